@@ -1,0 +1,92 @@
+package sample_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"trainmaster/dataset/sample"
+)
+
+func TestGoldenBytes(t *testing.T) {
+	got := hex.EncodeToString(sample.Append(nil, sample.Sample{Label: 7, Scale: 0.0625, Pixels: []byte{0, 8, 16}}))
+	const want = "01000000" + "0000803d" + "0700000000000000" + "000810"
+	if got != want {
+		t.Fatalf("encoding is %s, want %s", got, want)
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	good := sample.Append(nil, sample.Sample{Label: 3, Scale: 1, Pixels: []byte("pixels")})
+	damaged := func(change func(rec []byte)) []byte {
+		rec := bytes.Clone(good)
+		change(rec)
+		return rec
+	}
+	for name, rec := range map[string][]byte{
+		"empty":          nil,
+		"short header":   good[:sample.HeaderSize-1],
+		"other version":  damaged(func(r []byte) { r[0] = 2 }),
+		"reserved byte":  damaged(func(r []byte) { r[3] = 1 }),
+		"scale is NaN":   sample.Append(nil, sample.Sample{Scale: float32(math.NaN())}),
+		"infinite scale": sample.Append(nil, sample.Sample{Scale: float32(math.Inf(-1))}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := sample.Sample{Label: 42, Pixels: []byte("kept")}
+			if err := sample.Decode(rec, &s); !errors.Is(err, sample.ErrMalformed) {
+				t.Fatalf("Decode gave %v, want ErrMalformed", err)
+			}
+			if s.Label != 42 || string(s.Pixels) != "kept" {
+				t.Fatalf("a refused record changed the sample to %+v", s)
+			}
+		})
+	}
+}
+
+func TestDecodeCopiesAndReuses(t *testing.T) {
+	rec := sample.Append(nil, sample.Sample{Label: 1, Scale: 1, Pixels: []byte("abcd")})
+	s := sample.Sample{Pixels: make([]byte, 0, 16)}
+	room := &s.Pixels[:1][0]
+	if err := sample.Decode(rec, &s); err != nil {
+		t.Fatal(err)
+	}
+	clear(rec)
+	if string(s.Pixels) != "abcd" {
+		t.Fatalf("pixels are %q after the record's buffer was reused", s.Pixels)
+	}
+	if &s.Pixels[0] != room {
+		t.Fatal("the room in s.Pixels was not reused")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(sample.Append(nil, sample.Sample{Label: -5, Scale: 0.5, Pixels: []byte{1, 2, 3}}))
+	f.Add([]byte{1, 0, 0})
+	f.Fuzz(func(t *testing.T, rec []byte) {
+		var s sample.Sample
+		if sample.Decode(rec, &s) != nil {
+			return
+		}
+		if again := sample.Append(nil, s); !bytes.Equal(again, rec) {
+			t.Fatalf("% x was read as %+v, which is written as % x", rec, s, again)
+		}
+	})
+}
+
+func ExampleDecode() {
+	rec := sample.Append(nil, sample.Sample{Label: 9, Scale: 1.0 / 16, Pixels: []byte{0, 4, 16}})
+
+	var s sample.Sample // declared outside the loop over records: its memory is reused
+	if err := sample.Decode(rec, &s); err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, p := range s.Pixels {
+		fmt.Print(float32(p)*s.Scale, " ")
+	}
+	fmt.Println("is a", s.Label)
+	// Output: 0 0.25 1 is a 9
+}
