@@ -1,0 +1,51 @@
+// Command master runs a distributed training job: it cuts a dataset into tasks, hands them to trainers, keeps its place
+// in etcd, and holds the parameter servers.
+//
+// This package is flags, wiring, signals and exit codes; what it wires lives in the packages that it imports.
+//
+// Exit codes, the same for every command:
+//
+//	0  it did what was asked; a daemon that was told to stop and drained also exits 0
+//	1  the job failed, or a check found something wrong
+//	2  usage: an unknown command, flag or setting, or a value that makes no sense
+//	3  the store (etcd) is unreachable or refused us
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first signal cancels the context. From then on signals have their default effect, so a second one kills.
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run executes one command line and returns its exit code. It is the whole program but for signals, so tests call it.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := rootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	code := exitCode(err)
+	switch {
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		fmt.Fprintf(stderr, "%s: interrupted\n", cmd.CommandPath())
+	case code == exitUsage:
+		fmt.Fprintf(stderr, "%s: %v\nSee '%s --help'.\n", cmd.CommandPath(), oneLine(err), cmd.CommandPath())
+	default:
+		fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), err)
+	}
+	return code
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// The groups under which `master --help` lists the commands.
+var (
+	groupJob   = &cobra.Group{ID: "job", Title: "Run a job:"}
+	groupLook  = &cobra.Group{ID: "look", Title: "Look at a job:"}
+	groupData  = &cobra.Group{ID: "data", Title: "Prepare data:"}
+	groupTools = &cobra.Group{ID: "tools", Title: "Measure and help:"}
+)
+
+// rootCommand is the whole tree of commands.
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "master",
+		Short: "Run a distributed training job",
+		Long: `Master runs a distributed training job. It cuts a dataset into tasks, hands them to trainers, never loses its place,
+and holds the parameter servers.
+
+Every flag can also be set by an environment variable (--lease-ttl is TRAINMASTER_LEASE_TTL) and by a key in the file
+that --config names (lease-ttl: 5s). The flag wins over the environment, the environment over the file.`,
+		Example: `  # a whole job on this machine: etcd, master, parameter servers and trainers
+  master run
+  # what this build is
+  master version`,
+		Version:           readVersion().Version,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	root.PersistentFlags().String("config", "", "YAML `file` of settings: its keys are flag names")
+	addLogging(root)
+	root.SetFlagErrorFunc(flagError)
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if strings.HasPrefix(cmd.Name(), cobra.ShellCompRequestCmd) {
+			return nil // completion must work whatever the settings are
+		}
+		return applySettings(cmd)
+	}
+
+	addCommands(root, groupTools, versionCommand(), completionCommand())
+
+	root.SetHelpCommandGroupID(groupTools.ID)
+	root.InitDefaultHelpCmd()
+	finishTree(root)
+	return root
+}
+
+func addCommands(root *cobra.Command, group *cobra.Group, cmds ...*cobra.Command) {
+	if !root.ContainsGroup(group.ID) {
+		root.AddGroup(group)
+	}
+	for _, cmd := range cmds {
+		cmd.GroupID = group.ID
+	}
+	root.AddCommand(cmds...)
+}
+
+// finishTree gives all commands what they have in common: errors carry exit codes, a command that declares no Args takes
+// none, and a command that only groups others refuses what is none of them.
+func finishTree(root *cobra.Command) {
+	for cmd := range commands(root) {
+		if cmd.Name() == "help" {
+			cmd.Example = "  master help recordio convert"
+			continue
+		}
+		switch {
+		case cmd == root: // cobra itself refuses an unknown command, with a suggestion
+		case cmd.HasSubCommands() && !cmd.Runnable():
+			cmd.Args = cobra.ArbitraryArgs
+			cmd.RunE = runGroup
+		case cmd.Args == nil:
+			cmd.Args = cobra.NoArgs
+		}
+		markFailures(cmd)
+	}
+}
+
+// runGroup is what a command such as `master recordio` does when no command below it is named.
+func runGroup(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	var names []string
+	for _, sub := range cmd.Commands() {
+		names = append(names, sub.Name())
+	}
+	return usageErrorf("unknown command %q, expected one of %s%s", args[0], strings.Join(names, ", "), didYouMean(args[0], names))
+}
+
+// commands walks the tree from the top.
+func commands(root *cobra.Command) iter.Seq[*cobra.Command] {
+	return func(yield func(*cobra.Command) bool) {
+		for todo := []*cobra.Command{root}; len(todo) > 0; todo = todo[1:] {
+			if !yield(todo[0]) {
+				return
+			}
+			todo = append(todo, slices.Clone(todo[0].Commands())...)
+		}
+	}
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+)
+
+// A setting is a flag, an environment variable or a key of the config file, all three under one name. The first of
+// these that is there wins; the flag's default comes last.
+
+const (
+	envPrefix    = "TRAINMASTER_"
+	sourceKey    = "trainmaster/source" // annotation of a flag that the environment or the file has set
+	sourceNobody = "its default"
+	sourceArgs   = "the command line"
+)
+
+// notSettings are flags that only a command line can have.
+var notSettings = []string{"help", "version", "config"}
+
+// envName is the environment twin of a flag: --lease-ttl is TRAINMASTER_LEASE_TTL.
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// applySettings fills the flags of cmd that the command line left alone from the environment, then from the config file.
+// An empty variable counts as absent.
+func applySettings(cmd *cobra.Command) error {
+	file, err := readConfig(cmd)
+	if err != nil {
+		return err
+	}
+	var firstErr error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if firstErr != nil || f.Changed || slices.Contains(notSettings, f.Name) {
+			return
+		}
+		if value := os.Getenv(envName(f.Name)); value != "" {
+			firstErr = setFrom(cmd, f, "the environment variable "+envName(f.Name), value)
+			return
+		}
+		if value, ok := file.values[f.Name]; ok {
+			firstErr = setFrom(cmd, f, "the config file "+file.path, value...)
+		}
+	})
+	return firstErr
+}
+
+// setFrom sets a flag to one value, or to several if it takes a list.
+func setFrom(cmd *cobra.Command, f *pflag.Flag, source string, values ...string) error {
+	if f.Annotations == nil {
+		f.Annotations = map[string][]string{}
+	}
+	f.Annotations[sourceKey] = []string{source}
+	if list, ok := f.Value.(pflag.SliceValue); ok && len(values) != 1 {
+		if err := list.Replace(values); err != nil {
+			return badValue(f, strings.Join(values, ","), err)
+		}
+		f.Changed = true
+		return nil
+	}
+	if len(values) != 1 {
+		return usageErrorf("bad value for --%s from %s: expected one value, found a list of %d", f.Name, source, len(values))
+	}
+	if err := cmd.Flags().Set(f.Name, values[0]); err != nil {
+		if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+			err = invalid.Unwrap()
+		}
+		return badValue(f, values[0], err)
+	}
+	return nil
+}
+
+func badValue(f *pflag.Flag, value string, err error) error {
+	return usageErrorf("bad value %q for --%s from %s: %w", value, f.Name, sourceOf(f), err)
+}
+
+// settingErrorf is a usage error about the value of a flag of cmd, found after parsing. It names where the value came from.
+func settingErrorf(cmd *cobra.Command, flag, format string, args ...any) error {
+	f := cmd.Flags().Lookup(flag)
+	if f == nil {
+		panic("settingErrorf: no flag --" + flag)
+	}
+	return badValue(f, f.Value.String(), fmt.Errorf(format, args...))
+}
+
+func sourceOf(f *pflag.Flag) string {
+	if source := f.Annotations[sourceKey]; len(source) == 1 {
+		return source[0]
+	}
+	if f.Changed {
+		return sourceArgs
+	}
+	return sourceNobody
+}
+
+// config is a config file: for each key, the values it gives to the flag of that name.
+type config struct {
+	path   string
+	values map[string][]string
+}
+
+func readConfig(cmd *cobra.Command) (config, error) {
+	flag := cmd.Flags().Lookup("config")
+	path := flag.Value.String()
+	source := "--config"
+	if !flag.Changed {
+		path, source = os.Getenv(envName("config")), envName("config")
+	}
+	if path == "" {
+		return config{}, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return config{}, usageErrorf("read the config file named by %s: %w", source, err)
+	}
+	values, err := parseConfig(data, settingNames(cmd.Root()))
+	if err != nil {
+		return config{}, usageErrorf("config file %s: %w", path, err)
+	}
+	return config{path, values}, nil
+}
+
+// parseConfig reads YAML: one mapping from flag names to scalars or lists of scalars. A key must be a flag of some
+// command, not necessarily of the one that runs, so one file serves a whole job.
+func parseConfig(data []byte, known []string) (map[string][]string, error) {
+	asJSON, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return nil, err
+	}
+	var keys map[string]any
+	dec := json.NewDecoder(bytes.NewReader(asJSON))
+	dec.UseNumber() // a float64 would turn 10000000 into 1e+07, which no integer flag reads
+	if err := dec.Decode(&keys); err != nil {
+		return nil, errors.New("expected a mapping from flag names to values, such as `listen: 127.0.0.1:8080`")
+	}
+	values := make(map[string][]string, len(keys))
+	for key, value := range keys {
+		if !slices.Contains(known, key) {
+			return nil, fmt.Errorf("unknown key %q (keys are flag names without the dashes in front)%s", key, didYouMean(key, known))
+		}
+		values[key], err = scalars(value)
+		if err != nil {
+			return nil, fmt.Errorf("key %q: %w", key, err)
+		}
+	}
+	return values, nil
+}
+
+func scalars(value any) ([]string, error) {
+	switch value := value.(type) {
+	case string:
+		return []string{value}, nil
+	case json.Number:
+		return []string{value.String()}, nil
+	case bool:
+		return []string{fmt.Sprint(value)}, nil
+	case []any:
+		list := make([]string, 0, len(value))
+		for _, element := range value {
+			one, err := scalars(element)
+			if err != nil || len(one) != 1 {
+				return nil, errors.New("expected a list of plain values")
+			}
+			list = append(list, one[0])
+		}
+		return list, nil
+	case nil:
+		return nil, errors.New("no value; give one or take the key out")
+	}
+	return nil, errors.New("expected a plain value or a list of them, found a mapping")
+}
+
+// settingNames lists the flags of all commands, sorted.
+func settingNames(root *cobra.Command) []string {
+	var names []string
+	for cmd := range commands(root) {
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if !slices.Contains(notSettings, f.Name) {
+				names = append(names, f.Name)
+			}
+		})
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// flagError explains a flag that cobra could not parse.
+func flagError(cmd *cobra.Command, err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if name := nearest(unknown.GetSpecifiedName(), names); name != "" {
+			return usageErrorf("%w; did you mean --%s?", err, name)
+		}
+	}
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return usageErrorf("bad value %q for --%s from %s: %w", invalid.GetValue(), invalid.GetFlag().Name, sourceArgs, invalid.Unwrap())
+	}
+	return usageErrorf("%w", err)
+}
