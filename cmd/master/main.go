@@ -19,6 +19,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/spf13/cobra"
 )
 
 func main() {
@@ -30,7 +32,10 @@ func main() {
 
 // run executes one command line and returns its exit code. It is the whole program but for signals, so tests call it.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := rootCommand()
+	return execute(ctx, rootCommand(), args, stdout, stderr)
+}
+
+func execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

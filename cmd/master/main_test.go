@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// result is what one command line did.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+func runArgs(t *testing.T, args ...string) result {
+	t.Helper()
+	return executeArgs(t, rootCommand(), args...)
+}
+
+func executeArgs(t *testing.T, root *cobra.Command, args ...string) result {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	code := execute(t.Context(), root, args, &stdout, &stderr)
+	return result{code, stdout.String(), stderr.String()}
+}
+
+// wants fails the test unless the exit code is as told and standard error has all the words.
+func (r result) wants(t *testing.T, code int, words ...string) {
+	t.Helper()
+	if r.code != code {
+		t.Errorf("exit code %d, want %d", r.code, code)
+	}
+	for _, word := range words {
+		if !strings.Contains(r.stderr, word) {
+			t.Errorf("standard error lacks %q", word)
+		}
+	}
+	if t.Failed() {
+		t.Logf("standard error: %s", r.stderr)
+	}
+}
+
+func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
+	for cmd := range commands(rootCommand()) {
+		if cmd.Hidden {
+			continue
+		}
+		t.Run(strings.ReplaceAll(cmd.CommandPath(), " ", "_"), func(t *testing.T) {
+			if cmd.Short == "" || cmd.Long == "" {
+				t.Error("no Short or no Long help")
+			}
+			if !strings.Contains(cmd.Example, "master") {
+				t.Errorf("the example %q shows no command line", cmd.Example)
+			}
+			args := append(strings.Fields(cmd.CommandPath())[1:], "--help")
+			help := runArgs(t, args...)
+			help.wants(t, exitOK)
+			if !strings.Contains(help.stdout, "Examples:") {
+				t.Errorf("the help shows no example:\n%s", help.stdout)
+			}
+		})
+	}
+}
+
+// Kubernetes sets TRAINMASTER_PORT, TRAINMASTER_SERVICE_HOST and the like in every pod beside a service that is named
+// trainmaster. A flag with such a twin would be set by chance.
+func TestNoFlagIsSetByKubernetes(t *testing.T) {
+	for _, name := range settingNames(rootCommand()) {
+		if name == "port" || strings.HasPrefix(name, "port-") || strings.HasPrefix(name, "service-") {
+			t.Errorf("--%s: its twin %s belongs to Kubernetes", name, envName(name))
+		}
+	}
+}
+
+func TestEveryFlagHasUsageText(t *testing.T) {
+	for cmd := range commands(rootCommand()) {
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Usage == "" {
+				t.Errorf("%s --%s has no usage text", cmd.CommandPath(), f.Name)
+			}
+		})
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	tests := []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{"unknown flag", []string{"version", "--log-levle", "debug"}, []string{"unknown flag: --log-levle; did you mean --log-level?", "See 'master version --help'."}},
+		{"unknown flag, nothing near", []string{"version", "--zzzzzzzzzzzzzzzz"}, []string{"unknown flag: --zzzzzzzzzzzzzzzz\n"}},
+		{"unknown command", []string{"versoin"}, []string{`unknown command "versoin" for "master"; did you mean version?`}},
+		{"unknown command with flags", []string{"versoin", "-o", "json"}, []string{"did you mean version?"}},
+		{"bad choice", []string{"version", "-o", "xml"}, []string{`bad value "xml" for --output from the command line: expected one of table, json, yaml`}},
+		{"no value", []string{"version", "-o"}, []string{"flag needs an argument"}},
+		{"argument too many", []string{"version", "now"}, []string{`unknown command "now" for "master version"`}},
+		{"unknown shell", []string{"completion", "tcsh"}, []string{"tcsh"}},
+		{"no shell", []string{"completion"}, []string{"accepts 1 arg(s), received 0"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := runArgs(t, tt.args...)
+			r.wants(t, exitUsage, tt.want...)
+			if r.stdout != "" {
+				t.Errorf("standard output has %q", r.stdout)
+			}
+		})
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	tests := map[string]struct {
+		err  error
+		code int
+	}{
+		"success":            {nil, exitOK},
+		"plain error":        {errors.New("disk full"), exitFailed},
+		"usage":              {usageErrorf("no such pass"), exitUsage},
+		"store":              {storeErrorf("etcd at %s: %w", "127.0.0.1:1", errors.New("refused")), exitStore},
+		"store, wrapped":     {fmt.Errorf("status: %w", storeErrorf("refused")), exitStore},
+		"a typed exit error": {&exitError{exitFailed, errors.New("2 records doubled")}, exitFailed},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := executeArgs(t, probe(func(*cobra.Command) error { return tt.err }), "probe")
+			if tt.err == nil {
+				r.wants(t, tt.code)
+			} else {
+				r.wants(t, tt.code, "master probe: "+tt.err.Error())
+			}
+		})
+	}
+}
+
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	root := probe(func(cmd *cobra.Command) error {
+		cancel()
+		<-cmd.Context().Done()
+		return fmt.Errorf("wait for the job: %w", cmd.Context().Err())
+	})
+	var stderr strings.Builder
+	code := execute(ctx, root, []string{"probe"}, io.Discard, &stderr)
+	if code != exitFailed || stderr.String() != "master probe: interrupted\n" {
+		t.Errorf("exit code %d and %q, want %d and a line that says interrupted", code, stderr.String(), exitFailed)
+	}
+}
+
+func TestGroupsRefuseWhatTheyDoNotHave(t *testing.T) {
+	group := &cobra.Command{Use: "shards", Short: "s", Long: "Shards.", Example: "master shards list"}
+	group.AddCommand(&cobra.Command{Use: "list", RunE: func(*cobra.Command, []string) error { return nil }})
+	root := rootCommand()
+	root.AddCommand(group)
+	finishTree(root)
+	executeArgs(t, root, "shards", "lits").wants(t, exitUsage, `unknown command "lits"`, "did you mean list?")
+	if help := executeArgs(t, root, "shards"); help.code != exitOK || !strings.Contains(help.stdout, "Usage:") {
+		t.Errorf("the group alone: exit code %d and %q, want its help", help.code, help.stdout)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	r := runArgs(t, "version", "-o", "json")
+	r.wants(t, exitOK)
+	var v map[string]string
+	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil {
+		t.Fatalf("%v in %q", err, r.stdout)
+	}
+	for _, field := range []string{"version", "commit", "go"} {
+		if v[field] == "" {
+			t.Errorf("no %s in %s", field, r.stdout)
+		}
+	}
+	table := runArgs(t, "version")
+	if lines := strings.Split(table.stdout, "\n"); len(lines) != 3 || !strings.HasPrefix(lines[0], "VERSION  COMMIT ") {
+		t.Errorf("table: %q", table.stdout)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		r := runArgs(t, "completion", shell)
+		r.wants(t, exitOK)
+		if !strings.Contains(r.stdout, "master") {
+			t.Errorf("%s: the script does not speak of master", shell)
+		}
+	}
+	t.Setenv(envName("config"), "/does/not/exist") // a broken setting must not break the tab key
+	if r := runArgs(t, cobra.ShellCompRequestCmd, "version", "--output", ""); !strings.HasPrefix(r.stdout, "table\njson\nyaml\n") {
+		t.Errorf("completion of --output: %q", r.stdout)
+	}
+	if r := runArgs(t, cobra.ShellCompRequestCmd, "ver"); !strings.HasPrefix(r.stdout, "version\t") {
+		t.Errorf("completion of ver: %q", r.stdout)
+	}
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// probe is the real tree and one more command, which has a flag of each kind and does what the test says.
+func probe(do func(cmd *cobra.Command) error) *cobra.Command {
+	cmd := &cobra.Command{Use: "probe"}
+	cmd.Flags().Duration("patience", time.Second, "a duration")
+	cmd.Flags().Int("count", 7, "a number")
+	cmd.Flags().Bool("eager", false, "a switch")
+	cmd.Flags().StringSlice("peers", nil, "a list")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return do(cmd) }
+	root := rootCommand()
+	root.AddCommand(cmd)
+	finishTree(root)
+	return root
+}
+
+// printSettings is a probe that prints its flags.
+func printSettings() *cobra.Command {
+	return probe(func(cmd *cobra.Command) error {
+		for _, name := range []string{"patience", "count", "eager"} {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s=%s ", name, cmd.Flag(name).Value)
+		}
+		peers, err := cmd.Flags().GetStringSlice("peers")
+		fmt.Fprintf(cmd.OutOrStdout(), "peers=%q", peers)
+		return err
+	})
+}
+
+func writeConfig(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "job.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestPrecedence(t *testing.T) {
+	const file = "patience: 5s\ncount: 10000000\neager: true\npeers: [a, 'b,c']\n"
+	tests := map[string]struct {
+		args []string
+		env  map[string]string
+		file string
+		want string
+	}{
+		"defaults":            {want: `patience=1s count=7 eager=false peers=[]`},
+		"file":                {file: file, want: `patience=5s count=10000000 eager=true peers=["a" "b,c"]`},
+		"file, one of a list": {file: "peers: [a]", want: `patience=1s count=7 eager=false peers=["a"]`},
+		"file, an empty list": {file: "peers: []", want: `patience=1s count=7 eager=false peers=[]`},
+		"environment over file": {
+			env:  map[string]string{"TRAINMASTER_PATIENCE": "9s", "TRAINMASTER_PEERS": "x,y", "TRAINMASTER_EAGER": "false"},
+			file: file, want: `patience=9s count=10000000 eager=false peers=["x" "y"]`,
+		},
+		"flag over environment": {
+			args: []string{"--patience", "2m", "--peers=z"},
+			env:  map[string]string{"TRAINMASTER_PATIENCE": "9s", "TRAINMASTER_PEERS": "x,y"},
+			file: file, want: `patience=2m0s count=10000000 eager=true peers=["z"]`,
+		},
+		"an empty variable is absent": {env: map[string]string{"TRAINMASTER_COUNT": ""}, file: file, want: `patience=5s count=10000000 eager=true peers=["a" "b,c"]`},
+		"another command's key":       {file: "output: json\n", want: `patience=1s count=7 eager=false peers=[]`},
+		"an empty file":               {file: "\n", want: `patience=1s count=7 eager=false peers=[]`},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			for key, value := range tt.env {
+				t.Setenv(key, value)
+			}
+			args := append([]string{"probe"}, tt.args...)
+			if tt.file != "" {
+				args = append(args, "--config", writeConfig(t, tt.file))
+			}
+			r := executeArgs(t, printSettings(), args...)
+			r.wants(t, exitOK)
+			if r.stdout != tt.want {
+				t.Errorf("found %s\n want %s", r.stdout, tt.want)
+			}
+		})
+	}
+}
+
+func TestConfigNamedByTheEnvironment(t *testing.T) {
+	t.Setenv("TRAINMASTER_CONFIG", writeConfig(t, "count: 3"))
+	r := executeArgs(t, printSettings(), "probe")
+	r.wants(t, exitOK)
+	if !strings.Contains(r.stdout, "count=3") {
+		t.Errorf("found %s, want the count of the file", r.stdout)
+	}
+}
+
+func TestBadSettingsNameTheirSource(t *testing.T) {
+	tests := map[string]struct {
+		args []string
+		env  map[string]string
+		file string
+		want []string
+	}{
+		"flag":          {args: []string{"--patience", "soon"}, want: []string{`bad value "soon" for --patience from the command line`}},
+		"environment":   {env: map[string]string{"TRAINMASTER_PATIENCE": "soon"}, want: []string{`bad value "soon" for --patience from the environment variable TRAINMASTER_PATIENCE: `, "invalid duration"}},
+		"file":          {file: "patience: soon", want: []string{`bad value "soon" for --patience from the config file `, "job.yaml: "}},
+		"unknown key":   {file: "patienc: 3s", want: []string{"job.yaml", `unknown key "patienc"`, "did you mean patience?"}},
+		"config key":    {file: "config: other.yaml", want: []string{`unknown key "config"`}},
+		"twice":         {file: "count: 1\ncount: 2", want: []string{"job.yaml", "count"}},
+		"mapping":       {file: "peers:\n  a: 1", want: []string{`key "peers": expected a plain value or a list of them, found a mapping`}},
+		"no value":      {file: "count:", want: []string{`key "count": no value`}},
+		"not YAML":      {file: "count: [", want: []string{"job.yaml", "line 1"}},
+		"not a table":   {file: "- count", want: []string{"expected a mapping from flag names to values"}},
+		"needless list": {file: "count: [1, 2]", want: []string{"--count", "expected one value, found a list of 2"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			for key, value := range tt.env {
+				t.Setenv(key, value)
+			}
+			args := append([]string{"probe"}, tt.args...)
+			if tt.file != "" {
+				args = append(args, "--config", writeConfig(t, tt.file))
+			}
+			executeArgs(t, printSettings(), args...).wants(t, exitUsage, tt.want...)
+		})
+	}
+}
+
+func TestConfigFileThatCannotBeRead(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.yaml")
+	runArgs(t, "version", "--config", missing).wants(t, exitUsage, "--config", missing, "no such file")
+	runArgs(t, "version", "--config", t.TempDir()).wants(t, exitUsage, "is a directory")
+	t.Setenv("TRAINMASTER_CONFIG", missing)
+	runArgs(t, "version").wants(t, exitUsage, "TRAINMASTER_CONFIG", missing)
+}
+
+func TestSettingErrorNamesTheSource(t *testing.T) {
+	root := probe(func(cmd *cobra.Command) error {
+		return settingErrorf(cmd, "count", "expected at least 1")
+	})
+	t.Setenv("TRAINMASTER_COUNT", "-4")
+	executeArgs(t, root, "probe").wants(t, exitUsage,
+		`bad value "-4" for --count from the environment variable TRAINMASTER_COUNT: expected at least 1`)
+}
+
+func TestNearest(t *testing.T) {
+	names := []string{"endpoints", "listen", "lease-ttl", "log-level"}
+	tests := map[string]string{"endpoint": "endpoints", "listne": "listen", "leasettl": "lease-ttl", "zebra": "", "": ""}
+	for name, want := range tests {
+		if got := nearest(name, names); got != want {
+			t.Errorf("nearest to %q is %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestRequiredFlagFromTheEnvironment(t *testing.T) {
+	root := probe(func(*cobra.Command) error { return nil })
+	cmd, _, err := root.Find([]string{"probe"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.MarkFlagRequired("peers"); err != nil {
+		t.Fatal(err)
+	}
+	executeArgs(t, root, "probe").wants(t, exitUsage, `required flag(s) "peers" not set`)
+	t.Setenv("TRAINMASTER_PEERS", "a")
+	executeArgs(t, root, "probe").wants(t, exitOK)
+}
+
+func TestSettingNamesAreSortedAndWhole(t *testing.T) {
+	names := settingNames(printSettings())
+	if !slices.IsSorted(names) || !slices.Contains(names, "patience") || !slices.Contains(names, "log-level") || slices.Contains(names, "config") {
+		t.Errorf("found %v", names)
+	}
+}
