@@ -1,0 +1,63 @@
+// Package wire is the data port of the parameter servers: the bytes of one
+// frame and nothing else. It knows no sockets, no parameters and no rules.
+//
+// A frame is a header of 64 bytes and a payload of at most 1 MiB, everything
+// little-endian. A request and its reply have the same shape.
+//
+//	 0       4       8               16              24      28      32
+//	+-------+-+-+-+-+---------------+---------------+-------+-------+
+//	| magic |v|o|d|f| block         | incarnation   | place | arg   |
+//	+-------+-+-+-+-+---------------+-------+---+---+-------+-------+
+//	| step          | sequence      | pver  | se| je| length| crc   |
+//	+---------------+---------------+-------+---+---+-------+-------+
+//	32              40              48      52  54  56      60      64
+//
+//	bytes  field        meaning
+//	0-3    magic        "TMPS" (54 4d 50 53): tells the data port from gRPC on the same port
+//	4      version      1
+//	5      op           what is asked, see below; a reply repeats it
+//	6      dtype        element type of the payload, see below
+//	7      flags        see below
+//	8-15   block        number of the block in the placement table
+//	16-23  incarnation  who speaks: unique and growing over all trainers of a job
+//	24-27  placement    epoch of the placement table that the sender used
+//	28-31  argument     by op, see below
+//	32-39  step         push: the trainer's step; stage: the version that the gradient was computed at
+//	40-47  sequence     grows with every frame of a trainer; a reply repeats it
+//	48-51  version      pull: the least parameter version wanted; reply: the version sent or reached
+//	52-53  shard epoch  grows with every start of the shard; 0 in a hello
+//	54-55  job epoch    grows with every roll-back of the job
+//	56-59  length       bytes of payload, at most 1,048,576
+//	60-63  crc          CRC-32C (Castagnoli) of header bytes 0-59, then of the payload
+//
+//	op  name       request                             reply
+//	1   hello      block: the trainer's ordinal;       block: shard index; version; epochs
+//	               argument: shard index expected;
+//	               payload: digest of the placement
+//	2   pull       block, version                      payload: parameters
+//	3   push       block, step, payload: gradient;     version
+//	               argument: learning-rate scale
+//	4   push-pull  as push                             payload: parameters after the push
+//	5   stage      block, step, payload: sum of        nothing
+//	               gradients; argument: records
+//	6   put        block, payload: first parameters    nothing
+//
+//	dtype  name                 flag  name       meaning
+//	0      bytes (or nothing)   1     reply      set in every reply
+//	1      float32              2     error      argument: code; payload: text for people
+//	2      bfloat16 (reserved)  4     duplicate  the push had been applied before and was not again
+//
+// The scale of a push is the bits of a float32; the zero bits mean 1. Codes of
+// error replies are the constants of type [Code], with what a client does about
+// each. Unknown versions, ops, dtypes and flags are refused, so that a later
+// meaning is never mistaken for an older one.
+//
+// Guarantees: a length is bounded before memory is taken for it; a payload is
+// read whole and checked before anybody acts on it; encoding and decoding
+// allocate nothing. Failure: after a damaged header or a wrong checksum the
+// stream cannot be trusted to be in step any more, so that the receiver closes
+// the connection (see [Code.Fatal]).
+//
+// Payloads are the memory of []float32 as it lies, therefore the package builds
+// on little-endian machines only.
+package wire

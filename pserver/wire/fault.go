@@ -1,0 +1,68 @@
+package wire
+
+import "fmt"
+
+// Code says why a request was refused, and so what its sender does next.
+type Code uint32
+
+// The codes. Numbers are part of the format and are never given a new meaning.
+const (
+	Malformed     Code = 1  // the frame breaks the format; the connection is closed
+	BadChecksum   Code = 2  // the bytes were damaged on the way; the connection is closed, send again
+	NoSuchBlock   Code = 3  // the shard does not hold this block: an error of the caller
+	BadLength     Code = 4  // the payload does not fit the block: an error of the caller
+	BadDType      Code = 5  // the element type is not the block's: an error of the caller
+	NotFinite     Code = 6  // the gradient holds NaN or Inf: an error of the caller, nothing was changed
+	Resync        Code = 7  // the shard was restarted: say hello again, pull anew, go on
+	Stale         Code = 8  // the gradient's version is past: pull the version in the header, compute again
+	Uninitialised Code = 9  // the shard has no parameters
+	OtherModel    Code = 10 // the sender's placement table is not the shard's
+	Fenced        Code = 11 // a newer incarnation of this trainer has spoken: this one is over
+	WrongMode     Code = 12 // push at a synchronous server, or stage at an asynchronous one
+	Busy          Code = 13 // no memory for more stages now: send again a little later
+	Wait          Code = 14 // the version asked for is not there yet: ask again
+	WrongShard    Code = 15 // the address belongs to another shard now: look it up again
+	Stopping      Code = 16 // the server shuts down: look for its successor
+	NotClaimed    Code = 17 // put without the claim to initialise: ask for it again
+)
+
+var codeNames = [...]string{
+	Malformed: "malformed", BadChecksum: "bad checksum", NoSuchBlock: "no such block", BadLength: "bad length",
+	BadDType: "bad dtype", NotFinite: "not finite", Resync: "resync", Stale: "stale", Uninitialised: "uninitialised",
+	OtherModel: "other model", Fenced: "fenced", WrongMode: "wrong mode", Busy: "busy", Wait: "wait",
+	WrongShard: "wrong shard", Stopping: "stopping", NotClaimed: "not claimed",
+}
+
+func (c Code) String() string {
+	if c >= Malformed && int(c) < len(codeNames) {
+		return codeNames[c]
+	}
+	return fmt.Sprintf("code %d", uint32(c))
+}
+
+// Fatal says that the connection is closed after this answer.
+func (c Code) Fatal() bool {
+	switch c {
+	case Malformed, BadChecksum, Fenced, WrongShard, OtherModel, Uninitialised, Stopping:
+		return true
+	}
+	return false
+}
+
+// Fault is a refusal, as it travels in an error reply: Code in the argument,
+// Message as the payload. Version is that of the reply's header.
+type Fault struct {
+	Code    Code
+	Message string
+	Version uint32
+}
+
+// MaxMessage bounds the text of an error reply in bytes.
+const MaxMessage = 1024
+
+// Faultf makes a Fault.
+func Faultf(code Code, format string, args ...any) *Fault {
+	return &Fault{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+func (f *Fault) Error() string { return f.Code.String() + ": " + f.Message }

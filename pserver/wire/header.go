@@ -1,0 +1,185 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+)
+
+const (
+	// HeaderSize is the size of an encoded header in bytes.
+	HeaderSize = 64
+	// MaxPayload is the most bytes that a frame carries: one block.
+	MaxPayload = 1 << 20
+	// BlockElements is the number of float32 elements in a full block.
+	BlockElements = MaxPayload / 4
+	// Version is the format that this package writes, and the only one it reads.
+	Version = 1
+
+	magic     = 0x53504d54 // "TMPS" read little-endian
+	crcOffset = 60
+)
+
+// Magic is how every frame starts, and so every data connection.
+var Magic = [4]byte{'T', 'M', 'P', 'S'}
+
+// Op is what a frame asks for.
+type Op uint8
+
+// The operations, as the package comment explains them.
+const (
+	Hello    Op = 1
+	Pull     Op = 2
+	Push     Op = 3
+	PushPull Op = 4
+	Stage    Op = 5
+	Put      Op = 6
+)
+
+var opNames = [...]string{Hello: "hello", Pull: "pull", Push: "push", PushPull: "push-pull", Stage: "stage", Put: "put"}
+
+func (op Op) String() string {
+	if op >= Hello && op <= Put {
+		return opNames[op]
+	}
+	return fmt.Sprintf("op %d", uint8(op))
+}
+
+// DType is the element type of a payload.
+type DType uint8
+
+// The element types. BFloat16 is reserved: servers refuse it by name.
+const (
+	Bytes    DType = 0
+	Float32  DType = 1
+	BFloat16 DType = 2
+)
+
+func (d DType) String() string {
+	switch d {
+	case Bytes:
+		return "bytes"
+	case Float32:
+		return "float32"
+	case BFloat16:
+		return "bfloat16"
+	}
+	return fmt.Sprintf("dtype %d", uint8(d))
+}
+
+// Flags say what kind of frame it is.
+type Flags uint8
+
+// The flags, as the package comment explains them.
+const (
+	Reply     Flags = 1
+	Error     Flags = 2
+	Duplicate Flags = 4
+)
+
+// Header is a decoded header, without the checksum.
+type Header struct {
+	Op          Op
+	DType       DType
+	Flags       Flags
+	Block       uint64
+	Incarnation uint64
+	Placement   uint32
+	Argument    uint32
+	Step        uint64
+	Sequence    uint64
+	Version     uint32
+	ShardEpoch  uint16
+	JobEpoch    uint16
+	Length      uint32
+}
+
+// Encode writes h into raw, all but the checksum: Seal adds that.
+func (h *Header) Encode(raw *[HeaderSize]byte) {
+	le := binary.LittleEndian
+	le.PutUint32(raw[0:], magic)
+	raw[4], raw[5], raw[6], raw[7] = Version, byte(h.Op), byte(h.DType), byte(h.Flags)
+	le.PutUint64(raw[8:], h.Block)
+	le.PutUint64(raw[16:], h.Incarnation)
+	le.PutUint32(raw[24:], h.Placement)
+	le.PutUint32(raw[28:], h.Argument)
+	le.PutUint64(raw[32:], h.Step)
+	le.PutUint64(raw[40:], h.Sequence)
+	le.PutUint32(raw[48:], h.Version)
+	le.PutUint16(raw[52:], h.ShardEpoch)
+	le.PutUint16(raw[54:], h.JobEpoch)
+	le.PutUint32(raw[56:], h.Length)
+}
+
+// Decode reads h from raw. The error is a *Fault that a reply can carry; what
+// it found is checked against the limits of the format, not yet against the checksum.
+func (h *Header) Decode(raw *[HeaderSize]byte) error {
+	le := binary.LittleEndian
+	if got := le.Uint32(raw[0:]); got != magic {
+		return Faultf(Malformed, "frame starts with % x, expected % x (%q)", raw[:4], Magic[:], Magic[:])
+	}
+	if raw[4] != Version {
+		return Faultf(Malformed, "frame has version %d, this side speaks %d", raw[4], Version)
+	}
+	h.Op, h.DType, h.Flags = Op(raw[5]), DType(raw[6]), Flags(raw[7])
+	h.Block = le.Uint64(raw[8:])
+	h.Incarnation = le.Uint64(raw[16:])
+	h.Placement = le.Uint32(raw[24:])
+	h.Argument = le.Uint32(raw[28:])
+	h.Step = le.Uint64(raw[32:])
+	h.Sequence = le.Uint64(raw[40:])
+	h.Version = le.Uint32(raw[48:])
+	h.ShardEpoch = le.Uint16(raw[52:])
+	h.JobEpoch = le.Uint16(raw[54:])
+	h.Length = le.Uint32(raw[56:])
+	switch {
+	case h.Op < Hello || h.Op > Put:
+		return Faultf(Malformed, "frame has unknown %v", h.Op)
+	case h.DType > BFloat16:
+		return Faultf(Malformed, "frame has unknown %v", h.DType)
+	case h.Flags&^(Reply|Error|Duplicate) != 0:
+		return Faultf(Malformed, "frame has unknown flags %#x", uint8(h.Flags))
+	case h.Length > MaxPayload:
+		return Faultf(Malformed, "frame declares %d bytes of payload, the limit is %d", h.Length, MaxPayload)
+	}
+	return nil
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Checksum is a CRC-32C that grows piece by piece, so that whoever touches a
+// payload in pieces can sum each one while it is in the cache.
+type Checksum uint32
+
+// Begin sums the header's own bytes.
+func Begin(raw *[HeaderSize]byte) Checksum {
+	return Checksum(crc32.Checksum(raw[:crcOffset], castagnoli))
+}
+
+// Add sums the next bytes of the payload.
+func (c Checksum) Add(payload []byte) Checksum {
+	return Checksum(crc32.Update(uint32(c), castagnoli, payload))
+}
+
+// Store writes the finished sum into the header.
+func (c Checksum) Store(raw *[HeaderSize]byte) {
+	binary.LittleEndian.PutUint32(raw[crcOffset:], uint32(c))
+}
+
+// Check compares the finished sum with the one that the header carries.
+func (c Checksum) Check(raw *[HeaderSize]byte) error {
+	if want := binary.LittleEndian.Uint32(raw[crcOffset:]); uint32(c) != want {
+		return Faultf(BadChecksum, "frame sums to %08x, its header says %08x", uint32(c), want)
+	}
+	return nil
+}
+
+// Seal puts the checksum of an encoded header and its payload into place.
+func Seal(raw *[HeaderSize]byte, payload []byte) {
+	Begin(raw).Add(payload).Store(raw)
+}
+
+// Verify checks a received header and payload against their checksum.
+func Verify(raw *[HeaderSize]byte, payload []byte) error {
+	return Begin(raw).Add(payload).Check(raw)
+}
