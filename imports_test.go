@@ -1,0 +1,159 @@
+// Package trainmaster has no code of its own: here stand the tests that look at the project as a whole.
+package trainmaster
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "trainmaster"
+
+// A room is a folder, with the folders below it that have no row of their own.
+type room struct {
+	dir string
+	// may lists the rooms that it may import, besides itself.
+	may []string
+	// pure rooms decide and touch nothing: none of ioPackages, and no library from outside.
+	pure bool
+}
+
+// house says who may import whom: commands -> faces and adapters -> master -> cores. Adapters never import each other.
+var house = []room{
+	// cores
+	{dir: "recordio"},
+	{dir: "dataset", may: []string{"recordio"}},
+	{dir: "taskqueue", may: []string{"recordio"}, pure: true},
+	{dir: "rendezvous", pure: true},
+	{dir: "evaluation", pure: true},
+	{dir: "safetensors"},
+	// the application
+	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "rendezvous", "evaluation"}},
+	// faces and adapters
+	{dir: "proto"},
+	{dir: "etcdstore", may: []string{"recordio", "taskqueue"}},
+	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue"}},
+	{dir: "master/grpcapi", may: []string{"master", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
+	{dir: "pserver", may: []string{"pserver/wire", "safetensors", "proto"}},
+	{dir: "pserver/wire"},
+	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "pserver/wire", "proto"}},
+	// commands and tools
+	{dir: "cmd", may: anything},
+	{dir: "e2e", may: anything},
+	{dir: "scripts"},
+}
+
+// anything is what the outermost rooms may import.
+var anything = []string{"*"}
+
+// ioPackages are what a pure room leaves to the shell around it; a name stands for the packages below it too.
+var ioPackages = []string{"os", "net", "syscall", "log", "path/filepath", "runtime/debug"}
+
+func roomOf(importPath string) (room, bool) {
+	dir := strings.TrimPrefix(strings.TrimPrefix(importPath, module), "/")
+	var best room
+	for _, r := range house {
+		if (dir == r.dir || strings.HasPrefix(dir, r.dir+"/")) && len(r.dir) > len(best.dir) {
+			best = r
+		}
+	}
+	return best, best.dir != ""
+}
+
+func (r room) mayImport(other room) bool {
+	return r.dir == other.dir || slices.Contains(r.may, other.dir) || slices.Equal(r.may, anything)
+}
+
+// pkg is what `go list` says about a package.
+type pkg struct {
+	ImportPath string
+	Standard   bool
+	Imports    []string
+	GoFiles    []string
+	Module     *struct{ Path string }
+}
+
+func (p pkg) ours() bool { return p.Module != nil && p.Module.Path == module }
+
+// dependencies lists all packages that the project's code, not its tests, is made of.
+func dependencies(t *testing.T) map[string]pkg {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Standard,Imports,GoFiles,Module", "./...").Output()
+	if err != nil {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatalf("go list: %v", err)
+	}
+	packages := map[string]pkg{}
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		err := dec.Decode(&p)
+		if err == io.EOF {
+			return packages
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		packages[p.ImportPath] = p
+	}
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	packages := dependencies(t)
+	if !packages[module+"/cmd/master"].ours() {
+		t.Fatalf("go list found no %s/cmd/master among %d packages", module, len(packages))
+	}
+	for _, p := range packages {
+		if !p.ours() || len(p.GoFiles) == 0 {
+			continue
+		}
+		from, ok := roomOf(p.ImportPath)
+		if !ok {
+			t.Errorf("%s stands in no room: add a row to the table in imports_test.go", p.ImportPath)
+			continue
+		}
+		for _, path := range p.Imports {
+			imported := packages[path]
+			switch {
+			case imported.ours():
+				to, ok := roomOf(path)
+				if ok && !from.mayImport(to) {
+					t.Errorf("%s imports %s: %s may import %v", p.ImportPath, path, from.dir, from.may)
+				}
+			case from.pure && !imported.Standard:
+				t.Errorf("%s imports %s: %s is pure and imports the standard library only", p.ImportPath, path, from.dir)
+			case from.pure && slices.ContainsFunc(ioPackages, func(io string) bool { return path == io || strings.HasPrefix(path, io+"/") }):
+				t.Errorf("%s imports %s: %s is pure; the shell around it touches the machine", p.ImportPath, path, from.dir)
+			}
+		}
+	}
+}
+
+// A table with a cycle would let imports point both ways.
+func TestHouseHasNoCycle(t *testing.T) {
+	may := map[string][]string{}
+	for _, r := range house {
+		may[r.dir] = r.may
+	}
+	var visit func(path []string)
+	visit = func(path []string) {
+		for _, next := range may[path[len(path)-1]] {
+			if _, ok := may[next]; !ok && next != "*" {
+				t.Errorf("%s may import %s, which has no row", path[len(path)-1], next)
+			}
+			if slices.Contains(path, next) {
+				t.Fatalf("a cycle: %v", append(path, next))
+			}
+			visit(append(slices.Clone(path), next))
+		}
+	}
+	for _, r := range house {
+		visit([]string{r.dir})
+	}
+}
