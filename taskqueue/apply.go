@@ -1,0 +1,227 @@
+package taskqueue
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Event is something that happened: one of the types below.
+type Event interface {
+	apply(q *Queue) Answer
+}
+
+// AnswerKind says what an answer is.
+type AnswerKind uint8
+
+// The kinds of answers.
+const (
+	AnswerNone   AnswerKind = iota // nothing was asked for
+	AnswerTask                     // Token and Index name the task
+	AnswerWait                     // nothing to be had yet: ask again
+	AnswerEnded                    // the job is over
+	AnswerFailed                   // the job is over and failed
+	AnswerRejoin                   // the trainer is not known (any more): join
+)
+
+// Answer is what an event returns to the one who sent it. It may leave the master
+// only after the commit that carries the event's changes.
+type Answer struct {
+	Kind        AnswerKind
+	Token       Token
+	Index       int
+	Set         int
+	Finishes    []FinishStatus // one for each result of a request
+	Ordinal     Ordinal
+	Incarnation uint64
+	Granted     bool
+	Err         error
+}
+
+// FinishStatus is the verdict on one finish.
+type FinishStatus uint8
+
+// The verdicts. AlreadyCounted is a success for the user.
+const (
+	Counted FinishStatus = iota
+	AlreadyCounted
+	Stale    // names no task that could be finished: nothing changed
+	Returned // a reported failure was taken
+)
+
+func (s FinishStatus) String() string {
+	switch s {
+	case Counted:
+		return "counted"
+	case AlreadyCounted:
+		return "already counted"
+	case Stale:
+		return "stale"
+	case Returned:
+		return "returned"
+	}
+	return fmt.Sprintf("finish(%d)", uint8(s))
+}
+
+// Errors of events. The master maps them to what its transports say.
+var (
+	ErrOtherDataset = errors.New("another dataset was reported first")
+	ErrNotPending   = errors.New("task is not held by this client")
+	ErrTooManyHeld  = errors.New("too many unfinished tasks")
+)
+
+// Apply is the one transition function: it takes the queue from one state to the
+// next and returns the answer. now never goes back; an earlier one is taken as the
+// time of the last event.
+func (q *Queue) Apply(now Clock, ev Event) Answer {
+	q.clock = max(q.clock, now)
+	return ev.apply(q)
+}
+
+// Report registers a dataset. The caller has scanned it and stored the parts of its
+// table, or found the digest equal to a registered one.
+type Report struct {
+	Kind        Kind
+	Digest      [32]byte
+	ReportID    string
+	Parts       int
+	PartsDigest [32]byte
+	Table       *Table // grouped into tasks
+	Shuffle     bool
+	Seed        uint64
+}
+
+func (ev *Report) apply(q *Queue) Answer {
+	if len(q.sets) > 0 {
+		if q.sets[0].digest == ev.Digest {
+			return Answer{}
+		}
+		return Answer{Err: ErrOtherDataset}
+	}
+	s := &set{
+		id: len(q.sets), kind: ev.Kind, digest: ev.Digest, reportID: ev.ReportID, parts: ev.Parts, partsDigest: ev.PartsDigest,
+		chunksPerTask: ev.Table.ChunksPerTask(), tasks: ev.Table.Tasks(), chunks: ev.Table.Chunks(),
+		seed: ev.Seed, table: ev.Table, byKey: map[liveKey]*entry{}, aside: map[int]*asideTask{},
+	}
+	if ev.Shuffle {
+		s.algorithm = orderFeistel
+	}
+	q.sets = append(q.sets, s)
+	q.dirty = true
+	q.record.report(s)
+	q.notice(false, "dataset registered", map[string]any{"set": s.id, "tasks": s.tasks, "chunks": s.chunks, "chunks_per_task": s.chunksPerTask})
+	q.advance(s)
+	return Answer{}
+}
+
+// advance closes and opens passes as far as it goes, and ends the job.
+func (q *Queue) advance(s *set) {
+	for !s.ended && (q.status == Running || q.status == Paused) {
+		s.skipAside()
+		if len(s.open) > 0 && s.open[0].live == 0 && s.dispatched(s.open[0].pass) == s.tasks {
+			q.closePass(s)
+			continue
+		}
+		last := q.opt.Passes != 0 && s.pass >= Pass(q.opt.Passes)
+		if last && len(s.open) == 0 {
+			s.ended = true
+			break
+		}
+		if last || len(s.open) > 0 && s.cursor < s.tasks || len(s.open) >= q.maxOpen() {
+			return
+		}
+		s.pass++
+		s.cursor = 0
+		s.open = append(s.open, openPass{pass: s.pass})
+		s.orderOf(s.pass)
+		q.dirty = true
+		q.record.passOpened(s.id, s.pass)
+		q.notice(false, "pass started", map[string]any{"set": s.id, "pass": s.pass})
+	}
+	for _, s := range q.sets {
+		if !s.ended {
+			return
+		}
+	}
+	if q.status == Running || q.status == Paused {
+		q.end(Ended, "")
+	}
+}
+
+func (q *Queue) maxOpen() int {
+	if q.opt.Rolling {
+		return openPassesRolling
+	}
+	return 1
+}
+
+func (q *Queue) end(status Status, reason string) {
+	q.status, q.reason, q.dirty = status, reason, true
+	q.record.ended(status, reason)
+	q.notice(status == Failed, "job "+status.String(), map[string]any{"reason": reason})
+}
+
+// skipAside moves the cursor over tasks that are set aside.
+func (s *set) skipAside() {
+	if len(s.aside) == 0 || len(s.open) == 0 {
+		return
+	}
+	o := s.orderOf(s.pass)
+	for s.cursor < s.tasks && s.aside[o.index(s.cursor)] != nil {
+		s.cursor++
+	}
+}
+
+// closePass closes the oldest open pass and checks its sums.
+func (q *Queue) closePass(s *set) {
+	p := s.open[0]
+	n := uint64(s.tasks)
+	want := openPass{pass: p.pass, counted: s.tasks, sum1: sumTo(n), sum2: squaresTo(n)}
+	setAside := 0
+	for _, a := range s.aside {
+		if !a.missing(p.pass) {
+			continue
+		}
+		x := uint64(s.orderOf(p.pass).position(a.index))
+		want.counted--
+		want.sum1 -= x
+		want.sum2 -= x * x
+		setAside++
+	}
+	s.open = s.open[1:]
+	q.dirty = true
+	q.record.passClosed(s.id, p.pass, p.counted, setAside)
+	q.notice(false, "pass ended", map[string]any{"set": s.id, "pass": p.pass, "counted": p.counted, "set_aside": setAside})
+	switch {
+	case p.counted != want.counted || p.sum1 != want.sum1 || p.sum2 != want.sum2:
+		q.end(Failed, fmt.Sprintf("pass %d of dataset %d does not add up: counted %d tasks of %d with %d set aside (sums %d, %d; expected %d, %d); the stored state is damaged",
+			p.pass, s.id, p.counted, s.tasks, setAside, p.sum1, p.sum2, want.sum1, want.sum2))
+	case p.counted == 0:
+		q.end(Failed, fmt.Sprintf("pass %d of dataset %d counted nothing: all %d tasks are set aside; see the last errors, mend the cause, and retry them", p.pass, s.id, s.tasks))
+	}
+}
+
+// sumTo is 0 + 1 + ... + (n-1) modulo 2^64.
+func sumTo(n uint64) uint64 {
+	if n%2 == 0 {
+		return n / 2 * (n - 1)
+	}
+	return (n - 1) / 2 * n
+}
+
+// squaresTo is 0 + 1 + 4 + ... + (n-1)^2 = (n-1)n(2n-1)/6 modulo 2^64: the factors 2 and 3
+// are divided out before multiplying.
+func squaresTo(n uint64) uint64 {
+	if n == 0 {
+		return 0
+	}
+	f := [3]uint64{n - 1, n, 2*n - 1}
+	for _, d := range []uint64{2, 3} {
+		for i := range f {
+			if f[i]%d == 0 {
+				f[i] /= d
+				break
+			}
+		}
+	}
+	return f[0] * f[1] * f[2]
+}

@@ -1,0 +1,340 @@
+package taskqueue
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// Join begins a session. A trainer that joins again is a new incarnation: the old one
+// is lost.
+type Join struct {
+	ID      string
+	Address string
+}
+
+// incarnationShift makes room for several joins in one commit.
+const incarnationShift = 16
+
+func (ev *Join) apply(q *Queue) Answer {
+	if old := q.byID[ev.ID]; old != nil {
+		q.lose(old)
+	}
+	t := q.newTrainer(ev.ID)
+	t.incarnation, t.address = q.nextIncarnation(), ev.Address
+	q.saveTrainer(t)
+	q.record.joined(t)
+	return Answer{Ordinal: t.ordinal, Incarnation: t.incarnation}
+}
+
+// nextIncarnation is the number of this commit, and which join of it: unique in the job
+// and growing.
+func (q *Queue) nextIncarnation() uint64 {
+	q.joins++
+	return (q.commit+1)<<incarnationShift | uint64(q.joins-1)
+}
+
+func (q *Queue) newTrainer(id string) *trainer {
+	t := &trainer{ordinal: q.nextOrdinal, id: id, seen: q.clock}
+	q.nextOrdinal++
+	q.trainers[t.ordinal], q.byID[id] = t, t
+	return t
+}
+
+func (q *Queue) saveTrainer(t *trainer) {
+	q.roster[t.id] = t
+	q.dirty = true
+}
+
+// hear takes a sign of life.
+func (q *Queue) hear(t *trainer) { t.seen, t.lostAt = q.clock, 0 }
+
+// Heartbeat keeps a session alive. A task in Moving, on which the trainer made progress,
+// gets a new soft deadline, never beyond its hard one.
+type Heartbeat struct {
+	Trainer     Ordinal
+	Incarnation uint64
+	Moving      []Token
+	Progress    Progress
+}
+
+func (ev *Heartbeat) apply(q *Queue) Answer {
+	t := q.known(ev.Trainer, ev.Incarnation)
+	if t == nil {
+		return Answer{Kind: AnswerRejoin}
+	}
+	q.hear(t)
+	t.progress = ev.Progress
+	for _, tok := range ev.Moving {
+		_, e, status := q.locate(tok)
+		if status != Counted || e == nil {
+			continue
+		}
+		for i := range e.held {
+			if h := &e.holders[i]; h.trainer == t && h.attempt == tok.Attempt && h.start != 0 {
+				q.extend(e.set, h)
+			}
+		}
+	}
+	return Answer{}
+}
+
+// extend sets the soft deadline to now + timeout, within the hard deadline.
+func (q *Queue) extend(s *set, h *holder) {
+	timeout := q.timeout(s)
+	h.soft = min(q.clock.Add(timeout), h.start.Add(hardDeadlineFactor*timeout))
+}
+
+func (q *Queue) known(o Ordinal, incarnation uint64) *trainer {
+	if t := q.trainers[o]; t != nil && t.incarnation == incarnation && !t.gone {
+		return t
+	}
+	return nil
+}
+
+// Leave ends a session in order: what the trainer holds goes back uncharged.
+type Leave struct {
+	Trainer     Ordinal
+	Incarnation uint64
+}
+
+func (ev *Leave) apply(q *Queue) Answer {
+	if t := q.known(ev.Trainer, ev.Incarnation); t != nil {
+		t.gone = true
+		q.giveBack(t, false)
+		q.forget(t)
+	}
+	return Answer{}
+}
+
+// Disconnected says that the connection of a trainer is gone. One that joined has a
+// grace to come back, any other is lost at once.
+type Disconnected struct {
+	Trainer     Ordinal
+	Incarnation uint64
+}
+
+func (ev *Disconnected) apply(q *Queue) Answer {
+	t := q.known(ev.Trainer, ev.Incarnation)
+	switch {
+	case t == nil:
+	case t.plain:
+		q.lose(t)
+	case t.lostAt == 0:
+		t.lostAt = q.clock.Add(q.opt.Grace)
+	}
+	return Answer{}
+}
+
+// Undelivered returns a task whose answer could not be written to its connection.
+type Undelivered struct {
+	Trainer     Ordinal
+	Incarnation uint64
+	Token       Token
+}
+
+func (ev *Undelivered) apply(q *Queue) Answer {
+	t := q.known(ev.Trainer, ev.Incarnation)
+	_, e, status := q.locate(ev.Token)
+	if t == nil || status != Counted || e == nil {
+		return Answer{}
+	}
+	for i := range e.held {
+		if h := e.holders[i]; h.trainer == t && h.attempt == ev.Token.Attempt {
+			q.release(e, t)
+			q.record.returned(e, t.ordinal, h.attempt)
+			q.settle(e)
+			break
+		}
+	}
+	return Answer{}
+}
+
+// Tick lets time pass: sessions end, deadlines are reached.
+type Tick struct{}
+
+func (ev *Tick) apply(q *Queue) Answer {
+	var lost []*trainer
+	for _, t := range q.trainers {
+		silent := !t.plain && q.clock > t.seen.Add(q.opt.SessionTTL)
+		if !t.gone && (silent || t.lostAt != 0 && q.clock >= t.lostAt) {
+			lost = append(lost, t)
+		}
+	}
+	slices.SortFunc(lost, byOrdinal)
+	for _, t := range lost {
+		q.lose(t)
+	}
+	for _, s := range q.sets {
+		for i := 0; i < len(s.live); i++ {
+			e := s.live[i]
+			for k := 0; !e.gone && k < e.held; {
+				h := e.holders[k]
+				if h.start == 0 || q.clock < h.soft {
+					k++
+					continue
+				}
+				e.failures++
+				e.lastError, e.lastHolder = "timed out after "+q.clock.Sub(h.start).String(), h.trainer.id
+				q.release(e, h.trainer)
+				q.record.timedOut(e, h.trainer.ordinal, h.attempt)
+				q.notice(false, "task timed out", map[string]any{"set": s.id, "pass": e.pass, "position": e.position, "trainer": h.trainer.id, "attempt": h.attempt})
+				q.settle(e)
+			}
+		}
+	}
+	return Answer{}
+}
+
+// lose ends the session of a trainer that went away without a word.
+func (q *Queue) lose(t *trainer) {
+	q.record.lost(t)
+	q.notice(false, "trainer lost", map[string]any{"trainer": t.id, "incarnation": t.incarnation, "tasks": len(t.holds)})
+	t.gone = true
+	if !q.opt.LossesIgnored {
+		q.giveBack(t, true)
+	}
+	if len(t.holds) == 0 {
+		q.forget(t)
+	}
+}
+
+// giveBack returns all that t holds. A loss is charged to the task whose clock runs, if
+// this incarnation had finished another task before, and once; or if a trainer was lost
+// with this task already.
+func (q *Queue) giveBack(t *trainer, loss bool) {
+	for len(t.holds) > 0 {
+		e := t.holds[len(t.holds)-1]
+		h := *e.holderOf(t)
+		if loss && h.start != 0 {
+			if t.finished && !t.charged || !t.finished && e.lost {
+				e.losses++
+				t.charged = true
+			}
+			e.lost = true
+			e.lastError, e.lastHolder = "its trainer was lost", t.id
+		}
+		q.release(e, t)
+		q.record.returned(e, t.ordinal, h.attempt)
+		q.settle(e)
+	}
+}
+
+// forget ends a session whose trainer holds nothing; its key is deleted.
+func (q *Queue) forget(t *trainer) {
+	t.gone = true
+	delete(q.trainers, t.ordinal)
+	if q.byID[t.id] != t {
+		return // its key is a later incarnation's
+	}
+	delete(q.byID, t.id)
+	if _, pending := q.roster[t.id]; pending || t.stored {
+		q.roster[t.id] = nil
+		q.dirty = true
+	}
+}
+
+// PlainAsk is the minimum: a connection that did not join says what it finished and gets
+// a task. Trainer is 0 until the connection was given its first task.
+type PlainAsk struct {
+	Trainer     Ordinal
+	Incarnation uint64
+	Connection  string // unique name of the connection, as the roster shows it
+	Finished    bool   // with Index and, when not zero, Token
+	Index       int
+	Token       Token
+	Error       string // the task failed
+	Want        bool
+}
+
+func (ev *PlainAsk) apply(q *Queue) Answer {
+	a := Answer{Ordinal: ev.Trainer, Incarnation: ev.Incarnation}
+	t := q.known(ev.Trainer, ev.Incarnation)
+	if t != nil && ev.Finished {
+		a.Finishes = []FinishStatus{q.finishPlain(t, ev)}
+	}
+	if !ev.Want {
+		return a
+	}
+	if t == nil {
+		t = q.newTrainer(ev.Connection)
+		t.plain, t.incarnation, t.address = true, q.nextIncarnation(), ev.Connection
+		a.Ordinal, a.Incarnation = t.ordinal, t.incarnation
+		q.ask(t, 0, &a)
+		if a.Kind != AnswerTask {
+			q.forget(t)
+			q.nextOrdinal--
+			a.Ordinal, a.Incarnation = 0, 0
+			return a
+		}
+		q.saveTrainer(t)
+		q.record.joined(t)
+		return a
+	}
+	q.ask(t, 0, &a)
+	return a
+}
+
+// finishPlain counts what the connection holds, and nothing else.
+func (q *Queue) finishPlain(t *trainer, ev *PlainAsk) FinishStatus {
+	for _, e := range t.holds {
+		tok := q.token(e, e.holderOf(t).attempt)
+		if e.set.orderOf(e.pass).index(e.position) != ev.Index || !ev.Token.IsZero() && ev.Token != tok {
+			continue
+		}
+		if ev.Error != "" {
+			return q.fail(t, tok, ev.Error)
+		}
+		return q.finish(t, tok)
+	}
+	return Stale
+}
+
+// SaveModel elects the one trainer that saves the model, by a lease on the job clock.
+type SaveModel struct {
+	Trainer     Ordinal
+	Incarnation uint64
+	Lease       Clock // milliseconds
+}
+
+func (ev *SaveModel) apply(q *Queue) Answer {
+	t := q.known(ev.Trainer, ev.Incarnation)
+	if t == nil {
+		return Answer{Kind: AnswerRejoin}
+	}
+	if holder := q.trainers[q.saver]; holder != nil && holder != t && q.clock < q.saverUntil {
+		return Answer{}
+	}
+	q.saver, q.saverUntil, q.dirty = t.ordinal, q.clock+ev.Lease, true
+	return Answer{Granted: true}
+}
+
+// RosterEntry is the value under /trainers/<id>, as JSON.
+type RosterEntry struct {
+	Ordinal     Ordinal `json:"ordinal"`
+	Incarnation uint64  `json:"incarnation"`
+	Address     string  `json:"address,omitempty"`
+	Draining    bool    `json:"draining,omitempty"`
+	Finished    bool    `json:"finished,omitempty"`
+	Charged     bool    `json:"charged,omitempty"`
+	Plain       bool    `json:"plain,omitempty"`
+}
+
+func rosterKey(id string) string { return "/trainers/" + id }
+
+func (t *trainer) encode() []byte {
+	b, err := json.Marshal(RosterEntry{t.ordinal, t.incarnation, t.address, t.draining, t.finished, t.charged, t.plain})
+	if err != nil {
+		panic(err) // numbers and strings always encode
+	}
+	return b
+}
+
+func decodeTrainer(id string, value []byte) (*trainer, error) {
+	var r RosterEntry
+	if err := json.Unmarshal(value, &r); err != nil {
+		return nil, fmt.Errorf("roster entry %q: %w", id, err)
+	}
+	return &trainer{ordinal: r.Ordinal, id: id, incarnation: r.Incarnation, address: r.Address,
+		draining: r.Draining, finished: r.Finished, charged: r.Charged, plain: r.Plain, stored: true}, nil
+}

@@ -1,0 +1,78 @@
+package taskqueue
+
+import (
+	"fmt"
+	"time"
+)
+
+// Options are the settings of a queue that may change from term to term. The zero
+// value of each field means its default.
+type Options struct {
+	Passes        int           // walks over each dataset; 0: for ever
+	MaxFailures   int           // a task with more failures in a pass is set aside; default 3
+	MaxSetAside   int           // more tasks set aside pause the job; default 1,000
+	TimeoutMin    time.Duration // bounds of the task timeout; default 30 s
+	TimeoutMax    time.Duration // default 1 h
+	FirstTimeout  time.Duration // before the first finish of a dataset; default 10 min
+	SessionTTL    time.Duration // a joined trainer that is silent for longer is lost; default 15 s
+	Grace         time.Duration // what a lost connection of a joined trainer is given to come back; default 5 s
+	Rolling       bool          // start the next pass as soon as todo is empty
+	Speculate     bool          // second copies of the slowest tasks at the end of a pass
+	LossesIgnored bool          // losses of trainers return nothing, only timeouts do
+}
+
+// The constants of the timeout rule.
+const (
+	timeoutFactor      = 5  // timeout = 5 x the moving average of completion times
+	hardDeadlineFactor = 10 // hard deadline = 10 x the timeout
+	averageWeight      = 10 // a completion weighs 1/10 in the average
+	lossWeight         = 3  // three losses weigh as much as one failure
+	openPassesRolling  = 2
+	maxHeldJoined      = 2  // one running task and one prefetched
+	maxHeldPlain       = 16 // unfinished tasks of a connection that did not join
+	maxErrorText       = 256
+)
+
+func (o Options) withDefaults() Options {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	if o.MaxFailures == 0 {
+		o.MaxFailures = 3
+	}
+	if o.MaxSetAside == 0 {
+		o.MaxSetAside = 1000
+	}
+	set(&o.TimeoutMin, 30*time.Second)
+	set(&o.TimeoutMax, time.Hour)
+	set(&o.FirstTimeout, 10*time.Minute)
+	set(&o.SessionTTL, 15*time.Second)
+	set(&o.Grace, 5*time.Second)
+	return o
+}
+
+// Validate names the first field with a value that makes no sense.
+func (o Options) Validate() error {
+	switch {
+	case o.Passes < 0:
+		return fmt.Errorf("passes: expected 0 (for ever) or more, found %d", o.Passes)
+	case o.MaxFailures < 0:
+		return fmt.Errorf("task-max-failures: expected 0 (the default, 3) or more, found %d", o.MaxFailures)
+	case o.MaxSetAside < 0:
+		return fmt.Errorf("max-set-aside: expected 0 (the default, 1000) or more, found %d", o.MaxSetAside)
+	}
+	for name, d := range map[string]time.Duration{
+		"task-timeout-min": o.TimeoutMin, "task-timeout-max": o.TimeoutMax, "task-timeout-first": o.FirstTimeout,
+		"session-ttl": o.SessionTTL, "connection-grace": o.Grace,
+	} {
+		if d < 0 || d > 0 && d < time.Millisecond {
+			return fmt.Errorf("%s: expected at least 1ms, found %v", name, d)
+		}
+	}
+	if o = o.withDefaults(); o.TimeoutMin > o.TimeoutMax {
+		return fmt.Errorf("task-timeout-min: expected at most task-timeout-max (%v), found %v", o.TimeoutMax, o.TimeoutMin)
+	}
+	return nil
+}

@@ -1,0 +1,335 @@
+package taskqueue
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// Queue is the state machine of one job. It is not safe for concurrent use and has
+// no clock: every event carries the job clock. What an event changes beyond the
+// state itself (roster keys, details of set-aside tasks, the record) gathers in the
+// queue until Flush hands it over, to be written with the state in one transaction.
+type Queue struct {
+	opt Options
+
+	cluster     uint64
+	jobID       [16]byte
+	job         string
+	epoch       uint32
+	commit      uint64 // of the state as last handed over
+	clock       Clock
+	nextOrdinal Ordinal
+	status      Status
+	reason      string
+	saver       Ordinal
+	saverUntil  Clock
+
+	sets     []*set
+	trainers map[Ordinal]*trainer
+	byID     map[string]*trainer
+
+	// What Flush hands over.
+	dirty   bool
+	roster  map[string]*trainer // id -> trainer, nil for a deleted key
+	asides  map[string][]byte   // key -> detail, nil for a deleted key
+	record  recordWriter
+	notices []Notice
+	joins   int // in this commit
+}
+
+// set is one dataset.
+type set struct {
+	id            int
+	kind          Kind
+	digest        [32]byte
+	reportID      string
+	parts         int
+	partsDigest   [32]byte
+	chunksPerTask int
+	tasks         int
+	chunks        int
+	algorithm     uint8
+	seed          uint64
+	pass          Pass  // the newest open or, when none is open, the last one
+	cursor        int   // positions of pass below it were dispatched or skipped
+	average       int64 // of completion times, in microseconds; 0 before the first
+	open          []openPass
+	table         *Table
+
+	live  []*entry // in (pass, position) order, with holes (entry.gone)
+	holes int
+	byKey map[liveKey]*entry
+	free  []*entry
+	retry int // entries without holder
+	first int // no entry without holder lies before live[first]
+	aside map[int]*asideTask
+
+	order     order // of pass
+	orderPass Pass
+	older     order // of an older open pass
+	olderPass Pass
+	ended     bool
+	unsorted  bool
+}
+
+type liveKey struct {
+	pass     Pass
+	position int
+}
+
+// openPass counts one pass. sum1 and sum2 are the sums of the counted positions and
+// of their squares modulo 2^64: at the end they must equal their closed form less the
+// positions that were set aside.
+type openPass struct {
+	pass       Pass
+	counted    int
+	sum1, sum2 uint64
+	live       int // derived
+}
+
+// entry is a dispatched task that is neither done nor set aside. Without a holder it
+// waits to be dispatched again.
+type entry struct {
+	set      *set
+	pass     Pass
+	position int
+	failures int
+	losses   int  // that were charged
+	lost     bool // a trainer was lost that held it, charged or not
+	next     Attempt
+	holders  [2]holder
+	held     int // how many of holders are in use
+	slot     int
+	gone     bool
+
+	lastError  string // volatile
+	lastHolder string
+}
+
+// holder is one trainer that has the task. Start is 0 while the task is prefetched:
+// its clock starts when the trainer's running task is finished.
+type holder struct {
+	trainer *trainer
+	attempt Attempt
+	request uint64
+	start   Clock
+	soft    Clock // deadline; volatile
+}
+
+type asideTask struct {
+	index    int
+	pass     Pass
+	failures int
+	losses   int
+	lost     bool
+	next     Attempt
+	counted  bool // in pass+1, which was open when it was set aside
+}
+
+// trainer is one entry of the roster.
+type trainer struct {
+	ordinal     Ordinal
+	id          string
+	incarnation uint64
+	address     string
+	draining    bool
+	finished    bool // this incarnation has finished a task
+	charged     bool // a loss of this incarnation was charged
+	plain       bool // a connection that did not join
+	stored      bool // has a key, with the commit in the making
+
+	// Volatile.
+	holds    []*entry
+	seen     Clock
+	lostAt   Clock // when the grace of its lost connection ends; 0 while connected
+	gone     bool  // its session has ended
+	progress Progress
+}
+
+// Progress is what a trainer says of itself. It is not stored.
+type Progress struct {
+	Records int64   // trained by this incarnation
+	Loss    float64 // mean over the last records
+}
+
+// New returns the queue of a job that never ran.
+func New(job string, jobID [16]byte, cluster uint64, opt Options) *Queue {
+	q := empty(opt)
+	q.job, q.jobID, q.cluster, q.epoch, q.nextOrdinal, q.dirty = job, jobID, cluster, 1, 1, true
+	return q
+}
+
+func empty(opt Options) *Queue {
+	return &Queue{
+		opt:      opt.withDefaults(),
+		trainers: map[Ordinal]*trainer{},
+		byID:     map[string]*trainer{},
+		roster:   map[string]*trainer{},
+		asides:   map[string][]byte{},
+	}
+}
+
+// Commit returns the number of the last commit that was handed over.
+func (q *Queue) Commit() uint64 { return q.commit }
+
+// JobID returns the random id of the job.
+func (q *Queue) JobID() [16]byte { return q.jobID }
+
+// Status returns the state of the job and, unless it runs, the reason.
+func (q *Queue) Status() (Status, string) { return q.status, q.reason }
+
+// Dirty reports whether there is anything to commit.
+func (q *Queue) Dirty() bool { return q.dirty }
+
+// Clock returns the job clock of the last event.
+func (q *Queue) Clock() Clock { return q.clock }
+
+// Active reports whether any task is dispatched: then the job clock must go on.
+func (q *Queue) Active() bool {
+	for _, s := range q.sets {
+		if len(s.byKey) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Table returns the task table of a dataset, or nil.
+func (q *Queue) Table(set int) *Table {
+	if set < 0 || set >= len(q.sets) {
+		return nil
+	}
+	return q.sets[set].table
+}
+
+// Notice is a change of state worth a line in the log.
+type Notice struct {
+	Error  bool
+	What   string // a constant message
+	Fields map[string]any
+}
+
+func (q *Queue) notice(isError bool, what string, fields map[string]any) {
+	q.notices = append(q.notices, Notice{isError, what, fields})
+}
+
+// orderOf returns the permutation of an open pass.
+func (s *set) orderOf(p Pass) *order {
+	switch p {
+	case s.orderPass:
+	case s.olderPass:
+		return &s.older
+	default:
+		if s.orderPass != 0 && p < s.orderPass {
+			s.older, s.olderPass = newOrder(s.algorithm, s.seed, p, s.tasks), p
+			return &s.older
+		}
+		s.older, s.olderPass = s.order, s.orderPass
+		s.order, s.orderPass = newOrder(s.algorithm, s.seed, p, s.tasks), p
+	}
+	return &s.order
+}
+
+func (s *set) openPass(p Pass) *openPass {
+	for i := range s.open {
+		if s.open[i].pass == p {
+			return &s.open[i]
+		}
+	}
+	return nil
+}
+
+// dispatched returns the end of the positions of pass p that were ever dispatched or
+// skipped.
+func (s *set) dispatched(p Pass) int {
+	switch {
+	case p == s.pass:
+		return s.cursor
+	case p < s.pass:
+		return s.tasks
+	}
+	return 0
+}
+
+// add makes a live entry. Entries come in rising order but for operators' retries.
+func (s *set) add(p Pass, position int) *entry {
+	var e *entry
+	if n := len(s.free); n > 0 {
+		e, s.free = s.free[n-1], s.free[:n-1]
+	} else {
+		e = new(entry)
+	}
+	*e = entry{set: s, pass: p, position: position, next: 1, slot: len(s.live)}
+	if n := len(s.live); n > 0 && !s.live[n-1].before(e) {
+		s.unsorted = true
+	}
+	s.live = append(s.live, e)
+	s.byKey[liveKey{p, position}] = e
+	s.openPass(p).live++
+	s.retry++
+	s.first = min(s.first, e.slot)
+	return e
+}
+
+// remove takes an entry without holders out of live.
+func (s *set) remove(e *entry) {
+	delete(s.byKey, liveKey{e.pass, e.position})
+	s.openPass(e.pass).live--
+	s.retry--
+	e.gone = true
+	s.holes++
+}
+
+func (e *entry) before(o *entry) bool {
+	return e.pass < o.pass || e.pass == o.pass && e.position < o.position
+}
+
+// compact closes the holes of live and sorts it where an operator's retry came late.
+func (s *set) compact() {
+	if s.holes == 0 && !s.unsorted {
+		return
+	}
+	n := 0
+	for _, e := range s.live {
+		if e.gone {
+			s.free = append(s.free, e)
+			continue
+		}
+		s.live[n] = e
+		n++
+	}
+	clear(s.live[n:])
+	s.live = s.live[:n]
+	if s.unsorted {
+		slices.SortFunc(s.live, func(a, b *entry) int {
+			if a.before(b) {
+				return -1
+			}
+			return 1
+		})
+		s.unsorted = false
+	}
+	s.holes, s.first = 0, n
+	for i, e := range s.live {
+		e.slot = i
+		if e.held == 0 && i < s.first {
+			s.first = i
+		}
+	}
+}
+
+func (q *Queue) timeout(s *set) time.Duration {
+	if s.average == 0 {
+		return q.opt.FirstTimeout
+	}
+	t := time.Duration(timeoutFactor*s.average) * time.Microsecond
+	return min(max(t, q.opt.TimeoutMin), q.opt.TimeoutMax)
+}
+
+func byOrdinal(a, b *trainer) int { return int(a.ordinal) - int(b.ordinal) }
+
+// sortedTrainers returns the roster by ordinal.
+func (q *Queue) sortedTrainers() []*trainer {
+	return slices.SortedFunc(maps.Values(q.trainers), byOrdinal)
+}

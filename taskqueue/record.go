@@ -1,0 +1,287 @@
+package taskqueue
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+)
+
+// EventKind is the kind of one event in the record.
+type EventKind uint8
+
+// The kinds of events in the record. The numbers are part of the stored format.
+const (
+	EventReported   EventKind = 1
+	EventPassOpened EventKind = 2
+	EventPassClosed EventKind = 3
+	EventDispatched EventKind = 4
+	EventFinished   EventKind = 5
+	EventReturned   EventKind = 6 // uncharged, or with a lost trainer
+	EventFailed     EventKind = 7
+	EventTimedOut   EventKind = 8
+	EventSetAside   EventKind = 9
+	EventRetried    EventKind = 10
+	EventJoined     EventKind = 11
+	EventLost       EventKind = 12
+	EventEnded      EventKind = 13
+)
+
+// Record flags, in the kind byte.
+const (
+	flagSamePass     = 0x80 // set and pass are those of the event before, in the same commit
+	flagFirstAttempt = 0x40
+	kindMask         = 0x3f
+	recordVersion    = 1
+)
+
+// RecordEvent is one event of the record, decoded. Which fields are set depends on Kind.
+type RecordEvent struct {
+	Kind        EventKind
+	Set         int
+	Pass        Pass
+	Position    int
+	Attempt     Attempt
+	Trainer     Ordinal // 0: unknown
+	Incarnation uint64
+	ID          string // of a trainer, or of a report
+	Tasks       int
+	Chunks      int
+	Algorithm   uint8
+	Seed        uint64
+	Counted     int
+	SetAside    int
+	Index       int // of a task
+	Status      Status
+	Reason      string
+}
+
+// recordWriter gathers the events of one commit: a version byte, then per event a kind
+// byte with flags and varints; a position is the signed distance to the one before.
+type recordWriter struct {
+	buf      []byte
+	set      int
+	pass     Pass
+	position int
+	some     bool
+}
+
+func (w *recordWriter) take() []byte {
+	b := w.buf
+	*w = recordWriter{}
+	return b
+}
+
+func (w *recordWriter) kind(k EventKind, flags uint8) {
+	if len(w.buf) == 0 {
+		w.buf = append(w.buf, recordVersion)
+	}
+	w.buf = append(w.buf, uint8(k)|flags)
+}
+
+func (w *recordWriter) uint(v uint64) { w.buf = binary.AppendUvarint(w.buf, v) }
+
+func (w *recordWriter) text(s string) {
+	w.uint(uint64(len(s)))
+	w.buf = append(w.buf, s...)
+}
+
+// place writes the head of an event that concerns one dispatch.
+func (w *recordWriter) place(k EventKind, set int, pass Pass, position int, attempt Attempt) {
+	var flags uint8
+	same := w.some && w.set == set && w.pass == pass
+	if same {
+		flags |= flagSamePass
+	}
+	if attempt == 1 {
+		flags |= flagFirstAttempt
+	}
+	w.kind(k, flags)
+	if !same {
+		w.uint(uint64(set))
+		w.uint(uint64(pass))
+	}
+	w.buf = binary.AppendVarint(w.buf, int64(position-w.position))
+	if attempt != 1 {
+		w.uint(uint64(attempt))
+	}
+	w.set, w.pass, w.position, w.some = set, pass, position, true
+}
+
+func (w *recordWriter) report(s *set) {
+	w.kind(EventReported, 0)
+	w.uint(uint64(s.id))
+	w.uint(uint64(s.tasks))
+	w.uint(uint64(s.chunks))
+	w.uint(uint64(s.algorithm))
+	w.uint(s.seed)
+	w.text(s.reportID)
+}
+
+func (w *recordWriter) passOpened(set int, p Pass) {
+	w.kind(EventPassOpened, 0)
+	w.uint(uint64(set))
+	w.uint(uint64(p))
+}
+
+func (w *recordWriter) passClosed(set int, p Pass, counted, setAside int) {
+	w.kind(EventPassClosed, 0)
+	w.uint(uint64(set))
+	w.uint(uint64(p))
+	w.uint(uint64(counted))
+	w.uint(uint64(setAside))
+}
+
+func (w *recordWriter) held(k EventKind, e *entry, o Ordinal, attempt Attempt) {
+	w.place(k, e.set.id, e.pass, e.position, attempt)
+	w.uint(uint64(o))
+}
+
+func (w *recordWriter) dispatched(e *entry, o Ordinal, a Attempt) { w.held(EventDispatched, e, o, a) }
+func (w *recordWriter) returned(e *entry, o Ordinal, a Attempt)   { w.held(EventReturned, e, o, a) }
+func (w *recordWriter) failed(e *entry, o Ordinal, a Attempt)     { w.held(EventFailed, e, o, a) }
+func (w *recordWriter) timedOut(e *entry, o Ordinal, a Attempt)   { w.held(EventTimedOut, e, o, a) }
+
+func (w *recordWriter) finished(set int, tok Token, by *trainer) {
+	w.place(EventFinished, set, tok.Pass, tok.Position, tok.Attempt)
+	if by == nil {
+		w.uint(0)
+		return
+	}
+	w.uint(uint64(by.ordinal))
+}
+
+func (w *recordWriter) setAside(e *entry, index int) {
+	w.place(EventSetAside, e.set.id, e.pass, e.position, e.next-1)
+	w.uint(uint64(index))
+}
+
+func (w *recordWriter) retried(set, index int) {
+	w.kind(EventRetried, 0)
+	w.uint(uint64(set))
+	w.uint(uint64(index))
+}
+
+func (w *recordWriter) joined(t *trainer) {
+	w.kind(EventJoined, 0)
+	w.uint(uint64(t.ordinal))
+	w.uint(t.incarnation)
+	w.text(t.id)
+}
+
+func (w *recordWriter) lost(t *trainer) {
+	w.kind(EventLost, 0)
+	w.uint(uint64(t.ordinal))
+}
+
+func (w *recordWriter) ended(s Status, reason string) {
+	w.kind(EventEnded, 0)
+	w.uint(uint64(s))
+	w.text(reason)
+}
+
+// ErrBadRecord says that a value of the record does not decode.
+var ErrBadRecord = errors.New("damaged record")
+
+// RecordEvents decodes the value of one record key.
+func RecordEvents(value []byte) iter.Seq2[RecordEvent, error] {
+	return func(yield func(RecordEvent, error) bool) {
+		if len(value) == 0 {
+			return
+		}
+		if value[0] != recordVersion {
+			yield(RecordEvent{}, fmt.Errorf("%w: expected version %d, found %d", ErrBadRecord, recordVersion, value[0]))
+			return
+		}
+		r := recordReader{buf: value, at: 1}
+		for r.at < len(value) {
+			ev := r.event()
+			if r.bad {
+				yield(RecordEvent{}, fmt.Errorf("%w: at byte %d of %d", ErrBadRecord, r.at, len(value)))
+				return
+			}
+			if !yield(ev, nil) {
+				return
+			}
+		}
+	}
+}
+
+type recordReader struct {
+	buf      []byte
+	at       int
+	bad      bool
+	set      int
+	pass     Pass
+	position int
+}
+
+func (r *recordReader) uint() uint64 {
+	v, n := binary.Uvarint(r.buf[min(r.at, len(r.buf)):])
+	if n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.at += n
+	return v
+}
+
+func (r *recordReader) int() int { return int(r.uint()) }
+
+func (r *recordReader) text() string {
+	n := r.uint()
+	if r.bad || n > uint64(len(r.buf)-r.at) {
+		r.bad = true
+		return ""
+	}
+	r.at += int(n)
+	return string(r.buf[r.at-int(n) : r.at])
+}
+
+func (r *recordReader) event() RecordEvent {
+	head := r.buf[r.at]
+	r.at++
+	ev := RecordEvent{Kind: EventKind(head & kindMask)}
+	switch ev.Kind {
+	case EventReported:
+		ev.Set, ev.Tasks, ev.Chunks, ev.Algorithm, ev.Seed, ev.ID = r.int(), r.int(), r.int(), uint8(r.uint()), r.uint(), r.text()
+	case EventPassOpened:
+		ev.Set, ev.Pass = r.int(), Pass(r.uint())
+	case EventPassClosed:
+		ev.Set, ev.Pass, ev.Counted, ev.SetAside = r.int(), Pass(r.uint()), r.int(), r.int()
+	case EventDispatched, EventFinished, EventReturned, EventFailed, EventTimedOut:
+		r.place(head, &ev)
+		ev.Trainer = Ordinal(r.uint())
+	case EventSetAside:
+		r.place(head, &ev)
+		ev.Index = r.int()
+	case EventRetried:
+		ev.Set, ev.Index = r.int(), r.int()
+	case EventJoined:
+		ev.Trainer, ev.Incarnation, ev.ID = Ordinal(r.uint()), r.uint(), r.text()
+	case EventLost:
+		ev.Trainer = Ordinal(r.uint())
+	case EventEnded:
+		ev.Status, ev.Reason = Status(r.uint()), r.text()
+	default:
+		r.bad = true
+	}
+	return ev
+}
+
+func (r *recordReader) place(head uint8, ev *RecordEvent) {
+	if head&flagSamePass == 0 {
+		r.set, r.pass = r.int(), Pass(r.uint())
+	}
+	d, n := binary.Varint(r.buf[min(r.at, len(r.buf)):])
+	if n <= 0 {
+		r.bad = true
+		return
+	}
+	r.at += n
+	r.position += int(d)
+	ev.Set, ev.Pass, ev.Position, ev.Attempt = r.set, r.pass, r.position, 1
+	if head&flagFirstAttempt == 0 {
+		ev.Attempt = Attempt(r.uint())
+	}
+}

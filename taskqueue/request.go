@@ -1,0 +1,387 @@
+package taskqueue
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Result is a finished task, or with Error a failed one.
+type Result struct {
+	Token Token
+	Error string
+}
+
+// Request is what a joined trainer sends: what it finished, and whether it wants a
+// task. Repeating a request repeats all of it and changes nothing more: finishes are
+// already counted, and a task that was dispatched for this sequence number is given again.
+type Request struct {
+	Trainer     Ordinal
+	Incarnation uint64
+	Seq         uint64 // of this request
+	Ack         uint64 // all requests below it are answered
+	Held        []Token
+	Finished    []Result
+	Want        bool
+	Progress    Progress
+}
+
+func (ev *Request) apply(q *Queue) Answer {
+	t := q.trainers[ev.Trainer]
+	known := t != nil && t.incarnation == ev.Incarnation && !t.gone
+	if known {
+		q.hear(t)
+		t.progress = ev.Progress
+	}
+	a := Answer{}
+	if len(ev.Finished) > 0 {
+		a.Finishes = make([]FinishStatus, len(ev.Finished))
+		for i, r := range ev.Finished {
+			var by *trainer
+			if known {
+				by = t
+			}
+			if r.Error == "" {
+				a.Finishes[i] = q.finish(by, r.Token)
+			} else {
+				a.Finishes[i] = q.fail(by, r.Token, r.Error)
+			}
+		}
+	}
+	if !known {
+		a.Kind = AnswerRejoin
+		return a
+	}
+	q.dropLostReplies(t, ev)
+	if ev.Want {
+		q.ask(t, ev.Seq, &a)
+	}
+	return a
+}
+
+// dropLostReplies returns what was dispatched to a trainer that does not list it and
+// will not ask for it again: the reply was lost.
+func (q *Queue) dropLostReplies(t *trainer, ev *Request) {
+	for i := len(t.holds) - 1; i >= 0; i-- {
+		e := t.holds[i]
+		h := e.holderOf(t)
+		if h.request < ev.Ack && !slices.Contains(ev.Held, q.token(e, h.attempt)) {
+			q.release(e, t)
+			q.record.returned(e, t.ordinal, h.attempt)
+			q.settle(e)
+		}
+	}
+}
+
+// ask answers a trainer that wants a task.
+func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
+	for _, e := range t.holds {
+		if h := e.holderOf(t); h.request == seq && !t.plain {
+			q.answerTask(e, h.attempt, a)
+			return
+		}
+	}
+	switch q.status {
+	case Ended:
+		a.Kind = AnswerEnded
+		return
+	case Failed:
+		a.Kind = AnswerFailed
+		return
+	}
+	a.Kind = AnswerWait
+	if q.status == Paused || t.draining {
+		return
+	}
+	limit := maxHeldJoined
+	if t.plain {
+		limit = maxHeldPlain
+	}
+	if len(t.holds) >= limit {
+		a.Err = fmt.Errorf("%w: %d are held, finish one first", ErrTooManyHeld, len(t.holds))
+		return
+	}
+	for _, s := range q.sets {
+		if e := q.pick(s, t); e != nil {
+			q.dispatch(e, t, seq, a)
+			return
+		}
+	}
+}
+
+// pick chooses what to dispatch: the retry with the lowest (pass, position), else the
+// next position, else, with speculation, a second copy of the slowest task. A retry on
+// which a trainer was lost goes to one that has finished nothing only as a last resort.
+func (q *Queue) pick(s *set, t *trainer) *entry {
+	var lastResort *entry
+	if s.retry > 0 {
+		lowest := -1
+		for i := s.first; i < len(s.live); i++ {
+			e := s.live[i]
+			if e.gone || e.held > 0 {
+				continue
+			}
+			if lowest < 0 {
+				lowest = i
+			}
+			if e.lost && !t.finished && !t.plain {
+				if lastResort == nil {
+					lastResort = e
+				}
+				continue
+			}
+			s.first = lowest
+			return e
+		}
+	}
+	s.skipAside()
+	if len(s.open) > 0 && s.cursor < s.tasks {
+		position := s.cursor
+		s.cursor++
+		e := s.add(s.pass, position)
+		q.advance(s)
+		return e
+	}
+	if lastResort == nil && q.opt.Speculate {
+		return s.slowest(t)
+	}
+	return lastResort
+}
+
+// slowest returns the running task that began first and has one holder, not t.
+func (s *set) slowest(t *trainer) *entry {
+	var slowest *entry
+	for _, e := range s.live {
+		if e.gone || e.held != 1 || e.holders[0].start == 0 || e.holders[0].trainer == t {
+			continue
+		}
+		if slowest == nil || e.holders[0].start < slowest.holders[0].start {
+			slowest = e
+		}
+	}
+	return slowest
+}
+
+func (q *Queue) dispatch(e *entry, t *trainer, seq uint64, a *Answer) {
+	attempt := e.next
+	e.next++
+	if e.held == 0 {
+		e.set.retry--
+	}
+	h := &e.holders[e.held]
+	e.held++
+	*h = holder{trainer: t, attempt: attempt, request: seq}
+	if t.plain || !t.running() {
+		q.start(e.set, h)
+	}
+	t.holds = append(t.holds, e)
+	q.dirty = true
+	q.record.dispatched(e, t.ordinal, attempt)
+	q.answerTask(e, attempt, a)
+}
+
+func (q *Queue) answerTask(e *entry, attempt Attempt, a *Answer) {
+	a.Kind, a.Set = AnswerTask, e.set.id
+	a.Token = q.token(e, attempt)
+	a.Index = e.set.orderOf(e.pass).index(e.position)
+}
+
+func (q *Queue) token(e *entry, attempt Attempt) Token {
+	return Token{Epoch: q.epoch, Kind: e.set.kind, Dataset: e.set.id, Pass: e.pass, Position: e.position, Attempt: attempt}
+}
+
+// start lets the clock of a holder run.
+func (q *Queue) start(s *set, h *holder) {
+	h.start = max(q.clock, 1)
+	h.soft = h.start.Add(q.timeout(s))
+}
+
+// running reports whether the clock of any task of t runs.
+func (t *trainer) running() bool {
+	for _, e := range t.holds {
+		if e.holderOf(t).start != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *entry) holderOf(t *trainer) *holder {
+	for i := range e.held {
+		if e.holders[i].trainer == t {
+			return &e.holders[i]
+		}
+	}
+	panic("taskqueue: a trainer lists a task that does not list it")
+}
+
+// locate returns where a token points: its set and, when live, its entry. Any set of
+// numbers may come from a client.
+func (q *Queue) locate(tok Token) (s *set, e *entry, status FinishStatus) {
+	if tok.Epoch != q.epoch || tok.Dataset < 0 || tok.Dataset >= len(q.sets) {
+		return nil, nil, Stale
+	}
+	s = q.sets[tok.Dataset]
+	if tok.Kind != s.kind || tok.Position < 0 || tok.Position >= s.tasks || tok.Pass == 0 || tok.Pass > s.pass || tok.Attempt == 0 {
+		return nil, nil, Stale
+	}
+	if e = s.byKey[liveKey{tok.Pass, tok.Position}]; e != nil {
+		if tok.Attempt >= e.next {
+			return nil, nil, Stale
+		}
+		return s, e, Counted
+	}
+	if tok.Position >= s.dispatched(tok.Pass) {
+		return nil, nil, Stale
+	}
+	if len(s.aside) > 0 {
+		o := newOrder(s.algorithm, s.seed, tok.Pass, s.tasks)
+		if a := s.aside[o.index(tok.Position)]; a.missing(tok.Pass) {
+			if a.pass != tok.Pass || s.openPass(a.pass) == nil || tok.Attempt >= a.next {
+				return nil, nil, Stale
+			}
+			return s, nil, Counted
+		}
+	}
+	return s, nil, AlreadyCounted
+}
+
+// finish counts a task once. by is the trainer that says so, nil for one unknown.
+func (q *Queue) finish(by *trainer, tok Token) FinishStatus {
+	s, e, status := q.locate(tok)
+	if status != Counted {
+		return status
+	}
+	if e == nil { // late, for one that was set aside in the open pass
+		q.leaveAside(s, s.aside[s.orderOf(tok.Pass).index(tok.Position)], tok.Pass+1)
+	} else {
+		for i := range e.held {
+			if h := &e.holders[i]; h.attempt == tok.Attempt && h.start != 0 {
+				s.observe(q.clock - h.start)
+			}
+		}
+		for e.held > 0 {
+			q.release(e, e.holders[0].trainer)
+		}
+		s.remove(e)
+	}
+	p := s.openPass(tok.Pass)
+	x := uint64(tok.Position)
+	p.counted++
+	p.sum1 += x
+	p.sum2 += x * x
+	if by != nil && !by.finished {
+		by.finished = true
+		q.saveTrainer(by)
+	}
+	q.dirty = true
+	q.record.finished(s.id, tok, by)
+	q.advance(s)
+	return Counted
+}
+
+// observe takes a completion time into the moving average.
+func (s *set) observe(ms Clock) {
+	micros := max(int64(ms)*1000, 1)
+	if s.average == 0 {
+		s.average = micros
+		return
+	}
+	s.average = max(s.average+(micros-s.average)/averageWeight, 1)
+}
+
+// fail takes a task back that its trainer could not train.
+func (q *Queue) fail(by *trainer, tok Token, text string) FinishStatus {
+	_, e, status := q.locate(tok)
+	if status != Counted {
+		return status
+	}
+	if e == nil { // set aside already
+		return Stale
+	}
+	for i := range e.held {
+		h := e.holders[i]
+		if h.attempt != tok.Attempt || by != nil && h.trainer != by {
+			continue
+		}
+		e.failures++
+		e.lastError, e.lastHolder = clip(text), h.trainer.id
+		q.release(e, h.trainer)
+		q.record.failed(e, h.trainer.ordinal, tok.Attempt)
+		q.settle(e)
+		return Returned
+	}
+	return Stale // it was taken back before
+}
+
+func clip(text string) string {
+	if len(text) > maxErrorText {
+		text = text[:maxErrorText]
+	}
+	return text
+}
+
+// release removes one holder and starts the clock of the task that t had prefetched.
+func (q *Queue) release(e *entry, t *trainer) {
+	at := slices.IndexFunc(e.holders[:e.held], func(h holder) bool { return h.trainer == t })
+	e.held--
+	e.holders[at] = e.holders[e.held]
+	e.holders[e.held] = holder{}
+	if e.held == 0 {
+		e.set.retry++
+		e.set.first = min(e.set.first, e.slot)
+	}
+	t.holds = slices.Delete(t.holds, slices.Index(t.holds, e), slices.Index(t.holds, e)+1)
+	q.dirty = true
+	if t.gone {
+		if len(t.holds) == 0 {
+			q.forget(t)
+		}
+		return
+	}
+	if !t.running() {
+		for _, next := range t.holds {
+			if h := next.holderOf(t); h.start == 0 {
+				q.start(next.set, h)
+				break
+			}
+		}
+	}
+}
+
+// settle decides about a task that a holder gave back: once the last one is gone it is
+// to be retried, or set aside.
+func (q *Queue) settle(e *entry) {
+	if e.held > 0 || lossWeight*e.failures+e.losses <= lossWeight*q.opt.MaxFailures {
+		return
+	}
+	s := e.set
+	index := s.orderOf(e.pass).index(e.position)
+	counted := false
+	if newer := s.openPass(e.pass + 1); newer != nil {
+		// It may stand in the newer pass too: there it is set aside with this one, unless counted.
+		if position := s.orderOf(e.pass + 1).position(index); position < s.dispatched(e.pass+1) {
+			twin := s.byKey[liveKey{e.pass + 1, position}]
+			for twin != nil && twin.held > 0 {
+				q.release(twin, twin.holders[0].trainer)
+			}
+			if counted = twin == nil; !counted {
+				s.remove(twin)
+			}
+		}
+	}
+	if newer := s.aside[index]; newer != nil { // set aside in the newer pass before: now it is in this one too
+		e.next = max(e.next, newer.next)
+	}
+	s.aside[index] = &asideTask{index: index, pass: e.pass, failures: e.failures, losses: e.losses, lost: e.lost, next: e.next, counted: counted}
+	q.asides[asideKey(s.id, index)] = asideDetail(s, e, index)
+	q.record.setAside(e, index)
+	q.notice(true, "task set aside", map[string]any{
+		"set": s.id, "task": index, "pass": e.pass, "failures": e.failures, "losses": e.losses, "holder": e.lastHolder, "error": e.lastError,
+	})
+	s.remove(e)
+	if len(s.aside) > q.opt.MaxSetAside && q.status == Running {
+		q.status, q.reason = Paused, fmt.Sprintf("%d tasks are set aside, more than max-set-aside (%d): is a disk gone?", len(s.aside), q.opt.MaxSetAside)
+		q.notice(true, "job paused", map[string]any{"reason": q.reason})
+	}
+	q.advance(s)
+}

@@ -1,0 +1,196 @@
+package taskqueue
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+func (s *set) sortedAside() []*asideTask {
+	return slices.SortedFunc(maps.Values(s.aside), func(a, b *asideTask) int { return a.index - b.index })
+}
+
+// Overview is a summary of the job for operators.
+type Overview struct {
+	Job      string
+	Status   Status
+	Reason   string
+	Epoch    uint32
+	Commit   uint64
+	Clock    Clock
+	Sets     []SetOverview
+	Trainers []TrainerOverview
+}
+
+// SetOverview is a summary of one dataset. Todo, Pending, Retry, Done and SetAside are of
+// the oldest open pass and add up to Tasks.
+type SetOverview struct {
+	Kind          Kind
+	Digest        [32]byte
+	Tasks         int
+	Chunks        int
+	Records       int64
+	ChunksPerTask int
+	Pass          Pass
+	Passes        int // 0: for ever
+	Cursor        int
+	Todo          int
+	Pending       int
+	Retry         int
+	Done          int
+	SetAside      int
+	AverageTask   time.Duration
+	Timeout       time.Duration
+}
+
+// TrainerOverview is a summary of one trainer.
+type TrainerOverview struct {
+	ID          string
+	Ordinal     Ordinal
+	Incarnation uint64
+	Address     string
+	Joined      bool // false: a plain connection
+	Draining    bool
+	Silent      time.Duration
+	Tasks       []int // indices of the tasks that it holds
+	Progress    Progress
+}
+
+// Overview costs O(pending + trainers).
+func (q *Queue) Overview() Overview {
+	o := Overview{Job: q.job, Status: q.status, Reason: q.reason, Epoch: q.epoch, Commit: q.commit, Clock: q.clock}
+	for _, s := range q.sets {
+		o.Sets = append(o.Sets, q.setOverview(s))
+	}
+	for _, t := range q.sortedTrainers() {
+		v := TrainerOverview{
+			ID: t.id, Ordinal: t.ordinal, Incarnation: t.incarnation, Address: t.address, Joined: !t.plain, Draining: t.draining,
+			Silent: q.clock.Sub(t.seen), Progress: t.progress,
+		}
+		for _, e := range t.holds {
+			v.Tasks = append(v.Tasks, e.set.orderOf(e.pass).index(e.position))
+		}
+		o.Trainers = append(o.Trainers, v)
+	}
+	return o
+}
+
+func (q *Queue) setOverview(s *set) SetOverview {
+	v := SetOverview{
+		Kind: s.kind, Digest: s.digest, Tasks: s.tasks, Chunks: s.chunks, ChunksPerTask: s.chunksPerTask,
+		Pass: s.pass, Passes: q.opt.Passes, Cursor: s.cursor,
+		AverageTask: time.Duration(s.average) * time.Microsecond, Timeout: q.timeout(s),
+	}
+	if s.table != nil {
+		v.Records = s.table.Records()
+	}
+	oldest := openPass{pass: s.pass}
+	if len(s.open) > 0 {
+		oldest = s.open[0]
+	}
+	for _, a := range s.aside {
+		if a.missing(oldest.pass) {
+			v.SetAside++
+		}
+	}
+	if len(s.open) == 0 {
+		v.Done = s.tasks - v.SetAside
+		return v
+	}
+	v.Pass, v.Cursor, v.Done = oldest.pass, s.dispatched(oldest.pass), oldest.counted
+	for _, e := range s.byKey {
+		switch {
+		case e.pass != oldest.pass:
+		case e.held > 0:
+			v.Pending++
+		default:
+			v.Retry++
+		}
+	}
+	v.Todo = s.tasks - v.Done - v.Pending - v.Retry - v.SetAside
+	return v
+}
+
+// PendingTask is a task that is dispatched or waits to be dispatched again.
+type PendingTask struct {
+	Set      int
+	Index    int
+	Token    Token // Attempt is that of the last dispatch
+	Failures int
+	Losses   int
+	Holders  []TaskHolder
+}
+
+// TaskHolder is one trainer with a task.
+type TaskHolder struct {
+	Trainer    string
+	Attempt    Attempt
+	Age        time.Duration
+	Prefetched bool
+}
+
+// PendingTasks lists the live tasks in (pass, position) order.
+func (q *Queue) PendingTasks() []PendingTask {
+	var tasks []PendingTask
+	for _, s := range q.sets {
+		s.compact()
+		for _, e := range s.live {
+			t := PendingTask{Set: s.id, Index: s.orderOf(e.pass).index(e.position), Token: q.token(e, e.next-1), Failures: e.failures, Losses: e.losses}
+			for _, h := range e.holders[:e.held] {
+				v := TaskHolder{Trainer: h.trainer.id, Attempt: h.attempt, Prefetched: h.start == 0}
+				if h.start != 0 {
+					v.Age = q.clock.Sub(h.start)
+				}
+				t.Holders = append(t.Holders, v)
+			}
+			tasks = append(tasks, t)
+		}
+	}
+	return tasks
+}
+
+// SetAsideTasks lists the tasks of a dataset that are set aside, by index.
+func (q *Queue) SetAsideTasks(set int) []int {
+	var list []int
+	for _, a := range q.sets[set].sortedAside() {
+		list = append(list, a.index)
+	}
+	return list
+}
+
+// TaskQueues builds the literal queues of the oldest open pass of a dataset (of the last
+// one when none is open), in the order of the pass. Set-aside tasks stand in none.
+func (q *Queue) TaskQueues(set int) TaskQueues {
+	s := q.sets[set]
+	view := TaskQueues{Pending: map[int]TaskEntry{}}
+	if s.pass == 0 {
+		return view
+	}
+	pass := s.pass
+	if len(s.open) > 0 {
+		pass = s.open[0].pass
+	}
+	o := newOrder(s.algorithm, s.seed, pass, s.tasks)
+	for position := range s.tasks {
+		index := o.index(position)
+		task := Task{Index: index, Token: Token{Epoch: q.epoch, Kind: s.kind, Dataset: set, Pass: pass, Position: position}}
+		if s.table != nil {
+			task.Chunks = s.table.TaskChunks(index)
+		}
+		e := s.byKey[liveKey{pass, position}]
+		switch {
+		case e != nil && e.held > 0:
+			task.Token.Attempt = e.next - 1
+			view.Pending[index] = TaskEntry{NumTimeout: e.failures, Task: task}
+		case e != nil:
+			task.Token.Attempt = e.next - 1
+			view.Todo = append(view.Todo, TaskEntry{NumTimeout: e.failures, Task: task})
+		case s.aside[index].missing(pass):
+		case position >= s.dispatched(pass):
+			view.Todo = append(view.Todo, TaskEntry{Task: task})
+		default:
+			view.Done = append(view.Done, TaskEntry{Task: task})
+		}
+	}
+	return view
+}
