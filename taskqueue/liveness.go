@@ -150,8 +150,11 @@ func (ev *Undelivered) apply(q *Queue) Answer {
 	return Answer{}
 }
 
-// Tick lets time pass: sessions end, deadlines are reached.
+// Tick lets time pass: sessions end, deadlines are reached. One tick writes a bounded
+// number of keys, since a transaction does; the next one goes on.
 type Tick struct{}
+
+const keysPerTick = 60
 
 func (ev *Tick) apply(q *Queue) Answer {
 	var lost []*trainer
@@ -163,6 +166,9 @@ func (ev *Tick) apply(q *Queue) Answer {
 	}
 	slices.SortFunc(lost, byOrdinal)
 	for _, t := range lost {
+		if q.PendingWrites() >= keysPerTick {
+			return Answer{}
+		}
 		q.lose(t)
 	}
 	for _, s := range q.sets {
@@ -173,6 +179,9 @@ func (ev *Tick) apply(q *Queue) Answer {
 				if h.start == 0 || q.clock < h.soft {
 					k++
 					continue
+				}
+				if q.PendingWrites() >= keysPerTick {
+					return Answer{}
 				}
 				e.failures++
 				e.lastError, e.lastHolder = "timed out after "+q.clock.Sub(h.start).String(), h.trainer.id

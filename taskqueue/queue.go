@@ -333,3 +333,42 @@ func byOrdinal(a, b *trainer) int { return int(a.ordinal) - int(b.ordinal) }
 func (q *Queue) sortedTrainers() []*trainer {
 	return slices.SortedFunc(maps.Values(q.trainers), byOrdinal)
 }
+
+// Dispatchable reports whether an asker who was told to wait might now be answered.
+func (q *Queue) Dispatchable() bool {
+	if q.status != Running {
+		return q.status != Paused
+	}
+	for _, s := range q.sets {
+		if s.retry > 0 || len(s.open) > 0 && s.cursor < s.tasks {
+			return true
+		}
+	}
+	return false
+}
+
+// Runners returns the trainers on whose tasks the clock runs, by ordinal.
+func (q *Queue) Runners() []Ordinal {
+	var list []Ordinal
+	for _, t := range q.trainers {
+		if !t.gone && t.running() {
+			list = append(list, t.ordinal)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// Trainers returns how many sessions there are.
+func (q *Queue) Trainers() int { return len(q.trainers) }
+
+// Saving reports whether a trainer was elected to save the model and its lease runs.
+func (q *Queue) Saving() bool { return q.trainers[q.saver] != nil && q.clock < q.saverUntil }
+
+// SetDigest returns the digest of a registered dataset.
+func (q *Queue) SetDigest(set int) (digest [32]byte, ok bool) {
+	if set >= len(q.sets) {
+		return digest, false
+	}
+	return q.sets[set].digest, true
+}

@@ -97,7 +97,7 @@ func (q *Queue) Flush() Flushed {
 	return f
 }
 
-// Pending returns how many keys Flush would write besides the state and the record.
+// PendingWrites returns how many keys Flush would write besides the state and the record.
 func (q *Queue) PendingWrites() int { return len(q.roster) + len(q.asides) }
 
 // Snapshot returns the state. LockRevision and Nonce are the caller's.
