@@ -1,0 +1,24 @@
+package recordio
+
+import "fmt"
+
+// Index is one entry of a file's chunk index: all that it takes to open that chunk without scanning the file. It
+// travels over RPC and is stored, so that its fields are exported and only ever added to.
+type Index struct {
+	Offset      int64  // of the chunk's header in the file
+	Size        uint32 // of the payload as stored, after the HeaderSize bytes of the header
+	Records     uint32
+	Compression Compression
+	Layout      Layout
+}
+
+// End is the offset of the first byte after the chunk.
+func (ix Index) End() int64 { return ix.Offset + HeaderSize + int64(ix.Size) }
+
+func (h header) index(offset int64, l Layout) Index {
+	return Index{Offset: offset, Size: h.size, Records: h.records, Compression: h.compression, Layout: l}
+}
+
+func (ix Index) summary() string {
+	return fmt.Sprintf("%d records in %d bytes, %s, %s layout", ix.Records, ix.Size, ix.Compression, ix.Layout)
+}
