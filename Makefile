@@ -6,7 +6,10 @@ SHELL := /bin/bash
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # Where git is absent or refuses to read the checkout (another user's, say), go cannot stamp the commit.
-ifneq ($(shell git status >/dev/null 2>&1 && echo readable),readable)
+ifeq ($(shell git status >/dev/null 2>&1 && echo readable),readable)
+BUILDVCS := auto
+else
+BUILDVCS := false
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
 endif
 
@@ -19,7 +22,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build bin/master, a static binary (needs Go, nothing else)
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/master ./cmd/master
+	CGO_ENABLED=0 go build -trimpath -buildvcs=$(BUILDVCS) -ldflags "-s -w -X main.version=$(VERSION)" -o bin/master ./cmd/master
 
 .PHONY: run
 run: build ## train on the digits that come with the project: etcd, a master, 2 parameter servers, 3 trainers

@@ -29,11 +29,6 @@ func usageErrorf(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
 }
 
-// storeErrorf is an error of the store, unreachable or refusing: exit code 3.
-func storeErrorf(format string, args ...any) error {
-	return &exitError{exitStore, fmt.Errorf(format, args...)}
-}
-
 // exitCode is the code that err deserves. Commands' own errors are marked by markFailures, so whatever bears no code
 // was found by cobra before any command ran, and that is usage.
 func exitCode(err error) int {
@@ -43,7 +38,7 @@ func exitCode(err error) int {
 	return exitUsage
 }
 
-// markFailures makes a command's errors exit with 1, unless they name another code.
+// markFailures makes a command's errors exit with 1, or 3 when etcd is to blame, unless they name another code.
 func markFailures(cmd *cobra.Command) {
 	inner := cmd.RunE
 	if inner == nil {
@@ -56,6 +51,9 @@ func markFailures(cmd *cobra.Command) {
 		}
 		if _, ok := errors.AsType[*exitError](err); ok {
 			return err
+		}
+		if isStoreError(err) {
+			return &exitError{exitStore, err}
 		}
 		return &exitError{exitFailed, err}
 	}

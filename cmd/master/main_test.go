@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"trainmaster/etcdstore"
 )
 
 // result is what one command line did.
@@ -124,8 +126,8 @@ func TestExitCodes(t *testing.T) {
 		"success":            {nil, exitOK},
 		"plain error":        {errors.New("disk full"), exitFailed},
 		"usage":              {usageErrorf("no such pass"), exitUsage},
-		"store":              {storeErrorf("etcd at %s: %w", "127.0.0.1:1", errors.New("refused")), exitStore},
-		"store, wrapped":     {fmt.Errorf("status: %w", storeErrorf("refused")), exitStore},
+		"etcd is away":       {fmt.Errorf("status: %w", etcdstore.ErrUnreachable), exitStore},
+		"etcd refuses":       {fmt.Errorf("status: %w", etcdstore.ErrRefused), exitStore},
 		"a typed exit error": {&exitError{exitFailed, errors.New("2 records doubled")}, exitFailed},
 	}
 	for name, tt := range tests {

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"trainmaster/etcdstore"
+)
+
+// addEtcdFlags gives cmd the flags that lead to a job's state in etcd, named as etcdctl names them. The configuration is
+// filled when cmd runs; --own-etcd is the daemon's alone.
+func addEtcdFlags(cmd *cobra.Command) *etcdstore.Config {
+	c := &etcdstore.Config{}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&c.Endpoints, "endpoints", nil, "etcd `host:port`, several with commas between them")
+	flags.StringVar(&c.CACert, "cacert", "", "PEM `file` of the authorities that may vouch for etcd")
+	flags.StringVar(&c.Cert, "cert", "", "PEM `file` of our certificate for etcd")
+	flags.StringVar(&c.Key, "key", "", "PEM `file` of the key to --cert")
+	flags.StringVar(&c.User, "user", "", "etcd user, as `name` or name:password")
+	flags.StringVar(&c.Password, "password", "", "password of --user; better in the environment, where ps does not show it")
+	flags.DurationVar(&c.DialTimeout, "dial-timeout", 5*time.Second, "how long etcd may take for its first answer")
+	flags.StringVar(&c.Job, "job", "default", "`name` of the job: several jobs can share an etcd")
+	cmd.MarkFlagsRequiredTogether("cert", "key")
+	return c
+}
+
+// isStoreError tells that err means exit code 3: etcd was not there, or would not have us.
+func isStoreError(err error) bool {
+	return errors.Is(err, etcdstore.ErrUnreachable) || errors.Is(err, etcdstore.ErrRefused)
+}
