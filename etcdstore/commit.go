@@ -1,0 +1,193 @@
+package etcdstore
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"trainmaster/taskqueue"
+)
+
+// Commit replaces /task_queues and does the writes, all in one transaction that
+// compares the lock key's create revision and, with expectMod, the last
+// revision of /task_queues (0: it must not exist). It returns the new one.
+//
+// Errors: [taskqueue.ErrFenced], [taskqueue.ErrUnknownOutcome] and
+// [taskqueue.ErrStoreFull], wrapped; any other means that nothing was written.
+// state must differ from every state committed before (it carries a nonce):
+// that is how a write is recognised as ours. The arguments may be reused after
+// the return.
+func (l *Lock) Commit(ctx context.Context, expectMod int64, state []byte, writes []taskqueue.Write) (modRevision int64, err error) {
+	ops := make([]*pb.RequestOp, 1, 1+len(writes))
+	ops[0] = opPut(l.store.abs(keyState), state, 0)
+	for i := range writes {
+		ops = append(ops, l.op(&writes[i]))
+	}
+	answer, err := l.store.txn(ctx, &pb.TxnRequest{Compare: l.fence(expectMod), Success: ops})
+	switch {
+	case err == nil && answer.Succeeded:
+		return answer.Header.Revision, nil
+	case err == nil || errors.Is(err, errLeaseGone):
+		return 0, l.fenced(ctx, expectMod)
+	case errors.Is(err, errNoSpace):
+		return l.settle(ctx, expectMod, state)
+	}
+	return 0, fmt.Errorf("commit %s: %w", l.store.abs(keyState), err)
+}
+
+func (l *Lock) op(w *taskqueue.Write) *pb.RequestOp {
+	key := l.store.abs(w.Key)
+	switch {
+	case w.Delete:
+		return opDelete(key)
+	case w.LeaseBound:
+		return opPut(key, w.Value, l.lease)
+	}
+	return opPut(key, w.Value, 0)
+}
+
+// fence is what every transaction of this term compares.
+func (l *Lock) fence(expectMod int64) []*pb.Compare {
+	return []*pb.Compare{
+		createdAt(l.key, l.createRevision),
+		modifiedAt(l.store.abs(keyState), expectMod),
+	}
+}
+
+// explainTime bounds finding out which compare failed: only for the message.
+const explainTime = 500 * time.Millisecond
+
+// fenced says which compare failed, as far as can be seen afterwards.
+func (l *Lock) fenced(ctx context.Context, expectMod int64) error {
+	ctx, cancel := context.WithTimeout(ctx, explainTime)
+	defer cancel()
+	kv, err := l.readFenced(ctx, keyState)
+	switch {
+	case errors.Is(err, taskqueue.ErrFenced):
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: the lock %s, or the state at revision %d, is no longer what it was", taskqueue.ErrFenced, l.key, expectMod)
+	}
+	return fmt.Errorf("%w: %s is at revision %d, expected %d: it was written by somebody else, or by an earlier transaction of this term",
+		taskqueue.ErrFenced, l.store.abs(keyState), kv.GetModRevision(), expectMod)
+}
+
+// settle finds out what a "space exceeded" meant. etcd has answered, so the
+// transaction is either in or out by now, and a read tells which.
+func (l *Lock) settle(ctx context.Context, expectMod int64, state []byte) (modRevision int64, err error) {
+	kv, err := l.readFenced(ctx, keyState)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("commit %s: %w: %w; reading it back: %w", l.store.abs(keyState), taskqueue.ErrUnknownOutcome, errNoSpace, err)
+	case kv.GetModRevision() == expectMod:
+		return 0, l.storeFull(l.store.abs(keyState))
+	case bytes.Equal(kv.GetValue(), state):
+		return kv.GetModRevision(), nil
+	}
+	return 0, l.fenced(ctx, expectMod)
+}
+
+func (l *Lock) storeFull(key string) error {
+	return fmt.Errorf("commit %s: %w: %w; compact and defragment etcd (or raise --quota-backend-bytes), then: etcdctl alarm disarm",
+		key, taskqueue.ErrStoreFull, errNoSpace)
+}
+
+// ReadState reads /task_queues linearizably, with the lock compared in the same
+// transaction: what it returns was the state while the lock was ours. Absent is
+// nil, 0. While etcd is unavailable it repeats the read until ctx ends.
+func (l *Lock) ReadState(ctx context.Context) (value []byte, modRevision int64, err error) {
+	kv, err := l.readFenced(ctx, keyState)
+	return kv.GetValue(), kv.GetModRevision(), err
+}
+
+// readFenced reads a key of the job; nil when absent.
+func (l *Lock) readFenced(ctx context.Context, key string) (*mvccpb.KeyValue, error) {
+	answer, err := l.store.readTxn(ctx, &pb.TxnRequest{
+		Compare: []*pb.Compare{createdAt(l.key, l.createRevision)},
+		Success: []*pb.RequestOp{opGet(l.store.abs(key))},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read %s under the lock: %w", l.store.abs(key), err)
+	}
+	if !answer.Succeeded {
+		return nil, fmt.Errorf("%w: the lock %s (create revision %d) is gone", taskqueue.ErrFenced, l.key, l.createRevision)
+	}
+	if kvs := answer.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		return kvs[0], nil
+	}
+	return nil, nil
+}
+
+// MaxPart is the largest value that PutParts sends. etcd takes requests of up
+// to 1.5 MiB by default.
+const MaxPart = 1 << 20
+
+// PutParts writes immutable keys, one fenced transaction each, without touching
+// /task_queues: its revision must stay expectMod meanwhile. progress (may be
+// nil) is called after each. An unknown outcome is answered by sending the same
+// bytes again, until ctx ends.
+func (l *Lock) PutParts(ctx context.Context, expectMod int64, parts []taskqueue.Write, progress func(done, total int)) error {
+	for i := range parts {
+		if n := len(parts[i].Value); n > MaxPart {
+			return fmt.Errorf("part %s has %d bytes, at most %d fit into one transaction; cut it smaller", l.store.abs(parts[i].Key), n, MaxPart)
+		}
+	}
+	for i := range parts {
+		if err := l.putPart(ctx, expectMod, &parts[i]); err != nil {
+			return err
+		}
+		if progress != nil {
+			progress(i+1, len(parts))
+		}
+	}
+	return nil
+}
+
+func (l *Lock) putPart(ctx context.Context, expectMod int64, part *taskqueue.Write) error {
+	key := l.store.abs(part.Key)
+	pause := backoff{least: 20 * time.Millisecond, most: time.Second}
+	for {
+		answer, err := l.store.txn(ctx, &pb.TxnRequest{Compare: l.fence(expectMod), Success: []*pb.RequestOp{l.op(part)}})
+		switch {
+		case err == nil && answer.Succeeded:
+			return nil
+		case err == nil || errors.Is(err, errLeaseGone):
+			return l.fenced(ctx, expectMod)
+		case errors.Is(err, errNoSpace):
+			return l.storeFull(key) // immutable: if it is in, it may be sent again
+		case !errors.Is(err, taskqueue.ErrUnknownOutcome) || sleep(ctx, pause.next()) != nil:
+			return fmt.Errorf("put %s: %w", key, err)
+		}
+	}
+}
+
+// Announce puts addr under /master/addr for those who look for the leader. It
+// goes with the lease, and is put only while the lock key is ours. It compares
+// no revision of /task_queues: the same holder may write it again at any time,
+// and no state depends on it.
+func (l *Lock) Announce(ctx context.Context, addr string, term uint64) error {
+	value, err := json.Marshal(Addr{Addr: addr, Term: term, Lease: fmt.Sprintf("%x", l.lease)})
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", keyAddr, err)
+	}
+	answer, err := l.store.txn(ctx, &pb.TxnRequest{
+		Compare: l.fence(0)[:1],
+		Success: []*pb.RequestOp{opPut(l.store.abs(keyAddr), value, l.lease)},
+	})
+	switch {
+	case err == nil && answer.Succeeded:
+		return nil
+	case err == nil || errors.Is(err, errLeaseGone):
+		return fmt.Errorf("announce %s: %w: the lock %s is gone", addr, taskqueue.ErrFenced, l.key)
+	case errors.Is(err, errNoSpace):
+		return l.storeFull(l.store.abs(keyAddr))
+	}
+	return fmt.Errorf("announce %s: %w", addr, err)
+}

@@ -1,0 +1,256 @@
+package etcdstore
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// EmbeddedConfig says where the embedded etcd keeps its data and listens.
+type EmbeddedConfig struct {
+	// Dir holds the data, the log, the lock and what survives a restart.
+	Dir string
+
+	// ClientURL is host:port (or http://host:port) on the loopback interface.
+	// Default "127.0.0.1:0": the port of the last run of this Dir if it is
+	// free, else one that the kernel chooses.
+	ClientURL string
+
+	// ReadyTimeout bounds the start, recovery included. Default 30 s.
+	ReadyTimeout time.Duration
+
+	// QuotaBytes is where etcd stops taking writes. Default: etcd's (2 GiB).
+	QuotaBytes int64
+
+	// MaxRequestBytes is the largest transaction. Default: etcd's (1.5 MiB).
+	MaxRequestBytes uint
+
+	// UnsafeNoFsync gives up durability for speed; for tests only.
+	UnsafeNoFsync bool
+}
+
+const defaultReadyTimeout = 30 * time.Second
+
+// Names inside EmbeddedConfig.Dir.
+const (
+	embeddedLock     = "LOCK"          // flock, held while a server uses the folder
+	embeddedIdentity = "embedded.json" // identity
+	embeddedLog      = "etcd.log"      // errors only
+	embeddedData     = "etcd"          // etcd's data dir
+)
+
+// identity is what a folder's server keeps from run to run.
+type identity struct {
+	ClusterToken string `json:"cluster_token"` // makes the cluster id unlike any other folder's
+	ClientAddr   string `json:"client_addr"`   // of the last run
+}
+
+// Embedded is an etcd of one member inside this process, on loopback only.
+type Embedded struct {
+	etcd     *embed.Etcd
+	endpoint string
+	lock     *os.File
+	err      chan error
+	watcher  sync.WaitGroup
+}
+
+// StartEmbedded starts etcd and waits until it serves. A folder that is in use
+// by another process, or cannot be written, is refused with what to do.
+func StartEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
+	if cfg.ReadyTimeout == 0 {
+		cfg.ReadyTimeout = defaultReadyTimeout
+	}
+	lock, err := lockDir(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	e, err := startLocked(ctx, cfg)
+	if err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("embedded etcd in %q: %w; its log is %s", cfg.Dir, err, filepath.Join(cfg.Dir, embeddedLog))
+	}
+	e.lock = lock
+	return e, nil
+}
+
+// lockDir makes the folder ours: etcd itself would wait without a word for
+// another process to leave.
+func lockDir(dir string) (*os.File, error) {
+	if dir == "" {
+		return nil, errors.New("embedded etcd: no data folder given; name one with --data-dir")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("embedded etcd: make its data folder: %w; name a folder that can be written with --data-dir", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, embeddedLock), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("embedded etcd: write to its data folder: %w; name a folder that can be written with --data-dir", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("embedded etcd: the data folder %q is in use by another process (%w); "+
+			"end that one, name another --data-dir, or join its etcd with --endpoints", dir, err)
+	}
+	return lock, nil
+}
+
+func startLocked(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
+	id, err := readIdentity(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	var server *embed.Etcd
+	for _, addr := range cfg.listenAddrs(id) {
+		var options *embed.Config
+		if options, err = cfg.options(addr, id.ClusterToken); err != nil {
+			return nil, err
+		}
+		if server, err = embed.StartEtcd(options); !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	e := &Embedded{etcd: server, endpoint: "http://" + server.Clients[0].Addr().String(), err: make(chan error, 1)}
+	if err := e.ready(ctx, cfg.ReadyTimeout); err != nil {
+		server.Close()
+		return nil, err
+	}
+	id.ClientAddr = server.Clients[0].Addr().String()
+	if err := id.write(cfg.Dir); err != nil {
+		server.Close()
+		return nil, err
+	}
+	e.watcher.Go(e.watch)
+	return e, nil
+}
+
+func (e *Embedded) ready(ctx context.Context, patience time.Duration) error {
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	select {
+	case <-e.etcd.Server.ReadyNotify():
+		return nil
+	case <-e.etcd.Server.StopNotify():
+		return errors.New("it stopped while starting")
+	case err := <-e.etcd.Err():
+		return err
+	case <-timeout.C:
+		return fmt.Errorf("not ready after %v", patience)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// listenAddrs are the addresses to try, in order.
+func (c EmbeddedConfig) listenAddrs(id identity) []string {
+	switch {
+	case c.ClientURL != "" && !strings.HasSuffix(c.ClientURL, ":0"):
+		return []string{strings.TrimPrefix(c.ClientURL, "http://")}
+	case id.ClientAddr != "":
+		return []string{id.ClientAddr, "127.0.0.1:0"}
+	}
+	return []string{"127.0.0.1:0"}
+}
+
+func (c EmbeddedConfig) options(addr, clusterToken string) (*embed.Config, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("client URL %q: want host:port: %w", addr, err)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return nil, fmt.Errorf("client URL %q: it has no authentication and listens on loopback only, such as 127.0.0.1:0; run an etcd of its own for other machines", addr)
+	}
+	client := url.URL{Scheme: "http", Host: addr}
+	// Nobody ever dials the only member's peer port: any free one will do.
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+
+	options := embed.NewConfig()
+	options.Name = "embedded"
+	options.Dir = filepath.Join(c.Dir, embeddedData)
+	options.ListenClientUrls = []url.URL{client}
+	options.AdvertiseClientUrls = []url.URL{client}
+	options.ListenPeerUrls = []url.URL{peer}
+	options.AdvertisePeerUrls = []url.URL{peer}
+	options.InitialCluster = options.InitialClusterFromName(options.Name)
+	options.InitialClusterToken = clusterToken
+	options.EnableGRPCGateway = false
+	options.Logger = "zap"
+	options.LogLevel = "error"
+	options.LogOutputs = []string{filepath.Join(c.Dir, embeddedLog)}
+	options.UnsafeNoFsync = c.UnsafeNoFsync
+	if c.QuotaBytes > 0 {
+		options.QuotaBackendBytes = c.QuotaBytes
+	}
+	if c.MaxRequestBytes > 0 {
+		options.MaxRequestBytes = c.MaxRequestBytes
+	}
+	return options, nil
+}
+
+func readIdentity(dir string) (identity, error) {
+	path := filepath.Join(dir, embeddedIdentity)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return identity{ClusterToken: rand.Text()}, nil
+	}
+	if err != nil {
+		return identity{}, err
+	}
+	var id identity
+	if err := json.Unmarshal(b, &id); err != nil {
+		return identity{}, fmt.Errorf("%s: want JSON {cluster_token, client_addr}: %w; delete it: only the port and the name of a new cluster are in it", path, err)
+	}
+	return id, nil
+}
+
+func (id identity) write(dir string) error {
+	b, err := json.Marshal(id)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", embeddedIdentity, err)
+	}
+	path := filepath.Join(dir, embeddedIdentity)
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// watch reports the end of the server, expected or not.
+func (e *Embedded) watch() {
+	select {
+	case err, open := <-e.etcd.Err():
+		if open && err != nil {
+			e.err <- fmt.Errorf("embedded etcd at %s: %w", e.endpoint, err)
+		}
+	case <-e.etcd.Server.StopNotify():
+	}
+	close(e.err)
+}
+
+// Endpoint is what goes into Config.Endpoints: http://127.0.0.1:PORT.
+func (e *Embedded) Endpoint() string { return e.endpoint }
+
+// Err yields why the server ended by itself, and closes when it has ended.
+func (e *Embedded) Err() <-chan error { return e.err }
+
+// Close stops the server and lets go of the folder. Close its clients first: it
+// waits seconds for those that still watch.
+func (e *Embedded) Close() {
+	e.etcd.Close()
+	e.watcher.Wait()
+	_ = e.lock.Close() // the lock goes with the descriptor
+}

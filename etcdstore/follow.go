@@ -1,0 +1,107 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// listing is what a key range held at one revision, by absolute key.
+type listing map[string]*mvccpb.KeyValue
+
+// follow calls changed with what the keys in [from, end) hold (with end "", the
+// one key), and again after each change, until changed returns false (nil), ctx
+// ends (its error) or etcd refuses us. The ranges are small: registries, one
+// key. It survives compaction under the watch, lost connections and a member
+// without a leader: each time it lists again. The listing belongs to follow.
+func (s *Store) follow(ctx context.Context, from, end string, changed func(listing) (more bool)) error {
+	var opts []clientv3.OpOption
+	if end != "" {
+		opts = append(opts, clientv3.WithRange(end))
+	}
+	pause := backoff{least: 20 * time.Millisecond, most: time.Second}
+	for {
+		answer, err := s.get(ctx, from, opts...)
+		if err != nil {
+			return fmt.Errorf("list %s: %w", from, err)
+		}
+		keys := make(listing, len(answer.Kvs))
+		for _, kv := range answer.Kvs {
+			keys[string(kv.Key)] = kv
+		}
+		if !changed(keys) {
+			return nil
+		}
+		more, err := s.watch(ctx, from, append(opts, clientv3.WithRev(answer.Header.Revision+1)), keys, changed)
+		switch {
+		case !more:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case refused(err):
+			return fmt.Errorf("watch %s: %w", from, err)
+		}
+		if err := sleep(ctx, pause.next()); err != nil {
+			return err
+		}
+	}
+}
+
+// watch applies events to keys until changed has enough (more is false) or the
+// watch breaks.
+func (s *Store) watch(ctx context.Context, from string, opts []clientv3.OpOption, keys listing, changed func(listing) bool) (more bool, err error) {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	for answer := range s.client.Watch(ctx, from, opts...) {
+		if err := answer.Err(); err != nil {
+			return true, err
+		}
+		for _, event := range answer.Events {
+			if event.Type == mvccpb.Event_DELETE {
+				delete(keys, string(event.Kv.Key))
+			} else {
+				keys[string(event.Kv.Key)] = event.Kv
+			}
+		}
+		if len(answer.Events) > 0 && !changed(keys) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// latest runs source on the store's own time and ctx's, and hands on what it
+// emits through a channel that holds the newest value only.
+func latest[V any](s *Store, ctx context.Context, source func(ctx context.Context, emit func(V)) error) <-chan V {
+	out := make(chan V, 1)
+	ctx, cancel := s.bound(ctx)
+	s.spawn(func() {
+		defer close(out)
+		defer cancel()
+		err := source(ctx, func(v V) {
+			select {
+			case <-out:
+			default:
+			}
+			out <- v
+		})
+		if err != nil && ctx.Err() == nil {
+			logrus.WithError(err).Error("watch of etcd ended")
+		}
+	})
+	return out
+}
+
+// bound is ctx, ended also by the store's end.
+func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ctx, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}

@@ -1,0 +1,230 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// held is a lease, kept alive, and the one key of ours that lives on it. It is
+// lost, once and for good, when etcd says that the lease or the key is gone,
+// when no keep-alive was answered in time, or when we let go.
+//
+// Its goroutines end with the loss; release and abandon wait for them.
+type held struct {
+	store  *Store
+	lease  int64
+	ttl    time.Duration // as granted; etcd raises what is too short for it
+	margin time.Duration
+
+	key            string // absolute
+	createRevision int64
+
+	// trusted is the boot time until which etcd has promised the lease, less
+	// the margin; math.MinInt64 once lost. Written under mu.
+	trusted atomic.Int64
+
+	lost chan struct{}
+	ctx  context.Context // ends with the loss
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu    sync.Mutex
+	cause error // why it was lost; guarded by mu
+}
+
+var errReleased = errors.New("released")
+
+// hold grants a lease and keeps it alive from then on.
+func (s *Store) hold(ctx context.Context, ttl, margin time.Duration) (*held, error) {
+	sent := bootTime()
+	seconds := int64(math.Ceil(ttl.Seconds()))
+	answer, err := s.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, s.callOpts...)
+	if err != nil && staleToken(err) {
+		sent = bootTime()
+		answer, err = s.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, s.callOpts...)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("grant a lease of %ds: %w", seconds, rpctypes.Error(err))
+	}
+	h := &held{
+		store:  s,
+		lease:  answer.ID,
+		ttl:    time.Duration(answer.TTL) * time.Second,
+		margin: margin,
+		lost:   make(chan struct{}),
+	}
+	h.ctx, h.stop = context.WithCancel(s.ctx)
+	h.trusted.Store(int64(sent + h.ttl - margin))
+	h.spawn(h.keepAlive)
+	h.spawn(h.expire)
+	return h, nil
+}
+
+func (h *held) spawn(f func()) {
+	h.wg.Add(1)
+	h.store.spawn(func() {
+		defer h.wg.Done()
+		f()
+	})
+}
+
+// place puts the key on the lease unless another holds it. It may be repeated
+// after an unknown outcome. owner is the value of who has the key, when not us.
+func (h *held) place(ctx context.Context, key string, value []byte) (ours bool, owner []byte, err error) {
+	answer, err := h.store.txn(ctx, &pb.TxnRequest{
+		Compare: []*pb.Compare{createdAt(key, 0)},
+		Success: []*pb.RequestOp{opPut(key, value, h.lease)},
+		Failure: []*pb.RequestOp{opGet(key)},
+	})
+	if err != nil {
+		return false, nil, fmt.Errorf("put %s: %w", key, err)
+	}
+	h.key = key
+	if answer.Succeeded {
+		h.createRevision = answer.Header.Revision
+		return true, nil, nil
+	}
+	found := answer.Responses[0].GetResponseRange().Kvs[0]
+	h.createRevision = found.CreateRevision
+	return found.Lease == h.lease, found.Value, nil
+}
+
+// guard watches the placed key from here on: its end is our end.
+func (h *held) guard() {
+	h.spawn(func() {
+		err := h.store.follow(h.ctx, h.key, "", func(keys listing) bool {
+			kv, there := keys[h.key]
+			return there && kv.CreateRevision == h.createRevision
+		})
+		if err == nil {
+			err = fmt.Errorf("key %s is gone from etcd: its lease ended, or somebody deleted it", h.key)
+		}
+		h.lose(err)
+	})
+}
+
+// keepAlive renews the lease every third of its time to live until it is lost.
+func (h *held) keepAlive() {
+	pause := backoff{least: 50 * time.Millisecond, most: h.ttl / 6}
+	for h.ctx.Err() == nil {
+		err := h.keepAliveStream()
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) || refused(err) {
+			h.lose(fmt.Errorf("lease %x: %w", h.lease, err))
+			return
+		}
+		_ = sleep(h.ctx, pause.next()) // the loop sees the end
+	}
+}
+
+// keepAliveStream renews over one stream until an answer fails to come.
+func (h *held) keepAliveStream() error {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(h.ctx))
+	defer cancel()
+	every := h.ttl / 3
+	patience := time.AfterFunc(every, cancel)
+	defer patience.Stop()
+	stream, err := h.store.leases.LeaseKeepAlive(ctx, h.store.callOpts...)
+	if err != nil {
+		return rpctypes.Error(err)
+	}
+	for {
+		sent := bootTime()
+		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: h.lease}); err != nil {
+			_, err = stream.Recv() // Send only says EOF; the reason is here
+			return rpctypes.Error(err)
+		}
+		answer, err := stream.Recv()
+		if err != nil {
+			return rpctypes.Error(err)
+		}
+		if answer.TTL <= 0 {
+			return rpctypes.ErrLeaseNotFound
+		}
+		h.trust(sent + time.Duration(answer.TTL)*time.Second - h.margin)
+		patience.Reset(2 * every) // the pause, and the next answer
+		if err := sleep(ctx, every); err != nil {
+			return err
+		}
+	}
+}
+
+func (h *held) trust(until time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cause == nil {
+		h.trusted.Store(int64(until))
+	}
+}
+
+// expireCheck is how late a loss can be seen after the machine woke from a
+// suspension: Go's timers stand still meanwhile, the boot clock does not.
+const expireCheck = 100 * time.Millisecond
+
+// expire ends the holding when the trust has run out.
+func (h *held) expire() {
+	for {
+		left := time.Duration(h.trusted.Load()) - bootTime()
+		if left <= 0 {
+			h.lose(fmt.Errorf("lease %x: no keep-alive was answered in time (time to live %v, margin %v)", h.lease, h.ttl, h.margin))
+			return
+		}
+		if sleep(h.ctx, min(left, expireCheck)) != nil {
+			h.lose(errors.New("the store was closed")) // unless there was a cause before
+			return
+		}
+	}
+}
+
+func (h *held) lose(cause error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cause != nil {
+		return
+	}
+	h.cause = cause
+	h.trusted.Store(math.MinInt64)
+	close(h.lost)
+	h.stop()
+}
+
+func (h *held) valid() bool { return int64(bootTime()) < h.trusted.Load() }
+
+// whyLost is nil while it is not lost.
+func (h *held) whyLost() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cause
+}
+
+// release stops believing, then revokes the lease; with it go all keys on it,
+// in one step. Already gone is success.
+func (h *held) release(ctx context.Context) error {
+	h.lose(errReleased)
+	h.wg.Wait()
+	_, err := again(ctx, func() (*pb.LeaseRevokeResponse, error) {
+		return h.store.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: h.lease}, h.store.callOpts...)
+	})
+	if err != nil && !errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) {
+		return fmt.Errorf("revoke lease %x: %w; it runs out by itself in %v at most", h.lease, err, h.ttl)
+	}
+	return nil
+}
+
+// abandonTime bounds giving back what was not used.
+const abandonTime = time.Second
+
+// abandon is release for a holding that came to nothing.
+func (h *held) abandon() {
+	ctx, cancel := context.WithTimeout(h.store.ctx, abandonTime)
+	defer cancel()
+	_ = h.release(ctx) // if not, the lease runs out
+}

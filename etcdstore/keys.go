@@ -1,0 +1,26 @@
+package etcdstore
+
+import "fmt"
+
+// The keys of a job, below its prefix. docs/keys.md describes them.
+const (
+	keyState     = "/task_queues"
+	keyParts     = "/task_queues/tasks/"
+	keyLock      = "/master/lock/"
+	keyAddr      = "/master/addr"
+	keyJob       = "/job"
+	keyTrainers  = "/trainers/"
+	keyPS        = "/ps/"
+	keyPSDesired = "/ps_desired"
+)
+
+// PartKey is the key of part i of a report's task table, below the job's
+// prefix.
+func PartKey(reportID string, i int) string {
+	return fmt.Sprintf("%s%s/%04d", keyParts, reportID, i)
+}
+
+// prefixEnd is the first key after all keys that begin with prefix.
+func prefixEnd(prefix string) string {
+	return prefix[:len(prefix)-1] + string(prefix[len(prefix)-1]+1)
+}

@@ -1,0 +1,99 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Why a store cannot be opened.
+var (
+	// ErrUnreachable says that no endpoint answered. Trying again may help.
+	ErrUnreachable = errors.New("etcd is unreachable")
+
+	// ErrRefused says that etcd answered, and does not let us in.
+	ErrRefused = errors.New("etcd refused us")
+)
+
+// explain turns the failure of a first contact into what a user can act on.
+func (s *Store) explain(ctx context.Context, cfg Config, cause error) error {
+	user, _ := cfg.credentials()
+	where := strings.Join(cfg.Endpoints, ",")
+	switch code := codeOf(cause); code {
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.Unauthenticated:
+		return fmt.Errorf("%w at %s as user %q: %w; check --user and its password, or the client certificate", ErrRefused, where, user, cause)
+	case codes.PermissionDenied:
+		return fmt.Errorf("%w at %s as user %q: %w; give its role the keys of the job: etcdctl role grant-permission ROLE readwrite --prefix=true '%s/'",
+			ErrRefused, where, user, cause, s.prefix)
+	case codes.Unimplemented:
+		return fmt.Errorf("%w at %s: %w; is that an etcd of version 3.4 or later?", ErrRefused, where, cause)
+	}
+	var found []string
+	for _, endpoint := range cfg.Endpoints {
+		found = append(found, probe(ctx, endpoint, cause))
+	}
+	return fmt.Errorf("%w: %s; start etcd there, or name other --endpoints", ErrUnreachable, strings.Join(found, "; "))
+}
+
+// probe says how an endpoint behaves on the level below etcd's.
+func probe(ctx context.Context, endpoint string, cause error) string {
+	address := endpoint
+	if u, err := url.Parse(endpoint); err == nil && u.Host != "" {
+		address = u.Host
+	}
+	if strings.HasPrefix(endpoint, "unix") {
+		return fmt.Sprintf("%s: %v", endpoint, cause)
+	}
+	dialer := net.Dialer{Timeout: time.Second}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Sprintf("%s: %v", endpoint, err)
+	}
+	_ = conn.Close()
+	if errors.Is(cause, context.DeadlineExceeded) || codeOf(cause) == codes.DeadlineExceeded || codeOf(cause) == codes.Canceled {
+		return endpoint + ": accepts connections but did not answer in time (no quorum, a very slow disk, TLS without --cacert, or no etcd at all)"
+	}
+	return fmt.Sprintf("%s: accepts connections, but: %v", endpoint, cause)
+}
+
+// codeOf is the gRPC code of an error, whether the etcd client has dressed it
+// up or not.
+func codeOf(err error) codes.Code {
+	if dressed, ok := errors.AsType[rpctypes.EtcdError](err); ok {
+		return dressed.Code()
+	}
+	if s, ok := status.FromError(err); ok {
+		return s.Code()
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return codes.DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		return codes.Canceled
+	}
+	return codes.Unknown
+}
+
+// refused says that trying again with the same credentials is no use.
+func refused(err error) bool {
+	switch codeOf(err) {
+	case codes.PermissionDenied, codes.Unimplemented:
+		return true
+	}
+	return errors.Is(rpctypes.Error(err), rpctypes.ErrAuthFailed) || errors.Is(rpctypes.Error(err), rpctypes.ErrUserEmpty)
+}
+
+// staleToken says that etcd refused the request for its authentication token
+// alone, before it looked at anything else; the client has a new one by now.
+func staleToken(err error) bool {
+	dressed := rpctypes.Error(err)
+	return errors.Is(dressed, rpctypes.ErrInvalidAuthToken) || errors.Is(dressed, rpctypes.ErrAuthOldRevision)
+}

@@ -1,0 +1,235 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"trainmaster/taskqueue"
+)
+
+// servers is the registry of parameter servers at one revision.
+type servers struct {
+	desired int            // -1 while /ps_desired is absent
+	addrs   map[int]string // by index
+}
+
+// missing lists the indices below desired that nobody holds.
+func (r servers) missing() []int {
+	var out []int
+	for i := range r.desired {
+		if _, there := r.addrs[i]; !there {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+func (s *Store) parseServers(keys listing) (servers, error) {
+	r := servers{desired: -1, addrs: map[int]string{}}
+	for key, kv := range keys {
+		if key == s.abs(keyPSDesired) {
+			n, err := strconv.Atoi(string(kv.Value))
+			if err != nil || n < 0 {
+				return r, fmt.Errorf("%s: want a decimal count, found %.40q; correct it with: etcdctl put %s N", key, kv.Value, key)
+			}
+			r.desired = n
+			continue
+		}
+		if index, err := strconv.Atoi(strings.TrimPrefix(key, s.abs(keyPS))); err == nil && index >= 0 {
+			r.addrs[index] = string(kv.Value)
+		}
+	}
+	return r, nil
+}
+
+// followServers follows /ps/ and /ps_desired, which are neighbours; /ps_step,
+// which changes with every synchronous step, lies behind them.
+func (s *Store) followServers(ctx context.Context, changed func(servers) (more bool)) error {
+	var wrong error
+	err := s.follow(ctx, s.abs(keyPS), s.abs(keyPSDesired)+"\x00", func(keys listing) bool {
+		var r servers
+		if r, wrong = s.parseServers(keys); wrong != nil {
+			return false
+		}
+		return changed(r)
+	})
+	return errors.Join(err, wrong)
+}
+
+// SetDesiredIfAbsent writes /ps_desired unless it is there, and returns what is
+// there now.
+func (s *Store) SetDesiredIfAbsent(ctx context.Context, n int) (int, error) {
+	key := s.abs(keyPSDesired)
+	pause := backoff{least: 20 * time.Millisecond, most: time.Second}
+	for {
+		answer, err := s.txn(ctx, &pb.TxnRequest{
+			Compare: []*pb.Compare{createdAt(key, 0)},
+			Success: []*pb.RequestOp{opPut(key, []byte(strconv.Itoa(n)), 0)},
+			Failure: []*pb.RequestOp{opGet(key)},
+		})
+		switch {
+		case err == nil && answer.Succeeded:
+			return n, nil
+		case err == nil:
+			there := answer.Responses[0].GetResponseRange().Kvs[0]
+			r, err := s.parseServers(listing{key: there})
+			return r.desired, err
+		case !errors.Is(err, taskqueue.ErrUnknownOutcome) || sleep(ctx, pause.next()) != nil:
+			return 0, fmt.Errorf("write %s: %w", key, err)
+		}
+	}
+}
+
+// Desired is the number of parameter servers that the job wants; it waits until
+// a master has written it.
+func (s *Store) Desired(ctx context.Context) (int, error) {
+	n := -1
+	err := s.followServers(ctx, func(r servers) bool {
+		n = r.desired
+		return n < 0
+	})
+	if err != nil {
+		return 0, fmt.Errorf("wait for %s: %w", s.abs(keyPSDesired), err)
+	}
+	return n, nil
+}
+
+// Claim is an index of a parameter server, held under a lease.
+type Claim struct {
+	*held
+	index int
+}
+
+// ClaimPS takes the first free index below the desired count for a server that
+// serves at addr. While all are taken, or the count is not known yet, it stands
+// by; waiting (may be nil) hears what for.
+func (s *Store) ClaimPS(ctx context.Context, addr string, ttl time.Duration, waiting func(reason string)) (*Claim, error) {
+	if ttl < time.Second {
+		return nil, fmt.Errorf("claim a parameter server's index: lease TTL %v; want at least 1s", ttl)
+	}
+	if waiting == nil {
+		waiting = func(string) {}
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	pause := backoff{least: 50 * time.Millisecond, most: 2 * time.Second}
+	for {
+		claim, err := s.tryClaim(ctx, addr, ttl, waiting)
+		switch {
+		case claim != nil:
+			return claim, nil
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("claim a parameter server's index: %w", ctx.Err())
+		case refused(err):
+			return nil, fmt.Errorf("claim a parameter server's index: %w: %w", ErrRefused, err)
+		case err != nil:
+			waiting(err.Error())
+		}
+		if err := sleep(ctx, pause.next()); err != nil {
+			return nil, fmt.Errorf("claim a parameter server's index: %w", err)
+		}
+	}
+}
+
+// tryClaim waits for a free index and reaches for it; nil, nil when another was
+// faster.
+func (s *Store) tryClaim(ctx context.Context, addr string, ttl time.Duration, waiting func(string)) (*Claim, error) {
+	index, err := s.freeIndex(ctx, waiting)
+	if err != nil {
+		return nil, err
+	}
+	h, err := s.hold(ctx, ttl, ttl/10)
+	if err != nil {
+		return nil, err
+	}
+	ours, _, err := h.place(ctx, s.abs(keyPS)+strconv.Itoa(index), []byte(addr))
+	if err != nil || !ours {
+		h.abandon()
+		return nil, err
+	}
+	h.guard()
+	return &Claim{held: h, index: index}, nil
+}
+
+func (s *Store) freeIndex(ctx context.Context, waiting func(string)) (index int, err error) {
+	var said string
+	err = s.followServers(ctx, func(r servers) bool {
+		free := r.missing()
+		if len(free) > 0 {
+			index = free[0]
+			return false
+		}
+		reason := fmt.Sprintf("all %d indices are taken: standing by", r.desired)
+		if r.desired < 0 {
+			reason = "waiting for a master to write " + s.abs(keyPSDesired)
+		}
+		if reason != said {
+			waiting(reason)
+			said = reason
+		}
+		return true
+	})
+	return index, err
+}
+
+// Index is which parameter server this is, from 0.
+func (c *Claim) Index() int { return c.index }
+
+// Lost closes when the index is no longer ours; the server must stop then.
+func (c *Claim) Lost() <-chan struct{} { return c.lost }
+
+// Cause says why it was lost; nil while it is not.
+func (c *Claim) Cause() error { return c.whyLost() }
+
+// Release gives the index back for the next server.
+func (c *Claim) Release(ctx context.Context) error {
+	if err := c.release(ctx); err != nil {
+		return fmt.Errorf("release %s: %w", c.key, err)
+	}
+	return nil
+}
+
+// WatchPS sends the addresses of the parameter servers by index, now and after
+// every change. A slow receiver sees the newest only. The channel closes when
+// ctx or the store ends, or when etcd refuses us.
+func (s *Store) WatchPS(ctx context.Context) <-chan map[int]string {
+	return latest(s, ctx, func(ctx context.Context, emit func(map[int]string)) error {
+		return s.followServers(ctx, func(r servers) bool {
+			emit(r.addrs)
+			return true
+		})
+	})
+}
+
+// WaitPS waits until all desired indices are held and returns their addresses
+// in order. missing (may be nil) hears which are not, when that changes; nil
+// while no master has said how many there shall be.
+func (s *Store) WaitPS(ctx context.Context, missing func(indices []int)) (addrs []string, err error) {
+	said := []int{-1} // nothing yet
+	err = s.followServers(ctx, func(r servers) bool {
+		lacking := r.missing()
+		if r.desired >= 0 && len(lacking) == 0 {
+			addrs = make([]string, r.desired)
+			for i := range addrs {
+				addrs[i] = r.addrs[i]
+			}
+			return false
+		}
+		if missing != nil && !slices.Equal(said, lacking) {
+			missing(lacking)
+			said = lacking
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("wait for the parameter servers: %w", err)
+	}
+	return addrs, nil
+}

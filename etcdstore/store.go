@@ -1,0 +1,276 @@
+package etcdstore
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+)
+
+// Config is what etcdctl's flags say, and the job.
+type Config struct {
+	Endpoints []string // host:port, or http(s)://host:port
+	CACert    string   // file; with it, or with Cert and Key, the connection is TLS
+	Cert      string   // file
+	Key       string   // file
+	User      string   // name, or name:password as etcdctl takes it
+	Password  string
+
+	// DialTimeout bounds the first answer of etcd. Default 5 s.
+	DialTimeout time.Duration
+
+	// Job is the name of the job. "" and "default" have no key prefix, others
+	// live under /jobs/NAME.
+	Job string
+
+	// OwnEtcd says that this etcd serves nobody else, so that its history may
+	// be compacted.
+	OwnEtcd bool
+}
+
+const defaultDialTimeout = 5 * time.Second
+
+// A dead connection is noticed within keepAliveTime + keepAliveTimeout; unsent
+// bytes on it within keepAliveTimeout.
+const (
+	keepAliveTime    = 10 * time.Second
+	keepAliveTimeout = 3 * time.Second
+)
+
+var jobName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// Validate names the first field that cannot be used.
+func (c Config) Validate() error {
+	switch {
+	case len(c.Endpoints) == 0:
+		return errors.New("endpoints: none given; name at least one host:port of etcd")
+	case c.Job != "" && !jobName.MatchString(c.Job):
+		return fmt.Errorf("job: %q is not a name; use up to 128 letters, digits, '.', '_' and '-'", c.Job)
+	case (c.Cert == "") != (c.Key == ""):
+		return fmt.Errorf("cert and key: give both or none, found cert %q and key %q", c.Cert, c.Key)
+	case c.DialTimeout < 0:
+		return fmt.Errorf("dial timeout: %v is negative", c.DialTimeout)
+	}
+	return nil
+}
+
+func (c Config) prefix() string {
+	if c.Job == "" || c.Job == "default" {
+		return ""
+	}
+	return "/jobs/" + c.Job
+}
+
+func (c Config) credentials() (user, password string) {
+	if c.Password != "" {
+		return c.User, c.Password
+	}
+	user, password, _ = strings.Cut(c.User, ":")
+	return user, password
+}
+
+func (c Config) tls() (*tls.Config, error) {
+	if c.CACert == "" && c.Cert == "" {
+		return nil, nil
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CACert != "" {
+		pem, err := os.ReadFile(c.CACert)
+		if err != nil {
+			return nil, fmt.Errorf("read CA certificate: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("CA certificate %q: no PEM certificate in it", c.CACert)
+		}
+	}
+	if c.Cert != "" {
+		load := func() (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+			return &pair, err
+		}
+		if _, err := load(); err != nil {
+			return nil, fmt.Errorf("client certificate %q with key %q: %w", c.Cert, c.Key, err)
+		}
+		// Read again at every handshake: a renewed file is used without a restart.
+		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	}
+	return out, nil
+}
+
+// Store is a connection to etcd and a job's prefix in it.
+type Store struct {
+	client    *clientv3.Client
+	kv        pb.KVClient
+	leases    pb.LeaseClient
+	prefix    string
+	endpoints []string
+	ownEtcd   bool
+	callOpts  []grpc.CallOption
+
+	ctx    context.Context // ends with Close; what outlives a call hangs on it
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // everything that hangs on ctx
+
+	mu     sync.Mutex
+	closed bool // guarded by mu
+
+	clusterID uint64
+}
+
+// Open connects and verifies that etcd answers a linearizable read under the
+// job's prefix. It returns [ErrUnreachable] or [ErrRefused], wrapped with the
+// endpoint, what happened and what to do; other errors are about cfg.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	tlsConfig, err := cfg.tls()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.DialTimeout == 0 {
+		cfg.DialTimeout = defaultDialTimeout
+	}
+	opening, stop := context.WithTimeout(ctx, cfg.DialTimeout)
+	defer stop()
+
+	s := &Store{
+		prefix:    cfg.prefix(),
+		endpoints: cfg.Endpoints,
+		ownEtcd:   cfg.OwnEtcd,
+		callOpts: []grpc.CallOption{
+			grpc.WaitForReady(true),
+			grpc.MaxCallSendMsgSize(math.MaxInt32),
+			grpc.MaxCallRecvMsgSize(math.MaxInt32),
+		},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	detach := context.AfterFunc(opening, s.cancel)
+	if err := s.connect(opening, cfg, tlsConfig); err != nil {
+		s.cancel()
+		if s.client != nil {
+			_ = s.client.Close() // only ever says that it was cancelled
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("open etcd: %w", ctx.Err())
+		}
+		return nil, s.explain(ctx, cfg, err)
+	}
+	if !detach() {
+		_ = s.Close()
+		return nil, fmt.Errorf("open etcd: %w", opening.Err())
+	}
+	return s, nil
+}
+
+func (s *Store) connect(ctx context.Context, cfg Config, tlsConfig *tls.Config) error {
+	user, password := cfg.credentials()
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:            cfg.Endpoints,
+		DialTimeout:          cfg.DialTimeout,
+		DialKeepAliveTime:    keepAliveTime,
+		DialKeepAliveTimeout: keepAliveTimeout,
+		TLS:                  tlsConfig,
+		Username:             user,
+		Password:             password,
+		MaxUnaryRetries:      1, // see the package doc
+		Logger:               zap.NewNop(),
+		Context:              s.ctx,
+	})
+	if err != nil {
+		return err
+	}
+	s.client = client
+	s.kv = pb.NewKVClient(client.ActiveConnection())
+	s.leases = pb.NewLeaseClient(client.ActiveConnection())
+	// Not waiting for a connection, so that a refused one is reported as such.
+	answer, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(s.abs(keyState)), CountOnly: true}, grpc.WaitForReady(false))
+	if err != nil {
+		return err
+	}
+	s.clusterID = answer.Header.ClusterId
+	return nil
+}
+
+// OpenRetry opens, and while etcd is unreachable tries again with jitter, until
+// ctx ends. failed (may be nil) hears every failure and the pause that follows.
+// A refusal or a wrong configuration is returned at once.
+func OpenRetry(ctx context.Context, cfg Config, failed func(err error, next time.Duration)) (*Store, error) {
+	pause := backoff{least: 200 * time.Millisecond, most: 5 * time.Second}
+	for {
+		s, err := Open(ctx, cfg)
+		if err == nil || !errors.Is(err, ErrUnreachable) {
+			return s, err
+		}
+		next := pause.next()
+		if failed != nil {
+			failed(err, next)
+		}
+		if sleep(ctx, next) != nil {
+			return nil, err
+		}
+	}
+}
+
+// Client is the raw client, for what this package does not know. Its unary
+// calls are never repeated by themselves.
+func (s *Store) Client() *clientv3.Client { return s.client }
+
+// OwnEtcd says whether this etcd serves nobody else.
+func (s *Store) OwnEtcd() bool { return s.ownEtcd }
+
+// Prefix is what stands before every key of the job: "" or "/jobs/NAME".
+func (s *Store) Prefix() string { return s.prefix }
+
+// ClusterID is the id of the etcd cluster that answers now.
+func (s *Store) ClusterID(ctx context.Context) (uint64, error) {
+	answer, err := s.get(ctx, s.abs(keyState), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, fmt.Errorf("read cluster id: %w", err)
+	}
+	return answer.Header.ClusterId, nil
+}
+
+// Close ends every watch, lock and claim of this store without releasing them
+// in etcd (their leases run out; Resign and Release give them back), waits for
+// what it started, and disconnects.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.cancel()
+	s.mu.Unlock()
+	s.wg.Wait()
+	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("close etcd client: %w", err)
+	}
+	return nil
+}
+
+// spawn runs f until Close has waited for it. f ends with the store's context;
+// after Close it runs in the caller, and finds that context ended.
+func (s *Store) spawn(f func()) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		f()
+		return
+	}
+	s.wg.Go(f)
+	s.mu.Unlock()
+}
+
+// abs is the key in etcd of a key of the job.
+func (s *Store) abs(key string) string { return s.prefix + key }

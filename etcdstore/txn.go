@@ -1,0 +1,101 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+
+	"trainmaster/taskqueue"
+)
+
+var (
+	// errNoSpace is etcd's answer to a transaction that crosses the quota (and
+	// was applied) or comes after (and was not).
+	errNoSpace = errors.New("etcd: database space exceeded")
+
+	errLeaseGone = errors.New("etcd: the lease is gone")
+)
+
+// txn sends a transaction once and says how it ended: see the package doc. A
+// failed compare is no error here.
+func (s *Store) txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+	answer, sent, err := s.send(ctx, req)
+	if err != nil && staleToken(err) {
+		answer, sent, err = s.send(ctx, req)
+	}
+	if err != nil {
+		return nil, outcome(err, sent)
+	}
+	return answer, nil
+}
+
+// send reports in sent whether the request was handed to a connection: only
+// then can etcd have seen it.
+func (s *Store) send(ctx context.Context, req *pb.TxnRequest) (answer *pb.TxnResponse, sent bool, err error) {
+	var to peer.Peer // filled once the request has a stream on a connection
+	opts := append(s.callOpts[:len(s.callOpts):len(s.callOpts)], grpc.Peer(&to))
+	answer, err = s.kv.Txn(ctx, req, opts...)
+	return answer, to.Addr != nil, err
+}
+
+// outcome is the table of the package doc for a transaction that got no
+// regular answer.
+func outcome(err error, sent bool) error {
+	cause := rpctypes.Error(err)
+	switch {
+	case !sent:
+		return fmt.Errorf("not sent to etcd, nothing written: %w", cause)
+	case errors.Is(cause, rpctypes.ErrNoSpace):
+		return errNoSpace
+	case errors.Is(cause, rpctypes.ErrLeaseNotFound):
+		return errLeaseGone
+	}
+	switch codeOf(cause) {
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange, codes.PermissionDenied,
+		codes.Unauthenticated, codes.Unimplemented, codes.ResourceExhausted:
+		return fmt.Errorf("etcd refused the transaction, nothing written: %w", cause)
+	}
+	return fmt.Errorf("%w: %w", taskqueue.ErrUnknownOutcome, cause)
+}
+
+func createdAt(key string, revision int64) *pb.Compare {
+	return &pb.Compare{
+		Result:      pb.Compare_EQUAL,
+		Target:      pb.Compare_CREATE,
+		Key:         []byte(key),
+		TargetUnion: &pb.Compare_CreateRevision{CreateRevision: revision},
+	}
+}
+
+func modifiedAt(key string, revision int64) *pb.Compare {
+	return &pb.Compare{
+		Result:      pb.Compare_EQUAL,
+		Target:      pb.Compare_MOD,
+		Key:         []byte(key),
+		TargetUnion: &pb.Compare_ModRevision{ModRevision: revision},
+	}
+}
+
+func opPut(key string, value []byte, lease int64) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
+		RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, Lease: lease},
+	}}
+}
+
+func opDelete(key string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
+		RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)},
+	}}
+}
+
+func opGet(key string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{
+		RequestRange: &pb.RangeRequest{Key: []byte(key)},
+	}}
+}
