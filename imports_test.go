@@ -33,7 +33,7 @@ var house = []room{
 	{dir: "rendezvous", pure: true},
 	{dir: "evaluation", pure: true},
 	{dir: "safetensors"},
-	{dir: "pserver/wire"}, // the data port's frames: what servers and trainers agree on
+	{dir: "pserver/wire"},                                     // the data port's frames: what servers and trainers agree on
 	{dir: "pserver/placement", may: []string{"pserver/wire"}}, // which server has which block
 	// the application
 	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "rendezvous", "evaluation"}},
