@@ -36,8 +36,8 @@ func Open(path string) (*File, error) {
 		return nil, err
 	}
 	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = &Error{File: path, Err: fmt.Errorf("%w but %s", ErrNotRegular, describe(info.Mode()))}
+	if err == nil {
+		err = CheckRegular(path, info.Mode())
 	}
 	if err != nil {
 		file.Close()
@@ -48,17 +48,22 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-func describe(mode fs.FileMode) string {
+// CheckRegular returns an error that wraps ErrNotRegular and says what is at path if it is anything but a regular file.
+func CheckRegular(path string, mode fs.FileMode) error {
+	var kind string
 	switch {
+	case mode.IsRegular():
+		return nil
 	case mode.IsDir():
-		return "a directory"
+		kind = "a folder; name the files in it"
 	case mode&fs.ModeNamedPipe != 0:
-		return "a FIFO"
+		kind = "a FIFO"
 	case mode&fs.ModeSocket != 0:
-		return "a socket"
+		kind = "a socket"
 	default:
-		return "a device"
+		kind = "a device"
 	}
+	return &Error{File: path, Err: fmt.Errorf("%w but %s", ErrNotRegular, kind)}
 }
 
 // NewFile reads the first size bytes of r, of which errors speak as name. Closing the File does not close r.

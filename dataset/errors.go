@@ -1,0 +1,66 @@
+package dataset
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// What can be wrong with names and files, besides the errors of package recordio.
+var (
+	ErrNoNames      = errors.New("no files were named")
+	ErrNoMatch      = errors.New("the glob matches no file")
+	ErrOutsideRoots = errors.New("outside of the allowed folders")
+	ErrNoRecords    = errors.New("the chunks of the file hold no records")
+	ErrScheme       = errors.New("only files of the local file system can be read")
+
+	// ErrReplaced is about a file that is no longer the one that was listed.
+	ErrReplaced = errors.New("the file was replaced since it was listed")
+)
+
+// FilesError collects what is wrong with the files of one dataset.
+type FilesError struct {
+	Bad, Files int     // how many of how many
+	First      []error // of the first bad ones in the order of the list, at most keptErrors
+}
+
+const keptErrors = 5
+
+func (e *FilesError) Error() string {
+	if e.Bad == 1 {
+		return e.First[0].Error()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d of %d files or names cannot be used: ", e.Bad, e.Files)
+	for i, err := range e.First {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(err.Error())
+	}
+	if more := e.Bad - len(e.First); more > 0 {
+		fmt.Fprintf(&b, "; and %d more", more)
+	}
+	return b.String()
+}
+
+// Unwrap makes errors.Is and errors.As look into the first ones.
+func (e *FilesError) Unwrap() []error { return e.First }
+
+// joinFiles is nil when all errs are nil.
+func joinFiles(errs []error) error {
+	e := FilesError{Files: len(errs)}
+	for _, err := range errs {
+		if err == nil {
+			continue
+		}
+		e.Bad++
+		if len(e.First) < keptErrors {
+			e.First = append(e.First, err)
+		}
+	}
+	if e.Bad == 0 {
+		return nil
+	}
+	return &e
+}

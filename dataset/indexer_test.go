@@ -1,0 +1,185 @@
+package dataset_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"trainmaster/dataset"
+	"trainmaster/recordio"
+)
+
+func TestIndexer(t *testing.T) {
+	dir := folder(t)
+	listing := list(t, dataset.Source{}, under(dir, "*-*")...)
+	var last [2]int
+	x := dataset.Indexer{Progress: func(done, total int) { last = [2]int{done, total} }}
+	indexes, err := x.Index(t.Context(), listing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{1, 2, 3} { // a-0, a-1, b-0
+		if len(indexes[i]) != want {
+			t.Errorf("%s: %d chunks, want %d", listing.Files[i].Path, len(indexes[i]), want)
+		}
+		if end := indexes[i][want-1].End(); end != listing.Files[i].Size {
+			t.Errorf("%s: the index ends at %d of %d", listing.Files[i].Path, end, listing.Files[i].Size)
+		}
+	}
+	if last != [2]int{3, 3} {
+		t.Errorf("the last progress was %d of %d", last[0], last[1])
+	}
+}
+
+// damage cuts the last byte off a file, keeping the listing's view of it: the damage was there when it was listed.
+func damage(t *testing.T, path string) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, info.Size()-1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestIndexerNamesDamage(t *testing.T) {
+	dir := folder(t)
+	damage(t, filepath.Join(dir, "a-1"))
+	damage(t, filepath.Join(dir, "b-0"))
+	listing := list(t, dataset.Source{}, under(dir, "*-*")...)
+	_, err := new(dataset.Indexer).Index(t.Context(), listing)
+	if !errors.Is(err, recordio.ErrTruncated) {
+		t.Fatalf("gave %v", err)
+	}
+	for _, words := range []string{"2 of 3 files", "a-1: byte ", "b-0: byte "} {
+		if !strings.Contains(err.Error(), words) {
+			t.Errorf("%q does not say %q", err, words)
+		}
+	}
+}
+
+func TestIndexerRefusesFilesWithoutRecords(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hollow")
+	put(t, path, append([]byte{4, 3, 2, 1}, make([]byte, 16)...)) // one chunk of no records
+	_, err := new(dataset.Indexer).Index(t.Context(), list(t, dataset.Source{}, path))
+	if !errors.Is(err, dataset.ErrNoRecords) || !strings.Contains(err.Error(), path) {
+		t.Fatalf("gave %v", err)
+	}
+}
+
+func TestIndexerNoticesReplacedFiles(t *testing.T) {
+	dir := folder(t)
+	listing := list(t, dataset.Source{}, under(dir, "*-*")...)
+	writeFile(t, filepath.Join(dir, "a-1"), 5)
+	_, err := new(dataset.Indexer).Index(t.Context(), listing)
+	if !errors.Is(err, dataset.ErrReplaced) {
+		t.Fatalf("gave %v", err)
+	}
+}
+
+// TestIndexerResumes makes the finished files unreadable in a way that size and time do not show: a second look at them
+// would be an error.
+func TestIndexerResumes(t *testing.T) {
+	dir := folder(t)
+	broken := filepath.Join(dir, "b-0")
+	whole, err := os.ReadFile(broken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damage(t, broken)
+	listing := list(t, dataset.Source{}, under(dir, "*-*")...)
+	var x dataset.Indexer
+	if _, err := x.Index(t.Context(), listing); !errors.Is(err, recordio.ErrTruncated) {
+		t.Fatalf("gave %v", err)
+	}
+
+	put(t, broken, whole)
+	for _, f := range listing.Files[:2] {
+		put(t, f.Path, make([]byte, f.Size))
+		if err := os.Chtimes(f.Path, f.ModTime, f.ModTime); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listing = list(t, dataset.Source{}, under(dir, "*-*")...)
+	indexes, err := x.Index(t.Context(), listing)
+	if err != nil {
+		t.Fatalf("the finished files were read again: %v", err)
+	}
+	for i, want := range []int{1, 2, 3} {
+		if len(indexes[i]) != want {
+			t.Errorf("%s: %d chunks, want %d", listing.Files[i].Path, len(indexes[i]), want)
+		}
+	}
+	if _, err := x.Index(t.Context(), listing); !errors.Is(err, recordio.ErrBadMagic) {
+		t.Errorf("after a success nothing is remembered, but the next call gave %v", err)
+	}
+}
+
+func TestIndexerResumesAfterCancel(t *testing.T) {
+	dir := folder(t)
+	listing := list(t, dataset.Source{}, under(dir, "*-*", "*/*")...)
+	ctx, cancel := context.WithCancel(t.Context())
+	x := dataset.Indexer{Parallel: 1, Progress: func(done, _ int) {
+		if done == 2 {
+			cancel()
+		}
+	}}
+	if _, err := x.Index(ctx, listing); !errors.Is(err, context.Canceled) {
+		t.Fatalf("gave %v", err)
+	}
+	for _, f := range listing.Files[:2] {
+		put(t, f.Path, make([]byte, f.Size))
+		if err := os.Chtimes(f.Path, f.ModTime, f.ModTime); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := x.Index(t.Context(), listing); err != nil {
+		t.Fatalf("the finished files were read again: %v", err)
+	}
+}
+
+func Example() {
+	dir, err := os.MkdirTemp("", "dataset")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	for _, name := range []string{"part-0", "part-1"} {
+		out, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			log.Fatal(err)
+		}
+		w := recordio.NewWriter(out, recordio.WriterOptions{RecordsPerChunk: 2})
+		for range 5 {
+			if err := w.Write([]byte(name)); err != nil {
+				log.Fatal(err)
+			}
+		}
+		if err := errors.Join(w.Close(), out.Close()); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	ctx := context.Background()
+	listing, err := dataset.Source{Roots: []string{dir}}.List(ctx, []string{filepath.Join(dir, "part-*")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var indexer dataset.Indexer
+	indexes, err := indexer.Index(ctx, listing)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for i, f := range listing.Files {
+		fmt.Printf("%s: %d bytes in %d chunks\n", filepath.Base(f.Path), f.Size, len(indexes[i]))
+	}
+	// Output:
+	// part-0: 110 bytes in 3 chunks
+	// part-1: 110 bytes in 3 chunks
+}

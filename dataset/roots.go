@@ -1,0 +1,95 @@
+package dataset
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+)
+
+// roots are the folders outside of which no file may be used; none at all means that every file may be.
+type roots struct {
+	named    []string // absolute and cleaned
+	resolved []string // the same without symlinks
+	folders  sync.Map // path of a folder -> its resolved path
+}
+
+func newRoots(folders []string) (*roots, error) {
+	r := new(roots)
+	for _, folder := range folders {
+		named, err := filepath.Abs(folder)
+		if err != nil {
+			return nil, fmt.Errorf("allowed folder %q: %w", folder, err)
+		}
+		resolved, err := filepath.EvalSymlinks(named)
+		if err != nil {
+			return nil, fmt.Errorf("allowed folder %q: %w", folder, err)
+		}
+		r.named, r.resolved = append(r.named, named), append(r.resolved, resolved)
+	}
+	return r, nil
+}
+
+// checkName refuses a cleaned absolute path by its name alone, so that nobody learns by the answer what lies elsewhere.
+func (r *roots) checkName(path string) error {
+	if len(r.named) == 0 || within(path, r.named) || within(path, r.resolved) {
+		return nil
+	}
+	return r.outside(path)
+}
+
+// checkFolder resolves the symlinks of a folder before it is read.
+func (r *roots) checkFolder(path string) error {
+	if len(r.named) == 0 {
+		return nil
+	}
+	resolved, err := r.resolveFolder(path)
+	if err != nil {
+		return err
+	}
+	if !within(resolved, r.resolved) {
+		return r.outside(path)
+	}
+	return nil
+}
+
+// checkFile resolves the symlinks of a file before it is opened. Folders are resolved once for all their files.
+func (r *roots) checkFile(path string, isLink bool) error {
+	if len(r.named) == 0 {
+		return nil
+	}
+	if !isLink {
+		return r.checkFolder(filepath.Dir(path))
+	}
+	resolved, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	if !within(resolved, r.resolved) {
+		return r.outside(path)
+	}
+	return nil
+}
+
+func (r *roots) resolveFolder(path string) (string, error) {
+	if known, ok := r.folders.Load(path); ok {
+		return known.(string), nil
+	}
+	resolved, err := filepath.EvalSymlinks(path)
+	if err == nil {
+		r.folders.Store(path, resolved)
+	}
+	return resolved, err
+}
+
+func (r *roots) outside(path string) error {
+	return fmt.Errorf("%s: %w %q", path, ErrOutsideRoots, r.named)
+}
+
+func within(path string, folders []string) bool {
+	for _, folder := range folders {
+		if rel, err := filepath.Rel(folder, path); err == nil && filepath.IsLocal(rel) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,144 @@
+package dataset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"trainmaster/recordio"
+)
+
+// Source lists files of the local file system.
+type Source struct {
+	// Roots are the folders that files must lie in once symlinks are resolved. Empty means anywhere.
+	Roots []string
+	// Parallel is how many files are looked at together; zero means four for each processor.
+	Parallel int
+	// Progress, if set, is called with the number of files looked at; by one goroutine at a time.
+	Progress func(done, total int)
+}
+
+// List expands names, each a path or a glob in the syntax of filepath.Match, and looks at every file that they name. Relative
+// names are taken from the working folder of the process. A name that exists is that file, whatever characters it has.
+func (s Source) List(ctx context.Context, names []string) (Listing, error) {
+	if len(names) == 0 {
+		return Listing{}, ErrNoNames
+	}
+	roots, err := newRoots(s.Roots)
+	if err != nil {
+		return Listing{}, err
+	}
+	paths, err := roots.expandAll(ctx, names)
+	if err != nil {
+		return Listing{}, err
+	}
+	listing := Listing{Files: make([]File, len(paths))}
+	errs, err := forEach(ctx, len(paths), s.Parallel, s.Progress, func(i int) (err error) {
+		listing.Files[i], err = roots.look(paths[i])
+		return err
+	})
+	if err == nil {
+		err = joinFiles(errs)
+	}
+	if err != nil {
+		return Listing{}, err
+	}
+	listing.Digest = Digest(listing.Files)
+	return listing, nil
+}
+
+// expandAll returns absolute paths, sorted, each of them once.
+func (r *roots) expandAll(ctx context.Context, names []string) ([]string, error) {
+	var paths []string
+	errs := make([]error, len(names))
+	for i, name := range names {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		var found []string
+		found, errs[i] = r.expandName(name)
+		paths = append(paths, found...)
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths), joinFiles(errs)
+}
+
+func (r *roots) expandName(name string) ([]string, error) {
+	if name == "" || strings.ContainsRune(name, 0) {
+		return nil, fmt.Errorf("%q is no file name", name)
+	}
+	if scheme, _, ok := strings.Cut(name, "://"); ok && !strings.ContainsRune(scheme, filepath.Separator) {
+		return nil, fmt.Errorf("%s: %w, not %s", name, ErrScheme, scheme)
+	}
+	path, err := filepath.Abs(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.checkName(path); err != nil {
+		return nil, err
+	}
+	if !hasMeta(path) {
+		return []string{path}, nil
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return []string{path}, nil
+	}
+	return r.glob(path)
+}
+
+// look checks one file and reads its header.
+func (r *roots) look(path string) (File, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return File{}, err
+	}
+	isLink := info.Mode()&fs.ModeSymlink != 0
+	if err := r.checkFile(path, isLink); err != nil {
+		return File{}, err
+	}
+	if isLink {
+		if info, err = os.Stat(path); err != nil {
+			return File{}, err
+		}
+	}
+	if err := usable(path, info); err != nil { // before it is opened: opening a device may do something
+		return File{}, err
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have become a FIFO
+	if err != nil {
+		return File{}, err
+	}
+	defer file.Close()
+	if info, err = file.Stat(); err != nil {
+		return File{}, err
+	}
+	if err := usable(path, info); err != nil {
+		return File{}, err
+	}
+	f := File{Path: path, Size: info.Size(), ModTime: info.ModTime()}
+	if n, err := file.ReadAt(f.Header[:], 0); errors.Is(err, io.EOF) {
+		return File{}, &recordio.Error{File: path, Err: fmt.Errorf("%w: the file ends after %d of the %d bytes of a header",
+			recordio.ErrTruncated, n, recordio.HeaderSize)}
+	} else if err != nil {
+		return File{}, err
+	}
+	return f, nil
+}
+
+// usable says why a file cannot be part of a dataset.
+func usable(path string, info fs.FileInfo) error {
+	if err := recordio.CheckRegular(path, info.Mode()); err != nil {
+		return err
+	}
+	if info.Size() == 0 {
+		return &recordio.Error{File: path, Err: recordio.ErrEmpty}
+	}
+	return nil
+}

@@ -1,0 +1,35 @@
+package dataset
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// Stamp tells a file from one that took its place.
+type Stamp struct {
+	Size    int64
+	ModTime int64 // Unix time in nanoseconds
+}
+
+// Check is nil while the file at path is still the one of which s was taken, by size and modification time. Otherwise it
+// wraps ErrReplaced and says what was found.
+func Check(path string, s Stamp) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrReplaced, err)
+	}
+	return s.check(path, info)
+}
+
+func (s Stamp) check(path string, info fs.FileInfo) error {
+	if found := (Stamp{Size: info.Size(), ModTime: info.ModTime().UnixNano()}); found != s || !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: %w: it was %s, it is %s", path, ErrReplaced, s, found)
+	}
+	return nil
+}
+
+func (s Stamp) String() string {
+	return fmt.Sprintf("%d bytes of %s", s.Size, time.Unix(0, s.ModTime).UTC().Format(time.RFC3339Nano))
+}
