@@ -55,7 +55,7 @@ func (s *Store) compact(ctx context.Context, keep int64) error {
 }
 
 // uncompacted is how much history makes us say that nobody compacts it.
-const uncompacted = 200_000
+var uncompacted int64 = 200_000 // lowered by the test
 
 // CheckAutoCompaction says in warning what is wrong when nobody seems to compact
 // the history of this etcd; "" when that is well or cannot be known yet. etcd

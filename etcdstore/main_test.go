@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 )
@@ -76,3 +78,11 @@ func wantState(t *testing.T, s *etcdstore.Store, want string, wantMod int64) {
 		t.Fatalf("state is %q at revision %d, want %q at %d", value, mod, want, wantMod)
 	}
 }
+
+// Short names for etcd's options.
+var (
+	prefixed = clientv3.WithPrefix()
+	physical = clientv3.WithCompactPhysical()
+)
+
+type alarmMember = clientv3.AlarmMember

@@ -1,0 +1,116 @@
+package etcdstore_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+)
+
+func embedded(t *testing.T, cfg etcdstore.EmbeddedConfig) *etcdstore.Embedded {
+	t.Helper()
+	e, err := etcdstore.StartEmbedded(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestEmbeddedKeepsDataAndPort(t *testing.T) {
+	dir := t.TempDir()
+	job := etcdtest.NewJob(t)
+	write := func(expect, next string) string {
+		e := embedded(t, etcdstore.EmbeddedConfig{Dir: dir})
+		defer e.Close()
+		s, err := etcdstore.Open(t.Context(), etcdstore.Config{Endpoints: []string{e.Endpoint()}, Job: job})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = s.Close() }()
+		value, mod, err := s.State(t.Context())
+		if err != nil || string(value) != expect {
+			t.Fatalf("found %q, %v; want %q", value, err, expect)
+		}
+		lock := lead(t, s, "a")
+		commit(t, lock, mod, next)
+		if err := lock.Resign(t.Context()); err != nil {
+			t.Error(err)
+		}
+		return e.Endpoint()
+	}
+	first := write("", "one")
+	if second := write("one", "two"); second != first {
+		t.Errorf("served at %s, then at %s", first, second)
+	}
+	// Somebody else has the port now: another one is taken.
+	taken, err := net.Listen("tcp", strings.TrimPrefix(first, "http://"))
+	if err != nil {
+		t.Skipf("the port %s went to another process: %v", first, err)
+	}
+	defer func() { _ = taken.Close() }()
+	if third := write("two", "three"); third == first || !strings.HasPrefix(third, "http://127.0.0.1:") {
+		t.Errorf("served at %s although the port is taken", third)
+	}
+}
+
+func TestEmbeddedEndsOnce(t *testing.T) {
+	e := embedded(t, etcdstore.EmbeddedConfig{Dir: t.TempDir(), UnsafeNoFsync: true})
+	if !strings.HasPrefix(e.Endpoint(), "http://127.0.0.1:") {
+		t.Errorf("endpoint %s", e.Endpoint())
+	}
+	e.Close()
+	if err, more := <-e.Err(); more {
+		t.Errorf("an ordinary end reports %v", err)
+	}
+}
+
+func TestEmbeddedRefusals(t *testing.T) {
+	inUse := t.TempDir()
+	e := embedded(t, etcdstore.EmbeddedConfig{Dir: inUse, UnsafeNoFsync: true})
+	defer e.Close()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	taken := strings.TrimPrefix(e.Endpoint(), "http://")
+	damaged := t.TempDir()
+	if err := os.WriteFile(filepath.Join(damaged, "embedded.json"), []byte("?"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct {
+		cfg  etcdstore.EmbeddedConfig
+		says string
+	}{
+		"in use":          {etcdstore.EmbeddedConfig{Dir: inUse}, "in use by another process"},
+		"no folder":       {etcdstore.EmbeddedConfig{}, "--data-dir"},
+		"a file":          {etcdstore.EmbeddedConfig{Dir: file}, "--data-dir"},
+		"below a file":    {etcdstore.EmbeddedConfig{Dir: filepath.Join(file, "x")}, "--data-dir"},
+		"all interfaces":  {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: "0.0.0.0:2379"}, "loopback"},
+		"no port":         {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: "127.0.0.1"}, "host:port"},
+		"a port in use":   {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: taken}, "address already in use"},
+		"damaged records": {etcdstore.EmbeddedConfig{Dir: damaged}, "delete it"},
+	}
+	if os.Getuid() != 0 { // root may write anywhere
+		readOnly := t.TempDir()
+		if err := os.Chmod(readOnly, 0o500); err != nil {
+			t.Fatal(err)
+		}
+		cases["not writable"] = struct {
+			cfg  etcdstore.EmbeddedConfig
+			says string
+		}{etcdstore.EmbeddedConfig{Dir: readOnly}, "can be written"}
+	}
+	for name, c := range cases {
+		got, err := etcdstore.StartEmbedded(t.Context(), c.cfg)
+		if err == nil {
+			got.Close()
+			t.Errorf("%s: started", name)
+		} else if !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q in it", name, err, c.says)
+		}
+	}
+}

@@ -1,0 +1,8 @@
+package etcdstore
+
+// SetUncompacted lowers the bound of CheckAutoCompaction; the result restores it.
+func SetUncompacted(n int64) (restore func()) {
+	old := uncompacted
+	uncompacted = n
+	return func() { uncompacted = old }
+}

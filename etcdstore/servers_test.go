@@ -1,0 +1,208 @@
+package etcdstore_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+)
+
+const psTTL = 2 * time.Second
+
+func claim(t *testing.T, s *etcdstore.Store, addr string) *etcdstore.Claim {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := s.ClaimPS(ctx, addr, psTTL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func desire(t *testing.T, s *etcdstore.Store, n int) {
+	t.Helper()
+	if got, err := s.SetDesiredIfAbsent(t.Context(), n); err != nil || got != n {
+		t.Fatalf("desired %d, %v; want %d", got, err, n)
+	}
+}
+
+func TestTwoServersClaimOneIndex(t *testing.T) { // F56
+	job := etcdtest.NewJob(t)
+	desire(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), 1)
+	won := make(chan *etcdstore.Claim, 2)
+	standing := make(chan string, 100)
+	for i := range 2 {
+		s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+		go func() {
+			c, err := s.ClaimPS(context.Background(), fmt.Sprintf("10.0.0.%d:1", i), psTTL, func(reason string) { standing <- reason })
+			if err != nil {
+				t.Error(err)
+			}
+			won <- c
+		}()
+	}
+	first := receive(t, "a winner", won)
+	if first.Index() != 0 {
+		t.Errorf("index %d", first.Index())
+	}
+	if reason := receive(t, "the other to stand by", standing); !strings.Contains(reason, "standing by") {
+		t.Errorf("reason %q", reason)
+	}
+	if len(won) > 0 {
+		t.Fatal("both hold index 0")
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if open(t, first.Lost()) {
+		t.Error("a released claim is not lost")
+	}
+	if second := receive(t, "the stand-by to take over", won); second.Index() != 0 {
+		t.Errorf("index %d", second.Index())
+	}
+}
+
+// Many at once: every index below the desired count is held exactly once.
+func TestManyServersClaimAllIndices(t *testing.T) {
+	job := etcdtest.NewJob(t)
+	watcher := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	const n = 6
+	claims := make(chan *etcdstore.Claim, n)
+	for i := range n {
+		s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+		go func() { // before anybody says how many there shall be
+			c, err := s.ClaimPS(context.Background(), fmt.Sprintf("host:%d", i), 10*time.Second, nil)
+			if err != nil {
+				t.Error(err)
+			}
+			claims <- c
+		}()
+	}
+	desire(t, watcher, n)
+	var got []int
+	for range n {
+		got = append(got, receive(t, "a claim", claims).Index())
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, []int{0, 1, 2, 3, 4, 5}) {
+		t.Errorf("indices %v", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	addrs, err := watcher.WaitPS(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(addrs)
+	if want := []string{"host:0", "host:1", "host:2", "host:3", "host:4", "host:5"}; !slices.Equal(addrs, want) {
+		t.Errorf("addresses %v", addrs)
+	}
+}
+
+func TestLostServerFreesItsIndex(t *testing.T) { // F55, the part of the registry
+	job := etcdtest.NewJob(t)
+	s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	desire(t, s, 2)
+	proxy := etcdtest.StartProxy(t, etcdtest.Endpoint(t))
+	cut := claim(t, etcdtest.Open(t, proxy.Endpoint(), job), "cut:1")
+	claim(t, s, "stays:1")
+	seen := s.WatchPS(t.Context())
+	if got := receive(t, "both", seen); !maps.Equal(got, map[int]string{0: "cut:1", 1: "stays:1"}) {
+		t.Fatalf("servers %v", got)
+	}
+	proxy.HoldRequests(true)
+	receive(t, "the cut-off server to notice", cut.Lost())
+	if got := receive(t, "its end", seen); !maps.Equal(got, map[int]string{1: "stays:1"}) {
+		t.Errorf("servers %v", got)
+	}
+	if again := claim(t, s, "new:1"); again.Index() != 0 {
+		t.Errorf("index %d", again.Index())
+	}
+	if got := receive(t, "the new one", seen); !maps.Equal(got, map[int]string{0: "new:1", 1: "stays:1"}) {
+		t.Errorf("servers %v", got)
+	}
+}
+
+func TestWaitPSSaysWhatIsMissing(t *testing.T) {
+	s := etcdtest.Store(t)
+	missing := make(chan []int, 10)
+	ready := make(chan []string, 1)
+	go func() {
+		addrs, err := s.WaitPS(context.Background(), func(indices []int) { missing <- indices })
+		if err != nil {
+			t.Error(err)
+		}
+		ready <- addrs
+	}()
+	if got := receive(t, "an unknown count", missing); got != nil {
+		t.Errorf("missing %v before anybody said how many", got)
+	}
+	desire(t, s, 2)
+	if got := receive(t, "both missing", missing); !slices.Equal(got, []int{0, 1}) {
+		t.Errorf("missing %v", got)
+	}
+	claim(t, s, "a:1")
+	if got := receive(t, "one missing", missing); !slices.Equal(got, []int{1}) {
+		t.Errorf("missing %v", got)
+	}
+	claim(t, s, "b:1")
+	if got := receive(t, "all", ready); !slices.Equal(got, []string{"a:1", "b:1"}) {
+		t.Errorf("addresses %v", got)
+	}
+}
+
+func TestDesired(t *testing.T) {
+	s := etcdtest.Store(t)
+	waited := make(chan int, 1)
+	go func() {
+		n, err := s.Desired(context.Background())
+		if err != nil {
+			t.Error(err)
+		}
+		waited <- n
+	}()
+	desire(t, s, 3)
+	if n := receive(t, "the count", waited); n != 3 {
+		t.Errorf("desired %d", n)
+	}
+	if n, err := s.SetDesiredIfAbsent(t.Context(), 7); n != 3 || err != nil {
+		t.Errorf("the second writer got %d, %v; want what is there", n, err)
+	}
+	if _, err := s.Client().Put(t.Context(), s.Prefix()+"/ps_desired", "three"); err != nil {
+		t.Fatal(err)
+	}
+	for name, ask := range map[string]func() error{
+		"set":  func() error { _, err := s.SetDesiredIfAbsent(t.Context(), 7); return err },
+		"read": func() error { _, err := s.Desired(t.Context()); return err },
+		"wait": func() error { _, err := s.WaitPS(t.Context(), nil); return err },
+	} {
+		if err := ask(); err == nil || !strings.Contains(err.Error(), "want a decimal count") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// /ps_step changes with every synchronous step: it must not wake those who wait
+// for servers.
+func TestStepsDoNotWakeTheRegistry(t *testing.T) {
+	s := etcdtest.Store(t)
+	desire(t, s, 1)
+	seen := s.WatchPS(t.Context())
+	receive(t, "the first view", seen)
+	for i := range 5 {
+		if _, err := s.Client().Put(t.Context(), s.Prefix()+"/ps_step", fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claim(t, s, "a:1")
+	if got := receive(t, "the claim", seen); !maps.Equal(got, map[int]string{0: "a:1"}) {
+		t.Errorf("a view %v between", got)
+	}
+}

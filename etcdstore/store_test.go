@@ -1,0 +1,160 @@
+package etcdstore_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+)
+
+// freeAddress is a port of loopback that nobody serves.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}
+
+func TestOpenSaysWhatIsWrong(t *testing.T) {
+	nobody := freeAddress(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	cases := map[string]struct {
+		cfg  etcdstore.Config
+		is   error
+		says []string
+	}{
+		"nobody there":   {etcdstore.Config{Endpoints: []string{nobody}}, etcdstore.ErrUnreachable, []string{nobody, "connection refused", "--endpoints"}},
+		"nobody, a user": {etcdstore.Config{Endpoints: []string{nobody}, User: "u:p", DialTimeout: time.Second}, etcdstore.ErrUnreachable, []string{nobody, "connection refused"}},
+		"silence":        {etcdstore.Config{Endpoints: []string{silent.Addr().String()}, DialTimeout: time.Second}, etcdstore.ErrUnreachable, []string{"accepts connections"}},
+		"no endpoint":    {etcdstore.Config{}, nil, []string{"endpoints"}},
+		"a wrong job":    {etcdstore.Config{Endpoints: []string{nobody}, Job: "a/b"}, nil, []string{"job", "a/b"}},
+		"half a pair":    {etcdstore.Config{Endpoints: []string{nobody}, Cert: "x"}, nil, []string{"both or none"}},
+		"no CA file":     {etcdstore.Config{Endpoints: []string{nobody}, CACert: "/nowhere/ca.pem"}, nil, []string{"/nowhere/ca.pem"}},
+	}
+	for name, c := range cases {
+		began := time.Now()
+		s, err := etcdstore.Open(t.Context(), c.cfg)
+		if err == nil {
+			_ = s.Close()
+			t.Errorf("%s: opened", name)
+			continue
+		}
+		if c.is != nil && !errors.Is(err, c.is) || c.is == nil && errors.Is(err, etcdstore.ErrUnreachable) {
+			t.Errorf("%s: %v, want %v", name, err, c.is)
+		}
+		for _, part := range c.says {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %v does not say %q", name, err, part)
+			}
+		}
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("%s: took %v", name, took)
+		}
+	}
+}
+
+func TestOpenRetryWaitsForEtcd(t *testing.T) { // F11
+	etcd := etcdtest.StartProcess(t, 0)
+	etcd.Kill()
+	tries := make(chan error, 100)
+	opened := make(chan error, 1)
+	go func() {
+		s, err := etcdstore.OpenRetry(context.Background(), etcdstore.Config{Endpoints: []string{etcd.Endpoint()}},
+			func(err error, next time.Duration) {
+				if next <= 0 || next > 5*time.Second {
+					t.Errorf("pause %v", next)
+				}
+				tries <- err
+			})
+		if err == nil {
+			err = s.Close()
+		}
+		opened <- err
+	}()
+	for range 2 {
+		if err := receive(t, "a failed try", tries); !errors.Is(err, etcdstore.ErrUnreachable) {
+			t.Errorf("%v, want ErrUnreachable", err)
+		}
+	}
+	etcd.Start()
+	if err := receive(t, "the store", opened); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := etcdstore.OpenRetry(ctx, etcdstore.Config{Endpoints: []string{freeAddress(t)}}, func(error, time.Duration) { cancel() })
+	if !errors.Is(err, etcdstore.ErrUnreachable) {
+		t.Errorf("ended with %v, want the last failure", err)
+	}
+}
+
+// Users, as etcdctl makes them: a role for one job, and who has none.
+func TestUsers(t *testing.T) {
+	etcd := etcdtest.StartProcess(t, 0)
+	admin := etcdtest.Open(t, etcd.Endpoint(), "").Client()
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(admin.UserAdd(t.Context(), "root", "rootpw"))
+	must(admin.RoleAdd(t.Context(), "root"))
+	must(admin.UserGrantRole(t.Context(), "root", "root"))
+	must(admin.UserAdd(t.Context(), "alice", "secret"))
+	must(admin.RoleAdd(t.Context(), "job-a"))
+	must(admin.RoleGrantPermission(t.Context(), "job-a", "/jobs/a/", clientv3.GetPrefixRangeEnd("/jobs/a/"), clientv3.PermissionType(clientv3.PermReadWrite)))
+	must(admin.UserGrantRole(t.Context(), "alice", "job-a"))
+	must(admin.AuthEnable(t.Context()))
+
+	config := func(user, password, job string) etcdstore.Config {
+		return etcdstore.Config{Endpoints: []string{etcd.Endpoint()}, User: user, Password: password, Job: job, DialTimeout: 3 * time.Second}
+	}
+	for name, cfg := range map[string]etcdstore.Config{
+		"no user":        config("", "", "a"),
+		"wrong password": config("alice", "wrong", "a"),
+		"unknown user":   config("bob", "x", "a"),
+		"another job":    config("alice", "secret", "b"),
+	} {
+		s, err := etcdstore.Open(t.Context(), cfg)
+		if err == nil {
+			_ = s.Close()
+		}
+		if !errors.Is(err, etcdstore.ErrRefused) || !strings.Contains(err.Error(), etcd.Endpoint()) {
+			t.Errorf("%s: %v, want ErrRefused with the endpoint", name, err)
+		}
+	}
+	s, err := etcdstore.Open(t.Context(), config("alice:secret", "", "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	lock := lead(t, s, "a")
+	mod := commit(t, lock, 0, "one")
+
+	// The token becomes invalid under us: renewed, and the commit is done once.
+	root, err := etcdstore.Open(t.Context(), config("root:rootpw", "", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = root.Close() }()
+	must(root.Client().UserAdd(t.Context(), "carol", "x"))
+	mod = commit(t, lock, mod, "two")
+	wantState(t, s, "two", mod)
+	if err := lock.Resign(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
