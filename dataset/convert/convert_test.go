@@ -1,0 +1,368 @@
+package convert_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"trainmaster/dataset/convert"
+	"trainmaster/dataset/sample"
+	"trainmaster/recordio"
+)
+
+const digits = "../../testdata/digits.csv.gz"
+
+func openDigits(t testing.TB) io.Reader {
+	t.Helper()
+	content, err := os.ReadFile(digits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.NewReader(content)
+}
+
+// key is the content of a sample, to compare sets of them.
+func key(s sample.Sample) string { return fmt.Sprint(s.Label, s.Scale, s.Pixels) }
+
+// readShards returns the samples of all shards in order, and the number of records of each shard.
+func readShards(t testing.TB, paths []string) (samples []string, counts []int) {
+	t.Helper()
+	for _, path := range paths {
+		f, err := recordio.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for record, err := range f.Records() {
+			if err != nil {
+				t.Fatal(err)
+			}
+			var s sample.Sample
+			if err := sample.Decode(record, &s); err != nil {
+				t.Fatal(err)
+			}
+			samples = append(samples, key(s))
+			n++
+		}
+		counts = append(counts, n)
+		f.Close()
+	}
+	return samples, counts
+}
+
+// names lists a folder.
+func names(t testing.TB, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+// TestDigits converts the table that comes with the project and compares every sample with its row.
+func TestDigits(t *testing.T) {
+	z, err := gzip.NewReader(openDigits(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for row := range strings.Lines(string(table)) {
+		var numbers []byte
+		for field := range strings.SplitSeq(strings.TrimSpace(row), ",") {
+			var n byte
+			if _, err := fmt.Sscan(field, &n); err != nil {
+				t.Fatal(err)
+			}
+			numbers = append(numbers, n)
+		}
+		want = append(want, key(sample.Sample{Label: int(numbers[64]), Scale: 1.0 / 16, Pixels: numbers[:64]}))
+	}
+
+	dir := t.TempDir()
+	var progress [2]int
+	r, err := convert.CSV(t.Context(), openDigits(t), convert.Options{
+		Prefix: filepath.Join(dir, "new", "digits"), Shards: 4, RecordsPerChunk: 64, Compression: recordio.Snappy,
+		HeldOut: 0.2, Seed: 1, Progress: func(done, total int) { progress = [2]int{done, total} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Features != 64 || r.Classes != 10 || r.Test.Records != 359 || r.Train.Records != 1438 {
+		t.Errorf("result is %+v", r)
+	}
+	if progress != [2]int{1797, 1797} {
+		t.Errorf("the last progress was %v", progress)
+	}
+	wantNames := []string{"digits-00000-of-00004", "digits-00001-of-00004", "digits-00002-of-00004", "digits-00003-of-00004", "digits-test-00000-of-00001"}
+	if got := names(t, filepath.Join(dir, "new")); !slices.Equal(got, wantNames) {
+		t.Errorf("the folder holds %q", got)
+	}
+	train, counts := readShards(t, r.Train.Paths)
+	if !slices.Equal(counts, []int{359, 360, 359, 360}) {
+		t.Errorf("train shards hold %v records", counts)
+	}
+	test, counts := readShards(t, r.Test.Paths)
+	if !slices.Equal(counts, []int{359}) {
+		t.Errorf("test shards hold %v records", counts)
+	}
+	got := slices.Concat(train, test)
+	if slices.Equal(got, want) {
+		t.Error("the order was not changed")
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Error("train and test together are not the samples of the table")
+	}
+}
+
+// TestSeedDecides: the same seed gives the same bytes, another one another split.
+func TestSeedDecides(t *testing.T) {
+	run := func(seed uint64) (all []byte) {
+		dir := t.TempDir()
+		r, err := convert.CSV(t.Context(), openDigits(t), convert.Options{Prefix: filepath.Join(dir, "d"), Shards: 3, HeldOut: 0.5, Seed: seed, Compression: recordio.Gzip})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range append(r.Test.Paths, r.Train.Paths...) {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, content...)
+		}
+		return all
+	}
+	first := run(1)
+	if !bytes.Equal(first, run(1)) {
+		t.Error("the same seed gave other shards")
+	}
+	if bytes.Equal(first, run(2)) {
+		t.Error("another seed gave the same shards")
+	}
+}
+
+// TestHeldOutSamplesStay fixes which samples are held out: a model that was trained by one release must not be tested by
+// the next one on what it was trained with.
+func TestHeldOutSamplesStay(t *testing.T) {
+	var table strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&table, "%d,%d\n", 7, i)
+	}
+	r, err := convert.CSV(t.Context(), strings.NewReader(table.String()), convert.Options{Prefix: filepath.Join(t.TempDir(), "t"), HeldOut: 0.25, Seed: 42})
+	if err != nil {
+		t.Fatal(err)
+	}
+	test, _ := readShards(t, r.Test.Paths)
+	var labels []string
+	for _, s := range test {
+		labels = append(labels, strings.Fields(s)[0])
+	}
+	if got, want := strings.Join(labels, " "), "9 16 7 15 1"; got != want {
+		t.Errorf("held out are %s, want %s", got, want)
+	}
+}
+
+func TestMaxPixel(t *testing.T) {
+	for _, c := range []struct {
+		max   uint8
+		scale string
+	}{{0, "0.25"}, {4, "0.25"}, {8, "0.125"}} {
+		r, err := convert.CSV(t.Context(), strings.NewReader("1,4,0\n"), convert.Options{Prefix: filepath.Join(t.TempDir(), "t"), MaxPixel: c.max})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := readShards(t, r.Train.Paths); !slices.Equal(got, []string{"0 " + c.scale + " [1 4]"}) {
+			t.Errorf("maximum %d gave %q", c.max, got)
+		}
+	}
+	if _, err := convert.CSV(t.Context(), strings.NewReader("1,4,0\n"), convert.Options{Prefix: filepath.Join(t.TempDir(), "t"), MaxPixel: 3}); err == nil {
+		t.Error("a maximum below the largest value was accepted")
+	}
+}
+
+func TestCSVRefuses(t *testing.T) {
+	for name, c := range map[string]struct{ table, words string }{
+		"nothing":        {"", "no samples"},
+		"heading":        {"pixel,label\n1,2\n", `line 1, column 1: "pixel"`},
+		"fraction":       {"1,2\n1,2\n0.5,2\n", `line 3, column 1: "0.5"`},
+		"large pixel":    {"1,256,0\n", `line 1, column 3: "256"`},
+		"negative label": {"1,255,-1\n", `line 1, column 7: "-1"`},
+		"ragged":         {"1,2,3\n1,2\n", "line 2"},
+		"label only":     {"1\n", "expected pixels and a label"},
+		"torn gzip":      {"\x1f\x8b\x08", "decompress"},
+	} {
+		dir := t.TempDir()
+		_, err := convert.CSV(t.Context(), strings.NewReader(c.table), convert.Options{Prefix: filepath.Join(dir, "t")})
+		if err == nil || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%s gave %v", name, err)
+		}
+		if left := names(t, dir); len(left) > 0 {
+			t.Errorf("%s left %q", name, left)
+		}
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	dir := t.TempDir()
+	for _, o := range []convert.Options{
+		{}, {Prefix: dir + "/"}, {Prefix: ".."}, {Prefix: filepath.Join(dir, "t"), Shards: -1}, {Prefix: filepath.Join(dir, "t"), Shards: 100_000},
+		{Prefix: filepath.Join(dir, "t"), HeldOut: 1}, {Prefix: filepath.Join(dir, "t"), HeldOut: -0.1},
+		{Prefix: filepath.Join(dir, "t"), HeldOut: 0.1}, {Prefix: filepath.Join(dir, "t"), Shards: 4},
+		{Prefix: filepath.Join(dir, "t"), Compression: 9},
+	} {
+		if _, err := convert.CSV(t.Context(), strings.NewReader("1,0\n2,0\n3,0\n"), o); err == nil {
+			t.Errorf("%+v were accepted", o)
+		}
+	}
+	if left := names(t, dir); len(left) > 0 {
+		t.Errorf("%q were left", left)
+	}
+}
+
+func TestEarlierShards(t *testing.T) {
+	dir := t.TempDir()
+	run := func(shards int) error {
+		_, err := convert.CSV(t.Context(), openDigits(t), convert.Options{Prefix: filepath.Join(dir, "d"), Shards: shards, HeldOut: 0.2})
+		return err
+	}
+	for range 2 { // the second time over the first
+		if err := run(2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := run(3); err == nil || !strings.Contains(err.Error(), "d-00000-of-00002") {
+		t.Errorf("another number of shards gave %v", err)
+	}
+	if want := []string{"d-00000-of-00002", "d-00001-of-00002", "d-test-00000-of-00001"}; !slices.Equal(names(t, dir), want) {
+		t.Errorf("the folder holds %q", names(t, dir))
+	}
+}
+
+func TestCancelLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := convert.CSV(ctx, openDigits(t), convert.Options{Prefix: filepath.Join(dir, "d"), Shards: 4, HeldOut: 0.2, Progress: func(done, _ int) {
+		if done == 1000 {
+			if len(names(t, dir)) == 0 {
+				t.Error("no shard was begun")
+			}
+			cancel()
+		}
+	}})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("gave %v", err)
+	}
+	if left := names(t, dir); len(left) > 0 {
+		t.Errorf("%q were left", left)
+	}
+}
+
+// idx makes a file in MNIST's format.
+func idx(content []byte, shape ...uint32) []byte {
+	b := []byte{0, 0, 8, byte(len(shape))}
+	for _, dimension := range shape {
+		b = binary.BigEndian.AppendUint32(b, dimension)
+	}
+	return append(b, content...)
+}
+
+func gzipped(t testing.TB, content []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	if _, err := z.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestIDX(t *testing.T) {
+	images := idx([]byte{0, 1, 2, 3, 4, 5, 250, 251, 252, 253, 254, 255}, 2, 3, 2)
+	labels := idx([]byte{9, 4}, 2)
+	for name, pair := range map[string][2][]byte{
+		"plain":   {images, labels},
+		"gzipped": {gzipped(t, images), gzipped(t, labels)},
+	} {
+		r, err := convert.IDX(t.Context(), bytes.NewReader(pair[0]), bytes.NewReader(pair[1]), convert.Options{Prefix: filepath.Join(t.TempDir(), "m")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := readShards(t, r.Train.Paths)
+		slices.Sort(got)
+		want := []string{
+			key(sample.Sample{Label: 4, Scale: 1.0 / 255, Pixels: []byte{250, 251, 252, 253, 254, 255}}),
+			key(sample.Sample{Label: 9, Scale: 1.0 / 255, Pixels: []byte{0, 1, 2, 3, 4, 5}}),
+		}
+		if !slices.Equal(got, want) || r.Features != 6 || r.Classes != 10 || len(r.Test.Paths) != 0 {
+			t.Errorf("%s: %q, %+v", name, got, r)
+		}
+	}
+}
+
+func TestIDXRefuses(t *testing.T) {
+	images, labels := idx(make([]byte, 12), 2, 3, 2), idx([]byte{9, 4}, 2)
+	for name, c := range map[string]struct {
+		images, labels []byte
+		words          string
+	}{
+		"empty":            {nil, labels, "header"},
+		"text":             {[]byte("1,2,3\n"), labels, "not an idx file"},
+		"floats":           {append([]byte{0, 0, 13}, images[3:]...), labels, "not an idx file"},
+		"torn dimensions":  {images[:9], labels, "dimensions"},
+		"torn content":     {images[:len(images)-1], labels, "11 of 12 bytes"},
+		"tail":             {append(bytes.Clone(images), 0), labels, "end of the file"},
+		"huge":             {idx(nil, 1<<31, 1<<31, 1<<31), labels, "dimensions"},
+		"none":             {idx(nil, 0, 3, 2), labels, "dimensions"},
+		"swapped":          {labels, images, "swapped"},
+		"different counts": {images, idx([]byte{1, 2, 3}, 3), "2 images with 3 labels"},
+	} {
+		_, err := convert.IDX(t.Context(), bytes.NewReader(c.images), bytes.NewReader(c.labels), convert.Options{Prefix: filepath.Join(t.TempDir(), "m")})
+		if err == nil || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%s gave %v", name, err)
+		}
+	}
+}
+
+func ExampleCSV() {
+	dir, err := os.MkdirTemp("", "convert")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	table := "0,16,1\n16,0,0\n0,12,1\n13,1,0\n"
+	result, err := convert.CSV(context.Background(), strings.NewReader(table), convert.Options{
+		Prefix: filepath.Join(dir, "tiny"), HeldOut: 0.25, Seed: 1,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, split := range []convert.Split{result.Train, result.Test} {
+		fmt.Println(filepath.Base(split.Paths[0]), split.Records)
+	}
+	// Output:
+	// tiny-00000-of-00001 3
+	// tiny-test-00000-of-00001 1
+}
