@@ -35,7 +35,8 @@ type Queue struct {
 	asides  map[string][]byte   // key -> detail, nil for a deleted key
 	record  recordWriter
 	notices []Notice
-	joins   int // in this commit
+	joins   int  // in this commit
+	hold    bool // no new dispatches
 }
 
 // set is one dataset.
@@ -156,7 +157,7 @@ type Progress struct {
 // New returns the queue of a job that never ran.
 func New(job string, jobID [16]byte, cluster uint64, opt Options) *Queue {
 	q := empty(opt)
-	q.job, q.jobID, q.cluster, q.epoch, q.nextOrdinal, q.dirty = job, jobID, cluster, 1, 1, true
+	q.job, q.jobID, q.cluster, q.epoch, q.clock, q.nextOrdinal, q.dirty = job, jobID, cluster, 1, 1, 1, true
 	return q
 }
 
@@ -339,6 +340,9 @@ func (q *Queue) Dispatchable() bool {
 	if q.status != Running {
 		return q.status != Paused
 	}
+	if q.hold {
+		return false
+	}
 	for _, s := range q.sets {
 		if s.retry > 0 || len(s.open) > 0 && s.cursor < s.tasks {
 			return true
@@ -372,3 +376,15 @@ func (q *Queue) SetDigest(set int) (digest [32]byte, ok bool) {
 	}
 	return q.sets[set].digest, true
 }
+
+// Touch makes the next commit happen, for the job clock's sake.
+func (q *Queue) Touch() { q.dirty = true }
+
+// Hold stops new dispatches, while the stored state is too large; finishes go on.
+func (q *Queue) Hold(on bool) { q.hold = on }
+
+// Known reports whether a trainer has a session.
+func (q *Queue) Known(o Ordinal, incarnation uint64) bool { return q.known(o, incarnation) != nil }
+
+// Epoch counts the rollbacks of the job, from 1.
+func (q *Queue) Epoch() uint32 { return q.epoch }

@@ -89,7 +89,7 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 		return
 	}
 	a.Kind = AnswerWait
-	if q.status == Paused || t.draining {
+	if q.status == Paused || q.hold || t.draining {
 		return
 	}
 	limit := maxHeldJoined
@@ -191,7 +191,7 @@ func (q *Queue) token(e *entry, attempt Attempt) Token {
 
 // start lets the clock of a holder run.
 func (q *Queue) start(s *set, h *holder) {
-	h.start = max(q.clock, 1)
+	h.start = q.clock
 	h.soft = h.start.Add(q.timeout(s))
 }
 

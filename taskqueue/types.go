@@ -48,7 +48,7 @@ type Attempt uint32
 // Ordinal is the small number of a trainer within its job; 0 is nobody.
 type Ordinal uint32
 
-// Clock is the job clock in milliseconds. It is no wall clock: it advances only
+// Clock is the job clock in milliseconds, from 1. It is no wall clock: it advances only
 // while the leader can commit, and goes on from the stored value in the next term.
 type Clock int64
 
