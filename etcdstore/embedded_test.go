@@ -21,6 +21,7 @@ func embedded(t *testing.T, cfg etcdstore.EmbeddedConfig) *etcdstore.Embedded {
 }
 
 func TestEmbeddedKeepsDataAndPort(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	job := etcdtest.NewJob(t)
 	write := func(expect, next string) string {

@@ -156,6 +156,7 @@ func TestDeletedBidIsMadeAnew(t *testing.T) {
 
 // F6: cut off from etcd, the holder stops no later than its lease.
 func TestCutOffHolderStopsInTime(t *testing.T) {
+	t.Parallel()
 	job := etcdtest.NewJob(t)
 	proxy := etcdtest.StartProxy(t, etcdtest.Endpoint(t))
 	s := etcdtest.Open(t, proxy.Endpoint(), job)
@@ -182,6 +183,7 @@ func TestCutOffHolderStopsInTime(t *testing.T) {
 
 // A lock outlives its TTL many times while etcd answers.
 func TestKeepAliveKeeps(t *testing.T) {
+	t.Parallel()
 	s := etcdtest.Store(t)
 	lock, err := s.Campaign(t.Context(), etcdstore.CampaignConfig{TTL: 2 * time.Second})
 	if err != nil {
@@ -200,6 +202,7 @@ func TestKeepAliveKeeps(t *testing.T) {
 
 // etcd is killed and comes back within the lease: the lock stays.
 func TestLockSurvivesARestartOfEtcd(t *testing.T) {
+	t.Parallel()
 	etcd := etcdtest.StartProcess(t, 0)
 	s := etcd.Store()
 	lock, err := s.Campaign(t.Context(), etcdstore.CampaignConfig{TTL: 20 * time.Second})
@@ -221,6 +224,7 @@ func TestLockSurvivesARestartOfEtcd(t *testing.T) {
 
 // A stand-by goes on trying while etcd is away for longer than its lease.
 func TestCampaignOutlivesAnOutage(t *testing.T) { // F11
+	t.Parallel()
 	etcd := etcdtest.StartProcess(t, 0)
 	s := etcd.Store()
 	etcd.Kill()
@@ -243,6 +247,7 @@ func TestCampaignOutlivesAnOutage(t *testing.T) { // F11
 // F1, by the clock: etcd stands still (SIGSTOP), no answers come, the holder
 // stops by itself.
 func TestStoppedEtcdEndsTheTrust(t *testing.T) {
+	t.Parallel()
 	etcd := etcdtest.StartProcess(t, 0)
 	s := etcd.Store()
 	lock, err := s.Campaign(t.Context(), etcdstore.CampaignConfig{TTL: 2 * time.Second})

@@ -214,6 +214,7 @@ func TestDeadlineIsUnknown(t *testing.T) {
 // What was never handed to a connection is a definite failure, however long it
 // waited for one.
 func TestNeverSentIsDefinite(t *testing.T) {
+	t.Parallel()
 	job := etcdtest.NewJob(t)
 	proxy := etcdtest.StartProxy(t, etcdtest.Endpoint(t))
 	direct := etcdtest.Open(t, etcdtest.Endpoint(t), job)

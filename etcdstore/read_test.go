@@ -63,6 +63,7 @@ func TestAbsentKeys(t *testing.T) {
 // F7: the history is compacted past what a watch has seen while its connection
 // is away; it lists again and misses nothing that still holds.
 func TestWatchSurvivesCompaction(t *testing.T) {
+	t.Parallel()
 	job := etcdtest.NewJob(t)
 	proxy := etcdtest.StartProxy(t, etcdtest.Endpoint(t))
 	watcher := etcdtest.Open(t, proxy.Endpoint(), job)
@@ -102,6 +103,7 @@ func TestWatchSurvivesCompaction(t *testing.T) {
 
 // Reads are repeated while etcd is away.
 func TestReadsWaitForEtcd(t *testing.T) {
+	t.Parallel()
 	etcd := etcdtest.StartProcess(t, 0)
 	s := etcd.Store()
 	lock := lead(t, s, "a")
@@ -129,6 +131,7 @@ func TestReadsWaitForEtcd(t *testing.T) {
 }
 
 func TestClusterIDIsTheDataDirs(t *testing.T) { // F10, the part that etcd can tell
+	t.Parallel()
 	a, b := etcdtest.StartProcess(t, 0), etcdtest.StartProcess(t, 0)
 	first, err := a.Store().ClusterID(t.Context())
 	if err != nil {

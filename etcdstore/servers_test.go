@@ -107,6 +107,7 @@ func TestManyServersClaimAllIndices(t *testing.T) {
 }
 
 func TestLostServerFreesItsIndex(t *testing.T) { // F55, the part of the registry
+	t.Parallel()
 	job := etcdtest.NewJob(t)
 	s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
 	desire(t, s, 2)

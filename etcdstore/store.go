@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
 )
 
 // Config is what etcdctl's flags say, and the job.
@@ -48,6 +49,13 @@ const (
 	keepAliveTime    = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
 )
+
+// reconnect bounds the pause between attempts to connect: gRPC's own default
+// grows to two minutes, and etcd may be back long before.
+var reconnect = grpc.ConnectParams{
+	Backoff:           grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+	MinConnectTimeout: 3 * time.Second,
+}
 
 var jobName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
@@ -189,6 +197,7 @@ func (s *Store) connect(ctx context.Context, cfg Config, tlsConfig *tls.Config) 
 		MaxUnaryRetries:      1, // see the package doc
 		Logger:               zap.NewNop(),
 		Context:              s.ctx,
+		DialOptions:          []grpc.DialOption{grpc.WithConnectParams(reconnect)},
 	})
 	if err != nil {
 		return err

@@ -26,6 +26,7 @@ func freeAddress(t *testing.T) string {
 }
 
 func TestOpenSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	nobody := freeAddress(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, never answers
 	if err != nil {
@@ -68,6 +69,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 }
 
 func TestOpenRetryWaitsForEtcd(t *testing.T) { // F11
+	t.Parallel()
 	etcd := etcdtest.StartProcess(t, 0)
 	etcd.Kill()
 	tries := make(chan error, 100)
@@ -103,6 +105,7 @@ func TestOpenRetryWaitsForEtcd(t *testing.T) { // F11
 
 // Users, as etcdctl makes them: a role for one job, and who has none.
 func TestUsers(t *testing.T) {
+	t.Parallel()
 	etcd := etcdtest.StartProcess(t, 0)
 	admin := etcdtest.Open(t, etcd.Endpoint(), "").Client()
 	must := func(_ any, err error) {
