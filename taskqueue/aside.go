@@ -15,10 +15,57 @@ type AsideDetail struct {
 	Error    string `json:"error"`
 }
 
-// missing reports whether the task is not counted in pass p for being set aside. It was
-// counted in the passes before, and perhaps in the one after, which was open as well.
+// missing reports whether pass p goes without the task, for it is set aside.
 func (a *asideTask) missing(p Pass) bool {
-	return a != nil && a.pass <= p && !(a.counted && p == a.pass+1)
+	return a != nil && a.pass <= p && !(a.spared && p == a.pass+1)
+}
+
+// nextAttempt is the next attempt in pass p: all below it were handed out.
+func (a *asideTask) nextAttempt(p Pass) Attempt {
+	switch p {
+	case a.pass:
+		return a.next
+	case a.pass + 1:
+		return a.nextNewer
+	}
+	return 1
+}
+
+// setAside takes a task without holders out of its pass, and out of all that come.
+func (q *Queue) setAside(e *entry) {
+	s := e.set
+	index := s.orderOf(e.pass).index(e.position)
+	switch a := s.aside[index]; {
+	case a != nil && a.pass < e.pass: // it was spared
+		a.spared, a.nextNewer = false, e.next
+	case a != nil: // in the newer pass it was set aside before
+		s.aside[index] = &asideTask{index: index, pass: e.pass, failures: e.failures, losses: e.losses, next: e.next, nextNewer: a.next}
+	default:
+		newer := e.pass + 1
+		spared := s.openPass(newer) != nil && s.orderOf(newer).position(index) < s.dispatched(newer)
+		s.aside[index] = &asideTask{index: index, pass: e.pass, failures: e.failures, losses: e.losses, next: e.next, nextNewer: 1, spared: spared}
+	}
+	q.asides[asideKey(s.id, index)] = asideDetail(s, e, index)
+	q.record.setAside(e, index)
+	q.notice(true, "task set aside", map[string]any{
+		"set": s.id, "task": index, "pass": e.pass, "failures": e.failures, "losses": e.losses, "holder": e.lastHolder, "error": e.lastError,
+	})
+	s.remove(e)
+	if len(s.aside) > q.opt.MaxSetAside && q.status == Running {
+		q.status, q.reason = Paused, fmt.Sprintf("%d tasks are set aside, more than max-set-aside (%d): is a disk gone?", len(s.aside), q.opt.MaxSetAside)
+		q.notice(true, "job paused", map[string]any{"reason": q.reason})
+	}
+	q.advance(s)
+}
+
+// finishAside makes room in pass p for the late finish of a task that is set aside there.
+func (q *Queue) finishAside(s *set, a *asideTask, p Pass) {
+	q.dirty = true
+	if p == a.pass {
+		q.leaveAside(s, a, p+1)
+		return
+	}
+	a.spared = true
 }
 
 func asideKey(set, index int) string { return fmt.Sprintf("/task_queues/aside/%d/%d", set, index) }
@@ -62,7 +109,7 @@ func (q *Queue) leaveAside(s *set, a *asideTask, from Pass) {
 	for _, p := range s.open {
 		position := s.orderOf(p.pass).position(a.index)
 		if p.pass >= from && a.missing(p.pass) && position < s.dispatched(p.pass) {
-			s.add(p.pass, position).next = a.next
+			s.add(p.pass, position).next = a.nextAttempt(p.pass)
 		}
 	}
 }

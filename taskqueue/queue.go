@@ -118,14 +118,16 @@ type holder struct {
 	soft    Clock // deadline; volatile
 }
 
+// asideTask is a task that failed too often in pass. Where pass+1 was open as well and had
+// dispatched it already, it goes on there on its own account: it is spared.
 type asideTask struct {
-	index    int
-	pass     Pass
-	failures int
-	losses   int
-	lost     bool
-	next     Attempt
-	counted  bool // in pass+1, which was open when it was set aside
+	index     int
+	pass      Pass
+	failures  int
+	losses    int
+	next      Attempt // in pass
+	nextNewer Attempt // in pass+1, where it was set aside too; 1 where it never was dispatched
+	spared    bool    // in pass+1 it is live or counted
 }
 
 // trainer is one entry of the roster.

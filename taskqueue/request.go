@@ -236,7 +236,7 @@ func (q *Queue) locate(tok Token) (s *set, e *entry, status FinishStatus) {
 	if len(s.aside) > 0 {
 		o := newOrder(s.algorithm, s.seed, tok.Pass, s.tasks)
 		if a := s.aside[o.index(tok.Position)]; a.missing(tok.Pass) {
-			if a.pass != tok.Pass || s.openPass(a.pass) == nil || tok.Attempt >= a.next {
+			if s.openPass(tok.Pass) == nil || tok.Attempt >= a.nextAttempt(tok.Pass) {
 				return nil, nil, Stale
 			}
 			return s, nil, Counted
@@ -251,8 +251,8 @@ func (q *Queue) finish(by *trainer, tok Token) FinishStatus {
 	if status != Counted {
 		return status
 	}
-	if e == nil { // late, for one that was set aside in the open pass
-		q.leaveAside(s, s.aside[s.orderOf(tok.Pass).index(tok.Position)], tok.Pass+1)
+	if e == nil { // late, for one that was set aside in an open pass
+		q.finishAside(s, s.aside[s.orderOf(tok.Pass).index(tok.Position)], tok.Pass)
 	} else {
 		for i := range e.held {
 			if h := &e.holders[i]; h.attempt == tok.Attempt && h.start != 0 {
@@ -354,34 +354,5 @@ func (q *Queue) settle(e *entry) {
 	if e.held > 0 || lossWeight*e.failures+e.losses <= lossWeight*q.opt.MaxFailures {
 		return
 	}
-	s := e.set
-	index := s.orderOf(e.pass).index(e.position)
-	counted := false
-	if newer := s.openPass(e.pass + 1); newer != nil {
-		// It may stand in the newer pass too: there it is set aside with this one, unless counted.
-		if position := s.orderOf(e.pass + 1).position(index); position < s.dispatched(e.pass+1) {
-			twin := s.byKey[liveKey{e.pass + 1, position}]
-			for twin != nil && twin.held > 0 {
-				q.release(twin, twin.holders[0].trainer)
-			}
-			if counted = twin == nil; !counted {
-				s.remove(twin)
-			}
-		}
-	}
-	if newer := s.aside[index]; newer != nil { // set aside in the newer pass before: now it is in this one too
-		e.next = max(e.next, newer.next)
-	}
-	s.aside[index] = &asideTask{index: index, pass: e.pass, failures: e.failures, losses: e.losses, lost: e.lost, next: e.next, counted: counted}
-	q.asides[asideKey(s.id, index)] = asideDetail(s, e, index)
-	q.record.setAside(e, index)
-	q.notice(true, "task set aside", map[string]any{
-		"set": s.id, "task": index, "pass": e.pass, "failures": e.failures, "losses": e.losses, "holder": e.lastHolder, "error": e.lastError,
-	})
-	s.remove(e)
-	if len(s.aside) > q.opt.MaxSetAside && q.status == Running {
-		q.status, q.reason = Paused, fmt.Sprintf("%d tasks are set aside, more than max-set-aside (%d): is a disk gone?", len(s.aside), q.opt.MaxSetAside)
-		q.notice(true, "job paused", map[string]any{"reason": q.reason})
-	}
-	q.advance(s)
+	q.setAside(e)
 }

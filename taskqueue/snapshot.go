@@ -189,15 +189,13 @@ func (s *set) encodeAside() []byte {
 		index = a.index
 		b = binary.AppendUvarint(b, uint64(a.pass))
 		b = binary.AppendUvarint(b, uint64(a.failures))
-		flags := uint64(0)
-		if a.lost {
-			flags |= 1
+		spared := uint64(0)
+		if a.spared {
+			spared = 1
 		}
-		if a.counted {
-			flags |= 2
-		}
-		b = binary.AppendUvarint(b, uint64(a.losses)<<2|flags)
+		b = binary.AppendUvarint(b, uint64(a.losses)<<1|spared)
 		b = binary.AppendUvarint(b, uint64(a.next-1))
+		b = binary.AppendUvarint(b, uint64(a.nextNewer-1))
 	}
 	return b
 }
@@ -398,8 +396,9 @@ func (s *set) decodeAside(data []byte) error {
 		index += int(c.uint(uint64(s.tasks)))
 		a := &asideTask{index: index, pass: Pass(c.uint(uint64(s.pass))), failures: int(c.uint(math.MaxInt32))}
 		losses := c.uint(math.MaxInt32)
-		a.losses, a.lost, a.counted = int(losses>>2), losses&1 != 0, losses&2 != 0
+		a.losses, a.spared = int(losses>>1), losses&1 != 0
 		a.next = Attempt(c.uint(math.MaxUint32-1)) + 1
+		a.nextNewer = Attempt(c.uint(math.MaxUint32-1)) + 1
 		if c.bad || index >= s.tasks {
 			return fmt.Errorf("the column of set-aside tasks ends early or names task %d of %d", index, s.tasks)
 		}
