@@ -1,0 +1,301 @@
+package master
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"trainmaster/taskqueue"
+)
+
+// committer is the one writer of a term: it owns the state, and nobody else touches it.
+//
+//	gather ──▶ apply ──▶ write ──▶ answer ──▶ linger ──▶ gather
+//	                       │ definitely failed: back to the committed state,
+//	                       └────────▶ the batch's callers get the error
+type committer struct {
+	*inbox
+	*state
+	steps  *steps      // nil unless synchronous
+	shards chan<- Step // hears of each committed step
+
+	clock  jobClock
+	sample time.Time // of clock
+	pace   pace
+
+	batch   []*op
+	parked  []*op // answered "wait", held back
+	staging []*op // wait for their step
+}
+
+// run commits until the term ends, and returns why.
+func (c *committer) run(ctx context.Context) (err error) {
+	defer func() {
+		left := c.close(fmt.Errorf("%w: %w", ErrNotLeader, err))
+		for _, list := range [][]*op{c.batch, c.parked, c.staging, left} {
+			for _, o := range list {
+				o.finish(ErrNotLeader)
+			}
+		}
+	}()
+	c.sample = time.Now()
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		tick := false
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-c.lead.Lost():
+			return fmt.Errorf("%w: the lock is lost", taskqueue.ErrFenced)
+		case <-ticker.C:
+			tick = true
+		case <-c.some:
+		}
+		c.linger(ctx, timer)
+		if err := c.round(ctx, tick); err != nil {
+			return err
+		}
+	}
+}
+
+// linger waits a little for the callers that were just answered.
+func (c *committer) linger(ctx context.Context, timer *time.Timer) {
+	target, limit := c.pace.linger(c.len())
+	rest := limit - time.Since(c.written)
+	if target == 0 || rest <= 0 || !c.expect(target) {
+		return
+	}
+	timer.Reset(rest)
+	select {
+	case <-c.full:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	timer.Stop()
+}
+
+// round commits all that waits, then lets the parked askers try again for as long as that
+// gives anyone a task.
+func (c *committer) round(ctx context.Context, tick bool) error {
+	if tick {
+		c.expire(time.Now())
+		c.batch = append(c.batch, &op{ctx: ctx, event: &taskqueue.Tick{}, done: make(chan struct{}, 1)})
+		if (c.queue.Active() || c.queue.Trainers() > 0) && time.Since(c.written) >= commitEvery {
+			c.queue.Touch() // so that the job clock goes on
+		}
+	}
+	c.batch = c.take(c.batch)
+	if err := c.commitAll(ctx); err != nil {
+		return err
+	}
+	for waiting := len(c.parked); waiting > 0 && c.queue.Dispatchable(); waiting = len(c.parked) {
+		c.batch, c.parked = append(c.batch, c.parked...), c.parked[:0]
+		if err := c.commitAll(ctx); err != nil {
+			return err
+		}
+		if len(c.parked) == waiting {
+			break // what there is, is not for them
+		}
+	}
+	return nil
+}
+
+func (c *committer) commitAll(ctx context.Context) error {
+	for len(c.batch) > 0 {
+		if err := c.commit(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commit applies as much of the batch as fits one transaction, writes it and answers.
+func (c *committer) commit(ctx context.Context) error {
+	t := time.Now()
+	now := c.clock.advance(t.Sub(c.sample))
+	c.sample = t
+	n, err := c.apply(ctx, now)
+	if err != nil {
+		return err
+	}
+	step, stepped := c.completeStep()
+	if c.queue.Dirty() || stepped || consequential(c.batch[:n]) {
+		var extra []taskqueue.Write
+		if stepped {
+			extra = append(extra, taskqueue.Write{Key: StepKey, Value: step.encode()})
+		}
+		switch err := c.save(ctx, extra); {
+		case err == nil:
+			c.clock.committed = c.clock.now
+		case terminal(err):
+			return err
+		default:
+			c.log.WithError(err).Error("commit refused, nothing was written")
+			return c.refuse(n, err)
+		}
+		if stepped {
+			c.steps.commit(step)
+			c.shards <- step
+		}
+	} else if !c.lead.Valid() {
+		return fmt.Errorf("%w: the lease may have run out", taskqueue.ErrFenced)
+	}
+	wrote := c.written.After(t)
+	if answered := c.settle(n); wrote {
+		c.pace.committed(answered, c.len(), time.Since(t))
+	}
+	return nil
+}
+
+// apply applies the batch to the queue until a transaction is full; it returns how many
+// ops that were. An op that panics is dropped alone: the queue goes back to what is stored,
+// and the others are applied again.
+func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err error) {
+	for again := true; again; {
+		again = false
+		for n = 0; n < len(c.batch) && c.queue.PendingWrites() < maxBatchKeys-batchSlack && !again; n++ {
+			o := c.batch[n]
+			if o.err != nil || o.ctx.Err() != nil {
+				continue
+			}
+			if o.parts != nil {
+				if o.err = c.lead.PutParts(ctx, c.revision, o.parts.writes, o.parts.progress); o.err != nil {
+					if terminal(o.err) {
+						return n, o.err
+					}
+					continue
+				}
+				o.parts = nil
+			}
+			again = !c.applyOne(o, now)
+		}
+		if again {
+			if err := c.rollBack(); err != nil {
+				return n, err
+			}
+		}
+	}
+	return n, nil
+}
+
+// applyOne applies one op; false says that it panicked.
+func (c *committer) applyOne(o *op, now taskqueue.Clock) (ok bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.log.WithField("event", fmt.Sprintf("%T", o.event)).WithField("panic", r).WithField("stack", stack()).Error("an event was dropped")
+			o.err = fmt.Errorf("internal error: %v; nothing was changed", r)
+		}
+	}()
+	switch {
+	case o.event != nil:
+		o.answer = c.queue.Apply(now, o.event)
+		o.err = o.answer.Err
+	case o.stage != nil:
+		o.err = c.stage(o.stage)
+	}
+	return true
+}
+
+// consequential reports whether any answer may only leave after a fenced write, also when
+// it changes nothing.
+func consequential(batch []*op) bool {
+	for _, o := range batch {
+		if k := o.answer.Kind; k == taskqueue.AnswerEnded || k == taskqueue.AnswerFailed || o.answer.Granted {
+			return true
+		}
+	}
+	return false
+}
+
+// refuse gives the first n callers of the batch the error of a commit that did not happen.
+func (c *committer) refuse(n int, err error) error {
+	for _, o := range c.batch[:n] {
+		o.err = nil
+		o.finish(err)
+	}
+	c.batch = append(c.batch[:0], c.batch[n:]...)
+	return c.rollBack()
+}
+
+// settle answers the first n ops of the batch, or parks them; it returns how many were
+// answered.
+func (c *committer) settle(n int) (answered int) {
+	for _, o := range c.batch[:n] {
+		switch {
+		case o.err != nil:
+		case o.stage != nil && o.stage.version >= c.steps.last.Version:
+			c.staging = append(c.staging, o)
+			continue
+		case o.stage != nil:
+			o.stage.committed = c.steps.last.Version
+		case o.inspect != nil:
+			o.inspect(c.queue)
+		case o.patient && o.answer.Kind == taskqueue.AnswerWait && o.ctx.Err() == nil:
+			o.park()
+			c.parked = append(c.parked, o)
+			continue
+		}
+		o.finish(nil)
+		answered++
+	}
+	rest := copy(c.batch, c.batch[n:])
+	clear(c.batch[rest:])
+	c.batch = c.batch[:rest]
+	if c.steps != nil {
+		c.answerStaged(func(o *op) bool { return o.stage.version < c.steps.last.Version })
+	}
+	return answered
+}
+
+// expire gives up on those who waited long enough or went away.
+func (c *committer) expire(now time.Time) {
+	kept := c.parked[:0]
+	for _, o := range c.parked {
+		if now.Before(o.until) && o.ctx.Err() == nil {
+			kept = append(kept, o)
+			continue
+		}
+		o.finish(nil)
+	}
+	clear(c.parked[len(kept):])
+	c.parked = kept
+	if c.steps != nil {
+		c.answerStaged(func(o *op) bool { return now.After(o.until) || o.ctx.Err() != nil })
+	}
+}
+
+// answerStaged answers those whose step is committed, or who are to ask again.
+func (c *committer) answerStaged(ready func(*op) bool) {
+	kept := c.staging[:0]
+	for _, o := range c.staging {
+		if !ready(o) {
+			kept = append(kept, o)
+			continue
+		}
+		o.stage.committed = c.steps.last.Version
+		o.finish(nil)
+	}
+	clear(c.staging[len(kept):])
+	c.staging = kept
+}
+
+func (c *committer) stage(s *staging) error {
+	if c.steps == nil {
+		return ErrNotSync
+	}
+	if !c.queue.Known(s.trainer, s.incarnation) {
+		return ErrRejoin
+	}
+	_, err := c.steps.stage(s.trainer, s.version, s.records)
+	return err
+}
+
+func (c *committer) completeStep() (Step, bool) {
+	if c.steps == nil || len(c.steps.staged) == 0 {
+		return Step{}, false
+	}
+	return c.steps.complete(c.queue.Runners(), c.queue.Epoch())
+}

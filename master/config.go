@@ -1,0 +1,102 @@
+package master
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"trainmaster/taskqueue"
+)
+
+// Config holds every setting of a master. The zero value of a field means its default.
+type Config struct {
+	Job       string // name; default "default"
+	Advertise string // address that trainers dial: host:port
+
+	Queue         taskqueue.Options
+	Shuffle       bool
+	Seed          uint64
+	ChunksPerTask int  // 0: from Trainers, at least 8 tasks for each
+	Trainers      int  // how many are expected; default 8
+	Sync          bool // gradients are applied in synchronous steps
+
+	Roots  []string      // folders that datasets may lie in; none: any
+	Linger time.Duration // how long a finished job waits for its trainers to hear of it; default 30 s
+
+	AcceptCluster bool // go on with a state that another etcd cluster wrote
+	NoRecord      bool // do not write the record; nothing can be verified then
+}
+
+const (
+	tickEvery       = 100 * time.Millisecond
+	longPoll        = 10 * time.Second // what an asker waits at most for a task
+	clockLead       = 10 * time.Second // how far the job clock runs beyond the last commit
+	commitEvery     = 5 * time.Second  // at least, while any task is dispatched
+	lingerMax       = 2 * time.Millisecond
+	maxBatchKeys    = 100       // of 128 operations in a transaction of etcd
+	maxStateBytes   = 512 << 10 // beyond it nothing new is dispatched
+	commitTimeout   = 5 * time.Second
+	tasksPerTrainer = 8
+	saveLease       = 60 * time.Second
+)
+
+func (c Config) withDefaults() Config {
+	if c.Job == "" {
+		c.Job = "default"
+	}
+	if c.Trainers == 0 {
+		c.Trainers = 8
+	}
+	if c.Linger == 0 {
+		c.Linger = 30 * time.Second
+	}
+	return c
+}
+
+// Validate names the first field with a value that makes no sense.
+func (c Config) Validate() error {
+	switch {
+	case c.ChunksPerTask < 0:
+		return fmt.Errorf("chunks-per-task: expected 0 (chosen at the report) or more, found %d", c.ChunksPerTask)
+	case c.Trainers < 0:
+		return fmt.Errorf("trainers: expected at least 1, found %d", c.Trainers)
+	case c.Linger < 0:
+		return fmt.Errorf("linger: expected 0 or more, found %v", c.Linger)
+	}
+	return c.Queue.Validate()
+}
+
+// Settings returns the immutable settings of the job as text: another master with other
+// values is refused.
+func (c Config) Settings() map[string]string {
+	mode := "barrier"
+	if c.Queue.Rolling {
+		mode = "rolling"
+	}
+	s := map[string]string{"pass-mode": mode, "shuffle": fmt.Sprint(c.Shuffle), "seed": fmt.Sprint(c.Seed), "commit-mode": "finish"}
+	if c.ChunksPerTask != 0 {
+		s["chunks-per-task"] = fmt.Sprint(c.ChunksPerTask)
+	}
+	return s
+}
+
+// chunksPerTask groups chunks so that there are at least tasksPerTrainer tasks for each
+// trainer, where there are that many chunks.
+func (c Config) chunksPerTask(chunks int) int {
+	if c.ChunksPerTask > 0 {
+		return c.ChunksPerTask
+	}
+	return max(1, chunks/(c.Trainers*tasksPerTrainer))
+}
+
+// Errors that the faces map to what their transports say.
+var (
+	ErrNotLeader   = errors.New("not the leader")
+	ErrStopping    = errors.New("the master is stopping")
+	ErrJobFinished = errors.New("job finished")
+	ErrJobFailed   = errors.New("job failed")
+	ErrRejoin      = errors.New("the trainer has no session: join again")
+	ErrNotSync     = errors.New("this job has no synchronous steps")
+	ErrOtherJob    = errors.New("the job was begun with other settings")
+	ErrForeign     = errors.New("the stored state is of another etcd cluster")
+)

@@ -1,0 +1,113 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/dataset"
+	"trainmaster/taskqueue"
+)
+
+// Master leads a job whenever it holds the lock. Its methods may be called at any time;
+// without the lock they return ErrNotLeader.
+type Master struct {
+	config  Config
+	store   Store
+	shards  Shards // nil unless synchronous
+	log     *logrus.Entry
+	reports reporter
+	current atomic.Pointer[term]
+}
+
+// New returns a master that does nothing until Run. shards may be nil unless
+// config.Sync.
+func New(config Config, store Store, shards Shards, log *logrus.Entry) (*Master, error) {
+	config = config.withDefaults()
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	if config.Sync && shards == nil {
+		return nil, errors.New("synchronous steps need parameter servers")
+	}
+	m := &Master{config: config, store: store, shards: shards, log: log}
+	m.reports.source = dataset.Source{Roots: config.Roots}
+	m.reports.indexer.Progress = m.scanProgress()
+	return m, nil
+}
+
+// scanProgress logs how far a scan of many files is, at most every two seconds.
+func (m *Master) scanProgress() func(done, total int) {
+	var last atomic.Int64
+	return func(done, total int) {
+		now := time.Now().UnixNano()
+		if before := last.Load(); now-before > int64(2*time.Second) && last.CompareAndSwap(before, now) && before != 0 {
+			m.log.WithFields(logrus.Fields{"done": done, "files": total}).Info("reading the dataset")
+		}
+	}
+}
+
+// Run campaigns and leads, term after term, until the job is over and its trainers were
+// told (nil, or ErrJobFailed), ctx is cancelled (nil, after resigning), or the state cannot
+// be used by any term.
+func (m *Master) Run(ctx context.Context) error {
+	for {
+		lead, err := m.store.Campaign(ctx, m.config.Advertise)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("campaign: %w", err)
+		}
+		err = m.lead(ctx, lead)
+		resignTerm(lead)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil, errors.Is(err, ErrJobFailed), fatal(err):
+			return err
+		}
+		m.log.WithError(err).Warn("term over, campaigning again")
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(termPause):
+		}
+	}
+}
+
+const termPause = 200 * time.Millisecond
+
+// fatal reports errors that another term would meet again.
+func fatal(err error) bool {
+	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer, ErrForeign, ErrOtherJob} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// resignTerm lets the next master lead at once.
+func resignTerm(lead Leadership) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	_ = lead.Resign(ctx) // else the lease runs out
+}
+
+func (m *Master) leading() (*term, error) {
+	if t := m.current.Load(); t != nil {
+		return t, nil
+	}
+	return nil, ErrNotLeader
+}
+
+// Leading reports whether this master answers for the job now.
+func (m *Master) Leading() bool { return m.current.Load() != nil }
+
+// Job returns the name of the job.
+func (m *Master) Job() string { return m.config.Job }

@@ -1,0 +1,67 @@
+// Package onetcd lets a master run on an etcd store: it is the wiring between the two,
+// which know nothing of each other.
+package onetcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"trainmaster/etcdstore"
+	"trainmaster/master"
+)
+
+// Store is an etcdstore.Store as a master needs it.
+type Store struct {
+	*etcdstore.Store
+	LeaseTTL time.Duration       // of the leader's lock; default 5 s
+	Waiting  func(reason string) // hears why this master does not lead yet; may be nil
+}
+
+var _ master.Store = Store{}
+
+const defaultLeaseTTL = 5 * time.Second
+
+// Campaign blocks until the lock is held.
+func (s Store) Campaign(ctx context.Context, address string) (master.Leadership, error) {
+	ttl := s.LeaseTTL
+	if ttl == 0 {
+		ttl = defaultLeaseTTL
+	}
+	lock, err := s.Store.Campaign(ctx, etcdstore.CampaignConfig{Address: address, TTL: ttl, Waiting: s.Waiting})
+	if err != nil {
+		return nil, err
+	}
+	return lock, nil
+}
+
+// EnsureJob writes or compares the immutable settings of the job.
+func (s Store) EnsureJob(ctx context.Context, name string, settings map[string]string) error {
+	err := s.Store.EnsureJob(ctx, name, settings)
+	if errors.Is(err, etcdstore.ErrOtherSettings) {
+		return fmt.Errorf("%w: %w", master.ErrOtherJob, err)
+	}
+	return err
+}
+
+// Parts returns the parts of a task table.
+func (s Store) Parts(ctx context.Context, reportID string, n int) ([][]byte, error) {
+	parts, _, err := s.Store.Parts(ctx, reportID, n)
+	return parts, err
+}
+
+// Value returns the value of a key, nil when it is absent.
+func (s Store) Value(ctx context.Context, key string) ([]byte, error) {
+	value, _, err := s.Store.Value(ctx, key)
+	return value, err
+}
+
+// PartKey is the key of a part of a task table.
+func (Store) PartKey(reportID string, i int) string { return etcdstore.PartKey(reportID, i) }
+
+// Encode encodes as everything under /task_queues is.
+func (Store) Encode(v any) ([]byte, error) { return etcdstore.Encode(v) }
+
+// Decode decodes what Encode made.
+func (Store) Decode(b []byte, v any, limit int64) error { return etcdstore.Decode(b, v, limit) }

@@ -1,0 +1,165 @@
+package master
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"trainmaster/taskqueue"
+)
+
+// op is one caller's errand on its way through the committer: exactly one of event, stage
+// and inspect is set. answer and err stand once done has a token.
+type op struct {
+	ctx     context.Context
+	event   taskqueue.Event
+	stage   *staging
+	inspect func(*taskqueue.Queue) // sees the committed state
+	parts   *partsWrite            // to be written before event
+
+	patient bool      // a wait answer is held back until there is a task,
+	until   time.Time // but no longer
+
+	answer   taskqueue.Answer
+	finishes []taskqueue.FinishStatus // of the first application, when it was held back
+	err      error
+	done     chan struct{}
+}
+
+type partsWrite struct {
+	writes   []taskqueue.Write
+	progress func(done, total int)
+}
+
+// staging is a report that all shards hold a trainer's gradients of a version.
+type staging struct {
+	trainer     taskqueue.Ordinal
+	incarnation uint64
+	version     uint64
+	records     int
+	committed   uint64 // the answer: the last committed version
+}
+
+var ops = sync.Pool{New: func() any { return &op{done: make(chan struct{}, 1)} }}
+
+// finish gives the caller its answer.
+func (o *op) finish(err error) {
+	if o.err == nil {
+		o.err = err
+	}
+	o.done <- struct{}{}
+}
+
+// park prepares an op to be applied again: its finishes are counted, only its wish is left.
+func (o *op) park() {
+	if o.finishes == nil {
+		o.finishes = o.answer.Finishes
+	}
+	switch ev := o.event.(type) {
+	case *taskqueue.Request:
+		ev.Finished = nil
+	case *taskqueue.PlainAsk:
+		ev.Finished = false
+	}
+}
+
+// inbox gathers the callers' ops for the committer.
+type inbox struct {
+	mu      sync.Mutex
+	waiting []*op
+	target  int   // signal full at so many
+	closed  error // why nothing is taken any more
+
+	some chan struct{} // at least one waits
+	full chan struct{} // target wait
+}
+
+func newInbox() *inbox {
+	return &inbox{some: make(chan struct{}, 1), full: make(chan struct{}, 1)}
+}
+
+func (b *inbox) put(o *op) error {
+	b.mu.Lock()
+	if b.closed != nil {
+		defer b.mu.Unlock()
+		return b.closed
+	}
+	b.waiting = append(b.waiting, o)
+	first, full := len(b.waiting) == 1, b.target > 0 && len(b.waiting) == b.target
+	b.mu.Unlock()
+	if first {
+		signal(b.some)
+	}
+	if full {
+		signal(b.full)
+	}
+	return nil
+}
+
+// take appends everything that waits to dst.
+func (b *inbox) take(dst []*op) []*op {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	dst = append(dst, b.waiting...)
+	clear(b.waiting)
+	b.waiting = b.waiting[:0]
+	b.target = 0
+	return dst
+}
+
+func (b *inbox) len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.waiting)
+}
+
+// expect makes full signal once target ops wait. It returns false when they do already.
+func (b *inbox) expect(target int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-b.full:
+	default:
+	}
+	b.target = target
+	return len(b.waiting) < target
+}
+
+// close refuses all that comes, and returns what waits.
+func (b *inbox) close(err error) []*op {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = err
+	left := b.waiting
+	b.waiting = nil
+	return left
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// do hands an errand to the committer and waits until it is done.
+func (b *inbox) do(ctx context.Context, fill func(*op)) (taskqueue.Answer, error) {
+	o := ops.Get().(*op)
+	o.ctx = ctx
+	fill(o)
+	if err := b.put(o); err != nil {
+		return taskqueue.Answer{}, err
+	}
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+		return taskqueue.Answer{}, context.Cause(ctx) // the committer still has o
+	}
+	answer, err := o.answer, o.err
+	if o.finishes != nil {
+		answer.Finishes = o.finishes
+	}
+	*o = op{done: o.done}
+	ops.Put(o)
+	return answer, err
+}

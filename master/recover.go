@@ -1,0 +1,160 @@
+package master
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
+
+	"trainmaster/taskqueue"
+)
+
+// recoverState reads what the term before left, or begins a job that never ran. Nothing is
+// ever begun over a state that cannot be read.
+func recoverState(ctx context.Context, store Store, lead Leadership, config Config, log *logrus.Entry) (*state, error) {
+	began := time.Now()
+	s := &state{store: store, lead: lead, config: config, log: log, written: began, roster: map[string][]byte{}}
+	s.tables.Store(&[]*taskqueue.Table{})
+	cluster, err := store.ClusterID(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the cluster id: %w", err)
+	}
+	stored, revision, err := lead.ReadState(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read /task_queues: %w", err)
+	}
+	if stored == nil {
+		var id [16]byte
+		if _, err := rand.Read(id[:]); err != nil {
+			return nil, fmt.Errorf("choose a job id: %w", err)
+		}
+		s.queue = taskqueue.New(config.Job, id, cluster, config.Queue)
+		return s, s.save(ctx, nil)
+	}
+	var snapshot taskqueue.Snapshot
+	if err := store.Decode(stored, &snapshot, maxStoredState); err != nil {
+		return nil, fmt.Errorf("%w: decode /task_queues: %w; its bytes are left as they are: restore a backup, or start the job under another name", taskqueue.ErrDamaged, err)
+	}
+	if snapshot.Cluster != cluster && !config.AcceptCluster {
+		return nil, fmt.Errorf("%w: expected cluster %x, found %x: etcd was restored or replaced; if this state is the one to go on with, start with --accept-cluster", ErrForeign, snapshot.Cluster, cluster)
+	}
+	snapshot.Cluster = cluster
+	tables, err := loadTables(ctx, store, &snapshot)
+	if err != nil {
+		return nil, err
+	}
+	if s.roster, err = store.Roster(ctx); err != nil {
+		return nil, fmt.Errorf("read the roster: %w", err)
+	}
+	if s.queue, err = taskqueue.Restore(&snapshot, s.roster, tables, config.Queue); err != nil {
+		return nil, err
+	}
+	s.stored, s.revision = stored, revision
+	s.tables.Store(&tables)
+	log.WithFields(logrus.Fields{
+		"commit": snapshot.Commit, "datasets": len(tables), "trainers": len(s.roster), "took": time.Since(began).Round(time.Millisecond).String(),
+	}).Info("state recovered")
+	return s, nil
+}
+
+func loadTables(ctx context.Context, store Store, snapshot *taskqueue.Snapshot) ([]*taskqueue.Table, error) {
+	tables := make([]*taskqueue.Table, len(snapshot.Sets))
+	for i := range snapshot.Sets {
+		t, err := loadTable(ctx, store, &snapshot.Sets[i])
+		if err != nil {
+			return nil, fmt.Errorf("task table of dataset %d (report %s): %w", i, snapshot.Sets[i].ReportID, err)
+		}
+		tables[i] = t
+	}
+	return tables, nil
+}
+
+// loadTable reads the parts, decodes them side by side and appends them in order.
+func loadTable(ctx context.Context, store Store, set *taskqueue.SetSnapshot) (*taskqueue.Table, error) {
+	parts, err := store.Parts(ctx, set.ReportID, set.Parts)
+	if err != nil {
+		return nil, err
+	}
+	if digest := partsDigest(parts); string(digest[:]) != string(set.PartsDigest) {
+		return nil, fmt.Errorf("%w: its %d parts have another digest than the state says", taskqueue.ErrDamaged, len(parts))
+	}
+	table := taskqueue.NewTable(set.Chunks)
+	decoded := make([]chan *taskqueue.Part, len(parts))
+	for i := range decoded {
+		decoded[i] = make(chan *taskqueue.Part, 1)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0) + 1)
+	group.Go(func() error {
+		for i, c := range decoded {
+			select {
+			case p := <-c:
+				if err := table.AddPart(p); err != nil {
+					return fmt.Errorf("%w: %w", taskqueue.ErrDamaged, err)
+				}
+				parts[i] = nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	for i := range parts {
+		group.Go(func() error {
+			var p taskqueue.Part
+			if err := store.Decode(parts[i], &p, maxPartDecoded); err != nil {
+				return fmt.Errorf("%w: part %d: %w", taskqueue.ErrDamaged, i, err)
+			}
+			decoded[i] <- &p
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	table.Group(set.ChunksPerTask)
+	return table, nil
+}
+
+func partsDigest(parts [][]byte) [32]byte {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write(p)
+	}
+	return [32]byte(h.Sum(nil))
+}
+
+const (
+	maxPartDecoded = 64 << 20
+	maxPartBytes   = 900 << 10 // encoded; etcd takes requests of 1.5 MiB
+	partChunks     = 1 << 18   // to begin with
+)
+
+// tableParts encodes a table in parts, each below maxPartBytes.
+func tableParts(store Store, t *taskqueue.Table) ([][]byte, error) {
+	var parts [][]byte
+	size := partChunks
+	for first := 0; first < t.Chunks(); {
+		n := min(size, t.Chunks()-first)
+		b, err := store.Encode(t.Part(first, n))
+		if err != nil {
+			return nil, err
+		}
+		if len(b) > maxPartBytes {
+			if n == 1 {
+				return nil, errors.New("one chunk with its path does not fit a part of the task table")
+			}
+			size = max(1, n/2)
+			continue
+		}
+		parts = append(parts, b)
+		first += n
+	}
+	return parts, nil
+}

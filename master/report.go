@@ -1,0 +1,122 @@
+package master
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/dataset"
+	"trainmaster/taskqueue"
+)
+
+// reporter registers the dataset. Reports that come while another one is scanned wait for
+// it, so that concurrent first reports share one scan.
+type reporter struct {
+	one     sync.Mutex
+	indexer dataset.Indexer
+	source  dataset.Source
+}
+
+// ReportDataset registers the files that names (paths and globs) stand for. The first
+// dataset is honoured; the same one again succeeds without a scan; another one is an error
+// that says what differs.
+func (m *Master) ReportDataset(ctx context.Context, names []string) error {
+	t, err := m.leading()
+	if err != nil {
+		return err
+	}
+	m.reports.one.Lock()
+	defer m.reports.one.Unlock()
+	began := time.Now()
+	listing, err := m.reports.source.List(ctx, names)
+	if err != nil {
+		return err
+	}
+	var known bool
+	var digest [32]byte
+	if err := t.inspect(ctx, func(q *taskqueue.Queue) { digest, known = q.SetDigest(0) }); err != nil {
+		return err
+	}
+	if known {
+		if digest == listing.Digest {
+			return nil
+		}
+		return fmt.Errorf("%w: %s", taskqueue.ErrOtherDataset, t.difference(listing))
+	}
+	log := m.log.WithField("files", len(listing.Files))
+	log.Info("indexing the dataset")
+	indices, err := m.reports.indexer.Index(ctx, listing)
+	if err != nil {
+		return err
+	}
+	chunks := 0
+	for _, list := range indices {
+		chunks += len(list)
+	}
+	table := taskqueue.NewTable(chunks)
+	for i, f := range listing.Files {
+		if err := table.Add(taskqueue.File{Path: f.Path, Size: f.Size, ModTime: f.ModTime.UnixNano()}, indices[i]); err != nil {
+			return err
+		}
+	}
+	table.Group(m.config.chunksPerTask(chunks))
+	if tasks := table.Tasks(); tasks < 4*m.config.Trainers {
+		log.WithFields(logrus.Fields{"tasks": tasks, "trainers": m.config.Trainers}).Warn("fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks")
+	}
+	if err := m.register(ctx, t, table, listing.Digest); err != nil {
+		return err
+	}
+	log.WithFields(logrus.Fields{"chunks": chunks, "tasks": table.Tasks(), "records": table.Records(), "took": time.Since(began).Round(time.Millisecond).String()}).Info("dataset indexed")
+	return nil
+}
+
+// Register stores a task table and makes it the dataset of the job.
+func (m *Master) Register(ctx context.Context, table *taskqueue.Table, digest [32]byte) error {
+	t, err := m.leading()
+	if err != nil {
+		return err
+	}
+	return m.register(ctx, t, table, digest)
+}
+
+func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, digest [32]byte) error {
+	parts, err := tableParts(m.store, table)
+	if err != nil {
+		return fmt.Errorf("encode the task table: %w", err)
+	}
+	var random [8]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return fmt.Errorf("choose a report id: %w", err)
+	}
+	id := hex.EncodeToString(random[:])
+	writes := make([]taskqueue.Write, len(parts))
+	for i, p := range parts {
+		writes[i] = taskqueue.Write{Key: m.store.PartKey(id, i), Value: p}
+	}
+	_, err = t.committer.do(ctx, func(o *op) {
+		o.parts = &partsWrite{writes: writes}
+		o.event = &taskqueue.Report{
+			Kind: taskqueue.Training, Digest: digest, ReportID: id, Parts: len(parts), PartsDigest: partsDigest(parts),
+			Table: table, Shuffle: m.config.Shuffle, Seed: m.config.Seed,
+		}
+	})
+	return err
+}
+
+// difference says how a listing differs from the registered dataset.
+func (t *term) difference(listing dataset.Listing) string {
+	have := (*t.committer.tables.Load())[0].Files()
+	registered := make([]dataset.Entry, len(have))
+	for i, f := range have {
+		registered[i] = dataset.Entry{Path: f.Path, Size: f.Size}
+	}
+	if text := dataset.Difference(registered, listing.Entries()); text != "" {
+		return text
+	}
+	return "the same paths and sizes, but the files begin with other bytes"
+}

@@ -1,0 +1,204 @@
+package master
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"trainmaster/dataset"
+	"trainmaster/taskqueue"
+)
+
+// Assignment is a dispatched task with what its trainer needs to read it.
+type Assignment struct {
+	Task   taskqueue.Task
+	Stamps []dataset.Stamp // of the files of Task.Chunks, in the order of their first chunk
+}
+
+// Reply is what an ask comes to: a task, or none yet (ask again). The end of the job is the
+// error ErrJobFinished or ErrJobFailed.
+type Reply struct {
+	Assignment  *Assignment // nil: none yet, or none wanted
+	Finishes    []taskqueue.FinishStatus
+	Ordinal     taskqueue.Ordinal // of a connection that did not join
+	Incarnation uint64
+}
+
+// Session is what a trainer gets that joins.
+type Session struct {
+	Ordinal     taskqueue.Ordinal
+	Incarnation uint64
+	JobID       [16]byte
+	Sync        bool
+}
+
+// Join begins a session.
+func (m *Master) Join(ctx context.Context, id, address string) (Session, error) {
+	t, err := m.leading()
+	if err != nil {
+		return Session{}, err
+	}
+	if err := validateID(id); err != nil {
+		return Session{}, err
+	}
+	a, err := t.apply(ctx, &taskqueue.Join{ID: id, Address: address})
+	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync}, err
+}
+
+const maxID = 200
+
+// validateID accepts what can be a part of a key and of a line in a log.
+func validateID(id string) error {
+	if id == "" || len(id) > maxID {
+		return fmt.Errorf("trainer id: expected 1 to %d characters, found %d", maxID, len(id))
+	}
+	for _, r := range id {
+		if r <= ' ' || r == 0x7f || r == '/' || r == '\uFFFD' {
+			return fmt.Errorf("trainer id %q: expected no spaces, slashes or control characters", id)
+		}
+	}
+	return nil
+}
+
+// Next takes what a joined trainer finished and, when it wants one, gives it a task; it
+// waits up to ten seconds for one to turn up.
+func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) {
+	t, err := m.leading()
+	if err != nil {
+		return Reply{}, err
+	}
+	a, err := t.applyPatiently(ctx, r)
+	if err != nil {
+		return Reply{}, err
+	}
+	return t.reply(a)
+}
+
+// PlainAsk does the same for a connection that did not join.
+func (m *Master) PlainAsk(ctx context.Context, r *taskqueue.PlainAsk) (Reply, error) {
+	t, err := m.leading()
+	if err != nil {
+		return Reply{}, err
+	}
+	a, err := t.applyPatiently(ctx, r)
+	if err != nil {
+		return Reply{}, err
+	}
+	return t.reply(a)
+}
+
+func (t *term) reply(a taskqueue.Answer) (Reply, error) {
+	r := Reply{Finishes: a.Finishes, Ordinal: a.Ordinal, Incarnation: a.Incarnation}
+	switch a.Kind {
+	case taskqueue.AnswerTask:
+		table := (*t.committer.tables.Load())[a.Set]
+		files := table.TaskFiles(a.Index)
+		r.Assignment = &Assignment{
+			Task:   taskqueue.Task{Index: a.Index, Chunks: table.TaskChunks(a.Index), Token: a.Token},
+			Stamps: make([]dataset.Stamp, len(files)),
+		}
+		for i, f := range files {
+			r.Assignment.Stamps[i] = dataset.Stamp{Size: f.Size, ModTime: f.ModTime}
+		}
+	case taskqueue.AnswerEnded:
+		return r, fmt.Errorf("%w: all passes are done", ErrJobFinished)
+	case taskqueue.AnswerFailed:
+		return r, ErrJobFailed
+	case taskqueue.AnswerRejoin:
+		return r, ErrRejoin
+	}
+	return r, nil
+}
+
+// Heartbeat keeps a session alive.
+func (m *Master) Heartbeat(ctx context.Context, h *taskqueue.Heartbeat) error {
+	return m.send(ctx, h)
+}
+
+// Leave ends a session in order.
+func (m *Master) Leave(ctx context.Context, o taskqueue.Ordinal, incarnation uint64) error {
+	return m.send(ctx, &taskqueue.Leave{Trainer: o, Incarnation: incarnation})
+}
+
+// Disconnected says that a trainer's connection is gone.
+func (m *Master) Disconnected(ctx context.Context, o taskqueue.Ordinal, incarnation uint64) error {
+	return m.send(ctx, &taskqueue.Disconnected{Trainer: o, Incarnation: incarnation})
+}
+
+// Undelivered says that the answer with a task could not be written.
+func (m *Master) Undelivered(ctx context.Context, o taskqueue.Ordinal, incarnation uint64, token taskqueue.Token) error {
+	return m.send(ctx, &taskqueue.Undelivered{Trainer: o, Incarnation: incarnation, Token: token})
+}
+
+// SaveModel elects the caller to save the model, unless another one was.
+func (m *Master) SaveModel(ctx context.Context, o taskqueue.Ordinal, incarnation uint64) (elected bool, err error) {
+	t, err := m.leading()
+	if err != nil {
+		return false, err
+	}
+	a, err := t.apply(ctx, &taskqueue.SaveModel{Trainer: o, Incarnation: incarnation, Lease: taskqueue.Clock(saveLease / time.Millisecond)})
+	return a.Granted, err
+}
+
+// Staged reports that all shards hold the caller's gradients, computed at version from so
+// many records. It waits until that step is committed and returns the last committed
+// version: when it is still version, ask again; when it is more than one beyond, the
+// gradients came too late.
+func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, version uint64, records int) (committed uint64, err error) {
+	t, err := m.leading()
+	if err != nil {
+		return 0, err
+	}
+	s := &staging{trainer: o, incarnation: incarnation, version: version, records: records}
+	if _, err = t.committer.do(ctx, func(o *op) { o.stage, o.until = s, time.Now().Add(longPoll) }); err != nil {
+		return 0, err
+	}
+	return s.committed, nil
+}
+
+// Overview summarises the committed state.
+func (m *Master) Overview(ctx context.Context) (taskqueue.Overview, error) {
+	var v taskqueue.Overview
+	if err := m.inspect(ctx, func(q *taskqueue.Queue) { v = q.Overview() }); err != nil {
+		return taskqueue.Overview{}, err
+	}
+	return v, nil
+}
+
+// PendingTasks lists the dispatched tasks and those to be dispatched again.
+func (m *Master) PendingTasks(ctx context.Context) ([]taskqueue.PendingTask, error) {
+	var list []taskqueue.PendingTask
+	if err := m.inspect(ctx, func(q *taskqueue.Queue) { list = q.PendingTasks() }); err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+func (m *Master) inspect(ctx context.Context, look func(*taskqueue.Queue)) error {
+	t, err := m.leading()
+	if err != nil {
+		return err
+	}
+	return t.inspect(ctx, look)
+}
+
+func (m *Master) send(ctx context.Context, ev taskqueue.Event) error {
+	t, err := m.leading()
+	if err != nil {
+		return err
+	}
+	_, err = t.apply(ctx, ev)
+	return err
+}
+
+func (t *term) apply(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer, error) {
+	a, err := t.committer.do(ctx, func(o *op) { o.event = ev })
+	if err == nil && a.Kind == taskqueue.AnswerRejoin {
+		err = ErrRejoin
+	}
+	return a, err
+}
+
+func (t *term) applyPatiently(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer, error) {
+	return t.committer.do(ctx, func(o *op) { o.event, o.patient, o.until = ev, true, time.Now().Add(longPoll) })
+}

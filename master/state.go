@@ -1,0 +1,165 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/taskqueue"
+)
+
+// state is the queue of a term with its stored form: what the committer applies events to,
+// saves, and goes back to.
+type state struct {
+	store  Store
+	lead   Leadership
+	config Config
+	log    *logrus.Entry
+
+	queue    *taskqueue.Queue
+	revision int64             // of the stored state; 0: there is none
+	stored   []byte            // the stored state
+	roster   map[string][]byte // as stored, by trainer id
+	written  time.Time         // when the last commit ended
+	tables   atomic.Pointer[[]*taskqueue.Table]
+	counts   counters
+}
+
+type counters struct {
+	commits, refused, bytes atomic.Int64
+}
+
+// batchSlack is room in a transaction for what one event can write beyond its first key.
+const batchSlack = 40
+
+const maxStoredState = 64 << 20 // decoded; far above what maxStateBytes of gzip can hold in columns
+
+func stack() string { return string(debug.Stack()) }
+
+// terminal reports whether an error of a fenced write ends the term.
+func terminal(err error) bool {
+	return errors.Is(err, taskqueue.ErrFenced) || errors.Is(err, taskqueue.ErrUnknownOutcome)
+}
+
+// save commits the queue with all that it changed, and extra keys.
+func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
+	flushed := s.queue.Flush()
+	writes := append(flushed.Writes, extra...)
+	if len(flushed.Record) > 0 && !s.config.NoRecord {
+		writes = append(writes, taskqueue.Write{Key: taskqueue.RecordKey(s.queue.Commit()), Value: flushed.Record})
+	}
+	encoded, err := s.store.Encode(s.queue.Snapshot(s.lead.Revision(), rand.Uint64()))
+	if err != nil {
+		return fmt.Errorf("encode the state: %w", err)
+	}
+	revision, err := s.write(ctx, encoded, writes)
+	if err != nil {
+		return err
+	}
+	s.revision, s.stored, s.written = revision, encoded, time.Now()
+	s.queue.Hold(len(encoded) > maxStateBytes)
+	s.counts.commits.Add(1)
+	s.counts.bytes.Add(int64(len(encoded)))
+	for _, w := range flushed.Writes {
+		if id, ok := strings.CutPrefix(w.Key, rosterPrefix); ok {
+			if w.Delete {
+				delete(s.roster, id)
+			} else {
+				s.roster[id] = w.Value
+			}
+		}
+	}
+	s.publish()
+	for _, n := range flushed.Notices {
+		line := s.log.WithFields(n.Fields)
+		if n.Error {
+			line.Error(n.What)
+		} else {
+			line.Info(n.What)
+		}
+	}
+	return nil
+}
+
+const rosterPrefix = "/trainers/"
+
+// write commits, and finds out about an unknown outcome.
+func (s *state) write(ctx context.Context, encoded []byte, writes []taskqueue.Write) (int64, error) {
+	for {
+		bounded, cancel := context.WithTimeout(ctx, commitTimeout)
+		revision, err := s.lead.Commit(bounded, s.revision, encoded, writes)
+		cancel()
+		if err == nil || !errors.Is(err, taskqueue.ErrUnknownOutcome) {
+			return revision, err
+		}
+		s.log.WithError(err).Warn("outcome of a commit unknown, reading back")
+		found, revision, err := s.readBack(ctx)
+		if err != nil {
+			return 0, fmt.Errorf("%w: read back: %w", taskqueue.ErrUnknownOutcome, err)
+		}
+		switch judge(encoded, s.revision, found, revision) {
+		case outcomeCommitted:
+			return revision, nil
+		case outcomeOver:
+			return 0, fmt.Errorf("%w: another state stands in the store", taskqueue.ErrFenced)
+		}
+	}
+}
+
+// readBack reads the stored state until the store answers or the lock is lost.
+func (s *state) readBack(ctx context.Context) ([]byte, int64, error) {
+	for {
+		bounded, cancel := context.WithTimeout(ctx, commitTimeout)
+		found, revision, err := s.lead.ReadState(bounded)
+		cancel()
+		if err == nil || errors.Is(err, taskqueue.ErrFenced) {
+			return found, revision, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, 0, context.Cause(ctx)
+		case <-s.lead.Lost():
+			return nil, 0, taskqueue.ErrFenced
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// rollBack returns to the stored state.
+func (s *state) rollBack() error {
+	if s.stored == nil {
+		return fmt.Errorf("%w: the first state could not be written", taskqueue.ErrFenced)
+	}
+	q, err := s.decode(s.stored, *s.tables.Load())
+	if err != nil {
+		return err
+	}
+	s.queue = q
+	return nil
+}
+
+func (s *state) decode(stored []byte, tables []*taskqueue.Table) (*taskqueue.Queue, error) {
+	var snapshot taskqueue.Snapshot
+	if err := s.store.Decode(stored, &snapshot, maxStoredState); err != nil {
+		return nil, fmt.Errorf("decode /task_queues: %w", err)
+	}
+	return taskqueue.Restore(&snapshot, s.roster, tables, s.config.Queue)
+}
+
+// publish lets the faces build tasks of newly registered datasets.
+func (s *state) publish() {
+	have := *s.tables.Load()
+	n := len(have)
+	for t := s.queue.Table(n); t != nil; t = s.queue.Table(n) {
+		grown := append(append([]*taskqueue.Table{}, have...), t)
+		s.tables.Store(&grown)
+		have, n = grown, n+1
+	}
+}

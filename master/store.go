@@ -1,0 +1,45 @@
+package master
+
+import (
+	"context"
+
+	"trainmaster/taskqueue"
+)
+
+// Store is what a master needs of etcd.
+type Store interface {
+	// Campaign blocks until this master leads. Others can probe address meanwhile.
+	Campaign(ctx context.Context, address string) (Leadership, error)
+	ClusterID(ctx context.Context) (uint64, error)
+	// EnsureJob writes the immutable settings, or compares them with the stored ones.
+	EnsureJob(ctx context.Context, name string, settings map[string]string) error
+	// Parts returns the parts of a task table, at one revision.
+	Parts(ctx context.Context, reportID string, n int) ([][]byte, error)
+	// Roster returns trainer id -> value.
+	Roster(ctx context.Context) (map[string][]byte, error)
+	// Value returns the value of a key, nil when it is absent.
+	Value(ctx context.Context, key string) ([]byte, error)
+	PartKey(reportID string, i int) string
+
+	Encode(v any) ([]byte, error)
+	Decode(b []byte, v any, limit int64) error
+}
+
+// Leadership is the lock, held. Its writes are fenced; their errors are
+// taskqueue.ErrFenced, ErrUnknownOutcome, or any other for "nothing was written".
+type Leadership interface {
+	Revision() int64
+	Lost() <-chan struct{}
+	Valid() bool
+	ReadState(ctx context.Context) (value []byte, modRevision int64, err error)
+	Commit(ctx context.Context, expectMod int64, state []byte, writes []taskqueue.Write) (modRevision int64, err error)
+	PutParts(ctx context.Context, expectMod int64, parts []taskqueue.Write, progress func(done, total int)) error
+	Announce(ctx context.Context, addr string, term uint64) error
+	Resign(ctx context.Context) error
+}
+
+// Shards are the parameter servers, told of committed synchronous steps.
+type Shards interface {
+	// CommitStep returns once every shard has heard of the step, or ctx ends.
+	CommitStep(ctx context.Context, step Step) error
+}

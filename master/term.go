@@ -1,0 +1,140 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"trainmaster/taskqueue"
+)
+
+// term is one leadership: everything in it ends when the lock is lost.
+type term struct {
+	committer *committer
+	jobID     [16]byte
+}
+
+// lead recovers the state and serves until the term ends. It returns nil when the job is
+// over and its trainers were told.
+func (m *Master) lead(ctx context.Context, lead Leadership) error {
+	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
+		return err
+	}
+	s, err := recoverState(ctx, m.store, lead, m.config, m.log)
+	if err != nil {
+		return err
+	}
+	c := &committer{inbox: newInbox(), state: s}
+	c.clock.now, c.clock.committed = s.queue.Clock(), s.queue.Clock()
+	t := &term{committer: c, jobID: s.queue.JobID()}
+	group, ctx := errgroup.WithContext(ctx)
+	if m.config.Sync {
+		steps := make(chan Step, 1)
+		if err := m.startSteps(ctx, c, steps); err != nil {
+			return err
+		}
+		group.Go(func() error { return m.tellShards(ctx, steps) })
+	}
+	if err := lead.Announce(ctx, m.config.Advertise, uint64(lead.Revision())); err != nil {
+		return fmt.Errorf("announce: %w", err)
+	}
+	group.Go(func() error { return c.run(ctx) })
+	group.Go(func() error { return m.watchEnd(ctx, t) })
+	m.current.Store(t)
+	defer m.current.Store(nil)
+	m.log.WithField("term", lead.Revision()).Info("leading")
+	if err := group.Wait(); !errors.Is(err, errJobOver) {
+		return err
+	}
+	if status, reason := s.queue.Status(); status == taskqueue.Failed {
+		return fmt.Errorf("%w: %s", ErrJobFailed, reason)
+	}
+	return nil
+}
+
+var errJobOver = errors.New("the job is over")
+
+// watchEnd waits until the job is over and every trainer has heard of it and left, or the
+// linger is over. A trainer that saves the model is waited for.
+func (m *Master) watchEnd(ctx context.Context, t *term) error {
+	poll := time.NewTicker(200 * time.Millisecond)
+	defer poll.Stop()
+	var over time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-poll.C:
+		}
+		var status taskqueue.Status
+		var trainers int
+		var saving bool
+		if err := t.inspect(ctx, func(q *taskqueue.Queue) {
+			status, _ = q.Status()
+			trainers, saving = q.Trainers(), q.Saving()
+		}); err != nil {
+			return err
+		}
+		if status != taskqueue.Ended && status != taskqueue.Failed {
+			continue
+		}
+		if over.IsZero() {
+			over = time.Now()
+		}
+		if trainers == 0 || time.Since(over) > m.config.Linger && !saving {
+			return errJobOver
+		}
+	}
+}
+
+// inspect calls look with the committed queue.
+func (t *term) inspect(ctx context.Context, look func(*taskqueue.Queue)) error {
+	_, err := t.committer.do(ctx, func(o *op) { o.inspect = look })
+	return err
+}
+
+func (m *Master) startSteps(ctx context.Context, c *committer, steps chan Step) error {
+	stored, err := m.store.Value(ctx, StepKey)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", StepKey, err)
+	}
+	if c.steps, err = newSteps(stored); err != nil {
+		return err
+	}
+	c.shards = steps
+	if c.steps.last.Version > 0 {
+		steps <- c.steps.last // the last leader may have died before it told them
+	}
+	return nil
+}
+
+// tellShards tells the parameter servers of committed steps, in order.
+func (m *Master) tellShards(ctx context.Context, steps <-chan Step) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case step := <-steps:
+			for {
+				err := m.shards.CommitStep(ctx, step)
+				if err == nil {
+					break
+				}
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				m.log.WithError(err).WithField("version", step.Version).Warn("telling the parameter servers of a step, trying again")
+				select {
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				case <-time.After(stepRetry):
+				}
+			}
+		}
+	}
+}
+
+const stepRetry = 200 * time.Millisecond
