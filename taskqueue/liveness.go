@@ -223,7 +223,7 @@ func (q *Queue) giveBack(t *trainer, loss bool) {
 			e.lost = true
 			e.lastError, e.lastHolder = "its trainer was lost", t.id
 		}
-		q.release(e, t)
+		q.detach(e, t)
 		q.record.returned(e, t.ordinal, h.attempt)
 		q.settle(e)
 	}

@@ -322,6 +322,18 @@ func clip(text string) string {
 
 // release removes one holder and starts the clock of the task that t had prefetched.
 func (q *Queue) release(e *entry, t *trainer) {
+	q.detach(e, t)
+	if t.running() {
+		return
+	}
+	if len(t.holds) > 0 {
+		next := t.holds[0]
+		q.start(next.set, next.holderOf(t))
+	}
+}
+
+// detach removes one holder.
+func (q *Queue) detach(e *entry, t *trainer) {
 	at := slices.IndexFunc(e.holders[:e.held], func(h holder) bool { return h.trainer == t })
 	e.held--
 	e.holders[at] = e.holders[e.held]
@@ -330,21 +342,11 @@ func (q *Queue) release(e *entry, t *trainer) {
 		e.set.retry++
 		e.set.first = min(e.set.first, e.slot)
 	}
-	t.holds = slices.Delete(t.holds, slices.Index(t.holds, e), slices.Index(t.holds, e)+1)
+	at = slices.Index(t.holds, e)
+	t.holds = slices.Delete(t.holds, at, at+1)
 	q.dirty = true
-	if t.gone {
-		if len(t.holds) == 0 {
-			q.forget(t)
-		}
-		return
-	}
-	if !t.running() {
-		for _, next := range t.holds {
-			if h := next.holderOf(t); h.start == 0 {
-				q.start(next.set, h)
-				break
-			}
-		}
+	if t.gone && len(t.holds) == 0 {
+		q.forget(t)
 	}
 }
 
