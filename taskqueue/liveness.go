@@ -195,28 +195,29 @@ func (ev *Tick) apply(q *Queue) Answer {
 	return Answer{}
 }
 
-// lose ends the session of a trainer that went away without a word.
+// lose ends the session of a trainer that went away without a word. Nothing is charged for
+// a connection that the master before this one had: it went with that master.
 func (q *Queue) lose(t *trainer) {
 	q.record.lost(t)
 	q.notice(false, "trainer lost", map[string]any{"trainer": t.id, "incarnation": t.incarnation, "tasks": len(t.holds)})
 	t.gone = true
 	if !q.opt.LossesIgnored {
-		q.giveBack(t, true)
+		q.giveBack(t, !t.plain || t.lostAt == 0)
 	}
 	if len(t.holds) == 0 {
 		q.forget(t)
 	}
 }
 
-// giveBack returns all that t holds. A loss is charged to the task whose clock runs, if
-// this incarnation had finished another task before, and once; or if a trainer was lost
-// with this task already.
+// giveBack returns all that t holds. A loss is charged to the task whose clock runs, once,
+// if this incarnation had finished another task before or a trainer was lost with this
+// task already.
 func (q *Queue) giveBack(t *trainer, loss bool) {
 	for len(t.holds) > 0 {
 		e := t.holds[len(t.holds)-1]
 		h := *e.holderOf(t)
 		if loss && h.start != 0 {
-			if t.finished && !t.charged || !t.finished && e.lost {
+			if !t.charged && (t.finished || e.lost) {
 				e.losses++
 				t.charged = true
 			}

@@ -123,7 +123,7 @@ func (q *Queue) pick(s *set, t *trainer) *entry {
 			if lowest < 0 {
 				lowest = i
 			}
-			if e.lost && !t.finished && !t.plain {
+			if e.lost && !t.finished {
 				if lastResort == nil {
 					lastResort = e
 				}
