@@ -20,25 +20,20 @@ func (ev *Join) apply(q *Queue) Answer {
 	if old := q.byID[ev.ID]; old != nil {
 		q.lose(old)
 	}
-	t := q.newTrainer(ev.ID)
-	t.incarnation, t.address = q.nextIncarnation(), ev.Address
-	q.saveTrainer(t)
-	q.record.joined(t)
+	t := &trainer{id: ev.ID, address: ev.Address}
+	q.enlist(t)
 	return Answer{Ordinal: t.ordinal, Incarnation: t.incarnation}
 }
 
-// nextIncarnation is the number of this commit, and which join of it: unique in the job
-// and growing.
-func (q *Queue) nextIncarnation() uint64 {
-	q.joins++
-	return (q.commit+1)<<incarnationShift | uint64(q.joins-1)
-}
-
-func (q *Queue) newTrainer(id string) *trainer {
-	t := &trainer{ordinal: q.nextOrdinal, id: id, seen: q.clock}
+// enlist gives a trainer its session. The incarnation is the number of this commit, and
+// which session of it: unique in the job and growing.
+func (q *Queue) enlist(t *trainer) {
+	t.ordinal, t.incarnation, t.seen = q.nextOrdinal, (q.commit+1)<<incarnationShift|uint64(q.joins), q.clock
 	q.nextOrdinal++
-	q.trainers[t.ordinal], q.byID[id] = t, t
-	return t
+	q.joins++
+	q.trainers[t.ordinal], q.byID[t.id] = t, t
+	q.saveTrainer(t)
+	q.record.joined(t)
 }
 
 func (q *Queue) saveTrainer(t *trainer) {
@@ -245,7 +240,8 @@ func (q *Queue) forget(t *trainer) {
 }
 
 // PlainAsk is the minimum: a connection that did not join says what it finished and gets
-// a task. Trainer is 0 until the connection was given its first task.
+// a task. Trainer is 0 until the connection was given its first task, which is when its
+// session begins.
 type PlainAsk struct {
 	Trainer     Ordinal
 	Incarnation uint64
@@ -267,21 +263,13 @@ func (ev *PlainAsk) apply(q *Queue) Answer {
 		return a
 	}
 	if t == nil {
-		t = q.newTrainer(ev.Connection)
-		t.plain, t.incarnation, t.address = true, q.nextIncarnation(), ev.Connection
-		a.Ordinal, a.Incarnation = t.ordinal, t.incarnation
-		q.ask(t, 0, &a)
-		if a.Kind != AnswerTask {
-			q.forget(t)
-			q.nextOrdinal--
-			a.Ordinal, a.Incarnation = 0, 0
-			return a
+		if old := q.byID[ev.Connection]; old != nil { // its name was used before
+			q.lose(old)
 		}
-		q.saveTrainer(t)
-		q.record.joined(t)
-		return a
+		t = &trainer{id: ev.Connection, address: ev.Connection, plain: true}
 	}
 	q.ask(t, 0, &a)
+	a.Ordinal, a.Incarnation = t.ordinal, t.incarnation
 	return a
 }
 

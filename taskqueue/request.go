@@ -162,6 +162,9 @@ func (s *set) slowest(t *trainer) *entry {
 }
 
 func (q *Queue) dispatch(e *entry, t *trainer, seq uint64, a *Answer) {
+	if t.incarnation == 0 {
+		q.enlist(t)
+	}
 	attempt := e.next
 	e.next++
 	if e.held == 0 {
