@@ -112,4 +112,5 @@ func (q *Queue) leaveAside(s *set, a *asideTask, from Pass) {
 			s.add(p.pass, position).next = a.nextAttempt(p.pass)
 		}
 	}
+	s.compact() // it came out of order, and the next asker may be of the same commit
 }

@@ -71,7 +71,7 @@ type set struct {
 	older     order // of an older open pass
 	olderPass Pass
 	ended     bool
-	unsorted  bool
+	unsorted  bool // an entry of live came out of order
 }
 
 type liveKey struct {

@@ -113,24 +113,20 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 // which a trainer was lost goes to one that has finished nothing only as a last resort.
 func (q *Queue) pick(s *set, t *trainer) *entry {
 	var lastResort *entry
-	if s.retry > 0 {
-		lowest := -1
-		for i := s.first; i < len(s.live); i++ {
-			e := s.live[i]
-			if e.gone || e.held > 0 {
-				continue
-			}
-			if lowest < 0 {
-				lowest = i
-			}
-			if e.lost && !t.finished {
-				if lastResort == nil {
-					lastResort = e
-				}
-				continue
-			}
-			s.first = lowest
+	for i, seen := s.first, 0; seen < s.retry; i++ {
+		e := s.live[i]
+		if e.gone || e.held > 0 {
+			continue
+		}
+		if seen == 0 {
+			s.first = i
+		}
+		seen++
+		if !e.lost || t.finished {
 			return e
+		}
+		if lastResort == nil {
+			lastResort = e
 		}
 	}
 	s.skipAside()
