@@ -33,17 +33,21 @@ var house = []room{
 	{dir: "rendezvous", pure: true},
 	{dir: "evaluation", pure: true},
 	{dir: "safetensors"},
-	{dir: "pserver/wire"},                                     // the data port's frames: what servers and trainers agree on
-	{dir: "pserver/placement", may: []string{"pserver/wire"}}, // which server has which block
+	// what both ends of a connection must agree on
+	{dir: "proto"},
+	{dir: "master/netrpc/wire", may: []string{"recordio", "dataset", "taskqueue"}},
+	{dir: "pserver/wire"},
+	{dir: "pserver/placement", may: []string{"pserver/wire"}},
 	// the application
 	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "rendezvous", "evaluation"}},
 	// faces and adapters
-	{dir: "proto"},
 	{dir: "etcdstore", may: []string{"recordio", "taskqueue"}},
-	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue"}},
+	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
 	{dir: "master/grpcapi", may: []string{"master", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
-	{dir: "pserver", may: []string{"pserver/wire", "pserver/placement", "safetensors", "proto"}},
-	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "pserver/wire", "pserver/placement", "proto"}},
+	{dir: "pserver", may: []string{"safetensors", "proto", "pserver/wire", "pserver/placement"}},
+	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/placement"}},
+	// the one joint between two that know nothing of each other
+	{dir: "master/onetcd", may: []string{"master", "etcdstore", "taskqueue"}},
 	// commands and tools
 	{dir: "cmd", may: anything},
 	{dir: "e2e", may: anything},
