@@ -195,8 +195,10 @@ func (q *Queue) closePass(s *set) {
 	case p.counted != want.counted || p.sum1 != want.sum1 || p.sum2 != want.sum2:
 		q.end(Failed, fmt.Sprintf("pass %d of dataset %d does not add up: counted %d tasks of %d with %d set aside (sums %d, %d; expected %d, %d); the stored state is damaged",
 			p.pass, s.id, p.counted, s.tasks, setAside, p.sum1, p.sum2, want.sum1, want.sum2))
+	case s.tasks == 0:
+		q.end(Failed, fmt.Sprintf("dataset %d has no tasks: expected at least one chunk in its files", s.id))
 	case p.counted == 0:
-		q.end(Failed, fmt.Sprintf("pass %d of dataset %d counted nothing: all %d tasks are set aside; see the last errors, mend the cause, and retry them", p.pass, s.id, s.tasks))
+		q.end(Failed, fmt.Sprintf("pass %d of dataset %d counted nothing: all %d tasks are set aside; see their last errors, mend the cause, and start a new job", p.pass, s.id, s.tasks))
 	}
 }
 

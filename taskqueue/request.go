@@ -22,6 +22,8 @@ type Request struct {
 	Held        []Token
 	Finished    []Result
 	Want        bool
+	SeenCommit  uint64 // highest commit number that the trainer saw in a reply
+	JobID       [16]byte
 	Progress    Progress
 }
 

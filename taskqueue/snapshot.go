@@ -258,7 +258,7 @@ func (q *Queue) restoreSet(id int, s *SetSnapshot, table *Table) (*set, error) {
 		return nil, errors.New("digests of a wrong length")
 	case s.Algorithm > orderFeistel:
 		return nil, fmt.Errorf("unknown order algorithm %d", s.Algorithm)
-	case s.Tasks <= 0 || s.Cursor < 0 || s.Cursor > s.Tasks:
+	case s.Tasks < 0 || s.Cursor < 0 || s.Cursor > s.Tasks:
 		return nil, fmt.Errorf("cursor %d of %d tasks", s.Cursor, s.Tasks)
 	case table != nil && (table.Tasks() != s.Tasks || table.Chunks() != s.Chunks):
 		return nil, fmt.Errorf("expected %d tasks of %d chunks, found %d of %d in the table", s.Tasks, s.Chunks, table.Tasks(), table.Chunks())
