@@ -63,12 +63,18 @@ func (o Options) Validate() error {
 	case o.MaxSetAside < 0:
 		return fmt.Errorf("max-set-aside: expected 0 (the default, 1000) or more, found %d", o.MaxSetAside)
 	}
-	for name, d := range map[string]time.Duration{
-		"task-timeout-min": o.TimeoutMin, "task-timeout-max": o.TimeoutMax, "task-timeout-first": o.FirstTimeout,
-		"session-ttl": o.SessionTTL, "connection-grace": o.Grace,
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"task-timeout-min", o.TimeoutMin},
+		{"task-timeout-max", o.TimeoutMax},
+		{"task-timeout-first", o.FirstTimeout},
+		{"session-ttl", o.SessionTTL},
+		{"connection-grace", o.Grace},
 	} {
-		if d < 0 || d > 0 && d < time.Millisecond {
-			return fmt.Errorf("%s: expected at least 1ms, found %v", name, d)
+		if f.value < 0 || f.value > 0 && f.value < time.Millisecond {
+			return fmt.Errorf("%s: expected at least 1ms, found %v", f.name, f.value)
 		}
 	}
 	if o = o.withDefaults(); o.TimeoutMin > o.TimeoutMax {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -91,6 +92,7 @@ func (q *Queue) Flush() Flushed {
 	for key, value := range q.asides {
 		f.Writes = append(f.Writes, Write{Key: key, Value: value, Delete: value == nil})
 	}
+	slices.SortFunc(f.Writes, func(a, b Write) int { return strings.Compare(a.Key, b.Key) })
 	clear(q.roster)
 	clear(q.asides)
 	q.notices, q.dirty, q.joins = nil, false, 0
