@@ -300,7 +300,7 @@ func (ev *SaveModel) apply(q *Queue) Answer {
 	if t == nil {
 		return Answer{Kind: AnswerRejoin}
 	}
-	if holder := q.trainers[q.saver]; holder != nil && holder != t && q.clock < q.saverUntil {
+	if q.Saving() && q.saver != t.ordinal {
 		return Answer{}
 	}
 	q.saver, q.saverUntil, q.dirty = t.ordinal, q.clock+ev.Lease, true

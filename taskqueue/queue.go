@@ -369,11 +369,14 @@ func (q *Queue) Runners() []Ordinal {
 func (q *Queue) Trainers() int { return len(q.trainers) }
 
 // Saving reports whether a trainer was elected to save the model and its lease runs.
-func (q *Queue) Saving() bool { return q.trainers[q.saver] != nil && q.clock < q.saverUntil }
+func (q *Queue) Saving() bool {
+	t := q.trainers[q.saver]
+	return t != nil && !t.gone && q.clock < q.saverUntil
+}
 
 // SetDigest returns the digest of a registered dataset.
 func (q *Queue) SetDigest(set int) (digest [32]byte, ok bool) {
-	if set >= len(q.sets) {
+	if set < 0 || set >= len(q.sets) {
 		return digest, false
 	}
 	return q.sets[set].digest, true
