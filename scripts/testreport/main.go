@@ -4,7 +4,8 @@
 //	N passed, N failed, N skipped
 //
 // Tests and their subtests count alike; a package that fails without a failing test (it does not build, it crashed, it
-// ran out of time) counts as one failure. The exit code is 1 when anything failed.
+// ran out of time) counts as one failure. The exit code is 1 when anything failed, and with REQUIRE=all in the
+// environment also when anything but a test that needs a GPU was skipped.
 package main
 
 import (
@@ -38,7 +39,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "testreport: read the output of go test: %v\n", readErr)
 	case testErr != nil && report.failed == 0:
 		fmt.Fprintf(stderr, "testreport: go test: %v\n", testErr)
-	case report.failed == 0:
+	case report.failed > 0:
+	case os.Getenv("REQUIRE") == "all" && report.missing() > 0:
+		fmt.Fprintf(stderr, "testreport: REQUIRE=all: %d tests were skipped for want of something else than a GPU\n", report.missing())
+	default:
 		return 0
 	}
 	return 1

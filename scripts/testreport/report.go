@@ -141,6 +141,17 @@ func (r *report) print(t test) {
 	delete(r.output, t)
 }
 
+// missing counts the skips that another machine should not have: all but those for want of a GPU.
+func (r *report) missing() int {
+	n := 0
+	for _, s := range r.skips {
+		if !strings.Contains(s.reason, "GPU") {
+			n++
+		}
+	}
+	return n
+}
+
 // close prints the skips and the closing line.
 func (r *report) close() {
 	if len(r.skips) > 0 {

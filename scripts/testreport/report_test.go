@@ -36,6 +36,7 @@ func module(t *testing.T, testFile string) {
 func TestRun(t *testing.T) {
 	tests := map[string]struct {
 		file    string
+		require string // the environment's REQUIRE
 		code    int
 		closing string
 		want    []string
@@ -50,6 +51,22 @@ func TestB(t *testing.T) { t.Skip("needs npm") }`,
 			closing: "3 passed, 0 failed, 1 skipped",
 			want:    []string{"ok    example ", "ok    example/good ", "-     example/none ", "skipped:\n  example TestB: needs npm\n"},
 			not:     []string{"silent", "quiet", "=== RUN"},
+		},
+		"a skip where all is required": {
+			file: `package example
+import "testing"
+func TestA(t *testing.T) { t.Skip("needs npm") }`,
+			require: "all",
+			code:    1,
+			closing: "1 passed, 0 failed, 1 skipped",
+		},
+		"a GPU is never required": {
+			file: `package example
+import "testing"
+func TestA(t *testing.T) { t.Skip("needs a GPU") }`,
+			require: "all",
+			code:    0,
+			closing: "1 passed, 0 failed, 1 skipped",
 		},
 		"a failing test is shown": {
 			file: `package example
@@ -96,6 +113,7 @@ func TestA(t *testing.T) { select {} }`,
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			module(t, tt.file)
+			t.Setenv("REQUIRE", tt.require)
 			var out, errs strings.Builder
 			code := run([]string{"-timeout", "5s", "./..."}, &out, &errs)
 			if code != tt.code {
