@@ -123,10 +123,10 @@ func TestVectors(t *testing.T) {
 
 // TestRoundTrip walks all layouts, compressions and ways of cutting, by Records and by Index and Chunk.
 func TestRoundTrip(t *testing.T) {
-	records := words(2000)
+	records := words(400)
 	for _, layout := range allLayouts {
 		for _, compression := range allCompressions {
-			for _, cut := range []recordio.WriterOptions{{}, {ChunkBytes: 1}, {ChunkBytes: 1000}, {RecordsPerChunk: 1}, {RecordsPerChunk: 300}, {RecordsPerChunk: 7, ChunkBytes: 900}} {
+			for _, cut := range []recordio.WriterOptions{{}, {ChunkBytes: 1}, {ChunkBytes: 1000}, {RecordsPerChunk: 1}, {RecordsPerChunk: 150}, {RecordsPerChunk: 7, ChunkBytes: 900}} {
 				cut.Layout, cut.Compression = layout, compression
 				t.Run(fmt.Sprintf("%s/%s/%d bytes/%d records", layout, compression, cut.ChunkBytes, cut.RecordsPerChunk), func(t *testing.T) {
 					file := write(t, cut, records...)
@@ -332,7 +332,7 @@ func TestConcurrentReaders(t *testing.T) {
 }
 
 func TestBuffersAreReused(t *testing.T) {
-	records := words(2000)
+	records := words(5000)
 	for _, layout := range allLayouts {
 		for _, compression := range allCompressions {
 			f := open(write(t, recordio.WriterOptions{ChunkBytes: 4096, Layout: layout, Compression: compression}, records...))
