@@ -2,7 +2,6 @@ package taskqueue
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 )
 
@@ -331,7 +330,7 @@ func (t *trainer) encode() []byte {
 func decodeTrainer(id string, value []byte) (*trainer, error) {
 	var r RosterEntry
 	if err := json.Unmarshal(value, &r); err != nil {
-		return nil, fmt.Errorf("roster entry %q: %w", id, err)
+		return nil, err
 	}
 	return &trainer{ordinal: r.Ordinal, id: id, incarnation: r.Incarnation, address: r.Address,
 		draining: r.Draining, finished: r.Finished, charged: r.Charged, plain: r.Plain, stored: true}, nil

@@ -1,0 +1,319 @@
+package taskqueue
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Errors of Restore.
+var (
+	ErrDamaged = errors.New("the stored state is damaged")
+	ErrNewer   = errors.New("the stored state is of a newer version")
+	ErrForeign = errors.New("the stored state is of another store")
+)
+
+// Restore rebuilds a queue from its stored state, the roster (trainer id -> value) and
+// the tables of its datasets. Volatile things start anew: every trainer is heard now,
+// every soft deadline is a whole timeout away, within the hard one; a connection that did
+// not join is lost after the grace, since it went with the master that had it (but see
+// Continue). A state that does not add up is refused with ErrDamaged.
+func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options) (*Queue, error) {
+	switch {
+	case s.Format > Format:
+		return nil, fmt.Errorf("%w: this master reads up to format %d, found format %d: start a newer master; nothing was changed", ErrNewer, Format, s.Format)
+	case s.Format < 1 || len(s.JobID) != 16 || s.Mode != 0:
+		return nil, fmt.Errorf("%w: format %d, mode %d, job id of %d bytes", ErrDamaged, s.Format, s.Mode, len(s.JobID))
+	case s.Clock < 1 || s.Epoch < 1 || s.NextOrdinal < 1 || s.Status > Failed:
+		return nil, fmt.Errorf("%w: clock %d, epoch %d, next ordinal %d, status %d", ErrDamaged, s.Clock, s.Epoch, s.NextOrdinal, s.Status)
+	case len(tables) != len(s.Sets):
+		return nil, fmt.Errorf("%w: %d datasets with %d tables", ErrDamaged, len(s.Sets), len(tables))
+	}
+	q := empty(opt)
+	q.cluster, q.job, q.epoch, q.commit, q.clock = s.Cluster, s.Job, s.Epoch, s.Commit, s.Clock
+	q.nextOrdinal, q.status, q.reason, q.saver, q.saverUntil = s.NextOrdinal, s.Status, s.Reason, s.Saver, s.SaverUntil
+	copy(q.jobID[:], s.JobID)
+	for id, value := range roster {
+		if err := q.restoreTrainer(strings.TrimPrefix(id, "/trainers/"), value); err != nil {
+			return nil, fmt.Errorf("%w: roster entry %q: %w", ErrDamaged, id, err)
+		}
+	}
+	for i := range s.Sets {
+		set, err := q.restoreSet(i, &s.Sets[i], tables[i])
+		if err != nil {
+			return nil, fmt.Errorf("%w: dataset %d: %w", ErrDamaged, i, err)
+		}
+		q.sets = append(q.sets, set)
+	}
+	for _, t := range q.trainers {
+		if len(t.holds) > 0 && !t.running() {
+			return nil, fmt.Errorf("%w: trainer %d prefetched a task and runs none", ErrDamaged, t.ordinal)
+		}
+		slices.SortStableFunc(t.holds, func(a, b *entry) int { // by dispatch
+			return cmp.Compare(a.holderOf(t).order(), b.holderOf(t).order())
+		})
+	}
+	for _, set := range q.sets {
+		q.advance(set)
+	}
+	return q, nil
+}
+
+// order sorts a trainer's holders: running ones by age, then the prefetched one.
+func (h *holder) order() Clock {
+	if h.start == 0 {
+		return math.MaxInt64
+	}
+	return h.start
+}
+
+// Continue takes over what is not stored from the queue that ruled until now, within one
+// term: when its trainers were heard, and their progress.
+func (q *Queue) Continue(from *Queue) {
+	q.clock = max(q.clock, from.clock)
+	for o, t := range q.trainers {
+		if old := from.trainers[o]; old != nil && old.incarnation == t.incarnation && !t.gone {
+			t.seen, t.lostAt, t.progress = old.seen, old.lostAt, old.progress
+		}
+	}
+}
+
+func (q *Queue) restoreTrainer(id string, value []byte) error {
+	t, err := decodeTrainer(id, value)
+	switch {
+	case err != nil:
+		return err
+	case t.ordinal == 0 || t.ordinal >= q.nextOrdinal || t.incarnation == 0:
+		return fmt.Errorf("ordinal %d (the next one is %d), incarnation %d", t.ordinal, q.nextOrdinal, t.incarnation)
+	case q.trainers[t.ordinal] != nil || q.byID[id] != nil:
+		return fmt.Errorf("the id or its ordinal %d stands there twice", t.ordinal)
+	}
+	t.seen = q.clock
+	if t.plain {
+		t.lostAt = q.clock.Add(q.opt.Grace)
+	}
+	q.trainers[t.ordinal], q.byID[id] = t, t
+	return nil
+}
+
+func (q *Queue) restoreSet(id int, s *SetSnapshot, table *Table) (*set, error) {
+	set := &set{
+		id: id, kind: s.Kind, reportID: s.ReportID, parts: s.Parts, chunksPerTask: s.ChunksPerTask, tasks: s.Tasks, chunks: s.Chunks,
+		algorithm: s.Algorithm, seed: s.Seed, pass: s.Pass, cursor: s.Cursor, average: s.AverageMicros,
+		table: table, byKey: map[liveKey]*entry{}, aside: map[int]*asideTask{},
+	}
+	switch {
+	case len(s.Digest) != len(set.digest) || len(s.PartsDigest) != len(set.partsDigest):
+		return nil, errors.New("digests of a wrong length")
+	case s.Algorithm > orderFeistel:
+		return nil, fmt.Errorf("unknown order algorithm %d", s.Algorithm)
+	case s.Tasks < 0 || s.Tasks > maxTasks || s.Cursor < 0 || s.Cursor > s.Tasks:
+		return nil, fmt.Errorf("cursor %d of %d tasks", s.Cursor, s.Tasks)
+	case table != nil && (table.Tasks() != s.Tasks || table.Chunks() != s.Chunks):
+		return nil, fmt.Errorf("expected %d tasks of %d chunks, found %d of %d in the table", s.Tasks, s.Chunks, table.Tasks(), table.Chunks())
+	case len(s.Open) > openPassesRolling:
+		return nil, fmt.Errorf("%d open passes", len(s.Open))
+	case s.AverageMicros < 0 || s.AverageMicros > math.MaxInt64/averageMicrosLimit:
+		return nil, fmt.Errorf("an average task time of %d µs", s.AverageMicros)
+	}
+	copy(set.digest[:], s.Digest)
+	copy(set.partsDigest[:], s.PartsDigest)
+	for i, p := range s.Open {
+		if newer := Pass(len(s.Open) - 1 - i); p.Pass == 0 || p.Pass != s.Pass-newer {
+			return nil, fmt.Errorf("pass %d open in pass %d", p.Pass, s.Pass)
+		}
+		set.open = append(set.open, openPass{pass: p.Pass, counted: p.Counted, sum1: p.Sum1, sum2: p.Sum2})
+	}
+	if err := q.restoreLive(set, s.Live); err != nil {
+		return nil, err
+	}
+	if err := set.restoreAside(s.Aside); err != nil {
+		return nil, err
+	}
+	return set, set.addsUp()
+}
+
+const maxTasks = 1 << 40
+
+// averageMicrosLimit keeps the timeout rule's products within 64 bits.
+const averageMicrosLimit = 1000 * timeoutFactor * hardDeadlineFactor
+
+// addsUp checks that each dispatched task of an open pass is counted, live or set aside.
+func (s *set) addsUp() error {
+	for _, p := range s.open {
+		o := s.orderOf(p.pass)
+		aside := 0
+		for _, a := range s.aside {
+			if !a.missing(p.pass) {
+				continue
+			}
+			position := o.position(a.index)
+			if s.byKey[liveKey{p.pass, position}] != nil {
+				return fmt.Errorf("task %d is live and set aside in pass %d", a.index, p.pass)
+			}
+			if position < s.dispatched(p.pass) {
+				aside++
+			}
+		}
+		if p.counted < 0 || p.counted+p.live+aside != s.dispatched(p.pass) {
+			return fmt.Errorf("pass %d does not add up: %d tasks counted, %d live and %d set aside of %d dispatched", p.pass, p.counted, p.live, aside, s.dispatched(p.pass))
+		}
+	}
+	return nil
+}
+
+// columns reads varints; bad is set when they end early or exceed their limit.
+type columns struct {
+	buf []byte
+	bad bool
+}
+
+func (c *columns) uint(limit uint64) uint64 {
+	v, n := binary.Uvarint(c.buf)
+	if n <= 0 || v > limit {
+		c.bad = true
+		return 0
+	}
+	c.buf = c.buf[n:]
+	return v
+}
+
+func (c *columns) int() int64 {
+	v, n := binary.Varint(c.buf)
+	if n <= 0 {
+		c.bad = true
+		return 0
+	}
+	c.buf = c.buf[n:]
+	return v
+}
+
+func (q *Queue) restoreLive(s *set, data []byte) error {
+	c := &columns{buf: data}
+	n := c.uint(uint64(len(data) / liveEntryBytes))
+	if c.bad {
+		return fmt.Errorf("live columns of %d bytes name too many entries", len(data))
+	}
+	entries := make([]entry, n)
+	pass := Pass(0)
+	for i := range entries {
+		pass += Pass(c.uint(math.MaxUint32))
+		entries[i] = entry{set: s, pass: pass, slot: i}
+	}
+	position := int64(0)
+	for i := range entries {
+		position += c.int()
+		entries[i].position = int(position)
+	}
+	for i := range entries {
+		e := &entries[i]
+		c.uint(0)
+		e.failures = int(c.uint(math.MaxInt32))
+		losses := c.uint(math.MaxInt32)
+		e.losses, e.lost = int(losses>>1), losses&1 != 0
+		e.next = Attempt(c.uint(math.MaxUint32-1)) + 1
+		e.held = int(c.uint(uint64(len(e.holders))))
+	}
+	if err := q.restoreHolders(entries, c); err != nil {
+		return err
+	}
+	if c.bad || len(c.buf) > 0 {
+		return errors.New("the live columns end early or late")
+	}
+	for i := range entries {
+		e := &entries[i]
+		p := s.openPass(e.pass)
+		if p == nil || e.position < 0 || e.position >= s.dispatched(e.pass) || i > 0 && !entries[i-1].before(e) {
+			return fmt.Errorf("live entry %d: pass %d, position %d", i, e.pass, e.position)
+		}
+		p.live++
+		if e.held == 0 {
+			s.retry++
+		}
+		s.live = append(s.live, e)
+		s.byKey[liveKey{e.pass, e.position}] = e
+	}
+	return nil
+}
+
+func (q *Queue) restoreHolders(entries []entry, c *columns) error {
+	each := func(f func(e *entry, h *holder)) {
+		for i := range entries {
+			for k := range entries[i].held {
+				f(&entries[i], &entries[i].holders[k])
+			}
+		}
+	}
+	each(func(e *entry, h *holder) {
+		o := Ordinal(c.uint(uint64(q.nextOrdinal - 1)))
+		if c.bad = c.bad || o == 0; c.bad {
+			return
+		}
+		h.trainer = q.holderByOrdinal(o)
+		if &e.holders[0] != h && e.holders[0].trainer == h.trainer {
+			c.bad = true
+			return
+		}
+		h.trainer.holds = append(h.trainer.holds, e)
+	})
+	each(func(e *entry, h *holder) {
+		h.attempt = e.next - Attempt(c.uint(uint64(e.next-1)))
+		c.bad = c.bad || h.attempt == e.next || &e.holders[0] != h && e.holders[0].attempt == h.attempt
+	})
+	request := uint64(0)
+	each(func(e *entry, h *holder) {
+		request += uint64(c.int())
+		h.request = request
+	})
+	each(func(e *entry, h *holder) {
+		if age := c.uint(uint64(q.clock)); age > 0 {
+			h.start = q.clock - Clock(age-1)
+			q.extend(e.set, h)
+		}
+	})
+	if c.bad {
+		return errors.New("the columns of the holders end early, or name a trainer or an attempt that never was")
+	}
+	return nil
+}
+
+// holderByOrdinal finds a trainer of the roster. One whose key is a later incarnation's
+// has lost its session: only time returns its tasks.
+func (q *Queue) holderByOrdinal(o Ordinal) *trainer {
+	if t := q.trainers[o]; t != nil {
+		return t
+	}
+	t := &trainer{ordinal: o, id: fmt.Sprintf("#%d", o), gone: true}
+	q.trainers[o] = t
+	return t
+}
+
+func (s *set) restoreAside(data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	c := &columns{buf: data}
+	n := int(c.uint(uint64(len(data))))
+	index := 0
+	for i := range n {
+		delta := int(c.uint(uint64(s.tasks)))
+		index += delta
+		a := &asideTask{index: index, pass: Pass(c.uint(uint64(s.pass))), failures: int(c.uint(math.MaxInt32))}
+		losses := c.uint(math.MaxInt32)
+		a.losses, a.spared = int(losses>>1), losses&1 != 0
+		a.next = Attempt(c.uint(math.MaxUint32-1)) + 1
+		a.nextNewer = Attempt(c.uint(math.MaxUint32-1)) + 1
+		if c.bad || a.pass == 0 || i > 0 && delta == 0 || index >= s.tasks {
+			return fmt.Errorf("the column of set-aside tasks ends early, or entry %d of %d (task %d of %d, pass %d) never was", i, n, index, s.tasks, a.pass)
+		}
+		s.aside[index] = a
+	}
+	if c.bad || len(c.buf) > 0 {
+		return errors.New("the column of set-aside tasks ends late")
+	}
+	return nil
+}
