@@ -96,6 +96,7 @@ var (
 	ErrJobFinished = errors.New("job finished")
 	ErrJobFailed   = errors.New("job failed")
 	ErrRejoin      = errors.New("the trainer has no session: join again")
+	ErrRolledBack  = errors.New("the store went back in time")
 	ErrNotSync     = errors.New("this job has no synchronous steps")
 	ErrOtherJob    = errors.New("the job was begun with other settings")
 	ErrForeign     = errors.New("the stored state is of another etcd cluster")

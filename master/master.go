@@ -84,7 +84,7 @@ const termPause = 200 * time.Millisecond
 
 // fatal reports errors that another term would meet again.
 func fatal(err error) bool {
-	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer, ErrForeign, ErrOtherJob} {
+	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer, ErrForeign, ErrOtherJob, ErrRolledBack} {
 		if errors.Is(err, kind) {
 			return true
 		}

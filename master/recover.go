@@ -56,6 +56,7 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 		return nil, err
 	}
 	s.stored, s.revision = stored, revision
+	s.number.Store(snapshot.Commit)
 	s.tables.Store(&tables)
 	log.WithFields(logrus.Fields{
 		"commit": snapshot.Commit, "datasets": len(tables), "trainers": len(s.roster), "took": time.Since(began).Round(time.Millisecond).String(),

@@ -22,6 +22,7 @@ type Reply struct {
 	Finishes    []taskqueue.FinishStatus
 	Ordinal     taskqueue.Ordinal // of a connection that did not join
 	Incarnation uint64
+	Commit      uint64 // number of the last commit
 }
 
 // Session is what a trainer gets that joins.
@@ -67,6 +68,11 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	if err != nil {
 		return Reply{}, err
 	}
+	if last := t.committer.number.Load(); r.JobID == t.jobID && r.SeenCommit > last {
+		err := fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrRolledBack, r.SeenCommit, last)
+		t.stop(err)
+		return Reply{}, err
+	}
 	a, err := t.applyPatiently(ctx, r)
 	if err != nil {
 		return Reply{}, err
@@ -74,7 +80,12 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	return t.reply(a)
 }
 
-// PlainAsk does the same for a connection that did not join.
+// Fail takes back a task that a joined trainer could not train.
+func (m *Master) Fail(ctx context.Context, o taskqueue.Ordinal, incarnation uint64, token taskqueue.Token, text string) error {
+	return m.send(ctx, &taskqueue.Request{Trainer: o, Incarnation: incarnation, Finished: []taskqueue.Result{{Token: token, Error: text}}})
+}
+
+// PlainAsk does the same as Next for a connection that did not join.
 func (m *Master) PlainAsk(ctx context.Context, r *taskqueue.PlainAsk) (Reply, error) {
 	t, err := m.leading()
 	if err != nil {
@@ -88,7 +99,7 @@ func (m *Master) PlainAsk(ctx context.Context, r *taskqueue.PlainAsk) (Reply, er
 }
 
 func (t *term) reply(a taskqueue.Answer) (Reply, error) {
-	r := Reply{Finishes: a.Finishes, Ordinal: a.Ordinal, Incarnation: a.Incarnation}
+	r := Reply{Finishes: a.Finishes, Ordinal: a.Ordinal, Incarnation: a.Incarnation, Commit: t.committer.number.Load()}
 	switch a.Kind {
 	case taskqueue.AnswerTask:
 		table := (*t.committer.tables.Load())[a.Set]

@@ -29,6 +29,7 @@ type state struct {
 	roster   map[string][]byte // as stored, by trainer id
 	written  time.Time         // when the last commit ended
 	tables   atomic.Pointer[[]*taskqueue.Table]
+	number   atomic.Uint64 // of the last commit
 	counts   counters
 }
 
@@ -64,6 +65,7 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 		return err
 	}
 	s.revision, s.stored, s.written = revision, encoded, time.Now()
+	s.number.Store(s.queue.Commit())
 	s.queue.Hold(len(encoded) > maxStateBytes)
 	s.counts.commits.Add(1)
 	s.counts.bytes.Add(int64(len(encoded)))

@@ -15,6 +15,7 @@ import (
 type term struct {
 	committer *committer
 	jobID     [16]byte
+	stop      context.CancelCauseFunc // ends the term
 }
 
 // lead recovers the state and serves until the term ends. It returns nil when the job is
@@ -29,7 +30,9 @@ func (m *Master) lead(ctx context.Context, lead Leadership) error {
 	}
 	c := &committer{inbox: newInbox(), state: s}
 	c.clock.now, c.clock.committed = s.queue.Clock(), s.queue.Clock()
-	t := &term{committer: c, jobID: s.queue.JobID()}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	t := &term{committer: c, jobID: s.queue.JobID(), stop: stop}
 	group, ctx := errgroup.WithContext(ctx)
 	if m.config.Sync {
 		steps := make(chan Step, 1)

@@ -1,0 +1,177 @@
+package netrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"trainmaster/master"
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+)
+
+// connection is the service RPCServer of one connection.
+type connection struct {
+	ctx    context.Context // ends with the connection
+	server *Server
+	name   string
+
+	plain sync.Mutex // one GetTask at a time
+	mu    sync.Mutex
+	who   wire.Trainer // who it speaks for; zero: nobody yet
+}
+
+func (c *connection) speaksFor(t wire.Trainer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.who = t
+}
+
+func (c *connection) speaker() wire.Trainer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.who
+}
+
+// ReportDataset registers the files that Paths (paths and globs) stand for.
+func (c *connection) ReportDataset(Paths []string, _ *int) error {
+	return words(c.server.Master.ReportDataset(c.ctx, Paths))
+}
+
+// GetTask says what this connection finished, and gets a task or a wait answer.
+func (c *connection) GetTask(finished *taskqueue.Task, result *taskqueue.Task) error {
+	c.plain.Lock()
+	defer c.plain.Unlock()
+	ask := taskqueue.PlainAsk{Connection: c.name, Want: true}
+	if finished != nil && finished.Index >= 0 && len(finished.Chunks) > 0 {
+		ask.Finished, ask.Index, ask.Token = true, finished.Index, finished.Token
+	}
+	reply, err := c.ask(&ask)
+	if err != nil {
+		return words(err)
+	}
+	*result = taskqueue.Task{Index: -1}
+	if reply.Assignment != nil {
+		*result = reply.Assignment.Task
+	}
+	return nil
+}
+
+// ask speaks for a connection that did not join. Its session begins with its first task.
+func (c *connection) ask(ask *taskqueue.PlainAsk) (master.Reply, error) {
+	who := c.speaker()
+	ask.Trainer, ask.Incarnation = who.Ordinal, who.Incarnation
+	reply, err := c.server.Master.PlainAsk(c.ctx, ask)
+	if err == nil && reply.Ordinal != 0 {
+		c.speaksFor(wire.Trainer{Ordinal: reply.Ordinal, Incarnation: reply.Incarnation})
+	}
+	return reply, err
+}
+
+// Join begins a session.
+func (c *connection) Join(req wire.JoinRequest, reply *wire.JoinReply) error {
+	s, err := c.server.Master.Join(c.ctx, req.ID, req.Address)
+	if err != nil {
+		return words(err)
+	}
+	reply.Trainer = wire.Trainer{Ordinal: s.Ordinal, Incarnation: s.Incarnation}
+	reply.JobID, reply.Sync = s.JobID, s.Sync
+	c.speaksFor(reply.Trainer)
+	return nil
+}
+
+// Next says what is finished and gets a task.
+func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) error {
+	c.speaksFor(req.Trainer)
+	if req.Seq == 0 {
+		return errors.New("seq: expected request numbers from 1, found 0")
+	}
+	if len(req.Finished) > maxFinished || len(req.Held) > maxFinished {
+		return fmt.Errorf("finished, held: expected at most %d tasks, found %d and %d", maxFinished, len(req.Finished), len(req.Held))
+	}
+	r, err := c.server.Master.Next(c.ctx, &taskqueue.Request{
+		Trainer: req.Ordinal, Incarnation: req.Incarnation, Seq: req.Seq, Ack: req.Ack, Held: req.Held,
+		Finished: req.Finished, Want: req.Want, Progress: req.Progress, SeenCommit: req.SeenCommit, JobID: req.JobID,
+	})
+	if err != nil {
+		return words(err)
+	}
+	reply.Task.Index = -1
+	reply.Finishes, reply.Commit = r.Finishes, r.Commit
+	if r.Assignment != nil {
+		reply.Task, reply.Stamps = r.Assignment.Task, r.Assignment.Stamps
+	}
+	return nil
+}
+
+const maxFinished = 64
+
+// TaskFailed gives a task back.
+func (c *connection) TaskFailed(req wire.TaskFailedRequest, _ *int) error {
+	text := req.Error
+	if text == "" {
+		text = "the trainer gave no reason"
+	}
+	if req.Ordinal == 0 {
+		c.plain.Lock()
+		defer c.plain.Unlock()
+		_, err := c.ask(&taskqueue.PlainAsk{Connection: c.name, Finished: true, Index: req.Index, Token: req.Token, Error: text})
+		return words(err)
+	}
+	return words(c.server.Master.Fail(c.ctx, req.Ordinal, req.Incarnation, req.Token, text))
+}
+
+// Heartbeat keeps a session alive.
+func (c *connection) Heartbeat(req wire.HeartbeatRequest, _ *int) error {
+	c.speaksFor(req.Trainer)
+	return words(c.server.Master.Heartbeat(c.ctx, &taskqueue.Heartbeat{
+		Trainer: req.Ordinal, Incarnation: req.Incarnation, Moving: req.Moving, Progress: req.Progress,
+	}))
+}
+
+// Leave ends a session in order.
+func (c *connection) Leave(req wire.LeaveRequest, _ *int) error {
+	err := c.server.Master.Leave(c.ctx, req.Ordinal, req.Incarnation)
+	c.speaksFor(wire.Trainer{})
+	return words(err)
+}
+
+// RequestSaveModel elects one trainer to save the model.
+func (c *connection) RequestSaveModel(req wire.SaveModelRequest, reply *wire.SaveModelReply) (err error) {
+	reply.Elected, err = c.server.Master.SaveModel(c.ctx, req.Ordinal, req.Incarnation)
+	return words(err)
+}
+
+// Staged reports a staged gradient and waits for its step.
+func (c *connection) Staged(req wire.StagedRequest, reply *wire.StagedReply) (err error) {
+	reply.Committed, err = c.server.Master.Staged(c.ctx, req.Ordinal, req.Incarnation, req.Version, req.Records)
+	return words(err)
+}
+
+// words says an error of the master in the words that clients know: the one table of this
+// face.
+func words(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, row := range []struct{ is, say error }{
+		{master.ErrNotLeader, wire.ErrNotLeader},
+		{taskqueue.ErrFenced, wire.ErrNotLeader},
+		{taskqueue.ErrUnknownOutcome, wire.ErrNotLeader},
+		{master.ErrJobFinished, wire.ErrJobFinished},
+		{master.ErrJobFailed, wire.ErrJobFailed},
+		{master.ErrRejoin, wire.ErrRejoin},
+		{taskqueue.ErrOtherDataset, wire.ErrOtherDataset},
+	} {
+		switch {
+		case !errors.Is(err, row.is):
+		case strings.HasPrefix(err.Error(), row.say.Error()):
+			return err
+		default:
+			return fmt.Errorf("%w: %w", row.say, err)
+		}
+	}
+	return err
+}

@@ -1,0 +1,242 @@
+package netrpc
+
+import (
+	"bufio"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/rpc"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/master"
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+)
+
+const (
+	handshakeTimeout = 10 * time.Second
+	writeTimeout     = 30 * time.Second
+)
+
+// Server serves net/rpc connections of one master.
+type Server struct {
+	Master *master.Master
+	Log    *logrus.Entry
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+	done  bool
+	wg    sync.WaitGroup
+}
+
+// Serve takes connections until ctx ends, then closes them all and waits.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, func() {
+		l.Close()
+		s.closeAll()
+	})
+	defer stop()
+	defer s.wg.Wait()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("accept trainers: %w", err)
+		}
+		if s.add(conn) {
+			s.wg.Go(func() {
+				defer s.remove(conn)
+				s.serve(ctx, conn)
+			})
+		}
+	}
+}
+
+func (s *Server) add(conn net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done {
+		conn.Close()
+		return false
+	}
+	if s.conns == nil {
+		s.conns = map[net.Conn]struct{}{}
+	}
+	s.conns[conn] = struct{}{}
+	return true
+}
+
+func (s *Server) remove(conn net.Conn) {
+	conn.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, conn)
+}
+
+func (s *Server) closeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done = true
+	for conn := range s.conns {
+		conn.Close()
+	}
+}
+
+// Disconnect closes all connections: a master that lost its lock answers nobody, and its
+// clients look for the next one.
+func (s *Server) Disconnect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for conn := range s.conns {
+		conn.Close()
+	}
+}
+
+func (s *Server) serve(ctx context.Context, conn net.Conn) {
+	bounded := &budget{r: conn, left: maxHandshake}
+	r := bufio.NewReaderSize(bounded, 4096)
+	if err := handshake(conn, r); err != nil {
+		s.Log.WithError(err).WithField("peer", conn.RemoteAddr().String()).Warn("connection refused")
+		return
+	}
+	bounded.left = math.MaxInt64
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c := &connection{ctx: ctx, server: s, name: fmt.Sprintf("conn-%s-%d", conn.RemoteAddr(), time.Now().UnixNano())}
+	defer c.closed()
+	server := rpc.NewServer()
+	if err := server.RegisterName(wire.Service, c); err != nil {
+		s.Log.WithError(err).Error("register the service")
+		return
+	}
+	w := bufio.NewWriterSize(conn, 4096)
+	server.ServeCodec(&codec{
+		conn: conn, cancel: cancel, undelivered: c.undelivered, log: s.Log,
+		dec: gob.NewDecoder(wire.NewBoundedReader(r, wire.MaxMessage)), enc: gob.NewEncoder(w), w: w,
+	})
+}
+
+// budget ends a stream that is longer than expected.
+type budget struct {
+	r    io.Reader
+	left int64
+}
+
+func (b *budget) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, wire.ErrTooLarge
+	}
+	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+const maxHandshake = 8 << 10
+
+// handshake answers the HTTP CONNECT of rpc.DialHTTP.
+func handshake(conn net.Conn, r *bufio.Reader) error {
+	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return err
+	}
+	req, err := http.ReadRequest(r)
+	if err != nil {
+		return fmt.Errorf("expected CONNECT %s: %w", rpc.DefaultRPCPath, err)
+	}
+	if req.Method != http.MethodConnect || req.URL.Path != rpc.DefaultRPCPath {
+		_, _ = io.WriteString(conn, "HTTP/1.0 405 must CONNECT\r\nContent-Type: text/plain\r\n\r\n405 must CONNECT "+rpc.DefaultRPCPath+"\n")
+		return fmt.Errorf("expected CONNECT %s, found %s %s", rpc.DefaultRPCPath, req.Method, req.URL.Path)
+	}
+	if _, err := io.WriteString(conn, "HTTP/1.0 200 Connected to Go RPC\n\n"); err != nil {
+		return err
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+// codec is net/rpc's gob codec with a bound on what comes in and a deadline on what goes
+// out. It ends the connection's context as soon as nothing can be read any more, so that
+// nobody waits for a task on its behalf.
+type codec struct {
+	conn        net.Conn
+	cancel      context.CancelFunc
+	undelivered func(body any)
+	log         *logrus.Entry
+	dec         *gob.Decoder
+	enc         *gob.Encoder
+	w           *bufio.Writer
+}
+
+func (c *codec) ReadRequestHeader(r *rpc.Request) error {
+	err := c.dec.Decode(r)
+	if err != nil {
+		if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+			c.log.WithError(err).WithField("peer", c.conn.RemoteAddr().String()).Debug("connection ended")
+		}
+		c.cancel()
+		return io.EOF // anything else would be printed to the standard logger
+	}
+	return nil
+}
+
+func (c *codec) ReadRequestBody(body any) error { return c.dec.Decode(body) }
+
+func (c *codec) WriteResponse(r *rpc.Response, body any) error {
+	err := c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	if err == nil {
+		err = c.enc.Encode(r)
+	}
+	if err == nil {
+		err = c.enc.Encode(body)
+	}
+	if err == nil {
+		err = c.w.Flush()
+	}
+	if err != nil {
+		c.undelivered(body)
+		c.conn.Close()
+	}
+	return err
+}
+
+func (c *codec) Close() error { return c.conn.Close() }
+
+// lastCallTimeout bounds what is told to the master about a closed connection.
+const lastCallTimeout = 10 * time.Second
+
+// closed tells the master that the connection is gone.
+func (c *connection) closed() {
+	c.mu.Lock()
+	who := c.who
+	c.mu.Unlock()
+	if who.Ordinal == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastCallTimeout)
+	defer cancel()
+	if err := c.server.Master.Disconnected(ctx, who.Ordinal, who.Incarnation); err != nil && !errors.Is(err, master.ErrNotLeader) && !errors.Is(err, master.ErrRejoin) {
+		c.server.Log.WithError(err).Warn("a closed connection could not be taken note of; the session will run out")
+	}
+}
+
+// undelivered returns the task of an answer that could not be written.
+func (c *connection) undelivered(body any) {
+	task, ok := body.(*taskqueue.Task)
+	if !ok || len(task.Chunks) == 0 {
+		return // joined clients ask again
+	}
+	c.mu.Lock()
+	who := c.who
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), lastCallTimeout)
+	defer cancel()
+	_ = c.server.Master.Undelivered(ctx, who.Ordinal, who.Incarnation, task.Token) // else it goes back with the connection
+}

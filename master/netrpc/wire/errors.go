@@ -1,0 +1,43 @@
+package wire
+
+import (
+	"errors"
+	"net/rpc"
+	"strings"
+)
+
+// The errors that a client tells apart. Over net/rpc an error is a text; it begins with the
+// words of one of these.
+var (
+	ErrNotLeader    = errors.New("not the leader")
+	ErrJobFinished  = errors.New("job finished")
+	ErrJobFailed    = errors.New("job failed")
+	ErrRejoin       = errors.New("no session")
+	ErrOtherDataset = errors.New("another dataset")
+)
+
+var known = []error{ErrNotLeader, ErrJobFinished, ErrJobFailed, ErrRejoin, ErrOtherDataset}
+
+// remote is an error of the server, with the sentinel that its text begins with.
+type remote struct {
+	kind error
+	text string
+}
+
+func (e remote) Error() string { return e.text }
+func (e remote) Unwrap() error { return e.kind }
+
+// Error makes errors.Is work on an error that a call returned. One that is not of the
+// server (the connection broke) is returned as it is.
+func Error(err error) error {
+	var text rpc.ServerError
+	if !errors.As(err, &text) {
+		return err
+	}
+	for _, kind := range known {
+		if strings.HasPrefix(string(text), kind.Error()) {
+			return remote{kind, string(text)}
+		}
+	}
+	return err
+}

@@ -1,0 +1,83 @@
+package wire
+
+import (
+	"trainmaster/dataset"
+	"trainmaster/taskqueue"
+)
+
+// Trainer is what Join gave to a trainer; every later request carries it.
+type Trainer struct {
+	Ordinal     taskqueue.Ordinal
+	Incarnation uint64
+}
+
+// JoinRequest begins a session. ID names the trainer: a second one with the same ID takes
+// the place of the first.
+type JoinRequest struct {
+	ID      string
+	Address string
+}
+
+// JoinReply is the new session.
+type JoinReply struct {
+	Trainer
+	JobID [16]byte
+	Sync  bool // gradients are applied in synchronous steps
+}
+
+// NextRequest says what is finished and whether a task is wanted.
+type NextRequest struct {
+	Trainer
+	Seq        uint64 // number of this request, from 1; a repeat has the same
+	Ack        uint64 // all requests below are answered
+	Held       []taskqueue.Token
+	Finished   []taskqueue.Result
+	Want       bool
+	SeenCommit uint64 // highest commit number seen in a reply
+	JobID      [16]byte
+	Progress   taskqueue.Progress
+}
+
+// NextReply answers it. Without a task (Task.Index -1) one that wanted one asks again.
+type NextReply struct {
+	Task     taskqueue.Task
+	Stamps   []dataset.Stamp // of the files of Task.Chunks, in the order of their first chunk
+	Finishes []taskqueue.FinishStatus
+	Commit   uint64
+}
+
+// TaskFailedRequest gives back a task that could not be trained. A client that did not join
+// leaves Trainer zero and fills Index, and Token if it knows it.
+type TaskFailedRequest struct {
+	Trainer
+	Index int
+	Token taskqueue.Token
+	Error string
+}
+
+// HeartbeatRequest keeps a session alive; the tasks in Moving made progress.
+type HeartbeatRequest struct {
+	Trainer
+	Moving   []taskqueue.Token
+	Progress taskqueue.Progress
+}
+
+// LeaveRequest ends a session in order.
+type LeaveRequest struct{ Trainer }
+
+// SaveModelRequest asks to be the one trainer that saves the model.
+type SaveModelRequest struct{ Trainer }
+
+// SaveModelReply says whether the caller was elected.
+type SaveModelReply struct{ Elected bool }
+
+// StagedRequest reports that all parameter servers hold the caller's gradients, computed at
+// Version from Records records.
+type StagedRequest struct {
+	Trainer
+	Version uint64
+	Records int
+}
+
+// StagedReply has the last committed version: Version again means "not yet, ask again".
+type StagedReply struct{ Committed uint64 }
