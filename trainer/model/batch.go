@@ -6,17 +6,15 @@ import (
 	"trainmaster/dataset/sample"
 )
 
-// Batch is the features and labels of some records, all of one width. It is filled by Append, used, and emptied by Reset
-// to be filled again without allocating.
+// Batch is the features and labels of some records, all as wide as the Model that made it expects. It is filled by Append,
+// used, and emptied by Reset to be filled again without allocating.
 type Batch struct {
 	inputs, classes int
 	features        []float32 // [len(labels), inputs]
 	labels          []int
 }
 
-// NewBatch returns an empty batch for records of the given number of features, labelled 0 to classes-1, with room for
-// capacity of them; it grows when more are appended.
-func NewBatch(inputs, classes, capacity int) *Batch {
+func newBatch(inputs, classes, capacity int) *Batch {
 	return &Batch{
 		inputs:   inputs,
 		classes:  classes,

@@ -111,7 +111,7 @@ func TestLearnsDigits(t *testing.T) {
 				params := m.Parameters()
 				l := learner{recipe: recipe, params: params, speeds: model.ZerosLike(params)}
 				random := rand.New(rand.NewPCG(2, 0))
-				batch := model.NewBatch(64, 10, recipe.BatchSize)
+				batch := m.NewBatch(recipe.BatchSize)
 				var waiting []update
 				firstLoss, lastLoss := 0.0, 0.0
 				for pass := range recipe.Passes {
@@ -160,7 +160,7 @@ func fill(t *testing.T, batch *model.Batch, samples []sample.Sample, which []int
 
 func evaluate(t *testing.T, m model.Model, params []model.Tensor, samples []sample.Sample) float64 {
 	t.Helper()
-	batch := model.NewBatch(64, 10, len(samples))
+	batch := m.NewBatch(len(samples))
 	for _, s := range samples {
 		if err := batch.Append(s); err != nil {
 			t.Fatal(err)

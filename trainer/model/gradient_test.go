@@ -53,7 +53,7 @@ func TestGradientsAgainstDifferences(t *testing.T) {
 func compareWithDifferences(t *testing.T, s shape) {
 	m, params, _ := s.build(t)
 	records := make([]sample.Sample, s.batch)
-	batch := model.NewBatch(s.config.Inputs, s.config.Classes, s.batch)
+	batch := m.NewBatch(s.batch)
 	for i := range records {
 		records[i] = sample.Sample{Label: i % s.config.Classes, Scale: 1.0 / 16, Pixels: make([]byte, s.config.Inputs)}
 		for j := range records[i].Pixels {
@@ -127,7 +127,7 @@ func TestExtremeLogits(t *testing.T) {
 		{label: 1, loss: 1e5, grads: [3]float32{1, -1, 0}},
 		{label: 2, loss: 5e4, grads: [3]float32{1, 0, -1}},
 	} {
-		batch := model.NewBatch(1, 3, 1)
+		batch := m.NewBatch(1)
 		if err := batch.Append(sample.Sample{Label: c.label, Scale: 1, Pixels: []byte{1}}); err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +163,7 @@ func TestTiesAndNaN(t *testing.T) {
 	} {
 		params := model.ZerosLike(m.Parameters())
 		copy(params[1].Data, c.bias[:])
-		batch := model.NewBatch(1, 3, 3)
+		batch := m.NewBatch(3)
 		for label := range 3 {
 			if err := batch.Append(sample.Sample{Label: label, Scale: 1, Pixels: []byte{0}}); err != nil {
 				t.Fatal(err)
@@ -178,7 +178,7 @@ func TestTiesAndNaN(t *testing.T) {
 func TestEmptyBatch(t *testing.T) {
 	for _, s := range shapes {
 		m, params, _ := s.build(t)
-		batch := model.NewBatch(s.config.Inputs, s.config.Classes, 0)
+		batch := m.NewBatch(0)
 		grads := model.ZerosLike(params)
 		grads[0].Data[0] = 1
 		loss, err := m.Gradients(params, batch, grads)

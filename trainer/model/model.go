@@ -55,6 +55,9 @@ type Model interface {
 	// Parameters returns newly allocated tensors with the initial values.
 	Parameters() []Tensor
 
+	// NewBatch returns an empty batch with room for capacity records; it grows when more are appended.
+	NewBatch(capacity int) *Batch
+
 	// Gradients overwrites grads with the sums, over the records of the batch, of the derivatives of the loss by each
 	// parameter, and returns the sum of the losses. After an error grads is unchanged.
 	Gradients(params []Tensor, batch *Batch, grads []Tensor) (lossSum float64, err error)

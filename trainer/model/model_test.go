@@ -46,20 +46,20 @@ func (s shape) build(t testing.TB) (model.Model, []model.Tensor, *model.Batch) {
 			p.Data[i] += float32(random.NormFloat64()) / 10
 		}
 	}
-	return m, params, randomBatch(t, s.config, s.batch, random)
+	return m, params, randomBatch(t, m, s, random)
 }
 
-func randomBatch(t testing.TB, c model.Config, size int, random *rand.Rand) *model.Batch {
+func randomBatch(t testing.TB, m model.Model, s shape, random *rand.Rand) *model.Batch {
 	t.Helper()
-	batch := model.NewBatch(c.Inputs, c.Classes, size)
-	for range size {
-		s := sample.Sample{Label: random.IntN(c.Classes), Scale: 1.0 / 255, Pixels: make([]byte, c.Inputs)}
-		for i := range s.Pixels {
+	batch := m.NewBatch(s.batch)
+	for range s.batch {
+		record := sample.Sample{Label: random.IntN(s.config.Classes), Scale: 1.0 / 255, Pixels: make([]byte, s.config.Inputs)}
+		for i := range record.Pixels {
 			if random.IntN(5) == 0 { // the rest is background, as much as in MNIST
-				s.Pixels[i] = byte(random.IntN(256))
+				record.Pixels[i] = byte(random.IntN(256))
 			}
 		}
-		if err := batch.Append(s); err != nil {
+		if err := batch.Append(record); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -227,14 +227,22 @@ func TestRefusedTensorsAndBatches(t *testing.T) {
 		}
 	}
 	grads := model.ZerosLike(params)
-	_, err := m.Gradients(params, model.NewBatch(5, 4, 1), grads)
+	other, err := model.New(model.Softmax, model.Config{Inputs: 5, Classes: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = m.Gradients(params, other.NewBatch(1), grads)
 	if want := "batch is for 5 features and 4 classes, expected 5 and 3"; err == nil || err.Error() != want {
 		t.Errorf("Gradients gave error %v, want %q", err, want)
 	}
 }
 
 func TestBatchRefusesRecords(t *testing.T) {
-	batch := model.NewBatch(3, 10, 1)
+	m, err := model.New(model.Softmax, model.Config{Inputs: 3, Classes: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := m.NewBatch(1)
 	good := sample.Sample{Label: 9, Scale: 0.5, Pixels: []byte{1, 2, 3}}
 	for want, s := range map[string]sample.Sample{
 		"record has 2 features, expected 3":    {Label: 1, Scale: 1, Pixels: []byte{1, 2}},

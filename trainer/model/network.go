@@ -53,6 +53,11 @@ func (n *network) Parameters() []Tensor {
 	return params
 }
 
+func (n *network) NewBatch(capacity int) *Batch { return newBatch(n.inputs(), n.classes(), capacity) }
+
+func (n *network) inputs() int  { return n.layers[0].inputs }
+func (n *network) classes() int { return n.layers[len(n.layers)-1].outputs }
+
 func (n *network) Gradients(params []Tensor, batch *Batch, grads []Tensor) (float64, error) {
 	if err := check("gradients", grads, n.shapes); err != nil {
 		return 0, err
@@ -99,10 +104,9 @@ func (n *network) admit(params []Tensor, batch *Batch) error {
 	if err := check("parameters", params, n.shapes); err != nil {
 		return err
 	}
-	inputs, classes := n.layers[0].inputs, n.layers[len(n.layers)-1].outputs
-	if batch.inputs != inputs || batch.classes != classes {
+	if batch.inputs != n.inputs() || batch.classes != n.classes() {
 		return fmt.Errorf("batch is for %d features and %d classes, expected %d and %d",
-			batch.inputs, batch.classes, inputs, classes)
+			batch.inputs, batch.classes, n.inputs(), n.classes())
 	}
 	if batch.Len() <= n.rows {
 		return nil
