@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"trainmaster/recordio"
+)
+
+// recordioCommand groups what is done with files of records, without any job.
+func recordioCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "recordio",
+		Short: "Make, check and look into RecordIO files",
+		Long: `Recordio makes, checks and looks into RecordIO files, the form in which training data is read. Both layouts of the format
+are read; recordio/FORMAT.md in the source draws their bytes.`,
+		Example: `  # shards of the digits, a fifth of them held out
+  master recordio convert --format csv --held-out 0.2 testdata/digits.csv.gz data/digits
+  # are they whole?
+  master recordio verify data/digits-*`,
+	}
+	cmd.AddCommand(
+		recordioConvertCommand(),
+		recordioWriteCommand(),
+		recordioStatCommand(),
+		recordioVerifyCommand(),
+		recordioIndexCommand(),
+		recordioCatCommand(),
+	)
+	return cmd
+}
+
+// chunkFlags are the flags of commands that write.
+type chunkFlags struct {
+	compression *string
+	layout      *string
+	bytes       *int
+	records     *int
+}
+
+func addChunkFlags(cmd *cobra.Command) chunkFlags {
+	return chunkFlags{
+		compression: addChoice(cmd, "compression", "", "how chunks are stored", "none", "snappy", "gzip"),
+		bytes:       cmd.Flags().Int("chunk-bytes", 0, "end a chunk before it grows past that many `bytes` (default 1 MiB, or no limit with --records-per-chunk)"),
+		records:     cmd.Flags().Int("records-per-chunk", 0, "end a chunk at that many `records` (default no limit)"),
+	}
+}
+
+func (f chunkFlags) options() (recordio.WriterOptions, error) {
+	o := recordio.WriterOptions{ChunkBytes: *f.bytes, RecordsPerChunk: *f.records}
+	if o.ChunkBytes < 0 || o.ChunkBytes > recordio.DefaultMaxChunkBytes {
+		return o, usageErrorf("--chunk-bytes is %d, expected 1 to %d", o.ChunkBytes, recordio.DefaultMaxChunkBytes)
+	}
+	if o.RecordsPerChunk < 0 {
+		return o, usageErrorf("--records-per-chunk is %d, expected 1 or more", o.RecordsPerChunk)
+	}
+	if f.layout != nil && *f.layout == recordio.Second.String() {
+		o.Layout = recordio.Second
+	}
+	var err error
+	o.Compression, err = recordio.ParseCompression(*f.compression)
+	return o, err
+}
+
+// eachFile calls look with every file opened. It goes on after a bad file, and its error tells of all.
+func eachFile(ctx context.Context, paths []string, look func(path string, f *recordio.File) error) error {
+	var bad []error
+	for _, path := range paths {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		f, err := recordio.Open(path)
+		if err == nil {
+			err = errors.Join(look(path, f), f.Close())
+		}
+		if err != nil {
+			bad = append(bad, err)
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// fileStat is what stat says of a file.
+type fileStat struct {
+	Path        string `json:"path"`
+	Layout      string `json:"layout"`      // "first" or "second"
+	Compression string `json:"compression"` // of its chunks, or "mixed"
+	Chunks      int    `json:"chunks"`
+	Records     int64  `json:"records"`
+	Bytes       int64  `json:"bytes"` // of the file
+}
+
+func recordioStatCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "stat FILE...",
+		Short: "Say how many chunks and records files have",
+		Long:  "Stat says which layout and compression files have and how many chunks and records. It reads the headers of chunks only.",
+		Example: `  master recordio stat data/digits-*
+  master recordio stat -o json data/digits-00000-of-00004`,
+		Args: cobra.MinimumNArgs(1),
+	}
+	format := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
+		stats := []fileStat{}
+		err := eachFile(cmd.Context(), paths, func(path string, f *recordio.File) error {
+			index, err := f.Index()
+			if err != nil {
+				return err
+			}
+			s := fileStat{
+				Path: path, Layout: index[0].Layout.String(), Compression: index[0].Compression.String(),
+				Chunks: len(index), Bytes: f.Size(),
+			}
+			for _, ix := range index {
+				s.Records += int64(ix.Records)
+				if ix.Compression != index[0].Compression {
+					s.Compression = "mixed"
+				}
+			}
+			stats = append(stats, s)
+			return nil
+		})
+		return errors.Join(err, render(cmd.OutOrStdout(), *format, stats, func(w io.Writer) {
+			fmt.Fprintln(w, "PATH\tLAYOUT\tCOMPRESSION\tCHUNKS\tRECORDS\tBYTES")
+			for _, s := range stats {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\n", s.Path, s.Layout, s.Compression, s.Chunks, s.Records, s.Bytes)
+			}
+		}))
+	}
+	return cmd
+}
+
+// fileCheck is what verify found in a file.
+type fileCheck struct {
+	Path    string `json:"path"`
+	OK      bool   `json:"ok"`
+	Records int64  `json:"records"`          // read before the error, if there was one
+	Offset  *int64 `json:"offset,omitempty"` // of the chunk at fault
+	Error   string `json:"error,omitempty"`
+}
+
+func recordioVerifyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "verify FILE...",
+		Short: "Read files whole and check every chunk",
+		Long: `Verify reads files from beginning to end, checks the checksum of every chunk and the length of every record, and says what
+it found. It exits with 1 if any file is damaged, naming the file and the byte offset of the chunk.`,
+		Example: `  master recordio verify data/digits-*`,
+		Args:    cobra.MinimumNArgs(1),
+	}
+	format := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
+		var checks []fileCheck
+		var bad []error
+		for _, path := range paths {
+			n, err := countRecords(cmd.Context(), path)
+			if cmd.Context().Err() != nil {
+				return err
+			}
+			check := fileCheck{Path: path, OK: err == nil, Records: n}
+			if err != nil {
+				bad = append(bad, err)
+				check.Error = err.Error()
+				if where, ok := errors.AsType[*recordio.Error](err); ok {
+					check.Offset = &where.Offset
+				}
+			}
+			checks = append(checks, check)
+		}
+		return errors.Join(errors.Join(bad...), render(cmd.OutOrStdout(), *format, checks, func(w io.Writer) {
+			fmt.Fprintln(w, "PATH\tRESULT\tRECORDS")
+			for _, c := range checks {
+				result := "ok"
+				if !c.OK {
+					result = "damaged"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%d\n", c.Path, result, c.Records)
+			}
+		}))
+	}
+	return cmd
+}
+
+// countRecords reads a file whole.
+func countRecords(ctx context.Context, path string) (n int64, err error) {
+	err = eachFile(ctx, []string{path}, func(_ string, f *recordio.File) error {
+		for _, err := range f.Records() {
+			if err != nil {
+				return err
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
+
+// indexRow is one chunk in the output of index.
+type indexRow struct {
+	Path        string `json:"path"`
+	Chunk       int    `json:"chunk"` // its number in the file, from 0
+	Offset      int64  `json:"offset"`
+	Size        uint32 `json:"size"`
+	Records     uint32 `json:"records"`
+	Compression string `json:"compression"`
+	Layout      string `json:"layout"`
+}
+
+func recordioIndexCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "index FILE...",
+		Short: "List the chunks of files",
+		Long:  "Index lists the chunks of files: where each begins, how large its payload is as stored, and how many records it holds.",
+		Example: `  master recordio index data/digits-00000-of-00004
+  master recordio index -o yaml data/digits-*`,
+		Args: cobra.MinimumNArgs(1),
+	}
+	format := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
+		rows := []indexRow{}
+		err := eachFile(cmd.Context(), paths, func(path string, f *recordio.File) error {
+			index, err := f.Index()
+			for i, ix := range index {
+				rows = append(rows, indexRow{path, i, ix.Offset, ix.Size, ix.Records, ix.Compression.String(), ix.Layout.String()})
+			}
+			return err
+		})
+		return errors.Join(err, render(cmd.OutOrStdout(), *format, rows, func(w io.Writer) {
+			fmt.Fprintln(w, "PATH\tCHUNK\tOFFSET\tSIZE\tRECORDS\tCOMPRESSION\tLAYOUT")
+			for _, r := range rows {
+				fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\n", r.Path, r.Chunk, r.Offset, r.Size, r.Records, r.Compression, r.Layout)
+			}
+		}))
+	}
+	return cmd
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"trainmaster/dataset/convert"
+)
+
+func recordioConvertCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "convert --format csv TABLE PREFIX | --format idx IMAGES LABELS PREFIX",
+		Short: "Turn CSV tables and MNIST's idx files into shards",
+		Long: `Convert turns a CSV table, or images and labels in MNIST's idx format, into RecordIO shards PREFIX-00000-of-00004 and so
+on. Inputs may be gzipped. In a CSV table each row is a sample: pixels from 0 to 255 and, in the last column, the label; it has
+no heading.
+
+The samples are permuted by --seed. With --held-out the first part of them goes to PREFIX-test-00000-of-00001 and so on,
+which training must not open: name the others by PREFIX-0*, not by PREFIX-*.`,
+		Example: `  master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits
+  master recordio convert --format idx --shards 8 --compression snappy train-images-idx3-ubyte train-labels-idx1-ubyte data/mnist`,
+	}
+	input := addChoice(cmd, "format", "", "form of the input", "csv", "idx")
+	chunks := addChunkFlags(cmd)
+	var o convert.Options
+	cmd.Flags().IntVar(&o.Shards, "shards", 1, "number of `shards` to train on")
+	cmd.Flags().Float64Var(&o.HeldOut, "held-out", 0, "`part` of the samples, 0 to below 1, for test shards")
+	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "`number` that decides the order and what is held out")
+	cmd.Flags().Uint8Var(&o.MaxPixel, "max-pixel", 0, "`value` in a CSV table that becomes 1 (default the largest in the table)")
+	format := addOutput(cmd)
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if want := map[string]int{"csv": 2, "idx": 3}[*input]; len(args) != want {
+			return usageErrorf("%d arguments, expected %d with --format %s", len(args), want, *input)
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		w, err := chunks.options()
+		if err != nil {
+			return err
+		}
+		o.Prefix = args[len(args)-1]
+		o.Compression, o.ChunkBytes, o.RecordsPerChunk = w.Compression, w.ChunkBytes, w.RecordsPerChunk
+		progress := newConvertProgress(cmd.ErrOrStderr())
+		o.Progress = progress.update
+		result, err := convertFiles(cmd.Context(), *input, args[:len(args)-1], o)
+		progress.end()
+		if err != nil {
+			return err
+		}
+		return render(cmd.OutOrStdout(), *format, result, func(w io.Writer) {
+			fmt.Fprintln(w, "SPLIT\tRECORDS\tSHARDS\tFIRST")
+			printSplit(w, "train", result.Train)
+			printSplit(w, "test", result.Test)
+		})
+	}
+	return cmd
+}
+
+func printSplit(w io.Writer, name string, s convert.Split) {
+	if len(s.Paths) > 0 {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", name, s.Records, len(s.Paths), s.Paths[0])
+	}
+}
+
+func convertFiles(ctx context.Context, format string, paths []string, o convert.Options) (result convert.Result, err error) {
+	var inputs []io.Reader
+	for _, path := range paths {
+		file, err := os.Open(path)
+		if err != nil {
+			return result, err
+		}
+		defer file.Close()
+		inputs = append(inputs, file)
+	}
+	if format == "idx" {
+		result, err = convert.IDX(ctx, inputs[0], inputs[1], o)
+	} else {
+		result, err = convert.CSV(ctx, inputs[0], o)
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("convert %q: %w", paths, err)
+	}
+	return result, err
+}
+
+// convertProgress is a bar on a terminal and a line every few seconds elsewhere.
+type convertProgress struct {
+	out  io.Writer
+	bar  *progressbar.ProgressBar
+	next time.Time
+}
+
+const progressLineEvery = 5 * time.Second
+
+func newConvertProgress(out io.Writer) *convertProgress {
+	p := &convertProgress{out: out, next: time.Now().Add(progressLineEvery)}
+	if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		p.bar = progressbar.NewOptions(1, progressbar.OptionSetWriter(out), progressbar.OptionSetDescription("samples"),
+			progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("samples"),
+			progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionFullWidth())
+	}
+	return p
+}
+
+func (p *convertProgress) update(done, total int) {
+	const step = 256 // samples between two looks at the clock
+	if done%step != 0 && done != total {
+		return
+	}
+	if p.bar != nil {
+		p.bar.ChangeMax(total)
+		p.bar.Set(done)
+		return
+	}
+	if now := time.Now(); done == total || now.After(p.next) {
+		fmt.Fprintf(p.out, "converted %d of %d samples\n", done, total)
+		p.next = now.Add(progressLineEvery)
+	}
+}
+
+func (p *convertProgress) end() {
+	if p.bar != nil {
+		fmt.Fprintln(p.out)
+	}
+}
