@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"unicode/utf8"
 
 	"trainmaster/pserver/wire"
 )
@@ -31,6 +32,9 @@ const (
 	MaxElements = 1 << 38 // elements in the whole model: 1 TiB
 	MaxShards   = 1 << 16
 )
+
+// reservedName has another meaning in the files that models are saved to.
+const reservedName = "__metadata__"
 
 // Tensor is a name and a shape; an empty shape is a scalar. Elements are float32.
 type Tensor struct {
@@ -118,6 +122,9 @@ func checkTensors(sorted []Tensor) error {
 	for i, t := range sorted {
 		if t.Name == "" || len(t.Name) > MaxName {
 			return fmt.Errorf("tensor name %.40q has %d bytes: expected 1 to %d", t.Name, len(t.Name), MaxName)
+		}
+		if t.Name == reservedName || !utf8.ValidString(t.Name) {
+			return fmt.Errorf("tensor name %q is not UTF-8, or reserved: choose another one", t.Name)
 		}
 		if i > 0 && sorted[i-1].Name >= t.Name {
 			return fmt.Errorf("tensor %q is there twice, or the tensors are not sorted by name", t.Name)

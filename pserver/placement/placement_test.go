@@ -48,6 +48,8 @@ func TestNewRefuses(t *testing.T) {
 		`"w" is there`:            {{"w", []int{1}}, {"w", []int{2}}},
 		"has 0 bytes":             {{"", []int{1}}},
 		"has 513 bytes":           {{strings.Repeat("x", 513), []int{1}}},
+		"is not UTF-8":            {{"w\xff", []int{1}}},
+		"or reserved":             {{"__metadata__", []int{1}}},
 		"[2 0]":                   {{"w", []int{2, 0}}},
 		"[-1]":                    {{"w", []int{-1}}},
 		"17 dimensions":           {{"w", make([]int, 17)}},

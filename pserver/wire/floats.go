@@ -2,9 +2,32 @@
 
 package wire
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"gonum.org/v1/gonum/blas/blas32"
+)
 
 // FloatBytes is the memory of f as the wire carries it, shared, not copied.
 func FloatBytes(f []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(f))), len(f)*4)
+}
+
+// Finite says whether f holds neither NaN nor infinities. The sum of squares is
+// finite only if every element is; it may overflow for large ones, and only
+// then they are looked at one by one.
+func Finite(f []float32) bool {
+	vector := blas32.Vector{N: len(f), Data: f, Inc: 1}
+	sum := blas32.Dot(vector, vector)
+	return sum-sum == 0 || FirstNotFinite(f) < 0
+}
+
+// FirstNotFinite is the index of the first NaN or infinity in f, or -1.
+func FirstNotFinite(f []float32) int {
+	for i, v := range f {
+		if v-v != 0 {
+			return i
+		}
+	}
+	return -1
 }

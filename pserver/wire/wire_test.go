@@ -122,3 +122,21 @@ func FuzzBitFlip(f *testing.F) {
 		}
 	})
 }
+
+func TestFinite(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	for _, bad := range []float32{inf, -inf, nan} {
+		for _, at := range []int{0, 1, 7, 100, 1000} {
+			f := make([]float32, 1001)
+			f[at] = bad
+			if Finite(f) || FirstNotFinite(f) != at {
+				t.Errorf("%v at %d: finite %v, first %d", bad, at, Finite(f), FirstNotFinite(f))
+			}
+		}
+	}
+	for _, good := range [][]float32{nil, {0}, {math.MaxFloat32, -math.MaxFloat32}, {1e-45}} {
+		if !Finite(good) {
+			t.Errorf("%v taken for not finite", good)
+		}
+	}
+}

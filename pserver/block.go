@@ -1,0 +1,117 @@
+package pserver
+
+import (
+	"fmt"
+	"math"
+	"sync"
+
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/wire"
+)
+
+// pieceElements is how much of a block is worked on at a time: 16 KiB, so that
+// stepping, copying and summing a piece happen in the fastest cache.
+const pieceElements = 4096
+
+// block is one slice of a tensor with all that changes together with it.
+type block struct {
+	placement.Block
+	local  int // its index among the blocks of the shard
+	tensor string
+
+	mu      sync.Mutex
+	params  []float32 // nil until the first put
+	state   []float32 // of a stateful optimizer
+	version uint64    // sync: of the commit; async: pushes applied
+	cut     uint64    // number of the last cut that has this block
+	image   *image    // what that cut has, when an update came before the checkpoint's writer
+}
+
+func (b *block) name() string {
+	return fmt.Sprintf("block %d (tensor %q, elements %d to %d)", b.ID, b.tensor, b.Offset, b.Offset+b.Len)
+}
+
+// fill sets the first parameters.
+func (b *block) fill(values []float32, stateful bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.params == nil {
+		b.params = make([]float32, b.Len)
+	}
+	copy(b.params, values)
+	if stateful && b.state == nil {
+		b.state = make([]float32, b.Len)
+	}
+}
+
+func (b *block) filled() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.params != nil
+}
+
+// stepLocked changes elements lo to hi by grad.
+func (b *block) stepLocked(o optimizer, lo, hi int, grad []float32, scale float32) {
+	var state []float32
+	if b.state != nil {
+		state = b.state[lo:hi]
+	}
+	o.step(b.params[lo:hi], state, grad, scale)
+}
+
+// push applies the gradient in values for a trainer's step, unless it was
+// applied before, and completes r. With r.buf set the parameters of that very
+// moment take the gradient's place as the body of r.
+func (b *block) push(s *shard, h *holding, t *trainer, step uint64, scale float32, values []float32, r *reply) *wire.Fault {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t.fenced.Load() {
+		return wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
+	}
+	fresh := step > t.applied[b.local]
+	if fresh {
+		s.preserveLocked(b)
+		t.applied[b.local] = step
+		b.version++
+		s.counters.pushed.Add(1)
+	} else {
+		r.head.Flags |= wire.Duplicate
+		s.counters.duplicates.Add(1)
+	}
+	r.head.Version = clampVersion(b.version)
+	withBody := r.buf != nil
+	if withBody {
+		r.begin(wire.Float32, b.Len)
+	}
+	for lo := 0; lo < b.Len; lo += pieceElements {
+		hi := min(lo+pieceElements, b.Len)
+		piece := values[lo:hi]
+		if fresh {
+			b.stepLocked(h.model.optimizer, lo, hi, piece, scale)
+		}
+		if withBody {
+			copy(piece, b.params[lo:hi])
+			r.add(piece)
+		}
+	}
+	r.end()
+	return nil
+}
+
+// pull completes r with a copy of the parameters.
+func (b *block) pull(r *reply) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r.head.Version = clampVersion(b.version)
+	r.begin(wire.Float32, b.Len)
+	for lo := 0; lo < b.Len; lo += pieceElements {
+		hi := min(lo+pieceElements, b.Len)
+		piece := r.buf.floats[lo:hi]
+		copy(piece, b.params[lo:hi])
+		r.add(piece)
+	}
+	r.end()
+}
+
+// clampVersion is a version as the header has room for it.
+func clampVersion(v uint64) uint32 { return uint32(min(v, math.MaxUint32)) }

@@ -1,0 +1,177 @@
+package pserver
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sirupsen/logrus"
+)
+
+// The refusals of the control service, which maps them to codes.
+var (
+	errNotClaimed = errors.New("claim is not held")
+	errIncomplete = errors.New("not complete")
+	errMismatch   = errors.New("request does not fit")
+)
+
+// contributor is a trainer whose staged sum is part of a step.
+type contributor struct {
+	ordinal     uint32
+	incarnation uint64
+	records     uint32
+}
+
+// commit makes version from the stages that the contributors computed at
+// version-1, in the order given, and returns the version reached. A shard at or
+// past version does nothing. A restored shard that lacks stages adopts the
+// version without an update, and says so.
+func (s *shard) commit(version uint64, contributors []contributor, scale float32) (reached uint64, adopted bool, err error) {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	h := s.holding.Load()
+	now := s.version.Load()
+	if version <= now {
+		return now, false, nil
+	}
+	if version > now+1 && !s.restored {
+		return now, false, fmt.Errorf("%w: shard %d is at version %d, a commit of version %d leaves out those between", errMismatch, s.index, now, version)
+	}
+	switch err := s.apply(h, version, contributors, scale); {
+	case err == nil && s.restored:
+		s.log.WithFields(logrus.Fields{"from": now, "version": version}).Info("shard is in step again")
+		s.restored = false
+	case err != nil && s.restored && errors.Is(err, errIncomplete):
+		s.log.WithError(err).WithField("version", version).Warn("stages were lost in the restart: version adopted without an update")
+		s.adoptLocked(h, version)
+		adopted = true
+	case err != nil:
+		return now, false, err
+	}
+	s.prune(version, contributors)
+	return version, adopted, nil
+}
+
+// apply makes version, or changes nothing and says what is missing.
+func (s *shard) apply(h *holding, version uint64, contributors []contributor, scale float32) error {
+	if len(h.blocks) > 0 {
+		sums, records, err := s.contributions(version-1, contributors, len(h.blocks))
+		defer unlockAll(sums)
+		if err != nil {
+			return err
+		}
+		s.reduce(h, version, sums, records, scale)
+	}
+	s.counters.committed.Add(1)
+	s.reach(version)
+	return nil
+}
+
+// prune drops the stages that version made useless.
+func (s *shard) prune(version uint64, contributors []contributor) {
+	keep := make(map[uint64]bool, len(contributors))
+	for _, c := range contributors {
+		keep[c.incarnation] = true
+	}
+	s.stages.prune(version, keep)
+}
+
+// contributions finds the stages, locked, whether or not there is an error.
+func (s *shard) contributions(version uint64, contributors []contributor, blocks int) (sums []*stage, records uint64, err error) {
+	seen := map[uint64]bool{}
+	for _, c := range contributors {
+		if seen[c.incarnation] {
+			return sums, 0, fmt.Errorf("%w: incarnation %d contributes twice", errMismatch, c.incarnation)
+		}
+		seen[c.incarnation] = true
+		g := s.stages.find(c.incarnation)
+		if g == nil {
+			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) has staged nothing at shard %d", errIncomplete, c.ordinal, c.incarnation, s.index)
+		}
+		g.mu.Lock()
+		sums = append(sums, g)
+		if g.version != version || g.present != blocks {
+			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) has staged %d of %d blocks, at version %d: expected all, at %d",
+				errIncomplete, c.ordinal, c.incarnation, g.present, blocks, g.version, version)
+		}
+		if g.records != c.records {
+			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) is committed with %d records, its stage says %d",
+				errMismatch, c.ordinal, c.incarnation, c.records, g.records)
+		}
+		records += uint64(c.records)
+	}
+	if records == 0 {
+		return sums, 0, fmt.Errorf("%w: a step without records", errMismatch)
+	}
+	return sums, records, nil
+}
+
+func unlockAll(sums []*stage) {
+	for _, g := range sums {
+		g.mu.Unlock()
+	}
+}
+
+// reduce applies the step to every block. Blocks are spread over the
+// processors; within one the order is fixed.
+func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64, scale float32) {
+	share := float32(1 / float64(records))
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(h.blocks)) {
+		workers.Go(func() {
+			var sum [pieceElements]float32
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(h.blocks) {
+					return
+				}
+				b := h.blocks[i]
+				b.mu.Lock()
+				s.preserveLocked(b)
+				for lo := 0; lo < b.Len; lo += pieceElements {
+					hi := min(lo+pieceElements, b.Len)
+					piece := sum[:hi-lo]
+					copy(piece, sums[0].parts[i].sum[lo:hi])
+					for _, g := range sums[1:] {
+						axpy(1, g.parts[i].sum[lo:hi], piece)
+					}
+					for j := range piece {
+						piece[j] *= share
+					}
+					b.stepLocked(h.model.optimizer, lo, hi, piece, scale)
+				}
+				b.version = version
+				b.mu.Unlock()
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// adopt takes over a version that others have committed, if this shard came
+// from a checkpoint and can no longer make it itself.
+func (s *shard) adopt(version uint64) {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	h := s.holding.Load()
+	if !s.restored || !h.model.sync || version <= s.version.Load() || s.stages.anyAt(version-1) {
+		return
+	}
+	s.log.WithFields(logrus.Fields{"from": s.version.Load(), "version": version}).Warn("restored shard adopts the committed version")
+	s.adoptLocked(h, version)
+}
+
+// adoptLocked is called with commitMu held.
+func (s *shard) adoptLocked(h *holding, version uint64) {
+	for _, b := range h.blocks {
+		b.mu.Lock()
+		s.preserveLocked(b)
+		b.version = version
+		b.mu.Unlock()
+	}
+	s.counters.adopted.Add(1)
+	s.reach(version)
+}

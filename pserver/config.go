@@ -1,0 +1,110 @@
+package pserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/wire"
+)
+
+// Registry gives servers their indices.
+type Registry interface {
+	// ClaimPS waits until an index is free, publishes addr under it for as long as a lease lives, and returns. While it
+	// waits it says why.
+	ClaimPS(ctx context.Context, addr string, waiting func(reason string)) (Claim, error)
+}
+
+// Claim is an index that this process holds.
+type Claim interface {
+	Index() int
+	Lost() <-chan struct{}             // closed when the lease is gone without Release
+	Release(ctx context.Context) error // frees the index for the next server
+}
+
+// Config is what a Server needs to know. Registry has no default.
+type Config struct {
+	Registry Registry
+
+	Listen    string // default "127.0.0.1:0"
+	Advertise string // "ip:port" that trainers use; default: the listener's
+
+	CheckpointDir   string        // "" keeps no checkpoints: a restart loses the parameters
+	CheckpointEvery time.Duration // default 1 minute; below 0: only when told to stop
+	Keep            int           // checkpoints kept, default 2
+
+	MaxConnections int   // default 4096
+	BufferBytes    int64 // for frames on their way, default 256 MiB
+	StageBytes     int64 // for staged gradients, default 4 GiB; beyond it trainers wait
+
+	HelloTimeout time.Duration // for a new connection's first frame, default 10 s
+	FrameTimeout time.Duration // for a payload once its header is there, and for a reply, default 30 s
+	PullWait     time.Duration // longest wait for a version before the client has to ask again, default 5 s
+	InitTimeout  time.Duration // an initialiser silent for this long loses its claim, default 30 s
+
+	Log *logrus.Entry // default: the standard logger
+}
+
+// Validate says which field is wrong, and fills the defaults in.
+func (c *Config) Validate() error {
+	if c.Registry == nil {
+		return errors.New("pserver.Config.Registry is nil: expected something that gives out indices")
+	}
+	if c.Listen == "" {
+		c.Listen = "127.0.0.1:0"
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return fmt.Errorf("pserver.Config.Listen is %q: expected host:port: %w", c.Listen, err)
+	}
+	if ip := net.ParseIP(host); c.Advertise == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return fmt.Errorf("pserver.Config.Listen is %q, every address of the machine: set Advertise to the one that trainers reach", c.Listen)
+	}
+	if c.Advertise != "" {
+		if _, _, err := net.SplitHostPort(c.Advertise); err != nil {
+			return fmt.Errorf("pserver.Config.Advertise is %q: expected host:port: %w", c.Advertise, err)
+		}
+	}
+	setDefault(&c.CheckpointEvery, time.Minute)
+	setDefault(&c.Keep, 2)
+	setDefault(&c.MaxConnections, 4096)
+	setDefault(&c.BufferBytes, 256<<20)
+	setDefault(&c.StageBytes, 4<<30)
+	setDefault(&c.HelloTimeout, 10*time.Second)
+	setDefault(&c.FrameTimeout, 30*time.Second)
+	setDefault(&c.PullWait, 5*time.Second)
+	setDefault(&c.InitTimeout, 30*time.Second)
+	for _, f := range []struct {
+		name  string
+		value int64
+		least int64
+	}{
+		{"Keep", int64(c.Keep), 1},
+		{"MaxConnections", int64(c.MaxConnections), 1},
+		{"BufferBytes", c.BufferBytes, wire.MaxPayload},
+		{"StageBytes", c.StageBytes, wire.MaxPayload},
+		{"HelloTimeout", int64(c.HelloTimeout), 1},
+		{"FrameTimeout", int64(c.FrameTimeout), 1},
+		{"PullWait", int64(c.PullWait), 1},
+		{"InitTimeout", int64(c.InitTimeout), 1},
+	} {
+		if f.value < f.least {
+			return fmt.Errorf("pserver.Config.%s is %d: expected at least %d", f.name, f.value, f.least)
+		}
+	}
+	if c.Log == nil {
+		c.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	return nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

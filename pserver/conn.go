@@ -1,0 +1,316 @@
+package pserver
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"math"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/wire"
+)
+
+const (
+	// readAhead is small: headers and little payloads share a read, a block goes straight into its buffer.
+	readAhead = 4 << 10
+	// queued is how many replies wait for the sender of a connection; then its reader waits too.
+	queued = 4
+	// batched is how many bytes of replies are gathered into one write.
+	batched = 64 << 10
+)
+
+// conn is one data connection. Two goroutines own it: serve reads and handles
+// frames in order, send writes the replies in the same order.
+type conn struct {
+	shard   *shard
+	buffers *buffers
+	limits  *Config
+	stop    <-chan struct{} // closed when the server stops
+	log     *logrus.Entry
+
+	nc net.Conn
+	r  *bufio.Reader
+
+	raw  [wire.HeaderSize]byte
+	head wire.Header // of the frame being handled
+
+	trainer *trainer // nil before the hello
+	holding *holding
+
+	replies chan reply
+}
+
+// serve ends when the peer closes, breaks the protocol or is cut off.
+func (c *conn) serve() {
+	c.replies = make(chan reply, queued)
+	var sender sync.WaitGroup
+	sender.Go(c.send)
+	err := c.receive()
+	close(c.replies)
+	sender.Wait()
+	var fault *wire.Fault
+	switch {
+	case errors.As(err, &fault):
+		c.log.WithError(err).Warn("data connection closed: request refused")
+		c.linger()
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
+	default:
+		c.log.WithError(err).Info("data connection broke")
+	}
+	c.nc.Close()
+}
+
+// linger lets the peer read the refusal: closing with unread bytes would reset
+// the connection and could take the refusal away.
+func (c *conn) linger() {
+	tcp, ok := c.nc.(*net.TCPConn)
+	if !ok || tcp.CloseWrite() != nil || tcp.SetReadDeadline(time.Now().Add(time.Second)) != nil {
+		return
+	}
+	io.CopyN(io.Discard, tcp, 4*wire.MaxPayload) //nolint:errcheck // whatever comes, the connection is over
+}
+
+// receive handles one frame after the other.
+func (c *conn) receive() error {
+	for {
+		buf, isFinite, err := c.read()
+		var fault *wire.Fault
+		if err != nil && !errors.As(err, &fault) {
+			c.buffers.give(buf)
+			return err
+		}
+		r := answer(&c.head, c.shard.epoch)
+		if fault == nil {
+			fault = c.handle(buf, isFinite, &r)
+		}
+		if fault != nil {
+			c.shard.counters.refused.Add(1)
+			r = refusal(&c.head, c.shard.epoch, fault)
+		}
+		if r.buf == nil {
+			c.buffers.give(buf)
+		}
+		c.replies <- r
+		if fault != nil && fault.Code.Fatal() {
+			return fault
+		}
+	}
+}
+
+// read takes one frame in: the header into c.head, the payload into a buffer,
+// nil if there is none. It checks the sum, and whether floats are all finite.
+func (c *conn) read() (buf *buffer, isFinite bool, err error) {
+	if c.r.Buffered() < wire.HeaderSize {
+		var deadline time.Time
+		if c.trainer == nil {
+			deadline = time.Now().Add(c.limits.HelloTimeout)
+		}
+		if err := c.nc.SetReadDeadline(deadline); err != nil {
+			return nil, false, err
+		}
+	}
+	if _, err := io.ReadFull(c.r, c.raw[:]); err != nil {
+		return nil, false, err
+	}
+	if err := c.head.Decode(&c.raw); err != nil {
+		return nil, false, err
+	}
+	n := int(c.head.Length)
+	if n == 0 {
+		return nil, true, wire.Verify(&c.raw, nil)
+	}
+	if buf = c.buffers.take(c.stop); buf == nil {
+		return nil, false, net.ErrClosed
+	}
+	if c.r.Buffered() < n {
+		if err := c.nc.SetReadDeadline(time.Now().Add(c.limits.FrameTimeout)); err != nil {
+			return buf, false, err
+		}
+	}
+	if _, err := io.ReadFull(c.r, buf.bytes[:n]); err != nil {
+		return buf, false, err
+	}
+	sum := wire.Begin(&c.raw)
+	isFinite = true
+	for lo := 0; lo < n; lo += 4 * pieceElements {
+		hi := min(lo+4*pieceElements, n)
+		sum = sum.Add(buf.bytes[lo:hi])
+		if isFinite && c.head.DType == wire.Float32 {
+			isFinite = wire.Finite(buf.floats[lo/4 : hi/4])
+		}
+	}
+	return buf, isFinite, sum.Check(&c.raw)
+}
+
+// handle does what the frame asks and completes r, or says why not. When r
+// takes buf over it says so in r.buf.
+func (c *conn) handle(buf *buffer, isFinite bool, r *reply) *wire.Fault {
+	if c.head.Flags != 0 {
+		return wire.Faultf(wire.Malformed, "a request with flags %#x", uint8(c.head.Flags))
+	}
+	if c.trainer == nil || c.head.Op == wire.Hello {
+		return c.hello(buf, r)
+	}
+	b, fault := c.check(buf, isFinite)
+	if fault != nil {
+		return fault
+	}
+	switch c.head.Op {
+	case wire.Pull:
+		return c.pull(b, r)
+	case wire.Push, wire.PushPull:
+		scale, err := scaleOf(math.Float32frombits(c.head.Argument))
+		if err != nil {
+			return wire.Faultf(wire.Malformed, "%v", err)
+		}
+		if c.head.Op == wire.PushPull {
+			r.buf = buf
+		}
+		fault = b.push(c.shard, c.holding, c.trainer, c.head.Step, scale, buf.floats[:b.Len], r)
+	case wire.Stage:
+		if fault = c.shard.stage(c.holding, b, c.trainer, &c.head, buf.floats[:b.Len]); fault == nil {
+			r.end()
+		}
+	case wire.Put:
+		if fault = c.shard.put(c.holding, b, c.head.Incarnation, buf.floats[:b.Len], time.Now()); fault == nil {
+			r.end()
+		}
+	}
+	return fault
+}
+
+// hello binds the connection to a trainer.
+func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
+	h := c.holding
+	switch {
+	case c.trainer != nil:
+		return wire.Faultf(wire.Malformed, "a second hello on one connection")
+	case c.head.Op != wire.Hello:
+		return wire.Faultf(wire.Malformed, "%v before hello", c.head.Op)
+	case c.head.Incarnation == 0 || c.head.Block > math.MaxUint32:
+		return wire.Faultf(wire.Malformed, "hello of trainer %d with incarnation %d", c.head.Block, c.head.Incarnation)
+	case int64(c.head.Argument) != int64(c.shard.index):
+		return wire.Faultf(wire.WrongShard, "this is shard %d, not %d", c.shard.index, c.head.Argument)
+	}
+	if h = c.shard.holding.Load(); h == nil {
+		return wire.Faultf(wire.Uninitialised, "shard %d has no parameters", c.shard.index)
+	}
+	if buf == nil || int(c.head.Length) != len(h.model.digest) || [32]byte(buf.bytes[:32]) != h.model.digest {
+		return wire.Faultf(wire.OtherModel, "the digest of your placement is not that of shard %d: another model, or another number of shards", c.shard.index)
+	}
+	t, fault := c.shard.greet(h, uint32(c.head.Block), c.head.Incarnation)
+	if fault != nil {
+		return fault
+	}
+	c.trainer, c.holding = t, h
+	c.log = c.log.WithField("trainer", t.ordinal).WithField("incarnation", t.incarnation)
+	r.head.Block, r.head.Placement = uint64(c.shard.index), h.model.table.Epoch
+	r.head.Version = clampVersion(c.shard.version.Load())
+	r.end()
+	return nil
+}
+
+// check finds the block, and refuses whatever does not fit it or the shard.
+func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
+	head, h := &c.head, c.holding
+	if head.Incarnation != c.trainer.incarnation {
+		return nil, wire.Faultf(wire.Malformed, "frame of incarnation %d on the connection of %d", head.Incarnation, c.trainer.incarnation)
+	}
+	if head.Placement != h.model.table.Epoch {
+		return nil, wire.Faultf(wire.OtherModel, "placement epoch %d, shard %d is at %d", head.Placement, c.shard.index, h.model.table.Epoch)
+	}
+	if head.Op != wire.Pull && head.ShardEpoch != c.shard.epoch {
+		return nil, wire.Faultf(wire.Resync, "shard epoch %d, shard %d is at %d: it was restarted", head.ShardEpoch, c.shard.index, c.shard.epoch)
+	}
+	if head.JobEpoch != 0 {
+		return nil, wire.Faultf(wire.Resync, "job epoch %d, shard %d is at 0", head.JobEpoch, c.shard.index)
+	}
+	if head.Op != wire.Put && !c.shard.ready.Load() {
+		return nil, wire.Faultf(wire.Uninitialised, "shard %d has no parameters yet", c.shard.index)
+	}
+	if push := head.Op == wire.Push || head.Op == wire.PushPull; push && h.model.sync || head.Op == wire.Stage && !h.model.sync {
+		return nil, wire.Faultf(wire.WrongMode, "%v, but shard %d is updated in mode %s", head.Op, c.shard.index, modeName(h.model.sync))
+	}
+	b := h.byID[head.Block]
+	if b == nil {
+		return nil, wire.Faultf(wire.NoSuchBlock, "shard %d does not hold block %d", c.shard.index, head.Block)
+	}
+	if head.Op == wire.Pull {
+		if buf != nil {
+			return nil, wire.Faultf(wire.BadLength, "pull of %s with a payload of %d bytes", b.name(), head.Length)
+		}
+		return b, nil
+	}
+	if head.DType != wire.Float32 {
+		return nil, wire.Faultf(wire.BadDType, "%v for %s: payload is %v, expected %v", head.Op, b.name(), head.DType, wire.Float32)
+	}
+	if int(head.Length) != 4*b.Len {
+		return nil, wire.Faultf(wire.BadLength, "%v for %s: payload has %d bytes, expected %d", head.Op, b.name(), head.Length, 4*b.Len)
+	}
+	if !isFinite {
+		i := wire.FirstNotFinite(buf.floats[:b.Len])
+		return nil, wire.Faultf(wire.NotFinite, "%v for %s: element %d is %v", head.Op, b.name(), b.Offset+i, buf.floats[i])
+	}
+	return b, nil
+}
+
+func (c *conn) pull(b *block, r *reply) *wire.Fault {
+	if fault := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); fault != nil && c.holding.model.sync {
+		return fault
+	}
+	if r.buf = c.buffers.take(c.stop); r.buf == nil {
+		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.index)
+	}
+	b.pull(r)
+	c.shard.counters.pulled.Add(1)
+	return nil
+}
+
+// send writes replies until there are no more. When the connection breaks it
+// goes on taking them, for their buffers.
+func (c *conn) send() {
+	var (
+		batch  []reply
+		pieces [][]byte
+		broken bool
+	)
+	for r := range c.replies {
+		batch = append(batch[:0], r)
+		for size := len(r.body); size < batched; size += len(r.body) {
+			var more bool
+			select {
+			case r, more = <-c.replies:
+			default:
+			}
+			if !more {
+				break
+			}
+			batch = append(batch, r)
+		}
+		pieces = pieces[:0]
+		for i := range batch {
+			if pieces = append(pieces, batch[i].raw[:]); len(batch[i].body) > 0 {
+				pieces = append(pieces, batch[i].body)
+			}
+		}
+		if !broken && c.write(pieces) != nil {
+			broken = true
+			c.nc.Close()
+		}
+		for i := range batch {
+			c.buffers.give(batch[i].buf)
+		}
+	}
+}
+
+func (c *conn) write(pieces net.Buffers) error {
+	if err := c.nc.SetWriteDeadline(time.Now().Add(c.limits.FrameTimeout)); err != nil {
+		return err
+	}
+	_, err := pieces.WriteTo(c.nc)
+	return err
+}

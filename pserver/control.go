@@ -1,0 +1,152 @@
+package pserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+// control is the gRPC face of a shard: wire to domain and back, and one table of codes.
+type control struct {
+	pb.UnimplementedParameterServerServer
+	shard       *shard
+	checkpoints *checkpoints // nil: none are kept
+}
+
+func statusOf(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errNotClaimed):
+		return status.Error(codes.Aborted, err.Error())
+	case errors.Is(err, errIncomplete):
+		return status.Error(codes.FailedPrecondition, err.Error())
+	case errors.Is(err, errMismatch):
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	return status.Error(codes.Internal, err.Error())
+}
+
+// Describe implements the service.
+func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.DescribeReply, error) {
+	s := c.shard
+	reply := &pb.DescribeReply{
+		Index: uint32(s.index), ShardEpoch: uint32(s.epoch), State: pb.DescribeReply_STATE_EMPTY, Counters: s.counters.toProto(),
+	}
+	reply.Counters.StagedBytes = uint64(s.stages.bytes.Load())
+	if c.checkpoints != nil {
+		reply.Checkpoint, reply.CheckpointError = c.checkpoints.status()
+	}
+	h := s.holding.Load()
+	if h == nil {
+		return reply, nil
+	}
+	reply.State = pb.DescribeReply_STATE_INITIALISING
+	if s.ready.Load() {
+		reply.State = pb.DescribeReply_STATE_READY
+		s.adopt(request.GetCommittedVersion())
+	}
+	reply.Version = s.version.Load()
+	reply.Model, reply.Placement = h.model.toProto(), h.model.placementToProto()
+	return reply, nil
+}
+
+// InitParameters implements the service.
+func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRequest) (*pb.InitParametersReply, error) {
+	if int(request.GetIndex()) != c.shard.index {
+		return nil, status.Errorf(codes.FailedPrecondition, "this is shard %d, not %d: look the addresses up again", c.shard.index, request.GetIndex())
+	}
+	if request.GetIncarnation() == 0 {
+		return nil, status.Error(codes.InvalidArgument, "incarnation is 0")
+	}
+	m, err := modelFromProto(request.GetModel())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if c.shard.index >= m.table.Shards {
+		return nil, status.Errorf(codes.InvalidArgument, "your model is spread over %d shards, this is shard %d", m.table.Shards, c.shard.index)
+	}
+	outcome, holder, err := c.shard.requestClaim(m, request.GetOrdinal(), request.GetIncarnation(), time.Now())
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.index, err)
+	}
+	reply := &pb.InitParametersReply{Holder: holder, Placement: c.shard.holding.Load().model.placementToProto()}
+	switch outcome {
+	case outcomeReady:
+		reply.Outcome = pb.InitParametersReply_OUTCOME_READY
+	case outcomeWait:
+		reply.Outcome = pb.InitParametersReply_OUTCOME_WAIT
+	case outcomeClaimed:
+		reply.Outcome = pb.InitParametersReply_OUTCOME_CLAIMED
+	}
+	return reply, nil
+}
+
+// FinishInit implements the service.
+func (c *control) FinishInit(_ context.Context, request *pb.FinishInitRequest) (*pb.FinishInitReply, error) {
+	err := c.shard.finish(request.GetIncarnation(), func() {
+		if c.checkpoints != nil {
+			c.checkpoints.save() //nolint:errcheck // it is in the log and in Describe; training goes on
+		}
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &pb.FinishInitReply{}, nil
+}
+
+// CommitStep implements the service.
+func (c *control) CommitStep(_ context.Context, request *pb.CommitStepRequest) (*pb.CommitStepReply, error) {
+	h := c.shard.holding.Load()
+	if h == nil || !c.shard.ready.Load() {
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has no parameters yet", c.shard.index)
+	}
+	if !h.model.sync {
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d is updated in mode async: nothing is staged there", c.shard.index)
+	}
+	if request.GetJobEpoch() != 0 {
+		return nil, status.Errorf(codes.FailedPrecondition, "job epoch is %d, shard %d is at 0", request.GetJobEpoch(), c.shard.index)
+	}
+	if request.GetVersion() > math.MaxUint32 {
+		return nil, status.Errorf(codes.InvalidArgument, "version %d: frames have room for %d", request.GetVersion(), uint32(math.MaxUint32))
+	}
+	scale, err := scaleOf(request.GetLearningRateScale())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	contributors := make([]contributor, len(request.GetContributors()))
+	for i, t := range request.GetContributors() {
+		contributors[i] = contributor{t.GetOrdinal(), t.GetIncarnation(), t.GetRecords()}
+	}
+	reached, adopted, err := c.shard.commit(request.GetVersion(), contributors, scale)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &pb.CommitStepReply{Version: reached, Adopted: adopted}, nil
+}
+
+// scaleOf is the factor of a learning rate: 0 stands for 1.
+func scaleOf(scale float32) (float32, error) {
+	if scale == 0 {
+		return 1, nil
+	}
+	if !(scale > 0) || scale-scale != 0 {
+		return 0, fmt.Errorf("learning-rate scale is %v: expected a positive number, or 0 for 1", scale)
+	}
+	return scale, nil
+}
+
+func (c *counters) toProto() *pb.ParameterServerCounters {
+	return &pb.ParameterServerCounters{
+		BlocksPulled: c.pulled.Load(), BlocksPushed: c.pushed.Load(), Duplicates: c.duplicates.Load(),
+		BlocksStaged: c.staged.Load(), StepsCommitted: c.committed.Load(), StepsAdopted: c.adopted.Load(),
+		Refused: c.refused.Load(), Connections: uint64(c.connections.Load()),
+	}
+}

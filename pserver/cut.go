@@ -1,0 +1,113 @@
+package pserver
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// cuts makes consistent images of a shard while updates go on. A cut is a
+// moment: it has, of every block, the updates before that moment and none
+// after. The first update of a block after the moment preserves the block as
+// it was (copy on write); blocks that nobody changes are copied when the
+// checkpoint's writer comes to them.
+type cuts struct {
+	current atomic.Pointer[cut] // nil: no checkpoint is being written
+	number  uint64              // of the last cut; one checkpoint is written at a time
+
+	freeMu sync.Mutex
+	free   []*image // of blocks already written, to be used again within the cut
+}
+
+// cut is what is fixed at the moment.
+type cut struct {
+	number   uint64
+	version  uint64
+	trainers []*trainer // by ordinal; those that come later have pushed nothing before the moment
+}
+
+// image is a copy of a block at a cut.
+type image struct {
+	params  []float32
+	state   []float32
+	version uint64
+	applied []uint64 // by cut.trainers
+}
+
+// take is called with the block's lock held.
+func (i *image) take(b *block, c *cut) {
+	i.params = append(i.params[:0], b.params...)
+	i.state = append(i.state[:0], b.state...)
+	i.version = b.version
+	i.applied = i.applied[:0]
+	for _, t := range c.trainers {
+		i.applied = append(i.applied, t.applied[b.local])
+	}
+}
+
+// startCut fixes the moment. Until endCut every update preserves what it changes.
+func (s *shard) startCut() *cut {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	s.mu.Lock() // nobody joins, and pushes, between the roster and the moment
+	defer s.mu.Unlock()
+	s.cuts.number++
+	c := &cut{number: s.cuts.number, version: s.version.Load(), trainers: s.rosterLocked()}
+	s.cuts.current.Store(c)
+	return c
+}
+
+// endCut lets go of what was preserved and not collected.
+func (s *shard) endCut(h *holding) {
+	s.cuts.current.Store(nil)
+	for _, b := range h.blocks {
+		b.mu.Lock()
+		b.image = nil
+		b.mu.Unlock()
+	}
+	s.cuts.freeMu.Lock()
+	defer s.cuts.freeMu.Unlock()
+	s.cuts.free = nil
+}
+
+// preserveLocked is called before any change of a block, with its lock held.
+func (s *shard) preserveLocked(b *block) {
+	c := s.cuts.current.Load()
+	if c == nil || b.cut == c.number {
+		return
+	}
+	b.cut = c.number
+	b.image = s.cuts.room()
+	b.image.take(b, c)
+}
+
+// collect returns the block as it was at the cut. The image is the caller's until recycle.
+func (s *shard) collect(b *block, c *cut) *image {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cut == c.number {
+		i := b.image
+		b.image = nil
+		return i
+	}
+	b.cut = c.number
+	i := s.cuts.room()
+	i.take(b, c)
+	return i
+}
+
+func (cs *cuts) room() *image {
+	cs.freeMu.Lock()
+	defer cs.freeMu.Unlock()
+	if n := len(cs.free); n > 0 {
+		i := cs.free[n-1]
+		cs.free = cs.free[:n-1]
+		return i
+	}
+	return &image{}
+}
+
+func (cs *cuts) recycle(i *image) {
+	cs.freeMu.Lock()
+	defer cs.freeMu.Unlock()
+	cs.free = append(cs.free, i)
+}

@@ -1,0 +1,52 @@
+// Package pserver is one parameter server: a shard of a model's parameters,
+// the optimizer that changes them, and the checkpoints that keep them.
+//
+// One TCP port carries two protocols, told apart by the first bytes: gRPC for
+// control (Describe, InitParameters, FinishInit, CommitStep, health,
+// reflection) and the frames of package wire for data. Which shard a server
+// is comes from a [Registry]; which blocks a shard holds comes from the table
+// of package placement.
+//
+//	          claim index           first parameters, or a checkpoint
+//	start ----------------> empty ------------------------------------> ready ----> lease lost: exit with an error
+//	                          |  ^                                        |    ----> told to stop: checkpoint, release
+//	             one trainer  v  | it was silent too long                 v
+//	                      initialising                              pull, push, stage
+//
+// # Updates
+//
+// In asynchronous mode a push is applied on arrival, under the lock of its
+// block. In synchronous mode gradients are staged, one per trainer, and
+// CommitStep applies them: for each block the sums of the contributors are
+// added in rank order, multiplied by float32(1/records), and given to the
+// optimizer. The order is that of the request and never of arrival, every
+// element is computed by itself, and so the bits are a function of the
+// commits: replaying them on the same build gives the same parameters.
+//
+// # Guarantees
+//
+// A push is applied once: for every trainer and block the shard keeps the step
+// last applied, also in checkpoints, at the same cut as the parameters. A
+// frame is read whole and checked, its gradient for NaN and infinities too,
+// before any of it is applied. A pull copies its block under the block's lock,
+// so that it never sees half an update. A newer incarnation of a trainer
+// fences the older one: when its hello was answered, no push of the older one
+// will be applied any more.
+//
+// A restarted shard continues from its newest whole checkpoint under a new
+// shard epoch. Pushes that name another epoch are answered "resync", so that a
+// trainer knows that it has to pull anew. In asynchronous mode the updates
+// since the checkpoint are lost. In synchronous mode the shard adopts the
+// committed version that it is told, by CommitStep, or by Describe, without the
+// updates that it lost: its share of the model is then some versions older
+// than its number, and the result is not the one that a replay would give.
+//
+// # Failure
+//
+// Run returns an error when the lease is lost, when the checkpoint folder has
+// been taken over by a later start, and when no checkpoint in the folder can be
+// used although there are some. A checkpoint that cannot be written is an
+// error in the log and in Describe; training goes on and the older one stays.
+// Connections, buffers and stages are bounded: beyond the bounds clients wait
+// or are refused, and a peer that stalls in the middle of a frame is cut off.
+package pserver

@@ -1,0 +1,210 @@
+package pserver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+
+	"trainmaster/pserver"
+	"trainmaster/trainer/params"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		childMain()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// book is the registry of a test: it gives out indices and knows who holds them.
+type book struct {
+	mu      sync.Mutex
+	addrs   []string
+	changed chan struct{}
+}
+
+func newBook(shards int) *book {
+	return &book{addrs: make([]string, shards), changed: make(chan struct{})}
+}
+
+func (b *book) set(index int, addr string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.addrs[index] = addr
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// complete waits until every index is taken.
+func (b *book) complete(ctx context.Context) ([]string, error) {
+	for {
+		b.mu.Lock()
+		addrs, changed := append([]string(nil), b.addrs...), b.changed
+		b.mu.Unlock()
+		whole := true
+		for _, a := range addrs {
+			whole = whole && a != ""
+		}
+		if whole {
+			return addrs, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// place is the registry for one index, and its claim.
+type place struct {
+	book  *book
+	index int
+	lost  chan struct{}
+}
+
+func (b *book) place(index int) *place { return &place{b, index, make(chan struct{})} }
+
+func (p *place) ClaimPS(_ context.Context, addr string, _ func(string)) (pserver.Claim, error) {
+	p.book.set(p.index, addr)
+	return p, nil
+}
+func (p *place) Index() int            { return p.index }
+func (p *place) Lost() <-chan struct{} { return p.lost }
+func (p *place) Release(context.Context) error {
+	p.book.set(p.index, "")
+	return nil
+}
+
+func quiet() *logrus.Entry {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	if os.Getenv("PSERVER_TEST_LOG") != "" {
+		log.SetOutput(os.Stderr)
+		log.SetLevel(logrus.DebugLevel)
+	}
+	return logrus.NewEntry(log)
+}
+
+// server is a parameter server in this process.
+type server struct {
+	*place
+	addr string
+	stop context.CancelFunc
+	done chan error
+}
+
+func startServer(t testing.TB, b *book, index int, cfg pserver.Config) *server {
+	t.Helper()
+	p := b.place(index)
+	cfg.Registry, cfg.Log = p, quiet()
+	s, err := pserver.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	run := &server{place: p, addr: s.Addr(), stop: stop, done: make(chan error, 1)}
+	go func() { run.done <- s.Run(ctx) }()
+	t.Cleanup(func() { stop(); run.wait() })
+	return run
+}
+
+// wait returns what Run returned, also when asked again.
+func (s *server) wait() error {
+	err := <-s.done
+	s.done <- err
+	return err
+}
+
+func startServers(t testing.TB, shards int, cfg pserver.Config) *book {
+	t.Helper()
+	b := newBook(shards)
+	for i := range shards {
+		startServer(t, b, i, cfg)
+	}
+	return b
+}
+
+var (
+	plainSGD = params.Optimizer{Kind: params.SGD, LearningRate: 0.5}
+	heavy    = params.Optimizer{Kind: params.Momentum, LearningRate: 0.1, Momentum: 0.9}
+)
+
+func connect(t testing.TB, b *book, cfg params.Config) *params.Client {
+	t.Helper()
+	cfg.Addrs, cfg.Log = b.complete, quiet()
+	if cfg.Incarnation == 0 {
+		cfg.Incarnation = uint64(cfg.Ordinal) + 1
+	}
+	if cfg.Optimizer == (params.Optimizer{}) {
+		cfg.Optimizer = plainSGD
+	}
+	c, err := params.Connect(within(t), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// within is a context that no test should outlast.
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("the test took more than a minute"))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// tensors makes the tensors of a model; every shard of three gets something.
+func tensors(value func(tensor, element int) float32) []params.Tensor {
+	list := []params.Tensor{
+		{Name: "w1", Shape: []int{600, 1000}}, {Name: "b1", Shape: []int{1000}},
+		{Name: "w2", Shape: []int{1000, 10}}, {Name: "b2", Shape: []int{10}}, {Name: "scale"},
+	}
+	for i := range list {
+		n := 1
+		for _, d := range list[i].Shape {
+			n *= d
+		}
+		list[i].Data = make([]float32, n)
+		for j := range list[i].Data {
+			list[i].Data[j] = value(i, j)
+		}
+	}
+	return list
+}
+
+func constant(v float32) func(int, int) float32 { return func(int, int) float32 { return v } }
+
+func random(seed uint64) func(int, int) float32 {
+	r := rand.New(rand.NewPCG(seed, 0))
+	return func(int, int) float32 { return float32(r.NormFloat64()) }
+}
+
+func mustInit(t testing.TB, c *params.Client, list []params.Tensor) {
+	t.Helper()
+	if err := c.Init(within(t), list); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// differ names the first element in which two sets of tensors are not equal, bit by bit.
+func differ(a, b []params.Tensor) error {
+	for i := range a {
+		for j := range a[i].Data {
+			if a[i].Data[j] != b[i].Data[j] {
+				return fmt.Errorf("%s[%d] is %v, expected %v", a[i].Name, j, a[i].Data[j], b[i].Data[j])
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package pserver
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/placement"
+)
+
+// model is what all trainers of a job agree on, and where its blocks lie.
+type model struct {
+	optimizer optimizer
+	sync      bool
+	table     *placement.Table
+	digest    [sha256.Size]byte
+}
+
+func newModel(o optimizer, synchronous bool, table *placement.Table) (*model, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	return &model{optimizer: o, sync: synchronous, table: table, digest: table.Digest()}, nil
+}
+
+// modelFromProto checks what a trainer sent and computes the first placement.
+func modelFromProto(m *pb.ParameterModel) (*model, error) {
+	if m.GetMode() != pb.UpdateMode_UPDATE_MODE_ASYNC && m.GetMode() != pb.UpdateMode_UPDATE_MODE_SYNC {
+		return nil, fmt.Errorf("model has update mode %v: expected asynchronous or synchronous", m.GetMode())
+	}
+	tensors := make([]placement.Tensor, len(m.GetTensors()))
+	for i, t := range m.GetTensors() {
+		tensors[i].Name = t.GetName()
+		for _, d := range t.GetShape() {
+			tensors[i].Shape = append(tensors[i].Shape, int(d))
+		}
+	}
+	table, err := placement.New(tensors, int(m.GetShards()))
+	if err != nil {
+		return nil, err
+	}
+	o := m.GetOptimizer()
+	return newModel(optimizer{o.GetKind(), o.GetLearningRate(), o.GetMomentum()}, m.GetMode() == pb.UpdateMode_UPDATE_MODE_SYNC, table)
+}
+
+func (m *model) toProto() *pb.ParameterModel {
+	mode := pb.UpdateMode_UPDATE_MODE_ASYNC
+	if m.sync {
+		mode = pb.UpdateMode_UPDATE_MODE_SYNC
+	}
+	return &pb.ParameterModel{
+		Tensors:   m.tensorsToProto(),
+		Optimizer: &pb.ParameterOptimizer{Kind: m.optimizer.kind, LearningRate: m.optimizer.rate, Momentum: m.optimizer.momentum},
+		Mode:      mode,
+		Shards:    uint32(m.table.Shards),
+	}
+}
+
+func (m *model) tensorsToProto() []*pb.ParameterTensor {
+	tensors := make([]*pb.ParameterTensor, len(m.table.Tensors))
+	for i, t := range m.table.Tensors {
+		tensors[i] = &pb.ParameterTensor{Name: t.Name}
+		for _, d := range t.Shape {
+			tensors[i].Shape = append(tensors[i].Shape, int64(d))
+		}
+	}
+	return tensors
+}
+
+func (m *model) placementToProto() *pb.ParameterPlacement {
+	return &pb.ParameterPlacement{
+		Epoch: m.table.Epoch, Shards: uint32(m.table.Shards), Tensors: m.tensorsToProto(), Owners: m.table.Owners,
+	}
+}
+
+// same says what differs between the model of this shard and another one, nil if nothing.
+func (m *model) same(other *model) error {
+	if m.table.Shards != other.table.Shards {
+		return fmt.Errorf("this model is spread over %d shards, yours over %d", m.table.Shards, other.table.Shards)
+	}
+	if m.sync != other.sync {
+		return fmt.Errorf("this model is updated in mode %s, yours in mode %s", modeName(m.sync), modeName(other.sync))
+	}
+	if m.optimizer != other.optimizer {
+		return fmt.Errorf("this model has optimizer %+v, yours %+v", m.optimizer, other.optimizer)
+	}
+	mine, yours := m.table.Tensors, other.table.Tensors
+	for i := range max(len(mine), len(yours)) {
+		switch {
+		case i >= len(yours) || i < len(mine) && mine[i].Name < yours[i].Name:
+			return fmt.Errorf("this model has the tensor %q, yours has not", mine[i].Name)
+		case i >= len(mine) || yours[i].Name < mine[i].Name:
+			return fmt.Errorf("your model has the tensor %q, this one has not", yours[i].Name)
+		case !slices.Equal(mine[i].Shape, yours[i].Shape):
+			return fmt.Errorf("tensor %q has shape %v, yours %v", mine[i].Name, mine[i].Shape, yours[i].Shape)
+		}
+	}
+	return nil
+}
+
+func modeName(synchronous bool) string {
+	if synchronous {
+		return "sync"
+	}
+	return "async"
+}

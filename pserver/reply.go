@@ -1,0 +1,55 @@
+package pserver
+
+import "trainmaster/pserver/wire"
+
+// reply is a frame to be sent. buf is what its body lies in, to be given back after.
+type reply struct {
+	head wire.Header
+	raw  [wire.HeaderSize]byte
+	body []byte
+	buf  *buffer
+
+	sum   wire.Checksum
+	begun bool
+}
+
+// begin fixes the header, before the body is summed: elements of dtype follow.
+func (r *reply) begin(dtype wire.DType, elements int) {
+	r.head.DType, r.head.Length = dtype, uint32(4*elements)
+	r.body = r.buf.bytes[:r.head.Length]
+	r.head.Encode(&r.raw)
+	r.sum, r.begun = wire.Begin(&r.raw), true
+}
+
+// add sums the next piece of the body, which is in its place already.
+func (r *reply) add(piece []float32) { r.sum = r.sum.Add(wire.FloatBytes(piece)) }
+
+// end makes the frame ready to be sent.
+func (r *reply) end() {
+	if !r.begun {
+		r.head.Encode(&r.raw)
+		r.sum = wire.Begin(&r.raw)
+	}
+	r.sum.Store(&r.raw)
+}
+
+// answer is the start of a reply to a request.
+func answer(request *wire.Header, shardEpoch uint16) reply {
+	return reply{head: wire.Header{
+		Op: request.Op, Flags: wire.Reply, Block: request.Block, Incarnation: request.Incarnation,
+		Placement: request.Placement, Step: request.Step, Sequence: request.Sequence,
+		ShardEpoch: shardEpoch, JobEpoch: request.JobEpoch,
+	}}
+}
+
+// refusal is a whole reply that carries a fault.
+func refusal(request *wire.Header, shardEpoch uint16, fault *wire.Fault) reply {
+	r := answer(request, shardEpoch)
+	message := fault.Message[:min(len(fault.Message), wire.MaxMessage)]
+	r.head.Flags |= wire.Error
+	r.head.Argument, r.head.Version, r.head.Length = uint32(fault.Code), fault.Version, uint32(len(message))
+	r.body = []byte(message)
+	r.head.Encode(&r.raw)
+	wire.Seal(&r.raw, r.body)
+	return r
+}

@@ -1,0 +1,184 @@
+package pserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+// ErrLeaseLost: the index may belong to another server by now, so that this one ended without another word.
+var ErrLeaseLost = errors.New("the lease on this server's index was lost")
+
+const (
+	maxControlMessage = 64 << 20 // a placement table of some million blocks
+	gracePeriod       = 5 * time.Second
+)
+
+// Server is one parameter server: a port, and while Run runs a shard behind it.
+type Server struct {
+	cfg      Config
+	listener net.Listener
+	step     func(what string) // see checkpoints.step
+}
+
+// New checks the configuration and opens the port. Run must follow.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	lc := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}}
+	listener, err := lc.Listen(context.Background(), "tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen for trainers: %w", err)
+	}
+	return &Server{cfg: cfg, listener: listener, step: func(string) {}}, nil
+}
+
+// Addr is the "ip:port" that trainers use.
+func (s *Server) Addr() string {
+	if s.cfg.Advertise != "" {
+		return s.cfg.Advertise
+	}
+	return s.listener.Addr().String()
+}
+
+// Run claims an index, restores its checkpoint and serves until ctx ends; then
+// it writes a checkpoint, frees the index and returns nil. See the package
+// comment for when it returns an error.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.listener.Close()
+	claim, err := s.cfg.Registry.ClaimPS(ctx, s.Addr(), func(reason string) {
+		s.cfg.Log.WithField("reason", reason).Info("waiting for an index")
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("claim a parameter server's index: %w", err)
+	}
+	err = s.serve(ctx, claim)
+	if errors.Is(err, ErrLeaseLost) {
+		return err
+	}
+	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
+	defer cancel()
+	return errors.Join(err, claim.Release(release))
+}
+
+// serve is the life of the server between claim and release.
+func (s *Server) serve(ctx context.Context, claim Claim) error {
+	shard, checkpoints, err := s.open(claim.Index())
+	if err != nil {
+		return err
+	}
+	shard.log.WithField("addr", s.Addr()).WithField("ready", shard.ready.Load()).Info("parameter server started")
+
+	door := newDoor(s.listener, &s.cfg, shard)
+	control := s.controlServer(shard, checkpoints)
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(door.run)
+	group.Go(func() error {
+		err := control.Serve(door.grpc)
+		if groupCtx.Err() != nil {
+			return nil // told to stop
+		}
+		return err
+	})
+	group.Go(func() error {
+		select {
+		case <-claim.Lost():
+			return ErrLeaseLost
+		case <-groupCtx.Done():
+			return nil
+		}
+	})
+	if checkpoints != nil {
+		group.Go(func() error { return checkpoints.run(groupCtx, s.cfg.CheckpointEvery) })
+	}
+	group.Go(func() error {
+		<-groupCtx.Done()
+		door.stop()
+		timer := time.AfterFunc(gracePeriod, control.Stop)
+		defer timer.Stop()
+		control.GracefulStop()
+		return nil
+	})
+	err = group.Wait()
+	door.wait()
+	if err == nil && checkpoints != nil && shard.ready.Load() {
+		err = checkpoints.save()
+	}
+	return err
+}
+
+// open makes the shard, from its checkpoint if there is one.
+func (s *Server) open(index int) (*shard, *checkpoints, error) {
+	log := s.cfg.Log.WithField("shard", index)
+	if s.cfg.CheckpointDir == "" {
+		// Nothing survives a start, so any other number than the last one does.
+		start := uint64(time.Now().UnixNano())
+		return newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes), nil, nil
+	}
+	dir := filepath.Join(s.cfg.CheckpointDir, "ps-"+strconv.Itoa(index))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, nil, fmt.Errorf("checkpoint folder: %w", err)
+	}
+	start, err := countStart(dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("count this start in the checkpoint folder: %w", err)
+	}
+	shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
+	checkpoints := &checkpoints{shard: shard, dir: dir, start: start, keep: s.cfg.Keep, log: log, step: s.step}
+	if g, found, err := shard.restore(dir); err != nil {
+		return nil, nil, err
+	} else if found {
+		checkpoints.written, checkpoints.newest = shard.changes(), g.String()
+	}
+	return shard, checkpoints, nil
+}
+
+func (s *Server) controlServer(shard *shard, checkpoints *checkpoints) *grpc.Server {
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxControlMessage), grpc.MaxSendMsgSize(maxControlMessage),
+		grpc.ConnectionTimeout(s.cfg.HelloTimeout), grpc.MaxConcurrentStreams(64),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
+	pb.RegisterParameterServerServer(server, &control{shard: shard, checkpoints: checkpoints})
+	healthpb.RegisterHealthServer(server, health.NewServer())
+	reflection.Register(server)
+	return server
+}
+
+// run writes a checkpoint every so often. Only being superseded ends the server.
+func (c *checkpoints) run(ctx context.Context, every time.Duration) error {
+	if every < 0 {
+		return nil
+	}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if !c.shard.ready.Load() {
+			continue
+		}
+		if err := c.save(); errors.Is(err, errSuperseded) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package pserver
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/wire"
+)
+
+// shard is the state of one parameter server: what it holds and for whom.
+type shard struct {
+	log         *logrus.Entry
+	index       int
+	epoch       uint16 // of this start, never 0
+	initTimeout time.Duration
+	counters    counters
+
+	// ready is set once, when the parameters are complete; until then only the
+	// initialiser touches them.
+	ready   atomic.Bool
+	holding atomic.Pointer[holding] // nil until the first claim or a restore
+
+	mu       sync.Mutex
+	claim    claim
+	trainers map[uint32]*trainer // by ordinal: the newest incarnation of each
+
+	version   atomic.Uint64 // sync: the version reached
+	versionMu sync.Mutex
+	changed   chan struct{} // closed and replaced when version grows, guarded by versionMu
+
+	stages stages
+
+	// commitMu makes commits and the start of a cut take turns, so that a cut
+	// of a synchronous shard is of one version.
+	commitMu sync.Mutex
+	restored bool // started from a checkpoint and no step was applied since, guarded by commitMu
+	cuts     cuts
+}
+
+// holding is a model and the blocks of it that this shard has. It never
+// changes; the contents of the blocks do.
+type holding struct {
+	model  *model
+	blocks []*block          // by number
+	byID   map[uint64]*block // by the number in the placement
+}
+
+// claim is the right of one trainer to give the first parameters.
+type claim struct {
+	ordinal     uint32
+	incarnation uint64 // 0: nobody
+	last        time.Time
+}
+
+type counters struct {
+	pulled, pushed, duplicates, staged, committed, adopted, refused atomic.Uint64
+	connections                                                     atomic.Int64
+}
+
+func newShard(log *logrus.Entry, index int, epoch uint16, initTimeout time.Duration, stageBytes int64) *shard {
+	return &shard{
+		log: log, index: index, epoch: epoch, initTimeout: initTimeout,
+		trainers: map[uint32]*trainer{}, changed: make(chan struct{}),
+		stages: stages{limit: stageBytes, byIncarnation: map[uint64]*stage{}},
+	}
+}
+
+func newHolding(m *model, index int) *holding {
+	h := &holding{model: m, byID: map[uint64]*block{}}
+	for i, b := range m.table.Owned(index) {
+		blk := &block{Block: b, local: i, tensor: m.table.Tensors[b.Tensor].Name}
+		h.blocks = append(h.blocks, blk)
+		h.byID[b.ID] = blk
+	}
+	return h
+}
+
+// outcome is what a trainer is told that wants to initialise.
+type outcome int
+
+const (
+	outcomeReady outcome = iota
+	outcomeWait
+	outcomeClaimed
+)
+
+// requestClaim gives the claim to a trainer if nobody holds it who is still at
+// work. The error says how the trainer's model differs from the shard's.
+func (s *shard) requestClaim(m *model, ordinal uint32, incarnation uint64, now time.Time) (outcome, uint32, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.holding.Load()
+	if s.ready.Load() {
+		return outcomeReady, 0, h.model.same(m)
+	}
+	idle := now.Sub(s.claim.last)
+	if held := s.claim.incarnation != 0 && s.claim.incarnation != incarnation; held && idle < s.initTimeout {
+		return outcomeWait, s.claim.ordinal, h.model.same(m)
+	} else if held {
+		s.log.WithFields(logrus.Fields{"trainer": s.claim.ordinal, "silent": idle, "successor": ordinal}).Warn("initialiser lost its claim")
+	}
+	if h == nil || h.model.digest != m.digest || h.model.optimizer != m.optimizer || h.model.sync != m.sync {
+		s.holding.Store(newHolding(m, s.index))
+		clear(s.trainers)
+	}
+	s.claim = claim{ordinal, incarnation, now}
+	return outcomeClaimed, ordinal, nil
+}
+
+// put takes the first parameters of a block from the holder of the claim.
+func (s *shard) put(h *holding, b *block, incarnation uint64, values []float32, now time.Time) *wire.Fault {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ready.Load() || s.claim.incarnation != incarnation || s.holding.Load() != h {
+		return wire.Faultf(wire.NotClaimed, "incarnation %d does not hold the claim to initialise shard %d", incarnation, s.index)
+	}
+	s.claim.last = now
+	b.fill(values, h.model.optimizer.stateful())
+	return nil
+}
+
+// finish makes the parameters visible. Before it does, durable is called: nobody
+// has seen them yet.
+func (s *shard) finish(incarnation uint64, durable func()) error {
+	s.mu.Lock()
+	if s.ready.Load() {
+		s.mu.Unlock()
+		return nil
+	}
+	if incarnation == 0 || s.claim.incarnation != incarnation {
+		s.mu.Unlock()
+		return fmt.Errorf("%w: incarnation %d does not hold the claim to initialise shard %d", errNotClaimed, incarnation, s.index)
+	}
+	h := s.holding.Load()
+	if i := slices.IndexFunc(h.blocks, func(b *block) bool { return !b.filled() }); i >= 0 {
+		s.mu.Unlock()
+		return fmt.Errorf("%w: shard %d has no parameters yet for %s", errIncomplete, s.index, h.blocks[i].name())
+	}
+	s.claim.incarnation = 0 // late puts are refused from here on
+	s.mu.Unlock()
+
+	durable()
+	s.ready.Store(true)
+	s.log.WithFields(logrus.Fields{"blocks": len(h.blocks), "tensors": len(h.model.table.Tensors), "mode": modeName(h.model.sync)}).Info("parameters initialised")
+	return nil
+}
+
+// waitVersion waits until the shard is at least at version.
+func (s *shard) waitVersion(done <-chan struct{}, version uint64, limit time.Duration) *wire.Fault {
+	if s.version.Load() >= version {
+		return nil
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		s.versionMu.Lock()
+		changed, now := s.changed, s.version.Load()
+		s.versionMu.Unlock()
+		if now >= version {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			fault := wire.Faultf(wire.Wait, "version %d is not committed yet, shard %d is at %d", version, s.index, now)
+			fault.Version = clampVersion(now)
+			return fault
+		case <-done:
+			return wire.Faultf(wire.Stopping, "shard %d is shutting down", s.index)
+		}
+	}
+}
+
+func (s *shard) reach(version uint64) {
+	s.versionMu.Lock()
+	defer s.versionMu.Unlock()
+	s.version.Store(version)
+	close(s.changed)
+	s.changed = make(chan struct{})
+}

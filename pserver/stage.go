@@ -1,0 +1,145 @@
+package pserver
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"trainmaster/pserver/wire"
+)
+
+// stages holds the gradients that wait for a commit: at most one version per
+// incarnation of a trainer. A stage outlives its trainer's connection and its
+// fencing, since the commit that names it may be on its way.
+type stages struct {
+	limit int64
+	bytes atomic.Int64 // of all parts
+
+	mu            sync.Mutex // taken before that of a stage
+	byIncarnation map[uint64]*stage
+}
+
+// stage is one trainer's gradient sums for this shard, computed at version.
+type stage struct {
+	incarnation uint64
+
+	mu      sync.Mutex
+	dropped bool // no longer in stages: find the new one
+	version uint64
+	records uint32
+	parts   []part // by local block
+	present int
+}
+
+type part struct {
+	sum      []float32 // kept from version to version
+	sequence uint64    // of the frame that filled it, 0: not at this version
+}
+
+// of finds or makes the stage of an incarnation, and returns it locked.
+func (st *stages) of(incarnation uint64, blocks int) *stage {
+	for {
+		st.mu.Lock()
+		g := st.byIncarnation[incarnation]
+		if g == nil {
+			g = &stage{incarnation: incarnation, parts: make([]part, blocks)}
+			st.byIncarnation[incarnation] = g
+		}
+		st.mu.Unlock()
+		g.mu.Lock()
+		if !g.dropped {
+			return g
+		}
+		g.mu.Unlock()
+	}
+}
+
+func (st *stages) find(incarnation uint64) *stage {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.byIncarnation[incarnation]
+}
+
+// reserve takes n bytes of the limit, if there are as many.
+func (st *stages) reserve(n int64) bool {
+	if st.bytes.Add(n) > st.limit {
+		st.bytes.Add(-n)
+		return false
+	}
+	return true
+}
+
+// prune drops all stages for versions below version, and their memory, but for
+// those that keep names: these trainers will stage again.
+func (st *stages) prune(version uint64, keep map[uint64]bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for incarnation, g := range st.byIncarnation {
+		g.mu.Lock()
+		if g.version < version && !keep[incarnation] {
+			g.dropped = true
+			for _, p := range g.parts {
+				st.bytes.Add(int64(-4 * len(p.sum)))
+			}
+			delete(st.byIncarnation, incarnation)
+		}
+		g.mu.Unlock()
+	}
+}
+
+// anyAt says whether something is staged for version.
+func (st *stages) anyAt(version uint64) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, g := range st.byIncarnation {
+		g.mu.Lock()
+		found := g.version == version && g.present > 0
+		g.mu.Unlock()
+		if found {
+			return true
+		}
+	}
+	return false
+}
+
+// reset starts the stage of another version. The caller holds g.mu.
+func (g *stage) reset(version uint64, records uint32) {
+	g.version, g.records, g.present = version, records, 0
+	for i := range g.parts {
+		g.parts[i].sequence = 0
+	}
+}
+
+// stage keeps the gradient sum of one block until a commit names it. Sending it
+// again changes nothing; a later frame for the same version replaces it.
+func (s *shard) stage(h *holding, b *block, t *trainer, head *wire.Header, values []float32) *wire.Fault {
+	if t.fenced.Load() {
+		return wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
+	}
+	g := s.stages.of(t.incarnation, len(h.blocks))
+	defer g.mu.Unlock()
+	if now := s.version.Load(); head.Step < now || head.Step < g.version {
+		fault := wire.Faultf(wire.Stale, "gradient was computed at version %d, shard %d is at %d", head.Step, s.index, now)
+		fault.Version = clampVersion(now)
+		return fault
+	}
+	if head.Step != g.version || head.Argument != g.records {
+		g.reset(head.Step, head.Argument)
+	}
+	p := &g.parts[b.local]
+	if p.sequence > head.Sequence {
+		return nil // an older frame, overtaken by its own repetition
+	}
+	if p.sum == nil {
+		if !s.stages.reserve(int64(4 * b.Len)) {
+			return wire.Faultf(wire.Busy, "shard %d holds %d bytes of staged gradients, the limit is %d", s.index, s.stages.bytes.Load(), s.stages.limit)
+		}
+		p.sum = make([]float32, b.Len)
+	}
+	if p.sequence == 0 {
+		g.present++
+	}
+	p.sequence = head.Sequence
+	copy(p.sum, values)
+	s.counters.staged.Add(1)
+	return nil
+}

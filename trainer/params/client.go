@@ -1,0 +1,201 @@
+package params
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/wire"
+)
+
+// Client is a trainer's link to all parameter servers of a job.
+type Client struct {
+	cfg   Config
+	links []*link // by shard
+
+	table    *placement.Table // set by Init
+	declared []Tensor         // as given to Init, without data
+	sequence sequence
+	seen     seenVersion
+}
+
+// Connect finds the parameter servers. It waits until all are there.
+func Connect(ctx context.Context, cfg Config) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	addrs, err := cfg.Addrs(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find the parameter servers: %w", err)
+	}
+	if len(addrs) == 0 || len(addrs) > placement.MaxShards {
+		return nil, fmt.Errorf("found %d parameter servers: expected 1 to %d", len(addrs), placement.MaxShards)
+	}
+	c := &Client{cfg: cfg}
+	for i, addr := range addrs {
+		c.links = append(c.links, &link{client: c, index: i, shards: len(addrs), addr: addr, log: cfg.Log.WithField("shard", i)})
+	}
+	return c, nil
+}
+
+// Shards is the number of parameter servers.
+func (c *Client) Shards() int { return len(c.links) }
+
+// Close ends the connections. No other call may be under way.
+func (c *Client) Close() error {
+	var errs []error
+	for _, l := range c.links {
+		errs = append(errs, l.close())
+	}
+	return errors.Join(errs...)
+}
+
+// Pull fills dst with the parameters. In mode Sync it waits for minVersion, and
+// all blocks are of the version returned, which may be a later one. In mode
+// Async every block is as it was at one moment, and the version is the number
+// of pushes that the block with the fewest of them has seen.
+func (c *Client) Pull(ctx context.Context, dst []Tensor, minVersion uint64) (version uint64, err error) {
+	if err := c.check("destination", dst); err != nil {
+		return 0, err
+	}
+	if minVersion > math.MaxUint32 {
+		return 0, fmt.Errorf("pull: version %d is beyond the %d that frames have room for", minVersion, uint32(math.MaxUint32))
+	}
+	call := call{op: wire.Pull, version: uint32(minVersion), dst: dst}
+	for {
+		if err := c.run(ctx, call); err != nil {
+			return 0, fmt.Errorf("pull: %w", err)
+		}
+		low, high := c.versions()
+		if low == high || c.cfg.Mode == Async {
+			return uint64(low), nil
+		}
+		// A version was committed between two blocks: fetch the older ones again.
+		call.version, call.behind = high, true
+	}
+}
+
+// PushPull sends the gradients of one step, each the mean over its batch, and
+// fills dst with the parameters after it; scale multiplies the job's learning
+// rate. Steps start at 1 and grow; a step below one that was sent before is
+// taken for a repetition and not applied. The version is as in Pull.
+func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads, dst []Tensor) (version uint64, err error) {
+	if err := c.checkMode(Async, "PushPull"); err != nil {
+		return 0, err
+	}
+	if step == 0 {
+		return 0, errors.New("push: step is 0: steps start at 1")
+	}
+	if !(scale > 0) || scale-scale != 0 {
+		return 0, fmt.Errorf("push: learning-rate scale is %v: expected a positive number", scale)
+	}
+	if err := c.checkGradients(grads); err != nil {
+		return 0, err
+	}
+	if err := c.check("destination", dst); err != nil {
+		return 0, err
+	}
+	err = c.run(ctx, call{op: wire.PushPull, step: step, argument: math.Float32bits(scale), src: grads, dst: dst})
+	if err != nil {
+		return 0, fmt.Errorf("push: %w", err)
+	}
+	low, _ := c.versions()
+	return uint64(low), nil
+}
+
+// Stage leaves gradients at the servers, each the sum over records, computed
+// from the parameters of version. They are applied when the master commits
+// version+1 with this trainer among the contributors. A *StaleError says that
+// the version is past. Staging again at the same version replaces what was staged.
+func (c *Client) Stage(ctx context.Context, version uint64, grads []Tensor, records int) error {
+	if err := c.checkMode(Sync, "Stage"); err != nil {
+		return err
+	}
+	if records < 1 || records > math.MaxUint32 {
+		return fmt.Errorf("stage: %d records: expected 1 to %d", records, uint32(math.MaxUint32))
+	}
+	if err := c.checkGradients(grads); err != nil {
+		return err
+	}
+	if err := c.run(ctx, call{op: wire.Stage, step: version, argument: uint32(records), src: grads}); err != nil {
+		return fmt.Errorf("stage: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) checkMode(mode Mode, method string) error {
+	if c.cfg.Mode != mode {
+		return fmt.Errorf("%s is for mode %v, this client is in mode %v", method, mode, c.cfg.Mode)
+	}
+	return nil
+}
+
+// check compares tensors with those given to Init.
+func (c *Client) check(what string, tensors []Tensor) error {
+	if c.table == nil {
+		return errors.New("params.Client: call Init first")
+	}
+	if len(tensors) != len(c.declared) {
+		return fmt.Errorf("%s has %d tensors, the model has %d", what, len(tensors), len(c.declared))
+	}
+	for i, want := range c.declared {
+		got := tensors[i]
+		if got.Name != want.Name || !slices.Equal(got.Shape, want.Shape) {
+			return fmt.Errorf("%s %d is %q %v, the model has %q %v there", what, i, got.Name, got.Shape, want.Name, want.Shape)
+		}
+		if n := (placement.Tensor{Shape: want.Shape}).Elements(); len(got.Data) != n {
+			return fmt.Errorf("%s %q %v has %d elements, expected %d", what, got.Name, got.Shape, len(got.Data), n)
+		}
+	}
+	return nil
+}
+
+// checkGradients refuses NaN and infinities before anything is sent, so that
+// such a step changes no block at all.
+func (c *Client) checkGradients(grads []Tensor) error {
+	if err := c.check("gradient", grads); err != nil {
+		return err
+	}
+	return checkFinite("gradient", grads)
+}
+
+func checkFinite(what string, tensors []Tensor) error {
+	for _, t := range tensors {
+		for data := t.Data; len(data) > 0; {
+			piece := data[:min(len(data), wire.BlockElements)]
+			if !wire.Finite(piece) {
+				at := len(t.Data) - len(data) + wire.FirstNotFinite(piece)
+				return fmt.Errorf("%s %q: element %d is %v", what, t.Name, at, t.Data[at])
+			}
+			data = data[len(piece):]
+		}
+	}
+	return nil
+}
+
+// run does a call at all shards that hold blocks.
+func (c *Client) run(ctx context.Context, call call) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, l := range c.links {
+		if len(l.slots) > 0 {
+			group.Go(func() error { return l.run(ctx, call) })
+		}
+	}
+	return group.Wait()
+}
+
+// versions are the lowest and the highest that the last call brought.
+func (c *Client) versions() (low, high uint32) {
+	low = math.MaxUint32
+	for _, l := range c.links {
+		for i := range l.slots {
+			low, high = min(low, l.slots[i].version), max(high, l.slots[i].version)
+		}
+	}
+	return low, high
+}

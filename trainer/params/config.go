@@ -1,0 +1,145 @@
+package params
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/placement"
+)
+
+// Mode says when gradients reach the parameters.
+type Mode int
+
+// The modes. A job has one, fixed when its parameters are initialised.
+const (
+	Async Mode = iota + 1 // PushPull: applied on arrival
+	Sync                  // Stage: applied when the master commits a version
+)
+
+func (m Mode) String() string {
+	switch m {
+	case Async:
+		return "async"
+	case Sync:
+		return "sync"
+	}
+	return fmt.Sprintf("mode %d", int(m))
+}
+
+// The kinds of Optimizer.
+const (
+	SGD      = "sgd"
+	Momentum = "momentum"
+)
+
+// Optimizer is the rule by which a gradient changes the parameters. It belongs to the job: all trainers give the same.
+type Optimizer struct {
+	Kind         string  // SGD or Momentum
+	LearningRate float32 // p -= LearningRate * gradient
+	Momentum     float32 // of Momentum: v = Momentum*v + gradient; p -= LearningRate * v
+}
+
+// Tensor is a named array of float32 in row-major order; len(Data) is the product of Shape.
+type Tensor struct {
+	Name  string
+	Shape []int
+	Data  []float32
+}
+
+// Config is what a Client needs to know. Addrs, Mode, Optimizer and Incarnation have no default.
+type Config struct {
+	// Addrs returns the "ip:port" of every shard by index. It waits until all are present, says what it waits for, and
+	// returns an error only when ctx ends or when waiting cannot help. It is called again after a shard was lost, also
+	// by several goroutines at once.
+	Addrs func(ctx context.Context) ([]string, error)
+
+	Mode      Mode
+	Optimizer Optimizer
+
+	Ordinal     uint32 // the trainer's own small number
+	Incarnation uint64 // of this start of the trainer, at least 1: greater than that of every earlier start of any trainer
+
+	ReplyTimeout time.Duration // a server silent for this long is taken for lost; default 20 s
+	RetryMin     time.Duration // first pause before another attempt, default 50 ms; pauses double, with jitter, up to
+	RetryMax     time.Duration // this; default 2 s
+
+	Log *logrus.Entry // default: the standard logger
+}
+
+// Validate says which field is wrong, and fills the defaults in.
+func (c *Config) Validate() error {
+	if c.Addrs == nil {
+		return errors.New("params.Config.Addrs is nil: expected a function that finds the parameter servers")
+	}
+	if c.Mode != Async && c.Mode != Sync {
+		return fmt.Errorf("params.Config.Mode is %v: expected async or sync", c.Mode)
+	}
+	if err := c.Optimizer.validate(); err != nil {
+		return err
+	}
+	if c.Incarnation == 0 {
+		return errors.New("params.Config.Incarnation is 0: expected the number that the master gave this trainer")
+	}
+	setDefault(&c.ReplyTimeout, 20*time.Second)
+	setDefault(&c.RetryMin, 50*time.Millisecond)
+	setDefault(&c.RetryMax, 2*time.Second)
+	for name, d := range map[string]time.Duration{"ReplyTimeout": c.ReplyTimeout, "RetryMin": c.RetryMin, "RetryMax": c.RetryMax} {
+		if d < 0 {
+			return fmt.Errorf("params.Config.%s is %v: expected a positive duration", name, d)
+		}
+	}
+	if c.Log == nil {
+		c.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	return nil
+}
+
+func setDefault(d *time.Duration, value time.Duration) {
+	if *d == 0 {
+		*d = value
+	}
+}
+
+func (o Optimizer) validate() error {
+	if o.Kind != SGD && o.Kind != Momentum {
+		return fmt.Errorf("params.Config.Optimizer.Kind is %q: expected %q or %q", o.Kind, SGD, Momentum)
+	}
+	if rate := float64(o.LearningRate); !(rate > 0) || math.IsInf(rate, 0) {
+		return fmt.Errorf("params.Config.Optimizer.LearningRate is %v: expected a positive number", o.LearningRate)
+	}
+	if o.Momentum < 0 || o.Momentum >= 1 || o.Momentum != o.Momentum || o.Kind == SGD && o.Momentum != 0 {
+		return fmt.Errorf("params.Config.Optimizer.Momentum is %v for %q: expected 0 for %q, at least 0 and below 1 for %q", o.Momentum, o.Kind, SGD, Momentum)
+	}
+	return nil
+}
+
+// StaleError says that a stage came too late: the shards are at Version already. Pull that version and compute the
+// gradient of the same batch again.
+type StaleError struct {
+	Version uint64
+}
+
+func (e *StaleError) Error() string {
+	return fmt.Sprintf("gradient is stale: parameters are at version %d; pull them and compute it again", e.Version)
+}
+
+// ErrUninitialised: a server holds no parameters. Either Init was not called, or the server was restarted without a
+// checkpoint, so that its share of the model is lost.
+var ErrUninitialised = errors.New("parameter server has no parameters: call Init first; after a restart of the server its --checkpoint-dir must be the same folder")
+
+// ErrFenced: a newer incarnation of this trainer has spoken to the servers, so that this one is over.
+var ErrFenced = errors.New("a newer incarnation of this trainer is at work: this one must end")
+
+// shapes are the names and shapes of tensors, in the same order.
+func shapes(tensors []Tensor) []placement.Tensor {
+	out := make([]placement.Tensor, len(tensors))
+	for i, t := range tensors {
+		out[i] = placement.Tensor{Name: t.Name, Shape: t.Shape}
+	}
+	return out
+}

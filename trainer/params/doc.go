@@ -1,0 +1,38 @@
+// Package params is the trainer's side of the parameter servers: it initialises
+// the model's parameters, pulls them, and pushes or stages gradients, on all
+// shards at once.
+//
+//	client, err := params.Connect(ctx, params.Config{Addrs: ..., Mode: params.Async, ...})
+//	err = client.Init(ctx, parameters)                                      // one trainer gives them, the others get them
+//	version, err := client.PushPull(ctx, step, 1, gradients, parameters)    // async
+//
+//	version, err := client.Pull(ctx, parameters, version)                   // sync: waits for that version,
+//	err = client.Stage(ctx, version, gradientSums, records)                 // stages, then the master commits version+1
+//
+// Gradients and parameters are given in the same order, with the same names
+// and shapes, as at Init. In mode Async a gradient is the mean over the
+// records of the batch; in mode Sync it is the sum, since the servers divide by
+// the records of all contributors.
+//
+// # Guarantees
+//
+// A push is applied once, however often it had to be sent: the servers know it
+// by (incarnation, step, block), and a step is sent only after every block of
+// the one before was acknowledged. What a call returns without an error is
+// acknowledged by every shard. In mode Sync all blocks that Pull returns are of
+// one version. A gradient with a NaN or an infinity is refused before any of it
+// is sent, with the tensor's name.
+//
+// # Failure
+//
+// A server that is lost, restarting or busy is a pause, not an error: the
+// client looks the addresses up again, reconnects with jitter and sends again
+// what was not acknowledged. A restarted server has the parameters of its last
+// checkpoint: the client pulls them anew and goes on. A call returns an error
+// when ctx ends, when a gradient is refused for what it is, when the server
+// lost its parameters (ErrUninitialised), when this incarnation is over
+// (ErrFenced), or, of Stage, when the version is past (*StaleError). After an
+// error the destination of a pull may hold a mixture.
+//
+// A Client is used by one goroutine at a time.
+package params

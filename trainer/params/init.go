@@ -1,0 +1,208 @@
+package params
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/wire"
+)
+
+// Init declares the model and makes sure that the servers have its parameters:
+// one trainer of the job gives those in tensors, the others wait. Then tensors
+// are filled with what the servers hold, which after a restart of the job may
+// be those of a checkpoint. If the initialiser dies while the servers take its
+// parameters over, another trainer gives its own to the servers that have none.
+func (c *Client) Init(ctx context.Context, tensors []Tensor) error {
+	if err := c.declare(tensors); err != nil {
+		return fmt.Errorf("initialise parameters: %w", err)
+	}
+	if err := c.initialise(ctx, tensors); err != nil {
+		return fmt.Errorf("initialise parameters: %w", err)
+	}
+	_, err := c.Pull(ctx, tensors, 0)
+	return err
+}
+
+// declare fixes names, shapes and placement.
+func (c *Client) declare(tensors []Tensor) error {
+	table, err := placement.New(shapes(tensors), len(c.links))
+	if err != nil {
+		return err
+	}
+	declared := make([]Tensor, len(tensors))
+	position := map[string]int{}
+	for i, t := range tensors {
+		declared[i] = Tensor{Name: t.Name, Shape: slices.Clone(t.Shape)}
+		position[t.Name] = i
+	}
+	c.table, c.declared = table, declared
+	for _, l := range c.links {
+		l.slots = nil
+		for _, b := range table.Owned(l.index) {
+			l.slots = append(l.slots, slot{Block: b, tensor: position[table.Tensors[b.Tensor].Name]})
+		}
+	}
+	if err := c.check("tensor", tensors); err != nil {
+		return err
+	}
+	return checkFinite("parameter", tensors)
+}
+
+// initialise returns when every shard has parameters.
+func (c *Client) initialise(ctx context.Context, tensors []Tensor) error {
+	pause := c.cfg.pause()
+	told := false
+	for {
+		claimed, holder, err := c.claim(ctx)
+		switch {
+		case err == nil && claimed == nil && holder == nil:
+			return nil
+		case err == nil && holder == nil:
+			err = c.fill(ctx, claimed, tensors)
+			if err == nil {
+				continue // ask again: all are ready, or another shard was restarted meanwhile
+			}
+		case err == nil:
+			if !told {
+				c.cfg.Log.WithField("initialiser", *holder).Info("waiting for another trainer to initialise the parameters")
+				told = true
+			}
+		}
+		if err != nil && !again(err) {
+			return err
+		}
+		if err := pause.wait(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// again says whether an error means that the state of the servers has changed:
+// a claim was lost, or a server.
+func again(err error) bool {
+	var fault *wire.Fault
+	if errors.As(err, &fault) {
+		return fault.Code == wire.NotClaimed || fault.Code == wire.OtherModel
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.FailedPrecondition:
+		return true
+	}
+	return errors.Is(err, ErrUninitialised)
+}
+
+// claim asks the shards in order for the right to initialise them, up to the
+// first that another trainer holds.
+func (c *Client) claim(ctx context.Context) (claimed []*link, holder *uint32, err error) {
+	request := &pb.InitParametersRequest{Model: c.modelToProto(), Ordinal: c.cfg.Ordinal, Incarnation: c.cfg.Incarnation}
+	for _, l := range c.links {
+		request.Index = uint32(l.index)
+		reply, err := l.initParameters(ctx, request)
+		if err != nil {
+			return nil, nil, err
+		}
+		switch reply.GetOutcome() {
+		case pb.InitParametersReply_OUTCOME_READY:
+		case pb.InitParametersReply_OUTCOME_CLAIMED:
+			claimed = append(claimed, l)
+		default:
+			return nil, &reply.Holder, nil
+		}
+		if err := c.checkPlacement(reply.GetPlacement()); err != nil {
+			return nil, nil, fmt.Errorf("shard %d: %w", l.index, err)
+		}
+	}
+	return claimed, nil, nil
+}
+
+// checkPlacement compares the server's table with the one computed here.
+func (c *Client) checkPlacement(p *pb.ParameterPlacement) error {
+	theirs := &placement.Table{Epoch: p.GetEpoch(), Shards: int(p.GetShards()), Owners: p.GetOwners()}
+	for _, t := range p.GetTensors() {
+		tensor := placement.Tensor{Name: t.GetName()}
+		for _, d := range t.GetShape() {
+			tensor.Shape = append(tensor.Shape, int(d))
+		}
+		theirs.Tensors = append(theirs.Tensors, tensor)
+	}
+	if theirs.Digest() != c.table.Digest() {
+		return fmt.Errorf("the server's placement (epoch %d, %d tensors on %d shards) is not the one computed here (epoch %d, %d tensors on %d shards)",
+			theirs.Epoch, len(theirs.Tensors), theirs.Shards, c.table.Epoch, len(c.table.Tensors), c.table.Shards)
+	}
+	return nil
+}
+
+// fill gives the claimed shards their parameters. All have them before the
+// first is told that it is complete.
+func (c *Client) fill(ctx context.Context, claimed []*link, tensors []Tensor) error {
+	group, groupCtx := errgroup.WithContext(ctx)
+	for _, l := range claimed {
+		if len(l.slots) > 0 {
+			group.Go(func() error { return l.run(groupCtx, call{op: wire.Put, src: tensors}) })
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for _, l := range claimed {
+		control, err := l.controlClient()
+		if err != nil {
+			return err
+		}
+		if _, err := control.FinishInit(ctx, &pb.FinishInitRequest{Incarnation: c.cfg.Incarnation}); err != nil {
+			return err
+		}
+	}
+	c.cfg.Log.WithField("shards", len(claimed)).Info("parameters initialised")
+	return nil
+}
+
+func (l *link) initParameters(ctx context.Context, request *pb.InitParametersRequest) (*pb.InitParametersReply, error) {
+	if err := l.find(ctx); err != nil {
+		return nil, err
+	}
+	control, err := l.controlClient()
+	if err != nil {
+		return nil, err
+	}
+	reply, err := control.InitParameters(ctx, request)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if again(err) {
+			l.lost(err)
+			l.drop()
+		}
+		return nil, fmt.Errorf("parameter server %d: %w", l.index, err)
+	}
+	return reply, nil
+}
+
+func (c *Client) modelToProto() *pb.ParameterModel {
+	m := &pb.ParameterModel{
+		Optimizer: &pb.ParameterOptimizer{
+			Kind: c.cfg.Optimizer.Kind, LearningRate: c.cfg.Optimizer.LearningRate, Momentum: c.cfg.Optimizer.Momentum,
+		},
+		Mode: pb.UpdateMode_UPDATE_MODE_ASYNC, Shards: uint32(len(c.links)),
+	}
+	if c.cfg.Mode == Sync {
+		m.Mode = pb.UpdateMode_UPDATE_MODE_SYNC
+	}
+	for _, t := range c.declared {
+		tensor := &pb.ParameterTensor{Name: t.Name}
+		for _, d := range t.Shape {
+			tensor.Shape = append(tensor.Shape, int64(d))
+		}
+		m.Tensors = append(m.Tensors, tensor)
+	}
+	return m
+}

@@ -1,0 +1,299 @@
+package params
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/wire"
+)
+
+// maxControlMessage bounds the placement table as it comes from a server.
+const maxControlMessage = 64 << 20
+
+// sequence numbers the frames of a client.
+type sequence struct{ last atomic.Uint64 }
+
+func (s *sequence) next() uint64 { return s.last.Add(1) }
+
+// seenVersion is the newest version that any server has sent: it was committed.
+type seenVersion struct{ newest atomic.Uint64 }
+
+func (s *seenVersion) note(version uint32) {
+	for {
+		old := s.newest.Load()
+		if uint64(version) <= old || s.newest.CompareAndSwap(old, uint64(version)) {
+			return
+		}
+	}
+}
+
+// call is one operation on the blocks of all shards. src and dst are in the
+// order of Client.declared; nil when the operation has none.
+type call struct {
+	op       wire.Op
+	step     uint64
+	argument uint32
+	version  uint32
+	behind   bool // only blocks below version, which an earlier call brought
+	src, dst []Tensor
+}
+
+// slot is a block of a link's shard.
+type slot struct {
+	placement.Block
+	tensor  int    // index in Client.declared
+	pending bool   // not acknowledged yet in the call under way
+	version uint32 // that the last call brought
+}
+
+func (s *slot) of(tensors []Tensor) []float32 {
+	if tensors == nil {
+		return nil
+	}
+	return tensors[s.tensor].Data[s.Offset : s.Offset+s.Len]
+}
+
+// link is the client's side of one shard. It outlives connections and servers.
+type link struct {
+	client *Client
+	index  int
+	shards int
+	log    *logrus.Entry
+	slots  []slot
+
+	addr    string // "": to be looked up
+	stream  *stream
+	epoch   uint16 // of the shard when it last said hello; 0: never
+	down    bool   // lost, and not found again yet
+	control *grpc.ClientConn
+	dialed  string // the address that control goes to
+}
+
+func (l *link) close() error {
+	var errs []error
+	if l.stream != nil {
+		errs = append(errs, l.stream.nc.Close())
+		l.stream = nil
+	}
+	if l.control != nil {
+		errs = append(errs, l.control.Close())
+		l.control = nil
+	}
+	return errors.Join(errs...)
+}
+
+// run does a call at this shard. It returns an error only when trying again cannot help.
+func (l *link) run(ctx context.Context, call call) error {
+	for i := range l.slots {
+		l.slots[i].pending = !call.behind || l.slots[i].version < call.version
+	}
+	began := l.epoch
+	pause := l.client.cfg.pause()
+	for {
+		if err := l.connect(ctx); err != nil {
+			return err
+		}
+		if l.epoch != began {
+			// The server was restarted in the middle of the call. What it acknowledged before may be lost: send it
+			// again, under its old step, which tells the server whether it has it.
+			for i := range l.slots {
+				l.slots[i].pending = l.slots[i].pending || !call.behind
+			}
+			began = l.epoch
+		}
+		err := l.stream.exchange(ctx, l, call)
+		if err == nil {
+			return nil
+		}
+		if err := l.judge(ctx, err); err != nil {
+			return err
+		}
+		if err := pause.wait(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// judge decides what an error of an exchange means: nil to try again, the
+// stream or the address dropped where that is due.
+func (l *link) judge(ctx context.Context, err error) error {
+	var fault *wire.Fault
+	if !errors.As(err, &fault) { // the connection broke
+		l.drop()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		l.lost(err)
+		return nil
+	}
+	if fault.Code.Fatal() {
+		l.drop()
+	}
+	switch fault.Code {
+	case wire.Resync:
+		l.drop()
+		return nil
+	case wire.Busy, wire.Wait, wire.BadChecksum, wire.WrongShard, wire.Stopping:
+		l.log.WithField("answer", fault.Error()).Debug("parameter server asks for patience")
+		return nil
+	case wire.Stale:
+		return &StaleError{Version: uint64(fault.Version)}
+	case wire.Uninitialised:
+		return fmt.Errorf("shard %d: %w", l.index, ErrUninitialised)
+	case wire.Fenced:
+		return fmt.Errorf("shard %d: %w", l.index, ErrFenced)
+	}
+	return fmt.Errorf("shard %d refused it: %w", l.index, fault)
+}
+
+// drop gives the connection up; the address is looked up again.
+func (l *link) drop() {
+	if l.stream != nil {
+		l.stream.nc.Close()
+		l.stream = nil
+	}
+	l.addr, l.dialed = "", "" // gRPC's own reconnecting would wait longer and longer
+}
+
+// lost says so once.
+func (l *link) lost(err error) {
+	if !l.down {
+		l.down = true
+		l.log.WithError(err).Warn("parameter server lost: looking for it again")
+	}
+}
+
+// connect makes sure that there is a connection on which hello was answered.
+func (l *link) connect(ctx context.Context) error {
+	pause := l.client.cfg.pause()
+	for l.stream == nil {
+		if err := l.find(ctx); err != nil {
+			return err
+		}
+		err := l.open(ctx)
+		if err == nil {
+			return nil
+		}
+		if err := l.judge(ctx, err); err != nil {
+			return err
+		}
+		if err := pause.wait(ctx, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// find looks the address up if it is not known.
+func (l *link) find(ctx context.Context) error {
+	if l.addr != "" {
+		return nil
+	}
+	addrs, err := l.client.cfg.Addrs(ctx)
+	if err != nil {
+		return fmt.Errorf("find parameter server %d: %w", l.index, err)
+	}
+	if len(addrs) != l.shards {
+		return fmt.Errorf("found %d parameter servers: the model is spread over %d", len(addrs), l.shards)
+	}
+	l.addr = addrs[l.index]
+	return nil
+}
+
+// open dials, says hello, and tells a restarted synchronous server where the others are.
+func (l *link) open(ctx context.Context) error {
+	dialer := net.Dialer{
+		Timeout:         l.client.cfg.ReplyTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4},
+	}
+	nc, err := dialer.DialContext(ctx, "tcp", l.addr)
+	if err != nil {
+		return err
+	}
+	s := newStream(nc, l.client.cfg.ReplyTimeout)
+	epoch, err := s.hello(ctx, l)
+	if err != nil {
+		nc.Close()
+		return err
+	}
+	if restarted := l.epoch != 0 && epoch != l.epoch; restarted {
+		l.log.WithFields(logrus.Fields{"addr": l.addr, "epoch": epoch}).Warn("parameter server was restarted: going on from its checkpoint")
+		if err := l.catchUp(ctx); err != nil {
+			nc.Close()
+			return err
+		}
+	}
+	if l.down {
+		l.down = false
+		l.log.WithField("addr", l.addr).Info("parameter server found again")
+	}
+	l.stream, l.epoch = s, epoch
+	return nil
+}
+
+// catchUp tells the server which version is committed.
+func (l *link) catchUp(ctx context.Context) error {
+	control, err := l.controlClient()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.client.cfg.ReplyTimeout)
+	defer cancel()
+	_, err = control.Describe(ctx, &pb.DescribeRequest{CommittedVersion: l.client.seen.newest.Load()})
+	return err
+}
+
+// controlClient is the gRPC side of the server at l.addr.
+func (l *link) controlClient() (pb.ParameterServerClient, error) {
+	if l.control == nil || l.dialed != l.addr {
+		if l.control != nil {
+			l.control.Close()
+		}
+		control, err := grpc.NewClient("passthrough:///"+l.addr,
+			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: l.client.cfg.ReplyTimeout}),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxControlMessage), grpc.MaxCallSendMsgSize(maxControlMessage)))
+		if err != nil {
+			return nil, fmt.Errorf("parameter server %d at %q: %w", l.index, l.addr, err)
+		}
+		l.control, l.dialed = control, l.addr
+	}
+	return pb.NewParameterServerClient(l.control), nil
+}
+
+// pauses are the waits between attempts: doubling, with jitter.
+type pauses struct {
+	next, max time.Duration
+}
+
+func (c *Config) pause() *pauses { return &pauses{c.RetryMin, c.RetryMax} }
+
+// wait pauses after err, or returns the reason why ctx ended. An answer "not
+// yet" came after a wait at the server: there is none here.
+func (p *pauses) wait(ctx context.Context, err error) error {
+	var fault *wire.Fault
+	if errors.As(err, &fault) && fault.Code == wire.Wait {
+		return context.Cause(ctx)
+	}
+	timer := time.NewTimer(p.next/2 + rand.N(p.next/2+1))
+	defer timer.Stop()
+	p.next = min(2*p.next, p.max)
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,249 @@
+package params
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"trainmaster/pserver/wire"
+)
+
+const (
+	readAhead     = 4 << 10  // headers and little blocks share a read, others go straight to their tensor
+	batchedBytes  = 64 << 10 // little blocks that are gathered into one write
+	batchedFrames = 64
+	pieceBytes    = 16 << 10 // summed at a time, while in the fastest cache
+)
+
+// stream is one data connection.
+type stream struct {
+	nc      net.Conn
+	r       *bufio.Reader
+	timeout time.Duration
+	epoch   uint16 // of the shard
+	place   uint32 // epoch of the placement
+
+	raw  [wire.HeaderSize]byte // of the reply being read
+	head wire.Header
+	due  []frame // of the exchange under way, in order
+
+	// The writer's.
+	headers [batchedFrames][wire.HeaderSize]byte
+	pieces  [][]byte
+}
+
+// frame is a block that an exchange sends, and expects a reply for.
+type frame struct {
+	slot     int
+	sequence uint64
+}
+
+func newStream(nc net.Conn, timeout time.Duration) *stream {
+	return &stream{nc: nc, r: bufio.NewReaderSize(nc, readAhead), timeout: timeout}
+}
+
+// bound makes the connection fail as soon as ctx ends, until the function
+// returned is called.
+func (s *stream) bound(ctx context.Context) (release func() bool) {
+	return context.AfterFunc(ctx, func() { s.nc.SetDeadline(time.Unix(1, 0)) }) //nolint:errcheck // a closed one fails as well
+}
+
+// hello introduces the trainer and learns the shard's epoch.
+func (s *stream) hello(ctx context.Context, l *link) (epoch uint16, err error) {
+	defer s.bound(ctx)()
+	digest := l.client.table.Digest()
+	head := wire.Header{
+		Op: wire.Hello, Block: uint64(l.client.cfg.Ordinal), Argument: uint32(l.index),
+		Incarnation: l.client.cfg.Incarnation, Sequence: l.client.sequence.next(), Length: uint32(len(digest)),
+	}
+	raw := &s.headers[0]
+	head.Encode(raw)
+	wire.Seal(raw, digest[:])
+	if err := s.arm(ctx, s.nc.SetWriteDeadline); err != nil {
+		return 0, err
+	}
+	if _, err := (&net.Buffers{raw[:], digest[:]}).WriteTo(s.nc); err != nil {
+		return 0, err
+	}
+	if err := s.receive(ctx, head.Sequence, nil); err != nil {
+		return 0, err
+	}
+	s.epoch, s.place = s.head.ShardEpoch, s.head.Placement
+	return s.epoch, nil
+}
+
+// arm sets a deadline for the next step. It must not undo what bound did.
+func (s *stream) arm(ctx context.Context, set func(time.Time) error) error {
+	if err := set(time.Now().Add(s.timeout)); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// exchange sends the pending blocks of a call and takes the replies, both at
+// the same time. Blocks that were acknowledged are no longer pending. The error
+// is the first refusal, or the connection's.
+func (s *stream) exchange(ctx context.Context, l *link, call call) error {
+	defer s.bound(ctx)()
+	s.due = s.due[:0]
+	for i := range l.slots {
+		if l.slots[i].pending {
+			s.due = append(s.due, frame{i, l.client.sequence.next()})
+		}
+	}
+	var (
+		sender  sync.WaitGroup
+		sendErr error
+	)
+	sender.Go(func() {
+		if sendErr = s.send(ctx, l, call); sendErr != nil {
+			s.nc.Close()
+		}
+	})
+	err := s.collect(ctx, l, call)
+	var fault *wire.Fault
+	if err != nil && (!errors.As(err, &fault) || fault.Code.Fatal()) {
+		s.nc.Close()
+	}
+	sender.Wait()
+	if fault != nil {
+		return fault
+	}
+	return errors.Join(err, sendErr)
+}
+
+// collect takes a reply for every block that was sent.
+func (s *stream) collect(ctx context.Context, l *link, call call) error {
+	var refused *wire.Fault
+	for _, f := range s.due {
+		slot := &l.slots[f.slot]
+		err := s.receive(ctx, f.sequence, slot.of(call.dst))
+		var fault *wire.Fault
+		switch {
+		case err == nil:
+			slot.pending, slot.version = false, s.head.Version
+			if call.dst != nil {
+				l.client.seen.note(s.head.Version)
+			}
+		case errors.As(err, &fault):
+			if refused == nil || refused.Code == wire.Wait {
+				refused = fault
+			}
+			if fault.Code.Fatal() {
+				return fault
+			}
+		default:
+			return err
+		}
+	}
+	if refused != nil {
+		return refused
+	}
+	return nil
+}
+
+// receive takes one reply; its payload goes to dst. A refusal is a *wire.Fault.
+func (s *stream) receive(ctx context.Context, sequence uint64, dst []float32) error {
+	if s.r.Buffered() < wire.HeaderSize {
+		if err := s.arm(ctx, s.nc.SetReadDeadline); err != nil {
+			return err
+		}
+	}
+	if _, err := io.ReadFull(s.r, s.raw[:]); err != nil {
+		return fmt.Errorf("read reply: %w", err)
+	}
+	if err := s.head.Decode(&s.raw); err != nil {
+		return fmt.Errorf("reply: %v", err) //nolint:errorlint // our finding, not the server's refusal
+	}
+	if s.head.Flags&wire.Reply == 0 || s.head.Sequence != sequence {
+		return fmt.Errorf("reply to frame %d with flags %#x, expected one to %d", s.head.Sequence, uint8(s.head.Flags), sequence)
+	}
+	if s.head.Flags&wire.Error != 0 {
+		return s.refusal()
+	}
+	if int(s.head.Length) != 4*len(dst) {
+		return fmt.Errorf("%v reply has %d bytes, expected %d", s.head.Op, s.head.Length, 4*len(dst))
+	}
+	payload := wire.FloatBytes(dst)
+	if _, err := io.ReadFull(s.r, payload); err != nil {
+		return fmt.Errorf("read reply: %w", err)
+	}
+	return s.verify(payload)
+}
+
+func (s *stream) verify(payload []byte) error {
+	sum := wire.Begin(&s.raw)
+	for len(payload) > 0 {
+		n := min(len(payload), pieceBytes)
+		sum = sum.Add(payload[:n])
+		payload = payload[n:]
+	}
+	if err := sum.Check(&s.raw); err != nil {
+		return fmt.Errorf("reply: %v", err) //nolint:errorlint // our finding, not the server's refusal
+	}
+	return nil
+}
+
+func (s *stream) refusal() error {
+	if s.head.Length > wire.MaxMessage {
+		return fmt.Errorf("refusal has a text of %d bytes, the limit is %d", s.head.Length, wire.MaxMessage)
+	}
+	text := make([]byte, s.head.Length)
+	if _, err := io.ReadFull(s.r, text); err != nil {
+		return fmt.Errorf("read refusal: %w", err)
+	}
+	if err := s.verify(text); err != nil {
+		return err
+	}
+	return &wire.Fault{Code: wire.Code(s.head.Argument), Message: string(text), Version: s.head.Version}
+}
+
+// send writes the frames that are due.
+func (s *stream) send(ctx context.Context, l *link, call call) error {
+	head := wire.Header{
+		Op: call.op, Incarnation: l.client.cfg.Incarnation, Placement: s.place, Argument: call.argument,
+		Step: call.step, Version: call.version, ShardEpoch: s.epoch,
+	}
+	if call.src != nil {
+		head.DType = wire.Float32
+	}
+	frames, size := 0, 0
+	for _, f := range s.due {
+		slot := &l.slots[f.slot]
+		payload := wire.FloatBytes(slot.of(call.src))
+		head.Block, head.Sequence, head.Length = slot.ID, f.sequence, uint32(len(payload))
+		raw := &s.headers[frames]
+		head.Encode(raw)
+		wire.Seal(raw, payload)
+		s.pieces = append(s.pieces, raw[:])
+		if len(payload) > 0 {
+			s.pieces = append(s.pieces, payload)
+		}
+		frames, size = frames+1, size+len(payload)
+		if frames == batchedFrames || size >= batchedBytes {
+			if err := s.flush(ctx); err != nil {
+				return err
+			}
+			frames, size = 0, 0
+		}
+	}
+	return s.flush(ctx)
+}
+
+func (s *stream) flush(ctx context.Context) error {
+	if len(s.pieces) == 0 {
+		return nil
+	}
+	if err := s.arm(ctx, s.nc.SetWriteDeadline); err != nil {
+		return err
+	}
+	buffers := net.Buffers(s.pieces)
+	_, err := buffers.WriteTo(s.nc)
+	s.pieces = s.pieces[:0]
+	return err
+}
