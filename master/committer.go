@@ -43,10 +43,14 @@ func (c *committer) run(ctx context.Context) (err error) {
 	defer ticker.Stop()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	work := context.WithoutCancel(ctx) // a write under way is seen to its end
 	for {
 		tick := false
 		select {
 		case <-ctx.Done():
+			if err := c.round(work, false); err != nil {
+				return err
+			}
 			return context.Cause(ctx)
 		case <-c.lead.Lost():
 			return fmt.Errorf("%w: the lock is lost", taskqueue.ErrFenced)
@@ -55,7 +59,7 @@ func (c *committer) run(ctx context.Context) (err error) {
 		case <-c.some:
 		}
 		c.linger(ctx, timer)
-		if err := c.round(ctx, tick); err != nil {
+		if err := c.round(work, tick); err != nil {
 			return err
 		}
 	}
@@ -289,7 +293,7 @@ func (c *committer) stage(s *staging) error {
 	if !c.queue.Known(s.trainer, s.incarnation) {
 		return ErrRejoin
 	}
-	_, err := c.steps.stage(s.trainer, s.version, s.records)
+	_, err := c.steps.stage(s.version, Contributor{s.trainer, s.incarnation, s.records})
 	return err
 }
 

@@ -16,6 +16,8 @@ import (
 // Master leads a job whenever it holds the lock. Its methods may be called at any time;
 // without the lock they return ErrNotLeader.
 type Master struct {
+	OnTermOver func() // called when a term has ended; set before Run
+
 	config  Config
 	store   Store
 	shards  Shards // nil unless synchronous
@@ -52,8 +54,8 @@ func (m *Master) scanProgress() func(done, total int) {
 }
 
 // Run campaigns and leads, term after term, until the job is over and its trainers were
-// told (nil, or ErrJobFailed), ctx is cancelled (nil, after resigning), or the state cannot
-// be used by any term.
+// told (nil, or ErrJobFailed), ctx is cancelled (nil, after a last commit and resigning), or
+// the state cannot be used by any term.
 func (m *Master) Run(ctx context.Context) error {
 	for {
 		lead, err := m.store.Campaign(ctx, m.config.Advertise)

@@ -22,8 +22,9 @@ type Step struct {
 
 // Contributor is one trainer's part in a step.
 type Contributor struct {
-	Ordinal taskqueue.Ordinal `json:"ordinal"`
-	Records int               `json:"records"`
+	Ordinal     taskqueue.Ordinal `json:"ordinal"`
+	Incarnation uint64            `json:"incarnation"`
+	Records     int               `json:"records"`
 }
 
 // steps decides when a synchronous step is complete: when every trainer on whose task the
@@ -31,11 +32,11 @@ type Contributor struct {
 // is no contributor, so the pass barrier and the step never wait for each other.
 type steps struct {
 	last   Step
-	staged map[taskqueue.Ordinal]int // records
+	staged map[taskqueue.Ordinal]Contributor
 }
 
 func newSteps(stored []byte) (*steps, error) {
-	s := &steps{staged: map[taskqueue.Ordinal]int{}}
+	s := &steps{staged: map[taskqueue.Ordinal]Contributor{}}
 	if stored != nil {
 		if err := json.Unmarshal(stored, &s.last); err != nil {
 			return nil, fmt.Errorf("read %s: %w", StepKey, err)
@@ -46,16 +47,16 @@ func newSteps(stored []byte) (*steps, error) {
 
 // stage takes a report that all shards hold a trainer's gradients of a version. It returns
 // false when that version is committed already.
-func (s *steps) stage(o taskqueue.Ordinal, version uint64, records int) (current bool, err error) {
+func (s *steps) stage(version uint64, by Contributor) (current bool, err error) {
 	switch {
 	case version < s.last.Version:
 		return false, nil
 	case version > s.last.Version:
 		return false, fmt.Errorf("staged at version %d: expected at most %d, the last committed one", version, s.last.Version)
-	case records <= 0:
-		return false, fmt.Errorf("staged %d records: expected at least one", records)
+	case by.Records <= 0:
+		return false, fmt.Errorf("staged %d records: expected at least one", by.Records)
 	}
-	s.staged[o] = records
+	s.staged[by.Ordinal] = by
 	return true, nil
 }
 
@@ -67,11 +68,11 @@ func (s *steps) complete(runners []taskqueue.Ordinal, epoch uint32) (Step, bool)
 	}
 	next := Step{Version: s.last.Version + 1, Epoch: epoch}
 	for _, o := range runners {
-		records, ok := s.staged[o]
+		by, ok := s.staged[o]
 		if !ok {
 			return Step{}, false
 		}
-		next.Contributors = append(next.Contributors, Contributor{o, records})
+		next.Contributors = append(next.Contributors, by)
 	}
 	slices.SortFunc(next.Contributors, func(a, b Contributor) int { return int(a.Ordinal) - int(b.Ordinal) })
 	return next, true

@@ -47,7 +47,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership) error {
 	group.Go(func() error { return c.run(ctx) })
 	group.Go(func() error { return m.watchEnd(ctx, t) })
 	m.current.Store(t)
-	defer m.current.Store(nil)
+	defer m.termOver()
 	m.log.WithField("term", lead.Revision()).Info("leading")
 	if err := group.Wait(); !errors.Is(err, errJobOver) {
 		return err
@@ -114,30 +114,41 @@ func (m *Master) startSteps(ctx context.Context, c *committer, steps chan Step) 
 	return nil
 }
 
-// tellShards tells the parameter servers of committed steps, in order.
+// tellShards tells the parameter servers of committed steps, in order. While nothing new
+// comes it repeats the last one, for a server that was restarted; the others ignore it.
 func (m *Master) tellShards(ctx context.Context, steps <-chan Step) error {
+	repeat := time.NewTicker(stepRepeat)
+	defer repeat.Stop()
+	var last Step
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case step := <-steps:
-			for {
-				err := m.shards.CommitStep(ctx, step)
-				if err == nil {
-					break
-				}
-				if ctx.Err() != nil {
-					return context.Cause(ctx)
-				}
-				m.log.WithError(err).WithField("version", step.Version).Warn("telling the parameter servers of a step, trying again")
-				select {
-				case <-ctx.Done():
-					return context.Cause(ctx)
-				case <-time.After(stepRetry):
-				}
-			}
+		case last = <-steps:
+		case <-repeat.C:
+		}
+		if last.Version == 0 {
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, stepTimeout)
+		err := m.shards.CommitStep(bounded, last)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			m.log.WithError(err).WithField("version", last.Version).Warn("telling the parameter servers of a step, trying again")
 		}
 	}
 }
 
-const stepRetry = 200 * time.Millisecond
+const (
+	stepRepeat  = 500 * time.Millisecond
+	stepTimeout = 10 * time.Second
+)
+
+// termOver hides the term; its trainers' connections are closed, so that they look for the
+// next leader.
+func (m *Master) termOver() {
+	m.current.Store(nil)
+	if m.OnTermOver != nil {
+		m.OnTermOver()
+	}
+}

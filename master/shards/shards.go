@@ -1,0 +1,79 @@
+// Package shards is how a master talks to the parameter servers: it tells every one of them
+// of each committed synchronous step. A server ignores a step that it knows, so that telling
+// it again is always right.
+package shards
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"trainmaster/master"
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+// Client reaches all parameter servers of a job. The zero value but Addrs is ready.
+type Client struct {
+	// Addrs waits until all parameter servers are registered and returns "ip:port" by index.
+	Addrs func(ctx context.Context) ([]string, error)
+
+	mu    sync.Mutex
+	conns map[string]*grpc.ClientConn
+}
+
+// CommitStep returns once every server has taken the step, or ctx ends.
+func (c *Client) CommitStep(ctx context.Context, step master.Step) error {
+	addrs, err := c.Addrs(ctx)
+	if err != nil {
+		return fmt.Errorf("find the parameter servers: %w", err)
+	}
+	req := &pb.CommitStepRequest{Version: step.Version, JobEpoch: step.Epoch}
+	for _, by := range step.Contributors {
+		req.Contributors = append(req.Contributors, &pb.StepContributor{Ordinal: uint32(by.Ordinal), Incarnation: by.Incarnation, Records: uint32(by.Records)})
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for i, addr := range addrs {
+		group.Go(func() error {
+			conn, err := c.conn(addr)
+			if err == nil {
+				_, err = pb.NewParameterServerClient(conn).CommitStep(ctx, req)
+			}
+			if err != nil {
+				return fmt.Errorf("commit step %d on parameter server %d (%s): %w", step.Version, i, addr, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+func (c *Client) conn(addr string) (*grpc.ClientConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if conn := c.conns[addr]; conn != nil {
+		return conn, nil
+	}
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	if c.conns == nil {
+		c.conns = map[string]*grpc.ClientConn{}
+	}
+	c.conns[addr] = conn
+	return conn, nil
+}
+
+// Close closes all connections.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		conn.Close()
+	}
+	clear(c.conns)
+}
