@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/klauspost/compress/s2"
@@ -115,6 +116,23 @@ func TestFirstChunkDamage(t *testing.T) {
 				_, err = open(file).Layout()
 				wantError(t, err, c.sentinel, 0)
 			})
+		}
+	}
+}
+
+// TestNeitherLayoutFits: a header by both layouts or by none, where the error must speak of both.
+func TestNeitherLayoutFits(t *testing.T) {
+	for name, c := range map[string]struct {
+		header   []byte
+		sentinel error
+	}{
+		"both are headers":       {header(0x01020304, 1, 1, 1, 50), recordio.ErrBadChecksum},
+		"no compressor is known": {header(0x01020304, 9, 9, 9, 9), recordio.ErrBadCompressor},
+	} {
+		_, err := read(open(append(c.header, make([]byte, 60)...)))
+		wantError(t, err, c.sentinel, 0)
+		if err == nil || !strings.Contains(err.Error(), "neither layout fits") {
+			t.Errorf("%s: error is %v", name, err)
 		}
 	}
 }

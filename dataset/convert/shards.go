@@ -80,8 +80,9 @@ type pendingShard struct{ temporary, path string }
 
 // split writes the samples of the given order to n shards.
 func (w *shardWriter) split(prefix string, order []int, n int) (Split, error) {
+	s := Split{Records: len(order), Paths: []string{}}
 	if n == 0 {
-		return Split{}, nil
+		return s, nil
 	}
 	if err := refuseOthers(prefix, n); err != nil {
 		return Split{}, err
@@ -89,7 +90,6 @@ func (w *shardWriter) split(prefix string, order []int, n int) (Split, error) {
 	if err := os.MkdirAll(filepath.Dir(prefix), 0o777); err != nil {
 		return Split{}, err
 	}
-	s := Split{Records: len(order)}
 	for i := range n {
 		path := fmt.Sprintf("%s-%05d-of-%05d", prefix, i, n)
 		if err := w.shard(path, order[i*len(order)/n:(i+1)*len(order)/n]); err != nil {
