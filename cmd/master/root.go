@@ -37,6 +37,7 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 	}
 	root.PersistentFlags().String("config", "", "YAML `file` of settings: its keys are flag names")
 	addLogging(root)
+	addDaemon(root)
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if strings.HasPrefix(cmd.Name(), cobra.ShellCompRequestCmd) {
@@ -45,6 +46,7 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 		return applySettings(cmd)
 	}
 
+	addCommands(root, groupData, recordioCommand())
 	addCommands(root, groupTools, versionCommand(), completionCommand())
 
 	root.SetHelpCommandGroupID(groupTools.ID)

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"trainmaster/etcdstore"
+	"trainmaster/master"
+	"trainmaster/master/netrpc"
+	"trainmaster/master/onetcd"
+	"trainmaster/master/shards"
+	"trainmaster/portsplit"
+)
+
+// daemonSettings are the flags of the daemon, `master` without a subcommand.
+type daemonSettings struct {
+	etcd      *etcdstore.Config
+	dataDir   string
+	listen    string
+	leaseTTL  time.Duration
+	ps        int
+	config    master.Config
+	passMode  *string
+	update    *string
+	fault     bool
+	record    bool
+	storeWait time.Duration
+}
+
+// addDaemon makes cmd the daemon.
+func addDaemon(cmd *cobra.Command) {
+	s := &daemonSettings{etcd: addEtcdFlags(cmd)}
+	c, q := &s.config, &s.config.Queue
+	flags := cmd.Flags()
+	flags.StringVar(&s.dataDir, "data-dir", "trainmaster-data", "`folder` of the embedded etcd, used when there are no --endpoints")
+	flags.StringVar(&s.listen, "listen", "127.0.0.1:8080", "`host:port` for trainers (net/rpc and gRPC)")
+	flags.StringVar(&c.Advertise, "advertise", "", "`host:port` that trainers dial (default: POD_IP with the port of --listen, else --listen)")
+	flags.DurationVar(&s.leaseTTL, "lease-ttl", 5*time.Second, "how long the lock outlives a leader that died")
+	flags.BoolVar(&s.etcd.OwnEtcd, "own-etcd", false, "this etcd serves nobody else: compact its history")
+	flags.DurationVar(&s.storeWait, "store-timeout", 10*time.Minute, "how long to wait for an etcd that does not answer at the start")
+	flags.BoolVar(&c.AcceptCluster, "accept-cluster", false, "go on with a state that another etcd cluster wrote")
+
+	flags.IntVar(&q.Passes, "passes", 1, "walks over the dataset; 0: for ever")
+	s.passMode = addChoice(cmd, "pass-mode", "", "a pass begins when the one before is done (barrier) or dispatched (rolling)", "barrier", "rolling")
+	flags.BoolVar(&c.Shuffle, "shuffle", true, "each pass in an order of its own")
+	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes")
+	flags.IntVar(&c.ChunksPerTask, "chunks-per-task", 0, "chunks in a task (0: so that there are 8 tasks for each of --trainers)")
+	flags.IntVar(&c.Trainers, "trainers", 8, "how many trainers to expect")
+	flags.StringSliceVar(&c.Roots, "data-roots", nil, "`folders` that datasets must lie in (default: anywhere)")
+
+	flags.DurationVar(&q.TimeoutMin, "task-timeout-min", 30*time.Second, "least time that a task is given")
+	flags.DurationVar(&q.TimeoutMax, "task-timeout-max", time.Hour, "most time that a task is given")
+	flags.IntVar(&q.MaxFailures, "task-max-failures", 3, "a task that failed more often is set aside")
+	flags.IntVar(&q.MaxSetAside, "max-set-aside", 1000, "more tasks set aside pause the job")
+	flags.BoolVar(&q.Speculate, "speculate", false, "give second copies of the slowest tasks at the end of a pass")
+	flags.DurationVar(&q.SessionTTL, "session-ttl", 15*time.Second, "a trainer silent for longer is lost")
+	flags.BoolVar(&s.fault, "task-fault-tolerance", true, "lost trainers' tasks go back at once, not only by their timeout")
+
+	flags.IntVar(&s.ps, "ps", 0, "number of parameter servers of the job, written to etcd if absent")
+	s.update = addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
+	flags.BoolVar(&s.record, "record", true, "write the record, from which `master verify` proves what was counted")
+	flags.DurationVar(&c.Linger, "linger", 30*time.Second, "how long a finished job waits for its trainers to hear of it")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context()) }
+}
+
+// run serves until the job is over or ctx ends. It ends in this order: the committer
+// finishes what waits, the lock is resigned, the port closes, the store closes.
+func (s *daemonSettings) run(ctx context.Context) error {
+	s.config.Job = s.etcd.Job
+	s.config.Queue.Rolling = *s.passMode == "rolling"
+	s.config.Queue.LossesIgnored = !s.fault
+	s.config.NoRecord = !s.record
+	s.config.Sync = *s.update == "sync"
+	if err := s.config.Validate(); err != nil {
+		return usageErrorf("--%v", err)
+	}
+	listener, err := listen(s.listen, "--listen")
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	if s.config.Advertise, err = advertise(s.config.Advertise, listener.Addr()); err != nil {
+		return err
+	}
+	log := logrus.WithField("job", s.etcd.Job)
+	store, closeStore, err := s.openStore(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer closeStore()
+	if s.ps > 0 {
+		if n, err := store.SetDesiredIfAbsent(ctx, s.ps); err != nil {
+			return fmt.Errorf("write /ps_desired: %w", err)
+		} else if n != s.ps {
+			return usageErrorf("--ps: expected %d, which the job began with, found %d", n, s.ps)
+		}
+	}
+	return s.serve(ctx, listener, store, log)
+}
+
+func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store *etcdstore.Store, log *logrus.Entry) error {
+	told := &shards.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }}
+	defer told.Close()
+	m, err := master.New(s.config, onetcd.Store{
+		Store: store, LeaseTTL: s.leaseTTL,
+		Waiting: func(reason string) { log.WithField("reason", reason).Info("waiting for the lock") },
+	}, told, log)
+	if err != nil {
+		return usageErrorf("%v", err)
+	}
+	split := portsplit.New(listener, portsplit.Config{Log: log})
+	rpcs := &netrpc.Server{Master: m, Log: log}
+	rpcListener := split.Branch(portsplit.HTTPConnect)
+	m.OnTermOver = rpcs.Disconnect
+
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var group errgroup.Group
+	group.Go(func() error { return split.Run(serving) })
+	group.Go(func() error { return rpcs.Serve(serving, rpcListener) })
+	if store.OwnEtcd() {
+		group.Go(func() error { return store.CompactLoop(serving, time.Minute, etcdstore.KeepRevisions) })
+	} else if warning, err := store.CheckAutoCompaction(ctx); err == nil && warning != "" {
+		log.Warn(warning)
+	}
+	log.WithFields(logrus.Fields{"listen": listener.Addr().String(), "advertise": s.config.Advertise}).Info("serving")
+	err = m.Run(ctx)
+	stop()
+	if serveErr := group.Wait(); err == nil {
+		err = serveErr
+	}
+	if err == nil {
+		log.Info("done")
+	}
+	return err
+}
+
+// openStore opens the given etcd, or an embedded one.
+func (s *daemonSettings) openStore(ctx context.Context, log *logrus.Entry) (*etcdstore.Store, func(), error) {
+	closeEtcd := func() {}
+	config := *s.etcd
+	if len(config.Endpoints) == 0 {
+		etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: s.dataDir})
+		if err != nil {
+			return nil, nil, fmt.Errorf("start the embedded etcd in %q: %w", s.dataDir, err)
+		}
+		log.WithFields(logrus.Fields{"endpoint": etcd.Endpoint(), "data_dir": s.dataDir}).Info("embedded etcd started")
+		config.Endpoints, config.OwnEtcd, closeEtcd = []string{etcd.Endpoint()}, true, etcd.Close
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.storeWait)
+	defer cancel()
+	store, err := etcdstore.OpenRetry(bounded, config, func(err error, next time.Duration) {
+		log.WithError(err).WithField("next", next.Round(time.Millisecond).String()).Warn("etcd does not answer, trying again")
+	})
+	if err != nil {
+		closeEtcd()
+		return nil, nil, err
+	}
+	return store, func() {
+		store.Close()
+		closeEtcd()
+	}, nil
+}
+
+// listen opens a port, or says what to do.
+func listen(addr, flag string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, &exitError{exitFailed, fmt.Errorf("%s %s: the port is in use, perhaps by another master: choose another one, or port 0 for a free one: %w", flag, addr, err)}
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, &exitError{exitFailed, fmt.Errorf("%s %s: expected an address of this machine and a port that this user may open: %w", flag, addr, err)}
+	}
+	return nil, usageErrorf("%s %q: expected host:port: %v", flag, addr, err)
+}
+
+// advertise chooses the address that others dial.
+func advertise(given string, bound net.Addr) (string, error) {
+	if given == "" {
+		given = bound.String()
+		if ip := os.Getenv("POD_IP"); ip != "" {
+			_, port, _ := net.SplitHostPort(given)
+			given = net.JoinHostPort(ip, port)
+		}
+	}
+	host, port, err := net.SplitHostPort(given)
+	if err != nil || port == "" {
+		return "", usageErrorf("--advertise %q: expected host:port", given)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		return "", usageErrorf("--listen %s is no address that trainers could dial: say with --advertise host:port where they reach this master", strings.TrimSpace(given))
+	}
+	return given, nil
+}
