@@ -2,6 +2,7 @@ package recordio
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -171,7 +172,7 @@ func (s *sink) Write(p []byte) (int, error) {
 // Close writes what is left and refuses further records. It does not close the underlying writer. A second Close
 // returns what the first one did.
 func (w *Writer) Close() error {
-	if w.err == ErrClosed {
+	if errors.Is(w.err, ErrClosed) {
 		return nil
 	}
 	err := w.Flush()
