@@ -121,21 +121,21 @@ func gzipped(t *testing.T, b []byte) []byte {
 }
 
 func TestDecodeIsBounded(t *testing.T) {
-	bomb := encode(t, columns{Plane: make([]byte, 64<<20)})
+	bomb := encode(t, columns{Plane: make([]byte, 32<<20)})
 	if len(bomb) > 1<<20 {
 		t.Fatalf("%d bytes are no bomb", len(bomb))
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	var got columns
-	if err := etcdstore.Decode(bomb, &got, 1<<20); !errors.Is(err, etcdstore.ErrCorrupt) {
+	if err := etcdstore.Decode(bomb, &got, 64<<10); !errors.Is(err, etcdstore.ErrCorrupt) {
 		t.Fatalf("a bomb: %v", err)
 	}
 	runtime.ReadMemStats(&after)
 	if taken := after.TotalAlloc - before.TotalAlloc; taken > 8<<20 {
 		t.Errorf("%d bytes taken before it was refused", taken)
 	}
-	if err := etcdstore.Decode(bomb, &got, 65<<20); err != nil || len(got.Plane) != 64<<20 {
+	if err := etcdstore.Decode(bomb, &got, 33<<20); err != nil || len(got.Plane) != 32<<20 {
 		t.Errorf("within its limit: %v", err)
 	}
 }

@@ -124,7 +124,7 @@ func TestUsers(t *testing.T) {
 	must(admin.AuthEnable(t.Context()))
 
 	config := func(user, password, job string) etcdstore.Config {
-		return etcdstore.Config{Endpoints: []string{etcd.Endpoint()}, User: user, Password: password, Job: job, DialTimeout: 3 * time.Second}
+		return etcdstore.Config{Endpoints: []string{etcd.Endpoint()}, User: user, Password: password, Job: job, DialTimeout: patience}
 	}
 	for name, cfg := range map[string]etcdstore.Config{
 		"no user":        config("", "", "a"),
