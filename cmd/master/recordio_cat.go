@@ -47,7 +47,7 @@ JSON and YAML also say where each record is, and carry what is not text as base6
 
 var errLimit = errors.New("the limit is reached")
 
-func catFiles(ctx context.Context, paths []string, limit int64, print func(path string, n int64, record []byte) error) error {
+func catFiles(ctx context.Context, paths []string, limit int64, show func(path string, n int64, record []byte) error) error {
 	left := limit
 	for _, path := range paths {
 		err := eachFile(ctx, []string{path}, func(path string, f *recordio.File) error {
@@ -57,7 +57,7 @@ func catFiles(ctx context.Context, paths []string, limit int64, print func(path 
 					err = context.Cause(ctx)
 				}
 				if err == nil {
-					err = print(path, n, record)
+					err = show(path, n, record)
 				}
 				if err != nil {
 					return err

@@ -118,7 +118,7 @@ func (p *convertProgress) update(done, total int) {
 	}
 	if p.bar != nil {
 		p.bar.ChangeMax(total)
-		p.bar.Set(done)
+		_ = p.bar.Set(done) // a bar that cannot be drawn is no reason to stop
 		return
 	}
 	if now := time.Now(); done == total || now.After(p.next) {
