@@ -45,7 +45,7 @@ func (q *Queue) setAside(e *entry) {
 		spared := s.openPass(newer) != nil && s.orderOf(newer).position(index) < s.dispatched(newer)
 		s.aside[index] = &asideTask{index: index, pass: e.pass, failures: e.failures, losses: e.losses, next: e.next, nextNewer: 1, spared: spared}
 	}
-	q.asides[asideKey(s.id, index)] = asideDetail(s, e, index)
+	q.asides[AsideKey(s.id, index)] = asideDetail(s, e, index)
 	q.record.setAside(e, index)
 	q.notice(true, "task set aside", map[string]any{
 		"set": s.id, "task": index, "pass": e.pass, "failures": e.failures, "losses": e.losses, "holder": e.lastHolder, "error": e.lastError,
@@ -68,7 +68,8 @@ func (q *Queue) finishAside(s *set, a *asideTask, p Pass) {
 	a.spared = true
 }
 
-func asideKey(set, index int) string { return fmt.Sprintf("/task_queues/aside/%d/%d", set, index) }
+// AsideKey is where the AsideDetail of a task that is set aside stands.
+func AsideKey(set, index int) string { return fmt.Sprintf("/task_queues/aside/%d/%d", set, index) }
 
 func asideDetail(s *set, e *entry, index int) []byte {
 	b, err := json.Marshal(AsideDetail{Task: index, Pass: e.pass, Failures: e.failures, Losses: e.losses, Holder: e.lastHolder, Error: e.lastError})
@@ -107,7 +108,7 @@ func (ev *RetryAside) apply(q *Queue) Answer {
 // is dispatched again where the cursor has passed it by.
 func (q *Queue) leaveAside(s *set, a *asideTask, from Pass) {
 	delete(s.aside, a.index)
-	q.asides[asideKey(s.id, a.index)] = nil
+	q.asides[AsideKey(s.id, a.index)] = nil
 	q.dirty = true
 	for _, p := range s.open {
 		position := s.orderOf(p.pass).position(a.index)
