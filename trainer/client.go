@@ -1,0 +1,254 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/dataset"
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+)
+
+// Config says who joins whom. Locate has no default.
+type Config struct {
+	ID        string // names this trainer; a second one with the same ID takes the place of the first
+	Address   string // where operators find it; may be empty
+	Locate    Locator
+	Heartbeat time.Duration // default 3 s
+	Log       *logrus.Entry // default: the standard logger
+}
+
+// Errors that a client returns.
+var (
+	ErrSessionLost = errors.New("the session was lost: join again")
+	ErrJobFailed   = wire.ErrJobFailed
+)
+
+// Client is a joined trainer. Its methods are for one goroutine, but for Progressed.
+type Client struct {
+	config  Config
+	link    *link
+	who     wire.Trainer
+	sync    bool
+	session *session
+	files   files
+
+	ctx   context.Context // ends with Close
+	stop  context.CancelFunc
+	owned sync.WaitGroup
+
+	flight chan fetched // outcome of the request under way; nil: there is none
+	ready  *taskqueue.Task
+	stamps map[taskqueue.Token][]dataset.Stamp
+
+	mu       sync.Mutex
+	progress taskqueue.Progress
+	running  []taskqueue.Token
+	moved    bool // since the last heartbeat
+}
+
+type fetched struct {
+	reply *wire.NextReply
+	err   error
+}
+
+// Join begins a session; it waits for a master to lead. Close ends it.
+func Join(ctx context.Context, config Config) (*Client, error) {
+	if config.Locate == nil {
+		return nil, errors.New("trainer.Config.Locate is nil: expected where the master is")
+	}
+	if config.Heartbeat == 0 {
+		config.Heartbeat = 3 * time.Second
+	}
+	if config.Log == nil {
+		config.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	l := &link{locate: config.Locate, log: config.Log}
+	reply, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{ID: config.ID, Address: config.Address})
+	if err != nil {
+		l.close()
+		return nil, fmt.Errorf("join as %q: %w", config.ID, err)
+	}
+	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: newSession(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.owned.Go(c.beat)
+	return c, nil
+}
+
+// Ordinal is the small number of this trainer in its job.
+func (c *Client) Ordinal() taskqueue.Ordinal { return c.who.Ordinal }
+
+// Incarnation is the number of this session: unique in the job and growing.
+func (c *Client) Incarnation() uint64 { return c.who.Incarnation }
+
+// Sync reports whether the job applies gradients in synchronous steps.
+func (c *Client) Sync() bool { return c.sync }
+
+// ReportDataset registers the files that names (paths and globs, as the master sees them)
+// stand for, unless another trainer has registered the same ones.
+func (c *Client) ReportDataset(ctx context.Context, names []string) error {
+	if _, err := call[int](ctx, c.link, "ReportDataset", names); err != nil {
+		return fmt.Errorf("report the dataset: %w", err)
+	}
+	return nil
+}
+
+// Next reports finished, unless it is nil, and returns the next task. It waits while there
+// is none to be had, and returns io.EOF when the job is over.
+func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue.Task, error) {
+	if finished != nil {
+		c.over(finished, "")
+	}
+	if err := c.collect(ctx); err != nil {
+		return nil, err
+	}
+	for c.ready == nil {
+		c.send(true)
+		if err := c.collect(ctx); err != nil {
+			return nil, err
+		}
+	}
+	task := c.ready
+	c.ready = nil
+	c.run(task.Token)
+	c.send(true) // says what is finished, and fetches the task after this one
+	return task, nil
+}
+
+// Fail gives back a task that could not be trained.
+func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) error {
+	c.over(task, reason.Error())
+	if err := c.collect(ctx); err != nil {
+		return err
+	}
+	c.send(c.ready == nil)
+	return nil
+}
+
+// over notes that a task is finished or, with a reason, failed.
+func (c *Client) over(task *taskqueue.Task, reason string) {
+	c.session.finish(task.Token, reason)
+	delete(c.stamps, task.Token)
+	c.run()
+}
+
+// send sends the next request; collect takes its outcome.
+func (c *Client) send(want bool) {
+	c.mu.Lock()
+	request := c.session.next(want, c.progress)
+	c.mu.Unlock()
+	flight := make(chan fetched, 1)
+	c.flight = flight
+	c.owned.Go(func() {
+		reply, err := call[wire.NextReply](c.ctx, c.link, "Next", request)
+		flight <- fetched{reply, err}
+	})
+}
+
+// collect waits for the request under way, if there is one.
+func (c *Client) collect(ctx context.Context) error {
+	if c.flight == nil {
+		return nil
+	}
+	var f fetched
+	select {
+	case f = <-c.flight:
+		c.flight = nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	switch {
+	case errors.Is(f.err, wire.ErrJobFinished):
+		return io.EOF
+	case errors.Is(f.err, wire.ErrRejoin):
+		return ErrSessionLost
+	case f.err != nil:
+		return f.err
+	}
+	if task := c.session.answered(f.reply); task != nil {
+		c.ready, c.stamps[task.Token] = task, f.reply.Stamps
+	}
+	return nil
+}
+
+// RequestSaveModel asks to be the one trainer that saves the model.
+func (c *Client) RequestSaveModel(ctx context.Context) (elected bool, err error) {
+	reply, err := call[wire.SaveModelReply](ctx, c.link, "RequestSaveModel", wire.SaveModelRequest{Trainer: c.who})
+	if err != nil {
+		return false, fmt.Errorf("ask to save the model: %w", err)
+	}
+	return reply.Elected, nil
+}
+
+// Staged reports that all parameter servers hold this trainer's gradients of so many
+// records, computed at version, and waits for the step. included says that they are in
+// version+1. If not, committed is the last committed version: the same one means that
+// nothing is decided yet, a later one that they came too late.
+func (c *Client) Staged(ctx context.Context, version uint64, _ uint32, records int) (committed uint64, included bool, err error) {
+	reply, err := call[wire.StagedReply](ctx, c.link, "Staged", wire.StagedRequest{Trainer: c.who, Version: version, Records: records})
+	switch {
+	case errors.Is(err, wire.ErrRejoin):
+		return 0, false, ErrSessionLost
+	case err != nil:
+		return 0, false, err
+	}
+	return reply.Committed, reply.Included, nil
+}
+
+// Progressed says that records were trained, with their mean loss. The next heartbeat
+// carries it, and prolongs the time that the running task is given.
+func (c *Client) Progressed(records int, loss float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.progress.Records += int64(records)
+	c.progress.Loss = loss
+	c.moved = true
+}
+
+func (c *Client) run(tokens ...taskqueue.Token) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running = tokens
+}
+
+// beat sends heartbeats until Close.
+func (c *Client) beat() {
+	ticker := time.NewTicker(c.config.Heartbeat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		c.mu.Lock()
+		beat := wire.HeartbeatRequest{Trainer: c.who, Progress: c.progress}
+		if c.moved {
+			beat.Moving, c.moved = c.running, false
+		}
+		c.mu.Unlock()
+		if _, err := call[int](c.ctx, c.link, "Heartbeat", beat); err != nil && c.ctx.Err() == nil {
+			c.config.Log.WithError(err).Warn("heartbeat refused") // the next request says the same
+		}
+	}
+}
+
+// leaveTimeout bounds the farewell to a master that may be gone.
+const leaveTimeout = 2 * time.Second
+
+// Close ends the session in order: tasks that are not finished go back at once.
+func (c *Client) Close() error {
+	c.stop()
+	c.owned.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	_, err := call[int](ctx, c.link, "Leave", wire.LeaveRequest{Trainer: c.who})
+	c.link.close()
+	return errors.Join(err, c.files.close())
+}

@@ -1,0 +1,33 @@
+// Package trainer is the Go client of a master, for programs that train: it finds the
+// leader, keeps a session, takes tasks, reads their records and says what is finished.
+//
+//	client, err := trainer.Join(ctx, trainer.Config{ID: "t0", Locate: trainer.At("127.0.0.1:8080")})
+//	...
+//	defer client.Close()
+//	err = client.ReportDataset(ctx, []string{"/data/train-*"})
+//	var done *taskqueue.Task
+//	for {
+//		task, err := client.Next(ctx, done)
+//		if err == io.EOF {
+//			break // the job is over
+//		}
+//		...
+//		for record, err := range client.Records(task) { ... }
+//		done = task
+//	}
+//
+// # Guarantees
+//
+// A master that fails over, restarts or cannot be reached costs a pause, never an error:
+// requests are repeated with the same number until they are answered, by whichever master
+// leads, and a repeated one has no second effect. Only the end of ctx, a job that failed or
+// was begun with another dataset, and ErrSessionLost are returned.
+//
+// While a task is trained the next one is fetched, so that Next usually returns at once.
+//
+// # Failure behaviour
+//
+// A trainer that was silent for longer than its session lasts gets ErrSessionLost: its
+// tasks were given to others. It joins again, as a new incarnation; what it finished
+// meanwhile still counts if nobody else was faster.
+package trainer

@@ -1,0 +1,171 @@
+package trainer
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/rpc"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/master/netrpc/wire"
+)
+
+const (
+	dialTimeout = 3 * time.Second
+	pauseFirst  = 20 * time.Millisecond
+	pauseMost   = 2 * time.Second
+)
+
+// link calls the leader, whoever that is and however often it changes.
+type link struct {
+	locate Locator
+	log    *logrus.Entry
+
+	mu     sync.Mutex
+	client *rpc.Client
+	addr   string
+}
+
+// verdict is what to do about the error of a call.
+type verdict int
+
+const (
+	answered verdict = iota // the error, if any, is the answer
+	again                   // repeat the same request, perhaps to another master
+)
+
+// judge decides about the outcome of a call. Whatever is no answer of the job itself is
+// repeated: the connection broke, or the one who answered does not lead.
+func judge(err error) verdict {
+	var server rpc.ServerError
+	switch {
+	case err == nil:
+		return answered
+	case errors.Is(err, wire.ErrNotLeader):
+		return again
+	case errors.As(err, &server):
+		return answered
+	}
+	return again
+}
+
+// backoff is the pause before attempt n (from 0): it doubles, with full jitter above the
+// half, so that ten thousand trainers do not come back at once.
+func backoff(n int, random float64) time.Duration {
+	pause := min(pauseFirst<<min(n, 20), pauseMost)
+	return pause/2 + time.Duration(random*float64(pause/2))
+}
+
+// call repeats a request until it is answered or ctx ends. Each attempt has a reply of its
+// own: gob leaves zero fields as they were.
+func call[Reply any](ctx context.Context, l *link, method string, request any) (*Reply, error) {
+	for n := 0; ; n++ {
+		reply := new(Reply)
+		client, err := l.connect(ctx)
+		if err == nil {
+			done := client.Go(wire.Service+"."+method, request, reply, make(chan *rpc.Call, 1)).Done
+			select {
+			case c := <-done:
+				err = wire.Error(c.Error)
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if judge(err) == answered {
+			return reply, err
+		}
+		l.drop(client)
+		if n == 0 {
+			l.log.WithError(err).Info("the master does not answer, trying on")
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(backoff(n, rand.Float64())):
+		}
+	}
+}
+
+// connect returns the connection to the leader, made anew if it broke.
+func (l *link) connect(ctx context.Context) (*rpc.Client, error) {
+	addr, err := l.locate.Addr(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.client != nil && l.addr == addr {
+		return l.client, nil
+	}
+	if l.client != nil {
+		l.client.Close()
+		l.client = nil
+	}
+	client, err := dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	l.client, l.addr = client, addr
+	return client, nil
+}
+
+// drop forgets a connection that failed.
+func (l *link) drop(client *rpc.Client) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if client != nil && l.client == client {
+		client.Close()
+		l.client = nil
+	}
+}
+
+// dial is rpc.DialHTTP with a bound on its time.
+func dial(ctx context.Context, addr string) (*rpc.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	if _, err := io.WriteString(conn, "CONNECT "+rpc.DefaultRPCPath+" HTTP/1.0\n\n"); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect})
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answered %s: expected a master", addr, resp.Status)
+	}
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return rpc.NewClient(conn), nil
+}
+
+func (l *link) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.client != nil {
+		l.client.Close()
+		l.client = nil
+	}
+}

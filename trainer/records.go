@@ -1,0 +1,79 @@
+package trainer
+
+import (
+	"fmt"
+	"iter"
+
+	"trainmaster/dataset"
+	"trainmaster/recordio"
+	"trainmaster/taskqueue"
+)
+
+// files keeps the last file open: chunks of a file often come one after another.
+type files struct {
+	path  string
+	stamp dataset.Stamp
+	file  *recordio.File
+}
+
+// open returns the file at path, and an error when it is not the one that was indexed.
+func (f *files) open(path string, stamp dataset.Stamp) (*recordio.File, error) {
+	if stamp != (dataset.Stamp{}) {
+		if err := dataset.Check(path, stamp); err != nil {
+			return nil, err
+		}
+	}
+	if f.file != nil && f.path == path && f.stamp == stamp {
+		return f.file, nil
+	}
+	if err := f.close(); err != nil {
+		return nil, err
+	}
+	file, err := recordio.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	f.path, f.stamp, f.file = path, stamp, file
+	return file, nil
+}
+
+func (f *files) close() error {
+	if f.file == nil {
+		return nil
+	}
+	err := f.file.Close()
+	f.file = nil
+	return err
+}
+
+// Records yields the records of a task in their order. A record is valid until the next one
+// is asked for; after an error there are no more. A file that was replaced since it was
+// indexed is an error.
+func (c *Client) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		stamps := c.stamps[task.Token]
+		at := 0
+		for i, chunk := range task.Chunks {
+			if i > 0 && chunk.Path != task.Chunks[i-1].Path {
+				at++
+			}
+			var stamp dataset.Stamp
+			if at < len(stamps) {
+				stamp = stamps[at]
+			}
+			file, err := c.files.open(chunk.Path, stamp)
+			if err != nil {
+				yield(nil, fmt.Errorf("task %d: %w", task.Index, err))
+				return
+			}
+			for record, err := range file.Chunk(chunk.Index) {
+				if err != nil {
+					err = fmt.Errorf("task %d: %w", task.Index, err)
+				}
+				if !yield(record, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
