@@ -200,6 +200,8 @@ func (q *Queue) lose(t *trainer) {
 	}
 	if len(t.holds) == 0 {
 		q.forget(t)
+	} else if q.byID[t.id] == t {
+		q.saveTrainer(t)
 	}
 }
 
@@ -315,12 +317,13 @@ type RosterEntry struct {
 	Finished    bool    `json:"finished,omitempty"`
 	Charged     bool    `json:"charged,omitempty"`
 	Plain       bool    `json:"plain,omitempty"`
+	Lost        bool    `json:"lost,omitempty"` // and losses are ignored: only time returns its tasks
 }
 
 func rosterKey(id string) string { return "/trainers/" + id }
 
 func (t *trainer) encode() []byte {
-	b, err := json.Marshal(RosterEntry{t.ordinal, t.incarnation, t.address, t.draining, t.finished, t.charged, t.plain})
+	b, err := json.Marshal(RosterEntry{t.ordinal, t.incarnation, t.address, t.draining, t.finished, t.charged, t.plain, t.gone})
 	if err != nil {
 		panic(err) // numbers and strings always encode
 	}
@@ -333,5 +336,5 @@ func decodeTrainer(id string, value []byte) (*trainer, error) {
 		return nil, err
 	}
 	return &trainer{ordinal: r.Ordinal, id: id, incarnation: r.Incarnation, address: r.Address,
-		draining: r.Draining, finished: r.Finished, charged: r.Charged, plain: r.Plain, stored: true}, nil
+		draining: r.Draining, finished: r.Finished, charged: r.Charged, plain: r.Plain, gone: r.Lost, stored: true}, nil
 }

@@ -72,12 +72,26 @@ func (h *holder) order() Clock {
 }
 
 // Continue takes over what is not stored from the queue that ruled until now, within one
-// term: when its trainers were heard, and their progress.
+// term: the time, when its trainers were heard, and their progress. A trainer that went in
+// the commit that failed has the grace to show up again.
 func (q *Queue) Continue(from *Queue) {
 	q.clock = max(q.clock, from.clock)
+	for _, s := range q.sets {
+		for _, e := range s.live {
+			for k := range e.held {
+				if h := &e.holders[k]; h.start != 0 {
+					q.extend(s, h)
+				}
+			}
+		}
+	}
 	for o, t := range q.trainers {
-		if old := from.trainers[o]; old != nil && old.incarnation == t.incarnation && !t.gone {
+		switch old := from.trainers[o]; {
+		case t.gone:
+		case old != nil && old.incarnation == t.incarnation && !old.gone:
 			t.seen, t.lostAt, t.progress = old.seen, old.lostAt, old.progress
+		default:
+			t.lostAt = q.clock.Add(q.opt.Grace)
 		}
 	}
 }
@@ -93,7 +107,7 @@ func (q *Queue) restoreTrainer(id string, value []byte) error {
 		return fmt.Errorf("the id or its ordinal %d stands there twice", t.ordinal)
 	}
 	t.seen = q.clock
-	if t.plain {
+	if t.plain && !t.gone {
 		t.lostAt = q.clock.Add(q.opt.Grace)
 	}
 	q.trainers[t.ordinal], q.byID[id] = t, t

@@ -1,0 +1,788 @@
+package taskqueue
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+)
+
+// naive is the queue as one would write it who has no need to be fast or small: every
+// task of every open pass stands in a slice with all that is known of it. The property
+// test holds the real queue against it after every event. It takes the permutation from
+// newOrder, which has tests of its own, and nothing else.
+type naive struct {
+	opt      Options
+	tasks    int
+	shuffle  bool
+	seed     uint64
+	now      Clock
+	average  int64 // µs
+	status   Status
+	pass     Pass
+	open     []naivePass
+	skipped  map[int]Pass // task index -> since which pass it is set aside
+	trainers []naiveTrainer
+	ordinal  Ordinal
+	saver    Ordinal
+	saveEnds Clock
+	counted  map[[2]int]int // (pass, index) -> how often, over all passes
+}
+
+type naivePass struct {
+	pass   Pass
+	cursor int
+	at     []naiveTask // by position
+}
+
+type naiveState int
+
+const (
+	naiveTodo naiveState = iota
+	naivePending
+	naiveDone
+	naiveAside
+)
+
+type naiveTask struct {
+	index    int
+	state    naiveState
+	failures int
+	losses   int
+	lost     bool
+	next     Attempt
+	holders  []naiveHolder
+}
+
+type naiveHolder struct {
+	trainer Ordinal
+	attempt Attempt
+	request uint64
+	start   Clock // 0: prefetched
+	soft    Clock
+}
+
+type naivePlace struct {
+	pass     Pass
+	position int
+}
+
+type naiveTrainer struct {
+	ordinal     Ordinal
+	incarnation uint64
+	id          string
+	plain       bool
+	finished    bool
+	charged     bool
+	gone        bool
+	nameless    bool // its name is another's: nothing of it is stored but that it holds
+	seen        Clock
+	lostAt      Clock
+	holds       []naivePlace
+}
+
+func newNaive(opt Options, tasks int, shuffle bool, seed uint64) *naive {
+	n := &naive{opt: opt.withDefaults(), tasks: tasks, shuffle: shuffle, seed: seed, now: 1, ordinal: 1, skipped: map[int]Pass{}, counted: map[[2]int]int{}}
+	n.roll()
+	return n
+}
+
+func (n *naive) clone() *naive {
+	c := *n
+	c.open = slices.Clone(n.open)
+	for i := range c.open {
+		c.open[i].at = slices.Clone(c.open[i].at)
+		for k := range c.open[i].at {
+			c.open[i].at[k].holders = slices.Clone(c.open[i].at[k].holders)
+		}
+	}
+	c.skipped, c.counted = maps.Clone(n.skipped), maps.Clone(n.counted)
+	c.trainers = slices.Clone(n.trainers)
+	for i := range c.trainers {
+		c.trainers[i].holds = slices.Clone(c.trainers[i].holds)
+	}
+	return &c
+}
+
+// restart is what a new queue does not know of the one before. In the same term it knows
+// its connections.
+func (n *naive) restart(before *naive) {
+	for i := range n.trainers {
+		t := &n.trainers[i]
+		if t.nameless {
+			*t = naiveTrainer{ordinal: t.ordinal, gone: true, nameless: true, id: fmt.Sprintf("#%d", t.ordinal), holds: t.holds}
+			continue
+		}
+		t.seen, t.lostAt = n.now, 0
+		if t.plain {
+			t.lostAt = n.now.Add(n.opt.Grace)
+		}
+		if t.gone {
+			t.lostAt = 0
+		}
+	}
+	// What was dispatched within the same millisecond is told apart by its place alone.
+	for i := range n.trainers {
+		t := &n.trainers[i]
+		start := func(at naivePlace) Clock {
+			for _, h := range n.task(at).holders {
+				if h.trainer == t.ordinal && h.start != 0 {
+					return h.start
+				}
+			}
+			return math.MaxInt64
+		}
+		slices.SortFunc(t.holds, func(a, b naivePlace) int {
+			return cmp.Or(cmp.Compare(start(a), start(b)), cmp.Compare(a.pass, b.pass), a.position-b.position)
+		})
+	}
+	if before != nil {
+		n.now = before.now
+		for i := range n.trainers {
+			t := &n.trainers[i]
+			if t.gone {
+				continue
+			}
+			t.lostAt = n.now.Add(n.opt.Grace)
+			if was := before.trainer(t.ordinal, t.incarnation); was != nil {
+				t.seen, t.lostAt = was.seen, was.lostAt
+			}
+		}
+	}
+	for i := range n.open {
+		for k := range n.open[i].at {
+			for j := range n.open[i].at[k].holders {
+				if h := &n.open[i].at[k].holders[j]; h.start != 0 {
+					n.extend(h)
+				}
+			}
+		}
+	}
+}
+
+// roll opens and closes passes, and moves the cursors over what is set aside.
+func (n *naive) roll() {
+	for n.status == Running || n.status == Paused {
+		for i := range n.open {
+			p := &n.open[i]
+			for p.cursor < n.tasks && p.at[p.cursor].state == naiveAside {
+				p.cursor++
+			}
+		}
+		if len(n.open) > 0 && n.over(&n.open[0]) {
+			done := 0
+			for _, t := range n.open[0].at {
+				if t.state == naiveDone {
+					done++
+				}
+			}
+			n.open = n.open[1:]
+			if done == 0 {
+				n.status = Failed
+			}
+			continue
+		}
+		last := n.opt.Passes > 0 && int(n.pass) >= n.opt.Passes
+		if last && len(n.open) == 0 {
+			n.status = Ended
+		}
+		if last {
+			return
+		}
+		limit := 1
+		if n.opt.Rolling {
+			limit = 2
+		}
+		if len(n.open) == limit || len(n.open) > 0 && n.open[len(n.open)-1].cursor < n.tasks {
+			return
+		}
+		n.pass++
+		p := naivePass{pass: n.pass}
+		algorithm := orderIdentity
+		if n.shuffle {
+			algorithm = orderFeistel
+		}
+		o := newOrder(algorithm, n.seed, n.pass, n.tasks)
+		for position := range n.tasks {
+			t := naiveTask{index: o.index(position), next: 1}
+			if n.skipped[t.index] != 0 {
+				t.state = naiveAside
+			}
+			p.at = append(p.at, t)
+		}
+		n.open = append(n.open, p)
+	}
+}
+
+func (n *naive) over(p *naivePass) bool {
+	for _, t := range p.at {
+		if t.state != naiveDone && t.state != naiveAside {
+			return false
+		}
+	}
+	return true
+}
+
+func (n *naive) passOf(p Pass) *naivePass {
+	for i := range n.open {
+		if n.open[i].pass == p {
+			return &n.open[i]
+		}
+	}
+	return nil
+}
+
+func (n *naive) task(at naivePlace) *naiveTask { return &n.passOf(at.pass).at[at.position] }
+
+func (n *naive) trainer(o Ordinal, incarnation uint64) *naiveTrainer {
+	for i := range n.trainers {
+		if t := &n.trainers[i]; t.ordinal == o && t.incarnation == incarnation && !t.gone {
+			return t
+		}
+	}
+	return nil
+}
+
+func (n *naive) byOrdinal(o Ordinal) *naiveTrainer {
+	for i := range n.trainers {
+		if n.trainers[i].ordinal == o {
+			return &n.trainers[i]
+		}
+	}
+	return nil
+}
+
+func (n *naive) timeout() time.Duration {
+	if n.average == 0 {
+		return n.opt.FirstTimeout
+	}
+	return min(max(5*time.Duration(n.average)*time.Microsecond, n.opt.TimeoutMin), n.opt.TimeoutMax)
+}
+
+func (n *naive) extend(h *naiveHolder) {
+	h.soft = min(n.now.Add(n.timeout()), h.start.Add(10*n.timeout()))
+}
+
+func (n *naive) run(h *naiveHolder) {
+	h.start, h.soft = n.now, n.now.Add(n.timeout())
+}
+
+func (n *naive) runs(t *naiveTrainer) bool {
+	for _, at := range t.holds {
+		for _, h := range n.task(at).holders {
+			if h.trainer == t.ordinal && h.start != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// take removes a holder, and gives the trainer's prefetched task its clock unless the
+// trainer is being given up.
+func (n *naive) take(at naivePlace, o Ordinal, startNext bool) naiveHolder {
+	task := n.task(at)
+	i := slices.IndexFunc(task.holders, func(h naiveHolder) bool { return h.trainer == o })
+	h := task.holders[i]
+	// The last of two takes the place of the one that goes, here as in the queue: which of
+	// two holders is named first is all that it decides.
+	task.holders[i] = task.holders[len(task.holders)-1]
+	task.holders = task.holders[:len(task.holders)-1]
+	if len(task.holders) == 0 {
+		task.state = naiveTodo
+	}
+	t := n.byOrdinal(o)
+	i = slices.Index(t.holds, at)
+	t.holds = slices.Delete(t.holds, i, i+1)
+	if startNext && len(t.holds) > 0 && !n.runs(t) {
+		next := n.task(t.holds[0])
+		for k := range next.holders {
+			if next.holders[k].trainer == o {
+				n.run(&next.holders[k])
+			}
+		}
+	}
+	return h
+}
+
+// judge sets a task aside whose last holder is gone and that failed too often.
+func (n *naive) judge(at naivePlace) {
+	task := n.task(at)
+	if task.state == naiveTodo && 3*task.failures+task.losses > 3*n.opt.MaxFailures {
+		task.state = naiveAside
+		if since := n.skipped[task.index]; since == 0 || at.pass < since {
+			n.skipped[task.index] = at.pass
+		}
+		for i := range n.open { // passes that have not come to it yet skip it
+			for position := range n.open[i].at {
+				t := &n.open[i].at[position]
+				if t.index == task.index && n.open[i].pass > at.pass && position >= n.open[i].cursor {
+					t.state = naiveAside
+				}
+			}
+		}
+		if len(n.skipped) > n.opt.MaxSetAside && n.status == Running {
+			n.status = Paused
+		}
+	}
+	n.roll()
+}
+
+// restore puts a task back into the open passes from the given one on.
+func (n *naive) restore(index int, from Pass) {
+	delete(n.skipped, index)
+	for i := range n.open {
+		for position := range n.open[i].at {
+			t := &n.open[i].at[position]
+			if t.index == index && n.open[i].pass >= from && t.state == naiveAside {
+				t.state, t.failures, t.losses, t.lost = naiveTodo, 0, 0, false
+			}
+		}
+	}
+}
+
+func (n *naive) judgeToken(tok Token) (naivePlace, FinishStatus) {
+	at := naivePlace{tok.Pass, tok.Position}
+	if tok.Epoch != 1 || tok.Kind != Training || tok.Dataset != 0 || tok.Pass == 0 || tok.Pass > n.pass || tok.Position < 0 || tok.Position >= n.tasks || tok.Attempt == 0 {
+		return at, Stale
+	}
+	p := n.passOf(tok.Pass)
+	if p == nil {
+		return at, AlreadyCounted // or set aside in a closed pass: see closedVerdict
+	}
+	t := &p.at[tok.Position]
+	switch {
+	case t.state == naiveDone:
+		return at, AlreadyCounted
+	case tok.Attempt >= t.next:
+		return at, Stale
+	}
+	return at, Counted
+}
+
+// closedVerdict reports whether two verdicts agree. One on a closed pass may be either:
+// both say that nothing changed.
+func (n *naive) closedVerdict(tok Token, a, b FinishStatus) bool {
+	if a == b {
+		return true
+	}
+	closed := tok.Pass < n.pass && n.passOf(tok.Pass) == nil || len(n.open) == 0
+	return closed && a != Counted && b != Counted && a != Returned && b != Returned
+}
+
+func (n *naive) finish(by *naiveTrainer, tok Token) FinishStatus {
+	at, status := n.judgeToken(tok)
+	if status != Counted {
+		return status
+	}
+	task := n.task(at)
+	if task.state == naiveAside && n.skipped[task.index] == at.pass {
+		n.restore(task.index, at.pass)
+		task = n.task(at)
+	}
+	for _, h := range task.holders {
+		if h.attempt == tok.Attempt && h.start != 0 {
+			micros := max(1000*int64(n.now-h.start), 1)
+			if n.average == 0 {
+				n.average = micros
+			} else {
+				n.average = max(n.average+(micros-n.average)/10, 1)
+			}
+		}
+	}
+	for len(task.holders) > 0 {
+		n.take(at, task.holders[0].trainer, true)
+	}
+	task.state = naiveDone
+	n.counted[[2]int{int(at.pass), task.index}]++
+	if by != nil {
+		by.finished = true
+	}
+	n.roll()
+	n.bury()
+	return Counted
+}
+
+func (n *naive) fail(by *naiveTrainer, tok Token) FinishStatus {
+	at, status := n.judgeToken(tok)
+	if status != Counted {
+		return status
+	}
+	task := n.task(at)
+	for _, h := range task.holders {
+		if h.attempt == tok.Attempt && (by == nil || h.trainer == by.ordinal) {
+			task.failures++
+			n.take(at, h.trainer, true)
+			n.judge(at)
+			n.bury()
+			return Returned
+		}
+	}
+	return Stale
+}
+
+// bury forgets trainers that are gone and hold nothing.
+func (n *naive) bury() {
+	n.trainers = slices.DeleteFunc(n.trainers, func(t naiveTrainer) bool { return t.gone && len(t.holds) == 0 })
+}
+
+func (n *naive) token(at naivePlace, attempt Attempt) Token {
+	return Token{Epoch: 1, Pass: at.pass, Position: at.position, Attempt: attempt}
+}
+
+func (n *naive) request(ev *Request) Answer {
+	a := Answer{}
+	for _, r := range ev.Finished {
+		t := n.trainer(ev.Trainer, ev.Incarnation)
+		if r.Error == "" {
+			a.Finishes = append(a.Finishes, n.finish(t, r.Token))
+		} else {
+			a.Finishes = append(a.Finishes, n.fail(t, r.Token))
+		}
+	}
+	t := n.trainer(ev.Trainer, ev.Incarnation)
+	if t == nil {
+		a.Kind = AnswerRejoin
+		return a
+	}
+	t.seen, t.lostAt = n.now, 0
+	for _, at := range slices.Backward(slices.Clone(t.holds)) {
+		for _, h := range n.task(at).holders {
+			if h.trainer == t.ordinal && h.request < ev.Ack && !slices.Contains(ev.Held, n.token(at, h.attempt)) {
+				n.take(at, t.ordinal, true)
+				n.judge(at)
+				break
+			}
+		}
+	}
+	if ev.Want {
+		n.ask(t, ev.Seq, &a)
+	}
+	return a
+}
+
+func (n *naive) ask(t *naiveTrainer, seq uint64, a *Answer) {
+	for _, at := range t.holds {
+		for _, h := range n.task(at).holders {
+			if h.trainer == t.ordinal && h.request == seq && !t.plain {
+				a.Kind, a.Token, a.Index = AnswerTask, n.token(at, h.attempt), n.task(at).index
+				return
+			}
+		}
+	}
+	a.Kind = AnswerWait
+	switch n.status {
+	case Ended:
+		a.Kind = AnswerEnded
+		return
+	case Failed:
+		a.Kind = AnswerFailed
+		return
+	case Paused:
+		return
+	}
+	if !t.plain && len(t.holds) >= 2 || len(t.holds) >= 16 {
+		a.Err = ErrTooManyHeld
+		return
+	}
+	at, ok := n.choose(t)
+	if !ok {
+		return
+	}
+	task := n.task(at)
+	task.state = naivePending
+	h := naiveHolder{trainer: t.ordinal, attempt: task.next, request: seq}
+	if t.plain || !n.runs(t) {
+		n.run(&h)
+	}
+	task.next++
+	task.holders = append(task.holders, h)
+	t.holds = append(t.holds, at)
+	if p := n.passOf(at.pass); at.position >= p.cursor {
+		p.cursor = at.position + 1
+	}
+	a.Kind, a.Token, a.Index = AnswerTask, n.token(at, h.attempt), task.index
+	n.roll()
+}
+
+func (n *naive) choose(t *naiveTrainer) (naivePlace, bool) {
+	var lastResort *naivePlace
+	for i := range n.open {
+		p := &n.open[i]
+		for position := range p.at {
+			if p.at[position].state != naiveTodo {
+				continue
+			}
+			at := naivePlace{p.pass, position}
+			if p.at[position].lost && !t.finished {
+				if lastResort == nil {
+					lastResort = &at
+				}
+				continue
+			}
+			return at, true
+		}
+	}
+	if lastResort != nil {
+		return *lastResort, true
+	}
+	if !n.opt.Speculate {
+		return naivePlace{}, false
+	}
+	var slowest naivePlace
+	var start Clock
+	for i := range n.open {
+		for position, task := range n.open[i].at {
+			if len(task.holders) != 1 || task.holders[0].start == 0 || task.holders[0].trainer == t.ordinal {
+				continue
+			}
+			if start == 0 || task.holders[0].start < start {
+				slowest, start = naivePlace{n.open[i].pass, position}, task.holders[0].start
+			}
+		}
+	}
+	return slowest, start != 0
+}
+
+func (n *naive) lose(t *naiveTrainer, charge bool) {
+	if n.opt.LossesIgnored {
+		t.gone = true
+		return
+	}
+	n.end(t, charge)
+}
+
+// end returns all that a trainer holds, the last first.
+func (n *naive) end(t *naiveTrainer, charge bool) {
+	t.gone = true
+	for len(t.holds) > 0 {
+		at := t.holds[len(t.holds)-1]
+		h := n.take(at, t.ordinal, false)
+		task := n.task(at)
+		if charge && h.start != 0 {
+			if !t.charged && (t.finished || task.lost) {
+				task.losses++
+				t.charged = true
+			}
+			task.lost = true
+		}
+		n.judge(at)
+	}
+}
+
+// enlist begins the session whose ordinal the queue must give next.
+func (n *naive) enlist(id string, incarnation uint64, plain bool) *naiveTrainer {
+	n.trainers = append(n.trainers, naiveTrainer{ordinal: n.ordinal, incarnation: incarnation, id: id, plain: plain, seen: n.now})
+	n.ordinal++
+	return &n.trainers[len(n.trainers)-1]
+}
+
+// reuse takes the name of a new trainer from the ones before it.
+func (n *naive) reuse(t *naiveTrainer) {
+	for i := range n.trainers {
+		if o := &n.trainers[i]; o.id == t.id && o.ordinal != t.ordinal {
+			o.nameless = true
+		}
+	}
+}
+
+// dropName loses the session under a name that is used again.
+func (n *naive) dropName(id string) {
+	for i := len(n.trainers) - 1; i >= 0; i-- {
+		if t := &n.trainers[i]; t.id == id && !t.gone {
+			n.lose(t, !t.plain || t.lostAt == 0)
+			break
+		}
+	}
+	n.bury()
+}
+
+func (n *naive) join(id string, incarnation uint64) Answer {
+	n.dropName(id)
+	t := n.enlist(id, incarnation, false)
+	n.reuse(t)
+	return Answer{Ordinal: t.ordinal, Incarnation: incarnation}
+}
+
+func (n *naive) plainAsk(ev *PlainAsk, incarnation uint64) Answer {
+	a := Answer{Ordinal: ev.Trainer, Incarnation: ev.Incarnation}
+	t := n.trainer(ev.Trainer, ev.Incarnation)
+	if t != nil && ev.Finished {
+		a.Finishes = []FinishStatus{n.plainFinish(t, ev)}
+	}
+	if !ev.Want {
+		return a
+	}
+	if t = n.trainer(ev.Trainer, ev.Incarnation); t != nil {
+		n.ask(t, 0, &a)
+		return a
+	}
+	n.dropName(ev.Connection)
+	a.Ordinal, a.Incarnation = 0, 0
+	t = n.enlist(ev.Connection, incarnation, true)
+	n.ask(t, 0, &a)
+	if a.Kind != AnswerTask {
+		n.trainers = n.trainers[:len(n.trainers)-1]
+		n.ordinal--
+		return a
+	}
+	n.reuse(t)
+	a.Ordinal, a.Incarnation = t.ordinal, t.incarnation
+	return a
+}
+
+func (n *naive) plainFinish(t *naiveTrainer, ev *PlainAsk) FinishStatus {
+	for _, at := range t.holds {
+		for _, h := range n.task(at).holders {
+			tok := n.token(at, h.attempt)
+			if h.trainer != t.ordinal || n.task(at).index != ev.Index || !ev.Token.IsZero() && ev.Token != tok {
+				continue
+			}
+			if ev.Error != "" {
+				return n.fail(t, tok)
+			}
+			return n.finish(t, tok)
+		}
+	}
+	return Stale
+}
+
+func (n *naive) heartbeat(ev *Heartbeat) Answer {
+	t := n.trainer(ev.Trainer, ev.Incarnation)
+	if t == nil {
+		return Answer{Kind: AnswerRejoin}
+	}
+	t.seen, t.lostAt = n.now, 0
+	for _, tok := range ev.Moving {
+		at, status := n.judgeToken(tok)
+		if status != Counted {
+			continue
+		}
+		for i := range n.task(at).holders {
+			if h := &n.task(at).holders[i]; h.trainer == t.ordinal && h.attempt == tok.Attempt && h.start != 0 {
+				n.extend(h)
+			}
+		}
+	}
+	return Answer{}
+}
+
+func (n *naive) undelivered(ev *Undelivered) {
+	t := n.trainer(ev.Trainer, ev.Incarnation)
+	at, status := n.judgeToken(ev.Token)
+	if t == nil || status != Counted {
+		return
+	}
+	for _, h := range n.task(at).holders {
+		if h.trainer == t.ordinal && h.attempt == ev.Token.Attempt {
+			n.take(at, t.ordinal, true)
+			n.judge(at)
+			return
+		}
+	}
+}
+
+func (n *naive) saveModel(ev *SaveModel) Answer {
+	t := n.trainer(ev.Trainer, ev.Incarnation)
+	if t == nil {
+		return Answer{Kind: AnswerRejoin}
+	}
+	if saver := n.byOrdinal(n.saver); saver != nil && !saver.gone && saver != t && n.now < n.saveEnds {
+		return Answer{}
+	}
+	n.saver, n.saveEnds = t.ordinal, n.now+ev.Lease
+	return Answer{Granted: true}
+}
+
+func (n *naive) tick() {
+	slices.SortFunc(n.trainers, func(a, b naiveTrainer) int { return cmp.Compare(a.ordinal, b.ordinal) })
+	for i := range n.trainers {
+		t := &n.trainers[i]
+		silent := !t.plain && n.now > t.seen.Add(n.opt.SessionTTL)
+		if !t.gone && (silent || t.lostAt != 0 && n.now >= t.lostAt) {
+			n.lose(t, !t.plain)
+		}
+	}
+	n.bury()
+	var late []naivePlace
+	for i := range n.open {
+		for position, task := range n.open[i].at {
+			if len(task.holders) > 0 {
+				late = append(late, naivePlace{n.open[i].pass, position})
+			}
+		}
+	}
+	for _, at := range late {
+		for k := 0; ; {
+			p := n.passOf(at.pass) // it may have been closed
+			if p == nil || k >= len(p.at[at.position].holders) {
+				break
+			}
+			task := &p.at[at.position]
+			h := task.holders[k]
+			if h.start == 0 || n.now < h.soft {
+				k++
+				continue
+			}
+			task.failures++
+			n.take(at, h.trainer, true)
+			n.judge(at)
+		}
+	}
+	n.bury()
+}
+
+func (n *naive) retryAside(ev *RetryAside) bool {
+	if n.status == Ended || n.status == Failed || n.skipped[ev.Index] == 0 {
+		return false
+	}
+	n.restore(ev.Index, 0)
+	if n.status == Paused && len(n.skipped) <= n.opt.MaxSetAside {
+		n.status = Running
+	}
+	n.roll()
+	return true
+}
+
+func (n *naive) leave(ev *Leave) {
+	if t := n.trainer(ev.Trainer, ev.Incarnation); t != nil {
+		n.end(t, false)
+	}
+	n.bury()
+}
+
+func (n *naive) disconnected(ev *Disconnected) {
+	t := n.trainer(ev.Trainer, ev.Incarnation)
+	switch {
+	case t == nil:
+	case t.plain:
+		n.lose(t, t.lostAt == 0)
+	case t.lostAt == 0:
+		t.lostAt = n.now.Add(n.opt.Grace)
+	}
+	n.bury()
+}
+
+// view is the literal queues of the oldest open pass.
+func (n *naive) view() TaskQueues {
+	v := TaskQueues{Pending: map[int]TaskEntry{}}
+	if len(n.open) == 0 {
+		return v
+	}
+	p := n.open[0]
+	for position, t := range p.at {
+		task := Task{Index: t.index, Token: n.token(naivePlace{p.pass, position}, t.next-1)}
+		switch t.state {
+		case naiveTodo:
+			v.Todo = append(v.Todo, TaskEntry{t.failures, task})
+		case naivePending:
+			v.Pending[t.index] = TaskEntry{t.failures, task}
+		case naiveDone:
+			task.Token.Attempt = 0
+			v.Done = append(v.Done, TaskEntry{Task: task})
+		}
+	}
+	return v
+}

@@ -1,0 +1,292 @@
+package taskqueue
+
+import "fmt"
+
+// PassReport says what became of the tasks of one pass, by the record alone. In a closed
+// pass every task is counted once, set aside or missing, and no task is counted twice;
+// missing and counted_twice are 0 or the guarantee is broken. The tasks of an open pass
+// that are neither are still to be done.
+type PassReport struct {
+	Set          int  `json:"set,omitempty"` // 0, the first dataset, is left out
+	Pass         Pass `json:"pass"`
+	Tasks        int  `json:"tasks"`
+	CountedOnce  int  `json:"counted_once"`
+	SetAside     int  `json:"set_aside"`
+	Redelivered  int  `json:"redelivered"` // dispatches beyond the first of each task
+	Missing      int  `json:"missing"`
+	CountedTwice int  `json:"counted_twice"`
+}
+
+// Verifier proves the guarantee from the record: feed it the commits in order. It keeps
+// its own books, a bit for each task that an open pass dispatched or finished, and trusts
+// no sum that the queue wrote.
+type Verifier struct {
+	last   uint64
+	sets   []*verifiedSet
+	status Status
+}
+
+type verifiedSet struct {
+	tasks     int
+	algorithm uint8
+	seed      uint64
+	pass      Pass         // the newest
+	aside     map[int]Pass // task index -> the first pass that goes without it
+	open      []*verifiedPass
+	closed    []PassReport
+}
+
+type verifiedPass struct {
+	report     PassReport
+	order      order
+	dispatched bitmap
+	finished   bitmap
+	twice      bitmap
+	sum1, sum2 uint64 // over the finished positions
+}
+
+// NewVerifier returns a verifier that has seen nothing yet.
+func NewVerifier() *Verifier { return &Verifier{} }
+
+// Add takes the events of one commit. Commits must come in rising order; those that have
+// no events have no record. An error wraps ErrBadRecord: the value does not decode, or
+// tells what cannot have happened, as after the loss of a commit before it.
+func (v *Verifier) Add(commit uint64, value []byte) error {
+	if commit <= v.last {
+		return fmt.Errorf("%w: commit %d after commit %d", ErrBadRecord, commit, v.last)
+	}
+	for ev, err := range RecordEvents(value) {
+		if err == nil {
+			err = v.event(&ev)
+		}
+		if err != nil {
+			return fmt.Errorf("commit %d: %w", commit, err)
+		}
+	}
+	v.last = commit
+	return nil
+}
+
+// Last returns the number of the last commit that was added.
+func (v *Verifier) Last() uint64 { return v.last }
+
+func impossible(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrBadRecord}, args...)...)
+}
+
+func (v *Verifier) event(ev *RecordEvent) error {
+	switch ev.Kind {
+	case EventJoined, EventLost:
+		return nil
+	case EventEnded:
+		v.status = ev.Status
+		return nil
+	case EventReported:
+		if ev.Set != len(v.sets) || ev.Tasks < 0 || ev.Tasks > maxTasks || ev.Algorithm > orderFeistel {
+			return impossible("dataset %d of %d tasks, order %d, reported after %d others", ev.Set, ev.Tasks, ev.Algorithm, len(v.sets))
+		}
+		v.sets = append(v.sets, &verifiedSet{tasks: ev.Tasks, algorithm: ev.Algorithm, seed: ev.Seed, aside: map[int]Pass{}})
+		return nil
+	}
+	if ev.Set < 0 || ev.Set >= len(v.sets) {
+		return impossible("dataset %d of %d", ev.Set, len(v.sets))
+	}
+	s := v.sets[ev.Set]
+	switch ev.Kind {
+	case EventRetried:
+		if s.aside[ev.Index] == 0 {
+			return impossible("task %d retried, which was not set aside", ev.Index)
+		}
+		delete(s.aside, ev.Index)
+		return nil
+	case EventPassOpened:
+		return s.openPass(ev)
+	}
+	p := s.find(ev.Pass)
+	if p == nil {
+		return impossible("event %d in pass %d, which is not open", ev.Kind, ev.Pass)
+	}
+	if ev.Kind == EventPassClosed {
+		return s.closePass(p)
+	}
+	if ev.Position < 0 || ev.Position >= s.tasks {
+		return impossible("position %d of %d tasks", ev.Position, s.tasks)
+	}
+	if ev.Kind == EventDispatched {
+		if p.dispatched.set(ev.Position) {
+			p.report.Redelivered++
+		}
+		return nil
+	}
+	if !p.dispatched.has(ev.Position) {
+		return impossible("event %d for position %d of pass %d, which was never dispatched", ev.Kind, ev.Position, ev.Pass)
+	}
+	switch ev.Kind {
+	case EventFinished:
+		s.finish(p, ev.Position)
+	case EventSetAside:
+		if index := p.order.index(ev.Position); index != ev.Index {
+			return impossible("position %d of pass %d set aside as task %d: it is task %d", ev.Position, ev.Pass, ev.Index, index)
+		}
+		if since := s.aside[ev.Index]; since == 0 || ev.Pass < since {
+			s.aside[ev.Index] = ev.Pass
+		}
+	}
+	return nil
+}
+
+func (s *verifiedSet) find(p Pass) *verifiedPass {
+	for _, o := range s.open {
+		if o.report.Pass == p {
+			return o
+		}
+	}
+	return nil
+}
+
+func (s *verifiedSet) openPass(ev *RecordEvent) error {
+	if ev.Pass != s.pass+1 {
+		return impossible("pass %d opened after pass %d", ev.Pass, s.pass)
+	}
+	s.pass++
+	s.open = append(s.open, &verifiedPass{
+		report: PassReport{Set: ev.Set, Pass: ev.Pass, Tasks: s.tasks},
+		order:  newOrder(s.algorithm, s.seed, ev.Pass, s.tasks),
+	})
+	return nil
+}
+
+func (s *verifiedSet) finish(p *verifiedPass, position int) {
+	if p.finished.set(position) {
+		p.twice.set(position)
+		return
+	}
+	p.sum1 += uint64(position)
+	p.sum2 += uint64(position) * uint64(position)
+	// A late finish takes a task out of the list, unless an older pass set it aside.
+	if index := p.order.index(position); s.aside[index] == p.report.Pass {
+		delete(s.aside, index)
+	}
+}
+
+func (s *verifiedSet) closePass(p *verifiedPass) error {
+	if s.open[0] != p {
+		return impossible("pass %d closed before pass %d", p.report.Pass, s.open[0].report.Pass)
+	}
+	r := s.report(p)
+	r.Missing = r.Tasks - r.CountedOnce - r.CountedTwice - r.SetAside
+	s.closed = append(s.closed, r)
+	s.open = s.open[1:]
+	return nil
+}
+
+// report is what stands now of an open pass.
+func (s *verifiedSet) report(p *verifiedPass) PassReport {
+	r := p.report
+	r.CountedTwice = p.twice.n
+	r.CountedOnce = p.finished.n - p.twice.n
+	for index, since := range s.aside {
+		if since <= r.Pass && !p.finished.has(p.order.position(index)) {
+			r.SetAside++
+		}
+	}
+	return r
+}
+
+// Report returns what became of each pass, closed and open, by dataset and pass.
+func (v *Verifier) Report() []PassReport {
+	var list []PassReport
+	for _, s := range v.sets {
+		list = append(list, s.closed...)
+		for _, p := range s.open {
+			list = append(list, s.report(p))
+		}
+	}
+	return list
+}
+
+// CrossCheck compares the record with the stored state of the same revision: what the
+// record counted, dispatched and set aside must be what the state says.
+func (v *Verifier) CrossCheck(state *Snapshot) error {
+	if v.last > state.Commit {
+		return fmt.Errorf("the record goes to commit %d, the state only to %d", v.last, state.Commit)
+	}
+	q, err := Restore(state, nil, make([]*Table, len(state.Sets)), Options{})
+	if err != nil {
+		return err
+	}
+	if len(q.sets) != len(v.sets) {
+		return fmt.Errorf("expected %d datasets as in the record, found %d in the state", len(v.sets), len(q.sets))
+	}
+	if over := q.status == Ended || q.status == Failed; over != (v.status != Running) || over && q.status != v.status {
+		return fmt.Errorf("the job is %s by the record and %s by the state", v.status, q.status)
+	}
+	for i, s := range v.sets {
+		if err := s.crossCheck(q.sets[i]); err != nil {
+			return fmt.Errorf("dataset %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (s *verifiedSet) crossCheck(state *set) error {
+	if s.tasks != state.tasks || s.algorithm != state.algorithm || s.seed != state.seed || s.pass != state.pass || len(s.open) != len(state.open) {
+		return fmt.Errorf("record: %d tasks, order %d, seed %d, pass %d, %d open; state: %d tasks, order %d, seed %d, pass %d, %d open",
+			s.tasks, s.algorithm, s.seed, s.pass, len(s.open), state.tasks, state.algorithm, state.seed, state.pass, len(state.open))
+	}
+	for i, p := range s.open {
+		o := state.open[i]
+		if o.pass != p.report.Pass || o.counted != p.finished.n || o.sum1 != p.sum1 || o.sum2 != p.sum2 {
+			return fmt.Errorf("record: pass %d, %d counted, sums %d, %d; state: pass %d, %d counted, sums %d, %d",
+				p.report.Pass, p.finished.n, p.sum1, p.sum2, o.pass, o.counted, o.sum1, o.sum2)
+		}
+	}
+	if len(s.aside) != len(state.aside) {
+		return fmt.Errorf("expected %d tasks set aside as in the record, found %d in the state", len(s.aside), len(state.aside))
+	}
+	for index, since := range s.aside {
+		if a := state.aside[index]; a == nil || a.pass != since {
+			return fmt.Errorf("task %d is set aside since pass %d by the record, not so by the state", index, since)
+		}
+	}
+	for _, e := range state.live {
+		p := s.find(e.pass)
+		if p.finished.has(e.position) || e.held > 0 && !p.dispatched.has(e.position) {
+			return fmt.Errorf("position %d of pass %d is live by the state and not so by the record", e.position, e.pass)
+		}
+	}
+	return nil
+}
+
+// bitmap is a set of positions in pages, so that a damaged position costs no more than a
+// page.
+type bitmap struct {
+	n     int
+	pages map[int]*[pageWords]uint64
+}
+
+const pageWords = 512
+
+// set adds i and reports whether it was in the set before.
+func (b *bitmap) set(i int) (was bool) {
+	page := b.pages[i/(64*pageWords)]
+	if page == nil {
+		if b.pages == nil {
+			b.pages = map[int]*[pageWords]uint64{}
+		}
+		page = new([pageWords]uint64)
+		b.pages[i/(64*pageWords)] = page
+	}
+	word, bit := &page[i/64%pageWords], uint64(1)<<(i%64)
+	was = *word&bit != 0
+	*word |= bit
+	if !was {
+		b.n++
+	}
+	return was
+}
+
+func (b *bitmap) has(i int) bool {
+	page := b.pages[i/(64*pageWords)]
+	return page != nil && page[i/64%pageWords]&(1<<(i%64)) != 0
+}
