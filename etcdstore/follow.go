@@ -76,7 +76,7 @@ func (s *Store) watch(ctx context.Context, from string, opts []clientv3.OpOption
 
 // latest runs source on the store's own time and ctx's, and hands on what it
 // emits through a channel that holds the newest value only.
-func latest[V any](s *Store, ctx context.Context, source func(ctx context.Context, emit func(V)) error) <-chan V {
+func latest[V any](ctx context.Context, s *Store, source func(ctx context.Context, emit func(V)) error) <-chan V {
 	out := make(chan V, 1)
 	ctx, cancel := s.bound(ctx)
 	s.spawn(func() {

@@ -19,8 +19,3 @@ const (
 func PartKey(reportID string, i int) string {
 	return fmt.Sprintf("%s%s/%04d", keyParts, reportID, i)
 }
-
-// prefixEnd is the first key after all keys that begin with prefix.
-func prefixEnd(prefix string) string {
-	return prefix[:len(prefix)-1] + string(prefix[len(prefix)-1]+1)
-}

@@ -144,7 +144,7 @@ func (s *Store) prefixedOnce(ctx context.Context, prefix string) (map[string][]b
 		values   = map[string][]byte{}
 		revision int64 // 0 asks for the newest; then all pages are read there
 		from     = s.abs(prefix)
-		end      = prefixEnd(from)
+		end      = clientv3.GetPrefixRangeEnd(from)
 	)
 	for {
 		page, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageKeys), clientv3.WithRev(revision))
@@ -193,7 +193,7 @@ func (s *Store) MasterAddr(ctx context.Context) (Addr, error) {
 // the zero Addr while none is announced. A slow receiver sees the newest only.
 // The channel closes when ctx or the store ends, or when etcd refuses us.
 func (s *Store) WatchMasterAddr(ctx context.Context) <-chan Addr {
-	return latest(s, ctx, func(ctx context.Context, emit func(Addr)) error {
+	return latest(ctx, s, func(ctx context.Context, emit func(Addr)) error {
 		return s.follow(ctx, s.abs(keyAddr), "", func(keys listing) bool {
 			var a Addr
 			for key, kv := range keys {

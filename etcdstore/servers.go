@@ -200,7 +200,7 @@ func (c *Claim) Release(ctx context.Context) error {
 // every change. A slow receiver sees the newest only. The channel closes when
 // ctx or the store ends, or when etcd refuses us.
 func (s *Store) WatchPS(ctx context.Context) <-chan map[int]string {
-	return latest(s, ctx, func(ctx context.Context, emit func(map[int]string)) error {
+	return latest(ctx, s, func(ctx context.Context, emit func(map[int]string)) error {
 		return s.followServers(ctx, func(r servers) bool {
 			emit(r.addrs)
 			return true
