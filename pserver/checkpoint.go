@@ -2,7 +2,6 @@ package pserver
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -117,7 +116,7 @@ func (c *checkpoints) write(g generation) (bytes int64, err error) {
 
 // writeManifest makes a checkpoint of the files.
 func (c *checkpoints) writeManifest(dir string, m *manifest) error {
-	text, err := json.MarshalIndent(m, "", "\t")
+	text, err := m.encode()
 	if err != nil {
 		return err
 	}
@@ -126,7 +125,7 @@ func (c *checkpoints) writeManifest(dir string, m *manifest) error {
 		return err
 	}
 	defer f.Close()
-	if _, err := f.Write(append(text, '\n')); err != nil {
+	if _, err := f.Write(text); err != nil {
 		return err
 	}
 	c.step("manifest written")

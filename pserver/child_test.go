@@ -1,5 +1,131 @@
 package pserver_test
 
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"trainmaster/pserver"
+)
+
+// childEnv holds the childConfig of a test binary that is to be a parameter
+// server: a process of its own, which can be killed.
 const childEnv = "PSERVER_TEST_CHILD"
 
-func childMain() {}
+type childConfig struct {
+	Dir   string
+	Index int
+	Every time.Duration
+	Keep  int
+	DieAt int // the step of writing checkpoints after which the child kills itself, 0: never
+}
+
+func childMain() {
+	var c childConfig
+	if err := json.Unmarshal([]byte(os.Getenv(childEnv)), &c); err != nil {
+		panic(err)
+	}
+	s, err := pserver.New(pserver.Config{
+		Registry: newBook(c.Index + 1).place(c.Index), CheckpointDir: c.Dir, CheckpointEvery: c.Every, Keep: c.Keep, Log: quiet(),
+	})
+	if err != nil {
+		panic(err)
+	}
+	steps := 0
+	s.OnStep(func(what string) {
+		steps++
+		fmt.Println("step", what)
+		if steps == c.DieAt {
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	})
+	fmt.Println("addr", s.Addr())
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := s.Run(ctx); err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+}
+
+// child is a parameter server in another process.
+type child struct {
+	cmd    *exec.Cmd
+	gone   chan struct{} // closed when it has ended
+	mu     sync.Mutex
+	steps  []string // what it did to the disk
+	failed string
+}
+
+// startChild enters the child into the book, and out of it when it ends.
+func startChild(t testing.TB, b *book, c childConfig) *child {
+	t.Helper()
+	config, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := &child{cmd: exec.Command(os.Args[0]), gone: make(chan struct{})}
+	run.cmd.Env = append(os.Environ(), childEnv+"="+string(config))
+	run.cmd.Stderr = os.Stderr
+	out, err := run.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(run.gone)
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			kind, what, _ := strings.Cut(lines.Text(), " ")
+			switch kind {
+			case "addr":
+				b.set(c.Index, what)
+			case "step":
+				run.mu.Lock()
+				run.steps = append(run.steps, what)
+				run.mu.Unlock()
+			case "error":
+				run.failed = what
+			}
+		}
+		run.cmd.Wait()
+		b.set(c.Index, "")
+	}()
+	t.Cleanup(run.kill)
+	return run
+}
+
+func (c *child) kill() {
+	c.cmd.Process.Kill()
+	<-c.gone
+}
+
+func (c *child) terminate() {
+	c.cmd.Process.Signal(syscall.SIGTERM)
+	<-c.gone
+}
+
+// did counts how often a step was done.
+func (c *child) did(what string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, s := range c.steps {
+		if s == what {
+			n++
+		}
+	}
+	return n
+}

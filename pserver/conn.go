@@ -17,6 +17,8 @@ import (
 const (
 	// readAhead is small: headers and little payloads share a read, a block goes straight into its buffer.
 	readAhead = 4 << 10
+	// readPiece is how much of a payload is read before it is summed, while it is in the cache.
+	readPiece = 64 << 10
 	// queued is how many replies wait for the sender of a connection; then its reader waits too.
 	queued = 4
 	// batched is how many bytes of replies are gathered into one write.
@@ -131,13 +133,13 @@ func (c *conn) read() (buf *buffer, isFinite bool, err error) {
 			return buf, false, err
 		}
 	}
-	if _, err := io.ReadFull(c.r, buf.bytes[:n]); err != nil {
-		return buf, false, err
-	}
 	sum := wire.Begin(&c.raw)
 	isFinite = true
-	for lo := 0; lo < n; lo += 4 * pieceElements {
-		hi := min(lo+4*pieceElements, n)
+	for lo := 0; lo < n; lo += readPiece {
+		hi := min(lo+readPiece, n)
+		if _, err := io.ReadFull(c.r, buf.bytes[lo:hi]); err != nil {
+			return buf, false, err
+		}
 		sum = sum.Add(buf.bytes[lo:hi])
 		if isFinite && c.head.DType == wire.Float32 {
 			isFinite = wire.Finite(buf.floats[lo/4 : hi/4])

@@ -134,6 +134,35 @@ func (m *manifest) model() (*model, error) {
 	return newModel(optimizer{m.Optimizer.Kind, m.Optimizer.LearningRate, m.Optimizer.Momentum}, m.Mode == modeName(true), table)
 }
 
+// sealed is what lies in the file: a manifest and the digest of its very bytes.
+type sealed struct {
+	SHA256   string          `json:"sha256"`
+	Manifest json.RawMessage `json:"manifest"`
+}
+
+func (m *manifest) encode() ([]byte, error) {
+	inner, err := json.MarshalIndent(m, "", "\t")
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(nil, "{\"sha256\": \"%x\",\n\"manifest\": %s}\n", sha256.Sum256(inner), inner), nil
+}
+
+func decodeManifest(text []byte) (*manifest, error) {
+	var s sealed
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, err
+	}
+	if got := fmt.Sprintf("%x", sha256.Sum256(s.Manifest)); got != s.SHA256 {
+		return nil, fmt.Errorf("has SHA-256 %.12s..., it says %.12s...", got, s.SHA256)
+	}
+	var m manifest
+	if err := json.Unmarshal(s.Manifest, &m); err != nil {
+		return nil, err
+	}
+	return &m, nil
+}
+
 // readManifest reads one and checks the digests of its files. Without a
 // manifest the error is fs.ErrNotExist.
 func readManifest(dir string) (*manifest, error) {
@@ -141,8 +170,8 @@ func readManifest(dir string) (*manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	var m manifest
-	if err := json.Unmarshal(data, &m); err != nil {
+	m, err := decodeManifest(data)
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", manifestFile, err)
 	}
 	for _, name := range []string{weightsFile, optimizerFile, pushesFile} {
@@ -154,7 +183,7 @@ func readManifest(dir string) (*manifest, error) {
 			return nil, err
 		}
 	}
-	return &m, nil
+	return m, nil
 }
 
 func (e manifestEntry) verify(dir string) error {

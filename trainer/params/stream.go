@@ -17,7 +17,7 @@ const (
 	readAhead     = 4 << 10  // headers and little blocks share a read, others go straight to their tensor
 	batchedBytes  = 64 << 10 // little blocks that are gathered into one write
 	batchedFrames = 64
-	pieceBytes    = 16 << 10 // summed at a time, while in the fastest cache
+	pieceBytes    = 64 << 10 // of a payload, read and then summed while in the cache
 )
 
 // stream is one data connection.
@@ -169,17 +169,17 @@ func (s *stream) receive(ctx context.Context, sequence uint64, dst []float32) er
 	if int(s.head.Length) != 4*len(dst) {
 		return fmt.Errorf("%v reply has %d bytes, expected %d", s.head.Op, s.head.Length, 4*len(dst))
 	}
-	payload := wire.FloatBytes(dst)
-	if _, err := io.ReadFull(s.r, payload); err != nil {
-		return fmt.Errorf("read reply: %w", err)
-	}
-	return s.verify(payload)
+	return s.payload(wire.FloatBytes(dst))
 }
 
-func (s *stream) verify(payload []byte) error {
+// payload reads and sums the payload piece by piece, while it is in the cache.
+func (s *stream) payload(payload []byte) error {
 	sum := wire.Begin(&s.raw)
 	for len(payload) > 0 {
 		n := min(len(payload), pieceBytes)
+		if _, err := io.ReadFull(s.r, payload[:n]); err != nil {
+			return fmt.Errorf("read reply: %w", err)
+		}
 		sum = sum.Add(payload[:n])
 		payload = payload[n:]
 	}
@@ -194,10 +194,7 @@ func (s *stream) refusal() error {
 		return fmt.Errorf("refusal has a text of %d bytes, the limit is %d", s.head.Length, wire.MaxMessage)
 	}
 	text := make([]byte, s.head.Length)
-	if _, err := io.ReadFull(s.r, text); err != nil {
-		return fmt.Errorf("read refusal: %w", err)
-	}
-	if err := s.verify(text); err != nil {
+	if err := s.payload(text); err != nil {
 		return err
 	}
 	return &wire.Fault{Code: wire.Code(s.head.Argument), Message: string(text), Version: s.head.Version}

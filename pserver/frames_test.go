@@ -1,0 +1,397 @@
+package pserver_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver"
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/wire"
+	"trainmaster/trainer/params"
+)
+
+// peer speaks frames over a socket without any of the client's care.
+type peer struct {
+	t    testing.TB
+	nc   net.Conn
+	head wire.Header // of the next request: what a hello left is good for the shard
+}
+
+func dial(t testing.TB, addr string) *peer {
+	t.Helper()
+	nc, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close() })
+	if err := nc.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return &peer{t: t, nc: nc}
+}
+
+// greet says hello as a trainer of the model in tensors on one shard.
+func (p *peer) greet(ordinal uint32, incarnation uint64) *peer {
+	p.t.Helper()
+	var list []placement.Tensor
+	for _, tensor := range tensors(constant(0)) {
+		list = append(list, placement.Tensor{Name: tensor.Name, Shape: tensor.Shape})
+	}
+	table, err := placement.New(list, 1)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	digest := table.Digest()
+	head, _, err := p.ask(wire.Header{Op: wire.Hello, Block: uint64(ordinal), Incarnation: incarnation}, digest[:])
+	if err != nil {
+		p.t.Fatalf("hello: %v", err)
+	}
+	p.head = wire.Header{Incarnation: incarnation, Placement: head.Placement, ShardEpoch: head.ShardEpoch, DType: wire.Float32}
+	return p
+}
+
+func frame(head wire.Header, payload []byte) []byte {
+	var raw [wire.HeaderSize]byte
+	head.Length = uint32(len(payload))
+	head.Encode(&raw)
+	wire.Seal(&raw, payload)
+	return append(raw[:], payload...)
+}
+
+func (p *peer) ask(head wire.Header, payload []byte) (wire.Header, []byte, error) {
+	p.t.Helper()
+	if _, err := p.nc.Write(frame(head, payload)); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.read()
+}
+
+func (p *peer) read() (head wire.Header, payload []byte, err error) {
+	p.t.Helper()
+	var raw [wire.HeaderSize]byte
+	if _, err := io.ReadFull(p.nc, raw[:]); err != nil {
+		return head, nil, err
+	}
+	if err := head.Decode(&raw); err != nil {
+		p.t.Fatal(err)
+	}
+	payload = make([]byte, head.Length)
+	if _, err := io.ReadFull(p.nc, payload); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := wire.Verify(&raw, payload); err != nil {
+		p.t.Fatal(err)
+	}
+	if head.Flags&wire.Error != 0 {
+		return head, nil, &wire.Fault{Code: wire.Code(head.Argument), Message: string(payload), Version: head.Version}
+	}
+	return head, payload, nil
+}
+
+func floats(n int, v float32) []byte {
+	f := make([]float32, n)
+	for i := range f {
+		f[i] = v
+	}
+	return wire.FloatBytes(f)
+}
+
+// The blocks of tensors(): by name b1, b2, scale, w1 (three blocks), w2.
+const (
+	blockB1, lenB1       = 0, 1000
+	blockW1Last, lenLast = 5, 600*1000 - 2*wire.BlockElements
+)
+
+// ready starts one asynchronous shard with all parameters 1.
+func ready(t testing.TB, cfg pserver.Config) (addr string, c *params.Client) {
+	t.Helper()
+	book := startServers(t, 1, cfg)
+	c = connect(t, book, params.Config{Mode: params.Async, Ordinal: 99})
+	mustInit(t, c, tensors(constant(1)))
+	addrs, err := book.complete(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addrs[0], c
+}
+
+func unchanged(t testing.TB, c *params.Client) {
+	t.Helper()
+	got := tensors(constant(0))
+	if _, err := c.Pull(within(t), got, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := differ(got, tensors(constant(1))); err != nil {
+		t.Errorf("parameters have changed: %v", err)
+	}
+}
+
+// F58 and its relatives: refused, named, the connection goes on and the
+// parameters stay as they are.
+func TestBadGradientsAreRefused(t *testing.T) {
+	addr, c := ready(t, pserver.Config{})
+	p := dial(t, addr).greet(0, 1)
+	with := func(n, at int, v float64) []byte {
+		b := floats(n, 1)
+		copy(b[4*at:], wire.FloatBytes([]float32{float32(v)}))
+		return b
+	}
+	for name, try := range map[string]struct {
+		head    func(*wire.Header)
+		payload []byte
+		code    wire.Code
+		text    string
+	}{
+		"NaN":             {func(h *wire.Header) { h.Block = blockW1Last }, with(lenLast, 7, math.NaN()), wire.NotFinite, `tensor "w1", elements 524288 to 600000): element 524295 is NaN`},
+		"infinity":        {func(h *wire.Header) { h.Block = blockB1 }, with(lenB1, 999, math.Inf(-1)), wire.NotFinite, `tensor "b1", elements 0 to 1000): element 999 is -Inf`},
+		"too short":       {func(h *wire.Header) { h.Block = blockB1 }, floats(lenB1-1, 1), wire.BadLength, `tensor "b1", elements 0 to 1000): payload has 3996 bytes, expected 4000`},
+		"not whole":       {func(h *wire.Header) { h.Block = blockB1 }, floats(lenB1, 1)[:3999], wire.BadLength, "3999 bytes"},
+		"too long":        {func(h *wire.Header) { h.Block = blockB1 }, floats(lenB1+1, 1), wire.BadLength, "4004 bytes"},
+		"nothing":         {func(h *wire.Header) { h.Block = blockB1 }, nil, wire.BadLength, "0 bytes"},
+		"bfloat16":        {func(h *wire.Header) { h.Block, h.DType = blockB1, wire.BFloat16 }, floats(lenB1, 1), wire.BadDType, "payload is bfloat16, expected float32"},
+		"no such block":   {func(h *wire.Header) { h.Block = 7 }, floats(lenB1, 1), wire.NoSuchBlock, "block 7"},
+		"huge block":      {func(h *wire.Header) { h.Block = math.MaxUint64 }, floats(lenB1, 1), wire.NoSuchBlock, "block 18446744073709551615"},
+		"older epoch":     {func(h *wire.Header) { h.ShardEpoch-- }, floats(lenB1, 1), wire.Resync, "it was restarted"},
+		"other job epoch": {func(h *wire.Header) { h.JobEpoch = 1 }, floats(lenB1, 1), wire.Resync, "job epoch 1"},
+		"stage":           {func(h *wire.Header) { h.Op = wire.Stage }, floats(lenB1, 1), wire.WrongMode, "mode async"},
+		"put":             {func(h *wire.Header) { h.Op = wire.Put }, floats(lenB1, 1), wire.NotClaimed, "does not hold the claim"},
+		"pull with body":  {func(h *wire.Header) { h.Op = wire.Pull }, floats(1, 1), wire.BadLength, "payload of 4 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			head := p.head
+			head.Op, head.Step, head.Sequence = wire.PushPull, 1, 1234
+			try.head(&head)
+			reply, _, err := p.ask(head, try.payload)
+			var fault *wire.Fault
+			if !errors.As(err, &fault) || fault.Code != try.code || !strings.Contains(fault.Message, try.text) {
+				t.Errorf("answered %v, expected %v with %q", err, try.code, try.text)
+			}
+			if reply.Sequence != 1234 || reply.Op != head.Op {
+				t.Errorf("reply is to %v %d", reply.Op, reply.Sequence)
+			}
+		})
+	}
+	unchanged(t, c)
+	if _, err := c.PushPull(within(t), 1, 1, tensors(func(i, j int) float32 {
+		if i == 2 && j == 4321 {
+			return float32(math.NaN())
+		}
+		return 1
+	}), tensors(constant(0))); err == nil || !strings.Contains(err.Error(), `gradient "w2": element 4321 is NaN`) {
+		t.Errorf("the client's own check: %v", err)
+	}
+	unchanged(t, c)
+}
+
+// F60: whatever comes, it is answered or cut off, in bounded memory, and the server serves on.
+func TestMalformedFramesCloseTheConnection(t *testing.T) {
+	addr, c := ready(t, pserver.Config{HelloTimeout: 300 * time.Millisecond})
+	hello := wire.Header{Op: wire.Hello, Incarnation: 1}
+	huge := frame(hello, nil)
+	copy(huge[56:], []byte{255, 255, 255, 255})
+	flipped := frame(wire.Header{Op: wire.Pull, DType: wire.Float32}, nil)
+	flipped[10] ^= 1
+	for name, try := range map[string]struct {
+		greeted bool
+		send    []byte
+		code    wire.Code // 0: closed without a word
+	}{
+		"HTTP":                 {send: []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")},
+		"TLS":                  {send: []byte{0x16, 3, 1, 0, 200, 1, 0, 0}},
+		"zeros":                {send: make([]byte, 4096)},
+		"gRPC and then noise":  {send: append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), bytes.Repeat([]byte{0xff}, 4096)...)},
+		"length of 4 GiB":      {send: huge, code: wire.Malformed},
+		"pull before hello":    {send: frame(wire.Header{Op: wire.Pull}, nil), code: wire.Malformed},
+		"hello of incarnation": {send: frame(wire.Header{Op: wire.Hello}, nil), code: wire.Malformed},
+		"hello of a stranger":  {send: frame(hello, make([]byte, 32)), code: wire.OtherModel},
+		"hello for shard 4":    {send: frame(wire.Header{Op: wire.Hello, Incarnation: 1, Argument: 4}, nil), code: wire.WrongShard},
+		"a reply":              {send: frame(wire.Header{Op: wire.Hello, Incarnation: 1, Flags: wire.Reply}, nil), code: wire.Malformed},
+		"half a header":        {send: huge[:40]},
+		"second hello":         {greeted: true, send: frame(hello, make([]byte, 32)), code: wire.Malformed},
+		"flipped bit":          {greeted: true, send: flipped, code: wire.BadChecksum},
+		"another's frame":      {greeted: true, send: frame(wire.Header{Op: wire.Pull, Incarnation: 77}, nil), code: wire.Malformed},
+		"noise between frames": {greeted: true, send: bytes.Repeat([]byte{7}, 100), code: wire.Malformed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := dial(t, addr)
+			if try.greeted {
+				p.greet(3, 1)
+			}
+			if _, err := p.nc.Write(try.send); err != nil {
+				t.Fatal(err)
+			}
+			if try.code != 0 {
+				_, _, err := p.read()
+				var fault *wire.Fault
+				if !errors.As(err, &fault) || fault.Code != try.code {
+					t.Errorf("answered %v, expected %v", err, try.code)
+				}
+			}
+			if n, err := io.Copy(io.Discard, p.nc); errors.Is(err, io.ErrNoProgress) || n > 4096 || isTimeout(err) {
+				t.Errorf("connection goes on: %d bytes, %v", n, err)
+			}
+		})
+	}
+	unchanged(t, c)
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// F64: a peer that stalls inside a frame is cut off, and too many peers are turned away.
+func TestSlowAndManyPeers(t *testing.T) {
+	addr, c := ready(t, pserver.Config{FrameTimeout: 200 * time.Millisecond, HelloTimeout: 200 * time.Millisecond, MaxConnections: 8})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+
+	stalled := dial(t, addr).greet(3, 1)
+	head := stalled.head
+	head.Op, head.Block, head.Step = wire.Push, blockB1, 1
+	if _, err := stalled.nc.Write(frame(head, floats(lenB1, 1))[:1000]); err != nil {
+		t.Fatal(err)
+	}
+	silent := dial(t, addr)
+	for name, p := range map[string]*peer{"stalled in a payload": stalled, "silent": silent} {
+		if _, err := io.Copy(io.Discard, p.nc); isTimeout(err) {
+			t.Errorf("%s: the connection goes on", name)
+		}
+	}
+	for range 100 { // more than the server admits
+		nc, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+	}
+	unchanged(t, c) // on the connection that it has
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 64<<20 {
+		t.Errorf("heap grew by %d bytes", grown)
+	}
+}
+
+// A push that is sent again, on the same connection or on another, is applied once.
+func TestRepeatedPushIsAppliedOnce(t *testing.T) {
+	addr, c := ready(t, pserver.Config{})
+	p := dial(t, addr).greet(0, 5)
+	again := dial(t, addr).greet(0, 5)
+	other := dial(t, addr).greet(1, 6)
+	push := func(p *peer, step uint64) (duplicate bool, value float32) {
+		t.Helper()
+		head := p.head
+		head.Op, head.Block, head.Step = wire.PushPull, blockB1, step
+		reply, payload, err := p.ask(head, floats(lenB1, 2)) // 2 * rate 0.5 = 1
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]float32, lenB1)
+		copy(wire.FloatBytes(got), payload)
+		return reply.Flags&wire.Duplicate != 0, got[17]
+	}
+	for i, step := range []struct {
+		peer      *peer
+		step      uint64
+		duplicate bool
+		value     float32
+	}{
+		{p, 1, false, 0}, {p, 1, true, 0}, {again, 1, true, 0}, {other, 1, false, -1}, {again, 2, false, -2},
+		{p, 2, true, -2}, {p, 1, true, -2}, {other, 1, true, -2}, {other, 2, false, -3}, {p, 10, false, -4}, {p, 9, true, -4},
+	} {
+		if duplicate, value := push(step.peer, step.step); duplicate != step.duplicate || value != step.value {
+			t.Errorf("push %d: duplicate %v, value %v; expected %v, %v", i, duplicate, value, step.duplicate, step.value)
+		}
+	}
+	reply, err := control(t, addr).Describe(within(t), &pb.DescribeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := reply.GetCounters(); n.GetBlocksPushed() != 5 || n.GetDuplicates() != 6 {
+		t.Errorf("counters %v, expected 5 pushes and 6 duplicates", n)
+	}
+	_ = c
+}
+
+// A newer incarnation of a trainer fences the older one, on its open connection too.
+func TestNewerIncarnationFences(t *testing.T) {
+	addr, c := ready(t, pserver.Config{})
+	old := dial(t, addr).greet(0, 5)
+	fresh := dial(t, addr).greet(0, 8)
+	push := func(p *peer) error {
+		head := p.head
+		head.Op, head.Block, head.Step = wire.Push, blockB1, 1
+		_, _, err := p.ask(head, floats(lenB1, 0))
+		return err
+	}
+	var fault *wire.Fault
+	if err := push(old); !errors.As(err, &fault) || fault.Code != wire.Fenced {
+		t.Errorf("push of the older incarnation: %v, expected %v", err, wire.Fenced)
+	}
+	if err := push(fresh); err != nil {
+		t.Errorf("push of the newer incarnation: %v", err)
+	}
+	unchanged(t, c)
+}
+
+// Every push sets all elements of a block to one new value, so that a pull of
+// half an update would show two.
+func TestPullsAreNotTorn(t *testing.T) {
+	addr, _ := ready(t, pserver.Config{})
+	const pushes = 300
+	done := make(chan error, 1)
+	writer := dial(t, addr).greet(0, 1)
+	go func() {
+		head := writer.head
+		head.Op, head.Block = wire.Push, blockW1Last
+		for step := range uint64(pushes) {
+			head.Step = step + 1
+			if _, _, err := writer.ask(head, floats(lenLast, 2)); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	reader := dial(t, addr).greet(1, 2)
+	head := reader.head
+	head.Op, head.Block, head.DType = wire.Pull, blockW1Last, wire.Bytes
+	got := make([]float32, lenLast)
+	changes := map[float32]bool{}
+	for running := true; running; {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			running = false
+		default:
+		}
+		reply, payload, err := reader.ask(head, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(wire.FloatBytes(got), payload)
+		for i, v := range got {
+			if v != got[0] {
+				t.Fatalf("element 0 is %v, element %d is %v", got[0], i, v)
+			}
+		}
+		if want := 1 - float32(reply.Version); got[0] != want {
+			t.Fatalf("version %d has %v, expected %v", reply.Version, got[0], want)
+		}
+		changes[got[0]] = true
+	}
+	if got[0] != 1-pushes {
+		t.Errorf("after %d pushes: %v", pushes, got[0])
+	}
+	t.Logf("saw %d states", len(changes))
+}

@@ -1,0 +1,489 @@
+package pserver_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver"
+	"trainmaster/pserver/wire"
+	"trainmaster/trainer/params"
+)
+
+// F50 and F54: a server is killed after every single step of writing its first
+// and its second checkpoint. What the next one finds is the newest whole
+// checkpoint, optimizer state and all, and the push that the trainer repeats is
+// in the parameters once.
+func TestKilledAtEveryStepOfACheckpoint(t *testing.T) {
+	start, grads := tensors(random(1)), tensors(random(2))
+	wantOnce := stepped(start, grads, 1)
+	wantTwice := stepped(start, grads, 2)
+	for dieAt, done := 1, false; !done; dieAt++ {
+		dir, b := t.TempDir(), newBook(1)
+		cfg := params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7}
+		victim := startChild(t, b, childConfig{Dir: dir, Every: -1, Keep: 1, DieAt: dieAt})
+		trainUntilGone(t, b, cfg, victim, start, grads)
+		done = victim.cmd.ProcessState.ExitCode() == 0 // it came to its end
+
+		heir := startChild(t, b, childConfig{Dir: dir, Every: -1, Keep: 1})
+		c := connect(t, b, cfg)
+		values := tensors(random(1))
+		if err := c.Init(within(t), values); err != nil {
+			t.Fatalf("killed at step %d (%v): %v", dieAt, victim.steps, err)
+		}
+		want := start
+		if victim.did("manifest renamed") == 2 {
+			want = wantOnce
+		}
+		if err := differ(values, want); err != nil {
+			t.Fatalf("killed at step %d, after %q: restored %v", dieAt, last(victim.steps), err)
+		}
+		for step, want := range [][]params.Tensor{wantOnce, wantTwice} { // the first one is a repetition
+			if _, err := c.PushPull(within(t), uint64(step)+1, 1, grads, values); err != nil {
+				t.Fatal(err)
+			}
+			if err := differ(values, want); err != nil {
+				t.Fatalf("killed at step %d, after %q: after push %d %v", dieAt, last(victim.steps), step+1, err)
+			}
+		}
+		c.Close()
+		heir.kill()
+		if done {
+			t.Logf("%d steps, the last one %q", dieAt-1, last(victim.steps))
+		}
+	}
+}
+
+func last(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[len(list)-1]
+}
+
+// trainUntilGone initialises, pushes step 1, and tells the server to stop; it
+// dies somewhere on the way.
+func trainUntilGone(t testing.TB, b *book, cfg params.Config, victim *child, start, grads []params.Tensor) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(within(t))
+	defer cancel()
+	go func() {
+		<-victim.gone
+		cancel()
+	}()
+	cfg.Addrs, cfg.Log = b.complete, quiet()
+	c, err := params.Connect(ctx, cfg)
+	if err == nil {
+		defer c.Close()
+		values := tensors(constant(0))
+		for i := range values {
+			copy(values[i].Data, start[i].Data)
+		}
+		if err = c.Init(ctx, values); err == nil {
+			_, err = c.PushPull(ctx, 1, 1, grads, values)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		t.Fatal(err)
+	}
+	victim.terminate()
+}
+
+// stepped is what the momentum rule makes of start in a number of equal steps.
+func stepped(start, grads []params.Tensor, steps int) []params.Tensor {
+	out, velocity := tensors(constant(0)), tensors(constant(0))
+	for i := range out {
+		copy(out[i].Data, start[i].Data)
+		for range steps {
+			for j, g := range grads[i].Data {
+				v := &velocity[i].Data[j]
+				*v = float32(heavy.Momentum**v) + g
+				out[i].Data[j] -= float32(heavy.LearningRate * *v)
+			}
+		}
+	}
+	return out
+}
+
+// Servers are killed again and again while trainers push. The trainers see
+// pauses and no errors, and every block is what its number of pushes says.
+func TestTrainersGoOnWhenServersAreKilled(t *testing.T) {
+	const trainers, kills = 3, 4
+	dir, b := t.TempDir(), newBook(2)
+	start := func(index int) *child {
+		return startChild(t, b, childConfig{Dir: dir, Index: index, Every: 20 * time.Millisecond, Keep: 2})
+	}
+	children := []*child{start(0), start(1)}
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	ctx := within(t)
+	for ordinal := range trainers {
+		group.Go(func() {
+			c := connect(t, b, params.Config{Mode: params.Async, Ordinal: uint32(ordinal)})
+			values, grads := tensors(constant(1)), tensors(constant(2))
+			if err := c.Init(ctx, values); err != nil {
+				t.Error(err)
+				return
+			}
+			for step := uint64(1); ; step++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := c.PushPull(ctx, step, 1, grads, values); err != nil {
+					t.Errorf("trainer %d, step %d: %v", ordinal, step, err)
+					return
+				}
+			}
+		})
+	}
+	watcher := connect(t, b, params.Config{Mode: params.Async, Ordinal: trainers})
+	seen := tensors(constant(1))
+	mustInit(t, watcher, seen)
+	progress := func(beyond uint64) {
+		t.Helper()
+		for {
+			version, err := watcher.Pull(ctx, seen, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if version > beyond {
+				return
+			}
+		}
+	}
+	for kill := range kills {
+		children[kill%2].mu.Lock()
+		writes := len(children[kill%2].steps)
+		children[kill%2].mu.Unlock()
+		progress(uint64(5 * (kill + 1)))
+		for { // it has written since, or is writing
+			children[kill%2].mu.Lock()
+			more := len(children[kill%2].steps) > writes+20
+			children[kill%2].mu.Unlock()
+			if more {
+				break
+			}
+			progress(0)
+		}
+		children[kill%2].kill()
+		children[kill%2] = start(kill % 2)
+	}
+	before, err := watcher.Pull(ctx, seen, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	progress(before + 5)
+	close(stop)
+	group.Wait()
+
+	addrs, err := b.complete(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for index, addr := range addrs {
+		reply, err := control(t, addr).Describe(ctx, &pb.DescribeRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reply.GetShardEpoch() != 3 {
+			t.Errorf("shard %d has epoch %d after 2 restarts", index, reply.GetShardEpoch())
+		}
+	}
+	if _, err := watcher.Pull(ctx, seen, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, tensor := range seen {
+		for at := 0; at < len(tensor.Data); at += wire.BlockElements {
+			for j, v := range tensor.Data[at:min(at+wire.BlockElements, len(tensor.Data))] {
+				if v != tensor.Data[at] || v != float32(int(v)) || v > 1 {
+					t.Fatalf("%s[%d] is %v, the first of its block %v", tensor.Name, at+j, v, tensor.Data[at])
+				}
+			}
+		}
+	}
+}
+
+// A synchronous shard that lost its stages adopts the committed version, and the job goes on.
+func TestSyncGoesOnWhenAServerIsKilled(t *testing.T) {
+	dir, b := t.TempDir(), newBook(2)
+	start := func(index int) *child {
+		return startChild(t, b, childConfig{Dir: dir, Index: index, Every: -1, Keep: 2})
+	}
+	victim := start(0)
+	start(1)
+	one := params.Optimizer{Kind: params.SGD, LearningRate: 1}
+	c := connect(t, b, params.Config{Mode: params.Sync, Optimizer: one})
+	values, grads := tensors(constant(0)), tensors(constant(1))
+	mustInit(t, c, values)
+	m := newMaster(t, b)
+	step := func(version uint64) {
+		t.Helper()
+		if err := c.Stage(within(t), version, grads, 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.commit(within(t), version+1, by(0, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.Pull(within(t), values, version+1); err != nil || got != version+1 {
+			t.Fatalf("pulled %d, %v; expected %d", got, err, version+1)
+		}
+	}
+	step(0)
+	step(1)
+	victim.kill() // its checkpoint is of version 0
+	victim = start(0)
+	step(2) // staged anew at both: the trainer's connection broke
+	if err := c.Stage(within(t), 3, grads, 1); err != nil {
+		t.Fatal(err)
+	}
+	victim.kill() // with the stage
+	start(0)
+	if err := m.commit(within(t), 4, by(0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Pull(within(t), values, 4); err != nil || got != 4 {
+		t.Fatalf("pulled %d, %v; expected 4", got, err)
+	}
+	step(4)
+	low := values[0].Data[0]
+	for _, tensor := range values {
+		low = min(low, tensor.Data[len(tensor.Data)-1])
+	}
+	if low != -5 {
+		t.Errorf("the shard that was not killed is at %v, expected -5", low)
+	}
+}
+
+// F55: a server that lost its lease ends at once, cuts its trainers off and touches the disk no more.
+func TestLeaseLost(t *testing.T) {
+	dir, b := t.TempDir(), newBook(1)
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	c := connect(t, b, params.Config{Mode: params.Async})
+	values := tensors(constant(1))
+	mustInit(t, c, values)
+	if _, err := c.PushPull(within(t), 1, 1, tensors(constant(2)), values); err != nil {
+		t.Fatal(err)
+	}
+	p := dial(t, s.addr).greet(9, 9)
+	before := listing(t, dir)
+	close(s.lost)
+	if err := s.wait(); !errors.Is(err, pserver.ErrLeaseLost) {
+		t.Errorf("Run returned %v, expected %v", err, pserver.ErrLeaseLost)
+	}
+	if _, _, err := p.read(); err == nil || isTimeout(err) {
+		t.Errorf("the trainer's connection: %v", err)
+	}
+	if after := listing(t, dir); after != before {
+		t.Errorf("folder before the loss\n%s\nafter\n%s", before, after)
+	}
+}
+
+func listing(t testing.TB, dir string) string {
+	t.Helper()
+	var names []string
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		names = append(names, strings.TrimPrefix(path, dir))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(names, "\n")
+}
+
+// Told to stop, a server writes what it has; the next start counts one more
+// epoch, and a server that another start has overtaken writes nothing more.
+func TestStopAndSucceed(t *testing.T) {
+	dir, b := t.TempDir(), newBook(1)
+	first := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	c := connect(t, b, params.Config{Mode: params.Async})
+	values := tensors(constant(1))
+	mustInit(t, c, values)
+	if _, err := c.PushPull(within(t), 1, 1, tensors(constant(2)), values); err != nil {
+		t.Fatal(err)
+	}
+	first.stop()
+	if err := first.wait(); err != nil {
+		t.Fatal(err)
+	}
+	second := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: 10 * time.Millisecond})
+	if _, err := c.Pull(within(t), values, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := differ(values, tensors(constant(0))); err != nil {
+		t.Fatal(err)
+	}
+	startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	overtaken := dial(t, second.addr).greet(0, 1)
+	head := overtaken.head
+	head.Op, head.Block, head.Step = wire.Push, blockB1, 2
+	if _, _, err := overtaken.ask(head, floats(lenB1, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.wait(); err == nil || !strings.Contains(err.Error(), "taken over by a later start") {
+		t.Errorf("the overtaken server returned %v", err)
+	}
+}
+
+// logged collects what a server says.
+func logged() (*logrus.Entry, *bytes.Buffer) {
+	var text bytes.Buffer
+	log := logrus.New()
+	log.SetOutput(&text)
+	return logrus.NewEntry(log), &text
+}
+
+// F52: whatever byte of a checkpoint is damaged, the one before it is used, and
+// it is said; with none left the server refuses to start.
+func TestDamagedCheckpoints(t *testing.T) {
+	dir, b := t.TempDir(), newBook(1)
+	c := connectLater(t, b)
+	for step := range uint64(2) { // two checkpoints: parameters 0 and -1, after the initial 1
+		s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+		values := tensors(constant(1))
+		mustInit(t, c(), values)
+		if _, err := c().PushPull(within(t), step+1, 1, tensors(constant(2)), values); err != nil {
+			t.Fatal(err)
+		}
+		s.stop()
+		if err := s.wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	folders, err := filepath.Glob(filepath.Join(dir, "ps-0", "*-*"))
+	if err != nil || len(folders) != 2 {
+		t.Fatalf("checkpoints %v, %v; expected 2", folders, err)
+	}
+	newest, older := folders[1], folders[0]
+	restored := func() (float32, string, error) {
+		log, text := logged()
+		s, err := pserver.New(pserver.Config{Registry: b.place(0), CheckpointDir: dir, CheckpointEvery: -1, Log: log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		defer stop()
+		pulled := make(chan float32, 1)
+		go func() {
+			values := tensors(constant(1))
+			if _, err := c().Pull(ctx, values, 0); err == nil {
+				pulled <- values[0].Data[0]
+			}
+		}()
+		select {
+		case err := <-done:
+			return 0, text.String(), err
+		case v := <-pulled:
+			stop()
+			return v, text.String(), <-done
+		}
+	}
+	if v, _, err := restored(); v != -1 || err != nil {
+		t.Fatalf("undamaged: restored %v, %v", v, err)
+	}
+	for _, name := range []string{"weights.safetensors", "optimizer.safetensors", "pushes.safetensors", "MANIFEST.json"} {
+		path := filepath.Join(newest, name)
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []int{0, 9, len(data) / 3, len(data) / 2, len(data) - 3} {
+			damaged := bytes.Clone(data)
+			damaged[at] ^= 2 // a digit stays a digit
+			write(t, path, damaged)
+			if v, text, err := restored(); v != 0 || err != nil || !strings.Contains(text, filepath.Base(newest)) || !strings.Contains(text, name) {
+				t.Errorf("byte %d of %s damaged: restored %v, %v; expected 0; log:\n%s", at, name, v, err, text)
+			}
+		}
+		write(t, path, data[:len(data)-2])
+		if v, _, err := restored(); v != 0 || err != nil {
+			t.Errorf("%s cut short: restored %v, %v; expected 0", name, v, err)
+		}
+		write(t, path, data)
+	}
+	for _, folder := range []string{newest, older} {
+		write(t, filepath.Join(folder, "weights.safetensors"), []byte("nothing"))
+	}
+	if _, _, err := restored(); err == nil || !strings.Contains(err.Error(), "no usable checkpoint") {
+		t.Errorf("all damaged: %v", err)
+	}
+}
+
+func write(t testing.TB, path string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// connectLater makes one client when it is first asked for: then the server is there.
+func connectLater(t testing.TB, b *book) func() *params.Client {
+	return sync.OnceValue(func() *params.Client { return connect(t, b, params.Config{Mode: params.Async}) })
+}
+
+// F51: a full disk costs a checkpoint and nothing else.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
+		missing := "a small file system is missing: mounting one needs root: " + err.Error()
+		if os.Getenv("REQUIRE") == "all" {
+			t.Fatal(missing)
+		}
+		t.Skip(missing)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	b := newBook(1)
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: 10 * time.Millisecond})
+	c := connect(t, b, params.Config{Mode: params.Async})
+	values := tensors(constant(1))
+	mustInit(t, c, values)
+	write(t, filepath.Join(dir, "ballast"), make([]byte, 4<<20))
+	describe := control(t, s.addr)
+	step := uint64(0)
+	trainUntil := func(what string, done func(*pb.DescribeReply) bool) string {
+		t.Helper()
+		for ctx := within(t); ; {
+			step++
+			if _, err := c.PushPull(ctx, step, 1, tensors(constant(2)), values); err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			reply, err := describe.Describe(ctx, &pb.DescribeRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if done(reply) {
+				return reply.GetCheckpoint()
+			}
+		}
+	}
+	kept := trainUntil("disk full", func(r *pb.DescribeReply) bool { return strings.Contains(r.GetCheckpointError(), "no space left") })
+	if _, err := os.Stat(filepath.Join(dir, "ps-0", kept, "MANIFEST.json")); err != nil {
+		t.Errorf("the checkpoint from before: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, "ballast")); err != nil {
+		t.Fatal(err)
+	}
+	trainUntil("room again", func(r *pb.DescribeReply) bool { return r.GetCheckpointError() == "" && r.GetCheckpoint() != kept })
+	s.stop()
+	if err := s.wait(); err != nil {
+		t.Error(err)
+	}
+}
