@@ -1,0 +1,265 @@
+package reference
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"time"
+
+	"trainmaster/taskqueue"
+	"trainmaster/trainer/model"
+	"trainmaster/trainer/params"
+)
+
+// Tasks is where the tasks come from. It may hold one more task ready, so that Next returns at once.
+type Tasks interface {
+	// Next reports finished, unless it is nil, and returns the next task. It waits while there is none to be had, and
+	// returns io.EOF when the job is over.
+	Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue.Task, error)
+
+	// Fail reports that a task could not be trained.
+	Fail(ctx context.Context, task *taskqueue.Task, reason error) error
+
+	// Records yields the records of a task in their order. A record is valid until the next one is asked for; after an
+	// error there are no more.
+	Records(task *taskqueue.Task) iter.Seq2[[]byte, error]
+}
+
+// Parameters are the parameter servers; *params.Client is one. Tensors come in the order, and with the names and shapes,
+// of the call of Init.
+type Parameters interface {
+	// Init offers initial values, which one trainer of the job sets, and replaces them by those that were set.
+	Init(ctx context.Context, parameters []params.Tensor) error
+
+	// PushPull has mean gradients applied, times the learning rate and scale, and reads the parameters, once all shards
+	// have acknowledged. step grows from call to call.
+	PushPull(ctx context.Context, step uint64, scale float32, gradients, parameters []params.Tensor) (version uint64, err error)
+
+	// Pull waits until the parameters have at least the given version and reads them.
+	Pull(ctx context.Context, parameters []params.Tensor, atLeast uint64) (version uint64, err error)
+
+	// Stage lays down sums of gradients computed at version, and returns once all shards have them. The error is a
+	// *params.StaleError when that version is past.
+	Stage(ctx context.Context, version uint64, sums []params.Tensor, records int) error
+}
+
+// Steps is where synchronous steps are committed.
+type Steps interface {
+	// Staged reports that all shards hold this trainer's gradients of so many records, computed at version, and waits.
+	// included means that they are in version+1. If they are not, committed is the last committed version: the same one
+	// means that nothing is decided yet and Staged is to be called again, a later one that they came too late.
+	Staged(ctx context.Context, version uint64, epoch uint32, records int) (committed uint64, included bool, err error)
+}
+
+// TaskReport says how the training of one task went.
+type TaskReport struct {
+	Task       *taskqueue.Task
+	Records    int
+	Batches    int
+	Recomputed int           // mini-batches that came too late and were computed again
+	LossSum    float64       // over the records, before the update that each took part in
+	Version    uint64        // of the parameters after the task
+	Elapsed    time.Duration // from the first record to the last acknowledgement
+}
+
+// Trainer trains until the job is over. Its fields are set before Run and not changed after.
+type Trainer struct {
+	ID        string // names this trainer in the ledger
+	Model     model.Model
+	BatchSize int // records of a mini-batch
+
+	Tasks      Tasks
+	Parameters Parameters
+	Steps      Steps // nil: asynchronous
+
+	Ledger *Ledger          // nil: none is kept
+	Report func(TaskReport) // called after each trained task, before it is passed on as finished; nil: nobody listens
+}
+
+func (t *Trainer) validate() error {
+	switch {
+	case t.Model == nil:
+		return errors.New("reference.Trainer.Model is nil: expected a model to train")
+	case t.BatchSize < 1:
+		return fmt.Errorf("reference.Trainer.BatchSize is %d: expected at least 1", t.BatchSize)
+	case t.Tasks == nil:
+		return errors.New("reference.Trainer.Tasks is nil: expected where tasks come from")
+	case t.Parameters == nil:
+		return errors.New("reference.Trainer.Parameters is nil: expected the parameter servers")
+	}
+	return nil
+}
+
+// Run initialises the parameters and trains tasks until the job is over, which is no error, or something fails.
+func (t *Trainer) Run(ctx context.Context) error {
+	if err := t.validate(); err != nil {
+		return err
+	}
+	s := newSession(t)
+	if err := t.Parameters.Init(ctx, s.sharedParams); err != nil {
+		return fmt.Errorf("initialise the parameters: %w", err)
+	}
+	var finished *taskqueue.Task
+	for {
+		task, err := t.Tasks.Next(ctx, finished)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("next task: %w", err)
+		}
+		finished = nil
+		report, err := s.train(ctx, task)
+		if bad, ok := errors.AsType[*recordError](err); ok {
+			if err := t.Tasks.Fail(ctx, task, bad); err != nil {
+				return fmt.Errorf("report task %d of pass %d as failed (%w), because: %w", task.Index, task.Token.Pass, err, bad)
+			}
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("train task %d of pass %d: %w", task.Index, task.Token.Pass, err)
+		}
+		if t.Ledger != nil {
+			if err := t.Ledger.append(t.ID, task, report.Records); err != nil {
+				return err
+			}
+		}
+		if t.Report != nil {
+			t.Report(report)
+		}
+		finished = task
+	}
+}
+
+// session is one Run: the parameters as this trainer last saw them, and what it computes with.
+type session struct {
+	*Trainer
+	batches batches
+
+	parameters, gradients         []model.Tensor
+	sharedParams, sharedGradients []params.Tensor // the same memory, as the parameter servers know it
+
+	step    uint64 // of the last push
+	version uint64 // of parameters; in synchronous training, what the next pull must have at least
+}
+
+func newSession(t *Trainer) *session {
+	parameters := t.Model.Parameters()
+	gradients := model.ZerosLike(parameters)
+	return &session{
+		Trainer:         t,
+		batches:         batches{batch: t.Model.NewBatch(t.BatchSize), size: t.BatchSize},
+		parameters:      parameters,
+		gradients:       gradients,
+		sharedParams:    share(parameters),
+		sharedGradients: share(gradients),
+	}
+}
+
+func share(tensors []model.Tensor) []params.Tensor {
+	shared := make([]params.Tensor, len(tensors))
+	for i, t := range tensors {
+		shared[i] = params.Tensor(t)
+	}
+	return shared
+}
+
+// train returns once every mini-batch of the task is in.
+func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, error) {
+	start := time.Now()
+	report := TaskReport{Task: task}
+	for batch, err := range s.batches.of(s.Tasks.Records(task)) {
+		if err != nil {
+			return report, err
+		}
+		var loss float64
+		if s.Steps == nil {
+			loss, err = s.pushPull(ctx, batch)
+		} else {
+			loss, err = s.stage(ctx, task.Token.Epoch, batch, &report)
+		}
+		if err != nil {
+			return report, err
+		}
+		report.Records += batch.Len()
+		report.Batches++
+		report.LossSum += loss
+	}
+	report.Version = s.version
+	report.Elapsed = time.Since(start)
+	return report, nil
+}
+
+// pushPull has the mean gradient of one mini-batch applied.
+func (s *session) pushPull(ctx context.Context, batch *model.Batch) (float64, error) {
+	loss, err := s.compute(batch)
+	if err != nil {
+		return 0, err
+	}
+	scale := 1 / float32(batch.Len())
+	for _, g := range s.gradients {
+		for i := range g.Data {
+			g.Data[i] *= scale
+		}
+	}
+	s.step++
+	s.version, err = s.Parameters.PushPull(ctx, s.step, 1, s.sharedGradients, s.sharedParams)
+	if err != nil {
+		return 0, fmt.Errorf("push step %d: %w", s.step, err)
+	}
+	return loss, nil
+}
+
+// stage brings one mini-batch into a committed version, computing it again as often as it comes too late.
+func (s *session) stage(ctx context.Context, epoch uint32, batch *model.Batch, report *TaskReport) (float64, error) {
+	for ; ; report.Recomputed++ {
+		at, err := s.Parameters.Pull(ctx, s.sharedParams, s.version)
+		if err != nil {
+			return 0, fmt.Errorf("pull version %d: %w", s.version, err)
+		}
+		s.version = at
+		loss, err := s.compute(batch)
+		if err != nil {
+			return 0, err
+		}
+		included := false
+		if err = s.Parameters.Stage(ctx, at, s.sharedGradients, batch.Len()); err == nil {
+			s.version, included, err = s.awaitStep(ctx, at, epoch, batch.Len())
+		} else if stale, ok := errors.AsType[*params.StaleError](err); ok {
+			s.version, err = stale.Version, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("stage at version %d: %w", at, err)
+		}
+		if included {
+			return loss, nil
+		}
+	}
+}
+
+// awaitStep reports a stage to the master until a step is committed, and returns the version to go on from.
+func (s *session) awaitStep(ctx context.Context, at uint64, epoch uint32, records int) (version uint64, included bool, err error) {
+	for {
+		committed, included, err := s.Steps.Staged(ctx, at, epoch, records)
+		switch {
+		case err != nil:
+			return at, false, err
+		case included:
+			return max(committed, at+1), true, nil
+		case committed > at:
+			return committed, false, nil
+		}
+	}
+}
+
+// compute leaves the gradients of the batch, as sums, in s.gradients.
+func (s *session) compute(batch *model.Batch) (lossSum float64, err error) {
+	lossSum, err = s.Model.Gradients(s.parameters, batch, s.gradients)
+	if err == nil && (math.IsNaN(lossSum) || math.IsInf(lossSum, 0)) {
+		err = fmt.Errorf("the loss at version %d is %v: training diverged; lower the learning rate or the momentum", s.version, lossSum)
+	}
+	return lossSum, err
+}
