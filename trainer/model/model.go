@@ -15,7 +15,7 @@
 // # The same bits
 //
 // The same parameters and the same batch give the same bits, on one build and one kind of processor, whatever GOMAXPROCS
-// is and wherever the tensors lie in memory. Three things make it so, and TestSameBits fails without them:
+// is and wherever the tensors lie in memory. Three things make it so:
 //
 //   - Every element of a product is a chain of additions in ascending order of the inner index, in tiles that gonum
 //     computes on the calling goroutine. (Larger products gonum spreads over goroutines, one block of the result each,
