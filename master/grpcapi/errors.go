@@ -1,0 +1,84 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"trainmaster/master"
+	"trainmaster/taskqueue"
+)
+
+// What this face itself finds wrong with a call.
+var (
+	errArgument = errors.New("bad argument")
+	errOtherJob = errors.New("no such job here")
+	errPanic    = errors.New("internal error")
+)
+
+const errorDomain = "trainmaster"
+
+// table gives each error its code and the reason in its ErrorInfo. The first row that an
+// error is counts, so that one which means "ask the leader" comes before what it wraps.
+//
+// UNAVAILABLE is what a client may send again, to whoever leads then.
+var table = []struct {
+	is     error
+	code   codes.Code
+	reason string
+}{
+	{errArgument, codes.InvalidArgument, "BAD_ARGUMENT"},
+	{errOtherJob, codes.NotFound, "OTHER_JOB"},
+	{errPanic, codes.Internal, "PANIC"},
+
+	{master.ErrRolledBack, codes.DataLoss, "ROLLED_BACK"},
+	{master.ErrJobFinished, codes.FailedPrecondition, "JOB_FINISHED"},
+	{master.ErrJobFailed, codes.FailedPrecondition, "JOB_FAILED"},
+	{master.ErrRejoin, codes.FailedPrecondition, "REJOIN"},
+	{master.ErrNotSync, codes.FailedPrecondition, "NOT_SYNC"},
+	{master.ErrNotLeader, codes.Unavailable, "NOT_LEADER"},
+	{master.ErrStopping, codes.Unavailable, "STOPPING"},
+	{taskqueue.ErrFenced, codes.Unavailable, "NOT_LEADER"},
+	{taskqueue.ErrUnknownOutcome, codes.Unavailable, "NOT_LEADER"},
+	{master.ErrOtherJob, codes.FailedPrecondition, "OTHER_SETTINGS"},
+	{master.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
+
+	{taskqueue.ErrOtherDataset, codes.AlreadyExists, "OTHER_DATASET"},
+	{taskqueue.ErrNotPending, codes.FailedPrecondition, "NOT_PENDING"},
+	{taskqueue.ErrTooManyHeld, codes.ResourceExhausted, "TOO_MANY_HELD"},
+	{taskqueue.ErrStoreFull, codes.ResourceExhausted, "STORE_FULL"},
+	{taskqueue.ErrDamaged, codes.DataLoss, "DAMAGED_STATE"},
+	{taskqueue.ErrBadRecord, codes.DataLoss, "DAMAGED_RECORD"},
+	{taskqueue.ErrNewer, codes.FailedPrecondition, "NEWER_STATE"},
+	{taskqueue.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
+
+	{context.Canceled, codes.Canceled, "CANCELED"},
+	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE_EXCEEDED"},
+}
+
+// statusOf is the error that a client gets. One that is a status already stays as it is;
+// one that is in no row is UNKNOWN.
+func statusOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
+		return err
+	}
+	code, reason := codes.Unknown, "UNKNOWN"
+	for _, row := range table {
+		if errors.Is(err, row.is) {
+			code, reason = row.code, row.reason
+			break
+		}
+	}
+	plain := status.New(code, err.Error())
+	detailed, detailErr := plain.WithDetails(&errdetails.ErrorInfo{Domain: errorDomain, Reason: reason})
+	if detailErr != nil {
+		return plain.Err()
+	}
+	return detailed.Err()
+}

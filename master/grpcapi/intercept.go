@@ -1,0 +1,40 @@
+package grpcapi
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+
+	"google.golang.org/grpc"
+)
+
+// unary translates what a call returns, and keeps a panic from the others.
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+	defer s.recovered(info.FullMethod, &err)
+	reply, err = handler(ctx, req)
+	return reply, statusOf(err)
+}
+
+// stream does the same for a stream, whose context ends when the server stops.
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	defer s.recovered(info.FullMethod, &err)
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
+	return statusOf(handler(srv, stoppable{stream, ctx}))
+}
+
+type stoppable struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s stoppable) Context() context.Context { return s.ctx }
+
+// recovered turns a panic into the error of the one call that it happened in.
+func (s *Server) recovered(method string, err *error) {
+	if r := recover(); r != nil {
+		s.log.WithField("method", method).WithField("panic", r).WithField("stack", string(debug.Stack())).Error("a call was dropped")
+		*err = statusOf(fmt.Errorf("%w: %v; nothing was changed, the stack is in the master's log", errPanic, r))
+	}
+}

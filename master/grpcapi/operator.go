@@ -1,0 +1,204 @@
+package grpcapi
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"trainmaster/master"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
+)
+
+// readTimeout bounds a call of this service, whatever deadline its client has.
+const readTimeout = 10 * time.Second
+
+// detailsAtOnce is how many details of set-aside tasks are read from etcd side by side.
+const detailsAtOnce = 16
+
+// operator is the service Operator.
+type operator struct {
+	pb.UnimplementedOperatorServer
+	master *master.Master
+	speed  *master.Speedometer
+	began  time.Time
+}
+
+// names refuses a call that is about another job.
+func (o *operator) names(job string) error {
+	if have := o.master.Job(); job != "" && job != have {
+		return fmt.Errorf("%w: expected %q, which this master serves, found %q", errOtherJob, have, job)
+	}
+	return nil
+}
+
+// Status sums the job up.
+func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.StatusReply, error) {
+	if err := o.names(req.GetJob()); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	s, err := o.master.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reply := &pb.StatusReply{
+		Job: s.Job, Status: statuses[s.Status], Reason: s.Reason, LeaderAddress: s.Leader, Term: s.Term, Epoch: s.Epoch, Commit: s.Commit,
+		Totals: &pb.JobTotals{Trainers: uint32(len(s.Trainers)), Commits: uint64(s.Commits), UptimeSeconds: time.Since(o.began).Seconds()},
+	}
+	for i, d := range s.Sets {
+		reply.Datasets = append(reply.Datasets, datasetStatus(i, &d))
+	}
+	o.speed.Observe(time.Now(), s.Trainers)
+	records, perSecond, loss, reported := o.speed.Total(s.Trainers)
+	reply.Totals.RecordsTrained, reply.Totals.RecordsPerSecond = uint64(records), perSecond
+	if reported {
+		reply.Totals.MeanLoss = &loss
+	}
+	return reply, nil
+}
+
+var statuses = map[taskqueue.Status]pb.JobStatus{
+	taskqueue.Running: pb.JobStatus_JOB_STATUS_RUNNING,
+	taskqueue.Paused:  pb.JobStatus_JOB_STATUS_PAUSED,
+	taskqueue.Ended:   pb.JobStatus_JOB_STATUS_ENDED,
+	taskqueue.Failed:  pb.JobStatus_JOB_STATUS_FAILED,
+}
+
+var kinds = map[taskqueue.Kind]pb.TaskKind{
+	taskqueue.Training:   pb.TaskKind_TASK_KIND_TRAINING,
+	taskqueue.Evaluation: pb.TaskKind_TASK_KIND_EVALUATION,
+	taskqueue.Prediction: pb.TaskKind_TASK_KIND_PREDICTION,
+}
+
+func datasetStatus(number int, d *taskqueue.SetOverview) *pb.DatasetStatus {
+	return &pb.DatasetStatus{
+		Dataset: uint32(number), Kind: kinds[d.Kind], Digest: d.Digest[:], Pass: uint32(d.Pass), Passes: uint32(d.Passes),
+		Tasks: uint64(d.Tasks), Todo: uint64(d.Todo), Pending: uint64(d.Pending), Retry: uint64(d.Retry), Done: uint64(d.Done),
+		SetAside: uint64(d.SetAside), Cursor: uint64(d.Cursor), Chunks: uint64(d.Chunks), Records: uint64(d.Records),
+		ChunksPerTask: uint32(d.ChunksPerTask), AverageTaskSeconds: d.AverageTask.Seconds(), TimeoutSeconds: d.Timeout.Seconds(),
+	}
+}
+
+// ListTasks lists what is dispatched, to be dispatched again, or set aside.
+func (o *operator) ListTasks(ctx context.Context, req *pb.ListTasksRequest) (*pb.ListTasksReply, error) {
+	if err := o.names(req.GetJob()); err != nil {
+		return nil, err
+	}
+	for _, state := range req.GetStates() {
+		if _, known := pb.TaskState_name[int32(state)]; !known || state == pb.TaskState_TASK_STATE_UNSPECIFIED {
+			return nil, fmt.Errorf("%w: states: expected PENDING, RETRY or SET_ASIDE, found %v", errArgument, state)
+		}
+	}
+	p, err := newPage[*pb.TaskEntry](req.GetPageSize(), req.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	tasks, err := o.master.Tasks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wanted := func(state pb.TaskState) bool {
+		return len(req.GetStates()) == 0 || slices.Contains(req.GetStates(), state)
+	}
+	for _, t := range tasks.Live {
+		if entry := liveTask(&t); wanted(entry.State) {
+			p.add(place{listLive, uint64(t.Set), uint64(t.Token.Pass), uint64(t.Token.Position)}, entry)
+		}
+	}
+	if wanted(pb.TaskState_TASK_STATE_SET_ASIDE) {
+		for _, t := range tasks.SetAside {
+			entry := &pb.TaskEntry{Dataset: uint32(t.Set), Index: uint64(t.Index), State: pb.TaskState_TASK_STATE_SET_ASIDE}
+			p.add(place{listSetAside, uint64(t.Set), 0, uint64(t.Index)}, entry)
+		}
+	}
+	if err := o.fillDetails(ctx, p.entries); err != nil {
+		return nil, err
+	}
+	return &pb.ListTasksReply{Tasks: p.entries, NextPageToken: p.next()}, nil
+}
+
+// The parts of the list of tasks, in their order.
+const (
+	listLive = iota
+	listSetAside
+)
+
+func liveTask(t *taskqueue.PendingTask) *pb.TaskEntry {
+	entry := &pb.TaskEntry{
+		Dataset: uint32(t.Set), Index: uint64(t.Index), State: pb.TaskState_TASK_STATE_RETRY, Pass: uint32(t.Token.Pass),
+		Position: uint64(t.Token.Position), Attempt: uint32(t.Token.Attempt), Failures: uint32(t.Failures), Losses: uint32(t.Losses),
+	}
+	for _, h := range t.Holders {
+		entry.State = pb.TaskState_TASK_STATE_PENDING
+		entry.Holders = append(entry.Holders, &pb.TaskHolder{
+			Trainer: h.Trainer, Attempt: uint32(h.Attempt), AgeSeconds: h.Age.Seconds(), Prefetched: h.Prefetched,
+		})
+	}
+	return entry
+}
+
+// fillDetails reads why the set-aside ones of the entries are. One that is set aside no
+// longer keeps its bare line: it was when the list was made.
+func (o *operator) fillDetails(ctx context.Context, entries []*pb.TaskEntry) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(detailsAtOnce)
+	for _, entry := range entries {
+		if entry.State != pb.TaskState_TASK_STATE_SET_ASIDE {
+			continue
+		}
+		group.Go(func() error {
+			d, found, err := o.master.AsideDetail(ctx, master.SetAsideTask{Set: int(entry.Dataset), Index: int(entry.Index)})
+			if err != nil || !found {
+				return err
+			}
+			entry.Pass, entry.Failures, entry.Losses = uint32(d.Pass), uint32(d.Failures), uint32(d.Losses)
+			entry.LastHolder, entry.LastError = d.Holder, d.Error
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// ListTrainers lists the sessions.
+func (o *operator) ListTrainers(ctx context.Context, req *pb.ListTrainersRequest) (*pb.ListTrainersReply, error) {
+	if err := o.names(req.GetJob()); err != nil {
+		return nil, err
+	}
+	p, err := newPage[*pb.TrainerEntry](req.GetPageSize(), req.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	v, err := o.master.Overview(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o.speed.Observe(time.Now(), v.Trainers)
+	for _, t := range v.Trainers {
+		p.add(place{at: uint64(t.Ordinal)}, o.trainer(&t))
+	}
+	return &pb.ListTrainersReply{Trainers: p.entries, NextPageToken: p.next()}, nil
+}
+
+func (o *operator) trainer(t *taskqueue.TrainerOverview) *pb.TrainerEntry {
+	entry := &pb.TrainerEntry{
+		Id: t.ID, Ordinal: uint32(t.Ordinal), Incarnation: t.Incarnation, Address: strings.ToValidUTF8(t.Address, "\uFFFD"), Joined: t.Joined, Draining: t.Draining,
+		SilentSeconds: t.Silent.Seconds(), RecordsTrained: uint64(max(0, t.Progress.Records)), RecordsPerSecond: o.speed.RecordsPerSecond(t.Incarnation),
+	}
+	for _, index := range t.Tasks {
+		entry.Tasks = append(entry.Tasks, uint64(index))
+	}
+	if t.Progress.Records > 0 {
+		entry.Loss = &t.Progress.Loss
+	}
+	return entry
+}

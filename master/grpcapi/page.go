@@ -1,0 +1,96 @@
+package grpcapi
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+)
+
+const (
+	defaultPage = 500
+	maxPage     = 1000
+)
+
+// place is where an entry stands in the order of its list. A page token is the place of
+// the last entry of the page before, so that a page begins at the right entry also when
+// the list has changed since.
+type place struct{ list, dataset, pass, at uint64 }
+
+func (p place) compare(o place) int {
+	return cmp.Or(cmp.Compare(p.list, o.list), cmp.Compare(p.dataset, o.dataset), cmp.Compare(p.pass, o.pass), cmp.Compare(p.at, o.at))
+}
+
+func (p place) token() string {
+	var b []byte
+	for _, v := range []uint64{p.list, p.dataset, p.pass, p.at} {
+		b = binary.AppendUvarint(b, v)
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func parsePlace(token string) (place, error) {
+	bad := fmt.Errorf("%w: page_token: expected one that a call like this has returned, found %.100q", errArgument, token)
+	b, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		return place{}, bad
+	}
+	var p place
+	for _, field := range []*uint64{&p.list, &p.dataset, &p.pass, &p.at} {
+		v, n := binary.Uvarint(b)
+		if n <= 0 {
+			return place{}, bad
+		}
+		*field, b = v, b[n:]
+	}
+	if len(b) > 0 {
+		return place{}, bad
+	}
+	return p, nil
+}
+
+// page takes the entries of a list, in order, and keeps those of one page.
+type page[E any] struct {
+	entries []E
+	size    int
+	begun   bool // after is set
+	after   place
+	last    place // of entries
+	more    bool
+}
+
+func newPage[E any](size int32, token string) (*page[E], error) {
+	if size < 0 {
+		return nil, fmt.Errorf("%w: page_size: expected 0 (for %d) or more, found %d", errArgument, defaultPage, size)
+	}
+	p := &page[E]{size: min(int(size), maxPage)}
+	if size == 0 {
+		p.size = defaultPage
+	}
+	if token != "" {
+		after, err := parsePlace(token)
+		if err != nil {
+			return nil, err
+		}
+		p.begun, p.after = true, after
+	}
+	return p, nil
+}
+
+func (p *page[E]) add(at place, entry E) {
+	switch {
+	case p.begun && at.compare(p.after) <= 0:
+	case len(p.entries) == p.size:
+		p.more = true
+	default:
+		p.entries, p.last = append(p.entries, entry), at
+	}
+}
+
+// next is the token of the next page, "" after the last one.
+func (p *page[E]) next() string {
+	if !p.more {
+		return ""
+	}
+	return p.last.token()
+}

@@ -1,0 +1,85 @@
+package master
+
+import (
+	"sync"
+	"time"
+
+	"trainmaster/taskqueue"
+)
+
+// Speedometer tells how fast trainers train, from the counts of records that they report
+// with their requests and heartbeats. It is safe for concurrent use; whoever has one
+// observes at least every second.
+//
+// Of each session it keeps the reports of the last speedWindow: the rate is that between
+// the oldest and the newest of them. The first report of a session has no rate: after a
+// change of leaders it names records that were trained long ago.
+type Speedometer struct {
+	mu       sync.Mutex
+	sessions map[uint64][]reading // by incarnation, oldest first
+}
+
+// reading is a count of records and when it was first seen.
+type reading struct {
+	at      time.Time
+	records int64
+}
+
+const speedWindow = 15 * time.Second // three heartbeats
+
+// Observe takes note of what the trainers report now, and forgets those that are gone.
+func (s *Speedometer) Observe(now time.Time, trainers []taskqueue.TrainerOverview) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sessions := make(map[uint64][]reading, len(trainers))
+	for _, t := range trainers {
+		seen := s.sessions[t.Incarnation]
+		if n := t.Progress.Records; n > 0 && (len(seen) == 0 || seen[len(seen)-1].records != n) {
+			seen = append(seen, reading{now, n})
+		}
+		for len(seen) > 0 && now.Sub(seen[0].at) > speedWindow {
+			seen = seen[1:]
+		}
+		if len(seen) > 0 {
+			sessions[t.Incarnation] = seen
+		}
+	}
+	s.sessions = sessions
+}
+
+// RecordsPerSecond is the rate of one session, 0 before its second report.
+func (s *Speedometer) RecordsPerSecond(incarnation uint64) float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen := s.sessions[incarnation]
+	if len(seen) < 2 {
+		return 0
+	}
+	first, last := seen[0], seen[len(seen)-1]
+	return max(0, float64(last.records-first.records)/last.at.Sub(first.at).Seconds())
+}
+
+// Total sums up what the trainers report: records trained, the rate, and the mean loss,
+// weighted by the rates where there are any. ok says that any trainer reported a loss.
+func (s *Speedometer) Total(trainers []taskqueue.TrainerOverview) (records int64, perSecond, loss float64, ok bool) {
+	var weighted, plain float64
+	var reported int
+	for _, t := range trainers {
+		if t.Progress.Records <= 0 {
+			continue
+		}
+		rate := s.RecordsPerSecond(t.Incarnation)
+		records += t.Progress.Records
+		perSecond += rate
+		weighted += rate * t.Progress.Loss
+		plain += t.Progress.Loss
+		reported++
+	}
+	switch {
+	case reported == 0:
+		return 0, 0, 0, false
+	case perSecond > 0:
+		return records, perSecond, weighted / perSecond, true
+	}
+	return records, 0, plain / float64(reported), true
+}

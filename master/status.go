@@ -1,0 +1,98 @@
+package master
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"trainmaster/taskqueue"
+)
+
+// Status is where the job stands and who leads it.
+type Status struct {
+	taskqueue.Overview
+	Leader  string // address that trainers dial
+	Term    uint64 // create revision of the leader's lock
+	Commits int64  // of this term
+}
+
+// Status sums the job up.
+func (m *Master) Status(ctx context.Context) (Status, error) {
+	t, err := m.leading()
+	if err != nil {
+		return Status{}, err
+	}
+	s := Status{Leader: m.config.Advertise, Term: uint64(t.committer.lead.Revision())}
+	err = t.inspect(ctx, func(q *taskqueue.Queue) {
+		s.Overview, s.Commits = q.Overview(), t.committer.counts.commits.Load()
+	})
+	return s, err
+}
+
+// Tasks are those that stand somewhere by themselves: what is not among them is to do or
+// done.
+type Tasks struct {
+	Live     []taskqueue.PendingTask // by dataset, pass and position; one without holders is to be dispatched again
+	SetAside []SetAsideTask          // by dataset and index
+}
+
+// SetAsideTask names a task that is set aside. Why it is, AsideDetail says.
+type SetAsideTask struct{ Set, Index int }
+
+// Tasks lists the dispatched tasks, those to be dispatched again, and those set aside.
+func (m *Master) Tasks(ctx context.Context) (Tasks, error) {
+	var tasks Tasks
+	err := m.inspect(ctx, func(q *taskqueue.Queue) {
+		tasks.Live = q.PendingTasks()
+		for set := 0; q.Table(set) != nil; set++ {
+			for _, index := range q.SetAsideTasks(set) {
+				tasks.SetAside = append(tasks.SetAside, SetAsideTask{set, index})
+			}
+		}
+	})
+	if err != nil {
+		return Tasks{}, err
+	}
+	return tasks, nil
+}
+
+// AsideDetail reads why a task is set aside; found is false when it no longer is.
+func (m *Master) AsideDetail(ctx context.Context, task SetAsideTask) (detail taskqueue.AsideDetail, found bool, err error) {
+	key := taskqueue.AsideKey(task.Set, task.Index)
+	value, err := m.store.Value(ctx, key)
+	if err != nil || value == nil {
+		return detail, false, err
+	}
+	if err := json.Unmarshal(value, &detail); err != nil {
+		return detail, false, fmt.Errorf("%w: %s: expected JSON, found %.80q: %w", taskqueue.ErrDamaged, key, value, err)
+	}
+	return detail, true, nil
+}
+
+// TaskQueues builds the literal queues of a dataset, which costs O(tasks).
+func (m *Master) TaskQueues(ctx context.Context, set int) (view taskqueue.TaskQueues, err error) {
+	known := false
+	err = m.inspect(ctx, func(q *taskqueue.Queue) {
+		if known = q.Table(set) != nil; known {
+			view = q.TaskQueues(set)
+		}
+	})
+	if err == nil && !known {
+		err = fmt.Errorf("dataset %d was not reported", set)
+	}
+	return view, err
+}
+
+// Stored rebuilds a queue from its stored state and the roster of the same revision,
+// without leading: for tools that look at a job that no master leads.
+func Stored(ctx context.Context, store Store, state []byte, roster map[string][]byte) (*taskqueue.Queue, error) {
+	var snapshot taskqueue.Snapshot
+	if err := store.Decode(state, &snapshot, maxStoredState); err != nil {
+		return nil, fmt.Errorf("%w: decode /task_queues: %w", taskqueue.ErrDamaged, err)
+	}
+	tables, err := loadTables(ctx, store, &snapshot)
+	if err != nil {
+		return nil, err
+	}
+	return taskqueue.Restore(&snapshot, roster, tables, taskqueue.Options{})
+}
