@@ -65,7 +65,7 @@ func (s FinishStatus) String() string {
 // Errors of events. The master maps them to what its transports say.
 var (
 	ErrOtherDataset = errors.New("another dataset was reported first")
-	ErrNotPending   = errors.New("task is not held by this client")
+	ErrNotAside     = errors.New("task is not set aside")
 	ErrTooManyHeld  = errors.New("too many unfinished tasks")
 )
 

@@ -89,10 +89,10 @@ type RetryAside struct {
 
 func (ev *RetryAside) apply(q *Queue) Answer {
 	if q.status == Ended || q.status == Failed {
-		return Answer{Err: fmt.Errorf("%w: the job is %s", ErrNotPending, q.status)}
+		return Answer{Err: fmt.Errorf("%w: the job is %s", ErrNotAside, q.status)}
 	}
 	if ev.Set < 0 || ev.Set >= len(q.sets) || q.sets[ev.Set].aside[ev.Index] == nil {
-		return Answer{Err: fmt.Errorf("%w: task %d of dataset %d is not set aside", ErrNotPending, ev.Index, ev.Set)}
+		return Answer{Err: fmt.Errorf("%w: task %d of dataset %d", ErrNotAside, ev.Index, ev.Set)}
 	}
 	s := q.sets[ev.Set]
 	a := s.aside[ev.Index]

@@ -42,7 +42,8 @@ type verifiedPass struct {
 	dispatched bitmap
 	finished   bitmap
 	twice      bitmap
-	sum1, sum2 uint64 // over the finished positions
+	aside      map[int]bool // positions that were dispatched and then set aside
+	sum1, sum2 uint64       // over the finished positions
 }
 
 // NewVerifier returns a verifier that has seen nothing yet.
@@ -97,7 +98,7 @@ func (v *Verifier) event(ev *RecordEvent) error {
 		if s.aside[ev.Index] == 0 {
 			return impossible("task %d retried, which was not set aside", ev.Index)
 		}
-		delete(s.aside, ev.Index)
+		s.leaveAside(ev.Index)
 		return nil
 	case EventPassOpened:
 		return s.openPass(ev)
@@ -131,8 +132,16 @@ func (v *Verifier) event(ev *RecordEvent) error {
 		if since := s.aside[ev.Index]; since == 0 || ev.Pass < since {
 			s.aside[ev.Index] = ev.Pass
 		}
+		p.aside[ev.Position] = true
 	}
 	return nil
+}
+
+func (s *verifiedSet) leaveAside(index int) {
+	delete(s.aside, index)
+	for _, p := range s.open {
+		delete(p.aside, p.order.position(index))
+	}
 }
 
 func (s *verifiedSet) find(p Pass) *verifiedPass {
@@ -152,6 +161,7 @@ func (s *verifiedSet) openPass(ev *RecordEvent) error {
 	s.open = append(s.open, &verifiedPass{
 		report: PassReport{Set: ev.Set, Pass: ev.Pass, Tasks: s.tasks},
 		order:  newOrder(s.algorithm, s.seed, ev.Pass, s.tasks),
+		aside:  map[int]bool{},
 	})
 	return nil
 }
@@ -165,7 +175,7 @@ func (s *verifiedSet) finish(p *verifiedPass, position int) {
 	p.sum2 += uint64(position) * uint64(position)
 	// A late finish takes a task out of the list, unless an older pass set it aside.
 	if index := p.order.index(position); s.aside[index] == p.report.Pass {
-		delete(s.aside, index)
+		s.leaveAside(index)
 	}
 }
 
@@ -186,7 +196,9 @@ func (s *verifiedSet) report(p *verifiedPass) PassReport {
 	r.CountedTwice = p.twice.n
 	r.CountedOnce = p.finished.n - p.twice.n
 	for index, since := range s.aside {
-		if since <= r.Pass && !p.finished.has(p.order.position(index)) {
+		position := p.order.position(index)
+		skipped := p.aside[position] || !p.dispatched.has(position) // else it was spared, and goes on
+		if since <= r.Pass && skipped && !p.finished.has(position) {
 			r.SetAside++
 		}
 	}

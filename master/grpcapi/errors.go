@@ -47,7 +47,7 @@ var table = []struct {
 	{master.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
 
 	{taskqueue.ErrOtherDataset, codes.AlreadyExists, "OTHER_DATASET"},
-	{taskqueue.ErrNotPending, codes.FailedPrecondition, "NOT_PENDING"},
+	{taskqueue.ErrNotAside, codes.FailedPrecondition, "NOT_ASIDE"},
 	{taskqueue.ErrTooManyHeld, codes.ResourceExhausted, "TOO_MANY_HELD"},
 	{taskqueue.ErrStoreFull, codes.ResourceExhausted, "STORE_FULL"},
 	{taskqueue.ErrDamaged, codes.DataLoss, "DAMAGED_STATE"},
