@@ -1,0 +1,207 @@
+package bench_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"trainmaster/bench"
+)
+
+const childWord = "bench-child"
+
+// TestMain is also the children of the measurements.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == childWord {
+		if err := bench.ServeChild(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func program(t *testing.T) bench.Program {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bench.Program{self, childWord}
+}
+
+// fields decodes the JSON of v and checks that all of the names are there.
+func fields(t *testing.T, v any, names ...string) {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object map[string]any
+	if err := json.Unmarshal(text, &object); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if _, ok := object[name]; !ok {
+			t.Errorf("no field %s in %s", name, text)
+		}
+	}
+}
+
+// Nothing is timed here: every way to measure must run and say something.
+func TestQueueFigures(t *testing.T) {
+	var progress []string
+	q := bench.Queue{
+		Program: program(t), Folder: t.TempDir(), Vias: bench.Vias, Callers: []int{1, 3}, Tasks: []int{20},
+		Length: 50 * time.Millisecond, Rounds: 1, EtcdDelay: time.Millisecond, Stderr: os.Stderr,
+		Progress: func(done, total int, now string) { progress = append(progress, fmt.Sprint(done, total, now)) },
+	}
+	figures, err := q.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields(t, figures, "raw_txn_per_s", "rows", "disk", "processors")
+	if want := 2 * 2 * len(bench.Vias); len(figures.Rows) != want || len(progress) != want {
+		t.Fatalf("%d rows, %d lines of progress, expected %d of each", len(figures.Rows), len(progress), want)
+	}
+	for _, row := range figures.Rows {
+		fields(t, row, "via", "callers", "tasks", "ops_per_s", "ratio", "p50_ms", "p99_ms", "cpu_us_per_op", "bytes_per_task", "put_bytes_per_task")
+		switch {
+		case row.OpsPerS <= 0 || row.RawTxnPerS <= 0 || row.P99MS < row.P50MS || row.StateBytes <= 0 || row.PutBytesPerTask <= 0:
+			t.Errorf("row %+v", row)
+		case (row.OverLiteral > 0) == (row.Via == bench.Literal):
+			t.Errorf("%s: %v times the literal baseline", row.Via, row.OverLiteral)
+		case row.Via == bench.Literal && row.OpsPerTxn > 0.6:
+			t.Errorf("the literal baseline made %v ops with each transaction, expected one half", row.OpsPerTxn)
+		}
+	}
+	empty(t, q.Folder)
+}
+
+func TestRecoveryFigures(t *testing.T) {
+	r := bench.Recovery{Program: program(t), Folder: t.TempDir(), Tasks: 2500, Rounds: 2, Stderr: os.Stderr}
+	figures, err := r.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields(t, figures, "tasks", "seconds", "cpu_seconds", "heap_bytes", "etcd_bytes")
+	if figures.Tasks != 2500 || figures.Seconds <= 0 || figures.CPUSeconds <= 0 || figures.HeapBytes <= 0 || figures.EtcdBytes < 2500 {
+		t.Errorf("figures %+v", figures)
+	}
+	empty(t, r.Folder)
+}
+
+func TestQueueRefusesWhatMakesNoSense(t *testing.T) {
+	good := bench.Queue{Vias: bench.Vias, Callers: []int{1}, Tasks: []int{1}, Length: time.Second, Rounds: 1}
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for word, spoil := range map[string]func(*bench.Queue){
+		"via":     func(q *bench.Queue) { q.Vias = []bench.Via{"pigeon"} },
+		"callers": func(q *bench.Queue) { q.Callers = []int{0} },
+		"tasks":   func(q *bench.Queue) { q.Tasks = nil },
+		"seconds": func(q *bench.Queue) { q.Length = 0 },
+		"rounds":  func(q *bench.Queue) { q.Rounds = 0 },
+	} {
+		bad := good
+		spoil(&bad)
+		if err := bad.Validate(); err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%s: %v", word, err)
+		}
+	}
+}
+
+// An interrupted measurement ends its processes and removes their data.
+func TestInterruptCleansUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	q := bench.Queue{
+		Program: program(t), Folder: t.TempDir(), Vias: []bench.Via{bench.NetRPC}, Callers: []int{2}, Tasks: []int{20},
+		Length: time.Hour, Rounds: 1, Stderr: os.Stderr, Progress: func(int, int, string) { time.AfterFunc(300*time.Millisecond, cancel) },
+	}
+	if _, err := q.Run(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("expected the interruption, found %v", err)
+	}
+	empty(t, q.Folder)
+	if left := children(t); len(left) > 0 {
+		t.Errorf("processes are left: %v", left)
+	}
+}
+
+// A child ends when its parent is gone, even one that had no time to say so.
+func TestChildEndsWithItsInput(t *testing.T) {
+	p := program(t)
+	cmd := exec.Command(p[0], append(p[1:], "etcd", fmt.Sprintf(`{"Dir":%q}`, t.TempDir()))...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var ready struct{ Endpoint string }
+	if err := json.NewDecoder(out).Decode(&ready); err != nil || ready.Endpoint == "" {
+		t.Fatalf("the child said %+v, %v", ready, err)
+	}
+	if err := in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the child ended with %v", err)
+	}
+}
+
+// empty checks that nothing was left behind.
+func empty(t *testing.T, folder string) {
+	t.Helper()
+	left, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) > 0 {
+		t.Errorf("left in the folder: %v", left)
+	}
+}
+
+// children lists the processes of this one that still run.
+func children(t *testing.T) []int {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(stats) == 0 {
+		t.Skip("no /proc here to list processes")
+	}
+	var list []int
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it ended
+		}
+		_, rest, _ := bytes.Cut(text, []byte(") "))
+		if f := strings.Fields(string(rest)); len(f) > 1 && f[1] == strconv.Itoa(os.Getpid()) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			if syscall.Kill(pid, 0) == nil {
+				list = append(list, pid)
+			}
+		}
+	}
+	return list
+}

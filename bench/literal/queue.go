@@ -1,0 +1,130 @@
+// Package literal is the baseline: a queue that keeps its three lists as they are, and
+// writes all of them, gob-encoded and gzipped, in one fenced transaction for every change:
+// a finish is one, a dispatch another. It has the same store, the same compression and the
+// same transaction as the real queue; what differs is that each change writes O(tasks), and
+// that no transaction serves two callers.
+//
+// It never returns a task of a lost trainer and starts the next pass as soon as nothing is
+// to do: it is here to be measured, not to be used.
+package literal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/rpc"
+	"sync"
+
+	"trainmaster/etcdstore"
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+)
+
+// Queue is the service RPCServer of the baseline.
+type Queue struct {
+	ctx  context.Context // of its transactions
+	lock *etcdstore.Lock
+
+	mu       sync.Mutex
+	queues   taskqueue.TaskQueues
+	revision int64 // of the stored lists
+	stored   Stored
+}
+
+// New returns a queue of all tasks of a table and stores it under the lock.
+func New(ctx context.Context, lock *etcdstore.Lock, table *taskqueue.Table) (*Queue, error) {
+	_, revision, err := lock.ReadState(ctx)
+	if err != nil {
+		return nil, err
+	}
+	q := &Queue{ctx: ctx, lock: lock, revision: revision, queues: taskqueue.TaskQueues{Pending: map[int]taskqueue.TaskEntry{}}}
+	for i := range table.Tasks() {
+		q.queues.Todo = append(q.queues.Todo, taskqueue.TaskEntry{Task: taskqueue.Task{Index: i, Chunks: table.TaskChunks(i)}})
+	}
+	return q, q.store()
+}
+
+// GetTask takes what is finished and gives a task, or a wait answer when all are pending.
+// These are two changes: each is written before the next.
+func (q *Queue) GetTask(finished *taskqueue.Task, result *taskqueue.Task) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	*result = taskqueue.Task{Index: -1}
+	if len(finished.Chunks) > 0 {
+		if err := q.finish(finished.Index); err != nil {
+			return err
+		}
+	}
+	if len(q.queues.Todo) == 0 {
+		return nil
+	}
+	entry := q.queues.Todo[0]
+	q.queues.Todo = q.queues.Todo[1:]
+	q.queues.Pending[entry.Task.Index] = entry
+	*result = entry.Task
+	return q.store()
+}
+
+func (q *Queue) finish(index int) error {
+	entry, ok := q.queues.Pending[index]
+	if !ok {
+		return fmt.Errorf("task %d is not pending", index)
+	}
+	delete(q.queues.Pending, index)
+	q.queues.Done = append(q.queues.Done, entry)
+	if len(q.queues.Todo) == 0 {
+		q.queues.Todo, q.queues.Done = q.queues.Done, nil
+	}
+	return q.store()
+}
+
+// store writes all lists.
+func (q *Queue) store() error {
+	state, err := etcdstore.Encode(&q.queues)
+	if err != nil {
+		return err
+	}
+	revision, err := q.lock.Commit(q.ctx, q.revision, state, nil)
+	if err != nil {
+		return err
+	}
+	q.revision = revision
+	q.stored.Commits++
+	q.stored.Bytes += int64(len(state))
+	return nil
+}
+
+// Stored counts what was stored.
+type Stored struct{ Commits, Bytes int64 }
+
+// Stored returns what was stored until now.
+func (q *Queue) Stored() Stored {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.stored
+}
+
+// Serve serves net/rpc clients until ctx ends.
+func (q *Queue) Serve(ctx context.Context, l net.Listener) error {
+	server := rpc.NewServer()
+	if err := server.RegisterName(wire.Service, &service{q}); err != nil {
+		return err
+	}
+	web := &http.Server{Handler: server}
+	stop := context.AfterFunc(ctx, func() { _ = web.Close() })
+	defer stop()
+	if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the literal baseline: %w", err)
+	}
+	return nil
+}
+
+// service is what net/rpc may see of a queue.
+type service struct{ queue *Queue }
+
+// GetTask is Queue.GetTask.
+func (s *service) GetTask(finished *taskqueue.Task, result *taskqueue.Task) error {
+	return s.queue.GetTask(finished, result)
+}

@@ -1,0 +1,151 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Trainer is one loop. Its methods are called one after the other.
+type Trainer interface {
+	// Join begins a session, where there is such a thing.
+	Join(ctx context.Context) error
+	// Op finishes the held task, if any, and gets the next one. It reports whether the
+	// queue counted the finish.
+	Op(ctx context.Context) (counted bool, err error)
+	// Leave ends the session and gives the held task back.
+	Leave(ctx context.Context) error
+}
+
+// Result is what a measurement found.
+type Result struct {
+	Ops     int
+	Elapsed time.Duration
+	P50     time.Duration // of an op
+	P99     time.Duration
+}
+
+// Load is trainers at work.
+type Load struct {
+	trainers []Trainer
+	loops    errgroup.Group
+	stop     context.CancelFunc
+	phase    atomic.Int32
+	counts   []Latencies // by trainer; written by its loop until that ends
+}
+
+const (
+	warming int32 = iota
+	measuring
+	over
+)
+
+// Start lets all trainers join and get a first task, and then work until Measure has
+// ended, or Leave is called.
+func Start(ctx context.Context, trainers []Trainer) (*Load, error) {
+	l := &Load{trainers: trainers, counts: make([]Latencies, len(trainers))}
+	joins, joining := errgroup.WithContext(ctx)
+	for i, t := range trainers {
+		joins.Go(func() error {
+			if err := t.Join(joining); err != nil {
+				return fmt.Errorf("trainer %d: join: %w", i, err)
+			}
+			if _, err := t.Op(joining); err != nil {
+				return fmt.Errorf("trainer %d: first task: %w", i, err)
+			}
+			return nil
+		})
+	}
+	if err := joins.Wait(); err != nil {
+		return nil, err
+	}
+	ctx, l.stop = context.WithCancel(ctx)
+	for i, t := range trainers {
+		l.loops.Go(func() error {
+			if err := l.loop(ctx, t, &l.counts[i]); err != nil {
+				return fmt.Errorf("trainer %d: %w", i, err)
+			}
+			return nil
+		})
+	}
+	return l, nil
+}
+
+func (l *Load) loop(ctx context.Context, t Trainer, counts *Latencies) error {
+	began := time.Now()
+	for {
+		counted, err := t.Op(ctx)
+		phase := l.phase.Load()
+		if phase == over {
+			return nil // a wait that Measure cut short is no error
+		}
+		if err != nil {
+			return err
+		}
+		ended := time.Now()
+		if counted && phase == measuring {
+			counts.Add(ended.Sub(began))
+		}
+		began = ended
+	}
+}
+
+// patience is what the loops have to end by themselves: a wait answer takes longer.
+const patience = time.Second
+
+// Measure counts ops for a while and stops the loops. The load is of no use afterwards but
+// for Leave.
+func (l *Load) Measure(ctx context.Context, length time.Duration) (Result, error) {
+	began := time.Now()
+	l.phase.Store(measuring)
+	timer := time.NewTimer(length)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	l.phase.Store(over)
+	elapsed := time.Since(began)
+	if err := l.end(); err != nil {
+		return Result{}, err
+	}
+	if ctx.Err() != nil {
+		return Result{}, context.Cause(ctx)
+	}
+	var all Latencies
+	for i := range l.counts {
+		all.Merge(&l.counts[i])
+	}
+	if all.Count() == 0 {
+		return Result{}, errors.New("no task was finished: the measurement is too short")
+	}
+	return Result{Ops: all.Count(), Elapsed: elapsed, P50: all.Quantile(0.5), P99: all.Quantile(0.99)}, nil
+}
+
+// end waits for the loops, and cancels those that are stuck in a wait.
+func (l *Load) end() error {
+	l.phase.Store(over)
+	stop := time.AfterFunc(patience, l.stop)
+	defer stop.Stop()
+	defer l.stop()
+	return l.loops.Wait()
+}
+
+// Leave ends all sessions.
+func (l *Load) Leave(ctx context.Context) error {
+	err := l.end()
+	var leaves errgroup.Group
+	for i, t := range l.trainers {
+		leaves.Go(func() error {
+			if err := t.Leave(ctx); err != nil {
+				return fmt.Errorf("trainer %d: leave: %w", i, err)
+			}
+			return nil
+		})
+	}
+	return errors.Join(err, leaves.Wait())
+}

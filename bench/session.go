@@ -1,0 +1,146 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"trainmaster/bench/load"
+)
+
+// Via says how a load reaches the queue.
+type Via string
+
+// The ways.
+const (
+	InProcess   Via = "inproc"
+	NetRPC      Via = "netrpc"       // Next, as the project's own client
+	NetRPCPlain Via = "netrpc-plain" // GetTask
+	Literal     Via = "literal"      // GetTask of the baseline
+)
+
+// Vias are all ways.
+var Vias = []Via{InProcess, NetRPC, NetRPCPlain, Literal}
+
+// session is a load that works already and waits to be measured.
+type session interface {
+	measure(ctx context.Context, length time.Duration) (loadResult, error)
+	leave(ctx context.Context) error
+}
+
+// loadResult is what was measured. CPU is that of the load's own process: 0 where it
+// shares the master's.
+type loadResult struct {
+	load.Result
+	CPU time.Duration
+}
+
+// warmUp is how long a load works before it may be measured.
+const warmUp = 250 * time.Millisecond
+
+// local is a load in this process.
+type local struct{ *load.Load }
+
+func startLocal(ctx context.Context, trainers []load.Trainer) (local, error) {
+	l, err := load.Start(ctx, trainers)
+	if err != nil {
+		return local{}, err
+	}
+	select {
+	case <-time.After(warmUp):
+	case <-ctx.Done():
+	}
+	return local{l}, nil
+}
+
+func (l local) measure(ctx context.Context, length time.Duration) (loadResult, error) {
+	r, err := l.Measure(ctx, length)
+	return loadResult{Result: r}, err
+}
+
+func (l local) leave(ctx context.Context) error { return l.Leave(ctx) }
+
+const roleLoad = "load"
+
+// loadConfig is a load in a process of its own.
+type loadConfig struct {
+	Via     Via
+	Addr    string
+	Callers int
+	Length  time.Duration
+}
+
+func (c *loadConfig) trainers() ([]load.Trainer, error) {
+	trainers := make([]load.Trainer, c.Callers)
+	for i := range trainers {
+		switch c.Via {
+		case NetRPC:
+			trainers[i] = load.Joined(c.Addr, trainerID(i))
+		case NetRPCPlain, Literal:
+			trainers[i] = load.Plain(c.Addr)
+		default:
+			return nil, fmt.Errorf("no load of its own for %q", c.Via)
+		}
+	}
+	return trainers, nil
+}
+
+func trainerID(i int) string { return fmt.Sprintf("trainer-%d", i) }
+
+// serve says that it is ready, waits for its parent, measures, says what it found, and
+// leaves when its parent has read all counters.
+func (c *loadConfig) serve(ctx context.Context, p *parent) error {
+	trainers, err := c.trainers()
+	if err != nil {
+		return err
+	}
+	l, err := startLocal(ctx, trainers)
+	if err != nil {
+		return err
+	}
+	if err := p.out.Encode(struct{}{}); err != nil || !p.await() {
+		return err
+	}
+	began := processorTime()
+	result, err := l.measure(ctx, c.Length)
+	if err != nil {
+		return err
+	}
+	result.CPU = processorTime() - began
+	if err := p.out.Encode(result); err != nil || !p.await() {
+		return err
+	}
+	return l.leave(ctx)
+}
+
+// remote is a load in a process of its own, from the parent's side.
+type remote struct{ *child }
+
+func startRemote(ctx context.Context, program Program, c loadConfig, stderr io.Writer) (remote, error) {
+	process, err := program.start(roleLoad, c, stderr)
+	if err != nil {
+		return remote{}, err
+	}
+	var ready struct{}
+	if err := process.receive(ctx, &ready); err != nil {
+		_ = process.stop()
+		return remote{}, err
+	}
+	return remote{process}, nil
+}
+
+func (r remote) measure(ctx context.Context, _ time.Duration) (result loadResult, err error) {
+	if err := r.proceed(); err != nil {
+		return result, err
+	}
+	return result, r.receive(ctx, &result)
+}
+
+func (r remote) leave(context.Context) error {
+	if err := r.proceed(); err != nil {
+		_ = r.stop()
+		return err
+	}
+	return r.stop()
+}

@@ -1,0 +1,161 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+
+	"trainmaster/bench/literal"
+	"trainmaster/bench/load"
+	"trainmaster/etcdstore"
+	"trainmaster/master/netrpc"
+)
+
+// subject is a queue to be measured, with the connection to etcd that it shares with the raw
+// loop.
+type subject interface {
+	start(ctx context.Context, callers int) (session, error)
+	raw() *rawLoop
+	counters() commitCounters
+	close() error
+}
+
+// subject starts the queue of a row.
+func (q *Queue) subject(ctx context.Context, key rowKey, endpoint string) (subject, error) {
+	if key.via == Literal {
+		return q.literal(ctx, key, endpoint)
+	}
+	s, err := startSite(ctx, endpoint, key.tasks)
+	if err != nil {
+		return nil, err
+	}
+	m := &masterSubject{site: s, queue: q, via: key.via}
+	if key.via != InProcess {
+		server := &netrpc.Server{Master: s.Master, Log: silent()}
+		if m.door, err = openDoor(ctx, server.Serve); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+	}
+	return m, nil
+}
+
+// remote starts a load in a process of its own.
+func (q *Queue) remote(ctx context.Context, via Via, addr string, callers int) (session, error) {
+	return startRemote(ctx, q.Program, loadConfig{Via: via, Addr: addr, Callers: callers, Length: q.Length}, q.Stderr)
+}
+
+// masterSubject is the real queue.
+type masterSubject struct {
+	*site
+	queue *Queue
+	via   Via
+	door  *door // nil in process
+}
+
+func (m *masterSubject) start(ctx context.Context, callers int) (session, error) {
+	if m.door != nil {
+		return m.queue.remote(ctx, m.via, m.door.addr, callers)
+	}
+	trainers := make([]load.Trainer, callers)
+	for i := range trainers {
+		trainers[i] = load.InProcess(m.Master, trainerID(i))
+	}
+	return startLocal(ctx, trainers)
+}
+
+func (m *masterSubject) raw() *rawLoop {
+	lock := m.store.lock.Load()
+	return newRawLoop(m.store.Store.Store, lock.key(), lock.Revision())
+}
+
+func (m *masterSubject) counters() commitCounters { return m.store.counters() }
+
+func (m *masterSubject) close() error {
+	var err error
+	if m.door != nil {
+		err = m.door.close()
+	}
+	return errors.Join(err, m.site.close())
+}
+
+// literalSubject is the baseline.
+type literalSubject struct {
+	*literal.Queue
+	queue *Queue
+	store *etcdstore.Store
+	lock  *etcdstore.Lock
+	door  *door
+}
+
+func (q *Queue) literal(ctx context.Context, key rowKey, endpoint string) (*literalSubject, error) {
+	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{endpoint}, Job: "literal-" + strconv.Itoa(key.tasks)})
+	if err != nil {
+		return nil, err
+	}
+	s := &literalSubject{queue: q, store: store}
+	if err := s.begin(ctx, key.tasks); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s *literalSubject) begin(ctx context.Context, tasks int) (err error) {
+	if s.lock, err = s.store.Campaign(ctx, etcdstore.CampaignConfig{Address: "bench"}); err != nil {
+		return err
+	}
+	table, err := syntheticTable(tasks)
+	if err != nil {
+		return err
+	}
+	if s.Queue, err = literal.New(ctx, s.lock, table); err != nil {
+		return err
+	}
+	s.door, err = openDoor(ctx, s.Queue.Serve)
+	return err
+}
+
+func (s *literalSubject) start(ctx context.Context, callers int) (session, error) {
+	return s.queue.remote(ctx, Literal, s.door.addr, callers)
+}
+
+func (s *literalSubject) raw() *rawLoop { return newRawLoop(s.store, s.lock.Key(), s.lock.Revision()) }
+
+func (s *literalSubject) counters() commitCounters {
+	n := s.Stored()
+	return commitCounters{commits: n.Commits, stateBytes: n.Bytes, putBytes: n.Bytes + n.Commits*int64(len(stateKey))}
+}
+
+func (s *literalSubject) close() error {
+	var err error
+	if s.door != nil {
+		err = s.door.close()
+	}
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Resign(context.Background()))
+	}
+	return errors.Join(err, s.store.Close())
+}
+
+// door is a port that is being served.
+type door struct {
+	addr   string
+	cancel context.CancelFunc
+	done   chan error
+}
+
+func openDoor(ctx context.Context, serve func(context.Context, net.Listener) error) (*door, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	d := &door{addr: l.Addr().String(), cancel: cancel, done: make(chan error, 1)}
+	go func() { d.done <- serve(ctx, l) }()
+	return d, nil
+}
+
+func (d *door) close() error {
+	d.cancel()
+	return <-d.done
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime/pprof"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"trainmaster/bench"
+)
+
+func benchCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure what the figures of this project are on this machine",
+		Long: `Bench measures on this machine what the project promises as figures. Nothing that runs is touched. Absolute speeds shift from
+machine to machine, ratios and processor time less so. docs/benchmarks.md in the source has figures and how they were made.`,
+		Example: `  master bench queue --via inproc,netrpc --callers 1,16,64
+  master bench recordio -o json`,
+	}
+	cmd.AddCommand(benchQueueCommand(), benchRecoveryCommand(), benchRecordioCommand(), benchChildCommand())
+	return cmd
+}
+
+const benchChild = "child"
+
+// benchChildCommand is the other processes of a measurement, which is this program again.
+func benchChildCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     benchChild,
+		Short:   "One process of a measurement",
+		Long:    "Child is started by the other commands, and ends when its standard input closes.",
+		Example: "  master bench child load '{...}'",
+		Hidden:  true,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return bench.ServeChild(cmd.Context(), args, os.Stdin, cmd.OutOrStdout())
+		},
+	}
+}
+
+// benchProgram leads to benchChildCommand.
+func benchProgram() (bench.Program, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program, to start it again: %w", err)
+	}
+	return bench.Program{self, "bench", benchChild}, nil
+}
+
+// benchProgress says what is being measured: on one line of a terminal, or line by line.
+func benchProgress(w io.Writer) (say func(string), done func()) {
+	if file, ok := w.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		return func(now string) { fmt.Fprintf(w, "\r\033[K%s", now) }, func() { fmt.Fprint(w, "\r\033[K") }
+	}
+	return func(now string) { fmt.Fprintln(w, now) }, func() {}
+}
+
+// addProfile gives cmd the flag --cpuprofile; profile runs work under it.
+func addProfile(cmd *cobra.Command) (profile func(work func() error) error) {
+	path := cmd.Flags().String("cpuprofile", "", "`file` for a profile of this process, for go tool pprof")
+	return func(work func() error) error {
+		if *path == "" {
+			return work()
+		}
+		file, err := os.Create(*path)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+		return work()
+	}
+}
