@@ -97,7 +97,7 @@ func (c *checkpoints) write(g generation) (bytes int64, err error) {
 	h := c.shard.holding.Load()
 	cut := c.shard.startCut()
 	defer c.shard.endCut(h)
-	m := newManifest(h.model, c.shard.index, g, cut.version)
+	m := newManifest(h.model, c.shard.index, g, cut)
 	if m.Files, err = c.writeBlocks(dir, h, cut); err != nil {
 		return 0, err
 	}

@@ -28,11 +28,17 @@ type contributor struct {
 // version-1, in the order given, and returns the version reached. A shard at or
 // past version does nothing. A restored shard that lacks stages adopts the
 // version without an update, and says so.
-func (s *shard) commit(version uint64, contributors []contributor, scale float32) (reached uint64, adopted bool, err error) {
+func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contributor, scale float32) (reached uint64, adopted bool, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	h := s.holding.Load()
 	now := s.version.Load()
+	switch at := s.jobEpoch.Load(); {
+	case jobEpoch < at:
+		return now, false, fmt.Errorf("%w: job epoch %d is over, shard %d is at %d", errMismatch, jobEpoch, s.index, at)
+	case jobEpoch > at:
+		s.jobEpoch.Store(jobEpoch)
+	}
 	if version <= now {
 		return now, false, nil
 	}

@@ -30,8 +30,8 @@ type Claim interface {
 type Config struct {
 	Registry Registry
 
-	Listen    string // default "127.0.0.1:0"
-	Advertise string // "ip:port" that trainers use; default: the listener's
+	Listener  net.Listener // the server's from now on; default: a free port of 127.0.0.1
+	Advertise string       // "ip:port" that trainers use; default: the listener's
 
 	CheckpointDir   string        // "" keeps no checkpoints: a restart loses the parameters
 	CheckpointEvery time.Duration // default 1 minute; below 0: only when told to stop
@@ -54,19 +54,16 @@ func (c *Config) Validate() error {
 	if c.Registry == nil {
 		return errors.New("pserver.Config.Registry is nil: expected something that gives out indices")
 	}
-	if c.Listen == "" {
-		c.Listen = "127.0.0.1:0"
-	}
-	host, _, err := net.SplitHostPort(c.Listen)
-	if err != nil {
-		return fmt.Errorf("pserver.Config.Listen is %q: expected host:port: %w", c.Listen, err)
-	}
-	if ip := net.ParseIP(host); c.Advertise == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
-		return fmt.Errorf("pserver.Config.Listen is %q, every address of the machine: set Advertise to the one that trainers reach", c.Listen)
+	if c.Advertise == "" && c.Listener != nil {
+		c.Advertise = c.Listener.Addr().String()
 	}
 	if c.Advertise != "" {
-		if _, _, err := net.SplitHostPort(c.Advertise); err != nil {
+		host, _, err := net.SplitHostPort(c.Advertise)
+		if err != nil {
 			return fmt.Errorf("pserver.Config.Advertise is %q: expected host:port: %w", c.Advertise, err)
+		}
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			return fmt.Errorf("pserver.Config.Advertise is %q, every address of the machine: expected one that trainers reach", c.Advertise)
 		}
 	}
 	setDefault(&c.CheckpointEvery, time.Minute)

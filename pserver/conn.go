@@ -211,7 +211,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	c.trainer, c.holding = t, h
 	c.log = c.log.WithField("trainer", t.ordinal).WithField("incarnation", t.incarnation)
 	r.head.Block, r.head.Placement = uint64(c.shard.index), h.model.table.Epoch
-	r.head.Version = clampVersion(c.shard.version.Load())
+	r.head.Version, r.head.JobEpoch = clampVersion(c.shard.version.Load()), uint16(c.shard.jobEpoch.Load())
 	r.end()
 	return nil
 }
@@ -228,8 +228,8 @@ func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
 	if head.Op != wire.Pull && head.ShardEpoch != c.shard.epoch {
 		return nil, wire.Faultf(wire.Resync, "shard epoch %d, shard %d is at %d: it was restarted", head.ShardEpoch, c.shard.index, c.shard.epoch)
 	}
-	if head.JobEpoch != 0 {
-		return nil, wire.Faultf(wire.Resync, "job epoch %d, shard %d is at 0", head.JobEpoch, c.shard.index)
+	if at := c.shard.jobEpoch.Load(); head.Op != wire.Pull && uint32(head.JobEpoch) != at {
+		return nil, wire.Faultf(wire.Resync, "job epoch %d, shard %d is at %d", head.JobEpoch, c.shard.index, at)
 	}
 	if head.Op != wire.Put && !c.shard.ready.Load() {
 		return nil, wire.Faultf(wire.Uninitialised, "shard %d has no parameters yet", c.shard.index)

@@ -1,6 +1,7 @@
 package pserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ func statusOf(err error) error {
 func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.DescribeReply, error) {
 	s := c.shard
 	reply := &pb.DescribeReply{
-		Index: uint32(s.index), ShardEpoch: uint32(s.epoch), State: pb.DescribeReply_STATE_EMPTY, Counters: s.counters.toProto(),
+		Index: uint32(s.index), ShardEpoch: uint32(s.epoch), JobEpoch: s.jobEpoch.Load(), State: pb.DescribeReply_STATE_EMPTY, Counters: s.counters.toProto(),
 	}
 	reply.Counters.StagedBytes = uint64(s.stages.bytes.Load())
 	if c.checkpoints != nil {
@@ -111,8 +112,9 @@ func (c *control) CommitStep(_ context.Context, request *pb.CommitStepRequest) (
 	if !h.model.sync {
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d is updated in mode async: nothing is staged there", c.shard.index)
 	}
-	if request.GetJobEpoch() != 0 {
-		return nil, status.Errorf(codes.FailedPrecondition, "job epoch is %d, shard %d is at 0", request.GetJobEpoch(), c.shard.index)
+	jobEpoch := cmp.Or(request.GetJobEpoch(), c.shard.jobEpoch.Load())
+	if jobEpoch > math.MaxUint16 {
+		return nil, status.Errorf(codes.InvalidArgument, "job epoch %d: frames have room for %d", jobEpoch, math.MaxUint16)
 	}
 	if request.GetVersion() > math.MaxUint32 {
 		return nil, status.Errorf(codes.InvalidArgument, "version %d: frames have room for %d", request.GetVersion(), uint32(math.MaxUint32))
@@ -125,7 +127,7 @@ func (c *control) CommitStep(_ context.Context, request *pb.CommitStepRequest) (
 	for i, t := range request.GetContributors() {
 		contributors[i] = contributor{t.GetOrdinal(), t.GetIncarnation(), t.GetRecords()}
 	}
-	reached, adopted, err := c.shard.commit(request.GetVersion(), contributors, scale)
+	reached, adopted, err := c.shard.commit(jobEpoch, request.GetVersion(), contributors, scale)
 	if err != nil {
 		return nil, statusOf(err)
 	}

@@ -22,6 +22,7 @@ type cuts struct {
 type cut struct {
 	number   uint64
 	version  uint64
+	jobEpoch uint32
 	trainers []*trainer // by ordinal; those that come later have pushed nothing before the moment
 }
 
@@ -51,7 +52,7 @@ func (s *shard) startCut() *cut {
 	s.mu.Lock() // nobody joins, and pushes, between the roster and the moment
 	defer s.mu.Unlock()
 	s.cuts.number++
-	c := &cut{number: s.cuts.number, version: s.version.Load(), trainers: s.rosterLocked()}
+	c := &cut{number: s.cuts.number, version: s.version.Load(), jobEpoch: s.jobEpoch.Load(), trainers: s.rosterLocked()}
 	s.cuts.current.Store(c)
 	return c
 }

@@ -15,32 +15,34 @@ const (
 	grpcPreface = "PRI " // of HTTP/2's connection preface
 )
 
+// keepAlive finds out within half a minute that a trainer's machine is gone.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
+
 // door accepts connections and tells the two protocols apart.
 type door struct {
-	listener net.Listener
-	cfg      *Config
-	shard    *shard
-	buffers  *buffers
-	grpc     *handover
-	stopped  chan struct{}
+	cfg     *Config
+	shard   *shard
+	buffers *buffers
+	grpc    *handover
+	stopped chan struct{}
 
 	mu    sync.Mutex
 	open  map[net.Conn]bool // true: ours to close, false: the gRPC server's
 	conns sync.WaitGroup
 }
 
-func newDoor(listener net.Listener, cfg *Config, shard *shard) *door {
+func newDoor(cfg *Config, shard *shard) *door {
 	stopped := make(chan struct{})
 	return &door{
-		listener: listener, cfg: cfg, shard: shard, buffers: newBuffers(cfg.BufferBytes), stopped: stopped,
-		grpc: &handover{conns: make(chan net.Conn), stopped: stopped, addr: listener.Addr()},
+		cfg: cfg, shard: shard, buffers: newBuffers(cfg.BufferBytes), stopped: stopped,
+		grpc: &handover{conns: make(chan net.Conn), stopped: stopped, addr: cfg.Listener.Addr()},
 		open: map[net.Conn]bool{},
 	}
 }
 
 func (d *door) run() error {
 	for {
-		nc, err := d.listener.Accept()
+		nc, err := d.cfg.Listener.Accept()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return nil
@@ -55,6 +57,9 @@ func (d *door) run() error {
 		if !d.admit(nc) {
 			nc.Close()
 			continue
+		}
+		if tcp, ok := nc.(*net.TCPConn); ok {
+			tcp.SetKeepAliveConfig(keepAlive) //nolint:errcheck // a closed one shows at the first read
 		}
 		d.conns.Go(func() { d.welcome(nc) })
 	}
@@ -131,7 +136,7 @@ func (d *door) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	close(d.stopped)
-	d.listener.Close()
+	d.cfg.Listener.Close()
 	for nc, ours := range d.open {
 		if ours {
 			nc.Close()

@@ -54,7 +54,7 @@ func (p *peer) greet(ordinal uint32, incarnation uint64) *peer {
 	if err != nil {
 		p.t.Fatalf("hello: %v", err)
 	}
-	p.head = wire.Header{Incarnation: incarnation, Placement: head.Placement, ShardEpoch: head.ShardEpoch, DType: wire.Float32}
+	p.head = wire.Header{Incarnation: incarnation, Placement: head.Placement, ShardEpoch: head.ShardEpoch, JobEpoch: head.JobEpoch, DType: wire.Float32}
 	return p
 }
 
@@ -160,7 +160,7 @@ func TestBadGradientsAreRefused(t *testing.T) {
 		"no such block":   {func(h *wire.Header) { h.Block = 7 }, floats(lenB1, 1), wire.NoSuchBlock, "block 7"},
 		"huge block":      {func(h *wire.Header) { h.Block = math.MaxUint64 }, floats(lenB1, 1), wire.NoSuchBlock, "block 18446744073709551615"},
 		"older epoch":     {func(h *wire.Header) { h.ShardEpoch-- }, floats(lenB1, 1), wire.Resync, "it was restarted"},
-		"other job epoch": {func(h *wire.Header) { h.JobEpoch = 1 }, floats(lenB1, 1), wire.Resync, "job epoch 1"},
+		"other job epoch": {func(h *wire.Header) { h.JobEpoch = 2 }, floats(lenB1, 1), wire.Resync, "job epoch 2"},
 		"stage":           {func(h *wire.Header) { h.Op = wire.Stage }, floats(lenB1, 1), wire.WrongMode, "mode async"},
 		"put":             {func(h *wire.Header) { h.Op = wire.Put }, floats(lenB1, 1), wire.NotClaimed, "does not hold the claim"},
 		"pull with body":  {func(h *wire.Header) { h.Op = wire.Pull }, floats(1, 1), wire.BadLength, "payload of 4 bytes"},

@@ -75,6 +75,7 @@ type manifest struct {
 	Sequence  uint64            `json:"sequence"`
 	Mode      string            `json:"mode"`
 	Version   uint64            `json:"version"`
+	JobEpoch  uint32            `json:"job_epoch"`
 	Optimizer manifestOptimizer `json:"optimizer"`
 	Placement manifestPlacement `json:"placement"`
 	Files     []manifestEntry   `json:"files"`
@@ -104,13 +105,13 @@ type manifestEntry struct {
 	SHA256 string `json:"sha256"`
 }
 
-func newManifest(m *model, shard int, g generation, version uint64) *manifest {
+func newManifest(m *model, shard int, g generation, c *cut) *manifest {
 	tensors := make([]manifestTensor, len(m.table.Tensors))
 	for i, t := range m.table.Tensors {
 		tensors[i] = manifestTensor(t)
 	}
 	return &manifest{
-		Format: manifestFormat, Shard: shard, Start: g.start, Sequence: g.sequence, Mode: modeName(m.sync), Version: version,
+		Format: manifestFormat, Shard: shard, Start: g.start, Sequence: g.sequence, Mode: modeName(m.sync), Version: c.version, JobEpoch: c.jobEpoch,
 		Optimizer: manifestOptimizer{m.optimizer.kind, m.optimizer.rate, m.optimizer.momentum},
 		Placement: manifestPlacement{m.table.Epoch, m.table.Shards, tensors, m.table.Owners},
 	}

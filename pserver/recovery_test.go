@@ -376,14 +376,16 @@ func TestDamagedCheckpoints(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
-		defer stop()
 		pulled := make(chan float32, 1)
-		go func() {
+		var group sync.WaitGroup
+		defer group.Wait()
+		defer stop()
+		group.Go(func() {
 			values := tensors(constant(1))
 			if _, err := c().Pull(ctx, values, 0); err == nil {
 				pulled <- values[0].Data[0]
 			}
-		}()
+		})
 		select {
 		case err := <-done:
 			return 0, text.String(), err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,6 +65,9 @@ func (s *shard) restoreFrom(folder string) error {
 	if man.Shard != s.index {
 		return fmt.Errorf("%s is of shard %d, this is shard %d", manifestFile, man.Shard, s.index)
 	}
+	if man.JobEpoch == 0 || man.JobEpoch > math.MaxUint16 {
+		return fmt.Errorf("%s has job epoch %d", manifestFile, man.JobEpoch)
+	}
 	h := newHolding(m, s.index)
 	if err := readBlocks(folder, weightsFile, h, "", func(b *block, values []float32) { b.params = values }); err != nil {
 		return err
@@ -80,6 +84,7 @@ func (s *shard) restoreFrom(folder string) error {
 	s.holding.Store(h)
 	s.trainers = trainers
 	s.version.Store(man.Version)
+	s.jobEpoch.Store(man.JobEpoch)
 	s.restored = true
 	s.ready.Store(true)
 	return nil

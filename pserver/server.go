@@ -1,6 +1,7 @@
 package pserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,9 +31,8 @@ const (
 
 // Server is one parameter server: a port, and while Run runs a shard behind it.
 type Server struct {
-	cfg      Config
-	listener net.Listener
-	step     func(what string) // see checkpoints.step
+	cfg  Config
+	step func(what string) // see checkpoints.step
 }
 
 // New checks the configuration and opens the port. Run must follow.
@@ -40,27 +40,24 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	lc := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}}
-	listener, err := lc.Listen(context.Background(), "tcp", cfg.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("listen for trainers: %w", err)
+	if cfg.Listener == nil {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("listen for trainers: %w", err)
+		}
+		cfg.Listener, cfg.Advertise = listener, cmp.Or(cfg.Advertise, listener.Addr().String())
 	}
-	return &Server{cfg: cfg, listener: listener, step: func(string) {}}, nil
+	return &Server{cfg: cfg, step: func(string) {}}, nil
 }
 
 // Addr is the "ip:port" that trainers use.
-func (s *Server) Addr() string {
-	if s.cfg.Advertise != "" {
-		return s.cfg.Advertise
-	}
-	return s.listener.Addr().String()
-}
+func (s *Server) Addr() string { return s.cfg.Advertise }
 
 // Run claims an index, restores its checkpoint and serves until ctx ends; then
 // it writes a checkpoint, frees the index and returns nil. See the package
 // comment for when it returns an error.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.listener.Close()
+	defer s.cfg.Listener.Close()
 	claim, err := s.cfg.Registry.ClaimPS(ctx, s.Addr(), func(reason string) {
 		s.cfg.Log.WithField("reason", reason).Info("waiting for an index")
 	})
@@ -87,7 +84,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	}
 	shard.log.WithField("addr", s.Addr()).WithField("ready", shard.ready.Load()).Info("parameter server started")
 
-	door := newDoor(s.listener, &s.cfg, shard)
+	door := newDoor(&s.cfg, shard)
 	control := s.controlServer(shard, checkpoints)
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(door.run)

@@ -29,6 +29,7 @@ type shard struct {
 	claim    claim
 	trainers map[uint32]*trainer // by ordinal: the newest incarnation of each
 
+	jobEpoch  atomic.Uint32 // grows with every roll-back of the job, from 1; fits a header
 	version   atomic.Uint64 // sync: the version reached
 	versionMu sync.Mutex
 	changed   chan struct{} // closed and replaced when version grows, guarded by versionMu
@@ -63,11 +64,13 @@ type counters struct {
 }
 
 func newShard(log *logrus.Entry, index int, epoch uint16, initTimeout time.Duration, stageBytes int64) *shard {
-	return &shard{
+	s := &shard{
 		log: log, index: index, epoch: epoch, initTimeout: initTimeout,
 		trainers: map[uint32]*trainer{}, changed: make(chan struct{}),
 		stages: stages{limit: stageBytes, byIncarnation: map[uint64]*stage{}},
 	}
+	s.jobEpoch.Store(1)
+	return s
 }
 
 func newHolding(m *model, index int) *holding {

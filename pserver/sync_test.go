@@ -48,7 +48,7 @@ func (m *master) commit(ctx context.Context, version uint64, contributors ...*pb
 		if m.conns[addr] == nil {
 			m.conns[addr] = control(m.t, addr)
 		}
-		reply, err := m.conns[addr].CommitStep(ctx, &pb.CommitStepRequest{Version: version, Contributors: contributors})
+		reply, err := m.conns[addr].CommitStep(ctx, &pb.CommitStepRequest{Version: version, JobEpoch: 1, Contributors: contributors})
 		if err != nil {
 			return err
 		}

@@ -27,6 +27,7 @@ type stream struct {
 	timeout time.Duration
 	epoch   uint16 // of the shard
 	place   uint32 // epoch of the placement
+	job     uint16 // epoch of the job
 
 	raw  [wire.HeaderSize]byte // of the reply being read
 	head wire.Header
@@ -73,7 +74,7 @@ func (s *stream) hello(ctx context.Context, l *link) (epoch uint16, err error) {
 	if err := s.receive(ctx, head.Sequence, nil); err != nil {
 		return 0, err
 	}
-	s.epoch, s.place = s.head.ShardEpoch, s.head.Placement
+	s.epoch, s.place, s.job = s.head.ShardEpoch, s.head.Placement, s.head.JobEpoch
 	return s.epoch, nil
 }
 
@@ -204,7 +205,7 @@ func (s *stream) refusal() error {
 func (s *stream) send(ctx context.Context, l *link, call call) error {
 	head := wire.Header{
 		Op: call.op, Incarnation: l.client.cfg.Incarnation, Placement: s.place, Argument: call.argument,
-		Step: call.step, Version: call.version, ShardEpoch: s.epoch,
+		Step: call.step, Version: call.version, ShardEpoch: s.epoch, JobEpoch: s.job,
 	}
 	if call.src != nil {
 		head.DType = wire.Float32

@@ -502,8 +502,10 @@ type DescribeReply struct {
 	// The newest checkpoint of this shard, and why the last attempt failed.
 	Checkpoint      string `protobuf:"bytes,8,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	CheckpointError string `protobuf:"bytes,9,opt,name=checkpoint_error,json=checkpointError,proto3" json:"checkpoint_error,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The newest job epoch that the shard has heard of, from 1.
+	JobEpoch      uint32 `protobuf:"varint,10,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeReply) Reset() {
@@ -597,6 +599,13 @@ func (x *DescribeReply) GetCheckpointError() string {
 		return x.CheckpointError
 	}
 	return ""
+}
+
+func (x *DescribeReply) GetJobEpoch() uint32 {
+	if x != nil {
+		return x.JobEpoch
+	}
+	return 0
 }
 
 // ParameterServerCounters count since the process started.
@@ -922,7 +931,9 @@ func (*FinishInitReply) Descriptor() ([]byte, []int) {
 type CommitStepRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version to be made: 1 is made from gradients computed at 0.
-	Version  uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Counts the roll-backs of the job, from 1. A shard takes a greater one over
+	// and refuses a smaller one; 0 does not say.
 	JobEpoch uint32 `protobuf:"varint,2,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
 	// In rank order.
 	Contributors []*StepContributor `protobuf:"bytes,3,rep,name=contributors,proto3" json:"contributors,omitempty"`
@@ -1129,7 +1140,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\atensors\x18\x03 \x03(\v2\x1f.trainmaster.v1.ParameterTensorR\atensors\x12\x16\n" +
 	"\x06owners\x18\x04 \x03(\rR\x06owners\">\n" +
 	"\x0fDescribeRequest\x12+\n" +
-	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\xfd\x03\n" +
+	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\x9a\x04\n" +
 	"\rDescribeReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.trainmaster.v1.DescribeReply.StateR\x05state\x12\x1f\n" +
@@ -1142,7 +1153,9 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\b \x01(\tR\n" +
 	"checkpoint\x12)\n" +
-	"\x10checkpoint_error\x18\t \x01(\tR\x0fcheckpointError\"X\n" +
+	"\x10checkpoint_error\x18\t \x01(\tR\x0fcheckpointError\x12\x1b\n" +
+	"\tjob_epoch\x18\n" +
+	" \x01(\rR\bjobEpoch\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+
+	"trainmaster/etcdstore"
+	"trainmaster/pserver"
+)
+
+// pserverSettings are the flags of `master pserver`.
+type pserverSettings struct {
+	etcd   *etcdstore.Config
+	listen string
+	ttl    time.Duration
+	config pserver.Config
+}
+
+// pserverCommand is a parameter server process.
+func pserverCommand() *cobra.Command {
+	s := &pserverSettings{}
+	cmd := &cobra.Command{
+		Use:   "pserver",
+		Short: "Hold a share of a model's parameters",
+		Long: `Pserver takes the first free index of the job's parameter servers, or stands by until one frees, and holds that
+share of the model: it gives parameters to trainers and applies their gradients. With --checkpoint-dir it saves its share
+every so often, and when it is told to stop; the next server with the same index goes on from there. It ends with an error
+when it loses its index, since another server may have it by then.`,
+		Example: `  # one of the parameter servers of the job whose state is in this etcd
+  master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints`,
+	}
+	s.etcd = addEtcdFlags(cmd)
+	c := &s.config
+	flags := cmd.Flags()
+	flags.StringVar(&s.listen, "listen", "127.0.0.1:0", "`host:port` for trainers and the master; port 0: a free one")
+	flags.StringVar(&c.Advertise, "advertise", "", "`host:port` that trainers dial (default: POD_IP with the port of --listen, else --listen)")
+	flags.DurationVar(&s.ttl, "ps-ttl", 10*time.Second, "how long the index outlives a server that died")
+	flags.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "`folder` for checkpoints, this share's in ps-<index> (default: none, a restart loses the parameters)")
+	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", time.Minute, "time between checkpoints")
+	flags.IntVar(&c.Keep, "keep", 2, "checkpoints to keep")
+	flags.IntVar(&c.MaxConnections, "max-connections", 4096, "more are turned away")
+	flags.Int64Var(&c.StageBytes, "stage-bytes", 4<<30, "`bytes` for gradients that wait for their step; beyond it trainers wait")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), newLogger(cmd)) }
+	return cmd
+}
+
+func (s *pserverSettings) run(ctx context.Context, logger *logrus.Logger) error {
+	if len(s.etcd.Endpoints) == 0 {
+		return usageErrorf("--endpoints: expected the etcd of the job, found nothing")
+	}
+	if s.ttl < time.Second {
+		return usageErrorf("--ps-ttl %v: expected at least 1s", s.ttl)
+	}
+	if s.config.CheckpointEvery <= 0 {
+		return usageErrorf("--checkpoint-every %v: expected more than 0", s.config.CheckpointEvery)
+	}
+	listener, err := listen(s.listen, "--listen")
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	if s.config.Advertise, err = advertise(s.config.Advertise, listener.Addr()); err != nil {
+		return err
+	}
+	log := logger.WithField("job", s.etcd.Job)
+	if s.config.CheckpointDir == "" {
+		log.Warn("no --checkpoint-dir: a restart of this server loses its share of the parameters")
+	}
+	store, err := etcdstore.OpenRetry(ctx, *s.etcd, func(err error, next time.Duration) {
+		log.WithError(err).WithField("next", next.Round(time.Millisecond).String()).Warn("etcd does not answer, trying again")
+	})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	s.config.Listener, s.config.Log, s.config.Registry = listener, log, psRegistry{store, s.ttl}
+	server, err := pserver.New(s.config)
+	if err != nil {
+		return usageErrorf("%v", err)
+	}
+	return server.Run(ctx)
+}
+
+// psRegistry makes the store what a parameter server wants to see.
+type psRegistry struct {
+	store *etcdstore.Store
+	ttl   time.Duration
+}
+
+func (r psRegistry) ClaimPS(ctx context.Context, addr string, waiting func(string)) (pserver.Claim, error) {
+	claim, err := r.store.ClaimPS(ctx, addr, r.ttl, waiting)
+	if err != nil {
+		return nil, err
+	}
+	return claim, nil
+}
