@@ -78,7 +78,7 @@ func (c Config) prefix() string {
 	if c.Job == "" || c.Job == "default" {
 		return ""
 	}
-	return "/jobs/" + c.Job
+	return jobsPrefix + c.Job
 }
 
 func (c Config) credentials() (user, password string) {
