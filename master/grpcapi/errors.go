@@ -48,6 +48,7 @@ var table = []struct {
 
 	{taskqueue.ErrOtherDataset, codes.AlreadyExists, "OTHER_DATASET"},
 	{taskqueue.ErrNotAside, codes.FailedPrecondition, "NOT_ASIDE"},
+	{taskqueue.ErrNotAside, codes.FailedPrecondition, "NOT_SET_ASIDE"},
 	{taskqueue.ErrTooManyHeld, codes.ResourceExhausted, "TOO_MANY_HELD"},
 	{taskqueue.ErrStoreFull, codes.ResourceExhausted, "STORE_FULL"},
 	{taskqueue.ErrDamaged, codes.DataLoss, "DAMAGED_STATE"},
