@@ -1,7 +1,9 @@
 package taskqueue
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"sort"
 
 	"trainmaster/recordio"
@@ -23,26 +25,29 @@ type Table struct {
 	files         []tableFile
 	sizes         []uint32 // compressed payload bytes, a chunk each
 	records       []uint32
-	anchors       []int64 // file offset of every anchorEvery-th chunk
-	mixed         map[int][]byte
+	anchors       []int64        // file offset of every anchorEvery-th chunk
+	mixed         map[int][]byte // file -> compression of each chunk, where it is not the same for all
+	end           int64          // of the last chunk in the last file
 	totalRecords  int64
 }
 
 type tableFile struct {
 	File
-	first       int // first chunk
+	first, last int // its chunks: from first, before last
 	layout      uint8
 	compression uint8 // of all chunks, or mixedCompression
 }
 
 const (
-	chunkHeader      = 20
+	chunkHeader      = recordio.HeaderSize
 	anchorEvery      = 64
 	mixedCompression = 0xff
+	maxRoom          = 1 << 24 // chunks that NewTable makes room for on the word of a number that was stored
 )
 
-// NewTable returns an empty table with room for the given number of chunks.
+// NewTable returns an empty table with room for about the given number of chunks.
 func NewTable(chunks int) *Table {
+	chunks = min(max(chunks, 0), maxRoom)
 	return &Table{
 		chunksPerTask: 1,
 		sizes:         make([]uint32, 0, chunks),
@@ -52,54 +57,71 @@ func NewTable(chunks int) *Table {
 	}
 }
 
-// Add appends a file with its chunks, which must lie back to back from offset 0.
+// Add appends a file with its chunks, which must lie back to back from offset 0 in one
+// layout.
 func (t *Table) Add(f File, chunks []recordio.Index) error {
 	if len(chunks) == 0 {
 		return fmt.Errorf("file %q: expected at least one chunk, found none", f.Path)
 	}
 	offset := int64(0)
 	for i, c := range chunks {
-		if c.Offset != offset {
+		switch {
+		case c.Offset != offset:
 			return fmt.Errorf("file %q: chunk %d: expected at offset %d, found at %d", f.Path, i, offset, c.Offset)
+		case c.Layout != chunks[0].Layout:
+			return fmt.Errorf("file %q: chunk %d at offset %d: expected the %v layout as before, found the %v one", f.Path, i, offset, chunks[0].Layout, c.Layout)
 		}
-		offset += chunkHeader + int64(c.Size)
+		offset = c.End()
 	}
 	t.startFile(f, uint8(chunks[0].Layout))
-	for _, c := range chunks {
-		t.push(c.Size, c.Records, uint8(c.Compression))
+	kinds := make([]byte, len(chunks))
+	for i, c := range chunks {
+		t.sizes = append(t.sizes, c.Size)
+		t.records = append(t.records, c.Records)
+		kinds[i] = uint8(c.Compression)
 	}
+	t.take(kinds)
 	return nil
 }
 
 func (t *Table) startFile(f File, layout uint8) {
-	t.files = append(t.files, tableFile{File: f, first: len(t.sizes), layout: layout})
+	first := 0
+	if n := len(t.files); n > 0 {
+		first = t.files[n-1].last
+	}
+	t.files = append(t.files, tableFile{File: f, first: first, last: first, layout: layout})
+	t.end = 0
 }
 
-func (t *Table) push(size, records uint32, compression uint8) {
-	n, at := len(t.sizes), len(t.files)-1
+// take gives the next len(kinds) chunks, whose sizes and records stand in their columns, to
+// the last file.
+func (t *Table) take(kinds []byte) {
+	at := len(t.files) - 1
 	f := &t.files[at]
+	first := f.last
+	f.last += len(kinds)
+	if first == f.first {
+		f.compression = kinds[0]
+	}
 	switch {
-	case n == f.first:
-		f.compression = compression
 	case f.compression == mixedCompression:
-		t.mixed[at] = append(t.mixed[at], compression)
-	case f.compression != compression:
-		kinds := make([]byte, n-f.first, n-f.first+1)
-		for i := range kinds {
-			kinds[i] = f.compression
-		}
-		t.mixed[at], f.compression = append(kinds, compression), mixedCompression
+		t.mixed[at] = append(t.mixed[at], kinds...)
+	case bytes.Count(kinds, []byte{f.compression}) < len(kinds):
+		t.mixed[at] = append(bytes.Repeat([]byte{f.compression}, first-f.first), kinds...)
+		f.compression = mixedCompression
 	}
-	if n%anchorEvery == 0 {
-		offset := int64(0)
-		if n > f.first {
-			offset = t.offset(n-1) + chunkHeader + int64(t.sizes[n-1])
+	end, records := t.end, int64(0)
+	for i, size := range t.sizes[first:f.last] {
+		if (first+i)%anchorEvery == 0 {
+			t.anchors = append(t.anchors, end)
 		}
-		t.anchors = append(t.anchors, offset)
+		end += chunkHeader + int64(size)
 	}
-	t.sizes = append(t.sizes, size)
-	t.records = append(t.records, records)
-	t.totalRecords += int64(records)
+	for _, n := range t.records[first:f.last] {
+		records += int64(n)
+	}
+	t.end = end
+	t.totalRecords += records
 }
 
 // Group fixes how many consecutive chunks make a task, at least one.
@@ -142,7 +164,7 @@ func (t *Table) TaskChunks(index int) []Chunk {
 	at := t.fileOf(first)
 	offset := t.offset(first)
 	for c := first; c < last; c++ {
-		if at+1 < len(t.files) && c == t.files[at+1].first {
+		if c == t.files[at].last {
 			at++
 			offset = 0
 		}
@@ -213,11 +235,7 @@ func (t *Table) Part(first, count int) Part {
 	toPlanes(p.Records, t.records[first:first+count])
 	for at := t.fileOf(first); at < len(t.files) && t.files[at].first < first+count; at++ {
 		f := &t.files[at]
-		end := len(t.sizes)
-		if at+1 < len(t.files) {
-			end = t.files[at+1].first
-		}
-		from, to := max(first, f.first), min(first+count, end)
+		from, to := max(first, f.first), min(first+count, f.last)
 		p.Paths = append(p.Paths, f.Path)
 		p.Bytes = append(p.Bytes, f.Size)
 		p.ModTimes = append(p.ModTimes, f.ModTime)
@@ -234,33 +252,62 @@ func (t *Table) Part(first, count int) Part {
 	return p
 }
 
-// AddPart appends the next part of a stored table.
+// AddPart appends the next part of a stored table. One that is damaged is refused whole.
 func (t *Table) AddPart(p *Part) error {
+	if err := t.checkPart(p); err != nil {
+		return fmt.Errorf("part at chunk %d: %w", p.First, err)
+	}
 	n := len(p.Compressions)
-	total := 0
-	for _, c := range p.Counts {
-		if c <= 0 || c > n {
-			return fmt.Errorf("part at chunk %d: a file with %d chunks in a part of %d", p.First, c, n)
-		}
-		total += c
-	}
-	files := len(p.Paths)
-	switch {
-	case p.First != len(t.sizes):
-		return fmt.Errorf("expected the part at chunk %d, found the one at %d", len(t.sizes), p.First)
-	case total != n, len(p.Sizes) != 4*n, len(p.Records) != 4*n:
-		return fmt.Errorf("part at chunk %d: columns of different length", p.First)
-	case len(p.Counts) != files, len(p.Bytes) != files, len(p.ModTimes) != files, len(p.Layouts) != files:
-		return fmt.Errorf("part at chunk %d: file columns of different length", p.First)
-	}
+	t.sizes = appendPlanes(t.sizes, p.Sizes)
+	t.records = appendPlanes(t.records, p.Records)
 	c := 0
 	for i, path := range p.Paths {
-		if i > 0 || len(t.files) == 0 || t.files[len(t.files)-1].Path != path {
+		if i > 0 || !t.goesOn(path) {
 			t.startFile(File{Path: path, Size: p.Bytes[i], ModTime: p.ModTimes[i]}, p.Layouts[i])
 		}
-		for range p.Counts[i] {
-			t.push(plane(p.Sizes, c, n), plane(p.Records, c, n), p.Compressions[c])
-			c++
+		t.take(p.Compressions[c : c+p.Counts[i] : n])
+		c += p.Counts[i]
+	}
+	return nil
+}
+
+// goesOn reports whether a path is that of the last file.
+func (t *Table) goesOn(path string) bool {
+	return len(t.files) > 0 && t.files[len(t.files)-1].Path == path
+}
+
+func (t *Table) checkPart(p *Part) error {
+	n, files := len(p.Compressions), len(p.Paths)
+	switch {
+	case p.First != len(t.sizes):
+		return fmt.Errorf("expected the part at chunk %d", len(t.sizes))
+	case len(p.Sizes) != 4*n, len(p.Records) != 4*n:
+		return fmt.Errorf("expected columns of %d chunks, found %d and %d bytes", n, len(p.Sizes), len(p.Records))
+	case len(p.Counts) != files, len(p.Bytes) != files, len(p.ModTimes) != files, len(p.Layouts) != files:
+		return fmt.Errorf("expected columns of %d files, found %d, %d, %d and %d entries", files, len(p.Counts), len(p.Bytes), len(p.ModTimes), len(p.Layouts))
+	}
+	rest := n
+	for i, path := range p.Paths {
+		if p.Counts[i] <= 0 || p.Counts[i] > rest {
+			return fmt.Errorf("file %q: %d chunks where %d are left", path, p.Counts[i], rest)
+		}
+		rest -= p.Counts[i]
+		if l := recordio.Layout(p.Layouts[i]); l != recordio.First && l != recordio.Second {
+			return fmt.Errorf("file %q: unknown layout %d", path, l)
+		}
+	}
+	if rest != 0 {
+		return fmt.Errorf("%d chunks of no file", rest)
+	}
+	for i, kind := range p.Compressions {
+		if kind > uint8(recordio.Gzip) {
+			return fmt.Errorf("chunk %d: unknown compression %d", p.First+i, kind)
+		}
+	}
+	if n > 0 && t.goesOn(p.Paths[0]) {
+		last := t.files[len(t.files)-1]
+		if again := (File{p.Paths[0], p.Bytes[0], p.ModTimes[0]}); last.File != again || last.layout != p.Layouts[0] {
+			return fmt.Errorf("file %q goes on as another one: expected %+v in layout %d, found %+v in layout %d", last.Path, last.File, last.layout, again, p.Layouts[0])
 		}
 	}
 	return nil
@@ -273,6 +320,15 @@ func toPlanes(dst []byte, values []uint32) {
 	}
 }
 
-func plane(planes []byte, i, n int) uint32 {
-	return uint32(planes[i]) | uint32(planes[n+i])<<8 | uint32(planes[2*n+i])<<16 | uint32(planes[3*n+i])<<24
+// appendPlanes undoes toPlanes.
+func appendPlanes(dst []uint32, planes []byte) []uint32 {
+	n := len(planes) / 4
+	at := len(dst)
+	dst = slices.Grow(dst, n)[:at+n]
+	b0, b1, b2, b3 := planes[:n], planes[n:][:n], planes[2*n:][:n], planes[3*n:][:n]
+	out := dst[at:][:n]
+	for i := range out {
+		out[i] = uint32(b0[i]) | uint32(b1[i])<<8 | uint32(b2[i])<<16 | uint32(b3[i])<<24
+	}
+	return dst
 }

@@ -1,0 +1,215 @@
+package taskqueue
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"trainmaster/recordio"
+)
+
+// literal is a table as a list of chunks.
+type literal struct {
+	table  *Table
+	chunks []Chunk
+	files  []File // of each chunk
+}
+
+// randomTable adds files of 1 to maxChunks chunks; some files mix compressions.
+func randomTable(t testing.TB, r *rand.Rand, files, maxChunks int) literal {
+	t.Helper()
+	l := literal{table: NewTable(files)}
+	for i := range files {
+		path := fmt.Sprintf("/data/part-%05d", i)
+		layout := recordio.Layout(1 + r.IntN(2))
+		kind := recordio.Compression(r.IntN(3))
+		mixed := r.IntN(3) == 0
+		chunks := make([]recordio.Index, 1+r.IntN(maxChunks))
+		offset := int64(0)
+		for c := range chunks {
+			if mixed {
+				kind = recordio.Compression(r.IntN(3))
+			}
+			chunks[c] = recordio.Index{Offset: offset, Size: r.Uint32() >> r.IntN(32), Records: r.Uint32() >> r.IntN(32), Compression: kind, Layout: layout}
+			offset = chunks[c].End()
+			l.chunks = append(l.chunks, Chunk{Idx: c, Path: path, Index: chunks[c]})
+		}
+		f := File{Path: path, Size: offset, ModTime: r.Int64()}
+		for range chunks {
+			l.files = append(l.files, f)
+		}
+		if err := l.table.Add(f, chunks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return l
+}
+
+// same compares a table, grouped by perTask, with the list.
+func (l literal) same(t *testing.T, table *Table, perTask int) {
+	t.Helper()
+	table.Group(perTask)
+	tasks := (len(l.chunks) + perTask - 1) / perTask
+	if table.Tasks() != tasks || table.Chunks() != len(l.chunks) || table.ChunksPerTask() != perTask {
+		t.Fatalf("%d tasks of %d chunks, %d a task; expected %d of %d, %d", table.Tasks(), table.Chunks(), table.ChunksPerTask(), tasks, len(l.chunks), perTask)
+	}
+	records := int64(0)
+	for task := range tasks {
+		first, last := task*perTask, min((task+1)*perTask, len(l.chunks))
+		if got := table.TaskChunks(task); !reflect.DeepEqual(got, l.chunks[first:last]) {
+			t.Fatalf("task %d:\n got      %+v\n expected %+v", task, got, l.chunks[first:last])
+		}
+		if got, want := table.TaskFiles(task), slices.Compact(slices.Clone(l.files[first:last])); !reflect.DeepEqual(got, want) {
+			t.Fatalf("task %d: files %+v, expected %+v", task, got, want)
+		}
+		n := 0
+		for _, c := range l.chunks[first:last] {
+			n += int(c.Index.Records)
+		}
+		if got := table.TaskRecords(task); got != n {
+			t.Fatalf("task %d: %d records, expected %d", task, got, n)
+		}
+		records += int64(n)
+	}
+	if table.Records() != records {
+		t.Fatalf("%d records, expected %d", table.Records(), records)
+	}
+	if got, want := table.Files(), slices.Compact(slices.Clone(l.files)); !reflect.DeepEqual(got, want) {
+		t.Fatalf("files %+v, expected %+v", got, want)
+	}
+}
+
+func TestTable(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		l := randomTable(t, r, 1+r.IntN(8), 300)
+		for _, perTask := range []int{1, 2, 7, 64, 1000} {
+			l.same(t, l.table, perTask)
+		}
+	}
+}
+
+// Parts of any size give the table back: files go on over the border of a part, tasks lie
+// over files and parts.
+func TestTableParts(t *testing.T) {
+	for seed := range uint64(10) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		l := randomTable(t, r, 1+r.IntN(8), 200)
+		for _, size := range []int{1, 2, 63, 64, 65, 100, len(l.chunks)} {
+			table := NewTable(0)
+			for first := 0; first < len(l.chunks); first += size {
+				p := l.table.Part(first, min(size, len(l.chunks)-first))
+				if err := table.AddPart(&p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.same(t, table, 5)
+		}
+	}
+}
+
+func TestTableRefusesFiles(t *testing.T) {
+	for name, chunks := range map[string][]recordio.Index{
+		"at least one chunk":  {},
+		"expected at offset":  {{Offset: 0, Size: 10}, {Offset: 31, Size: 10}},
+		"expected the first":  {{Offset: 0, Size: 10, Layout: recordio.First}, {Offset: 30, Size: 10, Layout: recordio.Second}},
+		"found at 5":          {{Offset: 5, Size: 10}},
+		"expected at offset ": {{Offset: 0, Size: 1<<32 - 1}, {Offset: 30}},
+	} {
+		table := NewTable(1)
+		err := table.Add(File{Path: "/data/a"}, chunks)
+		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "/data/a") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if table.Chunks() != 0 || len(table.Files()) != 0 {
+			t.Errorf("%s: %d chunks of a refused file", name, table.Chunks())
+		}
+	}
+}
+
+func TestTableRefusesDamagedParts(t *testing.T) {
+	l := randomTable(t, rand.New(rand.NewPCG(3, 3)), 4, 50)
+	half := len(l.chunks) / 2
+	for l.chunks[half].Path != l.chunks[half-1].Path { // the second part goes on with a file
+		half++
+	}
+	for name, damage := range map[string]func(p *Part){
+		"first":             func(p *Part) { p.First++ },
+		"negative first":    func(p *Part) { p.First = -1 },
+		"sizes":             func(p *Part) { p.Sizes = p.Sizes[1:] },
+		"records":           func(p *Part) { p.Records = append(p.Records, 0) },
+		"compressions":      func(p *Part) { p.Compressions = p.Compressions[1:] },
+		"compression":       func(p *Part) { p.Compressions[3] = 3 },
+		"mixed compression": func(p *Part) { p.Compressions[0] = mixedCompression },
+		"layout":            func(p *Part) { p.Layouts[0] = 0 },
+		"layouts":           func(p *Part) { p.Layouts = nil },
+		"bytes":             func(p *Part) { p.Bytes = p.Bytes[1:] },
+		"times":             func(p *Part) { p.ModTimes = append(p.ModTimes, 1) },
+		"counts":            func(p *Part) { p.Counts = p.Counts[1:] },
+		"no count":          func(p *Part) { p.Counts[0] = 0 },
+		"negative count":    func(p *Part) { p.Counts[0] = -1 },
+		"huge counts": func(p *Part) {
+			p.Counts[0] = 1<<63 - 1
+		},
+		"fewer than chunks":  func(p *Part) { p.Counts[0]-- },
+		"paths":              func(p *Part) { p.Paths = append(p.Paths, "x") },
+		"other size":         func(p *Part) { p.Bytes[0]++ },
+		"other time":         func(p *Part) { p.ModTimes[0]++ },
+		"other layout":       func(p *Part) { p.Layouts[0] = 3 - p.Layouts[0] },
+		"chunks of no file":  func(p *Part) { p.Paths, p.Counts, p.Bytes, p.ModTimes, p.Layouts = nil, nil, nil, nil, nil },
+		"more than all left": func(p *Part) { p.Counts[0] += 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			first, second := l.table.Part(0, half), l.table.Part(half, len(l.chunks)-half)
+			table := NewTable(0)
+			if err := table.AddPart(&first); err != nil {
+				t.Fatal(err)
+			}
+			damage(&second)
+			if err := table.AddPart(&second); err == nil {
+				t.Fatal("accepted")
+			}
+			if table.Chunks() != half {
+				t.Fatalf("%d chunks after a refused part, expected %d", table.Chunks(), half)
+			}
+			good := l.table.Part(half, len(l.chunks)-half)
+			if err := table.AddPart(&good); err != nil {
+				t.Fatal(err)
+			}
+			l.same(t, table, 3)
+		})
+	}
+}
+
+func BenchmarkAddPart(b *testing.B) {
+	const chunks, files, part = 10_000_000, 10_000, 1 << 18
+	r := rand.New(rand.NewPCG(1, 1))
+	table := NewTable(chunks)
+	for f := range files {
+		list := make([]recordio.Index, chunks/files)
+		offset := int64(0)
+		for i := range list {
+			list[i] = recordio.Index{Offset: offset, Size: 60_000 + uint32(r.IntN(8000)), Records: 60 + uint32(r.IntN(8)), Compression: recordio.Snappy, Layout: recordio.First}
+			offset = list[i].End()
+		}
+		if err := table.Add(File{Path: fmt.Sprintf("/data/part-%05d", f), Size: offset}, list); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var parts []Part
+	for first := 0; first < chunks; first += part {
+		parts = append(parts, table.Part(first, min(part, chunks-first)))
+	}
+	for b.Loop() {
+		loaded := NewTable(chunks)
+		for i := range parts {
+			if err := loaded.AddPart(&parts[i]); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(chunks)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mchunks/s")
+}
