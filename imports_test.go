@@ -46,11 +46,16 @@ var house = []room{
 	{dir: "master/grpcapi", may: []string{"master", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
 	{dir: "pserver", may: []string{"safetensors", "proto", "pserver/wire", "pserver/placement"}},
 	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/placement"}},
+	{dir: "master/shards", may: []string{"master", "proto"}},
+	{dir: "portsplit"},
 	// the one joint between two that know nothing of each other
 	{dir: "master/onetcd", may: []string{"master", "etcdstore", "taskqueue"}},
 	// commands and tools
 	{dir: "cmd", may: anything},
+	{dir: "local", may: []string{"recordio", "dataset", "etcdstore", "trainer", "testdata"}},
+	{dir: "testdata"},
 	{dir: "e2e", may: anything},
+	{dir: "bench", may: anything},
 	{dir: "scripts"},
 }
 
