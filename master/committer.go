@@ -234,7 +234,7 @@ func (c *committer) settle(n int) (answered int) {
 			c.staging = append(c.staging, o)
 			continue
 		case o.stage != nil:
-			o.stage.committed = c.steps.last.Version
+			c.steps.answer(o.stage)
 		case o.inspect != nil:
 			o.inspect(c.queue)
 		case o.patient && o.answer.Kind == taskqueue.AnswerWait && o.ctx.Err() == nil:
@@ -279,7 +279,7 @@ func (c *committer) answerStaged(ready func(*op) bool) {
 			kept = append(kept, o)
 			continue
 		}
-		o.stage.committed = c.steps.last.Version
+		c.steps.answer(o.stage)
 		o.finish(nil)
 	}
 	clear(c.staging[len(kept):])

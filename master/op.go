@@ -37,7 +37,8 @@ type staging struct {
 	incarnation uint64
 	version     uint64
 	records     int
-	committed   uint64 // the answer: the last committed version
+	committed   uint64 // the answer: the last committed version,
+	included    bool   // and whether these gradients are in version+1
 }
 
 var ops = sync.Pool{New: func() any { return &op{done: make(chan struct{}, 1)} }}

@@ -61,8 +61,9 @@ func validateID(id string) error {
 	return nil
 }
 
-// Next takes what a joined trainer finished and, when it wants one, gives it a task; it
-// waits up to ten seconds for one to turn up.
+// Next takes what a joined trainer finished and, when it wants one, gives it a task. A
+// trainer that holds nothing waits up to ten seconds for one to turn up; one that would
+// prefetch is answered at once.
 func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) {
 	t, err := m.leading()
 	if err != nil {
@@ -73,7 +74,7 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 		t.stop(err)
 		return Reply{}, err
 	}
-	a, err := t.applyPatiently(ctx, r)
+	a, err := t.ask(ctx, r, len(r.Held) == 0)
 	if err != nil {
 		return Reply{}, err
 	}
@@ -91,7 +92,7 @@ func (m *Master) PlainAsk(ctx context.Context, r *taskqueue.PlainAsk) (Reply, er
 	if err != nil {
 		return Reply{}, err
 	}
-	a, err := t.applyPatiently(ctx, r)
+	a, err := t.ask(ctx, r, true)
 	if err != nil {
 		return Reply{}, err
 	}
@@ -153,18 +154,18 @@ func (m *Master) SaveModel(ctx context.Context, o taskqueue.Ordinal, incarnation
 
 // Staged reports that all shards hold the caller's gradients, computed at version from so
 // many records. It waits until that step is committed and returns the last committed
-// version: when it is still version, ask again; when it is more than one beyond, the
-// gradients came too late.
-func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, version uint64, records int) (committed uint64, err error) {
+// version: when it is still version, ask again. included says that the gradients are in
+// version+1; if they are not, they came too late.
+func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, version uint64, records int) (committed uint64, included bool, err error) {
 	t, err := m.leading()
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	s := &staging{trainer: o, incarnation: incarnation, version: version, records: records}
 	if _, err = t.committer.do(ctx, func(o *op) { o.stage, o.until = s, time.Now().Add(longPoll) }); err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	return s.committed, nil
+	return s.committed, s.included, nil
 }
 
 // Overview summarises the committed state.
@@ -210,6 +211,6 @@ func (t *term) apply(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer,
 	return a, err
 }
 
-func (t *term) applyPatiently(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer, error) {
-	return t.committer.do(ctx, func(o *op) { o.event, o.patient, o.until = ev, true, time.Now().Add(longPoll) })
+func (t *term) ask(ctx context.Context, ev taskqueue.Event, patient bool) (taskqueue.Answer, error) {
+	return t.committer.do(ctx, func(o *op) { o.event, o.patient, o.until = ev, patient, time.Now().Add(longPoll) })
 }

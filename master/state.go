@@ -92,15 +92,18 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 
 const rosterPrefix = "/trainers/"
 
-// write commits, and finds out about an unknown outcome.
+// write commits, and finds out about an unknown outcome. Once one attempt may still be on
+// its way, no later answer settles it but the state itself: the same bytes are sent until
+// they stand there, or another state does.
 func (s *state) write(ctx context.Context, encoded []byte, writes []taskqueue.Write) (int64, error) {
-	for {
+	for unknown := false; ; {
 		bounded, cancel := context.WithTimeout(ctx, commitTimeout)
 		revision, err := s.lead.Commit(bounded, s.revision, encoded, writes)
 		cancel()
-		if err == nil || !errors.Is(err, taskqueue.ErrUnknownOutcome) {
+		if err == nil || !unknown && !errors.Is(err, taskqueue.ErrUnknownOutcome) {
 			return revision, err
 		}
+		unknown = true
 		s.log.WithError(err).Warn("outcome of a commit unknown, reading back")
 		found, revision, err := s.readBack(ctx)
 		if err != nil {
@@ -111,9 +114,13 @@ func (s *state) write(ctx context.Context, encoded []byte, writes []taskqueue.Wr
 			return revision, nil
 		case outcomeOver:
 			return 0, fmt.Errorf("%w: another state stands in the store", taskqueue.ErrFenced)
+		case outcomeAgain:
+			time.Sleep(resendPause)
 		}
 	}
 }
+
+const resendPause = 20 * time.Millisecond
 
 // readBack reads the stored state until the store answers or the lock is lost.
 func (s *state) readBack(ctx context.Context) ([]byte, int64, error) {
@@ -143,6 +150,7 @@ func (s *state) rollBack() error {
 	if err != nil {
 		return err
 	}
+	q.Continue(s.queue)
 	s.queue = q
 	return nil
 }

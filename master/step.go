@@ -78,6 +78,14 @@ func (s *steps) complete(runners []taskqueue.Ordinal, epoch uint32) (Step, bool)
 	return next, true
 }
 
+// answer fills in what became of a stage.
+func (s *steps) answer(st *staging) {
+	st.committed = s.last.Version
+	st.included = s.last.Version == st.version+1 && slices.ContainsFunc(s.last.Contributors, func(by Contributor) bool {
+		return by.Ordinal == st.trainer && by.Incarnation == st.incarnation
+	})
+}
+
 // commit makes a step the last one.
 func (s *steps) commit(step Step) {
 	s.last = step

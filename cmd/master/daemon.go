@@ -16,6 +16,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/master"
+	"trainmaster/master/grpcapi"
 	"trainmaster/master/netrpc"
 	"trainmaster/master/onetcd"
 	"trainmaster/master/shards"
@@ -120,7 +121,8 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store
 	}
 	split := portsplit.New(listener, portsplit.Config{Log: log})
 	rpcs := &netrpc.Server{Master: m, Log: log}
-	rpcListener := split.Branch(portsplit.HTTPConnect)
+	grpcs := grpcapi.New(m, log)
+	rpcListener, grpcListener := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTP2)
 	m.OnTermOver = rpcs.Disconnect
 
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -128,6 +130,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store
 	var group errgroup.Group
 	group.Go(func() error { return split.Run(serving) })
 	group.Go(func() error { return rpcs.Serve(serving, rpcListener) })
+	group.Go(func() error { return grpcs.Serve(serving, grpcListener) })
 	if store.OwnEtcd() {
 		group.Go(func() error { return store.CompactLoop(serving, time.Minute, etcdstore.KeepRevisions) })
 	} else if warning, err := store.CheckAutoCompaction(ctx); err == nil && warning != "" {

@@ -21,15 +21,21 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "master",
 		Short: "Run a distributed training job",
-		Long: `Master runs a distributed training job. It cuts a dataset into tasks, hands them to trainers, never loses its place,
-and holds the parameter servers.
+		Long: `Master runs a distributed training job: it cuts a dataset into tasks, hands them to trainers, never loses its place, and
+holds the parameter servers.
+
+Without a command it is the job's master, a daemon: it keeps the queue of tasks in etcd and serves trainers until all passes
+are done. Start several on the same etcd and one leads while the others stand by. Without --endpoints it starts an
+etcd of its own under --data-dir.
 
 Every flag can also be set by an environment variable (--lease-ttl is TRAINMASTER_LEASE_TTL) and by a key in the file
 that --config names (lease-ttl: 5s). The flag wins over the environment, the environment over the file.`,
 		Example: `  # a whole job on this machine: etcd, master, parameter servers and trainers
   master run
-  # what this build is
-  master version`,
+  # the master of a job whose state is in this etcd
+  master --endpoints 127.0.0.1:2379 --listen 127.0.0.1:8080 --passes 10
+  # the same, with an etcd of its own
+  master --data-dir /var/lib/trainmaster --passes 10`,
 		Version:           readVersion().Version,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -46,8 +52,9 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 		return applySettings(cmd)
 	}
 
+	addCommands(root, groupJob, runCommand(), trainerCommand(), pserverCommand())
 	addCommands(root, groupData, recordioCommand())
-	addCommands(root, groupTools, versionCommand(), completionCommand())
+	addCommands(root, groupTools, benchCommand(), versionCommand(), completionCommand())
 
 	root.SetHelpCommandGroupID(groupTools.ID)
 	root.InitDefaultHelpCmd()
@@ -92,7 +99,9 @@ func runGroup(cmd *cobra.Command, args []string) error {
 	}
 	var names []string
 	for _, sub := range cmd.Commands() {
-		names = append(names, sub.Name())
+		if !sub.Hidden {
+			names = append(names, sub.Name())
+		}
 	}
 	return usageErrorf("unknown command %q, expected one of %s%s", args[0], strings.Join(names, ", "), didYouMean(args[0], names))
 }

@@ -146,7 +146,7 @@ func (c *connection) RequestSaveModel(req wire.SaveModelRequest, reply *wire.Sav
 
 // Staged reports a staged gradient and waits for its step.
 func (c *connection) Staged(req wire.StagedRequest, reply *wire.StagedReply) (err error) {
-	reply.Committed, err = c.server.Master.Staged(c.ctx, req.Ordinal, req.Incarnation, req.Version, req.Records)
+	reply.Committed, reply.Included, err = c.server.Master.Staged(c.ctx, req.Ordinal, req.Incarnation, req.Version, req.Records)
 	return words(err)
 }
 

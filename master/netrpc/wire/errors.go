@@ -21,11 +21,11 @@ var known = []error{ErrNotLeader, ErrJobFinished, ErrJobFailed, ErrRejoin, ErrOt
 // remote is an error of the server, with the sentinel that its text begins with.
 type remote struct {
 	kind error
-	text string
+	text rpc.ServerError
 }
 
-func (e remote) Error() string { return e.text }
-func (e remote) Unwrap() error { return e.kind }
+func (e remote) Error() string   { return string(e.text) }
+func (e remote) Unwrap() []error { return []error{e.kind, e.text} }
 
 // Error makes errors.Is work on an error that a call returned. One that is not of the
 // server (the connection broke) is returned as it is.
@@ -36,7 +36,7 @@ func Error(err error) error {
 	}
 	for _, kind := range known {
 		if strings.HasPrefix(string(text), kind.Error()) {
-			return remote{kind, string(text)}
+			return remote{kind, text}
 		}
 	}
 	return err

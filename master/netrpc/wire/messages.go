@@ -80,4 +80,8 @@ type StagedRequest struct {
 }
 
 // StagedReply has the last committed version: Version again means "not yet, ask again".
-type StagedReply struct{ Committed uint64 }
+// Included says that the gradients are in Version+1.
+type StagedReply struct {
+	Committed uint64
+	Included  bool
+}

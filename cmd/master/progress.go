@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"trainmaster/etcdstore"
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+const (
+	pollEvery  = 200 * time.Millisecond
+	plainEvery = 2 * time.Second
+)
+
+// progress shows how far a job is: a bar on a terminal, a line now and then elsewhere.
+type progress struct {
+	out   io.Writer
+	bar   *progressbar.ProgressBar // nil: plain lines
+	lines time.Time                // of the last plain line
+	last  string
+}
+
+func newProgress(out io.Writer) *progress {
+	p := &progress{out: out}
+	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		p.bar = progressbar.NewOptions64(1, progressbar.OptionSetWriter(f), progressbar.OptionSetWidth(24),
+			progressbar.OptionThrottle(65*time.Millisecond), progressbar.OptionClearOnFinish(),
+			progressbar.OptionSetTheme(progressbar.Theme{Saucer: "━", SaucerHead: "╸", SaucerPadding: " ", BarStart: "", BarEnd: ""}))
+	}
+	return p
+}
+
+// show takes a status of the job.
+func (p *progress) show(s *pb.StatusReply) {
+	if len(s.Datasets) == 0 {
+		return
+	}
+	d := s.Datasets[0]
+	total := int64(d.Passes) * int64(d.Tasks)
+	done := int64(max(d.Pass, 1)-1)*int64(d.Tasks) + int64(d.Done)
+	text := fmt.Sprintf("pass %d/%d  tasks %d done %d pending %d todo", d.Pass, d.Passes, d.Done, d.Pending, d.Todo+d.Retry)
+	if s.Totals != nil {
+		text += fmt.Sprintf("  %.0f records/s", s.Totals.RecordsPerSecond)
+		if s.Totals.MeanLoss != nil {
+			text += fmt.Sprintf("  loss %.4f", *s.Totals.MeanLoss)
+		}
+	}
+	if p.bar != nil {
+		p.bar.ChangeMax64(max(total, 1))
+		p.bar.Describe(text)
+		_ = p.bar.Set64(done) // a terminal that went away
+		return
+	}
+	if text != p.last && time.Since(p.lines) >= plainEvery {
+		p.lines, p.last = time.Now(), text
+		fmt.Fprintln(p.out, text)
+	}
+}
+
+func (p *progress) finish() {
+	if p.bar != nil {
+		_ = p.bar.Finish() // a terminal that went away
+	}
+}
+
+// watchJob shows the progress of a job until ctx ends. A master that is away is waited for.
+func watchJob(ctx context.Context, config etcdstore.Config, p *progress) {
+	defer p.finish()
+	store, err := etcdstore.OpenRetry(ctx, config, nil)
+	if err != nil {
+		return
+	}
+	defer store.Close()
+	var conn *grpc.ClientConn
+	var at string
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			if conn != nil {
+				conn.Close()
+			}
+			return
+		case <-ticker.C:
+		}
+		addr, err := store.MasterAddr(ctx)
+		if err != nil || addr.Addr == "" {
+			continue
+		}
+		if addr.Addr != at {
+			if conn != nil {
+				conn.Close()
+			}
+			if conn, err = grpc.NewClient("passthrough:///"+addr.Addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+				conn = nil
+				continue
+			}
+			at = addr.Addr
+		}
+		asking, cancel := context.WithTimeout(ctx, time.Second)
+		status, err := pb.NewOperatorClient(conn).Status(asking, &pb.StatusRequest{})
+		cancel()
+		if err == nil {
+			p.show(status)
+		}
+	}
+}

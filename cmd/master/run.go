@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+
+	"trainmaster/etcdstore"
+	"trainmaster/local"
+	"trainmaster/trainer/model"
+)
+
+// runCommand is a whole job on this machine.
+func runCommand() *cobra.Command {
+	var (
+		c     local.Config
+		dir   string
+		mnist string
+	)
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run a whole job on this machine",
+		Long: `Run starts everything that a job needs as processes on this machine (etcd, a master, parameter servers, trainers),
+trains a model on handwritten digits, and measures it on records that were held out. A process that dies is started
+again: kill one with -9 and look.
+
+Each run has a new folder under --dir, with the data, the logs, the checkpoints and the model.`,
+		Example: `  # softmax regression on the 1,797 digits that come with the program
+  master run
+  # the two-layer network, in synchronous steps
+  master run --model mlp --update-mode sync
+  # MNIST, from its four idx files
+  master run --dataset mnist --data .cache/mnist --model mlp`,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&dir, "dir", "trainmaster-run", "`folder` for the folders of runs")
+	data := addChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST)
+	flags.StringVar(&mnist, "data", "", "`folder` with MNIST's idx files, for --dataset mnist")
+	kind := addChoice(cmd, "model", "", "what to train", model.Kinds()...)
+	update := addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
+	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data)")
+	flags.IntVar(&c.Servers, "ps", 2, "parameter servers")
+	flags.IntVar(&c.Trainers, "trainers", 3, "trainers")
+	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
+	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
+	flags.BoolVar(&c.Ledger, "ledger", false, "have the trainers note what they trained, in ledger.jsonl")
+	output := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case *data == model.MNIST && mnist == "":
+			return usageErrorf("--dataset mnist: expected --data with the folder of its idx files; `make data` fetches them into .cache/mnist")
+		case *data == model.Digits && mnist != "":
+			return usageErrorf("--data %q: goes with --dataset mnist; the digits are in the program", mnist)
+		case c.Servers < 1 || c.Trainers < 1 || c.Passes < 0:
+			return usageErrorf("--ps, --trainers: expected at least 1 of each, found %d and %d", c.Servers, c.Trainers)
+		}
+		c.MNIST, c.Model, c.Sync = mnist, *kind, *update == "sync"
+		var err error
+		if c.Binary, err = os.Executable(); err != nil {
+			return fmt.Errorf("find this program: %w", err)
+		}
+		if c.Dir, err = newRunDir(dir); err != nil {
+			return err
+		}
+		c.Log = logrus.NewEntry(logrus.StandardLogger())
+		return runLocal(cmd.Context(), c, *output, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+// newRunDir makes the next numbered folder.
+func newRunDir(parent string) (string, error) {
+	parent, err := filepath.Abs(parent)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return "", fmt.Errorf("--dir: expected a folder that can be written: %w", err)
+	}
+	for n := 1; ; n++ {
+		dir := filepath.Join(parent, fmt.Sprintf("%03d", n))
+		switch err := os.Mkdir(dir, 0o755); {
+		case err == nil:
+			return dir, nil
+		case !os.IsExist(err):
+			return "", fmt.Errorf("--dir: expected a folder that can be written: %w", err)
+		}
+	}
+}
+
+// runLocal runs the job with progress on errOut and the result on out.
+func runLocal(ctx context.Context, c local.Config, format string, out, errOut io.Writer) error {
+	fmt.Fprintf(errOut, "Training %s on %s with %d trainers and %d parameter servers, in %s\n", c.Model, dataName(c), c.Trainers, c.Servers, c.Dir)
+	job, err := local.New(c)
+	if err != nil {
+		return usageErrorf("%v", err)
+	}
+	result, err := job.Run(ctx, func(ctx context.Context, endpoint string) {
+		fmt.Fprintf(errOut, "etcd at %s; look in with: %s status --endpoints %s\n", endpoint, filepath.Base(c.Binary), endpoint)
+		watchJob(ctx, etcdstore.Config{Endpoints: []string{endpoint}}, newProgress(errOut))
+	})
+	if err != nil {
+		return fmt.Errorf("%w; the logs are in %s", err, filepath.Join(c.Dir, "logs"))
+	}
+	return render(out, format, result, func(w io.Writer) {
+		fmt.Fprintf(w, "test accuracy\t%.4f (%d records)\n", result.Accuracy, result.TestRecords)
+		fmt.Fprintf(w, "test loss\t%.4f\n", result.Loss)
+		fmt.Fprintf(w, "passes\t%d in %s\n", result.Passes, result.Elapsed.Round(100*time.Millisecond))
+		fmt.Fprintf(w, "restarts\t%s\n", strconv.Itoa(result.Restarts))
+		fmt.Fprintf(w, "model\t%s\n", result.ModelPath)
+	})
+}
+
+func dataName(c local.Config) string {
+	if c.MNIST != "" {
+		return "MNIST"
+	}
+	return "the digits"
+}

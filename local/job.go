@@ -1,0 +1,304 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
+
+	"trainmaster/dataset/convert"
+	"trainmaster/etcdstore"
+	"trainmaster/recordio"
+	"trainmaster/testdata"
+	"trainmaster/trainer/model"
+	"trainmaster/trainer/reference"
+)
+
+// Config says what to run. Binary and Dir have no default.
+type Config struct {
+	Binary string // the program `master`
+	Dir    string // a folder that this run may fill
+
+	MNIST    string // folder with MNIST's four idx files; "": the digits in the binary
+	Model    string // softmax or mlp; default softmax
+	Passes   int    // default: what is known to work for the data
+	Servers  int    // parameter servers; default 2
+	Trainers int    // default 3
+	Sync     bool
+	Seed     uint64 // of the order of passes and the initial parameters; the split has a seed of its own
+
+	CheckpointEvery time.Duration // default 2 s
+	Ledger          bool          // trainers note what they trained, in ledger.jsonl
+	Log             *logrus.Entry
+}
+
+// splitSeed fixes which records are held out: everybody's accuracy is measured on the same.
+const (
+	splitSeed     = 20_240_229
+	heldOut       = 0.2
+	digitsShards  = 4
+	digitsRecords = 20 // in a chunk
+	mnistShards   = 8
+	mnistRecords  = 250
+)
+
+// Result is what came of a run.
+type Result struct {
+	Model       string        `json:"model"`
+	Accuracy    float64       `json:"accuracy"` // on the held-out records
+	Loss        float64       `json:"loss"`     // mean, on the same
+	TestRecords int           `json:"test_records"`
+	Passes      int           `json:"passes"`
+	Elapsed     time.Duration `json:"-"`
+	Seconds     float64       `json:"seconds"`
+	Restarts    int           `json:"restarts"`
+	ModelPath   string        `json:"model_path"`
+	Dir         string        `json:"dir"`
+}
+
+// Job is one run on this machine.
+type Job struct {
+	config   Config
+	data     convert.Result
+	endpoint string
+	master   *process
+	servers  []*process
+	trainers []*process
+}
+
+// New checks the configuration.
+func New(c Config) (*Job, error) {
+	if c.Model == "" {
+		c.Model = model.Softmax
+	}
+	if c.Servers == 0 {
+		c.Servers = 2
+	}
+	if c.Trainers == 0 {
+		c.Trainers = 3
+	}
+	if c.CheckpointEvery == 0 {
+		c.CheckpointEvery = 2 * time.Second
+	}
+	switch {
+	case c.Binary == "" || c.Dir == "":
+		return nil, errors.New("local.Config: expected Binary and Dir")
+	case c.Servers < 0 || c.Trainers < 0 || c.Passes < 0:
+		return nil, fmt.Errorf("expected at least one parameter server, trainer and pass, found %d, %d and %d", c.Servers, c.Trainers, c.Passes)
+	}
+	recipe, err := model.RecipeFor(c.Model, c.dataset(), c.Sync)
+	if err != nil {
+		return nil, err
+	}
+	if c.Passes == 0 {
+		c.Passes = recipe.Passes
+	}
+	return &Job{config: c}, nil
+}
+
+func (c Config) dataset() string {
+	if c.MNIST != "" {
+		return model.MNIST
+	}
+	return model.Digits
+}
+
+func (j *Job) path(names ...string) string {
+	return filepath.Join(append([]string{j.config.Dir}, names...)...)
+}
+
+// Run prepares the data, runs the job and evaluates its model. watch (may be nil) is called
+// once, with the endpoint of etcd, when the processes are being started; its context ends
+// when the job is over.
+func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint string)) (Result, error) {
+	began := time.Now()
+	for _, dir := range []string{"data", "logs", "checkpoints"} {
+		if err := os.MkdirAll(j.path(dir), 0o755); err != nil {
+			return Result{}, fmt.Errorf("prepare the folder of the run: %w", err)
+		}
+	}
+	if err := j.prepare(ctx); err != nil {
+		return Result{}, fmt.Errorf("prepare the data: %w", err)
+	}
+	etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: j.path("etcd")})
+	if err != nil {
+		return Result{}, fmt.Errorf("start etcd: %w", err)
+	}
+	defer etcd.Close()
+	j.endpoint = etcd.Endpoint()
+	j.define()
+	if err := j.supervise(ctx, watch); err != nil {
+		return Result{}, err
+	}
+	result, err := j.evaluate()
+	result.Elapsed = time.Since(began)
+	result.Seconds = result.Elapsed.Seconds()
+	return result, err
+}
+
+// prepare writes the RecordIO shards.
+func (j *Job) prepare(ctx context.Context) (err error) {
+	options := convert.Options{
+		Prefix: j.path("data", j.config.dataset()), Shards: digitsShards, RecordsPerChunk: digitsRecords,
+		Compression: recordio.Snappy, HeldOut: heldOut, Seed: splitSeed,
+	}
+	if j.config.MNIST == "" {
+		j.data, err = convert.CSV(ctx, bytes.NewReader(testdata.Digits), options)
+		return err
+	}
+	options.Shards, options.RecordsPerChunk, options.HeldOut = mnistShards, mnistRecords, 0
+	if j.data, err = j.convertMNIST(ctx, "train", options); err != nil {
+		return err
+	}
+	options.Prefix, options.Shards = options.Prefix+"-test", 1
+	test, err := j.convertMNIST(ctx, "t10k", options)
+	j.data.Test = test.Train
+	return err
+}
+
+func (j *Job) convertMNIST(ctx context.Context, part string, options convert.Options) (convert.Result, error) {
+	var open [2]*os.File
+	for i, name := range []string{part + "-images-idx3-ubyte", part + "-labels-idx1-ubyte"} {
+		f, err := openEither(filepath.Join(j.config.MNIST, name))
+		if err != nil {
+			return convert.Result{}, err
+		}
+		defer f.Close()
+		open[i] = f
+	}
+	return convert.IDX(ctx, open[0], open[1], options)
+}
+
+// openEither opens a file, or the same with .gz at its end.
+func openEither(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		if g, gzErr := os.Open(path + ".gz"); gzErr == nil {
+			return g, nil
+		}
+		return nil, fmt.Errorf("%w: expected MNIST's idx file there, or the same with .gz; `make data` fetches them", err)
+	}
+	return f, err
+}
+
+// define says what the processes are.
+func (j *Job) define() {
+	c := j.config
+	child := func(name string, args ...string) *process {
+		return &process{name: name, binary: c.Binary, args: append(args, "--endpoints", j.endpoint), logPath: j.path("logs", name+".log"), log: c.Log}
+	}
+	update := "async"
+	if c.Sync {
+		update = "sync"
+	}
+	j.master = child("master", "--listen", "127.0.0.1:0", "--own-etcd", "--lease-ttl", "2s", "--linger", "10s",
+		"--ps", strconv.Itoa(c.Servers), "--trainers", strconv.Itoa(c.Trainers), "--passes", strconv.Itoa(c.Passes),
+		"--update-mode", update, "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
+	for i := range c.Servers {
+		name := fmt.Sprintf("pserver-%d", i)
+		j.servers = append(j.servers, child(name, "pserver", "--listen", "127.0.0.1:0", "--ps-ttl", "2s",
+			"--checkpoint-dir", j.path("checkpoints"), "--checkpoint-every", c.CheckpointEvery.String()))
+	}
+	for i := range c.Trainers {
+		name := fmt.Sprintf("trainer-%d", i)
+		args := []string{"trainer", "--id", name, "--model", c.Model, "--model-seed", strconv.FormatUint(c.Seed+1, 10), "--save-model", j.modelPath()}
+		for _, path := range j.data.Train.Paths {
+			args = append(args, "--data", path)
+		}
+		if c.Ledger {
+			args = append(args, "--ledger", j.path("ledger.jsonl"))
+		}
+		j.trainers = append(j.trainers, child(name, args...))
+	}
+}
+
+func (j *Job) modelPath() string {
+	return j.path(j.config.dataset() + "-" + j.config.Model + ".safetensors")
+}
+
+// supervise runs the processes until the master has ended the job, then stops the rest:
+// trainers first, parameter servers last.
+func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, endpoint string)) error {
+	serving, stopServers := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServers()
+	leading, stopMaster := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopMaster()
+	training, stopTrainers := context.WithCancel(ctx)
+	defer stopTrainers()
+
+	servers, _ := errgroup.WithContext(serving)
+	for _, p := range j.servers {
+		servers.Go(func() error {
+			err := p.run(serving)
+			if err != nil {
+				stopTrainers()
+			}
+			return err
+		})
+	}
+	var trainers errgroup.Group
+	for _, p := range j.trainers {
+		trainers.Go(func() error {
+			err := p.run(training)
+			if err != nil {
+				stopTrainers()
+			}
+			return err
+		})
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- j.master.run(leading) }()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if watch != nil {
+			watch(training, j.endpoint)
+		}
+	}()
+
+	var err error
+	select {
+	case err = <-ended: // the job is over
+		if err != nil {
+			stopTrainers()
+		}
+		err = errors.Join(err, trainers.Wait())
+		stopTrainers()
+	case <-training.Done(): // interrupted, or a process that cannot run
+		err = trainers.Wait()
+		stopMaster()
+		err = errors.Join(err, <-ended, context.Cause(ctx))
+	}
+	<-watched
+	stopServers()
+	return errors.Join(err, servers.Wait())
+}
+
+// evaluate measures the saved model on the held-out records.
+func (j *Job) evaluate() (Result, error) {
+	r := Result{Model: j.config.Model, Passes: j.config.Passes, ModelPath: j.modelPath(), Dir: j.config.Dir}
+	for _, p := range append(append([]*process{j.master}, j.servers...), j.trainers...) {
+		r.Restarts += int(p.restarts.Load())
+	}
+	saved, err := reference.ReadSaved(r.ModelPath)
+	if err != nil {
+		return r, err
+	}
+	m, err := saved.Model()
+	if err != nil {
+		return r, err
+	}
+	e, err := reference.Evaluate(m, saved.Tensors, records(j.data.Test.Paths))
+	if err != nil {
+		return r, err
+	}
+	r.Accuracy, r.Loss, r.TestRecords = e.Accuracy(), e.Loss(), e.Records
+	return r, nil
+}

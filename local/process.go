@@ -1,0 +1,83 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+const (
+	maxRestarts  = 20
+	restartPause = 100 * time.Millisecond
+	stopTimeout  = 15 * time.Second
+)
+
+// process is a child that is kept running until it exits by itself with 0, or is stopped.
+type process struct {
+	name    string
+	binary  string
+	args    []string
+	logPath string
+	log     *logrus.Entry
+
+	pid      atomic.Int64 // of the running child; 0: none
+	restarts atomic.Int64
+}
+
+// run keeps the child running. It returns nil when the child exited with 0 or ctx ended,
+// and an error when it exits with a code that another start would not change, or too often.
+func (p *process) run(ctx context.Context) error {
+	for n := 0; ; n++ {
+		err := p.once(ctx)
+		switch {
+		case ctx.Err() != nil, err == nil:
+			return nil
+		case permanent(err) || n == maxRestarts:
+			return fmt.Errorf("%s: %w; see %s", p.name, err, p.logPath)
+		}
+		p.restarts.Add(1)
+		pause := restartPause << min(n, 5)
+		p.log.WithError(err).WithFields(logrus.Fields{"process": p.name, "pause": pause.String()}).Warn("a process died, starting it again")
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// permanent reports exits that a restart would repeat: the job failed, or wrong usage.
+func permanent(err error) bool {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	return ok && (exit.ExitCode() == 1 || exit.ExitCode() == 2)
+}
+
+// once runs the child to its end; when ctx ends it gets SIGTERM, and later SIGKILL.
+func (p *process) once(ctx context.Context) error {
+	file, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	cmd := exec.CommandContext(ctx, p.binary, p.args...)
+	cmd.Stdout, cmd.Stderr = file, file
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = stopTimeout
+	cmd.SysProcAttr = childAttributes()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	p.pid.Store(int64(cmd.Process.Pid))
+	defer p.pid.Store(0)
+	return cmd.Wait()
+}

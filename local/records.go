@@ -1,0 +1,33 @@
+package local
+
+import (
+	"iter"
+
+	"trainmaster/recordio"
+)
+
+// records yields the records of several files, one after another.
+func records(paths []string) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for _, path := range paths {
+			if !fileRecords(path, yield) {
+				return
+			}
+		}
+	}
+}
+
+func fileRecords(path string, yield func([]byte, error) bool) (more bool) {
+	file, err := recordio.Open(path)
+	if err != nil {
+		yield(nil, err)
+		return false
+	}
+	defer file.Close()
+	for record, err := range file.Records() {
+		if !yield(record, err) || err != nil {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,10 @@
+// Package testdata carries the example dataset into the binary, so that `master run` needs
+// no files.
+package testdata
+
+import _ "embed"
+
+// Digits is digits.csv.gz; README.md beside it has its source and licence.
+//
+//go:embed digits.csv.gz
+var Digits []byte

@@ -1,0 +1,190 @@
+package reference
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/dataset"
+	"trainmaster/dataset/sample"
+	"trainmaster/recordio"
+	"trainmaster/trainer"
+	"trainmaster/trainer/model"
+	"trainmaster/trainer/params"
+)
+
+// Worker is a whole trainer process: it joins, reports the dataset, trains until the job is
+// over and, if elected, saves the model. A session that is lost is begun anew.
+type Worker struct {
+	Trainer trainer.Config
+	Servers func(ctx context.Context) ([]string, error) // addresses of all parameter servers, by index
+	Data    []string                                    // paths and globs of the dataset
+
+	Kind    string // of the model: softmax or mlp
+	Classes int
+	Recipe  model.Recipe // a zero one is chosen by the data's shape
+	Seed    uint64       // of the initial parameters
+
+	SavePath   string // where the elected trainer writes the model; "": nowhere
+	LedgerPath string // "": no ledger
+	Log        *logrus.Entry
+}
+
+// Run returns nil when the job is over, or when ctx ended and the session was left in order.
+func (w *Worker) Run(ctx context.Context) error {
+	for {
+		err := w.session(ctx)
+		switch {
+		case errors.Is(err, trainer.ErrSessionLost):
+			w.Log.Warn("the session was lost, joining again")
+		case ctx.Err() != nil:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// session is one incarnation of the trainer.
+func (w *Worker) session(ctx context.Context) (err error) {
+	client, err := trainer.Join(ctx, w.Trainer)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if leaving := client.Close(); leaving != nil && err == nil {
+			w.Log.WithError(leaving).Debug("the master did not hear that this trainer leaves")
+		}
+	}()
+	log := w.Log.WithFields(logrus.Fields{"ordinal": client.Ordinal(), "incarnation": client.Incarnation()})
+	log.Info("joined")
+	if err := client.ReportDataset(ctx, w.Data); err != nil {
+		return err
+	}
+	inputs, err := w.inputs(ctx)
+	if err != nil {
+		return err
+	}
+	recipe, err := w.recipe(inputs, client.Sync())
+	if err != nil {
+		return err
+	}
+	shape := model.Config{Inputs: inputs, Classes: w.Classes, Hidden: recipe.Hidden, Seed: w.Seed}
+	m, err := model.New(w.Kind, shape)
+	if err != nil {
+		return err
+	}
+	servers, err := w.connect(ctx, client, recipe)
+	if err != nil {
+		return err
+	}
+	defer servers.Close()
+	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Tasks: client, Parameters: servers}
+	if client.Sync() {
+		t.Steps = client
+	}
+	t.Report = func(r TaskReport) {
+		client.Progressed(r.Records, r.LossSum/float64(max(r.Records, 1)))
+		log.WithFields(logrus.Fields{"task": r.Task.Token.String(), "records": r.Records, "version": r.Version, "recomputed": r.Recomputed}).Debug("task trained")
+	}
+	if w.LedgerPath != "" {
+		if t.Ledger, err = OpenLedger(w.LedgerPath); err != nil {
+			return err
+		}
+		defer t.Ledger.Close()
+	}
+	if err := t.Run(ctx); err != nil {
+		return err
+	}
+	log.Info("the job is over")
+	return w.save(ctx, client, servers, m, shape)
+}
+
+// inputs is the number of features of a record, from the first one of the dataset.
+func (w *Worker) inputs(ctx context.Context) (int, error) {
+	listing, err := dataset.Source{}.List(ctx, w.Data)
+	if err != nil {
+		return 0, fmt.Errorf("look at the dataset: %w", err)
+	}
+	file, err := recordio.Open(listing.Files[0].Path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	for record, err := range file.Records() {
+		var s sample.Sample
+		if err == nil {
+			err = sample.Decode(record, &s)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("first record of %q: %w", listing.Files[0].Path, err)
+		}
+		return len(s.Pixels), nil
+	}
+	return 0, fmt.Errorf("%q: expected at least one record", listing.Files[0].Path)
+}
+
+// recipe is the given one, completed by what is known to work on data of this shape.
+func (w *Worker) recipe(inputs int, synchronous bool) (model.Recipe, error) {
+	name := model.Digits
+	if inputs > 64 {
+		name = model.MNIST
+	}
+	r, err := model.RecipeFor(w.Kind, name, synchronous)
+	if err != nil {
+		return model.Recipe{}, err
+	}
+	given := w.Recipe
+	if given.Hidden != 0 {
+		r.Hidden = given.Hidden
+	}
+	if given.BatchSize != 0 {
+		r.BatchSize = given.BatchSize
+	}
+	if given.LearningRate != 0 {
+		r.LearningRate, r.Momentum = given.LearningRate, given.Momentum
+	}
+	return r, nil
+}
+
+func (w *Worker) connect(ctx context.Context, client *trainer.Client, recipe model.Recipe) (*params.Client, error) {
+	config := params.Config{
+		Addrs: w.Servers, Mode: params.Async, Ordinal: uint32(client.Ordinal()), Incarnation: client.Incarnation(), Log: w.Log,
+		Optimizer: params.Optimizer{Kind: params.SGD, LearningRate: float32(recipe.LearningRate)},
+	}
+	if client.Sync() {
+		config.Mode = params.Sync
+	}
+	if recipe.Momentum != 0 {
+		config.Optimizer.Kind, config.Optimizer.Momentum = params.Momentum, float32(recipe.Momentum)
+	}
+	servers, err := params.Connect(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the parameter servers: %w", err)
+	}
+	return servers, nil
+}
+
+// save writes the model, if this trainer is elected to.
+func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *params.Client, m model.Model, shape model.Config) error {
+	if w.SavePath == "" {
+		return nil
+	}
+	elected, err := client.RequestSaveModel(ctx)
+	if err != nil || !elected {
+		return err
+	}
+	tensors := m.Parameters()
+	version, err := servers.Pull(ctx, share(tensors), 0)
+	if err != nil {
+		return fmt.Errorf("pull the parameters to save: %w", err)
+	}
+	saved := Saved{Kind: w.Kind, Config: shape, Version: version, Tensors: tensors}
+	if err := saved.Write(w.SavePath); err != nil {
+		return err
+	}
+	w.Log.WithFields(logrus.Fields{"path": w.SavePath, "version": version}).Info("model saved")
+	return nil
+}
