@@ -203,7 +203,7 @@ func (j *Job) define() {
 		"--update-mode", update, "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
 	for i := range c.Servers {
 		name := fmt.Sprintf("pserver-%d", i)
-		j.servers = append(j.servers, child(name, "pserver", "--listen", "127.0.0.1:0", "--ps-ttl", "2s",
+		j.servers = append(j.servers, child(name, "pserver", "--listen", "127.0.0.1:0", "--ps-ttl", "5s",
 			"--checkpoint-dir", j.path("checkpoints"), "--checkpoint-every", c.CheckpointEvery.String()))
 	}
 	for i := range c.Trainers {
