@@ -198,7 +198,7 @@ func TestCompletion(t *testing.T) {
 	if r := runArgs(t, cobra.ShellCompRequestCmd, "version", "--output", ""); !strings.HasPrefix(r.stdout, "table\njson\nyaml\n") {
 		t.Errorf("completion of --output: %q", r.stdout)
 	}
-	if r := runArgs(t, cobra.ShellCompRequestCmd, "ver"); !strings.HasPrefix(r.stdout, "version\t") {
-		t.Errorf("completion of ver: %q", r.stdout)
+	if r := runArgs(t, cobra.ShellCompRequestCmd, "vers"); !strings.HasPrefix(r.stdout, "version\t") {
+		t.Errorf("completion of vers: %q", r.stdout)
 	}
 }
