@@ -1,0 +1,298 @@
+package taskqueue
+
+import (
+	"bytes"
+	"encoding/gob"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// goldenQueue has something in each field of the state: two open passes, tasks held by
+// one, by two and by nobody, running and prefetched ones, failures and losses, a task set
+// aside in both passes and one that is spared in the newer one, a saver, a connection that
+// did not join.
+func goldenQueue(t testing.TB) *Queue {
+	t.Helper()
+	q := New("golden", [16]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 0xc1a5, goldenOptions)
+	now := Clock(1000)
+	q.Apply(now, &Report{Digest: [32]byte{1, 2, 3}, ReportID: "report-1", Parts: 2, PartsDigest: [32]byte{4, 5}, Table: tableOf(t, 8), Shuffle: true, Seed: 42})
+	q.Flush()
+	c := map[string]*client{}
+	join := func(id string) {
+		a := q.Apply(now, &Join{ID: id, Address: "10.0.0.1:80"})
+		c[id] = &client{ordinal: a.Ordinal, incarnation: a.Incarnation}
+	}
+	send := func(id string, want bool, results ...Result) Token {
+		c[id].seq++
+		now += 100
+		a := q.Apply(now, &Request{Trainer: c[id].ordinal, Incarnation: c[id].incarnation, Seq: c[id].seq, Finished: results, Want: want})
+		if want && a.Kind != AnswerTask {
+			t.Fatalf("golden state: %+v", a)
+		}
+		return a.Token
+	}
+	ask := func(id string) Token { return send(id, true) }
+	finish := func(id string, tok Token) { send(id, false, Result{Token: tok}) }
+	fail := func(id string, tok Token) { send(id, false, Result{tok, "damaged chunk"}) }
+	for _, id := range []string{"a", "b", "c"} {
+		join(id)
+	}
+	spared := ask("a")
+	ask("a")
+	for range 3 { // set aside, in pass 1 and on
+		fail("b", ask("b"))
+	}
+	finish("c", ask("c"))
+	ask("c")
+	join("c") // it was lost
+	ask("c")
+	finish("b", ask("b"))
+	charged := ask("b")
+	for q.sets[0].pass < 2 || q.sets[0].cursor < 8 {
+		finish("b", ask("b"))
+	}
+	q.Flush()
+	fail("a", spared)
+	for range 2 {
+		fail("a", ask("a"))
+	}
+	q.Apply(now, &PlainAsk{Connection: "10.0.0.9:4711", Want: true}) // a second copy of the slowest
+	fail("b", charged)
+	q.Apply(now, &SaveModel{c["b"].ordinal, c["b"].incarnation, 60_000})
+	return q
+}
+
+var goldenOptions = Options{MaxFailures: 2, Rolling: true, Speculate: true, Passes: 2}
+
+func (q *Queue) encodedRoster() map[string][]byte {
+	roster := map[string][]byte{}
+	for _, t := range q.trainers {
+		if q.byID[t.id] == t {
+			roster[t.id] = t.encode()
+		}
+	}
+	return roster
+}
+
+// The stored form of format 1: what an old master wrote is read, and says the same.
+func TestGoldenSnapshot(t *testing.T) {
+	q := goldenQueue(t)
+	q.Flush()
+	var b bytes.Buffer
+	if err := gob.NewEncoder(&b).Encode(q.Snapshot(77, 0xabcdef)); err != nil {
+		t.Fatal(err)
+	}
+	roster := q.encodedRoster()
+	var out strings.Builder
+	for _, id := range slices.Sorted(mapsKeys(roster)) {
+		fmt.Fprintf(&out, "/trainers/%s %s\n", id, roster[id])
+	}
+	golden(t, "format-1.roster.txt", out.String())
+	golden(t, "format-1.state.txt", describe(q))
+	if *update {
+		golden(t, "format-1.gob.hex", hex.Dump(b.Bytes()))
+	}
+	stored, err := os.ReadFile("testdata/golden/format-1.gob.hex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s Snapshot
+	if err := gob.NewDecoder(bytes.NewReader(undump(t, string(stored)))).Decode(&s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Format != 1 || s.LockRevision != 77 || s.Nonce != 0xabcdef {
+		t.Fatalf("format %d, lock revision %d, nonce %x", s.Format, s.LockRevision, s.Nonce)
+	}
+	restored, err := Restore(&s, roster, []*Table{tableOf(t, 8)}, goldenOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "format-1.state.txt", describe(restored))
+	// gob numbers types by their first use in a process, so the bytes differ from test to
+	// test; what they say may not.
+	if fresh := restored.Snapshot(77, 0xabcdef); !reflect.DeepEqual(*fresh, s) {
+		t.Fatalf("stored again:\n got      %+v\n expected %+v", *fresh, s)
+	}
+}
+
+func mapsKeys(m map[string][]byte) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// undump is the inverse of hex.Dump.
+func undump(t *testing.T, text string) []byte {
+	t.Helper()
+	var out []byte
+	for line := range strings.Lines(text) {
+		digits, _, _ := strings.Cut(line[min(8, len(line)-1):], "|")
+		b, err := hex.DecodeString(strings.Join(strings.Fields(digits), ""))
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		out = append(out, b...)
+	}
+	return out
+}
+
+// describe prints all that is stored of a queue.
+func describe(q *Queue) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "job %s %x, cluster %x, epoch %d, commit %d, clock %d, next ordinal %d, %v %s, saver %d until %d\n",
+		q.job, q.jobID, q.cluster, q.epoch, q.commit, q.clock, q.nextOrdinal, q.status, q.reason, q.saver, q.saverUntil)
+	for _, s := range q.sets {
+		fmt.Fprintf(&out, "set %d: kind %d, digest %x, report %s of %d parts %x, %d chunks a task, %d chunks, %d tasks, order %d seed %d, pass %d, cursor %d, average %d\n",
+			s.id, s.kind, s.digest, s.reportID, s.parts, s.partsDigest, s.chunksPerTask, s.chunks, s.tasks, s.algorithm, s.seed, s.pass, s.cursor, s.average)
+		for _, p := range s.open {
+			fmt.Fprintf(&out, "  pass %d: %d counted, sums %d, %d\n", p.pass, p.counted, p.sum1, p.sum2)
+		}
+		s.compact()
+		for _, e := range s.live {
+			fmt.Fprintf(&out, "  live %d/%d: %d failures, %d losses, lost %v, next %d\n", e.pass, e.position, e.failures, e.losses, e.lost, e.next)
+			for _, h := range e.holders[:e.held] {
+				fmt.Fprintf(&out, "    trainer %d, attempt %d, request %d, start %d\n", h.trainer.ordinal, h.attempt, h.request, h.start)
+			}
+		}
+		for _, a := range s.sortedAside() {
+			fmt.Fprintf(&out, "  aside %d: pass %d, %d failures, %d losses, next %d, in the newer pass %d, spared %v\n", a.index, a.pass, a.failures, a.losses, a.next, a.nextNewer, a.spared)
+		}
+	}
+	return out.String()
+}
+
+func TestRestoreRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(s *Snapshot, roster map[string][]byte)
+		want   error
+	}{
+		"a newer format":         {func(s *Snapshot, _ map[string][]byte) { s.Format = Format + 1 }, ErrNewer},
+		"no format":              {func(s *Snapshot, _ map[string][]byte) { s.Format = 0 }, ErrDamaged},
+		"another mode":           {func(s *Snapshot, _ map[string][]byte) { s.Mode = 1 }, ErrDamaged},
+		"no job id":              {func(s *Snapshot, _ map[string][]byte) { s.JobID = nil }, ErrDamaged},
+		"no clock":               {func(s *Snapshot, _ map[string][]byte) { s.Clock = 0 }, ErrDamaged},
+		"a dataset too many":     {func(s *Snapshot, _ map[string][]byte) { s.Sets = append(s.Sets, SetSnapshot{}) }, ErrDamaged},
+		"an unknown status":      {func(s *Snapshot, _ map[string][]byte) { s.Status = 9 }, ErrDamaged},
+		"an unknown order":       {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Algorithm = 9 }, ErrDamaged},
+		"other tasks":            {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Tasks++ }, ErrDamaged},
+		"a cursor beyond":        {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Cursor = s.Sets[0].Tasks + 1 }, ErrDamaged},
+		"a cursor ahead":         {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Cursor++ }, ErrDamaged},
+		"a finish less":          {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Open[0].Counted-- }, ErrDamaged},
+		"a finish more":          {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Open[1].Counted++ }, ErrDamaged},
+		"no live tasks":          {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Live = []byte{0} }, ErrDamaged},
+		"live tasks cut short":   {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Live = s.Sets[0].Live[:5] }, ErrDamaged},
+		"more live than bytes":   {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Live = []byte{255, 255, 255, 255, 127, 0} }, ErrDamaged},
+		"nothing set aside":      {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Aside = nil }, ErrDamaged},
+		"passes out of order":    {func(s *Snapshot, _ map[string][]byte) { slices.Reverse(s.Sets[0].Open) }, ErrDamaged},
+		"three open passes":      {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Open = append(s.Sets[0].Open, OpenPass{Pass: 3}) }, ErrDamaged},
+		"ordinals handed back":   {func(s *Snapshot, _ map[string][]byte) { s.NextOrdinal = 1 }, ErrDamaged},
+		"a roster entry":         {func(_ *Snapshot, roster map[string][]byte) { roster["a"] = []byte("{") }, ErrDamaged},
+		"two of one ordinal":     {func(_ *Snapshot, roster map[string][]byte) { roster["z"] = roster["a"] }, ErrDamaged},
+		"an entry of nobody":     {func(_ *Snapshot, roster map[string][]byte) { roster["z"] = []byte(`{}`) }, ErrDamaged},
+		"an average beyond time": {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].AverageMicros = 1 << 62 }, ErrDamaged},
+		"a short digest":         {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Digest = nil }, ErrDamaged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := goldenQueue(t)
+			s, roster := q.Snapshot(1, 2), q.encodedRoster()
+			table := tableOf(t, 8)
+			if _, err := Restore(s, roster, []*Table{table}, goldenOptions); err != nil {
+				t.Fatalf("before the change: %v", err)
+			}
+			c.change(s, roster)
+			if _, err := Restore(s, roster, []*Table{table}, goldenOptions); !errors.Is(err, c.want) {
+				t.Fatalf("expected %v, found %v", c.want, err)
+			}
+		})
+	}
+}
+
+// FuzzRestore feeds damaged columns and numbers: an error or a queue that works, never a
+// panic, nor memory beyond what the bytes can hold.
+func FuzzRestore(f *testing.F) {
+	q := goldenQueue(f)
+	s := q.Snapshot(1, 2)
+	set := s.Sets[0]
+	f.Add(set.Live, set.Aside, set.Cursor, set.Tasks, uint32(set.Pass), int64(s.Clock), uint32(s.NextOrdinal), set.AverageMicros, uint8(s.Status))
+	f.Add([]byte{1, 1, 0, 0, 0, 0, 1, 1, 1, 0, 0, 1}, []byte{}, 1, 1<<40, uint32(1), int64(1), uint32(3), int64(0), uint8(0))
+	roster := q.encodedRoster()
+	f.Fuzz(func(t *testing.T, live, aside []byte, cursor, tasks int, pass uint32, clock int64, ordinals uint32, average int64, status uint8) {
+		s := *s
+		s.Sets = []SetSnapshot{set}
+		s.Clock, s.NextOrdinal, s.Status = Clock(clock), Ordinal(ordinals), Status(status)
+		d := &s.Sets[0]
+		d.Live, d.Aside, d.Cursor, d.Tasks, d.Pass, d.AverageMicros = live, aside, cursor, tasks, Pass(pass), average
+		var q *Queue
+		for _, trainers := range []map[string][]byte{roster, nil} {
+			var err error
+			if q, err = Restore(&s, trainers, []*Table{nil}, goldenOptions); err != nil {
+				continue
+			}
+			exercise(t, q)
+		}
+	})
+}
+
+// exercise lets a restored queue work until all its time is over.
+func exercise(t *testing.T, q *Queue) {
+	join := q.Apply(q.Clock(), &Join{ID: "fuzz"})
+	for i := range 20 {
+		a := q.Apply(q.Clock(), &Request{Trainer: join.Ordinal, Incarnation: join.Incarnation, Seq: uint64(i), Ack: uint64(i), Want: true})
+		q.Apply(q.Clock(), &Heartbeat{Trainer: join.Ordinal, Incarnation: join.Incarnation, Moving: []Token{a.Token}})
+		if i%2 == 0 {
+			q.Apply(q.Clock(), &Request{Trainer: join.Ordinal, Incarnation: join.Incarnation, Seq: uint64(i), Finished: []Result{{Token: a.Token}}})
+		}
+		q.Apply(q.Clock().Add(time.Hour/4), &Tick{})
+	}
+	q.PendingTasks()
+	q.Overview()
+	q.Flush()
+	if s := q.Snapshot(1, 2); len(s.Sets) != 1 {
+		t.Fatalf("%d datasets", len(s.Sets))
+	}
+}
+
+// FuzzTokens gives any token to every event that takes one.
+func FuzzTokens(f *testing.F) {
+	f.Add(uint32(1), uint8(0), 0, uint32(1), 3, uint32(1), uint32(1), uint64(0x20000), 3, "x")
+	f.Add(uint32(1), uint8(0), 0, uint32(2), -1, uint32(0), uint32(4), uint64(0), -1, "")
+	f.Add(uint32(1), uint8(0), -1, uint32(1<<32-1), 1<<62, uint32(1<<32-1), uint32(2), uint64(1)<<63, 1<<62, "")
+	f.Fuzz(func(t *testing.T, epoch uint32, kind uint8, dataset int, pass uint32, position int, attempt, trainer uint32, incarnation uint64, index int, text string) {
+		q := goldenQueue(t)
+		tok := Token{epoch, Kind(kind), dataset, Pass(pass), position, Attempt(attempt)}
+		o := Ordinal(trainer)
+		if who := q.trainers[o]; who != nil && incarnation%2 == 0 {
+			incarnation = who.incarnation
+		}
+		for _, ev := range []Event{
+			&Request{Trainer: o, Incarnation: incarnation, Seq: incarnation, Ack: incarnation, Held: []Token{tok}, Finished: []Result{{tok, text}}, Want: true},
+			&Request{Trainer: o, Incarnation: incarnation, Finished: []Result{{tok, ""}, {tok, text}, {tok, ""}}},
+			&Heartbeat{Trainer: o, Incarnation: incarnation, Moving: []Token{tok}},
+			&Undelivered{o, incarnation, tok},
+			&PlainAsk{Trainer: o, Incarnation: incarnation, Connection: text, Finished: true, Index: index, Token: tok, Error: text, Want: true},
+			&PlainAsk{Trainer: o, Incarnation: incarnation, Connection: text, Finished: true, Index: index, Want: true},
+			&RetryAside{Set: dataset, Index: index},
+			&SaveModel{o, incarnation, Clock(index)},
+			&Disconnected{o, incarnation},
+			&Leave{o, incarnation},
+			&Tick{},
+		} {
+			q.Apply(q.Clock(), ev)
+		}
+		q.Flush()
+		if _, err := Restore(q.Snapshot(1, 2), q.encodedRoster(), []*Table{nil}, goldenOptions); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
