@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 )
 
 // EventKind is the kind of one event in the record.
@@ -226,7 +227,19 @@ func (r *recordReader) uint() uint64 {
 	return v
 }
 
-func (r *recordReader) int() int { return int(r.uint()) }
+// upTo reads a number that must fit; what does not is damage.
+func (r *recordReader) upTo(limit uint64) uint64 {
+	v := r.uint()
+	if v > limit {
+		r.bad = true
+		return 0
+	}
+	return v
+}
+
+func (r *recordReader) int() int         { return int(r.upTo(math.MaxInt)) }
+func (r *recordReader) passNumber() Pass { return Pass(r.upTo(math.MaxUint32)) }
+func (r *recordReader) ordinal() Ordinal { return Ordinal(r.upTo(math.MaxUint32)) }
 
 func (r *recordReader) text() string {
 	n := r.uint()
@@ -244,25 +257,25 @@ func (r *recordReader) event() RecordEvent {
 	ev := RecordEvent{Kind: EventKind(head & kindMask)}
 	switch ev.Kind {
 	case EventReported:
-		ev.Set, ev.Tasks, ev.Chunks, ev.Algorithm, ev.Seed, ev.ID = r.int(), r.int(), r.int(), uint8(r.uint()), r.uint(), r.text()
+		ev.Set, ev.Tasks, ev.Chunks, ev.Algorithm, ev.Seed, ev.ID = r.int(), r.int(), r.int(), uint8(r.upTo(math.MaxUint8)), r.uint(), r.text()
 	case EventPassOpened:
-		ev.Set, ev.Pass = r.int(), Pass(r.uint())
+		ev.Set, ev.Pass = r.int(), r.passNumber()
 	case EventPassClosed:
-		ev.Set, ev.Pass, ev.Counted, ev.SetAside = r.int(), Pass(r.uint()), r.int(), r.int()
+		ev.Set, ev.Pass, ev.Counted, ev.SetAside = r.int(), r.passNumber(), r.int(), r.int()
 	case EventDispatched, EventFinished, EventReturned, EventFailed, EventTimedOut:
 		r.place(head, &ev)
-		ev.Trainer = Ordinal(r.uint())
+		ev.Trainer = r.ordinal()
 	case EventSetAside:
 		r.place(head, &ev)
 		ev.Index = r.int()
 	case EventRetried:
 		ev.Set, ev.Index = r.int(), r.int()
 	case EventJoined:
-		ev.Trainer, ev.Incarnation, ev.ID = Ordinal(r.uint()), r.uint(), r.text()
+		ev.Trainer, ev.Incarnation, ev.ID = r.ordinal(), r.uint(), r.text()
 	case EventLost:
-		ev.Trainer = Ordinal(r.uint())
+		ev.Trainer = r.ordinal()
 	case EventEnded:
-		ev.Status, ev.Reason = Status(r.uint()), r.text()
+		ev.Status, ev.Reason = Status(r.upTo(math.MaxUint8)), r.text()
 	default:
 		r.bad = true
 	}
@@ -271,7 +284,7 @@ func (r *recordReader) event() RecordEvent {
 
 func (r *recordReader) place(head uint8, ev *RecordEvent) {
 	if head&flagSamePass == 0 {
-		r.set, r.pass = r.int(), Pass(r.uint())
+		r.set, r.pass = r.int(), r.passNumber()
 	}
 	d, n := binary.Varint(r.buf[min(r.at, len(r.buf)):])
 	if n <= 0 {
@@ -282,6 +295,6 @@ func (r *recordReader) place(head uint8, ev *RecordEvent) {
 	r.position += int(d)
 	ev.Set, ev.Pass, ev.Position, ev.Attempt = r.set, r.pass, r.position, 1
 	if head&flagFirstAttempt == 0 {
-		ev.Attempt = Attempt(r.uint())
+		ev.Attempt = Attempt(r.upTo(math.MaxUint32))
 	}
 }

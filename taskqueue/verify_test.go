@@ -1,0 +1,292 @@
+package taskqueue
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// commit is what one commit left: its events, and the state beside them.
+type commit struct {
+	number   uint64
+	events   []RecordEvent
+	snapshot *Snapshot
+}
+
+// jobRecord runs two passes of six tasks with a commit after every event; task 2 fails too
+// often in the first pass, is retried by an operator, and fails no more.
+func jobRecord(t *testing.T) []commit {
+	t.Helper()
+	q := New("job", [16]byte{1}, 7, Options{Passes: 2, MaxFailures: 1})
+	var commits []commit
+	do := func(ev Event) Answer {
+		a := q.Apply(q.Clock()+10, ev)
+		f := q.Flush()
+		list, err := events(f.Record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		commits = append(commits, commit{q.Commit(), list, q.Snapshot(1, 2)})
+		return a
+	}
+	do(&Report{Digest: [32]byte{9}, ReportID: "r", Table: tableOf(t, 6), Seed: 42})
+	j := do(&Join{ID: "a"})
+	request := &Request{Trainer: j.Ordinal, Incarnation: j.Incarnation, Want: true}
+	bad, retried := 2, false
+	for range 100 {
+		request.Seq++
+		a := do(request)
+		if a.Kind == AnswerEnded {
+			return commits
+		}
+		if a.Kind != AnswerTask {
+			t.Fatalf("%+v", a)
+		}
+		request.Finished = []Result{{Token: a.Token}}
+		if a.Index == bad {
+			request.Finished[0].Error = "bad"
+		}
+		if a.Token.Pass == 2 && a.Index == 3 && !retried {
+			bad, retried = -1, true
+			if r := do(&RetryAside{Index: 2}); r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+	}
+	t.Fatal("the job does not end")
+	return nil
+}
+
+// write encodes events as the queue does.
+func (c commit) write() []byte {
+	var w recordWriter
+	for _, ev := range c.events {
+		s := &set{id: ev.Set, tasks: ev.Tasks, chunks: ev.Chunks, algorithm: ev.Algorithm, seed: ev.Seed, reportID: ev.ID}
+		e := &entry{set: s, pass: ev.Pass, position: ev.Position, next: ev.Attempt + 1}
+		tr := &trainer{ordinal: ev.Trainer, incarnation: ev.Incarnation, id: ev.ID}
+		switch ev.Kind {
+		case EventReported:
+			w.report(s)
+		case EventPassOpened:
+			w.passOpened(ev.Set, ev.Pass)
+		case EventPassClosed:
+			w.passClosed(ev.Set, ev.Pass, ev.Counted, ev.SetAside)
+		case EventDispatched, EventReturned, EventFailed, EventTimedOut:
+			w.held(ev.Kind, e, ev.Trainer, ev.Attempt)
+		case EventFinished:
+			w.finished(ev.Set, Token{Pass: ev.Pass, Position: ev.Position, Attempt: ev.Attempt}, tr)
+		case EventSetAside:
+			w.setAside(e, ev.Index)
+		case EventRetried:
+			w.retried(ev.Set, ev.Index)
+		case EventJoined:
+			w.joined(tr)
+		case EventLost:
+			w.lost(tr)
+		case EventEnded:
+			w.ended(ev.Status, ev.Reason)
+		}
+	}
+	return w.take()
+}
+
+// verify feeds commits to a new verifier.
+func verify(commits []commit) (*Verifier, error) {
+	v := NewVerifier()
+	for _, c := range commits {
+		if err := v.Add(c.number, c.write()); err != nil {
+			return v, err
+		}
+	}
+	return v, nil
+}
+
+func TestVerify(t *testing.T) {
+	commits := jobRecord(t)
+	v := NewVerifier()
+	for _, c := range commits {
+		if err := v.Add(c.number, c.write()); err != nil {
+			t.Fatal(err)
+		}
+		if err := v.CrossCheck(c.snapshot); err != nil {
+			t.Fatalf("commit %d: %v", c.number, err)
+		}
+	}
+	want := []PassReport{
+		{Pass: 1, Tasks: 6, CountedOnce: 5, SetAside: 1, Redelivered: 1},
+		{Pass: 2, Tasks: 6, CountedOnce: 6},
+	}
+	if got := v.Report(); !reflect.DeepEqual(got, want) {
+		t.Fatalf("got %+v, expected %+v", got, want)
+	}
+	b, err := json.Marshal(v.Report()[0])
+	if err != nil || string(b) != `{"pass":1,"tasks":6,"counted_once":5,"set_aside":1,"redelivered":1,"missing":0,"counted_twice":0}` {
+		t.Fatalf("%s, %v", b, err)
+	}
+}
+
+// find returns the commit and the event of the n-th of a kind.
+func find(t *testing.T, commits []commit, kind EventKind, n int) (*commit, int) {
+	t.Helper()
+	for i := range commits {
+		for k, ev := range commits[i].events {
+			if ev.Kind != kind {
+				continue
+			}
+			if n == 0 {
+				return &commits[i], k
+			}
+			n--
+		}
+	}
+	t.Fatalf("no such event of kind %d", kind)
+	return nil, 0
+}
+
+// The damage that breaks the guarantee is counted, whatever the queue says of it itself.
+func TestVerifyFindsWhatIsBroken(t *testing.T) {
+	for name, c := range map[string]struct {
+		damage func(t *testing.T, commits []commit)
+		want   []PassReport
+	}{
+		"a finish is taken out": {
+			func(t *testing.T, commits []commit) {
+				c, k := find(t, commits, EventFinished, 1)
+				c.events = slices.Delete(c.events, k, k+1)
+			},
+			[]PassReport{{Pass: 1, Tasks: 6, CountedOnce: 4, SetAside: 1, Redelivered: 1, Missing: 1}, {Pass: 2, Tasks: 6, CountedOnce: 6}},
+		},
+		"a finish is doubled": {
+			func(t *testing.T, commits []commit) {
+				c, k := find(t, commits, EventFinished, 1)
+				c.events = slices.Insert(c.events, k, c.events[k])
+			},
+			[]PassReport{{Pass: 1, Tasks: 6, CountedOnce: 4, SetAside: 1, Redelivered: 1, CountedTwice: 1}, {Pass: 2, Tasks: 6, CountedOnce: 6}},
+		},
+		"a finish is another's": {
+			func(t *testing.T, commits []commit) {
+				c, k := find(t, commits, EventFinished, 6)
+				before, b := find(t, commits, EventFinished, 5)
+				c.events[k].Position = before.events[b].Position
+			},
+			[]PassReport{{Pass: 1, Tasks: 6, CountedOnce: 5, SetAside: 1, Redelivered: 1}, {Pass: 2, Tasks: 6, CountedOnce: 4, CountedTwice: 1, Missing: 1}},
+		},
+		"a task is set aside without a word": {
+			func(t *testing.T, commits []commit) {
+				c, k := find(t, commits, EventSetAside, 0)
+				c.events = slices.Delete(c.events, k, k+1)
+				c, k = find(t, commits, EventRetried, 0)
+				c.events = slices.Delete(c.events, k, k+1)
+			},
+			[]PassReport{{Pass: 1, Tasks: 6, CountedOnce: 5, Redelivered: 1, Missing: 1}, {Pass: 2, Tasks: 6, CountedOnce: 6}},
+		},
+		"sums that the queue made up": {
+			func(t *testing.T, commits []commit) {
+				c, k := find(t, commits, EventPassClosed, 0)
+				c.events[k].Counted, c.events[k].SetAside = 6, 0
+			},
+			[]PassReport{{Pass: 1, Tasks: 6, CountedOnce: 5, SetAside: 1, Redelivered: 1}, {Pass: 2, Tasks: 6, CountedOnce: 6}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			commits := jobRecord(t)
+			c.damage(t, commits)
+			v, err := verify(commits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := v.Report(); !reflect.DeepEqual(got, c.want) {
+				t.Fatalf("got\n%+v\nexpected\n%+v", got, c.want)
+			}
+		})
+	}
+}
+
+// The tasks of an open pass that are still to be done are not missing.
+func TestVerifyOpenPass(t *testing.T) {
+	commits := jobRecord(t)
+	closed := slices.IndexFunc(commits, func(c commit) bool {
+		return slices.ContainsFunc(c.events, func(ev RecordEvent) bool { return ev.Kind == EventPassClosed })
+	})
+	v, err := verify(commits[:closed])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []PassReport{{Pass: 1, Tasks: 6, CountedOnce: 4, SetAside: 1, Redelivered: 1}}
+	if got := v.Report(); !reflect.DeepEqual(got, want) {
+		t.Fatalf("got %+v, expected %+v", got, want)
+	}
+}
+
+// What cannot have happened is an error, which names the commit.
+func TestVerifyRefuses(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, commits []commit) []commit{
+		"a dispatch is taken out": func(t *testing.T, commits []commit) []commit {
+			c, k := find(t, commits, EventDispatched, 1)
+			c.events = slices.Delete(c.events, k, k+1)
+			return commits
+		},
+		"a commit comes twice": func(_ *testing.T, commits []commit) []commit { return slices.Insert(commits, 3, commits[3]) },
+		"commits out of order": func(_ *testing.T, commits []commit) []commit { slices.Reverse(commits[3:6]); return commits },
+		"the report is lost":   func(_ *testing.T, commits []commit) []commit { return commits[1:] },
+		"a pass opens twice": func(t *testing.T, commits []commit) []commit {
+			c, k := find(t, commits, EventPassOpened, 1)
+			c.events = append(c.events, c.events[k])
+			return commits
+		},
+		"a finish in a closed pass": func(t *testing.T, commits []commit) []commit {
+			c, k := find(t, commits, EventFinished, 6)
+			c.events[k].Pass = 1
+			return commits
+		},
+		"a position beyond": func(t *testing.T, commits []commit) []commit {
+			c, k := find(t, commits, EventDispatched, 2)
+			c.events[k].Position = 6
+			return commits
+		},
+		"another task is set aside": func(t *testing.T, commits []commit) []commit {
+			c, k := find(t, commits, EventSetAside, 0)
+			c.events[k].Index = 3
+			return commits
+		},
+		"a retry of what was not set aside": func(t *testing.T, commits []commit) []commit {
+			c, k := find(t, commits, EventRetried, 0)
+			c.events[k].Index = 3
+			return commits
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := verify(damage(t, jobRecord(t))); !errors.Is(err, ErrBadRecord) || !strings.Contains(err.Error(), "commit ") {
+				t.Fatalf("expected %v with its commit, found %v", ErrBadRecord, err)
+			}
+		})
+	}
+}
+
+// A record and a state that do not belong together are told apart at every commit.
+func TestCrossCheckFinds(t *testing.T) {
+	commits := jobRecord(t)
+	for i := 1; i < len(commits); i++ {
+		v, err := verify(commits[:i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := v.CrossCheck(commits[i-1].snapshot); err != nil {
+			t.Fatalf("commit %d: %v", commits[i-1].number, err)
+		}
+		silent := !slices.ContainsFunc(commits[i].events, func(ev RecordEvent) bool { // no task is the nearer to its count for it
+			return ev.Kind != EventJoined && ev.Kind != EventFailed && (ev.Kind != EventDispatched || ev.Attempt == 1)
+		})
+		if err := v.CrossCheck(commits[i].snapshot); err == nil && !silent {
+			t.Fatalf("record up to commit %d, state of commit %d: accepted; the events between are %+v", commits[i-1].number, commits[i].number, commits[i].events)
+		}
+		if i > 1 {
+			if err := v.CrossCheck(commits[i-2].snapshot); err == nil {
+				t.Fatalf("record up to commit %d, state of commit %d: accepted", commits[i-1].number, commits[i-2].number)
+			}
+		}
+	}
+}
