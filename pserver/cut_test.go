@@ -1,0 +1,125 @@
+package pserver
+
+import (
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/wire"
+)
+
+// Trainers push to random blocks while cuts are taken. Every push is a ticket:
+// drawn before the push began, and entered after it ended. A cut must not have a
+// push that began after the cut ended or miss one that ended before the cut
+// began, its blocks must agree with their versions and marks, and whatever a
+// trainer did before a push that is in the cut is in it too.
+func TestCutsAreMoments(t *testing.T) {
+	const trainers, blocks, steps = 3, 5, 400
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{blocks * wire.BlockElements}}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newModel(optimizer{sgdKind, 1, 0}, false, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
+	h := newHolding(m, 0)
+	for _, b := range h.blocks {
+		b.fill(make([]float32, b.Len), false)
+	}
+	s.holding.Store(h)
+	s.ready.Store(true)
+
+	done := make([]struct { // by trainer: the block of each step, and how many have ended
+		mu    sync.Mutex
+		order []int
+	}, trainers)
+	var group sync.WaitGroup
+	for i := range trainers {
+		tr, fault := s.greet(h, uint32(i), uint64(i)+1)
+		if fault != nil {
+			t.Fatal(fault)
+		}
+		group.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(i), 0))
+			grad := slices.Repeat([]float32{-1}, wire.BlockElements)
+			for step := uint64(1); step <= steps; step++ {
+				b := h.blocks[r.IntN(blocks)]
+				if fault := b.push(s, h, tr, step, 1, grad, &reply{}); fault != nil {
+					t.Error(fault)
+				}
+				done[i].mu.Lock()
+				done[i].order = append(done[i].order, b.local)
+				done[i].mu.Unlock()
+			}
+		})
+	}
+	ended := func() (n [trainers]int) {
+		for i := range done {
+			done[i].mu.Lock()
+			n[i] = len(done[i].order)
+			done[i].mu.Unlock()
+		}
+		return n
+	}
+	for cuts := 0; ; cuts++ {
+		before := ended()
+		c := s.startCut()
+		after := ended() // at most one more of each trainer may be under way
+		var images []*image
+		for _, b := range slices.Backward(h.blocks) {
+			images = append(images, s.collect(b, c))
+		}
+		slices.Reverse(images)
+		s.endCut(h)
+		total := uint64(0)
+		for b, image := range images {
+			total += image.version
+			for i, v := range image.params {
+				if v != float32(image.version) {
+					t.Fatalf("cut %d: element %d of block %d is %v at version %d", cuts, i, b, v, image.version)
+				}
+			}
+		}
+		counted := uint64(0)
+		for i := range trainers {
+			upTo := uint64(0) // the trainer's last step in the cut
+			for _, image := range images {
+				upTo = max(upTo, image.applied[i])
+			}
+			if int(upTo) < before[i] || int(upTo) > after[i]+1 {
+				t.Fatalf("cut %d has trainer %d up to step %d: %d had ended before the cut, %d after", cuts, i, upTo, before[i], after[i])
+			}
+			done[i].mu.Lock()
+			order := slices.Clone(done[i].order)
+			done[i].mu.Unlock()
+			last := map[int]uint64{}
+			for step, b := range order[:min(len(order), int(upTo))] {
+				last[b] = uint64(step) + 1
+			}
+			for b, image := range images {
+				if want := last[b]; image.applied[i] != want && image.applied[i] != upTo {
+					t.Fatalf("cut %d: trainer %d, block %d is at step %d, expected %d", cuts, i, b, image.applied[i], want)
+				}
+			}
+			counted += upTo
+		}
+		if counted != total {
+			t.Fatalf("cut %d: marks say %d pushes, versions %d", cuts, counted, total)
+		}
+		if before == [trainers]int{steps, steps, steps} {
+			t.Logf("%d cuts", cuts)
+			break
+		}
+	}
+	group.Wait()
+}
