@@ -142,7 +142,7 @@ type sealed struct {
 }
 
 func (m *manifest) encode() ([]byte, error) {
-	inner, err := json.MarshalIndent(m, "", "\t")
+	inner, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
