@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +19,6 @@ import (
 const (
 	defaultAddr = "127.0.0.1:8080" // where a daemon listens that is told nothing
 	askTimeout  = 10 * time.Second
-	jobsShown   = 20 // in a message that names the jobs there are
 )
 
 // leader asks the master that leads a job. It is found by --addr, or through etcd anew for every question, since it may
@@ -28,8 +26,9 @@ const (
 type leader struct {
 	addr  string // "": through etcd
 	job   string // to be named in requests; "": whichever the master leads
-	etcd  etcdstore.Config
-	store *etcdstore.Store
+	place place
+	store *etcdstore.Store // nil with addr
+	close func()
 	conn  *grpc.ClientConn
 	at    string // where conn leads to
 }
@@ -40,7 +39,7 @@ func addLeaderFlags(cmd *cobra.Command) (etcd *etcdstore.Config, open func(ctx c
 	etcd = addEtcdFlags(cmd)
 	addr := cmd.Flags().String("addr", "", "`host:port` of the master (default: looked up in etcd if --endpoints are given, else "+defaultAddr+")")
 	return etcd, func(ctx context.Context) (*leader, error) {
-		l := &leader{addr: *addr, etcd: *etcd}
+		l := &leader{addr: *addr, place: place{etcd: etcd}, close: func() {}}
 		if cmd.Flag("job").Changed {
 			l.job = etcd.Job
 		}
@@ -52,26 +51,19 @@ func addLeaderFlags(cmd *cobra.Command) (etcd *etcdstore.Config, open func(ctx c
 			return l, nil
 		}
 		var err error
-		l.store, err = openStore(ctx, *etcd)
-		return l, err
+		if l.store, l.close, err = l.place.open(ctx); err != nil {
+			return nil, err
+		}
+		return l, nil
 	}
 }
 
-// openStore opens an etcd that must answer now.
-func openStore(ctx context.Context, c etcdstore.Config) (*etcdstore.Store, error) {
-	if err := c.Validate(); err != nil {
-		return nil, usageErrorf("--%w", err)
-	}
-	return etcdstore.Open(ctx, c)
-}
-
-func (l *leader) close() {
+// hangUp ends what the questions needed.
+func (l *leader) hangUp() {
 	if l.conn != nil {
 		_ = l.conn.Close() // it is only ever closed already
 	}
-	if l.store != nil {
-		_ = l.store.Close() // nothing was written
-	}
+	l.close()
 }
 
 // find says where the leader serves.
@@ -94,32 +86,10 @@ func (l *leader) find(ctx context.Context) (string, error) {
 // nobodyLeads says what there is instead of a leader.
 func (l *leader) nobodyLeads(ctx context.Context) error {
 	if state, _, err := l.store.State(ctx); err == nil && state == nil {
-		return noSuchJob(ctx, l.store, l.etcd)
+		return l.place.noSuchJob(ctx, l.store)
 	}
 	return fmt.Errorf("no master leads job %q now; start one with: master %s; its last state: master queues --literal %s",
-		l.etcd.Job, storeFlags(l.etcd), storeFlags(l.etcd))
-}
-
-// noSuchJob is the usage error of a job that never ran in an etcd.
-func noSuchJob(ctx context.Context, store *etcdstore.Store, c etcdstore.Config) error {
-	where := "the etcd at " + strings.Join(c.Endpoints, ",")
-	names, err := store.Jobs(ctx, jobsShown)
-	switch {
-	case err != nil: // perhaps this user may not look there
-		return usageErrorf("no job %q in %s", c.Job, where)
-	case len(names) == 0:
-		return usageErrorf("no job has run in %s yet; start a master with: master %s", where, storeFlags(c))
-	}
-	return usageErrorf("no job %q in %s; name one of these with --job: %s", c.Job, where, strings.Join(names, ", "))
-}
-
-// storeFlags are the flags that lead another command to the same job.
-func storeFlags(c etcdstore.Config) string {
-	text := "--endpoints " + strings.Join(c.Endpoints, ",")
-	if c.Job != "" && c.Job != "default" {
-		text += " --job " + c.Job
-	}
-	return text
+		l.place.etcd.Job, l.place.flags(), l.place.flags())
 }
 
 // ask calls the leader.
@@ -163,7 +133,7 @@ func (l *leader) explain(addr string, err error) error {
 		return usageErrorf("--job: %s", s.Message())
 	case s.Code() == codes.Unavailable && l.store != nil:
 		return fmt.Errorf("the master at %s, which etcd names as the leader, does not answer: %s; if it died, another one takes over when its lease has run out; start one with: master %s",
-			addr, s.Message(), storeFlags(l.etcd))
+			addr, s.Message(), l.place.flags())
 	case s.Code() == codes.Unavailable:
 		return fmt.Errorf("no master answers at %s: %s; start one with: master --listen %s; or say where it is: --addr host:port, or --endpoints host:port of its etcd", addr, s.Message(), addr)
 	case s.Code() == codes.Unimplemented:

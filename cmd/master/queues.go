@@ -90,20 +90,20 @@ pending or done. Without --endpoints that is the embedded etcd under --data-dir,
 	v := addWatch(cmd)
 	limit := cmd.Flags().Int("limit", 20, "at most so many `tasks` of each list in a table (0: all)")
 	literal := cmd.Flags().Bool("literal", false, "decode the state in etcd, with no master")
-	dataDir := addDataDir(cmd)
+	from := addPlaceFlags(cmd, etcd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx := cmd.Context()
 		if *limit < 0 {
 			return settingErrorf(cmd, "limit", "expected 0 (all) or more")
 		}
 		if *literal {
-			store, closeStore, err := openStored(ctx, *etcd, *dataDir)
+			store, closeStore, err := from.open(ctx)
 			if err != nil {
 				return err
 			}
 			defer closeStore()
 			return v.show(cmd, func() (any, func(io.Writer), bool, error) {
-				q, err := readLiteral(ctx, store, *etcd)
+				q, err := readLiteral(ctx, store, from)
 				return q, func(w io.Writer) { q.table(w, *limit) }, q.over(), err
 			})
 		}
@@ -111,7 +111,7 @@ pending or done. Without --endpoints that is the embedded etcd under --data-dir,
 		if err != nil {
 			return err
 		}
-		defer l.close()
+		defer l.hangUp()
 		return v.show(cmd, func() (any, func(io.Writer), bool, error) {
 			q, err := askQueues(ctx, l)
 			return q, func(w io.Writer) { q.table(w, *limit) }, q.over(), err

@@ -60,13 +60,13 @@ const (
 )
 
 // readLiteral decodes what stands in etcd, all of one revision, whether a master leads or not.
-func readLiteral(ctx context.Context, store *etcdstore.Store, c etcdstore.Config) (literalQueues, error) {
+func readLiteral(ctx context.Context, store *etcdstore.Store, from place) (literalQueues, error) {
 	values, _, err := store.Together(ctx, stateKey, rosterKeys, asideKeys)
 	if err != nil {
 		return literalQueues{}, err
 	}
 	if values[stateKey] == nil {
-		return literalQueues{}, noSuchJob(ctx, store, c)
+		return literalQueues{}, from.noSuchJob(ctx, store)
 	}
 	roster := map[string][]byte{}
 	for key, value := range values {

@@ -229,13 +229,16 @@ func TestLiteralQueues(t *testing.T) {
 	}
 }
 
+// A folder without an etcd stays without one.
 func TestLiteralFromAFolder(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "nothing")
-	for _, args := range [][]string{{"queues", "--literal"}, {"verify"}} {
-		runArgs(t, append(args, "--data-dir", dir)...).wants(t, exitUsage, "--data-dir", dir, "--endpoints")
+	empty := t.TempDir()
+	for _, dir := range []string{filepath.Join(empty, "nothing"), empty} {
+		for _, args := range [][]string{{"queues", "--literal"}, {"verify"}} {
+			runArgs(t, append(args, "--data-dir", dir)...).wants(t, exitUsage, "--data-dir", dir, "--endpoints")
+		}
 	}
-	if _, err := os.Stat(dir); err == nil {
-		t.Error("a folder was made only to look at it")
+	if entries, err := os.ReadDir(empty); err != nil || len(entries) > 0 {
+		t.Errorf("the folder has %v now, %v", entries, err)
 	}
 }
 

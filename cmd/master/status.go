@@ -83,7 +83,7 @@ trainers there are, how fast they train and with what loss. With --endpoints it 
 		if err != nil {
 			return err
 		}
-		defer l.close()
+		defer l.hangUp()
 		return v.show(cmd, func() (any, func(io.Writer), bool, error) {
 			s, err := askStatus(cmd.Context(), l)
 			return s, s.table, s.over(), err

@@ -31,16 +31,15 @@ is no record.`,
 		Example: `  master verify --endpoints 10.0.0.1:2379 --job digits
   master verify --data-dir trainmaster-data -o json`,
 	}
-	etcd := addEtcdFlags(cmd)
-	dataDir := addDataDir(cmd)
+	from := addPlaceFlags(cmd, addEtcdFlags(cmd))
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		store, closeStore, err := openStored(cmd.Context(), *etcd, *dataDir)
+		store, closeStore, err := from.open(cmd.Context())
 		if err != nil {
 			return err
 		}
 		defer closeStore()
-		reports, wrong := verify(cmd.Context(), store, *etcd)
+		reports, wrong := verify(cmd.Context(), store, from)
 		if reports == nil {
 			return wrong
 		}
@@ -59,13 +58,13 @@ is no record.`,
 
 // verify feeds the record up to the stored state to a verifier. The reports are nil when there is none to be made. What
 // is found wrong comes with them.
-func verify(ctx context.Context, store *etcdstore.Store, c etcdstore.Config) (reports []taskqueue.PassReport, wrong error) {
+func verify(ctx context.Context, store *etcdstore.Store, from place) (reports []taskqueue.PassReport, wrong error) {
 	stored, _, err := store.State(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if stored == nil {
-		return nil, noSuchJob(ctx, store, c)
+		return nil, from.noSuchJob(ctx, store)
 	}
 	var state taskqueue.Snapshot
 	if err := etcdstore.Decode(stored, &state, maxStateDecoded); err != nil {
@@ -81,7 +80,7 @@ func verify(ctx context.Context, store *etcdstore.Store, c etcdstore.Config) (re
 		}
 	}
 	if verifier.Last() == 0 {
-		return nil, usageErrorf("no record of job %q under %s%s: it ran with --record=false, or nobody has joined it yet; nothing can be verified", c.Job, store.Prefix(), recordKeys)
+		return nil, usageErrorf("no record of job %q under %s%s: it ran with --record=false, or nobody has joined it yet; nothing can be verified", from.etcd.Job, store.Prefix(), recordKeys)
 	}
 	reports = append([]taskqueue.PassReport{}, verifier.Report()...)
 	var bad []error

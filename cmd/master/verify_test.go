@@ -188,5 +188,5 @@ func TestVerifyOfAnEmbeddedEtcd(t *testing.T) {
 	}
 	runArgs(t, "verify", "--data-dir", dir).wants(t, exitFailed, "in use by another process", "--endpoints")
 	etcd.Close()
-	runArgs(t, "verify", "--data-dir", dir).wants(t, exitUsage, "no job has run in the etcd at ")
+	runArgs(t, "verify", "--data-dir", dir).wants(t, exitUsage, "no job has run in the embedded etcd in "+dir+" yet", "master --data-dir "+dir)
 }
