@@ -147,9 +147,9 @@ func (c *committer) commit(ctx context.Context) error {
 	} else if !c.lead.Valid() {
 		return fmt.Errorf("%w: the lease may have run out", taskqueue.ErrFenced)
 	}
-	wrote := c.written.After(t)
+	wrote, waiting := c.written.After(t), c.len() // before the answered ones are back
 	if answered := c.settle(n); wrote {
-		c.pace.committed(answered, c.len(), time.Since(t))
+		c.pace.committed(answered, waiting, time.Since(t))
 	}
 	return nil
 }
@@ -162,7 +162,11 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 		again = false
 		for n = 0; n < len(c.batch) && c.queue.PendingWrites() < maxBatchKeys-batchSlack && !again; n++ {
 			o := c.batch[n]
-			if o.err != nil || o.ctx.Err() != nil {
+			if o.err != nil {
+				continue
+			}
+			if o.ctx.Err() != nil {
+				o.err = context.Cause(o.ctx)
 				continue
 			}
 			if o.parts != nil {
@@ -238,7 +242,7 @@ func (c *committer) settle(n int) (answered int) {
 		case o.inspect != nil:
 			o.inspect(c.queue)
 		case o.patient && o.answer.Kind == taskqueue.AnswerWait && o.ctx.Err() == nil:
-			o.park()
+			o.park(c.sample.Add(longPoll))
 			c.parked = append(c.parked, o)
 			continue
 		}

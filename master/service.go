@@ -212,5 +212,5 @@ func (t *term) apply(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer,
 }
 
 func (t *term) ask(ctx context.Context, ev taskqueue.Event, patient bool) (taskqueue.Answer, error) {
-	return t.committer.do(ctx, func(o *op) { o.event, o.patient, o.until = ev, patient, time.Now().Add(longPoll) })
+	return t.committer.do(ctx, func(o *op) { o.event, o.patient = ev, patient })
 }
