@@ -145,7 +145,7 @@ func (s jobStatus) table(w io.Writer) {
 		fmt.Fprintln(w, "No dataset yet: the first trainer that reports one begins the job.")
 		return
 	}
-	fmt.Fprintln(w, "DATASET\tPASS\tDONE\t\tPENDING\tRETRY\tTODO\tSET ASIDE\tTASKS\tRECORDS\tTASK TIME\tTIMEOUT")
+	fmt.Fprintln(w, "DATASET\tPASS\tPROGRESS\tDONE\tPENDING\tRETRY\tTODO\tSET ASIDE\tTASKS\tRECORDS\tTASK TIME\tTIMEOUT")
 	for _, d := range s.Datasets {
 		average := "-"
 		if d.AverageTask > 0 {
