@@ -78,7 +78,7 @@ func newPair(t *rapid.T) *pair {
 	opt := Options{
 		Passes:        rapid.IntRange(0, 3).Draw(t, "passes"),
 		MaxFailures:   rapid.IntRange(1, 2).Draw(t, "max failures"),
-		MaxSetAside:   rapid.SampledFrom([]int{2, 1000}).Draw(t, "max set aside"),
+		MaxSetAside:   rapid.SampledFrom([]int{1, 1000}).Draw(t, "max set aside"),
 		Rolling:       rapid.Bool().Draw(t, "rolling"),
 		Speculate:     rapid.Bool().Draw(t, "speculate"),
 		LossesIgnored: rapid.IntRange(0, 4).Draw(t, "losses ignored") == 0,
@@ -113,6 +113,7 @@ func TestQueueAgainstNaive(t *testing.T) {
 			"finish":       p.finish,
 			"finish too":   p.finish,
 			"fail":         p.fail,
+			"poison":       p.poison,
 			"repeat":       p.repeat,
 			"any token":    p.anyToken,
 			"heartbeat":    p.heartbeat,
@@ -239,6 +240,17 @@ func (p *pair) fail(t *rapid.T) {
 	c := p.client(t)
 	if tok, ok := c.give(t); ok {
 		p.request(t, c, []Result{{Token: tok, Error: "bad record"}}, rapid.Bool().Draw(t, "want"))
+	}
+}
+
+// poison is a client that fails whatever it gets, some times in a row.
+func (p *pair) poison(t *rapid.T) {
+	c := p.client(t)
+	for range rapid.IntRange(2, 6).Draw(t, "failures") {
+		p.request(t, c, nil, true)
+		if tok, ok := c.give(t); ok {
+			p.request(t, c, []Result{{Token: tok, Error: "poison"}}, false)
+		}
 	}
 }
 

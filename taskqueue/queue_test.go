@@ -1,6 +1,7 @@
 package taskqueue
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -174,6 +175,26 @@ func TestOverview(t *testing.T) {
 	if len(tasks) != 3 || len(tasks[2].Holders) != 2 || tasks[1].Failures != 1 || tasks[1].Losses != 1 {
 		t.Errorf("%+v", tasks)
 	}
+}
+
+// The last error of a set-aside task is kept to 256 bytes, in whole characters.
+func TestLongErrors(t *testing.T) {
+	q, sessions := running(t, Options{MaxFailures: 1}, 2, "a")
+	for i := range uint64(2) {
+		a := ask(t, q, sessions[0], 2*i+1)
+		q.Apply(1, &Request{Trainer: sessions[0].Ordinal, Incarnation: sessions[0].Incarnation, Seq: 2*i + 2, Finished: []Result{{a.Token, strings.Repeat("ü", 1000) + "!"}}})
+	}
+	for _, w := range q.Flush().Writes {
+		if w.Key != AsideKey(0, 0) {
+			continue
+		}
+		var d AsideDetail
+		if err := json.Unmarshal(w.Value, &d); err != nil || d.Error != strings.Repeat("ü", maxErrorText/2) || d.Holder != "a" || d.Failures != 2 {
+			t.Fatalf("%s, %v", w.Value, err)
+		}
+		return
+	}
+	t.Fatal("no detail was written")
 }
 
 func TestValidate(t *testing.T) {
