@@ -73,7 +73,7 @@ func TestStatus(t *testing.T) {
 }
 
 func TestStatusOfALossThatDiverged(t *testing.T) {
-	reply := &pb.StatusReply{Job: "x", Status: pb.JobStatus_JOB_STATUS_PAUSED, Reason: "a disk is gone", Totals: &pb.JobTotals{Trainers: 2, MeanLoss: new(float64)}}
+	reply := &pb.StatusReply{Job: "x", Status: pb.JobStatus_JOB_STATUS_PAUSED, Reason: "a disk is gone", Totals: &pb.JobTotals{Trainers: 2, CommitsRefused: 1200, MeanLoss: new(float64)}}
 	zero := 0.0
 	*reply.Totals.MeanLoss = zero / zero
 	s := newJobStatus(reply)
@@ -82,7 +82,7 @@ func TestStatusOfALossThatDiverged(t *testing.T) {
 		t.Errorf("%s, %v", text, err)
 	}
 	var b bytes.Buffer
-	if err := render(&b, "table", s, s.table); err != nil || !strings.Contains(b.String(), "mean loss is no number") || !strings.Contains(b.String(), "x, paused: a disk is gone") {
+	if err := render(&b, "table", s, s.table); err != nil || !strings.Contains(b.String(), "mean loss is no number") || !strings.Contains(b.String(), "x, paused: a disk is gone") || !strings.Contains(b.String(), ", 1,200 refused by etcd;") {
 		t.Errorf("%s, %v", b.String(), err)
 	}
 }
