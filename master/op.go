@@ -23,6 +23,7 @@ type op struct {
 	answer   taskqueue.Answer
 	finishes []taskqueue.FinishStatus // of the first application, when it was held back
 	err      error
+	dropped  bool // not to be applied: its caller went away, or it panicked
 	done     chan struct{}
 }
 
@@ -50,6 +51,9 @@ func (o *op) finish(err error) {
 	}
 	o.done <- struct{}{}
 }
+
+// drop keeps an op from being applied, also when its batch is applied once more.
+func (o *op) drop(err error) { o.err, o.dropped = err, true }
 
 // park prepares an op to be applied again: its finishes are counted, only its wish is left.
 func (o *op) park(until time.Time) {
