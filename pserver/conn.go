@@ -25,7 +25,7 @@ const (
 	littleReply = 4 << 10
 	batched     = 16 << 10
 	// lingering is how long a refused peer has to read why and to close.
-	lingering = time.Second
+	lingering = 250 * time.Millisecond
 )
 
 // conn is one data connection. Two goroutines own it: serve reads and handles
