@@ -31,6 +31,7 @@ type Session struct {
 	Incarnation uint64
 	JobID       [16]byte
 	Sync        bool
+	TTL         time.Duration // how long a silent session lasts; 0: the default
 }
 
 // Join begins a session.
@@ -46,7 +47,7 @@ func (m *Master) Join(ctx context.Context, id, address string) (Session, error) 
 		return Session{}, fmt.Errorf("trainer address: expected at most %d characters, found %d", maxID, len(address))
 	}
 	a, err := t.apply(ctx, &taskqueue.Join{ID: id, Address: address})
-	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync}, err
+	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync, TTL: m.config.Queue.SessionTTL}, err
 }
 
 const maxID = 200

@@ -20,7 +20,7 @@ type Config struct {
 	ID        string // names this trainer; a second one with the same ID takes the place of the first
 	Address   string // where operators find it; may be empty
 	Locate    Locator
-	Heartbeat time.Duration // default 3 s
+	Heartbeat time.Duration // default a fifth of what a session lasts, 3 s at most
 	Log       *logrus.Entry // default: the standard logger
 }
 
@@ -63,9 +63,6 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	if config.Locate == nil {
 		return nil, errors.New("trainer.Config.Locate is nil: expected where the master is")
 	}
-	if config.Heartbeat == 0 {
-		config.Heartbeat = 3 * time.Second
-	}
 	if config.Log == nil {
 		config.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
@@ -75,10 +72,27 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 		l.close()
 		return nil, fmt.Errorf("join as %q: %w", config.ID, err)
 	}
+	if config.Heartbeat == 0 {
+		config.Heartbeat = heartbeatFor(reply.TTL)
+	}
 	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: newSession(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.owned.Go(c.beat)
 	return c, nil
+}
+
+const (
+	heartbeatMost  = 3 * time.Second
+	heartbeatLeast = 50 * time.Millisecond
+	beatsOfSession = 5 // several may be late or lost before the session is
+)
+
+// heartbeatFor is how often to beat in a session that silence ends after ttl; 0: the master does not say.
+func heartbeatFor(ttl time.Duration) time.Duration {
+	if ttl == 0 {
+		return heartbeatMost
+	}
+	return min(max(ttl/beatsOfSession, heartbeatLeast), heartbeatMost)
 }
 
 // Ordinal is the small number of this trainer in its job.

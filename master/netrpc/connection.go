@@ -106,7 +106,7 @@ func (c *connection) Join(req wire.JoinRequest, reply *wire.JoinReply) (err erro
 		return words(err)
 	}
 	reply.Trainer = wire.Trainer{Ordinal: s.Ordinal, Incarnation: s.Incarnation}
-	reply.JobID, reply.Sync = s.JobID, s.Sync
+	reply.JobID, reply.Sync, reply.TTL = s.JobID, s.Sync, s.TTL
 	c.speaksFor(reply.Trainer)
 	return nil
 }
