@@ -128,6 +128,10 @@ func (m *Master) tellShards(ctx context.Context, steps <-chan Step) error {
 			return context.Cause(ctx)
 		case last = <-steps:
 		case <-repeat.C:
+			select {
+			case last = <-steps: // rather than repeat the one before it
+			default:
+			}
 		}
 		if last.Version == 0 {
 			continue
