@@ -165,8 +165,11 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store
 	if serveErr := group.Wait(); err == nil {
 		err = serveErr
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		log.Info("done")
+	case errors.Is(err, master.ErrOtherJob):
+		return usageErrorf("%w", err)
 	}
 	return err
 }
