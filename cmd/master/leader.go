@@ -16,6 +16,7 @@ import (
 
 	"trainmaster/etcdstore"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
 )
 
 const (
@@ -95,6 +96,19 @@ func (l *leader) nobodyLeads(ctx context.Context) error {
 	}
 	return fmt.Errorf("no master leads job %q now; start one with: master %s; its last state: master queues --literal %s",
 		l.place.etcd.Job, l.place.flags(), l.place.flags())
+}
+
+// over reports whether the job is over by its stored state: its master leaves then, perhaps between two looks.
+func (l *leader) over(ctx context.Context) bool {
+	if l.store == nil {
+		return false
+	}
+	stored, _, err := l.store.State(ctx)
+	var state taskqueue.Snapshot
+	if err != nil || etcdstore.Decode(stored, &state, maxStateDecoded) != nil {
+		return false
+	}
+	return state.Status == taskqueue.Ended || state.Status == taskqueue.Failed
 }
 
 // ask calls the leader.

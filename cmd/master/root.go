@@ -33,7 +33,7 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 		Example: `  # a whole job on this machine: etcd, master, parameter servers and trainers
   master run
   # the master of a job whose state is in this etcd
-  master --endpoints 127.0.0.1:2379 --listen 127.0.0.1:8080 --passes 10
+  master --endpoints 127.0.0.1:2379 --listen 127.0.0.1:8080 --passes 10 --ps 1
   # the same, with an etcd of its own
   master --data-dir /var/lib/trainmaster --passes 10`,
 		Version:           readVersion().Version,

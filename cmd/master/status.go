@@ -87,7 +87,7 @@ trainers there are, how fast they train and with what loss. With --endpoints it 
 		defer l.hangUp()
 		return v.show(cmd, func() (any, func(io.Writer), bool, error) {
 			s, err := askStatus(cmd.Context(), l)
-			return s, s.table, s.over(), err
+			return s, s.table, s.over() || err != nil && l.over(cmd.Context()), err
 		})
 	}
 	return cmd

@@ -104,6 +104,10 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 			return servers, nil
 		}
 		return store.WaitPS(ctx, func(missing []int) {
+			if missing == nil {
+				w.Log.Info("waiting for parameter servers: no master has said with --ps how many there are")
+				return
+			}
 			w.Log.WithField("missing", missing).Info("waiting for parameter servers")
 		})
 	}
