@@ -57,6 +57,31 @@ func (s Store) Value(ctx context.Context, key string) ([]byte, error) {
 	return value, err
 }
 
+// WatchLeader calls changed with the holder of the first key in the queue for the lock.
+func (s Store) WatchLeader(ctx context.Context, changed func(master.Suspect)) error {
+	for c := range s.Store.WatchLeader(ctx) {
+		changed(master.Suspect(c))
+	}
+	return context.Cause(ctx)
+}
+
+// WatchState calls changed with the stored state.
+func (s Store) WatchState(ctx context.Context, changed func(master.Stored)) error {
+	for v := range s.Store.WatchState(ctx) {
+		changed(master.Stored(v))
+	}
+	return context.Cause(ctx)
+}
+
+// Depose revokes the lease of a suspect.
+func (s Store) Depose(ctx context.Context, suspect master.Suspect, holddown time.Duration, exempt bool) error {
+	err := s.Store.Depose(ctx, etcdstore.Candidate(suspect), holddown, exempt)
+	if errors.Is(err, etcdstore.ErrHeldDown) {
+		return fmt.Errorf("%w: %w", master.ErrHeldDown, err)
+	}
+	return err
+}
+
 // PartKey is the key of a part of a task table.
 func (Store) PartKey(reportID string, i int) string { return etcdstore.PartKey(reportID, i) }
 
