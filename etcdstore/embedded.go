@@ -66,6 +66,12 @@ type Embedded struct {
 	watcher  sync.WaitGroup
 }
 
+// IsEmbedded says whether an embedded etcd ever ran on a folder.
+func IsEmbedded(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, embeddedIdentity))
+	return err == nil
+}
+
 // StartEmbedded starts etcd and waits until it serves. A folder that is in use
 // by another process, or cannot be written, is refused with what to do.
 func StartEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {

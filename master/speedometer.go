@@ -12,10 +12,12 @@ import (
 // observes at least every second.
 //
 // Of each session it keeps the reports of the last speedWindow: the rate is that between
-// the oldest and the newest of them. The first report of a session has no rate: after a
-// change of leaders it names records that were trained long ago.
+// the oldest and the newest of them. A session that was there when the term began has no
+// rate before its second report: the first one names records that were trained long ago.
 type Speedometer struct {
 	mu       sync.Mutex
+	term     uint64
+	old      uint64               // sessions up to this incarnation were there when the term began
 	sessions map[uint64][]reading // by incarnation, oldest first
 }
 
@@ -28,13 +30,19 @@ type reading struct {
 const speedWindow = 15 * time.Second // three heartbeats
 
 // Observe takes note of what the trainers report now, and forgets those that are gone.
-func (s *Speedometer) Observe(now time.Time, trainers []taskqueue.TrainerOverview) {
+func (s *Speedometer) Observe(now time.Time, status Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sessions := make(map[uint64][]reading, len(trainers))
-	for _, t := range trainers {
-		seen := s.sessions[t.Incarnation]
-		if n := t.Progress.Records; n > 0 && (len(seen) == 0 || seen[len(seen)-1].records != n) {
+	if s.term != status.Term {
+		s.term, s.old = status.Term, 0
+		for _, t := range status.Trainers {
+			s.old = max(s.old, t.Incarnation)
+		}
+	}
+	sessions := make(map[uint64][]reading, len(status.Trainers))
+	for _, t := range status.Trainers {
+		seen, n := s.sessions[t.Incarnation], t.Progress.Records
+		if len(seen) == 0 && (n > 0 || t.Incarnation > s.old) || n > 0 && seen[len(seen)-1].records != n {
 			seen = append(seen, reading{now, n})
 		}
 		for len(seen) > 0 && now.Sub(seen[0].at) > speedWindow {
@@ -47,7 +55,7 @@ func (s *Speedometer) Observe(now time.Time, trainers []taskqueue.TrainerOvervie
 	s.sessions = sessions
 }
 
-// RecordsPerSecond is the rate of one session, 0 before its second report.
+// RecordsPerSecond is the rate of one session, 0 while it is not known.
 func (s *Speedometer) RecordsPerSecond(incarnation uint64) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,7 +64,11 @@ func (s *Speedometer) RecordsPerSecond(incarnation uint64) float64 {
 		return 0
 	}
 	first, last := seen[0], seen[len(seen)-1]
-	return max(0, float64(last.records-first.records)/last.at.Sub(first.at).Seconds())
+	elapsed := last.at.Sub(first.at)
+	if elapsed <= 0 || last.records < first.records {
+		return 0
+	}
+	return float64(last.records-first.records) / elapsed.Seconds()
 }
 
 // Total sums up what the trainers report: records trained, the rate, and the mean loss,

@@ -187,7 +187,6 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) *wire.Fault {
 
 // hello binds the connection to a trainer.
 func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
-	h := c.holding
 	switch {
 	case c.trainer != nil:
 		return wire.Faultf(wire.Malformed, "a second hello on one connection")
@@ -198,7 +197,8 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	case int64(c.head.Argument) != int64(c.shard.index):
 		return wire.Faultf(wire.WrongShard, "this is shard %d, not %d", c.shard.index, c.head.Argument)
 	}
-	if h = c.shard.holding.Load(); h == nil {
+	h := c.shard.holding.Load()
+	if h == nil {
 		return wire.Faultf(wire.Uninitialised, "shard %d has no parameters", c.shard.index)
 	}
 	if buf == nil || int(c.head.Length) != len(h.model.digest) || [32]byte(buf.bytes[:32]) != h.model.digest {

@@ -142,7 +142,7 @@ type sealed struct {
 }
 
 func (m *manifest) encode() ([]byte, error) {
-	inner, err := json.MarshalIndent(m, "", "\t")
+	inner, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func decodeManifest(text []byte) (*manifest, error) {
 		return nil, err
 	}
 	if got := fmt.Sprintf("%x", sha256.Sum256(s.Manifest)); got != s.SHA256 {
-		return nil, fmt.Errorf("has SHA-256 %.12s..., it says %.12s...", got, s.SHA256)
+		return nil, fmt.Errorf("SHA-256 starts with %.12s, the file says %.12s", got, s.SHA256)
 	}
 	var m manifest
 	if err := json.Unmarshal(s.Manifest, &m); err != nil {
@@ -199,7 +199,7 @@ func (e manifestEntry) verify(dir string) error {
 		return fmt.Errorf("read %s: %w", e.Name, err)
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); n != e.Size || got != e.SHA256 {
-		return fmt.Errorf("%s has %d bytes and SHA-256 %.12s..., the manifest says %d and %.12s...", e.Name, n, got, e.Size, e.SHA256)
+		return fmt.Errorf("%s has %d bytes and a SHA-256 that starts with %.12s, the manifest says %d and %.12s", e.Name, n, got, e.Size, e.SHA256)
 	}
 	return nil
 }

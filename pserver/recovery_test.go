@@ -25,7 +25,7 @@ import (
 // checkpoint, optimizer state and all, and the push that the trainer repeats is
 // in the parameters once.
 func TestKilledAtEveryStepOfACheckpoint(t *testing.T) {
-	start, grads := tensors(random(1)), tensors(random(2))
+	start, grads := small(random(1)), small(random(2))
 	wantOnce := stepped(start, grads, 1)
 	wantTwice := stepped(start, grads, 2)
 	for dieAt, done := 1, false; !done; dieAt++ {
@@ -37,7 +37,7 @@ func TestKilledAtEveryStepOfACheckpoint(t *testing.T) {
 
 		heir := startChild(t, b, childConfig{Dir: dir, Every: -1, Keep: 1})
 		c := connect(t, b, cfg)
-		values := tensors(random(1))
+		values := small(random(1))
 		if err := c.Init(within(t), values); err != nil {
 			t.Fatalf("killed at step %d (%v): %v", dieAt, victim.steps, err)
 		}
@@ -64,6 +64,18 @@ func TestKilledAtEveryStepOfACheckpoint(t *testing.T) {
 	}
 }
 
+// small makes a model of few blocks, so that a checkpoint has few steps.
+func small(value func(tensor, element int) float32) []params.Tensor {
+	list := []params.Tensor{{Name: "b", Shape: []int{30}}, {Name: "w", Shape: []int{1000, 300}}}
+	for i, n := range []int{30, 300_000} {
+		list[i].Data = make([]float32, n)
+		for j := range list[i].Data {
+			list[i].Data[j] = value(i, j)
+		}
+	}
+	return list
+}
+
 func last(list []string) string {
 	if len(list) == 0 {
 		return ""
@@ -85,7 +97,7 @@ func trainUntilGone(t testing.TB, b *book, cfg params.Config, victim *child, sta
 	c, err := params.Connect(ctx, cfg)
 	if err == nil {
 		defer c.Close()
-		values := tensors(constant(0))
+		values := small(constant(0))
 		for i := range values {
 			copy(values[i].Data, start[i].Data)
 		}
@@ -101,7 +113,7 @@ func trainUntilGone(t testing.TB, b *book, cfg params.Config, victim *child, sta
 
 // stepped is what the momentum rule makes of start in a number of equal steps.
 func stepped(start, grads []params.Tensor, steps int) []params.Tensor {
-	out, velocity := tensors(constant(0)), tensors(constant(0))
+	out, velocity := small(constant(0)), small(constant(0))
 	for i := range out {
 		copy(out[i].Data, start[i].Data)
 		for range steps {

@@ -35,10 +35,16 @@ type Server struct {
 	step func(what string) // see checkpoints.step
 }
 
-// New checks the configuration and opens the port. Run must follow.
+// New checks the configuration, makes the folder for checkpoints and opens the
+// port. Run must follow.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
+	}
+	if cfg.CheckpointDir != "" {
+		if err := os.MkdirAll(cfg.CheckpointDir, 0o755); err != nil {
+			return nil, fmt.Errorf("folder for checkpoints: %w; choose one that this user may write to", err)
+		}
 	}
 	if cfg.Listener == nil {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -119,6 +125,9 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	if err == nil && checkpoints != nil && shard.ready.Load() {
 		err = checkpoints.save()
 	}
+	if err == nil {
+		shard.log.Info("parameter server stopped")
+	}
 	return err
 }
 
@@ -132,7 +141,7 @@ func (s *Server) open(index int) (*shard, *checkpoints, error) {
 	}
 	dir := filepath.Join(s.cfg.CheckpointDir, "ps-"+strconv.Itoa(index))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, nil, fmt.Errorf("checkpoint folder: %w", err)
+		return nil, nil, fmt.Errorf("folder for checkpoints: %w; choose one that this user may write to", err)
 	}
 	start, err := countStart(dir)
 	if err != nil {

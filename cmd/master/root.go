@@ -53,6 +53,7 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 	}
 
 	addCommands(root, groupJob, runCommand(), trainerCommand(), pserverCommand())
+	addCommands(root, groupLook, statusCommand(), queuesCommand(), verifyCommand())
 	addCommands(root, groupData, recordioCommand())
 	addCommands(root, groupTools, benchCommand(), versionCommand(), completionCommand())
 

@@ -54,7 +54,7 @@ func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.Statu
 	for i, d := range s.Sets {
 		reply.Datasets = append(reply.Datasets, datasetStatus(i, &d))
 	}
-	o.speed.Observe(time.Now(), s.Trainers)
+	o.speed.Observe(time.Now(), s)
 	records, perSecond, loss, reported := o.speed.Total(s.Trainers)
 	reply.Totals.RecordsTrained, reply.Totals.RecordsPerSecond = uint64(records), perSecond
 	if reported {
@@ -178,12 +178,12 @@ func (o *operator) ListTrainers(ctx context.Context, req *pb.ListTrainersRequest
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	v, err := o.master.Overview(ctx)
+	s, err := o.master.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	o.speed.Observe(time.Now(), v.Trainers)
-	for _, t := range v.Trainers {
+	o.speed.Observe(time.Now(), s)
+	for _, t := range s.Trainers {
 		p.add(place{at: uint64(t.Ordinal)}, o.trainer(&t))
 	}
 	return &pb.ListTrainersReply{Trainers: p.entries, NextPageToken: p.next()}, nil

@@ -107,8 +107,8 @@ func (s *Server) watchSpeed(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if v, err := s.master.Overview(ctx); err == nil { // else it leads no more: the next tick knows better
-			s.speed.Observe(time.Now(), v.Trainers)
+		if status, err := s.master.Status(ctx); err == nil { // else it does not lead
+			s.speed.Observe(time.Now(), status)
 		}
 	}
 }

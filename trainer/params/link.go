@@ -77,6 +77,7 @@ type link struct {
 	stream  *stream
 	epoch   uint16 // of the shard when it last said hello; 0: never
 	down    bool   // lost, and not found again yet
+	crowded bool   // was said to have no room for a stage
 	control *grpc.ClientConn
 	dialed  string // the address that control goes to
 }
@@ -145,7 +146,13 @@ func (l *link) judge(ctx context.Context, err error) error {
 	case wire.Resync:
 		l.drop()
 		return nil
-	case wire.Busy, wire.Wait, wire.BadChecksum, wire.WrongShard, wire.Stopping:
+	case wire.Busy:
+		if !l.crowded {
+			l.crowded = true
+			l.log.WithField("answer", fault.Message).Warn("parameter server has no room for this gradient yet: waiting")
+		}
+		return nil
+	case wire.Wait, wire.BadChecksum, wire.WrongShard, wire.Stopping:
 		l.log.WithField("answer", fault.Error()).Debug("parameter server asks for patience")
 		return nil
 	case wire.Stale:

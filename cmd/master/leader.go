@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"trainmaster/etcdstore"
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+const (
+	defaultAddr = "127.0.0.1:8080" // where a daemon listens that is told nothing
+	askTimeout  = 10 * time.Second
+)
+
+// leader asks the master that leads a job. It is found by --addr, or through etcd anew for every question, since it may
+// change.
+type leader struct {
+	addr  string // "": through etcd
+	job   string // to be named in requests; "": whichever the master leads
+	place place
+	store *etcdstore.Store // nil with addr
+	close func()
+	conn  *grpc.ClientConn
+	at    string // where conn leads to
+}
+
+// addLeaderFlags gives cmd the flags that lead to the leader. The function that it returns is called once cmd runs; what
+// it returns is to be closed.
+func addLeaderFlags(cmd *cobra.Command) (etcd *etcdstore.Config, open func(ctx context.Context) (*leader, error)) {
+	etcd = addEtcdFlags(cmd)
+	addr := cmd.Flags().String("addr", "", "`host:port` of the master (default: looked up in etcd if --endpoints are given, else "+defaultAddr+")")
+	return etcd, func(ctx context.Context) (*leader, error) {
+		l := &leader{addr: *addr, place: place{etcd: etcd}, close: func() {}}
+		if cmd.Flag("job").Changed {
+			l.job = etcd.Job
+		}
+		switch {
+		case l.addr == "" && len(etcd.Endpoints) == 0:
+			l.addr = defaultAddr
+			return l, nil
+		case l.addr != "":
+			return l, nil
+		}
+		var err error
+		if l.store, l.close, err = l.place.open(ctx); err != nil {
+			return nil, err
+		}
+		return l, nil
+	}
+}
+
+// hangUp ends what the questions needed.
+func (l *leader) hangUp() {
+	if l.conn != nil {
+		_ = l.conn.Close() // it is only ever closed already
+	}
+	l.close()
+}
+
+// find says where the leader serves.
+func (l *leader) find(ctx context.Context) (string, error) {
+	if l.store == nil {
+		return l.addr, nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	found, err := l.store.MasterAddr(bounded)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", etcdstore.ErrUnreachable, err)
+	}
+	if found.Addr == "" {
+		return "", l.nobodyLeads(bounded)
+	}
+	return found.Addr, nil
+}
+
+// nobodyLeads says what there is instead of a leader.
+func (l *leader) nobodyLeads(ctx context.Context) error {
+	if state, _, err := l.store.State(ctx); err == nil && state == nil {
+		return l.place.noSuchJob(ctx, l.store)
+	}
+	return fmt.Errorf("no master leads job %q now; start one with: master %s; its last state: master queues --literal %s",
+		l.place.etcd.Job, l.place.flags(), l.place.flags())
+}
+
+// ask calls the leader.
+func (l *leader) ask(ctx context.Context, call func(ctx context.Context, o pb.OperatorClient) error) error {
+	addr, err := l.find(ctx)
+	if err != nil {
+		return err
+	}
+	if addr != l.at {
+		if l.conn != nil {
+			_ = l.conn.Close() // it is only ever closed already
+		}
+		// The address is dialled as it is: no look-up of services, no proxy.
+		if l.conn, err = grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy()); err != nil {
+			return usageErrorf("--addr %q: expected host:port: %w", addr, err)
+		}
+		l.at = addr
+	}
+	bounded, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	err = call(bounded, pb.NewOperatorClient(l.conn))
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return l.explain(addr, err)
+}
+
+// explain turns the error of a call into what a user can act on.
+func (l *leader) explain(addr string, err error) error {
+	s := status.Convert(err)
+	switch reason := reasonOf(s); {
+	case reason == "NOT_LEADER" || reason == "STOPPING":
+		if l.store != nil {
+			return fmt.Errorf("the master at %s is about to lead, or no longer does; ask again", addr)
+		}
+		return fmt.Errorf("the master at %s does not lead: it stands by, or waits for etcd; find the one that does with --endpoints of their etcd", addr)
+	case reason == "OTHER_JOB":
+		return usageErrorf("--job: %s", s.Message())
+	case s.Code() == codes.Unavailable && l.store != nil:
+		return fmt.Errorf("the master at %s, which etcd names as the leader, does not answer: %s; if it died, another one takes over when its lease has run out; start one with: master %s",
+			addr, s.Message(), l.place.flags())
+	case s.Code() == codes.Unavailable:
+		return fmt.Errorf("no master answers at %s: %s; start one with: master --listen %s; or say where it is: --addr host:port, or --endpoints host:port of its etcd", addr, s.Message(), addr)
+	case s.Code() == codes.Unimplemented:
+		return fmt.Errorf("what answers at %s is no master of this version: %s", addr, s.Message())
+	case s.Code() == codes.DeadlineExceeded:
+		return fmt.Errorf("the master at %s did not answer within %v: is its etcd away?", addr, askTimeout)
+	}
+	return fmt.Errorf("the master at %s: %s", addr, s.Message())
+}
+
+func reasonOf(s *status.Status) string {
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			return info.Reason
+		}
+	}
+	return ""
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"trainmaster/local"
+	"trainmaster/taskqueue"
+)
+
+// The fields of JSON output are an interface: scripts read them. Each stands in docs/reference.md, in its command's section.
+func TestReferenceNamesEveryField(t *testing.T) {
+	data, err := os.ReadFile("../../docs/reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sections := map[string]string{}
+	for section := range strings.SplitSeq(string(data), "\n### ") {
+		title, text, _ := strings.Cut(section, "\n")
+		sections[title] = text
+	}
+	tests := []struct {
+		title  string
+		values []any
+	}{
+		{"`master status -o json`", []any{jobStatus{}}},
+		{"`master queues -o json`", []any{jobQueues{}}},
+		{"`master queues --literal -o json`", []any{literalQueues{}}},
+		{"`master verify -o json`", []any{taskqueue.PassReport{}}},
+		{"`master run -o json`", []any{local.Result{}}},
+		{"`master recordio`", []any{fileStat{}, fileCheck{}, indexRow{}, catRow{}}},
+		{"`master version -o json`", []any{buildVersion{}}},
+	}
+	for _, tt := range tests {
+		text, ok := sections[tt.title]
+		if !ok {
+			t.Errorf("docs/reference.md has no section %s", tt.title)
+			continue
+		}
+		for _, value := range tt.values {
+			for _, field := range jsonFields(reflect.TypeOf(value)) {
+				if !strings.Contains(text, "`"+field+"`") {
+					t.Errorf("docs/reference.md, %s: nothing about the field %s of %T", tt.title, field, value)
+				}
+			}
+		}
+	}
+}
+
+// jsonFields lists the names that a type has in JSON, those of the types inside it too.
+func jsonFields(t reflect.Type) []string {
+	var names []string
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice:
+		return jsonFields(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+			if name != "" && name != "-" {
+				names = append(append(names, name), jsonFields(t.Field(i).Type)...)
+			}
+		}
+	}
+	return names
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+// jobStatus is what `master status` says.
+type jobStatus struct {
+	Job      string          `json:"job"`
+	Status   string          `json:"status"` // running, paused, ended, failed
+	Reason   string          `json:"reason"`
+	Leader   jobLeader       `json:"leader"`
+	Epoch    uint32          `json:"epoch"`
+	Commit   uint64          `json:"commit"`
+	Datasets []datasetStatus `json:"datasets"`
+	Totals   jobTotals       `json:"totals"`
+}
+
+type jobLeader struct {
+	Address string `json:"address"`
+	Term    uint64 `json:"term"`
+}
+
+type datasetStatus struct {
+	Dataset       uint32  `json:"dataset"`
+	Kind          string  `json:"kind"` // training, evaluation, prediction
+	Digest        string  `json:"digest"`
+	Pass          uint32  `json:"pass"`
+	Passes        uint32  `json:"passes"`
+	Tasks         uint64  `json:"tasks"`
+	Todo          uint64  `json:"todo"`
+	Pending       uint64  `json:"pending"`
+	Retry         uint64  `json:"retry"`
+	Done          uint64  `json:"done"`
+	SetAside      uint64  `json:"set_aside"`
+	Cursor        uint64  `json:"cursor"`
+	Chunks        uint64  `json:"chunks"`
+	ChunksPerTask uint32  `json:"chunks_per_task"`
+	Records       uint64  `json:"records"`
+	AverageTask   float64 `json:"average_task_s"`
+	Timeout       float64 `json:"timeout_s"`
+}
+
+type jobTotals struct {
+	Trainers         uint32   `json:"trainers"`
+	RecordsTrained   uint64   `json:"records_trained"`
+	RecordsPerSecond float64  `json:"records_per_s"`
+	MeanLoss         *float64 `json:"mean_loss"` // null: none was reported, or it is no number any more
+	Commits          uint64   `json:"commits"`
+	Uptime           float64  `json:"uptime_s"`
+
+	diverged bool // a loss was reported that is no finite number
+}
+
+func statusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Say how far a job is",
+		Long: `Status asks the master that leads a job how far it is: for each dataset the pass and its tasks, and in total how many
+trainers there are, how fast they train and with what loss. With --endpoints it finds the leader in etcd, whichever it is.`,
+		Example: `  # the master on this machine
+  master status
+  # whichever master leads the job digits, again and again
+  master status --endpoints 10.0.0.1:2379 --job digits --watch
+  # how many tasks are done, for a script
+  master status -o json | jq '.datasets[0].done'`,
+	}
+	_, open := addLeaderFlags(cmd)
+	v := addWatch(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		l, err := open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer l.hangUp()
+		return v.show(cmd, func() (any, func(io.Writer), bool, error) {
+			s, err := askStatus(cmd.Context(), l)
+			return s, s.table, s.over(), err
+		})
+	}
+	return cmd
+}
+
+func askStatus(ctx context.Context, l *leader) (s jobStatus, err error) {
+	err = l.ask(ctx, func(ctx context.Context, o pb.OperatorClient) error {
+		reply, err := o.Status(ctx, &pb.StatusRequest{Job: l.job})
+		if err == nil {
+			s = newJobStatus(reply)
+		}
+		return err
+	})
+	return s, err
+}
+
+// word is the last part of an enum's name: JOB_STATUS_RUNNING is running.
+func word(name fmt.Stringer, prefix string) string {
+	return strings.ToLower(strings.TrimPrefix(name.String(), prefix))
+}
+
+func newJobStatus(r *pb.StatusReply) jobStatus {
+	t := r.GetTotals()
+	if t == nil {
+		t = &pb.JobTotals{}
+	}
+	s := jobStatus{
+		Job: r.GetJob(), Status: word(r.GetStatus(), "JOB_STATUS_"), Reason: r.GetReason(),
+		Leader: jobLeader{r.GetLeaderAddress(), r.GetTerm()}, Epoch: r.GetEpoch(), Commit: r.GetCommit(), Datasets: []datasetStatus{},
+		Totals: jobTotals{
+			Trainers: t.GetTrainers(), RecordsTrained: t.GetRecordsTrained(), RecordsPerSecond: t.GetRecordsPerSecond(),
+			MeanLoss: t.MeanLoss, Commits: t.GetCommits(), Uptime: t.GetUptimeSeconds(),
+		},
+	}
+	if loss := t.GetMeanLoss(); math.IsNaN(loss) || math.IsInf(loss, 0) {
+		s.Totals.MeanLoss, s.Totals.diverged = nil, true
+	}
+	for _, d := range r.GetDatasets() {
+		s.Datasets = append(s.Datasets, datasetStatus{
+			Dataset: d.GetDataset(), Kind: word(d.GetKind(), "TASK_KIND_"), Digest: hex.EncodeToString(d.GetDigest()), Pass: d.GetPass(), Passes: d.GetPasses(),
+			Tasks: d.GetTasks(), Todo: d.GetTodo(), Pending: d.GetPending(), Retry: d.GetRetry(), Done: d.GetDone(), SetAside: d.GetSetAside(), Cursor: d.GetCursor(),
+			Chunks: d.GetChunks(), ChunksPerTask: d.GetChunksPerTask(), Records: d.GetRecords(), AverageTask: d.GetAverageTaskSeconds(), Timeout: d.GetTimeoutSeconds(),
+		})
+	}
+	return s
+}
+
+func (s jobStatus) over() bool { return s.Status == "ended" || s.Status == "failed" }
+
+func (s jobStatus) table(w io.Writer) {
+	fmt.Fprintf(w, "job\t%s\n", withReason(s.Job+", "+s.Status, s.Reason))
+	fmt.Fprintf(w, "leader\t%s, term %d, up for %s\n", s.Leader.Address, s.Leader.Term, span(s.Totals.Uptime))
+	fmt.Fprintf(w, "commits\t%s, of them %s in this term; epoch %d\n", thousands(s.Commit), thousands(s.Totals.Commits), s.Epoch)
+	fmt.Fprintf(w, "trainers\t%s\n\n", s.Totals.line())
+	if len(s.Datasets) == 0 {
+		fmt.Fprintln(w, "No dataset yet: the first trainer that reports one begins the job.")
+		return
+	}
+	fmt.Fprintln(w, "DATASET\tPASS\tDONE\t\tPENDING\tRETRY\tTODO\tSET ASIDE\tTASKS\tRECORDS\tTASK TIME\tTIMEOUT")
+	for _, d := range s.Datasets {
+		average := "-"
+		if d.AverageTask > 0 {
+			average = span(d.AverageTask)
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Dataset, ofPasses(d.Pass, d.Passes), bar(d.Done+d.SetAside, d.Tasks), thousands(d.Done),
+			thousands(d.Pending), thousands(d.Retry), thousands(d.Todo), thousands(d.SetAside), thousands(d.Tasks), thousands(d.Records), average, span(d.Timeout))
+	}
+}
+
+func (t jobTotals) line() string {
+	if t.Trainers == 0 {
+		return "none"
+	}
+	text := fmt.Sprintf("%s, %s records/s", thousands(uint64(t.Trainers)), thousands(uint64(math.Round(t.RecordsPerSecond))))
+	switch {
+	case t.diverged:
+		return text + ", mean loss is no number any more"
+	case t.MeanLoss != nil:
+		return text + fmt.Sprintf(", mean loss %.4g", *t.MeanLoss)
+	}
+	return text
+}
+
+func withReason(text, reason string) string {
+	if reason == "" {
+		return text
+	}
+	return text + ": " + reason
+}
+
+func ofPasses(pass, passes uint32) string {
+	if passes == 0 {
+		return strconv.Itoa(int(pass))
+	}
+	return fmt.Sprintf("%d of %d", pass, passes)
+}
+
+const barWidth = 20
+
+// bar draws how much of a whole is done.
+func bar(done, whole uint64) string {
+	share := 0.0
+	if whole > 0 {
+		share = min(1, float64(done)/float64(whole))
+	}
+	full := int(share * barWidth)
+	return fmt.Sprintf("%s%s %3d%%", strings.Repeat("█", full), strings.Repeat("░", barWidth-full), int(share*100))
+}
+
+// thousands writes a number with commas: 1,234,567.
+func thousands(n uint64) string {
+	digits := strconv.FormatUint(n, 10)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// span writes seconds as people say them: 0.42s, 12.3s, 4m10s.
+func span(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}

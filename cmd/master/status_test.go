@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
+)
+
+func TestStatus(t *testing.T) {
+	l := lead(t, master.Config{Queue: taskqueue.Options{Passes: 3}})
+	empty := runArgs(t, "status", "--addr", l.addr)
+	empty.wants(t, exitOK)
+	if !strings.Contains(empty.stdout, "No dataset yet") || !strings.Contains(empty.stdout, "trainers  none") {
+		t.Errorf("before a report: %s", empty.stdout)
+	}
+	l.report(1500)
+	s := l.join("a")
+	s.req.Progress = taskqueue.Progress{Records: 10, Loss: 0.25}
+	task := s.take(finish(s.take()))
+	s.take()
+
+	for name, flags := range map[string][]string{"by address": {"--addr", l.addr}, "by etcd": l.etcd, "by both": append([]string{"--addr", l.addr}, l.etcd...)} {
+		t.Run(name, func(t *testing.T) {
+			r := runArgs(t, append([]string{"status", "-o", "json"}, flags...)...)
+			r.wants(t, exitOK)
+			v := decode[jobStatus](t, r.stdout)
+			if v.Job != l.job || v.Status != "running" || v.Leader.Address != l.addr || v.Leader.Term == 0 || v.Epoch != 1 || v.Commit == 0 || v.Totals.Commits == 0 {
+				t.Errorf("head: %+v", v)
+			}
+			d := v.Datasets[0]
+			if d.Kind != "training" || len(d.Digest) != 64 || d.Pass != 1 || d.Passes != 3 || d.Tasks != 1500 || d.Done != 1 || d.Pending != 2 || d.Todo != 1497 ||
+				d.Retry != 0 || d.SetAside != 0 || d.Cursor != 3 || d.Chunks != 1500 || d.Records != 15000 || d.ChunksPerTask != 1 || d.AverageTask <= 0 || d.Timeout != 30 {
+				t.Errorf("dataset: %+v", d)
+			}
+			if x := v.Totals; x.Trainers != 1 || x.RecordsTrained != 10 || x.MeanLoss == nil || *x.MeanLoss != 0.25 || x.Uptime <= 0 {
+				t.Errorf("totals: %+v", x)
+			}
+		})
+	}
+
+	table := runArgs(t, "status", "--addr", l.addr)
+	table.wants(t, exitOK)
+	for _, want := range []string{
+		"job       " + l.job + ", running\n", "leader    " + l.addr + ", term ", "trainers  1, 0 records/s, mean loss 0.25\n",
+		"DATASET  PASS    DONE", "1 of 3  ░░░░░░░░░░░░░░░░░░░░   0%  1  ", "1,497", "15,000",
+	} {
+		if !strings.Contains(table.stdout, want) {
+			t.Errorf("the table lacks %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("table:\n%s", table.stdout)
+	}
+	if _, err := s.send(false, finish(task)); err != nil {
+		t.Fatal(err)
+	}
+	yaml := runArgs(t, "status", "-o", "yaml", "--addr", l.addr)
+	yaml.wants(t, exitOK)
+	if !strings.Contains(yaml.stdout, "done: 2\n") {
+		t.Errorf("yaml after another finish:\n%s", yaml.stdout)
+	}
+}
+
+func TestStatusOfALossThatDiverged(t *testing.T) {
+	reply := &pb.StatusReply{Job: "x", Status: pb.JobStatus_JOB_STATUS_PAUSED, Reason: "a disk is gone", Totals: &pb.JobTotals{Trainers: 2, MeanLoss: new(float64)}}
+	zero := 0.0
+	*reply.Totals.MeanLoss = zero / zero
+	s := newJobStatus(reply)
+	text, err := json.Marshal(s)
+	if err != nil || !strings.Contains(string(text), `"mean_loss":null`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	var b bytes.Buffer
+	if err := render(&b, "table", s, s.table); err != nil || !strings.Contains(b.String(), "mean loss is no number") || !strings.Contains(b.String(), "x, paused: a disk is gone") {
+		t.Errorf("%s, %v", b.String(), err)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	l := lead(t, master.Config{Queue: taskqueue.Options{Passes: 1}})
+	l.report(2)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	reader, writer := io.Pipe()
+	code := make(chan int, 1)
+	go func() {
+		args := append([]string{"status", "--watch", "--interval", "20ms", "-o", "json"}, l.etcd...)
+		code <- run(ctx, args, writer, io.Discard)
+		writer.Close()
+	}()
+	looks := json.NewDecoder(reader)
+	next := func() jobStatus {
+		t.Helper()
+		var s jobStatus
+		if err := looks.Decode(&s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if s := next(); s.Datasets[0].Done != 0 {
+		t.Errorf("the first look: %+v", s)
+	}
+	s := l.join("a")
+	task := s.take(finish(s.take()))
+	for next().Datasets[0].Done != 1 {
+	}
+	if _, err := s.send(false, finish(task)); err != nil {
+		t.Fatal(err)
+	}
+	last := next()
+	for ; last.Status == "running"; last = next() {
+	}
+	if last.Status != "ended" || last.Datasets[0].Done != 2 {
+		t.Errorf("the last look: %+v", last)
+	}
+	if got := <-code; got != exitOK {
+		t.Errorf("exit code %d", got)
+	}
+}
+
+func TestWatchEndsWhenInterrupted(t *testing.T) {
+	l := lead(t, master.Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	reader, writer := io.Pipe()
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, []string{"queues", "--watch", "--interval", "20ms", "--addr", l.addr}, writer, io.Discard)
+		writer.Close()
+	}()
+	if _, err := reader.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if _, err := io.Copy(io.Discard, reader); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-code; got != exitOK {
+		t.Errorf("exit code %d", got)
+	}
+	runArgs(t, "status", "--watch", "--interval", "1ns", "--addr", l.addr).wants(t, exitUsage, "--interval", "at least 10ms")
+}
+
+// A port that nobody listens on.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func TestNobodyToAsk(t *testing.T) {
+	l := lead(t, master.Config{})
+	nobody := closedPort(t)
+	tests := map[string]struct {
+		flags []string
+		code  int
+		words []string
+	}{
+		"no master at the address":  {[]string{"--addr", nobody}, exitFailed, []string{"no master answers at " + nobody, "master --listen " + nobody, "--endpoints"}},
+		"another job":               {[]string{"--addr", l.addr, "--job", "mnist"}, exitUsage, []string{"--job", "mnist", l.job}},
+		"no such job in etcd":       {[]string{"--endpoints", etcdtest.Endpoint(t), "--job", "mnist"}, exitUsage, []string{`no job "mnist"`, "name one of these with --job: "}},
+		"etcd is away":              {[]string{"--endpoints", nobody, "--dial-timeout", "300ms"}, exitStore, []string{"etcd is unreachable", nobody}},
+		"a name that cannot be one": {[]string{"--endpoints", nobody, "--job", "a/b"}, exitUsage, []string{"--job", "a/b"}},
+		"an address that is none":   {[]string{"--addr", "nowhere"}, exitFailed, []string{"nowhere"}},
+	}
+	for name, tt := range tests {
+		for _, command := range []string{"status", "queues"} {
+			t.Run(name+", "+command, func(t *testing.T) {
+				runArgs(t, append([]string{command}, tt.flags...)...).wants(t, tt.code, tt.words...)
+			})
+		}
+	}
+	l.stop()
+	r := runArgs(t, append([]string{"status"}, l.etcd...)...)
+	r.wants(t, exitFailed, "no master leads", "master --endpoints", "--job "+l.job, "queues --literal")
+}
+
+func TestStandByIsNoLeader(t *testing.T) {
+	l := lead(t, master.Config{})
+	second := standBy(t, l)
+	runArgs(t, "status", "--addr", second).wants(t, exitFailed, second+" does not lead", "--endpoints")
+}
+
+func TestEmptyEtcd(t *testing.T) {
+	endpoint := etcdtest.StartProcess(t, 0).Endpoint()
+	for _, args := range [][]string{{"status"}, {"queues"}, {"queues", "--literal"}, {"verify"}} {
+		runArgs(t, append(args, "--endpoints", endpoint)...).wants(t, exitUsage, "no job has run in the etcd at "+endpoint, "master --endpoints "+endpoint)
+	}
+}
+
+func TestThousands(t *testing.T) {
+	numbers := []uint64{0, 7, 999, 1000, 12345, 999999, 1000000, 18446744073709551615}
+	want := []string{"0", "7", "999", "1,000", "12,345", "999,999", "1,000,000", "18,446,744,073,709,551,615"}
+	var got []string
+	for _, n := range numbers {
+		got = append(got, thousands(n))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("found %v, want %v", got, want)
+	}
+}

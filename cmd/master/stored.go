@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"trainmaster/etcdstore"
+)
+
+const jobsShown = 20 // in a message that names the jobs there are
+
+// place is where the state of a job lies: in the etcd that its endpoints name or, without any, in the embedded one of a
+// folder.
+type place struct {
+	etcd    *etcdstore.Config
+	dataDir *string
+}
+
+// addPlaceFlags gives cmd the flags of a place, for commands that look at a job that no master need lead.
+func addPlaceFlags(cmd *cobra.Command, etcd *etcdstore.Config) place {
+	return place{etcd, cmd.Flags().String("data-dir", "trainmaster-data", "`folder` of the embedded etcd, used when there are no --endpoints")}
+}
+
+func (p place) String() string {
+	if len(p.etcd.Endpoints) > 0 {
+		return "the etcd at " + strings.Join(p.etcd.Endpoints, ",")
+	}
+	return "the embedded etcd in " + *p.dataDir
+}
+
+// flags lead another command to the same job.
+func (p place) flags() string {
+	text := "--endpoints " + strings.Join(p.etcd.Endpoints, ",")
+	if len(p.etcd.Endpoints) == 0 {
+		text = "--data-dir " + *p.dataDir
+	}
+	if p.etcd.Job != "" && p.etcd.Job != "default" {
+		text += " --job " + p.etcd.Job
+	}
+	return text
+}
+
+// open opens an etcd that must answer now, or starts the embedded one. A folder without any stays as it is.
+func (p place) open(ctx context.Context) (store *etcdstore.Store, closeAll func(), err error) {
+	c, closeEtcd := *p.etcd, func() {}
+	if len(c.Endpoints) == 0 {
+		if !etcdstore.IsEmbedded(*p.dataDir) {
+			return nil, nil, usageErrorf("--data-dir %q: no master has kept its etcd there; name the --data-dir of the one whose state you look for, or its etcd with --endpoints", *p.dataDir)
+		}
+		etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: *p.dataDir})
+		if err != nil {
+			return nil, nil, err
+		}
+		c.Endpoints, closeEtcd = []string{etcd.Endpoint()}, etcd.Close
+	}
+	if err := c.Validate(); err != nil {
+		closeEtcd()
+		return nil, nil, usageErrorf("--%w", err)
+	}
+	if store, err = etcdstore.Open(ctx, c); err != nil {
+		closeEtcd()
+		return nil, nil, err
+	}
+	return store, func() {
+		_ = store.Close() // nothing was written
+		closeEtcd()
+	}, nil
+}
+
+// noSuchJob is the usage error of a job that never ran there.
+func (p place) noSuchJob(ctx context.Context, store *etcdstore.Store) error {
+	names, err := store.Jobs(ctx, jobsShown)
+	switch {
+	case err != nil: // perhaps this user may not look there
+		return usageErrorf("no job %q in %v", p.etcd.Job, p)
+	case len(names) == 0:
+		return usageErrorf("no job has run in %v yet; start a master with: master %s", p, p.flags())
+	}
+	return usageErrorf("no job %q in %v; name one of these with --job: %s", p.etcd.Job, p, strings.Join(names, ", "))
+}

@@ -1,0 +1,132 @@
+package pserver_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"trainmaster/pserver"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/safetensors"
+	"trainmaster/trainer/params"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden is a checkpoint that was written once and must stay readable.
+const golden = "testdata/checkpoint"
+
+func goldenModel(value float32) []params.Tensor {
+	return []params.Tensor{
+		{Name: "layer/weight", Shape: []int{2, 3}, Data: slices.Repeat([]float32{value}, 6)},
+		{Name: "layer/bias", Shape: []int{3}, Data: slices.Repeat([]float32{value}, 3)},
+	}
+}
+
+func TestGoldenCheckpoint(t *testing.T) {
+	dir := t.TempDir()
+	if *update {
+		writeGolden(t)
+	}
+	if err := os.CopyFS(dir, os.DirFS(golden)); err != nil {
+		t.Fatal(err)
+	}
+	b := newBook(1)
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy})
+	values := goldenModel(0)
+	mustInit(t, c, values)
+	want := goldenModel(1 - 0.1*2)
+	if err := differ(values, want); err != nil {
+		t.Errorf("restored %v", err)
+	}
+	reply, err := control(t, s.addr).Describe(within(t), &pb.DescribeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reply.GetShardEpoch() != 2 || reply.GetState() != pb.DescribeReply_STATE_READY || reply.GetCheckpoint() != "00000001-00000002" {
+		t.Errorf("described as %v", reply)
+	}
+	// The push that the checkpoint has is not applied again; the next one finds the velocity.
+	rate, velocity := heavy.LearningRate, heavy.Momentum*2+1
+	for step, change := range []float32{0, rate * velocity} {
+		if _, err := c.PushPull(within(t), uint64(step)+1, 1, goldenModel(1), values); err != nil {
+			t.Fatal(err)
+		}
+		if err := differ(values, goldenModel(want[0].Data[0]-change)); err != nil {
+			t.Errorf("after push %d: %v", step+1, err)
+		}
+	}
+}
+
+func writeGolden(t *testing.T) {
+	t.Helper()
+	if err := os.RemoveAll(golden); err != nil {
+		t.Fatal(err)
+	}
+	b := newBook(1)
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: golden, CheckpointEvery: -1, Keep: 1})
+	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy})
+	values := goldenModel(1)
+	mustInit(t, c, values)
+	if _, err := c.PushPull(within(t), 1, 1, goldenModel(2), values); err != nil {
+		t.Fatal(err)
+	}
+	s.stop()
+	if err := s.wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The weights of all shards together are the model, under names that say which part they are.
+func TestWeightsOfAllShards(t *testing.T) {
+	const shards = 2
+	dir, b := t.TempDir(), newBook(shards)
+	var servers []*server
+	for i := range shards {
+		servers = append(servers, startServer(t, b, i, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1}))
+	}
+	want := tensors(random(5))
+	mustInit(t, connect(t, b, params.Config{Mode: params.Sync, Optimizer: heavy}), want)
+	for _, s := range servers {
+		s.stop()
+		if err := s.wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := tensors(constant(0))
+	elements := 0
+	for i := range shards {
+		files, err := filepath.Glob(filepath.Join(dir, fmt.Sprintf("ps-%d", i), "*", "weights.safetensors"))
+		if err != nil || len(files) != 1 {
+			t.Fatalf("shard %d has %v, %v", i, files, err)
+		}
+		list, metadata, err := safetensors.ReadFile(files[0])
+		if err != nil || metadata["shard"] != fmt.Sprint(i) {
+			t.Fatalf("shard %d: %v, %v", i, metadata, err)
+		}
+		for _, part := range list {
+			values, err := part.Float32()
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, from := part.Name, 0
+			if cut := strings.IndexByte(name, '['); cut >= 0 {
+				var to int
+				if _, err := fmt.Sscanf(name[cut:], "[%d:%d]", &from, &to); err != nil || to-from != len(values) {
+					t.Fatalf("%q has %d elements, %v", name, len(values), err)
+				}
+				name = name[:cut]
+			}
+			at := slices.IndexFunc(got, func(tensor params.Tensor) bool { return tensor.Name == name })
+			elements += copy(got[at].Data[from:], values)
+		}
+	}
+	if err := differ(got, want); err != nil || elements != 600_000+1000+10_000+10+1 {
+		t.Errorf("%d elements: %v", elements, err)
+	}
+}
