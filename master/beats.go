@@ -12,6 +12,16 @@ import (
 type freshness struct {
 	answered atomic.Int64 // monotonic time since start, in nanoseconds
 	term     atomic.Int64 // 0: none
+	lease    atomic.Value // string: of our key in the queue for the lock
+}
+
+// queued takes the lease of our key.
+func (f *freshness) queued(lease string) { f.lease.Store(lease) }
+
+// ownLease is the last one; "" before there is one.
+func (f *freshness) ownLease() string {
+	lease, _ := f.lease.Load().(string)
+	return lease
 }
 
 var start = time.Now()
@@ -55,7 +65,7 @@ func (m *Master) ServeBeats(w http.ResponseWriter, r *http.Request) {
 	ticker := time.NewTicker(BeatEvery)
 	defer ticker.Stop()
 	for {
-		beat := Beat{Term: uint64(m.fresh.term.Load()), AgeMs: m.fresh.age().Milliseconds()}
+		beat := Beat{Term: uint64(m.fresh.term.Load()), Lease: m.fresh.ownLease(), AgeMs: m.fresh.age().Milliseconds()}
 		if out.SetWriteDeadline(time.Now().Add(askTimeout)) != nil || encoder.Encode(beat) != nil || out.Flush() != nil {
 			return
 		}

@@ -91,12 +91,13 @@ func (m *Master) Run(ctx context.Context) error {
 
 // campaign waits for the lock as a stand-by; it returns what was kept warm.
 func (m *Master) campaign(ctx context.Context) (Leadership, *warm, error) {
-	s := &standby{store: m.store, config: m.config, log: m.log}
+	s := &standby{store: m.store, config: m.config, log: m.log, own: m.fresh.ownLease}
+	m.fresh.queued("")
 	following, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	m.standby.Store(s)
 	go func() { done <- s.run(following) }()
-	lead, err := m.store.Campaign(ctx, m.config.Advertise)
+	lead, err := m.store.Campaign(ctx, m.config.Advertise, m.fresh.queued)
 	stop()
 	if failed := <-done; failed != nil && !errors.Is(failed, context.Canceled) {
 		m.log.WithError(failed).Warn("the stand-by could not follow the leader")

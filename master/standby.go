@@ -28,8 +28,8 @@ type Suspect struct {
 	Lease    string
 }
 
-// Stored is the state as stored, at one revision.
-type Stored struct {
+// Version is the state as stored, at one revision.
+type Version struct {
 	State    []byte
 	Revision int64
 }
@@ -47,12 +47,13 @@ type standby struct {
 	warm    atomic.Pointer[warm]
 	version atomic.Int64 // revision of the stored state, as watched
 	probe   probe
+	own     func() string // the lease of our own key in the queue; "" before there is one
 }
 
 // run follows until ctx ends: then the lock is held, or the master stops.
 func (s *standby) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	beats, leaders, toHear, states := make(chan heard), make(chan Suspect), make(chan Suspect), make(chan Stored, 1)
+	beats, leaders, toHear, states := make(chan heard), make(chan Suspect), make(chan Suspect), make(chan Version, 1)
 	group.Go(func() error {
 		return s.store.WatchLeader(ctx, func(next Suspect) {
 			sendTo(ctx, leaders, next)
@@ -60,7 +61,7 @@ func (s *standby) run(ctx context.Context) error {
 		})
 	})
 	group.Go(func() error {
-		return s.store.WatchState(ctx, func(v Stored) {
+		return s.store.WatchState(ctx, func(v Version) {
 			s.version.Store(v.Revision)
 			select {
 			case <-states:
@@ -94,17 +95,22 @@ func (s *standby) watch(ctx context.Context, leaders <-chan Suspect, beats <-cha
 			return context.Cause(ctx)
 		case suspect = <-leaders:
 			s.probe = probe{}
+			judged = s.predecessor(suspect)
 		case h := <-beats:
 			switch {
 			case h.of.Key != suspect.Key:
 			case h.gone:
 				judged = dead
+			case h.beat.Lease != suspect.Lease:
+				judged = dead // another process has its port
 			default:
 				s.probe.hears(h.beat, s.etcdAnswers(ctx, h.beat))
 			}
 		case <-ticker.C:
-			if suspect.Key != "" && suspect.Address != s.config.Advertise {
-				judged = s.probe.look(s.version.Load())
+			if s.other(suspect) {
+				if judged = s.predecessor(suspect); judged == alive {
+					judged = s.probe.look(s.version.Load())
+				}
 			}
 		}
 		if judged == dead {
@@ -112,6 +118,18 @@ func (s *standby) watch(ctx context.Context, leaders <-chan Suspect, beats <-cha
 			s.probe = probe{}
 		}
 	}
+}
+
+// other reports whether a suspect is somebody else.
+func (s *standby) other(suspect Suspect) bool { return suspect.Key != "" && suspect.Lease != s.own() }
+
+// predecessor judges a suspect that has our address: we have its port, so it is the key that
+// an earlier start of this master left.
+func (s *standby) predecessor(suspect Suspect) verdict {
+	if own := s.own(); own != "" && s.other(suspect) && suspect.Address == s.config.Advertise {
+		return dead
+	}
+	return alive
 }
 
 // warm is the part of recovery that can be done before the lock is held: the task tables. A
@@ -124,7 +142,7 @@ type warm struct {
 const warmEvery = time.Second
 
 // keepWarm loads the tables that the state names.
-func (s *standby) keepWarm(ctx context.Context, states <-chan Stored) error {
+func (s *standby) keepWarm(ctx context.Context, states <-chan Version) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -140,7 +158,7 @@ func (s *standby) keepWarm(ctx context.Context, states <-chan Stored) error {
 	}
 }
 
-func (s *standby) load(ctx context.Context, v Stored) error {
+func (s *standby) load(ctx context.Context, v Version) error {
 	var snapshot taskqueue.Snapshot
 	if err := s.store.Decode(v.State, &snapshot, maxStoredState); err != nil {
 		return err

@@ -90,7 +90,7 @@ func Stored(ctx context.Context, store Store, state []byte, roster map[string][]
 	if err := store.Decode(state, &snapshot, maxStoredState); err != nil {
 		return nil, fmt.Errorf("%w: decode /task_queues: %w", taskqueue.ErrDamaged, err)
 	}
-	tables, err := loadTables(ctx, store, &snapshot)
+	tables, err := loadTables(ctx, store, &snapshot, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -9,8 +9,9 @@ import (
 
 // Store is what a master needs of etcd.
 type Store interface {
-	// Campaign blocks until this master leads. Others can probe address meanwhile.
-	Campaign(ctx context.Context, address string) (Leadership, error)
+	// Campaign blocks until this master leads. Others can probe address meanwhile. queued is
+	// called with the lease (hexadecimal) of each key that it puts in the queue.
+	Campaign(ctx context.Context, address string, queued func(lease string)) (Leadership, error)
 	ClusterID(ctx context.Context) (uint64, error)
 	// EnsureJob writes the immutable settings, or compares them with the stored ones.
 	EnsureJob(ctx context.Context, name string, settings map[string]string) error
@@ -26,7 +27,7 @@ type Store interface {
 	// and again when that changes, until ctx ends.
 	WatchLeader(ctx context.Context, changed func(Suspect)) error
 	// WatchState does the same with the stored state; of several it may skip all but the last.
-	WatchState(ctx context.Context, changed func(Stored)) error
+	WatchState(ctx context.Context, changed func(Version)) error
 	// Depose revokes the lease of a suspect that is still the first. Within holddown of a
 	// forced take-over it is ErrHeldDown, unless exempt.
 	Depose(ctx context.Context, suspect Suspect, holddown time.Duration, exempt bool) error

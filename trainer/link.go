@@ -69,12 +69,16 @@ func backoff(n int, random float64) time.Duration {
 func call[Reply any](ctx context.Context, l *link, method string, request any) (*Reply, error) {
 	for n := 0; ; n++ {
 		reply := new(Reply)
-		client, err := l.connect(ctx)
+		client, moved, err := l.connect(ctx)
 		if err == nil {
 			done := client.Go(wire.Service+"."+method, request, reply, make(chan *rpc.Call, 1)).Done
 			select {
 			case c := <-done:
 				err = wire.Error(c.Error)
+			case <-moved: // the one we asked may hang: ask the next leader
+				l.drop(client)
+				n = -1
+				continue
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}
@@ -97,27 +101,27 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 	}
 }
 
-// connect returns the connection to the leader, made anew if it broke.
-func (l *link) connect(ctx context.Context) (*rpc.Client, error) {
-	addr, err := l.locate.Addr(ctx)
+// connect returns the connection to the leader, made anew if it broke or another one leads.
+// moved closes when yet another one does.
+func (l *link) connect(ctx context.Context) (client *rpc.Client, moved <-chan struct{}, err error) {
+	addr, moved, err := l.locate.Leader(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.client != nil && l.addr == addr {
-		return l.client, nil
+		return l.client, moved, nil
 	}
 	if l.client != nil {
 		l.client.Close()
 		l.client = nil
 	}
-	client, err := dial(ctx, addr)
-	if err != nil {
-		return nil, err
+	if client, err = dial(ctx, addr); err != nil {
+		return nil, nil, err
 	}
 	l.client, l.addr = client, addr
-	return client, nil
+	return client, moved, nil
 }
 
 // drop forgets a connection that failed.

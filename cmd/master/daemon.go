@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"syscall"
@@ -47,6 +48,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:8080", "`host:port` for trainers (net/rpc and gRPC)")
 	flags.StringVar(&c.Advertise, "advertise", "", "`host:port` that trainers dial (default: POD_IP with the port of --listen, else --listen)")
 	flags.DurationVar(&s.leaseTTL, "lease-ttl", 5*time.Second, "how long the lock outlives a leader that died")
+	flags.DurationVar(&c.Holddown, "holddown", 10*time.Second, "least time between two forced take-overs of the lock")
 	flags.BoolVar(&s.etcd.OwnEtcd, "own-etcd", false, "this etcd serves nobody else: compact its history")
 	flags.DurationVar(&s.storeWait, "store-timeout", 10*time.Minute, "how long to wait for an etcd that does not answer at the start")
 	flags.BoolVar(&c.AcceptCluster, "accept-cluster", false, "go on with a state that another etcd cluster wrote")
@@ -122,7 +124,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store
 	split := portsplit.New(listener, portsplit.Config{Log: log})
 	rpcs := &netrpc.Server{Master: m, Log: log}
 	grpcs := grpcapi.New(m, log)
-	rpcListener, grpcListener := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTP2)
+	rpcListener, grpcListener, httpListener := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTP2), split.Branch(portsplit.HTTPGet)
 	m.OnTermOver = rpcs.Disconnect
 
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -131,6 +133,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store
 	group.Go(func() error { return split.Run(serving) })
 	group.Go(func() error { return rpcs.Serve(serving, rpcListener) })
 	group.Go(func() error { return grpcs.Serve(serving, grpcListener) })
+	group.Go(func() error { return serveBeats(serving, m, httpListener) })
 	if store.OwnEtcd() {
 		group.Go(func() error { return store.CompactLoop(serving, time.Minute, etcdstore.KeepRevisions) })
 	} else if warning, err := store.CheckAutoCompaction(ctx); err == nil && warning != "" {
@@ -146,6 +149,19 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store
 		log.Info("done")
 	}
 	return err
+}
+
+// serveBeats serves what stand-by masters listen to.
+func serveBeats(ctx context.Context, m *master.Master, l net.Listener) error {
+	routes := http.NewServeMux()
+	routes.HandleFunc("GET "+master.BeatsPath, m.ServeBeats)
+	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(l); ctx.Err() == nil {
+		return fmt.Errorf("serve beats: %w", err)
+	}
+	return nil
 }
 
 // openStore opens the given etcd, or an embedded one.

@@ -93,7 +93,7 @@ func train(ctx context.Context, w *reference.Worker, etcd *etcdstore.Config, add
 			go func() {
 				defer close(done)
 				for a := range store.WatchMasterAddr(watching) {
-					follow.Set(a.Addr)
+					follow.Set(a.Addr, a.Term)
 				}
 			}()
 			w.Trainer.Locate = follow

@@ -24,12 +24,12 @@ var _ master.Store = Store{}
 const defaultLeaseTTL = 5 * time.Second
 
 // Campaign blocks until the lock is held.
-func (s Store) Campaign(ctx context.Context, address string) (master.Leadership, error) {
+func (s Store) Campaign(ctx context.Context, address string, queued func(lease string)) (master.Leadership, error) {
 	ttl := s.LeaseTTL
 	if ttl == 0 {
 		ttl = defaultLeaseTTL
 	}
-	lock, err := s.Store.Campaign(ctx, etcdstore.CampaignConfig{Address: address, TTL: ttl, Waiting: s.Waiting})
+	lock, err := s.Store.Campaign(ctx, etcdstore.CampaignConfig{Address: address, TTL: ttl, Waiting: s.Waiting, Queued: queued})
 	if err != nil {
 		return nil, err
 	}
@@ -66,9 +66,9 @@ func (s Store) WatchLeader(ctx context.Context, changed func(master.Suspect)) er
 }
 
 // WatchState calls changed with the stored state.
-func (s Store) WatchState(ctx context.Context, changed func(master.Stored)) error {
+func (s Store) WatchState(ctx context.Context, changed func(master.Version)) error {
 	for v := range s.Store.WatchState(ctx) {
-		changed(master.Stored(v))
+		changed(master.Version(v))
 	}
 	return context.Cause(ctx)
 }
