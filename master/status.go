@@ -26,7 +26,10 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 	err = t.inspect(ctx, func(q *taskqueue.Queue) {
 		s.Overview, s.Commits = q.Overview(), t.committer.counts.commits.Load()
 	})
-	return s, err
+	if err != nil {
+		return Status{}, err // look may still be on its way to s
+	}
+	return s, nil
 }
 
 // Tasks are those that stand somewhere by themselves: what is not among them is to do or

@@ -18,6 +18,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
+	"trainmaster/master/httpapi"
 	"trainmaster/master/netrpc"
 	"trainmaster/master/onetcd"
 	"trainmaster/master/shards"
@@ -29,6 +30,7 @@ type daemonSettings struct {
 	etcd      *etcdstore.Config
 	dataDir   string
 	listen    string
+	http      string
 	leaseTTL  time.Duration
 	ps        int
 	config    master.Config
@@ -46,6 +48,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&s.dataDir, "data-dir", "trainmaster-data", "`folder` of the embedded etcd, used when there are no --endpoints")
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:8080", "`host:port` for trainers (net/rpc and gRPC)")
+	flags.StringVar(&s.http, "http", "127.0.0.1:8081", "`host:port` for people's tools (/healthz, /readyz, /metrics); empty: none")
 	flags.StringVar(&c.Advertise, "advertise", "", "`host:port` that trainers dial (default: POD_IP with the port of --listen, else --listen)")
 	flags.DurationVar(&s.leaseTTL, "lease-ttl", 5*time.Second, "how long the lock outlives a leader that died")
 	flags.DurationVar(&c.Holddown, "holddown", 10*time.Second, "least time between two forced take-overs of the lock")
@@ -92,6 +95,13 @@ func (s *daemonSettings) run(ctx context.Context) error {
 		return err
 	}
 	defer listener.Close()
+	var tools net.Listener
+	if s.http != "" {
+		if tools, err = listen(s.http, "--http"); err != nil {
+			return err
+		}
+		defer tools.Close()
+	}
 	if s.config.Advertise, err = advertise(s.config.Advertise, listener.Addr()); err != nil {
 		return err
 	}
@@ -108,10 +118,10 @@ func (s *daemonSettings) run(ctx context.Context) error {
 			return usageErrorf("--ps: expected %d, which the job began with, found %d", n, s.ps)
 		}
 	}
-	return s.serve(ctx, listener, store, log)
+	return s.serve(ctx, listener, tools, store, log)
 }
 
-func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store *etcdstore.Store, log *logrus.Entry) error {
+func (s *daemonSettings) serve(ctx context.Context, listener, tools net.Listener, store *etcdstore.Store, log *logrus.Entry) error {
 	told := &shards.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }}
 	defer told.Close()
 	m, err := master.New(s.config, onetcd.Store{
@@ -134,6 +144,13 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store
 	group.Go(func() error { return rpcs.Serve(serving, rpcListener) })
 	group.Go(func() error { return grpcs.Serve(serving, grpcListener) })
 	group.Go(func() error { return serveBeats(serving, m, httpListener) })
+	if tools != nil {
+		face := httpapi.New(m, func(ctx context.Context) (int64, int64, error) {
+			size, err := store.Size(ctx)
+			return size.Total, size.Quota, err
+		}, log)
+		group.Go(func() error { return face.Serve(serving, tools) })
+	}
 	if store.OwnEtcd() {
 		group.Go(func() error { return store.CompactLoop(serving, time.Minute, etcdstore.KeepRevisions) })
 	} else if warning, err := store.CheckAutoCompaction(ctx); err == nil && warning != "" {
