@@ -45,7 +45,7 @@ type QueueRow struct {
 	EtcdDelayMS float64 `json:"etcd_delay_ms"`
 	OpsPerS     float64 `json:"ops_per_s"`
 	RawTxnPerS  float64 `json:"raw_txn_per_s"` // with a value of StateBytes
-	Ratio       float64 `json:"ratio"`         // OpsPerS / RawTxnPerS
+	Ratio       float64 `json:"ratio"`         // of the two, in each round
 	OverLiteral float64 `json:"over_literal,omitempty"`
 	P50MS       float64 `json:"p50_ms"`
 	P99MS       float64 `json:"p99_ms"`

@@ -63,7 +63,7 @@ func newRow(key rowKey, samples []sample) QueueRow {
 		BytesPerTask:    of(func(s sample) float64 { return s.walBytes }),
 		PutBytesPerTask: of(func(s sample) float64 { return s.putBytes }),
 	}
-	row.Ratio = row.OpsPerS / row.RawTxnPerS
+	row.Ratio = of(func(s sample) float64 { return s.opsPerS / s.raw })
 	return row
 }
 

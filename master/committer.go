@@ -2,7 +2,9 @@ package master
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"trainmaster/taskqueue"
@@ -16,8 +18,8 @@ import (
 type committer struct {
 	*inbox
 	*state
-	steps  *steps      // nil unless synchronous
-	shards chan<- Step // hears of each committed step
+	steps  *steps    // nil unless synchronous
+	shards chan Step // hears of each committed step
 
 	clock  jobClock
 	sample time.Time // of clock
@@ -43,15 +45,28 @@ func (c *committer) run(ctx context.Context) (err error) {
 	defer ticker.Stop()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	work := context.WithoutCancel(ctx) // a write under way is seen to its end
+	work, abandon := context.WithCancel(context.WithoutCancel(ctx)) // a write under way is seen to its end, unless
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-c.lead.Lost(): // nobody may hear of it any more
+			abandon()
+		case <-work.Done():
+		}
+	})
+	defer watch.Wait()
+	defer abandon()
 	for {
 		tick := false
 		select {
 		case <-ctx.Done():
-			if err := c.round(work, false); err != nil {
-				return err
+			why := context.Cause(ctx)
+			if !errors.Is(why, ErrRolledBack) { // to such a store nothing more is written
+				if err := c.round(work, false); err != nil {
+					return err
+				}
 			}
-			return context.Cause(ctx)
+			return why
 		case <-c.lead.Lost():
 			return fmt.Errorf("%w: the lock is lost", taskqueue.ErrFenced)
 		case <-ticker.C:
@@ -84,14 +99,14 @@ func (c *committer) linger(ctx context.Context, timer *time.Timer) {
 // round commits all that waits, then lets the parked askers try again for as long as that
 // gives anyone a task.
 func (c *committer) round(ctx context.Context, tick bool) error {
-	if tick {
+	c.batch = c.take(c.batch)
+	if tick { // after all that waited: whoever is late because the store is slow, is not too late
 		c.expire(time.Now())
 		c.batch = append(c.batch, &op{ctx: ctx, event: &taskqueue.Tick{}, done: make(chan struct{}, 1)})
 		if (c.queue.Active() || c.queue.Trainers() > 0) && time.Since(c.written) >= commitEvery {
 			c.queue.Touch() // so that the job clock goes on
 		}
 	}
-	c.batch = c.take(c.batch)
 	if err := c.commitAll(ctx); err != nil {
 		return err
 	}
@@ -138,18 +153,18 @@ func (c *committer) commit(ctx context.Context) error {
 			return err
 		default:
 			c.log.WithError(err).Error("commit refused, nothing was written")
-			return c.refuse(n, err)
+			return c.refuse(n, fmt.Errorf("%w: %w", ErrNotStored, err))
 		}
 		if stepped {
 			c.steps.commit(step)
-			c.shards <- step
+			hand(c.shards, step)
 		}
 	} else if !c.lead.Valid() {
 		return fmt.Errorf("%w: the lease may have run out", taskqueue.ErrFenced)
 	}
-	wrote := c.written.After(t)
+	wrote, waiting := c.written.After(t), c.len() // before the answered ones are back
 	if answered := c.settle(n); wrote {
-		c.pace.committed(answered, c.len(), time.Since(t))
+		c.pace.committed(answered, waiting, time.Since(t))
 	}
 	return nil
 }
@@ -162,19 +177,23 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 		again = false
 		for n = 0; n < len(c.batch) && c.queue.PendingWrites() < maxBatchKeys-batchSlack && !again; n++ {
 			o := c.batch[n]
-			if o.err != nil || o.ctx.Err() != nil {
+			if o.ctx.Err() != nil {
+				o.drop(context.Cause(o.ctx))
+			}
+			if o.dropped {
 				continue
 			}
 			if o.parts != nil {
-				if o.err = c.lead.PutParts(ctx, c.revision, o.parts.writes, o.parts.progress); o.err != nil {
-					if terminal(o.err) {
-						return n, o.err
+				if err := c.lead.PutParts(ctx, c.revision, o.parts.writes, o.parts.progress); err != nil {
+					if terminal(err) {
+						return n, err
 					}
+					o.drop(fmt.Errorf("%w: %w", ErrNotStored, err))
 					continue
 				}
 				o.parts = nil
 			}
-			again = !c.applyOne(o, now)
+			again = !c.guard(o, func() { c.applyOne(o, now) })
 		}
 		if again {
 			if err := c.rollBack(); err != nil {
@@ -185,14 +204,7 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 	return n, nil
 }
 
-// applyOne applies one op; false says that it panicked.
-func (c *committer) applyOne(o *op, now taskqueue.Clock) (ok bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			c.log.WithField("event", fmt.Sprintf("%T", o.event)).WithField("panic", r).WithField("stack", stack()).Error("an event was dropped")
-			o.err = fmt.Errorf("internal error: %v; nothing was changed", r)
-		}
-	}()
+func (c *committer) applyOne(o *op, now taskqueue.Clock) {
 	switch {
 	case o.event != nil:
 		o.answer = c.queue.Apply(now, o.event)
@@ -200,6 +212,17 @@ func (c *committer) applyOne(o *op, now taskqueue.Clock) (ok bool) {
 	case o.stage != nil:
 		o.err = c.stage(o.stage)
 	}
+}
+
+// guard does something for an op; false says that it panicked, and the op is dropped.
+func (c *committer) guard(o *op, do func()) (ok bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.log.WithField("event", fmt.Sprintf("%T", o.event)).WithField("panic", r).WithField("stack", stack()).Error("an event was dropped")
+			o.drop(fmt.Errorf("internal error: %v; nothing was changed", r))
+		}
+	}()
+	do()
 	return true
 }
 
@@ -216,9 +239,12 @@ func consequential(batch []*op) bool {
 
 // refuse gives the first n callers of the batch the error of a commit that did not happen.
 func (c *committer) refuse(n int, err error) error {
+	c.counts.refused.Add(1)
 	for _, o := range c.batch[:n] {
-		o.err = nil
-		o.finish(err)
+		if !o.dropped {
+			o.err = err
+		}
+		o.finish(nil)
 	}
 	c.batch = append(c.batch[:0], c.batch[n:]...)
 	return c.rollBack()
@@ -236,9 +262,9 @@ func (c *committer) settle(n int) (answered int) {
 		case o.stage != nil:
 			c.steps.answer(o.stage)
 		case o.inspect != nil:
-			o.inspect(c.queue)
+			c.guard(o, func() { o.inspect(c.queue) })
 		case o.patient && o.answer.Kind == taskqueue.AnswerWait && o.ctx.Err() == nil:
-			o.park()
+			o.park(c.sample.Add(longPoll))
 			c.parked = append(c.parked, o)
 			continue
 		}

@@ -41,7 +41,11 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 	if err := store.Decode(stored, &snapshot, maxStoredState); err != nil {
 		return nil, fmt.Errorf("%w: decode /task_queues: %w; its bytes are left as they are: restore a backup, or start the job under another name", taskqueue.ErrDamaged, err)
 	}
-	if snapshot.Cluster != cluster && !config.AcceptCluster {
+	if snapshot.Format > taskqueue.Format {
+		return nil, fmt.Errorf("%w: this master reads up to format %d, found format %d: start a newer master; nothing was changed", taskqueue.ErrNewer, taskqueue.Format, snapshot.Format)
+	}
+	moved := snapshot.Cluster != cluster
+	if moved && !config.AcceptCluster {
 		return nil, fmt.Errorf("%w: expected cluster %x, found %x: etcd was restored or replaced; if this state is the one to go on with, start with --accept-cluster", ErrForeign, snapshot.Cluster, cluster)
 	}
 	snapshot.Cluster = cluster
@@ -58,6 +62,14 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 	s.stored, s.revision = stored, revision
 	s.number.Store(snapshot.Commit)
 	s.tables.Store(&tables)
+	s.queue.Hold(len(stored) > maxStateBytes)
+	if moved { // once, not at every start
+		log.WithField("cluster", fmt.Sprintf("%x", cluster)).Warn("a state of another etcd cluster was accepted")
+		s.queue.Touch()
+		if err := s.save(ctx, nil); err != nil {
+			return nil, fmt.Errorf("accept the state of another cluster: %w", err)
+		}
+	}
 	log.WithFields(logrus.Fields{
 		"commit": snapshot.Commit, "datasets": len(tables), "trainers": len(s.roster), "took": time.Since(began).Round(time.Millisecond).String(),
 	}).Info("state recovered")
@@ -82,6 +94,9 @@ func loadTables(ctx context.Context, store Store, snapshot *taskqueue.Snapshot, 
 
 // loadTable reads the parts, decodes them side by side and appends them in order.
 func loadTable(ctx context.Context, store Store, set *taskqueue.SetSnapshot) (*taskqueue.Table, error) {
+	if set.Parts < 0 || set.ChunksPerTask < 1 {
+		return nil, fmt.Errorf("%w: %d parts, %d chunks for each task", taskqueue.ErrDamaged, set.Parts, set.ChunksPerTask)
+	}
 	parts, err := store.Parts(ctx, set.ReportID, set.Parts)
 	if err != nil {
 		return nil, err

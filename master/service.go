@@ -31,6 +31,7 @@ type Session struct {
 	Incarnation uint64
 	JobID       [16]byte
 	Sync        bool
+	TTL         time.Duration // how long a silent session lasts; 0: the default
 }
 
 // Join begins a session.
@@ -42,8 +43,11 @@ func (m *Master) Join(ctx context.Context, id, address string) (Session, error) 
 	if err := validateID(id); err != nil {
 		return Session{}, err
 	}
+	if len(address) > maxID {
+		return Session{}, fmt.Errorf("trainer address: expected at most %d characters, found %d", maxID, len(address))
+	}
 	a, err := t.apply(ctx, &taskqueue.Join{ID: id, Address: address})
-	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync}, err
+	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync, TTL: m.config.Queue.SessionTTL}, err
 }
 
 const maxID = 200
@@ -70,9 +74,10 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 		return Reply{}, err
 	}
 	if last := t.committer.number.Load(); r.JobID == t.jobID && r.SeenCommit > last {
-		err := fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrRolledBack, r.SeenCommit, last)
-		t.stop(err)
-		return Reply{}, err
+		return Reply{}, t.fromTheFuture(ctx, r.SeenCommit, last)
+	}
+	if max(len(r.Finished), len(r.Held)) > maxFinished {
+		return Reply{}, fmt.Errorf("finished, held: expected at most %d tasks, found %d and %d", maxFinished, len(r.Finished), len(r.Held))
 	}
 	a, err := t.ask(ctx, r, len(r.Held) == 0)
 	if err != nil {
@@ -80,6 +85,9 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	}
 	return t.reply(a)
 }
+
+// maxFinished bounds what one request can write: see batchSlack.
+const maxFinished = 16
 
 // Fail takes back a task that a joined trainer could not train.
 func (m *Master) Fail(ctx context.Context, o taskqueue.Ordinal, incarnation uint64, token taskqueue.Token, text string) error {
@@ -97,6 +105,19 @@ func (m *Master) PlainAsk(ctx context.Context, r *taskqueue.PlainAsk) (Reply, er
 		return Reply{}, err
 	}
 	return t.reply(a)
+}
+
+// fromTheFuture judges the echo of a commit that this term does not know: another master
+// leads by now, or the store went back in time, which ends this one.
+func (t *term) fromTheFuture(ctx context.Context, seen, last uint64) error {
+	bounded, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	if _, _, err := t.committer.lead.ReadState(bounded); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotLeader, err)
+	}
+	err := fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrRolledBack, seen, last)
+	t.stop(err)
+	return err
 }
 
 func (t *term) reply(a taskqueue.Answer) (Reply, error) {
@@ -212,5 +233,5 @@ func (t *term) apply(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer,
 }
 
 func (t *term) ask(ctx context.Context, ev taskqueue.Event, patient bool) (taskqueue.Answer, error) {
-	return t.committer.do(ctx, func(o *op) { o.event, o.patient, o.until = ev, patient, time.Now().Add(longPoll) })
+	return t.committer.do(ctx, func(o *op) { o.event, o.patient = ev, patient })
 }

@@ -35,7 +35,7 @@ type state struct {
 }
 
 type counters struct {
-	commits, refused, bytes atomic.Int64
+	commits, refused atomic.Int64
 }
 
 // batchSlack is room in a transaction for what one event can write beyond its first key.
@@ -70,7 +70,6 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	s.heard()
 	s.queue.Hold(len(encoded) > maxStateBytes)
 	s.counts.commits.Add(1)
-	s.counts.bytes.Add(int64(len(encoded)))
 	for _, w := range flushed.Writes {
 		if id, ok := strings.CutPrefix(w.Key, rosterPrefix); ok {
 			if w.Delete {
@@ -102,8 +101,13 @@ func (s *state) write(ctx context.Context, encoded []byte, writes []taskqueue.Wr
 		bounded, cancel := context.WithTimeout(ctx, commitTimeout)
 		revision, err := s.lead.Commit(bounded, s.revision, encoded, writes)
 		cancel()
-		if err == nil || !unknown && !errors.Is(err, taskqueue.ErrUnknownOutcome) {
-			return revision, err
+		switch {
+		case err == nil:
+			return revision, nil
+		case ctx.Err() != nil:
+			return 0, fmt.Errorf("%w: %w", taskqueue.ErrFenced, err) // whatever became of it, the next leader sees
+		case !unknown && !errors.Is(err, taskqueue.ErrUnknownOutcome):
+			return 0, err
 		}
 		unknown = true
 		s.log.WithError(err).Warn("outcome of a commit unknown, reading back")
@@ -153,6 +157,7 @@ func (s *state) rollBack() error {
 		return err
 	}
 	q.Continue(s.queue)
+	q.Hold(len(s.stored) > maxStateBytes)
 	s.queue = q
 	return nil
 }

@@ -14,6 +14,7 @@ type Status struct {
 	Leader  string // address that trainers dial
 	Term    uint64 // create revision of the leader's lock
 	Commits int64  // of this term
+	Refused int64  // commits of this term that the store did not take
 }
 
 // Status sums the job up.
@@ -24,7 +25,7 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 	}
 	s := Status{Leader: m.config.Advertise, Term: uint64(t.committer.lead.Revision())}
 	err = t.inspect(ctx, func(q *taskqueue.Queue) {
-		s.Overview, s.Commits = q.Overview(), t.committer.counts.commits.Load()
+		s.Overview, s.Commits, s.Refused = q.Overview(), t.committer.counts.commits.Load(), t.committer.counts.refused.Load()
 	})
 	if err != nil {
 		return Status{}, err // look may still be on its way to s

@@ -31,16 +31,17 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	defer stop(nil)
 	t := &term{committer: c, jobID: s.queue.JobID(), stop: stop}
 	m.fresh.term.Store(lead.Revision())
-	group, ctx := errgroup.WithContext(ctx)
 	if m.config.Sync {
-		steps := make(chan Step, 1)
-		if err := m.startSteps(ctx, c, steps); err != nil {
+		if err := m.recoverSteps(ctx, c); err != nil {
 			return err
 		}
-		group.Go(func() error { return m.tellShards(ctx, steps) })
 	}
 	if err := lead.Announce(ctx, m.config.Advertise, uint64(lead.Revision())); err != nil {
 		return fmt.Errorf("announce: %w", err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	if m.config.Sync {
+		group.Go(func() error { return m.tellShards(ctx, c.shards) })
 	}
 	group.Go(func() error { return c.run(ctx) })
 	group.Go(func() error { return m.watchEnd(ctx, t) })
@@ -97,7 +98,8 @@ func (t *term) inspect(ctx context.Context, look func(*taskqueue.Queue)) error {
 	return err
 }
 
-func (m *Master) startSteps(ctx context.Context, c *committer, steps chan Step) error {
+// recoverSteps reads the last committed step, for the shards to be told of it again.
+func (m *Master) recoverSteps(ctx context.Context, c *committer) error {
 	stored, err := m.store.Value(ctx, StepKey)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", StepKey, err)
@@ -105,9 +107,9 @@ func (m *Master) startSteps(ctx context.Context, c *committer, steps chan Step) 
 	if c.steps, err = newSteps(stored); err != nil {
 		return err
 	}
-	c.shards = steps
+	c.shards = make(chan Step, 1)
 	if c.steps.last.Version > 0 {
-		steps <- c.steps.last // the last leader may have died before it told them
+		hand(c.shards, c.steps.last) // the last leader may have died before it told them
 	}
 	return nil
 }

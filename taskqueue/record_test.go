@@ -79,6 +79,11 @@ func TestRecordRoundTrip(t *testing.T) {
 }
 
 func TestGoldenRecord(t *testing.T) {
+	var w recordWriter
+	s := &set{}
+	w.dispatched(&entry{set: s, pass: 1, position: 5}, 3, 1)
+	w.dispatched(&entry{set: s, pass: 1, position: 2}, 3, 2)
+	documented(t, "record.md", w.take())
 	value, want := exampleRecord()
 	var b strings.Builder
 	for len(value) > 0 {

@@ -3,6 +3,7 @@ package taskqueue
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Result is a finished task, or with Error a failed one.
@@ -316,7 +317,7 @@ func (q *Queue) fail(by *trainer, tok Token, text string) FinishStatus {
 
 func clip(text string) string {
 	if len(text) > maxErrorText {
-		text = text[:maxErrorText]
+		text = strings.ToValidUTF8(text[:maxErrorText], "") // not half a character
 	}
 	return text
 }

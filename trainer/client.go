@@ -20,7 +20,7 @@ type Config struct {
 	ID        string // names this trainer; a second one with the same ID takes the place of the first
 	Address   string // where operators find it; may be empty
 	Locate    Locator
-	Heartbeat time.Duration // default 3 s
+	Heartbeat time.Duration // default a fifth of what a session lasts, 3 s at most
 	Log       *logrus.Entry // default: the standard logger
 }
 
@@ -63,22 +63,36 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	if config.Locate == nil {
 		return nil, errors.New("trainer.Config.Locate is nil: expected where the master is")
 	}
-	if config.Heartbeat == 0 {
-		config.Heartbeat = 3 * time.Second
-	}
 	if config.Log == nil {
 		config.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
-	l := &link{locate: config.Locate, log: config.Log}
+	l := &link{locate: config.Locate, log: config.Log, patience: answerTimeout}
 	reply, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{ID: config.ID, Address: config.Address})
 	if err != nil {
 		l.close()
 		return nil, fmt.Errorf("join as %q: %w", config.ID, err)
 	}
+	if config.Heartbeat == 0 {
+		config.Heartbeat = heartbeatFor(reply.TTL)
+	}
 	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: newSession(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.owned.Go(c.beat)
 	return c, nil
+}
+
+const (
+	heartbeatMost  = 3 * time.Second
+	heartbeatLeast = 50 * time.Millisecond
+	beatsOfSession = 5 // several may be late or lost before the session is
+)
+
+// heartbeatFor is how often to beat in a session that silence ends after ttl; 0: the master does not say.
+func heartbeatFor(ttl time.Duration) time.Duration {
+	if ttl == 0 {
+		return heartbeatMost
+	}
+	return min(max(ttl/beatsOfSession, heartbeatLeast), heartbeatMost)
 }
 
 // Ordinal is the small number of this trainer in its job.
@@ -93,6 +107,13 @@ func (c *Client) Sync() bool { return c.sync }
 // ReportDataset registers the files that names (paths and globs, as the master sees them)
 // stand for, unless another trainer has registered the same ones.
 func (c *Client) ReportDataset(ctx context.Context, names []string) error {
+	size := 0
+	for _, name := range names {
+		size += len(name) + 4 // its length in front
+	}
+	if size > wire.MaxMessage {
+		return fmt.Errorf("report the dataset: %d names of %d bytes together, at most %d are taken: name them by a glob", len(names), size, wire.MaxMessage)
+	}
 	if _, err := call[int](ctx, c.link, "ReportDataset", names); err != nil {
 		return fmt.Errorf("report the dataset: %w", err)
 	}
@@ -163,13 +184,8 @@ func (c *Client) collect(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	switch {
-	case errors.Is(f.err, wire.ErrJobFinished):
-		return io.EOF
-	case errors.Is(f.err, wire.ErrRejoin):
-		return ErrSessionLost
-	case f.err != nil:
-		return f.err
+	if f.err != nil {
+		return c.ended(f.err)
 	}
 	if task := c.session.answered(f.reply); task != nil {
 		c.ready, c.stamps[task.Token] = task, f.reply.Stamps
@@ -177,10 +193,26 @@ func (c *Client) collect(ctx context.Context) error {
 	return nil
 }
 
+// ended says the error of an answered request in the words of this package.
+func (c *Client) ended(err error) error {
+	switch {
+	case errors.Is(err, wire.ErrJobFinished):
+		c.session.settled()
+		return io.EOF
+	case errors.Is(err, wire.ErrRejoin):
+		c.session.settled()
+		return ErrSessionLost
+	}
+	return err
+}
+
 // RequestSaveModel asks to be the one trainer that saves the model.
 func (c *Client) RequestSaveModel(ctx context.Context) (elected bool, err error) {
 	reply, err := call[wire.SaveModelReply](ctx, c.link, "RequestSaveModel", wire.SaveModelRequest{Trainer: c.who})
-	if err != nil {
+	switch {
+	case errors.Is(err, wire.ErrRejoin):
+		return false, ErrSessionLost
+	case err != nil:
 		return false, fmt.Errorf("ask to save the model: %w", err)
 	}
 	return reply.Elected, nil
@@ -239,11 +271,16 @@ func (c *Client) beat() {
 	}
 }
 
-// leaveTimeout bounds the farewell to a master that may be gone.
-const leaveTimeout = 2 * time.Second
+// What a farewell to a master that may be gone takes at most.
+const (
+	flushTimeout = time.Second
+	leaveTimeout = 2 * time.Second
+)
 
-// Close ends the session in order: tasks that are not finished go back at once.
+// Close ends the session in order: what is finished is said, tasks that are not finished go
+// back at once.
 func (c *Client) Close() error {
+	c.flush()
 	c.stop()
 	c.owned.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
@@ -251,4 +288,18 @@ func (c *Client) Close() error {
 	_, err := call[int](ctx, c.link, "Leave", wire.LeaveRequest{Trainer: c.who})
 	c.link.close()
 	return errors.Join(err, c.files.close())
+}
+
+// flush says what is finished, unless that was said. The end of the job, or of the session,
+// is no news here.
+func (c *Client) flush() {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if c.session.unsaid() {
+		_ = c.collect(ctx)
+	}
+	if c.session.unsaid() && c.flight == nil {
+		c.send(false)
+		_ = c.collect(ctx)
+	}
 }

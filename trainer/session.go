@@ -24,8 +24,11 @@ func newSession(j *wire.JoinReply) *session { return &session{who: j.Trainer, jo
 // finish notes a task as finished, or failed with a reason, for the next request.
 func (s *session) finish(token taskqueue.Token, reason string) {
 	s.held = slices.DeleteFunc(s.held, func(t taskqueue.Token) bool { return t == token })
-	s.results = append(s.results, taskqueue.Result{Token: token, Error: reason})
+	s.results = append(s.results, taskqueue.Result{Token: token, Error: reason[:min(len(reason), maxReason)]})
 }
+
+// maxReason is more than a master keeps of why a task failed, and fits a message.
+const maxReason = 1 << 10
 
 // next is the request to send now. There is one at a time: until it is answered the same
 // one is returned, whatever happened since.
@@ -39,6 +42,15 @@ func (s *session) next(want bool, progress taskqueue.Progress) *wire.NextRequest
 		s.results = nil
 	}
 	return s.flight
+}
+
+// settled says that the request under way was answered by an error, after what it reports
+// as finished was taken.
+func (s *session) settled() { s.flight = nil }
+
+// unsaid reports whether the master may not know yet of all that is finished.
+func (s *session) unsaid() bool {
+	return len(s.results) > 0 || s.flight != nil && len(s.flight.Finished) > 0
 }
 
 // answered takes the reply; it returns the task in it, or nil.

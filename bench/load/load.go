@@ -35,7 +35,7 @@ type Load struct {
 	loops    errgroup.Group
 	stop     context.CancelFunc
 	phase    atomic.Int32
-	counts   []Latencies // by trainer; written by its loop until that ends
+	took     []Latencies // by trainer; written by its loop until that ends
 }
 
 const (
@@ -47,7 +47,7 @@ const (
 // Start lets all trainers join and get a first task, and then work until Measure has
 // ended, or Leave is called.
 func Start(ctx context.Context, trainers []Trainer) (*Load, error) {
-	l := &Load{trainers: trainers, counts: make([]Latencies, len(trainers))}
+	l := &Load{trainers: trainers, took: make([]Latencies, len(trainers))}
 	joins, joining := errgroup.WithContext(ctx)
 	for i, t := range trainers {
 		joins.Go(func() error {
@@ -66,7 +66,7 @@ func Start(ctx context.Context, trainers []Trainer) (*Load, error) {
 	ctx, l.stop = context.WithCancel(ctx)
 	for i, t := range trainers {
 		l.loops.Go(func() error {
-			if err := l.loop(ctx, t, &l.counts[i]); err != nil {
+			if err := l.loop(ctx, t, &l.took[i]); err != nil {
 				return fmt.Errorf("trainer %d: %w", i, err)
 			}
 			return nil
@@ -75,7 +75,7 @@ func Start(ctx context.Context, trainers []Trainer) (*Load, error) {
 	return l, nil
 }
 
-func (l *Load) loop(ctx context.Context, t Trainer, counts *Latencies) error {
+func (l *Load) loop(ctx context.Context, t Trainer, took *Latencies) error {
 	began := time.Now()
 	for {
 		counted, err := t.Op(ctx)
@@ -88,7 +88,7 @@ func (l *Load) loop(ctx context.Context, t Trainer, counts *Latencies) error {
 		}
 		ended := time.Now()
 		if counted && phase == measuring {
-			counts.Add(ended.Sub(began))
+			took.Add(ended.Sub(began))
 		}
 		began = ended
 	}
@@ -116,14 +116,15 @@ func (l *Load) Measure(ctx context.Context, length time.Duration) (Result, error
 	if ctx.Err() != nil {
 		return Result{}, context.Cause(ctx)
 	}
-	var all Latencies
-	for i := range l.counts {
-		all.Merge(&l.counts[i])
+	ops := 0
+	for _, took := range l.took {
+		ops += len(took)
 	}
-	if all.Count() == 0 {
+	if ops == 0 {
 		return Result{}, errors.New("no task was finished: the measurement is too short")
 	}
-	return Result{Ops: all.Count(), Elapsed: elapsed, P50: all.Quantile(0.5), P99: all.Quantile(0.99)}, nil
+	quantiles := Quantiles(l.took, 0.5, 0.99)
+	return Result{Ops: ops, Elapsed: elapsed, P50: quantiles[0], P99: quantiles[1]}, nil
 }
 
 // end waits for the loops, and cancels those that are stuck in a wait.

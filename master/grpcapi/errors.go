@@ -51,10 +51,12 @@ var table = []struct {
 	{taskqueue.ErrNotAside, codes.FailedPrecondition, "NOT_SET_ASIDE"},
 	{taskqueue.ErrTooManyHeld, codes.ResourceExhausted, "TOO_MANY_HELD"},
 	{taskqueue.ErrStoreFull, codes.ResourceExhausted, "STORE_FULL"},
+	{master.ErrNotStored, codes.Unavailable, "NOT_STORED"},
 	{taskqueue.ErrDamaged, codes.DataLoss, "DAMAGED_STATE"},
 	{taskqueue.ErrBadRecord, codes.DataLoss, "DAMAGED_RECORD"},
 	{taskqueue.ErrNewer, codes.FailedPrecondition, "NEWER_STATE"},
 	{taskqueue.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
+	{master.ErrNotStored, codes.Unavailable, "NOT_STORED"}, // why it was not may be a row above
 
 	{context.Canceled, codes.Canceled, "CANCELED"},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE_EXCEEDED"},

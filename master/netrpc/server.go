@@ -3,7 +3,6 @@ package netrpc
 import (
 	"bufio"
 	"context"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
@@ -21,10 +20,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-const (
-	handshakeTimeout = 10 * time.Second
-	writeTimeout     = 30 * time.Second
-)
+const handshakeTimeout = 10 * time.Second
 
 // Server serves net/rpc connections of one master.
 type Server struct {
@@ -35,7 +31,11 @@ type Server struct {
 	conns map[net.Conn]struct{}
 	done  bool
 	wg    sync.WaitGroup
+	large chan struct{} // a token for each large message that is in memory
 }
+
+// maxLarge is how many messages over wire.MaxShortMessage are taken at a time.
+const maxLarge = 8
 
 // Serve takes connections until ctx ends, then closes them all and waits.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
@@ -70,7 +70,7 @@ func (s *Server) add(conn net.Conn) bool {
 		return false
 	}
 	if s.conns == nil {
-		s.conns = map[net.Conn]struct{}{}
+		s.conns, s.large = map[net.Conn]struct{}{}, make(chan struct{}, maxLarge)
 	}
 	s.conns[conn] = struct{}{}
 	return true
@@ -119,11 +119,9 @@ func (s *Server) serve(ctx context.Context, conn net.Conn) {
 		s.Log.WithError(err).Error("register the service")
 		return
 	}
-	w := bufio.NewWriterSize(conn, 4096)
-	server.ServeCodec(&codec{
-		conn: conn, cancel: cancel, undelivered: c.undelivered, log: s.Log,
-		dec: gob.NewDecoder(wire.NewBoundedReader(r, wire.MaxMessage)), enc: gob.NewEncoder(w), w: w,
-	})
+	codec := newCodec(c, conn, r, cancel)
+	defer codec.releaseAll()
+	server.ServeCodec(codec)
 }
 
 // budget ends a stream that is longer than expected.
@@ -162,68 +160,21 @@ func handshake(conn net.Conn, r *bufio.Reader) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// codec is net/rpc's gob codec with a bound on what comes in and a deadline on what goes
-// out. It ends the connection's context as soon as nothing can be read any more, so that
-// nobody waits for a task on its behalf.
-type codec struct {
-	conn        net.Conn
-	cancel      context.CancelFunc
-	undelivered func(body any)
-	log         *logrus.Entry
-	dec         *gob.Decoder
-	enc         *gob.Encoder
-	w           *bufio.Writer
-}
-
-func (c *codec) ReadRequestHeader(r *rpc.Request) error {
-	err := c.dec.Decode(r)
-	if err != nil {
-		if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-			c.log.WithError(err).WithField("peer", c.conn.RemoteAddr().String()).Debug("connection ended")
-		}
-		c.cancel()
-		return io.EOF // anything else would be printed to the standard logger
-	}
-	return nil
-}
-
-func (c *codec) ReadRequestBody(body any) error { return c.dec.Decode(body) }
-
-func (c *codec) WriteResponse(r *rpc.Response, body any) error {
-	err := c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-	if err == nil {
-		err = c.enc.Encode(r)
-	}
-	if err == nil {
-		err = c.enc.Encode(body)
-	}
-	if err == nil {
-		err = c.w.Flush()
-	}
-	if err != nil {
-		c.undelivered(body)
-		c.conn.Close()
-	}
-	return err
-}
-
-func (c *codec) Close() error { return c.conn.Close() }
-
 // lastCallTimeout bounds what is told to the master about a closed connection.
 const lastCallTimeout = 10 * time.Second
 
 // closed tells the master that the connection is gone.
 func (c *connection) closed() {
-	c.mu.Lock()
-	who := c.who
-	c.mu.Unlock()
-	if who.Ordinal == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastCallTimeout)
 	defer cancel()
-	if err := c.server.Master.Disconnected(ctx, who.Ordinal, who.Incarnation); err != nil && !errors.Is(err, master.ErrNotLeader) && !errors.Is(err, master.ErrRejoin) {
-		c.server.Log.WithError(err).Warn("a closed connection could not be taken note of; the session will run out")
+	own, joined := c.speakers()
+	for _, who := range []wire.Trainer{own, joined} {
+		if who.Ordinal == 0 {
+			continue
+		}
+		if err := c.server.Master.Disconnected(ctx, who.Ordinal, who.Incarnation); err != nil && !errors.Is(err, master.ErrNotLeader) && !errors.Is(err, master.ErrRejoin) {
+			c.server.Log.WithError(err).Warn("a closed connection could not be taken note of; its tasks wait for their time-out")
+		}
 	}
 }
 
@@ -233,10 +184,8 @@ func (c *connection) undelivered(body any) {
 	if !ok || len(task.Chunks) == 0 {
 		return // joined clients ask again
 	}
-	c.mu.Lock()
-	who := c.who
-	c.mu.Unlock()
+	own, _ := c.speakers()
 	ctx, cancel := context.WithTimeout(context.Background(), lastCallTimeout)
 	defer cancel()
-	_ = c.server.Master.Undelivered(ctx, who.Ordinal, who.Incarnation, task.Token) // else it goes back with the connection
+	_ = c.server.Master.Undelivered(ctx, own.Ordinal, own.Incarnation, task.Token) // else it goes back with the connection
 }

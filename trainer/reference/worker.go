@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/dataset"
 	"trainmaster/dataset/sample"
 	"trainmaster/recordio"
+	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 	"trainmaster/trainer/model"
 	"trainmaster/trainer/params"
@@ -30,6 +33,8 @@ type Worker struct {
 	SavePath   string // where the elected trainer writes the model; "": nowhere
 	LedgerPath string // "": no ledger
 	Log        *logrus.Entry
+
+	RecordDelay time.Duration // waited before each record: makes a small dataset last, for drills
 }
 
 // Run returns nil when the job is over, or when ctx ended and the session was left in order.
@@ -85,6 +90,9 @@ func (w *Worker) session(ctx context.Context) (err error) {
 	if client.Sync() {
 		t.Steps = client
 	}
+	if w.RecordDelay > 0 {
+		t.Tasks = delayed{client, w.RecordDelay}
+	}
 	t.Report = func(r TaskReport) {
 		client.Progressed(r.Records, r.LossSum/float64(max(r.Records, 1)))
 		log.WithFields(logrus.Fields{"task": r.Task.Token.String(), "records": r.Records, "version": r.Version, "recomputed": r.Recomputed}).Debug("task trained")
@@ -100,6 +108,23 @@ func (w *Worker) session(ctx context.Context) (err error) {
 	}
 	log.Info("the job is over")
 	return w.save(ctx, client, servers, m, shape)
+}
+
+// delayed are tasks whose records come slowly.
+type delayed struct {
+	Tasks
+	delay time.Duration
+}
+
+func (d delayed) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for record, err := range d.Tasks.Records(task) {
+			time.Sleep(d.delay)
+			if !yield(record, err) {
+				return
+			}
+		}
+	}
 }
 
 // inputs is the number of features of a record, from the first one of the dataset.

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"time"
+
 	"trainmaster/dataset"
 	"trainmaster/taskqueue"
 )
@@ -22,7 +24,8 @@ type JoinRequest struct {
 type JoinReply struct {
 	Trainer
 	JobID [16]byte
-	Sync  bool // gradients are applied in synchronous steps
+	Sync  bool          // gradients are applied in synchronous steps
+	TTL   time.Duration // a trainer that is silent for longer is lost; 0: the master does not say
 }
 
 // NextRequest says what is finished and whether a task is wanted.

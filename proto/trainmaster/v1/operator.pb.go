@@ -538,8 +538,10 @@ type JobTotals struct {
 	Commits uint64 `protobuf:"varint,5,opt,name=commits,proto3" json:"commits,omitempty"`
 	// Since this master process began to serve.
 	UptimeSeconds float64 `protobuf:"fixed64,6,opt,name=uptime_seconds,json=uptimeSeconds,proto3" json:"uptime_seconds,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Of this term, that the store did not take: their callers were told.
+	CommitsRefused uint64 `protobuf:"varint,7,opt,name=commits_refused,json=commitsRefused,proto3" json:"commits_refused,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *JobTotals) Reset() {
@@ -610,6 +612,13 @@ func (x *JobTotals) GetCommits() uint64 {
 func (x *JobTotals) GetUptimeSeconds() float64 {
 	if x != nil {
 		return x.UptimeSeconds
+	}
+	return 0
+}
+
+func (x *JobTotals) GetCommitsRefused() uint64 {
+	if x != nil {
+		return x.CommitsRefused
 	}
 	return 0
 }
@@ -1225,14 +1234,15 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\arecords\x18\x0e \x01(\x04R\arecords\x12&\n" +
 	"\x0fchunks_per_task\x18\x0f \x01(\rR\rchunksPerTask\x120\n" +
 	"\x14average_task_seconds\x18\x10 \x01(\x01R\x12averageTaskSeconds\x12'\n" +
-	"\x0ftimeout_seconds\x18\x11 \x01(\x01R\x0etimeoutSeconds\"\xef\x01\n" +
+	"\x0ftimeout_seconds\x18\x11 \x01(\x01R\x0etimeoutSeconds\"\x98\x02\n" +
 	"\tJobTotals\x12\x1a\n" +
 	"\btrainers\x18\x01 \x01(\rR\btrainers\x12'\n" +
 	"\x0frecords_trained\x18\x02 \x01(\x04R\x0erecordsTrained\x12,\n" +
 	"\x12records_per_second\x18\x03 \x01(\x01R\x10recordsPerSecond\x12 \n" +
 	"\tmean_loss\x18\x04 \x01(\x01H\x00R\bmeanLoss\x88\x01\x01\x12\x18\n" +
 	"\acommits\x18\x05 \x01(\x04R\acommits\x12%\n" +
-	"\x0euptime_seconds\x18\x06 \x01(\x01R\ruptimeSecondsB\f\n" +
+	"\x0euptime_seconds\x18\x06 \x01(\x01R\ruptimeSeconds\x12'\n" +
+	"\x0fcommits_refused\x18\a \x01(\x04R\x0ecommitsRefusedB\f\n" +
 	"\n" +
 	"_mean_loss\"\x93\x01\n" +
 	"\x10ListTasksRequest\x12\x10\n" +
