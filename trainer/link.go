@@ -88,12 +88,17 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 			return reply, err
 		}
 		l.drop(client)
+		if errors.Is(err, errMoved) {
+			n = -1 // the next leader is known already
+			continue
+		}
 		if n == 0 {
 			l.log.WithError(err).WithField("call", method).Info("no answer from the master yet, trying on")
 		}
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
+		case <-moved: // no need to wait: another one leads
 		case <-time.After(backoff(n, rand.Float64())):
 		}
 	}
