@@ -19,7 +19,7 @@ import (
 // ever begun over a state that cannot be read.
 func recoverState(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), log *logrus.Entry) (*state, error) {
 	began := time.Now()
-	s := &state{store: store, lead: lead, config: config, log: log, written: began, roster: map[string][]byte{}, heard: heard}
+	s := &state{store: store, lead: lead, config: config, log: log, written: began, limit: maxStateBytes, roster: map[string][]byte{}, heard: heard}
 	s.tables.Store(&[]*taskqueue.Table{})
 	cluster, err := store.ClusterID(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 	s.stored, s.revision = stored, revision
 	s.number.Store(snapshot.Commit)
 	s.tables.Store(&tables)
-	s.queue.Hold(len(stored) > maxStateBytes)
+	s.queue.Hold(len(stored) > s.limit)
 	if moved { // once, not at every start
 		log.WithField("cluster", fmt.Sprintf("%x", cluster)).Warn("a state of another etcd cluster was accepted")
 		s.queue.Touch()

@@ -26,6 +26,7 @@ type state struct {
 	queue    *taskqueue.Queue
 	revision int64             // of the stored state; 0: there is none
 	stored   []byte            // the stored state
+	limit    int               // of its size: above it nothing new is dispatched
 	roster   map[string][]byte // as stored, by trainer id
 	written  time.Time         // when the last commit ended
 	tables   atomic.Pointer[[]*taskqueue.Table]
@@ -68,7 +69,7 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	s.revision, s.stored, s.written = revision, encoded, time.Now()
 	s.number.Store(s.queue.Commit())
 	s.heard()
-	s.queue.Hold(len(encoded) > maxStateBytes)
+	s.queue.Hold(len(encoded) > s.limit)
 	s.counts.commits.Add(1)
 	for _, w := range flushed.Writes {
 		if id, ok := strings.CutPrefix(w.Key, rosterPrefix); ok {
@@ -157,7 +158,7 @@ func (s *state) rollBack() error {
 		return err
 	}
 	q.Continue(s.queue)
-	q.Hold(len(s.stored) > maxStateBytes)
+	q.Hold(len(s.stored) > s.limit)
 	s.queue = q
 	return nil
 }

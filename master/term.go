@@ -21,6 +21,9 @@ type term struct {
 // lead recovers the state and serves until the term ends. It returns nil when the job is
 // over and its trainers were told.
 func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
+	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
+		return err
+	}
 	s, err := recoverState(ctx, m.store, lead, m.config, kept, m.fresh.heard, m.log)
 	if err != nil {
 		return err
@@ -126,6 +129,10 @@ func (m *Master) tellShards(ctx context.Context, steps <-chan Step) error {
 			return context.Cause(ctx)
 		case last = <-steps:
 		case <-repeat.C:
+			select {
+			case last = <-steps: // rather than repeat the one before it
+			default:
+			}
 		}
 		if last.Version == 0 {
 			continue

@@ -185,8 +185,11 @@ func (s *daemonSettings) serve(ctx context.Context, listener, tools net.Listener
 	if serveErr := group.Wait(); err == nil {
 		err = serveErr
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		log.Info("done")
+	case errors.Is(err, master.ErrOtherJob):
+		return usageErrorf("%w", err)
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -77,9 +78,12 @@ func (s *pserverSettings) run(ctx context.Context, logger *logrus.Logger) error 
 	}
 	defer store.Close()
 	s.config.Listener, s.config.Log, s.config.Registry = listener, log, psRegistry{store, s.ttl}
+	if err := s.config.Validate(); err != nil {
+		return usageErrorf("%w", err)
+	}
 	server, err := pserver.New(s.config)
 	if err != nil {
-		return usageErrorf("%v", err)
+		return fmt.Errorf("--checkpoint-dir: %w", err)
 	}
 	return server.Run(ctx)
 }

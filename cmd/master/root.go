@@ -89,7 +89,22 @@ func finishTree(root *cobra.Command) {
 		case cmd.Args == nil:
 			cmd.Args = cobra.NoArgs
 		}
+		showUse(cmd)
 		markFailures(cmd)
+	}
+}
+
+// showUse adds to errors about a command's arguments what they should be.
+func showUse(cmd *cobra.Command) {
+	inner := cmd.Args
+	if inner == nil {
+		return
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := inner(cmd, args); err != nil {
+			return usageErrorf("%w; expected: %s", err, cmd.UseLine())
+		}
+		return nil
 	}
 }
 

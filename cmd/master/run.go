@@ -81,12 +81,15 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 
 // newRunDir makes the next numbered folder.
 func newRunDir(parent string) (string, error) {
+	bad := func(err error) error {
+		return fmt.Errorf("--dir %q: expected a folder that can be written: %w", parent, err)
+	}
 	parent, err := filepath.Abs(parent)
 	if err != nil {
 		return "", err
 	}
 	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return "", fmt.Errorf("--dir: expected a folder that can be written: %w", err)
+		return "", bad(err)
 	}
 	for n := 1; ; n++ {
 		dir := filepath.Join(parent, fmt.Sprintf("%03d", n))
@@ -94,7 +97,7 @@ func newRunDir(parent string) (string, error) {
 		case err == nil:
 			return dir, nil
 		case !os.IsExist(err):
-			return "", fmt.Errorf("--dir: expected a folder that can be written: %w", err)
+			return "", bad(err)
 		}
 	}
 }

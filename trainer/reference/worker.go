@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -39,6 +41,9 @@ type Worker struct {
 
 // Run returns nil when the job is over, or when ctx ended and the session was left in order.
 func (w *Worker) Run(ctx context.Context) error {
+	if err := w.checkSavePath(); err != nil {
+		return err
+	}
 	for {
 		err := w.session(ctx)
 		switch {
@@ -50,6 +55,18 @@ func (w *Worker) Run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// checkSavePath finds out before the training whether the model can be saved after it.
+func (w *Worker) checkSavePath() error {
+	if w.SavePath == "" {
+		return nil
+	}
+	probe, err := os.CreateTemp(filepath.Dir(w.SavePath), filepath.Base(w.SavePath)+".probe-*")
+	if err != nil {
+		return fmt.Errorf("save the model as %q: expected a folder that can be written: %w", w.SavePath, err)
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
 // session is one incarnation of the trainer.
