@@ -115,8 +115,8 @@ func (w *watchedStore) counters() commitCounters {
 }
 
 // Campaign notes when and how the lock was won.
-func (w *watchedStore) Campaign(ctx context.Context, address string) (master.Leadership, error) {
-	lead, err := w.Store.Campaign(ctx, address)
+func (w *watchedStore) Campaign(ctx context.Context, address string, queued func(lease string)) (master.Leadership, error) {
+	lead, err := w.Store.Campaign(ctx, address, queued)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ const (
 	keyTrainers  = "/trainers/"
 	keyPS        = "/ps/"
 	keyPSDesired = "/ps_desired"
+	keyHolddown  = "/master/holddown"
 )
 
 // PartKey is the key of part i of a report's task table, below the job's

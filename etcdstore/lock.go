@@ -26,6 +26,10 @@ type CampaignConfig struct {
 
 	// Waiting (may be nil) hears why we do not lead yet, when that changes.
 	Waiting func(reason string)
+
+	// Queued (may be nil) hears the lease, in hexadecimal, of each key that we
+	// put in the queue.
+	Queued func(lease string)
 }
 
 const defaultLeaseTTL = 5 * time.Second
@@ -42,6 +46,9 @@ func (c CampaignConfig) withDefaults() (CampaignConfig, error) {
 	}
 	if c.Waiting == nil {
 		c.Waiting = func(string) {}
+	}
+	if c.Queued == nil {
+		c.Queued = func(string) {}
 	}
 	return c, nil
 }
@@ -121,6 +128,7 @@ func (h *held) queue(ctx context.Context, cfg CampaignConfig) error {
 	if !ours {
 		return fmt.Errorf("key %s belongs to another lease", h.key)
 	}
+	cfg.Queued(id)
 	for {
 		before, err := h.lower(ctx)
 		if err != nil {

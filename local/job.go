@@ -202,7 +202,7 @@ func (j *Job) define() {
 	if c.Sync {
 		update = "sync"
 	}
-	j.master = child("master", "--listen", "127.0.0.1:0", "--own-etcd", "--lease-ttl", "2s", "--linger", "10s",
+	j.master = child("master", "--listen", "127.0.0.1:0", "--http", "", "--own-etcd", "--lease-ttl", "2s", "--linger", "10s",
 		"--ps", strconv.Itoa(c.Servers), "--trainers", strconv.Itoa(c.Trainers), "--passes", strconv.Itoa(c.Passes),
 		"--update-mode", update, "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
 	for i := range c.Servers {

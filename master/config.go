@@ -20,6 +20,8 @@ type Config struct {
 	Trainers      int  // how many are expected; default 8
 	Sync          bool // gradients are applied in synchronous steps
 
+	Holddown time.Duration // least time between two forced take-overs; default 10 s
+
 	Roots  []string      // folders that datasets may lie in; none: any
 	Linger time.Duration // how long a finished job waits for its trainers to hear of it; default 30 s
 
@@ -47,6 +49,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Trainers == 0 {
 		c.Trainers = 8
+	}
+	if c.Holddown == 0 {
+		c.Holddown = 10 * time.Second
 	}
 	if c.Linger == 0 {
 		c.Linger = 30 * time.Second
@@ -99,6 +104,7 @@ var (
 	ErrRejoin      = errors.New("the trainer has no session: join again")
 	ErrNotStored   = errors.New("not stored, nothing was changed: try again")
 	ErrRolledBack  = errors.New("the store went back in time")
+	ErrHeldDown    = errors.New("a take-over was forced a short while ago")
 	ErrNotSync     = errors.New("this job has no synchronous steps")
 	ErrOtherJob    = errors.New("the job was begun with other settings")
 	ErrForeign     = errors.New("the stored state is of another etcd cluster")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,8 @@ type Master struct {
 	log     *logrus.Entry
 	reports reporter
 	current atomic.Pointer[term]
+	standby atomic.Pointer[standby]
+	fresh   freshness
 }
 
 // New returns a master that does nothing until Run. shards may be nil unless
@@ -61,15 +64,20 @@ func (m *Master) Run(ctx context.Context) error {
 	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); fatal(err) {
 		return err
 	}
+	asking, stopAsking := context.WithCancel(ctx)
+	var pulse sync.WaitGroup
+	defer pulse.Wait()
+	defer stopAsking()
+	pulse.Go(func() { m.keepFresh(asking) })
 	for {
-		lead, err := m.store.Campaign(ctx, m.config.Advertise)
+		lead, kept, err := m.campaign(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return fmt.Errorf("campaign: %w", err)
 		}
-		err = m.lead(ctx, lead)
+		err = m.lead(ctx, lead, kept)
 		resignTerm(lead)
 		switch {
 		case ctx.Err() != nil:
@@ -78,12 +86,25 @@ func (m *Master) Run(ctx context.Context) error {
 			return err
 		}
 		m.log.WithError(err).Warn("term over, campaigning again")
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(termPause):
-		}
+		pause(ctx, termPause)
 	}
+}
+
+// campaign waits for the lock as a stand-by; it returns what was kept warm.
+func (m *Master) campaign(ctx context.Context) (Leadership, *warm, error) {
+	s := &standby{store: m.store, config: m.config, log: m.log, own: m.fresh.ownLease}
+	m.fresh.queued("")
+	following, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	m.standby.Store(s)
+	go func() { done <- s.run(following) }()
+	lead, err := m.store.Campaign(ctx, m.config.Advertise, m.fresh.queued)
+	stop()
+	if failed := <-done; failed != nil && !errors.Is(failed, context.Canceled) {
+		m.log.WithError(failed).Warn("the stand-by could not follow the leader")
+	}
+	m.standby.Store(nil)
+	return lead, s.warm.Load(), err
 }
 
 const termPause = 200 * time.Millisecond
@@ -110,6 +131,12 @@ func (m *Master) leading() (*term, error) {
 		return t, nil
 	}
 	return nil, ErrNotLeader
+}
+
+// Warm reports whether this master stands by with the task tables loaded.
+func (m *Master) Warm() bool {
+	s := m.standby.Load()
+	return s != nil && s.warm.Load() != nil
 }
 
 // Leading reports whether this master answers for the job now.

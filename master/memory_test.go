@@ -48,7 +48,16 @@ func (s *memory) written() []time.Time {
 	return s.commits[:len(s.commits):len(s.commits)]
 }
 
-func (s *memory) Campaign(context.Context, string) (Leadership, error)       { return s, nil }
+func (s *memory) Campaign(context.Context, string, func(string)) (Leadership, error) { return s, nil }
+func (s *memory) WatchLeader(ctx context.Context, _ func(Suspect)) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+func (s *memory) WatchState(ctx context.Context, _ func(Version)) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+func (s *memory) Depose(context.Context, Suspect, time.Duration, bool) error { return nil }
 func (s *memory) ClusterID(context.Context) (uint64, error)                  { return 1, nil }
 func (s *memory) EnsureJob(context.Context, string, map[string]string) error { return nil }
 func (s *memory) PartKey(id string, i int) string                            { return fmt.Sprintf("/parts/%s/%d", id, i) }

@@ -17,9 +17,9 @@ import (
 
 // recoverState reads what the term before left, or begins a job that never ran. Nothing is
 // ever begun over a state that cannot be read.
-func recoverState(ctx context.Context, store Store, lead Leadership, config Config, log *logrus.Entry) (*state, error) {
+func recoverState(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), log *logrus.Entry) (*state, error) {
 	began := time.Now()
-	s := &state{store: store, lead: lead, config: config, log: log, written: began, limit: maxStateBytes, roster: map[string][]byte{}}
+	s := &state{store: store, lead: lead, config: config, log: log, written: began, limit: maxStateBytes, roster: map[string][]byte{}, heard: heard}
 	s.tables.Store(&[]*taskqueue.Table{})
 	cluster, err := store.ClusterID(ctx)
 	if err != nil {
@@ -49,7 +49,7 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 		return nil, fmt.Errorf("%w: expected cluster %x, found %x: etcd was restored or replaced; if this state is the one to go on with, start with --accept-cluster", ErrForeign, snapshot.Cluster, cluster)
 	}
 	snapshot.Cluster = cluster
-	tables, err := loadTables(ctx, store, &snapshot)
+	tables, err := loadTables(ctx, store, &snapshot, kept)
 	if err != nil {
 		return nil, err
 	}
@@ -76,9 +76,13 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 	return s, nil
 }
 
-func loadTables(ctx context.Context, store Store, snapshot *taskqueue.Snapshot) ([]*taskqueue.Table, error) {
+// loadTables reads the tables that a state names, but for those that are kept warm.
+func loadTables(ctx context.Context, store Store, snapshot *taskqueue.Snapshot, kept *warm) ([]*taskqueue.Table, error) {
 	tables := make([]*taskqueue.Table, len(snapshot.Sets))
 	for i := range snapshot.Sets {
+		if tables[i] = kept.table(snapshot.Sets[i].ReportID); tables[i] != nil {
+			continue
+		}
 		t, err := loadTable(ctx, store, &snapshot.Sets[i])
 		if err != nil {
 			return nil, fmt.Errorf("task table of dataset %d (report %s): %w", i, snapshot.Sets[i].ReportID, err)

@@ -31,6 +31,7 @@ type state struct {
 	written  time.Time         // when the last commit ended
 	tables   atomic.Pointer[[]*taskqueue.Table]
 	number   atomic.Uint64 // of the last commit
+	heard    func()        // called when etcd answered
 	counts   counters
 }
 
@@ -67,6 +68,7 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	}
 	s.revision, s.stored, s.written = revision, encoded, time.Now()
 	s.number.Store(s.queue.Commit())
+	s.heard()
 	s.queue.Hold(len(encoded) > s.limit)
 	s.counts.commits.Add(1)
 	for _, w := range flushed.Writes {

@@ -27,7 +27,10 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 	err = t.inspect(ctx, func(q *taskqueue.Queue) {
 		s.Overview, s.Commits, s.Refused = q.Overview(), t.committer.counts.commits.Load(), t.committer.counts.refused.Load()
 	})
-	return s, err
+	if err != nil {
+		return Status{}, err // look may still be on its way to s
+	}
+	return s, nil
 }
 
 // Tasks are those that stand somewhere by themselves: what is not among them is to do or
@@ -91,7 +94,7 @@ func Stored(ctx context.Context, store Store, state []byte, roster map[string][]
 	if err := store.Decode(state, &snapshot, maxStoredState); err != nil {
 		return nil, fmt.Errorf("%w: decode /task_queues: %w", taskqueue.ErrDamaged, err)
 	}
-	tables, err := loadTables(ctx, store, &snapshot)
+	tables, err := loadTables(ctx, store, &snapshot, nil)
 	if err != nil {
 		return nil, err
 	}

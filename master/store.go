@@ -2,14 +2,16 @@ package master
 
 import (
 	"context"
+	"time"
 
 	"trainmaster/taskqueue"
 )
 
 // Store is what a master needs of etcd.
 type Store interface {
-	// Campaign blocks until this master leads. Others can probe address meanwhile.
-	Campaign(ctx context.Context, address string) (Leadership, error)
+	// Campaign blocks until this master leads. Others can probe address meanwhile. queued is
+	// called with the lease (hexadecimal) of each key that it puts in the queue.
+	Campaign(ctx context.Context, address string, queued func(lease string)) (Leadership, error)
 	ClusterID(ctx context.Context) (uint64, error)
 	// EnsureJob writes the immutable settings, or compares them with the stored ones.
 	EnsureJob(ctx context.Context, name string, settings map[string]string) error
@@ -20,6 +22,15 @@ type Store interface {
 	// Value returns the value of a key, nil when it is absent.
 	Value(ctx context.Context, key string) ([]byte, error)
 	PartKey(reportID string, i int) string
+
+	// WatchLeader calls changed with the holder of the first key in the queue for the lock,
+	// and again when that changes, until ctx ends.
+	WatchLeader(ctx context.Context, changed func(Suspect)) error
+	// WatchState does the same with the stored state; of several it may skip all but the last.
+	WatchState(ctx context.Context, changed func(Version)) error
+	// Depose revokes the lease of a suspect that is still the first. Within holddown of a
+	// forced take-over it is ErrHeldDown, unless exempt.
+	Depose(ctx context.Context, suspect Suspect, holddown time.Duration, exempt bool) error
 
 	Encode(v any) ([]byte, error)
 	Decode(b []byte, v any, limit int64) error

@@ -20,11 +20,11 @@ type term struct {
 
 // lead recovers the state and serves until the term ends. It returns nil when the job is
 // over and its trainers were told.
-func (m *Master) lead(ctx context.Context, lead Leadership) error {
+func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
 		return err
 	}
-	s, err := recoverState(ctx, m.store, lead, m.config, m.log)
+	s, err := recoverState(ctx, m.store, lead, m.config, kept, m.fresh.heard, m.log)
 	if err != nil {
 		return err
 	}
@@ -33,6 +33,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	t := &term{committer: c, jobID: s.queue.JobID(), stop: stop}
+	m.fresh.term.Store(lead.Revision())
 	if m.config.Sync {
 		if err := m.recoverSteps(ctx, c); err != nil {
 			return err
@@ -154,6 +155,7 @@ const (
 // next leader.
 func (m *Master) termOver() {
 	m.current.Store(nil)
+	m.fresh.term.Store(0)
 	if m.OnTermOver != nil {
 		m.OnTermOver()
 	}

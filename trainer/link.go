@@ -77,9 +77,9 @@ func backoff(n int, random float64) time.Duration {
 func call[Reply any](ctx context.Context, l *link, method string, request any) (*Reply, error) {
 	for n := 0; ; n++ {
 		reply := new(Reply)
-		client, err := l.connect(ctx)
+		client, moved, err := l.connect(ctx)
 		if err == nil {
-			err = l.attempt(ctx, client, method, request, reply)
+			err = l.attempt(ctx, client, moved, method, request, reply)
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -88,12 +88,17 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 			return reply, err
 		}
 		l.drop(client)
+		if errors.Is(err, errMoved) {
+			n = -1 // the next leader is known already
+			continue
+		}
 		if n == 0 {
 			l.log.WithError(err).WithField("call", method).Info("no answer from the master yet, trying on")
 		}
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
+		case <-moved: // no need to wait: another one leads
 		case <-time.After(backoff(n, rand.Float64())):
 		}
 	}
@@ -102,10 +107,14 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 // slow are the calls that the master may answer late.
 var slow = map[string]bool{"ReportDataset": true, "Next": true, "Staged": true}
 
-var errSilent = errors.New("the master is silent")
+var (
+	errSilent = errors.New("the master is silent")
+	errMoved  = errors.New("another master leads")
+)
 
-// attempt makes one call on one connection.
-func (l *link) attempt(ctx context.Context, client *rpc.Client, method string, request, reply any) error {
+// attempt makes one call on one connection, and gives it up when another master leads: the
+// one that was asked may hang.
+func (l *link) attempt(ctx context.Context, client *rpc.Client, moved <-chan struct{}, method string, request, reply any) error {
 	if !slow[method] {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, l.patience, errSilent)
@@ -114,32 +123,34 @@ func (l *link) attempt(ctx context.Context, client *rpc.Client, method string, r
 	select {
 	case c := <-client.Go(wire.Service+"."+method, request, reply, make(chan *rpc.Call, 1)).Done:
 		return wire.Error(c.Error)
+	case <-moved:
+		return errMoved
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// connect returns the connection to the leader, made anew if it broke.
-func (l *link) connect(ctx context.Context) (*rpc.Client, error) {
-	addr, err := l.locate.Addr(ctx)
+// connect returns the connection to the leader, made anew if it broke or another one leads.
+// moved closes when yet another one does.
+func (l *link) connect(ctx context.Context) (client *rpc.Client, moved <-chan struct{}, err error) {
+	addr, moved, err := l.locate.Leader(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.client != nil && l.addr == addr {
-		return l.client, nil
+		return l.client, moved, nil
 	}
 	if l.client != nil {
 		l.client.Close()
 		l.client = nil
 	}
-	client, err := dial(ctx, addr)
-	if err != nil {
-		return nil, err
+	if client, err = dial(ctx, addr); err != nil {
+		return nil, nil, err
 	}
 	l.client, l.addr = client, addr
-	return client, nil
+	return client, moved, nil
 }
 
 // drop forgets a connection that failed.

@@ -7,51 +7,55 @@ import (
 
 // Locator says where the leader is.
 type Locator interface {
-	// Addr returns the leader's address; it waits until one is known, or ctx ends.
-	Addr(ctx context.Context) (string, error)
+	// Leader returns the leader's address; it waits until one is known, or ctx ends. moved
+	// closes when another leader is known; nil: never.
+	Leader(ctx context.Context) (addr string, moved <-chan struct{}, err error)
 }
 
 // At is a Locator for a master at a fixed address.
 type At string
 
-// Addr returns the address.
-func (a At) Addr(context.Context) (string, error) { return string(a), nil }
+// Leader returns the address.
+func (a At) Leader(context.Context) (string, <-chan struct{}, error) { return string(a), nil, nil }
 
 // Follow is a Locator that follows announcements, such as etcdstore's watch of
-// /master/addr: "" means that no leader is known.
+// /master/addr.
 type Follow struct {
-	mu      sync.Mutex
-	addr    string
-	changed chan struct{}
+	mu    sync.Mutex
+	addr  string
+	term  uint64
+	moved chan struct{}
 }
 
-// NewFollow returns a Locator that knows no address yet.
-func NewFollow() *Follow { return &Follow{changed: make(chan struct{})} }
+// NewFollow returns a Locator that knows no leader yet.
+func NewFollow() *Follow { return &Follow{moved: make(chan struct{})} }
 
-// Set tells the address of the leader.
-func (f *Follow) Set(addr string) {
+// Set tells who leads; "" means that nobody is known to. The same address in another term is
+// another leader.
+func (f *Follow) Set(addr string, term uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if addr != f.addr {
-		f.addr = addr
-		close(f.changed)
-		f.changed = make(chan struct{})
+	if addr == f.addr && term == f.term {
+		return
 	}
+	f.addr, f.term = addr, term
+	close(f.moved)
+	f.moved = make(chan struct{})
 }
 
-// Addr waits until an address is known.
-func (f *Follow) Addr(ctx context.Context) (string, error) {
+// Leader waits until a leader is known.
+func (f *Follow) Leader(ctx context.Context) (string, <-chan struct{}, error) {
 	for {
 		f.mu.Lock()
-		addr, changed := f.addr, f.changed
+		addr, moved := f.addr, f.moved
 		f.mu.Unlock()
 		if addr != "" {
-			return addr, nil
+			return addr, moved, nil
 		}
 		select {
-		case <-changed:
+		case <-moved:
 		case <-ctx.Done():
-			return "", context.Cause(ctx)
+			return "", nil, context.Cause(ctx)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
+	"trainmaster/master/httpapi"
 	"trainmaster/master/netrpc"
 	"trainmaster/master/onetcd"
 	"trainmaster/master/shards"
@@ -28,6 +30,7 @@ type daemonSettings struct {
 	etcd     *etcdstore.Config
 	dataDir  string
 	listen   string
+	http     string
 	leaseTTL time.Duration
 	ps       int
 	config   master.Config
@@ -45,8 +48,10 @@ func addDaemon(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&s.dataDir, "data-dir", "trainmaster-data", "`folder` of the embedded etcd, used when there are no --endpoints")
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:8080", "`host:port` for trainers (net/rpc and gRPC)")
+	flags.StringVar(&s.http, "http", "127.0.0.1:8081", "`host:port` for people's tools (/healthz, /readyz, /metrics); empty: none")
 	flags.StringVar(&c.Advertise, "advertise", "", "`host:port` that trainers dial (default: POD_IP with the port of --listen, else --listen)")
 	flags.DurationVar(&s.leaseTTL, "lease-ttl", 5*time.Second, "how long the lock outlives a leader that died")
+	flags.DurationVar(&c.Holddown, "holddown", 10*time.Second, "least time between two forced take-overs of the lock")
 	flags.BoolVar(&s.etcd.OwnEtcd, "own-etcd", false, "this etcd serves nobody else: compact its history")
 	s.open = addStoreTimeout(cmd)
 	flags.BoolVar(&c.AcceptCluster, "accept-cluster", false, "go on with a state that another etcd cluster wrote")
@@ -114,6 +119,13 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) error {
 		return err
 	}
 	defer listener.Close()
+	var tools net.Listener
+	if s.http != "" {
+		if tools, err = listen(s.http, "--http"); err != nil {
+			return err
+		}
+		defer tools.Close()
+	}
 	if s.config.Advertise, err = advertise(s.config.Advertise, listener.Addr()); err != nil {
 		return err
 	}
@@ -129,10 +141,10 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) error {
 			return usageErrorf("--ps: expected %d, which the job began with, found %d", n, s.ps)
 		}
 	}
-	return s.serve(ctx, listener, store, log)
+	return s.serve(ctx, listener, tools, store, log)
 }
 
-func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store *etcdstore.Store, log *logrus.Entry) error {
+func (s *daemonSettings) serve(ctx context.Context, listener, tools net.Listener, store *etcdstore.Store, log *logrus.Entry) error {
 	told := &shards.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }}
 	defer told.Close()
 	m, err := master.New(s.config, onetcd.Store{
@@ -145,7 +157,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store
 	split := portsplit.New(listener, portsplit.Config{Log: log})
 	rpcs := &netrpc.Server{Master: m, Log: log}
 	grpcs := grpcapi.New(m, log)
-	rpcListener, grpcListener := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTP2)
+	rpcListener, grpcListener, httpListener := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTP2), split.Branch(portsplit.HTTPGet)
 	m.OnTermOver = rpcs.Disconnect
 
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -154,6 +166,14 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store
 	group.Go(func() error { return split.Run(serving) })
 	group.Go(func() error { return rpcs.Serve(serving, rpcListener) })
 	group.Go(func() error { return grpcs.Serve(serving, grpcListener) })
+	group.Go(func() error { return serveBeats(serving, m, httpListener) })
+	if tools != nil {
+		face := httpapi.New(m, func(ctx context.Context) (int64, int64, error) {
+			size, err := store.Size(ctx)
+			return size.Total, size.Quota, err
+		}, log)
+		group.Go(func() error { return face.Serve(serving, tools) })
+	}
 	if store.OwnEtcd() {
 		group.Go(func() error { return store.CompactLoop(serving, time.Minute, etcdstore.KeepRevisions) })
 	} else if warning, err := store.CheckAutoCompaction(ctx); err == nil && warning != "" {
@@ -172,6 +192,19 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, store
 		return usageErrorf("%w", err)
 	}
 	return err
+}
+
+// serveBeats serves what stand-by masters listen to.
+func serveBeats(ctx context.Context, m *master.Master, l net.Listener) error {
+	routes := http.NewServeMux()
+	routes.HandleFunc("GET "+master.BeatsPath, m.ServeBeats)
+	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(l); ctx.Err() == nil {
+		return fmt.Errorf("serve beats: %w", err)
+	}
+	return nil
 }
 
 // openStore opens the given etcd, or an embedded one.

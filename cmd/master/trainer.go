@@ -94,7 +94,7 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 		go func() {
 			defer close(done)
 			for a := range store.WatchMasterAddr(watching) {
-				follow.Set(a.Addr)
+				follow.Set(a.Addr, a.Term)
 			}
 		}()
 		w.Trainer.Locate = follow

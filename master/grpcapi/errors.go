@@ -39,6 +39,7 @@ var table = []struct {
 	{master.ErrJobFailed, codes.FailedPrecondition, "JOB_FAILED"},
 	{master.ErrRejoin, codes.FailedPrecondition, "REJOIN"},
 	{master.ErrNotSync, codes.FailedPrecondition, "NOT_SYNC"},
+	{master.ErrHeldDown, codes.FailedPrecondition, "HELD_DOWN"},
 	{master.ErrNotLeader, codes.Unavailable, "NOT_LEADER"},
 	{master.ErrStopping, codes.Unavailable, "STOPPING"},
 	{taskqueue.ErrFenced, codes.Unavailable, "NOT_LEADER"},

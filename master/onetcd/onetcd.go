@@ -25,12 +25,12 @@ var _ master.Store = Store{}
 const defaultLeaseTTL = 5 * time.Second
 
 // Campaign blocks until the lock is held.
-func (s Store) Campaign(ctx context.Context, address string) (master.Leadership, error) {
+func (s Store) Campaign(ctx context.Context, address string, queued func(lease string)) (master.Leadership, error) {
 	ttl := s.LeaseTTL
 	if ttl == 0 {
 		ttl = defaultLeaseTTL
 	}
-	lock, err := s.Store.Campaign(ctx, etcdstore.CampaignConfig{Address: address, TTL: ttl, Waiting: s.Waiting})
+	lock, err := s.Store.Campaign(ctx, etcdstore.CampaignConfig{Address: address, TTL: ttl, Waiting: s.Waiting, Queued: queued})
 	if err != nil {
 		return nil, err
 	}
@@ -64,6 +64,31 @@ func damaged(err error) error {
 func (s Store) Value(ctx context.Context, key string) ([]byte, error) {
 	value, _, err := s.Store.Value(ctx, key)
 	return value, err
+}
+
+// WatchLeader calls changed with the holder of the first key in the queue for the lock.
+func (s Store) WatchLeader(ctx context.Context, changed func(master.Suspect)) error {
+	for c := range s.Store.WatchLeader(ctx) {
+		changed(master.Suspect(c))
+	}
+	return context.Cause(ctx)
+}
+
+// WatchState calls changed with the stored state.
+func (s Store) WatchState(ctx context.Context, changed func(master.Version)) error {
+	for v := range s.Store.WatchState(ctx) {
+		changed(master.Version(v))
+	}
+	return context.Cause(ctx)
+}
+
+// Depose revokes the lease of a suspect.
+func (s Store) Depose(ctx context.Context, suspect master.Suspect, holddown time.Duration, exempt bool) error {
+	err := s.Store.Depose(ctx, etcdstore.Candidate(suspect), holddown, exempt)
+	if errors.Is(err, etcdstore.ErrHeldDown) {
+		return fmt.Errorf("%w: %w", master.ErrHeldDown, err)
+	}
+	return err
 }
 
 // PartKey is the key of a part of a task table.

@@ -1,0 +1,152 @@
+package etcdstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"trainmaster/taskqueue"
+)
+
+// Candidate is a key in the queue for the lock. The zero Candidate is nobody.
+type Candidate struct {
+	Key      string // absolute
+	Revision int64  // create revision: the term, if it leads
+	Address  string
+	Lease    string // hexadecimal
+}
+
+// WatchLeader hands on who holds the first key of the queue for the lock: the
+// leader, or who is about to lead. It lists again after compaction.
+func (s *Store) WatchLeader(ctx context.Context) <-chan Candidate {
+	queue := s.abs(keyLock)
+	return latest(ctx, s, func(ctx context.Context, emit func(Candidate)) error {
+		var last Candidate
+		first := true
+		return s.follow(ctx, queue, clientv3.GetPrefixRangeEnd(queue), func(keys listing) bool {
+			if c := firstOf(keys); first || c != last {
+				first, last = false, c
+				emit(c)
+			}
+			return true
+		})
+	})
+}
+
+func firstOf(keys listing) Candidate {
+	var first Candidate
+	for key, kv := range keys {
+		if first.Key != "" && kv.CreateRevision >= first.Revision {
+			continue
+		}
+		var b bidder
+		_ = json.Unmarshal(kv.Value, &b) // a damaged one has no address, and is not probed
+		first = Candidate{Key: key, Revision: kv.CreateRevision, Address: b.Address, Lease: b.Lease}
+	}
+	return first
+}
+
+// Version is the state as stored, at one revision. The zero Version is none.
+type Version struct {
+	State    []byte
+	Revision int64 // modification
+}
+
+// WatchState hands on each new /task_queues, or only the newest of several.
+func (s *Store) WatchState(ctx context.Context) <-chan Version {
+	key := s.abs(keyState)
+	return latest(ctx, s, func(ctx context.Context, emit func(Version)) error {
+		return s.follow(ctx, key, "", func(keys listing) bool {
+			var v Version
+			if kv := keys[key]; kv != nil {
+				v = Version{kv.Value, kv.ModRevision}
+			}
+			emit(v)
+			return true
+		})
+	})
+}
+
+// ErrHeldDown says that a take-over was forced a short while ago: another one
+// has to wait until that one's hold-down is over.
+var ErrHeldDown = errors.New("a take-over was forced recently")
+
+// Depose revokes the lease of a suspect, if it is still the first in the queue
+// for the lock. The fence holds: a suspect that lives just loses its term. Of
+// all who would force a take-over within holddown, one does: it creates
+// /master/holddown in the same transaction that finds the suspect in place. A
+// suspect that is exempt (it never committed) can be deposed at any time.
+func (s *Store) Depose(ctx context.Context, suspect Candidate, holddown time.Duration, exempt bool) error {
+	if suspect.Key == "" {
+		return errors.New("depose: expected a candidate, found nobody")
+	}
+	lease, err := strconv.ParseInt(suspect.Lease, 16, 64)
+	if err != nil {
+		return fmt.Errorf("depose %s: expected a lease in hexadecimal, found %q", suspect.Key, suspect.Lease)
+	}
+	if !exempt {
+		if err := s.holdDown(ctx, suspect, holddown); err != nil {
+			return err
+		}
+	}
+	_, err = again(ctx, func() (*pb.LeaseRevokeResponse, error) {
+		return s.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: lease}, s.callOpts...)
+	})
+	if err != nil && !errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) {
+		return fmt.Errorf("revoke lease %x of %s: %w", lease, suspect.Key, err)
+	}
+	return nil
+}
+
+// holdDown creates /master/holddown on a lease of its own, which nobody keeps
+// alive.
+func (s *Store) holdDown(ctx context.Context, suspect Candidate, holddown time.Duration) error {
+	seconds := int64(math.Ceil(holddown.Seconds()))
+	granted, err := s.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, s.callOpts...)
+	if err != nil {
+		return fmt.Errorf("grant the lease of the hold-down: %w", rpctypes.Error(err))
+	}
+	key := s.abs(keyHolddown)
+	answer, err := s.txn(ctx, &pb.TxnRequest{
+		Compare: []*pb.Compare{createdAt(suspect.Key, suspect.Revision), createdAt(key, 0)},
+		Success: []*pb.RequestOp{opPut(key, []byte(suspect.Address), granted.ID)},
+		Failure: []*pb.RequestOp{opGet(key)},
+	})
+	if err == nil && answer.Succeeded {
+		return nil
+	}
+	revoking, cancel := context.WithTimeout(s.ctx, abandonTime)
+	defer cancel()
+	_, _ = s.leases.LeaseRevoke(revoking, &pb.LeaseRevokeRequest{ID: granted.ID}, s.callOpts...) // else it runs out
+	switch {
+	case err != nil:
+		return fmt.Errorf("hold down further take-overs: %w", err)
+	case len(answer.Responses[0].GetResponseRange().Kvs) > 0:
+		return ErrHeldDown
+	}
+	return fmt.Errorf("%s is gone already", suspect.Key)
+}
+
+// Check asks etcd whether the lock is still ours: what a leader does that has
+// nothing to commit, to know how old its knowledge is.
+func (l *Lock) Check(ctx context.Context) error {
+	answer, err := l.store.readTxn(ctx, &pb.TxnRequest{
+		Compare: []*pb.Compare{createdAt(l.key, l.createRevision)},
+		Success: []*pb.RequestOp{opGet(l.key)}, // without any read the comparison would be a local one
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("check %s: %w", l.key, err)
+	case !answer.Succeeded:
+		return fmt.Errorf("check %s: %w: the key is gone", l.key, taskqueue.ErrFenced)
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+// Package httpapi is the face of a master for people's tools: whether it lives, whether it
+// is ready, and its metrics for Prometheus. It only reads.
+//
+//	/healthz  200 while the process serves
+//	/readyz   200 "leader" or "warm" (stands by, task tables loaded); else 503 with the reason
+//	/metrics  the metrics that Collect describes
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/master"
+)
+
+const (
+	readHeaderTimeout = 10 * time.Second
+	writeTimeout      = 30 * time.Second
+	maxHeader         = 16 << 10
+)
+
+// Server is the HTTP face of one master.
+type Server struct {
+	http *http.Server
+}
+
+// New returns a server that does nothing until Serve. size (may be nil) returns the bytes of
+// the store's database and its quota.
+func New(m *master.Master, size func(ctx context.Context) (used, quota int64, err error), log *logrus.Entry) *Server {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &collector{master: m, size: size, log: log})
+	routes := http.NewServeMux()
+	routes.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	routes.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, m) })
+	routes.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: log}))
+	return &Server{&http.Server{Handler: routes, ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeader}}
+}
+
+func ready(w http.ResponseWriter, m *master.Master) {
+	switch {
+	case m.Leading():
+		io.WriteString(w, "leader\n")
+	case m.Warm():
+		io.WriteString(w, "warm\n")
+	default:
+		http.Error(w, "not ready: no lock yet, and the state is not followed yet (is etcd there?)", http.StatusServiceUnavailable)
+	}
+}
+
+// Serve takes connections until ctx ends.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { s.http.Close() })
+	defer stop()
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) && ctx.Err() == nil {
+		return fmt.Errorf("serve http: %w", err)
+	}
+	return nil
+}

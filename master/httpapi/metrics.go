@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/master"
+)
+
+// collectTimeout bounds one scrape's look at the state.
+const collectTimeout = 5 * time.Second
+
+var (
+	descLeading  = desc("leading", "1 while this master leads the job.")
+	descWarm     = desc("warm", "1 while this master stands by with the task tables loaded.")
+	descCommits  = desc("commits_total", "Commits of this term.")
+	descTasks    = desc("tasks", "Tasks of the oldest open pass, by state.", "dataset", "state")
+	descPass     = desc("pass", "The oldest open pass.", "dataset")
+	descCounted  = desc("commit_number", "Number of the last commit, over all terms.")
+	descTrainers = desc("trainers", "Sessions of trainers.")
+	descStore    = desc("store_bytes", "Size of etcd's database.")
+	descQuota    = desc("store_quota_bytes", "Size at which etcd stops taking writes; 0 when it does not say.")
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("trainmaster_"+name, help, labels, nil)
+}
+
+// collector reads the committed state at each scrape.
+type collector struct {
+	master *master.Master
+	size   func(ctx context.Context) (used, quota int64, err error)
+	log    *logrus.Entry
+}
+
+// Describe lists the metrics, whether or not this master leads.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descLeading, descWarm, descCommits, descTasks, descPass, descCounted, descTrainers, descStore, descQuota} {
+		out <- d
+	}
+}
+
+// Collect reads the state. A master that does not lead has only its role to say.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
+	defer cancel()
+	gauge(descLeading, truth(c.master.Leading()))
+	gauge(descWarm, truth(c.master.Warm()))
+	if c.size != nil {
+		if used, quota, err := c.size(ctx); err == nil {
+			gauge(descStore, float64(used))
+			gauge(descQuota, float64(quota))
+		} else {
+			c.log.WithError(err).Debug("the size of the store is not known")
+		}
+	}
+	s, err := c.master.Status(ctx)
+	if err != nil {
+		return // not the leader
+	}
+	out <- prometheus.MustNewConstMetric(descCommits, prometheus.CounterValue, float64(s.Commits))
+	gauge(descCounted, float64(s.Commit))
+	gauge(descTrainers, float64(len(s.Trainers)))
+	for i, d := range s.Sets {
+		set := strconv.Itoa(i)
+		gauge(descPass, float64(d.Pass), set)
+		for state, n := range map[string]int{"todo": d.Todo, "pending": d.Pending, "retry": d.Retry, "done": d.Done, "set_aside": d.SetAside} {
+			gauge(descTasks, float64(n), set, state)
+		}
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,66 @@
+package master
+
+import "time"
+
+// Beat is what a master says of itself every BeatEvery, as a line of JSON.
+type Beat struct {
+	Term  uint64 `json:"term"`   // create revision of its lock; 0: it does not lead
+	Lease string `json:"lease"`  // of its key in the queue for the lock, hexadecimal
+	AgeMs int64  `json:"age_ms"` // since etcd last answered it
+}
+
+// The rhythm of beats.
+const (
+	BeatEvery   = 200 * time.Millisecond
+	missedBeats = 3
+	maxBeatAge  = time.Second
+)
+
+// verdict is what a stand-by thinks of the leader.
+type verdict int
+
+const (
+	alive verdict = iota
+	dead          // to be deposed
+)
+
+// probe judges the holder of the first key in the queue for the lock, from what a stand-by
+// sees of it. It has no clock: look is called every BeatEvery.
+//
+// A leader is dead when its connection broke and its port refuses another one; or when
+// missedBeats beats in a row did not come, or came from one that etcd does not answer
+// although it answers the stand-by. A commit of the leader in that time acquits it.
+type probe struct {
+	missed   int
+	beat     bool  // since the last look
+	revision int64 // of the stored state when the first beat was missed
+}
+
+// hears takes a beat. A beat of one that has lost etcd counts as missed, when etcd answers
+// us.
+func (p *probe) hears(b Beat, etcdAnswers bool) {
+	if b.AgeMs > maxBeatAge.Milliseconds() && etcdAnswers {
+		return
+	}
+	p.beat = true
+}
+
+// look counts the beats; revision is that of the stored state, as watched.
+func (p *probe) look(revision int64) verdict {
+	if p.beat {
+		p.beat, p.missed = false, 0
+		return alive
+	}
+	if p.missed == 0 {
+		p.revision = revision
+	}
+	p.missed++
+	if revision != p.revision {
+		p.missed = 0
+		return alive
+	}
+	if p.missed < missedBeats {
+		return alive
+	}
+	return dead
+}

@@ -1,0 +1,318 @@
+package master
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
+
+	"trainmaster/taskqueue"
+)
+
+// Suspect is the holder of the first key in the queue for the lock: the leader, or who is
+// about to lead. The zero Suspect is nobody.
+type Suspect struct {
+	Key      string
+	Revision int64  // create revision of the key: its term
+	Address  string // where it sends beats
+	Lease    string
+}
+
+// Version is the state as stored, at one revision.
+type Version struct {
+	State    []byte
+	Revision int64
+}
+
+// standby is what a master does while another one leads: it keeps what a term begins with
+// warm, and watches over the leader.
+//
+//	following ──── beats missed, or reset and refused ────▶ deposing ──▶ following
+//	    │
+//	    └── our key is the first: Campaign returns, the term begins with what is warm
+type standby struct {
+	store   Store
+	config  Config
+	log     *logrus.Entry
+	warm    atomic.Pointer[warm]
+	version atomic.Int64 // revision of the stored state, as watched
+	probe   probe
+	own     func() string // the lease of our own key in the queue; "" before there is one
+}
+
+// run follows until ctx ends: then the lock is held, or the master stops.
+func (s *standby) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	beats, leaders, toHear, states := make(chan heard), make(chan Suspect), make(chan Suspect), make(chan Version, 1)
+	group.Go(func() error {
+		return s.store.WatchLeader(ctx, func(next Suspect) {
+			sendTo(ctx, leaders, next)
+			sendTo(ctx, toHear, next)
+		})
+	})
+	group.Go(func() error {
+		return s.store.WatchState(ctx, func(v Version) {
+			s.version.Store(v.Revision)
+			select {
+			case <-states:
+			default:
+			}
+			states <- v
+		})
+	})
+	group.Go(func() error { return s.keepWarm(ctx, states) })
+	group.Go(func() error { return s.listen(ctx, toHear, beats) })
+	group.Go(func() error { return s.watch(ctx, leaders, beats) })
+	return group.Wait()
+}
+
+// heard is one thing that the stand-by heard of a suspect.
+type heard struct {
+	of   Suspect
+	beat Beat
+	gone bool // the connection broke, and the port refuses another one
+}
+
+// watch judges the suspect and deposes it.
+func (s *standby) watch(ctx context.Context, leaders <-chan Suspect, beats <-chan heard) error {
+	ticker := time.NewTicker(BeatEvery)
+	defer ticker.Stop()
+	var suspect Suspect
+	for {
+		judged := alive
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case suspect = <-leaders:
+			s.probe = probe{}
+			judged = s.predecessor(suspect)
+		case h := <-beats:
+			switch {
+			case h.of.Key != suspect.Key:
+			case h.gone:
+				judged = dead
+			case h.beat.Lease != suspect.Lease:
+				judged = dead // another process has its port
+			default:
+				s.probe.hears(h.beat, s.etcdAnswers(ctx, h.beat))
+			}
+		case <-ticker.C:
+			if s.other(suspect) {
+				if judged = s.predecessor(suspect); judged == alive {
+					judged = s.probe.look(s.version.Load())
+				}
+			}
+		}
+		if judged == dead {
+			s.depose(ctx, suspect)
+			s.probe = probe{}
+		}
+	}
+}
+
+// other reports whether a suspect is somebody else.
+func (s *standby) other(suspect Suspect) bool { return suspect.Key != "" && suspect.Lease != s.own() }
+
+// predecessor judges a suspect that has our address: we have its port, so it is the key that
+// an earlier start of this master left.
+func (s *standby) predecessor(suspect Suspect) verdict {
+	if own := s.own(); own != "" && s.other(suspect) && suspect.Address == s.config.Advertise {
+		return dead
+	}
+	return alive
+}
+
+// warm is the part of recovery that can be done before the lock is held: the task tables. A
+// table is immutable and named by its report, so it is right whenever its name is.
+type warm struct {
+	tables map[string]*taskqueue.Table // by report id
+}
+
+// warmEvery bounds how often the state is decoded to see whether it names new tables.
+const warmEvery = time.Second
+
+// keepWarm loads the tables that the state names.
+func (s *standby) keepWarm(ctx context.Context, states <-chan Version) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case v := <-states:
+			if v.State != nil {
+				if err := s.load(ctx, v); err != nil && ctx.Err() == nil {
+					s.log.WithError(err).Warn("the state cannot be kept warm")
+				}
+			}
+			pause(ctx, warmEvery)
+		}
+	}
+}
+
+func (s *standby) load(ctx context.Context, v Version) error {
+	var snapshot taskqueue.Snapshot
+	if err := s.store.Decode(v.State, &snapshot, maxStoredState); err != nil {
+		return err
+	}
+	have := s.warm.Load()
+	next := &warm{tables: map[string]*taskqueue.Table{}}
+	fresh := have == nil
+	for i := range snapshot.Sets {
+		set := &snapshot.Sets[i]
+		table := have.table(set.ReportID)
+		if table == nil {
+			fresh = true
+			var err error
+			if table, err = loadTable(ctx, s.store, set); err != nil {
+				return err
+			}
+		}
+		next.tables[set.ReportID] = table
+	}
+	s.warm.Store(next)
+	if fresh {
+		s.log.WithFields(logrus.Fields{"datasets": len(next.tables), "commit": snapshot.Commit}).Info("stand-by is warm")
+	}
+	return nil
+}
+
+// table returns the kept table of a report, or nil.
+func (w *warm) table(report string) *taskqueue.Table {
+	if w == nil {
+		return nil
+	}
+	return w.tables[report]
+}
+
+// etcdAnswers reports whether etcd answers us; it asks only when the beat says that it does
+// not answer the leader.
+func (s *standby) etcdAnswers(ctx context.Context, b Beat) bool {
+	if b.AgeMs <= maxBeatAge.Milliseconds() {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, BeatEvery)
+	defer cancel()
+	_, err := s.store.Value(ctx, StepKey)
+	return err == nil
+}
+
+// depose forces a take-over. Who leads then is for the queue to say.
+func (s *standby) depose(ctx context.Context, suspect Suspect) {
+	log := s.log.WithFields(logrus.Fields{"suspect": suspect.Address, "term": suspect.Revision})
+	exempt := s.version.Load() < suspect.Revision // it never committed
+	bounded, cancel := context.WithTimeout(ctx, deposeTimeout)
+	defer cancel()
+	switch err := s.store.Depose(bounded, suspect, s.config.Holddown, exempt); {
+	case errors.Is(err, ErrHeldDown):
+		log.Debug("the leader does not answer; the last take-over was too short ago")
+	case err != nil:
+		log.WithError(err).Warn("the leader does not answer, and could not be deposed")
+	default:
+		log.Warn("the leader does not answer: deposed")
+	}
+}
+
+const deposeTimeout = 2 * time.Second
+
+// listen reads the beats of whoever is the suspect.
+func (s *standby) listen(ctx context.Context, suspects <-chan Suspect, beats chan<- heard) error {
+	for suspect := (Suspect{}); ; {
+		hearing, stop := context.WithCancel(ctx)
+		var one sync.WaitGroup
+		if suspect.Address != "" && suspect.Address != s.config.Advertise {
+			one.Go(func() { s.hear(hearing, suspect, beats) })
+		}
+		select {
+		case suspect = <-suspects:
+		case <-ctx.Done():
+		}
+		stop()
+		one.Wait()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// hear holds a connection to the suspect. When it breaks it dials again at once: a port that
+// refuses is a process that is gone.
+func (s *standby) hear(ctx context.Context, suspect Suspect, beats chan<- heard) {
+	redials := 0 // at once after a connection broke, then every BeatEvery
+	for ctx.Err() == nil {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", suspect.Address)
+		if err != nil {
+			wait := BeatEvery
+			if redials > 0 {
+				wait = redialPause
+				redials--
+				if errors.Is(err, syscall.ECONNREFUSED) {
+					redials = 0
+					sendTo(ctx, beats, heard{of: suspect, gone: true})
+				}
+			}
+			pause(ctx, wait)
+			continue
+		}
+		redials = quickRedials
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		s.readBeats(ctx, conn, suspect, beats)
+		stop()
+		conn.Close()
+	}
+}
+
+// A process that is being torn down can reset a connection before it closes its port.
+const (
+	quickRedials = 20
+	redialPause  = 10 * time.Millisecond
+)
+
+// readBeats passes beats on until the connection breaks.
+func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect Suspect, beats chan<- heard) {
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", BeatsPath, suspect.Address); err != nil {
+		return
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		pause(ctx, BeatEvery)
+		return
+	}
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(make([]byte, 0, 512), 4096)
+	for lines.Scan() {
+		var b Beat
+		if json.Unmarshal(lines.Bytes(), &b) == nil {
+			sendTo(ctx, beats, heard{of: suspect, beat: b})
+		}
+	}
+}
+
+// BeatsPath is where a master sends its beats, on the trainer port.
+const BeatsPath = "/beats"
+
+func sendTo[V any](ctx context.Context, c chan<- V, v V) {
+	select {
+	case c <- v:
+	case <-ctx.Done():
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
