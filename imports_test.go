@@ -44,6 +44,7 @@ var house = []room{
 	{dir: "etcdstore", may: []string{"recordio", "taskqueue"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
 	{dir: "master/grpcapi", may: []string{"master", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
+	{dir: "master/httpapi", may: []string{"master"}},
 	{dir: "pserver", may: []string{"safetensors", "proto", "pserver/wire", "pserver/placement", "portsplit"}},
 	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/placement"}},
 	{dir: "master/shards", may: []string{"master", "proto"}},

@@ -75,7 +75,7 @@ func (j *job) in(args ...string) []string {
 // master starts a master. A lease of two seconds is the shortest that etcd grants.
 func (j *job) master(args ...string) *process {
 	j.t.Helper()
-	return start(j.t, "master", j.dir, append(j.in("--listen", "127.0.0.1:0", "--lease-ttl", "2s", "--chunks-per-task", "1"), args...)...)
+	return start(j.t, "master", j.dir, append(j.in("--listen", "127.0.0.1:0", "--http", "", "--lease-ttl", "2s", "--chunks-per-task", "1"), args...)...)
 }
 
 func (j *job) checkpoints() string { return filepath.Join(j.dir, "checkpoints") }

@@ -27,18 +27,19 @@ import (
 
 // daemonSettings are the flags of the daemon, `master` without a subcommand.
 type daemonSettings struct {
-	etcd     *etcdstore.Config
-	dataDir  string
-	listen   string
-	http     string
-	leaseTTL time.Duration
-	ps       int
-	config   master.Config
-	passMode *string
-	update   *string
-	fault    bool
-	record   bool
-	open     func(context.Context, etcdstore.Config, *logrus.Entry) (*etcdstore.Store, error)
+	etcd       *etcdstore.Config
+	dataDir    string
+	listen     string
+	http       string
+	httpChosen bool // by the user
+	leaseTTL   time.Duration
+	ps         int
+	config     master.Config
+	passMode   *string
+	update     *string
+	fault      bool
+	record     bool
+	open       func(context.Context, etcdstore.Config, *logrus.Entry) (*etcdstore.Store, error)
 }
 
 // addDaemon makes cmd the daemon.
@@ -77,6 +78,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.BoolVar(&s.record, "record", true, "write the record, from which `master verify` proves what was counted")
 	flags.DurationVar(&c.Linger, "linger", 30*time.Second, "how long a finished job waits for its trainers to hear of it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s.httpChosen = cmd.Flags().Changed("http")
 		if err := s.validate(cmd); err != nil {
 			return err
 		}
@@ -108,6 +110,11 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	if err := s.config.Validate(); err != nil {
 		return usageErrorf("--%w", err)
 	}
+	if len(s.etcd.Endpoints) > 0 {
+		if err := s.etcd.Validate(); err != nil {
+			return usageErrorf("--%w", err)
+		}
+	}
 	return nil
 }
 
@@ -119,11 +126,11 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) error {
 		return err
 	}
 	defer listener.Close()
-	var tools net.Listener
-	if s.http != "" {
-		if tools, err = listen(s.http, "--http"); err != nil {
-			return err
-		}
+	tools, err := s.listenTools(log)
+	if err != nil {
+		return err
+	}
+	if tools != nil {
 		defer tools.Close()
 	}
 	if s.config.Advertise, err = advertise(s.config.Advertise, listener.Addr()); err != nil {
@@ -142,6 +149,20 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) error {
 		}
 	}
 	return s.serve(ctx, listener, tools, store, log)
+}
+
+// listenTools opens the port for people's tools. When nobody chose it and another master of
+// this machine has it, there is none.
+func (s *daemonSettings) listenTools(log *logrus.Entry) (net.Listener, error) {
+	if s.http == "" {
+		return nil, nil
+	}
+	l, err := listen(s.http, "--http")
+	if err != nil && !s.httpChosen {
+		log.WithField("http", s.http).Warn("the port for tools is in use, perhaps by another master: there is none here; choose one with --http")
+		return nil, nil
+	}
+	return l, err
 }
 
 func (s *daemonSettings) serve(ctx context.Context, listener, tools net.Listener, store *etcdstore.Store, log *logrus.Entry) error {
