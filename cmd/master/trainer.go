@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -47,16 +50,22 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 	flags.StringVar(&w.SavePath, "save-model", "", "safetensors `file` that the elected trainer writes at the end")
 	flags.StringVar(&w.LedgerPath, "ledger", "", "`file` to note each trained task in, as a line of JSON")
 	flags.DurationVar(&w.RecordDelay, "record-delay", 0, "`time` to wait before each record, so that a small dataset lasts (for drills)")
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usageErrorf("found arguments after the flags: %s; a glob is quoted, so that the shell leaves it alone: --data 'data/digits-0*'", strings.Join(args, " "))
+		}
+		return nil
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if len(w.Data) == 0 {
-			return usageErrorf("--data: expected the RecordIO files to train on, found nothing")
+		if err := validateWorker(cmd, &w, addr, servers); err != nil {
+			return err
+		}
+		if len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) {
+			return usageErrorf("expected --endpoints of etcd, or --addr of the master and --servers, found neither")
 		}
 		w.Kind = *kind
 		w.Log = newLogger(cmd).WithField("trainer", w.Trainer.ID)
 		w.Trainer.Log = w.Log
-		if len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) {
-			return usageErrorf("expected --endpoints of etcd, or --addr of the master and --servers, found neither")
-		}
 		if len(etcd.Endpoints) == 0 {
 			w.Trainer.Locate = trainer.At(addr)
 			w.Servers = func(context.Context) ([]string, error) { return servers, nil }
@@ -70,6 +79,37 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 		return trainBy(cmd.Context(), store, &w, addr, servers)
 	}
 	return cmd
+}
+
+// validateWorker names the first flag with a value that makes no sense.
+func validateWorker(cmd *cobra.Command, w *reference.Worker, addr string, servers []string) error {
+	r := &w.Recipe
+	switch {
+	case len(w.Data) == 0:
+		return usageErrorf("--data: expected the RecordIO files to train on, found nothing")
+	case w.Classes < 2:
+		return settingErrorf(cmd, "classes", "expected at least 2")
+	case r.Hidden < 0:
+		return settingErrorf(cmd, "hidden", "expected 0 (chosen by the data) or more")
+	case r.BatchSize < 0:
+		return settingErrorf(cmd, "batch-size", "expected 0 (chosen by the data) or more")
+	case !(r.LearningRate >= 0):
+		return settingErrorf(cmd, "learning-rate", "expected 0 (chosen by the data) or more")
+	case !(r.Momentum >= 0 && r.Momentum < 1):
+		return settingErrorf(cmd, "momentum", "expected 0 or more, and less than 1")
+	case w.RecordDelay < 0:
+		return settingErrorf(cmd, "record-delay", "expected 0 or more")
+	case addr != "" && !isHostPort(addr):
+		return settingErrorf(cmd, "addr", "expected host:port")
+	case slices.ContainsFunc(servers, func(s string) bool { return !isHostPort(s) }):
+		return settingErrorf(cmd, "servers", "expected host:port of each")
+	}
+	return nil
+}
+
+func isHostPort(addr string) bool {
+	_, port, err := net.SplitHostPort(addr)
+	return err == nil && port != ""
 }
 
 func defaultID() string {
@@ -94,6 +134,9 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 		go func() {
 			defer close(done)
 			for a := range store.WatchMasterAddr(watching) {
+				if a.Addr == "" {
+					w.Log.Info("waiting for a master to lead")
+				}
 				follow.Set(a.Addr, a.Term)
 			}
 		}()
