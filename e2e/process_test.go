@@ -84,6 +84,7 @@ func command(ctx context.Context, t testing.TB, dir string, args ...string) *exe
 	cmd := exec.CommandContext(ctx, program(t), args...)
 	cmd.Dir = dir
 	cmd.SysProcAttr = childAttributes()
+	cmd.Env = []string{"TRAINMASTER_HTTP=127.0.0.1:0"} // by default it has a fixed port
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "TRAINMASTER_") && !strings.HasPrefix(v, "POD_IP=") {
 			cmd.Env = append(cmd.Env, v)

@@ -86,6 +86,25 @@ func TestStoppedTrainer(t *testing.T) {
 	j.wantPassedOn(h, "b")
 }
 
+// What is not there yet is waited for, and said: a leader, the number of parameter servers, and the servers.
+func TestTrainerSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	j := newJob(t)
+	trainer := j.trainer("a")
+	trainer.awaitLog("waiting for a master to lead")
+	master := j.master()
+	trainer.awaitLog("no master has said with --ps how many there are")
+	master.kill()
+	master = j.master("--ps", "2")
+	trainer.awaitLog(`missing="[0 1]"`)
+	j.server()
+	trainer.awaitLog(`missing="[1]"`)
+	j.server()
+	trainer.wantExit(0)
+	master.wantExit(0)
+	j.wantExactlyOnce(1, tasksPerPass)
+}
+
 // Trainers beat often enough for whatever --session-ttl says: here one trains a single task for longer, and the other one
 // waits for the end of the pass for longer.
 func TestShortSession(t *testing.T) {
