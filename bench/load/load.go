@@ -12,7 +12,7 @@ import (
 
 // Trainer is one loop. Its methods are called one after the other.
 type Trainer interface {
-	// Join begins a session, where there is such a thing.
+	// Join begins a session, where there is such a thing; the end of ctx ends it.
 	Join(ctx context.Context) error
 	// Op finishes the held task, if any, and gets the next one. It reports whether the
 	// queue counted the finish.
@@ -33,7 +33,6 @@ type Result struct {
 type Load struct {
 	trainers []Trainer
 	loops    errgroup.Group
-	stop     context.CancelFunc
 	phase    atomic.Int32
 	took     []Latencies // by trainer; written by its loop until that ends
 }
@@ -48,13 +47,13 @@ const (
 // ended, or Leave is called.
 func Start(ctx context.Context, trainers []Trainer) (*Load, error) {
 	l := &Load{trainers: trainers, took: make([]Latencies, len(trainers))}
-	joins, joining := errgroup.WithContext(ctx)
+	var joins errgroup.Group
 	for i, t := range trainers {
 		joins.Go(func() error {
-			if err := t.Join(joining); err != nil {
+			if err := t.Join(ctx); err != nil {
 				return fmt.Errorf("trainer %d: join: %w", i, err)
 			}
-			if _, err := t.Op(joining); err != nil {
+			if _, err := t.Op(ctx); err != nil {
 				return fmt.Errorf("trainer %d: first task: %w", i, err)
 			}
 			return nil
@@ -63,7 +62,6 @@ func Start(ctx context.Context, trainers []Trainer) (*Load, error) {
 	if err := joins.Wait(); err != nil {
 		return nil, err
 	}
-	ctx, l.stop = context.WithCancel(ctx)
 	for i, t := range trainers {
 		l.loops.Go(func() error {
 			if err := l.loop(ctx, t, &l.took[i]); err != nil {
@@ -81,7 +79,7 @@ func (l *Load) loop(ctx context.Context, t Trainer, took *Latencies) error {
 		counted, err := t.Op(ctx)
 		phase := l.phase.Load()
 		if phase == over {
-			return nil // a wait that Measure cut short is no error
+			return err
 		}
 		if err != nil {
 			return err
@@ -94,12 +92,9 @@ func (l *Load) loop(ctx context.Context, t Trainer, took *Latencies) error {
 	}
 }
 
-// patience is what the loops have to end by themselves: a wait answer takes longer.
-const patience = time.Second
-
-// Measure counts ops for a while and stops the loops. The load is of no use afterwards but
-// for Leave.
-func (l *Load) Measure(ctx context.Context, length time.Duration) (Result, error) {
+// Measure counts ops for a while and stops the loops. It calls ended when it counts no
+// more; some ops are still under way then. The load is of no use afterwards but for Leave.
+func (l *Load) Measure(ctx context.Context, length time.Duration, ended func()) (Result, error) {
 	began := time.Now()
 	l.phase.Store(measuring)
 	timer := time.NewTimer(length)
@@ -110,6 +105,7 @@ func (l *Load) Measure(ctx context.Context, length time.Duration) (Result, error
 	}
 	l.phase.Store(over)
 	elapsed := time.Since(began)
+	ended()
 	if err := l.end(); err != nil {
 		return Result{}, err
 	}
@@ -127,12 +123,9 @@ func (l *Load) Measure(ctx context.Context, length time.Duration) (Result, error
 	return Result{Ops: ops, Elapsed: elapsed, P50: quantiles[0], P99: quantiles[1]}, nil
 }
 
-// end waits for the loops, and cancels those that are stuck in a wait.
+// end waits for the loops.
 func (l *Load) end() error {
 	l.phase.Store(over)
-	stop := time.AfterFunc(patience, l.stop)
-	defer stop.Stop()
-	defer l.stop()
 	return l.loops.Wait()
 }
 
