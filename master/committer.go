@@ -18,6 +18,7 @@ import (
 type committer struct {
 	*inbox
 	*state
+	over func() // called first when the term ends
 	steps  *steps    // nil unless synchronous
 	shards chan Step // hears of each committed step
 
@@ -33,6 +34,7 @@ type committer struct {
 // run commits until the term ends, and returns why.
 func (c *committer) run(ctx context.Context) (err error) {
 	defer func() {
+		c.over() // before anybody hears of it
 		left := c.close(fmt.Errorf("%w: %w", ErrNotLeader, err))
 		for _, list := range [][]*op{c.batch, c.parked, c.staging, left} {
 			for _, o := range list {
