@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"trainmaster/master/decide"
 	"trainmaster/taskqueue"
 )
 
@@ -19,26 +20,24 @@ type committer struct {
 	steps  *steps      // nil unless synchronous
 	shards chan<- Step // hears of each committed step
 
-	clock  jobClock
+	clock  decide.JobClock
 	sample time.Time // of clock
-	pace   pace
+	pace   decide.Pace
 
 	batch   []*op
 	parked  []*op // answered "wait", held back
 	staging []*op // wait for their step
 }
 
+func newCommitter(s *state) *committer {
+	c := &committer{inbox: newInbox(), state: s, sample: s.time.Now()}
+	c.clock.Now, c.clock.Committed = s.queue.Clock(), s.queue.Clock()
+	return c
+}
+
 // run commits until the term ends, and returns why.
 func (c *committer) run(ctx context.Context) (err error) {
-	defer func() {
-		left := c.close(fmt.Errorf("%w: %w", ErrNotLeader, err))
-		for _, list := range [][]*op{c.batch, c.parked, c.staging, left} {
-			for _, o := range list {
-				o.finish(ErrNotLeader)
-			}
-		}
-	}()
-	c.sample = time.Now()
+	defer func() { c.end(err) }()
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	timer := time.NewTimer(time.Hour)
@@ -65,10 +64,20 @@ func (c *committer) run(ctx context.Context) (err error) {
 	}
 }
 
+// end refuses all that waits and all that comes.
+func (c *committer) end(err error) {
+	left := c.close(fmt.Errorf("%w: %w", ErrNotLeader, err))
+	for _, list := range [][]*op{c.batch, c.parked, c.staging, left} {
+		for _, o := range list {
+			o.finish(ErrNotLeader)
+		}
+	}
+}
+
 // linger waits a little for the callers that were just answered.
 func (c *committer) linger(ctx context.Context, timer *time.Timer) {
-	target, limit := c.pace.linger(c.len())
-	rest := limit - time.Since(c.written)
+	target, limit := c.pace.Linger(c.len())
+	rest := limit - c.since(c.written)
 	if target == 0 || rest <= 0 || !c.expect(target) {
 		return
 	}
@@ -85,9 +94,9 @@ func (c *committer) linger(ctx context.Context, timer *time.Timer) {
 // gives anyone a task.
 func (c *committer) round(ctx context.Context, tick bool) error {
 	if tick {
-		c.expire(time.Now())
+		c.expire(c.time.Now())
 		c.batch = append(c.batch, &op{ctx: ctx, event: &taskqueue.Tick{}, done: make(chan struct{}, 1)})
-		if (c.queue.Active() || c.queue.Trainers() > 0) && time.Since(c.written) >= commitEvery {
+		if (c.queue.Active() || c.queue.Trainers() > 0) && c.since(c.written) >= commitEvery {
 			c.queue.Touch() // so that the job clock goes on
 		}
 	}
@@ -118,8 +127,8 @@ func (c *committer) commitAll(ctx context.Context) error {
 
 // commit applies as much of the batch as fits one transaction, writes it and answers.
 func (c *committer) commit(ctx context.Context) error {
-	t := time.Now()
-	now := c.clock.advance(t.Sub(c.sample))
+	t := c.time.Now()
+	now := c.clock.Advance(t.Sub(c.sample))
 	c.sample = t
 	n, err := c.apply(ctx, now)
 	if err != nil {
@@ -133,7 +142,7 @@ func (c *committer) commit(ctx context.Context) error {
 		}
 		switch err := c.save(ctx, extra); {
 		case err == nil:
-			c.clock.committed = c.clock.now
+			c.clock.Committed = c.clock.Now
 		case terminal(err):
 			return err
 		default:
@@ -149,7 +158,7 @@ func (c *committer) commit(ctx context.Context) error {
 	}
 	wrote := c.written.After(t)
 	if answered := c.settle(n); wrote {
-		c.pace.committed(answered, c.len(), time.Since(t))
+		c.pace.Committed(answered, c.len(), c.since(t))
 	}
 	return nil
 }

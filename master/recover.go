@@ -17,9 +17,9 @@ import (
 
 // recoverState reads what the term before left, or begins a job that never ran. Nothing is
 // ever begun over a state that cannot be read.
-func recoverState(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), log *logrus.Entry) (*state, error) {
-	began := time.Now()
-	s := &state{store: store, lead: lead, config: config, log: log, written: began, roster: map[string][]byte{}, heard: heard}
+func recoverState(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
+	began := clock.Now()
+	s := &state{store: store, lead: lead, config: config, log: log, time: clock, written: began, roster: map[string][]byte{}, heard: heard}
 	s.tables.Store(&[]*taskqueue.Table{})
 	cluster, err := store.ClusterID(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 	s.number.Store(snapshot.Commit)
 	s.tables.Store(&tables)
 	log.WithFields(logrus.Fields{
-		"commit": snapshot.Commit, "datasets": len(tables), "trainers": len(s.roster), "took": time.Since(began).Round(time.Millisecond).String(),
+		"commit": snapshot.Commit, "datasets": len(tables), "trainers": len(s.roster), "took": s.since(began).Round(time.Millisecond).String(),
 	}).Info("state recovered")
 	return s, nil
 }

@@ -21,12 +21,11 @@ type term struct {
 // lead recovers the state and serves until the term ends. It returns nil when the job is
 // over and its trainers were told.
 func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
-	s, err := recoverState(ctx, m.store, lead, m.config, kept, m.fresh.heard, m.log)
+	s, err := recoverState(ctx, m.store, lead, m.config, kept, m.fresh.heard, machineTime{}, m.log)
 	if err != nil {
 		return err
 	}
-	c := &committer{inbox: newInbox(), state: s}
-	c.clock.now, c.clock.committed = s.queue.Clock(), s.queue.Clock()
+	c := newCommitter(s)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	t := &term{committer: c, jobID: s.queue.JobID(), stop: stop}

@@ -3,7 +3,6 @@ package trainer
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -16,13 +15,10 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/master/netrpc/wire"
+	"trainmaster/trainer/session"
 )
 
-const (
-	dialTimeout = 3 * time.Second
-	pauseFirst  = 20 * time.Millisecond
-	pauseMost   = 2 * time.Second
-)
+const dialTimeout = 3 * time.Second
 
 // link calls the leader, whoever that is and however often it changes.
 type link struct {
@@ -32,36 +28,6 @@ type link struct {
 	mu     sync.Mutex
 	client *rpc.Client
 	addr   string
-}
-
-// verdict is what to do about the error of a call.
-type verdict int
-
-const (
-	answered verdict = iota // the error, if any, is the answer
-	again                   // repeat the same request, perhaps to another master
-)
-
-// judge decides about the outcome of a call. Whatever is no answer of the job itself is
-// repeated: the connection broke, or the one who answered does not lead.
-func judge(err error) verdict {
-	var server rpc.ServerError
-	switch {
-	case err == nil:
-		return answered
-	case errors.Is(err, wire.ErrNotLeader):
-		return again
-	case errors.As(err, &server):
-		return answered
-	}
-	return again
-}
-
-// backoff is the pause before attempt n (from 0): it doubles, with full jitter above the
-// half, so that ten thousand trainers do not come back at once.
-func backoff(n int, random float64) time.Duration {
-	pause := min(pauseFirst<<min(n, 20), pauseMost)
-	return pause/2 + time.Duration(random*float64(pause/2))
 }
 
 // call repeats a request until it is answered or ctx ends. Each attempt has a reply of its
@@ -86,7 +52,7 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if judge(err) == answered {
+		if session.Judge(err) == session.Answered {
 			return reply, err
 		}
 		l.drop(client)
@@ -96,7 +62,7 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-time.After(backoff(n, rand.Float64())):
+		case <-time.After(session.Backoff(n, rand.Float64())):
 		}
 	}
 }
