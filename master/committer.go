@@ -93,14 +93,15 @@ func (c *committer) linger(ctx context.Context, timer *time.Timer) {
 // round commits all that waits, then lets the parked askers try again for as long as that
 // gives anyone a task.
 func (c *committer) round(ctx context.Context, tick bool) error {
+	c.batch = c.take(c.batch)
 	if tick {
-		c.expire(c.time.Now())
+		// Whoever called while the last commit was slow has been heard before time passes.
 		c.batch = append(c.batch, &op{ctx: ctx, event: &taskqueue.Tick{}, done: make(chan struct{}, 1)})
+		c.expire(c.time.Now())
 		if (c.queue.Active() || c.queue.Trainers() > 0) && c.since(c.written) >= commitEvery {
 			c.queue.Touch() // so that the job clock goes on
 		}
 	}
-	c.batch = c.take(c.batch)
 	if err := c.commitAll(ctx); err != nil {
 		return err
 	}

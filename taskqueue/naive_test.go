@@ -307,10 +307,12 @@ func (n *naive) take(at naivePlace, o Ordinal, startNext bool) naiveHolder {
 	return h
 }
 
+func (n *naive) tooOften(task naiveTask) bool { return 3*task.failures+task.losses > 3*n.opt.MaxFailures }
+
 // judge sets a task aside whose last holder is gone and that failed too often.
 func (n *naive) judge(at naivePlace) {
 	task := n.task(at)
-	if task.state == naiveTodo && 3*task.failures+task.losses > 3*n.opt.MaxFailures {
+	if task.state == naiveTodo && n.tooOften(*task) {
 		task.state = naiveAside
 		if since := n.skipped[task.index]; since == 0 || at.pass < since {
 			n.skipped[task.index] = at.pass
@@ -535,7 +537,7 @@ func (n *naive) choose(t *naiveTrainer) (naivePlace, bool) {
 	var start Clock
 	for i := range n.open {
 		for position, task := range n.open[i].at {
-			if len(task.holders) != 1 || task.holders[0].start == 0 || task.holders[0].trainer == t.ordinal {
+			if len(task.holders) != 1 || task.holders[0].start == 0 || task.holders[0].trainer == t.ordinal || n.tooOften(task) {
 				continue
 			}
 			if start == 0 || task.holders[0].start < start {

@@ -27,6 +27,7 @@ type check struct {
 	terms    map[int64]string // term -> its lock key
 	last     int64            // the newest term that committed
 	begin    map[int64]taskqueue.Clock
+	heard    map[int64]*termState
 	moment   time.Duration // of the last commit
 	verifier *taskqueue.Verifier
 
@@ -48,7 +49,8 @@ type place struct {
 // history is what the record says of a task in a pass.
 type history struct {
 	finished bool
-	index    int // of the task; -1: not known yet
+	aside    bool
+	index    int // of the task that was set aside
 	failures int
 	returns  int
 	attempts map[taskqueue.Attempt]*handout
@@ -65,10 +67,17 @@ type handout struct {
 type sessionState struct {
 	id          string
 	incarnation uint64
+	joined      time.Duration
 	lost        bool
 	left        bool
-	heard       time.Duration // by the leader
-	gone        time.Duration // when the leader heard that its connection is gone; 0: it is not
+}
+
+// termState is what a term heard of the trainers.
+type termState struct {
+	began time.Duration
+	sent  time.Duration // its last batch
+	heard map[taskqueue.Ordinal][]hearing
+	gone  map[taskqueue.Ordinal]bool // its connection, since it was heard
 }
 
 // request is one request of a session.
@@ -92,7 +101,7 @@ type sendState struct {
 
 func newCheck(w *world) *check {
 	return &check{
-		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{},
+		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
 		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, sessions: map[taskqueue.Ordinal]*sessionState{},
 		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{},
 	}
@@ -204,7 +213,7 @@ func (c *check) jobID(next *stored) {
 func (c *check) of(p place) *history {
 	h := c.tasks[p]
 	if h == nil {
-		h = &history{index: -1, attempts: map[taskqueue.Attempt]*handout{}}
+		h = &history{attempts: map[taskqueue.Attempt]*handout{}}
 		c.tasks[p] = h
 	}
 	return h
@@ -236,7 +245,7 @@ func (c *check) event(before, next *stored, ev *taskqueue.RecordEvent) {
 	p := place{ev.Pass, ev.Position}
 	switch ev.Kind {
 	case taskqueue.EventJoined:
-		c.sessions[ev.Trainer] = &sessionState{id: ev.ID, incarnation: ev.Incarnation, heard: c.world.now}
+		c.sessions[ev.Trainer] = &sessionState{id: ev.ID, incarnation: ev.Incarnation, joined: c.world.now}
 	case taskqueue.EventLost:
 		c.lost(next, ev.Trainer)
 	case taskqueue.EventDispatched:
@@ -264,14 +273,14 @@ func (c *check) event(before, next *stored, ev *taskqueue.RecordEvent) {
 		c.takenBack(next, ev)
 	case taskqueue.EventSetAside:
 		h := c.of(p)
-		h.index = ev.Index
+		h.index, h.aside = ev.Index, true
 		if limit := c.world.plan.options.MaxFailures; 3*h.failures+h.returns <= 3*limit {
 			c.breaks("a task is set aside after too many failures", "pass %d, position %d: %d failures, %d returns, the limit is %d", ev.Pass, ev.Position, h.failures, h.returns, limit)
 		}
 	case taskqueue.EventRetried:
 		for _, h := range c.tasks {
-			if h.index == ev.Index {
-				h.failures, h.returns = 0, 0
+			if h.aside && h.index == ev.Index {
+				h.failures, h.returns, h.aside = 0, 0, false
 			}
 		}
 	case taskqueue.EventPassClosed:
@@ -320,11 +329,13 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 	}
 	s.lost = true
 	silence := c.world.plan.options.SessionTTL
-	if s.gone > s.heard || s.left {
+	t := c.heard[next.LockRevision]
+	heard := max(s.joined, c.lastHeard(t, o))
+	if t.gone[o] || s.left {
 		silence = min(silence, c.world.plan.options.Grace)
 	}
-	if c.world.plan.faults.jump == 0 && !c.joins[s.id] && c.world.now-s.heard < silence {
-		c.breaks("who is heard is not lost", "trainer %d, heard %v ago", o, c.world.now-s.heard)
+	if c.world.plan.faults.jump == 0 && !c.joins[s.id] && c.world.now-heard < silence {
+		c.breaks("who is heard is not lost", "trainer %d, heard %v ago", o, c.world.now-heard)
 	}
 }
 
@@ -453,6 +464,9 @@ func (c *check) sends(k *lock, state []byte) {
 		c.breaks("one batch under one number", "commit %d of term %d is sent with other bytes while the first ones may be on their way", s.Commit, k.term.Revision)
 	}
 	if last == nil || last.bytes != string(state) {
+		if t := c.heard[k.term.Revision]; t != nil {
+			t.sent = c.world.now
+		}
 		c.sending[k] = &sendState{number: s.Commit, bytes: string(state)}
 	}
 }
@@ -464,27 +478,25 @@ func (c *check) sent(k *lock, err error) {
 }
 
 // recovers: what was stored can be read by the next term.
-func (c *check) recovers(n *node, err error) {
+func (c *check) recovers(n *node, k *lock, err error) {
+	c.heard[k.term.Revision] = &termState{began: c.world.now, heard: map[taskqueue.Ordinal][]hearing{}, gone: map[taskqueue.Ordinal]bool{}}
 	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer} {
 		if errors.Is(err, kind) {
 			c.breaks("the next term can read the state", "%s: %v", n.name, err)
 		}
 	}
-	for _, s := range c.sessions { // a term takes every trainer as heard
-		s.heard, s.gone = c.world.now, 0
-	}
 }
 
 // hears notes an event that the leader was handed.
-func (c *check) hears(n *node, ev taskqueue.Event) {
+func (c *check) hears(n *node, ctx context.Context, ev taskqueue.Event) {
 	switch ev := ev.(type) {
 	case *taskqueue.Request:
-		c.hear(ev.Trainer, ev.Incarnation)
+		c.hear(n, ctx, ev.Trainer, ev.Incarnation)
 	case *taskqueue.Heartbeat:
-		c.hear(ev.Trainer, ev.Incarnation)
+		c.hear(n, ctx, ev.Trainer, ev.Incarnation)
 	case *taskqueue.Disconnected:
-		if s := c.sessions[ev.Trainer]; s != nil && s.incarnation == ev.Incarnation && s.gone == 0 {
-			s.gone = c.world.now
+		if s := c.sessions[ev.Trainer]; s != nil && s.incarnation == ev.Incarnation {
+			c.termOf(n).gone[ev.Trainer] = true
 		}
 	case *taskqueue.Leave:
 		if s := c.sessions[ev.Trainer]; s != nil && s.incarnation == ev.Incarnation {
@@ -493,10 +505,35 @@ func (c *check) hears(n *node, ev taskqueue.Event) {
 	}
 }
 
-func (c *check) hear(o taskqueue.Ordinal, incarnation uint64) {
+func (c *check) hear(n *node, ctx context.Context, o taskqueue.Ordinal, incarnation uint64) {
 	if s := c.sessions[o]; s != nil && s.incarnation == incarnation {
-		s.heard, s.gone = c.world.now, 0
+		t := c.termOf(n)
+		t.heard[o] = append(t.heard[o], hearing{c.world.now, ctx})
+		delete(t.gone, o)
 	}
+}
+
+// hearing is an event that the leader was handed. It is heard with the batch that it is in,
+// unless its connection is gone by then.
+type hearing struct {
+	at  time.Duration
+	ctx context.Context
+}
+
+// lastHeard is when a term had last heard a trainer, by the time that it sent its last batch.
+func (c *check) lastHeard(t *termState, o taskqueue.Ordinal) time.Duration {
+	last := t.began // a term takes every trainer as heard
+	for _, h := range t.heard[o] {
+		if h.at < t.sent && h.ctx.Err() == nil {
+			last = max(last, h.at)
+		}
+	}
+	return last
+}
+
+// termOf is what the term that a node leads heard.
+func (c *check) termOf(n *node) *termState {
+	return c.heard[n.lock.term.Revision]
 }
 
 func (c *check) leaves(who wire.Trainer) {

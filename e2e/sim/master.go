@@ -147,7 +147,7 @@ func (n *node) queue(k *lock) bool {
 func (n *node) lead(k *lock) error {
 	ctx := context.Background()
 	d, err := master.Drive(ctx, &store{link: n.link}, k, n.world.config, n, n.world.log)
-	n.world.check.recovers(n, err)
+	n.world.check.recovers(n, k, err)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uin
 		}
 		return
 	}
-	n.world.check.hears(n, ev)
+	n.world.check.hears(n, ctx, ev)
 	n.errands = append(n.errands, &errand{e, ev, reply})
 	n.arrived++
 	if n.wake != nil {
@@ -291,6 +291,9 @@ func (n *node) queueChanged() {
 // look judges the first in the queue, every BeatEvery.
 func (n *node) look() {
 	n.after(decide.BeatEvery, n.look)
+	if !n.cut && !n.world.etcd.down { // it asks etcd something small when nothing else did
+		n.after(n.link.etcdDelay(), func() { n.heard = n.now })
+	}
 	if n.bid == nil || n.suspect.key == "" || n.suspect.key == n.bid.term.LockKey {
 		return
 	}

@@ -75,7 +75,7 @@ func newPlan(rng *rand.Rand) plan {
 	p := plan{
 		tasks: 1 + rng.IntN(40), shuffle: rng.IntN(2) == 0, realCodec: rng.IntN(16) == 0,
 		tick: master.TickEvery * time.Duration(1+rng.IntN(3)), heartbeat: pick(time.Second, 3*time.Second),
-		quiet: 10*time.Second + time.Duration(rng.Int64N(int64(30*time.Second))), patience: 20 * time.Minute,
+		quiet: 10*time.Second + time.Duration(rng.Int64N(int64(30*time.Second))), patience: 10 * time.Minute,
 		poison: map[int]poison{},
 	}
 	p.options = taskqueue.Options{
