@@ -65,7 +65,7 @@ func (ev *Request) apply(q *Queue) Answer {
 func (q *Queue) dropLostReplies(t *trainer, ev *Request) {
 	for i := len(t.holds) - 1; i >= 0; i-- {
 		e := t.holds[i]
-		h := e.holderOf(t)
+		h := *e.holderOf(t)
 		if h.request < ev.Ack && !slices.Contains(ev.Held, q.token(e, h.attempt)) {
 			q.release(e, t)
 			q.record.returned(e, t.ordinal, h.attempt)
