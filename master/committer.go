@@ -175,6 +175,9 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 			if o.err != nil || o.ctx.Err() != nil {
 				continue
 			}
+			if err := c.echo(ctx, o.event); err != nil {
+				return n, err
+			}
 			if o.parts != nil {
 				if o.err = c.lead.PutParts(ctx, c.revision, o.parts.writes, o.parts.progress); o.err != nil {
 					if terminal(o.err) {
@@ -193,6 +196,21 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 		}
 	}
 	return n, nil
+}
+
+// echo compares what a trainer saw with what the store knows. That the store went back may be
+// said only by one that leads: a leader that was deposed and has not heard of it yet has
+// merely missed the commits since.
+func (c *committer) echo(ctx context.Context, event taskqueue.Event) error {
+	r, ok := event.(*taskqueue.Request)
+	last := c.number.Load()
+	if !ok || r.SeenCommit <= last || r.JobID != c.queue.JobID() {
+		return nil
+	}
+	if _, _, err := c.readBack(ctx); err != nil {
+		return fmt.Errorf("a trainer saw commit %d, the last one here is %d: %w", r.SeenCommit, last, err)
+	}
+	return fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrRolledBack, r.SeenCommit, last)
 }
 
 // applyOne applies one op; false says that it panicked.

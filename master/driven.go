@@ -47,9 +47,6 @@ type Errand struct {
 func (d *Driven) Put(ctx context.Context, event taskqueue.Event) (*Errand, error) {
 	o := &op{ctx: ctx, event: event, done: make(chan struct{}, 1)}
 	if r, ok := event.(*taskqueue.Request); ok {
-		if err := d.term.echo(r); err != nil {
-			return nil, err
-		}
 		o.patient, o.until = len(r.Held) == 0, d.term.committer.time.Now().Add(longPoll)
 	}
 	if err := d.term.committer.put(o); err != nil {

@@ -69,23 +69,11 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	if err != nil {
 		return Reply{}, err
 	}
-	if err := t.echo(r); err != nil {
-		t.stop(err)
-		return Reply{}, err
-	}
 	a, err := t.ask(ctx, r, len(r.Held) == 0)
 	if err != nil {
 		return Reply{}, err
 	}
 	return t.reply(a)
-}
-
-// echo compares what a trainer saw with what the store knows.
-func (t *term) echo(r *taskqueue.Request) error {
-	if last := t.committer.number.Load(); r.JobID == t.jobID && r.SeenCommit > last {
-		return fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrRolledBack, r.SeenCommit, last)
-	}
-	return nil
 }
 
 // Fail takes back a task that a joined trainer could not train.

@@ -15,7 +15,6 @@ import (
 type term struct {
 	committer *committer
 	jobID     [16]byte
-	stop      context.CancelCauseFunc // ends the term
 }
 
 // lead recovers the state and serves until the term ends. It returns nil when the job is
@@ -28,7 +27,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	c := newCommitter(s)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	t := &term{committer: c, jobID: s.queue.JobID(), stop: stop}
+	t := &term{committer: c, jobID: s.queue.JobID()}
 	m.fresh.term.Store(lead.Revision())
 	group, ctx := errgroup.WithContext(ctx)
 	if m.config.Sync {

@@ -156,7 +156,7 @@ func (n *node) lead(k *lock) error {
 	}
 	n.note("%s: leads in term %d", n.name, k.Revision())
 	n.driven, n.lock = d, k
-	n.put(nil, n.world.report, nil)
+	n.reportDataset(d)
 	for tick := n.now + n.world.plan.tick; ; {
 		switch {
 		case k.gone:
@@ -182,6 +182,19 @@ func (n *node) lead(k *lock) error {
 	}
 }
 
+// reportDataset is what each trainer does when it begins, until it succeeds.
+func (n *node) reportDataset(to *master.Driven) {
+	n.put(nil, n.world.report, func(_ taskqueue.Answer, _ uint64, err error) {
+		if err != nil && n.driven == to {
+			n.after(500*time.Millisecond, func() {
+				if n.driven == to {
+					n.reportDataset(to)
+				}
+			})
+		}
+	})
+}
+
 var errStopped = errors.New("the master is stopping")
 
 func (n *node) waitFor(k *lock, d time.Duration) {
@@ -205,9 +218,6 @@ func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uin
 	}
 	e, err := n.driven.Put(ctx, ev)
 	if err != nil {
-		if errors.Is(err, master.ErrRolledBack) {
-			n.breaks("no commit is lost", "%s: %v", n.name, err)
-		}
 		if reply != nil {
 			reply(taskqueue.Answer{}, 0, err)
 		}
@@ -238,6 +248,9 @@ func (n *node) flush() {
 // termOver refuses all callers and closes their connections.
 func (n *node) termOver(cause error) {
 	n.note("%s: term over: %v", n.name, cause)
+	if errors.Is(cause, master.ErrRolledBack) {
+		n.breaks("no commit is lost", "%s: %v", n.name, cause)
+	}
 	if n.driven != nil {
 		n.driven.End(cause)
 		n.flush()
