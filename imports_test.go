@@ -38,15 +38,19 @@ var house = []room{
 	{dir: "master/netrpc/wire", may: []string{"recordio", "dataset", "taskqueue"}},
 	{dir: "pserver/wire"},
 	{dir: "pserver/placement", may: []string{"pserver/wire"}},
+	// decisions of the rooms around them, and what the simulator shares with them
+	{dir: "master/decide", may: []string{"taskqueue"}, pure: true},
+	{dir: "trainer/session", may: []string{"taskqueue", "master/netrpc/wire"}},
+	{dir: "etcdstore/fence", may: []string{"taskqueue"}},
 	// the application
-	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "rendezvous", "evaluation"}},
+	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "master/decide"}},
 	// faces and adapters
-	{dir: "etcdstore", may: []string{"recordio", "taskqueue"}},
+	{dir: "etcdstore", may: []string{"recordio", "taskqueue", "etcdstore/fence"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
 	{dir: "master/grpcapi", may: []string{"master", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
 	{dir: "master/httpapi", may: []string{"master"}},
 	{dir: "pserver", may: []string{"safetensors", "proto", "pserver/wire", "pserver/placement", "portsplit"}},
-	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/placement"}},
+	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/placement", "trainer/session"}},
 	{dir: "master/shards", may: []string{"master", "proto"}},
 	{dir: "portsplit"},
 	// the one joint between two that know nothing of each other

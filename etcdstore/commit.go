@@ -11,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"trainmaster/etcdstore/fence"
 	"trainmaster/taskqueue"
 )
 
@@ -24,12 +25,7 @@ import (
 // that is how a write is recognised as ours. The arguments may be reused after
 // the return.
 func (l *Lock) Commit(ctx context.Context, expectMod int64, state []byte, writes []taskqueue.Write) (modRevision int64, err error) {
-	ops := make([]*pb.RequestOp, 1, 1+len(writes))
-	ops[0] = opPut(l.store.abs(keyState), state, 0)
-	for i := range writes {
-		ops = append(ops, l.op(&writes[i]))
-	}
-	answer, err := l.store.txn(ctx, &pb.TxnRequest{Compare: l.fence(expectMod), Success: ops})
+	answer, err := l.store.txn(ctx, l.term().Commit(expectMod, state, writes))
 	switch {
 	case err == nil && answer.Succeeded:
 		return answer.Header.Revision, nil
@@ -41,23 +37,9 @@ func (l *Lock) Commit(ctx context.Context, expectMod int64, state []byte, writes
 	return 0, fmt.Errorf("commit %s: %w", l.store.abs(keyState), err)
 }
 
-func (l *Lock) op(w *taskqueue.Write) *pb.RequestOp {
-	key := l.store.abs(w.Key)
-	switch {
-	case w.Delete:
-		return opDelete(key)
-	case w.LeaseBound:
-		return opPut(key, w.Value, l.lease)
-	}
-	return opPut(key, w.Value, 0)
-}
-
-// fence is what every transaction of this term compares.
-func (l *Lock) fence(expectMod int64) []*pb.Compare {
-	return []*pb.Compare{
-		createdAt(l.key, l.createRevision),
-		modifiedAt(l.store.abs(keyState), expectMod),
-	}
+// term is what the transactions of this holding are built of.
+func (l *Lock) term() *fence.Term {
+	return &fence.Term{Prefix: l.store.prefix, LockKey: l.key, Revision: l.createRevision, Lease: l.lease}
 }
 
 // explainTime bounds finding out which compare failed: only for the message.
@@ -108,10 +90,7 @@ func (l *Lock) ReadState(ctx context.Context) (value []byte, modRevision int64, 
 
 // readFenced reads a key of the job; nil when absent.
 func (l *Lock) readFenced(ctx context.Context, key string) (*mvccpb.KeyValue, error) {
-	answer, err := l.store.readTxn(ctx, &pb.TxnRequest{
-		Compare: []*pb.Compare{createdAt(l.key, l.createRevision)},
-		Success: []*pb.RequestOp{opGet(l.store.abs(key))},
-	})
+	answer, err := l.store.readTxn(ctx, l.term().Read(key))
 	if err != nil {
 		return nil, fmt.Errorf("read %s under the lock: %w", l.store.abs(key), err)
 	}
@@ -153,7 +132,7 @@ func (l *Lock) putPart(ctx context.Context, expectMod int64, part *taskqueue.Wri
 	key := l.store.abs(part.Key)
 	pause := backoff{least: 20 * time.Millisecond, most: time.Second}
 	for {
-		answer, err := l.store.txn(ctx, &pb.TxnRequest{Compare: l.fence(expectMod), Success: []*pb.RequestOp{l.op(part)}})
+		answer, err := l.store.txn(ctx, &pb.TxnRequest{Compare: l.term().Compares(expectMod), Success: []*pb.RequestOp{l.term().Op(part)}})
 		switch {
 		case err == nil && answer.Succeeded:
 			return nil
@@ -177,7 +156,7 @@ func (l *Lock) Announce(ctx context.Context, addr string, term uint64) error {
 		return fmt.Errorf("encode %s: %w", keyAddr, err)
 	}
 	answer, err := l.store.txn(ctx, &pb.TxnRequest{
-		Compare: l.fence(0)[:1],
+		Compare: l.term().Compares(0)[:1],
 		Success: []*pb.RequestOp{opPut(l.store.abs(keyAddr), value, l.lease)},
 	})
 	switch {

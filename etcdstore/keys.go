@@ -1,10 +1,14 @@
 package etcdstore
 
-import "fmt"
+import (
+	"fmt"
+
+	"trainmaster/etcdstore/fence"
+)
 
 // The keys of a job, below its prefix. docs/keys.md describes them.
 const (
-	keyState     = "/task_queues"
+	keyState     = fence.StateKey
 	keyParts     = "/task_queues/tasks/"
 	keyLock      = "/master/lock/"
 	keyAddr      = "/master/addr"

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 
+	"trainmaster/etcdstore/fence"
 	"trainmaster/taskqueue"
 )
 
@@ -64,38 +65,11 @@ func outcome(err error, sent bool) error {
 	return fmt.Errorf("%w: %w", taskqueue.ErrUnknownOutcome, cause)
 }
 
-func createdAt(key string, revision int64) *pb.Compare {
-	return &pb.Compare{
-		Result:      pb.Compare_EQUAL,
-		Target:      pb.Compare_CREATE,
-		Key:         []byte(key),
-		TargetUnion: &pb.Compare_CreateRevision{CreateRevision: revision},
-	}
-}
-
-func modifiedAt(key string, revision int64) *pb.Compare {
-	return &pb.Compare{
-		Result:      pb.Compare_EQUAL,
-		Target:      pb.Compare_MOD,
-		Key:         []byte(key),
-		TargetUnion: &pb.Compare_ModRevision{ModRevision: revision},
-	}
-}
-
-func opPut(key string, value []byte, lease int64) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
-		RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, Lease: lease},
-	}}
-}
-
-func opDelete(key string) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
-		RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)},
-	}}
-}
-
-func opGet(key string) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{
-		RequestRange: &pb.RangeRequest{Key: []byte(key)},
-	}}
-}
+// What transactions are made of.
+var (
+	createdAt  = fence.CreatedAt
+	modifiedAt = fence.ModifiedAt
+	opPut      = fence.Put
+	opDelete   = fence.Delete
+	opGet      = fence.Get
+)

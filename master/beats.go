@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"trainmaster/master/decide"
 )
 
 // freshness knows when etcd last answered this master, and which term it leads.
@@ -50,7 +52,7 @@ func (m *Master) keepFresh(ctx context.Context) {
 		if err == nil {
 			m.fresh.heard()
 		} else {
-			pause(ctx, BeatEvery)
+			pause(ctx, decide.BeatEvery)
 		}
 	}
 }
@@ -62,10 +64,10 @@ func (m *Master) ServeBeats(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := http.NewResponseController(w)
 	encoder := json.NewEncoder(w)
-	ticker := time.NewTicker(BeatEvery)
+	ticker := time.NewTicker(decide.BeatEvery)
 	defer ticker.Stop()
 	for {
-		beat := Beat{Term: uint64(m.fresh.term.Load()), Lease: m.fresh.ownLease(), AgeMs: m.fresh.age().Milliseconds()}
+		beat := decide.Beat{Term: uint64(m.fresh.term.Load()), Lease: m.fresh.ownLease(), AgeMs: m.fresh.age().Milliseconds()}
 		if out.SetWriteDeadline(time.Now().Add(askTimeout)) != nil || encoder.Encode(beat) != nil || out.Flush() != nil {
 			return
 		}

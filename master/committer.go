@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"trainmaster/master/decide"
 	"trainmaster/taskqueue"
 )
 
@@ -18,31 +19,28 @@ import (
 type committer struct {
 	*inbox
 	*state
-	over func() // called first when the term ends
+	over   func()    // called first when the term ends
 	steps  *steps    // nil unless synchronous
 	shards chan Step // hears of each committed step
 
-	clock  jobClock
+	clock  decide.JobClock
 	sample time.Time // of clock
-	pace   pace
+	pace   decide.Pace
 
 	batch   []*op
 	parked  []*op // answered "wait", held back
 	staging []*op // wait for their step
 }
 
+func newCommitter(s *state) *committer {
+	c := &committer{inbox: newInbox(), state: s, over: func() {}, sample: s.time.Now()}
+	c.clock.Now, c.clock.Committed = s.queue.Clock(), s.queue.Clock()
+	return c
+}
+
 // run commits until the term ends, and returns why.
 func (c *committer) run(ctx context.Context) (err error) {
-	defer func() {
-		c.over() // before anybody hears of it
-		left := c.close(fmt.Errorf("%w: %w", ErrNotLeader, err))
-		for _, list := range [][]*op{c.batch, c.parked, c.staging, left} {
-			for _, o := range list {
-				o.finish(ErrNotLeader)
-			}
-		}
-	}()
-	c.sample = time.Now()
+	defer func() { c.end(err) }()
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	timer := time.NewTimer(time.Hour)
@@ -82,10 +80,25 @@ func (c *committer) run(ctx context.Context) (err error) {
 	}
 }
 
+// end refuses all that waits and all that comes.
+func (c *committer) end(err error) {
+	c.over() // before anybody hears of it
+	told := ErrNotLeader
+	if fatal(err) {
+		told = err // the next term would say the same
+	}
+	left := c.close(fmt.Errorf("%w: %w", ErrNotLeader, err))
+	for _, list := range [][]*op{c.batch, c.parked, c.staging, left} {
+		for _, o := range list {
+			o.finish(told)
+		}
+	}
+}
+
 // linger waits a little for the callers that were just answered.
 func (c *committer) linger(ctx context.Context, timer *time.Timer) {
-	target, limit := c.pace.linger(c.len())
-	rest := limit - time.Since(c.written)
+	target, limit := c.pace.Linger(c.len())
+	rest := limit - c.since(c.written)
 	if target == 0 || rest <= 0 || !c.expect(target) {
 		return
 	}
@@ -103,9 +116,9 @@ func (c *committer) linger(ctx context.Context, timer *time.Timer) {
 func (c *committer) round(ctx context.Context, tick bool) error {
 	c.batch = c.take(c.batch)
 	if tick { // after all that waited: whoever is late because the store is slow, is not too late
-		c.expire(time.Now())
 		c.batch = append(c.batch, &op{ctx: ctx, event: &taskqueue.Tick{}, done: make(chan struct{}, 1)})
-		if (c.queue.Active() || c.queue.Trainers() > 0) && time.Since(c.written) >= commitEvery {
+		c.expire(c.time.Now())
+		if (c.queue.Active() || c.queue.Trainers() > 0) && c.since(c.written) >= commitEvery {
 			c.queue.Touch() // so that the job clock goes on
 		}
 	}
@@ -135,8 +148,8 @@ func (c *committer) commitAll(ctx context.Context) error {
 
 // commit applies as much of the batch as fits one transaction, writes it and answers.
 func (c *committer) commit(ctx context.Context) error {
-	t := time.Now()
-	now := c.clock.advance(t.Sub(c.sample))
+	t := c.time.Now()
+	now := c.clock.Advance(t.Sub(c.sample))
 	c.sample = t
 	n, err := c.apply(ctx, now)
 	if err != nil {
@@ -150,7 +163,7 @@ func (c *committer) commit(ctx context.Context) error {
 		}
 		switch err := c.save(ctx, extra); {
 		case err == nil:
-			c.clock.committed = c.clock.now
+			c.clock.Committed = c.clock.Now
 		case terminal(err):
 			return err
 		default:
@@ -166,7 +179,7 @@ func (c *committer) commit(ctx context.Context) error {
 	}
 	wrote, waiting := c.written.After(t), c.len() // before the answered ones are back
 	if answered := c.settle(n); wrote {
-		c.pace.committed(answered, waiting, time.Since(t))
+		c.pace.Committed(answered, waiting, c.since(t))
 	}
 	return nil
 }
@@ -184,6 +197,9 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 			}
 			if o.dropped {
 				continue
+			}
+			if err := c.echo(ctx, o.event); err != nil {
+				return n, err
 			}
 			if o.parts != nil {
 				if err := c.lead.PutParts(ctx, c.revision, o.parts.writes, o.parts.progress); err != nil {
@@ -204,6 +220,21 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 		}
 	}
 	return n, nil
+}
+
+// echo compares what a trainer saw with what the store knows. That the store went back may be
+// said only by one that leads: a leader that was deposed and has not heard of it yet has
+// merely missed the commits since.
+func (c *committer) echo(ctx context.Context, event taskqueue.Event) error {
+	r, ok := event.(*taskqueue.Request)
+	last := c.number.Load()
+	if !ok || r.SeenCommit <= last || r.JobID != c.queue.JobID() {
+		return nil
+	}
+	if _, _, err := c.readBack(ctx); err != nil {
+		return fmt.Errorf("a trainer saw commit %d, the last one here is %d: %w", r.SeenCommit, last, err)
+	}
+	return fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrRolledBack, r.SeenCommit, last)
 }
 
 func (c *committer) applyOne(o *op, now taskqueue.Clock) {

@@ -32,11 +32,9 @@ type Config struct {
 const (
 	tickEvery       = 100 * time.Millisecond
 	longPoll        = 10 * time.Second // what an asker waits at most for a task
-	clockLead       = 10 * time.Second // how far the job clock runs beyond the last commit
 	commitEvery     = 5 * time.Second  // at least, while any task is dispatched
-	lingerMax       = 2 * time.Millisecond
-	maxBatchKeys    = 100       // of 128 operations in a transaction of etcd
-	maxStateBytes   = 512 << 10 // beyond it nothing new is dispatched
+	maxBatchKeys    = 100              // of 128 operations in a transaction of etcd
+	maxStateBytes   = 512 << 10        // beyond it nothing new is dispatched
 	commitTimeout   = 5 * time.Second
 	tasksPerTrainer = 8
 	maxChunksOfTask = 4096 // unless chunks-per-task says so: a task is sent whole, and back

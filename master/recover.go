@@ -17,9 +17,9 @@ import (
 
 // recoverState reads what the term before left, or begins a job that never ran. Nothing is
 // ever begun over a state that cannot be read.
-func recoverState(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), log *logrus.Entry) (*state, error) {
-	began := time.Now()
-	s := &state{store: store, lead: lead, config: config, log: log, written: began, limit: maxStateBytes, roster: map[string][]byte{}, heard: heard}
+func recoverState(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
+	began := clock.Now()
+	s := &state{store: store, lead: lead, config: config, log: log, time: clock, written: began, limit: maxStateBytes, roster: map[string][]byte{}, heard: heard}
 	s.tables.Store(&[]*taskqueue.Table{})
 	cluster, err := store.ClusterID(ctx)
 	if err != nil {
@@ -74,12 +74,11 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 		}
 	}
 	log.WithFields(logrus.Fields{
-		"commit": snapshot.Commit, "datasets": len(tables), "trainers": len(s.roster), "took": time.Since(began).Round(time.Millisecond).String(),
+		"commit": snapshot.Commit, "datasets": len(tables), "trainers": len(s.roster), "took": s.since(began).Round(time.Millisecond).String(),
 	}).Info("state recovered")
 	return s, nil
 }
 
-// loadTables reads the tables that a state names, but for those that are kept warm.
 // refuseRemains finds out whether a job without a state ever had one: then somebody deleted
 // it, and to begin anew would write over what is left.
 func refuseRemains(ctx context.Context, store Store) error {
@@ -98,6 +97,7 @@ func refuseRemains(ctx context.Context, store Store) error {
 	return nil
 }
 
+// loadTables reads the tables that a state names, but for those that are kept warm.
 func loadTables(ctx context.Context, store Store, snapshot *taskqueue.Snapshot, kept *warm) ([]*taskqueue.Table, error) {
 	tables := make([]*taskqueue.Table, len(snapshot.Sets))
 	for i := range snapshot.Sets {

@@ -73,9 +73,6 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	if err != nil {
 		return Reply{}, err
 	}
-	if last := t.committer.number.Load(); r.JobID == t.jobID && r.SeenCommit > last {
-		return Reply{}, t.fromTheFuture(ctx, r.SeenCommit, last)
-	}
 	if max(len(r.Finished), len(r.Held)) > maxFinished {
 		return Reply{}, fmt.Errorf("finished, held: expected at most %d tasks, found %d and %d", maxFinished, len(r.Finished), len(r.Held))
 	}
@@ -105,19 +102,6 @@ func (m *Master) PlainAsk(ctx context.Context, r *taskqueue.PlainAsk) (Reply, er
 		return Reply{}, err
 	}
 	return t.reply(a)
-}
-
-// fromTheFuture judges the echo of a commit that this term does not know: another master
-// leads by now, or the store went back in time, which ends this one.
-func (t *term) fromTheFuture(ctx context.Context, seen, last uint64) error {
-	bounded, cancel := context.WithTimeout(ctx, commitTimeout)
-	defer cancel()
-	if _, _, err := t.committer.lead.ReadState(bounded); err != nil {
-		return fmt.Errorf("%w: %w", ErrNotLeader, err)
-	}
-	err := fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrRolledBack, seen, last)
-	t.stop(err)
-	return err
 }
 
 func (t *term) reply(a taskqueue.Answer) (Reply, error) {

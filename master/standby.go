@@ -16,6 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 
+	"trainmaster/master/decide"
 	"trainmaster/taskqueue"
 )
 
@@ -46,7 +47,7 @@ type standby struct {
 	log     *logrus.Entry
 	warm    atomic.Pointer[warm]
 	version atomic.Int64 // revision of the stored state, as watched
-	probe   probe
+	probe   decide.Probe
 	own     func() string // the lease of our own key in the queue; "" before there is one
 }
 
@@ -79,43 +80,43 @@ func (s *standby) run(ctx context.Context) error {
 // heard is one thing that the stand-by heard of a suspect.
 type heard struct {
 	of   Suspect
-	beat Beat
+	beat decide.Beat
 	gone bool // the connection broke, and the port refuses another one
 }
 
 // watch judges the suspect and deposes it.
 func (s *standby) watch(ctx context.Context, leaders <-chan Suspect, beats <-chan heard) error {
-	ticker := time.NewTicker(BeatEvery)
+	ticker := time.NewTicker(decide.BeatEvery)
 	defer ticker.Stop()
 	var suspect Suspect
 	for {
-		judged := alive
+		judged := decide.Alive
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case suspect = <-leaders:
-			s.probe = probe{}
+			s.probe = decide.Probe{}
 			judged = s.predecessor(suspect)
 		case h := <-beats:
 			switch {
 			case h.of.Key != suspect.Key:
 			case h.gone:
-				judged = dead
+				judged = decide.Dead
 			case h.beat.Lease != suspect.Lease:
-				judged = dead // another process has its port
+				judged = decide.Dead // another process has its port
 			default:
-				s.probe.hears(h.beat, s.etcdAnswers(ctx, h.beat))
+				s.probe.Hears(h.beat, s.etcdAnswers(ctx, h.beat))
 			}
 		case <-ticker.C:
 			if s.other(suspect) {
-				if judged = s.predecessor(suspect); judged == alive {
-					judged = s.probe.look(s.version.Load())
+				if judged = s.predecessor(suspect); judged == decide.Alive {
+					judged = s.probe.Look(s.version.Load())
 				}
 			}
 		}
-		if judged == dead {
+		if judged == decide.Dead {
 			s.depose(ctx, suspect)
-			s.probe = probe{}
+			s.probe = decide.Probe{}
 		}
 	}
 }
@@ -125,11 +126,11 @@ func (s *standby) other(suspect Suspect) bool { return suspect.Key != "" && susp
 
 // predecessor judges a suspect that has our address: we have its port, so it is the key that
 // an earlier start of this master left.
-func (s *standby) predecessor(suspect Suspect) verdict {
+func (s *standby) predecessor(suspect Suspect) decide.Verdict {
 	if own := s.own(); own != "" && s.other(suspect) && suspect.Address == s.config.Advertise {
-		return dead
+		return decide.Dead
 	}
-	return alive
+	return decide.Alive
 }
 
 // warm is the part of recovery that can be done before the lock is held: the task tables. A
@@ -195,11 +196,11 @@ func (w *warm) table(report string) *taskqueue.Table {
 
 // etcdAnswers reports whether etcd answers us; it asks only when the beat says that it does
 // not answer the leader.
-func (s *standby) etcdAnswers(ctx context.Context, b Beat) bool {
-	if b.AgeMs <= maxBeatAge.Milliseconds() {
+func (s *standby) etcdAnswers(ctx context.Context, b decide.Beat) bool {
+	if b.AgeMs <= decide.MaxBeatAge.Milliseconds() {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, BeatEvery)
+	ctx, cancel := context.WithTimeout(ctx, decide.BeatEvery)
 	defer cancel()
 	_, err := s.store.Value(ctx, StepKey)
 	return err == nil
@@ -252,7 +253,7 @@ func (s *standby) hear(ctx context.Context, suspect Suspect, beats chan<- heard)
 	for ctx.Err() == nil {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", suspect.Address)
 		if err != nil {
-			wait := BeatEvery
+			wait := decide.BeatEvery
 			if redials > 0 {
 				wait = redialPause
 				redials--
@@ -289,13 +290,13 @@ func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect Suspect,
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		pause(ctx, BeatEvery)
+		pause(ctx, decide.BeatEvery)
 		return
 	}
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(make([]byte, 0, 512), 4096)
 	for lines.Scan() {
-		var b Beat
+		var b decide.Beat
 		if json.Unmarshal(lines.Bytes(), &b) == nil {
 			sendTo(ctx, beats, heard{of: suspect, beat: b})
 		}

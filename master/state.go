@@ -12,6 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/master/decide"
 	"trainmaster/taskqueue"
 )
 
@@ -22,6 +23,7 @@ type state struct {
 	lead   Leadership
 	config Config
 	log    *logrus.Entry
+	time   Time
 
 	queue    *taskqueue.Queue
 	revision int64             // of the stored state; 0: there is none
@@ -66,7 +68,7 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	if err != nil {
 		return err
 	}
-	s.revision, s.stored, s.written = revision, encoded, time.Now()
+	s.revision, s.stored, s.written = revision, encoded, s.time.Now()
 	s.number.Store(s.queue.Commit())
 	s.heard()
 	s.queue.Hold(len(encoded) > s.limit)
@@ -92,6 +94,8 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	return nil
 }
 
+func (s *state) since(t time.Time) time.Duration { return s.time.Now().Sub(t) }
+
 const rosterPrefix = "/trainers/"
 
 // write commits, and finds out about an unknown outcome. Once one attempt may still be on
@@ -116,18 +120,21 @@ func (s *state) write(ctx context.Context, encoded []byte, writes []taskqueue.Wr
 		if err != nil {
 			return 0, fmt.Errorf("%w: read back: %w", taskqueue.ErrUnknownOutcome, err)
 		}
-		switch judge(encoded, s.revision, found, revision) {
-		case outcomeCommitted:
+		switch decide.Judge(encoded, s.revision, found, revision) {
+		case decide.Committed:
 			return revision, nil
-		case outcomeOver:
+		case decide.Over:
 			return 0, fmt.Errorf("%w: another state stands in the store", taskqueue.ErrFenced)
-		case outcomeAgain:
-			time.Sleep(resendPause)
+		case decide.Again:
+			s.time.Sleep(ctx, resendPause)
 		}
 	}
 }
 
-const resendPause = 20 * time.Millisecond
+const (
+	resendPause    = 20 * time.Millisecond
+	readAgainPause = 50 * time.Millisecond
+)
 
 // readBack reads the stored state until the store answers or the lock is lost.
 func (s *state) readBack(ctx context.Context) ([]byte, int64, error) {
@@ -138,12 +145,13 @@ func (s *state) readBack(ctx context.Context) ([]byte, int64, error) {
 		if err == nil || errors.Is(err, taskqueue.ErrFenced) {
 			return found, revision, err
 		}
+		s.time.Sleep(ctx, readAgainPause)
 		select {
 		case <-ctx.Done():
 			return nil, 0, context.Cause(ctx)
 		case <-s.lead.Lost():
 			return nil, 0, taskqueue.ErrFenced
-		case <-time.After(50 * time.Millisecond):
+		default:
 		}
 	}
 }

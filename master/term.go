@@ -15,7 +15,6 @@ import (
 type term struct {
 	committer *committer
 	jobID     [16]byte
-	stop      context.CancelCauseFunc // ends the term
 }
 
 // lead recovers the state and serves until the term ends. It returns nil when the job is
@@ -24,15 +23,15 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
 		return err
 	}
-	s, err := recoverState(ctx, m.store, lead, m.config, kept, m.fresh.heard, m.log)
+	s, err := recoverState(ctx, m.store, lead, m.config, kept, m.fresh.heard, machineTime{}, m.log)
 	if err != nil {
 		return err
 	}
-	c := &committer{inbox: newInbox(), state: s, over: m.termOver}
-	c.clock.now, c.clock.committed = s.queue.Clock(), s.queue.Clock()
+	c := newCommitter(s)
+	c.over = m.termOver
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	t := &term{committer: c, jobID: s.queue.JobID(), stop: stop}
+	t := &term{committer: c, jobID: s.queue.JobID()}
 	m.fresh.term.Store(lead.Revision())
 	if m.config.Sync {
 		if err := m.recoverSteps(ctx, c); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/master/decide"
 	"trainmaster/taskqueue"
 )
 
@@ -49,8 +50,8 @@ func TestNothingTimesOutWhileTheStoreStalls(t *testing.T) {
 		store.set(time.Millisecond, nil)
 
 		v := overview(t, m)
-		if went := v.Clock.Sub(before); went > clockLead+time.Second {
-			t.Errorf("the job clock went %v during a stall of ten minutes, want %v at most", went, clockLead)
+		if went := v.Clock.Sub(before); went > decide.ClockLead+time.Second {
+			t.Errorf("the job clock went %v during a stall of ten minutes, want %v at most", went, decide.ClockLead)
 		}
 		if len(v.Trainers) != 2 || v.Sets[0].Pending != 1 {
 			t.Errorf("%d trainers and %d pending tasks after the stall, want 2 and 1", len(v.Trainers), v.Sets[0].Pending)

@@ -307,10 +307,14 @@ func (n *naive) take(at naivePlace, o Ordinal, startNext bool) naiveHolder {
 	return h
 }
 
+func (n *naive) tooOften(task naiveTask) bool {
+	return 3*task.failures+task.losses > 3*n.opt.MaxFailures
+}
+
 // judge sets a task aside whose last holder is gone and that failed too often.
 func (n *naive) judge(at naivePlace) {
 	task := n.task(at)
-	if task.state == naiveTodo && 3*task.failures+task.losses > 3*n.opt.MaxFailures {
+	if task.state == naiveTodo && n.tooOften(*task) {
 		task.state = naiveAside
 		if since := n.skipped[task.index]; since == 0 || at.pass < since {
 			n.skipped[task.index] = at.pass

@@ -95,3 +95,13 @@ func mix(x uint64) uint64 {
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
+
+// Order returns the task indices of a shuffled pass, in its order.
+func Order(seed uint64, pass Pass, tasks int) []int {
+	o := newOrder(orderFeistel, seed, pass, tasks)
+	indices := make([]int, tasks)
+	for position := range indices {
+		indices[position] = o.index(position)
+	}
+	return indices
+}

@@ -66,7 +66,7 @@ func (ev *Request) apply(q *Queue) Answer {
 func (q *Queue) dropLostReplies(t *trainer, ev *Request) {
 	for i := len(t.holds) - 1; i >= 0; i-- {
 		e := t.holds[i]
-		h := e.holderOf(t)
+		h := *e.holderOf(t)
 		if h.request < ev.Ack && !slices.Contains(ev.Held, q.token(e, h.attempt)) {
 			q.release(e, t)
 			q.record.returned(e, t.ordinal, h.attempt)
@@ -141,16 +141,18 @@ func (q *Queue) pick(s *set, t *trainer) *entry {
 		return e
 	}
 	if lastResort == nil && q.opt.Speculate {
-		return s.slowest(t)
+		return q.slowest(s, t)
 	}
 	return lastResort
 }
 
-// slowest returns the running task that began first and has one holder, not t.
-func (s *set) slowest(t *trainer) *entry {
+// slowest returns the running task that began first and has one holder, not t. One that
+// failed too often gets no second copy: it is set aside when its holder gives it back, and
+// copies of copies would put that off for ever.
+func (q *Queue) slowest(s *set, t *trainer) *entry {
 	var slowest *entry
 	for _, e := range s.live {
-		if e.gone || e.held != 1 || e.holders[0].start == 0 || e.holders[0].trainer == t {
+		if e.gone || e.held != 1 || e.holders[0].start == 0 || e.holders[0].trainer == t || q.exhausted(e) {
 			continue
 		}
 		if slowest == nil || e.holders[0].start < slowest.holders[0].start {
@@ -355,8 +357,12 @@ func (q *Queue) detach(e *entry, t *trainer) {
 // settle decides about a task that a holder gave back: once the last one is gone it is
 // to be retried, or set aside.
 func (q *Queue) settle(e *entry) {
-	if e.held > 0 || lossWeight*e.failures+e.losses <= lossWeight*q.opt.MaxFailures {
-		return
+	if e.held == 0 && q.exhausted(e) {
+		q.setAside(e)
 	}
-	q.setAside(e)
+}
+
+// exhausted reports whether a task failed too often in its pass.
+func (q *Queue) exhausted(e *entry) bool {
+	return lossWeight*e.failures+e.losses > lossWeight*q.opt.MaxFailures
 }

@@ -13,6 +13,7 @@ import (
 	"trainmaster/dataset"
 	"trainmaster/master/netrpc/wire"
 	"trainmaster/taskqueue"
+	"trainmaster/trainer/session"
 )
 
 // Config says who joins whom. Locate has no default.
@@ -36,7 +37,7 @@ type Client struct {
 	link    *link
 	who     wire.Trainer
 	sync    bool
-	session *session
+	session *session.Session
 	files   files
 
 	ctx   context.Context // ends with Close
@@ -75,7 +76,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	if config.Heartbeat == 0 {
 		config.Heartbeat = heartbeatFor(reply.TTL)
 	}
-	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: newSession(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
+	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.owned.Go(c.beat)
 	return c, nil
@@ -154,7 +155,7 @@ func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) e
 
 // over notes that a task is finished or, with a reason, failed.
 func (c *Client) over(task *taskqueue.Task, reason string) {
-	c.session.finish(task.Token, reason)
+	c.session.Finish(task.Token, reason)
 	delete(c.stamps, task.Token)
 	c.run()
 }
@@ -162,7 +163,7 @@ func (c *Client) over(task *taskqueue.Task, reason string) {
 // send sends the next request; collect takes its outcome.
 func (c *Client) send(want bool) {
 	c.mu.Lock()
-	request := c.session.next(want, c.progress)
+	request := c.session.Next(want, c.progress)
 	c.mu.Unlock()
 	flight := make(chan fetched, 1)
 	c.flight = flight
@@ -187,7 +188,7 @@ func (c *Client) collect(ctx context.Context) error {
 	if f.err != nil {
 		return c.ended(f.err)
 	}
-	if task := c.session.answered(f.reply); task != nil {
+	if task := c.session.Answered(f.reply); task != nil {
 		c.ready, c.stamps[task.Token] = task, f.reply.Stamps
 	}
 	return nil
@@ -197,10 +198,10 @@ func (c *Client) collect(ctx context.Context) error {
 func (c *Client) ended(err error) error {
 	switch {
 	case errors.Is(err, wire.ErrJobFinished):
-		c.session.settled()
+		c.session.Settled()
 		return io.EOF
 	case errors.Is(err, wire.ErrRejoin):
-		c.session.settled()
+		c.session.Settled()
 		return ErrSessionLost
 	}
 	return err
@@ -295,10 +296,10 @@ func (c *Client) Close() error {
 func (c *Client) flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	if c.session.unsaid() {
+	if c.session.Unsaid() {
 		_ = c.collect(ctx)
 	}
-	if c.session.unsaid() && c.flight == nil {
+	if c.session.Unsaid() && c.flight == nil {
 		c.send(false)
 		_ = c.collect(ctx)
 	}

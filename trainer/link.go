@@ -16,13 +16,12 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/master/netrpc/wire"
+	"trainmaster/trainer/session"
 )
 
 const (
 	dialTimeout   = 3 * time.Second
 	answerTimeout = 10 * time.Second // of a call that the master answers at once
-	pauseFirst    = 20 * time.Millisecond
-	pauseMost     = 2 * time.Second
 )
 
 // link calls the leader, whoever that is and however often it changes.
@@ -41,37 +40,6 @@ type link struct {
 	addr   string
 }
 
-// verdict is what to do about the error of a call.
-type verdict int
-
-const (
-	answered verdict = iota // the error, if any, is the answer
-	again                   // repeat the same request, perhaps to another master
-)
-
-// judge decides about the outcome of a call. Whatever is no answer of the job itself is
-// repeated: the connection broke, the one who answered does not lead, or its store takes no
-// writes now.
-func judge(err error) verdict {
-	var server rpc.ServerError
-	switch {
-	case err == nil:
-		return answered
-	case errors.Is(err, wire.ErrNotLeader), errors.Is(err, wire.ErrNotStored):
-		return again
-	case errors.As(err, &server):
-		return answered
-	}
-	return again
-}
-
-// backoff is the pause before attempt n (from 0): it doubles, with full jitter above the
-// half, so that ten thousand trainers do not come back at once.
-func backoff(n int, random float64) time.Duration {
-	pause := min(pauseFirst<<min(n, 20), pauseMost)
-	return pause/2 + time.Duration(random*float64(pause/2))
-}
-
 // call repeats a request until it is answered or ctx ends. Each attempt has a reply of its
 // own: gob leaves zero fields as they were.
 func call[Reply any](ctx context.Context, l *link, method string, request any) (*Reply, error) {
@@ -84,7 +52,7 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if judge(err) == answered {
+		if session.Judge(err) == session.Answered {
 			return reply, err
 		}
 		l.drop(client)
@@ -99,7 +67,7 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-moved: // no need to wait: another one leads
-		case <-time.After(backoff(n, rand.Float64())):
+		case <-time.After(session.Backoff(n, rand.Float64())):
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package master
+package decide
 
 import (
 	"testing"
@@ -24,13 +24,13 @@ func TestJobClock(t *testing.T) {
 	}
 	for name, steps := range tests {
 		t.Run(name, func(t *testing.T) {
-			c := jobClock{now: 100, committed: 100}
+			c := JobClock{Now: 100, Committed: 100}
 			for i, s := range steps {
-				if got := c.advance(s.elapsed); got != s.want {
+				if got := c.Advance(s.elapsed); got != s.want {
 					t.Fatalf("step %d: %d, want %d", i, got, s.want)
 				}
 				if s.committed {
-					c.committed = c.now
+					c.Committed = c.Now
 				}
 			}
 		})
@@ -55,13 +55,13 @@ func TestPaceLingersForThoseWhoWereAnswered(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			var p pace
+			var p Pace
 			for range 100 { // until the average is settled
-				p.committed(tt.answered, tt.waiting, tt.took)
+				p.Committed(tt.answered, tt.waiting, tt.took)
 			}
-			target, limit := p.linger(tt.arrived)
-			if target != tt.target || limit > lingerMax || limit > 0 != tt.limited {
-				t.Errorf("waits for %d, %v at most; want %d, up to %v", target, limit, tt.target, lingerMax)
+			target, limit := p.Linger(tt.arrived)
+			if target != tt.target || limit > LingerMax || limit > 0 != tt.limited {
+				t.Errorf("waits for %d, %v at most; want %d, up to %v", target, limit, tt.target, LingerMax)
 			}
 		})
 	}
@@ -71,54 +71,19 @@ func TestJudgeAnUnknownOutcome(t *testing.T) {
 	tests := map[string]struct {
 		found    string
 		revision int64
-		want     outcome
+		want     Outcome
 	}{
-		"our bytes":                           {"mine", 8, outcomeCommitted},
-		"nothing happened":                    {"before", 7, outcomeAgain},
-		"somebody else's":                     {"other", 8, outcomeOver},
-		"somebody else's, and then as before": {"before", 9, outcomeOver},
-		"it is gone":                          {"", 0, outcomeOver},
+		"our bytes":                           {"mine", 8, Committed},
+		"nothing happened":                    {"before", 7, Again},
+		"somebody else's":                     {"other", 8, Over},
+		"somebody else's, and then as before": {"before", 9, Over},
+		"it is gone":                          {"", 0, Over},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := judge([]byte("mine"), 7, []byte(tt.found), tt.revision); got != tt.want {
+			if got := Judge([]byte("mine"), 7, []byte(tt.found), tt.revision); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
-	}
-}
-
-func TestChunksPerTask(t *testing.T) {
-	tests := []struct{ trainers, explicit, chunks, want int }{
-		{trainers: 8, chunks: 0, want: 1},
-		{trainers: 8, chunks: 63, want: 1},
-		{trainers: 8, chunks: 64, want: 1},
-		{trainers: 8, chunks: 128, want: 2},
-		{trainers: 1, chunks: 100, want: 12},
-		{trainers: 8, chunks: 10_000_000, want: maxChunksOfTask},
-		{trainers: 8, explicit: 7, chunks: 10, want: 7},
-		{trainers: 8, explicit: 100_000, chunks: 10_000_000, want: 100_000},
-	}
-	for _, tt := range tests {
-		c := Config{Trainers: tt.trainers, ChunksPerTask: tt.explicit}.withDefaults()
-		if got := c.chunksPerTask(tt.chunks); got != tt.want {
-			t.Errorf("%+v: got %d chunks for each task", tt, got)
-		}
-		if tt.explicit == 0 && tt.chunks >= tasksPerTrainer*tt.trainers && tt.chunks/c.chunksPerTask(tt.chunks) < tasksPerTrainer*tt.trainers {
-			t.Errorf("%+v: fewer than %d tasks for each trainer", tt, tasksPerTrainer)
-		}
-	}
-}
-
-func TestConfigNamesWhatIsWrong(t *testing.T) {
-	for field, c := range map[string]Config{
-		"chunks-per-task": {ChunksPerTask: -1},
-		"trainers":        {Trainers: -1},
-		"linger":          {Linger: -1},
-		"passes":          {Queue: taskqueue.Options{Passes: -1}},
-	} {
-		if err := c.Validate(); err == nil || len(err.Error()) < len(field) || err.Error()[:len(field)] != field {
-			t.Errorf("expected an error that begins with %s, got %v", field, err)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package master
+package decide
 
 import "time"
 
@@ -13,43 +13,44 @@ type Beat struct {
 const (
 	BeatEvery   = 200 * time.Millisecond
 	missedBeats = 3
-	maxBeatAge  = time.Second
+	MaxBeatAge  = time.Second // a beat that knows etcd's last answer to be older counts as missed
 )
 
-// verdict is what a stand-by thinks of the leader.
-type verdict int
+// Verdict is what a stand-by thinks of the leader.
+type Verdict int
 
+// The verdicts on a leader.
 const (
-	alive verdict = iota
-	dead          // to be deposed
+	Alive Verdict = iota
+	Dead          // to be deposed
 )
 
-// probe judges the holder of the first key in the queue for the lock, from what a stand-by
-// sees of it. It has no clock: look is called every BeatEvery.
+// Probe judges the holder of the first key in the queue for the lock, from what a stand-by
+// sees of it. It has no clock: Look is called every BeatEvery.
 //
 // A leader is dead when its connection broke and its port refuses another one; or when
 // missedBeats beats in a row did not come, or came from one that etcd does not answer
 // although it answers the stand-by. A commit of the leader in that time acquits it.
-type probe struct {
+type Probe struct {
 	missed   int
 	beat     bool  // since the last look
 	revision int64 // of the stored state when the first beat was missed
 }
 
-// hears takes a beat. A beat of one that has lost etcd counts as missed, when etcd answers
+// Hears takes a beat. A beat of one that has lost etcd counts as missed, when etcd answers
 // us.
-func (p *probe) hears(b Beat, etcdAnswers bool) {
-	if b.AgeMs > maxBeatAge.Milliseconds() && etcdAnswers {
+func (p *Probe) Hears(b Beat, etcdAnswers bool) {
+	if b.AgeMs > MaxBeatAge.Milliseconds() && etcdAnswers {
 		return
 	}
 	p.beat = true
 }
 
-// look counts the beats; revision is that of the stored state, as watched.
-func (p *probe) look(revision int64) verdict {
+// Look counts the beats; revision is that of the stored state, as watched.
+func (p *Probe) Look(revision int64) Verdict {
 	if p.beat {
 		p.beat, p.missed = false, 0
-		return alive
+		return Alive
 	}
 	if p.missed == 0 {
 		p.revision = revision
@@ -57,10 +58,10 @@ func (p *probe) look(revision int64) verdict {
 	p.missed++
 	if revision != p.revision {
 		p.missed = 0
-		return alive
+		return Alive
 	}
 	if p.missed < missedBeats {
-		return alive
+		return Alive
 	}
-	return dead
+	return Dead
 }

@@ -1,0 +1,655 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"trainmaster/etcdstore/fence"
+	"trainmaster/master/decide"
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+)
+
+// check holds the invariants. It keeps its own books from the record, which it reads as it
+// is written, and compares them with the stored state and with what trainers are told.
+type check struct {
+	world    *world
+	ctx      context.Context
+	state    *stored
+	value    []byte // of the state
+	commits  int
+	terms    map[int64]string // term -> its lock key
+	last     int64            // the newest term that committed
+	begin    map[int64]taskqueue.Clock
+	heard    map[int64]*termState
+	moment   time.Duration // of the last commit
+	verifier *taskqueue.Verifier
+
+	tasks    map[place]*history
+	sessions map[taskqueue.Ordinal]*sessionState
+	answered map[request]dispatch
+	sending  map[*lock]*sendState
+	joins    map[string]bool // ids that join in this commit
+	closed   map[taskqueue.Pass]bool
+	ended    taskqueue.Status
+}
+
+// place is a task in a pass.
+type place struct {
+	pass     taskqueue.Pass
+	position int
+}
+
+// history is what the record says of a task in a pass.
+type history struct {
+	finished bool
+	aside    bool
+	index    int // of the task that was set aside
+	failures int
+	returns  int
+	attempts map[taskqueue.Attempt]*handout
+}
+
+// handout is one dispatch.
+type handout struct {
+	trainer taskqueue.Ordinal
+	clock   taskqueue.Clock
+	term    int64
+	open    bool // neither finished nor taken back
+}
+
+type sessionState struct {
+	id          string
+	incarnation uint64
+	joined      time.Duration
+	lost        bool
+	left        bool
+}
+
+// termState is what a term heard of the trainers.
+type termState struct {
+	began time.Duration
+	sent  time.Duration // its last batch
+	heard map[taskqueue.Ordinal][]hearing
+	gone  map[taskqueue.Ordinal]bool // its connection, since it was heard
+}
+
+// request is one request of a session.
+type request struct {
+	trainer     taskqueue.Ordinal
+	incarnation uint64
+	seq         uint64
+}
+
+type dispatch struct {
+	place
+	attempt taskqueue.Attempt
+}
+
+// sendState is what a term sent last.
+type sendState struct {
+	number  uint64
+	bytes   string
+	unknown bool
+}
+
+func newCheck(w *world) *check {
+	return &check{
+		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
+		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, sessions: map[taskqueue.Ordinal]*sessionState{},
+		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{},
+	}
+}
+
+func (c *check) breaks(invariant, format string, args ...any) {
+	c.world.breaks(invariant, format, args...)
+}
+
+func (c *check) over() bool {
+	return c.ended == taskqueue.Ended || c.ended == taskqueue.Failed
+}
+
+// wrote checks a transaction that etcd has just applied.
+func (c *check) wrote(req *pb.TxnRequest) {
+	put := req.Success[0].GetRequestPut()
+	if put == nil || string(put.Key) != fence.StateKey {
+		return
+	}
+	var snapshot taskqueue.Snapshot
+	if err := c.world.codec.decode(put.Value, &snapshot); err != nil {
+		c.breaks("the state can be read", "%v", err)
+		return
+	}
+	next, err := readColumns(&snapshot)
+	if err != nil {
+		c.breaks("the state can be read", "commit %d: %v", snapshot.Commit, err)
+		return
+	}
+	c.commits++
+	c.term(req, next)
+	c.time(next)
+	c.jobID(next)
+	before := c.state
+	c.state, c.value, c.moment = next, put.Value, c.world.now
+	c.world.note("commit %d, term %d, clock %d, %d bytes", next.Commit, next.LockRevision, next.Clock, len(put.Value))
+	var record []byte
+	for _, op := range req.Success[1:] {
+		if p := op.GetRequestPut(); p != nil && strings.HasPrefix(string(p.Key), "/record/") {
+			if string(p.Key) != taskqueue.RecordKey(next.Commit) {
+				c.breaks("the record goes with the state", "commit %d carries %s", next.Commit, p.Key)
+			}
+			record = p.Value
+		}
+	}
+	c.record(before, next, record)
+	c.columns(next)
+	c.keys(next)
+	if c.commits%8 == 0 || next.Status == taskqueue.Ended || next.Status == taskqueue.Failed {
+		if err := c.verifier.CrossCheck(&snapshot); err != nil {
+			c.breaks("the record and the state agree", "commit %d: %v", next.Commit, err)
+		}
+	}
+	if c.world.failed != nil {
+		c.world.note("state: %+v, live %+v, aside %+v", next.Snapshot.Sets, next.live, next.aside)
+	}
+}
+
+// term: two masters never commit in one term, nor in an older one than the last; commits
+// follow each other without a gap.
+func (c *check) term(req *pb.TxnRequest, next *stored) {
+	var key string
+	var revision int64
+	for _, compare := range req.Compare {
+		if compare.Target == pb.Compare_CREATE {
+			key, revision = string(compare.Key), compare.GetCreateRevision()
+		}
+	}
+	holder := c.world.etcd.first(lockPrefix)
+	if revision != next.LockRevision || string(holder.GetKey()) != key || holder.GetCreateRevision() != next.LockRevision {
+		c.breaks("only the leader commits", "commit %d says term %d of %s (fence %d), the lock is %s of term %d", next.Commit, next.LockRevision, key, revision, holder.GetKey(), holder.GetCreateRevision())
+	}
+	if other := c.terms[next.LockRevision]; other != "" && other != key || next.LockRevision < c.last {
+		c.breaks("two masters never commit in one term", "commit %d of term %d by %s, after term %d (%s)", next.Commit, next.LockRevision, key, c.last, other)
+	}
+	if c.terms[next.LockRevision] == "" {
+		c.begin[next.LockRevision] = c.state.Clock
+	}
+	c.terms[next.LockRevision], c.last = key, next.LockRevision
+	if next.Commit != c.state.Commit+1 {
+		c.breaks("commits follow each other", "commit %d after %d", next.Commit, c.state.Commit)
+	}
+}
+
+// time: the job clock never goes back, and never further than its lead beyond a commit.
+func (c *check) time(next *stored) {
+	if c.state.Commit == 0 {
+		return
+	}
+	passed := next.Clock.Sub(c.state.Clock)
+	if passed < 0 || passed > decide.ClockLead {
+		c.breaks("the job clock stands while nothing commits", "from commit %d to %d it goes from %d to %d", c.state.Commit, next.Commit, c.state.Clock, next.Clock)
+	}
+	if c.world.plan.faults.jump == 0 && passed > c.world.now-c.moment+time.Second+c.slack() {
+		c.breaks("the job clock is no faster than time", "%v in %v", passed, c.world.now-c.moment)
+	}
+}
+
+// slack is what a commit may have been on its way.
+func (c *check) slack() time.Duration { return decide.ClockLead }
+
+func (c *check) jobID(next *stored) {
+	if c.state.Commit > 0 && string(next.JobID) != string(c.state.JobID) {
+		c.breaks("a job is never begun anew", "commit %d has another job id", next.Commit)
+	}
+	copy(c.world.jobID[:], next.JobID)
+}
+
+func (c *check) of(p place) *history {
+	h := c.tasks[p]
+	if h == nil {
+		h = &history{attempts: map[taskqueue.Attempt]*handout{}}
+		c.tasks[p] = h
+	}
+	return h
+}
+
+// record takes the events of a commit into the books.
+func (c *check) record(before, next *stored, value []byte) {
+	if err := c.verifier.Add(next.Commit, value); err != nil {
+		c.breaks("the record tells what can have happened", "%v", err)
+		return
+	}
+	clear(c.joins)
+	for ev := range taskqueue.RecordEvents(value) {
+		if ev.Kind == taskqueue.EventJoined {
+			c.joins[ev.ID] = true // and the session that had the name is lost
+		}
+	}
+	for ev, err := range taskqueue.RecordEvents(value) {
+		if err != nil {
+			c.breaks("the record tells what can have happened", "%v", err)
+			return
+		}
+		c.world.note("  %+v", ev)
+		c.event(before, next, &ev)
+	}
+}
+
+func (c *check) event(before, next *stored, ev *taskqueue.RecordEvent) {
+	p := place{ev.Pass, ev.Position}
+	switch ev.Kind {
+	case taskqueue.EventJoined:
+		c.sessions[ev.Trainer] = &sessionState{id: ev.ID, incarnation: ev.Incarnation, joined: c.world.now}
+	case taskqueue.EventLost:
+		c.lost(next, ev.Trainer)
+	case taskqueue.EventDispatched:
+		h := c.of(p)
+		if h.finished {
+			c.breaks("a finished task is never handed out again", "pass %d, position %d", ev.Pass, ev.Position)
+		}
+		if h.attempts[ev.Attempt] != nil {
+			c.breaks("an attempt is handed out once", "pass %d, position %d, attempt %d", ev.Pass, ev.Position, ev.Attempt)
+		}
+		h.attempts[ev.Attempt] = &handout{trainer: ev.Trainer, clock: next.Clock, term: next.LockRevision, open: true}
+	case taskqueue.EventFinished:
+		h := c.of(p)
+		if h.finished {
+			c.breaks("a task is counted once in a pass", "pass %d, position %d", ev.Pass, ev.Position)
+		}
+		if h.attempts[ev.Attempt] == nil {
+			c.breaks("only what was handed out counts", "pass %d, position %d, attempt %d", ev.Pass, ev.Position, ev.Attempt)
+		}
+		h.finished = true
+		for _, a := range h.attempts {
+			a.open = false
+		}
+	case taskqueue.EventReturned, taskqueue.EventFailed, taskqueue.EventTimedOut:
+		c.takenBack(next, ev)
+	case taskqueue.EventSetAside:
+		h := c.of(p)
+		h.index, h.aside = ev.Index, true
+		if limit := c.world.plan.options.MaxFailures; 3*h.failures+h.returns <= 3*limit {
+			c.breaks("a task is set aside after too many failures", "pass %d, position %d: %d failures, %d returns, the limit is %d", ev.Pass, ev.Position, h.failures, h.returns, limit)
+		}
+	case taskqueue.EventRetried:
+		for _, h := range c.tasks {
+			if h.aside && h.index == ev.Index {
+				h.failures, h.returns, h.aside = 0, 0, false
+			}
+		}
+	case taskqueue.EventPassClosed:
+		c.closed[ev.Pass] = true
+	case taskqueue.EventEnded:
+		c.ended = ev.Status
+		if ev.Status == taskqueue.Failed && !strings.Contains(ev.Reason, "counted nothing") {
+			c.breaks("the sums of a pass add up", "%s", ev.Reason)
+		}
+	}
+}
+
+// takenBack: a task is taken back from one who holds it, and for a time-out not before its time.
+func (c *check) takenBack(next *stored, ev *taskqueue.RecordEvent) {
+	h := c.of(place{ev.Pass, ev.Position})
+	a := h.attempts[ev.Attempt]
+	if a == nil || !a.open || a.trainer != ev.Trainer {
+		c.breaks("only what is held is taken back", "%+v", *ev)
+		return
+	}
+	a.open = false
+	switch ev.Kind {
+	case taskqueue.EventReturned:
+		h.returns++
+		return
+	case taskqueue.EventFailed:
+		h.failures++
+		return
+	}
+	h.failures++
+	least := c.world.plan.options.TimeoutMin
+	if ran := next.Clock.Sub(a.clock); ran < least {
+		c.breaks("nothing times out early", "pass %d, position %d, attempt %d after %v", ev.Pass, ev.Position, ev.Attempt, ran)
+	}
+	if ran := next.Clock.Sub(c.begin[next.LockRevision]); a.term != next.LockRevision && ran < least && next.Clock.Sub(a.clock) < 10*least {
+		c.breaks("a new term gives every task its time", "pass %d, position %d, attempt %d timed out %v after the term began", ev.Pass, ev.Position, ev.Attempt, ran)
+	}
+}
+
+// lost: a trainer that is heard is not lost.
+func (c *check) lost(next *stored, o taskqueue.Ordinal) {
+	s := c.sessions[o]
+	if s == nil || s.lost {
+		c.breaks("a session is lost once", "trainer %d", o)
+		return
+	}
+	s.lost = true
+	silence := c.world.plan.options.SessionTTL
+	t := c.heard[next.LockRevision]
+	heard := max(s.joined, c.lastHeard(t, o))
+	if t.gone[o] || s.left {
+		silence = min(silence, c.world.plan.options.Grace)
+	}
+	if c.world.plan.faults.jump == 0 && !c.joins[s.id] && c.world.now-heard < silence {
+		c.breaks("who is heard is not lost", "trainer %d, heard %v ago", o, c.world.now-heard)
+	}
+}
+
+// columns: each task of an open pass is in one state; what was acknowledged stays done.
+func (c *check) columns(next *stored) {
+	if next.set == nil {
+		return
+	}
+	most := 1
+	if c.world.plan.options.Rolling {
+		most = 2
+	}
+	if len(next.set.Open) > most {
+		c.breaks("a pass begins when it may", "%d are open", len(next.set.Open))
+	}
+	live := map[place]bool{}
+	for _, e := range next.live {
+		p := place{e.pass, e.position}
+		if live[p] || !next.open(e.pass) || e.position < 0 || e.position >= next.dispatched(e.pass) {
+			c.breaks("a task is in one state", "pass %d, position %d is live twice, or beyond the cursor, or in a closed pass", e.pass, e.position)
+		}
+		live[p] = true
+		c.holders(next, e)
+	}
+	for _, open := range next.set.Open {
+		c.openPass(next, open, live)
+	}
+	if n, limit := len(next.set.Live)+len(next.set.Aside), 24+40*(len(next.live)+len(next.aside)); n > limit {
+		c.breaks("the state is O(pending)", "%d bytes for %d live and %d set aside", n, len(next.live), len(next.aside))
+	}
+}
+
+func (c *check) holders(next *stored, e liveRow) {
+	h := c.tasks[place{e.pass, e.position}]
+	if h != nil && h.finished {
+		c.breaks("an acknowledged finish is never undone", "pass %d, position %d is live again in commit %d", e.pass, e.position, next.Commit)
+	}
+	if len(e.holders) > 1 && !c.world.plan.options.Speculate {
+		c.breaks("a task has one holder", "pass %d, position %d has %d without speculation", e.pass, e.position, len(e.holders))
+	}
+	for _, holder := range e.holders {
+		if h == nil || h.attempts[holder.attempt] == nil || !h.attempts[holder.attempt].open || h.attempts[holder.attempt].trainer != holder.trainer {
+			c.breaks("the record and the state agree", "pass %d, position %d is held by trainer %d, attempt %d, not so by the record", e.pass, e.position, holder.trainer, holder.attempt)
+			return
+		}
+		if s := c.sessions[holder.trainer]; s == nil || s.lost {
+			c.breaks("what a lost trainer held goes back", "pass %d, position %d is held by trainer %d", e.pass, e.position, holder.trainer)
+		}
+	}
+}
+
+// openPass: counted, live, set aside and still to do are all there is, and each is one.
+func (c *check) openPass(next *stored, open taskqueue.OpenPass, live map[place]bool) {
+	counted, pending := 0, 0
+	for p, h := range c.tasks {
+		if p.pass == open.Pass && h.finished {
+			counted++
+		}
+	}
+	for p := range live {
+		if p.pass == open.Pass {
+			pending++
+		}
+	}
+	if counted != open.Counted {
+		c.breaks("the record and the state agree", "pass %d: %d finished by the record, %d counted by the state", open.Pass, counted, open.Counted)
+	}
+	aside := 0
+	for _, a := range next.aside {
+		if !a.missing(open.Pass) {
+			continue
+		}
+		if position := c.world.order(open.Pass, a.index); position < next.dispatched(open.Pass) {
+			aside++
+			if h := c.tasks[place{open.Pass, position}]; h != nil && h.finished {
+				c.breaks("an acknowledged finish is never undone", "pass %d, position %d is finished and set aside", open.Pass, position)
+			}
+		}
+	}
+	if counted+pending+aside != next.dispatched(open.Pass) {
+		c.breaks("a task is in one state", "pass %d: %d counted, %d live, %d set aside of %d handed out", open.Pass, counted, pending, aside, next.dispatched(open.Pass))
+	}
+}
+
+// keys: whatever is set aside is listed, and nothing else; whoever holds a task is in the roster.
+func (c *check) keys(next *stored) {
+	const prefix = "/task_queues/aside/"
+	listed := 0
+	roster := map[string]bool{}
+	for key := range c.world.etcd.keys {
+		switch {
+		case strings.HasPrefix(key, prefix):
+			listed++
+		case strings.HasPrefix(key, "/trainers/"):
+			roster[key] = true
+		}
+	}
+	for _, a := range next.aside {
+		if c.world.etcd.keys[taskqueue.AsideKey(0, a.index)] == nil {
+			c.breaks("set-aside tasks are listed", "task %d is not", a.index)
+		}
+	}
+	if listed != len(next.aside) {
+		c.breaks("set-aside tasks are listed", "%d are set aside, %d are listed", len(next.aside), listed)
+	}
+	sessions := 0
+	for _, s := range c.sessions {
+		if !s.lost {
+			sessions++
+		}
+	}
+	if len(roster) > sessions {
+		c.breaks("the roster has the sessions", "%d keys for %d sessions", len(roster), sessions)
+	}
+}
+
+// sends: what was sent under a number is all that is ever sent under it, unless it failed.
+func (c *check) sends(k *lock, state []byte) {
+	var s taskqueue.Snapshot
+	if err := c.world.codec.decode(state, &s); err != nil {
+		c.breaks("the state can be read", "%v", err)
+		return
+	}
+	last := c.sending[k]
+	if last != nil && last.unknown && last.number == s.Commit && last.bytes != string(state) {
+		c.breaks("one batch under one number", "commit %d of term %d is sent with other bytes while the first ones may be on their way", s.Commit, k.term.Revision)
+	}
+	if last == nil || last.bytes != string(state) {
+		if t := c.heard[k.term.Revision]; t != nil {
+			t.sent = c.world.now
+		}
+		c.sending[k] = &sendState{number: s.Commit, bytes: string(state)}
+	}
+}
+
+func (c *check) sent(k *lock, err error) {
+	if errors.Is(err, taskqueue.ErrUnknownOutcome) {
+		c.sending[k].unknown = true
+	}
+}
+
+// recovers: what was stored can be read by the next term.
+func (c *check) recovers(n *node, k *lock, err error) {
+	c.heard[k.term.Revision] = &termState{began: c.world.now, heard: map[taskqueue.Ordinal][]hearing{}, gone: map[taskqueue.Ordinal]bool{}}
+	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer} {
+		if errors.Is(err, kind) {
+			c.breaks("the next term can read the state", "%s: %v", n.name, err)
+		}
+	}
+}
+
+// hears notes an event that the leader was handed.
+func (c *check) hears(n *node, ctx context.Context, ev taskqueue.Event) {
+	switch ev := ev.(type) {
+	case *taskqueue.Request:
+		c.hear(n, ctx, ev.Trainer, ev.Incarnation)
+	case *taskqueue.Heartbeat:
+		c.hear(n, ctx, ev.Trainer, ev.Incarnation)
+	case *taskqueue.Disconnected:
+		if s := c.sessions[ev.Trainer]; s != nil && s.incarnation == ev.Incarnation {
+			c.termOf(n).gone[ev.Trainer] = true
+		}
+	case *taskqueue.Leave:
+		if s := c.sessions[ev.Trainer]; s != nil && s.incarnation == ev.Incarnation {
+			s.left = true
+		}
+	}
+}
+
+func (c *check) hear(n *node, ctx context.Context, o taskqueue.Ordinal, incarnation uint64) {
+	if s := c.sessions[o]; s != nil && s.incarnation == incarnation {
+		t := c.termOf(n)
+		t.heard[o] = append(t.heard[o], hearing{c.world.now, ctx})
+		delete(t.gone, o)
+	}
+}
+
+// hearing is an event that the leader was handed. It is heard with the batch that it is in,
+// unless its connection is gone by then.
+type hearing struct {
+	at  time.Duration
+	ctx context.Context
+}
+
+// lastHeard is when a term had last heard a trainer, by the time that it sent its last batch.
+func (c *check) lastHeard(t *termState, o taskqueue.Ordinal) time.Duration {
+	last := t.began // a term takes every trainer as heard
+	for _, h := range t.heard[o] {
+		if h.at < t.sent && h.ctx.Err() == nil {
+			last = max(last, h.at)
+		}
+	}
+	return last
+}
+
+// termOf is what the term that a node leads heard.
+func (c *check) termOf(n *node) *termState {
+	return c.heard[n.lock.term.Revision]
+}
+
+func (c *check) leaves(who wire.Trainer) {
+	if s := c.sessions[who.Ordinal]; s != nil {
+		s.left = true
+	}
+}
+
+// answers checks what a caller is told against what is stored.
+func (c *check) answers(n *node, ev taskqueue.Event, a taskqueue.Answer, err error) {
+	if err != nil {
+		return
+	}
+	r, ok := ev.(*taskqueue.Request)
+	if !ok {
+		return
+	}
+	for i, status := range a.Finishes {
+		if i < len(r.Finished) {
+			c.verdict(r.Finished[i], status)
+		}
+	}
+	s := c.sessions[r.Trainer]
+	switch a.Kind {
+	case taskqueue.AnswerRejoin:
+		if s != nil && s.incarnation == r.Incarnation && !s.lost && !s.left {
+			c.breaks("a session outlives its master", "trainer %d is told to join again", r.Trainer)
+		}
+	case taskqueue.AnswerTask:
+		c.handed(r, a.Token)
+	case taskqueue.AnswerEnded, taskqueue.AnswerFailed:
+		if !c.over() {
+			c.breaks("the end is told when it is stored", "to trainer %d", r.Trainer)
+		}
+	}
+}
+
+// verdict: a finish that counted is stored; one that names what was handed out in an open
+// pass counts.
+func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus) {
+	h := c.tasks[place{r.Token.Pass, r.Token.Position}]
+	genuine := h != nil && h.attempts[r.Token.Attempt] != nil && r.Token.Epoch == c.state.Epoch && r.Token.Dataset == 0 && r.Token.Kind == 0
+	switch status {
+	case taskqueue.Counted:
+		if !genuine {
+			c.breaks("only what was handed out counts", "%v", r.Token)
+			return
+		}
+		fallthrough
+	case taskqueue.AlreadyCounted:
+		if h == nil || !h.finished {
+			c.breaks("what is answered is stored", "%v is %v, and not finished by the record", r.Token, status)
+		}
+	case taskqueue.Stale:
+		if r.Error == "" && genuine && c.state.open(r.Token.Pass) {
+			c.breaks("a late finish counts", "%v is %v", r.Token, status)
+		}
+	}
+}
+
+// handed: one request is answered by one task.
+func (c *check) handed(r *taskqueue.Request, tok taskqueue.Token) {
+	d := dispatch{place{tok.Pass, tok.Position}, tok.Attempt}
+	h := c.tasks[d.place]
+	if h == nil || h.attempts[d.attempt] == nil || h.attempts[d.attempt].trainer != r.Trainer {
+		c.breaks("what is answered is stored", "%v for trainer %d is not in the record", tok, r.Trainer)
+		return
+	}
+	key := request{r.Trainer, r.Incarnation, r.Seq}
+	if old, ok := c.answered[key]; ok && old != d {
+		if was := c.tasks[old.place].attempts[old.attempt]; was.open {
+			c.breaks("a request has one answer", "request %d of trainer %d got %v and %v", r.Seq, r.Trainer, old, d)
+		}
+	}
+	c.answered[key] = d
+}
+
+// receives: a trainer accepts one task for a request.
+func (c *check) receives(t *trainer, task *taskqueue.Task) {
+	t.note("%s: gets task %d, %v", t.name, task.Index, task.Token)
+}
+
+// final checks the reports of a job that is over.
+func (c *check) final() {
+	for _, r := range c.verifier.Report() {
+		if c.ended == taskqueue.Ended && !c.closed[r.Pass] {
+			c.breaks("passes end", "the job ended with pass %d open", r.Pass)
+		}
+		if r.Missing != 0 || r.CountedTwice != 0 || c.closed[r.Pass] && r.CountedOnce+r.SetAside != r.Tasks {
+			c.breaks("every task is counted once or set aside", "%+v", r)
+		}
+	}
+	if passes := c.world.plan.options.Passes; c.ended == taskqueue.Ended && len(c.closed) != passes {
+		c.breaks("passes end", "%d of %d", len(c.closed), passes)
+	}
+}
+
+// describe says where the job stands.
+func (c *check) describe() string {
+	return fmt.Sprintf("commit %d, status %v, %+v, live %+v, aside %+v", c.state.Commit, c.state.Status, c.state.set, c.state.live, c.state.aside)
+}
+
+// anyToken makes up a token, or finds an old one.
+func (c *check) anyToken(rng *rand.Rand) taskqueue.Token {
+	tok := taskqueue.Token{
+		Epoch: uint32(rng.IntN(3)), Pass: taskqueue.Pass(rng.IntN(5)), Position: rng.IntN(c.world.plan.tasks+4) - 2, Attempt: taskqueue.Attempt(rng.IntN(4)),
+	}
+	if rng.IntN(4) > 0 {
+		tok.Epoch = c.state.Epoch
+	}
+	if rng.IntN(10) == 0 {
+		tok.Position = int(rng.Int64()) - 1<<62
+	}
+	if len(c.state.live) > 0 && rng.IntN(2) == 0 {
+		e := c.state.live[rng.IntN(len(c.state.live))]
+		tok.Pass, tok.Position, tok.Attempt = e.pass, e.position, e.next+taskqueue.Attempt(rng.IntN(3))
+	}
+	return tok
+}

@@ -1,0 +1,164 @@
+package sim
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"trainmaster/taskqueue"
+)
+
+// stored is the state as its columns say, read without the production code: by
+// docs/formats/task_queues.md.
+type stored struct {
+	*taskqueue.Snapshot
+	set   *taskqueue.SetSnapshot // nil before the report
+	live  []liveRow
+	aside []asideRow
+}
+
+type liveRow struct {
+	pass     taskqueue.Pass
+	position int
+	failures int
+	losses   int
+	next     taskqueue.Attempt
+	holders  []holderRow
+}
+
+type holderRow struct {
+	trainer taskqueue.Ordinal
+	attempt taskqueue.Attempt
+	request uint64
+	age     uint64 // 0: its clock does not run; else what it ran, plus 1
+}
+
+type asideRow struct {
+	index    int
+	pass     taskqueue.Pass
+	failures int
+	losses   int
+	spared   bool
+}
+
+// missing reports whether a pass goes without the task.
+func (a asideRow) missing(p taskqueue.Pass) bool {
+	return a.pass <= p && !(a.spared && p == a.pass+1)
+}
+
+var errColumns = errors.New("the columns end early or late")
+
+// reader reads varints until they run out.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) uint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) int() int64 {
+	v, n := binary.Varint(r.b)
+	if n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func readColumns(s *taskqueue.Snapshot) (*stored, error) {
+	out := &stored{Snapshot: s}
+	if len(s.Sets) == 0 {
+		return out, nil
+	}
+	out.set = &s.Sets[0]
+	r := &reader{b: out.set.Live}
+	out.live = make([]liveRow, min(r.uint(), uint64(len(out.set.Live))))
+	r.live(out.live)
+	bad := r.bad || len(r.b) > 0
+	if len(out.set.Aside) > 0 {
+		r = &reader{b: out.set.Aside}
+		out.aside = r.aside()
+		bad = bad || r.bad || len(r.b) > 0
+	}
+	if bad {
+		return nil, errColumns
+	}
+	return out, nil
+}
+
+func (r *reader) live(rows []liveRow) {
+	pass, position, request := uint64(0), int64(0), int64(0)
+	for i := range rows {
+		pass += r.uint()
+		rows[i].pass = taskqueue.Pass(pass)
+	}
+	for i := range rows {
+		position += r.int()
+		rows[i].position = int(position)
+	}
+	for i := range rows {
+		r.uint() // base record
+		rows[i].failures, rows[i].losses = int(r.uint()), int(r.uint()>>1)
+		rows[i].next = taskqueue.Attempt(r.uint()) + 1
+		rows[i].holders = make([]holderRow, min(r.uint(), 2))
+	}
+	each := func(f func(*liveRow, *holderRow)) {
+		for i := range rows {
+			for k := range rows[i].holders {
+				f(&rows[i], &rows[i].holders[k])
+			}
+		}
+	}
+	each(func(_ *liveRow, h *holderRow) { h.trainer = taskqueue.Ordinal(r.uint()) })
+	each(func(e *liveRow, h *holderRow) { h.attempt = e.next - taskqueue.Attempt(r.uint()) })
+	each(func(_ *liveRow, h *holderRow) {
+		request += r.int()
+		h.request = uint64(request)
+	})
+	each(func(_ *liveRow, h *holderRow) { h.age = r.uint() })
+}
+
+func (r *reader) aside() []asideRow {
+	rows := make([]asideRow, min(r.uint(), uint64(len(r.b))))
+	index := 0
+	for i := range rows {
+		index += int(r.uint())
+		row := &rows[i]
+		row.index, row.pass, row.failures = index, taskqueue.Pass(r.uint()), int(r.uint())
+		losses := r.uint()
+		row.losses, row.spared = int(losses>>1), losses&1 != 0
+		r.uint() // next attempts
+		r.uint()
+	}
+	return rows
+}
+
+// dispatched is the end of the positions of an open pass that were handed out or skipped.
+func (s *stored) dispatched(p taskqueue.Pass) int {
+	if p == s.set.Pass {
+		return s.set.Cursor
+	}
+	return s.set.Tasks
+}
+
+func (s *stored) open(p taskqueue.Pass) bool {
+	return s.set != nil && slices.ContainsFunc(s.set.Open, func(o taskqueue.OpenPass) bool { return o.Pass == p })
+}
+
+func (s *stored) findAside(index int) (asideRow, bool) {
+	for _, a := range s.aside {
+		if a.index == index {
+			return a, true
+		}
+	}
+	return asideRow{}, false
+}

@@ -1,0 +1,186 @@
+package sim
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// etcd is a modelled etcd: one history of revisions. It executes the transactions that the
+// real one gets, compares included, and knows leases on its own clock.
+type etcd struct {
+	*loop
+	revision int64
+	keys     map[string]*mvccpb.KeyValue
+	leases   map[int64]*lease
+	granted  int64
+	down     bool // nobody answers
+	full     bool // every write is refused
+	changed  []func(key string)
+	wrote    func(*pb.TxnRequest) // a transaction of a term has been applied
+}
+
+type lease struct {
+	ttl     time.Duration
+	expires time.Duration
+}
+
+var (
+	errNoSpace   = errors.New("etcd: database space exceeded")
+	errLeaseGone = errors.New("etcd: the lease is gone")
+)
+
+func newEtcd(l *loop) *etcd {
+	return &etcd{loop: l, revision: 1, keys: map[string]*mvccpb.KeyValue{}, leases: map[int64]*lease{}}
+}
+
+func (e *etcd) grant(ttl time.Duration) int64 {
+	e.granted++
+	e.leases[e.granted] = &lease{ttl: ttl}
+	e.renew(e.granted)
+	return e.granted
+}
+
+// renew keeps a lease alive; false: it is gone.
+func (e *etcd) renew(id int64) bool {
+	held := e.leases[id]
+	if held == nil {
+		return false
+	}
+	held.expires = e.now + held.ttl
+	e.after(held.ttl, func() { e.expire(id) })
+	return true
+}
+
+func (e *etcd) expire(id int64) {
+	if held := e.leases[id]; held != nil && e.now >= held.expires {
+		if e.down { // nobody expires a lease without a quorum
+			held.expires = e.now + held.ttl
+			e.after(held.ttl, func() { e.expire(id) })
+			return
+		}
+		e.note("etcd: lease %d ran out", id)
+		e.revoke(id)
+	}
+}
+
+// lead is a new leader of etcd: every lease gets its whole time anew.
+func (e *etcd) lead() {
+	for id := int64(1); id <= e.granted; id++ {
+		e.renew(id)
+	}
+}
+
+func (e *etcd) revoke(id int64) {
+	delete(e.leases, id)
+	e.revision++
+	for _, key := range e.list("/master/") {
+		if e.keys[key].Lease == id {
+			delete(e.keys, key)
+			e.tell(key)
+		}
+	}
+}
+
+func (e *etcd) list(prefix string) []string {
+	var keys []string
+	for key := range e.keys {
+		if strings.HasPrefix(key, prefix) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// first is the key with the lowest create revision below a prefix.
+func (e *etcd) first(prefix string) *mvccpb.KeyValue {
+	var first *mvccpb.KeyValue
+	for _, key := range e.list(prefix) {
+		if kv := e.keys[key]; first == nil || kv.CreateRevision < first.CreateRevision {
+			first = kv
+		}
+	}
+	return first
+}
+
+func (e *etcd) tell(key string) {
+	for _, f := range e.changed {
+		f(key)
+	}
+}
+
+func (e *etcd) holds(c *pb.Compare) bool {
+	kv := e.keys[string(c.Key)]
+	switch {
+	case c.Result != pb.Compare_EQUAL:
+	case c.Target == pb.Compare_CREATE:
+		return kv.GetCreateRevision() == c.GetCreateRevision()
+	case c.Target == pb.Compare_MOD:
+		return kv.GetModRevision() == c.GetModRevision()
+	}
+	panic(fmt.Sprintf("sim: a comparison that the model does not know: %v", c))
+}
+
+// answer is what a transaction came to.
+type answer struct {
+	ok       bool
+	revision int64
+	found    []*mvccpb.KeyValue // by the gets; nil for an absent key
+}
+
+// txn executes a transaction as etcd does: all or nothing, at one revision.
+func (e *etcd) txn(req *pb.TxnRequest) (answer, error) {
+	for _, c := range req.Compare {
+		if !e.holds(c) {
+			return answer{revision: e.revision}, nil
+		}
+	}
+	writes := slices.ContainsFunc(req.Success, func(op *pb.RequestOp) bool { return op.GetRequestRange() == nil })
+	if writes {
+		if e.full {
+			return answer{}, errNoSpace
+		}
+		for _, op := range req.Success {
+			if put := op.GetRequestPut(); put != nil && put.Lease != 0 && e.leases[put.Lease] == nil {
+				return answer{}, errLeaseGone
+			}
+		}
+		e.revision++
+	}
+	a := answer{ok: true, revision: e.revision}
+	for _, op := range req.Success {
+		e.execute(op, &a)
+	}
+	if writes && e.wrote != nil {
+		e.wrote(req)
+	}
+	return a, nil
+}
+
+func (e *etcd) execute(op *pb.RequestOp, a *answer) {
+	switch r := op.Request.(type) {
+	case *pb.RequestOp_RequestRange:
+		a.found = append(a.found, e.keys[string(r.RequestRange.Key)])
+	case *pb.RequestOp_RequestDeleteRange:
+		key := string(r.RequestDeleteRange.Key)
+		delete(e.keys, key)
+		e.tell(key)
+	case *pb.RequestOp_RequestPut:
+		key := string(r.RequestPut.Key)
+		kv := &mvccpb.KeyValue{Key: r.RequestPut.Key, Value: bytes.Clone(r.RequestPut.Value), CreateRevision: e.revision, ModRevision: e.revision, Lease: r.RequestPut.Lease}
+		if old := e.keys[key]; old != nil {
+			kv.CreateRevision = old.CreateRevision
+		}
+		if !strings.HasPrefix(key, "/record/") { // who checks reads it as it is written
+			e.keys[key] = kv
+		}
+		e.tell(key)
+	}
+}

@@ -1,0 +1,145 @@
+package sim
+
+import (
+	"time"
+
+	"trainmaster/taskqueue"
+)
+
+// schedule plans the events that are no messages.
+func (w *world) schedule() {
+	f := &w.plan.faults
+	w.often(f.crash, func() {
+		n := w.anyNode()
+		if n.up {
+			w.note("%s: crashes", n.name)
+			n.crash()
+			for _, c := range n.conns {
+				c.breaks()
+			}
+			w.after(w.between(50*time.Millisecond, 10*time.Second), n.boot)
+		}
+	})
+	w.often(f.stop, func() {
+		n := w.anyNode()
+		if n.up && !n.stopping {
+			w.note("%s: is stopped in order", n.name)
+			n.stopping = true
+			if n.wake != nil {
+				n.wake()
+			}
+			var again func()
+			again = func() {
+				switch {
+				case !n.stopping: // it crashed meanwhile, and runs again
+				case n.up:
+					w.after(time.Second, again)
+				default:
+					n.boot()
+				}
+			}
+			w.after(time.Second, again)
+		}
+	})
+	w.often(f.pause, func() {
+		n := w.anyNode()
+		d := w.between(100*time.Millisecond, 12*time.Second)
+		w.note("%s: pauses for %v", n.name, d)
+		n.paused = max(n.paused, w.now+d)
+	})
+	w.often(f.jump, func() {
+		n := w.anyNode()
+		d := w.between(time.Second, time.Hour)
+		w.note("%s: its clock jumps by %v", n.name, d)
+		n.jump += d
+	})
+	w.often(f.cut, func() {
+		n := w.anyNode()
+		w.note("%s: is cut off from etcd", n.name)
+		n.cut = true
+		w.after(w.between(100*time.Millisecond, 12*time.Second), func() {
+			n.cut = false
+			if n.up {
+				n.after(w.watchDelay(), n.queueChanged) // its watches list again
+			}
+		})
+	})
+	w.often(f.deaf, func() {
+		n := w.anyNode()
+		w.note("%s: neither hears beats nor is heard", n.name)
+		n.deaf = true
+		w.after(w.between(100*time.Millisecond, 5*time.Second), func() { n.deaf = false })
+	})
+	w.often(f.down, func() {
+		w.note("etcd: is away")
+		w.etcd.down = true
+		w.after(w.between(100*time.Millisecond, 20*time.Second), func() { w.etcd.down = false; w.etcd.lead() })
+	})
+	w.often(f.full, func() {
+		w.note("etcd: is full")
+		w.etcd.full = true
+		w.after(w.between(100*time.Millisecond, 12*time.Second), func() { w.etcd.full = false })
+	})
+	w.often(f.election, w.etcd.lead)
+	w.often(f.die, func() { w.trainers[w.rng.IntN(len(w.trainers))].die() })
+	w.often(f.retry, w.retryAside)
+	w.often(f.forge, w.forge)
+	w.after(w.plan.quiet, func() {
+		w.note("no more faults")
+		w.etcd.down, w.etcd.full = false, false
+		for _, n := range w.nodes {
+			n.cut, n.deaf, n.paused = false, false, w.now
+		}
+	})
+}
+
+// often does something about every so often until the faults end.
+func (w *world) often(every time.Duration, do func()) {
+	if every == 0 {
+		return
+	}
+	w.after(time.Duration(float64(every)*(0.1+1.8*w.rng.Float64())), func() {
+		if w.now < w.plan.quiet {
+			do()
+			w.often(every, do)
+		}
+	})
+}
+
+func (w *world) anyNode() *node {
+	if w.chance(0.6) {
+		for _, n := range w.nodes {
+			if n.driven != nil {
+				return n
+			}
+		}
+	}
+	return w.nodes[w.rng.IntN(len(w.nodes))]
+}
+
+func (w *world) leader() *node {
+	for _, n := range w.nodes {
+		if n.driven != nil && n.awake() {
+			return n
+		}
+	}
+	return nil
+}
+
+// retryAside is an operator who puts a set-aside task back.
+func (w *world) retryAside() {
+	if n := w.leader(); n != nil && len(w.check.state.aside) > 0 {
+		n.put(nil, &taskqueue.RetryAside{Index: w.check.state.aside[w.rng.IntN(len(w.check.state.aside))].index}, nil)
+	}
+}
+
+// forge sends a finish with a token that was never handed out, or an old one.
+func (w *world) forge() {
+	n := w.leader()
+	if n == nil {
+		return
+	}
+	tok := w.check.anyToken(w.rng)
+	r := &taskqueue.Request{Trainer: taskqueue.Ordinal(w.rng.IntN(20)), Finished: []taskqueue.Result{{Token: tok}}}
+	n.put(nil, r, nil)
+}

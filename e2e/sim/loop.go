@@ -1,0 +1,180 @@
+package sim
+
+import (
+	"container/heap"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"time"
+)
+
+// loop is virtual time: events in the order of their time, and of their making where that is
+// the same. Whatever happens is a function of the seed.
+type loop struct {
+	rng    *rand.Rand
+	now    time.Duration
+	made   uint64
+	events events
+	failed error // the first invariant that broke
+	lines  []string
+	trace  bool
+}
+
+type event struct {
+	at time.Duration
+	n  uint64
+	do func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].n < e[j].n
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(v any)   { *e = append(*e, v.(event)) }
+func (e *events) Pop() any {
+	last := len(*e) - 1
+	v := (*e)[last]
+	(*e)[last] = event{}
+	*e = (*e)[:last]
+	return v
+}
+
+func (l *loop) after(d time.Duration, do func()) {
+	l.made++
+	heap.Push(&l.events, event{l.now + max(d, 0), l.made, do})
+}
+
+// step runs the next event; false: there is none.
+func (l *loop) step() bool {
+	if len(l.events) == 0 {
+		return false
+	}
+	e := heap.Pop(&l.events).(event)
+	l.now = e.at
+	e.do()
+	return true
+}
+
+// chance is true with probability p.
+func (l *loop) chance(p float64) bool { return p > 0 && l.rng.Float64() < p }
+
+// between draws a time, evenly.
+func (l *loop) between(least, most time.Duration) time.Duration {
+	return least + time.Duration(l.rng.Int64N(int64(most-least)+1))
+}
+
+// note adds a line to the trace.
+func (l *loop) note(format string, args ...any) {
+	if l.trace {
+		l.lines = append(l.lines, fmt.Sprintf("%10.4f  ", l.now.Seconds())+fmt.Sprintf(format, args...))
+	}
+}
+
+// breaks says that an invariant does not hold.
+func (l *loop) breaks(invariant, format string, args ...any) {
+	if l.failed == nil {
+		l.failed = &Violation{Invariant: invariant, Detail: fmt.Sprintf(format, args...)}
+		l.note("VIOLATION %v", l.failed)
+	}
+}
+
+// Violation is an invariant that did not hold.
+type Violation struct {
+	Invariant string
+	Detail    string
+}
+
+func (v *Violation) Error() string { return v.Invariant + ": " + v.Detail }
+
+// machine is where one process runs. What belongs to a life that is over does not happen;
+// what comes due while it is paused happens when it wakes.
+type machine struct {
+	*loop
+	name   string
+	life   int
+	up     bool
+	paused time.Duration // until
+	stop   func()        // ends the process
+}
+
+func (m *machine) awake() bool { return m.up && m.now >= m.paused }
+
+// after is loop.after on this machine, in this life.
+func (m *machine) after(d time.Duration, do func()) {
+	life := m.life
+	var due func()
+	due = func() {
+		switch {
+		case m.life != life || !m.up:
+		case m.now < m.paused:
+			m.loop.after(m.paused-m.now+m.between(0, 20*time.Millisecond), due) // what waited comes in any order
+		default:
+			do()
+		}
+	}
+	m.loop.after(d, due)
+}
+
+// start begins a life, in which body runs until it returns or the machine crashes. body is
+// written as one blocks: it stops in wait and goes on when it is woken.
+func (m *machine) start(body func(p *process)) {
+	m.life++
+	m.up, m.paused = true, 0
+	p := &process{machine: m}
+	next, stop := iter.Pull(func(yield func(struct{}) bool) {
+		p.yield = yield
+		defer func() {
+			if r := recover(); r != nil && r != any(errCrash) {
+				panic(r)
+			}
+		}()
+		body(p)
+	})
+	p.resume, m.stop = next, stop
+	m.after(0, func() { p.resume() })
+}
+
+// crash ends the life; the process stops where it stands.
+func (m *machine) crash() {
+	m.up = false
+	m.life++
+	m.stop()
+}
+
+type crashed struct{}
+
+var errCrash = crashed{}
+
+// process is a body under way on a machine.
+type process struct {
+	*machine
+	resume func() (struct{}, bool)
+	yield  func(struct{}) bool
+	waits  int // numbers the waits
+	idle   bool
+}
+
+// wait stops until wake is called; arm gets it. Calling it later, or twice, does nothing.
+func (p *process) wait(arm func(wake func())) {
+	p.waits++
+	p.idle = true
+	n := p.waits
+	arm(func() {
+		p.machine.after(0, func() {
+			if p.idle && p.waits == n {
+				p.idle = false
+				p.resume()
+			}
+		})
+	})
+	if !p.yield(struct{}{}) {
+		panic(errCrash)
+	}
+}
+
+func (p *process) sleep(d time.Duration) {
+	p.wait(func(wake func()) { p.machine.after(d, wake) })
+}

@@ -1,0 +1,397 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/rpc"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"trainmaster/etcdstore/fence"
+	"trainmaster/master"
+	"trainmaster/master/decide"
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+)
+
+// node is a master: the shell around a driven term, and a stand-by that probes.
+type node struct {
+	*machine
+	world *world
+	addr  string
+	cut   bool          // from etcd
+	deaf  bool          // to the beats of others
+	heard time.Duration // when etcd last answered
+	jump  time.Duration // what its clock is ahead
+	proc  *process
+	link  *link
+
+	driven   *master.Driven
+	lock     *lock
+	errands  []*errand
+	arrived  int
+	wake     func()
+	stopping bool
+	conns    []*conn
+
+	bid     *lock // in the queue, and not leading
+	probe   decide.Probe
+	version int64 // of the stored state, as watched
+	suspect suspect
+}
+
+type suspect struct {
+	key   string
+	term  int64
+	lease int64
+	addr  string
+}
+
+// errand is a caller's event in a term, and how to answer.
+type errand struct {
+	*master.Errand
+	event taskqueue.Event
+	reply func(taskqueue.Answer, uint64, error)
+}
+
+func (n *node) Now() time.Time                           { return time.Unix(0, 0).Add(n.now + n.jump) }
+func (n *node) Sleep(_ context.Context, d time.Duration) { n.proc.sleep(d) }
+
+// boot starts the process of a master.
+func (n *node) boot() {
+	if n.up {
+		return
+	}
+	n.driven, n.lock, n.bid, n.errands, n.conns, n.wake, n.stopping, n.arrived = nil, nil, nil, nil, nil, nil, false, 0
+	n.probe, n.suspect = decide.Probe{}, suspect{}
+	n.start(func(p *process) {
+		n.proc = p
+		n.link = &link{process: p, etcd: n.world.etcd, world: n.world, cut: &n.cut, heard: &n.heard, idle: n.flush}
+		n.heard = n.now
+		n.watch()
+		for !n.stopping {
+			k := n.campaign()
+			if k == nil {
+				break
+			}
+			err := n.lead(k)
+			n.termOver(err)
+			_ = k.Resign(context.Background())
+			p.sleep(200 * time.Millisecond)
+		}
+		n.up = false
+	})
+}
+
+// campaign queues for the lock and waits for it.
+func (n *node) campaign() *lock {
+	for !n.stopping {
+		sent := n.now
+		var id int64
+		if _, err := n.link.call(func() (answer, error) { id = n.world.etcd.grant(leaseTTL); return answer{}, nil }); err != nil {
+			n.proc.sleep(n.between(50*time.Millisecond, time.Second))
+			continue
+		}
+		k := &lock{link: n.link, lost: make(chan struct{}), trusted: sent + leaseTTL - leaseMargin}
+		k.term = fence.Term{LockKey: fmt.Sprintf("%s%x", lockPrefix, id), Lease: id}
+		a, err := n.link.txn(&pb.TxnRequest{
+			Compare: []*pb.Compare{fence.CreatedAt(k.term.LockKey, 0)},
+			Success: []*pb.RequestOp{fence.Put(k.term.LockKey, []byte(n.addr), id)},
+		})
+		if err != nil || !a.ok {
+			n.proc.sleep(n.between(50*time.Millisecond, time.Second)) // the lease runs out
+			continue
+		}
+		k.term.Revision = a.revision
+		k.guard()
+		n.bid = k
+		if n.queue(k) {
+			n.bid = nil
+			return k
+		}
+		n.bid = nil
+	}
+	return nil
+}
+
+// queue waits until ours is the first key; false: it is gone.
+func (n *node) queue(k *lock) bool {
+	for !k.gone && !n.stopping {
+		mine, first := false, false
+		_, err := n.link.read(func() answer {
+			kv := n.world.etcd.keys[k.term.LockKey]
+			mine = kv.GetCreateRevision() == k.term.Revision
+			first = string(n.world.etcd.first(lockPrefix).GetKey()) == k.term.LockKey
+			return answer{}
+		})
+		switch {
+		case err != nil:
+		case !mine:
+			k.lose("the key is gone")
+		case first && !k.gone:
+			return true
+		default:
+			n.proc.wait(func(wake func()) {
+				n.wake, k.wake = wake, wake
+				n.after(time.Second, wake)
+			})
+		}
+	}
+	return false
+}
+
+// lead recovers and serves until the term ends.
+func (n *node) lead(k *lock) error {
+	ctx := context.Background()
+	d, err := master.Drive(ctx, &store{link: n.link}, k, n.world.config, n, n.world.log)
+	n.world.check.recovers(n, k, err)
+	if err != nil {
+		return err
+	}
+	if err := k.Announce(ctx, n.addr, uint64(k.Revision())); err != nil {
+		return err
+	}
+	n.note("%s: leads in term %d", n.name, k.Revision())
+	n.driven, n.lock = d, k
+	n.reportDataset(d)
+	for tick := n.now + n.world.plan.tick; ; {
+		switch {
+		case k.gone:
+			return taskqueue.ErrFenced
+		case n.stopping:
+			return errors.Join(d.Round(ctx, false), errStopped)
+		case n.arrived == 0 && n.now < tick:
+			n.waitFor(k, tick-n.now)
+			continue
+		}
+		if target, rest := d.Linger(); target > n.arrived && rest > 0 {
+			n.waitFor(k, rest)
+		}
+		due := n.now >= tick
+		if due {
+			tick = n.now + n.world.plan.tick
+		}
+		n.arrived = 0
+		if err := d.Round(ctx, due); err != nil {
+			return err
+		}
+		n.flush()
+	}
+}
+
+// reportDataset is what each trainer does when it begins, until it succeeds.
+func (n *node) reportDataset(to *master.Driven) {
+	n.put(nil, n.world.report, func(_ taskqueue.Answer, _ uint64, err error) {
+		if err != nil && n.driven == to {
+			n.after(500*time.Millisecond, func() {
+				if n.driven == to {
+					n.reportDataset(to)
+				}
+			})
+		}
+	})
+}
+
+var errStopped = errors.New("the master is stopping")
+
+func (n *node) waitFor(k *lock, d time.Duration) {
+	n.proc.wait(func(wake func()) {
+		n.wake, k.wake = wake, wake
+		n.after(d, wake)
+	})
+}
+
+// put hands an event to the term.
+func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uint64, error)) {
+	if n.driven == nil {
+		if reply != nil {
+			reply(taskqueue.Answer{}, 0, master.ErrNotLeader)
+		}
+		return
+	}
+	ctx := context.Context(context.Background())
+	if c != nil {
+		ctx = c.ctx
+	}
+	e, err := n.driven.Put(ctx, ev)
+	if err != nil {
+		if reply != nil {
+			reply(taskqueue.Answer{}, 0, err)
+		}
+		return
+	}
+	n.world.check.hears(n, ctx, ev)
+	n.errands = append(n.errands, &errand{e, ev, reply})
+	n.arrived++
+	if n.wake != nil {
+		n.wake()
+	}
+}
+
+// flush sends the answers that stand.
+func (n *node) flush() {
+	n.errands = slices.DeleteFunc(n.errands, func(e *errand) bool {
+		a, commit, done, err := e.Answer()
+		if done {
+			n.world.check.answers(n, e.event, a, err)
+			if e.reply != nil {
+				e.reply(a, commit, err)
+			}
+		}
+		return done
+	})
+}
+
+// termOver refuses all callers and closes their connections.
+func (n *node) termOver(cause error) {
+	n.note("%s: term over: %v", n.name, cause)
+	if errors.Is(cause, master.ErrRolledBack) {
+		n.breaks("no commit is lost", "%s: %v", n.name, cause)
+	}
+	if n.driven != nil {
+		n.driven.End(cause)
+		n.flush()
+	}
+	n.driven, n.lock, n.errands = nil, nil, nil
+	for _, c := range n.conns {
+		c.breaks()
+	}
+	n.conns = nil
+}
+
+// watch follows etcd: the key of our own lock, the queue for it, the state.
+func (n *node) watch() {
+	life := n.life
+	n.world.etcd.changed = append(n.world.etcd.changed, func(key string) {
+		if n.life != life || n.cut {
+			return
+		}
+		late := n.world.watchDelay()
+		switch {
+		case key == fence.StateKey:
+			revision := n.world.etcd.revision
+			n.after(late, func() { n.version = max(n.version, revision) })
+		case len(key) > len(lockPrefix) && key[:len(lockPrefix)] == lockPrefix:
+			n.after(late, func() { n.queueChanged() })
+		}
+	})
+	n.queueChanged()
+	n.look()
+}
+
+func (n *node) queueChanged() {
+	e := n.world.etcd
+	for _, k := range []*lock{n.bid, n.lock} {
+		if k != nil && e.keys[k.term.LockKey].GetCreateRevision() != k.term.Revision {
+			k.lose("the key is gone")
+		}
+	}
+	if n.bid != nil && n.wake != nil {
+		n.wake()
+	}
+	next := suspect{}
+	if kv := e.first(lockPrefix); kv != nil {
+		next = suspect{string(kv.Key), kv.CreateRevision, kv.Lease, string(kv.Value)}
+	}
+	if next != n.suspect {
+		n.suspect, n.probe = next, decide.Probe{}
+	}
+}
+
+// look judges the first in the queue, every BeatEvery.
+func (n *node) look() {
+	n.after(decide.BeatEvery, n.look)
+	if !n.cut && !n.world.etcd.down { // it asks etcd something small when nothing else did
+		n.after(n.link.etcdDelay(), func() { n.heard = n.now })
+	}
+	if n.bid == nil || n.suspect.key == "" || n.suspect.key == n.bid.term.LockKey {
+		return
+	}
+	for _, other := range n.world.nodes {
+		if other.addr == n.suspect.addr && other.awake() && !n.deaf && !other.deaf {
+			n.probe.Hears(decide.Beat{AgeMs: (n.now - other.heard).Milliseconds()}, !n.cut && !n.world.etcd.down)
+		}
+	}
+	if n.probe.Look(n.version) == decide.Dead {
+		n.depose(n.suspect)
+		n.probe = decide.Probe{}
+	}
+}
+
+// depose revokes the lease of a suspect, unless a take-over was forced a short while ago.
+func (n *node) depose(s suspect) {
+	e := n.world.etcd
+	exempt := n.version < s.term
+	n.loop.after(n.between(time.Millisecond, 5*time.Millisecond), func() {
+		if n.cut || e.down || string(e.first(lockPrefix).GetKey()) != s.key || !exempt && e.keys[holdKey] != nil {
+			return
+		}
+		n.note("%s: deposes %s in term %d", n.name, s.addr, s.term)
+		if !exempt {
+			if _, err := e.txn(&pb.TxnRequest{Success: []*pb.RequestOp{fence.Put(holdKey, nil, e.grant(10*time.Second))}}); err != nil {
+				return
+			}
+		}
+		e.revoke(s.lease)
+	})
+}
+
+// words says an answer as the trainers' port does.
+func words(a taskqueue.Answer, err error) error {
+	switch {
+	case err == nil && a.Kind == taskqueue.AnswerEnded:
+		err = wire.ErrJobFinished
+	case err == nil && a.Kind == taskqueue.AnswerFailed:
+		err = wire.ErrJobFailed
+	case err == nil && a.Kind == taskqueue.AnswerRejoin:
+		err = wire.ErrRejoin
+	case errors.Is(err, master.ErrNotLeader), errors.Is(err, taskqueue.ErrFenced), errors.Is(err, taskqueue.ErrUnknownOutcome):
+		err = wire.ErrNotLeader
+	}
+	if err == nil {
+		return nil
+	}
+	return wire.Error(rpc.ServerError(err.Error()))
+}
+
+// serve takes a request from a trainer's connection. A request may be a copy of an old one.
+func (n *node) serve(c *conn, request any, reply func(any, error)) {
+	switch r := request.(type) {
+	case wire.JoinRequest:
+		n.put(c, &taskqueue.Join{ID: r.ID, Address: r.Address}, func(a taskqueue.Answer, _ uint64, err error) {
+			j := &wire.JoinReply{Trainer: wire.Trainer{Ordinal: a.Ordinal, Incarnation: a.Incarnation}, JobID: n.world.jobID}
+			if err == nil {
+				c.who = j.Trainer
+			}
+			reply(j, words(a, err))
+		})
+	case *wire.NextRequest:
+		c.who = r.Trainer
+		ev := &taskqueue.Request{
+			Trainer: r.Ordinal, Incarnation: r.Incarnation, Seq: r.Seq, Ack: r.Ack, Held: r.Held, Finished: r.Finished, Want: r.Want,
+			SeenCommit: r.SeenCommit, JobID: r.JobID,
+		}
+		n.put(c, ev, func(a taskqueue.Answer, commit uint64, err error) {
+			out := &wire.NextReply{Task: taskqueue.Task{Index: -1}, Finishes: a.Finishes, Commit: commit}
+			if err == nil && a.Kind == taskqueue.AnswerTask {
+				out.Task = taskqueue.Task{Index: a.Index, Token: a.Token, Chunks: n.world.table.TaskChunks(a.Index)}
+			}
+			reply(out, words(a, err))
+		})
+	case wire.HeartbeatRequest:
+		c.who = r.Trainer
+		n.put(c, &taskqueue.Heartbeat{Trainer: r.Ordinal, Incarnation: r.Incarnation, Moving: r.Moving}, func(a taskqueue.Answer, _ uint64, err error) {
+			reply(nil, words(a, err))
+		})
+	case wire.LeaveRequest:
+		c.who = wire.Trainer{}
+		n.put(c, &taskqueue.Leave{Trainer: r.Ordinal, Incarnation: r.Incarnation}, func(a taskqueue.Answer, _ uint64, err error) {
+			reply(nil, words(a, err))
+		})
+	default:
+		panic(fmt.Sprintf("sim: request %T", request))
+	}
+}

@@ -1,0 +1,367 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+	"trainmaster/trainer/session"
+)
+
+// conn is a connection of a trainer to a master.
+type conn struct {
+	trainer *trainer
+	node    *node
+	life    int // of the node
+	who     wire.Trainer
+	broken  bool
+	ctx     *connContext
+}
+
+// connContext ends with the connection, as the server sees it.
+type connContext struct {
+	context.Context
+	err error
+}
+
+func (c *connContext) Err() error { return c.err }
+
+// breaks ends a connection; both sides hear of it later.
+func (c *conn) breaks() {
+	if c.broken {
+		return
+	}
+	c.broken = true
+	n, t := c.node, c.trainer
+	if n.life == c.life {
+		n.after(n.world.netDelay(), func() {
+			c.ctx.err = context.Canceled
+			if c.who.Ordinal != 0 {
+				n.put(nil, &taskqueue.Disconnected{Trainer: c.who.Ordinal, Incarnation: c.who.Incarnation}, nil)
+			}
+		})
+	}
+	t.after(n.world.netDelay(), func() {
+		if t.conn == c {
+			t.conn = nil
+		}
+		for _, call := range slices.Clone(t.calls) {
+			if call.conn == c {
+				call.fails(io.ErrUnexpectedEOF)
+			}
+		}
+	})
+}
+
+// habit is what a trainer does besides training.
+type habit struct {
+	task       [2]time.Duration // bounds of the time that a task takes
+	fails      float64          // chance that it fails a task
+	hangsAfter int              // tasks; then it only sends heartbeats; 0: never
+	moving     bool             // and they say that it moves
+	leaves     float64          // chance to leave after a task, and come back
+	silent     bool             // once it crashed it stays away
+}
+
+// trainer is a trainer's process: the loop of a client around the rules of a session.
+type trainer struct {
+	*machine
+	world  *world
+	id     string
+	habit  habit
+	leader announced
+	conn   *conn
+	calls  []*call
+	beat   *call
+	who    wire.Trainer
+	moving []taskqueue.Token
+	told   bool // that the job is over
+	hung   bool
+	died   time.Duration
+}
+
+// call is a request that is repeated until it is answered.
+type call struct {
+	t       *trainer
+	request any
+	conn    *conn
+	tries   int
+	done    bool
+	reply   any
+	err     error
+	wake    func()
+}
+
+func (t *trainer) boot() {
+	if t.up {
+		return
+	}
+	t.conn, t.calls, t.beat, t.who, t.moving = nil, nil, nil, wire.Trainer{}, nil
+	t.start(func(p *process) {
+		t.follow()
+		for !t.told && t.session(p) {
+		}
+	})
+}
+
+// follow hears who leads.
+func (t *trainer) follow() {
+	life := t.life
+	look := func() {
+		var next announced
+		if kv := t.world.etcd.keys[addrKey]; kv != nil {
+			if err := json.Unmarshal(kv.Value, &next); err != nil {
+				panic(err)
+			}
+		}
+		if next == t.leader {
+			return
+		}
+		t.leader = next
+		for _, c := range slices.Clone(t.calls) {
+			c.tries = 0
+			c.attempt()
+		}
+	}
+	t.world.etcd.changed = append(t.world.etcd.changed, func(key string) {
+		if key == addrKey && t.life == life {
+			t.after(t.world.watchDelay(), look)
+		}
+	})
+	look()
+}
+
+func (t *trainer) call(request any) *call {
+	c := &call{t: t, request: request}
+	t.calls = append(t.calls, c)
+	c.attempt()
+	return c
+}
+
+// collect waits for the outcome.
+func (c *call) collect(p *process) (any, error) {
+	for !c.done {
+		p.wait(func(wake func()) { c.wake = wake })
+	}
+	return c.reply, c.err
+}
+
+// attempt sends the request to the leader; nobody leads: later.
+func (c *call) attempt() {
+	t := c.t
+	c.conn = nil
+	if c.done || t.leader.Addr == "" {
+		return
+	}
+	var n *node
+	for _, other := range t.world.nodes {
+		if other.addr == t.leader.Addr {
+			n = other
+		}
+	}
+	if t.conn != nil && (t.conn.node != n || t.conn.broken) {
+		t.conn.breaks()
+		t.conn = nil
+	}
+	if t.conn == nil {
+		if !n.up {
+			t.after(t.world.netDelay(), func() { c.fails(io.EOF) })
+			return
+		}
+		t.conn = &conn{trainer: t, node: n, life: n.life, ctx: &connContext{Context: context.Background()}}
+		n.conns = append(n.conns, t.conn)
+	}
+	c.conn = t.conn
+	t.world.send(c)
+}
+
+// fails takes an error that is no answer of the job, or one that is.
+func (c *call) fails(err error) {
+	if c.done {
+		return
+	}
+	if session.Judge(err) == session.Answered {
+		c.finish(nil, err)
+		return
+	}
+	c.conn = nil
+	if t := c.t; t.conn != nil && !t.conn.broken && errors.Is(err, wire.ErrNotLeader) {
+		t.conn.breaks()
+		t.conn = nil
+	}
+	pause := session.Backoff(c.tries, c.t.rng.Float64())
+	c.tries++
+	tries := c.tries
+	c.t.after(pause, func() {
+		if c.tries == tries && c.conn == nil {
+			c.attempt()
+		}
+	})
+}
+
+func (c *call) finish(reply any, err error) {
+	c.done, c.reply, c.err = true, reply, err
+	c.t.calls = slices.DeleteFunc(c.t.calls, func(o *call) bool { return o == c })
+	if c.wake != nil {
+		c.wake()
+	}
+}
+
+// session joins and works until the session ends; false: the trainer is through.
+func (t *trainer) session(p *process) bool {
+	reply, err := t.call(wire.JoinRequest{ID: t.id}).collect(p)
+	if err != nil {
+		p.sleep(t.between(100*time.Millisecond, time.Second))
+		return true
+	}
+	joined := reply.(*wire.JoinReply)
+	t.who, t.beat = joined.Trainer, nil
+	t.heartbeat(joined.Trainer)
+	w := &worker{trainer: t, p: p, session: session.New(joined)}
+	for tasks := 1; ; tasks++ {
+		task, err := w.next()
+		switch {
+		case errors.Is(err, wire.ErrJobFinished), errors.Is(err, wire.ErrJobFailed):
+			t.told = true
+			t.leave(p)
+			return false
+		case err != nil:
+			return true
+		}
+		w.train(task, tasks)
+		if t.chance(t.habit.leaves) && t.now < t.world.plan.quiet {
+			t.leave(p)
+			p.sleep(t.between(100*time.Millisecond, 5*time.Second))
+			return true
+		}
+	}
+}
+
+func (t *trainer) leave(p *process) {
+	who := t.who
+	t.who = wire.Trainer{}
+	t.world.check.leaves(who)
+	c := t.call(wire.LeaveRequest{Trainer: who})
+	p.wait(func(wake func()) {
+		c.wake = wake
+		t.after(2*time.Second, wake)
+	})
+}
+
+// heartbeat sends heartbeats for as long as this session is the trainer's.
+func (t *trainer) heartbeat(who wire.Trainer) {
+	t.after(t.world.plan.heartbeat, func() {
+		if t.who != who {
+			return
+		}
+		t.heartbeat(who)
+		if t.beat == nil || t.beat.done {
+			t.beat = t.call(wire.HeartbeatRequest{Trainer: who, Moving: t.moving})
+		}
+	})
+}
+
+// worker is trainer.Client, restated for virtual time.
+type worker struct {
+	*trainer
+	p       *process
+	session *session.Session
+	flight  *call
+	ready   *taskqueue.Task
+}
+
+func (w *worker) send(want bool) {
+	w.flight = w.call(w.session.Next(want, taskqueue.Progress{}))
+}
+
+// collect takes the outcome of the request under way. An error that is neither the end nor
+// the loss of the session is tried again, as users do.
+func (w *worker) collect() error {
+	for w.flight != nil {
+		reply, err := w.flight.collect(w.p)
+		w.flight = nil
+		switch {
+		case err == nil:
+			if task := w.session.Answered(reply.(*wire.NextReply)); task != nil {
+				w.world.check.receives(w.trainer, task)
+				w.ready = task
+			}
+		case errors.Is(err, wire.ErrJobFinished), errors.Is(err, wire.ErrJobFailed), errors.Is(err, wire.ErrRejoin):
+			return err
+		default:
+			w.note("%s: %v", w.name, err)
+			w.p.sleep(w.between(50*time.Millisecond, 500*time.Millisecond))
+			w.send(true)
+		}
+	}
+	return nil
+}
+
+// next waits for a task, and asks for the one after it.
+func (w *worker) next() (*taskqueue.Task, error) {
+	if err := w.collect(); err != nil {
+		return nil, err
+	}
+	for w.ready == nil {
+		w.send(true)
+		if err := w.collect(); err != nil {
+			return nil, err
+		}
+	}
+	task := w.ready
+	w.ready = nil
+	w.send(true)
+	return task, nil
+}
+
+// train works on a task and reports it.
+func (w *worker) train(task *taskqueue.Task, nth int) {
+	h := w.habit
+	if h.moving {
+		w.moving = []taskqueue.Token{task.Token}
+	}
+	if h.hangsAfter > 0 && nth >= h.hangsAfter {
+		w.note("%s: hangs on %v", w.name, task.Token)
+		w.hung = true
+		for {
+			w.p.sleep(time.Hour)
+		}
+	}
+	w.p.sleep(w.between(h.task[0], h.task[1]))
+	reason := ""
+	switch poison := w.world.plan.poison[task.Index]; {
+	case poison == poisonCrash && w.chance(0.9):
+		t := w.trainer
+		t.loop.after(0, t.die)
+		w.p.sleep(time.Hour)
+	case poison != 0 || w.chance(h.fails) && w.now < w.world.plan.quiet:
+		reason = "cannot train this"
+	}
+	w.moving = nil
+	w.session.Finish(task.Token, reason)
+}
+
+// die ends the process; most come back after a while.
+func (t *trainer) die() {
+	if !t.up || t.told {
+		return
+	}
+	t.note("%s: dies", t.name)
+	c := t.conn
+	t.crash()
+	t.died = t.now
+	if c != nil {
+		c.breaks()
+	}
+	if !t.habit.silent {
+		t.loop.after(t.between(100*time.Millisecond, 8*time.Second), t.boot)
+	}
+}
+
+func trainerName(i int) string { return fmt.Sprintf("t%d", i) }

@@ -1,0 +1,320 @@
+package sim
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/master"
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/recordio"
+	"trainmaster/taskqueue"
+)
+
+const (
+	masters  = 3
+	trainers = 8
+)
+
+// poison is what a task does to whoever trains it.
+type poison uint8
+
+const (
+	poisonFail  poison = 1
+	poisonCrash poison = 2
+)
+
+// faults are chances per message, and mean times between events (0: never).
+type faults struct {
+	notSent, lostRequest, lostReply, late, slow float64 // between masters and etcd
+	breaks, stale, lag                          float64 // between trainers and masters
+
+	crash, pause, cut, deaf, jump, stop time.Duration // of a master
+	down, full, election                time.Duration // of etcd
+	die                                 time.Duration // of a trainer
+	retry                               time.Duration // of set-aside tasks, by an operator
+	forge                               time.Duration // finishes that nobody may send
+}
+
+// plan is what a seed decides about a history before it begins.
+type plan struct {
+	tasks     int
+	options   taskqueue.Options
+	shuffle   bool
+	realCodec bool
+	tick      time.Duration
+	heartbeat time.Duration
+	quiet     time.Duration // no more faults from then on
+	patience  time.Duration // for the job's end from then on
+	faults    faults
+	poison    map[int]poison
+	habits    [trainers]habit
+}
+
+func newPlan(rng *rand.Rand) plan {
+	// Each history has some kinds of faults, and some of them often: a mixture of all hides
+	// what needs much of one.
+	chance := func(p, most float64) float64 {
+		if rng.Float64() > p {
+			return 0
+		}
+		return most * rng.Float64() * rng.Float64()
+	}
+	every := func(p float64, least, most time.Duration) time.Duration {
+		if rng.Float64() > p {
+			return 0
+		}
+		return least + time.Duration(rng.Int64N(int64(most-least)))
+	}
+	pick := func(of ...time.Duration) time.Duration { return of[rng.IntN(len(of))] }
+	p := plan{
+		tasks: 1 + rng.IntN(40), shuffle: rng.IntN(2) == 0, realCodec: rng.IntN(16) == 0,
+		tick: master.TickEvery * time.Duration(1+rng.IntN(3)), heartbeat: pick(time.Second, 3*time.Second),
+		quiet: 10*time.Second + time.Duration(rng.Int64N(int64(30*time.Second))), patience: 10 * time.Minute,
+		poison: map[int]poison{},
+	}
+	p.options = taskqueue.Options{
+		Passes: 1 + rng.IntN(3), MaxFailures: 1 + rng.IntN(3), Rolling: rng.IntN(2) == 0, Speculate: rng.IntN(2) == 0,
+		TimeoutMin: pick(3*time.Second, 8*time.Second), TimeoutMax: 30 * time.Second, FirstTimeout: 10 * time.Second,
+		SessionTTL: pick(6*time.Second, 15*time.Second), Grace: pick(2*time.Second, 5*time.Second),
+	}
+	p.faults = faults{
+		notSent: chance(0.3, 0.1), lostRequest: chance(0.4, 0.15), lostReply: chance(0.4, 0.2), late: chance(0.4, 0.1), slow: chance(0.3, 0.2),
+		breaks: chance(0.6, 0.2), stale: chance(0.5, 0.3), lag: chance(0.5, 0.3),
+		crash: every(0.5, 2*time.Second, 20*time.Second), pause: every(0.4, 2*time.Second, 20*time.Second),
+		cut: every(0.3, 3*time.Second, 20*time.Second), deaf: every(0.3, 3*time.Second, 20*time.Second),
+		jump: every(0.15, 3*time.Second, 20*time.Second), stop: every(0.3, 3*time.Second, 20*time.Second),
+		down: every(0.25, 5*time.Second, 20*time.Second), full: every(0.25, 3*time.Second, 15*time.Second), election: every(0.2, 3*time.Second, 15*time.Second),
+		die: every(0.5, time.Second, 8*time.Second), retry: every(0.5, time.Second, 8*time.Second), forge: every(0.5, 200*time.Millisecond, 3*time.Second),
+	}
+	if rng.IntN(2) == 0 {
+		for range 1 + rng.IntN(3) {
+			p.poison[rng.IntN(p.tasks)] = poison(1 + rng.IntN(2))
+		}
+	}
+	slow := pick(100*time.Millisecond, 500*time.Millisecond, 2*time.Second)
+	failing := chance(0.4, 0.3)
+	leaving := chance(0.3, 0.2)
+	for i := range p.habits {
+		h := habit{task: [2]time.Duration{slow / 4, slow}, fails: failing, leaves: leaving}
+		if i >= 3 { // the first ones are good
+			switch rng.IntN(8) {
+			case 0:
+				h.hangsAfter, h.moving = 1+rng.IntN(6), rng.IntN(2) == 0
+			case 1:
+				h.silent = true
+			case 2:
+				h.task[1] *= 12
+			}
+		}
+		p.habits[i] = h
+	}
+	return p
+}
+
+// world is one history: the modelled etcd, masters, trainers and the network between them.
+type world struct {
+	*loop
+	plan     plan
+	etcd     *etcd
+	nodes    []*node
+	trainers []*trainer
+	check    *check
+	codec    codec
+	config   master.Config
+	log      *logrus.Entry
+	report   *taskqueue.Report
+	table    *taskqueue.Table
+	part     []byte
+	jobID    [16]byte
+	orders   [][]int // of each pass: task indices
+}
+
+func newWorld(seed uint64, trace bool) (*world, error) {
+	l := &loop{rng: rand.New(rand.NewPCG(seed, 0x7472_6169_6e)), trace: trace}
+	w := &world{loop: l, plan: newPlan(l.rng)}
+	w.codec.real = w.plan.realCodec
+	w.etcd = newEtcd(l)
+	quiet := logrus.New()
+	quiet.SetOutput(io.Discard)
+	quiet.SetLevel(logrus.PanicLevel)
+	w.log = logrus.NewEntry(quiet)
+	w.config = master.Config{Queue: w.plan.options, Shuffle: w.plan.shuffle, Seed: seed}
+	if err := w.makeTable(); err != nil {
+		return nil, err
+	}
+	w.check = newCheck(w)
+	w.etcd.wrote = w.check.wrote
+	for i := range masters {
+		n := &node{machine: &machine{loop: l, name: fmt.Sprintf("m%d", i)}, world: w, addr: fmt.Sprintf("m%d:1", i)}
+		w.nodes = append(w.nodes, n)
+		n.boot()
+	}
+	for i := range trainers {
+		t := &trainer{machine: &machine{loop: l, name: trainerName(i)}, world: w, id: trainerName(i), habit: w.plan.habits[i]}
+		w.trainers = append(w.trainers, t)
+		l.after(l.between(0, 2*time.Second), t.boot)
+	}
+	w.schedule()
+	return w, nil
+}
+
+func (w *world) makeTable() error {
+	chunks := make([]recordio.Index, w.plan.tasks)
+	offset := int64(0)
+	for i := range chunks {
+		chunks[i] = recordio.Index{Offset: offset, Size: 100, Records: 10, Layout: recordio.First}
+		offset = chunks[i].End()
+	}
+	w.table = taskqueue.NewTable(len(chunks))
+	if err := w.table.Add(taskqueue.File{Path: "/data/part-00000", Size: offset}, chunks); err != nil {
+		return err
+	}
+	w.table.Group(1)
+	var err error
+	if w.part, err = w.codec.encode(w.table.Part(0, len(chunks))); err != nil {
+		return err
+	}
+	w.report = &taskqueue.Report{
+		Digest: sha256.Sum256([]byte("digest")), ReportID: "r", Parts: 1, PartsDigest: sha256.Sum256(w.part),
+		Table: w.table, Shuffle: w.plan.shuffle, Seed: w.config.Seed,
+	}
+	return nil
+}
+
+func (w *world) netDelay() time.Duration {
+	if w.now < w.plan.quiet && w.chance(w.plan.faults.lag) {
+		return w.between(time.Millisecond, 3*time.Second)
+	}
+	return w.between(100*time.Microsecond, 2*time.Millisecond)
+}
+
+func (w *world) watchDelay() time.Duration {
+	if w.now < w.plan.quiet && w.chance(w.plan.faults.lag) {
+		return w.between(time.Millisecond, 2*time.Second)
+	}
+	return w.between(time.Millisecond, 10*time.Millisecond)
+}
+
+// send carries a request over its connection, and the reply back. What the network does to
+// it by its faults: the connection breaks before or after the request arrived; a copy of it
+// arrives much later.
+func (w *world) send(c *call) {
+	f := &w.plan.faults
+	conn, request, life := c.conn, c.request, c.t.life
+	faulty := w.now < w.plan.quiet
+	if faulty && w.chance(f.stale) {
+		w.after(w.between(0, 15*time.Second), func() { w.arriveLate(request) })
+	}
+	if faulty && w.chance(f.breaks) {
+		w.after(w.netDelay(), conn.breaks)
+		if w.chance(0.5) {
+			return
+		}
+	}
+	conn.node.after(w.netDelay(), func() {
+		if conn.node.life != conn.life {
+			conn.breaks()
+			return
+		}
+		conn.node.serve(conn, request, func(reply any, err error) {
+			c.t.after(w.netDelay(), func() {
+				switch {
+				case conn.broken || c.done || c.t.life != life || c.conn != conn:
+				case err != nil:
+					c.fails(err)
+				default:
+					c.finish(reply, nil)
+				}
+			})
+		})
+	})
+}
+
+// arriveLate is a copy of a request that was long on its way, to whoever leads by then.
+func (w *world) arriveLate(request any) {
+	if _, join := request.(wire.JoinRequest); join {
+		return // a connection begins with it, and it is no copy
+	}
+	for _, n := range w.nodes {
+		if n.driven != nil && n.awake() {
+			n.serve(&conn{node: n, life: n.life, ctx: &connContext{Context: w.check.ctx}}, request, func(any, error) {})
+		}
+	}
+}
+
+// ended reports whether the job is over and every trainer that lives was told.
+func (w *world) ended() bool {
+	if !w.check.over() {
+		return false
+	}
+	for _, t := range w.trainers {
+		if t.up && !t.told && !t.hung {
+			return false
+		}
+	}
+	return true
+}
+
+// Result says what a history was.
+type Result struct {
+	Seed    uint64
+	Virtual time.Duration
+	Commits int
+	Terms   int
+	Trace   []string
+}
+
+// Run runs the history of a seed. Its error is a *Violation, or says that the simulator
+// itself could not go on.
+func Run(seed uint64, trace bool) (result Result, err error) {
+	w, err := newWorld(seed, trace)
+	if err != nil {
+		return Result{Seed: seed}, err
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic at %v: %v", w.now, r)
+		}
+		w.close()
+		result = Result{Seed: seed, Virtual: w.now, Commits: w.check.commits, Terms: len(w.check.terms), Trace: w.lines}
+	}()
+	for w.failed == nil && !w.ended() {
+		if w.now > w.plan.quiet+w.plan.patience {
+			w.breaks("the job ends", "it did not within %v of the last fault: %s", w.plan.patience, w.check.describe())
+			break
+		}
+		if !w.step() {
+			w.breaks("the job ends", "nothing happens any more at %v: %s", w.now, w.check.describe())
+		}
+	}
+	if w.failed == nil {
+		w.check.final()
+	}
+	return result, w.failed
+}
+
+// close ends every process.
+func (w *world) close() {
+	for _, n := range w.nodes {
+		if n.stop != nil {
+			n.stop()
+		}
+	}
+	for _, t := range w.trainers {
+		if t.stop != nil {
+			t.stop()
+		}
+	}
+}
+
+// Explain runs a seed again and returns its last events.
+func Explain(seed uint64, lines int) string {
+	result, _ := Run(seed, true)
+	return strings.Join(result.Trace[max(0, len(result.Trace)-lines):], "\n")
+}

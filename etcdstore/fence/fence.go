@@ -1,0 +1,106 @@
+// Package fence builds the transactions of a term. It is pure, so that a modelled etcd can
+// execute what the real one does.
+//
+// # Guarantee
+//
+// Each of them compares the lock key's create revision, so that a leader that lost the lock
+// changes nothing, and Commit compares the state's own last revision too, so that an earlier
+// transaction of the same leader that lands late changes nothing either.
+package fence
+
+import (
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"trainmaster/taskqueue"
+)
+
+// Term is one holding of the lock.
+type Term struct {
+	Prefix   string // before every key of the job
+	LockKey  string // absolute
+	Revision int64  // create revision of LockKey: the fencing token
+	Lease    int64  // that LockKey lives on
+}
+
+// StateKey is where the state stands, without the prefix.
+const StateKey = "/task_queues"
+
+// Compares are what every transaction of the term compares, the lock first. expectMod is the
+// last revision of the state; 0: it must not exist.
+func (t *Term) Compares(expectMod int64) []*pb.Compare {
+	return []*pb.Compare{
+		CreatedAt(t.LockKey, t.Revision),
+		ModifiedAt(t.Prefix+StateKey, expectMod),
+	}
+}
+
+// Commit replaces the state and does the writes.
+func (t *Term) Commit(expectMod int64, state []byte, writes []taskqueue.Write) *pb.TxnRequest {
+	ops := make([]*pb.RequestOp, 1, 1+len(writes))
+	ops[0] = Put(t.Prefix+StateKey, state, 0)
+	for i := range writes {
+		ops = append(ops, t.Op(&writes[i]))
+	}
+	return &pb.TxnRequest{Compare: t.Compares(expectMod), Success: ops}
+}
+
+// Read reads a key while the lock is held.
+func (t *Term) Read(key string) *pb.TxnRequest {
+	return &pb.TxnRequest{
+		Compare: []*pb.Compare{CreatedAt(t.LockKey, t.Revision)},
+		Success: []*pb.RequestOp{Get(t.Prefix + key)},
+	}
+}
+
+// Op is one write of a transaction.
+func (t *Term) Op(w *taskqueue.Write) *pb.RequestOp {
+	key := t.Prefix + w.Key
+	switch {
+	case w.Delete:
+		return Delete(key)
+	case w.LeaseBound:
+		return Put(key, w.Value, t.Lease)
+	}
+	return Put(key, w.Value, 0)
+}
+
+// CreatedAt is true while key is the one that was created at revision; 0: while there is none.
+func CreatedAt(key string, revision int64) *pb.Compare {
+	return &pb.Compare{
+		Result:      pb.Compare_EQUAL,
+		Target:      pb.Compare_CREATE,
+		Key:         []byte(key),
+		TargetUnion: &pb.Compare_CreateRevision{CreateRevision: revision},
+	}
+}
+
+// ModifiedAt is true while nobody has written key since revision; 0: while there is none.
+func ModifiedAt(key string, revision int64) *pb.Compare {
+	return &pb.Compare{
+		Result:      pb.Compare_EQUAL,
+		Target:      pb.Compare_MOD,
+		Key:         []byte(key),
+		TargetUnion: &pb.Compare_ModRevision{ModRevision: revision},
+	}
+}
+
+// Put writes a key, which goes with the lease unless that is 0.
+func Put(key string, value []byte, lease int64) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
+		RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, Lease: lease},
+	}}
+}
+
+// Delete deletes a key.
+func Delete(key string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
+		RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)},
+	}}
+}
+
+// Get reads a key.
+func Get(key string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{
+		RequestRange: &pb.RangeRequest{Key: []byte(key)},
+	}}
+}

@@ -1,0 +1,79 @@
+package decide
+
+import (
+	"bytes"
+	"time"
+
+	"trainmaster/taskqueue"
+)
+
+const (
+	// ClockLead is how far the job clock runs beyond the last commit.
+	ClockLead = 10 * time.Second
+	// LingerMax bounds the wait for more callers.
+	LingerMax = 2 * time.Millisecond
+)
+
+// JobClock is the clock of the queue. It advances with the time that passes, but never
+// more than ClockLead beyond the last successful commit: a store that cannot commit stops
+// it, and with it every deadline.
+type JobClock struct {
+	Now       taskqueue.Clock
+	Committed taskqueue.Clock // at the last successful commit
+	remainder time.Duration
+}
+
+// Advance lets time pass.
+func (c *JobClock) Advance(elapsed time.Duration) taskqueue.Clock {
+	c.remainder += max(elapsed, 0)
+	ms := taskqueue.Clock(c.remainder / time.Millisecond)
+	c.remainder %= time.Millisecond
+	c.Now = min(c.Now+ms, c.Committed.Add(ClockLead))
+	return c.Now
+}
+
+// Pace decides how long to wait for more callers before a commit.
+type Pace struct {
+	answered int           // callers that the last commit answered
+	average  time.Duration // of commits, moving
+}
+
+// Committed takes note of a commit: how many callers it answered, how many were waiting
+// by then, and how long it took.
+func (p *Pace) Committed(answered, waiting int, took time.Duration) {
+	p.answered = answered + waiting
+	took = min(took, 2*LingerMax)
+	p.average += (took - p.average) / 8
+}
+
+// Linger returns for how many callers to wait, and until how long after the end of the
+// last commit. Callers that were just answered are expected back; those that wait for a
+// task to turn up are not. As long as all are back within about the time of a commit, one
+// commit for all beats two for a half each: master bench queue shows it.
+func (p *Pace) Linger(arrived int) (target int, limit time.Duration) {
+	if arrived >= p.answered || p.answered < 2 {
+		return 0, 0
+	}
+	return p.answered, min(p.average+p.average/2, LingerMax)
+}
+
+// Outcome is what a commit came to.
+type Outcome int
+
+// The outcomes of a commit.
+const (
+	Committed Outcome = iota
+	Again             // nothing happened yet: send the same bytes again
+	Over              // the term is over
+)
+
+// Judge decides after an unknown outcome, from what a linearizable read found.
+func Judge(sent []byte, expected int64, found []byte, revision int64) Outcome {
+	switch {
+	case bytes.Equal(sent, found):
+		return Committed
+	case revision == expected:
+		return Again
+	}
+	return Over
+}

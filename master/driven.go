@@ -1,0 +1,91 @@
+package master
+
+import (
+	"context"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/taskqueue"
+)
+
+// Time is the clock that a term goes by. Now must never go back.
+type Time interface {
+	Now() time.Time
+	Sleep(ctx context.Context, d time.Duration)
+}
+
+// machineTime is the machine's monotonic clock.
+type machineTime struct{}
+
+func (machineTime) Now() time.Time                             { return time.Now() }
+func (machineTime) Sleep(ctx context.Context, d time.Duration) { pause(ctx, d) }
+
+// Driven is a term whose rounds another one drives: recovery, batches, commits, read-backs
+// and answers as in any term, but no goroutine and no clock of its own. A simulator drives
+// it in virtual time. It is for one goroutine.
+type Driven struct {
+	term *term
+}
+
+// Drive recovers the state under a lock that is held.
+func Drive(ctx context.Context, store Store, lead Leadership, config Config, clock Time, log *logrus.Entry) (*Driven, error) {
+	s, err := recoverState(ctx, store, lead, config.withDefaults(), nil, func() {}, clock, log)
+	if err != nil {
+		return nil, err
+	}
+	return &Driven{term: &term{committer: newCommitter(s), jobID: s.queue.JobID()}}, nil
+}
+
+// Errand is an event on its way through a driven term.
+type Errand struct {
+	term *term
+	op   *op
+}
+
+// Put hands an event over. Its answer stands after a later round.
+func (d *Driven) Put(ctx context.Context, event taskqueue.Event) (*Errand, error) {
+	o := &op{ctx: ctx, event: event, done: make(chan struct{}, 1)}
+	if r, ok := event.(*taskqueue.Request); ok {
+		o.patient, o.until = len(r.Held) == 0, d.term.committer.time.Now().Add(longPoll)
+	}
+	if err := d.term.committer.put(o); err != nil {
+		return nil, err
+	}
+	return &Errand{d.term, o}, nil
+}
+
+// Answer returns the answer, once there is one, and the number of the last commit.
+func (e *Errand) Answer() (a taskqueue.Answer, commit uint64, done bool, err error) {
+	select {
+	case <-e.op.done:
+	default:
+		return taskqueue.Answer{}, 0, false, nil
+	}
+	a = e.op.answer
+	if e.op.finishes != nil {
+		a.Finishes = e.op.finishes
+	}
+	return a, e.term.committer.number.Load(), true, e.op.err
+}
+
+// Linger returns for how many callers to wait before the next round, and how long.
+func (d *Driven) Linger() (target int, rest time.Duration) {
+	c := d.term.committer
+	target, limit := c.pace.Linger(c.len())
+	return target, limit - c.since(c.written)
+}
+
+// Round commits all that waits; tick lets time pass as well. An error ends the term.
+func (d *Driven) Round(ctx context.Context, tick bool) error {
+	return d.term.committer.round(ctx, tick)
+}
+
+// End refuses all that waits and all that comes.
+func (d *Driven) End(cause error) { d.term.committer.end(cause) }
+
+// JobID returns the random id of the job.
+func (d *Driven) JobID() [16]byte { return d.term.jobID }
+
+// TickEvery is how often a driver lets time pass.
+const TickEvery = tickEvery

@@ -1,0 +1,46 @@
+package session
+
+import (
+	"errors"
+	"net/rpc"
+	"time"
+
+	"trainmaster/master/netrpc/wire"
+)
+
+const (
+	pauseFirst = 20 * time.Millisecond
+	pauseMost  = 2 * time.Second
+)
+
+// Verdict is what to do about the error of a call.
+type Verdict int
+
+// The verdicts on a call.
+const (
+	Answered Verdict = iota // the error, if any, is the answer
+	Again                   // repeat the same request, perhaps to another master
+)
+
+// Judge decides about the outcome of a call. Whatever is no answer of the job itself is
+// repeated: the connection broke, the one who answered does not lead, or its store takes no
+// writes now.
+func Judge(err error) Verdict {
+	var server rpc.ServerError
+	switch {
+	case err == nil:
+		return Answered
+	case errors.Is(err, wire.ErrNotLeader), errors.Is(err, wire.ErrNotStored):
+		return Again
+	case errors.As(err, &server):
+		return Answered
+	}
+	return Again
+}
+
+// Backoff is the pause before attempt n (from 0): it doubles, with full jitter above the
+// half, so that ten thousand trainers do not come back at once.
+func Backoff(n int, random float64) time.Duration {
+	pause := min(pauseFirst<<min(n, 20), pauseMost)
+	return pause/2 + time.Duration(random*float64(pause/2))
+}
