@@ -164,6 +164,9 @@ func (c *committer) commit(ctx context.Context) error {
 		switch err := c.save(ctx, extra); {
 		case err == nil:
 			c.clock.Committed = c.clock.Now
+			if c.since(t) > slowStore {
+				c.sample = c.time.Now() // nobody could be heard, or hear, meanwhile
+			}
 		case terminal(err):
 			return err
 		default:
@@ -183,6 +186,10 @@ func (c *committer) commit(ctx context.Context) error {
 	}
 	return nil
 }
+
+// slowStore is how long a commit may take and still count as time that passes: a store that
+// is slower times nobody out.
+const slowStore = time.Second
 
 // apply applies the batch to the queue until a transaction is full; it returns how many
 // ops that were. An op that panics is dropped alone: the queue goes back to what is stored,
