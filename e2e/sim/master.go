@@ -54,6 +54,7 @@ type suspect struct {
 type errand struct {
 	*master.Errand
 	event taskqueue.Event
+	at    time.Duration
 	reply func(taskqueue.Answer, uint64, error)
 }
 
@@ -224,7 +225,7 @@ func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uin
 		return
 	}
 	n.world.check.hears(n, ctx, ev)
-	n.errands = append(n.errands, &errand{e, ev, reply})
+	n.errands = append(n.errands, &errand{e, ev, n.now, reply})
 	n.arrived++
 	if n.wake != nil {
 		n.wake()
@@ -236,7 +237,7 @@ func (n *node) flush() {
 	n.errands = slices.DeleteFunc(n.errands, func(e *errand) bool {
 		a, commit, done, err := e.Answer()
 		if done {
-			n.world.check.answers(n, e.event, a, err)
+			n.world.check.answers(e, a, err)
 			if e.reply != nil {
 				e.reply(a, commit, err)
 			}
