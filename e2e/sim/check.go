@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,13 +32,15 @@ type check struct {
 	moment   time.Duration // of the last commit
 	verifier *taskqueue.Verifier
 
-	tasks    map[place]*history
-	sessions map[taskqueue.Ordinal]*sessionState
-	answered map[request]dispatch
-	sending  map[*lock]*sendState
-	joins    map[string]bool // ids that join in this commit
-	closed   map[taskqueue.Pass]bool
-	ended    taskqueue.Status
+	tasks     map[place]*history
+	sessions  map[taskqueue.Ordinal]*sessionState
+	answered  map[request]dispatch
+	sending   map[*lock]*sendState
+	joins     map[string]bool // ids that join in this commit
+	closed    map[taskqueue.Pass]bool
+	newest    map[taskqueue.Ordinal]*taskqueue.Request
+	ended     taskqueue.Status
+	untrusted bool // the answers of this moment left without a commit, and without a lease that is trusted
 }
 
 // place is a task in a pass.
@@ -104,7 +107,7 @@ func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
 		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, sessions: map[taskqueue.Ordinal]*sessionState{},
-		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{},
+		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{},
 	}
 }
 
@@ -492,6 +495,7 @@ func (c *check) recovers(n *node, k *lock, err error) {
 func (c *check) hears(n *node, ctx context.Context, ev taskqueue.Event) {
 	switch ev := ev.(type) {
 	case *taskqueue.Request:
+		c.newest[ev.Trainer] = ev
 		c.hear(n, ctx, ev.Trainer, ev.Incarnation)
 	case *taskqueue.Heartbeat:
 		c.hear(n, ctx, ev.Trainer, ev.Incarnation)
@@ -548,8 +552,11 @@ func (c *check) leaves(who wire.Trainer) {
 
 // answers checks what a caller is told against what is stored.
 func (c *check) answers(e *errand, a taskqueue.Answer, err error) {
-	if err != nil {
+	if err != nil || e.ctx.Err() != nil {
 		return
+	}
+	if c.untrusted {
+		c.breaks("answers end with the lease", "%T is answered without a commit after the lease may have run out", e.event)
 	}
 	r, ok := e.event.(*taskqueue.Request)
 	if !ok {
@@ -561,6 +568,9 @@ func (c *check) answers(e *errand, a taskqueue.Answer, err error) {
 		}
 	}
 	s := c.sessions[r.Trainer]
+	if c.newest[r.Trainer] == r && a.Kind != taskqueue.AnswerRejoin {
+		c.returned(r)
+	}
 	switch a.Kind {
 	case taskqueue.AnswerRejoin:
 		if s != nil && s.incarnation == r.Incarnation && !s.lost && !s.left {
@@ -571,6 +581,18 @@ func (c *check) answers(e *errand, a taskqueue.Answer, err error) {
 	case taskqueue.AnswerEnded, taskqueue.AnswerFailed:
 		if !c.over() {
 			c.breaks("the end is told when it is stored", "to trainer %d", r.Trainer)
+		}
+	}
+}
+
+// returned: what a trainer does not list, and will not ask for again, is not held for it.
+func (c *check) returned(r *taskqueue.Request) {
+	for _, e := range c.state.live {
+		for _, h := range e.holders {
+			tok := taskqueue.Token{Epoch: c.state.Epoch, Pass: e.pass, Position: e.position, Attempt: h.attempt}
+			if h.trainer == r.Trainer && h.request < r.Ack && !slices.Contains(r.Held, tok) {
+				c.breaks("a task whose reply was lost goes back", "%v, for request %d of trainer %d, which is at %d", tok, h.request, r.Trainer, r.Ack)
+			}
 		}
 	}
 }
