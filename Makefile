@@ -48,6 +48,14 @@ test: setup ## the core tier of tests, with the race detector; ends with the lis
 test-one: setup ## one package, or one test of it: make test-one PKG=./recordio RUN=TestReader
 	$(TEST) -race -count=1 -run '$(RUN)' $(or $(PKG),./...)
 
+.PHONY: sim
+sim: ## N histories of the production cores in virtual time, from SEED on: make sim N=10000 SEED=1
+	go test -count=1 -timeout 24h ./e2e/sim -run TestHistories -v -sim.n=$(or $(N),2000) -sim.first=$(or $(SEED),1)
+
+.PHONY: mutants
+mutants: ## plant bugs in the production code, one at a time: the simulator must find each
+	go test -count=1 -timeout 2h -tags mutants ./e2e/sim/mutants -v -mutants.n=$(or $(N),2000)
+
 .PHONY: lint
 lint: ## golangci-lint, with the rules of .golangci.yml
 	$(TOOL) golangci-lint run ./...

@@ -145,7 +145,7 @@ func (n *naive) restart(before *naive) {
 			if t.gone {
 				continue
 			}
-			t.lostAt = n.now.Add(n.opt.Grace)
+			t.seen, t.lostAt = n.now, n.now.Add(n.opt.Grace)
 			if was := before.trainer(t.ordinal, t.incarnation); was != nil {
 				t.seen, t.lostAt = was.seen, was.lostAt
 			}

@@ -91,7 +91,7 @@ func (q *Queue) Continue(from *Queue) {
 		case old != nil && old.incarnation == t.incarnation && !old.gone:
 			t.seen, t.lostAt, t.progress = old.seen, old.lostAt, old.progress
 		default:
-			t.lostAt = q.clock.Add(q.opt.Grace)
+			t.seen, t.lostAt = q.clock, q.clock.Add(q.opt.Grace)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,13 +32,15 @@ type check struct {
 	moment   time.Duration // of the last commit
 	verifier *taskqueue.Verifier
 
-	tasks    map[place]*history
-	sessions map[taskqueue.Ordinal]*sessionState
-	answered map[request]dispatch
-	sending  map[*lock]*sendState
-	joins    map[string]bool // ids that join in this commit
-	closed   map[taskqueue.Pass]bool
-	ended    taskqueue.Status
+	tasks     map[place]*history
+	sessions  map[taskqueue.Ordinal]*sessionState
+	answered  map[request]dispatch
+	sending   map[*lock]*sendState
+	joins     map[string]bool // ids that join in this commit
+	closed    map[taskqueue.Pass]bool
+	newest    map[taskqueue.Ordinal]*taskqueue.Request
+	ended     taskqueue.Status
+	untrusted bool // the answers of this moment left without a commit, and without a lease that is trusted
 }
 
 // place is a task in a pass.
@@ -61,6 +64,7 @@ type handout struct {
 	trainer taskqueue.Ordinal
 	clock   taskqueue.Clock
 	term    int64
+	moment  time.Duration
 	open    bool // neither finished nor taken back
 }
 
@@ -77,7 +81,7 @@ type termState struct {
 	began time.Duration
 	sent  time.Duration // its last batch
 	heard map[taskqueue.Ordinal][]hearing
-	gone  map[taskqueue.Ordinal]bool // its connection, since it was heard
+	gone  map[taskqueue.Ordinal]time.Duration // its connection
 }
 
 // request is one request of a session.
@@ -103,7 +107,7 @@ func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
 		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, sessions: map[taskqueue.Ordinal]*sessionState{},
-		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{},
+		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{},
 	}
 }
 
@@ -245,7 +249,7 @@ func (c *check) event(before, next *stored, ev *taskqueue.RecordEvent) {
 	p := place{ev.Pass, ev.Position}
 	switch ev.Kind {
 	case taskqueue.EventJoined:
-		c.sessions[ev.Trainer] = &sessionState{id: ev.ID, incarnation: ev.Incarnation, joined: c.world.now}
+		c.sessions[ev.Trainer] = &sessionState{id: ev.ID, incarnation: ev.Incarnation, joined: c.heard[next.LockRevision].sent}
 	case taskqueue.EventLost:
 		c.lost(next, ev.Trainer)
 	case taskqueue.EventDispatched:
@@ -256,7 +260,7 @@ func (c *check) event(before, next *stored, ev *taskqueue.RecordEvent) {
 		if h.attempts[ev.Attempt] != nil {
 			c.breaks("an attempt is handed out once", "pass %d, position %d, attempt %d", ev.Pass, ev.Position, ev.Attempt)
 		}
-		h.attempts[ev.Attempt] = &handout{trainer: ev.Trainer, clock: next.Clock, term: next.LockRevision, open: true}
+		h.attempts[ev.Attempt] = &handout{trainer: ev.Trainer, clock: next.Clock, term: next.LockRevision, moment: c.world.now, open: true}
 	case taskqueue.EventFinished:
 		h := c.of(p)
 		if h.finished {
@@ -331,7 +335,7 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 	silence := c.world.plan.options.SessionTTL
 	t := c.heard[next.LockRevision]
 	heard := max(s.joined, c.lastHeard(t, o))
-	if t.gone[o] || s.left {
+	if gone, ok := t.gone[o]; ok && gone >= heard || s.left {
 		silence = min(silence, c.world.plan.options.Grace)
 	}
 	if c.world.plan.faults.jump == 0 && !c.joins[s.id] && c.world.now-heard < silence {
@@ -479,7 +483,7 @@ func (c *check) sent(k *lock, err error) {
 
 // recovers: what was stored can be read by the next term.
 func (c *check) recovers(n *node, k *lock, err error) {
-	c.heard[k.term.Revision] = &termState{began: c.world.now, heard: map[taskqueue.Ordinal][]hearing{}, gone: map[taskqueue.Ordinal]bool{}}
+	c.heard[k.term.Revision] = &termState{began: c.world.now, heard: map[taskqueue.Ordinal][]hearing{}, gone: map[taskqueue.Ordinal]time.Duration{}}
 	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer} {
 		if errors.Is(err, kind) {
 			c.breaks("the next term can read the state", "%s: %v", n.name, err)
@@ -491,12 +495,17 @@ func (c *check) recovers(n *node, k *lock, err error) {
 func (c *check) hears(n *node, ctx context.Context, ev taskqueue.Event) {
 	switch ev := ev.(type) {
 	case *taskqueue.Request:
+		c.newest[ev.Trainer] = ev
 		c.hear(n, ctx, ev.Trainer, ev.Incarnation)
 	case *taskqueue.Heartbeat:
 		c.hear(n, ctx, ev.Trainer, ev.Incarnation)
 	case *taskqueue.Disconnected:
 		if s := c.sessions[ev.Trainer]; s != nil && s.incarnation == ev.Incarnation {
-			c.termOf(n).gone[ev.Trainer] = true
+			c.termOf(n).gone[ev.Trainer] = c.world.now
+		}
+	case *taskqueue.Join: // also when its commit is refused: the process is another one
+		for _, s := range c.sessions {
+			s.left = s.left || s.id == ev.ID
 		}
 	case *taskqueue.Leave:
 		if s := c.sessions[ev.Trainer]; s != nil && s.incarnation == ev.Incarnation {
@@ -509,7 +518,6 @@ func (c *check) hear(n *node, ctx context.Context, o taskqueue.Ordinal, incarnat
 	if s := c.sessions[o]; s != nil && s.incarnation == incarnation {
 		t := c.termOf(n)
 		t.heard[o] = append(t.heard[o], hearing{c.world.now, ctx})
-		delete(t.gone, o)
 	}
 }
 
@@ -543,20 +551,26 @@ func (c *check) leaves(who wire.Trainer) {
 }
 
 // answers checks what a caller is told against what is stored.
-func (c *check) answers(n *node, ev taskqueue.Event, a taskqueue.Answer, err error) {
-	if err != nil {
+func (c *check) answers(e *errand, a taskqueue.Answer, err error) {
+	if err != nil || e.ctx.Err() != nil {
 		return
 	}
-	r, ok := ev.(*taskqueue.Request)
+	if c.untrusted {
+		c.breaks("answers end with the lease", "%T is answered without a commit after the lease may have run out", e.event)
+	}
+	r, ok := e.event.(*taskqueue.Request)
 	if !ok {
 		return
 	}
 	for i, status := range a.Finishes {
 		if i < len(r.Finished) {
-			c.verdict(r.Finished[i], status)
+			c.verdict(r.Finished[i], status, e.at)
 		}
 	}
 	s := c.sessions[r.Trainer]
+	if c.newest[r.Trainer] == r && a.Kind != taskqueue.AnswerRejoin {
+		c.returned(r)
+	}
 	switch a.Kind {
 	case taskqueue.AnswerRejoin:
 		if s != nil && s.incarnation == r.Incarnation && !s.lost && !s.left {
@@ -571,9 +585,21 @@ func (c *check) answers(n *node, ev taskqueue.Event, a taskqueue.Answer, err err
 	}
 }
 
+// returned: what a trainer does not list, and will not ask for again, is not held for it.
+func (c *check) returned(r *taskqueue.Request) {
+	for _, e := range c.state.live {
+		for _, h := range e.holders {
+			tok := taskqueue.Token{Epoch: c.state.Epoch, Pass: e.pass, Position: e.position, Attempt: h.attempt}
+			if h.trainer == r.Trainer && h.request < r.Ack && !slices.Contains(r.Held, tok) {
+				c.breaks("a task whose reply was lost goes back", "%v, for request %d of trainer %d, which is at %d", tok, h.request, r.Trainer, r.Ack)
+			}
+		}
+	}
+}
+
 // verdict: a finish that counted is stored; one that names what was handed out in an open
 // pass counts.
-func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus) {
+func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus, at time.Duration) {
 	h := c.tasks[place{r.Token.Pass, r.Token.Position}]
 	genuine := h != nil && h.attempts[r.Token.Attempt] != nil && r.Token.Epoch == c.state.Epoch && r.Token.Dataset == 0 && r.Token.Kind == 0
 	switch status {
@@ -584,11 +610,11 @@ func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus) {
 		}
 		fallthrough
 	case taskqueue.AlreadyCounted:
-		if h == nil || !h.finished {
+		if (h == nil || !h.finished) && !c.closed[r.Token.Pass] { // a closed pass is not looked up
 			c.breaks("what is answered is stored", "%v is %v, and not finished by the record", r.Token, status)
 		}
 	case taskqueue.Stale:
-		if r.Error == "" && genuine && c.state.open(r.Token.Pass) {
+		if r.Error == "" && genuine && h.attempts[r.Token.Attempt].moment < at && c.state.open(r.Token.Pass) {
 			c.breaks("a late finish counts", "%v is %v", r.Token, status)
 		}
 	}

@@ -53,7 +53,9 @@ type suspect struct {
 // errand is a caller's event in a term, and how to answer.
 type errand struct {
 	*master.Errand
+	ctx   context.Context // of the connection
 	event taskqueue.Event
+	at    time.Duration
 	reply func(taskqueue.Answer, uint64, error)
 }
 
@@ -175,10 +177,13 @@ func (n *node) lead(k *lock) error {
 			tick = n.now + n.world.plan.tick
 		}
 		n.arrived = 0
+		commits := n.world.check.commits
 		if err := d.Round(ctx, due); err != nil {
 			return err
 		}
+		n.world.check.untrusted = commits == n.world.check.commits && !k.Valid()
 		n.flush()
+		n.world.check.untrusted = false
 	}
 }
 
@@ -224,7 +229,7 @@ func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uin
 		return
 	}
 	n.world.check.hears(n, ctx, ev)
-	n.errands = append(n.errands, &errand{e, ev, reply})
+	n.errands = append(n.errands, &errand{e, ctx, ev, n.now, reply})
 	n.arrived++
 	if n.wake != nil {
 		n.wake()
@@ -236,7 +241,7 @@ func (n *node) flush() {
 	n.errands = slices.DeleteFunc(n.errands, func(e *errand) bool {
 		a, commit, done, err := e.Answer()
 		if done {
-			n.world.check.answers(n, e.event, a, err)
+			n.world.check.answers(e, a, err)
 			if e.reply != nil {
 				e.reply(a, commit, err)
 			}

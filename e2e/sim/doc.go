@@ -1,0 +1,38 @@
+// Package sim runs whole jobs in virtual time, each of them decided by a seed: three masters,
+// eight trainers, a modelled etcd and the network between them, with faults, and checks
+// invariants at every commit and every answer.
+//
+// # What is real
+//
+// Every decision is the production code's: the queue (taskqueue), a term's recovery, batches,
+// commits, read-backs and roll-backs (master.Driven), the clock, the linger and the probe
+// (master/decide), the fenced transactions (etcdstore/fence), and the client's session,
+// repeats and pauses (trainer/session).
+//
+// # What is modelled
+//
+//	trainer ──requests──▶ node ──transactions──▶ etcd
+//	   ▲  connections that    ▲  requests that are lost,   one history of revisions;
+//	   │  break, late copies  │  late, or not answered     leases on its own clock
+//	   └──── watches, late ───┴──────── watches, late ─────┘
+//
+// The shells with goroutines and sockets are restated, as processes that block in virtual
+// time (loop.go); one of them runs at a time, so that a seed is a history. A call that is not
+// answered may have been applied, may be applied later, or never. A machine that is paused
+// keeps all that came meanwhile and wakes past its lease. Real etcd, sockets and processes
+// are the business of other tests.
+//
+// # Invariants
+//
+// check reads the record as it is written and the columns of the state with a reader of its
+// own, and says of each commit: only the holder of the lock wrote it; it follows the one
+// before; the job clock kept its bounds; each task of an open pass is counted, live, set
+// aside or to do, and only one of them; no task is counted twice in a pass; nothing finished
+// is handed out again or comes back; nothing is taken back before its time, and nobody lost
+// who is heard; set-aside tasks are listed; the state is small; the record and the state
+// agree. Of each answer: it is stored, and one request has one. And at the end: once the
+// faults stop, the job ends within ten minutes of virtual time, with every task of every pass
+// counted once or set aside.
+//
+// A history that fails prints its seed, its last events and the command that replays it.
+package sim
