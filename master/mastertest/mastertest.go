@@ -92,8 +92,9 @@ func StandBy(t testing.TB, store *etcdstore.Store, config master.Config, shards 
 		r.err = m.Run(ctx)
 	}()
 	t.Cleanup(func() {
-		_ = r.Stop()
+		err := r.Stop()
 		if t.Failed() {
+			t.Logf("%s ended with %v, after these lines", config.Advertise, err)
 			for _, e := range hook.AllEntries() {
 				t.Logf("%s: %s %v", config.Advertise, e.Message, e.Data)
 			}
