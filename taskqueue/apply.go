@@ -35,6 +35,7 @@ type Answer struct {
 	Ordinal     Ordinal
 	Incarnation uint64
 	Granted     bool
+	Draining    bool // of a heartbeat: its trainer is to leave when it has finished what it runs
 	Err         error
 }
 

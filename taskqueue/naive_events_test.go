@@ -246,7 +246,7 @@ func (n *naive) heartbeat(ev *Heartbeat) Answer {
 			}
 		}
 	}
-	return Answer{}
+	return Answer{Draining: t.draining}
 }
 
 func (n *naive) undelivered(ev *Undelivered) {

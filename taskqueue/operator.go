@@ -86,12 +86,6 @@ func (ev *Drain) apply(q *Queue) Answer {
 	return Answer{}
 }
 
-// Draining reports whether a trainer is to leave once it has finished what it runs.
-func (q *Queue) Draining(o Ordinal, incarnation uint64) bool {
-	t := q.known(o, incarnation)
-	return t != nil && t.draining
-}
-
 // DropTask gives a set-aside task up: it stays set aside for ever. No retry brings it back,
 // nor does a late finish.
 type DropTask struct {

@@ -21,9 +21,14 @@ type session struct {
 
 func newSession(j *wire.JoinReply) *session { return &session{who: j.Trainer, jobID: j.JobID} }
 
+// drop notes that a task is not ours any more.
+func (s *session) drop(token taskqueue.Token) {
+	s.held = slices.DeleteFunc(s.held, func(t taskqueue.Token) bool { return t == token })
+}
+
 // finish notes a task as finished, or failed with a reason, for the next request.
 func (s *session) finish(token taskqueue.Token, reason string) {
-	s.held = slices.DeleteFunc(s.held, func(t taskqueue.Token) bool { return t == token })
+	s.drop(token)
 	s.results = append(s.results, taskqueue.Result{Token: token, Error: reason[:min(len(reason), maxReason)]})
 }
 
