@@ -109,7 +109,7 @@ func TestOperator(t *testing.T) {
 	operator("the job is running", "resume")
 
 	j.awaitMidPass(1)
-	run(t, j.dir, j.in("drain", "nobody")...).wants(t, exitFailed, `"nobody"`, "there are a, b, c")
+	run(t, j.dir, j.in("drain", "nobody")...).wants(t, exitFailed, `"nobody"`, "there are ", "a", "b", "c")
 	operator("trainer b drains", "drain", "b")
 	trainers["b"].wantExit(0)
 	trainers["b"].awaitLog("drained")

@@ -47,7 +47,7 @@ func (q *Queue) over() bool { return q.status == Ended || q.status == Failed }
 func (q *Queue) pause(reason string) {
 	q.status, q.reason, q.dirty = Paused, reason, true
 	q.record.paused(reason)
-	q.notice(true, "job paused", map[string]any{"reason": reason})
+	q.notice(!strings.HasPrefix(reason, operatorsWord), "job paused", map[string]any{"reason": reason})
 }
 
 func (q *Queue) resume() {
