@@ -18,6 +18,7 @@ import (
 type committer struct {
 	*inbox
 	*state
+	over   func()    // called first when the term ends
 	steps  *steps    // nil unless synchronous
 	shards chan Step // hears of each committed step
 
@@ -35,6 +36,7 @@ type committer struct {
 // run commits until the term ends, and returns why.
 func (c *committer) run(ctx context.Context) (err error) {
 	defer func() {
+		c.over() // before anybody hears of it
 		left := c.close(fmt.Errorf("%w: %w", ErrNotLeader, err))
 		for _, list := range [][]*op{c.batch, c.parked, c.staging, left} {
 			for _, o := range list {
@@ -242,17 +244,25 @@ func consequential(batch []*op) bool {
 	return false
 }
 
-// refuse gives the first n callers of the batch the error of a commit that did not happen.
+// refuse gives the first n callers of the batch the error of a commit that did not happen;
+// those who only look see the state that stands.
 func (c *committer) refuse(n int, err error) error {
 	c.counts.refused.Add(1)
+	if err := c.rollBack(); err != nil {
+		return err
+	}
 	for _, o := range c.batch[:n] {
-		if !o.dropped {
+		switch {
+		case o.dropped:
+		case o.inspect != nil:
+			c.guard(o, func() { o.inspect(c.queue) })
+		default:
 			o.err = err
 		}
 		o.finish(nil)
 	}
 	c.batch = append(c.batch[:0], c.batch[n:]...)
-	return c.rollBack()
+	return nil
 }
 
 // settle answers the first n ops of the batch, or parks them; it returns how many were

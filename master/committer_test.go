@@ -62,6 +62,29 @@ func TestFullStore(t *testing.T) {
 			}
 		}
 	}
+	term, err := r.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				send()
+			}
+		}
+	})
+	for range 100 { // as a page does, some in the same batches
+		if status, err := r.Status(t.Context()); err != nil || status.Term != term.Term {
+			t.Errorf("a look at the state: term %d became %d, %v", term.Term, status.Term, err)
+		}
+	}
+	close(stop)
+	sending.Wait()
 	if _, after, now := mastertest.State(t, store); now != revision || string(after) != string(before) {
 		t.Errorf("the state moved from revision %d to %d", revision, now)
 	}

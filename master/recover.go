@@ -29,7 +29,10 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 	if err != nil {
 		return nil, fmt.Errorf("read /task_queues: %w", err)
 	}
-	if stored == nil {
+	if revision == 0 {
+		if err := refuseRemains(ctx, store); err != nil {
+			return nil, err
+		}
 		var id [16]byte
 		if _, err := rand.Read(id[:]); err != nil {
 			return nil, fmt.Errorf("choose a job id: %w", err)
@@ -77,6 +80,24 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 }
 
 // loadTables reads the tables that a state names, but for those that are kept warm.
+// refuseRemains finds out whether a job without a state ever had one: then somebody deleted
+// it, and to begin anew would write over what is left.
+func refuseRemains(ctx context.Context, store Store) error {
+	roster, err := store.Roster(ctx)
+	if err != nil {
+		return fmt.Errorf("read the roster: %w", err)
+	}
+	const first = 2 // commit with events: the one before it writes the empty state
+	record, err := store.Value(ctx, taskqueue.RecordKey(first))
+	if err != nil {
+		return fmt.Errorf("read the record: %w", err)
+	}
+	if len(roster) > 0 || record != nil {
+		return fmt.Errorf("%w: /task_queues is gone, but a record or %d trainers of the job are there; nothing was changed: restore a backup of etcd, or start the job under another name", taskqueue.ErrDamaged, len(roster))
+	}
+	return nil
+}
+
 func loadTables(ctx context.Context, store Store, snapshot *taskqueue.Snapshot, kept *warm) ([]*taskqueue.Table, error) {
 	tables := make([]*taskqueue.Table, len(snapshot.Sets))
 	for i := range snapshot.Sets {

@@ -225,14 +225,16 @@ const deposeTimeout = 2 * time.Second
 
 // listen reads the beats of whoever is the suspect.
 func (s *standby) listen(ctx context.Context, suspects <-chan Suspect, beats chan<- heard) error {
-	for suspect := (Suspect{}); ; {
+	var next Suspect
+	for {
+		suspect := next
 		hearing, stop := context.WithCancel(ctx)
 		var one sync.WaitGroup
 		if suspect.Address != "" && suspect.Address != s.config.Advertise {
 			one.Go(func() { s.hear(hearing, suspect, beats) })
 		}
 		select {
-		case suspect = <-suspects:
+		case next = <-suspects:
 		case <-ctx.Done():
 		}
 		stop()

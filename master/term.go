@@ -28,7 +28,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	if err != nil {
 		return err
 	}
-	c := &committer{inbox: newInbox(), state: s}
+	c := &committer{inbox: newInbox(), state: s, over: m.termOver}
 	c.clock.now, c.clock.committed = s.queue.Clock(), s.queue.Clock()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -42,14 +42,14 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	if err := lead.Announce(ctx, m.config.Advertise, uint64(lead.Revision())); err != nil {
 		return fmt.Errorf("announce: %w", err)
 	}
+	m.current.Store(t)
+	defer m.termOver()
 	group, ctx := errgroup.WithContext(ctx)
 	if m.config.Sync {
 		group.Go(func() error { return m.tellShards(ctx, c.shards) })
 	}
 	group.Go(func() error { return c.run(ctx) })
 	group.Go(func() error { return m.watchEnd(ctx, t) })
-	m.current.Store(t)
-	defer m.termOver()
 	m.log.WithField("term", lead.Revision()).Info("leading")
 	if err := group.Wait(); !errors.Is(err, errJobOver) {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -246,13 +247,23 @@ func TestFinishedJobLingers(t *testing.T) {
 
 // told is what the parameter servers hear.
 type told struct {
-	steps []Step
-	times []time.Time
 	block bool
+
+	mu    sync.Mutex
+	steps []Step
+}
+
+// heard returns the steps so far.
+func (s *told) heard() []Step {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.steps)
 }
 
 func (s *told) CommitStep(ctx context.Context, step Step) error {
-	s.steps, s.times = append(s.steps, step), append(s.times, time.Now())
+	s.mu.Lock()
+	s.steps = append(s.steps, step)
+	s.mu.Unlock()
 	if s.block {
 		<-ctx.Done()
 		return ctx.Err()
@@ -316,7 +327,7 @@ func TestPassBarrierAndStepsDoNotWaitForEachOther(t *testing.T) {
 			t.Error(err)
 		}
 		batches, last := 0, uint64(0)
-		for _, s := range shards.steps {
+		for _, s := range shards.heard() {
 			if s.Version == last {
 				continue // told again
 			}
@@ -396,7 +407,7 @@ func TestShardsAreToldAgain(t *testing.T) {
 		}
 		time.Sleep(2*stepTimeout + stepRepeat)
 		var versions []uint64
-		for _, s := range shards.steps {
+		for _, s := range shards.heard() {
 			versions = append(versions, s.Version)
 		}
 		if !slices.Equal(versions[:2], []uint64{7, 12}) {

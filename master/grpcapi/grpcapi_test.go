@@ -53,7 +53,7 @@ func serve(t *testing.T, n int, config master.Config) *served {
 	}
 	s.addr = l.Addr().String()
 	config.Advertise = s.addr
-	if s.Master, err = master.New(config, onetcd.Store{Store: s.store, LeaseTTL: 2 * time.Second}, nil, quiet()); err != nil {
+	if s.Master, err = master.New(config, onetcd.Store{Store: s.store, LeaseTTL: time.Minute}, nil, quiet()); err != nil {
 		t.Fatal(err)
 	}
 	leading, abdicate := context.WithCancel(context.Background())

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,17 +24,18 @@ import (
 	"trainmaster/master"
 	"trainmaster/master/netrpc"
 	"trainmaster/master/onetcd"
+	"trainmaster/portsplit"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
 
-// leaseTTL of the masters: the least that etcd grants.
-const leaseTTL = 2 * time.Second
+// LeaseTTL of the masters: a busy machine keeps it.
+const LeaseTTL = 5 * time.Second
 
 // Running is a master that a test started; it ends with the test.
 type Running struct {
 	*master.Master
-	Addr  string // of its net/rpc face
+	Addr  string // of its net/rpc face and its beats
 	Store *etcdstore.Store
 	Log   *logtest.Hook
 
@@ -62,7 +64,7 @@ func StandBy(t testing.TB, store *etcdstore.Store, config master.Config, shards 
 	logger, hook := logtest.NewNullLogger()
 	log := logrus.NewEntry(logger)
 	config.Advertise = listener.Addr().String()
-	m, err := master.New(config, onetcd.Store{Store: store, LeaseTTL: leaseTTL}, shards, log)
+	m, err := master.New(config, onetcd.Store{Store: store, LeaseTTL: LeaseTTL}, shards, log)
 	if err != nil {
 		listener.Close()
 		t.Fatal(err)
@@ -72,18 +74,41 @@ func StandBy(t testing.TB, store *etcdstore.Store, config master.Config, shards 
 	server := &netrpc.Server{Master: m, Log: log}
 	m.OnTermOver = server.Disconnect
 	serving, stopServing := context.WithCancel(context.Background())
-	r.served.Go(func() {
-		if err := server.Serve(serving, listener); err != nil {
-			t.Error(err)
+	split := portsplit.New(listener, portsplit.Config{Log: log})
+	calls, gets := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTPGet)
+	beats := &http.Server{Handler: http.HandlerFunc(m.ServeBeats)}
+	r.serve(func() error { return split.Run(serving) })
+	r.serve(func() error { return server.Serve(serving, calls) })
+	r.serve(func() error {
+		defer context.AfterFunc(serving, func() { beats.Close() })()
+		if err := beats.Serve(gets); serving.Err() == nil {
+			return err
 		}
+		return nil
 	})
 	go func() {
 		defer close(r.ended)
 		defer stopServing()
 		r.err = m.Run(ctx)
 	}()
-	t.Cleanup(func() { _ = r.Stop() })
+	t.Cleanup(func() {
+		err := r.Stop()
+		if t.Failed() {
+			t.Logf("%s ended with %v, after these lines", config.Advertise, err)
+			for _, e := range hook.AllEntries() {
+				t.Logf("%s: %s %v", config.Advertise, e.Message, e.Data)
+			}
+		}
+	})
 	return r
+}
+
+func (r *Running) serve(run func() error) {
+	r.served.Go(func() {
+		if err := run(); err != nil {
+			r.t.Error(err)
+		}
+	})
 }
 
 // Stop ends the master as SIGTERM does, and returns what Run returned.
@@ -97,6 +122,16 @@ func (r *Running) Wait() error {
 	<-r.ended
 	r.served.Wait()
 	return r.err
+}
+
+// Ended reports whether Run has returned.
+func (r *Running) Ended() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // AwaitLeading waits until the master leads.

@@ -33,7 +33,7 @@ func serve(t testing.TB, n int, config master.Config) (addr string, m *master.Ma
 		t.Fatal(err)
 	}
 	config.Advertise = l.Addr().String()
-	m, err = master.New(config, onetcd.Store{Store: etcdtest.Store(t), LeaseTTL: 2 * time.Second}, nil, logrus.NewEntry(log))
+	m, err = master.New(config, onetcd.Store{Store: etcdtest.Store(t), LeaseTTL: time.Minute}, nil, logrus.NewEntry(log))
 	if err != nil {
 		t.Fatal(err)
 	}
