@@ -144,3 +144,11 @@ func decode(t testing.TB, text string, v any) {
 		t.Fatalf("expected JSON of a %T, found %q: %v", v, text, err)
 	}
 }
+
+// decodeSome reads of JSON what v has fields for.
+func decodeSome(t testing.TB, text string, v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), v); err != nil {
+		t.Fatalf("expected JSON of a %T, found %q: %v", v, text, err)
+	}
+}

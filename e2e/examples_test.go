@@ -22,6 +22,9 @@ import (
 var notRun = map[string]string{
 	"master run": "TestRun",
 	"master run --model mlp --update-mode sync":                  "TestRun",
+	"master drain worker-3":                                      "TestOperator",
+	"master tasks retry 17":                                      "TestOperator",
+	"master tasks drop 17":                                       "TestTasksRetryAndDrop of cmd/master",
 	"master run --dataset mnist --data .cache/mnist --model mlp": "make run-mnist; it needs a download",
 }
 
@@ -248,6 +251,13 @@ func (w *workshop) embedded() {
 		"master status -o json | jq '.datasets[0].done'",
 		"master queues",
 		"master queues -o json | jq '.datasets[].set_aside[] | {task, error}'",
+		"master trainers",
+		"master trainers -o json | jq '.[] | select(.silent_s > 5) | .id'",
+		"master tasks",
+		"master tasks --state set_aside -o json | jq '.[] | {task, error}'",
+		"master tasks retry --all",
+		`master pause --reason "the disk of /data is exchanged"`,
+		"master resume",
 	} {
 		w.shell(line)
 	}

@@ -30,6 +30,8 @@ type committer struct {
 	batch   []*op
 	parked  []*op // answered "wait", held back
 	staging []*op // wait for their step
+
+	drained bool // a trainer is to leave, and may be among the parked
 }
 
 func newCommitter(s *state) *committer {
@@ -125,8 +127,8 @@ func (c *committer) round(ctx context.Context, tick bool) error {
 	if err := c.commitAll(ctx); err != nil {
 		return err
 	}
-	for waiting := len(c.parked); waiting > 0 && c.queue.Dispatchable(); waiting = len(c.parked) {
-		c.batch, c.parked = append(c.batch, c.parked...), c.parked[:0]
+	for waiting := len(c.parked); waiting > 0 && (c.drained || c.queue.Dispatchable()); waiting = len(c.parked) {
+		c.batch, c.parked, c.drained = append(c.batch, c.parked...), c.parked[:0], false
 		if err := c.commitAll(ctx); err != nil {
 			return err
 		}
@@ -249,6 +251,9 @@ func (c *committer) applyOne(o *op, now taskqueue.Clock) {
 	case o.event != nil:
 		o.answer = c.queue.Apply(now, o.event)
 		o.err = o.answer.Err
+		if _, ok := o.event.(*taskqueue.Drain); ok {
+			c.drained = true
+		}
 	case o.stage != nil:
 		o.err = c.stage(o.stage)
 	}

@@ -303,7 +303,7 @@ func TestPanickingEventIsDroppedAlone(t *testing.T) {
 		want := "internal error"
 		switch i {
 		case len(trainers):
-			err = r.Heartbeat(t.Context(), nil)
+			_, err = r.Heartbeat(t.Context(), nil)
 		case len(trainers) + 1:
 			_, err = r.PlainAsk(t.Context(), nil)
 		case len(trainers) + 2:
@@ -420,7 +420,7 @@ func TestLargeStateTakesFinishesOnly(t *testing.T) {
 	r.LimitState(t, len(encoded)-200)
 	waiting := asks(t, r.Join("waits"))
 	mastertest.Eventually(t, "it waits", func() bool { return r.Parked(t) == 1 })
-	if err := r.Heartbeat(t.Context(), nil); err == nil { // goes back to the stored state
+	if _, err := r.Heartbeat(t.Context(), nil); err == nil { // goes back to the stored state
 		t.Error("an event that panics was taken")
 	}
 	for i, trainer := range trainers {

@@ -100,6 +100,7 @@ var (
 	ErrJobFinished = errors.New("job finished")
 	ErrJobFailed   = errors.New("job failed")
 	ErrRejoin      = errors.New("the trainer has no session: join again")
+	ErrDrained     = errors.New("drained: the trainer gets no more tasks and is to leave")
 	ErrNotStored   = errors.New("not stored, nothing was changed: try again")
 	ErrRolledBack  = errors.New("the store went back in time")
 	ErrHeldDown    = errors.New("a take-over was forced a short while ago")

@@ -123,13 +123,20 @@ func (t *term) reply(a taskqueue.Answer) (Reply, error) {
 		return r, ErrJobFailed
 	case taskqueue.AnswerRejoin:
 		return r, ErrRejoin
+	case taskqueue.AnswerDrained:
+		return r, ErrDrained
 	}
 	return r, nil
 }
 
-// Heartbeat keeps a session alive.
-func (m *Master) Heartbeat(ctx context.Context, h *taskqueue.Heartbeat) error {
-	return m.send(ctx, h)
+// Heartbeat keeps a session alive; draining says that it gets no more tasks.
+func (m *Master) Heartbeat(ctx context.Context, h *taskqueue.Heartbeat) (draining bool, err error) {
+	t, err := m.leading()
+	if err != nil {
+		return false, err
+	}
+	a, err := t.apply(ctx, h)
+	return a.Draining, err
 }
 
 // Leave ends a session in order.

@@ -41,7 +41,10 @@ type Tasks struct {
 }
 
 // SetAsideTask names a task that is set aside. Why it is, AsideDetail says.
-type SetAsideTask struct{ Set, Index int }
+type SetAsideTask struct {
+	Set, Index int
+	Dropped    bool
+}
 
 // Tasks lists the dispatched tasks, those to be dispatched again, and those set aside.
 func (m *Master) Tasks(ctx context.Context) (Tasks, error) {
@@ -50,7 +53,7 @@ func (m *Master) Tasks(ctx context.Context) (Tasks, error) {
 		tasks.Live = q.PendingTasks()
 		for set := 0; q.Table(set) != nil; set++ {
 			for _, index := range q.SetAsideTasks(set) {
-				tasks.SetAside = append(tasks.SetAside, SetAsideTask{set, index})
+				tasks.SetAside = append(tasks.SetAside, SetAsideTask{set, index, q.Dropped(set, index)})
 			}
 		}
 	})

@@ -80,7 +80,7 @@ func TestWhoComesBackDuringAStallIsHeardFirst(t *testing.T) {
 		store.set(time.Minute, nil)
 		go func() { _, _ = m.Join(t.Context(), "b", "") }() // a commit that takes a minute
 		time.Sleep(time.Second)
-		if err := m.Heartbeat(t.Context(), &taskqueue.Heartbeat{Trainer: a.Ordinal, Incarnation: a.Incarnation}); err != nil {
+		if _, err := m.Heartbeat(t.Context(), &taskqueue.Heartbeat{Trainer: a.Ordinal, Incarnation: a.Incarnation}); err != nil {
 			t.Fatalf("it was back within a second, but: %v", err)
 		}
 		store.set(time.Millisecond, nil)

@@ -55,7 +55,12 @@ func (n *naive) ask(t *naiveTrainer, seq uint64, a *Answer) {
 	case Failed:
 		a.Kind = AnswerFailed
 		return
-	case Paused:
+	}
+	if t.draining && len(t.holds) == 0 {
+		a.Kind = AnswerDrained
+		return
+	}
+	if t.draining || n.status == Paused {
 		return
 	}
 	if !t.plain && len(t.holds) >= 2 || len(t.holds) >= 16 {
@@ -241,7 +246,7 @@ func (n *naive) heartbeat(ev *Heartbeat) Answer {
 			}
 		}
 	}
-	return Answer{}
+	return Answer{Draining: t.draining}
 }
 
 func (n *naive) undelivered(ev *Undelivered) {
@@ -310,15 +315,55 @@ func (n *naive) tick() {
 }
 
 func (n *naive) retryAside(ev *RetryAside) bool {
-	if n.status == Ended || n.status == Failed || n.skipped[ev.Index] == 0 {
+	if n.status == Ended || n.status == Failed || n.skipped[ev.Index] == 0 || n.dropped[ev.Index] {
 		return false
 	}
 	n.restore(ev.Index, 0)
-	if n.status == Paused && len(n.skipped) <= n.opt.MaxSetAside {
+	if n.status == Paused && !n.word && len(n.skipped) <= n.opt.MaxSetAside {
 		n.status = Running
 	}
 	n.roll()
 	return true
+}
+
+func (n *naive) drop(ev *DropTask) bool {
+	if n.status == Ended || n.status == Failed || n.skipped[ev.Index] == 0 {
+		return false
+	}
+	n.dropped[ev.Index] = true
+	return true
+}
+
+func (n *naive) pause(resume bool) bool {
+	if n.status == Ended || n.status == Failed {
+		return false
+	}
+	n.status, n.word = Paused, true
+	if resume {
+		n.status = Running
+	}
+	return true
+}
+
+func (n *naive) drain(ev *Drain) bool {
+	for i := range n.trainers {
+		t := &n.trainers[i]
+		if t.id != ev.ID || t.gone {
+			continue
+		}
+		t.draining = true
+		for _, at := range slices.Backward(slices.Clone(t.holds)) {
+			for _, h := range n.task(at).holders {
+				if h.trainer == t.ordinal && h.start == 0 {
+					n.take(at, t.ordinal, true)
+					n.judge(at)
+					break
+				}
+			}
+		}
+		return true
+	}
+	return false
 }
 
 func (n *naive) leave(ev *Leave) {

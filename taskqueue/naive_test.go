@@ -24,6 +24,8 @@ type naive struct {
 	pass     Pass
 	open     []naivePass
 	skipped  map[int]Pass // task index -> since which pass it is set aside
+	dropped  map[int]bool // of these
+	word     bool         // it is an operator who paused the job
 	trainers []naiveTrainer
 	ordinal  Ordinal
 	saver    Ordinal
@@ -76,6 +78,7 @@ type naiveTrainer struct {
 	plain       bool
 	finished    bool
 	charged     bool
+	draining    bool
 	gone        bool
 	nameless    bool // its name is another's: nothing of it is stored but that it holds
 	seen        Clock
@@ -84,7 +87,7 @@ type naiveTrainer struct {
 }
 
 func newNaive(opt Options, tasks int, shuffle bool, seed uint64) *naive {
-	n := &naive{opt: opt.withDefaults(), tasks: tasks, shuffle: shuffle, seed: seed, now: 1, ordinal: 1, skipped: map[int]Pass{}, counted: map[[2]int]int{}}
+	n := &naive{opt: opt.withDefaults(), tasks: tasks, shuffle: shuffle, seed: seed, now: 1, ordinal: 1, skipped: map[int]Pass{}, dropped: map[int]bool{}, counted: map[[2]int]int{}}
 	n.roll()
 	return n
 }
@@ -98,7 +101,7 @@ func (n *naive) clone() *naive {
 			c.open[i].at[k].holders = slices.Clone(c.open[i].at[k].holders)
 		}
 	}
-	c.skipped, c.counted = maps.Clone(n.skipped), maps.Clone(n.counted)
+	c.skipped, c.dropped, c.counted = maps.Clone(n.skipped), maps.Clone(n.dropped), maps.Clone(n.counted)
 	c.trainers = slices.Clone(n.trainers)
 	for i := range c.trainers {
 		c.trainers[i].holds = slices.Clone(c.trainers[i].holds)
@@ -328,7 +331,7 @@ func (n *naive) judge(at naivePlace) {
 			}
 		}
 		if len(n.skipped) > n.opt.MaxSetAside && n.status == Running {
-			n.status = Paused
+			n.status, n.word = Paused, false
 		}
 	}
 	n.roll()
@@ -360,7 +363,7 @@ func (n *naive) judgeToken(tok Token) (naivePlace, FinishStatus) {
 	switch {
 	case t.state == naiveDone:
 		return at, AlreadyCounted
-	case tok.Attempt >= t.next:
+	case tok.Attempt >= t.next, t.state == naiveAside && n.dropped[t.index]:
 		return at, Stale
 	}
 	return at, Counted

@@ -118,6 +118,10 @@ func TestQueueAgainstNaive(t *testing.T) {
 			"plain again":  p.plainAsk,
 			"pass time":    p.passTime,
 			"retry aside":  p.retryAside,
+			"drop":         p.dropTask,
+			"pause":        p.pauseOrResume,
+			"resume":       p.pauseOrResume,
+			"drain":        p.drain,
 			"save model":   p.saveModel,
 			"commit":       func(*rapid.T) { p.commit() },
 			"fail-over":    func(*rapid.T) { p.restart(false) },
@@ -390,6 +394,38 @@ func (p *pair) retryAside(t *rapid.T) {
 	}
 }
 
+func (p *pair) dropTask(t *rapid.T) {
+	ev := &DropTask{Index: rapid.IntRange(-1, p.n.tasks).Draw(t, "task")}
+	if list := p.q.SetAsideTasks(0); len(list) > 0 {
+		ev.Index = rapid.SampledFrom(list).Draw(t, "aside")
+	}
+	got, want := p.apply(ev), p.n.drop(ev)
+	if (got.Err == nil) != want {
+		p.Fatalf("drop of task %d: %v, expected success: %v", ev.Index, got.Err, want)
+	}
+}
+
+// pauseOrResume resumes more often than it pauses, so that there is something to see.
+func (p *pair) pauseOrResume(t *rapid.T) {
+	var ev Event = &Resume{}
+	resume := rapid.IntRange(0, 3).Draw(t, "resume") > 0
+	if !resume {
+		ev = &Pause{Reason: "a test"}
+	}
+	got, want := p.apply(ev), p.n.pause(resume)
+	if (got.Err == nil) != want {
+		p.Fatalf("%T: %v, expected success: %v", ev, got.Err, want)
+	}
+}
+
+func (p *pair) drain(t *rapid.T) {
+	ev := &Drain{ID: rapid.SampledFrom([]string{"a", "b", "c", "d", "1:1", "nobody"}).Draw(t, "id")}
+	got, want := p.apply(ev), p.n.drain(ev)
+	if (got.Err == nil) != want {
+		p.Fatalf("drain %q: %v, expected success: %v", ev.ID, got.Err, want)
+	}
+}
+
 func (p *pair) saveModel(t *rapid.T) {
 	c := p.client(t)
 	ev := &SaveModel{c.ordinal, c.incarnation, 2000}
@@ -474,6 +510,11 @@ func (p *pair) compare() {
 	if got, want := p.q.SetAsideTasks(0), slices.Sorted(maps.Keys(p.n.skipped)); !slices.Equal(got, want) {
 		p.Fatalf("set aside: %v, expected %v", got, want)
 	}
+	for index := range p.n.skipped {
+		if got, want := p.q.Dropped(0, index), p.n.dropped[index]; got != want {
+			p.Fatalf("task %d dropped: %v, expected %v", index, got, want)
+		}
+	}
 	if len(p.n.open) > 0 {
 		got, want := p.q.TaskQueues(0), p.n.view()
 		strip := func(v *TaskQueues) {
@@ -541,7 +582,7 @@ func (p *pair) compareTrainers() {
 		if t == nil {
 			p.Fatalf("trainer %d is gone", want.ordinal)
 		}
-		got := naiveTrainer{t.ordinal, t.incarnation, t.id, t.plain, t.finished, t.charged, t.gone, want.nameless, t.seen, t.lostAt, nil}
+		got := naiveTrainer{t.ordinal, t.incarnation, t.id, t.plain, t.finished, t.charged, t.draining, t.gone, want.nameless, t.seen, t.lostAt, nil}
 		for _, e := range t.holds {
 			got.holds = append(got.holds, naivePlace{e.pass, e.position})
 		}

@@ -29,6 +29,7 @@ type Config struct {
 var (
 	ErrSessionLost = errors.New("the session was lost: join again")
 	ErrJobFailed   = wire.ErrJobFailed
+	ErrDrained     = errors.New("drained: an operator lets this trainer go")
 )
 
 // Client is a joined trainer. Its methods are for one goroutine, but for Progressed.
@@ -52,6 +53,7 @@ type Client struct {
 	progress taskqueue.Progress
 	running  []taskqueue.Token
 	moved    bool // since the last heartbeat
+	draining bool
 }
 
 type fetched struct {
@@ -122,7 +124,8 @@ func (c *Client) ReportDataset(ctx context.Context, names []string) error {
 }
 
 // Next reports finished, unless it is nil, and returns the next task. It waits while there
-// is none to be had, and returns io.EOF when the job is over.
+// is none to be had. It returns io.EOF when the job is over, and ErrDrained when an operator
+// drained this trainer: what it finished is counted, and all that is left to do is Close.
 func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue.Task, error) {
 	if finished != nil {
 		c.over(finished, "")
@@ -130,6 +133,7 @@ func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue
 	if err := c.collect(ctx); err != nil {
 		return nil, err
 	}
+	c.dropIfDraining()
 	for c.ready == nil {
 		c.send(true)
 		if err := c.collect(ctx); err != nil {
@@ -141,6 +145,18 @@ func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue
 	c.run(task.Token)
 	c.send(true) // says what is finished, and fetches the task after this one
 	return task, nil
+}
+
+// dropIfDraining forgets the task that was fetched and not begun: the master gave it to another.
+func (c *Client) dropIfDraining() {
+	c.mu.Lock()
+	draining := c.draining
+	c.mu.Unlock()
+	if draining && c.ready != nil {
+		c.session.Drop(c.ready.Token)
+		delete(c.stamps, c.ready.Token)
+		c.ready = nil
+	}
 }
 
 // Fail gives back a task that could not be trained.
@@ -203,6 +219,9 @@ func (c *Client) ended(err error) error {
 	case errors.Is(err, wire.ErrRejoin):
 		c.session.Settled()
 		return ErrSessionLost
+	case errors.Is(err, wire.ErrDrained):
+		c.session.settled()
+		return ErrDrained
 	}
 	return err
 }
@@ -266,8 +285,14 @@ func (c *Client) beat() {
 			beat.Moving, c.moved = c.running, false
 		}
 		c.mu.Unlock()
-		if _, err := call[int](c.ctx, c.link, "Heartbeat", beat); err != nil && c.ctx.Err() == nil {
+		reply, err := call[int](c.ctx, c.link, "Heartbeat", beat)
+		switch {
+		case err != nil && c.ctx.Err() == nil:
 			c.config.Log.WithError(err).Warn("heartbeat refused") // the next request says the same
+		case err == nil && *reply == wire.HeartbeatDraining:
+			c.mu.Lock()
+			c.draining = true
+			c.mu.Unlock()
 		}
 	}
 }

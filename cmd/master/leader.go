@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -146,6 +147,9 @@ func (l *leader) explain(addr string, err error) error {
 	_, why, dialled := strings.Cut(strings.TrimSuffix(s.Message(), `"`), "while dialing: ")
 	if !dialled {
 		why = s.Message()
+	}
+	if _, ours := errors.AsType[*exitError](err); ours { // found before anything was asked
+		return err
 	}
 	switch reason := reasonOf(s); {
 	case reason == "NOT_LEADER" || reason == "STOPPING":

@@ -12,6 +12,7 @@ import (
 var (
 	groupJob   = &cobra.Group{ID: "job", Title: "Run a job:"}
 	groupLook  = &cobra.Group{ID: "look", Title: "Look at a job:"}
+	groupSteer = &cobra.Group{ID: "steer", Title: "Steer a job:"}
 	groupData  = &cobra.Group{ID: "data", Title: "Prepare data:"}
 	groupTools = &cobra.Group{ID: "tools", Title: "Measure and help:"}
 )
@@ -53,7 +54,8 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 	}
 
 	addCommands(root, groupJob, runCommand(), trainerCommand(), pserverCommand())
-	addCommands(root, groupLook, statusCommand(), queuesCommand(), verifyCommand())
+	addCommands(root, groupLook, statusCommand(), queuesCommand(), trainersCommand(), tasksCommand(), verifyCommand())
+	addCommands(root, groupSteer, pauseCommand(), resumeCommand(), drainCommand())
 	addCommands(root, groupData, recordioCommand())
 	addCommands(root, groupTools, benchCommand(), versionCommand(), completionCommand())
 

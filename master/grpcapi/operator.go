@@ -115,7 +115,7 @@ func (o *operator) ListTasks(ctx context.Context, req *pb.ListTasksRequest) (*pb
 	}
 	if wanted(pb.TaskState_TASK_STATE_SET_ASIDE) {
 		for _, t := range tasks.SetAside {
-			entry := &pb.TaskEntry{Dataset: uint32(t.Set), Index: uint64(t.Index), State: pb.TaskState_TASK_STATE_SET_ASIDE}
+			entry := &pb.TaskEntry{Dataset: uint32(t.Set), Index: uint64(t.Index), State: pb.TaskState_TASK_STATE_SET_ASIDE, Dropped: t.Dropped}
 			p.add(place{listSetAside, uint64(t.Set), 0, uint64(t.Index)}, entry)
 		}
 	}

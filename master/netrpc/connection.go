@@ -150,12 +150,15 @@ func (c *connection) TaskFailed(req wire.TaskFailedRequest, _ *int) (err error) 
 }
 
 // Heartbeat keeps a session alive.
-func (c *connection) Heartbeat(req wire.HeartbeatRequest, _ *int) (err error) {
+func (c *connection) Heartbeat(req wire.HeartbeatRequest, reply *int) (err error) {
 	defer c.recovered("Heartbeat", &err)
-	err = c.server.Master.Heartbeat(c.ctx, &taskqueue.Heartbeat{
+	draining, err := c.server.Master.Heartbeat(c.ctx, &taskqueue.Heartbeat{
 		Trainer: req.Ordinal, Incarnation: req.Incarnation, Moving: req.Moving, Progress: req.Progress,
 	})
 	c.heard(req.Trainer, err)
+	if *reply = wire.HeartbeatGoOn; draining {
+		*reply = wire.HeartbeatDraining
+	}
 	return words(err)
 }
 
@@ -195,6 +198,7 @@ func words(err error) error {
 		{master.ErrJobFinished, wire.ErrJobFinished},
 		{master.ErrJobFailed, wire.ErrJobFailed},
 		{master.ErrRejoin, wire.ErrRejoin},
+		{master.ErrDrained, wire.ErrDrained},
 		{taskqueue.ErrOtherDataset, wire.ErrOtherDataset},
 	} {
 		switch {

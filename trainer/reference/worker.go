@@ -120,7 +120,11 @@ func (w *Worker) session(ctx context.Context) (err error) {
 		}
 		defer t.Ledger.Close()
 	}
-	if err := t.Run(ctx); err != nil {
+	switch err := t.Run(ctx); {
+	case errors.Is(err, trainer.ErrDrained):
+		log.Info("drained: leaving, the others go on")
+		return nil
+	case err != nil:
 		return err
 	}
 	log.Info("the job is over")

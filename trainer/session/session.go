@@ -28,9 +28,14 @@ type Session struct {
 // New begins a session.
 func New(j *wire.JoinReply) *Session { return &Session{who: j.Trainer, jobID: j.JobID} }
 
+// Drop notes that a task is not ours any more.
+func (s *Session) Drop(token taskqueue.Token) {
+	s.held = slices.DeleteFunc(s.held, func(t taskqueue.Token) bool { return t == token })
+}
+
 // Finish notes a task as finished, or failed with a reason, for the next request.
 func (s *Session) Finish(token taskqueue.Token, reason string) {
-	s.held = slices.DeleteFunc(s.held, func(t taskqueue.Token) bool { return t == token })
+	s.Drop(token)
 	s.results = append(s.results, taskqueue.Result{Token: token, Error: reason[:min(len(reason), maxReason)]})
 }
 

@@ -14,10 +14,11 @@ var (
 	ErrJobFinished  = errors.New("job finished")
 	ErrJobFailed    = errors.New("job failed")
 	ErrRejoin       = errors.New("no session")
+	ErrDrained      = errors.New("drained") // finish nothing more, leave
 	ErrOtherDataset = errors.New("another dataset")
 )
 
-var known = []error{ErrNotLeader, ErrNotStored, ErrJobFinished, ErrJobFailed, ErrRejoin, ErrOtherDataset}
+var known = []error{ErrNotLeader, ErrNotStored, ErrJobFinished, ErrJobFailed, ErrRejoin, ErrDrained, ErrOtherDataset}
 
 // remote is an error of the server, with the sentinel that its text begins with.
 type remote struct {

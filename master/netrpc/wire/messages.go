@@ -58,6 +58,12 @@ type TaskFailedRequest struct {
 	Error string
 }
 
+// What a heartbeat is answered with.
+const (
+	HeartbeatGoOn     = 0
+	HeartbeatDraining = 1 // a task that is fetched and not begun was given to another: drop it
+)
+
 // HeartbeatRequest keeps a session alive; the tasks in Moving made progress.
 type HeartbeatRequest struct {
 	Trainer
