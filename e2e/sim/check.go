@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/rpc"
 	"slices"
 	"strings"
 	"time"
@@ -637,9 +638,12 @@ func (c *check) handed(r *taskqueue.Request, tok taskqueue.Token) {
 	c.answered[key] = d
 }
 
-// receives: a trainer accepts one task for a request.
-func (c *check) receives(t *trainer, task *taskqueue.Task) {
-	t.note("%s: gets task %d, %v", t.name, task.Index, task.Token)
+// surprises: a fail-over or a broken connection costs a trainer a pause and no error.
+func (c *check) surprises(t *trainer, err error) {
+	t.note("%s: %v", t.name, err)
+	if _, answered := errors.AsType[rpc.ServerError](err); !answered || errors.Is(err, wire.ErrNotLeader) {
+		c.breaks("a fail-over costs no error", "%s: %v", t.name, err)
+	}
 }
 
 // final checks the reports of a job that is over.
