@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,13 +22,12 @@ type check struct {
 	world    *world
 	ctx      context.Context
 	state    *stored
-	value    []byte // of the state
 	commits  int
 	terms    map[int64]string // term -> its lock key
 	last     int64            // the newest term that committed
 	begin    map[int64]taskqueue.Clock
 	heard    map[int64]*termState
-	moment   time.Duration // of the last commit
+	written  time.Duration // when the last commit was sent
 	verifier *taskqueue.Verifier
 
 	tasks     map[place]*history
@@ -140,8 +138,8 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	c.time(next)
 	c.jobID(next)
 	before := c.state
-	c.state, c.value, c.moment = next, put.Value, c.world.now
-	c.world.note("commit %d, term %d, clock %d, %d bytes", next.Commit, next.LockRevision, next.Clock, len(put.Value))
+	c.state = next
+	c.world.note("commit %d, term %d, clock %d", next.Commit, next.LockRevision, next.Clock)
 	var record []byte
 	for _, op := range req.Success[1:] {
 		if p := op.GetRequestPut(); p != nil && strings.HasPrefix(string(p.Key), "/record/") {
@@ -199,13 +197,15 @@ func (c *check) time(next *stored) {
 	if passed < 0 || passed > decide.ClockLead {
 		c.breaks("the job clock stands while nothing commits", "from commit %d to %d it goes from %d to %d", c.state.Commit, next.Commit, c.state.Clock, next.Clock)
 	}
-	if c.world.plan.faults.jump == 0 && passed > c.world.now-c.moment+time.Second+c.slack() {
-		c.breaks("the job clock is no faster than time", "%v in %v", passed, c.world.now-c.moment)
+	t := c.heard[next.LockRevision]
+	if t == nil || c.world.plan.faults.jump != 0 {
+		return
 	}
+	if gone := t.sent - max(t.began, c.written); passed > gone+2*time.Millisecond {
+		c.breaks("the job clock is no faster than time", "%v in %v", passed, gone)
+	}
+	c.written = t.sent
 }
-
-// slack is what a commit may have been on its way.
-func (c *check) slack() time.Duration { return decide.ClockLead }
 
 func (c *check) jobID(next *stored) {
 	if c.state.Commit > 0 && string(next.JobID) != string(c.state.JobID) {
@@ -343,119 +343,6 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 	}
 }
 
-// columns: each task of an open pass is in one state; what was acknowledged stays done.
-func (c *check) columns(next *stored) {
-	if next.set == nil {
-		return
-	}
-	most := 1
-	if c.world.plan.options.Rolling {
-		most = 2
-	}
-	if len(next.set.Open) > most {
-		c.breaks("a pass begins when it may", "%d are open", len(next.set.Open))
-	}
-	live := map[place]bool{}
-	for _, e := range next.live {
-		p := place{e.pass, e.position}
-		if live[p] || !next.open(e.pass) || e.position < 0 || e.position >= next.dispatched(e.pass) {
-			c.breaks("a task is in one state", "pass %d, position %d is live twice, or beyond the cursor, or in a closed pass", e.pass, e.position)
-		}
-		live[p] = true
-		c.holders(next, e)
-	}
-	for _, open := range next.set.Open {
-		c.openPass(next, open, live)
-	}
-	if n, limit := len(next.set.Live)+len(next.set.Aside), 24+40*(len(next.live)+len(next.aside)); n > limit {
-		c.breaks("the state is O(pending)", "%d bytes for %d live and %d set aside", n, len(next.live), len(next.aside))
-	}
-}
-
-func (c *check) holders(next *stored, e liveRow) {
-	h := c.tasks[place{e.pass, e.position}]
-	if h != nil && h.finished {
-		c.breaks("an acknowledged finish is never undone", "pass %d, position %d is live again in commit %d", e.pass, e.position, next.Commit)
-	}
-	if len(e.holders) > 1 && !c.world.plan.options.Speculate {
-		c.breaks("a task has one holder", "pass %d, position %d has %d without speculation", e.pass, e.position, len(e.holders))
-	}
-	for _, holder := range e.holders {
-		if h == nil || h.attempts[holder.attempt] == nil || !h.attempts[holder.attempt].open || h.attempts[holder.attempt].trainer != holder.trainer {
-			c.breaks("the record and the state agree", "pass %d, position %d is held by trainer %d, attempt %d, not so by the record", e.pass, e.position, holder.trainer, holder.attempt)
-			return
-		}
-		if s := c.sessions[holder.trainer]; s == nil || s.lost {
-			c.breaks("what a lost trainer held goes back", "pass %d, position %d is held by trainer %d", e.pass, e.position, holder.trainer)
-		}
-	}
-}
-
-// openPass: counted, live, set aside and still to do are all there is, and each is one.
-func (c *check) openPass(next *stored, open taskqueue.OpenPass, live map[place]bool) {
-	counted, pending := 0, 0
-	for p, h := range c.tasks {
-		if p.pass == open.Pass && h.finished {
-			counted++
-		}
-	}
-	for p := range live {
-		if p.pass == open.Pass {
-			pending++
-		}
-	}
-	if counted != open.Counted {
-		c.breaks("the record and the state agree", "pass %d: %d finished by the record, %d counted by the state", open.Pass, counted, open.Counted)
-	}
-	aside := 0
-	for _, a := range next.aside {
-		if !a.missing(open.Pass) {
-			continue
-		}
-		if position := c.world.order(open.Pass, a.index); position < next.dispatched(open.Pass) {
-			aside++
-			if h := c.tasks[place{open.Pass, position}]; h != nil && h.finished {
-				c.breaks("an acknowledged finish is never undone", "pass %d, position %d is finished and set aside", open.Pass, position)
-			}
-		}
-	}
-	if counted+pending+aside != next.dispatched(open.Pass) {
-		c.breaks("a task is in one state", "pass %d: %d counted, %d live, %d set aside of %d handed out", open.Pass, counted, pending, aside, next.dispatched(open.Pass))
-	}
-}
-
-// keys: whatever is set aside is listed, and nothing else; whoever holds a task is in the roster.
-func (c *check) keys(next *stored) {
-	const prefix = "/task_queues/aside/"
-	listed := 0
-	roster := map[string]bool{}
-	for key := range c.world.etcd.keys {
-		switch {
-		case strings.HasPrefix(key, prefix):
-			listed++
-		case strings.HasPrefix(key, "/trainers/"):
-			roster[key] = true
-		}
-	}
-	for _, a := range next.aside {
-		if c.world.etcd.keys[taskqueue.AsideKey(0, a.index)] == nil {
-			c.breaks("set-aside tasks are listed", "task %d is not", a.index)
-		}
-	}
-	if listed != len(next.aside) {
-		c.breaks("set-aside tasks are listed", "%d are set aside, %d are listed", len(next.aside), listed)
-	}
-	sessions := 0
-	for _, s := range c.sessions {
-		if !s.lost {
-			sessions++
-		}
-	}
-	if len(roster) > sessions {
-		c.breaks("the roster has the sessions", "%d keys for %d sessions", len(roster), sessions)
-	}
-}
-
 // sends: what was sent under a number is all that is ever sent under it, unless it failed.
 func (c *check) sends(k *lock, state []byte) {
 	var s taskqueue.Snapshot
@@ -548,98 +435,6 @@ func (c *check) leaves(who wire.Trainer) {
 	if s := c.sessions[who.Ordinal]; s != nil {
 		s.left = true
 	}
-}
-
-// answers checks what a caller is told against what is stored.
-func (c *check) answers(e *errand, a taskqueue.Answer, err error) {
-	if err != nil || e.ctx.Err() != nil {
-		return
-	}
-	if c.untrusted {
-		c.breaks("answers end with the lease", "%T is answered without a commit after the lease may have run out", e.event)
-	}
-	r, ok := e.event.(*taskqueue.Request)
-	if !ok {
-		return
-	}
-	for i, status := range a.Finishes {
-		if i < len(r.Finished) {
-			c.verdict(r.Finished[i], status, e.at)
-		}
-	}
-	s := c.sessions[r.Trainer]
-	if c.newest[r.Trainer] == r && a.Kind != taskqueue.AnswerRejoin {
-		c.returned(r)
-	}
-	switch a.Kind {
-	case taskqueue.AnswerRejoin:
-		if s != nil && s.incarnation == r.Incarnation && !s.lost && !s.left {
-			c.breaks("a session outlives its master", "trainer %d is told to join again", r.Trainer)
-		}
-	case taskqueue.AnswerTask:
-		c.handed(r, a.Token)
-	case taskqueue.AnswerEnded, taskqueue.AnswerFailed:
-		if !c.over() {
-			c.breaks("the end is told when it is stored", "to trainer %d", r.Trainer)
-		}
-	}
-}
-
-// returned: what a trainer does not list, and will not ask for again, is not held for it.
-func (c *check) returned(r *taskqueue.Request) {
-	for _, e := range c.state.live {
-		for _, h := range e.holders {
-			tok := taskqueue.Token{Epoch: c.state.Epoch, Pass: e.pass, Position: e.position, Attempt: h.attempt}
-			if h.trainer == r.Trainer && h.request < r.Ack && !slices.Contains(r.Held, tok) {
-				c.breaks("a task whose reply was lost goes back", "%v, for request %d of trainer %d, which is at %d", tok, h.request, r.Trainer, r.Ack)
-			}
-		}
-	}
-}
-
-// verdict: a finish that counted is stored; one that names what was handed out in an open
-// pass counts.
-func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus, at time.Duration) {
-	h := c.tasks[place{r.Token.Pass, r.Token.Position}]
-	genuine := h != nil && h.attempts[r.Token.Attempt] != nil && r.Token.Epoch == c.state.Epoch && r.Token.Dataset == 0 && r.Token.Kind == 0
-	switch status {
-	case taskqueue.Counted:
-		if !genuine {
-			c.breaks("only what was handed out counts", "%v", r.Token)
-			return
-		}
-		fallthrough
-	case taskqueue.AlreadyCounted:
-		if (h == nil || !h.finished) && !c.closed[r.Token.Pass] { // a closed pass is not looked up
-			c.breaks("what is answered is stored", "%v is %v, and not finished by the record", r.Token, status)
-		}
-	case taskqueue.Stale:
-		if r.Error == "" && genuine && h.attempts[r.Token.Attempt].moment < at && c.state.open(r.Token.Pass) {
-			c.breaks("a late finish counts", "%v is %v", r.Token, status)
-		}
-	}
-}
-
-// handed: one request is answered by one task.
-func (c *check) handed(r *taskqueue.Request, tok taskqueue.Token) {
-	d := dispatch{place{tok.Pass, tok.Position}, tok.Attempt}
-	h := c.tasks[d.place]
-	if h == nil || h.attempts[d.attempt] == nil || h.attempts[d.attempt].trainer != r.Trainer {
-		c.breaks("what is answered is stored", "%v for trainer %d is not in the record", tok, r.Trainer)
-		return
-	}
-	key := request{r.Trainer, r.Incarnation, r.Seq}
-	if old, ok := c.answered[key]; ok && old != d {
-		if was := c.tasks[old.place].attempts[old.attempt]; was.open {
-			c.breaks("a request has one answer", "request %d of trainer %d got %v and %v", r.Seq, r.Trainer, old, d)
-		}
-	}
-	c.answered[key] = d
-}
-
-// receives: a trainer accepts one task for a request.
-func (c *check) receives(t *trainer, task *taskqueue.Task) {
-	t.note("%s: gets task %d, %v", t.name, task.Index, task.Token)
 }
 
 // final checks the reports of a job that is over.

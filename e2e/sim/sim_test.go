@@ -3,6 +3,10 @@ package sim
 import (
 	"errors"
 	"flag"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -29,19 +33,46 @@ func TestHistories(t *testing.T) {
 	if testing.Short() {
 		n = min(n, 200)
 	}
-	commits, terms := 0, 0
-	for i := range n {
-		seed := *first + uint64(i)
-		result, err := Run(seed, false)
-		if err != nil {
-			kind := "broken"
-			if _, ok := errors.AsType[*Violation](err); ok {
-				kind = "invariant"
+	var next, commits, terms atomic.Uint64
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for !t.Failed() {
+				i := next.Add(1)
+				if i > uint64(n) {
+					return
+				}
+				seed := *first + i - 1
+				result, err := Run(seed, false)
+				if err != nil {
+					kind := "broken"
+					if _, ok := errors.AsType[*Violation](err); ok {
+						kind = "invariant"
+					}
+					t.Errorf("seed %d, history %d: %s: %v\n%s\nreplay: go test ./e2e/sim -run TestHistories -sim.seed=%d -v", seed, i, kind, err, Explain(seed, *lines), seed)
+				}
+				commits.Add(uint64(result.Commits))
+				terms.Add(uint64(result.Terms))
 			}
-			t.Fatalf("seed %d, history %d: %s: %v\n%s\nreplay: go test ./e2e/sim -run TestHistories -sim.seed=%d -v", seed, i+1, kind, err, Explain(seed, *lines), seed)
-		}
-		commits += result.Commits
-		terms += result.Terms
+		})
 	}
-	t.Logf("%d histories, %d commits, %d terms", n, commits, terms)
+	workers.Wait()
+	t.Logf("%d histories, %d commits, %d terms", n, commits.Load(), terms.Load())
+}
+
+// A seed is a history: what happened once happens again.
+func TestSeedDecides(t *testing.T) {
+	for seed := range uint64(20) {
+		one, err := Run(seed, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := Run(seed, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(one.Trace, other.Trace) {
+			t.Fatalf("seed %d made two histories, of %d and %d events", seed, len(one.Trace), len(other.Trace))
+		}
+	}
 }

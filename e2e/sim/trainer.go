@@ -289,13 +289,13 @@ func (w *worker) collect() error {
 		switch {
 		case err == nil:
 			if task := w.session.Answered(reply.(*wire.NextReply)); task != nil {
-				w.world.check.receives(w.trainer, task)
+				w.note("%s: gets task %d, %v", w.name, task.Index, task.Token)
 				w.ready = task
 			}
 		case errors.Is(err, wire.ErrJobFinished), errors.Is(err, wire.ErrJobFailed), errors.Is(err, wire.ErrRejoin):
 			return err
 		default:
-			w.note("%s: %v", w.name, err)
+			w.world.check.surprises(w.trainer, err)
 			w.p.sleep(w.between(50*time.Millisecond, 500*time.Millisecond))
 			w.send(true)
 		}

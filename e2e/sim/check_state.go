@@ -1,0 +1,120 @@
+package sim
+
+import (
+	"strings"
+
+	"trainmaster/taskqueue"
+)
+
+// columns: each task of an open pass is in one state; what was acknowledged stays done.
+func (c *check) columns(next *stored) {
+	if next.set == nil {
+		return
+	}
+	most := 1
+	if c.world.plan.options.Rolling {
+		most = 2
+	}
+	if len(next.set.Open) > most {
+		c.breaks("a pass begins when it may", "%d are open", len(next.set.Open))
+	}
+	live := map[place]bool{}
+	for _, e := range next.live {
+		p := place{e.pass, e.position}
+		if live[p] || !next.open(e.pass) || e.position < 0 || e.position >= next.dispatched(e.pass) {
+			c.breaks("a task is in one state", "pass %d, position %d is live twice, or beyond the cursor, or in a closed pass", e.pass, e.position)
+		}
+		live[p] = true
+		c.holders(next, e)
+	}
+	for _, open := range next.set.Open {
+		c.openPass(next, open, live)
+	}
+	if n, limit := len(next.set.Live)+len(next.set.Aside), 24+40*(len(next.live)+len(next.aside)); n > limit {
+		c.breaks("the state is O(pending)", "%d bytes for %d live and %d set aside", n, len(next.live), len(next.aside))
+	}
+}
+
+func (c *check) holders(next *stored, e liveRow) {
+	h := c.tasks[place{e.pass, e.position}]
+	if h != nil && h.finished {
+		c.breaks("an acknowledged finish is never undone", "pass %d, position %d is live again in commit %d", e.pass, e.position, next.Commit)
+	}
+	if len(e.holders) > 1 && !c.world.plan.options.Speculate {
+		c.breaks("a task has one holder", "pass %d, position %d has %d without speculation", e.pass, e.position, len(e.holders))
+	}
+	for _, holder := range e.holders {
+		if h == nil || h.attempts[holder.attempt] == nil || !h.attempts[holder.attempt].open || h.attempts[holder.attempt].trainer != holder.trainer {
+			c.breaks("the record and the state agree", "pass %d, position %d is held by trainer %d, attempt %d, not so by the record", e.pass, e.position, holder.trainer, holder.attempt)
+			return
+		}
+		if s := c.sessions[holder.trainer]; s == nil || s.lost {
+			c.breaks("what a lost trainer held goes back", "pass %d, position %d is held by trainer %d", e.pass, e.position, holder.trainer)
+		}
+	}
+}
+
+// openPass: counted, live, set aside and still to do are all there is, and each is one.
+func (c *check) openPass(next *stored, open taskqueue.OpenPass, live map[place]bool) {
+	counted, pending := 0, 0
+	for p, h := range c.tasks {
+		if p.pass == open.Pass && h.finished {
+			counted++
+		}
+	}
+	for p := range live {
+		if p.pass == open.Pass {
+			pending++
+		}
+	}
+	if counted != open.Counted {
+		c.breaks("the record and the state agree", "pass %d: %d finished by the record, %d counted by the state", open.Pass, counted, open.Counted)
+	}
+	aside := 0
+	for _, a := range next.aside {
+		if !a.missing(open.Pass) {
+			continue
+		}
+		if position := c.world.order(open.Pass, a.index); position < next.dispatched(open.Pass) {
+			aside++
+			if h := c.tasks[place{open.Pass, position}]; h != nil && h.finished {
+				c.breaks("an acknowledged finish is never undone", "pass %d, position %d is finished and set aside", open.Pass, position)
+			}
+		}
+	}
+	if counted+pending+aside != next.dispatched(open.Pass) {
+		c.breaks("a task is in one state", "pass %d: %d counted, %d live, %d set aside of %d handed out", open.Pass, counted, pending, aside, next.dispatched(open.Pass))
+	}
+}
+
+// keys: whatever is set aside is listed, and nothing else; whoever holds a task is in the roster.
+func (c *check) keys(next *stored) {
+	const prefix = "/task_queues/aside/"
+	listed := 0
+	roster := map[string]bool{}
+	for key := range c.world.etcd.keys {
+		switch {
+		case strings.HasPrefix(key, prefix):
+			listed++
+		case strings.HasPrefix(key, "/trainers/"):
+			roster[key] = true
+		}
+	}
+	for _, a := range next.aside {
+		if c.world.etcd.keys[taskqueue.AsideKey(0, a.index)] == nil {
+			c.breaks("set-aside tasks are listed", "task %d is not", a.index)
+		}
+	}
+	if listed != len(next.aside) {
+		c.breaks("set-aside tasks are listed", "%d are set aside, %d are listed", len(next.aside), listed)
+	}
+	sessions := 0
+	for _, s := range c.sessions {
+		if !s.lost {
+			sessions++
+		}
+	}
+	if len(roster) > sessions {
+		c.breaks("the roster has the sessions", "%d keys for %d sessions", len(roster), sessions)
+	}
+}
