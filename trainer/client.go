@@ -220,7 +220,7 @@ func (c *Client) ended(err error) error {
 		c.session.Settled()
 		return ErrSessionLost
 	case errors.Is(err, wire.ErrDrained):
-		c.session.settled()
+		c.session.Settled()
 		return ErrDrained
 	}
 	return err
