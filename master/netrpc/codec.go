@@ -18,17 +18,16 @@ import (
 	"trainmaster/taskqueue"
 )
 
-const (
-	writeTimeout   = 30 * time.Second
-	messageTimeout = 30 * time.Second // from a message's first byte to its last
-	maxUnanswered  = 16               // requests of one connection; then nothing more is read
-)
+// maxUnanswered requests of a connection are read; then nothing more is.
+const maxUnanswered = 16
 
 // codec is net/rpc's gob codec with bounds on what comes in and a deadline on what goes
 // out. It ends the connection's context as soon as nothing can be read any more, so that
 // nobody waits for a task on its behalf.
 type codec struct {
+	ctx         context.Context // of the connection
 	conn        net.Conn
+	timeouts    timeouts
 	cancel      context.CancelFunc
 	undelivered func(body any)
 	log         *logrus.Entry
@@ -49,7 +48,7 @@ type codec struct {
 func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.CancelFunc) *codec {
 	w := bufio.NewWriterSize(conn, 4096)
 	codec := &codec{
-		conn: conn, cancel: cancel, undelivered: c.undelivered, log: c.server.Log,
+		ctx: c.ctx, conn: conn, timeouts: c.server.timeouts, cancel: cancel, undelivered: c.undelivered, log: c.server.Log,
 		in: wire.NewBound(r), unanswered: make(chan struct{}, maxUnanswered),
 		enc: gob.NewEncoder(w), w: w,
 		slots: c.server.large, holding: map[uint64]struct{}{},
@@ -66,14 +65,14 @@ func (c *codec) began(length int) error {
 			return err
 		}
 	}
-	return c.conn.SetReadDeadline(time.Now().Add(messageTimeout))
+	return c.conn.SetReadDeadline(time.Now().Add(c.timeouts.message))
 }
 
 func (c *codec) ended() error { return c.conn.SetReadDeadline(time.Time{}) }
 
 // hold waits until there is memory for a large message.
 func (c *codec) hold(seq uint64) error {
-	timer := time.NewTimer(messageTimeout)
+	timer := time.NewTimer(c.timeouts.message)
 	defer timer.Stop()
 	select {
 	case c.slots <- struct{}{}:
@@ -112,10 +111,10 @@ func (c *codec) ReadRequestHeader(r *rpc.Request) error {
 	c.unanswered <- struct{}{}
 	c.in.Limit = wire.MaxShortMessage
 	if err := c.dec.Decode(r); err != nil {
+		c.cancel()
 		if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 			c.log.WithError(err).WithField("peer", c.conn.RemoteAddr().String()).Warn("connection closed")
 		}
-		c.cancel()
 		return io.EOF // anything else would be printed to the standard logger
 	}
 	c.request = *r
@@ -152,7 +151,10 @@ func (c *codec) ReadRequestBody(body any) error {
 func (c *codec) WriteResponse(r *rpc.Response, body any) error {
 	defer func() { <-c.unanswered }()
 	c.release(r.Seq)
-	err := c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	err := c.ctx.Err() // nobody is there any more
+	if err == nil {
+		err = c.conn.SetWriteDeadline(time.Now().Add(c.timeouts.write))
+	}
 	if err == nil {
 		err = c.enc.Encode(r)
 	}

@@ -20,12 +20,21 @@ import (
 	"trainmaster/taskqueue"
 )
 
-const handshakeTimeout = 10 * time.Second
+// timeouts of a connection.
+type timeouts struct {
+	handshake time.Duration
+	message   time.Duration // from a message's first byte to its last
+	write     time.Duration
+}
+
+var defaultTimeouts = timeouts{handshake: 10 * time.Second, message: 30 * time.Second, write: 30 * time.Second}
 
 // Server serves net/rpc connections of one master.
 type Server struct {
 	Master *master.Master
 	Log    *logrus.Entry
+
+	timeouts timeouts // zero: the default ones; set by tests
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
@@ -35,10 +44,14 @@ type Server struct {
 }
 
 // maxLarge is how many messages over wire.MaxShortMessage are taken at a time.
-const maxLarge = 8
+const maxLarge = 4
 
 // Serve takes connections until ctx ends, then closes them all and waits.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	s.large = make(chan struct{}, maxLarge)
+	if s.timeouts == (timeouts{}) {
+		s.timeouts = defaultTimeouts
+	}
 	stop := context.AfterFunc(ctx, func() {
 		l.Close()
 		s.closeAll()
@@ -70,7 +83,7 @@ func (s *Server) add(conn net.Conn) bool {
 		return false
 	}
 	if s.conns == nil {
-		s.conns, s.large = map[net.Conn]struct{}{}, make(chan struct{}, maxLarge)
+		s.conns = map[net.Conn]struct{}{}
 	}
 	s.conns[conn] = struct{}{}
 	return true
@@ -105,7 +118,7 @@ func (s *Server) Disconnect() {
 func (s *Server) serve(ctx context.Context, conn net.Conn) {
 	bounded := &budget{r: conn, left: maxHandshake}
 	r := bufio.NewReaderSize(bounded, 4096)
-	if err := handshake(conn, r); err != nil {
+	if err := s.handshake(conn, r); err != nil {
 		s.Log.WithError(err).WithField("peer", conn.RemoteAddr().String()).Warn("connection refused")
 		return
 	}
@@ -142,8 +155,8 @@ func (b *budget) Read(p []byte) (int, error) {
 const maxHandshake = 8 << 10
 
 // handshake answers the HTTP CONNECT of rpc.DialHTTP.
-func handshake(conn net.Conn, r *bufio.Reader) error {
-	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+func (s *Server) handshake(conn net.Conn, r *bufio.Reader) error {
+	if err := conn.SetDeadline(time.Now().Add(s.timeouts.handshake)); err != nil {
 		return err
 	}
 	req, err := http.ReadRequest(r)

@@ -46,6 +46,7 @@ type Bound struct {
 	head    [9]byte
 	message bytes.Buffer // with its length in front, to be passed on
 	types   int
+	err     error // for good: gob would go on in the middle of a message
 }
 
 // NewBound returns a bounded reader of r, whose messages are short ones.
@@ -146,5 +147,11 @@ func (b *Bound) fill() error {
 	if b.message.Cap() > MaxShortMessage {
 		b.message = bytes.Buffer{} // large ones are rare
 	}
-	return b.next()
+	if b.err == nil {
+		b.err = b.next()
+	}
+	if b.err != nil {
+		b.message.Reset()
+	}
+	return b.err
 }
