@@ -295,7 +295,7 @@ func rest(ctx context.Context, d time.Duration) error {
 func (s *scene) close() error {
 	s.stop()
 	if s.client != nil {
-		<-s.ended
+		_ = <-s.ended        // it ended because we stopped it
 		_ = s.client.Close() // its master is about to go
 	}
 	for _, cmd := range s.masters {

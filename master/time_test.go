@@ -274,7 +274,7 @@ func (s *told) CommitStep(ctx context.Context, step Step) error {
 
 // train works through tasks of so many batches as lengths says, in synchronous steps, until
 // the job is over.
-func (w *worker) train(lengths []int, ctx context.Context) {
+func (w *worker) train(ctx context.Context, lengths []int) {
 	version := uint64(0)
 	for w.next() {
 		for range lengths[w.held.Position] {
@@ -311,7 +311,7 @@ func TestPassBarrierAndStepsDoNotWaitForEachOther(t *testing.T) {
 		for _, id := range []string{"a", "b", "c"} {
 			w := joins(t, m, id)
 			go func() {
-				w.train(lengths, ctx)
+				w.train(ctx, lengths)
 				if err := m.Leave(ctx, w.Ordinal, w.Incarnation); err != nil {
 					t.Error(err)
 				}
