@@ -17,7 +17,7 @@ import (
 )
 
 // patience is how long a condition may take to come true. It is far beyond what any takes.
-const patience = 90 * time.Second
+const patience = 4 * time.Minute
 
 // pollEvery is the pause between two looks at a condition.
 const pollEvery = 20 * time.Millisecond

@@ -26,16 +26,17 @@ func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		model, mode string
 		accuracy    float64
+		flags       []string
 	}{
-		{"softmax", "async", 0.93},
-		{"softmax", "sync", 0.93},
-		{"mlp", "async", 0.96},
-		{"mlp", "sync", 0.96},
+		{"softmax", "async", 0.93, nil},
+		{"softmax", "sync", 0.93, []string{"--passes", "12"}}, // a commit for each step: slow on a busy machine
+		{"mlp", "async", 0.96, nil},
+		{"mlp", "sync", 0.96, []string{"--passes", "12"}},
 	} {
 		t.Run(c.model+"/"+c.mode, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			o := run(t, dir, "run", "--model", c.model, "--update-mode", c.mode, "-o", "json")
+			o := run(t, dir, append([]string{"run", "--model", c.model, "--update-mode", c.mode, "-o", "json"}, c.flags...)...)
 			o.wants(t, 0)
 			var r local.Result
 			decode(t, o.stdout, &r)
