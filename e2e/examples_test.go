@@ -223,7 +223,7 @@ func (w *workshop) plainJob(j *job) {
 		w.t.Fatal(err)
 	}
 	client := &plainClient{j, map[place]int{}}
-	if over, err := client.work(addr.Addr); err != nil || !over {
+	if over, err := client.work(w.t.Context(), addr.Addr); err != nil || !over {
 		w.t.Fatalf("the job did not end: %v", err)
 	}
 }

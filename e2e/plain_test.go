@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net/rpc"
 	"strings"
@@ -18,12 +19,14 @@ type plainClient struct {
 	records map[place]int // read of each task
 }
 
-// work takes tasks from one master until the job is over, which is true, or the master is gone.
-func (c *plainClient) work(addr string) (over bool, err error) {
+// work takes tasks from one master until the job is over, which is true, or the master is gone, or ctx ends.
+func (c *plainClient) work(ctx context.Context, addr string) (over bool, err error) {
 	client, err := rpc.DialHTTP("tcp", addr)
 	if err != nil {
 		return false, nil // the next master has another address
 	}
+	stop := context.AfterFunc(ctx, func() { _ = client.Close() }) // ends the call under way
+	defer stop()
 	defer func() { _ = client.Close() }() // may have been closed by the master
 	var dummy int
 	if err := client.Call("RPCServer.ReportDataset", c.j.data.Train.Paths, &dummy); err != nil {
@@ -87,19 +90,21 @@ func TestPlainClients(t *testing.T) {
 	t.Parallel()
 	const passes = 40
 	j := newJob(t)
-	master := j.master("--passes", "40")
+	master := j.master("--passes", "40", "--task-timeout-min", "1h")
 	term := j.awaitLeader(0)
 	clients := []*plainClient{{j, map[place]int{}}, {j, map[place]int{}}}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	var group sync.WaitGroup
 	for _, c := range clients {
 		group.Go(func() {
-			for t.Context().Err() == nil {
-				addr, err := j.store.MasterAddr(t.Context())
+			for ctx.Err() == nil {
+				addr, err := j.store.MasterAddr(ctx)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				over, err := c.work(addr.Addr)
+				over, err := c.work(ctx, addr.Addr)
 				if err != nil {
 					t.Error(err)
 				}
@@ -111,9 +116,12 @@ func TestPlainClients(t *testing.T) {
 	}
 	j.awaitMidPass(3)
 	master.kill()
-	master = j.master("--passes", "40")
+	master = j.master("--passes", "40", "--task-timeout-min", "1h")
 	j.awaitLeader(term)
 	group.Wait()
+	if ctx.Err() != nil {
+		t.Fatalf("the job is not over after %v", patience)
+	}
 	master.wantExit(0)
 	j.wantVerified(passes, tasksPerPass)
 	for place, counted := range j.history().finished {

@@ -24,12 +24,12 @@ func (j *job) stopWithTask(p *process, id string) (pass uint32) {
 }
 
 // F26: a trainer killed in the middle of a task. Its tasks are given to others once its connection has been gone for the
-// grace of five seconds; the task timeout of an hour plays no part.
+// grace of five seconds; its session and the task would go on for an hour.
 func TestKilledTrainer(t *testing.T) {
 	t.Parallel()
 	const passes = 3
 	j := newJob(t)
-	master := j.master("--passes", "3", "--ps", "1", "--task-timeout-min", "1h")
+	master := j.master("--passes", "3", "--ps", "1", "--task-timeout-min", "1h", "--session-ttl", "1h")
 	j.server()
 	a, b, c := j.trainer("a"), j.trainer("b"), j.trainer("c")
 	j.stopWithTask(b, "b") // so that it cannot finish the task any more
@@ -121,6 +121,27 @@ func TestShortSession(t *testing.T) {
 	h := j.wantExactlyOnce(1, tasksPerPass)
 	if h.sessions["slow"] != 1 || h.sessions["fast"] != 1 || len(h.returned) > 0 {
 		t.Errorf("the trainers joined %v times, expected once each, and nothing returned; found %v", h.sessions, h.returned)
+	}
+}
+
+// F24: a trainer that takes longer than the task timeout. Its tasks are given to another one, which finishes first; what
+// the slow one finishes in the same pass, in the same session, is not counted again.
+func TestSlowTrainer(t *testing.T) {
+	t.Parallel()
+	const passes = 4
+	j := newJob(t)
+	master := j.master("--passes", "4", "--ps", "1", "--task-timeout-min", "200ms", "--task-max-failures", "1000")
+	j.server()
+	fast := j.trainer("fast")
+	j.awaitMidPass(1) // before the first finish a task is given ten minutes
+	slow := j.trainer("slow", "--record-delay", "30ms")
+	fast.wantExit(0)
+	slow.wantExit(0)
+	master.wantExit(0)
+	h := j.wantExactlyOnce(passes, tasksPerPass)
+	j.wantPassedOn(h, "slow")
+	if trained := len(j.trained()); trained == passes*tasksPerPass {
+		t.Errorf("the trainers trained %d tasks, exactly as many as were counted: expected that slow trained some in vain", trained)
 	}
 }
 
