@@ -46,6 +46,7 @@ type Client struct {
 	owned sync.WaitGroup
 
 	flight chan fetched // outcome of the request under way; nil: there is none
+	ended  bool         // the job is over: its master may be gone
 	ready  *taskqueue.Task
 	stamps map[taskqueue.Token][]dataset.Stamp
 
@@ -202,7 +203,7 @@ func (c *Client) collect(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if f.err != nil {
-		return c.ended(f.err)
+		return c.refused(f.err)
 	}
 	if task := c.session.Answered(f.reply); task != nil {
 		c.ready, c.stamps[task.Token] = task, f.reply.Stamps
@@ -210,10 +211,11 @@ func (c *Client) collect(ctx context.Context) error {
 	return nil
 }
 
-// ended says the error of an answered request in the words of this package.
-func (c *Client) ended(err error) error {
+// refused says the error of an answered request in the words of this package.
+func (c *Client) refused(err error) error {
 	switch {
 	case errors.Is(err, wire.ErrJobFinished):
+		c.ended = true
 		c.session.Settled()
 		return io.EOF
 	case errors.Is(err, wire.ErrRejoin):
@@ -304,14 +306,20 @@ const (
 )
 
 // Close ends the session in order: what is finished is said, tasks that are not finished go
-// back at once.
+// back at once. Once is enough; more do nothing.
 func (c *Client) Close() error {
+	if c.ctx.Err() != nil {
+		return nil
+	}
 	c.flush()
 	c.stop()
 	c.owned.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	_, err := call[int](ctx, c.link, "Leave", wire.LeaveRequest{Trainer: c.who})
+	if c.ended {
+		err = nil
+	}
 	c.link.close()
 	return errors.Join(err, c.files.close())
 }

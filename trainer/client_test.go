@@ -1,0 +1,652 @@
+package trainer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+	"trainmaster/master/mastertest"
+	"trainmaster/recordio"
+	"trainmaster/taskqueue"
+	"trainmaster/trainer"
+)
+
+func TestMain(m *testing.M) { etcdtest.Main(m) }
+
+// files writes RecordIO files of ten chunks of ten records each.
+func files(t *testing.T, n int) (names []string) {
+	t.Helper()
+	dir := t.TempDir()
+	for i := range n {
+		name := filepath.Join(dir, fmt.Sprintf("part-%03d", i))
+		file, err := os.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := recordio.NewWriter(file, recordio.WriterOptions{RecordsPerChunk: 10})
+		for r := range 100 {
+			if err := w.Write(fmt.Appendf(nil, "%d/%d", i, r)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(w.Close(), file.Close()); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+func join(t *testing.T, id string, locate trainer.Locator) *trainer.Client {
+	t.Helper()
+	logger, _ := logtest.NewNullLogger()
+	c, err := trainer.Join(within(t), trainer.Config{ID: id, Locate: locate, Heartbeat: 50 * time.Millisecond, Log: logrus.NewEntry(logger)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// within is a context that no test should outlast.
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func next(t *testing.T, c *trainer.Client, finished *taskqueue.Task) *taskqueue.Task {
+	t.Helper()
+	task, err := c.Next(within(t), finished)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return task
+}
+
+// ledger is what trainers trained: how often each record in each pass.
+type ledger struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+func (l *ledger) add(pass taskqueue.Pass, record []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seen == nil {
+		l.seen = map[string]int{}
+	}
+	l.seen[fmt.Sprintf("%d %s", pass, record)]++
+}
+
+// train works until the job is over.
+func train(ctx context.Context, c *trainer.Client, l *ledger) error {
+	var done *taskqueue.Task
+	for {
+		task, err := c.Next(ctx, done)
+		if errors.Is(err, io.EOF) {
+			return c.Close()
+		}
+		if err != nil {
+			return err
+		}
+		for record, err := range c.Records(task) {
+			if err != nil {
+				return err
+			}
+			l.add(task.Token.Pass, record)
+		}
+		done = task
+	}
+}
+
+// wantOnce checks that by the record every task, and by the ledger every record, was trained
+// once in each pass.
+func wantOnce(t *testing.T, store *etcdstore.Store, l *ledger, passes, tasks int) {
+	t.Helper()
+	reports := mastertest.Verify(t, store)
+	if len(reports) != passes {
+		t.Errorf("%d passes, want %d", len(reports), passes)
+	}
+	for _, p := range reports {
+		if p.CountedOnce != tasks || p.Redelivered != 0 {
+			t.Errorf("pass %d: %d of %d tasks counted, %d delivered again", p.Pass, p.CountedOnce, tasks, p.Redelivered)
+		}
+	}
+	if len(l.seen) != passes*tasks*10 {
+		t.Errorf("%d different records were trained, want %d", len(l.seen), passes*tasks*10)
+	}
+	for record, n := range l.seen {
+		if n != 1 {
+			t.Errorf("pass and record %s: trained %d times", record, n)
+		}
+	}
+}
+
+// follow is a locator that follows the announcements of a job, as the command does.
+func follow(t *testing.T, store *etcdstore.Store) *trainer.Follow {
+	f := trainer.NewFollow()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for addr := range store.WatchMasterAddr(ctx) {
+			f.Set(addr.Addr, addr.Term)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	return f
+}
+
+func TestClientsRunAJob(t *testing.T) {
+	names := files(t, 3)
+	store := etcdtest.Store(t)
+	r := mastertest.Start(t, store, master.Config{Shuffle: true, Seed: 5, ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 2}})
+	var l ledger
+	var wg sync.WaitGroup
+	for i := range 3 {
+		c := join(t, fmt.Sprint("t", i), trainer.At(r.Addr))
+		wg.Go(func() {
+			if err := errors.Join(c.ReportDataset(within(t), names), train(within(t), c, &l)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := r.Wait(); err != nil {
+		t.Error(err)
+	}
+	wantOnce(t, store, &l, 2, 30)
+}
+
+// Masters come and go while trainers train: stopped in order, and deposed. It costs a pause;
+// no call fails, and every task is trained and counted once.
+func TestMastersComeAndGo(t *testing.T) {
+	names := files(t, 6)
+	job := etcdtest.NewJob(t)
+	config := master.Config{Shuffle: true, ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 4}}
+	start := func() *mastertest.Running {
+		return mastertest.Start(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), config)
+	}
+	store := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	r := start()
+	var l ledger
+	var wg sync.WaitGroup
+	for i := range 4 {
+		c := join(t, fmt.Sprint("t", i), follow(t, store))
+		wg.Go(func() {
+			if err := errors.Join(c.ReportDataset(within(t), names), train(within(t), c, &l)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range 3 {
+		mastertest.Eventually(t, "some tasks are done", func() bool {
+			v, err := r.Overview(t.Context())
+			return err != nil || len(v.Sets) == 1 && v.Sets[0].Done > 5 || v.Status != taskqueue.Running
+		})
+		if err := r.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		r = start()
+	}
+	wg.Wait()
+	if err := r.Wait(); err != nil {
+		t.Error(err)
+	}
+	wantOnce(t, store, &l, 4, 60)
+}
+
+// Connections break in the middle of requests: answers are lost, requests come twice. Each
+// is answered as the first time: no task is delivered again, nothing is counted twice.
+func TestBrokenConnections(t *testing.T) {
+	names := files(t, 6)
+	store := etcdtest.Store(t)
+	r := mastertest.Start(t, store, master.Config{Shuffle: true, ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 3}})
+	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
+	locate := trainer.At(strings.TrimPrefix(proxy.Endpoint(), "http://"))
+	var l ledger
+	var wg sync.WaitGroup
+	for i := range 3 {
+		c := join(t, fmt.Sprint("t", i), locate)
+		wg.Go(func() {
+			if err := errors.Join(c.ReportDataset(within(t), names), train(within(t), c, &l)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	trained := make(chan struct{})
+	go func() {
+		defer close(trained)
+		wg.Wait()
+	}()
+	cuts, over := 0, false
+	done := func() bool {
+		select {
+		case <-trained:
+			over = true
+		default:
+		}
+		return over
+	}
+	for ; !done(); cuts++ {
+		var before uint64
+		mastertest.Eventually(t, "it goes on", func() bool { // in spite of the last cut
+			v, err := r.Overview(t.Context())
+			if before == 0 {
+				before = v.Commit
+			}
+			return err != nil || v.Commit > before+2 || done()
+		})
+		proxy.HoldReplies(true)
+		mastertest.Eventually(t, "an answer is on its way", func() bool { return proxy.HeldReplies() > 0 || done() })
+		proxy.Cut()
+		proxy.HoldReplies(false)
+	}
+	if err := r.Wait(); err != nil {
+		t.Error(err)
+	}
+	if cuts < 5 {
+		t.Errorf("only %d cuts", cuts)
+	}
+	wantOnce(t, store, &l, 3, 60)
+}
+
+// A master that is paused keeps its connections open: its trainers leave it when another one
+// is announced, or come back when it goes on.
+func TestSilentMaster(t *testing.T) {
+	job := etcdtest.NewJob(t)
+	first := mastertest.Start(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), master.Config{})
+	proxy := etcdtest.StartProxy(t, "http://"+first.Addr)
+	locate := trainer.NewFollow()
+	locate.Set(strings.TrimPrefix(proxy.Endpoint(), "http://"), 1)
+	c := join(t, "a", locate)
+	c.SetPatience(200 * time.Millisecond)
+	waiting := make(chan *taskqueue.Task, 1)
+	ctx := within(t)
+	ask := func() {
+		go func() {
+			task, err := c.Next(ctx, nil)
+			if err != nil {
+				t.Error(err)
+			}
+			waiting <- task
+		}()
+	}
+	ask()
+	mastertest.Eventually(t, "it waits for a dataset", func() bool {
+		v, err := first.Overview(t.Context())
+		return err == nil && len(v.Trainers) == 1
+	})
+	proxy.HoldRequests(true)
+	proxy.HoldReplies(true)
+	first.Register(10)
+	proxy.Cut() // it comes back to a master that is silent
+	time.Sleep(500 * time.Millisecond)
+	proxy.HoldRequests(false)
+	proxy.HoldReplies(false)
+	task := <-waiting
+	if task == nil || task.Token.Position != 0 {
+		t.Fatalf("got %+v", task)
+	}
+
+	proxy.HoldRequests(true)
+	proxy.HoldReplies(true)
+	if err := first.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	second := mastertest.Start(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), master.Config{})
+	began := time.Now()
+	locate.Set(second.Addr, 2)
+	if task, err := c.Next(ctx, task); err != nil || task == nil {
+		t.Error(task, err)
+	}
+	mastertest.Eventually(t, "the next master counts what was finished", func() bool {
+		v, err := second.Overview(t.Context())
+		return err == nil && v.Sets[0].Done == 1
+	})
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// A trainer that was silent for longer than its session lasts is told so; what it finished
+// meanwhile counts, for nobody else was faster; and it joins anew.
+func TestSessionLost(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{SessionTTL: 500 * time.Millisecond}})
+	r.Register(1)
+	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
+	locate := trainer.At(strings.TrimPrefix(proxy.Endpoint(), "http://"))
+	c := join(t, "a", locate)
+	first := next(t, c, nil)
+	proxy.HoldRequests(true)
+	mastertest.Eventually(t, "its session is over", func() bool {
+		v, err := r.Overview(t.Context())
+		return err == nil && len(v.Trainers) == 0
+	})
+	proxy.HoldRequests(false)
+	if _, err := c.Next(within(t), first); !errors.Is(err, trainer.ErrSessionLost) {
+		t.Fatalf("got %v", err)
+	}
+	if _, err := c.RequestSaveModel(within(t)); !errors.Is(err, trainer.ErrSessionLost) {
+		t.Errorf("the election of a saver: %v", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	again := join(t, "a", locate)
+	if again.Incarnation() <= c.Incarnation() {
+		t.Errorf("incarnation %d after %d", again.Incarnation(), c.Incarnation())
+	}
+	if task := next(t, again, nil); task.Token.Pass != 2 {
+		t.Errorf("the finish of a lost session was not counted: got %v", task.Token)
+	}
+}
+
+// While a task is trained the next one is there already, also when the master is away.
+func TestPrefetch(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
+	r.Register(3)
+	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
+	c := join(t, "a", trainer.At(strings.TrimPrefix(proxy.Endpoint(), "http://")))
+	first := next(t, c, nil)
+	var tasks []taskqueue.PendingTask
+	mastertest.Eventually(t, "one is trained, and one fetched", func() (ok bool) {
+		var err error
+		tasks, err = r.PendingTasks(t.Context())
+		return err == nil && len(tasks) == 2
+	})
+	if tasks[0].Holders[0].Prefetched || !tasks[1].Holders[0].Prefetched {
+		t.Errorf("pending: %+v; want that the clock runs for the first one only", tasks)
+	}
+	c.Progressed(10, 0.5)
+	mastertest.Eventually(t, "its progress is known", func() bool {
+		v, err := r.Overview(t.Context())
+		return err == nil && v.Trainers[0].Progress == taskqueue.Progress{Records: 10, Loss: 0.5}
+	})
+	proxy.HoldReplies(true)
+	if second := next(t, c, first); second.Token.Position != 1 {
+		t.Errorf("got %v", second.Token)
+	}
+	proxy.HoldReplies(false)
+}
+
+// F28: a task that fails is given out again, and set aside in the end, with who had it and
+// why.
+func TestFail(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
+	r.Register(2)
+	c := join(t, "a", trainer.At(r.Addr))
+	failures := 0
+	task := next(t, c, nil)
+	for range 12 {
+		if task.Token.Position != 0 {
+			task = next(t, c, task)
+			continue
+		}
+		failures++
+		if err := c.Fail(within(t), task, errors.New("the third record is no image")); err != nil {
+			t.Fatal(err)
+		}
+		if failures == 4 {
+			break
+		}
+		task = next(t, c, nil)
+	}
+	var aside []master.SetAsideTask
+	mastertest.Eventually(t, "it is set aside", func() bool {
+		tasks, err := r.Tasks(t.Context())
+		aside = tasks.SetAside
+		return err == nil && len(aside) == 1
+	})
+	detail, found, err := r.AsideDetail(t.Context(), aside[0])
+	if err != nil || !found || detail.Holder != "a" || detail.Error != "the third record is no image" || detail.Failures != 4 {
+		t.Errorf("got %+v, %v, %v", detail, found, err)
+	}
+	if task := next(t, c, nil); task.Token.Position != 1 { // the pass goes on
+		t.Errorf("got %v", task.Token)
+	}
+}
+
+// Close says what is finished, gives back what is not, uncharged, and ends the session.
+func TestCloseLeavesInOrder(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
+	r.Register(5)
+	c := join(t, "a", trainer.At(r.Addr))
+	first := next(t, c, nil)
+	next(t, c, first) // its request is under way when the client closes
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	v, err := r.Overview(t.Context())
+	if err != nil || len(v.Trainers) != 0 || v.Sets[0].Done != 1 || v.Sets[0].Pending != 0 {
+		t.Errorf("got %+v, %v; want one done, none pending, nobody there", v, err)
+	}
+	tasks, err := r.PendingTasks(t.Context())
+	if err != nil || slices.ContainsFunc(tasks, func(p taskqueue.PendingTask) bool { return p.Failures+p.Losses > 0 }) {
+		t.Errorf("somebody was blamed: %+v, %v", tasks, err)
+	}
+
+	gone := join(t, "b", trainer.At(r.Addr))
+	task := next(t, gone, nil)
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	gone.Next(canceled(t, 10*time.Millisecond), task) // may have one that was fetched
+	if err := gone.Close(); err == nil {
+		t.Error("it left a master that is gone, without an error")
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("Close took %v without a master", took)
+	}
+}
+
+func canceled(t *testing.T, after time.Duration) context.Context {
+	ctx, cancel := context.WithTimeoutCause(t.Context(), after, errors.New("enough"))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// The end of a context is returned with its cause, and costs nothing: the next call goes on
+// where that one stopped.
+func TestCanceledCalls(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
+	c := join(t, "a", trainer.At(r.Addr))
+	if _, err := c.Next(canceled(t, 50*time.Millisecond), nil); err == nil || err.Error() != "enough" {
+		t.Errorf("got %v", err)
+	}
+	r.Register(2)
+	task := next(t, c, nil)
+	if _, err := c.Next(canceled(t, -1), task); err != nil && err.Error() != "enough" {
+		t.Error(err)
+	}
+	if task := next(t, c, nil); task.Token.Pass*100+taskqueue.Pass(task.Token.Position) > 201 {
+		t.Errorf("got %v", task.Token)
+	}
+	nowhere := trainer.NewFollow()
+	if _, err := trainer.Join(canceled(t, 20*time.Millisecond), trainer.Config{ID: "b", Locate: nowhere}); err == nil || !strings.Contains(err.Error(), `join as "b": enough`) {
+		t.Errorf("no master is known: %v", err)
+	}
+	if _, err := trainer.Join(t.Context(), trainer.Config{ID: "b"}); err == nil || !strings.Contains(err.Error(), "Locate") {
+		t.Errorf("no locator: %v", err)
+	}
+	if _, err := trainer.Join(t.Context(), trainer.Config{ID: "a b", Locate: trainer.At(r.Addr)}); err == nil || !strings.Contains(err.Error(), "trainer id") {
+		t.Errorf("a wrong id: %v", err)
+	}
+}
+
+// F41: a file that was replaced since it was indexed is an error that names it.
+func TestReplacedFile(t *testing.T) {
+	names := files(t, 2)
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 5})
+	c := join(t, "a", trainer.At(r.Addr))
+	if err := c.ReportDataset(within(t), names); err != nil {
+		t.Fatal(err)
+	}
+	task := next(t, c, nil)
+	n := 0
+	for record, err := range c.Records(task) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf("0/%d", n); string(record) != want {
+			t.Fatalf("record %d is %q, want %q", n, record, want)
+		}
+		n++
+	}
+	if n != 50 {
+		t.Errorf("%d records, want 50", n)
+	}
+	content, err := os.ReadFile(names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	temporary := names[0] + ".new"
+	if err := errors.Join(os.WriteFile(temporary, content, 0o600), os.Rename(temporary, names[0])); err != nil { // the same bytes, at another time
+		t.Fatal(err)
+	}
+	task = next(t, c, task)
+	read := 0
+	var failed error
+	for _, err := range c.Records(task) {
+		if err != nil {
+			failed = err
+			continue
+		}
+		read++
+	}
+	if failed == nil || read != 0 || !strings.Contains(failed.Error(), names[0]) || !strings.Contains(failed.Error(), fmt.Sprint("task ", task.Index)) {
+		t.Errorf("%d records, and %v", read, failed)
+	}
+	if err := c.Fail(within(t), task, failed); err != nil {
+		t.Error(err)
+	}
+}
+
+// F31, and a report that no message takes.
+func TestReports(t *testing.T) {
+	names := files(t, 2)
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
+	c := join(t, "a", trainer.At(r.Addr))
+	if err := c.ReportDataset(within(t), []string{names[1], names[0]}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.ReportDataset(within(t), names); err != nil {
+		t.Error(err)
+	}
+	if err := c.ReportDataset(within(t), names[:1]); err == nil || !strings.Contains(err.Error(), "part-001") {
+		t.Errorf("another dataset: %v", err)
+	}
+	if err := c.ReportDataset(within(t), []string{strings.Repeat("x", 5<<20)}); err == nil || !strings.Contains(err.Error(), "name them by a glob") {
+		t.Errorf("a name of five megabytes: %v", err)
+	}
+}
+
+// The end of the job is io.EOF, however often it is asked for; a failed one is ErrJobFailed.
+// One trainer is elected to save the model.
+func TestEnd(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{Passes: 1}})
+	r.Register(1)
+	a, b := join(t, "a", trainer.At(r.Addr)), join(t, "b", trainer.At(r.Addr))
+	task := next(t, a, nil)
+	for _, finished := range []*taskqueue.Task{task, nil, nil} {
+		if _, err := a.Next(within(t), finished); !errors.Is(err, io.EOF) {
+			t.Errorf("got %v, want EOF", err)
+		}
+	}
+	if _, err := b.Next(within(t), nil); !errors.Is(err, io.EOF) {
+		t.Errorf("got %v, want EOF", err)
+	}
+	if first, err := a.RequestSaveModel(within(t)); err != nil || !first {
+		t.Errorf("the first one that asks: %v, %v", first, err)
+	}
+	if second, err := b.RequestSaveModel(within(t)); err != nil || second {
+		t.Errorf("the second one: %v, %v", second, err)
+	}
+	if a.Sync() {
+		t.Error("the job has synchronous steps")
+	}
+	if _, _, err := a.Staged(within(t), 0, 0, 1); err == nil || !strings.Contains(err.Error(), master.ErrNotSync.Error()) {
+		t.Errorf("a stage in a job without steps: %v", err)
+	}
+
+	failing := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{Passes: 1}})
+	failing.Register(1)
+	c := join(t, "c", trainer.At(failing.Addr))
+	for range 4 {
+		if err := c.Fail(within(t), next(t, c, nil), errors.New("no")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Next(within(t), nil); !errors.Is(err, trainer.ErrJobFailed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// steps takes what the master tells the parameter servers.
+type steps chan master.Step
+
+func (s steps) CommitStep(_ context.Context, step master.Step) error {
+	select {
+	case s <- step:
+	default: // told again
+	}
+	return nil
+}
+
+// A staged gradient waits for its step, over connections that break.
+func TestStaged(t *testing.T) {
+	heard := make(steps, 100)
+	r := mastertest.StandBy(t, etcdtest.Store(t), master.Config{Sync: true}, heard)
+	r.AwaitLeading()
+	r.Register(10)
+	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
+	locate := trainer.At(strings.TrimPrefix(proxy.Endpoint(), "http://"))
+	a, b := join(t, "a", locate), join(t, "b", locate)
+	next(t, a, nil)
+	next(t, b, nil)
+	staged := make(chan error, 1)
+	go func() {
+		committed, included, err := a.Staged(within(t), 0, 0, 7)
+		if err == nil && (committed != 1 || !included) {
+			err = fmt.Errorf("committed %d, included %v", committed, included)
+		}
+		staged <- err
+	}()
+	for range 5 {
+		time.Sleep(20 * time.Millisecond)
+		proxy.Cut()
+	}
+	select {
+	case err := <-staged:
+		t.Fatalf("a step without one that runs: %v", err)
+	default:
+	}
+	if committed, included, err := b.Staged(within(t), 0, 0, 3); err != nil || committed != 1 || !included {
+		t.Errorf("got %d, %v, %v", committed, included, err)
+	}
+	if err := <-staged; err != nil {
+		t.Error(err)
+	}
+	want := []master.Contributor{{Ordinal: a.Ordinal(), Incarnation: a.Incarnation(), Records: 7}, {Ordinal: b.Ordinal(), Incarnation: b.Incarnation(), Records: 3}}
+	if step := <-heard; step.Version != 1 || !slices.Equal(step.Contributors, want) {
+		t.Errorf("the shards were told %+v", step)
+	}
+}

@@ -1,0 +1,103 @@
+package session
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+)
+
+func token(position int) taskqueue.Token {
+	return taskqueue.Token{Epoch: 1, Pass: 1, Position: position, Attempt: 1}
+}
+
+func gives(position int, commit uint64) *wire.NextReply {
+	return &wire.NextReply{Task: taskqueue.Task{Index: position, Token: token(position), Chunks: make([]taskqueue.Chunk, 1)}, Commit: commit}
+}
+
+var waits = &wire.NextReply{Task: taskqueue.Task{Index: -1}, Commit: 1}
+
+func newTestSession() *Session {
+	return New(&wire.JoinReply{Trainer: wire.Trainer{Ordinal: 3, Incarnation: 9}, JobID: [16]byte{7}})
+}
+
+// A request lists what was held when it was made and reports what was finished before; it
+// echoes the highest commit; the number grows.
+func TestSessionRequests(t *testing.T) {
+	s := newTestSession()
+	want := func(r *wire.NextRequest, seq uint64, commit uint64, held []taskqueue.Token, finished ...int) {
+		t.Helper()
+		var positions []int
+		for _, f := range r.Finished {
+			positions = append(positions, f.Token.Position)
+		}
+		if r.Seq != seq || r.Ack != seq || r.SeenCommit != commit || !reflect.DeepEqual(r.Held, held) || !reflect.DeepEqual(positions, finished) || r.JobID != [16]byte{7} || r.Ordinal != 3 || r.Incarnation != 9 {
+			t.Errorf("got %+v, want seq %d, commit %d, held %v, finished %v", r, seq, commit, held, finished)
+		}
+	}
+	want(s.Next(true, taskqueue.Progress{}), 1, 0, nil)
+	s.Answered(gives(0, 50))
+	want(s.Next(true, taskqueue.Progress{}), 2, 50, []taskqueue.Token{token(0)}) // to prefetch
+	s.Answered(gives(1, 40))
+	s.Finish(token(0), "")
+	want(s.Next(true, taskqueue.Progress{}), 3, 50, []taskqueue.Token{token(1)}, 0)
+	s.Answered(waits)
+	s.Finish(token(1), "")
+	want(s.Next(true, taskqueue.Progress{}), 4, 50, []taskqueue.Token{}, 1)
+	if s.Answered(waits) != nil {
+		t.Error("a wait answer is a task")
+	}
+	want(s.Next(false, taskqueue.Progress{}), 5, 50, []taskqueue.Token{})
+}
+
+// Until it is answered the same request is repeated, whatever happened since: what was
+// finished meanwhile is in the one after it.
+func TestSessionRepeats(t *testing.T) {
+	s := newTestSession()
+	first := s.Next(true, taskqueue.Progress{Records: 1})
+	before := *first
+	s.Finish(token(5), "")
+	if again := s.Next(false, taskqueue.Progress{Records: 2}); again != first || !reflect.DeepEqual(*again, before) {
+		t.Errorf("the repeated request is %+v, was %+v", again, before)
+	}
+	s.Answered(waits)
+	if next := s.Next(true, taskqueue.Progress{}); len(next.Finished) != 1 || next.Seq != 2 {
+		t.Errorf("the next request is %+v", next)
+	}
+}
+
+func TestSessionKnowsWhatIsUnsaid(t *testing.T) {
+	s := newTestSession()
+	steps := []struct {
+		what   string
+		do     func()
+		unsaid bool
+	}{
+		{"nothing is finished", func() {}, false},
+		{"asked", func() { s.Next(true, taskqueue.Progress{}) }, false},
+		{"finished, while another request is under way", func() { s.Finish(token(0), "") }, true},
+		{"that one is answered", func() { s.Answered(waits) }, true},
+		{"said, not answered", func() { s.Next(true, taskqueue.Progress{}) }, true},
+		{"answered", func() { s.Answered(waits) }, false},
+		{"failed", func() { s.Finish(token(1), "broken") }, true},
+		{"said", func() { s.Next(true, taskqueue.Progress{}) }, true},
+		{"answered by the end of the job", func() { s.Settled() }, false},
+	}
+	for _, step := range steps {
+		step.do()
+		if got := s.Unsaid(); got != step.unsaid {
+			t.Errorf("%s: unsaid is %v", step.what, got)
+		}
+	}
+}
+
+// Why a task failed is said as far as a message takes it.
+func TestSessionBoundsReasons(t *testing.T) {
+	s := newTestSession()
+	s.Finish(token(0), strings.Repeat("x", 1<<20))
+	if n := len(s.Next(true, taskqueue.Progress{}).Finished[0].Error); n != maxReason {
+		t.Errorf("a reason of %d bytes is sent", n)
+	}
+}
