@@ -48,7 +48,8 @@ var house = []room{
 	{dir: "etcdstore", may: []string{"recordio", "taskqueue", "etcdstore/fence"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
 	{dir: "master/grpcapi", may: []string{"master", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
-	{dir: "pserver", may: []string{"safetensors", "proto", "pserver/wire", "pserver/placement"}},
+	{dir: "master/httpapi", may: []string{"master"}},
+	{dir: "pserver", may: []string{"safetensors", "proto", "pserver/wire", "pserver/placement", "portsplit"}},
 	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/placement", "trainer/session"}},
 	{dir: "master/shards", may: []string{"master", "proto"}},
 	{dir: "portsplit"},
@@ -60,6 +61,7 @@ var house = []room{
 	{dir: "testdata"},
 	{dir: "e2e", may: anything},
 	{dir: "bench", may: anything},
+	{dir: "master/mastertest", may: anything},
 	{dir: "scripts"},
 }
 

@@ -11,6 +11,7 @@ import (
 type Disk struct {
 	Folder         string  `json:"folder"`
 	FdatasyncP50US float64 `json:"fdatasync_p50_us"` // of 2 KiB, overwritten in place
+	InMemory       bool    `json:"in_memory"`        // no disk at all: fsync does nothing there
 }
 
 const (
@@ -20,6 +21,9 @@ const (
 
 // measureDisk writes and syncs as etcd's log does: into a file that has its size already.
 func measureDisk(folder string) (Disk, error) {
+	if folder == "" {
+		folder = os.TempDir()
+	}
 	file, err := os.CreateTemp(folder, "master-bench-disk-")
 	if err != nil {
 		return Disk{}, err
@@ -45,7 +49,7 @@ func measureDisk(folder string) (Disk, error) {
 		took[i] = time.Since(began)
 	}
 	slices.Sort(took)
-	return Disk{Folder: folder, FdatasyncP50US: micros(took[syncs/2])}, nil
+	return Disk{Folder: folder, FdatasyncP50US: micros(took[syncs/2]), InMemory: inMemory(file)}, nil
 }
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

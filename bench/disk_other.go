@@ -5,3 +5,5 @@ package bench
 import "os"
 
 func syncData(f *os.File) error { return f.Sync() }
+
+func inMemory(*os.File) bool { return false }

@@ -45,7 +45,7 @@ type QueueRow struct {
 	EtcdDelayMS float64 `json:"etcd_delay_ms"`
 	OpsPerS     float64 `json:"ops_per_s"`
 	RawTxnPerS  float64 `json:"raw_txn_per_s"` // with a value of StateBytes
-	Ratio       float64 `json:"ratio"`         // OpsPerS / RawTxnPerS
+	Ratio       float64 `json:"ratio"`         // of the two, in each round
 	OverLiteral float64 `json:"over_literal,omitempty"`
 	P50MS       float64 `json:"p50_ms"`
 	P99MS       float64 `json:"p99_ms"`
@@ -201,29 +201,17 @@ func (q *Queue) measure(ctx context.Context, key rowKey, etcd *etcdServer) (s sa
 
 // sample measures a load that works.
 func (q *Queue) sample(ctx context.Context, subject subject, session session, etcd *etcdServer) (sample, error) {
-	etcdBefore, err := etcd.counters(ctx)
+	before, err := readCounters(ctx, subject, etcd)
 	if err != nil {
 		return sample{}, err
 	}
-	before, cpu := subject.counters(), processorTime()
-	result, err := session.measure(ctx, q.Length)
-	if err != nil {
+	var after counters
+	var failed error
+	result, err := session.measure(ctx, q.Length, func() { after, failed = readCounters(ctx, subject, etcd) })
+	if err = errors.Join(err, failed); err != nil {
 		return sample{}, err
 	}
-	after := subject.counters()
-	cpu = processorTime() - cpu
-	etcdAfter, err := etcd.counters(ctx)
-	if err != nil {
-		return sample{}, err
-	}
-	ops := float64(result.Ops)
-	commits := float64(max(1, after.commits-before.commits))
-	return sample{
-		opsPerS: ops / result.Elapsed.Seconds(), p50: millis(result.P50), p99: millis(result.P99),
-		opsPerTxn: ops / commits, stateBytes: float64(after.stateBytes-before.stateBytes) / commits,
-		cpuMaster: micros(cpu) / ops, cpuEtcd: micros(etcdAfter.cpu-etcdBefore.cpu) / ops, cpuLoad: micros(result.CPU) / ops,
-		walBytes: float64(etcdAfter.wal-etcdBefore.wal) / ops, putBytes: float64(after.putBytes-before.putBytes) / ops,
-	}, nil
+	return newSample(result, before, after), nil
 }
 
 // forgetHistory compacts etcd, and waits for it: it is not to happen in a measurement, and

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
+	"runtime/pprof"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -19,6 +21,7 @@ type Recovery struct {
 	Folder   string // for etcd's data
 	Tasks    int
 	Rounds   int
+	Profile  string           // file for a profile of the last recovering process; "": none
 	Progress func(now string) // may be nil
 	Stderr   io.Writer        // of the children
 }
@@ -124,6 +127,7 @@ const roleRecovery = "recovery"
 type recoveryConfig struct {
 	Endpoint string
 	Tasks    int
+	Profile  string
 }
 
 // recovered is what it says.
@@ -133,6 +137,17 @@ type recovered struct {
 }
 
 func (c *recoveryConfig) serve(ctx context.Context, p *parent) error {
+	if c.Profile != "" {
+		file, err := os.Create(c.Profile)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
 	began := time.Now()
 	s, err := startSite(ctx, c.Endpoint, c.Tasks)
 	if err != nil {
@@ -158,7 +173,7 @@ func (c *recoveryConfig) serve(ctx context.Context, p *parent) error {
 
 // recover starts a fresh process and returns what it found.
 func (r *Recovery) recover(ctx context.Context, endpoint string) (one recovered, err error) {
-	process, err := r.Program.start(roleRecovery, recoveryConfig{Endpoint: endpoint, Tasks: r.Tasks}, r.Stderr)
+	process, err := r.Program.start(roleRecovery, recoveryConfig{Endpoint: endpoint, Tasks: r.Tasks, Profile: r.Profile}, r.Stderr)
 	if err != nil {
 		return one, err
 	}

@@ -1,9 +1,23 @@
 package bench
 
 import (
+	"context"
 	"slices"
 	"time"
 )
+
+// counters are running totals of all that works for the trainers but themselves.
+type counters struct {
+	commits commitCounters
+	etcd    etcdCounters
+	cpu     time.Duration // of this process
+}
+
+func readCounters(ctx context.Context, subject subject, etcd *etcdServer) (c counters, err error) {
+	c.commits, c.cpu = subject.counters(), processorTime()
+	c.etcd, err = etcd.counters(ctx)
+	return c, err
+}
 
 // sample is one measurement of a row.
 type sample struct {
@@ -11,6 +25,23 @@ type sample struct {
 	opsPerTxn, stateBytes       float64
 	cpuMaster, cpuEtcd, cpuLoad float64 // microseconds per op
 	walBytes, putBytes          float64 // per op
+}
+
+func newSample(r loadResult, before, after counters) sample {
+	ops := float64(r.Ops)
+	commits := float64(max(1, after.commits.commits-before.commits.commits))
+	return sample{
+		opsPerS:    ops / r.Elapsed.Seconds(),
+		p50:        millis(r.P50),
+		p99:        millis(r.P99),
+		opsPerTxn:  ops / commits,
+		stateBytes: float64(after.commits.stateBytes-before.commits.stateBytes) / commits,
+		cpuMaster:  micros(after.cpu-before.cpu) / ops,
+		cpuEtcd:    micros(after.etcd.cpu-before.etcd.cpu) / ops,
+		cpuLoad:    micros(r.CPU) / ops,
+		walBytes:   float64(after.etcd.wal-before.etcd.wal) / ops,
+		putBytes:   float64(after.commits.putBytes-before.commits.putBytes) / ops,
+	}
 }
 
 // median returns the median of one field.
@@ -63,7 +94,7 @@ func newRow(key rowKey, samples []sample) QueueRow {
 		BytesPerTask:    of(func(s sample) float64 { return s.walBytes }),
 		PutBytesPerTask: of(func(s sample) float64 { return s.putBytes }),
 	}
-	row.Ratio = row.OpsPerS / row.RawTxnPerS
+	row.Ratio = of(func(s sample) float64 { return s.opsPerS / s.raw })
 	return row
 }
 

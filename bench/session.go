@@ -25,7 +25,8 @@ var Vias = []Via{InProcess, NetRPC, NetRPCPlain, Literal}
 
 // session is a load that works already and waits to be measured.
 type session interface {
-	measure(ctx context.Context, length time.Duration) (loadResult, error)
+	// measure calls ended as soon as it counts no more.
+	measure(ctx context.Context, length time.Duration, ended func()) (loadResult, error)
 	leave(ctx context.Context) error
 }
 
@@ -54,8 +55,8 @@ func startLocal(ctx context.Context, trainers []load.Trainer) (local, error) {
 	return local{l}, nil
 }
 
-func (l local) measure(ctx context.Context, length time.Duration) (loadResult, error) {
-	r, err := l.Measure(ctx, length)
+func (l local) measure(ctx context.Context, length time.Duration, ended func()) (loadResult, error) {
+	r, err := l.Measure(ctx, length, ended)
 	return loadResult{Result: r}, err
 }
 
@@ -88,8 +89,8 @@ func (c *loadConfig) trainers() ([]load.Trainer, error) {
 
 func trainerID(i int) string { return fmt.Sprintf("trainer-%d", i) }
 
-// serve says that it is ready, waits for its parent, measures, says what it found, and
-// leaves when its parent has read all counters.
+// serve says that it is ready, waits for its parent, measures, says that it counts no more,
+// says what it found, and leaves when its parent is done with the rest.
 func (c *loadConfig) serve(ctx context.Context, p *parent) error {
 	trainers, err := c.trainers()
 	if err != nil {
@@ -102,12 +103,15 @@ func (c *loadConfig) serve(ctx context.Context, p *parent) error {
 	if err := p.out.Encode(struct{}{}); err != nil || !p.await() {
 		return err
 	}
-	began := processorTime()
-	result, err := l.measure(ctx, c.Length)
+	cpu := processorTime()
+	result, err := l.measure(ctx, c.Length, func() {
+		cpu = processorTime() - cpu
+		_ = p.out.Encode(struct{}{}) // if the parent is gone, the next one fails as well
+	})
 	if err != nil {
 		return err
 	}
-	result.CPU = processorTime() - began
+	result.CPU = cpu
 	if err := p.out.Encode(result); err != nil || !p.await() {
 		return err
 	}
@@ -130,10 +134,14 @@ func startRemote(ctx context.Context, program Program, c loadConfig, stderr io.W
 	return remote{process}, nil
 }
 
-func (r remote) measure(ctx context.Context, _ time.Duration) (result loadResult, err error) {
+func (r remote) measure(ctx context.Context, _ time.Duration, ended func()) (result loadResult, err error) {
 	if err := r.proceed(); err != nil {
 		return result, err
 	}
+	if err := r.receive(ctx, &struct{}{}); err != nil {
+		return result, err
+	}
+	ended()
 	return result, r.receive(ctx, &result)
 }
 

@@ -122,8 +122,8 @@ func (s *literalSubject) start(ctx context.Context, callers int) (session, error
 func (s *literalSubject) raw() *rawLoop { return newRawLoop(s.store, s.lock.Key(), s.lock.Revision()) }
 
 func (s *literalSubject) counters() commitCounters {
-	n := s.Stored()
-	return commitCounters{commits: n.Commits, stateBytes: n.Bytes, putBytes: n.Bytes + n.Commits*int64(len(stateKey))}
+	commits, bytes := s.Stored()
+	return commitCounters{commits: commits, stateBytes: bytes, putBytes: bytes + commits*int64(len(stateKey))}
 }
 
 func (s *literalSubject) close() error {

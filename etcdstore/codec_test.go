@@ -53,6 +53,27 @@ func TestCodecRoundTrip(t *testing.T) {
 	wg.Wait()
 }
 
+// Whatever was encoded before a value, it can be decoded by itself.
+func TestCodecValuesStandAlone(t *testing.T) {
+	for _, want := range []columns{{}, {Name: "first"}, sample(), {Ids: []uint64{7}}, {ByKey: map[string]int{"b": 2, "c": 3}}} {
+		var got columns
+		if err := etcdstore.Decode(encode(t, &want), &got, 1<<20); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v came back as %+v, %v", want, got, err)
+		}
+	}
+}
+
+// gob describes a type behind an interface when it comes, which may be in an earlier value.
+func TestCodecRefusesInterfaces(t *testing.T) {
+	type leaf struct{ Any any }
+	type tree struct{ Leaves map[string][]*leaf }
+	for _, v := range []any{leaf{}, &tree{}, []any{1}} {
+		if b, err := etcdstore.Encode(v); err == nil {
+			t.Errorf("%T became %d bytes", v, len(b))
+		}
+	}
+}
+
 // The stored form is what it is said to be: any gzip and gob can read it.
 func TestCodecIsGobInGzip(t *testing.T) {
 	zip, err := gzip.NewReader(bytes.NewReader(encode(t, sample())))

@@ -69,10 +69,10 @@ func (s *Store) EnsureJob(ctx context.Context, name string, settings map[string]
 func (j Job) compare(key string, stored []byte) error {
 	var found Job
 	if err := json.Unmarshal(stored, &found); err != nil {
-		return fmt.Errorf("%s: want JSON {name, settings, digest}, found %.80q: %w; use another --job", key, stored, err)
+		return fmt.Errorf("%w: %s: want JSON {name, settings, digest}, found %.80q: %w; use another --job", ErrCorrupt, key, stored, err)
 	}
 	if sound := newJob(found.Name, found.Settings); sound.Digest != found.Digest {
-		return fmt.Errorf("%s: its digest is %.12s, its settings give %.12s: somebody edited it; put it back, or use another --job", key, found.Digest, sound.Digest)
+		return fmt.Errorf("%w: %s: its digest is %.12s, its settings give %.12s: somebody edited it; put it back, or use another --job", ErrCorrupt, key, found.Digest, sound.Digest)
 	}
 	var differs []string
 	if found.Name != j.Name {

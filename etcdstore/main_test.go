@@ -52,7 +52,7 @@ func lead(t *testing.T, s *etcdstore.Store, address string) *etcdstore.Lock {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	lock, err := s.Campaign(ctx, etcdstore.CampaignConfig{Address: address})
+	lock, err := s.Campaign(ctx, etcdstore.CampaignConfig{Address: address, TTL: time.Minute}) // a busy machine may hold us up
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,9 +49,6 @@ func probe(ctx context.Context, endpoint string, cause error) string {
 	if u, err := url.Parse(endpoint); err == nil && u.Host != "" {
 		address = u.Host
 	}
-	if strings.HasPrefix(endpoint, "unix") {
-		return fmt.Sprintf("%s: %v", endpoint, cause)
-	}
 	dialer := net.Dialer{Timeout: time.Second}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {

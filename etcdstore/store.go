@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -59,17 +61,43 @@ var reconnect = grpc.ConnectParams{
 
 var jobName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
-// Validate names the first field that cannot be used.
+// Validate names the first field that cannot be used, as its flag is named.
 func (c Config) Validate() error {
-	switch {
-	case len(c.Endpoints) == 0:
+	if len(c.Endpoints) == 0 {
 		return errors.New("endpoints: none given; name at least one host:port of etcd")
+	}
+	for _, endpoint := range c.Endpoints {
+		if err := validateEndpoint(endpoint); err != nil {
+			return fmt.Errorf("endpoints: %q: %w", endpoint, err)
+		}
+	}
+	switch {
 	case c.Job != "" && !jobName.MatchString(c.Job):
 		return fmt.Errorf("job: %q is not a name; use up to 128 letters, digits, '.', '_' and '-'", c.Job)
 	case (c.Cert == "") != (c.Key == ""):
-		return fmt.Errorf("cert and key: give both or none, found cert %q and key %q", c.Cert, c.Key)
+		return fmt.Errorf("cert, --key: give both or none, found cert %q and key %q", c.Cert, c.Key)
 	case c.DialTimeout < 0:
-		return fmt.Errorf("dial timeout: %v is negative", c.DialTimeout)
+		return fmt.Errorf("dial-timeout: expected 0 (the default, %v) or more, found %v", defaultDialTimeout, c.DialTimeout)
+	}
+	_, err := c.tls()
+	return err
+}
+
+// validateEndpoint takes host:port and http(s)://host:port.
+func validateEndpoint(endpoint string) error {
+	address := endpoint
+	if scheme, rest, ok := strings.Cut(endpoint, "://"); ok {
+		if scheme != "http" && scheme != "https" {
+			return fmt.Errorf("expected http:// or https://, if anything stands before the address, found %s://", scheme)
+		}
+		address = strings.TrimSuffix(rest, "/")
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" {
+		return errors.New("expected host:port, such as 127.0.0.1:2379")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("expected a port from 1 to 65535, found %q", port)
 	}
 	return nil
 }
@@ -97,11 +125,11 @@ func (c Config) tls() (*tls.Config, error) {
 	if c.CACert != "" {
 		pem, err := os.ReadFile(c.CACert)
 		if err != nil {
-			return nil, fmt.Errorf("read CA certificate: %w", err)
+			return nil, fmt.Errorf("cacert: expected a PEM file of certificates: %w", err)
 		}
 		out.RootCAs = x509.NewCertPool()
 		if !out.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("CA certificate %q: no PEM certificate in it", c.CACert)
+			return nil, fmt.Errorf("cacert: %q: expected a PEM file of certificates, found none in it", c.CACert)
 		}
 	}
 	if c.Cert != "" {
@@ -110,7 +138,7 @@ func (c Config) tls() (*tls.Config, error) {
 			return &pair, err
 		}
 		if _, err := load(); err != nil {
-			return nil, fmt.Errorf("client certificate %q with key %q: %w", c.Cert, c.Key, err)
+			return nil, fmt.Errorf("cert, --key: %q and %q: expected a certificate and its key: %w", c.Cert, c.Key, err)
 		}
 		// Read again at every handshake: a renewed file is used without a restart.
 		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
@@ -172,10 +200,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		if s.client != nil {
 			_ = s.client.Close() // only ever says that it was cancelled
 		}
-		if ctx.Err() != nil {
+		if errors.Is(ctx.Err(), context.Canceled) {
 			return nil, fmt.Errorf("open etcd: %w", ctx.Err())
 		}
-		return nil, s.explain(ctx, cfg, err)
+		return nil, s.explain(context.WithoutCancel(ctx), cfg, err)
 	}
 	if !detach() {
 		_ = s.Close()

@@ -67,9 +67,7 @@ func outcome(err error, sent bool) error {
 
 // What transactions are made of.
 var (
-	createdAt  = fence.CreatedAt
-	modifiedAt = fence.ModifiedAt
-	opPut      = fence.Put
-	opDelete   = fence.Delete
-	opGet      = fence.Get
+	createdAt = fence.CreatedAt
+	opPut     = fence.Put
+	opGet     = fence.Get
 )

@@ -49,6 +49,10 @@ const (
 	mnistRecords  = 250
 )
 
+// leaveTimeout is what trainers are given when the master is gone. One that was away when the job ended looks for the
+// next master, and there is none.
+const leaveTimeout = 5 * time.Second
+
 // Result is what came of a run.
 type Result struct {
 	Model       string        `json:"model"`
@@ -269,7 +273,9 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 		if err != nil {
 			stopTrainers()
 		}
+		late := time.AfterFunc(leaveTimeout, stopTrainers)
 		err = errors.Join(err, trainers.Wait())
+		late.Stop()
 		stopTrainers()
 	case <-training.Done(): // interrupted, or a process that cannot run
 		err = trainers.Wait()

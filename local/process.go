@@ -7,12 +7,18 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
 )
+
+// settingsPrefix begins the environment's settings: those are of `master run`, not of its
+// children, which get theirs as flags.
+const settingsPrefix = "TRAINMASTER_"
 
 const (
 	maxRestarts  = 20
@@ -69,6 +75,7 @@ func (p *process) once(ctx context.Context) error {
 	defer file.Close()
 	cmd := exec.CommandContext(ctx, p.binary, p.args...)
 	cmd.Stdout, cmd.Stderr = file, file
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, settingsPrefix) })
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = stopTimeout
 	cmd.SysProcAttr = childAttributes()

@@ -2,7 +2,9 @@ package master
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"trainmaster/master/decide"
@@ -17,8 +19,9 @@ import (
 type committer struct {
 	*inbox
 	*state
-	steps  *steps      // nil unless synchronous
-	shards chan<- Step // hears of each committed step
+	over   func()    // called first when the term ends
+	steps  *steps    // nil unless synchronous
+	shards chan Step // hears of each committed step
 
 	clock  decide.JobClock
 	sample time.Time // of clock
@@ -27,10 +30,12 @@ type committer struct {
 	batch   []*op
 	parked  []*op // answered "wait", held back
 	staging []*op // wait for their step
+
+	drained bool // a trainer is to leave, and may be among the parked
 }
 
 func newCommitter(s *state) *committer {
-	c := &committer{inbox: newInbox(), state: s, sample: s.time.Now()}
+	c := &committer{inbox: newInbox(), state: s, over: func() {}, sample: s.time.Now()}
 	c.clock.Now, c.clock.Committed = s.queue.Clock(), s.queue.Clock()
 	return c
 }
@@ -42,15 +47,28 @@ func (c *committer) run(ctx context.Context) (err error) {
 	defer ticker.Stop()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	work := context.WithoutCancel(ctx) // a write under way is seen to its end
+	work, abandon := context.WithCancel(context.WithoutCancel(ctx)) // a write under way is seen to its end, unless
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-c.lead.Lost(): // nobody may hear of it any more
+			abandon()
+		case <-work.Done():
+		}
+	})
+	defer watch.Wait()
+	defer abandon()
 	for {
 		tick := false
 		select {
 		case <-ctx.Done():
-			if err := c.round(work, false); err != nil {
-				return err
+			why := context.Cause(ctx)
+			if !errors.Is(why, ErrRolledBack) { // to such a store nothing more is written
+				if err := c.round(work, false); err != nil {
+					return err
+				}
 			}
-			return context.Cause(ctx)
+			return why
 		case <-c.lead.Lost():
 			return fmt.Errorf("%w: the lock is lost", taskqueue.ErrFenced)
 		case <-ticker.C:
@@ -66,10 +84,15 @@ func (c *committer) run(ctx context.Context) (err error) {
 
 // end refuses all that waits and all that comes.
 func (c *committer) end(err error) {
+	c.over() // before anybody hears of it
+	told := ErrNotLeader
+	if fatal(err) {
+		told = err // the next term would say the same
+	}
 	left := c.close(fmt.Errorf("%w: %w", ErrNotLeader, err))
 	for _, list := range [][]*op{c.batch, c.parked, c.staging, left} {
 		for _, o := range list {
-			o.finish(ErrNotLeader)
+			o.finish(told)
 		}
 	}
 }
@@ -94,8 +117,7 @@ func (c *committer) linger(ctx context.Context, timer *time.Timer) {
 // gives anyone a task.
 func (c *committer) round(ctx context.Context, tick bool) error {
 	c.batch = c.take(c.batch)
-	if tick {
-		// Whoever called while the last commit was slow has been heard before time passes.
+	if tick { // after all that waited: whoever is late because the store is slow, is not too late
 		c.batch = append(c.batch, &op{ctx: ctx, event: &taskqueue.Tick{}, done: make(chan struct{}, 1)})
 		c.expire(c.time.Now())
 		if (c.queue.Active() || c.queue.Trainers() > 0) && c.since(c.written) >= commitEvery {
@@ -105,8 +127,8 @@ func (c *committer) round(ctx context.Context, tick bool) error {
 	if err := c.commitAll(ctx); err != nil {
 		return err
 	}
-	for waiting := len(c.parked); waiting > 0 && c.queue.Dispatchable(); waiting = len(c.parked) {
-		c.batch, c.parked = append(c.batch, c.parked...), c.parked[:0]
+	for waiting := len(c.parked); waiting > 0 && (c.drained || c.queue.Dispatchable()); waiting = len(c.parked) {
+		c.batch, c.parked, c.drained = append(c.batch, c.parked...), c.parked[:0], false
 		if err := c.commitAll(ctx); err != nil {
 			return err
 		}
@@ -144,25 +166,32 @@ func (c *committer) commit(ctx context.Context) error {
 		switch err := c.save(ctx, extra); {
 		case err == nil:
 			c.clock.Committed = c.clock.Now
+			if c.since(t) > slowStore {
+				c.sample = c.time.Now() // nobody could be heard, or hear, meanwhile
+			}
 		case terminal(err):
 			return err
 		default:
 			c.log.WithError(err).Error("commit refused, nothing was written")
-			return c.refuse(n, err)
+			return c.refuse(n, fmt.Errorf("%w: %w", ErrNotStored, err))
 		}
 		if stepped {
 			c.steps.commit(step)
-			c.shards <- step
+			hand(c.shards, step)
 		}
 	} else if !c.lead.Valid() {
 		return fmt.Errorf("%w: the lease may have run out", taskqueue.ErrFenced)
 	}
-	wrote := c.written.After(t)
+	wrote, waiting := c.written.After(t), c.len() // before the answered ones are back
 	if answered := c.settle(n); wrote {
-		c.pace.Committed(answered, c.len(), c.since(t))
+		c.pace.Committed(answered, waiting, c.since(t))
 	}
 	return nil
 }
+
+// slowStore is how long a commit may take and still count as time that passes: a store that
+// is slower times nobody out.
+const slowStore = time.Second
 
 // apply applies the batch to the queue until a transaction is full; it returns how many
 // ops that were. An op that panics is dropped alone: the queue goes back to what is stored,
@@ -172,22 +201,26 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 		again = false
 		for n = 0; n < len(c.batch) && c.queue.PendingWrites() < maxBatchKeys-batchSlack && !again; n++ {
 			o := c.batch[n]
-			if o.err != nil || o.ctx.Err() != nil {
+			if o.ctx.Err() != nil {
+				o.drop(context.Cause(o.ctx))
+			}
+			if o.dropped {
 				continue
 			}
 			if err := c.echo(ctx, o.event); err != nil {
 				return n, err
 			}
 			if o.parts != nil {
-				if o.err = c.lead.PutParts(ctx, c.revision, o.parts.writes, o.parts.progress); o.err != nil {
-					if terminal(o.err) {
-						return n, o.err
+				if err := c.lead.PutParts(ctx, c.revision, o.parts.writes, o.parts.progress); err != nil {
+					if terminal(err) {
+						return n, err
 					}
+					o.drop(fmt.Errorf("%w: %w", ErrNotStored, err))
 					continue
 				}
 				o.parts = nil
 			}
-			again = !c.applyOne(o, now)
+			again = !c.guard(o, func() { c.applyOne(o, now) })
 		}
 		if again {
 			if err := c.rollBack(); err != nil {
@@ -213,21 +246,28 @@ func (c *committer) echo(ctx context.Context, event taskqueue.Event) error {
 	return fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrRolledBack, r.SeenCommit, last)
 }
 
-// applyOne applies one op; false says that it panicked.
-func (c *committer) applyOne(o *op, now taskqueue.Clock) (ok bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			c.log.WithField("event", fmt.Sprintf("%T", o.event)).WithField("panic", r).WithField("stack", stack()).Error("an event was dropped")
-			o.err = fmt.Errorf("internal error: %v; nothing was changed", r)
-		}
-	}()
+func (c *committer) applyOne(o *op, now taskqueue.Clock) {
 	switch {
 	case o.event != nil:
 		o.answer = c.queue.Apply(now, o.event)
 		o.err = o.answer.Err
+		if _, ok := o.event.(*taskqueue.Drain); ok {
+			c.drained = true
+		}
 	case o.stage != nil:
 		o.err = c.stage(o.stage)
 	}
+}
+
+// guard does something for an op; false says that it panicked, and the op is dropped.
+func (c *committer) guard(o *op, do func()) (ok bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.log.WithField("event", fmt.Sprintf("%T", o.event)).WithField("panic", r).WithField("stack", stack()).Error("an event was dropped")
+			o.drop(fmt.Errorf("internal error: %v; nothing was changed", r))
+		}
+	}()
+	do()
 	return true
 }
 
@@ -242,14 +282,25 @@ func consequential(batch []*op) bool {
 	return false
 }
 
-// refuse gives the first n callers of the batch the error of a commit that did not happen.
+// refuse gives the first n callers of the batch the error of a commit that did not happen;
+// those who only look see the state that stands.
 func (c *committer) refuse(n int, err error) error {
+	c.counts.refused.Add(1)
+	if err := c.rollBack(); err != nil {
+		return err
+	}
 	for _, o := range c.batch[:n] {
-		o.err = nil
-		o.finish(err)
+		switch {
+		case o.dropped:
+		case o.inspect != nil:
+			c.guard(o, func() { o.inspect(c.queue) })
+		default:
+			o.err = err
+		}
+		o.finish(nil)
 	}
 	c.batch = append(c.batch[:0], c.batch[n:]...)
-	return c.rollBack()
+	return nil
 }
 
 // settle answers the first n ops of the batch, or parks them; it returns how many were
@@ -264,9 +315,9 @@ func (c *committer) settle(n int) (answered int) {
 		case o.stage != nil:
 			c.steps.answer(o.stage)
 		case o.inspect != nil:
-			o.inspect(c.queue)
+			c.guard(o, func() { o.inspect(c.queue) })
 		case o.patient && o.answer.Kind == taskqueue.AnswerWait && o.ctx.Err() == nil:
-			o.park()
+			o.park(c.sample.Add(longPoll))
 			c.parked = append(c.parked, o)
 			continue
 		}

@@ -37,6 +37,7 @@ const (
 	maxStateBytes   = 512 << 10        // beyond it nothing new is dispatched
 	commitTimeout   = 5 * time.Second
 	tasksPerTrainer = 8
+	maxChunksOfTask = 4096 // unless chunks-per-task says so: a task is sent whole, and back
 	saveLease       = 60 * time.Second
 )
 
@@ -89,7 +90,7 @@ func (c Config) chunksPerTask(chunks int) int {
 	if c.ChunksPerTask > 0 {
 		return c.ChunksPerTask
 	}
-	return max(1, chunks/(c.Trainers*tasksPerTrainer))
+	return min(max(1, chunks/(c.Trainers*tasksPerTrainer)), maxChunksOfTask)
 }
 
 // Errors that the faces map to what their transports say.
@@ -99,6 +100,8 @@ var (
 	ErrJobFinished = errors.New("job finished")
 	ErrJobFailed   = errors.New("job failed")
 	ErrRejoin      = errors.New("the trainer has no session: join again")
+	ErrDrained     = errors.New("drained: the trainer gets no more tasks and is to leave")
+	ErrNotStored   = errors.New("not stored, nothing was changed: try again")
 	ErrRolledBack  = errors.New("the store went back in time")
 	ErrHeldDown    = errors.New("a take-over was forced a short while ago")
 	ErrNotSync     = errors.New("this job has no synchronous steps")

@@ -60,7 +60,8 @@ func (m *Master) scanProgress() func(done, total int) {
 // told (nil, or ErrJobFailed), ctx is cancelled (nil, after a last commit and resigning), or
 // the state cannot be used by any term.
 func (m *Master) Run(ctx context.Context) error {
-	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
+	// Each term looks again; this look is for a stand-by, which would hear of it only when it leads.
+	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); fatal(err) {
 		return err
 	}
 	asking, stopAsking := context.WithCancel(ctx)

@@ -18,11 +18,12 @@ type op struct {
 	parts   *partsWrite            // to be written before event
 
 	patient bool      // a wait answer is held back until there is a task,
-	until   time.Time // but no longer
+	until   time.Time // but no longer; set when it is held back
 
 	answer   taskqueue.Answer
 	finishes []taskqueue.FinishStatus // of the first application, when it was held back
 	err      error
+	dropped  bool // not to be applied: its caller went away, or it panicked
 	done     chan struct{}
 }
 
@@ -51,8 +52,14 @@ func (o *op) finish(err error) {
 	o.done <- struct{}{}
 }
 
+// drop keeps an op from being applied, also when its batch is applied once more.
+func (o *op) drop(err error) { o.err, o.dropped = err, true }
+
 // park prepares an op to be applied again: its finishes are counted, only its wish is left.
-func (o *op) park() {
+func (o *op) park(until time.Time) {
+	if o.until.IsZero() {
+		o.until = until
+	}
 	if o.finishes == nil {
 		o.finishes = o.answer.Finishes
 	}
@@ -143,7 +150,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// do hands an errand to the committer and waits until it is done.
+// do hands an errand to the committer and waits until it is done. The committer alone ends
+// it: it answers those whose context has ended at its next turn.
 func (b *inbox) do(ctx context.Context, fill func(*op)) (taskqueue.Answer, error) {
 	o := ops.Get().(*op)
 	o.ctx = ctx
@@ -151,11 +159,7 @@ func (b *inbox) do(ctx context.Context, fill func(*op)) (taskqueue.Answer, error
 	if err := b.put(o); err != nil {
 		return taskqueue.Answer{}, err
 	}
-	select {
-	case <-o.done:
-	case <-ctx.Done():
-		return taskqueue.Answer{}, context.Cause(ctx) // the committer still has o
-	}
+	<-o.done
 	answer, err := o.answer, o.err
 	if o.finishes != nil {
 		answer.Finishes = o.finishes

@@ -19,7 +19,7 @@ import (
 // ever begun over a state that cannot be read.
 func recoverState(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
 	began := clock.Now()
-	s := &state{store: store, lead: lead, config: config, log: log, time: clock, written: began, roster: map[string][]byte{}, heard: heard}
+	s := &state{store: store, lead: lead, config: config, log: log, time: clock, written: began, limit: maxStateBytes, roster: map[string][]byte{}, heard: heard}
 	s.tables.Store(&[]*taskqueue.Table{})
 	cluster, err := store.ClusterID(ctx)
 	if err != nil {
@@ -29,7 +29,10 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 	if err != nil {
 		return nil, fmt.Errorf("read /task_queues: %w", err)
 	}
-	if stored == nil {
+	if revision == 0 {
+		if err := refuseRemains(ctx, store); err != nil {
+			return nil, err
+		}
 		var id [16]byte
 		if _, err := rand.Read(id[:]); err != nil {
 			return nil, fmt.Errorf("choose a job id: %w", err)
@@ -41,7 +44,11 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 	if err := store.Decode(stored, &snapshot, maxStoredState); err != nil {
 		return nil, fmt.Errorf("%w: decode /task_queues: %w; its bytes are left as they are: restore a backup, or start the job under another name", taskqueue.ErrDamaged, err)
 	}
-	if snapshot.Cluster != cluster && !config.AcceptCluster {
+	if snapshot.Format > taskqueue.Format {
+		return nil, fmt.Errorf("%w: this master reads up to format %d, found format %d: start a newer master; nothing was changed", taskqueue.ErrNewer, taskqueue.Format, snapshot.Format)
+	}
+	moved := snapshot.Cluster != cluster
+	if moved && !config.AcceptCluster {
 		return nil, fmt.Errorf("%w: expected cluster %x, found %x: etcd was restored or replaced; if this state is the one to go on with, start with --accept-cluster", ErrForeign, snapshot.Cluster, cluster)
 	}
 	snapshot.Cluster = cluster
@@ -58,10 +65,36 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 	s.stored, s.revision = stored, revision
 	s.number.Store(snapshot.Commit)
 	s.tables.Store(&tables)
+	s.queue.Hold(len(stored) > s.limit)
+	if moved { // once, not at every start
+		log.WithField("cluster", fmt.Sprintf("%x", cluster)).Warn("a state of another etcd cluster was accepted")
+		s.queue.Touch()
+		if err := s.save(ctx, nil); err != nil {
+			return nil, fmt.Errorf("accept the state of another cluster: %w", err)
+		}
+	}
 	log.WithFields(logrus.Fields{
 		"commit": snapshot.Commit, "datasets": len(tables), "trainers": len(s.roster), "took": s.since(began).Round(time.Millisecond).String(),
 	}).Info("state recovered")
 	return s, nil
+}
+
+// refuseRemains finds out whether a job without a state ever had one: then somebody deleted
+// it, and to begin anew would write over what is left.
+func refuseRemains(ctx context.Context, store Store) error {
+	roster, err := store.Roster(ctx)
+	if err != nil {
+		return fmt.Errorf("read the roster: %w", err)
+	}
+	const first = 2 // commit with events: the one before it writes the empty state
+	record, err := store.Value(ctx, taskqueue.RecordKey(first))
+	if err != nil {
+		return fmt.Errorf("read the record: %w", err)
+	}
+	if len(roster) > 0 || record != nil {
+		return fmt.Errorf("%w: /task_queues is gone, but a record or %d trainers of the job are there; nothing was changed: restore a backup of etcd, or start the job under another name", taskqueue.ErrDamaged, len(roster))
+	}
+	return nil
 }
 
 // loadTables reads the tables that a state names, but for those that are kept warm.
@@ -82,6 +115,9 @@ func loadTables(ctx context.Context, store Store, snapshot *taskqueue.Snapshot, 
 
 // loadTable reads the parts, decodes them side by side and appends them in order.
 func loadTable(ctx context.Context, store Store, set *taskqueue.SetSnapshot) (*taskqueue.Table, error) {
+	if set.Parts < 0 || set.ChunksPerTask < 1 {
+		return nil, fmt.Errorf("%w: %d parts, %d chunks for each task", taskqueue.ErrDamaged, set.Parts, set.ChunksPerTask)
+	}
 	parts, err := store.Parts(ctx, set.ReportID, set.Parts)
 	if err != nil {
 		return nil, err

@@ -30,6 +30,9 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	if err != nil {
 		return err
 	}
+	if len(names) > maxNames {
+		return fmt.Errorf("%d names: expected at most %d; name the files by a glob", len(names), maxNames)
+	}
 	m.reports.one.Lock()
 	defer m.reports.one.Unlock()
 	began := time.Now()
@@ -74,6 +77,9 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	log.WithFields(logrus.Fields{"chunks": chunks, "tasks": table.Tasks(), "records": table.Records(), "took": time.Since(began).Round(time.Millisecond).String()}).Info("dataset indexed")
 	return nil
 }
+
+// maxNames bounds what one report can make the master look up; a glob is one name.
+const maxNames = 100_000
 
 // Register stores a task table and makes it the dataset of the job.
 func (m *Master) Register(ctx context.Context, table *taskqueue.Table, digest [32]byte) error {

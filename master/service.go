@@ -31,6 +31,7 @@ type Session struct {
 	Incarnation uint64
 	JobID       [16]byte
 	Sync        bool
+	TTL         time.Duration // how long a silent session lasts; 0: the default
 }
 
 // Join begins a session.
@@ -42,8 +43,11 @@ func (m *Master) Join(ctx context.Context, id, address string) (Session, error) 
 	if err := validateID(id); err != nil {
 		return Session{}, err
 	}
+	if len(address) > maxID {
+		return Session{}, fmt.Errorf("trainer address: expected at most %d characters, found %d", maxID, len(address))
+	}
 	a, err := t.apply(ctx, &taskqueue.Join{ID: id, Address: address})
-	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync}, err
+	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync, TTL: m.config.Queue.SessionTTL}, err
 }
 
 const maxID = 200
@@ -69,12 +73,18 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	if err != nil {
 		return Reply{}, err
 	}
+	if max(len(r.Finished), len(r.Held)) > maxFinished {
+		return Reply{}, fmt.Errorf("finished, held: expected at most %d tasks, found %d and %d", maxFinished, len(r.Finished), len(r.Held))
+	}
 	a, err := t.ask(ctx, r, len(r.Held) == 0)
 	if err != nil {
 		return Reply{}, err
 	}
 	return t.reply(a)
 }
+
+// maxFinished bounds what one request can write: see batchSlack.
+const maxFinished = 16
 
 // Fail takes back a task that a joined trainer could not train.
 func (m *Master) Fail(ctx context.Context, o taskqueue.Ordinal, incarnation uint64, token taskqueue.Token, text string) error {
@@ -113,13 +123,20 @@ func (t *term) reply(a taskqueue.Answer) (Reply, error) {
 		return r, ErrJobFailed
 	case taskqueue.AnswerRejoin:
 		return r, ErrRejoin
+	case taskqueue.AnswerDrained:
+		return r, ErrDrained
 	}
 	return r, nil
 }
 
-// Heartbeat keeps a session alive.
-func (m *Master) Heartbeat(ctx context.Context, h *taskqueue.Heartbeat) error {
-	return m.send(ctx, h)
+// Heartbeat keeps a session alive; draining says that it gets no more tasks.
+func (m *Master) Heartbeat(ctx context.Context, h *taskqueue.Heartbeat) (draining bool, err error) {
+	t, err := m.leading()
+	if err != nil {
+		return false, err
+	}
+	a, err := t.apply(ctx, h)
+	return a.Draining, err
 }
 
 // Leave ends a session in order.
@@ -207,5 +224,5 @@ func (t *term) apply(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer,
 }
 
 func (t *term) ask(ctx context.Context, ev taskqueue.Event, patient bool) (taskqueue.Answer, error) {
-	return t.committer.do(ctx, func(o *op) { o.event, o.patient, o.until = ev, patient, time.Now().Add(longPoll) })
+	return t.committer.do(ctx, func(o *op) { o.event, o.patient = ev, patient })
 }

@@ -226,14 +226,16 @@ const deposeTimeout = 2 * time.Second
 
 // listen reads the beats of whoever is the suspect.
 func (s *standby) listen(ctx context.Context, suspects <-chan Suspect, beats chan<- heard) error {
-	for suspect := (Suspect{}); ; {
+	var next Suspect
+	for {
+		suspect := next
 		hearing, stop := context.WithCancel(ctx)
 		var one sync.WaitGroup
 		if suspect.Address != "" && suspect.Address != s.config.Advertise {
 			one.Go(func() { s.hear(hearing, suspect, beats) })
 		}
 		select {
-		case suspect = <-suspects:
+		case next = <-suspects:
 		case <-ctx.Done():
 		}
 		stop()
@@ -247,23 +249,35 @@ func (s *standby) listen(ctx context.Context, suspects <-chan Suspect, beats cha
 // hear holds a connection to the suspect. When it breaks it dials again at once: a port that
 // refuses is a process that is gone.
 func (s *standby) hear(ctx context.Context, suspect Suspect, beats chan<- heard) {
-	connected := false
+	redials := 0 // at once after a connection broke, then every BeatEvery
 	for ctx.Err() == nil {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", suspect.Address)
 		if err != nil {
-			if connected && errors.Is(err, syscall.ECONNREFUSED) {
-				sendTo(ctx, beats, heard{of: suspect, gone: true})
+			wait := decide.BeatEvery
+			if redials > 0 {
+				wait = redialPause
+				redials--
+				if errors.Is(err, syscall.ECONNREFUSED) {
+					redials = 0
+					sendTo(ctx, beats, heard{of: suspect, gone: true})
+				}
 			}
-			pause(ctx, decide.BeatEvery)
+			pause(ctx, wait)
 			continue
 		}
-		connected = true
+		redials = quickRedials
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
 		s.readBeats(ctx, conn, suspect, beats)
 		stop()
 		conn.Close()
 	}
 }
+
+// A process that is being torn down can reset a connection before it closes its port.
+const (
+	quickRedials = 20
+	redialPause  = 10 * time.Millisecond
+)
 
 // readBeats passes beats on until the connection breaks.
 func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect Suspect, beats chan<- heard) {

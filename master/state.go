@@ -28,6 +28,7 @@ type state struct {
 	queue    *taskqueue.Queue
 	revision int64             // of the stored state; 0: there is none
 	stored   []byte            // the stored state
+	limit    int               // of its size: above it nothing new is dispatched
 	roster   map[string][]byte // as stored, by trainer id
 	written  time.Time         // when the last commit ended
 	tables   atomic.Pointer[[]*taskqueue.Table]
@@ -37,7 +38,7 @@ type state struct {
 }
 
 type counters struct {
-	commits, refused, bytes atomic.Int64
+	commits, refused atomic.Int64
 }
 
 // batchSlack is room in a transaction for what one event can write beyond its first key.
@@ -70,9 +71,8 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	s.revision, s.stored, s.written = revision, encoded, s.time.Now()
 	s.number.Store(s.queue.Commit())
 	s.heard()
-	s.queue.Hold(len(encoded) > maxStateBytes)
+	s.queue.Hold(len(encoded) > s.limit)
 	s.counts.commits.Add(1)
-	s.counts.bytes.Add(int64(len(encoded)))
 	for _, w := range flushed.Writes {
 		if id, ok := strings.CutPrefix(w.Key, rosterPrefix); ok {
 			if w.Delete {
@@ -106,8 +106,13 @@ func (s *state) write(ctx context.Context, encoded []byte, writes []taskqueue.Wr
 		bounded, cancel := context.WithTimeout(ctx, commitTimeout)
 		revision, err := s.lead.Commit(bounded, s.revision, encoded, writes)
 		cancel()
-		if err == nil || !unknown && !errors.Is(err, taskqueue.ErrUnknownOutcome) {
-			return revision, err
+		switch {
+		case err == nil:
+			return revision, nil
+		case ctx.Err() != nil:
+			return 0, fmt.Errorf("%w: %w", taskqueue.ErrFenced, err) // whatever became of it, the next leader sees
+		case !unknown && !errors.Is(err, taskqueue.ErrUnknownOutcome):
+			return 0, err
 		}
 		unknown = true
 		s.log.WithError(err).Warn("outcome of a commit unknown, reading back")
@@ -161,6 +166,7 @@ func (s *state) rollBack() error {
 		return err
 	}
 	q.Continue(s.queue)
+	q.Hold(len(s.stored) > s.limit)
 	s.queue = q
 	return nil
 }

@@ -14,6 +14,7 @@ type Status struct {
 	Leader  string // address that trainers dial
 	Term    uint64 // create revision of the leader's lock
 	Commits int64  // of this term
+	Refused int64  // commits of this term that the store did not take
 }
 
 // Status sums the job up.
@@ -24,7 +25,7 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 	}
 	s := Status{Leader: m.config.Advertise, Term: uint64(t.committer.lead.Revision())}
 	err = t.inspect(ctx, func(q *taskqueue.Queue) {
-		s.Overview, s.Commits = q.Overview(), t.committer.counts.commits.Load()
+		s.Overview, s.Commits, s.Refused = q.Overview(), t.committer.counts.commits.Load(), t.committer.counts.refused.Load()
 	})
 	if err != nil {
 		return Status{}, err // look may still be on its way to s
@@ -40,7 +41,10 @@ type Tasks struct {
 }
 
 // SetAsideTask names a task that is set aside. Why it is, AsideDetail says.
-type SetAsideTask struct{ Set, Index int }
+type SetAsideTask struct {
+	Set, Index int
+	Dropped    bool
+}
 
 // Tasks lists the dispatched tasks, those to be dispatched again, and those set aside.
 func (m *Master) Tasks(ctx context.Context) (Tasks, error) {
@@ -49,7 +53,7 @@ func (m *Master) Tasks(ctx context.Context) (Tasks, error) {
 		tasks.Live = q.PendingTasks()
 		for set := 0; q.Table(set) != nil; set++ {
 			for _, index := range q.SetAsideTasks(set) {
-				tasks.SetAside = append(tasks.SetAside, SetAsideTask{set, index})
+				tasks.SetAside = append(tasks.SetAside, SetAsideTask{set, index, q.Dropped(set, index)})
 			}
 		}
 	})

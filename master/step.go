@@ -1,8 +1,10 @@
 package master
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 
 	"trainmaster/taskqueue"
@@ -53,8 +55,8 @@ func (s *steps) stage(version uint64, by Contributor) (current bool, err error) 
 		return false, nil
 	case version > s.last.Version:
 		return false, fmt.Errorf("staged at version %d: expected at most %d, the last committed one", version, s.last.Version)
-	case by.Records <= 0:
-		return false, fmt.Errorf("staged %d records: expected at least one", by.Records)
+	case by.Records <= 0 || by.Records > math.MaxUint32:
+		return false, fmt.Errorf("staged %d records: expected 1 to %d", by.Records, uint32(math.MaxUint32))
 	}
 	s.staged[by.Ordinal] = by
 	return true, nil
@@ -74,7 +76,7 @@ func (s *steps) complete(runners []taskqueue.Ordinal, epoch uint32) (Step, bool)
 		}
 		next.Contributors = append(next.Contributors, by)
 	}
-	slices.SortFunc(next.Contributors, func(a, b Contributor) int { return int(a.Ordinal) - int(b.Ordinal) })
+	slices.SortFunc(next.Contributors, func(a, b Contributor) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
 	return next, true
 }
 
@@ -90,6 +92,23 @@ func (s *steps) answer(st *staging) {
 func (s *steps) commit(step Step) {
 	s.last = step
 	clear(s.staged)
+}
+
+// hand gives a step to the one who tells the parameter servers, in the place of one that
+// was not taken yet: gradients are only staged at a version that every server has reached,
+// so nobody needs that one any more. It never blocks; only one goroutine may hand.
+func hand(steps chan Step, step Step) {
+	for {
+		select {
+		case steps <- step:
+			return
+		default:
+		}
+		select {
+		case <-steps:
+		default:
+		}
+	}
 }
 
 func (s Step) encode() []byte {

@@ -20,30 +20,35 @@ type term struct {
 // lead recovers the state and serves until the term ends. It returns nil when the job is
 // over and its trainers were told.
 func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
+	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
+		return err
+	}
 	s, err := recoverState(ctx, m.store, lead, m.config, kept, m.fresh.heard, machineTime{}, m.log)
 	if err != nil {
 		return err
 	}
 	c := newCommitter(s)
+	c.over = m.termOver
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	t := &term{committer: c, jobID: s.queue.JobID()}
 	m.fresh.term.Store(lead.Revision())
-	group, ctx := errgroup.WithContext(ctx)
 	if m.config.Sync {
-		steps := make(chan Step, 1)
-		if err := m.startSteps(ctx, c, steps); err != nil {
+		if err := m.recoverSteps(ctx, c); err != nil {
 			return err
 		}
-		group.Go(func() error { return m.tellShards(ctx, steps) })
 	}
 	if err := lead.Announce(ctx, m.config.Advertise, uint64(lead.Revision())); err != nil {
 		return fmt.Errorf("announce: %w", err)
 	}
-	group.Go(func() error { return c.run(ctx) })
-	group.Go(func() error { return m.watchEnd(ctx, t) })
 	m.current.Store(t)
 	defer m.termOver()
+	group, ctx := errgroup.WithContext(ctx)
+	if m.config.Sync {
+		group.Go(func() error { return m.tellShards(ctx, c.shards) })
+	}
+	group.Go(func() error { return c.run(ctx) })
+	group.Go(func() error { return m.watchEnd(ctx, t) })
 	m.log.WithField("term", lead.Revision()).Info("leading")
 	if err := group.Wait(); !errors.Is(err, errJobOver) {
 		return err
@@ -95,7 +100,8 @@ func (t *term) inspect(ctx context.Context, look func(*taskqueue.Queue)) error {
 	return err
 }
 
-func (m *Master) startSteps(ctx context.Context, c *committer, steps chan Step) error {
+// recoverSteps reads the last committed step, for the shards to be told of it again.
+func (m *Master) recoverSteps(ctx context.Context, c *committer) error {
 	stored, err := m.store.Value(ctx, StepKey)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", StepKey, err)
@@ -103,9 +109,9 @@ func (m *Master) startSteps(ctx context.Context, c *committer, steps chan Step) 
 	if c.steps, err = newSteps(stored); err != nil {
 		return err
 	}
-	c.shards = steps
+	c.shards = make(chan Step, 1)
 	if c.steps.last.Version > 0 {
-		steps <- c.steps.last // the last leader may have died before it told them
+		hand(c.shards, c.steps.last) // the last leader may have died before it told them
 	}
 	return nil
 }
@@ -122,6 +128,10 @@ func (m *Master) tellShards(ctx context.Context, steps <-chan Step) error {
 			return context.Cause(ctx)
 		case last = <-steps:
 		case <-repeat.C:
+			select {
+			case last = <-steps: // rather than repeat the one before it
+			default:
+			}
 		}
 		if last.Version == 0 {
 			continue

@@ -31,7 +31,7 @@ const prefaceLen = 4
 type Config struct {
 	HelloTimeout   time.Duration // for the first bytes; default 10 s
 	MaxConnections int           // default 20,000
-	Log            *logrus.Entry
+	Log            *logrus.Entry // default: the standard logger
 }
 
 // Splitter is one port with several protocols.
@@ -50,6 +50,9 @@ func New(l net.Listener, config Config) *Splitter {
 	}
 	if config.MaxConnections == 0 {
 		config.MaxConnections = 20_000
+	}
+	if config.Log == nil {
+		config.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
 	return &Splitter{listener: l, config: config, branches: map[string]*branch{}, stopped: make(chan struct{})}
 }

@@ -1,45 +1,62 @@
 package pserver
 
-import "trainmaster/pserver/wire"
+import (
+	"sync"
 
-// buffer is room for the payload of one frame, seen as floats and as bytes.
+	"trainmaster/pserver/wire"
+)
+
+// buffer is room for one frame, so that it can be sent in one piece. Its
+// payload is seen as floats and as bytes.
 type buffer struct {
+	frame  []byte
+	bytes  []byte // frame after the header
 	floats []float32
-	bytes  []byte
+}
+
+func newBuffer() *buffer {
+	floats := make([]float32, (wire.HeaderSize+wire.MaxPayload)/4)
+	frame := wire.FloatBytes(floats)
+	return &buffer{frame: frame, bytes: frame[wire.HeaderSize:], floats: floats[wire.HeaderSize/4:]}
 }
 
 // buffers is a bounded pool. Whoever takes a buffer holds no other one, so
-// that waiting for one never waits for itself.
+// that waiting for one never waits for itself. The buffer given back last is
+// taken first: it may still be in the cache.
 type buffers struct {
-	free  chan *buffer
-	slots chan struct{} // one per buffer in existence
+	slots chan struct{} // one per buffer that is out
+
+	mu   sync.Mutex
+	free []*buffer
 }
 
 func newBuffers(bytes int64) *buffers {
-	n := bytes / wire.MaxPayload
-	return &buffers{free: make(chan *buffer, n), slots: make(chan struct{}, n)}
+	return &buffers{slots: make(chan struct{}, bytes/wire.MaxPayload)}
 }
 
 // take waits for a buffer; nil when done is closed first.
 func (p *buffers) take(done <-chan struct{}) *buffer {
 	select {
-	case b := <-p.free:
-		return b
-	default:
-	}
-	select {
-	case b := <-p.free:
-		return b
 	case p.slots <- struct{}{}:
-		floats := make([]float32, wire.BlockElements)
-		return &buffer{floats: floats, bytes: wire.FloatBytes(floats)}
 	case <-done:
 		return nil
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		b := p.free[n-1]
+		p.free = p.free[:n-1]
+		return b
+	}
+	return newBuffer()
 }
 
 func (p *buffers) give(b *buffer) {
-	if b != nil {
-		p.free <- b
+	if b == nil {
+		return
 	}
+	p.mu.Lock()
+	p.free = append(p.free, b)
+	p.mu.Unlock()
+	<-p.slots
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"trainmaster/pserver"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver"
 	"trainmaster/safetensors"
 	"trainmaster/trainer/params"
 )

@@ -26,8 +26,9 @@ type contributor struct {
 
 // commit makes version from the stages that the contributors computed at
 // version-1, in the order given, and returns the version reached. A shard at or
-// past version does nothing. A restored shard that lacks stages adopts the
-// version without an update, and says so.
+// past version does nothing. A shard that was restored, or initialised when the
+// job was at work already, and lacks stages adopts the version without an
+// update, and says so.
 func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contributor, scale float32) (reached uint64, adopted bool, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
@@ -42,15 +43,16 @@ func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contribut
 	if version <= now {
 		return now, false, nil
 	}
-	if version > now+1 && !s.restored {
+	late := s.restored || now == 0 && version > 1 // it came into a job that was at work
+	if version > now+1 && !late {
 		return now, false, fmt.Errorf("%w: shard %d is at version %d, a commit of version %d leaves out those between", errMismatch, s.index, now, version)
 	}
 	switch err := s.apply(h, version, contributors, scale); {
 	case err == nil && s.restored:
 		s.log.WithFields(logrus.Fields{"from": now, "version": version}).Info("shard is in step again")
 		s.restored = false
-	case err != nil && s.restored && errors.Is(err, errIncomplete):
-		s.log.WithError(err).WithField("version", version).Warn("stages were lost in the restart: version adopted without an update")
+	case err != nil && late && errors.Is(err, errIncomplete):
+		s.log.WithError(err).WithField("version", version).Warn("this shard was not there when the version was staged: adopted without an update")
 		s.adoptLocked(h, version)
 		adopted = true
 	case err != nil:

@@ -21,8 +21,11 @@ const (
 	readPiece = 64 << 10
 	// queued is how many replies wait for the sender of a connection; then its reader waits too.
 	queued = 4
-	// batched is how many bytes of replies are gathered into one write.
-	batched = 64 << 10
+	// Replies with less of a body are gathered into one write, up to batched bytes.
+	littleReply = 4 << 10
+	batched     = 16 << 10
+	// lingering is how long a refused peer has to read why and to close.
+	lingering = 250 * time.Millisecond
 )
 
 // conn is one data connection. Two goroutines own it: serve reads and handles
@@ -66,14 +69,12 @@ func (c *conn) serve() {
 	c.nc.Close()
 }
 
-// linger lets the peer read the refusal: closing with unread bytes would reset
-// the connection and could take the refusal away.
+// linger lets the peer read the refusal and close: closing with unread bytes
+// would reset the connection and could take the refusal away.
 func (c *conn) linger() {
-	tcp, ok := c.nc.(*net.TCPConn)
-	if !ok || tcp.CloseWrite() != nil || tcp.SetReadDeadline(time.Now().Add(time.Second)) != nil {
-		return
+	if c.nc.SetReadDeadline(time.Now().Add(lingering)) == nil {
+		io.CopyN(io.Discard, c.nc, 4*wire.MaxPayload) //nolint:errcheck // whatever comes, the connection is over
 	}
-	io.CopyN(io.Discard, tcp, 4*wire.MaxPayload) //nolint:errcheck // whatever comes, the connection is over
 }
 
 // receive handles one frame after the other.
@@ -272,47 +273,39 @@ func (c *conn) pull(b *block, r *reply) *wire.Fault {
 	return nil
 }
 
-// send writes replies until there are no more. When the connection breaks it
-// goes on taking them, for their buffers.
+// send writes replies until there are no more, little ones together. When the
+// connection breaks it goes on taking them, for their buffers.
 func (c *conn) send() {
 	var (
-		batch  []reply
-		pieces [][]byte
+		little []byte
 		broken bool
 	)
-	for r := range c.replies {
-		batch = append(batch[:0], r)
-		for size := len(r.body); size < batched; size += len(r.body) {
-			var more bool
-			select {
-			case r, more = <-c.replies:
-			default:
-			}
-			if !more {
-				break
-			}
-			batch = append(batch, r)
+	write := func(p []byte) {
+		if broken || len(p) == 0 {
+			return
 		}
-		pieces = pieces[:0]
-		for i := range batch {
-			if pieces = append(pieces, batch[i].raw[:]); len(batch[i].body) > 0 {
-				pieces = append(pieces, batch[i].body)
-			}
+		err := c.nc.SetWriteDeadline(time.Now().Add(c.limits.FrameTimeout))
+		if err == nil {
+			_, err = c.nc.Write(p)
 		}
-		if !broken && c.write(pieces) != nil {
+		if err != nil {
 			broken = true
 			c.nc.Close()
 		}
-		for i := range batch {
-			c.buffers.give(batch[i].buf)
+	}
+	for r := range c.replies {
+		if len(r.body) < littleReply {
+			little = append(append(little, r.raw[:]...), r.body...)
+			c.buffers.give(r.buf)
+			if len(c.replies) > 0 && len(little) < batched {
+				continue
+			}
+		}
+		write(little)
+		if little = little[:0]; len(r.body) >= littleReply {
+			copy(r.buf.frame, r.raw[:])
+			write(r.buf.frame[:wire.HeaderSize+len(r.body)])
+			c.buffers.give(r.buf)
 		}
 	}
-}
-
-func (c *conn) write(pieces net.Buffers) error {
-	if err := c.nc.SetWriteDeadline(time.Now().Add(c.limits.FrameTimeout)); err != nil {
-		return err
-	}
-	_, err := pieces.WriteTo(c.nc)
-	return err
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"trainmaster/portsplit"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
@@ -90,12 +91,15 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	}
 	shard.log.WithField("addr", s.Addr()).WithField("ready", shard.ready.Load()).Info("parameter server started")
 
-	door := newDoor(&s.cfg, shard)
+	port := portsplit.New(s.cfg.Listener, portsplit.Config{HelloTimeout: s.cfg.HelloTimeout, MaxConnections: s.cfg.MaxConnections, Log: shard.log})
+	door := newDoor(port.Branch(dataPreface), &s.cfg, shard)
+	calls := port.Branch(portsplit.HTTP2)
 	control := s.controlServer(shard, checkpoints)
 	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return port.Run(groupCtx) })
 	group.Go(door.run)
 	group.Go(func() error {
-		err := control.Serve(door.grpc)
+		err := control.Serve(calls)
 		if groupCtx.Err() != nil {
 			return nil // told to stop
 		}
@@ -121,7 +125,6 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		return nil
 	})
 	err = group.Wait()
-	door.wait()
 	if err == nil && checkpoints != nil && shard.ready.Load() {
 		err = checkpoints.save()
 	}

@@ -151,10 +151,20 @@ func FuzzNewFile(f *testing.F) {
 	})
 }
 
+// python is the interpreter that `make setup` prepared, else the system's.
+func python() string {
+	const prepared = "../.cache/python/bin/python3"
+	if _, err := os.Stat(prepared); err == nil {
+		return prepared
+	}
+	return "python3"
+}
+
 // The file is read, and one is written, by the Python package that defined the format.
 func TestPython(t *testing.T) {
-	if out, err := exec.Command("python3", "-c", "import numpy, safetensors.numpy").CombinedOutput(); err != nil {
-		missing := fmt.Sprintf("python3 with the packages safetensors and numpy is missing (pip install safetensors numpy): %v %s", err, out)
+	python := python()
+	if out, err := exec.Command(python, "-c", "import numpy, safetensors.numpy").CombinedOutput(); err != nil {
+		missing := fmt.Sprintf("%s with the packages of scripts/requirements.txt is missing (`make setup` installs them): %v %s", python, err, out)
 		if os.Getenv("REQUIRE") == "all" {
 			t.Fatal(missing)
 		}
@@ -176,7 +186,7 @@ with safetensors.safe_open(sys.argv[1], framework="numpy") as f:
     assert f.metadata() == {"made": "here"}, f.metadata()
 safetensors.numpy.save_file({"b": t["w1"] * 2, "a": t["steps"], "z": numpy.arange(5, dtype=numpy.int8)}, sys.argv[2], {"made": "there"})
 `
-	if out, err := exec.Command("python3", "-c", script, ours, theirs).CombinedOutput(); err != nil {
+	if out, err := exec.Command(python, "-c", script, ours, theirs).CombinedOutput(); err != nil {
 		t.Fatalf("python: %v\n%s", err, out)
 	}
 	tensors, metadata, err := ReadFile(theirs)

@@ -1,40 +1,62 @@
 #!/usr/bin/env bash
-# Installs from Debian what the tests need and this machine lacks. It does nothing where nothing is missing.
+# Installs what the tests need and this machine lacks: programs from Debian, and Python packages into .cache/python. It does
+# nothing where nothing is missing.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 # command -> the packages that bring it
 declare -A packages=(
 	[gcc]="gcc libc6-dev"        # the race detector links with the C library
 	[protoc]="protobuf-compiler" # generated files are compared with what the .proto files say
 	[git]="git"
+	[python3]="python3 python3-venv"
 )
 
-missing=()
-for command in "${!packages[@]}"; do
-	if ! command -v "$command" >/dev/null; then
-		read -ra names <<<"${packages[$command]}"
-		missing+=("${names[@]}")
-	fi
-done
-[ ${#missing[@]} -gt 0 ] || exit 0
+debian_packages() {
+	local missing=() command names
+	for command in "${!packages[@]}"; do
+		if ! command -v "$command" >/dev/null; then
+			read -ra names <<<"${packages[$command]}"
+			missing+=("${names[@]}")
+		fi
+	done
+	[ ${#missing[@]} -gt 0 ] || return 0
 
-if ! command -v apt-get >/dev/null; then
-	cat >&2 <<MESSAGE
+	if ! command -v apt-get >/dev/null; then
+		cat >&2 <<MESSAGE
 Missing on this machine: ${missing[*]} (names of Debian packages).
 There is no apt-get here to install them with: install what your system calls them, then run this again.
 MESSAGE
-	exit 1
-fi
-
-as_root=()
-if [ "$(id -u)" -ne 0 ]; then
-	if ! command -v sudo >/dev/null; then
-		echo "Missing: ${missing[*]}. Run this as root: apt-get install ${missing[*]}" >&2
-		exit 1
+		return 1
 	fi
-	as_root=(sudo)
-fi
-echo "installing ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+	local as_root=()
+	if [ "$(id -u)" -ne 0 ]; then
+		if ! command -v sudo >/dev/null; then
+			echo "Missing: ${missing[*]}. Run this as root: apt-get install ${missing[*]}" >&2
+			return 1
+		fi
+		as_root=(sudo)
+	fi
+	echo "installing ${missing[*]}"
+	export DEBIAN_FRONTEND=noninteractive
+	"${as_root[@]}" apt-get update -qq
+	"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+}
+
+# Other people's Python packages read what we write. Without them those tests are skipped, and say so.
+python_packages() {
+	local prepared=.cache/python
+	if cmp -s scripts/requirements.txt "$prepared/requirements.txt"; then
+		return 0
+	fi
+	echo "installing the packages of scripts/requirements.txt into $prepared"
+	if python3 -m venv --clear "$prepared" && "$prepared/bin/pip" install --quiet --disable-pip-version-check -r scripts/requirements.txt; then
+		cp scripts/requirements.txt "$prepared/requirements.txt"
+	else
+		rm -rf "$prepared"
+		echo "no Python packages: tests that need them will be skipped" >&2
+	fi
+}
+
+debian_packages
+python_packages

@@ -15,12 +15,13 @@ type AnswerKind uint8
 
 // The kinds of answers.
 const (
-	AnswerNone   AnswerKind = iota // nothing was asked for
-	AnswerTask                     // Token and Index name the task
-	AnswerWait                     // nothing to be had yet: ask again
-	AnswerEnded                    // the job is over
-	AnswerFailed                   // the job is over and failed
-	AnswerRejoin                   // the trainer is not known (any more): join
+	AnswerNone    AnswerKind = iota // nothing was asked for
+	AnswerTask                      // Token and Index name the task
+	AnswerWait                      // nothing to be had yet: ask again
+	AnswerEnded                     // the job is over
+	AnswerFailed                    // the job is over and failed
+	AnswerRejoin                    // the trainer is not known (any more): join
+	AnswerDrained                   // the trainer is drained and holds nothing: leave
 )
 
 // Answer is what an event returns to the one who sent it. It may leave the master
@@ -34,6 +35,7 @@ type Answer struct {
 	Ordinal     Ordinal
 	Incarnation uint64
 	Granted     bool
+	Draining    bool // of a heartbeat: its trainer is to leave when it has finished what it runs
 	Err         error
 }
 
@@ -66,6 +68,9 @@ func (s FinishStatus) String() string {
 var (
 	ErrOtherDataset = errors.New("another dataset was reported first")
 	ErrNotAside     = errors.New("task is not set aside")
+	ErrDropped      = errors.New("task was dropped")
+	ErrNoTrainer    = errors.New("no such trainer")
+	ErrJobOver      = errors.New("the job is over")
 	ErrTooManyHeld  = errors.New("too many unfinished tasks")
 )
 

@@ -3,6 +3,7 @@ package taskqueue
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 )
 
 // AsideDetail is the value under /task_queues/aside/<dataset>/<task>, as JSON.
@@ -39,7 +40,7 @@ func (q *Queue) setAside(e *entry) {
 	case a != nil && a.pass < e.pass: // it was spared
 		a.spared, a.nextNewer = false, e.next
 	case a != nil: // in the newer pass it was set aside before
-		s.aside[index] = &asideTask{index: index, pass: e.pass, failures: e.failures, losses: e.losses, next: e.next, nextNewer: a.next}
+		s.aside[index] = &asideTask{index: index, pass: e.pass, failures: e.failures, losses: e.losses, next: e.next, nextNewer: a.next, dropped: a.dropped}
 	default:
 		newer := e.pass + 1
 		spared := s.openPass(newer) != nil && s.orderOf(newer).position(index) < s.dispatched(newer)
@@ -52,8 +53,7 @@ func (q *Queue) setAside(e *entry) {
 	})
 	s.remove(e)
 	if len(s.aside) > q.opt.MaxSetAside && q.status == Running {
-		q.status, q.reason = Paused, fmt.Sprintf("%d tasks are set aside, more than max-set-aside (%d): is a disk gone?", len(s.aside), q.opt.MaxSetAside)
-		q.notice(true, "job paused", map[string]any{"reason": q.reason})
+		q.pause(fmt.Sprintf("%d tasks are set aside, more than max-set-aside (%d): is a disk gone?", len(s.aside), q.opt.MaxSetAside))
 	}
 	q.advance(s)
 }
@@ -88,18 +88,21 @@ type RetryAside struct {
 }
 
 func (ev *RetryAside) apply(q *Queue) Answer {
-	if q.status == Ended || q.status == Failed {
+	if q.over() {
 		return Answer{Err: fmt.Errorf("%w: the job is %s", ErrNotAside, q.status)}
 	}
-	if ev.Set < 0 || ev.Set >= len(q.sets) || q.sets[ev.Set].aside[ev.Index] == nil {
-		return Answer{Err: fmt.Errorf("%w: task %d of dataset %d", ErrNotAside, ev.Index, ev.Set)}
+	a, err := q.asideTask(ev.Set, ev.Index)
+	if err != nil {
+		return Answer{Err: err}
+	}
+	if a.dropped {
+		return Answer{Err: fmt.Errorf("%w: task %d of dataset %d stays set aside", ErrDropped, ev.Index, ev.Set)}
 	}
 	s := q.sets[ev.Set]
-	a := s.aside[ev.Index]
 	q.record.retried(s.id, ev.Index)
 	q.leaveAside(s, a, a.pass)
-	if q.status == Paused && len(s.aside) <= q.opt.MaxSetAside {
-		q.status, q.reason = Running, ""
+	if len(s.aside) <= q.opt.MaxSetAside && !strings.HasPrefix(q.reason, operatorsWord) {
+		q.resume()
 	}
 	return Answer{}
 }

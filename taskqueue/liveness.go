@@ -70,7 +70,7 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 			}
 		}
 	}
-	return Answer{}
+	return Answer{Draining: t.draining}
 }
 
 // extend sets the soft deadline to now + timeout, within the hard deadline.

@@ -24,6 +24,8 @@ type naive struct {
 	pass     Pass
 	open     []naivePass
 	skipped  map[int]Pass // task index -> since which pass it is set aside
+	dropped  map[int]bool // of these
+	word     bool         // it is an operator who paused the job
 	trainers []naiveTrainer
 	ordinal  Ordinal
 	saver    Ordinal
@@ -76,6 +78,7 @@ type naiveTrainer struct {
 	plain       bool
 	finished    bool
 	charged     bool
+	draining    bool
 	gone        bool
 	nameless    bool // its name is another's: nothing of it is stored but that it holds
 	seen        Clock
@@ -84,7 +87,7 @@ type naiveTrainer struct {
 }
 
 func newNaive(opt Options, tasks int, shuffle bool, seed uint64) *naive {
-	n := &naive{opt: opt.withDefaults(), tasks: tasks, shuffle: shuffle, seed: seed, now: 1, ordinal: 1, skipped: map[int]Pass{}, counted: map[[2]int]int{}}
+	n := &naive{opt: opt.withDefaults(), tasks: tasks, shuffle: shuffle, seed: seed, now: 1, ordinal: 1, skipped: map[int]Pass{}, dropped: map[int]bool{}, counted: map[[2]int]int{}}
 	n.roll()
 	return n
 }
@@ -98,7 +101,7 @@ func (n *naive) clone() *naive {
 			c.open[i].at[k].holders = slices.Clone(c.open[i].at[k].holders)
 		}
 	}
-	c.skipped, c.counted = maps.Clone(n.skipped), maps.Clone(n.counted)
+	c.skipped, c.dropped, c.counted = maps.Clone(n.skipped), maps.Clone(n.dropped), maps.Clone(n.counted)
 	c.trainers = slices.Clone(n.trainers)
 	for i := range c.trainers {
 		c.trainers[i].holds = slices.Clone(c.trainers[i].holds)
@@ -307,7 +310,9 @@ func (n *naive) take(at naivePlace, o Ordinal, startNext bool) naiveHolder {
 	return h
 }
 
-func (n *naive) tooOften(task naiveTask) bool { return 3*task.failures+task.losses > 3*n.opt.MaxFailures }
+func (n *naive) tooOften(task naiveTask) bool {
+	return 3*task.failures+task.losses > 3*n.opt.MaxFailures
+}
 
 // judge sets a task aside whose last holder is gone and that failed too often.
 func (n *naive) judge(at naivePlace) {
@@ -326,7 +331,7 @@ func (n *naive) judge(at naivePlace) {
 			}
 		}
 		if len(n.skipped) > n.opt.MaxSetAside && n.status == Running {
-			n.status = Paused
+			n.status, n.word = Paused, false
 		}
 	}
 	n.roll()
@@ -358,7 +363,7 @@ func (n *naive) judgeToken(tok Token) (naivePlace, FinishStatus) {
 	switch {
 	case t.state == naiveDone:
 		return at, AlreadyCounted
-	case tok.Attempt >= t.next:
+	case tok.Attempt >= t.next, t.state == naiveAside && n.dropped[t.index]:
 		return at, Stale
 	}
 	return at, Counted
@@ -432,359 +437,4 @@ func (n *naive) bury() {
 
 func (n *naive) token(at naivePlace, attempt Attempt) Token {
 	return Token{Epoch: 1, Pass: at.pass, Position: at.position, Attempt: attempt}
-}
-
-func (n *naive) request(ev *Request) Answer {
-	a := Answer{}
-	for _, r := range ev.Finished {
-		t := n.trainer(ev.Trainer, ev.Incarnation)
-		if r.Error == "" {
-			a.Finishes = append(a.Finishes, n.finish(t, r.Token))
-		} else {
-			a.Finishes = append(a.Finishes, n.fail(t, r.Token))
-		}
-	}
-	t := n.trainer(ev.Trainer, ev.Incarnation)
-	if t == nil {
-		a.Kind = AnswerRejoin
-		return a
-	}
-	t.seen, t.lostAt = n.now, 0
-	for _, at := range slices.Backward(slices.Clone(t.holds)) {
-		for _, h := range n.task(at).holders {
-			if h.trainer == t.ordinal && h.request < ev.Ack && !slices.Contains(ev.Held, n.token(at, h.attempt)) {
-				n.take(at, t.ordinal, true)
-				n.judge(at)
-				break
-			}
-		}
-	}
-	if ev.Want {
-		n.ask(t, ev.Seq, &a)
-	}
-	return a
-}
-
-func (n *naive) ask(t *naiveTrainer, seq uint64, a *Answer) {
-	for _, at := range t.holds {
-		for _, h := range n.task(at).holders {
-			if h.trainer == t.ordinal && h.request == seq && !t.plain {
-				a.Kind, a.Token, a.Index = AnswerTask, n.token(at, h.attempt), n.task(at).index
-				return
-			}
-		}
-	}
-	a.Kind = AnswerWait
-	switch n.status {
-	case Ended:
-		a.Kind = AnswerEnded
-		return
-	case Failed:
-		a.Kind = AnswerFailed
-		return
-	case Paused:
-		return
-	}
-	if !t.plain && len(t.holds) >= 2 || len(t.holds) >= 16 {
-		a.Err = ErrTooManyHeld
-		return
-	}
-	at, ok := n.choose(t)
-	if !ok {
-		return
-	}
-	task := n.task(at)
-	task.state = naivePending
-	h := naiveHolder{trainer: t.ordinal, attempt: task.next, request: seq}
-	if t.plain || !n.runs(t) {
-		n.run(&h)
-	}
-	task.next++
-	task.holders = append(task.holders, h)
-	t.holds = append(t.holds, at)
-	if p := n.passOf(at.pass); at.position >= p.cursor {
-		p.cursor = at.position + 1
-	}
-	a.Kind, a.Token, a.Index = AnswerTask, n.token(at, h.attempt), task.index
-	n.roll()
-}
-
-func (n *naive) choose(t *naiveTrainer) (naivePlace, bool) {
-	var lastResort *naivePlace
-	for i := range n.open {
-		p := &n.open[i]
-		for position := range p.at {
-			if p.at[position].state != naiveTodo {
-				continue
-			}
-			at := naivePlace{p.pass, position}
-			if p.at[position].lost && !t.finished {
-				if lastResort == nil {
-					lastResort = &at
-				}
-				continue
-			}
-			return at, true
-		}
-	}
-	if lastResort != nil {
-		return *lastResort, true
-	}
-	if !n.opt.Speculate {
-		return naivePlace{}, false
-	}
-	var slowest naivePlace
-	var start Clock
-	for i := range n.open {
-		for position, task := range n.open[i].at {
-			if len(task.holders) != 1 || task.holders[0].start == 0 || task.holders[0].trainer == t.ordinal || n.tooOften(task) {
-				continue
-			}
-			if start == 0 || task.holders[0].start < start {
-				slowest, start = naivePlace{n.open[i].pass, position}, task.holders[0].start
-			}
-		}
-	}
-	return slowest, start != 0
-}
-
-func (n *naive) lose(t *naiveTrainer, charge bool) {
-	if n.opt.LossesIgnored {
-		t.gone = true
-		return
-	}
-	n.end(t, charge)
-}
-
-// end returns all that a trainer holds, the last first.
-func (n *naive) end(t *naiveTrainer, charge bool) {
-	t.gone = true
-	for len(t.holds) > 0 {
-		at := t.holds[len(t.holds)-1]
-		h := n.take(at, t.ordinal, false)
-		task := n.task(at)
-		if charge && h.start != 0 {
-			if !t.charged && (t.finished || task.lost) {
-				task.losses++
-				t.charged = true
-			}
-			task.lost = true
-		}
-		n.judge(at)
-	}
-}
-
-// enlist begins the session whose ordinal the queue must give next.
-func (n *naive) enlist(id string, incarnation uint64, plain bool) *naiveTrainer {
-	n.trainers = append(n.trainers, naiveTrainer{ordinal: n.ordinal, incarnation: incarnation, id: id, plain: plain, seen: n.now})
-	n.ordinal++
-	return &n.trainers[len(n.trainers)-1]
-}
-
-// reuse takes the name of a new trainer from the ones before it.
-func (n *naive) reuse(t *naiveTrainer) {
-	for i := range n.trainers {
-		if o := &n.trainers[i]; o.id == t.id && o.ordinal != t.ordinal {
-			o.nameless = true
-		}
-	}
-}
-
-// dropName loses the session under a name that is used again.
-func (n *naive) dropName(id string) {
-	for i := len(n.trainers) - 1; i >= 0; i-- {
-		if t := &n.trainers[i]; t.id == id && !t.gone {
-			n.lose(t, !t.plain || t.lostAt == 0)
-			break
-		}
-	}
-	n.bury()
-}
-
-func (n *naive) join(id string, incarnation uint64) Answer {
-	n.dropName(id)
-	t := n.enlist(id, incarnation, false)
-	n.reuse(t)
-	return Answer{Ordinal: t.ordinal, Incarnation: incarnation}
-}
-
-func (n *naive) plainAsk(ev *PlainAsk, incarnation uint64) Answer {
-	a := Answer{Ordinal: ev.Trainer, Incarnation: ev.Incarnation}
-	t := n.trainer(ev.Trainer, ev.Incarnation)
-	if t != nil && ev.Finished {
-		a.Finishes = []FinishStatus{n.plainFinish(t, ev)}
-	}
-	if !ev.Want {
-		return a
-	}
-	if t = n.trainer(ev.Trainer, ev.Incarnation); t != nil {
-		n.ask(t, 0, &a)
-		return a
-	}
-	n.dropName(ev.Connection)
-	a.Ordinal, a.Incarnation = 0, 0
-	t = n.enlist(ev.Connection, incarnation, true)
-	n.ask(t, 0, &a)
-	if a.Kind != AnswerTask {
-		n.trainers = n.trainers[:len(n.trainers)-1]
-		n.ordinal--
-		return a
-	}
-	n.reuse(t)
-	a.Ordinal, a.Incarnation = t.ordinal, t.incarnation
-	return a
-}
-
-func (n *naive) plainFinish(t *naiveTrainer, ev *PlainAsk) FinishStatus {
-	for _, at := range t.holds {
-		for _, h := range n.task(at).holders {
-			tok := n.token(at, h.attempt)
-			if h.trainer != t.ordinal || n.task(at).index != ev.Index || !ev.Token.IsZero() && ev.Token != tok {
-				continue
-			}
-			if ev.Error != "" {
-				return n.fail(t, tok)
-			}
-			return n.finish(t, tok)
-		}
-	}
-	return Stale
-}
-
-func (n *naive) heartbeat(ev *Heartbeat) Answer {
-	t := n.trainer(ev.Trainer, ev.Incarnation)
-	if t == nil {
-		return Answer{Kind: AnswerRejoin}
-	}
-	t.seen, t.lostAt = n.now, 0
-	for _, tok := range ev.Moving {
-		at, status := n.judgeToken(tok)
-		if status != Counted {
-			continue
-		}
-		for i := range n.task(at).holders {
-			if h := &n.task(at).holders[i]; h.trainer == t.ordinal && h.attempt == tok.Attempt && h.start != 0 {
-				n.extend(h)
-			}
-		}
-	}
-	return Answer{}
-}
-
-func (n *naive) undelivered(ev *Undelivered) {
-	t := n.trainer(ev.Trainer, ev.Incarnation)
-	at, status := n.judgeToken(ev.Token)
-	if t == nil || status != Counted {
-		return
-	}
-	for _, h := range n.task(at).holders {
-		if h.trainer == t.ordinal && h.attempt == ev.Token.Attempt {
-			n.take(at, t.ordinal, true)
-			n.judge(at)
-			return
-		}
-	}
-}
-
-func (n *naive) saveModel(ev *SaveModel) Answer {
-	t := n.trainer(ev.Trainer, ev.Incarnation)
-	if t == nil {
-		return Answer{Kind: AnswerRejoin}
-	}
-	if saver := n.byOrdinal(n.saver); saver != nil && !saver.gone && saver != t && n.now < n.saveEnds {
-		return Answer{}
-	}
-	n.saver, n.saveEnds = t.ordinal, n.now+ev.Lease
-	return Answer{Granted: true}
-}
-
-func (n *naive) tick() {
-	slices.SortFunc(n.trainers, func(a, b naiveTrainer) int { return cmp.Compare(a.ordinal, b.ordinal) })
-	for i := range n.trainers {
-		t := &n.trainers[i]
-		silent := !t.plain && n.now > t.seen.Add(n.opt.SessionTTL)
-		if !t.gone && (silent || t.lostAt != 0 && n.now >= t.lostAt) {
-			n.lose(t, !t.plain)
-		}
-	}
-	n.bury()
-	var late []naivePlace
-	for i := range n.open {
-		for position, task := range n.open[i].at {
-			if len(task.holders) > 0 {
-				late = append(late, naivePlace{n.open[i].pass, position})
-			}
-		}
-	}
-	for _, at := range late {
-		for k := 0; ; {
-			p := n.passOf(at.pass) // it may have been closed
-			if p == nil || k >= len(p.at[at.position].holders) {
-				break
-			}
-			task := &p.at[at.position]
-			h := task.holders[k]
-			if h.start == 0 || n.now < h.soft {
-				k++
-				continue
-			}
-			task.failures++
-			n.take(at, h.trainer, true)
-			n.judge(at)
-		}
-	}
-	n.bury()
-}
-
-func (n *naive) retryAside(ev *RetryAside) bool {
-	if n.status == Ended || n.status == Failed || n.skipped[ev.Index] == 0 {
-		return false
-	}
-	n.restore(ev.Index, 0)
-	if n.status == Paused && len(n.skipped) <= n.opt.MaxSetAside {
-		n.status = Running
-	}
-	n.roll()
-	return true
-}
-
-func (n *naive) leave(ev *Leave) {
-	if t := n.trainer(ev.Trainer, ev.Incarnation); t != nil {
-		n.end(t, false)
-	}
-	n.bury()
-}
-
-func (n *naive) disconnected(ev *Disconnected) {
-	t := n.trainer(ev.Trainer, ev.Incarnation)
-	switch {
-	case t == nil:
-	case t.plain:
-		n.lose(t, t.lostAt == 0)
-	case t.lostAt == 0:
-		t.lostAt = n.now.Add(n.opt.Grace)
-	}
-	n.bury()
-}
-
-// view is the literal queues of the oldest open pass.
-func (n *naive) view() TaskQueues {
-	v := TaskQueues{Pending: map[int]TaskEntry{}}
-	if len(n.open) == 0 {
-		return v
-	}
-	p := n.open[0]
-	for position, t := range p.at {
-		task := Task{Index: t.index, Token: n.token(naivePlace{p.pass, position}, t.next-1)}
-		switch t.state {
-		case naiveTodo:
-			v.Todo = append(v.Todo, TaskEntry{t.failures, task})
-		case naivePending:
-			v.Pending[t.index] = TaskEntry{t.failures, task}
-		case naiveDone:
-			task.Token.Attempt = 0
-			v.Done = append(v.Done, TaskEntry{Task: task})
-		}
-	}
-	return v
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // tableOf returns a table of n tasks of one chunk each.
-func tableOf(t testing.TB, n int) *Table {
+func tableOf(t rapid.TB, n int) *Table {
 	t.Helper()
 	table := NewTable(n)
 	chunks := make([]recordio.Index, n)
@@ -49,12 +49,10 @@ type pair struct {
 	naive  *naive
 	record *Verifier
 
-	joined    []*client
-	plain     []*plainClient
-	tokens    []Token // all that were ever handed out
-	lastJoin  uint64
-	wasted    int
-	committed bool
+	joined   []*client
+	plain    []*plainClient
+	tokens   []Token // all that were ever handed out
+	lastJoin uint64  // the newest incarnation
 }
 
 type client struct {
@@ -78,7 +76,7 @@ func newPair(t *rapid.T) *pair {
 	opt := Options{
 		Passes:        rapid.IntRange(0, 3).Draw(t, "passes"),
 		MaxFailures:   rapid.IntRange(1, 2).Draw(t, "max failures"),
-		MaxSetAside:   rapid.SampledFrom([]int{2, 1000}).Draw(t, "max set aside"),
+		MaxSetAside:   rapid.SampledFrom([]int{1, 1000}).Draw(t, "max set aside"),
 		Rolling:       rapid.Bool().Draw(t, "rolling"),
 		Speculate:     rapid.Bool().Draw(t, "speculate"),
 		LossesIgnored: rapid.IntRange(0, 4).Draw(t, "losses ignored") == 0,
@@ -88,7 +86,7 @@ func newPair(t *rapid.T) *pair {
 	tasks := rapid.OneOf(rapid.IntRange(1, 4), rapid.IntRange(1, 50)).Draw(t, "tasks")
 	shuffle := rapid.Bool().Draw(t, "shuffle")
 	p := &pair{
-		T: t, opt: opt, table: tableOf(testingT, tasks), roster: map[string][]byte{}, record: NewVerifier(),
+		T: t, opt: opt, table: tableOf(t, tasks), roster: map[string][]byte{}, record: NewVerifier(),
 		q: New("job", [16]byte{1}, 7, opt), n: newNaive(opt, tasks, shuffle, 42),
 	}
 	if a := p.q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: p.table, Shuffle: shuffle, Seed: 42}); a.Err != nil {
@@ -98,11 +96,7 @@ func newPair(t *rapid.T) *pair {
 	return p
 }
 
-// testingT stands in for helpers that want a testing.TB where rapid has its own.
-var testingT testing.TB
-
 func TestQueueAgainstNaive(t *testing.T) {
-	testingT = t
 	rapid.Check(t, func(t *rapid.T) {
 		p := newPair(t)
 		t.Repeat(map[string]func(*rapid.T){
@@ -113,6 +107,7 @@ func TestQueueAgainstNaive(t *testing.T) {
 			"finish":       p.finish,
 			"finish too":   p.finish,
 			"fail":         p.fail,
+			"poison":       p.poison,
 			"repeat":       p.repeat,
 			"any token":    p.anyToken,
 			"heartbeat":    p.heartbeat,
@@ -123,6 +118,10 @@ func TestQueueAgainstNaive(t *testing.T) {
 			"plain again":  p.plainAsk,
 			"pass time":    p.passTime,
 			"retry aside":  p.retryAside,
+			"drop":         p.dropTask,
+			"pause":        p.pauseOrResume,
+			"resume":       p.pauseOrResume,
+			"drain":        p.drain,
 			"save model":   p.saveModel,
 			"commit":       func(*rapid.T) { p.commit() },
 			"fail-over":    func(*rapid.T) { p.restart(false) },
@@ -239,6 +238,17 @@ func (p *pair) fail(t *rapid.T) {
 	c := p.client(t)
 	if tok, ok := c.give(t); ok {
 		p.request(t, c, []Result{{Token: tok, Error: "bad record"}}, rapid.Bool().Draw(t, "want"))
+	}
+}
+
+// poison is a client that fails whatever it gets, some times in a row.
+func (p *pair) poison(t *rapid.T) {
+	c := p.client(t)
+	for range rapid.IntRange(2, 6).Draw(t, "failures") {
+		p.request(t, c, nil, true)
+		if tok, ok := c.give(t); ok {
+			p.request(t, c, []Result{{Token: tok, Error: "poison"}}, false)
+		}
 	}
 }
 
@@ -384,6 +394,38 @@ func (p *pair) retryAside(t *rapid.T) {
 	}
 }
 
+func (p *pair) dropTask(t *rapid.T) {
+	ev := &DropTask{Index: rapid.IntRange(-1, p.n.tasks).Draw(t, "task")}
+	if list := p.q.SetAsideTasks(0); len(list) > 0 {
+		ev.Index = rapid.SampledFrom(list).Draw(t, "aside")
+	}
+	got, want := p.apply(ev), p.n.drop(ev)
+	if (got.Err == nil) != want {
+		p.Fatalf("drop of task %d: %v, expected success: %v", ev.Index, got.Err, want)
+	}
+}
+
+// pauseOrResume resumes more often than it pauses, so that there is something to see.
+func (p *pair) pauseOrResume(t *rapid.T) {
+	var ev Event = &Resume{}
+	resume := rapid.IntRange(0, 3).Draw(t, "resume") > 0
+	if !resume {
+		ev = &Pause{Reason: "a test"}
+	}
+	got, want := p.apply(ev), p.n.pause(resume)
+	if (got.Err == nil) != want {
+		p.Fatalf("%T: %v, expected success: %v", ev, got.Err, want)
+	}
+}
+
+func (p *pair) drain(t *rapid.T) {
+	ev := &Drain{ID: rapid.SampledFrom([]string{"a", "b", "c", "d", "1:1", "nobody"}).Draw(t, "id")}
+	got, want := p.apply(ev), p.n.drain(ev)
+	if (got.Err == nil) != want {
+		p.Fatalf("drain %q: %v, expected success: %v", ev.ID, got.Err, want)
+	}
+}
+
 func (p *pair) saveModel(t *rapid.T) {
 	c := p.client(t)
 	ev := &SaveModel{c.ordinal, c.incarnation, 2000}
@@ -468,6 +510,11 @@ func (p *pair) compare() {
 	if got, want := p.q.SetAsideTasks(0), slices.Sorted(maps.Keys(p.n.skipped)); !slices.Equal(got, want) {
 		p.Fatalf("set aside: %v, expected %v", got, want)
 	}
+	for index := range p.n.skipped {
+		if got, want := p.q.Dropped(0, index), p.n.dropped[index]; got != want {
+			p.Fatalf("task %d dropped: %v, expected %v", index, got, want)
+		}
+	}
 	if len(p.n.open) > 0 {
 		got, want := p.q.TaskQueues(0), p.n.view()
 		strip := func(v *TaskQueues) {
@@ -535,7 +582,7 @@ func (p *pair) compareTrainers() {
 		if t == nil {
 			p.Fatalf("trainer %d is gone", want.ordinal)
 		}
-		got := naiveTrainer{t.ordinal, t.incarnation, t.id, t.plain, t.finished, t.charged, t.gone, want.nameless, t.seen, t.lostAt, nil}
+		got := naiveTrainer{t.ordinal, t.incarnation, t.id, t.plain, t.finished, t.charged, t.draining, t.gone, want.nameless, t.seen, t.lostAt, nil}
 		for _, e := range t.holds {
 			got.holds = append(got.holds, naivePlace{e.pass, e.position})
 		}

@@ -128,6 +128,7 @@ type asideTask struct {
 	next      Attempt // in pass
 	nextNewer Attempt // in pass+1, where it was set aside too; 1 where it never was dispatched
 	spared    bool    // in pass+1 it is live or counted
+	dropped   bool    // for ever, by an operator's word
 }
 
 // trainer is one entry of the roster.

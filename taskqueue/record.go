@@ -26,6 +26,10 @@ const (
 	EventJoined     EventKind = 11
 	EventLost       EventKind = 12
 	EventEnded      EventKind = 13
+	EventPaused     EventKind = 14
+	EventResumed    EventKind = 15
+	EventDraining   EventKind = 16
+	EventDropped    EventKind = 17
 )
 
 // Record flags, in the kind byte.
@@ -181,6 +185,24 @@ func (w *recordWriter) ended(s Status, reason string) {
 	w.text(reason)
 }
 
+func (w *recordWriter) paused(reason string) {
+	w.kind(EventPaused, 0)
+	w.text(reason)
+}
+
+func (w *recordWriter) resumed() { w.kind(EventResumed, 0) }
+
+func (w *recordWriter) draining(t *trainer) {
+	w.kind(EventDraining, 0)
+	w.uint(uint64(t.ordinal))
+}
+
+func (w *recordWriter) dropped(set, index int) {
+	w.kind(EventDropped, 0)
+	w.uint(uint64(set))
+	w.uint(uint64(index))
+}
+
 // ErrBadRecord says that a value of the record does not decode.
 var ErrBadRecord = errors.New("damaged record")
 
@@ -268,14 +290,17 @@ func (r *recordReader) event() RecordEvent {
 	case EventSetAside:
 		r.place(head, &ev)
 		ev.Index = r.int()
-	case EventRetried:
+	case EventRetried, EventDropped:
 		ev.Set, ev.Index = r.int(), r.int()
 	case EventJoined:
 		ev.Trainer, ev.Incarnation, ev.ID = r.ordinal(), r.uint(), r.text()
-	case EventLost:
+	case EventLost, EventDraining:
 		ev.Trainer = r.ordinal()
 	case EventEnded:
 		ev.Status, ev.Reason = Status(r.upTo(math.MaxUint8)), r.text()
+	case EventPaused:
+		ev.Reason = r.text()
+	case EventResumed:
 	default:
 		r.bad = true
 	}

@@ -32,6 +32,10 @@ func exampleRecord() ([]byte, []RecordEvent) {
 	w.passClosed(0, 1, 6, 1)
 	w.lost(trainer)
 	w.ended(Failed, "nothing was counted")
+	w.paused("an operator's word: the disk is exchanged")
+	w.resumed()
+	w.draining(trainer)
+	w.dropped(0, 6)
 	return w.take(), []RecordEvent{
 		{Kind: EventReported, Set: 0, Tasks: 7, Chunks: 14, Algorithm: orderFeistel, Seed: 42, ID: "report-1"},
 		{Kind: EventReported, Set: 1, Tasks: 1 << 40, Chunks: 1 << 40, Algorithm: orderIdentity, Seed: 1<<64 - 1},
@@ -50,6 +54,10 @@ func exampleRecord() ([]byte, []RecordEvent) {
 		{Kind: EventPassClosed, Pass: 1, Counted: 6, SetAside: 1},
 		{Kind: EventLost, Trainer: 3},
 		{Kind: EventEnded, Status: Failed, Reason: "nothing was counted"},
+		{Kind: EventPaused, Reason: "an operator's word: the disk is exchanged"},
+		{Kind: EventResumed},
+		{Kind: EventDraining, Trainer: 3},
+		{Kind: EventDropped, Index: 6},
 	}
 }
 
@@ -79,6 +87,11 @@ func TestRecordRoundTrip(t *testing.T) {
 }
 
 func TestGoldenRecord(t *testing.T) {
+	var w recordWriter
+	s := &set{}
+	w.dispatched(&entry{set: s, pass: 1, position: 5}, 3, 1)
+	w.dispatched(&entry{set: s, pass: 1, position: 2}, 3, 2)
+	documented(t, "record.md", w.take())
 	value, want := exampleRecord()
 	var b strings.Builder
 	for len(value) > 0 {
@@ -111,7 +124,7 @@ func TestRecordDamaged(t *testing.T) {
 	if borders != len(want) {
 		t.Fatalf("%d cuts were read without error, expected the %d between events", borders, len(want))
 	}
-	for _, value := range [][]byte{{recordVersion + 1}, {0}, {recordVersion, 0}, {recordVersion, 14}, {recordVersion, 0x3f}} {
+	for _, value := range [][]byte{{recordVersion + 1}, {0}, {recordVersion, 0}, {recordVersion, 18}, {recordVersion, 0x3f}} {
 		if _, err := events(value); !errors.Is(err, ErrBadRecord) {
 			t.Fatalf("% x: %v", value, err)
 		}

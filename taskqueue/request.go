@@ -3,6 +3,7 @@ package taskqueue
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Result is a finished task, or with Error a failed one.
@@ -91,6 +92,10 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 		return
 	}
 	a.Kind = AnswerWait
+	if t.draining && len(t.holds) == 0 {
+		a.Kind = AnswerDrained
+		return
+	}
 	if q.status == Paused || q.hold || t.draining {
 		return
 	}
@@ -239,7 +244,7 @@ func (q *Queue) locate(tok Token) (s *set, e *entry, status FinishStatus) {
 	if len(s.aside) > 0 {
 		o := newOrder(s.algorithm, s.seed, tok.Pass, s.tasks)
 		if a := s.aside[o.index(tok.Position)]; a.missing(tok.Pass) {
-			if s.openPass(tok.Pass) == nil || tok.Attempt >= a.nextAttempt(tok.Pass) {
+			if a.dropped || s.openPass(tok.Pass) == nil || tok.Attempt >= a.nextAttempt(tok.Pass) {
 				return nil, nil, Stale
 			}
 			return s, nil, Counted
@@ -318,7 +323,7 @@ func (q *Queue) fail(by *trainer, tok Token, text string) FinishStatus {
 
 func clip(text string) string {
 	if len(text) > maxErrorText {
-		text = text[:maxErrorText]
+		text = strings.ToValidUTF8(text[:maxErrorText], "") // not half a character
 	}
 	return text
 }

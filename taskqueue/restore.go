@@ -326,8 +326,14 @@ func (s *set) restoreAside(data []byte) error {
 		}
 		s.aside[index] = a
 	}
-	if c.bad || len(c.buf) > 0 {
-		return errors.New("the column of set-aside tasks ends late")
+	index = 0
+	for len(c.buf) > 0 {
+		index += int(c.uint(uint64(s.tasks)))
+		a := s.aside[index]
+		if c.bad || a == nil || a.dropped {
+			return fmt.Errorf("the column of set-aside tasks ends late, or task %d was dropped that is not set aside", index)
+		}
+		a.dropped = true
 	}
 	return nil
 }

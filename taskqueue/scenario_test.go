@@ -34,7 +34,8 @@ var update = flag.Bool("update", false, "write the expected output of scenarios 
 //	leave|disconnect|save NAME     |  undelivered NAME TOKEN
 //	plain CONN [index=N] [token=T] [error=TEXT] [nowant]
 //	close CONN                     the connection is gone
-//	retry INDEX                    an operator's word
+//	retry INDEX | drop INDEX | pause [REASON] | resume | drain NAME
+//	                               an operator's word
 //	commit | restart | refused     store; a new term from what is stored; back to it in the same term
 //	queues                         the literal queues
 func TestScenarios(t *testing.T) {
@@ -193,6 +194,18 @@ func (s *scenario) run(word string, args []string) string {
 			s.Fatal(err)
 		}
 		return s.answer(nil, s.q.Apply(s.now, &RetryAside{Index: index}))
+	case "drop":
+		index, err := strconv.Atoi(args[0])
+		if err != nil {
+			s.Fatal(err)
+		}
+		return s.answer(nil, s.q.Apply(s.now, &DropTask{Index: index}))
+	case "pause":
+		return s.answer(nil, s.q.Apply(s.now, &Pause{Reason: strings.Join(args, " ")}))
+	case "resume":
+		return s.answer(nil, s.q.Apply(s.now, &Resume{}))
+	case "drain":
+		return s.answer(nil, s.q.Apply(s.now, &Drain{ID: args[0]}))
 	case "commit":
 		return s.commit()
 	case "restart", "refused":
@@ -268,6 +281,8 @@ func (s *scenario) answer(c *client, a Answer) string {
 		parts = append(parts, "failed")
 	case AnswerRejoin:
 		parts = append(parts, "rejoin")
+	case AnswerDrained:
+		parts = append(parts, "drained")
 	}
 	if a.Err != nil {
 		parts = append(parts, "error: "+a.Err.Error())
@@ -353,7 +368,8 @@ func (s *scenario) commit() string {
 		s.Fatal(err)
 	}
 	for _, r := range s.record.Report() {
-		fmt.Fprintf(&out, "verify: %+v\n", r)
+		line := fmt.Sprintf("verify: %+v\n", r)
+		out.WriteString(strings.Replace(line, " Dropped:0", "", 1)) // said where there is one
 	}
 	return out.String()
 }
@@ -414,6 +430,9 @@ func (s *scenario) state() string {
 			if a.spared {
 				fmt.Fprintf(&out, "; goes on in pass %d", a.pass+1)
 			}
+			if a.dropped {
+				out.WriteString("; dropped")
+			}
 			out.WriteByte('\n')
 		}
 	}
@@ -422,7 +441,7 @@ func (s *scenario) state() string {
 		for _, f := range []struct {
 			set  bool
 			word string
-		}{{t.finished, "finished"}, {t.charged, "charged"}, {t.gone, "gone"}} {
+		}{{t.finished, "finished"}, {t.charged, "charged"}, {t.draining, "draining"}, {t.gone, "gone"}} {
 			if f.set {
 				out.WriteString(" " + f.word)
 			}

@@ -201,5 +201,17 @@ func (s *set) encodeAside() []byte {
 		b = binary.AppendUvarint(b, uint64(a.next-1))
 		b = binary.AppendUvarint(b, uint64(a.nextNewer-1))
 	}
+	return s.appendDropped(b)
+}
+
+// appendDropped lists which of the set-aside tasks are dropped, unless none is.
+func (s *set) appendDropped(b []byte) []byte {
+	index := 0
+	for _, a := range s.sortedAside() {
+		if a.dropped {
+			b = binary.AppendUvarint(b, uint64(a.index-index))
+			index = a.index
+		}
+	}
 	return b
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -89,9 +90,12 @@ func TestGoldenSnapshot(t *testing.T) {
 	if err := gob.NewEncoder(&b).Encode(q.Snapshot(77, 0xabcdef)); err != nil {
 		t.Fatal(err)
 	}
+	set := q.Snapshot(1, 2).Sets[0]
+	documented(t, "task_queues.md", set.Live)
+	documented(t, "task_queues.md", set.Aside)
 	roster := q.encodedRoster()
 	var out strings.Builder
-	for _, id := range slices.Sorted(mapsKeys(roster)) {
+	for _, id := range slices.Sorted(maps.Keys(roster)) {
 		fmt.Fprintf(&out, "/trainers/%s %s\n", id, roster[id])
 	}
 	golden(t, "format-1.roster.txt", out.String())
@@ -122,13 +126,15 @@ func TestGoldenSnapshot(t *testing.T) {
 	}
 }
 
-func mapsKeys(m map[string][]byte) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
+// documented fails when a page on a format does not show these bytes.
+func documented(t *testing.T, page string, b []byte) {
+	t.Helper()
+	text, err := os.ReadFile("../docs/formats/" + page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("% x", b); !strings.Contains(strings.ReplaceAll(string(text), "  ", " "), want) {
+		t.Errorf("docs/formats/%s does not show %s", page, want)
 	}
 }
 

@@ -12,7 +12,8 @@ type PassReport struct {
 	Tasks        int  `json:"tasks"`
 	CountedOnce  int  `json:"counted_once"`
 	SetAside     int  `json:"set_aside"`
-	Redelivered  int  `json:"redelivered"` // dispatches beyond the first of each task
+	Dropped      int  `json:"dropped,omitempty"` // of SetAside: an operator gave them up
+	Redelivered  int  `json:"redelivered"`       // dispatches beyond the first of each task
 	Missing      int  `json:"missing"`
 	CountedTwice int  `json:"counted_twice"`
 }
@@ -21,9 +22,11 @@ type PassReport struct {
 // its own books, a bit for each task that an open pass dispatched or finished, and trusts
 // no sum that the queue wrote.
 type Verifier struct {
-	last   uint64
-	sets   []*verifiedSet
-	status Status
+	last     uint64
+	sets     []*verifiedSet
+	status   Status
+	paused   bool
+	draining map[Ordinal]bool
 }
 
 type verifiedSet struct {
@@ -32,6 +35,7 @@ type verifiedSet struct {
 	seed      uint64
 	pass      Pass         // the newest
 	aside     map[int]Pass // task index -> the first pass that goes without it
+	dropped   map[int]bool // of aside
 	open      []*verifiedPass
 	closed    []PassReport
 }
@@ -47,7 +51,7 @@ type verifiedPass struct {
 }
 
 // NewVerifier returns a verifier that has seen nothing yet.
-func NewVerifier() *Verifier { return &Verifier{} }
+func NewVerifier() *Verifier { return &Verifier{draining: map[Ordinal]bool{}} }
 
 // Add takes the events of one commit. Commits must come in rising order; those that have
 // no events have no record. An error wraps ErrBadRecord: the value does not decode, or
@@ -79,6 +83,16 @@ func (v *Verifier) event(ev *RecordEvent) error {
 	switch ev.Kind {
 	case EventJoined, EventLost:
 		return nil
+	case EventPaused, EventResumed:
+		v.paused = ev.Kind == EventPaused
+		return nil
+	case EventDraining:
+		v.draining[ev.Trainer] = true
+		return nil
+	case EventDispatched:
+		if v.paused || v.draining[ev.Trainer] {
+			return impossible("position %d of pass %d dispatched to trainer %d while the job is paused or the trainer drains", ev.Position, ev.Pass, ev.Trainer)
+		}
 	case EventEnded:
 		v.status = ev.Status
 		return nil
@@ -86,7 +100,7 @@ func (v *Verifier) event(ev *RecordEvent) error {
 		if ev.Set != len(v.sets) || ev.Tasks < 0 || ev.Tasks > maxTasks || ev.Algorithm > orderFeistel {
 			return impossible("dataset %d of %d tasks, order %d, reported after %d others", ev.Set, ev.Tasks, ev.Algorithm, len(v.sets))
 		}
-		v.sets = append(v.sets, &verifiedSet{tasks: ev.Tasks, algorithm: ev.Algorithm, seed: ev.Seed, aside: map[int]Pass{}})
+		v.sets = append(v.sets, &verifiedSet{tasks: ev.Tasks, algorithm: ev.Algorithm, seed: ev.Seed, aside: map[int]Pass{}, dropped: map[int]bool{}})
 		return nil
 	}
 	if ev.Set < 0 || ev.Set >= len(v.sets) {
@@ -98,7 +112,16 @@ func (v *Verifier) event(ev *RecordEvent) error {
 		if s.aside[ev.Index] == 0 {
 			return impossible("task %d retried, which was not set aside", ev.Index)
 		}
+		if s.dropped[ev.Index] {
+			return impossible("task %d retried, which was dropped", ev.Index)
+		}
 		s.leaveAside(ev.Index)
+		return nil
+	case EventDropped:
+		if s.aside[ev.Index] == 0 || s.dropped[ev.Index] {
+			return impossible("task %d dropped, which was not set aside or dropped before", ev.Index)
+		}
+		s.dropped[ev.Index] = true
 		return nil
 	case EventPassOpened:
 		return s.openPass(ev)
@@ -200,6 +223,9 @@ func (s *verifiedSet) report(p *verifiedPass) PassReport {
 		skipped := p.aside[position] || !p.dispatched.has(position) // else it was spared, and goes on
 		if since <= r.Pass && skipped && !p.finished.has(position) {
 			r.SetAside++
+			if s.dropped[index] {
+				r.Dropped++
+			}
 		}
 	}
 	return r
@@ -259,6 +285,8 @@ func (s *verifiedSet) crossCheck(state *set) error {
 	for index, since := range s.aside {
 		if a := state.aside[index]; a == nil || a.pass != since {
 			return fmt.Errorf("task %d is set aside since pass %d by the record, not so by the state", index, since)
+		} else if a.dropped != s.dropped[index] {
+			return fmt.Errorf("task %d: dropped is %t by the record and %t by the state", index, s.dropped[index], a.dropped)
 		}
 	}
 	for _, e := range state.live {

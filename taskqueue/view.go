@@ -149,6 +149,12 @@ func (q *Queue) PendingTasks() []PendingTask {
 	return tasks
 }
 
+// Dropped reports whether a set-aside task was dropped.
+func (q *Queue) Dropped(set, index int) bool {
+	a := q.sets[set].aside[index]
+	return a != nil && a.dropped
+}
+
 // SetAsideTasks lists the tasks of a dataset that are set aside, by index.
 func (q *Queue) SetAsideTasks(set int) []int {
 	var list []int

@@ -21,7 +21,7 @@ type Config struct {
 	ID        string // names this trainer; a second one with the same ID takes the place of the first
 	Address   string // where operators find it; may be empty
 	Locate    Locator
-	Heartbeat time.Duration // default 3 s
+	Heartbeat time.Duration // default a fifth of what a session lasts, 3 s at most
 	Log       *logrus.Entry // default: the standard logger
 }
 
@@ -29,6 +29,7 @@ type Config struct {
 var (
 	ErrSessionLost = errors.New("the session was lost: join again")
 	ErrJobFailed   = wire.ErrJobFailed
+	ErrDrained     = errors.New("drained: an operator lets this trainer go")
 )
 
 // Client is a joined trainer. Its methods are for one goroutine, but for Progressed.
@@ -52,6 +53,7 @@ type Client struct {
 	progress taskqueue.Progress
 	running  []taskqueue.Token
 	moved    bool // since the last heartbeat
+	draining bool
 }
 
 type fetched struct {
@@ -64,22 +66,36 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	if config.Locate == nil {
 		return nil, errors.New("trainer.Config.Locate is nil: expected where the master is")
 	}
-	if config.Heartbeat == 0 {
-		config.Heartbeat = 3 * time.Second
-	}
 	if config.Log == nil {
 		config.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
-	l := &link{locate: config.Locate, log: config.Log}
+	l := &link{locate: config.Locate, log: config.Log, patience: answerTimeout}
 	reply, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{ID: config.ID, Address: config.Address})
 	if err != nil {
 		l.close()
 		return nil, fmt.Errorf("join as %q: %w", config.ID, err)
 	}
+	if config.Heartbeat == 0 {
+		config.Heartbeat = heartbeatFor(reply.TTL)
+	}
 	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.owned.Go(c.beat)
 	return c, nil
+}
+
+const (
+	heartbeatMost  = 3 * time.Second
+	heartbeatLeast = 50 * time.Millisecond
+	beatsOfSession = 5 // several may be late or lost before the session is
+)
+
+// heartbeatFor is how often to beat in a session that silence ends after ttl; 0: the master does not say.
+func heartbeatFor(ttl time.Duration) time.Duration {
+	if ttl == 0 {
+		return heartbeatMost
+	}
+	return min(max(ttl/beatsOfSession, heartbeatLeast), heartbeatMost)
 }
 
 // Ordinal is the small number of this trainer in its job.
@@ -94,6 +110,13 @@ func (c *Client) Sync() bool { return c.sync }
 // ReportDataset registers the files that names (paths and globs, as the master sees them)
 // stand for, unless another trainer has registered the same ones.
 func (c *Client) ReportDataset(ctx context.Context, names []string) error {
+	size := 0
+	for _, name := range names {
+		size += len(name) + 4 // its length in front
+	}
+	if size > wire.MaxMessage {
+		return fmt.Errorf("report the dataset: %d names of %d bytes together, at most %d are taken: name them by a glob", len(names), size, wire.MaxMessage)
+	}
 	if _, err := call[int](ctx, c.link, "ReportDataset", names); err != nil {
 		return fmt.Errorf("report the dataset: %w", err)
 	}
@@ -101,7 +124,8 @@ func (c *Client) ReportDataset(ctx context.Context, names []string) error {
 }
 
 // Next reports finished, unless it is nil, and returns the next task. It waits while there
-// is none to be had, and returns io.EOF when the job is over.
+// is none to be had. It returns io.EOF when the job is over, and ErrDrained when an operator
+// drained this trainer: what it finished is counted, and all that is left to do is Close.
 func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue.Task, error) {
 	if finished != nil {
 		c.over(finished, "")
@@ -109,6 +133,7 @@ func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue
 	if err := c.collect(ctx); err != nil {
 		return nil, err
 	}
+	c.dropIfDraining()
 	for c.ready == nil {
 		c.send(true)
 		if err := c.collect(ctx); err != nil {
@@ -120,6 +145,18 @@ func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue
 	c.run(task.Token)
 	c.send(true) // says what is finished, and fetches the task after this one
 	return task, nil
+}
+
+// dropIfDraining forgets the task that was fetched and not begun: the master gave it to another.
+func (c *Client) dropIfDraining() {
+	c.mu.Lock()
+	draining := c.draining
+	c.mu.Unlock()
+	if draining && c.ready != nil {
+		c.session.Drop(c.ready.Token)
+		delete(c.stamps, c.ready.Token)
+		c.ready = nil
+	}
 }
 
 // Fail gives back a task that could not be trained.
@@ -164,13 +201,8 @@ func (c *Client) collect(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	switch {
-	case errors.Is(f.err, wire.ErrJobFinished):
-		return io.EOF
-	case errors.Is(f.err, wire.ErrRejoin):
-		return ErrSessionLost
-	case f.err != nil:
-		return f.err
+	if f.err != nil {
+		return c.ended(f.err)
 	}
 	if task := c.session.Answered(f.reply); task != nil {
 		c.ready, c.stamps[task.Token] = task, f.reply.Stamps
@@ -178,10 +210,29 @@ func (c *Client) collect(ctx context.Context) error {
 	return nil
 }
 
+// ended says the error of an answered request in the words of this package.
+func (c *Client) ended(err error) error {
+	switch {
+	case errors.Is(err, wire.ErrJobFinished):
+		c.session.Settled()
+		return io.EOF
+	case errors.Is(err, wire.ErrRejoin):
+		c.session.Settled()
+		return ErrSessionLost
+	case errors.Is(err, wire.ErrDrained):
+		c.session.Settled()
+		return ErrDrained
+	}
+	return err
+}
+
 // RequestSaveModel asks to be the one trainer that saves the model.
 func (c *Client) RequestSaveModel(ctx context.Context) (elected bool, err error) {
 	reply, err := call[wire.SaveModelReply](ctx, c.link, "RequestSaveModel", wire.SaveModelRequest{Trainer: c.who})
-	if err != nil {
+	switch {
+	case errors.Is(err, wire.ErrRejoin):
+		return false, ErrSessionLost
+	case err != nil:
 		return false, fmt.Errorf("ask to save the model: %w", err)
 	}
 	return reply.Elected, nil
@@ -234,17 +285,28 @@ func (c *Client) beat() {
 			beat.Moving, c.moved = c.running, false
 		}
 		c.mu.Unlock()
-		if _, err := call[int](c.ctx, c.link, "Heartbeat", beat); err != nil && c.ctx.Err() == nil {
+		reply, err := call[int](c.ctx, c.link, "Heartbeat", beat)
+		switch {
+		case err != nil && c.ctx.Err() == nil:
 			c.config.Log.WithError(err).Warn("heartbeat refused") // the next request says the same
+		case err == nil && *reply == wire.HeartbeatDraining:
+			c.mu.Lock()
+			c.draining = true
+			c.mu.Unlock()
 		}
 	}
 }
 
-// leaveTimeout bounds the farewell to a master that may be gone.
-const leaveTimeout = 2 * time.Second
+// What a farewell to a master that may be gone takes at most.
+const (
+	flushTimeout = time.Second
+	leaveTimeout = 2 * time.Second
+)
 
-// Close ends the session in order: tasks that are not finished go back at once.
+// Close ends the session in order: what is finished is said, tasks that are not finished go
+// back at once.
 func (c *Client) Close() error {
+	c.flush()
 	c.stop()
 	c.owned.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
@@ -252,4 +314,18 @@ func (c *Client) Close() error {
 	_, err := call[int](ctx, c.link, "Leave", wire.LeaveRequest{Trainer: c.who})
 	c.link.close()
 	return errors.Join(err, c.files.close())
+}
+
+// flush says what is finished, unless that was said. The end of the job, or of the session,
+// is no news here.
+func (c *Client) flush() {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if c.session.Unsaid() {
+		_ = c.collect(ctx)
+	}
+	if c.session.Unsaid() && c.flight == nil {
+		c.send(false)
+		_ = c.collect(ctx)
+	}
 }

@@ -8,8 +8,8 @@
 //	var done *taskqueue.Task
 //	for {
 //		task, err := client.Next(ctx, done)
-//		if err == io.EOF {
-//			break // the job is over
+//		if err == io.EOF || err == trainer.ErrDrained {
+//			break // the job is over, or an operator lets this trainer go
 //		}
 //		...
 //		for record, err := range client.Records(task) { ... }
@@ -21,7 +21,7 @@
 // A master that fails over, restarts or cannot be reached costs a pause, never an error:
 // requests are repeated with the same number until they are answered, by whichever master
 // leads, and a repeated one has no second effect. Only the end of ctx, a job that failed or
-// was begun with another dataset, and ErrSessionLost are returned.
+// was begun with another dataset, ErrDrained and ErrSessionLost are returned.
 //
 // While a task is trained the next one is fetched, so that Next usually returns at once.
 //

@@ -3,6 +3,7 @@ package trainer
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -18,12 +19,21 @@ import (
 	"trainmaster/trainer/session"
 )
 
-const dialTimeout = 3 * time.Second
+const (
+	dialTimeout   = 3 * time.Second
+	answerTimeout = 10 * time.Second // of a call that the master answers at once
+)
 
 // link calls the leader, whoever that is and however often it changes.
+//
+// A master that is paused, or whose machine is gone, leaves its connections open. Calls that
+// are answered at once notice it by their time-out, and drop the connection; those that may
+// take long (a task to turn up, a dataset to be scanned, a step) are repeated on the next
+// one. Heartbeats see to it that there is always a call of the first kind.
 type link struct {
-	locate Locator
-	log    *logrus.Entry
+	locate   Locator
+	log      *logrus.Entry
+	patience time.Duration // answerTimeout, but in tests
 
 	mu     sync.Mutex
 	client *rpc.Client
@@ -37,17 +47,7 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 		reply := new(Reply)
 		client, moved, err := l.connect(ctx)
 		if err == nil {
-			done := client.Go(wire.Service+"."+method, request, reply, make(chan *rpc.Call, 1)).Done
-			select {
-			case c := <-done:
-				err = wire.Error(c.Error)
-			case <-moved: // the one we asked may hang: ask the next leader
-				l.drop(client)
-				n = -1
-				continue
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
-			}
+			err = l.attempt(ctx, client, moved, method, request, reply)
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -56,14 +56,45 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 			return reply, err
 		}
 		l.drop(client)
+		if errors.Is(err, errMoved) {
+			n = -1 // the next leader is known already
+			continue
+		}
 		if n == 0 {
-			l.log.WithError(err).Info("the master does not answer, trying on")
+			l.log.WithError(err).WithField("call", method).Info("no answer from the master yet, trying on")
 		}
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
+		case <-moved: // no need to wait: another one leads
 		case <-time.After(session.Backoff(n, rand.Float64())):
 		}
+	}
+}
+
+// slow are the calls that the master may answer late.
+var slow = map[string]bool{"ReportDataset": true, "Next": true, "Staged": true}
+
+var (
+	errSilent = errors.New("the master is silent")
+	errMoved  = errors.New("another master leads")
+)
+
+// attempt makes one call on one connection, and gives it up when another master leads: the
+// one that was asked may hang.
+func (l *link) attempt(ctx context.Context, client *rpc.Client, moved <-chan struct{}, method string, request, reply any) error {
+	if !slow[method] {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, l.patience, errSilent)
+		defer cancel()
+	}
+	select {
+	case c := <-client.Go(wire.Service+"."+method, request, reply, make(chan *rpc.Call, 1)).Done:
+		return wire.Error(c.Error)
+	case <-moved:
+		return errMoved
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

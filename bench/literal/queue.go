@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/rpc"
 	"sync"
+	"sync/atomic"
 
 	"trainmaster/etcdstore"
 	"trainmaster/master/netrpc/wire"
@@ -30,7 +31,8 @@ type Queue struct {
 	mu       sync.Mutex
 	queues   taskqueue.TaskQueues
 	revision int64 // of the stored lists
-	stored   Stored
+
+	commits, bytes atomic.Int64 // stored until now
 }
 
 // New returns a queue of all tasks of a table and stores it under the lock.
@@ -91,20 +93,14 @@ func (q *Queue) store() error {
 		return err
 	}
 	q.revision = revision
-	q.stored.Commits++
-	q.stored.Bytes += int64(len(state))
+	q.commits.Add(1)
+	q.bytes.Add(int64(len(state)))
 	return nil
 }
 
-// Stored counts what was stored.
-type Stored struct{ Commits, Bytes int64 }
-
-// Stored returns what was stored until now.
-func (q *Queue) Stored() Stored {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.stored
-}
+// Stored returns how often the lists were stored, and how many bytes that were. It waits for
+// no request.
+func (q *Queue) Stored() (commits, bytes int64) { return q.commits.Load(), q.bytes.Load() }
 
 // Serve serves net/rpc clients until ctx ends.
 func (q *Queue) Serve(ctx context.Context, l net.Listener) error {

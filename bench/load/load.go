@@ -12,7 +12,7 @@ import (
 
 // Trainer is one loop. Its methods are called one after the other.
 type Trainer interface {
-	// Join begins a session, where there is such a thing.
+	// Join begins a session, where there is such a thing; the end of ctx ends it.
 	Join(ctx context.Context) error
 	// Op finishes the held task, if any, and gets the next one. It reports whether the
 	// queue counted the finish.
@@ -33,9 +33,8 @@ type Result struct {
 type Load struct {
 	trainers []Trainer
 	loops    errgroup.Group
-	stop     context.CancelFunc
 	phase    atomic.Int32
-	counts   []Latencies // by trainer; written by its loop until that ends
+	took     []Latencies // by trainer; written by its loop until that ends
 }
 
 const (
@@ -47,14 +46,14 @@ const (
 // Start lets all trainers join and get a first task, and then work until Measure has
 // ended, or Leave is called.
 func Start(ctx context.Context, trainers []Trainer) (*Load, error) {
-	l := &Load{trainers: trainers, counts: make([]Latencies, len(trainers))}
-	joins, joining := errgroup.WithContext(ctx)
+	l := &Load{trainers: trainers, took: make([]Latencies, len(trainers))}
+	var joins errgroup.Group
 	for i, t := range trainers {
 		joins.Go(func() error {
-			if err := t.Join(joining); err != nil {
+			if err := t.Join(ctx); err != nil {
 				return fmt.Errorf("trainer %d: join: %w", i, err)
 			}
-			if _, err := t.Op(joining); err != nil {
+			if _, err := t.Op(ctx); err != nil {
 				return fmt.Errorf("trainer %d: first task: %w", i, err)
 			}
 			return nil
@@ -63,10 +62,9 @@ func Start(ctx context.Context, trainers []Trainer) (*Load, error) {
 	if err := joins.Wait(); err != nil {
 		return nil, err
 	}
-	ctx, l.stop = context.WithCancel(ctx)
 	for i, t := range trainers {
 		l.loops.Go(func() error {
-			if err := l.loop(ctx, t, &l.counts[i]); err != nil {
+			if err := l.loop(ctx, t, &l.took[i]); err != nil {
 				return fmt.Errorf("trainer %d: %w", i, err)
 			}
 			return nil
@@ -75,31 +73,28 @@ func Start(ctx context.Context, trainers []Trainer) (*Load, error) {
 	return l, nil
 }
 
-func (l *Load) loop(ctx context.Context, t Trainer, counts *Latencies) error {
+func (l *Load) loop(ctx context.Context, t Trainer, took *Latencies) error {
 	began := time.Now()
 	for {
 		counted, err := t.Op(ctx)
 		phase := l.phase.Load()
 		if phase == over {
-			return nil // a wait that Measure cut short is no error
+			return err
 		}
 		if err != nil {
 			return err
 		}
 		ended := time.Now()
 		if counted && phase == measuring {
-			counts.Add(ended.Sub(began))
+			took.Add(ended.Sub(began))
 		}
 		began = ended
 	}
 }
 
-// patience is what the loops have to end by themselves: a wait answer takes longer.
-const patience = time.Second
-
-// Measure counts ops for a while and stops the loops. The load is of no use afterwards but
-// for Leave.
-func (l *Load) Measure(ctx context.Context, length time.Duration) (Result, error) {
+// Measure counts ops for a while and stops the loops. It calls ended when it counts no
+// more; some ops are still under way then. The load is of no use afterwards but for Leave.
+func (l *Load) Measure(ctx context.Context, length time.Duration, ended func()) (Result, error) {
 	began := time.Now()
 	l.phase.Store(measuring)
 	timer := time.NewTimer(length)
@@ -110,28 +105,27 @@ func (l *Load) Measure(ctx context.Context, length time.Duration) (Result, error
 	}
 	l.phase.Store(over)
 	elapsed := time.Since(began)
+	ended()
 	if err := l.end(); err != nil {
 		return Result{}, err
 	}
 	if ctx.Err() != nil {
 		return Result{}, context.Cause(ctx)
 	}
-	var all Latencies
-	for i := range l.counts {
-		all.Merge(&l.counts[i])
+	ops := 0
+	for _, took := range l.took {
+		ops += len(took)
 	}
-	if all.Count() == 0 {
+	if ops == 0 {
 		return Result{}, errors.New("no task was finished: the measurement is too short")
 	}
-	return Result{Ops: all.Count(), Elapsed: elapsed, P50: all.Quantile(0.5), P99: all.Quantile(0.99)}, nil
+	quantiles := Quantiles(l.took, 0.5, 0.99)
+	return Result{Ops: ops, Elapsed: elapsed, P50: quantiles[0], P99: quantiles[1]}, nil
 }
 
-// end waits for the loops, and cancels those that are stuck in a wait.
+// end waits for the loops.
 func (l *Load) end() error {
 	l.phase.Store(over)
-	stop := time.AfterFunc(patience, l.stop)
-	defer stop.Stop()
-	defer l.stop()
 	return l.loops.Wait()
 }
 

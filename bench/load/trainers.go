@@ -3,7 +3,6 @@ package load
 import (
 	"context"
 	"errors"
-	"net/rpc"
 
 	"trainmaster/master"
 	"trainmaster/master/netrpc/wire"
@@ -68,18 +67,18 @@ type joined struct {
 func Joined(addr, id string) Trainer { return &joined{connection: connection{addr: addr}, id: id} }
 
 func (t *joined) Join(ctx context.Context) error {
-	if err := t.dial(); err != nil {
+	if err := t.dial(ctx); err != nil {
 		return err
 	}
 	var s wire.JoinReply
-	if err := t.call(ctx, "Join", wire.JoinRequest{ID: t.id}, &s); err != nil {
+	if err := t.call("Join", wire.JoinRequest{ID: t.id}, &s); err != nil {
 		return err
 	}
 	t.request = wire.NextRequest{Trainer: s.Trainer, JobID: s.JobID, Want: true}
 	return nil
 }
 
-func (t *joined) Op(ctx context.Context) (bool, error) {
+func (t *joined) Op(context.Context) (bool, error) {
 	r := &t.request
 	r.Seq++
 	r.Ack = r.Seq
@@ -88,7 +87,7 @@ func (t *joined) Op(ctx context.Context) (bool, error) {
 		r.Finished = t.held[:]
 	}
 	var reply wire.NextReply
-	if err := t.call(ctx, "Next", r, &reply); err != nil {
+	if err := t.call("Next", r, &reply); err != nil {
 		return false, err
 	}
 	r.SeenCommit = reply.Commit
@@ -98,9 +97,9 @@ func (t *joined) Op(ctx context.Context) (bool, error) {
 	return counted(reply.Finishes), nil
 }
 
-func (t *joined) Leave(ctx context.Context) error {
-	err := t.call(ctx, "Leave", wire.LeaveRequest{Trainer: t.request.Trainer}, new(int))
-	return errors.Join(err, t.client.Close())
+func (t *joined) Leave(context.Context) error {
+	err := t.call("Leave", wire.LeaveRequest{Trainer: t.request.Trainer}, new(int))
+	return errors.Join(err, t.close())
 }
 
 // plain is a client that knows GetTask and nothing else.
@@ -112,12 +111,12 @@ type plain struct {
 // Plain returns a trainer that dials addr and calls GetTask.
 func Plain(addr string) Trainer { return &plain{connection: connection{addr: addr}} }
 
-func (t *plain) Join(context.Context) error { return t.dial() }
+func (t *plain) Join(ctx context.Context) error { return t.dial(ctx) }
 
 // Op takes a finish for counted where GetTask gave no error: nobody else holds the task.
-func (t *plain) Op(ctx context.Context) (bool, error) {
+func (t *plain) Op(context.Context) (bool, error) {
 	var task taskqueue.Task
-	if err := t.call(ctx, "GetTask", &t.finished, &task); err != nil {
+	if err := t.call("GetTask", &t.finished, &task); err != nil {
 		return false, err
 	}
 	counted := len(t.finished.Chunks) > 0
@@ -125,25 +124,4 @@ func (t *plain) Op(ctx context.Context) (bool, error) {
 	return counted, nil
 }
 
-func (t *plain) Leave(context.Context) error { return t.client.Close() }
-
-// connection is a net/rpc connection.
-type connection struct {
-	addr   string
-	client *rpc.Client
-}
-
-func (c *connection) dial() (err error) {
-	c.client, err = rpc.DialHTTP("tcp", c.addr)
-	return err
-}
-
-func (c *connection) call(ctx context.Context, method string, args, reply any) error {
-	call := c.client.Go(wire.Service+"."+method, args, reply, make(chan *rpc.Call, 1))
-	select {
-	case <-call.Done:
-		return wire.Error(call.Error)
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
+func (t *plain) Leave(context.Context) error { return t.close() }

@@ -21,7 +21,7 @@ machine to machine, ratios and processor time less so. docs/benchmarks.md in the
 		Example: `  master bench queue --via inproc,netrpc --callers 1,16,64
   master bench recordio -o json`,
 	}
-	cmd.AddCommand(benchQueueCommand(), benchRecoveryCommand(), benchRecordioCommand(), benchChildCommand())
+	cmd.AddCommand(benchQueueCommand(), benchRecoveryCommand(), benchRecordioCommand(), benchFailoverCommand(), benchChildCommand())
 	return cmd
 }
 
@@ -59,22 +59,27 @@ func benchProgress(w io.Writer) (say func(string), done func()) {
 	return func(now string) { fmt.Fprintln(w, now) }, func() {}
 }
 
-// addProfile gives cmd the flag --cpuprofile; profile runs work under it.
-func addProfile(cmd *cobra.Command) (profile func(work func() error) error) {
-	path := cmd.Flags().String("cpuprofile", "", "`file` for a profile of this process, for go tool pprof")
-	return func(work func() error) error {
-		if *path == "" {
-			return work()
-		}
-		file, err := os.Create(*path)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
+// machine says in words what was measured on.
+func machine(processors int, d bench.Disk) string {
+	if d.InMemory {
+		return fmt.Sprintf("%d processors; %s is in memory, so that no disk was measured: name a folder on one with --dir", processors, d.Folder)
+	}
+	return fmt.Sprintf("%d processors, fdatasync p50 %.0f us in %s", processors, d.FdatasyncP50US, d.Folder)
+}
+
+// profiled runs work under a profile of this process, unless path is empty.
+func profiled(path string, work func() error) error {
+	if path == "" {
 		return work()
 	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return err
+	}
+	defer pprof.StopCPUProfile()
+	return work()
 }

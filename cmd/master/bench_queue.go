@@ -41,7 +41,7 @@ turns; medians count. literal is the baseline that keeps the lists of all tasks 
 	flags.StringVar(&b.Folder, "dir", "", "`folder` for etcd's data, on a real disk (default that of temporary files)")
 	completeWords(cmd, "via", viaWords())
 	format := addOutput(cmd)
-	profile := addProfile(cmd)
+	profile := flags.String("cpuprofile", "", "`file` for a profile of the master's process, for go tool pprof")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		for _, via := range vias {
 			b.Vias = append(b.Vias, bench.Via(via))
@@ -58,7 +58,7 @@ turns; medians count. literal is the baseline that keeps the lists of all tasks 
 		b.Stderr = cmd.ErrOrStderr()
 		b.Progress = func(done, total int, now string) { say(fmt.Sprintf("%d/%d  %s", done+1, total, now)) }
 		var figures bench.QueueFigures
-		if err := profile(func() error {
+		if err := profiled(*profile, func() error {
 			figures, err = b.Run(cmd.Context())
 			return err
 		}); err != nil {
@@ -90,5 +90,5 @@ func queueTable(w io.Writer, f bench.QueueFigures) {
 			r.Via, r.Callers, r.Tasks, r.EtcdDelayMS, r.OpsPerS, r.RawTxnPerS, r.Ratio, over, r.P50MS, r.P99MS, r.OpsPerTxn,
 			r.CPUMicrosPerOp, r.CPU.Master, r.CPU.Etcd, r.CPU.Load, r.StateBytes, r.BytesPerTask, r.PutBytesPerTask)
 	}
-	fmt.Fprintf(w, "\n%d processors, fdatasync p50 %.0f us, medians of %d rounds of %.3g s\n", f.Processors, f.Disk.FdatasyncP50US, f.Rounds, f.Seconds)
+	fmt.Fprintf(w, "\n%s; medians of %d rounds of %.3g s\n", machine(f.Processors, f.Disk), f.Rounds, f.Seconds)
 }

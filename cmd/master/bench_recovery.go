@@ -24,7 +24,7 @@ task. The time counts from the lock won to that answer; heap_bytes is what is li
 	flags.IntVar(&b.Rounds, "rounds", 5, "`times` that the state is recovered; the median counts")
 	flags.StringVar(&b.Folder, "dir", "", "`folder` for etcd's data, on a real disk (default that of temporary files)")
 	format := addOutput(cmd)
-	profile := addProfile(cmd)
+	flags.StringVar(&b.Profile, "cpuprofile", "", "`file` for a profile of the last recovery, for go tool pprof")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if b.Tasks < 1 || b.Rounds < 1 {
 			return usageErrorf("--tasks and --rounds must be 1 or more")
@@ -35,11 +35,8 @@ task. The time counts from the lock won to that answer; heap_bytes is what is li
 		say, done := benchProgress(cmd.ErrOrStderr())
 		defer done()
 		b.Stderr, b.Progress = cmd.ErrOrStderr(), say
-		var figures bench.RecoveryFigures
-		if err := profile(func() error {
-			figures, err = b.Run(cmd.Context())
-			return err
-		}); err != nil {
+		figures, err := b.Run(cmd.Context())
+		if err != nil {
 			return err
 		}
 		done()
@@ -48,6 +45,7 @@ task. The time counts from the lock won to that answer; heap_bytes is what is li
 			fmt.Fprintln(w, "TASKS\tSECONDS\tCPU SECONDS\tHEAP MB\tPEAK MB\tETCD MB\tREGISTER S")
 			fmt.Fprintf(w, "%d\t%.3f\t%.3f\t%.1f\t%.1f\t%.1f\t%.1f\n", figures.Tasks, figures.Seconds, figures.CPUSeconds,
 				float64(figures.HeapBytes)/mb, float64(figures.HeapPeakBytes)/mb, float64(figures.EtcdBytes)/mb, figures.RegisterSeconds)
+			fmt.Fprintf(w, "\n%s; medians of %d rounds\n", machine(figures.Processors, figures.Disk), figures.Rounds)
 		})
 	}
 	return cmd

@@ -27,18 +27,19 @@ import (
 
 // daemonSettings are the flags of the daemon, `master` without a subcommand.
 type daemonSettings struct {
-	etcd      *etcdstore.Config
-	dataDir   string
-	listen    string
-	http      string
-	leaseTTL  time.Duration
-	ps        int
-	config    master.Config
-	passMode  *string
-	update    *string
-	fault     bool
-	record    bool
-	storeWait time.Duration
+	etcd       *etcdstore.Config
+	dataDir    string
+	listen     string
+	http       string
+	httpChosen bool // by the user
+	leaseTTL   time.Duration
+	ps         int
+	config     master.Config
+	passMode   *string
+	update     *string
+	fault      bool
+	record     bool
+	open       func(context.Context, etcdstore.Config, *logrus.Entry) (*etcdstore.Store, error)
 }
 
 // addDaemon makes cmd the daemon.
@@ -53,7 +54,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.DurationVar(&s.leaseTTL, "lease-ttl", 5*time.Second, "how long the lock outlives a leader that died")
 	flags.DurationVar(&c.Holddown, "holddown", 10*time.Second, "least time between two forced take-overs of the lock")
 	flags.BoolVar(&s.etcd.OwnEtcd, "own-etcd", false, "this etcd serves nobody else: compact its history")
-	flags.DurationVar(&s.storeWait, "store-timeout", 10*time.Minute, "how long to wait for an etcd that does not answer at the start")
+	s.open = addStoreTimeout(cmd)
 	flags.BoolVar(&c.AcceptCluster, "accept-cluster", false, "go on with a state that another etcd cluster wrote")
 
 	flags.IntVar(&q.Passes, "passes", 1, "walks over the dataset; 0: for ever")
@@ -76,36 +77,65 @@ func addDaemon(cmd *cobra.Command) {
 	s.update = addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.BoolVar(&s.record, "record", true, "write the record, from which `master verify` proves what was counted")
 	flags.DurationVar(&c.Linger, "linger", 30*time.Second, "how long a finished job waits for its trainers to hear of it")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context()) }
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s.httpChosen = cmd.Flags().Changed("http")
+		if err := s.validate(cmd); err != nil {
+			return err
+		}
+		return s.run(cmd.Context(), newLogger(cmd).WithField("job", s.etcd.Job))
+	}
 }
 
-// run serves until the job is over or ctx ends. It ends in this order: the committer
-// finishes what waits, the lock is resigned, the port closes, the store closes.
-func (s *daemonSettings) run(ctx context.Context) error {
+// validate takes the flags into the configuration, and names the first one with a value that makes no sense.
+func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	s.config.Job = s.etcd.Job
 	s.config.Queue.Rolling = *s.passMode == "rolling"
 	s.config.Queue.LossesIgnored = !s.fault
 	s.config.NoRecord = !s.record
 	s.config.Sync = *s.update == "sync"
-	if err := s.config.Validate(); err != nil {
-		return usageErrorf("--%v", err)
+	if s.leaseTTL < time.Second {
+		return settingErrorf(cmd, "lease-ttl", "expected at least 1s")
 	}
+	if s.ps < 0 {
+		return settingErrorf(cmd, "ps", "expected 0 (none) or more")
+	}
+	q := &s.config.Queue
+	for name, d := range map[string]time.Duration{
+		"session-ttl": q.SessionTTL, "task-timeout-min": q.TimeoutMin, "task-timeout-max": q.TimeoutMax, "linger": s.config.Linger,
+	} {
+		if d < time.Millisecond { // 0 would be taken for the default
+			return settingErrorf(cmd, name, "expected at least 1ms")
+		}
+	}
+	if err := s.config.Validate(); err != nil {
+		return usageErrorf("--%w", err)
+	}
+	if len(s.etcd.Endpoints) > 0 {
+		if err := s.etcd.Validate(); err != nil {
+			return usageErrorf("--%w", err)
+		}
+	}
+	return nil
+}
+
+// run serves until the job is over or ctx ends. It ends in this order: the committer
+// finishes what waits, the lock is resigned, the port closes, the store closes.
+func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) error {
 	listener, err := listen(s.listen, "--listen")
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
-	var tools net.Listener
-	if s.http != "" {
-		if tools, err = listen(s.http, "--http"); err != nil {
-			return err
-		}
+	tools, err := s.listenTools(log)
+	if err != nil {
+		return err
+	}
+	if tools != nil {
 		defer tools.Close()
 	}
 	if s.config.Advertise, err = advertise(s.config.Advertise, listener.Addr()); err != nil {
 		return err
 	}
-	log := logrus.WithField("job", s.etcd.Job)
 	store, closeStore, err := s.openStore(ctx, log)
 	if err != nil {
 		return err
@@ -119,6 +149,20 @@ func (s *daemonSettings) run(ctx context.Context) error {
 		}
 	}
 	return s.serve(ctx, listener, tools, store, log)
+}
+
+// listenTools opens the port for people's tools. When nobody chose it and another master of
+// this machine has it, there is none.
+func (s *daemonSettings) listenTools(log *logrus.Entry) (net.Listener, error) {
+	if s.http == "" {
+		return nil, nil
+	}
+	l, err := listen(s.http, "--http")
+	if err != nil && !s.httpChosen {
+		log.WithField("http", s.http).Warn("the port for tools is in use, perhaps by another master: there is none here; choose one with --http")
+		return nil, nil
+	}
+	return l, err
 }
 
 func (s *daemonSettings) serve(ctx context.Context, listener, tools net.Listener, store *etcdstore.Store, log *logrus.Entry) error {
@@ -162,8 +206,11 @@ func (s *daemonSettings) serve(ctx context.Context, listener, tools net.Listener
 	if serveErr := group.Wait(); err == nil {
 		err = serveErr
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		log.Info("done")
+	case errors.Is(err, master.ErrOtherJob):
+		return usageErrorf("%w", err)
 	}
 	return err
 }
@@ -193,11 +240,7 @@ func (s *daemonSettings) openStore(ctx context.Context, log *logrus.Entry) (*etc
 		log.WithFields(logrus.Fields{"endpoint": etcd.Endpoint(), "data_dir": s.dataDir}).Info("embedded etcd started")
 		config.Endpoints, config.OwnEtcd, closeEtcd = []string{etcd.Endpoint()}, true, etcd.Close
 	}
-	bounded, cancel := context.WithTimeout(ctx, s.storeWait)
-	defer cancel()
-	store, err := etcdstore.OpenRetry(bounded, config, func(err error, next time.Duration) {
-		log.WithError(err).WithField("next", next.Round(time.Millisecond).String()).Warn("etcd does not answer, trying again")
-	})
+	store, err := s.open(ctx, config, log)
 	if err != nil {
 		closeEtcd()
 		return nil, nil, err

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
 	"trainmaster/etcdstore"
@@ -24,6 +26,22 @@ func addEtcdFlags(cmd *cobra.Command) *etcdstore.Config {
 	flags.StringVar(&c.Job, "job", "default", "`name` of the job: several jobs can share an etcd")
 	cmd.MarkFlagsRequiredTogether("cert", "key")
 	return c
+}
+
+// addStoreTimeout gives cmd --store-timeout, for processes of a job: they wait for an etcd that is not there yet. The
+// function that it returns opens the store.
+func addStoreTimeout(cmd *cobra.Command) (open func(ctx context.Context, c etcdstore.Config, log *logrus.Entry) (*etcdstore.Store, error)) {
+	limit := cmd.Flags().Duration("store-timeout", 10*time.Minute, "how long to wait for an etcd that does not answer at the start")
+	return func(ctx context.Context, c etcdstore.Config, log *logrus.Entry) (*etcdstore.Store, error) {
+		if err := c.Validate(); err != nil {
+			return nil, usageErrorf("--%w", err)
+		}
+		bounded, cancel := context.WithTimeout(ctx, *limit)
+		defer cancel()
+		return etcdstore.OpenRetry(bounded, c, func(err error, next time.Duration) {
+			log.WithError(err).WithField("next", next.Round(time.Millisecond).String()).Warn("etcd does not answer, trying again")
+		})
+	}
 }
 
 // isStoreError tells that err means exit code 3: etcd was not there, or would not have us.

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +17,7 @@ import (
 
 	"trainmaster/etcdstore"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
 )
 
 const (
@@ -48,6 +52,9 @@ func addLeaderFlags(cmd *cobra.Command) (etcd *etcdstore.Config, open func(ctx c
 			l.addr = defaultAddr
 			return l, nil
 		case l.addr != "":
+			if _, _, err := net.SplitHostPort(l.addr); err != nil {
+				return nil, settingErrorf(cmd, "addr", "expected host:port")
+			}
 			return l, nil
 		}
 		var err error
@@ -92,6 +99,19 @@ func (l *leader) nobodyLeads(ctx context.Context) error {
 		l.place.etcd.Job, l.place.flags(), l.place.flags())
 }
 
+// over reports whether the job is over by its stored state: its master leaves then, perhaps between two looks.
+func (l *leader) over(ctx context.Context) bool {
+	if l.store == nil {
+		return false
+	}
+	stored, _, err := l.store.State(ctx)
+	var state taskqueue.Snapshot
+	if err != nil || etcdstore.Decode(stored, &state, maxStateDecoded) != nil {
+		return false
+	}
+	return state.Status == taskqueue.Ended || state.Status == taskqueue.Failed
+}
+
 // ask calls the leader.
 func (l *leader) ask(ctx context.Context, call func(ctx context.Context, o pb.OperatorClient) error) error {
 	addr, err := l.find(ctx)
@@ -104,7 +124,7 @@ func (l *leader) ask(ctx context.Context, call func(ctx context.Context, o pb.Op
 		}
 		// The address is dialled as it is: no look-up of services, no proxy.
 		if l.conn, err = grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy()); err != nil {
-			return usageErrorf("--addr %q: expected host:port: %w", addr, err)
+			return fmt.Errorf("the address of the master: %w", err)
 		}
 		l.at = addr
 	}
@@ -123,6 +143,14 @@ func (l *leader) ask(ctx context.Context, call func(ctx context.Context, o pb.Op
 // explain turns the error of a call into what a user can act on.
 func (l *leader) explain(addr string, err error) error {
 	s := status.Convert(err)
+	// gRPC wraps why it has no connection in words of its own.
+	_, why, dialled := strings.Cut(strings.TrimSuffix(s.Message(), `"`), "while dialing: ")
+	if !dialled {
+		why = s.Message()
+	}
+	if _, ours := errors.AsType[*exitError](err); ours { // found before anything was asked
+		return err
+	}
 	switch reason := reasonOf(s); {
 	case reason == "NOT_LEADER" || reason == "STOPPING":
 		if l.store != nil {
@@ -133,9 +161,9 @@ func (l *leader) explain(addr string, err error) error {
 		return usageErrorf("--job: %s", s.Message())
 	case s.Code() == codes.Unavailable && l.store != nil:
 		return fmt.Errorf("the master at %s, which etcd names as the leader, does not answer: %s; if it died, another one takes over when its lease has run out; start one with: master %s",
-			addr, s.Message(), l.place.flags())
+			addr, why, l.place.flags())
 	case s.Code() == codes.Unavailable:
-		return fmt.Errorf("no master answers at %s: %s; start one with: master --listen %s; or say where it is: --addr host:port, or --endpoints host:port of its etcd", addr, s.Message(), addr)
+		return fmt.Errorf("no master answers at %s: %s; start one with: master --listen %s; or say where it is: --addr host:port, or --endpoints host:port of its etcd", addr, why, addr)
 	case s.Code() == codes.Unimplemented:
 		return fmt.Errorf("what answers at %s is no master of this version: %s", addr, s.Message())
 	case s.Code() == codes.DeadlineExceeded:

@@ -50,7 +50,7 @@ func lead(t *testing.T, config master.Config) *led {
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
 	log := logrus.NewEntry(quiet)
-	if l.Master, err = master.New(config, onetcd.Store{Store: store, LeaseTTL: 2 * time.Second}, nil, log); err != nil {
+	if l.Master, err = master.New(config, onetcd.Store{Store: store, LeaseTTL: time.Minute}, nil, log); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -153,7 +153,7 @@ func standBy(t *testing.T, l *led) string {
 	quiet.SetOutput(io.Discard)
 	waiting := make(chan struct{}, 10)
 	second, err := master.New(master.Config{Job: l.job, Advertise: listener.Addr().String()}, onetcd.Store{
-		Store: l.store, LeaseTTL: 2 * time.Second, Waiting: func(string) { waiting <- struct{}{} },
+		Store: l.store, LeaseTTL: time.Minute, Waiting: func(string) { waiting <- struct{}{} },
 	}, nil, logrus.NewEntry(quiet))
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -17,6 +18,7 @@ type pserverSettings struct {
 	listen string
 	ttl    time.Duration
 	config pserver.Config
+	open   func(context.Context, etcdstore.Config, *logrus.Entry) (*etcdstore.Store, error)
 }
 
 // pserverCommand is a parameter server process.
@@ -33,6 +35,7 @@ when it loses its index, since another server may have it by then.`,
   master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints`,
 	}
 	s.etcd = addEtcdFlags(cmd)
+	s.open = addStoreTimeout(cmd)
 	c := &s.config
 	flags := cmd.Flags()
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:0", "`host:port` for trainers and the master; port 0: a free one")
@@ -69,17 +72,18 @@ func (s *pserverSettings) run(ctx context.Context, logger *logrus.Logger) error 
 	if s.config.CheckpointDir == "" {
 		log.Warn("no --checkpoint-dir: a restart of this server loses its share of the parameters")
 	}
-	store, err := etcdstore.OpenRetry(ctx, *s.etcd, func(err error, next time.Duration) {
-		log.WithError(err).WithField("next", next.Round(time.Millisecond).String()).Warn("etcd does not answer, trying again")
-	})
+	store, err := s.open(ctx, *s.etcd, log)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
 	s.config.Listener, s.config.Log, s.config.Registry = listener, log, psRegistry{store, s.ttl}
+	if err := s.config.Validate(); err != nil {
+		return usageErrorf("%w", err)
+	}
 	server, err := pserver.New(s.config)
 	if err != nil {
-		return usageErrorf("%v", err)
+		return fmt.Errorf("--checkpoint-dir: %w", err)
 	}
 	return server.Run(ctx)
 }

@@ -114,7 +114,7 @@ pending or done. Without --endpoints that is the embedded etcd under --data-dir,
 		defer l.hangUp()
 		return v.show(cmd, func() (any, func(io.Writer), bool, error) {
 			q, err := askQueues(ctx, l)
-			return q, func(w io.Writer) { q.table(w, *limit) }, q.over(), err
+			return q, func(w io.Writer) { q.table(w, *limit) }, q.over() || err != nil && l.over(ctx), err
 		})
 	}
 	return cmd

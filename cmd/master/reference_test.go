@@ -28,6 +28,8 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master status -o json`", []any{jobStatus{}}},
 		{"`master queues -o json`", []any{jobQueues{}}},
 		{"`master queues --literal -o json`", []any{literalQueues{}}},
+		{"`master trainers -o json`", []any{trainerEntry{}}},
+		{"`master tasks -o json`", []any{taskEntry{}}},
 		{"`master verify -o json`", []any{taskqueue.PassReport{}}},
 		{"`master run -o json`", []any{local.Result{}}},
 		{"`master recordio`", []any{fileStat{}, fileCheck{}, indexRow{}, catRow{}}},

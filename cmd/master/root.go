@@ -12,6 +12,7 @@ import (
 var (
 	groupJob   = &cobra.Group{ID: "job", Title: "Run a job:"}
 	groupLook  = &cobra.Group{ID: "look", Title: "Look at a job:"}
+	groupSteer = &cobra.Group{ID: "steer", Title: "Steer a job:"}
 	groupData  = &cobra.Group{ID: "data", Title: "Prepare data:"}
 	groupTools = &cobra.Group{ID: "tools", Title: "Measure and help:"}
 )
@@ -33,7 +34,7 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 		Example: `  # a whole job on this machine: etcd, master, parameter servers and trainers
   master run
   # the master of a job whose state is in this etcd
-  master --endpoints 127.0.0.1:2379 --listen 127.0.0.1:8080 --passes 10
+  master --endpoints 127.0.0.1:2379 --listen 127.0.0.1:8080 --passes 10 --ps 1
   # the same, with an etcd of its own
   master --data-dir /var/lib/trainmaster --passes 10`,
 		Version:           readVersion().Version,
@@ -53,7 +54,8 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 	}
 
 	addCommands(root, groupJob, runCommand(), trainerCommand(), pserverCommand())
-	addCommands(root, groupLook, statusCommand(), queuesCommand(), verifyCommand())
+	addCommands(root, groupLook, statusCommand(), queuesCommand(), trainersCommand(), tasksCommand(), verifyCommand())
+	addCommands(root, groupSteer, pauseCommand(), resumeCommand(), drainCommand())
 	addCommands(root, groupData, recordioCommand())
 	addCommands(root, groupTools, benchCommand(), versionCommand(), completionCommand())
 
@@ -89,7 +91,22 @@ func finishTree(root *cobra.Command) {
 		case cmd.Args == nil:
 			cmd.Args = cobra.NoArgs
 		}
+		showUse(cmd)
 		markFailures(cmd)
+	}
+}
+
+// showUse adds to errors about a command's arguments what they should be.
+func showUse(cmd *cobra.Command) {
+	inner := cmd.Args
+	if inner == nil {
+		return
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := inner(cmd, args); err != nil {
+			return usageErrorf("%w; expected: %s", err, cmd.UseLine())
+		}
+		return nil
 	}
 }
 

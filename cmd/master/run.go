@@ -58,8 +58,12 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 			return usageErrorf("--dataset mnist: expected --data with the folder of its idx files; `make data` fetches them into .cache/mnist")
 		case *data == model.Digits && mnist != "":
 			return usageErrorf("--data %q: goes with --dataset mnist; the digits are in the program", mnist)
-		case c.Servers < 1 || c.Trainers < 1 || c.Passes < 0:
+		case c.Servers < 1 || c.Trainers < 1:
 			return usageErrorf("--ps, --trainers: expected at least 1 of each, found %d and %d", c.Servers, c.Trainers)
+		case c.Passes < 0:
+			return settingErrorf(cmd, "passes", "expected 0 (chosen by the data) or more")
+		case c.CheckpointEvery <= 0:
+			return settingErrorf(cmd, "checkpoint-every", "expected more than 0")
 		}
 		c.MNIST, c.Model, c.Sync = mnist, *kind, *update == "sync"
 		var err error
@@ -69,7 +73,7 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 		if c.Dir, err = newRunDir(dir); err != nil {
 			return err
 		}
-		c.Log = logrus.NewEntry(logrus.StandardLogger())
+		c.Log = logrus.NewEntry(newLogger(cmd))
 		return runLocal(cmd.Context(), c, *output, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
@@ -77,12 +81,15 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 
 // newRunDir makes the next numbered folder.
 func newRunDir(parent string) (string, error) {
+	bad := func(err error) error {
+		return fmt.Errorf("--dir %q: expected a folder that can be written: %w", parent, err)
+	}
 	parent, err := filepath.Abs(parent)
 	if err != nil {
 		return "", err
 	}
 	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return "", fmt.Errorf("--dir: expected a folder that can be written: %w", err)
+		return "", bad(err)
 	}
 	for n := 1; ; n++ {
 		dir := filepath.Join(parent, fmt.Sprintf("%03d", n))
@@ -90,7 +97,7 @@ func newRunDir(parent string) (string, error) {
 		case err == nil:
 			return dir, nil
 		case !os.IsExist(err):
-			return "", fmt.Errorf("--dir: expected a folder that can be written: %w", err)
+			return "", bad(err)
 		}
 	}
 }

@@ -58,6 +58,7 @@ type jobTotals struct {
 	RecordsPerSecond float64  `json:"records_per_s"`
 	MeanLoss         *float64 `json:"mean_loss"` // null: none was reported, or it is no number any more
 	Commits          uint64   `json:"commits"`
+	CommitsRefused   uint64   `json:"commits_refused"`
 	Uptime           float64  `json:"uptime_s"`
 
 	diverged bool // a loss was reported that is no finite number
@@ -86,7 +87,7 @@ trainers there are, how fast they train and with what loss. With --endpoints it 
 		defer l.hangUp()
 		return v.show(cmd, func() (any, func(io.Writer), bool, error) {
 			s, err := askStatus(cmd.Context(), l)
-			return s, s.table, s.over(), err
+			return s, s.table, s.over() || err != nil && l.over(cmd.Context()), err
 		})
 	}
 	return cmd
@@ -118,7 +119,7 @@ func newJobStatus(r *pb.StatusReply) jobStatus {
 		Leader: jobLeader{r.GetLeaderAddress(), r.GetTerm()}, Epoch: r.GetEpoch(), Commit: r.GetCommit(), Datasets: []datasetStatus{},
 		Totals: jobTotals{
 			Trainers: t.GetTrainers(), RecordsTrained: t.GetRecordsTrained(), RecordsPerSecond: t.GetRecordsPerSecond(),
-			MeanLoss: t.MeanLoss, Commits: t.GetCommits(), Uptime: t.GetUptimeSeconds(),
+			MeanLoss: t.MeanLoss, Commits: t.GetCommits(), CommitsRefused: t.GetCommitsRefused(), Uptime: t.GetUptimeSeconds(),
 		},
 	}
 	if loss := t.GetMeanLoss(); math.IsNaN(loss) || math.IsInf(loss, 0) {
@@ -139,13 +140,17 @@ func (s jobStatus) over() bool { return s.Status == "ended" || s.Status == "fail
 func (s jobStatus) table(w io.Writer) {
 	fmt.Fprintf(w, "job\t%s\n", withReason(s.Job+", "+s.Status, s.Reason))
 	fmt.Fprintf(w, "leader\t%s, term %d, up for %s\n", s.Leader.Address, s.Leader.Term, span(s.Totals.Uptime))
-	fmt.Fprintf(w, "commits\t%s, of them %s in this term; epoch %d\n", thousands(s.Commit), thousands(s.Totals.Commits), s.Epoch)
+	refused := ""
+	if s.Totals.CommitsRefused > 0 {
+		refused = fmt.Sprintf(", %s refused by etcd", thousands(s.Totals.CommitsRefused))
+	}
+	fmt.Fprintf(w, "commits\t%s, of them %s in this term%s; epoch %d\n", thousands(s.Commit), thousands(s.Totals.Commits), refused, s.Epoch)
 	fmt.Fprintf(w, "trainers\t%s\n\n", s.Totals.line())
 	if len(s.Datasets) == 0 {
 		fmt.Fprintln(w, "No dataset yet: the first trainer that reports one begins the job.")
 		return
 	}
-	fmt.Fprintln(w, "DATASET\tPASS\tDONE\t\tPENDING\tRETRY\tTODO\tSET ASIDE\tTASKS\tRECORDS\tTASK TIME\tTIMEOUT")
+	fmt.Fprintln(w, "DATASET\tPASS\tPROGRESS\tDONE\tPENDING\tRETRY\tTODO\tSET ASIDE\tTASKS\tRECORDS\tTASK TIME\tTIMEOUT")
 	for _, d := range s.Datasets {
 		average := "-"
 		if d.AverageTask > 0 {

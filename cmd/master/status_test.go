@@ -53,7 +53,7 @@ func TestStatus(t *testing.T) {
 	table.wants(t, exitOK)
 	for _, want := range []string{
 		"job       " + l.job + ", running\n", "leader    " + l.addr + ", term ", "trainers  1, 0 records/s, mean loss 0.25\n",
-		"DATASET  PASS    DONE", "1 of 3  ░░░░░░░░░░░░░░░░░░░░   0%  1  ", "1,497", "15,000",
+		"DATASET  PASS    PROGRESS                   DONE", "1 of 3  ░░░░░░░░░░░░░░░░░░░░   0%  1  ", "1,497", "15,000",
 	} {
 		if !strings.Contains(table.stdout, want) {
 			t.Errorf("the table lacks %q", want)
@@ -73,7 +73,7 @@ func TestStatus(t *testing.T) {
 }
 
 func TestStatusOfALossThatDiverged(t *testing.T) {
-	reply := &pb.StatusReply{Job: "x", Status: pb.JobStatus_JOB_STATUS_PAUSED, Reason: "a disk is gone", Totals: &pb.JobTotals{Trainers: 2, MeanLoss: new(float64)}}
+	reply := &pb.StatusReply{Job: "x", Status: pb.JobStatus_JOB_STATUS_PAUSED, Reason: "a disk is gone", Totals: &pb.JobTotals{Trainers: 2, CommitsRefused: 1200, MeanLoss: new(float64)}}
 	zero := 0.0
 	*reply.Totals.MeanLoss = zero / zero
 	s := newJobStatus(reply)
@@ -82,7 +82,7 @@ func TestStatusOfALossThatDiverged(t *testing.T) {
 		t.Errorf("%s, %v", text, err)
 	}
 	var b bytes.Buffer
-	if err := render(&b, "table", s, s.table); err != nil || !strings.Contains(b.String(), "mean loss is no number") || !strings.Contains(b.String(), "x, paused: a disk is gone") {
+	if err := render(&b, "table", s, s.table); err != nil || !strings.Contains(b.String(), "mean loss is no number") || !strings.Contains(b.String(), "x, paused: a disk is gone") || !strings.Contains(b.String(), ", 1,200 refused by etcd;") {
 		t.Errorf("%s, %v", b.String(), err)
 	}
 }
@@ -175,7 +175,7 @@ func TestNobodyToAsk(t *testing.T) {
 		"no such job in etcd":       {[]string{"--endpoints", etcdtest.Endpoint(t), "--job", "mnist"}, exitUsage, []string{`no job "mnist"`, "name one of these with --job: "}},
 		"etcd is away":              {[]string{"--endpoints", nobody, "--dial-timeout", "300ms"}, exitStore, []string{"etcd is unreachable", nobody}},
 		"a name that cannot be one": {[]string{"--endpoints", nobody, "--job", "a/b"}, exitUsage, []string{"--job", "a/b"}},
-		"an address that is none":   {[]string{"--addr", "nowhere"}, exitFailed, []string{"nowhere"}},
+		"an address that is none":   {[]string{"--addr", "nowhere"}, exitUsage, []string{`bad value "nowhere" for --addr`, "expected host:port"}},
 	}
 	for name, tt := range tests {
 		for _, command := range []string{"status", "queues"} {

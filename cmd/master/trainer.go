@@ -3,10 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
-	"time"
+	"slices"
+	"strings"
 
-	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
 	"trainmaster/etcdstore"
@@ -33,6 +34,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
   master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp --save-model digits.safetensors`,
 	}
 	etcd := addEtcdFlags(cmd)
+	open := addStoreTimeout(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&addr, "addr", "", "`host:port` of the master (default: found through etcd)")
 	flags.StringSliceVar(&servers, "servers", nil, "`host:port` of every parameter server (default: found through etcd)")
@@ -47,19 +49,67 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 	flags.Uint64Var(&w.Seed, "model-seed", 1, "of the initial parameters")
 	flags.StringVar(&w.SavePath, "save-model", "", "safetensors `file` that the elected trainer writes at the end")
 	flags.StringVar(&w.LedgerPath, "ledger", "", "`file` to note each trained task in, as a line of JSON")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if len(w.Data) == 0 {
-			return usageErrorf("--data: expected the RecordIO files to train on, found nothing")
+	flags.DurationVar(&w.RecordDelay, "record-delay", 0, "`time` to wait before each record, so that a small dataset lasts (for drills)")
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usageErrorf("found arguments after the flags: %s; a glob is quoted, so that the shell leaves it alone: --data 'data/digits-0*'", strings.Join(args, " "))
 		}
-		w.Kind = *kind
-		w.Log = logrus.WithField("trainer", w.Trainer.ID)
-		w.Trainer.Log = w.Log
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := validateWorker(cmd, &w, addr, servers); err != nil {
+			return err
+		}
 		if len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) {
 			return usageErrorf("expected --endpoints of etcd, or --addr of the master and --servers, found neither")
 		}
-		return train(cmd.Context(), &w, etcd, addr, servers)
+		w.Kind = *kind
+		w.Log = newLogger(cmd).WithField("trainer", w.Trainer.ID)
+		w.Trainer.Log = w.Log
+		if len(etcd.Endpoints) == 0 {
+			w.Trainer.Locate = trainer.At(addr)
+			w.Servers = func(context.Context) ([]string, error) { return servers, nil }
+			return w.Run(cmd.Context())
+		}
+		store, err := open(cmd.Context(), *etcd, w.Log)
+		if err != nil {
+			return err
+		}
+		defer store.Close()
+		return trainBy(cmd.Context(), store, &w, addr, servers)
 	}
 	return cmd
+}
+
+// validateWorker names the first flag with a value that makes no sense.
+func validateWorker(cmd *cobra.Command, w *reference.Worker, addr string, servers []string) error {
+	r := &w.Recipe
+	switch {
+	case len(w.Data) == 0:
+		return usageErrorf("--data: expected the RecordIO files to train on, found nothing")
+	case w.Classes < 2:
+		return settingErrorf(cmd, "classes", "expected at least 2")
+	case r.Hidden < 0:
+		return settingErrorf(cmd, "hidden", "expected 0 (chosen by the data) or more")
+	case r.BatchSize < 0:
+		return settingErrorf(cmd, "batch-size", "expected 0 (chosen by the data) or more")
+	case !(r.LearningRate >= 0):
+		return settingErrorf(cmd, "learning-rate", "expected 0 (chosen by the data) or more")
+	case !(r.Momentum >= 0 && r.Momentum < 1):
+		return settingErrorf(cmd, "momentum", "expected 0 or more, and less than 1")
+	case w.RecordDelay < 0:
+		return settingErrorf(cmd, "record-delay", "expected 0 or more")
+	case addr != "" && !isHostPort(addr):
+		return settingErrorf(cmd, "addr", "expected host:port")
+	case slices.ContainsFunc(servers, func(s string) bool { return !isHostPort(s) }):
+		return settingErrorf(cmd, "servers", "expected host:port of each")
+	}
+	return nil
+}
+
+func isHostPort(addr string) bool {
+	_, port, err := net.SplitHostPort(addr)
+	return err == nil && port != ""
 }
 
 func defaultID() string {
@@ -70,41 +120,39 @@ func defaultID() string {
 	return fmt.Sprintf("%s-%d", host, os.Getpid())
 }
 
-// train finds master and parameter servers, and trains.
-func train(ctx context.Context, w *reference.Worker, etcd *etcdstore.Config, addr string, servers []string) error {
+// trainBy trains with the master and the parameter servers that the store names, where addr and servers do not.
+func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, addr string, servers []string) error {
 	w.Trainer.Locate = trainer.At(addr)
-	w.Servers = func(context.Context) ([]string, error) { return servers, nil }
-	if len(etcd.Endpoints) > 0 {
-		store, err := etcdstore.OpenRetry(ctx, *etcd, func(err error, next time.Duration) {
-			w.Log.WithError(err).WithField("next", next.Round(time.Millisecond).String()).Warn("etcd does not answer, trying again")
-		})
-		if err != nil {
-			return err
-		}
-		defer store.Close()
-		if addr == "" {
-			watching, stop := context.WithCancel(ctx)
-			follow := trainer.NewFollow()
-			done := make(chan struct{})
-			defer func() {
-				stop()
-				<-done
-			}()
-			go func() {
-				defer close(done)
-				for a := range store.WatchMasterAddr(watching) {
-					follow.Set(a.Addr, a.Term)
+	if addr == "" {
+		watching, stop := context.WithCancel(ctx)
+		follow := trainer.NewFollow()
+		done := make(chan struct{})
+		defer func() {
+			stop()
+			<-done
+		}()
+		go func() {
+			defer close(done)
+			for a := range store.WatchMasterAddr(watching) {
+				if a.Addr == "" {
+					w.Log.Info("waiting for a master to lead")
 				}
-			}()
-			w.Trainer.Locate = follow
-		}
-		if len(servers) == 0 {
-			w.Servers = func(ctx context.Context) ([]string, error) {
-				return store.WaitPS(ctx, func(missing []int) {
-					w.Log.WithField("missing", missing).Info("waiting for parameter servers")
-				})
+				follow.Set(a.Addr, a.Term)
 			}
+		}()
+		w.Trainer.Locate = follow
+	}
+	w.Servers = func(ctx context.Context) ([]string, error) {
+		if len(servers) > 0 {
+			return servers, nil
 		}
+		return store.WaitPS(ctx, func(missing []int) {
+			if missing == nil {
+				w.Log.Info("waiting for parameter servers: no master has said with --ps how many there are")
+				return
+			}
+			w.Log.WithField("missing", missing).Info("waiting for parameter servers")
+		})
 	}
 	return w.Run(ctx)
 }

@@ -46,7 +46,11 @@ is no record.`,
 		return errors.Join(wrong, render(cmd.OutOrStdout(), *format, reports, func(w io.Writer) {
 			fmt.Fprintln(w, "DATASET\tPASS\tTASKS\tCOUNTED ONCE\tSET ASIDE\tREDELIVERED\tMISSING\tCOUNTED TWICE")
 			for _, r := range reports {
-				fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", r.Set, r.Pass, r.Tasks, r.CountedOnce, r.SetAside, r.Redelivered, r.Missing, r.CountedTwice)
+				aside := fmt.Sprint(r.SetAside)
+				if r.Dropped > 0 {
+					aside += fmt.Sprintf(" (%d dropped)", r.Dropped)
+				}
+				fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%s\t%d\t%d\t%d\n", r.Set, r.Pass, r.Tasks, r.CountedOnce, aside, r.Redelivered, r.Missing, r.CountedTwice)
 			}
 			if wrong == nil {
 				fmt.Fprintln(w, "\nNothing is missing and nothing was counted twice; the record agrees with the state.")

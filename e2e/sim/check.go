@@ -379,13 +379,13 @@ func (c *check) recovers(n *node, k *lock, err error) {
 }
 
 // hears notes an event that the leader was handed.
-func (c *check) hears(n *node, ctx context.Context, ev taskqueue.Event) {
+func (c *check) hears(ctx context.Context, n *node, ev taskqueue.Event) {
 	switch ev := ev.(type) {
 	case *taskqueue.Request:
 		c.newest[ev.Trainer] = ev
-		c.hear(n, ctx, ev.Trainer, ev.Incarnation)
+		c.hear(ctx, n, ev.Trainer, ev.Incarnation)
 	case *taskqueue.Heartbeat:
-		c.hear(n, ctx, ev.Trainer, ev.Incarnation)
+		c.hear(ctx, n, ev.Trainer, ev.Incarnation)
 	case *taskqueue.Disconnected:
 		if s := c.sessions[ev.Trainer]; s != nil && s.incarnation == ev.Incarnation {
 			c.termOf(n).gone[ev.Trainer] = c.world.now
@@ -401,7 +401,7 @@ func (c *check) hears(n *node, ctx context.Context, ev taskqueue.Event) {
 	}
 }
 
-func (c *check) hear(n *node, ctx context.Context, o taskqueue.Ordinal, incarnation uint64) {
+func (c *check) hear(ctx context.Context, n *node, o taskqueue.Ordinal, incarnation uint64) {
 	if s := c.sessions[o]; s != nil && s.incarnation == incarnation {
 		t := c.termOf(n)
 		t.heard[o] = append(t.heard[o], hearing{c.world.now, ctx})

@@ -153,12 +153,3 @@ func (s *stored) dispatched(p taskqueue.Pass) int {
 func (s *stored) open(p taskqueue.Pass) bool {
 	return s.set != nil && slices.ContainsFunc(s.set.Open, func(o taskqueue.OpenPass) bool { return o.Pass == p })
 }
-
-func (s *stored) findAside(index int) (asideRow, bool) {
-	for _, a := range s.aside {
-		if a.index == index {
-			return a, true
-		}
-	}
-	return asideRow{}, false
-}

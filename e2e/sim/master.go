@@ -217,7 +217,7 @@ func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uin
 		}
 		return
 	}
-	ctx := context.Context(context.Background())
+	ctx := context.Background()
 	if c != nil {
 		ctx = c.ctx
 	}
@@ -228,7 +228,7 @@ func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uin
 		}
 		return
 	}
-	n.world.check.hears(n, ctx, ev)
+	n.world.check.hears(ctx, n, ev)
 	n.errands = append(n.errands, &errand{e, ctx, ev, n.now, reply})
 	n.arrived++
 	if n.wake != nil {

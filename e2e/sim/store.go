@@ -143,6 +143,18 @@ func (s *store) Roster(context.Context) (map[string][]byte, error) {
 	return roster, err
 }
 
+func (s *store) Value(_ context.Context, key string) ([]byte, error) {
+	var value []byte
+	_, err := s.link.read(func() answer {
+		value = nil
+		if kv, ok := s.link.etcd.keys[key]; ok {
+			value = kv.Value
+		}
+		return answer{}
+	})
+	return value, err
+}
+
 func (s *store) Encode(v any) ([]byte, error) { return s.link.world.codec.encode(v) }
 
 func (s *store) Decode(b []byte, v any, _ int64) error { return s.link.world.codec.decode(b, v) }

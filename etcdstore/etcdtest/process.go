@@ -53,6 +53,9 @@ func StartProcess(t testing.TB, quotaBytes int64) *Process {
 // Endpoint is http://127.0.0.1:PORT; the port stays over Kill and Start.
 func (p *Process) Endpoint() string { return p.endpoint }
 
+// Dir is where it keeps its data, for a test that copies or restores them while it is killed.
+func (p *Process) Dir() string { return p.dir }
+
 // Pid is the process's id, for a test that stops (SIGSTOP) it.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 

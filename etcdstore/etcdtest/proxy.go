@@ -134,41 +134,53 @@ func (p *Proxy) accept() {
 	}
 }
 
-// pass copies one direction until either end closes, then closes both.
+// pass copies one direction until either end closes, then closes both. While the valve is
+// shut it goes on reading, so that held says all that the sender sent.
 func (p *Proxy) pass(to, from net.Conn, v *valve) {
-	defer p.forget(to, from)
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(buf)
-		if n > 0 {
-			time.Sleep(time.Duration(p.delay.Load()))
-			if !p.await(from, v, n) {
+	var pending []byte // guarded by p.mu
+	var ended bool
+	p.wg.Go(func() {
+		defer p.forget(to, from)
+		for {
+			next, ok := p.take(from, v, &pending, &ended)
+			if !ok {
 				return
 			}
-			if _, err := to.Write(buf[:n]); err != nil {
+			time.Sleep(time.Duration(p.delay.Load()))
+			if _, err := to.Write(next); err != nil {
 				return
 			}
 		}
+	})
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		p.mu.Lock()
+		pending = append(pending, buf[:n]...)
+		v.held += n
+		ended = err != nil
+		p.changed.Broadcast()
+		p.mu.Unlock()
 		if err != nil {
 			return
 		}
 	}
 }
 
-// await waits for the valve to open; false when the connection was cut first.
-func (p *Proxy) await(from net.Conn, v *valve, n int) bool {
+// take waits until the valve is open and there is something to pass on; false when there
+// will be nothing more, or the connection was cut.
+func (p *Proxy) take(from net.Conn, v *valve, pending *[]byte, ended *bool) (next []byte, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	v.held += n
-	defer func() { v.held -= n }()
 	for {
-		if _, open := p.conns[from]; !open {
-			return false
+		_, open := p.conns[from]
+		if open && (v.shut || len(*pending) == 0 && !*ended) {
+			p.changed.Wait()
+			continue
 		}
-		if !v.shut {
-			return true
-		}
-		p.changed.Wait()
+		next, *pending = *pending, nil
+		v.held -= len(next)
+		return next, open && len(next) > 0
 	}
 }
 

@@ -38,7 +38,9 @@ var table = []struct {
 	{master.ErrJobFinished, codes.FailedPrecondition, "JOB_FINISHED"},
 	{master.ErrJobFailed, codes.FailedPrecondition, "JOB_FAILED"},
 	{master.ErrRejoin, codes.FailedPrecondition, "REJOIN"},
+	{master.ErrDrained, codes.FailedPrecondition, "DRAINED"},
 	{master.ErrNotSync, codes.FailedPrecondition, "NOT_SYNC"},
+	{master.ErrHeldDown, codes.FailedPrecondition, "HELD_DOWN"},
 	{master.ErrNotLeader, codes.Unavailable, "NOT_LEADER"},
 	{master.ErrStopping, codes.Unavailable, "STOPPING"},
 	{taskqueue.ErrFenced, codes.Unavailable, "NOT_LEADER"},
@@ -47,14 +49,17 @@ var table = []struct {
 	{master.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
 
 	{taskqueue.ErrOtherDataset, codes.AlreadyExists, "OTHER_DATASET"},
-	{taskqueue.ErrNotAside, codes.FailedPrecondition, "NOT_ASIDE"},
 	{taskqueue.ErrNotAside, codes.FailedPrecondition, "NOT_SET_ASIDE"},
+	{taskqueue.ErrDropped, codes.FailedPrecondition, "DROPPED"},
+	{taskqueue.ErrNoTrainer, codes.NotFound, "NO_SUCH_TRAINER"},
+	{taskqueue.ErrJobOver, codes.FailedPrecondition, "JOB_OVER"},
 	{taskqueue.ErrTooManyHeld, codes.ResourceExhausted, "TOO_MANY_HELD"},
 	{taskqueue.ErrStoreFull, codes.ResourceExhausted, "STORE_FULL"},
 	{taskqueue.ErrDamaged, codes.DataLoss, "DAMAGED_STATE"},
 	{taskqueue.ErrBadRecord, codes.DataLoss, "DAMAGED_RECORD"},
 	{taskqueue.ErrNewer, codes.FailedPrecondition, "NEWER_STATE"},
 	{taskqueue.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
+	{master.ErrNotStored, codes.Unavailable, "NOT_STORED"}, // why it was not may be a row above
 
 	{context.Canceled, codes.Canceled, "CANCELED"},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE_EXCEEDED"},

@@ -53,7 +53,7 @@ func serve(t *testing.T, n int, config master.Config) *served {
 	}
 	s.addr = l.Addr().String()
 	config.Advertise = s.addr
-	if s.Master, err = master.New(config, onetcd.Store{Store: s.store, LeaseTTL: 2 * time.Second}, nil, quiet()); err != nil {
+	if s.Master, err = master.New(config, onetcd.Store{Store: s.store, LeaseTTL: time.Minute}, nil, quiet()); err != nil {
 		t.Fatal(err)
 	}
 	leading, abdicate := context.WithCancel(context.Background())
@@ -201,7 +201,7 @@ func TestStatusTellsTheRate(t *testing.T) {
 	for records := int64(10); ; records += 10 {
 		c.req.Progress = taskqueue.Progress{Records: records, Loss: 0.25}
 		h := taskqueue.Heartbeat{Trainer: c.req.Trainer, Incarnation: c.req.Incarnation, Progress: c.req.Progress}
-		if err := s.Heartbeat(t.Context(), &h); err != nil {
+		if _, err := s.Heartbeat(t.Context(), &h); err != nil {
 			t.Fatal(err)
 		}
 		status, err := operator.Status(t.Context(), &pb.StatusRequest{})

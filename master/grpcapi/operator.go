@@ -49,7 +49,7 @@ func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.Statu
 	}
 	reply := &pb.StatusReply{
 		Job: s.Job, Status: statuses[s.Status], Reason: s.Reason, LeaderAddress: s.Leader, Term: s.Term, Epoch: s.Epoch, Commit: s.Commit,
-		Totals: &pb.JobTotals{Trainers: uint32(len(s.Trainers)), Commits: uint64(s.Commits), UptimeSeconds: time.Since(o.began).Seconds()},
+		Totals: &pb.JobTotals{Trainers: uint32(len(s.Trainers)), Commits: uint64(s.Commits), CommitsRefused: uint64(s.Refused), UptimeSeconds: time.Since(o.began).Seconds()},
 	}
 	for i, d := range s.Sets {
 		reply.Datasets = append(reply.Datasets, datasetStatus(i, &d))
@@ -115,7 +115,7 @@ func (o *operator) ListTasks(ctx context.Context, req *pb.ListTasksRequest) (*pb
 	}
 	if wanted(pb.TaskState_TASK_STATE_SET_ASIDE) {
 		for _, t := range tasks.SetAside {
-			entry := &pb.TaskEntry{Dataset: uint32(t.Set), Index: uint64(t.Index), State: pb.TaskState_TASK_STATE_SET_ASIDE}
+			entry := &pb.TaskEntry{Dataset: uint32(t.Set), Index: uint64(t.Index), State: pb.TaskState_TASK_STATE_SET_ASIDE, Dropped: t.Dropped}
 			p.add(place{listSetAside, uint64(t.Set), 0, uint64(t.Index)}, entry)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"time"
@@ -49,9 +48,9 @@ func New(m *master.Master, size func(ctx context.Context) (used, quota int64, er
 func ready(w http.ResponseWriter, m *master.Master) {
 	switch {
 	case m.Leading():
-		io.WriteString(w, "leader\n")
+		fmt.Fprintln(w, "leader")
 	case m.Warm():
-		io.WriteString(w, "warm\n")
+		fmt.Fprintln(w, "warm")
 	default:
 		http.Error(w, "not ready: no lock yet, and the state is not followed yet (is etcd there?)", http.StatusServiceUnavailable)
 	}

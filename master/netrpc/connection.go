@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"sync"
+
+	"github.com/sirupsen/logrus"
 
 	"trainmaster/master"
 	"trainmaster/master/netrpc/wire"
@@ -19,29 +22,54 @@ type connection struct {
 	name   string
 
 	plain sync.Mutex // one GetTask at a time
-	mu    sync.Mutex
-	who   wire.Trainer // who it speaks for; zero: nobody yet
+
+	mu     sync.Mutex
+	own    wire.Trainer // its session when it speaks for itself; zero until its first task
+	joined wire.Trainer // the trainer that was heard on it last; zero if none was
+}
+
+func (c *connection) isSession(t wire.Trainer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.own = t
 }
 
 func (c *connection) speaksFor(t wire.Trainer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.who = t
+	c.joined = t
 }
 
-func (c *connection) speaker() wire.Trainer {
+// heard takes note of a trainer that spoke, unless the master does not know it.
+func (c *connection) heard(t wire.Trainer, err error) {
+	if !errors.Is(err, master.ErrRejoin) {
+		c.speaksFor(t)
+	}
+}
+
+func (c *connection) speakers() (own, joined wire.Trainer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.who
+	return c.own, c.joined
+}
+
+// recovered makes a panic the error of the one call that it happened in. Methods defer it.
+func (c *connection) recovered(method string, err *error) {
+	if r := recover(); r != nil {
+		c.server.Log.WithFields(logrus.Fields{"method": method, "panic": r, "stack": string(debug.Stack())}).Error("a call panicked")
+		*err = fmt.Errorf("internal error in %s: %v", method, r)
+	}
 }
 
 // ReportDataset registers the files that Paths (paths and globs) stand for.
-func (c *connection) ReportDataset(Paths []string, _ *int) error {
+func (c *connection) ReportDataset(Paths []string, _ *int) (err error) {
+	defer c.recovered("ReportDataset", &err)
 	return words(c.server.Master.ReportDataset(c.ctx, Paths))
 }
 
 // GetTask says what this connection finished, and gets a task or a wait answer.
-func (c *connection) GetTask(finished *taskqueue.Task, result *taskqueue.Task) error {
+func (c *connection) GetTask(finished *taskqueue.Task, result *taskqueue.Task) (err error) {
+	defer c.recovered("GetTask", &err)
 	c.plain.Lock()
 	defer c.plain.Unlock()
 	ask := taskqueue.PlainAsk{Connection: c.name, Want: true}
@@ -61,40 +89,39 @@ func (c *connection) GetTask(finished *taskqueue.Task, result *taskqueue.Task) e
 
 // ask speaks for a connection that did not join. Its session begins with its first task.
 func (c *connection) ask(ask *taskqueue.PlainAsk) (master.Reply, error) {
-	who := c.speaker()
-	ask.Trainer, ask.Incarnation = who.Ordinal, who.Incarnation
+	own, _ := c.speakers()
+	ask.Trainer, ask.Incarnation = own.Ordinal, own.Incarnation
 	reply, err := c.server.Master.PlainAsk(c.ctx, ask)
 	if err == nil && reply.Ordinal != 0 {
-		c.speaksFor(wire.Trainer{Ordinal: reply.Ordinal, Incarnation: reply.Incarnation})
+		c.isSession(wire.Trainer{Ordinal: reply.Ordinal, Incarnation: reply.Incarnation})
 	}
 	return reply, err
 }
 
 // Join begins a session.
-func (c *connection) Join(req wire.JoinRequest, reply *wire.JoinReply) error {
+func (c *connection) Join(req wire.JoinRequest, reply *wire.JoinReply) (err error) {
+	defer c.recovered("Join", &err)
 	s, err := c.server.Master.Join(c.ctx, req.ID, req.Address)
 	if err != nil {
 		return words(err)
 	}
 	reply.Trainer = wire.Trainer{Ordinal: s.Ordinal, Incarnation: s.Incarnation}
-	reply.JobID, reply.Sync = s.JobID, s.Sync
+	reply.JobID, reply.Sync, reply.TTL = s.JobID, s.Sync, s.TTL
 	c.speaksFor(reply.Trainer)
 	return nil
 }
 
 // Next says what is finished and gets a task.
-func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) error {
-	c.speaksFor(req.Trainer)
+func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) (err error) {
+	defer c.recovered("Next", &err)
 	if req.Seq == 0 {
 		return errors.New("seq: expected request numbers from 1, found 0")
-	}
-	if len(req.Finished) > maxFinished || len(req.Held) > maxFinished {
-		return fmt.Errorf("finished, held: expected at most %d tasks, found %d and %d", maxFinished, len(req.Finished), len(req.Held))
 	}
 	r, err := c.server.Master.Next(c.ctx, &taskqueue.Request{
 		Trainer: req.Ordinal, Incarnation: req.Incarnation, Seq: req.Seq, Ack: req.Ack, Held: req.Held,
 		Finished: req.Finished, Want: req.Want, Progress: req.Progress, SeenCommit: req.SeenCommit, JobID: req.JobID,
 	})
+	c.heard(req.Trainer, err)
 	if err != nil {
 		return words(err)
 	}
@@ -106,10 +133,9 @@ func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) error {
 	return nil
 }
 
-const maxFinished = 64
-
 // TaskFailed gives a task back.
-func (c *connection) TaskFailed(req wire.TaskFailedRequest, _ *int) error {
+func (c *connection) TaskFailed(req wire.TaskFailedRequest, _ *int) (err error) {
+	defer c.recovered("TaskFailed", &err)
 	text := req.Error
 	if text == "" {
 		text = "the trainer gave no reason"
@@ -124,28 +150,36 @@ func (c *connection) TaskFailed(req wire.TaskFailedRequest, _ *int) error {
 }
 
 // Heartbeat keeps a session alive.
-func (c *connection) Heartbeat(req wire.HeartbeatRequest, _ *int) error {
-	c.speaksFor(req.Trainer)
-	return words(c.server.Master.Heartbeat(c.ctx, &taskqueue.Heartbeat{
+func (c *connection) Heartbeat(req wire.HeartbeatRequest, reply *int) (err error) {
+	defer c.recovered("Heartbeat", &err)
+	draining, err := c.server.Master.Heartbeat(c.ctx, &taskqueue.Heartbeat{
 		Trainer: req.Ordinal, Incarnation: req.Incarnation, Moving: req.Moving, Progress: req.Progress,
-	}))
+	})
+	c.heard(req.Trainer, err)
+	if *reply = wire.HeartbeatGoOn; draining {
+		*reply = wire.HeartbeatDraining
+	}
+	return words(err)
 }
 
 // Leave ends a session in order.
-func (c *connection) Leave(req wire.LeaveRequest, _ *int) error {
-	err := c.server.Master.Leave(c.ctx, req.Ordinal, req.Incarnation)
+func (c *connection) Leave(req wire.LeaveRequest, _ *int) (err error) {
+	defer c.recovered("Leave", &err)
+	err = c.server.Master.Leave(c.ctx, req.Ordinal, req.Incarnation)
 	c.speaksFor(wire.Trainer{})
 	return words(err)
 }
 
 // RequestSaveModel elects one trainer to save the model.
 func (c *connection) RequestSaveModel(req wire.SaveModelRequest, reply *wire.SaveModelReply) (err error) {
+	defer c.recovered("RequestSaveModel", &err)
 	reply.Elected, err = c.server.Master.SaveModel(c.ctx, req.Ordinal, req.Incarnation)
 	return words(err)
 }
 
 // Staged reports a staged gradient and waits for its step.
 func (c *connection) Staged(req wire.StagedRequest, reply *wire.StagedReply) (err error) {
+	defer c.recovered("Staged", &err)
 	reply.Committed, reply.Included, err = c.server.Master.Staged(c.ctx, req.Ordinal, req.Incarnation, req.Version, req.Records)
 	return words(err)
 }
@@ -158,11 +192,13 @@ func words(err error) error {
 	}
 	for _, row := range []struct{ is, say error }{
 		{master.ErrNotLeader, wire.ErrNotLeader},
+		{master.ErrNotStored, wire.ErrNotStored},
 		{taskqueue.ErrFenced, wire.ErrNotLeader},
 		{taskqueue.ErrUnknownOutcome, wire.ErrNotLeader},
 		{master.ErrJobFinished, wire.ErrJobFinished},
 		{master.ErrJobFailed, wire.ErrJobFailed},
 		{master.ErrRejoin, wire.ErrRejoin},
+		{master.ErrDrained, wire.ErrDrained},
 		{taskqueue.ErrOtherDataset, wire.ErrOtherDataset},
 	} {
 		switch {

@@ -1,74 +1,32 @@
 package netrpc_test
 
 import (
-	"context"
-	"crypto/sha256"
-	"fmt"
-	"io"
+	"maps"
 	"net"
 	"net/rpc"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
-	"trainmaster/master/netrpc"
-	"trainmaster/master/onetcd"
-	"trainmaster/recordio"
+	"trainmaster/master/mastertest"
+	"trainmaster/master/netrpc/wire"
 	"trainmaster/taskqueue"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// serve starts a master with a dataset of n tasks and returns its address.
-func serve(t testing.TB, n int, config master.Config) (addr string, m *master.Master) {
+// serve starts a master with a dataset of n tasks.
+func serve(t testing.TB, n int, config master.Config) *mastertest.Running {
 	t.Helper()
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.Advertise = l.Addr().String()
-	m, err = master.New(config, onetcd.Store{Store: etcdtest.Store(t), LeaseTTL: 2 * time.Second}, nil, logrus.NewEntry(log))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	server := &netrpc.Server{Master: m, Log: logrus.NewEntry(log)}
-	ran, served := make(chan error, 1), make(chan error, 1)
-	go func() { ran <- m.Run(ctx) }()
-	go func() { served <- server.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		cancel()
-		<-ran
-		<-served
-	})
-	for !m.Leading() {
-		time.Sleep(time.Millisecond)
-	}
+	r := mastertest.Start(t, etcdtest.Store(t), config)
 	if n > 0 {
-		register(t, m, n)
+		r.Register(n)
 	}
-	return l.Addr().String(), m
-}
-
-func register(t testing.TB, m *master.Master, n int) {
-	t.Helper()
-	table := taskqueue.NewTable(n)
-	var chunks []recordio.Index
-	for i := range n {
-		chunks = append(chunks, recordio.Index{Offset: int64(i) * (recordio.HeaderSize + 100), Size: 100, Records: 10, Layout: 1})
-	}
-	if err := table.Add(taskqueue.File{Path: "/data/a", Size: int64(n) * 120}, chunks); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Register(t.Context(), table, sha256.Sum256([]byte("x"))); err != nil {
-		t.Fatal(err)
-	}
+	return r
 }
 
 func dial(t testing.TB, addr string) *rpc.Client {
@@ -81,9 +39,28 @@ func dial(t testing.TB, addr string) *rpc.Client {
 	return c
 }
 
+// take asks for a task as a plain client does.
+func take(t testing.TB, c *rpc.Client, finished taskqueue.Task) (task taskqueue.Task) {
+	t.Helper()
+	if err := c.Call("RPCServer.GetTask", &finished, &task); err != nil {
+		t.Fatal(err)
+	}
+	return task
+}
+
+func pending(t testing.TB, r *mastertest.Running) []taskqueue.PendingTask {
+	t.Helper()
+	tasks, err := r.PendingTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tasks
+}
+
+// The documented minimum: a client that knows GetTask alone trains every task of every pass.
 func TestPlainClientRunsAJob(t *testing.T) {
-	addr, _ := serve(t, 30, master.Config{Shuffle: true, Queue: taskqueue.Options{Passes: 2}})
-	c := dial(t, addr)
+	r := serve(t, 30, master.Config{Shuffle: true, Queue: taskqueue.Options{Passes: 2}})
+	c := dial(t, r.Addr)
 	finished := taskqueue.Task{}
 	seen := map[int]int{}
 	for {
@@ -107,32 +84,292 @@ func TestPlainClientRunsAJob(t *testing.T) {
 			t.Errorf("task %d was given %d times, expected once in each of 2 passes", index, n)
 		}
 	}
+	for _, p := range mastertest.Verify(t, r.Store) {
+		if p.CountedOnce != 30 || p.Redelivered != 0 {
+			t.Errorf("pass %d: %d counted, %d delivered again", p.Pass, p.CountedOnce, p.Redelivered)
+		}
+	}
 }
 
-// A client that reuses its reply variable may get tasks again, but every count is right.
+// A client that reuses its reply variable gets a mixture of two tasks, for gob leaves zeros
+// out: it trains what it did not get and says so. By the record, whatever was counted is
+// what it trained.
 func TestReusedReplyNeverMiscounts(t *testing.T) {
-	addr, m := serve(t, 20, master.Config{Queue: taskqueue.Options{Passes: 3}})
-	trained := map[string]bool{} // pass/index really given to the client
-	calls := 0
-	for {
-		c := dial(t, addr)
+	r := serve(t, 20, master.Config{Queue: taskqueue.Options{Passes: 3}}) // in order: a task's index is its position
+	type delivery struct {
+		pass  taskqueue.Pass
+		chunk int64 // offset of the chunk that was read: what was really trained
+	}
+	trained := map[delivery]bool{}
+	over := false
+	for calls := 0; !over; {
+		c := dial(t, r.Addr)
 		var task taskqueue.Task
 		for range 7 { // then the connection is closed, and what it holds goes back
 			if err := c.Call("RPCServer.GetTask", &task, &task); err != nil {
 				if !strings.HasPrefix(err.Error(), "job finished: ") {
 					t.Fatal(err)
 				}
-				if len(trained) == 0 {
-					t.Fatal("nothing was trained")
-				}
-				return
+				over = true
+				break
 			}
-			trained[fmt.Sprint(task.Token.Pass, task.Chunks)] = true
+			for _, chunk := range task.Chunks {
+				trained[delivery{task.Token.Pass, chunk.Index.Offset}] = true
+			}
 			if calls++; calls > 2000 {
-				o, err := m.Overview(t.Context())
+				o, err := r.Overview(t.Context())
 				t.Fatalf("the job does not end: %+v %v", o, err)
 			}
 		}
 		c.Close()
 	}
+	table := mastertest.Table(t, 20)
+	counted := 0
+	values, _, err := r.Store.Prefixed(t.Context(), "/record/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if _, err := strconv.ParseUint(strings.TrimPrefix(key, "/record/"), 16, 64); err != nil {
+			continue
+		}
+		for event, err := range taskqueue.RecordEvents(values[key]) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if event.Kind != taskqueue.EventFinished {
+				continue
+			}
+			counted++
+			if offset := table.TaskChunks(event.Position)[0].Index.Offset; !trained[delivery{event.Pass, offset}] {
+				t.Errorf("pass %d: task %d was counted and never trained", event.Pass, event.Position)
+			}
+		}
+	}
+	if counted != 60 {
+		t.Errorf("%d tasks were counted, want 60", counted)
+	}
+	mastertest.Verify(t, r.Store)
+}
+
+// When a plain connection closes, its tasks go back at once, and nobody is blamed who had
+// not finished any; a joined trainer has the grace to come back.
+func TestClosedConnection(t *testing.T) {
+	r := serve(t, 3, master.Config{Queue: taskqueue.Options{Grace: 300 * time.Millisecond}})
+	plain, other := dial(t, r.Addr), dial(t, r.Addr)
+	for range 3 {
+		if task := take(t, plain, taskqueue.Task{}); len(task.Chunks) == 0 {
+			t.Fatal("no task")
+		}
+	}
+	waits := other.Go("RPCServer.GetTask", &taskqueue.Task{}, new(taskqueue.Task), nil)
+	began := time.Now()
+	plain.Close()
+	<-waits.Done
+	if got := waits.Reply.(*taskqueue.Task); waits.Error != nil || len(got.Chunks) == 0 || got.Token.Attempt != 2 || time.Since(began) > 5*time.Second {
+		t.Errorf("after %v the other one got %+v, %v", time.Since(began), got, waits.Error)
+	}
+	for _, task := range pending(t, r) {
+		if task.Failures != 0 || task.Losses != 0 {
+			t.Errorf("a closed connection was charged: %+v", task)
+		}
+	}
+
+	var who wire.JoinReply
+	joined := dial(t, r.Addr)
+	if err := joined.Call("RPCServer.Join", wire.JoinRequest{ID: "a"}, &who); err != nil {
+		t.Fatal(err)
+	}
+	var next wire.NextReply
+	if err := joined.Call("RPCServer.Next", wire.NextRequest{Trainer: who.Trainer, Seq: 1, Ack: 1, Want: true}, &next); err != nil || len(next.Task.Chunks) == 0 {
+		t.Fatal(next, err)
+	}
+	joined.Close()
+	back := dial(t, r.Addr)
+	mastertest.Eventually(t, "its connection is noticed as gone", func() bool {
+		v, err := r.Overview(t.Context())
+		return err == nil && slices.ContainsFunc(v.Trainers, func(o taskqueue.TrainerOverview) bool { return o.ID == "a" })
+	})
+	if err := back.Call("RPCServer.Heartbeat", wire.HeartbeatRequest{Trainer: who.Trainer}, new(int)); err != nil {
+		t.Errorf("it came back at once: %v", err)
+	}
+	holds := func() bool {
+		return slices.ContainsFunc(pending(t, r), func(p taskqueue.PendingTask) bool {
+			return p.Token == next.Task.Token && len(p.Holders) == 1
+		})
+	}
+	if !holds() {
+		t.Error("its task was taken back")
+	}
+	back.Close()
+	mastertest.Eventually(t, "it does not come back, and its task is", func() bool { return !holds() })
+}
+
+// dying makes a connection die while its first task is being committed, in whatever way, and
+// waits until the task is given back.
+func dying(t *testing.T, tasks int, die func(r *mastertest.Running, conn net.Conn)) *mastertest.Running {
+	t.Helper()
+	proxy := etcdtest.StartProxy(t, etcdtest.Endpoint(t))
+	job := etcdtest.NewJob(t)
+	direct := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	r := mastertest.Start(t, etcdtest.Open(t, proxy.Endpoint(), job), master.Config{})
+	r.Register(tasks)
+	_, _, revision := mastertest.State(t, direct)
+	proxy.HoldReplies(true)
+	conn := connect(t, r.Addr)
+	c := rpc.NewClient(conn)
+	call := c.Go("RPCServer.GetTask", &taskqueue.Task{}, new(taskqueue.Task), nil)
+	mastertest.Eventually(t, "the dispatch is committed", func() bool {
+		_, _, now := mastertest.State(t, direct)
+		return now > revision
+	})
+	die(r, conn)
+	<-call.Done
+	c.Close()
+	proxy.HoldReplies(false)
+	mastertest.Eventually(t, "the task is given back", func() bool {
+		tasks := pending(t, r)
+		return len(tasks) == 1 && len(tasks[0].Holders) == 0 && tasks[0].Failures == 0 && tasks[0].Losses == 0
+	})
+	mastertest.Eventually(t, "its session ends", func() bool {
+		v, err := r.Overview(t.Context())
+		return err == nil && len(v.Trainers) == 0
+	})
+	return r
+}
+
+// A connection that dies while its first task is being committed holds a task that nobody
+// can hear of: it goes back at once.
+func TestConnectionThatDiesWithItsFirstTask(t *testing.T) {
+	r := dying(t, 1, func(_ *mastertest.Running, conn net.Conn) { conn.Close() })
+	if task := take(t, dial(t, r.Addr), taskqueue.Task{}); task.Token.Position != 0 || task.Token.Attempt != 2 {
+		t.Errorf("the next one got %v", task.Token)
+	}
+}
+
+// An answer that cannot be written returns its task as if it had never been given out: it is
+// no task that a trainer was lost with, and is the next one's, whoever that is.
+func TestAnswerThatCannotBeWritten(t *testing.T) {
+	r := dying(t, 3, func(r *mastertest.Running, conn net.Conn) {
+		if err := conn.(*net.TCPConn).SetLinger(0); err != nil { // the end is an error that is logged
+			t.Fatal(err)
+		}
+		conn.Close()
+		mastertest.Eventually(t, "the master has noticed", func() bool { return slices.Contains(r.Logged(), "connection closed") })
+	})
+	if task := take(t, dial(t, r.Addr), taskqueue.Task{}); task.Token.Position != 0 || task.Token.Attempt != 2 {
+		t.Errorf("the next one got %v", task.Token)
+	}
+}
+
+// Whatever a plain connection says of trainers that there are not, its own session is not
+// forgotten.
+func TestConnectionKeepsItsOwnSession(t *testing.T) {
+	r := serve(t, 3, master.Config{})
+	c := dial(t, r.Addr)
+	task := take(t, c, taskqueue.Task{})
+	made := wire.Trainer{Ordinal: 99, Incarnation: 99}
+	for _, err := range []error{
+		c.Call("RPCServer.Heartbeat", wire.HeartbeatRequest{Trainer: made}, new(int)),
+		c.Call("RPCServer.Next", wire.NextRequest{Trainer: made, Seq: 1}, new(wire.NextReply)),
+	} {
+		if !strings.HasPrefix(err.Error(), wire.ErrRejoin.Error()) {
+			t.Errorf("a made-up trainer was told %v", err)
+		}
+	}
+	if err := c.Call("RPCServer.Leave", wire.LeaveRequest{Trainer: made}, new(int)); err != nil {
+		t.Error(err)
+	}
+	if next := take(t, c, task); next.Token.Position != 1 {
+		t.Errorf("got %v", next.Token)
+	}
+	if tasks := pending(t, r); len(tasks) != 1 {
+		t.Errorf("its finish was not counted: %+v", tasks)
+	}
+	c.Close()
+	mastertest.Eventually(t, "what it held goes back", func() bool { return len(pending(t, r)[0].Holders) == 0 })
+}
+
+// F22, F25: whatever numbers a client makes up, it gets an answer or an error, no state
+// changes, and the connection goes on.
+func TestMadeUpArguments(t *testing.T) {
+	r := serve(t, 5, master.Config{Sync: false})
+	a := r.Join("a")
+	right := wire.Trainer{Ordinal: a.Ordinal, Incarnation: a.Incarnation}
+	held := a.Take(t)
+	c := dial(t, r.Addr)
+	const huge = 1<<63 - 1
+	tokens := []taskqueue.Token{
+		{}, {Epoch: 1}, {Epoch: 1, Pass: 1, Position: -1, Attempt: 1}, {Epoch: 1, Pass: 1, Position: huge, Attempt: 1},
+		{Epoch: 1, Dataset: -1, Pass: 1, Attempt: 1}, {Epoch: 1, Dataset: huge, Pass: 1, Attempt: 1}, {Epoch: 1, Pass: 1<<32 - 1, Attempt: 1},
+		{Epoch: 1, Pass: 1, Attempt: 1<<32 - 1}, {Epoch: 1<<32 - 1, Pass: 1, Attempt: 1}, {Epoch: 1, Kind: 255, Pass: 1, Attempt: 1}, {Epoch: 1, Pass: 1, Position: 4, Attempt: 1},
+	}
+	var results []taskqueue.Result
+	for _, token := range tokens {
+		results = append(results, taskqueue.Result{Token: token}, taskqueue.Result{Token: token, Error: "broken"})
+	}
+	one := taskqueue.Chunk{}
+	type call struct {
+		method string
+		args   any
+		reply  any
+	}
+	var calls []call
+	for _, index := range []int{-1, 0, 4, 5, huge, -huge} {
+		for _, token := range tokens {
+			calls = append(calls,
+				call{"TaskFailed", wire.TaskFailedRequest{Index: index, Token: token, Error: strings.Repeat("x", 1000)}, new(int)},
+				call{"TaskFailed", wire.TaskFailedRequest{Trainer: wire.Trainer{Ordinal: 1 << 31, Incarnation: 1}, Index: index, Token: token}, new(int)})
+		}
+	}
+	for _, who := range []wire.Trainer{{}, {Ordinal: a.Ordinal}, {Ordinal: a.Ordinal, Incarnation: a.Incarnation + 1}, {Ordinal: 1<<32 - 1, Incarnation: 1<<64 - 1}, right} {
+		calls = append(calls,
+			call{"Next", wire.NextRequest{Trainer: who, Seq: 1 << 63, Held: []taskqueue.Token{held}, Finished: results[:16], SeenCommit: 1<<64 - 1}, new(wire.NextReply)},
+			call{"Next", wire.NextRequest{Trainer: who, Seq: 0}, new(wire.NextReply)},
+			call{"Next", wire.NextRequest{Trainer: who, Seq: 1, Held: []taskqueue.Token{held}, Finished: results}, new(wire.NextReply)},
+			call{"Heartbeat", wire.HeartbeatRequest{Trainer: who, Moving: tokens, Progress: taskqueue.Progress{Records: -huge}}, new(int)},
+			call{"Staged", wire.StagedRequest{Trainer: who, Version: 1<<64 - 1, Records: -huge}, new(wire.StagedReply)})
+		if who != right {
+			calls = append(calls, call{"Leave", wire.LeaveRequest{Trainer: who}, new(int)}, call{"RequestSaveModel", wire.SaveModelRequest{Trainer: who}, new(wire.SaveModelReply)})
+		}
+	}
+	calls = append(calls,
+		call{"Join", wire.JoinRequest{}, new(wire.JoinReply)}, call{"Join", wire.JoinRequest{ID: "../../job"}, new(wire.JoinReply)},
+		call{"ReportDataset", []string{}, new(int)}, call{"ReportDataset", []string{"", "\x00", strings.Repeat("../", 1000)}, new(int)},
+		call{"Nothing", 1, new(int)}, call{"Next", "a string", new(wire.NextReply)}, call{"GetTask", wire.NextRequest{Seq: 1}, new(taskqueue.Task)})
+	before, err := r.Overview(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range calls {
+		if err := c.Call("RPCServer."+x.method, x.args, x.reply); err == rpc.ErrShutdown || strings.Contains(strings.ToLower(asText(err)), "internal error") {
+			t.Fatalf("%s(%+v): %v", x.method, x.args, err)
+		}
+	}
+	for _, index := range []int{-1, 0, 1, 5, huge, -huge} { // each gets a task, which goes back with the connection
+		plain := dial(t, r.Addr)
+		finished := taskqueue.Task{Index: index, Chunks: []taskqueue.Chunk{one}, Token: tokens[3]}
+		if got := take(t, plain, finished); len(got.Chunks) != 1 {
+			t.Errorf("index %d: got %+v", index, got)
+		}
+		plain.Close()
+		mastertest.Eventually(t, "it is forgotten", func() bool {
+			v, err := r.Overview(t.Context())
+			return err == nil && len(v.Trainers) == 1
+		})
+	}
+	after, err := r.Overview(t.Context())
+	if err != nil || after.Sets[0].Done != 0 || after.Sets[0].SetAside != 0 || len(after.Trainers) != 1 || len(after.Trainers[0].Tasks) != 1 {
+		t.Errorf("the state was\n%+v\nand is\n%+v, %v", before, after, err)
+	}
+	if p := mastertest.Verify(t, r.Store)[0]; p.CountedOnce != 0 {
+		t.Errorf("%d tasks were counted", p.CountedOnce)
+	}
+}
+
+func asText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }

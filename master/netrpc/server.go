@@ -3,7 +3,6 @@ package netrpc
 import (
 	"bufio"
 	"context"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
@@ -21,24 +20,38 @@ import (
 	"trainmaster/taskqueue"
 )
 
-const (
-	handshakeTimeout = 10 * time.Second
-	writeTimeout     = 30 * time.Second
-)
+// timeouts of a connection.
+type timeouts struct {
+	handshake time.Duration
+	message   time.Duration // from a message's first byte to its last
+	write     time.Duration
+}
+
+var defaultTimeouts = timeouts{handshake: 10 * time.Second, message: 30 * time.Second, write: 30 * time.Second}
 
 // Server serves net/rpc connections of one master.
 type Server struct {
 	Master *master.Master
 	Log    *logrus.Entry
 
+	timeouts timeouts // zero: the default ones; set by tests
+
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
 	done  bool
 	wg    sync.WaitGroup
+	large chan struct{} // a token for each large message that is in memory
 }
+
+// maxLarge is how many messages over wire.MaxShortMessage are taken at a time.
+const maxLarge = 4
 
 // Serve takes connections until ctx ends, then closes them all and waits.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	s.large = make(chan struct{}, maxLarge)
+	if s.timeouts == (timeouts{}) {
+		s.timeouts = defaultTimeouts
+	}
 	stop := context.AfterFunc(ctx, func() {
 		l.Close()
 		s.closeAll()
@@ -105,7 +118,7 @@ func (s *Server) Disconnect() {
 func (s *Server) serve(ctx context.Context, conn net.Conn) {
 	bounded := &budget{r: conn, left: maxHandshake}
 	r := bufio.NewReaderSize(bounded, 4096)
-	if err := handshake(conn, r); err != nil {
+	if err := s.handshake(conn, r); err != nil {
 		s.Log.WithError(err).WithField("peer", conn.RemoteAddr().String()).Warn("connection refused")
 		return
 	}
@@ -119,11 +132,9 @@ func (s *Server) serve(ctx context.Context, conn net.Conn) {
 		s.Log.WithError(err).Error("register the service")
 		return
 	}
-	w := bufio.NewWriterSize(conn, 4096)
-	server.ServeCodec(&codec{
-		conn: conn, cancel: cancel, undelivered: c.undelivered, log: s.Log,
-		dec: gob.NewDecoder(wire.NewBoundedReader(r, wire.MaxMessage)), enc: gob.NewEncoder(w), w: w,
-	})
+	codec := newCodec(c, conn, r, cancel)
+	defer codec.releaseAll()
+	server.ServeCodec(codec)
 }
 
 // budget ends a stream that is longer than expected.
@@ -144,8 +155,8 @@ func (b *budget) Read(p []byte) (int, error) {
 const maxHandshake = 8 << 10
 
 // handshake answers the HTTP CONNECT of rpc.DialHTTP.
-func handshake(conn net.Conn, r *bufio.Reader) error {
-	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+func (s *Server) handshake(conn net.Conn, r *bufio.Reader) error {
+	if err := conn.SetDeadline(time.Now().Add(s.timeouts.handshake)); err != nil {
 		return err
 	}
 	req, err := http.ReadRequest(r)
@@ -162,68 +173,21 @@ func handshake(conn net.Conn, r *bufio.Reader) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// codec is net/rpc's gob codec with a bound on what comes in and a deadline on what goes
-// out. It ends the connection's context as soon as nothing can be read any more, so that
-// nobody waits for a task on its behalf.
-type codec struct {
-	conn        net.Conn
-	cancel      context.CancelFunc
-	undelivered func(body any)
-	log         *logrus.Entry
-	dec         *gob.Decoder
-	enc         *gob.Encoder
-	w           *bufio.Writer
-}
-
-func (c *codec) ReadRequestHeader(r *rpc.Request) error {
-	err := c.dec.Decode(r)
-	if err != nil {
-		if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-			c.log.WithError(err).WithField("peer", c.conn.RemoteAddr().String()).Debug("connection ended")
-		}
-		c.cancel()
-		return io.EOF // anything else would be printed to the standard logger
-	}
-	return nil
-}
-
-func (c *codec) ReadRequestBody(body any) error { return c.dec.Decode(body) }
-
-func (c *codec) WriteResponse(r *rpc.Response, body any) error {
-	err := c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-	if err == nil {
-		err = c.enc.Encode(r)
-	}
-	if err == nil {
-		err = c.enc.Encode(body)
-	}
-	if err == nil {
-		err = c.w.Flush()
-	}
-	if err != nil {
-		c.undelivered(body)
-		c.conn.Close()
-	}
-	return err
-}
-
-func (c *codec) Close() error { return c.conn.Close() }
-
 // lastCallTimeout bounds what is told to the master about a closed connection.
 const lastCallTimeout = 10 * time.Second
 
 // closed tells the master that the connection is gone.
 func (c *connection) closed() {
-	c.mu.Lock()
-	who := c.who
-	c.mu.Unlock()
-	if who.Ordinal == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastCallTimeout)
 	defer cancel()
-	if err := c.server.Master.Disconnected(ctx, who.Ordinal, who.Incarnation); err != nil && !errors.Is(err, master.ErrNotLeader) && !errors.Is(err, master.ErrRejoin) {
-		c.server.Log.WithError(err).Warn("a closed connection could not be taken note of; the session will run out")
+	own, joined := c.speakers()
+	for _, who := range []wire.Trainer{own, joined} {
+		if who.Ordinal == 0 {
+			continue
+		}
+		if err := c.server.Master.Disconnected(ctx, who.Ordinal, who.Incarnation); err != nil && !errors.Is(err, master.ErrNotLeader) && !errors.Is(err, master.ErrRejoin) {
+			c.server.Log.WithError(err).Warn("a closed connection could not be taken note of; its tasks wait for their time-out")
+		}
 	}
 }
 
@@ -233,10 +197,8 @@ func (c *connection) undelivered(body any) {
 	if !ok || len(task.Chunks) == 0 {
 		return // joined clients ask again
 	}
-	c.mu.Lock()
-	who := c.who
-	c.mu.Unlock()
+	own, _ := c.speakers()
 	ctx, cancel := context.WithTimeout(context.Background(), lastCallTimeout)
 	defer cancel()
-	_ = c.server.Master.Undelivered(ctx, who.Ordinal, who.Incarnation, task.Token) // else it goes back with the connection
+	_ = c.server.Master.Undelivered(ctx, own.Ordinal, own.Incarnation, task.Token) // else it goes back with the connection
 }

@@ -10,6 +10,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/master"
+	"trainmaster/taskqueue"
 )
 
 // Store is an etcdstore.Store as a master needs it.
@@ -42,13 +43,21 @@ func (s Store) EnsureJob(ctx context.Context, name string, settings map[string]s
 	if errors.Is(err, etcdstore.ErrOtherSettings) {
 		return fmt.Errorf("%w: %w", master.ErrOtherJob, err)
 	}
-	return err
+	return damaged(err)
 }
 
 // Parts returns the parts of a task table.
 func (s Store) Parts(ctx context.Context, reportID string, n int) ([][]byte, error) {
 	parts, _, err := s.Store.Parts(ctx, reportID, n)
-	return parts, err
+	return parts, damaged(err)
+}
+
+// damaged says in the words of the cores what another term would meet again.
+func damaged(err error) error {
+	if errors.Is(err, etcdstore.ErrCorrupt) {
+		return fmt.Errorf("%w: %w", taskqueue.ErrDamaged, err)
+	}
+	return err
 }
 
 // Value returns the value of a key, nil when it is absent.

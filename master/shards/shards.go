@@ -6,6 +6,7 @@ package shards
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -31,6 +32,7 @@ func (c *Client) CommitStep(ctx context.Context, step master.Step) error {
 	if err != nil {
 		return fmt.Errorf("find the parameter servers: %w", err)
 	}
+	c.forget(addrs)
 	req := &pb.CommitStepRequest{Version: step.Version, JobEpoch: step.Epoch}
 	for _, by := range step.Contributors {
 		req.Contributors = append(req.Contributors, &pb.StepContributor{Ordinal: uint32(by.Ordinal), Incarnation: by.Incarnation, Records: uint32(by.Records)})
@@ -66,6 +68,18 @@ func (c *Client) conn(addr string) (*grpc.ClientConn, error) {
 	}
 	c.conns[addr] = conn
 	return conn, nil
+}
+
+// forget closes the connections to servers that are not at addrs any more.
+func (c *Client) forget(addrs []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for addr, conn := range c.conns {
+		if !slices.Contains(addrs, addr) {
+			conn.Close()
+			delete(c.conns, addr)
+		}
+	}
 }
 
 // Close closes all connections.

@@ -229,6 +229,7 @@ func (l *link) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	tuneLocal(nc)
 	s := newStream(nc, l.client.cfg.ReplyTimeout)
 	epoch, err := s.hello(ctx, l)
 	if err != nil {
@@ -248,6 +249,23 @@ func (l *link) open(ctx context.Context) error {
 	}
 	l.stream, l.epoch = s, epoch
 	return nil
+}
+
+// localBuffer is the size of socket buffers within one machine: little enough
+// that what is on its way stays in the processor's cache, which saves an eighth
+// of the processor time. A network needs what the kernel gives it.
+const localBuffer = 128 << 10
+
+func tuneLocal(nc net.Conn) {
+	tcp, isTCP := nc.(*net.TCPConn)
+	if !isTCP {
+		return
+	}
+	if peer, ok := tcp.RemoteAddr().(*net.TCPAddr); !ok || !peer.IP.IsLoopback() {
+		return
+	}
+	tcp.SetReadBuffer(localBuffer)  //nolint:errcheck // only slower
+	tcp.SetWriteBuffer(localBuffer) //nolint:errcheck // only slower
 }
 
 // catchUp tells the server which version is committed.

@@ -175,10 +175,10 @@ func TestPushesThroughBrokenConnections(t *testing.T) {
 	if err := direct.Init(within(t), values); err != nil {
 		t.Fatal(err)
 	}
-	r := rand.New(rand.NewPCG(1, 2))
 	var broken []*cutter
 	var through []string
-	for _, addr := range addrs {
+	for i, addr := range addrs {
+		r := rand.New(rand.NewPCG(1, uint64(i)))
 		c := startCutter(t, addr, func() int64 { return 200 + r.Int64N(6_000_000) })
 		broken, through = append(broken, c), append(through, c.listener.Addr().String())
 	}

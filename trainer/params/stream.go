@@ -115,7 +115,10 @@ func (s *stream) exchange(ctx context.Context, l *link, call call) error {
 	if fault != nil {
 		return fault
 	}
-	return errors.Join(err, sendErr)
+	if err == nil || errors.Is(err, net.ErrClosed) && sendErr != nil {
+		return sendErr // the sender closed the connection
+	}
+	return err
 }
 
 // collect takes a reply for every block that was sent.

@@ -29,7 +29,7 @@ type Entry struct {
 func OpenLedger(path string) (*Ledger, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
-		return nil, fmt.Errorf("open ledger: %w", err)
+		return nil, fmt.Errorf("ledger: expected a file that can be written: %w", err)
 	}
 	return &Ledger{file}, nil
 }

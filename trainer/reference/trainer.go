@@ -105,7 +105,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 	var finished *taskqueue.Task
 	for {
 		task, err := t.Tasks.Next(ctx, finished)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {

@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/dataset"
 	"trainmaster/dataset/sample"
 	"trainmaster/recordio"
+	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 	"trainmaster/trainer/model"
 	"trainmaster/trainer/params"
@@ -30,10 +35,15 @@ type Worker struct {
 	SavePath   string // where the elected trainer writes the model; "": nowhere
 	LedgerPath string // "": no ledger
 	Log        *logrus.Entry
+
+	RecordDelay time.Duration // waited before each record: makes a small dataset last, for drills
 }
 
 // Run returns nil when the job is over, or when ctx ended and the session was left in order.
 func (w *Worker) Run(ctx context.Context) error {
+	if err := w.checkSavePath(); err != nil {
+		return err
+	}
 	for {
 		err := w.session(ctx)
 		switch {
@@ -45,6 +55,18 @@ func (w *Worker) Run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// checkSavePath finds out before the training whether the model can be saved after it.
+func (w *Worker) checkSavePath() error {
+	if w.SavePath == "" {
+		return nil
+	}
+	probe, err := os.CreateTemp(filepath.Dir(w.SavePath), filepath.Base(w.SavePath)+".probe-*")
+	if err != nil {
+		return fmt.Errorf("save the model as %q: expected a folder that can be written: %w", w.SavePath, err)
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
 // session is one incarnation of the trainer.
@@ -85,6 +107,9 @@ func (w *Worker) session(ctx context.Context) (err error) {
 	if client.Sync() {
 		t.Steps = client
 	}
+	if w.RecordDelay > 0 {
+		t.Tasks = delayed{client, w.RecordDelay}
+	}
 	t.Report = func(r TaskReport) {
 		client.Progressed(r.Records, r.LossSum/float64(max(r.Records, 1)))
 		log.WithFields(logrus.Fields{"task": r.Task.Token.String(), "records": r.Records, "version": r.Version, "recomputed": r.Recomputed}).Debug("task trained")
@@ -95,11 +120,32 @@ func (w *Worker) session(ctx context.Context) (err error) {
 		}
 		defer t.Ledger.Close()
 	}
-	if err := t.Run(ctx); err != nil {
+	switch err := t.Run(ctx); {
+	case errors.Is(err, trainer.ErrDrained):
+		log.Info("drained: leaving, the others go on")
+		return nil
+	case err != nil:
 		return err
 	}
 	log.Info("the job is over")
 	return w.save(ctx, client, servers, m, shape)
+}
+
+// delayed are tasks whose records come slowly.
+type delayed struct {
+	Tasks
+	delay time.Duration
+}
+
+func (d delayed) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for record, err := range d.Tasks.Records(task) {
+			time.Sleep(d.delay)
+			if !yield(record, err) {
+				return
+			}
+		}
+	}
 }
 
 // inputs is the number of features of a record, from the first one of the dataset.

@@ -28,11 +28,19 @@ type Session struct {
 // New begins a session.
 func New(j *wire.JoinReply) *Session { return &Session{who: j.Trainer, jobID: j.JobID} }
 
+// Drop notes that a task is not ours any more.
+func (s *Session) Drop(token taskqueue.Token) {
+	s.held = slices.DeleteFunc(s.held, func(t taskqueue.Token) bool { return t == token })
+}
+
 // Finish notes a task as finished, or failed with a reason, for the next request.
 func (s *Session) Finish(token taskqueue.Token, reason string) {
-	s.held = slices.DeleteFunc(s.held, func(t taskqueue.Token) bool { return t == token })
-	s.results = append(s.results, taskqueue.Result{Token: token, Error: reason})
+	s.Drop(token)
+	s.results = append(s.results, taskqueue.Result{Token: token, Error: reason[:min(len(reason), maxReason)]})
 }
+
+// maxReason is more than a master keeps of why a task failed, and fits a message.
+const maxReason = 1 << 10
 
 // Next is the request to send now. There is one at a time: until it is answered the same
 // one is returned, whatever happened since.
@@ -46,6 +54,15 @@ func (s *Session) Next(want bool, progress taskqueue.Progress) *wire.NextRequest
 		s.results = nil
 	}
 	return s.flight
+}
+
+// Settled says that the request under way was answered by an error, after what it reports
+// as finished was taken.
+func (s *Session) Settled() { s.flight = nil }
+
+// Unsaid reports whether the master may not know yet of all that is finished.
+func (s *Session) Unsaid() bool {
+	return len(s.results) > 0 || s.flight != nil && len(s.flight.Finished) > 0
 }
 
 // Answered takes the reply; it returns the task in it, or nil.

@@ -23,13 +23,14 @@ const (
 )
 
 // Judge decides about the outcome of a call. Whatever is no answer of the job itself is
-// repeated: the connection broke, or the one who answered does not lead.
+// repeated: the connection broke, the one who answered does not lead, or its store takes no
+// writes now.
 func Judge(err error) Verdict {
 	var server rpc.ServerError
 	switch {
 	case err == nil:
 		return Answered
-	case errors.Is(err, wire.ErrNotLeader):
+	case errors.Is(err, wire.ErrNotLeader), errors.Is(err, wire.ErrNotStored):
 		return Again
 	case errors.As(err, &server):
 		return Answered

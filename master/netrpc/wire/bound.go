@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -10,50 +11,108 @@ import (
 // ErrTooLarge says that a message was longer than the bound.
 var ErrTooLarge = errors.New("message too large")
 
-// MaxMessage bounds one gob message, in bytes: a report of some ten thousand paths fits.
-const MaxMessage = 4 << 20
+// The bounds of gob messages, in bytes. Most are short; a report of some ten thousand paths,
+// and a task of some thousand chunks that is sent back, fit MaxMessage.
+const (
+	MaxMessage      = 4 << 20
+	MaxShortMessage = 64 << 10
+)
 
-// BoundedReader passes a gob stream through and ends it at the first message that says it
-// is longer than limit, before gob takes memory for it. A gob stream is a run of messages,
-// each with its length in front (encoding/gob, "Encoding Details": a byte below 128 is the
-// value; else its negation is the number of big-endian bytes that follow).
-type BoundedReader struct {
-	r     *bufio.Reader
-	limit uint64
-	left  uint64 // of the current message
-	head  []byte // of the length in front of it, still to be passed on
-	buf   [9]byte
+// A gob stream describes each type before its first value, and the decoder keeps the
+// description as long as the connection lasts. All messages of this package together have
+// less than half of these.
+const (
+	maxTypes     = 128
+	maxTypeBytes = 4 << 10 // of one description
+)
+
+// Bound ends a gob stream at the first message that says it is longer than it may be, before
+// gob takes memory for it. A gob stream is a run of messages, each with its length in front
+// (encoding/gob, "Encoding Details": a byte below 128 is the value; else its negation is the
+// number of big-endian bytes that follow). A message that begins with a negative number
+// describes a type.
+//
+// gob takes memory for a whole message at once, on the word of its length. So a message is
+// read here first, into a buffer that grows with what really arrives.
+type Bound struct {
+	// Limit is the longest message that passes; it may change between messages.
+	Limit int
+	// Began, when it is not nil, is told of a message whose bytes are not all there yet;
+	// Ended, once they are.
+	Began func(length int) error
+	Ended func() error
+
+	r       *bufio.Reader
+	head    [9]byte
+	message bytes.Buffer // with its length in front, to be passed on
+	types   int
+	err     error // for good: gob would go on in the middle of a message
 }
 
-// NewBoundedReader returns a reader of r.
-func NewBoundedReader(r *bufio.Reader, limit int) *BoundedReader {
-	return &BoundedReader{r: r, limit: uint64(limit)}
-}
+// NewBound returns a bounded reader of r, whose messages are short ones.
+func NewBound(r *bufio.Reader) *Bound { return &Bound{Limit: MaxShortMessage, r: r} }
 
-func (b *BoundedReader) next() error {
-	first, err := b.r.ReadByte()
+// next reads one message.
+func (b *Bound) next() (err error) {
+	head, length, err := b.length()
 	if err != nil {
 		return err
 	}
-	b.buf[0] = first
-	n := 0
-	length := uint64(first)
-	if first >= 0x80 {
-		if n = -int(int8(first)); n > 8 {
-			return fmt.Errorf("%w: a length of %d bytes", ErrTooLarge, n)
+	if length > uint64(b.Limit) {
+		return fmt.Errorf("%w: %d bytes, at most %d are taken", ErrTooLarge, length, b.Limit)
+	}
+	if uint64(b.r.Buffered()) < length && b.Began != nil {
+		if err := b.Began(int(length)); err != nil {
+			return err
 		}
-		if _, err := io.ReadFull(b.r, b.buf[1:1+n]); err != nil {
-			return unexpected(err)
-		}
-		length = 0
-		for _, c := range b.buf[1 : 1+n] {
-			length = length<<8 | uint64(c)
+		defer func() { err = errors.Join(err, b.Ended()) }()
+	}
+	b.message.Reset()
+	b.message.Write(head)
+	if n, err := io.CopyN(&b.message, b.r, int64(length)); err != nil {
+		return fmt.Errorf("a message of %d bytes ended after %d: %w", length, n, unexpected(err))
+	}
+	return b.checkType(length)
+}
+
+// length reads the length in front of a message.
+func (b *Bound) length() (head []byte, length uint64, err error) {
+	first, err := b.r.ReadByte()
+	b.head[0] = first
+	if err != nil || first < 0x80 {
+		return b.head[:1], uint64(first), err
+	}
+	n := -int(int8(first))
+	if n > 8 {
+		return nil, 0, fmt.Errorf("%w: a length of %d bytes", ErrTooLarge, n)
+	}
+	rest := b.head[1 : 1+n]
+	if _, err := io.ReadFull(b.r, rest); err != nil {
+		return nil, 0, unexpected(err)
+	}
+	for _, c := range rest {
+		length = length<<8 | uint64(c)
+	}
+	return b.head[:1+n], length, nil
+}
+
+// checkType counts the message when it describes a type.
+func (b *Bound) checkType(length uint64) error {
+	if length == 0 {
+		return nil
+	}
+	id := b.message.Bytes()[uint64(b.message.Len())-length:]
+	if id[0] >= 0x80 { // a number in so many bytes, the lowest of them last
+		if n := -int(int8(id[0])); n < len(id) {
+			id = id[n:]
 		}
 	}
-	if length > b.limit {
-		return fmt.Errorf("%w: %d bytes, at most %d are taken", ErrTooLarge, length, b.limit)
+	if id[0]&1 == 0 { // gob keeps the sign in the lowest bit
+		return nil
 	}
-	b.head, b.left = b.buf[:1+n], length
+	if b.types++; b.types > maxTypes || length > maxTypeBytes {
+		return fmt.Errorf("%w: type %d of this connection in %d bytes, at most %d types of %d bytes are taken", ErrTooLarge, b.types, length, maxTypes, maxTypeBytes)
+	}
 	return nil
 }
 
@@ -65,41 +124,34 @@ func unexpected(err error) error {
 }
 
 // Read implements io.Reader.
-func (b *BoundedReader) Read(p []byte) (int, error) {
-	if len(p) == 0 {
-		return 0, nil
+func (b *Bound) Read(p []byte) (int, error) {
+	if err := b.fill(); err != nil || len(p) == 0 {
+		return 0, err
 	}
-	if len(b.head) == 0 && b.left == 0 {
-		if err := b.next(); err != nil {
-			return 0, err
-		}
-	}
-	if len(b.head) > 0 {
-		n := copy(p, b.head)
-		b.head = b.head[n:]
-		return n, nil
-	}
-	if uint64(len(p)) > b.left {
-		p = p[:b.left]
-	}
-	n, err := b.r.Read(p)
-	b.left -= uint64(n)
-	if err != nil && b.left > 0 {
-		err = unexpected(err)
-	}
-	return n, err
+	return b.message.Read(p)
 }
 
 // ReadByte implements io.ByteReader, so that gob does not buffer once more.
-func (b *BoundedReader) ReadByte() (byte, error) {
-	var p [1]byte
-	for {
-		n, err := b.Read(p[:])
-		if n == 1 {
-			return p[0], nil
-		}
-		if err != nil {
-			return 0, err
-		}
+func (b *Bound) ReadByte() (byte, error) {
+	if err := b.fill(); err != nil {
+		return 0, err
 	}
+	return b.message.ReadByte()
+}
+
+// fill makes sure that there is something to pass on.
+func (b *Bound) fill() error {
+	if b.message.Len() > 0 {
+		return nil
+	}
+	if b.message.Cap() > MaxShortMessage {
+		b.message = bytes.Buffer{} // large ones are rare
+	}
+	if b.err == nil {
+		b.err = b.next()
+	}
+	if b.err != nil {
+		b.message.Reset()
+	}
+	return b.err
 }

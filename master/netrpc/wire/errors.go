@@ -10,13 +10,15 @@ import (
 // words of one of these.
 var (
 	ErrNotLeader    = errors.New("not the leader")
+	ErrNotStored    = errors.New("not stored") // nothing was changed: repeat the request
 	ErrJobFinished  = errors.New("job finished")
 	ErrJobFailed    = errors.New("job failed")
 	ErrRejoin       = errors.New("no session")
+	ErrDrained      = errors.New("drained") // finish nothing more, leave
 	ErrOtherDataset = errors.New("another dataset")
 )
 
-var known = []error{ErrNotLeader, ErrJobFinished, ErrJobFailed, ErrRejoin, ErrOtherDataset}
+var known = []error{ErrNotLeader, ErrNotStored, ErrJobFinished, ErrJobFailed, ErrRejoin, ErrDrained, ErrOtherDataset}
 
 // remote is an error of the server, with the sentinel that its text begins with.
 type remote struct {

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"time"
+
 	"trainmaster/dataset"
 	"trainmaster/taskqueue"
 )
@@ -22,7 +24,8 @@ type JoinRequest struct {
 type JoinReply struct {
 	Trainer
 	JobID [16]byte
-	Sync  bool // gradients are applied in synchronous steps
+	Sync  bool          // gradients are applied in synchronous steps
+	TTL   time.Duration // a trainer that is silent for longer is lost; 0: the master does not say
 }
 
 // NextRequest says what is finished and whether a task is wanted.
@@ -54,6 +57,12 @@ type TaskFailedRequest struct {
 	Token taskqueue.Token
 	Error string
 }
+
+// What a heartbeat is answered with.
+const (
+	HeartbeatGoOn     = 0
+	HeartbeatDraining = 1 // a task that is fetched and not begun was given to another: drop it
+)
 
 // HeartbeatRequest keeps a session alive; the tasks in Moving made progress.
 type HeartbeatRequest struct {

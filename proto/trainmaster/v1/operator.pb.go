@@ -538,8 +538,10 @@ type JobTotals struct {
 	Commits uint64 `protobuf:"varint,5,opt,name=commits,proto3" json:"commits,omitempty"`
 	// Since this master process began to serve.
 	UptimeSeconds float64 `protobuf:"fixed64,6,opt,name=uptime_seconds,json=uptimeSeconds,proto3" json:"uptime_seconds,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Of this term, that the store did not take: their callers were told.
+	CommitsRefused uint64 `protobuf:"varint,7,opt,name=commits_refused,json=commitsRefused,proto3" json:"commits_refused,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *JobTotals) Reset() {
@@ -610,6 +612,13 @@ func (x *JobTotals) GetCommits() uint64 {
 func (x *JobTotals) GetUptimeSeconds() float64 {
 	if x != nil {
 		return x.UptimeSeconds
+	}
+	return 0
+}
+
+func (x *JobTotals) GetCommitsRefused() uint64 {
+	if x != nil {
+		return x.CommitsRefused
 	}
 	return 0
 }
@@ -759,8 +768,10 @@ type TaskEntry struct {
 	Losses  uint32        `protobuf:"varint,8,opt,name=losses,proto3" json:"losses,omitempty"`
 	Holders []*TaskHolder `protobuf:"bytes,9,rep,name=holders,proto3" json:"holders,omitempty"`
 	// Of a task that is set aside: who had it last, and what went wrong.
-	LastHolder    string `protobuf:"bytes,10,opt,name=last_holder,json=lastHolder,proto3" json:"last_holder,omitempty"`
-	LastError     string `protobuf:"bytes,11,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	LastHolder string `protobuf:"bytes,10,opt,name=last_holder,json=lastHolder,proto3" json:"last_holder,omitempty"`
+	LastError  string `protobuf:"bytes,11,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// Set aside for ever, by an operator's word.
+	Dropped       bool `protobuf:"varint,12,opt,name=dropped,proto3" json:"dropped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -870,6 +881,13 @@ func (x *TaskEntry) GetLastError() string {
 		return x.LastError
 	}
 	return ""
+}
+
+func (x *TaskEntry) GetDropped() bool {
+	if x != nil {
+		return x.Dropped
+	}
+	return false
 }
 
 // TaskHolder is one trainer that has a task.
@@ -1190,6 +1208,504 @@ func (x *TrainerEntry) GetLoss() float64 {
 	return 0
 }
 
+type DrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Its id.
+	Trainer       string `protobuf:"bytes,2,opt,name=trainer,proto3" json:"trainer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainRequest) Reset() {
+	*x = DrainRequest{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainRequest) ProtoMessage() {}
+
+func (x *DrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
+func (*DrainRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *DrainRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *DrainRequest) GetTrainer() string {
+	if x != nil {
+		return x.Trainer
+	}
+	return ""
+}
+
+type DrainReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainReply) Reset() {
+	*x = DrainReply{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainReply) ProtoMessage() {}
+
+func (x *DrainReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
+func (*DrainReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{12}
+}
+
+type PauseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// For people; may be empty.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseRequest) Reset() {
+	*x = PauseRequest{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseRequest) ProtoMessage() {}
+
+func (x *PauseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
+func (*PauseRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PauseRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *PauseRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type PauseReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseReply) Reset() {
+	*x = PauseReply{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseReply) ProtoMessage() {}
+
+func (x *PauseReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
+func (*PauseReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{14}
+}
+
+type ResumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRequest) Reset() {
+	*x = ResumeRequest{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRequest) ProtoMessage() {}
+
+func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ResumeRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+type ResumeReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeReply) Reset() {
+	*x = ResumeReply{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeReply) ProtoMessage() {}
+
+func (x *ResumeReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeReply.ProtoReflect.Descriptor instead.
+func (*ResumeReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{16}
+}
+
+type RetryTaskRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Job     string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Dataset uint32                 `protobuf:"varint,2,opt,name=dataset,proto3" json:"dataset,omitempty"`
+	// Types that are valid to be assigned to Which:
+	//
+	//	*RetryTaskRequest_Index
+	//	*RetryTaskRequest_All
+	Which         isRetryTaskRequest_Which `protobuf_oneof:"which"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryTaskRequest) Reset() {
+	*x = RetryTaskRequest{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryTaskRequest) ProtoMessage() {}
+
+func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryTaskRequest.ProtoReflect.Descriptor instead.
+func (*RetryTaskRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RetryTaskRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *RetryTaskRequest) GetDataset() uint32 {
+	if x != nil {
+		return x.Dataset
+	}
+	return 0
+}
+
+func (x *RetryTaskRequest) GetWhich() isRetryTaskRequest_Which {
+	if x != nil {
+		return x.Which
+	}
+	return nil
+}
+
+func (x *RetryTaskRequest) GetIndex() uint64 {
+	if x != nil {
+		if x, ok := x.Which.(*RetryTaskRequest_Index); ok {
+			return x.Index
+		}
+	}
+	return 0
+}
+
+func (x *RetryTaskRequest) GetAll() bool {
+	if x != nil {
+		if x, ok := x.Which.(*RetryTaskRequest_All); ok {
+			return x.All
+		}
+	}
+	return false
+}
+
+type isRetryTaskRequest_Which interface {
+	isRetryTaskRequest_Which()
+}
+
+type RetryTaskRequest_Index struct {
+	Index uint64 `protobuf:"varint,3,opt,name=index,proto3,oneof"`
+}
+
+type RetryTaskRequest_All struct {
+	// All of the dataset.
+	All bool `protobuf:"varint,4,opt,name=all,proto3,oneof"`
+}
+
+func (*RetryTaskRequest_Index) isRetryTaskRequest_Which() {}
+
+func (*RetryTaskRequest_All) isRetryTaskRequest_Which() {}
+
+type RetryTaskReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many tasks were put back.
+	Retried       uint64 `protobuf:"varint,1,opt,name=retried,proto3" json:"retried,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryTaskReply) Reset() {
+	*x = RetryTaskReply{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryTaskReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryTaskReply) ProtoMessage() {}
+
+func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryTaskReply.ProtoReflect.Descriptor instead.
+func (*RetryTaskReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RetryTaskReply) GetRetried() uint64 {
+	if x != nil {
+		return x.Retried
+	}
+	return 0
+}
+
+type DropTaskRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Dataset       uint32                 `protobuf:"varint,2,opt,name=dataset,proto3" json:"dataset,omitempty"`
+	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropTaskRequest) Reset() {
+	*x = DropTaskRequest{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropTaskRequest) ProtoMessage() {}
+
+func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropTaskRequest.ProtoReflect.Descriptor instead.
+func (*DropTaskRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DropTaskRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *DropTaskRequest) GetDataset() uint32 {
+	if x != nil {
+		return x.Dataset
+	}
+	return 0
+}
+
+func (x *DropTaskRequest) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+type DropTaskReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropTaskReply) Reset() {
+	*x = DropTaskReply{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropTaskReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropTaskReply) ProtoMessage() {}
+
+func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropTaskReply.ProtoReflect.Descriptor instead.
+func (*DropTaskReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{20}
+}
+
 var File_trainmaster_v1_operator_proto protoreflect.FileDescriptor
 
 const file_trainmaster_v1_operator_proto_rawDesc = "" +
@@ -1225,14 +1741,15 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\arecords\x18\x0e \x01(\x04R\arecords\x12&\n" +
 	"\x0fchunks_per_task\x18\x0f \x01(\rR\rchunksPerTask\x120\n" +
 	"\x14average_task_seconds\x18\x10 \x01(\x01R\x12averageTaskSeconds\x12'\n" +
-	"\x0ftimeout_seconds\x18\x11 \x01(\x01R\x0etimeoutSeconds\"\xef\x01\n" +
+	"\x0ftimeout_seconds\x18\x11 \x01(\x01R\x0etimeoutSeconds\"\x98\x02\n" +
 	"\tJobTotals\x12\x1a\n" +
 	"\btrainers\x18\x01 \x01(\rR\btrainers\x12'\n" +
 	"\x0frecords_trained\x18\x02 \x01(\x04R\x0erecordsTrained\x12,\n" +
 	"\x12records_per_second\x18\x03 \x01(\x01R\x10recordsPerSecond\x12 \n" +
 	"\tmean_loss\x18\x04 \x01(\x01H\x00R\bmeanLoss\x88\x01\x01\x12\x18\n" +
 	"\acommits\x18\x05 \x01(\x04R\acommits\x12%\n" +
-	"\x0euptime_seconds\x18\x06 \x01(\x01R\ruptimeSecondsB\f\n" +
+	"\x0euptime_seconds\x18\x06 \x01(\x01R\ruptimeSeconds\x12'\n" +
+	"\x0fcommits_refused\x18\a \x01(\x04R\x0ecommitsRefusedB\f\n" +
 	"\n" +
 	"_mean_loss\"\x93\x01\n" +
 	"\x10ListTasksRequest\x12\x10\n" +
@@ -1243,7 +1760,7 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\"i\n" +
 	"\x0eListTasksReply\x12/\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x19.trainmaster.v1.TaskEntryR\x05tasks\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe0\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xfa\x02\n" +
 	"\tTaskEntry\x12\x18\n" +
 	"\adataset\x18\x01 \x01(\rR\adataset\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12/\n" +
@@ -1258,7 +1775,8 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	" \x01(\tR\n" +
 	"lastHolder\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\v \x01(\tR\tlastError\"\x81\x01\n" +
+	"last_error\x18\v \x01(\tR\tlastError\x12\x18\n" +
+	"\adropped\x18\f \x01(\bR\adropped\"\x81\x01\n" +
 	"\n" +
 	"TaskHolder\x12\x18\n" +
 	"\atrainer\x18\x01 \x01(\tR\atrainer\x12\x18\n" +
@@ -1289,7 +1807,33 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\x12records_per_second\x18\n" +
 	" \x01(\x01R\x10recordsPerSecond\x12\x17\n" +
 	"\x04loss\x18\v \x01(\x01H\x00R\x04loss\x88\x01\x01B\a\n" +
-	"\x05_loss*\x83\x01\n" +
+	"\x05_loss\":\n" +
+	"\fDrainRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
+	"\atrainer\x18\x02 \x01(\tR\atrainer\"\f\n" +
+	"\n" +
+	"DrainReply\"8\n" +
+	"\fPauseRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\f\n" +
+	"\n" +
+	"PauseReply\"!\n" +
+	"\rResumeRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\r\n" +
+	"\vResumeReply\"s\n" +
+	"\x10RetryTaskRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
+	"\adataset\x18\x02 \x01(\rR\adataset\x12\x16\n" +
+	"\x05index\x18\x03 \x01(\x04H\x00R\x05index\x12\x12\n" +
+	"\x03all\x18\x04 \x01(\bH\x00R\x03allB\a\n" +
+	"\x05which\"*\n" +
+	"\x0eRetryTaskReply\x12\x18\n" +
+	"\aretried\x18\x01 \x01(\x04R\aretried\"S\n" +
+	"\x0fDropTaskRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
+	"\adataset\x18\x02 \x01(\rR\adataset\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"\x0f\n" +
+	"\rDropTaskReply*\x83\x01\n" +
 	"\tJobStatus\x12\x1a\n" +
 	"\x16JOB_STATUS_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12JOB_STATUS_RUNNING\x10\x01\x12\x15\n" +
@@ -1305,11 +1849,16 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_PENDING\x10\x01\x12\x14\n" +
 	"\x10TASK_STATE_RETRY\x10\x02\x12\x18\n" +
-	"\x14TASK_STATE_SET_ASIDE\x10\x032\xf7\x01\n" +
+	"\x14TASK_STATE_SET_ASIDE\x10\x032\xde\x04\n" +
 	"\bOperator\x12D\n" +
 	"\x06Status\x12\x1d.trainmaster.v1.StatusRequest\x1a\x1b.trainmaster.v1.StatusReply\x12M\n" +
 	"\tListTasks\x12 .trainmaster.v1.ListTasksRequest\x1a\x1e.trainmaster.v1.ListTasksReply\x12V\n" +
-	"\fListTrainers\x12#.trainmaster.v1.ListTrainersRequest\x1a!.trainmaster.v1.ListTrainersReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
+	"\fListTrainers\x12#.trainmaster.v1.ListTrainersRequest\x1a!.trainmaster.v1.ListTrainersReply\x12A\n" +
+	"\x05Drain\x12\x1c.trainmaster.v1.DrainRequest\x1a\x1a.trainmaster.v1.DrainReply\x12A\n" +
+	"\x05Pause\x12\x1c.trainmaster.v1.PauseRequest\x1a\x1a.trainmaster.v1.PauseReply\x12D\n" +
+	"\x06Resume\x12\x1d.trainmaster.v1.ResumeRequest\x1a\x1b.trainmaster.v1.ResumeReply\x12M\n" +
+	"\tRetryTask\x12 .trainmaster.v1.RetryTaskRequest\x1a\x1e.trainmaster.v1.RetryTaskReply\x12J\n" +
+	"\bDropTask\x12\x1f.trainmaster.v1.DropTaskRequest\x1a\x1d.trainmaster.v1.DropTaskReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
 	file_trainmaster_v1_operator_proto_rawDescOnce sync.Once
@@ -1324,7 +1873,7 @@ func file_trainmaster_v1_operator_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_operator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_trainmaster_v1_operator_proto_goTypes = []any{
 	(JobStatus)(0),              // 0: trainmaster.v1.JobStatus
 	(TaskKind)(0),               // 1: trainmaster.v1.TaskKind
@@ -1340,6 +1889,16 @@ var file_trainmaster_v1_operator_proto_goTypes = []any{
 	(*ListTrainersRequest)(nil), // 11: trainmaster.v1.ListTrainersRequest
 	(*ListTrainersReply)(nil),   // 12: trainmaster.v1.ListTrainersReply
 	(*TrainerEntry)(nil),        // 13: trainmaster.v1.TrainerEntry
+	(*DrainRequest)(nil),        // 14: trainmaster.v1.DrainRequest
+	(*DrainReply)(nil),          // 15: trainmaster.v1.DrainReply
+	(*PauseRequest)(nil),        // 16: trainmaster.v1.PauseRequest
+	(*PauseReply)(nil),          // 17: trainmaster.v1.PauseReply
+	(*ResumeRequest)(nil),       // 18: trainmaster.v1.ResumeRequest
+	(*ResumeReply)(nil),         // 19: trainmaster.v1.ResumeReply
+	(*RetryTaskRequest)(nil),    // 20: trainmaster.v1.RetryTaskRequest
+	(*RetryTaskReply)(nil),      // 21: trainmaster.v1.RetryTaskReply
+	(*DropTaskRequest)(nil),     // 22: trainmaster.v1.DropTaskRequest
+	(*DropTaskReply)(nil),       // 23: trainmaster.v1.DropTaskReply
 }
 var file_trainmaster_v1_operator_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
@@ -1354,11 +1913,21 @@ var file_trainmaster_v1_operator_proto_depIdxs = []int32{
 	3,  // 9: trainmaster.v1.Operator.Status:input_type -> trainmaster.v1.StatusRequest
 	7,  // 10: trainmaster.v1.Operator.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
 	11, // 11: trainmaster.v1.Operator.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
-	4,  // 12: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
-	8,  // 13: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	12, // 14: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
+	14, // 12: trainmaster.v1.Operator.Drain:input_type -> trainmaster.v1.DrainRequest
+	16, // 13: trainmaster.v1.Operator.Pause:input_type -> trainmaster.v1.PauseRequest
+	18, // 14: trainmaster.v1.Operator.Resume:input_type -> trainmaster.v1.ResumeRequest
+	20, // 15: trainmaster.v1.Operator.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	22, // 16: trainmaster.v1.Operator.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	4,  // 17: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
+	8,  // 18: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	12, // 19: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	15, // 20: trainmaster.v1.Operator.Drain:output_type -> trainmaster.v1.DrainReply
+	17, // 21: trainmaster.v1.Operator.Pause:output_type -> trainmaster.v1.PauseReply
+	19, // 22: trainmaster.v1.Operator.Resume:output_type -> trainmaster.v1.ResumeReply
+	21, // 23: trainmaster.v1.Operator.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	23, // 24: trainmaster.v1.Operator.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	17, // [17:25] is the sub-list for method output_type
+	9,  // [9:17] is the sub-list for method input_type
 	9,  // [9:9] is the sub-list for extension type_name
 	9,  // [9:9] is the sub-list for extension extendee
 	0,  // [0:9] is the sub-list for field type_name
@@ -1371,13 +1940,17 @@ func file_trainmaster_v1_operator_proto_init() {
 	}
 	file_trainmaster_v1_operator_proto_msgTypes[3].OneofWrappers = []any{}
 	file_trainmaster_v1_operator_proto_msgTypes[10].OneofWrappers = []any{}
+	file_trainmaster_v1_operator_proto_msgTypes[17].OneofWrappers = []any{
+		(*RetryTaskRequest_Index)(nil),
+		(*RetryTaskRequest_All)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_operator_proto_rawDesc), len(file_trainmaster_v1_operator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   11,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,14 +22,19 @@ const (
 	Operator_Status_FullMethodName       = "/trainmaster.v1.Operator/Status"
 	Operator_ListTasks_FullMethodName    = "/trainmaster.v1.Operator/ListTasks"
 	Operator_ListTrainers_FullMethodName = "/trainmaster.v1.Operator/ListTrainers"
+	Operator_Drain_FullMethodName        = "/trainmaster.v1.Operator/Drain"
+	Operator_Pause_FullMethodName        = "/trainmaster.v1.Operator/Pause"
+	Operator_Resume_FullMethodName       = "/trainmaster.v1.Operator/Resume"
+	Operator_RetryTask_FullMethodName    = "/trainmaster.v1.Operator/RetryTask"
+	Operator_DropTask_FullMethodName     = "/trainmaster.v1.Operator/DropTask"
 )
 
 // OperatorClient is the client API for Operator service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Operator lets people and their tools look at a job. The leader answers, from
-// the committed state; any other master answers UNAVAILABLE with the reason
+// Operator lets people and their tools look at a job, and steer it. The leader
+// answers, from the committed state, and after the commit of what it was told; any other master answers UNAVAILABLE with the reason
 // NOT_LEADER. Errors carry a google.rpc.ErrorInfo whose domain is "trainmaster"
 // and whose reason is a word that programs can compare.
 //
@@ -43,6 +48,18 @@ type OperatorClient interface {
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksReply, error)
 	// ListTrainers lists the sessions, by ordinal.
 	ListTrainers(ctx context.Context, in *ListTrainersRequest, opts ...grpc.CallOption) (*ListTrainersReply, error)
+	// Drain lets a trainer finish what it runs, gives it nothing more, and tells it
+	// to leave. Others go on. A trainer that joins again is not drained.
+	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainReply, error)
+	// Pause stops dispatches until Resume, over all changes of the leader. Finishes
+	// count, and running tasks go on. The latest reason stands.
+	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseReply, error)
+	// Resume lets a paused job go on, whyever it is paused.
+	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeReply, error)
+	// RetryTask puts set-aside tasks back: one, or all that were not dropped.
+	RetryTask(ctx context.Context, in *RetryTaskRequest, opts ...grpc.CallOption) (*RetryTaskReply, error)
+	// DropTask gives a set-aside task up: it stays set aside for ever.
+	DropTask(ctx context.Context, in *DropTaskRequest, opts ...grpc.CallOption) (*DropTaskReply, error)
 }
 
 type operatorClient struct {
@@ -83,12 +100,62 @@ func (c *operatorClient) ListTrainers(ctx context.Context, in *ListTrainersReque
 	return out, nil
 }
 
+func (c *operatorClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainReply)
+	err := c.cc.Invoke(ctx, Operator_Drain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseReply)
+	err := c.cc.Invoke(ctx, Operator_Pause_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeReply)
+	err := c.cc.Invoke(ctx, Operator_Resume_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) RetryTask(ctx context.Context, in *RetryTaskRequest, opts ...grpc.CallOption) (*RetryTaskReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RetryTaskReply)
+	err := c.cc.Invoke(ctx, Operator_RetryTask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorClient) DropTask(ctx context.Context, in *DropTaskRequest, opts ...grpc.CallOption) (*DropTaskReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DropTaskReply)
+	err := c.cc.Invoke(ctx, Operator_DropTask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // OperatorServer is the server API for Operator service.
 // All implementations must embed UnimplementedOperatorServer
 // for forward compatibility.
 //
-// Operator lets people and their tools look at a job. The leader answers, from
-// the committed state; any other master answers UNAVAILABLE with the reason
+// Operator lets people and their tools look at a job, and steer it. The leader
+// answers, from the committed state, and after the commit of what it was told; any other master answers UNAVAILABLE with the reason
 // NOT_LEADER. Errors carry a google.rpc.ErrorInfo whose domain is "trainmaster"
 // and whose reason is a word that programs can compare.
 //
@@ -102,6 +169,18 @@ type OperatorServer interface {
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksReply, error)
 	// ListTrainers lists the sessions, by ordinal.
 	ListTrainers(context.Context, *ListTrainersRequest) (*ListTrainersReply, error)
+	// Drain lets a trainer finish what it runs, gives it nothing more, and tells it
+	// to leave. Others go on. A trainer that joins again is not drained.
+	Drain(context.Context, *DrainRequest) (*DrainReply, error)
+	// Pause stops dispatches until Resume, over all changes of the leader. Finishes
+	// count, and running tasks go on. The latest reason stands.
+	Pause(context.Context, *PauseRequest) (*PauseReply, error)
+	// Resume lets a paused job go on, whyever it is paused.
+	Resume(context.Context, *ResumeRequest) (*ResumeReply, error)
+	// RetryTask puts set-aside tasks back: one, or all that were not dropped.
+	RetryTask(context.Context, *RetryTaskRequest) (*RetryTaskReply, error)
+	// DropTask gives a set-aside task up: it stays set aside for ever.
+	DropTask(context.Context, *DropTaskRequest) (*DropTaskReply, error)
 	mustEmbedUnimplementedOperatorServer()
 }
 
@@ -120,6 +199,21 @@ func (UnimplementedOperatorServer) ListTasks(context.Context, *ListTasksRequest)
 }
 func (UnimplementedOperatorServer) ListTrainers(context.Context, *ListTrainersRequest) (*ListTrainersReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTrainers not implemented")
+}
+func (UnimplementedOperatorServer) Drain(context.Context, *DrainRequest) (*DrainReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
+}
+func (UnimplementedOperatorServer) Pause(context.Context, *PauseRequest) (*PauseReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Pause not implemented")
+}
+func (UnimplementedOperatorServer) Resume(context.Context, *ResumeRequest) (*ResumeReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
+}
+func (UnimplementedOperatorServer) RetryTask(context.Context, *RetryTaskRequest) (*RetryTaskReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method RetryTask not implemented")
+}
+func (UnimplementedOperatorServer) DropTask(context.Context, *DropTaskRequest) (*DropTaskReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method DropTask not implemented")
 }
 func (UnimplementedOperatorServer) mustEmbedUnimplementedOperatorServer() {}
 func (UnimplementedOperatorServer) testEmbeddedByValue()                  {}
@@ -196,6 +290,96 @@ func _Operator_ListTrainers_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operator_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).Drain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_Drain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).Drain(ctx, req.(*DrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_Pause_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).Pause(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_Pause_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).Pause(ctx, req.(*PauseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_Resume_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).Resume(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_Resume_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).Resume(ctx, req.(*ResumeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_RetryTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RetryTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).RetryTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_RetryTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).RetryTask(ctx, req.(*RetryTaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operator_DropTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DropTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).DropTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_DropTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).DropTask(ctx, req.(*DropTaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Operator_ServiceDesc is the grpc.ServiceDesc for Operator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -214,6 +398,26 @@ var Operator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListTrainers",
 			Handler:    _Operator_ListTrainers_Handler,
+		},
+		{
+			MethodName: "Drain",
+			Handler:    _Operator_Drain_Handler,
+		},
+		{
+			MethodName: "Pause",
+			Handler:    _Operator_Pause_Handler,
+		},
+		{
+			MethodName: "Resume",
+			Handler:    _Operator_Resume_Handler,
+		},
+		{
+			MethodName: "RetryTask",
+			Handler:    _Operator_RetryTask_Handler,
+		},
+		{
+			MethodName: "DropTask",
+			Handler:    _Operator_DropTask_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

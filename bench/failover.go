@@ -1,0 +1,317 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/etcdstore"
+	"trainmaster/recordio"
+	"trainmaster/taskqueue"
+	"trainmaster/trainer"
+)
+
+// Faults of Failover.
+const (
+	Resign = "resign" // SIGTERM
+	Kill   = "kill"   // SIGKILL
+	Hang   = "hang"   // SIGSTOP, and SIGCONT once another one leads
+)
+
+// Failover measures how long a job stands still when its leader goes: from the signal to the
+// next answer that a trainer gets, which is a committed dispatch by the next leader.
+type Failover struct {
+	Program  Program
+	Folder   string // for etcd's data
+	Mode     string // Resign, Kill or Hang
+	N        int    // how often
+	Holddown time.Duration
+	Progress func(now string) // may be nil
+	Stderr   io.Writer        // of etcd's process
+}
+
+// FailoverFigures is what it measures.
+type FailoverFigures struct {
+	Mode       string    `json:"mode"`
+	N          int       `json:"n"`
+	P50MS      float64   `json:"p50_ms"`
+	P90MS      float64   `json:"p90_ms"`
+	P99MS      float64   `json:"p99_ms"`
+	MaxMS      float64   `json:"max_ms"`
+	AllMS      []float64 `json:"all_ms"`
+	Processors int       `json:"processors"`
+	Disk       Disk      `json:"disk"`
+}
+
+const failoverMasters = 2 // one leads, one stands by
+
+// Run starts etcd, the masters and a trainer, and makes the leader go N times.
+func (f *Failover) Run(ctx context.Context) (figures FailoverFigures, err error) {
+	figures = FailoverFigures{Mode: f.Mode, N: f.N, Processors: runtime.NumCPU()}
+	if figures.Disk, err = measureDisk(f.Folder); err != nil {
+		return figures, err
+	}
+	etcd, err := startEtcd(ctx, f.Program, f.Folder, etcdConfig{}, f.Stderr)
+	if err != nil {
+		return figures, err
+	}
+	defer func() { err = errors.Join(err, etcd.close()) }()
+	dir, err := os.MkdirTemp(f.Folder, "master-bench-failover-")
+	if err != nil {
+		return figures, err
+	}
+	defer os.RemoveAll(dir)
+	s, err := f.scene(ctx, etcd.Endpoint, dir)
+	if err != nil {
+		return figures, err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	for i := range f.N {
+		f.say(fmt.Sprintf("%s %d of %d", f.Mode, i+1, f.N))
+		took, err := s.fault(ctx)
+		if err != nil {
+			return figures, fmt.Errorf("%s %d of %d: %w", f.Mode, i+1, f.N, err)
+		}
+		figures.AllMS = append(figures.AllMS, float64(took)/float64(time.Millisecond))
+	}
+	sorted := slices.Sorted(slices.Values(figures.AllMS))
+	at := func(q float64) float64 { return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)] }
+	figures.P50MS, figures.P90MS, figures.P99MS, figures.MaxMS = at(0.5), at(0.9), at(0.99), sorted[len(sorted)-1]
+	return figures, nil
+}
+
+func (f *Failover) say(now string) {
+	if f.Progress != nil {
+		f.Progress(now)
+	}
+}
+
+// scene is the running job.
+type scene struct {
+	*Failover
+	endpoint string
+	dir      string
+	store    *etcdstore.Store
+	masters  map[string]*exec.Cmd // by address
+	follow   *trainer.Follow
+	term     atomic.Uint64 // as announced
+	client   *trainer.Client
+	answers  chan time.Time // when a task was got; unread ones are dropped
+	stop     context.CancelFunc
+	ended    chan error
+	lastFall time.Time
+}
+
+func (f *Failover) scene(ctx context.Context, endpoint, dir string) (s *scene, err error) {
+	s = &scene{Failover: f, endpoint: endpoint, dir: dir, masters: map[string]*exec.Cmd{}, follow: trainer.NewFollow(), answers: make(chan time.Time, 1), ended: make(chan error, 1)}
+	data := filepath.Join(dir, "data")
+	if err := writeRecords(data); err != nil {
+		return nil, err
+	}
+	if s.store, err = etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{endpoint}}); err != nil {
+		return nil, err
+	}
+	training, stop := context.WithCancel(ctx)
+	s.stop = stop
+	for range failoverMasters {
+		if err := s.startMaster(); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+	}
+	go s.followLeader(training)
+	quiet := logrus.New()
+	quiet.SetOutput(io.Discard)
+	if s.client, err = trainer.Join(ctx, trainer.Config{ID: "bench", Locate: s.follow, Log: logrus.NewEntry(quiet)}); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	if err := s.client.ReportDataset(ctx, []string{data}); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	go func() { s.ended <- s.train(training) }()
+	return s, nil
+}
+
+// writeRecords writes a file of a thousand tiny chunks.
+func writeRecords(path string) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	w := recordio.NewWriter(file, recordio.WriterOptions{RecordsPerChunk: 1})
+	for i := range 1000 {
+		if err := w.Write(fmt.Appendf(nil, "record %d", i)); err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+// startMaster starts a daemon, and waits until its key is in the queue for the lock.
+func (s *scene) startMaster() error {
+	log, err := os.OpenFile(filepath.Join(s.dir, "masters.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	addr, err := freeAddr()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(s.Program[0], "--endpoints", s.endpoint, "--own-etcd", "--listen", addr, "--http", "", "--passes", "0",
+		"--chunks-per-task", "1", "--pass-mode", "rolling", "--holddown", s.Holddown.String())
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the parent alone
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	s.masters[addr] = cmd
+	return nil
+}
+
+func (s *scene) followLeader(ctx context.Context) {
+	for a := range s.store.WatchMasterAddr(ctx) {
+		s.follow.Set(a.Addr, a.Term)
+		if a.Addr != "" {
+			s.term.Store(a.Term)
+		}
+	}
+}
+
+// train takes tasks and finishes them at once.
+func (s *scene) train(ctx context.Context) error {
+	var done *taskqueue.Task
+	for {
+		task, err := s.client.Next(ctx, done)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-s.answers:
+		default:
+		}
+		s.answers <- time.Now()
+		done = task
+	}
+}
+
+// Bounds of one round.
+const (
+	failoverPatience = 30 * time.Second
+	settleTime       = 500 * time.Millisecond // for stand-bys to be warm, and trainers to be steady
+)
+
+// fault makes the leader go and returns how long no task was got. It begins when there is a
+// stand-by and the last forced take-over is long enough ago.
+func (s *scene) fault(ctx context.Context) (time.Duration, error) {
+	if err := s.settle(ctx); err != nil {
+		return 0, err
+	}
+	leader, err := s.store.MasterAddr(ctx)
+	if err != nil {
+		return 0, err
+	}
+	cmd := s.masters[leader.Addr]
+	if cmd == nil {
+		return 0, fmt.Errorf("the leader at %q is none of ours", leader.Addr)
+	}
+	signals := map[string]syscall.Signal{Resign: syscall.SIGTERM, Kill: syscall.SIGKILL, Hang: syscall.SIGSTOP}
+	began := time.Now()
+	if err := cmd.Process.Signal(signals[s.Mode]); err != nil {
+		return 0, err
+	}
+	took, err := s.nextAnswer(ctx, began, leader.Term)
+	s.lastFall = time.Now()
+	if s.Mode == Hang {
+		return took, errors.Join(err, cmd.Process.Signal(syscall.SIGCONT))
+	}
+	_ = cmd.Wait() // it was killed, or ended in order: the next leader leads either way
+	delete(s.masters, leader.Addr)
+	return took, errors.Join(err, s.startMaster())
+}
+
+// nextAnswer waits for the first task that a later term gave.
+func (s *scene) nextAnswer(ctx context.Context, began time.Time, term uint64) (time.Duration, error) {
+	patience := time.NewTimer(failoverPatience)
+	defer patience.Stop()
+	for {
+		select {
+		case at := <-s.answers:
+			if s.term.Load() > term && at.After(began) {
+				return at.Sub(began), nil
+			}
+		case err := <-s.ended:
+			return 0, fmt.Errorf("the trainer stopped: %w", err)
+		case <-patience.C:
+			return 0, fmt.Errorf("no answer within %v; the masters' log is in %s", failoverPatience, s.dir)
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// settle waits until another fault can be judged by itself.
+func (s *scene) settle(ctx context.Context) error {
+	if s.Mode != Resign && !s.lastFall.IsZero() {
+		if err := rest(ctx, time.Until(s.lastFall.Add(s.Holddown))); err != nil {
+			return err
+		}
+	}
+	for {
+		queued, _, err := s.store.Prefixed(ctx, "/master/lock/")
+		if err != nil {
+			return err
+		}
+		if len(queued) >= failoverMasters {
+			return rest(ctx, settleTime)
+		}
+		if err := rest(ctx, settleTime/10); err != nil {
+			return err
+		}
+	}
+}
+
+func rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(max(d, 0)):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *scene) close() error {
+	s.stop()
+	if s.client != nil {
+		_ = <-s.ended        // it ended because we stopped it
+		_ = s.client.Close() // its master is about to go
+	}
+	for _, cmd := range s.masters {
+		_ = cmd.Process.Signal(syscall.SIGCONT)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	return s.store.Close()
+}
+
+// freeAddr is an address that the kernel gave and took back: nobody else is likely to get it.
+func freeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"trainmaster/bench"
+)
+
+func benchFailoverCommand() *cobra.Command {
+	var b bench.Failover
+	cmd := &cobra.Command{
+		Use:   "failover",
+		Short: "Measure how long a job stands still when its leader goes",
+		Long: `Bench failover runs etcd, two masters and a trainer as processes, and makes the leader resign (SIGTERM), die (SIGKILL) or hang
+(SIGSTOP), again and again. The time counts from the signal to the next task that the trainer gets. Between two faults it
+waits out the hold-down, within which no second take-over can be forced.`,
+		Example: `  master bench failover --mode kill -n 200 -o json
+  master bench failover --mode hang -n 20 --holddown 2s`,
+	}
+	flags := cmd.Flags()
+	mode := addChoice(cmd, "mode", "", "how the leader goes", bench.Resign, bench.Kill, bench.Hang)
+	flags.IntVarP(&b.N, "number", "n", 20, "how `often`")
+	flags.DurationVar(&b.Holddown, "holddown", 10*time.Second, "of the masters, at least 2s")
+	flags.StringVar(&b.Folder, "dir", "", "`folder` for etcd's data, on a real disk (default that of temporary files)")
+	format := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		switch {
+		case b.N < 1:
+			return usageErrorf("--number: expected 1 or more, found %d", b.N)
+		case b.Holddown < 2*time.Second:
+			return usageErrorf("--holddown: expected at least 2s, the least that etcd grants, found %v", b.Holddown)
+		}
+		b.Mode = *mode
+		if b.Program, err = benchProgram(); err != nil {
+			return err
+		}
+		say, done := benchProgress(cmd.ErrOrStderr())
+		defer done()
+		b.Stderr, b.Progress = cmd.ErrOrStderr(), say
+		figures, err := b.Run(cmd.Context())
+		if err != nil {
+			return err
+		}
+		done()
+		return render(cmd.OutOrStdout(), *format, figures, func(w io.Writer) {
+			fmt.Fprintln(w, "MODE\tN\tP50 MS\tP90 MS\tP99 MS\tMAX MS")
+			fmt.Fprintf(w, "%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\n", figures.Mode, figures.N, figures.P50MS, figures.P90MS, figures.P99MS, figures.MaxMS)
+			fmt.Fprintf(w, "\n%s\n", machine(figures.Processors, figures.Disk))
+		})
+	}
+	return cmd
+}

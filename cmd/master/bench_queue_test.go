@@ -1,0 +1,20 @@
+package main
+
+import "testing"
+
+func TestBenchUsage(t *testing.T) {
+	tests := []struct {
+		args []string
+		word string
+	}{
+		{[]string{"bench", "queue", "--via", "pigeon"}, `found "pigeon"`},
+		{[]string{"bench", "queue", "--callers", "0"}, "callers"},
+		{[]string{"bench", "queue", "--seconds", "0"}, "seconds"},
+		{[]string{"bench", "queue", "--rounds", "0"}, "rounds"},
+		{[]string{"bench", "queue", "--tasks", "many"}, "--tasks"},
+		{[]string{"bench", "recovery", "--tasks", "0"}, "--tasks"},
+	}
+	for _, tt := range tests {
+		runArgs(t, tt.args...).wants(t, exitUsage, tt.word)
+	}
+}

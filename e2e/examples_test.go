@@ -1,0 +1,319 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/testdata"
+)
+
+// notRun are the examples of --help that this test does not run, with what does, or why nothing does.
+var notRun = map[string]string{
+	"master run": "TestRun",
+	"master run --model mlp --update-mode sync":                  "TestRun",
+	"master drain worker-3":                                      "TestOperator",
+	"master tasks retry 17":                                      "TestOperator",
+	"master tasks drop 17":                                       "TestTasksRetryAndDrop of cmd/master",
+	"master run --dataset mnist --data .cache/mnist --model mlp": "make run-mnist; it needs a download",
+}
+
+// costly examples measure for minutes.
+var costly = regexp.MustCompile(`^master bench `)
+
+// workshop is a folder in which the examples of --help make sense: the files that they name are there, and their etcd and
+// their master answer.
+type workshop struct {
+	t       testing.TB
+	dir     string
+	etcd    string            // an etcd of its own: the examples speak of the default job
+	replace *strings.Replacer // what the examples name -> what there is
+	env     []string
+	left    map[string]bool // the examples that were not run yet
+}
+
+func newWorkshop(t testing.TB) *workshop {
+	t.Helper()
+	w := &workshop{t: t, dir: t.TempDir(), etcd: etcdtest.StartProcess(t, 0).Endpoint(), left: map[string]bool{}}
+	for _, c := range commandLines(t) {
+		if len(c.examples) == 0 {
+			t.Errorf("%v shows no example", c.words)
+		}
+		for _, line := range c.examples {
+			if notRun[line] == "" && !costly.MatchString(line) {
+				w.left[line] = true
+			}
+		}
+	}
+	etcd := strings.TrimPrefix(w.etcd, "http://")
+	w.replace = strings.NewReplacer("127.0.0.1:2379", etcd, "10.0.0.1:2379", etcd, "127.0.0.1:8080", "127.0.0.1:0",
+		"/var/lib/trainmaster", "trainmaster-data", "/usr/share/dict/words", "words",
+		"/etc/bash_completion.d/", "", `"${fpath[1]}/_master"`, "_master", "~/.config/fish/completions/", "")
+	w.write("testdata/digits.csv.gz", testdata.Digits)
+	w.write("words", []byte(strings.Repeat("recordio\ntrainer\nmaster\n", 100)))
+	return w
+}
+
+func (w *workshop) write(name string, content []byte) {
+	w.t.Helper()
+	path := filepath.Join(w.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// take marks an example as run, and returns what to run.
+func (w *workshop) take(line string) string {
+	w.t.Helper()
+	if !w.left[line] {
+		w.t.Errorf("no --help shows the example %q (any more), or it was run already", line)
+	}
+	delete(w.left, line)
+	return w.replace.Replace(line)
+}
+
+var intoJq = regexp.MustCompile(` \| jq .*$`)
+
+// shell runs an example as a user's shell does.
+func (w *workshop) shell(line string) string {
+	w.t.Helper()
+	text := w.take(line)
+	if _, err := exec.LookPath("jq"); err != nil {
+		text = intoJq.ReplaceAllString(text, "") // this machine has none
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", text)
+	cmd.Dir, cmd.SysProcAttr = w.dir, childAttributes()
+	cmd.Env = append(command(ctx, w.t, w.dir).Env, w.env...)
+	cmd.Env = append(cmd.Env, "PATH="+filepath.Dir(program(w.t))+":"+os.Getenv("PATH"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	runtime.LockOSThread() // as in start
+	defer runtime.UnlockOSThread()
+	if err := cmd.Run(); err != nil {
+		w.t.Errorf("%s: %v\n%s", line, err, stderr.String())
+	}
+	return stdout.String()
+}
+
+// start starts an example that stays, without a shell between it and this test.
+func (w *workshop) start(line string) *process {
+	w.t.Helper()
+	args := strings.Fields(strings.ReplaceAll(w.take(line), "'", ""))
+	return start(w.t, args[1], w.dir, args[1:]...)
+}
+
+// The examples that --help shows work as they stand, apart from addresses and folders.
+func TestHelpExamples(t *testing.T) {
+	t.Parallel()
+	w := newWorkshop(t)
+
+	// Files.
+	w.shell("master recordio convert --format csv --held-out 0.2 testdata/digits.csv.gz data/digits")
+	if err := os.RemoveAll(filepath.Join(w.dir, "data")); err != nil {
+		t.Fatal(err)
+	}
+	w.shell("master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits")
+	for _, line := range []string{
+		"seq 1000 | master recordio write numbers.rec",
+		"master recordio write --compression snappy --records-per-chunk 100 words.rec /usr/share/dict/words",
+		"master recordio cat words.rec",
+		"master recordio cat -o json --limit 3 data/digits-00000-of-00004",
+		"master recordio index data/digits-00000-of-00004",
+		"master recordio index -o yaml data/digits-*",
+		"master recordio stat data/digits-*",
+		"master recordio stat -o json data/digits-00000-of-00004",
+		"master recordio verify data/digits-*",
+		"master help recordio convert",
+		"master version",
+		"master version -o json",
+	} {
+		if w.shell(line) == "" && !strings.Contains(line, " write ") {
+			t.Errorf("%s: printed nothing", line)
+		}
+	}
+	w.idx()
+	w.shell("master recordio convert --format idx --shards 8 --compression snappy train-images-idx3-ubyte train-labels-idx1-ubyte data/mnist")
+	for _, line := range []string{
+		"source <(master completion bash)",
+		"master completion bash > /etc/bash_completion.d/master",
+		`master completion zsh > "${fpath[1]}/_master"`,
+		"master completion fish > ~/.config/fish/completions/master.fish",
+	} {
+		w.shell(line)
+	}
+
+	// A whole job by the examples of its three processes.
+	master := w.start("master --endpoints 127.0.0.1:2379 --listen 127.0.0.1:8080 --passes 10 --ps 1")
+	server := w.start("master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints")
+	trainer := w.start("master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp --save-model digits.safetensors")
+	trainer.wantExit(0)
+	master.wantExit(0)
+	server.signal(syscall.SIGTERM)
+	server.wantExit(0)
+	test, err := filepath.Glob(filepath.Join(w.dir, "data", "digits-test-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := accuracy(t, filepath.Join(w.dir, "digits.safetensors"), test); found < 0.93 {
+		t.Errorf("the example's job ended with an accuracy of %.4f, expected at least 0.93", found)
+	}
+
+	w.watches()
+	w.embedded()
+	for line := range w.left {
+		t.Errorf("--help shows %q, which this test does not know: run it here, or say in notRun who does", line)
+	}
+}
+
+// idx writes four images and their labels in the form of MNIST.
+func (w *workshop) idx() {
+	w.t.Helper()
+	w.write("train-images-idx3-ubyte", append([]byte{0, 0, 8, 3, 0, 0, 0, 16, 0, 0, 0, 2, 0, 0, 0, 2}, make([]byte, 64)...))
+	w.write("train-labels-idx1-ubyte", append([]byte{0, 0, 8, 1, 0, 0, 0, 16}, make([]byte, 16)...))
+}
+
+// watches runs the examples that watch the job digits: they end when it does.
+func (w *workshop) watches() {
+	w.t.Helper()
+	j := &job{t: w.t, name: "digits", endpoint: w.etcd, dir: w.dir}
+	j.store = etcdtest.Open(w.t, j.endpoint, j.name)
+	j.data = digits(w.t, w.t.TempDir())
+	w.t.Cleanup(func() {
+		if j.conn != nil {
+			_ = j.conn.Close() // only ever closed already
+		}
+	})
+	master := j.master()
+	j.awaitLeader(0)
+	watches := []*process{
+		w.start("master status --endpoints 10.0.0.1:2379 --job digits --watch"),
+		w.start("master queues --endpoints 10.0.0.1:2379 --job digits --watch"),
+	}
+	for _, watch := range watches {
+		watch.awaitLog("digits")
+	}
+	w.plainJob(j)
+	master.wantExit(0)
+	for _, watch := range watches {
+		watch.wantExit(0)
+	}
+	w.shell("master verify --endpoints 10.0.0.1:2379 --job digits")
+}
+
+// plainJob does a job to its end.
+func (w *workshop) plainJob(j *job) {
+	w.t.Helper()
+	addr, err := j.store.MasterAddr(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	client := &plainClient{j, map[place]int{}}
+	if over, err := client.work(addr.Addr); err != nil || !over {
+		w.t.Fatalf("the job did not end: %v", err)
+	}
+}
+
+var (
+	endpointLine = regexp.MustCompile(`endpoint="(http://[0-9.:]+)"`)
+	listenLine   = regexp.MustCompile(`advertise="([0-9.:]+)"`)
+)
+
+// embedded runs the examples of a master with an etcd of its own.
+func (w *workshop) embedded() {
+	w.t.Helper()
+	line := "master --data-dir /var/lib/trainmaster --passes 10"
+	args := append(strings.Fields(w.take(line))[1:], "--listen", "127.0.0.1:0") // port 8080 may be another's
+	master := start(w.t, "embedded", w.dir, args...)
+	master.awaitLog("leading")
+	found := listenLine.FindStringSubmatch(master.log())
+	etcd := endpointLine.FindStringSubmatch(master.log())
+	if found == nil || etcd == nil {
+		w.t.Fatalf("the master does not log its addresses: %s", master.log())
+	}
+	w.env = []string{"TRAINMASTER_ADDR=" + found[1]}
+	for _, line := range []string{
+		"master status",
+		"master status -o json | jq '.datasets[0].done'",
+		"master queues",
+		"master queues -o json | jq '.datasets[].set_aside[] | {task, error}'",
+		"master trainers",
+		"master trainers -o json | jq '.[] | select(.silent_s > 5) | .id'",
+		"master tasks",
+		"master tasks --state set_aside -o json | jq '.[] | {task, error}'",
+		"master tasks retry --all",
+		`master pause --reason "the disk of /data is exchanged"`,
+		"master resume",
+	} {
+		w.shell(line)
+	}
+	j := &job{t: w.t, name: "default", endpoint: etcd[1], dir: w.dir, data: digits(w.t, w.t.TempDir())}
+	run := runJob{job: j, process: master}
+	run.open()
+	w.plainJob(j)
+	master.wantExit(0)
+	w.env = nil
+	w.shell("master queues --literal --data-dir trainmaster-data -o json")
+	w.shell("master verify --data-dir trainmaster-data -o json")
+}
+
+var readmeBlock = regexp.MustCompile("(?s)```\n(Training .*?)```")
+
+// The README's first look is what a run prints, but for its figures and folders.
+func TestReadmeFirstLook(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := readmeBlock.FindSubmatch(readme)
+	if found == nil {
+		t.Fatal("the README has no block that begins with Training")
+	}
+	var shown []string
+	for line := range strings.Lines(string(found[1])) {
+		shown = append(shown, shape(line))
+	}
+	o := run(t, t.TempDir(), "run", "--model", "mlp")
+	o.wants(t, 0)
+	printed := map[string]bool{}
+	for line := range strings.Lines(o.stderr + o.stdout) {
+		s := shape(line)
+		printed[s] = true
+		if !slices.Contains(shown, s) {
+			t.Errorf("a run prints %q, which the README does not show", line)
+		}
+	}
+	for _, s := range shown {
+		if !printed[s] {
+			t.Errorf("the README shows a line like %q, which a run does not print: %s", s, fmt.Sprint(o.stderr, o.stdout))
+		}
+	}
+}
+
+var (
+	somePath  = regexp.MustCompile(`[^ ]*trainmaster-run/\d+`)
+	dataNames = strings.NewReplacer("MNIST", "DATA", "the digits", "DATA", "mnist-", "data-", "digits-", "data-")
+	figures   = regexp.MustCompile(`\d[\d.]*(e-?\d+)?`)
+)
+
+// shape is a line without what differs from run to run. The loss is shown while there are trainers.
+func shape(line string) string {
+	line, _, _ = strings.Cut(line, "  loss ")
+	line = somePath.ReplaceAllString(line, "DIR")
+	return strings.Join(strings.Fields(figures.ReplaceAllString(dataNames.Replace(line), "N")), " ")
+}

@@ -1,0 +1,255 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"trainmaster/dataset/convert"
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/recordio"
+	"trainmaster/testdata"
+	"trainmaster/trainer/reference"
+)
+
+// job is a job of real processes in the etcd of this test binary.
+type job struct {
+	t        testing.TB
+	name     string
+	endpoint string
+	store    *etcdstore.Store
+	dir      string
+	data     convert.Result
+	conn     *grpc.ClientConn // to the master at connTo
+	connTo   string
+}
+
+// Sizes of the digits as the jobs of these tests train on them: 1,437 records to train on, a chunk a task.
+const (
+	recordsPerChunk = 20
+	tasksPerPass    = 72
+	shards          = 4
+)
+
+// newJob prepares a job: a name in etcd and the digits in files.
+func newJob(t testing.TB) *job {
+	t.Helper()
+	j := &job{t: t, name: etcdtest.NewJob(t), endpoint: etcdtest.Endpoint(t), dir: t.TempDir()}
+	j.store = etcdtest.Open(t, j.endpoint, j.name)
+	j.data = digits(t, j.dir)
+	t.Cleanup(func() {
+		if j.conn != nil {
+			_ = j.conn.Close() // only ever closed already
+		}
+	})
+	return j
+}
+
+// digits writes the digits to dir, a fifth of them held out.
+func digits(t testing.TB, dir string) convert.Result {
+	t.Helper()
+	data, err := convert.CSV(t.Context(), strings.NewReader(string(testdata.Digits)), convert.Options{
+		Prefix: filepath.Join(dir, "data", "digits"), Shards: shards, RecordsPerChunk: recordsPerChunk, Compression: recordio.Snappy, HeldOut: 0.2, Seed: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// in are the flags that lead a process to this job.
+func (j *job) in(args ...string) []string {
+	return append(args, "--endpoints", j.endpoint, "--job", j.name)
+}
+
+// master starts a master. A lease of two seconds is the shortest that etcd grants.
+func (j *job) master(args ...string) *process {
+	j.t.Helper()
+	return start(j.t, "master", j.dir, append(j.in("--listen", "127.0.0.1:0", "--http", "", "--lease-ttl", "2s", "--chunks-per-task", "1"), args...)...)
+}
+
+func (j *job) checkpoints() string { return filepath.Join(j.dir, "checkpoints") }
+
+// server starts a parameter server.
+func (j *job) server(args ...string) *process {
+	j.t.Helper()
+	return start(j.t, "pserver", j.dir, append(j.in("pserver", "--ps-ttl", "3s", "--checkpoint-dir", j.checkpoints(), "--checkpoint-every", "100ms"), args...)...)
+}
+
+func (j *job) ledger() string { return filepath.Join(j.dir, "ledger.jsonl") }
+func (j *job) model() string  { return filepath.Join(j.dir, "model.safetensors") }
+
+// trainer starts a trainer on the digits.
+func (j *job) trainer(id string, args ...string) *process {
+	j.t.Helper()
+	return j.trainerOn(id, j.data.Train.Paths, args...)
+}
+
+func (j *job) trainerOn(id string, paths []string, args ...string) *process {
+	j.t.Helper()
+	return start(j.t, id, j.dir, append(j.in("trainer", "--id", id, "--data", strings.Join(paths, ","),
+		"--ledger", j.ledger(), "--save-model", j.model(), "--record-delay", "1ms"), args...)...)
+}
+
+// leader asks the leading master, wherever that is.
+func (j *job) leader() (pb.OperatorClient, error) {
+	addr, err := j.store.MasterAddr(j.t.Context())
+	if err != nil {
+		return nil, err
+	}
+	if addr.Addr == "" {
+		return nil, fmt.Errorf("nobody leads")
+	}
+	if addr.Addr != j.connTo {
+		if j.conn != nil {
+			_ = j.conn.Close() // only ever closed already
+		}
+		if j.conn, err = grpc.NewClient("passthrough:///"+addr.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy()); err != nil {
+			return nil, err
+		}
+		j.connTo = addr.Addr
+	}
+	return pb.NewOperatorClient(j.conn), nil
+}
+
+// awaitStatus waits until the leader's status is as condition says.
+func (j *job) awaitStatus(what string, condition func(*pb.StatusReply) bool) *pb.StatusReply {
+	j.t.Helper()
+	var s *pb.StatusReply
+	eventually(j.t, what, func() (bool, string) {
+		leader, err := j.leader()
+		if err != nil {
+			return false, err.Error()
+		}
+		ctx, cancel := context.WithTimeout(j.t.Context(), time.Second)
+		defer cancel()
+		if s, err = leader.Status(ctx, &pb.StatusRequest{Job: j.name}); err != nil {
+			return false, err.Error()
+		}
+		return condition(s), s.String()
+	})
+	return s
+}
+
+// awaitLeader waits until a master leads that is not the one of the term before; it returns its term.
+func (j *job) awaitLeader(before uint64) uint64 {
+	j.t.Helper()
+	return j.awaitStatus("a master leads", func(s *pb.StatusReply) bool { return s.Term > before }).Term
+}
+
+// awaitMidPass waits until a pass, the given one or a later one, is under way: some of its tasks are counted, some are with
+// trainers, and some are still to do.
+func (j *job) awaitMidPass(pass uint32) *pb.StatusReply {
+	j.t.Helper()
+	return j.awaitStatus(fmt.Sprintf("the middle of pass %d or a later one", pass), func(s *pb.StatusReply) bool {
+		if len(s.Datasets) == 0 {
+			return false
+		}
+		d := s.Datasets[0]
+		return d.Pass >= pass && d.Done > 0 && d.Pending > 0 && d.Todo > d.Tasks/4
+	})
+}
+
+// trainers are the sessions that the leader knows, by id.
+func (j *job) trainers() (map[string]*pb.TrainerEntry, error) {
+	leader, err := j.leader()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(j.t.Context(), time.Second)
+	defer cancel()
+	list, err := leader.ListTrainers(ctx, &pb.ListTrainersRequest{Job: j.name})
+	if err != nil {
+		return nil, err
+	}
+	byID := map[string]*pb.TrainerEntry{}
+	for _, entry := range list.Trainers {
+		byID[entry.Id] = entry
+	}
+	return byID, nil
+}
+
+// awaitTrainer waits until the session of a trainer, nil when it has none, is as condition says.
+func (j *job) awaitTrainer(id, what string, condition func(*pb.TrainerEntry) bool) {
+	j.t.Helper()
+	eventually(j.t, id+" "+what, func() (bool, string) {
+		sessions, err := j.trainers()
+		if err != nil {
+			return false, err.Error()
+		}
+		return condition(sessions[id]), fmt.Sprint(sessions)
+	})
+}
+
+// accuracy is the share of held-out records that the saved model gets right.
+func (j *job) accuracy() float64 {
+	j.t.Helper()
+	return accuracy(j.t, j.model(), j.data.Test.Paths)
+}
+
+func accuracy(t testing.TB, modelPath string, test []string) float64 {
+	t.Helper()
+	saved, err := reference.ReadSaved(modelPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := saved.Model()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := reference.Evaluate(m, saved.Tensors, records(test))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Records == 0 {
+		t.Fatalf("no records in %q", test)
+	}
+	return e.Accuracy()
+}
+
+// wantAccuracy fails the test unless the saved model is at least so good on the held-out records.
+func (j *job) wantAccuracy(least float64) {
+	j.t.Helper()
+	if found := j.accuracy(); found < least {
+		j.t.Errorf("accuracy %.4f on the held-out records, expected at least %.2f", found, least)
+	}
+}
+
+// records are the records of files, one after another.
+func records(paths []string) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for _, path := range paths {
+			file, err := recordio.Open(path)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for record, err := range file.Records() {
+				if !yield(record, err) {
+					_ = file.Close() // only read
+					return
+				}
+			}
+			if err := file.Close(); err != nil {
+				yield(nil, err)
+				return
+			}
+		}
+	}
+}
+
+func reversed(list []string) []string {
+	other := slices.Clone(list)
+	slices.Reverse(other)
+	return other
+}

@@ -1,0 +1,229 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long a condition may take to come true. It is far beyond what any takes.
+const patience = 4 * time.Minute
+
+// pollEvery is the pause between two looks at a condition.
+const pollEvery = 20 * time.Millisecond
+
+// eventually waits until condition holds, and fails the test when it never does. The condition says what it saw.
+func eventually(t testing.TB, what string, condition func() (ok bool, saw string)) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		ok, saw := condition()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not so after %v; last seen: %s", what, patience, saw)
+		}
+		time.Sleep(pollEvery)
+	}
+}
+
+// process is a running process of the program under test.
+type process struct {
+	t    testing.TB
+	name string
+	pid  int
+	gone chan struct{} // closed when it has ended
+	exit error         // of Wait; valid once gone is closed
+	path string        // of its log: standard output and error
+}
+
+// start starts the program. It is killed when the test ends, if it still runs then.
+func start(t testing.TB, name, dir string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, name: name, gone: make(chan struct{}), path: filepath.Join(t.TempDir(), name+".log")}
+	log, err := os.Create(p.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(context.Background(), t, dir, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	started := make(chan error, 1)
+	go func() { // the process ends with the thread that starts it, so that one stays
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		_ = log.Close() // it is the child's now
+		started <- err
+		if err == nil {
+			p.exit = cmd.Wait()
+			close(p.gone)
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
+	p.pid = cmd.Process.Pid
+	t.Cleanup(p.finish)
+	return p
+}
+
+// command is a command line of the program with nothing of this test's environment that would be a setting.
+func command(ctx context.Context, t testing.TB, dir string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, program(t), args...)
+	cmd.Dir = dir
+	cmd.SysProcAttr = childAttributes()
+	cmd.Env = []string{"TRAINMASTER_HTTP=127.0.0.1:0"} // by default it has a fixed port
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "TRAINMASTER_") && !strings.HasPrefix(v, "POD_IP=") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	return cmd
+}
+
+// finish ends the process and looks into its log.
+func (p *process) finish() {
+	_ = syscall.Kill(p.pid, syscall.SIGCONT)
+	p.kill()
+	text := p.log()
+	if found := fatalText.FindString(text); found != "" {
+		p.t.Errorf("%s: found %q in its log", p.name, found)
+	}
+	if p.t.Failed() {
+		p.t.Logf("%s ended with: %v; the end of its log:\n%s", p.name, p.exit, tail(text, 40))
+	}
+}
+
+// fatalText is what no log of the program may have in it.
+var fatalText = regexp.MustCompile(`WARNING: DATA RACE|panic: .*|fatal error: .*|an event was dropped`)
+
+func tail(text string, lines int) string {
+	all := strings.SplitAfter(text, "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "")
+}
+
+// log is what the process has written so far.
+func (p *process) log() string {
+	text, err := os.ReadFile(p.path)
+	if err != nil {
+		p.t.Errorf("log of %s: %v", p.name, err)
+	}
+	return string(text)
+}
+
+// signal sends a signal to the process, unless it has ended.
+func (p *process) signal(s syscall.Signal) {
+	select {
+	case <-p.gone: // its number may be another process's by now
+	default:
+		_ = syscall.Kill(p.pid, s)
+	}
+}
+
+// kill ends it as kill -9 does, and waits until it is gone.
+func (p *process) kill() {
+	p.signal(syscall.SIGKILL)
+	<-p.gone
+}
+
+// running reports whether the process has not ended.
+func (p *process) running() bool {
+	select {
+	case <-p.gone:
+		return false
+	default:
+		return true
+	}
+}
+
+// wait waits until the process ends by itself and returns its exit code, -1 after a signal.
+func (p *process) wait() int {
+	p.t.Helper()
+	select {
+	case <-p.gone:
+	case <-time.After(patience):
+		p.t.Fatalf("%s still runs after %v", p.name, patience)
+	}
+	return exitCode(p.exit)
+}
+
+// wantExit waits until the process ends by itself, with that code.
+func (p *process) wantExit(code int) {
+	p.t.Helper()
+	if found := p.wait(); found != code {
+		p.t.Fatalf("%s: exit code %d, expected %d (%v)", p.name, found, code, p.exit)
+	}
+}
+
+// awaitLog waits until the log has the words.
+func (p *process) awaitLog(words string) {
+	p.t.Helper()
+	eventually(p.t, fmt.Sprintf("%s logs %q", p.name, words), func() (bool, string) {
+		return strings.Contains(p.log(), words), "the log below"
+	})
+}
+
+func exitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode()
+	}
+	return -1
+}
+
+// outcome is what a command line came to.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// run runs a command line to its end.
+func run(t testing.TB, dir string, args ...string) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := command(ctx, t, dir, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	runtime.LockOSThread() // as in start
+	defer runtime.UnlockOSThread()
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		t.Fatalf("master %s: still runs after %v\n%s", strings.Join(args, " "), patience, stderr.String())
+	}
+	if found := fatalText.FindString(stderr.String()); found != "" {
+		t.Errorf("master %s: found %q in what it said:\n%s", strings.Join(args, " "), found, stderr.String())
+	}
+	return outcome{exitCode(err), stdout.String(), stderr.String()}
+}
+
+// wants fails the test unless the exit code is as told and standard error has all the words.
+func (o outcome) wants(t testing.TB, code int, words ...string) {
+	t.Helper()
+	var wrong []string
+	if o.code != code {
+		wrong = append(wrong, fmt.Sprintf("exit code %d, expected %d", o.code, code))
+	}
+	for _, w := range words {
+		if !strings.Contains(o.stderr, w) {
+			wrong = append(wrong, fmt.Sprintf("standard error lacks %q", w))
+		}
+	}
+	if len(wrong) > 0 {
+		t.Fatalf("%s\nstandard output: %s\nstandard error: %s", strings.Join(wrong, "\n"), o.stdout, o.stderr)
+	}
+}

@@ -1,0 +1,241 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"trainmaster/dataset/convert"
+	"trainmaster/etcdstore"
+	"trainmaster/local"
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+// Size of the digits as `master run` trains on them with three trainers.
+const runTasks = 24
+
+// A whole job, as a user runs it.
+func TestRun(t *testing.T) {
+	for _, c := range []struct {
+		model, mode string
+		accuracy    float64
+		flags       []string
+	}{
+		{"softmax", "async", 0.93, nil},
+		{"softmax", "sync", 0.93, []string{"--passes", "12"}}, // a commit for each step: slow on a busy machine
+		{"mlp", "async", 0.96, nil},
+		{"mlp", "sync", 0.96, []string{"--passes", "12"}},
+	} {
+		t.Run(c.model+"/"+c.mode, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			o := run(t, dir, append([]string{"run", "--model", c.model, "--update-mode", c.mode, "-o", "json"}, c.flags...)...)
+			o.wants(t, 0)
+			var r local.Result
+			decode(t, o.stdout, &r)
+			if r.Accuracy < c.accuracy || r.TestRecords != 359 || r.Restarts != 0 || r.Model != c.model {
+				t.Errorf("found %+v, expected %s with an accuracy of at least %.2f on 359 records, and no restarts", r, c.model, c.accuracy)
+			}
+			test, err := filepath.Glob(filepath.Join(r.Dir, "data", "digits-test-*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if own := accuracy(t, r.ModelPath, test); own != r.Accuracy {
+				t.Errorf("the saved model has an accuracy of %.4f, the run said %.4f", own, r.Accuracy)
+			}
+			wantPlain(t, o.stderr)
+		})
+	}
+}
+
+// wantPlain fails the test if text has what only a terminal understands.
+func wantPlain(t testing.TB, text string) {
+	t.Helper()
+	if i := strings.IndexAny(text, "\r\x1b\b"); i >= 0 {
+		t.Errorf("found %q in what goes to no terminal: %q", text[i], text)
+	}
+}
+
+// runJob is a `master run` under way, looked at as a job.
+type runJob struct {
+	*job
+	*process
+}
+
+var etcdAt = regexp.MustCompile(`etcd at (http://[0-9.:]+);`)
+
+// startRun starts a `master run` and waits until all its processes are there and a pass is under way.
+func startRun(t testing.TB, args ...string) runJob {
+	t.Helper()
+	r := runJob{job: &job{t: t, name: "default", dir: t.TempDir()}}
+	r.process = start(t, "run", r.job.dir, append([]string{"run"}, args...)...)
+	eventually(t, "the run has an etcd", func() (bool, string) {
+		found := etcdAt.FindStringSubmatch(r.log())
+		if found != nil {
+			r.endpoint = found[1]
+		}
+		return found != nil, "the log below"
+	})
+	r.open()
+	r.awaitChildren()
+	r.awaitPass(1)
+	return r
+}
+
+// open opens a store on the etcd of the run.
+func (r *runJob) open() {
+	r.job.t.Helper()
+	store, err := etcdstore.Open(context.Background(), etcdstore.Config{Endpoints: []string{r.endpoint}})
+	if err != nil {
+		r.job.t.Fatal(err)
+	}
+	r.store = store
+	r.job.t.Cleanup(func() {
+		_ = store.Close() // its etcd may be gone
+		if r.conn != nil {
+			_ = r.conn.Close() // only ever closed already
+		}
+	})
+}
+
+// awaitChildren waits until the master, two parameter servers and three trainers run.
+func (r *runJob) awaitChildren() (list []child) {
+	r.job.t.Helper()
+	eventually(r.job.t, "all six processes run", func() (bool, string) {
+		list = children(r.job.t, r.pid)
+		return len(list) == 6, fmt.Sprint(list)
+	})
+	return list
+}
+
+// awaitPass waits until a pass is under way, or a later one, and returns which.
+func (r *runJob) awaitPass(pass uint32) uint32 {
+	r.job.t.Helper()
+	return r.awaitStatus(fmt.Sprintf("pass %d", pass), func(s *pb.StatusReply) bool {
+		return len(s.Datasets) > 0 && s.Datasets[0].Pass >= pass && s.Datasets[0].Done > 0
+	}).Datasets[0].Pass
+}
+
+// Kill -9 of each process of a run in turn: each is started again, the job goes on, and nothing is lost or counted twice.
+func TestRunSurvivesKills(t *testing.T) {
+	t.Parallel()
+	passes := 200
+	if raceDetector {
+		passes = 60
+	}
+	r := startRun(t, "--passes", fmt.Sprint(passes), "--ledger", "-o", "json")
+	pass := uint32(1)
+	for _, victim := range r.awaitChildren() {
+		pass = r.awaitPass(pass + 1)
+		if err := syscall.Kill(victim.pid, syscall.SIGKILL); err != nil {
+			t.Fatalf("kill %s: %v", victim.kind(), err)
+		}
+		eventually(t, victim.kind()+" is gone", func() (bool, string) { return victim.ended(), "" })
+		r.awaitChildren()
+	}
+	r.wantExit(0)
+	text := r.log()
+	var result local.Result
+	decode(t, text[strings.Index(text, "\n{")+1:], &result)
+	if result.Accuracy < 0.93 || result.Restarts < 6 {
+		t.Errorf("found %+v, expected an accuracy of at least 0.93 and at least 6 restarts", result)
+	}
+
+	// Its etcd lies in the folder of the run.
+	etcd, err := etcdstore.StartEmbedded(t.Context(), etcdstore.EmbeddedConfig{Dir: filepath.Join(result.Dir, "etcd")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(etcd.Close)
+	r.endpoint, r.job.dir = etcd.Endpoint(), result.Dir
+	r.open()
+	r.data = runData(t, result.Dir)
+	r.wantExactlyOnce(passes, runTasks)
+}
+
+// runData finds the files of a run again.
+func runData(t testing.TB, dir string) (data convert.Result) {
+	t.Helper()
+	var err error
+	if data.Train.Paths, err = filepath.Glob(filepath.Join(dir, "data", "digits-0*")); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range records(data.Train.Paths) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		data.Train.Records++
+	}
+	return data
+}
+
+// Ctrl-C, and what a service manager sends: the run ends soon, with an error, and leaves no process behind.
+func TestRunInterrupted(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			r := startRun(t, "--passes", "1000000")
+			started := r.awaitChildren()
+			r.awaitPass(2)
+			began := time.Now()
+			r.signal(signal)
+			r.wantExit(1)
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("the run ended %v after %v, expected a few seconds", took, signal)
+			}
+			for _, c := range started {
+				if !c.ended() {
+					t.Errorf("%s (%d) still runs", c.kind(), c.pid)
+				}
+			}
+			if text := r.log(); !strings.Contains(text, "interrupted") {
+				t.Errorf("the run does not say that it was interrupted: %s", tail(text, 5))
+			}
+		})
+	}
+}
+
+// Kill -9 of the run itself: it takes its processes along.
+func TestKilledRunLeavesNoProcess(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, "--passes", "1000000")
+	started := r.awaitChildren()
+	r.kill()
+	for _, c := range started {
+		eventually(t, c.kind()+" is gone", func() (bool, string) { return c.ended(), fmt.Sprint(c) })
+	}
+}
+
+// A trainer that was away when the job ended finds no master any more, and does not keep the run from ending.
+func TestRunEndsWithoutTrainer(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, "--passes", "30")
+	var away child
+	for _, c := range r.awaitChildren() {
+		if c.kind() == "trainer-1" {
+			away = c
+		}
+	}
+	if err := syscall.Kill(away.pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the master is gone", func() (bool, string) {
+		for _, c := range children(t, r.pid) {
+			if c.kind() == "master" {
+				return false, fmt.Sprint(c)
+			}
+		}
+		return true, ""
+	})
+	if err := syscall.Kill(away.pid, syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Fatal(err)
+	}
+	r.wantExit(0)
+}

@@ -1,0 +1,204 @@
+package e2e
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Exit codes, as docs/reference.md has them.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+	exitStore  = 3
+)
+
+// Every command refuses a flag that it does not know, and says where to look.
+func TestUnknownFlags(t *testing.T) {
+	t.Parallel()
+	commands := commandLines(t)
+	if len(commands) < 15 {
+		t.Fatalf("found %d commands by --help, expected all of them: %v", len(commands), commands)
+	}
+	for _, c := range commands {
+		name := strings.Join(append([]string{"master"}, c.words...), " ")
+		o := run(t, t.TempDir(), append(slices.Clone(c.words), "--nonsense")...)
+		o.wants(t, exitUsage, "unknown flag: --nonsense", "See '"+name+" --help'.")
+	}
+}
+
+// nobody is an address where nobody listens.
+func nobody(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }() // listened for its number alone
+	return l.Addr().String()
+}
+
+// silent is the address of one who accepts and says nothing.
+func silent(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() }) // read from by nobody
+	return l.Addr().String()
+}
+
+// What is wrong with a setting is said at once: what was expected, what was found, and what to do.
+func TestBadSettings(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("no folder\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	taken := silent(t)
+	away := nobody(t)
+	daemon := func(args ...string) []string { return append([]string{"--listen", "127.0.0.1:0"}, args...) }
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+		says []string
+	}{
+		{"a number that is none", daemon("--passes", "many"), exitUsage, []string{`bad value "many" for --passes`}},
+		{"a word of a few", daemon("--pass-mode", "round"), exitUsage, []string{`"round"`, "--pass-mode", "expected one of barrier, rolling"}},
+		{"fewer passes than none", daemon("--passes", "-1"), exitUsage, []string{"--passes: expected 0 (for ever) or more, found -1"}},
+		{"no lease", daemon("--lease-ttl", "10ms"), exitUsage, []string{"--lease-ttl", "expected at least 1s"}},
+		{"no session", daemon("--session-ttl", "0s"), exitUsage, []string{"--session-ttl", "expected at least 1ms"}},
+		{"timeouts that contradict", daemon("--task-timeout-min", "2h"), exitUsage, []string{"--task-timeout-min: expected at most task-timeout-max (1h0m0s), found 2h0m0s"}},
+		{"fewer servers than none", daemon("--ps", "-1"), exitUsage, []string{"--ps", "expected 0 (none) or more"}},
+		{"a job's name", daemon("--job", "a/b", "--endpoints", away), exitUsage, []string{"--job", `"a/b"`, "letters, digits"}},
+		{"a file for the CA", daemon("--cacert", "/nowhere.pem", "--endpoints", away), exitUsage, []string{"--cacert", "/nowhere.pem", "expected a PEM file"}},
+		{"half a pair", daemon("--cert", file, "--endpoints", away), exitUsage, []string{"cert", "key", "missing"}},
+		{"a config file", daemon("--config", "nowhere.yaml"), exitUsage, []string{"nowhere.yaml", "no such file"}},
+
+		{"no port to listen on", []string{"--listen", "localhost"}, exitUsage, []string{`--listen "localhost": expected host:port`}},
+		{"no such port", []string{"--listen", "127.0.0.1:99999"}, exitUsage, []string{"--listen", "99999", "expected host:port"}},
+		{"a port in use", []string{"--listen", taken}, exitFailed, []string{"--listen " + taken, "in use", "choose another one, or port 0"}},
+		{"a port for people in use", []string{"--listen", "127.0.0.1:0", "--http", taken}, exitFailed, []string{"--http " + taken, "in use", "port 0"}},
+		{"another machine's address", []string{"--listen", "192.0.2.1:8080"}, exitFailed, []string{"--listen 192.0.2.1:8080", "expected an address of this machine"}},
+		{"every address", []string{"--listen", "0.0.0.0:0"}, exitUsage, []string{"--advertise"}},
+		{"a server's port in use", []string{"pserver", "--listen", taken, "--endpoints", away}, exitFailed, []string{"--listen " + taken, "in use", "port 0"}},
+
+		{"a folder that cannot be", daemon("--data-dir", filepath.Join(file, "etcd")), exitFailed, []string{filepath.Join(file, "etcd"), "--data-dir", "can be written"}},
+		{"a folder for runs that cannot be", []string{"run", "--dir", filepath.Join(file, "runs")}, exitFailed, []string{"--dir", filepath.Join(file, "runs"), "expected a folder that can be written"}},
+		{"a folder to convert to", []string{"recordio", "convert", file, filepath.Join(file, "x")}, exitFailed, []string{file}},
+
+		{"endpoints without a port", daemon("--endpoints", "localhost"), exitUsage, []string{`--endpoints: "localhost": expected host:port`}},
+		{"endpoints of a wrong scheme", daemon("--endpoints", "etcd://127.0.0.1:2379"), exitUsage, []string{"--endpoints", "expected http:// or https://", "etcd://"}},
+		{"an empty one among them", daemon("--endpoints", away+",,"+away), exitUsage, []string{`--endpoints: "": expected host:port`}},
+		{"a trainer's endpoints", []string{"trainer", "--data", file, "--endpoints", "localhost"}, exitUsage, []string{`--endpoints: "localhost": expected host:port`}},
+		{"a server's endpoints", []string{"pserver", "--endpoints", "localhost"}, exitUsage, []string{`--endpoints: "localhost": expected host:port`}},
+		{"endpoints to look at", []string{"status", "--endpoints", "localhost"}, exitUsage, []string{`--endpoints: "localhost": expected host:port`}},
+
+		{"no etcd for a master", daemon("--endpoints", away, "--store-timeout", "1s"), exitStore, []string{"etcd is unreachable", away, "refused", "start etcd there, or name other --endpoints"}},
+		{"no etcd for a trainer", []string{"trainer", "--data", file, "--endpoints", away, "--store-timeout", "1s"}, exitStore, []string{"etcd is unreachable", away, "--endpoints"}},
+		{"no etcd for a server", []string{"pserver", "--endpoints", away, "--store-timeout", "1s"}, exitStore, []string{"etcd is unreachable", away, "--endpoints"}},
+		{"no etcd to look at", []string{"status", "--endpoints", away}, exitStore, []string{"etcd is unreachable", away, "--endpoints"}},
+		{"no etcd for queues", []string{"queues", "--endpoints", away}, exitStore, []string{"etcd is unreachable", away}},
+		{"no etcd to verify", []string{"verify", "--endpoints", away}, exitStore, []string{"etcd is unreachable", away}},
+		{"no etcd, but somebody", daemon("--endpoints", taken, "--store-timeout", "1s"), exitStore, []string{"etcd is unreachable", taken, "accepts connections"}},
+
+		{"no data to train on", []string{"trainer", "--endpoints", away}, exitUsage, []string{"--data: expected the RecordIO files to train on"}},
+		{"nobody to train for", []string{"trainer", "--data", file}, exitUsage, []string{"--endpoints", "--addr", "--servers"}},
+		{"a glob that the shell took", []string{"trainer", "--endpoints", away, "--data", file, file}, exitUsage, []string{"arguments after the flags", file, "quoted"}},
+		{"a batch of nothing", []string{"trainer", "--endpoints", away, "--data", file, "--batch-size", "-1"}, exitUsage, []string{"--batch-size", `"-1"`, "expected 0"}},
+		{"a rate that is none", []string{"trainer", "--endpoints", away, "--data", file, "--learning-rate", "NaN"}, exitUsage, []string{"--learning-rate", `"NaN"`, "expected 0"}},
+		{"a master without a port", []string{"trainer", "--addr", "localhost", "--servers", away, "--data", file}, exitUsage, []string{"--addr", `"localhost"`, "expected host:port"}},
+		{"a time between checkpoints", []string{"pserver", "--endpoints", away, "--checkpoint-every", "0s"}, exitUsage, []string{"--checkpoint-every", "expected more than 0"}},
+		{"no master to look at", []string{"status", "--addr", away}, exitFailed, []string{"no master answers at " + away, "start one with"}},
+		{"no run without trainers", []string{"run", "--trainers", "0"}, exitUsage, []string{"expected at least 1"}},
+		{"no run of fewer passes than none", []string{"run", "--passes", "-3"}, exitUsage, []string{"--passes", "-3", "expected 0"}},
+		{"no data of MNIST", []string{"run", "--dataset", "mnist"}, exitUsage, []string{"--dataset mnist: expected --data", "make data"}},
+		{"no folder of MNIST", []string{"run", "--dataset", "mnist", "--data", dir}, exitFailed, []string{"train-images-idx3-ubyte", "make data"}},
+		{"no such command", []string{"rum"}, exitUsage, []string{`unknown command "rum"`, "run", "See 'master --help'."}},
+		{"no such file", []string{"recordio", "verify", filepath.Join(dir, "none")}, exitFailed, []string{filepath.Join(dir, "none"), "no such file"}},
+		{"no RecordIO file", []string{"recordio", "stat", file}, exitFailed, []string{file + ": byte 0"}},
+		{"no files", []string{"recordio", "stat"}, exitUsage, []string{"FILE"}},
+		{"no job", []string{"verify", "--data-dir", dir}, exitUsage, []string{"--data-dir", dir, "--endpoints"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			o := run(t, t.TempDir(), c.args...)
+			o.wants(t, c.code, c.says...)
+			if c.code == exitUsage && !strings.Contains(o.stderr, "--help'.") {
+				t.Errorf("a usage error does not say where to look: %s", o.stderr)
+			}
+			if c.code == exitUsage && o.stdout != "" {
+				t.Errorf("found on standard output, where only results belong: %s", o.stdout)
+			}
+		})
+	}
+}
+
+// A folder that this user may not write. Root may write everywhere, so for root it lies where nobody can.
+func TestUnwritableFolders(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "locked")
+	if err := os.Mkdir(folder, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		folder = "/proc/self"
+	}
+	inside := filepath.Join(folder, "inside")
+	run(t, t.TempDir(), "--listen", "127.0.0.1:0", "--data-dir", inside).wants(t, exitFailed, inside, "--data-dir", "can be written")
+	run(t, t.TempDir(), "run", "--dir", inside).wants(t, exitFailed, "--dir", inside, "expected a folder that can be written")
+
+	j := newJob(t)
+	master := j.master("--ps", "1")
+	j.awaitLeader(0)
+	server := start(t, "pserver", j.dir, j.in("pserver", "--checkpoint-dir", inside)...)
+	server.wantExit(exitFailed)
+	if text := server.log(); !strings.Contains(text, inside) || !strings.Contains(text, "--checkpoint-dir") {
+		t.Errorf("the parameter server does not say which folder it cannot write: %s", text)
+	}
+	j.server()
+	for _, flag := range []string{"--ledger", "--save-model"} {
+		file := filepath.Join(inside, "file")
+		trainer := j.trainer("a", flag, file)
+		trainer.wantExit(exitFailed)
+		if text := trainer.log(); !strings.Contains(text, file) || !strings.Contains(text, "can be written") {
+			t.Errorf("with %s the trainer does not say which file it cannot write: %s", flag, text)
+		}
+	}
+	master.signal(syscall.SIGTERM)
+	master.wantExit(0)
+}
+
+// F20: a second master with another immutable setting is refused at once, also while the first one leads; one with the
+// same settings stands by.
+func TestOtherSettings(t *testing.T) {
+	t.Parallel()
+	j := newJob(t)
+	first := j.master("--seed", "7", "--ps", "2")
+	j.awaitLeader(0)
+	for _, c := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"--seed", "8", "--ps", "2"}, []string{"seed", `"7"`, `"8"`, "--job"}},
+		{[]string{"--seed", "7", "--ps", "2", "--shuffle=false"}, []string{"shuffle", `"true"`, `"false"`}},
+		{[]string{"--seed", "7", "--ps", "2", "--pass-mode", "rolling"}, []string{"pass-mode", `"barrier"`, `"rolling"`}},
+		{[]string{"--seed", "7", "--ps", "3"}, []string{"--ps", "expected 2", "found 3"}},
+	} {
+		o := run(t, j.dir, append(j.in("--listen", "127.0.0.1:0", "--chunks-per-task", "1"), c.args...)...)
+		o.wants(t, exitUsage, c.says...)
+	}
+	second := j.master("--seed", "7", "--ps", "2")
+	second.awaitLog("waiting for the lock")
+	for _, p := range []*process{second, first} {
+		p.signal(syscall.SIGTERM)
+		p.wantExit(0)
+	}
+}

@@ -1,0 +1,583 @@
+package master_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+	"trainmaster/master/mastertest"
+	"trainmaster/taskqueue"
+)
+
+// F8: a full etcd refuses commits: every caller of the batch hears it, nothing is counted or
+// handed out, and once there is room the same requests are answered.
+func TestFullStore(t *testing.T) {
+	etcd := etcdtest.StartProcess(t, 8<<20)
+	store := etcd.Store()
+	r := mastertest.Start(t, store, master.Config{Queue: taskqueue.Options{Passes: 1}})
+	r.Register(40)
+	const trainers = 10
+	requests := make([]*taskqueue.Request, trainers)
+	for i := range requests {
+		trainer := r.Join(fmt.Sprint("t", i))
+		requests[i] = trainer.Request(nil, []taskqueue.Token{trainer.Take(t)})
+	}
+	client := store.Client()
+	filler := strings.Repeat("x", 1<<20)
+	for i := 0; ; i++ {
+		if _, err := client.Put(t.Context(), fmt.Sprint("/filler/", i), filler); err != nil {
+			break // full
+		}
+		if i > 100 {
+			t.Fatal("etcd does not get full")
+		}
+	}
+	_, before, revision := mastertest.State(t, store)
+
+	send := func() (replies []master.Reply, errs []error) {
+		replies, errs = make([]master.Reply, trainers), make([]error, trainers)
+		var wg sync.WaitGroup
+		for i := range requests {
+			wg.Go(func() {
+				request := *requests[i]
+				replies[i], errs[i] = r.Next(t.Context(), &request)
+			})
+		}
+		wg.Wait()
+		return replies, errs
+	}
+	for range 3 {
+		for i, err := range second(send()) {
+			if !errors.Is(err, master.ErrNotStored) || !errors.Is(err, taskqueue.ErrStoreFull) {
+				t.Fatalf("caller %d: expected that the store is full, got %v", i, err)
+			}
+		}
+	}
+	term, err := r.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				send()
+			}
+		}
+	})
+	for range 100 { // as a page does, some in the same batches
+		if status, err := r.Status(t.Context()); err != nil || status.Term != term.Term {
+			t.Errorf("a look at the state: term %d became %d, %v", term.Term, status.Term, err)
+		}
+	}
+	close(stop)
+	sending.Wait()
+	if _, after, now := mastertest.State(t, store); now != revision || string(after) != string(before) {
+		t.Errorf("the state moved from revision %d to %d", revision, now)
+	}
+	status, err := r.Status(t.Context())
+	if err != nil || status.Refused == 0 || status.Sets[0].Done != 0 || status.Sets[0].Pending != trainers {
+		t.Errorf("expected refused commits, nothing done, %d pending; got %+v, %v", trainers, status, err)
+	}
+
+	empty(t, client)
+	replies, errs := send()
+	for i, err := range errs {
+		if err != nil || replies[i].Assignment == nil || replies[i].Finishes[0] != taskqueue.Counted {
+			t.Errorf("caller %d, with room again: %+v, %v", i, replies[i], err)
+		}
+	}
+	if p := mastertest.Verify(t, store)[0]; p.CountedOnce != trainers {
+		t.Errorf("%d tasks are counted by the record, want %d", p.CountedOnce, trainers)
+	}
+}
+
+func second[A, B any](_ A, b B) B { return b }
+
+// empty makes room as the error says: delete, compact, defragment, disarm.
+func empty(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	ctx := t.Context()
+	deleted, err := client.Delete(ctx, "/filler/", clientv3.WithPrefix())
+	if err == nil {
+		_, err = client.Compact(ctx, deleted.Header.Revision, clientv3.WithCompactPhysical())
+	}
+	if err == nil {
+		_, err = client.Defragment(ctx, client.Endpoints()[0])
+	}
+	if err == nil {
+		_, err = client.AlarmDisarm(ctx, &clientv3.AlarmMember{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// behind is a master whose etcd a proxy stands before, and a store that sees the truth.
+func behind(t *testing.T, config master.Config) (r *mastertest.Running, proxy *etcdtest.Proxy, direct *etcdstore.Store) {
+	t.Helper()
+	proxy = etcdtest.StartProxy(t, etcdtest.Endpoint(t))
+	job := etcdtest.NewJob(t)
+	direct = etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	return mastertest.Start(t, etcdtest.Open(t, proxy.Endpoint(), job), config), proxy, direct
+}
+
+type answer struct {
+	reply master.Reply
+	err   error
+}
+
+// asks sends a trainer's request without waiting for its answer.
+func asks(t *testing.T, trainer *mastertest.Trainer, finished ...taskqueue.Token) <-chan answer {
+	c := make(chan answer, 1)
+	go func() {
+		reply, err := trainer.Next(t.Context(), finished...)
+		c <- answer{reply, err}
+	}()
+	return c
+}
+
+// largerThanAKeepAlive tells a held transaction from a held keep-alive.
+const largerThanAKeepAlive = 200
+
+// F3: nobody is told anything before the outcome of the commit is known, whatever became of
+// it: it landed and the answer was lost; it never arrived; something else stands there.
+func TestUnknownOutcome(t *testing.T) {
+	t.Run("it landed", func(t *testing.T) {
+		r, proxy, direct := behind(t, master.Config{})
+		r.Register(5)
+		a := r.Join("a")
+		before, _, revision := mastertest.State(t, direct)
+		proxy.HoldReplies(true)
+		answered := asks(t, a)
+		mastertest.Eventually(t, "the commit lands", func() bool {
+			_, _, now := mastertest.State(t, direct)
+			return now > revision
+		})
+		select {
+		case got := <-answered:
+			t.Fatalf("answered before the outcome was known: %+v", got)
+		default:
+		}
+		proxy.Cut()
+		proxy.HoldReplies(false)
+		got := <-answered
+		if got.err != nil || got.reply.Assignment == nil {
+			t.Fatalf("got %+v", got)
+		}
+		if after, _, _ := mastertest.State(t, direct); after.Commit != before.Commit+1 {
+			t.Errorf("%d commits were made of one", after.Commit-before.Commit)
+		}
+		wantOneDispatch(t, r, direct, got.reply)
+	})
+	t.Run("it never arrived", func(t *testing.T) {
+		r, proxy, direct := behind(t, master.Config{})
+		r.Register(5)
+		a := r.Join("a")
+		before, _, revision := mastertest.State(t, direct)
+		proxy.HoldRequests(true)
+		answered := asks(t, a)
+		mastertest.Eventually(t, "the commit is on its way", func() bool { return proxy.HeldRequests() > largerThanAKeepAlive })
+		proxy.Cut()
+		proxy.HoldRequests(false)
+		got := <-answered
+		if got.err != nil || got.reply.Assignment == nil {
+			t.Fatalf("got %+v", got)
+		}
+		if after, _, now := mastertest.State(t, direct); after.Commit != before.Commit+1 || now == revision {
+			t.Errorf("commit %d became %d", before.Commit, after.Commit)
+		}
+		wantOneDispatch(t, r, direct, got.reply)
+	})
+	t.Run("something else stands there", func(t *testing.T) {
+		r, proxy, direct := behind(t, master.Config{})
+		r.Register(5)
+		a := r.Join("a")
+		proxy.HoldRequests(true)
+		answered := asks(t, a)
+		mastertest.Eventually(t, "the commit is on its way", func() bool { return proxy.HeldRequests() > largerThanAKeepAlive })
+		replaceState(t, direct, func(s *taskqueue.Snapshot) { s.Nonce++ })
+		proxy.Cut()
+		proxy.HoldRequests(false)
+		if got := <-answered; !errors.Is(got.err, master.ErrNotLeader) || got.reply.Assignment != nil {
+			t.Fatalf("expected that the term is over, got %+v", got)
+		}
+		r.AwaitLeading() // the next term goes on from what stands there
+		if _, err := a.Next(t.Context()); err != nil {
+			t.Error(err)
+		}
+		mastertest.Verify(t, direct)
+	})
+}
+
+// wantOneDispatch checks that the state and the record know of one dispatch: the one that
+// was answered.
+func wantOneDispatch(t *testing.T, r *mastertest.Running, store *etcdstore.Store, reply master.Reply) {
+	t.Helper()
+	tasks, err := r.PendingTasks(t.Context())
+	if err != nil || len(tasks) != 1 || tasks[0].Token != reply.Assignment.Task.Token {
+		t.Errorf("answered %v; pending are %+v, %v", reply.Assignment.Task.Token, tasks, err)
+	}
+	if p := mastertest.Verify(t, store)[0]; p.Redelivered != 0 {
+		t.Errorf("the record tells of %d more dispatches", p.Redelivered)
+	}
+}
+
+// replaceState writes what no master wrote, past every fence.
+func replaceState(t *testing.T, store *etcdstore.Store, change func(*taskqueue.Snapshot)) {
+	t.Helper()
+	state, _, _ := mastertest.State(t, store)
+	change(state)
+	encoded, err := etcdstore.Encode(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, store, "/task_queues", encoded)
+}
+
+func overwrite(t *testing.T, store *etcdstore.Store, key string, value []byte) {
+	t.Helper()
+	if _, err := store.Client().Put(t.Context(), store.Prefix()+key, string(value)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// together makes the calls of one batch: a commit before them is held until all wait.
+func together(t *testing.T, r *mastertest.Running, proxy *etcdtest.Proxy, direct *etcdstore.Store, n int, call func(i int)) {
+	t.Helper()
+	_, _, revision := mastertest.State(t, direct)
+	proxy.HoldReplies(true)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := r.Master.Join(t.Context(), "first", ""); err != nil {
+			t.Error(err)
+		}
+	})
+	mastertest.Eventually(t, "the commit before lands", func() bool {
+		_, _, now := mastertest.State(t, direct)
+		return now > revision
+	})
+	before := r.Waiting()
+	for i := range n {
+		wg.Go(func() { call(i) })
+	}
+	mastertest.Eventually(t, "all callers wait", func() bool { return r.Waiting() >= before+n })
+	proxy.HoldReplies(false)
+	wg.Wait()
+}
+
+// F17: an event that panics is dropped alone: its caller hears of it, the others of its
+// batch get what they asked for, once.
+func TestPanickingEventIsDroppedAlone(t *testing.T) {
+	r, proxy, direct := behind(t, master.Config{})
+	r.Register(20)
+	trainers := make([]*mastertest.Trainer, 8)
+	for i := range trainers {
+		trainers[i] = r.Join(fmt.Sprint("t", i))
+	}
+	greedy := r.Join("greedy") // finishes one of another trainer, and asks for more than it may hold
+	held := []taskqueue.Token{greedy.Take(t)}
+	reply, err := r.Next(t.Context(), greedy.Request(held, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held = append(held, reply.Assignment.Task.Token)
+	full := greedy.Request(held, []taskqueue.Token{r.Join("other").Take(t)})
+	var mu sync.Mutex
+	tokens := map[taskqueue.Token]bool{}
+	together(t, r, proxy, direct, len(trainers)+4, func(i int) {
+		var err error
+		want := "internal error"
+		switch i {
+		case len(trainers):
+			_, err = r.Heartbeat(t.Context(), nil)
+		case len(trainers) + 1:
+			_, err = r.PlainAsk(t.Context(), nil)
+		case len(trainers) + 2:
+			_, err = r.Master.Next(t.Context(), full)
+			want = taskqueue.ErrTooManyHeld.Error()
+		case len(trainers) + 3:
+			err = r.Inspect(t.Context(), func(*taskqueue.Queue) { panic("a view that panics") })
+		default:
+			reply, err := trainers[i].Next(t.Context())
+			if err != nil || reply.Assignment == nil {
+				t.Errorf("caller %d: %+v, %v", i, reply, err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			tokens[reply.Assignment.Task.Token] = true
+			return
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("caller %d: expected %q, got %v", i, want, err)
+		}
+	})
+	if len(tokens) != len(trainers) {
+		t.Errorf("%d different tasks were handed out, want %d", len(tokens), len(trainers))
+	}
+	if p := mastertest.Verify(t, direct)[0]; p.Redelivered != 0 || p.CountedOnce != 1 {
+		t.Errorf("%d tasks were handed out twice, and %d counted; want 0 and 1", p.Redelivered, p.CountedOnce)
+	}
+	tasks, err := r.PendingTasks(t.Context())
+	if err != nil || len(tasks) != len(trainers)+len(held) {
+		t.Errorf("%d tasks are pending, want %d; %v", len(tasks), len(trainers)+len(held), err)
+	}
+}
+
+// A caller that went away before its batch gets nothing: no task is handed to nobody. One
+// that goes away while its commit is under way still gets the answer, so that the face can
+// take the task back.
+func TestCanceledCaller(t *testing.T) {
+	r, proxy, direct := behind(t, master.Config{})
+	r.Register(5)
+	a, b := r.Join("a"), r.Join("b")
+	gone, cancel := context.WithCancelCause(t.Context())
+	together(t, r, proxy, direct, 2, func(i int) {
+		if i == 0 {
+			mastertest.Eventually(t, "it waits", func() bool { return r.Waiting() > 0 })
+			cancel(errors.New("hung up"))
+			if _, err := b.Next(t.Context()); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		if reply, err := a.Next(gone); err == nil || err.Error() != "hung up" {
+			t.Errorf("the one who hung up got %+v, %v", reply, err)
+		}
+	})
+	tasks, err := r.PendingTasks(t.Context())
+	if err != nil || len(tasks) != 1 || tasks[0].Holders[0].Trainer != "b" {
+		t.Errorf("pending: %+v, %v; want one task of b", tasks, err)
+	}
+
+	_, _, revision := mastertest.State(t, direct)
+	late, hangUp := context.WithCancel(t.Context())
+	proxy.HoldReplies(true)
+	answered := make(chan answer, 1)
+	go func() {
+		reply, err := a.Next(late)
+		answered <- answer{reply, err}
+	}()
+	mastertest.Eventually(t, "the commit lands", func() bool {
+		_, _, now := mastertest.State(t, direct)
+		return now > revision
+	})
+	hangUp()
+	proxy.HoldReplies(false)
+	if got := <-answered; got.err != nil || got.reply.Assignment == nil {
+		t.Errorf("its commit was under way, but it is not told of its task: %+v", got)
+	}
+}
+
+// A batch that writes more keys than one transaction takes goes in several.
+func TestMoreKeysThanATransactionTakes(t *testing.T) {
+	r, proxy, direct := behind(t, master.Config{})
+	const n = 300
+	var mu sync.Mutex
+	ordinals := map[taskqueue.Ordinal]bool{}
+	together(t, r, proxy, direct, n, func(i int) {
+		s, err := r.Master.Join(t.Context(), fmt.Sprint("t", i), "127.0.0.1:1")
+		if err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		ordinals[s.Ordinal] = true
+	})
+	roster, err := direct.Roster(t.Context())
+	if err != nil || len(roster) != n+1 || len(ordinals) != n {
+		t.Errorf("%d trainers with %d ordinals are in the roster, want %d; %v", len(roster), len(ordinals), n+1, err)
+	}
+}
+
+// Above a size of the state nothing new is handed out; finishes are taken, and when they have
+// made room the waiting ones get their tasks. A refused commit changes none of it.
+func TestLargeStateTakesFinishesOnly(t *testing.T) {
+	store := etcdtest.Store(t)
+	r := mastertest.Start(t, store, master.Config{Shuffle: true})
+	r.Register(100_000)
+	trainers := make([]*mastertest.Trainer, 300)
+	held := make([]taskqueue.Token, len(trainers))
+	for i := range trainers {
+		trainers[i] = r.Join(fmt.Sprint("t", i))
+		held[i] = trainers[i].Take(t)
+	}
+	_, encoded, _ := mastertest.State(t, store)
+	r.LimitState(t, len(encoded)-200)
+	waiting := asks(t, r.Join("waits"))
+	mastertest.Eventually(t, "it waits", func() bool { return r.Parked(t) == 1 })
+	if _, err := r.Heartbeat(t.Context(), nil); err == nil { // goes back to the stored state
+		t.Error("an event that panics was taken")
+	}
+	for i, trainer := range trainers {
+		request := trainer.Request(nil, held[i:i+1])
+		request.Want = false
+		reply, err := r.Next(t.Context(), request)
+		if err != nil || reply.Finishes[0] != taskqueue.Counted {
+			t.Fatalf("a finish was answered %+v, %v", reply, err)
+		}
+		select {
+		case got := <-waiting:
+			if got.err != nil || got.reply.Assignment == nil || got.reply.Assignment.Task.Token.Position != len(held) {
+				t.Errorf("the one who waited got %+v, want position %d", got, len(held))
+			}
+			if i == 0 {
+				t.Error("it did not wait")
+			}
+			return
+		default:
+		}
+	}
+	t.Error("all is finished, and it still waits")
+}
+
+// F30: those who wait get the last task as soon as its holder gives it back, in whatever way.
+func TestWaitingTrainersGetWhatComesBack(t *testing.T) {
+	for name, giveBack := range map[string]func(t *testing.T, r *mastertest.Running, a *mastertest.Trainer, task taskqueue.Token) error{
+		"leave": func(t *testing.T, r *mastertest.Running, a *mastertest.Trainer, _ taskqueue.Token) error {
+			return r.Leave(t.Context(), a.Ordinal, a.Incarnation)
+		},
+		"failure": func(t *testing.T, r *mastertest.Running, a *mastertest.Trainer, task taskqueue.Token) error {
+			return r.Fail(t.Context(), a.Ordinal, a.Incarnation, task, "no reason")
+		},
+		"a new incarnation": func(t *testing.T, r *mastertest.Running, _ *mastertest.Trainer, _ taskqueue.Token) error {
+			_, err := r.Master.Join(t.Context(), "a", "")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
+			r.Register(1)
+			a, b := r.Join("a"), r.Join("b")
+			task := a.Take(t)
+			answered := asks(t, b)
+			mastertest.Eventually(t, "b waits", func() bool { return r.Parked(t) == 1 })
+			began := time.Now()
+			if err := giveBack(t, r, a, task); err != nil {
+				t.Fatal(err)
+			}
+			got := <-answered
+			if got.err != nil || got.reply.Assignment == nil || got.reply.Assignment.Task.Token.Attempt != 2 {
+				t.Errorf("got %+v", got)
+			}
+			if waited := time.Since(began); waited > time.Second {
+				t.Errorf("it took %v; a long poll is not answered by its end", waited)
+			}
+		})
+	}
+}
+
+// Who holds a task and would prefetch another is answered at once.
+func TestPrefetchDoesNotWait(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
+	r.Register(1)
+	a := r.Join("a")
+	task := a.Take(t)
+	began := time.Now()
+	reply, err := r.Next(t.Context(), a.Request([]taskqueue.Token{task}, nil))
+	if err != nil || reply.Assignment != nil || time.Since(began) > 5*time.Second {
+		t.Errorf("after %v: %+v, %v", time.Since(began), reply, err)
+	}
+}
+
+// The end of the job reaches all who wait. F29: a job whose tasks are all set aside fails.
+func TestEndReachesAll(t *testing.T) {
+	for name, tt := range map[string]struct {
+		failures int
+		want     error
+	}{"finished": {0, master.ErrJobFinished}, "failed": {4, master.ErrJobFailed}} {
+		t.Run(name, func(t *testing.T) {
+			r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{Passes: 1}, Linger: time.Millisecond})
+			r.Register(1)
+			a := r.Join("a")
+			var waiting []<-chan answer
+			task := a.Take(t)
+			for range tt.failures - 1 {
+				if err := r.Fail(t.Context(), a.Ordinal, a.Incarnation, task, "it does not converge"); err != nil {
+					t.Fatal(err)
+				}
+				task = a.Take(t)
+			}
+			for i := range 5 {
+				waiting = append(waiting, asks(t, r.Join(fmt.Sprint("w", i))))
+			}
+			mastertest.Eventually(t, "five wait", func() bool { return r.Parked(t) == 5 })
+			if tt.failures > 0 {
+				if err := r.Fail(t.Context(), a.Ordinal, a.Incarnation, task, "it does not converge"); err != nil {
+					t.Fatal(err)
+				}
+			} else if _, err := a.Next(t.Context(), task); !errors.Is(err, tt.want) {
+				t.Errorf("the last one got %v", err)
+			}
+			for i, c := range waiting {
+				if got := <-c; !errors.Is(got.err, tt.want) {
+					t.Errorf("waiting trainer %d got %v, want %v", i, got.err, tt.want)
+				}
+			}
+			err := r.Wait()
+			if tt.failures == 0 && err != nil || tt.failures > 0 && (!errors.Is(err, master.ErrJobFailed) || !strings.Contains(err.Error(), "set aside")) {
+				t.Errorf("the master ended with %v", err)
+			}
+		})
+	}
+}
+
+// One trainer saves the model: the first that asks, as long as its lease runs and it lives;
+// the next master knows who.
+func TestOneSaver(t *testing.T) {
+	store := etcdtest.Store(t)
+	r := mastertest.Start(t, store, master.Config{})
+	a, b := r.Join("a"), r.Join("b")
+	elects := func(r *mastertest.Running, who *mastertest.Trainer, want bool) {
+		t.Helper()
+		if elected, err := r.SaveModel(t.Context(), who.Ordinal, who.Incarnation); err != nil || elected != want {
+			t.Errorf("elected: %v, %v; want %v", elected, err, want)
+		}
+	}
+	elects(r, a, true)
+	elects(r, b, false)
+	elects(r, a, true)
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	r = mastertest.Start(t, store, master.Config{})
+	elects(r, b, false)
+	elects(r, a, true)
+	a.At(r).Leave(t)
+	elects(r, b, true)
+	if _, err := r.SaveModel(t.Context(), a.Ordinal, a.Incarnation); !errors.Is(err, master.ErrRejoin) {
+		t.Errorf("one without a session got %v", err)
+	}
+}
+
+// What clients send is bounded before it can break a transaction for others.
+func TestRequestsAreBounded(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
+	a := r.Join("a")
+	many := a.Request(nil, make([]taskqueue.Token, 17))
+	if _, err := r.Next(t.Context(), many); err == nil || !strings.Contains(err.Error(), "at most 16 tasks, found 17") {
+		t.Errorf("17 finishes at once: %v", err)
+	}
+	if _, err := r.Master.Join(t.Context(), "b", strings.Repeat("x", 201)); err == nil || !strings.Contains(err.Error(), "200 characters, found 201") {
+		t.Errorf("a long address: %v", err)
+	}
+	for _, id := range []string{"", strings.Repeat("x", 201), "a b", "a/b", "a\nb", "\x7f", "a\xff"} {
+		if _, err := r.Master.Join(t.Context(), id, ""); err == nil || !strings.Contains(err.Error(), "trainer id") {
+			t.Errorf("id %.20q: %v", id, err)
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package grpcapi_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"trainmaster/master"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
+)
+
+// do makes a call that must not fail.
+func do[Request, Reply any](t *testing.T, call func(context.Context, Request, ...grpc.CallOption) (Reply, error), req Request) Reply {
+	t.Helper()
+	reply, err := call(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply
+}
+
+// outcome is what a request for a task came to.
+type outcome struct {
+	reply master.Reply
+	err   error
+}
+
+// asking sends a request that finishes some tasks and wants one, which may take long.
+func (c *client) asking(results ...taskqueue.Result) chan outcome {
+	c.req.Seq++
+	c.req.Ack, c.req.Want = c.req.Seq, true
+	req := c.req
+	req.Finished = results
+	got := make(chan outcome, 1)
+	go func() {
+		reply, err := c.s.Next(c.t.Context(), &req)
+		got <- outcome{reply, err}
+	}()
+	return got
+}
+
+func TestPauseAndResume(t *testing.T) {
+	s := serve(t, 10, master.Config{})
+	o := pb.NewOperatorClient(s.conn)
+	a := s.join(t, "a")
+	first := a.next()
+	do(t, o.Pause, &pb.PauseRequest{Reason: "a new disk"})
+	status := do(t, o.Status, &pb.StatusRequest{})
+	if status.Status != pb.JobStatus_JOB_STATUS_PAUSED || status.Reason != "an operator's word: a new disk" {
+		t.Errorf("after Pause: %v", status)
+	}
+
+	// A finish counts, and its sender waits until Resume.
+	got := a.asking(finished(first))
+	for do(t, o.Status, &pb.StatusRequest{}).Datasets[0].Done != 1 {
+		time.Sleep(time.Millisecond)
+	}
+	select {
+	case answer := <-got:
+		t.Fatalf("a paused job answered %+v, expected that the trainer waits", answer)
+	default:
+	}
+	do(t, o.Resume, &pb.ResumeRequest{})
+	if answer := <-got; answer.err != nil || answer.reply.Assignment == nil {
+		t.Errorf("after Resume: %+v, expected a task", answer)
+	}
+}
+
+func TestDrain(t *testing.T) {
+	s := serve(t, 2, master.Config{})
+	o := pb.NewOperatorClient(s.conn)
+	a, b := s.join(t, "a"), s.join(t, "b")
+	running, prefetched := a.next(), a.next()
+	waits := b.asking() // there is nothing left for it
+	do(t, o.Drain, &pb.DrainRequest{Trainer: "a"})
+	if answer := <-waits; answer.err != nil || answer.reply.Assignment == nil || answer.reply.Assignment.Task.Index != prefetched.Index {
+		t.Fatalf("b: %+v, expected task %d, which a had not begun", answer, prefetched.Index)
+	}
+	h := taskqueue.Heartbeat{Trainer: a.req.Trainer, Incarnation: a.req.Incarnation}
+	if draining, err := s.Heartbeat(t.Context(), &h); err != nil || !draining {
+		t.Errorf("a heartbeat of a: draining is %v, %v", draining, err)
+	}
+	for _, trainer := range do(t, o.ListTrainers, &pb.ListTrainersRequest{}).Trainers {
+		if trainer.Draining != (trainer.Id == "a") {
+			t.Errorf("%v", trainer)
+		}
+	}
+	if answer := <-a.asking(finished(running)); !errors.Is(answer.err, master.ErrDrained) {
+		t.Errorf("a, when its task is finished: %+v, expected ErrDrained", answer)
+	}
+	if d := do(t, o.Status, &pb.StatusRequest{}).Datasets[0]; d.Done != 1 || d.Pending != 1 {
+		t.Errorf("expected that a's last task is counted, found %v", d)
+	}
+
+	// One that waits for a task is told at once, not when its long poll is over.
+	c := s.join(t, "c")
+	waits = c.asking()
+	began := time.Now()
+	do(t, o.Drain, &pb.DrainRequest{Trainer: "c"})
+	if answer := <-waits; !errors.Is(answer.err, master.ErrDrained) || time.Since(began) > 5*time.Second {
+		t.Errorf("c, which waited: %+v after %v, expected ErrDrained at once", answer, time.Since(began))
+	}
+}
+
+func TestRetryAndDrop(t *testing.T) {
+	s := serve(t, 100, master.Config{Queue: taskqueue.Options{MaxFailures: 1}})
+	o := pb.NewOperatorClient(s.conn)
+	a := s.join(t, "a")
+	task := a.next()
+	for range 80 { // two failures are one too many
+		task = a.next(failed(task, "torn"))
+	}
+	list := func() (aside, dropped []uint64) {
+		t.Helper()
+		reply := do(t, o.ListTasks, &pb.ListTasksRequest{States: []pb.TaskState{pb.TaskState_TASK_STATE_SET_ASIDE}})
+		for _, e := range reply.Tasks {
+			if aside = append(aside, e.Index); e.Dropped {
+				dropped = append(dropped, e.Index)
+			}
+		}
+		return aside, dropped
+	}
+	aside, _ := list()
+	if len(aside) != 40 {
+		t.Fatalf("set aside are %v, want 40", aside)
+	}
+	do(t, o.DropTask, &pb.DropTaskRequest{Index: aside[0]})
+	if _, dropped := list(); len(dropped) != 1 || dropped[0] != aside[0] {
+		t.Errorf("dropped are %v, want task %d", dropped, aside[0])
+	}
+	_, err := o.RetryTask(t.Context(), &pb.RetryTaskRequest{Which: &pb.RetryTaskRequest_Index{Index: aside[0]}})
+	wants(t, err, codes.FailedPrecondition, "DROPPED", "stays set aside")
+	if n := do(t, o.RetryTask, &pb.RetryTaskRequest{Which: &pb.RetryTaskRequest_Index{Index: aside[1]}}).Retried; n != 1 {
+		t.Errorf("put back: %d, want 1", n)
+	}
+	_, err = o.DropTask(t.Context(), &pb.DropTaskRequest{Index: aside[1]})
+	wants(t, err, codes.FailedPrecondition, "NOT_SET_ASIDE", "and 19 more")
+	if n := do(t, o.RetryTask, &pb.RetryTaskRequest{Which: &pb.RetryTaskRequest_All{All: true}}).Retried; n != 38 {
+		t.Errorf("put back: %d, want the other 38", n)
+	}
+	if left, _ := list(); len(left) != 1 || left[0] != aside[0] {
+		t.Errorf("set aside are %v, want the dropped one", left)
+	}
+}
+
+func TestSteeringErrors(t *testing.T) {
+	s := serve(t, 1, master.Config{Job: "digits", Queue: taskqueue.Options{Passes: 1}})
+	o := pb.NewOperatorClient(s.conn)
+	a := s.join(t, "a")
+	_, err := o.Drain(t.Context(), &pb.DrainRequest{})
+	wants(t, err, codes.InvalidArgument, "BAD_ARGUMENT", "trainer")
+	_, err = o.Drain(t.Context(), &pb.DrainRequest{Trainer: "b"})
+	wants(t, err, codes.NotFound, "NO_SUCH_TRAINER", `"b"`, "there are a")
+	_, err = o.Pause(t.Context(), &pb.PauseRequest{Job: "mnist"})
+	wants(t, err, codes.NotFound, "OTHER_JOB")
+	_, err = o.RetryTask(t.Context(), &pb.RetryTaskRequest{})
+	wants(t, err, codes.InvalidArgument, "BAD_ARGUMENT", "index", "all")
+	_, err = o.RetryTask(t.Context(), &pb.RetryTaskRequest{Which: &pb.RetryTaskRequest_Index{Index: 1 << 63}})
+	wants(t, err, codes.InvalidArgument, "BAD_ARGUMENT", "index")
+	_, err = o.DropTask(t.Context(), &pb.DropTaskRequest{Dataset: 7})
+	wants(t, err, codes.FailedPrecondition, "NOT_SET_ASIDE", "dataset 7", "1 datasets")
+	task := a.next()
+	if answer := <-a.asking(finished(task)); !errors.Is(answer.err, master.ErrJobFinished) {
+		t.Fatalf("%+v, expected the end of the job", answer)
+	}
+	_, err = o.Pause(t.Context(), &pb.PauseRequest{})
+	wants(t, err, codes.FailedPrecondition, "JOB_OVER", "ended")
+	_, err = o.Resume(t.Context(), &pb.ResumeRequest{})
+	wants(t, err, codes.FailedPrecondition, "JOB_OVER", "ended")
+}

@@ -1,0 +1,258 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"trainmaster/etcdstore"
+	"trainmaster/recordio"
+	"trainmaster/taskqueue"
+)
+
+// memory is a store for one master that takes as long as a test wants, on the clock of a
+// synctest bubble, where no real etcd can be.
+type memory struct {
+	mu       sync.Mutex
+	keys     map[string][]byte
+	revision int64
+	state    int64         // revision of the state
+	takes    time.Duration // for each write
+	refuse   error         // of each write
+	lost     chan struct{}
+	commits  []time.Time
+}
+
+func newMemory() *memory {
+	return &memory{keys: map[string][]byte{}, takes: time.Millisecond, lost: make(chan struct{})}
+}
+
+func (s *memory) set(takes time.Duration, refuse error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.takes, s.refuse = takes, refuse
+}
+
+func (s *memory) written() []time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.commits[:len(s.commits):len(s.commits)]
+}
+
+func (s *memory) Campaign(context.Context, string, func(string)) (Leadership, error) { return s, nil }
+func (s *memory) WatchLeader(ctx context.Context, _ func(Suspect)) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+func (s *memory) WatchState(ctx context.Context, _ func(Version)) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+func (s *memory) Depose(context.Context, Suspect, time.Duration, bool) error { return nil }
+func (s *memory) ClusterID(context.Context) (uint64, error)                  { return 1, nil }
+func (s *memory) EnsureJob(context.Context, string, map[string]string) error { return nil }
+func (s *memory) PartKey(id string, i int) string                            { return fmt.Sprintf("/parts/%s/%d", id, i) }
+func (s *memory) Encode(v any) ([]byte, error)                               { return etcdstore.Encode(v) }
+func (s *memory) Decode(b []byte, v any, limit int64) error                  { return etcdstore.Decode(b, v, limit) }
+func (s *memory) Revision() int64                                            { return 1 }
+func (s *memory) Lost() <-chan struct{}                                      { return s.lost }
+func (s *memory) Valid() bool                                                { return true }
+func (s *memory) Announce(context.Context, string, uint64) error             { return nil }
+func (s *memory) Resign(context.Context) error                               { return nil }
+
+func (s *memory) Parts(_ context.Context, id string, n int) ([][]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	parts := make([][]byte, n)
+	for i := range parts {
+		parts[i] = s.keys[s.PartKey(id, i)]
+	}
+	return parts, nil
+}
+
+func (s *memory) Roster(context.Context) (map[string][]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	roster := map[string][]byte{}
+	for key, value := range s.keys {
+		if id, ok := strings.CutPrefix(key, rosterPrefix); ok {
+			roster[id] = value
+		}
+	}
+	return roster, nil
+}
+
+func (s *memory) Value(_ context.Context, key string) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keys[key], nil
+}
+
+func (s *memory) ReadState(context.Context) ([]byte, int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keys["/task_queues"], s.state, nil
+}
+
+func (s *memory) Commit(_ context.Context, expected int64, state []byte, writes []taskqueue.Write) (int64, error) {
+	s.mu.Lock()
+	takes, refuse := s.takes, s.refuse
+	s.mu.Unlock()
+	time.Sleep(takes)
+	if refuse != nil {
+		return 0, refuse
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != expected {
+		return 0, taskqueue.ErrFenced
+	}
+	s.revision++
+	s.state = s.revision
+	s.keys["/task_queues"] = state
+	s.put(writes)
+	s.commits = append(s.commits, time.Now())
+	return s.revision, nil
+}
+
+func (s *memory) PutParts(_ context.Context, _ int64, parts []taskqueue.Write, _ func(done, total int)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.put(parts)
+	return nil
+}
+
+func (s *memory) put(writes []taskqueue.Write) {
+	for _, w := range writes {
+		if w.Delete {
+			delete(s.keys, w.Key)
+		} else {
+			s.keys[w.Key] = w.Value
+		}
+	}
+}
+
+// copied is the same store for the next master.
+func (s *memory) copied() *memory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := newMemory()
+	next.keys, next.revision, next.state = maps.Clone(s.keys), s.revision, s.state
+	return next
+}
+
+// bubble runs a test on a clock of its own.
+func bubble(t *testing.T, test func(t *testing.T)) {
+	fresh := func() { ops = sync.Pool{New: ops.New} } // channels of a bubble stay there
+	fresh()
+	defer fresh()
+	synctest.Test(t, test)
+}
+
+// leads starts a master in a bubble; stop ends it, ended gives what its Run returned.
+func leads(t *testing.T, store *memory, config Config, shards Shards) (m *Master, stop func(), ended <-chan error) {
+	t.Helper()
+	logger, _ := logtest.NewNullLogger()
+	m, err := New(config, store, shards, logrus.NewEntry(logger))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	stop = func() {
+		cancel()
+		synctest.Wait()
+	}
+	t.Cleanup(stop)
+	for !m.Leading() {
+		time.Sleep(time.Millisecond)
+	}
+	return m, stop, done
+}
+
+func register(t *testing.T, m *Master, tasks int) {
+	t.Helper()
+	table := taskqueue.NewTable(tasks)
+	chunks := make([]recordio.Index, tasks)
+	for i := range chunks {
+		chunks[i] = recordio.Index{Offset: int64(i) * (recordio.HeaderSize + 100), Size: 100, Records: 10, Layout: 1}
+	}
+	if err := table.Add(taskqueue.File{Path: "/data/a", Size: int64(tasks) * (recordio.HeaderSize + 100)}, chunks); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Register(t.Context(), table, [32]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// worker is a joined trainer on the clock of a bubble.
+type worker struct {
+	Session
+	t    *testing.T
+	m    *Master
+	seq  uint64
+	held taskqueue.Token // zero: none
+}
+
+func joins(t *testing.T, m *Master, id string) *worker {
+	t.Helper()
+	s, err := m.Join(t.Context(), id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &worker{Session: s, t: t, m: m}
+}
+
+// next finishes what is held and waits for a task; false when there is none, or the job is
+// over.
+func (w *worker) next() bool {
+	w.seq++
+	r := &taskqueue.Request{Trainer: w.Ordinal, Incarnation: w.Incarnation, Seq: w.seq, Ack: w.seq, Want: true}
+	if !w.held.IsZero() {
+		r.Finished = []taskqueue.Result{{Token: w.held}}
+	}
+	reply, err := w.m.Next(w.t.Context(), r)
+	w.held = taskqueue.Token{}
+	switch {
+	case errors.Is(err, ErrJobFinished):
+		return false
+	case err != nil:
+		w.t.Errorf("trainer %d: %v", w.Ordinal, err)
+		return false
+	case reply.Assignment == nil:
+		return false
+	}
+	w.held = reply.Assignment.Task.Token
+	return true
+}
+
+// beats sends heartbeats every three seconds until ctx ends. A moving trainer makes
+// progress.
+func (w *worker) beats(ctx context.Context, moving bool) {
+	go func() {
+		for ctx.Err() == nil {
+			beat := &taskqueue.Heartbeat{Trainer: w.Ordinal, Incarnation: w.Incarnation}
+			if moving && !w.held.IsZero() {
+				beat.Moving = []taskqueue.Token{w.held}
+			}
+			if _, err := w.m.Heartbeat(ctx, beat); err != nil && ctx.Err() == nil && !errors.Is(err, ErrNotLeader) {
+				w.t.Errorf("trainer %d: heartbeat: %v", w.Ordinal, err)
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(3 * time.Second):
+			}
+		}
+	}()
+}

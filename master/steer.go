@@ -1,0 +1,69 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"trainmaster/taskqueue"
+)
+
+// What an operator may tell the leader. Each call returns after the commit.
+
+// Pause stops dispatches until Resume, whichever master leads by then.
+func (m *Master) Pause(ctx context.Context, reason string) error {
+	return m.send(ctx, &taskqueue.Pause{Reason: reason})
+}
+
+// Resume lets a paused job go on.
+func (m *Master) Resume(ctx context.Context) error { return m.send(ctx, &taskqueue.Resume{}) }
+
+// Drain lets a trainer finish what it runs, and then tells it to leave.
+func (m *Master) Drain(ctx context.Context, trainer string) error {
+	return m.send(ctx, &taskqueue.Drain{ID: trainer})
+}
+
+// RetryTask puts a set-aside task back.
+func (m *Master) RetryTask(ctx context.Context, set, index int) error {
+	return m.send(ctx, &taskqueue.RetryAside{Set: set, Index: index})
+}
+
+// retriesAtOnce is how many retries go to the committer side by side: each writes a key, and
+// so they share commits.
+const retriesAtOnce = 32
+
+// RetryAllTasks puts back all tasks of a dataset that are set aside and were not dropped; it
+// returns how many, also when some could not be.
+func (m *Master) RetryAllTasks(ctx context.Context, set int) (retried int, err error) {
+	tasks, err := m.Tasks(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var n atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(retriesAtOnce)
+	for _, t := range tasks.SetAside {
+		if t.Set != set || t.Dropped {
+			continue
+		}
+		group.Go(func() error {
+			err := m.RetryTask(ctx, t.Set, t.Index)
+			switch {
+			case err == nil:
+				n.Add(1)
+			case errors.Is(err, taskqueue.ErrNotAside), errors.Is(err, taskqueue.ErrDropped): // another operator was faster
+				return nil
+			}
+			return err
+		})
+	}
+	err = group.Wait()
+	return int(n.Load()), err
+}
+
+// DropTask gives a set-aside task up for ever.
+func (m *Master) DropTask(ctx context.Context, set, index int) error {
+	return m.send(ctx, &taskqueue.DropTask{Set: set, Index: index})
+}

@@ -1,0 +1,127 @@
+package master
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"trainmaster/taskqueue"
+)
+
+func staged(t *testing.T, s *steps, version uint64, ordinals ...taskqueue.Ordinal) {
+	t.Helper()
+	for _, o := range ordinals {
+		if current, err := s.stage(version, Contributor{Ordinal: o, Incarnation: uint64(o) * 10, Records: int(o)}); err != nil || !current {
+			t.Fatalf("trainer %d at version %d: %v, %v", o, version, current, err)
+		}
+	}
+}
+
+// A step is complete when all that run have staged, and has those only, in their order.
+func TestStepIsOfThoseThatRun(t *testing.T) {
+	type ordinals = []taskqueue.Ordinal
+	tests := map[string]struct{ staged, runners, want ordinals }{
+		"nobody runs":               {ordinals{1}, nil, nil},
+		"one has not staged":        {ordinals{1, 3}, ordinals{1, 2, 3}, nil},
+		"all have":                  {ordinals{3, 1, 2}, ordinals{1, 2, 3}, ordinals{1, 2, 3}},
+		"a lost one is left out":    {ordinals{1, 2, 3}, ordinals{1, 3}, ordinals{1, 3}},
+		"a new one is waited for":   {ordinals{1, 2}, ordinals{1, 2, 4}, nil},
+		"ten is not less than nine": {ordinals{10, 9}, ordinals{9, 10}, ordinals{9, 10}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s, err := newSteps(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			staged(t, s, 0, tt.staged...)
+			step, ok := s.complete(tt.runners, 7)
+			var got ordinals
+			for _, c := range step.Contributors {
+				got = append(got, c.Ordinal)
+				if c.Incarnation != uint64(c.Ordinal)*10 || c.Records != int(c.Ordinal) {
+					t.Errorf("contributor %+v is not as it was staged", c)
+				}
+			}
+			if ok != (tt.want != nil) || !reflect.DeepEqual(got, tt.want) {
+				t.Fatalf("got %v, %v; want %v", got, ok, tt.want)
+			}
+			if ok && (step.Version != 1 || step.Epoch != 7) {
+				t.Errorf("got version %d, epoch %d", step.Version, step.Epoch)
+			}
+		})
+	}
+}
+
+func TestStageIsOfTheLastVersion(t *testing.T) {
+	s, err := newSteps([]byte(`{"version":5,"epoch":1,"contributors":[{"ordinal":1,"incarnation":10,"records":3}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		version uint64
+		records int
+		current bool
+		words   string
+	}{
+		"late":                  {4, 3, false, ""},
+		"from the future":       {6, 3, false, "staged at version 6: expected at most 5"},
+		"no records":            {5, 0, false, "staged 0 records"},
+		"a negative number":     {5, -1, false, "staged -1 records"},
+		"more than a step has":  {5, 1 << 32, false, "expected 1 to 4294967295"},
+		"of the last version":   {5, 3, true, ""},
+		"once more":             {5, 3, true, ""},
+		"the greatest there is": {5, 1<<32 - 1, true, ""},
+	} {
+		current, err := s.stage(tt.version, Contributor{2, 20, tt.records})
+		if current != tt.current || (err == nil) != (tt.words == "") || err != nil && !strings.Contains(err.Error(), tt.words) {
+			t.Errorf("%s: got %v, %v", name, current, err)
+		}
+	}
+	if _, err := newSteps([]byte(`{`)); err == nil || !strings.Contains(err.Error(), StepKey) {
+		t.Errorf("damaged: got %v", err)
+	}
+}
+
+// The same question has the same answer, however often it is asked.
+func TestStageIsAnswered(t *testing.T) {
+	s, _ := newSteps(nil)
+	staged(t, s, 0, 1, 2)
+	step, ok := s.complete([]taskqueue.Ordinal{1}, 1)
+	if !ok {
+		t.Fatal("not complete")
+	}
+	s.commit(step)
+	for range 2 {
+		for _, tt := range []struct {
+			by       taskqueue.Ordinal
+			version  uint64
+			included bool
+		}{{1, 0, true}, {2, 0, false}, {1, 1, false}} {
+			a := staging{trainer: tt.by, incarnation: uint64(tt.by) * 10, version: tt.version}
+			s.answer(&a)
+			if a.committed != 1 || a.included != tt.included {
+				t.Errorf("trainer %d at version %d: committed %d, included %v", tt.by, tt.version, a.committed, a.included)
+			}
+		}
+	}
+	a := staging{trainer: 1, incarnation: 11, version: 0}
+	if s.answer(&a); a.included {
+		t.Error("another incarnation is taken for the contributor")
+	}
+	if len(s.staged) != 0 {
+		t.Error("gradients of the committed step are still staged")
+	}
+}
+
+// Nobody who tells the shards can hold the committer up: the newest step takes the place of
+// one that was not taken.
+func TestHandNeverBlocks(t *testing.T) {
+	c := make(chan Step, 1)
+	for v := range uint64(5) {
+		hand(c, Step{Version: v + 1})
+	}
+	if got := (<-c).Version; got != 5 {
+		t.Errorf("got step %d, want 5", got)
+	}
+}

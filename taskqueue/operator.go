@@ -1,0 +1,150 @@
+package taskqueue
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The events of an operator. RetryAside stands in aside.go.
+
+// operatorsWord begins the reason of a job that an operator paused. Such a pause ends by an
+// operator's Resume alone; one for too many set-aside tasks also when enough are retried.
+const operatorsWord = "an operator's word"
+
+// Pause stops dispatches until Resume. Finishes count, and the clocks of the running tasks
+// go on. A job that is paused already takes the new reason.
+type Pause struct{ Reason string }
+
+func (ev *Pause) apply(q *Queue) Answer {
+	if q.over() {
+		return Answer{Err: fmt.Errorf("%w: it is %s", ErrJobOver, q.status)}
+	}
+	reason := operatorsWord
+	if ev.Reason != "" {
+		reason += ": " + clip(ev.Reason)
+	}
+	if q.status == Paused && q.reason == reason {
+		return Answer{}
+	}
+	q.pause(reason)
+	return Answer{}
+}
+
+// Resume lets a paused job go on, whyever it is paused. One that runs stays as it is.
+type Resume struct{}
+
+func (ev *Resume) apply(q *Queue) Answer {
+	if q.over() {
+		return Answer{Err: fmt.Errorf("%w: it is %s", ErrJobOver, q.status)}
+	}
+	q.resume()
+	return Answer{}
+}
+
+func (q *Queue) over() bool { return q.status == Ended || q.status == Failed }
+
+func (q *Queue) pause(reason string) {
+	q.status, q.reason, q.dirty = Paused, reason, true
+	q.record.paused(reason)
+	q.notice(!strings.HasPrefix(reason, operatorsWord), "job paused", map[string]any{"reason": reason})
+}
+
+func (q *Queue) resume() {
+	if q.status != Paused {
+		return
+	}
+	q.status, q.reason, q.dirty = Running, "", true
+	q.record.resumed()
+	q.notice(false, "job resumed", nil)
+}
+
+// Drain lets a trainer finish what it runs, and then tells it to leave (AnswerDrained). What
+// it has prefetched goes back uncharged. It holds for this incarnation: one that joins again
+// gets tasks.
+type Drain struct{ ID string }
+
+func (ev *Drain) apply(q *Queue) Answer {
+	t := q.byID[ev.ID]
+	if t == nil || t.gone {
+		return Answer{Err: fmt.Errorf("%w: %q; %s", ErrNoTrainer, ev.ID, q.trainerNames())}
+	}
+	if t.draining {
+		return Answer{}
+	}
+	t.draining = true
+	q.saveTrainer(t)
+	q.record.draining(t)
+	q.notice(false, "trainer draining", map[string]any{"trainer": t.id, "incarnation": t.incarnation, "tasks": len(t.holds)})
+	for _, e := range slices.Backward(slices.Clone(t.holds)) {
+		if h := *e.holderOf(t); h.start == 0 {
+			q.release(e, t)
+			q.record.returned(e, t.ordinal, h.attempt)
+			q.settle(e)
+		}
+	}
+	return Answer{}
+}
+
+// DropTask gives a set-aside task up: it stays set aside for ever. No retry brings it back,
+// nor does a late finish.
+type DropTask struct {
+	Set   int
+	Index int
+}
+
+func (ev *DropTask) apply(q *Queue) Answer {
+	if q.over() {
+		return Answer{Err: fmt.Errorf("%w: it is %s", ErrJobOver, q.status)}
+	}
+	a, err := q.asideTask(ev.Set, ev.Index)
+	if err != nil {
+		return Answer{Err: err}
+	}
+	if a.dropped {
+		return Answer{}
+	}
+	a.dropped, q.dirty = true, true
+	q.record.dropped(ev.Set, ev.Index)
+	q.notice(false, "task dropped", map[string]any{"set": ev.Set, "task": ev.Index})
+	return Answer{}
+}
+
+// asideTask finds a task that is set aside; the error names those that are.
+func (q *Queue) asideTask(set, index int) (*asideTask, error) {
+	if set < 0 || set >= len(q.sets) {
+		return nil, fmt.Errorf("%w: task %d of dataset %d; there are %d datasets", ErrNotAside, index, set, len(q.sets))
+	}
+	s := q.sets[set]
+	if a := s.aside[index]; a != nil {
+		return a, nil
+	}
+	var names []string
+	for _, a := range s.sortedAside() {
+		names = append(names, fmt.Sprint(a.index))
+	}
+	return nil, fmt.Errorf("%w: task %d of dataset %d; %s", ErrNotAside, index, set, some("set aside are", "none is", names))
+}
+
+func (q *Queue) trainerNames() string {
+	var names []string
+	for _, t := range q.sortedTrainers() {
+		if !t.gone {
+			names = append(names, t.id)
+		}
+	}
+	return some("there are", "there is none", names)
+}
+
+const namesShown = 20
+
+// some lists names behind head, not too many of them.
+func some(head, none string, names []string) string {
+	switch more := len(names) - namesShown; {
+	case len(names) == 0:
+		return none
+	case more > 0:
+		return fmt.Sprintf("%s %s and %d more", head, strings.Join(names[:namesShown], ", "), more)
+	}
+	return head + " " + strings.Join(names, ", ")
+}

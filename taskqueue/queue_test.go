@@ -1,0 +1,238 @@
+package taskqueue
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// running is a queue with n tasks and trainers that joined.
+func running(t *testing.T, opt Options, n int, ids ...string) (*Queue, []Answer) {
+	t.Helper()
+	q := New("job", [16]byte{1}, 7, opt)
+	if a := q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: tableOf(t, n), Seed: 42}); a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	var sessions []Answer
+	for _, id := range ids {
+		sessions = append(sessions, q.Apply(1, &Join{ID: id}))
+	}
+	q.Flush()
+	return q, sessions
+}
+
+func ask(t *testing.T, q *Queue, who Answer, seq uint64, results ...Result) Answer {
+	t.Helper()
+	return q.Apply(q.Clock(), &Request{Trainer: who.Ordinal, Incarnation: who.Incarnation, Seq: seq, Finished: results, Want: true})
+}
+
+func TestReport(t *testing.T) {
+	q, _ := running(t, Options{}, 3)
+	if a := q.Apply(1, &Report{Digest: [32]byte{9}, Table: tableOf(t, 3)}); a.Err != nil {
+		t.Errorf("the same dataset again: %v", a.Err)
+	}
+	if a := q.Apply(1, &Report{Digest: [32]byte{8}, Table: tableOf(t, 3)}); a.Err == nil {
+		t.Error("another dataset was taken")
+	}
+	if q.Dirty() {
+		t.Error("a report that changes nothing is to be committed")
+	}
+	if _, ok := q.SetDigest(1); ok {
+		t.Error("a second dataset")
+	}
+}
+
+// A pass whose counts are right and whose sums are not was counted wrongly: the job fails
+// rather than go on.
+func TestSumsThatDoNotAddUp(t *testing.T) {
+	q, sessions := running(t, Options{Passes: 2}, 2, "a")
+	first := ask(t, q, sessions[0], 1)
+	second := ask(t, q, sessions[0], 2, Result{Token: first.Token})
+	q.Flush()
+	s := q.Snapshot(1, 2)
+	s.Sets[0].Open[0].Sum2++
+	damaged, err := Restore(s, q.encodedRoster(), []*Table{tableOf(t, 2)}, Options{Passes: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := ask(t, damaged, sessions[0], 3, Result{Token: second.Token}); a.Kind != AnswerFailed {
+		t.Fatalf("answer %+v", a)
+	}
+	if status, reason := damaged.Status(); status != Failed || !strings.Contains(reason, "does not add up") {
+		t.Fatalf("%v: %s", status, reason)
+	}
+}
+
+func TestSumsInClosedForm(t *testing.T) {
+	var sum1, sum2 uint64
+	for n := range uint64(3000) {
+		if sumTo(n) != sum1 || squaresTo(n) != sum2 {
+			t.Fatalf("0..%d: %d, %d; expected %d, %d", n, sumTo(n), squaresTo(n), sum1, sum2)
+		}
+		sum1 += n
+		sum2 += n * n
+	}
+	// Beyond 64 bits both wrap alike: the step from n to n+1 is n and its square.
+	for _, n := range []uint64{1 << 21, 1<<22 + 1, 1<<32 - 1, 1<<40 - 1, 1<<40 + 2} {
+		if sumTo(n+1)-sumTo(n) != n || squaresTo(n+1)-squaresTo(n) != n*n {
+			t.Fatalf("step at %d", n)
+		}
+	}
+}
+
+func TestClockNeverGoesBack(t *testing.T) {
+	q, sessions := running(t, Options{}, 2, "a")
+	q.Apply(5000, &Tick{})
+	q.Apply(10, &Heartbeat{Trainer: sessions[0].Ordinal, Incarnation: sessions[0].Incarnation})
+	if q.Clock() != 5000 {
+		t.Fatalf("clock %d after an event of 10", q.Clock())
+	}
+}
+
+// One tick writes no more keys than fit a transaction; those that follow do the rest.
+func TestTickIsBounded(t *testing.T) {
+	var ids []string
+	for i := range 500 {
+		ids = append(ids, fmt.Sprint("trainer-", i))
+	}
+	q, sessions := running(t, Options{MaxFailures: 1}, 500, ids...)
+	for _, s := range sessions {
+		if a := ask(t, q, s, 1); a.Kind != AnswerTask {
+			t.Fatalf("%+v", a)
+		}
+	}
+	q.Flush()
+	for ticks := 0; q.Trainers() > 0; ticks++ {
+		before := q.Trainers()
+		q.Apply(q.Clock().Add(time.Minute), &Tick{})
+		if n := len(q.Flush().Writes); n > keysPerTick+2*maxHeldJoined {
+			t.Fatalf("%d keys in one tick", n)
+		}
+		if q.Trainers() == before || ticks > 20 {
+			t.Fatalf("%d trainers are left after %d ticks", q.Trainers(), ticks)
+		}
+	}
+}
+
+// Hold stops dispatches, not finishes nor the answers given before.
+func TestHold(t *testing.T) {
+	q, sessions := running(t, Options{}, 3, "a")
+	first := ask(t, q, sessions[0], 1)
+	q.Hold(true)
+	if q.Dispatchable() {
+		t.Error("dispatchable while on hold")
+	}
+	if a := ask(t, q, sessions[0], 1); a.Token != first.Token {
+		t.Errorf("repeated: %+v", a)
+	}
+	if a := ask(t, q, sessions[0], 2, Result{Token: first.Token}); a.Finishes[0] != Counted || a.Kind != AnswerWait {
+		t.Errorf("finish and ask: %+v", a)
+	}
+	q.Hold(false)
+	if a := ask(t, q, sessions[0], 3); a.Kind != AnswerTask || !q.Dispatchable() {
+		t.Errorf("after it: %+v", a)
+	}
+}
+
+// A waiting asker is worth asking for again only when it might be answered.
+func TestDispatchable(t *testing.T) {
+	q, sessions := running(t, Options{Passes: 1}, 1, "a", "b")
+	if !q.Dispatchable() || q.Active() {
+		t.Error("before the first dispatch")
+	}
+	a := ask(t, q, sessions[0], 1)
+	if q.Dispatchable() || !q.Active() {
+		t.Error("while the last task is out")
+	}
+	if runners := q.Runners(); !slices.Equal(runners, []Ordinal{sessions[0].Ordinal}) {
+		t.Errorf("runners %v", runners)
+	}
+	q.Apply(1, &Undelivered{sessions[0].Ordinal, sessions[0].Incarnation, a.Token})
+	if !q.Dispatchable() || !q.Active() {
+		t.Error("after it came back")
+	}
+	a = ask(t, q, sessions[1], 1)
+	ask(t, q, sessions[1], 2, Result{Token: a.Token})
+	if status, _ := q.Status(); !q.Dispatchable() || q.Active() || status != Ended {
+		t.Error("the end is an answer too")
+	}
+}
+
+func TestOverview(t *testing.T) {
+	q := goldenQueue(t)
+	o := q.Overview()
+	s := o.Sets[0]
+	if s.Todo+s.Pending+s.Retry+s.Done+s.SetAside != s.Tasks || s.Pending != 2 || s.Retry != 1 || s.SetAside != 2 || s.Done != 3 || s.Pass != 1 || s.Records != 80 {
+		t.Errorf("%+v", s)
+	}
+	if len(o.Trainers) != 4 || o.Trainers[3].Joined || !slices.Equal(o.Trainers[2].Tasks, o.Trainers[3].Tasks) {
+		t.Errorf("%+v", o.Trainers)
+	}
+	tasks := q.PendingTasks()
+	if len(tasks) != 3 || len(tasks[2].Holders) != 2 || tasks[1].Failures != 1 || tasks[1].Losses != 1 {
+		t.Errorf("%+v", tasks)
+	}
+}
+
+// The last error of a set-aside task is kept to 256 bytes, in whole characters.
+func TestLongErrors(t *testing.T) {
+	q, sessions := running(t, Options{MaxFailures: 1}, 2, "a")
+	for i := range uint64(2) {
+		a := ask(t, q, sessions[0], 2*i+1)
+		q.Apply(1, &Request{Trainer: sessions[0].Ordinal, Incarnation: sessions[0].Incarnation, Seq: 2*i + 2, Finished: []Result{{a.Token, strings.Repeat("ü", 1000) + "!"}}})
+	}
+	for _, w := range q.Flush().Writes {
+		if w.Key != AsideKey(0, 0) {
+			continue
+		}
+		var d AsideDetail
+		if err := json.Unmarshal(w.Value, &d); err != nil || d.Error != strings.Repeat("ü", maxErrorText/2) || d.Holder != "a" || d.Failures != 2 {
+			t.Fatalf("%s, %v", w.Value, err)
+		}
+		return
+	}
+	t.Fatal("no detail was written")
+}
+
+func TestValidate(t *testing.T) {
+	if err := (Options{}).Validate(); err != nil {
+		t.Error(err)
+	}
+	for field, o := range map[string]Options{
+		"passes":             {Passes: -1},
+		"task-max-failures":  {MaxFailures: -1},
+		"max-set-aside":      {MaxSetAside: -1},
+		"task-timeout-min":   {TimeoutMin: -1, TimeoutMax: -1},
+		"task-timeout-max":   {TimeoutMax: time.Microsecond},
+		"task-timeout-first": {FirstTimeout: -1},
+		"session-ttl":        {SessionTTL: 1},
+		"connection-grace":   {Grace: -time.Second},
+		"expected at most":   {TimeoutMin: 2 * time.Hour},
+	} {
+		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+// The state of ten thousand pending tasks is small whatever the number of tasks: it is
+// O(pending).
+func TestStateIsSmall(t *testing.T) {
+	for _, tasks := range []int{1000, 1_000_000} {
+		q := New("job", [16]byte{1}, 7, Options{Rolling: true})
+		table := NewTable(0)
+		table.sizes = make([]uint32, tasks)
+		q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: table, Shuffle: true, Seed: 42})
+		for i := range 64 {
+			who := q.Apply(1, &Join{ID: fmt.Sprint(i)})
+			ask(t, q, who, 1)
+		}
+		q.Flush()
+		if n := len(q.Snapshot(1, 2).Sets[0].Live); n > 16*64 {
+			t.Errorf("%d tasks: %d bytes for 64 pending ones", tasks, n)
+		}
+	}
+}
