@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	histories = flag.Int("mutants.n", 2000, "histories for each planted bug, at most")
+	histories = flag.Int("mutants.n", 10000, "histories for each planted bug, at most")
 	only      = flag.String("mutants.only", "", "plant only the bugs whose names match this regular expression")
 )
 
