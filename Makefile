@@ -43,6 +43,7 @@ setup: ## install what the tests need and this machine lacks (Debian packages)
 .PHONY: test
 test: setup ## the core tier of tests, with the race detector; ends with the list of skips
 	$(TEST) -race -timeout 15m ./...
+	go test ./e2e/sim
 
 .PHONY: test-one
 test-one: setup ## one package, or one test of it: make test-one PKG=./recordio RUN=TestReader
@@ -54,7 +55,7 @@ sim: ## N histories of the production cores in virtual time, from SEED on: make 
 
 .PHONY: mutants
 mutants: ## plant bugs in the production code, one at a time: the simulator must find each
-	go test -count=1 -timeout 2h -tags mutants ./e2e/sim/mutants -v -mutants.n=$(or $(N),2000)
+	go test -count=1 -timeout 2h -tags mutants ./e2e/sim/mutants -v -mutants.n=$(or $(N),10000)
 
 .PHONY: lint
 lint: ## golangci-lint, with the rules of .golangci.yml

@@ -17,6 +17,9 @@ var (
 	lines     = flag.Int("sim.lines", 80, "how many events to print")
 )
 
+// fewer histories than asked for are run; 0: as many.
+var fewer int
+
 func TestHistories(t *testing.T) {
 	if *one != 0 {
 		result, err := Run(*one, true)
@@ -30,8 +33,8 @@ func TestHistories(t *testing.T) {
 		return
 	}
 	n := *histories
-	if testing.Short() {
-		n = min(n, 200)
+	if fewer > 0 {
+		n = min(n, fewer)
 	}
 	var next, commits, terms atomic.Uint64
 	var workers sync.WaitGroup
