@@ -42,8 +42,8 @@ setup: ## install what the tests need and this machine lacks (Debian packages)
 
 .PHONY: test
 test: setup ## the core tier of tests, with the race detector; ends with the list of skips
-	$(TEST) -race -timeout 15m ./...
 	go test ./e2e/sim
+	$(TEST) -race -timeout 15m ./...
 
 .PHONY: test-one
 test-one: setup ## one package, or one test of it: make test-one PKG=./recordio RUN=TestReader
