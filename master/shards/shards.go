@@ -5,11 +5,11 @@ package shards
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -37,20 +37,21 @@ func (c *Client) CommitStep(ctx context.Context, step master.Step) error {
 	for _, by := range step.Contributors {
 		req.Contributors = append(req.Contributors, &pb.StepContributor{Ordinal: uint32(by.Ordinal), Incarnation: by.Incarnation, Records: uint32(by.Records)})
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	errs := make([]error, len(addrs))
+	var all sync.WaitGroup
 	for i, addr := range addrs {
-		group.Go(func() error {
+		all.Go(func() { // one that fails keeps no other from hearing
 			conn, err := c.conn(addr)
 			if err == nil {
 				_, err = pb.NewParameterServerClient(conn).CommitStep(ctx, req)
 			}
 			if err != nil {
-				return fmt.Errorf("commit step %d on parameter server %d (%s): %w", step.Version, i, addr, err)
+				errs[i] = fmt.Errorf("commit step %d on parameter server %d (%s): %w", step.Version, i, addr, err)
 			}
-			return nil
 		})
 	}
-	return group.Wait()
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 func (c *Client) conn(addr string) (*grpc.ClientConn, error) {

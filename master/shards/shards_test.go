@@ -1,0 +1,211 @@
+package shards_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"trainmaster/master"
+	"trainmaster/master/shards"
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// server is the control side of a parameter server that only listens.
+type server struct {
+	pb.UnimplementedParameterServerServer
+	addr string
+	stop func()
+
+	mu     sync.Mutex
+	heard  []*pb.CommitStepRequest
+	refuse error
+	conns  int
+}
+
+func (s *server) CommitStep(_ context.Context, r *pb.CommitStepRequest) (*pb.CommitStepReply, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard = append(s.heard, r)
+	return &pb.CommitStepReply{Version: r.Version}, s.refuse
+}
+
+// counting counts the open connections of a server.
+type counting struct {
+	net.Listener
+	s *server
+}
+
+func (l counting) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.s.count(1)
+	return &counted{Conn: conn, s: l.s}, nil
+}
+
+type counted struct {
+	net.Conn
+	s    *server
+	once sync.Once
+}
+
+func (c *counted) Close() error {
+	c.once.Do(func() { c.s.count(-1) })
+	return c.Conn.Close()
+}
+
+func (s *server) count(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns += n
+}
+
+func (s *server) open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conns
+}
+
+func serve(t *testing.T) *server {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{addr: listener.Addr().String()}
+	g := grpc.NewServer()
+	pb.RegisterParameterServerServer(g, s)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = g.Serve(counting{listener, s})
+	}()
+	s.stop = sync.OnceFunc(func() {
+		g.Stop()
+		<-done
+	})
+	t.Cleanup(s.stop)
+	return s
+}
+
+func client(t *testing.T, addrs func(context.Context) ([]string, error)) *shards.Client {
+	c := &shards.Client{Addrs: addrs}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// codeOf is the status of the one server that failed.
+func codeOf(err error) codes.Code {
+	if carrier, ok := errors.AsType[interface {
+		error
+		GRPCStatus() *status.Status
+	}](err); ok {
+		return carrier.GRPCStatus().Code()
+	}
+	return codes.OK
+}
+
+var step = master.Step{Version: 8, Epoch: 3, Contributors: []master.Contributor{{Ordinal: 2, Incarnation: 1 << 40, Records: 7}, {Ordinal: 5, Incarnation: 9, Records: 1<<32 - 1}}}
+
+// Every server hears of a step as it was committed, also when it is told again.
+func TestEveryServerHears(t *testing.T) {
+	a, b := serve(t), serve(t)
+	c := client(t, func(context.Context) ([]string, error) { return []string{a.addr, b.addr}, nil })
+	for range 2 {
+		if err := c.CommitStep(within(t), step); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := &pb.CommitStepRequest{Version: 8, JobEpoch: 3, Contributors: []*pb.StepContributor{{Ordinal: 2, Incarnation: 1 << 40, Records: 7}, {Ordinal: 5, Incarnation: 9, Records: 1<<32 - 1}}}
+	for _, s := range []*server{a, b} {
+		if len(s.heard) != 2 || !proto.Equal(s.heard[0], want) || !proto.Equal(s.heard[1], want) {
+			t.Errorf("heard %v, want twice %v", s.heard, want)
+		}
+		if n := s.open(); n != 1 {
+			t.Errorf("%d connections to a server", n)
+		}
+	}
+}
+
+// A server that refuses, or is gone, is named; the others hear all the same.
+func TestServerThatDoesNotTakeIt(t *testing.T) {
+	a, b := serve(t), serve(t)
+	c := client(t, func(context.Context) ([]string, error) { return []string{a.addr, b.addr}, nil })
+	b.refuse = status.Error(codes.FailedPrecondition, "no parameters yet")
+	err := c.CommitStep(within(t), step)
+	if codeOf(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "commit step 8 on parameter server 1 ("+b.addr+")") {
+		t.Errorf("got %v", err)
+	}
+	b.stop()
+	if err := c.CommitStep(within(t), step); err == nil || !strings.Contains(err.Error(), "parameter server 1") {
+		t.Errorf("one is gone: %v", err)
+	}
+	if len(a.heard) == 0 {
+		t.Error("the other one heard nothing")
+	}
+	nobody := client(t, func(context.Context) ([]string, error) { return nil, errors.New("waiting for parameter server 1") })
+	if err := nobody.CommitStep(within(t), step); err == nil || !strings.Contains(err.Error(), "find the parameter servers: waiting for parameter server 1") {
+		t.Errorf("none is registered: %v", err)
+	}
+}
+
+// A server that was restarted elsewhere is reached there; the connection to where it was is
+// closed.
+func TestServerThatMoved(t *testing.T) {
+	a, old, next := serve(t), serve(t), serve(t)
+	addrs := []string{a.addr, old.addr}
+	c := client(t, func(context.Context) ([]string, error) { return addrs, nil })
+	if err := c.CommitStep(within(t), step); err != nil {
+		t.Fatal(err)
+	}
+	addrs = []string{a.addr, next.addr}
+	if err := c.CommitStep(within(t), step); err != nil {
+		t.Fatal(err)
+	}
+	if len(next.heard) != 1 || len(old.heard) != 1 || len(a.heard) != 2 {
+		t.Errorf("heard %d, %d, %d times; want 2, 1, 1", len(a.heard), len(old.heard), len(next.heard))
+	}
+	for deadline := time.Now().Add(10 * time.Second); old.open() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the connection to where it was is still open")
+		}
+	}
+	if a.open() != 1 || next.open() != 1 {
+		t.Errorf("%d and %d connections, want one each", a.open(), next.open())
+	}
+}
+
+// The end of the context ends the wait for a server that does not answer.
+func TestSilentServer(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	c := client(t, func(context.Context) ([]string, error) { return []string{listener.Addr().String()}, nil })
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if err := c.CommitStep(ctx, step); codeOf(err) != codes.DeadlineExceeded || time.Since(began) > 10*time.Second {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}

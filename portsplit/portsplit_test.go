@@ -1,0 +1,290 @@
+package portsplit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+	"go.uber.org/goleak"
+
+	"trainmaster/portsplit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// split starts a split port whose branches echo their name and then what they read.
+func split(t *testing.T, config portsplit.Config, prefaces ...string) (addr string, stop func() error, logged func() string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger, hook := logtest.NewNullLogger()
+	logger.SetLevel(logrus.DebugLevel)
+	config.Log = logrus.NewEntry(logger)
+	s := portsplit.New(listener, config)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for _, preface := range prefaces {
+		branch := s.Branch(preface)
+		if branch.Addr().String() != listener.Addr().String() {
+			t.Errorf("branch %q is at %v", preface, branch.Addr())
+		}
+		wg.Go(func() {
+			for {
+				conn, err := branch.Accept()
+				if err != nil {
+					if !errors.Is(err, net.ErrClosed) {
+						t.Errorf("branch %q ended with %v", preface, err)
+					}
+					return
+				}
+				wg.Go(func() {
+					defer conn.Close()
+					stop := context.AfterFunc(ctx, func() { conn.Close() })
+					defer stop()
+					_, _ = fmt.Fprintf(conn, "<%s>", preface)
+					_, _ = io.Copy(conn, conn)
+				})
+			}
+		})
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		err := <-done
+		wg.Wait()
+		return err
+	})
+	t.Cleanup(func() { _ = stop() })
+	return listener.Addr().String(), stop, func() string {
+		var text strings.Builder
+		for _, e := range hook.AllEntries() {
+			text.WriteString(e.Message + "\n")
+		}
+		return text.String()
+	}
+}
+
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func send(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantEcho reads what a branch sends.
+func wantEcho(t *testing.T, conn net.Conn, want string) {
+	t.Helper()
+	got := make([]byte, len(want))
+	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if n, err := io.ReadFull(conn, got); err != nil || string(got) != want {
+		t.Fatalf("got %q, %v; want %q", got[:n], err, want)
+	}
+}
+
+// wantClosed waits for the end of a connection that was told nothing.
+func wantClosed(t *testing.T, conn net.Conn) {
+	t.Helper()
+	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if got, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) || len(got) > 0 {
+		t.Fatalf("expected the end, got %q, %v", got, err)
+	}
+}
+
+// Each connection goes to the branch of its first bytes, and nothing of it is lost, however
+// the bytes come.
+func TestBranches(t *testing.T) {
+	addr, _, _ := split(t, portsplit.Config{}, portsplit.HTTPConnect, portsplit.HTTPGet, portsplit.HTTP2)
+	for preface, whole := range map[string]string{
+		portsplit.HTTPConnect: "CONNECT /_goRPC_ HTTP/1.0\n\n",
+		portsplit.HTTPGet:     "GET /beats HTTP/1.1\r\n\r\n",
+		portsplit.HTTP2:       "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+	} {
+		at := dial(t, addr)
+		send(t, at, whole)
+		wantEcho(t, at, "<"+preface+">"+whole)
+		slow := dial(t, addr)
+		for _, b := range whole[:6] {
+			send(t, slow, string(b))
+			time.Sleep(time.Millisecond)
+		}
+		wantEcho(t, slow, "<"+preface+">"+whole[:6])
+	}
+}
+
+// Who says nothing in time, or nothing that anybody asked for, is cut off; others are served
+// meanwhile.
+func TestStrangers(t *testing.T) {
+	addr, _, logged := split(t, portsplit.Config{HelloTimeout: 100 * time.Millisecond}, portsplit.HTTPGet)
+	silent, short, other, gone := dial(t, addr), dial(t, addr), dial(t, addr), dial(t, addr)
+	send(t, short, "GET")
+	send(t, other, "POST / HTTP/1.1\r\n\r\n")
+	send(t, gone, "G")
+	gone.Close()
+	right := dial(t, addr)
+	send(t, right, "GET /")
+	wantEcho(t, right, "<GET >GET /")
+	wantClosed(t, other)
+	wantClosed(t, silent)
+	wantClosed(t, short)
+	time.Sleep(200 * time.Millisecond) // the timeout is for the hello alone
+	send(t, right, "more")
+	wantEcho(t, right, "more")
+	if !strings.Contains(logged(), "no such protocol here") {
+		t.Errorf("a stranger is not in the log: %s", logged())
+	}
+}
+
+// More connections than allowed are closed at once; when others end, there is room again.
+func TestTooManyConnections(t *testing.T) {
+	addr, _, logged := split(t, portsplit.Config{MaxConnections: 3}, portsplit.HTTPGet)
+	var conns []net.Conn
+	for range 3 {
+		conn := dial(t, addr)
+		send(t, conn, "GET ")
+		wantEcho(t, conn, "<GET >GET ")
+		conns = append(conns, conn)
+	}
+	for range 5 {
+		wantClosed(t, dial(t, addr))
+	}
+	if !strings.Contains(logged(), "connection refused: too many") {
+		t.Errorf("not in the log: %s", logged())
+	}
+	conns[0].Close()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		conn := dial(t, addr)
+		_, _ = io.WriteString(conn, "GET ")
+		conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if n, _ := conn.Read(make([]byte, 1)); n == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no room after one has gone")
+		}
+	}
+}
+
+// A stopped port is closed, its branches end, and nobody waits for who never said hello.
+func TestStop(t *testing.T) {
+	addr, stop, _ := split(t, portsplit.Config{HelloTimeout: time.Hour}, portsplit.HTTPGet)
+	silent, right := dial(t, addr), dial(t, addr)
+	send(t, right, "GET ")
+	wantEcho(t, right, "<GET >GET ")
+	began := time.Now()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("stopping took %v", took)
+	}
+	wantClosed(t, silent)
+	if _, err := net.Dial("tcp", addr); err == nil {
+		t.Error("the port is open")
+	}
+}
+
+// A branch that is closed refuses its connections; the others go on. One that nobody accepts
+// from holds up nobody but its own.
+func TestClosedBranch(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := portsplit.New(listener, portsplit.Config{})
+	closed, used := s.Branch("AAAA"), s.Branch(portsplit.HTTPGet)
+	s.Branch("BBBB") // nobody accepts from it
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	wg.Go(func() { _ = server.Serve(used) })
+	defer wg.Wait()
+	defer server.Close()
+	defer cancel()
+	if err := errors.Join(closed.Close(), closed.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := closed.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	a, b := dial(t, listener.Addr().String()), dial(t, listener.Addr().String())
+	send(t, a, "AAAA")
+	send(t, b, "BBBB")
+	wantClosed(t, a)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get("http://" + listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); err != nil || string(body) != "served" {
+		t.Errorf("got %q, %v", body, err)
+	}
+}
+
+// A preface is four bytes: anything else is a mistake of the program.
+func TestPrefaceOfFourBytes(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	defer func() {
+		if r := recover(); r == nil || !strings.Contains(fmt.Sprint(r), `"GET": expected 4 bytes`) {
+			t.Errorf("got %v", r)
+		}
+	}()
+	portsplit.New(listener, portsplit.Config{}).Branch("GET")
+}
+
+// F64: connections that never say hello take little memory.
+func TestSilentConnectionsTakeLittle(t *testing.T) {
+	const n = 500
+	addr, _, _ := split(t, portsplit.Config{}, portsplit.HTTPGet)
+	memory := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse + m.StackInuse
+	}
+	before := memory()
+	for range n {
+		dial(t, addr)
+	}
+	last := dial(t, addr)
+	send(t, last, "GET ")
+	wantEcho(t, last, "<GET >GET ") // so that all before it are accepted
+	if each := (memory() - before) / n; each > 24<<10 {
+		t.Errorf("a silent connection takes %d bytes", each)
+	} else {
+		t.Logf("%d bytes for each silent connection, both ends", each)
+	}
+}
