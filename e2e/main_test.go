@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -21,6 +24,10 @@ var built struct {
 }
 
 func TestMain(m *testing.M) {
+	// These tests wait for leases and for each other's processes more than they compute.
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
 	etcdtest.Main(m, goleak.Cleanup(func(code int) {
 		if built.dir != "" {
 			_ = os.RemoveAll(built.dir)
