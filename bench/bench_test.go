@@ -66,7 +66,7 @@ func TestQueueFigures(t *testing.T) {
 	var progress []string
 	q := bench.Queue{
 		Program: program(t), Folder: t.TempDir(), Vias: bench.Vias, Callers: []int{1, 3}, Tasks: []int{20},
-		Length: 50 * time.Millisecond, Rounds: 1, EtcdDelay: time.Millisecond, Stderr: os.Stderr,
+		Length: 500 * time.Millisecond, Rounds: 1, EtcdDelay: time.Millisecond, Stderr: os.Stderr,
 		Progress: func(done, total int, now string) { progress = append(progress, fmt.Sprint(done, total, now)) },
 	}
 	figures, err := q.Run(t.Context())
