@@ -95,7 +95,8 @@ func StandBy(t testing.TB, store *etcdstore.Store, config master.Config, shards 
 		err := r.Stop()
 		if t.Failed() {
 			t.Logf("%s ended with %v, after these lines", config.Advertise, err)
-			for _, e := range hook.AllEntries() {
+			entries := hook.AllEntries()
+			for _, e := range entries[max(0, len(entries)-50):] {
 				t.Logf("%s: %s %v", config.Advertise, e.Message, e.Data)
 			}
 		}
