@@ -46,7 +46,7 @@ type QueueRow struct {
 	OpsPerS     float64 `json:"ops_per_s"`
 	RawTxnPerS  float64 `json:"raw_txn_per_s"` // with a value of StateBytes
 	Ratio       float64 `json:"ratio"`         // of the two, in each round
-	OverLiteral float64 `json:"over_literal,omitempty"`
+	OverLiteral float64 `json:"over_literal,omitempty"` // OpsPerS over that of the baseline, in each round
 	P50MS       float64 `json:"p50_ms"`
 	P99MS       float64 `json:"p99_ms"`
 	OpsPerTxn   float64 `json:"ops_per_txn"`
@@ -92,6 +92,8 @@ type etcdKey struct {
 
 func (k rowKey) etcd() etcdKey { return etcdKey{literal: k.via == Literal, delay: k.delay} }
 
+// keys lists the rows. What is to be compared stands side by side, for it is measured in
+// that order.
 func (q *Queue) keys() []rowKey {
 	delays := []time.Duration{0}
 	if q.EtcdDelay > 0 {
@@ -99,9 +101,9 @@ func (q *Queue) keys() []rowKey {
 	}
 	var keys []rowKey
 	for _, delay := range delays {
-		for _, via := range q.Vias {
-			for _, tasks := range q.Tasks {
-				for _, callers := range q.Callers {
+		for _, tasks := range q.Tasks {
+			for _, callers := range q.Callers {
+				for _, via := range q.Vias {
 					keys = append(keys, rowKey{via, callers, tasks, delay})
 				}
 			}
