@@ -44,8 +44,8 @@ type QueueRow struct {
 	Tasks       int     `json:"tasks"`
 	EtcdDelayMS float64 `json:"etcd_delay_ms"`
 	OpsPerS     float64 `json:"ops_per_s"`
-	RawTxnPerS  float64 `json:"raw_txn_per_s"` // with a value of StateBytes
-	Ratio       float64 `json:"ratio"`         // of the two, in each round
+	RawTxnPerS  float64 `json:"raw_txn_per_s"`          // with a value of StateBytes
+	Ratio       float64 `json:"ratio"`                  // of the two, in each round
 	OverLiteral float64 `json:"over_literal,omitempty"` // OpsPerS over that of the baseline, in each round
 	P50MS       float64 `json:"p50_ms"`
 	P99MS       float64 `json:"p99_ms"`
