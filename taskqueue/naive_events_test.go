@@ -115,7 +115,7 @@ func (n *naive) choose(t *naiveTrainer) (naivePlace, bool) {
 	var start Clock
 	for i := range n.open {
 		for position, task := range n.open[i].at {
-			if len(task.holders) != 1 || task.holders[0].start == 0 || task.holders[0].trainer == t.ordinal {
+			if len(task.holders) != 1 || task.holders[0].start == 0 || task.holders[0].trainer == t.ordinal || n.tooOften(task) {
 				continue
 			}
 			if start == 0 || task.holders[0].start < start {
