@@ -2,13 +2,16 @@ package etcdstore
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"reflect"
 	"sync"
 
+	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/gzip"
 )
 
@@ -19,14 +22,21 @@ var ErrCorrupt = errors.New("corrupt or partial")
 const whatToDoCorrupt = "the bytes were left untouched: restore etcd from a snapshot, or start a new job under another --job"
 
 // compressor encodes values of one type. A gob stream describes its types before the first
-// value; to describe them again for every commit costs more than the value. So the encoder
-// goes on for ever, and each value gets the description in front that the first one had.
+// value; to describe and compress them again for every commit costs more than the value. So
+// the encoder goes on for ever, and each value gets the description in front that the first
+// one had, compressed once and flushed to a byte boundary:
+//
+//	┌─────────────┬──────────────────────┬────────────────┬──────────────┐
+//	│ gzip header │ deflate: types, sync │ deflate: value │ CRC-32, size │  RFC 1951, 1952
+//	└─────────────┴──────────────────────┴────────────────┴──────────────┘
 type compressor struct {
-	types []byte // their description
+	start []byte // header and types
+	crc   uint32 // of the types
+	size  int    // of the types
 	plain bytes.Buffer
 	gob   *gob.Encoder // onto plain; has described its types
 	out   bytes.Buffer
-	zip   *gzip.Writer // onto out; it weighs hundreds of kilobytes
+	zip   *flate.Writer // onto out; it weighs hundreds of kilobytes
 }
 
 // compressors are pools, one for each type.
@@ -48,7 +58,6 @@ func compressorFor(v any) (*compressor, *sync.Pool, error) {
 	}
 	c := &compressor{}
 	c.gob = gob.NewEncoder(&c.plain)
-	c.zip, _ = gzip.NewWriterLevel(&c.out, gzip.BestSpeed) // the level is valid
 	zero := reflect.New(t)
 	if t.Kind() == reflect.Pointer {
 		zero = reflect.New(t.Elem())
@@ -61,8 +70,40 @@ func compressorFor(v any) (*compressor, *sync.Pool, error) {
 		return nil, nil, err
 	}
 	bare := c.plain.Len() - described
-	c.types = bytes.Clone(c.plain.Bytes()[:described-bare])
-	return c, pool, nil
+	return c, pool, c.compressTypes(c.plain.Bytes()[:described-bare])
+}
+
+// compressTypes makes the start of every value.
+func (c *compressor) compressTypes(types []byte) error {
+	zip := gzip.NewWriter(&c.out)
+	_, err := zip.Write(types)
+	if err == nil {
+		err = zip.Flush()
+	}
+	if err != nil {
+		return err
+	}
+	c.start, c.crc, c.size = bytes.Clone(c.out.Bytes()), crc32.ChecksumIEEE(types), len(types)
+	c.zip, err = flate.NewWriter(&c.out, flate.BestSpeed)
+	return err
+}
+
+// compress appends to out what makes the start and value a gzip stream.
+func (c *compressor) compress(value []byte) error {
+	c.out.Reset()
+	c.out.Write(c.start)
+	c.zip.Reset(&c.out)
+	if _, err := c.zip.Write(value); err != nil {
+		return err
+	}
+	if err := c.zip.Close(); err != nil {
+		return err
+	}
+	var end [8]byte
+	binary.LittleEndian.PutUint32(end[:], crc32.Update(c.crc, crc32.IEEETable, value))
+	binary.LittleEndian.PutUint32(end[4:], uint32(c.size+len(value))) //nolint:gosec // modulo 2^32, says RFC 1952
+	c.out.Write(end[:])
+	return nil
 }
 
 // holdsInterface walks a type; seen are those that it is in or was through with.
@@ -100,16 +141,7 @@ func Encode(v any) ([]byte, error) {
 		return nil, fmt.Errorf("encode %T: %w", v, err)
 	}
 	defer pool.Put(c)
-	c.out.Reset()
-	c.zip.Reset(&c.out)
-	_, err = c.zip.Write(c.types)
-	if err == nil {
-		_, err = c.zip.Write(c.plain.Bytes())
-	}
-	if err == nil {
-		err = c.zip.Close()
-	}
-	if err != nil {
+	if err := c.compress(c.plain.Bytes()); err != nil {
 		return nil, fmt.Errorf("compress %T: %w", v, err)
 	}
 	return bytes.Clone(c.out.Bytes()), nil
