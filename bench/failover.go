@@ -110,12 +110,13 @@ type scene struct {
 	client   *trainer.Client
 	answers  chan time.Time // when a task was got; unread ones are dropped
 	stop     context.CancelFunc
-	ended    chan error
+	ended    chan struct{} // nil until it trains
+	trained  error         // why it ended, once ended is closed
 	lastFall time.Time
 }
 
 func (f *Failover) scene(ctx context.Context, endpoint, dir string) (s *scene, err error) {
-	s = &scene{Failover: f, endpoint: endpoint, dir: dir, masters: map[string]*exec.Cmd{}, follow: trainer.NewFollow(), answers: make(chan time.Time, 1), ended: make(chan error, 1)}
+	s = &scene{Failover: f, endpoint: endpoint, dir: dir, masters: map[string]*exec.Cmd{}, follow: trainer.NewFollow(), answers: make(chan time.Time, 1)}
 	data := filepath.Join(dir, "data")
 	if err := writeRecords(data); err != nil {
 		return nil, err
@@ -139,7 +140,11 @@ func (f *Failover) scene(ctx context.Context, endpoint, dir string) (s *scene, e
 	if err := s.client.ReportDataset(ctx, []string{data}); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	go func() { s.ended <- s.train(training) }()
+	s.ended = make(chan struct{})
+	go func() {
+		defer close(s.ended)
+		s.trained = s.train(training)
+	}()
 	return s, nil
 }
 
@@ -252,8 +257,8 @@ func (s *scene) nextAnswer(ctx context.Context, began time.Time, term uint64) (t
 			if s.term.Load() > term && at.After(began) {
 				return at.Sub(began), nil
 			}
-		case err := <-s.ended:
-			return 0, fmt.Errorf("the trainer stopped: %w", err)
+		case <-s.ended:
+			return 0, fmt.Errorf("the trainer stopped: %w", s.trained)
 		case <-patience.C:
 			return 0, fmt.Errorf("no answer within %v; the masters' log is in %s", failoverPatience, s.dir)
 		case <-ctx.Done():
@@ -294,8 +299,10 @@ func rest(ctx context.Context, d time.Duration) error {
 
 func (s *scene) close() error {
 	s.stop()
+	if s.ended != nil {
+		<-s.ended // because we stopped it
+	}
 	if s.client != nil {
-		_ = <-s.ended        // it ended because we stopped it
 		_ = s.client.Close() // its master is about to go
 	}
 	for _, cmd := range s.masters {

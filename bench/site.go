@@ -23,7 +23,7 @@ type site struct {
 	*master.Master
 	store  *watchedStore
 	cancel context.CancelFunc
-	ran    chan error
+	ran    chan struct{}
 	err    error // of Run, once ran is closed
 }
 
@@ -34,7 +34,7 @@ func startSite(ctx context.Context, endpoint string, tasks int) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &site{store: &watchedStore{Store: onetcd.Store{Store: store}}, ran: make(chan error)}
+	s := &site{store: &watchedStore{Store: onetcd.Store{Store: store}}, ran: make(chan struct{})}
 	config := master.Config{Advertise: "bench", Shuffle: true, Seed: 1, Queue: taskqueue.Options{Rolling: true}}
 	if s.Master, err = master.New(config, s.store, nil, silent()); err != nil {
 		_ = store.Close()

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/rpc"
 	"strings"
@@ -56,7 +57,7 @@ func (c *plainClient) work(ctx context.Context, addr string) (over bool, err err
 // gone is nil for what a client must expect of a master that dies or hands over: a broken connection, or that it does not
 // lead.
 func gone(err error) error {
-	if _, answered := err.(rpc.ServerError); answered && !strings.HasPrefix(err.Error(), "not the leader") {
+	if _, answered := errors.AsType[rpc.ServerError](err); answered && !strings.HasPrefix(err.Error(), "not the leader") {
 		return err
 	}
 	return nil

@@ -138,16 +138,6 @@ func (p *process) kill() {
 	<-p.gone
 }
 
-// running reports whether the process has not ended.
-func (p *process) running() bool {
-	select {
-	case <-p.gone:
-		return false
-	default:
-		return true
-	}
-}
-
 // wait waits until the process ends by itself and returns its exit code, -1 after a signal.
 func (p *process) wait() int {
 	p.t.Helper()

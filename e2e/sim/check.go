@@ -230,8 +230,8 @@ func (c *check) record(before, next *stored, value []byte) {
 		return
 	}
 	clear(c.joins)
-	for ev := range taskqueue.RecordEvents(value) {
-		if ev.Kind == taskqueue.EventJoined {
+	for ev, err := range taskqueue.RecordEvents(value) {
+		if err == nil && ev.Kind == taskqueue.EventJoined {
 			c.joins[ev.ID] = true // and the session that had the name is lost
 		}
 	}

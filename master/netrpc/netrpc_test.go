@@ -1,6 +1,7 @@
 package netrpc_test
 
 import (
+	"errors"
 	"maps"
 	"net"
 	"net/rpc"
@@ -342,7 +343,7 @@ func TestMadeUpArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, x := range calls {
-		if err := c.Call("RPCServer."+x.method, x.args, x.reply); err == rpc.ErrShutdown || strings.Contains(strings.ToLower(asText(err)), "internal error") {
+		if err := c.Call("RPCServer."+x.method, x.args, x.reply); errors.Is(err, rpc.ErrShutdown) || strings.Contains(strings.ToLower(asText(err)), "internal error") {
 			t.Fatalf("%s(%+v): %v", x.method, x.args, err)
 		}
 	}
