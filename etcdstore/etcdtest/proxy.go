@@ -36,9 +36,19 @@ type valve struct {
 // StartProxy starts a proxy before endpoint. It ends with the test.
 func StartProxy(t testing.TB, endpoint string) *Proxy {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := NewProxy(endpoint)
 	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// NewProxy is StartProxy for a program that is no test: Close ends it.
+func NewProxy(endpoint string) (*Proxy, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
 	}
 	p := &Proxy{
 		target:   strings.TrimPrefix(endpoint, "http://"),
@@ -47,8 +57,7 @@ func StartProxy(t testing.TB, endpoint string) *Proxy {
 	}
 	p.changed = sync.NewCond(&p.mu)
 	p.wg.Go(p.accept)
-	t.Cleanup(p.close)
-	return p
+	return p, nil
 }
 
 // Endpoint is http://127.0.0.1:PORT of the proxy.
@@ -97,7 +106,8 @@ func (p *Proxy) count(v *valve) int {
 	return v.held
 }
 
-func (p *Proxy) close() {
+// Close ends the proxy and all of its connections.
+func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
