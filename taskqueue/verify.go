@@ -7,13 +7,13 @@ import "fmt"
 // missing and counted_twice are 0 or the guarantee is broken. The tasks of an open pass
 // that are neither are still to be done.
 type PassReport struct {
-	Set          int  `json:"set,omitempty"` // 0, the first dataset, is left out
+	Set          int  `json:"set"`
 	Pass         Pass `json:"pass"`
 	Tasks        int  `json:"tasks"`
 	CountedOnce  int  `json:"counted_once"`
 	SetAside     int  `json:"set_aside"`
-	Dropped      int  `json:"dropped,omitempty"` // of SetAside: an operator gave them up
-	Redelivered  int  `json:"redelivered"`       // dispatches beyond the first of each task
+	Dropped      int  `json:"dropped"`     // of SetAside: an operator gave them up
+	Redelivered  int  `json:"redelivered"` // dispatches beyond the first of each task
 	Missing      int  `json:"missing"`
 	CountedTwice int  `json:"counted_twice"`
 }

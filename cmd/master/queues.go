@@ -41,6 +41,7 @@ type taskCounts struct {
 	Retry    uint64 `json:"retry"`
 	Done     uint64 `json:"done"`
 	SetAside uint64 `json:"set_aside"`
+	Dropped  uint64 `json:"dropped"` // of SetAside: they stay so for ever
 }
 
 // liveTask is dispatched or to be dispatched again.
@@ -68,6 +69,7 @@ type setAsideTask struct {
 	Losses   uint32 `json:"losses"`
 	Holder   string `json:"holder"`
 	Error    string `json:"error"`
+	Dropped  bool   `json:"dropped"`
 }
 
 func queuesCommand() *cobra.Command {
@@ -155,7 +157,10 @@ func (q *jobQueues) add(t *pb.TaskEntry) {
 	}
 	d := &q.Datasets[t.GetDataset()]
 	if t.GetState() == pb.TaskState_TASK_STATE_SET_ASIDE {
-		d.SetAside = append(d.SetAside, setAsideTask{t.GetIndex(), t.GetPass(), t.GetFailures(), t.GetLosses(), t.GetLastHolder(), t.GetLastError()})
+		d.SetAside = append(d.SetAside, setAsideTask{t.GetIndex(), t.GetPass(), t.GetFailures(), t.GetLosses(), t.GetLastHolder(), t.GetLastError(), t.GetDropped()})
+		if t.GetDropped() {
+			d.Counts.Dropped++
+		}
 		return
 	}
 	task := liveTask{
@@ -183,14 +188,14 @@ func (q jobQueues) table(w io.Writer, limit int) {
 		c := d.Counts
 		fmt.Fprintf(w, "\nDATASET\tPASS\tCURSOR\tTODO\tPENDING\tRETRY\tDONE\tSET ASIDE\tTASKS\n")
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Dataset, ofPasses(d.Pass, d.Passes), thousands(d.Cursor),
-			thousands(c.Todo), thousands(c.Pending), thousands(c.Retry), thousands(c.Done), thousands(c.SetAside), thousands(c.Tasks))
+			thousands(c.Todo), thousands(c.Pending), thousands(c.Retry), thousands(c.Done), ofWhichDropped(c.SetAside, c.Dropped), thousands(c.Tasks))
 		if len(d.Pending)+len(d.Retry) > 0 {
 			fmt.Fprintf(w, "\nSTATE\tTASK\tPASS\tPOSITION\tATTEMPT\tFAILURES\tLOSSES\tHOLDER\tAGE\n")
 		}
 		some(w, d.Pending, limit, "pending", liveTask.rows)
 		some(w, d.Retry, limit, "to be retried", liveTask.rows)
 		if len(d.SetAside) > 0 {
-			fmt.Fprintf(w, "\nSET ASIDE\tPASS\tFAILURES\tLOSSES\tLAST HOLDER\tLAST ERROR\n")
+			fmt.Fprint(w, setAsideHead)
 		}
 		some(w, d.SetAside, limit, "set aside", setAsideTask.row)
 	}
@@ -229,6 +234,20 @@ func (t liveTask) rows(w io.Writer) {
 	}
 }
 
+// ofWhichDropped writes how many tasks are set aside, and how many of them for ever.
+func ofWhichDropped(aside, dropped uint64) string {
+	if dropped == 0 {
+		return thousands(aside)
+	}
+	return fmt.Sprintf("%s (%s dropped)", thousands(aside), thousands(dropped))
+}
+
+const setAsideHead = "\nSET ASIDE\tPASS\tFAILURES\tLOSSES\tLAST HOLDER\tLAST ERROR\n"
+
 func (t setAsideTask) row(w io.Writer) {
-	fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%s\t%s\n", t.Task, t.Pass, t.Failures, t.Losses, t.Holder, strings.Join(slices.Collect(strings.FieldsSeq(t.Error)), " "))
+	task := fmt.Sprint(t.Task)
+	if t.Dropped {
+		task += ", dropped"
+	}
+	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\n", task, t.Pass, t.Failures, t.Losses, t.Holder, strings.Join(slices.Collect(strings.FieldsSeq(t.Error)), " "))
 }

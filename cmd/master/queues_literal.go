@@ -97,7 +97,9 @@ func readLiteral(ctx context.Context, store *etcdstore.Store, from place) (liter
 					return literalQueues{}, fmt.Errorf("%s: expected JSON, found %.80q: %w", taskqueue.AsideKey(i, task), value, err)
 				}
 			}
-			d.SetAside = append(d.SetAside, setAsideTask{uint64(task), uint32(detail.Pass), uint32(detail.Failures), uint32(detail.Losses), detail.Holder, detail.Error})
+			d.SetAside = append(d.SetAside, setAsideTask{
+				uint64(task), uint32(detail.Pass), uint32(detail.Failures), uint32(detail.Losses), detail.Holder, detail.Error, queue.Dropped(i, task),
+			})
 		}
 		q.Datasets = append(q.Datasets, d)
 	}
@@ -137,12 +139,16 @@ func (q literalQueues) table(w io.Writer, limit int) {
 			fmt.Fprintf(w, "%s\t%s\t%s\n", list.name, thousands(uint64(len(tasks))), first(tasks, limit))
 		}
 		var aside []int
+		var dropped uint64
 		for _, t := range d.SetAside {
 			aside = append(aside, int(t.Task))
+			if t.Dropped {
+				dropped++
+			}
 		}
-		fmt.Fprintf(w, "set aside\t%s\t%s\n", thousands(uint64(len(aside))), first(aside, limit))
+		fmt.Fprintf(w, "set aside\t%s\t%s\n", ofWhichDropped(uint64(len(aside)), dropped), first(aside, limit))
 		if len(d.SetAside) > 0 {
-			fmt.Fprintf(w, "\nSET ASIDE\tPASS\tFAILURES\tLOSSES\tLAST HOLDER\tLAST ERROR\n")
+			fmt.Fprint(w, setAsideHead)
 		}
 		some(w, d.SetAside, limit, "set aside", setAsideTask.row)
 	}

@@ -45,7 +45,7 @@ func TestQueues(t *testing.T) {
 	if len(d.Retry) != 0 {
 		t.Errorf("retry: %+v", d.Retry)
 	}
-	if want := (setAsideTask{uint64(poison.Index), 1, 2, 0, "a", "record 3 is torn again"}); len(d.SetAside) != 1 || d.SetAside[0] != want {
+	if want := (setAsideTask{uint64(poison.Index), 1, 2, 0, "a", "record 3 is torn again", false}); len(d.SetAside) != 1 || d.SetAside[0] != want {
 		t.Errorf("set aside: %+v, want %+v", d.SetAside, want)
 	}
 

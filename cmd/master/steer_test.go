@@ -75,6 +75,15 @@ func TestTasksRetryAndDrop(t *testing.T) {
 	one := fmt.Sprint(aside[0].Task)
 	runArgs(t, "tasks", "drop", one, "--addr", l.addr).says(t, "task "+one+" is dropped")
 	runArgs(t, "tasks", "--addr", l.addr).says(t, "dropped", "set aside", "record 3 is torn")
+	for _, flags := range [][]string{{"--addr", l.addr}, append([]string{"--literal"}, l.etcd...)} {
+		runArgs(t, append([]string{"queues"}, flags...)...).says(t, "3 (1 dropped)", "\n"+one+", dropped  1 ")
+		r := runArgs(t, append([]string{"queues", "-o", "json"}, flags...)...)
+		r.says(t)
+		q := decode[jobQueues](t, r.stdout).Datasets[0]
+		if len(q.SetAside) != 3 || !q.SetAside[0].Dropped || q.SetAside[1].Dropped || flags[0] == "--addr" && (q.Counts.SetAside != 3 || q.Counts.Dropped != 1) {
+			t.Errorf("%v: of the set-aside tasks the first one is dropped, found %+v, %+v", flags, q.Counts, q.SetAside)
+		}
+	}
 	runArgs(t, "tasks", "retry", one, "--addr", l.addr).wants(t, exitFailed, "dropped")
 	runArgs(t, "tasks", "retry", "0/"+fmt.Sprint(aside[1].Task), "--addr", l.addr).says(t, "tasks put back: 1")
 	runArgs(t, "tasks", "retry", "--all", "--addr", l.addr).says(t, "tasks put back: 1")

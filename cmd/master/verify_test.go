@@ -59,6 +59,9 @@ func TestVerify(t *testing.T) {
 	if found := decode[[]taskqueue.PassReport](t, r.stdout); !slices.Equal(found, want) {
 		t.Errorf("found %+v, want %+v", found, want)
 	}
+	if n := strings.Count(r.stdout, `"set": 0,`); n != len(want) {
+		t.Errorf("the dataset is named %d times, want once for each pass:\n%s", n, r.stdout)
+	}
 	table := runArgs(t, append([]string{"verify"}, l.etcd...)...)
 	table.wants(t, exitOK)
 	if !strings.Contains(table.stdout, "COUNTED TWICE") || !strings.Contains(table.stdout, "Nothing is missing") {
