@@ -74,7 +74,7 @@ func TestBadSettings(t *testing.T) {
 		{"a word of a few", daemon("--pass-mode", "round"), exitUsage, []string{`"round"`, "--pass-mode", "expected one of barrier, rolling"}},
 		{"fewer passes than none", daemon("--passes", "-1"), exitUsage, []string{"--passes: expected 0 (for ever) or more, found -1"}},
 		{"no lease", daemon("--lease-ttl", "10ms"), exitUsage, []string{"--lease-ttl", "expected at least 1s"}},
-		{"no session", daemon("--session-ttl", "0s"), exitUsage, []string{"--session-ttl", "expected at least 1ms"}},
+		{"no session", daemon("--session-ttl", "0s"), exitUsage, []string{"--session-ttl", "expected at least 2s"}},
 		{"timeouts that contradict", daemon("--task-timeout-min", "2h"), exitUsage, []string{"--task-timeout-min: expected at most task-timeout-max (1h0m0s), found 2h0m0s"}},
 		{"fewer servers than none", daemon("--ps", "-1"), exitUsage, []string{"--ps", "expected 0 (none) or more"}},
 		{"a job's name", daemon("--job", "a/b", "--endpoints", away), exitUsage, []string{"--job", `"a/b"`, "letters, digits"}},

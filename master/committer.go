@@ -43,6 +43,7 @@ func newCommitter(s *state) *committer {
 // run commits until the term ends, and returns why.
 func (c *committer) run(ctx context.Context) (err error) {
 	defer func() { c.end(err) }()
+	c.sample = c.time.Now() // nobody could be heard while the term was announced
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	timer := time.NewTimer(time.Hour)
@@ -163,12 +164,13 @@ func (c *committer) commit(ctx context.Context) error {
 		if stepped {
 			extra = append(extra, taskqueue.Write{Key: StepKey, Value: step.encode()})
 		}
-		switch err := c.save(ctx, extra); {
+		err := c.save(ctx, extra)
+		if c.since(t) > slowStore {
+			c.sample = c.time.Now() // nobody could be heard, or hear, meanwhile
+		}
+		switch {
 		case err == nil:
 			c.clock.Committed = c.clock.Now
-			if c.since(t) > slowStore {
-				c.sample = c.time.Now() // nobody could be heard, or hear, meanwhile
-			}
 		case terminal(err):
 			return err
 		default:
@@ -190,7 +192,7 @@ func (c *committer) commit(ctx context.Context) error {
 }
 
 // slowStore is how long a commit may take and still count as time that passes: a store that
-// is slower times nobody out.
+// is slower, or refuses after longer, times nobody out.
 const slowStore = time.Second
 
 // apply applies the batch to the queue until a transaction is full; it returns how many

@@ -30,6 +30,8 @@ type memory struct {
 	refuse   error         // of each write
 	lost     chan struct{}
 	commits  []time.Time
+
+	announcing time.Duration // how long an announcement takes
 }
 
 func newMemory() *memory {
@@ -66,8 +68,12 @@ func (s *memory) Decode(b []byte, v any, limit int64) error                  { r
 func (s *memory) Revision() int64                                            { return 1 }
 func (s *memory) Lost() <-chan struct{}                                      { return s.lost }
 func (s *memory) Valid() bool                                                { return true }
-func (s *memory) Announce(context.Context, string, uint64) error             { return nil }
 func (s *memory) Resign(context.Context) error                               { return nil }
+
+func (s *memory) Announce(context.Context, string, uint64) error {
+	time.Sleep(s.announcing)
+	return nil
+}
 
 func (s *memory) Parts(_ context.Context, id string, n int) ([][]byte, error) {
 	s.mu.Lock()

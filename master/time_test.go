@@ -3,10 +3,14 @@ package master
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"trainmaster/master/decide"
 	"trainmaster/taskqueue"
@@ -88,6 +92,63 @@ func TestWhoComesBackDuringAStallIsHeardFirst(t *testing.T) {
 		if v := overview(t, m); v.Sets[0].Pending != 1 {
 			t.Error("its task was taken back")
 		}
+	})
+}
+
+// A session shorter than what the job clock may run ahead of the last commit: the time that
+// a term takes to begin, and that the store takes to refuse, is nobody's silence.
+func TestShortSessionsOutliveASlowStore(t *testing.T) {
+	config := Config{Queue: taskqueue.Options{SessionTTL: 6 * time.Second}}
+	t.Run("while a term is announced", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			store := newMemory()
+			m, stop, _ := leads(t, store, config, nil)
+			joins(t, m, "a")
+			stop()
+			next := store.copied()
+			next.announcing = 9 * time.Second
+			m, _, _ = leads(t, next, config, nil)
+			time.Sleep(time.Second)
+			if n := len(overview(t, m).Trainers); n != 1 {
+				t.Errorf("%d trainers have a session, a second after there was a leader to talk to", n)
+			}
+		})
+	})
+	t.Run("while a commit is refused", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			store := newMemory()
+			logger, _ := logtest.NewNullLogger()
+			term, err := Drive(t.Context(), store, store, config, machineTime{}, logrus.NewEntry(logger))
+			if err != nil {
+				t.Fatal(err)
+			}
+			put := func(event taskqueue.Event) *Errand {
+				e, err := term.Put(t.Context(), event)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return e
+			}
+			round := func(tick bool) {
+				if err := term.Round(t.Context(), tick); err != nil {
+					t.Fatal(err)
+				}
+			}
+			joining := put(&taskqueue.Join{ID: "a"})
+			round(false)
+			a, _, _, _ := joining.Answer()
+			for i := range maxBatchKeys { // more than a transaction takes: the tick is in the second one
+				put(&taskqueue.Join{ID: fmt.Sprintf("b%d", i)})
+			}
+			store.set(8*time.Second, errors.New("no quorum"))
+			time.AfterFunc(time.Second, func() { store.set(time.Millisecond, nil) }) // for the second one
+			round(true)
+			beat := put(&taskqueue.Heartbeat{Trainer: a.Ordinal, Incarnation: a.Incarnation}) // it came meanwhile
+			round(false)
+			if answer, _, done, err := beat.Answer(); err != nil || !done || answer.Kind == taskqueue.AnswerRejoin {
+				t.Errorf("it beat while the commit was under way, and is told %+v, %v", answer, err)
+			}
+		})
 	})
 }
 

@@ -86,6 +86,9 @@ func addDaemon(cmd *cobra.Command) {
 	}
 }
 
+// leastSessionTTL is more than a commit and the heartbeat after it take together.
+const leastSessionTTL = 2 * time.Second
+
 // validate takes the flags into the configuration, and names the first one with a value that makes no sense.
 func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	s.config.Job = s.etcd.Job
@@ -100,8 +103,11 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 		return settingErrorf(cmd, "ps", "expected 0 (none) or more")
 	}
 	q := &s.config.Queue
+	if q.SessionTTL < leastSessionTTL {
+		return settingErrorf(cmd, "session-ttl", "expected at least %v: it must outlast a slow commit", leastSessionTTL)
+	}
 	for name, d := range map[string]time.Duration{
-		"session-ttl": q.SessionTTL, "task-timeout-min": q.TimeoutMin, "task-timeout-max": q.TimeoutMax, "linger": s.config.Linger,
+		"task-timeout-min": q.TimeoutMin, "task-timeout-max": q.TimeoutMax, "linger": s.config.Linger,
 	} {
 		if d < time.Millisecond { // 0 would be taken for the default
 			return settingErrorf(cmd, name, "expected at least 1ms")
