@@ -14,7 +14,6 @@ import (
 var (
 	ErrDamaged = errors.New("the stored state is damaged")
 	ErrNewer   = errors.New("the stored state is of a newer version")
-	ErrForeign = errors.New("the stored state is of another store")
 )
 
 // Restore rebuilds a queue from its stored state, the roster (trainer id -> value) and

@@ -36,9 +36,15 @@ type led struct {
 	ended chan struct{} // closed when it has ended
 }
 
+// lead starts a master of a new job.
 func lead(t *testing.T, config master.Config) *led {
 	t.Helper()
-	store := etcdtest.Store(t)
+	return leadJob(t, etcdtest.Store(t), config)
+}
+
+// leadJob starts a master of the store's job.
+func leadJob(t *testing.T, store *etcdstore.Store, config master.Config) *led {
+	t.Helper()
 	l := &led{t: t, store: store, job: strings.TrimPrefix(store.Prefix(), "/jobs/"), ended: make(chan struct{})}
 	l.etcd = []string{"--endpoints", etcdtest.Endpoint(t), "--job", l.job}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,16 +9,15 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"trainmaster/etcdstore"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
 const (
-	pollEvery  = 200 * time.Millisecond
-	plainEvery = 2 * time.Second
+	pollEvery   = 200 * time.Millisecond
+	pollTimeout = time.Second // then there may be another leader
+	plainEvery  = 2 * time.Second
 )
 
 // progress shows how far a job is: a bar on a terminal, a line now and then elsewhere.
@@ -79,39 +78,24 @@ func watchJob(ctx context.Context, config etcdstore.Config, p *progress) {
 	if err != nil {
 		return
 	}
-	defer store.Close()
-	var conn *grpc.ClientConn
-	var at string
+	l := &leader{place: place{etcd: &config}, store: store, close: func() { _ = store.Close() }} // nothing was written
+	defer l.hangUp()
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			if conn != nil {
-				conn.Close()
-			}
 			return
 		case <-ticker.C:
 		}
-		addr, err := store.MasterAddr(ctx)
-		if err != nil || addr.Addr == "" {
-			continue
-		}
-		if addr.Addr != at {
-			if conn != nil {
-				conn.Close()
+		asking, cancel := context.WithTimeout(ctx, pollTimeout)
+		_ = l.ask(asking, func(ctx context.Context, o pb.OperatorClient) error {
+			status, err := o.Status(ctx, &pb.StatusRequest{})
+			if err == nil {
+				p.show(status)
 			}
-			if conn, err = grpc.NewClient("passthrough:///"+addr.Addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
-				conn = nil
-				continue
-			}
-			at = addr.Addr
-		}
-		asking, cancel := context.WithTimeout(ctx, time.Second)
-		status, err := pb.NewOperatorClient(conn).Status(asking, &pb.StatusRequest{})
+			return err
+		}) // without an answer there is no leader, or it is being replaced
 		cancel()
-		if err == nil {
-			p.show(status)
-		}
 	}
 }

@@ -58,7 +58,6 @@ var table = []struct {
 	{taskqueue.ErrDamaged, codes.DataLoss, "DAMAGED_STATE"},
 	{taskqueue.ErrBadRecord, codes.DataLoss, "DAMAGED_RECORD"},
 	{taskqueue.ErrNewer, codes.FailedPrecondition, "NEWER_STATE"},
-	{taskqueue.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
 	{master.ErrNotStored, codes.Unavailable, "NOT_STORED"}, // why it was not may be a row above
 
 	{context.Canceled, codes.Canceled, "CANCELED"},

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+	"trainmaster/taskqueue"
+)
+
+// lines is what a progress writes, line by line.
+type lines chan string
+
+func (l lines) Write(b []byte) (int, error) {
+	l <- string(b)
+	return len(b), nil
+}
+
+// Progress is that of whichever master leads, before there is one and after it is gone.
+func TestWatchJob(t *testing.T) {
+	config := master.Config{Queue: taskqueue.Options{Passes: 1}}
+	l := lead(t, config)
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	out := make(lines, 1000)
+	watching.Go(func() {
+		watchJob(ctx, etcdstore.Config{Endpoints: []string{etcdtest.Endpoint(t)}, Job: l.job}, &progress{out: out})
+	})
+	defer watching.Wait()
+	defer cancel()
+	await := func(want string) {
+		t.Helper()
+		for limit := time.After(time.Minute); ; {
+			select {
+			case line := <-out:
+				if strings.Contains(line, want) {
+					return
+				}
+			case <-limit:
+				t.Fatalf("nobody said %q", want)
+			}
+		}
+	}
+	l.report(10)
+	await("pass 1/1  tasks 0 done 0 pending 10 todo")
+	l.stop()
+	next := leadJob(t, l.store, config)
+	next.join("a").take()
+	await("pass 1/1  tasks 0 done 1 pending 9 todo")
+}
