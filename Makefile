@@ -57,6 +57,10 @@ sim: ## N histories of the production cores in virtual time, from SEED on: make 
 mutants: ## plant bugs in the production code, one at a time: the simulator must find each
 	go test -count=1 -timeout 2h -tags mutants ./e2e/sim/mutants -v -mutants.n=$(or $(N),10000)
 
+.PHONY: soak
+soak: build ## real processes with a real fault every few seconds, proved at the end: make soak MINUTES=60 [SEED=1] [REPORT=file.json]
+	go run ./e2e/soak -minutes $(or $(MINUTES),60) -seed $(or $(SEED),0) $(if $(REPORT),-report $(REPORT))
+
 .PHONY: lint
 lint: ## golangci-lint, with the rules of .golangci.yml
 	$(TOOL) golangci-lint run ./...

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"trainmaster/taskqueue"
+	"trainmaster/trainer/reference"
+)
+
+// history is a job of two passes and its ledger, all well.
+func history(t *testing.T) (events []taskqueue.RecordEvent, lines []string) {
+	t.Helper()
+	events = append(events,
+		taskqueue.RecordEvent{Kind: taskqueue.EventJoined, Trainer: 1, ID: "a"},
+		taskqueue.RecordEvent{Kind: taskqueue.EventJoined, Trainer: 2, ID: "b"})
+	for pass := taskqueue.Pass(1); pass <= 2; pass++ {
+		for position := range tasksPerPass {
+			by := position % 2
+			text, err := json.Marshal(reference.Entry{Trainer: []string{"a", "b"}[by], Pass: pass, Position: position, Attempt: 1, Records: recordsPerChunk})
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines = append(lines, string(text))
+			events = append(events, taskqueue.RecordEvent{Kind: taskqueue.EventFinished, Pass: pass, Position: position, Attempt: 1, Trainer: taskqueue.Ordinal(by + 1)})
+		}
+		events = append(events, taskqueue.RecordEvent{Kind: taskqueue.EventPassClosed, Pass: pass, Counted: tasksPerPass})
+	}
+	return events, lines
+}
+
+func audited(t *testing.T, events []taskqueue.RecordEvent, lines []string) string {
+	t.Helper()
+	a := newAudit()
+	if err := a.ledger(strings.NewReader(strings.Join(lines, "\n"))); err != nil {
+		return err.Error()
+	}
+	for i := range events {
+		a.event(&events[i])
+	}
+	return fmt.Sprint(a.errs(2))
+}
+
+func TestAudit(t *testing.T) {
+	const some = 700 // of the events: a finish
+	tests := map[string]struct {
+		spoil func(events []taskqueue.RecordEvent, lines []string) ([]taskqueue.RecordEvent, []string)
+		found string
+	}{
+		"nothing is wrong": {
+			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) { return e, l },
+			"[]",
+		},
+		"a trainer finished in vain": {
+			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+				return e, append(l, strings.Replace(l[3], `"attempt":1`, `"attempt":2`, 1))
+			},
+			"[]",
+		},
+		"a finish is missing": {
+			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+				return slices.Delete(e, some, some+1), l
+			},
+			"lost: 1 tasks were not counted, the first: position 698 of pass 1",
+		},
+		"a finish counts twice": {
+			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+				return slices.Insert(e, some+5, e[some]), l
+			},
+			"1 tasks were counted twice, the first: position 698 of pass 1",
+		},
+		"nobody trained what was counted": {
+			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+				return e, slices.Delete(l, 10, 11)
+			},
+			"1 tasks were counted, and the trainer's ledger lacks them, the first: pass 1, position 10, attempt 1, by a",
+		},
+		"another one trained it": {
+			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+				e[some].Trainer = 3 - e[some].Trainer
+				return e, l
+			},
+			"the trainer's ledger lacks them",
+		},
+		"a pass is not closed": {
+			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+				return e[:len(e)-1], l
+			},
+			"the record closes 1 passes, expected 2",
+		},
+		"records are missing": {
+			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+				l[0] = strings.Replace(l[0], fmt.Sprintf(`"records":%d`, recordsPerChunk), `"records":1`, 1)
+				return e, l
+			},
+			"expected 5 records",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			events, lines := test.spoil(history(t))
+			if found := audited(t, events, lines); !strings.Contains(found, test.found) {
+				t.Errorf("found %s, expected %s", found, test.found)
+			}
+		})
+	}
+}

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/recordio"
+)
+
+// What runs.
+const (
+	etcdMembers      = 3
+	masters          = 3
+	trainerProcesses = 5
+	trainersPerOne   = 4
+	files            = 10
+	chunksPerFile    = 100
+	recordsPerChunk  = 5
+	tasksPerPass     = files * chunksPerFile
+	taskTime         = 100 * time.Millisecond
+	sessionTTL       = 6 * time.Second
+	survivor         = 0 // of the masters and of the processes of trainers: it is not made to end, so that a leak has time to show
+	startPatience    = 2 * time.Minute
+	statusPatience   = time.Second
+)
+
+// gate is a proxy that a fault can have for itself.
+type gate struct {
+	target
+	*etcdtest.Proxy
+}
+
+// cluster is everything that runs.
+type cluster struct {
+	dir      string
+	program  string // the program under test
+	died     chan error
+	members  [etcdMembers]*process
+	clients  [etcdMembers]string // addresses of the members, behind their proxies
+	stores   [etcdMembers]*gate  // between masters, trainers and a member
+	peers    [etcdMembers]*gate  // between the others and a member
+	masters  [masters]*process
+	tools    [masters]string // addresses of /metrics
+	doors    [masters]*gate  // between trainers, stand-bys and a master; the last one has none
+	trainers [trainerProcesses]*process
+	store    *etcdstore.Store // past the proxies
+}
+
+// newCluster lays out addresses, proxies and files. Nothing runs yet.
+func newCluster(dir, program string) (c *cluster, err error) {
+	c = &cluster{dir: dir, program: program, died: make(chan error, 1)}
+	if err := writeRecords(filepath.Join(dir, "data")); err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program, to start it again: %w", err)
+	}
+	if err := c.layMembers(self); err != nil {
+		return nil, err
+	}
+	if err := c.layMasters(); err != nil {
+		return nil, err
+	}
+	return c, c.layTrainers(self)
+}
+
+func (c *cluster) process(name, binary string, args ...string) *process {
+	return &process{target: target{name: name}, binary: binary, args: args, log: filepath.Join(c.dir, name+".log"), died: c.died}
+}
+
+// child is this program in a role.
+func (c *cluster) child(self, name, role string, config any) (*process, error) {
+	text, err := json.Marshal(config)
+	return c.process(name, self, role, string(text)), err
+}
+
+func newGate(name, addr string) (*gate, error) {
+	proxy, err := etcdtest.NewProxy(addr)
+	return &gate{target{name: name}, proxy}, err
+}
+
+func (c *cluster) layMembers(self string) (err error) {
+	var configs [etcdMembers]member
+	var all []string
+	for i := range configs {
+		m := &configs[i]
+		m.Name = fmt.Sprintf("etcd-%d", i)
+		m.Dir = filepath.Join(c.dir, m.Name)
+		if m.Client, err = freeAddr(); err != nil {
+			return err
+		}
+		if m.Peer, err = freeAddr(); err != nil {
+			return err
+		}
+		c.clients[i] = m.Client
+		if c.stores[i], err = newGate("the store's door "+m.Name, m.Client); err != nil {
+			return err
+		}
+		if c.peers[i], err = newGate("the peers' door of "+m.Name, m.Peer); err != nil {
+			return err
+		}
+		m.Advertise = strings.TrimPrefix(c.peers[i].Endpoint(), "http://")
+		all = append(all, m.Name+"=http://"+m.Advertise)
+	}
+	for i := range configs {
+		configs[i].Cluster = strings.Join(all, ",")
+		if c.members[i], err = c.child(self, configs[i].Name, roleMember, configs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endpoints are those of etcd, through the proxies.
+func (c *cluster) endpoints() []string {
+	var list []string
+	for _, g := range c.stores {
+		list = append(list, g.Endpoint())
+	}
+	return list
+}
+
+// layMasters: the last master is reached without a proxy, so that a dead one refuses connections as a machine does.
+func (c *cluster) layMasters() (err error) {
+	for i := range c.masters {
+		listen, err := freeAddr()
+		if err != nil {
+			return err
+		}
+		if c.tools[i], err = freeAddr(); err != nil {
+			return err
+		}
+		advertise := listen
+		if i < masters-1 {
+			if c.doors[i], err = newGate(fmt.Sprintf("the door of master-%d", i), listen); err != nil {
+				return err
+			}
+			advertise = strings.TrimPrefix(c.doors[i].Endpoint(), "http://")
+		}
+		c.masters[i] = c.process(fmt.Sprintf("master-%d", i), c.program, "--endpoints", strings.Join(c.endpoints(), ","), "--own-etcd",
+			"--listen", listen, "--advertise", advertise, "--http", c.tools[i], "--lease-ttl", "3s", "--holddown", "2s",
+			"--session-ttl", sessionTTL.String(), "--task-timeout-min", "20s", "--task-max-failures", "1000000", "--max-set-aside", "1",
+			"--chunks-per-task", "1", "--passes", "0")
+	}
+	return nil
+}
+
+// setPasses says how many passes there shall be, for masters that start from now on.
+func (c *cluster) setPasses(n int) {
+	for _, m := range c.masters {
+		m.args[len(m.args)-1] = strconv.Itoa(n)
+	}
+}
+
+func (c *cluster) layTrainers(self string) (err error) {
+	for i := range c.trainers {
+		config := trainers{Endpoints: c.endpoints(), Data: []string{filepath.Join(c.dir, "data", "*")}, Ledger: c.ledger(i), TaskTime: taskTime}
+		for n := range trainersPerOne {
+			config.IDs = append(config.IDs, fmt.Sprintf("trainer-%d-%d", i, n))
+		}
+		if c.trainers[i], err = c.child(self, fmt.Sprintf("trainers-%d", i), roleTrainers, config); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cluster) ledger(i int) string {
+	return filepath.Join(c.dir, fmt.Sprintf("ledger-%d.jsonl", i))
+}
+
+// start starts everything, and returns when etcd serves.
+func (c *cluster) start(ctx context.Context) error {
+	for _, m := range c.members {
+		if err := m.start(); err != nil {
+			return err
+		}
+	}
+	opening, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	var err error
+	if c.store, err = etcdstore.OpenRetry(opening, etcdstore.Config{Endpoints: c.clients[:]}, nil); err != nil {
+		return fmt.Errorf("etcd, whose logs are %s: %w", filepath.Join(c.dir, "etcd-*.log"), err)
+	}
+	for _, p := range append(c.masters[:], c.trainers[:]...) {
+		if err := p.start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close kills what still runs.
+func (c *cluster) close() {
+	if c.store != nil {
+		_ = c.store.Close() // its etcd is about to go
+	}
+	for _, p := range c.processes() {
+		if p != nil {
+			p.kill()
+		}
+	}
+	for _, g := range c.gates() {
+		if g != nil {
+			g.Close()
+		}
+	}
+}
+
+func (c *cluster) processes() []*process {
+	all := append([]*process{}, c.trainers[:]...)
+	all = append(all, c.masters[:]...)
+	return append(all, c.members[:]...)
+}
+
+func (c *cluster) gates() []*gate {
+	all := append([]*gate{}, c.stores[:]...)
+	all = append(all, c.peers[:]...)
+	return append(all, c.doors[:]...)
+}
+
+// etcdLeader is the number of the member that leads, -1 when none says so.
+func (c *cluster) etcdLeader(ctx context.Context) int {
+	for i, addr := range c.clients {
+		asking, cancel := context.WithTimeout(ctx, statusPatience)
+		status, err := c.memberStatus(asking, addr)
+		cancel()
+		if err == nil && status.Header.MemberId == status.Leader {
+			return i
+		}
+	}
+	return -1
+}
+
+func (c *cluster) memberStatus(ctx context.Context, addr string) (*clientv3.StatusResponse, error) {
+	return c.store.Client().Status(ctx, addr)
+}
+
+// run runs a command of the program under test against this job, past the proxies.
+func (c *cluster) run(ctx context.Context, args ...string) ([]byte, error) {
+	out, err := exec.CommandContext(ctx, c.program, append(args, "--endpoints", strings.Join(c.clients[:], ","))...).Output()
+	return out, lastError(err)
+}
+
+func writeRecords(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for i := range files {
+		file, err := os.Create(filepath.Join(dir, fmt.Sprintf("part-%02d", i)))
+		if err != nil {
+			return err
+		}
+		w := recordio.NewWriter(file, recordio.WriterOptions{RecordsPerChunk: recordsPerChunk})
+		for n := range chunksPerFile * recordsPerChunk {
+			if err := w.Write(fmt.Appendf(nil, "file %d, record %d", i, n)); err != nil {
+				return err
+			}
+		}
+		if err := w.Close(); err != nil {
+			return err
+		}
+		if err := file.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// freeAddr is an address that the kernel gave and took back: nobody else is likely to get it.
+func freeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
+
+	"trainmaster/etcdstore"
+	"trainmaster/taskqueue"
+	"trainmaster/trainer"
+	"trainmaster/trainer/reference"
+)
+
+const roleTrainers = "trainers"
+
+// trainers are several trainers in one process. They read the records of their tasks and train nothing.
+type trainers struct {
+	IDs       []string
+	Endpoints []string // of etcd
+	Data      []string
+	Ledger    string
+	TaskTime  time.Duration // of a task, on average
+}
+
+// run returns nil when the job is over, or when ctx ended and all have left in order.
+func (t *trainers) run(ctx context.Context) error {
+	store, err := etcdstore.OpenRetry(ctx, etcdstore.Config{Endpoints: t.Endpoints}, nil)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	ledger, err := os.OpenFile(t.Ledger, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer ledger.Close()
+	following, stop := context.WithCancel(ctx)
+	follow := trainer.NewFollow()
+	var group errgroup.Group
+	group.Go(func() error {
+		for a := range store.WatchMasterAddr(following) {
+			follow.Set(a.Addr, a.Term)
+		}
+		return nil
+	})
+	var working errgroup.Group
+	for _, id := range t.IDs {
+		working.Go(func() error {
+			if err := t.train(ctx, trainer.Config{ID: id, Locate: follow}, ledger); err != nil {
+				return fmt.Errorf("trainer %s: %w", id, err)
+			}
+			return nil
+		})
+	}
+	err = working.Wait()
+	stop()
+	return errors.Join(err, group.Wait())
+}
+
+// train is a trainer's life: a session that was lost is begun anew.
+func (t *trainers) train(ctx context.Context, config trainer.Config, ledger io.Writer) error {
+	for {
+		err := t.session(ctx, config, ledger)
+		switch {
+		case errors.Is(err, io.EOF), ctx.Err() != nil:
+			return nil
+		case errors.Is(err, trainer.ErrSessionLost):
+			logrus.WithField("trainer", config.ID).Info("the session was lost, joining again")
+		default:
+			return err
+		}
+	}
+}
+
+func (t *trainers) session(ctx context.Context, config trainer.Config, ledger io.Writer) error {
+	client, err := trainer.Join(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := client.ReportDataset(ctx, t.Data); err != nil {
+		return err
+	}
+	var done *taskqueue.Task
+	for {
+		task, err := client.Next(ctx, done)
+		if err != nil {
+			return err
+		}
+		entry := reference.Entry{
+			Trainer: config.ID, Pass: task.Token.Pass, Position: task.Token.Position, Attempt: task.Token.Attempt, Index: task.Index,
+		}
+		for _, err := range client.Records(task) {
+			if err != nil {
+				return err
+			}
+			entry.Records++
+		}
+		select {
+		case <-time.After(time.Duration(rand.Int64N(int64(2 * t.TaskTime)))):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		client.Progressed(entry.Records, 0)
+		if err := note(ledger, entry); err != nil {
+			return err
+		}
+		done = task
+	}
+}
+
+// note writes a line by a single call, so that lines do not mix and a killed process leaves none half-written.
+func note(ledger io.Writer, entry reference.Entry) error {
+	line, err := json.Marshal(entry)
+	if err == nil {
+		_, err = ledger.Write(append(line, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("append to the ledger: %w", err)
+	}
+	return nil
+}
