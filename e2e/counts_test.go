@@ -27,10 +27,11 @@ type delivery struct {
 
 // history is what the record of a job says, read by this test itself: key by key, without the verifier.
 type history struct {
-	finished map[place][]delivery // as they were counted
-	returned []delivery           // taken back from their trainers, uncounted
-	sessions map[string]int       // trainer id -> how often it joined
-	lost     map[string]int       // trainer id -> how often it was lost
+	finished   map[place][]delivery // as they were counted
+	dispatched map[place]int        // how often
+	returned   []delivery           // taken back from their trainers, uncounted
+	sessions   map[string]int       // trainer id -> how often it joined
+	lost       map[string]int       // trainer id -> how often it was lost
 }
 
 // history reads the record.
@@ -40,7 +41,7 @@ func (j *job) history() history {
 	if err != nil {
 		j.t.Fatal(err)
 	}
-	h := history{finished: map[place][]delivery{}, sessions: map[string]int{}, lost: map[string]int{}}
+	h := history{finished: map[place][]delivery{}, dispatched: map[place]int{}, sessions: map[string]int{}, lost: map[string]int{}}
 	ids := map[taskqueue.Ordinal]string{}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		for ev, err := range taskqueue.RecordEvents(values[key]) {
@@ -54,6 +55,8 @@ func (j *job) history() history {
 				h.sessions[ev.ID]++
 			case taskqueue.EventLost:
 				h.lost[ids[ev.Trainer]]++
+			case taskqueue.EventDispatched:
+				h.dispatched[d.place]++
 			case taskqueue.EventFinished:
 				h.finished[d.place] = append(h.finished[d.place], d)
 			case taskqueue.EventReturned, taskqueue.EventFailed, taskqueue.EventTimedOut:

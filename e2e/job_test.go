@@ -44,7 +44,13 @@ const (
 // newJob prepares a job: a name in etcd and the digits in files.
 func newJob(t testing.TB) *job {
 	t.Helper()
-	j := &job{t: t, name: etcdtest.NewJob(t), endpoint: etcdtest.Endpoint(t), dir: t.TempDir()}
+	return newJobOn(t, etcdtest.Endpoint(t))
+}
+
+// newJobOn prepares a job in an etcd that may be none of this test binary's own.
+func newJobOn(t testing.TB, endpoints ...string) *job {
+	t.Helper()
+	j := &job{t: t, name: etcdtest.NewJob(t), endpoint: strings.Join(endpoints, ","), dir: t.TempDir()}
 	j.store = etcdtest.Open(t, j.endpoint, j.name)
 	j.data = digits(t, j.dir)
 	t.Cleanup(func() {
@@ -65,6 +71,13 @@ func digits(t testing.TB, dir string) convert.Result {
 		t.Fatal(err)
 	}
 	return data
+}
+
+// behind is this job as processes see it that reach its etcd through a proxy.
+func (j *job) behind(proxy *etcdtest.Proxy) *job {
+	other := *j
+	other.endpoint, other.conn, other.connTo = proxy.Endpoint(), nil, ""
+	return &other
 }
 
 // in are the flags that lead a process to this job.

@@ -126,19 +126,17 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 
 // run serves until the job is over or ctx ends. It ends in this order: the committer
 // finishes what waits, the lock is resigned, the port closes, the store closes.
-func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) error {
+func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error) {
 	listener, err := listen(s.listen, "--listen")
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
-	tools, err := s.listenTools(log)
+	face, closeFace, err := s.serveTools(ctx, log)
 	if err != nil {
 		return err
 	}
-	if tools != nil {
-		defer tools.Close()
-	}
+	defer func() { err = errors.Join(err, closeFace()) }()
 	if s.config.Advertise, err = advertise(s.config.Advertise, listener.Addr()); err != nil {
 		return err
 	}
@@ -154,7 +152,21 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) error {
 			return usageErrorf("--ps: expected %d, which the job began with, found %d", n, s.ps)
 		}
 	}
-	return s.serve(ctx, listener, tools, store, log)
+	return s.serve(ctx, listener, face, store, log)
+}
+
+// serveTools answers on the port for people's tools from the start: a process that waits for etcd lives, and is not ready.
+// Without a port nobody hears it.
+func (s *daemonSettings) serveTools(ctx context.Context, log *logrus.Entry) (face *httpapi.Server, closeFace func() error, err error) {
+	face = httpapi.Starting(log)
+	listener, err := s.listenTools(log)
+	if err != nil || listener == nil {
+		return face, func() error { return nil }, err
+	}
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- face.Serve(serving, listener) }()
+	return face, func() error { stop(); return <-ended }, nil
 }
 
 // listenTools opens the port for people's tools. When nobody chose it and another master of
@@ -171,7 +183,7 @@ func (s *daemonSettings) listenTools(log *logrus.Entry) (net.Listener, error) {
 	return l, err
 }
 
-func (s *daemonSettings) serve(ctx context.Context, listener, tools net.Listener, store *etcdstore.Store, log *logrus.Entry) error {
+func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face *httpapi.Server, store *etcdstore.Store, log *logrus.Entry) error {
 	told := &shards.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }}
 	defer told.Close()
 	m, err := master.New(s.config, onetcd.Store{
@@ -194,13 +206,10 @@ func (s *daemonSettings) serve(ctx context.Context, listener, tools net.Listener
 	group.Go(func() error { return rpcs.Serve(serving, rpcListener) })
 	group.Go(func() error { return grpcs.Serve(serving, grpcListener) })
 	group.Go(func() error { return serveBeats(serving, m, httpListener) })
-	if tools != nil {
-		face := httpapi.New(m, func(ctx context.Context) (int64, int64, error) {
-			size, err := store.Size(ctx)
-			return size.Total, size.Quota, err
-		}, log)
-		group.Go(func() error { return face.Serve(serving, tools) })
-	}
+	face.Attend(m, func(ctx context.Context) (int64, int64, error) {
+		size, err := store.Size(ctx)
+		return size.Total, size.Quota, err
+	})
 	if store.OwnEtcd() {
 		group.Go(func() error { return store.CompactLoop(serving, time.Minute, etcdstore.KeepRevisions) })
 	} else if warning, err := store.CheckAutoCompaction(ctx); err == nil && warning != "" {

@@ -3,7 +3,8 @@
 // A package's TestMain calls [Main]. Then [Store] opens a store on the one
 // embedded etcd of the test binary, with a job of its own per call, so that
 // tests cannot see each other; [StartProcess] runs an etcd in a process that
-// can be killed and started again on the same data; [StartProxy] stands in
+// can be killed and started again on the same data, [StartCluster] one of three
+// members; [StartProxy] stands in
 // front of an etcd and loses, holds or delays what goes through it. All ports
 // are chosen by the kernel, on 127.0.0.1.
 package etcdtest
@@ -99,11 +100,11 @@ func Store(t testing.TB) *etcdstore.Store {
 	return Open(t, Endpoint(t), NewJob(t))
 }
 
-// Open opens a store under a job that may be another store's too. It closes
-// with the test.
+// Open opens a store under a job that may be another store's too. endpoint may be several
+// of a cluster, with commas between them. It closes with the test.
 func Open(t testing.TB, endpoint, job string) *etcdstore.Store {
 	t.Helper()
-	s, err := etcdstore.Open(context.Background(), etcdstore.Config{Endpoints: []string{endpoint}, Job: job, OwnEtcd: true})
+	s, err := etcdstore.Open(context.Background(), etcdstore.Config{Endpoints: strings.Split(endpoint, ","), Job: job, OwnEtcd: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package etcdtest
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -32,6 +33,8 @@ type Process struct {
 	t        testing.TB
 	dir      string
 	quota    int64
+	member   *member // of a cluster; nil: it stands alone
+	out      io.Reader
 	cmd      *exec.Cmd
 	stdin    io.Closer // the child ends when it closes
 	endpoint string
@@ -79,12 +82,25 @@ func (p *Process) Kill() {
 // Start starts it, again if it was killed, and waits until it serves.
 func (p *Process) Start() {
 	p.t.Helper()
+	p.launch()
+	p.await()
+}
+
+func (p *Process) launch() {
+	p.t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), processDirEnv+"="+p.dir, processQuotaEnv+"="+strconv.FormatInt(p.quota, 10))
+	if p.member != nil {
+		text, err := json.Marshal(p.member)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		cmd.Env = append(cmd.Env, memberEnv+"="+string(text))
+	}
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -97,8 +113,13 @@ func (p *Process) Start() {
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	p.cmd, p.stdin = cmd, in
-	line, err := bufio.NewReader(out).ReadString('\n')
+	p.cmd, p.stdin, p.out = cmd, in, out
+}
+
+// await waits until it serves.
+func (p *Process) await() {
+	p.t.Helper()
+	line, err := bufio.NewReader(p.out).ReadString('\n')
 	if err != nil {
 		p.Kill()
 		p.t.Fatalf("etcd process did not start: %v", err)
@@ -108,17 +129,28 @@ func (p *Process) Start() {
 
 // serveProcess is the child: it serves until its parent is gone.
 func serveProcess(dir string) (code int) {
-	quota, _ := strconv.ParseInt(os.Getenv(processQuotaEnv), 10, 64)
-	etcd, err := etcdstore.StartEmbedded(context.Background(), etcdstore.EmbeddedConfig{Dir: dir, QuotaBytes: quota})
+	endpoint, err := serve(dir)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Println(etcd.Endpoint())
+	fmt.Println(endpoint)
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	// Without ceremony, as in a crash: closing waits for clients.
 	if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return 1
 	}
 	select {}
+}
+
+func serve(dir string) (endpoint string, err error) {
+	if text := os.Getenv(memberEnv); text != "" {
+		return serveMember(dir, text)
+	}
+	quota, _ := strconv.ParseInt(os.Getenv(processQuotaEnv), 10, 64)
+	etcd, err := etcdstore.StartEmbedded(context.Background(), etcdstore.EmbeddedConfig{Dir: dir, QuotaBytes: quota})
+	if err != nil {
+		return "", err
+	}
+	return etcd.Endpoint(), nil
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,23 +31,53 @@ const (
 
 // Server is the HTTP face of one master.
 type Server struct {
-	http *http.Server
+	http   *http.Server
+	log    *logrus.Entry
+	routes atomic.Pointer[http.ServeMux]
 }
 
-// New returns a server that does nothing until Serve. size (may be nil) returns the bytes of
-// the store's database and its quota.
-func New(m *master.Master, size func(ctx context.Context) (used, quota int64, err error), log *logrus.Entry) *Server {
+// Starting returns a server that does nothing until Serve, of a process that waits for its
+// store: it lives, and is not ready. Attend gives it its master.
+func Starting(log *logrus.Entry) *Server {
+	s := &Server{log: log}
+	s.http = &http.Server{
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.routes.Load().ServeHTTP(w, r) }),
+		ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeader,
+	}
+	s.route(nil)
+	return s
+}
+
+// New returns a server of a master.
+func New(m *master.Master, size Size, log *logrus.Entry) *Server {
+	s := Starting(log)
+	s.Attend(m, size)
+	return s
+}
+
+// Size returns the bytes of the store's database and its quota.
+type Size func(ctx context.Context) (used, quota int64, err error)
+
+// Attend makes this the face of m from now on. size may be nil.
+func (s *Server) Attend(m *master.Master, size Size) {
+	s.route(m, &collector{master: m, size: size, log: s.log})
+}
+
+func (s *Server) route(m *master.Master, metrics ...prometheus.Collector) {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &collector{master: m, size: size, log: log})
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(metrics...)
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	routes.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, m) })
-	routes.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: log}))
-	return &Server{&http.Server{Handler: routes, ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeader}}
+	routes.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: s.log}))
+	s.routes.Store(routes)
 }
 
 func ready(w http.ResponseWriter, m *master.Master) {
 	switch {
+	case m == nil:
+		http.Error(w, "not ready: waiting for etcd to answer", http.StatusServiceUnavailable)
 	case m.Leading():
 		fmt.Fprintln(w, "leader")
 	case m.Warm():

@@ -18,6 +18,7 @@ var (
 	descLeading  = desc("leading", "1 while this master leads the job.")
 	descWarm     = desc("warm", "1 while this master stands by with the task tables loaded.")
 	descCommits  = desc("commits_total", "Commits of this term.")
+	descRefused  = desc("commits_refused_total", "Commits of this term that the store did not take; their callers were told.")
 	descTasks    = desc("tasks", "Tasks of the oldest open pass, by state.", "dataset", "state")
 	descPass     = desc("pass", "The oldest open pass.", "dataset")
 	descCounted  = desc("commit_number", "Number of the last commit, over all terms.")
@@ -33,13 +34,13 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 // collector reads the committed state at each scrape.
 type collector struct {
 	master *master.Master
-	size   func(ctx context.Context) (used, quota int64, err error)
+	size   Size
 	log    *logrus.Entry
 }
 
 // Describe lists the metrics, whether or not this master leads.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descLeading, descWarm, descCommits, descTasks, descPass, descCounted, descTrainers, descStore, descQuota} {
+	for _, d := range []*prometheus.Desc{descLeading, descWarm, descCommits, descRefused, descTasks, descPass, descCounted, descTrainers, descStore, descQuota} {
 		out <- d
 	}
 }
@@ -66,6 +67,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		return // not the leader
 	}
 	out <- prometheus.MustNewConstMetric(descCommits, prometheus.CounterValue, float64(s.Commits))
+	out <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(s.Refused))
 	gauge(descCounted, float64(s.Commit))
 	gauge(descTrainers, float64(len(s.Trainers)))
 	for i, d := range s.Sets {
