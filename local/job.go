@@ -196,7 +196,10 @@ func openEither(path string) (*os.File, error) {
 func (j *Job) define() {
 	c := j.config
 	child := func(name string, args ...string) *process {
-		return &process{name: name, binary: c.Binary, args: append(args, "--endpoints", j.endpoint), logPath: j.path("logs", name+".log"), log: c.Log}
+		return &process{
+			name: name, binary: c.Binary, args: append(args, "--endpoints", j.endpoint), logPath: j.path("logs", name+".log"), log: c.Log,
+			restartPause: restartPause, stopTimeout: stopTimeout,
+		}
 	}
 	update := "async"
 	if c.Sync {

@@ -23,6 +23,7 @@ const settingsPrefix = "TRAINMASTER_"
 const (
 	maxRestarts  = 20
 	restartPause = 100 * time.Millisecond
+	pauseDoubles = 5 // times at most
 	stopTimeout  = 15 * time.Second
 )
 
@@ -33,6 +34,9 @@ type process struct {
 	args    []string
 	logPath string
 	log     *logrus.Entry
+
+	restartPause time.Duration // before the first restart; it doubles
+	stopTimeout  time.Duration // from SIGTERM to SIGKILL
 
 	pid      atomic.Int64 // of the running child; 0: none
 	restarts atomic.Int64
@@ -50,7 +54,7 @@ func (p *process) run(ctx context.Context) error {
 			return fmt.Errorf("%s: %w; see %s", p.name, err, p.logPath)
 		}
 		p.restarts.Add(1)
-		pause := restartPause << min(n, 5)
+		pause := p.restartPause << min(n, pauseDoubles)
 		p.log.WithError(err).WithFields(logrus.Fields{"process": p.name, "pause": pause.String()}).Warn("a process died, starting it again")
 		select {
 		case <-ctx.Done():
@@ -77,7 +81,7 @@ func (p *process) once(ctx context.Context) error {
 	cmd.Stdout, cmd.Stderr = file, file
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, settingsPrefix) })
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = stopTimeout
+	cmd.WaitDelay = p.stopTimeout
 	cmd.SysProcAttr = childAttributes()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -1,0 +1,323 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"trainmaster/recordio"
+	"trainmaster/trainer/model"
+)
+
+func TestNew(t *testing.T) {
+	job, err := New(Config{Binary: "/bin/master", Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := job.config; c.Model != model.Softmax || c.Servers != 2 || c.Trainers != 3 || c.Passes < 1 || c.CheckpointEvery != 2*time.Second {
+		t.Errorf("the defaults are %+v", c)
+	}
+	for name, tt := range map[string]struct {
+		config Config
+		words  string
+	}{
+		"no program":               {Config{Dir: "d"}, "Binary"},
+		"no folder":                {Config{Binary: "b"}, "Dir"},
+		"fewer servers than none":  {Config{Binary: "b", Dir: "d", Servers: -1}, "found -1, 3 and 0"},
+		"fewer trainers than none": {Config{Binary: "b", Dir: "d", Trainers: -1}, "found 2, -1 and 0"},
+		"fewer passes than none":   {Config{Binary: "b", Dir: "d", Passes: -2}, "found 2, 3 and -2"},
+		"a model nobody knows":     {Config{Binary: "b", Dir: "d", Model: "oracle"}, "oracle"},
+	} {
+		if _, err := New(tt.config); err == nil || !strings.Contains(err.Error(), tt.words) {
+			t.Errorf("%s: expected an error with %q, found %v", name, tt.words, err)
+		}
+	}
+}
+
+// newTestJob is a job on the digits with its data prepared.
+func newTestJob(t *testing.T, c Config) *Job {
+	t.Helper()
+	c.Binary, c.Dir, c.Log = "/bin/master", t.TempDir(), silent()
+	job, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(job.path("data"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := job.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return job
+}
+
+// Every run holds the same fifth of the digits out, whatever its seed is, and trains on the
+// rest.
+func TestSplitOfTheDigits(t *testing.T) {
+	read := func(job *Job) (train, test []string) {
+		for paths, into := range map[*[]string]*[]string{&job.data.Train.Paths: &train, &job.data.Test.Paths: &test} {
+			for record, err := range records(*paths) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				*into = append(*into, string(record))
+			}
+			slices.Sort(*into)
+		}
+		return train, test
+	}
+	first := newTestJob(t, Config{})
+	train, test := read(first)
+	if len(train)+len(test) != 1797 || len(test) < 300 || len(test) > 420 {
+		t.Errorf("%d records to train on and %d held out, of 1797", len(train), len(test))
+	}
+	if n := len(first.data.Train.Paths); n != digitsShards {
+		t.Errorf("%d files to train on, want %d", n, digitsShards)
+	}
+	for _, record := range test {
+		if _, both := slices.BinarySearch(train, record); both {
+			t.Fatal("a record is in both parts")
+		}
+	}
+	if _, again := read(newTestJob(t, Config{Seed: 7})); !slices.Equal(again, test) {
+		t.Error("with another seed other records are held out")
+	}
+}
+
+// flagsOf reads --name value pairs.
+func flagsOf(t *testing.T, p *process) map[string][]string {
+	t.Helper()
+	flags := map[string][]string{}
+	for i, arg := range p.args {
+		if name, ok := strings.CutPrefix(arg, "--"); ok {
+			value := ""
+			if i+1 < len(p.args) && !strings.HasPrefix(p.args[i+1], "--") {
+				value = p.args[i+1]
+			}
+			flags[name] = append(flags[name], value)
+		}
+	}
+	return flags
+}
+
+// What the processes are told follows the configuration.
+func TestArguments(t *testing.T) {
+	job := newTestJob(t, Config{Servers: 4, Trainers: 5, Passes: 6, Sync: true, Seed: 7, Model: model.MLP, CheckpointEvery: 3 * time.Second, Ledger: true})
+	job.endpoint = "http://127.0.0.1:1"
+	job.define()
+	if len(job.servers) != 4 || len(job.trainers) != 5 {
+		t.Fatalf("%d servers and %d trainers", len(job.servers), len(job.trainers))
+	}
+	want := func(p *process, command string, flags map[string]string) {
+		t.Helper()
+		found := flagsOf(t, p)
+		if p.binary != "/bin/master" || command != "" && p.args[0] != command {
+			t.Errorf("%s runs %s %q", p.name, p.binary, p.args)
+		}
+		if p.logPath != job.path("logs", p.name+".log") {
+			t.Errorf("%s logs into %s", p.name, p.logPath)
+		}
+		flags["endpoints"] = job.endpoint
+		for name, value := range flags {
+			if !slices.Equal(found[name], []string{value}) {
+				t.Errorf("%s: --%s is %q, want %q", p.name, name, found[name], value)
+			}
+		}
+	}
+	want(job.master, "", map[string]string{
+		"ps": "4", "trainers": "5", "passes": "6", "update-mode": "sync", "seed": "7", "listen": "127.0.0.1:0", "http": "", "data-roots": job.path("data"),
+	})
+	names := map[string]bool{}
+	for i, p := range job.servers {
+		names[p.name] = true
+		want(p, "pserver", map[string]string{"checkpoint-dir": job.path("checkpoints"), "checkpoint-every": "3s", "listen": "127.0.0.1:0"})
+		if p.name != fmt.Sprintf("pserver-%d", i) {
+			t.Errorf("server %d is %s", i, p.name)
+		}
+	}
+	for _, p := range job.trainers {
+		names[p.name] = true
+		want(p, "trainer", map[string]string{
+			"id": p.name, "model": model.MLP, "model-seed": "8", "ledger": job.path("ledger.jsonl"), "save-model": job.modelPath(),
+		})
+		if data := flagsOf(t, p)["data"]; !slices.Equal(data, job.data.Train.Paths) {
+			t.Errorf("%s trains on %q", p.name, data)
+		}
+		if strings.Contains(strings.Join(p.args, " "), job.data.Test.Paths[0]) {
+			t.Errorf("%s is told of the records that are held out", p.name)
+		}
+	}
+	if len(names) != 9 {
+		t.Errorf("the names are %v: two processes share a log", names)
+	}
+
+	job = newTestJob(t, Config{})
+	job.define()
+	want(job.master, "", map[string]string{"update-mode": "async"})
+	if _, told := flagsOf(t, job.trainers[0])["ledger"]; told {
+		t.Error("a ledger that nobody asked for")
+	}
+}
+
+// staged is a job whose processes are children that note what becomes of them.
+func staged(t *testing.T) (job *Job, file string, child func(args ...string) *process) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "notes")
+	return &Job{config: Config{Log: silent()}}, file, func(args ...string) *process {
+		p := runs(t, slices.Insert(slices.Clone(args), 1, file)...)
+		if p.name = args[1]; args[0] == "ends" {
+			p.name = args[2]
+		}
+		return p
+	}
+}
+
+// index of the line in what was noted.
+func index(t *testing.T, file, line string) int {
+	t.Helper()
+	i := slices.Index(noted(file), line)
+	if i < 0 {
+		t.Fatalf("nobody noted %q: %q", line, noted(file))
+	}
+	return i
+}
+
+// The run is over when the master is: trainers that end by themselves are waited for, then
+// the servers are stopped.
+func TestMasterEndsTheRun(t *testing.T) {
+	job, file, child := staged(t)
+	job.master = child("ends", "server_up", "master", "0")
+	job.trainers = []*process{child("ends", "master_ended", "trainer", "0")}
+	job.servers = []*process{child("stays", "server")}
+	watched := make(chan struct{})
+	job.endpoint = "the endpoint"
+	err := job.supervise(t.Context(), func(ctx context.Context, endpoint string) {
+		defer close(watched)
+		if endpoint != "the endpoint" {
+			t.Errorf("it watches %q", endpoint)
+		}
+		<-ctx.Done() // as progress does, until the job is over
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	<-watched
+	if m, tr, s := index(t, file, "master_ended"), index(t, file, "trainer_ended"), index(t, file, "server_terminated"); m > tr || tr > s {
+		t.Errorf("expected the master, the trainer and the server to end in this order, found %q", noted(file))
+	}
+}
+
+// A run that is interrupted ends the trainers first, then the master, the servers last.
+func TestInterruptedRun(t *testing.T) {
+	job, file, child := staged(t)
+	job.master = child("stays", "master")
+	job.trainers = []*process{child("stays", "a"), child("stays", "b")}
+	job.servers = []*process{child("stays", "server")}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- job.supervise(ctx, nil) }()
+	await(t, "all are up", func() bool { return len(noted(file)) == 4 })
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the run ended with %v", err)
+	}
+	trainers := max(index(t, file, "a_terminated"), index(t, file, "b_terminated"))
+	if m, s := index(t, file, "master_terminated"), index(t, file, "server_terminated"); trainers > m || m > s {
+		t.Errorf("expected trainers, master and server to end in this order, found %q", noted(file))
+	}
+}
+
+// A process that cannot run ends the run with its reason, whichever it is, and nothing stays
+// behind.
+func TestProcessThatCannotRun(t *testing.T) {
+	for _, broken := range []string{"master", "trainer", "server"} {
+		t.Run(broken, func(t *testing.T) {
+			job, file, child := staged(t)
+			job.master, job.trainers, job.servers = child("stays", "master"), []*process{child("stays", "trainer")}, []*process{child("stays", "server")}
+			failing := map[string]*process{"master": job.master, "trainer": job.trainers[0], "server": job.servers[0]}[broken]
+			after := map[string]string{"master": "server_up", "trainer": "master_up", "server": "trainer_up"}[broken]
+			failing.args = []string{"child", "ends", file, after, broken, "2"}
+			err := job.supervise(t.Context(), nil)
+			if err == nil || !strings.Contains(err.Error(), broken+": exit status 2") {
+				t.Errorf("the run ended with %v", err)
+			}
+			for _, p := range []*process{job.master, job.trainers[0], job.servers[0]} {
+				if p.pid.Load() != 0 {
+					t.Errorf("%s is still there", p.name)
+				}
+			}
+		})
+	}
+}
+
+func TestOpenEither(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{"plain": "p", "both": "b", "both.gz": "z", "packed.gz": "z"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{"plain": "plain", "both": "both", "packed": "packed.gz"} {
+		f, err := openEither(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := filepath.Base(f.Name()); found != want {
+			t.Errorf("%s: opened %s, want %s", name, found, want)
+		}
+		_ = f.Close()
+	}
+	if _, err := openEither(filepath.Join(dir, "neither")); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "make data") {
+		t.Errorf("found %v", err)
+	}
+}
+
+// Records of several files come one after another, up to the first error.
+func TestRecords(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, records ...string) string {
+		path := filepath.Join(dir, name)
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := recordio.NewWriter(f, recordio.WriterOptions{})
+		for _, r := range records {
+			if err := w.Write([]byte(r)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(w.Close(), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	paths := []string{write("one", "a", "b"), filepath.Join(dir, "nothing"), write("two", "c")}
+	var found []string
+	var failed error
+	for record, err := range records(paths) {
+		if err != nil {
+			failed = err
+			break
+		}
+		found = append(found, string(record))
+	}
+	if !slices.Equal(found, []string{"a", "b"}) || !errors.Is(failed, os.ErrNotExist) {
+		t.Errorf("read %q, then %v", found, failed)
+	}
+	found = nil
+	for record := range records([]string{paths[0], paths[2]}) {
+		if found = append(found, string(record)); len(found) == 2 {
+			break
+		}
+	}
+	if !slices.Equal(found, []string{"a", "b"}) {
+		t.Errorf("read %q", found)
+	}
+}

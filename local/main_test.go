@@ -1,0 +1,123 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+)
+
+// The test binary is also the program that its tests run: with "child" as its first
+// argument, and then what to do.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "child" {
+		os.Exit(child(os.Args[2], os.Args[3:]))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// child does one thing and returns an exit code.
+func child(what string, args []string) int {
+	switch what {
+	case "exit": // with the code given
+		fmt.Println("leaving with", args[0])
+		return number(args[0])
+	case "dies": // by signal 9 so many times, counted by the lines of a file
+		note(args[0], "start")
+		if len(noted(args[0])) <= number(args[1]) {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	case "environment":
+		for _, v := range os.Environ() {
+			fmt.Println(v)
+		}
+	case "stays": // until SIGTERM, which it notes with its name
+		terminated := make(chan os.Signal, 1)
+		signal.Notify(terminated, syscall.SIGTERM)
+		note(args[0], args[1]+" up")
+		<-terminated
+		note(args[0], args[1]+" terminated")
+	case "ends": // by itself, once the file has the line given
+		for !strings.Contains(strings.Join(noted(args[0]), "\n"), args[1]) {
+			time.Sleep(time.Millisecond)
+		}
+		note(args[0], args[2]+" ended")
+		return number(args[3])
+	case "stubborn": // does not hear SIGTERM
+		signal.Ignore(syscall.SIGTERM)
+		note(args[0], fmt.Sprint("up ", os.Getpid()))
+		select {}
+	case "parent": // of a child that does not hear of its end
+		p := &process{name: "orphan", binary: os.Args[0], args: []string{"child", "stubborn", args[0]}, logPath: args[0] + ".log", log: silent()}
+		_ = p.once(context.Background())
+	}
+	return 0
+}
+
+func number(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// note appends a line to a file that several processes share.
+func note(path, line string) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	if _, err := fmt.Fprintln(f, line); err != nil {
+		panic(err)
+	}
+}
+
+// noted are the lines of such a file.
+func noted(path string) []string {
+	data, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) {
+		panic(err)
+	}
+	return strings.Fields(strings.ReplaceAll(strings.TrimSpace(string(data)), " ", "_"))
+}
+
+func silent() *logrus.Entry {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return logrus.NewEntry(log)
+}
+
+// runs is a process of this test binary.
+func runs(t *testing.T, args ...string) *process {
+	t.Helper()
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &process{
+		name: "child", binary: binary, args: append([]string{"child"}, args...), logPath: filepath.Join(t.TempDir(), "child.log"), log: silent(),
+		restartPause: time.Millisecond, stopTimeout: time.Minute,
+	}
+}
+
+// await waits until something is so.
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
