@@ -44,6 +44,26 @@ func TestKilledTrainer(t *testing.T) {
 	j.wantPassedOn(h, "b")
 }
 
+// F30: the holder of the last task of a pass dies while the others are told to wait. They get it, and the job ends.
+func TestHolderOfTheLastTaskDies(t *testing.T) {
+	t.Parallel()
+	j := newJob(t)
+	master := j.master("--ps", "1", "--task-timeout-min", "1h", "--session-ttl", "1h")
+	j.server()
+	a, b, c := j.trainer("a"), j.trainer("b"), j.trainer("c")
+	j.stopWithTask(b, "b")
+	j.awaitStatus("only what b holds is not done", func(s *pb.StatusReply) bool {
+		sessions, err := j.trainers()
+		d := s.Datasets[0]
+		return err == nil && sessions["b"] != nil && d.Todo+d.Retry == 0 && d.Pending == uint64(len(sessions["b"].Tasks))
+	})
+	b.kill()
+	a.wantExit(0)
+	c.wantExit(0)
+	master.wantExit(0)
+	j.wantPassedOn(j.wantExactlyOnce(1, tasksPerPass), "b")
+}
+
 // wantPassedOn fails the test unless tasks were taken back from the trainer, and each was counted for another dispatch.
 func (j *job) wantPassedOn(h history, id string) {
 	j.t.Helper()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Proxy stands before an etcd on the level of bytes. What it holds stays held
+// Proxy stands before an etcd, or another server, on the level of bytes. What it holds stays held
 // until it is released or the connection is cut.
 type Proxy struct {
 	target   string
@@ -62,6 +62,9 @@ func NewProxy(endpoint string) (*Proxy, error) {
 
 // Endpoint is http://127.0.0.1:PORT of the proxy.
 func (p *Proxy) Endpoint() string { return "http://" + p.listener.Addr().String() }
+
+// Addr is host:port of the proxy, for what is no etcd.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
 // HoldRequests keeps what clients send from reaching etcd (or lets it go on,
 // what was held first).
