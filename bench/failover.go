@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -101,10 +100,8 @@ func (f *Failover) say(now string) {
 // scene is the running job.
 type scene struct {
 	*Failover
-	endpoint string
-	dir      string
+	daemons
 	store    *etcdstore.Store
-	masters  map[string]*exec.Cmd // by address
 	follow   *trainer.Follow
 	term     atomic.Uint64 // as announced
 	client   *trainer.Client
@@ -116,7 +113,8 @@ type scene struct {
 }
 
 func (f *Failover) scene(ctx context.Context, endpoint, dir string) (s *scene, err error) {
-	s = &scene{Failover: f, endpoint: endpoint, dir: dir, masters: map[string]*exec.Cmd{}, follow: trainer.NewFollow(), answers: make(chan time.Time, 1)}
+	masters := daemons{program: f.Program, endpoint: endpoint, dir: dir, flags: []string{"--holddown", f.Holddown.String()}}
+	s = &scene{Failover: f, daemons: masters, follow: trainer.NewFollow(), answers: make(chan time.Time, 1)}
 	data := filepath.Join(dir, "data")
 	if err := writeRecords(data); err != nil {
 		return nil, err
@@ -127,7 +125,7 @@ func (f *Failover) scene(ctx context.Context, endpoint, dir string) (s *scene, e
 	training, stop := context.WithCancel(ctx)
 	s.stop = stop
 	for range failoverMasters {
-		if err := s.startMaster(); err != nil {
+		if err := s.start(); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 	}
@@ -162,28 +160,6 @@ func writeRecords(path string) error {
 		}
 	}
 	return w.Close()
-}
-
-// startMaster starts a daemon, and waits until its key is in the queue for the lock.
-func (s *scene) startMaster() error {
-	log, err := os.OpenFile(filepath.Join(s.dir, "masters.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	addr, err := freeAddr()
-	if err != nil {
-		return err
-	}
-	cmd := exec.Command(s.Program[0], "--endpoints", s.endpoint, "--own-etcd", "--listen", addr, "--http", "", "--passes", "0",
-		"--chunks-per-task", "1", "--pass-mode", "rolling", "--holddown", s.Holddown.String())
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the parent alone
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	s.masters[addr] = cmd
-	return nil
 }
 
 func (s *scene) followLeader(ctx context.Context) {
@@ -228,7 +204,7 @@ func (s *scene) fault(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	cmd := s.masters[leader.Addr]
+	cmd := s.running[leader.Addr]
 	if cmd == nil {
 		return 0, fmt.Errorf("the leader at %q is none of ours", leader.Addr)
 	}
@@ -243,8 +219,8 @@ func (s *scene) fault(ctx context.Context) (time.Duration, error) {
 		return took, errors.Join(err, cmd.Process.Signal(syscall.SIGCONT))
 	}
 	_ = cmd.Wait() // it was killed, or ended in order: the next leader leads either way
-	delete(s.masters, leader.Addr)
-	return took, errors.Join(err, s.startMaster())
+	delete(s.running, leader.Addr)
+	return took, errors.Join(err, s.start())
 }
 
 // nextAnswer waits for the first task that a later term gave.
@@ -260,7 +236,7 @@ func (s *scene) nextAnswer(ctx context.Context, began time.Time, term uint64) (t
 		case <-s.ended:
 			return 0, fmt.Errorf("the trainer stopped: %w", s.trained)
 		case <-patience.C:
-			return 0, fmt.Errorf("no answer within %v; the masters' log is in %s", failoverPatience, s.dir)
+			return 0, fmt.Errorf("no answer within %v; the masters' log is %s", failoverPatience, s.log())
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
 		}
@@ -305,11 +281,7 @@ func (s *scene) close() error {
 	if s.client != nil {
 		_ = s.client.Close() // its master is about to go
 	}
-	for _, cmd := range s.masters {
-		_ = cmd.Process.Signal(syscall.SIGCONT)
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
+	s.kill()
 	return s.store.Close()
 }
 

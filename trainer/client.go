@@ -23,6 +23,14 @@ type Config struct {
 	Locate    Locator
 	Heartbeat time.Duration // default a fifth of what a session lasts, 3 s at most
 	Log       *logrus.Entry // default: the standard logger
+	Answered  func(Answer)  // hears of each call that was answered, by several goroutines; may be nil
+}
+
+// Answer is a call that a master answered.
+type Answer struct {
+	Call   string        // Next, Heartbeat, ...
+	Master string        // its address
+	Took   time.Duration // from the first attempt to the answer
 }
 
 // Errors that a client returns.
@@ -70,7 +78,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	if config.Log == nil {
 		config.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
-	l := &link{locate: config.Locate, log: config.Log, patience: answerTimeout}
+	l := &link{locate: config.Locate, log: config.Log, patience: answerTimeout, answered: config.Answered}
 	reply, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{ID: config.ID, Address: config.Address})
 	if err != nil {
 		l.close()

@@ -34,15 +34,22 @@ type link struct {
 	locate   Locator
 	log      *logrus.Entry
 	patience time.Duration // answerTimeout, but in tests
+	answered func(Answer)  // may be nil
 
 	mu     sync.Mutex
-	client *rpc.Client
-	addr   string
+	client *connection // nil: there is none
+}
+
+// connection is to one master.
+type connection struct {
+	*rpc.Client
+	addr string
 }
 
 // call repeats a request until it is answered or ctx ends. Each attempt has a reply of its
 // own: gob leaves zero fields as they were.
 func call[Reply any](ctx context.Context, l *link, method string, request any) (*Reply, error) {
+	began := time.Now()
 	for n := 0; ; n++ {
 		reply := new(Reply)
 		client, moved, err := l.connect(ctx)
@@ -53,6 +60,9 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 			return nil, context.Cause(ctx)
 		}
 		if session.Judge(err) == session.Answered {
+			if l.answered != nil {
+				l.answered(Answer{Call: method, Master: client.addr, Took: time.Since(began)})
+			}
 			return reply, err
 		}
 		l.drop(client)
@@ -82,7 +92,7 @@ var (
 
 // attempt makes one call on one connection, and gives it up when another master leads: the
 // one that was asked may hang.
-func (l *link) attempt(ctx context.Context, client *rpc.Client, moved <-chan struct{}, method string, request, reply any) error {
+func (l *link) attempt(ctx context.Context, client *connection, moved <-chan struct{}, method string, request, reply any) error {
 	if !slow[method] {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, l.patience, errSilent)
@@ -100,29 +110,30 @@ func (l *link) attempt(ctx context.Context, client *rpc.Client, moved <-chan str
 
 // connect returns the connection to the leader, made anew if it broke or another one leads.
 // moved closes when yet another one does.
-func (l *link) connect(ctx context.Context) (client *rpc.Client, moved <-chan struct{}, err error) {
+func (l *link) connect(ctx context.Context) (client *connection, moved <-chan struct{}, err error) {
 	addr, moved, err := l.locate.Leader(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.client != nil && l.addr == addr {
+	if l.client != nil && l.client.addr == addr {
 		return l.client, moved, nil
 	}
 	if l.client != nil {
 		l.client.Close()
 		l.client = nil
 	}
-	if client, err = dial(ctx, addr); err != nil {
+	answering, err := dial(ctx, addr)
+	if err != nil {
 		return nil, nil, err
 	}
-	l.client, l.addr = client, addr
-	return client, moved, nil
+	l.client = &connection{answering, addr}
+	return l.client, moved, nil
 }
 
 // drop forgets a connection that failed.
-func (l *link) drop(client *rpc.Client) {
+func (l *link) drop(client *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if client != nil && l.client == client {
