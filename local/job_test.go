@@ -216,8 +216,8 @@ func TestMasterEndsTheRun(t *testing.T) {
 // A run that is interrupted ends the trainers first, then the master, the servers last.
 func TestInterruptedRun(t *testing.T) {
 	job, file, child := staged(t)
-	job.master = child("stays", "master")
-	job.trainers = []*process{child("stays", "a"), child("stays", "b")}
+	job.master = child("stays", "master", "300")
+	job.trainers = []*process{child("stays", "a", "300"), child("stays", "b", "300")}
 	job.servers = []*process{child("stays", "server")}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -46,6 +46,9 @@ func child(what string, args []string) int {
 		signal.Notify(terminated, syscall.SIGTERM)
 		note(args[0], args[1]+" up")
 		<-terminated
+		if len(args) > 2 { // it takes its time
+			time.Sleep(time.Duration(number(args[2])) * time.Millisecond)
+		}
 		note(args[0], args[1]+" terminated")
 	case "ends": // by itself, once the file has the line given
 		for !strings.Contains(strings.Join(noted(args[0]), "\n"), args[1]) {

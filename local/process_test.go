@@ -50,7 +50,7 @@ func TestExitCodes(t *testing.T) {
 func TestRestarts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "starts")
 	p := runs(t, "dies", file, "3")
-	p.restartPause = 20 * time.Millisecond
+	p.restartPause = 200 * time.Millisecond
 	began := time.Now()
 	if err := p.run(t.Context()); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestRestarts(t *testing.T) {
 	if n := len(noted(file)); n != 4 || p.restarts.Load() != 3 {
 		t.Errorf("started %d times, %d restarts, want 4 and 3", n, p.restarts.Load())
 	}
-	if took, least := time.Since(began), (20+40+80)*time.Millisecond; took < least {
+	if took, least := time.Since(began), (200+400+800)*time.Millisecond; took < least {
 		t.Errorf("three restarts took %v, want pauses of %v at least", took, least)
 	}
 	if p.pid.Load() != 0 {
