@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -51,12 +52,24 @@ type process struct {
 // start starts the program. It is killed when the test ends, if it still runs then.
 func start(t testing.TB, name, dir string, args ...string) *process {
 	t.Helper()
+	return startBy(t, nil, name, dir, args...)
+}
+
+// startBy starts the program by a command that becomes it, such as `ip netns exec NAME`.
+func startBy(t testing.TB, by []string, name, dir string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, name: name, gone: make(chan struct{}), path: filepath.Join(t.TempDir(), name+".log")}
 	log, err := os.Create(p.path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := command(context.Background(), t, dir, args...)
+	if len(by) > 0 {
+		if cmd.Path, err = exec.LookPath(by[0]); err != nil {
+			t.Fatal(err)
+		}
+		cmd.Args = append(slices.Clone(by), append([]string{program(t)}, args...)...)
+	}
 	cmd.Stdout, cmd.Stderr = log, log
 	started := make(chan error, 1)
 	go func() { // the process ends with the thread that starts it, so that one stays

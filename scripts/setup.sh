@@ -11,6 +11,10 @@ declare -A packages=(
 	[git]="git"
 	[python3]="python3 python3-venv"
 )
+if [ "$(id -u)" -eq 0 ] && [ "$(uname)" = Linux ]; then # tests of network partitions need root
+	packages[ip]="iproute2"
+	packages[nft]="nftables"
+fi
 
 debian_packages() {
 	local missing=() command names
