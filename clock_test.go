@@ -1,0 +1,87 @@
+package trainmaster
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// readsClock lists, for the rooms whose decisions must not hang on a wall clock (F15), the files that may ask what time it is, and
+// what for. What such a file gets is a monotonic reading: it is compared with others of the same process, and neither stored nor sent.
+// A file that is not listed asks nobody; the cores have no such file at all.
+var readsClock = map[string]string{
+	"master/driven.go":            "the clock that a master is given; tests and the simulator give it another one",
+	"master/beats.go":             "how long ago etcd answered, and the deadline of a write to a socket",
+	"master/report.go":            "how long a scan took, for the log",
+	"master/master.go":            "not more than one line of progress in two seconds",
+	"master/term.go":              "how long the master of a finished job has lingered",
+	"master/service.go":           "until when a stage is waited for: an answer may always be asked for again",
+	"etcdstore/boottime_other.go": "where there is no CLOCK_BOOTTIME: time since the start of the process",
+}
+
+// clocks are the functions of package time that read a clock. Timers and tickers wait, and say nothing of the hour.
+var clocks = map[string]bool{"Now": true, "Since": true, "Until": true}
+
+// waits are those that a pure room has no use for either.
+var waits = map[string]bool{"Sleep": true, "After": true, "AfterFunc": true, "Tick": true, "NewTimer": true, "NewTicker": true}
+
+// F15: nothing decides by wall clock. Where a clock is read at all is listed, with the reason.
+func TestNothingDecidesByWallClock(t *testing.T) {
+	rooms := []string{"taskqueue", "master/decide", "trainer/session", "etcdstore/fence", "rendezvous", "evaluation", "master", "etcdstore", "master/onetcd"}
+	seen := map[string]bool{}
+	for _, dir := range rooms {
+		core := dir != "master" && dir != "etcdstore" && dir != "master/onetcd"
+		files, err := filepath.Glob(filepath.Join(filepath.FromSlash(dir), "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			name := path.Join(dir, filepath.Base(file))
+			for _, called := range timeCalls(t, file) {
+				switch {
+				case core && (clocks[called] || waits[called]):
+					t.Errorf("%s calls time.%s: a core is told what time it is", name, called)
+				case clocks[called] && readsClock[name] == "":
+					t.Errorf("%s calls time.%s: let the clock be given to it, or say in readsClock why it may", name, called)
+				case clocks[called]:
+					seen[name] = true
+				}
+			}
+		}
+	}
+	for name := range readsClock {
+		if !seen[name] {
+			t.Errorf("%s reads no clock (any more): take its row out of readsClock", name)
+		}
+	}
+}
+
+// timeCalls lists what a file uses of package time.
+func timeCalls(t *testing.T, file string) (names []string) {
+	t.Helper()
+	source, err := os.ReadFile(file) // as the cache of test results sees it
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, source, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			if pkg, ok := s.X.(*ast.Ident); ok && pkg.Name == "time" {
+				names = append(names, s.Sel.Name)
+			}
+		}
+		return true
+	})
+	return names
+}
