@@ -15,9 +15,22 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// recoverState reads what the term before left, or begins a job that never ran. Nothing is
-// ever begun over a state that cannot be read.
+// recoverState is readOrBegin, whose verdict on what is stored only counts while this master
+// leads: the keys are read one after the other, and whoever was deposed meanwhile reads them of
+// different commits.
 func recoverState(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
+	s, err := readOrBegin(ctx, store, lead, config, kept, heard, clock, log)
+	if fatal(err) {
+		if _, _, lost := lead.ReadState(ctx); lost != nil {
+			return nil, fmt.Errorf("the state was read while the term ended: %w", lost)
+		}
+	}
+	return s, err
+}
+
+// readOrBegin reads what the term before left, or begins a job that never ran. Nothing is
+// ever begun over a state that cannot be read.
+func readOrBegin(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
 	began := clock.Now()
 	s := &state{store: store, lead: lead, config: config, log: log, time: clock, written: began, limit: maxStateBytes, roster: map[string][]byte{}, heard: heard}
 	s.tables.Store(&[]*taskqueue.Table{})
@@ -38,7 +51,10 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 			return nil, fmt.Errorf("choose a job id: %w", err)
 		}
 		s.queue = taskqueue.New(config.Job, id, cluster, config.Queue)
-		return s, s.save(ctx, nil)
+		if err := s.save(ctx, nil); err != nil {
+			return nil, err
+		}
+		return s, nil
 	}
 	var snapshot taskqueue.Snapshot
 	if err := store.Decode(stored, &snapshot, maxStoredState); err != nil {

@@ -1,0 +1,57 @@
+package master_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+	"trainmaster/master/mastertest"
+	"trainmaster/master/onetcd"
+	"trainmaster/taskqueue"
+)
+
+// pausedReader is a store whose master is paused between reading the state and the roster.
+type pausedReader struct {
+	master.Store
+	pause func()
+}
+
+func (s pausedReader) Roster(ctx context.Context) (map[string][]byte, error) {
+	s.pause()
+	return s.Store.Roster(ctx)
+}
+
+// A master that is deposed while it recovers reads keys of different commits. It says that its
+// term is over, and not that the state is damaged, which would end it for good.
+func TestDeposedWhileRecovering(t *testing.T) {
+	job := etcdtest.NewJob(t)
+	open := func() *etcdstore.Store { return etcdtest.Open(t, etcdtest.Endpoint(t), job) }
+	store := open()
+	slow := pausedReader{Store: onetcd.Store{Store: store}, pause: func() {
+		depose(t, store)
+		next := mastertest.Start(t, open(), master.Config{})
+		next.Register(3)
+		next.Join("a").Take(t)
+	}}
+	lead, err := slow.Campaign(t.Context(), "paused", func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = master.Drive(t.Context(), slow, lead, master.Config{}, machineClock{}, logrus.NewEntry(logrus.New()))
+	if !errors.Is(err, taskqueue.ErrFenced) || errors.Is(err, taskqueue.ErrDamaged) {
+		t.Fatalf("got %v, expected %v alone", err, taskqueue.ErrFenced)
+	}
+}
+
+// machineClock is the machine's time.
+type machineClock struct{}
+
+func (machineClock) Now() time.Time { return time.Now() }
+
+func (machineClock) Sleep(_ context.Context, d time.Duration) { time.Sleep(d) }
