@@ -60,8 +60,9 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 	if err := store.Decode(stored, &snapshot, maxStoredState); err != nil {
 		return nil, fmt.Errorf("%w: decode /task_queues: %w; its bytes are left as they are: restore a backup, or start the job under another name", taskqueue.ErrDamaged, err)
 	}
-	if snapshot.Format > taskqueue.Format {
-		return nil, fmt.Errorf("%w: this master reads up to format %d, found format %d: start a newer master; nothing was changed", taskqueue.ErrNewer, taskqueue.Format, snapshot.Format)
+	format, err := snapshot.Upgrade()
+	if err != nil {
+		return nil, err
 	}
 	moved := snapshot.Cluster != cluster
 	if moved && !config.AcceptCluster {
@@ -82,17 +83,31 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 	s.number.Store(snapshot.Commit)
 	s.tables.Store(&tables)
 	s.queue.Hold(len(stored) > s.limit)
-	if moved { // once, not at every start
-		log.WithField("cluster", fmt.Sprintf("%x", cluster)).Warn("a state of another etcd cluster was accepted")
-		s.queue.Touch()
-		if err := s.save(ctx, nil); err != nil {
-			return nil, fmt.Errorf("accept the state of another cluster: %w", err)
+	if moved || format < taskqueue.Format {
+		if err := s.renew(ctx, moved, format); err != nil {
+			return nil, err
 		}
 	}
 	log.WithFields(logrus.Fields{
 		"commit": snapshot.Commit, "datasets": len(tables), "trainers": len(s.roster), "took": s.since(began).Round(time.Millisecond).String(),
 	}).Info("state recovered")
 	return s, nil
+}
+
+// renew stores a state that is not as this master found it before anything else is done with
+// it: once, not at every start.
+func (s *state) renew(ctx context.Context, moved bool, format int) error {
+	s.queue.Touch()
+	if err := s.save(ctx, nil); err != nil {
+		return fmt.Errorf("store the state anew, as format %d: %w", taskqueue.Format, err)
+	}
+	if moved {
+		s.log.Warn("a state of another etcd cluster was accepted")
+	}
+	if format < taskqueue.Format {
+		s.log.WithFields(logrus.Fields{"from": format, "to": taskqueue.Format}).Info("the state was upgraded")
+	}
+	return nil
 }
 
 // refuseRemains finds out whether a job without a state ever had one: then somebody deleted

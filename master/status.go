@@ -97,6 +97,9 @@ func Stored(ctx context.Context, store Store, state []byte, roster map[string][]
 	if err := store.Decode(state, &snapshot, maxStoredState); err != nil {
 		return nil, fmt.Errorf("%w: decode /task_queues: %w", taskqueue.ErrDamaged, err)
 	}
+	if _, err := snapshot.Upgrade(); err != nil {
+		return nil, err
+	}
 	tables, err := loadTables(ctx, store, &snapshot, nil)
 	if err != nil {
 		return nil, err

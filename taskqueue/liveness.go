@@ -12,8 +12,13 @@ type Join struct {
 	Address string
 }
 
-// incarnationShift makes room for several joins in one commit.
-const incarnationShift = 16
+// The parts of an incarnation, so that it is unique in the job and growing: how often the job
+// was restored from a backup (8 bits), the number of the commit (40), and which session of it.
+const (
+	restoresShift = 56
+	commitShift   = 16
+	maxCommit     = 1<<(restoresShift-commitShift) - 2
+)
 
 func (ev *Join) apply(q *Queue) Answer {
 	if old := q.byID[ev.ID]; old != nil {
@@ -24,10 +29,10 @@ func (ev *Join) apply(q *Queue) Answer {
 	return Answer{Ordinal: t.ordinal, Incarnation: t.incarnation}
 }
 
-// enlist gives a trainer its session. The incarnation is the number of this commit, and
-// which session of it: unique in the job and growing.
+// enlist gives a trainer its session.
 func (q *Queue) enlist(t *trainer) {
-	t.ordinal, t.incarnation, t.seen = q.nextOrdinal, (q.commit+1)<<incarnationShift|uint64(q.joins), q.clock
+	t.ordinal, t.seen = q.nextOrdinal, q.clock
+	t.incarnation = uint64(q.restores)<<restoresShift | (q.commit+1)<<commitShift | uint64(q.joins)
 	q.nextOrdinal++
 	q.joins++
 	q.trainers[t.ordinal], q.byID[t.id] = t, t

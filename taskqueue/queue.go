@@ -24,6 +24,7 @@ type Queue struct {
 	reason      string
 	saver       Ordinal
 	saverUntil  Clock
+	restores    uint8 // from a backup
 
 	sets     []*set
 	trainers map[Ordinal]*trainer

@@ -16,17 +16,17 @@ var (
 	ErrNewer   = errors.New("the stored state is of a newer version")
 )
 
-// Restore rebuilds a queue from its stored state, the roster (trainer id -> value) and
+// Restore rebuilds a queue from its stored state (of the newest format: see Upgrade), the roster (trainer id -> value) and
 // the tables of its datasets. Volatile things start anew: every trainer is heard now,
 // every soft deadline is a whole timeout away, within the hard one; a connection that did
 // not join is lost after the grace, since it went with the master that had it (but see
 // Continue). A state that does not add up is refused with ErrDamaged.
 func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options) (*Queue, error) {
 	switch {
-	case s.Format > Format:
-		return nil, fmt.Errorf("%w: this master reads up to format %d, found format %d: start a newer master; nothing was changed", ErrNewer, Format, s.Format)
-	case s.Format < 1 || len(s.JobID) != 16 || s.Mode != 0:
-		return nil, fmt.Errorf("%w: format %d, mode %d, job id of %d bytes", ErrDamaged, s.Format, s.Mode, len(s.JobID))
+	case s.Format != Format:
+		return nil, fmt.Errorf("%w: format %d: expected %d, after Upgrade", ErrDamaged, s.Format, Format)
+	case len(s.JobID) != 16 || s.Mode != 0 || s.Commit > maxCommit:
+		return nil, fmt.Errorf("%w: mode %d, job id of %d bytes, commit %d", ErrDamaged, s.Mode, len(s.JobID), s.Commit)
 	case s.Clock < 1 || s.Epoch < 1 || s.NextOrdinal < 1 || s.Status > Failed:
 		return nil, fmt.Errorf("%w: clock %d, epoch %d, next ordinal %d, status %d", ErrDamaged, s.Clock, s.Epoch, s.NextOrdinal, s.Status)
 	case len(tables) != len(s.Sets):
@@ -36,6 +36,7 @@ func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options
 	q.cluster, q.job, q.epoch, q.commit, q.clock = s.Cluster, s.Job, s.Epoch, s.Commit, s.Clock
 	q.nextOrdinal, q.status, q.reason, q.saver, q.saverUntil = s.NextOrdinal, s.Status, s.Reason, s.Saver, s.SaverUntil
 	copy(q.jobID[:], s.JobID)
+	q.restores = s.Restores
 	for id, value := range roster {
 		if err := q.restoreTrainer(strings.TrimPrefix(id, "/trainers/"), value); err != nil {
 			return nil, fmt.Errorf("%w: roster entry %q: %w", ErrDamaged, id, err)

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Format is the version of Snapshot that this build writes.
-const Format = 1
+// Format is the version of Snapshot that this build writes. It reads all before it: see
+// Upgrade.
+const Format = 2
 
 // Snapshot is the stored state of a queue: what stands, gob-encoded and gzipped, under
 // /task_queues. Its size is O(pending): the order of a pass is computed, whatever lies
@@ -31,6 +32,7 @@ type Snapshot struct {
 	Saver        Ordinal
 	SaverUntil   Clock
 	Sets         []SetSnapshot
+	Restores     uint8 // from a backup; from format 2
 }
 
 // SetSnapshot is the state of one dataset.
@@ -106,7 +108,7 @@ func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {
 		Format: Format, Cluster: q.cluster, JobID: q.jobID[:], Job: q.job, Epoch: q.epoch, Commit: q.commit,
 		LockRevision: lockRevision, Nonce: nonce, Clock: q.clock, NextOrdinal: q.nextOrdinal,
 		Status: q.status, Reason: q.reason, Saver: q.saver, SaverUntil: q.saverUntil,
-		Sets: make([]SetSnapshot, len(q.sets)),
+		Sets: make([]SetSnapshot, len(q.sets)), Restores: q.restores,
 	}
 	for i, set := range q.sets {
 		set.compact()

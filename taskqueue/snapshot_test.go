@@ -18,10 +18,11 @@ import (
 // goldenQueue has something in each field of the state: two open passes, tasks held by
 // one, by two and by nobody, running and prefetched ones, failures and losses, a task set
 // aside in both passes and one that is spared in the newer one, a saver, a connection that
-// did not join.
+// did not join; the job was restored from a backup once, and a task is dropped.
 func goldenQueue(t testing.TB) *Queue {
 	t.Helper()
 	q := New("golden", [16]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 0xc1a5, goldenOptions)
+	q.restores = 1
 	now := Clock(1000)
 	q.Apply(now, &Report{Digest: [32]byte{1, 2, 3}, ReportID: "report-1", Parts: 2, PartsDigest: [32]byte{4, 5}, Table: tableOf(t, 8), Shuffle: true, Seed: 42})
 	q.Flush()
@@ -67,6 +68,7 @@ func goldenQueue(t testing.TB) *Queue {
 	q.Apply(now, &PlainAsk{Connection: "10.0.0.9:4711", Want: true}) // a second copy of the slowest
 	fail("b", charged)
 	q.Apply(now, &SaveModel{c["b"].ordinal, c["b"].incarnation, 60_000})
+	q.Apply(now, &DropTask{Set: 0, Index: 6})
 	return q
 }
 
@@ -82,14 +84,50 @@ func (q *Queue) encodedRoster() map[string][]byte {
 	return roster
 }
 
-// The stored form of format 1: what an old master wrote is read, and says the same.
-func TestGoldenSnapshot(t *testing.T) {
+// What every format ever written says: a state of it is upgraded, says the same as when it was
+// written, and goes on. The files of older formats are never written again.
+func TestGoldenSnapshots(t *testing.T) {
+	for format := 1; format <= Format; format++ {
+		t.Run(fmt.Sprint("format ", format), func(t *testing.T) {
+			name := fmt.Sprintf("format-%d.", format)
+			if format == Format {
+				writeGolden(t, name)
+			}
+			var s Snapshot
+			if err := gob.NewDecoder(bytes.NewReader(undump(t, readGolden(t, name+"gob.hex")))).Decode(&s); err != nil {
+				t.Fatal(err)
+			}
+			if s.Format != format || s.LockRevision != 77 || s.Nonce != 0xabcdef {
+				t.Fatalf("format %d, lock revision %d, nonce %x", s.Format, s.LockRevision, s.Nonce)
+			}
+			if from, err := s.Upgrade(); err != nil || from != format || s.Format != Format {
+				t.Fatalf("upgraded from format %d to %d, %v", from, s.Format, err)
+			}
+			roster := map[string][]byte{}
+			for line := range strings.Lines(readGolden(t, name+"roster.txt")) {
+				id, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+				roster[id] = []byte(value)
+			}
+			restored, err := Restore(&s, roster, []*Table{tableOf(t, 8)}, goldenOptions)
+			if err != nil {
+				t.Fatal(err)
+			}
+			diff(t, name+"state.txt", readGolden(t, name+"state.txt"), describe(restored))
+			// gob numbers types by their first use in a process, so the bytes differ from test to
+			// test; what they say may not.
+			if fresh := restored.Snapshot(77, 0xabcdef); !reflect.DeepEqual(*fresh, s) {
+				t.Fatalf("stored again:\n got      %+v\n expected %+v", *fresh, s)
+			}
+			exercise(t, restored)
+		})
+	}
+}
+
+// writeGolden checks what this build writes, and writes it with -update.
+func writeGolden(t *testing.T, name string) {
+	t.Helper()
 	q := goldenQueue(t)
 	q.Flush()
-	var b bytes.Buffer
-	if err := gob.NewEncoder(&b).Encode(q.Snapshot(77, 0xabcdef)); err != nil {
-		t.Fatal(err)
-	}
 	set := q.Snapshot(1, 2).Sets[0]
 	documented(t, "task_queues.md", set.Live)
 	documented(t, "task_queues.md", set.Aside)
@@ -98,31 +136,51 @@ func TestGoldenSnapshot(t *testing.T) {
 	for _, id := range slices.Sorted(maps.Keys(roster)) {
 		fmt.Fprintf(&out, "/trainers/%s %s\n", id, roster[id])
 	}
-	golden(t, "format-1.roster.txt", out.String())
-	golden(t, "format-1.state.txt", describe(q))
+	golden(t, name+"roster.txt", out.String())
+	golden(t, name+"state.txt", describe(q))
 	if *update {
-		golden(t, "format-1.gob.hex", hex.Dump(b.Bytes()))
+		var b bytes.Buffer
+		if err := gob.NewEncoder(&b).Encode(q.Snapshot(77, 0xabcdef)); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name+"gob.hex", hex.Dump(b.Bytes()))
 	}
-	stored, err := os.ReadFile("testdata/golden/format-1.gob.hex")
+}
+
+func readGolden(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/golden/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s Snapshot
-	if err := gob.NewDecoder(bytes.NewReader(undump(t, string(stored)))).Decode(&s); err != nil {
-		t.Fatal(err)
-	}
-	if s.Format != 1 || s.LockRevision != 77 || s.Nonce != 0xabcdef {
-		t.Fatalf("format %d, lock revision %d, nonce %x", s.Format, s.LockRevision, s.Nonce)
-	}
-	restored, err := Restore(&s, roster, []*Table{tableOf(t, 8)}, goldenOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "format-1.state.txt", describe(restored))
-	// gob numbers types by their first use in a process, so the bytes differ from test to
-	// test; what they say may not.
-	if fresh := restored.Snapshot(77, 0xabcdef); !reflect.DeepEqual(*fresh, s) {
-		t.Fatalf("stored again:\n got      %+v\n expected %+v", *fresh, s)
+	return string(text)
+}
+
+// An upgrade that fails, and a format that is not known, leave the state as it was.
+func TestUpgradeRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(s *Snapshot)
+		want   error
+		words  string
+	}{
+		"a newer format":             {func(s *Snapshot) { s.Format = Format + 1 }, ErrNewer, fmt.Sprintf("reads up to format %d, found format %d: start a newer master", Format, Format+1)},
+		"no format":                  {func(s *Snapshot) { s.Format = 0 }, ErrDamaged, "format 0"},
+		"a field of format 2 in 1":   {func(s *Snapshot) { s.Format, s.Restores = 1, 1 }, ErrDamaged, "from format 1: "},
+		"a commit too large for 2":   {func(s *Snapshot) { s.Format, s.Commit = 1, maxCommit+1 }, ErrDamaged, "from format 1: "},
+		"less than the first format": {func(s *Snapshot) { s.Format = -1 }, ErrDamaged, "format -1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := goldenQueue(t).Snapshot(1, 2)
+			s.Restores = 0
+			c.change(s)
+			before := *s
+			if _, err := s.Upgrade(); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.words) {
+				t.Errorf("expected %v with %q, found %v", c.want, c.words, err)
+			}
+			if !reflect.DeepEqual(*s, before) {
+				t.Error("the state was changed")
+			}
+		})
 	}
 }
 
@@ -158,6 +216,9 @@ func describe(q *Queue) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "job %s %x, cluster %x, epoch %d, commit %d, clock %d, next ordinal %d, %v %s, saver %d until %d\n",
 		q.job, q.jobID, q.cluster, q.epoch, q.commit, q.clock, q.nextOrdinal, q.status, q.reason, q.saver, q.saverUntil)
+	if q.restores > 0 {
+		fmt.Fprintf(&out, "restored from a backup: %d times\n", q.restores)
+	}
 	for _, s := range q.sets {
 		fmt.Fprintf(&out, "set %d: kind %d, digest %x, report %s of %d parts %x, %d chunks a task, %d chunks, %d tasks, order %d seed %d, pass %d, cursor %d, average %d\n",
 			s.id, s.kind, s.digest, s.reportID, s.parts, s.partsDigest, s.chunksPerTask, s.chunks, s.tasks, s.algorithm, s.seed, s.pass, s.cursor, s.average)
@@ -173,6 +234,9 @@ func describe(q *Queue) string {
 		}
 		for _, a := range s.sortedAside() {
 			fmt.Fprintf(&out, "  aside %d: pass %d, %d failures, %d losses, next %d, in the newer pass %d, spared %v\n", a.index, a.pass, a.failures, a.losses, a.next, a.nextNewer, a.spared)
+			if a.dropped {
+				fmt.Fprintf(&out, "    dropped\n")
+			}
 		}
 	}
 	return out.String()
@@ -183,7 +247,8 @@ func TestRestoreRefuses(t *testing.T) {
 		change func(s *Snapshot, roster map[string][]byte)
 		want   error
 	}{
-		"a newer format":         {func(s *Snapshot, _ map[string][]byte) { s.Format = Format + 1 }, ErrNewer},
+		"another format":         {func(s *Snapshot, _ map[string][]byte) { s.Format = Format - 1 }, ErrDamaged},
+		"a commit out of range":  {func(s *Snapshot, _ map[string][]byte) { s.Commit = maxCommit + 1 }, ErrDamaged},
 		"no format":              {func(s *Snapshot, _ map[string][]byte) { s.Format = 0 }, ErrDamaged},
 		"another mode":           {func(s *Snapshot, _ map[string][]byte) { s.Mode = 1 }, ErrDamaged},
 		"no job id":              {func(s *Snapshot, _ map[string][]byte) { s.JobID = nil }, ErrDamaged},

@@ -1,0 +1,98 @@
+package master_test
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+	"trainmaster/master/mastertest"
+	"trainmaster/master/onetcd"
+	"trainmaster/taskqueue"
+)
+
+// older makes the stored state one that an older master wrote.
+func older(t *testing.T, store *etcdstore.Store) {
+	t.Helper()
+	replaceState(t, store, func(s *taskqueue.Snapshot) { s.Format = 1 })
+}
+
+// F19: the state of an older master is read, and stored as the newest format in one fenced
+// transaction before anything else is; the job goes on.
+func TestStateOfAnOlderMaster(t *testing.T) {
+	store := etcdtest.Store(t)
+	r := mastertest.Start(t, store, master.Config{})
+	r.Register(7)
+	a := r.Join("a")
+	task := a.Take(t)
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	older(t, store)
+	before, encoded, revision := mastertest.State(t, store)
+
+	// Who only looks reads it, and changes nothing.
+	roster, err := store.Roster(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, err := master.Stored(t.Context(), onetcd.Store{Store: store}, encoded, roster)
+	if err != nil || queue.Overview().Sets[0].Pending != 1 {
+		t.Fatalf("looked at: %v", err)
+	}
+	if _, _, now := mastertest.State(t, store); now != revision {
+		t.Error("looking at it changed it")
+	}
+
+	r = mastertest.Start(t, store, master.Config{})
+	upgrade, _, err := store.Prefixed(t.Context(), "/record/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, _, _ := mastertest.State(t, store)
+	if after.Format != taskqueue.Format || after.Commit != before.Commit+1 || upgrade[taskqueue.RecordKey(after.Commit)] != nil {
+		t.Errorf("stored is format %d, commit %d; want %d, %d, and no event of it", after.Format, after.Commit, taskqueue.Format, before.Commit+1)
+	}
+	before.Format, before.Commit, before.Nonce, before.LockRevision = after.Format, after.Commit, after.Nonce, after.LockRevision
+	if !reflect.DeepEqual(after, before) {
+		t.Errorf("the state says\n %+v, and said\n %+v", after, before)
+	}
+	upgraded := 0
+	for _, line := range r.Log.AllEntries() {
+		if line.Message == "the state was upgraded" && line.Data["from"] == 1 && line.Data["to"] == taskqueue.Format {
+			upgraded++
+		}
+	}
+	if upgraded != 1 {
+		t.Errorf("the log says %q, want once that the state was upgraded", r.Logged())
+	}
+	if tasks, err := r.PendingTasks(t.Context()); err != nil || len(tasks) != 1 || tasks[0].Token != task {
+		t.Errorf("pending: %+v, %v", tasks, err)
+	}
+	a.At(r).Take(t, task)
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	r = mastertest.Start(t, store, master.Config{}) // needs no upgrade any more
+	if slices.Contains(r.Logged(), "the state was upgraded") {
+		t.Error("it was upgraded again")
+	}
+}
+
+// F18: an old state that cannot be upgraded stays as it is.
+func TestOldStateThatIsRefused(t *testing.T) {
+	store := etcdtest.Store(t)
+	r := mastertest.Start(t, store, master.Config{})
+	r.Register(7)
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	replaceState(t, store, func(s *taskqueue.Snapshot) { s.Format, s.Restores = 1, 1 })
+	if err := refusesState(t, store, master.Config{}); !errors.Is(err, taskqueue.ErrDamaged) || !strings.Contains(err.Error(), "upgrade the state from format 1") {
+		t.Errorf("found %v", err)
+	}
+}

@@ -1,0 +1,200 @@
+package taskqueue
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"testing"
+)
+
+// history is a queue with its record, committed after each event.
+type history struct {
+	t        *testing.T
+	q        *Queue
+	verifier *Verifier
+	record   []recorded
+	tokens   map[Token]bool // that were handed out
+	newest   uint64         // incarnation
+}
+
+type recorded struct {
+	commit uint64
+	events []byte
+}
+
+func (h *history) do(ev Event) Answer {
+	h.t.Helper()
+	a := h.q.Apply(h.q.Clock()+10, ev)
+	h.commit()
+	if a.Kind == AnswerTask {
+		h.tokens[a.Token] = true
+	}
+	h.newest = max(h.newest, a.Incarnation)
+	return a
+}
+
+func (h *history) commit() {
+	h.t.Helper()
+	if f := h.q.Flush(); len(f.Record) > 0 {
+		h.add(recorded{h.q.Commit(), f.Record})
+	}
+	if err := h.verifier.CrossCheck(h.q.Snapshot(1, 2)); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *history) add(r recorded) {
+	h.t.Helper()
+	h.record = append(h.record, r)
+	if err := h.verifier.Add(r.commit, r.events); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// work lets trainers join and finish so many tasks; it returns what they hold then.
+func (h *history) work(tasks int, ids ...string) (held map[Token]Request) {
+	h.t.Helper()
+	held = map[Token]Request{}
+	var requests []Request
+	for _, id := range ids {
+		a := h.do(&Join{ID: id})
+		requests = append(requests, Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Want: true})
+	}
+	for len(requests) > 0 {
+		r := requests[0]
+		requests = requests[1:]
+		if len(r.Finished) > 0 {
+			delete(held, r.Finished[0].Token)
+			tasks--
+		}
+		if tasks < 0 {
+			continue
+		}
+		r.Seq++
+		r.Ack = r.Seq
+		a := h.do(&r)
+		if a.Kind != AnswerTask {
+			continue
+		}
+		held[a.Token] = r
+		if tasks >= len(held) {
+			r.Finished = []Result{{Token: a.Token}}
+			requests = append(requests, r)
+		}
+	}
+	return held
+}
+
+// A backup is revived while the job that it is of goes on: nothing that was handed out, or is
+// known by, the one is taken by the other; every task of the revived one is counted once.
+func TestRevive(t *testing.T) {
+	table := tableOf(t, 20)
+	h := &history{t: t, q: New("old", [16]byte{1}, 7, Options{Passes: 2}), verifier: NewVerifier(), tokens: map[Token]bool{}}
+	h.do(&Report{ReportID: "r", Table: table, Shuffle: true, Seed: 42})
+	held := h.work(9, "a", "b", "c")
+	h.do(&SaveModel{Trainer: 1, Incarnation: held[anyOf(held)].Incarnation, Lease: 60_000})
+	if len(held) == 0 {
+		t.Fatal("nobody holds a task")
+	}
+	backup, roster := h.q.Snapshot(1, 2), h.q.encodedRoster()
+	record := h.record
+	counted := h.q.Overview().Sets[0].Done
+	h.work(15, "a", "b", "d", "e") // and on
+
+	q, err := Restore(backup, roster, []*Table{table}, BackupOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Revive("new", [16]byte{2}, 8); err != nil {
+		t.Fatal(err)
+	}
+	revived := &history{t: t, q: q, verifier: NewVerifier(), tokens: map[Token]bool{}}
+	for _, r := range record {
+		revived.add(r)
+	}
+	revived.commit()
+	if len(q.encodedRoster()) != 0 || q.Trainers() != 0 || q.Saving() {
+		t.Errorf("of the old job there are the trainers %v; saving %v", q.encodedRoster(), q.Saving())
+	}
+	v := q.Overview()
+	if v.Job != "new" || q.JobID() != [16]byte{2} || v.Sets[0].Done != counted || v.Sets[0].Pending != 0 || v.Sets[0].Retry != len(held) || v.Epoch != 2 {
+		t.Errorf("revived: %+v; want %d tasks counted and %d to be delivered again", v, counted, len(held))
+	}
+	s := q.Snapshot(1, 2)
+	if s.Cluster != 8 || s.Restores != 1 || s.Commit <= backup.Commit || s.Saver != 0 || s.SaverUntil != 0 {
+		t.Errorf("revived: %+v", s)
+	}
+	if q, err = Restore(s, nil, []*Table{table}, Options{Passes: 2}); err != nil { // the next master
+		t.Fatal(err)
+	}
+	revived.q = q
+	a := revived.do(&Join{ID: "a"})
+	if a.Incarnation <= h.newest {
+		t.Errorf("incarnation %x was given, the old job has given %x", a.Incarnation, h.newest)
+	}
+	for token := range h.tokens {
+		answer := revived.do(&Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Finished: []Result{{Token: token}}})
+		if answer.Finishes[0] != Stale {
+			t.Fatalf("a finish of %v, of the old job, is %v", token, answer.Finishes[0])
+		}
+	}
+	for _, r := range held {
+		if answer := revived.do(&r); answer.Kind != AnswerRejoin {
+			t.Errorf("a trainer of the old job is told %+v", answer)
+		}
+	}
+	revived.work(1000, "a", "b")
+	if status, _ := q.Status(); status != Ended {
+		t.Errorf("the job is %v", status)
+	}
+	for token := range revived.tokens {
+		if h.tokens[token] {
+			t.Errorf("token %v was handed out by both", token)
+		}
+	}
+	if r := revived.verifier.Report(); len(r) != 2 || r[0].CountedOnce != 20 || r[1].CountedOnce != 20 || r[0].Redelivered != len(held) {
+		t.Errorf("verify: %+v", r)
+	}
+}
+
+func anyOf(held map[Token]Request) Token {
+	for token := range maps.Keys(held) {
+		return token
+	}
+	return Token{}
+}
+
+// A task that is near its limits goes back as it is, whatever the limits of the job are.
+func TestReviveChargesNothing(t *testing.T) {
+	opt := Options{MaxFailures: 9}
+	table := tableOf(t, 2)
+	q := New("old", [16]byte{1}, 7, opt)
+	q.Apply(1, &Report{ReportID: "r", Table: table})
+	a := q.Apply(1, &Join{ID: "a"})
+	for i := range uint64(8) {
+		answer := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: i, Want: true})
+		q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: i, Finished: []Result{{answer.Token, "torn"}}})
+	}
+	answer := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 9, Want: true})
+	other := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 10, Want: true, Held: []Token{answer.Token}})
+	q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 11, Finished: []Result{{Token: other.Token}}}) // a loss would be charged
+	q.Flush()
+	backup, err := Restore(q.Snapshot(1, 2), q.encodedRoster(), []*Table{table}, BackupOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := backup.Revive("new", [16]byte{2}, 8); err != nil {
+		t.Fatal(err)
+	}
+	if tasks := backup.PendingTasks(); len(tasks) != 1 || len(tasks[0].Holders) != 0 || tasks[0].Failures != 8 || tasks[0].Losses != 0 {
+		t.Errorf("the task stands as %+v", tasks)
+	}
+}
+
+func TestReviveTooOften(t *testing.T) {
+	q := goldenQueue(t)
+	q.restores = math.MaxUint8
+	if err := q.Revive("new", [16]byte{2}, 8); !errors.Is(err, ErrTooOften) || q.job != "golden" || q.epoch != 1 {
+		t.Errorf("found %v, and job %s in epoch %d", err, q.job, q.epoch)
+	}
+}

@@ -1,0 +1,43 @@
+package taskqueue
+
+import "fmt"
+
+// upgrades has for each format but the newest what makes a state of it one of the next. A
+// format that was ever written stays readable: testdata/golden has a state of each.
+//
+//	1  the first
+//	2  Restores, and incarnations that begin with it: a master that does not know it would
+//	   give a trainer of a restored job an incarnation that another one had
+var upgrades = map[int]func(*Snapshot) error{
+	1: neverRestored,
+}
+
+// Upgrade brings a decoded state to the newest format, and returns the one that it was
+// written in. What it needs to know stands in the state itself: roster, parts and record are
+// the same in all formats. ErrNewer and ErrDamaged leave the state as it was.
+func (s *Snapshot) Upgrade() (from int, err error) {
+	from = s.Format
+	switch {
+	case from > Format:
+		return from, fmt.Errorf("%w: this master reads up to format %d, found format %d: start a newer master; nothing was changed", ErrNewer, Format, from)
+	case from < 1:
+		return from, fmt.Errorf("%w: format %d: expected 1 to %d", ErrDamaged, from, Format)
+	}
+	next := *s
+	for next.Format < Format {
+		if err := upgrades[next.Format](&next); err != nil {
+			return from, fmt.Errorf("upgrade the state from format %d: %w", next.Format, err)
+		}
+		next.Format++
+	}
+	*s = next
+	return from, nil
+}
+
+// neverRestored checks that the commit numbers of format 1 fit where format 2 has them.
+func neverRestored(s *Snapshot) error {
+	if s.Restores != 0 || s.Commit > maxCommit {
+		return fmt.Errorf("%w: restored %d times, commit %d", ErrDamaged, s.Restores, s.Commit)
+	}
+	return nil
+}
