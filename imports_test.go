@@ -30,6 +30,7 @@ var house = []room{
 	{dir: "recordio"},
 	{dir: "dataset", may: []string{"recordio"}},
 	{dir: "taskqueue", may: []string{"recordio"}, pure: true},
+	{dir: "record", may: []string{"taskqueue"}},
 	{dir: "rendezvous", pure: true},
 	{dir: "evaluation", pure: true},
 	{dir: "safetensors"},
@@ -45,7 +46,7 @@ var house = []room{
 	// the application
 	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "master/decide"}},
 	// faces and adapters
-	{dir: "etcdstore", may: []string{"recordio", "taskqueue", "etcdstore/fence"}},
+	{dir: "etcdstore", may: []string{"recordio", "taskqueue", "record", "etcdstore/fence"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
 	{dir: "master/grpcapi", may: []string{"master", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
 	{dir: "master/httpapi", may: []string{"master"}},
@@ -54,10 +55,11 @@ var house = []room{
 	{dir: "master/shards", may: []string{"master", "proto"}},
 	{dir: "portsplit"},
 	// the one joint between two that know nothing of each other
-	{dir: "master/onetcd", may: []string{"master", "etcdstore", "taskqueue"}},
+	{dir: "master/onetcd", may: []string{"master", "etcdstore", "taskqueue", "record"}},
 	// commands and tools
 	{dir: "cmd", may: anything},
-	{dir: "local", may: []string{"recordio", "dataset", "etcdstore", "trainer", "testdata"}},
+	{dir: "drill", may: []string{"etcdstore", "taskqueue"}},
+	{dir: "local", may: []string{"recordio", "dataset", "etcdstore", "trainer", "testdata", "drill"}},
 	{dir: "testdata"},
 	{dir: "e2e", may: anything},
 	{dir: "bench", may: anything},

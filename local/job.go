@@ -2,18 +2,23 @@ package local
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 
 	"trainmaster/dataset/convert"
+	"trainmaster/drill"
 	"trainmaster/etcdstore"
 	"trainmaster/recordio"
 	"trainmaster/testdata"
@@ -29,6 +34,7 @@ type Config struct {
 	MNIST    string // folder with MNIST's four idx files; "": the digits in the binary
 	Model    string // softmax or mlp; default softmax
 	Passes   int    // default: what is known to work for the data
+	Masters  int    // one leads, the others stand by; default 1
 	Servers  int    // parameter servers; default 2
 	Trainers int    // default 3
 	Sync     bool
@@ -36,6 +42,7 @@ type Config struct {
 
 	CheckpointEvery time.Duration // default 2 s
 	Ledger          bool          // trainers note what they trained, in ledger.jsonl
+	Drillable       bool          // a proxy stands between each master and etcd, for `master drill`
 	Log             *logrus.Entry
 }
 
@@ -72,7 +79,10 @@ type Job struct {
 	config   Config
 	data     convert.Result
 	endpoint string
+	register *drill.Register   // of what runs; nil: nobody wants to know
+	proxied  map[string]string // a master's name -> its way to etcd; absent: straight
 	master   *process
+	standbys []*process
 	servers  []*process
 	trainers []*process
 }
@@ -81,6 +91,9 @@ type Job struct {
 func New(c Config) (*Job, error) {
 	if c.Model == "" {
 		c.Model = model.Softmax
+	}
+	if c.Masters == 0 {
+		c.Masters = 1
 	}
 	if c.Servers == 0 {
 		c.Servers = 2
@@ -94,8 +107,8 @@ func New(c Config) (*Job, error) {
 	switch {
 	case c.Binary == "" || c.Dir == "":
 		return nil, errors.New("local.Config: expected Binary and Dir")
-	case c.Servers < 0 || c.Trainers < 0 || c.Passes < 0:
-		return nil, fmt.Errorf("expected at least one parameter server, trainer and pass, found %d, %d and %d", c.Servers, c.Trainers, c.Passes)
+	case c.Masters < 0 || c.Servers < 0 || c.Trainers < 0 || c.Passes < 0:
+		return nil, fmt.Errorf("expected at least one master, parameter server, trainer and pass, found %d, %d, %d and %d", c.Masters, c.Servers, c.Trainers, c.Passes)
 	}
 	recipe, err := model.RecipeFor(c.Model, c.dataset(), c.Sync)
 	if err != nil {
@@ -137,8 +150,7 @@ func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint 
 	}
 	defer etcd.Close()
 	j.endpoint = etcd.Endpoint()
-	j.define()
-	if err := j.supervise(ctx, watch); err != nil {
+	if err := j.superviseNoted(ctx, watch); err != nil {
 		return Result{}, err
 	}
 	result, err := j.evaluate()
@@ -192,22 +204,84 @@ func openEither(path string) (*os.File, error) {
 	return f, err
 }
 
+// superviseNoted supervises the processes, and notes them for `master drill` while they run.
+func (j *Job) superviseNoted(ctx context.Context, watch func(ctx context.Context, endpoint string)) (err error) {
+	scene := drill.Scene{Endpoint: j.endpoint}
+	if j.config.Drillable {
+		stop, err := j.putProxies(ctx, &scene)
+		if err != nil {
+			return fmt.Errorf("proxies before etcd: %w", err)
+		}
+		defer stop()
+	}
+	if j.register, err = drill.NewRegister(j.config.Dir, scene); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, j.register.Close()) }()
+	j.define()
+	return j.supervise(ctx, watch)
+}
+
+// putProxies puts a proxy between each master and etcd. stop ends them.
+func (j *Job) putProxies(ctx context.Context, scene *drill.Scene) (stop func(), err error) {
+	scene.Secret = rand.Text()
+	proxies, err := drill.NewProxies(scene.Secret)
+	if err != nil {
+		return nil, err
+	}
+	scene.Control = proxies.Control()
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	stop = func() { cancel(); <-ended }
+	j.proxied = map[string]string{}
+	for i := range j.config.Masters {
+		addr, addErr := proxies.Add(masterName(i), strings.TrimPrefix(j.endpoint, "http://"))
+		err = errors.Join(err, addErr)
+		j.proxied[masterName(i)] = "http://" + addr
+	}
+	go func() {
+		defer close(ended)
+		if err := proxies.Run(running); err != nil {
+			j.config.Log.WithError(err).Warn("drills of etcd do not work any more")
+		}
+	}()
+	if err != nil {
+		stop()
+	}
+	return stop, err
+}
+
+// masterName is the name of a master: the first one has no number.
+func masterName(i int) string {
+	if i == 0 {
+		return "master"
+	}
+	return fmt.Sprintf("master-%d", i)
+}
+
 // define says what the processes are.
 func (j *Job) define() {
 	c := j.config
 	child := func(name string, args ...string) *process {
 		return &process{
-			name: name, binary: c.Binary, args: append(args, "--endpoints", j.endpoint), logPath: j.path("logs", name+".log"), log: c.Log,
-			restartPause: restartPause, stopTimeout: stopTimeout,
+			name: name, binary: c.Binary, args: append(args, "--endpoints", cmp.Or(j.proxied[name], j.endpoint)), logPath: j.path("logs", name+".log"), log: c.Log,
+			restartPause: restartPause, stopTimeout: stopTimeout, register: j.register,
 		}
 	}
 	update := "async"
 	if c.Sync {
 		update = "sync"
 	}
-	j.master = child("master", "--listen", "127.0.0.1:0", "--http", "", "--own-etcd", "--lease-ttl", "2s", "--linger", "10s",
-		"--ps", strconv.Itoa(c.Servers), "--trainers", strconv.Itoa(c.Trainers), "--passes", strconv.Itoa(c.Passes),
-		"--update-mode", update, "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
+	for i := range c.Masters {
+		one := child(masterName(i), "--listen", "127.0.0.1:0", "--http", "", "--own-etcd", "--lease-ttl", "2s", "--linger", "10s",
+			"--ps", strconv.Itoa(c.Servers), "--trainers", strconv.Itoa(c.Trainers), "--passes", strconv.Itoa(c.Passes),
+			"--update-mode", update, "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
+		if i == 0 {
+			j.master = one
+		} else {
+			j.standbys = append(j.standbys, one)
+		}
+	}
 	for i := range c.Servers {
 		name := fmt.Sprintf("pserver-%d", i)
 		j.servers = append(j.servers, child(name, "pserver", "--listen", "127.0.0.1:0", "--ps-ttl", "5s",
@@ -261,7 +335,7 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 		})
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- j.master.run(leading) }()
+	go func() { ended <- j.lead(leading) }()
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -290,10 +364,24 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 	return errors.Join(err, servers.Wait())
 }
 
+// lead runs the masters until one of them ends the job; those that stand by are stopped then.
+func (j *Job) lead(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var group errgroup.Group
+	for _, p := range slices.Concat([]*process{j.master}, j.standbys) {
+		group.Go(func() error {
+			defer stop()
+			return p.run(ctx)
+		})
+	}
+	return group.Wait()
+}
+
 // evaluate measures the saved model on the held-out records.
 func (j *Job) evaluate() (Result, error) {
 	r := Result{Model: j.config.Model, Passes: j.config.Passes, ModelPath: j.modelPath(), Dir: j.config.Dir}
-	for _, p := range append(append([]*process{j.master}, j.servers...), j.trainers...) {
+	for _, p := range slices.Concat([]*process{j.master}, j.standbys, j.servers, j.trainers) {
 		r.Restarts += int(p.restarts.Load())
 	}
 	saved, err := reference.ReadSaved(r.ModelPath)

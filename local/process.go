@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"trainmaster/drill"
 )
 
 // settingsPrefix begins the environment's settings: those are of `master run`, not of its
@@ -29,11 +31,12 @@ const (
 
 // process is a child that is kept running until it exits by itself with 0, or is stopped.
 type process struct {
-	name    string
-	binary  string
-	args    []string
-	logPath string
-	log     *logrus.Entry
+	name     string
+	binary   string
+	args     []string
+	logPath  string
+	log      *logrus.Entry
+	register *drill.Register // notes what runs; nil: nobody wants to know
 
 	restartPause time.Duration // before the first restart; it doubles
 	stopTimeout  time.Duration // from SIGTERM to SIGKILL
@@ -90,5 +93,13 @@ func (p *process) once(ctx context.Context) error {
 	}
 	p.pid.Store(int64(cmd.Process.Pid))
 	defer p.pid.Store(0)
-	return cmd.Wait()
+	if p.register == nil {
+		return cmd.Wait()
+	}
+	noted := p.register.Started(p.name, cmd.Process.Pid)
+	err = cmd.Wait()
+	if noted = errors.Join(noted, p.register.Ended(p.name)); noted != nil {
+		p.log.WithError(noted).WithField("process", p.name).Warn("not noted: drills do not find it")
+	}
+	return err
 }

@@ -37,7 +37,9 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
   # the two-layer network, in synchronous steps
   master run --model mlp --update-mode sync
   # MNIST, from its four idx files
-  master run --dataset mnist --data .cache/mnist --model mlp`,
+  master run --dataset mnist --data .cache/mnist --model mlp
+  # with a stand-by, to see it take over: master drill kill-leader
+  master run --masters 2 --drillable --passes 500`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&dir, "dir", "trainmaster-run", "`folder` for the folders of runs")
@@ -46,11 +48,13 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 	kind := addChoice(cmd, "model", "", "what to train", model.Kinds()...)
 	update := addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data)")
+	flags.IntVar(&c.Masters, "masters", 1, "masters: one leads, the others stand by")
 	flags.IntVar(&c.Servers, "ps", 2, "parameter servers")
 	flags.IntVar(&c.Trainers, "trainers", 3, "trainers")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
 	flags.BoolVar(&c.Ledger, "ledger", false, "have the trainers note what they trained, in ledger.jsonl")
+	flags.BoolVar(&c.Drillable, "drillable", false, "put a proxy between each master and etcd, for the drills partition and slow-store")
 	output := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
@@ -58,8 +62,8 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 			return usageErrorf("--dataset mnist: expected --data with the folder of its idx files; `make data` fetches them into .cache/mnist")
 		case *data == model.Digits && mnist != "":
 			return usageErrorf("--data %q: goes with --dataset mnist; the digits are in the program", mnist)
-		case c.Servers < 1 || c.Trainers < 1:
-			return usageErrorf("--ps, --trainers: expected at least 1 of each, found %d and %d", c.Servers, c.Trainers)
+		case c.Masters < 1 || c.Servers < 1 || c.Trainers < 1:
+			return usageErrorf("--masters, --ps, --trainers: expected at least 1 of each, found %d, %d and %d", c.Masters, c.Servers, c.Trainers)
 		case c.Passes < 0:
 			return settingErrorf(cmd, "passes", "expected 0 (chosen by the data) or more")
 		case c.CheckpointEvery <= 0:

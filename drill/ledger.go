@@ -1,0 +1,174 @@
+package drill
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+
+	"trainmaster/taskqueue"
+)
+
+// Entry is what one commit wrote into the record.
+type Entry struct {
+	Commit uint64
+	Events []byte
+}
+
+// Record reads the record of a job up to a commit, in order.
+type Record func(ctx context.Context, through uint64) iter.Seq2[Entry, error]
+
+// spot is a task of a pass.
+type spot struct {
+	set      int
+	pass     taskqueue.Pass
+	position int
+}
+
+// holder is a dispatch: to whom, and which.
+type holder struct {
+	trainer taskqueue.Ordinal
+	attempt taskqueue.Attempt
+}
+
+// back is how a task came back from its last holder.
+type back struct {
+	from taskqueue.Ordinal
+	why  string
+}
+
+// ledger follows the record: who holds what, and since the fault, what came back and went out again.
+type ledger struct {
+	read    uint64 // commits
+	fault   uint64 // the last commit before the fault; 0: it has not come yet
+	names   map[taskqueue.Ordinal]string
+	sits    map[taskqueue.Ordinal]bool // sessions that nobody took the place of, and that were not lost
+	held    map[spot][]holder
+	watched map[spot]bool // held at the fault, and not yet counted or set aside
+	pending int           // as many they were
+	back    map[spot]back
+	resent  []Resent
+	missed  map[taskqueue.Ordinal]bool // sessions of a killed trainer, until the job knows
+}
+
+func newLedger() *ledger {
+	return &ledger{names: map[taskqueue.Ordinal]string{}, sits: map[taskqueue.Ordinal]bool{}, held: map[spot][]holder{}, watched: map[spot]bool{}, back: map[spot]back{}, missed: map[taskqueue.Ordinal]bool{}}
+}
+
+// follow reads what is new.
+func (l *ledger) follow(ctx context.Context, record Record, through uint64) error {
+	for entry, err := range record(ctx, through) {
+		if err != nil {
+			return fmt.Errorf("read the record: %w", err)
+		}
+		if entry.Commit <= l.read {
+			continue
+		}
+		for event, err := range taskqueue.RecordEvents(entry.Events) {
+			if err != nil {
+				return fmt.Errorf("read commit %d of the record: %w", entry.Commit, err)
+			}
+			l.apply(&event)
+		}
+		l.read = entry.Commit
+	}
+	l.read = max(l.read, through) // commits without events are not there
+	return nil
+}
+
+// mark says that the fault comes now, and which trainer it kills; empty: none.
+func (l *ledger) mark(killed string) {
+	l.fault = l.read
+	for ordinal, id := range l.names {
+		if id == killed && l.sits[ordinal] {
+			l.missed[ordinal] = true
+		}
+	}
+	for at, holders := range l.held {
+		if len(holders) > 0 {
+			l.watched[at] = true
+		}
+	}
+	l.pending = len(l.watched)
+}
+
+func (l *ledger) apply(e *taskqueue.RecordEvent) {
+	at := spot{e.Set, e.Pass, e.Position}
+	switch e.Kind {
+	case taskqueue.EventJoined:
+		for ordinal := range l.sits {
+			if l.names[ordinal] == e.ID { // the new session takes its place
+				l.leave(ordinal)
+			}
+		}
+		l.names[e.Trainer], l.sits[e.Trainer] = e.ID, true
+	case taskqueue.EventLost:
+		l.leave(e.Trainer)
+	case taskqueue.EventDispatched:
+		l.held[at] = append(l.held[at], holder{e.Trainer, e.Attempt})
+		if came, ok := l.back[at]; ok {
+			delete(l.back, at)
+			l.resent = append(l.resent, Resent{
+				Dataset: at.set, Pass: uint32(at.pass), Position: at.position, Attempt: uint32(e.Attempt),
+				From: l.name(came.from), To: l.name(e.Trainer), Why: came.why,
+			})
+		}
+	case taskqueue.EventFinished, taskqueue.EventSetAside:
+		delete(l.held, at)
+		delete(l.back, at)
+		delete(l.watched, at)
+	case taskqueue.EventReturned:
+		l.gone(at, e, "returned")
+	case taskqueue.EventFailed:
+		l.gone(at, e, "failed")
+	case taskqueue.EventTimedOut:
+		l.gone(at, e, "timed out")
+	case taskqueue.EventPassClosed:
+		l.close(e.Set, e.Pass)
+	}
+}
+
+// leave ends a session.
+func (l *ledger) leave(o taskqueue.Ordinal) {
+	delete(l.sits, o)
+	delete(l.missed, o)
+}
+
+// gone takes a task back from a holder.
+func (l *ledger) gone(at spot, e *taskqueue.RecordEvent, why string) {
+	l.held[at] = slices.DeleteFunc(l.held[at], func(h holder) bool { return h.attempt == e.Attempt })
+	if l.fault > 0 {
+		l.back[at] = back{e.Trainer, why}
+	}
+}
+
+// close forgets a pass: all of it is counted or set aside.
+func (l *ledger) close(set int, pass taskqueue.Pass) {
+	maps.DeleteFunc(l.watched, func(at spot, _ bool) bool { return at.set == set && at.pass == pass })
+	maps.DeleteFunc(l.held, func(at spot, _ []holder) bool { return at.set == set && at.pass == pass })
+	maps.DeleteFunc(l.back, func(at spot, _ back) bool { return at.set == set && at.pass == pass })
+}
+
+// settled reports whether the job knows who was killed, and everything that was held at the fault, or came back since, is
+// counted or set aside.
+func (l *ledger) settled() bool { return len(l.missed)+len(l.watched)+len(l.back) == 0 }
+
+// holds counts the tasks of a trainer.
+func (l *ledger) holds(id string) (n int) {
+	for _, holders := range l.held {
+		for _, h := range holders {
+			if l.names[h.trainer] == id {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (l *ledger) name(o taskqueue.Ordinal) string {
+	if id := l.names[o]; id != "" {
+		return id
+	}
+	return fmt.Sprintf("trainer number %d", o)
+}
