@@ -16,8 +16,10 @@ type daemons struct {
 	running  map[string]*exec.Cmd // by address
 }
 
-// log is where all of them write.
-func (d *daemons) log() string { return filepath.Join(d.dir, "masters.log") }
+// mastersLog is where all of them write.
+const mastersLog = "masters.log"
+
+func (d *daemons) log() string { return filepath.Join(d.dir, mastersLog) }
 
 // start starts one more.
 func (d *daemons) start() error {

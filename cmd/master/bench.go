@@ -21,7 +21,7 @@ machine to machine, ratios and processor time less so. docs/benchmarks.md in the
 		Example: `  master bench queue --via inproc,netrpc --callers 1,16,64
   master bench recordio -o json`,
 	}
-	cmd.AddCommand(benchQueueCommand(), benchRecoveryCommand(), benchRecordioCommand(), benchFailoverCommand(), benchChildCommand())
+	cmd.AddCommand(benchQueueCommand(), benchRecoveryCommand(), benchRecordioCommand(), benchFailoverCommand(), benchReconnectCommand(), benchChildCommand())
 	return cmd
 }
 

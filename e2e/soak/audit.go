@@ -12,13 +12,13 @@ import (
 
 // audit compares what was counted, by the record, with what the trainers know to have trained.
 type audit struct {
-	trained  map[delivery]struct{}
+	trained  map[delivery]string // by whom
 	trainers map[taskqueue.Ordinal]string
 	counted  map[place]struct{}
 	closed   map[taskqueue.Pass]int // what the record says was counted in it
 
 	twice    []place
-	unknown  []delivery // counted, and in no ledger
+	unknown  []string // counted, and not in the ledger of whom it was counted for
 	sessions int
 	lost     int
 }
@@ -29,19 +29,14 @@ type place struct {
 	position int
 }
 
-// delivery is one dispatch of it to a trainer.
+// delivery is one dispatch of it, to one trainer.
 type delivery struct {
 	place
 	attempt taskqueue.Attempt
-	trainer string // its id
-}
-
-func (d delivery) String() string {
-	return fmt.Sprintf("pass %d, position %d, attempt %d, by %s", d.pass, d.position, d.attempt, d.trainer)
 }
 
 func newAudit() *audit {
-	return &audit{trained: map[delivery]struct{}{}, trainers: map[taskqueue.Ordinal]string{}, counted: map[place]struct{}{}, closed: map[taskqueue.Pass]int{}}
+	return &audit{trained: map[delivery]string{}, trainers: map[taskqueue.Ordinal]string{}, counted: map[place]struct{}{}, closed: map[taskqueue.Pass]int{}}
 }
 
 // ledger takes the lines of a ledger.
@@ -55,7 +50,11 @@ func (a *audit) ledger(lines io.Reader) error {
 		if e.Records != recordsPerChunk {
 			return fmt.Errorf("line %q of a ledger: expected %d records", scan.Text(), recordsPerChunk)
 		}
-		a.trained[delivery{place{e.Pass, e.Position}, e.Attempt, e.Trainer}] = struct{}{}
+		d := delivery{place{e.Pass, e.Position}, e.Attempt}
+		if other, ok := a.trained[d]; ok && other != e.Trainer {
+			return fmt.Errorf("%s and %s both trained %+v, which was given to one", other, e.Trainer, d)
+		}
+		a.trained[d] = e.Trainer
 	}
 	return scan.Err()
 }
@@ -71,13 +70,15 @@ func (a *audit) event(ev *taskqueue.RecordEvent) {
 	case taskqueue.EventPassClosed:
 		a.closed[ev.Pass] = ev.Counted
 	case taskqueue.EventFinished:
-		d := delivery{place{ev.Pass, ev.Position}, ev.Attempt, a.trainers[ev.Trainer]}
+		d := delivery{place{ev.Pass, ev.Position}, ev.Attempt}
 		if _, ok := a.counted[d.place]; ok {
 			a.twice = append(a.twice, d.place)
 		}
 		a.counted[d.place] = struct{}{}
-		if _, ok := a.trained[d]; !ok {
-			a.unknown = append(a.unknown, d)
+		// A finish that came after its session was lost counts, and names nobody.
+		by, named := a.trainers[ev.Trainer]
+		if trainer, ok := a.trained[d]; !ok || named && trainer != by {
+			a.unknown = append(a.unknown, fmt.Sprintf("position %d of pass %d, attempt %d, by %q", d.position, d.pass, d.attempt, by))
 		}
 	}
 }

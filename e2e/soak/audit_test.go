@@ -76,7 +76,7 @@ func TestAudit(t *testing.T) {
 			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
 				return e, slices.Delete(l, 10, 11)
 			},
-			"1 tasks were counted, and the trainer's ledger lacks them, the first: pass 1, position 10, attempt 1, by a",
+			"1 tasks were counted, and the trainer's ledger lacks them, the first: position 10 of pass 1, attempt 1, by \"a\"",
 		},
 		"another one trained it": {
 			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
@@ -84,6 +84,26 @@ func TestAudit(t *testing.T) {
 				return e, l
 			},
 			"the trainer's ledger lacks them",
+		},
+		"the session of who trained it was lost": {
+			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+				e[some].Trainer = 0
+				return e, l
+			},
+			"[]",
+		},
+		"nobody trained it, and it names nobody": {
+			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+				e[some].Trainer = 0
+				return e, slices.Delete(l, 698, 699)
+			},
+			"1 tasks were counted, and the trainer's ledger lacks them",
+		},
+		"two trained one delivery": {
+			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+				return e, append(l, strings.Replace(l[4], `"trainer":"a"`, `"trainer":"b"`, 1))
+			},
+			"both trained",
 		},
 		"a pass is not closed": {
 			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
