@@ -59,7 +59,7 @@ var house = []room{
 	// commands and tools
 	{dir: "cmd", may: anything},
 	{dir: "drill", may: []string{"etcdstore", "taskqueue"}},
-	{dir: "local", may: []string{"recordio", "dataset", "etcdstore", "trainer", "testdata", "drill"}},
+	{dir: "local", may: []string{"recordio", "dataset", "taskqueue", "etcdstore", "trainer", "testdata", "drill"}},
 	{dir: "testdata"},
 	{dir: "e2e", may: anything},
 	{dir: "bench", may: anything},

@@ -70,6 +70,7 @@ type Result struct {
 	Elapsed     time.Duration `json:"-"`
 	Seconds     float64       `json:"seconds"`
 	Restarts    int           `json:"restarts"`
+	SetAside    SetAside      `json:"set_aside"`
 	ModelPath   string        `json:"model_path"`
 	Dir         string        `json:"dir"`
 }
@@ -153,7 +154,12 @@ func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint 
 	if err := j.superviseNoted(ctx, watch); err != nil {
 		return Result{}, err
 	}
+	aside, err := j.setAside(ctx)
+	if err != nil {
+		return Result{}, err
+	}
 	result, err := j.evaluate()
+	result.SetAside = aside
 	result.Elapsed = time.Since(began)
 	result.Seconds = result.Elapsed.Seconds()
 	return result, err

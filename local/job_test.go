@@ -29,9 +29,9 @@ func TestNew(t *testing.T) {
 	}{
 		"no program":               {Config{Dir: "d"}, "Binary"},
 		"no folder":                {Config{Binary: "b"}, "Dir"},
-		"fewer servers than none":  {Config{Binary: "b", Dir: "d", Servers: -1}, "found -1, 3 and 0"},
-		"fewer trainers than none": {Config{Binary: "b", Dir: "d", Trainers: -1}, "found 2, -1 and 0"},
-		"fewer passes than none":   {Config{Binary: "b", Dir: "d", Passes: -2}, "found 2, 3 and -2"},
+		"fewer servers than none":  {Config{Binary: "b", Dir: "d", Servers: -1}, "found 1, -1, 3 and 0"},
+		"fewer trainers than none": {Config{Binary: "b", Dir: "d", Trainers: -1}, "found 1, 2, -1 and 0"},
+		"fewer passes than none":   {Config{Binary: "b", Dir: "d", Passes: -2}, "found 1, 2, 3 and -2"},
 		"a model nobody knows":     {Config{Binary: "b", Dir: "d", Model: "oracle"}, "oracle"},
 	} {
 		if _, err := New(tt.config); err == nil || !strings.Contains(err.Error(), tt.words) {

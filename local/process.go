@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -54,7 +55,7 @@ func (p *process) run(ctx context.Context) error {
 		case ctx.Err() != nil, err == nil:
 			return nil
 		case permanent(err) || n == maxRestarts:
-			return fmt.Errorf("%s: %w; see %s", p.name, err, p.logPath)
+			return fmt.Errorf("%s: %w%s; see %s", p.name, err, lastWords(p.logPath), p.logPath)
 		}
 		p.restarts.Add(1)
 		pause := p.restartPause << min(n, pauseDoubles)
@@ -65,6 +66,24 @@ func (p *process) run(ctx context.Context) error {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// lastWords is the last line of a log, after a colon.
+func lastWords(path string) string {
+	const most = 2 << 10
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	size, _ := file.Seek(0, io.SeekEnd)
+	tail := make([]byte, min(size, most))
+	n, _ := file.ReadAt(tail, size-int64(len(tail)))
+	lines := strings.Split(strings.TrimSpace(string(tail[:n])), "\n")
+	if last := lines[len(lines)-1]; last != "" {
+		return ": " + last
+	}
+	return ""
 }
 
 // permanent reports exits that a restart would repeat: the job failed, or wrong usage.

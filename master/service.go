@@ -80,7 +80,7 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	if err != nil {
 		return Reply{}, err
 	}
-	return t.reply(a)
+	return t.reply(ctx, a)
 }
 
 // maxFinished bounds what one request can write: see batchSlack.
@@ -101,10 +101,10 @@ func (m *Master) PlainAsk(ctx context.Context, r *taskqueue.PlainAsk) (Reply, er
 	if err != nil {
 		return Reply{}, err
 	}
-	return t.reply(a)
+	return t.reply(ctx, a)
 }
 
-func (t *term) reply(a taskqueue.Answer) (Reply, error) {
+func (t *term) reply(ctx context.Context, a taskqueue.Answer) (Reply, error) {
 	r := Reply{Finishes: a.Finishes, Ordinal: a.Ordinal, Incarnation: a.Incarnation, Commit: t.committer.number.Load()}
 	switch a.Kind {
 	case taskqueue.AnswerTask:
@@ -120,7 +120,11 @@ func (t *term) reply(a taskqueue.Answer) (Reply, error) {
 	case taskqueue.AnswerEnded:
 		return r, fmt.Errorf("%w: all passes are done", ErrJobFinished)
 	case taskqueue.AnswerFailed:
-		return r, ErrJobFailed
+		reason := ""
+		if err := t.inspect(ctx, func(q *taskqueue.Queue) { _, reason = q.Status() }); err != nil {
+			return r, err
+		}
+		return r, fmt.Errorf("%w: %s", ErrJobFailed, reason)
 	case taskqueue.AnswerRejoin:
 		return r, ErrRejoin
 	case taskqueue.AnswerDrained:

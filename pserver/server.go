@@ -23,7 +23,7 @@ import (
 )
 
 // ErrLeaseLost: the index may belong to another server by now, so that this one ended without another word.
-var ErrLeaseLost = errors.New("the lease on this server's index was lost")
+var ErrLeaseLost = errors.New("the lease on this server's index was lost: this process, or etcd, was away for longer than the lease; start it again, and it goes on from its last checkpoint")
 
 const (
 	maxControlMessage = 64 << 20 // a placement table of some million blocks

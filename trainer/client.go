@@ -19,7 +19,7 @@ import (
 // Config says who joins whom. Locate has no default.
 type Config struct {
 	ID        string // names this trainer; a second one with the same ID takes the place of the first
-	Address   string // where operators find it; may be empty
+	Address   string // where operators find it; "": what the master sees of its connection
 	Locate    Locator
 	Heartbeat time.Duration // default a fifth of what a session lasts, 3 s at most
 	Log       *logrus.Entry // default: the standard logger

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/etcdstore"
+	"trainmaster/pserver"
 )
 
 // addEtcdFlags gives cmd the flags that lead to a job's state in etcd, named as etcdctl names them. The configuration is
@@ -46,5 +47,5 @@ func addStoreTimeout(cmd *cobra.Command) (open func(ctx context.Context, c etcds
 
 // isStoreError tells that err means exit code 3: etcd was not there, or would not have us.
 func isStoreError(err error) bool {
-	return errors.Is(err, etcdstore.ErrUnreachable) || errors.Is(err, etcdstore.ErrRefused)
+	return errors.Is(err, etcdstore.ErrUnreachable) || errors.Is(err, etcdstore.ErrRefused) || errors.Is(err, pserver.ErrLeaseLost)
 }

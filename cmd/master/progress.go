@@ -47,6 +47,12 @@ func (p *progress) show(s *pb.StatusReply) {
 	total := int64(d.Passes) * int64(d.Tasks)
 	done := int64(max(d.Pass, 1)-1)*int64(d.Tasks) + int64(d.Done)
 	text := fmt.Sprintf("pass %d/%d  tasks %d done %d pending %d todo", d.Pass, d.Passes, d.Done, d.Pending, d.Todo+d.Retry)
+	if d.SetAside > 0 {
+		text += fmt.Sprintf(" %d SET ASIDE", d.SetAside)
+	}
+	if s.Status == pb.JobStatus_JOB_STATUS_PAUSED {
+		text += fmt.Sprintf("  PAUSED: %s; go on with: master resume", s.Reason)
+	}
 	if s.Totals != nil {
 		text += fmt.Sprintf("  %.0f records/s", s.Totals.RecordsPerSecond)
 		if s.Totals.MeanLoss != nil {

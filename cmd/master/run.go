@@ -118,13 +118,19 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 		watchJob(ctx, etcdstore.Config{Endpoints: []string{endpoint}}, newProgress(errOut))
 	})
 	if err != nil {
-		return fmt.Errorf("%w; the logs are in %s", err, filepath.Join(c.Dir, "logs"))
+		if ctx.Err() != nil {
+			return fmt.Errorf("interrupted; what there is of the run is in %s", c.Dir)
+		}
+		return err
 	}
 	return render(out, format, result, func(w io.Writer) {
 		fmt.Fprintf(w, "test accuracy\t%.4f (%d records)\n", result.Accuracy, result.TestRecords)
 		fmt.Fprintf(w, "test loss\t%.4f\n", result.Loss)
 		fmt.Fprintf(w, "passes\t%d in %s\n", result.Passes, result.Elapsed.Round(100*time.Millisecond))
 		fmt.Fprintf(w, "restarts\t%s\n", strconv.Itoa(result.Restarts))
+		if a := result.SetAside; a.Tasks > 0 {
+			fmt.Fprintf(w, "SET ASIDE\t%d tasks, which later passes went without; one of them: %s\n", a.Tasks, a.Example)
+		}
 		fmt.Fprintf(w, "model\t%s\n", result.ModelPath)
 	})
 }

@@ -1,6 +1,7 @@
 package netrpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ type connection struct {
 	ctx    context.Context // ends with the connection
 	server *Server
 	name   string
+	peer   string // its address
 
 	plain sync.Mutex // one GetTask at a time
 
@@ -101,7 +103,7 @@ func (c *connection) ask(ask *taskqueue.PlainAsk) (master.Reply, error) {
 // Join begins a session.
 func (c *connection) Join(req wire.JoinRequest, reply *wire.JoinReply) (err error) {
 	defer c.recovered("Join", &err)
-	s, err := c.server.Master.Join(c.ctx, req.ID, req.Address)
+	s, err := c.server.Master.Join(c.ctx, req.ID, cmp.Or(req.Address, c.peer))
 	if err != nil {
 		return words(err)
 	}

@@ -125,7 +125,7 @@ func (s *Server) serve(ctx context.Context, conn net.Conn) {
 	bounded.left = math.MaxInt64
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c := &connection{ctx: ctx, server: s, name: fmt.Sprintf("conn-%s-%d", conn.RemoteAddr(), time.Now().UnixNano())}
+	c := &connection{ctx: ctx, server: s, peer: conn.RemoteAddr().String(), name: fmt.Sprintf("conn-%s-%d", conn.RemoteAddr(), time.Now().UnixNano())}
 	defer c.closed()
 	server := rpc.NewServer()
 	if err := server.RegisterName(wire.Service, c); err != nil {

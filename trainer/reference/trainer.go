@@ -75,8 +75,9 @@ type Trainer struct {
 	Parameters Parameters
 	Steps      Steps // nil: asynchronous
 
-	Ledger *Ledger          // nil: none is kept
-	Report func(TaskReport) // called after each trained task, before it is passed on as finished; nil: nobody listens
+	Ledger *Ledger                                  // nil: none is kept
+	Report func(TaskReport)                         // called after each trained task, before it is passed on as finished; nil: nobody listens
+	Failed func(task *taskqueue.Task, reason error) // called for each task that could not be trained, before it is given back; nil: nobody listens
 }
 
 func (t *Trainer) validate() error {
@@ -114,6 +115,9 @@ func (t *Trainer) Run(ctx context.Context) error {
 		finished = nil
 		report, err := s.train(ctx, task)
 		if bad, ok := errors.AsType[*recordError](err); ok {
+			if t.Failed != nil {
+				t.Failed(task, bad)
+			}
 			if err := t.Tasks.Fail(ctx, task, bad); err != nil {
 				return fmt.Errorf("report task %d of pass %d as failed (%w), because: %w", task.Index, task.Token.Pass, err, bad)
 			}

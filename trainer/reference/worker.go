@@ -39,15 +39,39 @@ type Worker struct {
 	RecordDelay time.Duration // waited before each record: makes a small dataset last, for drills
 }
 
+// ErrRival: this trainer and another one of the same name take the session from each other.
+var ErrRival = errors.New("another trainer runs under the same name")
+
+const (
+	briefSession = 2 * time.Second // a session lost within it was likely taken by another trainer
+	maxBrief     = 5               // in a row
+)
+
 // Run returns nil when the job is over, or when ctx ended and the session was left in order.
+// What it cannot write to at the end is an error at the start.
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.checkSavePath(); err != nil {
 		return err
 	}
-	for {
-		err := w.session(ctx)
+	var ledger *Ledger
+	if w.LedgerPath != "" {
+		var err error
+		if ledger, err = OpenLedger(w.LedgerPath); err != nil {
+			return err
+		}
+		defer ledger.Close()
+	}
+	for brief := 0; ; {
+		began := time.Now()
+		err := w.session(ctx, ledger)
 		switch {
 		case errors.Is(err, trainer.ErrSessionLost):
+			if brief++; time.Since(began) > briefSession {
+				brief = 0
+			}
+			if brief == maxBrief {
+				return fmt.Errorf("%w, %q: %d sessions in a row were lost within %v of their beginning; give each trainer a name of its own", ErrRival, w.Trainer.ID, brief, briefSession)
+			}
 			w.Log.Warn("the session was lost, joining again")
 		case ctx.Err() != nil:
 			return nil
@@ -62,6 +86,9 @@ func (w *Worker) checkSavePath() error {
 	if w.SavePath == "" {
 		return nil
 	}
+	if info, err := os.Stat(w.SavePath); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("save the model as %q: expected a file, or nothing yet, found %v", w.SavePath, info.Mode())
+	}
 	probe, err := os.CreateTemp(filepath.Dir(w.SavePath), filepath.Base(w.SavePath)+".probe-*")
 	if err != nil {
 		return fmt.Errorf("save the model as %q: expected a folder that can be written: %w", w.SavePath, err)
@@ -70,7 +97,7 @@ func (w *Worker) checkSavePath() error {
 }
 
 // session is one incarnation of the trainer.
-func (w *Worker) session(ctx context.Context) (err error) {
+func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 	client, err := trainer.Join(ctx, w.Trainer)
 	if err != nil {
 		return err
@@ -103,7 +130,7 @@ func (w *Worker) session(ctx context.Context) (err error) {
 		return err
 	}
 	defer servers.Close()
-	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Tasks: client, Parameters: servers}
+	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Tasks: client, Parameters: servers, Ledger: ledger}
 	if client.Sync() {
 		t.Steps = client
 	}
@@ -114,11 +141,8 @@ func (w *Worker) session(ctx context.Context) (err error) {
 		client.Progressed(r.Records, r.LossSum/float64(max(r.Records, 1)))
 		log.WithFields(logrus.Fields{"task": r.Task.Token.String(), "records": r.Records, "version": r.Version, "recomputed": r.Recomputed}).Debug("task trained")
 	}
-	if w.LedgerPath != "" {
-		if t.Ledger, err = OpenLedger(w.LedgerPath); err != nil {
-			return err
-		}
-		defer t.Ledger.Close()
+	t.Failed = func(task *taskqueue.Task, reason error) {
+		log.WithError(reason).WithField("task", task.Token.String()).Warn("task failed")
 	}
 	switch err := t.Run(ctx); {
 	case errors.Is(err, trainer.ErrDrained):

@@ -1,0 +1,67 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"trainmaster/local"
+)
+
+// result waits for the end of a run that was started with -o json.
+func (r *runJob) result() (result local.Result) {
+	r.job.t.Helper()
+	r.wantExit(0)
+	text := r.log()
+	decode(r.job.t, text[strings.Index(text, "\n{")+1:], &result)
+	return result
+}
+
+// A parameter server that hangs for longer than its lease ends when it wakes. It is started again, and the job goes on.
+func TestRunWithAServerThatHangs(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, "--passes", "60", "-o", "json")
+	var server child
+	for _, c := range r.awaitChildren() {
+		if c.kind() == "pserver" {
+			server = c
+		}
+	}
+	if err := syscall.Kill(server.pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the lease of a parameter server runs out", func() (bool, string) {
+		servers, _, err := r.store.Together(context.Background(), "/ps/")
+		return err == nil && len(servers) < 2, fmt.Sprint(len(servers), err)
+	})
+	if err := syscall.Kill(server.pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if result := r.result(); result.Accuracy < 0.93 || result.Restarts < 1 || result.SetAside.Tasks > 0 {
+		t.Errorf("found %+v, expected an accuracy of at least 0.93, a restart, and nothing set aside", result)
+	}
+}
+
+// A run whose data goes away in the middle says so, in its progress and at its end.
+func TestRunWithoutAShard(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, "--passes", "100", "-o", "json")
+	shards, err := filepath.Glob(filepath.Join(r.job.dir, "trainmaster-run", "001", "data", "digits-00001-of-*"))
+	if err != nil || len(shards) != 1 {
+		t.Fatalf("the shards are %v, %v", shards, err)
+	}
+	if err := os.Rename(shards[0], shards[0]+".away"); err != nil {
+		t.Fatal(err)
+	}
+	result := r.result()
+	if result.SetAside.Tasks != runTasks/4 || !strings.Contains(result.SetAside.Example, "digits-00001-of") {
+		t.Errorf("set aside %+v, expected %d tasks for want of %s", result.SetAside, runTasks/4, shards[0])
+	}
+	if !strings.Contains(r.log(), "SET ASIDE") {
+		t.Errorf("the progress does not tell: %s", tail(r.log(), 10))
+	}
+}
