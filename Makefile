@@ -61,6 +61,10 @@ mutants: ## plant bugs in the production code, one at a time: the simulator must
 soak: build ## real processes with a real fault every few seconds, proved at the end: make soak MINUTES=60 [SEED=1] [REPORT=file.json]
 	go run ./e2e/soak -minutes $(or $(MINUTES),60) -seed $(or $(SEED),0) $(if $(REPORT),-report $(REPORT))
 
+.PHONY: nightly
+nightly: ## everything that is too long for a change, with a summary: make nightly [MINUTES=60 N=10000 ONLY="soak sim"]
+	scripts/nightly.sh
+
 .PHONY: lint
 lint: ## golangci-lint, with the rules of .golangci.yml
 	$(TOOL) golangci-lint run ./...
