@@ -21,6 +21,7 @@ import (
 	"github.com/anishathalye/porcupine"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master/netrpc/wire"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer/session"
@@ -76,7 +77,7 @@ func (l *journal) watch(ctx context.Context, t *testing.T, j *job, from int64) {
 			}
 		}
 		for _, event := range answer.Events {
-			key, ok := strings.CutPrefix(string(event.Kv.Key), prefix+taskqueue.RecordPrefix+"0")
+			key, ok := strings.CutPrefix(string(event.Kv.Key), prefix+"/record/0")
 			if !ok || event.Type != clientv3.EventTypePut {
 				continue
 			}
@@ -284,17 +285,21 @@ func (c *caller) next(ctx context.Context, finished []taskqueue.Result) (*taskqu
 	return &got, nil
 }
 
-// Histories of three masters, whose leader is killed and paused, and of trainers that die, repeat, and finish what others
+// Histories of three masters, whose leader is killed, paused, and cut off while it writes, and of trainers that die, repeat, and finish what others
 // hold, are linearizable: there is one order of all calls in which each task of each pass is counted once at most, no attempt
 // is given out twice, and what was acknowledged stays.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
-	flags := []string{"--passes", "0", "--holddown", "2s", "--task-max-failures", "1000000", "--session-ttl", "5s"}
-	masters := map[string]*process{}
+	flags := []string{"--passes", "0", "--holddown", "2s", "--lease-ttl", "60s", "--task-max-failures", "1000000", "--session-ttl", "5s"}
+	type proxied struct {
+		*process
+		proxy *etcdtest.Proxy
+	}
+	masters := map[string]proxied{} // by address
 	startOne := func() {
-		addr := nobody(t)
-		masters[addr] = j.master(append(flags, "--listen", addr)...)
+		addr, proxy := nobody(t), etcdtest.StartProxy(t, j.endpoint)
+		masters[addr] = proxied{j.behind(proxy).master(append(flags, "--listen", addr)...), proxy}
 	}
 	for range 3 {
 		startOne()
@@ -324,24 +329,31 @@ func TestLinearizable(t *testing.T) {
 			}
 		})
 	}
-	for fault := 0; time.Since(log.began) < *linearFor || fault < 2; fault++ {
+	for fault := 0; time.Since(log.began) < *linearFor || fault < 3; fault++ {
 		log.awaitMore(t, 200)
 		addr, err := j.store.MasterAddr(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		leader := masters[addr.Addr]
-		if leader == nil {
+		leader, ok := masters[addr.Addr]
+		if !ok {
 			continue // about to change
 		}
-		if fault%2 == 0 {
+		switch fault % 3 {
+		case 0: // what it writes lands late, in the next one's term; nothing tells it
+			leader.proxy.HoldRequests(true)
+			leader.proxy.HoldReplies(true)
+		case 1:
 			leader.kill()
 			delete(masters, addr.Addr)
 			startOne()
-		} else {
+		case 2:
 			leader.signal(syscall.SIGSTOP)
 		}
 		term = j.awaitLeader(term)
+		log.awaitMore(t, 20)
+		leader.proxy.HoldRequests(false)
+		leader.proxy.HoldReplies(false)
 		leader.signal(syscall.SIGCONT)
 	}
 	log.awaitMore(t, 200)
