@@ -3,11 +3,11 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
 	"os"
-	"slices"
 	"testing"
 
+	"trainmaster/master/mastertest"
+	"trainmaster/record"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer/reference"
 )
@@ -25,7 +25,7 @@ type delivery struct {
 	trainer string // its id
 }
 
-// history is what the record of a job says, read by this test itself: key by key, without the verifier.
+// history is what the record of a job says, read by this test itself, without the verifier.
 type history struct {
 	finished   map[place][]delivery // as they were counted
 	dispatched map[place]int        // how often
@@ -37,16 +37,20 @@ type history struct {
 // history reads the record.
 func (j *job) history() history {
 	j.t.Helper()
-	values, _, err := j.store.Prefixed(j.t.Context(), "/record/")
+	state, _, _ := mastertest.State(j.t, j.store)
+	reader, err := record.Open(j.t.Context(), j.store, j.name, "")
 	if err != nil {
 		j.t.Fatal(err)
 	}
 	h := history{finished: map[place][]delivery{}, dispatched: map[place]int{}, sessions: map[string]int{}, lost: map[string]int{}}
 	ids := map[taskqueue.Ordinal]string{}
-	for _, key := range slices.Sorted(maps.Keys(values)) {
-		for ev, err := range taskqueue.RecordEvents(values[key]) {
+	for entry, err := range reader.Entries(j.t.Context(), state.Commit) {
+		if err != nil {
+			j.t.Fatal(err)
+		}
+		for ev, err := range taskqueue.RecordEvents(entry.Events) {
 			if err != nil {
-				j.t.Fatalf("%s: %v", key, err)
+				j.t.Fatalf("commit %d: %v", entry.Commit, err)
 			}
 			d := delivery{place{ev.Pass, ev.Position}, ev.Attempt, ids[ev.Trainer]}
 			switch ev.Kind {

@@ -106,5 +106,6 @@ var (
 	ErrHeldDown    = errors.New("a take-over was forced a short while ago")
 	ErrNotSync     = errors.New("this job has no synchronous steps")
 	ErrOtherJob    = errors.New("the job was begun with other settings")
+	ErrOtherRecord = errors.New("this master does not see the record of the job")
 	ErrForeign     = errors.New("the stored state is of another etcd cluster")
 )

@@ -17,7 +17,8 @@ import (
 // Master leads a job whenever it holds the lock. Its methods may be called at any time;
 // without the lock they return ErrNotLeader.
 type Master struct {
-	OnTermOver func() // called when a term has ended; set before Run
+	OnTermOver func()   // called when a term has ended; set before Run
+	Recorder   Recorder // seals the record; nil: it stays in the store; set before Run
 
 	config  Config
 	store   Store
@@ -62,6 +63,9 @@ func (m *Master) scanProgress() func(done, total int) {
 func (m *Master) Run(ctx context.Context) error {
 	// Each term looks again; this look is for a stand-by, which would hear of it only when it leads.
 	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); fatal(err) {
+		return err
+	}
+	if err := m.checkRecord(ctx, ""); err != nil {
 		return err
 	}
 	asking, stopAsking := context.WithCancel(ctx)
@@ -111,7 +115,7 @@ const termPause = 200 * time.Millisecond
 
 // fatal reports errors that another term would meet again.
 func fatal(err error) bool {
-	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer, ErrForeign, ErrOtherJob, ErrRolledBack} {
+	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer, ErrForeign, ErrOtherJob, ErrOtherRecord, ErrRolledBack} {
 		if errors.Is(err, kind) {
 			return true
 		}

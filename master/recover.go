@@ -145,6 +145,11 @@ func loadTables(ctx context.Context, store Store, snapshot *taskqueue.Snapshot, 
 }
 
 // loadTable reads the parts, decodes them side by side and appends them in order.
+	if record == nil {
+		if record, err = store.Value(ctx, taskqueue.SealedKey); err != nil {
+			return fmt.Errorf("read how far the record is sealed: %w", err)
+		}
+	}
 func loadTable(ctx context.Context, store Store, set *taskqueue.SetSnapshot) (*taskqueue.Table, error) {
 	if set.Parts < 0 || set.ChunksPerTask < 1 {
 		return nil, fmt.Errorf("%w: %d parts, %d chunks for each task", taskqueue.ErrDamaged, set.Parts, set.ChunksPerTask)

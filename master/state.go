@@ -33,6 +33,7 @@ type state struct {
 	written  time.Time         // when the last commit ended
 	tables   atomic.Pointer[[]*taskqueue.Table]
 	number   atomic.Uint64 // of the last commit
+	recorded atomic.Uint64 // bytes of the record, in this term
 	heard    func()        // called when etcd answered
 	counts   counters
 }
@@ -58,6 +59,7 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	flushed := s.queue.Flush()
 	writes := append(flushed.Writes, extra...)
 	if len(flushed.Record) > 0 && !s.config.NoRecord {
+		flushed.Record = taskqueue.StampRecord(flushed.Record, s.time.Now())
 		writes = append(writes, taskqueue.Write{Key: taskqueue.RecordKey(s.queue.Commit()), Value: flushed.Record})
 	}
 	encoded, err := s.store.Encode(s.queue.Snapshot(s.lead.Revision(), rand.Uint64()))
@@ -70,6 +72,7 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	}
 	s.revision, s.stored, s.written = revision, encoded, s.time.Now()
 	s.number.Store(s.queue.Commit())
+	s.recorded.Add(uint64(len(flushed.Record)))
 	s.heard()
 	s.queue.Hold(len(encoded) > s.limit)
 	s.counts.commits.Add(1)

@@ -15,6 +15,7 @@ type Status struct {
 	Term    uint64 // create revision of the leader's lock
 	Commits int64  // of this term
 	Refused int64  // commits of this term that the store did not take
+	Record  RecordStatus
 }
 
 // Status sums the job up.
@@ -24,6 +25,9 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	s := Status{Leader: m.config.Advertise, Term: uint64(t.committer.lead.Revision())}
+	if m.Recorder != nil {
+		s.Record = m.Recorder.Status()
+	}
 	err = t.inspect(ctx, func(q *taskqueue.Queue) {
 		s.Overview, s.Commits, s.Refused = q.Overview(), t.committer.counts.commits.Load(), t.committer.counts.refused.Load()
 	})

@@ -2,6 +2,7 @@ package master
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -32,6 +33,9 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	t := &term{committer: c, jobID: s.queue.JobID()}
+	if err := m.checkRecord(ctx, hex.EncodeToString(t.jobID[:])); err != nil {
+		return err
+	}
 	m.fresh.term.Store(lead.Revision())
 	if m.config.Sync {
 		if err := m.recoverSteps(ctx, c); err != nil {
@@ -49,6 +53,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	}
 	group.Go(func() error { return c.run(ctx) })
 	group.Go(func() error { return m.watchEnd(ctx, t) })
+	group.Go(func() error { return m.seal(ctx, t) })
 	m.log.WithField("term", lead.Revision()).Info("leading")
 	if err := group.Wait(); !errors.Is(err, errJobOver) {
 		return err

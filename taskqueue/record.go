@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"time"
 )
 
 // EventKind is the kind of one event in the record.
@@ -30,6 +31,7 @@ const (
 	EventResumed    EventKind = 15
 	EventDraining   EventKind = 16
 	EventDropped    EventKind = 17
+	EventStamped    EventKind = 18 // the first of a commit: when it was made
 )
 
 // Record flags, in the kind byte.
@@ -59,6 +61,7 @@ type RecordEvent struct {
 	Index       int // of a task
 	Status      Status
 	Reason      string
+	At          int64 // milliseconds since 1970 by the master's wall clock
 }
 
 // recordWriter gathers the events of one commit: a version byte, then per event a kind
@@ -203,6 +206,15 @@ func (w *recordWriter) dropped(set, index int) {
 	w.uint(uint64(index))
 }
 
+// StampRecord puts in front of the events of a commit when it is made, by the wall clock. That
+// is for people: nothing is ever decided by it.
+func StampRecord(value []byte, at time.Time) []byte {
+	w := recordWriter{buf: make([]byte, 0, len(value)+8)}
+	w.kind(EventStamped, 0)
+	w.uint(uint64(max(0, at.UnixMilli())))
+	return append(w.buf, value[1:]...)
+}
+
 // ErrBadRecord says that a value of the record does not decode.
 var ErrBadRecord = errors.New("damaged record")
 
@@ -301,6 +313,8 @@ func (r *recordReader) event() RecordEvent {
 	case EventPaused:
 		ev.Reason = r.text()
 	case EventResumed:
+	case EventStamped:
+		ev.At = int64(r.upTo(math.MaxInt64))
 	default:
 		r.bad = true
 	}

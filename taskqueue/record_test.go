@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // exampleRecord writes one event of each kind, and places in every form.
@@ -36,7 +37,8 @@ func exampleRecord() ([]byte, []RecordEvent) {
 	w.resumed()
 	w.draining(trainer)
 	w.dropped(0, 6)
-	return w.take(), []RecordEvent{
+	return StampRecord(w.take(), time.UnixMilli(1_700_000_000_123)), []RecordEvent{
+		{Kind: EventStamped, At: 1_700_000_000_123},
 		{Kind: EventReported, Set: 0, Tasks: 7, Chunks: 14, Algorithm: orderFeistel, Seed: 42, ID: "report-1"},
 		{Kind: EventReported, Set: 1, Tasks: 1 << 40, Chunks: 1 << 40, Algorithm: orderIdentity, Seed: 1<<64 - 1},
 		{Kind: EventPassOpened, Pass: 1},
@@ -124,7 +126,7 @@ func TestRecordDamaged(t *testing.T) {
 	if borders != len(want) {
 		t.Fatalf("%d cuts were read without error, expected the %d between events", borders, len(want))
 	}
-	for _, value := range [][]byte{{recordVersion + 1}, {0}, {recordVersion, 0}, {recordVersion, 18}, {recordVersion, 0x3f}} {
+	for _, value := range [][]byte{{recordVersion + 1}, {0}, {recordVersion, 0}, {recordVersion, 19}, {recordVersion, 0x3f}} {
 		if _, err := events(value); !errors.Is(err, ErrBadRecord) {
 			t.Fatalf("% x: %v", value, err)
 		}

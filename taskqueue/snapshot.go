@@ -73,8 +73,14 @@ type Flushed struct {
 	Notices []Notice
 }
 
+// The keys of the record, and the one that says how far it is sealed.
+const (
+	RecordPrefix = "/record/"
+	SealedKey    = RecordPrefix + "sealed"
+)
+
 // RecordKey is where the events of a commit stand.
-func RecordKey(commit uint64) string { return fmt.Sprintf("/record/%016x", commit) }
+func RecordKey(commit uint64) string { return fmt.Sprintf(RecordPrefix+"%016x", commit) }
 
 // Flush gives the state its next commit number and hands over all that changed since
 // the last Flush. The caller commits it with Snapshot, in one transaction.

@@ -16,6 +16,10 @@ type PassReport struct {
 	Redelivered  int  `json:"redelivered"` // dispatches beyond the first of each task
 	Missing      int  `json:"missing"`
 	CountedTwice int  `json:"counted_twice"`
+
+	// Unseen says that the pass, or the beginning of it, is in a part of the record that is
+	// not kept any more. Then nothing is known of it but its number of tasks.
+	Unseen bool `json:"unseen"`
 }
 
 // Verifier proves the guarantee from the record: feed it the commits in order. It keeps
@@ -41,7 +45,7 @@ type verifiedSet struct {
 }
 
 type verifiedPass struct {
-	report     PassReport
+	report     PassReport // unseen: its beginning was not
 	order      order
 	dispatched bitmap
 	finished   bitmap
@@ -81,7 +85,7 @@ func impossible(format string, args ...any) error {
 
 func (v *Verifier) event(ev *RecordEvent) error {
 	switch ev.Kind {
-	case EventJoined, EventLost:
+	case EventJoined, EventLost, EventStamped:
 		return nil
 	case EventPaused, EventResumed:
 		v.paused = ev.Kind == EventPaused
@@ -136,13 +140,16 @@ func (v *Verifier) event(ev *RecordEvent) error {
 	if ev.Position < 0 || ev.Position >= s.tasks {
 		return impossible("position %d of %d tasks", ev.Position, s.tasks)
 	}
+	if p.report.Unseen && ev.Kind != EventFinished && ev.Kind != EventSetAside {
+		return nil
+	}
 	if ev.Kind == EventDispatched {
 		if p.dispatched.set(ev.Position) {
 			p.report.Redelivered++
 		}
 		return nil
 	}
-	if !p.dispatched.has(ev.Position) {
+	if !p.report.Unseen && !p.dispatched.has(ev.Position) {
 		return impossible("event %d for position %d of pass %d, which was never dispatched", ev.Kind, ev.Position, ev.Pass)
 	}
 	switch ev.Kind {
@@ -190,12 +197,14 @@ func (s *verifiedSet) openPass(ev *RecordEvent) error {
 }
 
 func (s *verifiedSet) finish(p *verifiedPass, position int) {
-	if p.finished.set(position) {
-		p.twice.set(position)
-		return
+	if !p.report.Unseen {
+		if p.finished.set(position) {
+			p.twice.set(position)
+			return
+		}
+		p.sum1 += uint64(position)
+		p.sum2 += uint64(position) * uint64(position)
 	}
-	p.sum1 += uint64(position)
-	p.sum2 += uint64(position) * uint64(position)
 	// A late finish takes a task out of the list, unless an older pass set it aside.
 	if index := p.order.index(position); s.aside[index] == p.report.Pass {
 		s.leaveAside(index)
@@ -207,7 +216,9 @@ func (s *verifiedSet) closePass(p *verifiedPass) error {
 		return impossible("pass %d closed before pass %d", p.report.Pass, s.open[0].report.Pass)
 	}
 	r := s.report(p)
-	r.Missing = r.Tasks - r.CountedOnce - r.CountedTwice - r.SetAside
+	if !r.Unseen {
+		r.Missing = r.Tasks - r.CountedOnce - r.CountedTwice - r.SetAside
+	}
 	s.closed = append(s.closed, r)
 	s.open = s.open[1:]
 	return nil
@@ -216,6 +227,9 @@ func (s *verifiedSet) closePass(p *verifiedPass) error {
 // report is what stands now of an open pass.
 func (s *verifiedSet) report(p *verifiedPass) PassReport {
 	r := p.report
+	if r.Unseen {
+		return r
+	}
 	r.CountedTwice = p.twice.n
 	r.CountedOnce = p.finished.n - p.twice.n
 	for index, since := range s.aside {
@@ -274,6 +288,9 @@ func (s *verifiedSet) crossCheck(state *set) error {
 	}
 	for i, p := range s.open {
 		o := state.open[i]
+		if o.pass == p.report.Pass && p.report.Unseen {
+			continue
+		}
 		if o.pass != p.report.Pass || o.counted != p.finished.n || o.sum1 != p.sum1 || o.sum2 != p.sum2 {
 			return fmt.Errorf("record: pass %d, %d counted, sums %d, %d; state: pass %d, %d counted, sums %d, %d",
 				p.report.Pass, p.finished.n, p.sum1, p.sum2, o.pass, o.counted, o.sum1, o.sum2)
@@ -291,6 +308,9 @@ func (s *verifiedSet) crossCheck(state *set) error {
 	}
 	for _, e := range state.live {
 		p := s.find(e.pass)
+		if p.report.Unseen {
+			continue
+		}
 		if p.finished.has(e.position) || e.held > 0 && !p.dispatched.has(e.position) {
 			return fmt.Errorf("position %d of pass %d is live by the state and not so by the record", e.position, e.pass)
 		}

@@ -18,6 +18,7 @@ import (
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/onetcd"
+	"trainmaster/record"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
@@ -45,6 +46,12 @@ func lead(t *testing.T, config master.Config) *led {
 // leadJob starts a master of the store's job.
 func leadJob(t *testing.T, store *etcdstore.Store, config master.Config) *led {
 	t.Helper()
+	return leadSealing(t, store, config, nil)
+}
+
+// leadSealing starts a master of the store's job, which seals the record unless sealing is nil.
+func leadSealing(t *testing.T, store *etcdstore.Store, config master.Config, sealing *record.Config) *led {
+	t.Helper()
 	l := &led{t: t, store: store, job: strings.TrimPrefix(store.Prefix(), "/jobs/"), ended: make(chan struct{})}
 	l.etcd = []string{"--endpoints", etcdtest.Endpoint(t), "--job", l.job}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,6 +65,10 @@ func leadJob(t *testing.T, store *etcdstore.Store, config master.Config) *led {
 	log := logrus.NewEntry(quiet)
 	if l.Master, err = master.New(config, onetcd.Store{Store: store, LeaseTTL: time.Minute}, nil, log); err != nil {
 		t.Fatal(err)
+	}
+	if sealing != nil {
+		sealing.Job = l.job
+		l.Recorder = onetcd.Recorder{Sealer: &record.Sealer{Store: store, Config: *sealing, Log: log}}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -31,6 +31,7 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master trainers -o json`", []any{trainerEntry{}}},
 		{"`master tasks -o json`", []any{taskEntry{}}},
 		{"`master verify -o json`", []any{taskqueue.PassReport{}}},
+		{"`master tasks --of-record -o json`", []any{recordTrace{}}},
 		{"`master run -o json`", []any{local.Result{}}},
 		{"`master recordio`", []any{fileStat{}, fileCheck{}, indexRow{}, catRow{}}},
 		{"`master version -o json`", []any{buildVersion{}}},

@@ -38,15 +38,36 @@ func tasksCommand() *cobra.Command {
 		Long: `Tasks lists the tasks of a job that stand somewhere by themselves: those that trainers have, those that wait to be
 dispatched again, and those that failed too often and were set aside. A task that is not listed is to do or done.
 
-What becomes of a set-aside task is your word: master tasks retry puts it back, master tasks drop gives it up.`,
+What becomes of a set-aside task is your word: master tasks retry puts it back, master tasks drop gives it up.
+
+With --of-record it asks no master: it finds the task that a record of a file is in, and says from the job's record which
+trainers had it in each pass, when, and whose training was counted. Without --endpoints it reads the embedded etcd under
+--data-dir, which no master may be using.`,
 		Example: `  master tasks
   # what was set aside, and why
-  master tasks --state set_aside -o json | jq '.[] | {task, error}'`,
+  master tasks --state set_aside -o json | jq '.[] | {task, error}'
+  # who trained the first record of a file
+  master tasks --of-record data/digits-00000-of-00004:0 --endpoints 10.0.0.1:2379 --job digits`,
 	}
-	_, open := addLeaderFlags(cmd)
+	etcd, open := addLeaderFlags(cmd)
 	format := addOutput(cmd)
 	state := addChoice(cmd, "state", "", "only tasks in this state", taskStates...)
+	ofRecord := cmd.Flags().String("of-record", "", "what became of record N, from 0, of a file: `FILE:N`")
+	from := addPlaceFlags(cmd, etcd)
+	dir := addRecordDir(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *ofRecord != "" {
+			store, closeStore, err := from.open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer closeStore()
+			trace, err := traceRecord(cmd.Context(), store, from, *dir, *ofRecord)
+			if err != nil {
+				return err
+			}
+			return render(cmd.OutOrStdout(), *format, trace, trace.table)
+		}
 		l, err := open(cmd.Context())
 		if err != nil {
 			return err

@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
-	"maps"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"trainmaster/etcdstore"
+	"trainmaster/record"
 	"trainmaster/taskqueue"
 )
 
@@ -24,14 +20,16 @@ func verifyCommand() *cobra.Command {
 		Long: `Verify reads the record of a job, which the master writes in the same transactions as the state, and says for each pass what
 became of its tasks: every one must be counted once or set aside. Then it compares the record with the state. It needs no
 master, and can run while one leads. Without --endpoints it reads the embedded etcd under --data-dir, which no master may
-be using.
+be using. What the master has sealed is read where the master says that it is, or under --record-dir.
 
-It exits with 1 if a task is missing or was counted twice, or if the record and the state disagree, and with 2 if there
-is no record.`,
+It exits with 1 if a task is missing or was counted twice, if the record and the state disagree, or if a sealed file is
+damaged or missing, and with 2 if there is no record. Passes whose record is not kept any longer, as --record-keep of the
+master says, are listed without figures.`,
 		Example: `  master verify --endpoints 10.0.0.1:2379 --job digits
   master verify --data-dir trainmaster-data -o json`,
 	}
 	from := addPlaceFlags(cmd, addEtcdFlags(cmd))
+	dir := addRecordDir(cmd)
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		store, closeStore, err := from.open(cmd.Context())
@@ -39,52 +37,68 @@ is no record.`,
 			return err
 		}
 		defer closeStore()
-		reports, wrong := verify(cmd.Context(), store, from)
+		reports, wrong := verify(cmd.Context(), store, from, *dir)
 		if reports == nil {
 			return wrong
 		}
-		return errors.Join(wrong, render(cmd.OutOrStdout(), *format, reports, func(w io.Writer) {
-			fmt.Fprintln(w, "DATASET\tPASS\tTASKS\tCOUNTED ONCE\tSET ASIDE\tREDELIVERED\tMISSING\tCOUNTED TWICE")
-			for _, r := range reports {
-				aside := fmt.Sprint(r.SetAside)
-				if r.Dropped > 0 {
-					aside += fmt.Sprintf(" (%d dropped)", r.Dropped)
-				}
-				fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%s\t%d\t%d\t%d\n", r.Set, r.Pass, r.Tasks, r.CountedOnce, aside, r.Redelivered, r.Missing, r.CountedTwice)
-			}
-			if wrong == nil {
-				fmt.Fprintln(w, "\nNothing is missing and nothing was counted twice; the record agrees with the state.")
-			}
-		}))
+		return errors.Join(wrong, render(cmd.OutOrStdout(), *format, reports, func(w io.Writer) { verifyTable(w, reports, wrong) }))
 	}
 	return cmd
 }
 
+// addRecordDir gives cmd the flag for who reads the record.
+func addRecordDir(cmd *cobra.Command) *string {
+	return cmd.Flags().String("record-dir", "", "`folder` of the sealed record, as the master was told (default: where the master says that it is)")
+}
+
+// openRecord reads the state of a job, decoded, and finds its record.
+func openRecord(ctx context.Context, store *etcdstore.Store, from place, dir string) (*record.Reader, *taskqueue.Snapshot, error) {
+	stored, _, err := store.State(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if stored == nil {
+		return nil, nil, from.noSuchJob(ctx, store)
+	}
+	state := &taskqueue.Snapshot{}
+	if err := etcdstore.Decode(stored, state, maxStateDecoded); err != nil {
+		return nil, nil, fmt.Errorf("read the state: %w", err)
+	}
+	reader, err := record.Open(ctx, store, from.etcd.Job, dir)
+	if errors.Is(err, record.ErrElsewhere) {
+		return nil, nil, usageErrorf("%w", err)
+	}
+	return reader, state, err
+}
+
+const maxStateDecoded = 64 << 20
+
+// noRecord is the usage error of a job that has none.
+func noRecord(store *etcdstore.Store, from place) error {
+	return usageErrorf("no record of job %q under %s%s: it ran with --record=false, or nobody has joined it yet; nothing can be verified", from.etcd.Job, store.Prefix(), taskqueue.RecordPrefix)
+}
+
 // verify feeds the record up to the stored state to a verifier. The reports are nil when there is none to be made. What
 // is found wrong comes with them.
-func verify(ctx context.Context, store *etcdstore.Store, from place) (reports []taskqueue.PassReport, wrong error) {
-	stored, _, err := store.State(ctx)
+func verify(ctx context.Context, store *etcdstore.Store, from place, dir string) (reports []taskqueue.PassReport, wrong error) {
+	reader, state, err := openRecord(ctx, store, from, dir)
 	if err != nil {
 		return nil, err
 	}
-	if stored == nil {
-		return nil, from.noSuchJob(ctx, store)
+	verifier, err := taskqueue.ResumeVerifier(reader.Outline())
+	if err != nil {
+		return nil, err
 	}
-	var state taskqueue.Snapshot
-	if err := etcdstore.Decode(stored, &state, maxStateDecoded); err != nil {
-		return nil, fmt.Errorf("read the state: %w", err)
-	}
-	verifier := taskqueue.NewVerifier()
-	for r, err := range record(ctx, store, state.Commit) {
-		if err != nil {
-			return nil, err
+	for e, err := range reader.Entries(ctx, state.Commit) {
+		if err == nil {
+			err = verifier.Add(e.Commit, e.Events)
 		}
-		if err := verifier.Add(r.commit, r.events); err != nil {
+		if err != nil {
 			return append([]taskqueue.PassReport{}, verifier.Report()...), fmt.Errorf("read the record: %w", err)
 		}
 	}
 	if verifier.Last() == 0 {
-		return nil, usageErrorf("no record of job %q under %s%s: it ran with --record=false, or nobody has joined it yet; nothing can be verified", from.etcd.Job, store.Prefix(), recordKeys)
+		return nil, noRecord(store, from)
 	}
 	reports = append([]taskqueue.PassReport{}, verifier.Report()...)
 	var bad []error
@@ -93,44 +107,35 @@ func verify(ctx context.Context, store *etcdstore.Store, from place) (reports []
 			bad = append(bad, fmt.Errorf("dataset %d, pass %d: %d tasks are missing and %d were counted twice", r.Set, r.Pass, r.Missing, r.CountedTwice))
 		}
 	}
-	if err := verifier.CrossCheck(&state); err != nil {
+	if err := verifier.CrossCheck(state); err != nil {
 		bad = append(bad, fmt.Errorf("the record and the state of commit %d disagree: %w", state.Commit, err))
 	}
 	return reports, errors.Join(bad...)
 }
 
-const (
-	recordKeys      = "/record/"
-	recordPageBits  = 12 // commits of a page have the same number but for so many bits: three hex digits
-	maxStateDecoded = 64 << 20
-)
-
-// recordValue is what one commit wrote into the record.
-type recordValue struct {
-	commit uint64
-	events []byte
-}
-
-// record reads the record in the order of commits, up to the given one, a page of commits at a time. What stands there is
-// never written again, so that pages need not be of one revision while a master goes on.
-func record(ctx context.Context, store *etcdstore.Store, last uint64) iter.Seq2[recordValue, error] {
-	return func(yield func(recordValue, error) bool) {
-		for page := uint64(0); page <= last>>recordPageBits; page++ {
-			values, _, err := store.Prefixed(ctx, fmt.Sprintf("%s%013x", recordKeys, page))
-			if err != nil {
-				yield(recordValue{}, fmt.Errorf("read the record: %w", err))
-				return
-			}
-			for _, key := range slices.Sorted(maps.Keys(values)) {
-				commit, err := strconv.ParseUint(strings.TrimPrefix(key, recordKeys), 16, 64)
-				if err != nil {
-					yield(recordValue{}, fmt.Errorf("%s: expected the number of a commit as 16 hexadecimal digits: %w", key, err))
-					return
-				}
-				if commit > last || !yield(recordValue{commit, values[key]}, nil) {
-					return
-				}
-			}
+// verifyTable writes what became of each pass, and what that proves.
+func verifyTable(w io.Writer, reports []taskqueue.PassReport, wrong error) {
+	fmt.Fprintln(w, "DATASET\tPASS\tTASKS\tCOUNTED ONCE\tSET ASIDE\tREDELIVERED\tMISSING\tCOUNTED TWICE")
+	unseen := 0
+	for _, r := range reports {
+		if r.Unseen {
+			unseen++
+			fmt.Fprintf(w, "%d\t%d\t%d\t-\t-\t-\t-\t-\n", r.Set, r.Pass, r.Tasks)
+			continue
 		}
+		aside := fmt.Sprint(r.SetAside)
+		if r.Dropped > 0 {
+			aside += fmt.Sprintf(" (%d dropped)", r.Dropped)
+		}
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%s\t%d\t%d\t%d\n", r.Set, r.Pass, r.Tasks, r.CountedOnce, aside, r.Redelivered, r.Missing, r.CountedTwice)
+	}
+	switch {
+	case wrong == nil && unseen == 0:
+		fmt.Fprintln(w, "\nNothing is missing and nothing was counted twice; the record agrees with the state.")
+	case wrong == nil:
+		fmt.Fprintln(w, "\nIn the passes with figures nothing is missing and nothing was counted twice; the record agrees with the state.")
+	}
+	if unseen > 0 {
+		fmt.Fprintf(w, "Of %d passes, those with -, the record is not kept any longer (--record-keep of the master): of them nothing is known.\n", unseen)
 	}
 }

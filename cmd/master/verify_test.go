@@ -1,16 +1,25 @@
 package main
 
 import (
+	"context"
+	"encoding/hex"
 	"errors"
+	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
+	"trainmaster/master/onetcd"
+	"trainmaster/record"
 	"trainmaster/taskqueue"
 )
 
@@ -107,7 +116,7 @@ func put(t *testing.T, store *etcdstore.Store, key string, value []byte) {
 // finishes finds what the record has of commits with one event, a finish in the first pass.
 func (l *led) finishes() map[string][]byte {
 	l.t.Helper()
-	found, _, err := l.store.Prefixed(l.t.Context(), recordKeys)
+	found, _, err := l.store.Prefixed(l.t.Context(), taskqueue.RecordPrefix)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -117,7 +126,9 @@ func (l *led) finishes() map[string][]byte {
 			if err != nil {
 				l.t.Fatal(err)
 			}
-			events = append(events, ev)
+			if ev.Kind != taskqueue.EventStamped {
+				events = append(events, ev)
+			}
 		}
 		return len(events) != 1 || events[0].Kind != taskqueue.EventFinished || events[0].Pass != 1
 	})
@@ -163,26 +174,6 @@ func TestVerifyWithoutARecord(t *testing.T) {
 	runArgs(t, "verify", "--endpoints", closedPort(t), "--dial-timeout", "300ms").wants(t, exitStore, "etcd is unreachable")
 }
 
-// The record of many pages is read in its order.
-func TestRecordIsReadInOrder(t *testing.T) {
-	store := etcdtest.Store(t)
-	want := []uint64{1, 2, 4095, 4096, 4097, 9000, 12288}
-	for _, commit := range append(slices.Clone(want), 12289, 70000) {
-		put(t, store, taskqueue.RecordKey(commit), []byte{byte(commit)})
-	}
-	put(t, store, "/record/id", []byte("x"))
-	var found []uint64
-	for r, err := range record(t.Context(), store, 12288) {
-		if err != nil || r.events[0] != byte(r.commit) {
-			t.Fatal(r, err)
-		}
-		found = append(found, r.commit)
-	}
-	if !slices.Equal(found, want) {
-		t.Errorf("found %v, want %v", found, want)
-	}
-}
-
 func TestVerifyOfAnEmbeddedEtcd(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	etcd, err := etcdstore.StartEmbedded(t.Context(), etcdstore.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
@@ -192,4 +183,115 @@ func TestVerifyOfAnEmbeddedEtcd(t *testing.T) {
 	runArgs(t, "verify", "--data-dir", dir).wants(t, exitFailed, "in use by another process", "--endpoints")
 	etcd.Close()
 	runArgs(t, "verify", "--data-dir", dir).wants(t, exitUsage, "no job has run in the embedded etcd in "+dir+" yet", "master --data-dir "+dir)
+}
+
+// What was sealed is verified like what is not; a damaged or missing file is named, and of
+// passes whose record is not kept nothing is claimed.
+func TestVerifySealed(t *testing.T) {
+	dir := t.TempDir()
+	l := leadSealing(t, etcdtest.Store(t), master.Config{Shuffle: true, Queue: taskqueue.Options{Passes: 5, MaxFailures: 1}}, &record.Config{Dir: dir, Every: 16, Keep: record.Keep{All: true}})
+	sealedFiles := func(enough func(n int) bool) []string {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+			files, err := filepath.Glob(filepath.Join(dir, l.job, "*.sealed"))
+			if err == nil && enough(len(files)) {
+				return files
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("sealed files: %q, %v", files, err)
+			}
+		}
+	}
+	l.train(30)
+	for l.Recorder.Status().Sealed < 8*16 {
+		time.Sleep(time.Millisecond)
+	}
+	l.stop()
+	files := sealedFiles(func(n int) bool { return n >= 8 })
+	args := append([]string{"verify", "-o", "json"}, l.etcd...)
+	r := runArgs(t, args...)
+	r.wants(t, exitOK)
+	reports := decode[[]taskqueue.PassReport](t, r.stdout)
+	if len(reports) != 5 {
+		t.Fatalf("%+v", reports)
+	}
+	for i, r := range reports {
+		if r.CountedOnce != 29 || r.SetAside != 1 || r.Unseen || r.Pass != taskqueue.Pass(i+1) {
+			t.Errorf("%+v", r)
+		}
+	}
+	runArgs(t, append(args, "--record-dir", dir)...).wants(t, exitOK)
+	runArgs(t, append(args, "--record-dir", t.TempDir())...).wants(t, exitUsage, "sealed elsewhere", "--record-dir")
+
+	whole, err := os.ReadFile(files[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := slices.Clone(whole)
+	damaged[len(damaged)-9] ^= 1
+	for _, bad := range [][]byte{damaged, nil} {
+		if err := os.Remove(files[2]); err != nil {
+			t.Fatal(err)
+		}
+		if bad != nil {
+			if err := os.WriteFile(files[2], bad, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		runArgs(t, args...).wants(t, exitFailed, "damaged record", files[2]+": at byte ", "restore the file")
+		if err := os.WriteFile(files[2], whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runArgs(t, args...).wants(t, exitOK)
+
+	lock, err := l.store.Campaign(t.Context(), etcdstore.CampaignConfig{Address: "here", TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	quiet := logrus.New()
+	quiet.SetOutput(io.Discard)
+	few := &record.Sealer{Store: l.store, Config: record.Config{Job: l.job, Dir: dir, Keep: record.Keep{Bytes: 1}}, Log: logrus.NewEntry(quiet)}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- few.Run(ctx, lock, jobIDOf(t, l.store), func() record.Progress { return record.Progress{} })
+	}()
+	sealedFiles(func(n int) bool { return n == 1 })
+	cancel()
+	<-done
+	r = runArgs(t, args...)
+	r.wants(t, exitOK)
+	for i, r := range decode[[]taskqueue.PassReport](t, r.stdout) {
+		if i < 4 && !r.Unseen || r.Unseen && r.CountedOnce+r.SetAside+r.Missing != 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	table := runArgs(t, append([]string{"verify"}, l.etcd...)...)
+	table.wants(t, exitOK)
+	if !strings.Contains(table.stdout, "of them nothing is known") || strings.Contains(table.stdout, "Nothing is missing") {
+		t.Errorf("table:\n%s", table.stdout)
+	}
+	of := runArgs(t, append([]string{"tasks", "--of-record", "/data/a:0"}, l.etcd...)...)
+	of.wants(t, exitOK)
+	if !strings.Contains(of.stdout, "not kept") || !strings.Contains(of.stdout, "The record is kept from commit") {
+		t.Errorf("of a record:\n%s", of.stdout)
+	}
+	other := onetcd.Recorder{Sealer: &record.Sealer{Store: l.store, Config: record.Config{Job: l.job, Dir: t.TempDir()}, Log: logrus.NewEntry(quiet)}}
+	if err := other.Check(t.Context(), ""); !errors.Is(err, master.ErrOtherRecord) {
+		t.Errorf("a master with another folder: %v", err)
+	}
+}
+
+func jobIDOf(t *testing.T, store *etcdstore.Store) string {
+	t.Helper()
+	stored, _, err := store.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var state taskqueue.Snapshot
+	if err := etcdstore.Decode(stored, &state, maxStateDecoded); err != nil {
+		t.Fatal(err)
+	}
+	return hex.EncodeToString(state.JobID)
 }

@@ -24,6 +24,9 @@ var (
 	descCounted  = desc("commit_number", "Number of the last commit, over all terms.")
 	descTrainers = desc("trainers", "Sessions of trainers.")
 	descStore    = desc("store_bytes", "Size of etcd's database.")
+	descSealed   = desc("record_sealed_commit", "The last commit whose record is sealed, out of etcd's way.")
+	descKept     = desc("record_sealed_bytes", "Size of the sealed record that is kept.")
+	descUnsealed = desc("record_seal_failures_total", "Attempts of this process to seal the record that failed; it stays in etcd meanwhile.")
 	descQuota    = desc("store_quota_bytes", "Size at which etcd stops taking writes; 0 when it does not say.")
 )
 
@@ -40,7 +43,7 @@ type collector struct {
 
 // Describe lists the metrics, whether or not this master leads.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descLeading, descWarm, descCommits, descRefused, descTasks, descPass, descCounted, descTrainers, descStore, descQuota} {
+	for _, d := range []*prometheus.Desc{descLeading, descWarm, descCommits, descRefused, descTasks, descPass, descCounted, descTrainers, descSealed, descKept, descUnsealed, descStore, descQuota} {
 		out <- d
 	}
 }
@@ -70,6 +73,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(s.Refused))
 	gauge(descCounted, float64(s.Commit))
 	gauge(descTrainers, float64(len(s.Trainers)))
+	gauge(descSealed, float64(s.Record.Sealed))
+	gauge(descKept, float64(s.Record.Bytes))
+	out <- prometheus.MustNewConstMetric(descUnsealed, prometheus.CounterValue, float64(s.Record.Failures))
 	for i, d := range s.Sets {
 		set := strconv.Itoa(i)
 		gauge(descPass, float64(d.Pass), set)

@@ -1,0 +1,82 @@
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"trainmaster/taskqueue"
+)
+
+// The keys of the record, below the job's prefix. Beside them stand the events of commits,
+// under taskqueue.RecordKey.
+const (
+	HeadKey   = taskqueue.SealedKey
+	PartsKeys = HeadKey + "/" // and the name of a file: where sealed files are without a folder
+)
+
+// ErrElsewhere says that the sealed part of the record is not where this process looks: it
+// must not lead the job, and cannot read its record.
+var ErrElsewhere = errors.New("the job's record is sealed elsewhere")
+
+// Head says how far the record is sealed. The zero Head is that of a record that is not.
+type Head struct {
+	Format  int    `json:"format"`
+	ID      string `json:"id"`      // of the job, hexadecimal; the folder says the same
+	Folder  string `json:"folder"`  // of the job, as the master knows it; "": the files are in etcd
+	From    uint64 `json:"from"`    // the first commit that is kept
+	Through uint64 `json:"through"` // the last one that is sealed
+	Files   int    `json:"files"`   // that are kept
+	Bytes   int64  `json:"bytes"`   // of them
+	File    string `json:"file"`    // the newest
+	Digest  string `json:"digest"`  // SHA-256 of it
+}
+
+const headFormat = 1
+
+func (h Head) encode() ([]byte, error) {
+	h.Format = headFormat
+	return json.Marshal(h)
+}
+
+func parseHead(value []byte) (Head, error) {
+	if value == nil {
+		return Head{From: 1}, nil
+	}
+	var h Head
+	if err := json.Unmarshal(value, &h); err != nil {
+		return h, fmt.Errorf("%w: %s: expected JSON, found %.80q: %w", ErrDamaged, HeadKey, value, err)
+	}
+	if h.Format != headFormat {
+		return h, fmt.Errorf("%w: %s: expected format %d, found %d: a newer program wrote it", ErrDamaged, HeadKey, headFormat, h.Format)
+	}
+	if h.From == 0 || h.Through < h.From || h.File == "" {
+		return h, fmt.Errorf("%w: %s: found %s", ErrDamaged, HeadKey, value)
+	}
+	return h, nil
+}
+
+// sealed reports whether anything is.
+func (h Head) sealed() bool { return h.Through > 0 }
+
+const suffix = ".sealed"
+
+// fileName is the name of a sealed file. It has the digest in it, so that two leaders never
+// write different bytes under one name.
+func fileName(first, last uint64, digest string) string {
+	return fmt.Sprintf("%016x-%016x-%.16s%s", first, last, digest, suffix)
+}
+
+// firstOf is the first commit that a file covers, or was to cover if it is a temporary one; 0
+// for a temporary file of the id.
+func firstOf(name string) (first uint64, ok bool) {
+	if strings.HasPrefix(name, idFile+".") && strings.HasSuffix(name, temporary) {
+		return 0, true
+	}
+	if !strings.Contains(name, suffix) {
+		return 0, false
+	}
+	n, err := fmt.Sscanf(name, "%016x-", &first)
+	return first, err == nil && n == 1
+}

@@ -1,0 +1,147 @@
+package record
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/taskqueue"
+)
+
+// Sealer seals the record of a job while this process leads it. Its methods may be called at
+// any time; Run is for one term after the other.
+type Sealer struct {
+	Store  Store
+	Config Config
+	Log    *logrus.Entry
+
+	// Clock is for the age of files; nil: time.Now.
+	Clock func() time.Time
+
+	through, failures, bytes atomic.Int64
+	failing                  atomic.Bool
+
+	step  func(name string) error // a test makes it fail after the named step
+	retry time.Duration           // 0: retryPause
+}
+
+// Status is how sealing goes.
+type Status struct {
+	Through  uint64 // the last sealed commit, as far as this process knows
+	Bytes    int64  // of the sealed files that are kept
+	Failures int64  // attempts that failed
+	Failing  bool   // the last attempt did
+}
+
+// Status returns how sealing goes.
+func (s *Sealer) Status() Status {
+	return Status{Through: uint64(s.through.Load()), Bytes: s.bytes.Load(), Failures: s.failures.Load(), Failing: s.failing.Load()}
+}
+
+// Progress is how far the job's commits and their events are.
+type Progress struct {
+	Commit uint64 // the last one
+	Bytes  uint64 // of events, written by this process
+}
+
+const (
+	lookEvery   = 250 * time.Millisecond
+	retryPause  = 10 * time.Second
+	pageCommits = 500
+	deleteBatch = 1000 // commits
+)
+
+// Check finds out whether this process sees what is sealed of the record, and whether its
+// folder is the job's. It is ErrElsewhere when not; other errors say that it cannot be known
+// now. jobID may be "" when it is not known yet.
+func (s *Sealer) Check(ctx context.Context, jobID string) error {
+	value, _, err := s.Store.Value(ctx, HeadKey)
+	if err != nil {
+		return fmt.Errorf("read how far the record is sealed: %w", err)
+	}
+	head, err := parseHead(value)
+	if err != nil {
+		return err
+	}
+	return s.sees(head, jobID)
+}
+
+// sees compares the head with the folder.
+func (s *Sealer) sees(head Head, jobID string) error {
+	dir := s.Config.folder()
+	switch {
+	case head.sealed() && head.Folder == "" && dir != "":
+		return fmt.Errorf("%w: in etcd, not in a folder: start without --record-dir", ErrElsewhere)
+	case head.sealed() && head.Folder != "" && dir == "":
+		return fmt.Errorf("%w: in the folder %s: name the one above it with --record-dir", ErrElsewhere, head.Folder)
+	case dir == "":
+		return nil
+	}
+	id, err := Folder{Dir: dir}.ID()
+	switch {
+	case err != nil:
+		return err
+	case head.sealed() && id == "":
+		return fmt.Errorf("%w: nothing is in %s, and every master of the job needs the folder that was %s: is it mounted?", ErrElsewhere, dir, head.Folder)
+	case head.sealed() && id != head.ID, id != "" && jobID != "" && id != jobID:
+		return fmt.Errorf("%w: %s has the record of another job, that with the id %s: choose another --record-dir, or move that folder away", ErrElsewhere, dir, id)
+	}
+	return nil
+}
+
+// Run seals while the lock is held. It returns when ctx ends, when the lock is lost
+// (taskqueue.ErrFenced); whatever else goes wrong is logged and tried again.
+func (s *Sealer) Run(ctx context.Context, lock Lock, jobID string, progress func() Progress) error {
+	w := &work{Sealer: s, Config: s.Config.withDefaults(), lock: lock, id: jobID}
+	w.archive = parts{s.Store, lock}
+	if dir := w.folder(); dir != "" {
+		w.archive = Folder{Dir: dir, step: s.step}
+	}
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-pause.C:
+		}
+		err := w.round(ctx, progress())
+		next := lookEvery
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, taskqueue.ErrFenced), errors.Is(err, errCrash):
+			return fmt.Errorf("seal the record: %w", err)
+		case err != nil:
+			s.failures.Add(1)
+			if !s.failing.Swap(true) {
+				s.Log.WithError(err).Error("the record cannot be sealed: it stays in etcd, and is tried again")
+			}
+			w.loaded, next = false, cmp.Or(s.retry, retryPause)
+		default:
+			if s.failing.Swap(false) {
+				s.Log.Info("the record can be sealed again")
+			}
+		}
+		pause.Reset(next)
+	}
+}
+
+func (s *Sealer) stepped(name string) error {
+	if s.step == nil {
+		return nil
+	}
+	return s.step(name)
+}
+
+func (s *Sealer) now() time.Time {
+	if s.Clock != nil {
+		return s.Clock()
+	}
+	return time.Now()
+}

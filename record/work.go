@@ -1,0 +1,301 @@
+package record
+
+import (
+	"context"
+	"fmt"
+
+	"trainmaster/taskqueue"
+)
+
+// work is the sealing of one term.
+type work struct {
+	*Sealer
+	Config
+	lock    Lock
+	archive Archive
+	id      string
+
+	loaded   bool // what follows is what stands in etcd
+	head     Head
+	revision int64 // of the head
+	files    []sealedFile
+	books    *taskqueue.Verifier // has the record through the head; for outlines
+	swept    bool                // since this term sealed something
+	sealedAt uint64              // of Progress.Bytes, those that are sealed
+}
+
+// round does all that is due.
+func (w *work) round(ctx context.Context, now Progress) error {
+	if !w.loaded {
+		if err := w.load(ctx); err != nil {
+			return err
+		}
+		w.loaded = true
+	}
+	for now.Commit > w.head.Through && (now.Commit-w.head.Through >= w.Every || now.Bytes-w.sealedAt >= uint64(w.Bytes)) {
+		size, err := w.seal(ctx, now.Commit)
+		if err != nil {
+			return err
+		}
+		w.sealedAt = min(w.sealedAt+uint64(size), now.Bytes)
+		if !w.swept {
+			if err := w.sweep(ctx); err != nil {
+				return err
+			}
+			w.swept = true
+		}
+	}
+	return w.retain(ctx)
+}
+
+// load reads what the term before left, and finishes what it had begun.
+func (w *work) load(ctx context.Context) error {
+	value, revision, err := w.Store.Value(ctx, HeadKey)
+	if err != nil {
+		return fmt.Errorf("read how far the record is sealed: %w", err)
+	}
+	if w.head, err = parseHead(value); err != nil {
+		return err
+	}
+	w.swept, w.revision, w.files, w.books = false, revision, nil, taskqueue.NewVerifier()
+	if err := w.sees(w.head, w.id); err != nil {
+		return err
+	}
+	if !w.head.sealed() {
+		return w.claim(ctx)
+	}
+	if w.files, err = chain(ctx, w.archive, w.head, w.head.From); err != nil {
+		return err
+	}
+	if err := w.replay(ctx); err != nil {
+		return err
+	}
+	w.report()
+	if err := w.trim(ctx, 1); err != nil {
+		return err
+	}
+	return w.sweep(ctx)
+}
+
+// claim makes a new folder the job's.
+func (w *work) claim(ctx context.Context) error {
+	folder, ok := w.archive.(Folder)
+	if !ok {
+		return nil
+	}
+	if id, err := folder.ID(); err != nil || id == w.id {
+		return err
+	}
+	return folder.Claim(ctx, w.id)
+}
+
+// replay brings the books to the end of the newest file.
+func (w *work) replay(ctx context.Context) error {
+	newest := w.files[len(w.files)-1]
+	entries, err := newest.entries(ctx, w.archive, w.head.Digest)
+	if err != nil {
+		return err
+	}
+	if w.books, err = taskqueue.ResumeVerifier(newest.Outline); err != nil {
+		return fmt.Errorf("%s: %w", w.archive.Path(newest.name), err)
+	}
+	for e, err := range entries {
+		if err != nil {
+			return err
+		}
+		if err := w.books.Add(e.Commit, e.Events); err != nil {
+			return fmt.Errorf("%s: %w", w.archive.Path(newest.name), err)
+		}
+	}
+	return nil
+}
+
+// seal moves the next commits, up to the last one that was made, into a file. It returns the
+// bytes of their events.
+func (w *work) seal(ctx context.Context, made uint64) (size int, err error) {
+	first := w.head.Through + 1
+	entries, last, size, err := w.collect(ctx, first, min(made, w.head.Through+w.Every))
+	if err != nil {
+		return 0, err
+	}
+	h := Header{Job: w.Job, ID: w.id, First: first, Last: last, Newest: newest(entries), Before: w.head.File, Outline: w.books.Outline()}
+	if h.Newest == 0 {
+		h.Newest = w.now().UnixMilli()
+	}
+	for _, e := range entries {
+		if err := w.books.Add(e.Commit, e.Events); err != nil {
+			return 0, fmt.Errorf("what stands of the record in etcd cannot be sealed: %w", err)
+		}
+	}
+	file, err := Encode(h, entries)
+	if err != nil {
+		return 0, err
+	}
+	digest := digestOf(file)
+	sealed := sealedFile{name: fileName(first, last, digest), Header: h, size: int64(len(file))}
+	if err := w.archive.Write(ctx, sealed.name, file); err != nil {
+		return 0, err
+	}
+	next := w.head
+	next.ID, next.Folder, next.Through, next.File, next.Digest = w.id, w.folder(), last, sealed.name, digest
+	next.Files, next.Bytes = next.Files+1, next.Bytes+sealed.size
+	if err := w.replace(ctx, next); err != nil {
+		return 0, err
+	}
+	w.files = append(w.files, sealed)
+	if err := w.stepped("head replaced"); err != nil {
+		return 0, err
+	}
+	return size, w.trim(ctx, first)
+}
+
+// collect reads what stands in etcd from first on: to last, or until it is enough for a file.
+// Then the last commit is that of the last entry.
+func (w *work) collect(ctx context.Context, first, last uint64) (entries []Entry, through uint64, size int, err error) {
+	for from := first; from <= last; from += pageCommits {
+		page, _, revision, err := w.Store.Record(ctx, from, min(last, from+pageCommits-1), pageCommits)
+		if err != nil {
+			return nil, 0, 0, fmt.Errorf("read the record from commit %d: %w", from, err)
+		}
+		if revision != w.revision {
+			return nil, 0, 0, fmt.Errorf("%s was written meanwhile, at revision %d", HeadKey, revision)
+		}
+		for _, e := range page {
+			entries = append(entries, e)
+			if size += len(e.Events); size >= w.Bytes {
+				return entries, e.Commit, size, nil
+			}
+		}
+	}
+	return entries, last, size, nil
+}
+
+// newest is when the last of entries was made, as far as they say so.
+func newest(entries []Entry) int64 {
+	for i := len(entries) - 1; i >= 0; i-- {
+		for ev, err := range taskqueue.RecordEvents(entries[i].Events) {
+			if err == nil && ev.Kind == taskqueue.EventStamped {
+				return ev.At
+			}
+			break // a stamp is the first
+		}
+	}
+	return 0
+}
+
+func (w *work) replace(ctx context.Context, next Head) error {
+	value, err := next.encode()
+	if err != nil {
+		return err
+	}
+	revision, err := w.lock.ReplaceFenced(ctx, HeadKey, w.revision, value)
+	if err != nil {
+		return fmt.Errorf("write how far the record is sealed: %w", err)
+	}
+	w.head, w.revision = next, revision
+	w.report()
+	return nil
+}
+
+// trim deletes what is sealed and still stands in etcd, a batch at a time, so that no commit
+// waits long behind it.
+func (w *work) trim(ctx context.Context, from uint64) error {
+	for first := from; first <= w.head.Through; {
+		left, _, _, err := w.Store.Record(ctx, first, w.head.Through, 1)
+		if err != nil {
+			return fmt.Errorf("read the record from commit %d: %w", first, err)
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		first = left[0].Commit
+		last := min(first+deleteBatch-1, w.head.Through)
+		if err := w.lock.DeleteRecord(ctx, first, last); err != nil {
+			return fmt.Errorf("delete the sealed record from commit %d to %d: %w", first, last, err)
+		}
+		if err := w.stepped("keys deleted"); err != nil {
+			return err
+		}
+		first = last + 1
+	}
+	return nil
+}
+
+// retain removes the oldest files as Keep says: first the head forgets them, then they go.
+func (w *work) retain(ctx context.Context) error {
+	if w.Keep.All || len(w.files) == 0 {
+		return nil
+	}
+	oldest := int64(0)
+	if w.Keep.Age > 0 {
+		oldest = w.now().Add(-w.Keep.Age).UnixMilli()
+	}
+	next, n := w.head, 0
+	for n < len(w.files)-1 && (w.Keep.Bytes > 0 && next.Bytes > w.Keep.Bytes || w.files[n].Newest < oldest) {
+		size, err := w.size(ctx, n)
+		if err != nil {
+			return err
+		}
+		next.Bytes -= size
+		next.Files--
+		n++
+	}
+	if n == 0 {
+		return nil
+	}
+	next.From = w.files[n].First
+	if err := w.replace(ctx, next); err != nil {
+		return err
+	}
+	names := make([]string, n)
+	for i := range names {
+		names[i] = w.files[i].name
+	}
+	w.files = append([]sealedFile(nil), w.files[n:]...)
+	w.Log.WithField("from_commit", next.From).WithField("files", n).Info("the oldest part of the record is not kept any longer")
+	if err := w.stepped("files forgotten"); err != nil {
+		return err
+	}
+	return w.archive.Remove(ctx, names)
+}
+
+// size is that of a file; of those that a term before wrote it is read when it is needed.
+func (w *work) size(ctx context.Context, i int) (int64, error) {
+	f := &w.files[i]
+	if f.size == 0 {
+		file, err := w.archive.Read(ctx, f.name, 1<<40)
+		if err != nil {
+			return 0, fmt.Errorf("read sealed file %s: %w", w.archive.Path(f.name), err)
+		}
+		f.size = int64(len(file))
+	}
+	return f.size, nil
+}
+
+// sweep removes files that no head leads to. One that begins after the head's through may be
+// another leader's, on its way to become part of the record; a file before it can never
+// become one, whoever wrote it, and a head that was read long ago says the same of fewer. It is
+// done when a term begins, and once more when it has sealed something: then what the term
+// before was about to seal is behind the head.
+func (w *work) sweep(ctx context.Context) error {
+	names, err := w.archive.List(ctx)
+	if err != nil {
+		return err
+	}
+	part := map[string]bool{}
+	for _, f := range w.files {
+		part[f.name] = true
+	}
+	var stale []string
+	for _, name := range names {
+		if first, ok := firstOf(name); ok && first <= w.head.Through && !part[name] {
+			stale = append(stale, name)
+		}
+	}
+	return w.archive.Remove(ctx, stale)
+}
+
+func (w *work) report() {
+	w.through.Store(int64(w.head.Through))
+	w.Sealer.bytes.Store(w.head.Bytes)
+}

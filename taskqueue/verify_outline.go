@@ -1,0 +1,91 @@
+package taskqueue
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Outline is what the record up to a commit leaves behind for whoever reads on from there
+// without it: which datasets there are, how far their passes are and what is set aside. Its
+// size grows with the number of set-aside tasks and drained trainers only. The zero value is
+// that of a record that is read from its beginning.
+type Outline struct {
+	Commit   uint64       `json:"commit"`
+	Status   Status       `json:"status"`
+	Paused   bool         `json:"paused,omitempty"`
+	Draining []Ordinal    `json:"draining,omitempty"`
+	Sets     []SetOutline `json:"sets"`
+}
+
+// SetOutline is what an outline says of one dataset.
+type SetOutline struct {
+	Tasks     int            `json:"tasks"`
+	Algorithm uint8          `json:"algorithm"` // of the order of its passes
+	Seed      uint64         `json:"seed"`
+	Pass      Pass           `json:"pass"` // the newest; 0: none has begun
+	Open      int            `json:"open"` // passes: the newest ones
+	Aside     []AsideOutline `json:"aside,omitempty"`
+}
+
+// AsideOutline is a task that is set aside.
+type AsideOutline struct {
+	Index   int  `json:"index"`
+	Since   Pass `json:"since"` // the first pass that goes without it
+	Dropped bool `json:"dropped,omitempty"`
+}
+
+// Outline returns the outline of all that was added.
+func (v *Verifier) Outline() Outline {
+	o := Outline{Commit: v.last, Status: v.status, Paused: v.paused, Draining: slices.Sorted(maps.Keys(v.draining)), Sets: make([]SetOutline, len(v.sets))}
+	for i, s := range v.sets {
+		o.Sets[i] = SetOutline{Tasks: s.tasks, Algorithm: s.algorithm, Seed: s.seed, Pass: s.pass, Open: len(s.open)}
+		for _, index := range slices.Sorted(maps.Keys(s.aside)) {
+			o.Sets[i].Aside = append(o.Sets[i].Aside, AsideOutline{index, s.aside[index], s.dropped[index]})
+		}
+	}
+	return o
+}
+
+// ResumeVerifier returns a verifier that goes on after an outline. Of the passes that were
+// open or closed by then it says nothing but that they are unseen; of later ones everything.
+func ResumeVerifier(o Outline) (*Verifier, error) {
+	v := NewVerifier()
+	v.last, v.status, v.paused = o.Commit, o.Status, o.Paused
+	for _, t := range o.Draining {
+		v.draining[t] = true
+	}
+	for i, from := range o.Sets {
+		s, err := from.resume(i)
+		if err != nil {
+			return nil, fmt.Errorf("%w: outline of commit %d: dataset %d: %w", ErrBadRecord, o.Commit, i, err)
+		}
+		v.sets = append(v.sets, s)
+	}
+	return v, nil
+}
+
+func (o *SetOutline) resume(set int) (*verifiedSet, error) {
+	if o.Tasks < 0 || o.Tasks > maxTasks || o.Algorithm > orderFeistel || o.Open < 0 || o.Open > int(o.Pass) {
+		return nil, fmt.Errorf("%d tasks, order %d, %d of %d passes open", o.Tasks, o.Algorithm, o.Open, o.Pass)
+	}
+	s := &verifiedSet{tasks: o.Tasks, algorithm: o.Algorithm, seed: o.Seed, pass: o.Pass, aside: map[int]Pass{}, dropped: map[int]bool{}}
+	for _, a := range o.Aside {
+		if a.Index < 0 || a.Index >= o.Tasks || a.Since == 0 {
+			return nil, fmt.Errorf("task %d of %d set aside since pass %d", a.Index, o.Tasks, a.Since)
+		}
+		s.aside[a.Index] = a.Since
+		if a.Dropped {
+			s.dropped[a.Index] = true
+		}
+	}
+	for p := Pass(1); p <= o.Pass; p++ {
+		report := PassReport{Set: set, Pass: p, Tasks: o.Tasks, Unseen: true}
+		if int(o.Pass-p) >= o.Open {
+			s.closed = append(s.closed, report)
+			continue
+		}
+		s.open = append(s.open, &verifiedPass{report: report, order: newOrder(o.Algorithm, o.Seed, p, o.Tasks), aside: map[int]bool{}})
+	}
+	return s, nil
+}

@@ -1,0 +1,110 @@
+package taskqueue
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"testing"
+)
+
+// Read on from an outline of any commit, later passes are reported as they are by who read
+// everything, and of those that had begun nothing is claimed. The state agrees throughout.
+func TestResumeVerifier(t *testing.T) {
+	commits := jobRecord(t)
+	whole, err := verify(commits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unseen := map[int]int{}
+	before := NewVerifier()
+	for cut := range commits {
+		encoded, err := json.Marshal(before.Outline())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var outline Outline
+		if err := json.Unmarshal(encoded, &outline); err != nil {
+			t.Fatal(err)
+		}
+		v, err := ResumeVerifier(outline)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range commits[cut:] {
+			if err := v.Add(c.number, c.write()); err != nil {
+				t.Fatalf("read on from commit %d: %v", outline.Commit, err)
+			}
+			if err := v.CrossCheck(c.snapshot); err != nil {
+				t.Fatalf("read on from commit %d to %d: %v", outline.Commit, c.number, err)
+			}
+		}
+		reports, all := v.Report(), whole.Report()
+		if len(reports) != len(all) {
+			t.Fatalf("read on from commit %d: %+v", outline.Commit, reports)
+		}
+		n := 0
+		for i, r := range reports {
+			want := all[i]
+			if r.Unseen {
+				n++
+				want = PassReport{Set: want.Set, Pass: want.Pass, Tasks: want.Tasks, Unseen: true}
+			}
+			if r != want {
+				t.Errorf("read on from commit %d: %+v, expected %+v", outline.Commit, r, want)
+			}
+		}
+		unseen[n]++
+		if !reflect.DeepEqual(v.Outline(), whole.Outline()) {
+			t.Errorf("read on from commit %d: the outline is %+v, expected %+v", outline.Commit, v.Outline(), whole.Outline())
+		}
+		if err := before.Add(commits[cut].number, commits[cut].write()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if unseen[0] == 0 || unseen[1] < 5 || unseen[2] < 5 {
+		t.Errorf("cuts by the number of unseen passes: %v", unseen)
+	}
+}
+
+// What a pass counts after the cut is found twice or missing only in passes that are seen.
+func TestResumedVerifierFindsWhatIsBroken(t *testing.T) {
+	commits := jobRecord(t)
+	before := NewVerifier()
+	for i, c := range commits {
+		if c.events[0].Kind == EventDispatched && c.events[0].Pass == 1 {
+			commits = commits[i:]
+			break
+		}
+		if err := before.Add(c.number, c.write()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, at := find(t, commits, EventFinished, 8) // in the second pass
+	c.events = append(c.events, c.events[at])
+	v, err := ResumeVerifier(before.Outline())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range commits {
+		if err := v.Add(c.number, c.write()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := v.Report(); !r[0].Unseen || r[1].Unseen || r[1].CountedTwice != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestBadOutline(t *testing.T) {
+	for name, o := range map[string]SetOutline{
+		"negative":             {Tasks: -1},
+		"unknown order":        {Tasks: 5, Algorithm: 9},
+		"more open than begun": {Tasks: 5, Pass: 1, Open: 2},
+		"no such task":         {Tasks: 5, Pass: 1, Aside: []AsideOutline{{Index: 5, Since: 1}}},
+		"aside since never":    {Tasks: 5, Pass: 1, Aside: []AsideOutline{{Index: 4}}},
+	} {
+		if _, err := ResumeVerifier(Outline{Sets: []SetOutline{o}}); !errors.Is(err, ErrBadRecord) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
