@@ -122,6 +122,11 @@ func refuseRemains(ctx context.Context, store Store) error {
 	if err != nil {
 		return fmt.Errorf("read the record: %w", err)
 	}
+	if record == nil {
+		if record, err = store.Value(ctx, taskqueue.SealedKey); err != nil {
+			return fmt.Errorf("read how far the record is sealed: %w", err)
+		}
+	}
 	if len(roster) > 0 || record != nil {
 		return fmt.Errorf("%w: /task_queues is gone, but a record or %d trainers of the job are there; nothing was changed: restore a backup of etcd, or start the job under another name", taskqueue.ErrDamaged, len(roster))
 	}
@@ -145,11 +150,6 @@ func loadTables(ctx context.Context, store Store, snapshot *taskqueue.Snapshot, 
 }
 
 // loadTable reads the parts, decodes them side by side and appends them in order.
-	if record == nil {
-		if record, err = store.Value(ctx, taskqueue.SealedKey); err != nil {
-			return fmt.Errorf("read how far the record is sealed: %w", err)
-		}
-	}
 func loadTable(ctx context.Context, store Store, set *taskqueue.SetSnapshot) (*taskqueue.Table, error) {
 	if set.Parts < 0 || set.ChunksPerTask < 1 {
 		return nil, fmt.Errorf("%w: %d parts, %d chunks for each task", taskqueue.ErrDamaged, set.Parts, set.ChunksPerTask)
