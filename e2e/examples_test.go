@@ -21,11 +21,20 @@ import (
 // notRun are the examples of --help that this test does not run, with what does, or why nothing does.
 var notRun = map[string]string{
 	"master run": "TestRun",
-	"master run --model mlp --update-mode sync":                  "TestRun",
-	"master drain worker-3":                                      "TestOperator",
-	"master tasks retry 17":                                      "TestOperator",
-	"master tasks drop 17":                                       "TestTasksRetryAndDrop of cmd/master",
-	"master run --dataset mnist --data .cache/mnist --model mlp": "make run-mnist; it needs a download",
+	"master run --model mlp --update-mode sync":                   "TestRun",
+	"master drain worker-3":                                       "TestOperator",
+	"master tasks retry 17":                                       "TestOperator",
+	"master tasks drop 17":                                        "TestTasksRetryAndDrop of cmd/master",
+	"master run --masters 2 --drillable --passes 500":             "TestDrills",
+	"master drill kill-leader":                                    "TestDrills",
+	"master drill kill-leader --endpoints 127.0.0.1:2379 -o json": "TestDrillOfDaemons",
+	"master drill pause-leader":                                   "TestDrills",
+	"master drill kill-trainer":                                   "TestDrills",
+	"master drill kill-trainer --trainer trainer-1":               "TestDrills",
+	"master drill partition":                                      "TestDrills",
+	"master drill partition --for 20s":                            "TestDrills",
+	"master drill slow-store --delay 500ms --for 10s":             "TestDrills",
+	"master run --dataset mnist --data .cache/mnist --model mlp":  "make run-mnist; it needs a download",
 }
 
 // costly examples measure for minutes.

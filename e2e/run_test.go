@@ -74,8 +74,13 @@ type runJob struct {
 
 var etcdAt = regexp.MustCompile(`etcd at (http://[0-9.:]+);`)
 
-// startRun starts a `master run` and waits until all its processes are there and a pass is under way.
+// startRun starts a `master run` of six processes and waits until they are there and a pass is under way.
 func startRun(t testing.TB, args ...string) runJob {
+	t.Helper()
+	return startRunOf(t, 6, args...)
+}
+
+func startRunOf(t testing.TB, processes int, args ...string) runJob {
 	t.Helper()
 	r := runJob{job: &job{t: t, name: "default", dir: t.TempDir()}}
 	r.process = start(t, "run", r.job.dir, append([]string{"run"}, args...)...)
@@ -87,7 +92,7 @@ func startRun(t testing.TB, args ...string) runJob {
 		return found != nil, "the log below"
 	})
 	r.open()
-	r.awaitChildren()
+	r.awaitRunning(processes)
 	r.awaitPass(1)
 	return r
 }
@@ -111,9 +116,15 @@ func (r *runJob) open() {
 // awaitChildren waits until the master, two parameter servers and three trainers run.
 func (r *runJob) awaitChildren() (list []child) {
 	r.job.t.Helper()
-	eventually(r.job.t, "all six processes run", func() (bool, string) {
+	return r.awaitRunning(6)
+}
+
+// awaitRunning waits until as many processes run.
+func (r *runJob) awaitRunning(processes int) (list []child) {
+	r.job.t.Helper()
+	eventually(r.job.t, fmt.Sprintf("all %d processes run", processes), func() (bool, string) {
 		list = children(r.job.t, r.pid)
-		return len(list) == 6, fmt.Sprint(list)
+		return len(list) == processes, fmt.Sprint(list)
 	})
 	return list
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"trainmaster/drill"
 	"trainmaster/local"
 	"trainmaster/taskqueue"
 )
@@ -30,9 +31,10 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master queues --literal -o json`", []any{literalQueues{}}},
 		{"`master trainers -o json`", []any{trainerEntry{}}},
 		{"`master tasks -o json`", []any{taskEntry{}}},
-		{"`master verify -o json`", []any{taskqueue.PassReport{}}},
 		{"`master tasks --of-record -o json`", []any{recordTrace{}}},
+		{"`master verify -o json`", []any{taskqueue.PassReport{}}},
 		{"`master run -o json`", []any{local.Result{}}},
+		{"`master drill -o json`", []any{drill.Report{}}},
 		{"`master recordio`", []any{fileStat{}, fileCheck{}, indexRow{}, catRow{}}},
 		{"`master version -o json`", []any{buildVersion{}}},
 	}

@@ -57,7 +57,7 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 	addCommands(root, groupLook, statusCommand(), queuesCommand(), trainersCommand(), tasksCommand(), verifyCommand())
 	addCommands(root, groupSteer, pauseCommand(), resumeCommand(), drainCommand())
 	addCommands(root, groupData, recordioCommand())
-	addCommands(root, groupTools, benchCommand(), versionCommand(), completionCommand())
+	addCommands(root, groupTools, benchCommand(), drillCommand(), versionCommand(), completionCommand())
 
 	root.SetHelpCommandGroupID(groupTools.ID)
 	root.InitDefaultHelpCmd()

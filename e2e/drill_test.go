@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"trainmaster/drill"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
+)
+
+// drillReport runs a drill and reads its report.
+func drillReport(t testing.TB, dir string, code int, args ...string) (r drill.Report) {
+	t.Helper()
+	o := run(t, dir, append([]string{"drill"}, append(args, "-o", "json", "--patience", "3m")...)...)
+	o.wants(t, code)
+	decode(t, o.stdout, &r)
+	if code == 0 && !r.OK() {
+		t.Errorf("exit code 0 with %+v", r)
+	}
+	return r
+}
+
+// Every drill, one after the other, on a run with a stand-by: each says what happened, nothing is lost, and the job goes on.
+// When the record lacks a finish, a drill says so and exits with 1.
+func TestDrills(t *testing.T) {
+	t.Parallel()
+	r := startRunOf(t, 7, "--masters", "2", "--drillable", "--passes", "1000000")
+	master := func(name string) bool { return strings.HasPrefix(name, "master") }
+	for _, c := range []struct {
+		args     []string
+		victim   func(name string) bool
+		takeOver bool // for sure
+	}{
+		{[]string{drill.KillLeader}, master, true},
+		{[]string{drill.PauseLeader}, master, true},
+		{[]string{drill.Partition}, master, true},
+		{[]string{drill.SlowStore, "--delay", "100ms", "--for", "2s"}, func(name string) bool { return strings.HasPrefix(name, "etcd") }, false},
+		{[]string{drill.KillTrainer, "--trainer", "trainer-1"}, func(name string) bool { return name == "trainer-1" }, false},
+		{[]string{drill.KillTrainer}, func(name string) bool { return strings.HasPrefix(name, "trainer-") }, false},
+	} {
+		before := r.awaitStatus("a leader", func(s *pb.StatusReply) bool { return true })
+		report := drillReport(t, r.job.dir, 0, c.args...)
+		if report.Drill != c.args[0] || !c.victim(report.Victim.Process) || report.StoodStill <= 0 || report.Pending == 0 && c.args[0] == drill.KillTrainer {
+			t.Errorf("%v: %+v", c.args, report)
+		}
+		after := r.awaitStatus("a leader goes on", func(s *pb.StatusReply) bool { return s.Commit > before.Commit })
+		if c.takeOver && (report.TookOver == nil || report.TookOver.Term <= before.Term || !master(report.TookOver.Process) || report.TookOver.After <= 0) {
+			t.Errorf("%v: took over is %+v, expected one after term %d; now leads %v", c.args, report.TookOver, before.Term, after)
+		}
+		r.awaitRunning(7)
+	}
+
+	mustNotBe := r.finishedCommit(t)
+	if _, err := r.store.Client().Delete(t.Context(), r.store.Prefix()+mustNotBe); err != nil {
+		t.Fatal(err)
+	}
+	report := drillReport(t, r.job.dir, 1, drill.SlowStore, "--delay", "10ms", "--for", "1s")
+	if report.OK() {
+		t.Errorf("%s was taken out of the record, and the drill found nothing: %+v", mustNotBe, report)
+	}
+}
+
+// finishedCommit is the key of a commit in which a task was finished.
+func (r *runJob) finishedCommit(t testing.TB) string {
+	t.Helper()
+	values, _, err := r.store.Prefixed(t.Context(), "/record/0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range values {
+		for event, err := range taskqueue.RecordEvents(value) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if event.Kind == taskqueue.EventFinished {
+				return key
+			}
+		}
+	}
+	t.Fatal("no task was finished")
+	return ""
+}
+
+// Masters that were started one by one are found by the address at which they lead.
+func TestDrillOfDaemons(t *testing.T) {
+	t.Parallel()
+	j := newJob(t)
+	flags := []string{"--passes", "1000", "--ps", "1"}
+	masters := []*process{j.master(flags...)}
+	j.awaitLeader(0)
+	masters = append(masters, j.master(flags...))
+	masters[1].awaitLog("waiting for the lock")
+	j.server()
+	j.trainer("a")
+	j.awaitMidPass(1)
+	report := drillReport(t, j.dir, 0, j.in(drill.KillLeader)...)
+	if report.Victim.PID != masters[0].pid || report.TookOver == nil || report.TookOver.Process != "master" {
+		t.Errorf("found %+v, expected that process %d died and the other one took over", report, masters[0].pid)
+	}
+	if masters[0].wait() != -1 {
+		t.Errorf("the leader ended with %v, expected a signal", masters[0].exit)
+	}
+
+	o := run(t, j.dir, append([]string{"drill"}, j.in(drill.Partition)...)...)
+	o.wants(t, exitFailed, "--drillable")
+	o = run(t, t.TempDir(), "drill", drill.KillLeader)
+	o.wants(t, exitUsage, "no run is under way", "master run", "--endpoints")
+}
