@@ -26,8 +26,16 @@ func (s *Store) follow(ctx context.Context, from, end string, changed func(listi
 	pause := backoff{least: 20 * time.Millisecond, most: time.Second}
 	for {
 		answer, err := s.get(ctx, from, opts...)
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case refused(err):
 			return fmt.Errorf("list %s: %w", from, err)
+		case err != nil:
+			if err := sleep(ctx, pause.next()); err != nil {
+				return err
+			}
+			continue
 		}
 		keys := make(listing, len(answer.Kvs))
 		for _, kv := range answer.Kvs {

@@ -121,6 +121,7 @@ func (h *held) queue(ctx context.Context, cfg CampaignConfig) error {
 	if err != nil {
 		return fmt.Errorf("encode the lock's value: %w", err)
 	}
+	cfg.Queued(id) // before anybody can see the key
 	ours, _, err := h.place(ctx, h.store.abs(keyLock)+id, value)
 	if err != nil {
 		return err
@@ -128,7 +129,6 @@ func (h *held) queue(ctx context.Context, cfg CampaignConfig) error {
 	if !ours {
 		return fmt.Errorf("key %s belongs to another lease", h.key)
 	}
-	cfg.Queued(id)
 	for {
 		before, err := h.lower(ctx)
 		if err != nil {

@@ -201,7 +201,7 @@ const slowStore = time.Second
 func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err error) {
 	for again := true; again; {
 		again = false
-		for n = 0; n < len(c.batch) && c.queue.PendingWrites() < maxBatchKeys-batchSlack && !again; n++ {
+		for n = 0; n < len(c.batch) && c.roomInBatch() && !again; n++ {
 			o := c.batch[n]
 			if o.ctx.Err() != nil {
 				o.drop(context.Cause(o.ctx))
@@ -231,6 +231,15 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 		}
 	}
 	return n, nil
+}
+
+// maxBatchRecord bounds what the record of one transaction may grow to, in bytes, before the
+// op that passes it.
+const maxBatchRecord = 256 << 10
+
+// roomInBatch reports whether a transaction takes another op.
+func (c *committer) roomInBatch() bool {
+	return c.queue.PendingWrites() < maxBatchKeys-batchSlack && c.queue.PendingRecord() < maxBatchRecord
 }
 
 // echo compares what a trainer saw with what the store knows. That the store went back may be

@@ -259,6 +259,13 @@ func countStart(dir string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	list, err := generations(dir)
+	if err != nil {
+		return 0, err
+	}
+	if len(list) > 0 {
+		starts = max(starts, list[0].start) // the file may be lost, and they are not
+	}
 	starts++
 	f, err := createFile(dir, startsFile)
 	if err != nil {

@@ -25,9 +25,10 @@ type shard struct {
 	ready   atomic.Bool
 	holding atomic.Pointer[holding] // nil until the first claim or a restore
 
-	mu       sync.Mutex
-	claim    claim
-	trainers map[uint32]*trainer // by ordinal: the newest incarnation of each
+	mu        sync.Mutex
+	claim     claim
+	finishing bool                // the claim is used up, and what was put is made durable
+	trainers  map[uint32]*trainer // by ordinal: the newest incarnation of each
 
 	jobEpoch  atomic.Uint32 // grows with every roll-back of the job, from 1; fits a header
 	version   atomic.Uint64 // sync: the version reached
@@ -101,6 +102,9 @@ func (s *shard) requestClaim(m *model, ordinal uint32, incarnation uint64, now t
 	if s.ready.Load() {
 		return outcomeReady, 0, h.model.same(m)
 	}
+	if s.finishing {
+		return outcomeWait, s.claim.ordinal, h.model.same(m)
+	}
 	idle := now.Sub(s.claim.last)
 	if held := s.claim.incarnation != 0 && s.claim.incarnation != incarnation; held && idle < s.initTimeout {
 		return outcomeWait, s.claim.ordinal, h.model.same(m)
@@ -119,7 +123,7 @@ func (s *shard) requestClaim(m *model, ordinal uint32, incarnation uint64, now t
 func (s *shard) put(h *holding, b *block, incarnation uint64, values []float32, now time.Time) *wire.Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ready.Load() || s.claim.incarnation != incarnation || s.holding.Load() != h {
+	if s.ready.Load() || s.finishing || s.claim.incarnation != incarnation || s.holding.Load() != h {
 		return wire.Faultf(wire.NotClaimed, "incarnation %d does not hold the claim to initialise shard %d", incarnation, s.index)
 	}
 	s.claim.last = now
@@ -135,7 +139,7 @@ func (s *shard) finish(incarnation uint64, durable func()) error {
 		s.mu.Unlock()
 		return nil
 	}
-	if incarnation == 0 || s.claim.incarnation != incarnation {
+	if incarnation == 0 || s.finishing || s.claim.incarnation != incarnation {
 		s.mu.Unlock()
 		return fmt.Errorf("%w: incarnation %d does not hold the claim to initialise shard %d", errNotClaimed, incarnation, s.index)
 	}
@@ -144,11 +148,14 @@ func (s *shard) finish(incarnation uint64, durable func()) error {
 		s.mu.Unlock()
 		return fmt.Errorf("%w: shard %d has no parameters yet for %s", errIncomplete, s.index, h.blocks[i].name())
 	}
-	s.claim.incarnation = 0 // late puts are refused from here on
+	s.finishing = true // late puts, and others' claims, are refused from here on
 	s.mu.Unlock()
 
 	durable()
+	s.mu.Lock()
+	s.claim, s.finishing = claim{}, false
 	s.ready.Store(true)
+	s.mu.Unlock()
 	s.log.WithFields(logrus.Fields{"blocks": len(h.blocks), "tensors": len(h.model.table.Tensors), "mode": modeName(h.model.sync)}).Info("parameters initialised")
 	return nil
 }

@@ -355,11 +355,11 @@ func (q *Queue) Dispatchable() bool {
 	return false
 }
 
-// Runners returns the trainers on whose tasks the clock runs, by ordinal.
+// Runners returns the joined trainers on whose tasks the clock runs, by ordinal.
 func (q *Queue) Runners() []Ordinal {
 	var list []Ordinal
 	for _, t := range q.trainers {
-		if !t.gone && t.running() {
+		if !t.gone && !t.plain && t.running() {
 			list = append(list, t.ordinal)
 		}
 	}
@@ -383,6 +383,9 @@ func (q *Queue) SetDigest(set int) (digest [32]byte, ok bool) {
 	}
 	return q.sets[set].digest, true
 }
+
+// PendingRecord returns how many bytes of the record Flush would hand over.
+func (q *Queue) PendingRecord() int { return len(q.record.buf) }
 
 // Touch makes the next commit happen, for the job clock's sake.
 func (q *Queue) Touch() { q.dirty = true }

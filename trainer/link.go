@@ -124,7 +124,7 @@ func (l *link) connect(ctx context.Context) (client *connection, moved <-chan st
 		l.client.Close()
 		l.client = nil
 	}
-	answering, err := dial(ctx, addr)
+	answering, err := dial(ctx, addr, l.patience)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -143,7 +143,7 @@ func (l *link) drop(client *connection) {
 }
 
 // dial is rpc.DialHTTP with a bound on its time.
-func dial(ctx context.Context, addr string) (*rpc.Client, error) {
+func dial(ctx context.Context, addr string, patience time.Duration) (*rpc.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -170,7 +170,21 @@ func dial(ctx context.Context, addr string) (*rpc.Client, error) {
 		conn.Close()
 		return nil, err
 	}
-	return rpc.NewClient(conn), nil
+	return rpc.NewClient(impatient{conn, patience}), nil
+}
+
+// impatient is a connection whose writes do not wait for ever: net/rpc writes a request while
+// it holds the lock of all others, and the kernel of a frozen machine keeps a full window open.
+type impatient struct {
+	net.Conn
+	patience time.Duration // for one write
+}
+
+func (c impatient) Write(b []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(c.patience)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(b)
 }
 
 func (l *link) close() {

@@ -41,8 +41,8 @@ type codec struct {
 	w   *bufio.Writer
 
 	mu      sync.Mutex
-	slots   chan struct{}       // of the server: a token for each large message in memory
-	holding map[uint64]struct{} // the requests of this connection that have one
+	slots   chan struct{}  // of the server: a token for each large message in memory
+	holding map[uint64]int // how many the requests of this connection have, by number: a stranger's may repeat
 }
 
 func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.CancelFunc) *codec {
@@ -51,7 +51,7 @@ func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.Canc
 		ctx: c.ctx, conn: conn, timeouts: c.server.timeouts, cancel: cancel, undelivered: c.undelivered, log: c.server.Log,
 		in: wire.NewBound(r), unanswered: make(chan struct{}, maxUnanswered),
 		enc: gob.NewEncoder(w), w: w,
-		slots: c.server.large, holding: map[uint64]struct{}{},
+		slots: c.server.large, holding: map[uint64]int{},
 	}
 	codec.in.Began, codec.in.Ended = codec.began, codec.ended
 	codec.dec = gob.NewDecoder(codec.in)
@@ -81,19 +81,19 @@ func (c *codec) hold(seq uint64) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, twice := c.holding[seq]; twice {
-		<-c.slots
-	}
-	c.holding[seq] = struct{}{}
+	c.holding[seq]++
 	return nil
 }
 
 func (c *codec) release(seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, held := c.holding[seq]; held {
+	if c.holding[seq] == 0 {
+		return
+	}
+	<-c.slots
+	if c.holding[seq]--; c.holding[seq] == 0 {
 		delete(c.holding, seq)
-		<-c.slots
 	}
 }
 
@@ -101,8 +101,10 @@ func (c *codec) release(seq uint64) {
 func (c *codec) releaseAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for range c.holding {
-		<-c.slots
+	for _, held := range c.holding {
+		for range held {
+			<-c.slots
+		}
 	}
 	clear(c.holding)
 }

@@ -167,6 +167,23 @@ func TestMessagesThatSwell(t *testing.T) {
 	}
 }
 
+// A value nested a million times ends its connection, not the process.
+func TestMessageThatNests(t *testing.T) {
+	type nest []nest
+	type task struct {
+		Index int
+		Extra nest // gob skips what the receiver does not have, nested as it is
+	}
+	r := serve(t, 5, master.Config{})
+	conn := connect(t, r.Addr)
+	if _, err := conn.Write(request(t, "GetTask", task{1, nest{nest{}}})); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := io.ReadAll(conn); err != nil || !strings.Contains(string(said), "recursive type") {
+		t.Errorf("read %q, %v; expected the reason and the end of the connection", said, err)
+	}
+}
+
 // F64: who is slow at the handshake, or in the middle of a message, is not waited for; who
 // says nothing between two messages is.
 func TestSlowConnections(t *testing.T) {

@@ -118,7 +118,9 @@ func (t *Trainer) Run(ctx context.Context) error {
 			if t.Failed != nil {
 				t.Failed(task, bad)
 			}
-			if err := t.Tasks.Fail(ctx, task, bad); err != nil {
+			if err := t.Tasks.Fail(ctx, task, bad); errors.Is(err, io.EOF) {
+				return nil // the job ended meanwhile: the task was counted elsewhere
+			} else if err != nil {
 				return fmt.Errorf("report task %d of pass %d as failed (%w), because: %w", task.Index, task.Token.Pass, err, bad)
 			}
 			continue

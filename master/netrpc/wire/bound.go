@@ -18,14 +18,6 @@ const (
 	MaxShortMessage = 64 << 10
 )
 
-// A gob stream describes each type before its first value, and the decoder keeps the
-// description as long as the connection lasts. All messages of this package together have
-// less than half of these.
-const (
-	maxTypes     = 128
-	maxTypeBytes = 4 << 10 // of one description
-)
-
 // Bound ends a gob stream at the first message that says it is longer than it may be, before
 // gob takes memory for it. A gob stream is a run of messages, each with its length in front
 // (encoding/gob, "Encoding Details": a byte below 128 is the value; else its negation is the
@@ -45,12 +37,12 @@ type Bound struct {
 	r       *bufio.Reader
 	head    [9]byte
 	message bytes.Buffer // with its length in front, to be passed on
-	types   int
+	types   types
 	err     error // for good: gob would go on in the middle of a message
 }
 
 // NewBound returns a bounded reader of r, whose messages are short ones.
-func NewBound(r *bufio.Reader) *Bound { return &Bound{Limit: MaxShortMessage, r: r} }
+func NewBound(r *bufio.Reader) *Bound { return &Bound{Limit: MaxShortMessage, r: r, types: newTypes()} }
 
 // next reads one message.
 func (b *Bound) next() (err error) {
@@ -72,7 +64,7 @@ func (b *Bound) next() (err error) {
 	if n, err := io.CopyN(&b.message, b.r, int64(length)); err != nil {
 		return fmt.Errorf("a message of %d bytes ended after %d: %w", length, n, unexpected(err))
 	}
-	return b.checkType(length)
+	return b.types.take(b.message.Bytes()[len(head):])
 }
 
 // length reads the length in front of a message.
@@ -94,26 +86,6 @@ func (b *Bound) length() (head []byte, length uint64, err error) {
 		length = length<<8 | uint64(c)
 	}
 	return b.head[:1+n], length, nil
-}
-
-// checkType counts the message when it describes a type.
-func (b *Bound) checkType(length uint64) error {
-	if length == 0 {
-		return nil
-	}
-	id := b.message.Bytes()[uint64(b.message.Len())-length:]
-	if id[0] >= 0x80 { // a number in so many bytes, the lowest of them last
-		if n := -int(int8(id[0])); n < len(id) {
-			id = id[n:]
-		}
-	}
-	if id[0]&1 == 0 { // gob keeps the sign in the lowest bit
-		return nil
-	}
-	if b.types++; b.types > maxTypes || length > maxTypeBytes {
-		return fmt.Errorf("%w: type %d of this connection in %d bytes, at most %d types of %d bytes are taken", ErrTooLarge, b.types, length, maxTypes, maxTypeBytes)
-	}
-	return nil
 }
 
 func unexpected(err error) error {

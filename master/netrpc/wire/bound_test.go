@@ -71,11 +71,32 @@ func TestBoundPassesMessages(t *testing.T) {
 	}
 }
 
+// Types that hold themselves.
+type (
+	list  []list
+	table map[string]table
+	left  struct{ Right []right }
+	right struct{ Left map[int]left }
+)
+
+// Types that hold many, which hold many, are looked through once each.
+func TestBoundLooksThroughTypesOnce(t *testing.T) {
+	type a struct{ A, B, C, D, E, F, G, H int }
+	type b struct{ A, B, C, D, E, F, G, H a }
+	type c struct{ A, B, C, D, E, F, G, H b }
+	type d struct{ A, B, C, D, E, F, G, H c }
+	type e struct{ A, B, C, D, E, F, G, H [3]d }
+	data := stream(t, e{})
+	if got, err := io.ReadAll(bound(bytes.NewReader(data))); err != nil || !bytes.Equal(got, data) {
+		t.Fatalf("%d of %d bytes, %v", len(got), len(data), err)
+	}
+}
+
 func TestBoundRefuses(t *testing.T) {
 	types := func(n, bytes int) []byte { // type descriptions, each with an id of its own
 		var b []byte
 		for i := range n {
-			message := []byte{0xff, byte(2*(65+i%60) + 1)} // a negative number in one byte
+			message := []byte{0xff, byte(2*(i%128) + 1)} // a negative number in one byte
 			message = append(message, make([]byte, bytes)...)
 			b = append(b, 0xfe, byte(len(message)>>8), byte(len(message)))
 			b = append(b, message...)
@@ -93,10 +114,16 @@ func TestBoundRefuses(t *testing.T) {
 		"a length of 127 bytes":         {[]byte{0x81, 1, 2, 3}, wire.ErrTooLarge, "a length of 127 bytes"},
 		"a length of nine bytes":        {[]byte{0xf7, 1, 2, 3}, wire.ErrTooLarge, "a length of 9 bytes"},
 		"more types than there are":     {types(200, 8), wire.ErrTooLarge, "type 129 of this connection"},
-		"a type of many fields":         {types(1, 5000), wire.ErrTooLarge, "type 1 of this connection in 5002 bytes"},
+		"a type of many fields":         {types(1, 5000), wire.ErrTooLarge, "type 1 of this connection in 5000 bytes"},
 		"ends in a message":             {stream(t, "hello")[:5], io.ErrUnexpectedEOF, "ended after"},
 		"ends in a length":              {[]byte{0xfe, 1}, io.ErrUnexpectedEOF, ""},
-		"a number that is cut, for gob": {[]byte{1, 0x81}, nil, ""},
+		"a number that is cut":          {[]byte{1, 0x81}, wire.ErrMalformed, "it ends too early"},
+		"a value of no type":            {[]byte{3, 0xff, 200, 0}, wire.ErrMalformed, "type 100 was not described"},
+		"a type twice":                  {append(types(1, 8), types(1, 8)...), wire.ErrMalformed, "described twice"},
+		"a list of itself":              {stream(t, list{list{}}), wire.ErrRecursive, ""},
+		"a map of itself":               {stream(t, table{"a": table{}}), wire.ErrRecursive, ""},
+		"two that hold each other":      {stream(t, left{Right: []right{{}}}), wire.ErrRecursive, ""},
+		"one that nobody asked for":     {stream(t, struct{ Index, More any }{1, nil}, struct{ X list }{list{}}), wire.ErrRecursive, ""},
 		"an ended stream is just ended": {nil, nil, ""},
 		"messages of no bytes":          {[]byte{0, 0, 0, 0}, nil, ""},
 	} {

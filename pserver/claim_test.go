@@ -1,0 +1,78 @@
+package pserver
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/placement"
+)
+
+func modelOf(t *testing.T, elements int) *model {
+	t.Helper()
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{elements}}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newModel(optimizer{"sgd", 0.1, 0}, false, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// While the first parameters are made durable nobody else may claim to initialise, put others
+// in their place, or bring another model.
+func TestClaimsWhileTheFirstParametersAreWritten(t *testing.T) {
+	for name, second := range map[string]int{"the same model": 10, "another model": 20} {
+		t.Run(name, func(t *testing.T) {
+			s := newShard(logrus.NewEntry(logrus.New()), 0, 1, 30*time.Second, 1<<30)
+			now := time.Now()
+			if o, _, err := s.requestClaim(modelOf(t, 10), 1, 100, now); o != outcomeClaimed || err != nil {
+				t.Fatal(o, err)
+			}
+			h := s.holding.Load()
+			ones := make([]float32, 10)
+			for i := range ones {
+				ones[i] = 1
+			}
+			if fault := s.put(h, h.blocks[0], 100, ones, now); fault != nil {
+				t.Fatal(fault)
+			}
+			err := s.finish(100, func() {
+				o, holder, err := s.requestClaim(modelOf(t, second), 2, 200, now.Add(time.Hour))
+				if o != outcomeWait || holder != 1 || (err != nil) != (second != 10) {
+					t.Errorf("the second one is told %v, held by %d, %v", o, holder, err)
+				}
+				for _, incarnation := range []uint64{0, 100, 200} {
+					if s.put(h, h.blocks[0], incarnation, make([]float32, 10), now) == nil {
+						t.Errorf("a put by incarnation %d was taken", incarnation)
+					}
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := s.holding.Load(); got != h || got.blocks[0].params[0] != 1 {
+				t.Error("the parameters are not those that were put first")
+			}
+			if o, _, err := s.requestClaim(modelOf(t, 10), 2, 200, now); o != outcomeReady || err != nil {
+				t.Errorf("afterwards the shard says %v, %v", o, err)
+			}
+		})
+	}
+}
+
+// Where the count of starts is lost, checkpoints that are there are not newer than those to come.
+func TestStartsThatWereLost(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, generation{7, 3}.String()), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if start, err := countStart(dir); err != nil || start != 8 {
+		t.Errorf("start %d, %v; expected 8", start, err)
+	}
+}

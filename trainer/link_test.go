@@ -1,0 +1,82 @@
+package trainer
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/master/netrpc/wire"
+)
+
+// A master that freezes while it takes a large request is left for the next one, by all calls.
+func TestMasterFrozenInALargeRequest(t *testing.T) {
+	serve := func(enough int64, reached chan<- struct{}) string {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepting := make(chan struct{})
+		t.Cleanup(func() { listener.Close(); <-accepting })
+		go func() {
+			defer close(accepting)
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				t.Cleanup(func() { conn.Close() })
+				if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+					t.Error(err)
+				}
+				r := bufio.NewReaderSize(conn, 16)
+				if _, err := http.ReadRequest(r); err != nil {
+					continue
+				}
+				_, _ = io.WriteString(conn, "HTTP/1.0 200 Connected to Go RPC\n\n")
+				_, _ = io.CopyN(io.Discard, r, enough) // and never reads again
+				select {
+				case reached <- struct{}{}:
+				default:
+				}
+			}
+		}()
+		return listener.Addr().String()
+	}
+	first, second := make(chan struct{}, 1), make(chan struct{}, 1)
+	follow := NewFollow()
+	follow.Set(serve(64<<10, first), 1) // in the middle of a report
+	next := serve(1, second)
+	l := &link{locate: follow, log: logrus.NewEntry(logrus.New()), patience: 300 * time.Millisecond}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{}, 2)
+	go func() {
+		_, _ = call[int](ctx, l, "ReportDataset", []string{strings.Repeat("x", wire.MaxMessage-100)}) // nobody answers
+		ended <- struct{}{}
+	}()
+	<-first
+	go func() {
+		_, _ = call[int](ctx, l, "Heartbeat", wire.HeartbeatRequest{})
+		ended <- struct{}{}
+	}()
+	follow.Set(next, 2)
+	await := func(what string, c <-chan struct{}) {
+		select {
+		case <-c:
+		case <-time.After(20 * time.Second):
+			t.Fatal(what)
+		}
+	}
+	await("no call goes to the master that leads now", second)
+	cancel()
+	for range 2 {
+		await("a call does not return though its context has ended", ended)
+	}
+	l.close()
+}
