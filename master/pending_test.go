@@ -1,0 +1,126 @@
+package master
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"trainmaster/taskqueue"
+)
+
+// measured is a memory that notes its largest commit.
+type measured struct {
+	*memory
+	most atomic.Int64 // bytes of keys and values
+}
+
+func (s *measured) Campaign(context.Context, string, func(string)) (Leadership, error) { return s, nil }
+
+func (s *measured) Commit(ctx context.Context, expected int64, state []byte, writes []taskqueue.Write) (int64, error) {
+	bytes := len("/task_queues") + len(state)
+	for _, w := range writes {
+		bytes += len(w.Key) + len(w.Value)
+	}
+	s.most.Store(max(s.most.Load(), int64(bytes)))
+	return s.memory.Commit(ctx, expected, state, writes)
+}
+
+// holder is a connection that does not join, and holds as many tasks as it may.
+type holder struct {
+	m    *Master
+	name string
+	who  taskqueue.PlainAsk // by the first answer
+	held []taskqueue.Token
+	at   []int // their indices
+}
+
+// ask finishes the given one of what is held (-1: none) and takes another task; false when there was none.
+func (h *holder) ask(t *testing.T, finish int) bool {
+	ask := taskqueue.PlainAsk{Trainer: h.who.Trainer, Incarnation: h.who.Incarnation, Connection: h.name, Want: true}
+	if finish >= 0 {
+		ask.Finished, ask.Token, ask.Index = true, h.held[finish], h.at[finish]
+		h.held = append(h.held[:finish], h.held[finish+1:]...)
+		h.at = append(h.at[:finish], h.at[finish+1:]...)
+	}
+	reply, err := h.m.PlainAsk(t.Context(), &ask)
+	if err != nil {
+		t.Errorf("%s: %v", h.name, err)
+		return false
+	}
+	h.who.Trainer, h.who.Incarnation = reply.Ordinal, reply.Incarnation
+	if reply.Assignment == nil {
+		return false
+	}
+	h.held = append(h.held, reply.Assignment.Task.Token)
+	h.at = append(h.at, reply.Assignment.Task.Index)
+	return true
+}
+
+// With more than 35,000 tasks pending the largest request, with batches of thousands of tasks, stays below where dispatching
+// stops, which is half of the MiB that etcd is sure to take.
+func TestPendingTasksStayWithinARequest(t *testing.T) {
+	const (
+		connections = 2300
+		each        = 16 // tasks that one may hold
+	)
+	bubble(t, func(t *testing.T) {
+		store := &measured{memory: newMemory()}
+		logger, _ := logtest.NewNullLogger()
+		options := taskqueue.Options{Passes: 1, TimeoutMin: 24 * time.Hour, TimeoutMax: 24 * time.Hour}
+		m, err := New(Config{Shuffle: true, Seed: 1, ChunksPerTask: 1, Queue: options}, store, nil, logrus.NewEntry(logger))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var ran sync.WaitGroup
+		ran.Go(func() { _ = m.Run(ctx) })
+		defer ran.Wait()
+		defer cancel()
+		for !m.Leading() {
+			time.Sleep(time.Millisecond)
+		}
+		register(t, m, 4*connections*each)
+		holders := make([]*holder, connections)
+		together := func(work func(h *holder, random *rand.Rand)) {
+			var wg sync.WaitGroup
+			for i, h := range holders {
+				wg.Go(func() { work(h, rand.New(rand.NewPCG(1, uint64(i)))) })
+			}
+			wg.Wait()
+		}
+		for i := range holders {
+			holders[i] = &holder{m: m, name: fmt.Sprint("connection ", i)}
+		}
+		together(func(h *holder, random *rand.Rand) { // out of step, so that what is pending lies scattered
+			for len(h.held) < each {
+				time.Sleep(time.Duration(random.IntN(4)) * time.Millisecond)
+				finish := -1
+				if len(h.held) > 0 && random.IntN(3) == 0 {
+					finish = random.IntN(len(h.held))
+				}
+				if !h.ask(t, finish) {
+					return
+				}
+			}
+		})
+		view, err := m.Overview(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pending := view.Sets[0].Pending
+		t.Logf("%d tasks pending, the largest request had %d bytes", pending, store.most.Load())
+		if pending != connections*each {
+			t.Errorf("%d tasks are pending, expected %d", pending, connections*each)
+		}
+		if most := store.most.Load(); most >= maxStateBytes || most < connections*each {
+			t.Errorf("the largest request had %d bytes, expected less than %d, where dispatching stops", most, maxStateBytes)
+		}
+	})
+}
