@@ -264,9 +264,9 @@ func (s *storm) resident(ctx context.Context) (int64, error) {
 // audit compares what the trainers know to be finished with the record.
 func (s *storm) audit(ctx context.Context) error {
 	counted := map[finished]int{}
-	for ev, err := range recordEvents(ctx, s.store) {
+	for ev, err := range RecordEvents(ctx, s.store) {
 		if err != nil {
-			return fmt.Errorf("read the record: %w", err)
+			return err
 		}
 		if ev.Kind == taskqueue.EventFinished {
 			counted[finished{ev.Pass, ev.Position}]++

@@ -2,28 +2,52 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"iter"
-	"maps"
-	"slices"
 
 	"trainmaster/etcdstore"
+	"trainmaster/record"
 	"trainmaster/taskqueue"
 )
 
-// recordEvents reads the whole record of a job.
-func recordEvents(ctx context.Context, store *etcdstore.Store) iter.Seq2[taskqueue.RecordEvent, error] {
+// maxStateBytes bounds what the state of a job may be when it is decoded.
+const maxStateBytes = 64 << 20
+
+// RecordEvents reads the whole record of the default job, sealed or not.
+func RecordEvents(ctx context.Context, store *etcdstore.Store) iter.Seq2[taskqueue.RecordEvent, error] {
 	return func(yield func(taskqueue.RecordEvent, error) bool) {
-		values, _, err := store.Prefixed(ctx, "/record/")
-		if err != nil {
-			yield(taskqueue.RecordEvent{}, err)
-			return
+		if err := recordEvents(ctx, store, func(ev taskqueue.RecordEvent) bool { return yield(ev, nil) }); err != nil {
+			yield(taskqueue.RecordEvent{}, fmt.Errorf("read the record: %w", err))
 		}
-		for _, key := range slices.Sorted(maps.Keys(values)) {
-			for ev, err := range taskqueue.RecordEvents(values[key]) {
-				if !yield(ev, err) || err != nil {
-					return
-				}
+	}
+}
+
+// recordEvents calls more with each event, until it wants no more.
+func recordEvents(ctx context.Context, store *etcdstore.Store, more func(taskqueue.RecordEvent) bool) error {
+	stored, _, err := store.State(ctx)
+	if err != nil {
+		return err
+	}
+	var state taskqueue.Snapshot
+	if err := etcdstore.Decode(stored, &state, maxStateBytes); err != nil {
+		return err
+	}
+	reader, err := record.Open(ctx, store, "default", "")
+	if err != nil {
+		return err
+	}
+	for entry, err := range reader.Entries(ctx, state.Commit) {
+		if err != nil {
+			return err
+		}
+		for ev, err := range taskqueue.RecordEvents(entry.Events) {
+			if err != nil {
+				return err
+			}
+			if !more(ev) {
+				return nil
 			}
 		}
 	}
+	return nil
 }

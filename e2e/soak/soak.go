@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"trainmaster/bench"
 	"trainmaster/taskqueue"
 )
 
@@ -196,9 +197,9 @@ func (s *soak) audit(ctx context.Context, c *cluster, r *report) error {
 			return err
 		}
 	}
-	for ev, err := range c.record(ctx) {
+	for ev, err := range bench.RecordEvents(ctx, c.store) {
 		if err != nil {
-			return fmt.Errorf("read the record: %w", err)
+			return err
 		}
 		a.event(&ev)
 	}
