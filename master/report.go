@@ -53,6 +53,7 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	}
 	log := m.log.WithField("files", len(listing.Files))
 	log.Info("indexing the dataset")
+	m.reports.indexer.Progress = nowAndThen(log, "indexing the dataset")
 	indices, err := m.reports.indexer.Index(ctx, listing)
 	if err != nil {
 		return err
@@ -91,6 +92,7 @@ func (m *Master) Register(ctx context.Context, table *taskqueue.Table, digest [3
 }
 
 func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, digest [32]byte) error {
+	log := m.log.WithField("tasks", table.Tasks())
 	parts, err := tableParts(m.store, table)
 	if err != nil {
 		return fmt.Errorf("encode the task table: %w", err)
@@ -105,13 +107,27 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 		writes[i] = taskqueue.Write{Key: m.store.PartKey(id, i), Value: p}
 	}
 	_, err = t.committer.do(ctx, func(o *op) {
-		o.parts = &partsWrite{writes: writes}
+		o.parts = &partsWrite{writes: writes, progress: nowAndThen(log, "storing the task table")}
 		o.event = &taskqueue.Report{
 			Kind: taskqueue.Training, Digest: digest, ReportID: id, Parts: len(parts), PartsDigest: partsDigest(parts),
 			Table: table, Shuffle: m.config.Shuffle, Seed: m.config.Seed,
 		}
 	})
 	return err
+}
+
+// progressEvery is how often a long registration says how far it is.
+const progressEvery = 2 * time.Second
+
+// nowAndThen returns what logs progress, but not more often than every progressEvery.
+func nowAndThen(log *logrus.Entry, message string) func(done, total int) {
+	said := time.Now()
+	return func(done, total int) {
+		if now := time.Now(); now.Sub(said) >= progressEvery {
+			said = now
+			log.WithFields(logrus.Fields{"done": done, "of": total}).Info(message)
+		}
+	}
 }
 
 // difference says how a listing differs from the registered dataset.
