@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"trainmaster/etcdstore/fence"
+	"trainmaster/taskqueue"
 )
 
 // The keys of a job, below its prefix. docs/keys.md describes them.
@@ -17,6 +18,7 @@ const (
 	keyPS        = "/ps/"
 	keyPSDesired = "/ps_desired"
 	keyHolddown  = "/master/holddown"
+	keyRestoring = taskqueue.RestoringKey
 )
 
 // PartKey is the key of part i of a report's task table, below the job's

@@ -38,9 +38,9 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 	if err != nil {
 		return nil, fmt.Errorf("read the cluster id: %w", err)
 	}
-	stored, revision, err := lead.ReadState(ctx)
+	stored, revision, err := readState(ctx, store, lead)
 	if err != nil {
-		return nil, fmt.Errorf("read /task_queues: %w", err)
+		return nil, err
 	}
 	if revision == 0 {
 		if err := refuseRemains(ctx, store); err != nil {
@@ -93,6 +93,29 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 	}).Info("state recovered")
 	return s, nil
 }
+
+// readState reads the stored state; revision 0 says that the job is still to be begun.
+func readState(ctx context.Context, store Store, lead Leadership) (stored []byte, revision int64, err error) {
+	for look := range 2 { // a restore may end between two looks
+		if stored, revision, err = lead.ReadState(ctx); err != nil {
+			return nil, 0, fmt.Errorf("read /task_queues: %w", err)
+		}
+		if revision != 0 || look > 0 {
+			break
+		}
+		restoring, err := store.Value(ctx, taskqueue.RestoringKey)
+		switch {
+		case err != nil:
+			return nil, 0, fmt.Errorf("read %s: %w", taskqueue.RestoringKey, err)
+		case restoring != nil:
+			return nil, 0, errRestoring
+		}
+	}
+	return stored, revision, nil
+}
+
+// errRestoring ends a term, not the master: the restore may go on.
+var errRestoring = errors.New("the job is being restored from a backup, or that was broken off: run master snapshot restore with the same file again")
 
 // renew stores a state that is not as this master found it before anything else is done with
 // it: once, not at every start.

@@ -6,6 +6,10 @@ import (
 	"math"
 )
 
+// RestoringKey stands while a job is being restored from a backup: what is there is not whole
+// yet, and no master begins a job over it.
+const RestoringKey = "/master/restoring"
+
 // ErrTooOften says that a job cannot be restored from a backup once more.
 var ErrTooOften = errors.New("the job was restored too often")
 

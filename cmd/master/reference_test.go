@@ -36,6 +36,7 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master run -o json`", []any{local.Result{}}},
 		{"`master drill -o json`", []any{drill.Report{}}},
 		{"`master recordio`", []any{fileStat{}, fileCheck{}, indexRow{}, catRow{}}},
+		{"`master snapshot -o json`", []any{snapshotHead{}, snapshotInfo{}, restoredJob{}}},
 		{"`master version -o json`", []any{buildVersion{}}},
 	}
 	for _, tt := range tests {

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"trainmaster/etcdstore"
+	"trainmaster/master"
+	"trainmaster/master/onetcd"
+	"trainmaster/record"
+	"trainmaster/taskqueue"
+)
+
+const (
+	jobKey       = "/job"
+	psDesiredKey = "/ps_desired"
+)
+
+// snapshotInfo is what the snapshot commands say of a file.
+type snapshotInfo struct {
+	File   string `json:"file"`
+	Bytes  int64  `json:"bytes"`
+	Digest string `json:"sha256"` // of all but the last 32 bytes, which are it
+	snapshotHead
+}
+
+func snapshotCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "snapshot",
+		Short: "Save a job to a file and restore it elsewhere",
+		Long: `Snapshot keeps what etcd holds of a job in a file, from which the job can be restored in another etcd or under another
+name: its tasks, how far its passes are, what is set aside and why, its settings and its record. Models and parameters
+are not in it: the parameter servers save those.`,
+		Example: `  master snapshot save backup.tms --endpoints 10.0.0.1:2379`,
+	}
+	cmd.AddCommand(snapshotSaveCommand(), snapshotInspectCommand(), snapshotRestoreCommand())
+	return cmd
+}
+
+func snapshotSaveCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "save FILE",
+		Short: "Save a job to a file, while it runs or not",
+		Long: `Save writes what etcd holds of a job into a file, as it was at one moment, whether a master leads it or not. A file of that
+name is replaced when the new one is whole. Without --endpoints it reads the embedded etcd under --data-dir, which no
+master may be using.
+
+A job whose record is not wholly kept any more, as --record-keep of the master says, can be saved with --record=false
+only: nothing proves its passes after a restore.`,
+		Example: `  master snapshot save backup.tms --endpoints 10.0.0.1:2379
+  master snapshot save backup.tms --data-dir trainmaster-data`,
+		Args: cobra.ExactArgs(1),
+	}
+	from := addPlaceFlags(cmd, addEtcdFlags(cmd))
+	withRecord := cmd.Flags().Bool("record", true, "save the record too, from which master verify proves what was counted")
+	dir := cmd.Flags().String("record-dir", "", "`folder` of the sealed record, as the master was told (default: where the master says that it is)")
+	format := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		store, closeStore, err := from.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer closeStore()
+		b := &backup{store: store, from: from, withRecord: *withRecord, recordDir: *dir}
+		if err := b.read(cmd.Context()); err != nil {
+			return err
+		}
+		if err := writeSnapshot(args[0], &b.head, b.items(cmd.Context())); err != nil {
+			return err
+		}
+		return showSnapshot(cmd, *format, args[0])
+	}
+	return cmd
+}
+
+// backup is a job on its way into a file.
+type backup struct {
+	store      *etcdstore.Store
+	from       place
+	withRecord bool
+	recordDir  string
+
+	values map[string][]byte // but for parts and record, all of one revision
+	state  taskqueue.Snapshot
+	head   snapshotHead
+	record *record.Reader
+}
+
+// read reads what may change, in one transaction. The parts that the state names never do, and the record only grows.
+func (b *backup) read(ctx context.Context) error {
+	var err error
+	var revision int64
+	if b.values, revision, err = b.store.Together(ctx, jobKey, stateKey, asideKeys, rosterKeys, psDesiredKey, master.StepKey); err != nil {
+		return err
+	}
+	if b.values[stateKey] == nil {
+		return b.from.noSuchJob(ctx, b.store)
+	}
+	// What could not be restored is not saved.
+	if _, err := etcdstore.ParseJob(b.values[jobKey]); err != nil {
+		return err
+	}
+	queue, err := master.Stored(ctx, onetcd.Store{Store: b.store}, b.values[stateKey], rosterOf(b.values))
+	if err != nil {
+		return err
+	}
+	if err := etcdstore.Decode(b.values[stateKey], &b.state, maxStateDecoded); err != nil {
+		return err
+	}
+	if b.withRecord {
+		if b.record, err = record.Open(ctx, b.store, b.from.etcd.Job, b.recordDir); err != nil {
+			return err
+		}
+		if gone := b.record.Outline().Commit; gone > 0 {
+			return usageErrorf("the record up to commit %d is not kept any more (--record-keep of the master): save the job with --record=false", gone)
+		}
+	}
+	s := &b.state
+	if b.record != nil && len(s.Sets) > 0 { // with a dataset there are events, unless the master wrote no record
+		found := false
+		for _, err := range b.record.Entries(ctx, s.Commit) {
+			if err != nil {
+				return err
+			}
+			found = true
+			break
+		}
+		if !found {
+			b.record = nil
+		}
+	}
+	b.head = snapshotHead{
+		Job: s.Job, JobID: hex.EncodeToString(s.JobID), Cluster: fmt.Sprintf("%x", s.Cluster), Revision: revision, Format: s.Format,
+		Commit: s.Commit, Epoch: s.Epoch, Status: s.Status.String(), Restores: s.Restores, Record: b.record != nil,
+		TakenAt: time.Now().UTC().Format(time.RFC3339), TakenBy: readVersion().Version, Datasets: []snapshotDataset{},
+	}
+	for i, v := range queue.Overview().Sets {
+		b.head.Datasets = append(b.head.Datasets, snapshotDataset{i, v.Tasks, int(v.Pass), v.Done, v.Pending, v.Retry, v.SetAside})
+	}
+	return nil
+}
+
+func rosterOf(values map[string][]byte) map[string][]byte {
+	roster := map[string][]byte{}
+	for key, value := range values {
+		if id, ok := strings.CutPrefix(key, rosterKeys); ok {
+			roster[id] = value
+		}
+	}
+	return roster
+}
+
+// items yields what goes into the file: small things first, then the parts, then the record.
+func (b *backup) items(ctx context.Context) iter.Seq2[taskqueue.Write, error] {
+	return func(yield func(taskqueue.Write, error) bool) {
+		for _, key := range slices.Sorted(maps.Keys(b.values)) {
+			if !yield(taskqueue.Write{Key: key, Value: b.values[key]}, nil) {
+				return
+			}
+		}
+		for _, set := range b.state.Sets {
+			parts, _, err := b.store.Parts(ctx, set.ReportID, set.Parts)
+			if err != nil {
+				yield(taskqueue.Write{}, err)
+				return
+			}
+			for i, part := range parts {
+				if !yield(taskqueue.Write{Key: etcdstore.PartKey(set.ReportID, i), Value: part}, nil) {
+					return
+				}
+			}
+		}
+		if b.record == nil {
+			return
+		}
+		for e, err := range b.record.Entries(ctx, b.state.Commit) {
+			if !yield(taskqueue.Write{Key: taskqueue.RecordKey(e.Commit), Value: e.Events}, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func snapshotInspectCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "inspect FILE",
+		Short:   "Say what is in a snapshot, and whether it is whole",
+		Long:    `Inspect reads a snapshot from its beginning to its end, and says what it is of. It exits with 1 if the file is not whole.`,
+		Example: `  master snapshot inspect backup.tms -o json`,
+		Args:    cobra.ExactArgs(1),
+	}
+	format := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return showSnapshot(cmd, *format, args[0]) }
+	return cmd
+}
+
+// showSnapshot reads a file and says what it is.
+func showSnapshot(cmd *cobra.Command, format, path string) error {
+	s, err := openSnapshot(path)
+	if err != nil {
+		return err
+	}
+	info := snapshotInfo{path, s.size, s.digest, s.head}
+	return render(cmd.OutOrStdout(), format, info, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: job %s, %s, commit %s, at %s\n", path, info.Job, info.Status, thousands(info.Commit), info.TakenAt)
+		if len(info.Datasets) > 0 {
+			fmt.Fprintln(w, "\nDATASET\tPASS\tDONE\tPENDING\tRETRY\tSET ASIDE\tTASKS")
+		}
+		for _, d := range info.Datasets {
+			fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%d\n", d.Dataset, d.Pass, d.Done, d.Pending, d.Retry, d.SetAside, d.Tasks)
+		}
+		what := "with its record"
+		if !info.Record {
+			what = "without its record: master verify can prove nothing of it"
+		}
+		fmt.Fprintf(w, "\n%s bytes, whole, %s\n", thousands(uint64(info.Bytes)), what)
+	})
+}
+
+// openTarget opens the etcd to restore into; an embedded one is made if there is none yet.
+func (p place) openTarget(ctx context.Context) (*etcdstore.Store, func(), error) {
+	if len(p.etcd.Endpoints) == 0 && !etcdstore.IsEmbedded(*p.dataDir) {
+		if err := os.MkdirAll(*p.dataDir, 0o750); err != nil {
+			return nil, nil, usageErrorf("--data-dir: %w", err)
+		}
+		etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: *p.dataDir})
+		if err != nil {
+			return nil, nil, err
+		}
+		etcd.Close()
+	}
+	return p.open(ctx)
+}

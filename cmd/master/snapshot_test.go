@@ -1,0 +1,270 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+	"trainmaster/taskqueue"
+)
+
+// saved is a job in the middle of its first pass: tasks are counted, held, to be retried, set aside and dropped.
+func saved(t *testing.T, config master.Config) (l *led, a *session, file string) {
+	t.Helper()
+	l = lead(t, config)
+	l.report(40)
+	a = l.join("a")
+	a.take()
+	for range 5 {
+		a.take(finish(a.held[0]))
+	}
+	gone := l.join("gone")
+	gone.take()
+	if err := l.Leave(t.Context(), gone.req.Trainer, gone.req.Incarnation); err != nil {
+		t.Fatal(err)
+	}
+	poison := a.held[0]
+	for range 2 {
+		if again := a.take(fail(poison, "torn")); again.Index == poison.Index {
+			poison = again
+		}
+	}
+	file = filepath.Join(t.TempDir(), "backup.tms")
+	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).says(t, "job "+l.job, "whole, with its record")
+	return l, a, file
+}
+
+// work lets one trainer finish tasks until the job is over.
+func (l *led) work(id string) {
+	l.t.Helper()
+	s := l.join(id)
+	task, err := s.send(true)
+	for err == nil && len(task.Chunks) > 0 {
+		task, err = s.send(true, finish(task))
+	}
+	if !errors.Is(err, master.ErrJobFinished) {
+		l.t.Fatalf("trainer %s ended with %v", id, err)
+	}
+}
+
+// A job that went on after it was saved is restored under another name, and in another etcd, beside it: the two know nothing
+// of each other, and each counts every task once.
+func TestSnapshotRestore(t *testing.T) {
+	config := master.Config{Shuffle: true, Seed: 3, Queue: taskqueue.Options{Passes: 2, MaxFailures: 1}}
+	l, a, file := saved(t, config)
+	info := decode[snapshotInfo](t, runArgs(t, "snapshot", "inspect", file, "-o", "json").stdout)
+	d := info.Datasets[0]
+	if info.Job != l.job || info.Status != "running" || !info.Record || d.Tasks != 40 || d.Done == 0 || d.Done+d.Pending+d.Retry+d.SetAside >= 40 || d.Pending == 0 {
+		t.Fatalf("the snapshot is of %+v", info)
+	}
+	before := slices.Clone(a.held)
+	for range 3 {
+		a.take(finish(a.held[0])) // and on: commits, tasks and tokens that the snapshot does not know
+	}
+
+	for _, where := range []string{"another name", "another etcd"} {
+		t.Run(where, func(t *testing.T) {
+			endpoint, job := etcdtest.Endpoint(t), etcdtest.NewJob(t)
+			if where == "another etcd" {
+				endpoint, job = etcdtest.StartProcess(t, 0).Endpoint(), l.job
+			}
+			to := []string{"--endpoints", endpoint, "--job", job}
+			r := runArgs(t, append([]string{"snapshot", "restore", file, "-o", "json"}, to...)...)
+			r.says(t)
+			restored := decode[restoredJob](t, r.stdout)
+			if restored.Job != job || restored.JobID == info.JobID || restored.Restores != 1 || restored.Epoch != info.Epoch+1 || restored.Again != d.Pending+d.Retry {
+				t.Errorf("restored: %+v", restored)
+			}
+			store := etcdtest.Open(t, endpoint, job)
+			next := leadJob(t, store, config)
+			v, err := next.Overview(t.Context())
+			if err != nil || v.Sets[0].Done != d.Done || v.Sets[0].SetAside != d.SetAside || v.Sets[0].Retry != restored.Again || len(v.Trainers) != 0 {
+				t.Errorf("it goes on from %+v, %v", v, err)
+			}
+			// A trainer of the old job, with all that it knows, says nothing here.
+			old := *a
+			old.led = next
+			old.req.SeenCommit, old.req.JobID = 1<<30, [16]byte{1}
+			if _, err := old.send(true, finish(before[0])); !errors.Is(err, master.ErrRejoin) {
+				t.Errorf("a trainer of the old job is told %v", err)
+			}
+			next.work("b")
+			verify := runArgs(t, append([]string{"verify", "-o", "json"}, to...)...)
+			verify.says(t)
+			for _, p := range decode[[]taskqueue.PassReport](t, verify.stdout) {
+				if p.CountedOnce+p.SetAside != 40 {
+					t.Errorf("pass %d: %+v", p.Pass, p)
+				}
+			}
+			again := runArgs(t, append([]string{"snapshot", "restore", file}, to...)...)
+			again.wants(t, exitUsage, "there is a job already", "choose another --job")
+		})
+	}
+	if err := l.Leave(t.Context(), a.req.Trainer, a.req.Incarnation); err != nil {
+		t.Fatal(err)
+	}
+	l.work("c")
+	runArgs(t, append([]string{"verify"}, l.etcd...)...).says(t, "Nothing is missing")
+}
+
+// The whole way through folders: an embedded etcd that no master uses, into one that is made.
+func TestSnapshotOfAFolder(t *testing.T) {
+	_, _, file := saved(t, master.Config{Queue: taskqueue.Options{MaxFailures: 1}})
+	first, second, copied := filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second"), filepath.Join(t.TempDir(), "copy.tms")
+	runArgs(t, "snapshot", "restore", file, "--data-dir", first, "--job", "x").says(t, "job x is restored", "--data-dir "+first+" --job x")
+	runArgs(t, "snapshot", "save", copied, "--data-dir", first, "--job", "x").says(t, "job x")
+	runArgs(t, "snapshot", "restore", copied, "--data-dir", second).says(t, "job x is restored")
+	r := runArgs(t, "queues", "--literal", "--data-dir", second, "--job", "x", "-o", "json")
+	r.says(t)
+	if q := decode[literalQueues](t, r.stdout); len(q.Datasets) != 1 || len(q.Datasets[0].Done) == 0 || len(q.Datasets[0].Pending) != 0 {
+		t.Errorf("restored twice: %+v", q)
+	}
+	runArgs(t, "verify", "--data-dir", second, "--job", "x").says(t, "Nothing is missing")
+}
+
+// A restore that was broken off is no job for anybody, until it is run again.
+func TestRestoreThatWasBrokenOff(t *testing.T) {
+	config := master.Config{Queue: taskqueue.Options{Passes: 1, MaxFailures: 1}}
+	_, _, file := saved(t, config)
+	store := etcdtest.Store(t)
+	job := strings.TrimPrefix(store.Prefix(), "/jobs/")
+	s, err := openSnapshot(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, settings, err := s.queue()
+	if err != nil {
+		t.Fatal(err)
+	}
+	crash := errors.New("crash")
+	err = store.Adopt(t.Context(), etcdstore.Adoption{ID: s.digest, Name: job, Settings: settings, State: []byte("x"), Keys: func(yield func(taskqueue.Write, error) bool) {
+		n := 0
+		for item, err := range s.keys(queue.Commit(), nil) {
+			if n++; n == 150 || !yield(item, err) {
+				break
+			}
+		}
+		yield(taskqueue.Write{}, crash)
+	}})
+	if !errors.Is(err, crash) {
+		t.Fatal(err)
+	}
+	to := []string{"--endpoints", etcdtest.Endpoint(t), "--job", job}
+	runArgs(t, append([]string{"queues", "--literal"}, to...)...).wants(t, exitUsage, "no job")
+	_, _, other := saved(t, config)
+	runArgs(t, append([]string{"snapshot", "restore", other}, to...)...).wants(t, exitUsage, "another file was begun here")
+	runArgs(t, append([]string{"snapshot", "restore", file}, to...)...).says(t, "is restored")
+	leadJob(t, store, config).work("a")
+	runArgs(t, append([]string{"verify"}, to...)...).says(t, "Nothing is missing")
+}
+
+// Any byte that is changed or gone is noticed, and nothing is restored.
+func TestDamagedSnapshot(t *testing.T) {
+	_, _, file := saved(t, master.Config{Queue: taskqueue.Options{MaxFailures: 1}})
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := filepath.Join(t.TempDir(), "bad.tms")
+	check := func(what string, content []byte, words string) {
+		t.Helper()
+		if err := os.WriteFile(bad, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openSnapshot(bad); !errors.Is(err, errSnapshotFile) || !strings.Contains(err.Error(), words) {
+			t.Fatalf("%s: expected an error with %q, found %v", what, words, err)
+		}
+	}
+	for at := 0; at < len(whole); at += max(1, len(whole)/150) {
+		flipped := slices.Clone(whole)
+		flipped[at] ^= 1
+		check(fmt.Sprint("a bit of byte ", at), flipped, "no whole snapshot")
+		check(fmt.Sprint("cut at ", at), whole[:at], "no whole snapshot")
+	}
+	runArgs(t, "snapshot", "inspect", bad).wants(t, exitFailed, "no whole snapshot")
+	newer := slices.Clone(whole)
+	newer[len(snapshotMagic)] = 9
+	check("a newer version", newer, "expected version 1, found 9")
+	store := etcdtest.Store(t)
+	job := strings.TrimPrefix(store.Prefix(), "/jobs/")
+	runArgs(t, "snapshot", "restore", bad, "--endpoints", etcdtest.Endpoint(t), "--job", job).wants(t, exitFailed, "no whole snapshot")
+	if keys, _, err := store.Prefixed(t.Context(), "/"); err != nil || len(keys) > 0 {
+		t.Errorf("restored: %v, %v", keys, err)
+	}
+	runArgs(t, "snapshot", "inspect", filepath.Join(t.TempDir(), "nothing")).wants(t, exitUsage, "no such file")
+}
+
+// A snapshot that cannot be written leaves the one before it, and nothing beside it.
+func TestSnapshotThatCannotBeWritten(t *testing.T) {
+	l, _, file := saved(t, master.Config{Queue: taskqueue.Options{MaxFailures: 1}})
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("etcd went away")
+	err = writeSnapshot(file, &snapshotHead{}, func(yield func(taskqueue.Write, error) bool) {
+		_ = yield(taskqueue.Write{Key: "/a", Value: make([]byte, 1<<20)}, nil) && yield(taskqueue.Write{}, broken)
+	})
+	if !errors.Is(err, broken) {
+		t.Errorf("found %v", err)
+	}
+	after, err := os.ReadFile(file)
+	entries, listErr := os.ReadDir(filepath.Dir(file))
+	if err != nil || listErr != nil || !slices.Equal(before, after) || len(entries) != 1 {
+		t.Errorf("the file has %d bytes, had %d; the folder has %v", len(after), len(before), entries)
+	}
+	runArgs(t, append([]string{"snapshot", "save", filepath.Join(t.TempDir(), "no", "folder")}, l.etcd...)...).wants(t, exitFailed, "no such file or directory")
+}
+
+func TestSnapshotWithoutARecord(t *testing.T) {
+	l := lead(t, master.Config{NoRecord: true})
+	l.report(3)
+	l.join("a").take()
+	file := filepath.Join(t.TempDir(), "backup.tms")
+	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).says(t, "without its record")
+	runArgs(t, "snapshot", "restore", file, "--endpoints", etcdtest.Endpoint(t), "--job", etcdtest.NewJob(t)).says(t, "--record=false")
+	runArgs(t, "snapshot", "save", file, "--endpoints", etcdtest.Endpoint(t), "--job", "nobody").wants(t, exitUsage, `no job "nobody"`)
+}
+
+var keyRow = regexp.MustCompile("^\\| `(/[^`]*)`")
+
+// Each key of docs/keys.md is saved, or there is a reason why not: a new key cannot be forgotten.
+func TestSnapshotKnowsEveryKey(t *testing.T) {
+	text, err := os.ReadFile("../../docs/keys.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const process, session, saved, read = "a process's own", "sessions end", "saved", "saved by what reads it"
+	known := map[string]string{
+		"/master/": process, "/ps/": process, "/trainers/": session,
+		"/job": saved, "/task_queues": saved, "/task_queues/tasks/": saved, "/task_queues/aside/": saved, "/ps_desired": saved, "/ps_step": saved,
+		"/record/": read,
+	}
+	rows := 0
+	for line := range strings.Lines(string(text)) {
+		m := keyRow.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		rows++
+		key, _, _ := strings.Cut(m[1], "<")
+		found := false
+		for prefix := range known {
+			found = found || key == prefix || strings.HasSuffix(prefix, "/") && strings.HasPrefix(key, prefix)
+		}
+		if !found {
+			t.Errorf("docs/keys.md names %s: is it part of a snapshot?", m[1])
+		}
+	}
+	if rows < 10 {
+		t.Errorf("docs/keys.md names %d keys", rows)
+	}
+}

@@ -1,0 +1,168 @@
+package etcdstore
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"trainmaster/etcdstore/fence"
+	"trainmaster/taskqueue"
+)
+
+// ErrOccupied says that there is a job where one was to be restored.
+var ErrOccupied = errors.New("there is a job already")
+
+// jobKeys are all that a job can have, as Together takes them.
+var jobKeys = []string{keyJob, keyState, keyState + "/", keyTrainers, keyPS, keyPSDesired, "/ps_step", "/record/", "/master/"}
+
+// Adoption is a job to be put where there is none.
+type Adoption struct {
+	ID       string                            // of what is restored: the same again goes on with what was broken off
+	Name     string                            // of the job here
+	Settings map[string]string                 // the immutable ones
+	Keys     iter.Seq2[taskqueue.Write, error] // all but the settings and the state
+	State    []byte                            // must carry a nonce
+}
+
+// Adopt writes a job under this store's prefix. The state is written last, in one transaction
+// that compares that nobody interfered: until then there is no job, and after it the whole.
+//
+//	nothing there ──▶ keyRestoring, /job ──▶ keys, a batch at a time ──▶ /task_queues, no keyRestoring
+//	  else ErrOccupied     │ broken off: the same Adoption goes on          compares keyRestoring; no state
+//
+// It needs no lock: a master that leads meanwhile finds keyRestoring, and waits.
+func (s *Store) Adopt(ctx context.Context, a Adoption) error {
+	marker, err := s.beginAdoption(ctx, a)
+	if err != nil {
+		return err
+	}
+	const maxKeys, maxBytes = 100, 512 << 10
+	var batch []*pb.RequestOp
+	size := 0
+	flush := func() error {
+		err := s.underMarker(ctx, marker, batch)
+		batch, size = batch[:0], 0
+		return err
+	}
+	for w, err := range a.Keys {
+		if err != nil {
+			return err
+		}
+		if len(batch) > 0 && (len(batch) == maxKeys || size+len(w.Value) > maxBytes) {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		batch, size = append(batch, opPut(s.abs(w.Key), w.Value, 0)), size+len(w.Key)+len(w.Value)
+	}
+	if len(batch) > 0 {
+		if err := flush(); err != nil {
+			return err
+		}
+	}
+	return s.endAdoption(ctx, marker, a.State)
+}
+
+// beginAdoption puts the marker where nothing is, or finds that of a restore of the same that
+// was broken off. It returns the marker's create revision.
+func (s *Store) beginAdoption(ctx context.Context, a Adoption) (int64, error) {
+	key := s.abs(keyRestoring)
+	job, err := json.Marshal(newJob(a.Name, a.Settings))
+	if err != nil {
+		return 0, fmt.Errorf("encode %s: %w", s.abs(keyJob), err)
+	}
+	req := &pb.TxnRequest{
+		Success: []*pb.RequestOp{opPut(key, []byte(a.ID), 0), opPut(s.abs(keyJob), job, 0)},
+		Failure: []*pb.RequestOp{opGet(key)},
+	}
+	for _, k := range jobKeys {
+		absent := createdAt(s.abs(k), 0) // of a range: of every key in it
+		if k[len(k)-1] == '/' {
+			absent.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(s.abs(k)))
+		}
+		req.Compare = append(req.Compare, absent)
+	}
+	answer, err := s.settled(ctx, req)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("begin to restore: %w", err)
+	case answer.Succeeded:
+		return answer.Header.Revision, nil
+	}
+	var found *mvccpb.KeyValue
+	if kvs := answer.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		found = kvs[0]
+	}
+	switch {
+	case found == nil:
+		return 0, fmt.Errorf("%w: something stands under %s, %s or the like: choose another --job, or remove that one as docs/keys.md says", ErrOccupied, s.abs(keyJob), s.abs(keyState))
+	case string(found.Value) != a.ID:
+		return 0, fmt.Errorf("%w: %s says that the restore of another file was begun here and not ended: run that again, or remove the job as docs/keys.md says", ErrOccupied, key)
+	}
+	return found.CreateRevision, nil
+}
+
+// underMarker does writes while the marker stands. They may be done again.
+func (s *Store) underMarker(ctx context.Context, marker int64, writes []*pb.RequestOp) error {
+	answer, err := s.settled(ctx, &pb.TxnRequest{Compare: []*pb.Compare{createdAt(s.abs(keyRestoring), marker)}, Success: writes})
+	if err == nil && !answer.Succeeded {
+		err = fmt.Errorf("%w: %s is gone: somebody else ended it or removed the job meanwhile", ErrOccupied, s.abs(keyRestoring))
+	}
+	if err != nil {
+		return fmt.Errorf("restore %s and others: %w", writes[0].GetRequestPut().GetKey(), err)
+	}
+	return nil
+}
+
+// endAdoption makes the job one. An outcome that was unknown is found out by reading.
+func (s *Store) endAdoption(ctx context.Context, marker int64, state []byte) error {
+	answer, err := s.settled(ctx, &pb.TxnRequest{
+		Compare: []*pb.Compare{createdAt(s.abs(keyRestoring), marker), createdAt(s.abs(keyState), 0)},
+		Success: []*pb.RequestOp{opPut(s.abs(keyState), state, 0), fence.Delete(s.abs(keyRestoring))},
+		Failure: []*pb.RequestOp{opGet(s.abs(keyState))},
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("end the restore: %w", err)
+	case answer.Succeeded:
+		return nil
+	}
+	if kvs := answer.Responses[0].GetResponseRange().Kvs; len(kvs) == 1 && bytes.Equal(kvs[0].Value, state) {
+		return nil // an attempt before this one did it
+	}
+	return fmt.Errorf("end the restore: %w: another one ended it, or the job was removed meanwhile", ErrOccupied)
+}
+
+// settled sends a transaction until its outcome is known. It must be one that may be sent again.
+func (s *Store) settled(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+	pause := backoff{least: 20 * time.Millisecond, most: time.Second}
+	for {
+		answer, err := s.txn(ctx, req)
+		if err == nil || !errors.Is(err, taskqueue.ErrUnknownOutcome) {
+			return answer, err
+		}
+		if sleep(ctx, pause.next()) != nil {
+			return nil, err
+		}
+	}
+}
+
+// ParseJob reads the value of /job and checks that nobody edited it.
+func ParseJob(value []byte) (Job, error) {
+	var j Job
+	if err := json.Unmarshal(value, &j); err != nil {
+		return Job{}, fmt.Errorf("%w: %s: want JSON {name, settings, digest}, found %.80q: %w", ErrCorrupt, keyJob, value, err)
+	}
+	if newJob(j.Name, j.Settings).Digest != j.Digest {
+		return Job{}, fmt.Errorf("%w: %s: its digest is not that of its settings: somebody edited it", ErrCorrupt, keyJob)
+	}
+	return j, nil
+}
