@@ -47,7 +47,7 @@ trainers had it in each pass, when, and whose training was counted. Without --en
   # what was set aside, and why
   master tasks --state set_aside -o json | jq '.[] | {task, error}'
   # who trained the first record of a file
-  master tasks --of-record data/digits-00000-of-00004:0 --endpoints 10.0.0.1:2379 --job digits`,
+  master tasks --of-record data/digits-00000-of-00004:0 --endpoints 127.0.0.1:2379`,
 	}
 	etcd, open := addLeaderFlags(cmd)
 	format := addOutput(cmd)

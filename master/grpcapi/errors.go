@@ -46,6 +46,7 @@ var table = []struct {
 	{taskqueue.ErrFenced, codes.Unavailable, "NOT_LEADER"},
 	{taskqueue.ErrUnknownOutcome, codes.Unavailable, "NOT_LEADER"},
 	{master.ErrOtherJob, codes.FailedPrecondition, "OTHER_SETTINGS"},
+	{master.ErrOtherRecord, codes.FailedPrecondition, "OTHER_RECORD"},
 	{master.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
 
 	{taskqueue.ErrOtherDataset, codes.AlreadyExists, "OTHER_DATASET"},

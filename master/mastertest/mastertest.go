@@ -261,7 +261,12 @@ func (r *Running) Join(id string) *Trainer {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return &Trainer{Session: session, master: r.Master}
+	return NewTrainer(session, r.Master)
+}
+
+// NewTrainer is a trainer whose session began.
+func NewTrainer(session master.Session, m *master.Master) *Trainer {
+	return &Trainer{Session: session, master: m}
 }
 
 // At is the same trainer at another master.
