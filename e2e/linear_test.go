@@ -318,7 +318,7 @@ func TestLinearizable(t *testing.T) {
 	var watch, callers sync.WaitGroup
 	watch.Go(func() { log.watch(watching, t, j, revision) })
 	working, stopWork := context.WithCancel(t.Context())
-	for i := range 6 {
+	for i := range 4 {
 		c := &caller{j: j, log: log, number: i, random: rand.New(rand.NewPCG(1, uint64(i)))}
 		callers.Go(func() {
 			if err := c.work(working); err != nil {
@@ -330,7 +330,7 @@ func TestLinearizable(t *testing.T) {
 		})
 	}
 	for fault := 0; time.Since(log.began) < *linearFor || fault < 3; fault++ {
-		log.awaitMore(t, 200)
+		log.awaitMore(t, 100)
 		addr, err := j.store.MasterAddr(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -356,7 +356,7 @@ func TestLinearizable(t *testing.T) {
 		leader.proxy.HoldReplies(false)
 		leader.signal(syscall.SIGCONT)
 	}
-	log.awaitMore(t, 200)
+	log.awaitMore(t, 100)
 	stopWork()
 	callers.Wait()
 
