@@ -56,6 +56,7 @@ var table = []struct {
 	{taskqueue.ErrJobOver, codes.FailedPrecondition, "JOB_OVER"},
 	{taskqueue.ErrTooManyHeld, codes.ResourceExhausted, "TOO_MANY_HELD"},
 	{taskqueue.ErrStoreFull, codes.ResourceExhausted, "STORE_FULL"},
+	{taskqueue.ErrTooOften, codes.FailedPrecondition, "RESTORED_TOO_OFTEN"},
 	{taskqueue.ErrDamaged, codes.DataLoss, "DAMAGED_STATE"},
 	{taskqueue.ErrBadRecord, codes.DataLoss, "DAMAGED_RECORD"},
 	{taskqueue.ErrNewer, codes.FailedPrecondition, "NEWER_STATE"},

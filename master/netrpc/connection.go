@@ -151,9 +151,15 @@ func (c *connection) TaskFailed(req wire.TaskFailedRequest, _ *int) (err error) 
 	return words(c.server.Master.Fail(c.ctx, req.Ordinal, req.Incarnation, req.Token, text))
 }
 
+// maxMoving is more than any trainer holds.
+const maxMoving = 16
+
 // Heartbeat keeps a session alive.
 func (c *connection) Heartbeat(req wire.HeartbeatRequest, reply *int) (err error) {
 	defer c.recovered("Heartbeat", &err)
+	if len(req.Moving) > maxMoving {
+		return fmt.Errorf("moving: expected at most %d tasks, found %d", maxMoving, len(req.Moving))
+	}
 	draining, err := c.server.Master.Heartbeat(c.ctx, &taskqueue.Heartbeat{
 		Trainer: req.Ordinal, Incarnation: req.Incarnation, Moving: req.Moving, Progress: req.Progress,
 	})
