@@ -179,6 +179,9 @@ func TestHelpExamples(t *testing.T) {
 	master.wantExit(0)
 	server.signal(syscall.SIGTERM)
 	server.wantExit(0)
+	if said := w.shell("master tasks --of-record data/digits-00000-of-00004:0 --endpoints 127.0.0.1:2379"); strings.Count(said, "counted") != 10 {
+		t.Errorf("a record of the example's job was not counted in each of its 10 passes:\n%s", said)
+	}
 	test, err := filepath.Glob(filepath.Join(w.dir, "data", "digits-test-*"))
 	if err != nil {
 		t.Fatal(err)
