@@ -96,3 +96,25 @@ func TestOldStateThatIsRefused(t *testing.T) {
 		t.Errorf("found %v", err)
 	}
 }
+
+// No master begins a job over one that is being restored; it waits, and leads what was restored.
+func TestNoJobBeginsOverARestore(t *testing.T) {
+	store := etcdtest.Store(t)
+	overwrite(t, store, taskqueue.RestoringKey, []byte("a file"))
+	r := mastertest.StandBy(t, store, master.Config{}, nil)
+	mastertest.Eventually(t, "it says what it waits for", func() bool {
+		for _, line := range r.Log.AllEntries() {
+			if err, ok := line.Data["error"].(error); ok && strings.Contains(err.Error(), "is being restored from a backup") {
+				return true
+			}
+		}
+		return false
+	})
+	if state, _, err := store.State(t.Context()); err != nil || state != nil || r.Leading() || r.Ended() {
+		t.Fatalf("a state of %d bytes, leading %v, ended %v, %v", len(state), r.Leading(), r.Ended(), err)
+	}
+	if _, err := store.Client().Delete(t.Context(), store.Prefix()+taskqueue.RestoringKey); err != nil {
+		t.Fatal(err)
+	}
+	r.AwaitLeading()
+}
