@@ -145,6 +145,11 @@ func refuseRemains(ctx context.Context, store Store) error {
 	if err != nil {
 		return fmt.Errorf("read the record: %w", err)
 	}
+	if record == nil {
+		if record, err = store.Value(ctx, taskqueue.SealedKey); err != nil {
+			return fmt.Errorf("read how far the record is sealed: %w", err)
+		}
+	}
 	if len(roster) > 0 || record != nil {
 		return fmt.Errorf("%w: /task_queues is gone, but a record or %d trainers of the job are there; nothing was changed: restore a backup of etcd, or start the job under another name", taskqueue.ErrDamaged, len(roster))
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"trainmaster/master/onetcd"
 	"trainmaster/master/shards"
 	"trainmaster/portsplit"
+	"trainmaster/record"
 )
 
 // daemonSettings are the flags of the daemon, `master` without a subcommand.
@@ -39,6 +41,8 @@ type daemonSettings struct {
 	update     *string
 	fault      bool
 	record     bool
+	sealing    record.Config
+	keep       string
 	open       func(context.Context, etcdstore.Config, *logrus.Entry) (*etcdstore.Store, error)
 }
 
@@ -76,6 +80,9 @@ func addDaemon(cmd *cobra.Command) {
 	flags.IntVar(&s.ps, "ps", 0, "number of parameter servers of the job, written to etcd if absent")
 	s.update = addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.BoolVar(&s.record, "record", true, "write the record, from which `master verify` proves what was counted")
+	flags.StringVar(&s.sealing.Dir, "record-dir", "", "`folder` for the sealed record, the same for all masters of the job (default: record in --data-dir; with --endpoints, etcd)")
+	flags.StringVar(&s.keep, "record-keep", "", "how much of the sealed record to keep: a `size` such as 10GiB, an age such as 720h, or all (default 1GiB in a folder, 64MiB in etcd)")
+	flags.Uint64Var(&s.sealing.Every, "record-seal-every", 10_000, "seal the record after so many `commits`, or 1 MiB")
 	flags.DurationVar(&c.Linger, "linger", 30*time.Second, "how long a finished job waits for its trainers to hear of it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.httpChosen = cmd.Flags().Changed("http")
@@ -96,6 +103,17 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	s.config.Queue.LossesIgnored = !s.fault
 	s.config.NoRecord = !s.record
 	s.config.Sync = *s.update == "sync"
+	var err error
+	if s.sealing.Keep, err = record.ParseKeep(s.keep); err != nil {
+		return settingErrorf(cmd, "record-keep", "expected a size such as 64MiB or 10GiB, an age such as 720h, or all")
+	}
+	if s.sealing.Every == 0 {
+		return settingErrorf(cmd, "record-seal-every", "expected at least 1")
+	}
+	s.sealing.Job = s.etcd.Job
+	if s.sealing.Dir == "" && len(s.etcd.Endpoints) == 0 {
+		s.sealing.Dir = recordDir(s.dataDir)
+	}
 	if s.leaseTTL < time.Second {
 		return settingErrorf(cmd, "lease-ttl", "expected at least 1s")
 	}
@@ -123,6 +141,9 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	}
 	return nil
 }
+
+// recordDir is where the record of a master with an embedded etcd is sealed.
+func recordDir(dataDir string) string { return filepath.Join(dataDir, "record") }
 
 // run serves until the job is over or ctx ends. It ends in this order: the committer
 // finishes what waits, the lock is resigned, the port closes, the store closes.
@@ -201,6 +222,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	m.Recorder = onetcd.Recorder{Sealer: &record.Sealer{Store: store, Config: s.sealing, Log: log}}
 	var group errgroup.Group
 	group.Go(func() error { return split.Run(serving) })
 	group.Go(func() error { return rpcs.Serve(serving, rpcListener) })
@@ -224,7 +246,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	switch {
 	case err == nil:
 		log.Info("done")
-	case errors.Is(err, master.ErrOtherJob):
+	case errors.Is(err, master.ErrOtherJob), errors.Is(err, master.ErrOtherRecord):
 		return usageErrorf("%w", err)
 	}
 	return err
