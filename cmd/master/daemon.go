@@ -56,7 +56,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.StringVar(&s.http, "http", "127.0.0.1:8081", "`host:port` for people's tools (/healthz, /readyz, /metrics); empty: none")
 	flags.StringVar(&c.Advertise, "advertise", "", "`host:port` that trainers dial (default: POD_IP with the port of --listen, else --listen)")
 	flags.DurationVar(&s.leaseTTL, "lease-ttl", 5*time.Second, "how long the lock outlives a leader that died")
-	flags.DurationVar(&c.Holddown, "holddown", 10*time.Second, "least time between two forced take-overs of the lock")
+	flags.DurationVar(&c.Holddown, "holddown", 10*time.Second, "least time between two forced take-overs of the lock (0: the default)")
 	flags.BoolVar(&s.etcd.OwnEtcd, "own-etcd", false, "this etcd serves nobody else: compact its history")
 	s.open = addStoreTimeout(cmd)
 	flags.BoolVar(&c.AcceptCluster, "accept-cluster", false, "go on with a state that another etcd cluster wrote")
@@ -66,20 +66,20 @@ func addDaemon(cmd *cobra.Command) {
 	flags.BoolVar(&c.Shuffle, "shuffle", true, "each pass in an order of its own")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes")
 	flags.IntVar(&c.ChunksPerTask, "chunks-per-task", 0, "chunks in a task (0: so that there are 8 tasks for each of --trainers)")
-	flags.IntVar(&c.Trainers, "trainers", 8, "how many trainers to expect")
+	flags.IntVar(&c.Trainers, "trainers", 8, "how many trainers to expect (0: the default)")
 	flags.StringSliceVar(&c.Roots, "data-roots", nil, "`folders` that datasets must lie in (default: anywhere)")
 
 	flags.DurationVar(&q.TimeoutMin, "task-timeout-min", 30*time.Second, "least time that a task is given")
 	flags.DurationVar(&q.TimeoutMax, "task-timeout-max", time.Hour, "most time that a task is given")
-	flags.IntVar(&q.MaxFailures, "task-max-failures", 3, "a task that failed more often is set aside")
-	flags.IntVar(&q.MaxSetAside, "max-set-aside", 1000, "more tasks set aside pause the job")
+	flags.IntVar(&q.MaxFailures, "task-max-failures", 3, "a task that failed more often is set aside (0: the default)")
+	flags.IntVar(&q.MaxSetAside, "max-set-aside", 1000, "more tasks set aside pause the job (0: the default)")
 	flags.BoolVar(&q.Speculate, "speculate", false, "give second copies of the slowest tasks at the end of a pass")
 	flags.DurationVar(&q.SessionTTL, "session-ttl", 15*time.Second, "a trainer silent for longer is lost")
 	flags.BoolVar(&s.fault, "task-fault-tolerance", true, "lost trainers' tasks go back at once, not only by their timeout")
 
-	flags.IntVar(&s.ps, "ps", 0, "number of parameter servers of the job, written to etcd if absent")
+	flags.IntVar(&s.ps, "ps", 0, "number of parameter servers of the job, written to etcd if absent (0: whatever etcd says)")
 	s.update = addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
-	flags.BoolVar(&s.record, "record", true, "write the record, from which `master verify` proves what was counted")
+	flags.BoolVar(&s.record, "record", true, "write the record, from which master verify proves what was counted")
 	flags.StringVar(&s.sealing.Dir, "record-dir", "", "`folder` for the sealed record, the same for all masters of the job (default: record in --data-dir; with --endpoints, etcd)")
 	flags.StringVar(&s.keep, "record-keep", "", "how much of the sealed record to keep: a `size` such as 10GiB, an age such as 720h, or all (default 1GiB in a folder, 64MiB in etcd)")
 	flags.Uint64Var(&s.sealing.Every, "record-seal-every", 10_000, "seal the record after so many `commits`, or 1 MiB")
@@ -117,8 +117,8 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	if s.leaseTTL < time.Second {
 		return settingErrorf(cmd, "lease-ttl", "expected at least 1s")
 	}
-	if s.ps < 0 {
-		return settingErrorf(cmd, "ps", "expected 0 (none) or more")
+	if err := s.validateBounds(cmd); err != nil {
+		return err
 	}
 	q := &s.config.Queue
 	if q.SessionTTL < leastSessionTTL {
@@ -134,10 +134,40 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	if err := s.config.Validate(); err != nil {
 		return usageErrorf("--%w", err)
 	}
-	if len(s.etcd.Endpoints) > 0 {
-		if err := s.etcd.Validate(); err != nil {
-			return usageErrorf("--%w", err)
-		}
+	etcd := *s.etcd
+	if len(etcd.Endpoints) == 0 {
+		etcd.Endpoints = []string{"127.0.0.1:2379"} // any: the embedded one is not there yet
+	}
+	if err := etcd.Validate(); err != nil {
+		return usageErrorf("--%w", err)
+	}
+	return nil
+}
+
+// Beyond these a setting is a slip of the hand.
+const (
+	mostServers       = 1024
+	mostTrainers      = 1_000_000
+	mostChunksPerTask = 1_000_000
+	mostLeaseTTL      = time.Hour
+)
+
+// validateBounds names the first number that no job can have.
+func (s *daemonSettings) validateBounds(cmd *cobra.Command) error {
+	c := &s.config
+	switch {
+	case s.leaseTTL > mostLeaseTTL:
+		return settingErrorf(cmd, "lease-ttl", "expected at most %v: for so long nobody leads when a leader's machine is gone", mostLeaseTTL)
+	case c.Holddown < 0:
+		return settingErrorf(cmd, "holddown", "expected 0 (the default) or more")
+	case s.ps < 0 || s.ps > mostServers:
+		return settingErrorf(cmd, "ps", "expected 0 (whatever etcd says) to %d", mostServers)
+	case c.Sync && s.ps == 0:
+		return settingErrorf(cmd, "ps", "expected how many parameter servers the job has: --update-mode sync needs them")
+	case c.Trainers < 0 || c.Trainers > mostTrainers:
+		return settingErrorf(cmd, "trainers", "expected 0 (the default) to %d", mostTrainers)
+	case c.ChunksPerTask < 0 || c.ChunksPerTask > mostChunksPerTask:
+		return settingErrorf(cmd, "chunks-per-task", "expected 0 (by --trainers) to %d", mostChunksPerTask)
 	}
 	return nil
 }
@@ -173,7 +203,15 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 			return usageErrorf("--ps: expected %d, which the job began with, found %d", n, s.ps)
 		}
 	}
-	return s.serve(ctx, listener, face, store, log)
+	if before, err := storedOutcome(ctx, store); err == nil && before.over() {
+		log.Warnf("job %q is already over: it %v; to begin anew choose another --job, or another --data-dir", s.etcd.Job, before)
+		return s.serve(ctx, listener, face, store, log) // trainers that have not heard of it yet
+	}
+	err = s.serve(ctx, listener, face, store, log)
+	if err == nil {
+		sayHowItEnded(ctx, store, log)
+	}
+	return err
 }
 
 // serveTools answers on the port for people's tools from the start: a process that waits for etcd lives, and is not ready.
@@ -214,6 +252,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	if err != nil {
 		return usageErrorf("%v", err)
 	}
+	m.Recorder = onetcd.Recorder{Sealer: &record.Sealer{Store: store, Config: s.sealing, Log: log}}
 	split := portsplit.New(listener, portsplit.Config{Log: log})
 	rpcs := &netrpc.Server{Master: m, Log: log}
 	grpcs := grpcapi.New(m, log)
@@ -222,7 +261,6 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	m.Recorder = onetcd.Recorder{Sealer: &record.Sealer{Store: store, Config: s.sealing, Log: log}}
 	var group errgroup.Group
 	group.Go(func() error { return split.Run(serving) })
 	group.Go(func() error { return rpcs.Serve(serving, rpcListener) })
@@ -243,10 +281,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	if serveErr := group.Wait(); err == nil {
 		err = serveErr
 	}
-	switch {
-	case err == nil:
-		log.Info("done")
-	case errors.Is(err, master.ErrOtherJob), errors.Is(err, master.ErrOtherRecord):
+	if errors.Is(err, master.ErrOtherJob) || errors.Is(err, master.ErrOtherRecord) {
 		return usageErrorf("%w", err)
 	}
 	return err
@@ -304,19 +339,20 @@ func listen(addr, flag string) (net.Listener, error) {
 
 // advertise chooses the address that others dial.
 func advertise(given string, bound net.Addr) (string, error) {
+	flag := "--advertise"
 	if given == "" {
-		given = bound.String()
+		flag, given = "--listen", bound.String()
 		if ip := os.Getenv("POD_IP"); ip != "" {
 			_, port, _ := net.SplitHostPort(given)
 			given = net.JoinHostPort(ip, port)
 		}
 	}
 	host, port, err := net.SplitHostPort(given)
-	if err != nil || port == "" {
+	if err != nil || port == "" || port == "0" {
 		return "", usageErrorf("--advertise %q: expected host:port", given)
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		return "", usageErrorf("--listen %s is no address that trainers could dial: say with --advertise host:port where they reach this master", strings.TrimSpace(given))
+		return "", usageErrorf("%s %s is no address that trainers could dial: say with --advertise host:port where they reach this process", flag, strings.TrimSpace(given))
 	}
 	return given, nil
 }

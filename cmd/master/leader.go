@@ -17,7 +17,6 @@ import (
 
 	"trainmaster/etcdstore"
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/taskqueue"
 )
 
 const (
@@ -95,6 +94,10 @@ func (l *leader) nobodyLeads(ctx context.Context) error {
 	if state, _, err := l.store.State(ctx); err == nil && state == nil {
 		return l.place.noSuchJob(ctx, l.store)
 	}
+	if o, err := storedOutcome(ctx, l.store); err == nil && o.over() {
+		return &overError{fmt.Errorf("job %q is over, it %v, and no master leads it any more; see its tasks with: master queues --literal %s; the proof: master verify %s",
+			l.place.etcd.Job, o, l.place.flags(), l.place.flags())}
+	}
 	return fmt.Errorf("no master leads job %q now; start one with: master %s; its last state: master queues --literal %s",
 		l.place.etcd.Job, l.place.flags(), l.place.flags())
 }
@@ -104,13 +107,12 @@ func (l *leader) over(ctx context.Context) bool {
 	if l.store == nil {
 		return false
 	}
-	stored, _, err := l.store.State(ctx)
-	var state taskqueue.Snapshot
-	if err != nil || etcdstore.Decode(stored, &state, maxStateDecoded) != nil {
-		return false
-	}
-	return state.Status == taskqueue.Ended || state.Status == taskqueue.Failed
+	o, err := storedOutcome(ctx, l.store)
+	return err == nil && o.over()
 }
+
+// overError says that nobody leads a job because it is over.
+type overError struct{ error }
 
 // ask calls the leader.
 func (l *leader) ask(ctx context.Context, call func(ctx context.Context, o pb.OperatorClient) error) error {
@@ -145,7 +147,10 @@ func (l *leader) explain(addr string, err error) error {
 	s := status.Convert(err)
 	// gRPC wraps why it has no connection in words of its own.
 	_, why, dialled := strings.Cut(strings.TrimSuffix(s.Message(), `"`), "while dialing: ")
-	if !dialled {
+	switch {
+	case strings.Contains(s.Message(), "http2: "), strings.Contains(s.Message(), "error reading server preface"):
+		why = "what listens there does not speak gRPC"
+	case !dialled:
 		why = s.Message()
 	}
 	if _, ours := errors.AsType[*exitError](err); ours { // found before anything was asked
@@ -163,7 +168,7 @@ func (l *leader) explain(addr string, err error) error {
 		return fmt.Errorf("the master at %s, which etcd names as the leader, does not answer: %s; if it died, another one takes over when its lease has run out; start one with: master %s",
 			addr, why, l.place.flags())
 	case s.Code() == codes.Unavailable:
-		return fmt.Errorf("no master answers at %s: %s; start one with: master --listen %s; or say where it is: --addr host:port, or --endpoints host:port of its etcd", addr, why, addr)
+		return fmt.Errorf("no master answers at %s: %s; start one with: master --listen %s; or say where it is: --addr host:port, or --endpoints host:port of its etcd; a job that is over has none: see it with master queues --literal or master verify", addr, why, addr)
 	case s.Code() == codes.Unimplemented:
 		return fmt.Errorf("what answers at %s is no master of this version: %s", addr, s.Message())
 	case s.Code() == codes.DeadlineExceeded:

@@ -61,20 +61,7 @@ const (
 
 // readLiteral decodes what stands in etcd, all of one revision, whether a master leads or not.
 func readLiteral(ctx context.Context, store *etcdstore.Store, from place) (literalQueues, error) {
-	values, _, err := store.Together(ctx, stateKey, rosterKeys, asideKeys)
-	if err != nil {
-		return literalQueues{}, err
-	}
-	if values[stateKey] == nil {
-		return literalQueues{}, from.noSuchJob(ctx, store)
-	}
-	roster := map[string][]byte{}
-	for key, value := range values {
-		if id, ok := strings.CutPrefix(key, rosterKeys); ok {
-			roster[id] = value
-		}
-	}
-	queue, err := master.Stored(ctx, onetcd.Store{Store: store}, values[stateKey], roster)
+	queue, values, err := readQueue(ctx, store, from)
 	if err != nil {
 		return literalQueues{}, err
 	}
@@ -104,6 +91,24 @@ func readLiteral(ctx context.Context, store *etcdstore.Store, from place) (liter
 		q.Datasets = append(q.Datasets, d)
 	}
 	return q, nil
+}
+
+// readQueue rebuilds the queue of a job from what stands in etcd; values are what it was read from.
+func readQueue(ctx context.Context, store *etcdstore.Store, from place) (queue *taskqueue.Queue, values map[string][]byte, err error) {
+	if values, _, err = store.Together(ctx, stateKey, rosterKeys, asideKeys); err != nil {
+		return nil, nil, err
+	}
+	if values[stateKey] == nil {
+		return nil, nil, from.noSuchJob(ctx, store)
+	}
+	roster := map[string][]byte{}
+	for key, value := range values {
+		if id, ok := strings.CutPrefix(key, rosterKeys); ok {
+			roster[id] = value
+		}
+	}
+	queue, err = master.Stored(ctx, onetcd.Store{Store: store}, values[stateKey], roster)
+	return queue, values, err
 }
 
 func literalEntries(entries []taskqueue.TaskEntry) []literalEntry {

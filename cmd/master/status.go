@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
 )
 
 // jobStatus is what `master status` says.
@@ -69,7 +71,8 @@ func statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Say how far a job is",
 		Long: `Status asks the master that leads a job how far it is: for each dataset the pass and its tasks, and in total how many
-trainers there are, how fast they train and with what loss. With --endpoints it finds the leader in etcd, whichever it is.`,
+trainers there are, how fast they train and with what loss. With --endpoints it finds the leader in etcd, whichever it is; of a job
+that is over and that no master leads any more it says how that ended, by the state in etcd.`,
 		Example: `  # the master on this machine
   master status
   # whichever master leads the job digits, again and again
@@ -87,6 +90,9 @@ trainers there are, how fast they train and with what loss. With --endpoints it 
 		defer l.hangUp()
 		return v.show(cmd, func() (any, func(io.Writer), bool, error) {
 			s, err := askStatus(cmd.Context(), l)
+			if _, over := errors.AsType[*overError](err); over {
+				s, err = storedStatus(cmd.Context(), l)
+			}
 			return s, s.table, s.over() || err != nil && l.over(cmd.Context()), err
 		})
 	}
@@ -102,6 +108,27 @@ func askStatus(ctx context.Context, l *leader) (s jobStatus, err error) {
 		return err
 	})
 	return s, err
+}
+
+var kindWords = map[taskqueue.Kind]string{taskqueue.Training: "training", taskqueue.Evaluation: "evaluation", taskqueue.Prediction: "prediction"}
+
+// storedStatus is what the state in etcd says of a job that is over. No master leads it, so nobody knows its speed.
+func storedStatus(ctx context.Context, l *leader) (jobStatus, error) {
+	queue, _, err := readQueue(ctx, l.store, l.place)
+	if err != nil {
+		return jobStatus{}, err
+	}
+	v := queue.Overview()
+	s := jobStatus{Job: v.Job, Status: v.Status.String(), Reason: v.Reason, Epoch: v.Epoch, Commit: v.Commit, Datasets: []datasetStatus{}}
+	for i, d := range v.Sets {
+		s.Datasets = append(s.Datasets, datasetStatus{
+			Dataset: uint32(i), Kind: kindWords[d.Kind], Digest: hex.EncodeToString(d.Digest[:]), Pass: uint32(d.Pass), Passes: uint32(d.Pass),
+			Tasks: uint64(d.Tasks), Todo: uint64(d.Todo), Pending: uint64(d.Pending), Retry: uint64(d.Retry), Done: uint64(d.Done), SetAside: uint64(d.SetAside),
+			Cursor: uint64(d.Cursor), Chunks: uint64(d.Chunks), ChunksPerTask: uint32(d.ChunksPerTask), Records: uint64(d.Records),
+			AverageTask: d.AverageTask.Seconds(), Timeout: d.Timeout.Seconds(),
+		})
+	}
+	return s, nil
 }
 
 // word is the last part of an enum's name: JOB_STATUS_RUNNING is running.
@@ -139,6 +166,11 @@ func (s jobStatus) over() bool { return s.Status == "ended" || s.Status == "fail
 
 func (s jobStatus) table(w io.Writer) {
 	fmt.Fprintf(w, "job\t%s\n", withReason(s.Job+", "+s.Status, s.Reason))
+	if s.over() && s.Leader.Address == "" {
+		fmt.Fprintf(w, "leader\tnone: the job is over\ncommits\t%s; epoch %d\n\n", thousands(s.Commit), s.Epoch)
+		s.datasetsTable(w)
+		return
+	}
 	fmt.Fprintf(w, "leader\t%s, term %d, up for %s\n", s.Leader.Address, s.Leader.Term, span(s.Totals.Uptime))
 	refused := ""
 	if s.Totals.CommitsRefused > 0 {
@@ -146,6 +178,10 @@ func (s jobStatus) table(w io.Writer) {
 	}
 	fmt.Fprintf(w, "commits\t%s, of them %s in this term%s; epoch %d\n", thousands(s.Commit), thousands(s.Totals.Commits), refused, s.Epoch)
 	fmt.Fprintf(w, "trainers\t%s\n\n", s.Totals.line())
+	s.datasetsTable(w)
+}
+
+func (s jobStatus) datasetsTable(w io.Writer) {
 	if len(s.Datasets) == 0 {
 		fmt.Fprintln(w, "No dataset yet: the first trainer that reports one begins the job.")
 		return

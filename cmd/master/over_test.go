@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"trainmaster/master"
+	"trainmaster/taskqueue"
+)
+
+// doAll leads a job of n tasks to its end, and until its master has left.
+func doAll(t *testing.T, n int) *led {
+	t.Helper()
+	l := lead(t, master.Config{Linger: time.Millisecond, Queue: taskqueue.Options{Passes: 1}})
+	l.report(n)
+	s := l.join("a")
+	for range n {
+		if _, err := s.send(false, finish(s.take())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for l.Leading() {
+		time.Sleep(time.Millisecond)
+	}
+	l.stop()
+	return l
+}
+
+func TestLookingAtAJobThatIsOver(t *testing.T) {
+	l := doAll(t, 3)
+	r := runArgs(t, append([]string{"status", "-o", "json"}, l.etcd...)...)
+	r.wants(t, exitOK)
+	s := decode[jobStatus](t, r.stdout)
+	if s.Job != l.job || s.Status != "ended" || s.Leader.Address != "" || s.Commit == 0 || len(s.Datasets) != 1 {
+		t.Fatalf("head: %+v", s)
+	}
+	if d := s.Datasets[0]; d.Kind != "training" || d.Pass != 1 || d.Passes != 1 || d.Tasks != 3 || d.Done != 3 || d.Records != 30 || len(d.Digest) != 64 {
+		t.Errorf("dataset: %+v", d)
+	}
+	table := runArgs(t, append([]string{"status"}, l.etcd...)...)
+	table.wants(t, exitOK)
+	for _, want := range []string{l.job + ", ended\n", "leader   none: the job is over\n", "1 of 1  ████████████████████ 100%  3 "} {
+		if !strings.Contains(table.stdout, want) {
+			t.Errorf("the table lacks %q:\n%s", want, table.stdout)
+		}
+	}
+	watch := runArgs(t, append([]string{"status", "--watch"}, l.etcd...)...)
+	watch.wants(t, exitOK)
+	for _, command := range [][]string{{"queues"}, {"tasks"}, {"trainers"}, {"pause"}} {
+		runArgs(t, append(command, l.etcd...)...).wants(t, exitFailed, "is over, it ended after 1 pass", "master queues --literal --endpoints", "master verify --endpoints")
+	}
+}
+
+// daemon runs a master of a job in etcd, until ctx ends or it leaves; each line that it logs comes in lines.
+func daemon(ctx context.Context, flags []string) (lines *bufio.Scanner, code <-chan int) {
+	reader, writer := io.Pipe()
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, append([]string{"--listen", "127.0.0.1:0", "--http", "", "--linger", "1ms", "--shuffle=false"}, flags...), io.Discard, writer)
+		writer.Close()
+	}()
+	return bufio.NewScanner(reader), ended
+}
+
+func logHas(t *testing.T, lines *bufio.Scanner, want string) {
+	t.Helper()
+	var seen []string
+	for lines.Scan() {
+		seen = append(seen, lines.Text())
+		if strings.Contains(lines.Text(), want) {
+			return
+		}
+	}
+	t.Fatalf("no line with %q in the log:\n%s", want, strings.Join(seen, "\n"))
+}
+
+// Whoever starts a master on a job that is over hears of it, rather than "done".
+func TestMasterOfAJobThatIsOver(t *testing.T) {
+	l := doAll(t, 1)
+	lines, code := daemon(t.Context(), l.etcd)
+	logHas(t, lines, `is already over: it ended after 1 pass; to begin anew choose another --job, or another --data-dir`)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), "done: the job") {
+			t.Errorf("it did nothing, and says %s", lines.Text())
+		}
+	}
+	if got := <-code; got != exitOK {
+		t.Errorf("exit code %d", got)
+	}
+}
+
+func TestMasterIsStopped(t *testing.T) {
+	l := lead(t, master.Config{})
+	l.stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	lines, code := daemon(ctx, l.etcd)
+	logHas(t, lines, "leading")
+	cancel()
+	logHas(t, lines, "stopped before the job was over; start it again to go on")
+	for lines.Scan() {
+	}
+	if got := <-code; got != exitOK {
+		t.Errorf("exit code %d", got)
+	}
+}
+
+// What answers but is no master is said to be none, without the words of a library.
+func TestAskingWhatIsNoMaster(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	r := runArgs(t, "status", "--addr", strings.TrimPrefix(server.URL, "http://"))
+	r.wants(t, exitFailed, "does not speak gRPC")
+	for _, word := range []string{"rpc error", "http2"} {
+		if strings.Contains(r.stderr, word) {
+			t.Errorf("%q in %s", word, r.stderr)
+		}
+	}
+}
