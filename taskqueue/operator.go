@@ -119,6 +119,9 @@ func (q *Queue) asideTask(set, index int) (*asideTask, error) {
 	if a := s.aside[index]; a != nil {
 		return a, nil
 	}
+	if index < 0 || index >= s.tasks {
+		return nil, fmt.Errorf("%w: task %d of dataset %d; its %d tasks are numbered from 0", ErrNotAside, index, set, s.tasks)
+	}
 	var names []string
 	for _, a := range s.sortedAside() {
 		names = append(names, fmt.Sprint(a.index))

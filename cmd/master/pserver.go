@@ -10,6 +10,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/pserver"
+	"trainmaster/pserver/wire"
 )
 
 // pserverSettings are the flags of `master pserver`.
@@ -43,10 +44,20 @@ when it loses its index, since another server may have it by then.`,
 	flags.DurationVar(&s.ttl, "ps-ttl", 10*time.Second, "how long the index outlives a server that died")
 	flags.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "`folder` for checkpoints, this share's in ps-<index> (default: none, a restart loses the parameters)")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", time.Minute, "time between checkpoints")
-	flags.IntVar(&c.Keep, "keep", 2, "checkpoints to keep")
-	flags.IntVar(&c.MaxConnections, "max-connections", 4096, "more are turned away")
-	flags.Int64Var(&c.StageBytes, "stage-bytes", 4<<30, "`bytes` for gradients that wait for their step; beyond it trainers wait")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), newLogger(cmd)) }
+	flags.IntVar(&c.Keep, "keep", 2, "checkpoints to keep (0: the default)")
+	flags.IntVar(&c.MaxConnections, "max-connections", 4096, "more are turned away (0: the default)")
+	flags.Int64Var(&c.StageBytes, "stage-bytes", 4<<30, "`bytes` for gradients that wait for their step; beyond it trainers wait (0: the default)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case c.Keep < 0:
+			return settingErrorf(cmd, "keep", "expected 0 (the default) or more")
+		case c.MaxConnections < 0:
+			return settingErrorf(cmd, "max-connections", "expected 0 (the default) or more")
+		case c.StageBytes != 0 && c.StageBytes < wire.MaxPayload:
+			return settingErrorf(cmd, "stage-bytes", "expected 0 (the default) or at least %d", wire.MaxPayload)
+		}
+		return s.run(cmd.Context(), newLogger(cmd))
+	}
 	return cmd
 }
 

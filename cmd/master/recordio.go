@@ -124,6 +124,9 @@ func recordioStatCommand() *cobra.Command {
 			stats = append(stats, s)
 			return nil
 		})
+		if len(stats) == 0 {
+			return err
+		}
 		return errors.Join(err, render(cmd.OutOrStdout(), *format, stats, func(w io.Writer) {
 			fmt.Fprintln(w, "PATH\tLAYOUT\tCOMPRESSION\tCHUNKS\tRECORDS\tBYTES")
 			for _, s := range stats {
@@ -175,7 +178,11 @@ it found. It exits with 1 if any file is damaged, naming the file and the byte o
 			fmt.Fprintln(w, "PATH\tRESULT\tRECORDS")
 			for _, c := range checks {
 				result := "ok"
-				if !c.OK {
+				switch {
+				case c.OK:
+				case c.Offset == nil:
+					result = "unreadable"
+				default:
 					result = "damaged"
 				}
 				fmt.Fprintf(w, "%s\t%s\t%d\n", c.Path, result, c.Records)
@@ -232,6 +239,9 @@ func recordioIndexCommand() *cobra.Command {
 			}
 			return err
 		})
+		if len(rows) == 0 {
+			return err
+		}
 		return errors.Join(err, render(cmd.OutOrStdout(), *format, rows, func(w io.Writer) {
 			fmt.Fprintln(w, "PATH\tCHUNK\tOFFSET\tSIZE\tRECORDS\tCOMPRESSION\tLAYOUT")
 			for _, r := range rows {

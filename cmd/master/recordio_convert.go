@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -24,7 +25,8 @@ on. Inputs may be gzipped. In a CSV table each row is a sample: pixels from 0 to
 no heading.
 
 The samples are permuted by --seed. With --held-out the first part of them goes to PREFIX-test-00000-of-00001 and so on,
-which training must not open: name the others by PREFIX-0*, not by PREFIX-*.`,
+which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Shards that are there already are kept unless
+--force is given.`,
 		Example: `  master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits
   master recordio convert --format idx --shards 8 --compression snappy train-images-idx3-ubyte train-labels-idx1-ubyte data/mnist`,
 	}
@@ -35,10 +37,11 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*.`,
 	cmd.Flags().Float64Var(&o.HeldOut, "held-out", 0, "`part` of the samples, 0 to below 1, for test shards")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "`number` that decides the order and what is held out")
 	cmd.Flags().Uint8Var(&o.MaxPixel, "max-pixel", 0, "`value` in a CSV table that becomes 1 (default the largest in the table)")
+	force := cmd.Flags().Bool("force", false, "replace shards that exist")
 	format := addOutput(cmd)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if want := map[string]int{"csv": 2, "idx": 3}[*input]; len(args) != want {
-			return usageErrorf("%d arguments, expected %d with --format %s", len(args), want, *input)
+			return usageErrorf("expected %d arguments with --format %s, found %d", want, *input, len(args))
 		}
 		return nil
 	}
@@ -48,6 +51,9 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*.`,
 			return err
 		}
 		o.Prefix = args[len(args)-1]
+		if err := validateConversion(cmd, o, *force); err != nil {
+			return err
+		}
 		o.Compression, o.ChunkBytes, o.RecordsPerChunk = w.Compression, w.ChunkBytes, w.RecordsPerChunk
 		progress := newConvertProgress(cmd.ErrOrStderr())
 		o.Progress = progress.update
@@ -63,6 +69,26 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*.`,
 		})
 	}
 	return cmd
+}
+
+const mostShards = 99_999 // what five digits in a name can number
+
+// validateConversion names the first flag with a value that makes no sense, and refuses to write over shards.
+func validateConversion(cmd *cobra.Command, o convert.Options, force bool) error {
+	switch {
+	case o.Shards < 1 || o.Shards > mostShards:
+		return settingErrorf(cmd, "shards", "expected 1 to %d", mostShards)
+	case !(o.HeldOut >= 0 && o.HeldOut < 1):
+		return settingErrorf(cmd, "held-out", "expected 0 or more and less than 1")
+	case force:
+		return nil
+	}
+	for _, pattern := range []string{o.Prefix + "-[0-9]*-of-[0-9]*", o.Prefix + "-test-[0-9]*-of-[0-9]*"} {
+		if there, err := filepath.Glob(pattern); err == nil && len(there) > 0 {
+			return fmt.Errorf("%s exists: expected no shards of an earlier conversion; --force replaces them", there[0])
+		}
+	}
+	return nil
 }
 
 func printSplit(w io.Writer, name string, s convert.Split) {

@@ -146,3 +146,27 @@ func TestRecordioUsage(t *testing.T) {
 		}
 	}
 }
+
+// Shards of an earlier conversion are training data: nothing writes over them by itself.
+func TestConvertKeepsShards(t *testing.T) {
+	args := []string{"recordio", "convert", "../../testdata/digits.csv.gz", filepath.Join(t.TempDir(), "digits")}
+	runArgs(t, args...).wants(t, exitOK)
+	runArgs(t, args...).wants(t, exitFailed, "digits-00000-of-00001 exists", "--force replaces them")
+	runArgs(t, append(args, "--force")...).wants(t, exitOK)
+}
+
+func TestRecordioOfAFileThatIsNotThere(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.rec")
+	for _, command := range []string{"stat", "index"} {
+		for _, format := range []string{"table", "json"} {
+			r := runArgs(t, "recordio", command, "-o", format, missing)
+			r.wants(t, exitFailed, missing)
+			if r.stdout != "" {
+				t.Errorf("%s: standard output has %q", command, r.stdout)
+			}
+		}
+	}
+	if r := runArgs(t, "recordio", "verify", missing); !strings.Contains(r.stdout, "unreadable") || strings.Contains(r.stdout, "damaged") {
+		t.Errorf("verify says %s", r.stdout)
+	}
+}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"iter"
+	"os"
 	"slices"
 	"strings"
 
@@ -35,7 +37,10 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
   master run
   # the master of a job whose state is in this etcd
   master --endpoints 127.0.0.1:2379 --listen 127.0.0.1:8080 --passes 10 --ps 1
-  # the same, with an etcd of its own
+  # its parameter server, and one of its trainers
+  master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints
+  master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp --save-model digits.safetensors
+  # a master with an etcd of its own, for trainers that keep their parameters themselves; with --ps 1 for those above
   master --data-dir /var/lib/trainmaster --passes 10`,
 		Version:           readVersion().Version,
 		SilenceErrors:     true,
@@ -50,7 +55,13 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 		if strings.HasPrefix(cmd.Name(), cobra.ShellCompRequestCmd) {
 			return nil // completion must work whatever the settings are
 		}
-		return applySettings(cmd)
+		if err := applySettings(cmd); err != nil {
+			return err
+		}
+		for _, text := range unknownVariables(root, os.Environ()) {
+			newLogger(cmd).Warn(text)
+		}
+		return nil
 	}
 
 	addCommands(root, groupJob, runCommand(), trainerCommand(), pserverCommand())
@@ -81,6 +92,7 @@ func finishTree(root *cobra.Command) {
 	for cmd := range commands(root) {
 		if cmd.Name() == "help" {
 			cmd.Example = "  master help recordio convert"
+			cmd.Args = helpTopic
 			continue
 		}
 		switch {
@@ -96,6 +108,22 @@ func finishTree(root *cobra.Command) {
 	}
 }
 
+// helpTopic refuses to help with a command that there is not.
+func helpTopic(cmd *cobra.Command, args []string) error {
+	found, rest, err := cmd.Root().Find(args)
+	if err == nil && len(rest) == 0 {
+		return nil
+	}
+	var names []string
+	for _, sub := range found.Commands() {
+		names = append(names, sub.Name())
+	}
+	if len(rest) == 0 {
+		rest = args
+	}
+	return usageErrorf("no help about %q: %s has no command %q%s", strings.Join(args, " "), found.CommandPath(), rest[0], didYouMean(rest[0], names))
+}
+
 // showUse adds to errors about a command's arguments what they should be.
 func showUse(cmd *cobra.Command) {
 	inner := cmd.Args
@@ -104,10 +132,17 @@ func showUse(cmd *cobra.Command) {
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if err := inner(cmd, args); err != nil {
-			return usageErrorf("%w; expected: %s", err, cmd.UseLine())
+			return usageErrorf("expected %s, found %s: %w", cmd.UseLine(), quoted(args), err)
 		}
 		return nil
 	}
+}
+
+func quoted(args []string) string {
+	if len(args) == 0 {
+		return "nothing"
+	}
+	return strings.Trim(fmt.Sprintf("%q", args), "[]")
 }
 
 // runGroup is what a command such as `master recordio` does when no command below it is named.

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -39,9 +41,13 @@ func applySettings(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	embeddedAsked, err := asksForEmbedded(cmd)
+	if err != nil {
+		return err
+	}
 	var firstErr error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if firstErr != nil || f.Changed || slices.Contains(notSettings, f.Name) {
+		if firstErr != nil || f.Changed || slices.Contains(notSettings, f.Name) || f.Name == "endpoints" && embeddedAsked {
 			return
 		}
 		if value := os.Getenv(envName(f.Name)); value != "" {
@@ -53,6 +59,39 @@ func applySettings(cmd *cobra.Command) error {
 		}
 	})
 	return firstErr
+}
+
+// asksForEmbedded reports whether the command line asks for the etcd in a folder. Then it wins over --endpoints that the
+// environment or the file has.
+func asksForEmbedded(cmd *cobra.Command) (bool, error) {
+	folder, endpoints := cmd.Flags().Lookup("data-dir"), cmd.Flags().Lookup("endpoints")
+	if folder == nil || endpoints == nil || !folder.Changed {
+		return false, nil
+	}
+	if endpoints.Changed {
+		return false, usageErrorf("--data-dir %s and --endpoints %s: expected one of them, the folder of an embedded etcd or the address of another", folder.Value, strings.Join(endpoints.Value.(pflag.SliceValue).GetSlice(), ","))
+	}
+	return true, nil
+}
+
+// ofKubernetes are the variables of a service named trainmaster or trainmaster-..., which every pod beside it has.
+var ofKubernetes = regexp.MustCompile(`(^|_)(PORT|SERVICE_HOST|SERVICE_PORT)(_|$)`)
+
+// unknownVariables lists the environment's settings that no command has, each with the one that was probably meant.
+func unknownVariables(root *cobra.Command, environ []string) (list []string) {
+	known := []string{envName("config")}
+	for _, name := range settingNames(root) {
+		known = append(known, envName(name))
+	}
+	for _, variable := range environ {
+		name, _, _ := strings.Cut(variable, "=")
+		rest, ours := strings.CutPrefix(name, envPrefix)
+		if ours && !slices.Contains(known, name) && !ofKubernetes.MatchString(rest) {
+			list = append(list, "the environment variable "+name+" is no setting of any command, and is ignored"+didYouMean(name, known))
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // setFrom sets a flag to one value, or to several if it takes a list.
@@ -75,9 +114,25 @@ func setFrom(cmd *cobra.Command, f *pflag.Flag, source string, values ...string)
 		if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 			err = invalid.Unwrap()
 		}
-		return badValue(f, values[0], err)
+		return badValue(f, values[0], plainly(err))
 	}
 	return nil
+}
+
+// plainly says what was expected where a library names its function.
+func plainly(err error) error {
+	number, ok := errors.AsType[*strconv.NumError](err)
+	switch {
+	case !ok:
+		return err
+	case number.Func == "ParseBool":
+		return errors.New("expected true or false")
+	case errors.Is(err, strconv.ErrRange):
+		return errors.New("expected a smaller number")
+	case number.Func == "ParseUint":
+		return errors.New("expected a number, 0 or more")
+	}
+	return errors.New("expected a number")
 }
 
 func badValue(f *pflag.Flag, value string, err error) error {
@@ -205,7 +260,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 	}
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		return usageErrorf("bad value %q for --%s from %s: %w", invalid.GetValue(), invalid.GetFlag().Name, sourceArgs, invalid.Unwrap())
+		return usageErrorf("bad value %q for --%s from %s: %w", invalid.GetValue(), invalid.GetFlag().Name, sourceArgs, plainly(invalid.Unwrap()))
 	}
 	return usageErrorf("%w", err)
 }

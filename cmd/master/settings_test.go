@@ -179,3 +179,23 @@ func TestSettingNamesAreSortedAndWhole(t *testing.T) {
 		t.Errorf("found %v", names)
 	}
 }
+
+// Whoever names a folder on the command line means it, whatever the environment says.
+func TestFolderWinsOverTheEnvironmentsEtcd(t *testing.T) {
+	t.Setenv("TRAINMASTER_ENDPOINTS", "127.0.0.1:1")
+	dir := t.TempDir()
+	runArgs(t, "verify", "--data-dir", dir).wants(t, exitUsage, "--data-dir", dir, "no master has kept its etcd there")
+	runArgs(t, "verify", "--dial-timeout", "100ms").wants(t, exitStore, "127.0.0.1:1")
+}
+
+func TestUnknownVariablesAreNamed(t *testing.T) {
+	t.Setenv("TRAINMASTER_LEASE_TLL", "5s")
+	runArgs(t, "version").wants(t, exitOK, "TRAINMASTER_LEASE_TLL is no setting of any command, and is ignored; did you mean TRAINMASTER_LEASE_TTL?")
+	found := unknownVariables(rootCommand(), []string{
+		"HOME=/root", "TRAINMASTER_CONFIG=a", "TRAINMASTER_JOB=a", "TRAINMASTER_PORT=a", "TRAINMASTER_PORT_8080_TCP_ADDR=a", "TRAINMASTER_SERVICE_HOST=a",
+		"TRAINMASTER_ETCD_SERVICE_PORT_CLIENT=a", "TRAINMASTER_QQQQQQQQQQQQQQQQ=a",
+	})
+	if len(found) != 1 || found[0] != "the environment variable TRAINMASTER_QQQQQQQQQQQQQQQQ is no setting of any command, and is ignored" {
+		t.Errorf("found %q", found)
+	}
+}

@@ -89,6 +89,7 @@ func TestTasksRetryAndDrop(t *testing.T) {
 	runArgs(t, "tasks", "retry", "--all", "--addr", l.addr).says(t, "tasks put back: 1")
 	runArgs(t, "tasks", "retry", "--addr", l.addr).wants(t, exitUsage, "--all")
 	runArgs(t, "tasks", "retry", "x", "--addr", l.addr).wants(t, exitUsage, `"x"`, "its number")
+	runArgs(t, "tasks", "retry", "9999", "--addr", l.addr).wants(t, exitFailed, "tasks are numbered from 0")
 	runArgs(t, "tasks", "drop", fmt.Sprint(task.Index), "--addr", l.addr).wants(t, exitFailed, "not set aside", "set aside are "+one)
 	runArgs(t, "verify", l.etcd[0], l.etcd[1], l.etcd[2], l.etcd[3]).says(t, "1 (1 dropped)")
 }

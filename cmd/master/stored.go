@@ -51,7 +51,7 @@ func (p place) open(ctx context.Context) (store *etcdstore.Store, closeAll func(
 		}
 		etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: *p.dataDir})
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, &exitError{exitStore, err}
 		}
 		c.Endpoints, closeEtcd = []string{etcd.Endpoint()}, etcd.Close
 	}

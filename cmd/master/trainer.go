@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -43,7 +44,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 	kind := addChoice(cmd, "model", "", "what to train", model.Kinds()...)
 	flags.IntVar(&w.Classes, "classes", 10, "labels are 0 to one less")
 	flags.IntVar(&w.Recipe.Hidden, "hidden", 0, "units of the hidden layer (0: chosen by the data)")
-	flags.IntVar(&w.Recipe.BatchSize, "batch-size", 0, "records in a mini-batch (0: chosen by the data)")
+	flags.IntVar(&w.Recipe.BatchSize, "batch-size", 0, "records in a mini-batch, at most 1048576 (0: chosen by the data)")
 	flags.Float64Var(&w.Recipe.LearningRate, "learning-rate", 0, "of the mean gradient (0: chosen by the data)")
 	flags.Float64Var(&w.Recipe.Momentum, "momentum", 0, "with --learning-rate: of plain momentum")
 	flags.Uint64Var(&w.Seed, "model-seed", 1, "of the initial parameters")
@@ -61,7 +62,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 			return err
 		}
 		if len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) {
-			return usageErrorf("expected --endpoints of etcd, or --addr of the master and --servers, found neither")
+			return usageErrorf("expected --endpoints of etcd, or both --addr of the master and --servers, found %s", given(addr, servers))
 		}
 		w.Kind = *kind
 		w.Log = newLogger(cmd).WithField("trainer", w.Trainer.ID)
@@ -85,14 +86,16 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 func validateWorker(cmd *cobra.Command, w *reference.Worker, addr string, servers []string) error {
 	r := &w.Recipe
 	switch {
+	case !trainerName.MatchString(w.Trainer.ID):
+		return settingErrorf(cmd, "id", "expected 1 to 128 letters, digits, '.', '_' and '-'")
 	case len(w.Data) == 0:
 		return usageErrorf("--data: expected the RecordIO files to train on, found nothing")
 	case w.Classes < 2:
 		return settingErrorf(cmd, "classes", "expected at least 2")
 	case r.Hidden < 0:
 		return settingErrorf(cmd, "hidden", "expected 0 (chosen by the data) or more")
-	case r.BatchSize < 0:
-		return settingErrorf(cmd, "batch-size", "expected 0 (chosen by the data) or more")
+	case r.BatchSize < 0 || r.BatchSize > mostBatch:
+		return settingErrorf(cmd, "batch-size", "expected 0 (chosen by the data) to %d", mostBatch)
 	case !(r.LearningRate >= 0):
 		return settingErrorf(cmd, "learning-rate", "expected 0 (chosen by the data) or more")
 	case !(r.Momentum >= 0 && r.Momentum < 1):
@@ -105,6 +108,22 @@ func validateWorker(cmd *cobra.Command, w *reference.Worker, addr string, server
 		return settingErrorf(cmd, "servers", "expected host:port of each")
 	}
 	return nil
+}
+
+// trainerName is what the master takes for the name of a trainer.
+var trainerName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+
+const mostBatch = 1 << 20
+
+// given says which half of --addr and --servers is there.
+func given(addr string, servers []string) string {
+	switch {
+	case addr != "":
+		return "--addr alone"
+	case len(servers) > 0:
+		return "--servers alone"
+	}
+	return "none of them"
 }
 
 func isHostPort(addr string) bool {
@@ -135,7 +154,7 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 			defer close(done)
 			for a := range store.WatchMasterAddr(watching) {
 				if a.Addr == "" {
-					w.Log.Info("waiting for a master to lead")
+					w.Log.Info("waiting for a master to lead; start one with: master --endpoints ... --ps N")
 				}
 				follow.Set(a.Addr, a.Term)
 			}
@@ -148,10 +167,10 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 		}
 		return store.WaitPS(ctx, func(missing []int) {
 			if missing == nil {
-				w.Log.Info("waiting for parameter servers: no master has said with --ps how many there are")
+				w.Log.Warn("waiting for parameter servers: no master has said how many there are; start the master with --ps N, and N times master pserver --endpoints ...")
 				return
 			}
-			w.Log.WithField("missing", missing).Info("waiting for parameter servers")
+			w.Log.WithField("missing", missing).Info("waiting for parameter servers; start each with: master pserver --endpoints ...")
 		})
 	}
 	return w.Run(ctx)
