@@ -19,7 +19,7 @@ import (
 
 // ErrOtherSettings says that /job belongs to a job with other immutable
 // settings.
-var ErrOtherSettings = errors.New("another job's settings")
+var ErrOtherSettings = errors.New("settings differ from those that the job began with")
 
 // Job is the value of /job, written once by the first master.
 type Job struct {
@@ -80,11 +80,11 @@ func (j Job) compare(key string, stored []byte) error {
 	}
 	for _, setting := range slices.Sorted(maps.Keys(j.Settings)) {
 		if there, named := found.Settings[setting]; named && there != j.Settings[setting] {
-			differs = append(differs, fmt.Sprintf("%s is %q there and %q here", setting, there, j.Settings[setting]))
+			differs = append(differs, fmt.Sprintf("%s was %q at the beginning and is %q here", setting, there, j.Settings[setting]))
 		}
 	}
 	if len(differs) > 0 {
-		return fmt.Errorf("%w under %s: %s; start with the same settings, or under another --job", ErrOtherSettings, key, strings.Join(differs, ", "))
+		return fmt.Errorf("%w: %s (by %s); start with the same settings, or begin another job with --job", ErrOtherSettings, strings.Join(differs, ", "), key)
 	}
 	return nil
 }

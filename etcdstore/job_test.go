@@ -33,8 +33,8 @@ func TestOtherSettingsAreRefused(t *testing.T) { // F20
 		settings map[string]string
 		says     string // "" is welcome
 	}{
-		{"j", map[string]string{"pass-mode": "barrier", "seed": "2"}, `seed is "1" there and "2" here`},
-		{"j", map[string]string{"pass-mode": "rolling", "seed": "2"}, `pass-mode is "barrier" there and "rolling" here, seed is`},
+		{"j", map[string]string{"pass-mode": "barrier", "seed": "2"}, `seed was "1" at the beginning and is "2" here`},
+		{"j", map[string]string{"pass-mode": "rolling", "seed": "2"}, `pass-mode was "barrier" at the beginning and is "rolling" here, seed was`},
 		{"k", first, `job is "j" there and "k" here`},
 		{"j", map[string]string{"pass-mode": "barrier", "seed": "1", "newer": "x"}, ""},
 		{"j", map[string]string{"pass-mode": "barrier"}, ""},

@@ -77,7 +77,11 @@ func (c Config) Settings() map[string]string {
 	if c.Queue.Rolling {
 		mode = "rolling"
 	}
-	s := map[string]string{"pass-mode": mode, "shuffle": fmt.Sprint(c.Shuffle), "seed": fmt.Sprint(c.Seed), "commit-mode": "finish"}
+	update := "async"
+	if c.Sync {
+		update = "sync"
+	}
+	s := map[string]string{"pass-mode": mode, "shuffle": fmt.Sprint(c.Shuffle), "seed": fmt.Sprint(c.Seed), "commit-mode": "finish", "update-mode": update}
 	if c.ChunksPerTask != 0 {
 		s["chunks-per-task"] = fmt.Sprint(c.ChunksPerTask)
 	}
@@ -105,7 +109,7 @@ var (
 	ErrRolledBack  = errors.New("the store went back in time")
 	ErrHeldDown    = errors.New("a take-over was forced a short while ago")
 	ErrNotSync     = errors.New("this job has no synchronous steps")
-	ErrOtherJob    = errors.New("the job was begun with other settings")
+	ErrOtherJob    = errors.New("this master cannot join the job")
 	ErrOtherRecord = errors.New("this master does not see the record of the job")
 	ErrForeign     = errors.New("the stored state is of another etcd cluster")
 )

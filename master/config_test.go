@@ -40,3 +40,12 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+// A job that began with asynchronous gradients must not be led as a synchronous one.
+func TestUpdateModeIsASettingOfTheJob(t *testing.T) {
+	for want, c := range map[string]Config{"async": {}, "sync": {Sync: true}} {
+		if found := c.Settings()["update-mode"]; found != want {
+			t.Errorf("update-mode: expected %q, found %q", want, found)
+		}
+	}
+}
