@@ -1,0 +1,77 @@
+package e2e
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/testdata"
+)
+
+var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
+
+// byHand is a workshop whose examples are the commands of docs/by-hand.md.
+func byHand(t testing.TB) *workshop {
+	t.Helper()
+	page, err := os.ReadFile("../docs/by-hand.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &workshop{t: t, dir: t.TempDir(), etcd: etcdtest.StartProcess(t, 0).Endpoint(), left: map[string]bool{}}
+	for _, block := range shellBlock.FindAllSubmatch(page, -1) {
+		for line := range strings.Lines(string(block[1])) {
+			if line = strings.TrimSpace(line); strings.HasPrefix(line, "master ") { // the others build the program and start an etcd
+				w.left[line] = true
+			}
+		}
+	}
+	w.replace = strings.NewReplacer("127.0.0.1:2379", strings.TrimPrefix(w.etcd, "http://"), "127.0.0.1:8080", "127.0.0.1:0")
+	w.env = []string{"TRAINMASTER_HTTP=127.0.0.1:0"}
+	w.write("testdata/digits.csv.gz", testdata.Digits)
+	return w
+}
+
+// A job by hand goes as docs/by-hand.md says.
+func TestByHand(t *testing.T) {
+	t.Parallel()
+	w := byHand(t)
+	w.shell("master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits")
+	master := w.start("master --endpoints 127.0.0.1:2379 --listen 127.0.0.1:8080 --passes 10 --ps 1")
+	master.awaitLog("leading")
+	watch := w.start("master status --endpoints 127.0.0.1:2379 --watch")
+	w.shell("master queues --endpoints 127.0.0.1:2379")
+	w.shell("master trainers --endpoints 127.0.0.1:2379")
+	server := w.start("master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints")
+	trainer := w.start("master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp --save-model digits.safetensors")
+	trainer.wantExit(0)
+	master.wantExit(0)
+	watch.wantExit(0)
+	if log := master.log(); !strings.Contains(log, "done: the job ended after 10 passes") {
+		t.Errorf("the master does not say that the job is done: %s", log)
+	}
+	server.signal(syscall.SIGTERM)
+	server.wantExit(0)
+	if said := w.shell("master status --endpoints 127.0.0.1:2379"); !strings.Contains(said, "ended") {
+		t.Errorf("status of the job that is over: %s", said)
+	}
+	w.shell("master queues --endpoints 127.0.0.1:2379 --literal")
+	w.shell("master verify --endpoints 127.0.0.1:2379")
+
+	embedded := w.start("master --data-dir trainmaster-data --listen 127.0.0.1:8080 --passes 10 --ps 1")
+	embedded.awaitLog("leading")
+	embedded.signal(syscall.SIGTERM)
+	embedded.wantExit(0)
+	if log := embedded.log(); !strings.Contains(log, "stopped before the job was over") {
+		t.Errorf("the master does not say that it was stopped: %s", log)
+	}
+
+	run(t, w.dir, "run", "--passes", "1").wants(t, 0)
+	w.shell("master verify --data-dir trainmaster-run/001/etcd")
+	w.shell("master queues --data-dir trainmaster-run/001/etcd --literal")
+	for line := range w.left {
+		t.Errorf("docs/by-hand.md has %q, which this test does not know: run it here", line)
+	}
+}
