@@ -25,7 +25,26 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 			return nil, fmt.Errorf("the state was read while the term ended: %w", lost)
 		}
 	}
-	return s, err
+	if err != nil {
+		return nil, err
+	}
+	return s, s.begin(ctx)
+}
+
+// begin commits once before anybody is answered: stand-bys take a leader that never committed
+// for one that cannot, and depose it without regard to the hold-down. A store that takes no
+// writes now is no reason not to lead: that is said to those who ask.
+func (s *state) begin(ctx context.Context) error {
+	if s.revision > s.lead.Revision() {
+		return nil // it was, to begin the job or to renew the state
+	}
+	s.queue.Touch()
+	err := s.save(ctx, nil)
+	if err == nil || terminal(err) {
+		return err
+	}
+	s.log.WithError(err).Error("the first commit of the term was refused, nothing was written")
+	return s.rollBack()
 }
 
 // readOrBegin reads what the term before left, or begins a job that never ran. Nothing is

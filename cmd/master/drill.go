@@ -123,7 +123,9 @@ func openDrill(ctx context.Context, d *drill.Drill, from *place, dir string, dir
 	if d.Store, closeStore, err = from.open(ctx); err != nil {
 		return nil, err
 	}
-	d.Record = func(ctx context.Context, through uint64) iter.Seq2[drill.Entry, error] { return entries(ctx, d.Store, *from, through) }
+	d.Record = func(ctx context.Context, through uint64) iter.Seq2[drill.Entry, error] {
+		return entries(ctx, d.Store, *from, through)
+	}
 	d.Verify = func(ctx context.Context) ([]taskqueue.PassReport, error) { return verify(ctx, d.Store, *from, "") }
 	return closeStore, nil
 }
