@@ -131,7 +131,7 @@ func (c *crowd) run(ctx context.Context, p *parent) error {
 // phases says what was measured, and returns when its parent has had enough.
 func (c *crowd) phases(ctx context.Context, p *parent) error {
 	// Every trainer works when the first tasks, which all began together, are over.
-	if rest(ctx, 2*c.TaskTime); ctx.Err() != nil {
+	if err := rest(ctx, 2*c.TaskTime); err != nil {
 		return nil // the group has the reason
 	}
 	if err := p.out.Encode(c.window(ctx)); err != nil {

@@ -161,7 +161,6 @@ func (c *caller) call(ctx context.Context, method string, request, reply any, ab
 				return sent > 1, err
 			}
 		case <-time.After(patience):
-			err = errAbandoned
 		}
 		_ = c.client.Close() // whatever it says, it is not used again
 		c.client = nil
@@ -443,7 +442,7 @@ func wantDoctoredRejected(t *testing.T, history []porcupine.Operation) {
 			return ok
 		},
 		"an acknowledged finish is gone": func(op *porcupine.Operation, a act, r result) bool {
-			ok := a.kind == reading && r.counted != 0
+			ok := a.kind == reading && r.counted != 0 && settled(history, a.at, op.Call)
 			op.Output = result{}
 			return ok
 		},
@@ -473,6 +472,14 @@ func wantDoctoredRejected(t *testing.T, history []porcupine.Operation) {
 			t.Errorf("%s: the doctored history is %s", name, verdict)
 		}
 	}
+}
+
+// settled reports whether a finish of a task was acknowledged before some moment.
+func settled(history []porcupine.Operation, at place, before int64) bool {
+	return slices.ContainsFunc(history, func(op porcupine.Operation) bool {
+		a, r := op.Input.(act), op.Output.(result)
+		return a.at == at && a.kind == finishing && r.verdict == taskqueue.Counted && !r.unknown && op.Return < before
+	})
 }
 
 // alone reports whether a task was finished once in a history.
