@@ -113,7 +113,7 @@ func TestTrainerSaysWhatItWaitsFor(t *testing.T) {
 	trainer := j.trainer("a")
 	trainer.awaitLog("waiting for a master to lead")
 	master := j.master()
-	trainer.awaitLog("no master has said with --ps how many there are")
+	trainer.awaitLog("no master has said how many there are; start the master with --ps N")
 	master.kill()
 	master = j.master("--ps", "2")
 	trainer.awaitLog(`missing="[0 1]"`)

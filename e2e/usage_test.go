@@ -76,7 +76,7 @@ func TestBadSettings(t *testing.T) {
 		{"no lease", daemon("--lease-ttl", "10ms"), exitUsage, []string{"--lease-ttl", "expected at least 1s"}},
 		{"no session", daemon("--session-ttl", "0s"), exitUsage, []string{"--session-ttl", "expected at least 2s"}},
 		{"timeouts that contradict", daemon("--task-timeout-min", "2h"), exitUsage, []string{"--task-timeout-min: expected at most task-timeout-max (1h0m0s), found 2h0m0s"}},
-		{"fewer servers than none", daemon("--ps", "-1"), exitUsage, []string{"--ps", "expected 0 (none) or more"}},
+		{"fewer servers than none", daemon("--ps", "-1"), exitUsage, []string{"--ps", "to 1024"}},
 		{"a job's name", daemon("--job", "a/b", "--endpoints", away), exitUsage, []string{"--job", `"a/b"`, "letters, digits"}},
 		{"a file for the CA", daemon("--cacert", "/nowhere.pem", "--endpoints", away), exitUsage, []string{"--cacert", "/nowhere.pem", "expected a PEM file"}},
 		{"half a pair", daemon("--cert", file, "--endpoints", away), exitUsage, []string{"cert", "key", "missing"}},

@@ -408,7 +408,7 @@ func TestMoreKeysThanATransactionTakes(t *testing.T) {
 // made room the waiting ones get their tasks. A refused commit changes none of it.
 func TestLargeStateTakesFinishesOnly(t *testing.T) {
 	store := etcdtest.Store(t)
-	r := mastertest.Start(t, store, master.Config{Shuffle: true})
+	r := mastertest.Start(t, store, master.Config{Shuffle: true, Queue: taskqueue.Options{SessionTTL: time.Hour}}) // nobody beats here
 	r.Register(100_000)
 	trainers := make([]*mastertest.Trainer, 300)
 	held := make([]taskqueue.Token, len(trainers))

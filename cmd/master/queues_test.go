@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
@@ -64,7 +65,7 @@ func TestQueues(t *testing.T) {
 
 // More tasks than a page of the service has.
 func TestQueuesOfManyPages(t *testing.T) {
-	l := lead(t, master.Config{})
+	l := lead(t, master.Config{Queue: taskqueue.Options{SessionTTL: time.Hour}}) // nobody beats here
 	l.report(2000)
 	want := map[uint64]bool{}
 	for i := range 700 {

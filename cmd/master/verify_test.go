@@ -180,7 +180,7 @@ func TestVerifyOfAnEmbeddedEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runArgs(t, "verify", "--data-dir", dir).wants(t, exitFailed, "in use by another process", "--endpoints")
+	runArgs(t, "verify", "--data-dir", dir).wants(t, exitStore, "in use by another process", "--endpoints")
 	etcd.Close()
 	runArgs(t, "verify", "--data-dir", dir).wants(t, exitUsage, "no job has run in the embedded etcd in "+dir+" yet", "master --data-dir "+dir)
 }
