@@ -10,6 +10,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"trainmaster/taskqueue"
 )
 
 // Queue measures the rate of durable answers, for every combination of via, callers and
@@ -219,7 +220,7 @@ func (q *Queue) sample(ctx context.Context, subject subject, session session, et
 // forgetHistory compacts etcd, and waits for it: it is not to happen in a measurement, and
 // the database is not to grow with every row.
 func forgetHistory(ctx context.Context, client *clientv3.Client) error {
-	now, err := client.Get(ctx, stateKey, clientv3.WithCountOnly())
+	now, err := client.Get(ctx, taskqueue.StateKey, clientv3.WithCountOnly())
 	if err != nil {
 		return fmt.Errorf("compact etcd: %w", err)
 	}

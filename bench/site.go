@@ -133,7 +133,7 @@ type watchedLock struct {
 
 // Commit counts the bytes of a commit.
 func (l *watchedLock) Commit(ctx context.Context, expectMod int64, state []byte, writes []taskqueue.Write) (int64, error) {
-	bytes := len(stateKey) + len(state)
+	bytes := len(taskqueue.StateKey) + len(state)
 	for i := range writes {
 		bytes += len(writes[i].Key) + len(writes[i].Value)
 	}
@@ -142,8 +142,6 @@ func (l *watchedLock) Commit(ctx context.Context, expectMod int64, state []byte,
 	l.store.putBytes.Add(int64(bytes))
 	return l.Leadership.Commit(ctx, expectMod, state, writes)
 }
-
-const stateKey = "/task_queues"
 
 // key is the lock's key in etcd.
 func (l *watchedLock) key() string { return l.Leadership.(interface{ Key() string }).Key() }

@@ -10,6 +10,7 @@ import (
 	"trainmaster/bench/load"
 	"trainmaster/etcdstore"
 	"trainmaster/master/netrpc"
+	"trainmaster/taskqueue"
 )
 
 // subject is a queue to be measured, with the connection to etcd that it shares with the raw
@@ -123,7 +124,7 @@ func (s *literalSubject) raw() *rawLoop { return newRawLoop(s.store, s.lock.Key(
 
 func (s *literalSubject) counters() commitCounters {
 	commits, bytes := s.Stored()
-	return commitCounters{commits: commits, stateBytes: bytes, putBytes: bytes + commits*int64(len(stateKey))}
+	return commitCounters{commits: commits, stateBytes: bytes, putBytes: bytes + commits*int64(len(taskqueue.StateKey))}
 }
 
 func (s *literalSubject) close() error {

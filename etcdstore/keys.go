@@ -14,7 +14,7 @@ const (
 	keyLock      = "/master/lock/"
 	keyAddr      = "/master/addr"
 	keyJob       = "/job"
-	keyTrainers  = "/trainers/"
+	keyTrainers  = taskqueue.RosterPrefix
 	keyPS        = "/ps/"
 	keyPSDesired = "/ps_desired"
 	keyHolddown  = "/master/holddown"

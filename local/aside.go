@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	"trainmaster/etcdstore"
 	"trainmaster/taskqueue"
@@ -15,8 +17,6 @@ type SetAside struct {
 	Example string `json:"example,omitempty"` // the last error of one
 }
 
-const asidePrefix = "/task_queues/aside/"
-
 // setAside reads what the masters left in etcd.
 func (j *Job) setAside(ctx context.Context) (SetAside, error) {
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{j.endpoint}})
@@ -24,17 +24,17 @@ func (j *Job) setAside(ctx context.Context) (SetAside, error) {
 		return SetAside{}, err
 	}
 	defer store.Close()
-	details, _, err := store.Together(ctx, asidePrefix)
+	details, _, err := store.Together(ctx, taskqueue.AsidePrefix)
 	if err != nil {
 		return SetAside{}, fmt.Errorf("read which tasks are set aside: %w", err)
 	}
-	result := SetAside{Tasks: len(details)}
-	for key, value := range details {
-		var d taskqueue.AsideDetail
-		if err := json.Unmarshal(value, &d); err != nil {
-			return SetAside{}, fmt.Errorf("%s: expected JSON, found %.80q: %w", key, value, err)
-		}
-		result.Example = d.Error
+	if len(details) == 0 {
+		return SetAside{}, nil
 	}
-	return result, nil
+	first := slices.Min(slices.Collect(maps.Keys(details)))
+	var d taskqueue.AsideDetail
+	if err := json.Unmarshal(details[first], &d); err != nil {
+		return SetAside{}, fmt.Errorf("%s: expected JSON, found %.80q: %w", first, details[first], err)
+	}
+	return SetAside{Tasks: len(details), Example: d.Error}, nil
 }

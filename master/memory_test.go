@@ -90,7 +90,7 @@ func (s *memory) Roster(context.Context) (map[string][]byte, error) {
 	defer s.mu.Unlock()
 	roster := map[string][]byte{}
 	for key, value := range s.keys {
-		if id, ok := strings.CutPrefix(key, rosterPrefix); ok {
+		if id, ok := strings.CutPrefix(key, taskqueue.RosterPrefix); ok {
 			roster[id] = value
 		}
 	}

@@ -77,7 +77,7 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	s.queue.Hold(len(encoded) > s.limit)
 	s.counts.commits.Add(1)
 	for _, w := range flushed.Writes {
-		if id, ok := strings.CutPrefix(w.Key, rosterPrefix); ok {
+		if id, ok := strings.CutPrefix(w.Key, taskqueue.RosterPrefix); ok {
 			if w.Delete {
 				delete(s.roster, id)
 			} else {
@@ -98,8 +98,6 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 }
 
 func (s *state) since(t time.Time) time.Duration { return s.time.Now().Sub(t) }
-
-const rosterPrefix = "/trainers/"
 
 // write commits, and finds out about an unknown outcome. Once one attempt may still be on
 // its way, no later answer settles it but the state itself: the same bytes are sent until

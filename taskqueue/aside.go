@@ -68,8 +68,11 @@ func (q *Queue) finishAside(s *set, a *asideTask, p Pass) {
 	a.spared = true
 }
 
+// AsidePrefix begins the keys of AsideDetails.
+const AsidePrefix = StateKey + "/aside/"
+
 // AsideKey is where the AsideDetail of a task that is set aside stands.
-func AsideKey(set, index int) string { return fmt.Sprintf("/task_queues/aside/%d/%d", set, index) }
+func AsideKey(set, index int) string { return fmt.Sprintf("%s%d/%d", AsidePrefix, set, index) }
 
 func asideDetail(s *set, e *entry, index int) []byte {
 	b, err := json.Marshal(AsideDetail{Task: index, Pass: e.pass, Failures: e.failures, Losses: e.losses, Holder: e.lastHolder, Error: e.lastError})

@@ -325,7 +325,10 @@ type RosterEntry struct {
 	Lost        bool    `json:"lost,omitempty"` // and losses are ignored: only time returns its tasks
 }
 
-func rosterKey(id string) string { return "/trainers/" + id }
+// RosterPrefix begins the keys of the roster; the trainer's id follows.
+const RosterPrefix = "/trainers/"
+
+func rosterKey(id string) string { return RosterPrefix + id }
 
 func (t *trainer) encode() []byte {
 	b, err := json.Marshal(RosterEntry{t.ordinal, t.incarnation, t.address, t.draining, t.finished, t.charged, t.plain, t.gone})

@@ -38,7 +38,7 @@ func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options
 	copy(q.jobID[:], s.JobID)
 	q.restores = s.Restores
 	for id, value := range roster {
-		if err := q.restoreTrainer(strings.TrimPrefix(id, "/trainers/"), value); err != nil {
+		if err := q.restoreTrainer(strings.TrimPrefix(id, RosterPrefix), value); err != nil {
 			return nil, fmt.Errorf("%w: roster entry %q: %w", ErrDamaged, id, err)
 		}
 	}

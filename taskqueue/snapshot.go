@@ -73,8 +73,9 @@ type Flushed struct {
 	Notices []Notice
 }
 
-// The keys of the record, and the one that says how far it is sealed.
+// The keys of the state; of the record; and the one that says how far it is sealed.
 const (
+	StateKey     = "/task_queues"
 	RecordPrefix = "/record/"
 	SealedKey    = RecordPrefix + "sealed"
 )

@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"trainmaster/etcdstore"
-	"trainmaster/master"
-	"trainmaster/master/onetcd"
 	"trainmaster/taskqueue"
 )
 
@@ -53,12 +51,6 @@ type literalChunk struct {
 	Layout      string `json:"layout"`
 }
 
-const (
-	stateKey   = "/task_queues"
-	rosterKeys = "/trainers/"
-	asideKeys  = "/task_queues/aside/"
-)
-
 // readLiteral decodes what stands in etcd, all of one revision, whether a master leads or not.
 func readLiteral(ctx context.Context, store *etcdstore.Store, from place) (literalQueues, error) {
 	queue, values, err := readQueue(ctx, store, from)
@@ -91,24 +83,6 @@ func readLiteral(ctx context.Context, store *etcdstore.Store, from place) (liter
 		q.Datasets = append(q.Datasets, d)
 	}
 	return q, nil
-}
-
-// readQueue rebuilds the queue of a job from what stands in etcd; values are what it was read from.
-func readQueue(ctx context.Context, store *etcdstore.Store, from place) (queue *taskqueue.Queue, values map[string][]byte, err error) {
-	if values, _, err = store.Together(ctx, stateKey, rosterKeys, asideKeys); err != nil {
-		return nil, nil, err
-	}
-	if values[stateKey] == nil {
-		return nil, nil, from.noSuchJob(ctx, store)
-	}
-	roster := map[string][]byte{}
-	for key, value := range values {
-		if id, ok := strings.CutPrefix(key, rosterKeys); ok {
-			roster[id] = value
-		}
-	}
-	queue, err = master.Stored(ctx, onetcd.Store{Store: store}, values[stateKey], roster)
-	return queue, values, err
 }
 
 func literalEntries(entries []taskqueue.TaskEntry) []literalEntry {

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -100,21 +99,21 @@ type backup struct {
 func (b *backup) read(ctx context.Context) error {
 	var err error
 	var revision int64
-	if b.values, revision, err = b.store.Together(ctx, jobKey, stateKey, asideKeys, rosterKeys, psDesiredKey, master.StepKey); err != nil {
+	if b.values, revision, err = b.store.Together(ctx, jobKey, taskqueue.StateKey, taskqueue.AsidePrefix, taskqueue.RosterPrefix, psDesiredKey, master.StepKey); err != nil {
 		return err
 	}
-	if b.values[stateKey] == nil {
+	if b.values[taskqueue.StateKey] == nil {
 		return b.from.noSuchJob(ctx, b.store)
 	}
 	// What could not be restored is not saved.
 	if _, err := etcdstore.ParseJob(b.values[jobKey]); err != nil {
 		return err
 	}
-	queue, err := master.Stored(ctx, onetcd.Store{Store: b.store}, b.values[stateKey], rosterOf(b.values))
+	queue, err := master.Stored(ctx, onetcd.Store{Store: b.store}, b.values[taskqueue.StateKey], rosterOf(b.values))
 	if err != nil {
 		return err
 	}
-	if err := etcdstore.Decode(b.values[stateKey], &b.state, maxStateDecoded); err != nil {
+	if err := etcdstore.Decode(b.values[taskqueue.StateKey], &b.state, maxStateDecoded); err != nil {
 		return err
 	}
 	if b.withRecord {
@@ -148,16 +147,6 @@ func (b *backup) read(ctx context.Context) error {
 		b.head.Datasets = append(b.head.Datasets, snapshotDataset{i, v.Tasks, int(v.Pass), v.Done, v.Pending, v.Retry, v.SetAside})
 	}
 	return nil
-}
-
-func rosterOf(values map[string][]byte) map[string][]byte {
-	roster := map[string][]byte{}
-	for key, value := range values {
-		if id, ok := strings.CutPrefix(key, rosterKeys); ok {
-			roster[id] = value
-		}
-	}
-	return roster
 }
 
 // items yields what goes into the file: small things first, then the parts, then the record.

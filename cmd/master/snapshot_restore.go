@@ -117,7 +117,7 @@ func (s *snapshotFile) queue() (*taskqueue.Queue, map[string]string, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		if item.Key == stateKey || item.Key == jobKey || strings.HasPrefix(item.Key, rosterKeys) {
+		if item.Key == taskqueue.StateKey || item.Key == jobKey || strings.HasPrefix(item.Key, taskqueue.RosterPrefix) {
 			small[item.Key] = item.Value
 		}
 	}
@@ -126,7 +126,7 @@ func (s *snapshotFile) queue() (*taskqueue.Queue, map[string]string, error) {
 		return nil, nil, err
 	}
 	var state taskqueue.Snapshot
-	if err := etcdstore.Decode(small[stateKey], &state, maxStateDecoded); err != nil {
+	if err := etcdstore.Decode(small[taskqueue.StateKey], &state, maxStateDecoded); err != nil {
 		return nil, nil, err
 	}
 	if _, err := state.Upgrade(); err != nil {
@@ -140,7 +140,7 @@ func (s *snapshotFile) queue() (*taskqueue.Queue, map[string]string, error) {
 func (s *snapshotFile) keys(commit uint64, events []byte) iter.Seq2[taskqueue.Write, error] {
 	return func(yield func(taskqueue.Write, error) bool) {
 		for item, err := range s.items() {
-			if item.Key == stateKey || item.Key == jobKey || strings.HasPrefix(item.Key, rosterKeys) {
+			if item.Key == taskqueue.StateKey || item.Key == jobKey || strings.HasPrefix(item.Key, taskqueue.RosterPrefix) {
 				continue
 			}
 			if !yield(item, err) || err != nil {

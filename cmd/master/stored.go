@@ -7,6 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/etcdstore"
+	"trainmaster/master"
+	"trainmaster/master/onetcd"
+	"trainmaster/taskqueue"
 )
 
 const jobsShown = 20 // in a message that names the jobs there are
@@ -79,4 +82,26 @@ func (p place) noSuchJob(ctx context.Context, store *etcdstore.Store) error {
 		return usageErrorf("no job has run in %v yet; start a master with: master %s", p, p.flags())
 	}
 	return usageErrorf("no job %q in %v; name one of these with --job: %s", p.etcd.Job, p, strings.Join(names, ", "))
+}
+
+// readQueue rebuilds the queue of a job from what stands in etcd; values are what it was read from.
+func readQueue(ctx context.Context, store *etcdstore.Store, from place) (queue *taskqueue.Queue, values map[string][]byte, err error) {
+	if values, _, err = store.Together(ctx, taskqueue.StateKey, taskqueue.RosterPrefix, taskqueue.AsidePrefix); err != nil {
+		return nil, nil, err
+	}
+	if values[taskqueue.StateKey] == nil {
+		return nil, nil, from.noSuchJob(ctx, store)
+	}
+	queue, err = master.Stored(ctx, onetcd.Store{Store: store}, values[taskqueue.StateKey], rosterOf(values))
+	return queue, values, err
+}
+
+func rosterOf(values map[string][]byte) map[string][]byte {
+	roster := map[string][]byte{}
+	for key, value := range values {
+		if id, ok := strings.CutPrefix(key, taskqueue.RosterPrefix); ok {
+			roster[id] = value
+		}
+	}
+	return roster
 }

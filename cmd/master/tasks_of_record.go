@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"trainmaster/etcdstore"
-	"trainmaster/master"
-	"trainmaster/master/onetcd"
 	"trainmaster/taskqueue"
 )
 
@@ -67,20 +65,7 @@ func traceRecord(ctx context.Context, store *etcdstore.Store, from place, dir, w
 	if err != nil {
 		return recordTrace{}, err
 	}
-	values, _, err := store.Together(ctx, stateKey, rosterKeys)
-	if err != nil {
-		return recordTrace{}, err
-	}
-	if values[stateKey] == nil {
-		return recordTrace{}, from.noSuchJob(ctx, store)
-	}
-	roster := map[string][]byte{}
-	for key, value := range values {
-		if id, ok := strings.CutPrefix(key, rosterKeys); ok {
-			roster[id] = value
-		}
-	}
-	queue, err := master.Stored(ctx, onetcd.Store{Store: store}, values[stateKey], roster)
+	queue, _, err := readQueue(ctx, store, from)
 	if err != nil {
 		return recordTrace{}, err
 	}

@@ -89,14 +89,14 @@ func (c *check) openPass(next *stored, open taskqueue.OpenPass, live map[place]b
 
 // keys: whatever is set aside is listed, and nothing else; whoever holds a task is in the roster.
 func (c *check) keys(next *stored) {
-	const prefix = "/task_queues/aside/"
+	const prefix = taskqueue.AsidePrefix
 	listed := 0
 	roster := map[string]bool{}
 	for key := range c.world.etcd.keys {
 		switch {
 		case strings.HasPrefix(key, prefix):
 			listed++
-		case strings.HasPrefix(key, "/trainers/"):
+		case strings.HasPrefix(key, taskqueue.RosterPrefix):
 			roster[key] = true
 		}
 	}

@@ -135,8 +135,8 @@ func (s *store) Roster(context.Context) (map[string][]byte, error) {
 	roster := map[string][]byte{}
 	_, err := s.link.read(func() answer {
 		clear(roster)
-		for _, key := range s.link.etcd.list("/trainers/") {
-			roster[strings.TrimPrefix(key, "/trainers/")] = s.link.etcd.keys[key].Value
+		for _, key := range s.link.etcd.list(taskqueue.RosterPrefix) {
+			roster[strings.TrimPrefix(key, taskqueue.RosterPrefix)] = s.link.etcd.keys[key].Value
 		}
 		return answer{}
 	})

@@ -23,7 +23,7 @@ type Term struct {
 }
 
 // StateKey is where the state stands, without the prefix.
-const StateKey = "/task_queues"
+const StateKey = taskqueue.StateKey
 
 // Compares are what every transaction of the term compares, the lock first. expectMod is the
 // last revision of the state; 0: it must not exist.
