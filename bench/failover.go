@@ -243,7 +243,7 @@ func (s *scene) nextAnswer(ctx context.Context, began time.Time, term uint64) (t
 	}
 }
 
-// settle waits until another fault can be judged by itself.
+// settle waits until another fault can be judged by itself: no stand-by backs off any more.
 func (s *scene) settle(ctx context.Context) error {
 	if s.Mode != Resign && !s.lastFall.IsZero() {
 		if err := rest(ctx, time.Until(s.lastFall.Add(s.Holddown))); err != nil {
@@ -255,7 +255,11 @@ func (s *scene) settle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if len(queued) >= failoverMasters {
+		backOff, _, err := s.store.Value(ctx, "/master/flapping")
+		if err != nil {
+			return err
+		}
+		if len(queued) >= failoverMasters && backOff == nil {
 			return rest(ctx, settleTime)
 		}
 		if err := rest(ctx, settleTime/10); err != nil {

@@ -18,6 +18,7 @@ const (
 	keyPS        = "/ps/"
 	keyPSDesired = "/ps_desired"
 	keyHolddown  = "/master/holddown"
+	keyFlapping  = "/master/flapping"
 	keyRestoring = taskqueue.RestoringKey
 )
 

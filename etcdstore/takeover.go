@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -75,16 +73,11 @@ func (s *Store) WatchState(ctx context.Context) <-chan Version {
 	})
 }
 
-// ErrHeldDown says that a take-over was forced a short while ago: another one
-// has to wait until that one's hold-down is over.
-var ErrHeldDown = errors.New("a take-over was forced recently")
-
 // Depose revokes the lease of a suspect, if it is still the first in the queue
 // for the lock. The fence holds: a suspect that lives just loses its term. Of
-// all who would force a take-over within holddown, one does: it creates
-// /master/holddown in the same transaction that finds the suspect in place. A
-// suspect that is exempt (it never committed) can be deposed at any time.
-func (s *Store) Depose(ctx context.Context, suspect Candidate, holddown time.Duration, exempt bool) error {
+// all who would force a take-over at the same time, one does; the others, and
+// those who come too soon after it, are told ErrHeldDown.
+func (s *Store) Depose(ctx context.Context, suspect Candidate, by Takeover) error {
 	if suspect.Key == "" {
 		return errors.New("depose: expected a candidate, found nobody")
 	}
@@ -92,8 +85,8 @@ func (s *Store) Depose(ctx context.Context, suspect Candidate, holddown time.Dur
 	if err != nil {
 		return fmt.Errorf("depose %s: expected a lease in hexadecimal, found %q", suspect.Key, suspect.Lease)
 	}
-	if !exempt {
-		if err := s.holdDown(ctx, suspect, holddown); err != nil {
+	if !by.Exempt {
+		if err := s.holdDown(ctx, suspect, by); err != nil {
 			return err
 		}
 	}
@@ -104,35 +97,6 @@ func (s *Store) Depose(ctx context.Context, suspect Candidate, holddown time.Dur
 		return fmt.Errorf("revoke lease %x of %s: %w", lease, suspect.Key, err)
 	}
 	return nil
-}
-
-// holdDown creates /master/holddown on a lease of its own, which nobody keeps
-// alive.
-func (s *Store) holdDown(ctx context.Context, suspect Candidate, holddown time.Duration) error {
-	seconds := int64(math.Ceil(holddown.Seconds()))
-	granted, err := s.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, s.callOpts...)
-	if err != nil {
-		return fmt.Errorf("grant the lease of the hold-down: %w", rpctypes.Error(err))
-	}
-	key := s.abs(keyHolddown)
-	answer, err := s.txn(ctx, &pb.TxnRequest{
-		Compare: []*pb.Compare{createdAt(suspect.Key, suspect.Revision), createdAt(key, 0)},
-		Success: []*pb.RequestOp{opPut(key, []byte(suspect.Address), granted.ID)},
-		Failure: []*pb.RequestOp{opGet(key)},
-	})
-	if err == nil && answer.Succeeded {
-		return nil
-	}
-	revoking, cancel := context.WithTimeout(s.ctx, abandonTime)
-	defer cancel()
-	_, _ = s.leases.LeaseRevoke(revoking, &pb.LeaseRevokeRequest{ID: granted.ID}, s.callOpts...) // else it runs out
-	switch {
-	case err != nil:
-		return fmt.Errorf("hold down further take-overs: %w", err)
-	case len(answer.Responses[0].GetResponseRange().Kvs) > 0:
-		return ErrHeldDown
-	}
-	return fmt.Errorf("%s is gone already", suspect.Key)
 }
 
 // Check asks etcd whether the lock is still ours: what a leader does that has

@@ -67,7 +67,8 @@ func outcome(err error, sent bool) error {
 
 // What transactions are made of.
 var (
-	createdAt = fence.CreatedAt
-	opPut     = fence.Put
-	opGet     = fence.Get
+	createdAt  = fence.CreatedAt
+	modifiedAt = fence.ModifiedAt
+	opPut      = fence.Put
+	opGet      = fence.Get
 )

@@ -59,7 +59,7 @@ func (s *memory) WatchState(ctx context.Context, _ func(Version)) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
-func (s *memory) Depose(context.Context, Suspect, time.Duration, bool) error { return nil }
+func (s *memory) Depose(context.Context, Suspect, Takeover) error            { return nil }
 func (s *memory) ClusterID(context.Context) (uint64, error)                  { return 1, nil }
 func (s *memory) EnsureJob(context.Context, string, map[string]string) error { return nil }
 func (s *memory) PartKey(id string, i int) string                            { return fmt.Sprintf("/parts/%s/%d", id, i) }

@@ -29,6 +29,13 @@ type Suspect struct {
 	Lease    string
 }
 
+// Takeover is how a suspect is to be deposed.
+type Takeover struct {
+	Holddown time.Duration // least time between two forced take-overs
+	Silent   bool          // it may live: the more such take-overs follow each other, the longer the next one waits
+	Exempt   bool          // it never committed: no take-over is too soon
+}
+
 // Version is the state as stored, at one revision.
 type Version struct {
 	State    []byte
@@ -38,7 +45,7 @@ type Version struct {
 // standby is what a master does while another one leads: it keeps what a term begins with
 // warm, and watches over the leader.
 //
-//	following ──── beats missed, or reset and refused ────▶ deposing ──▶ following
+//	following ──── silent: beats missed, or dead: reset and refused ────▶ deposing ──▶ following
 //	    │
 //	    └── our key is the first: Campaign returns, the term begins with what is warm
 type standby struct {
@@ -114,8 +121,8 @@ func (s *standby) watch(ctx context.Context, leaders <-chan Suspect, beats <-cha
 				}
 			}
 		}
-		if judged == decide.Dead {
-			s.depose(ctx, suspect)
+		if judged != decide.Alive {
+			s.depose(ctx, suspect, judged)
 			s.probe = decide.Probe{}
 		}
 	}
@@ -207,12 +214,16 @@ func (s *standby) etcdAnswers(ctx context.Context, b decide.Beat) bool {
 }
 
 // depose forces a take-over. Who leads then is for the queue to say.
-func (s *standby) depose(ctx context.Context, suspect Suspect) {
-	log := s.log.WithFields(logrus.Fields{"suspect": suspect.Address, "term": suspect.Revision})
-	exempt := s.version.Load() < suspect.Revision // it never committed
+func (s *standby) depose(ctx context.Context, suspect Suspect, judged decide.Verdict) {
+	log := s.log.WithFields(logrus.Fields{"suspect": suspect.Address, "term": suspect.Revision, "found": judged})
+	by := Takeover{
+		Holddown: s.config.Holddown,
+		Silent:   judged == decide.Silent,
+		Exempt:   s.version.Load() < suspect.Revision,
+	}
 	bounded, cancel := context.WithTimeout(ctx, deposeTimeout)
 	defer cancel()
-	switch err := s.store.Depose(bounded, suspect, s.config.Holddown, exempt); {
+	switch err := s.store.Depose(bounded, suspect, by); {
 	case errors.Is(err, ErrHeldDown):
 		log.Debug("the leader does not answer; the last take-over was too short ago")
 	case err != nil:
@@ -249,23 +260,24 @@ func (s *standby) listen(ctx context.Context, suspects <-chan Suspect, beats cha
 // hear holds a connection to the suspect. When it breaks it dials again at once: a port that
 // refuses is a process that is gone.
 func (s *standby) hear(ctx context.Context, suspect Suspect, beats chan<- heard) {
-	redials := 0 // at once after a connection broke, then every BeatEvery
+	known := false // it was there: a port that refuses from now on is a process that is gone
+	redials := 0   // at once after a connection broke, then every BeatEvery
 	for ctx.Err() == nil {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", suspect.Address)
 		if err != nil {
 			wait := decide.BeatEvery
-			if redials > 0 {
+			switch {
+			case known && errors.Is(err, syscall.ECONNREFUSED):
+				redials = 0
+				sendTo(ctx, beats, heard{of: suspect, gone: true})
+			case redials > 0:
 				wait = redialPause
 				redials--
-				if errors.Is(err, syscall.ECONNREFUSED) {
-					redials = 0
-					sendTo(ctx, beats, heard{of: suspect, gone: true})
-				}
 			}
 			pause(ctx, wait)
 			continue
 		}
-		redials = quickRedials
+		known, redials = true, quickRedials
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
 		s.readBeats(ctx, conn, suspect, beats)
 		stop()

@@ -2,7 +2,6 @@ package master
 
 import (
 	"context"
-	"time"
 
 	"trainmaster/taskqueue"
 )
@@ -28,9 +27,9 @@ type Store interface {
 	WatchLeader(ctx context.Context, changed func(Suspect)) error
 	// WatchState does the same with the stored state; of several it may skip all but the last.
 	WatchState(ctx context.Context, changed func(Version)) error
-	// Depose revokes the lease of a suspect that is still the first. Within holddown of a
-	// forced take-over it is ErrHeldDown, unless exempt.
-	Depose(ctx context.Context, suspect Suspect, holddown time.Duration, exempt bool) error
+	// Depose revokes the lease of a suspect that is still the first. Too soon after another
+	// forced take-over it is ErrHeldDown.
+	Depose(ctx context.Context, suspect Suspect, by Takeover) error
 
 	Encode(v any) ([]byte, error)
 	Decode(b []byte, v any, limit int64) error

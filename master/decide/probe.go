@@ -21,15 +21,18 @@ type Verdict int
 
 // The verdicts on a leader.
 const (
-	Alive Verdict = iota
-	Dead          // to be deposed
+	Alive  Verdict = iota
+	Silent         // to be deposed, though it may only be too busy to be heard
+	Dead           // to be deposed: it is gone
 )
+
+func (v Verdict) String() string { return [...]string{"alive", "silent", "dead"}[v] }
 
 // Probe judges the holder of the first key in the queue for the lock, from what a stand-by
 // sees of it. It has no clock: Look is called every BeatEvery.
 //
-// A leader is dead when its connection broke and its port refuses another one; or when
-// missedBeats beats in a row did not come, or came from one that etcd does not answer
+// A leader is dead when its connection broke and its port refuses another one. It is silent
+// when missedBeats beats in a row did not come, or came from one that etcd does not answer
 // although it answers the stand-by. A commit of the leader in that time acquits it.
 type Probe struct {
 	missed   int
@@ -63,5 +66,5 @@ func (p *Probe) Look(revision int64) Verdict {
 	if p.missed < missedBeats {
 		return Alive
 	}
-	return Dead
+	return Silent
 }

@@ -13,10 +13,10 @@ func TestProbe(t *testing.T) {
 	none := func(revision int64, want Verdict) step { return step{revision: revision, want: want} }
 	for name, steps := range map[string][]step{
 		"beats keep it alive":        {{[]int64{fresh}, true, 5, Alive}, {[]int64{fresh}, true, 5, Alive}, {[]int64{fresh, fresh}, true, 5, Alive}},
-		"three missed beats":         {none(5, Alive), none(5, Alive), none(5, Dead)},
-		"a beat in between":          {none(5, Alive), none(5, Alive), {[]int64{fresh}, true, 5, Alive}, none(5, Alive), none(5, Alive), none(5, Dead)},
-		"a commit acquits":           {none(5, Alive), none(5, Alive), none(6, Alive), none(6, Alive), none(6, Alive), none(6, Dead)},
-		"it lost etcd, we did not":   {{[]int64{stale}, true, 5, Alive}, {[]int64{stale}, true, 5, Alive}, {[]int64{stale}, true, 5, Dead}},
+		"three missed beats":         {none(5, Alive), none(5, Alive), none(5, Silent)},
+		"a beat in between":          {none(5, Alive), none(5, Alive), {[]int64{fresh}, true, 5, Alive}, none(5, Alive), none(5, Alive), none(5, Silent)},
+		"a commit acquits":           {none(5, Alive), none(5, Alive), none(6, Alive), none(6, Alive), none(6, Alive), none(6, Silent)},
+		"it lost etcd, we did not":   {{[]int64{stale}, true, 5, Alive}, {[]int64{stale}, true, 5, Alive}, {[]int64{stale}, true, 5, Silent}},
 		"etcd answers nobody":        {{[]int64{stale}, false, 5, Alive}, {[]int64{stale}, false, 5, Alive}, {[]int64{stale}, false, 5, Alive}, {[]int64{stale}, false, 5, Alive}},
 		"one fresh beat among stale": {{[]int64{stale, fresh}, true, 5, Alive}, {[]int64{fresh, stale}, true, 5, Alive}, {[]int64{stale, fresh}, true, 5, Alive}},
 	} {

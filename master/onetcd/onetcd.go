@@ -83,8 +83,8 @@ func (s Store) WatchState(ctx context.Context, changed func(master.Version)) err
 }
 
 // Depose revokes the lease of a suspect.
-func (s Store) Depose(ctx context.Context, suspect master.Suspect, holddown time.Duration, exempt bool) error {
-	err := s.Store.Depose(ctx, etcdstore.Candidate(suspect), holddown, exempt)
+func (s Store) Depose(ctx context.Context, suspect master.Suspect, by master.Takeover) error {
+	err := s.Store.Depose(ctx, etcdstore.Candidate(suspect), etcdstore.Takeover(by))
 	if errors.Is(err, etcdstore.ErrHeldDown) {
 		return fmt.Errorf("%w: %w", master.ErrHeldDown, err)
 	}

@@ -67,7 +67,7 @@ func TestHolddown(t *testing.T) {
 		if leader.Lease != <-lease || leader.Address != "127.0.0.1:1" || leader.Revision != lock.Revision() {
 			t.Errorf("the leader is %+v", leader)
 		}
-		return store.Depose(t.Context(), leader, 5*time.Second, false)
+		return store.Depose(t.Context(), leader, master.Takeover{Holddown: 5 * time.Second})
 	}
 	if err := depose(); err != nil {
 		t.Errorf("the first one: %v", err)

@@ -1,0 +1,149 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// ErrHeldDown says that a take-over was forced a short while ago: another one
+// has to wait.
+var ErrHeldDown = errors.New("a take-over was forced recently")
+
+// Takeover is how a suspect is to be deposed.
+type Takeover struct {
+	// Holddown is the least time between two forced take-overs. It is
+	// /master/holddown, on a lease that nobody keeps alive.
+	Holddown time.Duration
+	// Silent: the suspect may live, and only be too busy to be heard. Taking
+	// over makes the next leader busier still, so after each take-over of a
+	// silent leader the next of that kind waits twice as long, up to
+	// mostHolddowns. A leader that then holds out for as long again ends the
+	// series. It is /master/flapping, on a lease of twice that time.
+	Silent bool
+	// Exempt: the suspect never committed; it can be deposed at any time.
+	Exempt bool
+}
+
+// mostHolddowns bounds how many hold-downs a silent leader is left alone for.
+const mostHolddowns = 8
+
+// series is the value of /master/flapping: how many take-overs of silent
+// leaders came, each soon after the one before.
+type series struct {
+	takeovers int
+	revision  int64 // of the key; 0: there is none
+	pausing   bool
+}
+
+// pause is how long after that many take-overs of silent leaders the next one
+// waits.
+func (r series) pause(holddown time.Duration) time.Duration {
+	pause := holddown
+	for range r.takeovers - 1 {
+		if pause *= 2; pause >= mostHolddowns*holddown {
+			return mostHolddowns * holddown
+		}
+	}
+	return pause
+}
+
+// holdDown records a forced take-over of the suspect, in a transaction that
+// finds the suspect in place and no other take-over too soon before.
+func (s *Store) holdDown(ctx context.Context, suspect Candidate, by Takeover) (err error) {
+	last, err := s.lastTakeover(ctx, by)
+	if err != nil {
+		return err
+	}
+	var leases []int64
+	keep := func(key string, value string, d time.Duration) (*pb.RequestOp, error) {
+		seconds := int64(math.Ceil(d.Seconds()))
+		granted, err := s.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, s.callOpts...)
+		if err != nil {
+			return nil, fmt.Errorf("grant the lease of %s: %w", s.abs(key), rpctypes.Error(err))
+		}
+		leases = append(leases, granted.ID)
+		return opPut(s.abs(key), []byte(value), granted.ID), nil
+	}
+	defer func() {
+		if err != nil {
+			s.abandon(leases)
+		}
+	}()
+	put, err := keep(keyHolddown, suspect.Address, by.Holddown)
+	if err != nil {
+		return err
+	}
+	req := &pb.TxnRequest{
+		Compare: []*pb.Compare{createdAt(suspect.Key, suspect.Revision), createdAt(s.abs(keyHolddown), 0)},
+		Success: []*pb.RequestOp{put},
+		Failure: []*pb.RequestOp{opGet(suspect.Key)},
+	}
+	if by.Silent {
+		now := series{takeovers: last.takeovers + 1}
+		if put, err = keep(keyFlapping, strconv.Itoa(now.takeovers), 2*now.pause(by.Holddown)); err != nil {
+			return err
+		}
+		req.Compare = append(req.Compare, modifiedAt(s.abs(keyFlapping), last.revision))
+		req.Success = append(req.Success, put)
+	}
+	switch answer, err := s.txn(ctx, req); {
+	case err != nil:
+		return fmt.Errorf("hold down further take-overs: %w", err)
+	case answer.Succeeded:
+		return nil
+	case len(answer.Responses[0].GetResponseRange().Kvs) > 0:
+		return ErrHeldDown // by one that came first
+	}
+	return fmt.Errorf("%s is gone already", suspect.Key)
+}
+
+// lastTakeover is ErrHeldDown when it is too soon for another one.
+func (s *Store) lastTakeover(ctx context.Context, by Takeover) (series, error) {
+	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyHolddown)), opGet(s.abs(keyFlapping))}})
+	if err != nil {
+		return series{}, fmt.Errorf("read %s: %w", s.abs(keyHolddown), rpctypes.Error(err))
+	}
+	if len(answer.Responses[0].GetResponseRange().Kvs) > 0 {
+		return series{}, ErrHeldDown
+	}
+	flapping := answer.Responses[1].GetResponseRange().Kvs
+	if len(flapping) == 0 || !by.Silent {
+		return series{}, nil
+	}
+	last, err := s.series(ctx, flapping[0])
+	if err == nil && last.pausing {
+		err = ErrHeldDown
+	}
+	return last, err
+}
+
+func (s *Store) series(ctx context.Context, kv *mvccpb.KeyValue) (series, error) {
+	lease, err := s.client.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))
+	if err != nil {
+		return series{}, fmt.Errorf("read the lease of %s: %w", kv.Key, err)
+	}
+	takeovers, err := strconv.Atoi(string(kv.Value))
+	if err != nil {
+		takeovers = 1 // somebody edited it
+	}
+	return series{takeovers: takeovers, revision: kv.ModRevision, pausing: 2*lease.TTL > lease.GrantedTTL}, nil
+}
+
+// abandon revokes leases that nothing stands on; one that it does not reach
+// runs out.
+func (s *Store) abandon(leases []int64) {
+	ctx, cancel := context.WithTimeout(s.ctx, abandonTime)
+	defer cancel()
+	for _, id := range leases {
+		_, _ = s.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: id}, s.callOpts...)
+	}
+}

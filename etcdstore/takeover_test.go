@@ -1,0 +1,78 @@
+package etcdstore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+)
+
+// The more take-overs of silent leaders follow each other, the longer the next one waits; a
+// leader that is dead waits for the hold-down alone.
+func TestTakeoversOfSilentLeadersWaitLonger(t *testing.T) {
+	const holddown = 2 * time.Second // the least that etcd grants
+	s := etcdtest.Store(t)
+	kv := s.Client()
+	flapping := s.Prefix() + "/master/flapping"
+	depose := func(silent bool) error {
+		t.Helper()
+		lock := lead(t, s, "a")
+		defer lock.Resign(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		return s.Depose(t.Context(), <-s.WatchLeader(ctx), etcdstore.Takeover{Holddown: holddown, Silent: silent})
+	}
+	for before, want := range map[string]struct {
+		count string
+		lease time.Duration // of which the first half is the pause
+	}{
+		"":        {"1", 2 * holddown},
+		"1":       {"2", 4 * holddown},
+		"2":       {"3", 8 * holddown},
+		"3":       {"4", 16 * holddown},
+		"4":       {"5", 16 * holddown},
+		"1000000": {"1000001", 16 * holddown},
+		"edited":  {"2", 4 * holddown},
+	} {
+		if _, err := kv.Delete(t.Context(), s.Prefix()+"/master/", clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
+		if before != "" { // without a lease: its pause is over
+			if _, err := kv.Put(t.Context(), flapping, before); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := depose(true); err != nil {
+			t.Errorf("after %q: %v", before, err)
+			continue
+		}
+		found, err := kv.Get(t.Context(), flapping)
+		if err != nil || len(found.Kvs) != 1 {
+			t.Fatalf("after %q: %v, %v", before, found, err)
+		}
+		lease, err := kv.TimeToLive(t.Context(), clientv3.LeaseID(found.Kvs[0].Lease))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if count, granted := string(found.Kvs[0].Value), time.Duration(lease.GrantedTTL)*time.Second; count != want.count || granted != want.lease {
+			t.Errorf("after %q: %s take-overs, on a lease of %v; expected %s, %v", before, count, granted, want.count, want.lease)
+		}
+		if err := depose(false); !errors.Is(err, etcdstore.ErrHeldDown) {
+			t.Errorf("after %q: a dead leader in the hold-down: %v", before, err)
+		}
+		if _, err := kv.Delete(t.Context(), s.Prefix()+"/master/holddown"); err != nil { // as if it were over
+			t.Fatal(err)
+		}
+		if err := depose(true); !errors.Is(err, etcdstore.ErrHeldDown) {
+			t.Errorf("after %q: a silent leader in the pause: %v", before, err)
+		}
+		if err := depose(false); err != nil {
+			t.Errorf("after %q: a dead leader in the pause: %v", before, err)
+		}
+	}
+}
