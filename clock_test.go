@@ -17,8 +17,8 @@ import (
 var readsClock = map[string]string{
 	"master/driven.go":            "the clock that a master is given; tests and the simulator give it another one",
 	"master/beats.go":             "how long ago etcd answered, and the deadline of a write to a socket",
+	"master/registration.go":      "not more than one line of progress in two seconds",
 	"master/report.go":            "how long a scan took, for the log",
-	"master/master.go":            "not more than one line of progress in two seconds",
 	"master/term.go":              "how long the master of a finished job has lingered",
 	"master/service.go":           "until when a stage is waited for: an answer may always be asked for again",
 	"etcdstore/boottime_other.go": "where there is no CLOCK_BOOTTIME: time since the start of the process",

@@ -42,19 +42,7 @@ func New(config Config, store Store, shards Shards, log *logrus.Entry) (*Master,
 	}
 	m := &Master{config: config, store: store, shards: shards, log: log}
 	m.reports.source = dataset.Source{Roots: config.Roots}
-	m.reports.indexer.Progress = m.scanProgress()
 	return m, nil
-}
-
-// scanProgress logs how far a scan of many files is, at most every two seconds.
-func (m *Master) scanProgress() func(done, total int) {
-	var last atomic.Int64
-	return func(done, total int) {
-		now := time.Now().UnixNano()
-		if before := last.Load(); now-before > int64(2*time.Second) && last.CompareAndSwap(before, now) && before != 0 {
-			m.log.WithFields(logrus.Fields{"done": done, "files": total}).Info("reading the dataset")
-		}
-	}
 }
 
 // Run campaigns and leads, term after term, until the job is over and its trainers were

@@ -20,6 +20,7 @@ type reporter struct {
 	one     sync.Mutex
 	indexer dataset.Indexer
 	source  dataset.Source
+	now     registration
 }
 
 // ReportDataset registers the files that names (paths and globs) stand for. The first
@@ -35,8 +36,10 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	}
 	m.reports.one.Lock()
 	defer m.reports.one.Unlock()
+	defer m.reports.now.end()
 	began := time.Now()
-	listing, err := m.reports.source.List(ctx, names)
+	m.reports.source.Progress = m.reports.now.step(m.log, listing)
+	found, err := m.reports.source.List(ctx, names)
 	if err != nil {
 		return err
 	}
@@ -46,15 +49,15 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 		return err
 	}
 	if known {
-		if digest == listing.Digest {
+		if digest == found.Digest {
 			return nil
 		}
-		return fmt.Errorf("%w: %s", taskqueue.ErrOtherDataset, t.difference(listing))
+		return fmt.Errorf("%w: %s", taskqueue.ErrOtherDataset, t.difference(found))
 	}
-	log := m.log.WithField("files", len(listing.Files))
-	log.Info("indexing the dataset")
-	m.reports.indexer.Progress = nowAndThen(log, "indexing the dataset")
-	indices, err := m.reports.indexer.Index(ctx, listing)
+	log := m.log.WithField("files", len(found.Files))
+	log.Info(indexing)
+	m.reports.indexer.Progress = m.reports.now.step(log, indexing)
+	indices, err := m.reports.indexer.Index(ctx, found)
 	if err != nil {
 		return err
 	}
@@ -63,7 +66,7 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 		chunks += len(list)
 	}
 	table := taskqueue.NewTable(chunks)
-	for i, f := range listing.Files {
+	for i, f := range found.Files {
 		if err := table.Add(taskqueue.File{Path: f.Path, Size: f.Size, ModTime: f.ModTime.UnixNano()}, indices[i]); err != nil {
 			return err
 		}
@@ -72,7 +75,7 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	if tasks := table.Tasks(); tasks < 4*m.config.Trainers {
 		log.WithFields(logrus.Fields{"tasks": tasks, "trainers": m.config.Trainers}).Warn("fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks")
 	}
-	if err := m.register(ctx, t, table, listing.Digest); err != nil {
+	if err := m.register(ctx, t, table, found.Digest); err != nil {
 		return err
 	}
 	log.WithFields(logrus.Fields{"chunks": chunks, "tasks": table.Tasks(), "records": table.Records(), "took": time.Since(began).Round(time.Millisecond).String()}).Info("dataset indexed")
@@ -92,6 +95,7 @@ func (m *Master) Register(ctx context.Context, table *taskqueue.Table, digest [3
 }
 
 func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, digest [32]byte) error {
+	defer m.reports.now.end()
 	log := m.log.WithField("tasks", table.Tasks())
 	parts, err := tableParts(m.store, table)
 	if err != nil {
@@ -107,7 +111,7 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 		writes[i] = taskqueue.Write{Key: m.store.PartKey(id, i), Value: p}
 	}
 	_, err = t.committer.do(ctx, func(o *op) {
-		o.parts = &partsWrite{writes: writes, progress: nowAndThen(log, "storing the task table")}
+		o.parts = &partsWrite{writes: writes, progress: m.reports.now.step(log, storing)}
 		o.event = &taskqueue.Report{
 			Kind: taskqueue.Training, Digest: digest, ReportID: id, Parts: len(parts), PartsDigest: partsDigest(parts),
 			Table: table, Shuffle: m.config.Shuffle, Seed: m.config.Seed,
@@ -116,28 +120,14 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 	return err
 }
 
-// progressEvery is how often a long registration says how far it is.
-const progressEvery = 2 * time.Second
-
-// nowAndThen returns what logs progress, but not more often than every progressEvery.
-func nowAndThen(log *logrus.Entry, message string) func(done, total int) {
-	said := time.Now()
-	return func(done, total int) {
-		if now := time.Now(); now.Sub(said) >= progressEvery {
-			said = now
-			log.WithFields(logrus.Fields{"done": done, "of": total}).Info(message)
-		}
-	}
-}
-
 // difference says how a listing differs from the registered dataset.
-func (t *term) difference(listing dataset.Listing) string {
+func (t *term) difference(found dataset.Listing) string {
 	have := (*t.committer.tables.Load())[0].Files()
 	registered := make([]dataset.Entry, len(have))
 	for i, f := range have {
 		registered[i] = dataset.Entry{Path: f.Path, Size: f.Size}
 	}
-	if text := dataset.Difference(registered, listing.Entries()); text != "" {
+	if text := dataset.Difference(registered, found.Entries()); text != "" {
 		return text
 	}
 	return "the same paths and sizes, but the files begin with other bytes"

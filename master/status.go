@@ -16,6 +16,8 @@ type Status struct {
 	Commits int64  // of this term
 	Refused int64  // commits of this term that the store did not take
 	Record  RecordStatus
+
+	Registration Registration // of a dataset; zero when there is none under way
 }
 
 // Status sums the job up.
@@ -24,7 +26,7 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	s := Status{Leader: m.config.Advertise, Term: uint64(t.committer.lead.Revision())}
+	s := Status{Leader: m.config.Advertise, Term: uint64(t.committer.lead.Revision()), Registration: m.reports.now.status()}
 	if m.Recorder != nil {
 		s.Record = m.Recorder.Status()
 	}

@@ -40,12 +40,20 @@ func newProgress(out io.Writer) *progress {
 
 // show takes a status of the job.
 func (p *progress) show(s *pb.StatusReply) {
-	if len(s.Datasets) == 0 {
-		return
+	switch {
+	case s.Registration != nil:
+		r := newRegistration(s.Registration)
+		p.draw(r.String(), int64(r.Done), int64(r.Total))
+	case len(s.Datasets) > 0:
+		d := s.Datasets[0]
+		total := int64(d.Passes) * int64(d.Tasks)
+		p.draw(training(s), int64(max(d.Pass, 1)-1)*int64(d.Tasks)+int64(d.Done), total)
 	}
+}
+
+// training says how far the first dataset is.
+func training(s *pb.StatusReply) string {
 	d := s.Datasets[0]
-	total := int64(d.Passes) * int64(d.Tasks)
-	done := int64(max(d.Pass, 1)-1)*int64(d.Tasks) + int64(d.Done)
 	text := fmt.Sprintf("pass %d/%d  tasks %d done %d pending %d todo", d.Pass, d.Passes, d.Done, d.Pending, d.Todo+d.Retry)
 	if d.SetAside > 0 {
 		text += fmt.Sprintf(" %d SET ASIDE", d.SetAside)
@@ -59,6 +67,10 @@ func (p *progress) show(s *pb.StatusReply) {
 			text += fmt.Sprintf("  loss %.4f", *s.Totals.MeanLoss)
 		}
 	}
+	return text
+}
+
+func (p *progress) draw(text string, done, total int64) {
 	if p.bar != nil {
 		p.bar.ChangeMax64(max(total, 1))
 		p.bar.Describe(text)

@@ -10,6 +10,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
+	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 )
 
@@ -19,6 +20,17 @@ type lines chan string
 func (l lines) Write(b []byte) (int, error) {
 	l <- string(b)
 	return len(b), nil
+}
+
+// While the dataset is being registered, progress is that of its files.
+func TestProgressOfRegistration(t *testing.T) {
+	out := make(lines, 1)
+	p := progress{out: out}
+	p.show(&pb.StatusReply{})
+	p.show(&pb.StatusReply{Registration: &pb.Registration{Step: "indexing the dataset", Done: 3201, Total: 10_000}})
+	if line := <-out; line != "indexing the dataset: 3,201 of 10,000\n" {
+		t.Errorf("%q", line)
+	}
 }
 
 // Progress is that of whichever master leads, before there is one and after it is gone.

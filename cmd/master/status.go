@@ -26,12 +26,31 @@ type jobStatus struct {
 	Epoch    uint32          `json:"epoch"`
 	Commit   uint64          `json:"commit"`
 	Datasets []datasetStatus `json:"datasets"`
-	Totals   jobTotals       `json:"totals"`
+	// Registration is that of a dataset; null when there is none under way.
+	Registration *registration `json:"registration"`
+	Totals       jobTotals     `json:"totals"`
 }
 
 type jobLeader struct {
 	Address string `json:"address"`
 	Term    uint64 `json:"term"`
+}
+
+type registration struct {
+	Step  string `json:"step"`
+	Done  uint64 `json:"done"`
+	Total uint64 `json:"total"`
+}
+
+func newRegistration(r *pb.Registration) *registration {
+	if r == nil {
+		return nil
+	}
+	return &registration{r.GetStep(), r.GetDone(), r.GetTotal()}
+}
+
+func (r *registration) String() string {
+	return fmt.Sprintf("%s: %s of %s", r.Step, thousands(r.Done), thousands(r.Total))
 }
 
 type datasetStatus struct {
@@ -144,6 +163,7 @@ func newJobStatus(r *pb.StatusReply) jobStatus {
 	s := jobStatus{
 		Job: r.GetJob(), Status: word(r.GetStatus(), "JOB_STATUS_"), Reason: r.GetReason(),
 		Leader: jobLeader{r.GetLeaderAddress(), r.GetTerm()}, Epoch: r.GetEpoch(), Commit: r.GetCommit(), Datasets: []datasetStatus{},
+		Registration: newRegistration(r.GetRegistration()),
 		Totals: jobTotals{
 			Trainers: t.GetTrainers(), RecordsTrained: t.GetRecordsTrained(), RecordsPerSecond: t.GetRecordsPerSecond(),
 			MeanLoss: t.MeanLoss, Commits: t.GetCommits(), CommitsRefused: t.GetCommitsRefused(), Uptime: t.GetUptimeSeconds(),
@@ -182,6 +202,10 @@ func (s jobStatus) table(w io.Writer) {
 }
 
 func (s jobStatus) datasetsTable(w io.Writer) {
+	if s.Registration != nil {
+		fmt.Fprintln(w, s.Registration)
+		return
+	}
 	if len(s.Datasets) == 0 {
 		fmt.Fprintln(w, "No dataset yet: the first trainer that reports one begins the job.")
 		return

@@ -87,6 +87,19 @@ func TestStatusOfALossThatDiverged(t *testing.T) {
 	}
 }
 
+// While the first dataset is being registered, status says how far that is.
+func TestStatusOfARegistration(t *testing.T) {
+	s := newJobStatus(&pb.StatusReply{Registration: &pb.Registration{Step: "indexing the dataset", Done: 3201, Total: 10_000}})
+	var b bytes.Buffer
+	if err := render(&b, "table", s, s.table); err != nil || !strings.Contains(b.String(), "indexing the dataset: 3,201 of 10,000") {
+		t.Errorf("%s, %v", b.String(), err)
+	}
+	text, err := json.Marshal(s)
+	if err != nil || !strings.Contains(string(text), `"registration":{"step":"indexing the dataset","done":3201,"total":10000}`) {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
 func TestWatch(t *testing.T) {
 	l := lead(t, master.Config{Queue: taskqueue.Options{Passes: 1}})
 	l.report(2)

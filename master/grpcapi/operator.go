@@ -51,6 +51,9 @@ func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.Statu
 		Job: s.Job, Status: statuses[s.Status], Reason: s.Reason, LeaderAddress: s.Leader, Term: s.Term, Epoch: s.Epoch, Commit: s.Commit,
 		Totals: &pb.JobTotals{Trainers: uint32(len(s.Trainers)), Commits: uint64(s.Commits), CommitsRefused: uint64(s.Refused), UptimeSeconds: time.Since(o.began).Seconds()},
 	}
+	if r := s.Registration; r.Step != "" {
+		reply.Registration = &pb.Registration{Step: r.Step, Done: uint64(r.Done), Total: uint64(r.Total)}
+	}
 	for i, d := range s.Sets {
 		reply.Datasets = append(reply.Datasets, datasetStatus(i, &d))
 	}

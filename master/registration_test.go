@@ -10,21 +10,32 @@ import (
 )
 
 // A long registration says how far it is, a short one nothing.
-func TestNowAndThen(t *testing.T) {
+func TestRegistrationProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger, hook := logtest.NewNullLogger()
-		progress := nowAndThen(logrus.NewEntry(logger), "indexing the dataset")
+		var r registration
+		if at := r.status(); at != (Registration{}) {
+			t.Errorf("before it begins: %+v", at)
+		}
+		progress := r.step(logrus.NewEntry(logger), indexing)
 		const files, each = 1000, 10 * time.Millisecond
 		for done := range files {
 			time.Sleep(each)
 			progress(done+1, files)
+			if at := r.status(); at != (Registration{indexing, done + 1, files}) {
+				t.Errorf("after %d: %+v", done+1, at)
+			}
+		}
+		r.end()
+		if at := r.status(); at != (Registration{}) {
+			t.Errorf("after its end: %+v", at)
 		}
 		entries := hook.AllEntries()
-		if want := int(files * each / progressEvery); len(entries) != want {
+		if want := int(files * each / registrationEvery); len(entries) != want {
 			t.Fatalf("%d lines in %v, expected %d", len(entries), files*each, want)
 		}
 		for i, e := range entries {
-			if done := (i + 1) * int(progressEvery/each); e.Message != "indexing the dataset" || e.Data["done"] != done || e.Data["of"] != files {
+			if done := (i + 1) * int(registrationEvery/each); e.Message != indexing || e.Data["done"] != done || e.Data["of"] != files {
 				t.Errorf("line %d: %s %v, expected %d of %d", i, e.Message, e.Data, done, files)
 			}
 		}
