@@ -47,7 +47,7 @@ type QueueRow struct {
 	OpsPerS     float64 `json:"ops_per_s"`
 	RawTxnPerS  float64 `json:"raw_txn_per_s"`          // with a value of StateBytes
 	Ratio       float64 `json:"ratio"`                  // of the two, in each round
-	OverLiteral float64 `json:"over_literal,omitempty"` // OpsPerS over that of the baseline, in each round
+	OverLiteral float64 `json:"over_literal,omitempty"` // OpsPerS over that of Literal, in each round
 	P50MS       float64 `json:"p50_ms"`
 	P99MS       float64 `json:"p99_ms"`
 	OpsPerTxn   float64 `json:"ops_per_txn"`
@@ -91,7 +91,7 @@ type etcdKey struct {
 	delay   time.Duration
 }
 
-func (k rowKey) etcd() etcdKey { return etcdKey{literal: k.via == Literal, delay: k.delay} }
+func (k rowKey) etcd() etcdKey { return etcdKey{literal: k.via.literal(), delay: k.delay} }
 
 // keys lists the rows. What is to be compared stands side by side, for it is measured in
 // that order.

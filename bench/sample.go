@@ -61,14 +61,14 @@ func (f *QueueFigures) summarize(keys []rowKey, samples map[rowKey][]sample) {
 	for _, key := range keys {
 		s := samples[key]
 		row := newRow(key, s)
-		if literal := samples[rowKey{Literal, key.callers, key.tasks, key.delay}]; key.via != Literal && len(literal) > 0 {
+		if literal := samples[rowKey{Literal, key.callers, key.tasks, key.delay}]; !key.via.literal() && len(literal) > 0 {
 			over := make([]float64, len(s))
 			for round := range s {
 				over[round] = s[round].opsPerS / literal[round].opsPerS
 			}
 			row.OverLiteral = median(over, func(x float64) float64 { return x })
 		}
-		if key.delay == 0 && key.via != Literal {
+		if key.delay == 0 && !key.via.literal() {
 			undelayed = append(undelayed, s...)
 		}
 		f.Rows = append(f.Rows, row)

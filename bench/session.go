@@ -14,14 +14,17 @@ type Via string
 
 // The ways.
 const (
-	InProcess   Via = "inproc"
-	NetRPC      Via = "netrpc"       // Next, as the project's own client
-	NetRPCPlain Via = "netrpc-plain" // GetTask
-	Literal     Via = "literal"      // GetTask of the baseline
+	InProcess     Via = "inproc"
+	NetRPC        Via = "netrpc"         // Next, as the project's own client
+	NetRPCPlain   Via = "netrpc-plain"   // GetTask
+	Literal       Via = "literal"        // GetTask of the baseline
+	LiteralShared Via = "literal-shared" // of the baseline with the project's own encoder
 )
 
 // Vias are all ways.
-var Vias = []Via{InProcess, NetRPC, NetRPCPlain, Literal}
+var Vias = []Via{InProcess, NetRPC, NetRPCPlain, Literal, LiteralShared}
+
+func (v Via) literal() bool { return v == Literal || v == LiteralShared }
 
 // session is a load that works already and waits to be measured.
 type session interface {
@@ -78,7 +81,7 @@ func (c *loadConfig) trainers() ([]load.Trainer, error) {
 		switch c.Via {
 		case NetRPC:
 			trainers[i] = load.Joined(c.Addr, trainerID(i))
-		case NetRPCPlain, Literal:
+		case NetRPCPlain, Literal, LiteralShared:
 			trainers[i] = load.Plain(c.Addr)
 		default:
 			return nil, fmt.Errorf("no load of its own for %q", c.Via)

@@ -24,7 +24,7 @@ type subject interface {
 
 // subject starts the queue of a row.
 func (q *Queue) subject(ctx context.Context, key rowKey, endpoint string) (subject, error) {
-	if key.via == Literal {
+	if key.via.literal() {
 		return q.literal(ctx, key, endpoint)
 	}
 	s, err := startSite(ctx, endpoint, key.tasks)
@@ -84,17 +84,18 @@ func (m *masterSubject) close() error {
 type literalSubject struct {
 	*literal.Queue
 	queue *Queue
+	via   Via
 	store *etcdstore.Store
 	lock  *etcdstore.Lock
 	door  *door
 }
 
 func (q *Queue) literal(ctx context.Context, key rowKey, endpoint string) (*literalSubject, error) {
-	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{endpoint}, Job: "literal-" + strconv.Itoa(key.tasks)})
+	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{endpoint}, Job: string(key.via) + "-" + strconv.Itoa(key.tasks)})
 	if err != nil {
 		return nil, err
 	}
-	s := &literalSubject{queue: q, store: store}
+	s := &literalSubject{queue: q, via: key.via, store: store}
 	if err := s.begin(ctx, key.tasks); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -109,7 +110,11 @@ func (s *literalSubject) begin(ctx context.Context, tasks int) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.Queue, err = literal.New(ctx, s.lock, table); err != nil {
+	encode := literal.Encode
+	if s.via == LiteralShared {
+		encode = etcdstore.Encode
+	}
+	if s.Queue, err = literal.New(ctx, s.lock, table, encode); err != nil {
 		return err
 	}
 	s.door, err = openDoor(ctx, s.Queue.Serve)
@@ -117,7 +122,7 @@ func (s *literalSubject) begin(ctx context.Context, tasks int) (err error) {
 }
 
 func (s *literalSubject) start(ctx context.Context, callers int) (session, error) {
-	return s.queue.remote(ctx, Literal, s.door.addr, callers)
+	return s.queue.remote(ctx, s.via, s.door.addr, callers)
 }
 
 func (s *literalSubject) raw() *rawLoop { return newRawLoop(s.store, s.lock.Key(), s.lock.Revision()) }

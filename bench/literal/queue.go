@@ -1,15 +1,18 @@
 // Package literal is the baseline: a queue that keeps its three lists as they are, and
 // writes all of them, gob-encoded and gzipped, in one fenced transaction for every change:
-// a finish is one, a dispatch another. It has the same store, the same compression and the
-// same transaction as the real queue; what differs is that each change writes O(tasks), and
-// that no transaction serves two callers.
+// a finish is one, a dispatch another. It has the same store, the same level of compression
+// and the same transaction as the real queue; what differs is that each change writes
+// O(tasks), and that no transaction serves two callers.
 //
 // It never returns a task of a lost trainer and starts the next pass as soon as nothing is
 // to do: it is here to be measured, not to be used.
 package literal
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"net"
@@ -25,8 +28,9 @@ import (
 
 // Queue is the service RPCServer of the baseline.
 type Queue struct {
-	ctx  context.Context // of its transactions
-	lock *etcdstore.Lock
+	ctx    context.Context // of its transactions
+	lock   *etcdstore.Lock
+	encode func(v any) ([]byte, error)
 
 	mu       sync.Mutex
 	queues   taskqueue.TaskQueues
@@ -35,13 +39,29 @@ type Queue struct {
 	commits, bytes atomic.Int64 // stored until now
 }
 
-// New returns a queue of all tasks of a table and stores it under the lock.
-func New(ctx context.Context, lock *etcdstore.Lock, table *taskqueue.Table) (*Queue, error) {
+// Encode is gob and gzip of the standard library, at its fastest level.
+func Encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	zip, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	if err := gob.NewEncoder(zip).Encode(v); err != nil {
+		return nil, err
+	}
+	if err := zip.Close(); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// New returns a queue of all tasks of a table, which encode writes, and stores it under the lock.
+func New(ctx context.Context, lock *etcdstore.Lock, table *taskqueue.Table, encode func(v any) ([]byte, error)) (*Queue, error) {
 	_, revision, err := lock.ReadState(ctx)
 	if err != nil {
 		return nil, err
 	}
-	q := &Queue{ctx: ctx, lock: lock, revision: revision, queues: taskqueue.TaskQueues{Pending: map[int]taskqueue.TaskEntry{}}}
+	q := &Queue{ctx: ctx, lock: lock, encode: encode, revision: revision, queues: taskqueue.TaskQueues{Pending: map[int]taskqueue.TaskEntry{}}}
 	for i := range table.Tasks() {
 		q.queues.Todo = append(q.queues.Todo, taskqueue.TaskEntry{Task: taskqueue.Task{Index: i, Chunks: table.TaskChunks(i)}})
 	}
@@ -84,7 +104,7 @@ func (q *Queue) finish(index int) error {
 
 // store writes all lists.
 func (q *Queue) store() error {
-	state, err := etcdstore.Encode(&q.queues)
+	state, err := q.encode(&q.queues)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,8 @@ request that finishes a counted task and gets the next one. Beside each row stan
 other, under the same lock compares, over the same connection, with a value of the size of the master's state.
 
 Etcd runs in a process of its own with its default flags; so do the trainers, but for inproc. Rounds go through all rows in
-turns; medians count. literal is the baseline that keeps the lists of all tasks and writes all of them on every change.`,
+turns; medians count. literal is the baseline that keeps the lists of all tasks and writes all of them on every change, with
+gob and gzip of the standard library; literal-shared is the same with this program's own encoder.`,
 		Example: `  master bench queue --via inproc --callers 1,16,64,256,1024
   master bench queue --via netrpc --callers 1,16,64,256 --etcd-delay 2ms -o json
   # against the baseline
@@ -32,7 +33,7 @@ turns; medians count. literal is the baseline that keeps the lists of all tasks 
   master bench queue --via inproc --callers 16 --tasks 1000,10000000`,
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&vias, "via", []string{string(bench.InProcess), string(bench.NetRPC)}, "`how` trainers reach the queue: inproc, netrpc, netrpc-plain, literal; a list")
+	flags.StringSliceVar(&vias, "via", []string{string(bench.InProcess), string(bench.NetRPC)}, "`how` trainers reach the queue: inproc, netrpc, netrpc-plain, literal, literal-shared; a list")
 	flags.IntSliceVar(&b.Callers, "callers", []int{1, 16, 64, 256}, "`trainers`; a list")
 	flags.IntSliceVar(&b.Tasks, "tasks", []int{100_000}, "`tasks` of the dataset; a list")
 	flags.Float64Var(&seconds, "seconds", 1, "`length` of one measurement")
