@@ -211,3 +211,23 @@ func TestLeavingTrainer(t *testing.T) {
 		t.Error("b left in order, and the record says that it was lost")
 	}
 }
+
+// Two trainers with one --id take the session from each other, again and again: one ends and says why, the other goes on.
+func TestTrainersOfOneName(t *testing.T) {
+	t.Parallel()
+	const passes = 4
+	j := newJob(t)
+	master := j.master("--passes", "4", "--ps", "1")
+	j.server()
+	loser, winner := j.trainer("twin"), j.trainer("twin")
+	select {
+	case <-loser.gone:
+	case <-winner.gone:
+		loser, winner = winner, loser
+	}
+	loser.wantExit(exitFailed)
+	loser.awaitLog(`another trainer runs under the same name, "twin"`)
+	winner.wantExit(0)
+	master.wantExit(0)
+	j.wantVerified(passes, tasksPerPass) // the record names nobody for what a session finishes that is lost already
+}

@@ -3,6 +3,8 @@ package reference_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -293,6 +295,18 @@ func TestEndsWithError(t *testing.T) {
 				t.Errorf("%d tasks are counted", o.Done)
 			}
 		})
+	}
+}
+
+// TestJobEndsWhileATaskFails: the answer to a failed task may be that the job is over. That is the end of Run, and no error.
+func TestJobEndsWhileATaskFails(t *testing.T) {
+	c := newCoordinator(t, writeTable(t, [][]byte{[]byte("text")}, 10), taskqueue.Options{Passes: 1})
+	told := 0
+	trainer := &reference.Trainer{ID: "trainer-0", Model: newModel(t, model.Softmax, 0), BatchSize: 2, Parameters: &shelf{},
+		Tasks:  &watched{trainerLink: c.join("trainer-0"), fail: fmt.Errorf("the answer: %w", io.EOF)},
+		Failed: func(*taskqueue.Task, error) { told++ }}
+	if err := trainer.Run(within(t)); err != nil || told != 1 {
+		t.Errorf("Run ended with %v after %d failed tasks, want no error after one", err, told)
 	}
 }
 

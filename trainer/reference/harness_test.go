@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"go.uber.org/goleak"
 
 	"trainmaster/dataset/sample"
+	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/pserver"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
@@ -29,7 +29,7 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // within is a context that no test should outlast.
 func within(t testing.TB) context.Context {

@@ -1,0 +1,95 @@
+package reference_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+	"trainmaster/master/mastertest"
+	"trainmaster/taskqueue"
+	"trainmaster/trainer"
+	"trainmaster/trainer/model"
+	"trainmaster/trainer/reference"
+)
+
+// TestTrainersOfOneName: two that take the session from each other do not go on for ever. One ends and says why; the other
+// one trains to the end, and each task is counted once.
+func TestTrainersOfOneName(t *testing.T) {
+	const passes = 20
+	train, _ := digits(t)
+	table := writeTable(t, train[:160], 20)
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 1, Queue: taskqueue.Options{Passes: passes}})
+	shards := startShards(t, 1)
+	rival := func() *reference.Worker {
+		return &reference.Worker{
+			Trainer: trainer.Config{ID: "twin", Locate: trainer.At(r.Addr), Log: quiet()},
+			Servers: func(context.Context) ([]string, error) { return shards, nil },
+			Data:    []string{table.TaskChunks(0)[0].Path}, Kind: model.Softmax, Classes: 10, RecordDelay: time.Millisecond, Log: quiet(),
+		}
+	}
+	ended := make(chan error)
+	for range 2 {
+		go func() { ended <- rival().Run(within(t)) }()
+	}
+	if err := <-ended; !errors.Is(err, reference.ErrRival) || !strings.Contains(err.Error(), `"twin"`) {
+		t.Errorf("the first to end says %v, want that another one runs under its name", err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the other one ends with %v", err)
+	}
+	if err := r.Wait(); err != nil {
+		t.Error(err)
+	}
+	reports := mastertest.Verify(t, r.Store)
+	if len(reports) != passes {
+		t.Errorf("%d passes, want %d", len(reports), passes)
+	}
+	for _, p := range reports {
+		if p.CountedOnce != table.Tasks() {
+			t.Errorf("pass %d: %d tasks counted, want %d", p.Pass, p.CountedOnce, table.Tasks())
+		}
+	}
+}
+
+// TestSavePath: a trainer that could not save the model at the end says so before it joins; what is there already stays as it
+// is.
+func TestSavePath(t *testing.T) {
+	dir := t.TempDir()
+	earlier := filepath.Join(dir, "earlier")
+	if err := os.WriteFile(earlier, []byte("a model"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	asked, cancel := context.WithCancel(t.Context())
+	cancel() // to stop: whatever joins ends without an error
+	for _, test := range []struct{ path, want string }{
+		{dir, "expected a file, or nothing yet, found d"},
+		{os.DevNull, "expected a file, or nothing yet, found D"},
+		{filepath.Join(dir, "nowhere", "model"), "expected a folder that can be written"},
+		{filepath.Join(earlier, "model"), "expected a folder that can be written"},
+		{earlier, ""},
+		{filepath.Join(dir, "model"), ""},
+	} {
+		w := &reference.Worker{Trainer: trainer.Config{ID: "a", Locate: trainer.NewFollow(), Log: quiet()}, SavePath: test.path, Log: quiet()}
+		err := w.Run(asked)
+		if test.want == "" {
+			if err != nil {
+				t.Errorf("to save as %q: %v", test.path, err)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.path) {
+			t.Errorf("to save as %q: %v, want %q", test.path, err, test.want)
+		}
+	}
+	found, err := os.ReadDir(dir)
+	if err != nil || len(found) != 1 {
+		t.Errorf("left behind are %v, %v", found, err)
+	}
+	if content, err := os.ReadFile(earlier); err != nil || string(content) != "a model" {
+		t.Errorf("the earlier file has %q, %v", content, err)
+	}
+}
