@@ -5,9 +5,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -17,7 +19,7 @@ import (
 
 // front is a gRPC server before a real etcd. It passes every call on, and can
 // answer transactions with an error of its own, either before they reach etcd
-// or after etcd has done them.
+// or after etcd has done them, and reads before they do.
 type front struct {
 	endpoint string
 	backend  *grpc.ClientConn
@@ -26,9 +28,15 @@ type front struct {
 	before error // instead of passing the next transactions on
 	after  error // instead of etcd's answer
 	txns   int   // that arrived here
+
+	unread error       // instead of passing the next reads on
+	reads  []time.Time // when each arrived here
 }
 
-const txnMethod = "/etcdserverpb.KV/Txn"
+const (
+	txnMethod   = "/etcdserverpb.KV/Txn"
+	rangeMethod = "/etcdserverpb.KV/Range"
+)
 
 func startFront(t *testing.T, etcd string) *front {
 	t.Helper()
@@ -61,6 +69,20 @@ func (f *front) lie(before, after error) {
 	f.before, f.after, f.txns = before, after, 0
 }
 
+// lieOfReads sets what reads are answered with from now on; nil: with what etcd says.
+func (f *front) lieOfReads(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unread, f.reads = err, nil
+}
+
+// readsAt is when reads arrived since then.
+func (f *front) readsAt() []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.reads)
+}
+
 func (f *front) arrived() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,6 +101,12 @@ func (f *front) handle(_ any, client grpc.ServerStream) error {
 		f.mu.Lock()
 		f.txns++
 		before, after = f.before, f.after
+		f.mu.Unlock()
+	}
+	if method == rangeMethod {
+		f.mu.Lock()
+		f.reads = append(f.reads, time.Now())
+		before = f.unread
 		f.mu.Unlock()
 	}
 	if before != nil {

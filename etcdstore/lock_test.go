@@ -76,6 +76,25 @@ func TestLockKeySaysWho(t *testing.T) {
 	}
 }
 
+// Who campaigns knows its key before anybody can see it, so that nobody takes
+// a fresh key of their own for another's.
+func TestKeyIsToldBeforeItStands(t *testing.T) {
+	s := etcdtest.Store(t)
+	var told []string
+	lock, err := s.Campaign(t.Context(), etcdstore.CampaignConfig{TTL: time.Minute, Queued: func(lease string) {
+		told = append(told, lease)
+		if keys, _, err := s.Prefixed(t.Context(), "/master/lock/"); err != nil || len(keys) > 0 {
+			t.Errorf("when lease %s is told there are %v, %v", lease, keys, err)
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(told) != 1 || !strings.HasSuffix(lock.Key(), "/"+told[0]) {
+		t.Errorf("told were %v, the key is %s", told, lock.Key())
+	}
+}
+
 func TestStandbySaysWhomItWaitsFor(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	first := lead(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), "10.0.0.1:1")

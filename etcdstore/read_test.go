@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"trainmaster/etcdstore/etcdtest"
@@ -99,6 +100,27 @@ func TestWatchSurvivesCompaction(t *testing.T) {
 	want("five")
 	announce("six")
 	want("six")
+}
+
+// A watch that etcd is too busy to answer asks again, at growing distances.
+func TestWatchAsksAgainLater(t *testing.T) {
+	t.Parallel()
+	f := startFront(t, etcdtest.Endpoint(t))
+	s := etcdtest.Open(t, f.endpoint, etcdtest.NewJob(t))
+	f.lieOfReads(rpctypes.ErrGRPCRequestTooManyRequests)
+	seen := s.WatchMasterAddr(t.Context())
+	const pauses = 6
+	eventually(t, "the list is asked for again", func() bool { return len(f.readsAt()) > pauses })
+	asked := f.readsAt()
+	f.lieOfReads(nil)
+	receive(t, "the first view", seen)
+	least := 10 * time.Millisecond // half of the first pause: the rest is drawn
+	for i := range pauses {
+		if pause := asked[i+1].Sub(asked[i]); pause < least {
+			t.Errorf("list %d was asked for %v after the one before, want %v at least", i+1, pause, least)
+		}
+		least *= 2
+	}
 }
 
 // Reads are repeated while etcd is away.
