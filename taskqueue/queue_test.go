@@ -161,6 +161,21 @@ func TestDispatchable(t *testing.T) {
 	}
 }
 
+// A synchronous step waits for the joined trainers that run a task: not for one that has only
+// fetched ahead or holds nothing, nor for a connection that did not join and stages no gradients.
+func TestRunners(t *testing.T) {
+	q, sessions := running(t, Options{}, 5, "a", "b", "idle")
+	plain := q.Apply(1, &PlainAsk{Connection: "10.0.0.9:4711", Want: true})
+	ask(t, q, sessions[1], 1)
+	ask(t, q, sessions[0], 1)
+	if plain.Kind != AnswerTask || len(q.PendingTasks()) != 3 {
+		t.Fatalf("%+v, %+v", plain, q.PendingTasks())
+	}
+	if runners := q.Runners(); !slices.Equal(runners, []Ordinal{sessions[0].Ordinal, sessions[1].Ordinal}) {
+		t.Errorf("runners %v, expected %d and %d", runners, sessions[0].Ordinal, sessions[1].Ordinal)
+	}
+}
+
 func TestOverview(t *testing.T) {
 	q := goldenQueue(t)
 	o := q.Overview()

@@ -368,6 +368,27 @@ func TestMadeUpArguments(t *testing.T) {
 	}
 }
 
+// A heartbeat says of a few tasks that they move. One that says so of more than any trainer
+// holds costs the master no more than its answer; the connection and the session go on.
+func TestHeartbeatIsBounded(t *testing.T) {
+	r := serve(t, 5, master.Config{})
+	a := r.Join("a")
+	c := dial(t, r.Addr)
+	for _, tt := range []struct {
+		moving int
+		want   string
+	}{
+		{17, "moving: expected at most 16 tasks, found 17"},
+		{3000, "moving: expected at most 16 tasks, found 3000"},
+		{16, ""},
+	} {
+		beat := wire.HeartbeatRequest{Trainer: wire.Trainer{Ordinal: a.Ordinal, Incarnation: a.Incarnation}, Moving: make([]taskqueue.Token, tt.moving)}
+		if err := c.Call("RPCServer.Heartbeat", beat, new(int)); asText(err) != tt.want {
+			t.Errorf("a heartbeat of %d tasks is answered %v, want %q", tt.moving, err, tt.want)
+		}
+	}
+}
+
 func asText(err error) string {
 	if err == nil {
 		return ""
