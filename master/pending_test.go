@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -123,4 +124,39 @@ func TestPendingTasksStayWithinARequest(t *testing.T) {
 			t.Errorf("the largest request had %d bytes, expected less than %d, where dispatching stops", most, maxStateBytes)
 		}
 	})
+}
+
+// However many calls come at once, and whatever few keys they write, what one transaction carries of them stays far below the
+// MiB that etcd is sure to take.
+func TestManyJoinsFitTheirTransactions(t *testing.T) {
+	for name, id := range map[string]string{"one name": "%.200[2]s", "names of their own": "%05[1]d%.195[2]s"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				store := &measured{memory: newMemory()}
+				logger, _ := logtest.NewNullLogger()
+				term, err := Drive(t.Context(), store, store, Config{}, machineTime{}, logrus.NewEntry(logger))
+				if err != nil {
+					t.Fatal(err)
+				}
+				joins := make([]*Errand, 12_000)
+				for i := range joins {
+					if joins[i], err = term.Put(t.Context(), &taskqueue.Join{ID: fmt.Sprintf(id, i, strings.Repeat("x", maxID))}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := term.Round(t.Context(), false); err != nil {
+					t.Fatal(err)
+				}
+				for i, join := range joins {
+					if answer, _, done, err := join.Answer(); err != nil || !done || answer.Incarnation == 0 {
+						t.Fatalf("join %d: %+v, %v, done: %v", i, answer, err, done)
+					}
+				}
+				t.Logf("%d commits, the largest request had %d bytes", len(store.written()), store.most.Load())
+				if most := store.most.Load(); most >= 2*maxBatchRecord {
+					t.Errorf("the largest request had %d bytes, expected less than %d", most, 2*maxBatchRecord)
+				}
+			})
+		})
+	}
 }
