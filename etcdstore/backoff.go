@@ -18,6 +18,8 @@ func (b *backoff) next() time.Duration {
 	return b.last/2 + rand.N(b.last/2+1)
 }
 
+func (b *backoff) reset() { b.last = 0 }
+
 // sleep waits for d, or less when ctx ends; then it returns its error.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

@@ -44,7 +44,10 @@ func (s *Store) follow(ctx context.Context, from, end string, changed func(listi
 		if !changed(keys) {
 			return nil
 		}
-		more, err := s.watch(ctx, from, append(opts, clientv3.WithRev(answer.Header.Revision+1)), keys, changed)
+		more, err := s.watch(ctx, from, append(opts, clientv3.WithRev(answer.Header.Revision+1)), keys, func(keys listing) bool {
+			pause.reset()
+			return changed(keys)
+		})
 		switch {
 		case !more:
 			return nil

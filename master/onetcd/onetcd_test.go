@@ -88,8 +88,8 @@ type outcomes struct {
 	of chan error
 }
 
-func (s outcomes) Depose(ctx context.Context, suspect master.Suspect, holddown time.Duration, exempt bool) error {
-	err := s.Store.Depose(ctx, suspect, holddown, exempt)
+func (s outcomes) Depose(ctx context.Context, suspect master.Suspect, by master.Takeover) error {
+	err := s.Store.Depose(ctx, suspect, by)
 	select {
 	case s.of <- err:
 	case <-ctx.Done():
