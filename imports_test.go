@@ -54,16 +54,18 @@ var house = []room{
 	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/placement", "trainer/session"}},
 	{dir: "master/shards", may: []string{"master", "proto"}},
 	{dir: "portsplit"},
+	{dir: "tcpproxy"},
 	// the one joint between two that know nothing of each other
 	{dir: "master/onetcd", may: []string{"master", "etcdstore", "taskqueue", "record"}},
 	// commands and tools
 	{dir: "cmd", may: anything},
-	{dir: "drill", may: []string{"etcdstore", "taskqueue"}},
+	{dir: "drill", may: []string{"etcdstore", "taskqueue", "tcpproxy"}},
 	{dir: "local", may: []string{"recordio", "dataset", "taskqueue", "etcdstore", "trainer", "testdata", "drill"}},
 	{dir: "testdata"},
 	{dir: "e2e", may: anything},
 	{dir: "bench", may: anything},
 	{dir: "master/mastertest", may: anything},
+	{dir: "etcdstore/etcdtest", may: []string{"etcdstore", "tcpproxy"}},
 	{dir: "scripts"},
 }
 

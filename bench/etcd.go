@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"trainmaster/etcdstore"
+	"trainmaster/tcpproxy"
 )
 
 const roleEtcd = "etcd"
@@ -37,12 +38,12 @@ func (c *etcdConfig) serve(ctx context.Context, p *parent) error {
 	}
 	ready := etcdReady{Endpoint: etcd.Endpoint(), Metrics: etcd.Endpoint() + "/metrics"}
 	if c.Delay > 0 {
-		proxy, err := listenDelayed(strings.TrimPrefix(etcd.Endpoint(), "http://"), c.Delay)
+		proxy, err := tcpproxy.New(strings.TrimPrefix(etcd.Endpoint(), "http://"))
 		if err != nil {
 			return err
 		}
-		go proxy.serve()
-		ready.Endpoint = "http://" + proxy.addr()
+		proxy.Delay(c.Delay, 0)
+		ready.Endpoint = "http://" + proxy.Addr()
 	}
 	if err := p.out.Encode(ready); err != nil {
 		return err

@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"trainmaster/tcpproxy"
 )
 
 // command is what the control takes: POST /proxies, with the secret in the header that secretHeader names.
@@ -26,7 +28,7 @@ const (
 	maxCommand     = 4 << 10
 )
 
-func serveControl(ctx context.Context, l net.Listener, secret string, proxies map[string]*proxy) error {
+func serveControl(ctx context.Context, l net.Listener, secret string, proxies map[string]*tcpproxy.Proxy) error {
 	routes := http.NewServeMux()
 	routes.HandleFunc("POST "+controlPath, func(w http.ResponseWriter, r *http.Request) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get(secretHeader)), []byte(secret)) != 1 {
@@ -44,7 +46,7 @@ func serveControl(ctx context.Context, l net.Listener, secret string, proxies ma
 		}
 		for name, p := range proxies {
 			if c.Proxy == "" || c.Proxy == name {
-				p.set(c.State)
+				c.apply(p)
 			}
 		}
 	})

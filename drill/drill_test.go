@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"trainmaster/taskqueue"
+	"trainmaster/tcpproxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -140,6 +141,37 @@ func TestCut(t *testing.T) {
 	for _, conn := range []net.Conn{a, late} {
 		if err := hears(t, conn, "during", patience); err != nil {
 			t.Errorf("after the cut: %v", err)
+		}
+	}
+}
+
+// A server that speaks of itself is not heard either.
+func TestCutIsOfBothWays(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p, err := tcpproxy.New(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	State{Cut: true}.apply(p)
+	client := dial(t, p.Addr())
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	for _, conn := range []net.Conn{client, server} {
+		if _, err := io.WriteString(conn, "hello"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(patience); p.HeldRequests() == 0 || p.HeldReplies() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes of the client are held, %d of the server", p.HeldRequests(), p.HeldReplies())
 		}
 	}
 }

@@ -220,7 +220,7 @@ func TestBrokenConnections(t *testing.T) {
 	store := etcdtest.Store(t)
 	r := mastertest.Start(t, store, master.Config{Shuffle: true, ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 3}})
 	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
-	locate := trainer.At(strings.TrimPrefix(proxy.Endpoint(), "http://"))
+	locate := trainer.At(proxy.Addr())
 	var l ledger
 	var wg sync.WaitGroup
 	for i := range 3 {
@@ -275,7 +275,7 @@ func TestSilentMaster(t *testing.T) {
 	first := mastertest.Start(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), master.Config{})
 	proxy := etcdtest.StartProxy(t, "http://"+first.Addr)
 	locate := trainer.NewFollow()
-	locate.Set(strings.TrimPrefix(proxy.Endpoint(), "http://"), 1)
+	locate.Set(proxy.Addr(), 1)
 	c := join(t, "a", locate)
 	c.SetPatience(200 * time.Millisecond)
 	waiting := make(chan *taskqueue.Task, 1)
@@ -332,7 +332,7 @@ func TestSessionLost(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{SessionTTL: 500 * time.Millisecond}})
 	r.Register(1)
 	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
-	locate := trainer.At(strings.TrimPrefix(proxy.Endpoint(), "http://"))
+	locate := trainer.At(proxy.Addr())
 	c := join(t, "a", locate)
 	first := next(t, c, nil)
 	proxy.HoldRequests(true)
@@ -364,7 +364,7 @@ func TestPrefetch(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	r.Register(3)
 	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
-	c := join(t, "a", trainer.At(strings.TrimPrefix(proxy.Endpoint(), "http://")))
+	c := join(t, "a", trainer.At(proxy.Addr()))
 	first := next(t, c, nil)
 	var tasks []taskqueue.PendingTask
 	mastertest.Eventually(t, "one is trained, and one fetched", func() (ok bool) {
@@ -618,7 +618,7 @@ func TestStaged(t *testing.T) {
 	r.AwaitLeading()
 	r.Register(10)
 	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
-	locate := trainer.At(strings.TrimPrefix(proxy.Endpoint(), "http://"))
+	locate := trainer.At(proxy.Addr())
 	a, b := join(t, "a", locate), join(t, "b", locate)
 	next(t, a, nil)
 	next(t, b, nil)

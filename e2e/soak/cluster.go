@@ -15,8 +15,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"trainmaster/etcdstore"
-	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/recordio"
+	"trainmaster/tcpproxy"
 )
 
 // What runs.
@@ -39,7 +39,7 @@ const (
 // gate is a proxy that a fault can have for itself.
 type gate struct {
 	target
-	*etcdtest.Proxy
+	*tcpproxy.Proxy
 }
 
 // cluster is everything that runs.
@@ -88,7 +88,7 @@ func (c *cluster) child(self, name, role string, config any) (*process, error) {
 }
 
 func newGate(name, addr string) (*gate, error) {
-	proxy, err := etcdtest.NewProxy(addr)
+	proxy, err := tcpproxy.New(addr)
 	return &gate{target{name: name}, proxy}, err
 }
 
@@ -112,7 +112,7 @@ func (c *cluster) layMembers(self string) (err error) {
 		if c.peers[i], err = newGate("the peers' door of "+m.Name, m.Peer); err != nil {
 			return err
 		}
-		m.Advertise = strings.TrimPrefix(c.peers[i].Endpoint(), "http://")
+		m.Advertise = c.peers[i].Addr()
 		all = append(all, m.Name+"=http://"+m.Advertise)
 	}
 	for i := range configs {
@@ -128,7 +128,7 @@ func (c *cluster) layMembers(self string) (err error) {
 func (c *cluster) endpoints() []string {
 	var list []string
 	for _, g := range c.stores {
-		list = append(list, g.Endpoint())
+		list = append(list, "http://"+g.Addr())
 	}
 	return list
 }
@@ -148,7 +148,7 @@ func (c *cluster) layMasters() (err error) {
 			if c.doors[i], err = newGate(fmt.Sprintf("the door of master-%d", i), listen); err != nil {
 				return err
 			}
-			advertise = strings.TrimPrefix(c.doors[i].Endpoint(), "http://")
+			advertise = c.doors[i].Addr()
 		}
 		c.masters[i] = c.process(fmt.Sprintf("master-%d", i), c.program, "--endpoints", strings.Join(c.endpoints(), ","), "--own-etcd",
 			"--listen", listen, "--advertise", advertise, "--http", c.tools[i], "--lease-ttl", "3s", "--holddown", "2s",

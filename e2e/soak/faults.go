@@ -283,11 +283,11 @@ func unanswered(g *gate) func() {
 	}
 }
 
-const slowness = 300 * time.Millisecond // of each burst, each way
+const slowness = 300 * time.Millisecond // each way
 
 func slowed(g *gate) func() {
-	g.Delay(slowness)
-	return func() { g.Delay(0) }
+	g.Delay(slowness, slowness)
+	return func() { g.Delay(0, 0) }
 }
 
 // entangle does it to some gates, if no other fault has one of them.
