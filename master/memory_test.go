@@ -31,7 +31,8 @@ type memory struct {
 	lost     chan struct{}
 	commits  []time.Time
 
-	announcing time.Duration // how long an announcement takes
+	announcing  time.Duration // how long an announcement takes
+	unannounced error         // what it ends with
 }
 
 func newMemory() *memory {
@@ -70,9 +71,9 @@ func (s *memory) Lost() <-chan struct{}                                      { r
 func (s *memory) Valid() bool                                                { return true }
 func (s *memory) Resign(context.Context) error                               { return nil }
 
-func (s *memory) Announce(context.Context, string, uint64) error {
-	time.Sleep(s.announcing)
-	return nil
+func (s *memory) Announce(ctx context.Context, _ string, _ uint64) error {
+	pause(ctx, s.announcing)
+	return s.unannounced
 }
 
 func (s *memory) Parts(_ context.Context, id string, n int) ([][]byte, error) {

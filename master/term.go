@@ -42,11 +42,13 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 			return err
 		}
 	}
-	if err := lead.Announce(ctx, m.config.Advertise, uint64(lead.Revision())); err != nil {
-		return fmt.Errorf("announce: %w", err)
-	}
-	m.current.Store(t)
+	m.current.Store(t) // who comes as soon as it is announced waits for the committer, and is not sent away
 	defer m.termOver()
+	if err := lead.Announce(ctx, m.config.Advertise, uint64(lead.Revision())); err != nil {
+		err = fmt.Errorf("announce: %w", err)
+		c.end(err)
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	if m.config.Sync {
 		group.Go(func() error { return m.tellShards(ctx, c.shards) })

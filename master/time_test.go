@@ -95,6 +95,25 @@ func TestWhoComesBackDuringAStallIsHeardFirst(t *testing.T) {
 	})
 }
 
+// Who heard of a leader may ask it before it knows that it was heard of: it answers when it can.
+func TestWhoComesWhileATermIsAnnounced(t *testing.T) {
+	for _, announced := range []error{nil, errors.New("etcd is away")} {
+		bubble(t, func(t *testing.T) {
+			store := newMemory()
+			store.announcing, store.unannounced = 5*time.Second, announced
+			m, _, _ := leads(t, store, Config{}, nil)
+			began := time.Now()
+			_, err := m.Join(t.Context(), "a", "")
+			if took := time.Since(began); took < 4*time.Second || took > 6*time.Second {
+				t.Errorf("announced with %v: an answer after %v", announced, took)
+			}
+			if (err == nil) != (announced == nil) || err != nil && !errors.Is(err, ErrNotLeader) {
+				t.Errorf("announced with %v: %v", announced, err)
+			}
+		})
+	}
+}
+
 // A session shorter than what the job clock may run ahead of the last commit: the time that
 // a term takes to begin, and that the store takes to refuse, is nobody's silence.
 func TestShortSessionsOutliveASlowStore(t *testing.T) {
