@@ -120,7 +120,9 @@ func (c *committer) round(ctx context.Context, tick bool) error {
 	c.batch = c.take(c.batch)
 	if tick { // after all that waited: whoever is late because the store is slow, is not too late
 		c.batch = append(c.batch, &op{ctx: ctx, event: &taskqueue.Tick{}, done: make(chan struct{}, 1)})
-		c.expire(c.time.Now())
+		if c.lead.Valid() { // else what they are answered must come of a commit
+			c.expire(c.time.Now())
+		}
 		if (c.queue.Active() || c.queue.Trainers() > 0) && c.since(c.written) >= commitEvery {
 			c.queue.Touch() // so that the job clock goes on
 		}

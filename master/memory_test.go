@@ -29,6 +29,7 @@ type memory struct {
 	takes    time.Duration // for each write
 	refuse   error         // of each write
 	lost     chan struct{}
+	doubtful bool // the lease may have run out
 	commits  []time.Time
 
 	announcing  time.Duration // how long an announcement takes
@@ -43,6 +44,19 @@ func (s *memory) set(takes time.Duration, refuse error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.takes, s.refuse = takes, refuse
+}
+
+// doubt makes it look as if the lease had run out.
+func (s *memory) doubt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doubtful = true
+}
+
+func (s *memory) Valid() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.doubtful
 }
 
 func (s *memory) written() []time.Time {
@@ -68,7 +82,6 @@ func (s *memory) Encode(v any) ([]byte, error)                               { r
 func (s *memory) Decode(b []byte, v any, limit int64) error                  { return etcdstore.Decode(b, v, limit) }
 func (s *memory) Revision() int64                                            { return 1 }
 func (s *memory) Lost() <-chan struct{}                                      { return s.lost }
-func (s *memory) Valid() bool                                                { return true }
 func (s *memory) Resign(context.Context) error                               { return nil }
 
 func (s *memory) Announce(ctx context.Context, _ string, _ uint64) error {

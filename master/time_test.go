@@ -279,6 +279,44 @@ func TestLongPollEnds(t *testing.T) {
 	})
 }
 
+// Who waited long enough is told to ask again only by a master that may still answer: not by one that was paused past its
+// lease, and whose first commit is refused.
+func TestLongPollEndsWithTheLease(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		logger, _ := logtest.NewNullLogger()
+		term, err := Drive(t.Context(), store, store, Config{}, machineTime{}, logrus.NewEntry(logger))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func(event taskqueue.Event) *Errand {
+			t.Helper()
+			e, err := term.Put(t.Context(), event)
+			if err == nil {
+				err = term.Round(t.Context(), false)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return e
+		}
+		joined, _, _, err := ask(&taskqueue.Join{ID: "a"}).Answer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits := ask(&taskqueue.Request{Trainer: joined.Ordinal, Incarnation: joined.Incarnation, Seq: 1, Ack: 1, Want: true})
+		time.Sleep(2 * longPoll)
+		store.doubt()
+		store.set(time.Millisecond, errors.New("etcd is full"))
+		if err := term.Round(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		if a, _, done, err := waits.Answer(); done && err == nil {
+			t.Errorf("it is answered %+v", a)
+		}
+	})
+}
+
 // A finished job waits for its trainers to hear of it, the linger at most; for the one that
 // saves the model as long as it says that it does.
 func TestFinishedJobLingers(t *testing.T) {
