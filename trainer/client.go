@@ -222,7 +222,7 @@ func (c *Client) collect(ctx context.Context) error {
 // refused says the error of an answered request in the words of this package.
 func (c *Client) refused(err error) error {
 	switch {
-	case errors.Is(err, wire.ErrJobFinished):
+	case errors.Is(err, wire.ErrJobFinished), errors.Is(err, io.EOF):
 		c.ended = true
 		c.session.Settled()
 		return io.EOF
@@ -297,6 +297,8 @@ func (c *Client) beat() {
 		c.mu.Unlock()
 		reply, err := call[int](c.ctx, c.link, "Heartbeat", beat)
 		switch {
+		case errors.Is(err, io.EOF):
+			return
 		case err != nil && c.ctx.Err() == nil:
 			c.config.Log.WithError(err).Warn("heartbeat refused") // the next request says the same
 		case err == nil && *reply == wire.HeartbeatDraining:

@@ -52,7 +52,11 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 	began := time.Now()
 	for n := 0; ; n++ {
 		reply := new(Reply)
-		client, moved, err := l.connect(ctx)
+		addr, moved, err := l.locate.Leader(ctx)
+		if err != nil {
+			return nil, err
+		}
+		client, err := l.connect(ctx, addr)
 		if err == nil {
 			err = l.attempt(ctx, client, moved, method, request, reply)
 		}
@@ -108,17 +112,12 @@ func (l *link) attempt(ctx context.Context, client *connection, moved <-chan str
 	}
 }
 
-// connect returns the connection to the leader, made anew if it broke or another one leads.
-// moved closes when yet another one does.
-func (l *link) connect(ctx context.Context) (client *connection, moved <-chan struct{}, err error) {
-	addr, moved, err := l.locate.Leader(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
+// connect returns the connection to addr, made anew if it broke or leads elsewhere.
+func (l *link) connect(ctx context.Context, addr string) (*connection, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.client != nil && l.client.addr == addr {
-		return l.client, moved, nil
+		return l.client, nil
 	}
 	if l.client != nil {
 		l.client.Close()
@@ -126,10 +125,10 @@ func (l *link) connect(ctx context.Context) (client *connection, moved <-chan st
 	}
 	answering, err := dial(ctx, addr, l.patience)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	l.client = &connection{answering, addr}
-	return l.client, moved, nil
+	return l.client, nil
 }
 
 // drop forgets a connection that failed.

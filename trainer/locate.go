@@ -8,7 +8,8 @@ import (
 // Locator says where the leader is.
 type Locator interface {
 	// Leader returns the leader's address; it waits until one is known, or ctx ends. moved
-	// closes when another leader is known; nil: never.
+	// closes when another leader is known; nil: never. Another error than that of ctx ends
+	// the call: io.EOF and ErrJobFailed say that the job is over and nobody will lead it.
 	Leader(ctx context.Context) (addr string, moved <-chan struct{}, err error)
 }
 
@@ -24,6 +25,7 @@ type Follow struct {
 	mu    sync.Mutex
 	addr  string
 	term  uint64
+	over  error // why nobody will lead
 	moved chan struct{}
 }
 
@@ -38,19 +40,34 @@ func (f *Follow) Set(addr string, term uint64) {
 	if addr == f.addr && term == f.term {
 		return
 	}
-	f.addr, f.term = addr, term
+	f.addr, f.term, f.over = addr, term, nil
+	f.tellLocked()
+}
+
+// End tells those who wait for a leader why there will be none: io.EOF or ErrJobFailed.
+func (f *Follow) End(why error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.over = why
+	f.tellLocked()
+}
+
+func (f *Follow) tellLocked() {
 	close(f.moved)
 	f.moved = make(chan struct{})
 }
 
-// Leader waits until a leader is known.
+// Leader waits until a leader is known, or that there will be none.
 func (f *Follow) Leader(ctx context.Context) (string, <-chan struct{}, error) {
 	for {
 		f.mu.Lock()
-		addr, moved := f.addr, f.moved
+		addr, over, moved := f.addr, f.over, f.moved
 		f.mu.Unlock()
-		if addr != "" {
+		switch {
+		case addr != "":
 			return addr, moved, nil
+		case over != nil:
+			return "", nil, over
 		}
 		select {
 		case <-moved:

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +95,32 @@ func TestMasterOfAJobThatIsOver(t *testing.T) {
 	if got := <-code; got != exitOK {
 		t.Errorf("exit code %d", got)
 	}
+}
+
+// A trainer that comes when the job is over and its masters are gone does not wait for one.
+func TestTrainerOfAJobThatIsOver(t *testing.T) {
+	shard := filepath.Join(t.TempDir(), "shard")
+	if err := os.WriteFile(shard, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	late := func(l *led) result {
+		return runArgs(t, append([]string{"trainer", "--id", "late", "--model", "softmax", "--data", shard}, l.etcd...)...)
+	}
+	late(doAll(t, 1)).wants(t, exitOK, "the job is over, and no master leads it any more")
+
+	l := lead(t, master.Config{Linger: time.Millisecond, Queue: taskqueue.Options{Passes: 1, MaxFailures: 1}})
+	l.report(1)
+	s := l.join("a")
+	for range 2 { // more often than it may
+		if _, err := s.send(false, fail(s.take(), "bad")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for l.Leading() {
+		time.Sleep(time.Millisecond)
+	}
+	l.stop()
+	late(l).wants(t, exitFailed, "job failed", "failed in pass 1")
 }
 
 func TestMasterIsStopped(t *testing.T) {

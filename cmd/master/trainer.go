@@ -3,15 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
 	"trainmaster/etcdstore"
+	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 	"trainmaster/trainer/model"
 	"trainmaster/trainer/reference"
@@ -152,12 +156,7 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 		}()
 		go func() {
 			defer close(done)
-			for a := range store.WatchMasterAddr(watching) {
-				if a.Addr == "" {
-					w.Log.Info("waiting for a master to lead; start one with: master --endpoints ... --ps N")
-				}
-				follow.Set(a.Addr, a.Term)
-			}
+			followLeader(watching, store, follow, w.Log)
 		}()
 		w.Trainer.Locate = follow
 	}
@@ -174,4 +173,36 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 		})
 	}
 	return w.Run(ctx)
+}
+
+// askWhetherOver is how long nobody leads before a trainer asks whether the job is over.
+const askWhetherOver = 2 * time.Second
+
+// followLeader tells follow who leads, until ctx ends; and when nobody does because the job is over, that.
+func followLeader(ctx context.Context, store *etcdstore.Store, follow *trainer.Follow, log *logrus.Entry) {
+	leaders := store.WatchMasterAddr(ctx)
+	ask := time.NewTimer(askWhetherOver)
+	defer ask.Stop()
+	for {
+		select {
+		case a, ok := <-leaders:
+			if !ok {
+				return
+			}
+			if ask.Stop(); a.Addr == "" {
+				log.Info("waiting for a master to lead; start one with: master --endpoints ... --ps N")
+				ask.Reset(askWhetherOver)
+			}
+			follow.Set(a.Addr, a.Term)
+		case <-ask.C:
+			switch o, err := storedOutcome(ctx, store); {
+			case err == nil && o.status == taskqueue.Ended:
+				follow.End(io.EOF)
+			case err == nil && o.status == taskqueue.Failed:
+				follow.End(fmt.Errorf("%w: the job %v", trainer.ErrJobFailed, o))
+			default:
+				ask.Reset(askWhetherOver)
+			}
+		}
+	}
 }

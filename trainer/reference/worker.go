@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"os"
 	"path/filepath"
@@ -74,6 +75,9 @@ func (w *Worker) Run(ctx context.Context) error {
 			}
 			w.Log.Warn("the session was lost, joining again")
 		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, io.EOF):
+			w.Log.Info("the job is over, and no master leads it any more")
 			return nil
 		default:
 			return err
