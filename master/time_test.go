@@ -95,6 +95,26 @@ func TestWhoComesBackDuringAStallIsHeardFirst(t *testing.T) {
 	})
 }
 
+// A store that takes no writes is no reason not to lead: who asks is told, and when there is room again all goes on.
+func TestTermThatBeginsWithAFullStore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		m, stop, _ := leads(t, store, Config{}, nil)
+		register(t, m, 3)
+		stop()
+		next := store.copied()
+		next.set(time.Millisecond, taskqueue.ErrStoreFull)
+		m, _, _ = leads(t, next, Config{}, nil)
+		if _, err := m.Join(t.Context(), "a", ""); !errors.Is(err, ErrNotStored) {
+			t.Errorf("while it is full: %v", err)
+		}
+		next.set(time.Millisecond, nil)
+		if !joins(t, m, "a").next() {
+			t.Error("no task, after there was room again")
+		}
+	})
+}
+
 // Who heard of a leader may ask it before it knows that it was heard of: it answers when it can.
 func TestWhoComesWhileATermIsAnnounced(t *testing.T) {
 	for _, announced := range []error{nil, errors.New("etcd is away")} {
