@@ -25,6 +25,7 @@ type memory struct {
 	mu       sync.Mutex
 	keys     map[string][]byte
 	revision int64
+	term     int64         // create revision of the lock
 	state    int64         // revision of the state
 	takes    time.Duration // for each write
 	refuse   error         // of each write
@@ -37,7 +38,7 @@ type memory struct {
 }
 
 func newMemory() *memory {
-	return &memory{keys: map[string][]byte{}, takes: time.Millisecond, lost: make(chan struct{})}
+	return &memory{term: 1, keys: map[string][]byte{}, takes: time.Millisecond, lost: make(chan struct{})}
 }
 
 func (s *memory) set(takes time.Duration, refuse error) {
@@ -80,7 +81,7 @@ func (s *memory) EnsureJob(context.Context, string, map[string]string) error { r
 func (s *memory) PartKey(id string, i int) string                            { return fmt.Sprintf("/parts/%s/%d", id, i) }
 func (s *memory) Encode(v any) ([]byte, error)                               { return etcdstore.Encode(v) }
 func (s *memory) Decode(b []byte, v any, limit int64) error                  { return etcdstore.Decode(b, v, limit) }
-func (s *memory) Revision() int64                                            { return 1 }
+func (s *memory) Revision() int64                                            { return s.term }
 func (s *memory) Lost() <-chan struct{}                                      { return s.lost }
 func (s *memory) Resign(context.Context) error                               { return nil }
 
@@ -166,7 +167,8 @@ func (s *memory) copied() *memory {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := newMemory()
-	next.keys, next.revision, next.state = maps.Clone(s.keys), s.revision, s.state
+	next.keys, next.revision, next.state = maps.Clone(s.keys), s.revision+1, s.state
+	next.term = next.revision // its lock was created since
 	return next
 }
 
@@ -194,8 +196,10 @@ func leads(t *testing.T, store *memory, config Config, shards Shards) (m *Master
 		synctest.Wait()
 	}
 	t.Cleanup(stop)
-	for !m.Leading() {
-		time.Sleep(time.Millisecond)
+	for limit := time.Now().Add(time.Minute); !m.Leading(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("it does not lead within a minute")
+		}
 	}
 	return m, stop, done
 }
