@@ -131,8 +131,11 @@ func (m *Master) Warm() bool {
 	return s != nil && s.warm.Load() != nil
 }
 
-// Leading reports whether this master answers for the job now.
-func (m *Master) Leading() bool { return m.current.Load() != nil }
+// Leading reports whether this master leads, and that was announced.
+func (m *Master) Leading() bool {
+	t := m.current.Load()
+	return t != nil && t.announced.Load()
+}
 
 // Job returns the name of the job.
 func (m *Master) Job() string { return m.config.Job }

@@ -180,8 +180,20 @@ func bubble(t *testing.T, test func(t *testing.T)) {
 	synctest.Test(t, test)
 }
 
-// leads starts a master in a bubble; stop ends it, ended gives what its Run returned.
+// leads is starts, and waits until it leads.
 func leads(t *testing.T, store *memory, config Config, shards Shards) (m *Master, stop func(), ended <-chan error) {
+	t.Helper()
+	m, stop, ended = starts(t, store, config, shards)
+	for limit := time.Now().Add(time.Minute); !m.Leading(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("it does not lead within a minute")
+		}
+	}
+	return m, stop, ended
+}
+
+// starts starts a master in a bubble; stop ends it, ended gives what its Run returned.
+func starts(t *testing.T, store *memory, config Config, shards Shards) (m *Master, stop func(), ended <-chan error) {
 	t.Helper()
 	logger, _ := logtest.NewNullLogger()
 	m, err := New(config, store, shards, logrus.NewEntry(logger))
@@ -196,11 +208,6 @@ func leads(t *testing.T, store *memory, config Config, shards Shards) (m *Master
 		synctest.Wait()
 	}
 	t.Cleanup(stop)
-	for limit := time.Now().Add(time.Minute); !m.Leading(); time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatal("it does not lead within a minute")
-		}
-	}
 	return m, stop, done
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,6 +17,7 @@ import (
 type term struct {
 	committer *committer
 	jobID     [16]byte
+	announced atomic.Bool
 }
 
 // lead recovers the state and serves until the term ends. It returns nil when the job is
@@ -49,6 +51,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 		c.end(err)
 		return err
 	}
+	t.announced.Store(true)
 	group, ctx := errgroup.WithContext(ctx)
 	if m.config.Sync {
 		group.Go(func() error { return m.tellShards(ctx, c.shards) })
