@@ -19,6 +19,7 @@ import (
 // Config says who joins whom. Locate has no default.
 type Config struct {
 	ID        string // names this trainer; a second one with the same ID takes the place of the first
+	Job       string // its name; "": that of whichever master is found
 	Address   string // where operators find it; "": what the master sees of its connection
 	Locate    Locator
 	Heartbeat time.Duration // default a fifth of what a session lasts, 3 s at most
@@ -79,7 +80,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 		config.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
 	l := &link{locate: config.Locate, log: config.Log, patience: answerTimeout, answered: config.Answered}
-	reply, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{ID: config.ID, Address: config.Address})
+	reply, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{ID: config.ID, Address: config.Address, Job: config.Job})
 	if err != nil {
 		l.close()
 		return nil, fmt.Errorf("join as %q: %w", config.ID, err)

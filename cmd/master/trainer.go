@@ -81,6 +81,9 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 			return err
 		}
 		defer store.Close()
+		if addr == "" {
+			w.Trainer.Job = etcd.Job
+		}
 		return trainBy(cmd.Context(), store, &w, addr, servers)
 	}
 	return cmd

@@ -103,6 +103,9 @@ func (c *connection) ask(ask *taskqueue.PlainAsk) (master.Reply, error) {
 // Join begins a session.
 func (c *connection) Join(req wire.JoinRequest, reply *wire.JoinReply) (err error) {
 	defer c.recovered("Join", &err)
+	if job := c.server.Master.Job(); req.Job != "" && job != "" && req.Job != job {
+		return words(fmt.Errorf("%w of job %q: this master is of job %q", master.ErrNotLeader, req.Job, job))
+	}
 	s, err := c.server.Master.Join(c.ctx, req.ID, cmp.Or(req.Address, c.peer))
 	if err != nil {
 		return words(err)

@@ -2,6 +2,7 @@ package netrpc_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"net/rpc"
@@ -155,6 +156,23 @@ func TestReusedReplyNeverMiscounts(t *testing.T) {
 
 // When a plain connection closes, its tasks go back at once, and nobody is blamed who had
 // not finished any; a joined trainer has the grace to come back.
+// F14: an address that is stale may be that of another job's master by now.
+func TestJoinAtTheMasterOfAnotherJob(t *testing.T) {
+	r := serve(t, 0, master.Config{Job: "digits"})
+	for job, want := range map[string]string{
+		"mnist":  `not the leader of job "mnist": this master is of job "digits"`,
+		"digits": "", "": "",
+	} {
+		err := dial(t, r.Addr).Call("RPCServer.Join", wire.JoinRequest{ID: "a", Job: job}, new(wire.JoinReply))
+		if got := fmt.Sprint(err); err == nil && want != "" || err != nil && got != want {
+			t.Errorf("a trainer of job %q: %v, expected %q", job, err, want)
+		}
+		if err != nil && !errors.Is(wire.Error(err), wire.ErrNotLeader) {
+			t.Errorf("a trainer of job %q would not look further: %v", job, err)
+		}
+	}
+}
+
 func TestClosedConnection(t *testing.T) {
 	r := serve(t, 3, master.Config{Queue: taskqueue.Options{Grace: 300 * time.Millisecond}})
 	plain, other := dial(t, r.Addr), dial(t, r.Addr)

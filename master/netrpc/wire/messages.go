@@ -14,10 +14,11 @@ type Trainer struct {
 }
 
 // JoinRequest begins a session. ID names the trainer: a second one with the same ID takes
-// the place of the first.
+// the place of the first. A master of another job than Job does not lead; "" is any job.
 type JoinRequest struct {
 	ID      string
 	Address string
+	Job     string
 }
 
 // JoinReply is the new session.
