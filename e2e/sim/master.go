@@ -320,13 +320,14 @@ func (n *node) look() {
 			n.probe.Hears(decide.Beat{AgeMs: (n.now - other.heard).Milliseconds()}, !n.cut && !n.world.etcd.down)
 		}
 	}
-	if n.probe.Look(n.version) == decide.Dead {
+	if n.probe.Look(n.version) != decide.Alive {
 		n.depose(n.suspect)
 		n.probe = decide.Probe{}
 	}
 }
 
-// depose revokes the lease of a suspect, unless a take-over was forced a short while ago.
+// depose revokes the lease of a suspect, unless a take-over was forced a short while ago. Real ones back off from silent
+// leaders; these do not, so that there are more of them.
 func (n *node) depose(s suspect) {
 	e := n.world.etcd
 	exempt := n.version < s.term
@@ -340,6 +341,7 @@ func (n *node) depose(s suspect) {
 				return
 			}
 		}
+		n.world.takeovers++
 		e.revoke(s.lease)
 	})
 }

@@ -120,19 +120,20 @@ func newPlan(rng *rand.Rand) plan {
 // world is one history: the modelled etcd, masters, trainers and the network between them.
 type world struct {
 	*loop
-	plan     plan
-	etcd     *etcd
-	nodes    []*node
-	trainers []*trainer
-	check    *check
-	codec    codec
-	config   master.Config
-	log      *logrus.Entry
-	report   *taskqueue.Report
-	table    *taskqueue.Table
-	part     []byte
-	jobID    [16]byte
-	orders   [][]int // of each pass: task indices
+	plan      plan
+	etcd      *etcd
+	nodes     []*node
+	trainers  []*trainer
+	check     *check
+	codec     codec
+	config    master.Config
+	log       *logrus.Entry
+	report    *taskqueue.Report
+	table     *taskqueue.Table
+	part      []byte
+	jobID     [16]byte
+	takeovers int
+	orders    [][]int // of each pass: task indices
 }
 
 func newWorld(seed uint64, trace bool) (*world, error) {
@@ -263,11 +264,12 @@ func (w *world) ended() bool {
 
 // Result says what a history was.
 type Result struct {
-	Seed    uint64
-	Virtual time.Duration
-	Commits int
-	Terms   int
-	Trace   []string
+	Seed      uint64
+	Virtual   time.Duration
+	Commits   int
+	Terms     int
+	Takeovers int // that were forced by a stand-by
+	Trace     []string
 }
 
 // Run runs the history of a seed. Its error is a *Violation, or says that the simulator
@@ -282,7 +284,7 @@ func Run(seed uint64, trace bool) (result Result, err error) {
 			err = fmt.Errorf("panic at %v: %v", w.now, r)
 		}
 		w.close()
-		result = Result{Seed: seed, Virtual: w.now, Commits: w.check.commits, Terms: len(w.check.terms), Trace: w.lines}
+		result = Result{Seed: seed, Virtual: w.now, Commits: w.check.commits, Terms: len(w.check.terms), Takeovers: w.takeovers, Trace: w.lines}
 	}()
 	for w.failed == nil && !w.ended() {
 		if w.now > w.plan.quiet+w.plan.patience {
