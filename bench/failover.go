@@ -251,11 +251,11 @@ func (s *scene) settle(ctx context.Context) error {
 		}
 	}
 	for {
-		queued, _, err := s.store.Prefixed(ctx, "/master/lock/")
+		queued, _, err := s.store.Prefixed(ctx, etcdstore.LockPrefix)
 		if err != nil {
 			return err
 		}
-		backOff, _, err := s.store.Value(ctx, "/master/flapping")
+		backOff, _, err := s.store.Value(ctx, etcdstore.FlappingKey)
 		if err != nil {
 			return err
 		}

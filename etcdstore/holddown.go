@@ -36,12 +36,11 @@ type Takeover struct {
 // mostHolddowns bounds how many hold-downs a silent leader is left alone for.
 const mostHolddowns = 8
 
-// series is the value of /master/flapping: how many take-overs of silent
-// leaders came, each soon after the one before.
+// series is what /master/flapping says.
 type series struct {
-	takeovers int
+	takeovers int   // its value: of silent leaders, each soon after the one before
 	revision  int64 // of the key; 0: there is none
-	pausing   bool
+	pausing   bool  // it is too soon for another one
 }
 
 // pause is how long after that many take-overs of silent leaders the next one
@@ -89,10 +88,10 @@ func (s *Store) holdDown(ctx context.Context, suspect Candidate, by Takeover) (e
 	}
 	if by.Silent {
 		now := series{takeovers: last.takeovers + 1}
-		if put, err = keep(keyFlapping, strconv.Itoa(now.takeovers), 2*now.pause(by.Holddown)); err != nil {
+		if put, err = keep(FlappingKey, strconv.Itoa(now.takeovers), 2*now.pause(by.Holddown)); err != nil {
 			return err
 		}
-		req.Compare = append(req.Compare, modifiedAt(s.abs(keyFlapping), last.revision))
+		req.Compare = append(req.Compare, modifiedAt(s.abs(FlappingKey), last.revision))
 		req.Success = append(req.Success, put)
 	}
 	switch answer, err := s.txn(ctx, req); {
@@ -108,7 +107,7 @@ func (s *Store) holdDown(ctx context.Context, suspect Candidate, by Takeover) (e
 
 // lastTakeover is ErrHeldDown when it is too soon for another one.
 func (s *Store) lastTakeover(ctx context.Context, by Takeover) (series, error) {
-	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyHolddown)), opGet(s.abs(keyFlapping))}})
+	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyHolddown)), opGet(s.abs(FlappingKey))}})
 	if err != nil {
 		return series{}, fmt.Errorf("read %s: %w", s.abs(keyHolddown), rpctypes.Error(err))
 	}
@@ -131,11 +130,12 @@ func (s *Store) series(ctx context.Context, kv *mvccpb.KeyValue) (series, error)
 	if err != nil {
 		return series{}, fmt.Errorf("read the lease of %s: %w", kv.Key, err)
 	}
+	// etcd says the rest in whole seconds, rounded down.
 	takeovers, err := strconv.Atoi(string(kv.Value))
 	if err != nil {
 		takeovers = 1 // somebody edited it
 	}
-	return series{takeovers: takeovers, revision: kv.ModRevision, pausing: 2*lease.TTL > lease.GrantedTTL}, nil
+	return series{takeovers: takeovers, revision: kv.ModRevision, pausing: 2*(lease.TTL+1) > lease.GrantedTTL}, nil
 }
 
 // abandon revokes leases that nothing stands on; one that it does not reach

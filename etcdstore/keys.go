@@ -9,16 +9,17 @@ import (
 
 // The keys of a job, below its prefix. docs/keys.md describes them.
 const (
+	LockPrefix  = "/master/lock/"
+	FlappingKey = "/master/flapping"
+
 	keyState     = fence.StateKey
 	keyParts     = "/task_queues/tasks/"
-	keyLock      = "/master/lock/"
 	keyAddr      = "/master/addr"
 	keyJob       = "/job"
 	keyTrainers  = taskqueue.RosterPrefix
 	keyPS        = "/ps/"
 	keyPSDesired = "/ps_desired"
 	keyHolddown  = "/master/holddown"
-	keyFlapping  = "/master/flapping"
 	keyRestoring = taskqueue.RestoringKey
 )
 

@@ -85,14 +85,14 @@ func (s *Store) Campaign(ctx context.Context, cfg CampaignConfig) (*Lock, error)
 		case err == nil:
 			return lock, nil
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("campaign for %s: %w", s.abs(keyLock), ctx.Err())
+			return nil, fmt.Errorf("campaign for %s: %w", s.abs(LockPrefix), ctx.Err())
 		case refused(err):
-			return nil, fmt.Errorf("campaign for %s: %w: %w", s.abs(keyLock), ErrRefused, err)
+			return nil, fmt.Errorf("campaign for %s: %w: %w", s.abs(LockPrefix), ErrRefused, err)
 		}
 		next := pause.next()
 		cfg.Waiting(fmt.Sprintf("%v; next try in %v", err, next.Round(time.Millisecond)))
 		if err := sleep(ctx, next); err != nil {
-			return nil, fmt.Errorf("campaign for %s: %w", s.abs(keyLock), err)
+			return nil, fmt.Errorf("campaign for %s: %w", s.abs(LockPrefix), err)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (h *held) queue(ctx context.Context, cfg CampaignConfig) error {
 		return fmt.Errorf("encode the lock's value: %w", err)
 	}
 	cfg.Queued(id) // before anybody can see the key
-	ours, _, err := h.place(ctx, h.store.abs(keyLock)+id, value)
+	ours, _, err := h.place(ctx, h.store.abs(LockPrefix)+id, value)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (h *held) lower(ctx context.Context) (before struct {
 	bidder
 	key string
 }, err error) {
-	queue := h.store.abs(keyLock)
+	queue := h.store.abs(LockPrefix)
 	answer, err := h.store.readTxn(ctx, &pb.TxnRequest{
 		Compare: []*pb.Compare{createdAt(h.key, h.createRevision)},
 		Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{

@@ -25,7 +25,7 @@ type Candidate struct {
 // WatchLeader hands on who holds the first key of the queue for the lock: the
 // leader, or who is about to lead. It lists again after compaction.
 func (s *Store) WatchLeader(ctx context.Context) <-chan Candidate {
-	queue := s.abs(keyLock)
+	queue := s.abs(LockPrefix)
 	return latest(ctx, s, func(ctx context.Context, emit func(Candidate)) error {
 		var last Candidate
 		first := true

@@ -87,7 +87,7 @@ func (s *memory) Resign(context.Context) error                               { r
 
 func (s *memory) Announce(ctx context.Context, _ string, _ uint64) error {
 	pause(ctx, s.announcing)
-	return s.unannounced
+	return errors.Join(s.unannounced, ctx.Err())
 }
 
 func (s *memory) Parts(_ context.Context, id string, n int) ([][]byte, error) {

@@ -36,16 +36,19 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	}
 	m.reports.one.Lock()
 	defer m.reports.one.Unlock()
-	defer m.reports.now.end()
 	began := time.Now()
-	m.reports.source.Progress = m.reports.now.step(m.log, listing)
-	found, err := m.reports.source.List(ctx, names)
-	if err != nil {
-		return err
-	}
 	var known bool
 	var digest [32]byte
 	if err := t.inspect(ctx, func(q *taskqueue.Queue) { digest, known = q.SetDigest(0) }); err != nil {
+		return err
+	}
+	m.reports.source.Progress = nil
+	if !known {
+		defer m.reports.now.end()
+		m.reports.source.Progress = m.reports.now.step(m.log, listing)
+	}
+	found, err := m.reports.source.List(ctx, names)
+	if err != nil {
 		return err
 	}
 	if known {

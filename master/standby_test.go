@@ -1,28 +1,91 @@
 package master
 
 import (
+	"context"
+	"net"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"trainmaster/master/decide"
 )
 
-// A key with our address is one that an earlier start left behind, and nobody is there to miss it, unless it is our own.
-func TestPredecessor(t *testing.T) {
-	const here, there = "10.0.0.1:8080", "10.0.0.2:8080"
-	for name, tt := range map[string]struct {
-		own     string
-		suspect Suspect
-		want    decide.Verdict
-	}{
-		"an earlier start":              {"2", Suspect{Key: "/master/lock/1", Address: here, Lease: "1"}, decide.Dead},
-		"our own key":                   {"2", Suspect{Key: "/master/lock/2", Address: here, Lease: "2"}, decide.Alive},
-		"before we know our own key":    {"", Suspect{Key: "/master/lock/2", Address: here, Lease: "2"}, decide.Alive},
-		"a master at another address":   {"2", Suspect{Key: "/master/lock/1", Address: there, Lease: "1"}, decide.Alive},
-		"nobody is in the queue at all": {"2", Suspect{}, decide.Alive},
-	} {
-		s := &standby{config: Config{Advertise: here}, own: func() string { return tt.own }}
-		if got := s.predecessor(tt.suspect); got != tt.want {
-			t.Errorf("%s: %v, want %v", name, got, tt.want)
+// suspected is a store of a job that somebody leads, who never commits; it tells how that one is to be deposed, and lets nobody.
+type suspected struct {
+	*memory
+	leader   Suspect
+	takeover chan Takeover
+}
+
+func (s suspected) WatchLeader(ctx context.Context, changed func(Suspect)) error {
+	changed(s.leader)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (s suspected) Depose(ctx context.Context, _ Suspect, by Takeover) error {
+	select {
+	case s.takeover <- by:
+	case <-ctx.Done():
+	}
+	return ErrHeldDown
+}
+
+// A leader whose port is open and who says nothing is silent; when its process goes it is dead, and stays so for as long as
+// the take-over is held down.
+func TestSilentAndDeadLeaders(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns sync.Map
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conns.Store(conn, nil)
+		}
+	})
+	die := sync.OnceFunc(func() {
+		listener.Close()
+		serving.Wait()
+		conns.Range(func(conn, _ any) bool { return conn.(net.Conn).Close() == nil })
+	})
+	defer die()
+	store := suspected{newMemory(), Suspect{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan Takeover)}
+	logger, _ := logtest.NewNullLogger()
+	s := &standby{store: store, config: Config{Holddown: time.Minute}, log: logrus.NewEntry(logger), own: func() string { return "2" }}
+	ctx, cancel := context.WithCancel(t.Context())
+	var standing sync.WaitGroup
+	standing.Go(func() { _ = s.run(ctx) })
+	defer standing.Wait()
+	defer cancel()
+
+	next := func() Takeover {
+		t.Helper()
+		select {
+		case by := <-store.takeover:
+			return by
+		case <-time.After(time.Minute):
+			t.Fatal("nobody deposes it")
+		}
+		return Takeover{}
+	}
+	if by := next(); !by.Silent || by.Holddown != time.Minute {
+		t.Errorf("a leader that says nothing is deposed by %+v", by)
+	}
+	die()
+	for next().Silent { // what was judged before
+	}
+	for range 5 * int(time.Second/decide.BeatEvery) / 5 {
+		if by := next(); by.Silent {
+			t.Fatalf("a leader that is gone is deposed by %+v", by)
 		}
 	}
 }

@@ -46,8 +46,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	}
 	m.current.Store(t) // who comes as soon as it is announced waits for the committer, and is not sent away
 	defer m.termOver()
-	if err := lead.Announce(ctx, m.config.Advertise, uint64(lead.Revision())); err != nil {
-		err = fmt.Errorf("announce: %w", err)
+	if err := m.announce(ctx, lead); err != nil {
 		c.end(err)
 		return err
 	}
@@ -65,6 +64,31 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	}
 	if status, reason := s.queue.Status(); status == taskqueue.Failed {
 		return fmt.Errorf("%w: %s", ErrJobFailed, reason)
+	}
+	return nil
+}
+
+// announce says where the leader is. Who heard of it by then is not kept waiting when the lock is lost.
+func (m *Master) announce(ctx context.Context, lead Leadership) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-lead.Lost():
+			cancel(fmt.Errorf("%w: the lock is lost", taskqueue.ErrFenced))
+		case <-ctx.Done():
+		}
+	}()
+	err := lead.Announce(ctx, m.config.Advertise, uint64(lead.Revision()))
+	if err != nil && context.Cause(ctx) != nil {
+		err = context.Cause(ctx)
+	}
+	cancel(nil)
+	<-watched
+	if err != nil {
+		return fmt.Errorf("announce: %w", err)
 	}
 	return nil
 }

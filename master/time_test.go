@@ -138,6 +138,21 @@ func TestWhoComesWhileATermIsAnnounced(t *testing.T) {
 	}
 }
 
+// A lock that is lost while the term is announced keeps nobody waiting.
+func TestLockIsLostWhileATermIsAnnounced(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		store.announcing = time.Hour
+		m, _, _ := starts(t, store, Config{}, nil)
+		time.Sleep(time.Second)
+		time.AfterFunc(time.Second, func() { close(store.lost) })
+		began := time.Now()
+		if _, err := m.Join(t.Context(), "a", ""); !errors.Is(err, ErrNotLeader) || !about(time.Since(began), time.Second) {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
 // A session shorter than what the job clock may run ahead of the last commit: the time that
 // a term takes to begin, and that the store takes to refuse, is nobody's silence.
 func TestShortSessionsOutliveASlowStore(t *testing.T) {

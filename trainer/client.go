@@ -256,7 +256,7 @@ func (c *Client) RequestSaveModel(ctx context.Context) (elected bool, err error)
 func (c *Client) Staged(ctx context.Context, version uint64, _ uint32, records int) (committed uint64, included bool, err error) {
 	reply, err := call[wire.StagedReply](ctx, c.link, "Staged", wire.StagedRequest{Trainer: c.who, Version: version, Records: records})
 	switch {
-	case errors.Is(err, wire.ErrRejoin):
+	case errors.Is(err, wire.ErrRejoin), errors.Is(err, io.EOF):
 		return 0, false, ErrSessionLost
 	case err != nil:
 		return 0, false, err
@@ -298,8 +298,7 @@ func (c *Client) beat() {
 		c.mu.Unlock()
 		reply, err := call[int](c.ctx, c.link, "Heartbeat", beat)
 		switch {
-		case errors.Is(err, io.EOF):
-			return
+		case errors.Is(err, io.EOF): // nobody leads, unless somebody comes yet
 		case err != nil && c.ctx.Err() == nil:
 			c.config.Log.WithError(err).Warn("heartbeat refused") // the next request says the same
 		case err == nil && *reply == wire.HeartbeatDraining:

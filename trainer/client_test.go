@@ -154,6 +154,44 @@ func follow(t *testing.T, store *etcdstore.Store) *trainer.Follow {
 	return f
 }
 
+// A trainer that heard that nobody will lead any more goes on with its session when somebody does after all.
+func TestLeaderAfterTheEnd(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
+	leader := trainer.NewFollow()
+	leader.Set(r.Addr, 1)
+	beats := make(chan struct{})
+	c, err := trainer.Join(within(t), trainer.Config{ID: "a", Locate: leader, Heartbeat: 10 * time.Millisecond, Answered: func(a trainer.Answer) {
+		if a.Call == "Heartbeat" {
+			select {
+			case beats <- struct{}{}:
+			case <-t.Context().Done():
+			}
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	<-beats
+	leader.Set("", 0)
+	leader.End(io.EOF)
+	if _, err := c.Next(within(t), nil); !errors.Is(err, io.EOF) {
+		t.Errorf("while nobody leads: %v", err)
+	}
+	for range 3 { // what was under way, and what comes of it, is over
+		select {
+		case <-beats:
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	leader.Set(r.Addr, 2)
+	select {
+	case <-beats:
+	case <-within(t).Done():
+		t.Error("nobody keeps its session any more")
+	}
+}
+
 func TestClientsRunAJob(t *testing.T) {
 	names := files(t, 3)
 	store := etcdtest.Store(t)

@@ -2,7 +2,7 @@
 // writes all of them, gob-encoded and gzipped, in one fenced transaction for every change:
 // a finish is one, a dispatch another. It has the same store, the same level of compression
 // and the same transaction as the real queue; what differs is that each change writes
-// O(tasks), and that no transaction serves two callers.
+// O(tasks), that no transaction serves two callers, and who encodes: see New.
 //
 // It never returns a task of a lost trainer and starts the next pass as soon as nothing is
 // to do: it is here to be measured, not to be used.

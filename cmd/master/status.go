@@ -204,6 +204,8 @@ func (s jobStatus) table(w io.Writer) {
 func (s jobStatus) datasetsTable(w io.Writer) {
 	if s.Registration != nil {
 		fmt.Fprintln(w, s.Registration)
+	}
+	if len(s.Datasets) == 0 && s.Registration != nil {
 		return
 	}
 	if len(s.Datasets) == 0 {

@@ -186,6 +186,7 @@ func followLeader(ctx context.Context, store *etcdstore.Store, follow *trainer.F
 	leaders := store.WatchMasterAddr(ctx)
 	ask := time.NewTimer(askWhetherOver)
 	defer ask.Stop()
+	ask.Stop() // until it is known that nobody leads
 	for {
 		select {
 		case a, ok := <-leaders:
@@ -198,14 +199,31 @@ func followLeader(ctx context.Context, store *etcdstore.Store, follow *trainer.F
 			}
 			follow.Set(a.Addr, a.Term)
 		case <-ask.C:
-			switch o, err := storedOutcome(ctx, store); {
-			case err == nil && o.status == taskqueue.Ended:
-				follow.End(io.EOF)
-			case err == nil && o.status == taskqueue.Failed:
-				follow.End(fmt.Errorf("%w: the job %v", trainer.ErrJobFailed, o))
+			switch over := overWithoutMasters(ctx, store); {
+			case len(leaders) > 0: // somebody came meanwhile
+			case over != nil:
+				follow.End(over)
 			default:
 				ask.Reset(askWhetherOver)
 			}
 		}
 	}
+}
+
+// overWithoutMasters is io.EOF or trainer.ErrJobFailed when the job is over and no master waits to lead it, else nil.
+func overWithoutMasters(ctx context.Context, store *etcdstore.Store) error {
+	ctx, cancel := context.WithTimeout(ctx, outcomeTimeout)
+	defer cancel()
+	masters, _, err := store.Prefixed(ctx, etcdstore.LockPrefix)
+	if err != nil || len(masters) > 0 {
+		return nil
+	}
+	o, err := storedOutcome(ctx, store)
+	switch {
+	case err == nil && o.status == taskqueue.Ended:
+		return io.EOF
+	case err == nil && o.status == taskqueue.Failed:
+		return fmt.Errorf("%w: the job %v", trainer.ErrJobFailed, o)
+	}
+	return nil
 }

@@ -76,9 +76,6 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.Log.Warn("the session was lost, joining again")
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, io.EOF):
-			w.Log.Info("the job is over, and no master leads it any more")
-			return nil
 		default:
 			return err
 		}
@@ -103,7 +100,11 @@ func (w *Worker) checkSavePath() error {
 // session is one incarnation of the trainer.
 func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 	client, err := trainer.Join(ctx, w.Trainer)
-	if err != nil {
+	switch {
+	case errors.Is(err, io.EOF):
+		w.Log.Info("the job is over, and no master leads it any more")
+		return nil
+	case err != nil:
 		return err
 	}
 	defer func() {
@@ -247,7 +248,10 @@ func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *para
 		return nil
 	}
 	elected, err := client.RequestSaveModel(ctx)
-	if err != nil || !elected {
+	switch {
+	case errors.Is(err, io.EOF):
+		return errors.New("this trainer did not save the model: no master leads the job any more, which would choose who saves it; start a master and a trainer again")
+	case err != nil || !elected:
 		return err
 	}
 	tensors := m.Parameters()

@@ -3,6 +3,7 @@ package reference_test
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,6 +55,34 @@ func TestTrainersOfOneName(t *testing.T) {
 		if p.CountedOnce != table.Tasks() {
 			t.Errorf("pass %d: %d tasks counted, want %d", p.Pass, p.CountedOnce, table.Tasks())
 		}
+	}
+}
+
+// TestNobodyToElectWhoSaves: a trainer that was told to save the model, and finds that the job is over and no master left,
+// does not end as if it had.
+func TestNobodyToElectWhoSaves(t *testing.T) {
+	train, _ := digits(t)
+	table := writeTable(t, train[:40], 20)
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 1, Linger: time.Minute, Queue: taskqueue.Options{Passes: 1}})
+	shards := startShards(t, 1)
+	leader := trainer.NewFollow()
+	leader.Set(r.Addr, 1)
+	w := &reference.Worker{
+		Trainer: trainer.Config{ID: "a", Locate: leader, Log: quiet(), Answered: func(trainer.Answer) {
+			if v, err := r.Overview(t.Context()); err == nil && v.Status == taskqueue.Ended {
+				leader.Set("", 0)
+				leader.End(io.EOF)
+			}
+		}},
+		Servers: func(context.Context) ([]string, error) { return shards, nil },
+		Data:    []string{table.TaskChunks(0)[0].Path}, Kind: model.Softmax, Classes: 10, Log: quiet(),
+		SavePath: filepath.Join(t.TempDir(), "model"),
+	}
+	if err := w.Run(within(t)); err == nil || !strings.Contains(err.Error(), "did not save the model") {
+		t.Errorf("it ends with %v", err)
+	}
+	if _, err := os.Stat(w.SavePath); err == nil {
+		t.Error("and saved the model")
 	}
 }
 
