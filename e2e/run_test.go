@@ -32,11 +32,13 @@ func TestRun(t *testing.T) {
 		{"softmax", "sync", 0.93, []string{"--passes", "12"}}, // a commit for each step: slow on a busy machine
 		{"mlp", "async", 0.96, nil},
 		{"mlp", "sync", 0.96, []string{"--passes", "12"}},
+		{"mlp", "async", 0.96, strings.Fields("--optimizer adam --learning-rate 0.002 --schedule cosine --warmup-steps 100 --schedule-steps 5000")},
+		{"mlp", "sync", 0.96, strings.Fields("--optimizer adam --clip-norm 10 --passes 12")},
 	} {
 		if raceDetector && c.model == "softmax" && c.mode == "sync" {
 			continue // the two beside it race in the same places, and this costs most of all
 		}
-		t.Run(c.model+"/"+c.mode, func(t *testing.T) {
+		t.Run(strings.Join(append([]string{c.model, c.mode}, c.flags...), " "), func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			o := run(t, dir, append([]string{"run", "--model", c.model, "--update-mode", c.mode, "-o", "json"}, c.flags...)...)

@@ -20,6 +20,7 @@ import (
 	"trainmaster/dataset/convert"
 	"trainmaster/drill"
 	"trainmaster/etcdstore"
+	"trainmaster/pserver/optimizer"
 	"trainmaster/recordio"
 	"trainmaster/testdata"
 	"trainmaster/trainer/model"
@@ -39,6 +40,8 @@ type Config struct {
 	Trainers int    // default 3
 	Sync     bool
 	Seed     uint64 // of the order of passes and the initial parameters; the split has a seed of its own
+
+	Optimizer optimizer.Config // what is zero there is chosen by the data
 
 	CheckpointEvery time.Duration // default 2 s
 	Ledger          bool          // trainers note what they trained, in ledger.jsonl
@@ -110,6 +113,9 @@ func New(c Config) (*Job, error) {
 		return nil, errors.New("local.Config: expected Binary and Dir")
 	case c.Masters < 0 || c.Servers < 0 || c.Trainers < 0 || c.Passes < 0:
 		return nil, fmt.Errorf("expected at least one master, parameter server, trainer and pass, found %d, %d, %d and %d", c.Masters, c.Servers, c.Trainers, c.Passes)
+	}
+	if err := c.Optimizer.CheckGiven(); err != nil {
+		return nil, err
 	}
 	recipe, err := model.RecipeFor(c.Model, c.dataset(), c.Sync)
 	if err != nil {
@@ -299,6 +305,7 @@ func (j *Job) define() {
 		for _, path := range j.data.Train.Paths {
 			args = append(args, "--data", path)
 		}
+		args = append(args, c.Optimizer.Flags()...)
 		if c.Ledger {
 			args = append(args, "--ledger", j.path("ledger.jsonl"))
 		}

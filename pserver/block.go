@@ -5,6 +5,7 @@ import (
 	"math"
 	"sync"
 
+	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 )
@@ -21,7 +22,8 @@ type block struct {
 
 	mu      sync.Mutex
 	params  []float32 // nil until the first put
-	state   []float32 // of a stateful optimizer
+	state   []float32 // of the optimizer: slot after slot, each as long as params
+	updates uint64    // applied to the parameters
 	version uint64    // sync: of the commit; async: pushes applied
 	cut     uint64    // number of the last cut that has this block
 	image   *image    // what that cut has, when an update came before the checkpoint's writer
@@ -32,16 +34,23 @@ func (b *block) name() string {
 }
 
 // fill sets the first parameters.
-func (b *block) fill(values []float32, stateful bool) {
+func (b *block) fill(values []float32, rule optimizer.Rule) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.params == nil {
 		b.params = make([]float32, b.Len)
+		b.state = make([]float32, len(rule.Slots())*b.Len)
 	}
 	copy(b.params, values)
-	if stateful && b.state == nil {
-		b.state = make([]float32, b.Len)
+	rule.Start(b.params, b.slots(0, b.Len))
+}
+
+// slots is the state of elements lo to hi.
+func (b *block) slots(lo, hi int) (s optimizer.State) {
+	for i := range len(b.state) / b.Len {
+		s[i] = b.state[i*b.Len+lo : i*b.Len+hi]
 	}
+	return s
 }
 
 func (b *block) filled() bool {
@@ -50,18 +59,14 @@ func (b *block) filled() bool {
 	return b.params != nil
 }
 
-// stepLocked changes elements lo to hi by grad.
-func (b *block) stepLocked(o optimizer, lo, hi int, grad []float32, scale float32) {
-	var state []float32
-	if b.state != nil {
-		state = b.state[lo:hi]
-	}
-	o.step(b.params[lo:hi], state, grad, scale)
+// stepLocked changes elements lo to hi by grad, whose values are lost.
+func (b *block) stepLocked(rule optimizer.Rule, lo, hi int, grad []float32, step optimizer.Step) {
+	rule.Apply(b.params[lo:hi], grad, b.slots(lo, hi), step)
 }
 
 // push applies the gradient in values for a trainer's step, unless it was
-// applied before, and completes r. With r.buf set the parameters of that very
-// moment take the gradient's place as the body of r.
+// applied before, and completes r. values are lost. With r.buf set the parameters
+// of that very moment take their place as the body of r.
 func (b *block) push(s *shard, h *holding, t *trainer, step uint64, scale float32, values []float32, r *reply) *wire.Fault {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,10 +74,13 @@ func (b *block) push(s *shard, h *holding, t *trainer, step uint64, scale float3
 		return wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
 	}
 	fresh := step > t.applied[b.local]
+	var update optimizer.Step
 	if fresh {
 		s.preserveLocked(b)
 		t.applied[b.local] = step
 		b.version++
+		b.updates++
+		update = h.model.update(b.updates, step, scale)
 		s.counters.pushed.Add(1)
 	} else {
 		r.head.Flags |= wire.Duplicate
@@ -87,7 +95,7 @@ func (b *block) push(s *shard, h *holding, t *trainer, step uint64, scale float3
 		hi := min(lo+pieceElements, b.Len)
 		piece := values[lo:hi]
 		if fresh {
-			b.stepLocked(h.model.optimizer, lo, hi, piece, scale)
+			b.stepLocked(h.model.rule, lo, hi, piece, update)
 		}
 		if withBody {
 			copy(piece, b.params[lo:hi])

@@ -157,15 +157,11 @@ func (c *checkpoints) writeBlocks(dir string, h *holding, cut *cut) (entries []m
 		return nil, err
 	}
 	defer weights.file.Close()
-	var stateRuns []safetensors.Info
-	if h.model.optimizer.stateful() {
-		stateRuns = runs(h, "."+h.model.optimizer.kind)
-	}
-	states, err := newTensorFile(dir, optimizerFile, stateRuns, meta)
+	states, err := newStateFiles(dir, h, meta)
+	defer closeFiles(states)
 	if err != nil {
 		return nil, err
 	}
-	defer states.file.Close()
 	c.step("headers written")
 	marks := newMarks(h, cut)
 	for _, b := range h.blocks {
@@ -173,8 +169,10 @@ func (c *checkpoints) writeBlocks(dir string, h *holding, cut *cut) (entries []m
 		if _, err := weights.Write(wire.FloatBytes(i.params)); err != nil {
 			return nil, err
 		}
-		if _, err := states.Write(wire.FloatBytes(i.state)); err != nil {
-			return nil, err
+		for slot := range len(i.state) / b.Len {
+			if _, err := states[slot].Write(wire.FloatBytes(i.state[slot*b.Len : (slot+1)*b.Len])); err != nil {
+				return nil, err
+			}
 		}
 		marks.add(b.local, i)
 		c.shard.cuts.recycle(i)
@@ -188,7 +186,11 @@ func (c *checkpoints) writeBlocks(dir string, h *holding, cut *cut) (entries []m
 	if err := safetensors.Write(pushes, marks.tensors(), meta); err != nil {
 		return nil, err
 	}
-	for _, publish := range []func() (manifestEntry, error){weights.publish, states.publish, pushes.publish} {
+	list := []func() (manifestEntry, error){weights.publish}
+	for _, s := range states {
+		list = append(list, s.publish)
+	}
+	for _, publish := range append(list, pushes.publish) {
 		e, err := publish()
 		if err != nil {
 			return nil, err
@@ -216,6 +218,30 @@ func newTensorFile(dir, name string, infos []safetensors.Info, meta map[string]s
 		return nil, err
 	}
 	return &tensorFile{w, f}, nil
+}
+
+// newStateFiles begins the files of the optimizer's state, one for each slot; an
+// empty one for a rule that keeps none. Those begun are returned also with an error.
+func newStateFiles(dir string, h *holding, meta map[string]string) (files []*tensorFile, err error) {
+	slots := h.model.rule.Slots()
+	for i := range max(1, len(slots)) {
+		var infos []safetensors.Info
+		if i < len(slots) {
+			infos = runs(h, "."+slots[i])
+		}
+		f, err := newTensorFile(dir, slotFile(i), infos, meta)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+func closeFiles(files []*tensorFile) {
+	for _, f := range files {
+		f.file.Close()
+	}
 }
 
 func (t *tensorFile) publish() (manifestEntry, error) {
@@ -263,6 +289,7 @@ func runs(h *holding, suffix string) []safetensors.Info {
 // The tensors of pushes.safetensors.
 const (
 	blockVersions = "block_versions" // U64 [blocks]
+	blockUpdates  = "block_updates"  // U64 [blocks], not with a plain optimizer
 	ordinals      = "ordinals"       // U64 [trainers]
 	incarnations  = "incarnations"   // U64 [trainers]
 	appliedSteps  = "applied_steps"  // U64 [trainers, blocks]
@@ -272,11 +299,15 @@ const (
 type marks struct {
 	cut      *cut
 	versions []uint64
+	updates  []uint64   // nil with a plain optimizer
 	applied  [][]uint64 // by trainer, by block
 }
 
 func newMarks(h *holding, c *cut) *marks {
 	m := &marks{cut: c, versions: make([]uint64, len(h.blocks)), applied: make([][]uint64, len(c.trainers))}
+	if !h.model.optimizer.Plain() {
+		m.updates = make([]uint64, len(h.blocks))
+	}
 	for i := range m.applied {
 		m.applied[i] = make([]uint64, len(h.blocks))
 	}
@@ -285,6 +316,9 @@ func newMarks(h *holding, c *cut) *marks {
 
 func (m *marks) add(local int, i *image) {
 	m.versions[local] = i.version
+	if m.updates != nil {
+		m.updates[local] = i.updates
+	}
 	for t, step := range i.applied {
 		m.applied[t][local] = step
 	}
@@ -298,12 +332,16 @@ func (m *marks) tensors() []safetensors.Tensor {
 		steps = append(steps, m.applied[i]...)
 	}
 	trainers := len(m.cut.trainers)
-	return []safetensors.Tensor{
+	tensors := []safetensors.Tensor{
 		fromUint64(blockVersions, m.versions, len(m.versions)),
 		fromUint64(ordinals, ords, trainers),
 		fromUint64(incarnations, incs, trainers),
 		fromUint64(appliedSteps, steps, trainers, len(m.versions)),
 	}
+	if m.updates != nil {
+		tensors = append(tensors, fromUint64(blockUpdates, m.updates, len(m.updates)))
+	}
+	return tensors
 }
 
 func fromUint64(name string, values []uint64, shape ...int) safetensors.Tensor {

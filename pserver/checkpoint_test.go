@@ -11,14 +11,12 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/optimizer"
 	"trainmaster/safetensors"
 	"trainmaster/trainer/params"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
-
-// golden is a checkpoint that was written once and must stay readable.
-const golden = "testdata/checkpoint"
 
 func goldenModel(value float32) []params.Tensor {
 	return []params.Tensor{
@@ -27,50 +25,63 @@ func goldenModel(value float32) []params.Tensor {
 	}
 }
 
+// A checkpoint as it was before there were other optimizers than these two, and
+// one of an optimizer with everything.
 func TestGoldenCheckpoint(t *testing.T) {
-	dir := t.TempDir()
-	if *update {
-		writeGolden(t)
+	full := params.Optimizer{
+		Kind: optimizer.AdamW, LearningRate: 0.01, WeightDecay: 0.1, ClipValue: 3,
+		Schedule: optimizer.Schedule{Kind: optimizer.Cosine, Warmup: 2, Steps: 10},
 	}
-	if err := os.CopyFS(dir, os.DirFS(golden)); err != nil {
+	if err := full.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	b := newBook(1)
-	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
-	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy})
-	values := goldenModel(0)
-	mustInit(t, c, values)
-	want := goldenModel(1 - 0.1*2)
-	if err := differ(values, want); err != nil {
-		t.Errorf("restored %v", err)
-	}
-	reply, err := control(t, s.addr).Describe(within(t), &pb.DescribeRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if reply.GetShardEpoch() != 2 || reply.GetState() != pb.DescribeReply_STATE_READY || reply.GetCheckpoint() != "00000001-00000002" {
-		t.Errorf("described as %v", reply)
-	}
-	// The push that the checkpoint has is not applied again; the next one finds the velocity.
-	rate, velocity := heavy.LearningRate, heavy.Momentum*2+1
-	for step, change := range []float32{0, rate * velocity} {
-		if _, err := c.PushPull(within(t), uint64(step)+1, 1, goldenModel(1), values); err != nil {
-			t.Fatal(err)
-		}
-		if err := differ(values, goldenModel(want[0].Data[0]-change)); err != nil {
-			t.Errorf("after push %d: %v", step+1, err)
-		}
+	for name, o := range map[string]params.Optimizer{"checkpoint": heavy, "checkpoint-2": full} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join("testdata", name)
+			if *update {
+				writeGolden(t, path, o)
+			}
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(path)); err != nil {
+				t.Fatal(err)
+			}
+			b := newBook(1)
+			s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+			c := connect(t, b, params.Config{Mode: params.Async, Optimizer: o})
+			pushes := []push{{1, goldenModel(2)}, {2, goldenModel(1)}}
+			values := goldenModel(0)
+			mustInit(t, c, values)
+			if err := differ(values, trained(o, goldenModel(1), pushes[:1])); err != nil {
+				t.Errorf("restored %v", err)
+			}
+			reply, err := control(t, s.addr).Describe(within(t), &pb.DescribeRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if reply.GetShardEpoch() != 2 || reply.GetState() != pb.DescribeReply_STATE_READY || reply.GetCheckpoint() != "00000001-00000002" {
+				t.Errorf("described as %v", reply)
+			}
+			// The push that the checkpoint has is not applied again; the next one finds the state.
+			for n, p := range pushes {
+				if _, err := c.PushPull(within(t), p.step, 1, p.grads, values); err != nil {
+					t.Fatal(err)
+				}
+				if err := differ(values, trained(o, goldenModel(1), pushes[:n+1])); err != nil {
+					t.Errorf("after push %d: %v", n+1, err)
+				}
+			}
+		})
 	}
 }
 
-func writeGolden(t *testing.T) {
+func writeGolden(t *testing.T, path string, o params.Optimizer) {
 	t.Helper()
-	if err := os.RemoveAll(golden); err != nil {
+	if err := os.RemoveAll(path); err != nil {
 		t.Fatal(err)
 	}
 	b := newBook(1)
-	s := startServer(t, b, 0, pserver.Config{CheckpointDir: golden, CheckpointEvery: -1, Keep: 1})
-	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy})
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: path, CheckpointEvery: -1, Keep: 1})
+	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: o})
 	values := goldenModel(1)
 	mustInit(t, c, values)
 	if _, err := c.PushPull(within(t), 1, 1, goldenModel(2), values); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 )
 
@@ -17,7 +18,7 @@ func modelOf(t *testing.T, elements int) *model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(optimizer{"sgd", 0.1, 0}, false, table)
+	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 0.1}, false, table)
 	if err != nil {
 		t.Fatal(err)
 	}

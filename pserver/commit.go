@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sirupsen/logrus"
+	"gonum.org/v1/gonum/blas/blas32"
 )
 
 // The refusals of the control service, which maps them to codes.
@@ -139,17 +140,19 @@ func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64
 				b := h.blocks[i]
 				b.mu.Lock()
 				s.preserveLocked(b)
+				b.updates++
+				update := h.model.update(b.updates, version, scale)
 				for lo := 0; lo < b.Len; lo += pieceElements {
 					hi := min(lo+pieceElements, b.Len)
 					piece := sum[:hi-lo]
 					copy(piece, sums[0].parts[i].sum[lo:hi])
 					for _, g := range sums[1:] {
-						axpy(1, g.parts[i].sum[lo:hi], piece)
+						addTo(piece, g.parts[i].sum[lo:hi])
 					}
 					for j := range piece {
 						piece[j] *= share
 					}
-					b.stepLocked(h.model.optimizer, lo, hi, piece, scale)
+					b.stepLocked(h.model.rule, lo, hi, piece, update)
 				}
 				b.version = version
 				b.mu.Unlock()
@@ -157,6 +160,11 @@ func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64
 		})
 	}
 	workers.Wait()
+}
+
+// addTo adds x to sum, one rounding for each element.
+func addTo(sum, x []float32) {
+	blas32.Axpy(1, blas32.Vector{N: len(x), Data: x, Inc: 1}, blas32.Vector{N: len(sum), Data: sum, Inc: 1})
 }
 
 // adopt takes over a version that others have committed, if this shard came

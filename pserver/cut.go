@@ -30,6 +30,7 @@ type cut struct {
 type image struct {
 	params  []float32
 	state   []float32
+	updates uint64
 	version uint64
 	applied []uint64 // by cut.trainers
 }
@@ -38,7 +39,7 @@ type image struct {
 func (i *image) take(b *block, c *cut) {
 	i.params = append(i.params[:0], b.params...)
 	i.state = append(i.state[:0], b.state...)
-	i.version = b.version
+	i.updates, i.version = b.updates, b.version
 	i.applied = i.applied[:0]
 	for _, t := range c.trainers {
 		i.applied = append(i.applied, t.applied[b.local])

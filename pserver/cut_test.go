@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 )
@@ -25,7 +26,7 @@ func TestCutsAreMoments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(optimizer{sgdKind, 1, 0}, false, table)
+	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +35,7 @@ func TestCutsAreMoments(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(make([]float32, b.Len), false)
+		b.fill(make([]float32, b.Len), m.rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)

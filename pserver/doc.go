@@ -23,15 +23,19 @@
 // element is computed by itself, and so the bits are a function of the
 // commits: replaying them on the same build gives the same parameters.
 //
+// The optimizer (package optimizer) is the job's. Its state lies beside the
+// parameters of a block and changes with them. Its schedule goes by the step of a
+// push, and by the version of a commit.
+//
 // # Guarantees
 //
 // A push is applied once: for every trainer and block the shard keeps the step
-// last applied, also in checkpoints, at the same cut as the parameters. A
-// frame is read whole and checked, its gradient for NaN and infinities too,
-// before any of it is applied. A pull copies its block under the block's lock,
-// so that it never sees half an update. A newer incarnation of a trainer
-// fences the older one: when its hello was answered, no push of the older one
-// will be applied any more.
+// last applied, also in checkpoints, at the same cut as the parameters and the
+// optimizer's state. A frame is read whole and checked, its gradient for NaN and
+// infinities too, before any of it is applied. A pull copies its block under the
+// block's lock, so that it never sees half an update. A newer incarnation of a
+// trainer fences the older one: when its hello was answered, no push of the older
+// one will be applied any more.
 //
 // A restarted shard continues from its newest whole checkpoint under a new
 // shard epoch. Pushes that name another epoch are answered "resync", so that a

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 )
 
@@ -26,8 +27,18 @@ const (
 	manifestFile  = "MANIFEST.json"
 	startsFile    = "STARTS"
 
-	manifestFormat = 1
+	// The format of a manifest is 1 when its optimizer is plain: versions that know no other can read it.
+	plainFormat    = 1
+	manifestFormat = 2
 )
+
+// slotFile is the file that has a slot of the optimizer's state.
+func slotFile(slot int) string {
+	if slot == 0 {
+		return optimizerFile
+	}
+	return fmt.Sprintf("optimizer-%d.safetensors", slot+1)
+}
 
 // generation names a checkpoint: the start of the server that wrote it, and its
 // number within that start. A later start's are always newer, so that a server
@@ -76,15 +87,9 @@ type manifest struct {
 	Mode      string            `json:"mode"`
 	Version   uint64            `json:"version"`
 	JobEpoch  uint32            `json:"job_epoch"`
-	Optimizer manifestOptimizer `json:"optimizer"`
+	Optimizer optimizer.Config  `json:"optimizer"`
 	Placement manifestPlacement `json:"placement"`
 	Files     []manifestEntry   `json:"files"`
-}
-
-type manifestOptimizer struct {
-	Kind         string  `json:"kind"`
-	LearningRate float32 `json:"learning_rate"`
-	Momentum     float32 `json:"momentum"`
 }
 
 type manifestPlacement struct {
@@ -110,17 +115,21 @@ func newManifest(m *model, shard int, g generation, c *cut) *manifest {
 	for i, t := range m.table.Tensors {
 		tensors[i] = manifestTensor(t)
 	}
+	format := manifestFormat
+	if m.optimizer.Plain() {
+		format = plainFormat
+	}
 	return &manifest{
-		Format: manifestFormat, Shard: shard, Start: g.start, Sequence: g.sequence, Mode: modeName(m.sync), Version: c.version, JobEpoch: c.jobEpoch,
-		Optimizer: manifestOptimizer{m.optimizer.kind, m.optimizer.rate, m.optimizer.momentum},
+		Format: format, Shard: shard, Start: g.start, Sequence: g.sequence, Mode: modeName(m.sync), Version: c.version, JobEpoch: c.jobEpoch,
+		Optimizer: m.optimizer,
 		Placement: manifestPlacement{m.table.Epoch, m.table.Shards, tensors, m.table.Owners},
 	}
 }
 
 // model is the model that the manifest describes, checked.
 func (m *manifest) model() (*model, error) {
-	if m.Format != manifestFormat {
-		return nil, fmt.Errorf("manifest has format %d: this version reads %d", m.Format, manifestFormat)
+	if m.Format < plainFormat || m.Format > manifestFormat {
+		return nil, fmt.Errorf("manifest has format %d: this version reads %d to %d", m.Format, plainFormat, manifestFormat)
 	}
 	if m.Mode != modeName(true) && m.Mode != modeName(false) {
 		return nil, fmt.Errorf("manifest has mode %q", m.Mode)
@@ -132,7 +141,24 @@ func (m *manifest) model() (*model, error) {
 	if err := table.Check(); err != nil {
 		return nil, err
 	}
-	return newModel(optimizer{m.Optimizer.Kind, m.Optimizer.LearningRate, m.Optimizer.Momentum}, m.Mode == modeName(true), table)
+	described, err := newModel(m.Optimizer, m.Mode == modeName(true), table)
+	if err != nil {
+		return nil, err
+	}
+	for slot := range described.rule.Slots() {
+		if !m.names(slotFile(slot)) {
+			return nil, fmt.Errorf("%s is of optimizer %s and does not name %s", manifestFile, m.Optimizer.Kind, slotFile(slot))
+		}
+	}
+	return described, nil
+}
+
+// counted says whether the checkpoint has the number of updates of every block.
+// Plain rules have no use for it.
+func (m *manifest) counted() bool { return m.Format > plainFormat }
+
+func (m *manifest) names(file string) bool {
+	return slices.ContainsFunc(m.Files, func(e manifestEntry) bool { return e.Name == file })
 }
 
 // sealed is what lies in the file: a manifest and the digest of its very bytes.
@@ -176,11 +202,12 @@ func readManifest(dir string) (*manifest, error) {
 		return nil, fmt.Errorf("%s: %w", manifestFile, err)
 	}
 	for _, name := range []string{weightsFile, optimizerFile, pushesFile} {
-		i := slices.IndexFunc(m.Files, func(e manifestEntry) bool { return e.Name == name })
-		if i < 0 {
+		if !m.names(name) {
 			return nil, fmt.Errorf("%s does not name %s", manifestFile, name)
 		}
-		if err := m.Files[i].verify(dir); err != nil {
+	}
+	for _, e := range m.Files {
+		if err := e.verify(dir); err != nil {
 			return nil, err
 		}
 	}

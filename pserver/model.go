@@ -6,22 +6,31 @@ import (
 	"slices"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/optimizer/onwire"
 	"trainmaster/pserver/placement"
 )
 
 // model is what all trainers of a job agree on, and where its blocks lie.
 type model struct {
-	optimizer optimizer
+	optimizer optimizer.Config
+	rule      optimizer.Rule
 	sync      bool
 	table     *placement.Table
 	digest    [sha256.Size]byte
 }
 
-func newModel(o optimizer, synchronous bool, table *placement.Table) (*model, error) {
-	if err := o.check(); err != nil {
+func newModel(o optimizer.Config, synchronous bool, table *placement.Table) (*model, error) {
+	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	return &model{optimizer: o, sync: synchronous, table: table, digest: table.Digest()}, nil
+	return &model{optimizer: o, rule: o.Rule(), sync: synchronous, table: table, digest: table.Digest()}, nil
+}
+
+// update describes the count-th update of some parameters, made in a step of the
+// job; scale multiplies the learning rate of the schedule.
+func (m *model) update(count, step uint64, scale float32) optimizer.Step {
+	return optimizer.Step{Count: count, Scale: float32(m.optimizer.Schedule.At(step)) * scale}
 }
 
 // modelFromProto checks what a trainer sent and computes the first placement.
@@ -40,8 +49,7 @@ func modelFromProto(m *pb.ParameterModel) (*model, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := m.GetOptimizer()
-	return newModel(optimizer{o.GetKind(), o.GetLearningRate(), o.GetMomentum()}, m.GetMode() == pb.UpdateMode_UPDATE_MODE_SYNC, table)
+	return newModel(onwire.FromProto(m.GetOptimizer()), m.GetMode() == pb.UpdateMode_UPDATE_MODE_SYNC, table)
 }
 
 func (m *model) toProto() *pb.ParameterModel {
@@ -51,7 +59,7 @@ func (m *model) toProto() *pb.ParameterModel {
 	}
 	return &pb.ParameterModel{
 		Tensors:   m.tensorsToProto(),
-		Optimizer: &pb.ParameterOptimizer{Kind: m.optimizer.kind, LearningRate: m.optimizer.rate, Momentum: m.optimizer.momentum},
+		Optimizer: onwire.ToProto(m.optimizer),
 		Mode:      mode,
 		Shards:    uint32(m.table.Shards),
 	}
@@ -83,7 +91,7 @@ func (m *model) same(other *model) error {
 		return fmt.Errorf("this model is updated in mode %s, yours in mode %s", modeName(m.sync), modeName(other.sync))
 	}
 	if m.optimizer != other.optimizer {
-		return fmt.Errorf("this model has optimizer %+v, yours %+v", m.optimizer, other.optimizer)
+		return fmt.Errorf("this model has optimizer %q, yours %q: train on with the same settings, or begin anew with another folder of checkpoints", m.optimizer, other.optimizer)
 	}
 	mine, yours := m.table.Tensors, other.table.Tensors
 	for i := range max(len(mine), len(yours)) {

@@ -1,81 +1,225 @@
-package pserver
+package pserver_test
 
 import (
 	"math"
-	"math/rand/v2"
 	"strings"
 	"testing"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver"
+	"trainmaster/pserver/optimizer"
+	"trainmaster/trainer/params"
 )
 
-func normal(r *rand.Rand, n int) []float32 {
-	f := make([]float32, n)
-	for i := range f {
-		f[i] = float32(r.NormFloat64())
+// everyKind is one optimizer of each kind, with everything that may go with it.
+func everyKind(t *testing.T) []params.Optimizer {
+	var list []params.Optimizer
+	for _, kind := range optimizer.Kinds() {
+		c := params.Optimizer{
+			Kind: kind, LearningRate: 0.05, WeightDecay: 0.01, ClipValue: 2, ClipNorm: 300,
+			Schedule: optimizer.Schedule{Kind: optimizer.Linear, Warmup: 2, Steps: 9},
+		}
+		switch kind {
+		case optimizer.Momentum, optimizer.Nesterov:
+			c.Momentum = 0.9
+		case optimizer.FTRL:
+			c.WeightDecay, c.L1, c.L2 = 0, 0.01, 0.1
+		}
+		if err := c.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, c)
 	}
-	return f
+	return list
 }
 
-// The rules, element by element as they are written down, have the same bits as
-// the loops that do many at a time, for every length and in every piece.
-func TestOptimizersFollowTheirFormula(t *testing.T) {
-	for _, o := range []optimizer{{sgdKind, 0.1, 0}, {momentumKind, 0.1, 0.9}, {momentumKind, 0.3, 0}} {
-		r := rand.New(rand.NewPCG(1, 2))
-		for _, n := range []int{0, 1, 3, 4, 5, 31, 4096, 5000} {
-			params, state := normal(r, n), normal(r, n)
-			wantParams, wantState := append([]float32(nil), params...), append([]float32(nil), state...)
-			for range 3 {
-				grad := normal(r, n)
-				for i, g := range grad {
-					change := g
-					if o.stateful() {
-						wantState[i] = float32(o.momentum*wantState[i]) + g
-						change = wantState[i]
+// push is a mean gradient and its step.
+type push struct {
+	step  uint64
+	grads []params.Tensor
+}
+
+// trained is what pushes make of tensors, each of them as a whole, in this process.
+func trained(o params.Optimizer, tensors []params.Tensor, pushes []push) []params.Tensor {
+	rule := o.Rule()
+	for i, tensor := range tensors {
+		var state optimizer.State
+		for slot := range rule.Slots() {
+			state[slot] = make([]float32, len(tensor.Data))
+		}
+		rule.Start(tensor.Data, state)
+		for n, p := range pushes {
+			grad := append([]float32(nil), p.grads[i].Data...)
+			rule.Apply(tensor.Data, grad, state, optimizer.Step{Count: uint64(n) + 1, Scale: float32(o.Schedule.At(p.step))})
+		}
+	}
+	return tensors
+}
+
+// clipped limits the norm of grads/records.
+func clipped(grads []params.Tensor, records int, limit float32) []params.Tensor {
+	squares := 0.0
+	for _, g := range grads {
+		squares += optimizer.SquareSum(g.Data)
+	}
+	for _, g := range grads {
+		optimizer.Scale(g.Data, optimizer.ClipFactor(math.Sqrt(squares)/float64(records), float64(limit)))
+	}
+	return grads
+}
+
+// In the middle of a job every server is stopped and started again: the state of
+// every optimizer goes on as it was, a push that is repeated is applied once, and
+// the schedule goes by the trainer's step.
+func TestOptimizersOutliveAServer(t *testing.T) {
+	for _, o := range everyKind(t) {
+		t.Run(o.Kind, func(t *testing.T) {
+			dir, b := t.TempDir(), newBook(2)
+			start := func() (list []*server) {
+				for i := range 2 {
+					list = append(list, startServer(t, b, i, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1}))
+				}
+				return list
+			}
+			servers := start()
+			c := connect(t, b, params.Config{Mode: params.Async, Optimizer: o})
+			values := tensors(random(1))
+			mustInit(t, c, values)
+			var pushes []push
+			for _, step := range []uint64{1, 2, 4, 5, 8} {
+				pushes = append(pushes, push{step, clipped(tensors(random(10+step)), 1, o.ClipNorm)})
+				times := 1
+				if step == 4 {
+					for _, s := range servers {
+						s.stop()
+						if err := s.wait(); err != nil {
+							t.Fatal(err)
+						}
 					}
-					wantParams[i] -= float32(float32(o.rate*0.5) * change)
+					servers, times = start(), 2
 				}
-				for lo := 0; lo < n; lo += 1000 { // pieces, as a block is stepped
-					hi := min(lo+1000, n)
-					o.step(params[lo:hi], state[lo:hi], grad[lo:hi], 0.5)
+				for range times {
+					if _, err := c.PushPull(within(t), step, 1, tensors(random(10+step)), values); err != nil {
+						t.Fatal(err)
+					}
 				}
-			}
-			for i := range params {
-				if math.Float32bits(params[i]) != math.Float32bits(wantParams[i]) || math.Float32bits(state[i]) != math.Float32bits(wantState[i]) {
-					t.Fatalf("%+v, %d elements: element %d is %v with state %v, expected %v with %v",
-						o, n, i, params[i], state[i], wantParams[i], wantState[i])
+				if err := differ(values, trained(o, tensors(random(1)), pushes)); err != nil {
+					t.Fatalf("after step %d: %v", step, err)
 				}
-			}
-		}
-	}
-}
-
-func TestOptimizersThatMakeNoSense(t *testing.T) {
-	inf, nan := float32(math.Inf(1)), float32(math.NaN())
-	for want, o := range map[string]optimizer{
-		`optimizer "adam": expected`:      {"adam", 0.1, 0},
-		"learning rate 0":                 {sgdKind, 0, 0},
-		"learning rate -1":                {sgdKind, -1, 0},
-		"learning rate +Inf":              {sgdKind, inf, 0},
-		"learning rate NaN":               {momentumKind, nan, 0},
-		"sgd has momentum 0.5":            {sgdKind, 1, 0.5},
-		"momentum has momentum 1: ":       {momentumKind, 1, 1},
-		"momentum has momentum -0.5":      {momentumKind, 1, -0.5},
-		"momentum has momentum NaN: expe": {momentumKind, 1, nan},
-	} {
-		if err := o.check(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v, expected %q", o, err, want)
-		}
-	}
-}
-
-func BenchmarkStep(b *testing.B) {
-	r := rand.New(rand.NewPCG(1, 2))
-	p, v, g := normal(r, pieceElements), normal(r, pieceElements), normal(r, pieceElements)
-	for _, o := range []optimizer{{sgdKind, 1e-9, 0}, {momentumKind, 1e-9, 0.9}} {
-		b.Run(o.kind, func(b *testing.B) {
-			b.SetBytes(4 * pieceElements)
-			for b.Loop() {
-				o.step(p, v, g, 1)
 			}
 		})
+	}
+}
+
+// In synchronous steps the bits are those of one process that computes whole
+// tensors, however many servers there are: each trainer's gradient clipped by its
+// norm, their sum over the records, the rule with the schedule at the version.
+func TestOptimizersInSynchronousSteps(t *testing.T) {
+	const steps = 4
+	records := []int{10, 17}
+	for _, o := range everyKind(t) {
+		var pushes []push
+		for version := range uint64(steps) {
+			sum := clipped(tensors(random(100+version)), records[0], o.ClipNorm)
+			for i, g := range clipped(tensors(random(200+version)), records[1], o.ClipNorm) {
+				for j, v := range g.Data {
+					sum[i].Data[j] = (sum[i].Data[j] + v) * float32(1/float64(records[0]+records[1]))
+				}
+			}
+			pushes = append(pushes, push{version + 1, sum})
+		}
+		want := trained(o, tensors(random(1)), pushes)
+		for _, shards := range []int{1, 3} {
+			book := startServers(t, shards, pserver.Config{})
+			m := newMaster(t, book)
+			var clients []*params.Client
+			values := tensors(random(1))
+			for ordinal := range records {
+				c := connect(t, book, params.Config{Mode: params.Sync, Optimizer: o, Ordinal: uint32(ordinal)})
+				mustInit(t, c, values)
+				clients = append(clients, c)
+			}
+			for version := range uint64(steps) {
+				for ordinal, c := range clients {
+					if err := c.Stage(within(t), version, tensors(random(uint64(ordinal+1)*100+version)), records[ordinal]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := m.commit(within(t), version+1, by(0, uint32(records[0])), by(1, uint32(records[1]))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := clients[0].Pull(within(t), values, steps); err != nil {
+				t.Fatal(err)
+			}
+			if err := differ(values, want); err != nil {
+				t.Errorf("%s, %d servers: %v", o.Kind, shards, err)
+			}
+		}
+	}
+}
+
+// The norm of what is applied is the limit, over all tensors together, and not that
+// of a block or a tensor.
+func TestClipNormIsOverTheWholeModel(t *testing.T) {
+	const limit = 2
+	o := params.Optimizer{Kind: params.SGD, LearningRate: 1, ClipNorm: limit}
+	for _, mode := range []params.Mode{params.Async, params.Sync} {
+		book := startServers(t, 2, pserver.Config{})
+		c := connect(t, book, params.Config{Mode: mode, Optimizer: o})
+		values := tensors(constant(0))
+		mustInit(t, c, values)
+		var err error
+		if mode == params.Async {
+			_, err = c.PushPull(within(t), 1, 1, tensors(random(3)), values)
+		} else {
+			if err = c.Stage(within(t), 0, tensors(random(3)), 5); err == nil {
+				err = newMaster(t, book).commit(within(t), 1, by(0, 5))
+			}
+			if err == nil {
+				_, err = c.Pull(within(t), values, 1)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		squares := 0.0
+		for _, v := range values {
+			squares += optimizer.SquareSum(v.Data)
+		}
+		if norm := math.Sqrt(squares); math.Abs(norm-limit) > 1e-5 {
+			t.Errorf("%v: parameters moved by %v, expected %v", mode, norm, limit)
+		}
+	}
+}
+
+// A job that is begun again on the checkpoints of another optimizer is told so.
+func TestCheckpointOfAnotherOptimizer(t *testing.T) {
+	dir, b := t.TempDir(), newBook(1)
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	mustInit(t, connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy}), tensors(constant(0)))
+	s.stop()
+	if err := s.wait(); err != nil {
+		t.Fatal(err)
+	}
+	startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	for _, o := range []params.Optimizer{
+		{Kind: optimizer.Adam}, {Kind: params.Nesterov, LearningRate: 0.1, Momentum: 0.9},
+		{Kind: params.Momentum, LearningRate: 0.1, Momentum: 0.9, WeightDecay: 0.1},
+	} {
+		err := connect(t, b, params.Config{Mode: params.Async, Optimizer: o, Ordinal: 3}).Init(within(t), tensors(constant(0)))
+		for _, want := range []string{`"--optimizer momentum --learning-rate 0.1 --momentum 0.9"`, `yours "--optimizer ` + o.Kind, "another folder of checkpoints"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: %v, expected %q", o, err, want)
+			}
+		}
+	}
+	addrs, err := b.complete(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := control(t, addrs[0]).Describe(within(t), &pb.DescribeRequest{})
+	if err != nil || reply.GetModel().GetOptimizer().GetKind() != params.Momentum {
+		t.Errorf("described as %v, %v", reply.GetModel().GetOptimizer(), err)
 	}
 }

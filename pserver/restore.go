@@ -72,12 +72,17 @@ func (s *shard) restoreFrom(folder string) error {
 	if err := readBlocks(folder, weightsFile, h, "", func(b *block, values []float32) { b.params = values }); err != nil {
 		return err
 	}
-	if m.optimizer.stateful() {
-		if err := readBlocks(folder, optimizerFile, h, "."+m.optimizer.kind, func(b *block, values []float32) { b.state = values }); err != nil {
+	for i, slot := range m.rule.Slots() {
+		if err := readBlocks(folder, slotFile(i), h, "."+slot, func(b *block, values []float32) {
+			if b.state == nil {
+				b.state = make([]float32, 0, len(m.rule.Slots())*b.Len)
+			}
+			b.state = append(b.state, values...)
+		}); err != nil {
 			return err
 		}
 	}
-	trainers, err := readMarks(folder, h)
+	trainers, err := readMarks(folder, h, man.counted())
 	if err != nil {
 		return err
 	}
@@ -125,8 +130,9 @@ func readBlocks(folder, name string, h *holding, suffix string, set func(*block,
 	return nil
 }
 
-// readMarks gives every block its version, and returns the trainers.
-func readMarks(folder string, h *holding) (map[uint32]*trainer, error) {
+// readMarks gives every block its version, and its number of updates if that is
+// counted, and returns the trainers.
+func readMarks(folder string, h *holding, counted bool) (map[uint32]*trainer, error) {
 	tensors, _, err := safetensors.ReadFile(filepath.Join(folder, pushesFile))
 	if err != nil {
 		return nil, err
@@ -144,6 +150,10 @@ func readMarks(folder string, h *holding) (map[uint32]*trainer, error) {
 		return values
 	}
 	versions := read(blockVersions, len(h.blocks))
+	updates := make([]uint64, len(h.blocks))
+	if counted {
+		updates = read(blockUpdates, len(h.blocks))
+	}
 	ords := read(ordinals, -1)
 	incs := read(incarnations, len(ords))
 	steps := read(appliedSteps, len(ords)*len(h.blocks))
@@ -151,7 +161,7 @@ func readMarks(folder string, h *holding) (map[uint32]*trainer, error) {
 		return nil, err
 	}
 	for i, b := range h.blocks {
-		b.version = versions[i]
+		b.version, b.updates = versions[i], updates[i]
 	}
 	trainers := make(map[uint32]*trainer, len(ords))
 	for i, ordinal := range ords {

@@ -127,7 +127,7 @@ func (s *shard) put(h *holding, b *block, incarnation uint64, values []float32, 
 		return wire.Faultf(wire.NotClaimed, "incarnation %d does not hold the claim to initialise shard %d", incarnation, s.index)
 	}
 	s.claim.last = now
-	b.fill(values, h.model.optimizer.stateful())
+	b.fill(values, h.model.rule)
 	return nil
 }
 

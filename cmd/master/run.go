@@ -36,6 +36,8 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
   master run
   # the two-layer network, in synchronous steps
   master run --model mlp --update-mode sync
+  # with another optimizer, whose rate falls along a cosine after a warm-up
+  master run --model mlp --optimizer adam --learning-rate 0.002 --schedule cosine --warmup-steps 100 --schedule-steps 5000
   # MNIST, from its four idx files
   master run --dataset mnist --data .cache/mnist --model mlp
   # with a stand-by, to see it take over: master drill kill-leader
@@ -46,6 +48,7 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 	data := addChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST)
 	flags.StringVar(&mnist, "data", "", "`folder` with MNIST's idx files, for --dataset mnist")
 	kind := addChoice(cmd, "model", "", "what to train", model.Kinds()...)
+	checkOptimizer := addOptimizer(cmd, &c.Optimizer)
 	update := addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data)")
 	flags.IntVar(&c.Masters, "masters", 1, "masters: one leads, the others stand by")
@@ -68,6 +71,9 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 			return settingErrorf(cmd, "passes", "expected 0 (chosen by the data) or more")
 		case c.CheckpointEvery <= 0:
 			return settingErrorf(cmd, "checkpoint-every", "expected more than 0")
+		}
+		if err := checkOptimizer(); err != nil {
+			return err
 		}
 		c.MNIST, c.Model, c.Sync = mnist, *kind, *update == "sync"
 		var err error

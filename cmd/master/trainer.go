@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -49,8 +50,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 	flags.IntVar(&w.Classes, "classes", 10, "labels are 0 to one less")
 	flags.IntVar(&w.Recipe.Hidden, "hidden", 0, "units of the hidden layer (0: chosen by the data)")
 	flags.IntVar(&w.Recipe.BatchSize, "batch-size", 0, "records in a mini-batch, at most 1048576 (0: chosen by the data)")
-	flags.Float64Var(&w.Recipe.LearningRate, "learning-rate", 0, "of the mean gradient (0: chosen by the data)")
-	flags.Float64Var(&w.Recipe.Momentum, "momentum", 0, "with --learning-rate: of plain momentum")
+	checkOptimizer := addOptimizer(cmd, &w.Recipe.Optimizer)
 	flags.Uint64Var(&w.Seed, "model-seed", 1, "of the initial parameters")
 	flags.StringVar(&w.SavePath, "save-model", "", "safetensors `file` that the elected trainer writes at the end")
 	flags.StringVar(&w.LedgerPath, "ledger", "", "`file` to note each trained task in, as a line of JSON")
@@ -62,7 +62,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 		return nil
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := validateWorker(cmd, &w, addr, servers); err != nil {
+		if err := cmp.Or(validateWorker(cmd, &w, addr, servers), checkOptimizer()); err != nil {
 			return err
 		}
 		if len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) {
@@ -103,10 +103,6 @@ func validateWorker(cmd *cobra.Command, w *reference.Worker, addr string, server
 		return settingErrorf(cmd, "hidden", "expected 0 (chosen by the data) or more")
 	case r.BatchSize < 0 || r.BatchSize > mostBatch:
 		return settingErrorf(cmd, "batch-size", "expected 0 (chosen by the data) to %d", mostBatch)
-	case !(r.LearningRate >= 0):
-		return settingErrorf(cmd, "learning-rate", "expected 0 (chosen by the data) or more")
-	case !(r.Momentum >= 0 && r.Momentum < 1):
-		return settingErrorf(cmd, "momentum", "expected 0 or more, and less than 1")
 	case w.RecordDelay < 0:
 		return settingErrorf(cmd, "record-delay", "expected 0 or more")
 	case addr != "" && !isHostPort(addr):

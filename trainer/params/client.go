@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 )
@@ -82,8 +83,9 @@ func (c *Client) Pull(ctx context.Context, dst []Tensor, minVersion uint64) (ver
 
 // PushPull sends the gradients of one step, each the mean over its batch, and
 // fills dst with the parameters after it; scale multiplies the job's learning
-// rate. Steps start at 1 and grow; a step below one that was sent before is
-// taken for a repetition and not applied. The version is as in Pull.
+// rate, beside its schedule, which goes by step. Steps start at 1 and grow; a
+// step below one that was sent before is taken for a repetition and not applied.
+// The version is as in Pull. Optimizer.ClipNorm is applied to grads in place.
 func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads, dst []Tensor) (version uint64, err error) {
 	if err := c.checkMode(Async, "PushPull"); err != nil {
 		return 0, err
@@ -100,6 +102,7 @@ func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads
 	if err := c.check("destination", dst); err != nil {
 		return 0, err
 	}
+	c.clip(grads, 1)
 	err = c.run(ctx, call{op: wire.PushPull, step: step, argument: math.Float32bits(scale), src: grads, dst: dst})
 	if err != nil {
 		return 0, fmt.Errorf("push: %w", err)
@@ -112,6 +115,7 @@ func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads
 // from the parameters of version. They are applied when the master commits
 // version+1 with this trainer among the contributors. A *StaleError says that
 // the version is past. Staging again at the same version replaces what was staged.
+// Optimizer.ClipNorm limits the mean, grads/records; it is applied to grads in place.
 func (c *Client) Stage(ctx context.Context, version uint64, grads []Tensor, records int) error {
 	if err := c.checkMode(Sync, "Stage"); err != nil {
 		return err
@@ -122,10 +126,31 @@ func (c *Client) Stage(ctx context.Context, version uint64, grads []Tensor, reco
 	if err := c.checkGradients(grads); err != nil {
 		return err
 	}
+	c.clip(grads, records)
 	if err := c.run(ctx, call{op: wire.Stage, step: version, argument: uint32(records), src: grads}); err != nil {
 		return fmt.Errorf("stage: %w", err)
 	}
 	return nil
+}
+
+// clip limits the norm of grads/records, over all tensors of the model. It is done
+// here and not by the servers since each of them has only some of the blocks.
+func (c *Client) clip(grads []Tensor, records int) {
+	limit := float64(c.cfg.Optimizer.ClipNorm)
+	if limit == 0 {
+		return
+	}
+	squares := 0.0
+	for _, g := range grads {
+		squares += optimizer.SquareSum(g.Data)
+	}
+	factor := optimizer.ClipFactor(math.Sqrt(squares)/float64(records), limit)
+	if factor == 1 {
+		return
+	}
+	for _, g := range grads {
+		optimizer.Scale(g.Data, factor)
+	}
 }
 
 func (c *Client) checkMode(mode Mode, method string) error {

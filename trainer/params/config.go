@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 )
 
@@ -31,18 +31,15 @@ func (m Mode) String() string {
 	return fmt.Sprintf("mode %d", int(m))
 }
 
-// The kinds of Optimizer.
-const (
-	SGD      = "sgd"
-	Momentum = "momentum"
-)
-
 // Optimizer is the rule by which a gradient changes the parameters. It belongs to the job: all trainers give the same.
-type Optimizer struct {
-	Kind         string  // SGD or Momentum
-	LearningRate float32 // p -= LearningRate * gradient
-	Momentum     float32 // of Momentum: v = Momentum*v + gradient; p -= LearningRate * v
-}
+type Optimizer = optimizer.Config
+
+// The kinds of Optimizer that keep at most a velocity; package optimizer has all.
+const (
+	SGD      = optimizer.SGD
+	Momentum = optimizer.Momentum
+	Nesterov = optimizer.Nesterov
+)
 
 // Tensor is a named array of float32 in row-major order; len(Data) is the product of Shape.
 type Tensor struct {
@@ -79,8 +76,8 @@ func (c *Config) Validate() error {
 	if c.Mode != Async && c.Mode != Sync {
 		return fmt.Errorf("params.Config.Mode is %v: expected async or sync", c.Mode)
 	}
-	if err := c.Optimizer.validate(); err != nil {
-		return err
+	if err := c.Optimizer.Validate(); err != nil {
+		return fmt.Errorf("params.Config.Optimizer: %w", err)
 	}
 	if c.Incarnation == 0 {
 		return errors.New("params.Config.Incarnation is 0: expected the number that the master gave this trainer")
@@ -103,19 +100,6 @@ func setDefault(d *time.Duration, value time.Duration) {
 	if *d == 0 {
 		*d = value
 	}
-}
-
-func (o Optimizer) validate() error {
-	if o.Kind != SGD && o.Kind != Momentum {
-		return fmt.Errorf("params.Config.Optimizer.Kind is %q: expected %q or %q", o.Kind, SGD, Momentum)
-	}
-	if rate := float64(o.LearningRate); !(rate > 0) || math.IsInf(rate, 0) {
-		return fmt.Errorf("params.Config.Optimizer.LearningRate is %v: expected a positive number", o.LearningRate)
-	}
-	if o.Momentum < 0 || o.Momentum >= 1 || o.Momentum != o.Momentum || o.Kind == SGD && o.Momentum != 0 {
-		return fmt.Errorf("params.Config.Optimizer.Momentum is %v for %q: expected 0 for %q, at least 0 and below 1 for %q", o.Momentum, o.Kind, SGD, Momentum)
-	}
-	return nil
 }
 
 // StaleError says that a stage came too late: the shards are at Version already. Pull that version and compute the

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/optimizer/onwire"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 )
@@ -189,10 +190,8 @@ func (l *link) initParameters(ctx context.Context, request *pb.InitParametersReq
 
 func (c *Client) modelToProto() *pb.ParameterModel {
 	m := &pb.ParameterModel{
-		Optimizer: &pb.ParameterOptimizer{
-			Kind: c.cfg.Optimizer.Kind, LearningRate: c.cfg.Optimizer.LearningRate, Momentum: c.cfg.Optimizer.Momentum,
-		},
-		Mode: pb.UpdateMode_UPDATE_MODE_ASYNC, Shards: uint32(len(c.links)),
+		Optimizer: onwire.ToProto(c.cfg.Optimizer),
+		Mode:      pb.UpdateMode_UPDATE_MODE_ASYNC, Shards: uint32(len(c.links)),
 	}
 	if c.cfg.Mode == Sync {
 		m.Mode = pb.UpdateMode_UPDATE_MODE_SYNC

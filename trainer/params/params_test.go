@@ -355,14 +355,14 @@ func TestReplacedTrainerIsTold(t *testing.T) {
 func TestMistakesAreNamed(t *testing.T) {
 	addrs, _ := startShards(t, 1, pserver.Config{})
 	for want, change := range map[string]func(*params.Config){
-		"Addrs is nil":              func(c *params.Config) { c.Addrs = nil },
-		"Mode is mode 0":            func(c *params.Config) { c.Mode = 0 },
-		`Kind is "adam"`:            func(c *params.Config) { c.Optimizer.Kind = "adam" },
-		"LearningRate is 0":         func(c *params.Config) { c.Optimizer.LearningRate = 0 },
-		`Momentum is 0.9 for "sgd"`: func(c *params.Config) { c.Optimizer.Momentum = 0.9 },
-		"Incarnation is 0":          func(c *params.Config) { c.Incarnation = 0 },
-		"RetryMax is -1s":           func(c *params.Config) { c.RetryMax = -time.Second },
-		"found 0 parameter servers": func(c *params.Config) { c.Addrs = fixed(nil) },
+		"Addrs is nil":               func(c *params.Config) { c.Addrs = nil },
+		"Mode is mode 0":             func(c *params.Config) { c.Mode = 0 },
+		`optimizer "lion": expected`: func(c *params.Config) { c.Optimizer.Kind = "lion" },
+		"learning-rate is 0":         func(c *params.Config) { c.Optimizer.LearningRate = 0 },
+		`"sgd": momentum is 0.9`:     func(c *params.Config) { c.Optimizer.Momentum = 0.9 },
+		"Incarnation is 0":           func(c *params.Config) { c.Incarnation = 0 },
+		"RetryMax is -1s":            func(c *params.Config) { c.RetryMax = -time.Second },
+		"found 0 parameter servers":  func(c *params.Config) { c.Addrs = fixed(nil) },
 		"find the parameter servers: why": func(c *params.Config) {
 			c.Addrs = func(context.Context) ([]string, error) { return nil, errors.New("why") }
 		},

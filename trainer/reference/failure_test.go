@@ -27,6 +27,7 @@ type shelf struct {
 	version    uint64
 	staged     []params.Tensor
 	records    int
+	steps      []uint64 // of pushes
 
 	pushError error
 	// outcomes of stages and reports, in their order; "included" when there are no more.
@@ -38,10 +39,11 @@ func (s *shelf) Init(_ context.Context, parameters []params.Tensor) error {
 	return nil
 }
 
-func (s *shelf) PushPull(ctx context.Context, _ uint64, scale float32, gradients, parameters []params.Tensor) (uint64, error) {
+func (s *shelf) PushPull(ctx context.Context, step uint64, scale float32, gradients, parameters []params.Tensor) (uint64, error) {
 	if s.pushError != nil {
 		return 0, s.pushError
 	}
+	s.steps = append(s.steps, step)
 	s.apply(gradients, scale)
 	return s.Pull(ctx, parameters, s.version)
 }
@@ -376,5 +378,23 @@ func TestEvaluate(t *testing.T) {
 	}
 	if got, err := reference.Evaluate(m, parameters, sequence(nil)); err != nil || got.Accuracy() != 0 || got.Loss() != 0 {
 		t.Errorf("no records give %+v, error %v", got, err)
+	}
+}
+
+// A trainer that comes into a job at work counts its steps from where the job is: the schedule of the learning rate goes
+// by them.
+func TestStepsGoOnWhereTheJobIs(t *testing.T) {
+	train, _ := digits(t)
+	table := writeTable(t, train[:40], 40)
+	servers := &shelf{rate: 0.01, version: 500}
+	trainer := &reference.Trainer{
+		ID: "late", Model: newModel(t, model.Softmax, 0), BatchSize: 10, Parameters: servers,
+		Tasks: newCoordinator(t, table, taskqueue.Options{Passes: 1}).join("late"),
+	}
+	if err := trainer.Run(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if want := []uint64{501, 502, 503, 504}; !slices.Equal(servers.steps, want) {
+		t.Errorf("steps %v, expected %v", servers.steps, want)
 	}
 }

@@ -103,6 +103,12 @@ func (t *Trainer) Run(ctx context.Context) error {
 	if err := t.Parameters.Init(ctx, s.sharedParams); err != nil {
 		return fmt.Errorf("initialise the parameters: %w", err)
 	}
+	if t.Steps == nil {
+		var err error
+		if s.version, err = t.Parameters.Pull(ctx, s.sharedParams, 0); err != nil {
+			return fmt.Errorf("pull the parameters: %w", err)
+		}
+	}
 	var finished *taskqueue.Task
 	for {
 		task, err := t.Tasks.Next(ctx, finished)
@@ -148,7 +154,7 @@ type session struct {
 	parameters, gradients         []model.Tensor
 	sharedParams, sharedGradients []params.Tensor // the same memory, as the parameter servers know it
 
-	step    uint64 // of the last push
+	step    uint64 // of the last push; see pushPull
 	version uint64 // of parameters; in synchronous training, what the next pull must have at least
 }
 
@@ -199,7 +205,10 @@ func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, 
 	return report, nil
 }
 
-// pushPull has the mean gradient of one mini-batch applied.
+// pushPull has the mean gradient of one mini-batch applied. Its step is the number
+// of updates that the parameters will have seen with it, as far as this trainer
+// knows: so the schedule of the learning rate goes on where the job is, and not
+// where this trainer began, and its length does not depend on the number of trainers.
 func (s *session) pushPull(ctx context.Context, batch *model.Batch) (float64, error) {
 	loss, err := s.compute(batch)
 	if err != nil {
@@ -211,7 +220,7 @@ func (s *session) pushPull(ctx context.Context, batch *model.Batch) (float64, er
 			g.Data[i] *= scale
 		}
 	}
-	s.step++
+	s.step = max(s.step, s.version) + 1
 	s.version, err = s.Parameters.PushPull(ctx, s.step, 1, s.sharedGradients, s.sharedParams)
 	if err != nil {
 		return 0, fmt.Errorf("push step %d: %w", s.step, err)

@@ -30,8 +30,8 @@ type Worker struct {
 
 	Kind    string // of the model: softmax or mlp
 	Classes int
-	Recipe  model.Recipe // a zero one is chosen by the data's shape
-	Seed    uint64       // of the initial parameters
+	Recipe  Recipe
+	Seed    uint64 // of the initial parameters
 
 	SavePath   string // where the elected trainer writes the model; "": nowhere
 	LedgerPath string // "": no ledger
@@ -121,16 +121,17 @@ func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 	if err != nil {
 		return err
 	}
-	recipe, err := w.recipe(inputs, client.Sync())
+	recipe, err := w.Recipe.complete(w.Kind, inputs, client.Sync())
 	if err != nil {
 		return err
 	}
+	log.WithField("settings", recipe.Optimizer).Info("optimizer chosen")
 	shape := model.Config{Inputs: inputs, Classes: w.Classes, Hidden: recipe.Hidden, Seed: w.Seed}
 	m, err := model.New(w.Kind, shape)
 	if err != nil {
 		return err
 	}
-	servers, err := w.connect(ctx, client, recipe)
+	servers, err := w.connect(ctx, client, recipe.Optimizer)
 	if err != nil {
 		return err
 	}
@@ -201,39 +202,13 @@ func (w *Worker) inputs(ctx context.Context) (int, error) {
 	return 0, fmt.Errorf("%q: expected at least one record", listing.Files[0].Path)
 }
 
-// recipe is the given one, completed by what is known to work on data of this shape.
-func (w *Worker) recipe(inputs int, synchronous bool) (model.Recipe, error) {
-	name := model.Digits
-	if inputs > 64 {
-		name = model.MNIST
-	}
-	r, err := model.RecipeFor(w.Kind, name, synchronous)
-	if err != nil {
-		return model.Recipe{}, err
-	}
-	given := w.Recipe
-	if given.Hidden != 0 {
-		r.Hidden = given.Hidden
-	}
-	if given.BatchSize != 0 {
-		r.BatchSize = given.BatchSize
-	}
-	if given.LearningRate != 0 {
-		r.LearningRate, r.Momentum = given.LearningRate, given.Momentum
-	}
-	return r, nil
-}
-
-func (w *Worker) connect(ctx context.Context, client *trainer.Client, recipe model.Recipe) (*params.Client, error) {
+func (w *Worker) connect(ctx context.Context, client *trainer.Client, optimizer params.Optimizer) (*params.Client, error) {
 	config := params.Config{
 		Addrs: w.Servers, Mode: params.Async, Ordinal: uint32(client.Ordinal()), Incarnation: client.Incarnation(), Log: w.Log,
-		Optimizer: params.Optimizer{Kind: params.SGD, LearningRate: float32(recipe.LearningRate)},
+		Optimizer: optimizer,
 	}
 	if client.Sync() {
 		config.Mode = params.Sync
-	}
-	if recipe.Momentum != 0 {
-		config.Optimizer.Kind, config.Optimizer.Momentum = params.Momentum, float32(recipe.Momentum)
 	}
 	servers, err := params.Connect(ctx, config)
 	if err != nil {

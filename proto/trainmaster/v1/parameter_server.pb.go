@@ -123,7 +123,7 @@ func (x DescribeReply_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DescribeReply_State.Descriptor instead.
 func (DescribeReply_State) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{5, 0}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{6, 0}
 }
 
 type InitParametersReply_Outcome int32
@@ -178,7 +178,7 @@ func (x InitParametersReply_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use InitParametersReply_Outcome.Descriptor instead.
 func (InitParametersReply_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{8, 0}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // ParameterTensor is one tensor of the model; elements are float32.
@@ -235,13 +235,34 @@ func (x *ParameterTensor) GetShape() []int64 {
 	return nil
 }
 
+// ParameterOptimizer is the rule by which gradients change parameters.
+// docs/parameter-servers.md has the formulas. What a kind has no use for is 0;
+// 0 is the default where there is one.
 type ParameterOptimizer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "sgd" or "momentum".
+	// "sgd", "momentum", "nesterov", "adagrad", "adam", "adamw" or "ftrl".
 	Kind         string  `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	LearningRate float32 `protobuf:"fixed32,2,opt,name=learning_rate,json=learningRate,proto3" json:"learning_rate,omitempty"`
-	// Of "momentum": v = momentum * v + gradient; parameter -= learning_rate * v.
-	Momentum      float32 `protobuf:"fixed32,3,opt,name=momentum,proto3" json:"momentum,omitempty"`
+	// Of "momentum" and "nesterov".
+	Momentum float32 `protobuf:"fixed32,3,opt,name=momentum,proto3" json:"momentum,omitempty"`
+	// Of "adam" and "adamw".
+	Beta1 float64 `protobuf:"fixed64,4,opt,name=beta1,proto3" json:"beta1,omitempty"`
+	Beta2 float64 `protobuf:"fixed64,5,opt,name=beta2,proto3" json:"beta2,omitempty"`
+	// Of "adam", "adamw" and "adagrad".
+	Epsilon     float32 `protobuf:"fixed32,6,opt,name=epsilon,proto3" json:"epsilon,omitempty"`
+	WeightDecay float32 `protobuf:"fixed32,7,opt,name=weight_decay,json=weightDecay,proto3" json:"weight_decay,omitempty"`
+	// Servers limit every element of a mean gradient to this; 0: no limit.
+	ClipValue float32 `protobuf:"fixed32,8,opt,name=clip_value,json=clipValue,proto3" json:"clip_value,omitempty"`
+	// Clients limit the norm of their mean gradient, all tensors together, to this,
+	// before they push or stage it: a server has a part of it only. 0: no limit.
+	ClipNorm float32 `protobuf:"fixed32,9,opt,name=clip_norm,json=clipNorm,proto3" json:"clip_norm,omitempty"`
+	// Of "adagrad" and "ftrl".
+	InitialAccumulator float32 `protobuf:"fixed32,10,opt,name=initial_accumulator,json=initialAccumulator,proto3" json:"initial_accumulator,omitempty"`
+	// Of "ftrl".
+	FtrlBeta      float32               `protobuf:"fixed32,11,opt,name=ftrl_beta,json=ftrlBeta,proto3" json:"ftrl_beta,omitempty"`
+	L1            float32               `protobuf:"fixed32,12,opt,name=l1,proto3" json:"l1,omitempty"`
+	L2            float32               `protobuf:"fixed32,13,opt,name=l2,proto3" json:"l2,omitempty"`
+	Schedule      *LearningRateSchedule `protobuf:"bytes,14,opt,name=schedule,proto3" json:"schedule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -297,6 +318,172 @@ func (x *ParameterOptimizer) GetMomentum() float32 {
 	return 0
 }
 
+func (x *ParameterOptimizer) GetBeta1() float64 {
+	if x != nil {
+		return x.Beta1
+	}
+	return 0
+}
+
+func (x *ParameterOptimizer) GetBeta2() float64 {
+	if x != nil {
+		return x.Beta2
+	}
+	return 0
+}
+
+func (x *ParameterOptimizer) GetEpsilon() float32 {
+	if x != nil {
+		return x.Epsilon
+	}
+	return 0
+}
+
+func (x *ParameterOptimizer) GetWeightDecay() float32 {
+	if x != nil {
+		return x.WeightDecay
+	}
+	return 0
+}
+
+func (x *ParameterOptimizer) GetClipValue() float32 {
+	if x != nil {
+		return x.ClipValue
+	}
+	return 0
+}
+
+func (x *ParameterOptimizer) GetClipNorm() float32 {
+	if x != nil {
+		return x.ClipNorm
+	}
+	return 0
+}
+
+func (x *ParameterOptimizer) GetInitialAccumulator() float32 {
+	if x != nil {
+		return x.InitialAccumulator
+	}
+	return 0
+}
+
+func (x *ParameterOptimizer) GetFtrlBeta() float32 {
+	if x != nil {
+		return x.FtrlBeta
+	}
+	return 0
+}
+
+func (x *ParameterOptimizer) GetL1() float32 {
+	if x != nil {
+		return x.L1
+	}
+	return 0
+}
+
+func (x *ParameterOptimizer) GetL2() float32 {
+	if x != nil {
+		return x.L2
+	}
+	return 0
+}
+
+func (x *ParameterOptimizer) GetSchedule() *LearningRateSchedule {
+	if x != nil {
+		return x.Schedule
+	}
+	return nil
+}
+
+// LearningRateSchedule makes the learning rate a function of the step: of the
+// step in the header of a push, and of the version that CommitStep makes.
+type LearningRateSchedule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "" (constant), "linear", "step" or "cosine".
+	Kind        string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	WarmupSteps uint64 `protobuf:"varint,2,opt,name=warmup_steps,json=warmupSteps,proto3" json:"warmup_steps,omitempty"`
+	// Of "linear" and "cosine": the warm-up is counted.
+	Steps uint64  `protobuf:"varint,3,opt,name=steps,proto3" json:"steps,omitempty"`
+	End   float64 `protobuf:"fixed64,4,opt,name=end,proto3" json:"end,omitempty"`
+	// Of "step".
+	Every         uint64  `protobuf:"varint,5,opt,name=every,proto3" json:"every,omitempty"`
+	Factor        float64 `protobuf:"fixed64,6,opt,name=factor,proto3" json:"factor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LearningRateSchedule) Reset() {
+	*x = LearningRateSchedule{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LearningRateSchedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LearningRateSchedule) ProtoMessage() {}
+
+func (x *LearningRateSchedule) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LearningRateSchedule.ProtoReflect.Descriptor instead.
+func (*LearningRateSchedule) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *LearningRateSchedule) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *LearningRateSchedule) GetWarmupSteps() uint64 {
+	if x != nil {
+		return x.WarmupSteps
+	}
+	return 0
+}
+
+func (x *LearningRateSchedule) GetSteps() uint64 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
+func (x *LearningRateSchedule) GetEnd() float64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *LearningRateSchedule) GetEvery() uint64 {
+	if x != nil {
+		return x.Every
+	}
+	return 0
+}
+
+func (x *LearningRateSchedule) GetFactor() float64 {
+	if x != nil {
+		return x.Factor
+	}
+	return 0
+}
+
 // ParameterModel is what all trainers of a job must agree on.
 type ParameterModel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -312,7 +499,7 @@ type ParameterModel struct {
 
 func (x *ParameterModel) Reset() {
 	*x = ParameterModel{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -324,7 +511,7 @@ func (x *ParameterModel) String() string {
 func (*ParameterModel) ProtoMessage() {}
 
 func (x *ParameterModel) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -337,7 +524,7 @@ func (x *ParameterModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterModel.ProtoReflect.Descriptor instead.
 func (*ParameterModel) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{2}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ParameterModel) GetTensors() []*ParameterTensor {
@@ -384,7 +571,7 @@ type ParameterPlacement struct {
 
 func (x *ParameterPlacement) Reset() {
 	*x = ParameterPlacement{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -396,7 +583,7 @@ func (x *ParameterPlacement) String() string {
 func (*ParameterPlacement) ProtoMessage() {}
 
 func (x *ParameterPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -409,7 +596,7 @@ func (x *ParameterPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterPlacement.ProtoReflect.Descriptor instead.
 func (*ParameterPlacement) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{3}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ParameterPlacement) GetEpoch() uint32 {
@@ -452,7 +639,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -464,7 +651,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -477,7 +664,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{4}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DescribeRequest) GetCommittedVersion() uint64 {
@@ -510,7 +697,7 @@ type DescribeReply struct {
 
 func (x *DescribeReply) Reset() {
 	*x = DescribeReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -522,7 +709,7 @@ func (x *DescribeReply) String() string {
 func (*DescribeReply) ProtoMessage() {}
 
 func (x *DescribeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -535,7 +722,7 @@ func (x *DescribeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReply.ProtoReflect.Descriptor instead.
 func (*DescribeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{5}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DescribeReply) GetIndex() uint32 {
@@ -627,7 +814,7 @@ type ParameterServerCounters struct {
 
 func (x *ParameterServerCounters) Reset() {
 	*x = ParameterServerCounters{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -639,7 +826,7 @@ func (x *ParameterServerCounters) String() string {
 func (*ParameterServerCounters) ProtoMessage() {}
 
 func (x *ParameterServerCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +839,7 @@ func (x *ParameterServerCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterServerCounters.ProtoReflect.Descriptor instead.
 func (*ParameterServerCounters) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{6}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ParameterServerCounters) GetBlocksPulled() uint64 {
@@ -731,7 +918,7 @@ type InitParametersRequest struct {
 
 func (x *InitParametersRequest) Reset() {
 	*x = InitParametersRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +930,7 @@ func (x *InitParametersRequest) String() string {
 func (*InitParametersRequest) ProtoMessage() {}
 
 func (x *InitParametersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +943,7 @@ func (x *InitParametersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitParametersRequest.ProtoReflect.Descriptor instead.
 func (*InitParametersRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{7}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InitParametersRequest) GetModel() *ParameterModel {
@@ -799,7 +986,7 @@ type InitParametersReply struct {
 
 func (x *InitParametersReply) Reset() {
 	*x = InitParametersReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +998,7 @@ func (x *InitParametersReply) String() string {
 func (*InitParametersReply) ProtoMessage() {}
 
 func (x *InitParametersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +1011,7 @@ func (x *InitParametersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitParametersReply.ProtoReflect.Descriptor instead.
 func (*InitParametersReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{8}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *InitParametersReply) GetOutcome() InitParametersReply_Outcome {
@@ -857,7 +1044,7 @@ type FinishInitRequest struct {
 
 func (x *FinishInitRequest) Reset() {
 	*x = FinishInitRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +1056,7 @@ func (x *FinishInitRequest) String() string {
 func (*FinishInitRequest) ProtoMessage() {}
 
 func (x *FinishInitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +1069,7 @@ func (x *FinishInitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishInitRequest.ProtoReflect.Descriptor instead.
 func (*FinishInitRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{9}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FinishInitRequest) GetIncarnation() uint64 {
@@ -900,7 +1087,7 @@ type FinishInitReply struct {
 
 func (x *FinishInitReply) Reset() {
 	*x = FinishInitReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1099,7 @@ func (x *FinishInitReply) String() string {
 func (*FinishInitReply) ProtoMessage() {}
 
 func (x *FinishInitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1112,7 @@ func (x *FinishInitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishInitReply.ProtoReflect.Descriptor instead.
 func (*FinishInitReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{10}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{11}
 }
 
 type CommitStepRequest struct {
@@ -937,7 +1124,7 @@ type CommitStepRequest struct {
 	JobEpoch uint32 `protobuf:"varint,2,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
 	// In rank order.
 	Contributors []*StepContributor `protobuf:"bytes,3,rep,name=contributors,proto3" json:"contributors,omitempty"`
-	// Multiplies the learning rate of this step; 0 means 1.
+	// Multiplies the learning rate of this step, beside the schedule; 0 means 1.
 	LearningRateScale float32 `protobuf:"fixed32,4,opt,name=learning_rate_scale,json=learningRateScale,proto3" json:"learning_rate_scale,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -945,7 +1132,7 @@ type CommitStepRequest struct {
 
 func (x *CommitStepRequest) Reset() {
 	*x = CommitStepRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -957,7 +1144,7 @@ func (x *CommitStepRequest) String() string {
 func (*CommitStepRequest) ProtoMessage() {}
 
 func (x *CommitStepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1157,7 @@ func (x *CommitStepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStepRequest.ProtoReflect.Descriptor instead.
 func (*CommitStepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{11}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CommitStepRequest) GetVersion() uint64 {
@@ -1013,7 +1200,7 @@ type StepContributor struct {
 
 func (x *StepContributor) Reset() {
 	*x = StepContributor{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1025,7 +1212,7 @@ func (x *StepContributor) String() string {
 func (*StepContributor) ProtoMessage() {}
 
 func (x *StepContributor) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1038,7 +1225,7 @@ func (x *StepContributor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepContributor.ProtoReflect.Descriptor instead.
 func (*StepContributor) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{12}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StepContributor) GetOrdinal() uint32 {
@@ -1075,7 +1262,7 @@ type CommitStepReply struct {
 
 func (x *CommitStepReply) Reset() {
 	*x = CommitStepReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1274,7 @@ func (x *CommitStepReply) String() string {
 func (*CommitStepReply) ProtoMessage() {}
 
 func (x *CommitStepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1287,7 @@ func (x *CommitStepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStepReply.ProtoReflect.Descriptor instead.
 func (*CommitStepReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{13}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CommitStepReply) GetVersion() uint64 {
@@ -1124,11 +1311,31 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"%trainmaster/v1/parameter_server.proto\x12\x0etrainmaster.v1\";\n" +
 	"\x0fParameterTensor\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05shape\x18\x02 \x03(\x03R\x05shape\"i\n" +
+	"\x05shape\x18\x02 \x03(\x03R\x05shape\"\xbe\x03\n" +
 	"\x12ParameterOptimizer\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12#\n" +
 	"\rlearning_rate\x18\x02 \x01(\x02R\flearningRate\x12\x1a\n" +
-	"\bmomentum\x18\x03 \x01(\x02R\bmomentum\"\xd5\x01\n" +
+	"\bmomentum\x18\x03 \x01(\x02R\bmomentum\x12\x14\n" +
+	"\x05beta1\x18\x04 \x01(\x01R\x05beta1\x12\x14\n" +
+	"\x05beta2\x18\x05 \x01(\x01R\x05beta2\x12\x18\n" +
+	"\aepsilon\x18\x06 \x01(\x02R\aepsilon\x12!\n" +
+	"\fweight_decay\x18\a \x01(\x02R\vweightDecay\x12\x1d\n" +
+	"\n" +
+	"clip_value\x18\b \x01(\x02R\tclipValue\x12\x1b\n" +
+	"\tclip_norm\x18\t \x01(\x02R\bclipNorm\x12/\n" +
+	"\x13initial_accumulator\x18\n" +
+	" \x01(\x02R\x12initialAccumulator\x12\x1b\n" +
+	"\tftrl_beta\x18\v \x01(\x02R\bftrlBeta\x12\x0e\n" +
+	"\x02l1\x18\f \x01(\x02R\x02l1\x12\x0e\n" +
+	"\x02l2\x18\r \x01(\x02R\x02l2\x12@\n" +
+	"\bschedule\x18\x0e \x01(\v2$.trainmaster.v1.LearningRateScheduleR\bschedule\"\xa3\x01\n" +
+	"\x14LearningRateSchedule\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12!\n" +
+	"\fwarmup_steps\x18\x02 \x01(\x04R\vwarmupSteps\x12\x14\n" +
+	"\x05steps\x18\x03 \x01(\x04R\x05steps\x12\x10\n" +
+	"\x03end\x18\x04 \x01(\x01R\x03end\x12\x14\n" +
+	"\x05every\x18\x05 \x01(\x04R\x05every\x12\x16\n" +
+	"\x06factor\x18\x06 \x01(\x01R\x06factor\"\xd5\x01\n" +
 	"\x0eParameterModel\x129\n" +
 	"\atensors\x18\x01 \x03(\v2\x1f.trainmaster.v1.ParameterTensorR\atensors\x12@\n" +
 	"\toptimizer\x18\x02 \x01(\v2\".trainmaster.v1.ParameterOptimizerR\toptimizer\x12.\n" +
@@ -1228,52 +1435,54 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
 	(InitParametersReply_Outcome)(0), // 2: trainmaster.v1.InitParametersReply.Outcome
 	(*ParameterTensor)(nil),          // 3: trainmaster.v1.ParameterTensor
 	(*ParameterOptimizer)(nil),       // 4: trainmaster.v1.ParameterOptimizer
-	(*ParameterModel)(nil),           // 5: trainmaster.v1.ParameterModel
-	(*ParameterPlacement)(nil),       // 6: trainmaster.v1.ParameterPlacement
-	(*DescribeRequest)(nil),          // 7: trainmaster.v1.DescribeRequest
-	(*DescribeReply)(nil),            // 8: trainmaster.v1.DescribeReply
-	(*ParameterServerCounters)(nil),  // 9: trainmaster.v1.ParameterServerCounters
-	(*InitParametersRequest)(nil),    // 10: trainmaster.v1.InitParametersRequest
-	(*InitParametersReply)(nil),      // 11: trainmaster.v1.InitParametersReply
-	(*FinishInitRequest)(nil),        // 12: trainmaster.v1.FinishInitRequest
-	(*FinishInitReply)(nil),          // 13: trainmaster.v1.FinishInitReply
-	(*CommitStepRequest)(nil),        // 14: trainmaster.v1.CommitStepRequest
-	(*StepContributor)(nil),          // 15: trainmaster.v1.StepContributor
-	(*CommitStepReply)(nil),          // 16: trainmaster.v1.CommitStepReply
+	(*LearningRateSchedule)(nil),     // 5: trainmaster.v1.LearningRateSchedule
+	(*ParameterModel)(nil),           // 6: trainmaster.v1.ParameterModel
+	(*ParameterPlacement)(nil),       // 7: trainmaster.v1.ParameterPlacement
+	(*DescribeRequest)(nil),          // 8: trainmaster.v1.DescribeRequest
+	(*DescribeReply)(nil),            // 9: trainmaster.v1.DescribeReply
+	(*ParameterServerCounters)(nil),  // 10: trainmaster.v1.ParameterServerCounters
+	(*InitParametersRequest)(nil),    // 11: trainmaster.v1.InitParametersRequest
+	(*InitParametersReply)(nil),      // 12: trainmaster.v1.InitParametersReply
+	(*FinishInitRequest)(nil),        // 13: trainmaster.v1.FinishInitRequest
+	(*FinishInitReply)(nil),          // 14: trainmaster.v1.FinishInitReply
+	(*CommitStepRequest)(nil),        // 15: trainmaster.v1.CommitStepRequest
+	(*StepContributor)(nil),          // 16: trainmaster.v1.StepContributor
+	(*CommitStepReply)(nil),          // 17: trainmaster.v1.CommitStepReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
-	3,  // 0: trainmaster.v1.ParameterModel.tensors:type_name -> trainmaster.v1.ParameterTensor
-	4,  // 1: trainmaster.v1.ParameterModel.optimizer:type_name -> trainmaster.v1.ParameterOptimizer
-	0,  // 2: trainmaster.v1.ParameterModel.mode:type_name -> trainmaster.v1.UpdateMode
-	3,  // 3: trainmaster.v1.ParameterPlacement.tensors:type_name -> trainmaster.v1.ParameterTensor
-	1,  // 4: trainmaster.v1.DescribeReply.state:type_name -> trainmaster.v1.DescribeReply.State
-	5,  // 5: trainmaster.v1.DescribeReply.model:type_name -> trainmaster.v1.ParameterModel
-	6,  // 6: trainmaster.v1.DescribeReply.placement:type_name -> trainmaster.v1.ParameterPlacement
-	9,  // 7: trainmaster.v1.DescribeReply.counters:type_name -> trainmaster.v1.ParameterServerCounters
-	5,  // 8: trainmaster.v1.InitParametersRequest.model:type_name -> trainmaster.v1.ParameterModel
-	2,  // 9: trainmaster.v1.InitParametersReply.outcome:type_name -> trainmaster.v1.InitParametersReply.Outcome
-	6,  // 10: trainmaster.v1.InitParametersReply.placement:type_name -> trainmaster.v1.ParameterPlacement
-	15, // 11: trainmaster.v1.CommitStepRequest.contributors:type_name -> trainmaster.v1.StepContributor
-	7,  // 12: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
-	10, // 13: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
-	12, // 14: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
-	14, // 15: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
-	8,  // 16: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	11, // 17: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	13, // 18: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	16, // 19: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	16, // [16:20] is the sub-list for method output_type
-	12, // [12:16] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
+	3,  // 1: trainmaster.v1.ParameterModel.tensors:type_name -> trainmaster.v1.ParameterTensor
+	4,  // 2: trainmaster.v1.ParameterModel.optimizer:type_name -> trainmaster.v1.ParameterOptimizer
+	0,  // 3: trainmaster.v1.ParameterModel.mode:type_name -> trainmaster.v1.UpdateMode
+	3,  // 4: trainmaster.v1.ParameterPlacement.tensors:type_name -> trainmaster.v1.ParameterTensor
+	1,  // 5: trainmaster.v1.DescribeReply.state:type_name -> trainmaster.v1.DescribeReply.State
+	6,  // 6: trainmaster.v1.DescribeReply.model:type_name -> trainmaster.v1.ParameterModel
+	7,  // 7: trainmaster.v1.DescribeReply.placement:type_name -> trainmaster.v1.ParameterPlacement
+	10, // 8: trainmaster.v1.DescribeReply.counters:type_name -> trainmaster.v1.ParameterServerCounters
+	6,  // 9: trainmaster.v1.InitParametersRequest.model:type_name -> trainmaster.v1.ParameterModel
+	2,  // 10: trainmaster.v1.InitParametersReply.outcome:type_name -> trainmaster.v1.InitParametersReply.Outcome
+	7,  // 11: trainmaster.v1.InitParametersReply.placement:type_name -> trainmaster.v1.ParameterPlacement
+	16, // 12: trainmaster.v1.CommitStepRequest.contributors:type_name -> trainmaster.v1.StepContributor
+	8,  // 13: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
+	11, // 14: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
+	13, // 15: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
+	15, // 16: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
+	9,  // 17: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	12, // 18: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	14, // 19: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	17, // 20: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	17, // [17:21] is the sub-list for method output_type
+	13, // [13:17] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_parameter_server_proto_init() }
@@ -1287,7 +1496,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

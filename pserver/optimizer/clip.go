@@ -1,0 +1,34 @@
+package optimizer
+
+// SquareSum is the sum of the squares of values, in float64. It depends on the
+// order of the values and on nothing else.
+func SquareSum(values []float32) float64 {
+	var sums [4]float64 // independent, so that one addition need not wait for the other
+	for len(values) >= 4 {
+		four := (*[4]float32)(values)
+		for i, v := range four {
+			sums[i] += float64(float64(v) * float64(v))
+		}
+		values = values[4:]
+	}
+	for _, v := range values {
+		sums[0] += float64(float64(v) * float64(v))
+	}
+	return (sums[0] + sums[1]) + (sums[2] + sums[3])
+}
+
+// clipSlack is how far above the limit a norm may be: what was clipped once is
+// not clipped again for the sake of its rounding.
+const clipSlack = 1e-6
+
+// ClipFactor is what a gradient of this norm is multiplied by so that its norm is
+// limit at most; 1 leaves it as it is.
+func ClipFactor(norm, limit float64) float32 {
+	if norm <= limit*(1+clipSlack) {
+		return 1
+	}
+	return float32(limit / norm)
+}
+
+// Scale multiplies values by factor.
+func Scale(values []float32, factor float32) { scale(factor, values) }

@@ -1,0 +1,45 @@
+package reference
+
+import (
+	"cmp"
+
+	"trainmaster/trainer/model"
+	"trainmaster/trainer/params"
+)
+
+// Recipe is how a Worker trains. What is zero is chosen by the data's shape.
+type Recipe struct {
+	Hidden    int // units of the hidden layer
+	BatchSize int // records of a mini-batch
+	Optimizer params.Optimizer
+}
+
+// complete fills in what is known to work for a model on data of this shape.
+func (r Recipe) complete(kind string, inputs int, synchronous bool) (Recipe, error) {
+	name := model.Digits
+	if inputs > 64 {
+		name = model.MNIST
+	}
+	known, err := model.RecipeFor(kind, name, synchronous)
+	if err != nil {
+		return Recipe{}, err
+	}
+	r.Hidden, r.BatchSize = cmp.Or(r.Hidden, known.Hidden), cmp.Or(r.BatchSize, known.BatchSize)
+	o := &r.Optimizer
+	switch o.Kind {
+	case params.SGD, params.Momentum, params.Nesterov:
+		// The rates without momentum were searched for asynchronous training, those with it for synchronous training.
+		if known, err = model.RecipeFor(kind, name, o.Kind != params.SGD); err != nil {
+			return Recipe{}, err
+		}
+		o.LearningRate, o.Momentum = cmp.Or(o.LearningRate, float32(known.LearningRate)), cmp.Or(o.Momentum, float32(known.Momentum))
+	case "":
+		if o.LearningRate == 0 {
+			o.LearningRate, o.Momentum = float32(known.LearningRate), float32(known.Momentum)
+		}
+		if o.Kind = params.SGD; o.Momentum != 0 {
+			o.Kind = params.Momentum
+		}
+	}
+	return r, o.Validate()
+}
