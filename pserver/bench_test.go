@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trainmaster/pserver"
+	"trainmaster/pserver/optimizer"
 	"trainmaster/trainer/params"
 )
 
@@ -21,10 +22,10 @@ func cpuSeconds(b *testing.B) float64 {
 // BenchmarkPushPull moves 100 MiB of gradients to one shard and 100 MiB of
 // parameters back over loopback. Both directions count as bytes.
 func BenchmarkPushPull(b *testing.B) {
-	for name, optimizer := range map[string]params.Optimizer{"sgd": plainSGD, "momentum": heavy} {
+	for name, o := range map[string]params.Optimizer{"sgd": plainSGD, "momentum": heavy, "adam": {Kind: optimizer.Adam}} {
 		b.Run(name, func(b *testing.B) {
 			book := startServers(b, 1, pserver.Config{})
-			c := connect(b, book, params.Config{Mode: params.Async, Optimizer: optimizer})
+			c := connect(b, book, params.Config{Mode: params.Async, Optimizer: o})
 			values := []params.Tensor{{Name: "w", Shape: []int{100, 1 << 18}, Data: make([]float32, 100<<18)}}
 			grads := []params.Tensor{{Name: "w", Shape: []int{100, 1 << 18}, Data: make([]float32, 100<<18)}}
 			for i := range grads[0].Data {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
@@ -71,6 +72,31 @@ func TestGoldenCheckpoint(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// F52, for the file that only some optimizers have.
+func TestDamagedSecondSlot(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("testdata/checkpoint-2")); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "ps-0", "00000001-00000002", "optimizer-2.safetensors")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)-1] ^= 1
+	write(t, path, data)
+	s := startServer(t, newBook(1), 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	select {
+	case err = <-s.done:
+		s.done <- err
+	case <-time.After(10 * time.Second):
+		t.Fatal("the server goes on with a damaged byte")
+	}
+	if err == nil || !strings.Contains(err.Error(), "no usable checkpoint") || !strings.Contains(err.Error(), "optimizer-2.safetensors") {
+		t.Errorf("a damaged byte: %v", err)
 	}
 }
 
