@@ -258,3 +258,25 @@ func TestAnnounce(t *testing.T) {
 		t.Errorf("after resigning: %v", addr)
 	}
 }
+
+// F14: a leader whose key is gone, while its lease lives, announces itself no more.
+func TestAnnounceIsFenced(t *testing.T) {
+	s := etcdtest.Store(t)
+	lock := lead(t, s, "a")
+	if err := lock.Announce(t.Context(), "10.1.2.3:8080", 42); err != nil {
+		t.Fatal(err)
+	}
+	want, err := s.MasterAddr(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Client().Delete(t.Context(), lock.Key()); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Announce(t.Context(), "10.1.2.3:9090", 43); !errors.Is(err, taskqueue.ErrFenced) {
+		t.Errorf("announced: %v, want ErrFenced", err)
+	}
+	if addr, err := s.MasterAddr(t.Context()); addr != want || err != nil {
+		t.Errorf("read %v, %v; want %v, as before", addr, err, want)
+	}
+}

@@ -219,12 +219,13 @@ func TestKeepAliveKeeps(t *testing.T) {
 	commit(t, lock, 0, "still leading")
 }
 
-// etcd is killed and comes back within the lease: the lock stays.
+// etcd is killed and comes back within the lease: the lock stays, and is kept alive again.
 func TestLockSurvivesARestartOfEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.StartProcess(t, 0)
 	s := etcd.Store()
-	lock, err := s.Campaign(t.Context(), etcdstore.CampaignConfig{TTL: 20 * time.Second})
+	const ttl = 10 * time.Second
+	lock, err := s.Campaign(t.Context(), etcdstore.CampaignConfig{TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,32 +236,77 @@ func TestLockSurvivesARestartOfEtcd(t *testing.T) {
 	if err != nil || string(value) != "before" || found != mod {
 		t.Fatalf("after the restart: %q at %d, %v", value, found, err)
 	}
+	select {
+	case <-lock.Lost():
+		t.Fatal(lock.Cause())
+	case <-time.After(ttl):
+	}
 	commit(t, lock, mod, "after")
 	if !lock.Valid() {
 		t.Error(lock.Cause())
 	}
 }
 
-// A stand-by goes on trying while etcd is away for longer than its lease.
+// A stand-by goes on trying while etcd is away for longer than its lease: when it would
+// queue, and when it has queued and loses its place.
 func TestCampaignOutlivesAnOutage(t *testing.T) { // F11
 	t.Parallel()
-	etcd := etcdtest.StartProcess(t, 0)
-	s := etcd.Store()
-	etcd.Kill()
-	done := make(chan error, 1)
-	go func() {
-		_, err := s.Campaign(context.Background(), etcdstore.CampaignConfig{TTL: 2 * time.Second})
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		t.Fatalf("campaign ended while etcd was down: %v", err)
-	case <-time.After(time.Second):
-	}
-	etcd.Start()
-	if err := receive(t, "leadership", done); err != nil {
-		t.Fatal(err)
-	}
+	t.Run("before it queued", func(t *testing.T) {
+		etcd := etcdtest.StartProcess(t, 0)
+		s := etcd.Store()
+		etcd.Kill()
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.Campaign(context.Background(), etcdstore.CampaignConfig{TTL: 2 * time.Second})
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			t.Fatalf("campaign ended while etcd was down: %v", err)
+		case <-time.After(time.Second):
+		}
+		etcd.Start()
+		if err := receive(t, "leadership", done); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("in the queue", func(t *testing.T) {
+		etcd := etcdtest.StartProcess(t, 0)
+		job := etcdtest.NewJob(t)
+		first, err := etcdtest.Open(t, etcd.Endpoint(), job).Campaign(t.Context(), etcdstore.CampaignConfig{TTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := etcdtest.Open(t, etcd.Endpoint(), job)
+		reasons, done := make(chan string, 100), make(chan error, 1)
+		go func() {
+			_, err := second.Campaign(context.Background(), etcdstore.CampaignConfig{TTL: 2 * time.Second, Waiting: func(reason string) { reasons <- reason }})
+			done <- err
+		}()
+		says := func(words string) {
+			t.Helper()
+			eventually(t, words, func() bool {
+				select {
+				case reason := <-reasons:
+					return strings.Contains(reason, words)
+				case err := <-done:
+					t.Fatalf("the campaign ended with %v, before: %s", err, words)
+				default:
+				}
+				return false
+			})
+		}
+		says("waiting for " + first.Key())
+		etcd.Kill()
+		says("our place in the queue is gone")
+		etcd.Start()
+		if err := first.Resign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := receive(t, "leadership", done); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 // F1, by the clock: etcd stands still (SIGSTOP), no answers come, the holder

@@ -211,6 +211,38 @@ func starts(t *testing.T, store *memory, config Config, shards Shards) (m *Maste
 	return m, stop, done
 }
 
+// driven is a term whose rounds a test drives.
+type driven struct {
+	*Driven
+	t *testing.T
+}
+
+func drives(t *testing.T, store *memory, config Config) driven {
+	t.Helper()
+	logger, _ := logtest.NewNullLogger()
+	term, err := Drive(t.Context(), store, store, config, machineTime{}, logrus.NewEntry(logger))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return driven{term, t}
+}
+
+func (d driven) put(event taskqueue.Event) *Errand {
+	d.t.Helper()
+	e, err := d.Put(d.t.Context(), event)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return e
+}
+
+func (d driven) round(tick bool) {
+	d.t.Helper()
+	if err := d.Round(d.t.Context(), tick); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
 func register(t *testing.T, m *Master, tasks int) {
 	t.Helper()
 	table := taskqueue.NewTable(tasks)

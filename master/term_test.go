@@ -245,7 +245,7 @@ func TestStoreThatWentBackInTime(t *testing.T) {
 	request := a.Request([]taskqueue.Token{reply.Assignment.Task.Token}, []taskqueue.Token{task})
 	request.SeenCommit = reply.Commit
 	if _, err := r.Next(t.Context(), request); !errors.Is(err, master.ErrRolledBack) || !strings.Contains(err.Error(), "backup") {
-		t.Errorf("the echo of a commit that the store does not know: %v", err)
+		t.Fatalf("the echo of a commit that the store does not know: %v", err)
 	}
 	if err := r.Wait(); !errors.Is(err, master.ErrRolledBack) {
 		t.Errorf("the master ended with %v", err)
@@ -462,6 +462,9 @@ func TestStoppedMasterResigns(t *testing.T) {
 	second.AwaitLeading()
 	if took := time.Since(began); took > mastertest.LeaseTTL/2 {
 		t.Errorf("the next one led after %v: the lease ran out, it was not given back", took)
+	}
+	if forced, _, err := second.Store.Value(t.Context(), "/master/holddown"); err != nil || forced != nil {
+		t.Errorf("a take-over was forced of %q, %v: nobody resigned", forced, err)
 	}
 	if tasks, err := second.PendingTasks(t.Context()); err != nil || len(tasks) != 1 || tasks[0].Token != task {
 		t.Errorf("pending: %+v, %v", tasks, err)

@@ -9,9 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
-	logtest "github.com/sirupsen/logrus/hooks/test"
-
 	"trainmaster/master/decide"
 	"trainmaster/taskqueue"
 )
@@ -153,6 +150,25 @@ func TestLockIsLostWhileATermIsAnnounced(t *testing.T) {
 	})
 }
 
+// Time passes after all that waited was heard: also while the store is not so slow that its time does not count, a grace
+// does not run out for one who is back.
+func TestTimePassesAfterAllThatWaited(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		term := drives(t, newMemory(), Config{Queue: taskqueue.Options{Grace: slowStore / 2}})
+		joining := term.put(&taskqueue.Join{ID: "a"})
+		term.round(false)
+		a, _, _, _ := joining.Answer()
+		term.put(&taskqueue.Disconnected{Trainer: a.Ordinal, Incarnation: a.Incarnation})
+		term.round(false)
+		beat := term.put(&taskqueue.Heartbeat{Trainer: a.Ordinal, Incarnation: a.Incarnation})
+		time.Sleep(slowStore)
+		term.round(true)
+		if answer, _, done, err := beat.Answer(); err != nil || !done || answer.Kind == taskqueue.AnswerRejoin {
+			t.Errorf("it was back in time, and is told %+v, %v", answer, err)
+		}
+	})
+}
+
 // A session shorter than what the job clock may run ahead of the last commit: the time that
 // a term takes to begin, and that the store takes to refuse, is nobody's silence.
 func TestShortSessionsOutliveASlowStore(t *testing.T) {
@@ -175,34 +191,18 @@ func TestShortSessionsOutliveASlowStore(t *testing.T) {
 	t.Run("while a commit is refused", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			store := newMemory()
-			logger, _ := logtest.NewNullLogger()
-			term, err := Drive(t.Context(), store, store, config, machineTime{}, logrus.NewEntry(logger))
-			if err != nil {
-				t.Fatal(err)
-			}
-			put := func(event taskqueue.Event) *Errand {
-				e, err := term.Put(t.Context(), event)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return e
-			}
-			round := func(tick bool) {
-				if err := term.Round(t.Context(), tick); err != nil {
-					t.Fatal(err)
-				}
-			}
-			joining := put(&taskqueue.Join{ID: "a"})
-			round(false)
+			term := drives(t, store, config)
+			joining := term.put(&taskqueue.Join{ID: "a"})
+			term.round(false)
 			a, _, _, _ := joining.Answer()
 			for i := range maxBatchKeys { // more than a transaction takes: the tick is in the second one
-				put(&taskqueue.Join{ID: fmt.Sprintf("b%d", i)})
+				term.put(&taskqueue.Join{ID: fmt.Sprintf("b%d", i)})
 			}
 			store.set(8*time.Second, errors.New("no quorum"))
 			time.AfterFunc(time.Second, func() { store.set(time.Millisecond, nil) }) // for the second one
-			round(true)
-			beat := put(&taskqueue.Heartbeat{Trainer: a.Ordinal, Incarnation: a.Incarnation}) // it came meanwhile
-			round(false)
+			term.round(true)
+			beat := term.put(&taskqueue.Heartbeat{Trainer: a.Ordinal, Incarnation: a.Incarnation}) // it came meanwhile
+			term.round(false)
 			if answer, _, done, err := beat.Answer(); err != nil || !done || answer.Kind == taskqueue.AnswerRejoin {
 				t.Errorf("it beat while the commit was under way, and is told %+v, %v", answer, err)
 			}

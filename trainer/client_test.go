@@ -571,7 +571,7 @@ func TestReplacedFile(t *testing.T) {
 		read++
 	}
 	if failed == nil || read != 0 || !strings.Contains(failed.Error(), names[0]) || !strings.Contains(failed.Error(), fmt.Sprint("task ", task.Index)) {
-		t.Errorf("%d records, and %v", read, failed)
+		t.Fatalf("%d records, and %v", read, failed)
 	}
 	if err := c.Fail(within(t), task, failed); err != nil {
 		t.Error(err)

@@ -89,7 +89,7 @@ func (c *check) handed(r *taskqueue.Request, tok taskqueue.Token) {
 		return
 	}
 	key := request{r.Trainer, r.Incarnation, r.Seq}
-	if old, ok := c.answered[key]; ok && old != d {
+	if old, ok := c.answered[key]; ok && old != d && h.attempts[d.attempt].open { // else it is late, and the trainer knows it
 		if was := c.tasks[old.place].attempts[old.attempt]; was.open {
 			c.breaks("a request has one answer", "request %d of trainer %d got %v and %v", r.Seq, r.Trainer, old, d)
 		}

@@ -1,8 +1,7 @@
-//go:build mutants
-
-// Package mutants plants bugs in the production code, one at a time, and sees the simulator
-// find each of them by an invariant. The tree is never touched: a mutated copy takes the
-// file's place by go's -overlay.
+// Package mutants plants bugs in the production code, one at a time, and sees each of them
+// caught by an assertion: those in mutants by an invariant of the simulator, those in guards
+// by a test of the fault whose guard they take out. The tree is never touched: a mutated copy
+// takes the file's place by go's -overlay.
 package mutants
 
 // mutant is one planted bug: in File, Old stands once and becomes New.
@@ -38,7 +37,7 @@ var mutants = []mutant{
 		"case !unknown && !errors.Is(", "case (unknown || !unknown) && !errors.Is(",
 		"an answer says that nothing was written, and it was"},
 	{"answer before commit", "master/committer.go",
-		"\t\tswitch err := c.save(ctx, extra); {", "\t\tfor _, o := range c.batch[:n] {\n\t\t\tif !o.patient {\n\t\t\t\to.finish(nil)\n\t\t\t}\n\t\t}\n\t\tswitch err := c.save(ctx, extra); {",
+		"\t\terr := c.save(ctx, extra)\n", "\t\tfor i, o := range c.batch[:n] {\n\t\t\tif !o.patient {\n\t\t\t\to.finish(nil)\n\t\t\t\tanswered := *o\n\t\t\t\tanswered.done = make(chan struct{}, 1)\n\t\t\t\tc.batch[i] = &answered\n\t\t\t}\n\t\t}\n\t\terr := c.save(ctx, extra)\n",
 		"a crash undoes what was acknowledged"},
 	{"no roll-back after a refused commit", "master/committer.go",
 		"\tc.counts.refused.Add(1)\n\tif err := c.rollBack(); err != nil {", "\tc.counts.refused.Add(1)\n\tif err := error(nil); err != nil {",
