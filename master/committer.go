@@ -2,7 +2,6 @@ package master
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -63,13 +62,10 @@ func (c *committer) run(ctx context.Context) (err error) {
 		tick := false
 		select {
 		case <-ctx.Done():
-			why := context.Cause(ctx)
-			if !errors.Is(why, ErrRolledBack) { // to such a store nothing more is written
-				if err := c.round(work, false); err != nil {
-					return err
-				}
+			if err := c.round(work, false); err != nil {
+				return err
 			}
-			return why
+			return context.Cause(ctx)
 		case <-c.lead.Lost():
 			return fmt.Errorf("%w: the lock is lost", taskqueue.ErrFenced)
 		case <-ticker.C:
