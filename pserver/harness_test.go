@@ -121,9 +121,13 @@ func startServer(t testing.TB, b *book, index int, cfg pserver.Config) *server {
 
 // wait returns what Run returned, also when asked again.
 func (s *server) wait() error {
-	err := <-s.done
-	s.done <- err
-	return err
+	select {
+	case err := <-s.done:
+		s.done <- err
+		return err
+	case <-time.After(time.Minute):
+		return errors.New("the server runs on, a minute later")
+	}
 }
 
 func startServers(t testing.TB, shards int, cfg pserver.Config) *book {

@@ -1,7 +1,5 @@
 package mutants
 
-import "strings"
-
 // guard is a planted bug that takes out what stands behind a row of docs/faults.md.
 type guard struct {
 	Fault string // the row
@@ -9,17 +7,14 @@ type guard struct {
 	mutant
 }
 
-// catcher is the package of the test, as the go command takes it, and its name.
-func (g guard) catcher() (pkg, test string) {
-	pkg, test, _ = strings.Cut(g.Test, ".")
-	return "./" + pkg, test
-}
-
 var guards = []guard{
 	// the lock, etcd and the master
 	{"F1", "etcdstore.TestPausedHolderIsFenced", mutant{"a commit does not look at the lock", "etcdstore/fence/fence.go",
 		"\t\tCreatedAt(t.LockKey, t.Revision),\n\t\tModifiedAt(", "\t\tModifiedAt(",
 		"a leader whose lease is over writes"}},
+	{"F1", "master.TestLostLock", mutant{"the connections of a term outlive it", "master/term.go",
+		"\t\tm.OnTermOver()\n", "",
+		"trainers wait for one who leads no more"}},
 	{"F2", "master.TestLostLock", mutant{"the next term knows no request", "taskqueue/restore.go",
 		"h.request = request\n", "h.request = 0 * request\n",
 		"a request that the master before has answered gets another task"}},
@@ -29,6 +24,9 @@ var guards = []guard{
 	{"F3", "master.TestUnknownOutcome", mutant{"an unknown outcome is answered", "master/state.go",
 		"case !unknown && !errors.Is(err, taskqueue.ErrUnknownOutcome):\n\t\t\treturn 0, err\n", "case !unknown:\n\t\t\treturn 0, fmt.Errorf(\"the commit failed: %v\", err)\n",
 		"callers hear that nothing was written, and it was"}},
+	{"F3", "master.TestUnknownOutcome", mutant{"another state is taken for ours", "master/decide/commit.go",
+		"\treturn Over\n", "\treturn Committed\n",
+		"answers leave that are not stored"}},
 	{"F4", "etcdstore.TestLateCommitOfTheSameHolderIsFenced", mutant{"a commit does not look at the state", "etcdstore/fence/fence.go",
 		"\t\tModifiedAt(t.Prefix+StateKey, expectMod),\n", "",
 		"a transaction that lands late undoes the ones after it"}},
@@ -56,6 +54,9 @@ var guards = []guard{
 	{"F10", "master.TestStoreThatWentBackInTime", mutant{"an echo of what never was is not heard", "master/committer.go",
 		"if !ok || r.SeenCommit <= last ||", "if !ok || true || r.SeenCommit <= last ||",
 		"a job goes on from an old backup"}},
+	{"F10", "master.TestStoreThatWentBackInTime", mutant{"an echo of another job is heard", "master/committer.go",
+		" || r.JobID != c.queue.JobID() {", " {",
+		"a trainer that lost its way ends a job"}},
 	{"F10", "master.TestStateThatIsRefused", mutant{"the cluster is not compared", "master/recover.go",
 		"if moved && !config.AcceptCluster {", "if moved && false {",
 		"a job goes on from a copy in another etcd"}},
@@ -80,6 +81,9 @@ var guards = []guard{
 	{"F14", "etcdstore.TestAnnounceIsFenced", mutant{"an announcement does not look at the lock", "etcdstore/commit.go",
 		"Compare: l.term().Compares(0)[:1],", "Compare: nil,",
 		"a deposed leader announces itself"}},
+	{"F14", "etcdstore.TestAnnounce", mutant{"an address outlives its master", "etcdstore/commit.go",
+		"opPut(l.store.abs(keyAddr), value, l.lease)", "opPut(l.store.abs(keyAddr), value, 0)",
+		"trainers call one who is gone"}},
 	{"F15", "taskqueue.TestClockNeverGoesBack", mutant{"the job clock goes back", "taskqueue/apply.go",
 		"q.clock = max(q.clock, now)", "q.clock = now",
 		"deadlines are put off for ever"}},
@@ -101,6 +105,12 @@ var guards = []guard{
 	{"F18", "master.TestStateThatIsRefused", mutant{"a job begins anew over its remains", "master/recover.go",
 		"if err := refuseRemains(ctx, store); err != nil {", "if err := error(nil); err != nil {",
 		"a state that was deleted is forgotten without a word"}},
+	{"F18", "master.TestStateThatIsRefused", mutant{"any parts are the table's", "master/recover.go",
+		"string(digest[:]) != string(set.PartsDigest) {", "string(digest[:]) == \"\" {",
+		"tasks name chunks of another dataset"}},
+	{"F18", "taskqueue.TestRestoreRefuses", mutant{"nothing is added up", "taskqueue/restore.go",
+		"if p.counted < 0 || p.counted+p.live+aside != s.dispatched(p.pass) {", "if p.counted < 0 {",
+		"a pass begins with tasks missing"}},
 	{"F18", "master.TestDeposedWhileRecovering", mutant{"a term that ended calls the state damaged", "master/recover.go",
 		"\tif fatal(err) {\n", "\tif false {\n",
 		"a stand-by ends for good, because it was deposed"}},
@@ -218,9 +228,15 @@ var guards = []guard{
 	{"F54", "pserver.TestRepeatedPushIsAppliedOnce", mutant{"a repeated push is a new one", "pserver/block.go",
 		"fresh := step > t.applied[b.local]", "fresh := step > 0",
 		"a gradient is applied twice"}},
+	{"F54", "pserver.TestKilledAtEveryStepOfACheckpoint", mutant{"what was pushed is not restored", "pserver/restore.go",
+		"\ts.trainers = trainers\n", "\t_ = trainers\n",
+		"a push that a trainer repeats to the next server is applied twice"}},
 	{"F55", "pserver.TestLeaseLost", mutant{"a last checkpoint after the lease", "pserver/server.go",
 		"if err == nil && checkpoints != nil && shard.ready.Load() {", "if checkpoints != nil && shard.ready.Load() {",
 		"two servers write in one folder"}},
+	{"F55", "pserver.TestLeaseLost", mutant{"a lost lease is not heard of", "pserver/server.go",
+		"\t\tcase <-claim.Lost():\n\t\t\treturn ErrLeaseLost\n", "\t\tcase <-claim.Lost():\n\t\t\treturn nil\n",
+		"two servers serve one index"}},
 	{"F56", "etcdstore.TestManyServersClaimAllIndices", mutant{"a key is taken from who has it", "etcdstore/held.go",
 		"\t\tCompare: []*pb.Compare{createdAt(key, 0)},\n", "",
 		"two servers hold one index"}},
@@ -235,6 +251,12 @@ var guards = []guard{
 	{"F60", "master/netrpc.TestMessagesThatSwell", mutant{"chunks of a finished task are decoded", "master/netrpc/codec.go",
 		"\tif !ok {\n\t\treturn c.dec.Decode(body)", "\tif ok || !ok {\n\t\treturn c.dec.Decode(body)",
 		"a small message takes much memory"}},
+	{"F60", "master/netrpc/wire.TestBoundRefuses", mutant{"any length may be declared", "master/netrpc/wire/bound.go",
+		"if length > uint64(b.Limit) {", "if length > 1<<62 {",
+		"a large message takes much memory"}},
+	{"F60", "portsplit.TestStrangers", mutant{"a hello may take its time", "portsplit/portsplit.go",
+		"if conn.SetReadDeadline(time.Now().Add(s.config.HelloTimeout)) != nil {", "if conn.SetReadDeadline(time.Now().Add(time.Hour)) != nil {",
+		"who says nothing keeps a connection"}},
 	{"F60", "master/grpcapi.TestHostileBytesHarmNobodyElse", mutant{"tools may send anything", "master/grpcapi/server.go",
 		"grpc.MaxRecvMsgSize(maxMessage),", "grpc.MaxRecvMsgSize(1 << 30),",
 		"a large message takes much memory"}},
@@ -250,6 +272,9 @@ var guards = []guard{
 	{"F62", "dataset.TestRoots", mutant{"a way up is within", "dataset/roots.go",
 		"err == nil && filepath.IsLocal(rel)", "err == nil && rel != \"\"",
 		"../ leads out of the allowed folders"}},
+	{"F62", "master.TestReportThatIsRefused", mutant{"a report is from anywhere", "master/report.go",
+		"found, err := m.reports.source.List(ctx, names)", "source := m.reports.source\n\tsource.Roots = nil\n\tfound, err := source.List(ctx, names)",
+		"--data-roots keeps nobody out"}},
 	{"F64", "master/netrpc.TestSlowConnections", mutant{"half a message is waited for", "master/netrpc/codec.go",
 		"return c.conn.SetReadDeadline(time.Now().Add(c.timeouts.message))", "return nil",
 		"slow connections gather"}},

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -44,8 +45,16 @@ func TestPlantedBugs(t *testing.T) {
 		table.WriteString(line)
 		fmt.Print(line)
 	}
+	var sound sync.Once
 	for _, m := range mutants {
-		see("", m, func(overlay string) string { return simulate(t, m, overlay) })
+		see("", m, func(overlay string) string {
+			sound.Do(func() { // else it would find what was not planted
+				if by := simulate(t, mutant{}, writeOverlay(t, nil)); !strings.HasPrefix(by, "NOT CAUGHT in") {
+					t.Fatalf("without a bug the simulator says: %s", by)
+				}
+			})
+			return simulate(t, m, overlay)
+		})
 	}
 	for _, g := range guards {
 		see(g.Fault, g.mutant, func(overlay string) string { return runTest(t, g, overlay) })
@@ -69,27 +78,34 @@ func plant(t *testing.T, m mutant) (overlay, why string) {
 	if n := strings.Count(string(source), m.Old); n != 1 {
 		return "", fmt.Sprintf("NOT CAUGHT: %s has the text %d times, expected once: mend the list", m.File, n)
 	}
-	dir := t.TempDir()
-	mutated, overlay := filepath.Join(dir, filepath.Base(m.File)), filepath.Join(dir, "overlay.json")
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {original: mutated}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	mutated := filepath.Join(t.TempDir(), filepath.Base(m.File))
 	if err := os.WriteFile(mutated, []byte(strings.Replace(string(source), m.Old, m.New, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
+	return writeOverlay(t, map[string]string{original: mutated}), ""
+}
+
+// writeOverlay writes which files take the place of which.
+func writeOverlay(t *testing.T, replace map[string]string) string {
+	t.Helper()
+	text, err := json.Marshal(map[string]map[string]string{"Replace": replace})
+	if err != nil {
 		t.Fatal(err)
 	}
-	return overlay, ""
+	overlay := filepath.Join(t.TempDir(), "overlay.json")
+	if err := os.WriteFile(overlay, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return overlay
 }
 
 // goTool runs the go command at the root. The programs that a test builds have the bug too: they are built by the same GOFLAGS.
+// A test that lacks something is to skip, whatever is required of others: its complaint catches no bug.
 func goTool(t *testing.T, overlay string, args ...string) (out string, err error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), strings.TrimSpace("GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay))
+	cmd.Env = append(os.Environ(), strings.TrimSpace("GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay), "REQUIRE=")
 	text, err := cmd.CombinedOutput()
 	return string(text), err
 }
@@ -124,15 +140,17 @@ var (
 // runTest runs the one test of a row that is to catch the bug; it returns what it said.
 func runTest(t *testing.T, g guard, overlay string) string {
 	t.Helper()
-	pkg, test := g.catcher()
+	pkg, test, _ := strings.Cut(g.Test, ".")
 	run := "^" + strings.ReplaceAll(test, "/", "$/^") + "$"
-	out, err := goTool(t, overlay, "test", "-count=1", "-vet=off", "-timeout", "5m", "-run", run, pkg)
+	out, err := goTool(t, overlay, "test", "-count=1", "-vet=off", "-timeout", "5m", "-run", run, "./"+pkg)
 	failed := strings.Contains(out, "--- FAIL: "+test)
 	crash := crashed.FindString(out)
 	said := assertion.FindStringSubmatch(out)
 	switch {
 	case err == nil:
 		return fmt.Sprintf("NOT CAUGHT by %s: %s", g.Test, g.Breaks)
+	case strings.Contains(out, "[build failed]"):
+		return "NOT CAUGHT: it does not compile: " + out
 	case crash != "":
 		return fmt.Sprintf("NOT CAUGHT by an assertion of %s: %s", g.Test, crash)
 	case !failed || said == nil:
