@@ -61,7 +61,7 @@ var mutants = []mutant{
 		"if len(flushed.Record) > 0 && !s.config.NoRecord {", "if len(flushed.Record) > 0 && s.queue.Commit()%5 != 0 {",
 		"the record misses a commit"},
 	{"roster not stored", "master/state.go",
-		"\twrites := append(flushed.Writes, extra...)\n", "\twrites := extra\n\tfor _, w := range flushed.Writes {\n\t\tif !strings.HasPrefix(w.Key, rosterPrefix) {\n\t\t\twrites = append(writes, w)\n\t\t}\n\t}\n",
+		"\twrites := append(flushed.Writes, extra...)\n", "\twrites := extra\n\tfor _, w := range flushed.Writes {\n\t\tif !strings.HasPrefix(w.Key, taskqueue.RosterPrefix) {\n\t\t\twrites = append(writes, w)\n\t\t}\n\t}\n",
 		"the next master knows no session"},
 	{"a deposed leader cries rolled back", "master/committer.go",
 		"\tif _, _, err := c.readBack(ctx); err != nil {\n\t\treturn fmt.Errorf(\"a trainer saw", "\tif err := ctx.Err(); err != nil {\n\t\treturn fmt.Errorf(\"a trainer saw",
