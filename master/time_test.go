@@ -323,20 +323,10 @@ func TestLongPollEnds(t *testing.T) {
 func TestLongPollEndsWithTheLease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
-		logger, _ := logtest.NewNullLogger()
-		term, err := Drive(t.Context(), store, store, Config{}, machineTime{}, logrus.NewEntry(logger))
-		if err != nil {
-			t.Fatal(err)
-		}
+		term := drives(t, store, Config{})
 		ask := func(event taskqueue.Event) *Errand {
-			t.Helper()
-			e, err := term.Put(t.Context(), event)
-			if err == nil {
-				err = term.Round(t.Context(), false)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := term.put(event)
+			term.round(false)
 			return e
 		}
 		joined, _, _, err := ask(&taskqueue.Join{ID: "a"}).Answer()
@@ -347,9 +337,7 @@ func TestLongPollEndsWithTheLease(t *testing.T) {
 		time.Sleep(2 * longPoll)
 		store.doubt()
 		store.set(time.Millisecond, errors.New("etcd is full"))
-		if err := term.Round(t.Context(), true); err != nil {
-			t.Fatal(err)
-		}
+		term.round(true)
 		if a, _, done, err := waits.Answer(); done && err == nil {
 			t.Errorf("it is answered %+v", a)
 		}
