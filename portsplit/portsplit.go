@@ -36,11 +36,11 @@ type Config struct {
 
 // Splitter is one port with several protocols.
 type Splitter struct {
-	listener net.Listener
-	config   Config
-	branches map[string]*branch
-	stopped  chan struct{}
-	open     atomic.Int64
+	listeners []net.Listener // the first one's address is that of the branches
+	config    Config
+	branches  map[string]*branch
+	stopped   chan struct{}
+	open      atomic.Int64
 }
 
 // New splits a listener, which the Splitter owns from now on.
@@ -54,8 +54,13 @@ func New(l net.Listener, config Config) *Splitter {
 	if config.Log == nil {
 		config.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
-	return &Splitter{listener: l, config: config, branches: map[string]*branch{}, stopped: make(chan struct{})}
+	return &Splitter{listeners: []net.Listener{l}, config: config, branches: map[string]*branch{}, stopped: make(chan struct{})}
 }
+
+// Join takes the connections of another listener in as well, which the Splitter owns from
+// now on: they go to the same branches, and all together are within the same bounds. It is
+// called before Run.
+func (s *Splitter) Join(l net.Listener) { s.listeners = append(s.listeners, l) }
 
 // Branch returns the listener of the connections that begin with preface, four bytes. All
 // branches are made before Run.
@@ -71,20 +76,35 @@ func (s *Splitter) Branch(preface string) net.Listener {
 // Run accepts until ctx ends, then closes the port and its branches; connections that were
 // handed over belong to those who took them.
 func (s *Splitter) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { s.listener.Close() })
+	stop := context.AfterFunc(ctx, s.close)
 	defer stop()
-	var greeting sync.WaitGroup
-	defer greeting.Wait()
-	defer close(s.stopped)
-	defer s.listener.Close()
+	var accepting, greeting sync.WaitGroup
+	for _, l := range s.listeners {
+		accepting.Go(func() { s.accept(ctx, l, &greeting) })
+	}
+	accepting.Wait()
+	close(s.stopped)
+	greeting.Wait()
+	return nil
+}
+
+func (s *Splitter) close() {
+	for _, l := range s.listeners {
+		l.Close()
+	}
+}
+
+// accept ends when its listener is closed.
+func (s *Splitter) accept(ctx context.Context, l net.Listener, greeting *sync.WaitGroup) {
+	defer l.Close()
 	for {
-		conn, err := s.listener.Accept()
+		conn, err := l.Accept()
 		switch {
 		case ctx.Err() != nil, errors.Is(err, net.ErrClosed):
 			if err == nil {
 				conn.Close()
 			}
-			return nil
+			return
 		case err != nil: // out of file descriptors: some will be closed
 			s.config.Log.WithError(err).Error("accept a connection")
 			select {
@@ -182,4 +202,4 @@ func (b *branch) Close() error {
 	return nil
 }
 
-func (b *branch) Addr() net.Addr { return b.splitter.listener.Addr() }
+func (b *branch) Addr() net.Addr { return b.splitter.listeners[0].Addr() }

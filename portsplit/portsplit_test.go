@@ -288,3 +288,48 @@ func TestSilentConnectionsTakeLittle(t *testing.T) {
 		t.Logf("%d bytes for each silent connection, both ends", each)
 	}
 }
+
+// Connections of a listener that has joined go to the same branches, and end with the port.
+func TestJoin(t *testing.T) {
+	first, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := portsplit.New(first, portsplit.Config{})
+	s.Join(second)
+	branch := s.Branch("ABCD")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	for _, l := range []net.Listener{first, second} {
+		out, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		if _, err := io.WriteString(out, "ABCD"); err != nil {
+			t.Fatal(err)
+		}
+		in, err := branch.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		if in.LocalAddr().String() != l.Addr().String() {
+			t.Errorf("a connection at %v, expected one at %v", in.LocalAddr(), l.Addr())
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	for _, l := range []net.Listener{first, second} {
+		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("the listener at %v goes on: %v", l.Addr(), err)
+		}
+	}
+}

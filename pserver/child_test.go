@@ -22,11 +22,12 @@ import (
 const childEnv = "PSERVER_TEST_CHILD"
 
 type childConfig struct {
-	Dir   string
-	Index int
-	Every time.Duration
-	Keep  int
-	DieAt int // the step of writing checkpoints after which the child kills itself, 0: never
+	Dir     string
+	Index   int
+	Every   time.Duration
+	Keep    int
+	Sockets string // the folder for its data socket
+	DieAt   int    // the step of writing checkpoints after which the child kills itself, 0: never
 }
 
 func childMain() {
@@ -35,7 +36,7 @@ func childMain() {
 		panic(err)
 	}
 	s, err := pserver.New(pserver.Config{
-		Registry: newBook(c.Index + 1).place(c.Index), CheckpointDir: c.Dir, CheckpointEvery: c.Every, Keep: c.Keep, Log: quiet(),
+		Registry: newBook(c.Index + 1).place(c.Index), CheckpointDir: c.Dir, CheckpointEvery: c.Every, Keep: c.Keep, DataSocket: c.Sockets, Log: quiet(),
 	})
 	if err != nil {
 		panic(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -32,6 +33,11 @@ type Config struct {
 
 	Listener  net.Listener // the server's from now on; default: a free port of 127.0.0.1
 	Advertise string       // "ip:port" that trainers use; default: the listener's
+
+	// DataSocket is the folder for a unix domain socket that trainers on the same machine find by themselves: a folder of
+	// this user, closed to others. Default SocketAuto: one in the system's folder for temporary files, and a warning if
+	// that cannot be; SocketOff: none.
+	DataSocket string
 
 	CheckpointDir   string        // "" keeps no checkpoints: a restart loses the parameters
 	CheckpointEvery time.Duration // default 1 minute; below 0: only when told to stop
@@ -65,6 +71,10 @@ func (c *Config) Validate() error {
 		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 			return fmt.Errorf("pserver.Config.Advertise is %q, every address of the machine: expected one that trainers reach", c.Advertise)
 		}
+	}
+	setDefault(&c.DataSocket, SocketAuto)
+	if c.DataSocket != SocketAuto && c.DataSocket != SocketOff && !filepath.IsAbs(c.DataSocket) {
+		return fmt.Errorf("pserver.Config.DataSocket is %q: expected %q, %q or an absolute path", c.DataSocket, SocketAuto, SocketOff)
 	}
 	setDefault(&c.CheckpointEvery, time.Minute)
 	setDefault(&c.Keep, 2)

@@ -2,6 +2,7 @@ package pserver
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"math"
@@ -32,6 +33,7 @@ const (
 // frames in order, send writes the replies in the same order.
 type conn struct {
 	shard   *shard
+	socket  *socket // that the shard offers, nil: none
 	buffers *buffers
 	limits  *Config
 	stop    <-chan struct{} // closed when the server stops
@@ -202,8 +204,11 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	if h == nil {
 		return wire.Faultf(wire.Uninitialised, "shard %d has no parameters", c.shard.index)
 	}
-	if buf == nil || int(c.head.Length) != len(h.model.digest) || [32]byte(buf.bytes[:32]) != h.model.digest {
+	if buf == nil || c.head.Length < wire.DigestSize || [wire.DigestSize]byte(buf.bytes) != h.model.digest {
 		return wire.Faultf(wire.OtherModel, "the digest of your placement is not that of shard %d: another model, or another number of shards", c.shard.index)
+	}
+	if meant := buf.bytes[wire.DigestSize:c.head.Length]; len(meant) > 0 && (c.socket == nil || !bytes.Equal(meant, c.socket.offer.Server[:])) {
+		return wire.Faultf(wire.WrongShard, "this is another server than the one that offered this socket")
 	}
 	t, fault := c.shard.greet(h, uint32(c.head.Block), c.head.Incarnation)
 	if fault != nil {
@@ -213,7 +218,11 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	c.log = c.log.WithField("trainer", t.ordinal).WithField("incarnation", t.incarnation)
 	r.head.Block, r.head.Placement = uint64(c.shard.index), h.model.table.Epoch
 	r.head.Version, r.head.JobEpoch = clampVersion(c.shard.version.Load()), uint16(c.shard.jobEpoch.Load())
-	r.end()
+	if c.socket != nil {
+		r.attach(c.socket.offer.Append(nil))
+	} else {
+		r.end()
+	}
 	return nil
 }
 

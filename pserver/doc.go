@@ -3,7 +3,9 @@
 //
 // One TCP port carries two protocols, told apart by the first bytes: gRPC for
 // control (Describe, InitParameters, FinishInit, CommitStep, health,
-// reflection) and the frames of package wire for data. Which shard a server
+// reflection) and the frames of package wire for data. Trainers on the same
+// machine find a unix domain socket for the same, by the reply to their hello,
+// and use it if it leads to the server that offered it. Which shard a server
 // is comes from a [Registry]; which blocks a shard holds comes from the table
 // of package placement.
 //

@@ -15,6 +15,7 @@ type door struct {
 	listener net.Listener
 	cfg      *Config
 	shard    *shard
+	socket   *socket // nil: there is none
 	buffers  *buffers
 	stopped  chan struct{}
 
@@ -23,9 +24,9 @@ type door struct {
 	conns sync.WaitGroup
 }
 
-func newDoor(listener net.Listener, cfg *Config, shard *shard) *door {
+func newDoor(listener net.Listener, cfg *Config, shard *shard, socket *socket) *door {
 	return &door{
-		listener: listener, cfg: cfg, shard: shard, buffers: newBuffers(cfg.BufferBytes),
+		listener: listener, cfg: cfg, shard: shard, socket: socket, buffers: newBuffers(cfg.BufferBytes),
 		stopped: make(chan struct{}), open: map[net.Conn]struct{}{},
 	}
 }
@@ -47,7 +48,7 @@ func (d *door) run() error {
 			defer d.leave(nc)
 			log := d.shard.log.WithField("peer", nc.RemoteAddr().String())
 			c := &conn{
-				shard: d.shard, buffers: d.buffers, limits: d.cfg, stop: d.stopped, log: log,
+				shard: d.shard, socket: d.socket, buffers: d.buffers, limits: d.cfg, stop: d.stopped, log: log,
 				nc: nc, r: bufio.NewReaderSize(nc, readAhead),
 			}
 			c.serve()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -23,14 +24,27 @@ type peer struct {
 	t    testing.TB
 	nc   net.Conn
 	head wire.Header // of the next request: what a hello left is good for the shard
+
+	offer []byte // the payload of the hello's reply
+}
+
+// dialRaw dials an "ip:port", or the file of a socket.
+func dialRaw(t testing.TB, addr string) net.Conn {
+	t.Helper()
+	network := "tcp"
+	if filepath.IsAbs(addr) {
+		network = "unix"
+	}
+	nc, err := net.Dial(network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nc
 }
 
 func dial(t testing.TB, addr string) *peer {
 	t.Helper()
-	nc, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := dialRaw(t, addr)
 	t.Cleanup(func() { nc.Close() })
 	if err := nc.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -38,22 +52,29 @@ func dial(t testing.TB, addr string) *peer {
 	return &peer{t: t, nc: nc}
 }
 
-// greet says hello as a trainer of the model in tensors on one shard.
-func (p *peer) greet(ordinal uint32, incarnation uint64) *peer {
-	p.t.Helper()
+// modelDigest is that of the model in tensors on one shard.
+func modelDigest(t testing.TB) []byte {
+	t.Helper()
 	var list []placement.Tensor
 	for _, tensor := range tensors(constant(0)) {
 		list = append(list, placement.Tensor{Name: tensor.Name, Shape: tensor.Shape})
 	}
 	table, err := placement.New(list, 1)
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	digest := table.Digest()
-	head, _, err := p.ask(wire.Header{Op: wire.Hello, Block: uint64(ordinal), Incarnation: incarnation}, digest[:])
+	return digest[:]
+}
+
+// greet says hello as a trainer of the model in tensors on one shard.
+func (p *peer) greet(ordinal uint32, incarnation uint64) *peer {
+	p.t.Helper()
+	head, offer, err := p.ask(wire.Header{Op: wire.Hello, Block: uint64(ordinal), Incarnation: incarnation}, modelDigest(p.t))
 	if err != nil {
 		p.t.Fatalf("hello: %v", err)
 	}
+	p.offer = offer
 	p.head = wire.Header{Incarnation: incarnation, Placement: head.Placement, ShardEpoch: head.ShardEpoch, JobEpoch: head.JobEpoch, DType: wire.Float32}
 	return p
 }
@@ -123,6 +144,31 @@ func ready(t testing.TB, cfg pserver.Config) (addr string, c *params.Client) {
 	return addrs[0], c
 }
 
+// bothWays runs a test over the port and over the data socket of a server of its own.
+func bothWays(t *testing.T, cfg pserver.Config, test func(t *testing.T, addr string, c *params.Client)) {
+	for _, network := range []string{"tcp", "unix"} {
+		t.Run(network, func(t *testing.T) {
+			addr, c := ready(t, cfg)
+			if network == "unix" {
+				addr = offerOf(t, addr).Path
+			}
+			test(t, addr, c)
+		})
+	}
+}
+
+// offerOf asks a server for its socket, as a trainer that does nothing else.
+func offerOf(t testing.TB, addr string) wire.Offer {
+	t.Helper()
+	p := dial(t, addr).greet(98, 98)
+	defer p.nc.Close()
+	offer, err := wire.ParseOffer(p.offer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return offer
+}
+
 func unchanged(t testing.TB, c *params.Client) {
 	t.Helper()
 	got := tensors(constant(0))
@@ -137,7 +183,10 @@ func unchanged(t testing.TB, c *params.Client) {
 // F58 and its relatives: refused, named, the connection goes on and the
 // parameters stay as they are.
 func TestBadGradientsAreRefused(t *testing.T) {
-	addr, c := ready(t, pserver.Config{})
+	bothWays(t, pserver.Config{}, badGradientsAreRefused)
+}
+
+func badGradientsAreRefused(t *testing.T, addr string, c *params.Client) {
 	p := dial(t, addr).greet(0, 1)
 	with := func(n, at int, v float64) []byte {
 		b := floats(n, 1)
@@ -193,7 +242,10 @@ func TestBadGradientsAreRefused(t *testing.T) {
 
 // F60: whatever comes, it is answered or cut off, in bounded memory, and the server serves on.
 func TestMalformedFramesCloseTheConnection(t *testing.T) {
-	addr, c := ready(t, pserver.Config{HelloTimeout: 300 * time.Millisecond})
+	bothWays(t, pserver.Config{HelloTimeout: 300 * time.Millisecond}, malformedFramesCloseTheConnection)
+}
+
+func malformedFramesCloseTheConnection(t *testing.T, addr string, c *params.Client) {
 	hello := wire.Header{Op: wire.Hello, Incarnation: 1}
 	huge := frame(hello, nil)
 	copy(huge[56:], []byte{255, 255, 255, 255})
@@ -250,7 +302,11 @@ func isTimeout(err error) bool {
 
 // F64: a peer that stalls inside a frame is cut off, and too many peers are turned away.
 func TestSlowAndManyPeers(t *testing.T) {
-	addr, c := ready(t, pserver.Config{FrameTimeout: 200 * time.Millisecond, HelloTimeout: 200 * time.Millisecond, MaxConnections: 8})
+	limits := pserver.Config{FrameTimeout: 200 * time.Millisecond, HelloTimeout: 200 * time.Millisecond, MaxConnections: 8}
+	bothWays(t, limits, slowAndManyPeers)
+}
+
+func slowAndManyPeers(t *testing.T, addr string, c *params.Client) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 
@@ -267,11 +323,7 @@ func TestSlowAndManyPeers(t *testing.T) {
 		}
 	}
 	for range 100 { // more than the server admits
-		nc, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
+		defer dialRaw(t, addr).Close()
 	}
 	unchanged(t, c) // on the connection that it has
 	runtime.ReadMemStats(&after)
@@ -344,8 +396,9 @@ func TestNewerIncarnationFences(t *testing.T) {
 
 // Every push sets all elements of a block to one new value, so that a pull of
 // half an update would show two.
-func TestPullsAreNotTorn(t *testing.T) {
-	addr, _ := ready(t, pserver.Config{})
+func TestPullsAreNotTorn(t *testing.T) { bothWays(t, pserver.Config{}, pullsAreNotTorn) }
+
+func pullsAreNotTorn(t *testing.T, addr string, _ *params.Client) {
 	const pushes = 300
 	done := make(chan error, 1)
 	writer := dial(t, addr).greet(0, 1)

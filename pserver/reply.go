@@ -33,6 +33,13 @@ func (r *reply) end() {
 	r.sum.Store(&r.raw)
 }
 
+// attach makes the frame ready, with a little body of its own.
+func (r *reply) attach(body []byte) {
+	r.body, r.head.Length = body, uint32(len(body))
+	r.head.Encode(&r.raw)
+	wire.Seal(&r.raw, body)
+}
+
 // answer is the start of a reply to a request.
 func answer(request *wire.Header, shardEpoch uint16) reply {
 	return reply{head: wire.Header{
@@ -47,9 +54,7 @@ func refusal(request *wire.Header, shardEpoch uint16, fault *wire.Fault) reply {
 	r := answer(request, shardEpoch)
 	message := fault.Message[:min(len(fault.Message), wire.MaxMessage)]
 	r.head.Flags |= wire.Error
-	r.head.Argument, r.head.Version, r.head.Length = uint32(fault.Code), fault.Version, uint32(len(message))
-	r.body = []byte(message)
-	r.head.Encode(&r.raw)
-	wire.Seal(&r.raw, r.body)
+	r.head.Argument, r.head.Version = uint32(fault.Code), fault.Version
+	r.attach([]byte(message))
 	return r
 }

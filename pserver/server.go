@@ -32,12 +32,13 @@ const (
 
 // Server is one parameter server: a port, and while Run runs a shard behind it.
 type Server struct {
-	cfg  Config
-	step func(what string) // see checkpoints.step
+	cfg    Config
+	socket *socket           // nil: none
+	step   func(what string) // see checkpoints.step
 }
 
 // New checks the configuration, makes the folder for checkpoints and opens the
-// port. Run must follow.
+// port and the socket for trainers on this machine. Run must follow.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -54,7 +55,28 @@ func New(cfg Config) (*Server, error) {
 		}
 		cfg.Listener, cfg.Advertise = listener, cmp.Or(cfg.Advertise, listener.Addr().String())
 	}
-	return &Server{cfg: cfg, step: func(string) {}}, nil
+	s := &Server{cfg: cfg, step: func(string) {}}
+	if err := s.openSocket(); err != nil {
+		cfg.Listener.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// openSocket fails only if a folder was asked for.
+func (s *Server) openSocket() (err error) {
+	if s.cfg.DataSocket == SocketOff {
+		return nil
+	}
+	s.socket, err = openSocket(s.cfg.socketFolder())
+	if err != nil && s.cfg.DataSocket == SocketAuto {
+		s.cfg.Log.WithError(err).Warn("no data socket: trainers on this machine use TCP")
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("data socket: %w", err)
+	}
+	return nil
 }
 
 // Addr is the "ip:port" that trainers use.
@@ -65,6 +87,9 @@ func (s *Server) Addr() string { return s.cfg.Advertise }
 // comment for when it returns an error.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cfg.Listener.Close()
+	if s.socket != nil {
+		defer s.socket.Close()
+	}
 	claim, err := s.cfg.Registry.ClaimPS(ctx, s.Addr(), func(reason string) {
 		s.cfg.Log.WithField("reason", reason).Info("waiting for an index")
 	})
@@ -92,7 +117,10 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	shard.log.WithField("addr", s.Addr()).WithField("ready", shard.ready.Load()).Info("parameter server started")
 
 	port := portsplit.New(s.cfg.Listener, portsplit.Config{HelloTimeout: s.cfg.HelloTimeout, MaxConnections: s.cfg.MaxConnections, Log: shard.log})
-	door := newDoor(port.Branch(dataPreface), &s.cfg, shard)
+	if s.socket != nil {
+		port.Join(s.socket)
+	}
+	door := newDoor(port.Branch(dataPreface), &s.cfg, shard, s.socket)
 	calls := port.Branch(portsplit.HTTP2)
 	control := s.controlServer(shard, checkpoints)
 	group, groupCtx := errgroup.WithContext(ctx)

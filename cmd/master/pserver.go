@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -41,6 +41,8 @@ when it loses its index, since another server may have it by then.`,
 	flags := cmd.Flags()
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:0", "`host:port` for trainers and the master; port 0: a free one")
 	flags.StringVar(&c.Advertise, "advertise", "", "`host:port` that trainers dial (default: POD_IP with the port of --listen, else --listen)")
+	flags.StringVar(&c.DataSocket, "data-socket", pserver.SocketAuto,
+		"`folder` for a unix socket that trainers on this machine use instead of TCP, of this user alone; auto: one for temporary files; off: none")
 	flags.DurationVar(&s.ttl, "ps-ttl", 10*time.Second, "how long the index outlives a server that died")
 	flags.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "`folder` for checkpoints, this share's in ps-<index> (default: none, a restart loses the parameters)")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", time.Minute, "time between checkpoints")
@@ -71,6 +73,12 @@ func (s *pserverSettings) run(ctx context.Context, logger *logrus.Logger) error 
 	if s.config.CheckpointEvery <= 0 {
 		return usageErrorf("--checkpoint-every %v: expected more than 0", s.config.CheckpointEvery)
 	}
+	if c := &s.config; c.DataSocket != pserver.SocketAuto && c.DataSocket != pserver.SocketOff {
+		var err error
+		if c.DataSocket, err = filepath.Abs(c.DataSocket); err != nil {
+			return usageErrorf("--data-socket: %w", err)
+		}
+	}
 	listener, err := listen(s.listen, "--listen")
 	if err != nil {
 		return err
@@ -94,7 +102,7 @@ func (s *pserverSettings) run(ctx context.Context, logger *logrus.Logger) error 
 	}
 	server, err := pserver.New(s.config)
 	if err != nil {
-		return fmt.Errorf("--checkpoint-dir: %w", err)
+		return err
 	}
 	return server.Run(ctx)
 }

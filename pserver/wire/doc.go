@@ -33,7 +33,9 @@
 //	op  name       request                             reply
 //	1   hello      block: the trainer's ordinal;       block: shard index; version; epochs
 //	               argument: shard index expected;
-//	               payload: digest of the placement
+//	               payload: digest of the        payload: an [Offer], or nothing
+//	               placement, then nothing, or
+//	               the [Identity] of who is meant
 //	2   pull       block, version                      payload: parameters
 //	3   push       block, step, payload: gradient;     version
 //	               argument: learning-rate scale

@@ -25,6 +25,9 @@
 //
 // # Failure
 //
+// On the server's machine the data goes through its unix domain socket, if there
+// is a way to it that leads to that very server, else over TCP.
+//
 // A server that is lost, restarting or busy is a pause, not an error: the
 // client looks the addresses up again, reconnects with jitter and sends again
 // what was not acknowledged. A restarted server has the parameters of its last

@@ -231,15 +231,19 @@ func (l *link) open(ctx context.Context) error {
 	}
 	tuneLocal(nc)
 	s := newStream(nc, l.client.cfg.ReplyTimeout)
-	epoch, err := s.hello(ctx, l)
+	offer, err := s.hello(ctx, l, nil)
 	if err != nil {
 		nc.Close()
 		return err
 	}
-	if restarted := l.epoch != 0 && epoch != l.epoch; restarted {
-		l.log.WithFields(logrus.Fields{"addr": l.addr, "epoch": epoch}).Warn("parameter server was restarted: going on from its checkpoint")
+	if local := l.openLocal(ctx, offer); local != nil {
+		nc.Close()
+		s = local
+	}
+	if restarted := l.epoch != 0 && s.epoch != l.epoch; restarted {
+		l.log.WithFields(logrus.Fields{"addr": l.addr, "epoch": s.epoch}).Warn("parameter server was restarted: going on from its checkpoint")
 		if err := l.catchUp(ctx); err != nil {
-			nc.Close()
+			s.nc.Close()
 			return err
 		}
 	}
@@ -247,7 +251,7 @@ func (l *link) open(ctx context.Context) error {
 		l.down = false
 		l.log.WithField("addr", l.addr).Info("parameter server found again")
 	}
-	l.stream, l.epoch = s, epoch
+	l.stream, l.epoch = s, s.epoch
 	return nil
 }
 

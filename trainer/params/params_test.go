@@ -165,7 +165,7 @@ func (c *cutter) pipe(to, from net.Conn, bytes int64) {
 // Connections break again and again, before, in and after frames; every push is
 // applied once all the same.
 func TestPushesThroughBrokenConnections(t *testing.T) {
-	addrs, _ := startShards(t, 2, pserver.Config{})
+	addrs, _ := startShards(t, 2, pserver.Config{DataSocket: pserver.SocketOff})
 	direct := connect(t, func() params.Config {
 		cfg := config(addrs, params.Async)
 		cfg.Ordinal, cfg.Incarnation = 7, 8

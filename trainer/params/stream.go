@@ -54,28 +54,49 @@ func (s *stream) bound(ctx context.Context) (release func() bool) {
 	return context.AfterFunc(ctx, func() { s.nc.SetDeadline(time.Unix(1, 0)) }) //nolint:errcheck // a closed one fails as well
 }
 
-// hello introduces the trainer and learns the shard's epoch.
-func (s *stream) hello(ctx context.Context, l *link) (epoch uint16, err error) {
+// hello introduces the trainer and learns the shard's epochs, and what the server
+// offers, nil if it offers nothing. With meant any other server refuses.
+func (s *stream) hello(ctx context.Context, l *link, meant *wire.Identity) (*wire.Offer, error) {
 	defer s.bound(ctx)()
 	digest := l.client.table.Digest()
+	payload := digest[:]
+	if meant != nil {
+		payload = append(payload, meant[:]...)
+	}
 	head := wire.Header{
 		Op: wire.Hello, Block: uint64(l.client.cfg.Ordinal), Argument: uint32(l.index),
-		Incarnation: l.client.cfg.Incarnation, Sequence: l.client.sequence.next(), Length: uint32(len(digest)),
+		Incarnation: l.client.cfg.Incarnation, Sequence: l.client.sequence.next(), Length: uint32(len(payload)),
 	}
 	raw := &s.headers[0]
 	head.Encode(raw)
-	wire.Seal(raw, digest[:])
+	wire.Seal(raw, payload)
 	if err := s.arm(ctx, s.nc.SetWriteDeadline); err != nil {
-		return 0, err
+		return nil, err
 	}
-	if _, err := (&net.Buffers{raw[:], digest[:]}).WriteTo(s.nc); err != nil {
-		return 0, err
+	if _, err := (&net.Buffers{raw[:], payload}).WriteTo(s.nc); err != nil {
+		return nil, err
 	}
-	if err := s.receive(ctx, head.Sequence, nil); err != nil {
-		return 0, err
+	if err := s.header(ctx, head.Sequence); err != nil {
+		return nil, err
 	}
 	s.epoch, s.place, s.job = s.head.ShardEpoch, s.head.Placement, s.head.JobEpoch
-	return s.epoch, nil
+	return s.offer()
+}
+
+// offer is the payload of a hello's reply, nil if there is none.
+func (s *stream) offer() (*wire.Offer, error) {
+	if s.head.Length > wire.MaxOffer {
+		return nil, fmt.Errorf("%v reply has %d bytes, the limit is %d", s.head.Op, s.head.Length, wire.MaxOffer)
+	}
+	payload := make([]byte, s.head.Length)
+	if err := s.payload(payload); err != nil || len(payload) == 0 {
+		return nil, err
+	}
+	offer, err := wire.ParseOffer(payload)
+	if err != nil {
+		return nil, fmt.Errorf("%v reply: %w", s.head.Op, err)
+	}
+	return &offer, nil
 }
 
 // arm sets a deadline for the next step. It must not undo what bound did.
@@ -153,6 +174,17 @@ func (s *stream) collect(ctx context.Context, l *link, call call) error {
 
 // receive takes one reply; its payload goes to dst. A refusal is a *wire.Fault.
 func (s *stream) receive(ctx context.Context, sequence uint64, dst []float32) error {
+	if err := s.header(ctx, sequence); err != nil {
+		return err
+	}
+	if int(s.head.Length) != 4*len(dst) {
+		return fmt.Errorf("%v reply has %d bytes, expected %d", s.head.Op, s.head.Length, 4*len(dst))
+	}
+	return s.payload(wire.FloatBytes(dst))
+}
+
+// header takes the header of a reply. A refusal, taken whole, is a *wire.Fault.
+func (s *stream) header(ctx context.Context, sequence uint64) error {
 	if s.r.Buffered() < wire.HeaderSize {
 		if err := s.arm(ctx, s.nc.SetReadDeadline); err != nil {
 			return err
@@ -170,10 +202,7 @@ func (s *stream) receive(ctx context.Context, sequence uint64, dst []float32) er
 	if s.head.Flags&wire.Error != 0 {
 		return s.refusal()
 	}
-	if int(s.head.Length) != 4*len(dst) {
-		return fmt.Errorf("%v reply has %d bytes, expected %d", s.head.Op, s.head.Length, 4*len(dst))
-	}
-	return s.payload(wire.FloatBytes(dst))
+	return nil
 }
 
 // payload reads and sums the payload piece by piece, while it is in the cache.

@@ -1,0 +1,57 @@
+package params
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"time"
+
+	"trainmaster/pserver/wire"
+)
+
+// localPatience is how long a socket's file may keep the trainer from going on over TCP.
+const localPatience = 2 * time.Second
+
+// openLocal is a connection to the same server through the socket that it
+// offers; nil when it is not on this machine, or this trainer cannot get there:
+// then TCP serves as well. The file may be another server's, of another
+// machine or an earlier time: it counts only if who answers is who made the
+// offer, and nobody else takes the hello.
+func (l *link) openLocal(ctx context.Context, offer *wire.Offer) *stream {
+	if offer == nil {
+		return nil
+	}
+	log := l.log.WithField("socket", offer.Path)
+	s, err := l.dialLocal(ctx, offer)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		log.Debug("parameter server is on another machine: using TCP")
+	case err != nil:
+		log.WithError(err).Info("no way through the data socket of the parameter server: using TCP")
+	default:
+		log.Debug("using the data socket of the parameter server")
+	}
+	return s
+}
+
+func (l *link) dialLocal(ctx context.Context, offer *wire.Offer) (*stream, error) {
+	patience := min(l.client.cfg.ReplyTimeout, localPatience)
+	dialer := net.Dialer{Timeout: patience}
+	nc, err := dialer.DialContext(ctx, "unix", offer.Path)
+	if err != nil {
+		return nil, err
+	}
+	s := newStream(nc, patience)
+	reached, err := s.hello(ctx, l, &offer.Server)
+	if err == nil && (reached == nil || reached.Server != offer.Server) {
+		err = fmt.Errorf("another server answers at %s", offer.Path)
+	}
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	s.timeout = l.client.cfg.ReplyTimeout
+	return s, nil
+}
