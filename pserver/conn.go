@@ -143,10 +143,13 @@ func (c *conn) read() (buf *buffer, isFinite bool, err error) {
 		if _, err := io.ReadFull(c.r, buf.bytes[lo:hi]); err != nil {
 			return buf, false, err
 		}
-		sum = sum.Add(buf.bytes[lo:hi])
-		if isFinite && c.head.DType == wire.Float32 {
-			isFinite = wire.Finite(buf.floats[lo/4 : hi/4])
+		if c.head.DType != wire.Float32 || n%4 != 0 {
+			sum = sum.Add(buf.bytes[lo:hi])
+			continue
 		}
+		var finite bool
+		sum, finite = sum.AddFloats(buf.floats[lo/4 : hi/4])
+		isFinite = isFinite && finite
 	}
 	return buf, isFinite, sum.Check(&c.raw)
 }

@@ -13,10 +13,16 @@ func FloatBytes(f []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(f))), len(f)*4)
 }
 
-// Finite says whether f holds neither NaN nor infinities. The sum of squares is
-// finite only if every element is; it may overflow for large ones, and only
-// then they are looked at one by one.
+// Finite says whether f holds neither NaN nor infinities.
 func Finite(f []float32) bool {
+	n, _, isFinite := sumMost(0, FloatBytes(f))
+	return isFinite && finitePlain(f[n/4:])
+}
+
+// finitePlain is Finite on any processor. The sum of squares is finite only if
+// every element is; it may overflow for large ones, and only then they are
+// looked at one by one.
+func finitePlain(f []float32) bool {
 	vector := blas32.Vector{N: len(f), Data: f, Inc: 1}
 	sum := blas32.Dot(vector, vector)
 	return sum-sum == 0 || FirstNotFinite(f) < 0

@@ -158,7 +158,16 @@ func Begin(raw *[HeaderSize]byte) Checksum {
 
 // Add sums the next bytes of the payload.
 func (c Checksum) Add(payload []byte) Checksum {
-	return Checksum(crc32.Update(uint32(c), castagnoli, payload))
+	n, c, _ := sumMost(c, payload)
+	return Checksum(crc32.Update(uint32(c), castagnoli, payload[n:]))
+}
+
+// AddFloats sums the next elements of the payload, and says in the same pass
+// whether they hold neither NaN nor infinities.
+func (c Checksum) AddFloats(f []float32) (sum Checksum, isFinite bool) {
+	n, c, isFinite := sumMost(c, FloatBytes(f))
+	f = f[n/4:]
+	return Checksum(crc32.Update(uint32(c), castagnoli, FloatBytes(f))), isFinite && finitePlain(f)
 }
 
 // Store writes the finished sum into the header.

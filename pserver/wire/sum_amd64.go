@@ -1,0 +1,52 @@
+package wire
+
+import (
+	"hash/crc32"
+
+	"golang.org/x/sys/cpu"
+)
+
+// wideStep is how many bytes sumWide takes at a time.
+const wideStep = 256
+
+// constants move a CRC forward: 128 bits of it, over some bytes of message, are
+// multiplied by powers of x modulo the polynomial (Gopal and others, "Fast CRC
+// Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009).
+type constants struct {
+	by256, by64, by16 [2]uint64
+	infinity          uint32 // the bits of the infinities, without sign: NaNs are above
+}
+
+var wideConstants = constants{by256: movedBy(256), by64: movedBy(64), by16: movedBy(16), infinity: 0xff << 24}
+
+// wide says that the processor can do it.
+var wide = cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VPCLMULQDQ && cpu.X86.HasSSE42
+
+func movedBy(bytes int) [2]uint64 { return [2]uint64{powerOfX(8*bytes + 32), powerOfX(8*bytes - 32)} }
+
+// powerOfX is x^n modulo the polynomial, bits reflected, in 33 bits.
+func powerOfX(n int) uint64 {
+	p := uint32(1) << 31
+	for range n {
+		low := p & 1
+		p = p>>1 ^ -low&crc32.Castagnoli
+	}
+	return uint64(p) << 1
+}
+
+// sumWide sums n bytes, a multiple of wideStep that is not 0. crc and sum are
+// not inverted, as they are between calls of package crc32. As float32 the
+// bytes are all finite if notFinite is 0.
+//
+//go:noescape
+func sumWide(k *constants, crc uint32, p *byte, n int) (sum, notFinite uint32)
+
+// sumMost adds the first n bytes of p to c, and says whether they are finite as float32.
+func sumMost(c Checksum, p []byte) (n int, sum Checksum, isFinite bool) {
+	n = len(p) &^ (wideStep - 1)
+	if !wide || n == 0 {
+		return 0, c, true
+	}
+	folded, notFinite := sumWide(&wideConstants, ^uint32(c), &p[0], n)
+	return n, Checksum(^folded), notFinite == 0
+}
