@@ -3,7 +3,6 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 )
 
 const (
@@ -143,52 +142,4 @@ func (h *Header) Decode(raw *[HeaderSize]byte) error {
 		return Faultf(Malformed, "frame declares %d bytes of payload, the limit is %d", h.Length, MaxPayload)
 	}
 	return nil
-}
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// Checksum is a CRC-32C that grows piece by piece, so that whoever touches a
-// payload in pieces can sum each one while it is in the cache.
-type Checksum uint32
-
-// Begin sums the header's own bytes.
-func Begin(raw *[HeaderSize]byte) Checksum {
-	return Checksum(crc32.Checksum(raw[:crcOffset], castagnoli))
-}
-
-// Add sums the next bytes of the payload.
-func (c Checksum) Add(payload []byte) Checksum {
-	n, c, _ := sumMost(c, payload)
-	return Checksum(crc32.Update(uint32(c), castagnoli, payload[n:]))
-}
-
-// AddFloats sums the next elements of the payload, and says in the same pass
-// whether they hold neither NaN nor infinities.
-func (c Checksum) AddFloats(f []float32) (sum Checksum, isFinite bool) {
-	n, c, isFinite := sumMost(c, FloatBytes(f))
-	f = f[n/4:]
-	return Checksum(crc32.Update(uint32(c), castagnoli, FloatBytes(f))), isFinite && finitePlain(f)
-}
-
-// Store writes the finished sum into the header.
-func (c Checksum) Store(raw *[HeaderSize]byte) {
-	binary.LittleEndian.PutUint32(raw[crcOffset:], uint32(c))
-}
-
-// Check compares the finished sum with the one that the header carries.
-func (c Checksum) Check(raw *[HeaderSize]byte) error {
-	if want := binary.LittleEndian.Uint32(raw[crcOffset:]); uint32(c) != want {
-		return Faultf(BadChecksum, "frame sums to %08x, its header says %08x", uint32(c), want)
-	}
-	return nil
-}
-
-// Seal puts the checksum of an encoded header and its payload into place.
-func Seal(raw *[HeaderSize]byte, payload []byte) {
-	Begin(raw).Add(payload).Store(raw)
-}
-
-// Verify checks a received header and payload against their checksum.
-func Verify(raw *[HeaderSize]byte, payload []byte) error {
-	return Begin(raw).Add(payload).Check(raw)
 }

@@ -1,10 +1,6 @@
 package wire
 
-import (
-	"hash/crc32"
-
-	"golang.org/x/sys/cpu"
-)
+import "golang.org/x/sys/cpu"
 
 // wideStep is how many bytes sumWide takes at a time.
 const wideStep = 256
@@ -22,14 +18,14 @@ var wideConstants = constants{by256: movedBy(256), by64: movedBy(64), by16: move
 // wide says that the processor can do it.
 var wide = cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VPCLMULQDQ && cpu.X86.HasSSE42
 
+// movedBy has the factors for both halves of 128 bits: the bits of a half are reflected, and so are the products.
 func movedBy(bytes int) [2]uint64 { return [2]uint64{powerOfX(8*bytes + 32), powerOfX(8*bytes - 32)} }
 
 // powerOfX is x^n modulo the polynomial, bits reflected, in 33 bits.
 func powerOfX(n int) uint64 {
 	p := uint32(1) << 31
 	for range n {
-		low := p & 1
-		p = p>>1 ^ -low&crc32.Castagnoli
+		p = timesX(p)
 	}
 	return uint64(p) << 1
 }

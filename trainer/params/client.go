@@ -186,18 +186,22 @@ func (c *Client) checkGradients(grads []Tensor) error {
 	if err := c.check("gradient", grads); err != nil {
 		return err
 	}
-	return checkFinite("gradient", grads)
+	return c.checkFinite("gradient", grads)
 }
 
-func checkFinite(what string, tensors []Tensor) error {
-	for _, t := range tensors {
-		for data := t.Data; len(data) > 0; {
-			piece := data[:min(len(data), wire.BlockElements)]
-			if !wire.Finite(piece) {
-				at := len(t.Data) - len(data) + wire.FirstNotFinite(piece)
-				return fmt.Errorf("%s %q: element %d is %v", what, t.Name, at, t.Data[at])
+// checkFinite also sums the payloads that will be sent, in the same pass: it is
+// the one that has to fetch them from memory.
+func (c *Client) checkFinite(what string, tensors []Tensor) error {
+	for _, l := range c.links {
+		for i := range l.slots {
+			slot := &l.slots[i]
+			payload := slot.of(tensors)
+			sum, isFinite := wire.Checksum(0).AddFloats(payload)
+			if !isFinite {
+				at := wire.FirstNotFinite(payload)
+				return fmt.Errorf("%s %q: element %d is %v", what, tensors[slot.tensor].Name, slot.Offset+at, payload[at])
 			}
-			data = data[len(piece):]
+			slot.sum = sum
 		}
 	}
 	return nil

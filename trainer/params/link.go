@@ -56,6 +56,9 @@ type slot struct {
 	tensor  int    // index in Client.declared
 	pending bool   // not acknowledged yet in the call under way
 	version uint32 // that the last call brought
+
+	size wire.Distance // of the payload
+	sum  wire.Checksum // of the payload that is to be sent
 }
 
 func (s *slot) of(tensors []Tensor) []float32 {
@@ -102,7 +105,7 @@ func (l *link) run(ctx context.Context, call call) error {
 	}
 	began := l.epoch
 	pause := l.client.cfg.pause()
-	for {
+	for resend := false; ; resend = true {
 		if err := l.connect(ctx); err != nil {
 			return err
 		}
@@ -114,6 +117,9 @@ func (l *link) run(ctx context.Context, call call) error {
 			}
 			began = l.epoch
 		}
+		if resend {
+			l.sum(call)
+		}
 		err := l.stream.exchange(ctx, l, call)
 		if err == nil {
 			return nil
@@ -123,6 +129,17 @@ func (l *link) run(ctx context.Context, call call) error {
 		}
 		if err := pause.wait(ctx, err); err != nil {
 			return err
+		}
+	}
+}
+
+// sum makes the sums of what is sent again. They are those of the check, unless
+// the caller, who should not, has changed it meanwhile: then it would be refused
+// for ever.
+func (l *link) sum(call call) {
+	for i := range l.slots {
+		if slot := &l.slots[i]; slot.pending {
+			slot.sum = wire.Checksum(0).Add(wire.FloatBytes(slot.of(call.src)))
 		}
 	}
 }

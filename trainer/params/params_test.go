@@ -206,6 +206,36 @@ func TestPushesThroughBrokenConnections(t *testing.T) {
 	t.Logf("%d connections for %d steps", cuts, steps)
 }
 
+// A caller that changes its gradients in the middle of a call gets what it asks for, at the latest when they are sent
+// again: a sum of what they were before would be refused for ever.
+func TestGradientsThatChangeMeanwhile(t *testing.T) {
+	addrs, _ := startShards(t, 1, pserver.Config{DataSocket: pserver.SocketOff})
+	values, grads := tensors(0), tensors(-1)
+	random := rand.New(rand.NewPCG(1, 1))
+	broken := startCutter(t, addrs[0], func() int64 { return 2_000_000 + random.Int64N(1_900_000) })
+	cfg := config([]string{broken.listener.Addr().String()}, params.Async)
+	find, pushing := cfg.Addrs, false
+	cfg.Addrs = func(ctx context.Context) ([]string, error) {
+		if pushing { // the connection broke, and nothing is being sent
+			grads[0].Data[0]--
+		}
+		return find(ctx)
+	}
+	c := connect(t, cfg)
+	if err := c.Init(within(t), values); err != nil {
+		t.Fatal(err)
+	}
+	pushing = true
+	for step := uint64(1); grads[0].Data[0] > -4; step++ {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err := c.PushPull(ctx, step, 1, grads, values)
+		cancel()
+		if err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+	}
+}
+
 // The initialiser vanishes after its claim: another trainer waits, and takes over when the claim is old.
 func TestInitialiserDies(t *testing.T) {
 	const patience = 300 * time.Millisecond

@@ -249,7 +249,11 @@ func (s *stream) send(ctx context.Context, l *link, call call) error {
 		head.Block, head.Sequence, head.Length = slot.ID, f.sequence, uint32(len(payload))
 		raw := &s.headers[frames]
 		head.Encode(raw)
-		wire.Seal(raw, payload)
+		if len(payload) > 0 {
+			wire.Begin(raw).Then(slot.sum, slot.size).Store(raw)
+		} else {
+			wire.Seal(raw, nil)
+		}
 		s.pieces = append(s.pieces, raw[:])
 		if len(payload) > 0 {
 			s.pieces = append(s.pieces, payload)
