@@ -54,6 +54,9 @@
 // each. Unknown versions, ops, dtypes and flags are refused, so that a later
 // meaning is never mistaken for an older one.
 //
+// Whoever has a payload long before its header sums it by itself, and joins the
+// sums: see [Checksum.Then].
+//
 // Guarantees: a length is bounded before memory is taken for it; a payload is
 // read whole and checked before anybody acts on it; encoding and decoding
 // allocate nothing. Failure: after a damaged header or a wrong checksum the
