@@ -56,11 +56,11 @@ func BenchmarkPushPull(b *testing.B) {
 			if network == "unix" {
 				sockets = socketFolder(b)
 			}
-			b.Run(network+"/"+string(o.Kind)+"/together", func(b *testing.B) {
+			b.Run(network+"/"+o.Kind+"/together", func(b *testing.B) {
 				book := startServers(b, 1, pserver.Config{DataSocket: sockets})
 				measure(b, overTheWire(b, book, o, values, grads))
 			})
-			b.Run(network+"/"+string(o.Kind)+"/apart", func(b *testing.B) {
+			b.Run(network+"/"+o.Kind+"/apart", func(b *testing.B) {
 				book := newBook(1)
 				server := startChild(b, book, childConfig{Sockets: sockets})
 				measure(b, overTheWire(b, book, o, values, grads), server.cmd.Process.Pid)
