@@ -126,14 +126,15 @@ func TestSpuriousTakeovers(t *testing.T) {
 	}
 	for i := 1; i < len(took); i++ {
 		// Seen from outside by looks some time apart: a take-over may be seen late, and the next one on time.
-		if gap := took[i].Sub(took[i-1]); gap < holddown/2 {
-			t.Errorf("two take-overs were forced within %v, expected at most one in %v", gap, holddown)
+		least := time.Duration(i) * holddown // the more of them, the longer
+		if gap := took[i].Sub(took[i-1]); gap < least/2 {
+			t.Errorf("take-over %d was forced %v after the one before, expected at least %v", i+1, gap, least)
 		}
 	}
 	for _, trainer := range trainers {
 		trainer.wantExit(0)
 	}
-	j.wantExactlyOnce(passes, tasksPerPass)
+	j.wantVerified(passes, tasksPerPass) // by the record alone: between the last two nobody was heard for longer than the grace
 }
 
 // F14: trainers read the address of a master that does not lead, and look further until they reach the one that does.

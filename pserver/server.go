@@ -45,7 +45,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.CheckpointDir != "" {
 		if err := os.MkdirAll(cfg.CheckpointDir, 0o755); err != nil {
-			return nil, fmt.Errorf("folder for checkpoints: %w; choose one that this user may write to", err)
+			return nil, fmt.Errorf("folder for checkpoints (--checkpoint-dir): %w; choose one that this user may write to", err)
 		}
 	}
 	if cfg.Listener == nil {
@@ -172,7 +172,7 @@ func (s *Server) open(index int) (*shard, *checkpoints, error) {
 	}
 	dir := filepath.Join(s.cfg.CheckpointDir, "ps-"+strconv.Itoa(index))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, nil, fmt.Errorf("folder for checkpoints: %w; choose one that this user may write to", err)
+		return nil, nil, fmt.Errorf("folder for checkpoints (--checkpoint-dir): %w; choose one that this user may write to", err)
 	}
 	start, err := countStart(dir)
 	if err != nil {

@@ -99,6 +99,7 @@ func (w *Worker) checkSavePath() error {
 
 // session is one incarnation of the trainer.
 func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
+	began := time.Now()
 	client, err := trainer.Join(ctx, w.Trainer)
 	switch {
 	case errors.Is(err, io.EOF):
@@ -158,7 +159,7 @@ func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 		return err
 	}
 	log.Info("the job is over")
-	return w.save(ctx, client, servers, m, shape)
+	return w.save(ctx, client, servers, m, shape, began)
 }
 
 // delayed are tasks whose records come slowly.
@@ -217,13 +218,22 @@ func (w *Worker) connect(ctx context.Context, client *trainer.Client, optimizer 
 	return servers, nil
 }
 
+// savedSince reports whether somebody wrote the model after a moment.
+func (w *Worker) savedSince(began time.Time) bool {
+	info, err := os.Stat(w.SavePath)
+	return err == nil && info.ModTime().After(began)
+}
+
 // save writes the model, if this trainer is elected to.
-func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *params.Client, m model.Model, shape model.Config) error {
+func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *params.Client, m model.Model, shape model.Config, began time.Time) error {
 	if w.SavePath == "" {
 		return nil
 	}
 	elected, err := client.RequestSaveModel(ctx)
 	switch {
+	case errors.Is(err, io.EOF) && w.savedSince(began):
+		w.Log.Info("another trainer has saved the model")
+		return nil
 	case errors.Is(err, io.EOF):
 		return errors.New("this trainer did not save the model: no master leads the job any more, which would choose who saves it; start a master and a trainer again")
 	case err != nil || !elected:

@@ -58,31 +58,47 @@ func TestTrainersOfOneName(t *testing.T) {
 	}
 }
 
-// TestNobodyToElectWhoSaves: a trainer that was told to save the model, and finds that the job is over and no master left,
-// does not end as if it had.
+// TestNobodyToElectWhoSaves: a trainer that was told to save the model finds that the job is over and no master left. It does
+// not end as if it had saved it, unless another one did.
 func TestNobodyToElectWhoSaves(t *testing.T) {
-	train, _ := digits(t)
-	table := writeTable(t, train[:40], 20)
-	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 1, Linger: time.Minute, Queue: taskqueue.Options{Passes: 1}})
-	shards := startShards(t, 1)
-	leader := trainer.NewFollow()
-	leader.Set(r.Addr, 1)
-	w := &reference.Worker{
-		Trainer: trainer.Config{ID: "a", Locate: leader, Log: quiet(), Answered: func(trainer.Answer) {
-			if v, err := r.Overview(t.Context()); err == nil && v.Status == taskqueue.Ended {
+	for name, saved := range map[string]bool{"nobody saved": false, "another one saved": true} {
+		t.Run(name, func(t *testing.T) {
+			train, _ := digits(t)
+			table := writeTable(t, train[:40], 20)
+			r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 1, Linger: time.Minute, Queue: taskqueue.Options{Passes: 1}})
+			shards := startShards(t, 1)
+			leader := trainer.NewFollow()
+			leader.Set(r.Addr, 1)
+			path := filepath.Join(t.TempDir(), "model")
+			over := func() {
+				if saved {
+					if err := os.WriteFile(path, []byte("the other one's"), 0o600); err != nil {
+						t.Error(err)
+					}
+				}
 				leader.Set("", 0)
 				leader.End(io.EOF)
 			}
-		}},
-		Servers: func(context.Context) ([]string, error) { return shards, nil },
-		Data:    []string{table.TaskChunks(0)[0].Path}, Kind: model.Softmax, Classes: 10, Log: quiet(),
-		SavePath: filepath.Join(t.TempDir(), "model"),
-	}
-	if err := w.Run(within(t)); err == nil || !strings.Contains(err.Error(), "did not save the model") {
-		t.Errorf("it ends with %v", err)
-	}
-	if _, err := os.Stat(w.SavePath); err == nil {
-		t.Error("and saved the model")
+			w := &reference.Worker{
+				Trainer: trainer.Config{ID: "a", Locate: leader, Log: quiet(), Answered: func(trainer.Answer) {
+					if v, err := r.Overview(t.Context()); err == nil && v.Status == taskqueue.Ended {
+						over()
+					}
+				}},
+				Servers: func(context.Context) ([]string, error) { return shards, nil },
+				Data:    []string{table.TaskChunks(0)[0].Path}, Kind: model.Softmax, Classes: 10, Log: quiet(), SavePath: path,
+			}
+			switch err := w.Run(within(t)); {
+			case saved && err != nil:
+				t.Error(err)
+			case !saved && (err == nil || !strings.Contains(err.Error(), "did not save the model")):
+				t.Errorf("it ends with %v", err)
+			}
+			content, err := os.ReadFile(path)
+			if (err == nil) != saved || saved && string(content) != "the other one's" {
+				t.Errorf("the model is %q, %v", content, err)
+			}
+		})
 	}
 }
 
