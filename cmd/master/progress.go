@@ -26,6 +26,8 @@ type progress struct {
 	bar   *progressbar.ProgressBar // nil: plain lines
 	lines time.Time                // of the last plain line
 	last  string
+
+	registering time.Time // since when
 }
 
 func newProgress(out io.Writer) *progress {
@@ -42,8 +44,12 @@ func newProgress(out io.Writer) *progress {
 func (p *progress) show(s *pb.StatusReply) {
 	switch {
 	case s.Registration != nil:
-		r := newRegistration(s.Registration)
-		p.draw(r.String(), int64(r.Done), int64(r.Total))
+		if p.registering.IsZero() {
+			p.registering = time.Now()
+		}
+		if r := newRegistration(s.Registration); p.bar != nil || time.Since(p.registering) >= plainEvery { // a short one is worth no line
+			p.draw(r.String(), int64(r.Done), int64(r.Total))
+		}
 	case len(s.Datasets) > 0:
 		d := s.Datasets[0]
 		total := int64(d.Passes) * int64(d.Tasks)

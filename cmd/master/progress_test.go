@@ -22,11 +22,13 @@ func (l lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// While the dataset is being registered, progress is that of its files.
+// While the dataset is being registered, and that takes long, progress is that of its files.
 func TestProgressOfRegistration(t *testing.T) {
 	out := make(lines, 1)
 	p := progress{out: out}
 	p.show(&pb.StatusReply{})
+	p.show(&pb.StatusReply{Registration: &pb.Registration{Step: "indexing the dataset", Done: 1, Total: 10_000}})
+	p.registering = p.registering.Add(-plainEvery)
 	p.show(&pb.StatusReply{Registration: &pb.Registration{Step: "indexing the dataset", Done: 3201, Total: 10_000}})
 	if line := <-out; line != "indexing the dataset: 3,201 of 10,000\n" {
 		t.Errorf("%q", line)
