@@ -74,6 +74,7 @@ func written(t testing.TB, tasks, passes int) ([]record.Entry, *taskqueue.Snapsh
 
 // job is a record in a real etcd, and those who seal and read it.
 type job struct {
+	keeps  int // files that retention leaves; 0: seal does not wait for it
 	t      testing.TB
 	store  *etcdstore.Store
 	dir    string // "": sealed in etcd
@@ -169,7 +170,7 @@ func (j *job) seal(s *record.Sealer) error {
 // settled reports whether all is sealed that can be, and what was sealed is deleted.
 func (j *job) settled() bool {
 	h := j.head()
-	if j.state.Commit-h.Through >= j.config.Every || j.config.Keep.Bytes == 1 && h.Files != 1 {
+	if j.state.Commit-h.Through >= j.config.Every || j.config.Keep.Bytes == 1 && h.Files != 1 || j.keeps > 0 && h.Files != j.keeps {
 		return false
 	}
 	left, _, _, err := j.store.Record(context.Background(), 1, h.Through, 1)

@@ -264,7 +264,7 @@ func TestKeep(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(t, name != "default of etcd")
-			j.config.Keep = tt.keep
+			j.config.Keep, j.keeps = tt.keep, tt.files
 			s := j.sealer()
 			s.Clock = func() time.Time { return tt.now }
 			if err := j.seal(s); err != nil {
