@@ -436,7 +436,7 @@ func wantDoctoredRejected(t *testing.T, history []porcupine.Operation) {
 	t.Helper()
 	for name, change := range map[string]func(op *porcupine.Operation, a act, r result) bool{
 		"a second finish was counted": func(op *porcupine.Operation, a act, r result) bool {
-			ok := a.kind == finishing && r.verdict == taskqueue.AlreadyCounted && !r.unknown && !r.repeated
+			ok := a.kind == finishing && r.verdict == taskqueue.AlreadyCounted && !r.unknown && !r.repeated && settled(history, a.at, op.Call)
 			r.verdict = taskqueue.Counted
 			op.Output = r
 			return ok
