@@ -3,7 +3,6 @@ package master
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"trainmaster/master/decide"
@@ -47,17 +46,8 @@ func (c *committer) run(ctx context.Context) (err error) {
 	defer ticker.Stop()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	work, abandon := context.WithCancel(context.WithoutCancel(ctx)) // a write under way is seen to its end, unless
-	var watch sync.WaitGroup
-	watch.Go(func() {
-		select {
-		case <-c.lead.Lost(): // nobody may hear of it any more
-			abandon()
-		case <-work.Done():
-		}
-	})
-	defer watch.Wait()
-	defer abandon()
+	work, release := whileHeld(context.WithoutCancel(ctx), c.lead) // a write under way is seen to its end, unless nobody may hear of it any more
+	defer release()
 	for {
 		tick := false
 		select {

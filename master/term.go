@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -70,27 +71,33 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 
 // announce says where the leader is. Who heard of it by then is not kept waiting when the lock is lost.
 func (m *Master) announce(ctx context.Context, lead Leadership) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		select {
-		case <-lead.Lost():
-			cancel(fmt.Errorf("%w: the lock is lost", taskqueue.ErrFenced))
-		case <-ctx.Done():
-		}
-	}()
+	ctx, release := whileHeld(ctx, lead)
+	defer release()
 	err := lead.Announce(ctx, m.config.Advertise, uint64(lead.Revision()))
 	if err != nil && context.Cause(ctx) != nil {
 		err = context.Cause(ctx)
 	}
-	cancel(nil)
-	<-watched
 	if err != nil {
 		return fmt.Errorf("announce: %w", err)
 	}
 	return nil
+}
+
+// whileHeld is a context that ends with the lock, and with parent. release must be called.
+func whileHeld(parent context.Context, lead Leadership) (held context.Context, release func()) {
+	held, cancel := context.WithCancelCause(parent)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-lead.Lost():
+			cancel(fmt.Errorf("%w: the lock is lost", taskqueue.ErrFenced))
+		case <-held.Done():
+		}
+	})
+	return held, func() {
+		cancel(nil)
+		watch.Wait()
+	}
 }
 
 var errJobOver = errors.New("the job is over")

@@ -1,6 +1,7 @@
 package pserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,19 +73,19 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("pserver.Config.Advertise is %q, every address of the machine: expected one that trainers reach", c.Advertise)
 		}
 	}
-	setDefault(&c.DataSocket, SocketAuto)
+	c.DataSocket = cmp.Or(c.DataSocket, SocketAuto)
 	if c.DataSocket != SocketAuto && c.DataSocket != SocketOff && !filepath.IsAbs(c.DataSocket) {
 		return fmt.Errorf("pserver.Config.DataSocket is %q: expected %q, %q or an absolute path", c.DataSocket, SocketAuto, SocketOff)
 	}
-	setDefault(&c.CheckpointEvery, time.Minute)
-	setDefault(&c.Keep, 2)
-	setDefault(&c.MaxConnections, 4096)
-	setDefault(&c.BufferBytes, 256<<20)
-	setDefault(&c.StageBytes, 4<<30)
-	setDefault(&c.HelloTimeout, 10*time.Second)
-	setDefault(&c.FrameTimeout, 30*time.Second)
-	setDefault(&c.PullWait, 5*time.Second)
-	setDefault(&c.InitTimeout, 30*time.Second)
+	c.CheckpointEvery = cmp.Or(c.CheckpointEvery, time.Minute)
+	c.Keep = cmp.Or(c.Keep, 2)
+	c.MaxConnections = cmp.Or(c.MaxConnections, 4096)
+	c.BufferBytes = cmp.Or(c.BufferBytes, 256<<20)
+	c.StageBytes = cmp.Or(c.StageBytes, 4<<30)
+	c.HelloTimeout = cmp.Or(c.HelloTimeout, 10*time.Second)
+	c.FrameTimeout = cmp.Or(c.FrameTimeout, 30*time.Second)
+	c.PullWait = cmp.Or(c.PullWait, 5*time.Second)
+	c.InitTimeout = cmp.Or(c.InitTimeout, 30*time.Second)
 	for _, f := range []struct {
 		name  string
 		value int64
@@ -107,11 +108,4 @@ func (c *Config) Validate() error {
 		c.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
 	return nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }

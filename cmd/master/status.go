@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/master/grpcapi"
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/taskqueue"
 )
 
 // jobStatus is what `master status` says.
@@ -129,23 +129,15 @@ func askStatus(ctx context.Context, l *leader) (s jobStatus, err error) {
 	return s, err
 }
 
-var kindWords = map[taskqueue.Kind]string{taskqueue.Training: "training", taskqueue.Evaluation: "evaluation", taskqueue.Prediction: "prediction"}
-
 // storedStatus is what the state in etcd says of a job that is over. No master leads it, so nobody knows its speed.
 func storedStatus(ctx context.Context, l *leader) (jobStatus, error) {
 	queue, _, err := readQueue(ctx, l.store, l.place)
 	if err != nil {
 		return jobStatus{}, err
 	}
-	v := queue.Overview()
-	s := jobStatus{Job: v.Job, Status: v.Status.String(), Reason: v.Reason, Epoch: v.Epoch, Commit: v.Commit, Datasets: []datasetStatus{}}
-	for i, d := range v.Sets {
-		s.Datasets = append(s.Datasets, datasetStatus{
-			Dataset: uint32(i), Kind: kindWords[d.Kind], Digest: hex.EncodeToString(d.Digest[:]), Pass: uint32(d.Pass), Passes: uint32(d.Pass),
-			Tasks: uint64(d.Tasks), Todo: uint64(d.Todo), Pending: uint64(d.Pending), Retry: uint64(d.Retry), Done: uint64(d.Done), SetAside: uint64(d.SetAside),
-			Cursor: uint64(d.Cursor), Chunks: uint64(d.Chunks), ChunksPerTask: uint32(d.ChunksPerTask), Records: uint64(d.Records),
-			AverageTask: d.AverageTask.Seconds(), Timeout: d.Timeout.Seconds(),
-		})
+	s := newJobStatus(grpcapi.StatusReply(new(queue.Overview())))
+	for i := range s.Datasets {
+		s.Datasets[i].Passes = s.Datasets[i].Pass // how many there were to be is a setting of the master
 	}
 	return s, nil
 }
@@ -202,14 +194,13 @@ func (s jobStatus) table(w io.Writer) {
 }
 
 func (s jobStatus) datasetsTable(w io.Writer) {
-	if s.Registration != nil {
+	switch {
+	case s.Registration != nil:
 		fmt.Fprintln(w, s.Registration)
-	}
-	if len(s.Datasets) == 0 && s.Registration != nil {
-		return
+	case len(s.Datasets) == 0:
+		fmt.Fprintln(w, "No dataset yet: the first trainer that reports one begins the job.")
 	}
 	if len(s.Datasets) == 0 {
-		fmt.Fprintln(w, "No dataset yet: the first trainer that reports one begins the job.")
 		return
 	}
 	fmt.Fprintln(w, "DATASET\tPASS\tPROGRESS\tDONE\tPENDING\tRETRY\tTODO\tSET ASIDE\tTASKS\tRECORDS\tTASK TIME\tTIMEOUT")

@@ -47,15 +47,11 @@ func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.Statu
 	if err != nil {
 		return nil, err
 	}
-	reply := &pb.StatusReply{
-		Job: s.Job, Status: statuses[s.Status], Reason: s.Reason, LeaderAddress: s.Leader, Term: s.Term, Epoch: s.Epoch, Commit: s.Commit,
-		Totals: &pb.JobTotals{Trainers: uint32(len(s.Trainers)), Commits: uint64(s.Commits), CommitsRefused: uint64(s.Refused), UptimeSeconds: time.Since(o.began).Seconds()},
-	}
+	reply := StatusReply(&s.Overview)
+	reply.LeaderAddress, reply.Term = s.Leader, s.Term
+	reply.Totals = &pb.JobTotals{Trainers: uint32(len(s.Trainers)), Commits: uint64(s.Commits), CommitsRefused: uint64(s.Refused), UptimeSeconds: time.Since(o.began).Seconds()}
 	if r := s.Registration; r.Step != "" {
 		reply.Registration = &pb.Registration{Step: r.Step, Done: uint64(r.Done), Total: uint64(r.Total)}
-	}
-	for i, d := range s.Sets {
-		reply.Datasets = append(reply.Datasets, datasetStatus(i, &d))
 	}
 	o.speed.Observe(time.Now(), s)
 	records, perSecond, loss, reported := o.speed.Total(s.Trainers)
@@ -64,6 +60,15 @@ func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.Statu
 		reply.Totals.MeanLoss = &loss
 	}
 	return reply, nil
+}
+
+// StatusReply is what the state of a job says of it, whether or not a master leads it.
+func StatusReply(v *taskqueue.Overview) *pb.StatusReply {
+	reply := &pb.StatusReply{Job: v.Job, Status: statuses[v.Status], Reason: v.Reason, Epoch: v.Epoch, Commit: v.Commit}
+	for i, d := range v.Sets {
+		reply.Datasets = append(reply.Datasets, datasetStatus(i, &d))
+	}
+	return reply
 }
 
 var statuses = map[taskqueue.Status]pb.JobStatus{

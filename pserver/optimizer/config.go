@@ -1,6 +1,7 @@
 package optimizer
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -69,16 +70,16 @@ func (c *Config) Validate() error {
 	}
 	switch c.Kind {
 	case Adam, AdamW:
-		setDefault(&c.LearningRate, 0.001)
-		setDefault(&c.Beta1, 0.9)
-		setDefault(&c.Beta2, 0.999)
-		setDefault(&c.Epsilon, 1e-8)
+		c.LearningRate = cmp.Or(c.LearningRate, 0.001)
+		c.Beta1 = cmp.Or(c.Beta1, 0.9)
+		c.Beta2 = cmp.Or(c.Beta2, 0.999)
+		c.Epsilon = cmp.Or(c.Epsilon, 1e-8)
 	case Adagrad:
-		setDefault(&c.LearningRate, 0.01)
-		setDefault(&c.Epsilon, 1e-10)
+		c.LearningRate = cmp.Or(c.LearningRate, 0.01)
+		c.Epsilon = cmp.Or(c.Epsilon, 1e-10)
 	case FTRL:
-		setDefault(&c.LearningRate, 0.1)
-		setDefault(&c.FTRLBeta, 1)
+		c.LearningRate = cmp.Or(c.LearningRate, 0.1)
+		c.FTRLBeta = cmp.Or(c.FTRLBeta, 1)
 	}
 	if c.LearningRate == 0 {
 		return &FieldError{c.Kind, "learning-rate", "0", "a positive number"}
@@ -87,16 +88,9 @@ func (c *Config) Validate() error {
 	case Constant:
 		c.Schedule.Kind = ""
 	case Stairs:
-		setDefault(&c.Schedule.Factor, 0.1)
+		c.Schedule.Factor = cmp.Or(c.Schedule.Factor, 0.1)
 	}
 	return nil
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // CheckGiven checks what is there of a Config that is still to be completed: a

@@ -1,6 +1,7 @@
 package params
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,9 +83,9 @@ func (c *Config) Validate() error {
 	if c.Incarnation == 0 {
 		return errors.New("params.Config.Incarnation is 0: expected the number that the master gave this trainer")
 	}
-	setDefault(&c.ReplyTimeout, 20*time.Second)
-	setDefault(&c.RetryMin, 50*time.Millisecond)
-	setDefault(&c.RetryMax, 2*time.Second)
+	c.ReplyTimeout = cmp.Or(c.ReplyTimeout, 20*time.Second)
+	c.RetryMin = cmp.Or(c.RetryMin, 50*time.Millisecond)
+	c.RetryMax = cmp.Or(c.RetryMax, 2*time.Second)
 	for name, d := range map[string]time.Duration{"ReplyTimeout": c.ReplyTimeout, "RetryMin": c.RetryMin, "RetryMax": c.RetryMax} {
 		if d < 0 {
 			return fmt.Errorf("params.Config.%s is %v: expected a positive duration", name, d)
@@ -94,12 +95,6 @@ func (c *Config) Validate() error {
 		c.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
 	return nil
-}
-
-func setDefault(d *time.Duration, value time.Duration) {
-	if *d == 0 {
-		*d = value
-	}
 }
 
 // StaleError says that a stage came too late: the shards are at Version already. Pull that version and compute the
