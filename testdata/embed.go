@@ -1,4 +1,4 @@
-// Package testdata carries the example dataset into the binary, so that `master run` needs
+// Package testdata carries the example datasets into the binary, so that `master run` needs
 // no files.
 package testdata
 
@@ -8,3 +8,8 @@ import _ "embed"
 //
 //go:embed digits.csv.gz
 var Digits []byte
+
+// Flights is flights.csv.gz; README.md beside it has its source.
+//
+//go:embed flights.csv.gz
+var Flights []byte

@@ -18,29 +18,32 @@ import (
 
 func recordioConvertCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "convert --format csv TABLE PREFIX | --format idx IMAGES LABELS PREFIX",
+		Use:   "convert --format csv|categorical TABLE PREFIX | --format idx IMAGES LABELS PREFIX",
 		Short: "Turn CSV tables and MNIST's idx files into shards",
 		Long: `Convert turns a CSV table, or images and labels in MNIST's idx format, into RecordIO shards PREFIX-00000-of-00004 and so
-on. Inputs may be gzipped. In a CSV table each row is a sample: pixels from 0 to 255 and, in the last column, the label; it has
-no heading.
+on. Inputs may be gzipped. A table has no heading, and each row is a sample, with the label in the last column. Before it stand pixels
+from 0 to 255 or, with --format categorical, the text of one category for each field, of which the shards keep a number.
 
 The samples are permuted by --seed. With --held-out the first part of them goes to PREFIX-test-00000-of-00001 and so on,
 which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Shards that are there already are kept unless
 --force is given.`,
 		Example: `  master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits
-  master recordio convert --format idx --shards 8 --compression snappy train-images-idx3-ubyte train-labels-idx1-ubyte data/mnist`,
+  master recordio convert --format idx --shards 8 --compression snappy train-images-idx3-ubyte train-labels-idx1-ubyte data/mnist
+  # flights by origin, destination, hour and weekday; was it more than 15 minutes late?
+  master recordio convert --format categorical --label-above 15 --held-out 0.2 testdata/flights.csv.gz data/flights`,
 	}
-	input := addChoice(cmd, "format", "", "form of the input", "csv", "idx")
+	input := addChoice(cmd, "format", "", "form of the input", "csv", "idx", "categorical")
 	chunks := addChunkFlags(cmd)
 	var o convert.Options
 	cmd.Flags().IntVar(&o.Shards, "shards", 1, "number of `shards` to train on")
 	cmd.Flags().Float64Var(&o.HeldOut, "held-out", 0, "`part` of the samples, 0 to below 1, for test shards")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "`number` that decides the order and what is held out")
 	cmd.Flags().Uint8Var(&o.MaxPixel, "max-pixel", 0, "`value` in a CSV table that becomes 1 (default the largest in the table)")
+	above := cmd.Flags().Float64("label-above", 0, "make two classes of the labels of a categorical table: 1 above this `number`, and 0")
 	force := cmd.Flags().Bool("force", false, "replace shards that exist")
 	format := addOutput(cmd)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
-		if want := map[string]int{"csv": 2, "idx": 3}[*input]; len(args) != want {
+		if want := map[string]int{"csv": 2, "idx": 3, "categorical": 2}[*input]; len(args) != want {
 			return usageErrorf("expected %d arguments with --format %s, found %d", want, *input, len(args))
 		}
 		return nil
@@ -51,6 +54,12 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Sha
 			return err
 		}
 		o.Prefix = args[len(args)-1]
+		if cmd.Flags().Changed("label-above") {
+			if *input != "categorical" {
+				return usageErrorf("--label-above: goes with --format categorical, found %s", *input)
+			}
+			o.LabelAbove = above
+		}
 		if err := validateConversion(cmd, o, *force); err != nil {
 			return err
 		}
@@ -107,9 +116,12 @@ func convertFiles(ctx context.Context, format string, paths []string, o convert.
 		defer file.Close()
 		inputs = append(inputs, file)
 	}
-	if format == "idx" {
+	switch format {
+	case "idx":
 		result, err = convert.IDX(ctx, inputs[0], inputs[1], o)
-	} else {
+	case "categorical":
+		result, err = convert.Categorical(ctx, inputs[0], o)
+	default:
 		result, err = convert.CSV(ctx, inputs[0], o)
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {

@@ -30,10 +30,10 @@ func CSV(ctx context.Context, in io.Reader, o Options) (Result, error) {
 	return write(ctx, t, o)
 }
 
-func readCSV(ctx context.Context, in io.Reader, maxPixel uint8) (*table, error) {
+func readCSV(ctx context.Context, in io.Reader, maxPixel uint8) (*imageTable, error) {
 	rows := csv.NewReader(in)
 	rows.ReuseRecord = true
-	t := new(table)
+	t := new(imageTable)
 	largest := uint8(0)
 	for {
 		if ctx.Err() != nil {

@@ -31,7 +31,7 @@ func IDX(ctx context.Context, images, labels io.Reader, o Options) (Result, erro
 	if shape[0] != labelShape[0] {
 		return Result{}, fmt.Errorf("%d images with %d labels: expected as many", shape[0], labelShape[0])
 	}
-	t := &table{pixels: pixels, labels: make([]int, len(classes)), scale: 1.0 / 255}
+	t := &imageTable{pixels: pixels, labels: make([]int, len(classes)), scale: 1.0 / 255}
 	for i, label := range classes {
 		t.labels[i] = int(label)
 	}

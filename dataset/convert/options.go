@@ -29,6 +29,9 @@ type Options struct {
 	// MaxPixel is the value of a CSV table that becomes the feature 1; zero means the largest one in the table.
 	MaxPixel uint8
 
+	// LabelAbove, if set, makes two classes of the labels of a table of categories: 1 above it, and 0.
+	LabelAbove *float64
+
 	// Progress, if set, is called with the number of samples written.
 	Progress func(done, total int)
 }

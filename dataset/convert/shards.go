@@ -15,29 +15,39 @@ import (
 	"trainmaster/recordio"
 )
 
-// table is a dataset in memory: sample i has labels[i] and the i-th run of width pixels.
-type table struct {
+// samples is a dataset in memory.
+type samples interface {
+	len() int
+	append(record []byte, i int) []byte // the record of sample i
+	shape() (features, classes int)
+}
+
+// imageTable is a dataset of images: sample i has labels[i] and the i-th run of width pixels.
+type imageTable struct {
 	width  int
 	pixels []byte
 	labels []int
 	scale  float32
 }
 
-func (t *table) sample(i int) sample.Sample {
-	return sample.Sample{Label: t.labels[i], Scale: t.scale, Pixels: t.pixels[i*t.width:][:t.width]}
+func (t *imageTable) len() int                       { return len(t.labels) }
+func (t *imageTable) shape() (features, classes int) { return t.width, classesOf(t.labels) }
+
+func (t *imageTable) append(record []byte, i int) []byte {
+	return sample.Append(record, sample.Sample{Label: t.labels[i], Scale: t.scale, Pixels: t.pixels[i*t.width:][:t.width]})
 }
 
-func (t *table) classes() int {
+func classesOf(labels []int) int {
 	classes := 0
-	for _, label := range t.labels {
+	for _, label := range labels {
 		classes = max(classes, label+1)
 	}
 	return classes
 }
 
 // write splits t and writes its shards.
-func write(ctx context.Context, t *table, o Options) (Result, error) {
-	n := len(t.labels)
+func write(ctx context.Context, t samples, o Options) (Result, error) {
+	n := t.len()
 	if n == 0 {
 		return Result{}, errors.New("the input has no samples")
 	}
@@ -50,7 +60,7 @@ func write(ctx context.Context, t *table, o Options) (Result, error) {
 		return Result{}, fmt.Errorf("%d samples, %d of them held out, are too few for %d shards and %d test shards",
 			n, held, trainShards, testShards)
 	}
-	w := shardWriter{ctx: ctx, table: t, options: o, total: n}
+	w := shardWriter{ctx: ctx, samples: t, options: o, total: n}
 	defer w.discard()
 	order := permutation(n, o.Seed)
 	var r Result
@@ -61,14 +71,14 @@ func write(ctx context.Context, t *table, o Options) (Result, error) {
 	if r.Train, err = w.split(o.Prefix, order[held:], trainShards); err != nil {
 		return Result{}, err
 	}
-	r.Features, r.Classes = t.width, t.classes()
+	r.Features, r.Classes = t.shape()
 	return r, w.publish()
 }
 
 // shardWriter writes shards under temporary names until publish.
 type shardWriter struct {
 	ctx     context.Context
-	table   *table
+	samples samples
 	options Options
 	pending []pendingShard
 	record  []byte
@@ -107,19 +117,19 @@ func (w *shardWriter) shard(path string, order []int) error {
 		return err
 	}
 	w.pending = append(w.pending, pendingShard{temporary, path})
-	if err := errors.Join(w.samples(file, order), file.Close()); err != nil {
+	if err := errors.Join(w.records(file, order), file.Close()); err != nil {
 		return fmt.Errorf("write shard %s: %w", path, err)
 	}
 	return nil
 }
 
-func (w *shardWriter) samples(file *os.File, order []int) error {
+func (w *shardWriter) records(file *os.File, order []int) error {
 	out := recordio.NewWriter(file, w.options.writer())
 	for _, i := range order {
 		if w.ctx.Err() != nil {
 			return context.Cause(w.ctx)
 		}
-		w.record = sample.Append(w.record[:0], w.table.sample(i))
+		w.record = w.samples.append(w.record[:0], i)
 		if err := out.Write(w.record); err != nil {
 			return err
 		}

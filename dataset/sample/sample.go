@@ -1,7 +1,8 @@
-// Package sample is the record type of the example datasets: a small image (or any vector of bytes) with its label.
-// The converters write it, the reference trainer reads it; RecordIO itself neither knows nor cares.
+// Package sample has the record types of the example datasets: a small image (or any vector of bytes) with its label, and
+// an example of categories, [Categorical]. The converters write them, the reference trainer reads them; RecordIO itself
+// neither knows nor cares.
 //
-// One record is one sample, little-endian:
+// One record is one sample, little-endian; an image is
 //
 //	 0       1            4              8                      16
 //	+-------+------------+--------------+----------------------+--------- - - -

@@ -1,0 +1,72 @@
+package sample_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"testing"
+
+	"trainmaster/dataset/sample"
+)
+
+func TestCategoricalGoldenBytes(t *testing.T) {
+	got := hex.EncodeToString(sample.AppendCategorical(nil, sample.Categorical{Label: 1, IDs: []int64{2, -1}}))
+	const want = "02020000" + "01000000" + "0200000000000000" + "ffffffffffffffff"
+	if got != want {
+		t.Fatalf("encoding is %s, want %s", got, want)
+	}
+}
+
+// The hash of "foobar" is a vector of the FNV reference, 85944171f73967e8.
+func TestCategoryID(t *testing.T) {
+	if got := sample.CategoryID(3, "foobar"); got != 0x0003_4171_f739_67e8 {
+		t.Errorf("the number is %x", got)
+	}
+	if sample.CategoryID(0, "LAS") == sample.CategoryID(1, "LAS") {
+		t.Error("categories of two fields have one number")
+	}
+}
+
+func TestDecodeCategoricalRefuses(t *testing.T) {
+	good := sample.AppendCategorical(nil, sample.Categorical{Label: 1, IDs: []int64{7, 8}})
+	damaged := func(at int, to byte) []byte {
+		rec := bytes.Clone(good)
+		rec[at] = to
+		return rec
+	}
+	for name, rec := range map[string][]byte{
+		"empty":          nil,
+		"short header":   good[:7],
+		"an image":       damaged(0, 1),
+		"reserved byte":  damaged(3, 1),
+		"negative label": damaged(7, 0x80),
+		"fewer ids":      good[:len(good)-8],
+		"half an id":     good[:len(good)-1],
+		"more ids":       damaged(1, 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := sample.Categorical{Label: 42, IDs: []int64{1}}
+			if err := sample.DecodeCategorical(rec, &c); !errors.Is(err, sample.ErrMalformed) {
+				t.Fatalf("DecodeCategorical gave %v, want ErrMalformed", err)
+			}
+			if c.Label != 42 || !slices.Equal(c.IDs, []int64{1}) {
+				t.Fatalf("a refused record changed the example to %+v", c)
+			}
+		})
+	}
+}
+
+func FuzzDecodeCategorical(f *testing.F) {
+	f.Add(sample.AppendCategorical(nil, sample.Categorical{Label: 1, IDs: []int64{1, 2, 3}}))
+	f.Add([]byte{2, 1, 0})
+	f.Fuzz(func(t *testing.T, rec []byte) {
+		var c sample.Categorical
+		if sample.DecodeCategorical(rec, &c) != nil {
+			return
+		}
+		if again := sample.AppendCategorical(nil, c); !bytes.Equal(again, rec) {
+			t.Fatalf("% x was read as %+v, which is written as % x", rec, c, again)
+		}
+	})
+}
