@@ -10,8 +10,18 @@ import (
 // used, and emptied by Reset to be filled again without allocating.
 type Batch struct {
 	inputs, classes int
-	features        []float32 // [len(labels), inputs]
 	labels          []int
+	features        []float32   // [len(labels), inputs], of images
+	categories      *categories // nil: images
+	image           sample.Sample
+	example         sample.Categorical
+}
+
+// categories are those of a batch, each once.
+type categories struct {
+	ids   []int64
+	rowOf map[int64]int // index in ids
+	rows  []int         // [len(labels), inputs]
 }
 
 func newBatch(inputs, classes, capacity int) *Batch {
@@ -23,27 +33,94 @@ func newBatch(inputs, classes, capacity int) *Batch {
 	}
 }
 
+func newCategoryBatch(fields, capacity int) *Batch {
+	return &Batch{
+		inputs:     fields,
+		classes:    2,
+		categories: &categories{rowOf: make(map[int64]int, fields*capacity), rows: make([]int, 0, fields*capacity)},
+		labels:     make([]int, 0, capacity),
+	}
+}
+
 // Len is the number of records.
 func (b *Batch) Len() int { return len(b.labels) }
+
+// Categories are the numbers of the categories that occur, each once, in the order of their first occurrence. They are
+// valid until the batch changes.
+func (b *Batch) Categories() []int64 {
+	if b.categories == nil {
+		return nil
+	}
+	return b.categories.ids
+}
+
+// rowsOf are the indices, in Categories, of those of one record.
+func (b *Batch) rowsOf(record int) []int {
+	return b.categories.rows[record*b.inputs : (record+1)*b.inputs]
+}
 
 // Reset empties the batch and keeps its memory.
 func (b *Batch) Reset() {
 	b.features = b.features[:0]
 	b.labels = b.labels[:0]
+	if c := b.categories; c != nil {
+		c.ids, c.rows = c.ids[:0], c.rows[:0]
+		clear(c.rowOf)
+	}
 }
 
-// Append copies one sample into the batch. A sample of another width, or with a label that is not a class, is refused
-// and leaves the batch as it was.
-func (b *Batch) Append(s sample.Sample) error {
-	if len(s.Pixels) != b.inputs {
-		return fmt.Errorf("record has %d features, expected %d: the data does not fit this model", len(s.Pixels), b.inputs)
+// Append reads a record of package sample, of the kind that the model learns from. One that does not fit the model is
+// refused and leaves the batch as it was.
+func (b *Batch) Append(record []byte) error {
+	if b.categories != nil {
+		if err := sample.DecodeCategorical(record, &b.example); err != nil {
+			return err
+		}
+		return b.AppendExample(b.example)
 	}
-	if s.Label < 0 || s.Label >= b.classes {
-		return fmt.Errorf("record has label %d, expected 0 to %d: the data does not fit this model", s.Label, b.classes-1)
+	if err := sample.Decode(record, &b.image); err != nil {
+		return err
+	}
+	return b.AppendImage(b.image)
+}
+
+// AppendImage copies an image into the batch.
+func (b *Batch) AppendImage(s sample.Sample) error {
+	if err := b.admit(len(s.Pixels), "features", s.Label); err != nil {
+		return err
 	}
 	for _, pixel := range s.Pixels {
 		b.features = append(b.features, float32(pixel)*s.Scale)
 	}
 	b.labels = append(b.labels, s.Label)
+	return nil
+}
+
+// AppendExample copies an example into the batch.
+func (b *Batch) AppendExample(e sample.Categorical) error {
+	if err := b.admit(len(e.IDs), "categories", e.Label); err != nil {
+		return err
+	}
+	c := b.categories
+	for _, id := range e.IDs {
+		row, known := c.rowOf[id]
+		if !known {
+			row = len(c.ids)
+			c.rowOf[id] = row
+			c.ids = append(c.ids, id)
+		}
+		c.rows = append(c.rows, row)
+	}
+	b.labels = append(b.labels, e.Label)
+	return nil
+}
+
+func (b *Batch) admit(width int, what string, label int) error {
+	if width != b.inputs {
+		return fmt.Errorf("record has %d %s, expected %d: the data does not fit this model", width, what, b.inputs)
+	}
+	if label < 0 || label >= b.classes {
+		return fmt.Errorf("record has label %d, expected 0 to %d: the data does not fit this model", label, b.classes-1)
+	}
 	return nil
 }

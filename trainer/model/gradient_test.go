@@ -59,7 +59,7 @@ func compareWithDifferences(t *testing.T, s shape) {
 		for j := range records[i].Pixels {
 			records[i].Pixels[j] = byte((i*31 + j*j*7) % 17)
 		}
-		if err := batch.Append(records[i]); err != nil {
+		if err := batch.AppendImage(records[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -128,7 +128,7 @@ func TestExtremeLogits(t *testing.T) {
 		{label: 2, loss: 5e4, grads: [3]float32{1, 0, -1}},
 	} {
 		batch := m.NewBatch(1)
-		if err := batch.Append(sample.Sample{Label: c.label, Scale: 1, Pixels: []byte{1}}); err != nil {
+		if err := batch.AppendImage(sample.Sample{Label: c.label, Scale: 1, Pixels: []byte{1}}); err != nil {
 			t.Fatal(err)
 		}
 		grads := model.ZerosLike(params)
@@ -165,7 +165,7 @@ func TestTiesAndNaN(t *testing.T) {
 		copy(params[1].Data, c.bias[:])
 		batch := m.NewBatch(3)
 		for label := range 3 {
-			if err := batch.Append(sample.Sample{Label: label, Scale: 1, Pixels: []byte{0}}); err != nil {
+			if err := batch.AppendImage(sample.Sample{Label: label, Scale: 1, Pixels: []byte{0}}); err != nil {
 				t.Fatal(err)
 			}
 		}

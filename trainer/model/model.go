@@ -1,5 +1,6 @@
-// Package model holds the two models of the reference trainer: softmax regression and a network with one hidden ReLU
-// layer. It is pure computation: no files, no sockets, no goroutines, no clock.
+// Package model holds the models of the reference trainer: softmax regression and a network with one hidden ReLU layer, of
+// images; logistic regression and a factorization machine, of categories. It is pure computation: no files, no sockets, no
+// goroutines, no clock.
 //
 // # Layout
 //
@@ -41,19 +42,25 @@ import (
 
 // The kinds of models that New builds.
 const (
-	Softmax = "softmax" // softmax regression: one layer, convex
-	MLP     = "mlp"     // two layers with ReLU between them
+	Softmax  = "softmax"  // softmax regression: one layer, convex
+	MLP      = "mlp"      // two layers with ReLU between them
+	Logistic = "logistic" // logistic regression over categories, convex
+	FM       = "fm"       // a factorization machine over categories
 )
 
 // Kinds lists the kinds that New accepts.
-func Kinds() []string { return []string{Softmax, MLP} }
+func Kinds() []string { return []string{Softmax, MLP, Logistic, FM} }
 
 // Model computes losses and gradients. The parameters belong to the caller and come with every call, in the order and
 // with the names and shapes of Parameters. A Model keeps scratch memory between calls, so that a call allocates nothing
 // once it has seen its largest batch; one goroutine at a time may use it.
 type Model interface {
-	// Parameters returns newly allocated tensors with the initial values.
+	// Parameters returns newly allocated tensors with the initial values, but for those in tables.
 	Parameters() []Tensor
+
+	// Tables lists the embedding tables, nil if there are none. What a batch needs of them comes behind the other
+	// parameters and gradients: see Table.
+	Tables() []Table
 
 	// NewBatch returns an empty batch with room for capacity records; it grows when more are appended.
 	NewBatch(capacity int) *Batch
@@ -67,11 +74,18 @@ type Model interface {
 	Evaluate(params []Tensor, batch *Batch) (correct int, lossSum float64, err error)
 }
 
+// Scorer is a model of two classes, which tells how likely the second one is.
+type Scorer interface {
+	// Scores appends the log-odds of label 1, one for each record of the batch.
+	Scores(params []Tensor, batch *Batch, scores []float64) ([]float64, error)
+}
+
 // Config says how large a model is and where its initial values come from.
 type Config struct {
-	Inputs  int    // features per record
-	Classes int    // labels are 0 to Classes-1
+	Inputs  int    // features of a record, or fields
+	Classes int    // labels are 0 to Classes-1; 2 for a kind that learns from categories
 	Hidden  int    // units of the hidden layer; 0 for a kind that has none
+	Rank    int    // factors of a category; 0 for a kind that has none
 	Seed    uint64 // of the initial values
 }
 
@@ -86,17 +100,29 @@ func New(kind string, c Config) (Model, error) {
 	if c.Classes < 2 {
 		return nil, fmt.Errorf("model %s: Classes is %d, expected at least 2", kind, c.Classes)
 	}
-	if kind == Softmax {
-		if c.Hidden != 0 {
-			return nil, fmt.Errorf("model %s: Hidden is %d, expected 0: it has no hidden layer", kind, c.Hidden)
+	for _, size := range []struct {
+		name  string
+		value int
+		has   bool
+	}{{"Hidden", c.Hidden, kind == MLP}, {"Rank", c.Rank, kind == FM}} {
+		switch {
+		case size.has && size.value < 1:
+			return nil, fmt.Errorf("model %s: %s is %d, expected at least 1", kind, size.name, size.value)
+		case !size.has && size.value != 0:
+			return nil, fmt.Errorf("model %s: %s is %d, expected 0: it has none", kind, size.name, size.value)
 		}
+	}
+	switch kind {
+	case Softmax:
 		return newNetwork(c.Seed, []layer{{name: "output", inputs: c.Inputs, outputs: c.Classes}}), nil
+	case MLP:
+		return newNetwork(c.Seed, []layer{
+			{name: "hidden", inputs: c.Inputs, outputs: c.Hidden},
+			{name: "output", inputs: c.Hidden, outputs: c.Classes},
+		}), nil
 	}
-	if c.Hidden < 1 {
-		return nil, fmt.Errorf("model %s: Hidden is %d, expected at least 1", kind, c.Hidden)
+	if c.Classes != 2 {
+		return nil, fmt.Errorf("model %s: Classes is %d, expected 2", kind, c.Classes)
 	}
-	return newNetwork(c.Seed, []layer{
-		{name: "hidden", inputs: c.Inputs, outputs: c.Hidden},
-		{name: "output", inputs: c.Hidden, outputs: c.Classes},
-	}), nil
+	return newFactorization(c.Inputs, c.Rank), nil
 }

@@ -59,7 +59,7 @@ func randomBatch(t testing.TB, m model.Model, s shape, random *rand.Rand) *model
 				record.Pixels[i] = byte(random.IntN(256))
 			}
 		}
-		if err := batch.Append(record); err != nil {
+		if err := batch.AppendImage(record); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -250,7 +250,7 @@ func TestBatchRefusesRecords(t *testing.T) {
 		"record has label 10, expected 0 to 9": {Label: 10, Scale: 1, Pixels: []byte{1, 2, 3}},
 		"record has label -1, expected 0 to 9": {Label: -1, Scale: 1, Pixels: []byte{1, 2, 3}},
 	} {
-		if err := batch.Append(s); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if err := batch.AppendImage(s); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("Append gave error %v, want %q", err, want)
 		}
 	}
@@ -258,7 +258,7 @@ func TestBatchRefusesRecords(t *testing.T) {
 		t.Errorf("the batch holds %d records after four refused ones", batch.Len())
 	}
 	for range 3 { // beyond the capacity
-		if err := batch.Append(good); err != nil {
+		if err := batch.AppendImage(good); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -268,21 +268,22 @@ func TestBatchRefusesRecords(t *testing.T) {
 }
 
 func TestRecipes(t *testing.T) {
-	for _, kind := range model.Kinds() {
-		for _, dataset := range []string{model.Digits, model.MNIST} {
+	images := []string{model.Digits, model.MNIST}
+	for kind, datasets := range map[string][]string{model.Softmax: images, model.MLP: images, model.Logistic: {model.Flights}, model.FM: {model.Flights}} {
+		for _, dataset := range datasets {
 			for _, synchronous := range []bool{false, true} {
 				r, err := model.RecipeFor(kind, dataset, synchronous)
 				if err != nil {
 					t.Errorf("%s on %s: %v", kind, dataset, err)
 				}
-				if _, err := model.New(kind, model.Config{Inputs: 1, Classes: 2, Hidden: r.Hidden}); err != nil {
+				if _, err := model.New(kind, model.Config{Inputs: 1, Classes: 2, Hidden: r.Hidden, Rank: r.Rank}); err != nil {
 					t.Errorf("%s on %s: %v", kind, dataset, err)
 				}
 			}
 		}
 	}
-	if _, err := model.RecipeFor(model.MLP, "flights", false); err == nil || !strings.Contains(err.Error(), `dataset "flights"`) {
-		t.Errorf("an unknown dataset gave error %v", err)
+	if _, err := model.RecipeFor(model.MLP, model.Flights, false); err == nil || !strings.Contains(err.Error(), `dataset "flights"`) {
+		t.Errorf("a dataset of another kind gave error %v", err)
 	}
 }
 
@@ -320,7 +321,7 @@ func TestNoAllocation(t *testing.T) {
 			size := batch.Len()
 			batch.Reset()
 			for range size {
-				if err := batch.Append(record); err != nil {
+				if err := batch.AppendImage(record); err != nil {
 					t.Fatal(err)
 				}
 			}

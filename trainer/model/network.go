@@ -53,6 +53,8 @@ func (n *network) Parameters() []Tensor {
 	return params
 }
 
+func (n *network) Tables() []Table { return nil }
+
 func (n *network) NewBatch(capacity int) *Batch { return newBatch(n.inputs(), n.classes(), capacity) }
 
 func (n *network) inputs() int  { return n.layers[0].inputs }
@@ -104,7 +106,7 @@ func (n *network) admit(params []Tensor, batch *Batch) error {
 	if err := check("parameters", params, n.shapes); err != nil {
 		return err
 	}
-	if batch.inputs != n.inputs() || batch.classes != n.classes() {
+	if batch.categories != nil || batch.inputs != n.inputs() || batch.classes != n.classes() {
 		return fmt.Errorf("batch is for %d features and %d classes, expected %d and %d",
 			batch.inputs, batch.classes, n.inputs(), n.classes())
 	}

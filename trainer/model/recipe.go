@@ -5,7 +5,9 @@ import "fmt"
 // Recipe is a set of training settings that is known to work.
 type Recipe struct {
 	Hidden       int     // units of the hidden layer
+	Rank         int     // factors of a category
 	BatchSize    int     // records of one trainer's mini-batch
+	Optimizer    string  // "": SGD, with momentum if there is one
 	LearningRate float64 // times the mean gradient over the records of a step
 	Momentum     float64 // of plain (not Nesterov) momentum
 	Passes       int
@@ -13,8 +15,9 @@ type Recipe struct {
 
 // The datasets that RecipeFor knows, and their shapes.
 const (
-	Digits = "digits" // 64 features, 10 classes, 1,797 records
-	MNIST  = "mnist"  // 784 features, 10 classes, 60,000 records and 10,000 to test
+	Digits  = "digits"  // 64 features, 10 classes, 1,797 records
+	MNIST   = "mnist"   // 784 features, 10 classes, 60,000 records and 10,000 to test
+	Flights = "flights" // 4 fields, 2 classes, 20,000 records
 )
 
 // RecipeFor returns settings for about three trainers. They were searched over six held-out fifths of the digits with three
@@ -27,6 +30,9 @@ const (
 //     gradients 6 updates old it diverged in every run. Without momentum it still learns from gradients 8 updates old.
 //   - Synchronous training averages the batches of all trainers and has no stale gradients: momentum 0.9 pays, with a
 //     learning rate that also holds while one trainer works alone at the end of a pass.
+//   - Late flights are hard to tell: over five splits the area under the ROC curve was 0.635 to 0.656 by logistic regression, and
+//     by a factorization machine from 0.002 less to 0.008 more, 0.002 more on average. With more factors, a greater rate or more
+//     passes it learns the training records by heart.
 //   - Small batches keep several of them in a task: the digits have 1,438 records to train on, about 60 in a task when
 //     each of three trainers gets eight.
 func RecipeFor(kind, dataset string, synchronous bool) (Recipe, error) {
@@ -44,10 +50,14 @@ func RecipeFor(kind, dataset string, synchronous bool) (Recipe, error) {
 		{MLP, MNIST, false}:      {Hidden: 128, BatchSize: 32, LearningRate: 0.1, Passes: 6},                 // 0.975
 		{MLP, MNIST, true}:       {Hidden: 128, BatchSize: 32, LearningRate: 0.05, Momentum: 0.9, Passes: 6}, // 0.975
 	}
+	for _, synchronous := range []bool{false, true} {
+		recipes[choice{Logistic, Flights, synchronous}] = Recipe{BatchSize: 32, Optimizer: "adagrad", LearningRate: 0.05, Passes: 8}
+		recipes[choice{FM, Flights, synchronous}] = Recipe{Rank: 4, BatchSize: 32, Optimizer: "adagrad", LearningRate: 0.02, Passes: 8}
+	}
 	recipe, ok := recipes[choice{kind, dataset, synchronous}]
 	if !ok {
-		return Recipe{}, fmt.Errorf("no recipe for model %q on dataset %q, expected %s or %s on %s or %s: set batch size, "+
-			"learning rate, momentum and passes instead", kind, dataset, Softmax, MLP, Digits, MNIST)
+		return Recipe{}, fmt.Errorf("no recipe for model %q on dataset %q, expected %s or %s on %s or %s, or %s or %s on %s: set batch size, "+
+			"learning rate, momentum and passes instead", kind, dataset, Softmax, MLP, Digits, MNIST, Logistic, FM, Flights)
 	}
 	return recipe, nil
 }

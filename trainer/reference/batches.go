@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"iter"
 
-	"trainmaster/dataset/sample"
 	"trainmaster/trainer/model"
 )
 
@@ -21,9 +20,8 @@ func (e *recordError) Unwrap() error { return e.err }
 
 // batches cuts records into mini-batches. Its memory is used again and again.
 type batches struct {
-	batch  *model.Batch
-	size   int
-	sample sample.Sample
+	batch *model.Batch
+	size  int
 }
 
 // of yields mini-batches of size records, the last one smaller when they do not come out even. Each is valid until the
@@ -34,10 +32,7 @@ func (b *batches) of(records iter.Seq2[[]byte, error]) iter.Seq2[*model.Batch, e
 		n := 0
 		for record, err := range records {
 			if err == nil {
-				err = sample.Decode(record, &b.sample)
-			}
-			if err == nil {
-				err = b.batch.Append(b.sample)
+				err = b.batch.Append(record)
 			}
 			if err != nil {
 				yield(nil, &recordError{n, err})

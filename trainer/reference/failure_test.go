@@ -354,11 +354,7 @@ func TestEvaluate(t *testing.T) {
 	parameters := m.Parameters()
 	all := m.NewBatch(len(train))
 	for _, record := range train {
-		var s sample.Sample
-		if err := sample.Decode(record, &s); err != nil {
-			t.Fatal(err)
-		}
-		if err := all.Append(s); err != nil {
+		if err := all.Append(record); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -212,7 +212,7 @@ func fillFrom(t *testing.T, batch *model.Batch, table *taskqueue.Table, part con
 			if err := sample.Decode(record, &s); err != nil {
 				t.Fatal(err)
 			}
-			if err := batch.Append(s); err != nil {
+			if err := batch.AppendImage(s); err != nil {
 				t.Fatal(err)
 			}
 		}
