@@ -1,8 +1,6 @@
 package pserver
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -64,16 +62,5 @@ func TestClaimsWhileTheFirstParametersAreWritten(t *testing.T) {
 				t.Errorf("afterwards the shard says %v, %v", o, err)
 			}
 		})
-	}
-}
-
-// Where the count of starts is lost, checkpoints that are there are not newer than those to come.
-func TestStartsThatWereLost(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, generation{7, 3}.String()), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if start, err := countStart(dir); err != nil || start != 8 {
-		t.Errorf("start %d, %v; expected 8", start, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/optimizer/onwire"
 	"trainmaster/pserver/placement"
@@ -109,7 +110,7 @@ func (m *model) same(other *model) error {
 
 func modeName(synchronous bool) string {
 	if synchronous {
-		return "sync"
+		return checkpoint.Sync
 	}
-	return "async"
+	return checkpoint.Async
 }

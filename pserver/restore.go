@@ -1,90 +1,69 @@
 package pserver
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/sirupsen/logrus"
 
-	"trainmaster/pserver/wire"
-	"trainmaster/safetensors"
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/placement"
 )
 
-// restore fills the shard from the newest checkpoint in dir that is whole and
-// undamaged, and returns its generation; false when there is none. Damaged ones
+// restore fills the shard from the newest checkpoint in the folder that is whole
+// and undamaged, and returns its generation; false when there is none. Damaged ones
 // are passed over and said; when all are, that is an error: to start empty
 // would hide the loss.
-func (s *shard) restore(dir string) (generation, bool, error) {
-	list, err := generations(dir)
+func (s *shard) restore(folder checkpoint.Folder) (checkpoint.Generation, bool, error) {
+	list, err := folder.Generations()
 	if err != nil {
-		return generation{}, false, err
+		return checkpoint.Generation{}, false, err
 	}
 	var damaged []error
 	for _, g := range list {
-		folder := filepath.Join(dir, g.String())
-		err := s.restoreFrom(folder)
-		switch {
-		case err == nil:
-			s.log.WithFields(logrus.Fields{"checkpoint": folder, "version": s.version.Load(), "epoch": s.epoch}).Info("parameters restored")
-			return g, true, nil
-		case errors.Is(err, fs.ErrNotExist) && missing(folder, manifestFile):
+		if !folder.Whole(g) {
 			continue // its writer was stopped: it never was a checkpoint
 		}
-		err = fmt.Errorf("checkpoint %q: %w", folder, err)
+		err := s.restoreFrom(folder, g)
+		if err == nil {
+			s.log.WithFields(logrus.Fields{"checkpoint": filepath.Join(folder.Path, g.String()), "version": s.version.Load(), "epoch": s.epoch}).Info("parameters restored")
+			return g, true, nil
+		}
 		s.log.WithError(err).Error("checkpoint is damaged: trying the one before it")
 		damaged = append(damaged, err)
 	}
 	if len(damaged) > 0 {
-		return generation{}, false, fmt.Errorf("no usable checkpoint in %q; to start without one, move the folder away: %w", dir, errors.Join(damaged...))
+		return checkpoint.Generation{}, false, fmt.Errorf("no usable checkpoint in %q; to start without one, move the folder away: %w", folder.Path, errors.Join(damaged...))
 	}
-	return generation{}, false, nil
-}
-
-func missing(dir, name string) bool {
-	_, err := os.Stat(filepath.Join(dir, name))
-	return errors.Is(err, fs.ErrNotExist)
+	return checkpoint.Generation{}, false, nil
 }
 
 // restoreFrom changes the shard only when everything could be read.
-func (s *shard) restoreFrom(folder string) error {
-	man, err := readManifest(folder)
+func (s *shard) restoreFrom(folder checkpoint.Folder, g checkpoint.Generation) error {
+	c, err := folder.Open(g)
 	if err != nil {
 		return err
 	}
-	m, err := man.model()
+	man := c.Manifest
+	m, err := newModel(man.Optimizer, man.Mode == checkpoint.Sync, c.Share.Table)
 	if err != nil {
-		return fmt.Errorf("%s: %w", manifestFile, err)
+		return err
 	}
 	if man.Shard != s.index {
-		return fmt.Errorf("%s is of shard %d, this is shard %d", manifestFile, man.Shard, s.index)
+		return fmt.Errorf("%q has a checkpoint of shard %d, this is shard %d", folder.Path, man.Shard, s.index)
 	}
 	if man.JobEpoch == 0 || man.JobEpoch > math.MaxUint16 {
-		return fmt.Errorf("%s has job epoch %d", manifestFile, man.JobEpoch)
+		return fmt.Errorf("checkpoint %v has job epoch %d", g, man.JobEpoch)
 	}
 	h := newHolding(m, s.index)
-	if err := readBlocks(folder, weightsFile, h, "", func(b *block, values []float32) { b.params = values }); err != nil {
-		return err
+	if err := h.load(c); err != nil {
+		return fmt.Errorf("checkpoint %v: %w", g, err)
 	}
-	for i, slot := range m.rule.Slots() {
-		if err := readBlocks(folder, slotFile(i), h, "."+slot, func(b *block, values []float32) {
-			if b.state == nil {
-				b.state = make([]float32, 0, len(m.rule.Slots())*b.Len)
-			}
-			b.state = append(b.state, values...)
-		}); err != nil {
-			return err
-		}
-	}
-	trainers, err := readMarks(folder, h, man.counted())
+	trainers, err := h.mark(c)
 	if err != nil {
-		return err
+		return fmt.Errorf("checkpoint %v: %w", g, err)
 	}
 	s.holding.Store(h)
 	s.trainers = trainers
@@ -95,79 +74,55 @@ func (s *shard) restoreFrom(folder string) error {
 	return nil
 }
 
-// readBlocks gives every block its part of a tensor file.
-func readBlocks(folder, name string, h *holding, suffix string, set func(*block, []float32)) error {
-	file, err := os.Open(filepath.Join(folder, name))
-	if err != nil {
+// load takes parameters and state of the blocks that the shard holds.
+func (h *holding) load(c *checkpoint.Checkpoint) error {
+	if err := c.Weights(func(_ int, b placement.Block) []float32 {
+		held := h.byID[b.ID]
+		if held == nil {
+			return nil
+		}
+		held.params = make([]float32, b.Len)
+		held.state = make([]float32, len(c.Slots)*b.Len)
+		return held.params
+	}); err != nil {
 		return err
 	}
-	defer file.Close()
-	stat, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	tensors, err := safetensors.NewFile(file, stat.Size())
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	list := h.runs()
-	for i, info := range runs(h, suffix) {
-		r, err := tensors.Open(info.Name)
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if want, err := info.Bytes(); err != nil || r.Size() != want {
-			return fmt.Errorf("%s: tensor %q has %d bytes, expected %d", name, info.Name, r.Size(), want)
-		}
-		for _, b := range h.blocks[list[i].first : list[i].last+1] {
-			values := make([]float32, b.Len)
-			if _, err := io.ReadFull(r, wire.FloatBytes(values)); err != nil {
-				return fmt.Errorf("%s: tensor %q: %w", name, info.Name, err)
+	for slot := range c.Slots {
+		if err := c.Slot(slot, func(_ int, b placement.Block) []float32 {
+			held := h.byID[b.ID]
+			if held == nil {
+				return nil
 			}
-			set(b, values)
+			return held.state[slot*b.Len : (slot+1)*b.Len]
+		}); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// readMarks gives every block its version, and its number of updates if that is
-// counted, and returns the trainers.
-func readMarks(folder string, h *holding, counted bool) (map[uint32]*trainer, error) {
-	tensors, _, err := safetensors.ReadFile(filepath.Join(folder, pushesFile))
+// mark takes the versions of the blocks that the shard holds, their numbers of updates if
+// those are counted, and what was applied of each trainer.
+func (h *holding) mark(c *checkpoint.Checkpoint) (map[uint32]*trainer, error) {
+	marks, err := c.Marks()
 	if err != nil {
 		return nil, err
 	}
-	read := func(name string, elements int) []uint64 {
-		i := slices.IndexFunc(tensors, func(t safetensors.Tensor) bool { return t.Name == name && t.DType == safetensors.U64 })
-		if i < 0 || elements >= 0 && len(tensors[i].Data) != 8*elements {
-			err = errors.Join(err, fmt.Errorf("%s: no tensor %q with dtype %s and %d elements", pushesFile, name, safetensors.U64, elements))
-			return nil
+	trainers := make(map[uint32]*trainer, len(marks.Trainers))
+	for _, t := range marks.Trainers {
+		trainers[t.Ordinal] = &trainer{ordinal: t.Ordinal, incarnation: t.Incarnation, applied: make([]uint64, len(h.blocks))}
+	}
+	for i, b := range c.Share.Blocks {
+		held := h.byID[b.ID]
+		if held == nil {
+			continue
 		}
-		values := make([]uint64, len(tensors[i].Data)/8)
-		for j := range values {
-			values[j] = binary.LittleEndian.Uint64(tensors[i].Data[8*j:])
+		held.version = marks.Versions[i]
+		if marks.Updates != nil {
+			held.updates = marks.Updates[i]
 		}
-		return values
-	}
-	versions := read(blockVersions, len(h.blocks))
-	updates := make([]uint64, len(h.blocks))
-	if counted {
-		updates = read(blockUpdates, len(h.blocks))
-	}
-	ords := read(ordinals, -1)
-	incs := read(incarnations, len(ords))
-	steps := read(appliedSteps, len(ords)*len(h.blocks))
-	if err != nil {
-		return nil, err
-	}
-	for i, b := range h.blocks {
-		b.version, b.updates = versions[i], updates[i]
-	}
-	trainers := make(map[uint32]*trainer, len(ords))
-	for i, ordinal := range ords {
-		trainers[uint32(ordinal)] = &trainer{
-			ordinal: uint32(ordinal), incarnation: incs[i],
-			applied: steps[i*len(h.blocks) : (i+1)*len(h.blocks) : (i+1)*len(h.blocks)],
+		for _, t := range marks.Trainers {
+			trainers[t.Ordinal].applied[held.local] = t.Applied[i]
 		}
 	}
 	return trainers, nil

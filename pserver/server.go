@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
-	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,6 +18,7 @@ import (
 
 	"trainmaster/portsplit"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/checkpoint"
 )
 
 // ErrLeaseLost: the index may belong to another server by now, so that this one ended without another word.
@@ -34,7 +33,7 @@ const (
 type Server struct {
 	cfg    Config
 	socket *socket           // nil: none
-	step   func(what string) // see checkpoints.step
+	step   func(what string) // see checkpoint.Folder.Step
 }
 
 // New checks the configuration, makes the folder for checkpoints and opens the
@@ -55,7 +54,7 @@ func New(cfg Config) (*Server, error) {
 		}
 		cfg.Listener, cfg.Advertise = listener, cmp.Or(cfg.Advertise, listener.Addr().String())
 	}
-	s := &Server{cfg: cfg, step: func(string) {}}
+	s := &Server{cfg: cfg}
 	if err := s.openSocket(); err != nil {
 		cfg.Listener.Close()
 		return nil, err
@@ -170,17 +169,17 @@ func (s *Server) open(index int) (*shard, *checkpoints, error) {
 		start := uint64(time.Now().UnixNano())
 		return newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes), nil, nil
 	}
-	dir := filepath.Join(s.cfg.CheckpointDir, "ps-"+strconv.Itoa(index))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	folder := checkpoint.Folder{Path: checkpoint.PathOf(s.cfg.CheckpointDir, index), Step: s.step}
+	if err := os.MkdirAll(folder.Path, 0o755); err != nil {
 		return nil, nil, fmt.Errorf("folder for checkpoints (--checkpoint-dir): %w; choose one that this user may write to", err)
 	}
-	start, err := countStart(dir)
+	start, err := folder.CountStart()
 	if err != nil {
 		return nil, nil, fmt.Errorf("count this start in the checkpoint folder: %w", err)
 	}
 	shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
-	checkpoints := &checkpoints{shard: shard, dir: dir, start: start, keep: s.cfg.Keep, log: log, step: s.step}
-	if g, found, err := shard.restore(dir); err != nil {
+	checkpoints := &checkpoints{shard: shard, folder: folder, start: start, keep: s.cfg.Keep, log: log}
+	if g, found, err := shard.restore(folder); err != nil {
 		return nil, nil, err
 	} else if found {
 		checkpoints.written, checkpoints.newest = shard.changes(), g.String()
@@ -214,8 +213,12 @@ func (c *checkpoints) run(ctx context.Context, every time.Duration) error {
 		if !c.shard.ready.Load() {
 			continue
 		}
-		if err := c.save(); errors.Is(err, errSuperseded) {
+		if err := c.save(); errors.Is(err, checkpoint.ErrSuperseded) {
 			return err
 		}
 	}
 }
+
+// shardEpoch is the number of a start as a header has room for it: never 0,
+// and another one for the next 65,534 starts.
+func shardEpoch(start uint64) uint16 { return uint16((start-1)%65535) + 1 }

@@ -1,0 +1,131 @@
+package checkpoint
+
+import (
+	"fmt"
+	"slices"
+
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/placement"
+)
+
+// The files of one checkpoint. docs/formats/parameter-server-checkpoint.md describes them.
+const (
+	WeightsFile   = "weights.safetensors"
+	optimizerFile = "optimizer.safetensors"
+	PushesFile    = "pushes.safetensors"
+	ManifestFile  = "MANIFEST.json"
+)
+
+// The format of a manifest is 1 when its optimizer is plain: versions that know no other can read it.
+const (
+	plainFormat = 1
+	fullFormat  = 2
+)
+
+// SlotFile is the file that has a slot of the optimizer's state.
+func SlotFile(slot int) string {
+	if slot == 0 {
+		return optimizerFile
+	}
+	return fmt.Sprintf("optimizer-%d.safetensors", slot+1)
+}
+
+// Manifest is written last: a folder without one is not a checkpoint.
+type Manifest struct {
+	Format int `json:"format"`
+	Shard  int `json:"shard"`
+	Generation
+	Mode      string           `json:"mode"`
+	Version   uint64           `json:"version"`
+	JobEpoch  uint32           `json:"job_epoch"`
+	Optimizer optimizer.Config `json:"optimizer"`
+	Placement Placement        `json:"placement"`
+	Files     []Entry          `json:"files"`
+}
+
+// Placement is where the blocks of the model lay.
+type Placement struct {
+	Epoch   uint32   `json:"epoch"`
+	Shards  int      `json:"shards"`
+	Tensors []Tensor `json:"tensors"`
+	Owners  []uint32 `json:"owners"`
+}
+
+// Tensor is a tensor of the model.
+type Tensor struct {
+	Name  string `json:"name"`
+	Shape []int  `json:"shape"`
+}
+
+// Entry is a file of the checkpoint.
+type Entry struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// The modes of a model: how gradients change it.
+const (
+	Async = "async"
+	Sync  = "sync"
+)
+
+// NewManifest describes a model; the rest is the caller's and the [Writer]'s.
+func NewManifest(o optimizer.Config, mode string, table *placement.Table) *Manifest {
+	tensors := make([]Tensor, len(table.Tensors))
+	for i, t := range table.Tensors {
+		tensors[i] = Tensor(t)
+	}
+	m := &Manifest{Format: fullFormat, Mode: mode, Optimizer: o, Placement: Placement{table.Epoch, table.Shards, tensors, table.Owners}}
+	if o.Plain() {
+		m.Format = plainFormat
+	}
+	return m
+}
+
+// check refuses what this version cannot read, and returns the table of the placement.
+func (m *Manifest) check() (*placement.Table, error) {
+	if m.Format < plainFormat || m.Format > fullFormat {
+		return nil, fmt.Errorf("manifest has format %d: this version reads %d to %d", m.Format, plainFormat, fullFormat)
+	}
+	if m.Mode != Sync && m.Mode != Async {
+		return nil, fmt.Errorf("manifest has mode %q", m.Mode)
+	}
+	table := &placement.Table{Epoch: m.Placement.Epoch, Shards: m.Placement.Shards, Owners: m.Placement.Owners}
+	for _, t := range m.Placement.Tensors {
+		table.Tensors = append(table.Tensors, placement.Tensor(t))
+	}
+	if err := table.Check(); err != nil {
+		return nil, err
+	}
+	if m.Shard < 0 || m.Shard >= table.Shards {
+		return nil, fmt.Errorf("manifest is of shard %d of %d", m.Shard, table.Shards)
+	}
+	slots, err := m.slots()
+	if err != nil {
+		return nil, err
+	}
+	files := []string{WeightsFile, optimizerFile, PushesFile}
+	for slot := range slots {
+		files = append(files, SlotFile(slot))
+	}
+	for _, name := range files {
+		if !slices.ContainsFunc(m.Files, func(e Entry) bool { return e.Name == name }) {
+			return nil, fmt.Errorf("it does not name %s, which optimizer %s has", name, m.Optimizer.Kind)
+		}
+	}
+	return table, nil
+}
+
+// slots names the numbers that the optimizer keeps beside a parameter.
+func (m *Manifest) slots() ([]string, error) {
+	o := m.Optimizer
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	return o.Rule().Slots(), nil
+}
+
+// counted says whether the checkpoint has the number of updates of every block.
+// Plain rules have no use for it.
+func (m *Manifest) counted() bool { return m.Format > plainFormat }

@@ -1,0 +1,51 @@
+package checkpoint
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/placement"
+)
+
+// Older versions read a plain optimizer's manifest, and refuse any other.
+func TestManifestFormats(t *testing.T) {
+	of := func(o optimizer.Config) *Manifest {
+		if err := o.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{10}}}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := NewManifest(o, Async, table)
+		for _, name := range []string{WeightsFile, SlotFile(0), SlotFile(1), PushesFile} {
+			m.Files = append(m.Files, Entry{Name: name})
+		}
+		return m
+	}
+	adam := of(optimizer.Config{Kind: optimizer.Adam})
+	for want, m := range map[int]*Manifest{
+		1: of(optimizer.Config{Kind: optimizer.Momentum, LearningRate: 0.1}),
+		2: of(optimizer.Config{Kind: optimizer.SGD, LearningRate: 0.1, ClipValue: 1}),
+	} {
+		if _, err := m.check(); err != nil || m.Format != want {
+			t.Errorf("%v has format %d, %v, expected %d", m.Optimizer, m.Format, err, want)
+		}
+	}
+	for want, change := range map[string]func(*Manifest){
+		"format 3":                                    func(m *Manifest) { m.Format = 3 },
+		"does not name optimizer-2.safetensors":       func(m *Manifest) { m.Files = slices.Delete(slices.Clone(m.Files), 2, 3) },
+		"does not name pushes.safetensors":            func(m *Manifest) { m.Files = m.Files[:3] },
+		"shard 1 of 1":                                func(m *Manifest) { m.Shard = 1 },
+		`optimizer "lion": expected`:                  func(m *Manifest) { m.Optimizer.Kind = "lion" },
+		`optimizer "adam": beta1 is 2: expected 0 or`: func(m *Manifest) { m.Optimizer.Beta1 = 2 },
+	} {
+		m := *adam
+		change(&m)
+		if _, err := m.check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, expected %q", err, want)
+		}
+	}
+}

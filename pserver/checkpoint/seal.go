@@ -1,0 +1,32 @@
+package checkpoint
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+)
+
+// sealed is what lies in a manifest's file: the manifest and the digest of its very bytes.
+type sealed struct {
+	SHA256   string          `json:"sha256"`
+	Manifest json.RawMessage `json:"manifest"`
+}
+
+func seal(manifest any) ([]byte, error) {
+	inner, err := json.Marshal(manifest)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(nil, "{\"sha256\": \"%x\",\n\"manifest\": %s}\n", sha256.Sum256(inner), inner), nil
+}
+
+func unseal(text []byte, manifest any) error {
+	var s sealed
+	if err := json.Unmarshal(text, &s); err != nil {
+		return err
+	}
+	if got := fmt.Sprintf("%x", sha256.Sum256(s.Manifest)); got != s.SHA256 {
+		return fmt.Errorf("SHA-256 starts with %.12s, the file says %.12s", got, s.SHA256)
+	}
+	return json.Unmarshal(s.Manifest, manifest)
+}

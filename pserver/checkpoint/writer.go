@@ -1,0 +1,135 @@
+package checkpoint
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+
+	"trainmaster/safetensors"
+)
+
+// Writer writes one checkpoint: its files, then the manifest that names them.
+type Writer struct {
+	folder     Folder
+	dir        string
+	generation Generation
+	files      []*File
+	entries    []Entry
+}
+
+// Begin makes the folder of a checkpoint. Finish or Abandon must follow.
+func (f Folder) Begin(g Generation) (*Writer, error) {
+	w := &Writer{folder: f, dir: f.path(g), generation: g}
+	if err := os.Mkdir(w.dir, 0o755); err != nil {
+		return nil, err
+	}
+	f.did("folder made")
+	return w, nil
+}
+
+// File is a safetensors file of the checkpoint that is being written: the data
+// of its tensors, in order.
+type File struct {
+	*safetensors.Writer
+	out *file
+}
+
+// Create begins a file. Those of one checkpoint may be written side by side.
+func (w *Writer) Create(name string, infos []safetensors.Info, metadata map[string]string) (*File, error) {
+	out, err := createFile(w.dir, name)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{out: out}
+	w.files = append(w.files, f)
+	f.Writer, err = safetensors.NewWriter(out, infos, metadata)
+	return f, err
+}
+
+// CreateSlots begins the files of an optimizer's state, one for each slot; an empty
+// one for a rule that keeps none.
+func (w *Writer) CreateSlots(share Share, slots []string, metadata map[string]string) ([]*File, error) {
+	files := make([]*File, max(1, len(slots)))
+	for i := range files {
+		var infos []safetensors.Info
+		if i < len(slots) {
+			infos = share.Tensors("." + slots[i])
+		}
+		var err error
+		if files[i], err = w.Create(SlotFile(i), infos, metadata); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+// publish gives the files their names, in the order in which they were begun.
+func (w *Writer) publish() error {
+	for _, f := range w.files {
+		if err := f.Writer.Close(); err != nil {
+			return err
+		}
+		e, err := f.out.publish()
+		if err != nil {
+			return err
+		}
+		w.entries = append(w.entries, e)
+		w.folder.did(e.Name + " published")
+	}
+	if err := syncFolder(w.dir); err != nil {
+		return err
+	}
+	w.folder.did("folder synced")
+	return nil
+}
+
+// Finish makes a checkpoint of the files, and returns their size and the SHA-256 of
+// the manifest's file. [ErrSuperseded] when another start has the folder by now.
+func (w *Writer) Finish(m *Manifest) (size int64, digest string, err error) {
+	if err := w.publish(); err != nil {
+		return 0, "", err
+	}
+	m.Generation, m.Files = w.generation, w.entries
+	text, err := seal(m)
+	if err != nil {
+		return 0, "", err
+	}
+	f, err := createFile(w.dir, ManifestFile)
+	if err != nil {
+		return 0, "", err
+	}
+	defer f.Close()
+	if _, err := f.Write(text); err != nil {
+		return 0, "", err
+	}
+	w.folder.did("manifest written")
+	if starts, err := w.folder.starts(); err != nil {
+		return 0, "", err
+	} else if starts != w.generation.Start {
+		return 0, "", fmt.Errorf("%w: it counts %d starts, this is the %dth", ErrSuperseded, starts, w.generation.Start)
+	}
+	if _, err := f.publish(); err != nil {
+		return 0, "", err
+	}
+	w.folder.did("manifest renamed")
+	if err := syncFolder(w.dir); err != nil {
+		return 0, "", err
+	}
+	w.folder.did("manifest synced")
+	if err := syncFolder(w.folder.Path); err != nil {
+		return 0, "", err
+	}
+	w.folder.did("parent synced")
+	for _, e := range w.entries {
+		size += e.Size
+	}
+	return size, fmt.Sprintf("%x", sha256.Sum256(text)), nil
+}
+
+// Abandon removes what there is of the checkpoint.
+func (w *Writer) Abandon() {
+	for _, f := range w.files {
+		f.out.Close()
+	}
+	os.RemoveAll(w.dir) // what stays has no manifest, and is pruned
+}
