@@ -17,12 +17,15 @@ func (o *adagrad) Start(_ []float32, state State) {
 
 func (o *adagrad) Apply(params, grad []float32, state State, step Step) {
 	o.shape(params, grad)
-	rate, epsilon := o.rate*step.Scale, o.epsilon
-	sums := state[0][:len(params)]
-	for i, g := range grad[:len(params)] {
+	o.run(loopAdagrad, numbers{rate: o.rate * step.Scale, epsilon: o.epsilon}, params, grad, state)
+}
+
+func adagradPlain(k numbers, params, grad []float32, state State) {
+	sums := state[0]
+	for i, g := range grad {
 		s := sums[i] + float32(g*g)
 		sums[i] = s
-		params[i] -= float32(rate*g) / (root(s) + epsilon)
+		params[i] -= float32(k.rate*g) / (root(s) + k.epsilon)
 	}
 }
 

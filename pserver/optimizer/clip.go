@@ -1,5 +1,7 @@
 package optimizer
 
+import "gonum.org/v1/gonum/blas/blas32"
+
 // SquareSum is the sum of the squares of values, in float64. It depends on the
 // order of the values and on nothing else.
 func SquareSum(values []float32) float64 {
@@ -31,4 +33,6 @@ func ClipFactor(norm, limit float64) float32 {
 }
 
 // Scale multiplies values by factor.
-func Scale(values []float32, factor float32) { scale(factor, values) }
+func Scale(values []float32, factor float32) {
+	blas32.Scal(factor, blas32.Vector{N: len(values), Data: values, Inc: 1})
+}

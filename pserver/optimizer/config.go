@@ -124,9 +124,16 @@ func (c Config) Plain() bool {
 	return (c.Kind == SGD || c.Kind == Momentum) && c == Config{Kind: c.Kind, LearningRate: c.LearningRate, Momentum: c.Momentum}
 }
 
-// Rule is the rule of a Config that Validate has passed.
-func (c Config) Rule() Rule {
-	g := shaping{clip: c.ClipValue, decay: c.WeightDecay}
+// Rule is the rule of a Config that Validate has passed, by the fastest loops
+// that this processor has.
+func (c Config) Rule() Rule { return c.rule(levels[0]) }
+
+// PlainRule is the same rule by plain Go, with the same results to the bit: what
+// the others are compared with.
+func (c Config) PlainRule() Rule { return c.rule(plainLevel) }
+
+func (c Config) rule(l *level) Rule {
+	g := shaping{level: l, clip: c.ClipValue, decay: c.WeightDecay}
 	switch c.Kind {
 	case SGD:
 		return &sgd{g, c.LearningRate}
@@ -139,9 +146,9 @@ func (c Config) Rule() Rule {
 	case Adam:
 		return &adam{shaping: g, rate: c.LearningRate, beta1: c.Beta1, beta2: c.Beta2, epsilon: c.Epsilon}
 	case AdamW:
-		return &adam{shaping: shaping{clip: c.ClipValue}, rate: c.LearningRate, beta1: c.Beta1, beta2: c.Beta2, epsilon: c.Epsilon, apart: c.WeightDecay}
+		return &adam{shaping: shaping{level: l, clip: c.ClipValue}, rate: c.LearningRate, beta1: c.Beta1, beta2: c.Beta2, epsilon: c.Epsilon, apart: c.WeightDecay}
 	case FTRL:
 		return &ftrl{g, c.LearningRate, c.FTRLBeta, c.InitialAccumulator, c.L1, c.L2}
 	}
-	panic("optimizer.Config.Rule: not validated: " + c.Kind)
+	panic("optimizer.Config: not validated: " + c.Kind)
 }

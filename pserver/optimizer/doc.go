@@ -13,7 +13,8 @@
 // Every element is computed by itself, so that a tensor may be stepped in
 // pieces of any size, by any number of goroutines. Every product is rounded to
 // float32 before it is added, also where the processor could do both at once.
-// So the bits depend on the arguments only.
+// So the bits depend on the arguments only, and not on whether a processor has
+// the loops with vectors (AVX2) or those in plain Go. A NaN may be another NaN.
 //
 // # The order of things
 //

@@ -17,21 +17,19 @@ func (o *ftrl) Start(params []float32, state State) {
 
 func (o *ftrl) Apply(params, grad []float32, state State, step Step) {
 	o.shape(params, grad)
-	var (
-		beta, l1, l2 = o.beta, o.l1, o.l2
-		inverse      = 1 / o.rate
-		scale        = step.Scale
-		zs           = state[0][:len(params)]
-		ns           = state[1][:len(params)]
-	)
-	for i, g := range grad[:len(params)] {
+	o.run(loopFTRL, numbers{beta: o.beta, l1: o.l1, l2: o.l2, inverse: 1 / o.rate, scale: step.Scale}, params, grad, state)
+}
+
+func ftrlPlain(k numbers, params, grad []float32, state State) {
+	zs, ns := state[0], state[1]
+	for i, g := range grad {
 		before := root(ns[i])
 		ns[i] += float32(g * g)
 		after := root(ns[i])
-		zs[i] += float32(scale*g) - float32(float32((after-before)*inverse)*params[i])
-		grad[i] = float32((beta+after)*inverse) + l2
+		zs[i] += float32(k.scale*g) - float32(float32((after-before)*k.inverse)*params[i])
+		grad[i] = float32((k.beta+after)*k.inverse) + k.l2
 	}
 	for i, z := range zs { // apart: together they would wait for each other's registers
-		params[i] = (max(-l1, min(l1, z)) - z) / grad[i] // 0 where |z| <= l1
+		params[i] = (max(-k.l1, min(k.l1, z)) - z) / grad[i] // 0 where |z| <= l1
 	}
 }

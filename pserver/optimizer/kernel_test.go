@@ -1,6 +1,7 @@
 package optimizer
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -141,38 +142,54 @@ func TestNothingIsAllocated(t *testing.T) {
 }
 
 // BenchmarkApply steps what fits into a cache, as a block is stepped piece by
-// piece; "loop" is plain SGD as one would write it.
+// piece, and what is far too large for one, by every level's loops.
 func BenchmarkApply(b *testing.B) {
-	const n = 4096
+	const piece = 4096
 	r := rand.New(rand.NewPCG(1, 2))
-	params, grad := normal(r, n), normal(r, n)
-	perSecond := func(b *testing.B) { b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds()/1e6, "Melem/s") }
-	b.Run("loop", func(b *testing.B) {
-		rate := float32(1e-9)
-		for b.Loop() {
-			for i, g := range grad {
-				params[i] -= float32(rate * g)
+	for _, n := range []int{piece, 32 << 20} {
+		params, grad := normal(r, n), normal(r, n)
+		for _, kind := range Kinds() {
+			c := validated(b, Config{Kind: kind, LearningRate: 1e-9})
+			for _, level := range levels {
+				rule := c.rule(level)
+				state := newState(rule, params)
+				for _, slot := range state {
+					copy(slot, grad) // its memory is there before the time is taken
+				}
+				b.Run(fmt.Sprintf("%s/%s/%d", kind, level.name, n), func(b *testing.B) {
+					for b.Loop() {
+						for lo := 0; lo < n; lo += piece {
+							rule.Apply(params[lo:lo+piece], grad[lo:lo+piece], state.part(lo, lo+piece), Step{1000, 1})
+						}
+					}
+					b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Melem/s")
+				})
 			}
+			state := newState(c.Rule(), params)
+			b.Run(fmt.Sprintf("%s/limit/%d", kind, n), func(b *testing.B) {
+				for b.Loop() {
+					for lo := 0; lo < n; lo += piece {
+						copy(params[lo:lo+piece], grad[lo:lo+piece])
+						for _, slot := range state {
+							if slot != nil {
+								copy(slot[lo:lo+piece], grad[lo:lo+piece])
+							}
+						}
+					}
+				}
+				b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Melem/s")
+			})
 		}
-		perSecond(b)
-	})
-	for _, kind := range Kinds() {
-		c := validated(b, Config{Kind: kind, LearningRate: 1e-9})
-		b.Run(kind, func(b *testing.B) {
-			rule := c.Rule()
-			state := newState(rule, params)
-			for b.Loop() {
-				rule.Apply(params, grad, state, Step{1000, 1})
-			}
-			perSecond(b)
-		})
 	}
-	b.Run("norm", func(b *testing.B) {
-		for b.Loop() {
-			if SquareSum(grad) == 0 {
-				b.Fatal("no gradient")
-			}
+}
+
+// BenchmarkSquareSum is what clipping by the norm costs the trainer.
+func BenchmarkSquareSum(b *testing.B) {
+	grad := normal(rand.New(rand.NewPCG(1, 2)), 4096)
+	for b.Loop() {
+		if SquareSum(grad) == 0 {
+			b.Fatal("no gradient")
 		}
-		perSecond(b)
-	})
+	}
+	b.ReportMetric(float64(len(grad))*float64(b.N)/b.Elapsed().Seconds()/1e6, "Melem/s")
 }

@@ -1,7 +1,5 @@
 package optimizer
 
-import "gonum.org/v1/gonum/blas/blas32"
-
 // MaxSlots is the most numbers that a rule keeps beside a parameter.
 const MaxSlots = 2
 
@@ -27,34 +25,28 @@ type Rule interface {
 	Apply(params, grad []float32, state State, step Step)
 }
 
-// shaping is what comes before a rule.
+// shaping is what comes before a rule, and what its loops are done by.
 type shaping struct {
+	*level
 	clip  float32 // 0: none
 	decay float32
 }
 
 func (s shaping) shape(params, grad []float32) {
 	if s.clip != 0 {
-		clamp(grad, s.clip)
+		s.run(loopClamp, numbers{limit: s.clip}, grad, grad, State{})
 	}
 	if s.decay != 0 {
-		axpy(s.decay, params, grad)
+		s.run(loopSGD, numbers{rate: s.decay}, grad, params, State{}) // grad += decay*params
 	}
 }
 
-func clamp(values []float32, limit float32) {
+func clampPlain(k numbers, values, _ []float32, _ State) {
 	for i, v := range values {
-		if v > limit {
-			values[i] = limit
-		} else if v < -limit {
-			values[i] = -limit
+		if v > k.limit {
+			values[i] = k.limit
+		} else if v < -k.limit {
+			values[i] = -k.limit
 		}
 	}
 }
-
-// axpy adds a*x to y. Products are rounded before they are added.
-func axpy(a float32, x, y []float32) { blas32.Axpy(a, vector(x), vector(y)) }
-
-func scale(a float32, x []float32) { blas32.Scal(a, vector(x)) }
-
-func vector(f []float32) blas32.Vector { return blas32.Vector{N: len(f), Data: f, Inc: 1} }

@@ -8,9 +8,15 @@ type sgd struct {
 func (*sgd) Slots() []string        { return nil }
 func (*sgd) Start([]float32, State) {}
 
-func (o *sgd) Apply(params, grad []float32, _ State, step Step) {
+func (o *sgd) Apply(params, grad []float32, state State, step Step) {
 	o.shape(params, grad)
-	axpy(-(o.rate * step.Scale), grad, params)
+	o.run(loopSGD, numbers{rate: -(o.rate * step.Scale)}, params, grad, state)
+}
+
+func sgdPlain(k numbers, params, grad []float32, _ State) {
+	for i, g := range grad {
+		params[i] += float32(k.rate * g)
+	}
 }
 
 type momentum struct {
@@ -23,9 +29,16 @@ func (*momentum) Start([]float32, State) {}
 
 func (o *momentum) Apply(params, grad []float32, state State, step Step) {
 	o.shape(params, grad)
-	scale(o.momentum, state[0])
-	axpy(1, grad, state[0])
-	axpy(-(o.rate * step.Scale), state[0], params)
+	o.run(loopMomentum, numbers{rate: -(o.rate * step.Scale), momentum: o.momentum}, params, grad, state)
+}
+
+func momentumPlain(k numbers, params, grad []float32, state State) {
+	velocity := state[0]
+	for i, g := range grad {
+		v := float32(k.momentum*velocity[i]) + g
+		velocity[i] = v
+		params[i] += float32(k.rate * v)
+	}
 }
 
 type nesterov struct {
@@ -38,8 +51,14 @@ func (*nesterov) Start([]float32, State) {}
 
 func (o *nesterov) Apply(params, grad []float32, state State, step Step) {
 	o.shape(params, grad)
-	scale(o.momentum, state[0])
-	axpy(1, grad, state[0])
-	axpy(o.momentum, state[0], grad)
-	axpy(-(o.rate * step.Scale), grad, params)
+	o.run(loopNesterov, numbers{rate: -(o.rate * step.Scale), momentum: o.momentum}, params, grad, state)
+}
+
+func nesterovPlain(k numbers, params, grad []float32, state State) {
+	velocity := state[0]
+	for i, g := range grad {
+		v := float32(k.momentum*velocity[i]) + g
+		velocity[i] = v
+		params[i] += float32(k.rate * (float32(k.momentum*v) + g))
+	}
 }
