@@ -42,6 +42,7 @@ type Config struct {
 	Seed     uint64 // of the order of passes and the initial parameters; the split has a seed of its own
 
 	Optimizer optimizer.Config // what is zero there is chosen by the data
+	WireDType string           // of gradients and parameters on their way; "": float32
 
 	CheckpointEvery time.Duration // default 2 s
 	Ledger          bool          // trainers note what they trained, in ledger.jsonl
@@ -306,6 +307,9 @@ func (j *Job) define() {
 			args = append(args, "--data", path)
 		}
 		args = append(args, c.Optimizer.Flags()...)
+		if c.WireDType != "" {
+			args = append(args, "--wire-dtype", c.WireDType)
+		}
 		if c.Ledger {
 			args = append(args, "--ledger", j.path("ledger.jsonl"))
 		}

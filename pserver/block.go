@@ -66,7 +66,7 @@ func (b *block) stepLocked(rule optimizer.Rule, lo, hi int, grad []float32, step
 
 // push applies the gradient in values for a trainer's step, unless it was
 // applied before, and completes r. values are lost. With r.buf set the parameters
-// of that very moment take their place as the body of r.
+// of that very moment take their place as the body of r, whose dtype is set.
 func (b *block) push(s *shard, h *holding, t *trainer, step uint64, scale float32, values []float32, r *reply) *wire.Fault {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,34 +89,29 @@ func (b *block) push(s *shard, h *holding, t *trainer, step uint64, scale float3
 	r.head.Version = clampVersion(b.version)
 	withBody := r.buf != nil
 	if withBody {
-		r.begin(wire.Float32, b.Len)
+		r.begin(b.Len)
 	}
 	for lo := 0; lo < b.Len; lo += pieceElements {
 		hi := min(lo+pieceElements, b.Len)
-		piece := values[lo:hi]
 		if fresh {
-			b.stepLocked(h.model.rule, lo, hi, piece, update)
+			b.stepLocked(h.model.rule, lo, hi, values[lo:hi], update)
 		}
 		if withBody {
-			copy(piece, b.params[lo:hi])
-			r.add(piece)
+			r.add(lo, b.params[lo:hi])
 		}
 	}
 	r.end()
 	return nil
 }
 
-// pull completes r with a copy of the parameters.
+// pull completes r, whose dtype is set, with a copy of the parameters.
 func (b *block) pull(r *reply) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r.head.Version = clampVersion(b.version)
-	r.begin(wire.Float32, b.Len)
+	r.begin(b.Len)
 	for lo := 0; lo < b.Len; lo += pieceElements {
-		hi := min(lo+pieceElements, b.Len)
-		piece := r.buf.floats[lo:hi]
-		copy(piece, b.params[lo:hi])
-		r.add(piece)
+		r.add(lo, b.params[lo:min(lo+pieceElements, b.Len)])
 	}
 	r.end()
 }

@@ -136,22 +136,35 @@ func (c *conn) read() (buf *buffer, isFinite bool, err error) {
 			return buf, false, err
 		}
 	}
+	isFinite, err = c.payload(buf, n)
+	return buf, isFinite, err
+}
+
+// payload takes n bytes into buf, piece by piece while they are in the cache, and
+// checks their sum. Elements of bfloat16 become float32.
+func (c *conn) payload(buf *buffer, n int) (isFinite bool, err error) {
+	isFloat := c.head.DType == wire.Float32 && n%4 == 0
+	isHalf := c.head.DType == wire.BFloat16 && n <= wire.MaxPayload/2
+	from := buf.bytes[:n]
+	if isHalf {
+		from = buf.bytes[n : 2*n] // so that they are widened in place
+	}
 	sum := wire.Begin(&c.raw)
 	isFinite = true
 	for lo := 0; lo < n; lo += readPiece {
 		hi := min(lo+readPiece, n)
-		if _, err := io.ReadFull(c.r, buf.bytes[lo:hi]); err != nil {
-			return buf, false, err
+		if _, err := io.ReadFull(c.r, from[lo:hi]); err != nil {
+			return false, err
 		}
-		if c.head.DType != wire.Float32 || n%4 != 0 {
-			sum = sum.Add(buf.bytes[lo:hi])
-			continue
+		finite := true
+		if isFloat {
+			sum, finite = sum.AddFloats(buf.floats[lo/4 : hi/4])
+		} else if sum = sum.Add(from[lo:hi]); isHalf {
+			finite = wire.Widen(buf.floats[lo/2:hi/2], from[lo:hi])
 		}
-		var finite bool
-		sum, finite = sum.AddFloats(buf.floats[lo/4 : hi/4])
 		isFinite = isFinite && finite
 	}
-	return buf, isFinite, sum.Check(&c.raw)
+	return isFinite, sum.Check(&c.raw)
 }
 
 // handle does what the frame asks and completes r, or says why not. When r
@@ -176,7 +189,7 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) *wire.Fault {
 			return wire.Faultf(wire.Malformed, "%v", err)
 		}
 		if c.head.Op == wire.PushPull {
-			r.buf = buf
+			r.buf, r.head.DType = buf, c.head.DType
 		}
 		fault = b.push(c.shard, c.holding, c.trainer, c.head.Step, scale, buf.floats[:b.Len], r)
 	case wire.Stage:
@@ -260,11 +273,8 @@ func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
 		}
 		return b, nil
 	}
-	if head.DType != wire.Float32 {
-		return nil, wire.Faultf(wire.BadDType, "%v for %s: payload is %v, expected %v", head.Op, b.name(), head.DType, wire.Float32)
-	}
-	if int(head.Length) != 4*b.Len {
-		return nil, wire.Faultf(wire.BadLength, "%v for %s: payload has %d bytes, expected %d", head.Op, b.name(), head.Length, 4*b.Len)
+	if fault := checkPayload(head, b); fault != nil {
+		return nil, fault
 	}
 	if !isFinite {
 		i := wire.FirstNotFinite(buf.floats[:b.Len])
@@ -273,12 +283,27 @@ func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
 	return b, nil
 }
 
+// checkPayload refuses another type or length than the block's.
+func checkPayload(head *wire.Header, b *block) *wire.Fault {
+	if half := head.DType == wire.BFloat16 && head.Op != wire.Put; head.DType != wire.Float32 && !half {
+		return wire.Faultf(wire.BadDType, "%v for %s: payload is %v, expected %v", head.Op, b.name(), head.DType, wire.Float32)
+	}
+	if expected := head.DType.Size() * b.Len; int(head.Length) != expected {
+		return wire.Faultf(wire.BadLength, "%v for %s: payload has %d bytes, expected %d of %v", head.Op, b.name(), head.Length, expected, head.DType)
+	}
+	return nil
+}
+
 func (c *conn) pull(b *block, r *reply) *wire.Fault {
 	if fault := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); fault != nil && c.holding.model.sync {
 		return fault
 	}
 	if r.buf = c.buffers.take(c.stop); r.buf == nil {
 		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.index)
+	}
+	r.head.DType = wire.Float32
+	if c.head.DType == wire.BFloat16 {
+		r.head.DType = wire.BFloat16
 	}
 	b.pull(r)
 	c.shard.counters.pulled.Add(1)

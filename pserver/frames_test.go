@@ -205,7 +205,7 @@ func badGradientsAreRefused(t *testing.T, addr string, c *params.Client) {
 		"not whole":       {func(h *wire.Header) { h.Block = blockB1 }, floats(lenB1, 1)[:3999], wire.BadLength, "3999 bytes"},
 		"too long":        {func(h *wire.Header) { h.Block = blockB1 }, floats(lenB1+1, 1), wire.BadLength, "4004 bytes"},
 		"nothing":         {func(h *wire.Header) { h.Block = blockB1 }, nil, wire.BadLength, "0 bytes"},
-		"bfloat16":        {func(h *wire.Header) { h.Block, h.DType = blockB1, wire.BFloat16 }, floats(lenB1, 1), wire.BadDType, "payload is bfloat16, expected float32"},
+		"bfloat16":        {func(h *wire.Header) { h.Block, h.DType = blockB1, wire.BFloat16 }, floats(lenB1, 1), wire.BadLength, "payload has 4000 bytes, expected 2000 of bfloat16"},
 		"no such block":   {func(h *wire.Header) { h.Block = 7 }, floats(lenB1, 1), wire.NoSuchBlock, "block 7"},
 		"huge block":      {func(h *wire.Header) { h.Block = math.MaxUint64 }, floats(lenB1, 1), wire.NoSuchBlock, "block 18446744073709551615"},
 		"older epoch":     {func(h *wire.Header) { h.ShardEpoch-- }, floats(lenB1, 1), wire.Resync, "it was restarted"},

@@ -13,16 +13,25 @@ type reply struct {
 	begun bool
 }
 
-// begin fixes the header, before the body is summed: elements of dtype follow.
-func (r *reply) begin(dtype wire.DType, elements int) {
-	r.head.DType, r.head.Length = dtype, uint32(4*elements)
+// begin fixes the header, before the body is summed: elements of its dtype follow.
+func (r *reply) begin(elements int) {
+	r.head.Length = uint32(r.head.DType.Size() * elements)
 	r.body = r.buf.bytes[:r.head.Length]
 	r.head.Encode(&r.raw)
 	r.sum, r.begun = wire.Begin(&r.raw), true
 }
 
-// add sums the next piece of the body, which is in its place already.
-func (r *reply) add(piece []float32) { r.sum = r.sum.Add(wire.FloatBytes(piece)) }
+// add puts the elements from lo on into the body, and sums them. It is called in order.
+func (r *reply) add(lo int, piece []float32) {
+	size := r.head.DType.Size()
+	body := r.body[lo*size : (lo+len(piece))*size]
+	if r.head.DType == wire.BFloat16 {
+		wire.Narrow(body, piece)
+	} else {
+		copy(body, wire.FloatBytes(piece))
+	}
+	r.sum = r.sum.Add(body)
+}
 
 // end makes the frame ready to be sent.
 func (r *reply) end() {

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/pserver/optimizer"
+	"trainmaster/trainer/params"
 )
 
 // addOptimizer gives cmd the flags of an optimizer. What is not given is chosen by the data; check finds what makes no
@@ -24,4 +25,9 @@ func addOptimizer(cmd *cobra.Command, c *optimizer.Config) (check func() error) 
 		}
 		return err
 	}
+}
+
+// addWireDType gives cmd the flag that says what goes between trainers and parameter servers.
+func addWireDType(cmd *cobra.Command) *string {
+	return addChoice(cmd, "wire-dtype", "", "gradients and parameters on their way to the parameter servers and back; there they are float32", params.WireDTypes()...)
 }

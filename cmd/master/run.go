@@ -49,6 +49,7 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 	flags.StringVar(&mnist, "data", "", "`folder` with MNIST's idx files, for --dataset mnist")
 	kind := addChoice(cmd, "model", "", "what to train", model.Kinds()...)
 	checkOptimizer := addOptimizer(cmd, &c.Optimizer)
+	dtype := addWireDType(cmd)
 	update := addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data)")
 	flags.IntVar(&c.Masters, "masters", 1, "masters: one leads, the others stand by")
@@ -75,7 +76,7 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 		if err := checkOptimizer(); err != nil {
 			return err
 		}
-		c.MNIST, c.Model, c.Sync = mnist, *kind, *update == "sync"
+		c.MNIST, c.Model, c.Sync, c.WireDType = mnist, *kind, *update == "sync", *dtype
 		var err error
 		if c.Binary, err = os.Executable(); err != nil {
 			return fmt.Errorf("find this program: %w", err)

@@ -19,6 +19,7 @@ import (
 	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 	"trainmaster/trainer/model"
+	"trainmaster/trainer/params"
 	"trainmaster/trainer/reference"
 )
 
@@ -51,6 +52,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 	flags.IntVar(&w.Recipe.Hidden, "hidden", 0, "units of the hidden layer (0: chosen by the data)")
 	flags.IntVar(&w.Recipe.BatchSize, "batch-size", 0, "records in a mini-batch, at most 1048576 (0: chosen by the data)")
 	checkOptimizer := addOptimizer(cmd, &w.Recipe.Optimizer)
+	dtype := addWireDType(cmd)
 	flags.Uint64Var(&w.Seed, "model-seed", 1, "of the initial parameters")
 	flags.StringVar(&w.SavePath, "save-model", "", "safetensors `file` that the elected trainer writes at the end")
 	flags.StringVar(&w.LedgerPath, "ledger", "", "`file` to note each trained task in, as a line of JSON")
@@ -68,7 +70,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 		if len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) {
 			return usageErrorf("expected --endpoints of etcd, or both --addr of the master and --servers, found %s", given(addr, servers))
 		}
-		w.Kind = *kind
+		w.Kind, w.WireDType = *kind, params.WireDType(*dtype)
 		w.Log = newLogger(cmd).WithField("trainer", w.Trainer.ID)
 		w.Trainer.Log = w.Log
 		if len(etcd.Endpoints) == 0 {

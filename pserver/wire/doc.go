@@ -47,7 +47,10 @@
 //	dtype  name                 flag  name       meaning
 //	0      bytes (or nothing)   1     reply      set in every reply
 //	1      float32              2     error      argument: code; payload: text for people
-//	2      bfloat16 (reserved)  4     duplicate  the push had been applied before and was not again
+//	2      bfloat16             4     duplicate  the push had been applied before and was not again
+//
+// A pull says by its dtype what the parameters are to come as, bytes standing for
+// float32; those after a push-pull come as its gradient does. A put is float32.
 //
 // The scale of a push is the bits of a float32; the zero bits mean 1. Codes of
 // error replies are the constants of type [Code], with what a client does about

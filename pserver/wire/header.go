@@ -47,12 +47,23 @@ func (op Op) String() string {
 // DType is the element type of a payload.
 type DType uint8
 
-// The element types. BFloat16 is reserved: servers refuse it by name.
+// The element types. BFloat16 is the upper half of a float32, see [Narrow].
 const (
 	Bytes    DType = 0
 	Float32  DType = 1
 	BFloat16 DType = 2
 )
+
+// Size is the size of an element in bytes.
+func (d DType) Size() int {
+	switch d {
+	case Float32:
+		return 4
+	case BFloat16:
+		return 2
+	}
+	return 1
+}
 
 func (d DType) String() string {
 	switch d {

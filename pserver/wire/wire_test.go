@@ -39,6 +39,24 @@ func TestVector(t *testing.T) {
 	}
 }
 
+// The same frame with the same parameters as bfloat16.
+const vectorBFloat16 = "544d5053" + "01040201" + "0102030405060708" + "1112131415161718" +
+	"21222324" + "0000003f" + "3132333435363738" + "4142434445464748" +
+	"51525354" + "6162" + "7172" + "04000000" + "83368d9a" + "803f" + "00c0"
+
+func TestVectorBFloat16(t *testing.T) {
+	payload := make([]byte, 4)
+	Narrow(payload, []float32{1, -2})
+	head := sample
+	head.DType, head.Length = BFloat16, 4
+	var raw [HeaderSize]byte
+	head.Encode(&raw)
+	Seal(&raw, payload)
+	if got := hex.EncodeToString(append(raw[:], payload...)); got != vectorBFloat16 {
+		t.Fatalf("frame\n%s, expected\n%s", got, vectorBFloat16)
+	}
+}
+
 func TestDecodeRefuses(t *testing.T) {
 	for name, change := range map[string]func(*[HeaderSize]byte){
 		"magic":         func(b *[HeaderSize]byte) { b[0] = 'P' },

@@ -96,13 +96,12 @@ func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads
 	if !(scale > 0) || scale-scale != 0 {
 		return 0, fmt.Errorf("push: learning-rate scale is %v: expected a positive number", scale)
 	}
-	if err := c.checkGradients(grads); err != nil {
-		return 0, err
-	}
 	if err := c.check("destination", dst); err != nil {
 		return 0, err
 	}
-	c.clip(grads, 1)
+	if err := c.prepareGradients(grads, 1); err != nil {
+		return 0, err
+	}
 	err = c.run(ctx, call{op: wire.PushPull, step: step, argument: math.Float32bits(scale), src: grads, dst: dst})
 	if err != nil {
 		return 0, fmt.Errorf("push: %w", err)
@@ -123,10 +122,9 @@ func (c *Client) Stage(ctx context.Context, version uint64, grads []Tensor, reco
 	if records < 1 || records > math.MaxUint32 {
 		return fmt.Errorf("stage: %d records: expected 1 to %d", records, uint32(math.MaxUint32))
 	}
-	if err := c.checkGradients(grads); err != nil {
+	if err := c.prepareGradients(grads, records); err != nil {
 		return err
 	}
-	c.clip(grads, records)
 	if err := c.run(ctx, call{op: wire.Stage, step: version, argument: uint32(records), src: grads}); err != nil {
 		return fmt.Errorf("stage: %w", err)
 	}
@@ -145,8 +143,8 @@ func (c *Client) clip(grads []Tensor, records int) {
 		squares += optimizer.SquareSum(g.Data)
 	}
 	factor := optimizer.ClipFactor(math.Sqrt(squares)/float64(records), limit)
-	if factor == 1 {
-		return
+	if factor == 1 || squares-squares != 0 {
+		return // what is not finite is refused as it was
 	}
 	for _, g := range grads {
 		optimizer.Scale(g.Data, factor)
@@ -180,28 +178,22 @@ func (c *Client) check(what string, tensors []Tensor) error {
 	return nil
 }
 
-// checkGradients refuses NaN and infinities before anything is sent, so that
-// such a step changes no block at all.
-func (c *Client) checkGradients(grads []Tensor) error {
+// prepareGradients makes the payloads of a step. It refuses NaN and infinities
+// before anything is sent, so that such a step changes no block at all.
+func (c *Client) prepareGradients(grads []Tensor, records int) error {
 	if err := c.check("gradient", grads); err != nil {
 		return err
 	}
-	return c.checkFinite("gradient", grads)
+	c.clip(grads, records) // before the sums are made
+	return c.prepare("gradient", wireDTypes[c.cfg.WireDType], grads)
 }
 
-// checkFinite also sums the payloads that will be sent, in the same pass: it is
-// the one that has to fetch them from memory.
-func (c *Client) checkFinite(what string, tensors []Tensor) error {
+func (c *Client) prepare(what string, dtype wire.DType, tensors []Tensor) error {
 	for _, l := range c.links {
 		for i := range l.slots {
-			slot := &l.slots[i]
-			payload := slot.of(tensors)
-			sum, isFinite := wire.Checksum(0).AddFloats(payload)
-			if !isFinite {
-				at := wire.FirstNotFinite(payload)
-				return fmt.Errorf("%s %q: element %d is %v", what, tensors[slot.tensor].Name, slot.Offset+at, payload[at])
+			if slot := &l.slots[i]; !slot.prepare(dtype, tensors) {
+				return slot.notFinite(what, tensors)
 			}
-			slot.sum = sum
 		}
 	}
 	return nil

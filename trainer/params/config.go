@@ -62,6 +62,8 @@ type Config struct {
 	Ordinal     uint32 // the trainer's own small number
 	Incarnation uint64 // of this start of the trainer, at least 1: greater than that of every earlier start of any trainer
 
+	WireDType WireDType // of gradients and parameters on their way; default Float32
+
 	ReplyTimeout time.Duration // a server silent for this long is taken for lost; default 20 s
 	RetryMin     time.Duration // first pause before another attempt, default 50 ms; pauses double, with jitter, up to
 	RetryMax     time.Duration // this; default 2 s
@@ -82,6 +84,10 @@ func (c *Config) Validate() error {
 	}
 	if c.Incarnation == 0 {
 		return errors.New("params.Config.Incarnation is 0: expected the number that the master gave this trainer")
+	}
+	c.WireDType = cmp.Or(c.WireDType, Float32)
+	if _, ok := wireDTypes[c.WireDType]; !ok {
+		return fmt.Errorf("params.Config.WireDType is %q: expected %s or %s", c.WireDType, Float32, BFloat16)
 	}
 	c.ReplyTimeout = cmp.Or(c.ReplyTimeout, 20*time.Second)
 	c.RetryMin = cmp.Or(c.RetryMin, 50*time.Millisecond)

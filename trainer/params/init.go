@@ -48,13 +48,13 @@ func (c *Client) declare(tensors []Tensor) error {
 	for _, l := range c.links {
 		l.slots = nil
 		for _, b := range table.Owned(l.index) {
-			l.slots = append(l.slots, slot{Block: b, tensor: position[table.Tensors[b.Tensor].Name], size: wire.DistanceOf(4 * b.Len)})
+			l.slots = append(l.slots, slot{Block: b, tensor: position[table.Tensors[b.Tensor].Name]})
 		}
 	}
 	if err := c.check("tensor", tensors); err != nil {
 		return err
 	}
-	return c.checkFinite("parameter", tensors)
+	return c.prepare("parameter", wire.Float32, tensors)
 }
 
 // initialise returns when every shard has parameters.

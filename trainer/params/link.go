@@ -57,8 +57,11 @@ type slot struct {
 	pending bool   // not acknowledged yet in the call under way
 	version uint32 // that the last call brought
 
-	size wire.Distance // of the payload
-	sum  wire.Checksum // of the payload that is to be sent
+	// The payload that is to be sent.
+	dtype  wire.DType
+	size   wire.Distance
+	sum    wire.Checksum
+	narrow []byte // itself, of bfloat16
 }
 
 func (s *slot) of(tensors []Tensor) []float32 {
@@ -139,7 +142,7 @@ func (l *link) run(ctx context.Context, call call) error {
 func (l *link) sum(call call) {
 	for i := range l.slots {
 		if slot := &l.slots[i]; slot.pending {
-			slot.sum = wire.Checksum(0).Add(wire.FloatBytes(slot.of(call.src)))
+			slot.sum = wire.Checksum(0).Add(slot.payload(call))
 		}
 	}
 }

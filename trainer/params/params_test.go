@@ -165,6 +165,12 @@ func (c *cutter) pipe(to, from net.Conn, bytes int64) {
 // Connections break again and again, before, in and after frames; every push is
 // applied once all the same.
 func TestPushesThroughBrokenConnections(t *testing.T) {
+	for _, dtype := range params.WireDTypes() {
+		t.Run(dtype, func(t *testing.T) { pushThroughBrokenConnections(t, params.WireDType(dtype)) })
+	}
+}
+
+func pushThroughBrokenConnections(t *testing.T, dtype params.WireDType) {
 	addrs, _ := startShards(t, 2, pserver.Config{DataSocket: pserver.SocketOff})
 	direct := connect(t, func() params.Config {
 		cfg := config(addrs, params.Async)
@@ -182,7 +188,9 @@ func TestPushesThroughBrokenConnections(t *testing.T) {
 		c := startCutter(t, addr, func() int64 { return 200 + r.Int64N(6_000_000) })
 		broken, through = append(broken, c), append(through, c.listener.Addr().String())
 	}
-	c := connect(t, config(through, params.Async))
+	cfg := config(through, params.Async)
+	cfg.WireDType = dtype
+	c := connect(t, cfg)
 	if err := c.Init(within(t), values); err != nil {
 		t.Fatal(err)
 	}

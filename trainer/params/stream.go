@@ -33,6 +33,8 @@ type stream struct {
 	head wire.Header
 	due  []frame // of the exchange under way, in order
 
+	scratch []byte // a piece of bfloat16
+
 	// The writer's.
 	headers [batchedFrames][wire.HeaderSize]byte
 	pieces  [][]byte
@@ -147,7 +149,7 @@ func (s *stream) collect(ctx context.Context, l *link, call call) error {
 	var refused *wire.Fault
 	for _, f := range s.due {
 		slot := &l.slots[f.slot]
-		err := s.receive(ctx, f.sequence, slot.of(call.dst))
+		err := s.receive(ctx, f.sequence, slot.of(call.dst), wireDTypes[l.client.cfg.WireDType])
 		var fault *wire.Fault
 		switch {
 		case err == nil:
@@ -172,13 +174,16 @@ func (s *stream) collect(ctx context.Context, l *link, call call) error {
 	return nil
 }
 
-// receive takes one reply; its payload goes to dst. A refusal is a *wire.Fault.
-func (s *stream) receive(ctx context.Context, sequence uint64, dst []float32) error {
+// receive takes one reply; its payload, elements of dtype, goes to dst. A refusal is a *wire.Fault.
+func (s *stream) receive(ctx context.Context, sequence uint64, dst []float32, dtype wire.DType) error {
 	if err := s.header(ctx, sequence); err != nil {
 		return err
 	}
-	if int(s.head.Length) != 4*len(dst) {
-		return fmt.Errorf("%v reply has %d bytes, expected %d", s.head.Op, s.head.Length, 4*len(dst))
+	if expected := dtype.Size() * len(dst); int(s.head.Length) != expected {
+		return fmt.Errorf("%v reply has %d bytes of %v, expected %d of %v", s.head.Op, s.head.Length, s.head.DType, expected, dtype)
+	}
+	if s.head.DType == wire.BFloat16 {
+		return s.receiveNarrow(dst)
 	}
 	return s.payload(wire.FloatBytes(dst))
 }
@@ -216,6 +221,11 @@ func (s *stream) payload(payload []byte) error {
 		sum = sum.Add(payload[:n])
 		payload = payload[n:]
 	}
+	return s.check(sum)
+}
+
+// check compares the sum of a payload with that of its header.
+func (s *stream) check(sum wire.Checksum) error {
 	if err := sum.Check(&s.raw); err != nil {
 		return fmt.Errorf("reply: %v", err) //nolint:errorlint // our finding, not the server's refusal
 	}
@@ -239,13 +249,16 @@ func (s *stream) send(ctx context.Context, l *link, call call) error {
 		Op: call.op, Incarnation: l.client.cfg.Incarnation, Placement: s.place, Argument: call.argument,
 		Step: call.step, Version: call.version, ShardEpoch: s.epoch, JobEpoch: s.job,
 	}
-	if call.src != nil {
-		head.DType = wire.Float32
+	if l.client.cfg.WireDType == BFloat16 {
+		head.DType = wire.BFloat16 // of a pull; float32 is what servers send without being asked
 	}
 	frames, size := 0, 0
 	for _, f := range s.due {
 		slot := &l.slots[f.slot]
-		payload := wire.FloatBytes(slot.of(call.src))
+		payload := slot.payload(call)
+		if payload != nil {
+			head.DType = slot.dtype
+		}
 		head.Block, head.Sequence, head.Length = slot.ID, f.sequence, uint32(len(payload))
 		raw := &s.headers[frames]
 		head.Encode(raw)

@@ -159,7 +159,7 @@ func (p *place) Index() int                    { return p.index }
 func (p *place) Lost() <-chan struct{}         { return p.lost }
 func (p *place) Release(context.Context) error { return nil }
 
-func connect(t testing.TB, addresses []string, link *trainerLink, mode params.Mode, recipe model.Recipe) *params.Client {
+func connect(t testing.TB, addresses []string, link *trainerLink, mode params.Mode, recipe model.Recipe, dtype params.WireDType) *params.Client {
 	t.Helper()
 	optimizer := params.Optimizer{Kind: params.SGD, LearningRate: float32(recipe.LearningRate)}
 	if recipe.Momentum > 0 {
@@ -171,6 +171,7 @@ func connect(t testing.TB, addresses []string, link *trainerLink, mode params.Mo
 		Optimizer:   optimizer,
 		Ordinal:     uint32(link.ordinal),
 		Incarnation: link.incarnation,
+		WireDType:   dtype,
 		Log:         quiet(),
 	})
 	if err != nil {

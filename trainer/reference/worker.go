@@ -33,6 +33,8 @@ type Worker struct {
 	Recipe  Recipe
 	Seed    uint64 // of the initial parameters
 
+	WireDType params.WireDType // of gradients and parameters on their way; default float32
+
 	SavePath   string // where the elected trainer writes the model; "": nowhere
 	LedgerPath string // "": no ledger
 	Log        *logrus.Entry
@@ -206,7 +208,7 @@ func (w *Worker) inputs(ctx context.Context) (int, error) {
 func (w *Worker) connect(ctx context.Context, client *trainer.Client, optimizer params.Optimizer) (*params.Client, error) {
 	config := params.Config{
 		Addrs: w.Servers, Mode: params.Async, Ordinal: uint32(client.Ordinal()), Incarnation: client.Incarnation(), Log: w.Log,
-		Optimizer: optimizer,
+		Optimizer: optimizer, WireDType: w.WireDType,
 	}
 	if client.Sync() {
 		config.Mode = params.Sync
