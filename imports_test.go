@@ -40,8 +40,9 @@ var house = []room{
 	{dir: "proto"},
 	{dir: "master/netrpc/wire", may: []string{"recordio", "dataset", "taskqueue"}},
 	{dir: "pserver/wire"},
-	{dir: "pserver/placement", may: []string{"pserver/wire"}},
+	{dir: "pserver/placement", may: []string{"pserver/wire", "pserver/sparse"}},
 	{dir: "pserver/optimizer", pure: true, libraries: []string{"gonum.org/v1/gonum/blas/blas32", "golang.org/x/sys/cpu"}},
+	{dir: "pserver/sparse", may: []string{"pserver/wire", "pserver/optimizer"}, pure: true, libraries: []string{"gonum.org/v1/gonum/blas/blas32"}},
 	{dir: "pserver/optimizer/onwire", may: []string{"pserver/optimizer", "proto"}},
 	// decisions of the rooms around them, and what the simulator shares with them
 	{dir: "master/decide", may: []string{"taskqueue"}, pure: true},

@@ -124,6 +124,9 @@ func (c Config) Plain() bool {
 	return (c.Kind == SGD || c.Kind == Momentum) && c == Config{Kind: c.Kind, LearningRate: c.LearningRate, Momentum: c.Momentum}
 }
 
+// Counted says whether the rule looks at Step.Count.
+func (c Config) Counted() bool { return c.Kind == Adam || c.Kind == AdamW }
+
 // Rule is the rule of a Config that Validate has passed, by the fastest loops
 // that this processor has.
 func (c Config) Rule() Rule { return c.rule(levels[0]) }

@@ -1,0 +1,218 @@
+package sparse
+
+import (
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+)
+
+// Cut is a moment: it has, of every slot, the updates before it and none after.
+// Who makes it collects every slot of a table, one after the other, and ends with EndCut.
+type Cut struct {
+	Number  uint64    // from 1, growing
+	Full    bool      // all rows; else those that changed since the last full cut
+	Columns []*Column // whose steps it has; a column that is made later has none
+}
+
+// Image is what a cut has of a slot.
+type Image struct {
+	Clock    uint32 // the greatest step applied
+	IDs      []int64
+	Versions []uint32  // steps of the last updates, by row
+	Updates  []uint32  // by row; nil when the rule does not count
+	Values   []float32 // [rows, 1 + slices of state, dim]
+
+	Freed   []int64   // ids dropped since the last full cut; some may have a row again. None in a full cut
+	Waiting []Waiting // ids without a row, ascending, all of them
+	Steps   []uint64  // last applied, by column of the cut
+}
+
+// Waiting is an id that has been updated too seldom to have a row.
+type Waiting struct {
+	ID      int64
+	Updates uint32
+	Version uint32
+}
+
+// preserveLocked is called before any change of a slot, with its lock held.
+func (t *Table) preserveLocked(number uint32) {
+	c := t.current()
+	s := t.slots[number]
+	if c == nil || s.cut == c.Number {
+		return
+	}
+	s.cut = c.Number
+	s.image = t.takeLocked(number, c)
+}
+
+func (t *Table) takeLocked(number uint32, c *Cut) *Image {
+	s := t.slots[number]
+	n := s.countLocked(c.Full)
+	m := &Image{
+		Clock: s.clock, IDs: make([]int64, 0, n), Versions: make([]uint32, 0, n), Values: make([]float32, 0, n*t.width),
+		Freed: slices.Clone(s.freed),
+	}
+	if t.counted {
+		m.Updates = make([]uint32, 0, n)
+	}
+	for row := range s.end {
+		h, i := s.at(row)
+		if h.versions[i] == 0 || !c.Full && h.dirty[i/64]>>(i%64)&1 == 0 {
+			continue
+		}
+		m.IDs = append(m.IDs, h.ids[i])
+		m.Versions = append(m.Versions, h.versions[i])
+		if t.counted {
+			m.Updates = append(m.Updates, h.updates[i])
+		}
+		m.Values = append(m.Values, h.values[i*t.width:(i+1)*t.width]...)
+	}
+	if c.Full {
+		for i := range s.chunks {
+			clear(s.chunks[i].dirty[:])
+		}
+		s.freed, s.tracked, m.Freed = nil, true, nil
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.waiting)) {
+		w := s.waiting[id]
+		m.Waiting = append(m.Waiting, Waiting{id, w.updates, w.version})
+	}
+	for _, column := range c.Columns {
+		m.Steps = append(m.Steps, column.steps[number])
+	}
+	return m
+}
+
+// countLocked is the number of rows in use, or of those that changed since the last full cut.
+func (s *slot) countLocked(full bool) (n int) {
+	if full {
+		return s.living
+	}
+	for i := range s.chunks {
+		for _, word := range s.chunks[i].dirty {
+			n += bits.OnesCount64(word)
+		}
+	}
+	return n
+}
+
+// Sizes of an image, before it is collected.
+type Sizes struct{ Rows, Freed, Waiting int }
+
+// Sizes are those of what Collect will return for a slot.
+func (t *Table) Sizes(number uint32, c *Cut) Sizes {
+	s := t.slots[number]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cut == c.Number {
+		return Sizes{len(s.image.IDs), len(s.image.Freed), len(s.image.Waiting)}
+	}
+	z := Sizes{Rows: s.countLocked(c.Full), Waiting: len(s.waiting)}
+	if !c.Full {
+		z.Freed = len(s.freed)
+	}
+	return z
+}
+
+// Collect returns a slot as it was at the cut, once.
+func (t *Table) Collect(number uint32, c *Cut) *Image {
+	s := t.slots[number]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cut != c.Number {
+		s.cut = c.Number
+		return t.takeLocked(number, c)
+	}
+	m := s.image
+	s.image = nil
+	return m
+}
+
+// EndCut lets go of what was preserved and not collected. The cut is not the current one any more.
+func (t *Table) EndCut() {
+	for _, i := range t.held {
+		t.slots[i].mu.Lock()
+		t.slots[i].image = nil
+		t.slots[i].mu.Unlock()
+	}
+}
+
+// Restore puts an image into a slot that nobody uses yet: that of a full cut, and after it perhaps one
+// of the changes since. columns are those of the cut. The error says what does not fit; the slot is then of no use.
+func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
+	s := t.slots[number]
+	n := len(m.IDs)
+	if len(m.Versions) != n || len(m.Values) != n*t.width || t.counted && len(m.Updates) != n || len(m.Steps) != len(columns) {
+		return fmt.Errorf("table %q, slot %d: an image of %d rows with %d versions, %d values, %d numbers of updates and %d steps: expected %d values and %d steps",
+			t.cfg.Name, number, n, len(m.Versions), len(m.Values), len(m.Updates), len(m.Steps), n*t.width, len(columns))
+	}
+	if err := s.checkRoom(n); err != nil {
+		return fmt.Errorf("table %q: %w", t.cfg.Name, err)
+	}
+	if err := t.remove(number, m.Freed); err != nil {
+		return err
+	}
+	s.clock = m.Clock
+	seen := make(map[int64]bool, n)
+	for k, id := range m.IDs {
+		h := hash(id)
+		switch {
+		case slotOf(h) != number:
+			return fmt.Errorf("table %q, slot %d: id %d: %w: expected slot %d", t.cfg.Name, number, id, ErrWrongSlot, slotOf(h))
+		case seen[id]:
+			return fmt.Errorf("table %q, slot %d: id %d is there twice", t.cfg.Name, number, id)
+		case m.Versions[k] == 0 || m.Versions[k] > maxClock:
+			return fmt.Errorf("table %q, slot %d: id %d has version %d", t.cfg.Name, number, id, m.Versions[k])
+		}
+		seen[id] = true
+		row := s.find(h, id)
+		if row == noRow {
+			row = s.insert(h, id, t.width, t.counted)
+		}
+		c, i := s.at(row)
+		c.versions[i] = m.Versions[k]
+		if t.counted {
+			c.updates[i] = m.Updates[k]
+		}
+		copy(c.values[i*t.width:(i+1)*t.width], m.Values[k*t.width:])
+	}
+	s.waiting = nil
+	for _, w := range m.Waiting {
+		if SlotOf(w.ID) != number {
+			return fmt.Errorf("table %q, slot %d: waiting id %d: %w: expected slot %d", t.cfg.Name, number, w.ID, ErrWrongSlot, SlotOf(w.ID))
+		}
+		if s.waiting == nil {
+			s.waiting = make(map[int64]candidate, len(m.Waiting))
+		}
+		s.waiting[w.ID] = candidate{w.Updates, w.Version}
+	}
+	for i, column := range columns {
+		column.steps[number] = m.Steps[i]
+	}
+	return nil
+}
+
+// remove drops the rows of ids that have one.
+func (t *Table) remove(number uint32, ids []int64) error {
+	s := t.slots[number]
+	for _, id := range ids {
+		h := hash(id)
+		if slotOf(h) != number {
+			return fmt.Errorf("table %q, slot %d: freed id %d: %w: expected slot %d", t.cfg.Name, number, id, ErrWrongSlot, slotOf(h))
+		}
+		row := s.find(h, id)
+		if row == noRow {
+			continue
+		}
+		if c, i := s.at(row); c.versions[i] != 0 { // else it is there twice
+			c.versions[i] = 0
+			s.free = append(s.free, row)
+			s.living--
+		}
+	}
+	if len(ids) > 0 {
+		s.reindex(len(s.index))
+	}
+	return nil
+}

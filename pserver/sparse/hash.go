@@ -1,0 +1,86 @@
+package sparse
+
+import (
+	"hash/fnv"
+	"math/bits"
+)
+
+const (
+	slotBits = 10
+	// Slots is the number of slots of every table.
+	Slots = 1 << slotBits
+
+	golden = 0x9e3779b97f4a7c15 // by which the state of SplitMix64 grows
+)
+
+// mix is the last step of SplitMix64, a permutation of 64 bits.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// hash of an id: the upper 10 bits are the slot, the next 32 the place in the
+// slot's index, the lowest 8 the tag in it.
+func hash(id int64) uint64 { return mix(uint64(id)) }
+
+// SlotOf is the slot that an id belongs to.
+func SlotOf(id int64) uint32 { return slotOf(hash(id)) }
+
+func slotOf(h uint64) uint32 { return uint32(h >> (64 - slotBits)) }
+
+// place is where an index of n entries begins to look.
+func place(h uint64, n int) int {
+	hi, _ := bits.Mul64(h<<slotBits, uint64(n))
+	return int(hi)
+}
+
+func tag(h uint64) uint32 { return uint32(h) << rowBits }
+
+// initialiser makes the values that rows start with.
+type initialiser struct {
+	kind  string
+	scale float32
+	key   uint64
+}
+
+func newInitialiser(c Config) initialiser {
+	name := fnv.New64a()
+	name.Write([]byte(c.Name)) //nolint:errcheck // a hash takes everything
+	return initialiser{c.Init, c.Scale, mix(c.Seed ^ name.Sum64())}
+}
+
+// stream is SplitMix64.
+type stream uint64
+
+func (s *stream) next() uint64 {
+	*s += golden
+	return mix(uint64(*s))
+}
+
+func (i initialiser) fill(row []float32, id int64) {
+	s := stream(mix(i.key ^ uint64(id)))
+	switch i.kind {
+	case Uniform:
+		var u uint64
+		for j := range row {
+			half := uint32(u >> 32)
+			if j%2 == 0 {
+				u = s.next()
+				half = uint32(u)
+			}
+			row[j] = (float32(half>>8)*(1.0/(1<<23)) - 1) * i.scale
+		}
+	case Normal:
+		for j := range row {
+			sum := int32(-6 * 0xffff)
+			for range 3 {
+				u := s.next()
+				sum += int32(u&0xffff + u>>16&0xffff + u>>32&0xffff + u>>48)
+			}
+			row[j] = float32(sum) * (1.0 / (1 << 16)) * i.scale
+		}
+	default:
+		clear(row)
+	}
+}

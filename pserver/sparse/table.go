@@ -1,0 +1,190 @@
+package sparse
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/wire"
+)
+
+// What is wrong with a batch.
+var (
+	ErrNotHeld   = errors.New("slot is not held here")
+	ErrWrongSlot = errors.New("id is not of this slot")
+	ErrFull      = errors.New("slot is full")
+	// ErrEnded: the column was closed.
+	ErrEnded = errors.New("the trainer has been replaced by a newer incarnation")
+)
+
+// Table is the share of a table that a shard holds.
+type Table struct {
+	cfg     Config
+	rule    optimizer.Rule
+	counted bool // the rule wants to know the number of updates
+	state   int  // slices of state
+	width   int  // floats of a row, with the optimizer's state
+	init    initialiser
+	slots   [Slots]*slot // nil: not held
+	held    []uint32
+	current func() *Cut
+}
+
+// New makes an empty table with the slots held. cfg has passed Validate, and rule is o's.
+// current is the cut that is being collected, nil if none; it is called with a slot's lock held.
+func New(cfg Config, o optimizer.Config, held []uint32, current func() *Cut) *Table {
+	rule := o.Rule()
+	state := len(rule.Slots())
+	t := &Table{
+		cfg: cfg, rule: rule, counted: o.Counted(), state: state, width: cfg.Dim * (1 + state),
+		init: newInitialiser(cfg), held: held, current: current,
+	}
+	for _, i := range held {
+		t.slots[i] = &slot{}
+	}
+	return t
+}
+
+// Config is the table's.
+func (t *Table) Config() Config { return t.cfg }
+
+// Held lists the slots held, ascending.
+func (t *Table) Held() []uint32 { return t.held }
+
+// Rows is the number of rows.
+func (t *Table) Rows() (n int) {
+	for _, i := range t.held {
+		s := t.slots[i]
+		s.mu.Lock()
+		n += s.living
+		s.mu.Unlock()
+	}
+	return n
+}
+
+// Column is what a table knows of one trainer: the step last applied, by slot.
+type Column struct {
+	steps [Slots]uint64 // each guarded by the slot's lock
+	ended atomic.Bool   // its effect too, since Close passes through every lock
+}
+
+// Close returns when no update of the column will be applied any more.
+func (t *Table) Close(c *Column) {
+	c.ended.Store(true)
+	for _, i := range t.held {
+		t.slots[i].mu.Lock()
+		t.slots[i].mu.Unlock() //nolint:staticcheck // empty on purpose: it waits for whoever is inside
+	}
+}
+
+// scratch is what a call works with. Its slices are as long as the batch.
+type scratch struct {
+	hashes  []uint64
+	rows    []uint32
+	entries []uint32
+	waiting []int
+	ids     []int64
+	sums    []float32
+	touched uint32 // of no meaning: it makes what only warms the cache count
+}
+
+var scratches = sync.Pool{New: func() any { return &scratch{} }}
+
+func grown[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n, n+n/2)
+	}
+	return s[:n]
+}
+
+// Check says whether the slots of a batch are held, and its ids are theirs.
+func (t *Table) Check(rows *wire.Rows) error {
+	k := 0
+	for _, span := range rows.Spans {
+		if span.Slot >= Slots || t.slots[span.Slot] == nil {
+			return fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, span.Slot, ErrNotHeld)
+		}
+		for _, id := range rows.IDs[k : k+int(span.Rows)] {
+			if slot := SlotOf(id); slot != span.Slot {
+				return fmt.Errorf("table %q, id %d under slot %d: %w: expected slot %d", t.cfg.Name, id, span.Slot, ErrWrongSlot, slot)
+			}
+		}
+		k += int(span.Rows)
+	}
+	return nil
+}
+
+// Lookup fills dst, of shape [ids, dim], with the values of the ids of a checked batch.
+// All of a slot are of one moment.
+func (t *Table) Lookup(rows *wire.Rows, dst []float32) {
+	sc := scratches.Get().(*scratch)
+	defer scratches.Put(sc)
+	k := 0
+	for _, span := range rows.Spans {
+		ids := rows.IDs[k : k+int(span.Rows)]
+		t.lookup(t.slots[span.Slot], ids, dst[k*t.cfg.Dim:], sc)
+		k += len(ids)
+	}
+}
+
+func (t *Table) lookup(s *slot, ids []int64, dst []float32, sc *scratch) {
+	dim := t.cfg.Dim
+	sc.rows = grown(sc.rows, len(ids))
+	s.mu.Lock()
+	s.warm(ids, sc)
+	for k, id := range ids {
+		sc.rows[k] = s.find(hash(id), id)
+	}
+	t.warm(s, sc)
+	for k, row := range sc.rows {
+		if row != noRow {
+			c, i := s.at(row)
+			copy(dst[k*dim:(k+1)*dim], c.values[i*t.width:])
+		}
+	}
+	s.mu.Unlock()
+	for k, row := range sc.rows {
+		if row == noRow {
+			t.init.fill(dst[k*dim:(k+1)*dim], ids[k])
+		}
+	}
+}
+
+// warm brings what find will look at into the cache, for all ids at once: one miss after the
+// other would take most of the time.
+func (s *slot) warm(ids []int64, sc *scratch) {
+	if len(s.index) == 0 {
+		return
+	}
+	sc.entries = grown(sc.entries, len(ids))
+	for k, id := range ids {
+		sc.entries[k] = s.index[place(hash(id), len(s.index))]
+	}
+	sum := uint32(0)
+	for _, e := range sc.entries {
+		if row := e & maxRows; row != 0 {
+			c, i := s.at(row - 1)
+			sum += uint32(c.ids[i]) + c.versions[i]
+		}
+	}
+	sc.touched += sum
+}
+
+// warm brings the values of the rows found into the cache.
+func (t *Table) warm(s *slot, sc *scratch) {
+	const line = 16 // floats
+	sum := float32(0)
+	for _, row := range sc.rows {
+		if row == noRow {
+			continue
+		}
+		c, i := s.at(row)
+		for j := i * t.width; j < (i+1)*t.width; j += line {
+			sum += c.values[j]
+		}
+	}
+	sc.touched += math.Float32bits(sum)
+}

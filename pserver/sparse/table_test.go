@@ -1,0 +1,410 @@
+package sparse
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/wire"
+)
+
+var plain = optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}
+
+// The generator is SplitMix64, as its authors' program has it.
+func TestSplitMix64(t *testing.T) {
+	s := stream(1234567)
+	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821} {
+		if got := s.next(); got != want {
+			t.Fatalf("output %d is %d, expected %d", i, got, want)
+		}
+	}
+}
+
+// First values are part of what a checkpoint means: they never change.
+func TestInitialValues(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		id   int64
+		want []float32
+	}{
+		{Config{Name: "users", Dim: 3, Init: Uniform, Scale: 0.05, Seed: 1}, 42, []float32{0.02988162636756897, 0.01136675477027893, -0.024246329441666603}},
+		{Config{Name: "users", Dim: 3, Init: Normal, Scale: 0.05, Seed: 1}, -42, []float32{0.015583038330078125, -0.06525726616382599, -0.0065628052689135075}},
+		{Config{Name: "users", Dim: 3, Init: Zeros}, 1, []float32{0, 0, 0}},
+	} {
+		row := []float32{9, 9, 9}
+		newInitialiser(c.cfg).fill(row, c.id)
+		if !slices.Equal(row, c.want) {
+			t.Errorf("%s: %v, expected %v", c.cfg.Init, row, c.want)
+		}
+	}
+}
+
+// The initialisers have the mean, the deviation and the bounds that they say.
+func TestInitialDistributions(t *testing.T) {
+	for _, c := range []struct {
+		init             string
+		deviation, bound float64
+	}{{Uniform, 2 / math.Sqrt(3), 2}, {Normal, 2, 12}} {
+		i := newInitialiser(Config{Name: "t", Init: c.init, Scale: 2})
+		var sum, squares float64
+		row := make([]float32, 10)
+		const n = 20_000
+		for id := range int64(n) {
+			i.fill(row, id)
+			for _, v := range row {
+				sum += float64(v)
+				squares += float64(v) * float64(v)
+				if math.Abs(float64(v)) > c.bound {
+					t.Fatalf("%s: %v is beyond %v", c.init, v, c.bound)
+				}
+			}
+		}
+		mean, deviation := sum/(10*n), math.Sqrt(squares/(10*n))
+		if math.Abs(mean) > 0.02 || math.Abs(deviation/c.deviation-1) > 0.01 {
+			t.Errorf("%s: mean %v, deviation %v, expected 0 and %v", c.init, mean, deviation, c.deviation)
+		}
+	}
+}
+
+func TestConfigSaysWhatIsWrong(t *testing.T) {
+	good := Config{Name: "t", Dim: 1, Init: Uniform, Scale: 1}
+	for want, change := range map[string]func(*Config){
+		"name":        func(c *Config) { c.Name = "" },
+		"0 floats":    func(c *Config) { c.Dim = 0 },
+		"initialiser": func(c *Config) { c.Init = "xavier" },
+		"scale NaN":   func(c *Config) { c.Scale = float32(math.NaN()) },
+		"scale -1":    func(c *Config) { c.Scale = -1 },
+		"scale 0":     func(c *Config) { c.Scale = 0 },
+		"zeros with":  func(c *Config) { c.Init = Zeros },
+		"drops rows":  func(c *Config) { c.Expiry = 1 << 40 },
+		"gives a row": func(c *Config) { c.Admission = 1 << 31 },
+	} {
+		c := good
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}
+
+func TestCheckRefuses(t *testing.T) {
+	table := New(valid(t, Config{Name: "t", Dim: 1, Init: Zeros}), validRule(t, plain), held(3, 0), noCut)
+	id := int64(0)
+	for SlotOf(id) != 3 {
+		id++
+	}
+	for _, c := range []struct {
+		rows wire.Rows
+		want error
+	}{
+		{wire.Rows{Spans: []wire.Span{{Slot: 3, Rows: 1}}, IDs: []int64{id}}, nil},
+		{wire.Rows{Spans: []wire.Span{{Slot: 4}}}, ErrNotHeld},
+		{wire.Rows{Spans: []wire.Span{{Slot: Slots}}}, ErrNotHeld},
+		{wire.Rows{Spans: []wire.Span{{Slot: 6, Rows: 1}}, IDs: []int64{id}}, ErrWrongSlot},
+	} {
+		if err := table.Check(&c.rows); !errors.Is(err, c.want) {
+			t.Errorf("%v: %v, expected %v", c.rows, err, c.want)
+		}
+	}
+}
+
+// A closed column changes nothing any more.
+func TestClosedColumn(t *testing.T) {
+	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut), &Column{}
+	batch, _ := grouped([]int64{1}, []float32{1}, 1)
+	table.Close(column)
+	if _, err := table.Update(&batch, column, Step{1, 1}); !errors.Is(err, ErrEnded) || table.Rows() != 0 {
+		t.Errorf("%v, and %d rows", err, table.Rows())
+	}
+}
+
+// Trainers push to the same rows while others look them up and a checkpoint is cut again and again: no row is torn, no push
+// is lost or applied twice, and every cut is one whole update of a slot or none.
+func TestConcurrency(t *testing.T) {
+	const trainers, ids, dim = 4, 200, 8
+	steps := uint64(60)
+	var current atomic.Pointer[Cut]
+	table := newTable(t, Config{Name: "t", Dim: dim, Init: Zeros}, plain, current.Load)
+	all := make([]int64, ids)
+	for i := range all {
+		all[i] = int64(i)
+	}
+	whole := func(values []float32) bool {
+		for k := range ids {
+			for _, v := range values[k*dim : (k+1)*dim] {
+				if v != values[k*dim] {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	var pushers, others sync.WaitGroup
+	var columns []*Column
+	for range trainers {
+		column := &Column{}
+		columns = append(columns, column)
+		pushers.Go(func() {
+			for step := uint64(1); step <= steps; step++ {
+				for range 2 { // the second is a repetition
+					batch, _ := grouped(all, slices.Repeat([]float32{-1}, ids*dim), dim)
+					if _, err := table.Update(&batch, column, Step{step, 1}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	others.Go(func() {
+		for {
+			if !whole(lookup(table, all)) {
+				t.Error("a row is torn")
+			}
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	})
+	others.Go(func() {
+		for number := uint64(1); ; number++ {
+			cut := &Cut{Number: number, Full: number%3 == 1, Columns: columns}
+			current.Store(cut)
+			for _, slot := range table.Held() {
+				z := table.Sizes(slot, cut)
+				m := table.Collect(slot, cut)
+				if len(m.IDs) != z.Rows {
+					t.Errorf("cut %d of slot %d has %d rows, its size says %d", number, slot, len(m.IDs), z.Rows)
+				}
+				pushed := uint64(0)
+				for _, s := range m.Steps {
+					pushed += s
+				}
+				for _, v := range m.Values {
+					if v != float32(pushed) {
+						t.Errorf("cut %d of slot %d has value %v, and %d pushes", number, slot, v, pushed)
+					}
+				}
+			}
+			current.Store(nil)
+			table.EndCut()
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	})
+	pushers.Wait()
+	close(done)
+	others.Wait()
+	for i, v := range lookup(table, all) {
+		if v != float32(trainers*steps) {
+			t.Fatalf("value %d is %v, expected %d", i, v, trainers*steps)
+		}
+	}
+}
+
+// A full cut and the changes since restore a table that goes on as the first one does.
+func TestFullAndChangesRestore(t *testing.T) {
+	for _, o := range []optimizer.Config{plain, {Kind: optimizer.Adam}} {
+		cfg := valid(t, Config{Name: "t", Dim: 2, Init: Normal, Scale: 1, Expiry: 8, Admission: 2})
+		o := validRule(t, o)
+		var current atomic.Pointer[Cut]
+		table, want, column := New(cfg, o, held(1, 0), current.Load), newNaive(cfg, o), &Column{}
+		r := rand.New(rand.NewPCG(3, 3))
+		ids := universe(r, 30)
+		push := func(step uint64, tables ...*Table) {
+			some, grads := make([]int64, 40), make([]float32, 80)
+			for k := range some {
+				some[k] = ids[r.IntN(len(ids))]
+			}
+			for i := range grads {
+				grads[i] = float32(r.NormFloat64())
+			}
+			want.push(some, grads, column, step, 1)
+			for _, to := range tables {
+				batch, _ := grouped(some, grads, 2)
+				if _, err := to.Update(&batch, &Column{}, Step{step, 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		collect := func(number uint64, full bool) (images [Slots]*Image) {
+			cut := &Cut{Number: number, Full: full, Columns: []*Column{column}}
+			current.Store(cut)
+			for _, slot := range table.Held() {
+				images[slot] = table.Collect(slot, cut)
+			}
+			current.Store(nil)
+			table.EndCut()
+			return images
+		}
+		step := uint64(0)
+		for number := uint64(1); number < 10; number += 2 {
+			for range 6 {
+				step++
+				push(step, table)
+			}
+			full := collect(number, true)
+			for range 14 {
+				step++
+				push(step, table)
+			}
+			changes := collect(number+1, false)
+			again, freed := New(cfg, o, held(1, 0), noCut), 0
+			for _, slot := range again.Held() {
+				for _, m := range []*Image{full[slot], changes[slot]} {
+					freed += len(m.Freed)
+					if err := again.Restore(slot, m, []*Column{{}}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if freed == 0 {
+				t.Fatal("nothing expired between the cuts: the test tests less than it says")
+			}
+			step++
+			push(step, table, again)
+			for _, what := range []*Table{table, again} {
+				if err := differ(what, want, ids); err != nil || what.Rows() != len(want.rows) {
+					t.Fatalf("cut %d: %d rows, expected %d: %v", number, what.Rows(), len(want.rows), err)
+				}
+			}
+		}
+	}
+}
+
+func TestRestoreRefuses(t *testing.T) {
+	id := int64(0)
+	for SlotOf(id) != 7 {
+		id++
+	}
+	good := Image{IDs: []int64{id}, Versions: []uint32{1}, Values: []float32{1}}
+	for want, change := range map[string]func(*Image){
+		"1 rows with 0 versions": func(m *Image) { m.Versions = nil },
+		"2 values":               func(m *Image) { m.Values = []float32{1, 2} },
+		"expected slot":          func(m *Image) { m.IDs = []int64{id + 1} },
+		"there twice": func(m *Image) {
+			m.IDs, m.Versions, m.Values = []int64{id, id}, []uint32{1, 1}, []float32{1, 1}
+		},
+		"version 0":  func(m *Image) { m.Versions = []uint32{0} },
+		"freed id":   func(m *Image) { m.Freed = []int64{id + 1} },
+		"waiting id": func(m *Image) { m.Waiting = []Waiting{{ID: id + 1}} },
+		"1 steps":    func(m *Image) { m.Steps = []uint64{1} },
+	} {
+		m := good
+		change(&m)
+		table := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut)
+		if err := table.Restore(7, &m, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}
+
+// fillSlots makes n rows in each of the slots held.
+func fillSlots(t testing.TB, table *Table, n int) {
+	t.Helper()
+	want, have := n*len(table.Held()), 0
+	bySlot := map[uint32][]int64{}
+	for id := int64(0); have < want; id++ {
+		slot := SlotOf(id)
+		if table.slots[slot] != nil && len(bySlot[slot]) < n {
+			bySlot[slot] = append(bySlot[slot], id)
+			have++
+		}
+	}
+	grads := make([]float32, n*table.cfg.Dim)
+	for _, slot := range table.Held() {
+		table.Commit(slot, []Share{{bySlot[slot], grads}}, 1, Step{1, 1})
+	}
+}
+
+// With as many rows in a slot as it has in a table of ten million, a row of 16 floats takes at most 1.35 times its 64 bytes,
+// id and index included, also where the index has just grown.
+func TestMemoryOfARow(t *testing.T) {
+	for _, perSlot := range []int{9766, 10_500, 12_300} {
+		heap := func() uint64 {
+			runtime.GC()
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		before := heap()
+		const slots = 32
+		table := New(valid(t, Config{Name: "t", Dim: 16, Init: Zeros}), validRule(t, plain), held(Slots/slots, 0), noCut)
+		fillSlots(t, table, perSlot)
+		scratches = sync.Pool{New: scratches.New}
+		perRow := float64(heap()-before) / float64(slots*perSlot)
+		runtime.KeepAlive(table)
+		t.Logf("%d rows in a slot: %.1f bytes a row", perSlot, perRow)
+		if perRow > 1.35*64 {
+			t.Errorf("%d rows in a slot: %.1f bytes a row, expected at most %.1f", perSlot, perRow, 1.35*64)
+		}
+	}
+}
+
+func BenchmarkTable(b *testing.B) {
+	for _, rows := range []int{1_000_000, 10_000_000} {
+		table := newTable(b, Config{Name: "t", Dim: 16, Init: Uniform, Scale: 0.1}, plain, noCut)
+		fillSlots(b, table, rows/Slots)
+		began := time.Now()
+		runtime.GC()
+		b.Logf("%d rows: a forced collection takes %v", rows, time.Since(began))
+		r := rand.New(rand.NewPCG(1, 1))
+		var batches []wire.Rows
+		for range 8 {
+			ids := make([]int64, 20_000)
+			for k := range ids {
+				ids[k] = r.Int64N(int64(rows))
+			}
+			batch, _ := grouped(ids, make([]float32, 16*len(ids)), 16)
+			batches = append(batches, batch)
+		}
+		name := map[int]string{1_000_000: "1M", 10_000_000: "10M"}[rows]
+		report := func(b *testing.B, cpu time.Duration) {
+			b.ReportMetric(20_000*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mrows/s")
+			b.ReportMetric(float64(cpu)/(20_000*float64(b.N)), "cpu-ns/row")
+		}
+		dst := make([]float32, 16*20_000)
+		b.Run(name+"/lookup", func(b *testing.B) {
+			began := processorTime(b)
+			for i := 0; b.Loop(); i++ {
+				table.Lookup(&batches[i%len(batches)], dst)
+			}
+			report(b, processorTime(b)-began)
+		})
+		b.Run(name+"/update", func(b *testing.B) {
+			column := &Column{}
+			began := processorTime(b)
+			for i := 0; b.Loop(); i++ {
+				if _, err := table.Update(&batches[i%len(batches)], column, Step{uint64(i) + 1, 1}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			report(b, processorTime(b)-began)
+		})
+	}
+}
+
+// processorTime is what this process has used so far.
+func processorTime(b *testing.B) time.Duration {
+	var used unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Nano())
+}

@@ -1,0 +1,196 @@
+package sparse
+
+import (
+	"fmt"
+
+	"gonum.org/v1/gonum/blas/blas32"
+
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/wire"
+)
+
+// Step says which update it is.
+type Step struct {
+	Number uint64  // by which rows expire
+	Scale  float32 // what the learning rate is multiplied by
+}
+
+// Update applies the gradients of a checked batch for a trainer's step, to each slot
+// at once, and leaves other values in them. Slots that had the step already are left alone; applied
+// is the number of the others.
+func (t *Table) Update(rows *wire.Rows, column *Column, step Step) (applied int, err error) {
+	sc := scratches.Get().(*scratch)
+	defer scratches.Put(sc)
+	k := 0
+	for _, span := range rows.Spans {
+		n := int(span.Rows)
+		fresh, err := t.push(span.Slot, rows.IDs[k:k+n], rows.Values[k*t.cfg.Dim:(k+n)*t.cfg.Dim], column, step, sc)
+		if err != nil {
+			return applied, err
+		}
+		if fresh {
+			applied++
+		}
+		k += n
+	}
+	return applied, nil
+}
+
+func (t *Table) push(number uint32, ids []int64, grads []float32, column *Column, step Step, sc *scratch) (fresh bool, err error) {
+	s := t.slots[number]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if column.ended.Load() {
+		return false, ErrEnded
+	}
+	if step.Number <= column.steps[number] {
+		return false, nil
+	}
+	if err := s.checkRoom(len(ids)); err != nil {
+		return false, fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, number, err)
+	}
+	t.preserveLocked(number)
+	column.steps[number] = step.Number
+	t.updateLocked(s, ids, grads, 1, step, sc)
+	return true, nil
+}
+
+// CheckRoom says whether a slot has room for as many more rows.
+func (t *Table) CheckRoom(number uint32, more int) error {
+	s := t.slots[number]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.checkRoom(more); err != nil {
+		return fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, number, err)
+	}
+	return nil
+}
+
+// Share is a part of the gradient of one slot.
+type Share struct {
+	IDs   []int64
+	Grads []float32 // [ids, dim]
+}
+
+// Commit applies the sum of shares, in their order, times factor to a slot. The shares stay as they
+// are; there may be none: the slot's clock goes on. The slot has room, see CheckRoom.
+func (t *Table) Commit(number uint32, shares []Share, factor float32, step Step) {
+	sc := scratches.Get().(*scratch)
+	defer scratches.Put(sc)
+	ids, sums := sc.ids[:0], sc.sums[:0]
+	for _, p := range shares {
+		ids, sums = append(ids, p.IDs...), append(sums, p.Grads...)
+	}
+	sc.ids, sc.sums = ids, sums
+	s := t.slots[number]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.preserveLocked(number)
+	t.updateLocked(s, ids, sums, factor, step, sc)
+}
+
+// updateLocked sums the gradients of equal ids, multiplies by factor and applies the rule.
+func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float32, step Step, sc *scratch) {
+	s.expire(t.cfg.Expiry, step.Number)
+	version := uint32(max(1, min(step.Number, maxClock)))
+	dim := t.cfg.Dim
+	sc.rows, sc.waiting = grown(sc.rows, len(ids)), sc.waiting[:0]
+	s.warm(ids, sc)
+	for k, id := range ids {
+		sc.rows[k] = noRow
+		h := hash(id)
+		row := s.find(h, id)
+		if row == noRow {
+			if !s.admit(id, k, t.cfg.Admission, sc) {
+				continue
+			}
+			row = t.makeLocked(s, h, id)
+		}
+		c, i := s.at(row)
+		if v := c.versions[i]; v&marked != 0 {
+			first := int(v &^ marked)
+			addTo(grads[first*dim:(first+1)*dim], grads[k*dim:(k+1)*dim])
+			continue
+		}
+		c.versions[i] = marked | uint32(k)
+		sc.rows[k] = row
+	}
+	if factor != 1 {
+		for i := range grads {
+			grads[i] *= factor
+		}
+	}
+	t.warm(s, sc)
+	for k, row := range sc.rows {
+		if row == noRow {
+			continue
+		}
+		c, i := s.at(row)
+		c.versions[i] = version
+		c.dirty[i/64] |= 1 << (i % 64)
+		update := optimizer.Step{Scale: step.Scale}
+		if t.counted {
+			c.updates[i]++
+			update.Count = uint64(c.updates[i])
+		}
+		params, state := t.split(c.values[i*t.width : (i+1)*t.width])
+		t.rule.Apply(params, grads[k*dim:(k+1)*dim], state, update)
+	}
+	for _, k := range sc.waiting {
+		w := s.waiting[ids[k]]
+		w.version = version
+		s.waiting[ids[k]] = w
+	}
+}
+
+// admit counts an update of an id without a row, once for all its places in the
+// batch, and says whether it gets one.
+func (s *slot) admit(id int64, k int, admission uint32, sc *scratch) bool {
+	if admission <= 1 {
+		return true
+	}
+	w := s.waiting[id]
+	if w.version&marked != 0 {
+		return false
+	}
+	w.updates++
+	if w.updates >= admission {
+		delete(s.waiting, id)
+		return true
+	}
+	w.version = marked
+	if s.waiting == nil {
+		s.waiting = map[int64]candidate{}
+	}
+	s.waiting[id] = w
+	sc.waiting = append(sc.waiting, k)
+	return false
+}
+
+// makeLocked makes the row of an id with its first values.
+func (t *Table) makeLocked(s *slot, h uint64, id int64) uint32 {
+	row := s.insert(h, id, t.width, t.counted)
+	c, i := s.at(row)
+	values := c.values[i*t.width : (i+1)*t.width]
+	clear(values)
+	if t.counted {
+		c.updates[i] = 0
+	}
+	params, state := t.split(values)
+	t.init.fill(params, id)
+	t.rule.Start(params, state)
+	return row
+}
+
+// split is the parameters of a row, and the optimizer's state.
+func (t *Table) split(values []float32) (params []float32, state optimizer.State) {
+	dim := t.cfg.Dim
+	for i := range t.state {
+		state[i] = values[(1+i)*dim : (2+i)*dim]
+	}
+	return values[:dim:dim], state
+}
+
+func addTo(sum, x []float32) {
+	blas32.Axpy(1, blas32.Vector{N: len(x), Data: x, Inc: 1}, blas32.Vector{N: len(sum), Data: sum, Inc: 1})
+}

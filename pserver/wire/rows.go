@@ -1,0 +1,101 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"unsafe"
+)
+
+// Span says how many rows of a payload are of a slot.
+type Span struct{ Slot, Rows uint32 }
+
+// Rows is the payload of a frame about rows of a table, see the package comment.
+type Rows struct {
+	Part, Parts uint32
+	Spans       []Span
+	IDs         []int64   // span after span
+	Values      []float32 // [ids, dim], nil in a lookup
+}
+
+const (
+	rowsHead = 16
+	spanSize = 8
+	idSize   = 8
+)
+
+// RowsSize is the size of a payload in bytes; dim is 0 in a lookup.
+func RowsSize(spans, rows, dim int) int { return rowsHead + spanSize*spans + rows*(idSize+4*dim) }
+
+// MostRows is how many rows of one slot a frame has room for, with and without values: as many go
+// into a request, and into the reply of a lookup.
+func MostRows(dim int) int { return (MaxPayload - rowsHead - spanSize) / (idSize + 4*dim) }
+
+// Layout makes a payload in buf, which is aligned to 8 bytes, for so many spans and rows, and returns its parts,
+// for the caller to fill.
+func Layout(buf []byte, spans, rows, dim int) (payload []byte, r Rows) {
+	payload = buf[:RowsSize(spans, rows, dim)]
+	binary.LittleEndian.PutUint32(payload[0:], uint32(spans))
+	binary.LittleEndian.PutUint32(payload[4:], uint32(rows))
+	r.Parts = 1
+	r.view(payload, spans, rows, dim)
+	return payload, r
+}
+
+// Number says in a payload which part it is of how many.
+func Number(payload []byte, part, parts uint32) {
+	binary.LittleEndian.PutUint32(payload[8:], part)
+	binary.LittleEndian.PutUint32(payload[12:], parts)
+}
+
+// view shares the memory of payload.
+func (r *Rows) view(payload []byte, spans, rows, dim int) {
+	at := rowsHead
+	r.Spans = cast[Span](payload[at:], spans)
+	at += spanSize * spans
+	r.IDs = cast[int64](payload[at:], rows)
+	at += idSize * rows
+	r.Values = nil
+	if dim > 0 {
+		r.Values = cast[float32](payload[at:], rows*dim)
+	}
+}
+
+func cast[T any](b []byte, n int) []T {
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
+}
+
+// ParseRows reads a payload, which is aligned to 8 bytes and shared by what is returned; dim is 0 in a lookup.
+// The error says what does not fit. Slots ascend and none is there twice; values may be anything.
+func ParseRows(payload []byte, dim int) (r Rows, err error) {
+	if len(payload) < rowsHead {
+		return r, fmt.Errorf("payload has %d bytes: expected at least %d", len(payload), rowsHead)
+	}
+	spans := binary.LittleEndian.Uint32(payload[0:])
+	rows := binary.LittleEndian.Uint32(payload[4:])
+	r.Part = binary.LittleEndian.Uint32(payload[8:])
+	r.Parts = binary.LittleEndian.Uint32(payload[12:])
+	if r.Part >= r.Parts {
+		return r, fmt.Errorf("part %d of %d: expected parts from 0 on, less than their number", r.Part, r.Parts)
+	}
+	if spans > MaxPayload || rows > MaxPayload || RowsSize(int(spans), int(rows), dim) != len(payload) {
+		return r, fmt.Errorf("payload has %d bytes, which are not those of %d slots and %d rows of %d floats", len(payload), spans, rows, dim)
+	}
+	r.view(payload, int(spans), int(rows), dim)
+	sum := uint64(0)
+	last := uint32(math.MaxUint32)
+	for i, s := range r.Spans {
+		if i > 0 && s.Slot <= last {
+			return r, fmt.Errorf("slot %d follows slot %d: expected them to ascend", s.Slot, last)
+		}
+		last = s.Slot
+		sum += uint64(s.Rows)
+	}
+	if sum != uint64(rows) {
+		return r, fmt.Errorf("the slots have %d rows together, the payload %d", sum, rows)
+	}
+	return r, nil
+}
