@@ -408,3 +408,28 @@ func processorTime(b *testing.B) time.Duration {
 	}
 	return time.Duration(used.Nano())
 }
+
+// What comes after the moment of a cut is not in it, whether pushed or committed.
+func TestCutIsAMoment(t *testing.T) {
+	var current atomic.Pointer[Cut]
+	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, current.Load), &Column{}
+	push := func(step uint64) {
+		batch, _ := grouped([]int64{1}, []float32{-1}, 1)
+		if _, err := table.Update(&batch, column, Step{step, 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	push(1)
+	for number, change := range []func(){func() { push(2) }, func() { table.Commit(SlotOf(1), []Share{{[]int64{1}, []float32{-1}}}, 1, Step{3, 1}) }} {
+		cut := &Cut{Number: uint64(number) + 1, Full: true, Columns: []*Column{column}}
+		current.Store(cut)
+		before := lookup(table, []int64{1})[0]
+		change()
+		m := table.Collect(SlotOf(1), cut)
+		if m.Values[0] != before || m.Steps[0] != uint64(number)+1 {
+			t.Errorf("cut %d has value %v and step %d, expected %v and %d", number+1, m.Values[0], m.Steps[0], before, number+1)
+		}
+		current.Store(nil)
+		table.EndCut()
+	}
+}
