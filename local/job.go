@@ -43,6 +43,7 @@ type Config struct {
 
 	Optimizer optimizer.Config // what is zero there is chosen by the data
 	WireDType string           // of gradients and parameters on their way; "": float32
+	Exchange  reference.Exchange
 
 	CheckpointEvery time.Duration // default 2 s
 	Ledger          bool          // trainers note what they trained, in ledger.jsonl
@@ -116,6 +117,9 @@ func New(c Config) (*Job, error) {
 		return nil, fmt.Errorf("expected at least one master, parameter server, trainer and pass, found %d, %d, %d and %d", c.Masters, c.Servers, c.Trainers, c.Passes)
 	}
 	if err := c.Optimizer.CheckGiven(); err != nil {
+		return nil, err
+	}
+	if err := c.Exchange.Check(c.Sync); err != nil {
 		return nil, err
 	}
 	recipe, err := model.RecipeFor(c.Model, c.dataset(), c.Sync)
@@ -310,6 +314,8 @@ func (j *Job) define() {
 		if c.WireDType != "" {
 			args = append(args, "--wire-dtype", c.WireDType)
 		}
+		args = append(args, "--push-every", strconv.Itoa(c.Exchange.PushEvery), "--pull-every", strconv.Itoa(c.Exchange.PullEvery),
+			"--staleness", strconv.FormatUint(c.Exchange.Staleness.Limit, 10), "--staleness-policy", c.Exchange.Staleness.Name())
 		if c.Ledger {
 			args = append(args, "--ledger", j.path("ledger.jsonl"))
 		}

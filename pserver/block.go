@@ -64,23 +64,31 @@ func (b *block) stepLocked(rule optimizer.Rule, lo, hi int, grad []float32, step
 	rule.Apply(b.params[lo:hi], grad, b.slots(lo, hi), step)
 }
 
-// push applies the gradient in values for a trainer's step, unless it was
-// applied before, and completes r. values are lost. With r.buf set the parameters
-// of that very moment take their place as the body of r, whose dtype is set.
-func (b *block) push(s *shard, h *holding, t *trainer, step uint64, scale float32, values []float32, r *reply) *wire.Fault {
+// push applies the gradient in values for the trainer's step in head, unless it
+// was applied before or is too stale, and completes r. values are lost. With
+// r.buf set the parameters of that very moment take their place as the body of r,
+// whose dtype is set.
+func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale float32, values []float32, r *reply) *wire.Fault {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t.fenced.Load() {
 		return wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
 	}
-	fresh := step > t.applied[b.local]
+	fresh := head.Step > t.applied[b.local]
 	var update optimizer.Step
 	if fresh {
+		age := b.stalenessLocked(head.Version)
+		weight := h.model.staleness.Weight(age)
+		if s.counters.stale(age, weight); weight == 0 {
+			fault := wire.Faultf(wire.Stale, "%s had %d updates of others since the gradient was computed, the limit is %d", b.name(), age, h.model.staleness.Limit)
+			fault.Version = clampVersion(b.version)
+			return fault
+		}
 		s.preserveLocked(b)
-		t.applied[b.local] = step
+		t.applied[b.local] = head.Step
 		b.version++
 		b.updates++
-		update = h.model.update(b.updates, step, scale)
+		update = h.model.update(b.updates, head.Step, scale*weight)
 		s.counters.pushed.Add(1)
 	} else {
 		r.head.Flags |= wire.Duplicate
@@ -102,6 +110,13 @@ func (b *block) push(s *shard, h *holding, t *trainer, step uint64, scale float3
 	}
 	r.end()
 	return nil
+}
+
+// stalenessLocked is the number of updates since version. There are none since one that
+// is not there yet: it was lost in a restart.
+func (b *block) stalenessLocked(version uint32) uint64 {
+	now := clampVersion(b.version)
+	return uint64(now - min(version, now))
 }
 
 // pull completes r, whose dtype is set, with a copy of the parameters.

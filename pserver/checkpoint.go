@@ -85,7 +85,7 @@ func (c *checkpoints) write(g checkpoint.Generation) (bytes int64, err error) {
 	cut := c.shard.startCut()
 	defer c.shard.endCut(h)
 	if err = c.writeBlocks(w, h, cut); err == nil {
-		m := checkpoint.NewManifest(h.model.optimizer, modeName(h.model.sync), h.model.table)
+		m := checkpoint.NewManifest(h.model.optimizer, h.model.staleness, modeName(h.model.sync), h.model.table)
 		m.Shard, m.Version, m.JobEpoch = c.shard.index, cut.version, cut.jobEpoch
 		bytes, _, err = w.Finish(m)
 	}

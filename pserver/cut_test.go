@@ -55,7 +55,7 @@ func TestCutsAreMoments(t *testing.T) {
 			grad := slices.Repeat([]float32{-1}, wire.BlockElements)
 			for step := uint64(1); step <= steps; step++ {
 				b := h.blocks[r.IntN(blocks)]
-				if fault := b.push(s, h, tr, step, 1, grad, &reply{}); fault != nil {
+				if fault := b.push(s, h, tr, &wire.Header{Step: step}, 1, grad, &reply{}); fault != nil {
 					t.Error(fault)
 				}
 				done[i].mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/optimizer/onwire"
 	"trainmaster/pserver/placement"
+	"trainmaster/pserver/staleness"
 )
 
 // model is what all trainers of a job agree on, and where its blocks lie.
@@ -17,6 +18,7 @@ type model struct {
 	optimizer optimizer.Config
 	rule      optimizer.Rule
 	sync      bool
+	staleness staleness.Bound // of asynchronous updates
 	table     *placement.Table
 	digest    [sha256.Size]byte
 }
@@ -26,6 +28,23 @@ func newModel(o optimizer.Config, synchronous bool, table *placement.Table) (*mo
 		return nil, err
 	}
 	return &model{optimizer: o, rule: o.Rule(), sync: synchronous, table: table, digest: table.Digest()}, nil
+}
+
+// bounded is m with a bound for stale gradients.
+func (m *model) bounded(b staleness.Bound) (*model, error) {
+	if err := b.Validate(); err != nil {
+		return nil, err
+	}
+	if m.sync && b != (staleness.Bound{}) {
+		return nil, fmt.Errorf("staleness bound %q in mode %s: expected none, a synchronous gradient is of the version before or it is not applied", b, modeName(m.sync))
+	}
+	m.staleness = b
+	return m, nil
+}
+
+// agrees says whether a claim on m is one on other: the same in all that trainers must agree on.
+func (m *model) agrees(other *model) bool {
+	return m.digest == other.digest && m.optimizer == other.optimizer && m.sync == other.sync && m.staleness == other.staleness
 }
 
 // update describes the count-th update of some parameters, made in a step of the
@@ -50,7 +69,11 @@ func modelFromProto(m *pb.ParameterModel) (*model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newModel(onwire.FromProto(m.GetOptimizer()), m.GetMode() == pb.UpdateMode_UPDATE_MODE_SYNC, table)
+	described, err := newModel(onwire.FromProto(m.GetOptimizer()), m.GetMode() == pb.UpdateMode_UPDATE_MODE_SYNC, table)
+	if err != nil {
+		return nil, err
+	}
+	return described.bounded(staleness.Bound{Policy: m.GetStaleness().GetPolicy(), Limit: m.GetStaleness().GetLimit()})
 }
 
 func (m *model) toProto() *pb.ParameterModel {
@@ -63,6 +86,7 @@ func (m *model) toProto() *pb.ParameterModel {
 		Optimizer: onwire.ToProto(m.optimizer),
 		Mode:      mode,
 		Shards:    uint32(m.table.Shards),
+		Staleness: &pb.StalenessBound{Policy: m.staleness.Policy, Limit: m.staleness.Limit},
 	}
 }
 
@@ -93,6 +117,9 @@ func (m *model) same(other *model) error {
 	}
 	if m.optimizer != other.optimizer {
 		return fmt.Errorf("this model has optimizer %q, yours %q: train on with the same settings, or begin anew with another folder of checkpoints", m.optimizer, other.optimizer)
+	}
+	if m.staleness != other.staleness {
+		return fmt.Errorf("this model has staleness bound %q, yours %q: train on with the same settings, or begin anew with another folder of checkpoints", m.staleness, other.staleness)
 	}
 	mine, yours := m.table.Tensors, other.table.Tensors
 	for i := range max(len(mine), len(yours)) {

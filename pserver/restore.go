@@ -51,6 +51,9 @@ func (s *shard) restoreFrom(folder checkpoint.Folder, g checkpoint.Generation) e
 	if err != nil {
 		return err
 	}
+	if m, err = m.bounded(man.Staleness); err != nil {
+		return err
+	}
 	if man.Shard != s.index {
 		return fmt.Errorf("%q has a checkpoint of shard %d, this is shard %d", folder.Path, man.Shard, s.index)
 	}

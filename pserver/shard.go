@@ -62,6 +62,26 @@ type claim struct {
 type counters struct {
 	pulled, pushed, duplicates, staged, committed, adopted, refused atomic.Uint64
 	connections                                                     atomic.Int64
+
+	staleRejected, staleScaled, stalenessSum, stalenessMax atomic.Uint64
+}
+
+// stale counts a push of that staleness, which has that weight.
+func (c *counters) stale(staleness uint64, weight float32) {
+	if weight == 0 {
+		c.staleRejected.Add(1)
+		return
+	}
+	if weight < 1 {
+		c.staleScaled.Add(1)
+	}
+	c.stalenessSum.Add(staleness)
+	for {
+		highest := c.stalenessMax.Load()
+		if staleness <= highest || c.stalenessMax.CompareAndSwap(highest, staleness) {
+			return
+		}
+	}
 }
 
 func newShard(log *logrus.Entry, index int, epoch uint16, initTimeout time.Duration, stageBytes int64) *shard {
@@ -111,7 +131,7 @@ func (s *shard) requestClaim(m *model, ordinal uint32, incarnation uint64, now t
 	} else if held {
 		s.log.WithFields(logrus.Fields{"trainer": s.claim.ordinal, "silent": idle, "successor": ordinal}).Warn("initialiser lost its claim")
 	}
-	if h == nil || h.model.digest != m.digest || h.model.optimizer != m.optimizer || h.model.sync != m.sync {
+	if h == nil || !h.model.agrees(m) {
 		s.holding.Store(newHolding(m, s.index))
 		clear(s.trainers)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -50,6 +51,7 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 	kind := addChoice(cmd, "model", "", "what to train", model.Kinds()...)
 	checkOptimizer := addOptimizer(cmd, &c.Optimizer)
 	dtype := addWireDType(cmd)
+	checkExchange := addExchange(cmd, &c.Exchange)
 	update := addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data)")
 	flags.IntVar(&c.Masters, "masters", 1, "masters: one leads, the others stand by")
@@ -73,7 +75,7 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 		case c.CheckpointEvery <= 0:
 			return settingErrorf(cmd, "checkpoint-every", "expected more than 0")
 		}
-		if err := checkOptimizer(); err != nil {
+		if err := cmp.Or(checkOptimizer(), checkExchange(*update == "sync")); err != nil {
 			return err
 		}
 		c.MNIST, c.Model, c.Sync, c.WireDType = mnist, *kind, *update == "sync", *dtype

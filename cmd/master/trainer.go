@@ -53,6 +53,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 	flags.IntVar(&w.Recipe.BatchSize, "batch-size", 0, "records in a mini-batch, at most 1048576 (0: chosen by the data)")
 	checkOptimizer := addOptimizer(cmd, &w.Recipe.Optimizer)
 	dtype := addWireDType(cmd)
+	checkExchange := addExchange(cmd, &w.Recipe.Exchange)
 	flags.Uint64Var(&w.Seed, "model-seed", 1, "of the initial parameters")
 	flags.StringVar(&w.SavePath, "save-model", "", "safetensors `file` that the elected trainer writes at the end")
 	flags.StringVar(&w.LedgerPath, "ledger", "", "`file` to note each trained task in, as a line of JSON")
@@ -64,7 +65,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 		return nil
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := cmp.Or(validateWorker(cmd, &w, addr, servers), checkOptimizer()); err != nil {
+		if err := cmp.Or(validateWorker(cmd, &w, addr, servers), checkOptimizer(), checkExchange(false)); err != nil {
 			return err
 		}
 		if len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) {

@@ -6,6 +6,7 @@ import (
 
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	"trainmaster/pserver/staleness"
 )
 
 // The files of one checkpoint. docs/formats/parameter-server-checkpoint.md describes them.
@@ -39,6 +40,7 @@ type Manifest struct {
 	Version   uint64           `json:"version"`
 	JobEpoch  uint32           `json:"job_epoch"`
 	Optimizer optimizer.Config `json:"optimizer"`
+	Staleness staleness.Bound  `json:"staleness,omitzero"`
 	Placement Placement        `json:"placement"`
 	Files     []Entry          `json:"files"`
 }
@@ -71,12 +73,12 @@ const (
 )
 
 // NewManifest describes a model; the rest is the caller's and the [Writer]'s.
-func NewManifest(o optimizer.Config, mode string, table *placement.Table) *Manifest {
+func NewManifest(o optimizer.Config, s staleness.Bound, mode string, table *placement.Table) *Manifest {
 	tensors := make([]Tensor, len(table.Tensors))
 	for i, t := range table.Tensors {
 		tensors[i] = Tensor(t)
 	}
-	m := &Manifest{Format: fullFormat, Mode: mode, Optimizer: o, Placement: Placement{table.Epoch, table.Shards, tensors, table.Owners}}
+	m := &Manifest{Format: fullFormat, Mode: mode, Optimizer: o, Staleness: s, Placement: Placement{table.Epoch, table.Shards, tensors, table.Owners}}
 	if o.Plain() {
 		m.Format = plainFormat
 	}

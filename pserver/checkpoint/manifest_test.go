@@ -7,6 +7,7 @@ import (
 
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	"trainmaster/pserver/staleness"
 )
 
 // Older versions read a plain optimizer's manifest, and refuse any other.
@@ -19,7 +20,7 @@ func TestManifestFormats(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := NewManifest(o, Async, table)
+		m := NewManifest(o, staleness.Bound{}, Async, table)
 		for _, name := range []string{WeightsFile, SlotFile(0), SlotFile(1), PushesFile} {
 			m.Files = append(m.Files, Entry{Name: name})
 		}

@@ -24,7 +24,8 @@
 //	28-31  argument     by op, see below
 //	32-39  step         push: the trainer's step; stage: the version that the gradient was computed at
 //	40-47  sequence     grows with every frame of a trainer; a reply repeats it
-//	48-51  version      pull: the least parameter version wanted; reply: the version sent or reached
+//	48-51  version      pull: the least parameter version wanted; reply: the version sent or reached; push:
+//	                    that of the block when the gradient was computed, plus the trainer's own pushes since
 //	52-53  shard epoch  grows with every start of the shard; 0 in a hello
 //	54-55  job epoch    grows with every roll-back of the job
 //	56-59  length       bytes of payload, at most 1,048,576

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -86,24 +87,38 @@ func (c *Client) Pull(ctx context.Context, dst []Tensor, minVersion uint64) (ver
 // rate, beside its schedule, which goes by step. Steps start at 1 and grow; a
 // step below one that was sent before is taken for a repetition and not applied.
 // The version is as in Pull. Optimizer.ClipNorm is applied to grads in place.
+//
+// A *StaleError says that Staleness rejected the gradient at some blocks. At the
+// others it was applied. After a Pull the gradient of the same batch is to be
+// computed again and pushed under the same step: that reaches just the blocks
+// that miss it.
 func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads, dst []Tensor) (version uint64, err error) {
-	if err := c.checkMode(Async, "PushPull"); err != nil {
+	if err := c.check("destination", dst); err != nil {
 		return 0, err
 	}
-	if step == 0 {
+	return c.push(ctx, call{op: wire.PushPull, step: step, src: grads, dst: dst}, scale)
+}
+
+// Push is PushPull without the parameters: those that the trainer has grow staler.
+func (c *Client) Push(ctx context.Context, step uint64, scale float32, grads []Tensor) (version uint64, err error) {
+	return c.push(ctx, call{op: wire.Push, step: step, src: grads}, scale)
+}
+
+func (c *Client) push(ctx context.Context, call call, scale float32) (version uint64, err error) {
+	if err := c.checkMode(Async, "push"); err != nil {
+		return 0, err
+	}
+	if call.step == 0 {
 		return 0, errors.New("push: step is 0: steps start at 1")
 	}
 	if !(scale > 0) || scale-scale != 0 {
 		return 0, fmt.Errorf("push: learning-rate scale is %v: expected a positive number", scale)
 	}
-	if err := c.check("destination", dst); err != nil {
+	if err := c.prepareGradients(call.src, 1); err != nil {
 		return 0, err
 	}
-	if err := c.prepareGradients(grads, 1); err != nil {
-		return 0, err
-	}
-	err = c.run(ctx, call{op: wire.PushPull, step: step, argument: math.Float32bits(scale), src: grads, dst: dst})
-	if err != nil {
+	call.argument = math.Float32bits(scale)
+	if err := c.run(ctx, call); err != nil {
 		return 0, fmt.Errorf("push: %w", err)
 	}
 	low, _ := c.versions()
@@ -199,15 +214,30 @@ func (c *Client) prepare(what string, dtype wire.DType, tensors []Tensor) error 
 	return nil
 }
 
-// run does a call at all shards that hold blocks.
+// run does a call at all shards that hold blocks. That a gradient is stale at one
+// does not keep it from the others.
 func (c *Client) run(ctx context.Context, call call) error {
 	group, ctx := errgroup.WithContext(ctx)
+	var stale atomic.Pointer[StaleError]
 	for _, l := range c.links {
 		if len(l.slots) > 0 {
-			group.Go(func() error { return l.run(ctx, call) })
+			group.Go(func() error {
+				err := l.run(ctx, call)
+				if late, ok := errors.AsType[*StaleError](err); ok {
+					stale.Store(late)
+					return nil
+				}
+				return err
+			})
 		}
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if late := stale.Load(); late != nil {
+		return late
+	}
+	return nil
 }
 
 // versions are the lowest and the highest that the last call brought.

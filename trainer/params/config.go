@@ -11,6 +11,7 @@ import (
 
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	"trainmaster/pserver/staleness"
 )
 
 // Mode says when gradients reach the parameters.
@@ -42,6 +43,9 @@ const (
 	Nesterov = optimizer.Nesterov
 )
 
+// Staleness is the bound for gradients that others have overtaken. The zero value applies them all.
+type Staleness = staleness.Bound
+
 // Tensor is a named array of float32 in row-major order; len(Data) is the product of Shape.
 type Tensor struct {
 	Name  string
@@ -58,6 +62,7 @@ type Config struct {
 
 	Mode      Mode
 	Optimizer Optimizer
+	Staleness Staleness // of mode Async; belongs to the job as well
 
 	Ordinal     uint32 // the trainer's own small number
 	Incarnation uint64 // of this start of the trainer, at least 1: greater than that of every earlier start of any trainer
@@ -82,6 +87,12 @@ func (c *Config) Validate() error {
 	if err := c.Optimizer.Validate(); err != nil {
 		return fmt.Errorf("params.Config.Optimizer: %w", err)
 	}
+	if err := c.Staleness.Validate(); err != nil {
+		return fmt.Errorf("params.Config.Staleness: %w", err)
+	}
+	if c.Mode == Sync && c.Staleness != (Staleness{}) {
+		return fmt.Errorf("params.Config.Staleness is %q in mode sync: expected none", c.Staleness)
+	}
 	if c.Incarnation == 0 {
 		return errors.New("params.Config.Incarnation is 0: expected the number that the master gave this trainer")
 	}
@@ -103,8 +114,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// StaleError says that a stage came too late: the shards are at Version already. Pull that version and compute the
-// gradient of the same batch again.
+// StaleError says that a gradient came too late: the shards are at Version already (a push: one of its blocks is). Pull
+// that version and compute the gradient of the same batch again.
 type StaleError struct {
 	Version uint64
 }

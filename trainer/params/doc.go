@@ -4,7 +4,7 @@
 //
 //	client, err := params.Connect(ctx, params.Config{Addrs: ..., Mode: params.Async, ...})
 //	err = client.Init(ctx, parameters)                                      // one trainer gives them, the others get them
-//	version, err := client.PushPull(ctx, step, 1, gradients, parameters)    // async
+//	version, err := client.PushPull(ctx, step, 1, gradients, parameters)    // async; Push leaves the parameters out
 //
 //	version, err := client.Pull(ctx, parameters, version)                   // sync: waits for that version,
 //	err = client.Stage(ctx, version, gradientSums, records)                 // stages, then the master commits version+1
@@ -34,7 +34,7 @@
 // checkpoint: the client pulls them anew and goes on. A call returns an error
 // when ctx ends, when a gradient is refused for what it is, when the server
 // lost its parameters (ErrUninitialised), when this incarnation is over
-// (ErrFenced), or, of Stage, when the version is past (*StaleError). After an
+// (ErrFenced), or when a gradient comes too late (*StaleError). After an
 // error the destination of a pull may hold a mixture.
 //
 // A Client is used by one goroutine at a time.

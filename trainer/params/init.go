@@ -192,6 +192,7 @@ func (c *Client) modelToProto() *pb.ParameterModel {
 	m := &pb.ParameterModel{
 		Optimizer: onwire.ToProto(c.cfg.Optimizer),
 		Mode:      pb.UpdateMode_UPDATE_MODE_ASYNC, Shards: uint32(len(c.links)),
+		Staleness: &pb.StalenessBound{Policy: c.cfg.Staleness.Policy, Limit: c.cfg.Staleness.Limit},
 	}
 	if c.cfg.Mode == Sync {
 		m.Mode = pb.UpdateMode_UPDATE_MODE_SYNC

@@ -56,6 +56,7 @@ type slot struct {
 	tensor  int    // index in Client.declared
 	pending bool   // not acknowledged yet in the call under way
 	version uint32 // that the last call brought
+	at      uint32 // the version that the trainer computes with, and its own pushes since
 
 	// The payload that is to be sent.
 	dtype  wire.DType

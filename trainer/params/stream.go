@@ -154,8 +154,12 @@ func (s *stream) collect(ctx context.Context, l *link, call call) error {
 		switch {
 		case err == nil:
 			slot.pending, slot.version = false, s.head.Version
-			if call.dst != nil {
+			switch {
+			case call.dst != nil:
+				slot.at = s.head.Version
 				l.client.seen.note(s.head.Version)
+			case call.op == wire.Push && s.head.Flags&wire.Duplicate == 0: // whose update may be in it already
+				slot.at++
 			}
 		case errors.As(err, &fault):
 			if refused == nil || refused.Code == wire.Wait {
@@ -260,6 +264,9 @@ func (s *stream) send(ctx context.Context, l *link, call call) error {
 			head.DType = slot.dtype
 		}
 		head.Block, head.Sequence, head.Length = slot.ID, f.sequence, uint32(len(payload))
+		if call.op == wire.Push || call.op == wire.PushPull {
+			head.Version = slot.at
+		}
 		raw := &s.headers[frames]
 		head.Encode(raw)
 		if len(payload) > 0 {

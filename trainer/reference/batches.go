@@ -18,36 +18,54 @@ func (e *recordError) Error() string {
 }
 func (e *recordError) Unwrap() error { return e.err }
 
-// batches cuts records into mini-batches. Its memory is used again and again.
+// batches cuts records into mini-batches, and these into groups. Its memory is used again and again.
 type batches struct {
-	batch *model.Batch
-	size  int
+	memory []*model.Batch // a group
+	size   int
 }
 
-// of yields mini-batches of size records, the last one smaller when they do not come out even. Each is valid until the
-// next one is asked for. An error is a *recordError and the last thing that is yielded.
-func (b *batches) of(records iter.Seq2[[]byte, error]) iter.Seq2[*model.Batch, error] {
-	return func(yield func(*model.Batch, error) bool) {
-		b.batch.Reset()
+func newBatches(m model.Model, size, group int) batches {
+	b := batches{size: size}
+	for range group {
+		b.memory = append(b.memory, m.NewBatch(size))
+	}
+	return b
+}
+
+// of yields groups of mini-batches of size records; the last mini-batch and the last group are smaller when they do not
+// come out even, and never empty. Each is valid until the next one is asked for. An error is a *recordError and the last
+// thing that is yielded: the mini-batches of an unfinished group before it are dropped.
+func (b *batches) of(records iter.Seq2[[]byte, error]) iter.Seq2[[]*model.Batch, error] {
+	return func(yield func([]*model.Batch, error) bool) {
+		full := 0
+		b.memory[0].Reset()
 		n := 0
 		for record, err := range records {
+			batch := b.memory[full]
 			if err == nil {
-				err = b.batch.Append(record)
+				err = batch.Append(record)
 			}
 			if err != nil {
 				yield(nil, &recordError{n, err})
 				return
 			}
 			n++
-			if b.batch.Len() == b.size {
-				if !yield(b.batch, nil) {
+			if batch.Len() < b.size {
+				continue
+			}
+			if full++; full == len(b.memory) {
+				if !yield(b.memory, nil) {
 					return
 				}
-				b.batch.Reset()
+				full = 0
 			}
+			b.memory[full].Reset()
 		}
-		if b.batch.Len() > 0 {
-			yield(b.batch, nil)
+		if b.memory[full].Len() > 0 {
+			full++
+		}
+		if full > 0 {
+			yield(b.memory[:full], nil)
 		}
 	}
 }

@@ -4,7 +4,9 @@
 // # Two ways to train
 //
 // Asynchronous: each mini-batch is one fused push-pull. The mean gradient is applied on arrival, and the parameters that
-// come back are what the next mini-batch is computed at.
+// come back are what the next mini-batch is computed at. With PushEvery the mean is over the records of several
+// mini-batches, with PullEvery fewer pushes bring parameters back. A gradient that is rejected, because too many updates
+// of others came before it, is computed again from the same records and new parameters, and pushed as the same step.
 //
 // Synchronous, for each mini-batch:
 //
@@ -19,12 +21,12 @@
 //
 // A task is passed on as finished only when every one of its mini-batches is in: acknowledged by every shard that has a
 // part of it (asynchronous), or in a committed version (synchronous). Its line is in the ledger before that. The last
-// mini-batch of a task may be smaller; no mini-batch spans two tasks.
+// mini-batch of a task may be smaller; no mini-batch, and no push of several, spans two tasks.
 //
 // # Failure
 //
 // A record that cannot be read or does not fit the model fails its task, with the reason, and the loop goes on with the
-// next one; mini-batches that were in before that stay in. Everything else ends Run with an error and leaves the task
+// next one; mini-batches that were in before that stay in, those not pushed yet are dropped. Everything else ends Run with an error and leaves the task
 // unfinished, so that it is sent to another trainer: parameter servers that refuse, a model that diverged, a ledger that
 // cannot be written, a context that ended.
 package reference

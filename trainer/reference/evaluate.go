@@ -26,11 +26,12 @@ func (e Evaluation) Loss() float64 { return e.LossSum / float64(max(e.Records, 1
 // Evaluate runs a model with the given parameters over records of package sample.
 func Evaluate(m model.Model, parameters []model.Tensor, records iter.Seq2[[]byte, error]) (Evaluation, error) {
 	var e Evaluation
-	b := batches{batch: m.NewBatch(evaluationBatch), size: evaluationBatch}
-	for batch, err := range b.of(records) {
+	b := newBatches(m, evaluationBatch, 1)
+	for group, err := range b.of(records) {
 		if err != nil {
 			return Evaluation{}, fmt.Errorf("evaluate: %w", err)
 		}
+		batch := group[0]
 		correct, lossSum, err := m.Evaluate(parameters, batch)
 		if err != nil {
 			return Evaluation{}, fmt.Errorf("evaluate: %w", err)

@@ -39,6 +39,15 @@ func (s *shelf) Init(_ context.Context, parameters []params.Tensor) error {
 	return nil
 }
 
+func (s *shelf) Push(_ context.Context, step uint64, scale float32, gradients []params.Tensor) (uint64, error) {
+	if s.pushError != nil {
+		return 0, s.pushError
+	}
+	s.steps = append(s.steps, step)
+	s.apply(gradients, scale)
+	return s.version, nil
+}
+
 func (s *shelf) PushPull(ctx context.Context, step uint64, scale float32, gradients, parameters []params.Tensor) (uint64, error) {
 	if s.pushError != nil {
 		return 0, s.pushError

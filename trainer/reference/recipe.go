@@ -12,10 +12,14 @@ type Recipe struct {
 	Hidden    int // units of the hidden layer
 	BatchSize int // records of a mini-batch
 	Optimizer params.Optimizer
+	Exchange  Exchange
 }
 
 // complete fills in what is known to work for a model on data of this shape.
 func (r Recipe) complete(kind string, inputs int, synchronous bool) (Recipe, error) {
+	if err := r.Exchange.Check(synchronous); err != nil {
+		return Recipe{}, err
+	}
 	name := model.Digits
 	if inputs > 64 {
 		name = model.MNIST

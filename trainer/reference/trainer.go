@@ -38,6 +38,10 @@ type Parameters interface {
 	// have acknowledged. step grows from call to call.
 	PushPull(ctx context.Context, step uint64, scale float32, gradients, parameters []params.Tensor) (version uint64, err error)
 
+	// Push is PushPull without reading. Of both, the error is a *params.StaleError when the gradients were rejected: after a
+	// Pull they are to be computed again and sent with the same step.
+	Push(ctx context.Context, step uint64, scale float32, gradients []params.Tensor) (version uint64, err error)
+
 	// Pull waits until the parameters have at least the given version and reads them.
 	Pull(ctx context.Context, parameters []params.Tensor, atLeast uint64) (version uint64, err error)
 
@@ -70,6 +74,7 @@ type Trainer struct {
 	ID        string // names this trainer in the ledger
 	Model     model.Model
 	BatchSize int // records of a mini-batch
+	Exchange  Exchange
 
 	Tasks      Tasks
 	Parameters Parameters
@@ -91,7 +96,7 @@ func (t *Trainer) validate() error {
 	case t.Parameters == nil:
 		return errors.New("reference.Trainer.Parameters is nil: expected the parameter servers")
 	}
-	return nil
+	return t.Exchange.Check(t.Steps != nil)
 }
 
 // Run initialises the parameters and trains tasks until the job is over, which is no error, or something fails.
@@ -149,7 +154,9 @@ func (t *Trainer) Run(ctx context.Context) error {
 // session is one Run: the parameters as this trainer last saw them, and what it computes with.
 type session struct {
 	*Trainer
-	batches batches
+	batches  batches
+	unpulled int            // pushes since the last pull
+	more     []model.Tensor // memory for the gradients of a further mini-batch
 
 	parameters, gradients         []model.Tensor
 	sharedParams, sharedGradients []params.Tensor // the same memory, as the parameter servers know it
@@ -163,7 +170,7 @@ func newSession(t *Trainer) *session {
 	gradients := model.ZerosLike(parameters)
 	return &session{
 		Trainer:         t,
-		batches:         batches{batch: t.Model.NewBatch(t.BatchSize), size: t.BatchSize},
+		batches:         newBatches(t.Model, t.BatchSize, max(t.Exchange.PushEvery, 1)),
 		parameters:      parameters,
 		gradients:       gradients,
 		sharedParams:    share(parameters),
@@ -183,49 +190,28 @@ func share(tensors []model.Tensor) []params.Tensor {
 func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, error) {
 	start := time.Now()
 	report := TaskReport{Task: task}
-	for batch, err := range s.batches.of(s.Tasks.Records(task)) {
+	for group, err := range s.batches.of(s.Tasks.Records(task)) {
 		if err != nil {
 			return report, err
 		}
 		var loss float64
 		if s.Steps == nil {
-			loss, err = s.pushPull(ctx, batch)
+			loss, err = s.push(ctx, group, &report)
 		} else {
-			loss, err = s.stage(ctx, task.Token.Epoch, batch, &report)
+			loss, err = s.stage(ctx, task.Token.Epoch, group[0], &report)
 		}
 		if err != nil {
 			return report, err
 		}
-		report.Records += batch.Len()
-		report.Batches++
+		for _, batch := range group {
+			report.Records += batch.Len()
+		}
+		report.Batches += len(group)
 		report.LossSum += loss
 	}
 	report.Version = s.version
 	report.Elapsed = time.Since(start)
 	return report, nil
-}
-
-// pushPull has the mean gradient of one mini-batch applied. Its step is the number
-// of updates that the parameters will have seen with it, as far as this trainer
-// knows: so the schedule of the learning rate goes on where the job is, and not
-// where this trainer began, and its length does not depend on the number of trainers.
-func (s *session) pushPull(ctx context.Context, batch *model.Batch) (float64, error) {
-	loss, err := s.compute(batch)
-	if err != nil {
-		return 0, err
-	}
-	scale := 1 / float32(batch.Len())
-	for _, g := range s.gradients {
-		for i := range g.Data {
-			g.Data[i] *= scale
-		}
-	}
-	s.step = max(s.step, s.version) + 1
-	s.version, err = s.Parameters.PushPull(ctx, s.step, 1, s.sharedGradients, s.sharedParams)
-	if err != nil {
-		return 0, fmt.Errorf("push step %d: %w", s.step, err)
-	}
-	return loss, nil
 }
 
 // stage brings one mini-batch into a committed version, computing it again as often as it comes too late.
@@ -236,7 +222,7 @@ func (s *session) stage(ctx context.Context, epoch uint32, batch *model.Batch, r
 			return 0, fmt.Errorf("pull version %d: %w", s.version, err)
 		}
 		s.version = at
-		loss, err := s.compute(batch)
+		loss, err := s.compute(batch, s.gradients)
 		if err != nil {
 			return 0, err
 		}
@@ -270,9 +256,9 @@ func (s *session) awaitStep(ctx context.Context, at uint64, epoch uint32, record
 	}
 }
 
-// compute leaves the gradients of the batch, as sums, in s.gradients.
-func (s *session) compute(batch *model.Batch) (lossSum float64, err error) {
-	lossSum, err = s.Model.Gradients(s.parameters, batch, s.gradients)
+// compute leaves the gradients of the batch, as sums, in gradients.
+func (s *session) compute(batch *model.Batch, gradients []model.Tensor) (lossSum float64, err error) {
+	lossSum, err = s.Model.Gradients(s.parameters, batch, gradients)
 	if err == nil && (math.IsNaN(lossSum) || math.IsInf(lossSum, 0)) {
 		err = fmt.Errorf("the loss at version %d is %v: training diverged; lower the learning rate or the momentum", s.version, lossSum)
 	}

@@ -134,12 +134,12 @@ func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 	if err != nil {
 		return err
 	}
-	servers, err := w.connect(ctx, client, recipe.Optimizer)
+	servers, err := w.connect(ctx, client, recipe)
 	if err != nil {
 		return err
 	}
 	defer servers.Close()
-	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Tasks: client, Parameters: servers, Ledger: ledger}
+	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: client, Parameters: servers, Ledger: ledger}
 	if client.Sync() {
 		t.Steps = client
 	}
@@ -205,10 +205,10 @@ func (w *Worker) inputs(ctx context.Context) (int, error) {
 	return 0, fmt.Errorf("%q: expected at least one record", listing.Files[0].Path)
 }
 
-func (w *Worker) connect(ctx context.Context, client *trainer.Client, optimizer params.Optimizer) (*params.Client, error) {
+func (w *Worker) connect(ctx context.Context, client *trainer.Client, recipe Recipe) (*params.Client, error) {
 	config := params.Config{
 		Addrs: w.Servers, Mode: params.Async, Ordinal: uint32(client.Ordinal()), Incarnation: client.Incarnation(), Log: w.Log,
-		Optimizer: optimizer, WireDType: w.WireDType,
+		Optimizer: recipe.Optimizer, Staleness: recipe.Exchange.Staleness, WireDType: w.WireDType,
 	}
 	if client.Sync() {
 		config.Mode = params.Sync

@@ -123,7 +123,7 @@ func (x DescribeReply_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DescribeReply_State.Descriptor instead.
 func (DescribeReply_State) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{6, 0}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{7, 0}
 }
 
 type InitParametersReply_Outcome int32
@@ -178,7 +178,7 @@ func (x InitParametersReply_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use InitParametersReply_Outcome.Descriptor instead.
 func (InitParametersReply_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{9, 0}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{10, 0}
 }
 
 // ParameterTensor is one tensor of the model; elements are float32.
@@ -484,6 +484,62 @@ func (x *LearningRateSchedule) GetFactor() float64 {
 	return 0
 }
 
+// StalenessBound says what becomes of a gradient when the block that it is for has
+// had more than limit updates of other trainers since the parameters that it was
+// computed at.
+type StalenessBound struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "" (it is applied), "reject" or "scale" (the learning rate times 1/staleness).
+	Policy        string `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	Limit         uint64 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StalenessBound) Reset() {
+	*x = StalenessBound{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StalenessBound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StalenessBound) ProtoMessage() {}
+
+func (x *StalenessBound) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StalenessBound.ProtoReflect.Descriptor instead.
+func (*StalenessBound) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *StalenessBound) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *StalenessBound) GetLimit() uint64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
 // ParameterModel is what all trainers of a job must agree on.
 type ParameterModel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -492,14 +548,16 @@ type ParameterModel struct {
 	Optimizer *ParameterOptimizer `protobuf:"bytes,2,opt,name=optimizer,proto3" json:"optimizer,omitempty"`
 	Mode      UpdateMode          `protobuf:"varint,3,opt,name=mode,proto3,enum=trainmaster.v1.UpdateMode" json:"mode,omitempty"`
 	// How many shards share the model.
-	Shards        uint32 `protobuf:"varint,4,opt,name=shards,proto3" json:"shards,omitempty"`
+	Shards uint32 `protobuf:"varint,4,opt,name=shards,proto3" json:"shards,omitempty"`
+	// Of asynchronous updates.
+	Staleness     *StalenessBound `protobuf:"bytes,12,opt,name=staleness,proto3" json:"staleness,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ParameterModel) Reset() {
 	*x = ParameterModel{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +569,7 @@ func (x *ParameterModel) String() string {
 func (*ParameterModel) ProtoMessage() {}
 
 func (x *ParameterModel) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +582,7 @@ func (x *ParameterModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterModel.ProtoReflect.Descriptor instead.
 func (*ParameterModel) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{3}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ParameterModel) GetTensors() []*ParameterTensor {
@@ -555,6 +613,13 @@ func (x *ParameterModel) GetShards() uint32 {
 	return 0
 }
 
+func (x *ParameterModel) GetStaleness() *StalenessBound {
+	if x != nil {
+		return x.Staleness
+	}
+	return nil
+}
+
 // ParameterPlacement says which shard holds which block.
 type ParameterPlacement struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -571,7 +636,7 @@ type ParameterPlacement struct {
 
 func (x *ParameterPlacement) Reset() {
 	*x = ParameterPlacement{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +648,7 @@ func (x *ParameterPlacement) String() string {
 func (*ParameterPlacement) ProtoMessage() {}
 
 func (x *ParameterPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +661,7 @@ func (x *ParameterPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterPlacement.ProtoReflect.Descriptor instead.
 func (*ParameterPlacement) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{4}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ParameterPlacement) GetEpoch() uint32 {
@@ -639,7 +704,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +716,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +729,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{5}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DescribeRequest) GetCommittedVersion() uint64 {
@@ -697,7 +762,7 @@ type DescribeReply struct {
 
 func (x *DescribeReply) Reset() {
 	*x = DescribeReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +774,7 @@ func (x *DescribeReply) String() string {
 func (*DescribeReply) ProtoMessage() {}
 
 func (x *DescribeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +787,7 @@ func (x *DescribeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReply.ProtoReflect.Descriptor instead.
 func (*DescribeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{6}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DescribeReply) GetIndex() uint32 {
@@ -804,17 +869,24 @@ type ParameterServerCounters struct {
 	BlocksStaged   uint64                 `protobuf:"varint,4,opt,name=blocks_staged,json=blocksStaged,proto3" json:"blocks_staged,omitempty"`
 	StepsCommitted uint64                 `protobuf:"varint,5,opt,name=steps_committed,json=stepsCommitted,proto3" json:"steps_committed,omitempty"`
 	// Committed versions that were adopted without an update after a restart.
-	StepsAdopted  uint64 `protobuf:"varint,6,opt,name=steps_adopted,json=stepsAdopted,proto3" json:"steps_adopted,omitempty"`
-	Refused       uint64 `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
-	Connections   uint64 `protobuf:"varint,8,opt,name=connections,proto3" json:"connections,omitempty"`
-	StagedBytes   uint64 `protobuf:"varint,9,opt,name=staged_bytes,json=stagedBytes,proto3" json:"staged_bytes,omitempty"`
+	StepsAdopted uint64 `protobuf:"varint,6,opt,name=steps_adopted,json=stepsAdopted,proto3" json:"steps_adopted,omitempty"`
+	Refused      uint64 `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	Connections  uint64 `protobuf:"varint,8,opt,name=connections,proto3" json:"connections,omitempty"`
+	StagedBytes  uint64 `protobuf:"varint,9,opt,name=staged_bytes,json=stagedBytes,proto3" json:"staged_bytes,omitempty"`
+	// Pushes of a block that were rejected, or applied with a smaller learning
+	// rate, because they were beyond the bound of staleness.
+	StaleRejected uint64 `protobuf:"varint,20,opt,name=stale_rejected,json=staleRejected,proto3" json:"stale_rejected,omitempty"`
+	StaleScaled   uint64 `protobuf:"varint,21,opt,name=stale_scaled,json=staleScaled,proto3" json:"stale_scaled,omitempty"`
+	// Sum and greatest of the staleness of the pushes that were applied.
+	StalenessSum  uint64 `protobuf:"varint,22,opt,name=staleness_sum,json=stalenessSum,proto3" json:"staleness_sum,omitempty"`
+	StalenessMax  uint64 `protobuf:"varint,23,opt,name=staleness_max,json=stalenessMax,proto3" json:"staleness_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ParameterServerCounters) Reset() {
 	*x = ParameterServerCounters{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +898,7 @@ func (x *ParameterServerCounters) String() string {
 func (*ParameterServerCounters) ProtoMessage() {}
 
 func (x *ParameterServerCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +911,7 @@ func (x *ParameterServerCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterServerCounters.ProtoReflect.Descriptor instead.
 func (*ParameterServerCounters) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{7}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ParameterServerCounters) GetBlocksPulled() uint64 {
@@ -905,6 +977,34 @@ func (x *ParameterServerCounters) GetStagedBytes() uint64 {
 	return 0
 }
 
+func (x *ParameterServerCounters) GetStaleRejected() uint64 {
+	if x != nil {
+		return x.StaleRejected
+	}
+	return 0
+}
+
+func (x *ParameterServerCounters) GetStaleScaled() uint64 {
+	if x != nil {
+		return x.StaleScaled
+	}
+	return 0
+}
+
+func (x *ParameterServerCounters) GetStalenessSum() uint64 {
+	if x != nil {
+		return x.StalenessSum
+	}
+	return 0
+}
+
+func (x *ParameterServerCounters) GetStalenessMax() uint64 {
+	if x != nil {
+		return x.StalenessMax
+	}
+	return 0
+}
+
 type InitParametersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Model *ParameterModel        `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
@@ -918,7 +1018,7 @@ type InitParametersRequest struct {
 
 func (x *InitParametersRequest) Reset() {
 	*x = InitParametersRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1030,7 @@ func (x *InitParametersRequest) String() string {
 func (*InitParametersRequest) ProtoMessage() {}
 
 func (x *InitParametersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1043,7 @@ func (x *InitParametersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitParametersRequest.ProtoReflect.Descriptor instead.
 func (*InitParametersRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{8}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *InitParametersRequest) GetModel() *ParameterModel {
@@ -986,7 +1086,7 @@ type InitParametersReply struct {
 
 func (x *InitParametersReply) Reset() {
 	*x = InitParametersReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -998,7 +1098,7 @@ func (x *InitParametersReply) String() string {
 func (*InitParametersReply) ProtoMessage() {}
 
 func (x *InitParametersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1011,7 +1111,7 @@ func (x *InitParametersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitParametersReply.ProtoReflect.Descriptor instead.
 func (*InitParametersReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{9}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *InitParametersReply) GetOutcome() InitParametersReply_Outcome {
@@ -1044,7 +1144,7 @@ type FinishInitRequest struct {
 
 func (x *FinishInitRequest) Reset() {
 	*x = FinishInitRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1056,7 +1156,7 @@ func (x *FinishInitRequest) String() string {
 func (*FinishInitRequest) ProtoMessage() {}
 
 func (x *FinishInitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1069,7 +1169,7 @@ func (x *FinishInitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishInitRequest.ProtoReflect.Descriptor instead.
 func (*FinishInitRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{10}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FinishInitRequest) GetIncarnation() uint64 {
@@ -1087,7 +1187,7 @@ type FinishInitReply struct {
 
 func (x *FinishInitReply) Reset() {
 	*x = FinishInitReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1099,7 +1199,7 @@ func (x *FinishInitReply) String() string {
 func (*FinishInitReply) ProtoMessage() {}
 
 func (x *FinishInitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1112,7 +1212,7 @@ func (x *FinishInitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishInitReply.ProtoReflect.Descriptor instead.
 func (*FinishInitReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{11}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{12}
 }
 
 type CommitStepRequest struct {
@@ -1132,7 +1232,7 @@ type CommitStepRequest struct {
 
 func (x *CommitStepRequest) Reset() {
 	*x = CommitStepRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1244,7 @@ func (x *CommitStepRequest) String() string {
 func (*CommitStepRequest) ProtoMessage() {}
 
 func (x *CommitStepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1257,7 @@ func (x *CommitStepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStepRequest.ProtoReflect.Descriptor instead.
 func (*CommitStepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{12}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CommitStepRequest) GetVersion() uint64 {
@@ -1200,7 +1300,7 @@ type StepContributor struct {
 
 func (x *StepContributor) Reset() {
 	*x = StepContributor{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1312,7 @@ func (x *StepContributor) String() string {
 func (*StepContributor) ProtoMessage() {}
 
 func (x *StepContributor) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1325,7 @@ func (x *StepContributor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepContributor.ProtoReflect.Descriptor instead.
 func (*StepContributor) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{13}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StepContributor) GetOrdinal() uint32 {
@@ -1262,7 +1362,7 @@ type CommitStepReply struct {
 
 func (x *CommitStepReply) Reset() {
 	*x = CommitStepReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1374,7 @@ func (x *CommitStepReply) String() string {
 func (*CommitStepReply) ProtoMessage() {}
 
 func (x *CommitStepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1387,7 @@ func (x *CommitStepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStepReply.ProtoReflect.Descriptor instead.
 func (*CommitStepReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{14}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CommitStepReply) GetVersion() uint64 {
@@ -1335,12 +1435,16 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x05steps\x18\x03 \x01(\x04R\x05steps\x12\x10\n" +
 	"\x03end\x18\x04 \x01(\x01R\x03end\x12\x14\n" +
 	"\x05every\x18\x05 \x01(\x04R\x05every\x12\x16\n" +
-	"\x06factor\x18\x06 \x01(\x01R\x06factor\"\xd5\x01\n" +
+	"\x06factor\x18\x06 \x01(\x01R\x06factor\">\n" +
+	"\x0eStalenessBound\x12\x16\n" +
+	"\x06policy\x18\x01 \x01(\tR\x06policy\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x04R\x05limit\"\x93\x02\n" +
 	"\x0eParameterModel\x129\n" +
 	"\atensors\x18\x01 \x03(\v2\x1f.trainmaster.v1.ParameterTensorR\atensors\x12@\n" +
 	"\toptimizer\x18\x02 \x01(\v2\".trainmaster.v1.ParameterOptimizerR\toptimizer\x12.\n" +
 	"\x04mode\x18\x03 \x01(\x0e2\x1a.trainmaster.v1.UpdateModeR\x04mode\x12\x16\n" +
-	"\x06shards\x18\x04 \x01(\rR\x06shards\"\x95\x01\n" +
+	"\x06shards\x18\x04 \x01(\rR\x06shards\x12<\n" +
+	"\tstaleness\x18\f \x01(\v2\x1e.trainmaster.v1.StalenessBoundR\tstaleness\"\x95\x01\n" +
 	"\x12ParameterPlacement\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
 	"\x06shards\x18\x02 \x01(\rR\x06shards\x129\n" +
@@ -1367,7 +1471,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +
 	"\x12STATE_INITIALISING\x10\x02\x12\x0f\n" +
-	"\vSTATE_READY\x10\x03\"\xd5\x02\n" +
+	"\vSTATE_READY\x10\x03\"\xe9\x03\n" +
 	"\x17ParameterServerCounters\x12#\n" +
 	"\rblocks_pulled\x18\x01 \x01(\x04R\fblocksPulled\x12#\n" +
 	"\rblocks_pushed\x18\x02 \x01(\x04R\fblocksPushed\x12\x1e\n" +
@@ -1379,7 +1483,11 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\rsteps_adopted\x18\x06 \x01(\x04R\fstepsAdopted\x12\x18\n" +
 	"\arefused\x18\a \x01(\x04R\arefused\x12 \n" +
 	"\vconnections\x18\b \x01(\x04R\vconnections\x12!\n" +
-	"\fstaged_bytes\x18\t \x01(\x04R\vstagedBytes\"\x9f\x01\n" +
+	"\fstaged_bytes\x18\t \x01(\x04R\vstagedBytes\x12%\n" +
+	"\x0estale_rejected\x18\x14 \x01(\x04R\rstaleRejected\x12!\n" +
+	"\fstale_scaled\x18\x15 \x01(\x04R\vstaleScaled\x12#\n" +
+	"\rstaleness_sum\x18\x16 \x01(\x04R\fstalenessSum\x12#\n" +
+	"\rstaleness_max\x18\x17 \x01(\x04R\fstalenessMax\"\x9f\x01\n" +
 	"\x15InitParametersRequest\x124\n" +
 	"\x05model\x18\x01 \x01(\v2\x1e.trainmaster.v1.ParameterModelR\x05model\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
@@ -1435,7 +1543,7 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
@@ -1443,46 +1551,48 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*ParameterTensor)(nil),          // 3: trainmaster.v1.ParameterTensor
 	(*ParameterOptimizer)(nil),       // 4: trainmaster.v1.ParameterOptimizer
 	(*LearningRateSchedule)(nil),     // 5: trainmaster.v1.LearningRateSchedule
-	(*ParameterModel)(nil),           // 6: trainmaster.v1.ParameterModel
-	(*ParameterPlacement)(nil),       // 7: trainmaster.v1.ParameterPlacement
-	(*DescribeRequest)(nil),          // 8: trainmaster.v1.DescribeRequest
-	(*DescribeReply)(nil),            // 9: trainmaster.v1.DescribeReply
-	(*ParameterServerCounters)(nil),  // 10: trainmaster.v1.ParameterServerCounters
-	(*InitParametersRequest)(nil),    // 11: trainmaster.v1.InitParametersRequest
-	(*InitParametersReply)(nil),      // 12: trainmaster.v1.InitParametersReply
-	(*FinishInitRequest)(nil),        // 13: trainmaster.v1.FinishInitRequest
-	(*FinishInitReply)(nil),          // 14: trainmaster.v1.FinishInitReply
-	(*CommitStepRequest)(nil),        // 15: trainmaster.v1.CommitStepRequest
-	(*StepContributor)(nil),          // 16: trainmaster.v1.StepContributor
-	(*CommitStepReply)(nil),          // 17: trainmaster.v1.CommitStepReply
+	(*StalenessBound)(nil),           // 6: trainmaster.v1.StalenessBound
+	(*ParameterModel)(nil),           // 7: trainmaster.v1.ParameterModel
+	(*ParameterPlacement)(nil),       // 8: trainmaster.v1.ParameterPlacement
+	(*DescribeRequest)(nil),          // 9: trainmaster.v1.DescribeRequest
+	(*DescribeReply)(nil),            // 10: trainmaster.v1.DescribeReply
+	(*ParameterServerCounters)(nil),  // 11: trainmaster.v1.ParameterServerCounters
+	(*InitParametersRequest)(nil),    // 12: trainmaster.v1.InitParametersRequest
+	(*InitParametersReply)(nil),      // 13: trainmaster.v1.InitParametersReply
+	(*FinishInitRequest)(nil),        // 14: trainmaster.v1.FinishInitRequest
+	(*FinishInitReply)(nil),          // 15: trainmaster.v1.FinishInitReply
+	(*CommitStepRequest)(nil),        // 16: trainmaster.v1.CommitStepRequest
+	(*StepContributor)(nil),          // 17: trainmaster.v1.StepContributor
+	(*CommitStepReply)(nil),          // 18: trainmaster.v1.CommitStepReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
 	3,  // 1: trainmaster.v1.ParameterModel.tensors:type_name -> trainmaster.v1.ParameterTensor
 	4,  // 2: trainmaster.v1.ParameterModel.optimizer:type_name -> trainmaster.v1.ParameterOptimizer
 	0,  // 3: trainmaster.v1.ParameterModel.mode:type_name -> trainmaster.v1.UpdateMode
-	3,  // 4: trainmaster.v1.ParameterPlacement.tensors:type_name -> trainmaster.v1.ParameterTensor
-	1,  // 5: trainmaster.v1.DescribeReply.state:type_name -> trainmaster.v1.DescribeReply.State
-	6,  // 6: trainmaster.v1.DescribeReply.model:type_name -> trainmaster.v1.ParameterModel
-	7,  // 7: trainmaster.v1.DescribeReply.placement:type_name -> trainmaster.v1.ParameterPlacement
-	10, // 8: trainmaster.v1.DescribeReply.counters:type_name -> trainmaster.v1.ParameterServerCounters
-	6,  // 9: trainmaster.v1.InitParametersRequest.model:type_name -> trainmaster.v1.ParameterModel
-	2,  // 10: trainmaster.v1.InitParametersReply.outcome:type_name -> trainmaster.v1.InitParametersReply.Outcome
-	7,  // 11: trainmaster.v1.InitParametersReply.placement:type_name -> trainmaster.v1.ParameterPlacement
-	16, // 12: trainmaster.v1.CommitStepRequest.contributors:type_name -> trainmaster.v1.StepContributor
-	8,  // 13: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
-	11, // 14: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
-	13, // 15: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
-	15, // 16: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
-	9,  // 17: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	12, // 18: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	14, // 19: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	17, // 20: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	17, // [17:21] is the sub-list for method output_type
-	13, // [13:17] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	6,  // 4: trainmaster.v1.ParameterModel.staleness:type_name -> trainmaster.v1.StalenessBound
+	3,  // 5: trainmaster.v1.ParameterPlacement.tensors:type_name -> trainmaster.v1.ParameterTensor
+	1,  // 6: trainmaster.v1.DescribeReply.state:type_name -> trainmaster.v1.DescribeReply.State
+	7,  // 7: trainmaster.v1.DescribeReply.model:type_name -> trainmaster.v1.ParameterModel
+	8,  // 8: trainmaster.v1.DescribeReply.placement:type_name -> trainmaster.v1.ParameterPlacement
+	11, // 9: trainmaster.v1.DescribeReply.counters:type_name -> trainmaster.v1.ParameterServerCounters
+	7,  // 10: trainmaster.v1.InitParametersRequest.model:type_name -> trainmaster.v1.ParameterModel
+	2,  // 11: trainmaster.v1.InitParametersReply.outcome:type_name -> trainmaster.v1.InitParametersReply.Outcome
+	8,  // 12: trainmaster.v1.InitParametersReply.placement:type_name -> trainmaster.v1.ParameterPlacement
+	17, // 13: trainmaster.v1.CommitStepRequest.contributors:type_name -> trainmaster.v1.StepContributor
+	9,  // 14: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
+	12, // 15: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
+	14, // 16: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
+	16, // 17: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
+	10, // 18: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	13, // 19: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	15, // 20: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	18, // 21: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	18, // [18:22] is the sub-list for method output_type
+	14, // [14:18] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_parameter_server_proto_init() }
@@ -1496,7 +1606,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

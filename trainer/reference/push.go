@@ -1,0 +1,101 @@
+package reference
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"trainmaster/trainer/model"
+	"trainmaster/trainer/params"
+)
+
+// Exchange says how an asynchronous trainer and the parameter servers exchange
+// gradients and parameters. The zero value is one fused push-pull for each mini-batch.
+type Exchange struct {
+	PushEvery int // mini-batches whose gradients are pushed together; 0: 1
+	PullEvery int // mini-batches after which parameters are pulled, a multiple of PushEvery; 0: PushEvery
+	Staleness params.Staleness
+}
+
+// Check says what makes no sense.
+func (e Exchange) Check(synchronous bool) error {
+	switch {
+	case synchronous && e != Exchange{}:
+		return errors.New("push-every, pull-every and staleness are of asynchronous training: expected none of them in synchronous steps, each of which is one mini-batch of each trainer, computed at the version before")
+	case e.PushEvery < 0 || e.PullEvery < 0:
+		return fmt.Errorf("push-every %d and pull-every %d: expected 0 (1, and as often as pushed) or more", e.PushEvery, e.PullEvery)
+	case e.PullEvery%max(e.PushEvery, 1) != 0:
+		return fmt.Errorf("pull-every %d: expected a multiple of push-every, %d, so that the gradients of one push are of the same parameters",
+			e.PullEvery, max(e.PushEvery, 1))
+	}
+	return e.Staleness.Validate()
+}
+
+// push has the mean gradient of a group of mini-batches applied, computing it again
+// as often as it is rejected. Its step is the number of updates that the parameters
+// will have seen with it, as far as this trainer knows: so the schedule of the
+// learning rate goes on where the job is, and not where this trainer began, and its
+// length does not depend on the number of trainers.
+func (s *session) push(ctx context.Context, group []*model.Batch, report *TaskReport) (lossSum float64, err error) {
+	s.step = max(s.step, s.version) + 1
+	s.unpulled++
+	pull := s.unpulled*max(s.Exchange.PushEvery, 1) >= s.Exchange.PullEvery
+	if pull {
+		s.unpulled = 0
+	}
+	for ; ; report.Recomputed += len(group) {
+		if lossSum, err = s.mean(group); err != nil {
+			return 0, err
+		}
+		version, err := s.send(ctx, pull)
+		if err == nil {
+			s.version = version
+			return lossSum, nil
+		}
+		if !errors.As(err, new(*params.StaleError)) {
+			return 0, fmt.Errorf("push step %d: %w", s.step, err)
+		}
+		if s.version, err = s.Parameters.Pull(ctx, s.sharedParams, 0); err != nil {
+			return 0, fmt.Errorf("pull after step %d was rejected: %w", s.step, err)
+		}
+	}
+}
+
+// send pushes, and pulls in the same exchange if that is due.
+func (s *session) send(ctx context.Context, pull bool) (version uint64, err error) {
+	if pull {
+		return s.Parameters.PushPull(ctx, s.step, 1, s.sharedGradients, s.sharedParams)
+	}
+	return s.Parameters.Push(ctx, s.step, 1, s.sharedGradients)
+}
+
+// mean leaves the mean gradient of the records of a group in s.gradients.
+func (s *session) mean(group []*model.Batch) (lossSum float64, err error) {
+	if lossSum, err = s.compute(group[0], s.gradients); err != nil {
+		return 0, err
+	}
+	records := group[0].Len()
+	for _, batch := range group[1:] {
+		if s.more == nil {
+			s.more = model.ZerosLike(s.gradients)
+		}
+		loss, err := s.compute(batch, s.more)
+		if err != nil {
+			return 0, err
+		}
+		lossSum += loss
+		records += batch.Len()
+		for i, g := range s.more {
+			for j, v := range g.Data {
+				s.gradients[i].Data[j] += v
+			}
+		}
+	}
+	scale := 1 / float32(records)
+	for _, g := range s.gradients {
+		for i := range g.Data {
+			g.Data[i] *= scale
+		}
+	}
+	return lossSum, nil
+}
