@@ -19,6 +19,7 @@ type Config struct {
 	ChunksPerTask int  // 0: from Trainers, at least 8 tasks for each
 	Trainers      int  // how many are expected; default 8
 	Sync          bool // gradients are applied in synchronous steps
+	Backups       int  // trainers that a synchronous step does not wait for
 
 	Holddown time.Duration // least time between two forced take-overs; default 10 s
 
@@ -64,6 +65,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("chunks-per-task: expected 0 (chosen at the report) or more, found %d", c.ChunksPerTask)
 	case c.Trainers < 0:
 		return fmt.Errorf("trainers: expected at least 1, found %d", c.Trainers)
+	case c.Backups < 0:
+		return fmt.Errorf("backup-workers: expected 0 or more, found %d", c.Backups)
+	case c.Backups > 0 && !c.Sync:
+		return fmt.Errorf("backup-workers: expected 0 with asynchronous updates, in which nobody waits for another, found %d", c.Backups)
 	case c.Linger < 0:
 		return fmt.Errorf("linger: expected 0 or more, found %v", c.Linger)
 	}

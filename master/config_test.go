@@ -33,7 +33,9 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		"chunks-per-task": {ChunksPerTask: -1},
 		"trainers":        {Trainers: -1},
 		"linger":          {Linger: -1},
-		"passes":          {Queue: taskqueue.Options{Passes: -1}},
+		"backup-workers":  {Sync: true, Backups: -1},
+		"backup-workers: expected 0 with asynchronous": {Backups: 1},
+		"passes": {Queue: taskqueue.Options{Passes: -1}},
 	} {
 		if err := c.Validate(); err == nil || len(err.Error()) < len(field) || err.Error()[:len(field)] != field {
 			t.Errorf("expected an error that begins with %s, got %v", field, err)

@@ -20,6 +20,15 @@ type Step struct {
 	Version      uint64        `json:"version"`
 	Epoch        uint32        `json:"epoch"`
 	Contributors []Contributor `json:"contributors"`
+	Earlier      []Inclusion   `json:"earlier,omitempty"`
+}
+
+// Inclusion is the last version that a trainer at work, which is no contributor of this
+// step, had a part in: it may not have been told yet.
+type Inclusion struct {
+	Ordinal     taskqueue.Ordinal `json:"ordinal"`
+	Incarnation uint64            `json:"incarnation"`
+	Version     uint64            `json:"version"`
 }
 
 // Contributor is one trainer's part in a step.
@@ -30,15 +39,23 @@ type Contributor struct {
 }
 
 // steps decides when a synchronous step is complete: when every trainer on whose task the
-// clock runs has staged its gradients of the current version. A trainer between two tasks
-// is no contributor, so the pass barrier and the step never wait for each other.
+// clock runs has staged its gradients of the current version, or all but as many as there
+// are backups (Chen, Pan, Monga, Bengio and Jozefowicz, "Revisiting Distributed Synchronous
+// SGD", 2016). A trainer between two tasks is no contributor, so the pass barrier and the
+// step never wait for each other.
 type steps struct {
-	last   Step
-	staged map[taskqueue.Ordinal]Contributor
+	backups int
+	last    Step
+	staged  map[taskqueue.Ordinal]Contributor
+	late    map[taskqueue.Ordinal]int // how often in a row it came too late
 }
 
-func newSteps(stored []byte) (*steps, error) {
-	s := &steps{staged: map[taskqueue.Ordinal]Contributor{}}
+// mostLate is how often in a row a trainer's mini-batch comes too late; then a step is not
+// complete without it, so that a slow trainer's task is done in the end.
+const mostLate = 3
+
+func newSteps(stored []byte, backups int) (*steps, error) {
+	s := &steps{backups: backups, staged: map[taskqueue.Ordinal]Contributor{}, late: map[taskqueue.Ordinal]int{}}
 	if stored != nil {
 		if err := json.Unmarshal(stored, &s.last); err != nil {
 			return nil, fmt.Errorf("read %s: %w", StepKey, err)
@@ -48,10 +65,13 @@ func newSteps(stored []byte) (*steps, error) {
 }
 
 // stage takes a report that all shards hold a trainer's gradients of a version. It returns
-// false when that version is committed already.
+// false when that version is committed already: it was that of others.
 func (s *steps) stage(version uint64, by Contributor) (current bool, err error) {
 	switch {
 	case version < s.last.Version:
+		if !s.includes(version, by.Ordinal, by.Incarnation) {
+			s.late[by.Ordinal]++
+		}
 		return false, nil
 	case version > s.last.Version:
 		return false, fmt.Errorf("staged at version %d: expected at most %d, the last committed one", version, s.last.Version)
@@ -62,19 +82,25 @@ func (s *steps) stage(version uint64, by Contributor) (current bool, err error) 
 	return true, nil
 }
 
-// complete returns the next step once all runners have staged. Those who staged and run no
-// more (lost, or timed out) are left out.
+// complete returns the next step once enough runners have staged. Those who staged and run
+// no more (lost, or timed out) are left out.
 func (s *steps) complete(runners []taskqueue.Ordinal, epoch uint32) (Step, bool) {
-	if len(runners) == 0 {
-		return Step{}, false
-	}
 	next := Step{Version: s.last.Version + 1, Epoch: epoch}
 	for _, o := range runners {
 		by, ok := s.staged[o]
-		if !ok {
+		switch {
+		case ok:
+			next.Contributors = append(next.Contributors, by)
+			continue
+		case s.late[o] >= mostLate:
 			return Step{}, false
 		}
-		next.Contributors = append(next.Contributors, by)
+		if was, ok := s.included(o); ok {
+			next.Earlier = append(next.Earlier, was)
+		}
+	}
+	if len(next.Contributors) < max(1, len(runners)-s.backups) {
+		return Step{}, false
 	}
 	slices.SortFunc(next.Contributors, func(a, b Contributor) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
 	return next, true
@@ -83,14 +109,37 @@ func (s *steps) complete(runners []taskqueue.Ordinal, epoch uint32) (Step, bool)
 // answer fills in what became of a stage.
 func (s *steps) answer(st *staging) {
 	st.committed = s.last.Version
-	st.included = s.last.Version == st.version+1 && slices.ContainsFunc(s.last.Contributors, func(by Contributor) bool {
-		return by.Ordinal == st.trainer && by.Incarnation == st.incarnation
-	})
+	st.included = s.includes(st.version, st.trainer, st.incarnation)
+}
+
+// includes says whether a trainer's gradients of version are in the version after it, as
+// far as that is known: it is for the last one that the trainer had a part in.
+func (s *steps) includes(version uint64, o taskqueue.Ordinal, incarnation uint64) bool {
+	was, ok := s.included(o)
+	return ok && was.Incarnation == incarnation && was.Version == version+1
+}
+
+// included is the last version that a trainer had a part in.
+func (s *steps) included(o taskqueue.Ordinal) (Inclusion, bool) {
+	for _, by := range s.last.Contributors {
+		if by.Ordinal == o {
+			return Inclusion{o, by.Incarnation, s.last.Version}, true
+		}
+	}
+	for _, was := range s.last.Earlier {
+		if was.Ordinal == o {
+			return was, true
+		}
+	}
+	return Inclusion{}, false
 }
 
 // commit makes a step the last one.
 func (s *steps) commit(step Step) {
 	s.last = step
+	for _, by := range step.Contributors {
+		delete(s.late, by.Ordinal)
+	}
 	clear(s.staged)
 }
 

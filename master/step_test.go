@@ -2,6 +2,7 @@ package master
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,7 +31,7 @@ func TestStepIsOfThoseThatRun(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			s, err := newSteps(nil)
+			s, err := newSteps(nil, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,7 +55,7 @@ func TestStepIsOfThoseThatRun(t *testing.T) {
 }
 
 func TestStageIsOfTheLastVersion(t *testing.T) {
-	s, err := newSteps([]byte(`{"version":5,"epoch":1,"contributors":[{"ordinal":1,"incarnation":10,"records":3}]}`))
+	s, err := newSteps([]byte(`{"version":5,"epoch":1,"contributors":[{"ordinal":1,"incarnation":10,"records":3}]}`), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,14 +79,14 @@ func TestStageIsOfTheLastVersion(t *testing.T) {
 			t.Errorf("%s: got %v, %v", name, current, err)
 		}
 	}
-	if _, err := newSteps([]byte(`{`)); err == nil || !strings.Contains(err.Error(), StepKey) {
+	if _, err := newSteps([]byte(`{`), 0); err == nil || !strings.Contains(err.Error(), StepKey) {
 		t.Errorf("damaged: got %v", err)
 	}
 }
 
 // The same question has the same answer, however often it is asked.
 func TestStageIsAnswered(t *testing.T) {
-	s, _ := newSteps(nil)
+	s, _ := newSteps(nil, 0)
 	staged(t, s, 0, 1, 2)
 	step, ok := s.complete([]taskqueue.Ordinal{1}, 1)
 	if !ok {
@@ -111,6 +112,81 @@ func TestStageIsAnswered(t *testing.T) {
 	}
 	if len(s.staged) != 0 {
 		t.Error("gradients of the committed step are still staged")
+	}
+}
+
+// With backups a step is of the first that come; who comes too late again and again is waited for.
+func TestStepWithBackups(t *testing.T) {
+	type ordinals = []taskqueue.Ordinal
+	for name, tt := range map[string]struct {
+		backups                      int
+		staged, late, runners, wants ordinals
+	}{
+		"one may be missing":            {1, ordinals{3, 1}, nil, ordinals{1, 2, 3}, ordinals{1, 3}},
+		"two may not":                   {1, ordinals{1}, nil, ordinals{1, 2, 3}, nil},
+		"nobody is left out needlessly": {1, ordinals{1, 2, 3}, nil, ordinals{1, 2, 3}, ordinals{1, 2, 3}},
+		"somebody is needed":            {5, nil, nil, ordinals{1, 2, 3}, nil},
+		"one is enough":                 {5, ordinals{2}, nil, ordinals{1, 2, 3}, ordinals{2}},
+		"a lost one is no contributor":  {1, ordinals{3, 4}, nil, ordinals{1, 2, 3}, nil},
+		"the late one is waited for":    {1, ordinals{1, 3}, ordinals{2}, ordinals{1, 2, 3}, nil},
+		"another one is not":            {1, ordinals{1, 2}, ordinals{2}, ordinals{1, 2, 3}, ordinals{1, 2}},
+		"a late one that is lost":       {1, ordinals{1}, ordinals{2}, ordinals{1, 3}, ordinals{1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := newSteps([]byte(`{"version":9,"epoch":1,"contributors":[]}`), tt.backups)
+			for _, o := range tt.late {
+				for range mostLate {
+					if current, err := s.stage(8, Contributor{Ordinal: o, Incarnation: 1, Records: 1}); current || err != nil {
+						t.Fatalf("a stage of version 8: %v, %v", current, err)
+					}
+				}
+			}
+			staged(t, s, 9, tt.staged...)
+			step, ok := s.complete(tt.runners, 1)
+			var got ordinals
+			for _, c := range step.Contributors {
+				got = append(got, c.Ordinal)
+			}
+			if ok != (tt.wants != nil) || !reflect.DeepEqual(got, tt.wants) {
+				t.Fatalf("got %v, %v; want %v", got, ok, tt.wants)
+			}
+			if s.commit(step); ok && slices.ContainsFunc(got, func(o taskqueue.Ordinal) bool { return s.late[o] > 0 }) {
+				t.Error("who had a part in the step still counts as late")
+			}
+		})
+	}
+}
+
+// A trainer that did not hear that it had a part in a step is told so however many versions
+// later, by the next leader too; else it would bring the same mini-batch in twice.
+func TestStageIsAnsweredLater(t *testing.T) {
+	s, _ := newSteps(nil, 1)
+	runners := []taskqueue.Ordinal{1, 2}
+	for version := range uint64(4) {
+		staged(t, s, version, 2)
+		if version == 0 {
+			staged(t, s, version, 1)
+		}
+		step, ok := s.complete(runners, 1)
+		if !ok {
+			t.Fatalf("version %d is not complete", version+1)
+		}
+		if s.commit(step); version == 2 {
+			var err error
+			if s, err = newSteps(step.encode(), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for at, included := range []bool{true, false, false, false}[:version+1] {
+			a := staging{trainer: 1, incarnation: 10, version: uint64(at)}
+			if s.answer(&a); a.committed != version+1 || a.included != included {
+				t.Errorf("at version %d: committed %d, included %v in version %d", version+1, a.committed, a.included, at+1)
+			}
+		}
+	}
+	staged(t, s, 4, 2)
+	if step, _ := s.complete([]taskqueue.Ordinal{2}, 1); len(step.Earlier) > 0 {
+		t.Errorf("%v is kept of a trainer that is gone", step.Earlier)
 	}
 }
 

@@ -147,7 +147,7 @@ func (m *Master) recoverSteps(ctx context.Context, c *committer) error {
 	if err != nil {
 		return fmt.Errorf("read %s: %w", StepKey, err)
 	}
-	if c.steps, err = newSteps(stored); err != nil {
+	if c.steps, err = newSteps(stored, m.config.Backups); err != nil {
 		return err
 	}
 	c.shards = make(chan Step, 1)

@@ -53,6 +53,7 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 	dtype := addWireDType(cmd)
 	checkExchange := addExchange(cmd, &c.Exchange)
 	update := addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
+	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
 	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data)")
 	flags.IntVar(&c.Masters, "masters", 1, "masters: one leads, the others stand by")
 	flags.IntVar(&c.Servers, "ps", 2, "parameter servers")

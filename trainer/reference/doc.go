@@ -14,6 +14,8 @@
 //	      v                                                            | too late: the same batch
 //	pull version v --> sums of gradients at v --> stage on all shards --> report to the master --> in version v+1
 //
+// With backup workers a step leaves the slowest ones out; for them it is as if they had been overtaken.
+//
 // The sums are staged on every shard before the master hears of them. What comes too late for its version is computed
 // again from the same records at the version that overtook it.
 //

@@ -80,7 +80,10 @@ func (s *shelf) Stage(_ context.Context, version uint64, sums []params.Tensor, r
 	return nil
 }
 
-func (s *shelf) Staged(context.Context, uint64, uint32, int) (committed uint64, included bool, err error) {
+func (s *shelf) Staged(_ context.Context, version uint64, _ uint32, _ int) (committed uint64, included bool, err error) {
+	if version < s.version {
+		return s.version, false, nil
+	}
 	outcome := "included"
 	if len(s.outcomes) > 0 {
 		outcome, s.outcomes = s.outcomes[0], s.outcomes[1:]

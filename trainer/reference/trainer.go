@@ -52,8 +52,8 @@ type Parameters interface {
 
 // Steps is where synchronous steps are committed.
 type Steps interface {
-	// Staged reports that all shards hold this trainer's gradients of so many records, computed at version, and waits.
-	// included means that they are in version+1. If they are not, committed is the last committed version: the same one
+	// Staged reports that all shards hold this trainer's gradients of so many records, computed at version, or that they
+	// refused them because that version is past, and waits. included means that they are in version+1. If they are not, committed is the last committed version: the same one
 	// means that nothing is decided yet and Staged is to be called again, a later one that they came too late.
 	Staged(ctx context.Context, version uint64, epoch uint32, records int) (committed uint64, included bool, err error)
 }
@@ -226,11 +226,14 @@ func (s *session) stage(ctx context.Context, epoch uint32, batch *model.Batch, r
 		if err != nil {
 			return 0, err
 		}
+		err = s.Parameters.Stage(ctx, at, s.sharedGradients, batch.Len())
+		stale, isStale := errors.AsType[*params.StaleError](err)
 		included := false
-		if err = s.Parameters.Stage(ctx, at, s.sharedGradients, batch.Len()); err == nil {
+		if err == nil || isStale { // the master hears of late ones too: who is late again and again is waited for
 			s.version, included, err = s.awaitStep(ctx, at, epoch, batch.Len())
-		} else if stale, ok := errors.AsType[*params.StaleError](err); ok {
-			s.version, err = stale.Version, nil
+		}
+		if isStale {
+			s.version = max(s.version, stale.Version)
 		}
 		if err != nil {
 			return 0, fmt.Errorf("stage at version %d: %w", at, err)
