@@ -17,5 +17,10 @@
 // the size of the stored state. A rate over it says how many durable answers a transaction
 // carries.
 //
+// # Parameter servers
+//
+// [PS] has a process for each server and each trainer and asks them in turns. Nothing else
+// is in this process but the optimizers, which are measured after that.
+//
 // Nothing here is a test: absolute figures shift from machine to machine.
 package bench

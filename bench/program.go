@@ -115,8 +115,12 @@ func ServeChild(ctx context.Context, args []string, in io.Reader, out io.Writer)
 		role = &recoveryConfig{}
 	case roleTrainers:
 		role = &trainersConfig{}
+	case roleShard:
+		role = &shardConfig{}
+	case rolePusher:
+		role = &pusherConfig{}
 	default:
-		return fmt.Errorf("expected one of %s, %s, %s, %s, found %q", roleEtcd, roleLoad, roleRecovery, roleTrainers, args[0])
+		return fmt.Errorf("expected one of %s, %s, %s, %s, %s, %s, found %q", roleEtcd, roleLoad, roleRecovery, roleTrainers, roleShard, rolePusher, args[0])
 	}
 	if err := json.Unmarshal([]byte(args[1]), role); err != nil {
 		return fmt.Errorf("configuration of %s: %w", args[0], err)

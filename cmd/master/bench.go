@@ -19,9 +19,10 @@ func benchCommand() *cobra.Command {
 		Long: `Bench measures on this machine what the project promises as figures. Nothing that runs is touched. Absolute speeds shift from
 machine to machine, ratios and processor time less so. docs/benchmarks.md in the source has figures and how they were made.`,
 		Example: `  master bench queue --via inproc,netrpc --callers 1,16,64
+  master bench ps
   master bench recordio -o json`,
 	}
-	cmd.AddCommand(benchQueueCommand(), benchRecoveryCommand(), benchRecordioCommand(), benchFailoverCommand(), benchReconnectCommand(), benchChildCommand())
+	cmd.AddCommand(benchQueueCommand(), benchRecoveryCommand(), benchPSCommand(), benchRecordioCommand(), benchFailoverCommand(), benchReconnectCommand(), benchChildCommand())
 	return cmd
 }
 

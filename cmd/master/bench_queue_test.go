@@ -13,6 +13,8 @@ func TestBenchUsage(t *testing.T) {
 		{[]string{"bench", "queue", "--rounds", "0"}, "rounds"},
 		{[]string{"bench", "queue", "--tasks", "many"}, "--tasks"},
 		{[]string{"bench", "recovery", "--tasks", "0"}, "--tasks"},
+		{[]string{"bench", "ps", "--runs", "0"}, "runs"},
+		{[]string{"bench", "ps", "--trainers", "1,0"}, "trainers"},
 	}
 	for _, tt := range tests {
 		runArgs(t, tt.args...).wants(t, exitUsage, tt.word)

@@ -36,7 +36,7 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master verify -o json`", []any{taskqueue.PassReport{}}},
 		{"`master run -o json`", []any{local.Result{}}},
 		{"`master drill -o json`", []any{drill.Report{}}},
-		{"`master bench -o json`", []any{bench.QueueFigures{}, bench.FailoverFigures{}, bench.RecoveryFigures{}, bench.ReconnectFigures{}, recordioFigures{}}},
+		{"`master bench -o json`", []any{bench.QueueFigures{}, bench.FailoverFigures{}, bench.RecoveryFigures{}, bench.ReconnectFigures{}, bench.PSFigures{}, recordioFigures{}}},
 		{"`master recordio`", []any{fileStat{}, fileCheck{}, indexRow{}, catRow{}}},
 		{"`master snapshot -o json`", []any{snapshotHead{}, snapshotInfo{}, restoredJob{}}},
 		{"`master version -o json`", []any{buildVersion{}}},

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"trainmaster/bench"
+)
+
+func benchPSCommand() *cobra.Command {
+	var b bench.PS
+	cmd := &cobra.Command{
+		Use:   "ps",
+		Short: "Measure what parameter servers cost",
+		Long: `Bench ps pushes the gradients of a model to parameter servers and gets its parameters back, between processes of this machine,
+and says what processor time all of them take for each GB: 10^9 bytes of float32, both directions counted, also where
+bfloat16 carries them. In turns with it the same is measured in memory, as a limit, and by gRPC with a field of bytes and
+net/rpc with []float32, over TCP. Then come more servers and trainers, by the unix socket and over TCP, with float32 and
+bfloat16; and the optimizers by themselves, against a copy of the arrays that they work on.`,
+		Example: `  master bench ps -o json
+  master bench ps --mib 20 --runs 3 --shards 1 --trainers 1,4`,
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&b.MiB, "mib", 100, "size of the model in `MiB`")
+	flags.IntVar(&b.Runs, "runs", 5, "`times` that each measurement is repeated; the median counts")
+	flags.IntSliceVar(&b.Shards, "shards", []int{1, 2, 4}, "`numbers` of parameter servers; an empty list leaves these measurements out")
+	flags.IntSliceVar(&b.Trainers, "trainers", []int{1, 2, 4}, "`numbers` of trainers, with each number of servers")
+	format := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if err := b.Validate(); err != nil {
+			return usageErrorf("%v", err)
+		}
+		if b.Program, err = benchProgram(); err != nil {
+			return err
+		}
+		say, done := benchProgress(cmd.ErrOrStderr())
+		defer done()
+		b.Stderr, b.Progress = cmd.ErrOrStderr(), say
+		figures, err := b.Run(cmd.Context())
+		if err != nil {
+			return err
+		}
+		done()
+		return render(cmd.OutOrStdout(), *format, figures, func(w io.Writer) { psTable(w, figures) })
+	}
+	return cmd
+}
+
+func psTable(w io.Writer, figures bench.PSFigures) {
+	d := figures.Dense
+	fmt.Fprintln(w, "PUSH-PULL\tCPU S/GB\tTIMES\tGB/S")
+	fmt.Fprintf(w, "here\t%.3f\t1.00\t%.2f\n", d.CPUSPerGB, d.GBPerS)
+	fmt.Fprintf(w, "limit\t%.3f\t%.2f\t\n", d.LimitCPUSPerGB, d.LimitCPUSPerGB/d.CPUSPerGB)
+	fmt.Fprintf(w, "gRPC, bytes\t%.3f\t%.2f\t\n", d.GRPCBytesCPUSPerGB, d.GRPCBytesCPUSPerGB/d.CPUSPerGB)
+	fmt.Fprintf(w, "net/rpc, []float32\t%.3f\t%.2f\t\n", d.GobFloat32CPUSPerGB, d.GobFloat32CPUSPerGB/d.CPUSPerGB)
+	if len(figures.Scaling) > 0 {
+		fmt.Fprintln(w, "\nNETWORK\tWIRE DTYPE\tSERVERS\tTRAINERS\tCPU S/GB\tGB/S")
+		for _, s := range figures.Scaling {
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%.3f\t%.2f\n", s.Network, s.WireDType, s.Shards, s.Trainers, s.CPUSPerGB, s.GBPerS)
+		}
+	}
+	fmt.Fprintln(w, "\nOPTIMIZER\tM ELEMENTS/CPU-S\tPLAIN GO\tLIMIT\tOF THE LIMIT")
+	for _, o := range figures.Optimizers {
+		fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f\t%.2f\n", o.Name, o.ElementsPerSecond/1e6, o.PlainElementsPerSecond/1e6,
+			o.LimitElementsPerSecond/1e6, o.ElementsPerSecond/o.LimitElementsPerSecond)
+	}
+	fmt.Fprintf(w, "\n%d processors; a model of %d MiB; medians of %d runs\n", figures.Processors, figures.MiB, figures.Runs)
+}
