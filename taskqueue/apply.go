@@ -15,13 +15,15 @@ type AnswerKind uint8
 
 // The kinds of answers.
 const (
-	AnswerNone    AnswerKind = iota // nothing was asked for
-	AnswerTask                      // Token and Index name the task
-	AnswerWait                      // nothing to be had yet: ask again
-	AnswerEnded                     // the job is over
-	AnswerFailed                    // the job is over and failed
-	AnswerRejoin                    // the trainer is not known (any more): join
-	AnswerDrained                   // the trainer is drained and holds nothing: leave
+	AnswerNone       AnswerKind = iota // nothing was asked for
+	AnswerTask                         // Token and Index name the task
+	AnswerWait                         // nothing to be had yet: ask again
+	AnswerEnded                        // the job is over
+	AnswerFailed                       // the job is over and failed
+	AnswerRejoin                       // the trainer is not known (any more): join
+	AnswerDrained                      // the trainer is drained and holds nothing: leave
+	AnswerStep                         // Place says where the steps of the job stand
+	AnswerRolledBack                   // so does Place: the trainer goes by an older epoch
 )
 
 // Answer is what an event returns to the one who sent it. It may leave the master
@@ -31,6 +33,9 @@ type Answer struct {
 	Token       Token
 	Index       int
 	Set         int
+	Base        int64   // of the task: the record to begin with
+	WaitFor     WaitFor // of AnswerWait
+	Place       StepPlace
 	Finishes    []FinishStatus // one for each result of a request
 	Ordinal     Ordinal
 	Incarnation uint64
@@ -44,7 +49,7 @@ type FinishStatus uint8
 
 // The verdicts. AlreadyCounted is a success for the user.
 const (
-	Counted FinishStatus = iota
+	Counted FinishStatus = iota // with explicit commits: it will be, with the commit of its step
 	AlreadyCounted
 	Stale    // names no task that could be finished: nothing changed
 	Returned // a reported failure was taken
@@ -122,7 +127,7 @@ func (ev *Report) apply(q *Queue) Answer {
 func (q *Queue) advance(s *set) {
 	for !s.ended && (q.status == Running || q.status == Paused) {
 		s.skipAside()
-		if len(s.open) > 0 && s.open[0].live == 0 && s.dispatched(s.open[0].pass) == s.tasks {
+		if len(s.open) > 0 && s.open[0].live == 0 && s.open[0].since == 0 && s.dispatched(s.open[0].pass) == s.tasks {
 			q.closePass(s)
 			continue
 		}

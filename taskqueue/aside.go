@@ -32,19 +32,30 @@ func (a *asideTask) nextAttempt(p Pass) Attempt {
 	return 1
 }
 
+// baseIn is the record to begin with in pass p.
+func (a *asideTask) baseIn(p Pass) int64 {
+	switch p {
+	case a.pass:
+		return a.base
+	case a.pass + 1:
+		return a.baseNewer
+	}
+	return 0
+}
+
 // setAside takes a task without holders out of its pass, and out of all that come.
 func (q *Queue) setAside(e *entry) {
 	s := e.set
 	index := s.orderOf(e.pass).index(e.position)
 	switch a := s.aside[index]; {
 	case a != nil && a.pass < e.pass: // it was spared
-		a.spared, a.nextNewer = false, e.next
+		a.spared, a.nextNewer, a.baseNewer = false, e.next, e.base
 	case a != nil: // in the newer pass it was set aside before
-		s.aside[index] = &asideTask{index: index, pass: e.pass, failures: e.failures, losses: e.losses, next: e.next, nextNewer: a.next, dropped: a.dropped}
+		s.aside[index] = &asideTask{index: index, pass: e.pass, failures: e.failures, losses: e.losses, next: e.next, nextNewer: a.next, base: e.base, baseNewer: a.base, dropped: a.dropped}
 	default:
 		newer := e.pass + 1
 		spared := s.openPass(newer) != nil && s.orderOf(newer).position(index) < s.dispatched(newer)
-		s.aside[index] = &asideTask{index: index, pass: e.pass, failures: e.failures, losses: e.losses, next: e.next, nextNewer: 1, spared: spared}
+		s.aside[index] = &asideTask{index: index, pass: e.pass, failures: e.failures, losses: e.losses, next: e.next, nextNewer: 1, base: e.base, spared: spared}
 	}
 	q.asides[AsideKey(s.id, index)] = asideDetail(s, e, index)
 	q.record.setAside(e, index)
@@ -119,7 +130,8 @@ func (q *Queue) leaveAside(s *set, a *asideTask, from Pass) {
 	for _, p := range s.open {
 		position := s.orderOf(p.pass).position(a.index)
 		if p.pass >= from && a.missing(p.pass) && position < s.dispatched(p.pass) {
-			s.add(p.pass, position).next = a.nextAttempt(p.pass)
+			e := s.add(p.pass, position)
+			e.next, e.base = a.nextAttempt(p.pass), a.baseIn(p.pass)
 		}
 	}
 	s.compact() // it came out of order, and the next asker may be of the same commit

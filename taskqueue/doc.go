@@ -32,6 +32,12 @@
 // What happened is in the record that Flush hands over beside the state. A Verifier proves
 // the guarantee from it, with books of its own.
 //
+// # Explicit commits
+//
+// A job may be one where trainers save the model at steps of their choice, and a task counts
+// once a saved step has all of it: see StepFlushed, StepCommit and Rollback. Then each record
+// of a pass is in exactly one committed step, or its task is set aside.
+//
 // # Failure behaviour
 //
 // Events never fail half way. Input from clients (tokens, indices, request numbers) is

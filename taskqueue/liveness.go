@@ -2,6 +2,7 @@ package taskqueue
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 )
 
@@ -21,8 +22,8 @@ const (
 )
 
 func (ev *Join) apply(q *Queue) Answer {
-	if old := q.byID[ev.ID]; old != nil {
-		q.lose(old)
+	if old := q.byID[ev.ID]; old != nil && !old.gone {
+		q.lose(old, true)
 	}
 	t := &trainer{id: ev.ID, address: ev.Address}
 	q.enlist(t)
@@ -100,6 +101,10 @@ type Leave struct {
 func (ev *Leave) apply(q *Queue) Answer {
 	if t := q.known(ev.Trainer, ev.Incarnation); t != nil {
 		t.gone = true
+		if q.exact != nil {
+			q.keep(t)
+			return Answer{}
+		}
 		q.giveBack(t, false)
 		q.forget(t)
 	}
@@ -118,7 +123,7 @@ func (ev *Disconnected) apply(q *Queue) Answer {
 	switch {
 	case t == nil:
 	case t.plain:
-		q.lose(t)
+		q.lose(t, true)
 	case t.lostAt == 0:
 		t.lostAt = q.clock.Add(q.opt.Grace)
 	}
@@ -168,7 +173,11 @@ func (ev *Tick) apply(q *Queue) Answer {
 		if q.PendingWrites() >= keysPerTick {
 			return Answer{}
 		}
-		q.lose(t)
+		q.lose(t, true)
+	}
+	if q.exact != nil {
+		q.tickExact()
+		return Answer{}
 	}
 	for _, s := range q.sets {
 		for i := 0; i < len(s.live); i++ {
@@ -182,11 +191,8 @@ func (ev *Tick) apply(q *Queue) Answer {
 				if q.PendingWrites() >= keysPerTick {
 					return Answer{}
 				}
-				e.failures++
-				e.lastError, e.lastHolder = "timed out after "+q.clock.Sub(h.start).String(), h.trainer.id
 				q.release(e, h.trainer)
-				q.record.timedOut(e, h.trainer.ordinal, h.attempt)
-				q.notice(false, "task timed out", map[string]any{"set": s.id, "pass": e.pass, "position": e.position, "trainer": h.trainer.id, "attempt": h.attempt})
+				q.timeOut(e, h)
 				q.settle(e)
 			}
 		}
@@ -194,14 +200,29 @@ func (ev *Tick) apply(q *Queue) Answer {
 	return Answer{}
 }
 
+// timeOut charges a task for a deadline that passed.
+func (q *Queue) timeOut(e *entry, h holder) {
+	e.failures++
+	e.lastError, e.lastHolder = "timed out after "+q.clock.Sub(h.start).String(), h.trainer.id
+	q.record.timedOut(e, h.trainer.ordinal, h.attempt)
+	q.notice(false, "task timed out", map[string]any{"set": e.set.id, "pass": e.pass, "position": e.position, "trainer": h.trainer.id, "attempt": h.attempt})
+}
+
 // lose ends the session of a trainer that went away without a word. Nothing is charged for
 // a connection that the master before this one had: it went with that master.
-func (q *Queue) lose(t *trainer) {
+func (q *Queue) lose(t *trainer, charge bool) {
 	q.record.lost(t)
 	q.notice(false, "trainer lost", map[string]any{"trainer": t.id, "incarnation": t.incarnation, "tasks": len(t.holds)})
 	t.gone = true
+	if q.exact != nil {
+		if charge {
+			q.chargeAll(t)
+		}
+		q.keep(t)
+		return
+	}
 	if !q.opt.LossesIgnored {
-		q.giveBack(t, !t.plain || t.lostAt == 0)
+		q.giveBack(t, charge && (!t.plain || t.lostAt == 0))
 	}
 	if len(t.holds) == 0 {
 		q.forget(t)
@@ -218,17 +239,22 @@ func (q *Queue) giveBack(t *trainer, loss bool) {
 		e := t.holds[len(t.holds)-1]
 		h := *e.holderOf(t)
 		if loss && h.start != 0 {
-			if !t.charged && (t.finished || e.lost) {
-				e.losses++
-				t.charged = true
-			}
-			e.lost = true
-			e.lastError, e.lastHolder = "its trainer was lost", t.id
+			t.charge(e)
 		}
 		q.detach(e, t)
 		q.record.returned(e, t.ordinal, h.attempt)
 		q.settle(e)
 	}
+}
+
+// charge takes the loss of t into the books of its running task.
+func (t *trainer) charge(e *entry) {
+	if !t.charged && (t.finished || e.lost) {
+		e.losses++
+		t.charged = true
+	}
+	e.lost = true
+	e.lastError, e.lastHolder = "its trainer was lost", t.id
 }
 
 // forget ends a session whose trainer holds nothing; its key is deleted.
@@ -261,6 +287,10 @@ type PlainAsk struct {
 
 func (ev *PlainAsk) apply(q *Queue) Answer {
 	a := Answer{Ordinal: ev.Trainer, Incarnation: ev.Incarnation}
+	if q.exact != nil {
+		a.Err = fmt.Errorf("%w: a connection that does not join takes no tasks of it", ErrExplicit)
+		return a
+	}
 	t := q.known(ev.Trainer, ev.Incarnation)
 	if t != nil && ev.Finished {
 		a.Finishes = []FinishStatus{q.finishPlain(t, ev)}
@@ -269,8 +299,8 @@ func (ev *PlainAsk) apply(q *Queue) Answer {
 		return a
 	}
 	if t == nil {
-		if old := q.byID[ev.Connection]; old != nil { // its name was used before
-			q.lose(old)
+		if old := q.byID[ev.Connection]; old != nil && !old.gone { // its name was used before
+			q.lose(old, true)
 		}
 		t = &trainer{id: ev.Connection, address: ev.Connection, plain: true}
 	}
@@ -289,7 +319,7 @@ func (q *Queue) finishPlain(t *trainer, ev *PlainAsk) FinishStatus {
 		if ev.Error != "" {
 			return q.fail(t, tok, ev.Error)
 		}
-		return q.finish(t, tok)
+		return q.finish(t, tok, 0)
 	}
 	return Stale
 }

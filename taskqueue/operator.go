@@ -76,6 +76,9 @@ func (ev *Drain) apply(q *Queue) Answer {
 	q.saveTrainer(t)
 	q.record.draining(t)
 	q.notice(false, "trainer draining", map[string]any{"trainer": t.id, "incarnation": t.incarnation, "tasks": len(t.holds)})
+	if q.exact != nil {
+		return Answer{} // it may have begun what it has prefetched
+	}
 	for _, e := range slices.Backward(slices.Clone(t.holds)) {
 		if h := *e.holderOf(t); h.start == 0 {
 			q.release(e, t)

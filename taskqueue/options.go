@@ -1,6 +1,7 @@
 package taskqueue
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -19,6 +20,11 @@ type Options struct {
 	Rolling       bool          // start the next pass as soon as todo is empty
 	Speculate     bool          // second copies of the slowest tasks at the end of a pass
 	LossesIgnored bool          // losses of trainers return nothing, only timeouts do
+
+	// ExplicitCommit makes a new job one of explicit commits: see StepCommit. It is fixed when
+	// the job begins: Restore goes by the stored state.
+	ExplicitCommit bool
+	MaxUncommitted int // tasks that are live or wait for a commit, before new ones wait for one; default 20,000
 }
 
 // The constants of the timeout rule.
@@ -45,6 +51,9 @@ func (o Options) withDefaults() Options {
 	if o.MaxSetAside == 0 {
 		o.MaxSetAside = 1000
 	}
+	if o.MaxUncommitted == 0 {
+		o.MaxUncommitted = 20_000
+	}
 	set(&o.TimeoutMin, 30*time.Second)
 	set(&o.TimeoutMax, time.Hour)
 	set(&o.FirstTimeout, 10*time.Minute)
@@ -62,6 +71,10 @@ func (o Options) Validate() error {
 		return fmt.Errorf("task-max-failures: expected 0 (the default, 3) or more, found %d", o.MaxFailures)
 	case o.MaxSetAside < 0:
 		return fmt.Errorf("max-set-aside: expected 0 (the default, 1000) or more, found %d", o.MaxSetAside)
+	case o.MaxUncommitted < 0:
+		return fmt.Errorf("max-uncommitted: expected 0 (the default, 20000) or more, found %d", o.MaxUncommitted)
+	case o.ExplicitCommit && o.Speculate:
+		return errors.New("speculate: expected false with explicit-commit, found true: a second copy of a task would apply its records twice")
 	}
 	for _, f := range []struct {
 		name  string

@@ -60,6 +60,7 @@ type client struct {
 	ordinal     Ordinal
 	incarnation uint64
 	seq, ack    uint64
+	epoch       uint32
 	held        []Token
 	sent        []*Request
 }

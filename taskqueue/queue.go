@@ -24,7 +24,8 @@ type Queue struct {
 	reason      string
 	saver       Ordinal
 	saverUntil  Clock
-	restores    uint8 // from a backup
+	restores    uint8  // from a backup
+	exact       *exact // nil: a finish counts when it is committed
 
 	sets     []*set
 	trainers map[Ordinal]*trainer
@@ -63,8 +64,9 @@ type set struct {
 	holes int
 	byKey map[liveKey]*entry
 	free  []*entry
-	retry int // entries without holder
-	first int // no entry without holder lies before live[first]
+	since []applied // in (pass, position) order; of explicit commits only
+	retry int       // entries without holder
+	first int       // no entry without holder lies before live[first]
 	aside map[int]*asideTask
 
 	order     order // of pass
@@ -88,6 +90,7 @@ type openPass struct {
 	counted    int
 	sum1, sum2 uint64
 	live       int // derived
+	since      int // derived
 }
 
 // entry is a dispatched task that is neither done nor set aside. Without a holder it
@@ -96,6 +99,7 @@ type entry struct {
 	set      *set
 	pass     Pass
 	position int
+	base     int64 // records, in the task's order, that are in committed steps
 	failures int
 	losses   int  // that were charged
 	lost     bool // a trainer was lost that held it, charged or not
@@ -117,6 +121,7 @@ type holder struct {
 	request uint64
 	start   Clock
 	soft    Clock // deadline; volatile
+	mark    int64 // what base becomes with the commit that is under way, plus 1; 0: base stays
 }
 
 // asideTask is a task that failed too often in pass. Where pass+1 was open as well and had
@@ -128,6 +133,8 @@ type asideTask struct {
 	losses    int
 	next      Attempt // in pass
 	nextNewer Attempt // in pass+1, where it was set aside too; 1 where it never was dispatched
+	base      int64   // as of an entry, in pass
+	baseNewer int64   // in pass+1
 	spared    bool    // in pass+1 it is live or counted
 	dropped   bool    // for ever, by an operator's word
 }
@@ -149,6 +156,7 @@ type trainer struct {
 	seen     Clock
 	lostAt   Clock // when the grace of its lost connection ends; 0 while connected
 	gone     bool  // its session has ended
+	keeps    bool  // and it is counted in exact.lost
 	progress Progress
 }
 
@@ -162,6 +170,9 @@ type Progress struct {
 func New(job string, jobID [16]byte, cluster uint64, opt Options) *Queue {
 	q := empty(opt)
 	q.job, q.jobID, q.cluster, q.epoch, q.clock, q.nextOrdinal, q.dirty = job, jobID, cluster, 1, 1, 1, true
+	if opt.ExplicitCommit {
+		q.exact = newExact()
+	}
 	return q
 }
 
@@ -347,8 +358,11 @@ func (q *Queue) Dispatchable() bool {
 	if q.hold {
 		return false
 	}
+	if q.waitsFor() != WaitTask {
+		return true
+	}
 	for _, s := range q.sets {
-		if s.retry > 0 || len(s.open) > 0 && s.cursor < s.tasks {
+		if s.retry > 0 || len(s.open) > 0 && s.cursor < s.tasks && q.roomToDispatch() {
 			return true
 		}
 	}

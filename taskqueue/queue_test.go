@@ -197,7 +197,7 @@ func TestLongErrors(t *testing.T) {
 	q, sessions := running(t, Options{MaxFailures: 1}, 2, "a")
 	for i := range uint64(2) {
 		a := ask(t, q, sessions[0], 2*i+1)
-		q.Apply(1, &Request{Trainer: sessions[0].Ordinal, Incarnation: sessions[0].Incarnation, Seq: 2*i + 2, Finished: []Result{{a.Token, strings.Repeat("ü", 1000) + "!"}}})
+		q.Apply(1, &Request{Trainer: sessions[0].Ordinal, Incarnation: sessions[0].Incarnation, Seq: 2*i + 2, Finished: []Result{{Token: a.Token, Error: strings.Repeat("ü", 1000) + "!"}}})
 	}
 	for _, w := range q.Flush().Writes {
 		if w.Key != AsideKey(0, 0) {

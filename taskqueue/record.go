@@ -32,6 +32,10 @@ const (
 	EventDraining   EventKind = 16
 	EventDropped    EventKind = 17
 	EventStamped    EventKind = 18 // the first of a commit: when it was made
+	EventApplied    EventKind = 19 // finished with explicit commits: to be counted with its step
+	EventCommitted  EventKind = 20 // a step: what was applied up to it is counted
+	EventPartly     EventKind = 21 // a task of which the committed step has its first records
+	EventRolledBack EventKind = 22 // to a step: what was applied later is to be done again
 )
 
 // Record flags, in the kind byte.
@@ -61,6 +65,10 @@ type RecordEvent struct {
 	Index       int // of a task
 	Status      Status
 	Reason      string
+	Step        uint64
+	Generation  uint64
+	Epoch       uint32
+	Records     int64
 	At          int64 // milliseconds since 1970 by the master's wall clock
 }
 
@@ -150,13 +158,39 @@ func (w *recordWriter) returned(e *entry, o Ordinal, a Attempt)   { w.held(Event
 func (w *recordWriter) failed(e *entry, o Ordinal, a Attempt)     { w.held(EventFailed, e, o, a) }
 func (w *recordWriter) timedOut(e *entry, o Ordinal, a Attempt)   { w.held(EventTimedOut, e, o, a) }
 
-func (w *recordWriter) finished(set int, tok Token, by *trainer) {
-	w.place(EventFinished, set, tok.Pass, tok.Position, tok.Attempt)
-	if by == nil {
-		w.uint(0)
-		return
+// finished writes a finish; one with a step is to be counted with it.
+func (w *recordWriter) finished(set int, tok Token, by *trainer, step uint64) {
+	kind := EventFinished
+	if step != 0 {
+		kind = EventApplied
 	}
-	w.uint(uint64(by.ordinal))
+	w.place(kind, set, tok.Pass, tok.Position, tok.Attempt)
+	ordinal := Ordinal(0)
+	if by != nil {
+		ordinal = by.ordinal
+	}
+	w.uint(uint64(ordinal))
+	if step != 0 {
+		w.uint(step)
+	}
+}
+
+func (w *recordWriter) committed(step, generation uint64) {
+	w.kind(EventCommitted, 0)
+	w.uint(step)
+	w.uint(generation)
+}
+
+func (w *recordWriter) rolledBack(step, generation uint64, epoch uint32) {
+	w.kind(EventRolledBack, 0)
+	w.uint(step)
+	w.uint(generation)
+	w.uint(uint64(epoch))
+}
+
+func (w *recordWriter) partly(set int, k liveKey, last Attempt, base int64) {
+	w.place(EventPartly, set, k.pass, k.position, last)
+	w.uint(uint64(base))
 }
 
 func (w *recordWriter) setAside(e *entry, index int) {
@@ -299,6 +333,16 @@ func (r *recordReader) event() RecordEvent {
 	case EventDispatched, EventFinished, EventReturned, EventFailed, EventTimedOut:
 		r.place(head, &ev)
 		ev.Trainer = r.ordinal()
+	case EventApplied:
+		r.place(head, &ev)
+		ev.Trainer, ev.Step = r.ordinal(), r.uint()
+	case EventCommitted:
+		ev.Step, ev.Generation = r.uint(), r.uint()
+	case EventRolledBack:
+		ev.Step, ev.Generation, ev.Epoch = r.uint(), r.uint(), uint32(r.upTo(math.MaxUint32))
+	case EventPartly:
+		r.place(head, &ev)
+		ev.Records = int64(r.upTo(math.MaxInt64))
 	case EventSetAside:
 		r.place(head, &ev)
 		ev.Index = r.int()

@@ -23,8 +23,8 @@ func exampleRecord() ([]byte, []RecordEvent) {
 	w.dispatched(&entry{set: first, pass: 1, position: 5}, 3, 1)
 	w.dispatched(&entry{set: first, pass: 1, position: 2}, 3, 2)
 	w.dispatched(&entry{set: second, pass: 1<<32 - 1, position: 1<<40 - 1}, 1<<32-1, 1<<32-1)
-	w.finished(0, Token{Pass: 1, Position: 5, Attempt: 1}, trainer)
-	w.finished(0, Token{Pass: 1, Position: 6, Attempt: 300}, nil)
+	w.finished(0, Token{Pass: 1, Position: 5, Attempt: 1}, trainer, 0)
+	w.finished(0, Token{Pass: 1, Position: 6, Attempt: 300}, nil, 0)
 	w.returned(&entry{set: first, pass: 2, position: 0}, 3, 1)
 	w.failed(&entry{set: first, pass: 2, position: 1}, 3, 1)
 	w.timedOut(&entry{set: first, pass: 2, position: 1}, 3, 2)
@@ -37,6 +37,10 @@ func exampleRecord() ([]byte, []RecordEvent) {
 	w.resumed()
 	w.draining(trainer)
 	w.dropped(0, 6)
+	w.finished(0, Token{Pass: 3, Position: 4, Attempt: 2}, trainer, 1<<64-1)
+	w.committed(9, 1<<64-1)
+	w.partly(0, liveKey{3, 5}, 1, 1<<63-1)
+	w.rolledBack(9, 2, 1<<32-1)
 	return StampRecord(w.take(), time.UnixMilli(1_700_000_000_123)), []RecordEvent{
 		{Kind: EventStamped, At: 1_700_000_000_123},
 		{Kind: EventReported, Set: 0, Tasks: 7, Chunks: 14, Algorithm: orderFeistel, Seed: 42, ID: "report-1"},
@@ -60,6 +64,10 @@ func exampleRecord() ([]byte, []RecordEvent) {
 		{Kind: EventResumed},
 		{Kind: EventDraining, Trainer: 3},
 		{Kind: EventDropped, Index: 6},
+		{Kind: EventApplied, Pass: 3, Position: 4, Trainer: 3, Attempt: 2, Step: 1<<64 - 1},
+		{Kind: EventCommitted, Step: 9, Generation: 1<<64 - 1},
+		{Kind: EventPartly, Pass: 3, Position: 5, Attempt: 1, Records: 1<<63 - 1},
+		{Kind: EventRolledBack, Step: 9, Generation: 2, Epoch: 1<<32 - 1},
 	}
 }
 

@@ -20,6 +20,7 @@ type Delivery struct {
 	Dispatched Moment    // commit 0: in a part of the record that is not kept
 	Outcome    EventKind // EventFinished, EventReturned, EventFailed, EventTimedOut; 0: the trainer has it
 	Settled    Moment    // when it came to that
+	Step       uint64    // of EventApplied, which is EventFinished once its step is committed
 }
 
 // TracedPass is what became of a task in one pass.
@@ -87,13 +88,31 @@ func (t *Tracer) Add(commit uint64, value []byte) error {
 				t.outline, t.known = SetOutline{Tasks: ev.Tasks, Algorithm: ev.Algorithm, Seed: ev.Seed}, true
 			}
 			t.sets++
-		case EventDispatched, EventFinished, EventReturned, EventFailed, EventTimedOut, EventSetAside:
+		case EventCommitted, EventRolledBack:
+			t.steps(&ev, now)
+		case EventDispatched, EventFinished, EventApplied, EventReturned, EventFailed, EventTimedOut, EventSetAside:
 			if t.concerns(&ev) {
 				t.take(&ev, now)
 			}
 		}
 	}
 	return nil
+}
+
+// steps counts deliveries whose step was committed; those that were rolled back came to nothing.
+func (t *Tracer) steps(ev *RecordEvent, now Moment) {
+	for i := range t.passes {
+		for k := range t.passes[i].Deliveries {
+			d := &t.passes[i].Deliveries[k]
+			switch {
+			case d.Outcome != EventApplied:
+			case ev.Kind == EventRolledBack:
+				d.Outcome, d.Settled = EventReturned, now
+			case d.Step <= ev.Step:
+				d.Outcome, d.Settled = EventFinished, now
+			}
+		}
+	}
 }
 
 // concerns reports whether a place is that of the task.
@@ -129,7 +148,7 @@ func (t *Tracer) take(ev *RecordEvent, now Moment) {
 		d.Dispatched = now
 		return
 	}
-	d.Outcome, d.Settled = ev.Kind, now
+	d.Outcome, d.Settled, d.Step = ev.Kind, now, ev.Step
 	if ev.Kind == EventFinished {
 		p.SetAside = Moment{} // a late finish takes it back
 	}

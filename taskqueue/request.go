@@ -6,10 +6,12 @@ import (
 	"strings"
 )
 
-// Result is a finished task, or with Error a failed one.
+// Result is a finished task, or with Error a failed one. With explicit commits a finish
+// carries the step, from 1, that applied the last record of the task.
 type Result struct {
 	Token Token
 	Error string
+	Step  uint64
 }
 
 // Request is what a joined trainer sends: what it finished, and whether it wants a
@@ -26,9 +28,13 @@ type Request struct {
 	SeenCommit  uint64 // highest commit number that the trainer saw in a reply
 	JobID       [16]byte
 	Progress    Progress
+	Epoch       uint32 // that the trainer goes by; of explicit commits only
 }
 
 func (ev *Request) apply(q *Queue) Answer {
+	if err := q.checkSteps(ev.Finished); err != nil {
+		return Answer{Err: err}
+	}
 	t := q.trainers[ev.Trainer]
 	known := t != nil && t.incarnation == ev.Incarnation && !t.gone
 	if known {
@@ -44,14 +50,18 @@ func (ev *Request) apply(q *Queue) Answer {
 				by = t
 			}
 			if r.Error == "" {
-				a.Finishes[i] = q.finish(by, r.Token)
+				a.Finishes[i] = q.finish(by, r.Token, r.Step)
 			} else {
 				a.Finishes[i] = q.fail(by, r.Token, r.Error)
 			}
 		}
 	}
-	if !known {
+	if !known || t.gone { // what it failed may have ended its session
 		a.Kind = AnswerRejoin
+		return a
+	}
+	if q.exact != nil && ev.Epoch != q.epoch {
+		a.Kind, a.Place = AnswerRolledBack, q.stepPlace()
 		return a
 	}
 	q.dropLostReplies(t, ev)
@@ -107,6 +117,9 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 		a.Err = fmt.Errorf("%w: %d are held, finish one first", ErrTooManyHeld, len(t.holds))
 		return
 	}
+	if a.WaitFor = q.waitsFor(); a.WaitFor != WaitTask {
+		return
+	}
 	for _, s := range q.sets {
 		if e := q.pick(s, t); e != nil {
 			q.dispatch(e, t, seq, a)
@@ -129,6 +142,9 @@ func (q *Queue) pick(s *set, t *trainer) *entry {
 			s.first = i
 		}
 		seen++
+		if q.exact != nil && q.exhausted(e) {
+			continue // the next tick sets it aside
+		}
 		if !e.lost || t.finished {
 			return e
 		}
@@ -137,14 +153,14 @@ func (q *Queue) pick(s *set, t *trainer) *entry {
 		}
 	}
 	s.skipAside()
-	if len(s.open) > 0 && s.cursor < s.tasks {
+	if len(s.open) > 0 && s.cursor < s.tasks && q.roomToDispatch() {
 		position := s.cursor
 		s.cursor++
 		e := s.add(s.pass, position)
 		q.advance(s)
 		return e
 	}
-	if lastResort == nil && q.opt.Speculate {
+	if lastResort == nil && q.opt.Speculate && q.exact == nil {
 		return q.slowest(s, t)
 	}
 	return lastResort
@@ -188,7 +204,7 @@ func (q *Queue) dispatch(e *entry, t *trainer, seq uint64, a *Answer) {
 }
 
 func (q *Queue) answerTask(e *entry, attempt Attempt, a *Answer) {
-	a.Kind, a.Set = AnswerTask, e.set.id
+	a.Kind, a.Set, a.Base = AnswerTask, e.set.id, e.base
 	a.Token = q.token(e, attempt)
 	a.Index = e.set.orderOf(e.pass).index(e.position)
 }
@@ -253,17 +269,24 @@ func (q *Queue) locate(tok Token) (s *set, e *entry, status FinishStatus) {
 	return s, nil, AlreadyCounted
 }
 
-// finish counts a task once. by is the trainer that says so, nil for one unknown.
-func (q *Queue) finish(by *trainer, tok Token) FinishStatus {
+// finish counts a task once, or with explicit commits keeps it for the commit of its step. by
+// is the trainer that says so, nil for one unknown.
+func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 	s, e, status := q.locate(tok)
 	if status != Counted {
 		return status
 	}
+	if q.exact != nil && e == nil {
+		return Stale // set aside by an earlier rollback
+	}
+	mark := int64(0)
 	if e == nil { // late, for one that was set aside in an open pass
 		q.finishAside(s, s.aside[s.orderOf(tok.Pass).index(tok.Position)], tok.Pass)
 	} else {
 		for i := range e.held {
-			if h := &e.holders[i]; h.attempt == tok.Attempt && h.start != 0 {
+			h := &e.holders[i]
+			mark = h.mark
+			if h.attempt == tok.Attempt && h.start != 0 {
 				s.observe(q.clock - h.start)
 			}
 		}
@@ -272,19 +295,28 @@ func (q *Queue) finish(by *trainer, tok Token) FinishStatus {
 		}
 		s.remove(e)
 	}
-	p := s.openPass(tok.Pass)
-	x := uint64(tok.Position)
-	p.counted++
-	p.sum1 += x
-	p.sum2 += x * x
+	if q.exact != nil {
+		step = max(step, q.exact.committed+1)
+		s.apply(applied{liveKey{tok.Pass, tok.Position}, step, e.base, mark, e.next})
+	} else {
+		s.openPass(tok.Pass).count(tok.Position)
+	}
 	if by != nil && !by.finished {
 		by.finished = true
 		q.saveTrainer(by)
 	}
 	q.dirty = true
-	q.record.finished(s.id, tok, by)
+	q.record.finished(s.id, tok, by, step)
 	q.advance(s)
 	return Counted
+}
+
+// count counts a position.
+func (p *openPass) count(position int) {
+	x := uint64(position)
+	p.counted++
+	p.sum1 += x
+	p.sum2 += x * x
 }
 
 // observe takes a completion time into the moving average.
@@ -311,8 +343,16 @@ func (q *Queue) fail(by *trainer, tok Token, text string) FinishStatus {
 		if h.attempt != tok.Attempt || by != nil && h.trainer != by {
 			continue
 		}
+		if q.exact != nil && h.trainer.gone {
+			return Stale // the end of its session was charged
+		}
 		e.failures++
 		e.lastError, e.lastHolder = clip(text), h.trainer.id
+		if q.exact != nil {
+			q.record.failed(e, h.trainer.ordinal, tok.Attempt)
+			q.lose(h.trainer, false)
+			return Returned
+		}
 		q.release(e, h.trainer)
 		q.record.failed(e, h.trainer.ordinal, tok.Attempt)
 		q.settle(e)
@@ -353,8 +393,13 @@ func (q *Queue) detach(e *entry, t *trainer) {
 	at = slices.Index(t.holds, e)
 	t.holds = slices.Delete(t.holds, at, at+1)
 	q.dirty = true
-	if t.gone && len(t.holds) == 0 {
+	switch {
+	case !t.gone || len(t.holds) > 0:
+	case q.exact == nil:
 		q.forget(t)
+	case t.keeps: // a tick forgets it: many may lose all in one event
+		t.keeps = false
+		q.exact.lost--
 	}
 }
 

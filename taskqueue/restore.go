@@ -25,7 +25,7 @@ func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options
 	switch {
 	case s.Format != Format:
 		return nil, fmt.Errorf("%w: format %d: expected %d, after Upgrade", ErrDamaged, s.Format, Format)
-	case len(s.JobID) != 16 || s.Mode != 0 || s.Commit > maxCommit:
+	case len(s.JobID) != 16 || s.Mode > 1 || (s.Mode == 1) != (s.Exact != nil) || s.Commit > maxCommit:
 		return nil, fmt.Errorf("%w: mode %d, job id of %d bytes, commit %d", ErrDamaged, s.Mode, len(s.JobID), s.Commit)
 	case s.Clock < 1 || s.Epoch < 1 || s.NextOrdinal < 1 || s.Status > Failed:
 		return nil, fmt.Errorf("%w: clock %d, epoch %d, next ordinal %d, status %d", ErrDamaged, s.Clock, s.Epoch, s.NextOrdinal, s.Status)
@@ -37,6 +37,12 @@ func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options
 	q.nextOrdinal, q.status, q.reason, q.saver, q.saverUntil = s.NextOrdinal, s.Status, s.Reason, s.Saver, s.SaverUntil
 	copy(q.jobID[:], s.JobID)
 	q.restores = s.Restores
+	if s.Exact != nil {
+		var err error
+		if q.exact, err = s.Exact.restore(s.NextOrdinal); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+	}
 	for id, value := range roster {
 		if err := q.restoreTrainer(strings.TrimPrefix(id, RosterPrefix), value); err != nil {
 			return nil, fmt.Errorf("%w: roster entry %q: %w", ErrDamaged, id, err)
@@ -50,6 +56,9 @@ func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options
 		q.sets = append(q.sets, set)
 	}
 	for _, t := range q.trainers {
+		if t.keeps = q.exact != nil && t.gone && len(t.holds) > 0; t.keeps {
+			q.exact.lost++
+		}
 		if len(t.holds) > 0 && !t.running() {
 			return nil, fmt.Errorf("%w: trainer %d prefetched a task and runs none", ErrDamaged, t.ordinal)
 		}
@@ -145,8 +154,16 @@ func (q *Queue) restoreSet(id int, s *SetSnapshot, table *Table) (*set, error) {
 	if err := q.restoreLive(set, s.Live); err != nil {
 		return nil, err
 	}
-	if err := set.restoreAside(s.Aside); err != nil {
+	if err := set.restoreAside(s.Aside, q.exact != nil); err != nil {
 		return nil, err
+	}
+	switch {
+	case q.exact != nil:
+		if err := set.restoreSince(s.Since, q.exact.committed); err != nil {
+			return nil, err
+		}
+	case len(s.Since) > 0:
+		return nil, errors.New("since columns without explicit commits")
 	}
 	return set, set.addsUp()
 }
@@ -173,8 +190,8 @@ func (s *set) addsUp() error {
 				aside++
 			}
 		}
-		if p.counted < 0 || p.counted+p.live+aside != s.dispatched(p.pass) {
-			return fmt.Errorf("pass %d does not add up: %d tasks counted, %d live and %d set aside of %d dispatched", p.pass, p.counted, p.live, aside, s.dispatched(p.pass))
+		if p.counted < 0 || p.counted+p.live+p.since+aside != s.dispatched(p.pass) {
+			return fmt.Errorf("pass %d does not add up: %d tasks counted, %d live, %d not committed and %d set aside of %d dispatched", p.pass, p.counted, p.live, p.since, aside, s.dispatched(p.pass))
 		}
 	}
 	return nil
@@ -213,6 +230,10 @@ func (q *Queue) restoreLive(s *set, data []byte) error {
 		return fmt.Errorf("live columns of %d bytes name too many entries", len(data))
 	}
 	entries := make([]entry, n)
+	baseLimit := uint64(0)
+	if q.exact != nil {
+		baseLimit = math.MaxInt64 - 1
+	}
 	pass := Pass(0)
 	for i := range entries {
 		pass += Pass(c.uint(math.MaxUint32))
@@ -225,7 +246,7 @@ func (q *Queue) restoreLive(s *set, data []byte) error {
 	}
 	for i := range entries {
 		e := &entries[i]
-		c.uint(0)
+		e.base = int64(c.uint(baseLimit))
 		e.failures = int(c.uint(math.MaxInt32))
 		losses := c.uint(math.MaxInt32)
 		e.losses, e.lost = int(losses>>1), losses&1 != 0
@@ -289,6 +310,9 @@ func (q *Queue) restoreHolders(entries []entry, c *columns) error {
 			q.extend(e.set, h)
 		}
 	})
+	if q.exact != nil {
+		each(func(_ *entry, h *holder) { h.mark = int64(c.uint(math.MaxInt64)) })
+	}
 	if c.bad {
 		return errors.New("the columns of the holders end early, or name a trainer or an attempt that never was")
 	}
@@ -306,7 +330,7 @@ func (q *Queue) holderByOrdinal(o Ordinal) *trainer {
 	return t
 }
 
-func (s *set) restoreAside(data []byte) error {
+func (s *set) restoreAside(data []byte, exact bool) error {
 	if len(data) == 0 {
 		return nil
 	}
@@ -321,6 +345,9 @@ func (s *set) restoreAside(data []byte) error {
 		a.losses, a.spared = int(losses>>1), losses&1 != 0
 		a.next = Attempt(c.uint(math.MaxUint32-1)) + 1
 		a.nextNewer = Attempt(c.uint(math.MaxUint32-1)) + 1
+		if exact {
+			a.base, a.baseNewer = int64(c.uint(math.MaxInt64-1)), int64(c.uint(math.MaxInt64-1))
+		}
 		if c.bad || a.pass == 0 || i > 0 && delta == 0 || index >= s.tasks {
 			return fmt.Errorf("the column of set-aside tasks ends early, or entry %d of %d (task %d of %d, pass %d) never was", i, n, index, s.tasks, a.pass)
 		}

@@ -21,6 +21,8 @@ var BackupOptions = Options{MaxFailures: math.MaxInt32, MaxSetAside: math.MaxInt
 // another cluster or under another name. What was counted stays counted. The job may have gone
 // on after the backup, and everything that knows of that is cut off from it:
 //
+//   - With explicit commits, what was not committed is given out again: the model is that of
+//     the last committed step.
 //   - Sessions end, uncharged, and what they held goes back: it is delivered again.
 //   - A new job id: a trainer that saw later commits of the old job says nothing about this one.
 //   - A new epoch: no token of the old job finishes anything here, and a parameter server that
@@ -37,6 +39,9 @@ func (q *Queue) Revive(job string, jobID [16]byte, cluster uint64) error {
 	q.epoch++
 	q.restores++
 	q.saver, q.saverUntil = 0, 0
+	if q.exact != nil {
+		q.rollBack(q.exact.generation)
+	}
 	for _, t := range q.sortedTrainers() {
 		if !t.gone {
 			q.record.lost(t)

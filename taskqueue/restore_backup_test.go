@@ -173,7 +173,7 @@ func TestReviveChargesNothing(t *testing.T) {
 	a := q.Apply(1, &Join{ID: "a"})
 	for i := range uint64(8) {
 		answer := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: i, Want: true})
-		q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: i, Finished: []Result{{answer.Token, "torn"}}})
+		q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: i, Finished: []Result{{Token: answer.Token, Error: "torn"}}})
 	}
 	answer := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 9, Want: true})
 	other := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 10, Want: true, Held: []Token{answer.Token}})

@@ -20,10 +20,11 @@ var update = flag.Bool("update", false, "write the expected output of scenarios 
 // TestScenarios plays the files under testdata/scenarios: blocks of one command, a line
 // of dashes, and what is expected of it, which is the answer and the full state.
 //
-//	new tasks=N [passes=N] [shuffle] [rolling] [speculate] [max-failures=N] [max-set-aside=N] [losses-ignored]
+//	new tasks=N [passes=N] [shuffle] [rolling] [speculate] [max-failures=N] [max-set-aside=N] [losses-ignored] [explicit] [max-uncommitted=N]
 //	join NAME                      a session; the same name again is its next incarnation
 //	ask NAME                       the next request of a well-behaved client that wants a task
-//	finish NAME TOKEN... [want]    TOKEN is pass/position.attempt, with an epoch in front when not 1: 2:1/0.1
+//	finish NAME TOKEN... [want] [step=N]
+//	                               TOKEN is pass/position.attempt, with an epoch in front when not 1: 2:1/0.1
 //	fail NAME TOKEN TEXT           a task that could not be trained
 //	again NAME                     the last request once more
 //	request NAME [seq=N] [ack=N] [held=T,T] [want] [finished=T,T]
@@ -36,6 +37,10 @@ var update = flag.Bool("update", false, "write the expected output of scenarios 
 //	close CONN                     the connection is gone
 //	retry INDEX | drop INDEX | pause [REASON] | resume | drain NAME
 //	                               an operator's word
+//	flushed NAME STEP [gen=N] [TOKEN=RECORDS...]
+//	step NAME STEP [gen=N]         a member, or the master (-), commits a step
+//	rollback NAME STEP gen=N       the same goes back to it
+//	laststep NAME
 //	commit | restart | refused     store; a new term from what is stored; back to it in the same term
 //	queues                         the literal queues
 func TestScenarios(t *testing.T) {
@@ -134,20 +139,20 @@ func (s *scenario) run(word string, args []string) string {
 		return ""
 	case "join":
 		a := s.q.Apply(s.now, &Join{ID: args[0], Address: args[0] + ":80"})
-		s.names[args[0]] = &client{id: args[0], ordinal: a.Ordinal, incarnation: a.Incarnation}
+		s.names[args[0]] = &client{id: args[0], ordinal: a.Ordinal, incarnation: a.Incarnation, epoch: s.q.Epoch()}
 		return fmt.Sprintf("ordinal %d, incarnation %#x\n", a.Ordinal, a.Incarnation)
 	case "ask":
 		return s.next(args[0], nil, true)
 	case "finish":
 		var results []Result
 		for _, tok := range args[1:] {
-			if tok != "want" {
-				results = append(results, Result{Token: s.token(tok)})
+			if tok != "want" && !strings.HasPrefix(tok, "step=") {
+				results = append(results, Result{Token: s.token(tok), Step: uint64(number("step"))})
 			}
 		}
 		return s.next(args[0], results, want)
 	case "fail":
-		return s.next(args[0], []Result{{s.token(args[1]), strings.Join(args[2:], " ")}}, false)
+		return s.next(args[0], []Result{{Token: s.token(args[1]), Error: strings.Join(args[2:], " ")}}, false)
 	case "again":
 		c := s.names[args[0]]
 		return s.answer(c, s.q.Apply(s.now, c.sent[len(c.sent)-1]))
@@ -159,6 +164,8 @@ func (s *scenario) run(word string, args []string) string {
 		}
 		c.sent = append(c.sent, ev)
 		return s.answer(c, s.q.Apply(s.now, ev))
+	case "flushed", "step", "rollback", "laststep":
+		return s.steps(word, args, uint64(number("gen")))
 	case "heartbeat":
 		c := s.names[args[0]]
 		return s.answer(c, s.q.Apply(s.now, &Heartbeat{Trainer: c.ordinal, Incarnation: c.incarnation, Moving: s.tokens(strings.Join(args[1:], ","))}))
@@ -222,6 +229,7 @@ func (s *scenario) start(options map[string]string, number func(string) int) {
 	s.opt = Options{
 		Passes: number("passes"), MaxFailures: number("max-failures"), MaxSetAside: number("max-set-aside"),
 		Rolling: has("rolling"), Speculate: has("speculate"), LossesIgnored: has("losses-ignored"),
+		ExplicitCommit: has("explicit"), MaxUncommitted: number("max-uncommitted"),
 	}
 	s.names, s.conns = map[string]*client{}, map[string]*plainClient{}
 	s.now, s.roster, s.record = 1, map[string][]byte{}, NewVerifier()
@@ -257,7 +265,7 @@ func (s *scenario) next(name string, finished []Result, want bool) string {
 	for _, r := range finished {
 		c.held = slices.DeleteFunc(c.held, func(t Token) bool { return t == r.Token })
 	}
-	ev := &Request{Trainer: c.ordinal, Incarnation: c.incarnation, Seq: c.seq, Ack: c.seq, Held: slices.Clone(c.held), Finished: finished, Want: want}
+	ev := &Request{Trainer: c.ordinal, Incarnation: c.incarnation, Seq: c.seq, Ack: c.seq, Held: slices.Clone(c.held), Finished: finished, Want: want, Epoch: c.epoch}
 	c.sent = append(c.sent, ev)
 	return s.answer(c, s.q.Apply(s.now, ev))
 }
@@ -270,11 +278,23 @@ func (s *scenario) answer(c *client, a Answer) string {
 	switch a.Kind {
 	case AnswerTask:
 		parts = append(parts, fmt.Sprintf("task %d as %s", a.Index, place(a.Token.Pass, a.Token.Position, a.Token.Attempt)))
+		if a.Base > 0 {
+			parts = append(parts, fmt.Sprintf("from record %d", a.Base))
+		}
 		if c != nil && !slices.Contains(c.held, a.Token) {
 			c.held = append(c.held, a.Token)
 		}
 	case AnswerWait:
-		parts = append(parts, "wait")
+		parts = append(parts, a.WaitFor.String())
+	case AnswerStep, AnswerRolledBack:
+		if c != nil && c.epoch != a.Place.Epoch { // it drops what it held
+			c.epoch, c.held = a.Place.Epoch, nil
+		}
+		text := fmt.Sprintf("step %d, generation %d, epoch %d, %d uncommitted", a.Place.Step, a.Place.Generation, a.Place.Epoch, a.Place.Uncommitted)
+		if a.Kind == AnswerRolledBack {
+			text = "rolled back: " + text
+		}
+		parts = append(parts, text)
 	case AnswerEnded:
 		parts = append(parts, "ended")
 	case AnswerFailed:
@@ -291,6 +311,40 @@ func (s *scenario) answer(c *client, a Answer) string {
 		return ""
 	}
 	return strings.Join(parts, ", ") + "\n"
+}
+
+// steps plays an event of explicit commits.
+func (s *scenario) steps(word string, args []string, generation uint64) string {
+	c := s.names[args[0]]
+	if c == nil {
+		c = &client{} // the master
+	}
+	if word == "laststep" {
+		return s.answer(c, s.q.Apply(s.now, &LastStep{c.ordinal, c.incarnation}))
+	}
+	step, err := strconv.ParseUint(args[1], 10, 64)
+	if err != nil {
+		s.Fatal(err)
+	}
+	switch word {
+	case "step":
+		return s.answer(c, s.q.Apply(s.now, &StepCommit{c.ordinal, c.incarnation, generation, step}))
+	case "rollback":
+		return s.answer(c, s.q.Apply(s.now, &Rollback{c.ordinal, c.incarnation, generation, step}))
+	}
+	ev := &StepFlushed{Trainer: c.ordinal, Incarnation: c.incarnation, Generation: generation, Step: step}
+	for _, text := range args[2:] {
+		token, records, _ := strings.Cut(text, "=")
+		if token == "gen" {
+			continue
+		}
+		n, err := strconv.ParseInt(records, 10, 64)
+		if err != nil {
+			s.Fatal(err)
+		}
+		ev.Positions = append(ev.Positions, TaskPosition{s.token(token), n})
+	}
+	return s.answer(c, s.q.Apply(s.now, ev))
 }
 
 func (s *scenario) plain(name string, options map[string]string, number func(string) int) string {
@@ -409,6 +463,9 @@ func (s *scenario) state() string {
 			if e.held == 0 {
 				fmt.Fprintf(&out, " retry as .%d", e.next)
 			}
+			if e.base > 0 {
+				fmt.Fprintf(&out, " from %d", e.base)
+			}
 			for _, h := range e.holders[:e.held] {
 				fmt.Fprintf(&out, " %s .%d", h.trainer.id, h.attempt)
 				if h.start == 0 {
@@ -424,6 +481,9 @@ func (s *scenario) state() string {
 				out.WriteString(" lost before")
 			}
 			out.WriteByte('\n')
+		}
+		for _, a := range set.since {
+			fmt.Fprintf(&out, "  %d/%d task %d: in step %d\n", a.pass, a.position, set.orderOf(a.pass).index(a.position), a.step)
 		}
 		for _, a := range set.sortedAside() {
 			fmt.Fprintf(&out, "  task %d set aside in pass %d: %d failures, %d losses", a.index, a.pass, a.failures, a.losses)

@@ -32,7 +32,8 @@ type Snapshot struct {
 	Saver        Ordinal
 	SaverUntil   Clock
 	Sets         []SetSnapshot
-	Restores     uint8 // from a backup; from format 2
+	Restores     uint8          // from a backup; from format 2
+	Exact        *ExactSnapshot // in mode 1
 }
 
 // SetSnapshot is the state of one dataset.
@@ -117,13 +118,16 @@ func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {
 		Status: q.status, Reason: q.reason, Saver: q.saver, SaverUntil: q.saverUntil,
 		Sets: make([]SetSnapshot, len(q.sets)), Restores: q.restores,
 	}
+	if q.exact != nil {
+		s.Mode, s.Exact = 1, q.exact.snapshot()
+	}
 	for i, set := range q.sets {
 		set.compact()
 		s.Sets[i] = SetSnapshot{
 			Kind: set.kind, Digest: set.digest[:], ReportID: set.reportID, Parts: set.parts, PartsDigest: set.partsDigest[:],
 			ChunksPerTask: set.chunksPerTask, Chunks: set.chunks, Tasks: set.tasks, Algorithm: set.algorithm, Seed: set.seed,
 			Closed: true, Pass: set.pass, Cursor: set.cursor, Weight: 1, AverageMicros: set.average,
-			Live: set.encodeLive(q.clock), Aside: set.encodeAside(),
+			Live: set.encodeLive(q.clock, q.exact != nil), Aside: set.encodeAside(q.exact != nil), Since: set.encodeSince(),
 		}
 		for _, p := range set.open {
 			s.Sets[i].Open = append(s.Sets[i].Open, OpenPass{p.pass, p.counted, p.sum1, p.sum2})
@@ -138,7 +142,7 @@ const liveEntryBytes = 7
 
 // encodeLive writes the live entries column by column: what varies little from entry to
 // entry stands together, for gzip.
-func (s *set) encodeLive(now Clock) []byte {
+func (s *set) encodeLive(now Clock, exact bool) []byte {
 	b := make([]byte, 0, 16+12*len(s.live))
 	b = binary.AppendUvarint(b, uint64(len(s.live)))
 	var pass Pass
@@ -152,7 +156,7 @@ func (s *set) encodeLive(now Clock) []byte {
 		position = e.position
 	}
 	for _, e := range s.live {
-		b = binary.AppendUvarint(b, 0) // base record: always the first in this mode
+		b = binary.AppendUvarint(b, uint64(e.base))
 		b = binary.AppendUvarint(b, uint64(e.failures))
 		lost := uint64(0)
 		if e.lost {
@@ -188,10 +192,17 @@ func (s *set) encodeLive(now Clock) []byte {
 			b = binary.AppendUvarint(b, age)
 		}
 	}
+	if exact {
+		for _, e := range s.live {
+			for _, h := range e.holders[:e.held] {
+				b = binary.AppendUvarint(b, uint64(h.mark))
+			}
+		}
+	}
 	return b
 }
 
-func (s *set) encodeAside() []byte {
+func (s *set) encodeAside(exact bool) []byte {
 	if len(s.aside) == 0 {
 		return nil
 	}
@@ -209,6 +220,10 @@ func (s *set) encodeAside() []byte {
 		b = binary.AppendUvarint(b, uint64(a.losses)<<1|spared)
 		b = binary.AppendUvarint(b, uint64(a.next-1))
 		b = binary.AppendUvarint(b, uint64(a.nextNewer-1))
+		if exact {
+			b = binary.AppendUvarint(b, uint64(a.base))
+			b = binary.AppendUvarint(b, uint64(a.baseNewer))
+		}
 	}
 	return s.appendDropped(b)
 }

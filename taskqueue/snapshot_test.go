@@ -42,7 +42,7 @@ func goldenQueue(t testing.TB) *Queue {
 	}
 	ask := func(id string) Token { return send(id, true) }
 	finish := func(id string, tok Token) { send(id, false, Result{Token: tok}) }
-	fail := func(id string, tok Token) { send(id, false, Result{tok, "damaged chunk"}) }
+	fail := func(id string, tok Token) { send(id, false, Result{Token: tok, Error: "damaged chunk"}) }
 	for _, id := range []string{"a", "b", "c"} {
 		join(id)
 	}
@@ -347,8 +347,8 @@ func FuzzTokens(f *testing.F) {
 			incarnation = who.incarnation
 		}
 		for _, ev := range []Event{
-			&Request{Trainer: o, Incarnation: incarnation, Seq: incarnation, Ack: incarnation, Held: []Token{tok}, Finished: []Result{{tok, text}}, Want: true},
-			&Request{Trainer: o, Incarnation: incarnation, Finished: []Result{{tok, ""}, {tok, text}, {tok, ""}}},
+			&Request{Trainer: o, Incarnation: incarnation, Seq: incarnation, Ack: incarnation, Held: []Token{tok}, Finished: []Result{{Token: tok, Error: text}}, Want: true},
+			&Request{Trainer: o, Incarnation: incarnation, Finished: []Result{{Token: tok}, {Token: tok, Error: text}, {Token: tok}}},
 			&Heartbeat{Trainer: o, Incarnation: incarnation, Moving: []Token{tok}},
 			&Undelivered{o, incarnation, tok},
 			&PlainAsk{Trainer: o, Incarnation: incarnation, Connection: text, Finished: true, Index: index, Token: tok, Error: text, Want: true},

@@ -31,6 +31,7 @@ type Verifier struct {
 	status   Status
 	paused   bool
 	draining map[Ordinal]bool
+	step     uint64 // the last committed one
 }
 
 type verifiedSet struct {
@@ -50,8 +51,9 @@ type verifiedPass struct {
 	dispatched bitmap
 	finished   bitmap
 	twice      bitmap
-	aside      map[int]bool // positions that were dispatched and then set aside
-	sum1, sum2 uint64       // over the finished positions
+	applied    map[int]uint64 // finished and not committed: position -> step
+	aside      map[int]bool   // positions that were dispatched and then set aside
+	sum1, sum2 uint64         // over the finished positions
 }
 
 // NewVerifier returns a verifier that has seen nothing yet.
@@ -97,6 +99,8 @@ func (v *Verifier) event(ev *RecordEvent) error {
 		if v.paused || v.draining[ev.Trainer] {
 			return impossible("position %d of pass %d dispatched to trainer %d while the job is paused or the trainer drains", ev.Position, ev.Pass, ev.Trainer)
 		}
+	case EventCommitted, EventRolledBack:
+		return v.steps(ev)
 	case EventEnded:
 		v.status = ev.Status
 		return nil
@@ -140,7 +144,7 @@ func (v *Verifier) event(ev *RecordEvent) error {
 	if ev.Position < 0 || ev.Position >= s.tasks {
 		return impossible("position %d of %d tasks", ev.Position, s.tasks)
 	}
-	if p.report.Unseen && ev.Kind != EventFinished && ev.Kind != EventSetAside {
+	if p.report.Unseen && ev.Kind != EventFinished && ev.Kind != EventApplied && ev.Kind != EventSetAside {
 		return nil
 	}
 	if ev.Kind == EventDispatched {
@@ -153,6 +157,11 @@ func (v *Verifier) event(ev *RecordEvent) error {
 		return impossible("event %d for position %d of pass %d, which was never dispatched", ev.Kind, ev.Position, ev.Pass)
 	}
 	switch ev.Kind {
+	case EventApplied:
+		if p.applied[ev.Position] != 0 || ev.Step <= v.step {
+			return impossible("position %d of pass %d finished in step %d, after one in step %d and the commit of step %d", ev.Position, ev.Pass, ev.Step, p.applied[ev.Position], v.step)
+		}
+		p.applied[ev.Position] = ev.Step
 	case EventFinished:
 		s.finish(p, ev.Position)
 	case EventSetAside:
@@ -163,6 +172,28 @@ func (v *Verifier) event(ev *RecordEvent) error {
 			s.aside[ev.Index] = ev.Pass
 		}
 		p.aside[ev.Position] = true
+	}
+	return nil
+}
+
+// steps counts what a committed step has, or forgets what a rollback has not.
+func (v *Verifier) steps(ev *RecordEvent) error {
+	if ev.Kind == EventCommitted && ev.Step <= v.step || ev.Kind == EventRolledBack && ev.Step != v.step {
+		return impossible("event %d of step %d after the commit of step %d", ev.Kind, ev.Step, v.step)
+	}
+	v.step = ev.Step
+	for _, s := range v.sets {
+		for _, p := range s.open {
+			for position, step := range p.applied {
+				switch {
+				case ev.Kind == EventRolledBack:
+					delete(p.applied, position)
+				case step <= v.step:
+					delete(p.applied, position)
+					s.finish(p, position)
+				}
+			}
+		}
 	}
 	return nil
 }
@@ -191,7 +222,7 @@ func (s *verifiedSet) openPass(ev *RecordEvent) error {
 	s.open = append(s.open, &verifiedPass{
 		report: PassReport{Set: ev.Set, Pass: ev.Pass, Tasks: s.tasks},
 		order:  newOrder(s.algorithm, s.seed, ev.Pass, s.tasks),
-		aside:  map[int]bool{},
+		aside:  map[int]bool{}, applied: map[int]uint64{},
 	})
 	return nil
 }
@@ -267,6 +298,9 @@ func (v *Verifier) CrossCheck(state *Snapshot) error {
 	if err != nil {
 		return err
 	}
+	if q.exact != nil && q.exact.committed != v.step {
+		return fmt.Errorf("step %d is the last committed one by the record, step %d by the state", v.step, q.exact.committed)
+	}
 	if len(q.sets) != len(v.sets) {
 		return fmt.Errorf("expected %d datasets as in the record, found %d in the state", len(v.sets), len(q.sets))
 	}
@@ -291,6 +325,9 @@ func (s *verifiedSet) crossCheck(state *set) error {
 		if o.pass == p.report.Pass && p.report.Unseen {
 			continue
 		}
+		if o.pass == p.report.Pass && o.since != len(p.applied) {
+			return fmt.Errorf("pass %d: %d finished tasks wait for a commit by the record, %d by the state", o.pass, len(p.applied), o.since)
+		}
 		if o.pass != p.report.Pass || o.counted != p.finished.n || o.sum1 != p.sum1 || o.sum2 != p.sum2 {
 			return fmt.Errorf("record: pass %d, %d counted, sums %d, %d; state: pass %d, %d counted, sums %d, %d",
 				p.report.Pass, p.finished.n, p.sum1, p.sum2, o.pass, o.counted, o.sum1, o.sum2)
@@ -304,6 +341,11 @@ func (s *verifiedSet) crossCheck(state *set) error {
 			return fmt.Errorf("task %d is set aside since pass %d by the record, not so by the state", index, since)
 		} else if a.dropped != s.dropped[index] {
 			return fmt.Errorf("task %d: dropped is %t by the record and %t by the state", index, s.dropped[index], a.dropped)
+		}
+	}
+	for _, a := range state.since {
+		if p := s.find(a.pass); !p.report.Unseen && p.applied[a.position] != a.step {
+			return fmt.Errorf("position %d of pass %d waits for the commit of step %d by the state, of step %d by the record (0: it does not)", a.position, a.pass, a.step, p.applied[a.position])
 		}
 	}
 	for _, e := range state.live {

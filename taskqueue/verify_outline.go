@@ -16,6 +16,7 @@ type Outline struct {
 	Paused   bool         `json:"paused,omitempty"`
 	Draining []Ordinal    `json:"draining,omitempty"`
 	Sets     []SetOutline `json:"sets"`
+	Step     uint64       `json:"step,omitempty"` // the last committed one, with explicit commits
 }
 
 // SetOutline is what an outline says of one dataset.
@@ -37,7 +38,7 @@ type AsideOutline struct {
 
 // Outline returns the outline of all that was added.
 func (v *Verifier) Outline() Outline {
-	o := Outline{Commit: v.last, Status: v.status, Paused: v.paused, Draining: slices.Sorted(maps.Keys(v.draining)), Sets: make([]SetOutline, len(v.sets))}
+	o := Outline{Commit: v.last, Step: v.step, Status: v.status, Paused: v.paused, Draining: slices.Sorted(maps.Keys(v.draining)), Sets: make([]SetOutline, len(v.sets))}
 	for i, s := range v.sets {
 		o.Sets[i] = SetOutline{Tasks: s.tasks, Algorithm: s.algorithm, Seed: s.seed, Pass: s.pass, Open: len(s.open)}
 		for _, index := range slices.Sorted(maps.Keys(s.aside)) {
@@ -51,7 +52,7 @@ func (v *Verifier) Outline() Outline {
 // open or closed by then it says nothing but that they are unseen; of later ones everything.
 func ResumeVerifier(o Outline) (*Verifier, error) {
 	v := NewVerifier()
-	v.last, v.status, v.paused = o.Commit, o.Status, o.Paused
+	v.last, v.status, v.paused, v.step = o.Commit, o.Status, o.Paused, o.Step
 	for _, t := range o.Draining {
 		v.draining[t] = true
 	}
@@ -85,7 +86,7 @@ func (o *SetOutline) resume(set int) (*verifiedSet, error) {
 			s.closed = append(s.closed, report)
 			continue
 		}
-		s.open = append(s.open, &verifiedPass{report: report, order: newOrder(o.Algorithm, o.Seed, p, o.Tasks), aside: map[int]bool{}})
+		s.open = append(s.open, &verifiedPass{report: report, order: newOrder(o.Algorithm, o.Seed, p, o.Tasks), aside: map[int]bool{}, applied: map[int]uint64{}})
 	}
 	return s, nil
 }

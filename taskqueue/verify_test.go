@@ -77,7 +77,7 @@ func (c commit) write() []byte {
 		case EventDispatched, EventReturned, EventFailed, EventTimedOut:
 			w.held(ev.Kind, e, ev.Trainer, ev.Attempt)
 		case EventFinished:
-			w.finished(ev.Set, Token{Pass: ev.Pass, Position: ev.Position, Attempt: ev.Attempt}, tr)
+			w.finished(ev.Set, Token{Pass: ev.Pass, Position: ev.Position, Attempt: ev.Attempt}, tr, 0)
 		case EventSetAside:
 			w.setAside(e, ev.Index)
 		case EventRetried:

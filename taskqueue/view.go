@@ -20,10 +20,13 @@ type Overview struct {
 	Clock    Clock
 	Sets     []SetOverview
 	Trainers []TrainerOverview
+
+	Explicit bool      // commits; then
+	Steps    StepPlace // is where they stand
 }
 
-// SetOverview is a summary of one dataset. Todo, Pending, Retry, Done and SetAside are of
-// the oldest open pass and add up to Tasks.
+// SetOverview is a summary of one dataset. Todo, Pending, Retry, Uncommitted, Done and SetAside
+// are of the oldest open pass and add up to Tasks.
 type SetOverview struct {
 	Kind          Kind
 	Digest        [32]byte
@@ -39,6 +42,7 @@ type SetOverview struct {
 	Retry         int
 	Done          int
 	SetAside      int
+	Uncommitted   int // finished and not committed; of the oldest open pass, too
 	AverageTask   time.Duration
 	Timeout       time.Duration
 }
@@ -59,6 +63,9 @@ type TrainerOverview struct {
 // Overview costs O(pending + trainers).
 func (q *Queue) Overview() Overview {
 	o := Overview{Job: q.job, Status: q.status, Reason: q.reason, Epoch: q.epoch, Commit: q.commit, Clock: q.clock}
+	if q.exact != nil {
+		o.Explicit, o.Steps = true, q.stepPlace()
+	}
 	for _, s := range q.sets {
 		o.Sets = append(o.Sets, q.setOverview(s))
 	}
@@ -107,7 +114,8 @@ func (q *Queue) setOverview(s *set) SetOverview {
 			v.Retry++
 		}
 	}
-	v.Todo = s.tasks - v.Done - v.Pending - v.Retry - v.SetAside
+	v.Uncommitted = oldest.since
+	v.Todo = s.tasks - v.Done - v.Uncommitted - v.Pending - v.Retry - v.SetAside
 	return v
 }
 
@@ -165,7 +173,8 @@ func (q *Queue) SetAsideTasks(set int) []int {
 }
 
 // TaskQueues builds the literal queues of the oldest open pass of a dataset (of the last
-// one when none is open), in the order of the pass. Set-aside tasks stand in none.
+// one when none is open), in the order of the pass. Set-aside tasks stand in none; those that
+// wait for a commit are pending.
 func (q *Queue) TaskQueues(set int) TaskQueues {
 	s := q.sets[set]
 	view := TaskQueues{Pending: map[int]TaskEntry{}}
@@ -191,6 +200,9 @@ func (q *Queue) TaskQueues(set int) TaskQueues {
 		case e != nil:
 			task.Token.Attempt = e.next - 1
 			view.Todo = append(view.Todo, TaskEntry{NumTimeout: e.failures, Task: task})
+		case s.sinceAt(liveKey{pass, position}) != nil:
+			task.Token.Attempt = s.sinceAt(liveKey{pass, position}).next - 1
+			view.Pending[index] = TaskEntry{Task: task}
 		case s.aside[index].missing(pass):
 		case position >= s.dispatched(pass):
 			view.Todo = append(view.Todo, TaskEntry{Task: task})

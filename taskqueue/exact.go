@@ -1,0 +1,471 @@
+package taskqueue
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Explicit commits: the model is saved by its trainers at steps that they choose, and a task
+// counts once a saved step has all of it. A finish says which step applied its last record; it
+// waits in since until that step is committed. What a commit has not is undone by a rollback,
+// for the model goes back too.
+//
+//	          finish(step n)            commit(s), s >= n
+//	pending ─────────────────▶ since ─────────────────────▶ done
+//	   ▲ │                       │
+//	   │ └── rollback: base ◀────┘ rollback(s), s < n
+//	   │            │
+//	   └─── ask ── retry
+//
+// Whatever takes a task from a trainer before it is finished (loss, time-out, a reported
+// failure, leaving with it) ends the trainer's session and leaves the task where it is: steps
+// that nobody committed have a part of it. Only a rollback gives it to another.
+
+// exact is what a job of explicit commits keeps besides its tasks.
+type exact struct {
+	committed  uint64 // step; 0: none
+	generation uint64 // of the ring that is at work; 0: it was never said
+	rolledTo   uint64 // the step that this generation began from
+	round      uint64 // the step that is being flushed; 0: none
+	below      Ordinal
+	flushed    map[Ordinal]bool // members (below that ordinal) that flushed round
+
+	lost int // sessions that are over and keep tasks; derived
+}
+
+func newExact() *exact { return &exact{flushed: map[Ordinal]bool{}} }
+
+// WaitFor says what an answer AnswerWait waits for.
+type WaitFor uint8
+
+// What there is to wait for.
+const (
+	WaitTask     WaitFor = iota
+	WaitCommit           // nothing is given out before a commit
+	WaitRollback         // a trainer was lost with a task: nothing is given out before a rollback
+	WaitFlush            // of a commit: not every member has flushed its step
+)
+
+func (w WaitFor) String() string {
+	return [...]string{"wait", "wait: commit", "wait: rollback", "wait: flush"}[w%4]
+}
+
+// StepPlace is where the steps of a job of explicit commits stand.
+type StepPlace struct {
+	Step        uint64 // the last committed one: what a restart loads; 0: none
+	Generation  uint64 // of the ring that may commit
+	Epoch       uint32
+	Uncommitted int // finished tasks that wait for a commit
+}
+
+// Errors of explicit commits.
+var (
+	ErrNotExplicit     = errors.New("this job has no explicit commits")
+	ErrExplicit        = errors.New("this job has explicit commits")
+	ErrOtherGeneration = errors.New("another generation of the ring is at work")
+	ErrOtherStep       = errors.New("not the step that is expected")
+	ErrNotHeld         = errors.New("the trainer does not hold the task")
+	ErrMemberLost      = errors.New("a member was lost before it flushed: roll back")
+)
+
+func (q *Queue) stepPlace() StepPlace {
+	x := q.exact
+	return StepPlace{Step: x.committed, Generation: x.generation, Epoch: q.epoch, Uncommitted: q.uncommitted()}
+}
+
+func (q *Queue) stepAnswer() Answer { return Answer{Kind: AnswerStep, Place: q.stepPlace()} }
+
+func (q *Queue) uncommitted() int {
+	n := 0
+	for _, s := range q.sets {
+		n += len(s.since)
+	}
+	return n
+}
+
+// roomToDispatch reports whether a new task may be given out: each may come to wait for a commit.
+func (q *Queue) roomToDispatch() bool {
+	if q.exact == nil {
+		return true
+	}
+	n := q.uncommitted()
+	for _, s := range q.sets {
+		n += len(s.byKey)
+	}
+	return n < q.opt.MaxUncommitted
+}
+
+// waitsFor says why nothing can be given out before a commit or a rollback.
+func (q *Queue) waitsFor() WaitFor {
+	switch {
+	case q.exact == nil:
+		return WaitTask
+	case q.exact.lost > 0:
+		return WaitRollback
+	case q.uncommitted() == 0:
+		return WaitTask
+	}
+	for _, s := range q.sets {
+		todo := len(s.open) > 0 && s.cursor < s.tasks
+		switch {
+		case s.retry > 0 || todo && q.roomToDispatch():
+			return WaitTask
+		case !todo && len(s.byKey) > 0:
+			return WaitTask // others have the last ones
+		}
+	}
+	return WaitCommit
+}
+
+// checkSteps refuses finishes without a step where one is needed, and with one where none is.
+func (q *Queue) checkSteps(results []Result) error {
+	for _, r := range results {
+		switch {
+		case q.exact == nil && r.Step != 0:
+			return fmt.Errorf("%w: a finish carries no step, found %d", ErrNotExplicit, r.Step)
+		case q.exact != nil && r.Error == "" && r.Step == 0:
+			return fmt.Errorf("%w: a finish carries the step, from 1, that applied the last record of the task, found none", ErrExplicit)
+		}
+	}
+	return nil
+}
+
+// member finds the sender of an event of explicit commits. Trainer 0 is the master itself.
+func (q *Queue) member(o Ordinal, incarnation uint64) (t *trainer, refused *Answer) {
+	if q.exact == nil {
+		return nil, &Answer{Err: fmt.Errorf("%w: a finish counts as soon as it is stored", ErrNotExplicit)}
+	}
+	if o == 0 {
+		return nil, nil
+	}
+	if t = q.known(o, incarnation); t == nil {
+		return nil, &Answer{Kind: AnswerRejoin}
+	}
+	q.hear(t)
+	return t, nil
+}
+
+func (x *exact) otherGeneration(found uint64) error {
+	return fmt.Errorf("%w: expected generation %d, found %d: ask for the step to load, and join that ring", ErrOtherGeneration, x.generation, found)
+}
+
+// LastStep asks which step a restart loads.
+type LastStep struct {
+	Trainer     Ordinal
+	Incarnation uint64
+}
+
+func (ev *LastStep) apply(q *Queue) Answer {
+	if _, refused := q.member(ev.Trainer, ev.Incarnation); refused != nil {
+		return *refused
+	}
+	return q.stepAnswer()
+}
+
+// TaskPosition says how far a trainer is in a task: Records of it, in the task's order, are
+// in steps up to the one that is flushed.
+type TaskPosition struct {
+	Token   Token
+	Records int64
+}
+
+// StepFlushed says that a member has saved its part of step Step of the model, and that all
+// finishes of steps up to it are said. Positions lists the tasks of which those steps have some
+// records and not all: what it holds, and what it finished since. All members flush the same
+// step, and the next one only when that is committed or rolled back.
+type StepFlushed struct {
+	Trainer     Ordinal
+	Incarnation uint64
+	Generation  uint64
+	Step        uint64
+	Positions   []TaskPosition
+}
+
+func (ev *StepFlushed) apply(q *Queue) Answer {
+	t, refused := q.member(ev.Trainer, ev.Incarnation)
+	if refused != nil {
+		return *refused
+	}
+	x := q.exact
+	switch {
+	case t == nil:
+		return Answer{Kind: AnswerRejoin}
+	case ev.Generation != x.generation:
+		return Answer{Err: x.otherGeneration(ev.Generation)}
+	case ev.Step == 0 || x.round != 0 && ev.Step > x.committed && ev.Step != x.round:
+		return Answer{Err: fmt.Errorf("%w: the members flush step %d, found %d: that one is to be committed, or rolled back, first", ErrOtherStep, x.round, ev.Step)}
+	case ev.Step <= x.committed || x.flushed[t.ordinal]:
+		return q.stepAnswer()
+	}
+	marks := make([]*int64, len(ev.Positions))
+	for i, p := range ev.Positions {
+		mark, err := q.markOf(t, p, ev.Step)
+		if err != nil {
+			return Answer{Err: err}
+		}
+		marks[i] = mark
+	}
+	if x.round == 0 {
+		x.round, x.below = ev.Step, q.nextOrdinal
+	}
+	for i, mark := range marks {
+		if mark != nil {
+			*mark = ev.Positions[i].Records + 1
+		}
+	}
+	x.flushed[t.ordinal] = true
+	q.dirty = true
+	return q.stepAnswer()
+}
+
+// markOf finds where a position belongs; nil: the flushed step has the whole task.
+func (q *Queue) markOf(t *trainer, p TaskPosition, step uint64) (mark *int64, err error) {
+	s, e, _ := q.locate(p.Token)
+	if s == nil {
+		return nil, fmt.Errorf("%w: %v", ErrNotHeld, p.Token)
+	}
+	since := s.sinceAt(liveKey{p.Token.Pass, p.Token.Position})
+	base := int64(0)
+	switch {
+	case e != nil && e.held == 1 && e.holders[0].trainer == t && e.holders[0].attempt == p.Token.Attempt:
+		mark, base = &e.holders[0].mark, e.base
+	case since != nil && since.next == p.Token.Attempt+1:
+		if since.step <= step {
+			return nil, nil
+		}
+		mark, base = &since.mark, since.base
+	default:
+		return nil, fmt.Errorf("%w: %v", ErrNotHeld, p.Token)
+	}
+	most := int64(math.MaxInt64 - 1)
+	if s.table != nil {
+		most = int64(s.table.TaskRecords(s.orderOf(p.Token.Pass).index(p.Token.Position)))
+	}
+	if p.Records < base || p.Records > most {
+		return nil, fmt.Errorf("%w: task %v: expected %d to %d of its records in the flushed steps, found %d", ErrOtherStep, p.Token, base, most, p.Records)
+	}
+	return mark, nil
+}
+
+// StepCommit counts what was finished in steps up to Step, once every member has flushed it;
+// until then it is answered AnswerWait. The members are the sessions that had begun when the
+// first of them flushed; one that is over counts while it keeps a task.
+type StepCommit struct {
+	Trainer     Ordinal
+	Incarnation uint64
+	Generation  uint64
+	Step        uint64
+}
+
+func (ev *StepCommit) apply(q *Queue) Answer {
+	if _, refused := q.member(ev.Trainer, ev.Incarnation); refused != nil {
+		return *refused
+	}
+	x := q.exact
+	switch {
+	case ev.Generation != x.generation:
+		return Answer{Err: x.otherGeneration(ev.Generation)}
+	case ev.Step != 0 && ev.Step == x.committed && ev.Step != x.round:
+		return q.stepAnswer()
+	case ev.Step <= x.committed || x.round != 0 && ev.Step != x.round:
+		return Answer{Err: fmt.Errorf("%w: step %d is committed and step %d (0: none) is being flushed, found %d", ErrOtherStep, x.committed, x.round, ev.Step)}
+	case x.round == 0:
+		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
+	}
+	wait := false
+	for _, t := range q.trainers {
+		switch {
+		case t.ordinal >= x.below || x.flushed[t.ordinal]:
+		case !t.gone:
+			wait = true
+		case len(t.holds) > 0:
+			return Answer{Err: fmt.Errorf("%w: trainer %s, step %d", ErrMemberLost, t.id, ev.Step)}
+		}
+	}
+	if wait {
+		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
+	}
+	q.commitStep(ev.Step)
+	return q.stepAnswer()
+}
+
+// commitStep counts what is finished by a step, and moves base of what is not.
+func (q *Queue) commitStep(step uint64) {
+	x := q.exact
+	x.committed = step
+	q.dirty = true
+	q.record.committed(step, x.generation)
+	counted := 0
+	for _, s := range q.sets {
+		before := len(s.since)
+		s.since = slices.DeleteFunc(s.since, func(a applied) bool {
+			if a.step > step {
+				return false
+			}
+			p := s.openPass(a.pass)
+			p.count(a.position)
+			p.since--
+			return true
+		})
+		counted += before - len(s.since)
+		q.moveBases(s)
+	}
+	q.endRound()
+	q.notice(false, "step committed", map[string]any{"step": step, "generation": x.generation, "counted": counted})
+	for _, s := range q.sets {
+		q.advance(s)
+	}
+}
+
+// moveBases takes the marks for the bases of what is in the committed steps in part.
+func (q *Queue) moveBases(s *set) {
+	s.compact()
+	for _, e := range s.live {
+		if mark := e.holders[0].mark; e.held > 0 && mark != 0 && mark-1 != e.base {
+			e.base = mark - 1
+			q.record.partly(s.id, liveKey{e.pass, e.position}, e.next-1, e.base)
+		}
+	}
+	for i := range s.since {
+		if a := &s.since[i]; a.mark != 0 && a.mark-1 != a.base {
+			a.base = a.mark - 1
+			q.record.partly(s.id, a.liveKey, a.next-1, a.base)
+		}
+	}
+}
+
+// endRound forgets who flushed what.
+func (q *Queue) endRound() {
+	q.exact.round, q.exact.below = 0, 0
+	clear(q.exact.flushed)
+	for _, s := range q.sets {
+		for _, e := range s.byKey {
+			e.holders[0].mark = 0
+		}
+		for i := range s.since {
+			s.since[i].mark = 0
+		}
+	}
+}
+
+// Rollback begins a new generation of the ring from the last committed step: what was finished
+// later, and everything live, is to be given out again, from base on. The epoch grows, so that
+// nothing of the old one changes anything any more. Saying it again has the same answer.
+type Rollback struct {
+	Trainer     Ordinal
+	Incarnation uint64
+	Generation  uint64
+	Step        uint64
+}
+
+func (ev *Rollback) apply(q *Queue) Answer {
+	if _, refused := q.member(ev.Trainer, ev.Incarnation); refused != nil {
+		return *refused
+	}
+	x := q.exact
+	switch {
+	case ev.Generation < x.generation || ev.Generation == 0:
+		return Answer{Err: x.otherGeneration(ev.Generation)}
+	case ev.Generation == x.generation && ev.Step == x.rolledTo:
+		return q.stepAnswer()
+	case ev.Generation == x.generation:
+		return Answer{Err: fmt.Errorf("%w: generation %d began from step %d, found %d", ErrOtherStep, x.generation, x.rolledTo, ev.Step)}
+	case q.status == Ended:
+		return Answer{Kind: AnswerEnded}
+	case q.status == Failed:
+		return Answer{Kind: AnswerFailed}
+	case ev.Step != x.committed:
+		return Answer{Err: fmt.Errorf("%w: the last committed step is %d, found %d: load that one", ErrOtherStep, x.committed, ev.Step)}
+	case q.epoch == math.MaxUint32:
+		return Answer{Err: fmt.Errorf("%w: epoch %d", ErrTooOften, q.epoch)}
+	}
+	q.epoch++
+	q.rollBack(ev.Generation)
+	return q.stepAnswer()
+}
+
+// rollBack goes back to the last committed step, in an epoch that is new. What it writes is
+// the state alone: the next ticks bury sessions that are over, and set aside what failed too
+// often, some at a time.
+func (q *Queue) rollBack(generation uint64) {
+	x := q.exact
+	x.generation, x.rolledTo = generation, x.committed
+	q.endRound()
+	q.dirty = true
+	q.record.rolledBack(x.committed, generation, q.epoch)
+	back := 0
+	for _, s := range q.sets {
+		s.compact()
+		for _, e := range s.live {
+			for e.held > 0 {
+				h := e.holders[0]
+				q.detach(e, h.trainer)
+				q.record.returned(e, h.trainer.ordinal, h.attempt)
+				back++
+			}
+		}
+		for _, a := range s.since {
+			s.openPass(a.pass).since--
+			e := s.add(a.pass, a.position)
+			e.base, e.next = a.base, a.next
+		}
+		back += len(s.since)
+		clear(s.since)
+		s.since = s.since[:0]
+		s.compact()
+	}
+	q.notice(false, "rolled back", map[string]any{"step": x.committed, "generation": generation, "epoch": q.epoch, "tasks": back})
+}
+
+// keep ends a session whose tasks stay where they are until a rollback.
+func (q *Queue) keep(t *trainer) {
+	if len(t.holds) == 0 {
+		q.forget(t)
+		return
+	}
+	t.keeps = true
+	q.exact.lost++
+	q.dirty = true
+	if q.byID[t.id] == t {
+		q.saveTrainer(t)
+	}
+}
+
+// chargeAll charges a loss to the task whose clock runs.
+func (q *Queue) chargeAll(t *trainer) {
+	for _, e := range t.holds {
+		if e.holderOf(t).start != 0 {
+			t.charge(e)
+		}
+	}
+}
+
+// tickExact lets deadlines pass, and does what rollbacks left to do. It writes a bounded
+// number of keys; the next one goes on.
+func (q *Queue) tickExact() {
+	for _, s := range q.sets {
+		for i := 0; i < len(s.live) && q.PendingWrites() < keysPerTick; i++ {
+			e := s.live[i]
+			switch {
+			case e.gone:
+			case e.held == 0:
+				q.settle(e)
+			default:
+				if h := e.holders[0]; h.start != 0 && q.clock >= h.soft && !h.trainer.gone {
+					q.timeOut(e, h)
+					q.lose(h.trainer, false)
+				}
+			}
+		}
+	}
+	for _, t := range q.sortedTrainers() {
+		if q.PendingWrites() >= keysPerTick {
+			return
+		}
+		if t.gone && len(t.holds) == 0 {
+			q.forget(t)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package taskqueue
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// applied is a finished task whose step is not committed: since the last commit.
+type applied struct {
+	liveKey
+	step uint64
+	base int64   // of the entry that it was, and will be if it is rolled back
+	mark int64   // as of a holder
+	next Attempt // as of an entry
+}
+
+func (k liveKey) compare(o liveKey) int {
+	return cmp.Or(cmp.Compare(k.pass, o.pass), cmp.Compare(k.position, o.position))
+}
+
+// sinceAt finds what waits for a commit; nil: it does not.
+func (s *set) sinceAt(k liveKey) *applied {
+	if at, ok := slices.BinarySearchFunc(s.since, k, func(b applied, k liveKey) int { return b.compare(k) }); ok {
+		return &s.since[at]
+	}
+	return nil
+}
+
+// apply keeps a finished task for the commit of its step.
+func (s *set) apply(a applied) {
+	at, _ := slices.BinarySearchFunc(s.since, a.liveKey, func(b applied, k liveKey) int { return b.compare(k) })
+	s.since = slices.Insert(s.since, at, a)
+	s.openPass(a.pass).since++
+}
+
+// encodeSince writes what waits for a commit, column by column.
+func (s *set) encodeSince() []byte {
+	if len(s.since) == 0 {
+		return nil
+	}
+	b := make([]byte, 0, 8+6*len(s.since))
+	b = binary.AppendUvarint(b, uint64(len(s.since)))
+	var last applied
+	for _, a := range s.since {
+		b = binary.AppendUvarint(b, uint64(a.pass-last.pass))
+		last.pass = a.pass
+	}
+	for _, a := range s.since {
+		b = binary.AppendVarint(b, int64(a.position-last.position))
+		last.position = a.position
+	}
+	for _, a := range s.since {
+		b = binary.AppendVarint(b, int64(a.step-last.step))
+		last.step = a.step
+	}
+	for _, a := range s.since {
+		b = binary.AppendUvarint(b, uint64(a.base))
+	}
+	for _, a := range s.since {
+		b = binary.AppendUvarint(b, uint64(a.mark))
+	}
+	for _, a := range s.since {
+		b = binary.AppendUvarint(b, uint64(a.next-1))
+	}
+	return b
+}
+
+// sinceEntryBytes is the least that an entry takes: pass, position, step, base, mark, next attempt.
+const sinceEntryBytes = 6
+
+// restoreSince reads what waits for a commit of a step after the last committed one.
+func (s *set) restoreSince(data []byte, committed uint64) error {
+	if len(data) == 0 {
+		return nil
+	}
+	c := &columns{buf: data}
+	n := c.uint(uint64(len(data) / sinceEntryBytes))
+	if c.bad {
+		return fmt.Errorf("since columns of %d bytes name too many entries", len(data))
+	}
+	list := make([]applied, n)
+	var last applied
+	for i := range list {
+		last.pass += Pass(c.uint(math.MaxUint32))
+		list[i].pass = last.pass
+	}
+	for i := range list {
+		last.position += int(c.int())
+		list[i].position = last.position
+	}
+	for i := range list {
+		last.step += uint64(c.int())
+		list[i].step = last.step
+	}
+	for i := range list {
+		list[i].base = int64(c.uint(math.MaxInt64 - 1))
+	}
+	for i := range list {
+		list[i].mark = int64(c.uint(math.MaxInt64))
+	}
+	for i := range list {
+		list[i].next = Attempt(c.uint(math.MaxUint32-1)) + 1
+	}
+	if c.bad || len(c.buf) > 0 {
+		return errors.New("the since columns end early or late")
+	}
+	for i, a := range list {
+		p := s.openPass(a.pass)
+		if p == nil || a.position < 0 || a.position >= s.dispatched(a.pass) || i > 0 && list[i-1].compare(a.liveKey) >= 0 || s.byKey[a.liveKey] != nil || a.step <= committed {
+			return fmt.Errorf("since entry %d: pass %d, position %d, step %d after the committed %d", i, a.pass, a.position, a.step, committed)
+		}
+		p.since++
+	}
+	s.since = list
+	return nil
+}
+
+// ExactSnapshot is the stored state of explicit commits, besides the columns.
+type ExactSnapshot struct {
+	Committed  uint64 // step
+	Generation uint64
+	RolledTo   uint64
+	Round      uint64 // the step that is being flushed; 0: none
+	Below      Ordinal
+	Flushed    []Ordinal // rising
+}
+
+func (x *exact) snapshot() *ExactSnapshot {
+	s := &ExactSnapshot{Committed: x.committed, Generation: x.generation, RolledTo: x.rolledTo, Round: x.round, Below: x.below}
+	for o := range x.flushed {
+		s.Flushed = append(s.Flushed, o)
+	}
+	slices.Sort(s.Flushed)
+	return s
+}
+
+func (s *ExactSnapshot) restore(next Ordinal) (*exact, error) {
+	x := &exact{committed: s.Committed, generation: s.Generation, rolledTo: s.RolledTo, round: s.Round, below: s.Below, flushed: map[Ordinal]bool{}}
+	if s.RolledTo > s.Committed || s.Round != 0 && s.Round <= s.Committed || (s.Round == 0) != (s.Below == 0) || s.Below > next || s.Round == 0 && len(s.Flushed) > 0 {
+		return nil, fmt.Errorf("steps: %+v", *s)
+	}
+	for _, o := range s.Flushed {
+		x.flushed[o] = true
+	}
+	return x, nil
+}
