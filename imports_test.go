@@ -44,6 +44,7 @@ var house = []room{
 	{dir: "pserver/optimizer", pure: true, libraries: []string{"gonum.org/v1/gonum/blas/blas32", "golang.org/x/sys/cpu"}},
 	{dir: "pserver/sparse", may: []string{"pserver/wire", "pserver/optimizer"}, pure: true, libraries: []string{"gonum.org/v1/gonum/blas/blas32"}},
 	{dir: "pserver/staleness", pure: true},
+	{dir: "pserver/sparse/onwire", may: []string{"pserver/sparse", "proto"}},
 	{dir: "pserver/optimizer/onwire", may: []string{"pserver/optimizer", "proto"}},
 	// decisions of the rooms around them, and what the simulator shares with them
 	{dir: "master/decide", may: []string{"taskqueue"}, pure: true},
@@ -57,8 +58,8 @@ var house = []room{
 	{dir: "master/grpcapi", may: []string{"master", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
 	{dir: "master/httpapi", may: []string{"master"}},
 	{dir: "pserver/checkpoint", may: []string{"safetensors", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/staleness"}},
-	{dir: "pserver", may: []string{"safetensors", "pserver/checkpoint", "proto", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/staleness", "portsplit"}},
-	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/staleness", "trainer/session"}},
+	{dir: "pserver", may: []string{"safetensors", "pserver/checkpoint", "proto", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/sparse", "pserver/sparse/onwire", "pserver/staleness", "portsplit"}},
+	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/sparse", "pserver/sparse/onwire", "pserver/staleness", "trainer/session"}},
 	{dir: "master/shards", may: []string{"master", "proto"}},
 	{dir: "portsplit"},
 	{dir: "tcpproxy"},

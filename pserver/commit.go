@@ -65,13 +65,20 @@ func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contribut
 
 // apply makes version, or changes nothing and says what is missing.
 func (s *shard) apply(h *holding, version uint64, contributors []contributor, scale float32) error {
-	if len(h.blocks) > 0 {
-		sums, records, err := s.contributions(version-1, contributors, len(h.blocks))
+	if len(h.blocks)+len(h.tables) > 0 {
+		sums, records, err := s.contributions(version-1, contributors, h)
 		defer unlockAll(sums)
 		if err != nil {
 			return err
 		}
+		shares, err := h.shares(sums)
+		if err != nil {
+			return err
+		}
 		s.reduce(h, version, sums, records, scale)
+		s.rowsMu.Lock()
+		defer s.rowsMu.Unlock()
+		h.reduceRows(version, shares, records, scale)
 	}
 	s.counters.committed.Add(1)
 	s.reach(version)
@@ -88,7 +95,7 @@ func (s *shard) prune(version uint64, contributors []contributor) {
 }
 
 // contributions finds the stages, locked, whether or not there is an error.
-func (s *shard) contributions(version uint64, contributors []contributor, blocks int) (sums []*stage, records uint64, err error) {
+func (s *shard) contributions(version uint64, contributors []contributor, h *holding) (sums []*stage, records uint64, err error) {
 	seen := map[uint64]bool{}
 	for _, c := range contributors {
 		if seen[c.incarnation] {
@@ -101,9 +108,12 @@ func (s *shard) contributions(version uint64, contributors []contributor, blocks
 		}
 		g.mu.Lock()
 		sums = append(sums, g)
-		if g.version != version || g.present != blocks {
+		if blocks := len(h.blocks); g.version != version || g.present != blocks {
 			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) has staged %d of %d blocks, at version %d: expected all, at %d",
 				errIncomplete, c.ordinal, c.incarnation, g.present, blocks, g.version, version)
+		}
+		if what := g.missingRows(h); what != "" {
+			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) has staged %s at version %d", errIncomplete, c.ordinal, c.incarnation, what, version)
 		}
 		if g.records != c.records {
 			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) is committed with %d records, its stage says %d",

@@ -176,6 +176,9 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) *wire.Fault {
 	if c.trainer == nil || c.head.Op == wire.Hello {
 		return c.hello(buf, r)
 	}
+	if c.head.Op >= wire.LookupRows {
+		return c.handleRows(buf, r)
+	}
 	b, fault := c.check(buf, isFinite)
 	if fault != nil {
 		return fault
@@ -242,27 +245,37 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	return nil
 }
 
-// check finds the block, and refuses whatever does not fit it or the shard.
-func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
+// checkShard refuses whatever does not fit the shard as it is now.
+func (c *conn) checkShard() *wire.Fault {
 	head, h := &c.head, c.holding
+	reads := head.Op == wire.Pull || head.Op == wire.LookupRows
 	if head.Incarnation != c.trainer.incarnation {
-		return nil, wire.Faultf(wire.Malformed, "frame of incarnation %d on the connection of %d", head.Incarnation, c.trainer.incarnation)
+		return wire.Faultf(wire.Malformed, "frame of incarnation %d on the connection of %d", head.Incarnation, c.trainer.incarnation)
 	}
 	if head.Placement != h.model.table.Epoch {
-		return nil, wire.Faultf(wire.OtherModel, "placement epoch %d, shard %d is at %d", head.Placement, c.shard.index, h.model.table.Epoch)
+		return wire.Faultf(wire.OtherModel, "placement epoch %d, shard %d is at %d", head.Placement, c.shard.index, h.model.table.Epoch)
 	}
-	if head.Op != wire.Pull && head.ShardEpoch != c.shard.epoch {
-		return nil, wire.Faultf(wire.Resync, "shard epoch %d, shard %d is at %d: it was restarted", head.ShardEpoch, c.shard.index, c.shard.epoch)
+	if !reads && head.ShardEpoch != c.shard.epoch {
+		return wire.Faultf(wire.Resync, "shard epoch %d, shard %d is at %d: it was restarted", head.ShardEpoch, c.shard.index, c.shard.epoch)
 	}
-	if at := c.shard.jobEpoch.Load(); head.Op != wire.Pull && uint32(head.JobEpoch) != at {
-		return nil, wire.Faultf(wire.Resync, "job epoch %d, shard %d is at %d", head.JobEpoch, c.shard.index, at)
+	if at := c.shard.jobEpoch.Load(); !reads && uint32(head.JobEpoch) != at {
+		return wire.Faultf(wire.Resync, "job epoch %d, shard %d is at %d", head.JobEpoch, c.shard.index, at)
 	}
 	if head.Op != wire.Put && !c.shard.ready.Load() {
-		return nil, wire.Faultf(wire.Uninitialised, "shard %d has no parameters yet", c.shard.index)
+		return wire.Faultf(wire.Uninitialised, "shard %d has no parameters yet", c.shard.index)
 	}
-	if push := head.Op == wire.Push || head.Op == wire.PushPull; push && h.model.sync || head.Op == wire.Stage && !h.model.sync {
-		return nil, wire.Faultf(wire.WrongMode, "%v, but shard %d is updated in mode %s", head.Op, c.shard.index, modeName(h.model.sync))
+	if stages := head.Op == wire.Stage || head.Op == wire.StageRows; !reads && head.Op != wire.Put && stages != h.model.sync {
+		return wire.Faultf(wire.WrongMode, "%v, but shard %d is updated in mode %s", head.Op, c.shard.index, modeName(h.model.sync))
 	}
+	return nil
+}
+
+// check finds the block, and refuses whatever does not fit it or the shard.
+func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
+	if fault := c.checkShard(); fault != nil {
+		return nil, fault
+	}
+	head, h := &c.head, c.holding
 	b := h.byID[head.Block]
 	if b == nil {
 		return nil, wire.Faultf(wire.NoSuchBlock, "shard %d does not hold block %d", c.shard.index, head.Block)

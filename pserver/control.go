@@ -55,6 +55,7 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 		s.adopt(request.GetCommittedVersion())
 	}
 	reply.Version = s.version.Load()
+	reply.Counters.RowsHeld = uint64(h.rowsHeld())
 	reply.Model, reply.Placement = h.model.toProto(), h.model.placementToProto()
 	return reply, nil
 }
@@ -151,5 +152,6 @@ func (c *counters) toProto() *pb.ParameterServerCounters {
 		BlocksStaged: c.staged.Load(), StepsCommitted: c.committed.Load(), StepsAdopted: c.adopted.Load(),
 		Refused: c.refused.Load(), Connections: uint64(c.connections.Load()),
 		StaleRejected: c.staleRejected.Load(), StaleScaled: c.staleScaled.Load(), StalenessSum: c.stalenessSum.Load(), StalenessMax: c.stalenessMax.Load(),
+		RowsLookedUp: c.rowsLookedUp.Load(), RowsPushed: c.rowsPushed.Load(), RowsStaged: c.rowsStaged.Load(),
 	}
 }

@@ -3,6 +3,8 @@ package pserver
 import (
 	"sync"
 	"sync/atomic"
+
+	"trainmaster/pserver/sparse"
 )
 
 // cuts makes consistent images of a shard while updates go on. A cut is a
@@ -13,6 +15,7 @@ import (
 type cuts struct {
 	current atomic.Pointer[cut] // nil: no checkpoint is being written
 	number  uint64              // of the last cut; one checkpoint is written at a time
+	changes bool                // the next cut has only the rows of tables that changed since the last one with all
 
 	freeMu sync.Mutex
 	free   []*image // of blocks already written, to be used again within the cut
@@ -24,6 +27,7 @@ type cut struct {
 	version  uint64
 	jobEpoch uint32
 	trainers []*trainer // by ordinal; those that come later have pushed nothing before the moment
+	tables   []*sparse.Cut
 }
 
 // image is a copy of a block at a cut.
@@ -54,6 +58,7 @@ func (s *shard) startCut() *cut {
 	defer s.mu.Unlock()
 	s.cuts.number++
 	c := &cut{number: s.cuts.number, version: s.version.Load(), jobEpoch: s.jobEpoch.Load(), trainers: s.rosterLocked()}
+	c.tables = s.cutTables(c)
 	s.cuts.current.Store(c)
 	return c
 }
@@ -65,6 +70,9 @@ func (s *shard) endCut(h *holding) {
 		b.mu.Lock()
 		b.image = nil
 		b.mu.Unlock()
+	}
+	for _, t := range h.tables {
+		t.EndCut()
 	}
 	s.cuts.freeMu.Lock()
 	defer s.cuts.freeMu.Unlock()

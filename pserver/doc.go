@@ -31,6 +31,12 @@
 // parameters of a block and changes with them. Its schedule goes by the step of a
 // push, and by the version of a commit.
 //
+// # Tables
+//
+// Tables of embeddings (package sparse) are sparse parameters: rows by id. What is
+// said of blocks holds for their slots, which are looked up, pushed and staged by
+// operations of their own.
+//
 // # Guarantees
 //
 // A push is applied once: for every trainer and block the shard keeps the step

@@ -10,6 +10,7 @@ import (
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/optimizer/onwire"
 	"trainmaster/pserver/placement"
+	sparsewire "trainmaster/pserver/sparse/onwire"
 	"trainmaster/pserver/staleness"
 )
 
@@ -26,6 +27,9 @@ type model struct {
 func newModel(o optimizer.Config, synchronous bool, table *placement.Table) (*model, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
+	}
+	if o.ClipNorm != 0 && len(table.Sparse) > 0 {
+		return nil, fmt.Errorf("clip-norm is %v, and there are tables of embeddings: a norm over their rows too is not known; use clip-value", o.ClipNorm)
 	}
 	return &model{optimizer: o, rule: o.Rule(), sync: synchronous, table: table, digest: table.Digest()}, nil
 }
@@ -65,7 +69,7 @@ func modelFromProto(m *pb.ParameterModel) (*model, error) {
 			tensors[i].Shape = append(tensors[i].Shape, int(d))
 		}
 	}
-	table, err := placement.New(tensors, int(m.GetShards()))
+	table, err := placement.New(tensors, int(m.GetShards()), sparsewire.FromProto(m.GetTables())...)
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +91,7 @@ func (m *model) toProto() *pb.ParameterModel {
 		Mode:      mode,
 		Shards:    uint32(m.table.Shards),
 		Staleness: &pb.StalenessBound{Policy: m.staleness.Policy, Limit: m.staleness.Limit},
+		Tables:    sparsewire.ToProto(m.table.Sparse),
 	}
 }
 
@@ -104,6 +109,7 @@ func (m *model) tensorsToProto() []*pb.ParameterTensor {
 func (m *model) placementToProto() *pb.ParameterPlacement {
 	return &pb.ParameterPlacement{
 		Epoch: m.table.Epoch, Shards: uint32(m.table.Shards), Tensors: m.tensorsToProto(), Owners: m.table.Owners,
+		Tables: sparsewire.ToProto(m.table.Sparse), SlotOwners: sparsewire.SlotsToProto(m.table.SlotOwners),
 	}
 }
 
@@ -132,7 +138,7 @@ func (m *model) same(other *model) error {
 			return fmt.Errorf("tensor %q has shape %v, yours %v", mine[i].Name, mine[i].Shape, yours[i].Shape)
 		}
 	}
-	return nil
+	return sameTables(m.table.Sparse, other.table.Sparse)
 }
 
 func modeName(synchronous bool) string {

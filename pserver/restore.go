@@ -60,7 +60,7 @@ func (s *shard) restoreFrom(folder checkpoint.Folder, g checkpoint.Generation) e
 	if man.JobEpoch == 0 || man.JobEpoch > math.MaxUint16 {
 		return fmt.Errorf("checkpoint %v has job epoch %d", g, man.JobEpoch)
 	}
-	h := newHolding(m, s.index)
+	h := s.newHolding(m)
 	if err := h.load(c); err != nil {
 		return fmt.Errorf("checkpoint %v: %w", g, err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/sparse"
 	"trainmaster/pserver/wire"
 )
 
@@ -42,6 +43,8 @@ type shard struct {
 	commitMu sync.Mutex
 	restored bool // started from a checkpoint and no step was applied since, guarded by commitMu
 	cuts     cuts
+
+	rowsMu sync.RWMutex // held while a commit changes rows of tables and the version, read by lookups
 }
 
 // holding is a model and the blocks of it that this shard has. It never
@@ -50,6 +53,7 @@ type holding struct {
 	model  *model
 	blocks []*block          // by number
 	byID   map[uint64]*block // by the number in the placement
+	tables []*sparse.Table   // by number, those without a slot here too
 }
 
 // claim is the right of one trainer to give the first parameters.
@@ -61,6 +65,7 @@ type claim struct {
 
 type counters struct {
 	pulled, pushed, duplicates, staged, committed, adopted, refused atomic.Uint64
+	rowsLookedUp, rowsPushed, rowsStaged                            atomic.Uint64
 	connections                                                     atomic.Int64
 
 	staleRejected, staleScaled, stalenessSum, stalenessMax atomic.Uint64
@@ -132,7 +137,7 @@ func (s *shard) requestClaim(m *model, ordinal uint32, incarnation uint64, now t
 		s.log.WithFields(logrus.Fields{"trainer": s.claim.ordinal, "silent": idle, "successor": ordinal}).Warn("initialiser lost its claim")
 	}
 	if h == nil || !h.model.agrees(m) {
-		s.holding.Store(newHolding(m, s.index))
+		s.holding.Store(s.newHolding(m))
 		clear(s.trainers)
 	}
 	s.claim = claim{ordinal, incarnation, now}

@@ -1,6 +1,7 @@
 package pserver
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -28,6 +29,7 @@ type stage struct {
 	records uint32
 	parts   []part // by local block
 	present int
+	rows    []rowStage // by table
 }
 
 type part struct {
@@ -36,12 +38,12 @@ type part struct {
 }
 
 // of finds or makes the stage of an incarnation, and returns it locked.
-func (st *stages) of(incarnation uint64, blocks int) *stage {
+func (st *stages) of(incarnation uint64, h *holding) *stage {
 	for {
 		st.mu.Lock()
 		g := st.byIncarnation[incarnation]
 		if g == nil {
-			g = &stage{incarnation: incarnation, parts: make([]part, blocks)}
+			g = &stage{incarnation: incarnation, parts: make([]part, len(h.blocks)), rows: make([]rowStage, len(h.tables))}
 			st.byIncarnation[incarnation] = g
 		}
 		st.mu.Unlock()
@@ -80,6 +82,9 @@ func (st *stages) prune(version uint64, keep map[uint64]bool) {
 			for _, p := range g.parts {
 				st.bytes.Add(int64(-4 * len(p.sum)))
 			}
+			for i := range g.rows {
+				st.bytes.Add(-g.rows[i].bytes())
+			}
 			delete(st.byIncarnation, incarnation)
 		}
 		g.mu.Unlock()
@@ -92,7 +97,7 @@ func (st *stages) anyAt(version uint64) bool {
 	defer st.mu.Unlock()
 	for _, g := range st.byIncarnation {
 		g.mu.Lock()
-		found := g.version == version && g.present > 0
+		found := g.version == version && (g.present > 0 || slices.ContainsFunc(g.rows, func(r rowStage) bool { return r.present > 0 }))
 		g.mu.Unlock()
 		if found {
 			return true
@@ -107,24 +112,37 @@ func (g *stage) reset(version uint64, records uint32) {
 	for i := range g.parts {
 		g.parts[i].sequence = 0
 	}
+	for i := range g.rows {
+		g.rows[i].reset()
+	}
+}
+
+// openStage returns the trainer's stage at the version of a frame, locked, if the frame is not late.
+func (s *shard) openStage(h *holding, t *trainer, head *wire.Header) (*stage, *wire.Fault) {
+	if t.fenced.Load() {
+		return nil, wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
+	}
+	g := s.stages.of(t.incarnation, h)
+	if now := s.version.Load(); head.Step < now || head.Step < g.version {
+		g.mu.Unlock()
+		fault := wire.Faultf(wire.Stale, "gradient was computed at version %d, shard %d is at %d", head.Step, s.index, now)
+		fault.Version = clampVersion(now)
+		return nil, fault
+	}
+	if head.Step != g.version || head.Argument != g.records {
+		g.reset(head.Step, head.Argument)
+	}
+	return g, nil
 }
 
 // stage keeps the gradient sum of one block until a commit names it. Sending it
 // again changes nothing; a later frame for the same version replaces it.
 func (s *shard) stage(h *holding, b *block, t *trainer, head *wire.Header, values []float32) *wire.Fault {
-	if t.fenced.Load() {
-		return wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
-	}
-	g := s.stages.of(t.incarnation, len(h.blocks))
-	defer g.mu.Unlock()
-	if now := s.version.Load(); head.Step < now || head.Step < g.version {
-		fault := wire.Faultf(wire.Stale, "gradient was computed at version %d, shard %d is at %d", head.Step, s.index, now)
-		fault.Version = clampVersion(now)
+	g, fault := s.openStage(h, t, head)
+	if fault != nil {
 		return fault
 	}
-	if head.Step != g.version || head.Argument != g.records {
-		g.reset(head.Step, head.Argument)
-	}
+	defer g.mu.Unlock()
 	p := &g.parts[b.local]
 	if p.sequence > head.Sequence {
 		return nil // an older frame, overtaken by its own repetition

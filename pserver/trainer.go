@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"trainmaster/pserver/sparse"
 	"trainmaster/pserver/wire"
 )
 
@@ -16,7 +17,8 @@ type trainer struct {
 	ordinal     uint32
 	incarnation uint64
 	fenced      atomic.Bool
-	applied     []uint64 // by local block: the last step applied
+	applied     []uint64         // by local block: the last step applied
+	columns     []*sparse.Column // by table
 }
 
 // greet finds or makes the trainer for a hello. A newer incarnation fences the
@@ -34,7 +36,7 @@ func (s *shard) greet(h *holding, ordinal uint32, incarnation uint64) (*trainer,
 		fence(h, old)
 		s.log.WithField("trainer", ordinal).WithField("incarnation", incarnation).WithField("fenced", old.incarnation).Info("trainer returned")
 	}
-	t := &trainer{ordinal: ordinal, incarnation: incarnation, applied: make([]uint64, len(h.blocks))}
+	t := &trainer{ordinal: ordinal, incarnation: incarnation, applied: make([]uint64, len(h.blocks)), columns: h.newColumns()}
 	s.trainers[ordinal] = t
 	return t, nil
 }
@@ -46,6 +48,9 @@ func fence(h *holding, t *trainer) {
 	for _, b := range h.blocks {
 		b.mu.Lock()
 		b.mu.Unlock() //nolint:staticcheck // empty on purpose: it waits for whoever is inside
+	}
+	for k, table := range h.tables {
+		table.Close(t.columns[k])
 	}
 }
 

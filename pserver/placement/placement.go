@@ -9,6 +9,9 @@
 // out greedily by size, the largest first (equal ones by number), each to the
 // shard with the fewest bytes so far (equal ones to the lower index), so that
 // no two shards differ by more than one block.
+//
+// The slots of a table of embeddings ([sparse.Slots]) are dealt out in runs, as
+// many to each shard as to any other, but for one.
 package placement
 
 import (
@@ -21,6 +24,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"trainmaster/pserver/sparse"
 	"trainmaster/pserver/wire"
 )
 
@@ -57,6 +61,9 @@ type Table struct {
 	Shards  int
 	Tensors []Tensor // sorted by name
 	Owners  []uint32 // the shard of every block
+
+	Sparse     []sparse.Config // tables of embeddings, sorted by name
+	SlotOwners [][]uint32      // the shard of every slot, by table
 }
 
 // Block is a slice of a tensor.
@@ -67,14 +74,22 @@ type Block struct {
 	Len    int // elements
 }
 
-// New computes the table for tensors on a number of shards.
-func New(tensors []Tensor, shards int) (*Table, error) {
+// New computes the table for tensors, and tables of embeddings, on a number of shards.
+func New(tensors []Tensor, shards int, tables ...sparse.Config) (*Table, error) {
 	if shards < 1 || shards > MaxShards {
 		return nil, fmt.Errorf("%d shards: expected 1 to %d", shards, MaxShards)
 	}
 	t := &Table{Epoch: 1, Shards: shards, Tensors: slices.Clone(tensors)}
 	slices.SortFunc(t.Tensors, func(a, b Tensor) int { return cmp.Compare(a.Name, b.Name) })
 	if err := checkTensors(t.Tensors); err != nil {
+		return nil, err
+	}
+	var err error
+	if t.Sparse, err = sortTables(tables); err != nil {
+		return nil, err
+	}
+	t.placeSlots()
+	if err := t.checkTables(); err != nil {
 		return nil, err
 	}
 	blocks := t.Blocks()
@@ -111,7 +126,7 @@ func (t *Table) Check() error {
 			return fmt.Errorf("placement gives block %d to shard %d of %d", id, owner, t.Shards)
 		}
 	}
-	return nil
+	return t.checkTables()
 }
 
 func checkTensors(sorted []Tensor) error {
@@ -190,7 +205,7 @@ func (t *Table) Digest() [sha256.Size]byte {
 	for _, owner := range t.Owners {
 		buf = binary.AppendUvarint(buf, uint64(owner))
 	}
-	return sha256.Sum256(buf)
+	return sha256.Sum256(t.appendTables(buf))
 }
 
 // loads is a heap: the shard with the fewest elements first, equal ones by index.

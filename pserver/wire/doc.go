@@ -44,14 +44,36 @@
 //	5   stage      block, step, payload: sum of        nothing
 //	               gradients; argument: records
 //	6   put        block, payload: first parameters    nothing
+//	7   lookup-    block: number of the table;         payload: rows, [ids, dim] in float32, in the order
+//	    rows       version; payload: rows without      of the ids; version
+//	               values
+//	8   push-rows  block: table; step; payload: rows   flag duplicate if any slot had the step
+//	               with gradients; argument as push
+//	9   stage-rows block: table; step; payload: rows   nothing
+//	               with sums of gradients; argument:
+//	               records
 //
 //	dtype  name                 flag  name       meaning
 //	0      bytes (or nothing)   1     reply      set in every reply
 //	1      float32              2     error      argument: code; payload: text for people
 //	2      bfloat16             4     duplicate  the push had been applied before and was not again
+//	3      rows                                  a batch of rows of a table, see below
 //
 // A pull says by its dtype what the parameters are to come as, bytes standing for
 // float32; those after a push-pull come as its gradient does. A put is float32.
+//
+// Tables of embeddings are numbered from 0 in the order of their names. A batch of
+// rows names the slots that it is about, ascending, each once, with all ids of a
+// slot side by side ([Rows]):
+//
+//	0         4        8        12        16             16+8s      16+8s+8n         16+8s+8n+4nd
+//	+---------+--------+--------+---------+--------------+----------+----------------+
+//	| slots s | rows n | part   | parts   | s x          | n ids    | n x d float32, |
+//	| u32     | u32    | u32    | u32     | (slot, rows) | i64      | not in lookups |
+//	+---------+--------+--------+---------+--------------+----------+----------------+
+//
+// What is staged for a table in one step comes in parts, numbered from 0; a lookup
+// and a push are part 0 of 1 each. A slot's rows of one step are in one frame.
 //
 // The scale of a push is the bits of a float32; the zero bits mean 1. Codes of
 // error replies are the constants of type [Code], with what a client does about

@@ -24,6 +24,9 @@ const (
 	WrongShard    Code = 15 // the address belongs to another shard now: look it up again
 	Stopping      Code = 16 // the server shuts down: look for its successor
 	NotClaimed    Code = 17 // put without the claim to initialise: ask for it again
+	NoSuchTable   Code = 18 // the model has no such table: an error of the caller
+	NoSuchSlot    Code = 19 // the shard does not hold this slot of the table: an error of the caller
+	BadRows       Code = 20 // the payload is no batch of rows of this table: an error of the caller
 )
 
 var codeNames = [...]string{
@@ -31,6 +34,7 @@ var codeNames = [...]string{
 	BadDType: "bad dtype", NotFinite: "not finite", Resync: "resync", Stale: "stale", Uninitialised: "uninitialised",
 	OtherModel: "other model", Fenced: "fenced", WrongMode: "wrong mode", Busy: "busy", Wait: "wait",
 	WrongShard: "wrong shard", Stopping: "stopping", NotClaimed: "not claimed",
+	NoSuchTable: "no such table", NoSuchSlot: "no such slot", BadRows: "bad rows",
 }
 
 func (c Code) String() string {

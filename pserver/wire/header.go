@@ -33,12 +33,19 @@ const (
 	PushPull Op = 4
 	Stage    Op = 5
 	Put      Op = 6
+
+	LookupRows Op = 7
+	PushRows   Op = 8
+	StageRows  Op = 9
 )
 
-var opNames = [...]string{Hello: "hello", Pull: "pull", Push: "push", PushPull: "push-pull", Stage: "stage", Put: "put"}
+var opNames = [...]string{
+	Hello: "hello", Pull: "pull", Push: "push", PushPull: "push-pull", Stage: "stage", Put: "put",
+	LookupRows: "lookup-rows", PushRows: "push-rows", StageRows: "stage-rows",
+}
 
 func (op Op) String() string {
-	if op >= Hello && op <= Put {
+	if op >= Hello && op <= StageRows {
 		return opNames[op]
 	}
 	return fmt.Sprintf("op %d", uint8(op))
@@ -52,6 +59,7 @@ const (
 	Bytes    DType = 0
 	Float32  DType = 1
 	BFloat16 DType = 2
+	RowBatch DType = 3 // Rows
 )
 
 // Size is the size of an element in bytes.
@@ -73,6 +81,8 @@ func (d DType) String() string {
 		return "float32"
 	case BFloat16:
 		return "bfloat16"
+	case RowBatch:
+		return "rows"
 	}
 	return fmt.Sprintf("dtype %d", uint8(d))
 }
@@ -143,9 +153,9 @@ func (h *Header) Decode(raw *[HeaderSize]byte) error {
 	h.JobEpoch = le.Uint16(raw[54:])
 	h.Length = le.Uint32(raw[56:])
 	switch {
-	case h.Op < Hello || h.Op > Put:
+	case h.Op < Hello || h.Op > StageRows:
 		return Faultf(Malformed, "frame has unknown %v", h.Op)
-	case h.DType > BFloat16:
+	case h.DType > RowBatch:
 		return Faultf(Malformed, "frame has unknown %v", h.DType)
 	case h.Flags&^(Reply|Error|Duplicate) != 0:
 		return Faultf(Malformed, "frame has unknown flags %#x", uint8(h.Flags))

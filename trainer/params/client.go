@@ -24,6 +24,7 @@ type Client struct {
 	declared []Tensor         // as given to Init, without data
 	sequence sequence
 	seen     seenVersion
+	rows     rowPlan
 }
 
 // Connect finds the parameter servers. It waits until all are there.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -63,6 +64,7 @@ type Config struct {
 	Mode      Mode
 	Optimizer Optimizer
 	Staleness Staleness // of mode Async; belongs to the job as well
+	Tables    []Table   // of embeddings, beside the tensors given to Init; the job's, as they are
 
 	Ordinal     uint32 // the trainer's own small number
 	Incarnation uint64 // of this start of the trainer, at least 1: greater than that of every earlier start of any trainer
@@ -92,6 +94,10 @@ func (c *Config) Validate() error {
 	}
 	if c.Mode == Sync && c.Staleness != (Staleness{}) {
 		return fmt.Errorf("params.Config.Staleness is %q in mode sync: expected none", c.Staleness)
+	}
+	c.Tables = slices.Clone(c.Tables)
+	if err := checkTables(c.Tables, c.Optimizer); err != nil {
+		return err
 	}
 	if c.Incarnation == 0 {
 		return errors.New("params.Config.Incarnation is 0: expected the number that the master gave this trainer")

@@ -9,6 +9,10 @@
 //	version, err := client.Pull(ctx, parameters, version)                   // sync: waits for that version,
 //	err = client.Stage(ctx, version, gradientSums, records)                 // stages, then the master commits version+1
 //
+//	_, err = client.Lookup(ctx, "users", ids, rows, 0)                      // rows of a table of embeddings,
+//	err = client.PushRows(ctx, "users", step, 1, ids, gradients)            // async
+//	err = client.StageRows(ctx, "users", version, ids, sums, records)       // sync
+//
 // Gradients and parameters are given in the same order, with the same names
 // and shapes, as at Init. In mode Async a gradient is the mean over the
 // records of the batch; in mode Sync it is the sum, since the servers divide by
@@ -17,7 +21,7 @@
 // # Guarantees
 //
 // A push is applied once, however often it had to be sent: the servers know it
-// by (incarnation, step, block), and a step is sent only after every block of
+// by (incarnation, step, block or slot of a table), and a step is sent only after every block of
 // the one before was acknowledged. What a call returns without an error is
 // acknowledged by every shard. In mode Sync all blocks that Pull returns are of
 // one version. A gradient with a NaN or an infinity is refused before any of it

@@ -13,6 +13,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/optimizer/onwire"
 	"trainmaster/pserver/placement"
+	sparsewire "trainmaster/pserver/sparse/onwire"
 	"trainmaster/pserver/wire"
 )
 
@@ -34,7 +35,7 @@ func (c *Client) Init(ctx context.Context, tensors []Tensor) error {
 
 // declare fixes names, shapes and placement.
 func (c *Client) declare(tensors []Tensor) error {
-	table, err := placement.New(shapes(tensors), len(c.links))
+	table, err := placement.New(shapes(tensors), len(c.links), c.cfg.Tables...)
 	if err != nil {
 		return err
 	}
@@ -127,6 +128,10 @@ func (c *Client) claim(ctx context.Context) (claimed []*link, holder *uint32, er
 // checkPlacement compares the server's table with the one computed here.
 func (c *Client) checkPlacement(p *pb.ParameterPlacement) error {
 	theirs := &placement.Table{Epoch: p.GetEpoch(), Shards: int(p.GetShards()), Owners: p.GetOwners()}
+	theirs.Sparse, theirs.SlotOwners = sparsewire.FromProto(p.GetTables()), sparsewire.SlotsFromProto(p.GetSlotOwners())
+	if len(theirs.SlotOwners) != len(theirs.Sparse) {
+		return fmt.Errorf("the server's placement has the slots of %d tables, and %d tables", len(theirs.SlotOwners), len(theirs.Sparse))
+	}
 	for _, t := range p.GetTensors() {
 		tensor := placement.Tensor{Name: t.GetName()}
 		for _, d := range t.GetShape() {
@@ -193,6 +198,7 @@ func (c *Client) modelToProto() *pb.ParameterModel {
 		Optimizer: onwire.ToProto(c.cfg.Optimizer),
 		Mode:      pb.UpdateMode_UPDATE_MODE_ASYNC, Shards: uint32(len(c.links)),
 		Staleness: &pb.StalenessBound{Policy: c.cfg.Staleness.Policy, Limit: c.cfg.Staleness.Limit},
+		Tables:    sparsewire.ToProto(c.cfg.Tables),
 	}
 	if c.cfg.Mode == Sync {
 		m.Mode = pb.UpdateMode_UPDATE_MODE_SYNC

@@ -79,6 +79,7 @@ type link struct {
 	shards int
 	log    *logrus.Entry
 	slots  []slot
+	rows   []rowFrame // of the call under way, or the last one
 
 	addr    string // "": to be looked up
 	stream  *stream
@@ -107,24 +108,35 @@ func (l *link) run(ctx context.Context, call call) error {
 	for i := range l.slots {
 		l.slots[i].pending = !call.behind || l.slots[i].version < call.version
 	}
+	restarted := func() {
+		for i := range l.slots {
+			l.slots[i].pending = l.slots[i].pending || !call.behind
+		}
+	}
+	return l.persist(ctx, restarted, func(again bool) error {
+		if again {
+			l.sum(call)
+		}
+		return l.stream.exchangeBlocks(ctx, l, call)
+	})
+}
+
+// persist tries an exchange until it succeeds, or trying again cannot help. When
+// the server was restarted in the middle of the call, what it acknowledged before
+// may be lost: restarted is called for it to be sent again, under its old step, which
+// tells the server whether it has it.
+func (l *link) persist(ctx context.Context, restarted func(), try func(again bool) error) error {
 	began := l.epoch
 	pause := l.client.cfg.pause()
-	for resend := false; ; resend = true {
+	for again := false; ; again = true {
 		if err := l.connect(ctx); err != nil {
 			return err
 		}
 		if l.epoch != began {
-			// The server was restarted in the middle of the call. What it acknowledged before may be lost: send it
-			// again, under its old step, which tells the server whether it has it.
-			for i := range l.slots {
-				l.slots[i].pending = l.slots[i].pending || !call.behind
-			}
+			restarted()
 			began = l.epoch
 		}
-		if resend {
-			l.sum(call)
-		}
-		err := l.stream.exchange(ctx, l, call)
+		err := try(again)
 		if err == nil {
 			return nil
 		}

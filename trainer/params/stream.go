@@ -38,6 +38,8 @@ type stream struct {
 	// The writer's.
 	headers [batchedFrames][wire.HeaderSize]byte
 	pieces  [][]byte
+
+	outgoing, incoming []float32 // a frame of rows being sent, the rows of one being read
 }
 
 // frame is a block that an exchange sends, and expects a reply for.
@@ -109,27 +111,32 @@ func (s *stream) arm(ctx context.Context, set func(time.Time) error) error {
 	return ctx.Err()
 }
 
-// exchange sends the pending blocks of a call and takes the replies, both at
-// the same time. Blocks that were acknowledged are no longer pending. The error
-// is the first refusal, or the connection's.
-func (s *stream) exchange(ctx context.Context, l *link, call call) error {
-	defer s.bound(ctx)()
+// exchangeBlocks sends the pending blocks of a call and takes the replies. Blocks
+// that were acknowledged are no longer pending.
+func (s *stream) exchangeBlocks(ctx context.Context, l *link, call call) error {
 	s.due = s.due[:0]
 	for i := range l.slots {
 		if l.slots[i].pending {
 			s.due = append(s.due, frame{i, l.client.sequence.next()})
 		}
 	}
+	return s.exchange(ctx, func() error { return s.send(ctx, l, call) }, func() error { return s.collect(ctx, l, call) })
+}
+
+// exchange sends frames and takes the replies, both at the same time. The error
+// is the first refusal, or the connection's.
+func (s *stream) exchange(ctx context.Context, send, collect func() error) error {
+	defer s.bound(ctx)()
 	var (
 		sender  sync.WaitGroup
 		sendErr error
 	)
 	sender.Go(func() {
-		if sendErr = s.send(ctx, l, call); sendErr != nil {
+		if sendErr = send(); sendErr != nil {
 			s.nc.Close()
 		}
 	})
-	err := s.collect(ctx, l, call)
+	err := collect()
 	var fault *wire.Fault
 	if err != nil && (!errors.As(err, &fault) || fault.Code.Fatal()) {
 		s.nc.Close()

@@ -123,7 +123,7 @@ func (x DescribeReply_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DescribeReply_State.Descriptor instead.
 func (DescribeReply_State) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{7, 0}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{8, 0}
 }
 
 type InitParametersReply_Outcome int32
@@ -178,7 +178,7 @@ func (x InitParametersReply_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use InitParametersReply_Outcome.Descriptor instead.
 func (InitParametersReply_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{10, 0}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // ParameterTensor is one tensor of the model; elements are float32.
@@ -550,7 +550,9 @@ type ParameterModel struct {
 	// How many shards share the model.
 	Shards uint32 `protobuf:"varint,4,opt,name=shards,proto3" json:"shards,omitempty"`
 	// Of asynchronous updates.
-	Staleness     *StalenessBound `protobuf:"bytes,12,opt,name=staleness,proto3" json:"staleness,omitempty"`
+	Staleness *StalenessBound `protobuf:"bytes,12,opt,name=staleness,proto3" json:"staleness,omitempty"`
+	// Tables of embeddings, in any order; the placement orders them by name.
+	Tables        []*ParameterTable `protobuf:"bytes,5,rep,name=tables,proto3" json:"tables,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -620,6 +622,111 @@ func (x *ParameterModel) GetStaleness() *StalenessBound {
 	return nil
 }
 
+func (x *ParameterModel) GetTables() []*ParameterTable {
+	if x != nil {
+		return x.Tables
+	}
+	return nil
+}
+
+// ParameterTable is a table of embeddings: rows of float32 by int64 id.
+// docs/parameter-servers.md says what the settings mean.
+type ParameterTable struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Floats in a row.
+	Dim uint32 `protobuf:"varint,2,opt,name=dim,proto3" json:"dim,omitempty"`
+	// "zeros", "uniform" or "normal".
+	Initialiser string  `protobuf:"bytes,3,opt,name=initialiser,proto3" json:"initialiser,omitempty"`
+	Scale       float32 `protobuf:"fixed32,4,opt,name=scale,proto3" json:"scale,omitempty"`
+	Seed        uint64  `protobuf:"varint,5,opt,name=seed,proto3" json:"seed,omitempty"`
+	// Steps without an update after which a row is dropped; 0: never.
+	Expiry uint64 `protobuf:"varint,6,opt,name=expiry,proto3" json:"expiry,omitempty"`
+	// The update of an id that makes its row; 0 means 1, the first.
+	Admission     uint32 `protobuf:"varint,7,opt,name=admission,proto3" json:"admission,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParameterTable) Reset() {
+	*x = ParameterTable{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParameterTable) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParameterTable) ProtoMessage() {}
+
+func (x *ParameterTable) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParameterTable.ProtoReflect.Descriptor instead.
+func (*ParameterTable) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ParameterTable) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ParameterTable) GetDim() uint32 {
+	if x != nil {
+		return x.Dim
+	}
+	return 0
+}
+
+func (x *ParameterTable) GetInitialiser() string {
+	if x != nil {
+		return x.Initialiser
+	}
+	return ""
+}
+
+func (x *ParameterTable) GetScale() float32 {
+	if x != nil {
+		return x.Scale
+	}
+	return 0
+}
+
+func (x *ParameterTable) GetSeed() uint64 {
+	if x != nil {
+		return x.Seed
+	}
+	return 0
+}
+
+func (x *ParameterTable) GetExpiry() uint64 {
+	if x != nil {
+		return x.Expiry
+	}
+	return 0
+}
+
+func (x *ParameterTable) GetAdmission() uint32 {
+	if x != nil {
+		return x.Admission
+	}
+	return 0
+}
+
 // ParameterPlacement says which shard holds which block.
 type ParameterPlacement struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -629,14 +736,18 @@ type ParameterPlacement struct {
 	// one of a tensor may be shorter; blocks are numbered from 0 in this order.
 	Tensors []*ParameterTensor `protobuf:"bytes,3,rep,name=tensors,proto3" json:"tensors,omitempty"`
 	// The shard of every block.
-	Owners        []uint32 `protobuf:"varint,4,rep,packed,name=owners,proto3" json:"owners,omitempty"`
+	Owners []uint32 `protobuf:"varint,4,rep,packed,name=owners,proto3" json:"owners,omitempty"`
+	// Sorted by name.
+	Tables []*ParameterTable `protobuf:"bytes,5,rep,name=tables,proto3" json:"tables,omitempty"`
+	// The shard of each of the 1,024 slots of every table, table after table.
+	SlotOwners    []uint32 `protobuf:"varint,6,rep,packed,name=slot_owners,json=slotOwners,proto3" json:"slot_owners,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ParameterPlacement) Reset() {
 	*x = ParameterPlacement{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -648,7 +759,7 @@ func (x *ParameterPlacement) String() string {
 func (*ParameterPlacement) ProtoMessage() {}
 
 func (x *ParameterPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -661,7 +772,7 @@ func (x *ParameterPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterPlacement.ProtoReflect.Descriptor instead.
 func (*ParameterPlacement) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{5}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ParameterPlacement) GetEpoch() uint32 {
@@ -692,6 +803,20 @@ func (x *ParameterPlacement) GetOwners() []uint32 {
 	return nil
 }
 
+func (x *ParameterPlacement) GetTables() []*ParameterTable {
+	if x != nil {
+		return x.Tables
+	}
+	return nil
+}
+
+func (x *ParameterPlacement) GetSlotOwners() []uint32 {
+	if x != nil {
+		return x.SlotOwners
+	}
+	return nil
+}
+
 type DescribeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest synchronous version that the caller knows to be committed, 0 if
@@ -704,7 +829,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -716,7 +841,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -729,7 +854,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{6}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DescribeRequest) GetCommittedVersion() uint64 {
@@ -762,7 +887,7 @@ type DescribeReply struct {
 
 func (x *DescribeReply) Reset() {
 	*x = DescribeReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +899,7 @@ func (x *DescribeReply) String() string {
 func (*DescribeReply) ProtoMessage() {}
 
 func (x *DescribeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +912,7 @@ func (x *DescribeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReply.ProtoReflect.Descriptor instead.
 func (*DescribeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{7}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DescribeReply) GetIndex() uint32 {
@@ -878,15 +1003,22 @@ type ParameterServerCounters struct {
 	StaleRejected uint64 `protobuf:"varint,20,opt,name=stale_rejected,json=staleRejected,proto3" json:"stale_rejected,omitempty"`
 	StaleScaled   uint64 `protobuf:"varint,21,opt,name=stale_scaled,json=staleScaled,proto3" json:"stale_scaled,omitempty"`
 	// Sum and greatest of the staleness of the pushes that were applied.
-	StalenessSum  uint64 `protobuf:"varint,22,opt,name=staleness_sum,json=stalenessSum,proto3" json:"staleness_sum,omitempty"`
-	StalenessMax  uint64 `protobuf:"varint,23,opt,name=staleness_max,json=stalenessMax,proto3" json:"staleness_max,omitempty"`
+	StalenessSum uint64 `protobuf:"varint,22,opt,name=staleness_sum,json=stalenessSum,proto3" json:"staleness_sum,omitempty"`
+	StalenessMax uint64 `protobuf:"varint,23,opt,name=staleness_max,json=stalenessMax,proto3" json:"staleness_max,omitempty"`
+	// Rows of tables that were sent to trainers, and that came with pushes.
+	RowsLookedUp uint64 `protobuf:"varint,30,opt,name=rows_looked_up,json=rowsLookedUp,proto3" json:"rows_looked_up,omitempty"`
+	RowsPushed   uint64 `protobuf:"varint,31,opt,name=rows_pushed,json=rowsPushed,proto3" json:"rows_pushed,omitempty"`
+	// Rows that came with stages.
+	RowsStaged uint64 `protobuf:"varint,32,opt,name=rows_staged,json=rowsStaged,proto3" json:"rows_staged,omitempty"`
+	// Rows that there are.
+	RowsHeld      uint64 `protobuf:"varint,33,opt,name=rows_held,json=rowsHeld,proto3" json:"rows_held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ParameterServerCounters) Reset() {
 	*x = ParameterServerCounters{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1030,7 @@ func (x *ParameterServerCounters) String() string {
 func (*ParameterServerCounters) ProtoMessage() {}
 
 func (x *ParameterServerCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1043,7 @@ func (x *ParameterServerCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterServerCounters.ProtoReflect.Descriptor instead.
 func (*ParameterServerCounters) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{8}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ParameterServerCounters) GetBlocksPulled() uint64 {
@@ -1005,6 +1137,34 @@ func (x *ParameterServerCounters) GetStalenessMax() uint64 {
 	return 0
 }
 
+func (x *ParameterServerCounters) GetRowsLookedUp() uint64 {
+	if x != nil {
+		return x.RowsLookedUp
+	}
+	return 0
+}
+
+func (x *ParameterServerCounters) GetRowsPushed() uint64 {
+	if x != nil {
+		return x.RowsPushed
+	}
+	return 0
+}
+
+func (x *ParameterServerCounters) GetRowsStaged() uint64 {
+	if x != nil {
+		return x.RowsStaged
+	}
+	return 0
+}
+
+func (x *ParameterServerCounters) GetRowsHeld() uint64 {
+	if x != nil {
+		return x.RowsHeld
+	}
+	return 0
+}
+
 type InitParametersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Model *ParameterModel        `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
@@ -1018,7 +1178,7 @@ type InitParametersRequest struct {
 
 func (x *InitParametersRequest) Reset() {
 	*x = InitParametersRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1190,7 @@ func (x *InitParametersRequest) String() string {
 func (*InitParametersRequest) ProtoMessage() {}
 
 func (x *InitParametersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1203,7 @@ func (x *InitParametersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitParametersRequest.ProtoReflect.Descriptor instead.
 func (*InitParametersRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{9}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *InitParametersRequest) GetModel() *ParameterModel {
@@ -1086,7 +1246,7 @@ type InitParametersReply struct {
 
 func (x *InitParametersReply) Reset() {
 	*x = InitParametersReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1258,7 @@ func (x *InitParametersReply) String() string {
 func (*InitParametersReply) ProtoMessage() {}
 
 func (x *InitParametersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1271,7 @@ func (x *InitParametersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitParametersReply.ProtoReflect.Descriptor instead.
 func (*InitParametersReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{10}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *InitParametersReply) GetOutcome() InitParametersReply_Outcome {
@@ -1144,7 +1304,7 @@ type FinishInitRequest struct {
 
 func (x *FinishInitRequest) Reset() {
 	*x = FinishInitRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1316,7 @@ func (x *FinishInitRequest) String() string {
 func (*FinishInitRequest) ProtoMessage() {}
 
 func (x *FinishInitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1329,7 @@ func (x *FinishInitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishInitRequest.ProtoReflect.Descriptor instead.
 func (*FinishInitRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{11}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FinishInitRequest) GetIncarnation() uint64 {
@@ -1187,7 +1347,7 @@ type FinishInitReply struct {
 
 func (x *FinishInitReply) Reset() {
 	*x = FinishInitReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1199,7 +1359,7 @@ func (x *FinishInitReply) String() string {
 func (*FinishInitReply) ProtoMessage() {}
 
 func (x *FinishInitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1212,7 +1372,7 @@ func (x *FinishInitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishInitReply.ProtoReflect.Descriptor instead.
 func (*FinishInitReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{12}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{13}
 }
 
 type CommitStepRequest struct {
@@ -1232,7 +1392,7 @@ type CommitStepRequest struct {
 
 func (x *CommitStepRequest) Reset() {
 	*x = CommitStepRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1244,7 +1404,7 @@ func (x *CommitStepRequest) String() string {
 func (*CommitStepRequest) ProtoMessage() {}
 
 func (x *CommitStepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1257,7 +1417,7 @@ func (x *CommitStepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStepRequest.ProtoReflect.Descriptor instead.
 func (*CommitStepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{13}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CommitStepRequest) GetVersion() uint64 {
@@ -1300,7 +1460,7 @@ type StepContributor struct {
 
 func (x *StepContributor) Reset() {
 	*x = StepContributor{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1472,7 @@ func (x *StepContributor) String() string {
 func (*StepContributor) ProtoMessage() {}
 
 func (x *StepContributor) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1485,7 @@ func (x *StepContributor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepContributor.ProtoReflect.Descriptor instead.
 func (*StepContributor) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{14}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StepContributor) GetOrdinal() uint32 {
@@ -1362,7 +1522,7 @@ type CommitStepReply struct {
 
 func (x *CommitStepReply) Reset() {
 	*x = CommitStepReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1534,7 @@ func (x *CommitStepReply) String() string {
 func (*CommitStepReply) ProtoMessage() {}
 
 func (x *CommitStepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1547,7 @@ func (x *CommitStepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStepReply.ProtoReflect.Descriptor instead.
 func (*CommitStepReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{15}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CommitStepReply) GetVersion() uint64 {
@@ -1438,18 +1598,30 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x06factor\x18\x06 \x01(\x01R\x06factor\">\n" +
 	"\x0eStalenessBound\x12\x16\n" +
 	"\x06policy\x18\x01 \x01(\tR\x06policy\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x04R\x05limit\"\x93\x02\n" +
+	"\x05limit\x18\x02 \x01(\x04R\x05limit\"\xcb\x02\n" +
 	"\x0eParameterModel\x129\n" +
 	"\atensors\x18\x01 \x03(\v2\x1f.trainmaster.v1.ParameterTensorR\atensors\x12@\n" +
 	"\toptimizer\x18\x02 \x01(\v2\".trainmaster.v1.ParameterOptimizerR\toptimizer\x12.\n" +
 	"\x04mode\x18\x03 \x01(\x0e2\x1a.trainmaster.v1.UpdateModeR\x04mode\x12\x16\n" +
 	"\x06shards\x18\x04 \x01(\rR\x06shards\x12<\n" +
-	"\tstaleness\x18\f \x01(\v2\x1e.trainmaster.v1.StalenessBoundR\tstaleness\"\x95\x01\n" +
+	"\tstaleness\x18\f \x01(\v2\x1e.trainmaster.v1.StalenessBoundR\tstaleness\x126\n" +
+	"\x06tables\x18\x05 \x03(\v2\x1e.trainmaster.v1.ParameterTableR\x06tables\"\xb8\x01\n" +
+	"\x0eParameterTable\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03dim\x18\x02 \x01(\rR\x03dim\x12 \n" +
+	"\vinitialiser\x18\x03 \x01(\tR\vinitialiser\x12\x14\n" +
+	"\x05scale\x18\x04 \x01(\x02R\x05scale\x12\x12\n" +
+	"\x04seed\x18\x05 \x01(\x04R\x04seed\x12\x16\n" +
+	"\x06expiry\x18\x06 \x01(\x04R\x06expiry\x12\x1c\n" +
+	"\tadmission\x18\a \x01(\rR\tadmission\"\xee\x01\n" +
 	"\x12ParameterPlacement\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
 	"\x06shards\x18\x02 \x01(\rR\x06shards\x129\n" +
 	"\atensors\x18\x03 \x03(\v2\x1f.trainmaster.v1.ParameterTensorR\atensors\x12\x16\n" +
-	"\x06owners\x18\x04 \x03(\rR\x06owners\">\n" +
+	"\x06owners\x18\x04 \x03(\rR\x06owners\x126\n" +
+	"\x06tables\x18\x05 \x03(\v2\x1e.trainmaster.v1.ParameterTableR\x06tables\x12\x1f\n" +
+	"\vslot_owners\x18\x06 \x03(\rR\n" +
+	"slotOwners\">\n" +
 	"\x0fDescribeRequest\x12+\n" +
 	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\x9a\x04\n" +
 	"\rDescribeReply\x12\x14\n" +
@@ -1471,7 +1643,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +
 	"\x12STATE_INITIALISING\x10\x02\x12\x0f\n" +
-	"\vSTATE_READY\x10\x03\"\xe9\x03\n" +
+	"\vSTATE_READY\x10\x03\"\xee\x04\n" +
 	"\x17ParameterServerCounters\x12#\n" +
 	"\rblocks_pulled\x18\x01 \x01(\x04R\fblocksPulled\x12#\n" +
 	"\rblocks_pushed\x18\x02 \x01(\x04R\fblocksPushed\x12\x1e\n" +
@@ -1487,7 +1659,13 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x0estale_rejected\x18\x14 \x01(\x04R\rstaleRejected\x12!\n" +
 	"\fstale_scaled\x18\x15 \x01(\x04R\vstaleScaled\x12#\n" +
 	"\rstaleness_sum\x18\x16 \x01(\x04R\fstalenessSum\x12#\n" +
-	"\rstaleness_max\x18\x17 \x01(\x04R\fstalenessMax\"\x9f\x01\n" +
+	"\rstaleness_max\x18\x17 \x01(\x04R\fstalenessMax\x12$\n" +
+	"\x0erows_looked_up\x18\x1e \x01(\x04R\frowsLookedUp\x12\x1f\n" +
+	"\vrows_pushed\x18\x1f \x01(\x04R\n" +
+	"rowsPushed\x12\x1f\n" +
+	"\vrows_staged\x18  \x01(\x04R\n" +
+	"rowsStaged\x12\x1b\n" +
+	"\trows_held\x18! \x01(\x04R\browsHeld\"\x9f\x01\n" +
 	"\x15InitParametersRequest\x124\n" +
 	"\x05model\x18\x01 \x01(\v2\x1e.trainmaster.v1.ParameterModelR\x05model\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
@@ -1543,7 +1721,7 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
@@ -1553,17 +1731,18 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*LearningRateSchedule)(nil),     // 5: trainmaster.v1.LearningRateSchedule
 	(*StalenessBound)(nil),           // 6: trainmaster.v1.StalenessBound
 	(*ParameterModel)(nil),           // 7: trainmaster.v1.ParameterModel
-	(*ParameterPlacement)(nil),       // 8: trainmaster.v1.ParameterPlacement
-	(*DescribeRequest)(nil),          // 9: trainmaster.v1.DescribeRequest
-	(*DescribeReply)(nil),            // 10: trainmaster.v1.DescribeReply
-	(*ParameterServerCounters)(nil),  // 11: trainmaster.v1.ParameterServerCounters
-	(*InitParametersRequest)(nil),    // 12: trainmaster.v1.InitParametersRequest
-	(*InitParametersReply)(nil),      // 13: trainmaster.v1.InitParametersReply
-	(*FinishInitRequest)(nil),        // 14: trainmaster.v1.FinishInitRequest
-	(*FinishInitReply)(nil),          // 15: trainmaster.v1.FinishInitReply
-	(*CommitStepRequest)(nil),        // 16: trainmaster.v1.CommitStepRequest
-	(*StepContributor)(nil),          // 17: trainmaster.v1.StepContributor
-	(*CommitStepReply)(nil),          // 18: trainmaster.v1.CommitStepReply
+	(*ParameterTable)(nil),           // 8: trainmaster.v1.ParameterTable
+	(*ParameterPlacement)(nil),       // 9: trainmaster.v1.ParameterPlacement
+	(*DescribeRequest)(nil),          // 10: trainmaster.v1.DescribeRequest
+	(*DescribeReply)(nil),            // 11: trainmaster.v1.DescribeReply
+	(*ParameterServerCounters)(nil),  // 12: trainmaster.v1.ParameterServerCounters
+	(*InitParametersRequest)(nil),    // 13: trainmaster.v1.InitParametersRequest
+	(*InitParametersReply)(nil),      // 14: trainmaster.v1.InitParametersReply
+	(*FinishInitRequest)(nil),        // 15: trainmaster.v1.FinishInitRequest
+	(*FinishInitReply)(nil),          // 16: trainmaster.v1.FinishInitReply
+	(*CommitStepRequest)(nil),        // 17: trainmaster.v1.CommitStepRequest
+	(*StepContributor)(nil),          // 18: trainmaster.v1.StepContributor
+	(*CommitStepReply)(nil),          // 19: trainmaster.v1.CommitStepReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
@@ -1571,28 +1750,30 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	4,  // 2: trainmaster.v1.ParameterModel.optimizer:type_name -> trainmaster.v1.ParameterOptimizer
 	0,  // 3: trainmaster.v1.ParameterModel.mode:type_name -> trainmaster.v1.UpdateMode
 	6,  // 4: trainmaster.v1.ParameterModel.staleness:type_name -> trainmaster.v1.StalenessBound
-	3,  // 5: trainmaster.v1.ParameterPlacement.tensors:type_name -> trainmaster.v1.ParameterTensor
-	1,  // 6: trainmaster.v1.DescribeReply.state:type_name -> trainmaster.v1.DescribeReply.State
-	7,  // 7: trainmaster.v1.DescribeReply.model:type_name -> trainmaster.v1.ParameterModel
-	8,  // 8: trainmaster.v1.DescribeReply.placement:type_name -> trainmaster.v1.ParameterPlacement
-	11, // 9: trainmaster.v1.DescribeReply.counters:type_name -> trainmaster.v1.ParameterServerCounters
-	7,  // 10: trainmaster.v1.InitParametersRequest.model:type_name -> trainmaster.v1.ParameterModel
-	2,  // 11: trainmaster.v1.InitParametersReply.outcome:type_name -> trainmaster.v1.InitParametersReply.Outcome
-	8,  // 12: trainmaster.v1.InitParametersReply.placement:type_name -> trainmaster.v1.ParameterPlacement
-	17, // 13: trainmaster.v1.CommitStepRequest.contributors:type_name -> trainmaster.v1.StepContributor
-	9,  // 14: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
-	12, // 15: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
-	14, // 16: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
-	16, // 17: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
-	10, // 18: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	13, // 19: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	15, // 20: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	18, // 21: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	18, // [18:22] is the sub-list for method output_type
-	14, // [14:18] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	8,  // 5: trainmaster.v1.ParameterModel.tables:type_name -> trainmaster.v1.ParameterTable
+	3,  // 6: trainmaster.v1.ParameterPlacement.tensors:type_name -> trainmaster.v1.ParameterTensor
+	8,  // 7: trainmaster.v1.ParameterPlacement.tables:type_name -> trainmaster.v1.ParameterTable
+	1,  // 8: trainmaster.v1.DescribeReply.state:type_name -> trainmaster.v1.DescribeReply.State
+	7,  // 9: trainmaster.v1.DescribeReply.model:type_name -> trainmaster.v1.ParameterModel
+	9,  // 10: trainmaster.v1.DescribeReply.placement:type_name -> trainmaster.v1.ParameterPlacement
+	12, // 11: trainmaster.v1.DescribeReply.counters:type_name -> trainmaster.v1.ParameterServerCounters
+	7,  // 12: trainmaster.v1.InitParametersRequest.model:type_name -> trainmaster.v1.ParameterModel
+	2,  // 13: trainmaster.v1.InitParametersReply.outcome:type_name -> trainmaster.v1.InitParametersReply.Outcome
+	9,  // 14: trainmaster.v1.InitParametersReply.placement:type_name -> trainmaster.v1.ParameterPlacement
+	18, // 15: trainmaster.v1.CommitStepRequest.contributors:type_name -> trainmaster.v1.StepContributor
+	10, // 16: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
+	13, // 17: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
+	15, // 18: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
+	17, // 19: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
+	11, // 20: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	14, // 21: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	16, // 22: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	19, // 23: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	20, // [20:24] is the sub-list for method output_type
+	16, // [16:20] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_parameter_server_proto_init() }
@@ -1606,7 +1787,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

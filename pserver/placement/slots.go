@@ -1,0 +1,103 @@
+package placement
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"trainmaster/pserver/sparse"
+)
+
+// placeSlots gives every shard as many slots of a table as any other one, but
+// for one: a run of them. The next table begins a shard further, so that what
+// is over does not always go to the same.
+func (t *Table) placeSlots() {
+	for k := range t.Sparse {
+		owners := make([]uint32, sparse.Slots)
+		for slot := range owners {
+			owners[slot] = uint32((slot*t.Shards/sparse.Slots + k) % t.Shards)
+		}
+		t.SlotOwners = append(t.SlotOwners, owners)
+	}
+}
+
+// HeldSlots lists the slots of a table of embeddings that a shard has, ascending.
+func (t *Table) HeldSlots(table, shard int) (slots []uint32) {
+	for slot, owner := range t.SlotOwners[table] {
+		if owner == uint32(shard) {
+			slots = append(slots, uint32(slot))
+		}
+	}
+	return slots
+}
+
+// sortTables sorts tables by name, and fills their defaults in.
+func sortTables(tables []sparse.Config) ([]sparse.Config, error) {
+	tables = slices.Clone(tables)
+	slices.SortFunc(tables, func(a, b sparse.Config) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range tables {
+		if err := tables[i].Validate(); err != nil {
+			return nil, err
+		}
+	}
+	return tables, nil
+}
+
+func (t *Table) checkTables() error {
+	if len(t.Sparse) > sparse.MaxTables {
+		return fmt.Errorf("%d tables: expected at most %d", len(t.Sparse), sparse.MaxTables)
+	}
+	for i, table := range t.Sparse {
+		if err := table.Validate(); err != nil {
+			return err
+		}
+		if i > 0 && t.Sparse[i-1].Name >= table.Name {
+			return fmt.Errorf("table %q is there twice, or the tables are not sorted by name", table.Name)
+		}
+		if slices.ContainsFunc(t.Tensors, func(tensor Tensor) bool { return tensor.Name == table.Name }) {
+			return fmt.Errorf("%q is the name of a tensor and of a table: choose another one", table.Name)
+		}
+	}
+	if len(t.SlotOwners) != len(t.Sparse) {
+		return fmt.Errorf("placement has the slots of %d tables, there are %d", len(t.SlotOwners), len(t.Sparse))
+	}
+	for i, owners := range t.SlotOwners {
+		if len(owners) != sparse.Slots {
+			return fmt.Errorf("table %q has owners for %d slots: expected %d", t.Sparse[i].Name, len(owners), sparse.Slots)
+		}
+		for slot, owner := range owners {
+			if int(owner) >= t.Shards {
+				return fmt.Errorf("placement gives slot %d of table %q to shard %d of %d", slot, t.Sparse[i].Name, owner, t.Shards)
+			}
+		}
+	}
+	return nil
+}
+
+// appendTables adds the tables to what is digested; nothing if there are none.
+func (t *Table) appendTables(buf []byte) []byte {
+	if len(t.Sparse) == 0 {
+		return buf
+	}
+	text := func(s string) {
+		buf = binary.AppendUvarint(buf, uint64(len(s)))
+		buf = append(buf, s...)
+	}
+	buf = append(buf, "tables 1\x00"...)
+	buf = binary.AppendUvarint(buf, uint64(len(t.Sparse)))
+	for i, table := range t.Sparse {
+		text(table.Name)
+		buf = binary.AppendUvarint(buf, uint64(table.Dim))
+		text(table.Init)
+		buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(table.Scale))
+		buf = binary.AppendUvarint(buf, table.Seed)
+		buf = binary.AppendUvarint(buf, table.Expiry)
+		buf = binary.AppendUvarint(buf, uint64(table.Admission))
+		for _, owner := range t.SlotOwners[i] {
+			buf = binary.AppendUvarint(buf, uint64(owner))
+		}
+	}
+	return buf
+}

@@ -1,0 +1,47 @@
+// Package onwire is tables of embeddings as messages have them.
+package onwire
+
+import (
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/sparse"
+)
+
+// ToProto describes tables.
+func ToProto(tables []sparse.Config) []*pb.ParameterTable {
+	var list []*pb.ParameterTable
+	for _, t := range tables {
+		list = append(list, &pb.ParameterTable{
+			Name: t.Name, Dim: uint32(t.Dim), Initialiser: t.Init, Scale: t.Scale, Seed: t.Seed, Expiry: t.Expiry, Admission: t.Admission,
+		})
+	}
+	return list
+}
+
+// FromProto is what ToProto describes; it may be anything, see [sparse.Config.Validate].
+func FromProto(list []*pb.ParameterTable) []sparse.Config {
+	var tables []sparse.Config
+	for _, t := range list {
+		tables = append(tables, sparse.Config{
+			Name: t.GetName(), Dim: int(t.GetDim()), Init: t.GetInitialiser(), Scale: t.GetScale(), Seed: t.GetSeed(), Expiry: t.GetExpiry(), Admission: t.GetAdmission(),
+		})
+	}
+	return tables
+}
+
+// SlotsToProto is the shard of every slot, table after table.
+func SlotsToProto(owners [][]uint32) []uint32 {
+	var flat []uint32
+	for _, table := range owners {
+		flat = append(flat, table...)
+	}
+	return flat
+}
+
+// SlotsFromProto is what SlotsToProto describes; the last table may be too short.
+func SlotsFromProto(flat []uint32) (owners [][]uint32) {
+	for len(flat) > 0 {
+		n := min(len(flat), sparse.Slots)
+		owners, flat = append(owners, flat[:n:n]), flat[n:]
+	}
+	return owners
+}

@@ -1,0 +1,167 @@
+package pserver
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+)
+
+// rowStage is what a trainer staged for a table: parts, each the batch of one
+// frame. It is whole when all parts are there, of which there is at least one:
+// a trainer that touched no row says so.
+type rowStage struct {
+	parts   []rowPart
+	present int
+	since   uint64 // sequence of the frame that said how many parts there are
+}
+
+type rowPart struct {
+	payload  []float32 // as it came; kept from version to version
+	rows     wire.Rows // shares payload
+	sequence uint64    // of the frame that filled it, 0: not at this version
+}
+
+// reset starts another version.
+func (st *rowStage) reset() {
+	st.present, st.since = 0, 0
+	for i := range st.parts {
+		st.parts[i].sequence = 0
+	}
+}
+
+func (st *rowStage) whole() bool { return st.present > 0 && st.present == len(st.parts) }
+
+func (st *rowStage) bytes() (n int64) {
+	for _, p := range st.parts {
+		n += int64(4 * len(p.payload))
+	}
+	return n
+}
+
+// stageRows keeps one part of a trainer's sums for a table until a commit names
+// it. Sending it again changes nothing; later frames for the same version replace it.
+func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header, payload []byte) *wire.Fault {
+	g, fault := s.openStage(h, t, head)
+	if fault != nil {
+		return fault
+	}
+	defer g.mu.Unlock()
+	st := &g.rows[f.number]
+	if head.Sequence < st.since {
+		return nil // an older frame, overtaken by those of a later attempt
+	}
+	if int(f.rows.Parts) != len(st.parts) || st.since == 0 {
+		if f.rows.Parts > maxParts {
+			return wire.Faultf(wire.BadRows, "%d parts for table %q: expected at most %d", f.rows.Parts, f.table.Config().Name, maxParts)
+		}
+		st.reset()
+		for len(st.parts) > int(f.rows.Parts) {
+			last := len(st.parts) - 1
+			s.stages.bytes.Add(int64(-4 * len(st.parts[last].payload)))
+			st.parts = st.parts[:last]
+		}
+		for len(st.parts) < int(f.rows.Parts) {
+			st.parts = append(st.parts, rowPart{})
+		}
+		st.since = head.Sequence
+	}
+	p := &st.parts[f.rows.Part]
+	if p.sequence > head.Sequence {
+		return nil // an older frame, overtaken by its own repetition
+	}
+	if more := len(payload)/4 - len(p.payload); more > 0 {
+		if !s.stages.reserve(int64(4 * more)) {
+			return wire.Faultf(wire.Busy, "shard %d holds %d bytes of staged gradients, the limit is %d", s.index, s.stages.bytes.Load(), s.stages.limit)
+		}
+		p.payload = make([]float32, len(payload)/4)
+	}
+	copy(wire.FloatBytes(p.payload), payload)
+	rows, err := wire.ParseRows(wire.FloatBytes(p.payload)[:len(payload)], f.table.Config().Dim)
+	if err != nil {
+		return wire.Faultf(wire.BadRows, "table %q: %v", f.table.Config().Name, err) // cannot be: it was read before
+	}
+	if p.sequence == 0 {
+		st.present++
+	}
+	p.rows, p.sequence = rows, head.Sequence
+	s.counters.rowsStaged.Add(uint64(len(rows.IDs)))
+	return nil
+}
+
+// maxParts is the most frames that a trainer's sums for one table and shard come in: 64 GiB.
+const maxParts = 1 << 16
+
+// missingRows says which table a stage has not wholly, "" if it has all.
+func (g *stage) missingRows(h *holding) string {
+	for k := range g.rows {
+		if st := &g.rows[k]; !st.whole() {
+			return fmt.Sprintf("%d of %d parts of table %q", st.present, max(1, len(st.parts)), h.model.table.Sparse[k].Name)
+		}
+	}
+	return ""
+}
+
+// sharesOf are the contributions to every slot of a table, in the order of the contributors and their parts.
+func sharesOf(table int, dim int, sums []*stage) *[sparse.Slots][]sparse.Share {
+	shares := &[sparse.Slots][]sparse.Share{}
+	for _, g := range sums {
+		for i := range g.rows[table].parts {
+			r := &g.rows[table].parts[i].rows
+			k := 0
+			for _, span := range r.Spans {
+				n := k + int(span.Rows)
+				shares[span.Slot] = append(shares[span.Slot], sparse.Share{IDs: r.IDs[k:n], Grads: r.Values[k*dim : n*dim]})
+				k = n
+			}
+		}
+	}
+	return shares
+}
+
+// shares are those of all tables. An error says which slot has no room.
+func (h *holding) shares(sums []*stage) (all []*[sparse.Slots][]sparse.Share, err error) {
+	for k, t := range h.tables {
+		shares := sharesOf(k, t.Config().Dim, sums)
+		for _, slot := range t.Held() {
+			more := 0
+			for _, share := range shares[slot] {
+				more += len(share.IDs)
+			}
+			if err := t.CheckRoom(slot, more); err != nil {
+				return nil, fmt.Errorf("%w: %w", errMismatch, err)
+			}
+		}
+		all = append(all, shares)
+	}
+	return all, nil
+}
+
+// reduceRows applies the step to every table. Slots are spread over the processors;
+// within one the order is fixed. All slots hear of the version, for the rows that expire.
+func (h *holding) reduceRows(version uint64, all []*[sparse.Slots][]sparse.Share, records uint64, scale float32) {
+	factor := float32(1 / float64(records))
+	step := sparse.Step{Number: version, Scale: h.model.update(0, version, scale).Scale}
+	for k, t := range h.tables {
+		var next atomic.Int64
+		var workers sync.WaitGroup
+		for range runtime.GOMAXPROCS(0) {
+			workers.Go(func() {
+				for {
+					i := int(next.Add(1)) - 1
+					if i >= len(t.Held()) {
+						return
+					}
+					slot := t.Held()[i]
+					if shares := all[k][slot]; len(shares) > 0 || t.Config().Expiry > 0 {
+						t.Commit(slot, shares, factor, step)
+					}
+				}
+			})
+		}
+		workers.Wait()
+	}
+}

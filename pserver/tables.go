@@ -1,0 +1,200 @@
+package pserver
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+)
+
+// newTables makes the shard's share of a model's tables of embeddings, without rows.
+func (s *shard) newTables(m *model) []*sparse.Table {
+	list := make([]*sparse.Table, len(m.table.Sparse))
+	for k, cfg := range m.table.Sparse {
+		list[k] = sparse.New(cfg, m.optimizer, m.table.HeldSlots(k, s.index), func() *sparse.Cut {
+			if c := s.cuts.current.Load(); c != nil {
+				return c.tables[k]
+			}
+			return nil
+		})
+	}
+	return list
+}
+
+// newHolding is a model's holding of this shard, with its tables.
+func (s *shard) newHolding(m *model) *holding {
+	h := newHolding(m, s.index)
+	h.tables = s.newTables(m)
+	return h
+}
+
+// newColumns is what the tables know of a trainer that has pushed nothing.
+func (h *holding) newColumns() []*sparse.Column {
+	columns := make([]*sparse.Column, len(h.tables))
+	for k := range columns {
+		columns[k] = &sparse.Column{}
+	}
+	return columns
+}
+
+// cutTables is what a cut fixes of the tables.
+func (s *shard) cutTables(c *cut) []*sparse.Cut {
+	list := make([]*sparse.Cut, len(s.holding.Load().tables))
+	for k := range list {
+		list[k] = &sparse.Cut{Number: c.number, Full: !s.cuts.changes}
+		for _, t := range c.trainers {
+			list[k].Columns = append(list[k].Columns, t.columns[k])
+		}
+	}
+	return list
+}
+
+// rowsHeld is the number of rows of all tables.
+func (h *holding) rowsHeld() (n int) {
+	for _, t := range h.tables {
+		n += t.Rows()
+	}
+	return n
+}
+
+// rowFrame is a checked frame about rows of a table.
+type rowFrame struct {
+	number int // of the table
+	table  *sparse.Table
+	rows   wire.Rows
+}
+
+// handleRows does what a frame about rows asks, and completes r. When r takes buf over it says so in r.buf.
+func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
+	if fault := c.checkShard(); fault != nil {
+		return fault
+	}
+	f, fault := c.checkRows(buf)
+	if fault != nil {
+		return fault
+	}
+	switch c.head.Op {
+	case wire.LookupRows:
+		return c.lookupRows(f, buf, r)
+	case wire.PushRows:
+		return c.pushRows(f, r)
+	}
+	fault = c.shard.stageRows(c.holding, f, c.trainer, &c.head, buf.bytes[:c.head.Length])
+	if fault == nil {
+		r.end()
+	}
+	return fault
+}
+
+// checkRows finds the table, and refuses whatever does not fit it. Nothing has been changed before.
+func (c *conn) checkRows(buf *buffer) (f rowFrame, fault *wire.Fault) {
+	head, h := &c.head, c.holding
+	if head.Block >= uint64(len(h.tables)) {
+		return f, wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.tables))
+	}
+	f.number = int(head.Block)
+	f.table = h.tables[f.number]
+	cfg := f.table.Config()
+	if head.DType != wire.RowBatch {
+		return f, wire.Faultf(wire.BadDType, "%v for table %q: payload is %v, expected %v", head.Op, cfg.Name, head.DType, wire.RowBatch)
+	}
+	dim := cfg.Dim
+	if head.Op == wire.LookupRows {
+		dim = 0
+	}
+	var payload []byte
+	if buf != nil {
+		payload = buf.bytes[:head.Length]
+	}
+	var err error
+	if f.rows, err = wire.ParseRows(payload, dim); err != nil {
+		return f, wire.Faultf(wire.BadRows, "%v for table %q: %v", head.Op, cfg.Name, err)
+	}
+	switch err := f.table.Check(&f.rows); {
+	case errors.Is(err, sparse.ErrNotHeld):
+		return f, wire.Faultf(wire.NoSuchSlot, "%v at shard %d: %v", head.Op, c.shard.index, err)
+	case err != nil:
+		return f, wire.Faultf(wire.BadRows, "%v: %v", head.Op, err)
+	}
+	if head.Op != wire.StageRows && f.rows.Parts != 1 {
+		return f, wire.Faultf(wire.BadRows, "%v for table %q: part %d of %d: expected one part", head.Op, cfg.Name, f.rows.Part, f.rows.Parts)
+	}
+	if head.Op == wire.LookupRows && len(f.rows.IDs) > wire.MostRows(cfg.Dim) {
+		return f, wire.Faultf(wire.BadRows, "lookup of %d rows of table %q: a frame has room for %d", len(f.rows.IDs), cfg.Name, wire.MostRows(cfg.Dim))
+	}
+	if !wire.Finite(f.rows.Values) {
+		i := wire.FirstNotFinite(f.rows.Values)
+		return f, wire.Faultf(wire.NotFinite, "%v for table %q: element %d of id %d is %v", head.Op, cfg.Name, i%cfg.Dim, f.rows.IDs[i/cfg.Dim], f.rows.Values[i])
+	}
+	return f, nil
+}
+
+// lookups keeps the ids of lookups whose rows take the place of the request.
+var lookups = sync.Pool{New: func() any { return &wire.Rows{} }}
+
+// lookupRows answers with the rows as they are. In mode sync all of a frame are of one version.
+func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
+	if fault := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); fault != nil && c.holding.model.sync {
+		return fault
+	}
+	rows := lookups.Get().(*wire.Rows)
+	defer lookups.Put(rows)
+	rows.Spans, rows.IDs = append(rows.Spans[:0], f.rows.Spans...), append(rows.IDs[:0], f.rows.IDs...)
+	n := len(rows.IDs) * f.table.Config().Dim
+	c.shard.rowsMu.RLock()
+	f.table.Lookup(rows, buf.floats[:n])
+	r.head.Version = clampVersion(c.shard.version.Load())
+	c.shard.rowsMu.RUnlock()
+	c.shard.counters.rowsLookedUp.Add(uint64(len(rows.IDs)))
+	r.buf = buf
+	r.head.DType = wire.Float32
+	r.begin(n)
+	r.add(0, buf.floats[:n])
+	r.end()
+	return nil
+}
+
+// pushRows applies gradients, to every slot that has not had the trainer's step.
+func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
+	scale, err := scaleOf(math.Float32frombits(c.head.Argument))
+	if err != nil {
+		return wire.Faultf(wire.Malformed, "%v", err)
+	}
+	step := sparse.Step{Number: c.head.Step, Scale: c.holding.model.update(0, c.head.Step, scale).Scale}
+	applied, err := f.table.Update(&f.rows, c.trainer.columns[f.number], step)
+	switch {
+	case errors.Is(err, sparse.ErrEnded):
+		return wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", c.trainer.incarnation, c.trainer.ordinal)
+	case err != nil:
+		return wire.Faultf(wire.BadRows, "%v: %v", c.head.Op, err)
+	}
+	if repeated := len(f.rows.Spans) - applied; repeated > 0 {
+		r.head.Flags |= wire.Duplicate
+		c.shard.counters.duplicates.Add(uint64(repeated))
+	}
+	if applied > 0 {
+		c.shard.counters.rowsPushed.Add(uint64(len(f.rows.IDs)))
+	}
+	r.head.Version = clampVersion(c.shard.version.Load())
+	r.end()
+	return nil
+}
+
+// sameTables says what differs between the tables of this shard and others, nil if nothing.
+func sameTables(mine, yours []sparse.Config) error {
+	for i := range max(len(mine), len(yours)) {
+		switch {
+		case i >= len(yours) || i < len(mine) && mine[i].Name < yours[i].Name:
+			return fmt.Errorf("this model has the table %q, yours has not", mine[i].Name)
+		case i >= len(mine) || yours[i].Name < mine[i].Name:
+			return fmt.Errorf("your model has the table %q, this one has not", yours[i].Name)
+		}
+		if what := mine[i].Differ(yours[i]); what != "" {
+			return errors.New(what)
+		}
+	}
+	return nil
+}

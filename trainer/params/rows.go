@@ -1,0 +1,372 @@
+package params
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"golang.org/x/sync/errgroup"
+
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+)
+
+// Table is a table of embeddings: rows of Dim float32 by int64 id. It belongs to the job: all trainers give the same.
+type Table = sparse.Config
+
+// The initialisers of a Table.
+const (
+	Zeros   = sparse.Zeros
+	Uniform = sparse.Uniform
+	Normal  = sparse.Normal
+)
+
+// frameBytes is about what a frame of rows carries: little enough that both ends work at the same time.
+const frameBytes = 128 << 10
+
+// rowCall is one operation on rows of a table, on all shards.
+type rowCall struct {
+	op       wire.Op
+	number   int // of the table
+	table    Table
+	step     uint64
+	argument uint32
+	version  uint32
+	behind   bool // only frames below version, which an earlier call brought
+	ids      []int64
+	grads    []float32 // [ids, dim], nil in a lookup
+	dst      []float32 // [ids, dim], nil but in a lookup
+}
+
+// rowFrame is a frame that a call sends to a shard: some slots with the ids that belong there.
+type rowFrame struct {
+	spans    []wire.Span
+	places   []int32 // of the ids in the call, slot after slot
+	pending  bool    // not acknowledged yet in the call under way
+	version  uint32  // that the last call brought
+	sequence uint64
+}
+
+// rowPlan is the memory in which a client sorts ids.
+type rowPlan struct {
+	slots  []uint16 // by place
+	places []int32  // slot after slot
+	starts [sparse.Slots + 1]int32
+}
+
+// Lookup fills dst, of shape [ids, dim], with the rows of ids, in their order; ids may repeat. A row that was never updated is
+// its initial one, and a lookup makes none. In mode Sync it waits for minVersion, and all rows are of the
+// version returned, which may be a later one: pull the other parameters of that version then. In mode Async every row is as it
+// was at one moment, and the version is 0.
+func (c *Client) Lookup(ctx context.Context, table string, ids []int64, dst []float32, minVersion uint64) (version uint64, err error) {
+	call := rowCall{op: wire.LookupRows, ids: ids, dst: dst, version: uint32(min(minVersion, math.MaxUint32))}
+	if err := c.prepareRows(table, &call, dst); err != nil {
+		return 0, fmt.Errorf("lookup: %w", err)
+	}
+	if minVersion > math.MaxUint32 {
+		return 0, fmt.Errorf("lookup: version %d is beyond the %d that frames have room for", minVersion, uint32(math.MaxUint32))
+	}
+	for {
+		if err := c.runRows(ctx, call); err != nil {
+			return 0, fmt.Errorf("lookup: %w", err)
+		}
+		low, high := c.rowVersions()
+		if low >= high || c.cfg.Mode == Async {
+			return uint64(high), nil
+		}
+		// A version was committed between two frames: fetch the older ones again.
+		call.version, call.behind = high, true
+	}
+}
+
+// PushRows sends the gradients of some rows, of shape [ids, dim], each the mean over the batch; those of an id that repeats are
+// summed. Only these rows change. Steps start at 1 and grow, one push for each table and step: a step that was sent
+// before is taken for a repetition and not applied. scale is as in PushPull.
+func (c *Client) PushRows(ctx context.Context, table string, step uint64, scale float32, ids []int64, grads []float32) error {
+	if err := c.checkMode(Async, "PushRows"); err != nil {
+		return err
+	}
+	if step == 0 {
+		return errors.New("push rows: step is 0: steps start at 1")
+	}
+	if !(scale > 0) || scale-scale != 0 {
+		return fmt.Errorf("push rows: learning-rate scale is %v: expected a positive number", scale)
+	}
+	return c.sendRows(ctx, "push rows", table, rowCall{op: wire.PushRows, step: step, argument: math.Float32bits(scale), ids: ids, grads: grads})
+}
+
+// StageRows leaves gradients of rows at the servers, each the sum over records, as Stage does with tensors. A commit needs
+// both, from every contributor: a trainer stages every table in every version, without ids when it touched no row.
+func (c *Client) StageRows(ctx context.Context, table string, version uint64, ids []int64, grads []float32, records int) error {
+	if err := c.checkMode(Sync, "StageRows"); err != nil {
+		return err
+	}
+	if records < 1 || records > math.MaxUint32 {
+		return fmt.Errorf("stage rows: %d records: expected 1 to %d", records, uint32(math.MaxUint32))
+	}
+	return c.sendRows(ctx, "stage rows", table, rowCall{op: wire.StageRows, step: version, argument: uint32(records), ids: ids, grads: grads})
+}
+
+func (c *Client) sendRows(ctx context.Context, what, table string, call rowCall) error {
+	if err := c.prepareRows(table, &call, call.grads); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if !wire.Finite(call.grads) {
+		i, dim := wire.FirstNotFinite(call.grads), call.table.Dim
+		return fmt.Errorf("%s: table %q: element %d of id %d is %v", what, table, i%dim, call.ids[i/dim], call.grads[i])
+	}
+	if err := c.runRows(ctx, call); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// prepareRows finds the table, checks the shapes and makes the frames.
+func (c *Client) prepareRows(table string, call *rowCall, values []float32) error {
+	if c.table == nil {
+		return errors.New("params.Client: call Init first")
+	}
+	call.number = -1
+	for k, t := range c.table.Sparse {
+		if t.Name == table {
+			call.number, call.table = k, t
+		}
+	}
+	if call.number < 0 {
+		return fmt.Errorf("no table %q among the %d of params.Config.Tables", table, len(c.table.Sparse))
+	}
+	if len(values) != len(call.ids)*call.table.Dim {
+		return fmt.Errorf("table %q: %d floats for %d ids: expected %d for each", table, len(values), len(call.ids), call.table.Dim)
+	}
+	if len(call.ids) > math.MaxInt32 {
+		return fmt.Errorf("table %q: %d ids: expected at most %d", table, len(call.ids), math.MaxInt32)
+	}
+	return c.planRows(call)
+}
+
+// planRows sorts the ids by slot and gives every link its frames.
+func (c *Client) planRows(call *rowCall) error {
+	p := &c.rows
+	if n := len(call.ids); cap(p.slots) < n {
+		p.slots, p.places = make([]uint16, n+n/2), make([]int32, n+n/2)
+	}
+	slots, places := p.slots[:len(call.ids)], p.places[:len(call.ids)]
+	p.starts = [sparse.Slots + 1]int32{}
+	for i, id := range call.ids {
+		slot := sparse.SlotOf(id)
+		slots[i] = uint16(slot)
+		p.starts[slot+1]++
+	}
+	for slot := range sparse.Slots {
+		p.starts[slot+1] += p.starts[slot]
+	}
+	next := p.starts
+	for i, slot := range slots {
+		places[next[slot]] = int32(i)
+		next[slot]++
+	}
+	for _, l := range c.links {
+		l.rows = l.rows[:0]
+	}
+	most := wire.MostRows(call.table.Dim)
+	for slot := range uint32(sparse.Slots) {
+		lo, hi := p.starts[slot], p.starts[slot+1]
+		if int(hi-lo) > most && call.op != wire.LookupRows {
+			return fmt.Errorf("table %q: %d of the %d ids are of slot %d, which goes in one frame, and a frame has room for %d: sum the gradients of equal ids, or make the batch smaller",
+				call.table.Name, hi-lo, len(call.ids), slot, most)
+		}
+		l := c.links[c.table.SlotOwners[call.number][slot]]
+		for lo < hi {
+			n := min(hi-lo, int32(most))
+			l.addRows(wire.Span{Slot: slot, Rows: uint32(n)}, places[lo:lo+n], call.table.Dim)
+			lo += n
+		}
+	}
+	if call.op == wire.StageRows {
+		for _, l := range c.links {
+			if len(l.rows) == 0 {
+				l.rows = append(l.rows, rowFrame{})
+			}
+		}
+	}
+	return nil
+}
+
+// addRows adds a slot's rows to the last frame, or to a new one.
+func (l *link) addRows(span wire.Span, places []int32, dim int) {
+	if n := len(l.rows); n > 0 {
+		f := &l.rows[n-1]
+		spans, rows := len(f.spans)+1, len(f.places)+len(places)
+		if wire.RowsSize(spans, rows, dim) <= frameBytes && f.spans[spans-2].Slot != span.Slot {
+			f.spans = append(f.spans, span)
+			f.places = append(f.places, places...)
+			return
+		}
+	}
+	if n := len(l.rows); n < cap(l.rows) { // the slices of an earlier call
+		l.rows = l.rows[:n+1]
+	} else {
+		l.rows = append(l.rows, rowFrame{})
+	}
+	f := &l.rows[len(l.rows)-1]
+	*f = rowFrame{spans: append(f.spans[:0], span), places: append(f.places[:0], places...)}
+}
+
+// runRows does a call at all shards that have a part in it.
+func (c *Client) runRows(ctx context.Context, call rowCall) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, l := range c.links {
+		if len(l.rows) > 0 {
+			group.Go(func() error { return l.runRows(ctx, call) })
+		}
+	}
+	return group.Wait()
+}
+
+// rowVersions are the lowest and the highest that the last call brought.
+func (c *Client) rowVersions() (low, high uint32) {
+	low = math.MaxUint32
+	for _, l := range c.links {
+		for i := range l.rows {
+			low, high = min(low, l.rows[i].version), max(high, l.rows[i].version)
+		}
+	}
+	return low, high
+}
+
+// runRows does a call at this shard. It returns an error only when trying again cannot help.
+func (l *link) runRows(ctx context.Context, call rowCall) error {
+	for i := range l.rows {
+		l.rows[i].pending = !call.behind || l.rows[i].version < call.version
+	}
+	restarted := func() {
+		for i := range l.rows {
+			l.rows[i].pending = l.rows[i].pending || !call.behind
+		}
+	}
+	return l.persist(ctx, restarted, func(bool) error {
+		s := l.stream
+		for i := range l.rows {
+			l.rows[i].sequence = l.client.sequence.next()
+		}
+		due := pendingRows(l.rows)
+		return s.exchange(ctx, func() error { return s.sendRows(ctx, l, &call, due) }, func() error { return s.collectRows(ctx, l, &call, due) })
+	})
+}
+
+// pendingRows are the places of the frames to be sent: they are fixed before replies come.
+func pendingRows(frames []rowFrame) (due []int) {
+	for i := range frames {
+		if frames[i].pending {
+			due = append(due, i)
+		}
+	}
+	return due
+}
+
+// sendRows writes the frames that are due.
+func (s *stream) sendRows(ctx context.Context, l *link, call *rowCall, due []int) error {
+	head := wire.Header{
+		Op: call.op, DType: wire.RowBatch, Block: uint64(call.number), Incarnation: l.client.cfg.Incarnation, Placement: s.place,
+		Argument: call.argument, Step: call.step, Version: call.version, ShardEpoch: s.epoch, JobEpoch: s.job,
+	}
+	dim := call.table.Dim
+	width := dim
+	if call.grads == nil {
+		width = 0
+	}
+	for _, i := range due {
+		f := &l.rows[i]
+		size := wire.HeaderSize + wire.RowsSize(len(f.spans), len(f.places), width)
+		s.outgoing = grown(s.outgoing, (size+3)/4)
+		frame := wire.FloatBytes(s.outgoing)[:size]
+		payload, rows := wire.Layout(frame[wire.HeaderSize:], len(f.spans), len(f.places), width)
+		if call.op == wire.StageRows {
+			wire.Number(payload, uint32(i), uint32(len(l.rows)))
+		} else {
+			wire.Number(payload, 0, 1)
+		}
+		copy(rows.Spans, f.spans)
+		for k, place := range f.places {
+			rows.IDs[k] = call.ids[place]
+		}
+		if width > 0 {
+			for k, place := range f.places {
+				copy(rows.Values[k*dim:(k+1)*dim], call.grads[int(place)*dim:])
+			}
+		}
+		head.Sequence, head.Length = f.sequence, uint32(len(payload))
+		raw := (*[wire.HeaderSize]byte)(frame)
+		head.Encode(raw)
+		wire.Seal(raw, payload)
+		if err := s.arm(ctx, s.nc.SetWriteDeadline); err != nil {
+			return err
+		}
+		if _, err := s.nc.Write(frame); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// collectRows takes a reply for every frame that was sent.
+func (s *stream) collectRows(ctx context.Context, l *link, call *rowCall, due []int) error {
+	var refused *wire.Fault
+	dim := call.table.Dim
+	for _, i := range due {
+		f := &l.rows[i]
+		var values []float32
+		if call.dst != nil {
+			s.incoming = grown(s.incoming, len(f.places)*dim)
+			values = s.incoming
+		}
+		err := s.receive(ctx, f.sequence, values, wire.Float32)
+		var fault *wire.Fault
+		switch {
+		case err == nil:
+			for k, place := range f.places[:len(values)/dim] {
+				copy(call.dst[int(place)*dim:(int(place)+1)*dim], values[k*dim:])
+			}
+			f.pending, f.version = false, s.head.Version
+			if call.dst != nil {
+				l.client.seen.note(s.head.Version)
+			}
+		case errors.As(err, &fault):
+			if refused == nil || refused.Code == wire.Wait {
+				refused = fault
+			}
+			if fault.Code.Fatal() {
+				return fault
+			}
+		default:
+			return err
+		}
+	}
+	if refused != nil {
+		return refused
+	}
+	return nil
+}
+
+// grown is s with n elements of any value, in the same memory if it has room.
+func grown(s []float32, n int) []float32 {
+	if cap(s) < n {
+		return make([]float32, n+n/2+2)[:n]
+	}
+	return s[:n]
+}
+
+// checkTables says whether the tables go with the optimizer.
+func checkTables(tables []Table, o optimizer.Config) error {
+	if len(tables) > 0 && o.ClipNorm != 0 {
+		return fmt.Errorf("params.Config.Optimizer: clip-norm is %v, and there are tables of embeddings: a norm over their rows too is not known; use clip-value", o.ClipNorm)
+	}
+	for i := range tables {
+		if err := tables[i].Validate(); err != nil {
+			return fmt.Errorf("params.Config.Tables: %w", err)
+		}
+	}
+	return nil
+}
