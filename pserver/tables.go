@@ -72,6 +72,9 @@ func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
 	if fault := c.checkShard(); fault != nil {
 		return fault
 	}
+	if c.head.Op == wire.ScanRows {
+		return c.scanRows(buf, r)
+	}
 	f, fault := c.checkRows(buf)
 	if fault != nil {
 		return fault
@@ -132,8 +135,11 @@ func (c *conn) checkRows(buf *buffer) (f rowFrame, fault *wire.Fault) {
 	return f, nil
 }
 
-// lookups keeps the ids of lookups whose rows take the place of the request.
-var lookups = sync.Pool{New: func() any { return &wire.Rows{} }}
+// lookups keeps the ids of lookups whose rows take the place of the request, scans what was read.
+var (
+	lookups = sync.Pool{New: func() any { return &wire.Rows{} }}
+	scans   = sync.Pool{New: func() any { return &wire.Rows{} }}
+)
 
 // lookupRows answers with the rows as they are. In mode sync all of a frame are of one version.
 func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {

@@ -52,6 +52,9 @@
 //	9   stage-rows block: table; step; payload: rows   nothing
 //	               with sums of gradients; argument:
 //	               records
+//	10  scan-rows  block: table; argument: slot;       payload: rows from there on, of this slot and
+//	               step: row of it, at the start 0     those after it, with values; argument and step:
+//	                                                   where to go on, slot 1,024 at the end; version
 //
 //	dtype  name                 flag  name       meaning
 //	0      bytes (or nothing)   1     reply      set in every reply

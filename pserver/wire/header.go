@@ -37,15 +37,16 @@ const (
 	LookupRows Op = 7
 	PushRows   Op = 8
 	StageRows  Op = 9
+	ScanRows   Op = 10
 )
 
 var opNames = [...]string{
 	Hello: "hello", Pull: "pull", Push: "push", PushPull: "push-pull", Stage: "stage", Put: "put",
-	LookupRows: "lookup-rows", PushRows: "push-rows", StageRows: "stage-rows",
+	LookupRows: "lookup-rows", PushRows: "push-rows", StageRows: "stage-rows", ScanRows: "scan-rows",
 }
 
 func (op Op) String() string {
-	if op >= Hello && op <= StageRows {
+	if op >= Hello && op <= ScanRows {
 		return opNames[op]
 	}
 	return fmt.Sprintf("op %d", uint8(op))
@@ -153,7 +154,7 @@ func (h *Header) Decode(raw *[HeaderSize]byte) error {
 	h.JobEpoch = le.Uint16(raw[54:])
 	h.Length = le.Uint32(raw[56:])
 	switch {
-	case h.Op < Hello || h.Op > StageRows:
+	case h.Op < Hello || h.Op > ScanRows:
 		return Faultf(Malformed, "frame has unknown %v", h.Op)
 	case h.DType > RowBatch:
 		return Faultf(Malformed, "frame has unknown %v", h.DType)

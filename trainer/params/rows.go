@@ -125,17 +125,8 @@ func (c *Client) sendRows(ctx context.Context, what, table string, call rowCall)
 
 // prepareRows finds the table, checks the shapes and makes the frames.
 func (c *Client) prepareRows(table string, call *rowCall, values []float32) error {
-	if c.table == nil {
-		return errors.New("params.Client: call Init first")
-	}
-	call.number = -1
-	for k, t := range c.table.Sparse {
-		if t.Name == table {
-			call.number, call.table = k, t
-		}
-	}
-	if call.number < 0 {
-		return fmt.Errorf("no table %q among the %d of params.Config.Tables", table, len(c.table.Sparse))
+	if err := c.findTable(table, call); err != nil {
+		return err
 	}
 	if len(values) != len(call.ids)*call.table.Dim {
 		return fmt.Errorf("table %q: %d floats for %d ids: expected %d for each", table, len(values), len(call.ids), call.table.Dim)
@@ -144,6 +135,20 @@ func (c *Client) prepareRows(table string, call *rowCall, values []float32) erro
 		return fmt.Errorf("table %q: %d ids: expected at most %d", table, len(call.ids), math.MaxInt32)
 	}
 	return c.planRows(call)
+}
+
+// findTable is about the table of a name.
+func (c *Client) findTable(name string, call *rowCall) error {
+	if c.table == nil {
+		return errors.New("params.Client: call Init first")
+	}
+	for k, t := range c.table.Sparse {
+		if t.Name == name {
+			call.number, call.table = k, t
+			return nil
+		}
+	}
+	return fmt.Errorf("no table %q among the %d of params.Config.Tables", name, len(c.table.Sparse))
 }
 
 // planRows sorts the ids by slot and gives every link its frames.

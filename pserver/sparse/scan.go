@@ -1,0 +1,55 @@
+package sparse
+
+import "trainmaster/pserver/wire"
+
+// Place is how far a scan of a table has come: to a row of a slot. The zero value is the start; at the end the
+// slot is Slots.
+type Place struct{ Slot, Row uint32 }
+
+// Scan reads rows from a place on, as many as a frame has room for, and says where to go on. A row that is there from the
+// first call to the last is read once, with its values of some moment in between; of those that come and go
+// meanwhile some are read. rows keeps its memory.
+func (t *Table) Scan(from Place, rows *wire.Rows) (next Place) {
+	rows.Spans, rows.IDs, rows.Values = rows.Spans[:0], rows.IDs[:0], rows.Values[:0]
+	for _, number := range t.held {
+		if number < from.Slot {
+			continue
+		}
+		if number > from.Slot {
+			from = Place{Slot: number}
+		}
+		if row, whole := t.scanSlot(from, rows); !whole {
+			return Place{number, row}
+		}
+	}
+	return Place{Slot: Slots}
+}
+
+// scanSlot reads rows of one slot, and says at which row the frame was full.
+func (t *Table) scanSlot(from Place, rows *wire.Rows) (at uint32, whole bool) {
+	s := t.slots[from.Slot]
+	dim := t.cfg.Dim
+	first := len(rows.IDs)
+	defer func() {
+		if n := len(rows.IDs) - first; n > 0 {
+			rows.Spans = append(rows.Spans, wire.Span{Slot: from.Slot, Rows: uint32(n)})
+		}
+	}()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for row := from.Row; row < s.end; row++ {
+		c, i := s.at(row)
+		if c.versions[i] == 0 {
+			continue
+		}
+		if wire.RowsSize(len(rows.Spans)+1, len(rows.IDs)+1, dim) > wire.MaxPayload {
+			return row, false
+		}
+		rows.IDs = append(rows.IDs, c.ids[i])
+		rows.Values = append(rows.Values, c.values[i*t.width:i*t.width+dim]...)
+	}
+	return 0, true
+}
+
+// First fills row, of Dim floats, with the values that the row of an id starts with.
+func (c Config) First(row []float32, id int64) { newInitialiser(c).fill(row, id) }

@@ -1,0 +1,37 @@
+package pserver
+
+import (
+	"math"
+
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+)
+
+// scanRows answers with rows of a table from a place on, and with the place to go on from.
+func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
+	head, h := &c.head, c.holding
+	switch {
+	case head.Block >= uint64(len(h.tables)):
+		return wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.tables))
+	case buf != nil:
+		return wire.Faultf(wire.BadLength, "%v with a payload of %d bytes", head.Op, head.Length)
+	case head.Argument >= sparse.Slots || head.Step > math.MaxUint32:
+		return wire.Faultf(wire.Malformed, "%v from row %d of slot %d: expected a slot below %d", head.Op, head.Step, head.Argument, sparse.Slots)
+	}
+	table := h.tables[head.Block]
+	rows := scans.Get().(*wire.Rows)
+	defer scans.Put(rows)
+	next := table.Scan(sparse.Place{Slot: head.Argument, Row: uint32(head.Step)}, rows)
+	if r.buf = c.buffers.take(c.stop); r.buf == nil {
+		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.index)
+	}
+	payload, laid := wire.Layout(r.buf.bytes, len(rows.Spans), len(rows.IDs), table.Config().Dim)
+	wire.Number(payload, 0, 1)
+	copy(laid.Spans, rows.Spans)
+	copy(laid.IDs, rows.IDs)
+	copy(laid.Values, rows.Values)
+	r.head.DType, r.head.Argument, r.head.Step = wire.RowBatch, next.Slot, uint64(next.Row)
+	r.head.Version = clampVersion(c.shard.version.Load())
+	r.attach(payload)
+	return nil
+}
