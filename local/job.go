@@ -39,8 +39,10 @@ type Config struct {
 	Servers  int    // parameter servers; default 2
 	Trainers int    // default 3
 	Sync     bool
-	Backups  int    // trainers that a synchronous step does not wait for
 	Seed     uint64 // of the order of passes and the initial parameters; the split has a seed of its own
+
+	Backups       int  // trainers that a synchronous step does not wait for
+	Deterministic bool // two runs agree bit by bit, with Sync
 
 	Optimizer optimizer.Config // what is zero there is chosen by the data
 	WireDType string           // of gradients and parameters on their way; "": float32
@@ -119,9 +121,6 @@ func New(c Config) (*Job, error) {
 	}
 	if err := c.Optimizer.CheckGiven(); err != nil {
 		return nil, err
-	}
-	if c.Backups < 0 || c.Backups > 0 && !c.Sync {
-		return nil, fmt.Errorf("expected no backup workers, or some and synchronous steps, found %d", c.Backups)
 	}
 	if err := c.Exchange.Check(c.Sync); err != nil {
 		return nil, err
@@ -296,7 +295,8 @@ func (j *Job) define() {
 	for i := range c.Masters {
 		one := child(masterName(i), "--listen", "127.0.0.1:0", "--http", "", "--own-etcd", "--lease-ttl", "2s", "--linger", "10s",
 			"--ps", strconv.Itoa(c.Servers), "--trainers", strconv.Itoa(c.Trainers), "--passes", strconv.Itoa(c.Passes),
-			"--update-mode", update, "--backup-workers", strconv.Itoa(c.Backups), "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
+			"--update-mode", update, "--backup-workers", strconv.Itoa(c.Backups),
+			"--deterministic="+strconv.FormatBool(c.Deterministic), "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
 		if i == 0 {
 			j.master = one
 		} else {

@@ -379,5 +379,9 @@ func (c *committer) completeStep() (Step, bool) {
 	if c.steps == nil || len(c.steps.staged) == 0 {
 		return Step{}, false
 	}
-	return c.steps.complete(c.queue.Runners(), c.queue.Epoch())
+	trainers, all := c.queue.Contributors()
+	if !all {
+		return Step{}, false
+	}
+	return c.steps.complete(trainers, c.queue.Epoch())
 }

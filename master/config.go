@@ -20,6 +20,7 @@ type Config struct {
 	Trainers      int  // how many are expected; default 8
 	Sync          bool // gradients are applied in synchronous steps
 	Backups       int  // trainers that a synchronous step does not wait for
+	Deterministic bool // two runs make the same synchronous steps: as many trainers as Trainers says, no more and no fewer
 
 	Holddown time.Duration // least time between two forced take-overs; default 10 s
 
@@ -52,6 +53,9 @@ func (c Config) withDefaults() Config {
 	if c.Holddown == 0 {
 		c.Holddown = 10 * time.Second
 	}
+	if c.Deterministic {
+		c.Queue.Ranks = c.Trainers
+	}
 	if c.Linger == 0 {
 		c.Linger = 30 * time.Second
 	}
@@ -69,6 +73,14 @@ func (c Config) Validate() error {
 		return fmt.Errorf("backup-workers: expected 0 or more, found %d", c.Backups)
 	case c.Backups > 0 && !c.Sync:
 		return fmt.Errorf("backup-workers: expected 0 with asynchronous updates, in which nobody waits for another, found %d", c.Backups)
+	case c.Deterministic && !c.Sync:
+		return errors.New("deterministic: expected it with synchronous steps only: asynchronous gradients are applied as they come")
+	case c.Deterministic && c.Backups > 0:
+		return fmt.Errorf("deterministic: expected no backup-workers, found %d: which trainers a step leaves out depends on who is fast", c.Backups)
+	case c.Deterministic && c.Queue.Rolling:
+		return errors.New("deterministic: expected pass-mode barrier: with rolling passes it depends on time which pass a task is of")
+	case c.Deterministic && c.Queue.Speculate:
+		return errors.New("deterministic: expected no speculation, in which the faster of two trainers is counted")
 	case c.Linger < 0:
 		return fmt.Errorf("linger: expected 0 or more, found %v", c.Linger)
 	}
@@ -86,7 +98,11 @@ func (c Config) Settings() map[string]string {
 	if c.Sync {
 		update = "sync"
 	}
-	s := map[string]string{"pass-mode": mode, "shuffle": fmt.Sprint(c.Shuffle), "seed": fmt.Sprint(c.Seed), "commit-mode": "finish", "update-mode": update}
+	deterministic := "no"
+	if c.Deterministic {
+		deterministic = fmt.Sprintf("%d trainers", c.Trainers)
+	}
+	s := map[string]string{"deterministic": deterministic, "pass-mode": mode, "shuffle": fmt.Sprint(c.Shuffle), "seed": fmt.Sprint(c.Seed), "commit-mode": "finish", "update-mode": update}
 	if c.ChunksPerTask != 0 {
 		s["chunks-per-task"] = fmt.Sprint(c.ChunksPerTask)
 	}

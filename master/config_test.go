@@ -34,6 +34,10 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		"trainers":        {Trainers: -1},
 		"linger":          {Linger: -1},
 		"backup-workers":  {Sync: true, Backups: -1},
+		"deterministic: expected it with synchronous":  {Deterministic: true},
+		"deterministic: expected no backup-workers":    {Sync: true, Deterministic: true, Backups: 1},
+		"deterministic: expected pass-mode barrier":    {Sync: true, Deterministic: true, Queue: taskqueue.Options{Rolling: true}},
+		"deterministic: expected no speculation":       {Sync: true, Deterministic: true, Queue: taskqueue.Options{Speculate: true}},
 		"backup-workers: expected 0 with asynchronous": {Backups: 1},
 		"passes": {Queue: taskqueue.Options{Passes: -1}},
 	} {

@@ -20,6 +20,7 @@ type Options struct {
 	Rolling       bool          // start the next pass as soon as todo is empty
 	Speculate     bool          // second copies of the slowest tasks at the end of a pass
 	LossesIgnored bool          // losses of trainers return nothing, only timeouts do
+	Ranks         int           // so many trainers, each of which gets the positions of its rank; 0: whoever asks gets the next one
 
 	// ExplicitCommit makes a new job one of explicit commits: see StepCommit. It is fixed when
 	// the job begins: Restore goes by the stored state.
@@ -75,6 +76,12 @@ func (o Options) Validate() error {
 		return fmt.Errorf("max-uncommitted: expected 0 (the default, 20000) or more, found %d", o.MaxUncommitted)
 	case o.ExplicitCommit && o.Speculate:
 		return errors.New("speculate: expected false with explicit-commit, found true: a second copy of a task would apply its records twice")
+	case o.Ranks < 0:
+		return fmt.Errorf("ranks: expected 0 (none) or more, found %d", o.Ranks)
+	case o.Ranks > 0 && o.Rolling:
+		return fmt.Errorf("ranks: expected 0 with rolling passes, in which it depends on time which pass a task is of, found %d", o.Ranks)
+	case o.Ranks > 0 && o.Speculate:
+		return fmt.Errorf("ranks: expected 0 with speculation, in which the faster of two trainers is counted, found %d", o.Ranks)
 	}
 	for _, f := range []struct {
 		name  string

@@ -109,6 +109,9 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 	if q.status == Paused || q.hold || t.draining {
 		return
 	}
+	if q.opt.Ranks > 0 && len(t.holds) > 0 {
+		return
+	}
 	limit := maxHeldJoined
 	if t.plain {
 		limit = maxHeldPlain
@@ -132,6 +135,9 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 // next position, else, with speculation, a second copy of the slowest task. A retry on
 // which a trainer was lost goes to one that has finished nothing only as a last resort.
 func (q *Queue) pick(s *set, t *trainer) *entry {
+	if q.opt.Ranks > 0 {
+		return q.pickRanked(s, t)
+	}
 	var lastResort *entry
 	for i, seen := s.first, 0; seen < s.retry; i++ {
 		e := s.live[i]

@@ -80,6 +80,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.IntVar(&s.ps, "ps", 0, "number of parameter servers of the job, written to etcd if absent (0: whatever etcd says)")
 	s.update = addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
+	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs of as many trainers as --trainers says agree bit by bit, with synchronous steps")
 	flags.BoolVar(&s.record, "record", true, "write the record, from which master verify proves what was counted")
 	flags.StringVar(&s.sealing.Dir, "record-dir", "", "`folder` for the sealed record, the same for all masters of the job (default: record in --data-dir; with --endpoints, etcd)")
 	flags.StringVar(&s.keep, "record-keep", "", "how much of the sealed record to keep: a `size` such as 10GiB, an age such as 720h, or all (default 1GiB in a folder, 64MiB in etcd)")

@@ -15,6 +15,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/local"
+	"trainmaster/master"
 	"trainmaster/trainer/model"
 )
 
@@ -54,6 +55,7 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 	checkExchange := addExchange(cmd, &c.Exchange)
 	update := addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
+	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs agree bit by bit, with synchronous steps")
 	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data)")
 	flags.IntVar(&c.Masters, "masters", 1, "masters: one leads, the others stand by")
 	flags.IntVar(&c.Servers, "ps", 2, "parameter servers")
@@ -80,6 +82,9 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 			return err
 		}
 		c.MNIST, c.Model, c.Sync, c.WireDType = mnist, *kind, *update == "sync", *dtype
+		if err := (master.Config{Sync: c.Sync, Backups: c.Backups, Deterministic: c.Deterministic}).Validate(); err != nil {
+			return usageErrorf("--%v", err)
+		}
 		var err error
 		if c.Binary, err = os.Executable(); err != nil {
 			return fmt.Errorf("find this program: %w", err)
