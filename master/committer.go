@@ -29,7 +29,7 @@ type committer struct {
 	parked  []*op // answered "wait", held back
 	staging []*op // wait for their step
 
-	drained bool // a trainer is to leave, and may be among the parked
+	moved bool // something happened that those who are parked may be to hear of
 }
 
 func newCommitter(s *state) *committer {
@@ -116,8 +116,8 @@ func (c *committer) round(ctx context.Context, tick bool) error {
 	if err := c.commitAll(ctx); err != nil {
 		return err
 	}
-	for waiting := len(c.parked); waiting > 0 && (c.drained || c.queue.Dispatchable()); waiting = len(c.parked) {
-		c.batch, c.parked, c.drained = append(c.batch, c.parked...), c.parked[:0], false
+	for waiting := len(c.parked); waiting > 0 && (c.moved || c.queue.Dispatchable()); waiting = len(c.parked) {
+		c.batch, c.parked, c.moved = append(c.batch, c.parked...), c.parked[:0], false
 		if err := c.commitAll(ctx); err != nil {
 			return err
 		}
@@ -250,8 +250,9 @@ func (c *committer) applyOne(o *op, now taskqueue.Clock) {
 	case o.event != nil:
 		o.answer = c.queue.Apply(now, o.event)
 		o.err = o.answer.Err
-		if _, ok := o.event.(*taskqueue.Drain); ok {
-			c.drained = true
+		switch o.event.(type) {
+		case *taskqueue.Drain, *taskqueue.StepFlushed, *taskqueue.Rollback:
+			c.moved = true
 		}
 	case o.stage != nil:
 		o.err = c.stage(o.stage)
@@ -274,7 +275,7 @@ func (c *committer) guard(o *op, do func()) (ok bool) {
 // it changes nothing.
 func consequential(batch []*op) bool {
 	for _, o := range batch {
-		if k := o.answer.Kind; k == taskqueue.AnswerEnded || k == taskqueue.AnswerFailed || o.answer.Granted {
+		if k := o.answer.Kind; k == taskqueue.AnswerEnded || k == taskqueue.AnswerFailed || k == taskqueue.AnswerStep || o.answer.Granted {
 			return true
 		}
 	}
@@ -315,7 +316,7 @@ func (c *committer) settle(n int) (answered int) {
 			c.steps.answer(o.stage)
 		case o.inspect != nil:
 			c.guard(o, func() { o.inspect(c.queue) })
-		case o.patient && o.answer.Kind == taskqueue.AnswerWait && o.ctx.Err() == nil:
+		case o.patient && o.held() && o.ctx.Err() == nil:
 			o.park(c.sample.Add(longPoll))
 			c.parked = append(c.parked, o)
 			continue

@@ -102,7 +102,11 @@ func (c Config) Settings() map[string]string {
 	if c.Deterministic {
 		deterministic = fmt.Sprintf("%d trainers", c.Trainers)
 	}
-	s := map[string]string{"deterministic": deterministic, "pass-mode": mode, "shuffle": fmt.Sprint(c.Shuffle), "seed": fmt.Sprint(c.Seed), "commit-mode": "finish", "update-mode": update}
+	commit := "finish"
+	if c.Queue.ExplicitCommit {
+		commit = "explicit"
+	}
+	s := map[string]string{"deterministic": deterministic, "pass-mode": mode, "shuffle": fmt.Sprint(c.Shuffle), "seed": fmt.Sprint(c.Seed), "commit-mode": commit, "update-mode": update}
 	if c.ChunksPerTask != 0 {
 		s["chunks-per-task"] = fmt.Sprint(c.ChunksPerTask)
 	}
@@ -129,6 +133,7 @@ var (
 	ErrNotStored   = errors.New("not stored, nothing was changed: try again")
 	ErrRolledBack  = errors.New("the store went back in time")
 	ErrHeldDown    = errors.New("a take-over was forced a short while ago")
+	ErrNewEpoch    = errors.New("rolled back")
 	ErrNotSync     = errors.New("this job has no synchronous steps")
 	ErrOtherJob    = errors.New("this master cannot join the job")
 	ErrOtherRecord = errors.New("this master does not see the record of the job")

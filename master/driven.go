@@ -49,6 +49,9 @@ func (d *Driven) Put(ctx context.Context, event taskqueue.Event) (*Errand, error
 	if r, ok := event.(*taskqueue.Request); ok {
 		o.patient, o.until = len(r.Held) == 0, d.term.committer.time.Now().Add(longPoll)
 	}
+	if _, ok := event.(*taskqueue.StepCommit); ok {
+		o.patient, o.until = true, d.term.committer.time.Now().Add(longPoll)
+	}
 	if err := d.term.committer.put(o); err != nil {
 		return nil, err
 	}

@@ -55,6 +55,12 @@ func (o *op) finish(err error) {
 // drop keeps an op from being applied, also when its batch is applied once more.
 func (o *op) drop(err error) { o.err, o.dropped = err, true }
 
+// held reports whether an answer is one to hold back: a wait for what others do.
+func (o *op) held() bool {
+	w := o.answer.WaitFor
+	return o.answer.Kind == taskqueue.AnswerWait && (w == taskqueue.WaitTask || w == taskqueue.WaitFlush)
+}
+
 // park prepares an op to be applied again: its finishes are counted, only its wish is left.
 func (o *op) park(until time.Time) {
 	if o.until.IsZero() {

@@ -13,12 +13,14 @@ import (
 type Assignment struct {
 	Task   taskqueue.Task
 	Stamps []dataset.Stamp // of the files of Task.Chunks, in the order of their first chunk
+	Base   int64           // the record of the task to begin with
 }
 
 // Reply is what an ask comes to: a task, or none yet (ask again). The end of the job is the
 // error ErrJobFinished or ErrJobFailed.
 type Reply struct {
-	Assignment  *Assignment // nil: none yet, or none wanted
+	Assignment  *Assignment       // nil: none yet, or none wanted
+	WaitFor     taskqueue.WaitFor // why there is none yet
 	Finishes    []taskqueue.FinishStatus
 	Ordinal     taskqueue.Ordinal // of a connection that did not join
 	Incarnation uint64
@@ -31,6 +33,7 @@ type Session struct {
 	Incarnation uint64
 	JobID       [16]byte
 	Sync        bool
+	Explicit    bool          // commits: see taskqueue.StepCommit
 	TTL         time.Duration // how long a silent session lasts; 0: the default
 }
 
@@ -47,7 +50,7 @@ func (m *Master) Join(ctx context.Context, id, address string) (Session, error) 
 		return Session{}, fmt.Errorf("trainer address: expected at most %d characters, found %d", maxID, len(address))
 	}
 	a, err := t.apply(ctx, &taskqueue.Join{ID: id, Address: address})
-	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync, TTL: m.config.Queue.SessionTTL}, err
+	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync, Explicit: m.config.Queue.ExplicitCommit, TTL: m.config.Queue.SessionTTL}, err
 }
 
 const maxID = 200
@@ -105,7 +108,7 @@ func (m *Master) PlainAsk(ctx context.Context, r *taskqueue.PlainAsk) (Reply, er
 }
 
 func (t *term) reply(ctx context.Context, a taskqueue.Answer) (Reply, error) {
-	r := Reply{Finishes: a.Finishes, Ordinal: a.Ordinal, Incarnation: a.Incarnation, Commit: t.committer.number.Load()}
+	r := Reply{Finishes: a.Finishes, Ordinal: a.Ordinal, Incarnation: a.Incarnation, Commit: t.committer.number.Load(), WaitFor: a.WaitFor}
 	switch a.Kind {
 	case taskqueue.AnswerTask:
 		table := (*t.committer.tables.Load())[a.Set]
@@ -113,6 +116,7 @@ func (t *term) reply(ctx context.Context, a taskqueue.Answer) (Reply, error) {
 		r.Assignment = &Assignment{
 			Task:   taskqueue.Task{Index: a.Index, Chunks: table.TaskChunks(a.Index), Token: a.Token},
 			Stamps: make([]dataset.Stamp, len(files)),
+			Base:   a.Base,
 		}
 		for i, f := range files {
 			r.Assignment.Stamps[i] = dataset.Stamp{Size: f.Size, ModTime: f.ModTime}
@@ -129,6 +133,8 @@ func (t *term) reply(ctx context.Context, a taskqueue.Answer) (Reply, error) {
 		return r, ErrRejoin
 	case taskqueue.AnswerDrained:
 		return r, ErrDrained
+	case taskqueue.AnswerRolledBack:
+		return r, rolledBack(a.Place)
 	}
 	return r, nil
 }

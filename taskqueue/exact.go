@@ -25,17 +25,17 @@ import (
 
 // exact is what a job of explicit commits keeps besides its tasks.
 type exact struct {
-	committed  uint64 // step; 0: none
-	generation uint64 // of the ring that is at work; 0: it was never said
-	rolledTo   uint64 // the step that this generation began from
-	round      uint64 // the step that is being flushed; 0: none
-	below      Ordinal
-	flushed    map[Ordinal]bool // members (below that ordinal) that flushed round
+	committed  uint64           // step; 0: none
+	generation uint64           // of the ring that is at work; 0: it was never said
+	rolledTo   uint64           // the step that this generation began from
+	members    map[Ordinal]bool // sessions that heard of this generation
+	round      uint64           // the step that is being flushed; 0: none
+	flushed    map[Ordinal]bool // who flushed it
 
 	lost int // sessions that are over and keep tasks; derived
 }
 
-func newExact() *exact { return &exact{flushed: map[Ordinal]bool{}} }
+func newExact() *exact { return &exact{members: map[Ordinal]bool{}, flushed: map[Ordinal]bool{}} }
 
 // WaitFor says what an answer AnswerWait waits for.
 type WaitFor uint8
@@ -151,16 +151,26 @@ func (x *exact) otherGeneration(found uint64) error {
 	return fmt.Errorf("%w: expected generation %d, found %d: ask for the step to load, and join that ring", ErrOtherGeneration, x.generation, found)
 }
 
-// LastStep asks which step a restart loads.
+// enter makes a session that hears where the steps stand a member of this generation.
+func (q *Queue) enter(t *trainer) {
+	if t != nil && !q.exact.members[t.ordinal] {
+		q.exact.members[t.ordinal] = true
+		q.dirty = true
+	}
+}
+
+// LastStep asks which step to load, and makes the one who asks a member of the ring.
 type LastStep struct {
 	Trainer     Ordinal
 	Incarnation uint64
 }
 
 func (ev *LastStep) apply(q *Queue) Answer {
-	if _, refused := q.member(ev.Trainer, ev.Incarnation); refused != nil {
+	t, refused := q.member(ev.Trainer, ev.Incarnation)
+	if refused != nil {
 		return *refused
 	}
+	q.enter(t)
 	return q.stepAnswer()
 }
 
@@ -207,9 +217,7 @@ func (ev *StepFlushed) apply(q *Queue) Answer {
 		}
 		marks[i] = mark
 	}
-	if x.round == 0 {
-		x.round, x.below = ev.Step, q.nextOrdinal
-	}
+	x.round = ev.Step
 	for i, mark := range marks {
 		if mark != nil {
 			*mark = ev.Positions[i].Records + 1
@@ -250,8 +258,8 @@ func (q *Queue) markOf(t *trainer, p TaskPosition, step uint64) (mark *int64, er
 }
 
 // StepCommit counts what was finished in steps up to Step, once every member has flushed it;
-// until then it is answered AnswerWait. The members are the sessions that had begun when the
-// first of them flushed; one that is over counts while it keeps a task.
+// until then it is answered AnswerWait. The members are the sessions that heard of this
+// generation, by LastStep or Rollback; one that is over counts while it keeps a task.
 type StepCommit struct {
 	Trainer     Ordinal
 	Incarnation uint64
@@ -277,7 +285,7 @@ func (ev *StepCommit) apply(q *Queue) Answer {
 	wait := false
 	for _, t := range q.trainers {
 		switch {
-		case t.ordinal >= x.below || x.flushed[t.ordinal]:
+		case x.flushed[t.ordinal] || !x.members[t.ordinal] && len(t.holds) == 0:
 		case !t.gone:
 			wait = true
 		case len(t.holds) > 0:
@@ -338,7 +346,7 @@ func (q *Queue) moveBases(s *set) {
 
 // endRound forgets who flushed what.
 func (q *Queue) endRound() {
-	q.exact.round, q.exact.below = 0, 0
+	q.exact.round = 0
 	clear(q.exact.flushed)
 	for _, s := range q.sets {
 		for _, e := range s.byKey {
@@ -361,7 +369,8 @@ type Rollback struct {
 }
 
 func (ev *Rollback) apply(q *Queue) Answer {
-	if _, refused := q.member(ev.Trainer, ev.Incarnation); refused != nil {
+	t, refused := q.member(ev.Trainer, ev.Incarnation)
+	if refused != nil {
 		return *refused
 	}
 	x := q.exact
@@ -369,6 +378,7 @@ func (ev *Rollback) apply(q *Queue) Answer {
 	case ev.Generation < x.generation || ev.Generation == 0:
 		return Answer{Err: x.otherGeneration(ev.Generation)}
 	case ev.Generation == x.generation && ev.Step == x.rolledTo:
+		q.enter(t)
 		return q.stepAnswer()
 	case ev.Generation == x.generation:
 		return Answer{Err: fmt.Errorf("%w: generation %d began from step %d, found %d", ErrOtherStep, x.generation, x.rolledTo, ev.Step)}
@@ -383,6 +393,7 @@ func (ev *Rollback) apply(q *Queue) Answer {
 	}
 	q.epoch++
 	q.rollBack(ev.Generation)
+	q.enter(t)
 	return q.stepAnswer()
 }
 
@@ -393,6 +404,7 @@ func (q *Queue) rollBack(generation uint64) {
 	x := q.exact
 	x.generation, x.rolledTo = generation, x.committed
 	q.endRound()
+	clear(x.members)
 	q.dirty = true
 	q.record.rolledBack(x.committed, generation, q.epoch)
 	back := 0

@@ -162,7 +162,8 @@ func (r *ring) join(t *rapid.T) {
 	id := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "id")
 	r.members = slices.DeleteFunc(r.members, func(m *member) bool { return m.id == id })
 	a := r.apply(&Join{ID: id})
-	r.members = append(r.members, &member{id: id, ordinal: a.Ordinal, incarnation: a.Incarnation, epoch: r.q.epoch})
+	place := r.apply(&LastStep{a.Ordinal, a.Incarnation}).Place
+	r.members = append(r.members, &member{id: id, ordinal: a.Ordinal, incarnation: a.Incarnation, epoch: place.Epoch})
 }
 
 func (r *ring) member(t *rapid.T) *member {
@@ -338,7 +339,7 @@ func (r *ring) rollBack(t *rapid.T) {
 	r.model = maps.Clone(r.saved[place.Step])
 	clear(r.since)
 	for _, m := range r.members {
-		m.works, m.epoch = nil, a.Place.Epoch
+		m.works, m.epoch = nil, r.apply(&LastStep{m.ordinal, m.incarnation}).Place.Epoch
 	}
 }
 

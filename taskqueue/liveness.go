@@ -261,6 +261,10 @@ func (t *trainer) charge(e *entry) {
 func (q *Queue) forget(t *trainer) {
 	t.gone = true
 	delete(q.trainers, t.ordinal)
+	if q.exact != nil {
+		delete(q.exact.members, t.ordinal)
+		delete(q.exact.flushed, t.ordinal)
+	}
 	if q.byID[t.id] != t {
 		return // its key is a later incarnation's
 	}

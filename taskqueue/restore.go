@@ -39,7 +39,7 @@ func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options
 	q.restores = s.Restores
 	if s.Exact != nil {
 		var err error
-		if q.exact, err = s.Exact.restore(s.NextOrdinal); err != nil {
+		if q.exact, err = s.Exact.restore(); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
 	}

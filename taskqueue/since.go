@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 )
@@ -124,24 +125,26 @@ type ExactSnapshot struct {
 	Committed  uint64 // step
 	Generation uint64
 	RolledTo   uint64
-	Round      uint64 // the step that is being flushed; 0: none
-	Below      Ordinal
+	Round      uint64    // the step that is being flushed; 0: none
+	Members    []Ordinal // rising
 	Flushed    []Ordinal // rising
 }
 
 func (x *exact) snapshot() *ExactSnapshot {
-	s := &ExactSnapshot{Committed: x.committed, Generation: x.generation, RolledTo: x.rolledTo, Round: x.round, Below: x.below}
-	for o := range x.flushed {
-		s.Flushed = append(s.Flushed, o)
+	return &ExactSnapshot{
+		Committed: x.committed, Generation: x.generation, RolledTo: x.rolledTo, Round: x.round,
+		Members: slices.Sorted(maps.Keys(x.members)), Flushed: slices.Sorted(maps.Keys(x.flushed)),
 	}
-	slices.Sort(s.Flushed)
-	return s
 }
 
-func (s *ExactSnapshot) restore(next Ordinal) (*exact, error) {
-	x := &exact{committed: s.Committed, generation: s.Generation, rolledTo: s.RolledTo, round: s.Round, below: s.Below, flushed: map[Ordinal]bool{}}
-	if s.RolledTo > s.Committed || s.Round != 0 && s.Round <= s.Committed || (s.Round == 0) != (s.Below == 0) || s.Below > next || s.Round == 0 && len(s.Flushed) > 0 {
+func (s *ExactSnapshot) restore() (*exact, error) {
+	x := newExact()
+	x.committed, x.generation, x.rolledTo, x.round = s.Committed, s.Generation, s.RolledTo, s.Round
+	if s.RolledTo > s.Committed || s.Round != 0 && s.Round <= s.Committed || s.Round == 0 && len(s.Flushed) > 0 {
 		return nil, fmt.Errorf("steps: %+v", *s)
+	}
+	for _, o := range s.Members {
+		x.members[o] = true
 	}
 	for _, o := range s.Flushed {
 		x.flushed[o] = true

@@ -47,6 +47,7 @@ type Client struct {
 	link    *link
 	who     wire.Trainer
 	sync    bool
+	exact   *exact // nil: a finish counts as soon as it is stored
 	session *session.Session
 	files   files
 
@@ -58,6 +59,7 @@ type Client struct {
 	ended  bool         // the job is over: its master may be gone
 	ready  *taskqueue.Task
 	stamps map[taskqueue.Token][]dataset.Stamp
+	wait   taskqueue.WaitFor // of the last reply
 
 	mu       sync.Mutex
 	progress taskqueue.Progress
@@ -89,6 +91,9 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 		config.Heartbeat = heartbeatFor(reply.TTL)
 	}
 	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
+	if reply.Explicit {
+		c.exact = &exact{works: map[taskqueue.Token]*work{}}
+	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.owned.Go(c.beat)
 	return c, nil
@@ -136,6 +141,9 @@ func (c *Client) ReportDataset(ctx context.Context, names []string) error {
 // Next reports finished, unless it is nil, and returns the next task. It waits while there
 // is none to be had. It returns io.EOF when the job is over, and ErrDrained when an operator
 // drained this trainer: what it finished is counted, and all that is left to do is Close.
+//
+// In a job of explicit commits it may also return ErrCommitFirst, ErrRollbackFirst and
+// ErrRolledBack, which say what to do before it is called again, with nil.
 func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue.Task, error) {
 	if finished != nil {
 		c.over(finished, "")
@@ -147,6 +155,9 @@ func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue
 	for c.ready == nil {
 		c.send(true)
 		if err := c.collect(ctx); err != nil {
+			return nil, err
+		}
+		if err := c.mustDo(); err != nil {
 			return nil, err
 		}
 	}
@@ -162,7 +173,7 @@ func (c *Client) dropIfDraining() {
 	c.mu.Lock()
 	draining := c.draining
 	c.mu.Unlock()
-	if draining && c.ready != nil {
+	if draining && c.ready != nil && c.exact == nil {
 		c.session.Drop(c.ready.Token)
 		delete(c.stamps, c.ready.Token)
 		c.ready = nil
@@ -181,7 +192,7 @@ func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) e
 
 // over notes that a task is finished or, with a reason, failed.
 func (c *Client) over(task *taskqueue.Task, reason string) {
-	c.session.Finish(task.Token, reason)
+	c.session.Finish(task.Token, reason, c.exact.finish(task.Token))
 	delete(c.stamps, task.Token)
 	c.run()
 }
@@ -214,8 +225,10 @@ func (c *Client) collect(ctx context.Context) error {
 	if f.err != nil {
 		return c.refused(f.err)
 	}
+	c.wait = f.reply.WaitFor
 	if task := c.session.Answered(f.reply); task != nil {
 		c.ready, c.stamps[task.Token] = task, f.reply.Stamps
+		c.exact.begin(task.Token, f.reply.Base)
 	}
 	return nil
 }
@@ -233,6 +246,9 @@ func (c *Client) refused(err error) error {
 	case errors.Is(err, wire.ErrDrained):
 		c.session.Settled()
 		return ErrDrained
+	case errors.Is(err, wire.ErrRolledBack):
+		c.session.Settled()
+		return fmt.Errorf("%w: %w", ErrRolledBack, err)
 	}
 	return err
 }

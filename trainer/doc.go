@@ -25,6 +25,15 @@
 //
 // While a task is trained the next one is fetched, so that Next usually returns at once.
 //
+// # Explicit commits
+//
+// In a job of explicit commits the trainers of a ring make its steps together, and save the
+// model at some of them. A restart begins with LastStep: which step to load. In the loop, Applied
+// says which step took how many records of a task, and Checkpoint saves a step in the one order
+// that loses and doubles nothing: save, flush, commit, publish. After a loss one member of the
+// new ring calls Rollback, the others hear ErrRolledBack and call LastStep. Records, in their
+// order, then begin where the loaded step ends.
+//
 // # Failure behaviour
 //
 // A trainer that was silent for longer than its session lasts gets ErrSessionLost: its

@@ -46,16 +46,20 @@ func (f *files) close() error {
 	return err
 }
 
-// Records yields the records of a task in their order. A record is valid until the next one
-// is asked for; after an error there are no more. A file that was replaced since it was
+// Records yields the records of a task in their order, from Base on. A record is valid until the
+// next one is asked for; after an error there are no more. A file that was replaced since it was
 // indexed is an error.
 func (c *Client) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		stamps := c.stamps[task.Token]
-		at := 0
+		at, skip := 0, c.Base(task)
 		for i, chunk := range task.Chunks {
 			if i > 0 && chunk.Path != task.Chunks[i-1].Path {
 				at++
+			}
+			if skip >= int64(chunk.Index.Records) {
+				skip -= int64(chunk.Index.Records)
+				continue
 			}
 			var stamp dataset.Stamp
 			if at < len(stamps) {
@@ -67,6 +71,10 @@ func (c *Client) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 				return
 			}
 			for record, err := range file.Chunk(chunk.Index) {
+				if err == nil && skip > 0 {
+					skip--
+					continue
+				}
 				if err != nil {
 					err = fmt.Errorf("task %d: %w", task.Index, err)
 				}

@@ -344,7 +344,7 @@ func (w *worker) train(task *taskqueue.Task, nth int) {
 		reason = "cannot train this"
 	}
 	w.moving = nil
-	w.session.Finish(task.Token, reason)
+	w.session.Finish(task.Token, reason, 0)
 }
 
 // die ends the process; most come back after a while.

@@ -111,7 +111,7 @@ func (c *connection) Join(req wire.JoinRequest, reply *wire.JoinReply) (err erro
 		return words(err)
 	}
 	reply.Trainer = wire.Trainer{Ordinal: s.Ordinal, Incarnation: s.Incarnation}
-	reply.JobID, reply.Sync, reply.TTL = s.JobID, s.Sync, s.TTL
+	reply.JobID, reply.Sync, reply.Explicit, reply.TTL = s.JobID, s.Sync, s.Explicit, s.TTL
 	c.speaksFor(reply.Trainer)
 	return nil
 }
@@ -124,16 +124,16 @@ func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) (err erro
 	}
 	r, err := c.server.Master.Next(c.ctx, &taskqueue.Request{
 		Trainer: req.Ordinal, Incarnation: req.Incarnation, Seq: req.Seq, Ack: req.Ack, Held: req.Held,
-		Finished: req.Finished, Want: req.Want, Progress: req.Progress, SeenCommit: req.SeenCommit, JobID: req.JobID,
+		Finished: req.Finished, Want: req.Want, Progress: req.Progress, SeenCommit: req.SeenCommit, JobID: req.JobID, Epoch: req.Epoch,
 	})
 	c.heard(req.Trainer, err)
 	if err != nil {
 		return words(err)
 	}
 	reply.Task.Index = -1
-	reply.Finishes, reply.Commit = r.Finishes, r.Commit
+	reply.Finishes, reply.Commit, reply.WaitFor = r.Finishes, r.Commit, r.WaitFor
 	if r.Assignment != nil {
-		reply.Task, reply.Stamps = r.Assignment.Task, r.Assignment.Stamps
+		reply.Task, reply.Stamps, reply.Base = r.Assignment.Task, r.Assignment.Stamps, r.Assignment.Base
 	}
 	return nil
 }
@@ -211,6 +211,11 @@ func words(err error) error {
 		{master.ErrRejoin, wire.ErrRejoin},
 		{master.ErrDrained, wire.ErrDrained},
 		{taskqueue.ErrOtherDataset, wire.ErrOtherDataset},
+		{master.ErrNewEpoch, wire.ErrRolledBack},
+		{taskqueue.ErrOtherGeneration, wire.ErrOtherGeneration},
+		{taskqueue.ErrOtherStep, wire.ErrOtherStep},
+		{taskqueue.ErrMemberLost, wire.ErrMemberLost},
+		{taskqueue.ErrNotExplicit, wire.ErrNotExplicit},
 	} {
 		switch {
 		case !errors.Is(err, row.is):

@@ -23,6 +23,7 @@ type Session struct {
 	held    []taskqueue.Token // not finished, the answer of the next request not among them
 	results []taskqueue.Result
 	flight  *wire.NextRequest // sent and not answered: repeated as it is
+	epoch   uint32            // of explicit commits; 0: not known
 }
 
 // New begins a session.
@@ -33,10 +34,21 @@ func (s *Session) Drop(token taskqueue.Token) {
 	s.held = slices.DeleteFunc(s.held, func(t taskqueue.Token) bool { return t == token })
 }
 
-// Finish notes a task as finished, or failed with a reason, for the next request.
-func (s *Session) Finish(token taskqueue.Token, reason string) {
+// Finish notes a task as finished, or failed with a reason, for the next request. Step is the
+// one that applied its last record, with explicit commits; else 0.
+func (s *Session) Finish(token taskqueue.Token, reason string, step uint64) {
 	s.Drop(token)
-	s.results = append(s.results, taskqueue.Result{Token: token, Error: reason[:min(len(reason), maxReason)]})
+	s.results = append(s.results, taskqueue.Result{Token: token, Error: reason[:min(len(reason), maxReason)], Step: step})
+}
+
+// Adopt goes by another epoch from now on: no task of an older one is ours any more, and what
+// was to be said of them is void. No request may be under way. It reports whether it did.
+func (s *Session) Adopt(epoch uint32) bool {
+	if s.epoch == epoch {
+		return false
+	}
+	s.epoch, s.held, s.results = epoch, nil, nil
+	return true
 }
 
 // maxReason is more than a master keeps of why a task failed, and fits a message.
@@ -49,7 +61,7 @@ func (s *Session) Next(want bool, progress taskqueue.Progress) *wire.NextRequest
 		s.seq++
 		s.flight = &wire.NextRequest{
 			Trainer: s.who, Seq: s.seq, Ack: s.seq, Held: slices.Clone(s.held), Finished: s.results, Want: want,
-			SeenCommit: s.commit, JobID: s.jobID, Progress: progress,
+			SeenCommit: s.commit, JobID: s.jobID, Progress: progress, Epoch: s.epoch,
 		}
 		s.results = nil
 	}

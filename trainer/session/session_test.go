@@ -41,10 +41,10 @@ func TestSessionRequests(t *testing.T) {
 	s.Answered(gives(0, 50))
 	want(s.Next(true, taskqueue.Progress{}), 2, 50, []taskqueue.Token{token(0)}) // to prefetch
 	s.Answered(gives(1, 40))
-	s.Finish(token(0), "")
+	s.Finish(token(0), "", 0)
 	want(s.Next(true, taskqueue.Progress{}), 3, 50, []taskqueue.Token{token(1)}, 0)
 	s.Answered(waits)
-	s.Finish(token(1), "")
+	s.Finish(token(1), "", 0)
 	want(s.Next(true, taskqueue.Progress{}), 4, 50, []taskqueue.Token{}, 1)
 	if s.Answered(waits) != nil {
 		t.Error("a wait answer is a task")
@@ -58,7 +58,7 @@ func TestSessionRepeats(t *testing.T) {
 	s := newTestSession()
 	first := s.Next(true, taskqueue.Progress{Records: 1})
 	before := *first
-	s.Finish(token(5), "")
+	s.Finish(token(5), "", 0)
 	if again := s.Next(false, taskqueue.Progress{Records: 2}); again != first || !reflect.DeepEqual(*again, before) {
 		t.Errorf("the repeated request is %+v, was %+v", again, before)
 	}
@@ -77,11 +77,11 @@ func TestSessionKnowsWhatIsUnsaid(t *testing.T) {
 	}{
 		{"nothing is finished", func() {}, false},
 		{"asked", func() { s.Next(true, taskqueue.Progress{}) }, false},
-		{"finished, while another request is under way", func() { s.Finish(token(0), "") }, true},
+		{"finished, while another request is under way", func() { s.Finish(token(0), "", 0) }, true},
 		{"that one is answered", func() { s.Answered(waits) }, true},
 		{"said, not answered", func() { s.Next(true, taskqueue.Progress{}) }, true},
 		{"answered", func() { s.Answered(waits) }, false},
-		{"failed", func() { s.Finish(token(1), "broken") }, true},
+		{"failed", func() { s.Finish(token(1), "broken", 0) }, true},
 		{"said", func() { s.Next(true, taskqueue.Progress{}) }, true},
 		{"answered by the end of the job", func() { s.Settled() }, false},
 	}
@@ -96,7 +96,7 @@ func TestSessionKnowsWhatIsUnsaid(t *testing.T) {
 // Why a task failed is said as far as a message takes it.
 func TestSessionBoundsReasons(t *testing.T) {
 	s := newTestSession()
-	s.Finish(token(0), strings.Repeat("x", 1<<20))
+	s.Finish(token(0), strings.Repeat("x", 1<<20), 0)
 	if n := len(s.Next(true, taskqueue.Progress{}).Finished[0].Error); n != maxReason {
 		t.Errorf("a reason of %d bytes is sent", n)
 	}

@@ -13,7 +13,8 @@
 // fields of a reused one as they were. A client that forgets it gets tasks again that it
 // trained already; it can never make a wrong count.
 //
-// Clients that join (Join, Next, TaskFailed, Heartbeat, Leave, RequestSaveModel, Staged) may
+// Clients that join (Join, Next, TaskFailed, Heartbeat, Leave, RequestSaveModel, Staged, and with
+// explicit commits LastStep, Flushed, Commit, Rollback) may
 // repeat every request after a reconnect, also to another master, and get the same answer.
 package wire
 

@@ -16,9 +16,16 @@ var (
 	ErrRejoin       = errors.New("no session")
 	ErrDrained      = errors.New("drained") // finish nothing more, leave
 	ErrOtherDataset = errors.New("another dataset")
+
+	// Of explicit commits.
+	ErrRolledBack      = errors.New("rolled back") // ask which step to load
+	ErrOtherGeneration = errors.New("another generation of the ring")
+	ErrOtherStep       = errors.New("not the step")
+	ErrMemberLost      = errors.New("a member was lost") // roll back
+	ErrNotExplicit     = errors.New("this job has no explicit commits")
 )
 
-var known = []error{ErrNotLeader, ErrNotStored, ErrJobFinished, ErrJobFailed, ErrRejoin, ErrDrained, ErrOtherDataset}
+var known = []error{ErrNotLeader, ErrNotStored, ErrJobFinished, ErrJobFailed, ErrRejoin, ErrDrained, ErrOtherDataset, ErrRolledBack, ErrOtherGeneration, ErrOtherStep, ErrMemberLost, ErrNotExplicit}
 
 // remote is an error of the server, with the sentinel that its text begins with.
 type remote struct {

@@ -24,9 +24,10 @@ type JoinRequest struct {
 // JoinReply is the new session.
 type JoinReply struct {
 	Trainer
-	JobID [16]byte
-	Sync  bool          // gradients are applied in synchronous steps
-	TTL   time.Duration // a trainer that is silent for longer is lost; 0: the master does not say
+	JobID    [16]byte
+	Sync     bool          // gradients are applied in synchronous steps
+	Explicit bool          // tasks count with the commit of a step
+	TTL      time.Duration // a trainer that is silent for longer is lost; 0: the master does not say
 }
 
 // NextRequest says what is finished and whether a task is wanted.
@@ -40,6 +41,7 @@ type NextRequest struct {
 	SeenCommit uint64 // highest commit number seen in a reply
 	JobID      [16]byte
 	Progress   taskqueue.Progress
+	Epoch      uint32 // of explicit commits: that the trainer goes by
 }
 
 // NextReply answers it. Without a task (Task.Index -1) one that wanted one asks again.
@@ -48,6 +50,8 @@ type NextReply struct {
 	Stamps   []dataset.Stamp // of the files of Task.Chunks, in the order of their first chunk
 	Finishes []taskqueue.FinishStatus
 	Commit   uint64
+	Base     int64             // of Task: the record to begin with
+	WaitFor  taskqueue.WaitFor // why there is no task yet
 }
 
 // TaskFailedRequest gives back a task that could not be trained. A client that did not join

@@ -1,0 +1,68 @@
+package master
+
+import (
+	"context"
+	"fmt"
+
+	"trainmaster/taskqueue"
+)
+
+// The calls of explicit commits. Their answers leave after a fenced write, also when they
+// change nothing.
+
+// LastStep says which step a trainer that begins, or begins again, loads.
+func (m *Master) LastStep(ctx context.Context, ev *taskqueue.LastStep) (taskqueue.StepPlace, error) {
+	place, _, err := m.stepEvent(ctx, ev.Trainer, ev)
+	return place, err
+}
+
+// Flushed says that a member saved its part of a step.
+func (m *Master) Flushed(ctx context.Context, ev *taskqueue.StepFlushed) (taskqueue.StepPlace, error) {
+	if len(ev.Positions) > maxPositions {
+		return taskqueue.StepPlace{}, fmt.Errorf("positions: expected at most %d, found %d", maxPositions, len(ev.Positions))
+	}
+	place, _, err := m.stepEvent(ctx, ev.Trainer, ev)
+	return place, err
+}
+
+// maxPositions is more than a trainer holds and finishes while it saves a model.
+const maxPositions = 512
+
+// CommitStep counts what is finished by a step. It waits up to ten seconds for members that
+// have not flushed it; committed is false when some still have not: ask again.
+func (m *Master) CommitStep(ctx context.Context, ev *taskqueue.StepCommit) (place taskqueue.StepPlace, committed bool, err error) {
+	return m.stepEvent(ctx, ev.Trainer, ev)
+}
+
+// Rollback begins a generation of the ring from the last committed step.
+func (m *Master) Rollback(ctx context.Context, ev *taskqueue.Rollback) (taskqueue.StepPlace, error) {
+	place, _, err := m.stepEvent(ctx, ev.Trainer, ev)
+	return place, err
+}
+
+// stepEvent is for trainers: the event of trainer 0 is the master's own.
+func (m *Master) stepEvent(ctx context.Context, by taskqueue.Ordinal, ev taskqueue.Event) (place taskqueue.StepPlace, done bool, err error) {
+	t, err := m.leading()
+	if err != nil {
+		return place, false, err
+	}
+	if by == 0 {
+		return place, false, ErrRejoin
+	}
+	a, err := t.ask(ctx, ev, true)
+	if err != nil {
+		return place, false, err
+	}
+	switch a.Kind {
+	case taskqueue.AnswerRejoin:
+		return place, false, ErrRejoin
+	case taskqueue.AnswerEnded, taskqueue.AnswerFailed:
+		_, err := t.reply(ctx, a)
+		return place, false, err
+	}
+	return a.Place, a.Kind == taskqueue.AnswerStep, nil
+}
+
+func rolledBack(p taskqueue.StepPlace) error {
+	return fmt.Errorf("%w: generation %d of the ring began, in epoch %d: load step %d and join it", ErrNewEpoch, p.Generation, p.Epoch, p.Step)
+}

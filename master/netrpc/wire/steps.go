@@ -1,0 +1,30 @@
+package wire
+
+import "trainmaster/taskqueue"
+
+// The messages of explicit commits: taskqueue.StepFlushed and its neighbours say what they do.
+
+// LastStepRequest asks which step to load.
+type LastStepRequest struct{ Trainer }
+
+// FlushedRequest says that the caller saved its part of a step.
+type FlushedRequest struct {
+	Trainer
+	Generation uint64
+	Step       uint64
+	Positions  []taskqueue.TaskPosition
+}
+
+// StepRequest commits a step (Commit), or begins a generation from it (Rollback).
+type StepRequest struct {
+	Trainer
+	Generation uint64
+	Step       uint64
+}
+
+// StepReply is where the steps stand. Done is false when a commit still waits for others: ask
+// again.
+type StepReply struct {
+	Place taskqueue.StepPlace
+	Done  bool
+}

@@ -1,0 +1,259 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+)
+
+// What Next returns in a job of explicit commits when there is something to do first.
+var (
+	ErrCommitFirst   = errors.New("nothing more before a commit: call Checkpoint")
+	ErrRollbackFirst = errors.New("a member of the ring was lost with a task: form the next one and call Rollback")
+	ErrRolledBack    = errors.New("the ring was rolled back: drop all tasks, load LastStep and go on from there")
+	ErrNotExplicit   = errors.New("this job has no explicit commits: start its master with --explicit-commit")
+)
+
+// exact is what a client of a job of explicit commits knows. A nil one knows nothing.
+type exact struct {
+	generation uint64
+	works      map[taskqueue.Token]*work // held, and finished since the last commit
+}
+
+// work is how far a task is: after steps[i] it had used records[i], from its beginning.
+type work struct {
+	base     int64
+	steps    []uint64
+	records  []int64
+	finished bool
+}
+
+func (x *exact) begin(token taskqueue.Token, base int64) {
+	if x != nil {
+		x.works[token] = &work{base: base}
+	}
+}
+
+// finish notes a task as finished and returns the step that applied its last record.
+func (x *exact) finish(token taskqueue.Token) uint64 {
+	if x == nil || x.works[token] == nil {
+		return 0
+	}
+	w := x.works[token]
+	w.finished = true
+	if len(w.steps) == 0 {
+		return 1 // nothing was left of it: the master takes the next step for it
+	}
+	return w.steps[len(w.steps)-1]
+}
+
+// at returns how many records of a task are in steps up to one.
+func (w *work) at(step uint64) int64 {
+	n := w.base
+	for i, s := range w.steps {
+		if s <= step {
+			n = w.records[i]
+		}
+	}
+	return n
+}
+
+// positions are those of the tasks that the steps up to one have in part.
+func (x *exact) positions(step uint64) []taskqueue.TaskPosition {
+	var list []taskqueue.TaskPosition
+	for token, w := range x.works {
+		if n := w.at(step); n > w.base && !w.whole(step) {
+			list = append(list, taskqueue.TaskPosition{Token: token, Records: n})
+		}
+	}
+	return list
+}
+
+// whole reports whether the steps up to one have all of a finished task.
+func (w *work) whole(step uint64) bool {
+	return w.finished && (len(w.steps) == 0 || w.steps[len(w.steps)-1] <= step)
+}
+
+// committed forgets what a committed step has, and what came before in it.
+func (x *exact) committed(step uint64) {
+	for token, w := range x.works {
+		if w.whole(step) {
+			delete(x.works, token)
+			continue
+		}
+		w.base = w.at(step)
+	}
+}
+
+// Explicit reports whether the job has explicit commits.
+func (c *Client) Explicit() bool { return c.exact != nil }
+
+// Base is how many records of a task, in its own order, are in the step that was loaded:
+// Records begins after them.
+func (c *Client) Base(task *taskqueue.Task) int64 {
+	if c.exact == nil || c.exact.works[task.Token] == nil {
+		return 0
+	}
+	w := c.exact.works[task.Token]
+	if len(w.records) > 0 {
+		return w.records[len(w.records)-1]
+	}
+	return w.base
+}
+
+// Applied says that step applied so many more records of a task, in the order of Records. A
+// program that shuffles them does so within the task, and always in the same way. Steps count
+// from 1 and never go back but by a rollback. The last one said is the step of the finish.
+func (c *Client) Applied(task *taskqueue.Task, step uint64, records int) {
+	if c.exact == nil || c.exact.works[task.Token] == nil {
+		return
+	}
+	at := c.Base(task) + int64(records)
+	w := c.exact.works[task.Token]
+	w.steps, w.records = append(w.steps, step), append(w.records, at)
+}
+
+// mustDo is what the last reply says is to be done before there are tasks.
+func (c *Client) mustDo() error {
+	switch {
+	case c.ready != nil:
+	case c.wait == taskqueue.WaitCommit:
+		return ErrCommitFirst
+	case c.wait == taskqueue.WaitRollback:
+		return ErrRollbackFirst
+	}
+	return nil
+}
+
+// LastStep asks which step to load, 0 for a model that has none, and goes by what is true from
+// there: tasks of an older epoch are dropped. A trainer calls it before its first Next.
+func (c *Client) LastStep(ctx context.Context) (taskqueue.StepPlace, error) {
+	if err := c.settle(ctx); err != nil {
+		return taskqueue.StepPlace{}, err
+	}
+	reply, err := call[wire.StepReply](ctx, c.link, "LastStep", wire.LastStepRequest{Trainer: c.who})
+	return c.adopt(reply, err, "ask which step to load")
+}
+
+// Rollback begins generation of the ring from step, which must be the last committed one. One
+// member calls it; saying it again does nothing more.
+func (c *Client) Rollback(ctx context.Context, step, generation uint64) (taskqueue.StepPlace, error) {
+	if err := c.settle(ctx); err != nil {
+		return taskqueue.StepPlace{}, err
+	}
+	reply, err := call[wire.StepReply](ctx, c.link, "Rollback", wire.StepRequest{Trainer: c.who, Generation: generation, Step: step})
+	return c.adopt(reply, err, fmt.Sprintf("roll back to step %d", step))
+}
+
+// settle waits for the request under way, whose answer may be of an epoch that is over.
+func (c *Client) settle(ctx context.Context) error {
+	if c.exact == nil {
+		return ErrNotExplicit
+	}
+	if err := c.collect(ctx); err != nil && !errors.Is(err, ErrRolledBack) {
+		return err
+	}
+	return nil
+}
+
+// adopt goes by an answer.
+func (c *Client) adopt(reply *wire.StepReply, err error, what string) (taskqueue.StepPlace, error) {
+	if err != nil {
+		return taskqueue.StepPlace{}, c.stepRefused(err, what)
+	}
+	p := reply.Place
+	if c.session.Adopt(p.Epoch) {
+		c.ready = nil
+		clear(c.exact.works)
+		clear(c.stamps)
+		c.run()
+	}
+	c.exact.generation = p.Generation
+	return p, nil
+}
+
+func (c *Client) stepRefused(err error, what string) error {
+	switch {
+	case errors.Is(err, wire.ErrRejoin):
+		return ErrSessionLost
+	case errors.Is(err, wire.ErrOtherGeneration):
+		return fmt.Errorf("%s: %w: %w", what, ErrRolledBack, err)
+	case errors.Is(err, wire.ErrMemberLost):
+		return fmt.Errorf("%s: %w: %w", what, ErrRollbackFirst, err)
+	case errors.Is(err, wire.ErrJobFinished), errors.Is(err, io.EOF):
+		c.ended = true
+		return io.EOF
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// Checkpoint is how a step of the model is kept.
+type Checkpoint struct {
+	Step    uint64
+	Save    func(context.Context) error // this member's part of the model, durably
+	Publish func(context.Context) error // names the step as the latest; nil where another member does
+}
+
+// Checkpoint saves a step: Save, then the master is told, then all members' parts are waited
+// for and the step is committed, then Publish. Every member of the ring calls it for the same
+// step. A crash between any two leaves the step before as what LastStep says, or this one,
+// whose parts are all there.
+func (c *Client) Checkpoint(ctx context.Context, p Checkpoint) error {
+	if err := p.Save(ctx); err != nil {
+		return fmt.Errorf("save step %d: %w", p.Step, err)
+	}
+	if err := c.Flushed(ctx, p.Step); err != nil {
+		return err
+	}
+	if err := c.Commit(ctx, p.Step); err != nil {
+		return err
+	}
+	if p.Publish == nil {
+		return nil
+	}
+	if err := p.Publish(ctx); err != nil {
+		return fmt.Errorf("publish step %d: %w", p.Step, err)
+	}
+	return nil
+}
+
+// Flushed says that this member saved its part of a step, after all that it finished was said.
+func (c *Client) Flushed(ctx context.Context, step uint64) error {
+	if c.exact == nil {
+		return ErrNotExplicit
+	}
+	for said := false; !said || c.session.Unsaid(); said = true {
+		if c.flight == nil && c.session.Unsaid() {
+			c.send(false)
+		}
+		if err := c.collect(ctx); err != nil {
+			return err
+		}
+	}
+	_, err := call[wire.StepReply](ctx, c.link, "Flushed", wire.FlushedRequest{Trainer: c.who, Generation: c.exact.generation, Step: step, Positions: c.exact.positions(step)})
+	if err != nil {
+		return c.stepRefused(err, fmt.Sprintf("flush step %d", step))
+	}
+	return nil
+}
+
+// Commit waits until every member has flushed a step, and it is committed.
+func (c *Client) Commit(ctx context.Context, step uint64) error {
+	if c.exact == nil {
+		return ErrNotExplicit
+	}
+	for {
+		reply, err := call[wire.StepReply](ctx, c.link, "Commit", wire.StepRequest{Trainer: c.who, Generation: c.exact.generation, Step: step})
+		if err != nil {
+			return c.stepRefused(err, fmt.Sprintf("commit step %d", step))
+		}
+		if reply.Done {
+			c.exact.committed(step)
+			return nil
+		}
+	}
+}
