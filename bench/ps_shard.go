@@ -67,7 +67,7 @@ func (c *shardConfig) door(ctx context.Context, l net.Listener) error {
 		return held.serveGob(ctx, l)
 	}
 	s, err := pserver.New(pserver.Config{
-		Registry: seat(c.Index), Listener: l, DataSocket: c.Sockets, CheckpointEvery: -1, Log: silent(),
+		Registry: seat(c.Index), Listener: l, DataSocket: c.Sockets, Log: silent(),
 	})
 	if err != nil {
 		return err
@@ -79,6 +79,7 @@ func (c *shardConfig) door(ctx context.Context, l net.Listener) error {
 type seat int
 
 func (s seat) ClaimPS(context.Context, string, func(string)) (pserver.Claim, error) { return s, nil }
+func (s seat) Job() pserver.JobState                                                { return pserver.JobState{} }
 func (s seat) Index() int                                                           { return int(s) }
 func (s seat) Lost() <-chan struct{}                                                { return nil }
 func (s seat) Release(context.Context) error                                        { return nil }

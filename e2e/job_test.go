@@ -88,7 +88,7 @@ func (j *job) in(args ...string) []string {
 // master starts a master. A lease of two seconds is the shortest that etcd grants.
 func (j *job) master(args ...string) *process {
 	j.t.Helper()
-	return start(j.t, "master", j.dir, append(j.in("--listen", "127.0.0.1:0", "--http", "", "--lease-ttl", "2s", "--chunks-per-task", "1"), args...)...)
+	return start(j.t, "master", j.dir, append(j.in("--listen", "127.0.0.1:0", "--http", "", "--lease-ttl", "2s", "--chunks-per-task", "1", "--checkpoint-every", "100ms"), args...)...)
 }
 
 func (j *job) checkpoints() string { return filepath.Join(j.dir, "checkpoints") }
@@ -96,7 +96,7 @@ func (j *job) checkpoints() string { return filepath.Join(j.dir, "checkpoints") 
 // server starts a parameter server.
 func (j *job) server(args ...string) *process {
 	j.t.Helper()
-	return start(j.t, "pserver", j.dir, append(j.in("pserver", "--ps-ttl", "3s", "--checkpoint-dir", j.checkpoints(), "--checkpoint-every", "100ms"), args...)...)
+	return start(j.t, "pserver", j.dir, append(j.in("pserver", "--ps-ttl", "3s", "--checkpoint-dir", j.checkpoints()), args...)...)
 }
 
 func (j *job) ledger() string { return filepath.Join(j.dir, "ledger.jsonl") }

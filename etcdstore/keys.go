@@ -19,6 +19,8 @@ const (
 	keyTrainers  = taskqueue.RosterPrefix
 	keyPS        = "/ps/"
 	keyPSDesired = "/ps_desired"
+	keyPSLife    = "/ps_life"
+	keyLatest    = "/checkpoints/latest"
 	keyHolddown  = "/master/holddown"
 	keyRestoring = taskqueue.RestoringKey
 )

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"trainmaster/taskqueue"
 )
@@ -105,6 +106,14 @@ func (s *Store) Desired(ctx context.Context) (int, error) {
 type Claim struct {
 	*held
 	index int
+	job   ServedJob
+}
+
+// ServedJob is what a parameter server has to know of its job when it starts.
+type ServedJob struct {
+	Desired   int    // parameter servers
+	Life      int64  // of them: another one after there was none at all
+	LatestSet []byte // the set of checkpoints that a leader named last; nil: none
 }
 
 // ClaimPS takes the first free index below the desired count for a server that
@@ -149,13 +158,86 @@ func (s *Store) tryClaim(ctx context.Context, addr string, ttl time.Duration, wa
 	if err != nil {
 		return nil, err
 	}
-	ours, _, err := h.place(ctx, s.abs(keyPS)+strconv.Itoa(index), []byte(addr))
+	ours, err := s.placeServer(ctx, h, s.abs(keyPS)+strconv.Itoa(index), addr)
 	if err != nil || !ours {
 		h.abandon()
 		return nil, err
 	}
+	job, err := s.servedJob(ctx)
+	if err != nil {
+		h.abandon()
+		return nil, err
+	}
 	h.guard()
-	return &Claim{held: h, index: index}, nil
+	return &Claim{held: h, index: index, job: job}, nil
+}
+
+// placeServer puts the key of a server. The first one after there was none begins another life.
+func (s *Store) placeServer(ctx context.Context, h *held, key, addr string) (ours bool, err error) {
+	none := createdAt(s.abs(keyPS), 0) // true of all keys in an empty range
+	none.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(s.abs(keyPS)))
+	answer, err := s.txn(ctx, &pb.TxnRequest{
+		Compare: []*pb.Compare{none},
+		Success: []*pb.RequestOp{opPut(key, []byte(addr), h.lease), opPut(s.abs(keyPSLife), nil, 0)},
+	})
+	if err != nil {
+		return false, fmt.Errorf("put %s: %w", key, err)
+	}
+	if answer.Succeeded {
+		h.key, h.createRevision = key, answer.Header.Revision
+		return true, nil
+	}
+	ours, _, err = h.place(ctx, key, []byte(addr))
+	return ours, err
+}
+
+func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
+	job := ServedJob{Desired: -1}
+	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyPSDesired)), opGet(s.abs(keyPSLife)), opGet(s.abs(keyLatest))}})
+	if err != nil {
+		return job, fmt.Errorf("read what the job is at: %w", err)
+	}
+	for i, response := range answer.Responses {
+		for _, kv := range response.GetResponseRange().Kvs {
+			switch i {
+			case 0:
+				r, err := s.parseServers(listing{string(kv.Key): kv})
+				if err != nil {
+					return job, err
+				}
+				job.Desired = r.desired
+			case 1:
+				job.Life = kv.ModRevision
+			case 2:
+				job.LatestSet = kv.Value
+			}
+		}
+	}
+	return job, nil
+}
+
+// Servers returns the addresses of the job's parameter servers by index, "" where there is
+// none now; nil while no master has said how many there shall be.
+func (s *Store) Servers(ctx context.Context) ([]string, error) {
+	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestRange{
+		RequestRange: &pb.RangeRequest{Key: []byte(s.abs(keyPS)), RangeEnd: []byte(s.abs(keyPSDesired) + "\x00")},
+	}}}})
+	if err != nil {
+		return nil, fmt.Errorf("list the parameter servers: %w", err)
+	}
+	keys := listing{}
+	for _, kv := range answer.Responses[0].GetResponseRange().Kvs {
+		keys[string(kv.Key)] = kv
+	}
+	r, err := s.parseServers(keys)
+	if err != nil || r.desired < 0 {
+		return nil, err
+	}
+	addrs := make([]string, r.desired)
+	for i := range addrs {
+		addrs[i] = r.addrs[i]
+	}
+	return addrs, nil
 }
 
 func (s *Store) freeIndex(ctx context.Context, waiting func(string)) (index int, err error) {
@@ -181,6 +263,9 @@ func (s *Store) freeIndex(ctx context.Context, waiting func(string)) (index int,
 
 // Index is which parameter server this is, from 0.
 func (c *Claim) Index() int { return c.index }
+
+// Job is what the job was at when the index was claimed.
+func (c *Claim) Job() ServedJob { return c.job }
 
 // Lost closes when the index is no longer ours; the server must stop then.
 func (c *Claim) Lost() <-chan struct{} { return c.lost }

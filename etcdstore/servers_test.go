@@ -218,3 +218,36 @@ func TestStepsDoNotWakeTheRegistry(t *testing.T) {
 		t.Errorf("%d views of one claim", len(views))
 	}
 }
+
+// A life of the servers lasts while any of them is registered; a server hears of it, and of
+// the latest set, with its claim.
+func TestLivesOfServers(t *testing.T) {
+	s := etcdtest.Store(t)
+	desire(t, s, 2)
+	first := claim(t, s, "10.0.0.1:1")
+	if _, err := s.Client().Put(t.Context(), s.Prefix()+"/checkpoints/latest", "a set"); err != nil {
+		t.Fatal(err)
+	}
+	second := claim(t, s, "10.0.0.2:1")
+	if a, b := first.Job(), second.Job(); a.Life == 0 || a.Life != b.Life || a.LatestSet != nil || string(b.LatestSet) != "a set" || b.Desired != 2 {
+		t.Errorf("the first server was told %+v, the second %+v", a, b)
+	}
+	release := func(c *etcdstore.Claim) {
+		if err := c.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release(first)
+	again := claim(t, s, "10.0.0.3:1")
+	if again.Job().Life != second.Job().Life {
+		t.Error("another life, and a server was there all the time")
+	}
+	release(again)
+	release(second)
+	if next := claim(t, s, "10.0.0.4:1"); next.Job().Life <= second.Job().Life {
+		t.Errorf("life %d after none was there, life %d before", next.Job().Life, second.Job().Life)
+	}
+	if addrs, err := s.Servers(t.Context()); err != nil || !slices.Equal(addrs, []string{"10.0.0.4:1", ""}) {
+		t.Errorf("servers %q, %v", addrs, err)
+	}
+}

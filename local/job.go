@@ -296,7 +296,7 @@ func (j *Job) define() {
 		one := child(masterName(i), "--listen", "127.0.0.1:0", "--http", "", "--own-etcd", "--lease-ttl", "2s", "--linger", "10s",
 			"--ps", strconv.Itoa(c.Servers), "--trainers", strconv.Itoa(c.Trainers), "--passes", strconv.Itoa(c.Passes),
 			"--update-mode", update, "--backup-workers", strconv.Itoa(c.Backups),
-			"--deterministic="+strconv.FormatBool(c.Deterministic), "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
+			"--deterministic="+strconv.FormatBool(c.Deterministic), "--checkpoint-every", c.CheckpointEvery.String(), "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
 		if i == 0 {
 			j.master = one
 		} else {
@@ -306,7 +306,7 @@ func (j *Job) define() {
 	for i := range c.Servers {
 		name := fmt.Sprintf("pserver-%d", i)
 		j.servers = append(j.servers, child(name, "pserver", "--listen", "127.0.0.1:0", "--ps-ttl", "5s",
-			"--checkpoint-dir", j.path("checkpoints"), "--checkpoint-every", c.CheckpointEvery.String()))
+			"--checkpoint-dir", j.path("checkpoints")))
 	}
 	for i := range c.Trainers {
 		name := fmt.Sprintf("trainer-%d", i)

@@ -131,12 +131,12 @@ func TestArguments(t *testing.T) {
 		}
 	}
 	want(job.master, "", map[string]string{
-		"ps": "4", "trainers": "5", "passes": "6", "update-mode": "sync", "seed": "7", "listen": "127.0.0.1:0", "http": "", "data-roots": job.path("data"),
+		"ps": "4", "trainers": "5", "passes": "6", "update-mode": "sync", "checkpoint-every": "3s", "seed": "7", "listen": "127.0.0.1:0", "http": "", "data-roots": job.path("data"),
 	})
 	names := map[string]bool{}
 	for i, p := range job.servers {
 		names[p.name] = true
-		want(p, "pserver", map[string]string{"checkpoint-dir": job.path("checkpoints"), "checkpoint-every": "3s", "listen": "127.0.0.1:0"})
+		want(p, "pserver", map[string]string{"checkpoint-dir": job.path("checkpoints"), "listen": "127.0.0.1:0"})
 		if p.name != fmt.Sprintf("pserver-%d", i) {
 			t.Errorf("server %d is %s", i, p.name)
 		}

@@ -147,8 +147,8 @@ func (c *committer) commit(ctx context.Context) error {
 		return err
 	}
 	step, stepped := c.completeStep()
-	if c.queue.Dirty() || stepped || consequential(c.batch[:n]) {
-		var extra []taskqueue.Write
+	extra := writesOf(c.batch[:n])
+	if c.queue.Dirty() || stepped || len(extra) > 0 || consequential(c.batch[:n]) {
 		if stepped {
 			extra = append(extra, taskqueue.Write{Key: StepKey, Value: step.encode()})
 		}
@@ -269,6 +269,16 @@ func (c *committer) guard(o *op, do func()) (ok bool) {
 	}()
 	do()
 	return true
+}
+
+// writesOf gathers what others want written.
+func writesOf(batch []*op) (writes []taskqueue.Write) {
+	for _, o := range batch {
+		if !o.dropped {
+			writes = append(writes, o.writes...)
+		}
+	}
+	return writes
 }
 
 // consequential reports whether any answer may only leave after a fenced write, also when

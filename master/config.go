@@ -22,6 +22,9 @@ type Config struct {
 	Backups       int  // trainers that a synchronous step does not wait for
 	Deterministic bool // two runs make the same synchronous steps: as many trainers as Trainers says, no more and no fewer
 
+	CheckpointEvery Cadence // zero: never
+	CheckpointKeep  int     // sets of checkpoints; default 2
+
 	Holddown time.Duration // least time between two forced take-overs; default 10 s
 
 	Roots  []string      // folders that datasets may lie in; none: any
@@ -49,6 +52,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Trainers == 0 {
 		c.Trainers = 8
+	}
+	if c.CheckpointKeep == 0 {
+		c.CheckpointKeep = 2
 	}
 	if c.Holddown == 0 {
 		c.Holddown = 10 * time.Second
@@ -81,6 +87,10 @@ func (c Config) Validate() error {
 		return errors.New("deterministic: expected pass-mode barrier: with rolling passes it depends on time which pass a task is of")
 	case c.Deterministic && c.Queue.Speculate:
 		return errors.New("deterministic: expected no speculation, in which the faster of two trainers is counted")
+	case c.CheckpointKeep < 0:
+		return fmt.Errorf("checkpoint-keep: expected 0 (the default) or more, found %d", c.CheckpointKeep)
+	case c.CheckpointEvery.Steps > 0 && !c.Sync:
+		return errors.New("checkpoint-every: expected no steps: the master counts them in synchronous mode only")
 	case c.Linger < 0:
 		return fmt.Errorf("linger: expected 0 or more, found %v", c.Linger)
 	}

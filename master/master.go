@@ -22,7 +22,7 @@ type Master struct {
 
 	config  Config
 	store   Store
-	shards  Shards // nil unless synchronous
+	shards  Shards // nil: none are told of anything
 	log     *logrus.Entry
 	reports reporter
 	current atomic.Pointer[term]
@@ -31,7 +31,7 @@ type Master struct {
 }
 
 // New returns a master that does nothing until Run. shards may be nil unless
-// config.Sync.
+// config.Sync; no checkpoints are taken then.
 func New(config Config, store Store, shards Shards, log *logrus.Entry) (*Master, error) {
 	config = config.withDefaults()
 	if err := config.Validate(); err != nil {

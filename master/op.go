@@ -8,12 +8,13 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// op is one caller's errand on its way through the committer: exactly one of event, stage
-// and inspect is set. answer and err stand once done has a token.
+// op is one caller's errand on its way through the committer: exactly one of event, stage,
+// writes and inspect is set. answer and err stand once done has a token.
 type op struct {
 	ctx     context.Context
 	event   taskqueue.Event
 	stage   *staging
+	writes  []taskqueue.Write      // keys of others, to be written with the state
 	inspect func(*taskqueue.Queue) // sees the committed state
 	parts   *partsWrite            // to be written before event
 

@@ -17,6 +17,8 @@ type Status struct {
 	Refused int64  // commits of this term that the store did not take
 	Record  RecordStatus
 
+	Checkpoint *CheckpointStatus // nil: this master takes none
+
 	Registration Registration // of a dataset; zero when there is none under way
 }
 
@@ -29,6 +31,10 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 	s := Status{Leader: m.config.Advertise, Term: uint64(t.committer.lead.Revision()), Registration: m.reports.now.status()}
 	if m.Recorder != nil {
 		s.Record = m.Recorder.Status()
+	}
+	if t.checkpoints != nil {
+		status := t.checkpoints.status()
+		s.Checkpoint = &status
 	}
 	err = t.inspect(ctx, func(q *taskqueue.Queue) {
 		s.Overview, s.Commits, s.Refused = q.Overview(), t.committer.counts.commits.Load(), t.committer.counts.refused.Load()

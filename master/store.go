@@ -48,8 +48,11 @@ type Leadership interface {
 	Resign(ctx context.Context) error
 }
 
-// Shards are the parameter servers, told of committed synchronous steps.
+// Shards are the parameter servers.
 type Shards interface {
+	// Begin fixes a moment on every shard, under a number that is chosen by the greatest that
+	// any of them knows of. [ErrNothingToCut] when there is nothing to keep.
+	Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (Cut, error)
 	// CommitStep returns once every shard has heard of the step, or ctx ends.
 	CommitStep(ctx context.Context, step Step) error
 }

@@ -16,9 +16,10 @@ import (
 
 // term is one leadership: everything in it ends when the lock is lost.
 type term struct {
-	committer *committer
-	jobID     [16]byte
-	announced atomic.Bool
+	committer   *committer
+	jobID       [16]byte
+	announced   atomic.Bool
+	checkpoints *checkpointer // nil: none are taken
 }
 
 // lead recovers the state and serves until the term ends. It returns nil when the job is
@@ -45,6 +46,10 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 			return err
 		}
 	}
+	telling := newTurn()
+	if m.shards != nil && m.config.CheckpointEvery != (Cadence{}) {
+		t.checkpoints = &checkpointer{master: m, term: t, still: betweenSteps(telling), log: m.log, one: newTurn()}
+	}
 	m.current.Store(t) // who comes as soon as it is announced waits for the committer, and is not sent away
 	defer m.termOver()
 	if err := m.announce(ctx, lead); err != nil {
@@ -54,7 +59,10 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	t.announced.Store(true)
 	group, ctx := errgroup.WithContext(ctx)
 	if m.config.Sync {
-		group.Go(func() error { return m.tellShards(ctx, c.shards) })
+		group.Go(func() error { return m.tellShards(ctx, c.shards, telling) })
+	}
+	if t.checkpoints != nil {
+		group.Go(func() error { return t.checkpoints.run(ctx) })
 	}
 	group.Go(func() error { return c.run(ctx) })
 	group.Go(func() error { return m.watchEnd(ctx, t) })
@@ -130,6 +138,7 @@ func (m *Master) watchEnd(ctx context.Context, t *term) error {
 			over = time.Now()
 		}
 		if trainers == 0 || time.Since(over) > m.config.Linger && !saving {
+			t.lastCheckpoint(ctx)
 			return errJobOver
 		}
 	}
@@ -159,7 +168,7 @@ func (m *Master) recoverSteps(ctx context.Context, c *committer) error {
 
 // tellShards tells the parameter servers of committed steps, in order. While nothing new
 // comes it repeats the last one, for a server that was restarted; the others ignore it.
-func (m *Master) tellShards(ctx context.Context, steps <-chan Step) error {
+func (m *Master) tellShards(ctx context.Context, steps <-chan Step, telling turn) error {
 	repeat := time.NewTicker(stepRepeat)
 	defer repeat.Stop()
 	var last Step
@@ -177,9 +186,13 @@ func (m *Master) tellShards(ctx context.Context, steps <-chan Step) error {
 		if last.Version == 0 {
 			continue
 		}
+		if err := telling.take(ctx); err != nil {
+			return err
+		}
 		bounded, cancel := context.WithTimeout(ctx, stepTimeout)
 		err := m.shards.CommitStep(bounded, last)
 		cancel()
+		telling.give()
 		if err != nil && ctx.Err() == nil {
 			m.log.WithError(err).WithField("version", last.Version).Warn("telling the parameter servers of a step, trying again")
 		}

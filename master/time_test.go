@@ -417,6 +417,10 @@ func (s *told) CommitStep(ctx context.Context, step Step) error {
 	return nil
 }
 
+func (s *told) Begin(context.Context, uint64, uint32, func(uint64) uint64) (Cut, error) {
+	return nil, ErrNothingToCut
+}
+
 // train works through tasks of so many batches as lengths says, in synchronous steps, until
 // the job is over.
 func (w *worker) train(ctx context.Context, lengths []int) {

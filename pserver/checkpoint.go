@@ -1,8 +1,10 @@
 package pserver
 
 import (
+	"errors"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -11,17 +13,26 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// checkpoints writes the shard's checkpoints under one folder.
+// checkpoints writes the shard's checkpoints: at the cuts that the master takes for sets of
+// all shards, and by itself when the shard gets its first parameters and when it stops.
 type checkpoints struct {
-	shard  *shard
-	folder checkpoint.Folder
-	start  uint64
-	keep   int
-	log    *logrus.Entry
+	shard    *shard
+	store    checkpoint.Store
+	folder   checkpoint.Folder // the shard's in store
+	start    uint64
+	life     int64         // of the servers
+	keep     int           // of those that the shard saved itself, while there is no set
+	cutLimit time.Duration // how long a cut waits for its master: updates copy what they change meanwhile
+	log      *logrus.Entry
 
-	mu       sync.Mutex // one at a time
+	superseded chan struct{} // closed when a later start has the folder
+	lastCut    atomic.Uint64 // the greatest number that is known here
+
+	mu       sync.Mutex // one checkpoint at a time
 	sequence uint64
-	written  uint64 // changes() when the newest one was cut
+	written  uint64     // changes() when the newest one that the shard saved itself was cut
+	term     uint64     // of the last master that took a cut
+	open     *masterCut // nil: none
 
 	statusMu sync.Mutex
 	newest   string
@@ -33,31 +44,51 @@ func (s *shard) changes() uint64 {
 	return s.counters.pushed.Load() + s.counters.committed.Load() + s.counters.adopted.Load() + 1
 }
 
-// save writes a checkpoint if anything changed since the last one. Updates go
-// on meanwhile. Disk errors are logged and kept for Describe, and the older
-// checkpoints stay as they are; [checkpoint.ErrSuperseded] is returned too.
-func (c *checkpoints) save() error {
+// saveSelf writes a checkpoint of this shard alone if anything changed since the last one.
+func (c *checkpoints) saveSelf() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.dropLocked("the shard saves itself")
 	changes := c.shard.changes()
 	if changes == c.written {
 		return nil
 	}
-	began := time.Now()
-	c.sequence++
-	g := checkpoint.Generation{Start: c.start, Sequence: c.sequence}
-	bytes, err := c.write(g)
-	c.note(g, err)
+	h := c.shard.holding.Load()
+	cut := c.shard.startCut()
+	defer c.shard.endCut(h)
+	part, err := c.save(h, cut, 0)
 	if err != nil {
-		c.log.WithError(err).WithField("generation", g).Error("checkpoint not written: the one before it stays, training goes on")
 		return err
 	}
 	c.written = changes
-	c.log.WithFields(logrus.Fields{"generation": g, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond)}).Info("checkpoint written")
-	if err := c.folder.Prune(g, c.keep); err != nil {
+	if sets, err := c.store.Sets(); err != nil || len(sets) > 0 {
+		return nil //nolint:nilerr // the checkpoint is there; the master has older ones pruned
+	}
+	if err := c.folder.Prune(part.Generation, c.keep); err != nil {
 		c.log.WithError(err).Warn("older checkpoints not removed")
 	}
 	return nil
+}
+
+// save writes the checkpoint of a cut, for a set or (0) for this shard alone. Updates go on
+// meanwhile. Disk errors are logged and kept for Describe, and the older checkpoints stay as
+// they are.
+func (c *checkpoints) save(h *holding, cut *cut, set uint64) (checkpoint.Part, error) {
+	began := time.Now()
+	c.sequence++
+	g := checkpoint.Generation{Start: c.start, Sequence: c.sequence}
+	log := c.log.WithField("generation", g)
+	bytes, digest, err := c.write(g, h, cut, set)
+	c.note(g, err)
+	if err != nil {
+		if errors.Is(err, checkpoint.ErrSuperseded) {
+			close(c.superseded) // once: nothing is written after it
+		}
+		log.WithError(err).Error("checkpoint not written: the one before it stays, training goes on")
+		return checkpoint.Part{}, err
+	}
+	log.WithFields(logrus.Fields{"set": set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond)}).Info("checkpoint written")
+	return checkpoint.Part{Shard: c.shard.index, Generation: g, SHA256: digest}, nil
 }
 
 func (c *checkpoints) note(g checkpoint.Generation, err error) {
@@ -76,23 +107,20 @@ func (c *checkpoints) status() (newest, failure string) {
 	return c.newest, c.failure
 }
 
-func (c *checkpoints) write(g checkpoint.Generation) (bytes int64, err error) {
+func (c *checkpoints) write(g checkpoint.Generation, h *holding, cut *cut, set uint64) (bytes int64, digest string, err error) {
 	w, err := c.folder.Begin(g)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
-	h := c.shard.holding.Load()
-	cut := c.shard.startCut()
-	defer c.shard.endCut(h)
 	if err = c.writeBlocks(w, h, cut); err == nil {
 		m := checkpoint.NewManifest(h.model.optimizer, h.model.staleness, modeName(h.model.sync), h.model.table)
-		m.Shard, m.Version, m.JobEpoch = c.shard.index, cut.version, cut.jobEpoch
-		bytes, _, err = w.Finish(m)
+		m.Shard, m.Set, m.Life, m.Version, m.JobEpoch = c.shard.index, set, c.life, cut.version, cut.jobEpoch
+		bytes, digest, err = w.Finish(m)
 	}
 	if err != nil {
 		w.Abandon()
 	}
-	return bytes, err
+	return bytes, digest, err
 }
 
 // writeBlocks writes all files but the manifest.

@@ -47,7 +47,7 @@ func TestGoldenCheckpoint(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := newBook(1)
-			s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+			s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 			c := connect(t, b, params.Config{Mode: params.Async, Optimizer: o})
 			pushes := []push{{1, goldenModel(2)}, {2, goldenModel(1)}}
 			values := goldenModel(0)
@@ -88,7 +88,7 @@ func TestDamagedSecondSlot(t *testing.T) {
 	}
 	data[len(data)-1] ^= 1
 	write(t, path, data)
-	s := startServer(t, newBook(1), 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	s := startServer(t, newBook(1), 0, pserver.Config{CheckpointDir: dir})
 	select {
 	case err = <-s.done:
 		s.done <- err
@@ -106,7 +106,7 @@ func writeGolden(t *testing.T, path string, o params.Optimizer) {
 		t.Fatal(err)
 	}
 	b := newBook(1)
-	s := startServer(t, b, 0, pserver.Config{CheckpointDir: path, CheckpointEvery: -1, Keep: 1})
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: path, Keep: 1})
 	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: o})
 	values := goldenModel(1)
 	mustInit(t, c, values)
@@ -125,7 +125,7 @@ func TestWeightsOfAllShards(t *testing.T) {
 	dir, b := t.TempDir(), newBook(shards)
 	var servers []*server
 	for i := range shards {
-		servers = append(servers, startServer(t, b, i, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1}))
+		servers = append(servers, startServer(t, b, i, pserver.Config{CheckpointDir: dir}))
 	}
 	want := tensors(random(5))
 	mustInit(t, connect(t, b, params.Config{Mode: params.Sync, Optimizer: heavy}), want)

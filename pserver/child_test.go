@@ -12,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"trainmaster/pserver"
 )
@@ -24,10 +23,10 @@ const childEnv = "PSERVER_TEST_CHILD"
 type childConfig struct {
 	Dir     string
 	Index   int
-	Every   time.Duration
 	Keep    int
 	Sockets string // the folder for its data socket
-	DieAt   int    // the step of writing checkpoints after which the child kills itself, 0: never
+	Job     pserver.JobState
+	DieAt   int // the step of writing checkpoints after which the child kills itself, 0: never
 }
 
 func childMain() {
@@ -35,8 +34,10 @@ func childMain() {
 	if err := json.Unmarshal([]byte(os.Getenv(childEnv)), &c); err != nil {
 		panic(err)
 	}
+	b := newBook(c.Index + 1)
+	b.job = c.Job
 	s, err := pserver.New(pserver.Config{
-		Registry: newBook(c.Index + 1).place(c.Index), CheckpointDir: c.Dir, CheckpointEvery: c.Every, Keep: c.Keep, DataSocket: c.Sockets, Log: quiet(),
+		Registry: b.place(c.Index), CheckpointDir: c.Dir, Keep: c.Keep, DataSocket: c.Sockets, Log: quiet(),
 	})
 	if err != nil {
 		panic(err)
@@ -71,6 +72,7 @@ type child struct {
 // startChild enters the child into the book, and out of it when it ends.
 func startChild(t testing.TB, b *book, c childConfig) *child {
 	t.Helper()
+	c.Job = b.state()
 	config, err := json.Marshal(c)
 	if err != nil {
 		t.Fatal(err)

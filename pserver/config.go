@@ -24,8 +24,16 @@ type Registry interface {
 // Claim is an index that this process holds.
 type Claim interface {
 	Index() int
+	Job() JobState                     // as it was when the index was claimed
 	Lost() <-chan struct{}             // closed when the lease is gone without Release
 	Release(ctx context.Context) error // frees the index for the next server
+}
+
+// JobState is what a server has to know of its job at its start.
+type JobState struct {
+	Shards    int    // of the model; 0: as many as there were
+	Life      int64  // another one after there was no server at all
+	LatestSet []byte // the set of checkpoints to start from, see [checkpoint.Set]; nil: none is named
 }
 
 // Config is what a Server needs to know. Registry has no default.
@@ -40,9 +48,9 @@ type Config struct {
 	// that cannot be; SocketOff: none.
 	DataSocket string
 
-	CheckpointDir   string        // "" keeps no checkpoints: a restart loses the parameters
-	CheckpointEvery time.Duration // default 1 minute; below 0: only when told to stop
-	Keep            int           // checkpoints kept, default 2
+	CheckpointDir string        // the same for all servers of the job; "" keeps no checkpoints: a restart loses the parameters
+	Keep          int           // of those that the server saved itself, while there is no set; default 2
+	CutLimit      time.Duration // for a master to collect a cut that it began: updates copy what they change meanwhile; default 10 minutes
 
 	MaxConnections int   // default 4096
 	BufferBytes    int64 // for frames on their way, default 256 MiB
@@ -77,8 +85,8 @@ func (c *Config) Validate() error {
 	if c.DataSocket != SocketAuto && c.DataSocket != SocketOff && !filepath.IsAbs(c.DataSocket) {
 		return fmt.Errorf("pserver.Config.DataSocket is %q: expected %q, %q or an absolute path", c.DataSocket, SocketAuto, SocketOff)
 	}
-	c.CheckpointEvery = cmp.Or(c.CheckpointEvery, time.Minute)
 	c.Keep = cmp.Or(c.Keep, 2)
+	c.CutLimit = cmp.Or(c.CutLimit, 10*time.Minute)
 	c.MaxConnections = cmp.Or(c.MaxConnections, 4096)
 	c.BufferBytes = cmp.Or(c.BufferBytes, 256<<20)
 	c.StageBytes = cmp.Or(c.StageBytes, 4<<30)
@@ -97,6 +105,7 @@ func (c *Config) Validate() error {
 		{"StageBytes", c.StageBytes, wire.MaxPayload},
 		{"HelloTimeout", int64(c.HelloTimeout), 1},
 		{"FrameTimeout", int64(c.FrameTimeout), 1},
+		{"CutLimit", int64(c.CutLimit), 1},
 		{"PullWait", int64(c.PullWait), 1},
 		{"InitTimeout", int64(c.InitTimeout), 1},
 	} {

@@ -27,7 +27,7 @@ func statusOf(err error) error {
 		return nil
 	case errors.Is(err, errNotClaimed):
 		return status.Error(codes.Aborted, err.Error())
-	case errors.Is(err, errIncomplete):
+	case errors.Is(err, errIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, errMismatch):
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -44,6 +44,7 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	reply.Counters.StagedBytes = uint64(s.stages.bytes.Load())
 	if c.checkpoints != nil {
 		reply.Checkpoint, reply.CheckpointError = c.checkpoints.status()
+		reply.KeepsCheckpoints, reply.LastCut = true, c.checkpoints.lastCut.Load()
 	}
 	h := s.holding.Load()
 	if h == nil {
@@ -95,7 +96,7 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 func (c *control) FinishInit(_ context.Context, request *pb.FinishInitRequest) (*pb.FinishInitReply, error) {
 	err := c.shard.finish(request.GetIncarnation(), func() {
 		if c.checkpoints != nil {
-			c.checkpoints.save() //nolint:errcheck // it is in the log and in Describe; training goes on
+			c.checkpoints.saveSelf() //nolint:errcheck // it is in the log and in Describe; training goes on
 		}
 	})
 	if err != nil {

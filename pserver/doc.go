@@ -2,7 +2,7 @@
 // the optimizer that changes them, and the checkpoints that keep them.
 //
 // One TCP port carries two protocols, told apart by the first bytes: gRPC for
-// control (Describe, InitParameters, FinishInit, CommitStep, health,
+// control (Describe, InitParameters, FinishInit, CommitStep, the cuts, health,
 // reflection) and the frames of package wire for data. Trainers on the same
 // machine find a unix domain socket for the same, by the reply to their hello,
 // and use it if it leads to the server that offered it. Which shard a server
@@ -47,10 +47,13 @@
 // trainer fences the older one: when its hello was answered, no push of the older
 // one will be applied any more.
 //
-// A restarted shard continues from its newest whole checkpoint under a new
-// shard epoch. Pushes that name another epoch are answered "resync", so that a
-// trainer knows that it has to pull anew. In asynchronous mode the updates
-// since the checkpoint are lost. In synchronous mode the shard adopts the
+// Checkpoints are taken at the cuts of a master, which makes sets of them, and
+// by the shard itself with its first parameters and when it is told to stop. A
+// restarted shard continues from a set, or from what it saved itself since
+// (docs/formats/parameter-server-checkpoint.md says when), under a new shard
+// epoch. Pushes that name another epoch are answered "resync", so that a trainer
+// knows that it has to pull anew. In asynchronous mode the updates since the
+// checkpoint are lost. In synchronous mode the shard adopts the
 // committed version that it is told, by CommitStep, or by Describe, without the
 // updates that it lost: its share of the model is then some versions older
 // than its number, and the result is not the one that a replay would give.

@@ -31,6 +31,18 @@ type book struct {
 	mu      sync.Mutex
 	addrs   []string
 	changed chan struct{}
+	job     pserver.JobState
+}
+
+// state is what a server is told of its job: one life, unless a test says otherwise.
+func (b *book) state() pserver.JobState {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	job := b.job
+	if job.Shards == 0 {
+		job.Shards = len(b.addrs)
+	}
+	return job
 }
 
 func newBook(shards int) *book {
@@ -80,6 +92,7 @@ func (p *place) ClaimPS(_ context.Context, addr string, _ func(string)) (pserver
 	return p, nil
 }
 func (p *place) Index() int            { return p.index }
+func (p *place) Job() pserver.JobState { return p.book.state() }
 func (p *place) Lost() <-chan struct{} { return p.lost }
 func (p *place) Release(context.Context) error {
 	p.book.set(p.index, "")

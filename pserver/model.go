@@ -81,18 +81,21 @@ func modelFromProto(m *pb.ParameterModel) (*model, error) {
 }
 
 func (m *model) toProto() *pb.ParameterModel {
-	mode := pb.UpdateMode_UPDATE_MODE_ASYNC
-	if m.sync {
-		mode = pb.UpdateMode_UPDATE_MODE_SYNC
-	}
 	return &pb.ParameterModel{
 		Tensors:   m.tensorsToProto(),
 		Optimizer: onwire.ToProto(m.optimizer),
-		Mode:      mode,
+		Mode:      m.modeToProto(),
 		Shards:    uint32(m.table.Shards),
 		Staleness: &pb.StalenessBound{Policy: m.staleness.Policy, Limit: m.staleness.Limit},
 		Tables:    sparsewire.ToProto(m.table.Sparse),
 	}
+}
+
+func (m *model) modeToProto() pb.UpdateMode {
+	if m.sync {
+		return pb.UpdateMode_UPDATE_MODE_SYNC
+	}
+	return pb.UpdateMode_UPDATE_MODE_ASYNC
 }
 
 func (m *model) tensorsToProto() []*pb.ParameterTensor {

@@ -77,7 +77,7 @@ func TestOptimizersOutliveAServer(t *testing.T) {
 			dir, b := t.TempDir(), newBook(2)
 			start := func() (list []*server) {
 				for i := range 2 {
-					list = append(list, startServer(t, b, i, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1}))
+					list = append(list, startServer(t, b, i, pserver.Config{CheckpointDir: dir}))
 				}
 				return list
 			}
@@ -196,13 +196,13 @@ func TestClipNormIsOverTheWholeModel(t *testing.T) {
 // A job that is begun again on the checkpoints of another optimizer is told so.
 func TestCheckpointOfAnotherOptimizer(t *testing.T) {
 	dir, b := t.TempDir(), newBook(1)
-	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	mustInit(t, connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy}), tensors(constant(0)))
 	s.stop()
 	if err := s.wait(); err != nil {
 		t.Fatal(err)
 	}
-	startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	for _, o := range []params.Optimizer{
 		{Kind: optimizer.Adam}, {Kind: params.Nesterov, LearningRate: 0.1, Momentum: 0.9},
 		{Kind: params.Momentum, LearningRate: 0.1, Momentum: 0.9, WeightDecay: 0.1},

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
@@ -31,11 +30,11 @@ func TestKilledAtEveryStepOfACheckpoint(t *testing.T) {
 	for dieAt, done := 1, false; !done; dieAt++ {
 		dir, b := t.TempDir(), newBook(1)
 		cfg := params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7}
-		victim := startChild(t, b, childConfig{Dir: dir, Every: -1, Keep: 1, DieAt: dieAt})
+		victim := startChild(t, b, childConfig{Dir: dir, Keep: 1, DieAt: dieAt})
 		trainUntilGone(t, b, cfg, victim, start, grads)
 		done = victim.cmd.ProcessState.ExitCode() == 0 // it came to its end
 
-		heir := startChild(t, b, childConfig{Dir: dir, Every: -1, Keep: 1})
+		heir := startChild(t, b, childConfig{Dir: dir, Keep: 1})
 		c := connect(t, b, cfg)
 		values := small(random(1))
 		if err := c.Init(within(t), values); err != nil {
@@ -133,12 +132,23 @@ func TestTrainersGoOnWhenServersAreKilled(t *testing.T) {
 	const trainers, kills = 3, 4
 	dir, b := t.TempDir(), newBook(2)
 	start := func(index int) *child {
-		return startChild(t, b, childConfig{Dir: dir, Index: index, Every: 20 * time.Millisecond, Keep: 2})
+		return startChild(t, b, childConfig{Dir: dir, Index: index, Keep: 2})
 	}
 	children := []*child{start(0), start(1)}
 	stop := make(chan struct{})
 	var group sync.WaitGroup
 	ctx := within(t)
+	taken := newSetTaker(t, b)
+	group.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				taken.take(ctx) //nolint:errcheck // servers are killed meanwhile
+			}
+		}
+	})
 	for ordinal := range trainers {
 		group.Go(func() {
 			c := connect(t, b, params.Config{Mode: params.Async, Ordinal: uint32(ordinal)})
@@ -231,7 +241,7 @@ func TestTrainersGoOnWhenServersAreKilled(t *testing.T) {
 func TestSyncGoesOnWhenAServerIsKilled(t *testing.T) {
 	dir, b := t.TempDir(), newBook(2)
 	start := func(index int) *child {
-		return startChild(t, b, childConfig{Dir: dir, Index: index, Every: -1, Keep: 2})
+		return startChild(t, b, childConfig{Dir: dir, Index: index, Keep: 2})
 	}
 	victim := start(0)
 	start(1)
@@ -281,7 +291,7 @@ func TestSyncGoesOnWhenAServerIsKilled(t *testing.T) {
 // F55: a server that lost its lease ends at once, cuts its trainers off and touches the disk no more.
 func TestLeaseLost(t *testing.T) {
 	dir, b := t.TempDir(), newBook(1)
-	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	c := connect(t, b, params.Config{Mode: params.Async})
 	values := tensors(constant(1))
 	mustInit(t, c, values)
@@ -319,7 +329,7 @@ func listing(t testing.TB, dir string) string {
 // epoch, and a server that another start has overtaken writes nothing more.
 func TestStopAndSucceed(t *testing.T) {
 	dir, b := t.TempDir(), newBook(1)
-	first := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	first := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	c := connect(t, b, params.Config{Mode: params.Async})
 	values := tensors(constant(1))
 	mustInit(t, c, values)
@@ -330,19 +340,18 @@ func TestStopAndSucceed(t *testing.T) {
 	if err := first.wait(); err != nil {
 		t.Fatal(err)
 	}
-	second := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: 10 * time.Millisecond})
+	second := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	if _, err := c.Pull(within(t), values, 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := differ(values, tensors(constant(0))); err != nil {
 		t.Fatal(err)
 	}
-	startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
-	overtaken := dial(t, second.addr).greet(0, 1)
-	head := overtaken.head
-	head.Op, head.Block, head.Step = wire.Push, blockB1, 2
-	if _, _, err := overtaken.ask(head, floats(lenB1, 2)); err != nil {
-		t.Fatal(err)
+	startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
+	mustInit(t, connect(t, b, params.Config{Mode: params.Async}), values) // the third is there
+	b.set(0, second.addr)
+	if _, err := newSetTaker(t, b).take(within(t)); err == nil || !strings.Contains(err.Error(), "taken over by a later start") {
+		t.Errorf("a cut of the overtaken server: %v", err)
 	}
 	if err := second.wait(); err == nil || !strings.Contains(err.Error(), "taken over by a later start") {
 		t.Errorf("the overtaken server returned %v", err)
@@ -363,7 +372,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 	dir, b := t.TempDir(), newBook(1)
 	c := connectLater(t, b)
 	for step := range uint64(2) { // two checkpoints: parameters 0 and -1, after the initial 1
-		s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+		s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 		values := tensors(constant(1))
 		mustInit(t, c(), values)
 		if _, err := c().PushPull(within(t), step+1, 1, tensors(constant(2)), values); err != nil {
@@ -381,7 +390,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 	newest, older := folders[1], folders[0]
 	restored := func() (float32, string, error) {
 		log, text := logged()
-		s, err := pserver.New(pserver.Config{Registry: b.place(0), CheckpointDir: dir, CheckpointEvery: -1, Log: log})
+		s, err := pserver.New(pserver.Config{Registry: b.place(0), CheckpointDir: dir, Log: log})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -466,7 +475,8 @@ func TestFullDisk(t *testing.T) {
 		}
 	})
 	b := newBook(1)
-	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: 10 * time.Millisecond})
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
+	taken := newSetTaker(t, b)
 	c := connect(t, b, params.Config{Mode: params.Async})
 	values := tensors(constant(1))
 	mustInit(t, c, values)
@@ -480,6 +490,7 @@ func TestFullDisk(t *testing.T) {
 			if _, err := c.PushPull(ctx, step, 1, tensors(constant(2)), values); err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
+			taken.take(ctx) //nolint:errcheck // Describe says it
 			reply, err := describe.Describe(ctx, &pb.DescribeRequest{})
 			if err != nil {
 				t.Fatal(err)

@@ -1,10 +1,11 @@
 package pserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
-	"path/filepath"
+	"slices"
 
 	"github.com/sirupsen/logrus"
 
@@ -12,73 +13,233 @@ import (
 	"trainmaster/pserver/placement"
 )
 
-// restore fills the shard from the newest checkpoint in the folder that is whole
-// and undamaged, and returns its generation; false when there is none. Damaged ones
-// are passed over and said; when all are, that is an error: to start empty
-// would hide the loss.
-func (s *shard) restore(folder checkpoint.Folder) (checkpoint.Generation, bool, error) {
-	list, err := folder.Generations()
+// restoring is the choice of what a shard starts from: the first of these that is whole and
+// undamaged.
+//
+//  1. What the shard saved itself in this life of the servers, newer than the latest set: the
+//     others have gone on without it, and it goes on too.
+//  2. What all shards saved themselves when they were stopped in order, newer than the latest set.
+//  3. The set that etcd names, or without one the newest on the disk; then those before it.
+//  4. Where there never was a set: what the shard saved itself.
+//
+// All shards that start together choose the same, since none of 1 is there then.
+type restoring struct {
+	shard *shard
+	store checkpoint.Store
+	job   JobState
+}
+
+// candidate is something to start from.
+type candidate struct {
+	name  string
+	own   string // the checkpoint of this shard in it, if there is one
+	parts func() ([]*checkpoint.Checkpoint, error)
+}
+
+// run fills the shard; false when there is nothing to start from. Damaged candidates are
+// passed over and said. When nothing else is left that is an error: to start empty would hide
+// the loss.
+func (r *restoring) run() (newest string, found bool, err error) {
+	list, damaged, err := r.candidates()
 	if err != nil {
-		return checkpoint.Generation{}, false, err
+		return "", false, err
 	}
-	var damaged []error
-	for _, g := range list {
-		if !folder.Whole(g) {
-			continue // its writer was stopped: it never was a checkpoint
-		}
-		err := s.restoreFrom(folder, g)
+	for _, c := range list {
+		parts, err := c.parts()
 		if err == nil {
-			s.log.WithFields(logrus.Fields{"checkpoint": filepath.Join(folder.Path, g.String()), "version": s.version.Load(), "epoch": s.epoch}).Info("parameters restored")
-			return g, true, nil
+			err = r.shard.fillFrom(parts, r.job.Shards)
 		}
-		s.log.WithError(err).Error("checkpoint is damaged: trying the one before it")
+		if err == nil {
+			r.shard.log.WithFields(logrus.Fields{"checkpoint": c.name, "version": r.shard.version.Load(), "epoch": r.shard.epoch}).Info("parameters restored")
+			return c.own, true, nil
+		}
+		err = fmt.Errorf("%s: %w", c.name, err)
+		r.shard.log.WithError(err).Error("checkpoint is damaged, or not complete: trying the one before it")
 		damaged = append(damaged, err)
 	}
 	if len(damaged) > 0 {
-		return checkpoint.Generation{}, false, fmt.Errorf("no usable checkpoint in %q; to start without one, move the folder away: %w", folder.Path, errors.Join(damaged...))
+		return "", false, fmt.Errorf("no usable checkpoint in %q; to start without one, move the folder away: %w", r.store.Dir, errors.Join(damaged...))
 	}
-	return checkpoint.Generation{}, false, nil
+	return "", false, nil
 }
 
-// restoreFrom changes the shard only when everything could be read.
-func (s *shard) restoreFrom(folder checkpoint.Folder, g checkpoint.Generation) error {
-	c, err := folder.Open(g)
+func (r *restoring) candidates() (list []candidate, damaged []error, err error) {
+	sets, damaged, err := r.sets()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	man := c.Manifest
-	m, err := newModel(man.Optimizer, man.Mode == checkpoint.Sync, c.Share.Table)
+	own, err := r.own()
+	if err != nil {
+		return nil, nil, err
+	}
+	newer := func(index int, g checkpoint.Generation) bool {
+		return len(sets) == 0 || index >= len(sets[0].Shards) || g.Compare(sets[0].Shards[index].Generation) > 0
+	}
+	for _, m := range own {
+		if r.job.Shards > 1 && m.Life == r.job.Life && newer(r.shard.index, m.Generation) {
+			list = append(list, r.alone(m))
+		}
+	}
+	if stopped, ok := r.store.Stopped(); ok && newer(0, stopped.Shards[0].Generation) {
+		list = append(list, r.together(stopped))
+	}
+	for _, set := range sets {
+		list = append(list, r.together(set))
+	}
+	if len(sets)+len(damaged) == 0 {
+		for _, m := range own {
+			list = append(list, r.alone(m))
+		}
+	}
+	return list, damaged, nil
+}
+
+// sets lists the sets that may be used, the newest first. One that is newer than what etcd
+// names was never finished.
+func (r *restoring) sets() (sets []*checkpoint.Set, damaged []error, err error) {
+	latest := uint64(math.MaxUint64)
+	if r.job.LatestSet != nil {
+		set, err := checkpoint.ParseSet(r.job.LatestSet)
+		if err != nil {
+			return nil, nil, fmt.Errorf("the latest set that etcd names: %w", err)
+		}
+		latest = set.Number
+		sets = append(sets, set)
+	}
+	numbers, err := r.store.Sets()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, n := range numbers {
+		if n >= latest {
+			continue
+		}
+		set, err := r.store.ReadSet(n)
+		if err != nil {
+			r.shard.log.WithError(err).Error("set of checkpoints is damaged")
+			damaged = append(damaged, err)
+			continue
+		}
+		sets = append(sets, set)
+	}
+	return sets, damaged, nil
+}
+
+// lastCut is the greatest number of a cut that left something.
+func (r *restoring) lastCut() (uint64, error) {
+	numbers, err := r.store.Sets()
+	if err != nil {
+		return 0, err
+	}
+	last := slices.Max(append(numbers, 0))
+	if r.job.LatestSet != nil {
+		set, err := checkpoint.ParseSet(r.job.LatestSet)
+		if err != nil {
+			return 0, err
+		}
+		last = max(last, set.Number)
+	}
+	return last, nil
+}
+
+// own lists what this shard saved by itself, the newest first. A manifest that cannot be read
+// is left to whoever opens it.
+func (r *restoring) own() ([]*checkpoint.Manifest, error) {
+	folder := r.store.Shard(r.shard.index)
+	list, err := folder.Generations()
+	if err != nil {
+		return nil, err
+	}
+	var own []*checkpoint.Manifest
+	for _, g := range list {
+		m, err := folder.Manifest(g)
+		if err != nil && folder.Whole(g) {
+			m = &checkpoint.Manifest{Generation: g}
+		} else if err != nil || m.Set != 0 || r.job.Shards != 0 && m.Placement.Shards != r.job.Shards {
+			continue
+		}
+		own = append(own, m)
+	}
+	return own, nil
+}
+
+func (r *restoring) alone(m *checkpoint.Manifest) candidate {
+	folder := r.store.Shard(r.shard.index)
+	return candidate{fmt.Sprintf("checkpoint %v of this shard", m.Generation), m.Generation.String(), func() ([]*checkpoint.Checkpoint, error) {
+		c, err := folder.Open(m.Generation)
+		if err == nil && c.Manifest.Shard != r.shard.index {
+			err = fmt.Errorf("%q has a checkpoint of shard %d, this is shard %d", folder.Path, c.Manifest.Shard, r.shard.index)
+		}
+		return []*checkpoint.Checkpoint{c}, err
+	}}
+}
+
+func (r *restoring) together(set *checkpoint.Set) candidate {
+	own := ""
+	if r.shard.index < len(set.Shards) {
+		own = set.Shards[r.shard.index].Generation.String()
+	}
+	return candidate{set.String(), own, func() ([]*checkpoint.Checkpoint, error) { return r.store.Open(set) }}
+}
+
+// fillFrom takes from the checkpoints the blocks of this shard. The placement is that of the
+// checkpoints, or a new one for another number of shards. It changes the shard only when
+// everything could be read.
+func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, shards int) error {
+	man, table := parts[0].Manifest, parts[0].Share.Table
+	if shards = cmp.Or(shards, table.Shards); shards != table.Shards {
+		var err error
+		if table, err = placement.New(table.Tensors, shards); err != nil {
+			return err
+		}
+	}
+	m, err := newModel(man.Optimizer, man.Mode == checkpoint.Sync, table)
 	if err != nil {
 		return err
 	}
 	if m, err = m.bounded(man.Staleness); err != nil {
 		return err
 	}
-	if man.Shard != s.index {
-		return fmt.Errorf("%q has a checkpoint of shard %d, this is shard %d", folder.Path, man.Shard, s.index)
-	}
-	if man.JobEpoch == 0 || man.JobEpoch > math.MaxUint16 {
-		return fmt.Errorf("checkpoint %v has job epoch %d", g, man.JobEpoch)
-	}
 	h := s.newHolding(m)
-	if err := h.load(c); err != nil {
-		return fmt.Errorf("checkpoint %v: %w", g, err)
+	trainers := map[uint32]*trainer{}
+	jobEpoch := uint32(0)
+	for _, part := range parts {
+		if p := part.Manifest; p.Optimizer != man.Optimizer || p.Staleness != man.Staleness || !slices.Equal(p.Placement.Owners, man.Placement.Owners) {
+			return fmt.Errorf("shards %d and %d have other models", man.Shard, p.Shard)
+		}
+		jobEpoch = max(jobEpoch, part.Manifest.JobEpoch)
+		if err := h.load(part); err != nil {
+			return fmt.Errorf("checkpoint %v of shard %d: %w", part.Manifest.Generation, part.Manifest.Shard, err)
+		}
+		if err := h.mark(part, trainers); err != nil {
+			return fmt.Errorf("checkpoint %v of shard %d: %w", part.Manifest.Generation, part.Manifest.Shard, err)
+		}
 	}
-	trainers, err := h.mark(c)
-	if err != nil {
-		return fmt.Errorf("checkpoint %v: %w", g, err)
+	if jobEpoch == 0 || jobEpoch > math.MaxUint16 {
+		return fmt.Errorf("job epoch %d: expected 1 to %d", jobEpoch, math.MaxUint16)
+	}
+	if i := slices.IndexFunc(h.blocks, func(b *block) bool { return b.params == nil }); i >= 0 {
+		return fmt.Errorf("nobody has %s", h.blocks[i].name())
 	}
 	s.holding.Store(h)
 	s.trainers = trainers
 	s.version.Store(man.Version)
-	s.jobEpoch.Store(man.JobEpoch)
+	s.jobEpoch.Store(jobEpoch)
 	s.restored = true
 	s.ready.Store(true)
 	return nil
 }
 
-// load takes parameters and state of the blocks that the shard holds.
+// inCheckpoint says whether the checkpoint has a block of this shard.
+func (h *holding) inCheckpoint(c *checkpoint.Checkpoint) bool {
+	return slices.ContainsFunc(c.Share.Blocks, func(b placement.Block) bool { return h.byID[b.ID] != nil })
+}
+
+// load takes parameters and state of the blocks that this shard holds.
 func (h *holding) load(c *checkpoint.Checkpoint) error {
+	if !h.inCheckpoint(c) {
+		return nil
+	}
 	if err := c.Weights(func(_ int, b placement.Block) []float32 {
 		held := h.byID[b.ID]
 		if held == nil {
@@ -104,16 +265,25 @@ func (h *holding) load(c *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// mark takes the versions of the blocks that the shard holds, their numbers of updates if
-// those are counted, and what was applied of each trainer.
-func (h *holding) mark(c *checkpoint.Checkpoint) (map[uint32]*trainer, error) {
+// mark takes the versions of the blocks that this shard holds, their numbers of updates if
+// those are counted, and what was applied of each trainer. Of two incarnations the older one
+// is fenced everywhere: its marks are no longer asked for.
+func (h *holding) mark(c *checkpoint.Checkpoint, trainers map[uint32]*trainer) error {
 	marks, err := c.Marks()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	trainers := make(map[uint32]*trainer, len(marks.Trainers))
 	for _, t := range marks.Trainers {
-		trainers[t.Ordinal] = &trainer{ordinal: t.Ordinal, incarnation: t.Incarnation, applied: make([]uint64, len(h.blocks))}
+		known := trainers[t.Ordinal]
+		if known == nil || known.incarnation < t.Incarnation {
+			known = &trainer{ordinal: t.Ordinal, incarnation: t.Incarnation, applied: make([]uint64, len(h.blocks)), columns: h.newColumns()}
+			trainers[t.Ordinal] = known
+		}
+		for i, b := range c.Share.Blocks {
+			if held := h.byID[b.ID]; held != nil && known.incarnation == t.Incarnation {
+				known.applied[held.local] = t.Applied[i]
+			}
+		}
 	}
 	for i, b := range c.Share.Blocks {
 		held := h.byID[b.ID]
@@ -124,9 +294,6 @@ func (h *holding) mark(c *checkpoint.Checkpoint) (map[uint32]*trainer, error) {
 		if marks.Updates != nil {
 			held.updates = marks.Updates[i]
 		}
-		for _, t := range marks.Trainers {
-			trainers[t.Ordinal].applied[held.local] = t.Applied[i]
-		}
 	}
-	return trainers, nil
+	return nil
 }

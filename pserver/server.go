@@ -109,7 +109,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // serve is the life of the server between claim and release.
 func (s *Server) serve(ctx context.Context, claim Claim) error {
-	shard, checkpoints, err := s.open(claim.Index())
+	shard, checkpoints, err := s.open(claim)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,14 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		}
 	})
 	if checkpoints != nil {
-		group.Go(func() error { return checkpoints.run(groupCtx, s.cfg.CheckpointEvery) })
+		group.Go(func() error {
+			select {
+			case <-checkpoints.superseded:
+				return checkpoint.ErrSuperseded
+			case <-groupCtx.Done():
+				return nil
+			}
+		})
 	}
 	group.Go(func() error {
 		<-groupCtx.Done()
@@ -153,7 +160,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	})
 	err = group.Wait()
 	if err == nil && checkpoints != nil && shard.ready.Load() {
-		err = checkpoints.save()
+		err = checkpoints.saveSelf()
 	}
 	if err == nil {
 		shard.log.Info("parameter server stopped")
@@ -162,14 +169,16 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 }
 
 // open makes the shard, from its checkpoint if there is one.
-func (s *Server) open(index int) (*shard, *checkpoints, error) {
+func (s *Server) open(claim Claim) (*shard, *checkpoints, error) {
+	index := claim.Index()
 	log := s.cfg.Log.WithField("shard", index)
 	if s.cfg.CheckpointDir == "" {
 		// Nothing survives a start, so any other number than the last one does.
 		start := uint64(time.Now().UnixNano())
 		return newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes), nil, nil
 	}
-	folder := checkpoint.Folder{Path: checkpoint.PathOf(s.cfg.CheckpointDir, index), Step: s.step}
+	store := checkpoint.Store{Dir: s.cfg.CheckpointDir, Step: s.step}
+	folder := store.Shard(index)
 	if err := os.MkdirAll(folder.Path, 0o755); err != nil {
 		return nil, nil, fmt.Errorf("folder for checkpoints (--checkpoint-dir): %w; choose one that this user may write to", err)
 	}
@@ -178,13 +187,21 @@ func (s *Server) open(index int) (*shard, *checkpoints, error) {
 		return nil, nil, fmt.Errorf("count this start in the checkpoint folder: %w", err)
 	}
 	shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
-	checkpoints := &checkpoints{shard: shard, folder: folder, start: start, keep: s.cfg.Keep, log: log}
-	if g, found, err := shard.restore(folder); err != nil {
+	restoring := &restoring{shard, store, claim.Job()}
+	newest, found, err := restoring.run()
+	if err != nil {
 		return nil, nil, err
-	} else if found {
-		checkpoints.written, checkpoints.newest = shard.changes(), g.String()
 	}
-	return shard, checkpoints, nil
+	c := &checkpoints{
+		shard: shard, store: store, folder: folder, start: start, life: restoring.job.Life, keep: s.cfg.Keep, cutLimit: s.cfg.CutLimit, log: log,
+		newest: newest, superseded: make(chan struct{}),
+	}
+	if found {
+		c.written = shard.changes()
+	}
+	last, err := restoring.lastCut()
+	c.lastCut.Store(last)
+	return shard, c, err
 }
 
 func (s *Server) controlServer(shard *shard, checkpoints *checkpoints) *grpc.Server {
@@ -195,28 +212,6 @@ func (s *Server) controlServer(shard *shard, checkpoints *checkpoints) *grpc.Ser
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server
-}
-
-// run writes a checkpoint every so often. Only being superseded ends the server.
-func (c *checkpoints) run(ctx context.Context, every time.Duration) error {
-	if every < 0 {
-		return nil
-	}
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		if !c.shard.ready.Load() {
-			continue
-		}
-		if err := c.save(); errors.Is(err, checkpoint.ErrSuperseded) {
-			return err
-		}
-	}
 }
 
 // shardEpoch is the number of a start as a header has room for it: never 0,

@@ -16,8 +16,8 @@ func rejectBeyond(limit uint64) params.Staleness {
 	return params.Staleness{Policy: staleness.Reject, Limit: limit}
 }
 
-// mustPush has gradients of one applied, all or an error.
-func mustPush(t testing.TB, c *params.Client, step uint64, values []params.Tensor) {
+// mustPushOnes has gradients of one applied, all or an error.
+func mustPushOnes(t testing.TB, c *params.Client, step uint64, values []params.Tensor) {
 	t.Helper()
 	if _, err := c.PushPull(within(t), step, 1, tensors(constant(1)), values); err != nil {
 		t.Fatal(err)
@@ -41,11 +41,11 @@ func TestStaleGradientIsRejected(t *testing.T) {
 	mine, theirs := tensors(constant(0)), tensors(constant(0))
 	mustInit(t, slow, mine)
 	mustInit(t, fast, theirs)
-	mustPush(t, fast, 1, theirs)
-	mustPush(t, fast, 2, theirs)
-	mustPush(t, slow, 1, mine) // two updates behind
+	mustPushOnes(t, fast, 1, theirs)
+	mustPushOnes(t, fast, 2, theirs)
+	mustPushOnes(t, slow, 1, mine) // two updates behind
 	for step := range uint64(3) {
-		mustPush(t, fast, 3+step, theirs)
+		mustPushOnes(t, fast, 3+step, theirs)
 	}
 	_, err := slow.PushPull(within(t), 2, 1, tensors(constant(1)), mine)
 	late, ok := errors.AsType[*params.StaleError](err)
@@ -58,11 +58,11 @@ func TestStaleGradientIsRejected(t *testing.T) {
 	if err := differ(mine, tensors(constant(-6*plainSGD.LearningRate))); err != nil {
 		t.Fatalf("after the rejection: %v", err)
 	}
-	mustPush(t, slow, 2, mine)
+	mustPushOnes(t, slow, 2, mine)
 	if err := differ(mine, tensors(constant(-7*plainSGD.LearningRate))); err != nil {
 		t.Errorf("computed anew: %v", err)
 	}
-	if mustPush(t, slow, 2, mine); mine[0].Data[0] != -7*plainSGD.LearningRate {
+	if mustPushOnes(t, slow, 2, mine); mine[0].Data[0] != -7*plainSGD.LearningRate {
 		t.Error("a repetition was applied once more")
 	}
 	addrs, _ := book.complete(within(t))
@@ -122,7 +122,7 @@ func TestOwnPushesAreNotStale(t *testing.T) {
 			t.Fatalf("push %d: version %d, %v", step+1, version, err)
 		}
 	}
-	mustPush(t, c, 5, values)
+	mustPushOnes(t, c, 5, values)
 	if err := differ(values, tensors(constant(-5*plainSGD.LearningRate))); err != nil {
 		t.Error(err)
 	}
@@ -137,9 +137,9 @@ func TestStaleGradientIsScaled(t *testing.T) {
 	mustInit(t, slow, mine)
 	mustInit(t, fast, theirs)
 	for step := range uint64(4) {
-		mustPush(t, fast, step+1, theirs)
+		mustPushOnes(t, fast, step+1, theirs)
 	}
-	mustPush(t, slow, 1, mine)
+	mustPushOnes(t, slow, 1, mine)
 	if err := differ(mine, tensors(constant(-4.25*plainSGD.LearningRate))); err != nil {
 		t.Error(err)
 	}
@@ -152,7 +152,7 @@ func TestStaleGradientIsScaled(t *testing.T) {
 // The bound is the job's: others are refused, also by a server that has it from a checkpoint.
 func TestStalenessBelongsToTheJob(t *testing.T) {
 	dir, b := t.TempDir(), newBook(1)
-	first := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	first := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	c := connect(t, b, params.Config{Mode: params.Async, Staleness: rejectBeyond(3)})
 	mustInit(t, c, tensors(constant(0)))
 	differs := func() {
@@ -166,7 +166,7 @@ func TestStalenessBelongsToTheJob(t *testing.T) {
 	c.Close()
 	first.stop()
 	first.wait()
-	startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CheckpointEvery: -1})
+	startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	differs()
 	sync := params.Config{Mode: params.Sync, Staleness: rejectBeyond(3), Incarnation: 1, Optimizer: plainSGD, Addrs: b.complete}
 	if err := sync.Validate(); err == nil || !strings.Contains(err.Error(), "in mode sync: expected none") {

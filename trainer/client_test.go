@@ -641,6 +641,10 @@ func TestEnd(t *testing.T) {
 // steps takes what the master tells the parameter servers.
 type steps chan master.Step
 
+func (steps) Begin(context.Context, uint64, uint32, func(uint64) uint64) (master.Cut, error) {
+	return nil, master.ErrNothingToCut
+}
+
 func (s steps) CommitStep(_ context.Context, step master.Step) error {
 	select {
 	case s <- step:

@@ -43,6 +43,7 @@ type daemonSettings struct {
 	record     bool
 	sealing    record.Config
 	keep       string
+	checkpoint string // how often
 	open       func(context.Context, etcdstore.Config, *logrus.Entry) (*etcdstore.Store, error)
 }
 
@@ -81,6 +82,8 @@ func addDaemon(cmd *cobra.Command) {
 	s.update = addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
 	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs of as many trainers as --trainers says agree bit by bit, with synchronous steps")
+	flags.StringVar(&s.checkpoint, "checkpoint-every", "1m", "how often to take a checkpoint of all parameter servers: a `cadence` such as 60s, 1pass, 500steps (with --update-mode sync), 60s,1pass (whichever comes first), or never")
+	flags.IntVar(&c.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
 	flags.BoolVar(&s.record, "record", true, "write the record, from which master verify proves what was counted")
 	flags.StringVar(&s.sealing.Dir, "record-dir", "", "`folder` for the sealed record, the same for all masters of the job (default: record in --data-dir; with --endpoints, etcd)")
 	flags.StringVar(&s.keep, "record-keep", "", "how much of the sealed record to keep: a `size` such as 10GiB, an age such as 720h, or all (default 1GiB in a folder, 64MiB in etcd)")
@@ -108,6 +111,9 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	var err error
 	if s.sealing.Keep, err = record.ParseKeep(s.keep); err != nil {
 		return settingErrorf(cmd, "record-keep", "expected a size such as 64MiB or 10GiB, an age such as 720h, or all")
+	}
+	if s.config.CheckpointEvery, err = master.ParseCadence(s.checkpoint); err != nil {
+		return settingErrorf(cmd, "checkpoint-every", "expected a time such as 60s, steps such as 500steps, passes such as 1pass, one of each at most, separated by commas, or never")
 	}
 	if s.sealing.Every == 0 {
 		return settingErrorf(cmd, "record-seal-every", "expected at least 1")
@@ -245,7 +251,7 @@ func (s *daemonSettings) listenTools(log *logrus.Entry) (net.Listener, error) {
 }
 
 func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face *httpapi.Server, store *etcdstore.Store, log *logrus.Entry) error {
-	told := &shards.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }}
+	told := &shards.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }, Present: store.Servers}
 	defer told.Close()
 	m, err := master.New(s.config, onetcd.Store{
 		Store: store, LeaseTTL: s.leaseTTL,

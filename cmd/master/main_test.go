@@ -120,7 +120,7 @@ func TestUsageErrors(t *testing.T) {
 		{"batch", []string{"trainer", "--data", "x", "--batch-size", "2000000000"}, []string{"--batch-size", "1048576"}},
 		{"wire dtype", []string{"trainer", "--data", "x", "--wire-dtype", "float16"}, []string{"float16", "bfloat16"}},
 		{"half a way", []string{"trainer", "--data", "x", "--addr", "127.0.0.1:1"}, []string{"found --addr alone"}},
-		{"checkpoints", []string{"pserver", "--endpoints", "127.0.0.1:1", "--keep", "-1"}, []string{`bad value "-1" for --keep`}},
+		{"checkpoints", []string{"--checkpoint-keep", "-1"}, []string{"--checkpoint-keep: expected 0"}},
 		{"advertise", []string{"pserver", "--endpoints", "127.0.0.1:1", "--advertise", ":0"}, []string{`--advertise ":0": expected host:port`}},
 		{"held out", []string{"recordio", "convert", "--held-out", "1.5", "a", "b"}, []string{`bad value "1.5" for --held-out`}},
 		{"few shards", []string{"recordio", "convert", "--shards", "-1", "a", "b"}, []string{`bad value "-1" for --shards`}},

@@ -30,7 +30,7 @@ func pserverCommand() *cobra.Command {
 		Short: "Hold a share of a model's parameters",
 		Long: `Pserver takes the first free index of the job's parameter servers, or stands by until one frees, and holds that
 share of the model: it gives parameters to trainers and applies their gradients. With --checkpoint-dir it saves its share
-every so often, and when it is told to stop; the next server with the same index goes on from there. It ends with an error
+when the master takes a checkpoint of all servers, and when it is told to stop; the next server goes on from there. It ends with an error
 when it loses its index, since another server may have it by then.`,
 		Example: `  # one of the parameter servers of the job whose state is in this etcd
   master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints`,
@@ -44,15 +44,11 @@ when it loses its index, since another server may have it by then.`,
 	flags.StringVar(&c.DataSocket, "data-socket", pserver.SocketAuto,
 		"`folder` for a unix socket that trainers on this machine use instead of TCP, of this user alone; auto: one for temporary files; off: none")
 	flags.DurationVar(&s.ttl, "ps-ttl", 10*time.Second, "how long the index outlives a server that died")
-	flags.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "`folder` for checkpoints, this share's in ps-<index> (default: none, a restart loses the parameters)")
-	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", time.Minute, "time between checkpoints")
-	flags.IntVar(&c.Keep, "keep", 2, "checkpoints to keep (0: the default)")
+	flags.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "`folder` for checkpoints, the same for all servers of the job (default: none, a restart loses the parameters)")
 	flags.IntVar(&c.MaxConnections, "max-connections", 4096, "more are turned away (0: the default)")
 	flags.Int64Var(&c.StageBytes, "stage-bytes", 4<<30, "`bytes` for gradients that wait for their step; beyond it trainers wait (0: the default)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
-		case c.Keep < 0:
-			return settingErrorf(cmd, "keep", "expected 0 (the default) or more")
 		case c.MaxConnections < 0:
 			return settingErrorf(cmd, "max-connections", "expected 0 (the default) or more")
 		case c.StageBytes != 0 && c.StageBytes < wire.MaxPayload:
@@ -69,9 +65,6 @@ func (s *pserverSettings) run(ctx context.Context, logger *logrus.Logger) error 
 	}
 	if s.ttl < time.Second {
 		return usageErrorf("--ps-ttl %v: expected at least 1s", s.ttl)
-	}
-	if s.config.CheckpointEvery <= 0 {
-		return usageErrorf("--checkpoint-every %v: expected more than 0", s.config.CheckpointEvery)
 	}
 	if c := &s.config; c.DataSocket != pserver.SocketAuto && c.DataSocket != pserver.SocketOff {
 		var err error
@@ -118,5 +111,12 @@ func (r psRegistry) ClaimPS(ctx context.Context, addr string, waiting func(strin
 	if err != nil {
 		return nil, err
 	}
-	return claim, nil
+	return psClaim{claim}, nil
+}
+
+type psClaim struct{ *etcdstore.Claim }
+
+func (c psClaim) Job() pserver.JobState {
+	job := c.Claim.Job()
+	return pserver.JobState{Shards: job.Desired, Life: job.Life, LatestSet: job.LatestSet}
 }

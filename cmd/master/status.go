@@ -28,7 +28,33 @@ type jobStatus struct {
 	Datasets []datasetStatus `json:"datasets"`
 	// Registration is that of a dataset; null when there is none under way.
 	Registration *registration `json:"registration"`
-	Totals       jobTotals     `json:"totals"`
+	// Checkpoint is about those of this term; null when the master takes none.
+	Checkpoint *checkpointStatus `json:"checkpoint"`
+	Totals     jobTotals         `json:"totals"`
+}
+
+type checkpointStatus struct {
+	Set     uint64  `json:"set"` // 0: none yet
+	Age     float64 `json:"age_s"`
+	Failure string  `json:"failure"`
+}
+
+func newCheckpointStatus(c *pb.CheckpointStatus) *checkpointStatus {
+	if c == nil {
+		return nil
+	}
+	return &checkpointStatus{c.GetSet(), c.GetAgeSeconds(), c.GetFailure()}
+}
+
+func (c *checkpointStatus) String() string {
+	text := "none in this term yet"
+	if c.Set > 0 {
+		text = fmt.Sprintf("set %d, %s old", c.Set, span(c.Age))
+	}
+	if c.Failure != "" {
+		text += "; the last attempt failed: " + c.Failure
+	}
+	return text
 }
 
 type jobLeader struct {
@@ -155,7 +181,7 @@ func newJobStatus(r *pb.StatusReply) jobStatus {
 	s := jobStatus{
 		Job: r.GetJob(), Status: word(r.GetStatus(), "JOB_STATUS_"), Reason: r.GetReason(),
 		Leader: jobLeader{r.GetLeaderAddress(), r.GetTerm()}, Epoch: r.GetEpoch(), Commit: r.GetCommit(), Datasets: []datasetStatus{},
-		Registration: newRegistration(r.GetRegistration()),
+		Registration: newRegistration(r.GetRegistration()), Checkpoint: newCheckpointStatus(r.GetCheckpoint()),
 		Totals: jobTotals{
 			Trainers: t.GetTrainers(), RecordsTrained: t.GetRecordsTrained(), RecordsPerSecond: t.GetRecordsPerSecond(),
 			MeanLoss: t.MeanLoss, Commits: t.GetCommits(), CommitsRefused: t.GetCommitsRefused(), Uptime: t.GetUptimeSeconds(),
@@ -189,6 +215,9 @@ func (s jobStatus) table(w io.Writer) {
 		refused = fmt.Sprintf(", %s refused by etcd", thousands(s.Totals.CommitsRefused))
 	}
 	fmt.Fprintf(w, "commits\t%s, of them %s in this term%s; epoch %d\n", thousands(s.Commit), thousands(s.Totals.Commits), refused, s.Epoch)
+	if s.Checkpoint != nil && (s.Checkpoint.Set > 0 || s.Checkpoint.Failure != "") {
+		fmt.Fprintf(w, "checkpoint\t%v\n", s.Checkpoint)
+	}
 	fmt.Fprintf(w, "trainers\t%s\n\n", s.Totals.line())
 	s.datasetsTable(w)
 }

@@ -50,6 +50,9 @@ func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.Statu
 	reply := StatusReply(&s.Overview)
 	reply.LeaderAddress, reply.Term = s.Leader, s.Term
 	reply.Totals = &pb.JobTotals{Trainers: uint32(len(s.Trainers)), Commits: uint64(s.Commits), CommitsRefused: uint64(s.Refused), UptimeSeconds: time.Since(o.began).Seconds()}
+	if c := s.Checkpoint; c != nil {
+		reply.Checkpoint = &pb.CheckpointStatus{Set: c.Set, AgeSeconds: c.Age.Seconds(), Failure: c.Failure}
+	}
 	if r := s.Registration; r.Step != "" {
 		reply.Registration = &pb.Registration{Step: r.Step, Done: uint64(r.Done), Total: uint64(r.Total)}
 	}

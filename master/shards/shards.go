@@ -1,6 +1,6 @@
 // Package shards is how a master talks to the parameter servers: it tells every one of them
-// of each committed synchronous step. A server ignores a step that it knows, so that telling
-// it again is always right.
+// of each committed synchronous step, and takes checkpoints of all of them at one cut. A
+// server ignores a step that it knows, so that telling it again is always right.
 package shards
 
 import (
@@ -21,6 +21,9 @@ import (
 type Client struct {
 	// Addrs waits until all parameter servers are registered and returns "ip:port" by index.
 	Addrs func(ctx context.Context) ([]string, error)
+	// Present returns those that are registered now, "" in the place of one that is not; nil
+	// for a job without parameter servers.
+	Present func(ctx context.Context) ([]string, error)
 
 	mu    sync.Mutex
 	conns map[string]*grpc.ClientConn
@@ -32,21 +35,29 @@ func (c *Client) CommitStep(ctx context.Context, step master.Step) error {
 	if err != nil {
 		return fmt.Errorf("find the parameter servers: %w", err)
 	}
-	c.forget(addrs)
 	req := &pb.CommitStepRequest{Version: step.Version, JobEpoch: step.Epoch}
 	for _, by := range step.Contributors {
 		req.Contributors = append(req.Contributors, &pb.StepContributor{Ordinal: uint32(by.Ordinal), Incarnation: by.Incarnation, Records: uint32(by.Records)})
 	}
+	return c.all(addrs, fmt.Sprintf("commit step %d on", step.Version), func(_ int, server pb.ParameterServerClient) error {
+		_, err := server.CommitStep(ctx, req)
+		return err
+	})
+}
+
+// all calls every server, and waits for all: one that fails keeps no other from hearing.
+func (c *Client) all(addrs []string, what string, call func(i int, server pb.ParameterServerClient) error) error {
+	c.forget(addrs)
 	errs := make([]error, len(addrs))
 	var all sync.WaitGroup
 	for i, addr := range addrs {
-		all.Go(func() { // one that fails keeps no other from hearing
+		all.Go(func() {
 			conn, err := c.conn(addr)
 			if err == nil {
-				_, err = pb.NewParameterServerClient(conn).CommitStep(ctx, req)
+				err = call(i, pb.NewParameterServerClient(conn))
 			}
 			if err != nil {
-				errs[i] = fmt.Errorf("commit step %d on parameter server %d (%s): %w", step.Version, i, addr, err)
+				errs[i] = fmt.Errorf("%s parameter server %d (%s): %w", what, i, addr, err)
 			}
 		})
 	}

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -16,6 +17,7 @@ type Checkpoint struct {
 	Manifest *Manifest
 	Share    Share
 	Slots    []string // the optimizer's, in the order of their files
+	Digest   string   // SHA-256 of the manifest's file, in hexadecimal
 	dir      string
 }
 
@@ -29,30 +31,63 @@ func (f Folder) Open(g Generation) (*Checkpoint, error) {
 }
 
 func (f Folder) read(g Generation) (*Checkpoint, error) {
-	dir := f.path(g)
-	text, err := os.ReadFile(filepath.Join(dir, ManifestFile))
+	c, table, err := f.begin(g)
 	if err != nil {
 		return nil, err
 	}
-	c := &Checkpoint{Manifest: &Manifest{}, dir: dir}
-	if err := unseal(text, c.Manifest); err != nil {
-		return nil, fmt.Errorf("%s: %w", ManifestFile, err)
-	}
-	table, err := c.Manifest.check()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", ManifestFile, err)
-	}
-	if c.Manifest.Generation != g {
-		return nil, fmt.Errorf("%s is of checkpoint %v", ManifestFile, c.Manifest.Generation)
-	}
 	for _, e := range c.Manifest.Files {
-		if err := e.verify(dir); err != nil {
+		if err := e.verify(c.dir); err != nil {
 			return nil, err
 		}
 	}
 	c.Share = ShareOf(table, c.Manifest.Shard)
 	c.Slots, err = c.Manifest.slots()
 	return c, err
+}
+
+// begin reads the manifest, which is whole then, and none of the files that it names.
+func (f Folder) begin(g Generation) (*Checkpoint, *placement.Table, error) {
+	dir := f.path(g)
+	text, err := os.ReadFile(filepath.Join(dir, ManifestFile))
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &Checkpoint{Manifest: &Manifest{}, Digest: digest(text), dir: dir}
+	if err := unseal(text, c.Manifest); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", ManifestFile, err)
+	}
+	table, err := c.Manifest.check()
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", ManifestFile, err)
+	}
+	if c.Manifest.Generation != g {
+		return nil, nil, fmt.Errorf("%s is of checkpoint %v", ManifestFile, c.Manifest.Generation)
+	}
+	return c, table, nil
+}
+
+// Manifest reads the manifest of a checkpoint. Whether its files are what it says, only Open tells.
+func (f Folder) Manifest(g Generation) (*Manifest, error) {
+	c, _, err := f.begin(g)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint %q: %w", f.path(g), err)
+	}
+	return c.Manifest, nil
+}
+
+// newest is the newest checkpoint that was finished; of its files nothing was read.
+func (f Folder) newest() (*Checkpoint, error) {
+	list, err := f.Generations()
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range list {
+		if f.Whole(g) {
+			c, _, err := f.begin(g)
+			return c, err
+		}
+	}
+	return nil, fs.ErrNotExist
 }
 
 // Weights reads the parameters: into says where those of a block belong, nil if nowhere.

@@ -23,9 +23,6 @@ type Folder struct {
 	Step func(what string)
 }
 
-// PathOf is where the checkpoints of a shard lie below the folder of them all.
-func PathOf(dir string, shard int) string { return filepath.Join(dir, "ps-"+strconv.Itoa(shard)) }
-
 func (f Folder) did(what string) {
 	if f.Step != nil {
 		f.Step(what)
@@ -135,6 +132,27 @@ func (f Folder) Prune(latest Generation, keep int) error {
 			}
 		}
 		if g.Compare(latest) >= 0 {
+			continue
+		}
+		if err := f.Remove(g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PruneTo removes what is older than the newest of those to keep and none of them.
+func (f Folder) PruneTo(keep []Generation) error {
+	if len(keep) == 0 {
+		return nil
+	}
+	newest := slices.MaxFunc(keep, Generation.Compare)
+	list, err := f.Generations()
+	if err != nil {
+		return err
+	}
+	for _, g := range list {
+		if g.Compare(newest) >= 0 || slices.Contains(keep, g) {
 			continue
 		}
 		if err := f.Remove(g); err != nil {

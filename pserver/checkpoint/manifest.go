@@ -36,6 +36,10 @@ type Manifest struct {
 	Format int `json:"format"`
 	Shard  int `json:"shard"`
 	Generation
+	// Set is the cut that it was written for: it counts only as a part of that set. 0: the shard saved itself.
+	Set uint64 `json:"set,omitempty"`
+	// Life is that of the servers, see [Set].
+	Life      int64            `json:"life,omitempty"`
 	Mode      string           `json:"mode"`
 	Version   uint64           `json:"version"`
 	JobEpoch  uint32           `json:"job_epoch"`

@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"os"
 
@@ -85,7 +84,7 @@ func (w *Writer) publish() error {
 
 // Finish makes a checkpoint of the files, and returns their size and the SHA-256 of
 // the manifest's file. [ErrSuperseded] when another start has the folder by now.
-func (w *Writer) Finish(m *Manifest) (size int64, digest string, err error) {
+func (w *Writer) Finish(m *Manifest) (size int64, sum string, err error) {
 	if err := w.publish(); err != nil {
 		return 0, "", err
 	}
@@ -123,7 +122,7 @@ func (w *Writer) Finish(m *Manifest) (size int64, digest string, err error) {
 	for _, e := range w.entries {
 		size += e.Size
 	}
-	return size, fmt.Sprintf("%x", sha256.Sum256(text)), nil
+	return size, digest(text), nil
 }
 
 // Abandon removes what there is of the checkpoint.

@@ -42,6 +42,7 @@ func (p *place) ClaimPS(context.Context, string, func(string)) (pserver.Claim, e
 	return p, nil
 }
 func (p *place) Index() int                    { return p.index }
+func (p *place) Job() pserver.JobState         { return pserver.JobState{} }
 func (p *place) Lost() <-chan struct{}         { return p.lost }
 func (p *place) Release(context.Context) error { return nil }
 

@@ -127,7 +127,7 @@ func startShards(t testing.TB, n int) []string {
 	addresses := make([]string, n)
 	for i := range n {
 		claim := &place{index: i, lost: make(chan struct{}), claimed: make(chan struct{})}
-		server, err := pserver.New(pserver.Config{Registry: claim, CheckpointEvery: -1, Log: quiet()})
+		server, err := pserver.New(pserver.Config{Registry: claim, Log: quiet()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,6 +156,7 @@ func (p *place) ClaimPS(context.Context, string, func(string)) (pserver.Claim, e
 	return p, nil
 }
 func (p *place) Index() int                    { return p.index }
+func (p *place) Job() pserver.JobState         { return pserver.JobState{} }
 func (p *place) Lost() <-chan struct{}         { return p.lost }
 func (p *place) Release(context.Context) error { return nil }
 

@@ -247,7 +247,9 @@ type StatusReply struct {
 	Datasets []*DatasetStatus `protobuf:"bytes,8,rep,name=datasets,proto3" json:"datasets,omitempty"`
 	Totals   *JobTotals       `protobuf:"bytes,9,opt,name=totals,proto3" json:"totals,omitempty"`
 	// Absent while no dataset is being registered.
-	Registration  *Registration `protobuf:"bytes,10,opt,name=registration,proto3" json:"registration,omitempty"`
+	Registration *Registration `protobuf:"bytes,10,opt,name=registration,proto3" json:"registration,omitempty"`
+	// Absent when this master takes no checkpoints.
+	Checkpoint    *CheckpointStatus `protobuf:"bytes,11,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -352,6 +354,78 @@ func (x *StatusReply) GetRegistration() *Registration {
 	return nil
 }
 
+func (x *StatusReply) GetCheckpoint() *CheckpointStatus {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+// CheckpointStatus is about the checkpoints that the leader took in this term, of all
+// parameter servers at one cut.
+type CheckpointStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the newest complete set; 0: none yet.
+	Set uint64 `protobuf:"varint,1,opt,name=set,proto3" json:"set,omitempty"`
+	// Since it was complete.
+	AgeSeconds float64 `protobuf:"fixed64,2,opt,name=age_seconds,json=ageSeconds,proto3" json:"age_seconds,omitempty"`
+	// Why the last attempt failed; empty when it did not.
+	Failure       string `protobuf:"bytes,3,opt,name=failure,proto3" json:"failure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointStatus) Reset() {
+	*x = CheckpointStatus{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointStatus) ProtoMessage() {}
+
+func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointStatus.ProtoReflect.Descriptor instead.
+func (*CheckpointStatus) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CheckpointStatus) GetSet() uint64 {
+	if x != nil {
+		return x.Set
+	}
+	return 0
+}
+
+func (x *CheckpointStatus) GetAgeSeconds() float64 {
+	if x != nil {
+		return x.AgeSeconds
+	}
+	return 0
+}
+
+func (x *CheckpointStatus) GetFailure() string {
+	if x != nil {
+		return x.Failure
+	}
+	return ""
+}
+
 // Registration is how far the registration of a dataset is.
 type Registration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -366,7 +440,7 @@ type Registration struct {
 
 func (x *Registration) Reset() {
 	*x = Registration{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +452,7 @@ func (x *Registration) String() string {
 func (*Registration) ProtoMessage() {}
 
 func (x *Registration) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +465,7 @@ func (x *Registration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registration.ProtoReflect.Descriptor instead.
 func (*Registration) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{2}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Registration) GetStep() string {
@@ -449,7 +523,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +535,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +548,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{3}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DatasetStatus) GetDataset() uint32 {
@@ -618,7 +692,7 @@ type JobTotals struct {
 
 func (x *JobTotals) Reset() {
 	*x = JobTotals{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +704,7 @@ func (x *JobTotals) String() string {
 func (*JobTotals) ProtoMessage() {}
 
 func (x *JobTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +717,7 @@ func (x *JobTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobTotals.ProtoReflect.Descriptor instead.
 func (*JobTotals) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{4}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *JobTotals) GetTrainers() uint32 {
@@ -712,7 +786,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +798,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +811,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{5}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListTasksRequest) GetJob() string {
@@ -781,7 +855,7 @@ type ListTasksReply struct {
 
 func (x *ListTasksReply) Reset() {
 	*x = ListTasksReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +867,7 @@ func (x *ListTasksReply) String() string {
 func (*ListTasksReply) ProtoMessage() {}
 
 func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +880,7 @@ func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksReply.ProtoReflect.Descriptor instead.
 func (*ListTasksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{6}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListTasksReply) GetTasks() []*TaskEntry {
@@ -850,7 +924,7 @@ type TaskEntry struct {
 
 func (x *TaskEntry) Reset() {
 	*x = TaskEntry{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +936,7 @@ func (x *TaskEntry) String() string {
 func (*TaskEntry) ProtoMessage() {}
 
 func (x *TaskEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +949,7 @@ func (x *TaskEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEntry.ProtoReflect.Descriptor instead.
 func (*TaskEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{7}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TaskEntry) GetDataset() uint32 {
@@ -978,7 +1052,7 @@ type TaskHolder struct {
 
 func (x *TaskHolder) Reset() {
 	*x = TaskHolder{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1064,7 @@ func (x *TaskHolder) String() string {
 func (*TaskHolder) ProtoMessage() {}
 
 func (x *TaskHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1077,7 @@ func (x *TaskHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHolder.ProtoReflect.Descriptor instead.
 func (*TaskHolder) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{8}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TaskHolder) GetTrainer() string {
@@ -1048,7 +1122,7 @@ type ListTrainersRequest struct {
 
 func (x *ListTrainersRequest) Reset() {
 	*x = ListTrainersRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1134,7 @@ func (x *ListTrainersRequest) String() string {
 func (*ListTrainersRequest) ProtoMessage() {}
 
 func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1147,7 @@ func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersRequest.ProtoReflect.Descriptor instead.
 func (*ListTrainersRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{9}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListTrainersRequest) GetJob() string {
@@ -1108,7 +1182,7 @@ type ListTrainersReply struct {
 
 func (x *ListTrainersReply) Reset() {
 	*x = ListTrainersReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1194,7 @@ func (x *ListTrainersReply) String() string {
 func (*ListTrainersReply) ProtoMessage() {}
 
 func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1207,7 @@ func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersReply.ProtoReflect.Descriptor instead.
 func (*ListTrainersReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{10}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListTrainersReply) GetTrainers() []*TrainerEntry {
@@ -1175,7 +1249,7 @@ type TrainerEntry struct {
 
 func (x *TrainerEntry) Reset() {
 	*x = TrainerEntry{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1261,7 @@ func (x *TrainerEntry) String() string {
 func (*TrainerEntry) ProtoMessage() {}
 
 func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1274,7 @@ func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrainerEntry.ProtoReflect.Descriptor instead.
 func (*TrainerEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{11}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TrainerEntry) GetId() string {
@@ -1291,7 +1365,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1377,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1390,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{12}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DrainRequest) GetJob() string {
@@ -1341,7 +1415,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1427,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1440,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{13}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{14}
 }
 
 type PauseRequest struct {
@@ -1380,7 +1454,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1466,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1479,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{14}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PauseRequest) GetJob() string {
@@ -1430,7 +1504,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1516,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1529,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{16}
 }
 
 type ResumeRequest struct {
@@ -1467,7 +1541,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1479,7 +1553,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1492,7 +1566,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ResumeRequest) GetJob() string {
@@ -1510,7 +1584,7 @@ type ResumeReply struct {
 
 func (x *ResumeReply) Reset() {
 	*x = ResumeReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1522,7 +1596,7 @@ func (x *ResumeReply) String() string {
 func (*ResumeReply) ProtoMessage() {}
 
 func (x *ResumeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1535,7 +1609,7 @@ func (x *ResumeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeReply.ProtoReflect.Descriptor instead.
 func (*ResumeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{18}
 }
 
 type RetryTaskRequest struct {
@@ -1553,7 +1627,7 @@ type RetryTaskRequest struct {
 
 func (x *RetryTaskRequest) Reset() {
 	*x = RetryTaskRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1639,7 @@ func (x *RetryTaskRequest) String() string {
 func (*RetryTaskRequest) ProtoMessage() {}
 
 func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1652,7 @@ func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskRequest.ProtoReflect.Descriptor instead.
 func (*RetryTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RetryTaskRequest) GetJob() string {
@@ -1647,7 +1721,7 @@ type RetryTaskReply struct {
 
 func (x *RetryTaskReply) Reset() {
 	*x = RetryTaskReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +1733,7 @@ func (x *RetryTaskReply) String() string {
 func (*RetryTaskReply) ProtoMessage() {}
 
 func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1672,7 +1746,7 @@ func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskReply.ProtoReflect.Descriptor instead.
 func (*RetryTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RetryTaskReply) GetRetried() uint64 {
@@ -1693,7 +1767,7 @@ type DropTaskRequest struct {
 
 func (x *DropTaskRequest) Reset() {
 	*x = DropTaskRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +1779,7 @@ func (x *DropTaskRequest) String() string {
 func (*DropTaskRequest) ProtoMessage() {}
 
 func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,7 +1792,7 @@ func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskRequest.ProtoReflect.Descriptor instead.
 func (*DropTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DropTaskRequest) GetJob() string {
@@ -1750,7 +1824,7 @@ type DropTaskReply struct {
 
 func (x *DropTaskReply) Reset() {
 	*x = DropTaskReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1836,7 @@ func (x *DropTaskReply) String() string {
 func (*DropTaskReply) ProtoMessage() {}
 
 func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1849,7 @@ func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskReply.ProtoReflect.Descriptor instead.
 func (*DropTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{22}
 }
 
 var File_trainmaster_v1_operator_proto protoreflect.FileDescriptor
@@ -1784,7 +1858,7 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"\x1dtrainmaster/v1/operator.proto\x12\x0etrainmaster.v1\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\x83\x03\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xc5\x03\n" +
 	"\vStatusReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x121\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x19.trainmaster.v1.JobStatusR\x06status\x12\x16\n" +
@@ -1796,7 +1870,15 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\bdatasets\x18\b \x03(\v2\x1d.trainmaster.v1.DatasetStatusR\bdatasets\x121\n" +
 	"\x06totals\x18\t \x01(\v2\x19.trainmaster.v1.JobTotalsR\x06totals\x12@\n" +
 	"\fregistration\x18\n" +
-	" \x01(\v2\x1c.trainmaster.v1.RegistrationR\fregistration\"L\n" +
+	" \x01(\v2\x1c.trainmaster.v1.RegistrationR\fregistration\x12@\n" +
+	"\n" +
+	"checkpoint\x18\v \x01(\v2 .trainmaster.v1.CheckpointStatusR\n" +
+	"checkpoint\"_\n" +
+	"\x10CheckpointStatus\x12\x10\n" +
+	"\x03set\x18\x01 \x01(\x04R\x03set\x12\x1f\n" +
+	"\vage_seconds\x18\x02 \x01(\x01R\n" +
+	"ageSeconds\x12\x18\n" +
+	"\afailure\x18\x03 \x01(\tR\afailure\"L\n" +
 	"\fRegistration\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\x04R\x04done\x12\x14\n" +
@@ -1951,66 +2033,68 @@ func file_trainmaster_v1_operator_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_operator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_trainmaster_v1_operator_proto_goTypes = []any{
 	(JobStatus)(0),              // 0: trainmaster.v1.JobStatus
 	(TaskKind)(0),               // 1: trainmaster.v1.TaskKind
 	(TaskState)(0),              // 2: trainmaster.v1.TaskState
 	(*StatusRequest)(nil),       // 3: trainmaster.v1.StatusRequest
 	(*StatusReply)(nil),         // 4: trainmaster.v1.StatusReply
-	(*Registration)(nil),        // 5: trainmaster.v1.Registration
-	(*DatasetStatus)(nil),       // 6: trainmaster.v1.DatasetStatus
-	(*JobTotals)(nil),           // 7: trainmaster.v1.JobTotals
-	(*ListTasksRequest)(nil),    // 8: trainmaster.v1.ListTasksRequest
-	(*ListTasksReply)(nil),      // 9: trainmaster.v1.ListTasksReply
-	(*TaskEntry)(nil),           // 10: trainmaster.v1.TaskEntry
-	(*TaskHolder)(nil),          // 11: trainmaster.v1.TaskHolder
-	(*ListTrainersRequest)(nil), // 12: trainmaster.v1.ListTrainersRequest
-	(*ListTrainersReply)(nil),   // 13: trainmaster.v1.ListTrainersReply
-	(*TrainerEntry)(nil),        // 14: trainmaster.v1.TrainerEntry
-	(*DrainRequest)(nil),        // 15: trainmaster.v1.DrainRequest
-	(*DrainReply)(nil),          // 16: trainmaster.v1.DrainReply
-	(*PauseRequest)(nil),        // 17: trainmaster.v1.PauseRequest
-	(*PauseReply)(nil),          // 18: trainmaster.v1.PauseReply
-	(*ResumeRequest)(nil),       // 19: trainmaster.v1.ResumeRequest
-	(*ResumeReply)(nil),         // 20: trainmaster.v1.ResumeReply
-	(*RetryTaskRequest)(nil),    // 21: trainmaster.v1.RetryTaskRequest
-	(*RetryTaskReply)(nil),      // 22: trainmaster.v1.RetryTaskReply
-	(*DropTaskRequest)(nil),     // 23: trainmaster.v1.DropTaskRequest
-	(*DropTaskReply)(nil),       // 24: trainmaster.v1.DropTaskReply
+	(*CheckpointStatus)(nil),    // 5: trainmaster.v1.CheckpointStatus
+	(*Registration)(nil),        // 6: trainmaster.v1.Registration
+	(*DatasetStatus)(nil),       // 7: trainmaster.v1.DatasetStatus
+	(*JobTotals)(nil),           // 8: trainmaster.v1.JobTotals
+	(*ListTasksRequest)(nil),    // 9: trainmaster.v1.ListTasksRequest
+	(*ListTasksReply)(nil),      // 10: trainmaster.v1.ListTasksReply
+	(*TaskEntry)(nil),           // 11: trainmaster.v1.TaskEntry
+	(*TaskHolder)(nil),          // 12: trainmaster.v1.TaskHolder
+	(*ListTrainersRequest)(nil), // 13: trainmaster.v1.ListTrainersRequest
+	(*ListTrainersReply)(nil),   // 14: trainmaster.v1.ListTrainersReply
+	(*TrainerEntry)(nil),        // 15: trainmaster.v1.TrainerEntry
+	(*DrainRequest)(nil),        // 16: trainmaster.v1.DrainRequest
+	(*DrainReply)(nil),          // 17: trainmaster.v1.DrainReply
+	(*PauseRequest)(nil),        // 18: trainmaster.v1.PauseRequest
+	(*PauseReply)(nil),          // 19: trainmaster.v1.PauseReply
+	(*ResumeRequest)(nil),       // 20: trainmaster.v1.ResumeRequest
+	(*ResumeReply)(nil),         // 21: trainmaster.v1.ResumeReply
+	(*RetryTaskRequest)(nil),    // 22: trainmaster.v1.RetryTaskRequest
+	(*RetryTaskReply)(nil),      // 23: trainmaster.v1.RetryTaskReply
+	(*DropTaskRequest)(nil),     // 24: trainmaster.v1.DropTaskRequest
+	(*DropTaskReply)(nil),       // 25: trainmaster.v1.DropTaskReply
 }
 var file_trainmaster_v1_operator_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
-	6,  // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
-	7,  // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
-	5,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
-	1,  // 4: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
-	2,  // 5: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
-	10, // 6: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
-	2,  // 7: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
-	11, // 8: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
-	14, // 9: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	3,  // 10: trainmaster.v1.Operator.Status:input_type -> trainmaster.v1.StatusRequest
-	8,  // 11: trainmaster.v1.Operator.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
-	12, // 12: trainmaster.v1.Operator.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
-	15, // 13: trainmaster.v1.Operator.Drain:input_type -> trainmaster.v1.DrainRequest
-	17, // 14: trainmaster.v1.Operator.Pause:input_type -> trainmaster.v1.PauseRequest
-	19, // 15: trainmaster.v1.Operator.Resume:input_type -> trainmaster.v1.ResumeRequest
-	21, // 16: trainmaster.v1.Operator.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	23, // 17: trainmaster.v1.Operator.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	4,  // 18: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
-	9,  // 19: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	13, // 20: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	16, // 21: trainmaster.v1.Operator.Drain:output_type -> trainmaster.v1.DrainReply
-	18, // 22: trainmaster.v1.Operator.Pause:output_type -> trainmaster.v1.PauseReply
-	20, // 23: trainmaster.v1.Operator.Resume:output_type -> trainmaster.v1.ResumeReply
-	22, // 24: trainmaster.v1.Operator.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	24, // 25: trainmaster.v1.Operator.DropTask:output_type -> trainmaster.v1.DropTaskReply
-	18, // [18:26] is the sub-list for method output_type
-	10, // [10:18] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	7,  // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
+	8,  // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
+	6,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
+	5,  // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
+	1,  // 5: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
+	2,  // 6: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
+	11, // 7: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
+	2,  // 8: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
+	12, // 9: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
+	15, // 10: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
+	3,  // 11: trainmaster.v1.Operator.Status:input_type -> trainmaster.v1.StatusRequest
+	9,  // 12: trainmaster.v1.Operator.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
+	13, // 13: trainmaster.v1.Operator.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
+	16, // 14: trainmaster.v1.Operator.Drain:input_type -> trainmaster.v1.DrainRequest
+	18, // 15: trainmaster.v1.Operator.Pause:input_type -> trainmaster.v1.PauseRequest
+	20, // 16: trainmaster.v1.Operator.Resume:input_type -> trainmaster.v1.ResumeRequest
+	22, // 17: trainmaster.v1.Operator.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	24, // 18: trainmaster.v1.Operator.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	4,  // 19: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
+	10, // 20: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	14, // 21: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	17, // 22: trainmaster.v1.Operator.Drain:output_type -> trainmaster.v1.DrainReply
+	19, // 23: trainmaster.v1.Operator.Pause:output_type -> trainmaster.v1.PauseReply
+	21, // 24: trainmaster.v1.Operator.Resume:output_type -> trainmaster.v1.ResumeReply
+	23, // 25: trainmaster.v1.Operator.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	25, // 26: trainmaster.v1.Operator.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	19, // [19:27] is the sub-list for method output_type
+	11, // [11:19] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_operator_proto_init() }
@@ -2018,9 +2102,9 @@ func file_trainmaster_v1_operator_proto_init() {
 	if File_trainmaster_v1_operator_proto != nil {
 		return
 	}
-	file_trainmaster_v1_operator_proto_msgTypes[4].OneofWrappers = []any{}
-	file_trainmaster_v1_operator_proto_msgTypes[11].OneofWrappers = []any{}
-	file_trainmaster_v1_operator_proto_msgTypes[18].OneofWrappers = []any{
+	file_trainmaster_v1_operator_proto_msgTypes[5].OneofWrappers = []any{}
+	file_trainmaster_v1_operator_proto_msgTypes[12].OneofWrappers = []any{}
+	file_trainmaster_v1_operator_proto_msgTypes[19].OneofWrappers = []any{
 		(*RetryTaskRequest_Index)(nil),
 		(*RetryTaskRequest_All)(nil),
 	}
@@ -2030,7 +2114,7 @@ func file_trainmaster_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_operator_proto_rawDesc), len(file_trainmaster_v1_operator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

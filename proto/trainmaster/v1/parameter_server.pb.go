@@ -880,9 +880,13 @@ type DescribeReply struct {
 	Checkpoint      string `protobuf:"bytes,8,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	CheckpointError string `protobuf:"bytes,9,opt,name=checkpoint_error,json=checkpointError,proto3" json:"checkpoint_error,omitempty"`
 	// The newest job epoch that the shard has heard of, from 1.
-	JobEpoch      uint32 `protobuf:"varint,10,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	JobEpoch uint32 `protobuf:"varint,10,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
+	// The greatest number of a cut that the shard knows of.
+	LastCut uint64 `protobuf:"varint,11,opt,name=last_cut,json=lastCut,proto3" json:"last_cut,omitempty"`
+	// Whether it has a folder for checkpoints.
+	KeepsCheckpoints bool `protobuf:"varint,12,opt,name=keeps_checkpoints,json=keepsCheckpoints,proto3" json:"keeps_checkpoints,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *DescribeReply) Reset() {
@@ -983,6 +987,20 @@ func (x *DescribeReply) GetJobEpoch() uint32 {
 		return x.JobEpoch
 	}
 	return 0
+}
+
+func (x *DescribeReply) GetLastCut() uint64 {
+	if x != nil {
+		return x.LastCut
+	}
+	return 0
+}
+
+func (x *DescribeReply) GetKeepsCheckpoints() bool {
+	if x != nil {
+		return x.KeepsCheckpoints
+	}
+	return false
 }
 
 // ParameterServerCounters count since the process started.
@@ -1564,6 +1582,532 @@ func (x *CommitStepReply) GetAdopted() bool {
 	return false
 }
 
+// Cut names the moment of a checkpoint.
+type Cut struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Grows from cut to cut.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// Of the master that takes it: the create revision of its lock.
+	Term          uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cut) Reset() {
+	*x = Cut{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cut) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cut) ProtoMessage() {}
+
+func (x *Cut) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cut.ProtoReflect.Descriptor instead.
+func (*Cut) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Cut) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Cut) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+type BeginCutRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Cut   *Cut                   `protobuf:"bytes,1,opt,name=cut,proto3" json:"cut,omitempty"`
+	// See CommitStepRequest.
+	JobEpoch      uint32 `protobuf:"varint,2,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeginCutRequest) Reset() {
+	*x = BeginCutRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginCutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginCutRequest) ProtoMessage() {}
+
+func (x *BeginCutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginCutRequest.ProtoReflect.Descriptor instead.
+func (*BeginCutRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *BeginCutRequest) GetCut() *Cut {
+	if x != nil {
+		return x.Cut
+	}
+	return nil
+}
+
+func (x *BeginCutRequest) GetJobEpoch() uint32 {
+	if x != nil {
+		return x.JobEpoch
+	}
+	return 0
+}
+
+type BeginCutReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the parameters in the cut; 0 in asynchronous mode.
+	Version       uint64     `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Mode          UpdateMode `protobuf:"varint,2,opt,name=mode,proto3,enum=trainmaster.v1.UpdateMode" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeginCutReply) Reset() {
+	*x = BeginCutReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginCutReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginCutReply) ProtoMessage() {}
+
+func (x *BeginCutReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginCutReply.ProtoReflect.Descriptor instead.
+func (*BeginCutReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *BeginCutReply) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *BeginCutReply) GetMode() UpdateMode {
+	if x != nil {
+		return x.Mode
+	}
+	return UpdateMode_UPDATE_MODE_UNSPECIFIED
+}
+
+type WriteCutRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cut           *Cut                   `protobuf:"bytes,1,opt,name=cut,proto3" json:"cut,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteCutRequest) Reset() {
+	*x = WriteCutRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteCutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteCutRequest) ProtoMessage() {}
+
+func (x *WriteCutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteCutRequest.ProtoReflect.Descriptor instead.
+func (*WriteCutRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *WriteCutRequest) GetCut() *Cut {
+	if x != nil {
+		return x.Cut
+	}
+	return nil
+}
+
+type WriteCutReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The folder of the checkpoint: the start of the shard, and the number within it.
+	Start    uint64 `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"`
+	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// SHA-256 of its manifest's file, in hexadecimal.
+	Sha256        string `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteCutReply) Reset() {
+	*x = WriteCutReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteCutReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteCutReply) ProtoMessage() {}
+
+func (x *WriteCutReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteCutReply.ProtoReflect.Descriptor instead.
+func (*WriteCutReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *WriteCutReply) GetStart() uint64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *WriteCutReply) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *WriteCutReply) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+type AbortCutRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cut           *Cut                   `protobuf:"bytes,1,opt,name=cut,proto3" json:"cut,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbortCutRequest) Reset() {
+	*x = AbortCutRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbortCutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbortCutRequest) ProtoMessage() {}
+
+func (x *AbortCutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbortCutRequest.ProtoReflect.Descriptor instead.
+func (*AbortCutRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *AbortCutRequest) GetCut() *Cut {
+	if x != nil {
+		return x.Cut
+	}
+	return nil
+}
+
+type AbortCutReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbortCutReply) Reset() {
+	*x = AbortCutReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbortCutReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbortCutReply) ProtoMessage() {}
+
+func (x *AbortCutReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbortCutReply.ProtoReflect.Descriptor instead.
+func (*AbortCutReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{23}
+}
+
+type WriteSetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Cut   *Cut                   `protobuf:"bytes,1,opt,name=cut,proto3" json:"cut,omitempty"`
+	// The bytes of its file.
+	Set           []byte `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteSetRequest) Reset() {
+	*x = WriteSetRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteSetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteSetRequest) ProtoMessage() {}
+
+func (x *WriteSetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteSetRequest.ProtoReflect.Descriptor instead.
+func (*WriteSetRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *WriteSetRequest) GetCut() *Cut {
+	if x != nil {
+		return x.Cut
+	}
+	return nil
+}
+
+func (x *WriteSetRequest) GetSet() []byte {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+type WriteSetReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteSetReply) Reset() {
+	*x = WriteSetReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteSetReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteSetReply) ProtoMessage() {}
+
+func (x *WriteSetReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteSetReply.ProtoReflect.Descriptor instead.
+func (*WriteSetReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{25}
+}
+
+type PruneSetsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The newest set.
+	Cut *Cut `protobuf:"bytes,1,opt,name=cut,proto3" json:"cut,omitempty"`
+	// At least 1.
+	Keep          uint32 `protobuf:"varint,2,opt,name=keep,proto3" json:"keep,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneSetsRequest) Reset() {
+	*x = PruneSetsRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneSetsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneSetsRequest) ProtoMessage() {}
+
+func (x *PruneSetsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneSetsRequest.ProtoReflect.Descriptor instead.
+func (*PruneSetsRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *PruneSetsRequest) GetCut() *Cut {
+	if x != nil {
+		return x.Cut
+	}
+	return nil
+}
+
+func (x *PruneSetsRequest) GetKeep() uint32 {
+	if x != nil {
+		return x.Keep
+	}
+	return 0
+}
+
+type PruneSetsReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneSetsReply) Reset() {
+	*x = PruneSetsReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneSetsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneSetsReply) ProtoMessage() {}
+
+func (x *PruneSetsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneSetsReply.ProtoReflect.Descriptor instead.
+func (*PruneSetsReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{27}
+}
+
 var File_trainmaster_v1_parameter_server_proto protoreflect.FileDescriptor
 
 const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
@@ -1623,7 +2167,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\vslot_owners\x18\x06 \x03(\rR\n" +
 	"slotOwners\">\n" +
 	"\x0fDescribeRequest\x12+\n" +
-	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\x9a\x04\n" +
+	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\xe2\x04\n" +
 	"\rDescribeReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.trainmaster.v1.DescribeReply.StateR\x05state\x12\x1f\n" +
@@ -1638,7 +2182,9 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"checkpoint\x12)\n" +
 	"\x10checkpoint_error\x18\t \x01(\tR\x0fcheckpointError\x12\x1b\n" +
 	"\tjob_epoch\x18\n" +
-	" \x01(\rR\bjobEpoch\"X\n" +
+	" \x01(\rR\bjobEpoch\x12\x19\n" +
+	"\blast_cut\x18\v \x01(\x04R\alastCut\x12+\n" +
+	"\x11keeps_checkpoints\x18\f \x01(\bR\x10keepsCheckpoints\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +
@@ -1694,19 +2240,50 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\arecords\x18\x03 \x01(\rR\arecords\"E\n" +
 	"\x0fCommitStepReply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x18\n" +
-	"\aadopted\x18\x02 \x01(\bR\aadopted*V\n" +
+	"\aadopted\x18\x02 \x01(\bR\aadopted\"1\n" +
+	"\x03Cut\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"U\n" +
+	"\x0fBeginCutRequest\x12%\n" +
+	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\x12\x1b\n" +
+	"\tjob_epoch\x18\x02 \x01(\rR\bjobEpoch\"Y\n" +
+	"\rBeginCutReply\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12.\n" +
+	"\x04mode\x18\x02 \x01(\x0e2\x1a.trainmaster.v1.UpdateModeR\x04mode\"8\n" +
+	"\x0fWriteCutRequest\x12%\n" +
+	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\"Y\n" +
+	"\rWriteCutReply\x12\x14\n" +
+	"\x05start\x18\x01 \x01(\x04R\x05start\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x16\n" +
+	"\x06sha256\x18\x03 \x01(\tR\x06sha256\"8\n" +
+	"\x0fAbortCutRequest\x12%\n" +
+	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\"\x0f\n" +
+	"\rAbortCutReply\"J\n" +
+	"\x0fWriteSetRequest\x12%\n" +
+	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\x12\x10\n" +
+	"\x03set\x18\x02 \x01(\fR\x03set\"\x0f\n" +
+	"\rWriteSetReply\"M\n" +
+	"\x10PruneSetsRequest\x12%\n" +
+	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\x12\x12\n" +
+	"\x04keep\x18\x02 \x01(\rR\x04keep\"\x10\n" +
+	"\x0ePruneSetsReply*V\n" +
 	"\n" +
 	"UpdateMode\x12\x1b\n" +
 	"\x17UPDATE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11UPDATE_MODE_ASYNC\x10\x01\x12\x14\n" +
-	"\x10UPDATE_MODE_SYNC\x10\x022\xdf\x02\n" +
+	"\x10UPDATE_MODE_SYNC\x10\x022\xde\x05\n" +
 	"\x0fParameterServer\x12J\n" +
 	"\bDescribe\x12\x1f.trainmaster.v1.DescribeRequest\x1a\x1d.trainmaster.v1.DescribeReply\x12\\\n" +
 	"\x0eInitParameters\x12%.trainmaster.v1.InitParametersRequest\x1a#.trainmaster.v1.InitParametersReply\x12P\n" +
 	"\n" +
 	"FinishInit\x12!.trainmaster.v1.FinishInitRequest\x1a\x1f.trainmaster.v1.FinishInitReply\x12P\n" +
 	"\n" +
-	"CommitStep\x12!.trainmaster.v1.CommitStepRequest\x1a\x1f.trainmaster.v1.CommitStepReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
+	"CommitStep\x12!.trainmaster.v1.CommitStepRequest\x1a\x1f.trainmaster.v1.CommitStepReply\x12J\n" +
+	"\bBeginCut\x12\x1f.trainmaster.v1.BeginCutRequest\x1a\x1d.trainmaster.v1.BeginCutReply\x12J\n" +
+	"\bWriteCut\x12\x1f.trainmaster.v1.WriteCutRequest\x1a\x1d.trainmaster.v1.WriteCutReply\x12J\n" +
+	"\bAbortCut\x12\x1f.trainmaster.v1.AbortCutRequest\x1a\x1d.trainmaster.v1.AbortCutReply\x12J\n" +
+	"\bWriteSet\x12\x1f.trainmaster.v1.WriteSetRequest\x1a\x1d.trainmaster.v1.WriteSetReply\x12M\n" +
+	"\tPruneSets\x12 .trainmaster.v1.PruneSetsRequest\x1a\x1e.trainmaster.v1.PruneSetsReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
 	file_trainmaster_v1_parameter_server_proto_rawDescOnce sync.Once
@@ -1721,7 +2298,7 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
@@ -1743,6 +2320,17 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*CommitStepRequest)(nil),        // 17: trainmaster.v1.CommitStepRequest
 	(*StepContributor)(nil),          // 18: trainmaster.v1.StepContributor
 	(*CommitStepReply)(nil),          // 19: trainmaster.v1.CommitStepReply
+	(*Cut)(nil),                      // 20: trainmaster.v1.Cut
+	(*BeginCutRequest)(nil),          // 21: trainmaster.v1.BeginCutRequest
+	(*BeginCutReply)(nil),            // 22: trainmaster.v1.BeginCutReply
+	(*WriteCutRequest)(nil),          // 23: trainmaster.v1.WriteCutRequest
+	(*WriteCutReply)(nil),            // 24: trainmaster.v1.WriteCutReply
+	(*AbortCutRequest)(nil),          // 25: trainmaster.v1.AbortCutRequest
+	(*AbortCutReply)(nil),            // 26: trainmaster.v1.AbortCutReply
+	(*WriteSetRequest)(nil),          // 27: trainmaster.v1.WriteSetRequest
+	(*WriteSetReply)(nil),            // 28: trainmaster.v1.WriteSetReply
+	(*PruneSetsRequest)(nil),         // 29: trainmaster.v1.PruneSetsRequest
+	(*PruneSetsReply)(nil),           // 30: trainmaster.v1.PruneSetsReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
@@ -1761,19 +2349,35 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	2,  // 13: trainmaster.v1.InitParametersReply.outcome:type_name -> trainmaster.v1.InitParametersReply.Outcome
 	9,  // 14: trainmaster.v1.InitParametersReply.placement:type_name -> trainmaster.v1.ParameterPlacement
 	18, // 15: trainmaster.v1.CommitStepRequest.contributors:type_name -> trainmaster.v1.StepContributor
-	10, // 16: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
-	13, // 17: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
-	15, // 18: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
-	17, // 19: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
-	11, // 20: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	14, // 21: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	16, // 22: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	19, // 23: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	20, // [20:24] is the sub-list for method output_type
-	16, // [16:20] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	20, // 16: trainmaster.v1.BeginCutRequest.cut:type_name -> trainmaster.v1.Cut
+	0,  // 17: trainmaster.v1.BeginCutReply.mode:type_name -> trainmaster.v1.UpdateMode
+	20, // 18: trainmaster.v1.WriteCutRequest.cut:type_name -> trainmaster.v1.Cut
+	20, // 19: trainmaster.v1.AbortCutRequest.cut:type_name -> trainmaster.v1.Cut
+	20, // 20: trainmaster.v1.WriteSetRequest.cut:type_name -> trainmaster.v1.Cut
+	20, // 21: trainmaster.v1.PruneSetsRequest.cut:type_name -> trainmaster.v1.Cut
+	10, // 22: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
+	13, // 23: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
+	15, // 24: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
+	17, // 25: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
+	21, // 26: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
+	23, // 27: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
+	25, // 28: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
+	27, // 29: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
+	29, // 30: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
+	11, // 31: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	14, // 32: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	16, // 33: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	19, // 34: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	22, // 35: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
+	24, // 36: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
+	26, // 37: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
+	28, // 38: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
+	30, // 39: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
+	31, // [31:40] is the sub-list for method output_type
+	22, // [22:31] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_parameter_server_proto_init() }
@@ -1787,7 +2391,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   17,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

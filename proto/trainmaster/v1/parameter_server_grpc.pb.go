@@ -23,6 +23,11 @@ const (
 	ParameterServer_InitParameters_FullMethodName = "/trainmaster.v1.ParameterServer/InitParameters"
 	ParameterServer_FinishInit_FullMethodName     = "/trainmaster.v1.ParameterServer/FinishInit"
 	ParameterServer_CommitStep_FullMethodName     = "/trainmaster.v1.ParameterServer/CommitStep"
+	ParameterServer_BeginCut_FullMethodName       = "/trainmaster.v1.ParameterServer/BeginCut"
+	ParameterServer_WriteCut_FullMethodName       = "/trainmaster.v1.ParameterServer/WriteCut"
+	ParameterServer_AbortCut_FullMethodName       = "/trainmaster.v1.ParameterServer/AbortCut"
+	ParameterServer_WriteSet_FullMethodName       = "/trainmaster.v1.ParameterServer/WriteSet"
+	ParameterServer_PruneSets_FullMethodName      = "/trainmaster.v1.ParameterServer/PruneSets"
 )
 
 // ParameterServerClient is the client API for ParameterServer service.
@@ -54,6 +59,24 @@ type ParameterServerClient interface {
 	// again, by the next master too. It is to be sent again to a shard that was
 	// restarted.
 	CommitStep(ctx context.Context, in *CommitStepRequest, opts ...grpc.CallOption) (*CommitStepReply, error)
+	// BeginCut fixes the moment of a checkpoint, and returns at once: from then on
+	// updates copy what they change. The same number again is the same cut. A
+	// number that is not greater than every other one that the shard knows of is
+	// refused, and so is an older term. A cut of a greater number ends the one
+	// before it, and one that nobody writes is dropped after a time.
+	BeginCut(ctx context.Context, in *BeginCutRequest, opts ...grpc.CallOption) (*BeginCutReply, error)
+	// WriteCut writes the files of the cut; repeated, it says again what it wrote.
+	// They count once a set names them.
+	WriteCut(ctx context.Context, in *WriteCutRequest, opts ...grpc.CallOption) (*WriteCutReply, error)
+	// AbortCut drops the cut. What was written of it is pruned with the next set. A
+	// shard that does not know the cut does nothing.
+	AbortCut(ctx context.Context, in *AbortCutRequest, opts ...grpc.CallOption) (*AbortCutReply, error)
+	// WriteSet writes the manifest of a set, for all shards, which have the folder
+	// of checkpoints together.
+	WriteSet(ctx context.Context, in *WriteSetRequest, opts ...grpc.CallOption) (*WriteSetReply, error)
+	// PruneSets removes the sets before the newest ones to keep, and this shard's
+	// checkpoints that no kept set names.
+	PruneSets(ctx context.Context, in *PruneSetsRequest, opts ...grpc.CallOption) (*PruneSetsReply, error)
 }
 
 type parameterServerClient struct {
@@ -104,6 +127,56 @@ func (c *parameterServerClient) CommitStep(ctx context.Context, in *CommitStepRe
 	return out, nil
 }
 
+func (c *parameterServerClient) BeginCut(ctx context.Context, in *BeginCutRequest, opts ...grpc.CallOption) (*BeginCutReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BeginCutReply)
+	err := c.cc.Invoke(ctx, ParameterServer_BeginCut_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *parameterServerClient) WriteCut(ctx context.Context, in *WriteCutRequest, opts ...grpc.CallOption) (*WriteCutReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WriteCutReply)
+	err := c.cc.Invoke(ctx, ParameterServer_WriteCut_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *parameterServerClient) AbortCut(ctx context.Context, in *AbortCutRequest, opts ...grpc.CallOption) (*AbortCutReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AbortCutReply)
+	err := c.cc.Invoke(ctx, ParameterServer_AbortCut_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *parameterServerClient) WriteSet(ctx context.Context, in *WriteSetRequest, opts ...grpc.CallOption) (*WriteSetReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WriteSetReply)
+	err := c.cc.Invoke(ctx, ParameterServer_WriteSet_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *parameterServerClient) PruneSets(ctx context.Context, in *PruneSetsRequest, opts ...grpc.CallOption) (*PruneSetsReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PruneSetsReply)
+	err := c.cc.Invoke(ctx, ParameterServer_PruneSets_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ParameterServerServer is the server API for ParameterServer service.
 // All implementations must embed UnimplementedParameterServerServer
 // for forward compatibility.
@@ -133,6 +206,24 @@ type ParameterServerServer interface {
 	// again, by the next master too. It is to be sent again to a shard that was
 	// restarted.
 	CommitStep(context.Context, *CommitStepRequest) (*CommitStepReply, error)
+	// BeginCut fixes the moment of a checkpoint, and returns at once: from then on
+	// updates copy what they change. The same number again is the same cut. A
+	// number that is not greater than every other one that the shard knows of is
+	// refused, and so is an older term. A cut of a greater number ends the one
+	// before it, and one that nobody writes is dropped after a time.
+	BeginCut(context.Context, *BeginCutRequest) (*BeginCutReply, error)
+	// WriteCut writes the files of the cut; repeated, it says again what it wrote.
+	// They count once a set names them.
+	WriteCut(context.Context, *WriteCutRequest) (*WriteCutReply, error)
+	// AbortCut drops the cut. What was written of it is pruned with the next set. A
+	// shard that does not know the cut does nothing.
+	AbortCut(context.Context, *AbortCutRequest) (*AbortCutReply, error)
+	// WriteSet writes the manifest of a set, for all shards, which have the folder
+	// of checkpoints together.
+	WriteSet(context.Context, *WriteSetRequest) (*WriteSetReply, error)
+	// PruneSets removes the sets before the newest ones to keep, and this shard's
+	// checkpoints that no kept set names.
+	PruneSets(context.Context, *PruneSetsRequest) (*PruneSetsReply, error)
 	mustEmbedUnimplementedParameterServerServer()
 }
 
@@ -154,6 +245,21 @@ func (UnimplementedParameterServerServer) FinishInit(context.Context, *FinishIni
 }
 func (UnimplementedParameterServerServer) CommitStep(context.Context, *CommitStepRequest) (*CommitStepReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method CommitStep not implemented")
+}
+func (UnimplementedParameterServerServer) BeginCut(context.Context, *BeginCutRequest) (*BeginCutReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method BeginCut not implemented")
+}
+func (UnimplementedParameterServerServer) WriteCut(context.Context, *WriteCutRequest) (*WriteCutReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method WriteCut not implemented")
+}
+func (UnimplementedParameterServerServer) AbortCut(context.Context, *AbortCutRequest) (*AbortCutReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method AbortCut not implemented")
+}
+func (UnimplementedParameterServerServer) WriteSet(context.Context, *WriteSetRequest) (*WriteSetReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method WriteSet not implemented")
+}
+func (UnimplementedParameterServerServer) PruneSets(context.Context, *PruneSetsRequest) (*PruneSetsReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method PruneSets not implemented")
 }
 func (UnimplementedParameterServerServer) mustEmbedUnimplementedParameterServerServer() {}
 func (UnimplementedParameterServerServer) testEmbeddedByValue()                         {}
@@ -248,6 +354,96 @@ func _ParameterServer_CommitStep_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ParameterServer_BeginCut_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BeginCutRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).BeginCut(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_BeginCut_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).BeginCut(ctx, req.(*BeginCutRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ParameterServer_WriteCut_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WriteCutRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).WriteCut(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_WriteCut_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).WriteCut(ctx, req.(*WriteCutRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ParameterServer_AbortCut_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AbortCutRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).AbortCut(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_AbortCut_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).AbortCut(ctx, req.(*AbortCutRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ParameterServer_WriteSet_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WriteSetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).WriteSet(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_WriteSet_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).WriteSet(ctx, req.(*WriteSetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ParameterServer_PruneSets_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PruneSetsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).PruneSets(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_PruneSets_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).PruneSets(ctx, req.(*PruneSetsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ParameterServer_ServiceDesc is the grpc.ServiceDesc for ParameterServer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -270,6 +466,26 @@ var ParameterServer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CommitStep",
 			Handler:    _ParameterServer_CommitStep_Handler,
+		},
+		{
+			MethodName: "BeginCut",
+			Handler:    _ParameterServer_BeginCut_Handler,
+		},
+		{
+			MethodName: "WriteCut",
+			Handler:    _ParameterServer_WriteCut_Handler,
+		},
+		{
+			MethodName: "AbortCut",
+			Handler:    _ParameterServer_AbortCut_Handler,
+		},
+		{
+			MethodName: "WriteSet",
+			Handler:    _ParameterServer_WriteSet_Handler,
+		},
+		{
+			MethodName: "PruneSets",
+			Handler:    _ParameterServer_PruneSets_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,38 @@
+package master
+
+import (
+	"testing"
+	"time"
+)
+
+func TestCadence(t *testing.T) {
+	began := time.Unix(0, 0)
+	for text, want := range map[string]Cadence{
+		"never": {}, "60s": {Time: time.Minute}, "500steps": {Steps: 500}, "1step": {Steps: 1}, "2passes,90s": {Passes: 2, Time: 90 * time.Second},
+		"1h30m,1pass": {Time: 90 * time.Minute, Passes: 1},
+	} {
+		if c, err := ParseCadence(text); err != nil || c != want {
+			t.Errorf("%q is %+v, %v; expected %+v", text, c, err, want)
+		}
+	}
+	for _, text := range []string{"", "0s", "-1s", "5", "0pass", "1pass,2pass", "1s,2s", "1 pass", "5000000000steps", "1week"} {
+		if c, err := ParseCadence(text); err == nil {
+			t.Errorf("%q is %+v, expected an error", text, c)
+		}
+	}
+	c := Cadence{Time: time.Minute, Steps: 10, Passes: 1}
+	last := progress{began, 100, 5}
+	for what, tt := range map[string]struct {
+		now progress
+		due bool
+	}{
+		"nothing": {progress{began.Add(59 * time.Second), 109, 5}, false},
+		"time":    {progress{began.Add(time.Minute), 100, 5}, true},
+		"steps":   {progress{began, 110, 5}, true},
+		"passes":  {progress{began, 100, 6}, true},
+	} {
+		if c.due(tt.now, last) != tt.due || (Cadence{}).due(tt.now, last) {
+			t.Errorf("%s: due %v, expected %v", what, !tt.due, tt.due)
+		}
+	}
+}

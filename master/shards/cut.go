@@ -1,0 +1,134 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"trainmaster/master"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/checkpoint"
+)
+
+// Begin looks for the servers and, if all are there with parameters and a place to keep them,
+// begins a cut on each; number chooses its number from the greatest that any of them knows of.
+func (c *Client) Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (master.Cut, error) {
+	addrs, err := c.Present(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find the parameter servers: %w", err)
+	}
+	if len(addrs) == 0 {
+		return nil, master.ErrNothingToCut
+	}
+	for i, addr := range addrs {
+		if addr == "" {
+			return nil, fmt.Errorf("parameter server %d of %d is not there", i, len(addrs))
+		}
+	}
+	var last atomic.Uint64
+	var empty, unkept atomic.Bool
+	if err := c.all(addrs, "describe", func(_ int, server pb.ParameterServerClient) error {
+		reply, err := server.Describe(ctx, &pb.DescribeRequest{})
+		for at := last.Load(); reply.GetLastCut() > at && !last.CompareAndSwap(at, reply.GetLastCut()); at = last.Load() {
+		}
+		if err == nil && reply.GetState() != pb.DescribeReply_STATE_READY {
+			empty.Store(true)
+		}
+		if err == nil && !reply.GetKeepsCheckpoints() {
+			unkept.Store(true)
+		}
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	if empty.Load() || unkept.Load() {
+		return nil, master.ErrNothingToCut
+	}
+	cut := &cut{client: c, addrs: addrs, name: &pb.Cut{Number: number(last.Load()), Term: term}, epoch: epoch}
+	if err := cut.begin(ctx); err != nil {
+		return nil, errors.Join(err, cut.Abort(ctx))
+	}
+	return cut, nil
+}
+
+// cut is a moment of all parameter servers.
+type cut struct {
+	client  *Client
+	addrs   []string
+	name    *pb.Cut
+	epoch   uint32
+	mode    string
+	version uint64
+}
+
+func (c *cut) Number() uint64 { return c.name.GetNumber() }
+
+func (c *cut) begin(ctx context.Context) error {
+	replies := make([]*pb.BeginCutReply, len(c.addrs))
+	if err := c.all("begin", func(i int, server pb.ParameterServerClient) (err error) {
+		replies[i], err = server.BeginCut(ctx, &pb.BeginCutRequest{Cut: c.name, JobEpoch: c.epoch})
+		return err
+	}); err != nil {
+		return err
+	}
+	c.mode, c.version = checkpoint.Async, replies[0].GetVersion()
+	if replies[0].GetMode() == pb.UpdateMode_UPDATE_MODE_SYNC {
+		c.mode = checkpoint.Sync
+	}
+	for i, r := range replies {
+		if r.GetMode() != replies[0].GetMode() || r.GetVersion() != c.version {
+			return fmt.Errorf("cut %d: parameter server 0 is at version %d, parameter server %d at %d: one of them is still to be told of a step", c.Number(), c.version, i, r.GetVersion())
+		}
+	}
+	return nil
+}
+
+func (c *cut) all(what string, call func(i int, server pb.ParameterServerClient) error) error {
+	return c.client.all(c.addrs, fmt.Sprintf("%s cut %d of", what, c.Number()), call)
+}
+
+// Write has all servers write their checkpoints, and one of them the manifest of the set.
+func (c *cut) Write(ctx context.Context, job string, position []byte) ([]byte, error) {
+	set := &checkpoint.Set{
+		Job: job, Number: c.Number(), Mode: c.mode, Version: c.version, JobEpoch: c.epoch, Position: position, Shards: make([]checkpoint.Part, len(c.addrs)),
+	}
+	if err := c.all("write", func(i int, server pb.ParameterServerClient) error {
+		reply, err := server.WriteCut(ctx, &pb.WriteCutRequest{Cut: c.name})
+		set.Shards[i] = checkpoint.Part{Shard: i, Generation: checkpoint.Generation{Start: reply.GetStart(), Sequence: reply.GetSequence()}, SHA256: reply.GetSha256()}
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	text, err := set.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("encode set %d: %w", c.Number(), err)
+	}
+	err = c.client.all(c.addrs[:1], fmt.Sprintf("write the set of cut %d on", c.Number()), func(_ int, server pb.ParameterServerClient) error {
+		_, err := server.WriteSet(ctx, &pb.WriteSetRequest{Cut: c.name, Set: text})
+		return err
+	})
+	return text, err
+}
+
+// Abort drops the cut where it was begun.
+func (c *cut) Abort(ctx context.Context) error {
+	return c.all("abort", func(_ int, server pb.ParameterServerClient) error {
+		_, err := server.AbortCut(ctx, &pb.AbortCutRequest{Cut: c.name})
+		return err
+	})
+}
+
+// Prune has the servers remove what only older sets need: the sets first, so that none is
+// there without its checkpoints.
+func (c *cut) Prune(ctx context.Context, keep int) error {
+	prune := func(_ int, server pb.ParameterServerClient) error {
+		_, err := server.PruneSets(ctx, &pb.PruneSetsRequest{Cut: c.name, Keep: uint32(keep)})
+		return err
+	}
+	what := fmt.Sprintf("prune before cut %d on", c.Number())
+	if err := c.client.all(c.addrs[:1], what, prune); err != nil {
+		return err
+	}
+	return c.all("prune before", prune)
+}

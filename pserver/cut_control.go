@@ -1,0 +1,79 @@
+package pserver
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+// cutting returns the checkpoints of a shard that has something to keep, and a place for it.
+func (c *control) cutting() (*checkpoints, error) {
+	switch {
+	case c.checkpoints == nil:
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d keeps no checkpoints: start it with --checkpoint-dir", c.shard.index)
+	case !c.shard.ready.Load():
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has no parameters yet", c.shard.index)
+	}
+	return c.checkpoints, nil
+}
+
+// BeginCut implements the service.
+func (c *control) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.BeginCutReply, error) {
+	checkpoints, err := c.cutting()
+	if err != nil {
+		return nil, err
+	}
+	version, err := checkpoints.beginCut(request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetJobEpoch())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &pb.BeginCutReply{Version: version, Mode: c.shard.holding.Load().model.modeToProto()}, nil
+}
+
+// WriteCut implements the service.
+func (c *control) WriteCut(_ context.Context, request *pb.WriteCutRequest) (*pb.WriteCutReply, error) {
+	checkpoints, err := c.cutting()
+	if err != nil {
+		return nil, err
+	}
+	part, err := checkpoints.writeCut(request.GetCut().GetNumber(), request.GetCut().GetTerm())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &pb.WriteCutReply{Start: part.Start, Sequence: part.Sequence, Sha256: part.SHA256}, nil
+}
+
+// AbortCut implements the service.
+func (c *control) AbortCut(_ context.Context, request *pb.AbortCutRequest) (*pb.AbortCutReply, error) {
+	if c.checkpoints != nil {
+		c.checkpoints.abortCut(request.GetCut().GetNumber(), request.GetCut().GetTerm())
+	}
+	return &pb.AbortCutReply{}, nil
+}
+
+// WriteSet implements the service.
+func (c *control) WriteSet(_ context.Context, request *pb.WriteSetRequest) (*pb.WriteSetReply, error) {
+	checkpoints, err := c.cutting()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkpoints.writeSet(request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetSet()); err != nil {
+		return nil, statusOf(err)
+	}
+	return &pb.WriteSetReply{}, nil
+}
+
+// PruneSets implements the service.
+func (c *control) PruneSets(_ context.Context, request *pb.PruneSetsRequest) (*pb.PruneSetsReply, error) {
+	checkpoints, err := c.cutting()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkpoints.pruneSets(request.GetCut().GetNumber(), request.GetCut().GetTerm(), int(request.GetKeep())); err != nil {
+		return nil, statusOf(err)
+	}
+	return &pb.PruneSetsReply{}, nil
+}

@@ -1,0 +1,133 @@
+package pserver
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/checkpoint"
+)
+
+var (
+	errOldCut = errors.New("the cut is over")
+	errNoCut  = errors.New("no such cut")
+)
+
+// masterCut is a cut that a master began, for a set of all shards.
+type masterCut struct {
+	number, term uint64
+	holding      *holding
+	cut          *cut
+	expire       *time.Timer
+
+	written checkpoint.Part // has a digest once the files are there
+}
+
+// beginCut fixes the moment of a checkpoint, and returns the version at it. Updates go on.
+func (c *checkpoints) beginCut(number, term uint64, jobEpoch uint32) (version uint64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at := c.shard.jobEpoch.Load(); jobEpoch < at {
+		return 0, fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, jobEpoch, c.shard.index, at)
+	}
+	if open := c.open; open != nil && open.number == number && open.term == term {
+		return open.cut.version, nil
+	}
+	if number <= c.lastCut.Load() || term < c.term {
+		return 0, fmt.Errorf("%w: cut %d of term %d, shard %d knows of cut %d and term %d", errOldCut, number, term, c.shard.index, c.lastCut.Load(), c.term)
+	}
+	c.dropLocked("another one began")
+	c.lastCut.Store(number)
+	c.term = term
+	open := &masterCut{number: number, term: term, holding: c.shard.holding.Load()}
+	open.cut = c.shard.startCut()
+	open.expire = time.AfterFunc(c.cutLimit, func() { c.expire(open) })
+	c.open = open
+	return open.cut.version, nil
+}
+
+// writeCut writes the files of the cut, or says again which they were.
+func (c *checkpoints) writeCut(number, term uint64) (checkpoint.Part, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	open := c.open
+	if open == nil || open.number != number || open.term != term {
+		return checkpoint.Part{}, fmt.Errorf("%w: cut %d of term %d at shard %d", errNoCut, number, term, c.shard.index)
+	}
+	if open.written.SHA256 != "" {
+		return open.written, nil
+	}
+	part, err := c.save(open.holding, open.cut, number)
+	if err != nil {
+		c.dropLocked(err.Error())
+		return part, err
+	}
+	c.shard.endCut(open.holding)
+	open.expire.Stop()
+	open.written = part
+	return part, nil
+}
+
+// abortCut drops the cut.
+func (c *checkpoints) abortCut(number, term uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if open := c.open; open != nil && open.number == number && open.term == term {
+		c.dropLocked("its master gave it up")
+	}
+}
+
+func (c *checkpoints) expire(open *masterCut) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == open {
+		c.dropLocked("no master collected it")
+	}
+}
+
+// dropLocked ends the cut that is open, if there is one. What was written stays until a newer
+// set is complete: the master may have named it by now.
+func (c *checkpoints) dropLocked(reason string) {
+	open := c.open
+	if open == nil {
+		return
+	}
+	c.open = nil
+	open.expire.Stop()
+	if open.written.SHA256 == "" {
+		c.shard.endCut(open.holding)
+		c.log.WithFields(logrus.Fields{"cut": open.number, "reason": reason}).Warn("cut dropped")
+	}
+}
+
+// writeSet writes the manifest of a set.
+func (c *checkpoints) writeSet(number, term uint64, text []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if number != c.lastCut.Load() || term != c.term {
+		return fmt.Errorf("%w: set %d of term %d, shard %d knows of cut %d and term %d", errOldCut, number, term, c.shard.index, c.lastCut.Load(), c.term)
+	}
+	return c.store.WriteSet(text)
+}
+
+// pruneSets removes what no set but those before the newest ones needs.
+func (c *checkpoints) pruneSets(number, term uint64, keep int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if term < c.term {
+		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, c.shard.index, c.term)
+	}
+	kept, err := c.store.PruneSets(number, max(1, keep))
+	if err != nil {
+		return err
+	}
+	var generations []checkpoint.Generation
+	for _, set := range kept {
+		if c.shard.index < len(set.Shards) {
+			generations = append(generations, set.Shards[c.shard.index].Generation)
+		}
+	}
+	return c.folder.PruneTo(generations)
+}

@@ -1,0 +1,387 @@
+package pserver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	lead "trainmaster/master"
+	"trainmaster/master/shards"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver"
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/trainer/params"
+)
+
+// setTaker takes sets of checkpoints as a master does, and enters the newest into the book as
+// that enters it into etcd.
+type setTaker struct {
+	book   *book
+	client *shards.Client
+	term   uint64
+}
+
+func newSetTaker(t testing.TB, b *book) *setTaker {
+	s := &setTaker{book: b, client: &shards.Client{Addrs: b.complete, Present: b.complete}, term: 1}
+	t.Cleanup(s.client.Close)
+	return s
+}
+
+func (s *setTaker) begin(ctx context.Context) (lead.Cut, error) {
+	return s.client.Begin(ctx, s.term, 1, func(last uint64) uint64 { return last + 1 })
+}
+
+// write completes a set and returns its number.
+func (s *setTaker) write(ctx context.Context, cut lead.Cut) (uint64, error) {
+	text, err := cut.Write(ctx, "test", nil)
+	if err != nil {
+		return 0, errors.Join(err, cut.Abort(ctx))
+	}
+	s.book.mu.Lock()
+	s.book.job.LatestSet = text
+	s.book.mu.Unlock()
+	return cut.Number(), cut.Prune(ctx, 2)
+}
+
+func (s *setTaker) take(ctx context.Context) (uint64, error) {
+	cut, err := s.begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return s.write(ctx, cut)
+}
+
+// cluster is a number of servers in this process with one folder of checkpoints.
+type cluster struct {
+	*book
+	*setTaker
+	servers []*server
+}
+
+// startCluster starts servers of another life than any before; latest is the set that etcd names.
+func startCluster(t testing.TB, dir string, n int, latest []byte) *cluster {
+	t.Helper()
+	b := newBook(n)
+	b.job = pserver.JobState{LatestSet: latest, Life: time.Now().UnixNano()}
+	c := &cluster{book: b, setTaker: newSetTaker(t, b)}
+	for i := range n {
+		c.servers = append(c.servers, startServer(t, b, i, pserver.Config{CheckpointDir: dir}))
+	}
+	return c
+}
+
+// leave ends the servers without a word, as a lost lease does: they save nothing.
+func (c *cluster) leave(t testing.TB) {
+	t.Helper()
+	for _, s := range c.servers {
+		close(s.lost)
+		if err := s.wait(); !errors.Is(err, pserver.ErrLeaseLost) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// mustTake takes a set.
+func (c *cluster) mustTake(t testing.TB) []byte {
+	t.Helper()
+	if _, err := c.take(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	return c.state().LatestSet
+}
+
+// wantModel compares what the servers hold with a number of equal steps from start.
+func wantModel(t testing.TB, what string, b *book, start, grads []params.Tensor, steps int) *params.Client {
+	t.Helper()
+	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7})
+	values := small(constant(0))
+	mustInit(t, c, values)
+	if err := differ(values, stepped(start, grads, steps)); err != nil {
+		t.Fatalf("%s: after %d steps %v", what, steps, err)
+	}
+	return c
+}
+
+func mustPush(t testing.TB, c *params.Client, step uint64, grads []params.Tensor) {
+	t.Helper()
+	if _, err := c.PushPull(within(t), step, 1, grads, small(constant(0))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// trainedCluster has two servers with the parameters start, and a client.
+func trainedCluster(t testing.TB, dir string, start []params.Tensor) (*cluster, *params.Client) {
+	t.Helper()
+	c := startCluster(t, dir, 2, nil)
+	client := connect(t, c.book, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7})
+	values := small(constant(0))
+	for i := range values {
+		copy(values[i].Data, start[i].Data)
+	}
+	mustInit(t, client, values)
+	return c, client
+}
+
+// F53 and F52: what is newer than the set that etcd names does not count, be it written for a
+// set that was not finished or by one server alone; where a file of a set is damaged all
+// servers start from the one before it.
+func TestOnlyACompleteSetLoads(t *testing.T) {
+	dir := t.TempDir()
+	start, grads := small(random(1)), small(random(2))
+	c, client := trainedCluster(t, dir, start)
+	mustPush(t, client, 1, grads)
+	first := c.mustTake(t)
+	mustPush(t, client, 2, grads)
+	second := c.mustTake(t)
+	mustPush(t, client, 3, grads)
+
+	cut, err := c.begin(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := &pb.Cut{Number: cut.Number(), Term: c.term}
+	if _, err := control(t, c.servers[0].addr).WriteCut(within(t), &pb.WriteCutRequest{Cut: name}); err != nil {
+		t.Fatal(err)
+	}
+	c.servers[1].stop()
+	if err := c.servers[1].wait(); err != nil {
+		t.Fatal(err)
+	}
+	c.servers = c.servers[:1]
+	c.leave(t)
+
+	c = startCluster(t, dir, 2, second)
+	wantModel(t, "one server stopped, the other killed", c.book, start, grads, 2)
+	c.leave(t)
+	c = startCluster(t, dir, 2, nil)
+	wantModel(t, "etcd is empty", c.book, start, grads, 2)
+	c.leave(t)
+
+	damage(t, filepath.Join(dir, "ps-1"), second, 1)
+	c = startCluster(t, dir, 2, second)
+	wantModel(t, "a damaged set", c.book, start, grads, 1)
+	c.leave(t)
+	damage(t, filepath.Join(dir, "ps-0"), first, 0)
+	for _, s := range startCluster(t, dir, 2, second).servers {
+		if err := s.wait(); err == nil || !strings.Contains(err.Error(), "no usable checkpoint") {
+			t.Errorf("both sets are damaged: %v", err)
+		}
+	}
+}
+
+// damage changes a byte of a shard's weights in a set.
+func damage(t testing.TB, folder string, set []byte, shard int) {
+	t.Helper()
+	s, err := checkpoint.ParseSet(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(folder, s.Shards[shard].Generation.String(), checkpoint.WeightsFile)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)-5] ^= 1
+	write(t, path, data)
+}
+
+// A server that is stopped and started while the others go on loses nothing; servers that
+// were all stopped in order go on where they were.
+func TestStoppedServersGoOn(t *testing.T) {
+	dir := t.TempDir()
+	start, grads := small(random(1)), small(random(2))
+	c, client := trainedCluster(t, dir, start)
+	mustPush(t, client, 1, grads)
+	set := c.mustTake(t)
+	mustPush(t, client, 2, grads)
+	c.servers[1].stop()
+	if err := c.servers[1].wait(); err != nil {
+		t.Fatal(err)
+	}
+	c.servers[1] = startServer(t, c.book, 1, pserver.Config{CheckpointDir: dir})
+	client = wantModel(t, "one server stopped", c.book, start, grads, 2)
+	mustPush(t, client, 3, grads)
+	for _, s := range c.servers {
+		s.stop()
+		if err := s.wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c = startCluster(t, dir, 2, set)
+	client = wantModel(t, "all stopped", c.book, start, grads, 3)
+	mustPush(t, client, 3, grads) // repeated
+	wantModel(t, "a repeated push", c.book, start, grads, 3)
+}
+
+// A set of two servers loads onto three and onto one: the same bits, optimizer and marks of
+// pushes too, and training goes on.
+func TestSetOntoAnotherNumberOfServers(t *testing.T) {
+	for _, n := range []int{3, 1} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			dir := t.TempDir()
+			start, grads := small(random(1)), small(random(2))
+			c, client := trainedCluster(t, dir, start)
+			mustPush(t, client, 1, grads)
+			mustPush(t, client, 2, grads)
+			set := c.mustTake(t)
+			mustPush(t, client, 3, grads)
+			c.leave(t)
+
+			c = startCluster(t, dir, n, set)
+			client = wantModel(t, "restored", c.book, start, grads, 2)
+			mustPush(t, client, 2, grads)
+			wantModel(t, "a repeated push", c.book, start, grads, 2)
+			mustPush(t, client, 3, grads)
+			wantModel(t, "the next push", c.book, start, grads, 3)
+			set = c.mustTake(t)
+			c.leave(t)
+
+			c = startCluster(t, dir, 2, set)
+			wantModel(t, "and back", c.book, start, grads, 3)
+		})
+	}
+}
+
+// The rules of cuts at one server.
+func TestCuts(t *testing.T) {
+	dir, b := t.TempDir(), newBook(1)
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CutLimit: 20 * time.Millisecond})
+	mustInit(t, connect(t, b, params.Config{Mode: params.Async}), small(random(1)))
+	server := control(t, s.addr)
+	begin := func(number, term uint64) error {
+		_, err := server.BeginCut(within(t), &pb.BeginCutRequest{Cut: &pb.Cut{Number: number, Term: term}, JobEpoch: 1})
+		return err
+	}
+	write := func(number, term uint64) (*pb.WriteCutReply, error) {
+		return server.WriteCut(within(t), &pb.WriteCutRequest{Cut: &pb.Cut{Number: number, Term: term}})
+	}
+	wantOver := func(what string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "the cut is over") && !strings.Contains(err.Error(), "no such cut") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for range 2 { // the same again is the same
+		if err := begin(5, 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantOver("a lower number", begin(4, 2))
+	wantOver("an older term", begin(6, 1))
+	wantOver("the same number of another term", begin(5, 3))
+	for err := error(nil); err == nil; { // nobody collects it
+		if _, err = server.BeginCut(within(t), &pb.BeginCutRequest{Cut: &pb.Cut{Number: 5, Term: 2}, JobEpoch: 1}); err != nil {
+			wantOver("a cut that nobody collected", err)
+		}
+	}
+	_, err := write(5, 2)
+	wantOver("writing it", err)
+	if _, err := server.BeginCut(within(t), &pb.BeginCutRequest{Cut: &pb.Cut{Number: 6, Term: 2}}); err == nil {
+		t.Error("a cut of an older job epoch began")
+	}
+
+	s.stop()
+	if err := s.wait(); err != nil {
+		t.Fatal(err)
+	}
+	s = startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
+	mustInit(t, connect(t, b, params.Config{Mode: params.Async}), small(random(1)))
+	server = control(t, s.addr)
+	if err := begin(7, 2); err != nil {
+		t.Fatal(err)
+	}
+	one, err := write(7, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := write(7, 2); err != nil || again.GetSha256() != one.GetSha256() || again.GetSequence() != one.GetSequence() {
+		t.Errorf("written again: %v, %v, expected %v", again, err, one)
+	}
+	if err := begin(8, 2); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.AbortCut(within(t), &pb.AbortCutRequest{Cut: &pb.Cut{Number: 8, Term: 2}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = write(8, 2)
+	wantOver("an aborted cut", err)
+	_, err = server.WriteSet(within(t), &pb.WriteSetRequest{Cut: &pb.Cut{Number: 7, Term: 2}, Set: []byte("{}")})
+	wantOver("a set of an older cut", err)
+}
+
+// F50: a server is killed after every single step of writing sets. Whatever all start from
+// then is one moment: that of the set that etcd names, or of the newest on the disk.
+func TestKilledAtEveryStepOfASet(t *testing.T) {
+	start, grads := small(random(1)), small(random(2))
+	for dieAt, done := 12, false; !done; dieAt++ { // the first steps are of the first parameters
+		dir, b := t.TempDir(), newBook(2)
+		victim := startChild(t, b, childConfig{Dir: dir, DieAt: dieAt})
+		other := startChild(t, b, childConfig{Dir: dir, Index: 1})
+		taken := newSetTaker(t, b)
+		trainSets(t, b, taken, victim, start, grads)
+		select {
+		case <-victim.gone:
+		default:
+			done = true
+		}
+		victim.kill()
+		other.kill()
+
+		b.job.Life++
+		heirs := []*child{startChild(t, b, childConfig{Dir: dir}), startChild(t, b, childConfig{Dir: dir, Index: 1})}
+		want := 0
+		if latest := b.state().LatestSet; latest != nil {
+			set, err := checkpoint.ParseSet(latest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = int(set.Number)
+		} else if numbers, err := (checkpoint.Store{Dir: dir}).Sets(); err == nil && len(numbers) > 0 {
+			want = int(numbers[0])
+		}
+		wantModel(t, fmt.Sprintf("killed at step %d, after %q", dieAt, last(victim.steps)), b, start, grads, want)
+		for _, heir := range heirs {
+			heir.kill()
+		}
+	}
+}
+
+// trainSets pushes and takes a set, three times, until the victim dies.
+func trainSets(t testing.TB, b *book, taken *setTaker, victim *child, start, grads []params.Tensor) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(within(t))
+	defer cancel()
+	go func() {
+		select {
+		case <-victim.gone:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	c, err := params.Connect(ctx, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7, Addrs: b.complete, Log: quiet()})
+	if err == nil {
+		defer c.Close()
+		values := small(constant(0))
+		for i := range values {
+			copy(values[i].Data, start[i].Data)
+		}
+		err = c.Init(ctx, values)
+		for step := uint64(1); err == nil && step <= 3; step++ {
+			if _, err = c.PushPull(ctx, step, 1, grads, values); err == nil {
+				_, err = taken.take(ctx)
+			}
+		}
+	}
+	if err != nil {
+		select {
+		case <-victim.gone:
+		case <-time.After(10 * time.Second):
+			t.Fatal(err)
+		}
+	}
+}
