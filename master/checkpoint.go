@@ -122,7 +122,7 @@ func (c *checkpointer) take(ctx context.Context) error {
 		return err
 	}
 	defer c.one.give()
-	began := time.Now()
+	began := c.term.committer.time.Now()
 	cut, err := c.complete(ctx)
 	switch {
 	case errors.Is(err, ErrNothingToCut):
@@ -135,7 +135,7 @@ func (c *checkpointer) take(ctx context.Context) error {
 		return err
 	}
 	c.note(cut.Number(), nil)
-	c.log.WithFields(logrus.Fields{"set": cut.Number(), "took": time.Since(began).Round(time.Millisecond)}).Info("checkpoint complete")
+	c.log.WithFields(logrus.Fields{"set": cut.Number(), "took": c.term.committer.since(began).Round(time.Millisecond)}).Info("checkpoint complete")
 	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	if err := cut.Prune(bounded, c.master.config.CheckpointKeep); err != nil && ctx.Err() == nil {
@@ -188,7 +188,7 @@ func (c *checkpointer) note(set uint64, err error) {
 		c.failure = err.Error()
 		return
 	}
-	c.set, c.at = set, time.Now()
+	c.set, c.at = set, c.term.committer.time.Now()
 }
 
 func (c *checkpointer) status() CheckpointStatus {
@@ -196,7 +196,7 @@ func (c *checkpointer) status() CheckpointStatus {
 	defer c.mu.Unlock()
 	s := CheckpointStatus{Set: c.set, Failure: c.failure}
 	if c.set > 0 {
-		s.Age = time.Since(c.at)
+		s.Age = c.term.committer.since(c.at)
 	}
 	return s
 }
@@ -237,7 +237,7 @@ func (t *term) progress(ctx context.Context) (p progress, err error) {
 			p.steps = t.committer.steps.last.Version
 		}
 	})
-	p.at = time.Now()
+	p.at = t.committer.time.Now()
 	return p, err
 }
 

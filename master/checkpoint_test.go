@@ -51,11 +51,11 @@ func (s *cutting) taken() string {
 	return text
 }
 
-func (s *cutting) CommitStep(_ context.Context, step Step) error {
+func (s *cutting) CommitStep(ctx context.Context, _ Step) error {
 	s.mu.Lock()
 	s.telling = true
 	s.mu.Unlock()
-	time.Sleep(100 * time.Millisecond)
+	pause(ctx, 100*time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.telling = false
