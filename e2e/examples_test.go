@@ -180,6 +180,15 @@ func TestHelpExamples(t *testing.T) {
 	master.wantExit(0)
 	server.signal(syscall.SIGTERM)
 	server.wantExit(0)
+	for _, line := range []string{
+		"master model inspect checkpoints",
+		"master model inspect checkpoints -o json | jq '.[0].tensors'",
+		"master model export checkpoints --file model.safetensors",
+		"master model diff checkpoints model.safetensors",
+		"master model export checkpoints --file model.safetensors --optimizer",
+	} {
+		w.shell(line)
+	}
 	if said := w.shell("master tasks --of-record data/digits-00000-of-00004:0 --endpoints 127.0.0.1:2379"); strings.Count(said, "counted") != 10 {
 		t.Errorf("a record of the example's job was not counted in each of its 10 passes:\n%s", said)
 	}

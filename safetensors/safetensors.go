@@ -230,9 +230,14 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	return sw.Close()
 }
 
-// WriteFile writes a file whole or not at all: a temporary file beside it is
+// WriteFile writes tensors to a file, whole or not at all.
+func WriteFile(path string, tensors []Tensor, metadata map[string]string) error {
+	return Create(path, func(w io.Writer) error { return Write(w, tensors, metadata) })
+}
+
+// Create writes a file whole or not at all: a temporary file beside it is
 // synced and renamed to path, then the folder is synced.
-func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err error) {
+func Create(path string, write func(io.Writer) error) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, filepath.Base(path)+".tmp-*")
 	if err != nil {
@@ -248,7 +253,7 @@ func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err e
 	if err := f.Chmod(0o644); err != nil {
 		return err
 	}
-	if err := Write(f, tensors, metadata); err != nil {
+	if err := write(f); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {

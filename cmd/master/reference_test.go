@@ -39,6 +39,7 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master bench -o json`", []any{bench.QueueFigures{}, bench.FailoverFigures{}, bench.RecoveryFigures{}, bench.ReconnectFigures{}, bench.PSFigures{}, recordioFigures{}}},
 		{"`master recordio`", []any{fileStat{}, fileCheck{}, indexRow{}, catRow{}}},
 		{"`master snapshot -o json`", []any{snapshotHead{}, snapshotInfo{}, restoredJob{}}},
+		{"`master model -o json`", []any{exported{}, setReport{}, tensorDiff{}}},
 		{"`master version -o json`", []any{buildVersion{}}},
 	}
 	for _, tt := range tests {

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/wire"
+	"trainmaster/safetensors"
+)
+
+func modelCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "model",
+		Short: "Look at checkpoints, compare them and make models of them",
+		Long: `Model reads what parameter servers keep under --checkpoint-dir; no server has to run. DIR is that folder and stands for
+the newest set of checkpoints in it, which all servers wrote at one cut; SET is the file of a set, DIR/sets/<number>.json.`,
+		Example: `  master model inspect checkpoints`,
+	}
+	cmd.AddCommand(modelExportCommand(), modelInspectCommand(), modelDiffCommand())
+	return cmd
+}
+
+// findSet finds the set that DIR or SET stands for.
+func findSet(arg string) (checkpoint.Store, *checkpoint.Set, error) {
+	stat, err := os.Stat(arg)
+	if err != nil {
+		return checkpoint.Store{}, nil, fmt.Errorf("expected a folder of checkpoints, or the file of a set in it: %w", err)
+	}
+	if stat.IsDir() {
+		store := checkpoint.Store{Dir: arg}
+		set, err := store.Newest()
+		return store, set, err
+	}
+	text, err := os.ReadFile(arg)
+	if err != nil {
+		return checkpoint.Store{}, nil, err
+	}
+	set, err := checkpoint.ParseSet(text)
+	if err != nil {
+		return checkpoint.Store{}, nil, fmt.Errorf("%s: expected the file of a set: %w", arg, err)
+	}
+	return checkpoint.Store{Dir: filepath.Dir(filepath.Dir(arg))}, set, nil
+}
+
+// exported is what `master model export` says.
+type exported struct {
+	File    string `json:"file"`
+	Set     uint64 `json:"set"`
+	Version uint64 `json:"version"`
+	Tensors int    `json:"tensors"`
+	Bytes   int64  `json:"bytes"`
+}
+
+func modelExportCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "export DIR|SET",
+		Short: "Make one safetensors file of a set of checkpoints",
+		Long: `Export joins the shares of all parameter servers: each tensor is whole in the file, under its own name. Every digest is
+checked. A file of that name is replaced when the new one is whole.`,
+		Example: `  # the newest set, for safetensors.numpy.load_file("model.safetensors") in Python
+  master model export checkpoints --file model.safetensors
+  # with what the optimizer keeps beside each parameter, as tensor.NAME
+  master model export checkpoints --file model.safetensors --optimizer`,
+		Args: cobra.ExactArgs(1),
+	}
+	path := cmd.Flags().StringP("file", "f", "model.safetensors", "`file` to write")
+	state := cmd.Flags().Bool("optimizer", false, "the optimizer's state too")
+	format := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		store, set, err := findSet(args[0])
+		if err != nil {
+			return err
+		}
+		parts, err := store.Open(set)
+		if err != nil {
+			return damagedSet(err)
+		}
+		m := checkpoint.Join(parts, *state)
+		if err := exportModel(*path, m, set); err != nil {
+			return err
+		}
+		stat, err := os.Stat(*path)
+		if err != nil {
+			return err
+		}
+		e := exported{*path, set.Number, set.Version, len(m.Tensors()), stat.Size()}
+		return render(cmd.OutOrStdout(), *format, e, func(w io.Writer) {
+			fmt.Fprintf(w, "file\t%s, %s\nset\t%v\ntensors\t%d\n", e.File, thousands(uint64(e.Bytes))+" bytes", set, e.Tensors)
+		})
+	}
+	return cmd
+}
+
+func damagedSet(err error) error {
+	return fmt.Errorf("the set is damaged, or not complete; name an older one, DIR/sets/<number>.json: %w", err)
+}
+
+func exportModel(path string, m *checkpoint.Model, set *checkpoint.Set) error {
+	meta := map[string]string{"format": "pt", "version": strconv.FormatUint(set.Version, 10), "set": strconv.FormatUint(set.Number, 10)}
+	return safetensors.Create(path, func(w io.Writer) error {
+		out, err := safetensors.NewWriter(w, m.Tensors(), meta)
+		if err != nil {
+			return err
+		}
+		for _, t := range m.Tensors() {
+			values, err := m.Read(t.Name)
+			if err != nil {
+				return err
+			}
+			if _, err := out.Write(wire.FloatBytes(values)); err != nil {
+				return err
+			}
+		}
+		return out.Close()
+	})
+}
+
+// setReport is what `master model inspect` says of a set.
+type setReport struct {
+	Set       uint64         `json:"set"` // 0: what was saved when all were stopped
+	Mode      string         `json:"mode"`
+	Version   uint64         `json:"version"`
+	JobEpoch  uint32         `json:"job_epoch"`
+	Complete  bool           `json:"complete"`
+	Problem   string         `json:"problem"`
+	Optimizer string         `json:"optimizer"`
+	Shards    []shardReport  `json:"shards"`
+	Tensors   []tensorReport `json:"tensors"`
+}
+
+type shardReport struct {
+	Shard      int    `json:"shard"`
+	Generation string `json:"generation"`
+	Bytes      int64  `json:"bytes"`
+	Blocks     int    `json:"blocks"`
+}
+
+type tensorReport struct {
+	Name  string `json:"name"`
+	Shape []int  `json:"shape"`
+	Bytes int64  `json:"bytes"`
+}
+
+func modelInspectCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "inspect DIR|SET",
+		Short: "Say what sets of checkpoints there are, and whether they are whole",
+		Long: `Inspect reads all files of each set and checks their digests: the sets of a folder, or one. It exits with 1 when one of them
+is damaged or not complete, and names what is.`,
+		Example: `  master model inspect checkpoints
+  master model inspect checkpoints -o json | jq '.[0].tensors'`,
+		Args: cobra.ExactArgs(1),
+	}
+	format := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		reports, err := inspectSets(args[0])
+		if err != nil {
+			return err
+		}
+		if err := render(cmd.OutOrStdout(), *format, reports, func(w io.Writer) { setsTable(w, reports) }); err != nil {
+			return err
+		}
+		for _, r := range reports {
+			if !r.Complete {
+				return fmt.Errorf("%s", r.Problem)
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func inspectSets(arg string) (reports []setReport, err error) {
+	store, newest, err := findSet(arg)
+	if stat, statErr := os.Stat(arg); statErr != nil || !stat.IsDir() {
+		if err != nil {
+			return nil, err
+		}
+		return []setReport{reportSet(store, newest)}, nil
+	}
+	numbers, listErr := store.Sets()
+	if listErr != nil || len(numbers) == 0 && err != nil {
+		return nil, err
+	}
+	if err == nil && newest.Number == 0 {
+		reports = append(reports, reportSet(store, newest))
+	}
+	for _, n := range numbers {
+		set, err := store.ReadSet(n)
+		if err != nil {
+			reports = append(reports, setReport{Set: n, Problem: err.Error()})
+			continue
+		}
+		reports = append(reports, reportSet(store, set))
+	}
+	return reports, nil
+}
+
+func reportSet(store checkpoint.Store, set *checkpoint.Set) setReport {
+	r := setReport{Set: set.Number, Mode: set.Mode, Version: set.Version, JobEpoch: set.JobEpoch}
+	parts, err := store.Open(set)
+	if err != nil {
+		r.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	r.Complete = err == nil
+	var whole *checkpoint.Checkpoint
+	for i, p := range set.Shards {
+		shard := shardReport{Shard: i, Generation: p.Generation.String()}
+		if c := parts[i]; c != nil {
+			whole = c
+			shard.Blocks = len(c.Share.Blocks)
+			for _, e := range c.Manifest.Files {
+				shard.Bytes += e.Size
+			}
+		}
+		r.Shards = append(r.Shards, shard)
+	}
+	if whole == nil {
+		return r
+	}
+	r.Optimizer = whole.Manifest.Optimizer.String()
+	for _, t := range whole.Share.Table.Tensors {
+		r.Tensors = append(r.Tensors, tensorReport{t.Name, append([]int{}, t.Shape...), int64(4 * t.Elements())})
+	}
+	return r
+}
+
+func setsTable(w io.Writer, reports []setReport) {
+	fmt.Fprintln(w, "SET\tMODE\tVERSION\tSHARDS\tBYTES\tSTATE")
+	for _, r := range reports {
+		total := int64(0)
+		for _, s := range r.Shards {
+			total += s.Bytes
+		}
+		name, state := strconv.FormatUint(r.Set, 10), "complete"
+		if r.Set == 0 {
+			name = "stop"
+		}
+		if !r.Complete {
+			state = "DAMAGED: " + r.Problem
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\n", name, r.Mode, r.Version, len(r.Shards), thousands(uint64(total)), state)
+	}
+	if len(reports) == 0 || len(reports[0].Tensors) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\noptimizer\t%s\n\nTENSOR\tSHAPE\tBYTES\n", reports[0].Optimizer)
+	for _, t := range reports[0].Tensors {
+		fmt.Fprintf(w, "%s\t%v\t%s\n", t.Name, t.Shape, thousands(uint64(t.Bytes)))
+	}
+}

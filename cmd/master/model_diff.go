@@ -1,0 +1,203 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/safetensors"
+)
+
+// tensorDiff is how a tensor differs between two models.
+type tensorDiff struct {
+	Name   string `json:"name"`
+	ShapeA []int  `json:"shape_a"` // null: not in this model
+	ShapeB []int  `json:"shape_b"`
+	// Of equal shapes only, and null where it is no number.
+	MaxAbs     *float64 `json:"max_abs"`     // the largest |a - b| of an element
+	RelativeL2 *float64 `json:"relative_l2"` // ‖a - b‖₂ / ‖a‖₂
+}
+
+func modelDiffCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "diff A B",
+		Short: "List the tensors in which two models differ",
+		Long: `Diff compares parameters element by element, bit by bit but for the sign of 0. A and B are folders of checkpoints, the files of
+sets, or safetensors files of float32. It prints the largest absolute difference and the relative L2 difference of each tensor that
+differs, and exits with 1 when there is one.`,
+		Example: `  # does the exported model have what the newest set has
+  master model diff checkpoints model.safetensors`,
+		Args: cobra.ExactArgs(2),
+	}
+	format := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var models [2]weights
+		for i, arg := range args {
+			var err error
+			var done func()
+			if models[i], done, err = openModel(arg); err != nil {
+				return err
+			}
+			defer done()
+		}
+		diffs, err := diffModels(models[0], models[1])
+		if err != nil {
+			return err
+		}
+		if err := render(cmd.OutOrStdout(), *format, diffs, func(w io.Writer) { diffTable(w, diffs) }); err != nil {
+			return err
+		}
+		if len(diffs) > 0 {
+			return fmt.Errorf("%s and %s differ in %d tensors", args[0], args[1], len(diffs))
+		}
+		return nil
+	}
+	return cmd
+}
+
+// weights are the tensors of a model, all of float32.
+type weights interface {
+	Tensors() []safetensors.Info
+	Read(name string) ([]float32, error)
+}
+
+// openModel opens a set of checkpoints or a safetensors file.
+func openModel(arg string) (m weights, done func(), err error) {
+	if strings.HasSuffix(arg, ".safetensors") {
+		return openSafetensors(arg)
+	}
+	store, set, err := findSet(arg)
+	if err != nil {
+		return nil, nil, err
+	}
+	parts, err := store.Open(set)
+	if err != nil {
+		return nil, nil, damagedSet(err)
+	}
+	return checkpoint.Join(parts, false), func() {}, nil
+}
+
+// fileModel is a safetensors file.
+type fileModel struct{ *safetensors.File }
+
+func openSafetensors(path string) (weights, func(), error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	stat, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	file, err := safetensors.NewFile(f, stat.Size())
+	if err != nil {
+		f.Close()
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return fileModel{file}, func() { f.Close() }, nil
+}
+
+func (m fileModel) Tensors() []safetensors.Info { return m.Infos() }
+
+func (m fileModel) Read(name string) ([]float32, error) {
+	r, err := m.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(m.Infos(), func(i safetensors.Info) bool { return i.Name == name })
+	return safetensors.Tensor{Info: m.Infos()[at], Data: data}.Float32()
+}
+
+func diffModels(a, b weights) ([]tensorDiff, error) {
+	shapes := func(m weights) map[string][]int {
+		of := map[string][]int{}
+		for _, t := range m.Tensors() {
+			of[t.Name] = append([]int{}, t.Shape...)
+		}
+		return of
+	}
+	inA, inB := shapes(a), shapes(b)
+	names := slices.Sorted(maps.Keys(inA))
+	for _, name := range slices.Sorted(maps.Keys(inB)) {
+		if inA[name] == nil {
+			names = append(names, name)
+		}
+	}
+	diffs := []tensorDiff{}
+	for _, name := range names {
+		d := tensorDiff{Name: name, ShapeA: inA[name], ShapeB: inB[name]}
+		if d.ShapeA == nil || d.ShapeB == nil || !slices.Equal(d.ShapeA, d.ShapeB) {
+			diffs = append(diffs, d)
+			continue
+		}
+		x, err := a.Read(name)
+		if err != nil {
+			return nil, err
+		}
+		y, err := b.Read(name)
+		if err != nil {
+			return nil, err
+		}
+		if same := d.compare(x, y); !same {
+			diffs = append(diffs, d)
+		}
+	}
+	return diffs, nil
+}
+
+func (d *tensorDiff) compare(a, b []float32) (same bool) {
+	same = true
+	var largest, difference, norm float64
+	for i := range a {
+		same = same && (a[i] == b[i] || math.Float32bits(a[i]) == math.Float32bits(b[i]))
+		delta := math.Abs(float64(a[i]) - float64(b[i]))
+		largest = max(largest, delta)
+		difference += delta * delta
+		norm += float64(a[i]) * float64(a[i])
+	}
+	d.MaxAbs, d.RelativeL2 = number(largest), number(math.Sqrt(difference/norm))
+	return same
+}
+
+// number is nil for what JSON cannot say.
+func number(v float64) *float64 {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return nil
+	}
+	return &v
+}
+
+func diffTable(w io.Writer, diffs []tensorDiff) {
+	if len(diffs) == 0 {
+		fmt.Fprintln(w, "no difference")
+		return
+	}
+	fmt.Fprintln(w, "TENSOR\tSHAPE IN A\tSHAPE IN B\tMAX ABS\tRELATIVE L2")
+	shape := func(s []int) string {
+		if s == nil {
+			return "-"
+		}
+		return fmt.Sprint(s)
+	}
+	value := func(v *float64) string {
+		if v == nil {
+			return "-"
+		}
+		return fmt.Sprintf("%.3g", *v)
+	}
+	for _, d := range diffs {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", d.Name, shape(d.ShapeA), shape(d.ShapeB), value(d.MaxAbs), value(d.RelativeL2))
+	}
+}

@@ -1,0 +1,99 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+
+	"trainmaster/pserver/placement"
+	"trainmaster/safetensors"
+)
+
+// Model is what all shards have together.
+type Model struct {
+	parts []*Checkpoint
+	infos []safetensors.Info
+	of    map[string]source
+}
+
+// source is where the elements of a tensor are: -1 for parameters, else a slot of the
+// optimizer's state.
+type source struct{ tensor, slot int }
+
+// Join makes a model of the checkpoints of a set. With state it has what the optimizer keeps
+// too, as "tensor.NAME".
+func Join(parts []*Checkpoint, state bool) *Model {
+	m := &Model{parts: parts, of: map[string]source{}}
+	slots := []string{""}
+	if state {
+		for _, name := range parts[0].Slots {
+			slots = append(slots, "."+name)
+		}
+	}
+	for slot, suffix := range slots {
+		for i, t := range parts[0].Share.Table.Tensors {
+			info := safetensors.Info{Name: t.Name + suffix, DType: safetensors.F32, Shape: t.Shape}
+			m.infos = append(m.infos, info)
+			m.of[info.Name] = source{i, slot - 1}
+		}
+	}
+	return m
+}
+
+// Tensors describes the tensors, whole ones; all are float32.
+func (m *Model) Tensors() []safetensors.Info { return m.infos }
+
+// Read returns the elements of a tensor.
+func (m *Model) Read(name string) ([]float32, error) {
+	from, ok := m.of[name]
+	if !ok {
+		return nil, fmt.Errorf("no tensor %q", name)
+	}
+	values := make([]float32, m.parts[0].Share.Table.Tensors[from.tensor].Elements())
+	read := 0
+	into := func(_ int, b placement.Block) []float32 {
+		if b.Tensor != from.tensor {
+			return nil
+		}
+		read += b.Len
+		return values[b.Offset : b.Offset+b.Len]
+	}
+	for _, part := range m.parts {
+		var err error
+		if from.slot < 0 {
+			err = part.Weights(into)
+		} else {
+			err = part.Slot(from.slot, into)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if read != len(values) {
+		return nil, fmt.Errorf("tensor %q: the shards have %d of %d elements", name, read, len(values))
+	}
+	return values, nil
+}
+
+// ErrNoSet: the folder has no set.
+var ErrNoSet = errors.New("no set of checkpoints")
+
+// Newest returns the set to start from where nobody names one: what was saved when all shards
+// were stopped in order, or the newest set. Whether it is complete, Open tells.
+func (s Store) Newest() (*Set, error) {
+	numbers, err := s.Sets()
+	if err != nil {
+		return nil, err
+	}
+	stopped, ok := s.Stopped()
+	if len(numbers) == 0 && ok {
+		return stopped, nil
+	}
+	if len(numbers) == 0 {
+		return nil, fmt.Errorf("%w in %q", ErrNoSet, s.Dir)
+	}
+	set, err := s.ReadSet(numbers[0])
+	if err == nil && ok && stopped.Shards[0].Generation.Compare(set.Shards[0].Generation) > 0 {
+		return stopped, nil
+	}
+	return set, err
+}
