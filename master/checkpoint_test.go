@@ -137,8 +137,11 @@ func TestCheckpointsBetweenSteps(t *testing.T) {
 		store := newMemory()
 		store.keys[StepKey] = Step{Version: 3, Epoch: 1}.encode() // told again every 500 ms
 		s := &cutting{store: store}
-		_, stop, _ := leads(t, store, Config{Sync: true, CheckpointEvery: Cadence{Time: 300 * time.Millisecond}}, s)
-		defer stop()
+		_, stop, ended := leads(t, store, Config{Sync: true, CheckpointEvery: Cadence{Time: 300 * time.Millisecond}}, s)
+		defer func() {
+			stop()
+			<-ended // it may be in the middle of a step
+		}()
 		time.Sleep(time.Minute)
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -62,7 +62,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"magic":         func(b *[HeaderSize]byte) { b[0] = 'P' },
 		"version":       func(b *[HeaderSize]byte) { b[4] = 2 },
 		"op zero":       func(b *[HeaderSize]byte) { b[5] = 0 },
-		"op unknown":    func(b *[HeaderSize]byte) { b[5] = 10 },
+		"op unknown":    func(b *[HeaderSize]byte) { b[5] = 11 },
 		"dtype":         func(b *[HeaderSize]byte) { b[6] = 4 },
 		"flags":         func(b *[HeaderSize]byte) { b[7] = 8 },
 		"one byte over": func(b *[HeaderSize]byte) { copy(b[56:], []byte{1, 0, 16, 0}) },
