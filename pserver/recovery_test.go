@@ -288,6 +288,32 @@ func TestSyncGoesOnWhenAServerIsKilled(t *testing.T) {
 	}
 }
 
+// A shard on which no block fell, since there are fewer of them, comes back like any other.
+func TestShardWithoutBlocks(t *testing.T) {
+	dir, b := t.TempDir(), newBook(2)
+	for _, life := range []string{"first", "second"} {
+		var servers []*server
+		for i := range 2 {
+			servers = append(servers, startServer(t, b, i, pserver.Config{CheckpointDir: dir}))
+		}
+		c := connect(t, b, params.Config{Mode: params.Async})
+		one := []params.Tensor{{Name: "w", Shape: []int{2}, Data: []float32{1, 2}}}
+		if err := c.Init(within(t), one); err != nil {
+			t.Fatalf("%s life: %v", life, err)
+		}
+		if one[0].Data[1] != 2 {
+			t.Errorf("%s life: parameters are %v", life, one[0].Data)
+		}
+		c.Close()
+		for _, s := range servers {
+			s.stop()
+			if err := s.wait(); err != nil {
+				t.Errorf("%s life: %v", life, err)
+			}
+		}
+	}
+}
+
 // F55: a server that lost its lease ends at once, cuts its trainers off and touches the disk no more.
 func TestLeaseLost(t *testing.T) {
 	dir, b := t.TempDir(), newBook(1)

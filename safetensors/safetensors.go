@@ -401,7 +401,7 @@ func ReadFile(path string) (tensors []Tensor, metadata map[string]string, err er
 			return nil, nil, err
 		}
 		data := make([]byte, n)
-		if _, err := f.data.ReadAt(data, f.offsets[info.Name]); err != nil {
+		if _, err := f.data.ReadAt(data, f.offsets[info.Name]); err != nil && n > 0 { // an empty one may lie at the end
 			return nil, nil, fmt.Errorf("%s: read tensor %q: %w", path, info.Name, noEOF(err))
 		}
 		tensors = append(tensors, Tensor{info, data})
