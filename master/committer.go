@@ -30,6 +30,8 @@ type committer struct {
 	staging []*op // wait for their step
 
 	moved bool // something happened that those who are parked may be to hear of
+
+	missing time.Time // since when a deterministic step waits, or when that was said; zero: it does not
 }
 
 func newCommitter(s *state) *committer {
@@ -392,7 +394,23 @@ func (c *committer) completeStep() (Step, bool) {
 	}
 	trainers, all := c.queue.Contributors()
 	if !all {
+		c.sayMissing(len(trainers))
 		return Step{}, false
 	}
+	c.missing = time.Time{}
 	return c.steps.complete(trainers, c.queue.Epoch())
+}
+
+// missingSaid is how long a deterministic step waits for a trainer before that is said, and said again.
+const missingSaid = 10 * time.Second
+
+// sayMissing says that a step waits for a trainer that is not there, or is between two tasks for long.
+func (c *committer) sayMissing(running int) {
+	switch {
+	case c.missing.IsZero():
+		c.missing = c.sample
+	case c.sample.Sub(c.missing) >= missingSaid:
+		c.missing = c.sample
+		c.log.WithField("running", running).WithField("expected", c.queue.Ranks()).Warn("a deterministic step waits for a trainer: start as many as --trainers says")
+	}
 }

@@ -64,3 +64,20 @@ func TestClaimsWhileTheFirstParametersAreWritten(t *testing.T) {
 		})
 	}
 }
+
+// Whoever takes over the claim of one that fell silent brings a model of its own, whatever it differs in.
+func TestSuccessorBringsItsModel(t *testing.T) {
+	s := newShard(logrus.NewEntry(logrus.New()), 0, 1, time.Second, 1<<30)
+	now := time.Now()
+	first, second := modelOf(t, 10), modelOf(t, 10)
+	second.staleness.Policy = "reject"
+	if o, _, err := s.requestClaim(first, 1, 100, now); o != outcomeClaimed || err != nil {
+		t.Fatal(o, err)
+	}
+	if o, _, err := s.requestClaim(second, 2, 200, now.Add(time.Minute)); o != outcomeClaimed || err != nil {
+		t.Fatal(o, err)
+	}
+	if found := s.holding.Load().model; found != second {
+		t.Errorf("the model has staleness bound %q, expected that of the second one", found.staleness)
+	}
+}

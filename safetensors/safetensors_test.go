@@ -51,6 +51,22 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// An empty tensor has no bytes to read, wherever it lies.
+func TestEmptyTensors(t *testing.T) {
+	for name, list := range map[string][]Tensor{
+		"alone":   {FromFloat32("a", []int{0}, nil)},
+		"at last": {FromFloat32("a", []int{1}, []float32{1}), FromFloat32("b", []int{2, 0}, nil)},
+	} {
+		path := filepath.Join(t.TempDir(), "empty.safetensors")
+		if err := WriteFile(path, list, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := ReadFile(path); err != nil || len(got) != len(list) || len(got[len(got)-1].Data) != 0 {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
 // The smallest file, byte by byte: the format has other writers.
 func TestBytes(t *testing.T) {
 	var b bytes.Buffer

@@ -23,7 +23,7 @@ func (q *Queue) trainerOf(position int) *trainer {
 
 // due are the positions of a set that would be dispatched now if their trainers asked:
 // those that came back, and the next one of the pass.
-func (q *Queue) due(s *set) (back []*entry, next int, any bool) {
+func (q *Queue) due(s *set) (back []*entry, next int, more bool) {
 	for _, e := range s.live {
 		if !e.gone && e.held == 0 {
 			back = append(back, e)
@@ -35,13 +35,13 @@ func (q *Queue) due(s *set) (back []*entry, next int, any bool) {
 
 // pickRanked is pick with Options.Ranks.
 func (q *Queue) pickRanked(s *set, t *trainer) *entry {
-	back, next, any := q.due(s)
+	back, next, more := q.due(s)
 	for _, e := range back {
 		if q.trainerOf(e.position) == t {
 			return e
 		}
 	}
-	if !any || q.trainerOf(next) != t {
+	if !more || q.trainerOf(next) != t {
 		return nil
 	}
 	s.cursor++
@@ -56,19 +56,22 @@ func (q *Queue) pickRanked(s *set, t *trainer) *entry {
 func (q *Queue) Contributors() (list []Ordinal, ok bool) {
 	if q.opt.Ranks > 0 {
 		for _, s := range q.sets {
-			back, next, any := q.due(s)
+			back, next, more := q.due(s)
 			for _, e := range back {
 				if !q.isRunning(e.position) {
-					return nil, false
+					return q.Runners(), false
 				}
 			}
-			if any && !q.isRunning(next) {
-				return nil, false
+			if more && !q.isRunning(next) {
+				return q.Runners(), false
 			}
 		}
 	}
 	return q.Runners(), true
 }
+
+// Ranks is how many trainers deterministic steps are of; 0: they are not.
+func (q *Queue) Ranks() int { return q.opt.Ranks }
 
 func (q *Queue) isRunning(position int) bool {
 	t := q.trainerOf(position)

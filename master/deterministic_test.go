@@ -1,0 +1,52 @@
+package master
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	logtest "github.com/sirupsen/logrus/hooks/test"
+)
+
+// A deterministic step waits for as many trainers as there should be, and says so when that takes long.
+func TestDeterministicStepWaitsForAll(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var shards told
+		m, _, _ := leads(t, newMemory(), Config{Sync: true, Deterministic: true, Trainers: 2}, &shards)
+		said := logtest.NewLocal(m.log.Logger)
+		register(t, m, 4)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		a := joins(t, m, "a")
+		if !a.next() {
+			t.Fatal("no task")
+		}
+		a.beats(ctx, true)
+		if c, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5); err != nil || c != 0 || included {
+			t.Fatalf("a step without the second trainer: %d, %v, %v", c, included, err)
+		}
+		time.Sleep(2 * missingSaid)
+		warned := 0
+		for _, e := range said.AllEntries() {
+			if e.Data["expected"] == 2 && e.Data["running"] == 1 {
+				warned++
+			}
+		}
+		if warned < 1 || warned > 3 {
+			t.Errorf("said %d times in 30 s that a trainer is missing, expected it every 10 s", warned)
+		}
+		b := joins(t, m, "b")
+		if !b.next() {
+			t.Fatal("no task")
+		}
+		b.beats(ctx, true)
+		if c, included, err := m.Staged(ctx, b.Ordinal, b.Incarnation, 0, 5); err != nil || c != 1 || !included {
+			t.Fatalf("with both: %d, %v, %v", c, included, err)
+		}
+		synctest.Wait()
+		if step := shards.heard()[0]; len(step.Contributors) != 2 {
+			t.Errorf("the step is of %v", step.Contributors)
+		}
+	})
+}
