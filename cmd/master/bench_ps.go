@@ -25,7 +25,7 @@ bfloat16; and the optimizers by themselves, against a copy of the arrays that th
 	flags := cmd.Flags()
 	flags.IntVar(&b.MiB, "mib", 100, "size of the model in `MiB`")
 	flags.IntVar(&b.Runs, "runs", 5, "`times` that each measurement is repeated; the median counts")
-	flags.IntSliceVar(&b.Shards, "shards", []int{1, 2, 4}, "`numbers` of parameter servers; an empty list leaves these measurements out")
+	flags.IntSliceVar(&b.Shards, "shards", []int{1, 2, 4}, "`numbers` of parameter servers")
 	flags.IntSliceVar(&b.Trainers, "trainers", []int{1, 2, 4}, "`numbers` of trainers, with each number of servers")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
