@@ -282,21 +282,43 @@ func (ev *StepCommit) apply(q *Queue) Answer {
 	case x.round == 0:
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
 	}
-	wait := false
-	for _, t := range q.trainers {
-		switch {
-		case x.flushed[t.ordinal] || !x.members[t.ordinal] && len(t.holds) == 0:
-		case !t.gone:
-			wait = true
-		case len(t.holds) > 0:
-			return Answer{Err: fmt.Errorf("%w: trainer %s, step %d", ErrMemberLost, t.id, ev.Step)}
-		}
+	wait, err := q.unflushed(ev.Step)
+	if err != nil {
+		return Answer{Err: err}
 	}
 	if wait {
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
 	}
 	q.commitStep(ev.Step)
 	return q.stepAnswer()
+}
+
+// unflushed reports whether a member has still to flush a step. The error is that one never
+// will, and what it did by that step is not known.
+func (q *Queue) unflushed(step uint64) (wait bool, err error) {
+	x := q.exact
+	for _, t := range q.sortedTrainers() {
+		switch {
+		case x.flushed[t.ordinal] || !x.members[t.ordinal] && len(t.holds) == 0:
+		case !t.gone:
+			wait = true
+		case len(t.holds) > 0:
+			return false, fmt.Errorf("%w: trainer %s, step %d", ErrMemberLost, t.id, step)
+		}
+	}
+	for _, s := range q.sets {
+		for _, a := range s.since { // finished later: the step may have a part of it
+			if a.step <= step || x.flushed[a.by] {
+				continue
+			}
+			if t := q.trainers[a.by]; t != nil && !t.gone {
+				wait = true
+			} else {
+				return false, fmt.Errorf("%w: trainer %d, which finished position %d of pass %d in step %d, after step %d", ErrMemberLost, a.by, a.position, a.pass, a.step, step)
+			}
+		}
+	}
+	return wait, nil
 }
 
 // commitStep counts what is finished by a step, and moves base of what is not.

@@ -262,8 +262,7 @@ func (q *Queue) forget(t *trainer) {
 	t.gone = true
 	delete(q.trainers, t.ordinal)
 	if q.exact != nil {
-		delete(q.exact.members, t.ordinal)
-		delete(q.exact.flushed, t.ordinal)
+		delete(q.exact.members, t.ordinal) // what it flushed stays flushed
 	}
 	if q.byID[t.id] != t {
 		return // its key is a later incarnation's

@@ -285,13 +285,13 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 	if q.exact != nil && e == nil {
 		return Stale // set aside by an earlier rollback
 	}
-	mark := int64(0)
+	mark, had := int64(0), Ordinal(0)
 	if e == nil { // late, for one that was set aside in an open pass
 		q.finishAside(s, s.aside[s.orderOf(tok.Pass).index(tok.Position)], tok.Pass)
 	} else {
 		for i := range e.held {
 			h := &e.holders[i]
-			mark = h.mark
+			mark, had = h.mark, h.trainer.ordinal
 			if h.attempt == tok.Attempt && h.start != 0 {
 				s.observe(q.clock - h.start)
 			}
@@ -303,7 +303,7 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 	}
 	if q.exact != nil {
 		step = max(step, q.exact.committed+1)
-		s.apply(applied{liveKey{tok.Pass, tok.Position}, step, e.base, mark, e.next})
+		s.apply(applied{liveKey{tok.Pass, tok.Position}, step, e.base, mark, e.next, had})
 	} else {
 		s.openPass(tok.Pass).count(tok.Position)
 	}

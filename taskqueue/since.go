@@ -17,6 +17,7 @@ type applied struct {
 	base int64   // of the entry that it was, and will be if it is rolled back
 	mark int64   // as of a holder
 	next Attempt // as of an entry
+	by   Ordinal // who had it; 0: nobody, by then
 }
 
 func (k liveKey) compare(o liveKey) int {
@@ -67,11 +68,15 @@ func (s *set) encodeSince() []byte {
 	for _, a := range s.since {
 		b = binary.AppendUvarint(b, uint64(a.next-1))
 	}
+	for _, a := range s.since {
+		b = binary.AppendUvarint(b, uint64(a.by))
+	}
 	return b
 }
 
-// sinceEntryBytes is the least that an entry takes: pass, position, step, base, mark, next attempt.
-const sinceEntryBytes = 6
+// sinceEntryBytes is the least that an entry takes: pass, position, step, base, mark, next attempt,
+// trainer.
+const sinceEntryBytes = 7
 
 // restoreSince reads what waits for a commit of a step after the last committed one.
 func (s *set) restoreSince(data []byte, committed uint64) error {
@@ -105,6 +110,9 @@ func (s *set) restoreSince(data []byte, committed uint64) error {
 	}
 	for i := range list {
 		list[i].next = Attempt(c.uint(math.MaxUint32-1)) + 1
+	}
+	for i := range list {
+		list[i].by = Ordinal(c.uint(math.MaxUint32))
 	}
 	if c.bad || len(c.buf) > 0 {
 		return errors.New("the since columns end early or late")

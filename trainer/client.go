@@ -47,7 +47,7 @@ type Client struct {
 	link    *link
 	who     wire.Trainer
 	sync    bool
-	exact   *exact // nil: a finish counts as soon as it is stored
+	exact   *session.Steps // nil: a finish counts as soon as it is stored
 	session *session.Session
 	files   files
 
@@ -92,7 +92,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	}
 	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
 	if reply.Explicit {
-		c.exact = &exact{works: map[taskqueue.Token]*work{}}
+		c.exact = session.NewSteps()
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.owned.Go(c.beat)
@@ -192,7 +192,7 @@ func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) e
 
 // over notes that a task is finished or, with a reason, failed.
 func (c *Client) over(task *taskqueue.Task, reason string) {
-	c.session.Finish(task.Token, reason, c.exact.finish(task.Token))
+	c.session.Finish(task.Token, reason, c.exact.Finish(task.Token))
 	delete(c.stamps, task.Token)
 	c.run()
 }
@@ -228,7 +228,7 @@ func (c *Client) collect(ctx context.Context) error {
 	c.wait = f.reply.WaitFor
 	if task := c.session.Answered(f.reply); task != nil {
 		c.ready, c.stamps[task.Token] = task, f.reply.Stamps
-		c.exact.begin(task.Token, f.reply.Base)
+		c.exact.Begin(task.Token, f.reply.Base)
 	}
 	return nil
 }

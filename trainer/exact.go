@@ -18,103 +18,20 @@ var (
 	ErrNotExplicit   = errors.New("this job has no explicit commits: start its master with --explicit-commit")
 )
 
-// exact is what a client of a job of explicit commits knows. A nil one knows nothing.
-type exact struct {
-	generation uint64
-	works      map[taskqueue.Token]*work // held, and finished since the last commit
-}
-
-// work is how far a task is: after steps[i] it had used records[i], from its beginning.
-type work struct {
-	base     int64
-	steps    []uint64
-	records  []int64
-	finished bool
-}
-
-func (x *exact) begin(token taskqueue.Token, base int64) {
-	if x != nil {
-		x.works[token] = &work{base: base}
-	}
-}
-
-// finish notes a task as finished and returns the step that applied its last record.
-func (x *exact) finish(token taskqueue.Token) uint64 {
-	if x == nil || x.works[token] == nil {
-		return 0
-	}
-	w := x.works[token]
-	w.finished = true
-	if len(w.steps) == 0 {
-		return 1 // nothing was left of it: the master takes the next step for it
-	}
-	return w.steps[len(w.steps)-1]
-}
-
-// at returns how many records of a task are in steps up to one.
-func (w *work) at(step uint64) int64 {
-	n := w.base
-	for i, s := range w.steps {
-		if s <= step {
-			n = w.records[i]
-		}
-	}
-	return n
-}
-
-// positions are those of the tasks that the steps up to one have in part.
-func (x *exact) positions(step uint64) []taskqueue.TaskPosition {
-	var list []taskqueue.TaskPosition
-	for token, w := range x.works {
-		if n := w.at(step); n > w.base && !w.whole(step) {
-			list = append(list, taskqueue.TaskPosition{Token: token, Records: n})
-		}
-	}
-	return list
-}
-
-// whole reports whether the steps up to one have all of a finished task.
-func (w *work) whole(step uint64) bool {
-	return w.finished && (len(w.steps) == 0 || w.steps[len(w.steps)-1] <= step)
-}
-
-// committed forgets what a committed step has, and what came before in it.
-func (x *exact) committed(step uint64) {
-	for token, w := range x.works {
-		if w.whole(step) {
-			delete(x.works, token)
-			continue
-		}
-		w.base = w.at(step)
-	}
-}
-
 // Explicit reports whether the job has explicit commits.
 func (c *Client) Explicit() bool { return c.exact != nil }
 
-// Base is how many records of a task, in its own order, are in the step that was loaded:
-// Records begins after them.
+// Base is how many records of a task, in its own order, are in the step that was loaded, or were
+// applied since: Records begins after them.
 func (c *Client) Base(task *taskqueue.Task) int64 {
-	if c.exact == nil || c.exact.works[task.Token] == nil {
-		return 0
-	}
-	w := c.exact.works[task.Token]
-	if len(w.records) > 0 {
-		return w.records[len(w.records)-1]
-	}
-	return w.base
+	return c.exact.Used(task.Token)
 }
 
 // Applied says that step applied so many more records of a task, in the order of Records. A
 // program that shuffles them does so within the task, and always in the same way. Steps count
 // from 1 and never go back but by a rollback. The last one said is the step of the finish.
 func (c *Client) Applied(task *taskqueue.Task, step uint64, records int) {
-	if c.exact == nil || c.exact.works[task.Token] == nil {
-		return
-	}
-	at := c.Base(task) + int64(records)
-	w := c.exact.works[task.Token]
-	w.steps, w.records = append(w.steps, step), append(w.records, at)
+	c.exact.Apply(task.Token, step, records)
 }
 
 // mustDo is what the last reply says is to be done before there are tasks.
@@ -168,11 +85,11 @@ func (c *Client) adopt(reply *wire.StepReply, err error, what string) (taskqueue
 	p := reply.Place
 	if c.session.Adopt(p.Epoch) {
 		c.ready = nil
-		clear(c.exact.works)
+		c.exact.Drop()
 		clear(c.stamps)
 		c.run()
 	}
-	c.exact.generation = p.Generation
+	c.exact.Generation = p.Generation
 	return p, nil
 }
 
@@ -234,7 +151,7 @@ func (c *Client) Flushed(ctx context.Context, step uint64) error {
 			return err
 		}
 	}
-	_, err := call[wire.StepReply](ctx, c.link, "Flushed", wire.FlushedRequest{Trainer: c.who, Generation: c.exact.generation, Step: step, Positions: c.exact.positions(step)})
+	_, err := call[wire.StepReply](ctx, c.link, "Flushed", wire.FlushedRequest{Trainer: c.who, Generation: c.exact.Generation, Step: step, Positions: c.exact.Positions(step)})
 	if err != nil {
 		return c.stepRefused(err, fmt.Sprintf("flush step %d", step))
 	}
@@ -247,12 +164,12 @@ func (c *Client) Commit(ctx context.Context, step uint64) error {
 		return ErrNotExplicit
 	}
 	for {
-		reply, err := call[wire.StepReply](ctx, c.link, "Commit", wire.StepRequest{Trainer: c.who, Generation: c.exact.generation, Step: step})
+		reply, err := call[wire.StepReply](ctx, c.link, "Commit", wire.StepRequest{Trainer: c.who, Generation: c.exact.Generation, Step: step})
 		if err != nil {
 			return c.stepRefused(err, fmt.Sprintf("commit step %d", step))
 		}
 		if reply.Done {
-			c.exact.committed(step)
+			c.exact.Committed(step)
 			return nil
 		}
 	}

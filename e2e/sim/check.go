@@ -30,15 +30,19 @@ type check struct {
 	written  time.Duration // when the last commit was sent
 	verifier *taskqueue.Verifier
 
-	tasks     map[place]*history
-	sessions  map[taskqueue.Ordinal]*sessionState
-	answered  map[request]dispatch
-	sending   map[*lock]*sendState
-	joins     map[string]bool // ids that join in this commit
-	closed    map[taskqueue.Pass]bool
-	newest    map[taskqueue.Ordinal]*taskqueue.Request
-	ended     taskqueue.Status
-	untrusted bool // the answers of this moment left without a commit, and without a lease that is trusted
+	tasks            map[place]*history
+	sessions         map[taskqueue.Ordinal]*sessionState
+	answered         map[request]dispatch
+	sending          map[*lock]*sendState
+	joins            map[string]bool // ids that join in this commit
+	closed           map[taskqueue.Pass]bool
+	newest           map[taskqueue.Ordinal]*taskqueue.Request
+	ended            taskqueue.Status
+	step, generation uint64                     // the last committed one, and the ring's, with explicit commits
+	stepped          bool                       // in this commit
+	retried          int                        // tasks, by an operator
+	charged          map[taskqueue.Ordinal]bool // whose sessions ended for a time-out or a failure, in this commit
+	untrusted        bool                       // the answers of this moment left without a commit, and without a lease that is trusted
 }
 
 // place is a task in a pass.
@@ -50,6 +54,8 @@ type place struct {
 // history is what the record says of a task in a pass.
 type history struct {
 	finished bool
+	applied  uint64 // the step of its finish, which is not committed
+	stuck    bool   // taken from a trainer in this epoch, with explicit commits
 	aside    bool
 	index    int // of the task that was set aside
 	failures int
@@ -105,7 +111,7 @@ func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
 		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, sessions: map[taskqueue.Ordinal]*sessionState{},
-		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{},
+		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{},
 	}
 }
 
@@ -152,6 +158,10 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	c.record(before, next, record)
 	c.columns(next)
 	c.keys(next)
+	if c.stepped && c.world.failed == nil {
+		c.exactly(next)
+		c.stepped = false
+	}
 	if c.commits%8 == 0 || next.Status == taskqueue.Ended || next.Status == taskqueue.Failed {
 		if err := c.verifier.CrossCheck(&snapshot); err != nil {
 			c.breaks("the record and the state agree", "commit %d: %v", next.Commit, err)
@@ -230,9 +240,13 @@ func (c *check) record(before, next *stored, value []byte) {
 		return
 	}
 	clear(c.joins)
+	clear(c.charged)
 	for ev, err := range taskqueue.RecordEvents(value) {
 		if err == nil && ev.Kind == taskqueue.EventJoined {
 			c.joins[ev.ID] = true // and the session that had the name is lost
+		}
+		if err == nil && c.world.plan.exact && (ev.Kind == taskqueue.EventTimedOut || ev.Kind == taskqueue.EventFailed) {
+			c.charged[ev.Trainer] = true
 		}
 	}
 	for ev, err := range taskqueue.RecordEvents(value) {
@@ -254,8 +268,11 @@ func (c *check) event(before, next *stored, ev *taskqueue.RecordEvent) {
 		c.lost(next, ev.Trainer)
 	case taskqueue.EventDispatched:
 		h := c.of(p)
-		if h.finished {
+		if h.finished || h.applied != 0 {
 			c.breaks("a finished task is never handed out again", "pass %d, position %d", ev.Pass, ev.Position)
+		}
+		if h.stuck {
+			c.breaks("what was taken from a trainer is handed out in a new epoch only", "pass %d, position %d", ev.Pass, ev.Position)
 		}
 		if h.attempts[ev.Attempt] != nil {
 			c.breaks("an attempt is handed out once", "pass %d, position %d, attempt %d", ev.Pass, ev.Position, ev.Attempt)
@@ -273,6 +290,20 @@ func (c *check) event(before, next *stored, ev *taskqueue.RecordEvent) {
 		for _, a := range h.attempts {
 			a.open = false
 		}
+	case taskqueue.EventApplied:
+		h := c.of(p)
+		if h.finished || h.applied != 0 {
+			c.breaks("a task is counted once in a pass", "pass %d, position %d", ev.Pass, ev.Position)
+		}
+		if h.attempts[ev.Attempt] == nil {
+			c.breaks("only what was handed out counts", "pass %d, position %d, attempt %d", ev.Pass, ev.Position, ev.Attempt)
+		}
+		h.applied = ev.Step
+		for _, a := range h.attempts {
+			a.open = false
+		}
+	case taskqueue.EventCommitted, taskqueue.EventRolledBack:
+		c.steps(before, ev)
 	case taskqueue.EventReturned, taskqueue.EventFailed, taskqueue.EventTimedOut:
 		c.takenBack(next, ev)
 	case taskqueue.EventSetAside:
@@ -282,6 +313,7 @@ func (c *check) event(before, next *stored, ev *taskqueue.RecordEvent) {
 			c.breaks("a task is set aside after too many failures", "pass %d, position %d: %d failures, %d returns, the limit is %d", ev.Pass, ev.Position, h.failures, h.returns, limit)
 		}
 	case taskqueue.EventRetried:
+		c.retried++
 		for _, h := range c.tasks {
 			if h.aside && h.index == ev.Index {
 				h.failures, h.returns, h.aside = 0, 0, false
@@ -305,7 +337,11 @@ func (c *check) takenBack(next *stored, ev *taskqueue.RecordEvent) {
 		c.breaks("only what is held is taken back", "%+v", *ev)
 		return
 	}
-	a.open = false
+	if c.world.plan.exact && ev.Kind != taskqueue.EventReturned {
+		h.stuck = true // and stays where it is
+	} else {
+		a.open = false
+	}
 	switch ev.Kind {
 	case taskqueue.EventReturned:
 		h.returns++
@@ -332,7 +368,16 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 		return
 	}
 	s.lost = true
+	if c.world.plan.exact {
+		c.keeps(o)
+		if c.charged[o] {
+			return
+		}
+	}
 	silence := c.world.plan.options.SessionTTL
+	if c.world.plan.exact { // one that timed out in a commit that was refused has the grace to show up
+		silence = min(silence, c.world.plan.options.Grace)
+	}
 	t := c.heard[next.LockRevision]
 	heard := max(s.joined, c.lastHeard(t, o))
 	if gone, ok := t.gone[o]; ok && gone >= heard || s.left {
@@ -467,6 +512,9 @@ func (c *check) anyToken(rng *rand.Rand) taskqueue.Token {
 	}
 	if rng.IntN(10) == 0 {
 		tok.Position = int(rng.Int64()) - 1<<62
+	}
+	if c.world.plan.exact {
+		tok.Epoch = c.state.Epoch - 1 // one of this epoch that was handed out is a claim, and believed
 	}
 	if len(c.state.live) > 0 && rng.IntN(2) == 0 {
 		e := c.state.live[rng.IntN(len(c.state.live))]

@@ -60,6 +60,9 @@ func (c *check) returned(r *taskqueue.Request) {
 // verdict: a finish that counted is stored; one that names what was handed out in an open
 // pass counts.
 func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus, at time.Duration) {
+	if c.world.plan.exact && r.Token.Epoch != c.state.Epoch {
+		return // it may have been rolled back in the commit that took it
+	}
 	h := c.tasks[place{r.Token.Pass, r.Token.Position}]
 	genuine := h != nil && h.attempts[r.Token.Attempt] != nil && r.Token.Epoch == c.state.Epoch && r.Token.Dataset == 0 && r.Token.Kind == 0
 	switch status {
@@ -70,7 +73,7 @@ func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus, at ti
 		}
 		fallthrough
 	case taskqueue.AlreadyCounted:
-		if (h == nil || !h.finished) && !c.closed[r.Token.Pass] { // a closed pass is not looked up
+		if (h == nil || !h.finished && h.applied == 0) && !c.closed[r.Token.Pass] { // a closed pass is not looked up
 			c.breaks("what is answered is stored", "%v is %v, and not finished by the record", r.Token, status)
 		}
 	case taskqueue.Stale:

@@ -15,11 +15,13 @@ type stored struct {
 	set   *taskqueue.SetSnapshot // nil before the report
 	live  []liveRow
 	aside []asideRow
+	since []sinceRow // of explicit commits
 }
 
 type liveRow struct {
 	pass     taskqueue.Pass
 	position int
+	base     int64
 	failures int
 	losses   int
 	next     taskqueue.Attempt
@@ -39,6 +41,14 @@ type asideRow struct {
 	failures int
 	losses   int
 	spared   bool
+	bases    [2]int64 // in pass, and in the one after it
+}
+
+type sinceRow struct {
+	pass     taskqueue.Pass
+	position int
+	step     uint64
+	base     int64
 }
 
 // missing reports whether a pass goes without the task.
@@ -82,11 +92,16 @@ func readColumns(s *taskqueue.Snapshot) (*stored, error) {
 	out.set = &s.Sets[0]
 	r := &reader{b: out.set.Live}
 	out.live = make([]liveRow, min(r.uint(), uint64(len(out.set.Live))))
-	r.live(out.live)
+	r.live(out.live, s.Mode == 1)
 	bad := r.bad || len(r.b) > 0
 	if len(out.set.Aside) > 0 {
 		r = &reader{b: out.set.Aside}
-		out.aside = r.aside()
+		out.aside = r.aside(s.Mode == 1)
+		bad = bad || r.bad || len(r.b) > 0
+	}
+	if len(out.set.Since) > 0 {
+		r = &reader{b: out.set.Since}
+		out.since = r.since()
 		bad = bad || r.bad || len(r.b) > 0
 	}
 	if bad {
@@ -95,7 +110,7 @@ func readColumns(s *taskqueue.Snapshot) (*stored, error) {
 	return out, nil
 }
 
-func (r *reader) live(rows []liveRow) {
+func (r *reader) live(rows []liveRow, explicit bool) {
 	pass, position, request := uint64(0), int64(0), int64(0)
 	for i := range rows {
 		pass += r.uint()
@@ -106,7 +121,7 @@ func (r *reader) live(rows []liveRow) {
 		rows[i].position = int(position)
 	}
 	for i := range rows {
-		r.uint() // base record
+		rows[i].base = int64(r.uint())
 		rows[i].failures, rows[i].losses = int(r.uint()), int(r.uint()>>1)
 		rows[i].next = taskqueue.Attempt(r.uint()) + 1
 		rows[i].holders = make([]holderRow, min(r.uint(), 2))
@@ -125,9 +140,39 @@ func (r *reader) live(rows []liveRow) {
 		h.request = uint64(request)
 	})
 	each(func(_ *liveRow, h *holderRow) { h.age = r.uint() })
+	if explicit {
+		each(func(*liveRow, *holderRow) { r.uint() }) // mark
+	}
 }
 
-func (r *reader) aside() []asideRow {
+func (r *reader) since() []sinceRow {
+	rows := make([]sinceRow, min(r.uint(), uint64(len(r.b))))
+	pass, position, step := uint64(0), int64(0), int64(0)
+	for i := range rows {
+		pass += r.uint()
+		rows[i].pass = taskqueue.Pass(pass)
+	}
+	for i := range rows {
+		position += r.int()
+		rows[i].position = int(position)
+	}
+	for i := range rows {
+		step += r.int()
+		rows[i].step = uint64(step)
+	}
+	for i := range rows {
+		rows[i].base = int64(r.uint())
+	}
+	for range rows {
+		r.uint() // mark
+	}
+	for range 2 * len(rows) {
+		r.uint() // next attempts, trainers
+	}
+	return rows
+}
+
+func (r *reader) aside(explicit bool) []asideRow {
 	rows := make([]asideRow, min(r.uint(), uint64(len(r.b))))
 	index := 0
 	for i := range rows {
@@ -138,6 +183,9 @@ func (r *reader) aside() []asideRow {
 		row.losses, row.spared = int(losses>>1), losses&1 != 0
 		r.uint() // next attempts
 		r.uint()
+		if explicit {
+			row.bases = [2]int64{int64(r.uint()), int64(r.uint())}
+		}
 	}
 	return rows
 }

@@ -141,5 +141,8 @@ func (w *world) forge() {
 	}
 	tok := w.check.anyToken(w.rng)
 	r := &taskqueue.Request{Trainer: taskqueue.Ordinal(w.rng.IntN(20)), Finished: []taskqueue.Result{{Token: tok}}}
+	if w.plan.exact {
+		r.Finished[0].Step = 1 + uint64(w.rng.IntN(100))
+	}
 	n.put(nil, r, nil)
 }

@@ -355,6 +355,8 @@ func words(a taskqueue.Answer, err error) error {
 		err = wire.ErrJobFailed
 	case err == nil && a.Kind == taskqueue.AnswerRejoin:
 		err = wire.ErrRejoin
+	case err == nil && a.Kind == taskqueue.AnswerRolledBack:
+		err = wire.ErrRolledBack
 	case errors.Is(err, master.ErrNotLeader), errors.Is(err, taskqueue.ErrFenced), errors.Is(err, taskqueue.ErrUnknownOutcome):
 		err = wire.ErrNotLeader
 	}
@@ -379,10 +381,10 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 		c.who = r.Trainer
 		ev := &taskqueue.Request{
 			Trainer: r.Ordinal, Incarnation: r.Incarnation, Seq: r.Seq, Ack: r.Ack, Held: r.Held, Finished: r.Finished, Want: r.Want,
-			SeenCommit: r.SeenCommit, JobID: r.JobID,
+			SeenCommit: r.SeenCommit, JobID: r.JobID, Epoch: r.Epoch,
 		}
 		n.put(c, ev, func(a taskqueue.Answer, commit uint64, err error) {
-			out := &wire.NextReply{Task: taskqueue.Task{Index: -1}, Finishes: a.Finishes, Commit: commit}
+			out := &wire.NextReply{Task: taskqueue.Task{Index: -1}, Finishes: a.Finishes, Commit: commit, Base: a.Base, WaitFor: a.WaitFor}
 			if err == nil && a.Kind == taskqueue.AnswerTask {
 				out.Task = taskqueue.Task{Index: a.Index, Token: a.Token, Chunks: n.world.table.TaskChunks(a.Index)}
 			}
@@ -398,6 +400,8 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 		n.put(c, &taskqueue.Leave{Trainer: r.Ordinal, Incarnation: r.Incarnation}, func(a taskqueue.Answer, _ uint64, err error) {
 			reply(nil, words(a, err))
 		})
+	case wire.LastStepRequest, wire.FlushedRequest, wire.StepRequest, rollbackRequest:
+		n.serveSteps(c, r, reply)
 	default:
 		panic(fmt.Sprintf("sim: request %T", request))
 	}

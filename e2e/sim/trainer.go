@@ -224,6 +224,9 @@ func (t *trainer) session(p *process) bool {
 	t.who, t.beat = joined.Trainer, nil
 	t.heartbeat(joined.Trainer)
 	w := &worker{trainer: t, p: p, session: session.New(joined)}
+	if t.world.plan.exact {
+		return t.outOfRing(p, w.inRing())
+	}
 	for tasks := 1; ; tasks++ {
 		task, err := w.next()
 		switch {
@@ -241,6 +244,24 @@ func (t *trainer) session(p *process) bool {
 			return true
 		}
 	}
+}
+
+// outOfRing is what becomes of a session that ended; false: the trainer is through.
+func (t *trainer) outOfRing(p *process, err error) bool {
+	switch {
+	case errors.Is(err, wire.ErrJobFinished), errors.Is(err, wire.ErrJobFailed):
+		t.told = true
+		t.leave(p)
+		return false
+	case errors.Is(err, errLeaves):
+		t.leave(p)
+		p.sleep(t.between(100*time.Millisecond, 5*time.Second))
+	case !errors.Is(err, wire.ErrRejoin):
+		t.world.check.surprises(t, err)
+		p.sleep(t.between(50*time.Millisecond, 500*time.Millisecond))
+	}
+	t.moving = nil
+	return true
 }
 
 func (t *trainer) leave(p *process) {
@@ -274,6 +295,8 @@ type worker struct {
 	session *session.Session
 	flight  *call
 	ready   *taskqueue.Task
+	base    int64 // of ready
+	waits   taskqueue.WaitFor
 }
 
 func (w *worker) send(want bool) {
@@ -288,11 +311,14 @@ func (w *worker) collect() error {
 		w.flight = nil
 		switch {
 		case err == nil:
-			if task := w.session.Answered(reply.(*wire.NextReply)); task != nil {
+			r := reply.(*wire.NextReply)
+			w.waits = r.WaitFor
+			if task := w.session.Answered(r); task != nil {
 				w.note("%s: gets task %d, %v", w.name, task.Index, task.Token)
-				w.ready = task
+				w.ready, w.base = task, r.Base
 			}
-		case errors.Is(err, wire.ErrJobFinished), errors.Is(err, wire.ErrJobFailed), errors.Is(err, wire.ErrRejoin):
+		case errors.Is(err, wire.ErrJobFinished), errors.Is(err, wire.ErrJobFailed), errors.Is(err, wire.ErrRejoin), errors.Is(err, wire.ErrRolledBack):
+			w.session.Settled()
 			return err
 		default:
 			w.world.check.surprises(w.trainer, err)
@@ -326,25 +352,35 @@ func (w *worker) train(task *taskqueue.Task, nth int) {
 	if h.moving {
 		w.moving = []taskqueue.Token{task.Token}
 	}
-	if h.hangsAfter > 0 && nth >= h.hangsAfter {
-		w.note("%s: hangs on %v", w.name, task.Token)
+	w.hangs(task.Token, nth)
+	w.p.sleep(w.between(h.task[0], h.task[1]))
+	reason := w.poisoned(task.Index)
+	w.moving = nil
+	w.session.Finish(task.Token, reason, 0)
+}
+
+// hangs is where some trainers stop for good.
+func (w *worker) hangs(token taskqueue.Token, nth int) {
+	if w.habit.hangsAfter > 0 && nth >= w.habit.hangsAfter {
+		w.note("%s: hangs on %v", w.name, token)
 		w.hung = true
 		for {
 			w.p.sleep(time.Hour)
 		}
 	}
-	w.p.sleep(w.between(h.task[0], h.task[1]))
-	reason := ""
-	switch poison := w.world.plan.poison[task.Index]; {
+}
+
+// poisoned is why a task cannot be trained, "" where it can; some tasks end the trainer.
+func (w *worker) poisoned(index int) (reason string) {
+	switch poison := w.world.plan.poison[index]; {
 	case poison == poisonCrash && w.chance(0.9):
 		t := w.trainer
 		t.loop.after(0, t.die)
 		w.p.sleep(time.Hour)
-	case poison != 0 || w.chance(h.fails) && w.now < w.world.plan.quiet:
-		reason = "cannot train this"
+	case poison != 0 || w.chance(w.habit.fails) && w.now < w.world.plan.quiet:
+		return "cannot train this"
 	}
-	w.moving = nil
-	w.session.Finish(task.Token, reason, 0)
+	return ""
 }
 
 // die ends the process; most come back after a while.

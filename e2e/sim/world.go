@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	masters  = 3
-	trainers = 8
+	exactEvery = 4 // every such seed is a history of explicit commits
+	masters    = 3
+	trainers   = 8
 )
 
 // poison is what a task does to whoever trains it.
@@ -54,6 +55,7 @@ type plan struct {
 	faults    faults
 	poison    map[int]poison
 	habits    [trainers]habit
+	exact     bool // explicit commits
 }
 
 func newPlan(rng *rand.Rand) plan {
@@ -117,6 +119,13 @@ func newPlan(rng *rand.Rand) plan {
 	return p
 }
 
+// explicit makes a history one of explicit commits.
+func (p *plan) explicit(rng *rand.Rand) {
+	p.exact = true
+	p.options.ExplicitCommit, p.options.Speculate = true, false
+	p.options.MaxUncommitted = []int{4, 8, 20_000}[rng.IntN(3)]
+}
+
 // world is one history: the modelled etcd, masters, trainers and the network between them.
 type world struct {
 	*loop
@@ -134,11 +143,15 @@ type world struct {
 	jobID     [16]byte
 	takeovers int
 	orders    [][]int // of each pass: task indices
+	rings     *rings
 }
 
 func newWorld(seed uint64, trace bool) (*world, error) {
 	l := &loop{rng: rand.New(rand.NewPCG(seed, 0x7472_6169_6e)), trace: trace}
-	w := &world{loop: l, plan: newPlan(l.rng)}
+	w := &world{loop: l, plan: newPlan(l.rng), rings: newRings()}
+	if seed%exactEvery == 0 {
+		w.plan.explicit(l.rng)
+	}
 	w.codec.real = w.plan.realCodec
 	w.etcd = newEtcd(l)
 	quiet := logrus.New()

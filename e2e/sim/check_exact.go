@@ -1,0 +1,137 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"trainmaster/taskqueue"
+)
+
+// steps takes a commit or a rollback of steps into the books.
+func (c *check) steps(before *stored, ev *taskqueue.RecordEvent) {
+	rings := c.world.rings
+	c.stepped = true
+	switch ev.Kind {
+	case taskqueue.EventCommitted:
+		if ev.Step <= c.step || ev.Generation != c.generation {
+			c.breaks("nothing committed is undone", "step %d of generation %d is committed after step %d, in generation %d", ev.Step, ev.Generation, c.step, c.generation)
+		}
+		m := rings.models[ev.Generation]
+		if m == nil || m.saved[ev.Step] == nil {
+			c.breaks("a committed step was saved", "step %d of generation %d", ev.Step, ev.Generation)
+			return
+		}
+		rings.committed = m.saved[ev.Step]
+		c.step = ev.Step
+		for _, h := range c.tasks {
+			if h.applied != 0 && h.applied <= ev.Step {
+				h.applied, h.finished = 0, true
+			}
+		}
+	case taskqueue.EventRolledBack:
+		if ev.Step != c.step || ev.Generation <= c.generation || ev.Epoch <= before.Epoch || rings.models[ev.Generation] != nil {
+			c.breaks("a generation begins once, from the committed step", "%+v after step %d in generation %d, epoch %d", *ev, c.step, c.generation, before.Epoch)
+			return
+		}
+		c.generation = ev.Generation
+		rings.models[ev.Generation] = newModel(ev.Step, rings.committed)
+		for _, h := range c.tasks {
+			h.applied, h.stuck = 0, false
+		}
+	}
+}
+
+// keeps notes the tasks that stay with a session that is over.
+func (c *check) keeps(o taskqueue.Ordinal) {
+	for _, h := range c.tasks {
+		for _, a := range h.attempts {
+			if a.open && a.trainer == o {
+				h.stuck = true
+			}
+		}
+	}
+}
+
+// toldCommitted: a commit that is told is stored.
+func (c *check) toldCommitted(generation, step uint64) {
+	if generation == c.generation && step > c.step {
+		c.breaks("what is answered is stored", "step %d of generation %d is told to be committed, step %d is", step, generation, c.step)
+	}
+}
+
+// exactly: the committed step has every record of what is counted, of what is not those before
+// its base, each once, and no other.
+func (c *check) exactly(next *stored) {
+	model := c.world.rings.committed
+	want := map[sample]int{}
+	has := func(p place, records int64) {
+		for n := range records {
+			want[sample{p, n}] = 1
+		}
+	}
+	for p, h := range c.tasks {
+		if h.finished {
+			has(p, recordsOfTask)
+		}
+	}
+	for _, row := range next.live {
+		has(place{row.pass, row.position}, row.base)
+	}
+	for _, row := range next.since {
+		has(place{row.pass, row.position}, row.base)
+	}
+	for _, a := range next.aside {
+		for _, open := range next.set.Open {
+			if a.missing(open.Pass) && open.Pass <= a.pass+1 {
+				has(place{open.Pass, c.world.order(open.Pass, a.index)}, a.bases[open.Pass-a.pass])
+			}
+		}
+	}
+	for s, n := range model {
+		if !next.open(s.pass) && !c.of(s.place).finished {
+			delete(want, s) // of a task that was set aside in a closed pass nothing is known
+			if n == 1 {
+				continue
+			}
+		}
+		if n != want[s] {
+			c.breaks("each record is in one committed step", "pass %d, position %d, record %d: %d times in step %d, counted %d times", s.pass, s.position, s.record, n, c.step, want[s])
+			return
+		}
+	}
+	for s := range want {
+		if model[s] == 0 && (next.open(s.pass) || c.of(s.place).finished) {
+			c.breaks("each record is in one committed step", "pass %d, position %d, record %d: not in step %d, and counted", s.pass, s.position, s.record, c.step)
+			return
+		}
+	}
+}
+
+// since: what waits for a commit is what the record says, and it is bounded.
+func (c *check) since(next *stored) {
+	got, want := map[place]uint64{}, map[place]uint64{}
+	for _, row := range next.since {
+		got[place{row.pass, row.position}] = row.step
+	}
+	for p, h := range c.tasks {
+		if h.applied != 0 {
+			want[p] = h.applied
+		}
+	}
+	if !maps.Equal(got, want) {
+		c.breaks("the record and the state agree", "%v wait for a commit by the state, %v by the record", describePlaces(got), describePlaces(want))
+	}
+	if n, limit := len(next.since), c.world.plan.options.MaxUncommitted+c.retried; n > limit {
+		c.breaks("what is not committed is bounded", "%d tasks, at most %d may", n, limit)
+	}
+}
+
+func describePlaces(m map[place]uint64) []string {
+	var list []string
+	for p, step := range m {
+		list = append(list, fmt.Sprintf("%d/%d in %d", p.pass, p.position, step))
+	}
+	slices.Sort(list)
+	return list
+}

@@ -1,0 +1,268 @@
+package sim
+
+import (
+	"errors"
+	"maps"
+	"time"
+
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+	"trainmaster/trainer/session"
+)
+
+// Histories of explicit commits. The trainers of a generation are a ring around one model:
+// each of its steps applies some records of one member's task. What a ring trained after the
+// last committed step is gone when the next one begins from it.
+
+const recordsOfTask = 10 // as makeTable makes them
+
+// sample is one record of a task in a pass.
+type sample struct {
+	place
+	record int64
+}
+
+// model is what one generation of the ring trained.
+type model struct {
+	step  uint64
+	seen  map[sample]int
+	round uint64 // the step that is being saved; 0: none
+	saved map[uint64]map[sample]int
+}
+
+func newModel(step uint64, seen map[sample]int) *model {
+	return &model{step: step, seen: maps.Clone(seen), saved: map[uint64]map[sample]int{}}
+}
+
+// rings are all generations, and what the committed step has.
+type rings struct {
+	models    map[uint64]*model
+	committed map[sample]int
+	formed    uint64 // as a rendezvous numbers them
+}
+
+func newRings() *rings {
+	return &rings{models: map[uint64]*model{0: newModel(0, map[sample]int{})}, committed: map[sample]int{}}
+}
+
+// member is a trainer in a ring: trainer.Client and the loop around it, restated.
+type member struct {
+	*worker
+	steps   *session.Steps
+	entered bool
+	task    *taskqueue.Task
+	nth     int
+	flushed uint64
+}
+
+// inRing works until the session ends, whose error it returns.
+func (w *worker) inRing() error {
+	m := &member{worker: w, steps: session.NewSteps()}
+	for {
+		if err := m.turn(); err != nil {
+			switch {
+			case errors.Is(err, wire.ErrRolledBack), errors.Is(err, wire.ErrOtherGeneration):
+				m.entered = false
+			case errors.Is(err, wire.ErrMemberLost):
+				if err := m.rollBack(); err != nil {
+					return err
+				}
+			case errors.Is(err, wire.ErrOtherStep): // another one was faster
+				m.p.sleep(m.between(10*time.Millisecond, 100*time.Millisecond))
+			default:
+				return err
+			}
+		}
+		if m.now < m.world.plan.quiet && m.chance(m.habit.leaves/4) {
+			return errLeaves
+		}
+	}
+}
+
+var errLeaves = errors.New("leaves")
+
+func (m *member) turn() error {
+	if !m.entered {
+		return m.enter()
+	}
+	model := m.world.rings.models[m.steps.Generation]
+	switch {
+	case m.task == nil:
+		if err := m.next(); err != nil {
+			return err
+		}
+	case m.train(model):
+	default:
+		return nil
+	}
+	if model.round == 0 && m.chance(0.1) {
+		m.begin(model)
+	}
+	if model.round != 0 {
+		return m.save(model)
+	}
+	return nil
+}
+
+// enter asks which step to load, and drops what it had.
+func (m *member) enter() error {
+	if err := m.worker.collect(); err != nil && !errors.Is(err, wire.ErrRolledBack) {
+		return err
+	}
+	place, err := m.ask(wire.LastStepRequest{Trainer: m.who})
+	if err != nil {
+		return err
+	}
+	m.session.Adopt(place.Epoch)
+	m.steps.Drop()
+	m.steps.Generation = place.Generation
+	m.ready, m.task, m.moving, m.flushed, m.entered = nil, nil, nil, 0, true
+	m.note("%s: enters generation %d, epoch %d, step %d", m.name, place.Generation, place.Epoch, place.Step)
+	return nil
+}
+
+func (m *member) ask(request any) (taskqueue.StepPlace, error) {
+	reply, err := m.call(request).collect(m.p)
+	if err != nil {
+		return taskqueue.StepPlace{}, err
+	}
+	return reply.(*wire.StepReply).Place, nil
+}
+
+// next gets a task, or does what there is to do first.
+func (m *member) next() error {
+	if err := m.worker.collect(); err != nil {
+		return err
+	}
+	if m.ready == nil {
+		m.send(true)
+		if err := m.worker.collect(); err != nil {
+			return err
+		}
+	}
+	model := m.world.rings.models[m.steps.Generation]
+	switch {
+	case m.ready != nil:
+		m.task, m.ready = m.ready, nil
+		m.nth++
+		m.steps.Begin(m.task.Token, m.base)
+		m.send(true)
+	case m.waits == taskqueue.WaitCommit && model.round == 0:
+		m.begin(model)
+	case m.waits == taskqueue.WaitRollback:
+		return m.rollBack()
+	default:
+		m.p.sleep(m.between(50*time.Millisecond, 300*time.Millisecond))
+	}
+	return nil
+}
+
+// train makes one step with records of the task; false: the trainer ends, or failed the task.
+func (m *member) train(model *model) bool {
+	h, token := m.habit, m.task.Token
+	if h.moving {
+		m.moving = []taskqueue.Token{token}
+	}
+	m.hangs(token, m.nth)
+	k := 1 + m.rng.Int64N(recordsOfTask)
+	m.p.sleep(m.between(h.task[0], h.task[1]) * time.Duration(k) / recordsOfTask)
+	if reason := m.poisoned(m.task.Index); reason != "" {
+		m.moving = nil
+		m.session.Finish(token, reason, 0)
+		m.task = nil
+		return false
+	}
+	used := m.steps.Used(token)
+	k = min(k, recordsOfTask-used)
+	model.step++
+	for n := range k {
+		model.seen[sample{place{token.Pass, token.Position}, used + n}]++
+	}
+	m.steps.Apply(token, model.step, int(k))
+	if used+k == recordsOfTask {
+		m.moving = nil
+		m.session.Finish(token, "", m.steps.Finish(token))
+		m.task = nil
+	}
+	return true
+}
+
+// begin chooses the step to save.
+func (m *member) begin(model *model) {
+	if model.saved[model.step] == nil && model.step > 0 {
+		model.round = model.step
+		model.saved[model.step] = maps.Clone(model.seen)
+	}
+}
+
+// save flushes the step that is being saved, and perhaps commits it.
+func (m *member) save(model *model) error {
+	step, generation := model.round, m.steps.Generation
+	if m.flushed < step {
+		for first := true; first || m.session.Unsaid(); first = false {
+			if m.flight == nil && m.session.Unsaid() {
+				m.send(false)
+			}
+			if err := m.worker.collect(); err != nil {
+				return err
+			}
+		}
+		_, err := m.ask(wire.FlushedRequest{Trainer: m.who, Generation: generation, Step: step, Positions: m.steps.Positions(step)})
+		if err != nil {
+			return err
+		}
+		m.flushed = step
+	}
+	if m.task != nil && m.chance(0.5) {
+		return nil // another one may do it
+	}
+	reply, err := m.call(wire.StepRequest{Trainer: m.who, Generation: generation, Step: step}).collect(m.p)
+	if err != nil || !reply.(*wire.StepReply).Done {
+		return err
+	}
+	if model.round == step {
+		model.round = 0
+	}
+	m.steps.Committed(step)
+	m.world.check.toldCommitted(generation, step)
+	return nil
+}
+
+// rollBack forms the next ring.
+func (m *member) rollBack() error {
+	if err := m.worker.collect(); err != nil && !errors.Is(err, wire.ErrRolledBack) {
+		return err
+	}
+	m.entered = false
+	place, err := m.ask(wire.LastStepRequest{Trainer: m.who})
+	if err != nil {
+		return err
+	}
+	rings := m.world.rings
+	rings.formed = max(rings.formed, place.Generation) + 1 + m.rng.Uint64N(2)
+	_, err = m.ask(rollbackRequest{wire.StepRequest{Trainer: m.who, Generation: rings.formed, Step: place.Step}})
+	return err
+}
+
+// rollbackRequest is a StepRequest for the other of its two methods.
+type rollbackRequest struct{ wire.StepRequest }
+
+// serveSteps takes a request of explicit commits.
+func (n *node) serveSteps(c *conn, request any, reply func(any, error)) {
+	var who wire.Trainer
+	var ev taskqueue.Event
+	switch r := request.(type) {
+	case wire.LastStepRequest:
+		who, ev = r.Trainer, &taskqueue.LastStep{Trainer: r.Ordinal, Incarnation: r.Incarnation}
+	case wire.FlushedRequest:
+		who, ev = r.Trainer, &taskqueue.StepFlushed{Trainer: r.Ordinal, Incarnation: r.Incarnation, Generation: r.Generation, Step: r.Step, Positions: r.Positions}
+	case wire.StepRequest:
+		who, ev = r.Trainer, &taskqueue.StepCommit{Trainer: r.Ordinal, Incarnation: r.Incarnation, Generation: r.Generation, Step: r.Step}
+	case rollbackRequest:
+		who, ev = r.Trainer, &taskqueue.Rollback{Trainer: r.Ordinal, Incarnation: r.Incarnation, Generation: r.Generation, Step: r.Step}
+	}
+	c.who = who
+	n.put(c, ev, func(a taskqueue.Answer, _ uint64, err error) {
+		reply(&wire.StepReply{Place: a.Place, Done: a.Kind == taskqueue.AnswerStep}, words(a, err))
+	})
+}
