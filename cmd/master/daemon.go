@@ -74,6 +74,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.DurationVar(&q.TimeoutMax, "task-timeout-max", time.Hour, "most time that a task is given")
 	flags.IntVar(&q.MaxFailures, "task-max-failures", 3, "a task that failed more often is set aside (0: the default)")
 	flags.IntVar(&q.MaxSetAside, "max-set-aside", 1000, "more tasks set aside pause the job (0: the default)")
+	flags.BoolVar(&q.ExplicitCommit, "explicit-commit", false, "tasks count when a saved step of the model has them, not when they are finished")
 	flags.BoolVar(&q.Speculate, "speculate", false, "give second copies of the slowest tasks at the end of a pass")
 	flags.DurationVar(&q.SessionTTL, "session-ttl", 15*time.Second, "a trainer silent for longer is lost")
 	flags.BoolVar(&s.fault, "task-fault-tolerance", true, "lost trainers' tasks go back at once, not only by their timeout")

@@ -12,6 +12,7 @@ import (
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/wire"
 	"trainmaster/safetensors"
 )
@@ -63,7 +64,7 @@ func writeSet(t *testing.T, dir string, number uint64, value float32) string {
 		if err := w.Marks(&checkpoint.Marks{Versions: make([]uint64, len(share.Blocks))}, nil); err != nil {
 			t.Fatal(err)
 		}
-		m := checkpoint.NewManifest(o, checkpoint.Async, table)
+		m := checkpoint.NewManifest(o, staleness.Bound{}, checkpoint.Async, table)
 		m.Shard, m.Set, m.JobEpoch = shard, number, 1
 		_, digest, err := w.Finish(m)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 
 // jobQueues is what `master queues` says.
 type jobQueues struct {
+	Steps    *jobSteps       `json:"steps,omitempty"` // of explicit commits
 	Job      string          `json:"job"`
 	Status   string          `json:"status"`
 	Reason   string          `json:"reason"`
@@ -35,13 +36,14 @@ type datasetQueues struct {
 }
 
 type taskCounts struct {
-	Tasks    uint64 `json:"tasks"`
-	Todo     uint64 `json:"todo"`
-	Pending  uint64 `json:"pending"`
-	Retry    uint64 `json:"retry"`
-	Done     uint64 `json:"done"`
-	SetAside uint64 `json:"set_aside"`
-	Dropped  uint64 `json:"dropped"` // of SetAside: they stay so for ever
+	Tasks       uint64 `json:"tasks"`
+	Todo        uint64 `json:"todo"`
+	Pending     uint64 `json:"pending"`
+	Retry       uint64 `json:"retry"`
+	Done        uint64 `json:"done"`
+	SetAside    uint64 `json:"set_aside"`
+	Uncommitted uint64 `json:"uncommitted,omitempty"` // finished, and in no committed step
+	Dropped     uint64 `json:"dropped"`               // of SetAside: they stay so for ever
 }
 
 // liveTask is dispatched or to be dispatched again.
@@ -128,11 +130,11 @@ func askQueues(ctx context.Context, l *leader) (jobQueues, error) {
 	if err != nil {
 		return jobQueues{}, err
 	}
-	q := jobQueues{Job: s.Job, Status: s.Status, Reason: s.Reason, Epoch: s.Epoch, Commit: s.Commit, Datasets: []datasetQueues{}}
+	q := jobQueues{Steps: s.Steps, Job: s.Job, Status: s.Status, Reason: s.Reason, Epoch: s.Epoch, Commit: s.Commit, Datasets: []datasetQueues{}}
 	for _, d := range s.Datasets {
 		q.Datasets = append(q.Datasets, datasetQueues{
 			Dataset: d.Dataset, Pass: d.Pass, Passes: d.Passes, Cursor: d.Cursor,
-			Counts:  taskCounts{Tasks: d.Tasks, Todo: d.Todo, Pending: d.Pending, Retry: d.Retry, Done: d.Done, SetAside: d.SetAside},
+			Counts:  taskCounts{Tasks: d.Tasks, Todo: d.Todo, Pending: d.Pending, Retry: d.Retry, Done: d.Done, SetAside: d.SetAside, Uncommitted: d.Uncommitted},
 			Pending: []liveTask{}, Retry: []liveTask{}, SetAside: []setAsideTask{},
 		})
 	}
@@ -181,6 +183,7 @@ func (q jobQueues) over() bool { return q.Status == "ended" || q.Status == "fail
 
 func (q jobQueues) table(w io.Writer, limit int) {
 	fmt.Fprintf(w, "job %s, commit %s\n", withReason(q.Job+", "+q.Status, q.Reason), thousands(q.Commit))
+	q.Steps.table(w)
 	if len(q.Datasets) == 0 {
 		fmt.Fprintln(w, "No dataset yet: the first trainer that reports one begins the job.")
 	}

@@ -31,6 +31,7 @@ type jobStatus struct {
 	// Checkpoint is about those of this term; null when the master takes none.
 	Checkpoint *checkpointStatus `json:"checkpoint"`
 	Totals     jobTotals         `json:"totals"`
+	Steps      *jobSteps         `json:"steps,omitempty"` // of explicit commits
 }
 
 type checkpointStatus struct {
@@ -55,6 +56,18 @@ func (c *checkpointStatus) String() string {
 		text += "; the last attempt failed: " + c.Failure
 	}
 	return text
+}
+
+type jobSteps struct {
+	Committed   uint64 `json:"committed"`
+	Generation  uint64 `json:"generation"`
+	Uncommitted uint64 `json:"uncommitted"`
+}
+
+func (s *jobSteps) table(w io.Writer) {
+	if s != nil {
+		fmt.Fprintf(w, "steps\tthe last committed one is %s, %s tasks wait for the next; generation %d of the ring\n", thousands(s.Committed), thousands(s.Uncommitted), s.Generation)
+	}
 }
 
 type jobLeader struct {
@@ -91,6 +104,7 @@ type datasetStatus struct {
 	Retry         uint64  `json:"retry"`
 	Done          uint64  `json:"done"`
 	SetAside      uint64  `json:"set_aside"`
+	Uncommitted   uint64  `json:"uncommitted,omitempty"` // of explicit commits
 	Cursor        uint64  `json:"cursor"`
 	Chunks        uint64  `json:"chunks"`
 	ChunksPerTask uint32  `json:"chunks_per_task"`
@@ -190,10 +204,13 @@ func newJobStatus(r *pb.StatusReply) jobStatus {
 	if loss := t.GetMeanLoss(); math.IsNaN(loss) || math.IsInf(loss, 0) {
 		s.Totals.MeanLoss, s.Totals.diverged = nil, true
 	}
+	if p := r.GetSteps(); p != nil {
+		s.Steps = &jobSteps{p.GetCommitted(), p.GetGeneration(), p.GetUncommitted()}
+	}
 	for _, d := range r.GetDatasets() {
 		s.Datasets = append(s.Datasets, datasetStatus{
 			Dataset: d.GetDataset(), Kind: word(d.GetKind(), "TASK_KIND_"), Digest: hex.EncodeToString(d.GetDigest()), Pass: d.GetPass(), Passes: d.GetPasses(),
-			Tasks: d.GetTasks(), Todo: d.GetTodo(), Pending: d.GetPending(), Retry: d.GetRetry(), Done: d.GetDone(), SetAside: d.GetSetAside(), Cursor: d.GetCursor(),
+			Tasks: d.GetTasks(), Todo: d.GetTodo(), Pending: d.GetPending(), Retry: d.GetRetry(), Done: d.GetDone(), SetAside: d.GetSetAside(), Uncommitted: d.GetUncommitted(), Cursor: d.GetCursor(),
 			Chunks: d.GetChunks(), ChunksPerTask: d.GetChunksPerTask(), Records: d.GetRecords(), AverageTask: d.GetAverageTaskSeconds(), Timeout: d.GetTimeoutSeconds(),
 		})
 	}
@@ -205,7 +222,9 @@ func (s jobStatus) over() bool { return s.Status == "ended" || s.Status == "fail
 func (s jobStatus) table(w io.Writer) {
 	fmt.Fprintf(w, "job\t%s\n", withReason(s.Job+", "+s.Status, s.Reason))
 	if s.over() && s.Leader.Address == "" {
-		fmt.Fprintf(w, "leader\tnone: the job is over\ncommits\t%s; epoch %d\n\n", thousands(s.Commit), s.Epoch)
+		fmt.Fprintf(w, "leader\tnone: the job is over\ncommits\t%s; epoch %d\n", thousands(s.Commit), s.Epoch)
+		s.Steps.table(w)
+		fmt.Fprintln(w)
 		s.datasetsTable(w)
 		return
 	}
@@ -218,6 +237,7 @@ func (s jobStatus) table(w io.Writer) {
 	if s.Checkpoint != nil && (s.Checkpoint.Set > 0 || s.Checkpoint.Failure != "") {
 		fmt.Fprintf(w, "checkpoint\t%v\n", s.Checkpoint)
 	}
+	s.Steps.table(w)
 	fmt.Fprintf(w, "trainers\t%s\n\n", s.Totals.line())
 	s.datasetsTable(w)
 }

@@ -44,7 +44,7 @@ type recordDelivery struct {
 
 // deliveryOutcomes are the words for what became of a delivery.
 var deliveryOutcomes = map[taskqueue.EventKind]string{
-	0: "pending", taskqueue.EventFinished: "counted", taskqueue.EventReturned: "returned", taskqueue.EventFailed: "failed", taskqueue.EventTimedOut: "timed_out",
+	0: "pending", taskqueue.EventFinished: "counted", taskqueue.EventApplied: "uncommitted", taskqueue.EventReturned: "returned", taskqueue.EventFailed: "failed", taskqueue.EventTimedOut: "timed_out",
 }
 
 // parseRecord reads FILE:N.

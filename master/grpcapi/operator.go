@@ -71,6 +71,9 @@ func StatusReply(v *taskqueue.Overview) *pb.StatusReply {
 	for i, d := range v.Sets {
 		reply.Datasets = append(reply.Datasets, datasetStatus(i, &d))
 	}
+	if p := v.Steps; v.Explicit {
+		reply.Steps = &pb.Steps{Committed: p.Step, Generation: p.Generation, Uncommitted: uint64(p.Uncommitted)}
+	}
 	return reply
 }
 
@@ -93,6 +96,7 @@ func datasetStatus(number int, d *taskqueue.SetOverview) *pb.DatasetStatus {
 		Tasks: uint64(d.Tasks), Todo: uint64(d.Todo), Pending: uint64(d.Pending), Retry: uint64(d.Retry), Done: uint64(d.Done),
 		SetAside: uint64(d.SetAside), Cursor: uint64(d.Cursor), Chunks: uint64(d.Chunks), Records: uint64(d.Records),
 		ChunksPerTask: uint32(d.ChunksPerTask), AverageTaskSeconds: d.AverageTask.Seconds(), TimeoutSeconds: d.Timeout.Seconds(),
+		Uncommitted: uint64(d.Uncommitted),
 	}
 }
 

@@ -109,7 +109,7 @@ var guards = []guard{
 		"string(digest[:]) != string(set.PartsDigest) {", "string(digest[:]) == \"\" {",
 		"tasks name chunks of another dataset"}},
 	{"F18", "taskqueue.TestRestoreRefuses", mutant{"nothing is added up", "taskqueue/restore.go",
-		"if p.counted < 0 || p.counted+p.live+aside != s.dispatched(p.pass) {", "if p.counted < 0 {",
+		"if p.counted < 0 || p.counted+p.live+p.since+aside != s.dispatched(p.pass) {", "if p.counted < 0 {",
 		"a pass begins with tasks missing"}},
 	{"F18", "master.TestDeposedWhileRecovering", mutant{"a term that ended calls the state damaged", "master/recover.go",
 		"\tif fatal(err) {\n", "\tif false {\n",

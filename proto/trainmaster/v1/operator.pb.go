@@ -249,7 +249,9 @@ type StatusReply struct {
 	// Absent while no dataset is being registered.
 	Registration *Registration `protobuf:"bytes,10,opt,name=registration,proto3" json:"registration,omitempty"`
 	// Absent when this master takes no checkpoints.
-	Checkpoint    *CheckpointStatus `protobuf:"bytes,11,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	Checkpoint *CheckpointStatus `protobuf:"bytes,11,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	// Absent unless the job has explicit commits.
+	Steps         *Steps `protobuf:"bytes,12,opt,name=steps,proto3" json:"steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -361,6 +363,13 @@ func (x *StatusReply) GetCheckpoint() *CheckpointStatus {
 	return nil
 }
 
+func (x *StatusReply) GetSteps() *Steps {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
 // CheckpointStatus is about the checkpoints that the leader took in this term, of all
 // parameter servers at one cut.
 type CheckpointStatus struct {
@@ -426,6 +435,70 @@ func (x *CheckpointStatus) GetFailure() string {
 	return ""
 }
 
+// Steps is where the steps of a job with explicit commits stand.
+type Steps struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The last committed one: what a restart loads. 0: none.
+	Committed uint64 `protobuf:"varint,1,opt,name=committed,proto3" json:"committed,omitempty"`
+	// Of the ring that may commit.
+	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Finished tasks that wait for a commit, of all passes.
+	Uncommitted   uint64 `protobuf:"varint,3,opt,name=uncommitted,proto3" json:"uncommitted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Steps) Reset() {
+	*x = Steps{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Steps) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Steps) ProtoMessage() {}
+
+func (x *Steps) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Steps.ProtoReflect.Descriptor instead.
+func (*Steps) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Steps) GetCommitted() uint64 {
+	if x != nil {
+		return x.Committed
+	}
+	return 0
+}
+
+func (x *Steps) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Steps) GetUncommitted() uint64 {
+	if x != nil {
+		return x.Uncommitted
+	}
+	return 0
+}
+
 // Registration is how far the registration of a dataset is.
 type Registration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -440,7 +513,7 @@ type Registration struct {
 
 func (x *Registration) Reset() {
 	*x = Registration{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -452,7 +525,7 @@ func (x *Registration) String() string {
 func (*Registration) ProtoMessage() {}
 
 func (x *Registration) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -465,7 +538,7 @@ func (x *Registration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registration.ProtoReflect.Descriptor instead.
 func (*Registration) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{3}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Registration) GetStep() string {
@@ -489,8 +562,8 @@ func (x *Registration) GetTotal() uint64 {
 	return 0
 }
 
-// DatasetStatus is where one dataset stands. todo, pending, retry, done and
-// set_aside are of the oldest open pass and add up to tasks.
+// DatasetStatus is where one dataset stands. todo, pending, retry, uncommitted,
+// done and set_aside are of the oldest open pass and add up to tasks.
 type DatasetStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its number, from 0.
@@ -517,13 +590,15 @@ type DatasetStatus struct {
 	AverageTaskSeconds float64 `protobuf:"fixed64,16,opt,name=average_task_seconds,json=averageTaskSeconds,proto3" json:"average_task_seconds,omitempty"`
 	// What a task may take now before it is taken back.
 	TimeoutSeconds float64 `protobuf:"fixed64,17,opt,name=timeout_seconds,json=timeoutSeconds,proto3" json:"timeout_seconds,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Finished, and not in a committed step yet.
+	Uncommitted   uint64 `protobuf:"varint,18,opt,name=uncommitted,proto3" json:"uncommitted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -535,7 +610,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -548,7 +623,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{4}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DatasetStatus) GetDataset() uint32 {
@@ -670,6 +745,13 @@ func (x *DatasetStatus) GetTimeoutSeconds() float64 {
 	return 0
 }
 
+func (x *DatasetStatus) GetUncommitted() uint64 {
+	if x != nil {
+		return x.Uncommitted
+	}
+	return 0
+}
+
 // JobTotals sums up what the trainers say of themselves, and this term.
 type JobTotals struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -692,7 +774,7 @@ type JobTotals struct {
 
 func (x *JobTotals) Reset() {
 	*x = JobTotals{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -704,7 +786,7 @@ func (x *JobTotals) String() string {
 func (*JobTotals) ProtoMessage() {}
 
 func (x *JobTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -717,7 +799,7 @@ func (x *JobTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobTotals.ProtoReflect.Descriptor instead.
 func (*JobTotals) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{5}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *JobTotals) GetTrainers() uint32 {
@@ -786,7 +868,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +880,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +893,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{6}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListTasksRequest) GetJob() string {
@@ -855,7 +937,7 @@ type ListTasksReply struct {
 
 func (x *ListTasksReply) Reset() {
 	*x = ListTasksReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -867,7 +949,7 @@ func (x *ListTasksReply) String() string {
 func (*ListTasksReply) ProtoMessage() {}
 
 func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,7 +962,7 @@ func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksReply.ProtoReflect.Descriptor instead.
 func (*ListTasksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{7}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListTasksReply) GetTasks() []*TaskEntry {
@@ -924,7 +1006,7 @@ type TaskEntry struct {
 
 func (x *TaskEntry) Reset() {
 	*x = TaskEntry{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1018,7 @@ func (x *TaskEntry) String() string {
 func (*TaskEntry) ProtoMessage() {}
 
 func (x *TaskEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1031,7 @@ func (x *TaskEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEntry.ProtoReflect.Descriptor instead.
 func (*TaskEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{8}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TaskEntry) GetDataset() uint32 {
@@ -1052,7 +1134,7 @@ type TaskHolder struct {
 
 func (x *TaskHolder) Reset() {
 	*x = TaskHolder{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1064,7 +1146,7 @@ func (x *TaskHolder) String() string {
 func (*TaskHolder) ProtoMessage() {}
 
 func (x *TaskHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1077,7 +1159,7 @@ func (x *TaskHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHolder.ProtoReflect.Descriptor instead.
 func (*TaskHolder) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{9}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TaskHolder) GetTrainer() string {
@@ -1122,7 +1204,7 @@ type ListTrainersRequest struct {
 
 func (x *ListTrainersRequest) Reset() {
 	*x = ListTrainersRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1216,7 @@ func (x *ListTrainersRequest) String() string {
 func (*ListTrainersRequest) ProtoMessage() {}
 
 func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1229,7 @@ func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersRequest.ProtoReflect.Descriptor instead.
 func (*ListTrainersRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{10}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListTrainersRequest) GetJob() string {
@@ -1182,7 +1264,7 @@ type ListTrainersReply struct {
 
 func (x *ListTrainersReply) Reset() {
 	*x = ListTrainersReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1276,7 @@ func (x *ListTrainersReply) String() string {
 func (*ListTrainersReply) ProtoMessage() {}
 
 func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1289,7 @@ func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersReply.ProtoReflect.Descriptor instead.
 func (*ListTrainersReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{11}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListTrainersReply) GetTrainers() []*TrainerEntry {
@@ -1249,7 +1331,7 @@ type TrainerEntry struct {
 
 func (x *TrainerEntry) Reset() {
 	*x = TrainerEntry{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1261,7 +1343,7 @@ func (x *TrainerEntry) String() string {
 func (*TrainerEntry) ProtoMessage() {}
 
 func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1274,7 +1356,7 @@ func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrainerEntry.ProtoReflect.Descriptor instead.
 func (*TrainerEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{12}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TrainerEntry) GetId() string {
@@ -1365,7 +1447,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1377,7 +1459,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1390,7 +1472,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{13}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DrainRequest) GetJob() string {
@@ -1415,7 +1497,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1509,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1522,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{14}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{15}
 }
 
 type PauseRequest struct {
@@ -1454,7 +1536,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1548,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1561,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PauseRequest) GetJob() string {
@@ -1504,7 +1586,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +1598,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +1611,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{17}
 }
 
 type ResumeRequest struct {
@@ -1541,7 +1623,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +1635,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +1648,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ResumeRequest) GetJob() string {
@@ -1584,7 +1666,7 @@ type ResumeReply struct {
 
 func (x *ResumeReply) Reset() {
 	*x = ResumeReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1678,7 @@ func (x *ResumeReply) String() string {
 func (*ResumeReply) ProtoMessage() {}
 
 func (x *ResumeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1691,7 @@ func (x *ResumeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeReply.ProtoReflect.Descriptor instead.
 func (*ResumeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{19}
 }
 
 type RetryTaskRequest struct {
@@ -1627,7 +1709,7 @@ type RetryTaskRequest struct {
 
 func (x *RetryTaskRequest) Reset() {
 	*x = RetryTaskRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1639,7 +1721,7 @@ func (x *RetryTaskRequest) String() string {
 func (*RetryTaskRequest) ProtoMessage() {}
 
 func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1652,7 +1734,7 @@ func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskRequest.ProtoReflect.Descriptor instead.
 func (*RetryTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RetryTaskRequest) GetJob() string {
@@ -1721,7 +1803,7 @@ type RetryTaskReply struct {
 
 func (x *RetryTaskReply) Reset() {
 	*x = RetryTaskReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1815,7 @@ func (x *RetryTaskReply) String() string {
 func (*RetryTaskReply) ProtoMessage() {}
 
 func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1828,7 @@ func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskReply.ProtoReflect.Descriptor instead.
 func (*RetryTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RetryTaskReply) GetRetried() uint64 {
@@ -1767,7 +1849,7 @@ type DropTaskRequest struct {
 
 func (x *DropTaskRequest) Reset() {
 	*x = DropTaskRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1861,7 @@ func (x *DropTaskRequest) String() string {
 func (*DropTaskRequest) ProtoMessage() {}
 
 func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1874,7 @@ func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskRequest.ProtoReflect.Descriptor instead.
 func (*DropTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DropTaskRequest) GetJob() string {
@@ -1824,7 +1906,7 @@ type DropTaskReply struct {
 
 func (x *DropTaskReply) Reset() {
 	*x = DropTaskReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1836,7 +1918,7 @@ func (x *DropTaskReply) String() string {
 func (*DropTaskReply) ProtoMessage() {}
 
 func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1849,7 +1931,7 @@ func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskReply.ProtoReflect.Descriptor instead.
 func (*DropTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{22}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{23}
 }
 
 var File_trainmaster_v1_operator_proto protoreflect.FileDescriptor
@@ -1858,7 +1940,7 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"\x1dtrainmaster/v1/operator.proto\x12\x0etrainmaster.v1\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\xc5\x03\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xf2\x03\n" +
 	"\vStatusReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x121\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x19.trainmaster.v1.JobStatusR\x06status\x12\x16\n" +
@@ -1873,16 +1955,23 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	" \x01(\v2\x1c.trainmaster.v1.RegistrationR\fregistration\x12@\n" +
 	"\n" +
 	"checkpoint\x18\v \x01(\v2 .trainmaster.v1.CheckpointStatusR\n" +
-	"checkpoint\"_\n" +
+	"checkpoint\x12+\n" +
+	"\x05steps\x18\f \x01(\v2\x15.trainmaster.v1.StepsR\x05steps\"_\n" +
 	"\x10CheckpointStatus\x12\x10\n" +
 	"\x03set\x18\x01 \x01(\x04R\x03set\x12\x1f\n" +
 	"\vage_seconds\x18\x02 \x01(\x01R\n" +
 	"ageSeconds\x12\x18\n" +
-	"\afailure\x18\x03 \x01(\tR\afailure\"L\n" +
+	"\afailure\x18\x03 \x01(\tR\afailure\"g\n" +
+	"\x05Steps\x12\x1c\n" +
+	"\tcommitted\x18\x01 \x01(\x04R\tcommitted\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12 \n" +
+	"\vuncommitted\x18\x03 \x01(\x04R\vuncommitted\"L\n" +
 	"\fRegistration\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\x04R\x04done\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x04R\x05total\"\xf3\x03\n" +
+	"\x05total\x18\x03 \x01(\x04R\x05total\"\x95\x04\n" +
 	"\rDatasetStatus\x12\x18\n" +
 	"\adataset\x18\x01 \x01(\rR\adataset\x12,\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x18.trainmaster.v1.TaskKindR\x04kind\x12\x16\n" +
@@ -1901,7 +1990,8 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\arecords\x18\x0e \x01(\x04R\arecords\x12&\n" +
 	"\x0fchunks_per_task\x18\x0f \x01(\rR\rchunksPerTask\x120\n" +
 	"\x14average_task_seconds\x18\x10 \x01(\x01R\x12averageTaskSeconds\x12'\n" +
-	"\x0ftimeout_seconds\x18\x11 \x01(\x01R\x0etimeoutSeconds\"\x98\x02\n" +
+	"\x0ftimeout_seconds\x18\x11 \x01(\x01R\x0etimeoutSeconds\x12 \n" +
+	"\vuncommitted\x18\x12 \x01(\x04R\vuncommitted\"\x98\x02\n" +
 	"\tJobTotals\x12\x1a\n" +
 	"\btrainers\x18\x01 \x01(\rR\btrainers\x12'\n" +
 	"\x0frecords_trained\x18\x02 \x01(\x04R\x0erecordsTrained\x12,\n" +
@@ -2033,7 +2123,7 @@ func file_trainmaster_v1_operator_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_operator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_trainmaster_v1_operator_proto_goTypes = []any{
 	(JobStatus)(0),              // 0: trainmaster.v1.JobStatus
 	(TaskKind)(0),               // 1: trainmaster.v1.TaskKind
@@ -2041,60 +2131,62 @@ var file_trainmaster_v1_operator_proto_goTypes = []any{
 	(*StatusRequest)(nil),       // 3: trainmaster.v1.StatusRequest
 	(*StatusReply)(nil),         // 4: trainmaster.v1.StatusReply
 	(*CheckpointStatus)(nil),    // 5: trainmaster.v1.CheckpointStatus
-	(*Registration)(nil),        // 6: trainmaster.v1.Registration
-	(*DatasetStatus)(nil),       // 7: trainmaster.v1.DatasetStatus
-	(*JobTotals)(nil),           // 8: trainmaster.v1.JobTotals
-	(*ListTasksRequest)(nil),    // 9: trainmaster.v1.ListTasksRequest
-	(*ListTasksReply)(nil),      // 10: trainmaster.v1.ListTasksReply
-	(*TaskEntry)(nil),           // 11: trainmaster.v1.TaskEntry
-	(*TaskHolder)(nil),          // 12: trainmaster.v1.TaskHolder
-	(*ListTrainersRequest)(nil), // 13: trainmaster.v1.ListTrainersRequest
-	(*ListTrainersReply)(nil),   // 14: trainmaster.v1.ListTrainersReply
-	(*TrainerEntry)(nil),        // 15: trainmaster.v1.TrainerEntry
-	(*DrainRequest)(nil),        // 16: trainmaster.v1.DrainRequest
-	(*DrainReply)(nil),          // 17: trainmaster.v1.DrainReply
-	(*PauseRequest)(nil),        // 18: trainmaster.v1.PauseRequest
-	(*PauseReply)(nil),          // 19: trainmaster.v1.PauseReply
-	(*ResumeRequest)(nil),       // 20: trainmaster.v1.ResumeRequest
-	(*ResumeReply)(nil),         // 21: trainmaster.v1.ResumeReply
-	(*RetryTaskRequest)(nil),    // 22: trainmaster.v1.RetryTaskRequest
-	(*RetryTaskReply)(nil),      // 23: trainmaster.v1.RetryTaskReply
-	(*DropTaskRequest)(nil),     // 24: trainmaster.v1.DropTaskRequest
-	(*DropTaskReply)(nil),       // 25: trainmaster.v1.DropTaskReply
+	(*Steps)(nil),               // 6: trainmaster.v1.Steps
+	(*Registration)(nil),        // 7: trainmaster.v1.Registration
+	(*DatasetStatus)(nil),       // 8: trainmaster.v1.DatasetStatus
+	(*JobTotals)(nil),           // 9: trainmaster.v1.JobTotals
+	(*ListTasksRequest)(nil),    // 10: trainmaster.v1.ListTasksRequest
+	(*ListTasksReply)(nil),      // 11: trainmaster.v1.ListTasksReply
+	(*TaskEntry)(nil),           // 12: trainmaster.v1.TaskEntry
+	(*TaskHolder)(nil),          // 13: trainmaster.v1.TaskHolder
+	(*ListTrainersRequest)(nil), // 14: trainmaster.v1.ListTrainersRequest
+	(*ListTrainersReply)(nil),   // 15: trainmaster.v1.ListTrainersReply
+	(*TrainerEntry)(nil),        // 16: trainmaster.v1.TrainerEntry
+	(*DrainRequest)(nil),        // 17: trainmaster.v1.DrainRequest
+	(*DrainReply)(nil),          // 18: trainmaster.v1.DrainReply
+	(*PauseRequest)(nil),        // 19: trainmaster.v1.PauseRequest
+	(*PauseReply)(nil),          // 20: trainmaster.v1.PauseReply
+	(*ResumeRequest)(nil),       // 21: trainmaster.v1.ResumeRequest
+	(*ResumeReply)(nil),         // 22: trainmaster.v1.ResumeReply
+	(*RetryTaskRequest)(nil),    // 23: trainmaster.v1.RetryTaskRequest
+	(*RetryTaskReply)(nil),      // 24: trainmaster.v1.RetryTaskReply
+	(*DropTaskRequest)(nil),     // 25: trainmaster.v1.DropTaskRequest
+	(*DropTaskReply)(nil),       // 26: trainmaster.v1.DropTaskReply
 }
 var file_trainmaster_v1_operator_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
-	7,  // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
-	8,  // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
-	6,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
+	8,  // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
+	9,  // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
+	7,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
 	5,  // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
-	1,  // 5: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
-	2,  // 6: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
-	11, // 7: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
-	2,  // 8: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
-	12, // 9: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
-	15, // 10: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	3,  // 11: trainmaster.v1.Operator.Status:input_type -> trainmaster.v1.StatusRequest
-	9,  // 12: trainmaster.v1.Operator.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
-	13, // 13: trainmaster.v1.Operator.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
-	16, // 14: trainmaster.v1.Operator.Drain:input_type -> trainmaster.v1.DrainRequest
-	18, // 15: trainmaster.v1.Operator.Pause:input_type -> trainmaster.v1.PauseRequest
-	20, // 16: trainmaster.v1.Operator.Resume:input_type -> trainmaster.v1.ResumeRequest
-	22, // 17: trainmaster.v1.Operator.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	24, // 18: trainmaster.v1.Operator.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	4,  // 19: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
-	10, // 20: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	14, // 21: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	17, // 22: trainmaster.v1.Operator.Drain:output_type -> trainmaster.v1.DrainReply
-	19, // 23: trainmaster.v1.Operator.Pause:output_type -> trainmaster.v1.PauseReply
-	21, // 24: trainmaster.v1.Operator.Resume:output_type -> trainmaster.v1.ResumeReply
-	23, // 25: trainmaster.v1.Operator.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	25, // 26: trainmaster.v1.Operator.DropTask:output_type -> trainmaster.v1.DropTaskReply
-	19, // [19:27] is the sub-list for method output_type
-	11, // [11:19] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	6,  // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
+	1,  // 6: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
+	2,  // 7: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
+	12, // 8: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
+	2,  // 9: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
+	13, // 10: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
+	16, // 11: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
+	3,  // 12: trainmaster.v1.Operator.Status:input_type -> trainmaster.v1.StatusRequest
+	10, // 13: trainmaster.v1.Operator.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
+	14, // 14: trainmaster.v1.Operator.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
+	17, // 15: trainmaster.v1.Operator.Drain:input_type -> trainmaster.v1.DrainRequest
+	19, // 16: trainmaster.v1.Operator.Pause:input_type -> trainmaster.v1.PauseRequest
+	21, // 17: trainmaster.v1.Operator.Resume:input_type -> trainmaster.v1.ResumeRequest
+	23, // 18: trainmaster.v1.Operator.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	25, // 19: trainmaster.v1.Operator.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	4,  // 20: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
+	11, // 21: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	15, // 22: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	18, // 23: trainmaster.v1.Operator.Drain:output_type -> trainmaster.v1.DrainReply
+	20, // 24: trainmaster.v1.Operator.Pause:output_type -> trainmaster.v1.PauseReply
+	22, // 25: trainmaster.v1.Operator.Resume:output_type -> trainmaster.v1.ResumeReply
+	24, // 26: trainmaster.v1.Operator.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	26, // 27: trainmaster.v1.Operator.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	20, // [20:28] is the sub-list for method output_type
+	12, // [12:20] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_operator_proto_init() }
@@ -2102,9 +2194,9 @@ func file_trainmaster_v1_operator_proto_init() {
 	if File_trainmaster_v1_operator_proto != nil {
 		return
 	}
-	file_trainmaster_v1_operator_proto_msgTypes[5].OneofWrappers = []any{}
-	file_trainmaster_v1_operator_proto_msgTypes[12].OneofWrappers = []any{}
-	file_trainmaster_v1_operator_proto_msgTypes[19].OneofWrappers = []any{
+	file_trainmaster_v1_operator_proto_msgTypes[6].OneofWrappers = []any{}
+	file_trainmaster_v1_operator_proto_msgTypes[13].OneofWrappers = []any{}
+	file_trainmaster_v1_operator_proto_msgTypes[20].OneofWrappers = []any{
 		(*RetryTaskRequest_Index)(nil),
 		(*RetryTaskRequest_All)(nil),
 	}
@@ -2114,7 +2206,7 @@ func file_trainmaster_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_operator_proto_rawDesc), len(file_trainmaster_v1_operator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
