@@ -28,6 +28,7 @@ type shelf struct {
 	staged     []params.Tensor
 	records    int
 	steps      []uint64 // of pushes
+	refused    int      // reports of stages that the shards had refused
 
 	pushError error
 	// outcomes of stages and reports, in their order; "included" when there are no more.
@@ -82,6 +83,7 @@ func (s *shelf) Stage(_ context.Context, version uint64, sums []params.Tensor, r
 
 func (s *shelf) Staged(_ context.Context, version uint64, _ uint32, _ int) (committed uint64, included bool, err error) {
 	if version < s.version {
+		s.refused++
 		return s.version, false, nil
 	}
 	outcome := "included"
@@ -173,6 +175,9 @@ func TestLateStages(t *testing.T) {
 		if !slices.Equal(s.parameters[i].Data, tensor.Data) {
 			t.Errorf("%s differs from that of three batches at their versions", tensor.Name)
 		}
+	}
+	if s.refused != 3 {
+		t.Errorf("the master heard of %d stages that the shards had refused, want 3", s.refused)
 	}
 	if report.Recomputed != 5 || report.Batches != 3 || report.Records != 40 || report.LossSum != wantLoss || report.Version != want.version {
 		t.Errorf("report is %+v, want 3 batches, 40 records, 5 recomputed, loss %v, version %d", report, wantLoss, want.version)
