@@ -26,6 +26,7 @@ func (c *Client) Begin(ctx context.Context, term uint64, epoch uint32, number fu
 			return nil, fmt.Errorf("parameter server %d of %d is not there", i, len(addrs))
 		}
 	}
+	c.forget(addrs)
 	var last atomic.Uint64
 	var empty, unkept atomic.Bool
 	if err := c.all(addrs, "describe", func(_ int, server pb.ParameterServerClient) error {
@@ -130,5 +131,5 @@ func (c *cut) Prune(ctx context.Context, keep int) error {
 	if err := c.client.all(c.addrs[:1], what, prune); err != nil {
 		return err
 	}
-	return c.all("prune before", prune)
+	return c.client.all(c.addrs, what, prune)
 }

@@ -35,6 +35,7 @@ func (c *Client) CommitStep(ctx context.Context, step master.Step) error {
 	if err != nil {
 		return fmt.Errorf("find the parameter servers: %w", err)
 	}
+	c.forget(addrs)
 	req := &pb.CommitStepRequest{Version: step.Version, JobEpoch: step.Epoch}
 	for _, by := range step.Contributors {
 		req.Contributors = append(req.Contributors, &pb.StepContributor{Ordinal: uint32(by.Ordinal), Incarnation: by.Incarnation, Records: uint32(by.Records)})
@@ -47,7 +48,6 @@ func (c *Client) CommitStep(ctx context.Context, step master.Step) error {
 
 // all calls every server, and waits for all: one that fails keeps no other from hearing.
 func (c *Client) all(addrs []string, what string, call func(i int, server pb.ParameterServerClient) error) error {
-	c.forget(addrs)
 	errs := make([]error, len(addrs))
 	var all sync.WaitGroup
 	for i, addr := range addrs {

@@ -1,0 +1,83 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/checkpoint"
+)
+
+// latestSet is the set that etcd names, 0 shards when it names none.
+func (j *job) latestSet() *checkpoint.Set {
+	j.t.Helper()
+	value, _, err := j.store.Value(j.t.Context(), "/checkpoints/latest")
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	if value == nil {
+		return &checkpoint.Set{}
+	}
+	set, err := checkpoint.ParseSet(value)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	return set
+}
+
+// awaitSet waits for a set of so many servers that is newer than another one, and returns its file.
+func (j *job) awaitSet(servers int, after uint64) (set *checkpoint.Set, file string) {
+	j.t.Helper()
+	eventually(j.t, fmt.Sprintf("a set of %d servers after set %d", servers, after), func() (bool, string) {
+		set = j.latestSet()
+		return set.Number > after && len(set.Shards) == servers, set.String()
+	})
+	return set, filepath.Join(j.checkpoints(), "sets", fmt.Sprintf("%08d.json", set.Number))
+}
+
+// A job whose processes were all killed goes on with another number of parameter servers: from
+// the same bits, and to its end.
+func TestAnotherNumberOfServers(t *testing.T) {
+	for _, mode := range []string{"async", "sync"} {
+		for _, n := range []int{3, 1} {
+			t.Run(fmt.Sprintf("%s/%d", mode, n), func(t *testing.T) {
+				const passes = 5
+				j := newJob(t)
+				flags := []string{"--passes", fmt.Sprint(passes), "--update-mode", mode, "--checkpoint-keep", "1000"} // none goes while it is looked at
+				processes := []*process{j.master(append(flags, "--ps", "2")...), j.server(), j.server(), j.trainer("a"), j.trainer("b")}
+				j.awaitMidPass(2)
+				began := j.latestSet().Number
+				j.awaitSet(2, began)
+				status := j.awaitStatus("a checkpoint is complete", func(s *pb.StatusReply) bool { return s.Checkpoint.GetSet() > 0 })
+				if status.Checkpoint.Failure != "" {
+					t.Errorf("the checkpoint failed: %s", status.Checkpoint.Failure)
+				}
+				for _, p := range processes {
+					p.kill()
+				}
+				before := j.latestSet()
+				model := filepath.Join(t.TempDir(), "before.safetensors")
+				run(t, j.dir, "model", "export", filepath.Join(j.checkpoints(), "sets", fmt.Sprintf("%08d.json", before.Number)), "--file", model).wants(t, 0)
+
+				if _, err := j.store.Client().Put(t.Context(), j.store.Prefix()+"/ps_desired", fmt.Sprint(n)); err != nil {
+					t.Fatal(err)
+				}
+				master := j.master(append(flags, "--ps", fmt.Sprint(n))...)
+				for range n {
+					j.server().awaitLog("parameters restored")
+				}
+				_, after := j.awaitSet(n, before.Number) // nobody trains yet
+				run(t, j.dir, "model", "diff", model, after).wants(t, 0)
+				trainers := []*process{j.trainer("a"), j.trainer("b")}
+				for _, trainer := range trainers {
+					trainer.wantExit(0)
+				}
+				master.wantExit(0)
+				run(t, j.dir, "model", "inspect", j.checkpoints()).wants(t, 0)
+				run(t, j.dir, "model", "diff", model, j.model()).wants(t, 1, "differ")
+				j.wantAccuracy(0.80)
+			})
+		}
+	}
+}
