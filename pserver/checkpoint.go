@@ -45,7 +45,7 @@ func (s *shard) changes() uint64 {
 }
 
 // saveSelf writes a checkpoint of this shard alone if anything changed since the last one.
-func (c *checkpoints) saveSelf() error {
+func (c *checkpoints) saveSelf(why string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dropLocked("the shard saves itself")
@@ -56,7 +56,7 @@ func (c *checkpoints) saveSelf() error {
 	h := c.shard.holding.Load()
 	cut := c.shard.startCut()
 	defer c.shard.endCut(h)
-	part, err := c.save(h, cut, 0)
+	part, err := c.save(h, cut, occasion{saved: why})
 	if err != nil {
 		return err
 	}
@@ -70,15 +70,20 @@ func (c *checkpoints) saveSelf() error {
 	return nil
 }
 
-// save writes the checkpoint of a cut, for a set or (0) for this shard alone. Updates go on
-// meanwhile. Disk errors are logged and kept for Describe, and the older checkpoints stay as
+// occasion is what a checkpoint is written for: a set, or the shard saves itself.
+type occasion struct {
+	set   uint64
+	saved string
+}
+
+// save writes the checkpoint of a cut. Updates go on meanwhile. Disk errors are logged and kept for Describe, and the older checkpoints stay as
 // they are.
-func (c *checkpoints) save(h *holding, cut *cut, set uint64) (checkpoint.Part, error) {
+func (c *checkpoints) save(h *holding, cut *cut, on occasion) (checkpoint.Part, error) {
 	began := time.Now()
 	c.sequence++
 	g := checkpoint.Generation{Start: c.start, Sequence: c.sequence}
 	log := c.log.WithField("generation", g)
-	bytes, digest, err := c.write(g, h, cut, set)
+	bytes, digest, err := c.write(g, h, cut, on)
 	c.note(g, err)
 	if err != nil {
 		if errors.Is(err, checkpoint.ErrSuperseded) {
@@ -87,7 +92,7 @@ func (c *checkpoints) save(h *holding, cut *cut, set uint64) (checkpoint.Part, e
 		log.WithError(err).Error("checkpoint not written: the one before it stays, training goes on")
 		return checkpoint.Part{}, err
 	}
-	log.WithFields(logrus.Fields{"set": set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond)}).Info("checkpoint written")
+	log.WithFields(logrus.Fields{"set": on.set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond)}).Info("checkpoint written")
 	return checkpoint.Part{Shard: c.shard.index, Generation: g, SHA256: digest}, nil
 }
 
@@ -107,14 +112,14 @@ func (c *checkpoints) status() (newest, failure string) {
 	return c.newest, c.failure
 }
 
-func (c *checkpoints) write(g checkpoint.Generation, h *holding, cut *cut, set uint64) (bytes int64, digest string, err error) {
+func (c *checkpoints) write(g checkpoint.Generation, h *holding, cut *cut, on occasion) (bytes int64, digest string, err error) {
 	w, err := c.folder.Begin(g)
 	if err != nil {
 		return 0, "", err
 	}
 	if err = c.writeBlocks(w, h, cut); err == nil {
 		m := checkpoint.NewManifest(h.model.optimizer, h.model.staleness, modeName(h.model.sync), h.model.table)
-		m.Shard, m.Set, m.Life, m.Version, m.JobEpoch = c.shard.index, set, c.life, cut.version, cut.jobEpoch
+		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.index, on.set, on.saved, c.life, cut.version, cut.jobEpoch
 		bytes, digest, err = w.Finish(m)
 	}
 	if err != nil {

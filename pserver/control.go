@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/checkpoint"
 )
 
 // control is the gRPC face of a shard: wire to domain and back, and one table of codes.
@@ -96,7 +97,7 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 func (c *control) FinishInit(_ context.Context, request *pb.FinishInitRequest) (*pb.FinishInitReply, error) {
 	err := c.shard.finish(request.GetIncarnation(), func() {
 		if c.checkpoints != nil {
-			c.checkpoints.saveSelf() //nolint:errcheck // it is in the log and in Describe; training goes on
+			c.checkpoints.saveSelf(checkpoint.First) //nolint:errcheck // it is in the log and in Describe; training goes on
 		}
 	})
 	if err != nil {

@@ -59,7 +59,7 @@ func (c *checkpoints) writeCut(number, term uint64) (checkpoint.Part, error) {
 	if open.written.SHA256 != "" {
 		return open.written, nil
 	}
-	part, err := c.save(open.holding, open.cut, number)
+	part, err := c.save(open.holding, open.cut, occasion{set: number})
 	if err != nil {
 		c.dropLocked(err.Error())
 		return part, err

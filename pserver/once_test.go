@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/staleness"
@@ -175,7 +176,7 @@ func (n *node) checkpoint(dying int) {
 			panic(r)
 		}
 	}()
-	if err := n.files.saveSelf(); err != nil {
+	if err := n.files.saveSelf(checkpoint.First); err != nil {
 		n.Fatal(err)
 	}
 }

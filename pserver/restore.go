@@ -34,6 +34,8 @@ type candidate struct {
 	name  string
 	own   string // the checkpoint of this shard in it, if there is one
 	parts func() ([]*checkpoint.Checkpoint, error)
+
+	resumed bool // this shard alone goes on from it
 }
 
 // run fills the shard; false when there is nothing to start from. Damaged candidates are
@@ -48,6 +50,9 @@ func (r *restoring) run() (newest string, found bool, err error) {
 		parts, err := c.parts()
 		if err == nil {
 			err = r.shard.fillFrom(parts, r.job.Shards)
+		}
+		if err == nil && c.resumed {
+			err = r.store.Shard(r.shard.index).Resume(parts[0].Manifest.Generation)
 		}
 		if err == nil {
 			r.shard.log.WithFields(logrus.Fields{"checkpoint": c.name, "version": r.shard.version.Load(), "epoch": r.shard.epoch}).Info("parameters restored")
@@ -77,7 +82,9 @@ func (r *restoring) candidates() (list []candidate, damaged []error, err error) 
 	}
 	for _, m := range own {
 		if r.job.Shards > 1 && m.Life == r.job.Life && newer(r.shard.index, m.Generation) {
-			list = append(list, r.alone(m))
+			c := r.alone(m)
+			c.resumed = true
+			list = append(list, c)
 		}
 	}
 	if stopped, ok := r.store.Stopped(); ok && newer(0, stopped.Shards[0].Generation) {
@@ -165,7 +172,7 @@ func (r *restoring) own() ([]*checkpoint.Manifest, error) {
 
 func (r *restoring) alone(m *checkpoint.Manifest) candidate {
 	folder := r.store.Shard(r.shard.index)
-	return candidate{fmt.Sprintf("checkpoint %v of this shard", m.Generation), m.Generation.String(), func() ([]*checkpoint.Checkpoint, error) {
+	return candidate{name: fmt.Sprintf("checkpoint %v of this shard", m.Generation), own: m.Generation.String(), parts: func() ([]*checkpoint.Checkpoint, error) {
 		c, err := folder.Open(m.Generation)
 		if err == nil && c.Manifest.Shard != r.shard.index {
 			err = fmt.Errorf("%q has a checkpoint of shard %d, this is shard %d", folder.Path, c.Manifest.Shard, r.shard.index)
@@ -179,7 +186,7 @@ func (r *restoring) together(set *checkpoint.Set) candidate {
 	if r.shard.index < len(set.Shards) {
 		own = set.Shards[r.shard.index].Generation.String()
 	}
-	return candidate{set.String(), own, func() ([]*checkpoint.Checkpoint, error) { return r.store.Open(set) }}
+	return candidate{name: set.String(), own: own, parts: func() ([]*checkpoint.Checkpoint, error) { return r.store.Open(set) }}
 }
 
 // fillFrom takes from the checkpoints the blocks of this shard. The placement is that of the

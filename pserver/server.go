@@ -160,7 +160,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	})
 	err = group.Wait()
 	if err == nil && checkpoints != nil && shard.ready.Load() {
-		err = checkpoints.saveSelf()
+		err = checkpoints.saveSelf(checkpoint.Stop)
 	}
 	if err == nil {
 		shard.log.Info("parameter server stopped")

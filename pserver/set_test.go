@@ -218,6 +218,61 @@ func TestStoppedServersGoOn(t *testing.T) {
 	wantModel(t, "a repeated push", c.book, start, grads, 3)
 }
 
+// What servers saved one after the other, in a rolling restart, is no moment of all.
+func TestRollingRestart(t *testing.T) {
+	dir := t.TempDir()
+	start, grads := small(random(1)), small(random(2))
+	c, client := trainedCluster(t, dir, start)
+	mustPush(t, client, 1, grads)
+	set := c.mustTake(t)
+	for i := range c.servers {
+		mustPush(t, client, uint64(2+i), grads)
+		c.servers[i].stop()
+		if err := c.servers[i].wait(); err != nil {
+			t.Fatal(err)
+		}
+		c.servers[i] = startServer(t, c.book, i, pserver.Config{CheckpointDir: dir})
+	}
+	client = wantModel(t, "both stopped, one after the other", c.book, start, grads, 3)
+	mustPush(t, client, 4, grads)
+	c.leave(t)
+	c = startCluster(t, dir, 2, set)
+	wantModel(t, "then all killed", c.book, start, grads, 1)
+}
+
+// A server that is killed while others go on takes its part of the latest set, not what it
+// wrote for one that was never finished.
+func TestKilledServerTakesItsPart(t *testing.T) {
+	dir := t.TempDir()
+	start, grads := small(random(1)), small(random(2))
+	c, client := trainedCluster(t, dir, start)
+	mustPush(t, client, 1, grads)
+	set, err := checkpoint.ParseSet(c.mustTake(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustPush(t, client, 2, grads)
+	cut, err := c.begin(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range c.servers {
+		if _, err := control(t, s.addr).WriteCut(within(t), &pb.WriteCutRequest{Cut: &pb.Cut{Number: cut.Number(), Term: c.term}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(c.servers[1].lost)
+	if err := c.servers[1].wait(); !errors.Is(err, pserver.ErrLeaseLost) {
+		t.Fatal(err)
+	}
+	next := startServer(t, c.book, 1, pserver.Config{CheckpointDir: dir})
+	mustInit(t, connect(t, c.book, params.Config{Mode: params.Async, Optimizer: heavy, Ordinal: 9}), small(constant(0)))
+	reply, err := control(t, next.addr).Describe(within(t), &pb.DescribeRequest{})
+	if want := set.Shards[1].Generation.String(); err != nil || reply.GetCheckpoint() != want {
+		t.Errorf("it started from %q, %v; expected %q", reply.GetCheckpoint(), err, want)
+	}
+}
+
 // A set of two servers loads onto three and onto one: the same bits, optimizer and marks of
 // pushes too, and training goes on.
 func TestSetOntoAnotherNumberOfServers(t *testing.T) {

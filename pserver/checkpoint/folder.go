@@ -53,6 +53,27 @@ func (f Folder) Whole(g Generation) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
+// resumedFile stands beside a checkpoint from which this shard alone went on.
+const resumedFile = "RESUMED"
+
+// Resume notes that the shard goes on from a checkpoint while others never stopped.
+func (f Folder) Resume(g Generation) error {
+	out, err := createFile(f.path(g), resumedFile)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if _, err := out.publish(); err != nil {
+		return err
+	}
+	return syncFolder(f.path(g))
+}
+
+func (f Folder) resumed(g Generation) bool {
+	_, err := os.Stat(filepath.Join(f.path(g), resumedFile))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // CountStart adds one to the number of starts, and returns it when it is on the disk.
 func (f Folder) CountStart() (uint64, error) {
 	starts, err := f.starts()

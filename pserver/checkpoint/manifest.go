@@ -38,7 +38,9 @@ type Manifest struct {
 	Generation
 	// Set is the cut that it was written for: it counts only as a part of that set. 0: the shard saved itself.
 	Set uint64 `json:"set,omitempty"`
-	// Life is that of the servers, see [Set].
+	// Saved is why the shard saved itself: [First] or [Stop]; empty with a set.
+	Saved string `json:"saved,omitempty"`
+	// Life is that of the servers, see [Store.Stopped].
 	Life      int64            `json:"life,omitempty"`
 	Mode      string           `json:"mode"`
 	Version   uint64           `json:"version"`
@@ -48,6 +50,12 @@ type Manifest struct {
 	Placement Placement        `json:"placement"`
 	Files     []Entry          `json:"files"`
 }
+
+// Why a shard saves itself.
+const (
+	First = "first" // it has its first parameters
+	Stop  = "stop"  // it was told to stop
+)
 
 // Placement is where the blocks of the model lay.
 type Placement struct {

@@ -192,19 +192,19 @@ func (s Store) openPart(set *Set, p Part) (*Checkpoint, error) {
 	return c, nil
 }
 
-// Stopped makes a set of the newest checkpoints of the shards, if each of them was saved by
-// a server in its orderly stop, in the same life of the servers: nothing was trained between
-// the first stop and the last that a set would miss. False if that is not so.
+// Stopped makes a set of the newest checkpoints of the shards, if all of them saved
+// themselves for the same reason in the same life of the servers, and none of them went on
+// from there. False if that is not so: then they are of different moments.
 func (s Store) Stopped() (*Set, bool) {
 	first, err := s.Shard(0).newest()
-	if err != nil || first.Manifest.Set != 0 {
+	if err != nil {
 		return nil, false
 	}
 	m := first.Manifest
 	set := &Set{Format: setFormat, Mode: m.Mode, Version: m.Version, JobEpoch: m.JobEpoch}
 	for i := range m.Placement.Shards {
 		c, err := s.Shard(i).newest()
-		if err != nil || c.Manifest.Set != 0 || c.Manifest.Life != m.Life {
+		if err != nil || c.Manifest.Set != 0 || c.Manifest.Life != m.Life || c.Manifest.Saved != m.Saved || s.Shard(i).resumed(c.Manifest.Generation) {
 			return nil, false
 		}
 		set.Shards = append(set.Shards, Part{i, c.Manifest.Generation, c.Digest})
