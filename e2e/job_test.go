@@ -220,7 +220,7 @@ func accuracy(t testing.TB, modelPath string, test []string) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := reference.Evaluate(m, saved.Tensors, records(test))
+	e, err := reference.Evaluate(m, saved.Tensors, saved.RowsOf, records(test))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -28,6 +29,8 @@ func TestRun(t *testing.T) {
 		accuracy    float64
 		flags       []string
 	}{
+		{"fm", "async", 0.77, []string{"--dataset", "flights"}},
+		{"logistic", "sync", 0.77, []string{"--dataset", "flights", "--passes", "2"}},
 		{"softmax", "async", 0.93, nil},
 		{"softmax", "sync", 0.93, []string{"--passes", "12"}}, // a commit for each step: slow on a busy machine
 		{"mlp", "async", 0.96, nil},
@@ -45,10 +48,17 @@ func TestRun(t *testing.T) {
 			o.wants(t, 0)
 			var r local.Result
 			decode(t, o.stdout, &r)
-			if r.Accuracy < c.accuracy || r.TestRecords != 359 || r.Restarts != 0 || r.Model != c.model {
-				t.Errorf("found %+v, expected %s with an accuracy of at least %.2f on 359 records, and no restarts", r, c.model, c.accuracy)
+			dataset, records := "digits", 359
+			if slices.Contains(c.flags, "flights") {
+				dataset, records = "flights", 4000
+				if r.AUC == nil || *r.AUC < 0.62 {
+					t.Errorf("the area under the ROC curve is %v, expected at least 0.62", r.AUC)
+				}
 			}
-			test, err := filepath.Glob(filepath.Join(r.Dir, "data", "digits-test-*"))
+			if r.Accuracy < c.accuracy || r.TestRecords != records || r.Restarts != 0 || r.Model != c.model {
+				t.Errorf("found %+v, expected %s with an accuracy of at least %.2f on %d records, and no restarts", r, c.model, c.accuracy, records)
+			}
+			test, err := filepath.Glob(filepath.Join(r.Dir, "data", dataset+"-test-*"))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -32,8 +32,9 @@ type Config struct {
 	Binary string // the program `master`
 	Dir    string // a folder that this run may fill
 
-	MNIST    string // folder with MNIST's four idx files; "": the digits in the binary
-	Model    string // softmax or mlp; default softmax
+	Dataset  string // default digits; flights and the digits are in the binary
+	MNIST    string // folder with MNIST's four idx files, for that dataset
+	Model    string // default softmax, of flights fm
 	Passes   int    // default: what is known to work for the data
 	Masters  int    // one leads, the others stand by; default 1
 	Servers  int    // parameter servers; default 2
@@ -62,6 +63,10 @@ const (
 	digitsRecords = 20 // in a chunk
 	mnistShards   = 8
 	mnistRecords  = 250
+
+	flightsShards  = 4
+	flightsRecords = 200
+	lateAbove      = 15.0 // minutes
 )
 
 // leaveTimeout is what trainers are given when the master is gone. One that was away when the job ended looks for the
@@ -72,6 +77,7 @@ const leaveTimeout = 5 * time.Second
 type Result struct {
 	Model       string        `json:"model"`
 	Accuracy    float64       `json:"accuracy"` // on the held-out records
+	AUC         *float64      `json:"auc"`      // area under the ROC curve, of a model of two classes that gives scores; else null
 	Loss        float64       `json:"loss"`     // mean, on the same
 	TestRecords int           `json:"test_records"`
 	Passes      int           `json:"passes"`
@@ -98,9 +104,8 @@ type Job struct {
 
 // New checks the configuration.
 func New(c Config) (*Job, error) {
-	if c.Model == "" {
-		c.Model = model.Softmax
-	}
+	c.Dataset = cmp.Or(c.Dataset, model.Digits)
+	c.Model = cmp.Or(c.Model, DefaultModel(c.Dataset))
 	if c.Masters == 0 {
 		c.Masters = 1
 	}
@@ -125,7 +130,7 @@ func New(c Config) (*Job, error) {
 	if err := c.Exchange.Check(c.Sync); err != nil {
 		return nil, err
 	}
-	recipe, err := model.RecipeFor(c.Model, c.dataset(), c.Sync)
+	recipe, err := model.RecipeFor(c.Model, c.Dataset, c.Sync)
 	if err != nil {
 		return nil, err
 	}
@@ -135,11 +140,12 @@ func New(c Config) (*Job, error) {
 	return &Job{config: c}, nil
 }
 
-func (c Config) dataset() string {
-	if c.MNIST != "" {
-		return model.MNIST
+// DefaultModel is what is trained on a dataset when nothing else is said.
+func DefaultModel(dataset string) string {
+	if dataset == model.Flights {
+		return model.FM
 	}
-	return model.Digits
+	return model.Softmax
 }
 
 func (j *Job) path(names ...string) string {
@@ -182,11 +188,16 @@ func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint 
 // prepare writes the RecordIO shards.
 func (j *Job) prepare(ctx context.Context) (err error) {
 	options := convert.Options{
-		Prefix: j.path("data", j.config.dataset()), Shards: digitsShards, RecordsPerChunk: digitsRecords,
+		Prefix: j.path("data", j.config.Dataset), Shards: digitsShards, RecordsPerChunk: digitsRecords,
 		Compression: recordio.Snappy, HeldOut: heldOut, Seed: splitSeed,
 	}
-	if j.config.MNIST == "" {
+	switch j.config.Dataset {
+	case model.Digits:
 		j.data, err = convert.CSV(ctx, bytes.NewReader(testdata.Digits), options)
+		return err
+	case model.Flights:
+		options.Shards, options.RecordsPerChunk, options.LabelAbove = flightsShards, flightsRecords, new(lateAbove)
+		j.data, err = convert.Categorical(ctx, bytes.NewReader(testdata.Flights), options)
 		return err
 	}
 	options.Shards, options.RecordsPerChunk, options.HeldOut = mnistShards, mnistRecords, 0
@@ -328,7 +339,7 @@ func (j *Job) define() {
 }
 
 func (j *Job) modelPath() string {
-	return j.path(j.config.dataset() + "-" + j.config.Model + ".safetensors")
+	return j.path(j.config.Dataset + "-" + j.config.Model + ".safetensors")
 }
 
 // supervise runs the processes until the master has ended the job, then stops the rest:
@@ -419,10 +430,10 @@ func (j *Job) evaluate() (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	e, err := reference.Evaluate(m, saved.Tensors, records(j.data.Test.Paths))
+	e, err := reference.Evaluate(m, saved.Tensors, saved.RowsOf, records(j.data.Test.Paths))
 	if err != nil {
 		return r, err
 	}
-	r.Accuracy, r.Loss, r.TestRecords = e.Accuracy(), e.Loss(), e.Records
+	r.Accuracy, r.Loss, r.TestRecords, r.AUC = e.Accuracy(), e.Loss(), e.Records, e.AUC
 	return r, nil
 }

@@ -248,7 +248,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 // checkShard refuses whatever does not fit the shard as it is now.
 func (c *conn) checkShard() *wire.Fault {
 	head, h := &c.head, c.holding
-	reads := head.Op == wire.Pull || head.Op == wire.LookupRows
+	reads := head.Op == wire.Pull || head.Op == wire.LookupRows || head.Op == wire.ScanRows
 	if head.Incarnation != c.trainer.incarnation {
 		return wire.Faultf(wire.Malformed, "frame of incarnation %d on the connection of %d", head.Incarnation, c.trainer.incarnation)
 	}

@@ -105,3 +105,12 @@ func TestScanRefused(t *testing.T) {
 		}
 	}
 }
+
+// A synchronous trainer reads the tables at the end, too.
+func TestScanSync(t *testing.T) {
+	book := startServers(t, 1, pserver.Config{})
+	c := connectTables(t, book, params.Config{Mode: params.Sync})
+	if err := c.Scan(within(t), users.Name, func([]int64, []float32) error { return nil }); err != nil {
+		t.Error(err)
+	}
+}

@@ -30,7 +30,7 @@ func runCommand() *cobra.Command {
 		Use:   "run",
 		Short: "Run a whole job on this machine",
 		Long: `Run starts everything that a job needs as processes on this machine (etcd, a master, parameter servers, trainers),
-trains a model on handwritten digits, and measures it on records that were held out. A process that dies is started
+trains a model on handwritten digits or on flights, and measures it on records that were held out. A process that dies is started
 again: kill one with -9 and look.
 
 Each run has a new folder under --dir, with the data, the logs, the checkpoints and the model.`,
@@ -40,6 +40,8 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
   master run --model mlp --update-mode sync
   # with another optimizer, whose rate falls along a cosine after a warm-up
   master run --model mlp --optimizer adam --learning-rate 0.002 --schedule cosine --warmup-steps 100 --schedule-steps 5000
+  # a factorization machine, whose parameters are rows of embedding tables: which flights were late?
+  master run --dataset flights
   # MNIST, from its four idx files
   master run --dataset mnist --data .cache/mnist --model mlp
   # with a stand-by, to see it take over: master drill kill-leader
@@ -47,9 +49,9 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&dir, "dir", "trainmaster-run", "`folder` for the folders of runs")
-	data := addChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST)
+	data := addChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
 	flags.StringVar(&mnist, "data", "", "`folder` with MNIST's idx files, for --dataset mnist")
-	kind := addChoice(cmd, "model", "", "what to train", model.Kinds()...)
+	kind := addChoice(cmd, "model", "", "what to train (auto: fm on the flights, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
 	checkOptimizer := addOptimizer(cmd, &c.Optimizer)
 	dtype := addWireDType(cmd)
 	checkExchange := addExchange(cmd, &c.Exchange)
@@ -69,8 +71,8 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 		switch {
 		case *data == model.MNIST && mnist == "":
 			return usageErrorf("--dataset mnist: expected --data with the folder of its idx files; `make data` fetches them into .cache/mnist")
-		case *data == model.Digits && mnist != "":
-			return usageErrorf("--data %q: goes with --dataset mnist; the digits are in the program", mnist)
+		case *data != model.MNIST && mnist != "":
+			return usageErrorf("--data %q: goes with --dataset mnist; the %s are in the program", mnist, *data)
 		case c.Masters < 1 || c.Servers < 1 || c.Trainers < 1:
 			return usageErrorf("--masters, --ps, --trainers: expected at least 1 of each, found %d, %d and %d", c.Masters, c.Servers, c.Trainers)
 		case c.Passes < 0:
@@ -81,7 +83,10 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 		if err := cmp.Or(checkOptimizer(), checkExchange(*update == "sync")); err != nil {
 			return err
 		}
-		c.MNIST, c.Model, c.Sync, c.WireDType = mnist, *kind, *update == "sync", *dtype
+		c.Dataset, c.MNIST, c.Model, c.Sync, c.WireDType = *data, mnist, *kind, *update == "sync", *dtype
+		if c.Model == autoModel {
+			c.Model = local.DefaultModel(c.Dataset)
+		}
 		if err := (master.Config{Sync: c.Sync, Backups: c.Backups, Deterministic: c.Deterministic}).Validate(); err != nil {
 			return usageErrorf("--%v", err)
 		}
@@ -97,6 +102,9 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 	}
 	return cmd
 }
+
+// autoModel is the model that goes with the dataset.
+const autoModel = "auto"
 
 // newRunDir makes the next numbered folder.
 func newRunDir(parent string) (string, error) {
@@ -140,6 +148,9 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 	}
 	return render(out, format, result, func(w io.Writer) {
 		fmt.Fprintf(w, "test accuracy\t%.4f (%d records)\n", result.Accuracy, result.TestRecords)
+		if result.AUC != nil {
+			fmt.Fprintf(w, "area under the ROC curve\t%.4f\n", *result.AUC)
+		}
 		fmt.Fprintf(w, "test loss\t%.4f\n", result.Loss)
 		fmt.Fprintf(w, "passes\t%d in %s\n", result.Passes, result.Elapsed.Round(100*time.Millisecond))
 		fmt.Fprintf(w, "restarts\t%s\n", strconv.Itoa(result.Restarts))
@@ -151,8 +162,5 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 }
 
 func dataName(c local.Config) string {
-	if c.MNIST != "" {
-		return "MNIST"
-	}
-	return "the digits"
+	return map[string]string{model.MNIST: "MNIST", model.Digits: "the digits", model.Flights: "the flights"}[c.Dataset]
 }

@@ -33,8 +33,8 @@ func trainerCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trainer",
 		Short: "Train a reference model on the tasks of a job",
-		Long: `Trainer joins a job, reports its dataset, and trains softmax regression or a two-layer network on the tasks that the
-master gives it, with the parameters on the job's parameter servers. It finds the master and the servers through etcd,
+		Long: `Trainer joins a job, reports its dataset, and trains a model on the tasks that the master gives it (softmax regression or a
+two-layer network on images, logistic regression or a factorization machine on categories), with the parameters on the job's parameter servers. It finds the master and the servers through etcd,
 or by --addr and --servers. It waits for what is not there yet and says so; a master or a server that dies and comes
 back costs it a pause. One trainer of the job is elected to save the model at the end.`,
 		Example: `  # join the job whose state is in this etcd
@@ -48,8 +48,9 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 	flags.StringVar(&w.Trainer.ID, "id", defaultID(), "`name` of this trainer; a second one with the same name takes its place")
 	flags.StringSliceVar(&w.Data, "data", nil, "`paths` and globs of the RecordIO files to train on")
 	kind := addChoice(cmd, "model", "", "what to train", model.Kinds()...)
-	flags.IntVar(&w.Classes, "classes", 10, "labels are 0 to one less")
+	flags.IntVar(&w.Classes, "classes", 0, "labels are 0 to one less (0: 10, or 2 of a model of categories)")
 	flags.IntVar(&w.Recipe.Hidden, "hidden", 0, "units of the hidden layer (0: chosen by the data)")
+	flags.IntVar(&w.Recipe.Rank, "rank", 0, "factors of a category in a factorization machine (0: chosen by the data)")
 	flags.IntVar(&w.Recipe.BatchSize, "batch-size", 0, "records in a mini-batch, at most 1048576 (0: chosen by the data)")
 	checkOptimizer := addOptimizer(cmd, &w.Recipe.Optimizer)
 	dtype := addWireDType(cmd)
@@ -100,8 +101,8 @@ func validateWorker(cmd *cobra.Command, w *reference.Worker, addr string, server
 		return settingErrorf(cmd, "id", "expected 1 to 128 letters, digits, '.', '_' and '-'")
 	case len(w.Data) == 0:
 		return usageErrorf("--data: expected the RecordIO files to train on, found nothing")
-	case w.Classes < 2:
-		return settingErrorf(cmd, "classes", "expected at least 2")
+	case w.Classes != 0 && w.Classes < 2:
+		return settingErrorf(cmd, "classes", "expected 0 (chosen by the model) or at least 2")
 	case r.Hidden < 0:
 		return settingErrorf(cmd, "hidden", "expected 0 (chosen by the data) or more")
 	case r.BatchSize < 0 || r.BatchSize > mostBatch:

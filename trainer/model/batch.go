@@ -59,6 +59,9 @@ func (b *Batch) rowsOf(record int) []int {
 	return b.categories.rows[record*b.inputs : (record+1)*b.inputs]
 }
 
+// Labels are those of the records. They are valid until the batch changes.
+func (b *Batch) Labels() []int { return b.labels }
+
 // Reset empties the batch and keeps its memory.
 func (b *Batch) Reset() {
 	b.features = b.features[:0]

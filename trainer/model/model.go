@@ -38,6 +38,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"trainmaster/dataset/sample"
 )
 
 // The kinds of models that New builds.
@@ -87,6 +89,21 @@ type Config struct {
 	Hidden  int    // units of the hidden layer; 0 for a kind that has none
 	Rank    int    // factors of a category; 0 for a kind that has none
 	Seed    uint64 // of the initial values
+}
+
+// OfCategories says whether a kind learns from categories, two classes.
+func OfCategories(kind string) bool { return kind == Logistic || kind == FM }
+
+// Inputs is the number of features, or of fields, of a record that a kind learns from.
+func Inputs(kind string, record []byte) (int, error) {
+	if OfCategories(kind) {
+		var c sample.Categorical
+		err := sample.DecodeCategorical(record, &c)
+		return len(c.IDs), err
+	}
+	var s sample.Sample
+	err := sample.Decode(record, &s)
+	return len(s.Pixels), err
 }
 
 // New builds a model of one of Kinds.

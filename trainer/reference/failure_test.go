@@ -379,17 +379,17 @@ func TestEvaluate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := reference.Evaluate(m, parameters, sequence(train))
+	got, err := reference.Evaluate(m, parameters, nil, sequence(train))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.Records != len(train) || got.Correct != correct || math.Abs(got.LossSum-loss) > 1e-9*loss {
 		t.Errorf("evaluation is %+v, want %d records, %d correct, loss %v", got, len(train), correct, loss)
 	}
-	if _, err := reference.Evaluate(m, parameters, sequence([][]byte{train[0], []byte("text")})); err == nil || !strings.Contains(err.Error(), "record 1") {
+	if _, err := reference.Evaluate(m, parameters, nil, sequence([][]byte{train[0], []byte("text")})); err == nil || !strings.Contains(err.Error(), "record 1") {
 		t.Errorf("a bad record gave error %v", err)
 	}
-	if got, err := reference.Evaluate(m, parameters, sequence(nil)); err != nil || got.Accuracy() != 0 || got.Loss() != 0 {
+	if got, err := reference.Evaluate(m, parameters, nil, sequence(nil)); err != nil || got.Accuracy() != 0 || got.Loss() != 0 {
 		t.Errorf("no records give %+v, error %v", got, err)
 	}
 }

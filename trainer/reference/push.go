@@ -44,13 +44,13 @@ func (s *session) push(ctx context.Context, group []*model.Batch, report *TaskRe
 		s.unpulled = 0
 	}
 	for ; ; report.Recomputed += len(group) {
-		if lossSum, err = s.mean(group); err != nil {
+		if lossSum, err = s.mean(ctx, group); err != nil {
 			return 0, err
 		}
 		version, err := s.send(ctx, pull)
 		if err == nil {
 			s.version = version
-			return lossSum, nil
+			return lossSum, s.sendRows(ctx)
 		}
 		if !errors.As(err, new(*params.StaleError)) {
 			return 0, fmt.Errorf("push step %d: %w", s.step, err)
@@ -69,9 +69,20 @@ func (s *session) send(ctx context.Context, pull bool) (version uint64, err erro
 	return s.Parameters.Push(ctx, s.step, 1, s.sharedGradients)
 }
 
-// mean leaves the mean gradient of the records of a group in s.gradients.
-func (s *session) mean(group []*model.Batch) (lossSum float64, err error) {
-	if lossSum, err = s.compute(group[0], s.gradients); err != nil {
+// sendRows pushes the gradients of rows.
+func (s *session) sendRows(ctx context.Context) error {
+	if s.rows == nil {
+		return nil
+	}
+	return s.rows.push(ctx, s.step)
+}
+
+// mean leaves the mean gradient of the records of a group in s.gradients, and in s.rows.
+func (s *session) mean(ctx context.Context, group []*model.Batch) (lossSum float64, err error) {
+	if s.rows != nil {
+		s.rows.begin()
+	}
+	if lossSum, err = s.computeNow(ctx, group[0], s.gradients); err != nil {
 		return 0, err
 	}
 	records := group[0].Len()
@@ -79,7 +90,7 @@ func (s *session) mean(group []*model.Batch) (lossSum float64, err error) {
 		if s.more == nil {
 			s.more = model.ZerosLike(s.gradients)
 		}
-		loss, err := s.compute(batch, s.more)
+		loss, err := s.computeNow(ctx, batch, s.more)
 		if err != nil {
 			return 0, err
 		}
@@ -93,9 +104,31 @@ func (s *session) mean(group []*model.Batch) (lossSum float64, err error) {
 	}
 	scale := 1 / float32(records)
 	for _, g := range s.gradients {
-		for i := range g.Data {
-			g.Data[i] *= scale
+		scaleAll(g.Data, scale)
+	}
+	if s.rows != nil {
+		for _, g := range s.rows.means {
+			scaleAll(g, scale)
 		}
 	}
 	return lossSum, nil
+}
+
+func scaleAll(values []float32, scale float32) {
+	for i := range values {
+		values[i] *= scale
+	}
+}
+
+// computeNow computes with the rows as they are.
+func (s *session) computeNow(ctx context.Context, batch *model.Batch, gradients []model.Tensor) (lossSum float64, err error) {
+	if s.rows == nil {
+		return s.compute(batch, gradients)
+	}
+	if _, err := s.rows.gather(ctx, batch, 0); err != nil {
+		return 0, err
+	}
+	lossSum, err = s.compute(batch, gradients)
+	s.rows.keep(batch)
+	return lossSum, err
 }

@@ -2,6 +2,7 @@ package reference
 
 import (
 	"cmp"
+	"fmt"
 
 	"trainmaster/trainer/model"
 	"trainmaster/trainer/params"
@@ -10,6 +11,7 @@ import (
 // Recipe is how a Worker trains. What is zero is chosen by the data's shape.
 type Recipe struct {
 	Hidden    int // units of the hidden layer
+	Rank      int // factors of a category
 	BatchSize int // records of a mini-batch
 	Optimizer params.Optimizer
 	Exchange  Exchange
@@ -21,15 +23,30 @@ func (r Recipe) complete(kind string, inputs int, synchronous bool) (Recipe, err
 		return Recipe{}, err
 	}
 	name := model.Digits
-	if inputs > 64 {
+	switch {
+	case model.OfCategories(kind):
+		name = model.Flights
+	case inputs > 64:
 		name = model.MNIST
 	}
 	known, err := model.RecipeFor(kind, name, synchronous)
 	if err != nil {
 		return Recipe{}, err
 	}
-	r.Hidden, r.BatchSize = cmp.Or(r.Hidden, known.Hidden), cmp.Or(r.BatchSize, known.BatchSize)
+	r.Hidden, r.Rank, r.BatchSize = cmp.Or(r.Hidden, known.Hidden), cmp.Or(r.Rank, known.Rank), cmp.Or(r.BatchSize, known.BatchSize)
 	o := &r.Optimizer
+	if known.Optimizer != "" { // no rates are known for others
+		if o.Kind == "" {
+			o.Kind = known.Optimizer
+		}
+		switch {
+		case o.Kind == known.Optimizer:
+			o.LearningRate = cmp.Or(o.LearningRate, float32(known.LearningRate))
+		case o.LearningRate == 0:
+			return Recipe{}, fmt.Errorf("no learning rate is known for model %q on %s with optimizer %q: give one, or take %q", kind, name, o.Kind, known.Optimizer)
+		}
+		return r, o.Validate()
+	}
 	switch o.Kind {
 	case params.SGD, params.Momentum, params.Nesterov:
 		// The rates without momentum were searched for asynchronous training, those with it for synchronous training.

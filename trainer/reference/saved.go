@@ -1,11 +1,14 @@
 package reference
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"strconv"
 
 	"trainmaster/safetensors"
 	"trainmaster/trainer/model"
+	"trainmaster/trainer/params"
 )
 
 // Saved is a model in a file: a safetensors file with its tensors, whose metadata says how
@@ -15,17 +18,68 @@ type Saved struct {
 	Config  model.Config
 	Version uint64 // of the parameters
 	Tensors []model.Tensor
+	Tables  []SavedTable // by the model's tables
 }
+
+// SavedTable has the rows of an embedding table that were updated; Rows has the shape [ids, dim]. The others are what
+// they started as.
+type SavedTable struct {
+	params.Table
+	IDs  []int64
+	Rows []float32
+
+	places map[int64]int // of the ids, made when it is first looked into
+}
+
+// row copies the row of an id.
+func (t *SavedTable) row(id int64, into []float32) {
+	if t.places == nil {
+		t.places = make(map[int64]int, len(t.IDs))
+		for i, id := range t.IDs {
+			t.places[id] = i
+		}
+	}
+	if i, ok := t.places[id]; ok {
+		copy(into, t.Rows[i*t.Dim:(i+1)*t.Dim])
+		return
+	}
+	t.First(into, id)
+}
+
+// RowsOf are the rows that a batch needs.
+func (s Saved) RowsOf(batch *model.Batch) []model.Tensor {
+	var tables []model.Table
+	for _, t := range s.Tables {
+		tables = append(tables, model.Table{Name: t.Name, Dim: t.Dim})
+	}
+	rows := model.ZerosLike(model.Rows(tables, batch))
+	for k := range s.Tables {
+		t := &s.Tables[k]
+		for i, id := range batch.Categories() {
+			t.row(id, rows[k].Data[i*t.Dim:(i+1)*t.Dim])
+		}
+	}
+	return rows
+}
+
+// The names of the tensors that a table is saved as.
+func idsTensor(table string) string  { return table + ".ids" }
+func rowsTensor(table string) string { return table + ".rows" }
 
 // Write writes the file whole or not at all.
 func (s Saved) Write(path string) error {
-	tensors := make([]safetensors.Tensor, len(s.Tensors))
-	for i, t := range s.Tensors {
-		tensors[i] = safetensors.FromFloat32(t.Name, t.Shape, t.Data)
+	var tensors []safetensors.Tensor
+	for _, t := range s.Tensors {
+		tensors = append(tensors, safetensors.FromFloat32(t.Name, t.Shape, t.Data))
+	}
+	for _, t := range s.Tables {
+		tensors = append(tensors, safetensors.FromInt64(idsTensor(t.Name), []int{len(t.IDs)}, t.IDs),
+			safetensors.FromFloat32(rowsTensor(t.Name), []int{len(t.IDs), t.Dim}, t.Rows))
 	}
 	metadata := map[string]string{
 		"model": s.Kind, "version": strconv.FormatUint(s.Version, 10), "seed": strconv.FormatUint(s.Config.Seed, 10),
 		"inputs": strconv.Itoa(s.Config.Inputs), "classes": strconv.Itoa(s.Config.Classes), "hidden": strconv.Itoa(s.Config.Hidden),
+		"rank": strconv.Itoa(s.Config.Rank),
 	}
 	if err := safetensors.WriteFile(path, tensors, metadata); err != nil {
 		return fmt.Errorf("save the model: %w", err)
@@ -40,7 +94,8 @@ func ReadSaved(path string) (Saved, error) {
 		return Saved{}, fmt.Errorf("load the model: %w", err)
 	}
 	s := Saved{Kind: metadata["model"]}
-	for key, into := range map[string]*int{"inputs": &s.Config.Inputs, "classes": &s.Config.Classes, "hidden": &s.Config.Hidden} {
+	metadata["rank"] = cmp.Or(metadata["rank"], "0") // of models that were saved before there was one
+	for key, into := range map[string]*int{"inputs": &s.Config.Inputs, "classes": &s.Config.Classes, "hidden": &s.Config.Hidden, "rank": &s.Config.Rank} {
 		if *into, err = strconv.Atoi(metadata[key]); err != nil {
 			return Saved{}, fmt.Errorf("load the model %q: metadata %q: expected a number, found %q", path, key, metadata[key])
 		}
@@ -66,6 +121,16 @@ func ReadSaved(path string) (Saved, error) {
 			return Saved{}, fmt.Errorf("load the model %q: tensor %q: expected %d values, found %d (%v)", path, t.Name, len(t.Data), len(values), err)
 		}
 		copy(t.Data, values)
+	}
+	for _, declared := range declare(m.Tables(), s.Config.Seed) {
+		t := SavedTable{Table: declared}
+		ids, idsErr := byName[idsTensor(t.Name)].Int64()
+		values, err := byName[rowsTensor(t.Name)].Float32()
+		if err := errors.Join(idsErr, err); err != nil || len(values) != len(ids)*t.Dim {
+			return Saved{}, fmt.Errorf("load the model %q: table %q: expected %d values for each of %d ids, found %d (%v)", path, t.Name, t.Dim, len(ids), len(values), err)
+		}
+		t.IDs, t.Rows = ids, values
+		s.Tables = append(s.Tables, t)
 	}
 	return s, nil
 }

@@ -78,6 +78,7 @@ type Trainer struct {
 
 	Tasks      Tasks
 	Parameters Parameters
+	Rows       Rows  // nil: the model has no tables
 	Steps      Steps // nil: asynchronous
 
 	Ledger *Ledger                                  // nil: none is kept
@@ -93,6 +94,8 @@ func (t *Trainer) validate() error {
 		return fmt.Errorf("reference.Trainer.BatchSize is %d: expected at least 1", t.BatchSize)
 	case t.Tasks == nil:
 		return errors.New("reference.Trainer.Tasks is nil: expected where tasks come from")
+	case len(t.Model.Tables()) > 0 && t.Rows == nil:
+		return errors.New("reference.Trainer.Rows is nil: expected the tables of the model on the parameter servers")
 	case t.Parameters == nil:
 		return errors.New("reference.Trainer.Parameters is nil: expected the parameter servers")
 	}
@@ -157,6 +160,7 @@ type session struct {
 	batches  batches
 	unpulled int            // pushes since the last pull
 	more     []model.Tensor // memory for the gradients of a further mini-batch
+	rows     *rows          // nil: the model has no tables
 
 	parameters, gradients         []model.Tensor
 	sharedParams, sharedGradients []params.Tensor // the same memory, as the parameter servers know it
@@ -168,7 +172,7 @@ type session struct {
 func newSession(t *Trainer) *session {
 	parameters := t.Model.Parameters()
 	gradients := model.ZerosLike(parameters)
-	return &session{
+	s := &session{
 		Trainer:         t,
 		batches:         newBatches(t.Model, t.BatchSize, max(t.Exchange.PushEvery, 1)),
 		parameters:      parameters,
@@ -176,6 +180,10 @@ func newSession(t *Trainer) *session {
 		sharedParams:    share(parameters),
 		sharedGradients: share(gradients),
 	}
+	if tables := t.Model.Tables(); len(tables) > 0 {
+		s.rows = newRows(t.Rows, tables)
+	}
+	return s
 }
 
 func share(tensors []model.Tensor) []params.Tensor {
@@ -217,16 +225,15 @@ func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, 
 // stage brings one mini-batch into a committed version, computing it again as often as it comes too late.
 func (s *session) stage(ctx context.Context, epoch uint32, batch *model.Batch, report *TaskReport) (float64, error) {
 	for ; ; report.Recomputed++ {
-		at, err := s.Parameters.Pull(ctx, s.sharedParams, s.version)
+		at, err := s.pullAt(ctx, batch)
 		if err != nil {
 			return 0, fmt.Errorf("pull version %d: %w", s.version, err)
 		}
-		s.version = at
 		loss, err := s.compute(batch, s.gradients)
 		if err != nil {
 			return 0, err
 		}
-		err = s.Parameters.Stage(ctx, at, s.sharedGradients, batch.Len())
+		err = s.lay(ctx, at, batch)
 		stale, isStale := errors.AsType[*params.StaleError](err)
 		included := false
 		if err == nil || isStale { // the master hears of late ones too: who is late again and again is waited for
@@ -244,6 +251,33 @@ func (s *session) stage(ctx context.Context, epoch uint32, batch *model.Batch, r
 	}
 }
 
+// pullAt brings the parameters, and the rows that a mini-batch needs, all of one version, at least s.version.
+func (s *session) pullAt(ctx context.Context, batch *model.Batch) (uint64, error) {
+	for {
+		at, err := s.Parameters.Pull(ctx, s.sharedParams, s.version)
+		if err != nil {
+			return 0, err
+		}
+		s.version = at
+		if s.rows == nil {
+			return at, nil
+		}
+		if s.version, err = s.rows.gather(ctx, batch, at); err != nil || s.version == at {
+			return at, err
+		}
+	}
+}
+
+// lay stages the gradients of a mini-batch.
+func (s *session) lay(ctx context.Context, version uint64, batch *model.Batch) error {
+	if s.rows != nil {
+		if err := s.rows.stage(ctx, version, batch); err != nil {
+			return err
+		}
+	}
+	return s.Parameters.Stage(ctx, version, s.sharedGradients, batch.Len())
+}
+
 // awaitStep reports a stage to the master until a step is committed, and returns the version to go on from.
 func (s *session) awaitStep(ctx context.Context, at uint64, epoch uint32, records int) (version uint64, included bool, err error) {
 	for {
@@ -259,9 +293,13 @@ func (s *session) awaitStep(ctx context.Context, at uint64, epoch uint32, record
 	}
 }
 
-// compute leaves the gradients of the batch, as sums, in gradients.
+// compute leaves the gradients of the batch, as sums, in gradients, and those of its rows in s.rows.
 func (s *session) compute(batch *model.Batch, gradients []model.Tensor) (lossSum float64, err error) {
-	lossSum, err = s.Model.Gradients(s.parameters, batch, gradients)
+	parameters := s.parameters
+	if s.rows != nil {
+		parameters, gradients = all(parameters, s.rows.values), all(gradients, s.rows.gradients)
+	}
+	lossSum, err = s.Model.Gradients(parameters, batch, gradients)
 	if err == nil && (math.IsNaN(lossSum) || math.IsInf(lossSum, 0)) {
 		err = fmt.Errorf("the loss at version %d is %v: training diverged; lower the learning rate or the momentum", s.version, lossSum)
 	}

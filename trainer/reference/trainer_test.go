@@ -58,7 +58,7 @@ func TestAsynchronous(t *testing.T) {
 	}
 	m := newModel(t, model.MLP, recipe.Hidden)
 	shared := pull(t, client, m)
-	got, err := reference.Evaluate(m, asModel(shared), sequence(heldOut))
+	got, err := reference.Evaluate(m, asModel(shared), nil, sequence(heldOut))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestBFloat16LearnsAsWell(t *testing.T) {
 		client := connect(t, startShards(t, 1), link, params.Async, recipe, dtype)
 		m := newModel(t, model.MLP, recipe.Hidden)
 		runAll(t, []*reference.Trainer{{ID: "alone", Model: m, BatchSize: recipe.BatchSize, Tasks: link, Parameters: client}})
-		got, err := reference.Evaluate(m, asModel(pull(t, client, m)), sequence(heldOut))
+		got, err := reference.Evaluate(m, asModel(pull(t, client, m)), nil, sequence(heldOut))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package reference
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/dataset"
-	"trainmaster/dataset/sample"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer"
@@ -28,8 +28,8 @@ type Worker struct {
 	Servers func(ctx context.Context) ([]string, error) // addresses of all parameter servers, by index
 	Data    []string                                    // paths and globs of the dataset
 
-	Kind    string // of the model: softmax or mlp
-	Classes int
+	Kind    string // of the model: one of model.Kinds
+	Classes int    // 0: 2 of a kind that learns from categories, else 10
 	Recipe  Recipe
 	Seed    uint64 // of the initial parameters
 
@@ -129,17 +129,17 @@ func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 		return err
 	}
 	log.WithField("settings", recipe.Optimizer).Info("optimizer chosen")
-	shape := model.Config{Inputs: inputs, Classes: w.Classes, Hidden: recipe.Hidden, Seed: w.Seed}
+	shape := model.Config{Inputs: inputs, Classes: w.classes(), Hidden: recipe.Hidden, Rank: recipe.Rank, Seed: w.Seed}
 	m, err := model.New(w.Kind, shape)
 	if err != nil {
 		return err
 	}
-	servers, err := w.connect(ctx, client, recipe)
+	servers, err := w.connect(ctx, client, recipe, m)
 	if err != nil {
 		return err
 	}
 	defer servers.Close()
-	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: client, Parameters: servers, Ledger: ledger}
+	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: client, Parameters: servers, Rows: servers, Ledger: ledger}
 	if client.Sync() {
 		t.Steps = client
 	}
@@ -181,7 +181,14 @@ func (d delayed) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 	}
 }
 
-// inputs is the number of features of a record, from the first one of the dataset.
+func (w *Worker) classes() int {
+	if w.Classes == 0 && model.OfCategories(w.Kind) {
+		return 2
+	}
+	return cmp.Or(w.Classes, 10)
+}
+
+// inputs is the number of inputs of a record, from the first one of the dataset.
 func (w *Worker) inputs(ctx context.Context) (int, error) {
 	listing, err := dataset.Source{}.List(ctx, w.Data)
 	if err != nil {
@@ -193,22 +200,22 @@ func (w *Worker) inputs(ctx context.Context) (int, error) {
 	}
 	defer file.Close()
 	for record, err := range file.Records() {
-		var s sample.Sample
+		n := 0
 		if err == nil {
-			err = sample.Decode(record, &s)
+			n, err = model.Inputs(w.Kind, record)
 		}
 		if err != nil {
 			return 0, fmt.Errorf("first record of %q: %w", listing.Files[0].Path, err)
 		}
-		return len(s.Pixels), nil
+		return n, nil
 	}
 	return 0, fmt.Errorf("%q: expected at least one record", listing.Files[0].Path)
 }
 
-func (w *Worker) connect(ctx context.Context, client *trainer.Client, recipe Recipe) (*params.Client, error) {
+func (w *Worker) connect(ctx context.Context, client *trainer.Client, recipe Recipe, m model.Model) (*params.Client, error) {
 	config := params.Config{
 		Addrs: w.Servers, Mode: params.Async, Ordinal: uint32(client.Ordinal()), Incarnation: client.Incarnation(), Log: w.Log,
-		Optimizer: recipe.Optimizer, Staleness: recipe.Exchange.Staleness, WireDType: w.WireDType,
+		Optimizer: recipe.Optimizer, Tables: declare(m.Tables(), w.Seed), Staleness: recipe.Exchange.Staleness, WireDType: w.WireDType,
 	}
 	if client.Sync() {
 		config.Mode = params.Sync
@@ -247,6 +254,16 @@ func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *para
 		return fmt.Errorf("pull the parameters to save: %w", err)
 	}
 	saved := Saved{Kind: w.Kind, Config: shape, Version: version, Tensors: tensors}
+	for _, declared := range declare(m.Tables(), w.Seed) {
+		t := SavedTable{Table: declared}
+		if err := servers.Scan(ctx, t.Name, func(ids []int64, values []float32) error {
+			t.IDs, t.Rows = append(t.IDs, ids...), append(t.Rows, values...)
+			return nil
+		}); err != nil {
+			return fmt.Errorf("read the rows of %q to save: %w", t.Name, err)
+		}
+		saved.Tables = append(saved.Tables, t)
+	}
 	if err := saved.Write(w.SavePath); err != nil {
 		return err
 	}

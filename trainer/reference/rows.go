@@ -1,0 +1,105 @@
+package reference
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"trainmaster/trainer/model"
+	"trainmaster/trainer/params"
+)
+
+// Rows are the embedding tables on the parameter servers; *params.Client is one. Rows and gradients have the shape [ids, dim].
+type Rows interface {
+	// Lookup fills dst with the rows of ids. In synchronous training it waits for atLeast, and all are of the version returned.
+	Lookup(ctx context.Context, table string, ids []int64, dst []float32, atLeast uint64) (version uint64, err error)
+
+	// PushRows has mean gradients applied, once for each table and step.
+	PushRows(ctx context.Context, table string, step uint64, scale float32, ids []int64, gradients []float32) error
+
+	// StageRows lays down sums of gradients computed at version, as Parameters.Stage does.
+	StageRows(ctx context.Context, table string, version uint64, ids []int64, sums []float32, records int) error
+}
+
+// rows are those of the tables that a mini-batch needs, and what is to be pushed to them.
+type rows struct {
+	server            Rows
+	tables            []model.Table
+	values, gradients []model.Tensor // of the mini-batch at hand, by table
+
+	ids   []int64     // of the mini-batches of a push
+	means [][]float32 // their gradients, by table
+}
+
+func newRows(server Rows, tables []model.Table) *rows {
+	return &rows{server: server, tables: tables, means: make([][]float32, len(tables))}
+}
+
+// gather looks the rows of a mini-batch up. The version is the newest that any of them is of.
+func (r *rows) gather(ctx context.Context, batch *model.Batch, atLeast uint64) (version uint64, err error) {
+	shapes := model.Rows(r.tables, batch)
+	r.values, r.gradients = model.ZerosLike(shapes), model.ZerosLike(shapes)
+	version = atLeast
+	for _, t := range r.values {
+		found, err := r.server.Lookup(ctx, t.Name, batch.Categories(), t.Data, atLeast)
+		if err != nil {
+			return 0, fmt.Errorf("look rows of %q up: %w", t.Name, err)
+		}
+		version = max(version, found)
+	}
+	return version, nil
+}
+
+// keep adds the gradients of the mini-batch at hand to those of the push.
+func (r *rows) keep(batch *model.Batch) {
+	r.ids = append(r.ids, batch.Categories()...)
+	for i, g := range r.gradients {
+		r.means[i] = append(r.means[i], g.Data...)
+	}
+}
+
+// begin forgets what was kept.
+func (r *rows) begin() {
+	r.ids = r.ids[:0]
+	for i := range r.means {
+		r.means[i] = r.means[i][:0]
+	}
+}
+
+// push has what was kept applied.
+func (r *rows) push(ctx context.Context, step uint64) error {
+	for i, t := range r.tables {
+		if err := r.server.PushRows(ctx, t.Name, step, 1, r.ids, r.means[i]); err != nil {
+			return fmt.Errorf("push step %d to %q: %w", step, t.Name, err)
+		}
+	}
+	return nil
+}
+
+// stage lays the gradients of the mini-batch at hand down.
+func (r *rows) stage(ctx context.Context, version uint64, batch *model.Batch) error {
+	for _, g := range r.gradients {
+		if err := r.server.StageRows(ctx, g.Name, version, batch.Categories(), g.Data, batch.Len()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// all are the tensors of a model and the rows of its tables, as the model takes them.
+func all(tensors, ofTables []model.Tensor) []model.Tensor {
+	return append(slices.Clip(tensors), ofTables...)
+}
+
+// declare describes the tables of a model to the parameter servers.
+func declare(tables []model.Table, seed uint64) []params.Table {
+	var declared []params.Table
+	for _, t := range tables {
+		d := params.Table{Name: t.Name, Dim: t.Dim, Init: params.Zeros, Seed: seed}
+		if t.Scale > 0 {
+			d.Init, d.Scale = params.Uniform, float32(t.Scale)
+		}
+		declared = append(declared, d)
+	}
+	return declared
+}

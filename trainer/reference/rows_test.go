@@ -1,0 +1,180 @@
+package reference_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/csv"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"trainmaster/dataset/sample"
+	"trainmaster/pserver/optimizer"
+	"trainmaster/taskqueue"
+	"trainmaster/testdata"
+	"trainmaster/trainer/model"
+	"trainmaster/trainer/params"
+	"trainmaster/trainer/reference"
+)
+
+// flights returns records of the flights in the order of the file.
+func flights(t testing.TB, n int) (records [][]byte) {
+	t.Helper()
+	unzipped, err := gzip.NewReader(bytes.NewReader(testdata.Flights))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := csv.NewReader(unzipped).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fields := range rows[:n] {
+		var c sample.Categorical
+		last := len(fields) - 1
+		for field, text := range fields[:last] {
+			c.IDs = append(c.IDs, sample.CategoryID(field, text))
+		}
+		if delay, err := strconv.Atoi(fields[last]); err != nil {
+			t.Fatal(err)
+		} else if delay > 15 {
+			c.Label = 1
+		}
+		records = append(records, sample.AppendCategorical(nil, c))
+	}
+	return records
+}
+
+// fmTables are those of the factorization machine.
+var fmTables = []params.Table{{Name: "weights", Dim: 1, Init: params.Zeros, Seed: 3}, {Name: "factors", Dim: 4, Init: params.Uniform, Scale: 0.05, Seed: 3}}
+
+// trainFM trains a factorization machine with one trainer, and returns it as it would be saved.
+func trainFM(t *testing.T, records [][]byte, shards int, mode params.Mode, exchange reference.Exchange) reference.Saved {
+	t.Helper()
+	config := model.Config{Inputs: 4, Classes: 2, Rank: 4, Seed: 3}
+	m, err := model.New(model.FM, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCoordinator(t, writeTable(t, records, 100), taskqueue.Options{Passes: 2})
+	link := c.join("alone")
+	addresses := startShards(t, shards)
+	client, err := params.Connect(within(t), params.Config{
+		Addrs: func(context.Context) ([]string, error) { return addresses, nil },
+		Mode:  mode, Optimizer: params.Optimizer{Kind: optimizer.Adagrad, LearningRate: 0.05}, Tables: fmTables,
+		Ordinal: uint32(link.ordinal), Incarnation: link.incarnation, Log: quiet(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	trainer := &reference.Trainer{ID: "alone", Model: m, BatchSize: 32, Exchange: exchange, Tasks: link, Parameters: client, Rows: client}
+	if mode == params.Sync {
+		c.crowd = 1
+		c.connect(addresses)
+		trainer.Steps = link
+	}
+	runAll(t, []*reference.Trainer{trainer})
+	saved := reference.Saved{Kind: model.FM, Config: config, Tensors: asModel(pull(t, client, m))}
+	for _, table := range fmTables {
+		s := reference.SavedTable{Table: table}
+		if err := client.Scan(within(t), table.Name, func(ids []int64, values []float32) error {
+			s.IDs, s.Rows = append(s.IDs, ids...), append(s.Rows, values...)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		saved.Tables = append(saved.Tables, s)
+	}
+	return saved
+}
+
+// contents are the rows of a table by id.
+func contents(s reference.SavedTable) map[int64][]float32 {
+	rows := map[int64][]float32{}
+	for i, id := range s.IDs {
+		rows[id] = s.Rows[i*s.Dim : (i+1)*s.Dim]
+	}
+	return rows
+}
+
+// One trainer's factorization machine is the same on however many servers, bit by bit, and it learns; what is saved is read back.
+func TestFactorizationMachineOnServers(t *testing.T) {
+	records := flights(t, 4000)
+	for name, c := range map[string]struct {
+		mode     params.Mode
+		exchange reference.Exchange
+	}{
+		"async":          {params.Async, reference.Exchange{}},
+		"several pushed": {params.Async, reference.Exchange{PushEvery: 2, PullEvery: 4}},
+		"sync":           {params.Sync, reference.Exchange{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one, three := trainFM(t, records, 1, c.mode, c.exchange), trainFM(t, records, 3, c.mode, c.exchange)
+			if one.Tensors[0].Data[0] != three.Tensors[0].Data[0] || one.Tensors[0].Data[0] == 0 {
+				t.Errorf("the bias is %v with one server, %v with three", one.Tensors[0].Data[0], three.Tensors[0].Data[0])
+			}
+			for i, table := range one.Tables {
+				if mine, theirs := contents(table), contents(three.Tables[i]); !maps.EqualFunc(mine, theirs, slices.Equal) {
+					t.Errorf("table %s has %d rows with one server, %d with three, and not the same", table.Name, len(mine), len(theirs))
+				}
+			}
+			path := filepath.Join(t.TempDir(), "fm.safetensors")
+			if err := one.Write(path); err != nil {
+				t.Fatal(err)
+			}
+			read, err := reference.ReadSaved(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := read.Model()
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, err := reference.Evaluate(m, one.Tensors, one.RowsOf, sequence(records))
+			if err != nil {
+				t.Fatal(err)
+			}
+			after, err := reference.Evaluate(m, read.Tensors, read.RowsOf, sequence(records))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *before.AUC < 0.68 || *after.AUC != *before.AUC || after.LossSum != before.LossSum {
+				t.Errorf("on its own records the area under the ROC curve is %.4f, loss %v; read back %.4f, %v", *before.AUC, before.LossSum, *after.AUC, after.LossSum)
+			}
+		})
+	}
+}
+
+// A category that no record had has the values that every row starts with.
+func TestRowOfAnUnseenCategory(t *testing.T) {
+	m, err := model.New(model.FM, model.Config{Inputs: 1, Classes: 2, Rank: 4, Seed: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := m.NewBatch(1)
+	if err := batch.AppendExample(sample.Categorical{IDs: []int64{12345}}); err != nil {
+		t.Fatal(err)
+	}
+	saved := reference.Saved{Tables: []reference.SavedTable{{Table: fmTables[0]}, {Table: fmTables[1]}}}
+	first := make([]float32, 4)
+	fmTables[1].First(first, 12345)
+	rows := saved.RowsOf(batch)
+	if rows[0].Data[0] != 0 || !slices.Equal(rows[1].Data, first) || slices.Max(first) == 0 {
+		t.Errorf("the rows are %v and %v, expected 0 and %v", rows[0].Data, rows[1].Data, first)
+	}
+}
+
+func TestTablesNeedServers(t *testing.T) {
+	m, err := model.New(model.FM, model.Config{Inputs: 1, Classes: 2, Rank: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	trainer := &reference.Trainer{Model: m, BatchSize: 1, Tasks: &trainerLink{}, Parameters: &shelf{}}
+	if err := trainer.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "Rows is nil") {
+		t.Errorf("error %v", err)
+	}
+}
