@@ -407,6 +407,7 @@ func TestOtherSettings(t *testing.T) {
 		"seed":            func(c *master.Config) { c.Seed = 2 },
 		"shuffle":         func(c *master.Config) { c.Shuffle = false },
 		"pass-mode":       func(c *master.Config) { c.Queue.Rolling = true },
+		"commit-mode":     func(c *master.Config) { c.Queue.ExplicitCommit = true },
 		"chunks-per-task": func(c *master.Config) { c.ChunksPerTask = 3 },
 		"job":             func(c *master.Config) { c.Job = "another" },
 	} {
