@@ -39,6 +39,7 @@ type check struct {
 	newest           map[taskqueue.Ordinal]*taskqueue.Request
 	ended            taskqueue.Status
 	step, generation uint64                     // the last committed one, and the ring's, with explicit commits
+	stepAt           time.Duration              // when it was committed
 	stepped          bool                       // in this commit
 	retried          int                        // tasks, by an operator
 	charged          map[taskqueue.Ordinal]bool // whose sessions ended for a time-out or a failure, in this commit

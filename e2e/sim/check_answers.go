@@ -18,6 +18,9 @@ func (c *check) answers(e *errand, a taskqueue.Answer, err error) {
 	if c.untrusted {
 		c.breaks("answers end with the lease", "%T is answered without a commit after the lease may have run out", e.event)
 	}
+	if _, ok := e.event.(*taskqueue.LastStep); ok && a.Kind == taskqueue.AnswerStep && a.Place.Step < c.step && c.stepAt < e.at {
+		c.breaks("the step to load is the last committed one", "it is %d, and %d is told", c.step, a.Place.Step)
+	}
 	r, ok := e.event.(*taskqueue.Request)
 	if !ok {
 		return

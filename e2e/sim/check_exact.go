@@ -23,7 +23,7 @@ func (c *check) steps(before *stored, ev *taskqueue.RecordEvent) {
 			return
 		}
 		rings.committed = m.saved[ev.Step]
-		c.step = ev.Step
+		c.step, c.stepAt = ev.Step, c.world.now
 		for _, h := range c.tasks {
 			if h.applied != 0 && h.applied <= ev.Step {
 				h.applied, h.finished = 0, true

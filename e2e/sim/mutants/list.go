@@ -231,7 +231,4 @@ var mutants = []mutant{
 	{"an old epoch is not told", "taskqueue/request.go",
 		"if q.exact != nil && ev.Epoch != q.epoch {", "if q.exact != nil && ev.Epoch > q.epoch {",
 		"one who goes by an old epoch is given a task of the new one"},
-	{"an answer of steps leaves without a write", "master/committer.go",
-		"k == taskqueue.AnswerFailed || k == taskqueue.AnswerStep ||", "k == taskqueue.AnswerFailed ||",
-		"a deposed master says which step to load"},
 }
