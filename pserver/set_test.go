@@ -218,6 +218,37 @@ func TestStoppedServersGoOn(t *testing.T) {
 	wantModel(t, "a repeated push", c.book, start, grads, 3)
 }
 
+// A set that its master did not come to name in etcd counts only where etcd names none.
+func TestSetThatNobodyNamed(t *testing.T) {
+	dir := t.TempDir()
+	start, grads := small(random(1)), small(random(2))
+	c, client := trainedCluster(t, dir, start)
+	var named []byte
+	for step := uint64(1); step <= 2; step++ {
+		mustPush(t, client, step, grads)
+		named = c.mustTake(t)
+	}
+	mustPush(t, client, 3, grads)
+	cut, err := c.begin(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cut.Write(within(t), "test", nil); err != nil {
+		t.Fatal(err)
+	}
+	c.leave(t)
+	restart := func(what string, latest []byte, steps int) {
+		t.Helper()
+		c := startCluster(t, dir, 2, latest)
+		wantModel(t, what, c.book, start, grads, steps)
+		c.leave(t)
+	}
+	restart("the set that is named", named, 2)
+	damage(t, filepath.Join(dir, "ps-0"), named, 0)
+	restart("it is damaged", named, 1)
+	restart("none is named", nil, 3)
+}
+
 // What servers saved one after the other, in a rolling restart, is no moment of all.
 func TestRollingRestart(t *testing.T) {
 	dir := t.TempDir()
