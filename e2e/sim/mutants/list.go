@@ -55,7 +55,7 @@ var mutants = []mutant{
 		"} else if !c.lead.Valid() {", "} else if false {",
 		"a master that was paused past its lease answers"},
 	{"the end is told before it is stored", "master/committer.go",
-		"c.queue.Dirty() || stepped || consequential(c.batch[:n])", "c.queue.Dirty() && !consequential(c.batch[:n]) || stepped",
+		"c.queue.Dirty() || stepped || len(extra) > 0 || consequential(c.batch[:n])", "c.queue.Dirty() && !consequential(c.batch[:n]) || stepped || len(extra) > 0",
 		"trainers go home, and the next master is not done"},
 	{"record event lost", "master/state.go",
 		"if len(flushed.Record) > 0 && !s.config.NoRecord {", "if len(flushed.Record) > 0 && s.queue.Commit()%5 != 0 {",
