@@ -33,6 +33,7 @@ type checkpoints struct {
 	written  uint64     // changes() when the newest one that the shard saved itself was cut
 	term     uint64     // of the last master that took a cut
 	open     *masterCut // nil: none
+	tables   tableHistory
 
 	statusMu sync.Mutex
 	newest   string
@@ -41,7 +42,7 @@ type checkpoints struct {
 
 // changes counts what a checkpoint would have to keep.
 func (s *shard) changes() uint64 {
-	return s.counters.pushed.Load() + s.counters.committed.Load() + s.counters.adopted.Load() + 1
+	return s.counters.pushed.Load() + s.counters.rowsPushed.Load() + s.counters.committed.Load() + s.counters.adopted.Load() + 1
 }
 
 // saveSelf writes a checkpoint of this shard alone if anything changed since the last one.
@@ -54,7 +55,7 @@ func (c *checkpoints) saveSelf(why string) error {
 		return nil
 	}
 	h := c.shard.holding.Load()
-	cut := c.shard.startCut()
+	cut := c.startCut(h)
 	defer c.shard.endCut(h)
 	part, err := c.save(h, cut, occasion{saved: why})
 	if err != nil {
@@ -93,7 +94,9 @@ func (c *checkpoints) save(h *holding, cut *cut, on occasion) (checkpoint.Part, 
 		return checkpoint.Part{}, err
 	}
 	log.WithFields(logrus.Fields{"set": on.set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond)}).Info("checkpoint written")
-	return checkpoint.Part{Shard: c.shard.index, Generation: g, SHA256: digest}, nil
+	part := checkpoint.Part{Shard: c.shard.index, Generation: g, SHA256: digest}
+	c.tables.wrote(part, cut.base)
+	return part, nil
 }
 
 func (c *checkpoints) note(g checkpoint.Generation, err error) {
@@ -117,9 +120,10 @@ func (c *checkpoints) write(g checkpoint.Generation, h *holding, cut *cut, on oc
 	if err != nil {
 		return 0, "", err
 	}
-	if err = c.writeBlocks(w, h, cut); err == nil {
+	if err = c.writeFiles(w, h, cut); err == nil {
 		m := checkpoint.NewManifest(h.model.optimizer, h.model.staleness, modeName(h.model.sync), h.model.table)
 		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.index, on.set, on.saved, c.life, cut.version, cut.jobEpoch
+		m.TablesBase = cut.base
 		bytes, digest, err = w.Finish(m)
 	}
 	if err != nil {
@@ -128,9 +132,16 @@ func (c *checkpoints) write(g checkpoint.Generation, h *holding, cut *cut, on oc
 	return bytes, digest, err
 }
 
-// writeBlocks writes all files but the manifest.
-func (c *checkpoints) writeBlocks(w *checkpoint.Writer, h *holding, cut *cut) error {
+// writeFiles writes all files but the manifest.
+func (c *checkpoints) writeFiles(w *checkpoint.Writer, h *holding, cut *cut) error {
 	meta := map[string]string{"format": "pt", "shard": strconv.Itoa(c.shard.index), "version": strconv.FormatUint(cut.version, 10)}
+	if err := c.writeBlocks(w, h, cut, meta); err != nil {
+		return err
+	}
+	return c.writeTables(w, h, cut, meta)
+}
+
+func (c *checkpoints) writeBlocks(w *checkpoint.Writer, h *holding, cut *cut, meta map[string]string) error {
 	share := checkpoint.ShareOf(h.model.table, c.shard.index)
 	weights, err := w.Create(checkpoint.WeightsFile, share.Tensors(""), meta)
 	if err != nil {

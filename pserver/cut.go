@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/sparse"
 )
 
@@ -15,7 +16,6 @@ import (
 type cuts struct {
 	current atomic.Pointer[cut] // nil: no checkpoint is being written
 	number  uint64              // of the last cut; one checkpoint is written at a time
-	changes bool                // the next cut has only the rows of tables that changed since the last one with all
 
 	freeMu sync.Mutex
 	free   []*image // of blocks already written, to be used again within the cut
@@ -28,6 +28,7 @@ type cut struct {
 	jobEpoch uint32
 	trainers []*trainer // by ordinal; those that come later have pushed nothing before the moment
 	tables   []*sparse.Cut
+	base     *checkpoint.Base // has all rows of tables, when this cut has those that changed since; nil: it has all
 }
 
 // image is a copy of a block at a cut.
@@ -50,14 +51,14 @@ func (i *image) take(b *block, c *cut) {
 	}
 }
 
-// startCut fixes the moment. Until endCut every update preserves what it changes.
-func (s *shard) startCut() *cut {
+// startCut fixes the moment; base is as in cut. Until endCut every update preserves what it changes.
+func (s *shard) startCut(base *checkpoint.Base) *cut {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.mu.Lock() // nobody joins, and pushes, between the roster and the moment
 	defer s.mu.Unlock()
 	s.cuts.number++
-	c := &cut{number: s.cuts.number, version: s.version.Load(), jobEpoch: s.jobEpoch.Load(), trainers: s.rosterLocked()}
+	c := &cut{number: s.cuts.number, version: s.version.Load(), jobEpoch: s.jobEpoch.Load(), trainers: s.rosterLocked(), base: base}
 	c.tables = s.cutTables(c)
 	s.cuts.current.Store(c)
 	return c

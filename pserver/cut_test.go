@@ -74,7 +74,7 @@ func TestCutsAreMoments(t *testing.T) {
 	}
 	for cuts := 0; ; cuts++ {
 		before := ended()
-		c := s.startCut()
+		c := s.startCut(nil)
 		after := ended() // at most one more of each trainer may be under way
 		var images []*image
 		for _, b := range slices.Backward(h.blocks) {

@@ -42,7 +42,7 @@ func (c *checkpoints) beginCut(number, term uint64, jobEpoch uint32) (version ui
 	c.lastCut.Store(number)
 	c.term = term
 	open := &masterCut{number: number, term: term, holding: c.shard.holding.Load()}
-	open.cut = c.shard.startCut()
+	open.cut = c.startCut(open.holding)
 	open.expire = time.AfterFunc(c.cutLimit, func() { c.expire(open) })
 	c.open = open
 	return open.cut.version, nil

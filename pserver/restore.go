@@ -196,7 +196,7 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, shards int) error {
 	man, table := parts[0].Manifest, parts[0].Share.Table
 	if shards = cmp.Or(shards, table.Shards); shards != table.Shards {
 		var err error
-		if table, err = placement.New(table.Tensors, shards); err != nil {
+		if table, err = placement.New(table.Tensors, shards, table.Sparse...); err != nil {
 			return err
 		}
 	}
@@ -208,17 +208,15 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, shards int) error {
 		return err
 	}
 	h := s.newHolding(m)
-	trainers := map[uint32]*trainer{}
+	digest := parts[0].Share.Table.Digest()
+	trainers, slots := map[uint32]*trainer{}, make([]int, len(h.tables))
 	jobEpoch := uint32(0)
 	for _, part := range parts {
-		if p := part.Manifest; p.Optimizer != man.Optimizer || p.Staleness != man.Staleness || !slices.Equal(p.Placement.Owners, man.Placement.Owners) {
+		if p := part.Manifest; p.Optimizer != man.Optimizer || p.Staleness != man.Staleness || part.Share.Table.Digest() != digest {
 			return fmt.Errorf("shards %d and %d have other models", man.Shard, p.Shard)
 		}
 		jobEpoch = max(jobEpoch, part.Manifest.JobEpoch)
-		if err := h.load(part); err != nil {
-			return fmt.Errorf("checkpoint %v of shard %d: %w", part.Manifest.Generation, part.Manifest.Shard, err)
-		}
-		if err := h.mark(part, trainers); err != nil {
+		if err := h.takePart(part, trainers, slots); err != nil {
 			return fmt.Errorf("checkpoint %v of shard %d: %w", part.Manifest.Generation, part.Manifest.Shard, err)
 		}
 	}
@@ -228,6 +226,9 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, shards int) error {
 	if i := slices.IndexFunc(h.blocks, func(b *block) bool { return b.params == nil }); i >= 0 {
 		return fmt.Errorf("nobody has %s", h.blocks[i].name())
 	}
+	if err := h.missingSlots(slots); err != nil {
+		return err
+	}
 	s.holding.Store(h)
 	s.trainers = trainers
 	s.version.Store(man.Version)
@@ -235,6 +236,18 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, shards int) error {
 	s.restored = true
 	s.ready.Store(true)
 	return nil
+}
+
+// takePart takes what this shard holds of one checkpoint.
+func (h *holding) takePart(c *checkpoint.Checkpoint, trainers map[uint32]*trainer, slots []int) error {
+	if err := h.load(c); err != nil {
+		return err
+	}
+	roster, err := h.mark(c, trainers)
+	if err != nil {
+		return err
+	}
+	return h.loadTables(c, roster, slots)
 }
 
 // inCheckpoint says whether the checkpoint has a block of this shard.
@@ -274,20 +287,24 @@ func (h *holding) load(c *checkpoint.Checkpoint) error {
 
 // mark takes the versions of the blocks that this shard holds, their numbers of updates if
 // those are counted, and what was applied of each trainer. Of two incarnations the older one
-// is fenced everywhere: its marks are no longer asked for.
-func (h *holding) mark(c *checkpoint.Checkpoint, trainers map[uint32]*trainer) error {
+// is fenced everywhere: its marks are no longer asked for. roster are the trainers of the checkpoint, in its order.
+func (h *holding) mark(c *checkpoint.Checkpoint, trainers map[uint32]*trainer) (roster []*trainer, err error) {
 	marks, err := c.Marks()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, t := range marks.Trainers {
 		known := trainers[t.Ordinal]
-		if known == nil || known.incarnation < t.Incarnation {
-			known = &trainer{ordinal: t.Ordinal, incarnation: t.Incarnation, applied: make([]uint64, len(h.blocks)), columns: h.newColumns()}
-			trainers[t.Ordinal] = known
+		if known == nil || known.incarnation != t.Incarnation {
+			fresh := h.newTrainer(t.Ordinal, t.Incarnation)
+			if known == nil || known.incarnation < t.Incarnation {
+				trainers[t.Ordinal] = fresh
+			}
+			known = fresh
 		}
+		roster = append(roster, known)
 		for i, b := range c.Share.Blocks {
-			if held := h.byID[b.ID]; held != nil && known.incarnation == t.Incarnation {
+			if held := h.byID[b.ID]; held != nil {
 				known.applied[held.local] = t.Applied[i]
 			}
 		}
@@ -302,5 +319,5 @@ func (h *holding) mark(c *checkpoint.Checkpoint, trainers map[uint32]*trainer) e
 			held.updates = marks.Updates[i]
 		}
 	}
-	return nil
+	return roster, nil
 }

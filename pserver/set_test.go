@@ -404,12 +404,38 @@ func TestCuts(t *testing.T) {
 // then is one moment: that of the set that etcd names, or of the newest on the disk.
 func TestKilledAtEveryStepOfASet(t *testing.T) {
 	start, grads := small(random(1)), small(random(2))
-	for dieAt, done := 12, false; !done; dieAt++ { // the first steps are of the first parameters
+	train := func(ctx context.Context, b *book, take func() error) error {
+		c, err := params.Connect(ctx, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7, Addrs: b.complete, Log: quiet()})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		values := small(constant(0))
+		for i := range values {
+			copy(values[i].Data, start[i].Data)
+		}
+		err = c.Init(ctx, values)
+		for step := uint64(1); err == nil && step <= 3; step++ {
+			if _, err = c.PushPull(ctx, step, 1, grads, values); err == nil {
+				err = take()
+			}
+		}
+		return err
+	}
+	killedAtEveryStepOfSets(t, 12, train, func(what string, b *book, steps int) { wantModel(t, what, b, start, grads, steps) })
+}
+
+// killedAtEveryStepOfSets kills one of two servers after every step from one on, those before being of the first parameters,
+// while a trainer takes a set after each of its steps; check looks at what the next servers have.
+func killedAtEveryStepOfSets(t *testing.T, from int, train func(context.Context, *book, func() error) error, check func(what string, b *book, steps int)) {
+	for dieAt, done := from, false; !done; dieAt++ {
 		dir, b := t.TempDir(), newBook(2)
 		victim := startChild(t, b, childConfig{Dir: dir, DieAt: dieAt})
 		other := startChild(t, b, childConfig{Dir: dir, Index: 1})
 		taken := newSetTaker(t, b)
-		trainSets(t, b, taken, victim, start, grads)
+		trainWhileThere(t, victim, func(ctx context.Context) error {
+			return train(ctx, b, func() error { _, err := taken.take(ctx); return err })
+		})
 		select {
 		case <-victim.gone:
 		default:
@@ -417,6 +443,9 @@ func TestKilledAtEveryStepOfASet(t *testing.T) {
 		}
 		victim.kill()
 		other.kill()
+		if done {
+			t.Logf("%d steps, the last one %q", dieAt-1, last(victim.steps))
+		}
 
 		b.job.Life++
 		heirs := []*child{startChild(t, b, childConfig{Dir: dir}), startChild(t, b, childConfig{Dir: dir, Index: 1})}
@@ -430,15 +459,15 @@ func TestKilledAtEveryStepOfASet(t *testing.T) {
 		} else if numbers, err := (checkpoint.Store{Dir: dir}).Sets(); err == nil && len(numbers) > 0 {
 			want = int(numbers[0])
 		}
-		wantModel(t, fmt.Sprintf("killed at step %d, after %q", dieAt, last(victim.steps)), b, start, grads, want)
+		check(fmt.Sprintf("killed at step %d, after %q", dieAt, last(victim.steps)), b, want)
 		for _, heir := range heirs {
 			heir.kill()
 		}
 	}
 }
 
-// trainSets pushes and takes a set, three times, until the victim dies.
-func trainSets(t testing.TB, b *book, taken *setTaker, victim *child, start, grads []params.Tensor) {
+// trainWhileThere trains; an error is all right when the victim is dead.
+func trainWhileThere(t testing.TB, victim *child, train func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(within(t))
 	defer cancel()
@@ -449,21 +478,7 @@ func trainSets(t testing.TB, b *book, taken *setTaker, victim *child, start, gra
 		case <-ctx.Done():
 		}
 	}()
-	c, err := params.Connect(ctx, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7, Addrs: b.complete, Log: quiet()})
-	if err == nil {
-		defer c.Close()
-		values := small(constant(0))
-		for i := range values {
-			copy(values[i].Data, start[i].Data)
-		}
-		err = c.Init(ctx, values)
-		for step := uint64(1); err == nil && step <= 3; step++ {
-			if _, err = c.PushPull(ctx, step, 1, grads, values); err == nil {
-				_, err = taken.take(ctx)
-			}
-		}
-	}
-	if err != nil {
+	if err := train(ctx); err != nil {
 		select {
 		case <-victim.gone:
 		case <-time.After(10 * time.Second):

@@ -44,7 +44,7 @@ func (h *holding) newColumns() []*sparse.Column {
 func (s *shard) cutTables(c *cut) []*sparse.Cut {
 	list := make([]*sparse.Cut, len(s.holding.Load().tables))
 	for k := range list {
-		list[k] = &sparse.Cut{Number: c.number, Full: !s.cuts.changes}
+		list[k] = &sparse.Cut{Number: c.number, Full: c.base == nil}
 		for _, t := range c.trainers {
 			list[k].Columns = append(list[k].Columns, t.columns[k])
 		}

@@ -21,6 +21,11 @@ type trainer struct {
 	columns     []*sparse.Column // by table
 }
 
+// newTrainer is one that has pushed nothing.
+func (h *holding) newTrainer(ordinal uint32, incarnation uint64) *trainer {
+	return &trainer{ordinal: ordinal, incarnation: incarnation, applied: make([]uint64, len(h.blocks)), columns: h.newColumns()}
+}
+
 // greet finds or makes the trainer for a hello. A newer incarnation fences the
 // one before it; an older one is refused.
 func (s *shard) greet(h *holding, ordinal uint32, incarnation uint64) (*trainer, *wire.Fault) {
@@ -36,7 +41,7 @@ func (s *shard) greet(h *holding, ordinal uint32, incarnation uint64) (*trainer,
 		fence(h, old)
 		s.log.WithField("trainer", ordinal).WithField("incarnation", incarnation).WithField("fenced", old.incarnation).Info("trainer returned")
 	}
-	t := &trainer{ordinal: ordinal, incarnation: incarnation, applied: make([]uint64, len(h.blocks)), columns: h.newColumns()}
+	t := h.newTrainer(ordinal, incarnation)
 	s.trainers[ordinal] = t
 	return t, nil
 }

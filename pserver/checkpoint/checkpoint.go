@@ -19,9 +19,10 @@ type Checkpoint struct {
 	Slots    []string // the optimizer's, in the order of their files
 	Digest   string   // SHA-256 of the manifest's file, in hexadecimal
 	dir      string
+	base     *Checkpoint // has all rows of the tables, where this one has what changed since; nil: it has all
 }
 
-// Open reads the manifest of a checkpoint and checks the digests of all its files.
+// Open reads the manifest of a checkpoint and checks the digests of all its files, and of those that it is based on.
 func (f Folder) Open(g Generation) (*Checkpoint, error) {
 	c, err := f.read(g)
 	if err != nil {
@@ -41,7 +42,10 @@ func (f Folder) read(g Generation) (*Checkpoint, error) {
 		}
 	}
 	c.Share = ShareOf(table, c.Manifest.Shard)
-	c.Slots, err = c.Manifest.slots()
+	if c.Slots, err = c.Manifest.slots(); err != nil {
+		return nil, err
+	}
+	c.base, err = f.openBase(c)
 	return c, err
 }
 

@@ -137,7 +137,7 @@ func (f Folder) Remove(g Generation) error {
 	return nil
 }
 
-// Prune removes what is older than the newest checkpoints to keep, and what was
+// Prune removes what is older than the newest checkpoints to keep and what they are based on, and what was
 // left half-written before latest.
 func (f Folder) Prune(latest Generation, keep int) error {
 	list, err := f.Generations()
@@ -145,14 +145,25 @@ func (f Folder) Prune(latest Generation, keep int) error {
 		return err
 	}
 	whole := 0
-	for _, g := range list {
+	return f.removeBut(list, func(g Generation) bool {
 		if f.Whole(g) {
 			whole++
 			if whole <= keep {
-				continue
+				return true
 			}
 		}
-		if g.Compare(latest) >= 0 {
+		return g.Compare(latest) >= 0
+	})
+}
+
+// removeBut removes of a list, the newest first, what is neither to stay nor what something that stays is based on.
+func (f Folder) removeBut(list []Generation, stays func(Generation) bool) error {
+	needed := map[Generation]bool{}
+	for _, g := range list {
+		if stays(g) || needed[g] {
+			if base, ok := f.baseOf(g); ok {
+				needed[base] = true
+			}
 			continue
 		}
 		if err := f.Remove(g); err != nil {
@@ -162,7 +173,7 @@ func (f Folder) Prune(latest Generation, keep int) error {
 	return nil
 }
 
-// PruneTo removes what is older than the newest of those to keep and none of them.
+// PruneTo removes what is older than the newest of those to keep, none of them, and not what one that stays is based on.
 func (f Folder) PruneTo(keep []Generation) error {
 	if len(keep) == 0 {
 		return nil
@@ -172,13 +183,5 @@ func (f Folder) PruneTo(keep []Generation) error {
 	if err != nil {
 		return err
 	}
-	for _, g := range list {
-		if g.Compare(newest) >= 0 || slices.Contains(keep, g) {
-			continue
-		}
-		if err := f.Remove(g); err != nil {
-			return err
-		}
-	}
-	return nil
+	return f.removeBut(list, func(g Generation) bool { return g.Compare(newest) >= 0 || slices.Contains(keep, g) })
 }

@@ -6,6 +6,7 @@ import (
 
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	"trainmaster/pserver/sparse"
 	"trainmaster/pserver/staleness"
 )
 
@@ -17,10 +18,12 @@ const (
 	ManifestFile  = "MANIFEST.json"
 )
 
-// The format of a manifest is 1 when its optimizer is plain: versions that know no other can read it.
+// The format of a manifest is 1 when its optimizer is plain: versions that know no other can read it. It is 3 when there
+// are tables of embeddings.
 const (
-	plainFormat = 1
-	fullFormat  = 2
+	plainFormat  = 1
+	fullFormat   = 2
+	tablesFormat = 3
 )
 
 // SlotFile is the file that has a slot of the optimizer's state.
@@ -49,6 +52,8 @@ type Manifest struct {
 	Staleness staleness.Bound  `json:"staleness,omitzero"`
 	Placement Placement        `json:"placement"`
 	Files     []Entry          `json:"files"`
+	// TablesBase has all rows of tables, when this one has those that changed since; nil: it has all.
+	TablesBase *Base `json:"tables_base,omitempty"`
 }
 
 // Why a shard saves itself.
@@ -63,6 +68,9 @@ type Placement struct {
 	Shards  int      `json:"shards"`
 	Tensors []Tensor `json:"tensors"`
 	Owners  []uint32 `json:"owners"`
+
+	Tables     []sparse.Config `json:"tables,omitempty"`
+	SlotOwners [][]uint32      `json:"slot_owners,omitempty"` // by table
 }
 
 // Tensor is a tensor of the model.
@@ -90,22 +98,25 @@ func NewManifest(o optimizer.Config, s staleness.Bound, mode string, table *plac
 	for i, t := range table.Tensors {
 		tensors[i] = Tensor(t)
 	}
-	m := &Manifest{Format: fullFormat, Mode: mode, Optimizer: o, Staleness: s, Placement: Placement{table.Epoch, table.Shards, tensors, table.Owners}}
+	m := &Manifest{Format: fullFormat, Mode: mode, Optimizer: o, Staleness: s, Placement: Placement{table.Epoch, table.Shards, tensors, table.Owners, table.Sparse, table.SlotOwners}}
 	if o.Plain() {
 		m.Format = plainFormat
+	}
+	if len(table.Sparse) > 0 {
+		m.Format = tablesFormat
 	}
 	return m
 }
 
 // check refuses what this version cannot read, and returns the table of the placement.
 func (m *Manifest) check() (*placement.Table, error) {
-	if m.Format < plainFormat || m.Format > fullFormat {
-		return nil, fmt.Errorf("manifest has format %d: this version reads %d to %d", m.Format, plainFormat, fullFormat)
+	if m.Format < plainFormat || m.Format > tablesFormat {
+		return nil, fmt.Errorf("manifest has format %d: this version reads %d to %d", m.Format, plainFormat, tablesFormat)
 	}
 	if m.Mode != Sync && m.Mode != Async {
 		return nil, fmt.Errorf("manifest has mode %q", m.Mode)
 	}
-	table := &placement.Table{Epoch: m.Placement.Epoch, Shards: m.Placement.Shards, Owners: m.Placement.Owners}
+	table := &placement.Table{Epoch: m.Placement.Epoch, Shards: m.Placement.Shards, Owners: m.Placement.Owners, Sparse: m.Placement.Tables, SlotOwners: m.Placement.SlotOwners}
 	for _, t := range m.Placement.Tensors {
 		table.Tensors = append(table.Tensors, placement.Tensor(t))
 	}
@@ -122,6 +133,9 @@ func (m *Manifest) check() (*placement.Table, error) {
 	files := []string{WeightsFile, optimizerFile, PushesFile}
 	for slot := range slots {
 		files = append(files, SlotFile(slot))
+	}
+	for k := range table.Sparse {
+		files = append(files, tableFiles(k, m.Optimizer)...)
 	}
 	for _, name := range files {
 		if !slices.ContainsFunc(m.Files, func(e Entry) bool { return e.Name == name }) {
@@ -142,4 +156,4 @@ func (m *Manifest) slots() ([]string, error) {
 
 // counted says whether the checkpoint has the number of updates of every block.
 // Plain rules have no use for it.
-func (m *Manifest) counted() bool { return m.Format > plainFormat }
+func (m *Manifest) counted() bool { return !m.Optimizer.Plain() }

@@ -36,7 +36,7 @@ func TestManifestFormats(t *testing.T) {
 		}
 	}
 	for want, change := range map[string]func(*Manifest){
-		"format 3":                                    func(m *Manifest) { m.Format = 3 },
+		"format 4":                                    func(m *Manifest) { m.Format = 4 },
 		"does not name optimizer-2.safetensors":       func(m *Manifest) { m.Files = slices.Delete(slices.Clone(m.Files), 2, 3) },
 		"does not name pushes.safetensors":            func(m *Manifest) { m.Files = m.Files[:3] },
 		"shard 1 of 1":                                func(m *Manifest) { m.Shard = 1 },

@@ -51,20 +51,7 @@ func (w *Writer) Marks(m *Marks, metadata map[string]string) error {
 	if m.Updates != nil {
 		tensors = append(tensors, fromUint64(blockUpdates, m.Updates, blocks))
 	}
-	infos := make([]safetensors.Info, len(tensors))
-	for i, t := range tensors {
-		infos[i] = t.Info
-	}
-	f, err := w.Create(PushesFile, infos, metadata)
-	if err != nil {
-		return err
-	}
-	for _, t := range tensors {
-		if _, err := f.Write(t.Data); err != nil {
-			return err
-		}
-	}
-	return nil
+	return w.small(PushesFile, tensors, metadata)
 }
 
 func fromUint64(name string, values []uint64, shape ...int) safetensors.Tensor {

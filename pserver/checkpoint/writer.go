@@ -62,6 +62,24 @@ func (w *Writer) CreateSlots(share Share, slots []string, metadata map[string]st
 	return files, nil
 }
 
+// small writes a file that is in memory.
+func (w *Writer) small(name string, tensors []safetensors.Tensor, metadata map[string]string) error {
+	infos := make([]safetensors.Info, len(tensors))
+	for i, t := range tensors {
+		infos[i] = t.Info
+	}
+	f, err := w.Create(name, infos, metadata)
+	if err != nil {
+		return err
+	}
+	for _, t := range tensors {
+		if _, err := f.Write(t.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // publish gives the files their names, in the order in which they were begun.
 func (w *Writer) publish() error {
 	for _, f := range w.files {

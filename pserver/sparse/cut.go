@@ -18,6 +18,7 @@ type Cut struct {
 // Image is what a cut has of a slot.
 type Image struct {
 	Clock    uint32 // the greatest step applied
+	Living   int    // rows in use, here or not
 	IDs      []int64
 	Versions []uint32  // steps of the last updates, by row
 	Updates  []uint32  // by row; nil when the rule does not count
@@ -50,7 +51,7 @@ func (t *Table) takeLocked(number uint32, c *Cut) *Image {
 	s := t.slots[number]
 	n := s.countLocked(c.Full)
 	m := &Image{
-		Clock: s.clock, IDs: make([]int64, 0, n), Versions: make([]uint32, 0, n), Values: make([]float32, 0, n*t.width),
+		Clock: s.clock, Living: s.living, IDs: make([]int64, 0, n), Versions: make([]uint32, 0, n), Values: make([]float32, 0, n*t.width),
 		Freed: slices.Clone(s.freed),
 	}
 	if t.counted {

@@ -1,0 +1,48 @@
+package checkpoint
+
+import "fmt"
+
+// Base names the checkpoint, in the same folder, that has all rows of the tables: the one that names it has those that
+// changed since.
+type Base struct {
+	Generation
+	SHA256 string `json:"sha256"` // of its MANIFEST.json
+}
+
+// openBase opens the checkpoint that c is based on, nil if none: c is whole with it only.
+func (f Folder) openBase(c *Checkpoint) (*Checkpoint, error) {
+	b := c.Manifest.TablesBase
+	if b == nil {
+		return nil, nil
+	}
+	base, err := f.readBase(b, c.Manifest.Generation)
+	if err != nil {
+		return nil, fmt.Errorf("it has the rows that changed since checkpoint %v: %w", b.Generation, err)
+	}
+	return base, nil
+}
+
+func (f Folder) readBase(b *Base, of Generation) (*Checkpoint, error) {
+	if b.Compare(of) >= 0 {
+		return nil, fmt.Errorf("that one is not older than %v", of)
+	}
+	base, err := f.read(b.Generation)
+	switch {
+	case err != nil:
+		return nil, err
+	case base.Digest != b.SHA256:
+		return nil, fmt.Errorf("%s has a SHA-256 that starts with %.12s, expected %.12s", ManifestFile, base.Digest, b.SHA256)
+	case base.base != nil:
+		return nil, fmt.Errorf("that one has not all rows either")
+	}
+	return base, nil
+}
+
+// baseOf is the checkpoint that g needs; false if none, or g cannot be read: then it is of no use, with or without.
+func (f Folder) baseOf(g Generation) (Generation, bool) {
+	m, err := f.Manifest(g)
+	if err != nil || m.TablesBase == nil {
+		return Generation{}, false
+	}
+	return m.TablesBase.Generation, true
+}

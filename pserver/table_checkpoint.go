@@ -1,0 +1,99 @@
+package pserver
+
+import (
+	"fmt"
+
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/sparse"
+)
+
+// changesBetween is how many checkpoints with the changed rows only come between two with all rows.
+const changesBetween = 9
+
+// tableHistory says which rows of tables a checkpoint has to have. One with the changes needs the last one with all
+// rows, and none of those between.
+type tableHistory struct {
+	last    *checkpoint.Base // the last checkpoint with all rows; nil: there is none that this process wrote
+	changes int              // checkpoints with changes since
+}
+
+// base is what the next checkpoint is based on, nil if it is to have all rows. A cut with all rows forgets which ones
+// changed before, so that nothing can be based on an older one any more: when it is not written, it is due again.
+func (t *tableHistory) base() *checkpoint.Base {
+	if t.changes == changesBetween {
+		return nil
+	}
+	return t.last
+}
+
+// wrote notes a checkpoint.
+func (t *tableHistory) wrote(part checkpoint.Part, base *checkpoint.Base) {
+	if base != nil {
+		t.changes++
+		return
+	}
+	t.last, t.changes = &checkpoint.Base{Generation: part.Generation, SHA256: part.SHA256}, 0
+}
+
+// startCut fixes the moment of a checkpoint.
+func (c *checkpoints) startCut(h *holding) *cut {
+	if len(h.tables) == 0 {
+		return c.shard.startCut(nil)
+	}
+	return c.shard.startCut(c.tables.base())
+}
+
+// writeTables writes the files of all tables.
+func (c *checkpoints) writeTables(w *checkpoint.Writer, h *holding, cut *cut, meta map[string]string) error {
+	for k, t := range h.tables {
+		if err := c.writeTable(w, h, k, t, cut, meta); err != nil {
+			return fmt.Errorf("table %q: %w", t.Config().Name, err)
+		}
+	}
+	return nil
+}
+
+func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *sparse.Table, cut *cut, meta map[string]string) error {
+	rows := 0
+	for _, slot := range t.Held() {
+		rows += t.Sizes(slot, cut.tables[k]).Rows
+	}
+	out, err := w.CreateTable(k, t.Config(), h.model.optimizer, rows, len(cut.trainers), meta)
+	if err != nil {
+		return err
+	}
+	for _, slot := range t.Held() {
+		if err := out.Add(slot, t.Collect(slot, cut.tables[k])); err != nil {
+			return err
+		}
+	}
+	c.did("rows written")
+	return out.Finish()
+}
+
+// loadTables takes the slots that this shard holds, and counts them by table. roster are the trainers of the
+// checkpoint's marks.
+func (h *holding) loadTables(c *checkpoint.Checkpoint, roster []*trainer, slots []int) error {
+	for k, t := range h.tables {
+		columns := make([]*sparse.Column, len(roster))
+		for i, known := range roster {
+			columns[i] = known.columns[k]
+		}
+		n, err := c.Table(k, t, columns)
+		if err != nil {
+			return err
+		}
+		slots[k] += n
+	}
+	return nil
+}
+
+// missingSlots says which table has slots that were in no checkpoint, nil if none.
+func (h *holding) missingSlots(slots []int) error {
+	for k, t := range h.tables {
+		if slots[k] != len(t.Held()) {
+			return fmt.Errorf("the checkpoints have %d of %d slots of table %q", slots[k], len(t.Held()), t.Config().Name)
+		}
+	}
+	return nil
+}

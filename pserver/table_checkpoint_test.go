@@ -1,0 +1,366 @@
+package pserver
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+	"trainmaster/safetensors"
+)
+
+// tableShard is the second of two shards with two tables, and a writer of checkpoints.
+type tableShard struct {
+	*shard
+	*checkpoints
+	r *rand.Rand
+}
+
+var testTables = []sparse.Config{
+	{Name: "users", Dim: 3, Init: sparse.Uniform, Scale: 1},
+	{Name: "words", Dim: 2, Init: sparse.Zeros, Expiry: 5, Admission: 2},
+}
+
+func newTableShard(t testing.TB, dir string, o optimizer.Config) *tableShard {
+	t.Helper()
+	s := openTableShard(t, dir, 1)
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{4}}}, 2, testTables...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newModel(o, false, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := s.newHolding(m)
+	for _, b := range h.blocks {
+		b.fill(make([]float32, b.Len), m.rule)
+	}
+	s.holding.Store(h)
+	s.ready.Store(true)
+	return s
+}
+
+func openTableShard(t testing.TB, dir string, start uint64) *tableShard {
+	t.Helper()
+	store := checkpoint.Store{Dir: dir}
+	if err := os.MkdirAll(store.Shard(1).Path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := store.Shard(1).CountStart(); err != nil || n != start {
+		t.Fatalf("start %d, %v", n, err)
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	s := newShard(logrus.NewEntry(log), 1, uint16(start), time.Minute, 1<<30)
+	c := &checkpoints{shard: s, store: store, folder: store.Shard(1), start: start, keep: 1, log: s.log}
+	return &tableShard{s, c, rand.New(rand.NewPCG(start, 1))}
+}
+
+// push updates some rows of a table, as a trainer's step, and returns how many slots took it.
+func (s *tableShard) push(t testing.TB, ordinal uint32, step uint64, k int, seed uint64) int {
+	t.Helper()
+	h := s.holding.Load()
+	who, fault := s.greet(h, ordinal, uint64(ordinal)+1)
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	r, table := rand.New(rand.NewPCG(seed, 2)), h.tables[k]
+	dim, applied := table.Config().Dim, 0
+	for range 40 {
+		id := r.Int64N(100)
+		batch := wire.Rows{Spans: []wire.Span{{Slot: sparse.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
+		for range dim {
+			batch.Values = append(batch.Values, float32(r.NormFloat64()))
+		}
+		if table.Check(&batch) != nil {
+			continue
+		}
+		n, err := table.Update(&batch, who.columns[k], sparse.Step{Number: step, Scale: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.counters.rowsPushed.Add(uint64(n))
+		applied += n
+	}
+	return applied
+}
+
+func (s *tableShard) values() (list []float32) {
+	for _, table := range s.holding.Load().tables {
+		for id := range int64(100) {
+			batch := wire.Rows{Spans: []wire.Span{{Slot: sparse.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
+			if table.Check(&batch) == nil {
+				row := make([]float32, table.Config().Dim)
+				table.Lookup(&batch, row)
+				list = append(list, row...)
+			}
+		}
+	}
+	return list
+}
+
+func (s *tableShard) mustSave(t testing.TB) {
+	t.Helper()
+	if err := s.saveSelf(checkpoint.First); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// again is a later start on the same folder.
+func (s *tableShard) again(t testing.TB, start uint64) (*tableShard, error) {
+	t.Helper()
+	heir := openTableShard(t, s.store.Dir, start)
+	_, found, err := (&restoring{heir.shard, heir.store, JobState{}}).run()
+	if err == nil && !found {
+		t.Fatal("no checkpoint")
+	}
+	return heir, err
+}
+
+// folders lists the checkpoints, the oldest first, and says which have changes only.
+func (s *tableShard) folders(t testing.TB) (list []string) {
+	t.Helper()
+	generations, err := s.folder.Generations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range slices.Backward(generations) {
+		what := g.String()
+		m, err := s.folder.Manifest(g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.TablesBase != nil {
+			what += " since " + m.TablesBase.String()
+		}
+		list = append(list, what)
+	}
+	return list
+}
+
+// After any number of checkpoints, with all rows or with changes, a restored shard has the same rows, takes what it
+// had not and refuses what it had, and goes on as the first one does. The one with all rows stays as long as it is needed.
+func TestTablesAreRestored(t *testing.T) {
+	for _, kind := range []string{optimizer.SGD, optimizer.Adam, optimizer.FTRL} {
+		s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: kind, LearningRate: 0.1})
+		start := uint64(1)
+		for n := uint64(1); n <= 2*(changesBetween+1)+1; n++ {
+			for k := range testTables {
+				s.push(t, uint32(n%2), n, k, n)
+			}
+			s.mustSave(t)
+			base := (n-1)/(changesBetween+1)*(changesBetween+1) + 1
+			want := []string{fmt.Sprintf("00000001-%08d", base)}
+			if n != base {
+				want = append(want, fmt.Sprintf("00000001-%08d since 00000001-%08d", n, base))
+			}
+			if got := s.folders(t); !slices.Equal(got, want) {
+				t.Fatalf("%s, after checkpoint %d: %q, expected %q", kind, n, got, want)
+			}
+			if n%5 != 1 {
+				continue
+			}
+			start++
+			heir, err := s.again(t, start)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(heir.values(), s.values()) {
+				t.Fatalf("%s, checkpoint %d: other rows were restored", kind, n)
+			}
+			if again := heir.push(t, uint32(n%2), n, 0, n); again != 0 {
+				t.Fatalf("%s, checkpoint %d: a repeated push was applied to %d slots", kind, n, again)
+			}
+			heir.push(t, 5, n+3, 1, 99)
+			if err := os.WriteFile(filepath.Join(s.folder.Path, "STARTS"), []byte("1\n"), 0o644); err != nil { // the first one goes on
+				t.Fatal(err)
+			}
+			start = 1
+		}
+	}
+}
+
+// F52 and F53: damage in a file of a table, or in the checkpoint that it is based on, is found and named; one without its base is no checkpoint.
+func TestDamagedTables(t *testing.T) {
+	damage := func(path string) error {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		data[len(data)-1] ^= 1
+		return os.WriteFile(path, data, 0o644)
+	}
+	for want, do := range map[string]func(base, newest string) error{
+		"table-0-rows.safetensors has":       func(base, _ string) error { return damage(filepath.Join(base, "table-0-rows.safetensors")) },
+		"table-1-exp_avg_sq.safetensors has": func(_, newest string) error { return damage(filepath.Join(newest, "table-1-exp_avg_sq.safetensors")) },
+		"table-1-slots.safetensors has":      func(_, newest string) error { return damage(filepath.Join(newest, "table-1-slots.safetensors")) },
+		"falls back": func(base, _ string) error { // another checkpoint of that name, whole by itself
+			return rewrite(base, "table-0-rows.safetensors", func(list []safetensors.Tensor) { list[0].Data[0] ^= 1 })
+		},
+		"it has the rows that changed since": func(base, _ string) error { return os.RemoveAll(base) },
+	} {
+		s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.Adam})
+		for n := range uint64(2) {
+			s.push(t, 1, n+1, 0, n)
+			s.push(t, 1, n+1, 1, n)
+			s.mustSave(t)
+		}
+		if err := do(filepath.Join(s.folder.Path, "00000001-00000001"), filepath.Join(s.folder.Path, "00000001-00000002")); err != nil {
+			t.Fatal(err)
+		}
+		heir, err := s.again(t, 2)
+		older := err == nil && !slices.Equal(heir.values(), s.values()) && (strings.HasPrefix(want, "table-1") || want == "falls back") // the one with all rows is there
+		if !older && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}
+
+// Files whose digests hold and whose contents do not fit are refused, too.
+func TestTablesThatDoNotFit(t *testing.T) {
+	for want, change := range map[string]func(folder string) error{
+		"expected slot": func(folder string) error {
+			return rewrite(folder, "table-0-ids.safetensors", func(list []safetensors.Tensor) { list[0].Data[0]++ })
+		},
+		"has version 0": func(folder string) error {
+			return rewrite(folder, "table-0-versions.safetensors", func(list []safetensors.Tensor) { clear(list[0].Data) })
+		},
+		`expected "users.rows", F32`: func(folder string) error {
+			return rewrite(folder, "table-0-rows.safetensors", func(list []safetensors.Tensor) { list[0].Name = "others" })
+		},
+		`tensor "slot_rows" has`: func(folder string) error {
+			return rewrite(folder, "table-0-slots.safetensors", func(list []safetensors.Tensor) { list[1].Shape, list[1].Data = []int{0}, nil })
+		},
+	} {
+		s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 1})
+		s.push(t, 1, 1, 0, 1)
+		s.mustSave(t)
+		if err := change(filepath.Join(s.folder.Path, "00000001-00000001")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.again(t, 2); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}
+
+// rewrite changes a file of a checkpoint, and the manifest with it.
+func rewrite(folder, name string, change func([]safetensors.Tensor)) error {
+	list, meta, err := safetensors.ReadFile(filepath.Join(folder, name))
+	if err != nil {
+		return err
+	}
+	change(list)
+	if err := safetensors.WriteFile(filepath.Join(folder, name), list, meta); err != nil {
+		return err
+	}
+	path := filepath.Join(folder, checkpoint.ManifestFile)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var s struct {
+		SHA256   string
+		Manifest json.RawMessage
+	}
+	var m checkpoint.Manifest
+	if err := errors.Join(json.Unmarshal(text, &s), json.Unmarshal(s.Manifest, &m)); err != nil {
+		return err
+	}
+	data, err := os.ReadFile(filepath.Join(folder, name))
+	if err != nil {
+		return err
+	}
+	for i := range m.Files {
+		if m.Files[i].Name == name {
+			m.Files[i].Size, m.Files[i].SHA256 = int64(len(data)), fmt.Sprintf("%x", sha256.Sum256(data))
+		}
+	}
+	inner, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, fmt.Appendf(nil, `{"sha256": "%x", "manifest": %s}`, sha256.Sum256(inner), inner), 0o644)
+}
+
+// F51: after a checkpoint with all rows that could not be written, the next one has all rows again; after one with
+// changes, the changes are still there.
+func TestTablesAfterAFailure(t *testing.T) {
+	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 1})
+	n := uint64(0)
+	save := func(fails bool) {
+		t.Helper()
+		n++
+		s.push(t, 1, n, 0, n)
+		blocked := filepath.Join(s.folder.Path, checkpoint.Generation{Start: 1, Sequence: s.sequence + 1}.String())
+		s.folder.Step = func(what string) {
+			if fails && what == "rows written" { // what could not be published before
+				os.RemoveAll(blocked)
+			}
+		}
+		if err := s.saveSelf(checkpoint.First); (err != nil) != fails {
+			t.Fatalf("checkpoint %d: %v", n, err)
+		}
+	}
+	expect := func(want ...string) {
+		t.Helper()
+		if got := s.folders(t); !slices.Equal(got, want) {
+			t.Fatalf("%q, expected %q", got, want)
+		}
+	}
+	for _, fails := range []bool{true, false, true, false, false} {
+		save(fails)
+	}
+	expect("00000001-00000002", "00000001-00000005 since 00000001-00000002")
+	for range changesBetween - 2 {
+		save(false)
+	}
+	save(true) // it would have had all rows
+	save(false)
+	expect("00000001-00000014")
+	save(false)
+	expect("00000001-00000014", "00000001-00000015 since 00000001-00000014")
+	heir, err := s.again(t, 2)
+	if err != nil || !slices.Equal(heir.values(), s.values()) {
+		t.Errorf("other rows were restored: %v", err)
+	}
+}
+
+// What a cut has while rows are pushed is one moment: no push is in it that came after.
+func TestTablesInACut(t *testing.T) {
+	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 1})
+	s.push(t, 1, 1, 0, 1)
+	before := s.values()
+	once := false
+	s.folder.Step = func(what string) {
+		if what == "headers written" && !once {
+			once = true
+			s.push(t, 1, 2, 0, 2)
+			s.push(t, 1, 2, 1, 2)
+		}
+	}
+	s.mustSave(t)
+	heir, err := s.again(t, 2)
+	if err != nil || !slices.Equal(heir.values(), before) {
+		t.Errorf("other rows than at the cut were restored: %v", err)
+	}
+	if heir.push(t, 1, 2, 0, 2) == 0 {
+		t.Error("a push after the cut is taken for a repetition")
+	}
+}

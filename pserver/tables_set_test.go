@@ -1,0 +1,212 @@
+package pserver_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"trainmaster/pserver"
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/trainer/params"
+)
+
+// tablesJob is two servers with tables, a client of them, and what they should hold after each push.
+type tablesJob struct {
+	*cluster
+	client *params.Client
+	want   []*reference  // by table
+	after  [][][]float32 // rows, by table and the number of pushes
+}
+
+var (
+	bothTables   = []params.Table{users, words}
+	tablesConfig = params.Config{Mode: params.Async, Optimizer: tablesAdam, Incarnation: 7}
+)
+
+// tableStep is what a step pushes to a table: other ids in each, so that what changed is not all there is.
+func tableStep(table params.Table, step int) (ids []int64, grads []float32) {
+	ids, grads = rowBatch(1, 300, table.Dim)
+	n := 300 / step
+	return ids[:n], grads[:n*table.Dim]
+}
+
+func newTablesJob(t testing.TB, dir string) *tablesJob {
+	t.Helper()
+	j := &tablesJob{cluster: startCluster(t, dir, 2, nil)}
+	j.client = connectTables(t, j.book, tablesConfig)
+	for _, table := range bothTables {
+		r := newReference(t, table, tablesAdam)
+		j.want = append(j.want, r)
+		j.after = append(j.after, [][]float32{r.values(everyID(300))})
+	}
+	return j
+}
+
+// push pushes the next step.
+func (j *tablesJob) push(t testing.TB) {
+	t.Helper()
+	step := len(j.after[0])
+	for k, table := range bothTables {
+		ids, grads := tableStep(table, step)
+		j.want[k].push(t, 0, uint64(step), ids, grads)
+		j.after[k] = append(j.after[k], j.want[k].values(everyID(300)))
+	}
+	j.send(t, step)
+}
+
+func (j *tablesJob) send(t testing.TB, step int) {
+	t.Helper()
+	for _, table := range bothTables {
+		ids, grads := tableStep(table, step)
+		if err := j.client.PushRows(within(t), table.Name, uint64(step), 1, ids, grads); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// restart starts so many servers from a set, and compares what they hold.
+func (j *tablesJob) restart(t testing.TB, dir string, servers int, set []byte, pushes int) {
+	t.Helper()
+	j.leave(t)
+	j.cluster = startCluster(t, dir, servers, set)
+	j.client = connectTables(t, j.book, tablesConfig)
+	j.holds(t, fmt.Sprintf("on %d servers", servers), pushes)
+}
+
+func (j *tablesJob) holds(t testing.TB, what string, pushes int) {
+	t.Helper()
+	for k, table := range bothTables {
+		if got := rowsOf(t, j.client, table, everyID(300), 0); !slices.Equal(got, j.after[k][pushes]) {
+			t.Fatalf("%s: other rows of %q than after %d pushes", what, table.Name, pushes)
+		}
+	}
+}
+
+// F50, with tables: what is in the set is one moment of blocks and rows, those that a set is based on are there.
+func TestKilledAtEveryStepOfASetWithTables(t *testing.T) {
+	want := newReference(t, users, tablesAdam)
+	after := [][]float32{want.values(everyID(300))}
+	for step := 1; step <= 3; step++ {
+		ids, grads := tableStep(users, step)
+		want.push(t, 0, uint64(step), ids, grads)
+		after = append(after, want.values(everyID(300)))
+	}
+	train := func(ctx context.Context, b *book, take func() error) error {
+		cfg := tablesConfig
+		cfg.Tables, cfg.Addrs, cfg.Log = []params.Table{users}, b.complete, quiet()
+		c, err := params.Connect(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		err = c.Init(ctx, little())
+		for step := 1; err == nil && step <= 3; step++ {
+			ids, grads := tableStep(users, step)
+			if err = c.PushRows(ctx, "users", uint64(step), 1, ids, grads); err == nil {
+				err = take()
+			}
+		}
+		return err
+	}
+	killedAtEveryStepOfSets(t, 25, train, func(what string, b *book, steps int) {
+		cfg := tablesConfig
+		cfg.Tables = []params.Table{users}
+		c := connect(t, b, cfg)
+		mustInit(t, c, little())
+		if got := rowsOf(t, c, users, everyID(300), 0); !slices.Equal(got, after[steps]) {
+			t.Fatalf("%s: other rows than after %d pushes", what, steps)
+		}
+	})
+}
+
+// A set of two servers with tables, one with all rows or one with what changed since, loads onto three and onto one: the same
+// bits, optimizer and steps of trainers too.
+func TestTablesOntoAnotherNumberOfServers(t *testing.T) {
+	for _, servers := range []int{3, 1} {
+		t.Run(fmt.Sprint(servers), func(t *testing.T) {
+			dir := t.TempDir()
+			j := newTablesJob(t, dir)
+			const steps = pserver.ChangesBetween + 3
+			var set []byte
+			for range steps {
+				j.push(t)
+				set = j.mustTake(t)
+			}
+			if m := manifestOf(t, dir, set, 0); m.TablesBase == nil || m.TablesBase.Sequence == 1 {
+				t.Errorf("set %v is based on %v, expected one with rows", m.Generation, m.TablesBase)
+			}
+			j.push(t)
+			j.restart(t, dir, servers, set, steps)
+			j.send(t, steps)
+			j.holds(t, "a repeated push", steps)
+			j.send(t, steps+1)
+			j.holds(t, "the next push", steps+1)
+			set = j.mustTake(t)
+			if m := manifestOf(t, dir, set, 0); m.TablesBase != nil {
+				t.Errorf("the first set of a start is based on %v", m.TablesBase)
+			}
+			j.restart(t, dir, 2, set, steps+1)
+			j.send(t, steps+1)
+			j.holds(t, "a repeated push, and back", steps+1)
+		})
+	}
+}
+
+// F52: where a file of a table is damaged, or of what it is based on, all servers start from the last set without it. What a kept
+// set is based on stays as long as that set.
+func TestDamagedTableOfASet(t *testing.T) {
+	dir := t.TempDir()
+	j := newTablesJob(t, dir)
+	sets := [][]byte{nil}
+	for range pserver.ChangesBetween + 1 { // the first checkpoint is that of the first parameters
+		j.push(t)
+		sets = append(sets, j.mustTake(t))
+	}
+	newest := len(sets) - 1
+	folders, err := filepath.Glob(filepath.Join(dir, "ps-1", "0*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if base := manifestOf(t, dir, sets[newest-1], 1).TablesBase; base == nil || len(folders) != 3 || filepath.Base(folders[0]) != base.String() {
+		t.Errorf("beside the two newest there is %v, expected %v", folders, base)
+	}
+	if base := manifestOf(t, dir, sets[newest], 1).TablesBase; base != nil {
+		t.Errorf("the newest is based on %v", base)
+	}
+	damageFile(t, filepath.Join(dir, "ps-1", manifestOf(t, dir, sets[newest], 1).Generation.String(), "table-0-exp_avg.safetensors"))
+	j.restart(t, dir, 2, sets[newest], newest-1)
+	j.leave(t)
+	damageFile(t, filepath.Join(folders[0], "table-1-rows.safetensors"))
+	for _, s := range startCluster(t, dir, 2, sets[newest]).servers {
+		if err := s.wait(); err == nil || !strings.Contains(err.Error(), "it has the rows that changed since") {
+			t.Errorf("both sets are damaged: %v", err)
+		}
+	}
+}
+
+func manifestOf(t testing.TB, dir string, text []byte, shard int) *checkpoint.Manifest {
+	t.Helper()
+	set, err := checkpoint.ParseSet(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := checkpoint.Store{Dir: dir}.Shard(shard).Manifest(set.Shards[shard].Generation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func damageFile(t testing.TB, path string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)-1] ^= 1
+	write(t, path, data)
+}
