@@ -173,7 +173,13 @@ func TestStageRows(t *testing.T) {
 					if version == 4 && ordinal == 1 { // it touched none
 						ids, grads = nil, nil
 					}
-					for range 2 { // staging again replaces
+					if version%3 == 1 { // staging again replaces, also what came in more frames
+						many, other := rowBatch(99, 40_000, table.Dim)
+						if err := c.StageRows(within(t), table.Name, version, many, other, int(records[ordinal])); err != nil {
+							t.Error(err)
+						}
+					}
+					for range 2 {
 						if err := c.StageRows(within(t), table.Name, version, ids, grads, int(records[ordinal])); err != nil {
 							t.Error(err)
 						}
@@ -220,6 +226,43 @@ func TestStageRows(t *testing.T) {
 			t.Errorf("%s: other values than in memory", table.Name)
 		}
 	}
+}
+
+// A lookup has all rows of the version that it says, also while the next one is being made.
+func TestLookupIsOfOneVersion(t *testing.T) {
+	const n, steps = 3000, 60
+	book := startServers(t, 2, pserver.Config{})
+	count := params.Table{Name: "count", Dim: 4, Init: params.Zeros}
+	join := func(ordinal uint32) *params.Client {
+		c := connect(t, book, params.Config{Mode: params.Sync, Ordinal: ordinal, Tables: []params.Table{count}})
+		mustInit(t, c, little())
+		return c
+	}
+	stager, reader := join(0), join(1)
+	var group sync.WaitGroup
+	group.Go(func() {
+		for version := uint64(0); version < steps; {
+			dst := make([]float32, n*count.Dim)
+			var err error
+			if version, err = reader.Lookup(within(t), "count", everyID(n), dst, 0); err != nil {
+				t.Error(err)
+				return
+			}
+			if i := slices.IndexFunc(dst, func(v float32) bool { return v != float32(version) }); i >= 0 {
+				t.Errorf("a lookup of version %d has a row of %v", version, dst[i])
+				return
+			}
+		}
+	})
+	m := newMaster(t, book)
+	for version := range uint64(steps) {
+		err := errors.Join(stager.StageRows(within(t), "count", version, everyID(n), slices.Repeat([]float32{-6}, n*count.Dim), 3),
+			stager.Stage(within(t), version, little(), 3), m.commit(within(t), version+1, by(0, 3)))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	group.Wait()
 }
 
 // A commit without all that a contributor has to stage for tables is refused, and changes nothing.
