@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -119,8 +120,11 @@ func ServeChild(ctx context.Context, args []string, in io.Reader, out io.Writer)
 		role = &shardConfig{}
 	case rolePusher:
 		role = &pusherConfig{}
+	case roleTable:
+		role = &tableConfig{}
 	default:
-		return fmt.Errorf("expected one of %s, %s, %s, %s, %s, %s, found %q", roleEtcd, roleLoad, roleRecovery, roleTrainers, roleShard, rolePusher, args[0])
+		roles := []string{roleEtcd, roleLoad, roleRecovery, roleTrainers, roleShard, rolePusher, roleTable}
+		return fmt.Errorf("expected one of %s, found %q", strings.Join(roles, ", "), args[0])
 	}
 	if err := json.Unmarshal([]byte(args[1]), role); err != nil {
 		return fmt.Errorf("configuration of %s: %w", args[0], err)

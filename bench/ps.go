@@ -18,6 +18,8 @@ import (
 type PS struct {
 	Program  Program
 	MiB      int // of the model
+	Rows     int // of the table of embeddings while its rates are measured
+	MostRows int // of the table when its memory is measured
 	Runs     int // each figure is the median of that many
 	Shards   []int
 	Trainers []int            // every number of shards is measured with every number of trainers
@@ -33,6 +35,7 @@ type PSFigures struct {
 	Dense      DenseFigures       `json:"dense"`
 	Scaling    []ScalingFigures   `json:"scaling"`
 	Optimizers []OptimizerFigures `json:"optimizers"`
+	Sparse     PSTableFigures     `json:"sparse"`
 }
 
 // DenseFigures is a push-pull of the whole model between two processes, one server and one
@@ -59,6 +62,9 @@ type ScalingFigures struct {
 func (p *PS) Validate() error {
 	if p.MiB < 1 || p.Runs < 1 {
 		return fmt.Errorf("mib, runs: expected 1 or more, found %d and %d", p.MiB, p.Runs)
+	}
+	if err := p.table().Validate(); err != nil {
+		return err
 	}
 	for name, counts := range map[string][]int{"shards": p.Shards, "trainers": p.Trainers} {
 		for _, n := range counts {
@@ -97,8 +103,18 @@ func (p *PS) Run(ctx context.Context) (figures PSFigures, err error) {
 			}
 		}
 	}
-	figures.Optimizers, err = p.optimizers(ctx)
+	if figures.Optimizers, err = p.optimizers(ctx); err != nil {
+		return figures, err
+	}
+	figures.Sparse, err = p.table().Run(ctx)
 	return figures, err
+}
+
+// table measures a table of embeddings.
+func (p *PS) table() *PSTable {
+	return &PSTable{
+		Program: p.Program, Rows: p.Rows, MostRows: p.MostRows, Batch: min(20_000, p.Rows), Runs: p.Runs, Progress: p.Progress, Stderr: p.Stderr,
+	}
 }
 
 func (p *PS) say(format string, args ...any) {

@@ -18,12 +18,15 @@ func benchPSCommand() *cobra.Command {
 and says what processor time all of them take for each GB: 10^9 bytes of float32, both directions counted, also where
 bfloat16 carries them. In turns with it the same is measured in memory, as a limit, and by gRPC with a field of bytes and
 net/rpc with []float32, over TCP. Then come more servers and trainers, by the unix socket and over TCP, with float32 and
-bfloat16; and the optimizers by themselves, against a copy of the arrays that they work on.`,
+bfloat16; the optimizers by themselves, against a copy of the arrays that they work on; and a table of embeddings on one server,
+rows of 16 floats, by one trainer over the unix socket.`,
 		Example: `  master bench ps -o json
-  master bench ps --mib 20 --runs 3 --shards 1 --trainers 1,4`,
+  master bench ps --mib 20 --runs 3 --shards 1 --trainers 1,4 --most-rows 1000000`,
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&b.MiB, "mib", 100, "size of the model in `MiB`")
+	flags.IntVar(&b.Rows, "rows", 1_000_000, "`rows` of a table of embeddings while lookups and updates are measured")
+	flags.IntVar(&b.MostRows, "most-rows", 10_000_000, "`rows` of it while memory is measured; a row takes about 85 bytes")
 	flags.IntVar(&b.Runs, "runs", 5, "`times` that each measurement is repeated; the median counts")
 	flags.IntSliceVar(&b.Shards, "shards", []int{1, 2, 4}, "`numbers` of parameter servers")
 	flags.IntSliceVar(&b.Trainers, "trainers", []int{1, 2, 4}, "`numbers` of trainers, with each number of servers")
@@ -66,5 +69,10 @@ func psTable(w io.Writer, figures bench.PSFigures) {
 		fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f\t%.2f\n", o.Name, o.ElementsPerSecond/1e6, o.PlainElementsPerSecond/1e6,
 			o.LimitElementsPerSecond/1e6, o.ElementsPerSecond/o.LimitElementsPerSecond)
 	}
+	t := figures.Sparse
+	fmt.Fprintln(w, "\nROWS OF A TABLE\tM ROWS/S\tCPU NS/ROW")
+	fmt.Fprintf(w, "lookups\t%.2f\t%.0f\n", t.LookupsPS/1e6, t.LookupNS)
+	fmt.Fprintf(w, "updates\t%.2f\t%.0f\n", t.UpdatesPS/1e6, t.UpdateNS)
+	fmt.Fprintf(w, "\n%d rows: %.1f bytes of memory each, collected in %.1f ms\n", t.MostRows, t.BytesOfRow, t.GCMillis)
 	fmt.Fprintf(w, "\n%d processors; a model of %d MiB; medians of %d runs\n", figures.Processors, figures.MiB, figures.Runs)
 }

@@ -169,7 +169,7 @@ func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
 		seen[id] = true
 		row := s.find(h, id)
 		if row == noRow {
-			row = s.insert(h, id, t.width, t.counted)
+			row = s.insert(h, id, &t.arena)
 		}
 		c, i := s.at(row)
 		c.versions[i] = m.Versions[k]

@@ -85,7 +85,7 @@ func (s *slot) find(h uint64, id int64) uint32 {
 }
 
 // insert makes a row for an id that has none, with values all 0 or left over.
-func (s *slot) insert(h uint64, id int64, width int, counted bool) uint32 {
+func (s *slot) insert(h uint64, id int64, a *arena) uint32 {
 	if 5*(s.living+1) > 4*len(s.index) {
 		s.reindex(max(leastRows, len(s.index)+len(s.index)/2))
 	}
@@ -95,7 +95,7 @@ func (s *slot) insert(h uint64, id int64, width int, counted bool) uint32 {
 	} else {
 		row = s.end
 		s.end++
-		s.extend(row, width, counted)
+		s.extend(row, a)
 	}
 	s.living++
 	c, i := s.at(row)
@@ -125,35 +125,33 @@ func (s *slot) reindex(n int) {
 	}
 }
 
-// extend makes sure that the chunk of a row that was never used has room for it.
-func (s *slot) extend(row uint32, width int, counted bool) {
+// extend makes sure that the chunk of a row that was never used has room for it. A slot's first chunk
+// begins with few rows, and grows.
+func (s *slot) extend(row uint32, a *arena) {
 	if int(row>>chunkBits) == len(s.chunks) {
-		rows := chunkRows
 		if row == 0 {
-			rows = leastRows
+			s.chunks = append(s.chunks, a.some(leastRows))
+		} else {
+			s.chunks = append(s.chunks, a.take())
 		}
-		s.chunks = append(s.chunks, newChunk(rows, width, counted))
 		return
 	}
 	c, i := s.at(row)
 	if i < len(c.ids) {
 		return
 	}
-	larger := newChunk(2*len(c.ids), width, counted)
+	var larger chunk
+	if rows := 2 * len(c.ids); rows < chunkRows {
+		larger = a.some(rows)
+	} else {
+		larger = a.take()
+	}
 	copy(larger.ids, c.ids)
 	copy(larger.versions, c.versions)
 	copy(larger.updates, c.updates)
 	copy(larger.values, c.values)
 	larger.dirty = c.dirty
 	*c = larger
-}
-
-func newChunk(rows, width int, counted bool) chunk {
-	c := chunk{ids: make([]int64, rows), versions: make([]uint32, rows), values: make([]float32, rows*width)}
-	if counted {
-		c.updates = make([]uint32, rows)
-	}
-	return c
 }
 
 // expire drops what was not updated in the last n steps before the clock, if the clock is to be

@@ -28,6 +28,7 @@ type Table struct {
 	state   int  // slices of state
 	width   int  // floats of a row, with the optimizer's state
 	init    initialiser
+	arena   arena
 	slots   [Slots]*slot // nil: not held
 	held    []uint32
 	current func() *Cut
@@ -42,6 +43,7 @@ func New(cfg Config, o optimizer.Config, held []uint32, current func() *Cut) *Ta
 		cfg: cfg, rule: rule, counted: o.Counted(), state: state, width: cfg.Dim * (1 + state),
 		init: newInitialiser(cfg), held: held, current: current,
 	}
+	t.arena = arena{width: t.width, counted: t.counted}
 	for _, i := range held {
 		t.slots[i] = &slot{}
 	}

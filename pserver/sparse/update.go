@@ -169,7 +169,7 @@ func (s *slot) admit(id int64, k int, admission uint32, sc *scratch) bool {
 
 // makeLocked makes the row of an id with its first values.
 func (t *Table) makeLocked(s *slot, h uint64, id int64) uint32 {
-	row := s.insert(h, id, t.width, t.counted)
+	row := s.insert(h, id, &t.arena)
 	c, i := s.at(row)
 	values := c.values[i*t.width : (i+1)*t.width]
 	clear(values)
