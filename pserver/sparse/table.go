@@ -84,7 +84,6 @@ func (t *Table) Close(c *Column) {
 
 // scratch is what a call works with. Its slices are as long as the batch.
 type scratch struct {
-	hashes  []uint64
 	rows    []uint32
 	entries []uint32
 	waiting []int

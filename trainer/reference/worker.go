@@ -101,7 +101,7 @@ func (w *Worker) checkSavePath() error {
 
 // session is one incarnation of the trainer.
 func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
-	began := time.Now()
+	before := w.savedModel()
 	client, err := trainer.Join(ctx, w.Trainer)
 	switch {
 	case errors.Is(err, io.EOF):
@@ -161,7 +161,7 @@ func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 		return err
 	}
 	log.Info("the job is over")
-	return w.save(ctx, client, servers, m, shape, began)
+	return w.save(ctx, client, servers, m, shape, before)
 }
 
 // delayed are tasks whose records come slowly.
@@ -227,20 +227,29 @@ func (w *Worker) connect(ctx context.Context, client *trainer.Client, recipe Rec
 	return servers, nil
 }
 
-// savedSince reports whether somebody wrote the model after a moment.
-func (w *Worker) savedSince(began time.Time) bool {
+// savedModel describes the file of the model; nil: there is none.
+func (w *Worker) savedModel() os.FileInfo {
 	info, err := os.Stat(w.SavePath)
-	return err == nil && info.ModTime().After(began)
+	if err != nil {
+		return nil
+	}
+	return info
+}
+
+// savedSince reports whether somebody wrote the model since there was what before describes.
+func (w *Worker) savedSince(before os.FileInfo) bool {
+	now := w.savedModel()
+	return now != nil && (before == nil || !os.SameFile(before, now) || !before.ModTime().Equal(now.ModTime()))
 }
 
 // save writes the model, if this trainer is elected to.
-func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *params.Client, m model.Model, shape model.Config, began time.Time) error {
+func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *params.Client, m model.Model, shape model.Config, before os.FileInfo) error {
 	if w.SavePath == "" {
 		return nil
 	}
 	elected, err := client.RequestSaveModel(ctx)
 	switch {
-	case errors.Is(err, io.EOF) && w.savedSince(began):
+	case errors.Is(err, io.EOF) && w.savedSince(before):
 		w.Log.Info("another trainer has saved the model")
 		return nil
 	case errors.Is(err, io.EOF):
