@@ -26,7 +26,6 @@ type Table struct {
 	rule    optimizer.Rule
 	counted bool // the rule wants to know the number of updates
 	state   int  // slices of state
-	width   int  // floats of a row, with the optimizer's state
 	init    initialiser
 	arena   arena
 	slots   [Slots]*slot // nil: not held

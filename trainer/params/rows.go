@@ -59,7 +59,7 @@ type rowPlan struct {
 // Lookup fills dst, of shape [ids, dim], with the rows of ids, in their order; ids may repeat. A row that was never updated is
 // its initial one, and a lookup makes none. In mode Sync it waits for minVersion, and all rows are of the
 // version returned, which may be a later one: pull the other parameters of that version then. In mode Async every row is as it
-// was at one moment, and the version is 0.
+// was at one moment, and the version is 0. Without ids the version is minVersion, and nothing is waited for.
 func (c *Client) Lookup(ctx context.Context, table string, ids []int64, dst []float32, minVersion uint64) (version uint64, err error) {
 	call := rowCall{op: wire.LookupRows, ids: ids, dst: dst, version: uint32(min(minVersion, math.MaxUint32))}
 	if err := c.prepareRows(table, &call, dst); err != nil {
@@ -68,12 +68,15 @@ func (c *Client) Lookup(ctx context.Context, table string, ids []int64, dst []fl
 	if minVersion > math.MaxUint32 {
 		return 0, fmt.Errorf("lookup: version %d is beyond the %d that frames have room for", minVersion, uint32(math.MaxUint32))
 	}
+	if len(ids) == 0 {
+		return minVersion, nil
+	}
 	for {
 		if err := c.runRows(ctx, call); err != nil {
 			return 0, fmt.Errorf("lookup: %w", err)
 		}
 		low, high := c.rowVersions()
-		if low >= high || c.cfg.Mode == Async {
+		if low == high || c.cfg.Mode == Async {
 			return uint64(high), nil
 		}
 		// A version was committed between two frames: fetch the older ones again.
