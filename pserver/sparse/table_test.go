@@ -128,6 +128,24 @@ func TestClosedColumn(t *testing.T) {
 	}
 }
 
+// A slot that has no room for a batch takes none of it.
+func TestFullSlot(t *testing.T) {
+	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut), &Column{}
+	s := table.slots[SlotOf(1)]
+	s.living = maxRows // as if
+	batch, _ := grouped([]int64{1}, []float32{1}, 1)
+	if _, err := table.Update(&batch, column, Step{1, 1}); !errors.Is(err, ErrFull) || s.end != 0 {
+		t.Errorf("%v, and %d rows", err, s.end)
+	}
+	if err := table.CheckRoom(SlotOf(1), 1); !errors.Is(err, ErrFull) {
+		t.Error(err)
+	}
+	s.living = 0
+	if n, err := table.Update(&batch, column, Step{1, 1}); err != nil || n != 1 {
+		t.Errorf("the step that was refused is taken for a repetition: %d slots, %v", n, err)
+	}
+}
+
 // Trainers push to the same rows while others look them up and a checkpoint is cut again and again: no row is torn, no push
 // is lost or applied twice, and every cut is one whole update of a slot or none.
 func TestConcurrency(t *testing.T) {
@@ -246,7 +264,12 @@ func TestFullAndChangesRestore(t *testing.T) {
 			cut := &Cut{Number: number, Full: full, Columns: []*Column{column}}
 			current.Store(cut)
 			for _, slot := range table.Held() {
-				images[slot] = table.Collect(slot, cut)
+				z := table.Sizes(slot, cut)
+				m := table.Collect(slot, cut)
+				if (z != Sizes{len(m.IDs), len(m.Freed), len(m.Waiting)}) {
+					t.Fatalf("cut %d of slot %d: its sizes were %v, it has %d rows, %d freed, %d waiting", number, slot, z, len(m.IDs), len(m.Freed), len(m.Waiting))
+				}
+				images[slot] = m
 			}
 			current.Store(nil)
 			table.EndCut()
