@@ -24,7 +24,7 @@ const (
 )
 
 // frameBytes is about what a frame of rows carries: little enough that both ends work at the same time.
-const frameBytes = 128 << 10
+const frameBytes = 256 << 10
 
 // rowCall is one operation on rows of a table, on all shards.
 type rowCall struct {
