@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -55,6 +57,7 @@ type exported struct {
 	Set     uint64 `json:"set"`
 	Version uint64 `json:"version"`
 	Tensors int    `json:"tensors"`
+	Tables  int    `json:"tables"`
 	Bytes   int64  `json:"bytes"`
 }
 
@@ -62,8 +65,8 @@ func modelExportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export DIR|SET",
 		Short: "Make one safetensors file of a set of checkpoints",
-		Long: `Export joins the shares of all parameter servers: each tensor is whole in the file, under its own name. Every digest is
-checked. A file of that name is replaced when the new one is whole.`,
+		Long: `Export joins the shares of all parameter servers: each tensor is whole in the file, under its own name, and each table of
+embeddings is NAME.ids, ascending, with NAME.rows. Every digest is checked. A file of that name is replaced when the new one is whole.`,
 		Example: `  # the newest set, for safetensors.numpy.load_file("model.safetensors") in Python
   master model export checkpoints --file model.safetensors
   # with what the optimizer keeps beside each parameter, as tensor.NAME
@@ -90,9 +93,9 @@ checked. A file of that name is replaced when the new one is whole.`,
 		if err != nil {
 			return err
 		}
-		e := exported{*path, set.Number, set.Version, len(m.Tensors()), stat.Size()}
+		e := exported{*path, set.Number, set.Version, len(m.Tensors()), len(m.Tables()), stat.Size()}
 		return render(cmd.OutOrStdout(), *format, e, func(w io.Writer) {
-			fmt.Fprintf(w, "file\t%s, %s\nset\t%v\ntensors\t%d\n", e.File, thousands(uint64(e.Bytes))+" bytes", set, e.Tensors)
+			fmt.Fprintf(w, "file\t%s, %s\nset\t%v\ntensors\t%d\ntables\t%d\n", e.File, thousands(uint64(e.Bytes))+" bytes", set, e.Tensors, e.Tables)
 		})
 	}
 	return cmd
@@ -104,8 +107,17 @@ func damagedSet(err error) error {
 
 func exportModel(path string, m *checkpoint.Model, set *checkpoint.Set) error {
 	meta := map[string]string{"format": "pt", "version": strconv.FormatUint(set.Version, 10), "set": strconv.FormatUint(set.Number, 10)}
+	infos := slices.Clone(m.Tensors())
+	for k := range m.Tables() {
+		table, err := tableTensors(m, k)
+		if err != nil {
+			return err
+		}
+		infos = append(infos, table...)
+	}
 	return safetensors.Create(path, func(w io.Writer) error {
-		out, err := safetensors.NewWriter(w, m.Tensors(), meta)
+		buffered := bufio.NewWriterSize(w, 1<<20)
+		out, err := safetensors.NewWriter(buffered, infos, meta)
 		if err != nil {
 			return err
 		}
@@ -118,7 +130,15 @@ func exportModel(path string, m *checkpoint.Model, set *checkpoint.Set) error {
 				return err
 			}
 		}
-		return out.Close()
+		for k := range m.Tables() {
+			if err := exportTable(out, m, k); err != nil {
+				return err
+			}
+		}
+		if err := out.Close(); err != nil {
+			return err
+		}
+		return buffered.Flush()
 	})
 }
 
@@ -133,6 +153,7 @@ type setReport struct {
 	Optimizer string         `json:"optimizer"`
 	Shards    []shardReport  `json:"shards"`
 	Tensors   []tensorReport `json:"tensors"`
+	Tables    []tableReport  `json:"tables"` // of a complete set
 }
 
 type shardReport struct {
@@ -229,6 +250,11 @@ func reportSet(store checkpoint.Store, set *checkpoint.Set) setReport {
 	for _, t := range whole.Share.Table.Tensors {
 		r.Tensors = append(r.Tensors, tensorReport{t.Name, append([]int{}, t.Shape...), int64(4 * t.Elements())})
 	}
+	if r.Complete {
+		if r.Tables, err = reportTables(checkpoint.Join(parts, false)); err != nil {
+			r.Complete, r.Problem = false, err.Error()
+		}
+	}
 	return r
 }
 
@@ -254,5 +280,12 @@ func setsTable(w io.Writer, reports []setReport) {
 	fmt.Fprintf(w, "\noptimizer\t%s\n\nTENSOR\tSHAPE\tBYTES\n", reports[0].Optimizer)
 	for _, t := range reports[0].Tensors {
 		fmt.Fprintf(w, "%s\t%v\t%s\n", t.Name, t.Shape, thousands(uint64(t.Bytes)))
+	}
+	if len(reports[0].Tables) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nTABLE\tDIM\tROWS")
+	for _, t := range reports[0].Tables {
+		fmt.Fprintf(w, "%s\t%d\t%s\n", t.Name, t.Dim, thousands(uint64(t.Rows)))
 	}
 }

@@ -23,15 +23,17 @@ type tensorDiff struct {
 	// Of equal shapes only, and null where it is no number.
 	MaxAbs     *float64 `json:"max_abs"`     // the largest |a - b| of an element
 	RelativeL2 *float64 `json:"relative_l2"` // ‖a - b‖₂ / ‖a‖₂
+	// Of tables of embeddings with rows of the same size: those above are of the ids that both have.
+	Rows *rowsDiff `json:"rows"`
 }
 
 func modelDiffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff A B",
-		Short: "List the tensors in which two models differ",
+		Short: "List the tensors and tables in which two models differ",
 		Long: `Diff compares parameters element by element, bit by bit but for the sign of 0. A and B are folders of checkpoints, the files of
 sets, or safetensors files of float32. It prints the largest absolute difference and the relative L2 difference of each tensor that
-differs, and exits with 1 when there is one.`,
+differs, and exits with 1 when there is one. Tables of embeddings are compared row by row, by id.`,
 		Example: `  # does the exported model have what the newest set has
   master model diff checkpoints model.safetensors`,
 		Args: cobra.ExactArgs(2),
@@ -55,17 +57,19 @@ differs, and exits with 1 when there is one.`,
 			return err
 		}
 		if len(diffs) > 0 {
-			return fmt.Errorf("%s and %s differ in %d tensors", args[0], args[1], len(diffs))
+			return fmt.Errorf("%s and %s differ in %d tensors and tables", args[0], args[1], len(diffs))
 		}
 		return nil
 	}
 	return cmd
 }
 
-// weights are the tensors of a model, all of float32.
+// weights are the tensors of a model, all of float32, and its tables.
 type weights interface {
-	Tensors() []safetensors.Info
+	Tensors() []safetensors.Info // but for those of tables
 	Read(name string) ([]float32, error)
+	Tables() []string
+	ReadTable(name string) (*tableRows, error)
 }
 
 // openModel opens a set of checkpoints or a safetensors file.
@@ -81,7 +85,7 @@ func openModel(arg string) (m weights, done func(), err error) {
 	if err != nil {
 		return nil, nil, damagedSet(err)
 	}
-	return checkpoint.Join(parts, false), func() {}, nil
+	return setModel{checkpoint.Join(parts, false)}, func() {}, nil
 }
 
 // fileModel is a safetensors file.
@@ -105,7 +109,26 @@ func openSafetensors(path string) (weights, func(), error) {
 	return fileModel{file}, func() { f.Close() }, nil
 }
 
-func (m fileModel) Tensors() []safetensors.Info { return m.Infos() }
+// Tensors leaves out those of tables.
+func (m fileModel) Tensors() (infos []safetensors.Info) {
+	tables := m.Tables()
+	for _, i := range m.Infos() {
+		ids, isIDs := strings.CutSuffix(i.Name, idsSuffix)
+		rows, isRows := strings.CutSuffix(i.Name, rowsSuffix)
+		if !(isIDs && slices.Contains(tables, ids) || isRows && slices.Contains(tables, rows)) {
+			infos = append(infos, i)
+		}
+	}
+	return infos
+}
+
+func (m fileModel) info(name string) (info safetensors.Info, found bool) {
+	at := slices.IndexFunc(m.Infos(), func(i safetensors.Info) bool { return i.Name == name })
+	if at < 0 {
+		return info, false
+	}
+	return m.Infos()[at], true
+}
 
 func (m fileModel) Read(name string) ([]float32, error) {
 	r, err := m.Open(name)
@@ -116,8 +139,8 @@ func (m fileModel) Read(name string) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := slices.IndexFunc(m.Infos(), func(i safetensors.Info) bool { return i.Name == name })
-	return safetensors.Tensor{Info: m.Infos()[at], Data: data}.Float32()
+	info, _ := m.info(name)
+	return safetensors.Tensor{Info: info, Data: data}.Float32()
 }
 
 func diffModels(a, b weights) ([]tensorDiff, error) {
@@ -150,25 +173,34 @@ func diffModels(a, b weights) ([]tensorDiff, error) {
 		if err != nil {
 			return nil, err
 		}
-		if same := d.compare(x, y); !same {
+		var all difference
+		if same := all.add(x, y); !same {
+			d.MaxAbs, d.RelativeL2 = all.figures()
 			diffs = append(diffs, d)
 		}
 	}
-	return diffs, nil
+	tables, err := diffAllTables(a, b)
+	return append(diffs, tables...), err
 }
 
-func (d *tensorDiff) compare(a, b []float32) (same bool) {
+// difference is what is known of the elements compared so far.
+type difference struct{ largest, squares, norm float64 }
+
+// add compares more of them.
+func (d *difference) add(a, b []float32) (same bool) {
 	same = true
-	var largest, difference, norm float64
 	for i := range a {
 		same = same && (a[i] == b[i] || math.Float32bits(a[i]) == math.Float32bits(b[i]))
 		delta := math.Abs(float64(a[i]) - float64(b[i]))
-		largest = max(largest, delta)
-		difference += delta * delta
-		norm += float64(a[i]) * float64(a[i])
+		d.largest = max(d.largest, delta)
+		d.squares += delta * delta
+		d.norm += float64(a[i]) * float64(a[i])
 	}
-	d.MaxAbs, d.RelativeL2 = number(largest), number(math.Sqrt(difference/norm))
 	return same
+}
+
+func (d *difference) figures() (maxAbs, relativeL2 *float64) {
+	return number(d.largest), number(math.Sqrt(d.squares / d.norm))
 }
 
 // number is nil for what JSON cannot say.
@@ -184,7 +216,7 @@ func diffTable(w io.Writer, diffs []tensorDiff) {
 		fmt.Fprintln(w, "no difference")
 		return
 	}
-	fmt.Fprintln(w, "TENSOR\tSHAPE IN A\tSHAPE IN B\tMAX ABS\tRELATIVE L2")
+	fmt.Fprintln(w, "TENSOR\tSHAPE IN A\tSHAPE IN B\tMAX ABS\tRELATIVE L2\tROWS")
 	shape := func(s []int) string {
 		if s == nil {
 			return "-"
@@ -198,6 +230,10 @@ func diffTable(w io.Writer, diffs []tensorDiff) {
 		return fmt.Sprintf("%.3g", *v)
 	}
 	for _, d := range diffs {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", d.Name, shape(d.ShapeA), shape(d.ShapeB), value(d.MaxAbs), value(d.RelativeL2))
+		rows := ""
+		if d.Rows != nil {
+			rows = fmt.Sprintf("%d only in A, %d only in B, %d differ", d.Rows.OnlyA, d.Rows.OnlyB, d.Rows.Differ)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Name, shape(d.ShapeA), shape(d.ShapeB), value(d.MaxAbs), value(d.RelativeL2), rows)
 	}
 }

@@ -12,15 +12,17 @@ import (
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	"trainmaster/pserver/sparse"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/wire"
 	"trainmaster/safetensors"
 )
 
-// writeSet writes set number of two shards to dir; element j of tensor i is value + 1000 i + j.
-func writeSet(t *testing.T, dir string, number uint64, value float32) string {
+// writeSet writes set number of two shards to dir; element j of tensor i is value + 1000 i + j, and the rows of tables are
+// as writeRows has them.
+func writeSet(t *testing.T, dir string, number uint64, value float32, tables ...sparse.Config) string {
 	t.Helper()
-	table, err := placement.New([]placement.Tensor{{Name: "bias", Shape: []int{3}}, {Name: "big", Shape: []int{3, wire.BlockElements}}}, 2)
+	table, err := placement.New([]placement.Tensor{{Name: "bias", Shape: []int{3}}, {Name: "big", Shape: []int{3, wire.BlockElements}}}, 2, tables...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,6 +65,9 @@ func writeSet(t *testing.T, dir string, number uint64, value float32) string {
 		}
 		if err := w.Marks(&checkpoint.Marks{Versions: make([]uint64, len(share.Blocks))}, nil); err != nil {
 			t.Fatal(err)
+		}
+		for k := range tables {
+			writeRows(t, w, k, share, shard, o, value)
 		}
 		m := checkpoint.NewManifest(o, staleness.Bound{}, checkpoint.Async, table)
 		m.Shard, m.Set, m.JobEpoch = shard, number, 1

@@ -13,6 +13,7 @@ type Model struct {
 	parts []*Checkpoint
 	infos []safetensors.Info
 	of    map[string]source
+	state []string
 }
 
 // source is where the elements of a tensor are: -1 for parameters, else a slot of the
@@ -25,7 +26,8 @@ func Join(parts []*Checkpoint, state bool) *Model {
 	m := &Model{parts: parts, of: map[string]source{}}
 	slots := []string{""}
 	if state {
-		for _, name := range parts[0].Slots {
+		m.state = parts[0].Slots
+		for _, name := range m.state {
 			slots = append(slots, "."+name)
 		}
 	}
@@ -38,6 +40,9 @@ func Join(parts []*Checkpoint, state bool) *Model {
 	}
 	return m
 }
+
+// State names what the optimizer keeps beside each parameter, nothing if the model is without.
+func (m *Model) State() []string { return m.state }
 
 // Tensors describes the tensors, whole ones; all are float32.
 func (m *Model) Tensors() []safetensors.Info { return m.infos }

@@ -1,0 +1,79 @@
+package checkpoint
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"trainmaster/pserver/sparse"
+)
+
+// Rows are all rows of a table, of all shards together.
+type Rows struct {
+	IDs []int64 // ascending
+
+	dim    int
+	parts  int // slices of a row: parameters, then the optimizer's state
+	images []*sparse.Image
+	places []place // by id
+}
+
+// place is where a row is in the images.
+type place struct{ image, row int }
+
+// Values are those of the i-th id: part 0 the parameters, the others what the optimizer keeps, of dim floats each.
+func (r *Rows) Values(i, part int) []float32 {
+	at := (r.places[i].row*r.parts + part) * r.dim
+	return r.images[r.places[i].image].Values[at : at+r.dim]
+}
+
+// Tables describes the tables of embeddings.
+func (m *Model) Tables() []sparse.Config { return m.parts[0].Share.Table.Sparse }
+
+// RowCount is the number of rows of table k.
+func (m *Model) RowCount(k int) (n int, err error) {
+	for _, part := range m.parts {
+		more, err := part.TableRows(k)
+		if err != nil {
+			return 0, err
+		}
+		n += more
+	}
+	return n, nil
+}
+
+// Rows reads table k, with the optimizer's state, into memory.
+func (m *Model) Rows(k int) (*Rows, error) {
+	slots := make([]uint32, sparse.Slots)
+	for i := range slots {
+		slots[i] = uint32(i)
+	}
+	cfg := m.Tables()[k]
+	table := sparse.New(cfg, m.parts[0].Manifest.Optimizer, slots, func() *sparse.Cut { return nil })
+	read := 0
+	for _, part := range m.parts {
+		n, err := part.Table(k, table, nil)
+		if err != nil {
+			return nil, err
+		}
+		read += n
+	}
+	if read != len(slots) {
+		return nil, fmt.Errorf("table %q: the shards have %d of %d slots", cfg.Name, read, len(slots))
+	}
+	r := &Rows{dim: cfg.Dim, parts: 1 + len(m.parts[0].Slots)}
+	all := &sparse.Cut{Number: 1, Full: true}
+	for _, slot := range slots {
+		image := table.Collect(slot, all)
+		for row := range image.IDs {
+			r.places = append(r.places, place{len(r.images), row})
+		}
+		r.images = append(r.images, image)
+	}
+	id := func(p place) int64 { return r.images[p.image].IDs[p.row] }
+	slices.SortFunc(r.places, func(a, b place) int { return cmp.Compare(id(a), id(b)) })
+	for _, p := range r.places {
+		r.IDs = append(r.IDs, id(p))
+	}
+	return r, nil
+}
