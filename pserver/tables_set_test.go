@@ -123,6 +123,34 @@ func TestKilledAtEveryStepOfASetWithTables(t *testing.T) {
 	})
 }
 
+// joins compares the rows that a set has for tools.
+func (j *tablesJob) joins(t testing.TB, dir string, text []byte, pushes int) {
+	t.Helper()
+	set, err := checkpoint.ParseSet(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, err := checkpoint.Store{Dir: dir}.Open(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := checkpoint.Join(parts, false)
+	for k, table := range bothTables {
+		rows, err := m.Rows(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := m.RowCount(k); err != nil || n != len(rows.IDs) || n != j.want[k].Rows() || !slices.IsSorted(rows.IDs) {
+			t.Errorf("table %q: %d rows, %v, and %d ids, expected %d", table.Name, n, err, len(rows.IDs), j.want[k].Rows())
+		}
+		for i, id := range rows.IDs {
+			if at := int(id+3) * table.Dim; !slices.Equal(rows.Values(i, 0), j.after[k][pushes][at:at+table.Dim]) {
+				t.Fatalf("table %q has another row of id %d", table.Name, id)
+			}
+		}
+	}
+}
+
 // A set of two servers with tables, one with all rows or one with what changed since, loads onto three and onto one: the same
 // bits, optimizer and steps of trainers too.
 func TestTablesOntoAnotherNumberOfServers(t *testing.T) {
@@ -139,6 +167,7 @@ func TestTablesOntoAnotherNumberOfServers(t *testing.T) {
 			if m := manifestOf(t, dir, set, 0); m.TablesBase == nil || m.TablesBase.Sequence == 1 {
 				t.Errorf("set %v is based on %v, expected one with rows", m.Generation, m.TablesBase)
 			}
+			j.joins(t, dir, set, steps)
 			j.push(t)
 			j.restart(t, dir, servers, set, steps)
 			j.send(t, steps)
