@@ -1,50 +1,91 @@
 package sparse
 
-import "sync"
+import (
+	"sync"
+	"unsafe"
+)
 
-// arenaFloats is about how many values are allocated at once.
-const arenaFloats = 1 << 18
+const (
+	chunkBits = 8
+	chunkRows = 1 << chunkBits
+	leastRows = 32 // of a slot's first chunk, which grows to chunkRows
+
+	// arenaWords is about how much is allocated at once.
+	arenaWords = 1 << 18
+)
+
+// shape is how a row lies in memory: side by side, since to fetch it takes longer than to step it.
+//
+//	| id, low, high | version | updates | dim parameters | the optimizer's state, slice after slice |
+//
+// A word is 4 bytes; updates are there only if the rule counts them.
+type shape struct {
+	head   int // words before the values
+	values int // floats
+}
+
+func newShape(values int, counted bool) shape {
+	if counted {
+		return shape{4, values}
+	}
+	return shape{3, values}
+}
+
+func (s shape) words() int { return s.head + s.values }
+
+// record is a row.
+type record []uint32
+
+func (r record) id() int64 { return int64(uint64(r[0]) | uint64(r[1])<<32) }
+
+func (r record) setID(id int64) { r[0], r[1] = uint32(id), uint32(uint64(id)>>32) }
+
+// version is the step of the last update, or marked; 0: the place is free.
+func (r record) version() *uint32 { return &r[2] }
+
+// updates is Adam's t; only if counted.
+func (r record) updates() *uint32 { return &r[3] }
+
+// floats is the values, shared.
+func (s shape) floats(r record) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(&r[s.head])), s.values)
+}
+
+// chunk is room for some rows.
+type chunk struct {
+	words []uint32
+	dirty [chunkRows / 64]uint64 // a bit for each row that changed since the last full cut
+}
 
 // arena gives out chunks that it allocates many at a time: what the collector has
 // to look at are the arena's allocations and not the chunks.
 type arena struct {
-	width   int // floats of a row, with the optimizer's state
-	counted bool
+	shape
 
 	mu   sync.Mutex
-	free []chunk
+	free [][]uint32
 }
 
-// take is a chunk of chunkRows rows.
-func (a *arena) take() chunk {
+// take is the words of chunkRows rows.
+func (a *arena) take() []uint32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.free) == 0 {
-		n := max(1, min(64, arenaFloats/(chunkRows*a.width)))
-		all := a.some(n * chunkRows)
-		for i := range n {
-			a.free = append(a.free, all.part(i*chunkRows, (i+1)*chunkRows, a.width))
+		size := chunkRows * a.words()
+		all := make([]uint32, max(1, min(64, arenaWords/size))*size)
+		for ; len(all) > 0; all = all[size:] {
+			a.free = append(a.free, all[:size:size])
 		}
 	}
-	c := a.free[len(a.free)-1]
+	words := a.free[len(a.free)-1]
 	a.free = a.free[:len(a.free)-1]
-	return c
+	return words
 }
 
-// some is a chunk of its own, of any number of rows.
-func (a *arena) some(rows int) chunk {
-	c := chunk{ids: make([]int64, rows), versions: make([]uint32, rows), values: make([]float32, rows*a.width)}
-	if a.counted {
-		c.updates = make([]uint32, rows)
+// room is the words of some rows, chunkRows at most.
+func (a *arena) room(rows int) []uint32 {
+	if rows == chunkRows {
+		return a.take()
 	}
-	return c
-}
-
-// part shares the memory of rows lo to hi.
-func (c *chunk) part(lo, hi, width int) chunk {
-	p := chunk{ids: c.ids[lo:hi:hi], versions: c.versions[lo:hi:hi], values: c.values[lo*width : hi*width : hi*width]}
-	if c.updates != nil {
-		p.updates = c.updates[lo:hi:hi]
-	}
-	return p
+	return make([]uint32, rows*a.words())
 }

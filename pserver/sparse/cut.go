@@ -51,23 +51,23 @@ func (t *Table) takeLocked(number uint32, c *Cut) *Image {
 	s := t.slots[number]
 	n := s.countLocked(c.Full)
 	m := &Image{
-		Clock: s.clock, Living: s.living, IDs: make([]int64, 0, n), Versions: make([]uint32, 0, n), Values: make([]float32, 0, n*t.width),
+		Clock: s.clock, Living: s.living, IDs: make([]int64, 0, n), Versions: make([]uint32, 0, n), Values: make([]float32, 0, n*t.arena.values),
 		Freed: slices.Clone(s.freed),
 	}
 	if t.counted {
 		m.Updates = make([]uint32, 0, n)
 	}
 	for row := range s.end {
-		h, i := s.at(row)
-		if h.versions[i] == 0 || !c.Full && h.dirty[i/64]>>(i%64)&1 == 0 {
+		r := s.at(row)
+		if *r.version() == 0 || !c.Full && !s.isMarked(row) {
 			continue
 		}
-		m.IDs = append(m.IDs, h.ids[i])
-		m.Versions = append(m.Versions, h.versions[i])
+		m.IDs = append(m.IDs, r.id())
+		m.Versions = append(m.Versions, *r.version())
 		if t.counted {
-			m.Updates = append(m.Updates, h.updates[i])
+			m.Updates = append(m.Updates, *r.updates())
 		}
-		m.Values = append(m.Values, h.values[i*t.width:(i+1)*t.width]...)
+		m.Values = append(m.Values, t.arena.floats(r)...)
 	}
 	if c.Full {
 		for i := range s.chunks {
@@ -144,9 +144,9 @@ func (t *Table) EndCut() {
 func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
 	s := t.slots[number]
 	n := len(m.IDs)
-	if len(m.Versions) != n || len(m.Values) != n*t.width || t.counted && len(m.Updates) != n || len(m.Steps) != len(columns) {
+	if len(m.Versions) != n || len(m.Values) != n*t.arena.values || t.counted && len(m.Updates) != n || len(m.Steps) != len(columns) {
 		return fmt.Errorf("table %q, slot %d: an image of %d rows with %d versions, %d values, %d numbers of updates and %d steps: expected %d values and %d steps",
-			t.cfg.Name, number, n, len(m.Versions), len(m.Values), len(m.Updates), len(m.Steps), n*t.width, len(columns))
+			t.cfg.Name, number, n, len(m.Versions), len(m.Values), len(m.Updates), len(m.Steps), n*t.arena.values, len(columns))
 	}
 	if err := s.checkRoom(n); err != nil {
 		return fmt.Errorf("table %q: %w", t.cfg.Name, err)
@@ -171,12 +171,12 @@ func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
 		if row == noRow {
 			row = s.insert(h, id, &t.arena)
 		}
-		c, i := s.at(row)
-		c.versions[i] = m.Versions[k]
+		r := s.at(row)
+		*r.version() = m.Versions[k]
 		if t.counted {
-			c.updates[i] = m.Updates[k]
+			*r.updates() = m.Updates[k]
 		}
-		copy(c.values[i*t.width:(i+1)*t.width], m.Values[k*t.width:])
+		copy(t.arena.floats(r), m.Values[k*t.arena.values:])
 	}
 	s.waiting = nil
 	for _, w := range m.Waiting {
@@ -206,8 +206,8 @@ func (t *Table) remove(number uint32, ids []int64) error {
 		if row == noRow {
 			continue
 		}
-		if c, i := s.at(row); c.versions[i] != 0 { // else it is there twice
-			c.versions[i] = 0
+		if v := s.at(row).version(); *v != 0 { // else it is there twice
+			*v = 0
 			s.free = append(s.free, row)
 			s.living--
 		}

@@ -7,11 +7,11 @@
 //
 //	slot ── lock
 //	     ├─ index   []uint32   open addressing: 8 bits of the id's hash, 24 bits of row number + 1; 0 is free
-//	     ├─ chunks  256 rows each, in slices without pointers, so that the collector has next to nothing to look at:
-//	     │            ids      []int64
-//	     │            versions []uint32   the step of the last update; 0: the place is free
-//	     │            updates  []uint32   Adam's t, only of rules that count
-//	     │            values   []float32  row after row: dim parameters, then the optimizer's state
+//	     ├─ chunks  256 rows each, in memory without pointers, so that the collector has next to nothing to look at:
+//	     │            id       int64
+//	     │            version  uint32   the step of the last update; 0: the place is free
+//	     │            updates  uint32   Adam's t, only of rules that count
+//	     │            values   float32  dim parameters, then the optimizer's state
 //	     ├─ waiting ids that were updated too seldom to have a row
 //	     └─ clock   the greatest step applied
 //

@@ -38,15 +38,15 @@ func (t *Table) scanSlot(from Place, rows *wire.Rows) (at uint32, whole bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for row := from.Row; row < s.end; row++ {
-		c, i := s.at(row)
-		if c.versions[i] == 0 {
+		r := s.at(row)
+		if *r.version() == 0 {
 			continue
 		}
 		if wire.RowsSize(len(rows.Spans)+1, len(rows.IDs)+1, dim) > wire.MaxPayload {
 			return row, false
 		}
-		rows.IDs = append(rows.IDs, c.ids[i])
-		rows.Values = append(rows.Values, c.values[i*t.width:i*t.width+dim]...)
+		rows.IDs = append(rows.IDs, r.id())
+		rows.Values = append(rows.Values, t.arena.floats(r)[:dim]...)
 	}
 	return 0, true
 }

@@ -6,10 +6,6 @@ import (
 )
 
 const (
-	chunkBits = 8
-	chunkRows = 1 << chunkBits
-	leastRows = 32 // of a slot's first chunk, which grows to chunkRows
-
 	rowBits = 24
 	// maxRows is how many rows a slot has room for.
 	maxRows = 1<<rowBits - 1
@@ -28,6 +24,7 @@ type slot struct {
 	mu     sync.Mutex
 	index  []uint32
 	chunks []chunk
+	stride int      // words of a row, once there is one
 	living int      // rows in use
 	end    uint32   // row numbers from here on were never used
 	free   []uint32 // those below that are free
@@ -47,18 +44,26 @@ type candidate struct {
 	version uint32 // as of a row
 }
 
-// chunk is room for some rows. Its slices have the same number of rows.
-type chunk struct {
-	ids      []int64
-	versions []uint32
-	updates  []uint32 // nil: not counted
-	values   []float32
-	dirty    [chunkRows / 64]uint64 // a bit for each row that changed since the last full cut
+// at is a row.
+func (s *slot) at(row uint32) record {
+	i := int(row&(chunkRows-1)) * s.stride
+	return s.chunks[row>>chunkBits].words[i : i+s.stride : i+s.stride]
 }
 
-// at is the chunk of a row and its place there.
-func (s *slot) at(row uint32) (*chunk, int) {
-	return &s.chunks[row>>chunkBits], int(row & (chunkRows - 1))
+// mark notes that a row changed.
+func (s *slot) mark(row uint32) {
+	i := row & (chunkRows - 1)
+	s.chunks[row>>chunkBits].dirty[i/64] |= 1 << (i % 64)
+}
+
+func (s *slot) unmark(row uint32) {
+	i := row & (chunkRows - 1)
+	s.chunks[row>>chunkBits].dirty[i/64] &^= 1 << (i % 64)
+}
+
+func (s *slot) isMarked(row uint32) bool {
+	i := row & (chunkRows - 1)
+	return s.chunks[row>>chunkBits].dirty[i/64]>>(i%64)&1 != 0
 }
 
 // find is the row of an id, or noRow.
@@ -66,22 +71,66 @@ func (s *slot) find(h uint64, id int64) uint32 {
 	if len(s.index) == 0 {
 		return noRow
 	}
-	want := tag(h)
-	for p := place(h, len(s.index)); ; {
-		e := s.index[p]
-		if e == 0 {
-			return noRow
-		}
-		if e&^maxRows == want {
-			row := e&maxRows - 1
-			if c, i := s.at(row); c.ids[i] == id {
-				return row
-			}
-		}
-		if p++; p == len(s.index) {
-			p = 0
+	for p := place(h, len(s.index)); ; p = s.after(p) {
+		var row uint32
+		if p, row = s.match(p, tag(h)); row == noRow || s.at(row).id() == id {
+			return row
 		}
 	}
+}
+
+// match is the first place in the index, from p on, with a tag, and its row; noRow if a free place comes first.
+func (s *slot) match(p int, want uint32) (int, uint32) {
+	for ; ; p = s.after(p) {
+		switch e := s.index[p]; {
+		case e == 0:
+			return p, noRow
+		case e&^maxRows == want:
+			return p, e&maxRows - 1
+		}
+	}
+}
+
+// after is the place after one.
+func (s *slot) after(p int) int {
+	if p++; p < len(s.index) {
+		return p
+	}
+	return 0
+}
+
+// findAll sets rows to those of ids, or noRow. It goes over them several times, so that they are fetched from memory at the same
+// time, their values too: to wait for one after the other would take most of the time.
+func (s *slot) findAll(ids []int64, rows []uint32, sc *scratch) {
+	if len(s.index) == 0 {
+		for k := range rows {
+			rows[k] = noRow
+		}
+		return
+	}
+	sc.places = grown(sc.places, len(ids))
+	sum := uint32(0)
+	for k, id := range ids {
+		p := place(hash(id), len(s.index))
+		sc.places[k] = uint32(p)
+		sum += s.index[p]
+	}
+	const line = 16 // words
+	for k, id := range ids {
+		if _, rows[k] = s.match(int(sc.places[k]), tag(hash(id))); rows[k] != noRow {
+			r := s.at(rows[k])
+			for j := line; j < len(r); j += line {
+				sum += r[j]
+			}
+			sum += r[0] + r[len(r)-1]
+		}
+	}
+	for k, id := range ids {
+		if rows[k] != noRow && s.at(rows[k]).id() != id { // another id with the same tag
+			rows[k] = s.find(hash(id), id)
+		}
+	}
+	sc.touched += sum
 }
 
 // insert makes a row for an id that has none, with values all 0 or left over.
@@ -98,8 +147,7 @@ func (s *slot) insert(h uint64, id int64, a *arena) uint32 {
 		s.extend(row, a)
 	}
 	s.living++
-	c, i := s.at(row)
-	c.ids[i] = id
+	s.at(row).setID(id)
 	s.enter(h, row)
 	return row
 }
@@ -108,9 +156,7 @@ func (s *slot) insert(h uint64, id int64, a *arena) uint32 {
 func (s *slot) enter(h uint64, row uint32) {
 	p := place(h, len(s.index))
 	for s.index[p] != 0 {
-		if p++; p == len(s.index) {
-			p = 0
-		}
+		p = s.after(p)
 	}
 	s.index[p] = tag(h) | (row + 1)
 }
@@ -119,39 +165,26 @@ func (s *slot) enter(h uint64, row uint32) {
 func (s *slot) reindex(n int) {
 	s.index = make([]uint32, n)
 	for row := range s.end {
-		if c, i := s.at(row); c.versions[i] != 0 {
-			s.enter(hash(c.ids[i]), row)
+		if r := s.at(row); *r.version() != 0 {
+			s.enter(hash(r.id()), row)
 		}
 	}
 }
 
-// extend makes sure that the chunk of a row that was never used has room for it. A slot's first chunk
+// extend makes sure that there is room for a row that was never used. A slot's first chunk
 // begins with few rows, and grows.
 func (s *slot) extend(row uint32, a *arena) {
-	if int(row>>chunkBits) == len(s.chunks) {
-		if row == 0 {
-			s.chunks = append(s.chunks, a.some(leastRows))
-		} else {
-			s.chunks = append(s.chunks, a.take())
-		}
-		return
+	s.stride = a.words()
+	switch k, i := int(row>>chunkBits), int(row&(chunkRows-1)); {
+	case row == 0:
+		s.chunks = append(s.chunks, chunk{words: make([]uint32, leastRows*s.stride)})
+	case k == len(s.chunks):
+		s.chunks = append(s.chunks, chunk{words: a.take()})
+	case i*s.stride == len(s.chunks[k].words):
+		larger := a.room(2 * i)
+		copy(larger, s.chunks[k].words)
+		s.chunks[k].words = larger
 	}
-	c, i := s.at(row)
-	if i < len(c.ids) {
-		return
-	}
-	var larger chunk
-	if rows := 2 * len(c.ids); rows < chunkRows {
-		larger = a.some(rows)
-	} else {
-		larger = a.take()
-	}
-	copy(larger.ids, c.ids)
-	copy(larger.versions, c.versions)
-	copy(larger.updates, c.updates)
-	copy(larger.values, c.values)
-	larger.dirty = c.dirty
-	*c = larger
 }
 
 // expire drops what was not updated in the last n steps before the clock, if the clock is to be
@@ -167,14 +200,14 @@ func (s *slot) expire(n, step uint64) {
 	least := uint32(now - n)
 	dropped := false
 	for row := range s.end {
-		c, i := s.at(row)
-		if v := c.versions[i]; v == 0 || v >= least {
+		r := s.at(row)
+		if v := *r.version(); v == 0 || v >= least {
 			continue
 		}
-		c.versions[i] = 0
-		c.dirty[i/64] &^= 1 << (i % 64)
+		*r.version() = 0
+		s.unmark(row)
 		if s.tracked {
-			s.freed = append(s.freed, c.ids[i])
+			s.freed = append(s.freed, r.id())
 		}
 		s.free = append(s.free, row)
 		s.living--

@@ -3,7 +3,6 @@ package sparse
 import (
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 
@@ -27,7 +26,7 @@ type Table struct {
 	counted bool // the rule wants to know the number of updates
 	state   int  // slices of state
 	init    initialiser
-	arena   arena
+	arena   arena        // which knows how a row lies in memory
 	slots   [Slots]*slot // nil: not held
 	held    []uint32
 	current func() *Cut
@@ -39,10 +38,10 @@ func New(cfg Config, o optimizer.Config, held []uint32, current func() *Cut) *Ta
 	rule := o.Rule()
 	state := len(rule.Slots())
 	t := &Table{
-		cfg: cfg, rule: rule, counted: o.Counted(), state: state, width: cfg.Dim * (1 + state),
+		cfg: cfg, rule: rule, counted: o.Counted(), state: state,
 		init: newInitialiser(cfg), held: held, current: current,
+		arena: arena{shape: newShape(cfg.Dim*(1+state), o.Counted())},
 	}
-	t.arena = arena{width: t.width, counted: t.counted}
 	for _, i := range held {
 		t.slots[i] = &slot{}
 	}
@@ -84,7 +83,7 @@ func (t *Table) Close(c *Column) {
 // scratch is what a call works with. Its slices are as long as the batch.
 type scratch struct {
 	rows    []uint32
-	entries []uint32
+	places  []uint32
 	waiting []int
 	ids     []int64
 	sums    []float32
@@ -134,15 +133,10 @@ func (t *Table) lookup(s *slot, ids []int64, dst []float32, sc *scratch) {
 	dim := t.cfg.Dim
 	sc.rows = grown(sc.rows, len(ids))
 	s.mu.Lock()
-	s.warm(ids, sc)
-	for k, id := range ids {
-		sc.rows[k] = s.find(hash(id), id)
-	}
-	t.warm(s, sc)
+	s.findAll(ids, sc.rows, sc)
 	for k, row := range sc.rows {
 		if row != noRow {
-			c, i := s.at(row)
-			copy(dst[k*dim:(k+1)*dim], c.values[i*t.width:])
+			copy(dst[k*dim:(k+1)*dim], t.arena.floats(s.at(row)))
 		}
 	}
 	s.mu.Unlock()
@@ -151,40 +145,4 @@ func (t *Table) lookup(s *slot, ids []int64, dst []float32, sc *scratch) {
 			t.init.fill(dst[k*dim:(k+1)*dim], ids[k])
 		}
 	}
-}
-
-// warm brings what find will look at into the cache, for all ids at once: one miss after the
-// other would take most of the time.
-func (s *slot) warm(ids []int64, sc *scratch) {
-	if len(s.index) == 0 {
-		return
-	}
-	sc.entries = grown(sc.entries, len(ids))
-	for k, id := range ids {
-		sc.entries[k] = s.index[place(hash(id), len(s.index))]
-	}
-	sum := uint32(0)
-	for _, e := range sc.entries {
-		if row := e & maxRows; row != 0 {
-			c, i := s.at(row - 1)
-			sum += uint32(c.ids[i]) + c.versions[i]
-		}
-	}
-	sc.touched += sum
-}
-
-// warm brings the values of the rows found into the cache.
-func (t *Table) warm(s *slot, sc *scratch) {
-	const line = 16 // floats
-	sum := float32(0)
-	for _, row := range sc.rows {
-		if row == noRow {
-			continue
-		}
-		c, i := s.at(row)
-		for j := i * t.width; j < (i+1)*t.width; j += line {
-			sum += c.values[j]
-		}
-	}
-	sc.touched += math.Float32bits(sum)
 }

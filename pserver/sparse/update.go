@@ -95,24 +95,30 @@ func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float
 	version := uint32(max(1, min(step.Number, maxClock)))
 	dim := t.cfg.Dim
 	sc.rows, sc.waiting = grown(sc.rows, len(ids)), sc.waiting[:0]
-	s.warm(ids, sc)
+	s.findAll(ids, sc.rows, sc)
+	made := false // then an id that repeats may have a row now
 	for k, id := range ids {
+		row := sc.rows[k]
 		sc.rows[k] = noRow
-		h := hash(id)
-		row := s.find(h, id)
 		if row == noRow {
-			if !s.admit(id, k, t.cfg.Admission, sc) {
-				continue
+			h := hash(id)
+			if made {
+				row = s.find(h, id)
 			}
-			row = t.makeLocked(s, h, id)
+			if row == noRow {
+				if !s.admit(id, k, t.cfg.Admission, sc) {
+					continue
+				}
+				row, made = t.makeLocked(s, h, id), true
+			}
 		}
-		c, i := s.at(row)
-		if v := c.versions[i]; v&marked != 0 {
-			first := int(v &^ marked)
+		v := s.at(row).version()
+		if *v&marked != 0 {
+			first := int(*v &^ marked)
 			addTo(grads[first*dim:(first+1)*dim], grads[k*dim:(k+1)*dim])
 			continue
 		}
-		c.versions[i] = marked | uint32(k)
+		*v = marked | uint32(k)
 		sc.rows[k] = row
 	}
 	if factor != 1 {
@@ -120,20 +126,19 @@ func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float
 			grads[i] *= factor
 		}
 	}
-	t.warm(s, sc)
 	for k, row := range sc.rows {
 		if row == noRow {
 			continue
 		}
-		c, i := s.at(row)
-		c.versions[i] = version
-		c.dirty[i/64] |= 1 << (i % 64)
+		r := s.at(row)
+		*r.version() = version
+		s.mark(row)
 		update := optimizer.Step{Scale: step.Scale}
 		if t.counted {
-			c.updates[i]++
-			update.Count = uint64(c.updates[i])
+			*r.updates()++
+			update.Count = uint64(*r.updates())
 		}
-		params, state := t.split(c.values[i*t.width : (i+1)*t.width])
+		params, state := t.split(t.arena.floats(r))
 		t.rule.Apply(params, grads[k*dim:(k+1)*dim], state, update)
 	}
 	for _, k := range sc.waiting {
@@ -170,11 +175,11 @@ func (s *slot) admit(id int64, k int, admission uint32, sc *scratch) bool {
 // makeLocked makes the row of an id with its first values.
 func (t *Table) makeLocked(s *slot, h uint64, id int64) uint32 {
 	row := s.insert(h, id, &t.arena)
-	c, i := s.at(row)
-	values := c.values[i*t.width : (i+1)*t.width]
+	r := s.at(row)
+	values := t.arena.floats(r)
 	clear(values)
 	if t.counted {
-		c.updates[i] = 0
+		*r.updates() = 0
 	}
 	params, state := t.split(values)
 	t.init.fill(params, id)
