@@ -22,6 +22,7 @@ import (
 var notRun = map[string]string{
 	"master run": "TestRun",
 	"master run --model mlp --update-mode sync": "TestRun",
+	"master run --dataset flights":              "TestRun",
 	"master run --model mlp --optimizer adam --learning-rate 0.002 --schedule cosine --warmup-steps 100 --schedule-steps 5000": "TestRun",
 	"master drain worker-3": "TestOperator",
 	"master tasks retry 17": "TestOperator",
@@ -75,6 +76,7 @@ func newWorkshop(t testing.TB) *workshop {
 		"/var/lib/trainmaster", "trainmaster-data", "/usr/share/dict/words", "words",
 		"/etc/bash_completion.d/", "", `"${fpath[1]}/_master"`, "_master", "~/.config/fish/completions/", "")
 	w.write("testdata/digits.csv.gz", testdata.Digits)
+	w.write("testdata/flights.csv.gz", testdata.Flights)
 	w.write("words", []byte(strings.Repeat("recordio\ntrainer\nmaster\n", 100)))
 	return w
 }
@@ -147,6 +149,7 @@ func TestHelpExamples(t *testing.T) {
 		"seq 1000 | master recordio write numbers.rec",
 		"master recordio write --compression snappy --records-per-chunk 100 words.rec /usr/share/dict/words",
 		"master recordio cat words.rec",
+		"master recordio convert --format categorical --label-above 15 --held-out 0.2 testdata/flights.csv.gz data/flights",
 		"master recordio cat -o json --limit 3 data/digits-00000-of-00004",
 		"master recordio index data/digits-00000-of-00004",
 		"master recordio index -o yaml data/digits-*",

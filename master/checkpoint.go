@@ -70,7 +70,8 @@ type stillness struct {
 
 const (
 	checkpointPoll  = 200 * time.Millisecond
-	checkpointRetry = time.Second
+	checkpointRetry = time.Second // after a failure; pauses double up to
+	checkpointPause = time.Minute // this
 	beginTimeout    = 10 * time.Second
 	writeTimeout    = 10 * time.Minute
 	lastTimeout     = time.Minute
@@ -85,6 +86,7 @@ func (c *checkpointer) run(ctx context.Context) error {
 		return err
 	}
 	var again time.Time // not before
+	pause := checkpointRetry
 	for {
 		select {
 		case <-ctx.Done():
@@ -98,11 +100,15 @@ func (c *checkpointer) run(ctx context.Context) error {
 		if now.at.Before(again) || !c.master.config.CheckpointEvery.due(now, last) {
 			continue
 		}
-		if err := c.take(ctx); err != nil {
-			again = now.at.Add(checkpointRetry)
+		if err := c.take(ctx); errors.Is(err, ErrNothingToCut) {
+			again = c.term.committer.time.Now().Add(checkpointRetry)
+			continue
+		} else if err != nil {
+			again = c.term.committer.time.Now().Add(pause)
+			pause = min(2*pause, checkpointPause) // what a failed set left stays on the disk until a newer one is complete
 			continue
 		}
-		last = now
+		last, pause = now, checkpointRetry
 	}
 }
 

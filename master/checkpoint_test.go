@@ -118,12 +118,12 @@ func TestCheckpoints(t *testing.T) {
 		}
 		s.fail("")
 		store.set(time.Millisecond, errors.New("etcd is full"))
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * checkpointPause)
 		if got := s.taken(); !strings.Contains(got, "abort") || strings.Contains(got, "latest") {
 			t.Errorf("etcd is full: %s", got)
 		}
 		store.set(time.Millisecond, nil)
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * checkpointPause)
 		if got := s.taken(); !strings.Contains(got, fmt.Sprintf("set %d latest", s.Number())) {
 			t.Errorf("all is well again: %s", got)
 		}

@@ -87,6 +87,8 @@ func (c Config) Validate() error {
 		return errors.New("deterministic: expected pass-mode barrier: with rolling passes it depends on time which pass a task is of")
 	case c.Deterministic && c.Queue.Speculate:
 		return errors.New("deterministic: expected no speculation, in which the faster of two trainers is counted")
+	case c.Sync && c.Queue.ExplicitCommit:
+		return errors.New("explicit-commit: expected update-mode async: a roll-back takes synchronous gradients that wait for their step not back")
 	case c.CheckpointKeep < 0:
 		return fmt.Errorf("checkpoint-keep: expected 0 (the default) or more, found %d", c.CheckpointKeep)
 	case c.CheckpointEvery.Steps > 0 && !c.Sync:

@@ -30,7 +30,7 @@ type checkpoints struct {
 
 	mu       sync.Mutex // one checkpoint at a time
 	sequence uint64
-	written  uint64     // changes() when the newest one that the shard saved itself was cut
+	stopped  uint64     // changes() of what it started from, the checkpoints of the last stop; 0: of something else
 	term     uint64     // of the last master that took a cut
 	open     *masterCut // nil: none
 	tables   tableHistory
@@ -45,13 +45,13 @@ func (s *shard) changes() uint64 {
 	return s.counters.pushed.Load() + s.counters.rowsPushed.Load() + s.counters.committed.Load() + s.counters.adopted.Load() + 1
 }
 
-// saveSelf writes a checkpoint of this shard alone if anything changed since the last one.
+// saveSelf writes a checkpoint of this shard alone. When nothing has changed since it started from the checkpoints of the
+// last stop, they are those of this one too; any other one may be from before others went on.
 func (c *checkpoints) saveSelf(why string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dropLocked("the shard saves itself")
-	changes := c.shard.changes()
-	if changes == c.written {
+	if c.shard.changes() == c.stopped {
 		return nil
 	}
 	h := c.shard.holding.Load()
@@ -61,7 +61,6 @@ func (c *checkpoints) saveSelf(why string) error {
 	if err != nil {
 		return err
 	}
-	c.written = changes
 	if sets, err := c.store.Sets(); err != nil || len(sets) > 0 {
 		return nil //nolint:nilerr // the checkpoint is there; the master has older ones pruned
 	}

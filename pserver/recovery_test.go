@@ -416,7 +416,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 	newest, older := folders[1], folders[0]
 	restored := func() (float32, string, error) {
 		log, text := logged()
-		s, err := pserver.New(pserver.Config{Registry: b.place(0), CheckpointDir: dir, Log: log})
+		s, err := pserver.New(pserver.Config{Registry: b.place(0), CheckpointDir: dir, Keep: 3, Log: log})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -427,6 +427,17 @@ func TestDamagedCheckpoints(t *testing.T) {
 		var group sync.WaitGroup
 		defer group.Wait()
 		defer stop()
+		defer func() { // what it saved when it was stopped
+			all, err := filepath.Glob(filepath.Join(filepath.Dir(newest), "0*"))
+			for _, folder := range all {
+				if folder != newest && folder != older {
+					err = errors.Join(err, os.RemoveAll(folder))
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}()
 		group.Go(func() {
 			values := tensors(constant(1))
 			if _, err := c().Pull(ctx, values, 0); err == nil {

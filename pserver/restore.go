@@ -36,15 +36,16 @@ type candidate struct {
 	parts func() ([]*checkpoint.Checkpoint, error)
 
 	resumed bool // this shard alone goes on from it
+	stopped bool // all shards saved themselves for it
 }
 
-// run fills the shard; false when there is nothing to start from. Damaged candidates are
+// run fills the shard, and says from what: the zero value when there is nothing to start from. Damaged candidates are
 // passed over and said. When nothing else is left that is an error: to start empty would hide
 // the loss.
-func (r *restoring) run() (newest string, found bool, err error) {
+func (r *restoring) run() (candidate, error) {
 	list, damaged, err := r.candidates()
 	if err != nil {
-		return "", false, err
+		return candidate{}, err
 	}
 	for _, c := range list {
 		parts, err := c.parts()
@@ -56,16 +57,16 @@ func (r *restoring) run() (newest string, found bool, err error) {
 		}
 		if err == nil {
 			r.shard.log.WithFields(logrus.Fields{"checkpoint": c.name, "version": r.shard.version.Load(), "epoch": r.shard.epoch}).Info("parameters restored")
-			return c.own, true, nil
+			return c, nil
 		}
 		err = fmt.Errorf("%s: %w", c.name, err)
 		r.shard.log.WithError(err).Error("checkpoint is damaged, or not complete: trying the one before it")
 		damaged = append(damaged, err)
 	}
 	if len(damaged) > 0 {
-		return "", false, fmt.Errorf("no usable checkpoint in %q; to start without one, move the folder away: %w", r.store.Dir, errors.Join(damaged...))
+		return candidate{}, fmt.Errorf("no usable checkpoint in %q; to start without one, move the folder away: %w", r.store.Dir, errors.Join(damaged...))
 	}
-	return "", false, nil
+	return candidate{}, nil
 }
 
 func (r *restoring) candidates() (list []candidate, damaged []error, err error) {
@@ -73,7 +74,7 @@ func (r *restoring) candidates() (list []candidate, damaged []error, err error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	own, err := r.own()
+	own, others, err := r.own()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -88,7 +89,9 @@ func (r *restoring) candidates() (list []candidate, damaged []error, err error) 
 		}
 	}
 	if stopped, ok := r.store.Stopped(); ok && newer(0, stopped.Shards[0].Generation) {
-		list = append(list, r.together(stopped))
+		c := r.together(stopped)
+		c.stopped = true
+		list = append(list, c)
 	}
 	for _, set := range sets {
 		list = append(list, r.together(set))
@@ -97,6 +100,9 @@ func (r *restoring) candidates() (list []candidate, damaged []error, err error) 
 		for _, m := range own {
 			list = append(list, r.alone(m))
 		}
+	}
+	if len(list)+len(damaged) == 0 && others > 0 {
+		damaged = append(damaged, fmt.Errorf("there are %d checkpoints of this shard among another number of shards than %d, and no set of all of them: start as many servers as there were", others, r.job.Shards))
 	}
 	return list, damaged, nil
 }
@@ -149,25 +155,27 @@ func (r *restoring) lastCut() (uint64, error) {
 	return last, nil
 }
 
-// own lists what this shard saved by itself, the newest first. A manifest that cannot be read
-// is left to whoever opens it.
-func (r *restoring) own() ([]*checkpoint.Manifest, error) {
+// own lists what this shard saved by itself, the newest first, and counts those of another number of shards. A manifest that
+// cannot be read is left to whoever opens it.
+func (r *restoring) own() (own []*checkpoint.Manifest, others int, err error) {
 	folder := r.store.Shard(r.shard.index)
 	list, err := folder.Generations()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	var own []*checkpoint.Manifest
 	for _, g := range list {
 		m, err := folder.Manifest(g)
-		if err != nil && folder.Whole(g) {
-			m = &checkpoint.Manifest{Generation: g}
-		} else if err != nil || m.Set != 0 || r.job.Shards != 0 && m.Placement.Shards != r.job.Shards {
-			continue
+		switch {
+		case err != nil && folder.Whole(g):
+			own = append(own, &checkpoint.Manifest{Generation: g})
+		case err != nil || m.Set != 0:
+		case r.job.Shards != 0 && m.Placement.Shards != r.job.Shards:
+			others++
+		default:
+			own = append(own, m)
 		}
-		own = append(own, m)
 	}
-	return own, nil
+	return own, others, nil
 }
 
 func (r *restoring) alone(m *checkpoint.Manifest) candidate {

@@ -188,16 +188,16 @@ func (s *Server) open(claim Claim) (*shard, *checkpoints, error) {
 	}
 	shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
 	restoring := &restoring{shard, store, claim.Job()}
-	newest, found, err := restoring.run()
+	from, err := restoring.run()
 	if err != nil {
 		return nil, nil, err
 	}
 	c := &checkpoints{
 		shard: shard, store: store, folder: folder, start: start, life: restoring.job.Life, keep: s.cfg.Keep, cutLimit: s.cfg.CutLimit, log: log,
-		newest: newest, superseded: make(chan struct{}),
+		newest: from.own, superseded: make(chan struct{}),
 	}
-	if found {
-		c.written = shard.changes()
+	if from.stopped {
+		c.stopped = shard.changes()
 	}
 	last, err := restoring.lastCut()
 	c.lastCut.Store(last)

@@ -126,8 +126,8 @@ func (s *tableShard) mustSave(t testing.TB) {
 func (s *tableShard) again(t testing.TB, start uint64) (*tableShard, error) {
 	t.Helper()
 	heir := openTableShard(t, s.store.Dir, start)
-	_, found, err := (&restoring{heir.shard, heir.store, JobState{}}).run()
-	if err == nil && !found {
+	from, err := (&restoring{heir.shard, heir.store, JobState{}}).run()
+	if err == nil && from.name == "" {
 		t.Fatal("no checkpoint")
 	}
 	return heir, err

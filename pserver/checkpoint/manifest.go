@@ -99,7 +99,7 @@ func NewManifest(o optimizer.Config, s staleness.Bound, mode string, table *plac
 		tensors[i] = Tensor(t)
 	}
 	m := &Manifest{Format: fullFormat, Mode: mode, Optimizer: o, Staleness: s, Placement: Placement{table.Epoch, table.Shards, tensors, table.Owners, table.Sparse, table.SlotOwners}}
-	if o.Plain() {
+	if o.Plain() && s == (staleness.Bound{}) {
 		m.Format = plainFormat
 	}
 	if len(table.Sparse) > 0 {

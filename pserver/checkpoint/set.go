@@ -186,7 +186,7 @@ func (s Store) openPart(set *Set, p Part) (*Checkpoint, error) {
 		return nil, fmt.Errorf("%s of %v has a SHA-256 that starts with %.12s, the set says %.12s", ManifestFile, p.Generation, c.Digest, p.SHA256)
 	case m.Shard != p.Shard || m.Placement.Shards != len(set.Shards):
 		return nil, fmt.Errorf("checkpoint %v is of shard %d of %d, expected %d of %d", p.Generation, m.Shard, m.Placement.Shards, p.Shard, len(set.Shards))
-	case m.Mode != set.Mode || m.Mode == Sync && m.Version != set.Version:
+	case m.Mode != set.Mode || m.Mode == Sync && m.Version != set.Version && set.Number != 0: // who was stopped first may lack a step, as if it had been killed
 		return nil, fmt.Errorf("checkpoint %v is of version %d in mode %s, the set of %d in mode %s", p.Generation, m.Version, m.Mode, set.Version, set.Mode)
 	}
 	return c, nil
