@@ -1,0 +1,57 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Move is a block that changes its shard.
+type Move struct {
+	Block    uint64
+	From, To uint32
+}
+
+// evenly is the part of a shard's fair share by which two shards may differ: less is
+// not worth a move.
+const evenly = 64
+
+// Balance lists the moves that put the blocks of t on shards 0 to shards-1. First those
+// that cannot stay, the largest first, go to the shard with the fewest elements; then
+// the fullest shard gives the emptiest the largest block that makes neither change
+// places, until they differ by less than 1/64 of a fair share or no block is small enough.
+// No block moves twice.
+func (t *Table) Balance(shards int) (moves []Move) {
+	blocks := t.Blocks()
+	slices.SortStableFunc(blocks, func(a, b Block) int { return cmp.Compare(b.Len, a.Len) })
+	load := make([]int, max(shards, t.Shards))
+	held := make([][]Block, len(load)) // largest first
+	total := 0
+	for _, b := range blocks {
+		owner := t.Owners[b.ID]
+		held[owner] = append(held[owner], b)
+		load[owner] += b.Len
+		total += b.Len
+	}
+	move := func(b Block, from, to int) {
+		load[from], load[to] = load[from]-b.Len, load[to]+b.Len
+		moves = append(moves, Move{b.ID, uint32(from), uint32(to)})
+	}
+	for _, b := range blocks {
+		if from := int(t.Owners[b.ID]); from >= shards {
+			move(b, from, least(load[:shards]))
+		}
+	}
+	for {
+		from, to := most(load[:shards]), least(load[:shards])
+		gap := load[from] - load[to]
+		i := slices.IndexFunc(held[from], func(b Block) bool { return 2*b.Len <= gap })
+		if i < 0 || gap*evenly*shards < total {
+			return moves
+		}
+		move(held[from][i], from, to)
+		held[from] = slices.Delete(held[from], i, i+1)
+	}
+}
+
+func least(load []int) int { return slices.Index(load, slices.Min(load)) }
+func most(load []int) int  { return slices.Index(load, slices.Max(load)) }
