@@ -27,6 +27,9 @@ type block struct {
 	version uint64    // sync: of the commit; async: pushes applied
 	cut     uint64    // number of the last cut that has this block
 	image   *image    // what that cut has, when an update came before the checkpoint's writer
+
+	frozen chan struct{} // nil: it is not; closed when the move that froze it is over
+	moved  bool          // another shard has it
 }
 
 func (b *block) name() string {
@@ -74,6 +77,9 @@ func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale 
 	if t.fenced.Load() {
 		return wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
 	}
+	if fault := b.movingLocked(); fault != nil {
+		return fault
+	}
 	fresh := head.Step > t.applied[b.local]
 	var update optimizer.Step
 	if fresh {
@@ -120,15 +126,19 @@ func (b *block) stalenessLocked(version uint32) uint64 {
 }
 
 // pull completes r, whose dtype is set, with a copy of the parameters.
-func (b *block) pull(r *reply) {
+func (b *block) pull(r *reply) *wire.Fault {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.moved {
+		return b.movingLocked()
+	}
 	r.head.Version = clampVersion(b.version)
 	r.begin(b.Len)
 	for lo := 0; lo < b.Len; lo += pieceElements {
 		r.add(lo, b.params[lo:min(lo+pieceElements, b.Len)])
 	}
 	r.end()
+	return nil
 }
 
 // clampVersion is a version as the header has room for it.

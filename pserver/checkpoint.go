@@ -42,7 +42,7 @@ type checkpoints struct {
 
 // changes counts what a checkpoint would have to keep.
 func (s *shard) changes() uint64 {
-	return s.counters.pushed.Load() + s.counters.rowsPushed.Load() + s.counters.committed.Load() + s.counters.adopted.Load() + 1
+	return s.counters.pushed.Load() + s.counters.rowsPushed.Load() + s.counters.committed.Load() + s.counters.adopted.Load() + s.counters.switched.Load() + 1
 }
 
 // saveSelf writes a checkpoint of this shard alone. When nothing has changed since it started from the checkpoints of the

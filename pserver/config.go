@@ -34,6 +34,7 @@ type JobState struct {
 	Shards    int    // of the model; 0: as many as there were
 	Life      int64  // another one after there was no server at all
 	LatestSet []byte // the set of checkpoints to start from, see [checkpoint.Set]; nil: none is named
+	Placement []byte // where blocks were moved to, see [placement.Layout]; nil: none was
 }
 
 // Config is what a Server needs to know. Registry has no default.

@@ -194,6 +194,7 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) *wire.Fault {
 		if c.head.Op == wire.PushPull {
 			r.buf, r.head.DType = buf, c.head.DType
 		}
+		c.awaitMove(b)
 		fault = b.push(c.shard, c.holding, c.trainer, &c.head, scale, buf.floats[:b.Len], r)
 	case wire.Stage:
 		if fault = c.shard.stage(c.holding, b, c.trainer, &c.head, buf.floats[:b.Len]); fault == nil {
@@ -220,11 +221,14 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 		return wire.Faultf(wire.WrongShard, "this is shard %d, not %d", c.shard.index, c.head.Argument)
 	}
 	h := c.shard.holding.Load()
+	if h == nil && c.shard.moving.joins {
+		return wire.Faultf(wire.Busy, "shard %d has not heard yet which blocks it has", c.shard.index)
+	}
 	if h == nil {
 		return wire.Faultf(wire.Uninitialised, "shard %d has no parameters", c.shard.index)
 	}
 	if buf == nil || c.head.Length < wire.DigestSize || [wire.DigestSize]byte(buf.bytes) != h.model.digest {
-		return wire.Faultf(wire.OtherModel, "the digest of your placement is not that of shard %d: another model, or another number of shards", c.shard.index)
+		return otherPlacement(c.shard.index, c.head.Placement, h.model.table.Epoch)
 	}
 	if meant := buf.bytes[wire.DigestSize:c.head.Length]; len(meant) > 0 && (c.socket == nil || !bytes.Equal(meant, c.socket.offer.Server[:])) {
 		return wire.Faultf(wire.WrongShard, "this is another server than the one that offered this socket")
@@ -318,7 +322,9 @@ func (c *conn) pull(b *block, r *reply) *wire.Fault {
 	if c.head.DType == wire.BFloat16 {
 		r.head.DType = wire.BFloat16
 	}
-	b.pull(r)
+	if fault := b.pull(r); fault != nil {
+		return fault
+	}
 	c.shard.counters.pulled.Add(1)
 	return nil
 }

@@ -28,7 +28,7 @@ func statusOf(err error) error {
 		return nil
 	case errors.Is(err, errNotClaimed):
 		return status.Error(codes.Aborted, err.Error())
-	case errors.Is(err, errIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut):
+	case errors.Is(err, errIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut), errors.Is(err, errOldMove), errors.Is(err, errBlocksLost):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, errMismatch):
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -69,6 +69,9 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	}
 	if request.GetIncarnation() == 0 {
 		return nil, status.Error(codes.InvalidArgument, "incarnation is 0")
+	}
+	if c.shard.moving.joins && c.shard.holding.Load() == nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has not heard yet which blocks it has", c.shard.index)
 	}
 	m, err := modelFromProto(request.GetModel())
 	if err != nil {

@@ -30,7 +30,8 @@ func (c *control) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &pb.BeginCutReply{Version: version, Mode: c.shard.holding.Load().model.modeToProto()}, nil
+	m := c.shard.holding.Load().model
+	return &pb.BeginCutReply{Version: version, Mode: m.modeToProto(), PlacementEpoch: m.table.Epoch}, nil
 }
 
 // WriteCut implements the service.

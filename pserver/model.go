@@ -118,7 +118,7 @@ func (m *model) placementToProto() *pb.ParameterPlacement {
 
 // same says what differs between the model of this shard and another one, nil if nothing.
 func (m *model) same(other *model) error {
-	if m.table.Shards != other.table.Shards {
+	if moved := m.table.Epoch > 1; !moved && m.table.Shards != other.table.Shards {
 		return fmt.Errorf("this model is spread over %d shards, yours over %d", m.table.Shards, other.table.Shards)
 	}
 	if m.sync != other.sync {

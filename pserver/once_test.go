@@ -20,8 +20,8 @@ import (
 
 // This simulation has no sockets: the frames of two trainers reach the production code of two shards in a random order,
 // twice or not at all, replies are lost, trainers come back as other incarnations, and shards are killed, also in the
-// middle of a checkpoint, and come back from the newest one. Beside each block stands a literal one: the list of the
-// updates that its parameters have.
+// middle of a checkpoint, and come back from the newest one. Blocks move between the shards (moving_sim_test.go). Beside
+// each block stands a literal one: the list of the updates that its parameters have.
 
 // update is one trainer's step.
 type update struct{ incarnation, step uint64 }
@@ -34,11 +34,11 @@ type literal struct {
 
 // literals is what a shard has.
 type literals struct {
-	blocks  []literal
+	blocks  map[uint64]literal
 	greeted map[uint32]uint64 // by trainer: the newest incarnation that said hello
 }
 
-func (l literals) clone() literals { return literals{slices.Clone(l.blocks), maps.Clone(l.greeted)} }
+func (l literals) clone() literals { return literals{maps.Clone(l.blocks), maps.Clone(l.greeted)} }
 
 // node is a production shard and the literal blocks beside it.
 type node struct {
@@ -49,9 +49,11 @@ type node struct {
 	shard *shard
 	files *checkpoints
 	literals
-	stored  literals // in the newest checkpoint
-	cutting literals // in the one that is being written
-	dying   int      // it is killed after so many steps of the checkpoint under way
+	frozen  map[uint64]bool
+	since   map[uint64]uint32 // the placement with which a block arrived: over an earlier one its old place answers
+	stored  literals          // in the newest checkpoint
+	cutting literals          // in the one that is being written
+	dying   int               // it is killed after so many steps of the checkpoint under way
 }
 
 // line is a connection of a trainer's incarnation to one life of a shard.
@@ -65,7 +67,7 @@ type packet struct {
 	from  *crewman
 	to    *node
 	by    *line
-	block int // local
+	block uint64
 	head  wire.Header
 	value float32 // of each element of the gradient
 }
@@ -76,16 +78,19 @@ type crewman struct {
 	ordinal           uint32
 	incarnation, step uint64
 	attempt           int // grows when the step is rejected
+	known             *placement.Table
 	lines             []*line
-	at                [][]uint32 // by shard and block: the version that it computes with
-	acked             [][]bool
+	lives             []int    // of the shards, when it said hello last
+	at                []uint32 // by block: the version that it computes with
+	acked             []bool
 }
 
 type world struct {
 	*testing.T
 	random *rand.Rand
 	bound  staleness.Bound
-	table  *placement.Table
+	table  *placement.Table // the first
+	move   move
 	nodes  []*node
 	crew   []*crewman // all incarnations
 	flight []*packet
@@ -114,27 +119,33 @@ func newWorld(t *testing.T, seed uint64, bound staleness.Bound, seen map[string]
 // seat is the claim to an index.
 type seat struct {
 	Claim
-	index int
+	node *node
 }
 
-func (s seat) Index() int    { return s.index }
-func (s seat) Job() JobState { return JobState{} }
+func (s seat) Index() int    { return s.node.index }
+func (s seat) Job() JobState { return JobState{Placement: s.node.move.committed} }
 
 // start makes the shard, from its newest checkpoint if there is one.
 func (n *node) start() {
 	n.life++
+	n.frozen, n.since = map[uint64]bool{}, map[uint64]uint32{}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	server := &Server{cfg: Config{CheckpointDir: n.dir, Keep: 2, InitTimeout: time.Minute, Log: logrus.NewEntry(log)}, step: n.wrote}
 	var err error
-	if n.shard, n.files, err = server.open(seat{index: n.index}); err != nil {
+	if n.shard, n.files, err = server.open(seat{node: n}); err != nil {
 		n.Fatal(err)
 	}
 	if n.shard.ready.Load() {
 		n.literals = n.stored.clone()
-		for i := range n.blocks {
-			n.compare(i)
+		n.restart()
+		for id := range n.blocks {
+			n.compare(id)
 		}
+		return
+	}
+	if n.move.layout != nil { // no block is here
+		n.literals = literals{map[uint64]literal{}, map[uint32]uint64{}}
 		return
 	}
 	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, n.table)
@@ -148,14 +159,17 @@ func (n *node) start() {
 	for _, b := range h.blocks {
 		b.fill(make([]float32, b.Len), m.rule)
 	}
-	n.literals = literals{make([]literal, len(h.blocks)), map[uint32]uint64{}}
+	n.literals = literals{map[uint64]literal{}, map[uint32]uint64{}}
+	for _, b := range h.blocks {
+		n.blocks[b.ID] = literal{}
+	}
 	n.shard.holding.Store(h)
 	n.shard.ready.Store(true)
 }
 
 // compare is the invariant: a block has the updates of its literal one, and no others.
-func (n *node) compare(block int) {
-	b, want := n.shard.holding.Load().blocks[block], n.blocks[block]
+func (n *node) compare(block uint64) {
+	b, want := n.shard.holding.Load().byID[block], n.blocks[block]
 	for i, v := range b.params {
 		if v != -want.sum || b.version != uint64(len(want.updates)) {
 			n.Fatalf("shard %d, life %d, block %d: element %d is %v at version %d; expected %v at %d, after %v",
@@ -176,6 +190,9 @@ func (n *node) checkpoint(dying int) {
 			panic(r)
 		}
 	}()
+	if !n.shard.ready.Load() {
+		return
+	}
 	if err := n.files.saveSelf(checkpoint.First); err != nil {
 		n.Fatal(err)
 	}
@@ -202,11 +219,8 @@ func (n *node) wrote(what string) {
 
 // join makes a trainer's next incarnation. The one before may not know that it is over.
 func (w *world) join(ordinal uint32) {
-	c := &crewman{world: w, ordinal: ordinal, incarnation: uint64(len(w.crew)) + 1, lines: make([]*line, len(w.nodes))}
-	for _, n := range w.nodes {
-		c.acked = append(c.acked, make([]bool, len(n.blocks)))
-		c.at = append(c.at, make([]uint32, len(n.blocks)))
-	}
+	c := &crewman{world: w, ordinal: ordinal, incarnation: uint64(len(w.crew)) + 1, lines: make([]*line, len(w.nodes)), lives: make([]int, len(w.nodes)), known: w.table}
+	c.acked, c.at = make([]bool, len(w.table.Owners)), make([]uint32, len(w.table.Owners))
 	c.pull()
 	c.next()
 	w.crew = append(w.crew, c)
@@ -214,9 +228,9 @@ func (w *world) join(ordinal uint32) {
 
 // pull brings all versions.
 func (c *crewman) pull() {
-	for i, n := range c.nodes {
-		for b := range n.blocks {
-			c.at[i][b] = uint32(len(n.blocks[b].updates))
+	for _, n := range c.nodes {
+		for id, b := range n.blocks {
+			c.at[id] = uint32(len(b.updates))
 		}
 	}
 }
@@ -224,31 +238,29 @@ func (c *crewman) pull() {
 func (c *crewman) next() {
 	c.step++
 	c.attempt = 0
-	for _, list := range c.acked {
-		clear(list)
-	}
+	clear(c.acked)
 }
 
 // act sends the frame of a block that is not acknowledged, over a connection to the shard as it is now.
 func (c *crewman) act() {
-	for i, n := range c.nodes {
-		for b, acked := range c.acked[i] {
-			if acked || c.random.IntN(2) == 0 {
-				continue
-			}
-			if c.lines[i] == nil || c.lines[i].life != n.life {
-				c.open(i)
-				return
-			}
-			head := c.lines[i].head
-			head.Op, head.Block, head.Step, head.DType = wire.PushPull, n.shard.holding.Load().blocks[b].ID, c.step, wire.Float32
-			head.Version, head.Length = c.at[i][b], uint32(4*n.shard.holding.Load().blocks[b].Len)
-			value := float32(1 + (c.incarnation*31+c.step*7+uint64(b)*3+uint64(c.attempt))%11)
-			c.flight = append(c.flight, &packet{c, n, c.lines[i], b, head, value})
+	for id, acked := range c.acked {
+		if acked || c.random.IntN(2) == 0 {
+			continue
+		}
+		i := c.known.Owners[id]
+		n := c.nodes[i]
+		if c.lines[i] == nil || c.lines[i].life != n.life {
+			c.open(int(i))
 			return
 		}
+		head := c.lines[i].head
+		head.Op, head.Block, head.Step, head.DType = wire.PushPull, uint64(id), c.step, wire.Float32
+		head.Version, head.Length = c.at[id], uint32(4*c.table.Blocks()[id].Len)
+		value := float32(1 + (c.incarnation*31+c.step*7+uint64(id)*3+uint64(c.attempt))%11)
+		c.flight = append(c.flight, &packet{c, n, c.lines[i], uint64(id), head, value})
+		return
 	}
-	if !slices.ContainsFunc(c.acked, func(list []bool) bool { return slices.Contains(list, false) }) {
+	if !slices.Contains(c.acked, false) {
 		c.next()
 	}
 }
@@ -256,12 +268,15 @@ func (c *crewman) act() {
 // open says hello. What a life before has acknowledged of this step may be lost: it is sent again.
 func (c *crewman) open(shard int) {
 	n := c.nodes[shard]
-	l := &line{&conn{shard: n.shard, log: n.shard.log}, n.life}
-	digest := c.table.Digest()
+	l := &line{&conn{shard: n.shard, log: n.shard.log, limits: &Config{PullWait: 1}}, n.life}
+	digest := c.known.Digest()
 	copy(c.buf.bytes, digest[:])
-	l.head = wire.Header{Op: wire.Hello, Block: uint64(c.ordinal), Incarnation: c.incarnation, Argument: uint32(shard), Length: uint32(len(digest))}
+	l.head = wire.Header{Op: wire.Hello, Block: uint64(c.ordinal), Incarnation: c.incarnation, Argument: uint32(shard), Placement: c.known.Epoch, Length: uint32(len(digest))}
 	r := answer(&l.head, n.shard.epoch)
 	fault := l.handle(c.buf, true, &r)
+	if c.elsewhere(n, fault) {
+		return
+	}
 	over := n.greeted[c.ordinal] > c.incarnation
 	if over != (fault != nil) || over && fault.Code != wire.Fenced {
 		c.Fatalf("hello of incarnation %d after one of %d: %v", c.incarnation, n.greeted[c.ordinal], fault)
@@ -273,7 +288,13 @@ func (c *crewman) open(shard int) {
 	n.greeted[c.ordinal] = c.incarnation
 	l.head = wire.Header{Incarnation: c.incarnation, Placement: r.head.Placement, ShardEpoch: n.shard.epoch, JobEpoch: r.head.JobEpoch}
 	c.lines[shard] = l
-	clear(c.acked[shard])
+	if c.lives[shard] == n.life {
+		return
+	}
+	c.lives[shard] = n.life
+	for id, owner := range c.known.Owners {
+		c.acked[id] = c.acked[id] && owner != uint32(shard)
+	}
 }
 
 // deliver hands one of the frames on their way to its shard, and the reply to its trainer, or loses either.
@@ -291,7 +312,8 @@ func (w *world) deliver() {
 		w.seen["lost with its server"]++
 		return
 	}
-	was := &n.blocks[p.block]
+	was, here := n.blocks[p.block]
+	here = here && p.head.Placement >= n.since[p.block]
 	isNew := !slices.Contains(was.updates, update{p.head.Incarnation, p.head.Step})
 	now := uint32(len(was.updates))
 	isStale := w.bound.Weight(uint64(now-min(p.head.Version, now))) == 0
@@ -313,6 +335,10 @@ func (w *world) deliver() {
 	switch {
 	case n.greeted[p.from.ordinal] > p.head.Incarnation:
 		want = "fenced"
+	case !here:
+		want = "moved"
+	case n.frozen[p.block]:
+		want = "wait"
 	case !isNew:
 		want = "duplicate"
 	case isStale:
@@ -323,9 +349,12 @@ func (w *world) deliver() {
 	}
 	w.seen[outcome]++
 	if outcome == "applied" {
-		*was = literal{append(slices.Clone(was.updates), update{p.head.Incarnation, p.head.Step}), was.sum + p.value}
+		was = literal{append(slices.Clone(was.updates), update{p.head.Incarnation, p.head.Step}), was.sum + p.value}
+		n.blocks[p.block] = was
 	}
-	n.compare(p.block)
+	if here {
+		n.compare(p.block)
+	}
 	if fault == nil && (w.buf.floats[0] != -was.sum || r.head.Version != uint32(len(was.updates))) {
 		w.Fatalf("the reply has %v of version %d, expected %v of %d", w.buf.floats[0], r.head.Version, -was.sum, len(was.updates))
 	}
@@ -343,7 +372,9 @@ func (c *crewman) hear(p *packet, outcome string, version uint32) {
 	}
 	switch outcome {
 	case "applied", "duplicate":
-		c.acked[p.to.index][p.block], c.at[p.to.index][p.block] = true, version
+		c.acked[p.block], c.at[p.block] = true, version
+	case "moved":
+		c.learn()
 	case "stale": // the same batch at newer parameters
 		c.attempt++
 		c.pull()
@@ -366,12 +397,15 @@ func TestEachPushOnce(t *testing.T) {
 			switch at := w.random.IntN(300); {
 			case at < 2:
 				n.checkpoint(0)
-			case at < 4:
+			case at < 20 && seed%3 > 0:
+				w.lead()
+			case at < 24 && w.move.needs(n): // a set of both shards is due
+			case at < 22:
 				n.checkpoint(1 + w.random.IntN(20))
-			case at < 6:
+			case at < 24:
 				seen["killed"]++
 				n.start()
-			case at < 8:
+			case at < 26:
 				w.join(c.ordinal)
 			case at < 150:
 				c.act()
@@ -384,7 +418,8 @@ func TestEachPushOnce(t *testing.T) {
 		}
 	}
 	t.Logf("%v, %d steps", seen, steps)
-	for _, what := range []string{"applied", "duplicate", "stale", "fenced", "hello of an older one", "lost with its server", "reply lost", "killed", "killed in a checkpoint"} {
+	for _, what := range []string{"applied", "duplicate", "stale", "fenced", "hello of an older one", "lost with its server", "reply lost", "killed", "killed in a checkpoint",
+		"moved", "wait", "blocks moved", "moves given up", "hello with an older placement", "hello with a newer placement", "source killed in a move", "destination killed in a move"} {
 		if seen[what] < 20 {
 			t.Errorf("%s: %d times only", what, seen[what])
 		}

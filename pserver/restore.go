@@ -27,6 +27,7 @@ type restoring struct {
 	shard *shard
 	store checkpoint.Store
 	job   JobState
+	moved *placement.Layout // nil: no block ever was
 }
 
 // candidate is something to start from.
@@ -43,6 +44,9 @@ type candidate struct {
 // passed over and said. When nothing else is left that is an error: to start empty would hide
 // the loss.
 func (r *restoring) run() (candidate, error) {
+	if r.moved != nil && !r.moved.Owns(r.shard.index) {
+		return candidate{}, nil // the leader says what the model is
+	}
 	list, damaged, err := r.candidates()
 	if err != nil {
 		return candidate{}, err
@@ -50,7 +54,7 @@ func (r *restoring) run() (candidate, error) {
 	for _, c := range list {
 		parts, err := c.parts()
 		if err == nil {
-			err = r.shard.fillFrom(parts, r.job.Shards)
+			err = r.shard.fillFrom(parts, r.job.Shards, r.moved)
 		}
 		if err == nil && c.resumed {
 			err = r.store.Shard(r.shard.index).Resume(parts[0].Manifest.Generation)
@@ -200,13 +204,16 @@ func (r *restoring) together(set *checkpoint.Set) candidate {
 // fillFrom takes from the checkpoints the blocks of this shard. The placement is that of the
 // checkpoints, or a new one for another number of shards. It changes the shard only when
 // everything could be read.
-func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, shards int) error {
+func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, shards int, moved *placement.Layout) error {
 	man, table := parts[0].Manifest, parts[0].Share.Table
-	if shards = cmp.Or(shards, table.Shards); shards != table.Shards {
-		var err error
-		if table, err = placement.New(table.Tensors, shards, table.Sparse...); err != nil {
-			return err
-		}
+	var err error
+	if shards = cmp.Or(shards, table.Shards); moved != nil {
+		table, err = moved.Apply(table)
+	} else if shards != table.Shards {
+		table, err = placement.New(table.Tensors, shards, table.Sparse...)
+	}
+	if err != nil {
+		return err
 	}
 	m, err := newModel(man.Optimizer, man.Mode == checkpoint.Sync, table)
 	if err != nil {

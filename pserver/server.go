@@ -140,6 +140,16 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 			return nil
 		}
 	})
+	retired := false
+	group.Go(func() error {
+		select {
+		case err := <-shard.over:
+			retired = err == nil
+			return cmp.Or(err, errRetired)
+		case <-groupCtx.Done():
+			return nil
+		}
+	})
 	if checkpoints != nil {
 		group.Go(func() error {
 			select {
@@ -159,6 +169,10 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		return nil
 	})
 	err = group.Wait()
+	if retired && errors.Is(err, errRetired) {
+		shard.log.Info("parameter server ended: all its blocks were moved to others")
+		return nil
+	}
 	if err == nil && checkpoints != nil && shard.ready.Load() {
 		err = checkpoints.saveSelf(checkpoint.Stop)
 	}
@@ -170,12 +184,17 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 
 // open makes the shard, from its checkpoint if there is one.
 func (s *Server) open(claim Claim) (*shard, *checkpoints, error) {
-	index := claim.Index()
+	index, job := claim.Index(), claim.Job()
+	layout, err := job.layout()
+	if err != nil {
+		return nil, nil, err
+	}
 	log := s.cfg.Log.WithField("shard", index)
 	if s.cfg.CheckpointDir == "" {
 		// Nothing survives a start, so any other number than the last one does.
 		start := uint64(time.Now().UnixNano())
-		return newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes), nil, nil
+		shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
+		return shard, nil, shard.checkRestored(layout)
 	}
 	store := checkpoint.Store{Dir: s.cfg.CheckpointDir, Step: s.step}
 	folder := store.Shard(index)
@@ -187,8 +206,11 @@ func (s *Server) open(claim Claim) (*shard, *checkpoints, error) {
 		return nil, nil, fmt.Errorf("count this start in the checkpoint folder: %w", err)
 	}
 	shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
-	restoring := &restoring{shard, store, claim.Job()}
+	restoring := &restoring{shard, store, job, layout}
 	from, err := restoring.run()
+	if err == nil {
+		err = shard.checkRestored(layout)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

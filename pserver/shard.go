@@ -44,6 +44,9 @@ type shard struct {
 	restored bool // started from a checkpoint and no step was applied since, guarded by commitMu
 	cuts     cuts
 
+	moving moving
+	over   chan error // receives once: nil when this shard is no longer of the job
+
 	rowsMu sync.RWMutex // held while a commit changes rows of tables and the version, read by lookups
 }
 
@@ -66,6 +69,7 @@ type claim struct {
 type counters struct {
 	pulled, pushed, duplicates, staged, committed, adopted, refused atomic.Uint64
 	rowsLookedUp, rowsPushed, rowsStaged                            atomic.Uint64
+	switched                                                        atomic.Uint64 // to other blocks
 	connections                                                     atomic.Int64
 
 	staleRejected, staleScaled, stalenessSum, stalenessMax atomic.Uint64
@@ -92,7 +96,7 @@ func (c *counters) stale(staleness uint64, weight float32) {
 func newShard(log *logrus.Entry, index int, epoch uint16, initTimeout time.Duration, stageBytes int64) *shard {
 	s := &shard{
 		log: log, index: index, epoch: epoch, initTimeout: initTimeout,
-		trainers: map[uint32]*trainer{}, changed: make(chan struct{}),
+		trainers: map[uint32]*trainer{}, changed: make(chan struct{}), over: make(chan error, 1),
 		stages: stages{limit: stageBytes, byIncarnation: map[uint64]*stage{}},
 	}
 	s.jobEpoch.Store(1)

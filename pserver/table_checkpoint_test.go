@@ -126,7 +126,7 @@ func (s *tableShard) mustSave(t testing.TB) {
 func (s *tableShard) again(t testing.TB, start uint64) (*tableShard, error) {
 	t.Helper()
 	heir := openTableShard(t, s.store.Dir, start)
-	from, err := (&restoring{heir.shard, heir.store, JobState{}}).run()
+	from, err := (&restoring{heir.shard, heir.store, JobState{}, nil}).run()
 	if err == nil && from.name == "" {
 		t.Fatal("no checkpoint")
 	}

@@ -31,6 +31,9 @@ func (h *holding) newTrainer(ordinal uint32, incarnation uint64) *trainer {
 func (s *shard) greet(h *holding, ordinal uint32, incarnation uint64) (*trainer, *wire.Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.holding.Load() != h {
+		return nil, wire.Faultf(wire.Moved, "blocks of shard %d were moved just now", s.index)
+	}
 	old := s.trainers[ordinal]
 	switch {
 	case old != nil && old.incarnation == incarnation:

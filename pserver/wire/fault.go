@@ -27,6 +27,7 @@ const (
 	NoSuchTable   Code = 18 // the model has no such table: an error of the caller
 	NoSuchSlot    Code = 19 // the shard does not hold this slot of the table: an error of the caller
 	BadRows       Code = 20 // the payload is no batch of rows of this table: an error of the caller
+	Moved         Code = 21 // the block, or the placement, has moved on: learn the table, send again under the same step
 )
 
 var codeNames = [...]string{
@@ -34,7 +35,7 @@ var codeNames = [...]string{
 	BadDType: "bad dtype", NotFinite: "not finite", Resync: "resync", Stale: "stale", Uninitialised: "uninitialised",
 	OtherModel: "other model", Fenced: "fenced", WrongMode: "wrong mode", Busy: "busy", Wait: "wait",
 	WrongShard: "wrong shard", Stopping: "stopping", NotClaimed: "not claimed",
-	NoSuchTable: "no such table", NoSuchSlot: "no such slot", BadRows: "bad rows",
+	NoSuchTable: "no such table", NoSuchSlot: "no such slot", BadRows: "bad rows", Moved: "moved",
 }
 
 func (c Code) String() string {

@@ -41,7 +41,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	c := &Client{cfg: cfg}
 	for i, addr := range addrs {
-		c.links = append(c.links, &link{client: c, index: i, shards: len(addrs), addr: addr, log: cfg.Log.WithField("shard", i)})
+		c.links = append(c.links, newLink(c, i, addr))
 	}
 	return c, nil
 }
@@ -215,11 +215,27 @@ func (c *Client) prepare(what string, dtype wire.DType, tensors []Tensor) error 
 	return nil
 }
 
-// run does a call at all shards that hold blocks. That a gradient is stale at one
-// does not keep it from the others.
+// run does a call at all shards that hold blocks. What was not acknowledged because its
+// block is elsewhere by now goes there.
 func (c *Client) run(ctx context.Context, call call) error {
+	for {
+		err := c.runLinks(ctx, call)
+		if !outdated(err) {
+			return err
+		}
+		if err := c.relearn(ctx, err); err != nil {
+			return err
+		}
+		call.resumed = true
+	}
+}
+
+// runLinks does a call once. That a gradient is stale, or its block elsewhere, at one
+// shard does not keep it from the others.
+func (c *Client) runLinks(ctx context.Context, call call) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var stale atomic.Pointer[StaleError]
+	var moved atomic.Pointer[error]
 	for _, l := range c.links {
 		if len(l.slots) > 0 {
 			group.Go(func() error {
@@ -228,12 +244,19 @@ func (c *Client) run(ctx context.Context, call call) error {
 					stale.Store(late)
 					return nil
 				}
+				if outdated(err) {
+					moved.Store(&err)
+					return nil
+				}
 				return err
 			})
 		}
 	}
 	if err := group.Wait(); err != nil {
 		return err
+	}
+	if err := moved.Load(); err != nil {
+		return *err
 	}
 	if late := stale.Load(); late != nil {
 		return late

@@ -98,7 +98,7 @@ func again(err error) bool {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.FailedPrecondition:
 		return true
 	}
-	return errors.Is(err, ErrUninitialised)
+	return errors.Is(err, ErrUninitialised) || errors.Is(err, errMoved)
 }
 
 // claim asks the shards in order for the right to initialise them, up to the
@@ -118,32 +118,11 @@ func (c *Client) claim(ctx context.Context) (claimed []*link, holder *uint32, er
 		default:
 			return nil, &reply.Holder, nil
 		}
-		if err := c.checkPlacement(reply.GetPlacement()); err != nil {
+		if err := c.takePlacement(reply.GetPlacement()); err != nil {
 			return nil, nil, fmt.Errorf("shard %d: %w", l.index, err)
 		}
 	}
 	return claimed, nil, nil
-}
-
-// checkPlacement compares the server's table with the one computed here.
-func (c *Client) checkPlacement(p *pb.ParameterPlacement) error {
-	theirs := &placement.Table{Epoch: p.GetEpoch(), Shards: int(p.GetShards()), Owners: p.GetOwners()}
-	theirs.Sparse, theirs.SlotOwners = sparsewire.FromProto(p.GetTables()), sparsewire.SlotsFromProto(p.GetSlotOwners())
-	if len(theirs.SlotOwners) != len(theirs.Sparse) {
-		return fmt.Errorf("the server's placement has the slots of %d tables, and %d tables", len(theirs.SlotOwners), len(theirs.Sparse))
-	}
-	for _, t := range p.GetTensors() {
-		tensor := placement.Tensor{Name: t.GetName()}
-		for _, d := range t.GetShape() {
-			tensor.Shape = append(tensor.Shape, int(d))
-		}
-		theirs.Tensors = append(theirs.Tensors, tensor)
-	}
-	if theirs.Digest() != c.table.Digest() {
-		return fmt.Errorf("the server's placement (epoch %d, %d tensors on %d shards) is not the one computed here (epoch %d, %d tensors on %d shards)",
-			theirs.Epoch, len(theirs.Tensors), theirs.Shards, c.table.Epoch, len(c.table.Tensors), c.table.Shards)
-	}
-	return nil
 }
 
 // fill gives the claimed shards their parameters. All have them before the

@@ -47,6 +47,7 @@ type call struct {
 	argument uint32
 	version  uint32
 	behind   bool // only blocks below version, which an earlier call brought
+	resumed  bool // it was done in part before blocks were elsewhere
 	src, dst []Tensor
 }
 
@@ -76,7 +77,6 @@ func (s *slot) of(tensors []Tensor) []float32 {
 type link struct {
 	client *Client
 	index  int
-	shards int
 	log    *logrus.Entry
 	slots  []slot
 	rows   []rowFrame // of the call under way, or the last one
@@ -88,6 +88,10 @@ type link struct {
 	crowded bool   // was said to have no room for a stage
 	control *grpc.ClientConn
 	dialed  string // the address that control goes to
+}
+
+func newLink(c *Client, index int, addr string) *link {
+	return &link{client: c, index: index, addr: addr, log: c.cfg.Log.WithField("shard", index)}
 }
 
 func (l *link) close() error {
@@ -106,7 +110,9 @@ func (l *link) close() error {
 // run does a call at this shard. It returns an error only when trying again cannot help.
 func (l *link) run(ctx context.Context, call call) error {
 	for i := range l.slots {
-		l.slots[i].pending = !call.behind || l.slots[i].version < call.version
+		if !call.resumed {
+			l.slots[i].pending = !call.behind || l.slots[i].version < call.version
+		}
 	}
 	restarted := func() {
 		for i := range l.slots {
@@ -188,6 +194,8 @@ func (l *link) judge(ctx context.Context, err error) error {
 	case wire.Wait, wire.BadChecksum, wire.WrongShard, wire.Stopping:
 		l.log.WithField("answer", fault.Error()).Debug("parameter server asks for patience")
 		return nil
+	case wire.Moved:
+		return fmt.Errorf("shard %d: %w", l.index, errMoved)
 	case wire.Stale:
 		return &StaleError{Version: uint64(fault.Version)}
 	case wire.Uninitialised:
@@ -200,10 +208,7 @@ func (l *link) judge(ctx context.Context, err error) error {
 
 // drop gives the connection up; the address is looked up again.
 func (l *link) drop() {
-	if l.stream != nil {
-		l.stream.nc.Close()
-		l.stream = nil
-	}
+	l.hangUp()
 	l.addr, l.dialed = "", "" // gRPC's own reconnecting would wait longer and longer
 }
 
@@ -245,8 +250,8 @@ func (l *link) find(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find parameter server %d: %w", l.index, err)
 	}
-	if len(addrs) != l.shards {
-		return fmt.Errorf("found %d parameter servers: the model is spread over %d", len(addrs), l.shards)
+	if l.index >= len(addrs) {
+		return &shardsError{found: len(addrs), expected: len(l.client.links)}
 	}
 	l.addr = addrs[l.index]
 	return nil

@@ -68,7 +68,7 @@ func (s *stream) hello(ctx context.Context, l *link, meant *wire.Identity) (*wir
 		payload = append(payload, meant[:]...)
 	}
 	head := wire.Header{
-		Op: wire.Hello, Block: uint64(l.client.cfg.Ordinal), Argument: uint32(l.index),
+		Op: wire.Hello, Block: uint64(l.client.cfg.Ordinal), Argument: uint32(l.index), Placement: l.client.table.Epoch,
 		Incarnation: l.client.cfg.Incarnation, Sequence: l.client.sequence.next(), Length: uint32(len(payload)),
 	}
 	raw := &s.headers[0]

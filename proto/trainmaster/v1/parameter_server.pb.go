@@ -1693,10 +1693,12 @@ func (x *BeginCutRequest) GetJobEpoch() uint32 {
 type BeginCutReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of the parameters in the cut; 0 in asynchronous mode.
-	Version       uint64     `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	Mode          UpdateMode `protobuf:"varint,2,opt,name=mode,proto3,enum=trainmaster.v1.UpdateMode" json:"mode,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Version uint64     `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Mode    UpdateMode `protobuf:"varint,2,opt,name=mode,proto3,enum=trainmaster.v1.UpdateMode" json:"mode,omitempty"`
+	// Of the placement at the cut.
+	PlacementEpoch uint32 `protobuf:"varint,3,opt,name=placement_epoch,json=placementEpoch,proto3" json:"placement_epoch,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *BeginCutReply) Reset() {
@@ -1741,6 +1743,13 @@ func (x *BeginCutReply) GetMode() UpdateMode {
 		return x.Mode
 	}
 	return UpdateMode_UPDATE_MODE_UNSPECIFIED
+}
+
+func (x *BeginCutReply) GetPlacementEpoch() uint32 {
+	if x != nil {
+		return x.PlacementEpoch
+	}
+	return 0
 }
 
 type WriteCutRequest struct {
@@ -2108,6 +2117,553 @@ func (*PruneSetsReply) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{27}
 }
 
+// Move names one step of moving blocks.
+type Move struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the placement that it leads to.
+	Epoch uint32 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// See Cut; an older one than the last heard of is refused.
+	Term          uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Move) Reset() {
+	*x = Move{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Move) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Move) ProtoMessage() {}
+
+func (x *Move) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Move.ProtoReflect.Descriptor instead.
+func (*Move) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Move) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Move) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+type FreezeBlocksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	Blocks        []uint64               `protobuf:"varint,2,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FreezeBlocksRequest) Reset() {
+	*x = FreezeBlocksRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreezeBlocksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreezeBlocksRequest) ProtoMessage() {}
+
+func (x *FreezeBlocksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreezeBlocksRequest.ProtoReflect.Descriptor instead.
+func (*FreezeBlocksRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *FreezeBlocksRequest) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+func (x *FreezeBlocksRequest) GetBlocks() []uint64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
+type FreezeBlocksReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FreezeBlocksReply) Reset() {
+	*x = FreezeBlocksReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreezeBlocksReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreezeBlocksReply) ProtoMessage() {}
+
+func (x *FreezeBlocksReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreezeBlocksReply.ProtoReflect.Descriptor instead.
+func (*FreezeBlocksReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{30}
+}
+
+type ReadBlockRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	Block         uint64                 `protobuf:"varint,2,opt,name=block,proto3" json:"block,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBlockRequest) Reset() {
+	*x = ReadBlockRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBlockRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBlockRequest) ProtoMessage() {}
+
+func (x *ReadBlockRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBlockRequest.ProtoReflect.Descriptor instead.
+func (*ReadBlockRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ReadBlockRequest) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+func (x *ReadBlockRequest) GetBlock() uint64 {
+	if x != nil {
+		return x.Block
+	}
+	return 0
+}
+
+type ReadBlockReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Little-endian float32: parameters, and the optimizer's state, slot after slot.
+	Parameters []byte `protobuf:"bytes,1,opt,name=parameters,proto3" json:"parameters,omitempty"`
+	State      []byte `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Updates    uint64 `protobuf:"varint,3,opt,name=updates,proto3" json:"updates,omitempty"`
+	Version    uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	// Of every trainer that the shard knows.
+	Applied []*AppliedStep `protobuf:"bytes,5,rep,name=applied,proto3" json:"applied,omitempty"`
+	// SHA-256 of parameters, then state.
+	Sha256        []byte `protobuf:"bytes,6,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBlockReply) Reset() {
+	*x = ReadBlockReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBlockReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBlockReply) ProtoMessage() {}
+
+func (x *ReadBlockReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBlockReply.ProtoReflect.Descriptor instead.
+func (*ReadBlockReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ReadBlockReply) GetParameters() []byte {
+	if x != nil {
+		return x.Parameters
+	}
+	return nil
+}
+
+func (x *ReadBlockReply) GetState() []byte {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *ReadBlockReply) GetUpdates() uint64 {
+	if x != nil {
+		return x.Updates
+	}
+	return 0
+}
+
+func (x *ReadBlockReply) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *ReadBlockReply) GetApplied() []*AppliedStep {
+	if x != nil {
+		return x.Applied
+	}
+	return nil
+}
+
+func (x *ReadBlockReply) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+// AppliedStep is the last step of a trainer that a block has.
+type AppliedStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ordinal       uint32                 `protobuf:"varint,1,opt,name=ordinal,proto3" json:"ordinal,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Step          uint64                 `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppliedStep) Reset() {
+	*x = AppliedStep{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppliedStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppliedStep) ProtoMessage() {}
+
+func (x *AppliedStep) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppliedStep.ProtoReflect.Descriptor instead.
+func (*AppliedStep) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *AppliedStep) GetOrdinal() uint32 {
+	if x != nil {
+		return x.Ordinal
+	}
+	return 0
+}
+
+func (x *AppliedStep) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *AppliedStep) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+type TakeBlocksRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Move   *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	Blocks []uint64               `protobuf:"varint,2,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
+	// Address of the shard that has them.
+	Source        string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeBlocksRequest) Reset() {
+	*x = TakeBlocksRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeBlocksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeBlocksRequest) ProtoMessage() {}
+
+func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeBlocksRequest.ProtoReflect.Descriptor instead.
+func (*TakeBlocksRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *TakeBlocksRequest) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+func (x *TakeBlocksRequest) GetBlocks() []uint64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
+func (x *TakeBlocksRequest) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+type TakeBlocksReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeBlocksReply) Reset() {
+	*x = TakeBlocksReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeBlocksReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeBlocksReply) ProtoMessage() {}
+
+func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeBlocksReply.ProtoReflect.Descriptor instead.
+func (*TakeBlocksReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{35}
+}
+
+type SetPlacementRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its epoch is that of the committed placement.
+	Move *Move `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	// For a shard that is at an earlier one; it may be left out to ask.
+	Model         *ParameterModel     `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	Placement     *ParameterPlacement `protobuf:"bytes,3,opt,name=placement,proto3" json:"placement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPlacementRequest) Reset() {
+	*x = SetPlacementRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPlacementRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPlacementRequest) ProtoMessage() {}
+
+func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPlacementRequest.ProtoReflect.Descriptor instead.
+func (*SetPlacementRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *SetPlacementRequest) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+func (x *SetPlacementRequest) GetModel() *ParameterModel {
+	if x != nil {
+		return x.Model
+	}
+	return nil
+}
+
+func (x *SetPlacementRequest) GetPlacement() *ParameterPlacement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+type SetPlacementReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard is at an earlier placement and was not told this one.
+	Wanted        bool `protobuf:"varint,1,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPlacementReply) Reset() {
+	*x = SetPlacementReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPlacementReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPlacementReply) ProtoMessage() {}
+
+func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPlacementReply.ProtoReflect.Descriptor instead.
+func (*SetPlacementReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *SetPlacementReply) GetWanted() bool {
+	if x != nil {
+		return x.Wanted
+	}
+	return false
+}
+
 var File_trainmaster_v1_parameter_server_proto protoreflect.FileDescriptor
 
 const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
@@ -2246,10 +2802,11 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\"U\n" +
 	"\x0fBeginCutRequest\x12%\n" +
 	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\x12\x1b\n" +
-	"\tjob_epoch\x18\x02 \x01(\rR\bjobEpoch\"Y\n" +
+	"\tjob_epoch\x18\x02 \x01(\rR\bjobEpoch\"\x82\x01\n" +
 	"\rBeginCutReply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12.\n" +
-	"\x04mode\x18\x02 \x01(\x0e2\x1a.trainmaster.v1.UpdateModeR\x04mode\"8\n" +
+	"\x04mode\x18\x02 \x01(\x0e2\x1a.trainmaster.v1.UpdateModeR\x04mode\x12'\n" +
+	"\x0fplacement_epoch\x18\x03 \x01(\rR\x0eplacementEpoch\"8\n" +
 	"\x0fWriteCutRequest\x12%\n" +
 	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\"Y\n" +
 	"\rWriteCutReply\x12\x14\n" +
@@ -2266,12 +2823,46 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x10PruneSetsRequest\x12%\n" +
 	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\x12\x12\n" +
 	"\x04keep\x18\x02 \x01(\rR\x04keep\"\x10\n" +
-	"\x0ePruneSetsReply*V\n" +
+	"\x0ePruneSetsReply\"0\n" +
+	"\x04Move\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"W\n" +
+	"\x13FreezeBlocksRequest\x12(\n" +
+	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x16\n" +
+	"\x06blocks\x18\x02 \x03(\x04R\x06blocks\"\x13\n" +
+	"\x11FreezeBlocksReply\"R\n" +
+	"\x10ReadBlockRequest\x12(\n" +
+	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x14\n" +
+	"\x05block\x18\x02 \x01(\x04R\x05block\"\xc9\x01\n" +
+	"\x0eReadBlockReply\x12\x1e\n" +
+	"\n" +
+	"parameters\x18\x01 \x01(\fR\n" +
+	"parameters\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\fR\x05state\x12\x18\n" +
+	"\aupdates\x18\x03 \x01(\x04R\aupdates\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x04R\aversion\x125\n" +
+	"\aapplied\x18\x05 \x03(\v2\x1b.trainmaster.v1.AppliedStepR\aapplied\x12\x16\n" +
+	"\x06sha256\x18\x06 \x01(\fR\x06sha256\"]\n" +
+	"\vAppliedStep\x12\x18\n" +
+	"\aordinal\x18\x01 \x01(\rR\aordinal\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x12\n" +
+	"\x04step\x18\x03 \x01(\x04R\x04step\"m\n" +
+	"\x11TakeBlocksRequest\x12(\n" +
+	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x16\n" +
+	"\x06blocks\x18\x02 \x03(\x04R\x06blocks\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\"\x11\n" +
+	"\x0fTakeBlocksReply\"\xb7\x01\n" +
+	"\x13SetPlacementRequest\x12(\n" +
+	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x124\n" +
+	"\x05model\x18\x02 \x01(\v2\x1e.trainmaster.v1.ParameterModelR\x05model\x12@\n" +
+	"\tplacement\x18\x03 \x01(\v2\".trainmaster.v1.ParameterPlacementR\tplacement\"+\n" +
+	"\x11SetPlacementReply\x12\x16\n" +
+	"\x06wanted\x18\x01 \x01(\bR\x06wanted*V\n" +
 	"\n" +
 	"UpdateMode\x12\x1b\n" +
 	"\x17UPDATE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11UPDATE_MODE_ASYNC\x10\x01\x12\x14\n" +
-	"\x10UPDATE_MODE_SYNC\x10\x022\xde\x05\n" +
+	"\x10UPDATE_MODE_SYNC\x10\x022\xaf\b\n" +
 	"\x0fParameterServer\x12J\n" +
 	"\bDescribe\x12\x1f.trainmaster.v1.DescribeRequest\x1a\x1d.trainmaster.v1.DescribeReply\x12\\\n" +
 	"\x0eInitParameters\x12%.trainmaster.v1.InitParametersRequest\x1a#.trainmaster.v1.InitParametersReply\x12P\n" +
@@ -2283,7 +2874,12 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\bWriteCut\x12\x1f.trainmaster.v1.WriteCutRequest\x1a\x1d.trainmaster.v1.WriteCutReply\x12J\n" +
 	"\bAbortCut\x12\x1f.trainmaster.v1.AbortCutRequest\x1a\x1d.trainmaster.v1.AbortCutReply\x12J\n" +
 	"\bWriteSet\x12\x1f.trainmaster.v1.WriteSetRequest\x1a\x1d.trainmaster.v1.WriteSetReply\x12M\n" +
-	"\tPruneSets\x12 .trainmaster.v1.PruneSetsRequest\x1a\x1e.trainmaster.v1.PruneSetsReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
+	"\tPruneSets\x12 .trainmaster.v1.PruneSetsRequest\x1a\x1e.trainmaster.v1.PruneSetsReply\x12V\n" +
+	"\fFreezeBlocks\x12#.trainmaster.v1.FreezeBlocksRequest\x1a!.trainmaster.v1.FreezeBlocksReply\x12M\n" +
+	"\tReadBlock\x12 .trainmaster.v1.ReadBlockRequest\x1a\x1e.trainmaster.v1.ReadBlockReply\x12P\n" +
+	"\n" +
+	"TakeBlocks\x12!.trainmaster.v1.TakeBlocksRequest\x1a\x1f.trainmaster.v1.TakeBlocksReply\x12V\n" +
+	"\fSetPlacement\x12#.trainmaster.v1.SetPlacementRequest\x1a!.trainmaster.v1.SetPlacementReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
 	file_trainmaster_v1_parameter_server_proto_rawDescOnce sync.Once
@@ -2298,7 +2894,7 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
@@ -2331,6 +2927,16 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*WriteSetReply)(nil),            // 28: trainmaster.v1.WriteSetReply
 	(*PruneSetsRequest)(nil),         // 29: trainmaster.v1.PruneSetsRequest
 	(*PruneSetsReply)(nil),           // 30: trainmaster.v1.PruneSetsReply
+	(*Move)(nil),                     // 31: trainmaster.v1.Move
+	(*FreezeBlocksRequest)(nil),      // 32: trainmaster.v1.FreezeBlocksRequest
+	(*FreezeBlocksReply)(nil),        // 33: trainmaster.v1.FreezeBlocksReply
+	(*ReadBlockRequest)(nil),         // 34: trainmaster.v1.ReadBlockRequest
+	(*ReadBlockReply)(nil),           // 35: trainmaster.v1.ReadBlockReply
+	(*AppliedStep)(nil),              // 36: trainmaster.v1.AppliedStep
+	(*TakeBlocksRequest)(nil),        // 37: trainmaster.v1.TakeBlocksRequest
+	(*TakeBlocksReply)(nil),          // 38: trainmaster.v1.TakeBlocksReply
+	(*SetPlacementRequest)(nil),      // 39: trainmaster.v1.SetPlacementRequest
+	(*SetPlacementReply)(nil),        // 40: trainmaster.v1.SetPlacementReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
@@ -2355,29 +2961,44 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	20, // 19: trainmaster.v1.AbortCutRequest.cut:type_name -> trainmaster.v1.Cut
 	20, // 20: trainmaster.v1.WriteSetRequest.cut:type_name -> trainmaster.v1.Cut
 	20, // 21: trainmaster.v1.PruneSetsRequest.cut:type_name -> trainmaster.v1.Cut
-	10, // 22: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
-	13, // 23: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
-	15, // 24: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
-	17, // 25: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
-	21, // 26: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
-	23, // 27: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
-	25, // 28: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
-	27, // 29: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
-	29, // 30: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
-	11, // 31: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	14, // 32: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	16, // 33: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	19, // 34: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	22, // 35: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
-	24, // 36: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
-	26, // 37: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
-	28, // 38: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
-	30, // 39: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
-	31, // [31:40] is the sub-list for method output_type
-	22, // [22:31] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	31, // 22: trainmaster.v1.FreezeBlocksRequest.move:type_name -> trainmaster.v1.Move
+	31, // 23: trainmaster.v1.ReadBlockRequest.move:type_name -> trainmaster.v1.Move
+	36, // 24: trainmaster.v1.ReadBlockReply.applied:type_name -> trainmaster.v1.AppliedStep
+	31, // 25: trainmaster.v1.TakeBlocksRequest.move:type_name -> trainmaster.v1.Move
+	31, // 26: trainmaster.v1.SetPlacementRequest.move:type_name -> trainmaster.v1.Move
+	7,  // 27: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
+	9,  // 28: trainmaster.v1.SetPlacementRequest.placement:type_name -> trainmaster.v1.ParameterPlacement
+	10, // 29: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
+	13, // 30: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
+	15, // 31: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
+	17, // 32: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
+	21, // 33: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
+	23, // 34: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
+	25, // 35: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
+	27, // 36: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
+	29, // 37: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
+	32, // 38: trainmaster.v1.ParameterServer.FreezeBlocks:input_type -> trainmaster.v1.FreezeBlocksRequest
+	34, // 39: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
+	37, // 40: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
+	39, // 41: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
+	11, // 42: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	14, // 43: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	16, // 44: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	19, // 45: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	22, // 46: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
+	24, // 47: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
+	26, // 48: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
+	28, // 49: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
+	30, // 50: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
+	33, // 51: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
+	35, // 52: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
+	38, // 53: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
+	40, // 54: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
+	42, // [42:55] is the sub-list for method output_type
+	29, // [29:42] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_parameter_server_proto_init() }
@@ -2391,7 +3012,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   28,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,10 @@ const (
 	ParameterServer_AbortCut_FullMethodName       = "/trainmaster.v1.ParameterServer/AbortCut"
 	ParameterServer_WriteSet_FullMethodName       = "/trainmaster.v1.ParameterServer/WriteSet"
 	ParameterServer_PruneSets_FullMethodName      = "/trainmaster.v1.ParameterServer/PruneSets"
+	ParameterServer_FreezeBlocks_FullMethodName   = "/trainmaster.v1.ParameterServer/FreezeBlocks"
+	ParameterServer_ReadBlock_FullMethodName      = "/trainmaster.v1.ParameterServer/ReadBlock"
+	ParameterServer_TakeBlocks_FullMethodName     = "/trainmaster.v1.ParameterServer/TakeBlocks"
+	ParameterServer_SetPlacement_FullMethodName   = "/trainmaster.v1.ParameterServer/SetPlacement"
 )
 
 // ParameterServerClient is the client API for ParameterServer service.
@@ -77,6 +81,18 @@ type ParameterServerClient interface {
 	// PruneSets removes the sets before the newest ones to keep, and this shard's
 	// checkpoints that no kept set names.
 	PruneSets(ctx context.Context, in *PruneSetsRequest, opts ...grpc.CallOption) (*PruneSetsReply, error)
+	// FreezeBlocks keeps pushes away from blocks that are to leave: they wait. Only
+	// SetPlacement ends that: who froze them may have committed the move.
+	FreezeBlocks(ctx context.Context, in *FreezeBlocksRequest, opts ...grpc.CallOption) (*FreezeBlocksReply, error)
+	// ReadBlock returns a frozen block, with all that moves with it.
+	ReadBlock(ctx context.Context, in *ReadBlockRequest, opts ...grpc.CallOption) (*ReadBlockReply, error)
+	// TakeBlocks has this shard read frozen blocks of another one. They are held
+	// aside until SetPlacement says whose they are.
+	TakeBlocks(ctx context.Context, in *TakeBlocksRequest, opts ...grpc.CallOption) (*TakeBlocksReply, error)
+	// SetPlacement tells the shard what is committed. It ends a move in either way:
+	// blocks that were frozen are used again or let go, blocks that were taken are
+	// used or dropped. Repeating it is harmless.
+	SetPlacement(ctx context.Context, in *SetPlacementRequest, opts ...grpc.CallOption) (*SetPlacementReply, error)
 }
 
 type parameterServerClient struct {
@@ -177,6 +193,46 @@ func (c *parameterServerClient) PruneSets(ctx context.Context, in *PruneSetsRequ
 	return out, nil
 }
 
+func (c *parameterServerClient) FreezeBlocks(ctx context.Context, in *FreezeBlocksRequest, opts ...grpc.CallOption) (*FreezeBlocksReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FreezeBlocksReply)
+	err := c.cc.Invoke(ctx, ParameterServer_FreezeBlocks_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *parameterServerClient) ReadBlock(ctx context.Context, in *ReadBlockRequest, opts ...grpc.CallOption) (*ReadBlockReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadBlockReply)
+	err := c.cc.Invoke(ctx, ParameterServer_ReadBlock_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *parameterServerClient) TakeBlocks(ctx context.Context, in *TakeBlocksRequest, opts ...grpc.CallOption) (*TakeBlocksReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TakeBlocksReply)
+	err := c.cc.Invoke(ctx, ParameterServer_TakeBlocks_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *parameterServerClient) SetPlacement(ctx context.Context, in *SetPlacementRequest, opts ...grpc.CallOption) (*SetPlacementReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetPlacementReply)
+	err := c.cc.Invoke(ctx, ParameterServer_SetPlacement_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ParameterServerServer is the server API for ParameterServer service.
 // All implementations must embed UnimplementedParameterServerServer
 // for forward compatibility.
@@ -224,6 +280,18 @@ type ParameterServerServer interface {
 	// PruneSets removes the sets before the newest ones to keep, and this shard's
 	// checkpoints that no kept set names.
 	PruneSets(context.Context, *PruneSetsRequest) (*PruneSetsReply, error)
+	// FreezeBlocks keeps pushes away from blocks that are to leave: they wait. Only
+	// SetPlacement ends that: who froze them may have committed the move.
+	FreezeBlocks(context.Context, *FreezeBlocksRequest) (*FreezeBlocksReply, error)
+	// ReadBlock returns a frozen block, with all that moves with it.
+	ReadBlock(context.Context, *ReadBlockRequest) (*ReadBlockReply, error)
+	// TakeBlocks has this shard read frozen blocks of another one. They are held
+	// aside until SetPlacement says whose they are.
+	TakeBlocks(context.Context, *TakeBlocksRequest) (*TakeBlocksReply, error)
+	// SetPlacement tells the shard what is committed. It ends a move in either way:
+	// blocks that were frozen are used again or let go, blocks that were taken are
+	// used or dropped. Repeating it is harmless.
+	SetPlacement(context.Context, *SetPlacementRequest) (*SetPlacementReply, error)
 	mustEmbedUnimplementedParameterServerServer()
 }
 
@@ -260,6 +328,18 @@ func (UnimplementedParameterServerServer) WriteSet(context.Context, *WriteSetReq
 }
 func (UnimplementedParameterServerServer) PruneSets(context.Context, *PruneSetsRequest) (*PruneSetsReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method PruneSets not implemented")
+}
+func (UnimplementedParameterServerServer) FreezeBlocks(context.Context, *FreezeBlocksRequest) (*FreezeBlocksReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method FreezeBlocks not implemented")
+}
+func (UnimplementedParameterServerServer) ReadBlock(context.Context, *ReadBlockRequest) (*ReadBlockReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadBlock not implemented")
+}
+func (UnimplementedParameterServerServer) TakeBlocks(context.Context, *TakeBlocksRequest) (*TakeBlocksReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method TakeBlocks not implemented")
+}
+func (UnimplementedParameterServerServer) SetPlacement(context.Context, *SetPlacementRequest) (*SetPlacementReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetPlacement not implemented")
 }
 func (UnimplementedParameterServerServer) mustEmbedUnimplementedParameterServerServer() {}
 func (UnimplementedParameterServerServer) testEmbeddedByValue()                         {}
@@ -444,6 +524,78 @@ func _ParameterServer_PruneSets_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ParameterServer_FreezeBlocks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FreezeBlocksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).FreezeBlocks(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_FreezeBlocks_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).FreezeBlocks(ctx, req.(*FreezeBlocksRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ParameterServer_ReadBlock_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadBlockRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).ReadBlock(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_ReadBlock_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).ReadBlock(ctx, req.(*ReadBlockRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ParameterServer_TakeBlocks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TakeBlocksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).TakeBlocks(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_TakeBlocks_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).TakeBlocks(ctx, req.(*TakeBlocksRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ParameterServer_SetPlacement_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetPlacementRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).SetPlacement(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_SetPlacement_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).SetPlacement(ctx, req.(*SetPlacementRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ParameterServer_ServiceDesc is the grpc.ServiceDesc for ParameterServer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -486,6 +638,22 @@ var ParameterServer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PruneSets",
 			Handler:    _ParameterServer_PruneSets_Handler,
+		},
+		{
+			MethodName: "FreezeBlocks",
+			Handler:    _ParameterServer_FreezeBlocks_Handler,
+		},
+		{
+			MethodName: "ReadBlock",
+			Handler:    _ParameterServer_ReadBlock_Handler,
+		},
+		{
+			MethodName: "TakeBlocks",
+			Handler:    _ParameterServer_TakeBlocks_Handler,
+		},
+		{
+			MethodName: "SetPlacement",
+			Handler:    _ParameterServer_SetPlacement_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

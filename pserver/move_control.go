@@ -1,0 +1,117 @@
+package pserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/wire"
+)
+
+// FreezeBlocks implements the service.
+func (c *control) FreezeBlocks(ctx context.Context, request *pb.FreezeBlocksRequest) (*pb.FreezeBlocksReply, error) {
+	move := request.GetMove()
+	return &pb.FreezeBlocksReply{}, statusOf(c.shard.freezeBlocks(ctx, move.GetTerm(), move.GetEpoch(), request.GetBlocks()))
+}
+
+// ReadBlock implements the service.
+func (c *control) ReadBlock(_ context.Context, request *pb.ReadBlockRequest) (*pb.ReadBlockReply, error) {
+	a, err := c.shard.readBlock(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), request.GetBlock())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	reply := &pb.ReadBlockReply{Parameters: wire.FloatBytes(a.params), State: wire.FloatBytes(a.state), Updates: a.updates, Version: a.version}
+	for _, by := range a.applied {
+		reply.Applied = append(reply.Applied, &pb.AppliedStep{Ordinal: by.ordinal, Incarnation: by.incarnation, Step: by.step})
+	}
+	reply.Sha256 = digestOf(reply)
+	return reply, nil
+}
+
+func digestOf(r *pb.ReadBlockReply) []byte {
+	sum := sha256.New()
+	sum.Write(r.GetParameters())
+	sum.Write(r.GetState())
+	return sum.Sum(nil)
+}
+
+// TakeBlocks implements the service.
+func (c *control) TakeBlocks(ctx context.Context, request *pb.TakeBlocksRequest) (*pb.TakeBlocksReply, error) {
+	conn, err := grpc.NewClient("passthrough:///"+request.GetSource(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxControlMessage)))
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	defer conn.Close()
+	source := pb.NewParameterServerClient(conn)
+	move := request.GetMove()
+	err = c.shard.takeBlocks(ctx, move.GetTerm(), move.GetEpoch(), request.GetBlocks(), func(id uint64) (*arrival, error) {
+		reply, err := source.ReadBlock(ctx, &pb.ReadBlockRequest{Move: move, Block: id})
+		if err != nil {
+			return nil, fmt.Errorf("read block %d of %s: %w", id, request.GetSource(), err)
+		}
+		return arrivalOf(id, reply)
+	})
+	return &pb.TakeBlocksReply{}, statusOf(err)
+}
+
+func arrivalOf(id uint64, r *pb.ReadBlockReply) (*arrival, error) {
+	if string(digestOf(r)) != string(r.GetSha256()) {
+		return nil, fmt.Errorf("%w: block %d was damaged on the way: its digest is another one", errMismatch, id)
+	}
+	a := &arrival{image: image{params: floatsOf(r.GetParameters()), state: floatsOf(r.GetState()), updates: r.GetUpdates(), version: r.GetVersion()}}
+	for _, by := range r.GetApplied() {
+		a.applied = append(a.applied, appliedStep{by.GetOrdinal(), by.GetIncarnation(), by.GetStep()})
+	}
+	return a, nil
+}
+
+func floatsOf(b []byte) []float32 {
+	floats := make([]float32, len(b)/4)
+	copy(wire.FloatBytes(floats), b)
+	return floats
+}
+
+// SetPlacement implements the service.
+func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementRequest) (*pb.SetPlacementReply, error) {
+	var m *model
+	if request.GetPlacement() != nil {
+		var err error
+		if m, err = placedFromProto(request.GetModel(), request.GetPlacement()); err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+		if h := c.shard.holding.Load(); h != nil && !h.model.sameButPlace(m) || m.table.Epoch != request.GetMove().GetEpoch() {
+			return nil, status.Errorf(codes.InvalidArgument, "shard %d has another model, or the placement is not that of epoch %d", c.shard.index, request.GetMove().GetEpoch())
+		}
+	}
+	wanted, err := c.settle(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), m)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &pb.SetPlacementReply{Wanted: wanted}, nil
+}
+
+// settle takes turns with checkpoints, whose cuts are of one placement.
+func (c *control) settle(term uint64, epoch uint32, m *model) (wanted bool, err error) {
+	if c.checkpoints != nil && m != nil {
+		c.checkpoints.mu.Lock()
+		defer c.checkpoints.mu.Unlock()
+		c.checkpoints.dropLocked("blocks move")
+	}
+	return c.shard.settle(term, epoch, m)
+}
+
+func placedFromProto(described *pb.ParameterModel, p *pb.ParameterPlacement) (*model, error) {
+	m, err := modelFromProto(described)
+	if err != nil {
+		return nil, err
+	}
+	return m.placedAs(&placement.Layout{Epoch: p.GetEpoch(), Shards: int(p.GetShards()), Owners: p.GetOwners()})
+}

@@ -1,0 +1,393 @@
+package pserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/wire"
+)
+
+// A block changes its shard in four steps, which the leader takes:
+//
+//	freeze at the source ──▶ take at the destination ──▶ commit ──▶ tell all, destinations first
+//
+// From the first to the last nobody pushes to the block, so that both have the same. What
+// is committed says whose it is; only the leader, this one or the next, tells the shards,
+// and only that ends a freeze: the source cannot know better. A shard that starts in a
+// job whose blocks are moved has all its blocks frozen until it was told, for the same reason.
+type moving struct {
+	mu    sync.Mutex // taken before shard.mu
+	joins bool       // started without a block, in a job whose blocks are moved
+	term  uint64     // of the last leader heard of
+	epoch uint32     // that the taken blocks wait for
+	taken map[uint64]*arrival
+}
+
+// arrival is a block that another shard gave.
+type arrival struct {
+	image
+	applied []appliedStep
+}
+
+// appliedStep is the last step of a trainer that a block has.
+type appliedStep struct {
+	ordinal     uint32
+	incarnation uint64
+	step        uint64
+}
+
+var (
+	errOldMove    = errors.New("the move is over")
+	errBlocksLost = errors.New("blocks lost")
+	errRetired    = errors.New("not of the job any more")
+)
+
+// layout is where blocks were moved to, nil if none ever was.
+func (j *JobState) layout() (*placement.Layout, error) {
+	if j.Placement == nil {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	l, err := placement.ParseLayout(j.Placement)
+	if err != nil {
+		return nil, err
+	}
+	if j.Shards != 0 && j.Shards < l.Shards {
+		return nil, fmt.Errorf("the job is to have %d parameter servers, and blocks lie on %d: use master scale, or delete the placement while no server runs", j.Shards, l.Shards)
+	}
+	j.Shards = l.Shards
+	return l, nil
+}
+
+// checkRestored is called at the start. Of a job whose blocks were moved a shard has its blocks, or it must not serve.
+func (s *shard) checkRestored(l *placement.Layout) error {
+	switch {
+	case l == nil:
+		return nil
+	case !l.Owns(s.index):
+		s.moving.joins = true
+		s.log.Info("no block of the job is here yet: the leader moves some here")
+		return nil
+	case !s.ready.Load():
+		return fmt.Errorf("%w: shard %d has no checkpoint, and its blocks were moved here: without them the job has to begin anew", errBlocksLost, s.index)
+	}
+	for _, b := range s.holding.Load().blocks {
+		b.freeze()
+	}
+	return nil
+}
+
+func (b *block) freeze() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.frozen == nil {
+		b.frozen = make(chan struct{})
+	}
+}
+
+// thawLocked lets those go on that wait.
+func (b *block) thawLocked() {
+	if b.frozen != nil {
+		close(b.frozen)
+		b.frozen = nil
+	}
+}
+
+// movingLocked is the answer to a push, nil if the block is here to stay.
+func (b *block) movingLocked() *wire.Fault {
+	switch {
+	case b.moved:
+		return wire.Faultf(wire.Moved, "%s is on another shard now", b.name())
+	case b.frozen != nil:
+		return wire.Faultf(wire.Wait, "%s is about to move", b.name())
+	}
+	return nil
+}
+
+// awaitMove waits while the block is frozen, up to the wait of a pull.
+func (c *conn) awaitMove(b *block) {
+	b.mu.Lock()
+	frozen := b.frozen
+	b.mu.Unlock()
+	if frozen == nil {
+		return
+	}
+	timer := time.NewTimer(c.limits.PullWait)
+	defer timer.Stop()
+	select {
+	case <-frozen:
+	case <-timer.C:
+	case <-c.stop:
+	}
+}
+
+// otherPlacement refuses a hello with another digest.
+func otherPlacement(shard int, theirs, ours uint32) *wire.Fault {
+	switch {
+	case theirs != 0 && theirs < ours:
+		return wire.Faultf(wire.Moved, "your placement has epoch %d, shard %d is at %d", theirs, shard, ours)
+	case theirs > ours:
+		return wire.Faultf(wire.Busy, "your placement has epoch %d, shard %d is at %d and will hear of it", theirs, shard, ours)
+	}
+	return wire.Faultf(wire.OtherModel, "the digest of your placement is not that of shard %d: another model, or another number of shards", shard)
+}
+
+// heedLocked refuses a leader that was followed by another one, and a move to another
+// epoch than the next.
+func (m *moving) heedLocked(s *shard, term uint64, epoch uint32) (*holding, error) {
+	if term < m.term {
+		return nil, fmt.Errorf("%w: of term %d, shard %d knows of term %d", errOldMove, term, s.index, m.term)
+	}
+	h := s.holding.Load()
+	switch {
+	case h == nil || !s.ready.Load():
+		return nil, fmt.Errorf("%w: shard %d has no parameters yet", errIncomplete, s.index)
+	case h.model.sync || len(h.tables) > 0:
+		return nil, fmt.Errorf("%w: blocks move in mode async only, and in models without tables of embeddings", errMismatch)
+	case epoch != h.model.table.Epoch+1:
+		return nil, fmt.Errorf("%w: it leads to epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.table.Epoch)
+	}
+	m.term = term
+	return h, nil
+}
+
+func (h *holding) find(id uint64) (*block, error) {
+	if b := h.byID[id]; b != nil {
+		return b, nil
+	}
+	return nil, fmt.Errorf("%w: block %d is not here", errMismatch, id)
+}
+
+// freezeBlocks keeps pushes away from blocks that are to leave.
+func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids []uint64) error {
+	s.moving.mu.Lock()
+	defer s.moving.mu.Unlock()
+	h, err := s.moving.heedLocked(s, term, epoch)
+	if err = cmp.Or(err, ctx.Err()); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		b, err := h.find(id)
+		if err != nil {
+			return err
+		}
+		b.freeze()
+	}
+	return nil
+}
+
+// heed is heedLocked for who changes nothing.
+func (s *shard) heed(term uint64, epoch uint32) (*holding, error) {
+	s.moving.mu.Lock()
+	defer s.moving.mu.Unlock()
+	return s.moving.heedLocked(s, term, epoch)
+}
+
+// readBlock copies a frozen block.
+func (s *shard) readBlock(term uint64, epoch uint32, id uint64) (*arrival, error) {
+	h, err := s.heed(term, epoch)
+	if err != nil {
+		return nil, err
+	}
+	b, err := h.find(id)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	roster := s.rosterLocked()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.frozen == nil {
+		return nil, fmt.Errorf("%w: %s is not frozen", errOldMove, b.name())
+	}
+	a := &arrival{}
+	a.take(b, &cut{})
+	for _, t := range roster {
+		a.applied = append(a.applied, appliedStep{t.ordinal, t.incarnation, t.applied[b.local]})
+	}
+	return a, nil
+}
+
+// takeBlocks keeps what read returns, until the placement of epoch is committed or not.
+// Whatever was taken of them before is replaced.
+func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids []uint64, read func(id uint64) (*arrival, error)) error {
+	h, err := s.heed(term, epoch)
+	if err != nil {
+		return err
+	}
+	all := h.model.table.Blocks()
+	arrivals := map[uint64]*arrival{}
+	for _, id := range ids {
+		a, err := read(id)
+		if err != nil {
+			return err
+		}
+		if id >= uint64(len(all)) || len(a.params) != all[id].Len || len(a.state) != len(h.model.rule.Slots())*all[id].Len {
+			return fmt.Errorf("%w: block %d came with %d parameters and %d of state", errMismatch, id, len(a.params), len(a.state))
+		}
+		arrivals[id] = a
+	}
+	s.moving.mu.Lock() // not while it reads: two shards may take blocks of each other
+	defer s.moving.mu.Unlock()
+	if _, err := s.moving.heedLocked(s, term, epoch); cmp.Or(err, ctx.Err()) != nil {
+		return cmp.Or(err, ctx.Err())
+	}
+	if s.moving.epoch != epoch || s.moving.taken == nil {
+		s.moving.epoch, s.moving.taken = epoch, map[uint64]*arrival{}
+	}
+	maps.Copy(s.moving.taken, arrivals)
+	return nil
+}
+
+// settle takes over what is committed; m is nil when only the epoch is said, and wanted
+// says that it is not enough.
+func (s *shard) settle(term uint64, epoch uint32, m *model) (wanted bool, err error) {
+	s.moving.mu.Lock()
+	defer s.moving.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if term < s.moving.term {
+		return false, fmt.Errorf("%w: of term %d, shard %d knows of term %d", errOldMove, term, s.index, s.moving.term)
+	}
+	s.moving.term = term
+	h := s.holding.Load()
+	ready := h != nil && s.ready.Load()
+	switch {
+	case ready && epoch < h.model.table.Epoch:
+		return false, fmt.Errorf("%w: epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.table.Epoch)
+	case ready && epoch == h.model.table.Epoch:
+		for _, b := range h.blocks {
+			b.mu.Lock()
+			b.thawLocked()
+			b.mu.Unlock()
+		}
+	case m == nil:
+		return true, nil
+	case h != nil && !ready:
+		return false, fmt.Errorf("%w: shard %d has no parameters yet", errIncomplete, s.index)
+	default:
+		if err := s.switchLocked(h, m); err != nil {
+			return false, err
+		}
+	}
+	s.moving.taken = nil
+	return false, nil
+}
+
+// switchLocked changes to the blocks that m gives this shard, all at one moment: nobody is
+// inside any block. old is nil in a server that joins.
+func (s *shard) switchLocked(old *holding, m *model) error {
+	if old == nil {
+		old = &holding{model: m}
+	}
+	if m.sync || len(m.table.Sparse) > 0 {
+		return fmt.Errorf("%w: blocks move in mode async only, and in models without tables of embeddings", errMismatch)
+	}
+	h := newHolding(m, s.index)
+	from := make([]int, len(h.blocks)) // where each was, -1: it arrives
+	for i, b := range h.blocks {
+		from[i] = -1
+		if kept := old.byID[b.ID]; kept != nil {
+			h.blocks[i], h.byID[b.ID], from[i] = kept, kept, kept.local
+		} else if s.moving.taken[b.ID] == nil || s.moving.epoch != m.table.Epoch {
+			err := fmt.Errorf("%w: shard %d was given %s and does not have it: start it again, and it goes on from the last set of checkpoints", errBlocksLost, s.index, b.name())
+			s.end(err)
+			return err
+		}
+	}
+	for _, b := range old.blocks {
+		b.mu.Lock()
+	}
+	s.renumberLocked(from)
+	for i, b := range h.blocks {
+		b.local = i
+		if from[i] < 0 {
+			s.arriveLocked(len(h.blocks), b, s.moving.taken[b.ID])
+		}
+	}
+	for _, b := range old.blocks {
+		b.thawLocked()
+		if h.byID[b.ID] == nil {
+			b.moved, b.params, b.state = true, nil, nil
+		}
+	}
+	s.holding.Store(h)
+	s.ready.Store(true)
+	s.counters.switched.Add(1)
+	for _, b := range old.blocks {
+		b.mu.Unlock()
+	}
+	s.log.WithFields(logrus.Fields{"epoch": m.table.Epoch, "blocks": len(h.blocks), "before": len(old.blocks)}).Info("placement changed")
+	if s.index >= m.table.Shards {
+		s.end(nil)
+	}
+	return nil
+}
+
+// renumberLocked gives the steps of all trainers the new order of blocks.
+func (s *shard) renumberLocked(from []int) {
+	for _, t := range s.trainers {
+		applied := make([]uint64, len(from))
+		for i, was := range from {
+			if was >= 0 {
+				applied[i] = t.applied[was]
+			}
+		}
+		t.applied = applied
+	}
+}
+
+// arriveLocked fills a block, of so many here. Of a trainer that the source knows by a newer
+// incarnation the older one is over here too; what an older one did there is not asked for any more.
+func (s *shard) arriveLocked(blocks int, b *block, a *arrival) {
+	b.params, b.state, b.updates, b.version = a.params, a.state, a.updates, a.version
+	for _, by := range a.applied {
+		t := s.trainers[by.ordinal]
+		if t == nil || t.incarnation < by.incarnation {
+			if t != nil {
+				t.fenced.Store(true)
+			}
+			t = &trainer{ordinal: by.ordinal, incarnation: by.incarnation, applied: make([]uint64, blocks)}
+			s.trainers[by.ordinal] = t
+		}
+		if t.incarnation == by.incarnation {
+			t.applied[b.local] = by.step
+		}
+	}
+}
+
+// end has the server end; the first reason counts.
+func (s *shard) end(err error) {
+	select {
+	case s.over <- err:
+	default:
+	}
+}
+
+// placedAs is m with the blocks where a layout has them.
+func (m *model) placedAs(l *placement.Layout) (*model, error) {
+	table, err := l.Apply(m.table)
+	if err != nil {
+		return nil, err
+	}
+	placed := *m
+	placed.table, placed.digest = table, table.Digest()
+	return &placed, nil
+}
+
+// sameButPlace says whether two models differ in nothing but where their blocks lie.
+func (m *model) sameButPlace(other *model) bool {
+	return m.optimizer == other.optimizer && m.sync == other.sync && m.staleness == other.staleness &&
+		slices.EqualFunc(m.table.Tensors, other.table.Tensors, func(a, b placement.Tensor) bool {
+			return a.Name == b.Name && slices.Equal(a.Shape, b.Shape)
+		})
+}

@@ -1,0 +1,195 @@
+package pserver
+
+import (
+	"maps"
+	"slices"
+
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/wire"
+)
+
+// move is what the leader of the simulation is at: a block on its way from one shard to another, in the steps of moving.go. Any
+// shard may be killed between any two of them, but for one: a destination from the commit to the set of checkpoints after
+// it, since this simulation has no sets to fall back on (TestDestinationLost has).
+type move struct {
+	committed []byte // the layout in the store, nil: none
+	layout    *placement.Layout
+	term      uint64
+
+	phase     movePhase
+	block     uint64
+	from, to  *node
+	lives     [2]int // of from and to, when it began
+	arriving  literal
+	greeted   map[uint32]uint64 // that the source knew
+	told      []*node
+	decidedTo bool
+}
+
+type movePhase int
+
+const (
+	idle movePhase = iota
+	frozen
+	taken
+	decided
+)
+
+func (m *move) needs(n *node) bool { return m.phase == decided && m.decidedTo && n == m.to }
+
+// lead takes the leader's next step.
+func (w *world) lead() {
+	m := &w.move
+	switch m.phase {
+	case idle:
+		if m.layout == nil {
+			m.term = 1
+			w.commit(&placement.Layout{Epoch: 2, Shards: 2, Goal: 2, Owners: w.table.Owners})
+		}
+		for _, n := range w.nodes {
+			n.tell()
+		}
+		m.block = uint64(w.random.IntN(len(m.layout.Owners)))
+		m.from = w.nodes[m.layout.Owners[m.block]]
+		m.to = w.nodes[1-m.from.index]
+		m.lives = [2]int{m.from.life, m.to.life}
+		w.must(m.from.shard.freezeBlocks(w.Context(), m.term, m.layout.Epoch+1, []uint64{m.block}))
+		m.from.frozen[m.block] = true
+		m.phase = frozen
+	case frozen:
+		if !m.to.shard.ready.Load() { // killed, and had no block: it has to be told first
+			m.giveUp(w)
+			return
+		}
+		w.must(m.to.shard.takeBlocks(w.Context(), m.term, m.layout.Epoch+1, []uint64{m.block}, func(id uint64) (*arrival, error) {
+			return m.from.shard.readBlock(m.term, m.layout.Epoch+1, id)
+		}))
+		if m.to.life != m.lives[1] {
+			w.seen["destination killed in a move"]++
+		}
+		m.lives[1] = m.to.life
+		m.arriving, m.greeted = m.from.blocks[m.block], maps.Clone(m.from.greeted)
+		m.phase = taken
+	case taken:
+		if m.from.life != m.lives[0] {
+			w.seen["source killed in a move"]++
+		}
+		lost := m.to.life != m.lives[1]
+		if lost {
+			w.seen["destination killed in a move"]++
+		}
+		if m.decidedTo = !lost && w.random.IntN(4) > 0; m.decidedTo {
+			next := *m.layout
+			next.Epoch++
+			next.Owners = slices.Clone(next.Owners)
+			next.Owners[m.block] = uint32(m.to.index)
+			w.commit(&next)
+			w.seen["blocks moved"]++
+		} else {
+			m.giveUp(w)
+		}
+		m.phase, m.told = decided, []*node{m.to, m.from}
+	case decided:
+		m.told[0].tell()
+		if m.told = m.told[1:]; len(m.told) > 0 {
+			return
+		}
+		m.phase = idle
+		if m.decidedTo {
+			m.to.checkpoint(0)
+		}
+	}
+}
+
+// giveUp leaves the move to the next leader, who finds it undecided.
+func (m *move) giveUp(w *world) {
+	m.term++
+	m.phase, m.told, m.decidedTo = decided, []*node{m.to, m.from}, false
+	w.seen["moves given up"]++
+}
+
+func (w *world) must(err error) {
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) commit(l *placement.Layout) {
+	text, err := l.Encode()
+	w.must(err)
+	w.move.committed, w.move.layout = text, l
+}
+
+// tell has a shard hear what is committed.
+func (n *node) tell() {
+	m := &n.move
+	other := n.nodes[1-n.index]
+	if n.shard.ready.Load() {
+		other = n
+	}
+	placed, err := other.shard.holding.Load().model.placedAs(m.layout)
+	n.must(err)
+	if _, err := n.shard.settle(m.term, m.layout.Epoch, placed); err != nil {
+		n.Fatal(err)
+	}
+	clear(n.frozen)
+	if m.phase == decided && m.decidedTo && n == m.to {
+		n.blocks[m.block], n.since[m.block] = m.arriving, m.layout.Epoch
+		for ordinal, incarnation := range m.greeted {
+			n.greeted[ordinal] = max(n.greeted[ordinal], incarnation)
+		}
+	}
+	n.leave()
+	for id := range n.blocks {
+		n.compare(id)
+	}
+}
+
+// leave drops the literal blocks that are another shard's.
+func (n *node) leave() {
+	maps.DeleteFunc(n.blocks, func(id uint64, _ literal) bool { return n.move.layout.Owners[id] != uint32(n.index) })
+}
+
+// restart: nothing is taken before the shard was told what is committed.
+func (n *node) restart() {
+	if n.move.layout == nil {
+		return
+	}
+	n.leave()
+	for id := range n.blocks {
+		n.frozen[id] = true
+	}
+}
+
+// learn takes the newest placement that a shard has.
+func (c *crewman) learn() {
+	for _, n := range c.nodes {
+		if h := n.shard.holding.Load(); h != nil && h.model.table.Epoch > c.known.Epoch {
+			c.known = h.model.table
+			clear(c.lines)
+		}
+	}
+}
+
+// elsewhere takes the answer to a hello with another placement than the shard's.
+func (c *crewman) elsewhere(n *node, fault *wire.Fault) bool {
+	var at uint32
+	if h := n.shard.holding.Load(); h != nil {
+		at = h.model.table.Epoch
+	}
+	if c.known.Epoch == at {
+		return false
+	}
+	want, what := wire.Moved, "hello with an older placement"
+	if c.known.Epoch > at { // the leader tells it, or at 0 what the job is
+		want, what = wire.Busy, "hello with a newer placement"
+	}
+	if fault == nil || fault.Code != want {
+		c.Fatalf("hello with placement epoch %d at shard %d of epoch %d: %v, expected %v", c.known.Epoch, n.index, at, fault, want)
+	}
+	c.seen[what]++
+	if want == wire.Moved {
+		c.learn()
+	}
+	return true
+}

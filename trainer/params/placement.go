@@ -1,0 +1,143 @@
+package params
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/placement"
+	sparsewire "trainmaster/pserver/sparse/onwire"
+)
+
+// errMoved: a block, or the whole placement, is another one than this client knows.
+var errMoved = errors.New("blocks were moved")
+
+// shardsError: there are fewer shards than the table has. That is a placement to be
+// learnt, or a job that was started with another number.
+type shardsError struct{ found, expected int }
+
+func (e *shardsError) Error() string {
+	return fmt.Sprintf("found %d parameter servers: the model is spread over %d", e.found, e.expected)
+}
+
+// outdated says whether a later placement may help.
+func outdated(err error) bool {
+	var lacking *shardsError
+	return errors.Is(err, errMoved) || errors.As(err, &lacking)
+}
+
+// tableOf is a server's placement.
+func tableOf(p *pb.ParameterPlacement) (*placement.Table, error) {
+	table := &placement.Table{Epoch: p.GetEpoch(), Shards: int(p.GetShards()), Owners: p.GetOwners()}
+	table.Sparse, table.SlotOwners = sparsewire.FromProto(p.GetTables()), sparsewire.SlotsFromProto(p.GetSlotOwners())
+	for _, t := range p.GetTensors() {
+		tensor := placement.Tensor{Name: t.GetName()}
+		for _, d := range t.GetShape() {
+			tensor.Shape = append(tensor.Shape, int(d))
+		}
+		table.Tensors = append(table.Tensors, tensor)
+	}
+	return table, table.Check()
+}
+
+// takePlacement compares a server's table with the one known here, and takes a later one over.
+func (c *Client) takePlacement(p *pb.ParameterPlacement) error {
+	theirs, err := tableOf(p)
+	if err != nil {
+		return fmt.Errorf("the server's placement: %w", err)
+	}
+	if theirs.Digest() == c.table.Digest() {
+		return nil
+	}
+	sameTensors := slices.EqualFunc(theirs.Tensors, c.table.Tensors, func(a, b placement.Tensor) bool {
+		return a.Name == b.Name && slices.Equal(a.Shape, b.Shape)
+	})
+	switch {
+	case !sameTensors || len(theirs.Sparse)+len(c.table.Sparse) > 0 || theirs.Epoch == c.table.Epoch:
+		return fmt.Errorf("the server's placement (epoch %d, %d tensors on %d shards) is not the one computed here (epoch %d, %d tensors on %d shards)",
+			theirs.Epoch, len(theirs.Tensors), theirs.Shards, c.table.Epoch, len(c.table.Tensors), c.table.Shards)
+	case theirs.Epoch > c.table.Epoch:
+		c.adopt(theirs)
+	}
+	return fmt.Errorf("%w: the server's placement has epoch %d", errMoved, theirs.Epoch)
+}
+
+// adopt gives every link the slots of a later table. What a slot knows goes with it, so that a
+// call goes on where it was.
+func (c *Client) adopt(table *placement.Table) {
+	slots := make([]slot, len(table.Owners))
+	for _, l := range c.links {
+		for _, s := range l.slots {
+			slots[s.ID] = s
+		}
+		l.slots = nil
+		l.hangUp()
+	}
+	for len(c.links) < table.Shards {
+		c.links = append(c.links, newLink(c, len(c.links), ""))
+	}
+	for _, l := range c.links[table.Shards:] {
+		l.close() //nolint:errcheck // nothing is asked there any more
+	}
+	c.links = c.links[:table.Shards]
+	for id, s := range slots {
+		l := c.links[table.Owners[id]]
+		l.slots = append(l.slots, s)
+	}
+	c.table = table
+	c.cfg.Log.WithField("epoch", table.Epoch).WithField("shards", table.Shards).Info("blocks of the model were moved: going on with the new placement")
+}
+
+// relearn asks the servers until one has a later placement, or cause says that there may be none.
+func (c *Client) relearn(ctx context.Context, cause error) error {
+	pause := c.cfg.pause()
+	for {
+		var newest *pb.ParameterPlacement
+		for _, l := range c.links {
+			if p := l.describePlacement(ctx); p.GetEpoch() > newest.GetEpoch() {
+				newest = p
+			}
+		}
+		if newest.GetEpoch() > c.table.Epoch {
+			if err := c.takePlacement(newest); !errors.Is(err, errMoved) {
+				return err
+			}
+			return nil
+		}
+		if _, lacking := errors.AsType[*shardsError](cause); lacking && newest != nil {
+			return cause
+		}
+		if err := pause.wait(ctx, cause); err != nil {
+			return err
+		}
+	}
+}
+
+// describePlacement is nil when the server cannot be asked.
+func (l *link) describePlacement(ctx context.Context) *pb.ParameterPlacement {
+	ctx, cancel := context.WithTimeout(ctx, l.client.cfg.ReplyTimeout)
+	defer cancel()
+	if err := l.find(ctx); err != nil {
+		return nil
+	}
+	control, err := l.controlClient()
+	if err != nil {
+		return nil
+	}
+	reply, err := control.Describe(ctx, &pb.DescribeRequest{})
+	if err != nil {
+		l.drop()
+		return nil
+	}
+	return reply.GetPlacement()
+}
+
+// hangUp closes the connection; the address stays.
+func (l *link) hangUp() {
+	if l.stream != nil {
+		l.stream.nc.Close()
+		l.stream = nil
+	}
+}
