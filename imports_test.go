@@ -60,7 +60,7 @@ var house = []room{
 	{dir: "pserver/checkpoint", may: []string{"safetensors", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/sparse", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"safetensors", "pserver/checkpoint", "proto", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/sparse", "pserver/sparse/onwire", "pserver/staleness", "portsplit"}},
 	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/sparse", "pserver/sparse/onwire", "pserver/staleness", "trainer/session"}},
-	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint"}},
+	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint", "pserver/placement"}},
 	{dir: "portsplit"},
 	{dir: "tcpproxy"},
 	// the one joint between two that know nothing of each other

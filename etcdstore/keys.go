@@ -18,6 +18,7 @@ const (
 	keyJob       = "/job"
 	keyTrainers  = taskqueue.RosterPrefix
 	keyPS        = "/ps/"
+	keyPSBlocks  = "/ps_blocks"
 	keyPSDesired = "/ps_desired"
 	keyPSLife    = "/ps_life"
 	keyLatest    = "/checkpoints/latest"

@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,13 +19,32 @@ import (
 // servers is the registry of parameter servers at one revision.
 type servers struct {
 	desired int            // -1 while /ps_desired is absent
+	spread  int            // servers that the model is spread over, -1 while that is desired
 	addrs   map[int]string // by index
 }
 
-// missing lists the indices below desired that nobody holds.
-func (r servers) missing() []int {
+// serving is how many servers have to be there for the job to go on: of those that are
+// desired, some may have no block yet.
+func (r servers) serving() int {
+	if r.spread < 0 || r.desired < 0 {
+		return r.desired
+	}
+	return r.spread
+}
+
+// list returns the addresses of the first n, "" where there is none.
+func (r servers) list(n int) []string {
+	addrs := make([]string, n)
+	for i := range addrs {
+		addrs[i] = r.addrs[i]
+	}
+	return addrs
+}
+
+// missing lists the indices below n that nobody holds.
+func (r servers) missing(n int) []int {
 	var out []int
-	for i := range r.desired {
+	for i := range n {
 		if _, there := r.addrs[i]; !there {
 			out = append(out, i)
 		}
@@ -33,8 +53,18 @@ func (r servers) missing() []int {
 }
 
 func (s *Store) parseServers(keys listing) (servers, error) {
-	r := servers{desired: -1, addrs: map[int]string{}}
+	r := servers{desired: -1, spread: -1, addrs: map[int]string{}}
 	for key, kv := range keys {
+		if key == s.abs(keyPSBlocks) {
+			var layout struct {
+				Shards int `json:"shards"`
+			}
+			if err := json.Unmarshal(kv.Value, &layout); err != nil || layout.Shards < 1 {
+				return r, fmt.Errorf("%w: %s: want JSON with the number of shards, found %.40q", ErrCorrupt, key, kv.Value)
+			}
+			r.spread = layout.Shards
+			continue
+		}
 		if key == s.abs(keyPSDesired) {
 			n, err := strconv.Atoi(string(kv.Value))
 			if err != nil || n < 0 {
@@ -50,7 +80,7 @@ func (s *Store) parseServers(keys listing) (servers, error) {
 	return r, nil
 }
 
-// followServers follows /ps/ and /ps_desired, which are neighbours; /ps_step,
+// followServers follows /ps/, /ps_blocks and /ps_desired, which are neighbours; /ps_step,
 // which changes with every synchronous step, lies behind them.
 func (s *Store) followServers(ctx context.Context, changed func(servers) (more bool)) error {
 	var wrong error
@@ -114,6 +144,7 @@ type ServedJob struct {
 	Desired   int    // parameter servers
 	Life      int64  // of them: another one after there was none at all
 	LatestSet []byte // the set of checkpoints that a leader named last; nil: none
+	Placement []byte // where blocks were moved to; nil: none was
 }
 
 // ClaimPS takes the first free index below the desired count for a server that
@@ -193,7 +224,7 @@ func (s *Store) placeServer(ctx context.Context, h *held, key, addr string) (our
 
 func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
 	job := ServedJob{Desired: -1}
-	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyPSDesired)), opGet(s.abs(keyPSLife)), opGet(s.abs(keyLatest))}})
+	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyPSDesired)), opGet(s.abs(keyPSLife)), opGet(s.abs(keyLatest)), opGet(s.abs(keyPSBlocks))}})
 	if err != nil {
 		return job, fmt.Errorf("read what the job is at: %w", err)
 	}
@@ -210,6 +241,8 @@ func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
 				job.Life = kv.ModRevision
 			case 2:
 				job.LatestSet = kv.Value
+			case 3:
+				job.Placement = kv.Value
 			}
 		}
 	}
@@ -219,31 +252,42 @@ func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
 // Servers returns the addresses of the job's parameter servers by index, "" where there is
 // none now; nil while no master has said how many there shall be.
 func (s *Store) Servers(ctx context.Context) ([]string, error) {
+	r, err := s.readServers(ctx)
+	if err != nil || r.desired < 0 {
+		return nil, err
+	}
+	return r.list(r.serving()), nil
+}
+
+// RegisteredServers returns the addresses of all servers that hold an index, also those
+// that the model is not spread over yet, or no more; "" where there is none.
+func (s *Store) RegisteredServers(ctx context.Context) ([]string, error) {
+	r, err := s.readServers(ctx)
+	last := -1
+	for i := range r.addrs {
+		last = max(last, i)
+	}
+	return r.list(last + 1), err
+}
+
+func (s *Store) readServers(ctx context.Context) (servers, error) {
 	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestRange{
 		RequestRange: &pb.RangeRequest{Key: []byte(s.abs(keyPS)), RangeEnd: []byte(s.abs(keyPSDesired) + "\x00")},
 	}}}})
 	if err != nil {
-		return nil, fmt.Errorf("list the parameter servers: %w", err)
+		return servers{}, fmt.Errorf("list the parameter servers: %w", err)
 	}
 	keys := listing{}
 	for _, kv := range answer.Responses[0].GetResponseRange().Kvs {
 		keys[string(kv.Key)] = kv
 	}
-	r, err := s.parseServers(keys)
-	if err != nil || r.desired < 0 {
-		return nil, err
-	}
-	addrs := make([]string, r.desired)
-	for i := range addrs {
-		addrs[i] = r.addrs[i]
-	}
-	return addrs, nil
+	return s.parseServers(keys)
 }
 
 func (s *Store) freeIndex(ctx context.Context, waiting func(string)) (index int, err error) {
 	var said string
 	err = s.followServers(ctx, func(r servers) bool {
-		free := r.missing()
+		free := r.missing(r.desired)
 		if len(free) > 0 {
 			index = free[0]
 			return false
@@ -299,12 +343,9 @@ func (s *Store) WatchPS(ctx context.Context) <-chan map[int]string {
 func (s *Store) WaitPS(ctx context.Context, missing func(indices []int)) (addrs []string, err error) {
 	said := []int{-1} // nothing yet
 	err = s.followServers(ctx, func(r servers) bool {
-		lacking := r.missing()
+		lacking := r.missing(r.serving())
 		if r.desired >= 0 && len(lacking) == 0 {
-			addrs = make([]string, r.desired)
-			for i := range addrs {
-				addrs[i] = r.addrs[i]
-			}
+			addrs = r.list(r.serving())
 			return false
 		}
 		if missing != nil && !slices.Equal(said, lacking) {

@@ -19,6 +19,7 @@ import (
 type Master struct {
 	OnTermOver func()   // called when a term has ended; set before Run
 	Recorder   Recorder // seals the record; nil: it stays in the store; set before Run
+	Placer     Placer   // moves blocks between parameter servers; nil: they stay; set before Run
 
 	config  Config
 	store   Store

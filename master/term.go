@@ -20,6 +20,7 @@ type term struct {
 	jobID       [16]byte
 	announced   atomic.Bool
 	checkpoints *checkpointer // nil: none are taken
+	scaler      *scaler       // nil: blocks stay where they are
 }
 
 // lead recovers the state and serves until the term ends. It returns nil when the job is
@@ -47,8 +48,14 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 		}
 	}
 	telling := newTurn()
+	checkpoints := &checkpointer{master: m, term: t, still: betweenSteps(telling), log: m.log, one: newTurn()}
 	if m.shards != nil && m.config.CheckpointEvery != (Cadence{}) {
-		t.checkpoints = &checkpointer{master: m, term: t, still: betweenSteps(telling), log: m.log, one: newTurn()}
+		t.checkpoints = checkpoints
+	}
+	if m.shards != nil && m.Placer != nil && !m.config.Sync {
+		if t.scaler, err = m.recoverScaler(ctx, t, checkpoints); err != nil {
+			return err
+		}
 	}
 	m.current.Store(t) // who comes as soon as it is announced waits for the committer, and is not sent away
 	defer m.termOver()
@@ -63,6 +70,9 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	}
 	if t.checkpoints != nil {
 		group.Go(func() error { return t.checkpoints.run(ctx) })
+	}
+	if t.scaler != nil {
+		group.Go(func() error { return t.scaler.run(ctx) })
 	}
 	group.Go(func() error { return c.run(ctx) })
 	group.Go(func() error { return m.watchEnd(ctx, t) })

@@ -28,6 +28,7 @@ type moving struct {
 	mu    sync.Mutex // taken before shard.mu
 	joins bool       // started without a block, in a job whose blocks are moved
 	term  uint64     // of the last leader heard of
+	since time.Time  // of the last freeze
 	epoch uint32     // that the taken blocks wait for
 	taken map[uint64]*arrival
 }
@@ -181,6 +182,7 @@ func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids
 		}
 		b.freeze()
 	}
+	s.moving.since = time.Now()
 	return nil
 }
 
@@ -326,7 +328,12 @@ func (s *shard) switchLocked(old *holding, m *model) error {
 	for _, b := range old.blocks {
 		b.mu.Unlock()
 	}
-	s.log.WithFields(logrus.Fields{"epoch": m.table.Epoch, "blocks": len(h.blocks), "before": len(old.blocks)}).Info("placement changed")
+	fields := logrus.Fields{"epoch": m.table.Epoch, "blocks": len(h.blocks), "before": len(old.blocks)}
+	if !s.moving.since.IsZero() {
+		fields["frozen"] = time.Since(s.moving.since).Round(time.Millisecond)
+		s.moving.since = time.Time{}
+	}
+	s.log.WithFields(fields).Info("placement changed")
 	if s.index >= m.table.Shards {
 		s.end(nil)
 	}

@@ -208,6 +208,10 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 	if s.ps > 0 {
 		if n, err := store.SetDesiredIfAbsent(ctx, s.ps); err != nil {
 			return fmt.Errorf("write /ps_desired: %w", err)
+		} else if placed, _, err := store.Value(ctx, master.PlacementKey); err != nil {
+			return fmt.Errorf("read %s: %w", master.PlacementKey, err)
+		} else if n != s.ps && placed != nil {
+			log.WithFields(logrus.Fields{"ps": n, "given": s.ps}).Info("the number of parameter servers was changed with master scale: --ps is not heeded")
 		} else if n != s.ps {
 			return usageErrorf("--ps: expected %d, which the job began with, found %d", n, s.ps)
 		}
@@ -252,7 +256,7 @@ func (s *daemonSettings) listenTools(log *logrus.Entry) (net.Listener, error) {
 }
 
 func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face *httpapi.Server, store *etcdstore.Store, log *logrus.Entry) error {
-	told := &shards.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }, Present: store.Servers}
+	told := &shards.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }, Present: store.Servers, Registered: store.RegisteredServers}
 	defer told.Close()
 	m, err := master.New(s.config, onetcd.Store{
 		Store: store, LeaseTTL: s.leaseTTL,
@@ -261,6 +265,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	if err != nil {
 		return usageErrorf("%v", err)
 	}
+	m.Placer = told
 	m.Recorder = onetcd.Recorder{Sealer: &record.Sealer{Store: store, Config: s.sealing, Log: log}}
 	split := portsplit.New(listener, portsplit.Config{Log: log})
 	rpcs := &netrpc.Server{Master: m, Log: log}

@@ -118,5 +118,5 @@ type psClaim struct{ *etcdstore.Claim }
 
 func (c psClaim) Job() pserver.JobState {
 	job := c.Claim.Job()
-	return pserver.JobState{Shards: job.Desired, Life: job.Life, LatestSet: job.LatestSet}
+	return pserver.JobState{Shards: job.Desired, Life: job.Life, LatestSet: job.LatestSet, Placement: job.Placement}
 }

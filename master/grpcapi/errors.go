@@ -55,6 +55,7 @@ var table = []struct {
 	{master.ErrOtherJob, codes.FailedPrecondition, "OTHER_SETTINGS"},
 	{master.ErrOtherRecord, codes.FailedPrecondition, "OTHER_RECORD"},
 	{master.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
+	{master.ErrCannotScale, codes.FailedPrecondition, "CANNOT_SCALE"},
 	{master.ErrNothingToCut, codes.FailedPrecondition, "NOTHING_TO_CUT"},
 
 	{taskqueue.ErrOtherDataset, codes.AlreadyExists, "OTHER_DATASET"},

@@ -79,3 +79,15 @@ func taskIndex(index uint64) (int, error) {
 	}
 	return int(index), nil
 }
+
+// Scale changes the number of parameter servers.
+func (o *operator) Scale(ctx context.Context, req *pb.ScaleRequest) (*pb.ScaleReply, error) {
+	reply := &pb.ScaleReply{}
+	err := o.steer(ctx, req.GetJob(), func(ctx context.Context) error {
+		s, err := o.master.Scale(ctx, int(req.GetParameterServers()))
+		reply.ParameterServers, reply.Goal, reply.PlacementEpoch = uint32(s.Servers), uint32(s.Goal), s.Epoch
+		reply.Moves, reply.Waiting, reply.Done = uint64(s.Moves), s.Waiting, s.Done
+		return err
+	})
+	return reply, err
+}

@@ -24,6 +24,9 @@ type Client struct {
 	// Present returns those that are registered now, "" in the place of one that is not; nil
 	// for a job without parameter servers.
 	Present func(ctx context.Context) ([]string, error)
+	// Registered returns all that are registered, also those that have no block yet, or none
+	// any more; "" where there is none.
+	Registered func(ctx context.Context) ([]string, error)
 
 	mu    sync.Mutex
 	conns map[string]*grpc.ClientConn
@@ -45,6 +48,8 @@ func (c *Client) CommitStep(ctx context.Context, step master.Step) error {
 		return err
 	})
 }
+
+const maxMessage = 64 << 20 // a placement of some million blocks
 
 // all calls every server, and waits for all: one that fails keeps no other from hearing.
 func (c *Client) all(addrs []string, what string, call func(i int, server pb.ParameterServerClient) error) error {
@@ -71,7 +76,8 @@ func (c *Client) conn(addr string) (*grpc.ClientConn, error) {
 	if conn := c.conns[addr]; conn != nil {
 		return conn, nil
 	}
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
 	if err != nil {
 		return nil, err
 	}

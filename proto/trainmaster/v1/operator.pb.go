@@ -1934,6 +1934,148 @@ func (*DropTaskReply) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{23}
 }
 
+type ScaleRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// How many there shall be; 0 only asks.
+	ParameterServers uint32 `protobuf:"varint,2,opt,name=parameter_servers,json=parameterServers,proto3" json:"parameter_servers,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ScaleRequest) Reset() {
+	*x = ScaleRequest{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScaleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScaleRequest) ProtoMessage() {}
+
+func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
+func (*ScaleRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ScaleRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *ScaleRequest) GetParameterServers() uint32 {
+	if x != nil {
+		return x.ParameterServers
+	}
+	return 0
+}
+
+type ScaleReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Over so many the model is spread; 0: its blocks were never moved.
+	ParameterServers uint32 `protobuf:"varint,1,opt,name=parameter_servers,json=parameterServers,proto3" json:"parameter_servers,omitempty"`
+	Goal             uint32 `protobuf:"varint,2,opt,name=goal,proto3" json:"goal,omitempty"`
+	// Of the committed placement of the blocks.
+	PlacementEpoch uint32 `protobuf:"varint,3,opt,name=placement_epoch,json=placementEpoch,proto3" json:"placement_epoch,omitempty"`
+	// Steps of moving that this leader took.
+	Moves uint64 `protobuf:"varint,4,opt,name=moves,proto3" json:"moves,omitempty"`
+	// Why it does not go on; empty: it does.
+	Waiting string `protobuf:"bytes,5,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// All blocks are where they shall be.
+	Done          bool `protobuf:"varint,6,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScaleReply) Reset() {
+	*x = ScaleReply{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScaleReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScaleReply) ProtoMessage() {}
+
+func (x *ScaleReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScaleReply.ProtoReflect.Descriptor instead.
+func (*ScaleReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ScaleReply) GetParameterServers() uint32 {
+	if x != nil {
+		return x.ParameterServers
+	}
+	return 0
+}
+
+func (x *ScaleReply) GetGoal() uint32 {
+	if x != nil {
+		return x.Goal
+	}
+	return 0
+}
+
+func (x *ScaleReply) GetPlacementEpoch() uint32 {
+	if x != nil {
+		return x.PlacementEpoch
+	}
+	return 0
+}
+
+func (x *ScaleReply) GetMoves() uint64 {
+	if x != nil {
+		return x.Moves
+	}
+	return 0
+}
+
+func (x *ScaleReply) GetWaiting() string {
+	if x != nil {
+		return x.Waiting
+	}
+	return ""
+}
+
+func (x *ScaleReply) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
 var File_trainmaster_v1_operator_proto protoreflect.FileDescriptor
 
 const file_trainmaster_v1_operator_proto_rawDesc = "" +
@@ -2083,7 +2225,18 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\adataset\x18\x02 \x01(\rR\adataset\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\"\x0f\n" +
-	"\rDropTaskReply*\x83\x01\n" +
+	"\rDropTaskReply\"M\n" +
+	"\fScaleRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12+\n" +
+	"\x11parameter_servers\x18\x02 \x01(\rR\x10parameterServers\"\xba\x01\n" +
+	"\n" +
+	"ScaleReply\x12+\n" +
+	"\x11parameter_servers\x18\x01 \x01(\rR\x10parameterServers\x12\x12\n" +
+	"\x04goal\x18\x02 \x01(\rR\x04goal\x12'\n" +
+	"\x0fplacement_epoch\x18\x03 \x01(\rR\x0eplacementEpoch\x12\x14\n" +
+	"\x05moves\x18\x04 \x01(\x04R\x05moves\x12\x18\n" +
+	"\awaiting\x18\x05 \x01(\tR\awaiting\x12\x12\n" +
+	"\x04done\x18\x06 \x01(\bR\x04done*\x83\x01\n" +
 	"\tJobStatus\x12\x1a\n" +
 	"\x16JOB_STATUS_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12JOB_STATUS_RUNNING\x10\x01\x12\x15\n" +
@@ -2099,7 +2252,7 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_PENDING\x10\x01\x12\x14\n" +
 	"\x10TASK_STATE_RETRY\x10\x02\x12\x18\n" +
-	"\x14TASK_STATE_SET_ASIDE\x10\x032\xde\x04\n" +
+	"\x14TASK_STATE_SET_ASIDE\x10\x032\xa1\x05\n" +
 	"\bOperator\x12D\n" +
 	"\x06Status\x12\x1d.trainmaster.v1.StatusRequest\x1a\x1b.trainmaster.v1.StatusReply\x12M\n" +
 	"\tListTasks\x12 .trainmaster.v1.ListTasksRequest\x1a\x1e.trainmaster.v1.ListTasksReply\x12V\n" +
@@ -2107,7 +2260,8 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\x05Drain\x12\x1c.trainmaster.v1.DrainRequest\x1a\x1a.trainmaster.v1.DrainReply\x12A\n" +
 	"\x05Pause\x12\x1c.trainmaster.v1.PauseRequest\x1a\x1a.trainmaster.v1.PauseReply\x12D\n" +
 	"\x06Resume\x12\x1d.trainmaster.v1.ResumeRequest\x1a\x1b.trainmaster.v1.ResumeReply\x12M\n" +
-	"\tRetryTask\x12 .trainmaster.v1.RetryTaskRequest\x1a\x1e.trainmaster.v1.RetryTaskReply\x12J\n" +
+	"\tRetryTask\x12 .trainmaster.v1.RetryTaskRequest\x1a\x1e.trainmaster.v1.RetryTaskReply\x12A\n" +
+	"\x05Scale\x12\x1c.trainmaster.v1.ScaleRequest\x1a\x1a.trainmaster.v1.ScaleReply\x12J\n" +
 	"\bDropTask\x12\x1f.trainmaster.v1.DropTaskRequest\x1a\x1d.trainmaster.v1.DropTaskReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
@@ -2123,7 +2277,7 @@ func file_trainmaster_v1_operator_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_operator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_trainmaster_v1_operator_proto_goTypes = []any{
 	(JobStatus)(0),              // 0: trainmaster.v1.JobStatus
 	(TaskKind)(0),               // 1: trainmaster.v1.TaskKind
@@ -2152,6 +2306,8 @@ var file_trainmaster_v1_operator_proto_goTypes = []any{
 	(*RetryTaskReply)(nil),      // 24: trainmaster.v1.RetryTaskReply
 	(*DropTaskRequest)(nil),     // 25: trainmaster.v1.DropTaskRequest
 	(*DropTaskReply)(nil),       // 26: trainmaster.v1.DropTaskReply
+	(*ScaleRequest)(nil),        // 27: trainmaster.v1.ScaleRequest
+	(*ScaleReply)(nil),          // 28: trainmaster.v1.ScaleReply
 }
 var file_trainmaster_v1_operator_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
@@ -2173,17 +2329,19 @@ var file_trainmaster_v1_operator_proto_depIdxs = []int32{
 	19, // 16: trainmaster.v1.Operator.Pause:input_type -> trainmaster.v1.PauseRequest
 	21, // 17: trainmaster.v1.Operator.Resume:input_type -> trainmaster.v1.ResumeRequest
 	23, // 18: trainmaster.v1.Operator.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	25, // 19: trainmaster.v1.Operator.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	4,  // 20: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
-	11, // 21: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	15, // 22: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	18, // 23: trainmaster.v1.Operator.Drain:output_type -> trainmaster.v1.DrainReply
-	20, // 24: trainmaster.v1.Operator.Pause:output_type -> trainmaster.v1.PauseReply
-	22, // 25: trainmaster.v1.Operator.Resume:output_type -> trainmaster.v1.ResumeReply
-	24, // 26: trainmaster.v1.Operator.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	26, // 27: trainmaster.v1.Operator.DropTask:output_type -> trainmaster.v1.DropTaskReply
-	20, // [20:28] is the sub-list for method output_type
-	12, // [12:20] is the sub-list for method input_type
+	27, // 19: trainmaster.v1.Operator.Scale:input_type -> trainmaster.v1.ScaleRequest
+	25, // 20: trainmaster.v1.Operator.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	4,  // 21: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
+	11, // 22: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	15, // 23: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	18, // 24: trainmaster.v1.Operator.Drain:output_type -> trainmaster.v1.DrainReply
+	20, // 25: trainmaster.v1.Operator.Pause:output_type -> trainmaster.v1.PauseReply
+	22, // 26: trainmaster.v1.Operator.Resume:output_type -> trainmaster.v1.ResumeReply
+	24, // 27: trainmaster.v1.Operator.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	28, // 28: trainmaster.v1.Operator.Scale:output_type -> trainmaster.v1.ScaleReply
+	26, // 29: trainmaster.v1.Operator.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	21, // [21:30] is the sub-list for method output_type
+	12, // [12:21] is the sub-list for method input_type
 	12, // [12:12] is the sub-list for extension type_name
 	12, // [12:12] is the sub-list for extension extendee
 	0,  // [0:12] is the sub-list for field type_name
@@ -2206,7 +2364,7 @@ func file_trainmaster_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_operator_proto_rawDesc), len(file_trainmaster_v1_operator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

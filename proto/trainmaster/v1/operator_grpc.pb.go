@@ -26,6 +26,7 @@ const (
 	Operator_Pause_FullMethodName        = "/trainmaster.v1.Operator/Pause"
 	Operator_Resume_FullMethodName       = "/trainmaster.v1.Operator/Resume"
 	Operator_RetryTask_FullMethodName    = "/trainmaster.v1.Operator/RetryTask"
+	Operator_Scale_FullMethodName        = "/trainmaster.v1.Operator/Scale"
 	Operator_DropTask_FullMethodName     = "/trainmaster.v1.Operator/DropTask"
 )
 
@@ -58,6 +59,9 @@ type OperatorClient interface {
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeReply, error)
 	// RetryTask puts set-aside tasks back: one, or all that were not dropped.
 	RetryTask(ctx context.Context, in *RetryTaskRequest, opts ...grpc.CallOption) (*RetryTaskReply, error)
+	// Scale changes the number of parameter servers while the job runs, and says how far
+	// that is. It returns at once; asking goes on with 0.
+	Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.CallOption) (*ScaleReply, error)
 	// DropTask gives a set-aside task up: it stays set aside for ever.
 	DropTask(ctx context.Context, in *DropTaskRequest, opts ...grpc.CallOption) (*DropTaskReply, error)
 }
@@ -140,6 +144,16 @@ func (c *operatorClient) RetryTask(ctx context.Context, in *RetryTaskRequest, op
 	return out, nil
 }
 
+func (c *operatorClient) Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.CallOption) (*ScaleReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ScaleReply)
+	err := c.cc.Invoke(ctx, Operator_Scale_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorClient) DropTask(ctx context.Context, in *DropTaskRequest, opts ...grpc.CallOption) (*DropTaskReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DropTaskReply)
@@ -179,6 +193,9 @@ type OperatorServer interface {
 	Resume(context.Context, *ResumeRequest) (*ResumeReply, error)
 	// RetryTask puts set-aside tasks back: one, or all that were not dropped.
 	RetryTask(context.Context, *RetryTaskRequest) (*RetryTaskReply, error)
+	// Scale changes the number of parameter servers while the job runs, and says how far
+	// that is. It returns at once; asking goes on with 0.
+	Scale(context.Context, *ScaleRequest) (*ScaleReply, error)
 	// DropTask gives a set-aside task up: it stays set aside for ever.
 	DropTask(context.Context, *DropTaskRequest) (*DropTaskReply, error)
 	mustEmbedUnimplementedOperatorServer()
@@ -211,6 +228,9 @@ func (UnimplementedOperatorServer) Resume(context.Context, *ResumeRequest) (*Res
 }
 func (UnimplementedOperatorServer) RetryTask(context.Context, *RetryTaskRequest) (*RetryTaskReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method RetryTask not implemented")
+}
+func (UnimplementedOperatorServer) Scale(context.Context, *ScaleRequest) (*ScaleReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Scale not implemented")
 }
 func (UnimplementedOperatorServer) DropTask(context.Context, *DropTaskRequest) (*DropTaskReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method DropTask not implemented")
@@ -362,6 +382,24 @@ func _Operator_RetryTask_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operator_Scale_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ScaleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServer).Scale(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operator_Scale_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServer).Scale(ctx, req.(*ScaleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Operator_DropTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DropTaskRequest)
 	if err := dec(in); err != nil {
@@ -414,6 +452,10 @@ var Operator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RetryTask",
 			Handler:    _Operator_RetryTask_Handler,
+		},
+		{
+			MethodName: "Scale",
+			Handler:    _Operator_Scale_Handler,
 		},
 		{
 			MethodName: "DropTask",

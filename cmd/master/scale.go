@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+const scalePoll = 200 * time.Millisecond
+
+func scaleCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "scale ps=N",
+		Short: "Change the number of parameter servers of a running job",
+		Long: `Scale moves blocks of the model between parameter servers until there are N of them with even shares, while the job goes on;
+only pushes to the few blocks that are moved at a time wait. For more servers it waits until they are there: start each with
+master pserver. Of fewer, the last ones end once their blocks are elsewhere. It may be stopped and given again: the job goes on moving.
+
+The updates must be asynchronous (--update-mode async), and the model without tables of embeddings.`,
+		Example: `  # a third parameter server for a job with two
+  master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints &
+  master scale ps=3 --endpoints 127.0.0.1:2379`,
+		Args: cobra.ExactArgs(1),
+	}
+	_, open := addLeaderFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		what, number, _ := strings.Cut(args[0], "=")
+		n, err := strconv.Atoi(number)
+		if err != nil || what != "ps" || n < 1 || n > mostServers {
+			return usageErrorf("%q: expected ps=N with N from 1 to %d", args[0], mostServers)
+		}
+		l, err := open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer l.hangUp()
+		return scale(cmd, l, uint32(n))
+	}
+	return cmd
+}
+
+// scale asks once for the change, and then how far it is.
+func scale(cmd *cobra.Command, l *leader, n uint32) error {
+	said := ""
+	poll := time.NewTicker(scalePoll)
+	defer poll.Stop()
+	for request := (&pb.ScaleRequest{Job: l.job, ParameterServers: n}); ; request.ParameterServers = 0 {
+		var reply *pb.ScaleReply
+		if err := l.ask(cmd.Context(), func(ctx context.Context, o pb.OperatorClient) (err error) {
+			reply, err = o.Scale(ctx, request)
+			return err
+		}); err != nil {
+			return err
+		}
+		if reply.GetGoal() != n && request.GetParameterServers() == 0 {
+			return fmt.Errorf("the number of parameter servers is to be %d by now: somebody else has changed it", reply.GetGoal())
+		}
+		line := fmt.Sprintf("moving blocks: %d servers of %d, placement %d", reply.GetParameterServers(), n, reply.GetPlacementEpoch())
+		if reply.GetWaiting() != "" {
+			line = "waiting: " + reply.GetWaiting()
+		}
+		if reply.GetDone() {
+			line = fmt.Sprintf("the model is spread over %d parameter servers", reply.GetParameterServers())
+		}
+		if line != said {
+			fmt.Fprintln(cmd.OutOrStdout(), line)
+			said = line
+		}
+		if reply.GetDone() {
+			return nil
+		}
+		select {
+		case <-poll.C:
+		case <-cmd.Context().Done():
+			return cmd.Context().Err()
+		}
+	}
+}

@@ -1,0 +1,258 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/taskqueue"
+)
+
+// PlacementKey says where the blocks of the model lie, once they were moved, and on how many
+// parameter servers they shall; desiredKey, how many servers may register.
+const (
+	PlacementKey = "/ps_blocks"
+	desiredKey   = "/ps_desired"
+)
+
+// ErrCannotScale is the answer of a job whose blocks cannot be moved.
+var ErrCannotScale = errors.New("the number of parameter servers cannot be changed while the job runs")
+
+// Placer moves blocks of the model between parameter servers. What it is given and returns as
+// stored is the value of [PlacementKey].
+type Placer interface {
+	// Resize is stored with another goal; nil is a job whose blocks never moved.
+	Resize(ctx context.Context, stored []byte, servers int) (next []byte, err error)
+	// Tell has all servers hear what is committed. It ends whatever move was begun.
+	Tell(ctx context.Context, term uint64, stored []byte) error
+	// Move prepares the next step towards the goal: some blocks are frozen, and copied. next is
+	// to be committed, or it never was; nil when there is nothing left to do.
+	Move(ctx context.Context, term uint64, stored []byte) (next []byte, err error)
+	// Extent says how far it is.
+	Extent(stored []byte) (Extent, error)
+}
+
+// Extent is over how many servers a model is spread.
+type Extent struct {
+	Servers, Goal int
+	Epoch         uint32
+}
+
+// Scaling is how far a change of the number of servers is.
+type Scaling struct {
+	Extent
+	Moves   int    // steps of this term
+	Waiting string // why it does not go on, "": it does
+	Done    bool
+}
+
+// scaler brings the servers to the goal in the store, while a term lasts.
+//
+//	goal ──▶ a set of checkpoints ──▶ [ prepare ──▶ commit ──▶ tell all ]... ──▶ a set of checkpoints
+//
+// A server that is lost in between goes on from the last set, wherever its blocks lay then.
+type scaler struct {
+	master      *Master
+	term        *term
+	checkpoints *checkpointer
+	log         *logrus.Entry
+
+	turn turn // of who changes stored
+
+	mu     sync.Mutex
+	stored []byte // as committed, nil: blocks never moved
+	state  Scaling
+	began  bool // the set before the first move is there
+}
+
+const (
+	scalePoll    = 200 * time.Millisecond
+	moveTimeout  = 30 * time.Second
+	scaleTimeout = 5 * time.Second
+)
+
+// Scale sets the number of parameter servers, unless it is 0, and says how far that is.
+func (m *Master) Scale(ctx context.Context, servers int) (Scaling, error) {
+	t, err := m.leading()
+	if err != nil {
+		return Scaling{}, err
+	}
+	if t.scaler == nil {
+		return Scaling{}, fmt.Errorf("%w: it has no parameter servers, or its updates are synchronous (--update-mode sync): stop all its processes, write %s, and start them again", ErrCannotScale, desiredKey)
+	}
+	if servers > 0 {
+		if err := t.scaler.resize(ctx, servers); err != nil {
+			return Scaling{}, err
+		}
+	}
+	return t.scaler.status(), nil
+}
+
+func (s *scaler) committed() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stored
+}
+
+func (s *scaler) status() Scaling {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+func (s *scaler) resize(ctx context.Context, servers int) error {
+	if err := s.turn.take(ctx); err != nil {
+		return err
+	}
+	defer s.turn.give()
+	bounded, cancel := context.WithTimeout(ctx, scaleTimeout)
+	defer cancel()
+	next, err := s.master.Placer.Resize(bounded, s.committed(), servers)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCannotScale, err)
+	}
+	return s.commit(ctx, next)
+}
+
+// commit makes next what counts, and lets as many servers register as it needs.
+func (s *scaler) commit(ctx context.Context, next []byte) error {
+	extent, err := s.master.Placer.Extent(next)
+	if err != nil {
+		return err
+	}
+	desired := strconv.Itoa(max(extent.Servers, extent.Goal))
+	if err := s.term.publish(ctx, taskqueue.Write{Key: PlacementKey, Value: next}, taskqueue.Write{Key: desiredKey, Value: []byte(desired)}); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stored = next
+	s.state.Extent, s.state.Done, s.state.Waiting = extent, false, ""
+	return nil
+}
+
+// run goes towards the goal until ctx ends.
+func (s *scaler) run(ctx context.Context) error {
+	poll := time.NewTicker(scalePoll)
+	defer poll.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-poll.C:
+		}
+		for more := true; more && ctx.Err() == nil; {
+			var err error
+			if more, err = s.round(ctx); errors.Is(err, errNotCommitted) {
+				return err // perhaps it is: the next term reads what counts
+			} else if err != nil && ctx.Err() == nil {
+				s.wait(err)
+			}
+		}
+	}
+}
+
+var errNotCommitted = errors.New("placement not committed")
+
+// wait says why it does not go on, once.
+func (s *scaler) wait(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state.Waiting != err.Error() {
+		s.log.WithError(err).Info("parameter servers: waiting")
+	}
+	s.state.Waiting = err.Error()
+}
+
+// round tells all servers what is committed, and takes one step if the goal is not reached.
+func (s *scaler) round(ctx context.Context) (more bool, err error) {
+	if s.committed() == nil {
+		return false, nil
+	}
+	if err := s.tell(ctx); err != nil {
+		return false, err
+	}
+	if s.status().Done {
+		s.mu.Lock()
+		s.state.Waiting = ""
+		s.mu.Unlock()
+		return false, nil
+	}
+	if !s.began {
+		if err := s.checkpoint(ctx); err != nil {
+			return false, err
+		}
+		s.began = true
+	}
+	if more, err = s.step(ctx); more || err != nil {
+		return more, err
+	}
+	if err := s.checkpoint(ctx); err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.Done, s.state.Waiting, s.began = true, "", false
+	s.log.WithFields(logrus.Fields{"servers": s.state.Servers, "placement": s.state.Epoch}).Info("parameter servers: all blocks are where they shall be")
+	return false, nil
+}
+
+// checkpoint takes a set of what the servers have, if they keep anything.
+func (s *scaler) checkpoint(ctx context.Context) error {
+	if err := s.checkpoints.take(ctx); err != nil && !errors.Is(err, ErrNothingToCut) {
+		return fmt.Errorf("a checkpoint before blocks move, or after: %w", err)
+	}
+	return nil
+}
+
+func (s *scaler) tell(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, scaleTimeout)
+	defer cancel()
+	return s.master.Placer.Tell(ctx, uint64(s.term.committer.lead.Revision()), s.committed())
+}
+
+// step moves some blocks; no moment of a checkpoint lies within. more is false when none is left.
+func (s *scaler) step(ctx context.Context) (more bool, err error) {
+	if err := s.checkpoints.one.take(ctx); err != nil {
+		return false, err
+	}
+	defer s.checkpoints.one.give()
+	if err := s.turn.take(ctx); err != nil {
+		return false, err
+	}
+	defer s.turn.give()
+	bounded, cancel := context.WithTimeout(ctx, moveTimeout)
+	defer cancel()
+	next, err := s.master.Placer.Move(bounded, uint64(s.term.committer.lead.Revision()), s.committed())
+	if err != nil || next == nil {
+		return false, err
+	}
+	if err := s.commit(ctx, next); err != nil {
+		return false, fmt.Errorf("%w: %w", errNotCommitted, err)
+	}
+	s.mu.Lock()
+	s.state.Moves++
+	s.mu.Unlock()
+	return true, s.tell(ctx)
+}
+
+// recoverScaler reads what is committed.
+func (m *Master) recoverScaler(ctx context.Context, t *term, checkpoints *checkpointer) (*scaler, error) {
+	s := &scaler{master: m, term: t, checkpoints: checkpoints, log: m.log, turn: newTurn()}
+	var err error
+	if s.stored, err = m.store.Value(ctx, PlacementKey); err != nil {
+		return nil, fmt.Errorf("read %s: %w", PlacementKey, err)
+	}
+	if s.stored != nil {
+		if s.state.Extent, err = m.Placer.Extent(s.stored); err != nil {
+			return nil, fmt.Errorf("%s: %w", PlacementKey, err)
+		}
+		s.state.Done = s.state.Servers == s.state.Goal // what is not even is moved when somebody scales again
+	}
+	return s, nil
+}

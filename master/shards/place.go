@@ -1,0 +1,271 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"trainmaster/master"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/placement"
+)
+
+// atOnce is how many blocks, of 1 MiB of parameters at most, move in one step: pushes to
+// them wait for that long.
+const atOnce = 16
+
+var _ master.Placer = (*Client)(nil)
+
+// described is what a server says of its model.
+type described struct {
+	model *pb.ParameterModel
+	table *placement.Table
+}
+
+func (c *Client) describe(ctx context.Context, addrs []string, index int) (d described, err error) {
+	if index >= len(addrs) || addrs[index] == "" {
+		return d, fmt.Errorf("parameter server %d is not there", index)
+	}
+	err = c.at(addrs, index, "describe", func(server pb.ParameterServerClient) error {
+		reply, err := server.Describe(ctx, &pb.DescribeRequest{})
+		if err != nil {
+			return err
+		}
+		if reply.GetState() != pb.DescribeReply_STATE_READY {
+			return errors.New("it has no parameters yet")
+		}
+		if reply.GetModel().GetMode() != pb.UpdateMode_UPDATE_MODE_ASYNC || len(reply.GetModel().GetTables()) > 0 {
+			return errors.New("blocks move with asynchronous updates only, and in models without tables of embeddings")
+		}
+		p := reply.GetPlacement()
+		d.model = reply.GetModel()
+		d.table = &placement.Table{Epoch: p.GetEpoch(), Shards: int(p.GetShards()), Owners: p.GetOwners()}
+		for _, t := range p.GetTensors() {
+			tensor := placement.Tensor{Name: t.GetName()}
+			for _, n := range t.GetShape() {
+				tensor.Shape = append(tensor.Shape, int(n))
+			}
+			d.table.Tensors = append(d.table.Tensors, tensor)
+		}
+		return d.table.Check()
+	})
+	return d, err
+}
+
+// at calls one server.
+func (c *Client) at(addrs []string, index int, what string, call func(server pb.ParameterServerClient) error) error {
+	conn, err := c.conn(addrs[index])
+	if err == nil {
+		err = call(pb.NewParameterServerClient(conn))
+	}
+	if err != nil {
+		return fmt.Errorf("%s parameter server %d (%s): %w", what, index, addrs[index], err)
+	}
+	return nil
+}
+
+// Resize implements [master.Placer].
+func (c *Client) Resize(ctx context.Context, stored []byte, servers int) ([]byte, error) {
+	if servers < 1 || servers > placement.MaxShards {
+		return nil, fmt.Errorf("%d parameter servers: expected 1 to %d", servers, placement.MaxShards)
+	}
+	if stored != nil {
+		layout, err := placement.ParseLayout(stored)
+		if err != nil {
+			return nil, err
+		}
+		layout.Goal = servers
+		return layout.Encode()
+	}
+	addrs, err := c.Registered(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d, err := c.describe(ctx, addrs, 0)
+	if err != nil {
+		return nil, err
+	}
+	for i := 1; i < d.table.Shards; i++ {
+		other, err := c.describe(ctx, addrs, i)
+		if err != nil {
+			return nil, err
+		}
+		if other.table.Digest() != d.table.Digest() {
+			return nil, fmt.Errorf("parameter servers 0 and %d have other placements", i)
+		}
+	}
+	layout := placement.LayoutOf(d.table, servers)
+	layout.Epoch++ // so that all hear of it before the first move
+	return layout.Encode()
+}
+
+// Extent implements [master.Placer].
+func (c *Client) Extent(stored []byte) (master.Extent, error) {
+	layout, err := placement.ParseLayout(stored)
+	if err != nil {
+		return master.Extent{}, err
+	}
+	return master.Extent{Servers: layout.Shards, Goal: layout.Goal, Epoch: layout.Epoch}, nil
+}
+
+// Tell implements [master.Placer]. Servers that get blocks hear of it first: as long as one of
+// them has not, nobody gives its copy away. Those that are not needed any more hear of it too, and end.
+func (c *Client) Tell(ctx context.Context, term uint64, stored []byte) error {
+	layout, err := placement.ParseLayout(stored)
+	if err != nil {
+		return err
+	}
+	addrs, err := c.Registered(ctx)
+	if err != nil {
+		return err
+	}
+	c.forget(addrs)
+	var errs []error
+	for i := range layout.Shards {
+		if i >= len(addrs) || addrs[i] == "" {
+			errs = append(errs, fmt.Errorf("parameter server %d of %d is not there", i, layout.Shards))
+		}
+	}
+	var behind []int
+	move := &pb.Move{Epoch: layout.Epoch, Term: term}
+	for i, addr := range addrs {
+		if addr == "" || i >= layout.Shards && i < layout.Goal {
+			continue
+		}
+		if err := c.at(addrs, i, "tell", func(server pb.ParameterServerClient) error {
+			reply, err := server.SetPlacement(ctx, &pb.SetPlacementRequest{Move: move})
+			if reply.GetWanted() {
+				behind = append(behind, i)
+			}
+			return err
+		}); err != nil && i < layout.Shards { // those beyond are ending
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	return c.place(ctx, addrs, behind, move, layout)
+}
+
+// place tells those that are behind, first those that get blocks.
+func (c *Client) place(ctx context.Context, addrs []string, behind []int, move *pb.Move, layout *placement.Layout) error {
+	if len(behind) == 0 {
+		return nil
+	}
+	known := map[int]described{}
+	for i := range layout.Shards {
+		if d, err := c.describe(ctx, addrs, i); err == nil {
+			known[i] = d
+		}
+	}
+	var any described
+	for _, d := range known {
+		any = d
+	}
+	if any.model == nil {
+		return errors.New("no parameter server has parameters")
+	}
+	receives := func(i int) bool {
+		d, there := known[i]
+		for id, owner := range layout.Owners {
+			if int(owner) == i && (!there || int(d.table.Owners[id]) != i) {
+				return true
+			}
+		}
+		return false
+	}
+	proto := &pb.ParameterPlacement{Epoch: layout.Epoch, Shards: uint32(layout.Shards), Owners: layout.Owners}
+	for _, first := range []bool{true, false} {
+		for _, i := range behind {
+			if receives(i) != first {
+				continue
+			}
+			if err := c.at(addrs, i, "tell", func(server pb.ParameterServerClient) error {
+				_, err := server.SetPlacement(ctx, &pb.SetPlacementRequest{Move: move, Model: any.model, Placement: proto})
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Move implements [master.Placer].
+func (c *Client) Move(ctx context.Context, term uint64, stored []byte) ([]byte, error) {
+	layout, err := placement.ParseLayout(stored)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := c.Registered(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if layout.Goal > layout.Shards {
+		for i := layout.Shards; i < layout.Goal; i++ {
+			if i >= len(addrs) || addrs[i] == "" {
+				return nil, fmt.Errorf("parameter server %d of %d is not there: start one with: master pserver", i, layout.Goal)
+			}
+		}
+		layout.Shards = layout.Goal
+		return advance(layout)
+	}
+	d, err := c.describe(ctx, addrs, 0)
+	if err != nil {
+		return nil, err
+	}
+	table, err := layout.Apply(d.table)
+	if err != nil {
+		return nil, err
+	}
+	moves := table.Balance(layout.Goal)
+	if len(moves) == 0 && layout.Goal == layout.Shards {
+		return nil, nil
+	}
+	if len(moves) == 0 {
+		layout.Shards = layout.Goal
+		return advance(layout)
+	}
+	moves = moves[:min(atOnce, len(moves))]
+	if err := c.carry(ctx, addrs, &pb.Move{Epoch: layout.Epoch + 1, Term: term}, moves); err != nil {
+		return nil, err
+	}
+	for _, m := range moves {
+		layout.Owners[m.Block] = m.To
+	}
+	return advance(layout)
+}
+
+func advance(l *placement.Layout) ([]byte, error) {
+	l.Epoch++
+	return l.Encode()
+}
+
+// carry freezes blocks and has them copied.
+func (c *Client) carry(ctx context.Context, addrs []string, move *pb.Move, moves []placement.Move) error {
+	type way struct{ from, to int }
+	leaving, ways := map[int][]uint64{}, map[way][]uint64{}
+	for _, m := range moves {
+		leaving[int(m.From)] = append(leaving[int(m.From)], m.Block)
+		w := way{int(m.From), int(m.To)}
+		ways[w] = append(ways[w], m.Block)
+	}
+	for from, blocks := range leaving {
+		if err := c.at(addrs, from, "freeze blocks of", func(server pb.ParameterServerClient) error {
+			_, err := server.FreezeBlocks(ctx, &pb.FreezeBlocksRequest{Move: move, Blocks: blocks})
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	for w, blocks := range ways {
+		if err := c.at(addrs, w.to, fmt.Sprintf("take blocks of parameter server %d to", w.from), func(server pb.ParameterServerClient) error {
+			_, err := server.TakeBlocks(ctx, &pb.TakeBlocksRequest{Move: move, Blocks: blocks, Source: addrs[w.from]})
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
