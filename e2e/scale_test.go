@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
+	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
 	"trainmaster/trainer/params"
 )
@@ -20,7 +23,7 @@ import (
 type load struct {
 	*job
 	client *params.Client
-	steps  uint64
+	steps  atomic.Uint64
 	worst  time.Duration // that a push took
 }
 
@@ -59,10 +62,10 @@ func (l *load) push(ctx context.Context) error {
 	grads, dst := loadTensors(1), loadTensors(0)
 	for ctx.Err() == nil {
 		began := time.Now()
-		if _, err := l.client.PushPull(l.t.Context(), l.steps+1, 1, grads, dst); err != nil {
+		if _, err := l.client.PushPull(l.t.Context(), l.steps.Load()+1, 1, grads, dst); err != nil {
 			return err
 		}
-		l.steps++
+		l.steps.Add(1)
 		l.worst = max(l.worst, time.Since(began))
 	}
 	return nil
@@ -85,8 +88,8 @@ func (j *job) underLoad(loads []*load, what func()) {
 	}
 	total := uint64(0)
 	for _, l := range loads {
-		total += l.steps
-		j.t.Logf("%d pushes, the longest took %v", l.steps, l.worst)
+		total += l.steps.Load()
+		j.t.Logf("%d pushes, the longest took %v", l.steps.Load(), l.worst)
 	}
 	values := loadTensors(0)
 	version, err := loads[0].client.Pull(j.t.Context(), values, 0)
@@ -164,4 +167,64 @@ func TestScaleUnderLoad(t *testing.T) {
 		t.Errorf("%d servers ended, expected 2", ended)
 	}
 	run(t, j.dir, "model", "inspect", j.checkpoints()).wants(t, 0)
+}
+
+// The leader is killed while blocks move, wherever it stands: the next one ends what was begun, and no push is lost or counts twice.
+func TestLeaderKilledWhileBlocksMove(t *testing.T) {
+	j := newJob(t)
+	master := j.master("--ps", "2")
+	j.server()
+	j.server()
+	loads := []*load{j.load(1), j.load(2)}
+	j.underLoad(loads, func() {
+		for round, n := range []int{3, 1, 2} {
+			if n > 1 {
+				j.server()
+			}
+			leader, err := j.leader()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := leader.Scale(t.Context(), &pb.ScaleRequest{ParameterServers: uint32(n)}); err != nil {
+				t.Fatal(err)
+			}
+			if epoch := j.layout().Epoch; round > 0 { // else at once, perhaps before the first step
+				eventually(t, "a step of the move", func() (bool, string) { return j.layout().Epoch > epoch, fmt.Sprint(j.layout()) })
+			}
+			master.kill()
+			master = j.master("--ps", "2")
+			eventually(t, fmt.Sprintf("%d servers", n), func() (bool, string) {
+				got := j.layout()
+				return got.Shards == n && len(j.layout().Owners) == 13 && j.even(got), fmt.Sprintf("%+v", got)
+			})
+		}
+	})
+}
+
+// even says whether every server has its share, of blocks.
+func (j *job) even(l *placement.Layout) bool {
+	counts := make([]int, l.Shards)
+	for _, owner := range l.Owners {
+		counts[owner]++
+	}
+	return slices.Max(counts)-slices.Min(counts) <= 3
+}
+
+// A server that got blocks is killed: it goes on with the blocks that it has by now, from the last set of checkpoints that has
+// them, whoever had them then. The others' pushes are all there.
+func TestServerKilledAfterBlocksMoved(t *testing.T) {
+	j := newJob(t)
+	j.master("--ps", "1")
+	j.server()
+	loads := []*load{j.load(1)}
+	last := j.server()
+	j.underLoad(loads, func() { run(t, j.dir, j.in("scale", "ps=2")...).wants(t, 0) })
+	set := j.latestSet().Number
+	j.awaitSet(2, set+1) // the one before it may have begun before the last push
+	last.kill()
+	j.server().awaitLog("parameters restored")
+	j.underLoad(loads, func() {
+		began := loads[0].steps.Load()
+		eventually(t, "further pushes", func() (bool, string) { n := loads[0].steps.Load(); return n > began+5, fmt.Sprint(n) })
+	})
 }

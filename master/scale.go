@@ -1,6 +1,7 @@
 package master
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -67,7 +68,8 @@ type scaler struct {
 	mu     sync.Mutex
 	stored []byte // as committed, nil: blocks never moved
 	state  Scaling
-	began  bool // the set before the first move is there
+	began  bool // by run alone: the set before the first move is there
+	moved  bool // something since then
 }
 
 const (
@@ -171,7 +173,8 @@ func (s *scaler) wait(err error) {
 
 // round tells all servers what is committed, and takes one step if the goal is not reached.
 func (s *scaler) round(ctx context.Context) (more bool, err error) {
-	if s.committed() == nil {
+	stored := s.committed()
+	if stored == nil {
 		return false, nil
 	}
 	if err := s.tell(ctx); err != nil {
@@ -192,12 +195,17 @@ func (s *scaler) round(ctx context.Context) (more bool, err error) {
 	if more, err = s.step(ctx); more || err != nil {
 		return more, err
 	}
-	if err := s.checkpoint(ctx); err != nil {
-		return false, err
+	if s.moved {
+		if err := s.checkpoint(ctx); err != nil {
+			return false, err
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.state.Done, s.state.Waiting, s.began = true, "", false
+	if !bytes.Equal(stored, s.stored) {
+		return true, nil // another goal was set meanwhile
+	}
+	s.state.Done, s.state.Waiting, s.began, s.moved = true, "", false, false
 	s.log.WithFields(logrus.Fields{"servers": s.state.Servers, "placement": s.state.Epoch}).Info("parameter servers: all blocks are where they shall be")
 	return false, nil
 }
@@ -235,6 +243,7 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 	if err := s.commit(ctx, next); err != nil {
 		return false, fmt.Errorf("%w: %w", errNotCommitted, err)
 	}
+	s.moved = true
 	s.mu.Lock()
 	s.state.Moves++
 	s.mu.Unlock()
@@ -252,7 +261,6 @@ func (m *Master) recoverScaler(ctx context.Context, t *term, checkpoints *checkp
 		if s.state.Extent, err = m.Placer.Extent(s.stored); err != nil {
 			return nil, fmt.Errorf("%s: %w", PlacementKey, err)
 		}
-		s.state.Done = s.state.Servers == s.state.Goal // what is not even is moved when somebody scales again
 	}
 	return s, nil
 }
