@@ -159,11 +159,11 @@ func (c *Client) place(ctx context.Context, addrs []string, behind []int, move *
 			known[i] = d
 		}
 	}
-	var any described
+	var one described
 	for _, d := range known {
-		any = d
+		one = d
 	}
-	if any.model == nil {
+	if one.model == nil {
 		return errors.New("no parameter server has parameters")
 	}
 	receives := func(i int) bool {
@@ -182,7 +182,7 @@ func (c *Client) place(ctx context.Context, addrs []string, behind []int, move *
 				continue
 			}
 			if err := c.at(addrs, i, "tell", func(server pb.ParameterServerClient) error {
-				_, err := server.SetPlacement(ctx, &pb.SetPlacementRequest{Move: move, Model: any.model, Placement: proto})
+				_, err := server.SetPlacement(ctx, &pb.SetPlacementRequest{Move: move, Model: one.model, Placement: proto})
 				return err
 			}); err != nil {
 				return err

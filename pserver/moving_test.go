@@ -1,0 +1,163 @@
+package pserver_test
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"trainmaster/master/shards"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver"
+	"trainmaster/trainer/params"
+)
+
+// newPlacer moves blocks as a leader does.
+func newPlacer(t testing.TB, b *book) *shards.Client {
+	c := &shards.Client{Addrs: b.complete, Present: b.complete, Registered: b.complete}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// resize commits another goal, for servers that start later too, and tells it.
+func resize(t testing.TB, b *book, c *shards.Client, servers int) []byte {
+	t.Helper()
+	stored, err := c.Resize(within(t), nil, servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return commitPlacement(t, b, c, stored)
+}
+
+func commitPlacement(t testing.TB, b *book, c *shards.Client, stored []byte) []byte {
+	t.Helper()
+	b.mu.Lock()
+	b.job.Placement = stored
+	b.mu.Unlock()
+	if err := c.Tell(within(t), 1, stored); err != nil {
+		t.Fatal(err)
+	}
+	return stored
+}
+
+// What moves is all that an update needs: with moments, the parameters after two pushes are those of a job without a move, bit by bit.
+func TestMovedBlocksGoOnBitByBit(t *testing.T) {
+	for _, optimizer := range []params.Optimizer{heavy, {Kind: "adam", LearningRate: 0.01}} {
+		start, grads := tensors(random(1)), tensors(random(2))
+		cfg := params.Config{Mode: params.Async, Optimizer: optimizer, Incarnation: 3}
+		var results [2][]params.Tensor
+		for i := range results {
+			b := startServers(t, 2, pserver.Config{})
+			c := connect(t, b, cfg)
+			values := tensors(random(1))
+			mustInit(t, c, values)
+			push := func(step uint64) {
+				if _, err := c.PushPull(within(t), step, 1, grads, values); err != nil {
+					t.Fatal(err)
+				}
+			}
+			push(1)
+			if i == 1 {
+				placer := newPlacer(t, b)
+				for stored := resize(t, b, placer, 1); ; {
+					next, err := placer.Move(within(t), 1, stored)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if strings.Contains(string(next), `"shards":1`) {
+						break // server 1 would end
+					}
+					stored = commitPlacement(t, b, placer, next)
+				}
+				push(1) // a repetition
+			}
+			push(2)
+			results[i] = values
+		}
+		if err := differ(results[1], results[0]); err != nil || differ(results[1], start) == nil {
+			t.Errorf("%s: after a move %v", optimizer.Kind, err)
+		}
+	}
+}
+
+// A destination that was killed after it took blocks has lost them: told that they are its own, it ends and says what to do.
+func TestDestinationLost(t *testing.T) {
+	b := newBook(2)
+	startServer(t, b, 0, pserver.Config{})
+	destination := startServer(t, b, 1, pserver.Config{})
+	c := connect(t, b, params.Config{Mode: params.Async})
+	mustInit(t, c, tensors(constant(1)))
+	placer := newPlacer(t, b)
+	resize(t, b, placer, 2)
+	conn, err := grpc.NewClient("passthrough:///"+destination.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	d, err := pb.NewParameterServerClient(conn).Describe(within(t), &pb.DescribeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := d.GetPlacement()
+	given.Epoch++
+	for id := range given.Owners {
+		given.Owners[id] = 1 // and nothing was taken
+	}
+	_, err = pb.NewParameterServerClient(conn).SetPlacement(within(t), &pb.SetPlacementRequest{Move: &pb.Move{Epoch: given.Epoch, Term: 1}, Model: d.GetModel(), Placement: given})
+	if err == nil || !strings.Contains(err.Error(), "start it again") {
+		t.Errorf("told of blocks that it does not have: %v", err)
+	}
+	if err := destination.wait(); err == nil || !strings.Contains(err.Error(), "start it again") {
+		t.Errorf("the server ended with %v", err)
+	}
+}
+
+// Steps of several trainers are staged by block, and slots of tables do not move: both are refused, in words.
+func TestWhatDoesNotMove(t *testing.T) {
+	for name, cfg := range map[string]params.Config{
+		"sync":   {Mode: params.Sync},
+		"tables": {Mode: params.Async, Tables: []params.Table{{Name: "t", Dim: 2, Init: params.Zeros}}},
+	} {
+		b := startServers(t, 2, pserver.Config{})
+		mustInit(t, connect(t, b, cfg), tensors(constant(1)))
+		if _, err := newPlacer(t, b).Resize(within(t), nil, 1); err == nil || !strings.Contains(err.Error(), "asynchronous updates only, and in models without tables") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A cut is of one placement.
+func TestNoCutWhilePlacementsDiffer(t *testing.T) {
+	b := newBook(2)
+	dir := t.TempDir()
+	servers := []*server{startServer(t, b, 0, pserver.Config{CheckpointDir: dir}), startServer(t, b, 1, pserver.Config{CheckpointDir: dir})}
+	mustInit(t, connect(t, b, params.Config{Mode: params.Async}), tensors(constant(1)))
+	placer := newPlacer(t, b)
+	stored, err := placer.Resize(within(t), nil, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+servers[0].addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	one := pb.NewParameterServerClient(conn)
+	d, err := one.Describe(within(t), &pb.DescribeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Placement.Epoch++
+	if _, err := one.SetPlacement(within(t), &pb.SetPlacementRequest{Move: &pb.Move{Epoch: d.Placement.Epoch, Term: 1}, Model: d.Model, Placement: d.Placement}); err != nil {
+		t.Fatal(err)
+	}
+	taker := newSetTaker(t, b)
+	if _, err := taker.take(within(t)); err == nil || !strings.Contains(err.Error(), "still to be told of a move") {
+		t.Errorf("a cut of two placements: %v", err)
+	}
+	commitPlacement(t, b, placer, stored)
+	if _, err := taker.take(within(t)); err != nil {
+		t.Errorf("a cut of one placement: %v", err)
+	}
+}
