@@ -23,8 +23,7 @@ only pushes to the few blocks that are moved at a time wait. For more servers it
 master pserver. Of fewer, the last ones end once their blocks are elsewhere. It may be stopped and given again: the job goes on moving.
 
 The updates must be asynchronous (--update-mode async), and the model without tables of embeddings.`,
-		Example: `  # a third parameter server for a job with two
-  master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints &
+		Example: `  # a third parameter server for a job with two: start it as well, with master pserver
   master scale ps=3 --endpoints 127.0.0.1:2379`,
 		Args: cobra.ExactArgs(1),
 	}
