@@ -242,11 +242,11 @@ func TestSnapshotKnowsEveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const process, session, saved, read, other = "a process's own", "sessions end", "saved", "saved by what reads it", "it names files that are not in a snapshot: servers find the newest themselves"
+	const process, session, saved, read, other = "a process's own", "sessions end", "saved", "saved by what reads it", "it is about files that are not in a snapshot: servers find the newest themselves, and each says where its blocks lay"
 	known := map[string]string{
 		"/master/": process, "/ps/": process, "/trainers/": session,
 		"/job": saved, "/task_queues": saved, "/task_queues/tasks/": saved, "/task_queues/aside/": saved, "/ps_desired": saved, "/ps_step": saved,
-		"/record/": read, "/ps_life": process, "/checkpoints/": other,
+		"/record/": read, "/ps_life": process, "/checkpoints/": other, "/ps_blocks": other,
 	}
 	rows := 0
 	for line := range strings.Lines(string(text)) {

@@ -229,7 +229,7 @@ var guards = []guard{
 		" || s.Shard(i).resumed(c.Manifest.Generation)", "",
 		"servers start from checkpoints of different moments"}},
 	{"F53", "pserver.TestKilledServerTakesItsPart", mutant{"a part of a set is a checkpoint", "pserver/restore.go",
-		"err != nil || m.Set != 0 ||", "err != nil ||",
+		"case err != nil || m.Set != 0:", "case err != nil:",
 		"a server starts from a set that was never finished"}},
 	{"F53", "pserver.TestSyncNewShardInAnOldJob", mutant{"a new shard waits for the first step", "pserver/commit.go",
 		"late := s.restored || now == 0 && version > 1", "late := s.restored",
