@@ -20,7 +20,9 @@ import (
 
 // notRun are the examples of --help that this test does not run, with what does, or why nothing does.
 var notRun = map[string]string{
-	"master run": "TestRun",
+	"master run":                                "TestRun",
+	"master run --on-shard-loss rewind":         "TestRunResumed",
+	"master run --resume trainmaster-run/001":   "TestRunResumed",
 	"master run --model mlp --update-mode sync": "TestRun",
 	"master run --dataset flights":              "TestRun",
 	"master run --model mlp --optimizer adam --learning-rate 0.002 --schedule cosine --warmup-steps 100 --schedule-steps 5000": "TestRun",

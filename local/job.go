@@ -49,9 +49,12 @@ type Config struct {
 	WireDType string           // of gradients and parameters on their way; "": float32
 	Exchange  reference.Exchange
 
-	CheckpointEvery time.Duration // default 2 s
-	Ledger          bool          // trainers note what they trained, in ledger.jsonl
-	Drillable       bool          // a proxy stands between each master and etcd, for `master drill`
+	CheckpointEvery time.Duration     // default 2 s
+	OnShardLoss     string            // continue or rewind; default continue
+	Resume          bool              // go on with the run in Dir
+	Settings        map[string]string // kept there for whoever goes on with it
+	Ledger          bool              // trainers note what they trained, in ledger.jsonl
+	Drillable       bool              // a proxy stands between each master and etcd, for `master drill`
 	Log             *logrus.Entry
 }
 
@@ -162,7 +165,7 @@ func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint 
 			return Result{}, fmt.Errorf("prepare the folder of the run: %w", err)
 		}
 	}
-	if err := j.prepare(ctx); err != nil {
+	if err := j.begin(ctx); err != nil {
 		return Result{}, fmt.Errorf("prepare the data: %w", err)
 	}
 	etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: j.path("etcd")})
@@ -307,7 +310,7 @@ func (j *Job) define() {
 		one := child(masterName(i), "--listen", "127.0.0.1:0", "--http", "", "--own-etcd", "--lease-ttl", "2s", "--linger", "10s",
 			"--ps", strconv.Itoa(c.Servers), "--trainers", strconv.Itoa(c.Trainers), "--passes", strconv.Itoa(c.Passes),
 			"--update-mode", update, "--backup-workers", strconv.Itoa(c.Backups),
-			"--deterministic="+strconv.FormatBool(c.Deterministic), "--checkpoint-every", c.CheckpointEvery.String(), "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
+			"--deterministic="+strconv.FormatBool(c.Deterministic), "--on-shard-loss", cmp.Or(c.OnShardLoss, "continue"), "--checkpoint-every", c.CheckpointEvery.String(), "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
 		if i == 0 {
 			j.master = one
 		} else {

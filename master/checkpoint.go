@@ -50,6 +50,7 @@ type checkpointer struct {
 	master *Master
 	term   *term
 	still  stillness
+	cuts   *rewinding // of trainers too; nil: of the servers alone
 	log    *logrus.Entry
 
 	one turn // checkpoint at a time
@@ -79,6 +80,9 @@ const (
 
 // run takes a checkpoint whenever one is due, until ctx ends.
 func (c *checkpointer) run(ctx context.Context) error {
+	if c.cuts != nil {
+		return c.cuts.run(ctx)
+	}
 	poll := time.NewTicker(checkpointPoll)
 	defer poll.Stop()
 	last, err := c.term.progress(ctx)
@@ -114,7 +118,7 @@ func (c *checkpointer) run(ctx context.Context) error {
 
 // lastCheckpoint keeps what the job came to: nobody trains any more.
 func (t *term) lastCheckpoint(ctx context.Context) {
-	if t.checkpoints == nil {
+	if t.checkpoints == nil || t.checkpoints.cuts != nil { // the last cut has all
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, lastTimeout)
@@ -159,7 +163,11 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	set, err := cut.Write(bounded, c.master.config.Job, position)
-	if err == nil {
+	switch {
+	case err != nil:
+	case c.cuts != nil:
+		err = c.cuts.publish(ctx, cut.Number(), set)
+	default:
 		err = c.term.publish(ctx, taskqueue.Write{Key: LatestSetKey, Value: set})
 	}
 	if err != nil {
@@ -172,6 +180,9 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 
 // begin fixes the moments of all servers.
 func (c *checkpointer) begin(ctx context.Context) (Cut, []byte, error) {
+	if c.cuts != nil {
+		return c.cuts.begin(ctx)
+	}
 	var epoch uint32
 	if err := c.term.inspect(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() }); err != nil {
 		return nil, nil, err

@@ -167,6 +167,11 @@ func (c *committer) commit(ctx context.Context) error {
 			c.log.WithError(err).Error("commit refused, nothing was written")
 			return c.refuse(n, fmt.Errorf("%w: %w", ErrNotStored, err))
 		}
+		for _, o := range c.batch[:n] {
+			if o.stored != nil && o.writing() {
+				o.stored()
+			}
+		}
 		if stepped {
 			c.steps.commit(step)
 			hand(c.shards, step)
@@ -253,7 +258,7 @@ func (c *committer) applyOne(o *op, now taskqueue.Clock) {
 		o.answer = c.queue.Apply(now, o.event)
 		o.err = o.answer.Err
 		switch o.event.(type) {
-		case *taskqueue.Drain, *taskqueue.StepFlushed, *taskqueue.Rollback:
+		case *taskqueue.Drain, *taskqueue.StepFlushed, *taskqueue.Rollback, *taskqueue.CutBegin, *taskqueue.CutRelease:
 			c.moved = true
 		}
 	case o.stage != nil:
@@ -276,7 +281,7 @@ func (c *committer) guard(o *op, do func()) (ok bool) {
 // writesOf gathers what others want written.
 func writesOf(batch []*op) (writes []taskqueue.Write) {
 	for _, o := range batch {
-		if !o.dropped {
+		if o.writing() {
 			writes = append(writes, o.writes...)
 		}
 	}
@@ -384,8 +389,22 @@ func (c *committer) stage(s *staging) error {
 	if !c.queue.Known(s.trainer, s.incarnation) {
 		return ErrRejoin
 	}
+	if s.epoch != 0 && s.epoch != c.queue.Epoch() {
+		return fmt.Errorf("%w: the job is at epoch %d, the trainer at %d", ErrNewEpoch, c.queue.Epoch(), s.epoch)
+	}
 	_, err := c.steps.stage(s.version, Contributor{s.trainer, s.incarnation, s.records})
 	return err
+}
+
+// rewound is called when the job went back: the last step is that of the set, and nobody waits for another.
+func (c *committer) rewound(step Step) {
+	c.steps.rewound(step)
+	hand(c.shards, step)
+	for _, o := range c.staging {
+		o.finish(fmt.Errorf("%w to version %d", ErrNewEpoch, step.Version))
+	}
+	clear(c.staging)
+	c.staging = c.staging[:0]
 }
 
 func (c *committer) completeStep() (Step, bool) {

@@ -87,7 +87,7 @@ func (c Config) Validate() error {
 		return errors.New("deterministic: expected pass-mode barrier: with rolling passes it depends on time which pass a task is of")
 	case c.Deterministic && c.Queue.Speculate:
 		return errors.New("deterministic: expected no speculation, in which the faster of two trainers is counted")
-	case c.Sync && c.Queue.ExplicitCommit:
+	case c.Sync && c.Queue.ExplicitCommit && !c.Queue.Cuts: // a rewind takes the steps back as well
 		return errors.New("explicit-commit: expected update-mode async: a roll-back takes synchronous gradients that wait for their step not back")
 	case c.CheckpointKeep < 0:
 		return fmt.Errorf("checkpoint-keep: expected 0 (the default) or more, found %d", c.CheckpointKeep)
@@ -117,6 +117,9 @@ func (c Config) Settings() map[string]string {
 	commit := "finish"
 	if c.Queue.ExplicitCommit {
 		commit = "explicit"
+	}
+	if c.Queue.Cuts {
+		commit = "cuts"
 	}
 	s := map[string]string{"deterministic": deterministic, "pass-mode": mode, "shuffle": fmt.Sprint(c.Shuffle), "seed": fmt.Sprint(c.Seed), "commit-mode": commit, "update-mode": update}
 	if c.ChunksPerTask != 0 {

@@ -23,7 +23,7 @@ func TestDeterministicStepWaitsForAll(t *testing.T) {
 			t.Fatal("no task")
 		}
 		a.beats(ctx, true)
-		if c, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5); err != nil || c != 0 || included {
+		if c, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5, 0); err != nil || c != 0 || included {
 			t.Fatalf("a step without the second trainer: %d, %v, %v", c, included, err)
 		}
 		time.Sleep(2 * missingSaid)
@@ -41,7 +41,7 @@ func TestDeterministicStepWaitsForAll(t *testing.T) {
 			t.Fatal("no task")
 		}
 		b.beats(ctx, true)
-		if c, included, err := m.Staged(ctx, b.Ordinal, b.Incarnation, 0, 5); err != nil || c != 1 || !included {
+		if c, included, err := m.Staged(ctx, b.Ordinal, b.Incarnation, 0, 5, 0); err != nil || c != 1 || !included {
 			t.Fatalf("with both: %d, %v, %v", c, included, err)
 		}
 		synctest.Wait()

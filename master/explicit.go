@@ -11,18 +11,23 @@ import (
 // change nothing.
 
 // LastStep says which step a trainer that begins, or begins again, loads.
-func (m *Master) LastStep(ctx context.Context, ev *taskqueue.LastStep) (taskqueue.StepPlace, error) {
-	place, _, err := m.stepEvent(ctx, ev.Trainer, ev)
-	return place, err
+// It waits for a cut that is under way; done is false when that takes long: ask again.
+func (m *Master) LastStep(ctx context.Context, ev *taskqueue.LastStep) (place taskqueue.StepPlace, done bool, err error) {
+	return m.stepEvent(ctx, ev.Trainer, ev)
 }
 
-// Flushed says that a member saved its part of a step.
-func (m *Master) Flushed(ctx context.Context, ev *taskqueue.StepFlushed) (taskqueue.StepPlace, error) {
+// CutWatch waits until a cut waits for a member; done is false when none did for a while.
+func (m *Master) CutWatch(ctx context.Context, ev *taskqueue.CutWatch) (place taskqueue.StepPlace, done bool, err error) {
+	return m.stepEvent(ctx, ev.Trainer, ev)
+}
+
+// Flushed says that a member saved its part of a step. A cut it waits for until the member may
+// go on; done is false when that takes long: say it again.
+func (m *Master) Flushed(ctx context.Context, ev *taskqueue.StepFlushed) (place taskqueue.StepPlace, done bool, err error) {
 	if len(ev.Positions) > maxPositions {
-		return taskqueue.StepPlace{}, fmt.Errorf("positions: expected at most %d, found %d", maxPositions, len(ev.Positions))
+		return place, false, fmt.Errorf("positions: expected at most %d, found %d", maxPositions, len(ev.Positions))
 	}
-	place, _, err := m.stepEvent(ctx, ev.Trainer, ev)
-	return place, err
+	return m.stepEvent(ctx, ev.Trainer, ev)
 }
 
 // maxPositions is more than a trainer holds and finishes while it saves a model.

@@ -19,7 +19,7 @@ func TestStepsAreAnsweredAfterAWrite(t *testing.T) {
 		}
 		ask := func() (writes int) {
 			before := len(store.written())
-			if place, err := m.LastStep(t.Context(), &taskqueue.LastStep{Trainer: joined.Ordinal, Incarnation: joined.Incarnation}); err != nil || place.Step != 0 {
+			if place, _, err := m.LastStep(t.Context(), &taskqueue.LastStep{Trainer: joined.Ordinal, Incarnation: joined.Incarnation}); err != nil || place.Step != 0 {
 				t.Fatalf("step %d, %v", place.Step, err)
 			}
 			return len(store.written()) - before

@@ -41,6 +41,9 @@ func New(config Config, store Store, shards Shards, log *logrus.Entry) (*Master,
 	if config.Sync && shards == nil {
 		return nil, errors.New("synchronous steps need parameter servers")
 	}
+	if _, ok := shards.(RewindShards); config.Queue.Cuts && !ok {
+		return nil, errors.New("on-shard-loss rewind: expected parameter servers")
+	}
 	m := &Master{config: config, store: store, shards: shards, log: log}
 	m.reports.source = dataset.Source{Roots: config.Roots}
 	return m, nil

@@ -9,12 +9,13 @@ import (
 )
 
 // op is one caller's errand on its way through the committer: exactly one of event, stage,
-// writes and inspect is set. answer and err stand once done has a token.
+// writes and inspect is set, or event and writes. answer and err stand once done has a token.
 type op struct {
 	ctx     context.Context
 	event   taskqueue.Event
 	stage   *staging
-	writes  []taskqueue.Write      // keys of others, to be written with the state
+	writes  []taskqueue.Write      // keys of others, to be written with the state; with event: if that is answered AnswerStep
+	stored  func()                 // called by the committer once writes are; may be nil
 	inspect func(*taskqueue.Queue) // sees the committed state
 	parts   *partsWrite            // to be written before event
 
@@ -39,6 +40,7 @@ type staging struct {
 	incarnation uint64
 	version     uint64
 	records     int
+	epoch       uint32 // that the trainer goes by; 0: any
 	committed   uint64 // the answer: the last committed version,
 	included    bool   // and whether these gradients are in version+1
 }
@@ -51,6 +53,11 @@ func (o *op) finish(err error) {
 		o.err = err
 	}
 	o.done <- struct{}{}
+}
+
+// writing reports whether the op's keys are to be written.
+func (o *op) writing() bool {
+	return !o.dropped && o.err == nil && (o.event == nil || o.answer.Kind == taskqueue.AnswerStep)
 }
 
 // drop keeps an op from being applied, also when its batch is applied once more.

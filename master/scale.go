@@ -85,7 +85,7 @@ func (m *Master) Scale(ctx context.Context, servers int) (Scaling, error) {
 		return Scaling{}, err
 	}
 	if t.scaler == nil {
-		return Scaling{}, fmt.Errorf("%w: it has no parameter servers, or its updates are synchronous (--update-mode sync): stop all its processes, write %s, and start them again", ErrCannotScale, desiredKey)
+		return Scaling{}, fmt.Errorf("%w: it has no parameter servers, or its updates are synchronous (--update-mode sync), or it goes back as a whole (--on-shard-loss rewind): stop all its processes, write %s, and start them again", ErrCannotScale, desiredKey)
 	}
 	if servers > 0 {
 		if err := t.scaler.resize(ctx, servers); err != nil {

@@ -34,6 +34,8 @@ type Session struct {
 	JobID       [16]byte
 	Sync        bool
 	Explicit    bool          // commits: see taskqueue.StepCommit
+	Cuts        bool          // see taskqueue.CutBegin
+	Epoch       uint32        // of the job
 	TTL         time.Duration // how long a silent session lasts; 0: the default
 }
 
@@ -50,7 +52,12 @@ func (m *Master) Join(ctx context.Context, id, address string) (Session, error) 
 		return Session{}, fmt.Errorf("trainer address: expected at most %d characters, found %d", maxID, len(address))
 	}
 	a, err := t.apply(ctx, &taskqueue.Join{ID: id, Address: address})
-	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync, Explicit: m.config.Queue.ExplicitCommit, TTL: m.config.Queue.SessionTTL}, err
+	if err != nil {
+		return Session{}, err
+	}
+	var epoch uint32
+	err = t.inspect(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() })
+	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync, Explicit: m.config.Queue.ExplicitCommit, Cuts: m.config.Queue.Cuts, Epoch: epoch, TTL: m.config.Queue.SessionTTL}, err
 }
 
 const maxID = 200
@@ -177,13 +184,14 @@ func (m *Master) SaveModel(ctx context.Context, o taskqueue.Ordinal, incarnation
 // Staged reports that all shards hold the caller's gradients, computed at version from so
 // many records. It waits until that step is committed and returns the last committed
 // version: when it is still version, ask again. included says that the gradients are in
-// version+1; if they are not, they came too late.
-func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, version uint64, records int) (committed uint64, included bool, err error) {
+// version+1; if they are not, they came too late. An epoch that is not 0 is the one that the
+// caller goes by: ErrNewEpoch when the job is at another.
+func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, version uint64, records int, epoch uint32) (committed uint64, included bool, err error) {
 	t, err := m.leading()
 	if err != nil {
 		return 0, false, err
 	}
-	s := &staging{trainer: o, incarnation: incarnation, version: version, records: records}
+	s := &staging{trainer: o, incarnation: incarnation, version: version, records: records, epoch: epoch}
 	if _, err = t.committer.do(ctx, func(o *op) { o.stage, o.until = s, time.Now().Add(longPoll) }); err != nil {
 		return 0, false, err
 	}

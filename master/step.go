@@ -143,6 +143,13 @@ func (s *steps) commit(step Step) {
 	clear(s.staged)
 }
 
+// rewound makes a step the last one, and forgets what was staged.
+func (s *steps) rewound(step Step) {
+	s.last = step
+	clear(s.staged)
+	clear(s.late)
+}
+
 // hand gives a step to the one who tells the parameter servers, in the place of one that
 // was not taken yet: gradients are only staged at a version that every server has reached,
 // so nobody needs that one any more. It never blocks; only one goroutine may hand.

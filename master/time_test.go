@@ -428,7 +428,7 @@ func (w *worker) train(ctx context.Context, lengths []int) {
 	for w.next() {
 		for range lengths[w.held.Position] {
 			for {
-				committed, included, err := w.m.Staged(ctx, w.Ordinal, w.Incarnation, version, 10)
+				committed, included, err := w.m.Staged(ctx, w.Ordinal, w.Incarnation, version, 10, 0)
 				if ctx.Err() != nil {
 					return
 				}
@@ -509,7 +509,7 @@ func TestLostTrainerShrinksTheStep(t *testing.T) {
 		a.beats(ctx, true)
 		began := time.Now()
 		for {
-			committed, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5)
+			committed, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -523,10 +523,10 @@ func TestLostTrainerShrinksTheStep(t *testing.T) {
 		if waited := time.Since(began); waited < 14*time.Second || waited > 16*time.Second {
 			t.Errorf("the step was committed after %v, want the session's 15s", waited)
 		}
-		if _, _, err := m.Staged(ctx, b.Ordinal, b.Incarnation, 0, 5); !errors.Is(err, ErrRejoin) {
+		if _, _, err := m.Staged(ctx, b.Ordinal, b.Incarnation, 0, 5, 0); !errors.Is(err, ErrRejoin) {
 			t.Errorf("the lost one stages and is told %v", err)
 		}
-		if c, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5); err != nil || c != 1 || !included {
+		if c, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5, 0); err != nil || c != 1 || !included {
 			t.Errorf("the same question again: %d, %v, %v", c, included, err)
 		}
 	})
@@ -548,7 +548,7 @@ func TestShardsAreToldAgain(t *testing.T) {
 		a.beats(t.Context(), true)
 		began := time.Now()
 		for v := uint64(7); v < 12; v++ {
-			if c, included, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, v, 5); err != nil || c != v+1 || !included {
+			if c, included, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, v, 5, 0); err != nil || c != v+1 || !included {
 				t.Fatalf("at version %d: %d, %v, %v", v, c, included, err)
 			}
 		}
@@ -563,7 +563,7 @@ func TestShardsAreToldAgain(t *testing.T) {
 		if !slices.Equal(versions[:2], []uint64{7, 12}) {
 			t.Errorf("told of steps %v, want 7, which the leader found, and the newest since", versions)
 		}
-		if _, _, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 3, 5); err != nil {
+		if _, _, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 3, 5, 0); err != nil {
 			t.Errorf("a stage that is long past: %v", err)
 		}
 	})

@@ -21,6 +21,7 @@ type checkpoints struct {
 	folder   checkpoint.Folder // the shard's in store
 	start    uint64
 	life     int64         // of the servers
+	shards   int           // of the job; 0: not known
 	keep     int           // of those that the shard saved itself, while there is no set
 	cutLimit time.Duration // how long a cut waits for its master: updates copy what they change meanwhile
 	log      *logrus.Entry

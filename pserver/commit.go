@@ -38,6 +38,8 @@ func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contribut
 	switch at := s.jobEpoch.Load(); {
 	case jobEpoch < at:
 		return now, false, fmt.Errorf("%w: job epoch %d is over, shard %d is at %d", errMismatch, jobEpoch, s.index, at)
+	case jobEpoch > at && s.rewound.Load() != 0:
+		return now, false, fmt.Errorf("%w: job epoch %d, shard %d is at %d and waits for the set to go back to", errMismatch, jobEpoch, s.index, at)
 	case jobEpoch > at:
 		s.jobEpoch.Store(jobEpoch)
 	}

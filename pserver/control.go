@@ -20,6 +20,7 @@ type control struct {
 	pb.UnimplementedParameterServerServer
 	shard       *shard
 	checkpoints *checkpoints // nil: none are kept
+	door        *door
 }
 
 func statusOf(err error) error {
@@ -42,6 +43,7 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	reply := &pb.DescribeReply{
 		Index: uint32(s.index), ShardEpoch: uint32(s.epoch), JobEpoch: s.jobEpoch.Load(), State: pb.DescribeReply_STATE_EMPTY, Counters: s.counters.toProto(),
 	}
+	reply.Rewound = s.rewound.Load()
 	reply.Counters.StagedBytes = uint64(s.stages.bytes.Load())
 	if c.checkpoints != nil {
 		reply.Checkpoint, reply.CheckpointError = c.checkpoints.status()
@@ -72,6 +74,9 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	}
 	if c.shard.moving.joins && c.shard.holding.Load() == nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has not heard yet which blocks it has", c.shard.index)
+	}
+	if err := c.shard.checkEpoch(request.GetJobEpoch()); err != nil {
+		return nil, err
 	}
 	m, err := modelFromProto(request.GetModel())
 	if err != nil {

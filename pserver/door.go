@@ -19,15 +19,17 @@ type door struct {
 	buffers  *buffers
 	stopped  chan struct{}
 
-	mu    sync.Mutex
-	open  map[net.Conn]struct{}
-	conns sync.WaitGroup
+	mu     sync.Mutex
+	closed bool          // for a while: see pause
+	cut    chan struct{} // closed when the connections that are open now are to end
+	open   map[net.Conn]struct{}
+	conns  sync.WaitGroup
 }
 
 func newDoor(listener net.Listener, cfg *Config, shard *shard, socket *socket) *door {
 	return &door{
 		listener: listener, cfg: cfg, shard: shard, socket: socket, buffers: newBuffers(cfg.BufferBytes),
-		stopped: make(chan struct{}), open: map[net.Conn]struct{}{},
+		stopped: make(chan struct{}), cut: make(chan struct{}), open: map[net.Conn]struct{}{},
 	}
 }
 
@@ -40,33 +42,40 @@ func (d *door) run() error {
 		} else if err != nil {
 			return err
 		}
-		if !d.enter(nc) {
+		stop, ok := d.enter(nc)
+		if !ok {
 			nc.Close()
 			continue
 		}
-		d.conns.Go(func() {
+		go func() {
+			defer d.conns.Done()
 			defer d.leave(nc)
 			log := d.shard.log.WithField("peer", nc.RemoteAddr().String())
 			c := &conn{
-				shard: d.shard, socket: d.socket, buffers: d.buffers, limits: d.cfg, stop: d.stopped, log: log,
+				shard: d.shard, socket: d.socket, buffers: d.buffers, limits: d.cfg, stop: stop, log: log,
 				nc: nc, r: bufio.NewReaderSize(nc, readAhead),
 			}
 			c.serve()
-		})
+		}()
 	}
 }
 
-func (d *door) enter(nc net.Conn) bool {
+// enter lets a connection in; stop closes when it is to end.
+func (d *door) enter(nc net.Conn) (stop <-chan struct{}, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	select {
 	case <-d.stopped:
-		return false
+		return nil, false
 	default:
 	}
+	if d.closed {
+		return nil, false
+	}
 	d.open[nc] = struct{}{}
+	d.conns.Add(1)
 	d.shard.counters.connections.Add(1)
-	return true
+	return d.cut, true
 }
 
 func (d *door) leave(nc net.Conn) {
@@ -80,9 +89,30 @@ func (d *door) leave(nc net.Conn) {
 func (d *door) stop() {
 	d.mu.Lock()
 	close(d.stopped)
+	d.cutLocked()
+	d.mu.Unlock()
+	d.conns.Wait()
+}
+
+// pause closes every connection and lets none in until resume. It returns when nobody serves
+// one any more.
+func (d *door) pause() (resume func()) {
+	d.mu.Lock()
+	d.closed = true
+	d.cutLocked()
+	d.mu.Unlock()
+	d.conns.Wait()
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.closed = false
+	}
+}
+
+func (d *door) cutLocked() {
+	close(d.cut)
+	d.cut = make(chan struct{})
 	for nc := range d.open {
 		nc.Close()
 	}
-	d.mu.Unlock()
-	d.conns.Wait()
 }

@@ -121,7 +121,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	}
 	door := newDoor(port.Branch(dataPreface), &s.cfg, shard, s.socket)
 	calls := port.Branch(portsplit.HTTP2)
-	control := s.controlServer(shard, checkpoints)
+	control := s.controlServer(shard, checkpoints, door)
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return port.Run(groupCtx) })
 	group.Go(door.run)
@@ -215,7 +215,7 @@ func (s *Server) open(claim Claim) (*shard, *checkpoints, error) {
 		return nil, nil, err
 	}
 	c := &checkpoints{
-		shard: shard, store: store, folder: folder, start: start, life: restoring.job.Life, keep: s.cfg.Keep, cutLimit: s.cfg.CutLimit, log: log,
+		shard: shard, store: store, folder: folder, start: start, life: restoring.job.Life, shards: restoring.job.Shards, keep: s.cfg.Keep, cutLimit: s.cfg.CutLimit, log: log,
 		newest: from.own, superseded: make(chan struct{}),
 	}
 	if from.stopped {
@@ -226,11 +226,11 @@ func (s *Server) open(claim Claim) (*shard, *checkpoints, error) {
 	return shard, c, err
 }
 
-func (s *Server) controlServer(shard *shard, checkpoints *checkpoints) *grpc.Server {
+func (s *Server) controlServer(shard *shard, checkpoints *checkpoints, door *door) *grpc.Server {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxControlMessage), grpc.MaxSendMsgSize(maxControlMessage),
 		grpc.ConnectionTimeout(s.cfg.HelloTimeout), grpc.MaxConcurrentStreams(64),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
-	pb.RegisterParameterServerServer(server, &control{shard: shard, checkpoints: checkpoints})
+	pb.RegisterParameterServerServer(server, &control{shard: shard, checkpoints: checkpoints, door: door})
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server

@@ -21,8 +21,8 @@ type shard struct {
 	initTimeout time.Duration
 	counters    counters
 
-	// ready is set once, when the parameters are complete; until then only the
-	// initialiser touches them.
+	// ready is set when the parameters are complete; until then only the
+	// initialiser touches them. A rewind takes it back.
 	ready   atomic.Bool
 	holding atomic.Pointer[holding] // nil until the first claim or a restore
 
@@ -31,6 +31,7 @@ type shard struct {
 	finishing bool                // the claim is used up, and what was put is made durable
 	trainers  map[uint32]*trainer // by ordinal: the newest incarnation of each
 
+	rewound   atomic.Uint32 // the job epoch of the last rewind of this process; 0: there was none
 	jobEpoch  atomic.Uint32 // grows with every roll-back of the job, from 1; fits a header
 	version   atomic.Uint64 // sync: the version reached
 	versionMu sync.Mutex

@@ -46,10 +46,11 @@ const (
 	WaitCommit           // nothing is given out before a commit
 	WaitRollback         // a trainer was lost with a task: nothing is given out before a rollback
 	WaitFlush            // of a commit: not every member has flushed its step
+	WaitCut              // the leader takes a cut: the trainer is to flush it first
 )
 
 func (w WaitFor) String() string {
-	return [...]string{"wait", "wait: commit", "wait: rollback", "wait: flush"}[w%4]
+	return [...]string{"wait", "wait: commit", "wait: rollback", "wait: flush", "wait: cut"}[w%5]
 }
 
 // StepPlace is where the steps of a job of explicit commits stand.
@@ -57,7 +58,8 @@ type StepPlace struct {
 	Step        uint64 // the last committed one: what a restart loads; 0: none
 	Generation  uint64 // of the ring that may commit
 	Epoch       uint32
-	Uncommitted int // finished tasks that wait for a commit
+	Uncommitted int    // finished tasks that wait for a commit
+	Round       uint64 // the cut that is under way, or was given up last; 0: none. With Options.Cuts only
 }
 
 // Errors of explicit commits.
@@ -70,9 +72,15 @@ var (
 	ErrMemberLost      = errors.New("a member was lost before it flushed: roll back")
 )
 
+var errLeadersStep = fmt.Errorf("%w of its trainers: its leader commits cuts, and goes back to them", ErrNotExplicit)
+
 func (q *Queue) stepPlace() StepPlace {
 	x := q.exact
-	return StepPlace{Step: x.committed, Generation: x.generation, Epoch: q.epoch, Uncommitted: q.uncommitted()}
+	p := StepPlace{Step: x.committed, Generation: x.generation, Epoch: q.epoch, Uncommitted: q.uncommitted()}
+	if q.opt.Cuts {
+		p.Round = x.round
+	}
+	return p
 }
 
 func (q *Queue) stepAnswer() Answer { return Answer{Kind: AnswerStep, Place: q.stepPlace()} }
@@ -155,6 +163,9 @@ func (x *exact) otherGeneration(found uint64) error {
 func (q *Queue) enter(t *trainer) {
 	if t != nil && !q.exact.members[t.ordinal] {
 		q.exact.members[t.ordinal] = true
+		if q.opt.Cuts && q.exact.round != 0 {
+			q.exact.flushed[t.ordinal] = true // its first step is after that cut
+		}
 		q.dirty = true
 	}
 }
@@ -169,6 +180,9 @@ func (ev *LastStep) apply(q *Queue) Answer {
 	t, refused := q.member(ev.Trainer, ev.Incarnation)
 	if refused != nil {
 		return *refused
+	}
+	if q.holding() && t != nil && !q.exact.members[t.ordinal] {
+		return Answer{Kind: AnswerWait, WaitFor: WaitFlush} // what it pushes before the moments are fixed would be in the cut
 	}
 	q.enter(t)
 	return q.stepAnswer()
@@ -204,10 +218,12 @@ func (ev *StepFlushed) apply(q *Queue) Answer {
 		return Answer{Kind: AnswerRejoin}
 	case ev.Generation != x.generation:
 		return Answer{Err: x.otherGeneration(ev.Generation)}
+	case q.opt.Cuts && ev.Step != x.round && ev.Step > x.committed:
+		return Answer{Err: fmt.Errorf("%w: cut %d (0: none) is under way, found %d", ErrOtherStep, x.round, ev.Step)}
 	case ev.Step == 0 || x.round != 0 && ev.Step > x.committed && ev.Step != x.round:
 		return Answer{Err: fmt.Errorf("%w: the members flush step %d, found %d: that one is to be committed, or rolled back, first", ErrOtherStep, x.round, ev.Step)}
 	case ev.Step <= x.committed || x.flushed[t.ordinal]:
-		return q.stepAnswer()
+		return q.flushAnswer()
 	}
 	marks := make([]*int64, len(ev.Positions))
 	for i, p := range ev.Positions {
@@ -225,6 +241,14 @@ func (ev *StepFlushed) apply(q *Queue) Answer {
 	}
 	x.flushed[t.ordinal] = true
 	q.dirty = true
+	return q.flushAnswer()
+}
+
+// flushAnswer has whoever flushed a cut wait for the leader's word.
+func (q *Queue) flushAnswer() Answer {
+	if q.holding() {
+		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
+	}
 	return q.stepAnswer()
 }
 
@@ -271,6 +295,9 @@ func (ev *StepCommit) apply(q *Queue) Answer {
 	if _, refused := q.member(ev.Trainer, ev.Incarnation); refused != nil {
 		return *refused
 	}
+	if q.opt.Cuts && ev.Trainer != 0 {
+		return Answer{Err: errLeadersStep}
+	}
 	x := q.exact
 	switch {
 	case ev.Generation != x.generation:
@@ -286,7 +313,10 @@ func (ev *StepCommit) apply(q *Queue) Answer {
 	if err != nil {
 		return Answer{Err: err}
 	}
-	if wait {
+	if x.members[0] {
+		return Answer{Err: fmt.Errorf("%w: cut %d was given up", ErrOtherStep, ev.Step)}
+	}
+	if wait || q.holding() {
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
 	}
 	q.commitStep(ev.Step)
@@ -394,6 +424,9 @@ func (ev *Rollback) apply(q *Queue) Answer {
 	t, refused := q.member(ev.Trainer, ev.Incarnation)
 	if refused != nil {
 		return *refused
+	}
+	if q.opt.Cuts && ev.Trainer != 0 {
+		return Answer{Err: errLeadersStep}
 	}
 	x := q.exact
 	switch {

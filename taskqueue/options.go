@@ -25,7 +25,8 @@ type Options struct {
 	// ExplicitCommit makes a new job one of explicit commits: see StepCommit. It is fixed when
 	// the job begins: Restore goes by the stored state.
 	ExplicitCommit bool
-	MaxUncommitted int // tasks that are live or wait for a commit, before new ones wait for one; default 20,000
+	Cuts           bool // the leader takes the steps, and nobody else: see CutBegin; with ExplicitCommit
+	MaxUncommitted int  // tasks that are live or wait for a commit, before new ones wait for one; default 20,000
 }
 
 // The constants of the timeout rule.
@@ -74,6 +75,10 @@ func (o Options) Validate() error {
 		return fmt.Errorf("max-set-aside: expected 0 (the default, 1000) or more, found %d", o.MaxSetAside)
 	case o.MaxUncommitted < 0:
 		return fmt.Errorf("max-uncommitted: expected 0 (the default, 20000) or more, found %d", o.MaxUncommitted)
+	case o.Cuts && !o.ExplicitCommit:
+		return errors.New("cuts: expected explicit-commit with them")
+	case o.Cuts && o.Ranks > 0:
+		return fmt.Errorf("ranks: expected 0 with cuts, which stop trainers one after another, found %d", o.Ranks)
 	case o.ExplicitCommit && o.Speculate:
 		return errors.New("speculate: expected false with explicit-commit, found true: a second copy of a task would apply its records twice")
 	case o.Ranks < 0:

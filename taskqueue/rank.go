@@ -67,7 +67,7 @@ func (q *Queue) Contributors() (list []Ordinal, ok bool) {
 			}
 		}
 	}
-	return q.Runners(), true
+	return q.withoutHeld(q.Runners()), true
 }
 
 // Ranks is how many trainers deterministic steps are of; 0: they are not.

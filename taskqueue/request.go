@@ -120,7 +120,14 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 		a.Err = fmt.Errorf("%w: %d are held, finish one first", ErrTooManyHeld, len(t.holds))
 		return
 	}
-	if a.WaitFor = q.waitsFor(); a.WaitFor != WaitTask {
+	if q.toFlush(t) {
+		a.WaitFor = WaitCut
+		return
+	}
+	if why := q.waitsFor(); why != WaitTask {
+		if !q.opt.Cuts { // else it is the leader who sees to it
+			a.WaitFor = why
+		}
 		return
 	}
 	for _, s := range q.sets {

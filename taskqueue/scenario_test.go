@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the expected output of scenarios 
 // TestScenarios plays the files under testdata/scenarios: blocks of one command, a line
 // of dashes, and what is expected of it, which is the answer and the full state.
 //
-//	new tasks=N [passes=N] [shuffle] [rolling] [speculate] [max-failures=N] [max-set-aside=N] [losses-ignored] [explicit] [max-uncommitted=N]
+//	new tasks=N [passes=N] [shuffle] [rolling] [speculate] [max-failures=N] [max-set-aside=N] [losses-ignored] [explicit] [cuts] [max-uncommitted=N]
 //	join NAME                      a session; the same name again is its next incarnation
 //	ask NAME                       the next request of a well-behaved client that wants a task
 //	finish NAME TOKEN... [want] [step=N]
@@ -41,6 +41,7 @@ var update = flag.Bool("update", false, "write the expected output of scenarios 
 //	step NAME STEP [gen=N]         a member, or the master (-), commits a step
 //	rollback NAME STEP gen=N       the same goes back to it
 //	laststep NAME
+//	cutbegin STEP | cutready STEP | cutrelease | watch NAME
 //	commit | restart | refused     store; a new term from what is stored; back to it in the same term
 //	queues                         the literal queues
 func TestScenarios(t *testing.T) {
@@ -166,6 +167,8 @@ func (s *scenario) run(word string, args []string) string {
 		return s.answer(c, s.q.Apply(s.now, ev))
 	case "flushed", "step", "rollback", "laststep":
 		return s.steps(word, args, uint64(number("gen")))
+	case "cutbegin", "cutready", "cutrelease", "watch":
+		return s.cut(word, args)
 	case "heartbeat":
 		c := s.names[args[0]]
 		return s.answer(c, s.q.Apply(s.now, &Heartbeat{Trainer: c.ordinal, Incarnation: c.incarnation, Moving: s.tokens(strings.Join(args[1:], ","))}))
@@ -229,7 +232,7 @@ func (s *scenario) start(options map[string]string, number func(string) int) {
 	s.opt = Options{
 		Passes: number("passes"), MaxFailures: number("max-failures"), MaxSetAside: number("max-set-aside"),
 		Rolling: has("rolling"), Speculate: has("speculate"), LossesIgnored: has("losses-ignored"),
-		ExplicitCommit: has("explicit"), MaxUncommitted: number("max-uncommitted"),
+		ExplicitCommit: has("explicit"), Cuts: has("cuts"), MaxUncommitted: number("max-uncommitted"),
 	}
 	s.names, s.conns = map[string]*client{}, map[string]*plainClient{}
 	s.now, s.roster, s.record = 1, map[string][]byte{}, NewVerifier()
@@ -345,6 +348,25 @@ func (s *scenario) steps(word string, args []string, generation uint64) string {
 		ev.Positions = append(ev.Positions, TaskPosition{s.token(token), n})
 	}
 	return s.answer(c, s.q.Apply(s.now, ev))
+}
+
+// cut plays an event of the leader's cuts.
+func (s *scenario) cut(word string, args []string) string {
+	switch word {
+	case "watch":
+		c := s.names[args[0]]
+		return s.answer(c, s.q.Apply(s.now, &CutWatch{c.ordinal, c.incarnation}))
+	case "cutrelease":
+		return s.answer(nil, s.q.Apply(s.now, &CutRelease{}))
+	}
+	step, err := strconv.ParseUint(args[0], 10, 64)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if word == "cutready" {
+		return s.answer(nil, s.q.Apply(s.now, &CutReady{step}))
+	}
+	return s.answer(nil, s.q.Apply(s.now, &CutBegin{step}))
 }
 
 func (s *scenario) plain(name string, options map[string]string, number func(string) int) string {

@@ -47,6 +47,7 @@ type Client struct {
 	link    *link
 	who     wire.Trainer
 	sync    bool
+	cuts    *cuts          // nil: the master takes none
 	exact   *session.Steps // nil: a finish counts as soon as it is stored
 	session *session.Session
 	files   files
@@ -93,6 +94,9 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
 	if reply.Explicit {
 		c.exact = session.NewSteps()
+	}
+	if reply.Cuts {
+		c.cuts = &cuts{epoch: reply.Epoch, flushed: make(chan struct{}, 1)}
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.owned.Go(c.beat)
@@ -148,11 +152,19 @@ func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue
 	if finished != nil {
 		c.over(finished, "")
 	}
+	if c.cuts != nil && !c.cuts.entered {
+		if err := c.enter(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.collect(ctx); err != nil {
 		return nil, err
 	}
 	c.dropIfDraining()
 	for c.ready == nil {
+		if err := c.Boundary(ctx); err != nil {
+			return nil, err
+		}
 		c.send(true)
 		if err := c.collect(ctx); err != nil {
 			return nil, err
@@ -270,8 +282,10 @@ func (c *Client) RequestSaveModel(ctx context.Context) (elected bool, err error)
 // version+1. If not, committed is the last committed version: the same one means that
 // nothing is decided yet, a later one that they came too late.
 func (c *Client) Staged(ctx context.Context, version uint64, _ uint32, records int) (committed uint64, included bool, err error) {
-	reply, err := call[wire.StagedReply](ctx, c.link, "Staged", wire.StagedRequest{Trainer: c.who, Version: version, Records: records})
+	reply, err := call[wire.StagedReply](ctx, c.link, "Staged", wire.StagedRequest{Trainer: c.who, Version: version, Records: records, Epoch: c.Epoch()})
 	switch {
+	case errors.Is(err, wire.ErrRolledBack):
+		return 0, false, fmt.Errorf("%w: %w", ErrRolledBack, err)
 	case errors.Is(err, wire.ErrRejoin), errors.Is(err, io.EOF):
 		return 0, false, ErrSessionLost
 	case err != nil:

@@ -143,13 +143,8 @@ func (c *Client) Flushed(ctx context.Context, step uint64) error {
 	if c.exact == nil {
 		return ErrNotExplicit
 	}
-	for said := false; !said || c.session.Unsaid(); said = true {
-		if c.flight == nil && c.session.Unsaid() {
-			c.send(false)
-		}
-		if err := c.collect(ctx); err != nil {
-			return err
-		}
+	if err := c.sayAll(ctx); err != nil {
+		return err
 	}
 	_, err := call[wire.StepReply](ctx, c.link, "Flushed", wire.FlushedRequest{Trainer: c.who, Generation: c.exact.Generation, Step: step, Positions: c.exact.Positions(step)})
 	if err != nil {

@@ -87,7 +87,7 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 }
 
 // slow are the calls that the master may answer late.
-var slow = map[string]bool{"ReportDataset": true, "Next": true, "Staged": true, "Commit": true}
+var slow = map[string]bool{"ReportDataset": true, "Next": true, "Staged": true, "Commit": true, "Flushed": true, "LastStep": true, "CutWatch": true}
 
 var (
 	errSilent = errors.New("the master is silent")

@@ -39,6 +39,7 @@ type daemonSettings struct {
 	config     master.Config
 	passMode   *string
 	update     *string
+	shardLoss  *string
 	fault      bool
 	record     bool
 	sealing    record.Config
@@ -84,6 +85,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
 	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs of as many trainers as --trainers says agree bit by bit, with synchronous steps")
 	flags.StringVar(&s.checkpoint, "checkpoint-every", "1m", "how often to take a checkpoint of all parameter servers: a `cadence` such as 60s, 1pass, 500steps (with --update-mode sync), 60s,1pass (whichever comes first), or never")
+	s.shardLoss = addChoice(cmd, "on-shard-loss", "", "what becomes of the job when a parameter server is lost: the others go on (continue), or all go back to the last checkpoint, the data too (rewind)", "continue", "rewind")
 	flags.IntVar(&c.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
 	flags.BoolVar(&s.record, "record", true, "write the record, from which master verify proves what was counted")
 	flags.StringVar(&s.sealing.Dir, "record-dir", "", "`folder` for the sealed record, the same for all masters of the job (default: record in --data-dir; with --endpoints, etcd)")
@@ -109,6 +111,14 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	s.config.Queue.LossesIgnored = !s.fault
 	s.config.NoRecord = !s.record
 	s.config.Sync = *s.update == "sync"
+	if *s.shardLoss == "rewind" {
+		if q := &s.config.Queue; q.ExplicitCommit {
+			return settingErrorf(cmd, "explicit-commit", "expected it without --on-shard-loss rewind, where the master commits the steps")
+		} else if s.ps == 0 {
+			return settingErrorf(cmd, "ps", "expected how many parameter servers the job has: --on-shard-loss rewind needs them")
+		}
+		s.config.Queue.ExplicitCommit, s.config.Queue.Cuts = true, true
+	}
 	var err error
 	if s.sealing.Keep, err = record.ParseKeep(s.keep); err != nil {
 		return settingErrorf(cmd, "record-keep", "expected a size such as 64MiB or 10GiB, an age such as 720h, or all")

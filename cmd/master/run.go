@@ -22,9 +22,10 @@ import (
 // runCommand is a whole job on this machine.
 func runCommand() *cobra.Command {
 	var (
-		c     local.Config
-		dir   string
-		mnist string
+		c      local.Config
+		dir    string
+		resume string
+		mnist  string
 	)
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -44,11 +45,15 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
   master run --dataset flights
   # MNIST, from its four idx files
   master run --dataset mnist --data .cache/mnist --model mlp
+  # one that loses nothing by a crash, and goes on after one of all
+  master run --on-shard-loss rewind
+  master run --resume trainmaster-run/001
   # with a stand-by, to see it take over: master drill kill-leader
   master run --masters 2 --drillable --passes 500`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&dir, "dir", "trainmaster-run", "`folder` for the folders of runs")
+	flags.StringVar(&resume, "resume", "", "`folder` of a run to go on with, with its settings")
 	data := addChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
 	flags.StringVar(&mnist, "data", "", "`folder` with MNIST's idx files, for --dataset mnist")
 	kind := addChoice(cmd, "model", "", "what to train (auto: fm on the flights, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
@@ -64,10 +69,16 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 	flags.IntVar(&c.Trainers, "trainers", 3, "trainers")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
+	shardLoss := addChoice(cmd, "on-shard-loss", "", "when a parameter server is lost the others go on (continue), or all go back to the last checkpoint, the data too (rewind)", "continue", "rewind")
 	flags.BoolVar(&c.Ledger, "ledger", false, "have the trainers note what they trained, in ledger.jsonl")
 	flags.BoolVar(&c.Drillable, "drillable", false, "put a proxy between each master and etcd, for the drills partition and slow-store")
 	output := addOutput(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if c.Resume = resume != ""; c.Resume {
+			if c.Dir, err = takeSettings(cmd, resume); err != nil {
+				return err
+			}
+		}
 		switch {
 		case *data == model.MNIST && mnist == "":
 			return usageErrorf("--dataset mnist: expected --data with the folder of its idx files; `make data` fetches them into .cache/mnist")
@@ -87,15 +98,20 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 		if c.Model == autoModel {
 			c.Model = local.DefaultModel(c.Dataset)
 		}
+		c.OnShardLoss, c.Settings = *shardLoss, runSettings(cmd)
+		if *shardLoss == "rewind" && c.Deterministic {
+			return usageErrorf("--deterministic: expected it without --on-shard-loss rewind, whose cuts stop trainers one after another")
+		}
 		if err := (master.Config{Sync: c.Sync, Backups: c.Backups, Deterministic: c.Deterministic}).Validate(); err != nil {
 			return usageErrorf("--%v", err)
 		}
-		var err error
 		if c.Binary, err = os.Executable(); err != nil {
 			return fmt.Errorf("find this program: %w", err)
 		}
-		if c.Dir, err = newRunDir(dir); err != nil {
-			return err
+		if !c.Resume {
+			if c.Dir, err = newRunDir(dir); err != nil {
+				return err
+			}
 		}
 		c.Log = logrus.NewEntry(newLogger(cmd))
 		return runLocal(cmd.Context(), c, *output, cmd.OutOrStdout(), cmd.ErrOrStderr())

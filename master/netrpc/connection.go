@@ -112,6 +112,7 @@ func (c *connection) Join(req wire.JoinRequest, reply *wire.JoinReply) (err erro
 	}
 	reply.Trainer = wire.Trainer{Ordinal: s.Ordinal, Incarnation: s.Incarnation}
 	reply.JobID, reply.Sync, reply.Explicit, reply.TTL = s.JobID, s.Sync, s.Explicit, s.TTL
+	reply.Cuts, reply.Epoch = s.Cuts, s.Epoch
 	c.speaksFor(reply.Trainer)
 	return nil
 }
@@ -191,7 +192,7 @@ func (c *connection) RequestSaveModel(req wire.SaveModelRequest, reply *wire.Sav
 // Staged reports a staged gradient and waits for its step.
 func (c *connection) Staged(req wire.StagedRequest, reply *wire.StagedReply) (err error) {
 	defer c.recovered("Staged", &err)
-	reply.Committed, reply.Included, err = c.server.Master.Staged(c.ctx, req.Ordinal, req.Incarnation, req.Version, req.Records)
+	reply.Committed, reply.Included, err = c.server.Master.Staged(c.ctx, req.Ordinal, req.Incarnation, req.Version, req.Records, req.Epoch)
 	return words(err)
 }
 

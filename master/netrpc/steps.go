@@ -5,20 +5,36 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// LastStep says which step to load.
+// LastStep says which step to load. During a cut that waits: ask again.
 func (c *connection) LastStep(req wire.LastStepRequest, reply *wire.StepReply) (err error) {
 	defer c.recovered("LastStep", &err)
-	reply.Place, err = c.server.Master.LastStep(c.ctx, &taskqueue.LastStep{Trainer: req.Ordinal, Incarnation: req.Incarnation})
-	return c.stepped(req.Trainer, reply, err)
+	done := false
+	reply.Place, done, err = c.server.Master.LastStep(c.ctx, &taskqueue.LastStep{Trainer: req.Ordinal, Incarnation: req.Incarnation})
+	err = c.stepped(req.Trainer, reply, err)
+	reply.Done = done
+	return err
 }
 
-// Flushed says that the caller saved its part of a step.
+// Flushed says that the caller saved its part of a step. During a cut it waits: ask again.
 func (c *connection) Flushed(req wire.FlushedRequest, reply *wire.StepReply) (err error) {
 	defer c.recovered("Flushed", &err)
-	reply.Place, err = c.server.Master.Flushed(c.ctx, &taskqueue.StepFlushed{
+	done := false
+	reply.Place, done, err = c.server.Master.Flushed(c.ctx, &taskqueue.StepFlushed{
 		Trainer: req.Ordinal, Incarnation: req.Incarnation, Generation: req.Generation, Step: req.Step, Positions: req.Positions,
 	})
-	return c.stepped(req.Trainer, reply, err)
+	err = c.stepped(req.Trainer, reply, err)
+	reply.Done = done
+	return err
+}
+
+// CutWatch waits until a cut waits for the caller.
+func (c *connection) CutWatch(req wire.CutWatchRequest, reply *wire.StepReply) (err error) {
+	defer c.recovered("CutWatch", &err)
+	done := false
+	reply.Place, done, err = c.server.Master.CutWatch(c.ctx, &taskqueue.CutWatch{Trainer: req.Ordinal, Incarnation: req.Incarnation})
+	err = c.stepped(req.Trainer, reply, err)
+	reply.Done = done
+	return err
 }
 
 // Commit counts what is finished by a step, once all members have flushed it.

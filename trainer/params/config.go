@@ -69,6 +69,8 @@ type Config struct {
 	Ordinal     uint32 // the trainer's own small number
 	Incarnation uint64 // of this start of the trainer, at least 1: greater than that of every earlier start of any trainer
 
+	JobEpoch uint32 // that the trainer goes by: servers at another one are waited for, or [ErrRewound]; 0: any
+
 	WireDType WireDType // of gradients and parameters on their way; default Float32
 
 	ReplyTimeout time.Duration // a server silent for this long is taken for lost; default 20 s
@@ -136,6 +138,9 @@ var ErrUninitialised = errors.New("parameter server has no parameters: call Init
 
 // ErrFenced: a newer incarnation of this trainer has spoken to the servers, so that this one is over.
 var ErrFenced = errors.New("a newer incarnation of this trainer is at work: this one must end")
+
+// ErrRewound: the job went back to a set of checkpoints, in a new epoch. What was computed before is void.
+var ErrRewound = errors.New("the job went back to its last checkpoint: join it again")
 
 // shapes are the names and shapes of tensors, in the same order.
 func shapes(tensors []Tensor) []placement.Tensor {

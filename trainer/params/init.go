@@ -104,7 +104,7 @@ func again(err error) bool {
 // claim asks the shards in order for the right to initialise them, up to the
 // first that another trainer holds.
 func (c *Client) claim(ctx context.Context) (claimed []*link, holder *uint32, err error) {
-	request := &pb.InitParametersRequest{Model: c.modelToProto(), Ordinal: c.cfg.Ordinal, Incarnation: c.cfg.Incarnation}
+	request := &pb.InitParametersRequest{Model: c.modelToProto(), Ordinal: c.cfg.Ordinal, Incarnation: c.cfg.Incarnation, JobEpoch: c.cfg.JobEpoch}
 	for _, l := range c.links {
 		request.Index = uint32(l.index)
 		reply, err := l.initParameters(ctx, request)
@@ -162,6 +162,9 @@ func (l *link) initParameters(ctx context.Context, request *pb.InitParametersReq
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
+		}
+		if status.Code(err) == codes.OutOfRange {
+			return nil, fmt.Errorf("%w: parameter server %d: %w", ErrRewound, l.index, err)
 		}
 		if again(err) {
 			l.lost(err)

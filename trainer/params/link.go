@@ -170,6 +170,10 @@ func (l *link) sum(call call) {
 // stream or the address dropped where that is due.
 func (l *link) judge(ctx context.Context, err error) error {
 	var fault *wire.Fault
+	if errors.Is(err, ErrRewound) {
+		l.drop()
+		return err
+	}
 	if !errors.As(err, &fault) { // the connection broke
 		l.drop()
 		if ctx.Err() != nil {
@@ -204,6 +208,18 @@ func (l *link) judge(ctx context.Context, err error) error {
 		return fmt.Errorf("shard %d: %w", l.index, ErrFenced)
 	}
 	return fmt.Errorf("shard %d refused it: %w", l.index, fault)
+}
+
+// checkEpoch compares the job epoch of the server with the client's.
+func (l *link) checkEpoch(epoch uint32) error {
+	switch want := l.client.cfg.JobEpoch; {
+	case want == 0 || epoch == want:
+		return nil
+	case epoch > want:
+		return fmt.Errorf("%w: parameter server %d is at job epoch %d, this trainer at %d", ErrRewound, l.index, epoch, want)
+	default:
+		return fmt.Errorf("parameter server %d is still at job epoch %d, this trainer at %d", l.index, epoch, want)
+	}
 }
 
 // drop gives the connection up; the address is looked up again.

@@ -84,6 +84,9 @@ func (s *stream) hello(ctx context.Context, l *link, meant *wire.Identity) (*wir
 		return nil, err
 	}
 	s.epoch, s.place, s.job = s.head.ShardEpoch, s.head.Placement, s.head.JobEpoch
+	if err := l.checkEpoch(uint32(s.job)); err != nil {
+		return nil, err
+	}
 	return s.offer()
 }
 

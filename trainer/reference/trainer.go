@@ -58,6 +58,14 @@ type Steps interface {
 	Staged(ctx context.Context, version uint64, epoch uint32, records int) (committed uint64, included bool, err error)
 }
 
+// Cuts is where trainers stand still for checkpoints of data and parameters together.
+type Cuts interface {
+	// Boundary stands still while one is taken. Everything that was pushed is acknowledged.
+	Boundary(ctx context.Context) error
+	// Used says that so many more records of a task are in the parameters.
+	Used(task *taskqueue.Task, records int)
+}
+
 // TaskReport says how the training of one task went.
 type TaskReport struct {
 	Task       *taskqueue.Task
@@ -80,6 +88,7 @@ type Trainer struct {
 	Parameters Parameters
 	Rows       Rows  // nil: the model has no tables
 	Steps      Steps // nil: asynchronous
+	Cuts       Cuts  // nil: none are taken
 
 	Ledger *Ledger                                  // nil: none is kept
 	Report func(TaskReport)                         // called after each trained task, before it is passed on as finished; nil: nobody listens
@@ -199,9 +208,13 @@ func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, 
 	start := time.Now()
 	report := TaskReport{Task: task}
 	for group, err := range s.batches.of(s.Tasks.Records(task)) {
+		if err == nil && s.Cuts != nil {
+			err = s.Cuts.Boundary(ctx)
+		}
 		if err != nil {
 			return report, err
 		}
+		before := report.Records
 		var loss float64
 		if s.Steps == nil {
 			loss, err = s.push(ctx, group, &report)
@@ -213,6 +226,9 @@ func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, 
 		}
 		for _, batch := range group {
 			report.Records += batch.Len()
+		}
+		if s.Cuts != nil {
+			s.Cuts.Used(task, report.Records-before)
 		}
 		report.Batches += len(group)
 		report.LossSum += loss

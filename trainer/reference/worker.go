@@ -45,6 +45,9 @@ type Worker struct {
 // ErrRival: this trainer and another one of the same name take the session from each other.
 var ErrRival = errors.New("another trainer runs under the same name")
 
+// errNoParameters: the job went back to its beginning.
+var errNoParameters = errors.New("no parameters any more")
+
 const (
 	briefSession = 2 * time.Second // a session lost within it was likely taken by another trainer
 	maxBrief     = 5               // in a row
@@ -76,6 +79,9 @@ func (w *Worker) Run(ctx context.Context) error {
 				return fmt.Errorf("%w, %q: %d sessions in a row were lost within %v of their beginning; give each trainer a name of its own", ErrRival, w.Trainer.ID, brief, briefSession)
 			}
 			w.Log.Warn("the session was lost, joining again")
+		case errors.Is(err, trainer.ErrRolledBack), errors.Is(err, params.ErrRewound), errors.Is(err, errNoParameters):
+			brief = 0
+			w.Log.WithField("reason", err).Warn("the job went back to its last checkpoint, joining again")
 		case ctx.Err() != nil:
 			return nil
 		default:
@@ -143,6 +149,9 @@ func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 	if client.Sync() {
 		t.Steps = client
 	}
+	if client.Cuts() {
+		t.Cuts = client
+	}
 	if w.RecordDelay > 0 {
 		t.Tasks = delayed{client, w.RecordDelay}
 	}
@@ -157,6 +166,8 @@ func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 	case errors.Is(err, trainer.ErrDrained):
 		log.Info("drained: leaving, the others go on")
 		return nil
+	case client.Cuts() && errors.Is(err, params.ErrUninitialised):
+		return fmt.Errorf("%w: %w", errNoParameters, err)
 	case err != nil:
 		return err
 	}
@@ -215,7 +226,7 @@ func (w *Worker) inputs(ctx context.Context) (int, error) {
 func (w *Worker) connect(ctx context.Context, client *trainer.Client, recipe Recipe, m model.Model) (*params.Client, error) {
 	config := params.Config{
 		Addrs: w.Servers, Mode: params.Async, Ordinal: uint32(client.Ordinal()), Incarnation: client.Incarnation(), Log: w.Log,
-		Optimizer: recipe.Optimizer, Tables: declare(m.Tables(), w.Seed), Staleness: recipe.Exchange.Staleness, WireDType: w.WireDType,
+		Optimizer: recipe.Optimizer, Tables: declare(m.Tables(), w.Seed), Staleness: recipe.Exchange.Staleness, WireDType: w.WireDType, JobEpoch: client.Epoch(),
 	}
 	if client.Sync() {
 		config.Mode = params.Sync

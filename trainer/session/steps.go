@@ -51,6 +51,10 @@ func (x *Steps) Apply(token taskqueue.Token, step uint64, records int) {
 	}
 	used := x.Used(token) + int64(records)
 	w := x.works[token]
+	if n := len(w.steps); n > 0 && w.steps[n-1] == step {
+		w.records[n-1] = used
+		return
+	}
 	w.steps, w.records = append(w.steps, step), append(w.records, used)
 }
 

@@ -264,6 +264,9 @@ var guards = []guard{
 	{"F58", "pserver.TestBadGradientsAreRefused", mutant{"any number is one", "pserver/conn.go",
 		"if !isFinite {", "if false {",
 		"one trainer's NaN is in all parameters"}},
+	{"F59", "pserver.TestRewoundServerTakesNoLaterStep", mutant{"a step of an epoch that is not there yet", "pserver/commit.go",
+		"case jobEpoch > at && s.rewound.Load() != 0:", "case jobEpoch > at && false:",
+		"a server takes a step that was made after the next rewind, and lacks that rewind"}},
 
 	// strangers
 	{"F60", "master/netrpc.TestMessagesThatSwell", mutant{"chunks of a finished task are decoded", "master/netrpc/codec.go",

@@ -27,6 +27,8 @@ type JoinReply struct {
 	JobID    [16]byte
 	Sync     bool          // gradients are applied in synchronous steps
 	Explicit bool          // tasks count with the commit of a step
+	Cuts     bool          // which the master takes: a trainer stands still for it
+	Epoch    uint32        // of the job
 	TTL      time.Duration // a trainer that is silent for longer is lost; 0: the master does not say
 }
 
@@ -91,6 +93,7 @@ type StagedRequest struct {
 	Trainer
 	Version uint64
 	Records int
+	Epoch   uint32 // that the caller goes by; 0: any
 }
 
 // StagedReply has the last committed version: Version again means "not yet, ask again".

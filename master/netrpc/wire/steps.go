@@ -7,6 +7,9 @@ import "trainmaster/taskqueue"
 // LastStepRequest asks which step to load.
 type LastStepRequest struct{ Trainer }
 
+// CutWatchRequest waits until a cut waits for the caller: Place.Round, once Done.
+type CutWatchRequest struct{ Trainer }
+
 // FlushedRequest says that the caller saved its part of a step.
 type FlushedRequest struct {
 	Trainer

@@ -885,8 +885,10 @@ type DescribeReply struct {
 	LastCut uint64 `protobuf:"varint,11,opt,name=last_cut,json=lastCut,proto3" json:"last_cut,omitempty"`
 	// Whether it has a folder for checkpoints.
 	KeepsCheckpoints bool `protobuf:"varint,12,opt,name=keeps_checkpoints,json=keepsCheckpoints,proto3" json:"keeps_checkpoints,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The job epoch of the last Rewind of this process; 0: there was none.
+	Rewound       uint32 `protobuf:"varint,14,opt,name=rewound,proto3" json:"rewound,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeReply) Reset() {
@@ -1001,6 +1003,13 @@ func (x *DescribeReply) GetKeepsCheckpoints() bool {
 		return x.KeepsCheckpoints
 	}
 	return false
+}
+
+func (x *DescribeReply) GetRewound() uint32 {
+	if x != nil {
+		return x.Rewound
+	}
+	return 0
 }
 
 // ParameterServerCounters count since the process started.
@@ -1187,9 +1196,12 @@ type InitParametersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Model *ParameterModel        `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	// The index that the caller believes the shard to have: another one refuses.
-	Index         uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Ordinal       uint32 `protobuf:"varint,3,opt,name=ordinal,proto3" json:"ordinal,omitempty"`
-	Incarnation   uint64 `protobuf:"varint,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Index       uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Ordinal     uint32 `protobuf:"varint,3,opt,name=ordinal,proto3" json:"ordinal,omitempty"`
+	Incarnation uint64 `protobuf:"varint,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// That the caller goes by; 0: any. A shard at an earlier one answers ABORTED,
+	// one at a later one OUT_OF_RANGE.
+	JobEpoch      uint32 `protobuf:"varint,9,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1248,6 +1260,13 @@ func (x *InitParametersRequest) GetOrdinal() uint32 {
 func (x *InitParametersRequest) GetIncarnation() uint64 {
 	if x != nil {
 		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *InitParametersRequest) GetJobEpoch() uint32 {
+	if x != nil {
+		return x.JobEpoch
 	}
 	return 0
 }
@@ -2664,6 +2683,105 @@ func (x *SetPlacementReply) GetWanted() bool {
 	return false
 }
 
+type RewindRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the master: the create revision of its lock.
+	Term uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	// Greater than every one before.
+	JobEpoch uint32 `protobuf:"varint,2,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
+	// The bytes of the set's file; empty: no parameters.
+	Set           []byte `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RewindRequest) Reset() {
+	*x = RewindRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RewindRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RewindRequest) ProtoMessage() {}
+
+func (x *RewindRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RewindRequest.ProtoReflect.Descriptor instead.
+func (*RewindRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *RewindRequest) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *RewindRequest) GetJobEpoch() uint32 {
+	if x != nil {
+		return x.JobEpoch
+	}
+	return 0
+}
+
+func (x *RewindRequest) GetSet() []byte {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+type RewindReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RewindReply) Reset() {
+	*x = RewindReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RewindReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RewindReply) ProtoMessage() {}
+
+func (x *RewindReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RewindReply.ProtoReflect.Descriptor instead.
+func (*RewindReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
+}
+
 var File_trainmaster_v1_parameter_server_proto protoreflect.FileDescriptor
 
 const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
@@ -2723,7 +2841,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\vslot_owners\x18\x06 \x03(\rR\n" +
 	"slotOwners\">\n" +
 	"\x0fDescribeRequest\x12+\n" +
-	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\xe2\x04\n" +
+	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\xfc\x04\n" +
 	"\rDescribeReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.trainmaster.v1.DescribeReply.StateR\x05state\x12\x1f\n" +
@@ -2740,7 +2858,8 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\tjob_epoch\x18\n" +
 	" \x01(\rR\bjobEpoch\x12\x19\n" +
 	"\blast_cut\x18\v \x01(\x04R\alastCut\x12+\n" +
-	"\x11keeps_checkpoints\x18\f \x01(\bR\x10keepsCheckpoints\"X\n" +
+	"\x11keeps_checkpoints\x18\f \x01(\bR\x10keepsCheckpoints\x12\x18\n" +
+	"\arewound\x18\x0e \x01(\rR\arewound\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +
@@ -2767,12 +2886,13 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"rowsPushed\x12\x1f\n" +
 	"\vrows_staged\x18  \x01(\x04R\n" +
 	"rowsStaged\x12\x1b\n" +
-	"\trows_held\x18! \x01(\x04R\browsHeld\"\x9f\x01\n" +
+	"\trows_held\x18! \x01(\x04R\browsHeld\"\xbc\x01\n" +
 	"\x15InitParametersRequest\x124\n" +
 	"\x05model\x18\x01 \x01(\v2\x1e.trainmaster.v1.ParameterModelR\x05model\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
 	"\aordinal\x18\x03 \x01(\rR\aordinal\x12 \n" +
-	"\vincarnation\x18\x04 \x01(\x04R\vincarnation\"\x94\x02\n" +
+	"\vincarnation\x18\x04 \x01(\x04R\vincarnation\x12\x1b\n" +
+	"\tjob_epoch\x18\t \x01(\rR\bjobEpoch\"\x94\x02\n" +
 	"\x13InitParametersReply\x12E\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2+.trainmaster.v1.InitParametersReply.OutcomeR\aoutcome\x12@\n" +
 	"\tplacement\x18\x02 \x01(\v2\".trainmaster.v1.ParameterPlacementR\tplacement\x12\x16\n" +
@@ -2857,12 +2977,17 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x05model\x18\x02 \x01(\v2\x1e.trainmaster.v1.ParameterModelR\x05model\x12@\n" +
 	"\tplacement\x18\x03 \x01(\v2\".trainmaster.v1.ParameterPlacementR\tplacement\"+\n" +
 	"\x11SetPlacementReply\x12\x16\n" +
-	"\x06wanted\x18\x01 \x01(\bR\x06wanted*V\n" +
+	"\x06wanted\x18\x01 \x01(\bR\x06wanted\"R\n" +
+	"\rRewindRequest\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x1b\n" +
+	"\tjob_epoch\x18\x02 \x01(\rR\bjobEpoch\x12\x10\n" +
+	"\x03set\x18\x03 \x01(\fR\x03set\"\r\n" +
+	"\vRewindReply*V\n" +
 	"\n" +
 	"UpdateMode\x12\x1b\n" +
 	"\x17UPDATE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11UPDATE_MODE_ASYNC\x10\x01\x12\x14\n" +
-	"\x10UPDATE_MODE_SYNC\x10\x022\xaf\b\n" +
+	"\x10UPDATE_MODE_SYNC\x10\x022\xf5\b\n" +
 	"\x0fParameterServer\x12J\n" +
 	"\bDescribe\x12\x1f.trainmaster.v1.DescribeRequest\x1a\x1d.trainmaster.v1.DescribeReply\x12\\\n" +
 	"\x0eInitParameters\x12%.trainmaster.v1.InitParametersRequest\x1a#.trainmaster.v1.InitParametersReply\x12P\n" +
@@ -2879,7 +3004,8 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\tReadBlock\x12 .trainmaster.v1.ReadBlockRequest\x1a\x1e.trainmaster.v1.ReadBlockReply\x12P\n" +
 	"\n" +
 	"TakeBlocks\x12!.trainmaster.v1.TakeBlocksRequest\x1a\x1f.trainmaster.v1.TakeBlocksReply\x12V\n" +
-	"\fSetPlacement\x12#.trainmaster.v1.SetPlacementRequest\x1a!.trainmaster.v1.SetPlacementReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
+	"\fSetPlacement\x12#.trainmaster.v1.SetPlacementRequest\x1a!.trainmaster.v1.SetPlacementReply\x12D\n" +
+	"\x06Rewind\x12\x1d.trainmaster.v1.RewindRequest\x1a\x1b.trainmaster.v1.RewindReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
 	file_trainmaster_v1_parameter_server_proto_rawDescOnce sync.Once
@@ -2894,7 +3020,7 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
@@ -2937,6 +3063,8 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*TakeBlocksReply)(nil),          // 38: trainmaster.v1.TakeBlocksReply
 	(*SetPlacementRequest)(nil),      // 39: trainmaster.v1.SetPlacementRequest
 	(*SetPlacementReply)(nil),        // 40: trainmaster.v1.SetPlacementReply
+	(*RewindRequest)(nil),            // 41: trainmaster.v1.RewindRequest
+	(*RewindReply)(nil),              // 42: trainmaster.v1.RewindReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
@@ -2981,21 +3109,23 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	34, // 39: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
 	37, // 40: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
 	39, // 41: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
-	11, // 42: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	14, // 43: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	16, // 44: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	19, // 45: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	22, // 46: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
-	24, // 47: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
-	26, // 48: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
-	28, // 49: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
-	30, // 50: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
-	33, // 51: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
-	35, // 52: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
-	38, // 53: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
-	40, // 54: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
-	42, // [42:55] is the sub-list for method output_type
-	29, // [29:42] is the sub-list for method input_type
+	41, // 42: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
+	11, // 43: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	14, // 44: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	16, // 45: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	19, // 46: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	22, // 47: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
+	24, // 48: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
+	26, // 49: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
+	28, // 50: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
+	30, // 51: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
+	33, // 52: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
+	35, // 53: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
+	38, // 54: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
+	40, // 55: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
+	42, // 56: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
+	43, // [43:57] is the sub-list for method output_type
+	29, // [29:43] is the sub-list for method input_type
 	29, // [29:29] is the sub-list for extension type_name
 	29, // [29:29] is the sub-list for extension extendee
 	0,  // [0:29] is the sub-list for field type_name
@@ -3012,7 +3142,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

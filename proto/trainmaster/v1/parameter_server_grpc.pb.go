@@ -32,6 +32,7 @@ const (
 	ParameterServer_ReadBlock_FullMethodName      = "/trainmaster.v1.ParameterServer/ReadBlock"
 	ParameterServer_TakeBlocks_FullMethodName     = "/trainmaster.v1.ParameterServer/TakeBlocks"
 	ParameterServer_SetPlacement_FullMethodName   = "/trainmaster.v1.ParameterServer/SetPlacement"
+	ParameterServer_Rewind_FullMethodName         = "/trainmaster.v1.ParameterServer/Rewind"
 )
 
 // ParameterServerClient is the client API for ParameterServer service.
@@ -93,6 +94,10 @@ type ParameterServerClient interface {
 	// blocks that were frozen are used again or let go, blocks that were taken are
 	// used or dropped. Repeating it is harmless.
 	SetPlacement(ctx context.Context, in *SetPlacementRequest, opts ...grpc.CallOption) (*SetPlacementReply, error)
+	// Rewind brings the shard to a set, or to no parameters at all, in a job epoch
+	// that is new: nothing of an older one changes it from then on. Data connections
+	// are closed. Repeated in the same epoch it does nothing.
+	Rewind(ctx context.Context, in *RewindRequest, opts ...grpc.CallOption) (*RewindReply, error)
 }
 
 type parameterServerClient struct {
@@ -233,6 +238,16 @@ func (c *parameterServerClient) SetPlacement(ctx context.Context, in *SetPlaceme
 	return out, nil
 }
 
+func (c *parameterServerClient) Rewind(ctx context.Context, in *RewindRequest, opts ...grpc.CallOption) (*RewindReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RewindReply)
+	err := c.cc.Invoke(ctx, ParameterServer_Rewind_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ParameterServerServer is the server API for ParameterServer service.
 // All implementations must embed UnimplementedParameterServerServer
 // for forward compatibility.
@@ -292,6 +307,10 @@ type ParameterServerServer interface {
 	// blocks that were frozen are used again or let go, blocks that were taken are
 	// used or dropped. Repeating it is harmless.
 	SetPlacement(context.Context, *SetPlacementRequest) (*SetPlacementReply, error)
+	// Rewind brings the shard to a set, or to no parameters at all, in a job epoch
+	// that is new: nothing of an older one changes it from then on. Data connections
+	// are closed. Repeated in the same epoch it does nothing.
+	Rewind(context.Context, *RewindRequest) (*RewindReply, error)
 	mustEmbedUnimplementedParameterServerServer()
 }
 
@@ -340,6 +359,9 @@ func (UnimplementedParameterServerServer) TakeBlocks(context.Context, *TakeBlock
 }
 func (UnimplementedParameterServerServer) SetPlacement(context.Context, *SetPlacementRequest) (*SetPlacementReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetPlacement not implemented")
+}
+func (UnimplementedParameterServerServer) Rewind(context.Context, *RewindRequest) (*RewindReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Rewind not implemented")
 }
 func (UnimplementedParameterServerServer) mustEmbedUnimplementedParameterServerServer() {}
 func (UnimplementedParameterServerServer) testEmbeddedByValue()                         {}
@@ -596,6 +618,24 @@ func _ParameterServer_SetPlacement_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ParameterServer_Rewind_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RewindRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).Rewind(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_Rewind_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).Rewind(ctx, req.(*RewindRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ParameterServer_ServiceDesc is the grpc.ServiceDesc for ParameterServer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -654,6 +694,10 @@ var ParameterServer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetPlacement",
 			Handler:    _ParameterServer_SetPlacement_Handler,
+		},
+		{
+			MethodName: "Rewind",
+			Handler:    _ParameterServer_Rewind_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"trainmaster/local"
+)
+
+// ofThisCall are the flags of `master run` that are no settings of the run.
+var ofThisCall = []string{"dir", "resume", "output", "help"}
+
+// runSettings are the settings of a run, by flag.
+func runSettings(cmd *cobra.Command) map[string]string {
+	settings := map[string]string{}
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains(ofThisCall, f.Name) {
+			settings[f.Name] = f.Value.String()
+		}
+	})
+	return settings
+}
+
+// takeSettings has cmd go by the settings of the run in a folder; whoever asks for others is refused.
+func takeSettings(cmd *cobra.Command, dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", usageErrorf("--resume: %w", err)
+	}
+	if cmd.Flags().Changed("dir") {
+		return "", usageErrorf("--dir: expected it without --resume, whose folder it is")
+	}
+	began, err := local.Settings(dir)
+	if err != nil {
+		return "", usageErrorf("--resume %q: %w", dir, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(began)) {
+		flag := cmd.Flags().Lookup(name)
+		if flag == nil {
+			return "", usageErrorf("--resume %q: the run has a setting %q, which this version does not know", dir, name)
+		}
+		if flag.Changed && flag.Value.String() != began[name] {
+			return "", usageErrorf("--%s %s: the run in %s began with %q: leave it out, or begin another run", name, flag.Value, dir, began[name])
+		}
+		if flag.Value.String() == began[name] {
+			continue // a choice takes no empty value, which is its default
+		}
+		if err := flag.Value.Set(began[name]); err != nil {
+			return "", usageErrorf("--resume %q: setting %q: %w", dir, name, err)
+		}
+	}
+	return dir, nil
+}

@@ -1,0 +1,220 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/dataset/sample"
+	"trainmaster/etcdstore"
+	"trainmaster/recordio"
+	"trainmaster/safetensors"
+	"trainmaster/taskqueue"
+	"trainmaster/trainer"
+	"trainmaster/trainer/model"
+	"trainmaster/trainer/params"
+	"trainmaster/trainer/reference"
+)
+
+// A counter is a trainer whose model has a parameter for each record of the dataset, which
+// grows by one whenever the record is trained: the parameters say how often each was. It is
+// this test binary in a process of its own, so that it can be killed.
+
+// counterEnv has what a counter is to do: endpoint, job, id and file, separated by spaces.
+const counterEnv = "E2E_COUNTER"
+
+const (
+	countedRecords = 960
+	countedChunk   = 16 // records; a task
+	countedTensors = 4  // so that each of several servers has some
+	countedBatch   = 4
+)
+
+// counting is a model that counts records. Its gradients are so large that the servers clip
+// them to 1, however many records a step has: with a learning rate of 1 that is what is added.
+type counting struct{ model.Model }
+
+func newCounting() (counting, error) {
+	m, err := model.New(model.FM, model.Config{Inputs: 1, Classes: 2, Rank: 1})
+	return counting{m}, err
+}
+
+func (counting) Tables() []model.Table { return nil }
+
+func (counting) Parameters() (list []model.Tensor) {
+	for i := range countedTensors {
+		list = append(list, model.Tensor{Name: fmt.Sprintf("count%d", i), Shape: []int{countedRecords / countedTensors}, Data: make([]float32, countedRecords/countedTensors)})
+	}
+	return list
+}
+
+func (counting) Gradients(_ []model.Tensor, batch *model.Batch, gradients []model.Tensor) (float64, error) {
+	for _, g := range gradients {
+		clear(g.Data)
+	}
+	for _, id := range batch.Categories() {
+		gradients[id%countedTensors].Data[id/countedTensors] = -1e6
+	}
+	return 0, nil
+}
+
+// slowly are tasks whose records take a while.
+type slowly struct{ *trainer.Client }
+
+func (s slowly) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for record, err := range s.Client.Records(task) {
+			time.Sleep(time.Millisecond)
+			if !yield(record, err) {
+				return
+			}
+		}
+	}
+}
+
+// count is the life of a counter.
+func count(settings string) error {
+	var endpoint, job, id, file string
+	if _, err := fmt.Sscan(settings, &endpoint, &job, &id, &file); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	log := logrus.NewEntry(logrus.StandardLogger())
+	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{endpoint}, Job: job})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	follow := trainer.NewFollow()
+	go func() {
+		for a := range store.WatchMasterAddr(ctx) {
+			follow.Set(a.Addr, a.Term)
+		}
+	}()
+	for {
+		err := countOnce(ctx, store, trainer.Config{ID: id, Locate: follow, Log: log}, file)
+		switch {
+		case errors.Is(err, trainer.ErrSessionLost), errors.Is(err, trainer.ErrRolledBack), errors.Is(err, params.ErrRewound), errors.Is(err, params.ErrUninitialised):
+			log.WithError(err).Info("joining again")
+		case errors.Is(err, io.EOF):
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+func countOnce(ctx context.Context, store *etcdstore.Store, config trainer.Config, file string) error {
+	client, err := trainer.Join(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer client.Close() //nolint:errcheck // the master may be gone
+	if err := client.ReportDataset(ctx, []string{file}); err != nil {
+		return err
+	}
+	mode := params.Async
+	if client.Sync() {
+		mode = params.Sync
+	}
+	servers, err := params.Connect(ctx, params.Config{
+		Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) },
+		Mode:  mode, Optimizer: params.Optimizer{Kind: params.SGD, LearningRate: 1, ClipValue: 1},
+		Ordinal: uint32(client.Ordinal()), Incarnation: client.Incarnation(), JobEpoch: client.Epoch(), Log: config.Log,
+	})
+	if err != nil {
+		return err
+	}
+	defer servers.Close() //nolint:errcheck // nothing is under way
+	m, err := newCounting()
+	if err != nil {
+		return err
+	}
+	t := reference.Trainer{ID: config.ID, Model: m, BatchSize: countedBatch, Tasks: slowly{client}, Parameters: servers}
+	if client.Sync() {
+		t.Steps = client
+	}
+	if client.Cuts() {
+		t.Cuts = client
+	}
+	return t.Run(ctx)
+}
+
+// counters are a job on records that are their own numbers.
+type counters struct {
+	*job
+	file string
+}
+
+func newCounters(t *testing.T) counters {
+	t.Helper()
+	c := counters{newJob(t), ""}
+	c.file = filepath.Join(c.dir, "numbers.recordio")
+	var b bytes.Buffer
+	w := recordio.NewWriter(&b, recordio.WriterOptions{RecordsPerChunk: countedChunk})
+	for i := range countedRecords {
+		if err := w.Write(sample.AppendCategorical(nil, sample.Categorical{IDs: []int64{int64(i)}})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(c.file, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c counters) counter(id string) *process {
+	c.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := exec.LookPath("env"); err != nil {
+		c.t.Fatal(err)
+	}
+	return startBy(c.t, []string{"env", counterEnv + "=" + strings.Join([]string{c.endpoint, c.name, id, c.file}, " "), self}, id, c.dir)
+}
+
+// wantCounted fails the test unless the model has each record as often as there were passes.
+func (c counters) wantCounted(passes int) {
+	c.t.Helper()
+	set := c.latestSet()
+	path := filepath.Join(c.t.TempDir(), "model.safetensors")
+	run(c.t, c.dir, "model", "export", filepath.Join(c.checkpoints(), "sets", fmt.Sprintf("%08d.json", set.Number)), "--file", path).wants(c.t, 0)
+	tensors, _, err := safetensors.ReadFile(path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	records, wrong := 0, 0
+	for _, tensor := range tensors {
+		values, err := tensor.Float32()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		records += len(values)
+		for i, v := range values {
+			if v != float32(passes) {
+				if wrong++; wrong <= 10 {
+					c.t.Errorf("%s[%d]: %v times in the model, expected %d", tensor.Name, i, v, passes)
+				}
+			}
+		}
+	}
+	if records != countedRecords || wrong > 0 {
+		c.t.Errorf("%d of %d records are not in the model %d times; expected %d records", wrong, records, passes, countedRecords)
+	}
+}

@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"trainmaster/etcdstore"
+	"trainmaster/local"
+	"trainmaster/master/mastertest"
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+const rewindPasses = 4
+
+// started is a job that goes back as a whole, at work: two servers, two counters.
+func (c counters) started(mode string) (master func() *process, m *process, servers, trainers []*process) {
+	master = func() *process {
+		return c.master("--passes", fmt.Sprint(rewindPasses), "--ps", "2", "--update-mode", mode, "--on-shard-loss", "rewind", "--session-ttl", "5s", "--checkpoint-every", "200ms")
+	}
+	m = master()
+	servers = []*process{c.server(), c.server()}
+	trainers = []*process{c.counter("a"), c.counter("b")}
+	return master, m, servers, trainers
+}
+
+// awaitCut waits for a cut that is under way, or was given up, beyond number.
+func (c counters) awaitCut(number uint64) uint64 {
+	c.t.Helper()
+	var round uint64
+	eventually(c.t, fmt.Sprintf("a cut after %d begins", number), func() (bool, string) {
+		state, _, _ := mastertest.State(c.t, c.store)
+		round = state.Exact.Round
+		return round > number, fmt.Sprint(*state.Exact)
+	})
+	return round
+}
+
+// Whatever is killed with -9, whenever, each record of each pass is in the model once.
+func TestRewind(t *testing.T) {
+	for _, mode := range []string{"async", "sync"} {
+		for _, victim := range []string{"nobody", "server", "trainer in a cut", "master in a cut", "everything"} {
+			t.Run(mode+"/"+victim, func(t *testing.T) {
+				c := newCounters(t)
+				master, m, servers, trainers := c.started(mode)
+				before := c.awaitSets(0, 2)
+				switch victim {
+				case "server":
+					for range 3 { // each time when some is trained that no set has
+						servers[1].kill()
+						servers[1] = c.server()
+						before = c.awaitSets(before, 1)
+					}
+				case "trainer in a cut":
+					trainers[1].signal(syscall.SIGSTOP) // the next cut waits for it
+					c.awaitCut(before)
+					trainers[1].kill()
+					trainers[1] = c.counter("c")
+				case "master in a cut":
+					trainers[1].signal(syscall.SIGSTOP)
+					c.awaitCut(before)
+					m.kill()
+					m = master()
+					trainers[1].signal(syscall.SIGCONT)
+				case "everything":
+					for _, p := range append(append([]*process{m}, servers...), trainers...) {
+						p.kill()
+					}
+					_, m, _, trainers = c.started(mode)
+				}
+				for _, p := range trainers {
+					p.wantExit(0)
+				}
+				m.wantExit(0)
+				c.wantVerified(rewindPasses, countedRecords/countedChunk)
+				c.wantCounted(rewindPasses)
+			})
+		}
+	}
+}
+
+// awaitSets waits for so many sets after the last one.
+func (c counters) awaitSets(last uint64, least int) uint64 {
+	c.t.Helper()
+	for range least {
+		set, _ := c.awaitSet(2, last)
+		last = set.Number
+	}
+	return last
+}
+
+// A run whose processes were all killed goes on where it was, with its settings; whoever means
+// another run is told.
+func TestRunResumed(t *testing.T) {
+	t.Parallel()
+	const passes = 300
+	r := startRun(t, "--passes", fmt.Sprint(passes), "--on-shard-loss", "rewind", "--checkpoint-every", "50ms", "--ledger", "-o", "json")
+	pass := r.awaitStatus("pass 3", func(s *pb.StatusReply) bool { return len(s.Datasets) > 0 && s.Datasets[0].Pass >= 3 }).Datasets[0].Pass
+	killed := r.awaitChildren()
+	r.kill()
+	for _, victim := range killed {
+		eventually(t, victim.kind()+" is gone", func() (bool, string) { return victim.ended(), "" })
+	}
+	dir := filepath.Join(r.job.dir, "trainmaster-run", "001")
+	run(t, r.job.dir, "run", "--resume", r.job.dir).wants(t, 2, "no run to go on with", "run.json")
+	run(t, r.job.dir, "run", "--resume", dir, "--model", "mlp").wants(t, 2, `--model mlp`, "began with")
+	run(t, r.job.dir, "run", "--resume", dir, "--dir", "x").wants(t, 2, "--dir")
+	o := run(t, r.job.dir, "run", "--resume", dir, "-o", "json")
+	o.wants(t, 0)
+	var result local.Result
+	decode(t, o.stdout, &result)
+	if result.Accuracy < 0.9 || result.Dir != dir || result.Passes != passes {
+		t.Errorf("found %+v, expected the end of the %d passes of the run in %s, which was killed in pass %d", result, passes, dir, pass)
+	}
+	etcd, err := etcdstore.StartEmbedded(t.Context(), etcdstore.EmbeddedConfig{Dir: filepath.Join(dir, "etcd")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(etcd.Close)
+	r.endpoint, r.job.dir = etcd.Endpoint(), dir
+	r.open()
+	r.wantVerified(passes, runTasks)
+}

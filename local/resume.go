@@ -1,0 +1,63 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"trainmaster/dataset/convert"
+)
+
+// runFile, in the folder of a run, has what it takes to go on with the run.
+const runFile = "run.json"
+
+type runRecord struct {
+	Settings map[string]string `json:"settings"`
+	Data     convert.Result    `json:"data"`
+}
+
+// ErrNoRun: there is nothing to go on with.
+var ErrNoRun = errors.New("no run to go on with")
+
+// Settings are those that the run in a folder began with: Config.Settings.
+func Settings(dir string) (map[string]string, error) {
+	r, err := readRun(dir)
+	return r.Settings, err
+}
+
+func readRun(dir string) (r runRecord, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, runFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, fmt.Errorf("%w: expected a folder of `master run` with a %s, which is written when its data is there: %w", ErrNoRun, runFile, err)
+	} else if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, fmt.Errorf("%w: %s: %w", ErrNoRun, filepath.Join(dir, runFile), err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "etcd")); err != nil {
+		return r, fmt.Errorf("%w: its tasks were in its etcd: %w", ErrNoRun, err)
+	}
+	return r, nil
+}
+
+// begin prepares the data, or finds that of the run to go on with.
+func (j *Job) begin(ctx context.Context) error {
+	if j.config.Resume {
+		r, err := readRun(j.config.Dir)
+		j.data = r.Data
+		return err
+	}
+	if err := j.prepare(ctx); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(runRecord{j.config.Settings, j.data}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(j.path(runFile), append(text, '\n'), 0o600)
+}

@@ -1,0 +1,339 @@
+package master
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/taskqueue"
+)
+
+// RewindShards are parameter servers that can go back to a set of checkpoints while they run.
+type RewindShards interface {
+	Shards
+	// States says how the servers are, by index; nil for a job without.
+	States(ctx context.Context) ([]ShardState, error)
+	// Rewind brings all servers to a set, or with none to no parameters, in a job epoch. One that
+	// was brought to that epoch before does nothing.
+	Rewind(ctx context.Context, term uint64, epoch uint32, set []byte) error
+	// SetAt reads from a set its number and the version of its parameters.
+	SetAt(set []byte) (number, version uint64, err error)
+}
+
+// ShardState is how a parameter server is.
+type ShardState struct {
+	Present bool
+	Ready   bool   // it has parameters
+	Rewound uint32 // the job epoch that this process was brought to; 0: none, it has just begun
+	LastCut uint64 // the greatest number of a cut that it knows of
+}
+
+// rewinding takes the cuts of a job that goes back as a whole when it loses something, and has
+// it go back. Data and parameters are at one moment, always:
+//
+//	CutBegin ──▶ all trainers stand still ──▶ all servers fix their moments ──▶ CutRelease ──▶ files
+//	   ▲              │ too late: CutRelease, nothing changed                                     │
+//	   │              ▼                                                                           ▼
+//	   │◀─────────────┴──────────── {latest = set, StepCommit} in one transaction, then prune ◀───┘
+//
+//	a server that was not brought to this epoch, or a trainer lost with a task:
+//	{Rollback, the step of the parameters} in one transaction: a new epoch ──▶ all servers load the set
+//
+// A leader that dies between the two of a going back leaves servers of an older epoch: the next
+// one has them go back again.
+type rewinding struct {
+	*checkpointer
+	shards  RewindShards
+	telling turn
+}
+
+const (
+	cutPoll   = 50 * time.Millisecond
+	statePoll = 4 // of these, for each look at the servers
+	readyWait = time.Second
+)
+
+// run does what is due until ctx ends.
+func (r *rewinding) run(ctx context.Context) error {
+	if _, err := r.term.ask(ctx, &taskqueue.CutRelease{}, false); err != nil { // of a leader that died
+		return err
+	}
+	last, err := r.term.progress(ctx)
+	if err != nil {
+		return err
+	}
+	poll := time.NewTicker(cutPoll)
+	defer poll.Stop()
+	var again time.Time
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-poll.C:
+		}
+		now, err := r.term.progress(ctx)
+		if err != nil {
+			return err
+		}
+		if now.at.Before(again) {
+			continue
+		}
+		var due taskqueue.StepsDue
+		if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { due = q.StepsDue() }); err != nil {
+			return err
+		}
+		isCut := due.Commit || r.master.config.CheckpointEvery.due(now, last)
+		if n%statePoll != 0 && !isCut && !due.Rollback {
+			continue
+		}
+		switch done, err := r.step(ctx, due.Rollback, isCut); {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			again = now.at.Add(checkpointRetry)
+		case done:
+			last = now
+		}
+	}
+}
+
+// step has the job go back if it must, or takes a cut if one is due.
+func (r *rewinding) step(ctx context.Context, isLost, isCut bool) (cut bool, err error) {
+	bounded, cancel := context.WithTimeout(ctx, beginTimeout)
+	states, err := r.shards.States(bounded)
+	cancel()
+	if err != nil || len(states) == 0 || slices.ContainsFunc(states, func(s ShardState) bool { return !s.Present }) {
+		return false, err
+	}
+	var epoch uint32
+	var status taskqueue.Status
+	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) {
+		epoch = q.Epoch()
+		status, _ = q.Status()
+	}); err != nil {
+		return false, err
+	}
+	ended := status == taskqueue.Ended || status == taskqueue.Failed
+	isNew := slices.ContainsFunc(states, func(s ShardState) bool { return s.Rewound != epoch })
+	switch {
+	case isNew && ended:
+		err = r.revive(ctx, epoch)
+	case isNew:
+		err = r.goBack(ctx, "a parameter server began anew")
+	case isLost && !ended:
+		err = r.goBack(ctx, "a trainer was lost with a task")
+	case isCut && !ended && !slices.ContainsFunc(states, func(s ShardState) bool { return !s.Ready }):
+		return true, r.take(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		r.note(0, err)
+		r.log.WithError(err).Error("the job could not go back to its last cut, trying again")
+	}
+	return false, err
+}
+
+// begin has all trainers stand still while the servers fix their moments.
+func (r *rewinding) begin(ctx context.Context) (cut Cut, position []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, beginTimeout)
+	defer cancel()
+	var place taskqueue.StepPlace
+	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { place = q.Steps() }); err != nil {
+		return nil, nil, err
+	}
+	states, err := r.shards.States(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	number := max(place.Step, place.Round)
+	for _, s := range states {
+		number = max(number, s.LastCut)
+	}
+	number++
+	began := r.term.committer.time.Now()
+	if err := r.event(ctx, &taskqueue.CutBegin{Step: number}); err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err = errors.Join(err, r.event(context.WithoutCancel(ctx), &taskqueue.CutRelease{})); err == nil {
+			r.log.WithFields(logrus.Fields{"cut": number, "paused": r.term.committer.since(began).Round(time.Microsecond)}).Info("cut taken, training goes on")
+		} else if cut != nil {
+			err = errors.Join(err, cut.Abort(context.WithoutCancel(ctx)))
+		}
+	}()
+	if err := r.standStill(ctx, number); err != nil {
+		return nil, nil, fmt.Errorf("cut %d: wait for trainers to stand still: %w", number, err)
+	}
+	if err := r.telling.take(ctx); err != nil {
+		return nil, nil, err
+	}
+	defer r.telling.give()
+	if err := r.tellLast(ctx); err != nil {
+		return nil, nil, err
+	}
+	if cut, err = r.shards.Begin(ctx, uint64(r.term.committer.lead.Revision()), place.Epoch, func(uint64) uint64 { return number }); err != nil {
+		return nil, nil, err
+	}
+	if position, err = r.position(ctx, number); err != nil {
+		return cut, nil, err
+	}
+	if states, err = r.shards.States(ctx); err == nil && slices.ContainsFunc(states, func(s ShardState) bool { return s.Rewound != place.Epoch }) {
+		err = fmt.Errorf("cut %d: a parameter server began anew meanwhile", number)
+	}
+	return cut, position, err
+}
+
+// event applies an event of the leader's own.
+func (r *rewinding) event(ctx context.Context, ev taskqueue.Event) error {
+	a, err := r.term.ask(ctx, ev, true)
+	return stepDone(a, err)
+}
+
+func stepDone(a taskqueue.Answer, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case a.Kind == taskqueue.AnswerEnded || a.Kind == taskqueue.AnswerFailed:
+		return ErrNothingToCut
+	case a.Kind != taskqueue.AnswerStep:
+		return errNotFlushed
+	}
+	return nil
+}
+
+var errNotFlushed = errors.New("not every trainer has stopped for the cut")
+
+// standStill waits until every trainer has flushed the cut. It looks again after a while: one
+// that was lost may be all that was waited for.
+func (r *rewinding) standStill(ctx context.Context, number uint64) error {
+	for {
+		bounded, cancel := context.WithTimeout(ctx, readyWait)
+		err := r.event(bounded, &taskqueue.CutReady{Step: number})
+		late := bounded.Err() != nil
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return errors.Join(errNotFlushed, context.Cause(ctx))
+		case err == nil, !late && !errors.Is(err, errNotFlushed):
+			return err
+		}
+	}
+}
+
+// tellLast tells the servers of the last step once more: trainers may know of it already.
+func (r *rewinding) tellLast(ctx context.Context) error {
+	var last Step
+	if err := r.term.inspect(ctx, func(*taskqueue.Queue) {
+		if s := r.term.committer.steps; s != nil {
+			last = s.last
+		}
+	}); err != nil || last.Version == 0 {
+		return err
+	}
+	return r.shards.CommitStep(ctx, last)
+}
+
+// publish names the set and counts what it has, in one transaction.
+func (r *rewinding) publish(ctx context.Context, number uint64, set []byte) error {
+	var generation uint64
+	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { generation = q.Steps().Generation }); err != nil {
+		return err
+	}
+	return stepDone(r.term.committer.do(ctx, func(o *op) {
+		o.event = &taskqueue.StepCommit{Generation: generation, Step: number}
+		o.writes = []taskqueue.Write{{Key: LatestSetKey, Value: set}}
+	}))
+}
+
+// position is where the data stands at a cut: everything that is finished while all stand still.
+func (r *rewinding) position(ctx context.Context, number uint64) ([]byte, error) {
+	p := Position{Step: number}
+	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) {
+		p.Epoch, p.Commit = q.Epoch(), q.Commit()
+		for _, s := range q.Overview().Sets {
+			p.Datasets = append(p.Datasets, DatasetPosition{Pass: s.Pass, Tasks: s.Tasks, Done: s.Done + s.Uncommitted})
+		}
+	}); err != nil {
+		return nil, err
+	}
+	return json.Marshal(p)
+}
+
+// Position is what a set says of the data at its cut.
+type Position struct {
+	Step     uint64            `json:"step"` // the number of the cut
+	Epoch    uint32            `json:"epoch"`
+	Commit   uint64            `json:"commit"` // of the tasks' state
+	Datasets []DatasetPosition `json:"datasets"`
+}
+
+// DatasetPosition is about the oldest open pass of a dataset.
+type DatasetPosition struct {
+	Pass  taskqueue.Pass `json:"pass"`
+	Tasks int            `json:"tasks"`
+	Done  int            `json:"done"` // finished, and wholly in the set
+}
+
+// goBack has the job go on from its last cut, or from its beginning.
+func (r *rewinding) goBack(ctx context.Context, why string) error {
+	if err := r.one.take(ctx); err != nil {
+		return err
+	}
+	defer r.one.give()
+	if err := r.telling.take(ctx); err != nil {
+		return err
+	}
+	defer r.telling.give()
+	set, version, place, err := r.latest(ctx)
+	if err != nil {
+		return err
+	}
+	step := Step{Version: version, Epoch: place.Epoch + 1}
+	a, err := r.term.committer.do(ctx, func(o *op) {
+		o.event = &taskqueue.Rollback{Generation: place.Generation + 1, Step: place.Step}
+		if r.term.committer.steps != nil {
+			o.writes = []taskqueue.Write{{Key: StepKey, Value: step.encode()}}
+			o.stored = func() { r.term.committer.rewound(step) }
+		}
+	})
+	if err := stepDone(a, err); err != nil {
+		return err
+	}
+	r.log.WithFields(logrus.Fields{"reason": why, "set": place.Step, "epoch": a.Place.Epoch}).Warn("the job goes back to its last cut")
+	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	return r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set)
+}
+
+// revive brings servers that were lost after the end to the last cut: nothing came after it.
+func (r *rewinding) revive(ctx context.Context, epoch uint32) error {
+	set, _, _, err := r.latest(ctx)
+	if err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	return r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), epoch, set)
+}
+
+// latest is the last cut; the queue and the set are of the same one.
+func (r *rewinding) latest(ctx context.Context) (set []byte, version uint64, place taskqueue.StepPlace, err error) {
+	if set, err = r.master.store.Value(ctx, LatestSetKey); err != nil {
+		return nil, 0, place, err
+	}
+	var number uint64
+	if set != nil {
+		if number, version, err = r.shards.SetAt(set); err != nil {
+			return nil, 0, place, fmt.Errorf("read %s: %w", LatestSetKey, err)
+		}
+	}
+	err = r.term.inspect(ctx, func(q *taskqueue.Queue) { place = q.Steps() })
+	if err == nil && place.Step != number {
+		err = fmt.Errorf("%s names set %d, the tasks are at cut %d: restore both from one backup", LatestSetKey, number, place.Step)
+	}
+	return set, version, place, err
+}

@@ -1,0 +1,103 @@
+package pserver
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/checkpoint"
+)
+
+// Rewind implements the service.
+func (c *control) Rewind(_ context.Context, request *pb.RewindRequest) (*pb.RewindReply, error) {
+	if c.checkpoints == nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d keeps no checkpoints: start it with --checkpoint-dir", c.shard.index)
+	}
+	if request.GetJobEpoch() == 0 || request.GetJobEpoch() > math.MaxUint16 {
+		return nil, status.Errorf(codes.InvalidArgument, "job epoch %d: expected 1 to %d", request.GetJobEpoch(), math.MaxUint16)
+	}
+	if err := c.checkpoints.rewind(request.GetTerm(), request.GetJobEpoch(), request.GetSet(), c.door); err != nil {
+		return nil, statusOf(err)
+	}
+	return &pb.RewindReply{}, nil
+}
+
+// rewind brings the shard to a set, or without one to no parameters, in a new job epoch. What
+// the shard had is gone. Nobody is connected meanwhile; who comes back hears of the epoch.
+func (c *checkpoints) rewind(term uint64, epoch uint32, text []byte, door *door) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.shard
+	if term < c.term {
+		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, s.index, c.term)
+	}
+	c.term = term
+	switch at := s.rewound.Load(); {
+	case epoch == at:
+		return nil
+	case epoch < at || epoch < s.jobEpoch.Load():
+		return fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, epoch, s.index, s.jobEpoch.Load())
+	}
+	c.dropLocked("the job goes back to a set")
+	c.tables = tableHistory{} // nothing that comes is based on what was: the next checkpoint has all rows
+	resume := door.pause()
+	defer resume()
+	name, err := s.becomeSet(c.store, text, c.shards, epoch)
+	if err != nil {
+		return fmt.Errorf("go back to %s: %w", name, err)
+	}
+	s.log.WithFields(logrus.Fields{"set": name, "job_epoch": epoch, "version": s.version.Load()}).Info("gone back")
+	return nil
+}
+
+// becomeSet is called while nobody is connected.
+func (s *shard) becomeSet(store checkpoint.Store, text []byte, shards int, epoch uint32) (name string, err error) {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready.Store(false)
+	s.rewound.Store(0)
+	s.claim, s.finishing = claim{}, false
+	s.stages.prune(math.MaxUint64, nil)
+	name = "the beginning"
+	if len(text) == 0 {
+		s.holding.Store(nil)
+		s.trainers = map[uint32]*trainer{}
+		s.version.Store(0)
+	} else {
+		set, err := checkpoint.ParseSet(text)
+		if err != nil {
+			return "the latest set", err
+		}
+		name = set.String()
+		parts, err := store.Open(set)
+		if err == nil {
+			err = s.fillFrom(parts, shards, nil)
+		}
+		if err != nil {
+			return name, err
+		}
+	}
+	s.restored = false // it has lost nothing that others have: no version is adopted
+	s.jobEpoch.Store(epoch)
+	s.rewound.Store(epoch)
+	return name, nil
+}
+
+// checkEpoch compares the epoch that a trainer goes by with the shard's.
+func (s *shard) checkEpoch(epoch uint32) error {
+	at := s.jobEpoch.Load()
+	switch {
+	case epoch == 0 || epoch == at:
+		return nil
+	case epoch > at:
+		return status.Errorf(codes.Aborted, "you go by job epoch %d, shard %d is still at %d", epoch, s.index, at)
+	}
+	return status.Errorf(codes.OutOfRange, "you go by job epoch %d, shard %d is at %d: the job went back", epoch, s.index, at)
+}

@@ -1,0 +1,155 @@
+package taskqueue
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Cuts: with Options.Cuts the leader alone takes the steps of a job of explicit commits. Step
+// c is cut c: one moment of the data and of all parameter servers.
+//
+//	CutBegin(c) ──▶ every member: StepFlushed(c), then it stands still ──▶ CutReady(c)
+//	                                                                          │ the servers fix their moments
+//	members go on ◀── CutRelease(c) ◀──────────────────────────────────────────┘
+//	                       ⋮ files
+//	                  StepCommit(c), with the set's name in the same transaction
+//
+// Of the sets of members the leader is member 0. That it flushed means that it let the others go;
+// that it is a member, that it did so before all stood still: such a cut is never committed. A
+// cut that is not committed changes nothing: the next one has another number and begins anew.
+
+// holding reports whether members that flushed stand still.
+func (q *Queue) holding() bool {
+	return q.opt.Cuts && q.exact != nil && q.exact.round != 0 && !q.exact.flushed[0]
+}
+
+// toFlush reports whether a cut waits for this member.
+func (q *Queue) toFlush(t *trainer) bool {
+	return q.holding() && q.exact.members[t.ordinal] && !q.exact.flushed[t.ordinal]
+}
+
+// cutting finds out whether the leader may do something for a cut.
+func (q *Queue) cutting() *Answer {
+	switch {
+	case q.exact == nil || !q.opt.Cuts:
+		return &Answer{Err: fmt.Errorf("%w that the leader takes", ErrNotExplicit)}
+	case q.status == Ended:
+		return &Answer{Kind: AnswerEnded}
+	case q.status == Failed:
+		return &Answer{Kind: AnswerFailed}
+	}
+	return nil
+}
+
+// CutBegin begins a cut, in the place of one that was not committed.
+type CutBegin struct{ Step uint64 }
+
+func (ev *CutBegin) apply(q *Queue) Answer {
+	if refused := q.cutting(); refused != nil {
+		return *refused
+	}
+	if x := q.exact; ev.Step <= x.committed || ev.Step <= x.round {
+		return Answer{Err: fmt.Errorf("%w: cut %d is committed and cut %d (0: none) was begun, found %d", ErrOtherStep, x.committed, x.round, ev.Step)}
+	}
+	if q.exact.lost > 0 {
+		return Answer{Err: fmt.Errorf("%w: its open task may be in part in the parameters", ErrMemberLost)}
+	}
+	q.endRound()
+	delete(q.exact.members, 0)
+	q.exact.round = ev.Step
+	q.dirty = true
+	return q.stepAnswer()
+}
+
+// CutReady waits until every member has flushed the cut and stands still.
+type CutReady struct{ Step uint64 }
+
+func (ev *CutReady) apply(q *Queue) Answer {
+	if refused := q.cutting(); refused != nil {
+		return *refused
+	}
+	if ev.Step != q.exact.round {
+		return Answer{Err: fmt.Errorf("%w: cut %d is under way, found %d", ErrOtherStep, q.exact.round, ev.Step)}
+	}
+	wait, err := q.unflushed(ev.Step)
+	switch {
+	case err != nil:
+		return Answer{Err: err}
+	case wait:
+		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
+	}
+	return q.stepAnswer()
+}
+
+// CutRelease lets the members go on. Without a cut it does nothing; one that a member had not
+// flushed is given up.
+type CutRelease struct{}
+
+func (ev *CutRelease) apply(q *Queue) Answer {
+	if refused := q.cutting(); refused != nil {
+		return *refused
+	}
+	if q.holding() {
+		if wait, err := q.unflushed(q.exact.round); wait || err != nil {
+			q.exact.members[0] = true
+		}
+		q.exact.flushed[0] = true
+		q.dirty = true
+	}
+	return q.stepAnswer()
+}
+
+// CutWatch waits until a cut waits for the sender; Place.Round is its number.
+type CutWatch struct {
+	Trainer     Ordinal
+	Incarnation uint64
+}
+
+func (ev *CutWatch) apply(q *Queue) Answer {
+	t, refused := q.member(ev.Trainer, ev.Incarnation)
+	switch {
+	case refused != nil:
+		return *refused
+	case t == nil:
+		return Answer{Kind: AnswerRejoin}
+	case !q.toFlush(t):
+		return Answer{Kind: AnswerWait}
+	}
+	return q.stepAnswer()
+}
+
+// Steps is where the steps stand; zero in a job without.
+func (q *Queue) Steps() (p StepPlace) {
+	if q.exact != nil {
+		p = q.stepPlace()
+	}
+	return p
+}
+
+// StepsDue says what the leader of a job with Options.Cuts is to do next.
+func (q *Queue) StepsDue() (due StepsDue) {
+	if q.exact == nil || q.status == Ended || q.status == Failed {
+		return due
+	}
+	switch {
+	case q.exact.lost > 0:
+		due.Rollback = true
+	case q.uncommitted() >= q.opt.MaxUncommitted*3/4, q.waitsFor() == WaitCommit:
+		due.Commit = true
+	}
+	return due
+}
+
+// StepsDue is what is due.
+type StepsDue struct {
+	Commit   bool // little or nothing is given out before a commit
+	Rollback bool // nothing is given out before a rollback
+}
+
+// withoutHeld leaves those out that stand still for a cut.
+func (q *Queue) withoutHeld(runners []Ordinal) []Ordinal {
+	if !q.holding() {
+		return runners
+	}
+	return slices.DeleteFunc(runners, func(o Ordinal) bool { return q.exact.flushed[o] })
+}

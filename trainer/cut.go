@@ -1,0 +1,134 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+)
+
+// cuts is what a trainer of a job that goes back as a whole knows of the cuts that its master
+// takes.
+type cuts struct {
+	epoch   uint32        // of the job, at the join
+	entered bool          // it is a member of the ring
+	step    uint64        // that its records are in: the cut after the last one that it flushed
+	wanted  atomic.Uint64 // the cut that waits for it; 0: none
+	flushed chan struct{} // has a token when it was flushed
+}
+
+// Cuts reports whether the job takes cuts of the data and the parameters together, and goes
+// back to the last one when it loses something: with --on-shard-loss rewind of its master. Such
+// a trainer calls Boundary between two mini-batches and Used after each, its parameters are
+// those of [Client.Epoch], and after ErrRolledBack it joins anew.
+func (c *Client) Cuts() bool { return c.cuts != nil }
+
+// Epoch counts how often the job went back, from 1, at the join. 0: it never does.
+func (c *Client) Epoch() uint32 {
+	if c.cuts == nil {
+		return 0
+	}
+	return c.cuts.epoch
+}
+
+// Used says that so many more records of a task are in the parameters, acknowledged by all
+// servers, or in a committed step.
+func (c *Client) Used(task *taskqueue.Task, records int) {
+	if c.cuts != nil {
+		c.exact.Apply(task.Token, c.cuts.step, records)
+	}
+}
+
+// Boundary stands still while a cut is taken, if one is. Everything that this trainer pushed is
+// acknowledged, and said with Used.
+func (c *Client) Boundary(ctx context.Context) error {
+	if c.cuts == nil || c.cuts.wanted.Load() == 0 {
+		return nil
+	}
+	return c.flushCut(ctx, c.cuts.wanted.Load())
+}
+
+// enter makes this trainer a member before its first task.
+func (c *Client) enter(ctx context.Context) error {
+	for {
+		reply, err := call[wire.StepReply](ctx, c.link, "LastStep", wire.LastStepRequest{Trainer: c.who})
+		switch {
+		case err != nil:
+			return c.stepRefused(err, "begin")
+		case !reply.Done:
+			continue
+		case reply.Place.Epoch != c.cuts.epoch:
+			return ErrRolledBack
+		}
+		if _, err := c.adopt(reply, nil, ""); err != nil {
+			return err
+		}
+		c.cuts.step, c.cuts.entered = max(reply.Place.Step, reply.Place.Round)+1, true
+		c.owned.Go(c.watchCuts)
+		return nil
+	}
+}
+
+// watchCuts notes which cut waits for this trainer, until Close.
+func (c *Client) watchCuts() {
+	for {
+		reply, err := call[wire.StepReply](c.ctx, c.link, "CutWatch", wire.CutWatchRequest{Trainer: c.who})
+		switch {
+		case err != nil:
+			return // Next hears the same
+		case !reply.Done:
+			continue
+		}
+		c.cuts.wanted.Store(reply.Place.Round)
+		select {
+		case <-c.cuts.flushed:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// flushCut says where this trainer stands, and waits until it may go on. A cut that was given
+// up meanwhile is no error.
+func (c *Client) flushCut(ctx context.Context, cut uint64) error {
+	if err := c.sayAll(ctx); err != nil {
+		return err
+	}
+	request := wire.FlushedRequest{Trainer: c.who, Generation: c.exact.Generation, Step: cut, Positions: c.exact.Positions(cut)}
+	for {
+		reply, err := call[wire.StepReply](ctx, c.link, "Flushed", request)
+		switch {
+		case errors.Is(err, wire.ErrOtherStep):
+		case err != nil:
+			return c.stepRefused(err, "stop for a cut")
+		case !reply.Done:
+			continue
+		default:
+			c.exact.Committed(reply.Place.Step)
+			c.cuts.step = max(c.cuts.step, cut+1)
+		}
+		break
+	}
+	c.wait = taskqueue.WaitTask
+	c.cuts.wanted.CompareAndSwap(cut, 0)
+	select {
+	case c.cuts.flushed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// sayAll returns when the master knows of all that is finished.
+func (c *Client) sayAll(ctx context.Context) error {
+	for said := false; !said || c.session.Unsaid(); said = true {
+		if c.flight == nil && c.session.Unsaid() {
+			c.send(false)
+		}
+		if err := c.collect(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
