@@ -2,8 +2,10 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -214,12 +216,16 @@ func inspectSets(arg string) (reports []setReport, err error) {
 		reports = append(reports, reportSet(store, newest))
 	}
 	for _, n := range numbers {
-		set, err := store.ReadSet(n)
-		if err != nil {
-			reports = append(reports, setReport{Set: n, Problem: err.Error()})
-			continue
+		report := setReport{Set: n}
+		if set, err := store.ReadSet(n); err != nil {
+			report.Problem = err.Error()
+		} else {
+			report = reportSet(store, set)
 		}
-		reports = append(reports, reportSet(store, set))
+		if _, err := store.ReadSet(n); !report.Complete && errors.Is(err, fs.ErrNotExist) {
+			continue // the job has removed it meanwhile, since there are newer ones
+		}
+		reports = append(reports, report)
 	}
 	return reports, nil
 }
