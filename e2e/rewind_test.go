@@ -94,7 +94,7 @@ func (c counters) awaitSets(last uint64, least int) uint64 {
 // another run is told.
 func TestRunResumed(t *testing.T) {
 	t.Parallel()
-	const passes = 300
+	const passes = 50
 	r := startRun(t, "--passes", fmt.Sprint(passes), "--on-shard-loss", "rewind", "--checkpoint-every", "50ms", "--ledger", "-o", "json")
 	pass := r.awaitStatus("pass 3", func(s *pb.StatusReply) bool { return len(s.Datasets) > 0 && s.Datasets[0].Pass >= 3 }).Datasets[0].Pass
 	killed := r.awaitChildren()
