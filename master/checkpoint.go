@@ -89,8 +89,7 @@ func (c *checkpointer) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var again time.Time // not before
-	pause := checkpointRetry
+	var retry pace
 	for {
 		select {
 		case <-ctx.Done():
@@ -101,19 +100,32 @@ func (c *checkpointer) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if now.at.Before(again) || !c.master.config.CheckpointEvery.due(now, last) {
+		if retry.tooSoon(now.at) || !c.master.config.CheckpointEvery.due(now, last) {
 			continue
 		}
-		if err := c.take(ctx); errors.Is(err, ErrNothingToCut) {
-			again = c.term.committer.time.Now().Add(checkpointRetry)
-			continue
-		} else if err != nil {
-			again = c.term.committer.time.Now().Add(pause)
-			pause = min(2*pause, checkpointPause) // what a failed set left stays on the disk until a newer one is complete
+		if err := c.take(ctx); err != nil {
+			retry.failed(c.term.committer.time.Now(), err)
 			continue
 		}
-		last, pause = now, checkpointRetry
+		last, retry = now, pace{}
 	}
+}
+
+// pace says when a cut that failed is tried again: ever later, since what a failed set left stays on the disk until a newer
+// one is complete. One that left nothing is tried again soon.
+type pace struct {
+	again time.Time // not before
+	pause time.Duration
+}
+
+func (p *pace) tooSoon(now time.Time) bool { return now.Before(p.again) }
+
+func (p *pace) failed(now time.Time, err error) {
+	p.pause = max(checkpointRetry, min(2*p.pause, checkpointPause))
+	if errors.Is(err, ErrNothingToCut) || errors.Is(err, errNotFlushed) {
+		p.pause = checkpointRetry
+	}
+	p.again = now.Add(p.pause)
 }
 
 // lastCheckpoint keeps what the job came to: nobody trains any more.

@@ -155,3 +155,32 @@ func TestCheckpointsBetweenSteps(t *testing.T) {
 		}
 	})
 }
+
+// Attempts that leave something on the disk follow each other ever later; those that leave nothing, and the first after a
+// success, soon.
+func TestPaceOfFailedCheckpoints(t *testing.T) {
+	now := time.Unix(0, 0)
+	var p pace
+	if p.tooSoon(now) {
+		t.Error("the first attempt waits")
+	}
+	full := errors.New("disk full")
+	for i, want := range []struct {
+		err   error
+		pause time.Duration
+	}{
+		{full, time.Second}, {full, 2 * time.Second}, {full, 4 * time.Second}, {ErrNothingToCut, time.Second}, {full, 2 * time.Second},
+		{fmt.Errorf("cut 3: %w", errNotFlushed), time.Second},
+	} {
+		p.failed(now, want.err)
+		if !p.tooSoon(now.Add(want.pause-1)) || p.tooSoon(now.Add(want.pause)) {
+			t.Errorf("after failure %d the pause is %v, expected %v", i+1, p.pause, want.pause)
+		}
+	}
+	for range 20 {
+		p.failed(now, full)
+	}
+	if p.pause != checkpointPause {
+		t.Errorf("the longest pause is %v, expected %v", p.pause, checkpointPause)
+	}
+}

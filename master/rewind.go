@@ -69,7 +69,7 @@ func (r *rewinding) run(ctx context.Context) error {
 	}
 	poll := time.NewTicker(cutPoll)
 	defer poll.Stop()
-	var again time.Time
+	var retry pace
 	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
@@ -80,7 +80,7 @@ func (r *rewinding) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if now.at.Before(again) {
+		if retry.tooSoon(now.at) {
 			continue
 		}
 		var due taskqueue.StepsDue
@@ -95,9 +95,9 @@ func (r *rewinding) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil:
-			again = now.at.Add(checkpointRetry)
+			retry.failed(r.term.committer.time.Now(), err)
 		case done:
-			last = now
+			last, retry = now, pace{}
 		}
 	}
 }

@@ -3,6 +3,7 @@ package sparse
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -92,12 +93,8 @@ type scratch struct {
 
 var scratches = sync.Pool{New: func() any { return &scratch{} }}
 
-func grown[T any](s []T, n int) []T {
-	if cap(s) < n {
-		return make([]T, n, n+n/2)
-	}
-	return s[:n]
-}
+// grown is s with n elements of any value.
+func grown[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
 // Check says whether the slots of a batch are held, and its ids are theirs.
 func (t *Table) Check(rows *wire.Rows) error {

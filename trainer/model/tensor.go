@@ -64,7 +64,7 @@ func check(what string, found, expected []Tensor) error {
 		if !slices.Equal(got.Shape, want.Shape) {
 			return fmt.Errorf("%s: tensor %q has shape %v, expected %v", what, got.Name, got.Shape, want.Shape)
 		}
-		if size := want.size(); len(got.Data) != size {
+		if size := want.Size(); len(got.Data) != size {
 			return fmt.Errorf("%s: tensor %q holds %d values, expected %d for shape %v",
 				what, got.Name, len(got.Data), size, want.Shape)
 		}
@@ -72,8 +72,8 @@ func check(what string, found, expected []Tensor) error {
 	return nil
 }
 
-// size is the product of the shape.
-func (t Tensor) size() int {
+// Size is the product of the shape.
+func (t Tensor) Size() int {
 	size := 1
 	for _, n := range t.Shape {
 		size *= n

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -359,12 +360,7 @@ func (s *stream) collectRows(ctx context.Context, l *link, call *rowCall, due []
 }
 
 // grown is s with n elements of any value, in the same memory if it has room.
-func grown(s []float32, n int) []float32 {
-	if cap(s) < n {
-		return make([]float32, n+n/2+2)[:n]
-	}
-	return s[:n]
-}
+func grown(s []float32, n int) []float32 { return slices.Grow(s[:0], n)[:n] }
 
 // checkTables says whether the tables go with the optimizer.
 func checkTables(tables []Table, o optimizer.Config) error {

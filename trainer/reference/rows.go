@@ -38,7 +38,7 @@ func newRows(server Rows, tables []model.Table) *rows {
 // gather looks the rows of a mini-batch up. The version is the newest that any of them is of.
 func (r *rows) gather(ctx context.Context, batch *model.Batch, atLeast uint64) (version uint64, err error) {
 	shapes := model.Rows(r.tables, batch)
-	r.values, r.gradients = model.ZerosLike(shapes), model.ZerosLike(shapes)
+	r.values, r.gradients = fitted(r.values, shapes), fitted(r.gradients, shapes)
 	version = atLeast
 	for _, t := range r.values {
 		found, err := r.server.Lookup(ctx, t.Name, batch.Categories(), t.Data, atLeast)
@@ -48,6 +48,18 @@ func (r *rows) gather(ctx context.Context, batch *model.Batch, atLeast uint64) (
 		version = max(version, found)
 	}
 	return version, nil
+}
+
+// fitted is tensors of the given names and shapes, in the memory of those before; their values are of no meaning.
+func fitted(tensors, shapes []model.Tensor) []model.Tensor {
+	for i, s := range shapes {
+		if i == len(tensors) {
+			tensors = append(tensors, model.Tensor{})
+		}
+		n := s.Size()
+		tensors[i] = model.Tensor{Name: s.Name, Shape: s.Shape, Data: slices.Grow(tensors[i].Data[:0], n)[:n]}
+	}
+	return tensors
 }
 
 // keep adds the gradients of the mini-batch at hand to those of the push.
