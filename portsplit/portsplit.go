@@ -173,6 +173,9 @@ func (c *counted) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
+// NetConn is the connection below, as of [tls.Conn]: reading from it is for who has read the first bytes.
+func (c *counted) NetConn() net.Conn { return c.Conn }
+
 func (c *counted) Close() error {
 	c.once.Do(func() { c.open.Add(-1) })
 	return c.Conn.Close()

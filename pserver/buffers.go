@@ -9,10 +9,13 @@ import (
 // buffer is room for one frame, so that it can be sent in one piece. Its
 // payload is seen as floats and as bytes.
 type buffer struct {
-	frame  []byte
+	frame  []byte // nil in a slot of shared memory, which has room for the payload only
 	bytes  []byte // frame after the header
 	floats []float32
 }
+
+// isShared says whether the trainer has the payload before its eyes. Of nil it does not.
+func (b *buffer) isShared() bool { return b != nil && b.frame == nil }
 
 func newBuffer() *buffer {
 	floats := make([]float32, (wire.HeaderSize+wire.MaxPayload)/4)
@@ -52,7 +55,7 @@ func (p *buffers) take(done <-chan struct{}) *buffer {
 }
 
 func (p *buffers) give(b *buffer) {
-	if b == nil {
+	if b == nil || b.isShared() {
 		return
 	}
 	p.mu.Lock()

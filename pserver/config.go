@@ -54,7 +54,7 @@ type Config struct {
 	CutLimit      time.Duration // for a master to collect a cut that it began: updates copy what they change meanwhile; default 10 minutes
 
 	MaxConnections int   // default 4096
-	BufferBytes    int64 // for frames on their way, default 256 MiB
+	BufferBytes    int64 // for frames on their way, and as much again of memory shared with trainers on this machine; default 256 MiB
 	StageBytes     int64 // for staged gradients, default 4 GiB; beyond it trainers wait
 
 	HelloTimeout time.Duration // for a new connection's first frame, default 10 s

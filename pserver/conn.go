@@ -7,11 +7,13 @@ import (
 	"io"
 	"math"
 	"net"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/sharedmem"
 	"trainmaster/pserver/wire"
 )
 
@@ -35,6 +37,7 @@ type conn struct {
 	shard   *shard
 	socket  *socket // that the shard offers, nil: none
 	buffers *buffers
+	commons *commons
 	limits  *Config
 	stop    <-chan struct{} // closed when the server stops
 	log     *logrus.Entry
@@ -47,6 +50,8 @@ type conn struct {
 
 	trainer *trainer // nil before the hello
 	holding *holding
+	shared  *shared // memory with the trainer, nil: none
+	slot    *buffer // of it, for the frame being handled; nil: payloads go through the socket
 
 	replies chan reply
 }
@@ -69,6 +74,7 @@ func (c *conn) serve() {
 		c.log.WithError(err).Info("data connection broke")
 	}
 	c.nc.Close()
+	c.unshare()
 }
 
 // linger lets the peer read the refusal and close: closing with unread bytes
@@ -124,14 +130,17 @@ func (c *conn) read() (buf *buffer, isFinite bool, err error) {
 	if err := c.head.Decode(&c.raw); err != nil {
 		return nil, false, err
 	}
+	if fault := c.takeTurn(); fault != nil {
+		return nil, false, fault
+	}
 	n := int(c.head.Length)
 	if n == 0 {
 		return nil, true, wire.Verify(&c.raw, nil)
 	}
-	if buf = c.buffers.take(c.stop); buf == nil {
+	if buf = c.room(); buf == nil {
 		return nil, false, net.ErrClosed
 	}
-	if c.r.Buffered() < n {
+	if c.slot == nil && c.r.Buffered() < n {
 		if err := c.nc.SetReadDeadline(time.Now().Add(c.limits.FrameTimeout)); err != nil {
 			return buf, false, err
 		}
@@ -140,8 +149,16 @@ func (c *conn) read() (buf *buffer, isFinite bool, err error) {
 	return buf, isFinite, err
 }
 
-// payload takes n bytes into buf, piece by piece while they are in the cache, and
-// checks their sum. Elements of bfloat16 become float32.
+// room is for one payload; nil when the server stops first.
+func (c *conn) room() *buffer {
+	if c.slot != nil {
+		return c.slot
+	}
+	return c.buffers.take(c.stop)
+}
+
+// payload takes n bytes into buf, unless they are there, piece by piece while they are
+// in the cache, and checks their sum. Elements of bfloat16 become float32.
 func (c *conn) payload(buf *buffer, n int) (isFinite bool, err error) {
 	isFloat := c.head.DType == wire.Float32 && n%4 == 0
 	isHalf := c.head.DType == wire.BFloat16 && n <= wire.MaxPayload/2
@@ -153,8 +170,10 @@ func (c *conn) payload(buf *buffer, n int) (isFinite bool, err error) {
 	isFinite = true
 	for lo := 0; lo < n; lo += readPiece {
 		hi := min(lo+readPiece, n)
-		if _, err := io.ReadFull(c.r, from[lo:hi]); err != nil {
-			return false, err
+		if c.slot == nil {
+			if _, err := io.ReadFull(c.r, from[lo:hi]); err != nil {
+				return false, err
+			}
 		}
 		finite := true
 		if isFloat {
@@ -170,7 +189,7 @@ func (c *conn) payload(buf *buffer, n int) (isFinite bool, err error) {
 // handle does what the frame asks and completes r, or says why not. When r
 // takes buf over it says so in r.buf.
 func (c *conn) handle(buf *buffer, isFinite bool, r *reply) *wire.Fault {
-	if c.head.Flags != 0 {
+	if c.head.Flags&^wire.Shared != 0 {
 		return wire.Faultf(wire.Malformed, "a request with flags %#x", uint8(c.head.Flags))
 	}
 	if c.trainer == nil || c.head.Op == wire.Hello {
@@ -241,6 +260,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	c.log = c.log.WithField("trainer", t.ordinal).WithField("incarnation", t.incarnation)
 	r.head.Block, r.head.Placement = uint64(c.shard.index), h.model.table.Epoch
 	r.head.Version, r.head.JobEpoch = clampVersion(c.shard.version.Load()), uint16(c.shard.jobEpoch.Load())
+	c.share(r)
 	if c.socket != nil {
 		r.attach(c.socket.offer.Append(nil))
 	} else {
@@ -315,7 +335,7 @@ func (c *conn) pull(b *block, r *reply) *wire.Fault {
 	if fault := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); fault != nil && c.holding.model.sync {
 		return fault
 	}
-	if r.buf = c.buffers.take(c.stop); r.buf == nil {
+	if r.buf = c.room(); r.buf == nil {
 		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.index)
 	}
 	r.head.DType = wire.Float32
@@ -336,12 +356,16 @@ func (c *conn) send() {
 		little []byte
 		broken bool
 	)
-	write := func(p []byte) {
+	write := func(p []byte, memory *os.File) {
 		if broken || len(p) == 0 {
 			return
 		}
 		err := c.nc.SetWriteDeadline(time.Now().Add(c.limits.FrameTimeout))
-		if err == nil {
+		switch {
+		case err != nil:
+		case memory != nil:
+			err = sharedmem.Send(sharedmem.Through(c.nc), p, memory)
+		default:
 			_, err = c.nc.Write(p)
 		}
 		if err != nil {
@@ -350,17 +374,21 @@ func (c *conn) send() {
 		}
 	}
 	for r := range c.replies {
-		if len(r.body) < littleReply {
-			little = append(append(little, r.raw[:]...), r.body...)
+		body := r.throughSocket()
+		if len(body) < littleReply {
+			little = append(append(little, r.raw[:]...), body...)
 			c.buffers.give(r.buf)
-			if len(c.replies) > 0 && len(little) < batched {
+			if len(c.replies) > 0 && len(little) < batched && r.memory == nil {
 				continue
 			}
 		}
-		write(little)
-		if little = little[:0]; len(r.body) >= littleReply {
+		write(little, r.memory)
+		if r.memory != nil {
+			r.memory.Close()
+		}
+		if little = little[:0]; len(body) >= littleReply {
 			copy(r.buf.frame, r.raw[:])
-			write(r.buf.frame[:wire.HeaderSize+len(r.body)])
+			write(r.buf.frame[:wire.HeaderSize+len(body)], nil)
 			c.buffers.give(r.buf)
 		}
 	}

@@ -17,6 +17,7 @@ type door struct {
 	shard    *shard
 	socket   *socket // nil: there is none
 	buffers  *buffers
+	commons  commons
 	stopped  chan struct{}
 
 	mu     sync.Mutex
@@ -29,6 +30,7 @@ type door struct {
 func newDoor(listener net.Listener, cfg *Config, shard *shard, socket *socket) *door {
 	return &door{
 		listener: listener, cfg: cfg, shard: shard, socket: socket, buffers: newBuffers(cfg.BufferBytes),
+		commons: commons{most: cfg.BufferBytes},
 		stopped: make(chan struct{}), cut: make(chan struct{}), open: map[net.Conn]struct{}{},
 	}
 }
@@ -52,7 +54,7 @@ func (d *door) run() error {
 			defer d.leave(nc)
 			log := d.shard.log.WithField("peer", nc.RemoteAddr().String())
 			c := &conn{
-				shard: d.shard, socket: d.socket, buffers: d.buffers, limits: d.cfg, stop: stop, log: log,
+				shard: d.shard, socket: d.socket, buffers: d.buffers, commons: &d.commons, limits: d.cfg, stop: stop, log: log,
 				nc: nc, r: bufio.NewReaderSize(nc, readAhead),
 			}
 			c.serve()

@@ -1,6 +1,10 @@
 package pserver
 
-import "trainmaster/pserver/wire"
+import (
+	"os"
+
+	"trainmaster/pserver/wire"
+)
 
 // reply is a frame to be sent. buf is what its body lies in, to be given back after.
 type reply struct {
@@ -8,6 +12,8 @@ type reply struct {
 	raw  [wire.HeaderSize]byte
 	body []byte
 	buf  *buffer
+
+	memory *os.File // that goes along with a hello's reply, nil: none
 
 	sum   wire.Checksum
 	begun bool
@@ -17,7 +23,7 @@ type reply struct {
 func (r *reply) begin(elements int) {
 	r.head.Length = uint32(r.head.DType.Size() * elements)
 	r.body = r.buf.bytes[:r.head.Length]
-	r.head.Encode(&r.raw)
+	r.encode()
 	r.sum, r.begun = wire.Begin(&r.raw), true
 }
 
@@ -36,17 +42,32 @@ func (r *reply) add(lo int, piece []float32) {
 // end makes the frame ready to be sent.
 func (r *reply) end() {
 	if !r.begun {
-		r.head.Encode(&r.raw)
+		r.encode()
 		r.sum = wire.Begin(&r.raw)
 	}
 	r.sum.Store(&r.raw)
 }
 
-// attach makes the frame ready, with a little body of its own.
+// attach makes the frame ready, with a body in buf, or a little one of its own.
 func (r *reply) attach(body []byte) {
 	r.body, r.head.Length = body, uint32(len(body))
-	r.head.Encode(&r.raw)
+	r.encode()
 	wire.Seal(&r.raw, body)
+}
+
+func (r *reply) encode() {
+	if r.buf.isShared() {
+		r.head.Flags |= wire.Shared
+	}
+	r.head.Encode(&r.raw)
+}
+
+// throughSocket is the body that follows the header there.
+func (r *reply) throughSocket() []byte {
+	if r.buf.isShared() {
+		return nil
+	}
+	return r.body
 }
 
 // answer is the start of a reply to a request.

@@ -22,7 +22,7 @@ func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 	rows := scans.Get().(*wire.Rows)
 	defer scans.Put(rows)
 	next := table.Scan(sparse.Place{Slot: head.Argument, Row: uint32(head.Step)}, rows)
-	if r.buf = c.buffers.take(c.stop); r.buf == nil {
+	if r.buf = c.room(); r.buf == nil {
 		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.index)
 	}
 	payload, laid := wire.Layout(r.buf.bytes, len(rows.Spans), len(rows.IDs), table.Config().Dim)

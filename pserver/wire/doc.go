@@ -32,8 +32,8 @@
 //	60-63  crc          CRC-32C (Castagnoli) of header bytes 0-59, then of the payload
 //
 //	op  name       request                             reply
-//	1   hello      block: the trainer's ordinal;       block: shard index; version; epochs
-//	               argument: shard index expected;
+//	1   hello      block: the trainer's ordinal;       block: shard index; version; epochs; argument: slots of
+//	               argument: shard index expected;     shared memory that can be had, or come along
 //	               payload: digest of the        payload: an [Offer], or nothing
 //	               placement, then nothing, or
 //	               the [Identity] of who is meant
@@ -60,7 +60,12 @@
 //	0      bytes (or nothing)   1     reply      set in every reply
 //	1      float32              2     error      argument: code; payload: text for people
 //	2      bfloat16             4     duplicate  the push had been applied before and was not again
-//	3      rows                                  a batch of rows of a table, see below
+//	3      rows                 8     shared     the payload is in shared memory, and not behind the header; of a
+//	                                             hello: memory is asked for, comes along
+//
+// Rows are a batch of rows of a table, see below. Shared memory is that of package sharedmem, for trainers on the
+// server's machine. A payload is at the start of its slot; a request's in bfloat16 is behind room for as many bytes
+// as it has.
 //
 // A pull says by its dtype what the parameters are to come as, bytes standing for
 // float32; those after a push-pull come as its gradient does. A put is float32.

@@ -96,6 +96,7 @@ const (
 	Reply     Flags = 1
 	Error     Flags = 2
 	Duplicate Flags = 4
+	Shared    Flags = 8
 )
 
 // Header is a decoded header, without the checksum.
@@ -158,7 +159,7 @@ func (h *Header) Decode(raw *[HeaderSize]byte) error {
 		return Faultf(Malformed, "frame has unknown %v", h.Op)
 	case h.DType > RowBatch:
 		return Faultf(Malformed, "frame has unknown %v", h.DType)
-	case h.Flags&^(Reply|Error|Duplicate) != 0:
+	case h.Flags&^(Reply|Error|Duplicate|Shared) != 0:
 		return Faultf(Malformed, "frame has unknown flags %#x", uint8(h.Flags))
 	case h.Length > MaxPayload:
 		return Faultf(Malformed, "frame declares %d bytes of payload, the limit is %d", h.Length, MaxPayload)

@@ -64,7 +64,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"op zero":       func(b *[HeaderSize]byte) { b[5] = 0 },
 		"op unknown":    func(b *[HeaderSize]byte) { b[5] = 11 },
 		"dtype":         func(b *[HeaderSize]byte) { b[6] = 4 },
-		"flags":         func(b *[HeaderSize]byte) { b[7] = 8 },
+		"flags":         func(b *[HeaderSize]byte) { b[7] = 16 },
 		"one byte over": func(b *[HeaderSize]byte) { copy(b[56:], []byte{1, 0, 16, 0}) },
 		"length 2^32-1": func(b *[HeaderSize]byte) { copy(b[56:], []byte{255, 255, 255, 255}) },
 	} {

@@ -2,7 +2,6 @@ package params
 
 import (
 	"fmt"
-	"io"
 
 	"trainmaster/pserver/wire"
 )
@@ -82,8 +81,8 @@ func (s *stream) receiveNarrow(dst []float32) error {
 	for len(dst) > 0 {
 		n := min(len(dst), pieceBytes/2)
 		piece := s.scratch[:2*n]
-		if _, err := io.ReadFull(s.r, piece); err != nil {
-			return fmt.Errorf("read reply: %w", err)
+		if err := s.read(piece); err != nil {
+			return err
 		}
 		sum = sum.Add(piece)
 		wire.Widen(dst[:n], piece)

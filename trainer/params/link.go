@@ -97,7 +97,7 @@ func newLink(c *Client, index int, addr string) *link {
 func (l *link) close() error {
 	var errs []error
 	if l.stream != nil {
-		errs = append(errs, l.stream.nc.Close())
+		errs = append(errs, l.stream.close())
 		l.stream = nil
 	}
 	if l.control != nil {
@@ -285,19 +285,19 @@ func (l *link) open(ctx context.Context) error {
 	}
 	tuneLocal(nc)
 	s := newStream(nc, l.client.cfg.ReplyTimeout)
-	offer, err := s.hello(ctx, l, nil)
+	offer, err := s.hello(ctx, l, nil, 0)
 	if err != nil {
 		nc.Close()
 		return err
 	}
-	if local := l.openLocal(ctx, offer); local != nil {
+	if local := l.openLocal(ctx, offer, s.head.Argument > 0); local != nil {
 		nc.Close()
 		s = local
 	}
 	if restarted := l.epoch != 0 && s.epoch != l.epoch; restarted {
 		l.log.WithFields(logrus.Fields{"addr": l.addr, "epoch": s.epoch}).Warn("parameter server was restarted: going on from its checkpoint")
 		if err := l.catchUp(ctx); err != nil {
-			s.nc.Close()
+			s.close() //nolint:errcheck // it is given up
 			return err
 		}
 	}

@@ -1,13 +1,16 @@
 package params
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
 	"time"
 
+	"trainmaster/pserver/sharedmem"
 	"trainmaster/pserver/wire"
 )
 
@@ -18,25 +21,25 @@ const localPatience = 2 * time.Second
 // offers; nil when it is not on this machine, or this trainer cannot get there:
 // then TCP serves as well. The file may be another server's, of another
 // machine or an earlier time: it counts only if who answers is who made the
-// offer, and nobody else takes the hello.
-func (l *link) openLocal(ctx context.Context, offer *wire.Offer) *stream {
+// offer, and nobody else takes the hello. With shares the server has memory to share.
+func (l *link) openLocal(ctx context.Context, offer *wire.Offer, shares bool) *stream {
 	if offer == nil {
 		return nil
 	}
 	log := l.log.WithField("socket", offer.Path)
-	s, err := l.dialLocal(ctx, offer)
+	s, err := l.dialLocal(ctx, offer, shares)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		log.Debug("parameter server is on another machine: using TCP")
 	case err != nil:
 		log.WithError(err).Info("no way through the data socket of the parameter server: using TCP")
 	default:
-		log.Debug("using the data socket of the parameter server")
+		log.WithField("shared_memory", s.memory != nil).Debug("using the data socket of the parameter server")
 	}
 	return s
 }
 
-func (l *link) dialLocal(ctx context.Context, offer *wire.Offer) (*stream, error) {
+func (l *link) dialLocal(ctx context.Context, offer *wire.Offer, shares bool) (*stream, error) {
 	patience := min(l.client.cfg.ReplyTimeout, localPatience)
 	dialer := net.Dialer{Timeout: patience}
 	nc, err := dialer.DialContext(ctx, "unix", offer.Path)
@@ -44,9 +47,18 @@ func (l *link) dialLocal(ctx context.Context, offer *wire.Offer) (*stream, error
 		return nil, err
 	}
 	s := newStream(nc, patience)
-	reached, err := s.hello(ctx, l, &offer.Server)
+	from := &source{socket: sharedmem.Through(nc)}
+	s.r.Reset(from)
+	var flags wire.Flags
+	if shares {
+		flags = wire.Shared
+	}
+	reached, err := s.hello(ctx, l, &offer.Server, flags)
 	if err == nil && (reached == nil || reached.Server != offer.Server) {
 		err = fmt.Errorf("another server answers at %s", offer.Path)
+	}
+	if from.memory != nil {
+		err = cmp.Or(err, s.take(from.memory))
 	}
 	if err != nil {
 		nc.Close()
@@ -54,4 +66,18 @@ func (l *link) dialLocal(ctx context.Context, offer *wire.Offer) (*stream, error
 	}
 	s.timeout = l.client.cfg.ReplyTimeout
 	return s, nil
+}
+
+// take shares the memory that came with the reply to a hello.
+func (s *stream) take(file *os.File) error {
+	defer file.Close()
+	if s.head.Flags&wire.Shared == 0 {
+		return errors.New("memory came with a reply that does not say so")
+	}
+	m, err := sharedmem.Map(file, int(s.head.Argument))
+	if err != nil {
+		return err
+	}
+	s.memory = newMemory(m)
+	return nil
 }

@@ -137,7 +137,7 @@ func (l *link) describePlacement(ctx context.Context) *pb.ParameterPlacement {
 // hangUp closes the connection; the address stays.
 func (l *link) hangUp() {
 	if l.stream != nil {
-		l.stream.nc.Close()
+		l.stream.close() //nolint:errcheck // it is given up
 		l.stream = nil
 	}
 }

@@ -48,6 +48,7 @@ type rowFrame struct {
 	pending  bool    // not acknowledged yet in the call under way
 	version  uint32  // that the last call brought
 	sequence uint64
+	place    place
 }
 
 // rowPlan is the memory in which a client sorts ids.
@@ -257,11 +258,12 @@ func (l *link) runRows(ctx context.Context, call rowCall) error {
 	}
 	return l.persist(ctx, restarted, func(bool) error {
 		s := l.stream
-		for i := range l.rows {
-			l.rows[i].sequence = l.client.sequence.next()
-		}
 		due := pendingRows(l.rows)
-		return s.exchange(ctx, func() error { return s.sendRows(ctx, l, &call, due) }, func() error { return s.collectRows(ctx, l, &call, due) })
+		for _, i := range due {
+			f := &l.rows[i]
+			f.sequence, f.place = l.client.sequence.next(), s.memory.place(wire.RowsSize(len(f.spans), len(f.places), call.table.Dim))
+		}
+		return s.exchange(ctx, func(over <-chan struct{}) error { return s.sendRows(ctx, l, &call, due, over) }, func() error { return s.collectRows(ctx, l, &call, due) })
 	})
 }
 
@@ -276,7 +278,7 @@ func pendingRows(frames []rowFrame) (due []int) {
 }
 
 // sendRows writes the frames that are due.
-func (s *stream) sendRows(ctx context.Context, l *link, call *rowCall, due []int) error {
+func (s *stream) sendRows(ctx context.Context, l *link, call *rowCall, due []int, over <-chan struct{}) error {
 	head := wire.Header{
 		Op: call.op, DType: wire.RowBatch, Block: uint64(call.number), Incarnation: l.client.cfg.Incarnation, Placement: s.place,
 		Argument: call.argument, Step: call.step, Version: call.version, ShardEpoch: s.epoch, JobEpoch: s.job,
@@ -291,7 +293,14 @@ func (s *stream) sendRows(ctx context.Context, l *link, call *rowCall, due []int
 		size := wire.HeaderSize + wire.RowsSize(len(f.spans), len(f.places), width)
 		s.outgoing = grown(s.outgoing, (size+3)/4)
 		frame := wire.FloatBytes(s.outgoing)[:size]
-		payload, rows := wire.Layout(frame[wire.HeaderSize:], len(f.spans), len(f.places), width)
+		body := frame[wire.HeaderSize:]
+		if err := s.memory.acquire(f.place, over); err != nil {
+			return err
+		}
+		if head.Flags = f.place.flags(); f.place != inFrame {
+			frame, body = frame[:wire.HeaderSize], s.memory.Slot(int(f.place))
+		}
+		payload, rows := wire.Layout(body, len(f.spans), len(f.places), width)
 		if call.op == wire.StageRows {
 			wire.Number(payload, uint32(i), uint32(len(l.rows)))
 		} else {
@@ -331,7 +340,8 @@ func (s *stream) collectRows(ctx context.Context, l *link, call *rowCall, due []
 			s.incoming = grown(s.incoming, len(f.places)*dim)
 			values = s.incoming
 		}
-		err := s.receive(ctx, f.sequence, values, wire.Float32)
+		err := s.receive(ctx, f.sequence, f.place, values, wire.Float32)
+		s.memory.release(f.place)
 		var fault *wire.Fault
 		switch {
 		case err == nil:

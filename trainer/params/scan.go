@@ -56,7 +56,12 @@ func (s *stream) scan(ctx context.Context, l *link, call *rowCall, from sparse.P
 		Op: wire.ScanRows, Block: uint64(call.number), Incarnation: l.client.cfg.Incarnation, Placement: s.place,
 		Argument: from.Slot, Step: uint64(from.Row), ShardEpoch: s.epoch, JobEpoch: s.job, Sequence: l.client.sequence.next(),
 	}
-	send := func() error {
+	at := s.memory.place(wire.MaxPayload)
+	head.Flags = at.flags()
+	send := func(over <-chan struct{}) error {
+		if err := s.memory.acquire(at, over); err != nil {
+			return err
+		}
 		raw := &s.headers[0]
 		head.Encode(raw)
 		wire.Seal(raw, nil)
@@ -64,7 +69,8 @@ func (s *stream) scan(ctx context.Context, l *link, call *rowCall, from sparse.P
 		return s.flush(ctx)
 	}
 	collect := func() error {
-		if err := s.header(ctx, head.Sequence); err != nil {
+		defer s.memory.release(at)
+		if err := s.header(ctx, head.Sequence, at); err != nil {
 			return err
 		}
 		next = sparse.Place{Slot: s.head.Argument, Row: uint32(s.head.Step)}

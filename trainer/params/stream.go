@@ -29,8 +29,11 @@ type stream struct {
 	place   uint32 // epoch of the placement
 	job     uint16 // epoch of the job
 
+	memory *memory // shared with the server, nil: payloads go through the connection
+
 	raw  [wire.HeaderSize]byte // of the reply being read
 	head wire.Header
+	rest []byte  // of its payload, when that is in the shared memory
 	due  []frame // of the exchange under way, in order
 
 	scratch []byte // a piece of bfloat16
@@ -46,6 +49,7 @@ type stream struct {
 type frame struct {
 	slot     int
 	sequence uint64
+	place    place
 }
 
 func newStream(nc net.Conn, timeout time.Duration) *stream {
@@ -58,9 +62,12 @@ func (s *stream) bound(ctx context.Context) (release func() bool) {
 	return context.AfterFunc(ctx, func() { s.nc.SetDeadline(time.Unix(1, 0)) }) //nolint:errcheck // a closed one fails as well
 }
 
+// close ends the connection. No exchange is under way.
+func (s *stream) close() error { return errors.Join(s.nc.Close(), s.memory.close()) }
+
 // hello introduces the trainer and learns the shard's epochs, and what the server
-// offers, nil if it offers nothing. With meant any other server refuses.
-func (s *stream) hello(ctx context.Context, l *link, meant *wire.Identity) (*wire.Offer, error) {
+// offers, nil if it offers nothing. With meant any other server refuses; flags ask for more.
+func (s *stream) hello(ctx context.Context, l *link, meant *wire.Identity, flags wire.Flags) (*wire.Offer, error) {
 	defer s.bound(ctx)()
 	digest := l.client.table.Digest()
 	payload := digest[:]
@@ -68,7 +75,7 @@ func (s *stream) hello(ctx context.Context, l *link, meant *wire.Identity) (*wir
 		payload = append(payload, meant[:]...)
 	}
 	head := wire.Header{
-		Op: wire.Hello, Block: uint64(l.client.cfg.Ordinal), Argument: uint32(l.index), Placement: l.client.table.Epoch,
+		Op: wire.Hello, Flags: flags, Block: uint64(l.client.cfg.Ordinal), Argument: uint32(l.index), Placement: l.client.table.Epoch,
 		Incarnation: l.client.cfg.Incarnation, Sequence: l.client.sequence.next(), Length: uint32(len(payload)),
 	}
 	raw := &s.headers[0]
@@ -80,7 +87,7 @@ func (s *stream) hello(ctx context.Context, l *link, meant *wire.Identity) (*wir
 	if _, err := (&net.Buffers{raw[:], payload}).WriteTo(s.nc); err != nil {
 		return nil, err
 	}
-	if err := s.header(ctx, head.Sequence); err != nil {
+	if err := s.header(ctx, head.Sequence, inFrame); err != nil {
 		return nil, err
 	}
 	s.epoch, s.place, s.job = s.head.ShardEpoch, s.head.Placement, s.head.JobEpoch
@@ -119,27 +126,33 @@ func (s *stream) arm(ctx context.Context, set func(time.Time) error) error {
 func (s *stream) exchangeBlocks(ctx context.Context, l *link, call call) error {
 	s.due = s.due[:0]
 	for i := range l.slots {
-		if l.slots[i].pending {
-			s.due = append(s.due, frame{i, l.client.sequence.next()})
+		if slot := &l.slots[i]; slot.pending {
+			size := len(slot.payload(call))
+			if call.dst != nil {
+				size = max(size, wireDTypes[l.client.cfg.WireDType].Size()*slot.Len)
+			}
+			s.due = append(s.due, frame{i, l.client.sequence.next(), s.memory.place(size)})
 		}
 	}
-	return s.exchange(ctx, func() error { return s.send(ctx, l, call) }, func() error { return s.collect(ctx, l, call) })
+	return s.exchange(ctx, func(over <-chan struct{}) error { return s.send(ctx, l, call, over) }, func() error { return s.collect(ctx, l, call) })
 }
 
-// exchange sends frames and takes the replies, both at the same time. The error
-// is the first refusal, or the connection's.
-func (s *stream) exchange(ctx context.Context, send, collect func() error) error {
+// exchange sends frames and takes the replies, both at the same time; over closes when no
+// more are taken. The error is the first refusal, or the connection's.
+func (s *stream) exchange(ctx context.Context, send func(over <-chan struct{}) error, collect func() error) error {
 	defer s.bound(ctx)()
 	var (
 		sender  sync.WaitGroup
 		sendErr error
 	)
+	over := make(chan struct{})
 	sender.Go(func() {
-		if sendErr = send(); sendErr != nil {
+		if sendErr = send(over); sendErr != nil {
 			s.nc.Close()
 		}
 	})
 	err := collect()
+	close(over)
 	var fault *wire.Fault
 	if err != nil && (!errors.As(err, &fault) || fault.Code.Fatal()) {
 		s.nc.Close()
@@ -159,7 +172,8 @@ func (s *stream) collect(ctx context.Context, l *link, call call) error {
 	var refused *wire.Fault
 	for _, f := range s.due {
 		slot := &l.slots[f.slot]
-		err := s.receive(ctx, f.sequence, slot.of(call.dst), wireDTypes[l.client.cfg.WireDType])
+		err := s.receive(ctx, f.sequence, f.place, slot.of(call.dst), wireDTypes[l.client.cfg.WireDType])
+		s.memory.release(f.place)
 		var fault *wire.Fault
 		switch {
 		case err == nil:
@@ -189,8 +203,8 @@ func (s *stream) collect(ctx context.Context, l *link, call call) error {
 }
 
 // receive takes one reply; its payload, elements of dtype, goes to dst. A refusal is a *wire.Fault.
-func (s *stream) receive(ctx context.Context, sequence uint64, dst []float32, dtype wire.DType) error {
-	if err := s.header(ctx, sequence); err != nil {
+func (s *stream) receive(ctx context.Context, sequence uint64, at place, dst []float32, dtype wire.DType) error {
+	if err := s.header(ctx, sequence, at); err != nil {
 		return err
 	}
 	if expected := dtype.Size() * len(dst); int(s.head.Length) != expected {
@@ -202,8 +216,8 @@ func (s *stream) receive(ctx context.Context, sequence uint64, dst []float32, dt
 	return s.payload(wire.FloatBytes(dst))
 }
 
-// header takes the header of a reply. A refusal, taken whole, is a *wire.Fault.
-func (s *stream) header(ctx context.Context, sequence uint64) error {
+// header takes the header of a reply to the frame at a place. A refusal, taken whole, is a *wire.Fault.
+func (s *stream) header(ctx context.Context, sequence uint64, at place) error {
 	if s.r.Buffered() < wire.HeaderSize {
 		if err := s.arm(ctx, s.nc.SetReadDeadline); err != nil {
 			return err
@@ -218,8 +232,27 @@ func (s *stream) header(ctx context.Context, sequence uint64) error {
 	if s.head.Flags&wire.Reply == 0 || s.head.Sequence != sequence {
 		return fmt.Errorf("reply to frame %d with flags %#x, expected one to %d", s.head.Sequence, uint8(s.head.Flags), sequence)
 	}
-	if s.head.Flags&wire.Error != 0 {
+	s.rest = nil
+	switch {
+	case s.head.Flags&wire.Error != 0:
 		return s.refusal()
+	case s.head.Flags&wire.Shared == 0 || s.head.Op == wire.Hello:
+	case at == inFrame:
+		return fmt.Errorf("reply to %v is in shared memory, the frame was not", s.head.Op)
+	default:
+		s.rest = s.memory.Slot(int(at))
+	}
+	return nil
+}
+
+// read takes the next bytes of a payload.
+func (s *stream) read(p []byte) error {
+	if s.rest != nil {
+		s.rest = s.rest[copy(p, s.rest):]
+		return nil
+	}
+	if _, err := io.ReadFull(s.r, p); err != nil {
+		return fmt.Errorf("read reply: %w", err)
 	}
 	return nil
 }
@@ -229,8 +262,8 @@ func (s *stream) payload(payload []byte) error {
 	sum := wire.Begin(&s.raw)
 	for len(payload) > 0 {
 		n := min(len(payload), pieceBytes)
-		if _, err := io.ReadFull(s.r, payload[:n]); err != nil {
-			return fmt.Errorf("read reply: %w", err)
+		if err := s.read(payload[:n]); err != nil {
+			return err
 		}
 		sum = sum.Add(payload[:n])
 		payload = payload[n:]
@@ -257,8 +290,8 @@ func (s *stream) refusal() error {
 	return &wire.Fault{Code: wire.Code(s.head.Argument), Message: string(text), Version: s.head.Version}
 }
 
-// send writes the frames that are due.
-func (s *stream) send(ctx context.Context, l *link, call call) error {
+// send writes the frames that are due, those in shared memory as far as there is room.
+func (s *stream) send(ctx context.Context, l *link, call call, over <-chan struct{}) error {
 	head := wire.Header{
 		Op: call.op, Incarnation: l.client.cfg.Incarnation, Placement: s.place, Argument: call.argument,
 		Step: call.step, Version: call.version, ShardEpoch: s.epoch, JobEpoch: s.job,
@@ -273,6 +306,18 @@ func (s *stream) send(ctx context.Context, l *link, call call) error {
 		if payload != nil {
 			head.DType = slot.dtype
 		}
+		if head.Flags = f.place.flags(); f.place != inFrame {
+			if !s.memory.ready() { // until the frames before it are answered
+				if err := s.flush(ctx); err != nil {
+					return err
+				}
+				frames, size = 0, 0
+			}
+			if err := s.memory.acquire(f.place, over); err != nil {
+				return err
+			}
+			s.memory.put(f.place, payload, head.DType)
+		}
 		head.Block, head.Sequence, head.Length = slot.ID, f.sequence, uint32(len(payload))
 		if call.op == wire.Push || call.op == wire.PushPull {
 			head.Version = slot.at
@@ -285,7 +330,7 @@ func (s *stream) send(ctx context.Context, l *link, call call) error {
 			wire.Seal(raw, nil)
 		}
 		s.pieces = append(s.pieces, raw[:])
-		if len(payload) > 0 {
+		if len(payload) > 0 && f.place == inFrame {
 			s.pieces = append(s.pieces, payload)
 		}
 		frames, size = frames+1, size+len(payload)
