@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -29,6 +30,7 @@ type job struct {
 	endpoint string
 	store    *etcdstore.Store
 	dir      string
+	bucket   string // URL for checkpoints; "": a folder in dir
 	data     convert.Result
 	conn     *grpc.ClientConn // to the master at connTo
 	connTo   string
@@ -91,7 +93,7 @@ func (j *job) master(args ...string) *process {
 	return start(j.t, "master", j.dir, append(j.in("--listen", "127.0.0.1:0", "--http", "", "--lease-ttl", "2s", "--chunks-per-task", "1", "--checkpoint-every", "100ms"), args...)...)
 }
 
-func (j *job) checkpoints() string { return filepath.Join(j.dir, "checkpoints") }
+func (j *job) checkpoints() string { return cmp.Or(j.bucket, filepath.Join(j.dir, "checkpoints")) }
 
 // server starts a parameter server.
 func (j *job) server(args ...string) *process {

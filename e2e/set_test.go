@@ -33,8 +33,10 @@ func (j *job) awaitSet(servers int, after uint64) (set *checkpoint.Set, file str
 		set = j.latestSet()
 		return set.Number > after && len(set.Shards) == servers, set.String()
 	})
-	return set, filepath.Join(j.checkpoints(), "sets", fmt.Sprintf("%08d.json", set.Number))
+	return set, filepath.Join(j.checkpoints(), "sets", setFile(set.Number))
 }
+
+func setFile(number uint64) string { return fmt.Sprintf("%08d.json", number) }
 
 // A job whose processes were all killed goes on with another number of parameter servers: from
 // the same bits, and to its end.

@@ -1,6 +1,7 @@
 package pserver
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"sync"
@@ -48,7 +49,7 @@ func (s *shard) changes() uint64 {
 
 // saveSelf writes a checkpoint of this shard alone. When nothing has changed since it started from the checkpoints of the
 // last stop, they are those of this one too; any other one may be from before others went on.
-func (c *checkpoints) saveSelf(why string) error {
+func (c *checkpoints) saveSelf(ctx context.Context, why string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dropLocked("the shard saves itself")
@@ -58,14 +59,14 @@ func (c *checkpoints) saveSelf(why string) error {
 	h := c.shard.holding.Load()
 	cut := c.startCut(h)
 	defer c.shard.endCut(h)
-	part, err := c.save(h, cut, occasion{saved: why})
+	part, err := c.save(ctx, h, cut, occasion{saved: why})
 	if err != nil {
 		return err
 	}
-	if sets, err := c.store.Sets(); err != nil || len(sets) > 0 {
+	if sets, err := c.store.Sets(ctx); err != nil || len(sets) > 0 {
 		return nil //nolint:nilerr // the checkpoint is there; the master has older ones pruned
 	}
-	if err := c.folder.Prune(part.Generation, c.keep); err != nil {
+	if err := c.folder.Prune(ctx, part.Generation, c.keep); err != nil {
 		c.log.WithError(err).Warn("older checkpoints not removed")
 	}
 	return nil
@@ -79,12 +80,12 @@ type occasion struct {
 
 // save writes the checkpoint of a cut. Updates go on meanwhile. Disk errors are logged and kept for Describe, and the older checkpoints stay as
 // they are.
-func (c *checkpoints) save(h *holding, cut *cut, on occasion) (checkpoint.Part, error) {
+func (c *checkpoints) save(ctx context.Context, h *holding, cut *cut, on occasion) (checkpoint.Part, error) {
 	began := time.Now()
 	c.sequence++
 	g := checkpoint.Generation{Start: c.start, Sequence: c.sequence}
 	log := c.log.WithField("generation", g)
-	bytes, digest, err := c.write(g, h, cut, on)
+	bytes, digest, err := c.write(ctx, g, h, cut, on)
 	c.note(g, err)
 	if err != nil {
 		if errors.Is(err, checkpoint.ErrSuperseded) {
@@ -115,8 +116,8 @@ func (c *checkpoints) status() (newest, failure string) {
 	return c.newest, c.failure
 }
 
-func (c *checkpoints) write(g checkpoint.Generation, h *holding, cut *cut, on occasion) (bytes int64, digest string, err error) {
-	w, err := c.folder.Begin(g)
+func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *holding, cut *cut, on occasion) (bytes int64, digest string, err error) {
+	w, err := c.folder.Begin(ctx, g)
 	if err != nil {
 		return 0, "", err
 	}
@@ -124,10 +125,10 @@ func (c *checkpoints) write(g checkpoint.Generation, h *holding, cut *cut, on oc
 		m := checkpoint.NewManifest(h.model.optimizer, h.model.staleness, modeName(h.model.sync), h.model.table)
 		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.index, on.set, on.saved, c.life, cut.version, cut.jobEpoch
 		m.TablesBase = cut.base
-		bytes, digest, err = w.Finish(m)
+		bytes, digest, err = w.Finish(ctx, m)
 	}
 	if err != nil {
-		w.Abandon()
+		w.Abandon(ctx)
 	}
 	return bytes, digest, err
 }

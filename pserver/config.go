@@ -49,7 +49,7 @@ type Config struct {
 	// that cannot be; SocketOff: none.
 	DataSocket string
 
-	CheckpointDir string        // the same for all servers of the job; "" keeps no checkpoints: a restart loses the parameters
+	CheckpointDir string        // a folder or the URL of a bucket, see [storage.Open], the same for all servers of the job; "" keeps no checkpoints: a restart loses the parameters
 	Keep          int           // of those that the server saved itself, while there is no set; default 2
 	CutLimit      time.Duration // for a master to collect a cut that it began: updates copy what they change meanwhile; default 10 minutes
 

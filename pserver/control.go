@@ -102,10 +102,10 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 }
 
 // FinishInit implements the service.
-func (c *control) FinishInit(_ context.Context, request *pb.FinishInitRequest) (*pb.FinishInitReply, error) {
+func (c *control) FinishInit(ctx context.Context, request *pb.FinishInitRequest) (*pb.FinishInitReply, error) {
 	err := c.shard.finish(request.GetIncarnation(), func() {
 		if c.checkpoints != nil {
-			c.checkpoints.saveSelf(checkpoint.First) //nolint:errcheck // it is in the log and in Describe; training goes on
+			c.checkpoints.saveSelf(context.WithoutCancel(ctx), checkpoint.First) //nolint:errcheck // it is in the log and in Describe; training goes on
 		}
 	})
 	if err != nil {

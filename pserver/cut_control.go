@@ -35,12 +35,12 @@ func (c *control) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.
 }
 
 // WriteCut implements the service.
-func (c *control) WriteCut(_ context.Context, request *pb.WriteCutRequest) (*pb.WriteCutReply, error) {
+func (c *control) WriteCut(ctx context.Context, request *pb.WriteCutRequest) (*pb.WriteCutReply, error) {
 	checkpoints, err := c.cutting()
 	if err != nil {
 		return nil, err
 	}
-	part, err := checkpoints.writeCut(request.GetCut().GetNumber(), request.GetCut().GetTerm())
+	part, err := checkpoints.writeCut(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm())
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -56,24 +56,24 @@ func (c *control) AbortCut(_ context.Context, request *pb.AbortCutRequest) (*pb.
 }
 
 // WriteSet implements the service.
-func (c *control) WriteSet(_ context.Context, request *pb.WriteSetRequest) (*pb.WriteSetReply, error) {
+func (c *control) WriteSet(ctx context.Context, request *pb.WriteSetRequest) (*pb.WriteSetReply, error) {
 	checkpoints, err := c.cutting()
 	if err != nil {
 		return nil, err
 	}
-	if err := checkpoints.writeSet(request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetSet()); err != nil {
+	if err := checkpoints.writeSet(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetSet()); err != nil {
 		return nil, statusOf(err)
 	}
 	return &pb.WriteSetReply{}, nil
 }
 
 // PruneSets implements the service.
-func (c *control) PruneSets(_ context.Context, request *pb.PruneSetsRequest) (*pb.PruneSetsReply, error) {
+func (c *control) PruneSets(ctx context.Context, request *pb.PruneSetsRequest) (*pb.PruneSetsReply, error) {
 	checkpoints, err := c.cutting()
 	if err != nil {
 		return nil, err
 	}
-	if err := checkpoints.pruneSets(request.GetCut().GetNumber(), request.GetCut().GetTerm(), int(request.GetKeep())); err != nil {
+	if err := checkpoints.pruneSets(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm(), int(request.GetKeep())); err != nil {
 		return nil, statusOf(err)
 	}
 	return &pb.PruneSetsReply{}, nil

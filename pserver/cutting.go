@@ -1,6 +1,7 @@
 package pserver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -49,7 +50,7 @@ func (c *checkpoints) beginCut(number, term uint64, jobEpoch uint32) (version ui
 }
 
 // writeCut writes the files of the cut, or says again which they were.
-func (c *checkpoints) writeCut(number, term uint64) (checkpoint.Part, error) {
+func (c *checkpoints) writeCut(ctx context.Context, number, term uint64) (checkpoint.Part, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	open := c.open
@@ -59,7 +60,7 @@ func (c *checkpoints) writeCut(number, term uint64) (checkpoint.Part, error) {
 	if open.written.SHA256 != "" {
 		return open.written, nil
 	}
-	part, err := c.save(open.holding, open.cut, occasion{set: number})
+	part, err := c.save(ctx, open.holding, open.cut, occasion{set: number})
 	if err != nil {
 		c.dropLocked(err.Error())
 		return part, err
@@ -103,23 +104,23 @@ func (c *checkpoints) dropLocked(reason string) {
 }
 
 // writeSet writes the manifest of a set.
-func (c *checkpoints) writeSet(number, term uint64, text []byte) error {
+func (c *checkpoints) writeSet(ctx context.Context, number, term uint64, text []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if number != c.lastCut.Load() || term != c.term {
 		return fmt.Errorf("%w: set %d of term %d, shard %d knows of cut %d and term %d", errOldCut, number, term, c.shard.index, c.lastCut.Load(), c.term)
 	}
-	return c.store.WriteSet(text)
+	return c.store.WriteSet(ctx, text)
 }
 
 // pruneSets removes what no set but those before the newest ones needs.
-func (c *checkpoints) pruneSets(number, term uint64, keep int) error {
+func (c *checkpoints) pruneSets(ctx context.Context, number, term uint64, keep int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if term < c.term {
 		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, c.shard.index, c.term)
 	}
-	kept, err := c.store.PruneSets(number, max(1, keep))
+	kept, err := c.store.PruneSets(ctx, number, max(1, keep))
 	if err != nil {
 		return err
 	}
@@ -129,5 +130,5 @@ func (c *checkpoints) pruneSets(number, term uint64, keep int) error {
 			generations = append(generations, set.Shards[c.shard.index].Generation)
 		}
 	}
-	return c.folder.PruneTo(generations)
+	return c.folder.PruneTo(ctx, generations)
 }

@@ -1,6 +1,7 @@
 package pserver
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -131,9 +132,9 @@ func (n *node) start() {
 	n.frozen, n.since = map[uint64]bool{}, map[uint64]uint32{}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	server := &Server{cfg: Config{CheckpointDir: n.dir, Keep: 2, InitTimeout: time.Minute, Log: logrus.NewEntry(log)}, step: n.wrote}
+	server := &Server{cfg: Config{Keep: 2, InitTimeout: time.Minute, Log: logrus.NewEntry(log)}, place: checkpoint.Disk(n.dir), step: n.wrote}
 	var err error
-	if n.shard, n.files, err = server.open(seat{node: n}); err != nil {
+	if n.shard, n.files, err = server.open(context.Background(), seat{node: n}); err != nil {
 		n.Fatal(err)
 	}
 	if n.shard.ready.Load() {
@@ -193,7 +194,7 @@ func (n *node) checkpoint(dying int) {
 	if !n.shard.ready.Load() {
 		return
 	}
-	if err := n.files.saveSelf(checkpoint.First); err != nil {
+	if err := n.files.saveSelf(context.Background(), checkpoint.First); err != nil {
 		n.Fatal(err)
 	}
 }

@@ -24,11 +24,16 @@ import (
 // checkpoint, optimizer state and all, and the push that the trainer repeats is
 // in the parameters once.
 func TestKilledAtEveryStepOfACheckpoint(t *testing.T) {
+	onEachGround(t, killedAtEveryStepOfACheckpoint)
+}
+
+func killedAtEveryStepOfACheckpoint(t *testing.T, g *ground) {
 	start, grads := small(random(1)), small(random(2))
 	wantOnce := stepped(start, grads, 1)
 	wantTwice := stepped(start, grads, 2)
 	for dieAt, done := 1, false; !done; dieAt++ {
-		dir, b := t.TempDir(), newBook(1)
+		b := newBook(1)
+		dir, _ := g.place(t)
 		cfg := params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7}
 		victim := startChild(t, b, childConfig{Dir: dir, Keep: 1, DieAt: dieAt})
 		trainUntilGone(t, b, cfg, victim, start, grads)
@@ -353,8 +358,11 @@ func listing(t testing.TB, dir string) string {
 
 // Told to stop, a server writes what it has; the next start counts one more
 // epoch, and a server that another start has overtaken writes nothing more.
-func TestStopAndSucceed(t *testing.T) {
-	dir, b := t.TempDir(), newBook(1)
+func TestStopAndSucceed(t *testing.T) { onEachGround(t, stopAndSucceed) }
+
+func stopAndSucceed(t *testing.T, g *ground) {
+	b := newBook(1)
+	dir, _ := g.place(t)
 	first := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	c := connect(t, b, params.Config{Mode: params.Async})
 	values := tensors(constant(1))
@@ -394,8 +402,11 @@ func logged() (*logrus.Entry, *bytes.Buffer) {
 
 // F52: whatever byte of a checkpoint is damaged, the one before it is used, and
 // it is said; with none left the server refuses to start.
-func TestDamagedCheckpoints(t *testing.T) {
-	dir, b := t.TempDir(), newBook(1)
+func TestDamagedCheckpoints(t *testing.T) { onEachGround(t, damagedCheckpoints) }
+
+func damagedCheckpoints(t *testing.T, g *ground) {
+	b := newBook(1)
+	dir, files := g.place(t)
 	c := connectLater(t, b)
 	for step := range uint64(2) { // two checkpoints: parameters 0 and -1, after the initial 1
 		s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
@@ -409,7 +420,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	folders, err := filepath.Glob(filepath.Join(dir, "ps-0", "*-*"))
+	folders, err := filepath.Glob(filepath.Join(files, "ps-0", "*-*"))
 	if err != nil || len(folders) != 2 {
 		t.Fatalf("checkpoints %v, %v; expected 2", folders, err)
 	}

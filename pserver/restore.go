@@ -2,6 +2,7 @@ package pserver
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -34,7 +35,7 @@ type restoring struct {
 type candidate struct {
 	name  string
 	own   string // the checkpoint of this shard in it, if there is one
-	parts func() ([]*checkpoint.Checkpoint, error)
+	parts func(ctx context.Context) ([]*checkpoint.Checkpoint, error)
 
 	resumed bool // this shard alone goes on from it
 	stopped bool // all shards saved themselves for it
@@ -42,43 +43,46 @@ type candidate struct {
 
 // run fills the shard, and says from what: the zero value when there is nothing to start from. Damaged candidates are
 // passed over and said. When nothing else is left that is an error: to start empty would hide
-// the loss.
-func (r *restoring) run() (candidate, error) {
+// the loss. So is a place that cannot be read now: what is there may be the newest.
+func (r *restoring) run(ctx context.Context) (candidate, error) {
 	if r.moved != nil && !r.moved.Owns(r.shard.index) {
 		return candidate{}, nil // the leader says what the model is
 	}
-	list, damaged, err := r.candidates()
+	list, damaged, err := r.candidates(ctx)
 	if err != nil {
 		return candidate{}, err
 	}
 	for _, c := range list {
-		parts, err := c.parts()
+		parts, err := c.parts(ctx)
 		if err == nil {
 			err = r.shard.fillFrom(parts, r.job.Shards, r.moved)
 		}
 		if err == nil && c.resumed {
-			err = r.store.Shard(r.shard.index).Resume(parts[0].Manifest.Generation)
+			err = r.store.Shard(r.shard.index).Resume(ctx, parts[0].Manifest.Generation)
 		}
 		if err == nil {
 			r.shard.log.WithFields(logrus.Fields{"checkpoint": c.name, "version": r.shard.version.Load(), "epoch": r.shard.epoch}).Info("parameters restored")
 			return c, nil
 		}
 		err = fmt.Errorf("%s: %w", c.name, err)
+		if errors.Is(err, checkpoint.ErrUnavailable) {
+			return candidate{}, err
+		}
 		r.shard.log.WithError(err).Error("checkpoint is damaged, or not complete: trying the one before it")
 		damaged = append(damaged, err)
 	}
 	if len(damaged) > 0 {
-		return candidate{}, fmt.Errorf("no usable checkpoint in %q; to start without one, move the folder away: %w", r.store.Dir, errors.Join(damaged...))
+		return candidate{}, fmt.Errorf("no usable checkpoint in %q; to start without one, move the folder away: %w", r.store.Place, errors.Join(damaged...))
 	}
 	return candidate{}, nil
 }
 
-func (r *restoring) candidates() (list []candidate, damaged []error, err error) {
-	sets, damaged, err := r.sets()
+func (r *restoring) candidates(ctx context.Context) (list []candidate, damaged []error, err error) {
+	sets, damaged, err := r.sets(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	own, others, err := r.own()
+	own, others, err := r.own(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -92,7 +96,11 @@ func (r *restoring) candidates() (list []candidate, damaged []error, err error) 
 			list = append(list, c)
 		}
 	}
-	if stopped, ok := r.store.Stopped(); ok && newer(0, stopped.Shards[0].Generation) {
+	stopped, err := r.store.Stopped(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if stopped != nil && newer(0, stopped.Shards[0].Generation) {
 		c := r.together(stopped)
 		c.stopped = true
 		list = append(list, c)
@@ -113,7 +121,7 @@ func (r *restoring) candidates() (list []candidate, damaged []error, err error) 
 
 // sets lists the sets that may be used, the newest first. One that is newer than what etcd
 // names was never finished.
-func (r *restoring) sets() (sets []*checkpoint.Set, damaged []error, err error) {
+func (r *restoring) sets(ctx context.Context) (sets []*checkpoint.Set, damaged []error, err error) {
 	latest := uint64(math.MaxUint64)
 	if r.job.LatestSet != nil {
 		set, err := checkpoint.ParseSet(r.job.LatestSet)
@@ -123,7 +131,7 @@ func (r *restoring) sets() (sets []*checkpoint.Set, damaged []error, err error) 
 		latest = set.Number
 		sets = append(sets, set)
 	}
-	numbers, err := r.store.Sets()
+	numbers, err := r.store.Sets(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -131,7 +139,10 @@ func (r *restoring) sets() (sets []*checkpoint.Set, damaged []error, err error) 
 		if n >= latest {
 			continue
 		}
-		set, err := r.store.ReadSet(n)
+		set, err := r.store.ReadSet(ctx, n)
+		if errors.Is(err, checkpoint.ErrUnavailable) {
+			return nil, nil, err
+		}
 		if err != nil {
 			r.shard.log.WithError(err).Error("set of checkpoints is damaged")
 			damaged = append(damaged, err)
@@ -143,8 +154,8 @@ func (r *restoring) sets() (sets []*checkpoint.Set, damaged []error, err error) 
 }
 
 // lastCut is the greatest number of a cut that left something.
-func (r *restoring) lastCut() (uint64, error) {
-	numbers, err := r.store.Sets()
+func (r *restoring) lastCut(ctx context.Context) (uint64, error) {
+	numbers, err := r.store.Sets(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -161,18 +172,27 @@ func (r *restoring) lastCut() (uint64, error) {
 
 // own lists what this shard saved by itself, the newest first, and counts those of another number of shards. A manifest that
 // cannot be read is left to whoever opens it.
-func (r *restoring) own() (own []*checkpoint.Manifest, others int, err error) {
+func (r *restoring) own(ctx context.Context) (own []*checkpoint.Manifest, others int, err error) {
 	folder := r.store.Shard(r.shard.index)
-	list, err := folder.Generations()
+	list, err := folder.Generations(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, g := range list {
-		m, err := folder.Manifest(g)
+		m, err := folder.Manifest(ctx, g)
+		if errors.Is(err, checkpoint.ErrUnavailable) {
+			return nil, 0, err
+		}
+		damaged := false
+		if err != nil {
+			if damaged, err = folder.Whole(ctx, g); err != nil {
+				return nil, 0, err
+			}
+		}
 		switch {
-		case err != nil && folder.Whole(g):
+		case damaged:
 			own = append(own, &checkpoint.Manifest{Generation: g})
-		case err != nil || m.Set != 0:
+		case m == nil || m.Set != 0:
 		case r.job.Shards != 0 && m.Placement.Shards != r.job.Shards:
 			others++
 		default:
@@ -184,10 +204,10 @@ func (r *restoring) own() (own []*checkpoint.Manifest, others int, err error) {
 
 func (r *restoring) alone(m *checkpoint.Manifest) candidate {
 	folder := r.store.Shard(r.shard.index)
-	return candidate{name: fmt.Sprintf("checkpoint %v of this shard", m.Generation), own: m.Generation.String(), parts: func() ([]*checkpoint.Checkpoint, error) {
-		c, err := folder.Open(m.Generation)
+	return candidate{name: fmt.Sprintf("checkpoint %v of this shard", m.Generation), own: m.Generation.String(), parts: func(ctx context.Context) ([]*checkpoint.Checkpoint, error) {
+		c, err := folder.Open(ctx, m.Generation)
 		if err == nil && c.Manifest.Shard != r.shard.index {
-			err = fmt.Errorf("%q has a checkpoint of shard %d, this is shard %d", folder.Path, c.Manifest.Shard, r.shard.index)
+			err = fmt.Errorf("%q has a checkpoint of shard %d, this is shard %d", folder, c.Manifest.Shard, r.shard.index)
 		}
 		return []*checkpoint.Checkpoint{c}, err
 	}}
@@ -198,7 +218,7 @@ func (r *restoring) together(set *checkpoint.Set) candidate {
 	if r.shard.index < len(set.Shards) {
 		own = set.Shards[r.shard.index].Generation.String()
 	}
-	return candidate{name: set.String(), own: own, parts: func() ([]*checkpoint.Checkpoint, error) { return r.store.Open(set) }}
+	return candidate{name: set.String(), own: own, parts: func(ctx context.Context) ([]*checkpoint.Checkpoint, error) { return r.store.Open(ctx, set) }}
 }
 
 // fillFrom takes from the checkpoints the blocks of this shard. The placement is that of the

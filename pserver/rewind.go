@@ -14,14 +14,15 @@ import (
 )
 
 // Rewind implements the service.
-func (c *control) Rewind(_ context.Context, request *pb.RewindRequest) (*pb.RewindReply, error) {
+func (c *control) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.RewindReply, error) {
 	if c.checkpoints == nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d keeps no checkpoints: start it with --checkpoint-dir", c.shard.index)
 	}
 	if request.GetJobEpoch() == 0 || request.GetJobEpoch() > math.MaxUint16 {
 		return nil, status.Errorf(codes.InvalidArgument, "job epoch %d: expected 1 to %d", request.GetJobEpoch(), math.MaxUint16)
 	}
-	if err := c.checkpoints.rewind(request.GetTerm(), request.GetJobEpoch(), request.GetSet(), c.door); err != nil {
+	ctx = context.WithoutCancel(ctx) // who asks again waits for this one
+	if err := c.checkpoints.rewind(ctx, request.GetTerm(), request.GetJobEpoch(), request.GetSet(), c.door); err != nil {
 		return nil, statusOf(err)
 	}
 	return &pb.RewindReply{}, nil
@@ -29,7 +30,7 @@ func (c *control) Rewind(_ context.Context, request *pb.RewindRequest) (*pb.Rewi
 
 // rewind brings the shard to a set, or without one to no parameters, in a new job epoch. What
 // the shard had is gone. Nobody is connected meanwhile; who comes back hears of the epoch.
-func (c *checkpoints) rewind(term uint64, epoch uint32, text []byte, door *door) error {
+func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, text []byte, door *door) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.shard
@@ -47,7 +48,7 @@ func (c *checkpoints) rewind(term uint64, epoch uint32, text []byte, door *door)
 	c.tables = tableHistory{} // nothing that comes is based on what was: the next checkpoint has all rows
 	resume := door.pause()
 	defer resume()
-	name, err := s.becomeSet(c.store, text, c.shards, epoch)
+	name, err := s.becomeSet(ctx, c.store, text, c.shards, epoch)
 	if err != nil {
 		return fmt.Errorf("go back to %s: %w", name, err)
 	}
@@ -56,7 +57,7 @@ func (c *checkpoints) rewind(term uint64, epoch uint32, text []byte, door *door)
 }
 
 // becomeSet is called while nobody is connected.
-func (s *shard) becomeSet(store checkpoint.Store, text []byte, shards int, epoch uint32) (name string, err error) {
+func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []byte, shards int, epoch uint32) (name string, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.mu.Lock()
@@ -76,7 +77,7 @@ func (s *shard) becomeSet(store checkpoint.Store, text []byte, shards int, epoch
 			return "the latest set", err
 		}
 		name = set.String()
-		parts, err := store.Open(set)
+		parts, err := store.Open(ctx, set)
 		if err == nil {
 			err = s.fillFrom(parts, shards, nil)
 		}

@@ -11,9 +11,12 @@ import (
 
 // Servers go back to a set while they run: with its parameters, in another epoch, and whoever
 // goes by the one before is told. Without a set they begin anew.
-func TestRewind(t *testing.T) {
+func TestRewind(t *testing.T) { onEachGround(t, rewind) }
+
+func rewind(t *testing.T, g *ground) {
+	dir, _ := g.place(t)
 	start, grads := small(random(1)), small(random(2))
-	c, trainer := trainedCluster(t, t.TempDir(), start)
+	c, trainer := trainedCluster(t, dir, start)
 	set := c.mustTake(t)
 	parsed, err := checkpoint.ParseSet(set)
 	if err != nil || parsed.Position != nil {

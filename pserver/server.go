@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,6 +18,7 @@ import (
 	"trainmaster/portsplit"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/checkpoint/storage"
 )
 
 // ErrLeaseLost: the index may belong to another server by now, so that this one ended without another word.
@@ -33,6 +33,7 @@ const (
 type Server struct {
 	cfg    Config
 	socket *socket           // nil: none
+	place  checkpoint.Place  // nil: no checkpoints are kept
 	step   func(what string) // see checkpoint.Folder.Step
 }
 
@@ -42,8 +43,13 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	s := &Server{cfg: cfg}
 	if cfg.CheckpointDir != "" {
-		if err := os.MkdirAll(cfg.CheckpointDir, 0o755); err != nil {
+		var err error
+		if s.place, err = storage.Open(cfg.CheckpointDir); err != nil {
+			return nil, fmt.Errorf("--checkpoint-dir: %w", err)
+		}
+		if err := s.place.Prepare(""); err != nil {
 			return nil, fmt.Errorf("folder for checkpoints (--checkpoint-dir): %w; choose one that this user may write to", err)
 		}
 	}
@@ -54,7 +60,7 @@ func New(cfg Config) (*Server, error) {
 		}
 		cfg.Listener, cfg.Advertise = listener, cmp.Or(cfg.Advertise, listener.Addr().String())
 	}
-	s := &Server{cfg: cfg}
+	s.cfg = cfg
 	if err := s.openSocket(); err != nil {
 		cfg.Listener.Close()
 		return nil, err
@@ -86,6 +92,9 @@ func (s *Server) Addr() string { return s.cfg.Advertise }
 // comment for when it returns an error.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cfg.Listener.Close()
+	if s.place != nil {
+		defer s.place.Close()
+	}
 	if s.socket != nil {
 		defer s.socket.Close()
 	}
@@ -109,7 +118,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // serve is the life of the server between claim and release.
 func (s *Server) serve(ctx context.Context, claim Claim) error {
-	shard, checkpoints, err := s.open(claim)
+	shard, checkpoints, err := s.open(ctx, claim)
 	if err != nil {
 		return err
 	}
@@ -174,7 +183,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		return nil
 	}
 	if err == nil && checkpoints != nil && shard.ready.Load() {
-		err = checkpoints.saveSelf(checkpoint.Stop)
+		err = checkpoints.saveSelf(context.WithoutCancel(ctx), checkpoint.Stop)
 	}
 	if err == nil {
 		shard.log.Info("parameter server stopped")
@@ -183,31 +192,31 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 }
 
 // open makes the shard, from its checkpoint if there is one.
-func (s *Server) open(claim Claim) (*shard, *checkpoints, error) {
+func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, error) {
 	index, job := claim.Index(), claim.Job()
 	layout, err := job.layout()
 	if err != nil {
 		return nil, nil, err
 	}
 	log := s.cfg.Log.WithField("shard", index)
-	if s.cfg.CheckpointDir == "" {
+	if s.place == nil {
 		// Nothing survives a start, so any other number than the last one does.
 		start := uint64(time.Now().UnixNano())
 		shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
 		return shard, nil, shard.checkRestored(layout)
 	}
-	store := checkpoint.Store{Dir: s.cfg.CheckpointDir, Step: s.step}
+	store := checkpoint.Store{Place: s.place, Step: s.step}
 	folder := store.Shard(index)
-	if err := os.MkdirAll(folder.Path, 0o755); err != nil {
+	if err := folder.Prepare(); err != nil {
 		return nil, nil, fmt.Errorf("folder for checkpoints (--checkpoint-dir): %w; choose one that this user may write to", err)
 	}
-	start, err := folder.CountStart()
+	start, err := folder.CountStart(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("count this start in the checkpoint folder: %w", err)
+		return nil, nil, fmt.Errorf("count this start among the checkpoints (--checkpoint-dir): %w", err)
 	}
 	shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
 	restoring := &restoring{shard, store, job, layout}
-	from, err := restoring.run()
+	from, err := restoring.run(ctx)
 	if err == nil {
 		err = shard.checkRestored(layout)
 	}
@@ -221,7 +230,7 @@ func (s *Server) open(claim Claim) (*shard, *checkpoints, error) {
 	if from.stopped {
 		c.stopped = shard.changes()
 	}
-	last, err := restoring.lastCut()
+	last, err := restoring.lastCut(ctx)
 	c.lastCut.Store(last)
 	return shard, c, err
 }

@@ -130,8 +130,10 @@ func trainedCluster(t testing.TB, dir string, start []params.Tensor) (*cluster, 
 // F53 and F52: what is newer than the set that etcd names does not count, be it written for a
 // set that was not finished or by one server alone; where a file of a set is damaged all
 // servers start from the one before it.
-func TestOnlyACompleteSetLoads(t *testing.T) {
-	dir := t.TempDir()
+func TestOnlyACompleteSetLoads(t *testing.T) { onEachGround(t, onlyACompleteSetLoads) }
+
+func onlyACompleteSetLoads(t *testing.T, g *ground) {
+	dir, files := g.place(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
 	mustPush(t, client, 1, grads)
@@ -162,11 +164,11 @@ func TestOnlyACompleteSetLoads(t *testing.T) {
 	wantModel(t, "etcd is empty", c.book, start, grads, 2)
 	c.leave(t)
 
-	damage(t, filepath.Join(dir, "ps-1"), second, 1)
+	damage(t, filepath.Join(files, "ps-1"), second, 1)
 	c = startCluster(t, dir, 2, second)
 	wantModel(t, "a damaged set", c.book, start, grads, 1)
 	c.leave(t)
-	damage(t, filepath.Join(dir, "ps-0"), first, 0)
+	damage(t, filepath.Join(files, "ps-0"), first, 0)
 	for _, s := range startCluster(t, dir, 2, second).servers {
 		if err := s.wait(); err == nil || !strings.Contains(err.Error(), "no usable checkpoint") {
 			t.Errorf("both sets are damaged: %v", err)
@@ -192,8 +194,10 @@ func damage(t testing.TB, folder string, set []byte, shard int) {
 
 // A server that is stopped and started while the others go on loses nothing; servers that
 // were all stopped in order go on where they were.
-func TestStoppedServersGoOn(t *testing.T) {
-	dir := t.TempDir()
+func TestStoppedServersGoOn(t *testing.T) { onEachGround(t, stoppedServersGoOn) }
+
+func stoppedServersGoOn(t *testing.T, g *ground) {
+	dir, _ := g.place(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
 	mustPush(t, client, 1, grads)
@@ -219,8 +223,10 @@ func TestStoppedServersGoOn(t *testing.T) {
 }
 
 // A set that its master did not come to name in etcd counts only where etcd names none.
-func TestSetThatNobodyNamed(t *testing.T) {
-	dir := t.TempDir()
+func TestSetThatNobodyNamed(t *testing.T) { onEachGround(t, setThatNobodyNamed) }
+
+func setThatNobodyNamed(t *testing.T, g *ground) {
+	dir, files := g.place(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
 	var named []byte
@@ -244,14 +250,16 @@ func TestSetThatNobodyNamed(t *testing.T) {
 		c.leave(t)
 	}
 	restart("the set that is named", named, 2)
-	damage(t, filepath.Join(dir, "ps-0"), named, 0)
+	damage(t, filepath.Join(files, "ps-0"), named, 0)
 	restart("it is damaged", named, 1)
 	restart("none is named", nil, 3)
 }
 
 // What servers saved one after the other, in a rolling restart, is no moment of all.
-func TestRollingRestart(t *testing.T) {
-	dir := t.TempDir()
+func TestRollingRestart(t *testing.T) { onEachGround(t, rollingRestart) }
+
+func rollingRestart(t *testing.T, g *ground) {
+	dir, _ := g.place(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
 	mustPush(t, client, 1, grads)
@@ -273,8 +281,10 @@ func TestRollingRestart(t *testing.T) {
 
 // A server that is killed while others go on takes its part of the latest set, not what it
 // wrote for one that was never finished.
-func TestKilledServerTakesItsPart(t *testing.T) {
-	dir := t.TempDir()
+func TestKilledServerTakesItsPart(t *testing.T) { onEachGround(t, killedServerTakesItsPart) }
+
+func killedServerTakesItsPart(t *testing.T, g *ground) {
+	dir, _ := g.place(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
 	mustPush(t, client, 1, grads)
@@ -306,10 +316,12 @@ func TestKilledServerTakesItsPart(t *testing.T) {
 
 // A set of two servers loads onto three and onto one: the same bits, optimizer and marks of
 // pushes too, and training goes on.
-func TestSetOntoAnotherNumberOfServers(t *testing.T) {
+func TestSetOntoAnotherNumberOfServers(t *testing.T) { onEachGround(t, setOntoAnotherNumberOfServers) }
+
+func setOntoAnotherNumberOfServers(t *testing.T, g *ground) {
 	for _, n := range []int{3, 1} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			dir := t.TempDir()
+			dir, _ := g.place(t)
 			start, grads := small(random(1)), small(random(2))
 			c, client := trainedCluster(t, dir, start)
 			mustPush(t, client, 1, grads)
@@ -402,7 +414,9 @@ func TestCuts(t *testing.T) {
 
 // F50: a server is killed after every single step of writing sets. Whatever all start from
 // then is one moment: that of the set that etcd names, or of the newest on the disk.
-func TestKilledAtEveryStepOfASet(t *testing.T) {
+func TestKilledAtEveryStepOfASet(t *testing.T) { onEachGround(t, killedAtEveryStepOfASet) }
+
+func killedAtEveryStepOfASet(t *testing.T, g *ground) {
 	start, grads := small(random(1)), small(random(2))
 	train := func(ctx context.Context, b *book, take func() error) error {
 		c, err := params.Connect(ctx, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7, Addrs: b.complete, Log: quiet()})
@@ -422,14 +436,15 @@ func TestKilledAtEveryStepOfASet(t *testing.T) {
 		}
 		return err
 	}
-	killedAtEveryStepOfSets(t, 12, train, func(what string, b *book, steps int) { wantModel(t, what, b, start, grads, steps) })
+	killedAtEveryStepOfSets(t, g, 12, train, func(what string, b *book, steps int) { wantModel(t, what, b, start, grads, steps) })
 }
 
 // killedAtEveryStepOfSets kills one of two servers after every step from one on, those before being of the first parameters,
 // while a trainer takes a set after each of its steps; check looks at what the next servers have.
-func killedAtEveryStepOfSets(t *testing.T, from int, train func(context.Context, *book, func() error) error, check func(what string, b *book, steps int)) {
+func killedAtEveryStepOfSets(t *testing.T, g *ground, from int, train func(context.Context, *book, func() error) error, check func(what string, b *book, steps int)) {
 	for dieAt, done := from, false; !done; dieAt++ {
-		dir, b := t.TempDir(), newBook(2)
+		b := newBook(2)
+		dir, files := g.place(t)
 		victim := startChild(t, b, childConfig{Dir: dir, DieAt: dieAt})
 		other := startChild(t, b, childConfig{Dir: dir, Index: 1})
 		taken := newSetTaker(t, b)
@@ -456,7 +471,7 @@ func killedAtEveryStepOfSets(t *testing.T, from int, train func(context.Context,
 				t.Fatal(err)
 			}
 			want = int(set.Number)
-		} else if numbers, err := (checkpoint.Store{Dir: dir}).Sets(); err == nil && len(numbers) > 0 {
+		} else if numbers, err := (checkpoint.Store{Place: checkpoint.Disk(files)}).Sets(t.Context()); err == nil && len(numbers) > 0 {
 			want = int(numbers[0])
 		}
 		check(fmt.Sprintf("killed at step %d, after %q", dieAt, last(victim.steps)), b, want)

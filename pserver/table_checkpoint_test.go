@@ -58,11 +58,11 @@ func newTableShard(t testing.TB, dir string, o optimizer.Config) *tableShard {
 
 func openTableShard(t testing.TB, dir string, start uint64) *tableShard {
 	t.Helper()
-	store := checkpoint.Store{Dir: dir}
-	if err := os.MkdirAll(store.Shard(1).Path, 0o755); err != nil {
+	store := checkpoint.Store{Place: checkpoint.Disk(dir)}
+	if err := store.Shard(1).Prepare(); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := store.Shard(1).CountStart(); err != nil || n != start {
+	if n, err := store.Shard(1).CountStart(t.Context()); err != nil || n != start {
 		t.Fatalf("start %d, %v", n, err)
 	}
 	log := logrus.New()
@@ -117,7 +117,7 @@ func (s *tableShard) values() (list []float32) {
 
 func (s *tableShard) mustSave(t testing.TB) {
 	t.Helper()
-	if err := s.saveSelf(checkpoint.First); err != nil {
+	if err := s.saveSelf(t.Context(), checkpoint.First); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -125,8 +125,8 @@ func (s *tableShard) mustSave(t testing.TB) {
 // again is a later start on the same folder.
 func (s *tableShard) again(t testing.TB, start uint64) (*tableShard, error) {
 	t.Helper()
-	heir := openTableShard(t, s.store.Dir, start)
-	from, err := (&restoring{heir.shard, heir.store, JobState{}, nil}).run()
+	heir := openTableShard(t, s.store.Place.String(), start)
+	from, err := (&restoring{heir.shard, heir.store, JobState{}, nil}).run(t.Context())
 	if err == nil && from.name == "" {
 		t.Fatal("no checkpoint")
 	}
@@ -136,13 +136,13 @@ func (s *tableShard) again(t testing.TB, start uint64) (*tableShard, error) {
 // folders lists the checkpoints, the oldest first, and says which have changes only.
 func (s *tableShard) folders(t testing.TB) (list []string) {
 	t.Helper()
-	generations, err := s.folder.Generations()
+	generations, err := s.folder.Generations(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, g := range slices.Backward(generations) {
 		what := g.String()
-		m, err := s.folder.Manifest(g)
+		m, err := s.folder.Manifest(t.Context(), g)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,7 @@ func TestTablesAreRestored(t *testing.T) {
 				t.Fatalf("%s, checkpoint %d: a repeated push was applied to %d slots", kind, n, again)
 			}
 			heir.push(t, 5, n+3, 1, 99)
-			if err := os.WriteFile(filepath.Join(s.folder.Path, "STARTS"), []byte("1\n"), 0o644); err != nil { // the first one goes on
+			if err := os.WriteFile(filepath.Join(s.folder.String(), "STARTS"), []byte("1\n"), 0o644); err != nil { // the first one goes on
 				t.Fatal(err)
 			}
 			start = 1
@@ -221,7 +221,7 @@ func TestDamagedTables(t *testing.T) {
 			s.push(t, 1, n+1, 1, n)
 			s.mustSave(t)
 		}
-		if err := do(filepath.Join(s.folder.Path, "00000001-00000001"), filepath.Join(s.folder.Path, "00000001-00000002")); err != nil {
+		if err := do(filepath.Join(s.folder.String(), "00000001-00000001"), filepath.Join(s.folder.String(), "00000001-00000002")); err != nil {
 			t.Fatal(err)
 		}
 		heir, err := s.again(t, 2)
@@ -252,7 +252,7 @@ func TestTablesThatDoNotFit(t *testing.T) {
 		s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 1})
 		s.push(t, 1, 1, 0, 1)
 		s.mustSave(t)
-		if err := change(filepath.Join(s.folder.Path, "00000001-00000001")); err != nil {
+		if err := change(filepath.Join(s.folder.String(), "00000001-00000001")); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.again(t, 2); err == nil || !strings.Contains(err.Error(), want) {
@@ -309,13 +309,13 @@ func TestTablesAfterAFailure(t *testing.T) {
 		t.Helper()
 		n++
 		s.push(t, 1, n, 0, n)
-		blocked := filepath.Join(s.folder.Path, checkpoint.Generation{Start: 1, Sequence: s.sequence + 1}.String())
+		blocked := filepath.Join(s.folder.String(), checkpoint.Generation{Start: 1, Sequence: s.sequence + 1}.String())
 		s.folder.Step = func(what string) {
 			if fails && what == "rows written" { // what could not be published before
 				os.RemoveAll(blocked)
 			}
 		}
-		if err := s.saveSelf(checkpoint.First); (err != nil) != fails {
+		if err := s.saveSelf(t.Context(), checkpoint.First); (err != nil) != fails {
 			t.Fatalf("checkpoint %d: %v", n, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/checkpoint/storage"
 	"trainmaster/trainer/params"
 )
 
@@ -112,7 +113,7 @@ func TestKilledAtEveryStepOfASetWithTables(t *testing.T) {
 		}
 		return err
 	}
-	killedAtEveryStepOfSets(t, 25, train, func(what string, b *book, steps int) {
+	killedAtEveryStepOfSets(t, &ground{}, 25, train, func(what string, b *book, steps int) {
 		cfg := tablesConfig
 		cfg.Tables = []params.Table{users}
 		c := connect(t, b, cfg)
@@ -130,7 +131,12 @@ func (j *tablesJob) joins(t testing.TB, dir string, text []byte, pushes int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts, err := checkpoint.Store{Dir: dir}.Open(set)
+	place, err := storage.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer place.Close()
+	parts, err := checkpoint.Store{Place: place}.Open(t.Context(), set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,9 +160,13 @@ func (j *tablesJob) joins(t testing.TB, dir string, text []byte, pushes int) {
 // A set of two servers with tables, one with all rows or one with what changed since, loads onto three and onto one: the same
 // bits, optimizer and steps of trainers too.
 func TestTablesOntoAnotherNumberOfServers(t *testing.T) {
+	onEachGround(t, tablesOntoAnotherNumberOfServers)
+}
+
+func tablesOntoAnotherNumberOfServers(t *testing.T, g *ground) {
 	for _, servers := range []int{3, 1} {
 		t.Run(fmt.Sprint(servers), func(t *testing.T) {
-			dir := t.TempDir()
+			dir, files := g.place(t)
 			j := newTablesJob(t, dir)
 			const steps = pserver.ChangesBetween + 3
 			var set []byte
@@ -164,7 +174,7 @@ func TestTablesOntoAnotherNumberOfServers(t *testing.T) {
 				j.push(t)
 				set = j.mustTake(t)
 			}
-			if m := manifestOf(t, dir, set, 0); m.TablesBase == nil || m.TablesBase.Sequence == 1 {
+			if m := manifestOf(t, files, set, 0); m.TablesBase == nil || m.TablesBase.Sequence == 1 {
 				t.Errorf("set %v is based on %v, expected one with rows", m.Generation, m.TablesBase)
 			}
 			j.joins(t, dir, set, steps)
@@ -175,7 +185,7 @@ func TestTablesOntoAnotherNumberOfServers(t *testing.T) {
 			j.send(t, steps+1)
 			j.holds(t, "the next push", steps+1)
 			set = j.mustTake(t)
-			if m := manifestOf(t, dir, set, 0); m.TablesBase != nil {
+			if m := manifestOf(t, files, set, 0); m.TablesBase != nil {
 				t.Errorf("the first set of a start is based on %v", m.TablesBase)
 			}
 			j.restart(t, dir, 2, set, steps+1)
@@ -187,8 +197,10 @@ func TestTablesOntoAnotherNumberOfServers(t *testing.T) {
 
 // F52: where a file of a table is damaged, or of what it is based on, all servers start from the last set without it. What a kept
 // set is based on stays as long as that set.
-func TestDamagedTableOfASet(t *testing.T) {
-	dir := t.TempDir()
+func TestDamagedTableOfASet(t *testing.T) { onEachGround(t, damagedTableOfASet) }
+
+func damagedTableOfASet(t *testing.T, g *ground) {
+	dir, files := g.place(t)
 	j := newTablesJob(t, dir)
 	sets := [][]byte{nil}
 	for range pserver.ChangesBetween + 1 { // the first checkpoint is that of the first parameters
@@ -196,17 +208,17 @@ func TestDamagedTableOfASet(t *testing.T) {
 		sets = append(sets, j.mustTake(t))
 	}
 	newest := len(sets) - 1
-	folders, err := filepath.Glob(filepath.Join(dir, "ps-1", "0*"))
+	folders, err := filepath.Glob(filepath.Join(files, "ps-1", "0*"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if base := manifestOf(t, dir, sets[newest-1], 1).TablesBase; base == nil || len(folders) != 3 || filepath.Base(folders[0]) != base.String() {
+	if base := manifestOf(t, files, sets[newest-1], 1).TablesBase; base == nil || len(folders) != 3 || filepath.Base(folders[0]) != base.String() {
 		t.Errorf("beside the two newest there is %v, expected %v", folders, base)
 	}
-	if base := manifestOf(t, dir, sets[newest], 1).TablesBase; base != nil {
+	if base := manifestOf(t, files, sets[newest], 1).TablesBase; base != nil {
 		t.Errorf("the newest is based on %v", base)
 	}
-	damageFile(t, filepath.Join(dir, "ps-1", manifestOf(t, dir, sets[newest], 1).Generation.String(), "table-0-exp_avg.safetensors"))
+	damageFile(t, filepath.Join(files, "ps-1", manifestOf(t, files, sets[newest], 1).Generation.String(), "table-0-exp_avg.safetensors"))
 	j.restart(t, dir, 2, sets[newest], newest-1)
 	j.leave(t)
 	damageFile(t, filepath.Join(folders[0], "table-1-rows.safetensors"))
@@ -223,7 +235,7 @@ func manifestOf(t testing.TB, dir string, text []byte, shard int) *checkpoint.Ma
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := checkpoint.Store{Dir: dir}.Shard(shard).Manifest(set.Shards[shard].Generation)
+	m, err := checkpoint.Store{Place: checkpoint.Disk(dir)}.Shard(shard).Manifest(t.Context(), set.Shards[shard].Generation)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -392,19 +392,27 @@ func ReadFile(path string) (tensors []Tensor, metadata map[string]string, err er
 		return nil, nil, fmt.Errorf("read safetensors file: %w", err)
 	}
 	f, err := NewFile(file, stat.Size())
+	if err == nil {
+		tensors, err = f.ReadAll()
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
+	return tensors, f.Metadata, nil
+}
+
+// ReadAll reads all tensors into memory.
+func (f *File) ReadAll() (tensors []Tensor, err error) {
 	for _, info := range f.infos {
 		n, err := info.Bytes()
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		data := make([]byte, n)
 		if _, err := f.data.ReadAt(data, f.offsets[info.Name]); err != nil && n > 0 { // an empty one may lie at the end
-			return nil, nil, fmt.Errorf("%s: read tensor %q: %w", path, info.Name, noEOF(err))
+			return nil, fmt.Errorf("read tensor %q: %w", info.Name, noEOF(err))
 		}
 		tensors = append(tensors, Tensor{info, data})
 	}
-	return tensors, f.Metadata, nil
+	return tensors, nil
 }

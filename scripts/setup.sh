@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests need and this machine lacks: programs from Debian, and Python packages into .cache/python. It does
-# nothing where nothing is missing.
+# Installs what the tests need and this machine lacks: programs from Debian, Python packages into .cache/python, and an S3 server
+# into .cache/s3. It does nothing where nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -62,5 +62,23 @@ python_packages() {
 	fi
 }
 
+# A real S3 server, which keeps each object as a file: checkpoints in an object store are tested against it. It has a module of its
+# own, so that its dependencies are none of ours. Without it those tests are skipped, and say so.
+s3_server() {
+	local prepared=.cache/s3
+	if cmp -s tools/s3/go.sum "$prepared/go.sum"; then
+		return 0
+	fi
+	echo "building the S3 server of tools/s3 into $prepared (some minutes)"
+	mkdir -p "$prepared"
+	if CGO_ENABLED=0 go build -C tools/s3 -trimpath -buildvcs=false -ldflags "-s -w" -o "../../$prepared/versitygw" github.com/versity/versitygw/cmd/versitygw; then
+		cp tools/s3/go.sum "$prepared/go.sum"
+	else
+		rm -rf "$prepared"
+		echo "no S3 server: tests that need it will be skipped" >&2
+	fi
+}
+
 debian_packages
 python_packages
+s3_server

@@ -2,11 +2,15 @@ package main
 
 import (
 	"bufio"
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/checkpoint/storage"
 	"trainmaster/pserver/wire"
 	"trainmaster/safetensors"
 )
@@ -23,34 +28,89 @@ func modelCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "model",
 		Short: "Look at checkpoints, compare them and make models of them",
-		Long: `Model reads what parameter servers keep under --checkpoint-dir; no server has to run. DIR is that folder and stands for
+		Long: `Model reads what parameter servers keep under --checkpoint-dir; no server has to run. DIR is that folder, or URL, and stands for
 the newest set of checkpoints in it, which all servers wrote at one cut; SET is the file of a set, DIR/sets/<number>.json.`,
-		Example: `  master model inspect checkpoints`,
+		Example: `  master model inspect checkpoints
+  # a bucket; credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) or from ~/.aws
+  master model inspect "s3://bucket/job?region=eu-central-1"`,
 	}
 	cmd.AddCommand(modelExportCommand(), modelInspectCommand(), modelDiffCommand())
 	return cmd
 }
 
-// findSet finds the set that DIR or SET stands for.
-func findSet(arg string) (checkpoint.Store, *checkpoint.Set, error) {
+// checkpoints is what DIR or SET stands for.
+type checkpoints struct {
+	checkpoint.Store
+	one func(context.Context) (*checkpoint.Set, error) // nil: DIR
+}
+
+// openCheckpoints opens DIR or SET; close the place after use.
+func openCheckpoints(arg string) (checkpoints, error) {
+	if storage.IsURL(arg) {
+		return openBucket(arg)
+	}
 	stat, err := os.Stat(arg)
 	if err != nil {
-		return checkpoint.Store{}, nil, fmt.Errorf("expected a folder of checkpoints, or the file of a set in it: %w", err)
+		return checkpoints{}, fmt.Errorf("expected a folder of checkpoints, or the file of a set in it: %w", err)
 	}
 	if stat.IsDir() {
-		store := checkpoint.Store{Dir: arg}
-		set, err := store.Newest()
-		return store, set, err
+		return checkpoints{Store: checkpoint.Store{Place: checkpoint.Disk(arg)}}, nil
 	}
-	text, err := os.ReadFile(arg)
+	return checkpoints{checkpoint.Store{Place: checkpoint.Disk(filepath.Dir(filepath.Dir(arg)))}, func(context.Context) (*checkpoint.Set, error) {
+		text, err := os.ReadFile(arg)
+		if err != nil {
+			return nil, err
+		}
+		set, err := checkpoint.ParseSet(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: expected the file of a set: %w", arg, err)
+		}
+		return set, nil
+	}}, nil
+}
+
+// openBucket opens the URL of a DIR or a SET.
+func openBucket(arg string) (c checkpoints, err error) {
+	u, err := url.Parse(arg)
 	if err != nil {
-		return checkpoint.Store{}, nil, err
+		return c, usageErrorf("%w", err)
 	}
-	set, err := checkpoint.ParseSet(text)
+	if dir := path.Dir(u.Path); path.Base(dir) == checkpoint.SetsDir {
+		number, ok := checkpoint.SetNumber(path.Base(u.Path))
+		if !ok {
+			return c, usageErrorf("%s: expected the file of a set, sets/<number>.json with 8 digits", arg)
+		}
+		u.Path = path.Dir(dir)
+		c.one = func(ctx context.Context) (*checkpoint.Set, error) { return c.ReadSet(ctx, number) }
+	}
+	if c.Place, err = storage.Open(u.String()); err != nil {
+		return c, usageErrorf("%w", err)
+	}
+	return c, nil
+}
+
+// newest is the set that DIR or SET stands for.
+func (c checkpoints) newest(ctx context.Context) (*checkpoint.Set, error) {
+	if c.one != nil {
+		return c.one(ctx)
+	}
+	return c.Newest(ctx)
+}
+
+// openSet opens the checkpoints of the set that DIR or SET stands for; close the place after use.
+func openSet(ctx context.Context, arg string) (c checkpoints, set *checkpoint.Set, parts []*checkpoint.Checkpoint, err error) {
+	if c, err = openCheckpoints(arg); err != nil {
+		return c, nil, nil, err
+	}
+	if set, err = c.newest(ctx); err == nil {
+		if parts, err = c.Open(ctx, set); err != nil && !errors.Is(err, checkpoint.ErrUnavailable) {
+			err = fmt.Errorf("the set is damaged, or not complete; name an older one, DIR/sets/<number>.json: %w", err)
+		}
+	}
 	if err != nil {
-		return checkpoint.Store{}, nil, fmt.Errorf("%s: expected the file of a set: %w", arg, err)
+		return c, nil, nil, errors.Join(err, c.Place.Close())
 	}
-	return checkpoint.Store{Dir: filepath.Dir(filepath.Dir(arg))}, set, nil
+	return c, set, parts, nil
 }
 
 // exported is what `master model export` says.
@@ -79,14 +139,11 @@ embeddings is NAME.ids, ascending, with NAME.rows. Every digest is checked. A fi
 	state := cmd.Flags().Bool("optimizer", false, "the optimizer's state too")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		store, set, err := findSet(args[0])
+		store, set, parts, err := openSet(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
-		parts, err := store.Open(set)
-		if err != nil {
-			return damagedSet(err)
-		}
+		defer store.Place.Close()
 		m := checkpoint.Join(parts, *state)
 		if err := exportModel(*path, m, set); err != nil {
 			return err
@@ -101,10 +158,6 @@ embeddings is NAME.ids, ascending, with NAME.rows. Every digest is checked. A fi
 		})
 	}
 	return cmd
-}
-
-func damagedSet(err error) error {
-	return fmt.Errorf("the set is damaged, or not complete; name an older one, DIR/sets/<number>.json: %w", err)
 }
 
 func exportModel(path string, m *checkpoint.Model, set *checkpoint.Set) error {
@@ -183,7 +236,7 @@ is damaged or not complete, and names what is.`,
 	}
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		reports, err := inspectSets(args[0])
+		reports, err := inspectSets(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
@@ -200,29 +253,34 @@ is damaged or not complete, and names what is.`,
 	return cmd
 }
 
-func inspectSets(arg string) (reports []setReport, err error) {
-	store, newest, err := findSet(arg)
-	if stat, statErr := os.Stat(arg); statErr != nil || !stat.IsDir() {
-		if err != nil {
-			return nil, err
-		}
-		return []setReport{reportSet(store, newest)}, nil
-	}
-	numbers, listErr := store.Sets()
-	if listErr != nil || len(numbers) == 0 && err != nil {
+func inspectSets(ctx context.Context, arg string) (reports []setReport, err error) {
+	c, err := openCheckpoints(arg)
+	if err != nil {
 		return nil, err
 	}
+	defer c.Place.Close()
+	newest, err := c.newest(ctx)
+	if errors.Is(err, checkpoint.ErrUnavailable) || c.one != nil && err != nil {
+		return nil, err
+	}
+	if c.one != nil {
+		return []setReport{reportSet(ctx, c.Store, newest)}, nil
+	}
+	numbers, listErr := c.Sets(ctx)
+	if listErr != nil || len(numbers) == 0 && err != nil {
+		return nil, cmp.Or(err, listErr)
+	}
 	if err == nil && newest.Number == 0 {
-		reports = append(reports, reportSet(store, newest))
+		reports = append(reports, reportSet(ctx, c.Store, newest))
 	}
 	for _, n := range numbers {
 		report := setReport{Set: n}
-		if set, err := store.ReadSet(n); err != nil {
+		if set, err := c.ReadSet(ctx, n); err != nil {
 			report.Problem = err.Error()
 		} else {
-			report = reportSet(store, set)
+			report = reportSet(ctx, c.Store, set)
 		}
-		if _, err := store.ReadSet(n); !report.Complete && errors.Is(err, fs.ErrNotExist) {
+		if _, err := c.ReadSet(ctx, n); !report.Complete && errors.Is(err, fs.ErrNotExist) {
 			continue // the job has removed it meanwhile, since there are newer ones
 		}
 		reports = append(reports, report)
@@ -230,9 +288,9 @@ func inspectSets(arg string) (reports []setReport, err error) {
 	return reports, nil
 }
 
-func reportSet(store checkpoint.Store, set *checkpoint.Set) setReport {
+func reportSet(ctx context.Context, store checkpoint.Store, set *checkpoint.Set) setReport {
 	r := setReport{Set: set.Number, Mode: set.Mode, Version: set.Version, JobEpoch: set.JobEpoch}
-	parts, err := store.Open(set)
+	parts, err := store.Open(ctx, set)
 	if err != nil {
 		r.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}

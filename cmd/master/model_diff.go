@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/checkpoint/storage"
 	"trainmaster/safetensors"
 )
 
@@ -44,7 +46,7 @@ differs, and exits with 1 when there is one. Tables of embeddings are compared r
 		for i, arg := range args {
 			var err error
 			var done func()
-			if models[i], done, err = openModel(arg); err != nil {
+			if models[i], done, err = openModel(cmd.Context(), arg); err != nil {
 				return err
 			}
 			defer done()
@@ -73,19 +75,15 @@ type weights interface {
 }
 
 // openModel opens a set of checkpoints or a safetensors file.
-func openModel(arg string) (m weights, done func(), err error) {
-	if strings.HasSuffix(arg, ".safetensors") {
+func openModel(ctx context.Context, arg string) (m weights, done func(), err error) {
+	if strings.HasSuffix(arg, ".safetensors") && !storage.IsURL(arg) {
 		return openSafetensors(arg)
 	}
-	store, set, err := findSet(arg)
+	store, _, parts, err := openSet(ctx, arg)
 	if err != nil {
 		return nil, nil, err
 	}
-	parts, err := store.Open(set)
-	if err != nil {
-		return nil, nil, damagedSet(err)
-	}
-	return setModel{checkpoint.Join(parts, false)}, func() {}, nil
+	return setModel{checkpoint.Join(parts, false)}, func() { store.Place.Close() }, nil
 }
 
 // fileModel is a safetensors file.

@@ -27,18 +27,18 @@ func writeSet(t *testing.T, dir string, number uint64, value float32, tables ...
 		t.Fatal(err)
 	}
 	o := optimizer.Config{Kind: optimizer.Momentum, LearningRate: 0.1, Momentum: 0.9}
-	store := checkpoint.Store{Dir: dir}
+	store := checkpoint.Store{Place: checkpoint.Disk(dir)}
 	set := &checkpoint.Set{Job: "test", Number: number, Mode: checkpoint.Async, JobEpoch: 1}
 	for shard := range table.Shards {
 		folder := store.Shard(shard)
-		if err := os.MkdirAll(folder.Path, 0o755); err != nil {
+		if err := folder.Prepare(); err != nil {
 			t.Fatal(err)
 		}
-		start, err := folder.CountStart()
+		start, err := folder.CountStart(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, err := folder.Begin(checkpoint.Generation{Start: start, Sequence: 1})
+		w, err := folder.Begin(t.Context(), checkpoint.Generation{Start: start, Sequence: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func writeSet(t *testing.T, dir string, number uint64, value float32, tables ...
 		}
 		m := checkpoint.NewManifest(o, staleness.Bound{}, checkpoint.Async, table)
 		m.Shard, m.Set, m.JobEpoch = shard, number, 1
-		_, digest, err := w.Finish(m)
+		_, digest, err := w.Finish(t.Context(), m)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func writeSet(t *testing.T, dir string, number uint64, value float32, tables ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.WriteSet(text); err != nil {
+	if err := store.WriteSet(t.Context(), text); err != nil {
 		t.Fatal(err)
 	}
 	return filepath.Join(dir, "sets", fmt.Sprintf("%08d.json", number))
@@ -116,7 +116,7 @@ func TestModel(t *testing.T) {
 	}
 	runArgs(t, "model", "inspect", dir).says(t, "complete")
 
-	s, err := (checkpoint.Store{Dir: dir}).ReadSet(2)
+	s, err := (checkpoint.Store{Place: checkpoint.Disk(dir)}).ReadSet(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/pserver"
+	"trainmaster/pserver/checkpoint/storage"
 	"trainmaster/pserver/wire"
 )
 
@@ -33,7 +34,9 @@ share of the model: it gives parameters to trainers and applies their gradients.
 when the master takes a checkpoint of all servers, and when it is told to stop; the next server goes on from there. It ends with an error
 when it loses its index, since another server may have it by then.`,
 		Example: `  # one of the parameter servers of the job whose state is in this etcd
-  master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints`,
+  master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints
+  # with checkpoints in an object store that speaks S3; credentials come from the environment or from ~/.aws
+  master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir "s3://bucket/job?endpoint=http://127.0.0.1:9000&use_path_style=true"`,
 	}
 	s.etcd = addEtcdFlags(cmd)
 	s.open = addStoreTimeout(cmd)
@@ -44,7 +47,7 @@ when it loses its index, since another server may have it by then.`,
 	flags.StringVar(&c.DataSocket, "data-socket", pserver.SocketAuto,
 		"`folder` for a unix socket that trainers on this machine use instead of TCP, of this user alone; auto: one for temporary files; off: none")
 	flags.DurationVar(&s.ttl, "ps-ttl", 10*time.Second, "how long the index outlives a server that died")
-	flags.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "`folder` for checkpoints, the same for all servers of the job (default: none, a restart loses the parameters)")
+	flags.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "`folder`, or s3://bucket/prefix, for checkpoints, the same for all servers of the job (default: none, a restart loses the parameters)")
 	flags.IntVar(&c.MaxConnections, "max-connections", 4096, "more are turned away (0: the default)")
 	flags.Int64Var(&c.StageBytes, "stage-bytes", 4<<30, "`bytes` for gradients that wait for their step; beyond it trainers wait (0: the default)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -71,6 +74,11 @@ func (s *pserverSettings) run(ctx context.Context, logger *logrus.Logger) error 
 		if c.DataSocket, err = filepath.Abs(c.DataSocket); err != nil {
 			return usageErrorf("--data-socket: %w", err)
 		}
+	}
+	if place, err := storage.Open(s.config.CheckpointDir); err != nil {
+		return usageErrorf("--checkpoint-dir: %w", err)
+	} else if err := place.Close(); err != nil {
+		return err
 	}
 	listener, err := listen(s.listen, "--listen")
 	if err != nil {

@@ -1,6 +1,10 @@
 package checkpoint
 
-import "fmt"
+import (
+	"context"
+	"errors"
+	"fmt"
+)
 
 // Base names the checkpoint, in the same folder, that has all rows of the tables: the one that names it has those that
 // changed since.
@@ -10,23 +14,23 @@ type Base struct {
 }
 
 // openBase opens the checkpoint that c is based on, nil if none: c is whole with it only.
-func (f Folder) openBase(c *Checkpoint) (*Checkpoint, error) {
+func (f Folder) openBase(ctx context.Context, c *Checkpoint) (*Checkpoint, error) {
 	b := c.Manifest.TablesBase
 	if b == nil {
 		return nil, nil
 	}
-	base, err := f.readBase(b, c.Manifest.Generation)
+	base, err := f.readBase(ctx, b, c.Manifest.Generation)
 	if err != nil {
 		return nil, fmt.Errorf("it has the rows that changed since checkpoint %v: %w", b.Generation, err)
 	}
 	return base, nil
 }
 
-func (f Folder) readBase(b *Base, of Generation) (*Checkpoint, error) {
+func (f Folder) readBase(ctx context.Context, b *Base, of Generation) (*Checkpoint, error) {
 	if b.Compare(of) >= 0 {
 		return nil, fmt.Errorf("that one is not older than %v", of)
 	}
-	base, err := f.read(b.Generation)
+	base, err := f.read(ctx, b.Generation)
 	switch {
 	case err != nil:
 		return nil, err
@@ -38,11 +42,14 @@ func (f Folder) readBase(b *Base, of Generation) (*Checkpoint, error) {
 	return base, nil
 }
 
-// baseOf is the checkpoint that g needs; false if none, or g cannot be read: then it is of no use, with or without.
-func (f Folder) baseOf(g Generation) (Generation, bool) {
-	m, err := f.Manifest(g)
-	if err != nil || m.TablesBase == nil {
-		return Generation{}, false
+// baseOf is the checkpoint that g needs, nil if none, or g is damaged: then it is of no use, with or without.
+func (f Folder) baseOf(ctx context.Context, g Generation) (*Generation, error) {
+	m, err := f.Manifest(ctx, g)
+	if errors.Is(err, ErrUnavailable) {
+		return nil, err
 	}
-	return m.TablesBase.Generation, true
+	if err != nil || m.TablesBase == nil {
+		return nil, nil //nolint:nilerr // see above
+	}
+	return &m.TablesBase.Generation, nil
 }

@@ -1,43 +1,42 @@
 package checkpoint
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
+	"path"
 
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
-	"trainmaster/safetensors"
 )
 
-// Checkpoint is one on the disk, whose digests held when it was opened.
+// Checkpoint is one in its place, whose digests held when it was opened. It is read with the context of then.
 type Checkpoint struct {
 	Manifest *Manifest
 	Share    Share
 	Slots    []string // the optimizer's, in the order of their files
 	Digest   string   // SHA-256 of the manifest's file, in hexadecimal
-	dir      string
+	files    files
 	base     *Checkpoint // has all rows of the tables, where this one has what changed since; nil: it has all
 }
 
 // Open reads the manifest of a checkpoint and checks the digests of all its files, and of those that it is based on.
-func (f Folder) Open(g Generation) (*Checkpoint, error) {
-	c, err := f.read(g)
+func (f Folder) Open(ctx context.Context, g Generation) (*Checkpoint, error) {
+	c, err := f.read(ctx, g)
 	if err != nil {
-		return nil, fmt.Errorf("checkpoint %q: %w", f.path(g), err)
+		return nil, fmt.Errorf("checkpoint %q: %w", f.where(g), err)
 	}
 	return c, nil
 }
 
-func (f Folder) read(g Generation) (*Checkpoint, error) {
-	c, table, err := f.begin(g)
+func (f Folder) read(ctx context.Context, g Generation) (*Checkpoint, error) {
+	c, table, err := f.begin(ctx, g)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range c.Manifest.Files {
-		if err := e.verify(c.dir); err != nil {
+		if err := e.verify(c.files); err != nil {
 			return nil, err
 		}
 	}
@@ -45,18 +44,18 @@ func (f Folder) read(g Generation) (*Checkpoint, error) {
 	if c.Slots, err = c.Manifest.slots(); err != nil {
 		return nil, err
 	}
-	c.base, err = f.openBase(c)
+	c.base, err = f.openBase(ctx, c)
 	return c, err
 }
 
 // begin reads the manifest, which is whole then, and none of the files that it names.
-func (f Folder) begin(g Generation) (*Checkpoint, *placement.Table, error) {
-	dir := f.path(g)
-	text, err := os.ReadFile(filepath.Join(dir, ManifestFile))
+func (f Folder) begin(ctx context.Context, g Generation) (*Checkpoint, *placement.Table, error) {
+	open := func(name string) (Object, error) { return f.place.Open(ctx, path.Join(f.path(g), name)) }
+	text, err := readFile(ctx, f.place, path.Join(f.path(g), ManifestFile))
 	if err != nil {
 		return nil, nil, err
 	}
-	c := &Checkpoint{Manifest: &Manifest{}, Digest: digest(text), dir: dir}
+	c := &Checkpoint{Manifest: &Manifest{}, Digest: digest(text), files: open}
 	if err := unseal(text, c.Manifest); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", ManifestFile, err)
 	}
@@ -71,23 +70,27 @@ func (f Folder) begin(g Generation) (*Checkpoint, *placement.Table, error) {
 }
 
 // Manifest reads the manifest of a checkpoint. Whether its files are what it says, only Open tells.
-func (f Folder) Manifest(g Generation) (*Manifest, error) {
-	c, _, err := f.begin(g)
+func (f Folder) Manifest(ctx context.Context, g Generation) (*Manifest, error) {
+	c, _, err := f.begin(ctx, g)
 	if err != nil {
-		return nil, fmt.Errorf("checkpoint %q: %w", f.path(g), err)
+		return nil, fmt.Errorf("checkpoint %q: %w", f.where(g), err)
 	}
 	return c.Manifest, nil
 }
 
 // newest is the newest checkpoint that was finished; of its files nothing was read.
-func (f Folder) newest() (*Checkpoint, error) {
-	list, err := f.Generations()
+func (f Folder) newest(ctx context.Context) (*Checkpoint, error) {
+	list, err := f.Generations(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, g := range list {
-		if f.Whole(g) {
-			c, _, err := f.begin(g)
+		whole, err := f.Whole(ctx, g)
+		if err != nil {
+			return nil, err
+		}
+		if whole {
+			c, _, err := f.begin(ctx, g)
 			return c, err
 		}
 	}
@@ -105,19 +108,11 @@ func (c *Checkpoint) Slot(slot int, into func(i int, b placement.Block) []float3
 }
 
 func (c *Checkpoint) blocks(name, suffix string, into func(i int, b placement.Block) []float32) error {
-	file, err := os.Open(filepath.Join(c.dir, name))
+	tensors, file, err := c.files.tensors(name)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	stat, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	tensors, err := safetensors.NewFile(file, stat.Size())
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
 	list := c.Share.runs()
 	for n, info := range c.Share.Tensors(suffix) {
 		r, err := tensors.Open(info.Name)

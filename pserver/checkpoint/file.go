@@ -1,76 +1,117 @@
 package checkpoint
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"hash"
 	"io"
-	"os"
-	"path/filepath"
+	"path"
+
+	"trainmaster/safetensors"
 )
 
-// file appears under its name only when it is whole and on the disk.
+// file is one that is being written, with what a manifest says of it.
 type file struct {
-	*os.File
-	path string
+	Pending
+	name string
 	sum  hash.Hash
 	size int64
 }
 
-const temporary = ".tmp"
-
-func createFile(dir, name string) (*file, error) {
-	path := filepath.Join(dir, name)
-	f, err := os.Create(path + temporary)
+func createFile(ctx context.Context, p Place, dir, name string, size int64, kind Kind) (*file, error) {
+	out, err := p.Create(ctx, path.Join(dir, name), size, kind)
 	if err != nil {
 		return nil, err
 	}
-	return &file{File: f, path: path, sum: sha256.New()}, nil
+	return &file{Pending: out, name: name, sum: sha256.New()}, nil
 }
 
 func (f *file) Write(p []byte) (int, error) {
-	n, err := f.File.Write(p)
+	n, err := f.Pending.Write(p)
 	f.sum.Write(p[:n])
 	f.size += int64(n)
 	return n, err
 }
 
-// publish syncs and renames the file; the folder is the caller's to sync.
-func (f *file) publish() (Entry, error) {
-	if err := f.Sync(); err != nil {
+// entry publishes the file; to sync the folder is the caller's.
+func (f *file) entry() (Entry, error) {
+	if err := f.Publish(); err != nil {
 		return Entry{}, err
 	}
-	if err := f.Close(); err != nil {
-		return Entry{}, err
-	}
-	if err := os.Rename(f.path+temporary, f.path); err != nil {
-		return Entry{}, err
-	}
-	return Entry{filepath.Base(f.path), f.size, hex.EncodeToString(f.sum.Sum(nil))}, nil
+	return Entry{f.name, f.size, hex.EncodeToString(f.sum.Sum(nil))}, nil
 }
 
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
+// writeFile writes a small file that may be there already.
+func writeFile(ctx context.Context, p Place, dir, name string, data []byte) error {
+	f, err := createFile(ctx, p, dir, name, int64(len(data)), Replaced)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
-	return d.Sync()
+	defer f.Close()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	if err := f.Publish(); err != nil {
+		return err
+	}
+	return p.Sync(dir)
 }
 
-// verify compares the file in dir with what the manifest says of it.
-func (e Entry) verify(dir string) error {
-	if filepath.Base(e.Name) != e.Name {
+// readFile reads a small file.
+func readFile(ctx context.Context, p Place, name string) ([]byte, error) {
+	f, err := p.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.NewSectionReader(f, 0, f.Size()))
+}
+
+// files are those of one checkpoint, which are read with the context that it was opened with.
+type files func(name string) (Object, error)
+
+// tensors opens a safetensors file of the checkpoint; close it after use.
+func (open files) tensors(name string) (*safetensors.File, io.Closer, error) {
+	file, err := open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	tensors, err := safetensors.NewFile(file, file.Size())
+	if err != nil {
+		file.Close()
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return tensors, file, nil
+}
+
+// all reads a small safetensors file of the checkpoint.
+func (open files) all(name string) ([]safetensors.Tensor, error) {
+	file, closer, err := open.tensors(name)
+	if err != nil {
+		return nil, err
+	}
+	defer closer.Close()
+	list, err := file.ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return list, nil
+}
+
+// verify compares the file with what the manifest says of it.
+func (e Entry) verify(open files) error {
+	if path.Base(e.Name) != e.Name {
 		return fmt.Errorf("%s names %q: expected a file beside it", ManifestFile, e.Name)
 	}
-	f, err := os.Open(filepath.Join(dir, e.Name))
+	f, err := open(e.Name)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	sum := sha256.New()
-	n, err := io.Copy(sum, f)
+	n, err := io.Copy(sum, io.NewSectionReader(f, 0, f.Size()))
 	if err != nil {
 		return fmt.Errorf("read %s: %w", e.Name, err)
 	}

@@ -1,11 +1,11 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,8 +18,9 @@ var ErrSuperseded = errors.New("the checkpoint folder was taken over by a later 
 
 // Folder has the checkpoints of one shard.
 type Folder struct {
-	Path string
-	// Step (may be nil) is called after each thing that changes the disk; tests die there.
+	place Place
+	name  string // in place
+	// Step (may be nil) is called after each thing that changes what is there; tests die there.
 	Step func(what string)
 }
 
@@ -29,17 +30,26 @@ func (f Folder) did(what string) {
 	}
 }
 
-func (f Folder) path(g Generation) string { return filepath.Join(f.Path, g.String()) }
+func (f Folder) path(g Generation) string { return path.Join(f.name, g.String()) }
+
+// where is how messages name a checkpoint.
+func (f Folder) where(g Generation) string { return f.place.String() + "/" + f.path(g) }
+
+// String is how messages name the folder.
+func (f Folder) String() string { return f.place.String() + "/" + f.name }
+
+// Prepare makes the folder where it has to be made.
+func (f Folder) Prepare() error { return f.place.Prepare(f.name) }
 
 // Generations lists the checkpoints, whole or not, the newest first.
-func (f Folder) Generations() ([]Generation, error) {
-	entries, err := os.ReadDir(f.Path)
+func (f Folder) Generations(ctx context.Context) ([]Generation, error) {
+	names, err := f.place.List(ctx, f.name)
 	if err != nil {
 		return nil, err
 	}
 	var list []Generation
-	for _, e := range entries {
-		if g, ok := parseGeneration(e.Name()); ok && e.IsDir() {
+	for _, name := range names {
+		if g, ok := parseGeneration(name); ok {
 			list = append(list, g)
 		}
 	}
@@ -48,39 +58,41 @@ func (f Folder) Generations() ([]Generation, error) {
 }
 
 // Whole says whether a checkpoint was finished; its files may be damaged.
-func (f Folder) Whole(g Generation) bool {
-	_, err := os.Stat(filepath.Join(f.path(g), ManifestFile))
-	return !errors.Is(err, fs.ErrNotExist)
+func (f Folder) Whole(ctx context.Context, g Generation) (bool, error) {
+	return f.has(ctx, g, ManifestFile)
+}
+
+// has says whether there is a file beside a checkpoint; one that cannot be read is there.
+func (f Folder) has(ctx context.Context, g Generation, name string) (bool, error) {
+	file, err := f.place.Open(ctx, path.Join(f.path(g), name))
+	switch {
+	case err == nil:
+		return true, file.Close()
+	case errors.Is(err, ErrUnavailable):
+		return false, err
+	}
+	return !errors.Is(err, fs.ErrNotExist), nil
 }
 
 // resumedFile stands beside a checkpoint from which this shard alone went on.
 const resumedFile = "RESUMED"
 
 // Resume notes that the shard goes on from a checkpoint while others never stopped.
-func (f Folder) Resume(g Generation) error {
-	out, err := createFile(f.path(g), resumedFile)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	if _, err := out.publish(); err != nil {
-		return err
-	}
-	return syncFolder(f.path(g))
+func (f Folder) Resume(ctx context.Context, g Generation) error {
+	return writeFile(ctx, f.place, f.path(g), resumedFile, nil)
 }
 
-func (f Folder) resumed(g Generation) bool {
-	_, err := os.Stat(filepath.Join(f.path(g), resumedFile))
-	return !errors.Is(err, fs.ErrNotExist)
+func (f Folder) resumed(ctx context.Context, g Generation) (bool, error) {
+	return f.has(ctx, g, resumedFile)
 }
 
 // CountStart adds one to the number of starts, and returns it when it is on the disk.
-func (f Folder) CountStart() (uint64, error) {
-	starts, err := f.starts()
+func (f Folder) CountStart(ctx context.Context) (uint64, error) {
+	starts, err := f.starts(ctx)
 	if err != nil {
 		return 0, err
 	}
-	list, err := f.Generations()
+	list, err := f.Generations(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -88,23 +100,11 @@ func (f Folder) CountStart() (uint64, error) {
 		starts = max(starts, list[0].Start) // the file may be lost, and they are not
 	}
 	starts++
-	out, err := createFile(f.Path, startsFile)
-	if err != nil {
-		return 0, err
-	}
-	defer out.Close()
-	if _, err := fmt.Fprintln(out, starts); err != nil {
-		return 0, err
-	}
-	if _, err := out.publish(); err != nil {
-		return 0, err
-	}
-	return starts, syncFolder(f.Path)
+	return starts, writeFile(ctx, f.place, f.name, startsFile, fmt.Appendln(nil, starts))
 }
 
-func (f Folder) starts() (uint64, error) {
-	path := filepath.Join(f.Path, startsFile)
-	text, err := os.ReadFile(path)
+func (f Folder) starts(ctx context.Context) (uint64, error) {
+	text, err := readFile(ctx, f.place, path.Join(f.name, startsFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	} else if err != nil {
@@ -112,25 +112,29 @@ func (f Folder) starts() (uint64, error) {
 	}
 	starts, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s holds %q: expected the number of starts; if the file was damaged, write a number greater than any that the folder names beside it start with", path, text)
+		return 0, fmt.Errorf("%s/%s holds %q: expected the number of starts; if the file was damaged, write a number greater than any that the folder names beside it start with", f, startsFile, text)
 	}
 	return starts, nil
 }
 
 // Remove removes a checkpoint, the manifest first, so that no half-removed one
 // is taken for whole.
-func (f Folder) Remove(g Generation) error {
+func (f Folder) Remove(ctx context.Context, g Generation) error {
 	dir := f.path(g)
-	if f.Whole(g) {
-		if err := os.Remove(filepath.Join(dir, ManifestFile)); err != nil {
+	whole, err := f.Whole(ctx, g)
+	if err != nil {
+		return err
+	}
+	if whole {
+		if err := f.place.Remove(ctx, path.Join(dir, ManifestFile)); err != nil {
 			return err
 		}
-		if err := syncFolder(dir); err != nil {
+		if err := f.place.Sync(dir); err != nil {
 			return err
 		}
 		f.did("old manifest removed")
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	if err := f.place.RemoveAll(ctx, dir); err != nil {
 		return err
 	}
 	f.did("old folder removed")
@@ -139,49 +143,55 @@ func (f Folder) Remove(g Generation) error {
 
 // Prune removes what is older than the newest checkpoints to keep and what they are based on, and what was
 // left half-written before latest.
-func (f Folder) Prune(latest Generation, keep int) error {
-	list, err := f.Generations()
+func (f Folder) Prune(ctx context.Context, latest Generation, keep int) error {
+	list, err := f.Generations(ctx)
 	if err != nil {
 		return err
 	}
-	whole := 0
-	return f.removeBut(list, func(g Generation) bool {
-		if f.Whole(g) {
-			whole++
-			if whole <= keep {
-				return true
-			}
+	kept := 0
+	return f.removeBut(ctx, list, func(g Generation) (bool, error) {
+		whole, err := f.Whole(ctx, g)
+		if whole {
+			kept++
 		}
-		return g.Compare(latest) >= 0
+		return whole && kept <= keep || g.Compare(latest) >= 0, err
 	})
 }
 
 // removeBut removes of a list, the newest first, what is neither to stay nor what something that stays is based on.
-func (f Folder) removeBut(list []Generation, stays func(Generation) bool) error {
+func (f Folder) removeBut(ctx context.Context, list []Generation, stays func(Generation) (bool, error)) error {
 	needed := map[Generation]bool{}
 	for _, g := range list {
-		if stays(g) || needed[g] {
-			if base, ok := f.baseOf(g); ok {
-				needed[base] = true
+		stay, err := stays(g)
+		if err != nil {
+			return err
+		}
+		if !stay && !needed[g] {
+			if err := f.Remove(ctx, g); err != nil {
+				return err
 			}
 			continue
 		}
-		if err := f.Remove(g); err != nil {
+		base, err := f.baseOf(ctx, g)
+		if err != nil {
 			return err
+		}
+		if base != nil {
+			needed[*base] = true
 		}
 	}
 	return nil
 }
 
 // PruneTo removes what is older than the newest of those to keep, none of them, and not what one that stays is based on.
-func (f Folder) PruneTo(keep []Generation) error {
+func (f Folder) PruneTo(ctx context.Context, keep []Generation) error {
 	if len(keep) == 0 {
 		return nil
 	}
 	newest := slices.MaxFunc(keep, Generation.Compare)
-	list, err := f.Generations()
+	list, err := f.Generations(ctx)
 	if err != nil {
 		return err
 	}
-	return f.removeBut(list, func(g Generation) bool { return g.Compare(newest) >= 0 || slices.Contains(keep, g) })
+	return f.removeBut(ctx, list, func(g Generation) (bool, error) { return g.Compare(newest) >= 0 || slices.Contains(keep, g), nil })
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 
 	"trainmaster/safetensors"
@@ -64,7 +63,7 @@ func fromUint64(name string, values []uint64, shape ...int) safetensors.Tensor {
 
 // Marks reads pushes.safetensors.
 func (c *Checkpoint) Marks() (*Marks, error) {
-	tensors, _, err := safetensors.ReadFile(filepath.Join(c.dir, PushesFile))
+	tensors, err := c.files.all(PushesFile)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -79,25 +80,28 @@ func (m *Model) Read(name string) ([]float32, error) {
 	return values, nil
 }
 
-// ErrNoSet: the folder has no set.
+// ErrNoSet: there is none.
 var ErrNoSet = errors.New("no set of checkpoints")
 
 // Newest returns the set to start from where nobody names one: what was saved when all shards
 // were stopped in order, or the newest set. Whether it is complete, Open tells.
-func (s Store) Newest() (*Set, error) {
-	numbers, err := s.Sets()
+func (s Store) Newest(ctx context.Context) (*Set, error) {
+	numbers, err := s.Sets(ctx)
 	if err != nil {
 		return nil, err
 	}
-	stopped, ok := s.Stopped()
-	if len(numbers) == 0 && ok {
+	stopped, err := s.Stopped(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(numbers) == 0 && stopped != nil {
 		return stopped, nil
 	}
 	if len(numbers) == 0 {
-		return nil, fmt.Errorf("%w in %q", ErrNoSet, s.Dir)
+		return nil, fmt.Errorf("%w in %q", ErrNoSet, s.Place)
 	}
-	set, err := s.ReadSet(numbers[0])
-	if err == nil && ok && stopped.Shards[0].Generation.Compare(set.Shards[0].Generation) > 0 {
+	set, err := s.ReadSet(ctx, numbers[0])
+	if err == nil && stopped != nil && stopped.Shards[0].Generation.Compare(set.Shards[0].Generation) > 0 {
 		return stopped, nil
 	}
 	return set, err

@@ -2,13 +2,12 @@ package checkpoint
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,16 +61,16 @@ func ParseSet(text []byte) (*Set, error) {
 	return &s, nil
 }
 
-// Store is the folder of all checkpoints of a job.
+// Store has all checkpoints of a job.
 type Store struct {
-	Dir string
-	// Step (may be nil) is called after each thing that changes the disk; tests die there.
+	Place Place
+	// Step (may be nil) is called after each thing that changes what is there; tests die there.
 	Step func(what string)
 }
 
 // Shard is the folder of one shard.
 func (s Store) Shard(index int) Folder {
-	return Folder{Path: filepath.Join(s.Dir, "ps-"+strconv.Itoa(index)), Step: s.Step}
+	return Folder{place: s.Place, name: "ps-" + strconv.Itoa(index), Step: s.Step}
 }
 
 func (s Store) did(what string) {
@@ -80,22 +79,27 @@ func (s Store) did(what string) {
 	}
 }
 
-func (s Store) setsDir() string { return filepath.Join(s.Dir, "sets") }
+// SetsDir has the files of the sets.
+const SetsDir = "sets"
 
 func setName(number uint64) string { return fmt.Sprintf("%08d.json", number) }
 
+// SetNumber is the number of the set whose file has a name; false if it is no set's.
+func SetNumber(name string) (uint64, bool) {
+	text, _ := strings.CutSuffix(name, ".json")
+	n, err := strconv.ParseUint(text, 10, 64)
+	return n, err == nil && setName(n) == name
+}
+
 // Sets lists the numbers of the sets, the newest first.
-func (s Store) Sets() ([]uint64, error) {
-	entries, err := os.ReadDir(s.setsDir())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
+func (s Store) Sets(ctx context.Context) ([]uint64, error) {
+	names, err := s.Place.List(ctx, SetsDir)
+	if err != nil {
 		return nil, err
 	}
 	var numbers []uint64
-	for _, e := range entries {
-		text, _ := strings.CutSuffix(e.Name(), ".json")
-		if n, err := strconv.ParseUint(text, 10, 64); err == nil && setName(n) == e.Name() {
+	for _, name := range names {
+		if n, ok := SetNumber(name); ok {
 			numbers = append(numbers, n)
 		}
 	}
@@ -104,9 +108,9 @@ func (s Store) Sets() ([]uint64, error) {
 }
 
 // ReadSet reads the manifest of a set. Its shards' checkpoints are not looked at.
-func (s Store) ReadSet(number uint64) (*Set, error) {
-	path := filepath.Join(s.setsDir(), setName(number))
-	text, err := os.ReadFile(path)
+func (s Store) ReadSet(ctx context.Context, number uint64) (*Set, error) {
+	name := path.Join(SetsDir, setName(number))
+	text, err := readFile(ctx, s.Place, name)
 	if err != nil {
 		return nil, err
 	}
@@ -115,23 +119,22 @@ func (s Store) ReadSet(number uint64) (*Set, error) {
 		err = fmt.Errorf("expected set %d, found set %d", number, set.Number)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s/%s: %w", s.Place, name, err)
 	}
 	return set, nil
 }
 
 // WriteSet writes what [Set.Encode] returned: the set exists when that has happened.
-func (s Store) WriteSet(text []byte) error {
+func (s Store) WriteSet(ctx context.Context, text []byte) error {
 	set, err := ParseSet(text)
 	if err != nil {
 		return err
 	}
-	dir := s.setsDir()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := s.Place.Prepare(SetsDir); err != nil {
 		return err
 	}
 	s.did("sets made")
-	f, err := createFile(dir, setName(set.Number))
+	f, err := createFile(ctx, s.Place, SetsDir, setName(set.Number), int64(len(text)), Final)
 	if err != nil {
 		return err
 	}
@@ -140,15 +143,14 @@ func (s Store) WriteSet(text []byte) error {
 		return err
 	}
 	s.did("set written")
-	if _, err := f.publish(); err != nil {
+	if err := f.Publish(); err != nil {
 		return err
 	}
 	s.did("set renamed")
-	if err := syncFolder(dir); err != nil {
-		return err
-	}
-	if err := syncFolder(s.Dir); err != nil {
-		return err
+	for _, dir := range []string{SetsDir, ""} {
+		if err := s.Place.Sync(dir); err != nil {
+			return err
+		}
 	}
 	s.did("set synced")
 	return nil
@@ -156,12 +158,12 @@ func (s Store) WriteSet(text []byte) error {
 
 // Open opens the checkpoints of a set, by shard. It is complete when all are there as the
 // set names them and their digests hold.
-func (s Store) Open(set *Set) ([]*Checkpoint, error) {
+func (s Store) Open(ctx context.Context, set *Set) ([]*Checkpoint, error) {
 	parts := make([]*Checkpoint, len(set.Shards))
 	var errs []error
 	for i, p := range set.Shards {
 		var err error
-		if parts[i], err = s.openPart(set, p); err != nil {
+		if parts[i], err = s.openPart(ctx, set, p); err != nil {
 			errs = append(errs, fmt.Errorf("shard %d of %v: %w", i, set, err))
 		}
 	}
@@ -175,8 +177,8 @@ func (s *Set) String() string {
 	return fmt.Sprintf("set %d", s.Number)
 }
 
-func (s Store) openPart(set *Set, p Part) (*Checkpoint, error) {
-	c, err := s.Shard(p.Shard).Open(p.Generation)
+func (s Store) openPart(ctx context.Context, set *Set, p Part) (*Checkpoint, error) {
+	c, err := s.Shard(p.Shard).Open(ctx, p.Generation)
 	if err != nil {
 		return nil, err
 	}
@@ -194,40 +196,54 @@ func (s Store) openPart(set *Set, p Part) (*Checkpoint, error) {
 
 // Stopped makes a set of the newest checkpoints of the shards, if all of them saved
 // themselves for the same reason in the same life of the servers, and none of them went on
-// from there. False if that is not so: then they are of different moments.
-func (s Store) Stopped() (*Set, bool) {
-	first, err := s.Shard(0).newest()
+// from there. Nil if that is not so: then they are of different moments.
+func (s Store) Stopped(ctx context.Context) (*Set, error) {
+	first, err := s.Shard(0).newest(ctx)
 	if err != nil {
-		return nil, false
+		return nil, unavailable(err)
 	}
 	m := first.Manifest
 	set := &Set{Format: setFormat, Mode: m.Mode, Version: m.Version, JobEpoch: m.JobEpoch}
 	for i := range m.Placement.Shards {
-		c, err := s.Shard(i).newest()
-		if err != nil || c.Manifest.Set != 0 || c.Manifest.Life != m.Life || c.Manifest.Saved != m.Saved || s.Shard(i).resumed(c.Manifest.Generation) {
-			return nil, false
+		c, err := s.Shard(i).newest(ctx)
+		if err != nil || c.Manifest.Set != 0 || c.Manifest.Life != m.Life || c.Manifest.Saved != m.Saved {
+			return nil, unavailable(err)
+		}
+		if resumed, err := s.Shard(i).resumed(ctx, c.Manifest.Generation); err != nil || resumed {
+			return nil, err
 		}
 		set.Shards = append(set.Shards, Part{i, c.Manifest.Generation, c.Digest})
 	}
-	return set, true
+	return set, nil
+}
+
+// unavailable is err if it says nothing about what is there, else nil.
+func unavailable(err error) error {
+	if errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return nil
 }
 
 // PruneSets removes the sets beyond the newest to keep, of those up to a number, and
 // returns those that stay.
-func (s Store) PruneSets(upTo uint64, keep int) (kept []*Set, err error) {
-	numbers, err := s.Sets()
+func (s Store) PruneSets(ctx context.Context, upTo uint64, keep int) (kept []*Set, err error) {
+	numbers, err := s.Sets(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, n := range numbers {
-		set, err := s.ReadSet(n)
+		set, err := s.ReadSet(ctx, n)
+		if errors.Is(err, ErrUnavailable) {
+			return nil, err
+		}
 		if n > upTo || len(kept) < keep && err == nil {
 			if err == nil {
 				kept = append(kept, set)
 			}
 			continue
 		}
-		if err := os.Remove(filepath.Join(s.setsDir(), setName(n))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := s.Place.Remove(ctx, path.Join(SetsDir, setName(n))); err != nil {
 			return nil, err
 		}
 		s.did("old set removed")

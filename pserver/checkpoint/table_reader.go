@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"trainmaster/pserver/sparse"
@@ -33,7 +31,7 @@ func (c *Checkpoint) Table(k int, into *sparse.Table, columns []*sparse.Column) 
 // TableRows is how many rows of table k the shard has.
 func (c *Checkpoint) TableRows(k int) (n int, err error) {
 	r := &tableReader{}
-	if err := r.readSlots(filepath.Join(c.dir, tableFile(k, slotsFile)), c.Share.Table.HeldSlots(k, c.Manifest.Shard)); err != nil {
+	if err := r.readSlots(c.files, tableFile(k, slotsFile), c.Share.Table.HeldSlots(k, c.Manifest.Shard)); err != nil {
 		return 0, err
 	}
 	return r.total(slotLiving), nil
@@ -42,7 +40,7 @@ func (c *Checkpoint) TableRows(k int) (n int, err error) {
 // tableReader reads the files of one table, slot after slot.
 type tableReader struct {
 	dim   int
-	files []*os.File
+	files []io.Closer
 
 	values   []*io.SectionReader // parameters, then the optimizer's state
 	ids      *io.SectionReader
@@ -92,13 +90,13 @@ func (r *tableReader) close() {
 
 // open reads the slots file and checks the shapes of all others.
 func (r *tableReader) open(c *Checkpoint, k int, held []uint32) error {
-	if err := r.readSlots(filepath.Join(c.dir, tableFile(k, slotsFile)), held); err != nil {
+	if err := r.readSlots(c.files, tableFile(k, slotsFile), held); err != nil {
 		return err
 	}
 	name, rows := c.Share.Table.Sparse[k].Name, r.total(slotRows)
 	var errs []error
 	begin := func(what string, dtype safetensors.DType, shape ...int) *io.SectionReader {
-		data, err := r.tensor(filepath.Join(c.dir, tableFile(k, what)), safetensors.Info{Name: name + "." + what, DType: dtype, Shape: shape})
+		data, err := r.tensor(c.files, tableFile(k, what), safetensors.Info{Name: name + "." + what, DType: dtype, Shape: shape})
 		errs = append(errs, err)
 		return data
 	}
@@ -114,36 +112,28 @@ func (r *tableReader) open(c *Checkpoint, k int, held []uint32) error {
 }
 
 // tensor opens the only tensor of a file.
-func (r *tableReader) tensor(path string, want safetensors.Info) (*io.SectionReader, error) {
-	file, err := os.Open(path)
+func (r *tableReader) tensor(from files, name string, want safetensors.Info) (*io.SectionReader, error) {
+	f, file, err := from.tensors(name)
 	if err != nil {
 		return nil, err
 	}
 	r.files = append(r.files, file)
-	stat, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	f, err := safetensors.NewFile(file, stat.Size())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
-	}
 	if got := f.Infos(); len(got) != 1 || got[0].Name != want.Name || got[0].DType != want.DType || !slices.Equal(got[0].Shape, want.Shape) {
-		return nil, fmt.Errorf("%s has %v: expected %q, %s %v", filepath.Base(path), got, want.Name, want.DType, want.Shape)
+		return nil, fmt.Errorf("%s has %v: expected %q, %s %v", name, got, want.Name, want.DType, want.Shape)
 	}
 	return f.Open(want.Name)
 }
 
 // readSlots reads the slots file and checks that its parts fit each other, and the slots held.
-func (r *tableReader) readSlots(path string, held []uint32) error {
-	tensors, _, err := safetensors.ReadFile(path)
+func (r *tableReader) readSlots(from files, name string, held []uint32) error {
+	tensors, err := from.all(name)
 	if err != nil {
 		return err
 	}
 	r.slots = map[string][]uint64{}
 	for _, t := range tensors {
 		if t.DType != safetensors.U64 {
-			return fmt.Errorf("%s: tensor %q has dtype %s: expected %s", filepath.Base(path), t.Name, t.DType, safetensors.U64)
+			return fmt.Errorf("%s: tensor %q has dtype %s: expected %s", name, t.Name, t.DType, safetensors.U64)
 		}
 		for at := 0; at < len(t.Data); at += 8 {
 			r.slots[t.Name] = append(r.slots[t.Name], binary.LittleEndian.Uint64(t.Data[at:]))
@@ -152,18 +142,18 @@ func (r *tableReader) readSlots(path string, held []uint32) error {
 			r.trainers = t.Shape[0]
 		}
 	}
-	for name, want := range map[string]int{
+	for tensor, want := range map[string]int{
 		heldSlots: len(held), slotRows: len(held), slotLiving: len(held), slotClocks: len(held), slotFreed: len(held), slotWaiting: len(held),
 		freedIDs: r.total(slotFreed), waitingIDs: r.total(slotWaiting), waitingCount: r.total(slotWaiting), waitingLast: r.total(slotWaiting),
 		slotSteps: r.trainers * len(held),
 	} {
-		if got := len(r.slots[name]); got != want {
-			return fmt.Errorf("%s: tensor %q has %d elements: expected %d", filepath.Base(path), name, got, want)
+		if got := len(r.slots[tensor]); got != want {
+			return fmt.Errorf("%s: tensor %q has %d elements: expected %d", name, tensor, got, want)
 		}
 	}
 	for i, slot := range held {
 		if r.slots[heldSlots][i] != uint64(slot) {
-			return fmt.Errorf("%s has slot %d: expected slot %d", filepath.Base(path), r.slots[heldSlots][i], slot)
+			return fmt.Errorf("%s has slot %d: expected slot %d", name, r.slots[heldSlots][i], slot)
 		}
 	}
 	return nil

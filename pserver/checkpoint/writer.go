@@ -1,8 +1,8 @@
 package checkpoint
 
 import (
+	"context"
 	"fmt"
-	"os"
 
 	"trainmaster/safetensors"
 )
@@ -11,15 +11,19 @@ import (
 type Writer struct {
 	folder     Folder
 	dir        string
+	create     func(name string, size int64, kind Kind) (*file, error)
 	generation Generation
 	files      []*File
 	entries    []Entry
 }
 
-// Begin makes the folder of a checkpoint. Finish or Abandon must follow.
-func (f Folder) Begin(g Generation) (*Writer, error) {
+// Begin makes the folder of a checkpoint. Finish or Abandon must follow; the files are written with ctx.
+func (f Folder) Begin(ctx context.Context, g Generation) (*Writer, error) {
 	w := &Writer{folder: f, dir: f.path(g), generation: g}
-	if err := os.Mkdir(w.dir, 0o755); err != nil {
+	w.create = func(name string, size int64, kind Kind) (*file, error) {
+		return createFile(ctx, f.place, w.dir, name, size, kind)
+	}
+	if err := f.place.Claim(ctx, w.dir); err != nil {
 		return nil, err
 	}
 	f.did("folder made")
@@ -33,9 +37,20 @@ type File struct {
 	out *file
 }
 
+// headerRoom is about what a file has besides its data.
+const headerRoom = 64 << 10
+
 // Create begins a file. Those of one checkpoint may be written side by side.
 func (w *Writer) Create(name string, infos []safetensors.Info, metadata map[string]string) (*File, error) {
-	out, err := createFile(w.dir, name)
+	size := int64(headerRoom)
+	for _, i := range infos {
+		n, err := i.Bytes()
+		if err != nil {
+			return nil, err
+		}
+		size += n
+	}
+	out, err := w.create(name, size, Replaced)
 	if err != nil {
 		return nil, err
 	}
@@ -86,14 +101,14 @@ func (w *Writer) publish() error {
 		if err := f.Writer.Close(); err != nil {
 			return err
 		}
-		e, err := f.out.publish()
+		e, err := f.out.entry()
 		if err != nil {
 			return err
 		}
 		w.entries = append(w.entries, e)
 		w.folder.did(e.Name + " published")
 	}
-	if err := syncFolder(w.dir); err != nil {
+	if err := w.folder.place.Sync(w.dir); err != nil {
 		return err
 	}
 	w.folder.did("folder synced")
@@ -102,7 +117,7 @@ func (w *Writer) publish() error {
 
 // Finish makes a checkpoint of the files, and returns their size and the SHA-256 of
 // the manifest's file. [ErrSuperseded] when another start has the folder by now.
-func (w *Writer) Finish(m *Manifest) (size int64, sum string, err error) {
+func (w *Writer) Finish(ctx context.Context, m *Manifest) (size int64, sum string, err error) {
 	if err := w.publish(); err != nil {
 		return 0, "", err
 	}
@@ -111,7 +126,7 @@ func (w *Writer) Finish(m *Manifest) (size int64, sum string, err error) {
 	if err != nil {
 		return 0, "", err
 	}
-	f, err := createFile(w.dir, ManifestFile)
+	f, err := w.create(ManifestFile, int64(len(text)), Final)
 	if err != nil {
 		return 0, "", err
 	}
@@ -120,20 +135,20 @@ func (w *Writer) Finish(m *Manifest) (size int64, sum string, err error) {
 		return 0, "", err
 	}
 	w.folder.did("manifest written")
-	if starts, err := w.folder.starts(); err != nil {
+	if starts, err := w.folder.starts(ctx); err != nil {
 		return 0, "", err
 	} else if starts != w.generation.Start {
 		return 0, "", fmt.Errorf("%w: it counts %d starts, this is the %dth", ErrSuperseded, starts, w.generation.Start)
 	}
-	if _, err := f.publish(); err != nil {
+	if err := f.Publish(); err != nil {
 		return 0, "", err
 	}
 	w.folder.did("manifest renamed")
-	if err := syncFolder(w.dir); err != nil {
+	if err := w.folder.place.Sync(w.dir); err != nil {
 		return 0, "", err
 	}
 	w.folder.did("manifest synced")
-	if err := syncFolder(w.folder.Path); err != nil {
+	if err := w.folder.place.Sync(w.folder.name); err != nil {
 		return 0, "", err
 	}
 	w.folder.did("parent synced")
@@ -144,9 +159,9 @@ func (w *Writer) Finish(m *Manifest) (size int64, sum string, err error) {
 }
 
 // Abandon removes what there is of the checkpoint.
-func (w *Writer) Abandon() {
+func (w *Writer) Abandon(ctx context.Context) {
 	for _, f := range w.files {
 		f.out.Close()
 	}
-	os.RemoveAll(w.dir) // what stays has no manifest, and is pruned
+	w.folder.place.RemoveAll(ctx, w.dir) //nolint:errcheck // what stays has no manifest, and is pruned
 }

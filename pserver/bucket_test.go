@@ -1,0 +1,206 @@
+package pserver_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver"
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/checkpoint/storage/s3test"
+	"trainmaster/tcpproxy"
+	"trainmaster/trainer/params"
+)
+
+// bucketBehind is a bucket, and the proxy through which servers reach it.
+func bucketBehind(t testing.TB) (where string, s *s3test.Server, proxy *tcpproxy.Proxy) {
+	t.Helper()
+	s = s3test.Start(t)
+	proxy, err := tcpproxy.New(s.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	return s3test.URLAt(proxy.Addr(), "job"), s, proxy
+}
+
+func cutOff(proxy *tcpproxy.Proxy) {
+	proxy.Refuse(true)
+	proxy.Cut()
+}
+
+// F51, in a bucket: a store that is away costs a set and nothing else. It is said, training goes on, the sets before stay
+// whole, and once the store is back there is a new one.
+func TestStoreIsAway(t *testing.T) {
+	where, s, proxy := bucketBehind(t)
+	start, grads := small(random(1)), small(random(2))
+	c, client := trainedCluster(t, where, start)
+	mustPush(t, client, 1, grads)
+	first := c.mustTake(t)
+	kept := filesIn(t, s.Path("job"))
+
+	step := uint64(1)
+	fail := func(what string, breakIt func()) {
+		t.Helper()
+		cut, err := c.begin(within(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		breakIt()
+		if _, err := c.write(within(t), cut); err == nil || !strings.Contains(err.Error(), "does not answer") {
+			t.Errorf("%s: a set was written: %v", what, err)
+		}
+		reply, err := control(t, c.servers[0].addr).Describe(within(t), &pb.DescribeRequest{})
+		if err != nil || !strings.Contains(reply.GetCheckpointError(), "does not answer") || !strings.Contains(reply.GetCheckpointError(), "s3://checkpoints/job/ps-0/") {
+			t.Errorf("%s: described as %q, %v", what, reply.GetCheckpointError(), err)
+		}
+		step++
+		mustPush(t, client, step, grads)
+	}
+	fail("the store is away", func() { cutOff(proxy) })
+	fail("it is still away", func() {})
+	after := filesIn(t, s.Path("job"))
+	for name, data := range kept {
+		if after[name] != data {
+			t.Errorf("%s of the set before is another one, or gone", name)
+		}
+	}
+	proxy.Refuse(false)
+	latest := c.mustTake(t)
+	if string(latest) == string(first) {
+		t.Error("no other set after the store came back")
+	}
+	c.leave(t)
+	c = startCluster(t, where, 2, latest)
+	wantModel(t, "the set after", c.book, start, grads, int(step))
+}
+
+// filesIn reads all files below a folder.
+func filesIn(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	if err := fs.WalkDir(os.DirFS(dir), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		found[name] = string(data)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// F51, at a start: a server that cannot read the newest set does not take an older one for it, nor begin without: it ends and says why.
+func TestStoreIsAwayAtAStart(t *testing.T) {
+	where, s, proxy := bucketBehind(t)
+	start, grads := small(random(1)), small(random(2))
+	c, client := trainedCluster(t, where, start)
+	var set []byte
+	for step := uint64(1); step <= 2; step++ {
+		mustPush(t, client, step, grads)
+		set = c.mustTake(t)
+	}
+	c.leave(t)
+	parsed, err := checkpoint.ParseSet(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ends := func(what, why string) {
+		t.Helper()
+		b := newBook(2)
+		b.job = pserver.JobState{LatestSet: set, Life: 7}
+		server := startServer(t, b, 0, pserver.Config{CheckpointDir: where})
+		if err := server.wait(); !errors.Is(err, checkpoint.ErrUnavailable) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	cutOff(proxy)
+	ends("nothing answers", "does not answer")
+	proxy.Refuse(false)
+	// One object of the newest set may not be read: the gateway's own rights are those of its files.
+	weights := s.Path("job/ps-1/" + parsed.Shards[1].Generation.String() + "/" + checkpoint.WeightsFile)
+	hidden := hide(t, weights)
+	ends("an object cannot be read", "the store refused")
+	hidden()
+	c = startCluster(t, where, 2, set)
+	wantModel(t, "the store is whole again", c.book, start, grads, 2)
+}
+
+// hide makes a file one that the gateway fails to read: a link to itself.
+func hide(t testing.TB, path string) (show func()) {
+	t.Helper()
+	if err := errors.Join(os.Rename(path, path+".hidden"), os.Symlink(path, path)); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.Rename(path+".hidden", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// F50, in the middle of an upload: a server is killed, or cut off, when a part of a large object has arrived. What is there is the set
+// before; the part is gone with the next set.
+func TestKilledInAnUpload(t *testing.T) {
+	where, s, proxy := bucketBehind(t)
+	b := newBook(1)
+	victim := startChild(t, b, childConfig{Dir: where})
+	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: plainSGD})
+	model := func(value float32) []params.Tensor {
+		const elements = 12 << 20 // 48 MiB: six parts
+		list := []params.Tensor{{Name: "w", Shape: []int{elements}, Data: make([]float32, elements)}}
+		for i := range list[0].Data {
+			list[0].Data[i] = value
+		}
+		return list
+	}
+	values := model(1)
+	mustInit(t, c, values)
+	taken := newSetTaker(t, b)
+	if _, err := taken.take(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	set := b.state().LatestSet
+	if _, err := c.PushPull(within(t), 1, 1, model(2), values); err != nil { // 1 - 0.5 * 2
+		t.Fatal(err)
+	}
+	before := len(filesIn(t, s.Path("")))
+	proxy.Delay(20*time.Millisecond, 0) // so that there is a middle
+	cut, err := taken.begin(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go cut.Write(within(t), "test", nil)         //nolint:errcheck // the server is killed meanwhile
+	for len(filesIn(t, s.Path(""))) < before+2 { // the claim, and a part
+		time.Sleep(5 * time.Millisecond)
+	}
+	victim.cmd.Process.Signal(syscall.SIGKILL)
+	<-victim.gone
+	proxy.Delay(0, 0)
+
+	b.mu.Lock()
+	b.job = pserver.JobState{LatestSet: set, Life: 2}
+	b.mu.Unlock()
+	startChild(t, b, childConfig{Dir: where, Job: b.state()})
+	mustInit(t, c, values)
+	if err := differ(values, model(1)); err != nil {
+		t.Errorf("restored %v", err)
+	}
+	if _, err := taken.take(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	for name := range filesIn(t, s.Path("")) {
+		if strings.Contains(name, "multipart") || strings.Contains(name, ".sgwtmp") {
+			t.Errorf("left of the upload: %s", name)
+		}
+	}
+}

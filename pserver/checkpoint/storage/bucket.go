@@ -1,0 +1,197 @@
+package storage
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/s3blob"
+
+	"trainmaster/pserver/checkpoint"
+)
+
+const (
+	s3Scheme = s3blob.Scheme
+
+	// anyRegion is for stores that have none, which do not look at it.
+	anyRegion = "us-east-1"
+
+	// claimObject stands for a dir that one process has made.
+	claimObject = "CLAIM"
+)
+
+// bucket is what lies below a prefix of a bucket.
+type bucket struct {
+	objects  *blob.Bucket // names are relative to the prefix
+	client   *s3.Client   // for what objects does not know: uploads that were not finished
+	http     *http.Client
+	name     string // of the bucket
+	prefix   string // "" or with a slash at its end
+	endpoint string // as the URL has it; "": Amazon's
+}
+
+func openBucket(u *url.URL) (*bucket, error) {
+	b := &bucket{name: u.Host, endpoint: u.Query().Get("endpoint"), http: newHTTPClient()}
+	if prefix := strings.Trim(path.Clean("/"+u.Path), "/"); prefix != "" {
+		b.prefix = prefix + "/"
+	}
+	if e, err := url.Parse(b.endpoint); err != nil || e.User != nil || b.endpoint != "" && e.Host == "" {
+		return nil, fmt.Errorf("%s: expected endpoint to be a URL without credentials, such as http://127.0.0.1:9000", b)
+	}
+	ctx := context.Background() // only files and the environment are read
+	opener := &s3blob.URLOpener{}
+	of, err := opener.OpenBucketURL(ctx, u)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", b, err)
+	}
+	defer of.Close()
+	var client *s3.Client
+	if !of.As(&client) {
+		return nil, fmt.Errorf("%s: %T is no client of S3", b, of)
+	}
+	options := client.Options()
+	if options.Region == "" && b.endpoint == "" {
+		return nil, fmt.Errorf("%s: expected the region of the bucket: add region=NAME to the URL, or set AWS_REGION", b)
+	}
+	b.client = s3.New(options, func(o *s3.Options) {
+		o.HTTPClient = b.http
+		if o.Region == "" {
+			o.Region = anyRegion
+		}
+		// What is read has a digest of our own. The store's would make of a damaged object one that cannot be read.
+		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
+	})
+	if b.objects, err = s3blob.OpenBucket(ctx, b.client, b.name, &opener.Options); err != nil {
+		return nil, fmt.Errorf("%s: %w", b, err)
+	}
+	if b.prefix != "" {
+		b.objects = blob.PrefixedBucket(b.objects, b.prefix)
+	}
+	return b, nil
+}
+
+// String is the URL without its parameters.
+func (b *bucket) String() string { return strings.TrimSuffix(b.url(""), "/") }
+
+// url is that of an object.
+func (b *bucket) url(key string) string { return s3Scheme + "://" + b.name + "/" + b.prefix + key }
+
+// Close implements [checkpoint.Place].
+func (b *bucket) Close() error {
+	err := b.objects.Close()
+	b.http.CloseIdleConnections()
+	return err
+}
+
+// under is the prefix of what lies in a dir.
+func under(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	return dir + "/"
+}
+
+// each calls visit for what lies below dir, or right below it, where a dir ends with a slash.
+func (b *bucket) each(ctx context.Context, dir, delimiter string, visit func(key string) error) error {
+	list := b.objects.List(&blob.ListOptions{Prefix: under(dir), Delimiter: delimiter})
+	for {
+		o, err := list.Next(ctx)
+		if err == io.EOF { //nolint:errorlint // a connection that was cut is one too, wrapped: the list would seem to end there
+			return nil
+		}
+		if err != nil {
+			return b.failed("list", under(dir), err)
+		}
+		if err := visit(o.Key); err != nil {
+			return err
+		}
+	}
+}
+
+// List implements [checkpoint.Place].
+func (b *bucket) List(ctx context.Context, dir string) (names []string, err error) {
+	err = b.each(ctx, dir, "/", func(key string) error {
+		names = append(names, path.Base(key))
+		return nil
+	})
+	return names, err
+}
+
+// Prepare implements [checkpoint.Place]: there are no dirs.
+func (b *bucket) Prepare(string) error { return nil }
+
+// Sync implements [checkpoint.Place]: what a store has acknowledged it keeps.
+func (b *bucket) Sync(string) error { return nil }
+
+// Claim implements [checkpoint.Place].
+func (b *bucket) Claim(ctx context.Context, dir string) error {
+	token := rand.Text() // tells our own claim, whose answer was lost, from another's
+	claim, err := b.Create(ctx, path.Join(dir, claimObject), int64(len(token)), checkpoint.Final)
+	if err != nil {
+		return err
+	}
+	defer claim.Close()
+	if _, err := io.WriteString(claim, token); err != nil {
+		return err
+	}
+	return claim.Publish()
+}
+
+// Remove implements [checkpoint.Place].
+func (b *bucket) Remove(ctx context.Context, name string) error {
+	if err := b.objects.Delete(ctx, name); err != nil {
+		if err = b.failed("remove", name, err); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// RemoveAll implements [checkpoint.Place]. The claim goes last: while anything is left, the dir is somebody's.
+func (b *bucket) RemoveAll(ctx context.Context, dir string) error {
+	if err := b.dropUploads(ctx, dir); err != nil {
+		return err
+	}
+	claim := path.Join(dir, claimObject)
+	if err := b.each(ctx, dir, "", func(key string) error {
+		if key == claim {
+			return nil
+		}
+		return b.Remove(ctx, key)
+	}); err != nil {
+		return err
+	}
+	return b.Remove(ctx, claim)
+}
+
+// dropUploads ends the uploads below dir that nobody finished: a process that is killed leaves them. Where the store
+// does not tell of them they stay for its own rules.
+func (b *bucket) dropUploads(ctx context.Context, dir string) error {
+	pages := s3.NewListMultipartUploadsPaginator(b.client, &s3.ListMultipartUploadsInput{Bucket: &b.name, Prefix: aws.String(b.prefix + under(dir))})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if _, refused := errors.AsType[smithy.APIError](err); refused {
+			return nil
+		}
+		if err != nil {
+			return b.failed("list uploads", under(dir), err)
+		}
+		for _, u := range page.Uploads {
+			if _, err := b.client.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.name, Key: u.Key, UploadId: u.UploadId}); err != nil {
+				return b.failed("end the upload", strings.TrimPrefix(aws.ToString(u.Key), b.prefix), err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+// Package s3test runs a real S3 server for tests: versitygw over a folder, where each object is a file. `make setup`
+// builds it.
+package s3test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Bucket is there from the start.
+const Bucket = "checkpoints"
+
+const (
+	keyID  = "test"
+	secret = "a-secret-that-nobody-prints"
+
+	startLimit = 30 * time.Second
+)
+
+// Secret is what must be in no message.
+const Secret = secret
+
+// setCredentials has the SDK look nowhere but in the environment.
+var setCredentials = sync.OnceFunc(func() {
+	for name, value := range map[string]string{
+		"AWS_ACCESS_KEY_ID": keyID, "AWS_SECRET_ACCESS_KEY": secret, "AWS_EC2_METADATA_DISABLED": "true",
+		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
+	} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
+})
+
+// Server is a process on a loopback port.
+type Server struct {
+	Addr string // "ip:port"
+	root string // buckets are folders in it
+
+	t       testing.TB
+	process *exec.Cmd
+}
+
+// Start starts a server that ends with the test. The environment of this process, and of those that it starts, has its credentials.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	binary := filepath.Join(module(t), ".cache", "s3", "versitygw")
+	if _, err := os.Stat(binary); err != nil {
+		missing := fmt.Sprintf("an S3 server is missing (`make setup` builds it): %v", err)
+		if os.Getenv("REQUIRE") == "all" {
+			t.Fatal(missing)
+		}
+		t.Skip(missing)
+	}
+	setCredentials()
+	s := &Server{t: t, root: t.TempDir()}
+	if err := os.Mkdir(filepath.Join(s.root, Bucket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // another process may take the port before the server does
+		s.Addr = freeAddr(t)
+		s.process = exec.Command(binary, "--port", s.Addr, "--access", keyID, "--secret", secret, "--quiet", "--keep-alive", "posix", s.root)
+		if s.listens() {
+			t.Cleanup(s.Stop)
+			return s
+		}
+	}
+	t.Fatalf("the S3 server does not listen: %v", s.process.Args)
+	return nil
+}
+
+// Stop kills the server.
+func (s *Server) Stop() {
+	s.process.Process.Kill() //nolint:errcheck // it has ended
+	s.process.Wait()         //nolint:errcheck // it was killed
+}
+
+// listens starts the process and waits until it does.
+func (s *Server) listens() bool {
+	if err := s.process.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	for began := time.Now(); time.Since(began) < startLimit; time.Sleep(20 * time.Millisecond) {
+		if conn, err := net.Dial("tcp", s.Addr); err == nil {
+			conn.Close()
+			return true
+		}
+	}
+	s.Stop()
+	return false
+}
+
+// URL is for --checkpoint-dir.
+func (s *Server) URL(prefix string) string { return URLAt(s.Addr, prefix) }
+
+// URLAt is that of a server behind another address.
+func URLAt(addr, prefix string) string {
+	return fmt.Sprintf("s3://%s/%s?endpoint=http://%s&use_path_style=true", Bucket, prefix, addr)
+}
+
+// Path is the file of an object.
+func (s *Server) Path(key string) string {
+	return filepath.Join(s.root, Bucket, filepath.FromSlash(key))
+}
+
+func freeAddr(t testing.TB) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// module is the root of the project.
+func module(t testing.TB) string {
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	t.Fatal("no go.mod above the test")
+	return ""
+}

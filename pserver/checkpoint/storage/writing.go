@@ -1,0 +1,100 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/gcerrors"
+
+	"trainmaster/pserver/checkpoint"
+)
+
+// A large object goes in parts, so many at a time: each that is being written takes some 50 MiB, see the size of parts.
+const (
+	leastPart       = 8 << 20
+	mostParts       = 9000 // stores take 10,000
+	partsOnTheirWay = 2
+)
+
+// upload is an object that is being written.
+type upload struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	bucket *bucket
+	name   string
+	kind   checkpoint.Kind
+	writer *blob.Writer
+	sum    hash.Hash
+	closed bool
+}
+
+// Create implements [checkpoint.Place].
+func (b *bucket) Create(ctx context.Context, name string, size int64, kind checkpoint.Kind) (checkpoint.Pending, error) {
+	u := &upload{bucket: b, name: name, kind: kind, sum: sha256.New()}
+	u.ctx, u.cancel = context.WithCancel(ctx)
+	var err error
+	if u.writer, err = b.objects.NewWriter(u.ctx, name, &blob.WriterOptions{
+		BufferSize: int(max(leastPart, size/mostParts)), MaxConcurrency: partsOnTheirWay,
+		ContentType: "application/octet-stream", IfNotExist: kind == checkpoint.Final,
+	}); err != nil {
+		u.cancel()
+		return nil, b.failed("write", name, err)
+	}
+	return u, nil
+}
+
+func (u *upload) Write(p []byte) (int, error) {
+	u.sum.Write(p)
+	n, err := u.writer.Write(p)
+	if err != nil {
+		err = u.bucket.failed("write", u.name, err)
+	}
+	return n, err
+}
+
+// Publish ends the upload: the object is there from then on.
+func (u *upload) Publish() error {
+	u.closed = true
+	defer u.cancel()
+	err := u.writer.Close()
+	switch {
+	case err == nil:
+		return nil
+	case u.kind == checkpoint.Final && gcerrors.Code(err) == gcerrors.FailedPrecondition:
+		return u.compare()
+	}
+	return u.bucket.failed("write", u.name, err)
+}
+
+// compare looks at the object that has the name by now: it may be this one, written by a request whose answer was lost.
+func (u *upload) compare() error {
+	there, err := u.bucket.Open(u.ctx, u.name)
+	if err != nil {
+		return err
+	}
+	defer there.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(there, 0, there.Size())); err != nil {
+		return err
+	}
+	if !bytes.Equal(sum.Sum(nil), u.sum.Sum(nil)) {
+		return fmt.Errorf("write %s: another process has written it: %w", u.bucket.url(u.name), fs.ErrExist)
+	}
+	return nil
+}
+
+// Close gives an upload that was not published up, and what of it has arrived.
+func (u *upload) Close() error {
+	if !u.closed {
+		u.closed = true
+		u.cancel()
+		u.writer.Close() //nolint:errcheck // it says that it was canceled
+	}
+	return nil
+}
