@@ -1,8 +1,10 @@
 package storage
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"slices"
@@ -58,7 +60,10 @@ func whatToDo(code string, err error) string {
 	if strings.Contains(err.Error(), "get credentials") {
 		return "found no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role"
 	}
-	if _, network := errors.AsType[net.Error](err); network {
+	if errors.Is(err, context.Canceled) {
+		return "it was given up"
+	}
+	if _, network := errors.AsType[net.Error](err); network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return "the store does not answer: is its address right, and does it run?"
 	}
 	return "the store refused"

@@ -1,0 +1,122 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/staleness"
+)
+
+// away is a disk of which some files cannot be read for now.
+type away struct {
+	Disk
+	names []string
+}
+
+func (a *away) Open(ctx context.Context, name string) (Object, error) {
+	if slices.Contains(a.names, name) {
+		return nil, fmt.Errorf("%w: read %s", ErrUnavailable, name)
+	}
+	return a.Disk.Open(ctx, name)
+}
+
+// writeCheckpoint writes a checkpoint of a shard that is alone, and returns the digest of its manifest.
+func writeCheckpoint(t *testing.T, f Folder, g Generation, change func(*Manifest)) string {
+	t.Helper()
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{10}}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}
+	w, err := f.Begin(t.Context(), g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	share := ShareOf(table, 0)
+	weights, err := w.Create(WeightsFile, share.Tensors(""), nil)
+	if err == nil {
+		_, err = weights.Write(make([]byte, 40))
+	}
+	if err == nil {
+		_, err = w.CreateSlots(share, nil, nil)
+	}
+	if err = errors.Join(err, w.Marks(&Marks{Versions: make([]uint64, len(share.Blocks))}, nil)); err != nil {
+		t.Fatal(err)
+	}
+	m := NewManifest(o, staleness.Bound{}, Async, table)
+	m.JobEpoch = 1
+	change(m)
+	_, digest, err := w.Finish(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return digest
+}
+
+// F51: what cannot be read for now is not damaged and not gone. Nothing is removed, chosen or passed over because of it.
+func TestAwayIsNotGone(t *testing.T) {
+	place := &away{Disk: Disk(t.TempDir())}
+	store := Store{Place: place}
+	folder := store.Shard(0)
+	if err := folder.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := folder.CountStart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	base, middle, newest := Generation{1, 1}, Generation{1, 2}, Generation{1, 3}
+	digest := writeCheckpoint(t, folder, base, func(m *Manifest) { m.Saved = Stop })
+	for _, g := range []Generation{middle, newest} {
+		writeCheckpoint(t, folder, g, func(m *Manifest) { m.Saved, m.TablesBase = Stop, &Base{base, digest} })
+	}
+	for number := range uint64(3) {
+		set := &Set{Job: "test", Number: number + 1, Mode: Async, JobEpoch: 1, Shards: []Part{{Generation: newest, SHA256: "x"}}}
+		text, err := set.Encode()
+		if err == nil {
+			err = store.WriteSet(t.Context(), text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, test := range map[string]struct {
+		away string
+		do   func(context.Context) error
+	}{
+		"pruning sets":                   {"sets/00000002.json", func(ctx context.Context) error { _, err := store.PruneSets(ctx, 3, 2); return err }},
+		"pruning to a set":               {"ps-0/00000001-00000003/MANIFEST.json", func(ctx context.Context) error { return folder.PruneTo(ctx, []Generation{newest}) }},
+		"pruning what a shard saved":     {"ps-0/00000001-00000002/MANIFEST.json", func(ctx context.Context) error { return folder.Prune(ctx, newest, 2) }},
+		"choosing the newest":            {"sets/00000003.json", func(ctx context.Context) error { _, err := store.Newest(ctx); return err }},
+		"looking for a stop":             {"ps-0/00000001-00000003/MANIFEST.json", func(ctx context.Context) error { _, err := store.Stopped(ctx); return err }},
+		"looking for one who went on":    {"ps-0/00000001-00000003/RESUMED", func(ctx context.Context) error { _, err := store.Stopped(ctx); return err }},
+		"opening what has a base":        {"ps-0/00000001-00000001/weights.safetensors", func(ctx context.Context) error { _, err := folder.Open(ctx, newest); return err }},
+		"counting a start":               {"ps-0/STARTS", func(ctx context.Context) error { _, err := folder.CountStart(ctx); return err }},
+		"removing what may have its end": {"ps-0/00000001-00000002/MANIFEST.json", func(ctx context.Context) error { return folder.Remove(ctx, middle) }},
+	} {
+		place.names = []string{test.away}
+		if err := test.do(t.Context()); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+		place.names = nil
+		numbers, err := store.Sets(t.Context())
+		if err != nil || len(numbers) != 3 {
+			t.Fatalf("%s: sets %v are left, %v", what, numbers, err)
+		}
+		for _, g := range []Generation{base, middle, newest} {
+			if _, err := folder.Open(t.Context(), g); err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+		}
+	}
+	if err := folder.PruneTo(t.Context(), []Generation{newest}); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := folder.Generations(t.Context()); err != nil || !slices.Equal(list, []Generation{newest, base}) {
+		t.Errorf("pruned to %v, %v", list, err)
+	}
+}
