@@ -46,6 +46,7 @@ var house = []room{
 	{dir: "pserver/sparse", may: []string{"pserver/wire", "pserver/optimizer"}, pure: true, libraries: []string{"gonum.org/v1/gonum/blas/blas32"}},
 	{dir: "pserver/staleness", pure: true},
 	{dir: "pserver/sparse/onwire", may: []string{"pserver/sparse", "proto"}},
+	{dir: "pserver/placement/onwire", may: []string{"pserver/placement", "pserver/sparse/onwire", "proto"}},
 	{dir: "pserver/optimizer/onwire", may: []string{"pserver/optimizer", "proto"}},
 	// decisions of the rooms around them, and what the simulator shares with them
 	{dir: "master/decide", may: []string{"taskqueue"}, pure: true},
@@ -59,10 +60,10 @@ var house = []room{
 	{dir: "master/grpcapi", may: []string{"master", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
 	{dir: "master/httpapi", may: []string{"master"}},
 	{dir: "pserver/checkpoint", may: []string{"safetensors", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/sparse", "pserver/staleness"}},
-	{dir: "pserver", may: []string{"safetensors", "pserver/checkpoint", "proto", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/sparse", "pserver/sparse/onwire", "pserver/staleness", "portsplit", "pserver/checkpoint/storage"}},
-	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/sparse", "pserver/sparse/onwire", "pserver/staleness", "trainer/session"}},
+	{dir: "pserver", may: []string{"safetensors", "pserver/checkpoint", "proto", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/sparse", "pserver/sparse/onwire", "pserver/staleness", "portsplit", "pserver/checkpoint/storage", "pserver/placement/onwire"}},
+	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/sparse", "pserver/sparse/onwire", "pserver/staleness", "trainer/session", "pserver/placement/onwire"}},
 	{dir: "pserver/checkpoint/storage", may: []string{"pserver/checkpoint"}},
-	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint", "pserver/placement"}},
+	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint", "pserver/placement", "pserver/placement/onwire"}},
 	{dir: "portsplit"},
 	{dir: "tcpproxy"},
 	// the one joint between two that know nothing of each other

@@ -213,7 +213,7 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) *wire.Fault {
 		if c.head.Op == wire.PushPull {
 			r.buf, r.head.DType = buf, c.head.DType
 		}
-		c.awaitMove(b)
+		c.awaitMove(b.awaited())
 		fault = b.push(c.shard, c.holding, c.trainer, &c.head, scale, buf.floats[:b.Len], r)
 	case wire.Stage:
 		if fault = c.shard.stage(c.holding, b, c.trainer, &c.head, buf.floats[:b.Len]); fault == nil {

@@ -13,6 +13,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
+	placewire "trainmaster/pserver/placement/onwire"
 )
 
 // control is the gRPC face of a shard: wire to domain and back, and one table of codes.
@@ -60,7 +61,10 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	}
 	reply.Version = s.version.Load()
 	reply.Counters.RowsHeld = uint64(h.rowsHeld())
-	reply.Model, reply.Placement = h.model.toProto(), h.model.placementToProto()
+	for _, t := range h.tables {
+		reply.TableBytes = append(reply.TableBytes, uint64(t.Bytes()))
+	}
+	reply.Model, reply.Placement = h.model.toProto(), placewire.ToProto(h.model.table)
 	return reply, nil
 }
 
@@ -89,7 +93,7 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.index, err)
 	}
-	reply := &pb.InitParametersReply{Holder: holder, Placement: c.shard.holding.Load().model.placementToProto()}
+	reply := &pb.InitParametersReply{Holder: holder, Placement: placewire.ToProto(c.shard.holding.Load().model.table)}
 	switch outcome {
 	case outcomeReady:
 		reply.Outcome = pb.InitParametersReply_OUTCOME_READY

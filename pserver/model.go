@@ -10,6 +10,7 @@ import (
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/optimizer/onwire"
 	"trainmaster/pserver/placement"
+	placewire "trainmaster/pserver/placement/onwire"
 	sparsewire "trainmaster/pserver/sparse/onwire"
 	"trainmaster/pserver/staleness"
 )
@@ -62,14 +63,7 @@ func modelFromProto(m *pb.ParameterModel) (*model, error) {
 	if m.GetMode() != pb.UpdateMode_UPDATE_MODE_ASYNC && m.GetMode() != pb.UpdateMode_UPDATE_MODE_SYNC {
 		return nil, fmt.Errorf("model has update mode %v: expected asynchronous or synchronous", m.GetMode())
 	}
-	tensors := make([]placement.Tensor, len(m.GetTensors()))
-	for i, t := range m.GetTensors() {
-		tensors[i].Name = t.GetName()
-		for _, d := range t.GetShape() {
-			tensors[i].Shape = append(tensors[i].Shape, int(d))
-		}
-	}
-	table, err := placement.New(tensors, int(m.GetShards()), sparsewire.FromProto(m.GetTables())...)
+	table, err := placement.New(placewire.TensorsFromProto(m.GetTensors()), int(m.GetShards()), sparsewire.FromProto(m.GetTables())...)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +76,7 @@ func modelFromProto(m *pb.ParameterModel) (*model, error) {
 
 func (m *model) toProto() *pb.ParameterModel {
 	return &pb.ParameterModel{
-		Tensors:   m.tensorsToProto(),
+		Tensors:   placewire.TensorsToProto(m.table.Tensors),
 		Optimizer: onwire.ToProto(m.optimizer),
 		Mode:      m.modeToProto(),
 		Shards:    uint32(m.table.Shards),
@@ -96,24 +90,6 @@ func (m *model) modeToProto() pb.UpdateMode {
 		return pb.UpdateMode_UPDATE_MODE_SYNC
 	}
 	return pb.UpdateMode_UPDATE_MODE_ASYNC
-}
-
-func (m *model) tensorsToProto() []*pb.ParameterTensor {
-	tensors := make([]*pb.ParameterTensor, len(m.table.Tensors))
-	for i, t := range m.table.Tensors {
-		tensors[i] = &pb.ParameterTensor{Name: t.Name}
-		for _, d := range t.Shape {
-			tensors[i].Shape = append(tensors[i].Shape, int64(d))
-		}
-	}
-	return tensors
-}
-
-func (m *model) placementToProto() *pb.ParameterPlacement {
-	return &pb.ParameterPlacement{
-		Epoch: m.table.Epoch, Shards: uint32(m.table.Shards), Tensors: m.tensorsToProto(), Owners: m.table.Owners,
-		Tables: sparsewire.ToProto(m.table.Sparse), SlotOwners: sparsewire.SlotsToProto(m.table.SlotOwners),
-	}
 }
 
 // same says what differs between the model of this shard and another one, nil if nothing.

@@ -12,13 +12,14 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
+	"trainmaster/pserver/sparse/onwire"
 	"trainmaster/pserver/wire"
 )
 
 // FreezeBlocks implements the service.
 func (c *control) FreezeBlocks(ctx context.Context, request *pb.FreezeBlocksRequest) (*pb.FreezeBlocksReply, error) {
 	move := request.GetMove()
-	return &pb.FreezeBlocksReply{}, statusOf(c.shard.freezeBlocks(ctx, move.GetTerm(), move.GetEpoch(), request.GetBlocks()))
+	return &pb.FreezeBlocksReply{}, statusOf(c.shard.freezeBlocks(ctx, move.GetTerm(), move.GetEpoch(), request.GetBlocks(), slotsFromProto(request.GetSlots())))
 }
 
 // ReadBlock implements the service.
@@ -50,16 +51,26 @@ func (c *control) TakeBlocks(ctx context.Context, request *pb.TakeBlocksRequest)
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	defer conn.Close()
-	source := pb.NewParameterServerClient(conn)
 	move := request.GetMove()
-	err = c.shard.takeBlocks(ctx, move.GetTerm(), move.GetEpoch(), request.GetBlocks(), func(id uint64) (*arrival, error) {
-		reply, err := source.ReadBlock(ctx, &pb.ReadBlockRequest{Move: move, Block: id})
-		if err != nil {
-			return nil, fmt.Errorf("read block %d of %s: %w", id, request.GetSource(), err)
-		}
-		return arrivalOf(id, reply)
-	})
+	from := &remote{ctx, pb.NewParameterServerClient(conn), request.GetSource(), move}
+	err = c.shard.takeBlocks(ctx, move.GetTerm(), move.GetEpoch(), request.GetBlocks(), slotsFromProto(request.GetSlots()), from)
 	return &pb.TakeBlocksReply{}, statusOf(err)
+}
+
+// remote is a source in another process, for one request.
+type remote struct {
+	ctx    context.Context //nolint:containedctx // it lives as long as the request
+	server pb.ParameterServerClient
+	addr   string
+	move   *pb.Move
+}
+
+func (r *remote) block(id uint64) (*arrival, error) {
+	reply, err := r.server.ReadBlock(r.ctx, &pb.ReadBlockRequest{Move: r.move, Block: id})
+	if err != nil {
+		return nil, fmt.Errorf("read block %d of %s: %w", id, r.addr, err)
+	}
+	return arrivalOf(id, reply)
 }
 
 func arrivalOf(id uint64, r *pb.ReadBlockReply) (*arrival, error) {
@@ -104,6 +115,7 @@ func (c *control) settle(term uint64, epoch uint32, m *model) (wanted bool, err 
 		c.checkpoints.mu.Lock()
 		defer c.checkpoints.mu.Unlock()
 		c.checkpoints.dropLocked("blocks move")
+		defer c.checkpoints.rebase(c.shard.holding.Load())
 	}
 	return c.shard.settle(term, epoch, m)
 }
@@ -113,5 +125,9 @@ func placedFromProto(described *pb.ParameterModel, p *pb.ParameterPlacement) (*m
 	if err != nil {
 		return nil, err
 	}
-	return m.placedAs(&placement.Layout{Epoch: p.GetEpoch(), Shards: int(p.GetShards()), Owners: p.GetOwners()})
+	l := &placement.Layout{Epoch: p.GetEpoch(), Shards: int(p.GetShards()), Owners: p.GetOwners()}
+	for _, owners := range onwire.SlotsFromProto(p.GetSlotOwners()) {
+		l.Slots = append(l.Slots, owners)
+	}
+	return m.placedAs(l)
 }

@@ -28,9 +28,10 @@ type moving struct {
 	mu    sync.Mutex // taken before shard.mu
 	joins bool       // started without a block, in a job whose blocks are moved
 	term  uint64     // of the last leader heard of
-	since time.Time  // of the last freeze
+	since time.Time  // of the first freeze of the step under way
 	epoch uint32     // that the taken blocks wait for
 	taken map[uint64]*arrival
+	slots map[slotID]*slotArrival // taken, of tables
 }
 
 // arrival is a block that another shard gave.
@@ -80,10 +81,11 @@ func (s *shard) checkRestored(l *placement.Layout) error {
 	case !s.ready.Load():
 		return fmt.Errorf("%w: shard %d has no checkpoint, and its blocks were moved here: without them the job has to begin anew", errBlocksLost, s.index)
 	}
-	for _, b := range s.holding.Load().blocks {
+	h := s.holding.Load()
+	for _, b := range h.blocks {
 		b.freeze()
 	}
-	return nil
+	return h.freezeTables()
 }
 
 func (b *block) freeze() {
@@ -113,11 +115,15 @@ func (b *block) movingLocked() *wire.Fault {
 	return nil
 }
 
-// awaitMove waits while the block is frozen, up to the wait of a pull.
-func (c *conn) awaitMove(b *block) {
+// awaited closes when the block is not frozen any more; nil if it is not.
+func (b *block) awaited() <-chan struct{} {
 	b.mu.Lock()
-	frozen := b.frozen
-	b.mu.Unlock()
+	defer b.mu.Unlock()
+	return b.frozen
+}
+
+// awaitMove waits while something is frozen, nil if it is not, up to the wait of a pull.
+func (c *conn) awaitMove(frozen <-chan struct{}) {
 	if frozen == nil {
 		return
 	}
@@ -151,8 +157,8 @@ func (m *moving) heedLocked(s *shard, term uint64, epoch uint32) (*holding, erro
 	switch {
 	case h == nil || !s.ready.Load():
 		return nil, fmt.Errorf("%w: shard %d has no parameters yet", errIncomplete, s.index)
-	case h.model.sync || len(h.tables) > 0:
-		return nil, fmt.Errorf("%w: blocks move in mode async only, and in models without tables of embeddings", errMismatch)
+	case h.model.sync:
+		return nil, fmt.Errorf("%w: blocks move in mode async only", errMismatch)
 	case epoch != h.model.table.Epoch+1:
 		return nil, fmt.Errorf("%w: it leads to epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.table.Epoch)
 	}
@@ -167,8 +173,8 @@ func (h *holding) find(id uint64) (*block, error) {
 	return nil, fmt.Errorf("%w: block %d is not here", errMismatch, id)
 }
 
-// freezeBlocks keeps pushes away from blocks that are to leave.
-func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids []uint64) error {
+// freezeBlocks keeps pushes away from blocks, and slots of tables, that are to leave.
+func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids []uint64, slots []slotID) error {
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
 	h, err := s.moving.heedLocked(s, term, epoch)
@@ -182,7 +188,14 @@ func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids
 		}
 		b.freeze()
 	}
-	s.moving.since = time.Now()
+	for _, id := range slots {
+		if err := h.freezeSlot(id); err != nil {
+			return err
+		}
+	}
+	if s.moving.since.IsZero() {
+		s.moving.since = time.Now()
+	}
 	return nil
 }
 
@@ -219,9 +232,16 @@ func (s *shard) readBlock(term uint64, epoch uint32, id uint64) (*arrival, error
 	return a, nil
 }
 
-// takeBlocks keeps what read returns, until the placement of epoch is committed or not.
+// source is another shard that gives blocks, and slots of tables.
+type source interface {
+	block(id uint64) (*arrival, error)
+	// slots gives them in their order.
+	slots(ids []slotID, add func(slotPiece) error) error
+}
+
+// takeBlocks keeps what another shard gives, until the placement of epoch is committed or not.
 // Whatever was taken of them before is replaced.
-func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids []uint64, read func(id uint64) (*arrival, error)) error {
+func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids []uint64, slots []slotID, from source) error {
 	h, err := s.heed(term, epoch)
 	if err != nil {
 		return err
@@ -229,7 +249,7 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 	all := h.model.table.Blocks()
 	arrivals := map[uint64]*arrival{}
 	for _, id := range ids {
-		a, err := read(id)
+		a, err := from.block(id)
 		if err != nil {
 			return err
 		}
@@ -238,15 +258,20 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 		}
 		arrivals[id] = a
 	}
+	taker := &slotTaker{holding: h, want: slots, taken: map[slotID]*slotArrival{}}
+	if err := taker.run(from); err != nil {
+		return err
+	}
 	s.moving.mu.Lock() // not while it reads: two shards may take blocks of each other
 	defer s.moving.mu.Unlock()
 	if _, err := s.moving.heedLocked(s, term, epoch); cmp.Or(err, ctx.Err()) != nil {
 		return cmp.Or(err, ctx.Err())
 	}
 	if s.moving.epoch != epoch || s.moving.taken == nil {
-		s.moving.epoch, s.moving.taken = epoch, map[uint64]*arrival{}
+		s.moving.epoch, s.moving.taken, s.moving.slots = epoch, map[uint64]*arrival{}, map[slotID]*slotArrival{}
 	}
 	maps.Copy(s.moving.taken, arrivals)
+	maps.Copy(s.moving.slots, taker.taken)
 	return nil
 }
 
@@ -272,6 +297,10 @@ func (s *shard) settle(term uint64, epoch uint32, m *model) (wanted bool, err er
 			b.thawLocked()
 			b.mu.Unlock()
 		}
+		for _, t := range h.tables {
+			t.Thaw()
+		}
+		s.moving.since = time.Time{}
 	case m == nil:
 		return true, nil
 	case h != nil && !ready:
@@ -281,7 +310,7 @@ func (s *shard) settle(term uint64, epoch uint32, m *model) (wanted bool, err er
 			return false, err
 		}
 	}
-	s.moving.taken = nil
+	s.moving.taken, s.moving.slots = nil, nil
 	return false, nil
 }
 
@@ -291,8 +320,8 @@ func (s *shard) switchLocked(old *holding, m *model) error {
 	if old == nil {
 		old = &holding{model: m}
 	}
-	if m.sync || len(m.table.Sparse) > 0 {
-		return fmt.Errorf("%w: blocks move in mode async only, and in models without tables of embeddings", errMismatch)
+	if m.sync {
+		return fmt.Errorf("%w: blocks move in mode async only", errMismatch)
 	}
 	h := newHolding(m, s.index)
 	from := make([]int, len(h.blocks)) // where each was, -1: it arrives
@@ -301,10 +330,11 @@ func (s *shard) switchLocked(old *holding, m *model) error {
 		if kept := old.byID[b.ID]; kept != nil {
 			h.blocks[i], h.byID[b.ID], from[i] = kept, kept, kept.local
 		} else if s.moving.taken[b.ID] == nil || s.moving.epoch != m.table.Epoch {
-			err := fmt.Errorf("%w: shard %d was given %s and does not have it: start it again, and it goes on from the last set of checkpoints", errBlocksLost, s.index, b.name())
-			s.end(err)
-			return err
+			return s.endWithout(b.name())
 		}
+	}
+	if err := s.placeTables(old, h); err != nil {
+		return err
 	}
 	for _, b := range old.blocks {
 		b.mu.Lock()
@@ -313,7 +343,7 @@ func (s *shard) switchLocked(old *holding, m *model) error {
 	for i, b := range h.blocks {
 		b.local = i
 		if from[i] < 0 {
-			s.arriveLocked(len(h.blocks), b, s.moving.taken[b.ID])
+			s.arriveLocked(h, b, s.moving.taken[b.ID])
 		}
 	}
 	for _, b := range old.blocks {
@@ -322,6 +352,7 @@ func (s *shard) switchLocked(old *holding, m *model) error {
 			b.moved, b.params, b.state = true, nil, nil
 		}
 	}
+	s.arriveSlotsLocked(old, h)
 	s.holding.Store(h)
 	s.ready.Store(true)
 	s.counters.switched.Add(1)
@@ -329,6 +360,9 @@ func (s *shard) switchLocked(old *holding, m *model) error {
 		b.mu.Unlock()
 	}
 	fields := logrus.Fields{"epoch": m.table.Epoch, "blocks": len(h.blocks), "before": len(old.blocks)}
+	if len(h.tables) > 0 {
+		fields["slots"] = h.slotsHeld()
+	}
 	if !s.moving.since.IsZero() {
 		fields["frozen"] = time.Since(s.moving.since).Round(time.Millisecond)
 		s.moving.since = time.Time{}
@@ -353,23 +387,41 @@ func (s *shard) renumberLocked(from []int) {
 	}
 }
 
-// arriveLocked fills a block, of so many here. Of a trainer that the source knows by a newer
-// incarnation the older one is over here too; what an older one did there is not asked for any more.
-func (s *shard) arriveLocked(blocks int, b *block, a *arrival) {
+// arriveLocked fills a block.
+func (s *shard) arriveLocked(h *holding, b *block, a *arrival) {
 	b.params, b.state, b.updates, b.version = a.params, a.state, a.updates, a.version
 	for _, by := range a.applied {
-		t := s.trainers[by.ordinal]
-		if t == nil || t.incarnation < by.incarnation {
-			if t != nil {
-				t.fenced.Store(true)
-			}
-			t = &trainer{ordinal: by.ordinal, incarnation: by.incarnation, applied: make([]uint64, blocks)}
-			s.trainers[by.ordinal] = t
-		}
-		if t.incarnation == by.incarnation {
+		if t := s.knownLocked(h, by); t != nil {
 			t.applied[b.local] = by.step
 		}
 	}
+}
+
+// knownLocked is the trainer of a step that came along. Of one that the source knows by a newer
+// incarnation the older one is over here too; nil for an older one: what it did there is not asked for any more.
+func (s *shard) knownLocked(h *holding, by appliedStep) *trainer {
+	t := s.trainers[by.ordinal]
+	if t == nil || t.incarnation < by.incarnation {
+		if t != nil {
+			t.fenced.Store(true)
+			for k, table := range h.tables {
+				table.Close(t.columns[k])
+			}
+		}
+		t = h.newTrainer(by.ordinal, by.incarnation)
+		s.trainers[by.ordinal] = t
+	}
+	if t.incarnation != by.incarnation {
+		return nil
+	}
+	return t
+}
+
+// endWithout ends the server, which was given what it does not have.
+func (s *shard) endWithout(what string) error {
+	err := fmt.Errorf("%w: shard %d was given %s and does not have it: start it again, and it goes on from the last set of checkpoints", errBlocksLost, s.index, what)
+	s.end(err)
+	return err
 }
 
 // end has the server end; the first reason counts.
@@ -393,7 +445,7 @@ func (m *model) placedAs(l *placement.Layout) (*model, error) {
 
 // sameButPlace says whether two models differ in nothing but where their blocks lie.
 func (m *model) sameButPlace(other *model) bool {
-	return m.optimizer == other.optimizer && m.sync == other.sync && m.staleness == other.staleness &&
+	return m.optimizer == other.optimizer && m.sync == other.sync && m.staleness == other.staleness && slices.Equal(m.table.Sparse, other.table.Sparse) &&
 		slices.EqualFunc(m.table.Tensors, other.table.Tensors, func(a, b placement.Tensor) bool {
 			return a.Name == b.Name && slices.Equal(a.Shape, b.Shape)
 		})

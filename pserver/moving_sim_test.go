@@ -53,7 +53,7 @@ func (w *world) lead() {
 		m.from = w.nodes[m.layout.Owners[m.block]]
 		m.to = w.nodes[1-m.from.index]
 		m.lives = [2]int{m.from.life, m.to.life}
-		w.must(m.from.shard.freezeBlocks(w.Context(), m.term, m.layout.Epoch+1, []uint64{m.block}))
+		w.must(m.from.shard.freezeBlocks(w.Context(), m.term, m.layout.Epoch+1, []uint64{m.block}, nil))
 		m.from.frozen[m.block] = true
 		m.phase = frozen
 	case frozen:
@@ -61,9 +61,7 @@ func (w *world) lead() {
 			m.giveUp(w)
 			return
 		}
-		w.must(m.to.shard.takeBlocks(w.Context(), m.term, m.layout.Epoch+1, []uint64{m.block}, func(id uint64) (*arrival, error) {
-			return m.from.shard.readBlock(m.term, m.layout.Epoch+1, id)
-		}))
+		w.must(m.to.shard.takeBlocks(w.Context(), m.term, m.layout.Epoch+1, []uint64{m.block}, nil, neighbour{m.from.shard, m.term, m.layout.Epoch + 1}))
 		if m.to.life != m.lives[1] {
 			w.seen["destination killed in a move"]++
 		}
@@ -99,6 +97,24 @@ func (w *world) lead() {
 			m.to.checkpoint(0)
 		}
 	}
+}
+
+// neighbour is a shard of the same process, as a source.
+type neighbour struct {
+	*shard
+	term  uint64
+	epoch uint32
+}
+
+func (n neighbour) block(id uint64) (*arrival, error) { return n.readBlock(n.term, n.epoch, id) }
+
+func (n neighbour) slots(ids []slotID, add func(slotPiece) error) error {
+	for _, id := range ids {
+		if err := n.readSlot(n.term, n.epoch, id, add); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // giveUp leaves the move to the next leader, who finds it undecided.

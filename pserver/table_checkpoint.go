@@ -35,6 +35,14 @@ func (t *tableHistory) wrote(part checkpoint.Part, base *checkpoint.Base) {
 	t.last, t.changes = &checkpoint.Base{Generation: part.Generation, SHA256: part.SHA256}, 0
 }
 
+// rebase makes the next checkpoint one with all rows, if the shard has others than before: what changed of a slot since
+// the last one is known only where that one was written.
+func (c *checkpoints) rebase(before *holding) {
+	if c.shard.holding.Load() != before {
+		c.tables = tableHistory{}
+	}
+}
+
 // startCut fixes the moment of a checkpoint.
 func (c *checkpoints) startCut(h *holding) *cut {
 	if len(h.tables) == 0 {

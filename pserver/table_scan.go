@@ -21,7 +21,10 @@ func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 	table := h.tables[head.Block]
 	rows := scans.Get().(*wire.Rows)
 	defer scans.Put(rows)
-	next := table.Scan(sparse.Place{Slot: head.Argument, Row: uint32(head.Step)}, rows)
+	next, err := table.Scan(sparse.Place{Slot: head.Argument, Row: uint32(head.Step)}, rows)
+	if err != nil {
+		return slotFault(err)
+	}
 	if r.buf = c.room(); r.buf == nil {
 		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.index)
 	}

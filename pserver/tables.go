@@ -13,15 +13,19 @@ import (
 // newTables makes the shard's share of a model's tables of embeddings, without rows.
 func (s *shard) newTables(m *model) []*sparse.Table {
 	list := make([]*sparse.Table, len(m.table.Sparse))
-	for k, cfg := range m.table.Sparse {
-		list[k] = sparse.New(cfg, m.optimizer, m.table.HeldSlots(k, s.index), func() *sparse.Cut {
-			if c := s.cuts.current.Load(); c != nil {
-				return c.tables[k]
-			}
-			return nil
-		})
+	for k := range list {
+		list[k] = s.newTable(m, k, m.table.HeldSlots(k, s.index))
 	}
 	return list
+}
+
+func (s *shard) newTable(m *model, k int, held []uint32) *sparse.Table {
+	return sparse.New(m.table.Sparse[k], m.optimizer, held, func() *sparse.Cut {
+		if c := s.cuts.current.Load(); c != nil {
+			return c.tables[k]
+		}
+		return nil
+	})
 }
 
 // newHolding is a model's holding of this shard, with its tables.
@@ -151,9 +155,12 @@ func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
 	rows.Spans, rows.IDs = append(rows.Spans[:0], f.rows.Spans...), append(rows.IDs[:0], f.rows.IDs...)
 	n := len(rows.IDs) * f.table.Config().Dim
 	c.shard.rowsMu.RLock()
-	f.table.Lookup(rows, buf.floats[:n])
+	err := f.table.Lookup(rows, buf.floats[:n])
 	r.head.Version = clampVersion(c.shard.version.Load())
 	c.shard.rowsMu.RUnlock()
+	if err != nil {
+		return slotFault(err)
+	}
 	c.shard.counters.rowsLookedUp.Add(uint64(len(rows.IDs)))
 	r.buf = buf
 	r.head.DType = wire.Float32
@@ -171,7 +178,15 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 	}
 	step := sparse.Step{Number: c.head.Step, Scale: c.holding.model.update(0, c.head.Step, scale).Scale}
 	applied, err := f.table.Update(&f.rows, c.trainer.columns[f.number], step)
-	switch {
+	if errors.Is(err, sparse.ErrFrozen) {
+		c.awaitMove(f.table.Frozen(&f.rows))
+		var more int
+		more, err = f.table.Update(&f.rows, c.trainer.columns[f.number], step) // all but those that have it by now
+		applied += more
+	}
+	switch fault := slotFault(err); {
+	case fault != nil:
+		return fault
 	case errors.Is(err, sparse.ErrEnded):
 		return wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", c.trainer.incarnation, c.trainer.ordinal)
 	case err != nil:

@@ -8,11 +8,15 @@ import (
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
+	"trainmaster/pserver/placement/onwire"
 )
 
-// atOnce is how many blocks, of 1 MiB of parameters at most, move in one step: pushes to
-// them wait for that long.
-const atOnce = 16
+// What moves in one step: pushes to it wait for that long.
+const (
+	atOnce      = 16       // blocks, of 1 MiB of parameters at most
+	slotsAtOnce = 256      // slots of tables of embeddings
+	bytesAtOnce = 16 << 20 // of their rows, unless one slot has more
+)
 
 var _ master.Placer = (*Client)(nil)
 
@@ -20,6 +24,7 @@ var _ master.Placer = (*Client)(nil)
 type described struct {
 	model *pb.ParameterModel
 	table *placement.Table
+	bytes []uint64 // of the rows there, by table of embeddings
 }
 
 func (c *Client) describe(ctx context.Context, addrs []string, index int) (d described, err error) {
@@ -34,20 +39,12 @@ func (c *Client) describe(ctx context.Context, addrs []string, index int) (d des
 		if reply.GetState() != pb.DescribeReply_STATE_READY {
 			return errors.New("it has no parameters yet")
 		}
-		if reply.GetModel().GetMode() != pb.UpdateMode_UPDATE_MODE_ASYNC || len(reply.GetModel().GetTables()) > 0 {
-			return errors.New("blocks move with asynchronous updates only, and in models without tables of embeddings")
+		if reply.GetModel().GetMode() != pb.UpdateMode_UPDATE_MODE_ASYNC {
+			return errors.New("blocks move with asynchronous updates only")
 		}
-		p := reply.GetPlacement()
-		d.model = reply.GetModel()
-		d.table = &placement.Table{Epoch: p.GetEpoch(), Shards: int(p.GetShards()), Owners: p.GetOwners()}
-		for _, t := range p.GetTensors() {
-			tensor := placement.Tensor{Name: t.GetName()}
-			for _, n := range t.GetShape() {
-				tensor.Shape = append(tensor.Shape, int(n))
-			}
-			d.table.Tensors = append(d.table.Tensors, tensor)
-		}
-		return d.table.Check()
+		d.model, d.bytes = reply.GetModel(), reply.GetTableBytes()
+		d.table, err = onwire.FromProto(reply.GetPlacement())
+		return err
 	})
 	return d, err
 }
@@ -168,14 +165,13 @@ func (c *Client) place(ctx context.Context, addrs []string, behind []int, move *
 	}
 	receives := func(i int) bool {
 		d, there := known[i]
-		for id, owner := range layout.Owners {
-			if int(owner) == i && (!there || int(d.table.Owners[id]) != i) {
-				return true
-			}
-		}
-		return false
+		return !there && layout.Owns(i) || there && layout.Gives(d.table, i)
 	}
-	proto := &pb.ParameterPlacement{Epoch: layout.Epoch, Shards: uint32(layout.Shards), Owners: layout.Owners}
+	placed, err := layout.Apply(one.table)
+	if err != nil {
+		return err
+	}
+	proto := onwire.ToProto(placed)
 	for _, first := range []bool{true, false} {
 		for _, i := range behind {
 			if receives(i) != first {
@@ -219,21 +215,21 @@ func (c *Client) Move(ctx context.Context, term uint64, stored []byte) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	moves := table.Balance(layout.Goal)
-	if len(moves) == 0 && layout.Goal == layout.Shards {
+	step, err := c.nextStep(ctx, addrs, table, layout.Goal)
+	if err != nil {
+		return nil, err
+	}
+	if step.empty() && layout.Goal == layout.Shards {
 		return nil, nil
 	}
-	if len(moves) == 0 {
+	if step.empty() {
 		layout.Shards = layout.Goal
 		return advance(layout)
 	}
-	moves = moves[:min(atOnce, len(moves))]
-	if err := c.carry(ctx, addrs, &pb.Move{Epoch: layout.Epoch + 1, Term: term}, moves); err != nil {
+	if err := c.carry(ctx, addrs, &pb.Move{Epoch: layout.Epoch + 1, Term: term}, step); err != nil {
 		return nil, err
 	}
-	for _, m := range moves {
-		layout.Owners[m.Block] = m.To
-	}
+	step.apply(layout)
 	return advance(layout)
 }
 
@@ -242,26 +238,20 @@ func advance(l *placement.Layout) ([]byte, error) {
 	return l.Encode()
 }
 
-// carry freezes blocks and has them copied.
-func (c *Client) carry(ctx context.Context, addrs []string, move *pb.Move, moves []placement.Move) error {
-	type way struct{ from, to int }
-	leaving, ways := map[int][]uint64{}, map[way][]uint64{}
-	for _, m := range moves {
-		leaving[int(m.From)] = append(leaving[int(m.From)], m.Block)
-		w := way{int(m.From), int(m.To)}
-		ways[w] = append(ways[w], m.Block)
-	}
-	for from, blocks := range leaving {
-		if err := c.at(addrs, from, "freeze blocks of", func(server pb.ParameterServerClient) error {
-			_, err := server.FreezeBlocks(ctx, &pb.FreezeBlocksRequest{Move: move, Blocks: blocks})
+// carry freezes what moves and has it copied.
+func (c *Client) carry(ctx context.Context, addrs []string, move *pb.Move, s step) error {
+	ways := s.ways()
+	for w, load := range ways {
+		if err := c.at(addrs, w.from, "freeze blocks of", func(server pb.ParameterServerClient) error {
+			_, err := server.FreezeBlocks(ctx, &pb.FreezeBlocksRequest{Move: move, Blocks: load.blocks, Slots: load.slots})
 			return err
 		}); err != nil {
 			return err
 		}
 	}
-	for w, blocks := range ways {
+	for w, load := range ways {
 		if err := c.at(addrs, w.to, fmt.Sprintf("take blocks of parameter server %d to", w.from), func(server pb.ParameterServerClient) error {
-			_, err := server.TakeBlocks(ctx, &pb.TakeBlocksRequest{Move: move, Blocks: blocks, Source: addrs[w.from]})
+			_, err := server.TakeBlocks(ctx, &pb.TakeBlocksRequest{Move: move, Blocks: load.blocks, Slots: load.slots, Source: addrs[w.from]})
 			return err
 		}); err != nil {
 			return err

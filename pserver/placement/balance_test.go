@@ -3,9 +3,11 @@ package placement_test
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"trainmaster/pserver/placement"
+	"trainmaster/pserver/sparse"
 )
 
 // Whatever was moved before: all blocks are on the shards asked for, within a block of each
@@ -62,6 +64,119 @@ func TestBalance(t *testing.T) {
 			if again := table.Balance(goal); len(again) > 0 {
 				t.Fatalf("balanced again: %v", again)
 			}
+		}
+	}
+}
+
+// Slots of each table are spread evenly, but for one, over the shards asked for, and no more move than have to. Shards that had their
+// slots in one row have them in few.
+func TestBalanceSlots(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 100 {
+		var tables []sparse.Config
+		for i := range 1 + random.IntN(4) {
+			tables = append(tables, sparse.Config{Name: string(rune('p' + i)), Dim: 1, Init: sparse.Zeros})
+		}
+		table, err := placement.New([]placement.Tensor{{Name: "a"}}, 1+random.IntN(5), tables...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			goal := 1 + random.IntN(6)
+			before := countSlots(table, 6)
+			moves := table.BalanceSlots(goal)
+			for _, m := range moves {
+				if owner := &table.SlotOwners[m.Table][m.Slot]; *owner != m.From || m.From == m.To || int(m.To) >= goal {
+					t.Fatalf("move %+v, of a slot at %d, to %d shards", m, *owner, goal)
+				} else {
+					*owner = m.To
+				}
+			}
+			least := 0
+			for k, after := range countSlots(table, 6) {
+				if gap := slices.Max(after[:goal]) - slices.Min(after[:goal]); gap > 1 || slices.Max(append(after[goal:], 0)) > 0 {
+					t.Fatalf("table %d: %v became %v on %d shards", k, before[k], after, goal)
+				}
+				for i := range after {
+					least += max(0, after[i]-before[k][i])
+				}
+			}
+			if len(moves) != least {
+				t.Fatalf("%d moves, expected %d", len(moves), least)
+			}
+			totals := make([]int, goal)
+			for _, counts := range countSlots(table, goal) {
+				for i, n := range counts {
+					totals[i] += n
+				}
+			}
+			if gap := slices.Max(totals) - slices.Min(totals); gap > len(tables) {
+				t.Fatalf("%v slots of all tables on %d shards", totals, goal)
+			}
+			table.Shards = goal
+			if again := table.BalanceSlots(goal); len(again) > 0 {
+				t.Fatalf("balanced again: %v", again)
+			}
+		}
+		text, err := placement.LayoutOf(table, table.Shards).Encode()
+		if err != nil || len(text) > 100+300*len(tables) {
+			t.Fatalf("%d tables take %d bytes, %v: %s", len(tables), len(text), err, text)
+		}
+	}
+}
+
+func countSlots(t *placement.Table, shards int) [][]int {
+	counts := make([][]int, len(t.SlotOwners))
+	for k, owners := range t.SlotOwners {
+		counts[k] = make([]int, shards)
+		for _, owner := range owners {
+			counts[k][owner]++
+		}
+	}
+	return counts
+}
+
+// A layout with slots is of another format, which a version that knows no slots refuses with the model; a layout without is as it always
+// was, and does not do for a model with tables.
+func TestLayoutOfSlots(t *testing.T) {
+	tensors := []placement.Tensor{{Name: "a", Shape: []int{7}}}
+	table, err := placement.New(tensors, 2, sparse.Config{Name: "t", Dim: 2, Init: sparse.Zeros}, sparse.Config{Name: "u", Dim: 1, Init: sparse.Zeros})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.Epoch, table.SlotOwners[1][2] = 3, 0
+	text, err := placement.LayoutOf(table, 3).Encode()
+	if want := `{"format":2,"epoch":3,"shards":2,"goal":3,"owners":"0","slots":["0*512 1*512","1*2 0 1*509 0*512"]}`; err != nil || string(text) != want {
+		t.Fatalf("%s, %v; expected %s", text, err, want)
+	}
+	layout, err := placement.ParseLayout(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := layout.Apply(table); err != nil || again.Digest() != table.Digest() {
+		t.Errorf("%+v, %v; expected %+v", again, err, table)
+	}
+	layout.Owners = placement.Owners{1}
+	if !layout.Gives(table, 1) || layout.Gives(table, 0) {
+		t.Error("shard 1 was given a block")
+	}
+	layout.Owners, layout.Slots[0][9] = placement.Owners{0}, 1
+	if !layout.Gives(table, 1) || layout.Gives(table, 0) || !layout.Owns(1) || layout.Owns(2) {
+		t.Error("shard 1 was given a slot")
+	}
+	for want, wrong := range map[string]string{
+		"format 3":            `{"format":3,"epoch":1,"shards":1,"goal":1,"owners":"0"}`,
+		"for 3 slots":         `{"format":2,"epoch":1,"shards":1,"goal":1,"owners":"0","slots":["0*3"]}`,
+		"shard 1 of 1":        `{"format":2,"epoch":1,"shards":1,"goal":1,"owners":"0","slots":["0*1023 1"]}`,
+		"slots of 0 tables":   `{"epoch":1,"shards":1,"goal":1,"owners":"0"}`,
+		"slots of 1 tables, ": `{"format":2,"epoch":1,"shards":1,"goal":1,"owners":"0","slots":["0*1024"]}`,
+	} {
+		l, err := placement.ParseLayout([]byte(wrong))
+		if err == nil {
+			_, err = l.Apply(table)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
 		}
 	}
 }

@@ -2,23 +2,29 @@ package placement
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+
+	"trainmaster/pserver/sparse"
 )
 
 // Layout is what the store keeps of the table of a job whose blocks are moved: where
-// they lie, and on how many shards they shall. The tensors are the servers'.
+// they lie, and on how many shards they shall. The tensors, and the tables, are the servers'.
 type Layout struct {
-	Epoch  uint32 `json:"epoch"`
-	Shards int    `json:"shards"`
-	Goal   int    `json:"goal"`   // shards that there shall be
-	Owners Owners `json:"owners"` // the shard of every block
+	Format int      `json:"format,omitempty"` // of what is stored: 0 without slots, which every version reads, or slotsFormat
+	Epoch  uint32   `json:"epoch"`
+	Shards int      `json:"shards"`
+	Goal   int      `json:"goal"`            // shards that there shall be
+	Owners Owners   `json:"owners"`          // the shard of every block
+	Slots  []Owners `json:"slots,omitempty"` // the shard of every slot, by table of embeddings
 }
 
-// Owners is written as the shards of blocks in a row: "0*3 1" is 0, 0, 0, 1.
+// slotsFormat is that of a layout with slots.
+const slotsFormat = 2
+
+// Owners is written as the shards of blocks, or slots, in a row: "0*3 1" is 0, 0, 0, 1.
 type Owners []uint32
 
 // MaxLayout is the size of a Layout in bytes that the store takes.
@@ -26,14 +32,21 @@ const MaxLayout = 1 << 20
 
 // LayoutOf is the layout of a table.
 func LayoutOf(t *Table, goal int) *Layout {
-	return &Layout{Epoch: t.Epoch, Shards: t.Shards, Goal: goal, Owners: slices.Clone(t.Owners)}
+	l := &Layout{Epoch: t.Epoch, Shards: t.Shards, Goal: goal, Owners: slices.Clone(t.Owners)}
+	for _, owners := range t.SlotOwners {
+		l.Slots = append(l.Slots, slices.Clone(owners))
+	}
+	return l
 }
 
 // Encode returns the stored form, or says that it is too long.
 func (l *Layout) Encode() ([]byte, error) {
+	if l.Format = 0; len(l.Slots) > 0 {
+		l.Format = slotsFormat
+	}
 	text, err := json.Marshal(l)
 	if err == nil && len(text) > MaxLayout {
-		err = fmt.Errorf("the placement of %d blocks takes %d bytes, the store has room for %d", len(l.Owners), len(text), MaxLayout)
+		err = fmt.Errorf("the placement of %d blocks and %d tables takes %d bytes, the store has room for %d", len(l.Owners), len(l.Slots), len(text), MaxLayout)
 	}
 	return text, err
 }
@@ -44,6 +57,9 @@ func ParseLayout(text []byte) (*Layout, error) {
 	if err := json.Unmarshal(text, l); err != nil {
 		return nil, fmt.Errorf("placement %.40q: %w", text, err)
 	}
+	if l.Format != 0 && l.Format != slotsFormat {
+		return nil, fmt.Errorf("placement has format %d: this version reads %d, or one without a format", l.Format, slotsFormat)
+	}
 	if l.Epoch == 0 || l.Shards < 1 || l.Shards > MaxShards || l.Goal < 1 || l.Goal > MaxShards {
 		return nil, fmt.Errorf("placement has epoch %d, %d shards, goal %d: expected an epoch from 1, and 1 to %d shards", l.Epoch, l.Shards, l.Goal, MaxShards)
 	}
@@ -52,20 +68,52 @@ func ParseLayout(text []byte) (*Layout, error) {
 			return nil, fmt.Errorf("placement gives block %d to shard %d of %d", id, owner, l.Shards)
 		}
 	}
+	for k, owners := range l.Slots {
+		if len(owners) != sparse.Slots {
+			return nil, fmt.Errorf("placement has owners for %d slots of table %d: expected %d", len(owners), k, sparse.Slots)
+		}
+		if most := slices.Max(owners); int(most) >= l.Shards {
+			return nil, fmt.Errorf("placement gives a slot of table %d to shard %d of %d", k, most, l.Shards)
+		}
+	}
 	return l, nil
 }
 
 // Apply is t as the layout has it.
 func (l *Layout) Apply(t *Table) (*Table, error) {
-	if len(t.Sparse) > 0 {
-		return nil, errors.New("the model has tables of embeddings, whose slots are not moved")
+	moved := &Table{Epoch: l.Epoch, Shards: l.Shards, Tensors: t.Tensors, Owners: l.Owners, Sparse: t.Sparse}
+	for _, owners := range l.Slots {
+		moved.SlotOwners = append(moved.SlotOwners, owners)
 	}
-	moved := &Table{Epoch: l.Epoch, Shards: l.Shards, Tensors: t.Tensors, Owners: l.Owners}
 	return moved, moved.Check()
 }
 
-// Owns says whether a shard has any block.
-func (l *Layout) Owns(shard int) bool { return slices.Contains(l.Owners, uint32(shard)) }
+// Owns says whether a shard has any block, or slot.
+func (l *Layout) Owns(shard int) bool {
+	return slices.Contains(l.Owners, uint32(shard)) || slices.ContainsFunc(l.Slots, func(owners Owners) bool { return slices.Contains(owners, uint32(shard)) })
+}
+
+// Gives says whether a shard has a block, or a slot, that it has not in t.
+func (l *Layout) Gives(t *Table, shard int) bool {
+	if l.Owners.gives(t.Owners, shard) {
+		return true
+	}
+	for k, owners := range l.Slots {
+		if owners.gives(t.SlotOwners[k], shard) {
+			return true
+		}
+	}
+	return false
+}
+
+func (o Owners) gives(before []uint32, shard int) bool {
+	for i, owner := range o {
+		if int(owner) == shard && before[i] != owner {
+			return true
+		}
+	}
+	return false
+}
 
 // MarshalText writes rows of equal owners as one.
 func (o Owners) MarshalText() ([]byte, error) {

@@ -82,6 +82,17 @@ func (a *arena) take() []uint32 {
 	return words
 }
 
+// give takes chunks back that nobody reads any more. What is in them stays: a row that is made sets all of it.
+func (a *arena) give(chunks []chunk) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range chunks {
+		if len(c.words) == chunkRows*a.words() { // else a slot's first one, which has memory of its own
+			a.free = append(a.free, c.words)
+		}
+	}
+}
+
 // room is the words of some rows, chunkRows at most.
 func (a *arena) room(rows int) []uint32 {
 	if rows == chunkRows {

@@ -62,12 +62,7 @@ func (t *Table) takeLocked(number uint32, c *Cut) *Image {
 		if *r.version() == 0 || !c.Full && !s.isMarked(row) {
 			continue
 		}
-		m.IDs = append(m.IDs, r.id())
-		m.Versions = append(m.Versions, *r.version())
-		if t.counted {
-			m.Updates = append(m.Updates, *r.updates())
-		}
-		m.Values = append(m.Values, t.arena.floats(r)...)
+		t.addRow(m, r)
 	}
 	if c.Full {
 		for i := range s.chunks {
@@ -75,14 +70,30 @@ func (t *Table) takeLocked(number uint32, c *Cut) *Image {
 		}
 		s.freed, s.tracked, m.Freed = nil, true, nil
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.waiting)) {
-		w := s.waiting[id]
-		m.Waiting = append(m.Waiting, Waiting{id, w.updates, w.version})
-	}
+	m.Waiting = s.waitingLocked(slices.Sorted(maps.Keys(s.waiting)))
 	for _, column := range c.Columns {
 		m.Steps = append(m.Steps, column.steps[number])
 	}
 	return m
+}
+
+// addRow copies a row into an image.
+func (t *Table) addRow(m *Image, r record) {
+	m.IDs = append(m.IDs, r.id())
+	m.Versions = append(m.Versions, *r.version())
+	if t.counted {
+		m.Updates = append(m.Updates, *r.updates())
+	}
+	m.Values = append(m.Values, t.arena.floats(r)...)
+}
+
+// waitingLocked copies what is known of ids without a row.
+func (s *slot) waitingLocked(ids []int64) (list []Waiting) {
+	for _, id := range ids {
+		w := s.waiting[id]
+		list = append(list, Waiting{id, w.updates, w.version})
+	}
+	return list
 }
 
 // countLocked is the number of rows in use, or of those that changed since the last full cut.
@@ -143,18 +154,42 @@ func (t *Table) EndCut() {
 // of the changes since. columns are those of the cut. The error says what does not fit; the slot is then of no use.
 func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
 	s := t.slots[number]
-	n := len(m.IDs)
-	if len(m.Versions) != n || len(m.Values) != n*t.arena.values || t.counted && len(m.Updates) != n || len(m.Steps) != len(columns) {
-		return fmt.Errorf("table %q, slot %d: an image of %d rows with %d versions, %d values, %d numbers of updates and %d steps: expected %d values and %d steps",
-			t.cfg.Name, number, n, len(m.Versions), len(m.Values), len(m.Updates), len(m.Steps), n*t.arena.values, len(columns))
-	}
-	if err := s.checkRoom(n); err != nil {
-		return fmt.Errorf("table %q: %w", t.cfg.Name, err)
+	if err := t.checkImage(number, m, len(columns)); err != nil {
+		return err
 	}
 	if err := t.remove(number, m.Freed); err != nil {
 		return err
 	}
 	s.clock = m.Clock
+	if err := t.addRows(s, number, m); err != nil {
+		return err
+	}
+	s.waiting = nil
+	if err := t.addWaiting(s, number, m.Waiting); err != nil {
+		return err
+	}
+	for i, column := range columns {
+		column.steps[number] = m.Steps[i]
+	}
+	return nil
+}
+
+// checkImage says whether the parts of an image fit each other.
+func (t *Table) checkImage(number uint32, m *Image, steps int) error {
+	n := len(m.IDs)
+	if len(m.Versions) != n || len(m.Values) != n*t.arena.values || t.counted && len(m.Updates) != n || len(m.Steps) != steps {
+		return fmt.Errorf("table %q, slot %d: an image of %d rows with %d versions, %d values, %d numbers of updates and %d steps: expected %d values and %d steps",
+			t.cfg.Name, number, n, len(m.Versions), len(m.Values), len(m.Updates), len(m.Steps), n*t.arena.values, steps)
+	}
+	return nil
+}
+
+// addRows puts the rows of an image into a slot that nobody uses yet, in the place of those of the same ids.
+func (t *Table) addRows(s *slot, number uint32, m *Image) error {
+	n := len(m.IDs)
+	if err := s.checkRoom(n); err != nil {
+		return fmt.Errorf("table %q: %w", t.cfg.Name, err)
+	}
 	seen := make(map[int64]bool, n)
 	for k, id := range m.IDs {
 		h := hash(id)
@@ -169,7 +204,7 @@ func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
 		seen[id] = true
 		row := s.find(h, id)
 		if row == noRow {
-			row = s.insert(h, id, &t.arena)
+			row = s.insert(h, id, t.arena)
 		}
 		r := s.at(row)
 		*r.version() = m.Versions[k]
@@ -178,18 +213,19 @@ func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
 		}
 		copy(t.arena.floats(r), m.Values[k*t.arena.values:])
 	}
-	s.waiting = nil
-	for _, w := range m.Waiting {
+	return nil
+}
+
+// addWaiting adds ids without a row.
+func (t *Table) addWaiting(s *slot, number uint32, list []Waiting) error {
+	for _, w := range list {
 		if SlotOf(w.ID) != number {
 			return fmt.Errorf("table %q, slot %d: waiting id %d: %w: expected slot %d", t.cfg.Name, number, w.ID, ErrWrongSlot, SlotOf(w.ID))
 		}
 		if s.waiting == nil {
-			s.waiting = make(map[int64]candidate, len(m.Waiting))
+			s.waiting = make(map[int64]candidate, len(list))
 		}
 		s.waiting[w.ID] = candidate{w.Updates, w.Version}
-	}
-	for i, column := range columns {
-		column.steps[number] = m.Steps[i]
 	}
 	return nil
 }

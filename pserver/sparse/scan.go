@@ -8,8 +8,8 @@ type Place struct{ Slot, Row uint32 }
 
 // Scan reads rows from a place on, as many as a frame has room for, and says where to go on. A row that is there from the
 // first call to the last is read once, with its values of some moment in between; of those that come and go
-// meanwhile some are read. rows keeps its memory.
-func (t *Table) Scan(from Place, rows *wire.Rows) (next Place) {
+// meanwhile some are read. rows keeps its memory. The error is ErrMoved.
+func (t *Table) Scan(from Place, rows *wire.Rows) (next Place, err error) {
 	rows.Spans, rows.IDs, rows.Values = rows.Spans[:0], rows.IDs[:0], rows.Values[:0]
 	for _, number := range t.held {
 		if number < from.Slot {
@@ -18,15 +18,15 @@ func (t *Table) Scan(from Place, rows *wire.Rows) (next Place) {
 		if number > from.Slot {
 			from = Place{Slot: number}
 		}
-		if row, whole := t.scanSlot(from, rows); !whole {
-			return Place{number, row}
+		if row, whole, err := t.scanSlot(from, rows); err != nil || !whole {
+			return Place{number, row}, err
 		}
 	}
-	return Place{Slot: Slots}
+	return Place{Slot: Slots}, nil
 }
 
 // scanSlot reads rows of one slot, and says at which row the frame was full.
-func (t *Table) scanSlot(from Place, rows *wire.Rows) (at uint32, whole bool) {
+func (t *Table) scanSlot(from Place, rows *wire.Rows) (at uint32, whole bool, err error) {
 	s := t.slots[from.Slot]
 	dim := t.cfg.Dim
 	first := len(rows.IDs)
@@ -37,18 +37,21 @@ func (t *Table) scanSlot(from Place, rows *wire.Rows) (at uint32, whole bool) {
 	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.moved {
+		return 0, false, t.movingLocked(from.Slot)
+	}
 	for row := from.Row; row < s.end; row++ {
 		r := s.at(row)
 		if *r.version() == 0 {
 			continue
 		}
 		if wire.RowsSize(len(rows.Spans)+1, len(rows.IDs)+1, dim) > wire.MaxPayload {
-			return row, false
+			return row, false, nil
 		}
 		rows.IDs = append(rows.IDs, r.id())
 		rows.Values = append(rows.Values, t.arena.floats(r)[:dim]...)
 	}
-	return 0, true
+	return 0, true, nil
 }
 
 // First fills row, of Dim floats, with the values that the row of an id starts with.

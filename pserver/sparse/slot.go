@@ -36,6 +36,9 @@ type slot struct {
 	image   *Image  // what that cut has, when an update came before its collector
 	tracked bool    // there was a full cut: from then on freed is kept
 	freed   []int64 // ids whose row was dropped since the last full cut
+
+	frozen chan struct{} // nil: it is not; closed when the move that froze it is over
+	moved  bool          // another shard has it
 }
 
 // candidate is an id without a row.

@@ -27,7 +27,7 @@ type Table struct {
 	counted bool // the rule wants to know the number of updates
 	state   int  // slices of state
 	init    initialiser
-	arena   arena        // which knows how a row lies in memory
+	arena   *arena       // which knows how a row lies in memory
 	slots   [Slots]*slot // nil: not held
 	held    []uint32
 	current func() *Cut
@@ -41,7 +41,7 @@ func New(cfg Config, o optimizer.Config, held []uint32, current func() *Cut) *Ta
 	t := &Table{
 		cfg: cfg, rule: rule, counted: o.Counted(), state: state,
 		init: newInitialiser(cfg), held: held, current: current,
-		arena: arena{shape: newShape(cfg.Dim*(1+state), o.Counted())},
+		arena: &arena{shape: newShape(cfg.Dim*(1+state), o.Counted())},
 	}
 	for _, i := range held {
 		t.slots[i] = &slot{}
@@ -65,6 +65,12 @@ func (t *Table) Rows() (n int) {
 	}
 	return n
 }
+
+// Bytes is the size of its rows in memory.
+func (t *Table) Bytes() int { return t.Rows() * t.RowBytes() }
+
+// RowBytes is the size of one row.
+func (t *Table) RowBytes() int { return 4 * t.arena.words() }
 
 // Column is what a table knows of one trainer: the step last applied, by slot.
 type Column struct {
@@ -114,22 +120,30 @@ func (t *Table) Check(rows *wire.Rows) error {
 }
 
 // Lookup fills dst, of shape [ids, dim], with the values of the ids of a checked batch.
-// All of a slot are of one moment.
-func (t *Table) Lookup(rows *wire.Rows, dst []float32) {
+// All of a slot are of one moment. The error is ErrMoved.
+func (t *Table) Lookup(rows *wire.Rows, dst []float32) error {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
 	k := 0
 	for _, span := range rows.Spans {
 		ids := rows.IDs[k : k+int(span.Rows)]
-		t.lookup(t.slots[span.Slot], ids, dst[k*t.cfg.Dim:], sc)
+		if err := t.lookup(span.Slot, ids, dst[k*t.cfg.Dim:], sc); err != nil {
+			return err
+		}
 		k += len(ids)
 	}
+	return nil
 }
 
-func (t *Table) lookup(s *slot, ids []int64, dst []float32, sc *scratch) {
+func (t *Table) lookup(number uint32, ids []int64, dst []float32, sc *scratch) error {
 	dim := t.cfg.Dim
 	sc.rows = grown(sc.rows, len(ids))
+	s := t.slots[number]
 	s.mu.Lock()
+	if s.moved {
+		s.mu.Unlock()
+		return t.movingLocked(number)
+	}
 	s.findAll(ids, sc.rows, sc)
 	for k, row := range sc.rows {
 		if row != noRow {
@@ -142,4 +156,5 @@ func (t *Table) lookup(s *slot, ids []int64, dst []float32, sc *scratch) {
 			t.init.fill(dst[k*dim:(k+1)*dim], ids[k])
 		}
 	}
+	return nil
 }

@@ -17,7 +17,7 @@ type Step struct {
 
 // Update applies the gradients of a checked batch for a trainer's step, to each slot
 // at once, and leaves other values in them. Slots that had the step already are left alone; applied
-// is the number of the others.
+// is the number of the others. With ErrFrozen or ErrMoved, too, some may have it by now.
 func (t *Table) Update(rows *wire.Rows, column *Column, step Step) (applied int, err error) {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
@@ -42,6 +42,9 @@ func (t *Table) push(number uint32, ids []int64, grads []float32, column *Column
 	defer s.mu.Unlock()
 	if column.ended.Load() {
 		return false, ErrEnded
+	}
+	if err := t.movingLocked(number); err != nil {
+		return false, err
 	}
 	if step.Number <= column.steps[number] {
 		return false, nil
@@ -174,7 +177,7 @@ func (s *slot) admit(id int64, k int, admission uint32, sc *scratch) bool {
 
 // makeLocked makes the row of an id with its first values.
 func (t *Table) makeLocked(s *slot, h uint64, id int64) uint32 {
-	row := s.insert(h, id, &t.arena)
+	row := s.insert(h, id, t.arena)
 	r := s.at(row)
 	values := t.arena.floats(r)
 	clear(values)

@@ -27,7 +27,7 @@ const (
 	NoSuchTable   Code = 18 // the model has no such table: an error of the caller
 	NoSuchSlot    Code = 19 // the shard does not hold this slot of the table: an error of the caller
 	BadRows       Code = 20 // the payload is no batch of rows of this table: an error of the caller
-	Moved         Code = 21 // the block, or the placement, has moved on: learn the table, send again under the same step
+	Moved         Code = 21 // the block, a slot of the rows, or the placement, has moved on: learn the table, send again under the same step
 )
 
 var codeNames = [...]string{

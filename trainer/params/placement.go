@@ -8,7 +8,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
-	sparsewire "trainmaster/pserver/sparse/onwire"
+	"trainmaster/pserver/placement/onwire"
 )
 
 // errMoved: a block, or the whole placement, is another one than this client knows.
@@ -28,36 +28,22 @@ func outdated(err error) bool {
 	return errors.Is(err, errMoved) || errors.As(err, &lacking)
 }
 
-// tableOf is a server's placement.
-func tableOf(p *pb.ParameterPlacement) (*placement.Table, error) {
-	table := &placement.Table{Epoch: p.GetEpoch(), Shards: int(p.GetShards()), Owners: p.GetOwners()}
-	table.Sparse, table.SlotOwners = sparsewire.FromProto(p.GetTables()), sparsewire.SlotsFromProto(p.GetSlotOwners())
-	for _, t := range p.GetTensors() {
-		tensor := placement.Tensor{Name: t.GetName()}
-		for _, d := range t.GetShape() {
-			tensor.Shape = append(tensor.Shape, int(d))
-		}
-		table.Tensors = append(table.Tensors, tensor)
-	}
-	return table, table.Check()
-}
-
 // takePlacement compares a server's table with the one known here, and takes a later one over.
 func (c *Client) takePlacement(p *pb.ParameterPlacement) error {
-	theirs, err := tableOf(p)
+	theirs, err := onwire.FromProto(p)
 	if err != nil {
 		return fmt.Errorf("the server's placement: %w", err)
 	}
 	if theirs.Digest() == c.table.Digest() {
 		return nil
 	}
-	sameTensors := slices.EqualFunc(theirs.Tensors, c.table.Tensors, func(a, b placement.Tensor) bool {
+	sameModel := slices.Equal(theirs.Sparse, c.table.Sparse) && slices.EqualFunc(theirs.Tensors, c.table.Tensors, func(a, b placement.Tensor) bool {
 		return a.Name == b.Name && slices.Equal(a.Shape, b.Shape)
 	})
 	switch {
-	case !sameTensors || len(theirs.Sparse)+len(c.table.Sparse) > 0 || theirs.Epoch == c.table.Epoch:
-		return fmt.Errorf("the server's placement (epoch %d, %d tensors on %d shards) is not the one computed here (epoch %d, %d tensors on %d shards)",
-			theirs.Epoch, len(theirs.Tensors), theirs.Shards, c.table.Epoch, len(c.table.Tensors), c.table.Shards)
+	case !sameModel || theirs.Epoch == c.table.Epoch:
+		return fmt.Errorf("the server's placement (epoch %d, %d tensors and %d tables on %d shards) is not the one computed here (epoch %d, %d tensors and %d tables on %d shards)",
+			theirs.Epoch, len(theirs.Tensors), len(theirs.Sparse), theirs.Shards, c.table.Epoch, len(c.table.Tensors), len(c.table.Sparse), c.table.Shards)
 	case theirs.Epoch > c.table.Epoch:
 		c.adopt(theirs)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -224,15 +225,46 @@ func (l *link) addRows(span wire.Span, places []int32, dim int) {
 	*f = rowFrame{spans: append(f.spans[:0], span), places: append(f.places[:0], places...)}
 }
 
-// runRows does a call at all shards that have a part in it.
+// runRows does a call at all shards that have a part in it. When slots are elsewhere by now all of it is sent anew, by the
+// later placement: a slot that has the step already knows it, since what tells it so moved along.
 func (c *Client) runRows(ctx context.Context, call rowCall) error {
-	group, ctx := errgroup.WithContext(ctx)
-	for _, l := range c.links {
-		if len(l.rows) > 0 {
-			group.Go(func() error { return l.runRows(ctx, call) })
+	for {
+		err := c.runRowLinks(ctx, call)
+		if !outdated(err) {
+			return err
+		}
+		if err := c.relearn(ctx, err); err != nil {
+			return err
+		}
+		if err := c.planRows(&call); err != nil {
+			return err
 		}
 	}
-	return group.Wait()
+}
+
+// runRowLinks does a call once. That slots are elsewhere at one shard does not keep it from the others.
+func (c *Client) runRowLinks(ctx context.Context, call rowCall) error {
+	group, ctx := errgroup.WithContext(ctx)
+	var moved atomic.Pointer[error]
+	for _, l := range c.links {
+		if len(l.rows) > 0 {
+			group.Go(func() error {
+				err := l.runRows(ctx, call)
+				if outdated(err) {
+					moved.Store(&err)
+					return nil
+				}
+				return err
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := moved.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // rowVersions are the lowest and the highest that the last call brought.

@@ -11,43 +11,108 @@ import (
 
 // Scan reads the rows of a table that are kept, in no particular order, and gives them to yield, values of shape
 // [ids, dim]; both are valid during the call only. An id that was never updated has no row. While others push, a row is as
-// it was at some moment of the scan. After a restart of a server in the middle, its rows come again from the first one on.
+// it was at some moment of the scan. None comes twice, also when a server was restarted in the middle, or slots were moved.
 // An error of yield ends the scan.
 func (c *Client) Scan(ctx context.Context, table string, yield func(ids []int64, values []float32) error) error {
-	var call rowCall
-	if err := c.findTable(table, &call); err != nil {
+	s := scan{yield: yield}
+	if err := c.findTable(table, &s.call); err != nil {
 		return fmt.Errorf("scan: %w", err)
 	}
-	for _, l := range c.links {
-		if err := l.scan(ctx, &call, yield); err != nil {
+	for {
+		err := c.scanLinks(ctx, &s)
+		if !outdated(err) && err != nil {
 			return fmt.Errorf("scan: %w", err)
+		}
+		if err == nil {
+			return nil
+		}
+		if err := c.relearn(ctx, err); err != nil {
+			return fmt.Errorf("scan: %w", err)
+		}
+	}
+}
+
+// scan is one under way. It knows the slots that it is through with: they may go to a shard that it has still to come to.
+// A slot is given to yield as a whole, so that it can be begun anew where it is by then.
+type scan struct {
+	call  rowCall
+	yield func(ids []int64, values []float32) error
+	done  [sparse.Slots]bool
+
+	open   uint32 // the slot of which there are rows here, and more to come
+	ids    []int64
+	values []float32
+}
+
+func (s *scan) drop() { s.ids, s.values = s.ids[:0], s.values[:0] }
+
+func (c *Client) scanLinks(ctx context.Context, s *scan) error {
+	for _, l := range c.links {
+		if err := l.scan(ctx, s); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // scan reads the rows of one shard.
-func (l *link) scan(ctx context.Context, call *rowCall, yield func(ids []int64, values []float32) error) error {
+func (l *link) scan(ctx context.Context, s *scan) error {
+	owners := l.client.table.SlotOwners[s.call.number]
+	here := func(slot uint32) bool { return owners[slot] == uint32(l.index) }
 	var at sparse.Place
-	restarted := func() { at = sparse.Place{} }
-	for at.Slot < sparse.Slots {
+	restarted := func() {
+		at.Row = 0
+		s.drop()
+	}
+	s.drop()
+	for {
+		for at.Slot < sparse.Slots && (!here(at.Slot) || s.done[at.Slot]) {
+			at = sparse.Place{Slot: at.Slot + 1}
+		}
+		if at.Slot == sparse.Slots {
+			return nil
+		}
 		var rows wire.Rows
 		next := at
 		err := l.persist(ctx, restarted, func(bool) (err error) {
-			rows, next, err = l.stream.scan(ctx, l, call, at)
+			rows, next, err = l.stream.scan(ctx, l, &s.call, at)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if len(rows.IDs) > 0 {
-			if err := yield(rows.IDs, rows.Values); err != nil {
-				return err
-			}
+		if err := s.give(&rows, next.Slot); err != nil {
+			return err
+		}
+		for slot := at.Slot; slot < next.Slot; slot++ {
+			s.done[slot] = s.done[slot] || here(slot)
 		}
 		at = next
 	}
-	return nil
+}
+
+// give passes on the rows of slots that it was not through with; of the slot next there are more to come.
+func (s *scan) give(rows *wire.Rows, next uint32) error {
+	k, dim := 0, s.call.table.Dim
+	for _, span := range rows.Spans {
+		n := k + int(span.Rows)
+		ids, values := rows.IDs[k:n], rows.Values[k*dim:n*dim]
+		k = n
+		switch {
+		case s.done[span.Slot]:
+		case span.Slot == next || len(s.ids) > 0 && span.Slot == s.open:
+			s.open, s.ids, s.values = span.Slot, append(s.ids, ids...), append(s.values, values...)
+		default:
+			if err := s.yield(ids, values); err != nil {
+				return err
+			}
+		}
+	}
+	if len(s.ids) == 0 || s.open == next {
+		return nil
+	}
+	defer s.drop()
+	return s.yield(s.ids, s.values)
 }
 
 // scan asks for the rows from a place on.

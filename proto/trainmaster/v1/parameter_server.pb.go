@@ -886,7 +886,9 @@ type DescribeReply struct {
 	// Whether it has a folder for checkpoints.
 	KeepsCheckpoints bool `protobuf:"varint,12,opt,name=keeps_checkpoints,json=keepsCheckpoints,proto3" json:"keeps_checkpoints,omitempty"`
 	// The job epoch of the last Rewind of this process; 0: there was none.
-	Rewound       uint32 `protobuf:"varint,14,opt,name=rewound,proto3" json:"rewound,omitempty"`
+	Rewound uint32 `protobuf:"varint,14,opt,name=rewound,proto3" json:"rewound,omitempty"`
+	// Of each table, in the order of names: bytes of the rows that the shard has.
+	TableBytes    []uint64 `protobuf:"varint,15,rep,packed,name=table_bytes,json=tableBytes,proto3" json:"table_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1010,6 +1012,13 @@ func (x *DescribeReply) GetRewound() uint32 {
 		return x.Rewound
 	}
 	return 0
+}
+
+func (x *DescribeReply) GetTableBytes() []uint64 {
+	if x != nil {
+		return x.TableBytes
+	}
+	return nil
 }
 
 // ParameterServerCounters count since the process started.
@@ -2195,6 +2204,7 @@ type FreezeBlocksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
 	Blocks        []uint64               `protobuf:"varint,2,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
+	Slots         []*TableSlots          `protobuf:"bytes,3,rep,name=slots,proto3" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2243,6 +2253,67 @@ func (x *FreezeBlocksRequest) GetBlocks() []uint64 {
 	return nil
 }
 
+func (x *FreezeBlocksRequest) GetSlots() []*TableSlots {
+	if x != nil {
+		return x.Slots
+	}
+	return nil
+}
+
+// TableSlots are some slots of a table of embeddings.
+type TableSlots struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number in the order of names.
+	Table         uint32   `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Slots         []uint32 `protobuf:"varint,2,rep,packed,name=slots,proto3" json:"slots,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableSlots) Reset() {
+	*x = TableSlots{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableSlots) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableSlots) ProtoMessage() {}
+
+func (x *TableSlots) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableSlots.ProtoReflect.Descriptor instead.
+func (*TableSlots) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *TableSlots) GetTable() uint32 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *TableSlots) GetSlots() []uint32 {
+	if x != nil {
+		return x.Slots
+	}
+	return nil
+}
+
 type FreezeBlocksReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2251,7 +2322,7 @@ type FreezeBlocksReply struct {
 
 func (x *FreezeBlocksReply) Reset() {
 	*x = FreezeBlocksReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2263,7 +2334,7 @@ func (x *FreezeBlocksReply) String() string {
 func (*FreezeBlocksReply) ProtoMessage() {}
 
 func (x *FreezeBlocksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2347,7 @@ func (x *FreezeBlocksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeBlocksReply.ProtoReflect.Descriptor instead.
 func (*FreezeBlocksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{30}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{31}
 }
 
 type ReadBlockRequest struct {
@@ -2289,7 +2360,7 @@ type ReadBlockRequest struct {
 
 func (x *ReadBlockRequest) Reset() {
 	*x = ReadBlockRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2301,7 +2372,7 @@ func (x *ReadBlockRequest) String() string {
 func (*ReadBlockRequest) ProtoMessage() {}
 
 func (x *ReadBlockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2314,7 +2385,7 @@ func (x *ReadBlockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBlockRequest.ProtoReflect.Descriptor instead.
 func (*ReadBlockRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{31}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReadBlockRequest) GetMove() *Move {
@@ -2348,7 +2419,7 @@ type ReadBlockReply struct {
 
 func (x *ReadBlockReply) Reset() {
 	*x = ReadBlockReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2360,7 +2431,7 @@ func (x *ReadBlockReply) String() string {
 func (*ReadBlockReply) ProtoMessage() {}
 
 func (x *ReadBlockReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2373,7 +2444,7 @@ func (x *ReadBlockReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBlockReply.ProtoReflect.Descriptor instead.
 func (*ReadBlockReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{32}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ReadBlockReply) GetParameters() []byte {
@@ -2430,7 +2501,7 @@ type AppliedStep struct {
 
 func (x *AppliedStep) Reset() {
 	*x = AppliedStep{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2442,7 +2513,7 @@ func (x *AppliedStep) String() string {
 func (*AppliedStep) ProtoMessage() {}
 
 func (x *AppliedStep) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2455,7 +2526,7 @@ func (x *AppliedStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedStep.ProtoReflect.Descriptor instead.
 func (*AppliedStep) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{33}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AppliedStep) GetOrdinal() uint32 {
@@ -2479,19 +2550,230 @@ func (x *AppliedStep) GetStep() uint64 {
 	return 0
 }
 
+type ReadSlotsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	Slots         []*TableSlots          `protobuf:"bytes,2,rep,name=slots,proto3" json:"slots,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadSlotsRequest) Reset() {
+	*x = ReadSlotsRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadSlotsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadSlotsRequest) ProtoMessage() {}
+
+func (x *ReadSlotsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadSlotsRequest.ProtoReflect.Descriptor instead.
+func (*ReadSlotsRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ReadSlotsRequest) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+func (x *ReadSlotsRequest) GetSlots() []*TableSlots {
+	if x != nil {
+		return x.Slots
+	}
+	return nil
+}
+
+// SlotPiece is a part of a slot, in the order of ReadSlotsRequest.
+type SlotPiece struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Table uint32                 `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Slot  uint32                 `protobuf:"varint,2,opt,name=slot,proto3" json:"slot,omitempty"`
+	// Rows: ids, steps of their last updates, their numbers of updates if the rule
+	// counts them, and of each the parameters, then the optimizer's state, as
+	// little-endian float32.
+	Ids      []int64  `protobuf:"fixed64,3,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	Versions []uint32 `protobuf:"fixed32,4,rep,packed,name=versions,proto3" json:"versions,omitempty"`
+	Updates  []uint32 `protobuf:"fixed32,5,rep,packed,name=updates,proto3" json:"updates,omitempty"`
+	Values   []byte   `protobuf:"bytes,6,opt,name=values,proto3" json:"values,omitempty"`
+	// Ids without a row, the updates that they had, and the steps of the last ones.
+	WaitingIds      []int64  `protobuf:"fixed64,7,rep,packed,name=waiting_ids,json=waitingIds,proto3" json:"waiting_ids,omitempty"`
+	WaitingUpdates  []uint32 `protobuf:"fixed32,8,rep,packed,name=waiting_updates,json=waitingUpdates,proto3" json:"waiting_updates,omitempty"`
+	WaitingVersions []uint32 `protobuf:"fixed32,9,rep,packed,name=waiting_versions,json=waitingVersions,proto3" json:"waiting_versions,omitempty"`
+	// The greatest step applied.
+	Clock uint32 `protobuf:"varint,10,opt,name=clock,proto3" json:"clock,omitempty"`
+	// Rows in the slot.
+	Rows uint32 `protobuf:"varint,11,opt,name=rows,proto3" json:"rows,omitempty"`
+	// The last piece of the slot; it has the steps of every trainer that the shard knows.
+	Last    bool           `protobuf:"varint,12,opt,name=last,proto3" json:"last,omitempty"`
+	Applied []*AppliedStep `protobuf:"bytes,13,rep,name=applied,proto3" json:"applied,omitempty"`
+	// SHA-256 of values, ids, versions, updates, and waiting ids, updates and
+	// versions, all little-endian.
+	Sha256        []byte `protobuf:"bytes,14,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SlotPiece) Reset() {
+	*x = SlotPiece{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SlotPiece) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SlotPiece) ProtoMessage() {}
+
+func (x *SlotPiece) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SlotPiece.ProtoReflect.Descriptor instead.
+func (*SlotPiece) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *SlotPiece) GetTable() uint32 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *SlotPiece) GetSlot() uint32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *SlotPiece) GetIds() []int64 {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+func (x *SlotPiece) GetVersions() []uint32 {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+func (x *SlotPiece) GetUpdates() []uint32 {
+	if x != nil {
+		return x.Updates
+	}
+	return nil
+}
+
+func (x *SlotPiece) GetValues() []byte {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *SlotPiece) GetWaitingIds() []int64 {
+	if x != nil {
+		return x.WaitingIds
+	}
+	return nil
+}
+
+func (x *SlotPiece) GetWaitingUpdates() []uint32 {
+	if x != nil {
+		return x.WaitingUpdates
+	}
+	return nil
+}
+
+func (x *SlotPiece) GetWaitingVersions() []uint32 {
+	if x != nil {
+		return x.WaitingVersions
+	}
+	return nil
+}
+
+func (x *SlotPiece) GetClock() uint32 {
+	if x != nil {
+		return x.Clock
+	}
+	return 0
+}
+
+func (x *SlotPiece) GetRows() uint32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *SlotPiece) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+func (x *SlotPiece) GetApplied() []*AppliedStep {
+	if x != nil {
+		return x.Applied
+	}
+	return nil
+}
+
+func (x *SlotPiece) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
 type TakeBlocksRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Move   *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
 	Blocks []uint64               `protobuf:"varint,2,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
 	// Address of the shard that has them.
-	Source        string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	Source        string        `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	Slots         []*TableSlots `protobuf:"bytes,4,rep,name=slots,proto3" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TakeBlocksRequest) Reset() {
 	*x = TakeBlocksRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2503,7 +2785,7 @@ func (x *TakeBlocksRequest) String() string {
 func (*TakeBlocksRequest) ProtoMessage() {}
 
 func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2516,7 +2798,7 @@ func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeBlocksRequest.ProtoReflect.Descriptor instead.
 func (*TakeBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{34}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TakeBlocksRequest) GetMove() *Move {
@@ -2540,6 +2822,13 @@ func (x *TakeBlocksRequest) GetSource() string {
 	return ""
 }
 
+func (x *TakeBlocksRequest) GetSlots() []*TableSlots {
+	if x != nil {
+		return x.Slots
+	}
+	return nil
+}
+
 type TakeBlocksReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2548,7 +2837,7 @@ type TakeBlocksReply struct {
 
 func (x *TakeBlocksReply) Reset() {
 	*x = TakeBlocksReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2560,7 +2849,7 @@ func (x *TakeBlocksReply) String() string {
 func (*TakeBlocksReply) ProtoMessage() {}
 
 func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2573,7 +2862,7 @@ func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeBlocksReply.ProtoReflect.Descriptor instead.
 func (*TakeBlocksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{35}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
 }
 
 type SetPlacementRequest struct {
@@ -2589,7 +2878,7 @@ type SetPlacementRequest struct {
 
 func (x *SetPlacementRequest) Reset() {
 	*x = SetPlacementRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2601,7 +2890,7 @@ func (x *SetPlacementRequest) String() string {
 func (*SetPlacementRequest) ProtoMessage() {}
 
 func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2614,7 +2903,7 @@ func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementRequest.ProtoReflect.Descriptor instead.
 func (*SetPlacementRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SetPlacementRequest) GetMove() *Move {
@@ -2648,7 +2937,7 @@ type SetPlacementReply struct {
 
 func (x *SetPlacementReply) Reset() {
 	*x = SetPlacementReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2949,7 @@ func (x *SetPlacementReply) String() string {
 func (*SetPlacementReply) ProtoMessage() {}
 
 func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2962,7 @@ func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementReply.ProtoReflect.Descriptor instead.
 func (*SetPlacementReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetPlacementReply) GetWanted() bool {
@@ -2697,7 +2986,7 @@ type RewindRequest struct {
 
 func (x *RewindRequest) Reset() {
 	*x = RewindRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +2998,7 @@ func (x *RewindRequest) String() string {
 func (*RewindRequest) ProtoMessage() {}
 
 func (x *RewindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +3011,7 @@ func (x *RewindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindRequest.ProtoReflect.Descriptor instead.
 func (*RewindRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RewindRequest) GetTerm() uint64 {
@@ -2754,7 +3043,7 @@ type RewindReply struct {
 
 func (x *RewindReply) Reset() {
 	*x = RewindReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2766,7 +3055,7 @@ func (x *RewindReply) String() string {
 func (*RewindReply) ProtoMessage() {}
 
 func (x *RewindReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2779,7 +3068,7 @@ func (x *RewindReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindReply.ProtoReflect.Descriptor instead.
 func (*RewindReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
 }
 
 var File_trainmaster_v1_parameter_server_proto protoreflect.FileDescriptor
@@ -2841,7 +3130,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\vslot_owners\x18\x06 \x03(\rR\n" +
 	"slotOwners\">\n" +
 	"\x0fDescribeRequest\x12+\n" +
-	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\xfc\x04\n" +
+	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\x9d\x05\n" +
 	"\rDescribeReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.trainmaster.v1.DescribeReply.StateR\x05state\x12\x1f\n" +
@@ -2859,7 +3148,9 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	" \x01(\rR\bjobEpoch\x12\x19\n" +
 	"\blast_cut\x18\v \x01(\x04R\alastCut\x12+\n" +
 	"\x11keeps_checkpoints\x18\f \x01(\bR\x10keepsCheckpoints\x12\x18\n" +
-	"\arewound\x18\x0e \x01(\rR\arewound\"X\n" +
+	"\arewound\x18\x0e \x01(\rR\arewound\x12\x1f\n" +
+	"\vtable_bytes\x18\x0f \x03(\x04R\n" +
+	"tableBytes\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +
@@ -2946,10 +3237,15 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x0ePruneSetsReply\"0\n" +
 	"\x04Move\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"W\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\x89\x01\n" +
 	"\x13FreezeBlocksRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x16\n" +
-	"\x06blocks\x18\x02 \x03(\x04R\x06blocks\"\x13\n" +
+	"\x06blocks\x18\x02 \x03(\x04R\x06blocks\x120\n" +
+	"\x05slots\x18\x03 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"8\n" +
+	"\n" +
+	"TableSlots\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\rR\x05table\x12\x14\n" +
+	"\x05slots\x18\x02 \x03(\rR\x05slots\"\x13\n" +
 	"\x11FreezeBlocksReply\"R\n" +
 	"\x10ReadBlockRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x14\n" +
@@ -2966,11 +3262,32 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\vAppliedStep\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x12\n" +
-	"\x04step\x18\x03 \x01(\x04R\x04step\"m\n" +
+	"\x04step\x18\x03 \x01(\x04R\x04step\"n\n" +
+	"\x10ReadSlotsRequest\x12(\n" +
+	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x120\n" +
+	"\x05slots\x18\x02 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"\x97\x03\n" +
+	"\tSlotPiece\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\rR\x05table\x12\x12\n" +
+	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x10\n" +
+	"\x03ids\x18\x03 \x03(\x10R\x03ids\x12\x1a\n" +
+	"\bversions\x18\x04 \x03(\aR\bversions\x12\x18\n" +
+	"\aupdates\x18\x05 \x03(\aR\aupdates\x12\x16\n" +
+	"\x06values\x18\x06 \x01(\fR\x06values\x12\x1f\n" +
+	"\vwaiting_ids\x18\a \x03(\x10R\n" +
+	"waitingIds\x12'\n" +
+	"\x0fwaiting_updates\x18\b \x03(\aR\x0ewaitingUpdates\x12)\n" +
+	"\x10waiting_versions\x18\t \x03(\aR\x0fwaitingVersions\x12\x14\n" +
+	"\x05clock\x18\n" +
+	" \x01(\rR\x05clock\x12\x12\n" +
+	"\x04rows\x18\v \x01(\rR\x04rows\x12\x12\n" +
+	"\x04last\x18\f \x01(\bR\x04last\x125\n" +
+	"\aapplied\x18\r \x03(\v2\x1b.trainmaster.v1.AppliedStepR\aapplied\x12\x16\n" +
+	"\x06sha256\x18\x0e \x01(\fR\x06sha256\"\x9f\x01\n" +
 	"\x11TakeBlocksRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x16\n" +
 	"\x06blocks\x18\x02 \x03(\x04R\x06blocks\x12\x16\n" +
-	"\x06source\x18\x03 \x01(\tR\x06source\"\x11\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x120\n" +
+	"\x05slots\x18\x04 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"\x11\n" +
 	"\x0fTakeBlocksReply\"\xb7\x01\n" +
 	"\x13SetPlacementRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x124\n" +
@@ -2987,7 +3304,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"UpdateMode\x12\x1b\n" +
 	"\x17UPDATE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11UPDATE_MODE_ASYNC\x10\x01\x12\x14\n" +
-	"\x10UPDATE_MODE_SYNC\x10\x022\xf5\b\n" +
+	"\x10UPDATE_MODE_SYNC\x10\x022\xc1\t\n" +
 	"\x0fParameterServer\x12J\n" +
 	"\bDescribe\x12\x1f.trainmaster.v1.DescribeRequest\x1a\x1d.trainmaster.v1.DescribeReply\x12\\\n" +
 	"\x0eInitParameters\x12%.trainmaster.v1.InitParametersRequest\x1a#.trainmaster.v1.InitParametersReply\x12P\n" +
@@ -3001,7 +3318,8 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\bWriteSet\x12\x1f.trainmaster.v1.WriteSetRequest\x1a\x1d.trainmaster.v1.WriteSetReply\x12M\n" +
 	"\tPruneSets\x12 .trainmaster.v1.PruneSetsRequest\x1a\x1e.trainmaster.v1.PruneSetsReply\x12V\n" +
 	"\fFreezeBlocks\x12#.trainmaster.v1.FreezeBlocksRequest\x1a!.trainmaster.v1.FreezeBlocksReply\x12M\n" +
-	"\tReadBlock\x12 .trainmaster.v1.ReadBlockRequest\x1a\x1e.trainmaster.v1.ReadBlockReply\x12P\n" +
+	"\tReadBlock\x12 .trainmaster.v1.ReadBlockRequest\x1a\x1e.trainmaster.v1.ReadBlockReply\x12J\n" +
+	"\tReadSlots\x12 .trainmaster.v1.ReadSlotsRequest\x1a\x19.trainmaster.v1.SlotPiece0\x01\x12P\n" +
 	"\n" +
 	"TakeBlocks\x12!.trainmaster.v1.TakeBlocksRequest\x1a\x1f.trainmaster.v1.TakeBlocksReply\x12V\n" +
 	"\fSetPlacement\x12#.trainmaster.v1.SetPlacementRequest\x1a!.trainmaster.v1.SetPlacementReply\x12D\n" +
@@ -3020,7 +3338,7 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
@@ -3055,16 +3373,19 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*PruneSetsReply)(nil),           // 30: trainmaster.v1.PruneSetsReply
 	(*Move)(nil),                     // 31: trainmaster.v1.Move
 	(*FreezeBlocksRequest)(nil),      // 32: trainmaster.v1.FreezeBlocksRequest
-	(*FreezeBlocksReply)(nil),        // 33: trainmaster.v1.FreezeBlocksReply
-	(*ReadBlockRequest)(nil),         // 34: trainmaster.v1.ReadBlockRequest
-	(*ReadBlockReply)(nil),           // 35: trainmaster.v1.ReadBlockReply
-	(*AppliedStep)(nil),              // 36: trainmaster.v1.AppliedStep
-	(*TakeBlocksRequest)(nil),        // 37: trainmaster.v1.TakeBlocksRequest
-	(*TakeBlocksReply)(nil),          // 38: trainmaster.v1.TakeBlocksReply
-	(*SetPlacementRequest)(nil),      // 39: trainmaster.v1.SetPlacementRequest
-	(*SetPlacementReply)(nil),        // 40: trainmaster.v1.SetPlacementReply
-	(*RewindRequest)(nil),            // 41: trainmaster.v1.RewindRequest
-	(*RewindReply)(nil),              // 42: trainmaster.v1.RewindReply
+	(*TableSlots)(nil),               // 33: trainmaster.v1.TableSlots
+	(*FreezeBlocksReply)(nil),        // 34: trainmaster.v1.FreezeBlocksReply
+	(*ReadBlockRequest)(nil),         // 35: trainmaster.v1.ReadBlockRequest
+	(*ReadBlockReply)(nil),           // 36: trainmaster.v1.ReadBlockReply
+	(*AppliedStep)(nil),              // 37: trainmaster.v1.AppliedStep
+	(*ReadSlotsRequest)(nil),         // 38: trainmaster.v1.ReadSlotsRequest
+	(*SlotPiece)(nil),                // 39: trainmaster.v1.SlotPiece
+	(*TakeBlocksRequest)(nil),        // 40: trainmaster.v1.TakeBlocksRequest
+	(*TakeBlocksReply)(nil),          // 41: trainmaster.v1.TakeBlocksReply
+	(*SetPlacementRequest)(nil),      // 42: trainmaster.v1.SetPlacementRequest
+	(*SetPlacementReply)(nil),        // 43: trainmaster.v1.SetPlacementReply
+	(*RewindRequest)(nil),            // 44: trainmaster.v1.RewindRequest
+	(*RewindReply)(nil),              // 45: trainmaster.v1.RewindReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
@@ -3090,45 +3411,52 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	20, // 20: trainmaster.v1.WriteSetRequest.cut:type_name -> trainmaster.v1.Cut
 	20, // 21: trainmaster.v1.PruneSetsRequest.cut:type_name -> trainmaster.v1.Cut
 	31, // 22: trainmaster.v1.FreezeBlocksRequest.move:type_name -> trainmaster.v1.Move
-	31, // 23: trainmaster.v1.ReadBlockRequest.move:type_name -> trainmaster.v1.Move
-	36, // 24: trainmaster.v1.ReadBlockReply.applied:type_name -> trainmaster.v1.AppliedStep
-	31, // 25: trainmaster.v1.TakeBlocksRequest.move:type_name -> trainmaster.v1.Move
-	31, // 26: trainmaster.v1.SetPlacementRequest.move:type_name -> trainmaster.v1.Move
-	7,  // 27: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
-	9,  // 28: trainmaster.v1.SetPlacementRequest.placement:type_name -> trainmaster.v1.ParameterPlacement
-	10, // 29: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
-	13, // 30: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
-	15, // 31: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
-	17, // 32: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
-	21, // 33: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
-	23, // 34: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
-	25, // 35: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
-	27, // 36: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
-	29, // 37: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
-	32, // 38: trainmaster.v1.ParameterServer.FreezeBlocks:input_type -> trainmaster.v1.FreezeBlocksRequest
-	34, // 39: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
-	37, // 40: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
-	39, // 41: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
-	41, // 42: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
-	11, // 43: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	14, // 44: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	16, // 45: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	19, // 46: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	22, // 47: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
-	24, // 48: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
-	26, // 49: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
-	28, // 50: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
-	30, // 51: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
-	33, // 52: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
-	35, // 53: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
-	38, // 54: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
-	40, // 55: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
-	42, // 56: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
-	43, // [43:57] is the sub-list for method output_type
-	29, // [29:43] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	33, // 23: trainmaster.v1.FreezeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
+	31, // 24: trainmaster.v1.ReadBlockRequest.move:type_name -> trainmaster.v1.Move
+	37, // 25: trainmaster.v1.ReadBlockReply.applied:type_name -> trainmaster.v1.AppliedStep
+	31, // 26: trainmaster.v1.ReadSlotsRequest.move:type_name -> trainmaster.v1.Move
+	33, // 27: trainmaster.v1.ReadSlotsRequest.slots:type_name -> trainmaster.v1.TableSlots
+	37, // 28: trainmaster.v1.SlotPiece.applied:type_name -> trainmaster.v1.AppliedStep
+	31, // 29: trainmaster.v1.TakeBlocksRequest.move:type_name -> trainmaster.v1.Move
+	33, // 30: trainmaster.v1.TakeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
+	31, // 31: trainmaster.v1.SetPlacementRequest.move:type_name -> trainmaster.v1.Move
+	7,  // 32: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
+	9,  // 33: trainmaster.v1.SetPlacementRequest.placement:type_name -> trainmaster.v1.ParameterPlacement
+	10, // 34: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
+	13, // 35: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
+	15, // 36: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
+	17, // 37: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
+	21, // 38: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
+	23, // 39: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
+	25, // 40: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
+	27, // 41: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
+	29, // 42: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
+	32, // 43: trainmaster.v1.ParameterServer.FreezeBlocks:input_type -> trainmaster.v1.FreezeBlocksRequest
+	35, // 44: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
+	38, // 45: trainmaster.v1.ParameterServer.ReadSlots:input_type -> trainmaster.v1.ReadSlotsRequest
+	40, // 46: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
+	42, // 47: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
+	44, // 48: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
+	11, // 49: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	14, // 50: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	16, // 51: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	19, // 52: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	22, // 53: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
+	24, // 54: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
+	26, // 55: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
+	28, // 56: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
+	30, // 57: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
+	34, // 58: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
+	36, // 59: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
+	39, // 60: trainmaster.v1.ParameterServer.ReadSlots:output_type -> trainmaster.v1.SlotPiece
+	41, // 61: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
+	43, // 62: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
+	45, // 63: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
+	49, // [49:64] is the sub-list for method output_type
+	34, // [34:49] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_parameter_server_proto_init() }
@@ -3142,7 +3470,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   40,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	ParameterServer_PruneSets_FullMethodName      = "/trainmaster.v1.ParameterServer/PruneSets"
 	ParameterServer_FreezeBlocks_FullMethodName   = "/trainmaster.v1.ParameterServer/FreezeBlocks"
 	ParameterServer_ReadBlock_FullMethodName      = "/trainmaster.v1.ParameterServer/ReadBlock"
+	ParameterServer_ReadSlots_FullMethodName      = "/trainmaster.v1.ParameterServer/ReadSlots"
 	ParameterServer_TakeBlocks_FullMethodName     = "/trainmaster.v1.ParameterServer/TakeBlocks"
 	ParameterServer_SetPlacement_FullMethodName   = "/trainmaster.v1.ParameterServer/SetPlacement"
 	ParameterServer_Rewind_FullMethodName         = "/trainmaster.v1.ParameterServer/Rewind"
@@ -82,12 +83,14 @@ type ParameterServerClient interface {
 	// PruneSets removes the sets before the newest ones to keep, and this shard's
 	// checkpoints that no kept set names.
 	PruneSets(ctx context.Context, in *PruneSetsRequest, opts ...grpc.CallOption) (*PruneSetsReply, error)
-	// FreezeBlocks keeps pushes away from blocks that are to leave: they wait. Only
+	// FreezeBlocks keeps pushes away from blocks, and slots of tables, that are to leave: they wait. Only
 	// SetPlacement ends that: who froze them may have committed the move.
 	FreezeBlocks(ctx context.Context, in *FreezeBlocksRequest, opts ...grpc.CallOption) (*FreezeBlocksReply, error)
 	// ReadBlock returns a frozen block, with all that moves with it.
 	ReadBlock(ctx context.Context, in *ReadBlockRequest, opts ...grpc.CallOption) (*ReadBlockReply, error)
-	// TakeBlocks has this shard read frozen blocks of another one. They are held
+	// ReadSlots returns frozen slots of tables, one after the other, each in pieces of about 1 MiB.
+	ReadSlots(ctx context.Context, in *ReadSlotsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SlotPiece], error)
+	// TakeBlocks has this shard read frozen blocks, and slots, of another one. They are held
 	// aside until SetPlacement says whose they are.
 	TakeBlocks(ctx context.Context, in *TakeBlocksRequest, opts ...grpc.CallOption) (*TakeBlocksReply, error)
 	// SetPlacement tells the shard what is committed. It ends a move in either way:
@@ -218,6 +221,25 @@ func (c *parameterServerClient) ReadBlock(ctx context.Context, in *ReadBlockRequ
 	return out, nil
 }
 
+func (c *parameterServerClient) ReadSlots(ctx context.Context, in *ReadSlotsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SlotPiece], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ParameterServer_ServiceDesc.Streams[0], ParameterServer_ReadSlots_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadSlotsRequest, SlotPiece]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ParameterServer_ReadSlotsClient = grpc.ServerStreamingClient[SlotPiece]
+
 func (c *parameterServerClient) TakeBlocks(ctx context.Context, in *TakeBlocksRequest, opts ...grpc.CallOption) (*TakeBlocksReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TakeBlocksReply)
@@ -295,12 +317,14 @@ type ParameterServerServer interface {
 	// PruneSets removes the sets before the newest ones to keep, and this shard's
 	// checkpoints that no kept set names.
 	PruneSets(context.Context, *PruneSetsRequest) (*PruneSetsReply, error)
-	// FreezeBlocks keeps pushes away from blocks that are to leave: they wait. Only
+	// FreezeBlocks keeps pushes away from blocks, and slots of tables, that are to leave: they wait. Only
 	// SetPlacement ends that: who froze them may have committed the move.
 	FreezeBlocks(context.Context, *FreezeBlocksRequest) (*FreezeBlocksReply, error)
 	// ReadBlock returns a frozen block, with all that moves with it.
 	ReadBlock(context.Context, *ReadBlockRequest) (*ReadBlockReply, error)
-	// TakeBlocks has this shard read frozen blocks of another one. They are held
+	// ReadSlots returns frozen slots of tables, one after the other, each in pieces of about 1 MiB.
+	ReadSlots(*ReadSlotsRequest, grpc.ServerStreamingServer[SlotPiece]) error
+	// TakeBlocks has this shard read frozen blocks, and slots, of another one. They are held
 	// aside until SetPlacement says whose they are.
 	TakeBlocks(context.Context, *TakeBlocksRequest) (*TakeBlocksReply, error)
 	// SetPlacement tells the shard what is committed. It ends a move in either way:
@@ -353,6 +377,9 @@ func (UnimplementedParameterServerServer) FreezeBlocks(context.Context, *FreezeB
 }
 func (UnimplementedParameterServerServer) ReadBlock(context.Context, *ReadBlockRequest) (*ReadBlockReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadBlock not implemented")
+}
+func (UnimplementedParameterServerServer) ReadSlots(*ReadSlotsRequest, grpc.ServerStreamingServer[SlotPiece]) error {
+	return status.Error(codes.Unimplemented, "method ReadSlots not implemented")
 }
 func (UnimplementedParameterServerServer) TakeBlocks(context.Context, *TakeBlocksRequest) (*TakeBlocksReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method TakeBlocks not implemented")
@@ -582,6 +609,17 @@ func _ParameterServer_ReadBlock_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ParameterServer_ReadSlots_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadSlotsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ParameterServerServer).ReadSlots(m, &grpc.GenericServerStream[ReadSlotsRequest, SlotPiece]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ParameterServer_ReadSlotsServer = grpc.ServerStreamingServer[SlotPiece]
+
 func _ParameterServer_TakeBlocks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TakeBlocksRequest)
 	if err := dec(in); err != nil {
@@ -700,6 +738,12 @@ var ParameterServer_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ParameterServer_Rewind_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "ReadSlots",
+			Handler:       _ParameterServer_ReadSlots_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "trainmaster/v1/parameter_server.proto",
 }

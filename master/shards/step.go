@@ -1,0 +1,93 @@
+package shards
+
+import (
+	"context"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/placement"
+)
+
+// step is what moves at one time: some blocks, and when all of them are in their places, some slots of tables.
+type step struct {
+	blocks []placement.Move
+	slots  []placement.SlotMove
+}
+
+// nextStep is the next one on the way to goal servers.
+func (c *Client) nextStep(ctx context.Context, addrs []string, table *placement.Table, goal int) (s step, err error) {
+	s.blocks = table.Balance(goal)
+	if s.blocks = s.blocks[:min(atOnce, len(s.blocks))]; len(s.blocks) > 0 {
+		return s, nil
+	}
+	known := map[uint32]described{}
+	bytes := uint64(0)
+	for _, m := range table.BalanceSlots(goal) {
+		d, there := known[m.From]
+		if !there {
+			if d, err = c.describe(ctx, addrs, int(m.From)); err != nil {
+				return s, err
+			}
+			known[m.From] = d
+		}
+		if bytes += d.slotBytes(m); len(s.slots) > 0 && (bytes > bytesAtOnce || len(s.slots) == slotsAtOnce) {
+			break
+		}
+		s.slots = append(s.slots, m)
+	}
+	return s, nil
+}
+
+// slotBytes is about the size of a slot's rows: ids are hashed, so that those of a table have the same.
+func (d described) slotBytes(m placement.SlotMove) uint64 {
+	held := len(d.table.HeldSlots(int(m.Table), int(m.From)))
+	if held == 0 || int(m.Table) >= len(d.bytes) {
+		return 0
+	}
+	return d.bytes[m.Table] / uint64(held)
+}
+
+func (s step) empty() bool { return len(s.blocks)+len(s.slots) == 0 }
+
+// apply changes the layout to that after the step.
+func (s step) apply(l *placement.Layout) {
+	for _, m := range s.blocks {
+		l.Owners[m.Block] = m.To
+	}
+	for _, m := range s.slots {
+		l.Slots[m.Table][m.Slot] = m.To
+	}
+}
+
+// way is from one server to another.
+type way struct{ from, to int }
+
+// load is what goes a way.
+type load struct {
+	blocks []uint64
+	slots  []*pb.TableSlots
+}
+
+// ways sorts what moves.
+func (s step) ways() map[way]*load {
+	ways := map[way]*load{}
+	on := func(from, to uint32) *load {
+		w := way{int(from), int(to)}
+		if ways[w] == nil {
+			ways[w] = &load{}
+		}
+		return ways[w]
+	}
+	for _, m := range s.blocks {
+		l := on(m.From, m.To)
+		l.blocks = append(l.blocks, m.Block)
+	}
+	for _, m := range s.slots {
+		l := on(m.From, m.To)
+		if n := len(l.slots); n == 0 || l.slots[n-1].GetTable() != m.Table {
+			l.slots = append(l.slots, &pb.TableSlots{Table: m.Table})
+		}
+		last := l.slots[len(l.slots)-1]
+		last.Slots = append(last.Slots, m.Slot)
+	}
+	return ways
+}

@@ -1,0 +1,125 @@
+package pserver
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	"google.golang.org/grpc"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+)
+
+func slotsFromProto(list []*pb.TableSlots) (ids []slotID) {
+	for _, t := range list {
+		for _, slot := range t.GetSlots() {
+			ids = append(ids, slotID{t.GetTable(), slot})
+		}
+	}
+	return ids
+}
+
+func slotsToProto(ids []slotID) (list []*pb.TableSlots) {
+	for i, id := range ids {
+		if i == 0 || ids[i-1].table != id.table {
+			list = append(list, &pb.TableSlots{Table: id.table})
+		}
+		last := list[len(list)-1]
+		last.Slots = append(last.Slots, id.slot)
+	}
+	return list
+}
+
+// ReadSlots implements the service.
+func (c *control) ReadSlots(request *pb.ReadSlotsRequest, stream grpc.ServerStreamingServer[pb.SlotPiece]) error {
+	for _, id := range slotsFromProto(request.GetSlots()) {
+		if err := c.shard.readSlot(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), id, func(p slotPiece) error {
+			return stream.Send(pieceToProto(p))
+		}); err != nil {
+			return statusOf(err)
+		}
+	}
+	return nil
+}
+
+// slots implements source.
+func (r *remote) slots(ids []slotID, add func(slotPiece) error) error {
+	stream, err := r.server.ReadSlots(r.ctx, &pb.ReadSlotsRequest{Move: r.move, Slots: slotsToProto(ids)})
+	for err == nil {
+		var m *pb.SlotPiece
+		if m, err = stream.Recv(); err != nil {
+			break
+		}
+		p, err := pieceFromProto(m)
+		if err == nil {
+			err = add(p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return fmt.Errorf("read slots of %s: %w", r.addr, err)
+}
+
+func pieceToProto(p slotPiece) *pb.SlotPiece {
+	i := p.image
+	m := &pb.SlotPiece{
+		Table: p.table, Slot: p.slot, Ids: i.IDs, Versions: i.Versions, Updates: i.Updates, Values: wire.FloatBytes(i.Values),
+		Clock: i.Clock, Rows: uint32(i.Living), Last: p.last,
+	}
+	for _, w := range i.Waiting {
+		m.WaitingIds, m.WaitingUpdates, m.WaitingVersions = append(m.WaitingIds, w.ID), append(m.WaitingUpdates, w.Updates), append(m.WaitingVersions, w.Version)
+	}
+	for _, by := range p.applied {
+		m.Applied = append(m.Applied, &pb.AppliedStep{Ordinal: by.ordinal, Incarnation: by.incarnation, Step: by.step})
+	}
+	m.Sha256 = digestOfPiece(m)
+	return m
+}
+
+func pieceFromProto(m *pb.SlotPiece) (slotPiece, error) {
+	p := slotPiece{slotID: slotID{m.GetTable(), m.GetSlot()}, last: m.GetLast()}
+	if !bytes.Equal(digestOfPiece(m), m.GetSha256()) {
+		return p, fmt.Errorf("%w: slot %d of table %d was damaged on the way: its digest is another one", errMismatch, p.slot, p.table)
+	}
+	n := len(m.GetWaitingIds())
+	if len(m.GetValues())%4 != 0 || len(m.GetWaitingUpdates()) != n || len(m.GetWaitingVersions()) != n {
+		return p, fmt.Errorf("%w: slot %d of table %d came with %d bytes of values, and %d waiting ids with %d and %d numbers",
+			errMismatch, p.slot, p.table, len(m.GetValues()), n, len(m.GetWaitingUpdates()), len(m.GetWaitingVersions()))
+	}
+	p.image = &sparse.Image{
+		Clock: m.GetClock(), Living: int(m.GetRows()), IDs: m.GetIds(), Versions: m.GetVersions(), Updates: m.GetUpdates(), Values: floatsOf(m.GetValues()),
+	}
+	for k, id := range m.GetWaitingIds() {
+		p.image.Waiting = append(p.image.Waiting, sparse.Waiting{ID: id, Updates: m.GetWaitingUpdates()[k], Version: m.GetWaitingVersions()[k]})
+	}
+	for _, by := range m.GetApplied() {
+		p.applied = append(p.applied, appliedStep{by.GetOrdinal(), by.GetIncarnation(), by.GetStep()})
+	}
+	return p, nil
+}
+
+func digestOfPiece(m *pb.SlotPiece) []byte {
+	sum := sha256.New()
+	sum.Write(m.GetValues())
+	addNumbers(sum, m.GetIds())
+	addNumbers(sum, m.GetVersions())
+	addNumbers(sum, m.GetUpdates())
+	addNumbers(sum, m.GetWaitingIds())
+	addNumbers(sum, m.GetWaitingUpdates())
+	addNumbers(sum, m.GetWaitingVersions())
+	return sum.Sum(nil)
+}
+
+func addNumbers[T int64 | uint32](sum hash.Hash, list []T) {
+	binary.Write(sum, binary.LittleEndian, list) //nolint:errcheck // a hash takes everything
+}

@@ -1,0 +1,215 @@
+package pserver
+
+import (
+	"errors"
+	"fmt"
+
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+)
+
+// A slot of a table of embeddings moves as a block does, by the same steps at the same time. It may be much larger,
+// and so it goes in pieces; its part in the steps of trainers is the columns' entry for it.
+
+// slotID names a slot of all tables.
+type slotID struct{ table, slot uint32 }
+
+// slotPiece is a part of a slot on its way.
+type slotPiece struct {
+	slotID
+	image   *sparse.Image
+	last    bool
+	applied []appliedStep // with the last piece
+}
+
+// slotArrival is a slot that another shard gave.
+type slotArrival struct {
+	*sparse.Incoming
+	applied []appliedStep
+}
+
+// pieceBytes is about what a piece has.
+const pieceBytes = 1 << 20
+
+// slotsHeld counts the slots of all tables.
+func (h *holding) slotsHeld() (n int) {
+	for _, t := range h.tables {
+		n += len(t.Held())
+	}
+	return n
+}
+
+// tableOf is the table of a slot.
+func (h *holding) tableOf(id slotID) (*sparse.Table, error) {
+	if int(id.table) >= len(h.tables) || id.slot >= sparse.Slots {
+		return nil, fmt.Errorf("%w: slot %d of table %d: there are %d tables of %d slots", errMismatch, id.slot, id.table, len(h.tables), sparse.Slots)
+	}
+	return h.tables[id.table], nil
+}
+
+// freezeSlot keeps pushes away from a slot that is to leave.
+func (h *holding) freezeSlot(id slotID) error {
+	t, err := h.tableOf(id)
+	if err != nil {
+		return err
+	}
+	if err := t.Freeze(id.slot); err != nil {
+		return fmt.Errorf("%w: %w", errMismatch, err)
+	}
+	return nil
+}
+
+// freezeTables keeps pushes away from all slots.
+func (h *holding) freezeTables() error {
+	for k, t := range h.tables {
+		for _, slot := range t.Held() {
+			if err := h.freezeSlot(slotID{uint32(k), slot}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// readSlot gives a frozen slot to send, piece by piece.
+func (s *shard) readSlot(term uint64, epoch uint32, id slotID, send func(slotPiece) error) error {
+	h, err := s.heed(term, epoch)
+	if err != nil {
+		return err
+	}
+	t, err := h.tableOf(id)
+	if err != nil {
+		return err
+	}
+	out, err := t.Send(id.slot)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errOldMove, err)
+	}
+	for last := false; !last; {
+		piece := slotPiece{slotID: id}
+		if piece.image, last, err = out.Next(max(1, pieceBytes/t.RowBytes())); err != nil {
+			return fmt.Errorf("%w: %w", errOldMove, err)
+		}
+		if piece.last = last; last {
+			piece.applied = s.appliedTo(id, out)
+		}
+		if err := send(piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appliedTo lists the steps of all trainers that a slot has.
+func (s *shard) appliedTo(id slotID, out *sparse.Outgoing) (applied []appliedStep) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.rosterLocked() {
+		applied = append(applied, appliedStep{t.ordinal, t.incarnation, out.Step(t.columns[id.table])})
+	}
+	return applied
+}
+
+// slotTaker puts slots together that arrive in pieces.
+type slotTaker struct {
+	holding *holding
+	want    []slotID // still to come, in their order
+	open    *slotArrival
+	taken   map[slotID]*slotArrival
+}
+
+// run takes all that it wants.
+func (k *slotTaker) run(from source) error {
+	if len(k.want) == 0 {
+		return nil
+	}
+	if err := from.slots(k.want, k.add); err != nil {
+		return err
+	}
+	if len(k.want) > 0 {
+		return fmt.Errorf("%w: %d slots did not come", errMismatch, len(k.want))
+	}
+	return nil
+}
+
+// add takes the next piece.
+func (k *slotTaker) add(p slotPiece) error {
+	if len(k.want) == 0 || p.slotID != k.want[0] {
+		return fmt.Errorf("%w: a piece of slot %d of table %d was not asked for", errMismatch, p.slot, p.table)
+	}
+	if k.open == nil {
+		t, err := k.holding.tableOf(p.slotID)
+		if err != nil {
+			return err
+		}
+		k.open = &slotArrival{Incoming: t.Receive(p.slot)}
+	}
+	if err := k.open.Add(p.image); err != nil {
+		return fmt.Errorf("%w: %w", errMismatch, err)
+	}
+	if !p.last {
+		return nil
+	}
+	if got := k.open.Rows(); got != p.image.Living {
+		return fmt.Errorf("%w: slot %d of table %d came with %d rows: expected %d", errMismatch, p.slot, p.table, got, p.image.Living)
+	}
+	k.open.applied = p.applied
+	k.taken[p.slotID] = k.open
+	k.open, k.want = nil, k.want[1:]
+	return nil
+}
+
+// placeTables makes the tables of h, after a move: slots that stay are those of old.
+func (s *shard) placeTables(old, h *holding) error {
+	if old.model == h.model { // it joins
+		for k := range h.model.table.Sparse {
+			old.tables = append(old.tables, s.newTable(h.model, k, nil))
+		}
+	}
+	for k, t := range old.tables {
+		placed, err := t.Placed(h.model.table.HeldSlots(k, s.index), func(slot uint32) *sparse.Incoming {
+			if a := s.moving.slots[slotID{uint32(k), slot}]; a != nil && s.moving.epoch == h.model.table.Epoch {
+				return a.Incoming
+			}
+			return nil
+		})
+		if err != nil {
+			return s.endWithout(err.Error())
+		}
+		h.tables = append(h.tables, placed)
+	}
+	return nil
+}
+
+// arriveSlotsLocked gives trainers the steps that the slots came with, and lets those go that are another shard's.
+func (s *shard) arriveSlotsLocked(old, h *holding) {
+	for id, a := range s.moving.slots {
+		table := h.tables[id.table]
+		if !table.Has(a.Incoming) {
+			continue // it was taken, and then given to another one
+		}
+		for _, t := range s.trainers {
+			table.Mark(id.slot, t.columns[id.table], 0)
+		}
+		for _, by := range a.applied {
+			if t := s.knownLocked(h, by); t != nil {
+				table.Mark(id.slot, t.columns[id.table], by.step)
+			}
+		}
+	}
+	for k, t := range old.tables {
+		t.Leave(h.tables[k])
+		h.tables[k].Thaw()
+	}
+}
+
+// slotFault is what the answer is when a slot of a batch took no update or has no rows; nil for another error.
+func slotFault(err error) *wire.Fault {
+	switch {
+	case errors.Is(err, sparse.ErrMoved):
+		return wire.Faultf(wire.Moved, "%v", err)
+	case errors.Is(err, sparse.ErrFrozen):
+		return wire.Faultf(wire.Wait, "%v", err)
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+)
+
+// SlotMove is a slot of a table of embeddings that changes its shard.
+type SlotMove struct {
+	Table, Slot uint32
+	From, To    uint32
+}
+
+// BalanceSlots lists the moves, table after table, that put the slots of t on shards 0 to shards-1, as many of each table on every
+// shard but for one. No more move than have to: who has most keeps what is over, and the last slots of a shard
+// go first, so that each has its slots in few rows. Equal tables have equal sizes of slots, since ids are hashed.
+func (t *Table) BalanceSlots(shards int) (moves []SlotMove) {
+	total := make([]int, shards) // over all tables so far
+	for k, owners := range t.SlotOwners {
+		count := make([]int, max(shards, t.Shards))
+		for _, owner := range owners {
+			count[owner]++
+		}
+		order := make([]int, shards)
+		for i := range order {
+			order[i] = i
+		}
+		slices.SortStableFunc(order, func(a, b int) int {
+			return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(total[a], total[b]))
+		})
+		room := make([]int, len(count)) // above 0: so many more; below: so many less
+		for rank, i := range order {
+			fair := len(owners) / shards
+			if rank < len(owners)%shards {
+				fair++
+			}
+			room[i] = fair - count[i]
+			total[i] += fair
+		}
+		for i := shards; i < len(count); i++ {
+			room[i] = -count[i]
+		}
+		to := 0
+		for slot, owner := range slices.Backward(owners) {
+			if room[owner] >= 0 {
+				continue
+			}
+			for room[to] <= 0 {
+				to++
+			}
+			room[owner]++
+			room[to]--
+			moves = append(moves, SlotMove{uint32(k), uint32(slot), owner, uint32(to)})
+		}
+	}
+	return moves
+}

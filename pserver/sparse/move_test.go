@@ -1,0 +1,276 @@
+package sparse
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"trainmaster/pserver/optimizer"
+)
+
+// send moves slots from one shard of a table to another, in pieces of so many rows, and returns their shares after it.
+func send(t testing.TB, from, to *Table, slots []uint32, most int, columns []*Column, theirs []*Column) (after, taken *Table) {
+	t.Helper()
+	arrived := map[uint32]*Incoming{}
+	steps := map[uint32][]uint64{}
+	for _, slot := range slots {
+		if err := from.Freeze(slot); err != nil {
+			t.Fatal(err)
+		}
+		out, err := from.Send(slot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		arrived[slot] = to.Receive(slot)
+		living := 0
+		for last := false; !last; {
+			var m *Image
+			if m, last, err = out.Next(most); err == nil {
+				err = arrived[slot].Add(m)
+			}
+			if err != nil || len(m.IDs)+len(m.Waiting) > most {
+				t.Fatalf("a piece of %d rows and %d waiting ids: %v", len(m.IDs), len(m.Waiting), err)
+			}
+			living = m.Living
+		}
+		if got := arrived[slot].Rows(); got != living {
+			t.Fatalf("slot %d arrived with %d rows, expected %d", slot, got, living)
+		}
+		for _, c := range columns {
+			steps[slot] = append(steps[slot], out.Step(c))
+		}
+	}
+	kept := slices.DeleteFunc(slices.Clone(from.Held()), func(slot uint32) bool { return arrived[slot] != nil })
+	held := append(slices.Clone(to.Held()), slots...)
+	slices.Sort(held)
+	taken, err := to.Placed(held, func(slot uint32) *Incoming { return arrived[slot] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for slot, list := range steps {
+		if !taken.Has(arrived[slot]) {
+			t.Fatalf("slot %d is not in the share that it came to", slot)
+		}
+		for i, step := range list {
+			taken.Mark(slot, theirs[i], step)
+		}
+	}
+	if after, err = from.Placed(kept, nil); err != nil {
+		t.Fatal(err)
+	}
+	from.Leave(after)
+	return after, taken
+}
+
+// Two shards between which slots move do what one naive table does, bit by bit: rows, moments, numbers of updates, what expires and who
+// waits. A repeated push changes nothing, wherever the slot is by then.
+func TestMovedSlotsAreTheNaiveOnes(t *testing.T) {
+	for _, o := range []optimizer.Config{plain, {Kind: optimizer.Adam}} {
+		cfg, o := valid(t, Config{Name: "t", Dim: 2, Init: Uniform, Scale: 1, Expiry: 40, Admission: 2}), validRule(t, o)
+		shards := [2]*Table{New(cfg, o, held(2, 0), noCut), New(cfg, o, held(2, 1), noCut)}
+		columns := [2][]*Column{{{}, {}}, {{}, {}}}
+		want := newNaive(cfg, o)
+		naiveColumns := []*Column{{}, {}}
+		r := rand.New(rand.NewPCG(1, 2))
+		ids := universe(r, 12)
+		steps := [2]uint64{}
+		applied, repeated, moved := 0, 0, 0
+		for range 1500 {
+			switch {
+			case r.IntN(8) == 0:
+				from := r.IntN(2)
+				slots := slices.DeleteFunc(slices.Clone(shards[from].Held()), func(slot uint32) bool { return r.IntN(4) > 0 })
+				shards[from], shards[1-from] = send(t, shards[from], shards[1-from], slots, 1+r.IntN(5), columns[from], columns[1-from])
+				moved += len(slots)
+			default:
+				who := r.IntN(2)
+				again := steps[who] > 0 && r.IntN(3) == 0
+				if !again {
+					steps[who]++
+				}
+				batch := rand.New(rand.NewPCG(steps[who], uint64(who))) // the same for the same step
+				some, grads := make([]int64, 30), make([]float32, 60)
+				for k := range some {
+					some[k] = ids[batch.IntN(len(ids))]
+				}
+				for i := range grads {
+					grads[i] = float32(batch.NormFloat64())
+				}
+				want.push(some, grads, naiveColumns[who], steps[who], 1)
+				for i, table := range shards {
+					var here []int64
+					var theirs []float32
+					for k, id := range some {
+						if slices.Contains(table.Held(), SlotOf(id)) {
+							here, theirs = append(here, id), append(theirs, grads[2*k:2*k+2]...)
+						}
+					}
+					rows, _ := grouped(here, theirs, 2)
+					n, err := table.Update(&rows, columns[i][who], Step{steps[who], 1})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if applied += n; again {
+						repeated += len(rows.Spans)
+						if n > 0 {
+							t.Fatalf("a repeated push was applied to %d slots", n)
+						}
+					}
+				}
+			}
+			for _, table := range shards {
+				here := slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return !slices.Contains(table.Held(), SlotOf(id)) })
+				got := lookup(table, here)
+				for k, id := range here {
+					if !slices.Equal(got[2*k:2*k+2], want.lookup(id)) {
+						t.Fatalf("%s: id %d has %v, expected %v", o.Kind, id, got[2*k:2*k+2], want.lookup(id))
+					}
+				}
+			}
+			if got := shards[0].Rows() + shards[1].Rows(); got != len(want.rows) {
+				t.Fatalf("%d rows, expected %d", got, len(want.rows))
+			}
+		}
+		if applied < 1000 || repeated < 1000 || moved < 1000 {
+			t.Errorf("%d slots updated, %d updated again, %d moved: the test tests less than it says", applied, repeated, moved)
+		}
+	}
+}
+
+// Memory that a slot leaves behind is used again, and nothing of what was in it is seen.
+func TestMemoryOfSlotsThatLeft(t *testing.T) {
+	o := validRule(t, optimizer.Config{Kind: optimizer.Adam})
+	table := newTable(t, Config{Name: "t", Dim: 4, Init: Uniform, Scale: 1}, o, noCut)
+	var ids, others []int64
+	for id := int64(0); len(ids) < 3*chunkRows || len(others) < 3*chunkRows; id++ {
+		switch SlotOf(id) {
+		case 3:
+			ids = append(ids, id)
+		case 4:
+			others = append(others, id)
+		}
+	}
+	ids, others = ids[:3*chunkRows], others[:3*chunkRows]
+	push := func(to *Table, ids []int64) {
+		batch, _ := grouped(ids, slices.Repeat([]float32{1}, 4*len(ids)), 4)
+		if _, err := to.Update(&batch, &Column{}, Step{1, 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	push(table, ids)
+	want := lookup(table, ids)
+	free := len(table.arena.free)
+	table, there := send(t, table, New(table.Config(), o, nil, noCut), []uint32{3}, 100, nil, nil)
+	if got := len(table.arena.free); got != free+3 {
+		t.Errorf("%d chunks are free, expected 3 more than %d", got, free)
+	}
+	push(table, others)
+	fresh := newTable(t, table.Config(), o, noCut)
+	push(fresh, others)
+	if len(table.arena.free) != free || !slices.Equal(lookup(table, others), lookup(fresh, others)) {
+		t.Errorf("%d chunks are free, expected %d; or rows in used memory are other ones", len(table.arena.free), free)
+	}
+	if !slices.Equal(lookup(there, ids), want) {
+		t.Error("the slot has other rows than before")
+	}
+}
+
+// What is on its way takes no update, and what has left answers so, to whoever still goes by the share from before.
+func TestSlotsOnTheirWay(t *testing.T) {
+	table := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut)
+	id := int64(5)
+	slot := SlotOf(id)
+	batch := func() (c *Column, err error) {
+		rows, _ := grouped([]int64{id}, []float32{1}, 1)
+		c = &Column{}
+		_, err = table.Update(&rows, c, Step{1, 1})
+		return c, err
+	}
+	if _, err := batch(); err != nil {
+		t.Fatal(err)
+	}
+	before := lookup(table, []int64{id})
+	if _, err := table.Send(slot); !errors.Is(err, ErrMoved) {
+		t.Errorf("a slot that is not frozen is sent: %v", err)
+	}
+	if err := table.Freeze(slot); err != nil {
+		t.Fatal(err)
+	}
+	rows, _ := grouped([]int64{id}, nil, 1)
+	until := table.Frozen(&rows)
+	if c, err := batch(); !errors.Is(err, ErrFrozen) || c.steps[slot] != 0 || !slices.Equal(lookup(table, []int64{id}), before) {
+		t.Errorf("a push to a frozen slot: %v", err)
+	}
+	out, err := table.Send(slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.Thaw()
+	<-until
+	if err := table.Freeze(slot); err != nil { // for another move
+		t.Fatal(err)
+	}
+	if _, _, err := out.Next(9); !errors.Is(err, ErrMoved) {
+		t.Errorf("a piece of a move that is over: %v", err)
+	}
+	until = table.Frozen(&rows)
+	other := New(table.Config(), plain, nil, noCut)
+	send(t, table, other, []uint32{slot}, 9, nil, nil)
+	<-until
+	if _, err := batch(); !errors.Is(err, ErrMoved) {
+		t.Errorf("a push to a slot that has left: %v", err)
+	}
+	if err := table.Lookup(&rows, make([]float32, 1)); !errors.Is(err, ErrMoved) {
+		t.Errorf("a look-up in a slot that has left: %v", err)
+	}
+	if _, err := table.Scan(Place{}, &rows); !errors.Is(err, ErrMoved) {
+		t.Errorf("a scan over a slot that has left: %v", err)
+	}
+	if _, err := table.Scan(Place{Slot: slot + 1}, &rows); err != nil {
+		t.Errorf("a scan that is past it: %v", err)
+	}
+	if err := New(table.Config(), plain, nil, noCut).Freeze(slot); !errors.Is(err, ErrNotHeld) {
+		t.Errorf("a slot that is not here is frozen: %v", err)
+	}
+}
+
+// A piece that does not fit is refused, and says what does not.
+func TestPiecesThatDoNotFit(t *testing.T) {
+	table := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut)
+	slot := SlotOf(5)
+	for want, m := range map[string]*Image{
+		"is there twice":  {IDs: []int64{5}, Versions: []uint32{1}, Values: []float32{1}},
+		"expected slot":   {IDs: []int64{6}, Versions: []uint32{1}, Values: []float32{1}},
+		"has version 0":   {IDs: []int64{7}, Versions: []uint32{0}, Values: []float32{1}},
+		"with 1 versions": {IDs: []int64{5}, Versions: []uint32{1}, Values: []float32{1, 2}},
+		"waiting id 6":    {Waiting: []Waiting{{ID: 6}}},
+	} {
+		in := table.Receive(slot)
+		if err := in.Add(&Image{IDs: []int64{5}, Versions: []uint32{1}, Values: []float32{1}}); err != nil {
+			t.Fatal(err)
+		}
+		if want == "has version 0" {
+			m.IDs = sameSlot(slot)
+		}
+		if err := in.Add(m); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+	if _, err := table.Placed([]uint32{0}, nil); err != nil {
+		t.Error(err)
+	}
+	if _, err := New(table.Config(), plain, nil, noCut).Placed([]uint32{3}, func(uint32) *Incoming { return nil }); err == nil || !strings.Contains(err.Error(), `slot 3 of table "t"`) {
+		t.Errorf("a slot that is nowhere: %v", err)
+	}
+}
+
+// sameSlot is an id, other than 5, of its slot.
+func sameSlot(slot uint32) []int64 {
+	for id := int64(6); ; id++ {
+		if SlotOf(id) == slot {
+			return []int64{id}
+		}
+	}
+}
