@@ -2,13 +2,12 @@ package pserver
 
 import (
 	"maps"
-	"slices"
 
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 )
 
-// move is what the leader of the simulation is at: a block on its way from one shard to another, in the steps of moving.go. Any
+// move is what the leader of the simulation is at: a block, or a slot, on its way from one shard to another, in the steps of moving.go. Any
 // shard may be killed between any two of them, but for one: a destination from the commit to the set of checkpoints after
 // it, since this simulation has no sets to fall back on (TestDestinationLost has).
 type move struct {
@@ -17,7 +16,7 @@ type move struct {
 	term      uint64
 
 	phase     movePhase
-	block     uint64
+	unit      unit
 	from, to  *node
 	lives     [2]int // of from and to, when it began
 	arriving  literal
@@ -44,29 +43,33 @@ func (w *world) lead() {
 	case idle:
 		if m.layout == nil {
 			m.term = 1
-			w.commit(&placement.Layout{Epoch: 2, Shards: 2, Goal: 2, Owners: w.table.Owners})
+			first := placement.LayoutOf(w.table, 2)
+			first.Epoch++
+			w.commit(first)
 		}
 		for _, n := range w.nodes {
 			n.tell()
 		}
-		m.block = uint64(w.random.IntN(len(m.layout.Owners)))
-		m.from = w.nodes[m.layout.Owners[m.block]]
+		m.unit = w.units[w.random.IntN(len(w.units))]
+		m.from = w.nodes[*owner(m.layout, m.unit)]
 		m.to = w.nodes[1-m.from.index]
 		m.lives = [2]int{m.from.life, m.to.life}
-		w.must(m.from.shard.freezeBlocks(w.Context(), m.term, m.layout.Epoch+1, []uint64{m.block}, nil))
-		m.from.frozen[m.block] = true
+		blocks, slots := m.what()
+		w.must(m.from.shard.freezeBlocks(w.Context(), m.term, m.layout.Epoch+1, blocks, slots))
+		m.from.frozen[m.unit] = true
 		m.phase = frozen
 	case frozen:
 		if !m.to.shard.ready.Load() { // killed, and had no block: it has to be told first
 			m.giveUp(w)
 			return
 		}
-		w.must(m.to.shard.takeBlocks(w.Context(), m.term, m.layout.Epoch+1, []uint64{m.block}, nil, neighbour{m.from.shard, m.term, m.layout.Epoch + 1}))
+		blocks, slots := m.what()
+		w.must(m.to.shard.takeBlocks(w.Context(), m.term, m.layout.Epoch+1, blocks, slots, neighbour{m.from.shard, m.term, m.layout.Epoch + 1}))
 		if m.to.life != m.lives[1] {
 			w.seen["destination killed in a move"]++
 		}
 		m.lives[1] = m.to.life
-		m.arriving, m.greeted = m.from.blocks[m.block], maps.Clone(m.from.greeted)
+		m.arriving, m.greeted = m.from.has[m.unit], maps.Clone(m.from.greeted)
 		m.phase = taken
 	case taken:
 		if m.from.life != m.lives[0] {
@@ -77,12 +80,16 @@ func (w *world) lead() {
 			w.seen["destination killed in a move"]++
 		}
 		if m.decidedTo = !lost && w.random.IntN(4) > 0; m.decidedTo {
-			next := *m.layout
+			next, err := placement.ParseLayout(m.committed)
+			w.must(err)
 			next.Epoch++
-			next.Owners = slices.Clone(next.Owners)
-			next.Owners[m.block] = uint32(m.to.index)
-			w.commit(&next)
-			w.seen["blocks moved"]++
+			*owner(next, m.unit) = uint32(m.to.index)
+			w.commit(next)
+			if m.unit < unitSlots {
+				w.seen["blocks moved"]++
+			} else {
+				w.seen["slots moved"]++
+			}
 		} else {
 			m.giveUp(w)
 		}
@@ -97,6 +104,22 @@ func (w *world) lead() {
 			m.to.checkpoint(0)
 		}
 	}
+}
+
+// what are the block or the slot that moves.
+func (m *move) what() (blocks []uint64, slots []slotID) {
+	if m.unit >= unitSlots {
+		return nil, []slotID{{0, slotOf(m.unit)}}
+	}
+	return []uint64{m.unit}, nil
+}
+
+// owner is the shard of a unit in a layout.
+func owner(l *placement.Layout, u unit) *uint32 {
+	if u >= unitSlots {
+		return &l.Slots[0][slotOf(u)]
+	}
+	return &l.Owners[u]
 }
 
 // neighbour is a shard of the same process, as a source.
@@ -145,25 +168,23 @@ func (n *node) tell() {
 	}
 	placed, err := other.shard.holding.Load().model.placedAs(m.layout)
 	n.must(err)
-	if _, err := n.shard.settle(m.term, m.layout.Epoch, placed); err != nil {
+	if _, err := (&control{shard: n.shard, checkpoints: n.files}).settle(m.term, m.layout.Epoch, placed); err != nil {
 		n.Fatal(err)
 	}
 	clear(n.frozen)
 	if m.phase == decided && m.decidedTo && n == m.to {
-		n.blocks[m.block], n.since[m.block] = m.arriving, m.layout.Epoch
+		n.has[m.unit], n.since[m.unit] = m.arriving, m.layout.Epoch
 		for ordinal, incarnation := range m.greeted {
 			n.greeted[ordinal] = max(n.greeted[ordinal], incarnation)
 		}
 	}
 	n.leave()
-	for id := range n.blocks {
-		n.compare(id)
-	}
+	n.compareAll()
 }
 
-// leave drops the literal blocks that are another shard's.
+// leave drops the literal units that are another shard's.
 func (n *node) leave() {
-	maps.DeleteFunc(n.blocks, func(id uint64, _ literal) bool { return n.move.layout.Owners[id] != uint32(n.index) })
+	maps.DeleteFunc(n.has, func(u unit, _ literal) bool { return *owner(n.move.layout, u) != uint32(n.index) })
 }
 
 // restart: nothing is taken before the shard was told what is committed.
@@ -172,8 +193,8 @@ func (n *node) restart() {
 		return
 	}
 	n.leave()
-	for id := range n.blocks {
-		n.frozen[id] = true
+	for u := range n.has {
+		n.frozen[u] = true
 	}
 }
 

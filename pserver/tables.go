@@ -184,6 +184,9 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 		more, err = f.table.Update(&f.rows, c.trainer.columns[f.number], step) // all but those that have it by now
 		applied += more
 	}
+	if applied > 0 {
+		c.shard.counters.rowsPushed.Add(uint64(len(f.rows.IDs)))
+	}
 	switch fault := slotFault(err); {
 	case fault != nil:
 		return fault
@@ -195,9 +198,6 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 	if repeated := len(f.rows.Spans) - applied; repeated > 0 {
 		r.head.Flags |= wire.Duplicate
 		c.shard.counters.duplicates.Add(uint64(repeated))
-	}
-	if applied > 0 {
-		c.shard.counters.rowsPushed.Add(uint64(len(f.rows.IDs)))
 	}
 	r.head.Version = clampVersion(c.shard.version.Load())
 	r.end()
