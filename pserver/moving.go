@@ -333,7 +333,8 @@ func (s *shard) switchLocked(old *holding, m *model) error {
 			return s.endWithout(b.name())
 		}
 	}
-	if err := s.placeTables(old, h); err != nil {
+	arrived, err := s.placeTables(old, h)
+	if err != nil {
 		return err
 	}
 	for _, b := range old.blocks {
@@ -352,7 +353,7 @@ func (s *shard) switchLocked(old *holding, m *model) error {
 			b.moved, b.params, b.state = true, nil, nil
 		}
 	}
-	s.arriveSlotsLocked(old, h)
+	s.arriveSlotsLocked(old, h, arrived)
 	s.holding.Store(h)
 	s.ready.Store(true)
 	s.counters.switched.Add(1)

@@ -24,6 +24,7 @@ type slotPiece struct {
 
 // slotArrival is a slot that another shard gave.
 type slotArrival struct {
+	slotID
 	*sparse.Incoming
 	applied []appliedStep
 }
@@ -142,7 +143,7 @@ func (k *slotTaker) add(p slotPiece) error {
 		if err != nil {
 			return err
 		}
-		k.open = &slotArrival{Incoming: t.Receive(p.slot)}
+		k.open = &slotArrival{slotID: p.slotID, Incoming: t.Receive(p.slot)}
 	}
 	if err := k.open.Add(p.image); err != nil {
 		return fmt.Errorf("%w: %w", errMismatch, err)
@@ -159,8 +160,8 @@ func (k *slotTaker) add(p slotPiece) error {
 	return nil
 }
 
-// placeTables makes the tables of h, after a move: slots that stay are those of old.
-func (s *shard) placeTables(old, h *holding) error {
+// placeTables makes the tables of h, after a move: slots that stay are those of old, the others have arrived.
+func (s *shard) placeTables(old, h *holding) (arrived []*slotArrival, err error) {
 	if old.model == h.model { // it joins
 		for k := range h.model.table.Sparse {
 			old.tables = append(old.tables, s.newTable(h.model, k, nil))
@@ -168,32 +169,31 @@ func (s *shard) placeTables(old, h *holding) error {
 	}
 	for k, t := range old.tables {
 		placed, err := t.Placed(h.model.table.HeldSlots(k, s.index), func(slot uint32) *sparse.Incoming {
-			if a := s.moving.slots[slotID{uint32(k), slot}]; a != nil && s.moving.epoch == h.model.table.Epoch {
-				return a.Incoming
+			a := s.moving.slots[slotID{uint32(k), slot}]
+			if a == nil || s.moving.epoch != h.model.table.Epoch {
+				return nil
 			}
-			return nil
+			arrived = append(arrived, a)
+			return a.Incoming
 		})
 		if err != nil {
-			return s.endWithout(err.Error())
+			return nil, s.endWithout(err.Error())
 		}
 		h.tables = append(h.tables, placed)
 	}
-	return nil
+	return arrived, nil
 }
 
 // arriveSlotsLocked gives trainers the steps that the slots came with, and lets those go that are another shard's.
-func (s *shard) arriveSlotsLocked(old, h *holding) {
-	for id, a := range s.moving.slots {
-		table := h.tables[id.table]
-		if !table.Has(a.Incoming) {
-			continue // it was taken, and then given to another one
-		}
+func (s *shard) arriveSlotsLocked(old, h *holding, arrived []*slotArrival) {
+	for _, a := range arrived {
+		table := h.tables[a.table]
 		for _, t := range s.trainers {
-			table.Mark(id.slot, t.columns[id.table], 0)
+			table.Mark(a.slot, t.columns[a.table], 0)
 		}
 		for _, by := range a.applied {
 			if t := s.knownLocked(h, by); t != nil {
-				table.Mark(id.slot, t.columns[id.table], by.step)
+				table.Mark(a.slot, t.columns[a.table], by.step)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package pserver_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/placement"
+	"trainmaster/pserver/sparse"
 	"trainmaster/trainer/params"
 )
 
@@ -20,6 +22,8 @@ import (
 type slotsJob struct {
 	*cluster
 	clients []*params.Client
+	looks   *params.Client // who does nothing but look rows up
+	scans   *params.Client // who does nothing but scan
 	want    []*reference
 	steps   [2]uint64
 	placer  *shards.Client
@@ -40,10 +44,10 @@ func newSlotsJob(t testing.TB, dir string) *slotsJob {
 }
 
 func (j *slotsJob) connect(t testing.TB) {
-	j.placer, j.clients = newPlacer(t, j.book), nil
-	for who := range j.steps {
-		j.clients = append(j.clients, connectTables(t, j.book, params.Config{Mode: params.Async, Optimizer: tablesAdam, Ordinal: uint32(who), Incarnation: uint64(7 + who)}))
+	client := func(ordinal uint32) *params.Client {
+		return connectTables(t, j.book, params.Config{Mode: params.Async, Optimizer: tablesAdam, Ordinal: ordinal, Incarnation: uint64(7 + ordinal)})
 	}
+	j.placer, j.clients, j.looks, j.scans = newPlacer(t, j.book), []*params.Client{client(0), client(1)}, client(2), client(3)
 }
 
 // push pushes a trainer's next step.
@@ -75,28 +79,84 @@ func (j *slotsJob) send(t testing.TB, who int) {
 // holds compares what the servers have, by look-ups and by a scan, with the tables of one process that had each push once.
 func (j *slotsJob) holds(t testing.TB, what string) {
 	t.Helper()
-	for who, c := range j.clients {
-		for k, table := range bothTables {
-			want := j.want[k].values(everyID(slotIDs))
+	for k, table := range bothTables {
+		want := j.want[k].values(everyID(slotIDs))
+		for _, c := range append(j.clients, j.looks) {
 			if got := rowsOf(t, c, table, everyID(slotIDs), 0); !slices.Equal(got, want) {
-				t.Fatalf("%s: trainer %d looks other rows of %q up than those of one table", what, who, table.Name)
-			}
-			seen := map[int64]bool{}
-			if err := c.Scan(within(t), table.Name, func(ids []int64, values []float32) error {
-				for i, id := range ids {
-					if seen[id] || !slices.Equal(values[i*table.Dim:(i+1)*table.Dim], want[int(id+3)*table.Dim:int(id+4)*table.Dim]) {
-						t.Fatalf("%s: the scan of trainer %d has another row of id %d of %q, or has it twice", what, who, id, table.Name)
-					}
-					seen[id] = true
-				}
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if len(seen) != j.want[k].Rows() {
-				t.Fatalf("%s: the scan of %q has %d rows, expected %d", what, table.Name, len(seen), j.want[k].Rows())
+				t.Fatalf("%s: other rows of %q are looked up than those of one table", what, table.Name)
 			}
 		}
+		row := func(id int64) []float32 { return want[int(id+3)*table.Dim : int(id+4)*table.Dim] }
+		wantScan(t, what, j.scans, table.Name, row, j.want[k].Rows(), func() {})
+	}
+}
+
+// wantScan wants each of so many rows once, with its values. meanwhile is called after each piece.
+func wantScan(t testing.TB, what string, c *params.Client, table string, want func(id int64) []float32, rows int, meanwhile func()) {
+	t.Helper()
+	seen := map[int64]bool{}
+	if err := c.Scan(within(t), table, func(ids []int64, values []float32) error {
+		for i, id := range ids {
+			row := want(id)
+			if seen[id] || !slices.Equal(values[i*len(row):(i+1)*len(row)], row) {
+				t.Fatalf("%s: the scan has another row of id %d of %q, or has it twice", what, id, table)
+			}
+			seen[id] = true
+		}
+		meanwhile()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(seen) != rows {
+		t.Fatalf("%s: the scan of %q has %d rows, expected %d", what, table, len(seen), rows)
+	}
+}
+
+// A scan under which slots move, also the one that it is in the middle of, has each row once.
+func TestScanWhileSlotsMove(t *testing.T) {
+	wide := params.Table{Name: "wide", Dim: 8000, Init: params.Zeros} // 32 rows in a frame
+	const servers = 3
+	b := startServers(t, servers, pserver.Config{})
+	c := connect(t, b, params.Config{Mode: params.Async, Tables: []params.Table{wide}})
+	mustInit(t, c, little())
+	var ids []int64
+	many := map[uint32]int{100: 70, 1000: 70} // in these slots; in others, one
+	for id := int64(0); id < 1<<18; id++ {
+		if slot := sparse.SlotOf(id); many[slot] > 0 || id < 60 {
+			many[slot]--
+			ids = append(ids, id)
+		}
+	}
+	step := uint64(0)
+	for some := range slices.Chunk(ids, 30) {
+		step++
+		if err := c.PushRows(within(t), wide.Name, step, 1, some, slices.Repeat([]float32{-2}, len(some)*wide.Dim)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	placer := newPlacer(t, b)
+	goal, steps := 1, 0
+	stored := resize(t, b, placer, goal)
+	move := func() {
+		next, err := placer.Move(within(t), 1, stored)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next == nil || !strings.Contains(string(next), fmt.Sprintf(`"shards":%d`, servers)) { // another way
+			goal = goal%servers + 1
+			if stored, err = placer.Resize(within(t), stored, goal); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		stored = commitPlacement(t, b, placer, next)
+		steps++
+	}
+	want := func(int64) []float32 { return slices.Repeat([]float32{1}, wide.Dim) }
+	wantScan(t, "while slots move", c, wide.Name, want, len(ids), move)
+	if steps < 10 {
+		t.Errorf("%d steps of moves, expected at least 10", steps)
 	}
 }
 
@@ -187,8 +247,14 @@ func TestLeadersFollowWhileSlotsMove(t *testing.T) {
 	j := newSlotsJob(t, t.TempDir())
 	j.push(t, 0)
 	j.resize(t, 1)
+	refused := func() (n uint64) {
+		for i := range j.servers {
+			n += j.control(t, i).describe(t).GetCounters().GetRefused()
+		}
+		return n
+	}
 	waiting := func(what string, end func()) { // both push while the move is at that point
-		done := make(chan struct{})
+		done, before := make(chan struct{}), refused()
 		for who := range j.steps {
 			j.steps[who]++
 			for k, table := range bothTables {
@@ -206,6 +272,9 @@ func TestLeadersFollowWhileSlotsMove(t *testing.T) {
 		case <-done:
 			t.Fatalf("%s: pushes to slots on their way went through", what)
 		case <-time.After(20 * time.Millisecond):
+		}
+		if n := refused(); n > before+4 {
+			t.Errorf("%s: %d frames were refused instead of waiting", what, n-before)
 		}
 		end()
 		<-done
@@ -229,29 +298,67 @@ func TestLeadersFollowWhileSlotsMove(t *testing.T) {
 	waiting("copied again, after pushes, and committed", func() { j.tell(t, next) })
 	next = j.prepare(t)
 	waiting("committed, and the destination alone heard of it", func() {
-		addrs, err := j.book.complete(within(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn, err := grpc.NewClient("passthrough:///"+addrs[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		destination := pb.NewParameterServerClient(conn)
-		d, err := destination.Describe(within(t), &pb.DescribeRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		layout := j.layoutOf(t, next)
+		destination, layout := j.control(t, 0), j.layoutOf(t, next)
+		d := destination.describe(t)
 		given := d.GetPlacement()
 		given.Epoch, given.Owners, given.SlotOwners = layout.Epoch, layout.Owners, slices.Concat(layout.Slots[0], layout.Slots[1])
-		if _, err := destination.SetPlacement(within(t), &pb.SetPlacementRequest{Move: &pb.Move{Epoch: layout.Epoch, Term: j.term}, Model: d.GetModel(), Placement: given}); err != nil {
+		if err := destination.place(t, j.term, d.GetModel(), given); err != nil {
 			t.Fatal(err)
 		}
 		j.term++
 		j.tell(t, next)
 	})
+}
+
+// controlOf is the control side of a server.
+type controlOf struct{ pb.ParameterServerClient }
+
+func (j *slotsJob) control(t testing.TB, server int) controlOf {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+j.servers[server].addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return controlOf{pb.NewParameterServerClient(conn)}
+}
+
+func (c controlOf) describe(t testing.TB) *pb.DescribeReply {
+	t.Helper()
+	d, err := c.Describe(within(t), &pb.DescribeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (c controlOf) place(t testing.TB, term uint64, m *pb.ParameterModel, p *pb.ParameterPlacement) error {
+	t.Helper()
+	_, err := c.SetPlacement(within(t), &pb.SetPlacementRequest{Move: &pb.Move{Epoch: p.GetEpoch(), Term: term}, Model: m, Placement: p})
+	return err
+}
+
+// A server is not told of slots of another model, and ends when it was given slots that it has not, or has of another move.
+func TestSlotsThatDidNotArrive(t *testing.T) {
+	j := newSlotsJob(t, t.TempDir())
+	j.push(t, 0)
+	j.resize(t, 1)
+	next := j.layoutOf(t, j.prepare(t))
+	destination := j.control(t, 0)
+	d := destination.describe(t)
+	given := d.GetPlacement()
+	given.Epoch, given.SlotOwners = next.Epoch+1, slices.Concat(next.Slots[0], next.Slots[1])
+	d.Model.Tables[0].Dim++
+	if err := destination.place(t, 1, d.GetModel(), given); err == nil || !strings.Contains(err.Error(), "another model") {
+		t.Errorf("told of another table: %v", err)
+	}
+	d.Model.Tables[0].Dim--
+	if err := destination.place(t, 1, d.GetModel(), given); err == nil || !strings.Contains(err.Error(), `was given slot`) {
+		t.Errorf("told of slots that came for another placement: %v", err)
+	}
+	if err := j.servers[0].wait(); err == nil || !strings.Contains(err.Error(), "start it again") {
+		t.Errorf("the server ended with %v", err)
+	}
 }
 
 // movedAfterSets is a job with two sets, the second one of changes, and moves after it.

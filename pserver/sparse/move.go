@@ -189,9 +189,6 @@ func (t *Table) Placed(held []uint32, arrived func(number uint32) *Incoming) (*T
 	return placed, nil
 }
 
-// Has says whether a slot that arrived is one of the table's.
-func (t *Table) Has(in *Incoming) bool { return t.slots[in.number] == in.slot }
-
 // Leave lets go of the slots that another shard has from now on: whoever comes for one is told so.
 func (t *Table) Leave(after *Table) {
 	for _, i := range t.held {

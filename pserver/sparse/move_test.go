@@ -50,9 +50,6 @@ func send(t testing.TB, from, to *Table, slots []uint32, most int, columns []*Co
 		t.Fatal(err)
 	}
 	for slot, list := range steps {
-		if !taken.Has(arrived[slot]) {
-			t.Fatalf("slot %d is not in the share that it came to", slot)
-		}
 		for i, step := range list {
 			taken.Mark(slot, theirs[i], step)
 		}
