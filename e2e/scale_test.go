@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,12 +17,18 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/dataset/convert"
+	"trainmaster/dataset/sample"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
+	"trainmaster/recordio"
+	"trainmaster/safetensors"
+	"trainmaster/testdata"
 	"trainmaster/trainer/params"
+	"trainmaster/trainer/reference"
 )
 
-// load pushes gradients of 1 at a learning rate of 1, so that every parameter says how many pushes it has.
+// load pushes gradients of 1 at a learning rate of 1, so that every parameter, and every row of its tables, says how many pushes it has.
 type load struct {
 	*job
 	client *params.Client
@@ -39,13 +48,29 @@ func loadTensors(value float32) []params.Tensor {
 	return list
 }
 
+// loadTables have some thousand slots with rows together, of which a step of a move takes 256.
+func loadTables() (tables []params.Table) {
+	for _, name := range []string{"p", "q", "r", "s"} {
+		tables = append(tables, params.Table{Name: name, Dim: 2, Init: params.Zeros})
+	}
+	return tables
+}
+
+// loadIDs are the rows that every push changes, in nearly all slots.
+func loadIDs() (ids []int64) {
+	for id := range int64(5000) {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
 func (j *job) load(ordinal uint32) *load {
 	j.t.Helper()
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	client, err := params.Connect(j.t.Context(), params.Config{
 		Addrs: func(ctx context.Context) ([]string, error) { return j.store.WaitPS(ctx, nil) }, Mode: params.Async,
-		Optimizer: params.Optimizer{Kind: params.SGD, LearningRate: 1}, Ordinal: ordinal, Incarnation: uint64(ordinal), Log: logrus.NewEntry(log),
+		Optimizer: params.Optimizer{Kind: params.SGD, LearningRate: 1}, Tables: loadTables(), Ordinal: ordinal, Incarnation: uint64(ordinal), Log: logrus.NewEntry(log),
 	})
 	if err == nil {
 		err = client.Init(j.t.Context(), loadTensors(0))
@@ -59,11 +84,16 @@ func (j *job) load(ordinal uint32) *load {
 
 // push goes on until ctx ends, between two pushes.
 func (l *load) push(ctx context.Context) error {
-	grads, dst := loadTensors(1), loadTensors(0)
+	grads, dst, ids := loadTensors(1), loadTensors(0), loadIDs()
 	for ctx.Err() == nil {
 		began := time.Now()
 		if _, err := l.client.PushPull(l.t.Context(), l.steps.Load()+1, 1, grads, dst); err != nil {
 			return err
+		}
+		for _, table := range loadTables() {
+			if err := l.client.PushRows(l.t.Context(), table.Name, l.steps.Load()+1, 1, ids, slices.Repeat([]float32{1}, len(ids)*table.Dim)); err != nil {
+				return err
+			}
 		}
 		l.steps.Add(1)
 		l.worst = max(l.worst, time.Since(began))
@@ -103,6 +133,35 @@ func (j *job) underLoad(loads []*load, what func()) {
 			}
 		}
 	}
+	for id, v := range loads[0].rows() {
+		if v != -float32(total) {
+			j.t.Fatalf("row %s is %v: expected the sum of %d pushes", id, v, total)
+		}
+	}
+}
+
+// rows are the first values of all rows that a scan finds, by table and id. A row's others are the same.
+func (l *load) rows() map[string]float32 {
+	l.t.Helper()
+	rows := map[string]float32{}
+	for _, table := range loadTables() {
+		if err := l.client.Scan(l.t.Context(), table.Name, func(ids []int64, values []float32) error {
+			for i, id := range ids {
+				name := fmt.Sprint(table.Name, id)
+				if _, twice := rows[name]; twice || values[2*i] != values[2*i+1] {
+					return fmt.Errorf("row %s is %v, or is there twice", name, values[2*i:2*i+2])
+				}
+				rows[name] = values[2*i]
+			}
+			return nil
+		}); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	if want := len(loadTables()) * len(loadIDs()); len(rows) != want {
+		l.t.Fatalf("%d rows in all tables, expected %d", len(rows), want)
+	}
+	return rows
 }
 
 func (j *job) layout() *placement.Layout {
@@ -119,6 +178,14 @@ func (j *job) layout() *placement.Layout {
 		j.t.Fatal(err)
 	}
 	return layout
+}
+
+// slotsOwned counts the slots of the first table on each server.
+func slotsOwned(l *placement.Layout) string {
+	if len(l.Slots) == 0 {
+		return "none"
+	}
+	return owned(&placement.Layout{Shards: l.Shards, Owners: l.Slots[0]})
 }
 
 // owned counts the blocks of each server.
@@ -142,8 +209,8 @@ func TestScaleUnderLoad(t *testing.T) {
 		servers = append(servers, j.server())
 		up.wantExit(0)
 	})
-	if got := j.layout(); got.Shards != 3 || got.Goal != 3 || owned(got) != "[4 4 5]" {
-		t.Errorf("%+v: %s", got, owned(got))
+	if got := j.layout(); got.Shards != 3 || got.Goal != 3 || owned(got) != "[4 4 5]" || slotsOwned(got) != "[342 341 341]" {
+		t.Errorf("%+v: %s and %s", got, owned(got), slotsOwned(got))
 	}
 	j.awaitSet(3, 0)
 	j.underLoad(loads, func() {
@@ -153,8 +220,8 @@ func TestScaleUnderLoad(t *testing.T) {
 			t.Errorf("master scale said %q", down.stdout)
 		}
 	})
-	if got := j.layout(); got.Shards != 1 || owned(got) != "[13]" {
-		t.Errorf("%+v: %s", got, owned(got))
+	if got := j.layout(); got.Shards != 1 || owned(got) != "[13]" || slotsOwned(got) != "[1024]" {
+		t.Errorf("%+v: %s and %s", got, owned(got), slotsOwned(got))
 	}
 	ended := 0
 	for _, s := range servers {
@@ -167,6 +234,17 @@ func TestScaleUnderLoad(t *testing.T) {
 		t.Errorf("%d servers ended, expected 2", ended)
 	}
 	run(t, j.dir, "model", "inspect", j.checkpoints()).wants(t, 0)
+	run(t, j.dir, "model", "export", j.checkpoints(), "--file", "all.safetensors").wants(t, 0)
+	tensors, _, err := safetensors.ReadFile(filepath.Join(j.dir, "all.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range loadTables() {
+		i := slices.IndexFunc(tensors, func(tensor safetensors.Tensor) bool { return tensor.Name == table.Name+".ids" })
+		if i < 0 || len(tensors[i].Data) != 8*len(loadIDs()) {
+			t.Errorf("the set has not all rows of table %q", table.Name)
+		}
+	}
 }
 
 // The leader is killed while blocks move, wherever it stands: the next one ends what was begun, and no push is lost or counts twice.
@@ -208,6 +286,133 @@ func (j *job) even(l *placement.Layout) bool {
 		counts[owner]++
 	}
 	return slices.Max(counts)-slices.Min(counts) <= 3
+}
+
+// The factorization machine of the flights is trained on 2, 3 and 1 servers in one job, between which its tables move: every task counts once,
+// every category that was trained on has its rows, and the model is as good as ever.
+func TestScaleWhileTablesAreTrained(t *testing.T) {
+	const passes, perChunk = 3, 200
+	j := newJob(t)
+	var err error
+	if j.data, err = convert.Categorical(t.Context(), bytes.NewReader(testdata.Flights), convert.Options{
+		Prefix: filepath.Join(j.dir, "data", "flights"), Shards: shards, RecordsPerChunk: perChunk, Compression: recordio.Snappy, HeldOut: 0.2, Seed: 1, LabelAbove: new(15.0),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	master := j.master("--passes", fmt.Sprint(passes), "--ps", "2")
+	servers := []*process{j.server(), j.server()}
+	var trainers []*process
+	for _, id := range []string{"a", "b"} {
+		trainers = append(trainers, j.trainer(id, "--model", "fm"))
+	}
+	j.awaitMidPass(1)
+	servers = append(servers, j.server())
+	for _, n := range []int{3, 1} {
+		run(t, j.dir, j.in("scale", fmt.Sprintf("ps=%d", n))...).wants(t, 0)
+		if got := j.layout(); got.Shards != n || len(got.Slots) != 2 {
+			t.Errorf("%d servers: %+v", n, got)
+		}
+	}
+	for _, p := range append(trainers, master) {
+		p.wantExit(0)
+	}
+	j.wantExactlyOnce(passes, j.data.Train.Records/perChunk)
+	j.wantAccuracy(0.77)
+	categories := map[int64]bool{}
+	for record, err := range records(j.data.Train.Paths) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c sample.Categorical
+		if err := sample.DecodeCategorical(record, &c); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range c.IDs {
+			categories[id] = true
+		}
+	}
+	saved, err := reference.ReadSaved(j.model())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range saved.Tables {
+		got := map[int64]bool{}
+		for _, id := range table.IDs {
+			got[id] = true
+		}
+		if len(got) != len(table.IDs) || !maps.Equal(got, categories) {
+			t.Errorf("table %q has %d rows of %d ids, expected those of the %d categories", table.Name, len(table.IDs), len(got), len(categories))
+		}
+	}
+	ended := 0
+	for _, s := range servers {
+		if strings.Contains(s.log(), "all its blocks were moved to others") {
+			s.wantExit(0)
+			ended++
+		}
+	}
+	if ended != 2 {
+		t.Errorf("%d servers ended as not of the job any more, expected 2", ended)
+	}
+}
+
+// A server is killed while slots move, the source and then the destination: it comes back from the set before the moves, the moves go on to
+// their goal, and from then on each push counts once, in all rows.
+func TestServerKilledWhileSlotsMove(t *testing.T) {
+	j := newJob(t)
+	j.master("--ps", "2")
+	servers := []*process{j.server(), j.server()}
+	loads := []*load{j.load(1), j.load(2)}
+	first := servers[slices.IndexFunc(servers, func(s *process) bool { return strings.Contains(s.log(), "shard=0") })]
+	pushing, stop := context.WithCancel(t.Context())
+	errs := make([]error, len(loads))
+	var all sync.WaitGroup
+	for i, l := range loads {
+		all.Go(func() { errs[i] = l.push(pushing) })
+	}
+	for _, n := range []int{3, 1} {
+		leader, err := j.leader()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n > 2 {
+			j.server()
+		}
+		if _, err := leader.Scale(t.Context(), &pb.ScaleRequest{ParameterServers: uint32(n)}); err != nil {
+			t.Fatal(err)
+		}
+		was := slotsOwned(j.layout())
+		eventually(t, "slots on the move", func() (bool, string) { got := slotsOwned(j.layout()); return got != was && got != "none", got })
+		first.kill()
+		first = j.server()
+		first.awaitLog("parameters restored")
+		eventually(t, fmt.Sprintf("%d servers", n), func() (bool, string) {
+			got := j.layout()
+			return got.Shards == n && got.Goal == n, fmt.Sprint(slotsOwned(got))
+		})
+	}
+	stop()
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	before := loads[0].rows()
+	pushed := uint64(0)
+	for _, l := range loads {
+		steps := l.steps.Load()
+		pushing, stop := context.WithCancel(t.Context())
+		time.AfterFunc(200*time.Millisecond, stop)
+		if err := l.push(pushing); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		pushed += l.steps.Load() - steps
+	}
+	for id, v := range loads[1].rows() {
+		if v != before[id]-float32(pushed) {
+			t.Fatalf("row %s is %v after %v and %d pushes", id, v, before[id], pushed)
+		}
+	}
 }
 
 // A server that got blocks is killed: it goes on with the blocks that it has by now, from the last set of checkpoints that has
