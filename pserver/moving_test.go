@@ -1,6 +1,7 @@
 package pserver_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -154,5 +155,72 @@ func TestNoCutWhilePlacementsDiffer(t *testing.T) {
 	commitPlacement(t, b, placer, stored)
 	if _, err := taker.take(within(t)); err != nil {
 		t.Errorf("a cut of one placement: %v", err)
+	}
+}
+
+// A trainer that joins while the last blocks leave a server, which has ended when the others are still to be told, waits for the
+// new placement.
+func TestJoiningWhileThereAreFewerServers(t *testing.T) {
+	b := newBook(2)
+	startServer(t, b, 0, pserver.Config{})
+	last := startServer(t, b, 1, pserver.Config{})
+	start := tensors(random(1))
+	mustInit(t, connect(t, b, params.Config{Mode: params.Async}), start)
+	placer := newPlacer(t, b)
+	stored := resize(t, b, placer, 1)
+	var fewer []byte
+	for {
+		next, err := placer.Move(within(t), 1, stored)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(next), `"shards":1`) {
+			fewer = next
+			break
+		}
+		stored = commitPlacement(t, b, placer, next)
+	}
+	asked, release := make(chan struct{}), make(chan struct{})
+	addrs, err := b.complete(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	late, err := params.Connect(within(t), params.Config{Mode: params.Async, Optimizer: plainSGD, Ordinal: 1, Incarnation: 9, Log: quiet(), Addrs: func(ctx context.Context) ([]string, error) {
+		if calls++; calls == 1 {
+			return addrs, nil
+		}
+		if calls == 4 { // it has seen for a while that there is one server only
+			close(asked)
+			<-release
+		}
+		return addrs[:1], nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	last.stop()
+	if err := last.wait(); err != nil {
+		t.Fatal(err)
+	}
+	b.mu.Lock()
+	b.addrs = b.addrs[:1]
+	b.mu.Unlock()
+	values, joined := tensors(constant(0)), make(chan error, 1)
+	ctx := within(t)
+	go func() { joined <- late.Init(ctx, values) }()
+	select {
+	case <-asked:
+	case err := <-joined:
+		t.Fatal(err)
+	}
+	commitPlacement(t, b, placer, fewer)
+	close(release)
+	if err := <-joined; err != nil {
+		t.Fatal(err)
+	}
+	if err := differ(values, start); err != nil {
+		t.Error(err)
 	}
 }

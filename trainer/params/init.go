@@ -78,6 +78,12 @@ func (c *Client) initialise(ctx context.Context, tensors []Tensor) error {
 				told = true
 			}
 		}
+		if _, lacking := errors.AsType[*shardsError](err); lacking {
+			if err := c.relearn(ctx, err); err != nil {
+				return err
+			}
+			continue
+		}
 		if err != nil && !again(err) {
 			return err
 		}

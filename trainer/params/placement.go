@@ -77,6 +77,7 @@ func (c *Client) adopt(table *placement.Table) {
 }
 
 // relearn asks the servers until one has a later placement, or cause says that there may be none.
+// Servers that lie on as many as this client knows of, where there are fewer, will hear of it.
 func (c *Client) relearn(ctx context.Context, cause error) error {
 	pause := c.cfg.pause()
 	for {
@@ -92,7 +93,7 @@ func (c *Client) relearn(ctx context.Context, cause error) error {
 			}
 			return nil
 		}
-		if _, lacking := errors.AsType[*shardsError](cause); lacking && newest != nil {
+		if _, lacking := errors.AsType[*shardsError](cause); lacking && newest != nil && int(newest.GetShards()) != c.table.Shards {
 			return cause
 		}
 		if err := pause.wait(ctx, cause); err != nil {
