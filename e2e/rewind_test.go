@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -15,9 +16,9 @@ import (
 const rewindPasses = 4
 
 // started is a job that goes back as a whole, at work: two servers, two counters.
-func (c counters) started(mode string) (master func() *process, m *process, servers, trainers []*process) {
+func (c counters) started(mode string, passes int) (master func() *process, m *process, servers, trainers []*process) {
 	master = func() *process {
-		return c.master("--passes", fmt.Sprint(rewindPasses), "--ps", "2", "--update-mode", mode, "--on-shard-loss", "rewind", "--session-ttl", "5s", "--checkpoint-every", "200ms")
+		return c.master("--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", mode, "--on-shard-loss", "rewind", "--session-ttl", "5s", "--checkpoint-every", "200ms")
 	}
 	m = master()
 	servers = []*process{c.server(), c.server()}
@@ -43,7 +44,7 @@ func TestRewind(t *testing.T) {
 		for _, victim := range []string{"nobody", "server", "trainer in a cut", "master in a cut", "everything"} {
 			t.Run(mode+"/"+victim, func(t *testing.T) {
 				c := newCounters(t)
-				master, m, servers, trainers := c.started(mode)
+				master, m, servers, trainers := c.started(mode, rewindPasses)
 				before := c.awaitSets(0, 2)
 				switch victim {
 				case "server":
@@ -67,7 +68,7 @@ func TestRewind(t *testing.T) {
 					for _, p := range append(append([]*process{m}, servers...), trainers...) {
 						p.kill()
 					}
-					_, m, _, trainers = c.started(mode)
+					_, m, _, trainers = c.started(mode, rewindPasses)
 				}
 				for _, p := range trainers {
 					p.wantExit(0)
@@ -80,7 +81,7 @@ func TestRewind(t *testing.T) {
 	}
 }
 
-// awaitSets waits for so many sets after the last one.
+// awaitSets waits for so many sets of two servers after the last one.
 func (c counters) awaitSets(last uint64, least int) uint64 {
 	c.t.Helper()
 	for range least {
@@ -88,6 +89,61 @@ func (c counters) awaitSets(last uint64, least int) uint64 {
 		last = set.Number
 	}
 	return last
+}
+
+// A job that goes back as a whole gets another number of servers while it trains. Nothing goes back for it; when a server is lost
+// afterwards, or the leader in the middle of a move, the last set is restored to where the blocks lie by then.
+func TestRewindWithMovedBlocks(t *testing.T) {
+	for _, mode := range []string{"async"} {
+		t.Run(mode, func(t *testing.T) {
+			const passes = 16
+			c := newCounters(t)
+			master, m, servers, trainers := c.started(mode, passes)
+			c.awaitSets(0, 1)
+			up := start(t, "scale", c.dir, c.in("scale", "ps=3")...)
+			up.awaitLog("start one with: master pserver")
+			servers = append(servers, c.server())
+			up.wantExit(0)
+			c.awaitSet(3, 0)
+			wentBack := func() int { return strings.Count(m.log(), "the job goes back") }
+			if n := wentBack(); n != 1 {
+				t.Errorf("the job went back %d times, expected once, when its servers began", n)
+			}
+
+			servers[2].kill()
+			servers[2] = c.server()
+			eventually(t, "the job goes back", func() (bool, string) { n := wentBack(); return n == 2, fmt.Sprint(n) })
+			set, _ := c.awaitSet(3, c.latestSet().Number)
+
+			leader, err := c.leader()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := leader.Scale(t.Context(), &pb.ScaleRequest{ParameterServers: 1}); err != nil {
+				t.Fatal(err)
+			}
+			epoch := c.layout().Epoch
+			eventually(t, "a step of the move", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
+			m.kill()
+			m = master()
+			eventually(t, "one server", func() (bool, string) { return c.layout().Shards == 1, fmt.Sprint(c.layout()) })
+			c.awaitSet(1, set.Number)
+			for _, s := range servers {
+				if strings.Contains(s.log(), "shard=0") {
+					s.kill()
+				} else {
+					s.wantExit(0)
+				}
+			}
+			c.server().awaitLog("gone back")
+			for _, p := range trainers {
+				p.wantExit(0)
+			}
+			m.wantExit(0)
+			c.wantVerified(passes, countedRecords/countedChunk)
+			c.wantCounted(passes)
+		})
+	}
 }
 
 // A run whose processes were all killed goes on where it was, with its settings; whoever means

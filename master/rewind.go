@@ -19,8 +19,9 @@ type RewindShards interface {
 	// States says how the servers are, by index; nil for a job without.
 	States(ctx context.Context) ([]ShardState, error)
 	// Rewind brings all servers to a set, or with none to no parameters, in a job epoch. One that
-	// was brought to that epoch before does nothing.
-	Rewind(ctx context.Context, term uint64, epoch uint32, set []byte) error
+	// was brought to that epoch before does nothing. placed is the value of [PlacementKey], by which
+	// they take their blocks from the set; nil: blocks never moved.
+	Rewind(ctx context.Context, term uint64, epoch uint32, set, placed []byte) error
 	// SetAt reads from a set its number and the version of its parameters.
 	SetAt(set []byte) (number, version uint64, err error)
 }
@@ -46,10 +47,15 @@ type ShardState struct {
 //
 // A leader that dies between the two of a going back leaves servers of an older epoch: the next
 // one has them go back again.
+//
+// A move of blocks and a going back take turns. Blocks that were frozen or copied for a move that
+// was not committed are as the set has them afterwards, where they were; those of a committed one
+// are so where they are now.
 type rewinding struct {
 	*checkpointer
 	shards  RewindShards
 	telling turn
+	placed  func() []byte // the committed value of [PlacementKey]
 }
 
 const (
@@ -104,6 +110,19 @@ func (r *rewinding) run(ctx context.Context) error {
 
 // step has the job go back if it must, or takes a cut if one is due.
 func (r *rewinding) step(ctx context.Context, isLost, isCut bool) (cut bool, err error) {
+	if isCut, err = r.look(ctx, isLost, isCut); err != nil || !isCut {
+		return false, err
+	}
+	return true, r.take(ctx)
+}
+
+// look has the job go back if it must, and says whether a cut that is due can be taken. No blocks
+// move meanwhile: a server that has just got its first ones is not one that began anew.
+func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err error) {
+	if err := r.one.take(ctx); err != nil {
+		return false, err
+	}
+	defer r.one.give()
 	bounded, cancel := context.WithTimeout(ctx, beginTimeout)
 	states, err := r.shards.States(bounded)
 	cancel()
@@ -128,7 +147,7 @@ func (r *rewinding) step(ctx context.Context, isLost, isCut bool) (cut bool, err
 	case isLost && !ended:
 		err = r.goBack(ctx, "a trainer was lost with a task")
 	case isCut && !ended && !slices.ContainsFunc(states, func(s ShardState) bool { return !s.Ready }):
-		return true, r.take(ctx)
+		return true, nil
 	}
 	if err != nil && ctx.Err() == nil {
 		r.note(0, err)
@@ -278,12 +297,8 @@ type DatasetPosition struct {
 	Done  int            `json:"done"` // finished, and wholly in the set
 }
 
-// goBack has the job go on from its last cut, or from its beginning.
+// goBack has the job go on from its last cut, or from its beginning. The caller has the turn.
 func (r *rewinding) goBack(ctx context.Context, why string) error {
-	if err := r.one.take(ctx); err != nil {
-		return err
-	}
-	defer r.one.give()
 	if err := r.telling.take(ctx); err != nil {
 		return err
 	}
@@ -306,7 +321,7 @@ func (r *rewinding) goBack(ctx context.Context, why string) error {
 	r.log.WithFields(logrus.Fields{"reason": why, "set": place.Step, "epoch": a.Place.Epoch}).Warn("the job goes back to its last cut")
 	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	return r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set)
+	return r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set, r.placed())
 }
 
 // revive brings servers that were lost after the end to the last cut: nothing came after it.
@@ -317,7 +332,7 @@ func (r *rewinding) revive(ctx context.Context, epoch uint32) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	return r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), epoch, set)
+	return r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), epoch, set, r.placed())
 }
 
 // latest is the last cut; the queue and the set are of the same one.

@@ -30,7 +30,8 @@ type Placer interface {
 	// Resize is stored with another goal; nil is a job whose blocks never moved.
 	Resize(ctx context.Context, stored []byte, servers int) (next []byte, err error)
 	// Tell has all servers hear what is committed. It ends whatever move was begun.
-	Tell(ctx context.Context, term uint64, stored []byte) error
+	// jobEpoch is that of a job that goes back as a whole, for servers that join; 0: it never does.
+	Tell(ctx context.Context, term uint64, stored []byte, jobEpoch uint32) error
 	// Move prepares the next step towards the goal: some blocks are frozen, and copied. next is
 	// to be committed, or it never was; nil when there is nothing left to do.
 	Move(ctx context.Context, term uint64, stored []byte) (next []byte, err error)
@@ -56,7 +57,8 @@ type Scaling struct {
 //
 //	goal ──▶ a set of checkpoints ──▶ [ prepare ──▶ commit ──▶ tell all ]... ──▶ a set of checkpoints
 //
-// A server that is lost in between goes on from the last set, wherever its blocks lay then.
+// A server that is lost in between goes on from the last set, wherever its blocks lay then. A job that
+// goes back as a whole does so from any of its sets, and needs but one.
 type scaler struct {
 	master      *Master
 	term        *term
@@ -85,7 +87,7 @@ func (m *Master) Scale(ctx context.Context, servers int) (Scaling, error) {
 		return Scaling{}, err
 	}
 	if t.scaler == nil {
-		return Scaling{}, fmt.Errorf("%w: it has no parameter servers, or its updates are synchronous (--update-mode sync), or it goes back as a whole (--on-shard-loss rewind): stop all its processes, write %s, and start them again", ErrCannotScale, desiredKey)
+		return Scaling{}, fmt.Errorf("%w: it has no parameter servers, or its updates are synchronous (--update-mode sync): stop all its processes, write %s, and start them again", ErrCannotScale, desiredKey)
 	}
 	if servers > 0 {
 		if err := t.scaler.resize(ctx, servers); err != nil {
@@ -210,10 +212,29 @@ func (s *scaler) round(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
+// goesBack says whether the job goes back to its last cut as a whole.
+func (s *scaler) goesBack() bool { return s.checkpoints.cuts != nil }
+
 // checkpoint takes a set of what the servers have, if they keep anything.
 func (s *scaler) checkpoint(ctx context.Context) error {
+	if s.goesBack() {
+		return s.firstCut(ctx)
+	}
 	if err := s.checkpoints.take(ctx); err != nil && !errors.Is(err, ErrNothingToCut) {
 		return fmt.Errorf("a checkpoint before blocks move, or after: %w", err)
+	}
+	return nil
+}
+
+// firstCut takes the first cut of a job that goes back as a whole, unless it has one. Any cut will
+// do for blocks that lie anywhere; a job without begins with the placement that trainers compute.
+func (s *scaler) firstCut(ctx context.Context) error {
+	latest, err := s.master.store.Value(ctx, LatestSetKey)
+	if err != nil || latest != nil {
+		return err
+	}
+	if err := s.checkpoints.take(ctx); err != nil {
+		return fmt.Errorf("a first checkpoint before blocks move: %w", err)
 	}
 	return nil
 }
@@ -221,7 +242,13 @@ func (s *scaler) checkpoint(ctx context.Context) error {
 func (s *scaler) tell(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
-	return s.master.Placer.Tell(ctx, uint64(s.term.committer.lead.Revision()), s.committed())
+	var epoch uint32
+	if s.goesBack() {
+		if err := s.term.inspect(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() }); err != nil {
+			return err
+		}
+	}
+	return s.master.Placer.Tell(ctx, uint64(s.term.committer.lead.Revision()), s.committed(), epoch)
 }
 
 // step moves some blocks; no moment of a checkpoint lies within. more is false when none is left.

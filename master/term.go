@@ -52,12 +52,15 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	if m.shards != nil && (m.config.CheckpointEvery != (Cadence{}) || m.config.Queue.Cuts) {
 		t.checkpoints = checkpoints
 		if shards, ok := m.shards.(RewindShards); ok && m.config.Queue.Cuts {
-			checkpoints.cuts = &rewinding{checkpoints, shards, telling}
+			checkpoints.cuts = &rewinding{checkpoints, shards, telling, func() []byte { return nil }}
 		}
 	}
-	if m.shards != nil && m.Placer != nil && !m.config.Sync && !m.config.Queue.Cuts {
+	if m.shards != nil && m.Placer != nil && !m.config.Sync {
 		if t.scaler, err = m.recoverScaler(ctx, t, checkpoints); err != nil {
 			return err
+		}
+		if checkpoints.cuts != nil {
+			checkpoints.cuts.placed = t.scaler.committed
 		}
 	}
 	m.current.Store(t) // who comes as soon as it is announced waits for the committer, and is not sent away

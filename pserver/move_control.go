@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"math"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -93,6 +94,9 @@ func floatsOf(b []byte) []float32 {
 // SetPlacement implements the service.
 func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementRequest) (*pb.SetPlacementReply, error) {
 	var m *model
+	if request.GetJobEpoch() > math.MaxUint16 {
+		return nil, status.Errorf(codes.InvalidArgument, "job epoch %d: frames have room for %d", request.GetJobEpoch(), math.MaxUint16)
+	}
 	if request.GetPlacement() != nil {
 		var err error
 		if m, err = placedFromProto(request.GetModel(), request.GetPlacement()); err != nil {
@@ -102,7 +106,7 @@ func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementReques
 			return nil, status.Errorf(codes.InvalidArgument, "shard %d has another model, or the placement is not that of epoch %d", c.shard.index, request.GetMove().GetEpoch())
 		}
 	}
-	wanted, err := c.settle(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), m)
+	wanted, err := c.settle(request, m)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -110,14 +114,14 @@ func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementReques
 }
 
 // settle takes turns with checkpoints, whose cuts are of one placement.
-func (c *control) settle(term uint64, epoch uint32, m *model) (wanted bool, err error) {
+func (c *control) settle(request *pb.SetPlacementRequest, m *model) (wanted bool, err error) {
 	if c.checkpoints != nil && m != nil {
 		c.checkpoints.mu.Lock()
 		defer c.checkpoints.mu.Unlock()
 		c.checkpoints.dropLocked("blocks move")
 		defer c.checkpoints.rebase(c.shard.holding.Load())
 	}
-	return c.shard.settle(term, epoch, m)
+	return c.shard.settle(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), m, request.GetJobEpoch())
 }
 
 func placedFromProto(described *pb.ParameterModel, p *pb.ParameterPlacement) (*model, error) {

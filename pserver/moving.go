@@ -276,8 +276,8 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 }
 
 // settle takes over what is committed; m is nil when only the epoch is said, and wanted
-// says that it is not enough.
-func (s *shard) settle(term uint64, epoch uint32, m *model) (wanted bool, err error) {
+// says that it is not enough. A shard that joins does so in jobEpoch, unless that is 0.
+func (s *shard) settle(term uint64, epoch uint32, m *model, jobEpoch uint32) (wanted bool, err error) {
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
 	s.mu.Lock()
@@ -306,7 +306,7 @@ func (s *shard) settle(term uint64, epoch uint32, m *model) (wanted bool, err er
 	case h != nil && !ready:
 		return false, fmt.Errorf("%w: shard %d has no parameters yet", errIncomplete, s.index)
 	default:
-		if err := s.switchLocked(h, m); err != nil {
+		if err := s.switchLocked(h, m, jobEpoch); err != nil {
 			return false, err
 		}
 	}
@@ -316,8 +316,9 @@ func (s *shard) settle(term uint64, epoch uint32, m *model) (wanted bool, err er
 
 // switchLocked changes to the blocks that m gives this shard, all at one moment: nobody is
 // inside any block. old is nil in a server that joins.
-func (s *shard) switchLocked(old *holding, m *model) error {
-	if old == nil {
+func (s *shard) switchLocked(old *holding, m *model, jobEpoch uint32) error {
+	isNew := old == nil
+	if isNew {
 		old = &holding{model: m}
 	}
 	if m.sync {
@@ -330,10 +331,10 @@ func (s *shard) switchLocked(old *holding, m *model) error {
 		if kept := old.byID[b.ID]; kept != nil {
 			h.blocks[i], h.byID[b.ID], from[i] = kept, kept, kept.local
 		} else if s.moving.taken[b.ID] == nil || s.moving.epoch != m.table.Epoch {
-			return s.endWithout(b.name())
+			return s.lacks(b.name(), jobEpoch)
 		}
 	}
-	arrived, err := s.placeTables(old, h)
+	arrived, err := s.placeTables(old, h, jobEpoch)
 	if err != nil {
 		return err
 	}
@@ -355,6 +356,10 @@ func (s *shard) switchLocked(old *holding, m *model) error {
 	}
 	s.arriveSlotsLocked(old, h, arrived)
 	s.holding.Store(h)
+	if isNew && jobEpoch != 0 {
+		s.jobEpoch.Store(jobEpoch)
+		s.rewound.Store(jobEpoch) // no set has anything of this shard
+	}
 	s.ready.Store(true)
 	s.counters.switched.Add(1)
 	for _, b := range old.blocks {
@@ -418,10 +423,13 @@ func (s *shard) knownLocked(h *holding, by appliedStep) *trainer {
 	return t
 }
 
-// endWithout ends the server, which was given what it does not have.
-func (s *shard) endWithout(what string) error {
+// lacks ends the server, which was given what it does not have; not in a job that goes back as soon
+// as its leader sees that this shard began anew.
+func (s *shard) lacks(what string, jobEpoch uint32) error {
 	err := fmt.Errorf("%w: shard %d was given %s and does not have it: start it again, and it goes on from the last set of checkpoints", errBlocksLost, s.index, what)
-	s.end(err)
+	if jobEpoch == 0 || s.rewound.Load() != 0 {
+		s.end(err)
+	}
 	return err
 }
 

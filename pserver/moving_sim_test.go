@@ -3,6 +3,7 @@ package pserver
 import (
 	"maps"
 
+	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 )
@@ -168,7 +169,8 @@ func (n *node) tell() {
 	}
 	placed, err := other.shard.holding.Load().model.placedAs(m.layout)
 	n.must(err)
-	if _, err := (&control{shard: n.shard, checkpoints: n.files}).settle(m.term, m.layout.Epoch, placed); err != nil {
+	move := &pb.SetPlacementRequest{Move: &pb.Move{Term: m.term, Epoch: m.layout.Epoch}}
+	if _, err := (&control{shard: n.shard, checkpoints: n.files}).settle(move, placed); err != nil {
 		n.Fatal(err)
 	}
 	clear(n.frozen)

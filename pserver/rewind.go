@@ -11,6 +11,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/placement"
 )
 
 // Rewind implements the service.
@@ -21,16 +22,24 @@ func (c *control) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.Re
 	if request.GetJobEpoch() == 0 || request.GetJobEpoch() > math.MaxUint16 {
 		return nil, status.Errorf(codes.InvalidArgument, "job epoch %d: expected 1 to %d", request.GetJobEpoch(), math.MaxUint16)
 	}
+	var layout *placement.Layout
+	if text := request.GetPlacement(); len(text) > 0 {
+		var err error
+		if layout, err = placement.ParseLayout(text); err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+	}
 	ctx = context.WithoutCancel(ctx) // who asks again waits for this one
-	if err := c.checkpoints.rewind(ctx, request.GetTerm(), request.GetJobEpoch(), request.GetSet(), c.door); err != nil {
+	if err := c.checkpoints.rewind(ctx, request.GetTerm(), request.GetJobEpoch(), request.GetSet(), layout, c.door); err != nil {
 		return nil, statusOf(err)
 	}
 	return &pb.RewindReply{}, nil
 }
 
-// rewind brings the shard to a set, or without one to no parameters, in a new job epoch. What
-// the shard had is gone. Nobody is connected meanwhile; who comes back hears of the epoch.
-func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, text []byte, door *door) error {
+// rewind brings the shard to a set, or without one to no parameters, in a new job epoch; layout
+// is where blocks were moved to, nil if none ever was. What the shard had is gone. Nobody is
+// connected meanwhile; who comes back hears of the epoch.
+func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, text []byte, layout *placement.Layout, door *door) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.shard
@@ -44,11 +53,14 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 	case epoch < at || epoch < s.jobEpoch.Load():
 		return fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, epoch, s.index, s.jobEpoch.Load())
 	}
+	if err := s.endMove(term); err != nil {
+		return err
+	}
 	c.dropLocked("the job goes back to a set")
 	c.tables = tableHistory{} // nothing that comes is based on what was: the next checkpoint has all rows
 	resume := door.pause()
 	defer resume()
-	name, err := s.becomeSet(ctx, c.store, text, c.shards, epoch)
+	name, err := s.becomeSet(ctx, c.store, text, c.shards, layout, epoch)
 	if err != nil {
 		return fmt.Errorf("go back to %s: %w", name, err)
 	}
@@ -56,8 +68,20 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 	return nil
 }
 
-// becomeSet is called while nobody is connected.
-func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []byte, shards int, epoch uint32) (name string, err error) {
+// endMove forgets what was copied for a move: the shard will have what a set has. The leader that
+// goes back has committed the move before, or it never will.
+func (s *shard) endMove(term uint64) error {
+	s.moving.mu.Lock()
+	defer s.moving.mu.Unlock()
+	if term < s.moving.term {
+		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", errOldMove, term, s.index, s.moving.term)
+	}
+	s.moving.term, s.moving.taken = term, nil
+	return nil
+}
+
+// becomeSet is called while nobody is connected. Blocks that were frozen are frozen no more: they are other ones.
+func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []byte, shards int, layout *placement.Layout, epoch uint32) (name string, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.mu.Lock()
@@ -79,7 +103,7 @@ func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []by
 		name = set.String()
 		parts, err := store.Open(ctx, set)
 		if err == nil {
-			err = s.fillFrom(parts, shards, nil)
+			err = s.fillFrom(parts, shards, layout)
 		}
 		if err != nil {
 			return name, err

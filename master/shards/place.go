@@ -107,7 +107,7 @@ func (c *Client) Extent(stored []byte) (master.Extent, error) {
 
 // Tell implements [master.Placer]. Servers that get blocks hear of it first: as long as one of
 // them has not, nobody gives its copy away. Those that are not needed any more hear of it too, and end.
-func (c *Client) Tell(ctx context.Context, term uint64, stored []byte) error {
+func (c *Client) Tell(ctx context.Context, term uint64, stored []byte, jobEpoch uint32) error {
 	layout, err := placement.ParseLayout(stored)
 	if err != nil {
 		return err
@@ -142,11 +142,11 @@ func (c *Client) Tell(ctx context.Context, term uint64, stored []byte) error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	return c.place(ctx, addrs, behind, move, layout)
+	return c.place(ctx, addrs, behind, &pb.SetPlacementRequest{Move: move, JobEpoch: jobEpoch}, layout)
 }
 
 // place tells those that are behind, first those that get blocks.
-func (c *Client) place(ctx context.Context, addrs []string, behind []int, move *pb.Move, layout *placement.Layout) error {
+func (c *Client) place(ctx context.Context, addrs []string, behind []int, request *pb.SetPlacementRequest, layout *placement.Layout) error {
 	if len(behind) == 0 {
 		return nil
 	}
@@ -171,14 +171,14 @@ func (c *Client) place(ctx context.Context, addrs []string, behind []int, move *
 	if err != nil {
 		return err
 	}
-	proto := onwire.ToProto(placed)
+	request.Model, request.Placement = one.model, onwire.ToProto(placed)
 	for _, first := range []bool{true, false} {
 		for _, i := range behind {
 			if receives(i) != first {
 				continue
 			}
 			if err := c.at(addrs, i, "tell", func(server pb.ParameterServerClient) error {
-				_, err := server.SetPlacement(ctx, &pb.SetPlacementRequest{Move: move, Model: one.model, Placement: proto})
+				_, err := server.SetPlacement(ctx, request)
 				return err
 			}); err != nil {
 				return err

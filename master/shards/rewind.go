@@ -29,15 +29,15 @@ func (c *Client) States(ctx context.Context) ([]master.ShardState, error) {
 	})
 }
 
-// Rewind brings all servers to a set, or with none to no parameters.
-func (c *Client) Rewind(ctx context.Context, term uint64, epoch uint32, set []byte) error {
+// Rewind brings all servers to a set, or with none to no parameters; placed is where their blocks lie.
+func (c *Client) Rewind(ctx context.Context, term uint64, epoch uint32, set, placed []byte) error {
 	addrs, err := c.Addrs(ctx)
 	if err != nil {
 		return fmt.Errorf("find the parameter servers: %w", err)
 	}
 	c.forget(addrs)
 	return c.all(addrs, "rewind", func(_ int, server pb.ParameterServerClient) error {
-		_, err := server.Rewind(ctx, &pb.RewindRequest{Term: term, JobEpoch: epoch, Set: set})
+		_, err := server.Rewind(ctx, &pb.RewindRequest{Term: term, JobEpoch: epoch, Set: set, Placement: placed})
 		return err
 	})
 }

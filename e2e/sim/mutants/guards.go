@@ -285,6 +285,12 @@ var guards = []guard{
 	{"F59", "pserver.TestRewoundServerTakesNoLaterStep", mutant{"a step of an epoch that is not there yet", "pserver/commit.go",
 		"case jobEpoch > at && s.rewound.Load() != 0:", "case jobEpoch > at && false:",
 		"a server takes a step that was made after the next rewind, and lacks that rewind"}},
+	{"F59", "pserver.TestRewindInTheMiddleOfAMove", mutant{"a rewind puts blocks where its set had them", "pserver/rewind.go",
+		"s.fillFrom(parts, shards, layout)", "s.fillFrom(parts, shards, nil)",
+		"after a move a rewind leaves servers with other placements than the committed one"}},
+	{"F59", "pserver.TestJoiningAJobThatGoesBack", mutant{"a server that joins began anew", "pserver/moving.go",
+		"if isNew && jobEpoch != 0 {", "if false {",
+		"a job goes back to its last cut because it gets another server"}},
 
 	// strangers
 	{"F60", "master/netrpc.TestMessagesThatSwell", mutant{"chunks of a finished task are decoded", "master/netrpc/codec.go",

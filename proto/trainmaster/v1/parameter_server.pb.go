@@ -2870,8 +2870,11 @@ type SetPlacementRequest struct {
 	// Its epoch is that of the committed placement.
 	Move *Move `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
 	// For a shard that is at an earlier one; it may be left out to ask.
-	Model         *ParameterModel     `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	Placement     *ParameterPlacement `protobuf:"bytes,3,opt,name=placement,proto3" json:"placement,omitempty"`
+	Model     *ParameterModel     `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	Placement *ParameterPlacement `protobuf:"bytes,3,opt,name=placement,proto3" json:"placement,omitempty"`
+	// Of a job that goes back as a whole (see Rewind): the epoch that a shard without parameters
+	// joins in. 0: the job never goes back.
+	JobEpoch      uint32 `protobuf:"varint,4,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2927,6 +2930,13 @@ func (x *SetPlacementRequest) GetPlacement() *ParameterPlacement {
 	return nil
 }
 
+func (x *SetPlacementRequest) GetJobEpoch() uint32 {
+	if x != nil {
+		return x.JobEpoch
+	}
+	return 0
+}
+
 type SetPlacementReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The shard is at an earlier placement and was not told this one.
@@ -2979,7 +2989,10 @@ type RewindRequest struct {
 	// Greater than every one before.
 	JobEpoch uint32 `protobuf:"varint,2,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
 	// The bytes of the set's file; empty: no parameters.
-	Set           []byte `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
+	Set []byte `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
+	// The committed placement, as the store has it; empty: no block was ever moved. The shard takes
+	// the blocks that this gives it from the set, whichever shards wrote them there.
+	Placement     []byte `protobuf:"bytes,4,opt,name=placement,proto3" json:"placement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3031,6 +3044,13 @@ func (x *RewindRequest) GetJobEpoch() uint32 {
 func (x *RewindRequest) GetSet() []byte {
 	if x != nil {
 		return x.Set
+	}
+	return nil
+}
+
+func (x *RewindRequest) GetPlacement() []byte {
+	if x != nil {
+		return x.Placement
 	}
 	return nil
 }
@@ -3288,17 +3308,19 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x06blocks\x18\x02 \x03(\x04R\x06blocks\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x120\n" +
 	"\x05slots\x18\x04 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"\x11\n" +
-	"\x0fTakeBlocksReply\"\xb7\x01\n" +
+	"\x0fTakeBlocksReply\"\xd4\x01\n" +
 	"\x13SetPlacementRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x124\n" +
 	"\x05model\x18\x02 \x01(\v2\x1e.trainmaster.v1.ParameterModelR\x05model\x12@\n" +
-	"\tplacement\x18\x03 \x01(\v2\".trainmaster.v1.ParameterPlacementR\tplacement\"+\n" +
+	"\tplacement\x18\x03 \x01(\v2\".trainmaster.v1.ParameterPlacementR\tplacement\x12\x1b\n" +
+	"\tjob_epoch\x18\x04 \x01(\rR\bjobEpoch\"+\n" +
 	"\x11SetPlacementReply\x12\x16\n" +
-	"\x06wanted\x18\x01 \x01(\bR\x06wanted\"R\n" +
+	"\x06wanted\x18\x01 \x01(\bR\x06wanted\"p\n" +
 	"\rRewindRequest\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x1b\n" +
 	"\tjob_epoch\x18\x02 \x01(\rR\bjobEpoch\x12\x10\n" +
-	"\x03set\x18\x03 \x01(\fR\x03set\"\r\n" +
+	"\x03set\x18\x03 \x01(\fR\x03set\x12\x1c\n" +
+	"\tplacement\x18\x04 \x01(\fR\tplacement\"\r\n" +
 	"\vRewindReply*V\n" +
 	"\n" +
 	"UpdateMode\x12\x1b\n" +

@@ -1,0 +1,218 @@
+package pserver_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"trainmaster/master/shards"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver"
+	"trainmaster/pserver/placement"
+	"trainmaster/trainer/params"
+)
+
+// handMove moves a block from one server to another a step at a time, so that a test may come in between.
+type handMove struct {
+	t      testing.TB
+	book   *book
+	placer *shards.Client
+	term   uint64
+	layout *placement.Layout // committed
+
+	servers []pb.ParameterServerClient
+	addrs   []string
+	block   uint64
+	from    int
+}
+
+// newHandMove commits and tells the first placement of a job with two servers, and chooses a block of a server.
+func newHandMove(t testing.TB, b *book, from int) *handMove {
+	t.Helper()
+	m := &handMove{t: t, book: b, placer: newPlacer(t, b), term: 1, from: from}
+	layout, err := placement.ParseLayout(resize(t, b, m.placer, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.layout = layout
+	if m.addrs, err = b.complete(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range m.addrs {
+		m.servers = append(m.servers, control(t, addr))
+	}
+	for id, owner := range layout.Owners {
+		if int(owner) == from {
+			m.block = uint64(id)
+		}
+	}
+	return m
+}
+
+// steps are those of a leader, in their order; commit is the one between copies and word of them.
+func (m *handMove) steps() (names []string, steps []func() error) {
+	to := 1 - m.from
+	return []string{"nothing", "frozen", "copied", "committed", "destination told", "source told"}, []func() error{
+		func() error { return nil },
+		func() error {
+			_, err := m.servers[m.from].FreezeBlocks(within(m.t), &pb.FreezeBlocksRequest{Move: m.next(), Blocks: []uint64{m.block}})
+			return err
+		},
+		func() error {
+			_, err := m.servers[to].TakeBlocks(within(m.t), &pb.TakeBlocksRequest{Move: m.next(), Blocks: []uint64{m.block}, Source: m.addrs[m.from]})
+			return err
+		},
+		func() error {
+			m.layout.Epoch++
+			m.layout.Owners[m.block] = uint32(to)
+			m.book.mu.Lock()
+			defer m.book.mu.Unlock()
+			m.book.job.Placement = m.stored()
+			return nil
+		},
+		func() error { return m.tell(to) },
+		func() error { return m.tell(m.from) },
+	}
+}
+
+func (m *handMove) next() *pb.Move { return &pb.Move{Epoch: m.layout.Epoch + 1, Term: m.term} }
+
+func (m *handMove) stored() []byte {
+	text, err := m.layout.Encode()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return text
+}
+
+// tell has one server hear what is committed.
+func (m *handMove) tell(i int) error {
+	d, err := m.servers[i].Describe(within(m.t), &pb.DescribeRequest{})
+	if err != nil {
+		return err
+	}
+	_, err = m.servers[i].SetPlacement(within(m.t), &pb.SetPlacementRequest{
+		Move: &pb.Move{Epoch: m.layout.Epoch, Term: m.term}, Model: d.GetModel(),
+		Placement: &pb.ParameterPlacement{Epoch: m.layout.Epoch, Shards: uint32(m.layout.Shards), Owners: m.layout.Owners},
+	})
+	return err
+}
+
+// upTo takes the steps up to one.
+func (m *handMove) upTo(last int) {
+	m.t.Helper()
+	names, steps := m.steps()
+	for i, step := range steps[:last+1] {
+		if err := step(); err != nil {
+			m.t.Fatalf("%s: %v", names[i], err)
+		}
+	}
+}
+
+// Wherever a move is when the job goes back: it goes back to what the set has, with every block where the committed placement has
+// it, which may be another one than that of the set, and without blocks that wait. The leader of the move is not heeded any more.
+func TestRewindInTheMiddleOfAMove(t *testing.T) {
+	names, _ := (&handMove{}).steps()
+	for last, name := range names {
+		for from := range 2 { // server 0 has one block, and none after the move
+			t.Run(fmt.Sprintf("%s/%d", name, from), func(t *testing.T) {
+				start, grads := small(random(1)), small(random(2))
+				c, trainer := trainedCluster(t, t.TempDir(), start)
+				mustPush(t, trainer, 1, grads)
+				set := c.mustTake(t)
+				m := newHandMove(t, c.book, from)
+				mustPush(t, trainer, 2, grads)
+				m.upTo(last)
+
+				if err := c.client.Rewind(within(t), 2, 2, set, m.stored()); err != nil {
+					t.Fatal(err)
+				}
+				for i, s := range m.servers {
+					d, err := s.Describe(within(t), &pb.DescribeRequest{})
+					if err != nil || d.GetPlacement().GetEpoch() != m.layout.Epoch || d.GetState() != pb.DescribeReply_STATE_READY {
+						t.Errorf("server %d: %v, %v; expected placement %d", i, d, err, m.layout.Epoch)
+					}
+					if _, err := s.FreezeBlocks(within(t), &pb.FreezeBlocksRequest{Move: m.next(), Blocks: nil}); err == nil {
+						t.Errorf("server %d heeds the leader before", i)
+					}
+				}
+				again := connect(t, c.book, params.Config{Mode: params.Async, Optimizer: heavy, Ordinal: 7, Incarnation: 101, JobEpoch: 2})
+				values := small(constant(0))
+				mustInit(t, again, values)
+				if err := differ(values, stepped(start, grads, 1)); err != nil {
+					t.Errorf("after going back: %v", err)
+				}
+				if _, err := again.PushPull(within(t), 1, 1, grads, values); err != nil {
+					t.Fatal(err)
+				}
+				if err := differ(values, stepped(start, grads, 2)); err != nil {
+					t.Errorf("a step later: %v", err)
+				}
+				m.term = 2
+				if err := m.placer.Tell(within(t), m.term, m.stored(), 2); err != nil {
+					t.Errorf("the new leader tells the placement: %v", err)
+				}
+				if err := m.placer.Tell(within(t), 3, m.stored(), 2); err != nil {
+					t.Errorf("a third leader tells the placement: %v", err)
+				}
+				if err := c.client.Rewind(within(t), 2, 3, set, m.stored()); err == nil {
+					t.Error("the second leader is heard after the third one")
+				}
+			})
+		}
+	}
+}
+
+// A server that joins a job that goes back as a whole is of that job's epoch: it has nothing to go back to. Told of a block that it
+// does not have, it waits for the going back that its start is the reason of; later that is the end of it, as in any job.
+func TestJoiningAJobThatGoesBack(t *testing.T) {
+	dir := t.TempDir()
+	b := newBook(1)
+	startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
+	mustInit(t, connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7}), small(random(1)))
+	taker := newSetTaker(t, b)
+	set := (&cluster{book: b, setTaker: taker}).mustTake(t)
+	layout, err := placement.ParseLayout(resize(t, b, newPlacer(t, b), 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := taker.client.Rewind(within(t), 1, 3, set, nil); err != nil {
+		t.Fatal(err)
+	}
+	layout.Shards, layout.Epoch = 2, layout.Epoch+1
+	m := &handMove{t: t, book: b, layout: layout, placer: newPlacer(t, b)}
+	b.mu.Lock()
+	b.addrs, b.job.Placement = append(b.addrs, ""), m.stored()
+	b.mu.Unlock()
+	joining := startServer(t, b, 1, pserver.Config{CheckpointDir: dir})
+	if _, err := b.complete(within(t)); err != nil {
+		t.Fatal(err)
+	}
+
+	wantEpoch := func(what string, rewound uint32, ready bool) {
+		t.Helper()
+		d, err := control(t, joining.addr).Describe(within(t), &pb.DescribeRequest{})
+		if err != nil || d.GetRewound() != rewound || (d.GetState() == pb.DescribeReply_STATE_READY) != ready {
+			t.Errorf("%s: %v, %v; expected job epoch %d", what, d, err, rewound)
+		}
+	}
+	committed := m.stored()
+	layout.Epoch++
+	layout.Owners[0] = 1
+	for range 2 {
+		if err := m.placer.Tell(within(t), 1, m.stored(), 3); err == nil || !strings.Contains(err.Error(), "does not have it") {
+			t.Errorf("told of a block that it does not have: %v", err)
+		}
+	}
+	wantEpoch("before it joins", 0, false)
+	if err := m.placer.Tell(within(t), 1, committed, 3); err != nil {
+		t.Fatal(err)
+	}
+	wantEpoch("joined", 3, true)
+	if err := m.placer.Tell(within(t), 1, m.stored(), 3); err == nil {
+		t.Error("told of a block that it does not have: no error")
+	}
+	if err := joining.wait(); err == nil || !strings.Contains(err.Error(), "start it again") {
+		t.Errorf("the server ended with %v", err)
+	}
+}
