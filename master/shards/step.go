@@ -20,21 +20,32 @@ func (c *Client) nextStep(ctx context.Context, addrs []string, table *placement.
 		return s, nil
 	}
 	known := map[uint32]described{}
-	bytes := uint64(0)
-	for _, m := range table.BalanceSlots(goal) {
+	s.slots, err = atOneTime(table.BalanceSlots(goal), func(m placement.SlotMove) (uint64, error) {
 		d, there := known[m.From]
 		if !there {
 			if d, err = c.describe(ctx, addrs, int(m.From)); err != nil {
-				return s, err
+				return 0, err
 			}
 			known[m.From] = d
 		}
-		if bytes += d.slotBytes(m); len(s.slots) > 0 && (bytes > bytesAtOnce || len(s.slots) == slotsAtOnce) {
-			break
+		return d.slotBytes(m), nil
+	})
+	return s, err
+}
+
+// atOneTime is the first of some moves: one at least, and as many as are little enough together.
+func atOneTime(moves []placement.SlotMove, size func(placement.SlotMove) (uint64, error)) ([]placement.SlotMove, error) {
+	bytes := uint64(0)
+	for i, m := range moves {
+		n, err := size(m)
+		if err != nil {
+			return nil, err
 		}
-		s.slots = append(s.slots, m)
+		if bytes += n; i > 0 && (bytes > bytesAtOnce || i == slotsAtOnce) {
+			return moves[:i], nil
+		}
 	}
-	return s, nil
+	return moves, nil
 }
 
 // slotBytes is about the size of a slot's rows: ids are hashed, so that those of a table have the same.

@@ -1,0 +1,48 @@
+package shards
+
+import (
+	"errors"
+	"testing"
+
+	"trainmaster/pserver/placement"
+)
+
+// A step has as many slots as are copied in a moment, and one that is larger by itself.
+func TestSlotsAtOneTime(t *testing.T) {
+	moves := make([]placement.SlotMove, 1000)
+	for i := range moves {
+		moves[i].Slot = uint32(i)
+	}
+	for want, size := range map[int]func(slot uint32) uint64{
+		slotsAtOnce: func(uint32) uint64 { return 100 },
+		16:          func(uint32) uint64 { return 1 << 20 },
+		1:           func(uint32) uint64 { return 1 << 30 },
+		3:           func(slot uint32) uint64 { return uint64(slot) * bytesAtOnce / 3 },
+	} {
+		got, err := atOneTime(moves, func(m placement.SlotMove) (uint64, error) { return size(m.Slot), nil })
+		if err != nil || len(got) != want {
+			t.Errorf("%d slots, %v: expected %d", len(got), err, want)
+		}
+	}
+	if got, err := atOneTime(nil, nil); len(got) > 0 || err != nil {
+		t.Errorf("%v, %v of no moves", got, err)
+	}
+	away := errors.New("away")
+	if _, err := atOneTime(moves, func(placement.SlotMove) (uint64, error) { return 0, away }); !errors.Is(err, away) {
+		t.Errorf("%v: expected that a server is away", err)
+	}
+}
+
+// Slots of several tables go their ways by table, and are where they went to.
+func TestWaysOfAStep(t *testing.T) {
+	s := step{slots: []placement.SlotMove{{Table: 0, Slot: 9, From: 0, To: 1}, {Table: 0, Slot: 8, From: 2, To: 1}, {Table: 1, Slot: 9, From: 0, To: 1}, {Table: 1, Slot: 7, From: 0, To: 1}}}
+	ways := s.ways()
+	if l := ways[way{0, 1}]; len(ways) != 2 || len(l.slots) != 2 || l.slots[0].String() != "slots:9" || l.slots[1].GetTable() != 1 || len(l.slots[1].GetSlots()) != 2 {
+		t.Errorf("%v", ways)
+	}
+	l := &placement.Layout{Slots: []placement.Owners{make(placement.Owners, 10), make(placement.Owners, 10)}}
+	s.apply(l)
+	if got, err := l.Slots[1].MarshalText(); err != nil || string(got) != "0*7 1 0 1" {
+		t.Errorf("%s, %v", got, err)
+	}
+}

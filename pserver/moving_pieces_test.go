@@ -1,0 +1,134 @@
+package pserver
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+)
+
+// piecesOf is a frozen slot of wide rows as it goes over the wire, and the shard that has it.
+func piecesOf(t *testing.T) (s *tableShard, id slotID, pieces []*pb.SlotPiece) {
+	t.Helper()
+	s = openTableShard(t, t.TempDir(), 1)
+	wide := sparse.Config{Name: "wide", Dim: 4000, Init: sparse.Uniform, Scale: 1, Admission: 2}
+	table, err := placement.New([]placement.Tensor{{Name: "w"}}, 2, wide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newModel(optimizer.Config{Kind: optimizer.Adam}, false, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := s.newHolding(m)
+	s.holding.Store(h)
+	s.ready.Store(true)
+	id = slotID{0, h.tables[0].Held()[3]}
+	who, fault := s.greet(h, 1, 2)
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	step := uint64(0)
+	for row, seen := int64(0), 0; seen < 60; row++ {
+		if sparse.SlotOf(row) != id.slot {
+			continue
+		}
+		for range 1 + seen%2 { // every second one is not admitted yet
+			step++
+			batch := wire.Rows{Spans: []wire.Span{{Slot: id.slot, Rows: 1}}, IDs: []int64{row}, Values: make([]float32, wide.Dim)}
+			if _, err := h.tables[0].Update(&batch, who.columns[0], sparse.Step{Number: step, Scale: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		seen++
+	}
+	if err := s.freezeBlocks(t.Context(), 1, 2, nil, []slotID{id}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.readSlot(1, 2, id, func(p slotPiece) error {
+		pieces = append(pieces, proto.Clone(pieceToProto(p)).(*pb.SlotPiece))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return s, id, pieces
+}
+
+// However large a slot is, it goes in messages of about 1 MiB.
+func TestPiecesAreBounded(t *testing.T) {
+	_, _, pieces := piecesOf(t)
+	rows, waiting := 0, 0
+	for i, p := range pieces {
+		if size := proto.Size(p); size > pieceBytes+3*4*4000 {
+			t.Errorf("piece %d has %d bytes", i, size)
+		}
+		if p.GetLast() != (i == len(pieces)-1) || p.GetLast() != (len(p.GetApplied()) > 0) {
+			t.Errorf("piece %d of %d says last: %v, with %d steps", i, len(pieces), p.GetLast(), len(p.GetApplied()))
+		}
+		rows, waiting = rows+len(p.GetIds()), waiting+len(p.GetWaitingIds())
+	}
+	if rows != 30 || waiting != 30 || len(pieces) < 2 {
+		t.Errorf("%d pieces have %d rows and %d waiting ids: expected 30 of each in several", len(pieces), rows, waiting)
+	}
+}
+
+// What is damaged on the way, or left out, or not what was asked for is refused as a whole, and said.
+func TestPiecesThatAreRefused(t *testing.T) {
+	s, id, pieces := piecesOf(t)
+	for want, change := range map[string]func(list []*pb.SlotPiece) []*pb.SlotPiece{
+		"":                   func(list []*pb.SlotPiece) []*pb.SlotPiece { return list },
+		"was damaged":        func(list []*pb.SlotPiece) []*pb.SlotPiece { list[1].Values[9] ^= 1; return list },
+		"damaged on the way": func(list []*pb.SlotPiece) []*pb.SlotPiece { list[len(list)-1].WaitingUpdates[0]++; return list },
+		"rows: expected 30":  func(list []*pb.SlotPiece) []*pb.SlotPiece { return list[1:] },
+		"slots did not come": func(list []*pb.SlotPiece) []*pb.SlotPiece { return list[:1] },
+		"is there twice":     func(list []*pb.SlotPiece) []*pb.SlotPiece { return append(list[:1:1], list...) },
+		"was not asked for":  func(list []*pb.SlotPiece) []*pb.SlotPiece { list[0].Slot++; return list },
+	} {
+		var list []*pb.SlotPiece
+		for _, p := range pieces {
+			list = append(list, proto.Clone(p).(*pb.SlotPiece))
+		}
+		err := s.takeBlocks(t.Context(), 1, 2, nil, []slotID{id}, given(change(list)))
+		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+		if taken := len(s.moving.slots) > 0; taken != (want == "") {
+			t.Errorf("%q: taken %v", want, taken)
+		}
+		s.moving.slots = nil
+		s.moving.taken = nil
+	}
+}
+
+// given is a source that has pieces.
+type given []*pb.SlotPiece
+
+func (given) block(uint64) (*arrival, error) { return nil, errMismatch }
+
+func (g given) slots(_ []slotID, add func(slotPiece) error) error {
+	for _, m := range g {
+		p, err := pieceFromProto(m)
+		if err == nil {
+			err = add(p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Slots are named table by table on the wire, and are the same there and back.
+func TestSlotsOnTheWire(t *testing.T) {
+	ids := []slotID{{0, 5}, {0, 6}, {2, 5}, {0, 7}}
+	if got := slotsFromProto(slotsToProto(ids)); !reflect.DeepEqual(got, ids) {
+		t.Errorf("%v became %v", ids, got)
+	}
+}
