@@ -128,7 +128,7 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 		bytes, digest, err = w.Finish(ctx, m)
 	}
 	if err != nil {
-		w.Abandon(ctx)
+		w.Abandon(ctx, err)
 	}
 	return bytes, digest, err
 }

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"trainmaster/safetensors"
@@ -158,10 +159,14 @@ func (w *Writer) Finish(ctx context.Context, m *Manifest) (size int64, sum strin
 	return size, digest(text), nil
 }
 
-// Abandon removes what there is of the checkpoint.
-func (w *Writer) Abandon(ctx context.Context) {
+// Abandon removes what there is of the checkpoint, unless the place cannot be reached: who waits for one that is away need not
+// wait again.
+func (w *Writer) Abandon(ctx context.Context, why error) {
 	for _, f := range w.files {
 		f.out.Close()
+	}
+	if errors.Is(why, ErrUnavailable) {
+		return
 	}
 	w.folder.place.RemoveAll(ctx, w.dir) //nolint:errcheck // what stays has no manifest, and is pruned
 }
