@@ -17,6 +17,26 @@ var ErrTooOften = errors.New("the job was restored too often")
 // theirs sets a task aside or pauses the job.
 var BackupOptions = Options{MaxFailures: math.MaxInt32, MaxSetAside: math.MaxInt32}
 
+// CountCut makes the state of a queue at a cut, which its leader took down while all stood still, what it became with the
+// commit of that cut: see the diagram of cuts. It is for a queue that was restored from what lies beside a set of checkpoints.
+func (q *Queue) CountCut(step uint64) error {
+	if q.exact == nil {
+		return nil // what was finished is counted
+	}
+	if q.exact.round != step {
+		return fmt.Errorf("%w: the set is of cut %d, its tasks are at cut %d (0: none)", ErrDamaged, step, q.exact.round)
+	}
+	wait, err := q.unflushed(step)
+	if err == nil && wait {
+		err = errors.New("a trainer had not stopped")
+	}
+	if err != nil {
+		return fmt.Errorf("%w: cut %d: %w", ErrDamaged, step, err)
+	}
+	q.commitStep(step)
+	return nil
+}
+
 // Revive makes a queue that was restored from a backup a job of its own, in the store of
 // another cluster or under another name. What was counted stays counted. The job may have gone
 // on after the backup, and everything that knows of that is cut off from it:

@@ -2,6 +2,8 @@ package taskqueue
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"sort"
@@ -122,6 +124,24 @@ func (t *Table) take(kinds []byte) {
 	}
 	t.end = end
 	t.totalRecords += records
+}
+
+// IndexDigest is the SHA-256 of what is known of the chunks of a file: two files with the same one have as many records in as
+// many chunks, of the same sizes.
+func (t *Table) IndexDigest(file int) [sha256.Size]byte {
+	f := &t.files[file]
+	sum := sha256.New()
+	row := make([]byte, 0, 10)
+	for i := f.first; i < f.last; i++ {
+		kind := f.compression
+		if kind == mixedCompression {
+			kind = t.mixed[file][i-f.first]
+		}
+		row = binary.LittleEndian.AppendUint32(row[:0], t.sizes[i])
+		row = binary.LittleEndian.AppendUint32(row, t.records[i])
+		sum.Write(append(row, f.layout, kind))
+	}
+	return [sha256.Size]byte(sum.Sum(nil))
 }
 
 // Group fixes how many consecutive chunks make a task, at least one.

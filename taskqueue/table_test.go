@@ -213,3 +213,32 @@ func BenchmarkAddPart(b *testing.B) {
 	}
 	b.ReportMetric(float64(chunks)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mchunks/s")
 }
+
+// Files with other chunks have another digest of their index, wherever the difference is.
+func TestIndexDigest(t *testing.T) {
+	digests := map[[32]byte]int{}
+	for i, change := range []func(c *recordio.Index){
+		func(*recordio.Index) {},
+		func(c *recordio.Index) { c.Records++ },
+		func(c *recordio.Index) { c.Size++ },
+		func(c *recordio.Index) { c.Compression++ },
+		func(*recordio.Index) {},
+	} {
+		table := NewTable(2)
+		if err := table.Add(File{Path: "before"}, []recordio.Index{{Size: 5, Records: 5, Layout: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		chunks := []recordio.Index{{Size: 10, Records: 3, Layout: 1}, {Offset: chunkHeader + 10, Size: 10, Records: 3, Layout: 1}}
+		change(&chunks[1])
+		if err := table.Add(File{Path: "a"}, chunks); err != nil {
+			t.Fatal(err)
+		}
+		sum := table.IndexDigest(1)
+		if before, ok := digests[sum]; ok && i < 4 {
+			t.Errorf("index %d has the digest of index %d", i, before)
+		} else if i == 4 && (!ok || before != 0) {
+			t.Error("the same index has another digest")
+		}
+		digests[sum] = i
+	}
+}

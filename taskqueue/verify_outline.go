@@ -48,6 +48,32 @@ func (v *Verifier) Outline() Outline {
 	return o
 }
 
+// Outline is that of a record which ends with the last commit of this queue.
+func (q *Queue) Outline() Outline {
+	o := Outline{Commit: q.commit, Status: Running, Sets: make([]SetOutline, len(q.sets))}
+	switch q.status {
+	case Ended, Failed:
+		o.Status = q.status
+	case Paused:
+		o.Paused = true
+	}
+	if q.exact != nil {
+		o.Step = q.exact.committed
+	}
+	for _, t := range q.sortedTrainers() {
+		if t.draining {
+			o.Draining = append(o.Draining, t.ordinal)
+		}
+	}
+	for i, s := range q.sets {
+		o.Sets[i] = SetOutline{Tasks: s.tasks, Algorithm: s.algorithm, Seed: s.seed, Pass: s.pass, Open: len(s.open)}
+		for _, a := range s.sortedAside() {
+			o.Sets[i].Aside = append(o.Sets[i].Aside, AsideOutline{a.index, a.pass, a.dropped})
+		}
+	}
+	return o
+}
+
 // ResumeVerifier returns a verifier that goes on after an outline. Of the passes that were
 // open or closed by then it says nothing but that they are unseen; of later ones everything.
 func ResumeVerifier(o Outline) (*Verifier, error) {

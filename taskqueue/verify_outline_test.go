@@ -60,6 +60,15 @@ func TestResumeVerifier(t *testing.T) {
 		if err := before.Add(commits[cut].number, commits[cut].write()); err != nil {
 			t.Fatal(err)
 		}
+		state := commits[cut].snapshot
+		q, err := Restore(state, nil, make([]*Table, len(state.Sets)), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, got := before.Outline(), q.Outline()
+		if want.Draining = nil; !reflect.DeepEqual(got, want) { // the roster has who drains
+			t.Errorf("commit %d: the outline of the state is %+v, that of the record %+v", commits[cut].number, got, want)
+		}
 	}
 	if unseen[0] == 0 || unseen[1] < 5 || unseen[2] < 5 {
 		t.Errorf("cuts by the number of unseen passes: %v", unseen)
