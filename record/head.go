@@ -1,6 +1,7 @@
 package record
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 const (
 	HeadKey   = taskqueue.SealedKey
 	PartsKeys = HeadKey + "/" // and the name of a file: where sealed files are without a folder
+	// BeginKey has, as JSON, the outline that the record of a job goes on from whose record before it was lost.
+	BeginKey = taskqueue.RecordPrefix + "begin"
 )
 
 // ErrElsewhere says that the sealed part of the record is not where this process looks: it
@@ -56,6 +59,28 @@ func parseHead(value []byte) (Head, error) {
 	}
 	return h, nil
 }
+
+// readHead reads how far the record is sealed, and what it goes on from; that is in the first file once there is one.
+func readHead(ctx context.Context, store Store) (h Head, revision int64, begin taskqueue.Outline, err error) {
+	value, revision, err := store.Value(ctx, HeadKey)
+	if err != nil {
+		return h, 0, begin, fmt.Errorf("read how far the record is sealed: %w", err)
+	}
+	if h, err = parseHead(value); err != nil || h.sealed() {
+		return h, revision, begin, err
+	}
+	if value, _, err = store.Value(ctx, BeginKey); err != nil || value == nil {
+		return h, revision, begin, err
+	}
+	if err := json.Unmarshal(value, &begin); err != nil {
+		return h, 0, begin, fmt.Errorf("%w: %s: expected an outline as JSON, found %.80q: %w", ErrDamaged, BeginKey, value, err)
+	}
+	h.From = begin.Commit + 1
+	return h, revision, begin, nil
+}
+
+// through is the last commit that needs not be sealed any more.
+func (h Head) through() uint64 { return max(h.Through, h.From-1) }
 
 // sealed reports whether anything is.
 func (h Head) sealed() bool { return h.Through > 0 }

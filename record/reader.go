@@ -20,11 +20,8 @@ type Reader struct {
 // for the one that the master itself named.
 func Open(ctx context.Context, store Store, job, dir string) (*Reader, error) {
 	r := &Reader{store: store, config: Config{Job: job, Dir: dir}.withDefaults()}
-	value, _, err := store.Value(ctx, HeadKey)
-	if err != nil {
-		return nil, fmt.Errorf("read how far the record is sealed: %w", err)
-	}
-	if r.head, err = parseHead(value); err != nil || !r.head.sealed() {
+	var err error
+	if r.head, _, r.outline, err = readHead(ctx, store); err != nil || !r.head.sealed() {
 		return r, err
 	}
 	archive, err := r.archive(r.head)

@@ -2,6 +2,7 @@ package record_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -408,4 +409,63 @@ func TestElsewhere(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The record of a job that was resumed without the one before goes on from an outline: it is read, proves and is sealed from
+// there, and nothing is sealed, or looked for, before it.
+func TestRecordThatBeginsLater(t *testing.T) {
+	bothWays(t, func(t *testing.T, inFolder bool) {
+		j := newJob(t, inFolder)
+		const begin = 30
+		before := taskqueue.NewVerifier()
+		for len(j.all) > 0 && j.all[0].Commit <= begin {
+			e := j.all[0]
+			if err := before.Add(e.Commit, e.Events); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := j.store.Client().Delete(t.Context(), j.store.Prefix()+taskqueue.RecordKey(e.Commit)); err != nil {
+				t.Fatal(err)
+			}
+			j.all = j.all[1:]
+		}
+		outline := before.Outline()
+		outline.Commit = begin
+		value, err := json.Marshal(outline)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := j.store.Client().Put(t.Context(), j.store.Prefix()+record.BeginKey, string(value)); err != nil {
+			t.Fatal(err)
+		}
+		proves := func(what string) {
+			t.Helper()
+			j.wantAll()
+			entries, reader, err := j.read()
+			if err != nil || reader.Outline().Commit != begin {
+				t.Fatalf("%s: outline %+v, %v; expected that of commit %d", what, reader.Outline(), err, begin)
+			}
+			v, err := taskqueue.ResumeVerifier(reader.Outline())
+			for _, e := range entries {
+				if err == nil {
+					err = v.Add(e.Commit, e.Events)
+				}
+			}
+			if err == nil {
+				err = v.CrossCheck(j.state)
+			}
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		proves("before it is sealed")
+		for range 2 { // the second leader reads what the first one sealed
+			if err := j.seal(j.sealer()); err != nil {
+				t.Fatal(err)
+			}
+			proves("sealed")
+		}
+		if head := j.head(); head.Through != j.sealable() || head.From != begin+1 || head.Files != int(j.sealable()-begin)/int(j.config.Every) {
+			t.Errorf("sealed %+v, expected commits %d to %d in files of %d", head, begin+1, j.sealable(), j.config.Every)
+		}
+	})
 }

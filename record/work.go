@@ -32,7 +32,7 @@ func (w *work) round(ctx context.Context, now Progress) error {
 		}
 		w.loaded = true
 	}
-	for now.Commit > w.head.Through && (now.Commit-w.head.Through >= w.Every || now.Bytes-w.sealedAt >= uint64(w.Bytes)) {
+	for now.Commit > w.head.through() && (now.Commit-w.head.through() >= w.Every || now.Bytes-w.sealedAt >= uint64(w.Bytes)) {
 		size, err := w.seal(ctx, now.Commit)
 		if err != nil {
 			return err
@@ -50,14 +50,15 @@ func (w *work) round(ctx context.Context, now Progress) error {
 
 // load reads what the term before left, and finishes what it had begun.
 func (w *work) load(ctx context.Context) error {
-	value, revision, err := w.Store.Value(ctx, HeadKey)
-	if err != nil {
-		return fmt.Errorf("read how far the record is sealed: %w", err)
-	}
-	if w.head, err = parseHead(value); err != nil {
+	var begin taskqueue.Outline
+	var err error
+	if w.head, w.revision, begin, err = readHead(ctx, w.Store); err != nil {
 		return err
 	}
-	w.swept, w.revision, w.files, w.books = false, revision, nil, taskqueue.NewVerifier()
+	if w.books, err = taskqueue.ResumeVerifier(begin); err != nil {
+		return fmt.Errorf("%s: %w", BeginKey, err)
+	}
+	w.swept, w.files = false, nil
 	if err := w.sees(w.head, w.id); err != nil {
 		return err
 	}
@@ -113,8 +114,8 @@ func (w *work) replay(ctx context.Context) error {
 // seal moves the next commits, up to the last one that was made, into a file. It returns the
 // bytes of their events.
 func (w *work) seal(ctx context.Context, made uint64) (size int, err error) {
-	first := w.head.Through + 1
-	entries, last, size, err := w.collect(ctx, first, min(made, w.head.Through+w.Every))
+	first := w.head.through() + 1
+	entries, last, size, err := w.collect(ctx, first, min(made, w.head.through()+w.Every))
 	if err != nil {
 		return 0, err
 	}
