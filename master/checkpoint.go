@@ -128,12 +128,17 @@ func (p *pace) failed(now time.Time, err error) {
 	p.again = now.Add(p.pause)
 }
 
+// within is context.WithTimeout on the clock of the term.
+func (c *checkpointer) within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return c.term.committer.time.WithTimeout(ctx, d)
+}
+
 // lastCheckpoint keeps what the job came to: nobody trains any more.
 func (t *term) lastCheckpoint(ctx context.Context) {
 	if t.checkpoints == nil || t.checkpoints.cuts != nil { // the last cut has all
 		return
 	}
-	bounded, cancel := context.WithTimeout(ctx, lastTimeout)
+	bounded, cancel := t.checkpoints.within(ctx, lastTimeout)
 	defer cancel()
 	_ = t.checkpoints.take(bounded) // it is said
 }
@@ -158,7 +163,7 @@ func (c *checkpointer) take(ctx context.Context) error {
 	}
 	c.note(cut.Number(), nil)
 	c.log.WithFields(logrus.Fields{"set": cut.Number(), "took": c.term.committer.since(began).Round(time.Millisecond)}).Info("checkpoint complete")
-	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
+	bounded, cancel := c.within(ctx, writeTimeout)
 	defer cancel()
 	if err := cut.Prune(bounded, c.master.config.CheckpointKeep); err != nil && ctx.Err() == nil {
 		c.log.WithError(err).Warn("older checkpoints not removed")
@@ -172,7 +177,7 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 	if err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
+	bounded, cancel := c.within(ctx, writeTimeout)
 	defer cancel()
 	set, err := cut.Write(bounded, c.master.config.Job, position)
 	switch {
@@ -183,7 +188,7 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 		err = c.term.publish(ctx, taskqueue.Write{Key: LatestSetKey, Value: set})
 	}
 	if err != nil {
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), beginTimeout)
+		bounded, cancel := c.within(context.WithoutCancel(ctx), beginTimeout)
 		defer cancel()
 		return nil, errors.Join(err, cut.Abort(bounded))
 	}
@@ -199,7 +204,7 @@ func (c *checkpointer) begin(ctx context.Context) (Cut, []byte, error) {
 	if err := c.term.inspect(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() }); err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, beginTimeout)
+	ctx, cancel := c.within(ctx, beginTimeout)
 	defer cancel()
 	position, err := c.still.hold(ctx)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 type Time interface {
 	Now() time.Time
 	Sleep(ctx context.Context, d time.Duration)
+	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 }
 
 // machineTime is the machine's monotonic clock.
@@ -20,21 +21,26 @@ type machineTime struct{}
 
 func (machineTime) Now() time.Time                             { return time.Now() }
 func (machineTime) Sleep(ctx context.Context, d time.Duration) { pause(ctx, d) }
+func (machineTime) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, d)
+}
 
 // Driven is a term whose rounds another one drives: recovery, batches, commits, read-backs
 // and answers as in any term, but no goroutine and no clock of its own. A simulator drives
 // it in virtual time. It is for one goroutine.
 type Driven struct {
-	term *term
+	term   *term
+	config Config
 }
 
 // Drive recovers the state under a lock that is held.
 func Drive(ctx context.Context, store Store, lead Leadership, config Config, clock Time, log *logrus.Entry) (*Driven, error) {
-	s, err := recoverState(ctx, store, lead, config.withDefaults(), nil, func() {}, clock, log)
+	config = config.withDefaults()
+	s, err := recoverState(ctx, store, lead, config, nil, func() {}, clock, log)
 	if err != nil {
 		return nil, err
 	}
-	return &Driven{term: &term{committer: newCommitter(s), jobID: s.queue.JobID()}}, nil
+	return &Driven{&term{committer: newCommitter(s), jobID: s.queue.JobID()}, config}, nil
 }
 
 // Errand is an event on its way through a driven term.
@@ -49,9 +55,19 @@ func (d *Driven) Put(ctx context.Context, event taskqueue.Event) (*Errand, error
 	if r, ok := event.(*taskqueue.Request); ok {
 		o.patient, o.until = len(r.Held) == 0, d.term.committer.time.Now().Add(longPoll)
 	}
-	if _, ok := event.(*taskqueue.StepCommit); ok {
+	switch event.(type) {
+	case *taskqueue.StepCommit, *taskqueue.StepFlushed, *taskqueue.LastStep, *taskqueue.CutWatch:
 		o.patient, o.until = true, d.term.committer.time.Now().Add(longPoll)
 	}
+	return d.put(o)
+}
+
+// Inspect has look called with the committed queue in a later round.
+func (d *Driven) Inspect(ctx context.Context, look func(*taskqueue.Queue)) (*Errand, error) {
+	return d.put(&op{ctx: ctx, inspect: look, done: make(chan struct{}, 1)})
+}
+
+func (d *Driven) put(o *op) (*Errand, error) {
 	if err := d.term.committer.put(o); err != nil {
 		return nil, err
 	}
@@ -82,6 +98,17 @@ func (d *Driven) Linger() (target int, rest time.Duration) {
 // Round commits all that waits; tick lets time pass as well. An error ends the term.
 func (d *Driven) Round(ctx context.Context, tick bool) error {
 	return d.term.committer.round(ctx, tick)
+}
+
+// TakeCuts does what the leader of a job with Options.Cuts does besides: it takes cuts, and has the job go back. It returns
+// when ctx ends, or the term. await waits until there is a token in done, and takes it.
+func (d *Driven) TakeCuts(ctx context.Context, store Store, shards RewindShards, await func(done <-chan struct{})) error {
+	c := d.term.committer
+	c.await = await
+	m := &Master{store: store, shards: shards, config: d.config, log: c.log}
+	checkpoints := &checkpointer{master: m, term: d.term, log: c.log, one: newTurn()}
+	checkpoints.cuts = &rewinding{checkpoints, shards, newTurn(), func() []byte { return nil }} // no blocks move
+	return checkpoints.run(ctx)
 }
 
 // End refuses all that waits and all that comes.

@@ -92,8 +92,9 @@ type inbox struct {
 	target  int   // signal full at so many
 	closed  error // why nothing is taken any more
 
-	some chan struct{} // at least one waits
-	full chan struct{} // target wait
+	await func(done <-chan struct{}) // waits for an errand; nil: as any receiver
+	some  chan struct{}              // at least one waits
+	full  chan struct{}              // target wait
 }
 
 func newInbox() *inbox {
@@ -173,7 +174,11 @@ func (b *inbox) do(ctx context.Context, fill func(*op)) (taskqueue.Answer, error
 	if err := b.put(o); err != nil {
 		return taskqueue.Answer{}, err
 	}
-	<-o.done
+	if b.await != nil {
+		b.await(o.done)
+	} else {
+		<-o.done
+	}
 	answer, err := o.answer, o.err
 	if o.finishes != nil {
 		answer.Finishes = o.finishes

@@ -55,3 +55,7 @@ type machineClock struct{}
 func (machineClock) Now() time.Time { return time.Now() }
 
 func (machineClock) Sleep(_ context.Context, d time.Duration) { time.Sleep(d) }
+
+func (machineClock) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, d)
+}

@@ -66,32 +66,33 @@ const (
 
 // run does what is due until ctx ends.
 func (r *rewinding) run(ctx context.Context) error {
-	if _, err := r.term.ask(ctx, &taskqueue.CutRelease{}, false); err != nil { // of a leader that died
-		return err
-	}
 	last, err := r.term.progress(ctx)
 	if err != nil {
 		return err
 	}
-	poll := time.NewTicker(cutPoll)
-	defer poll.Stop()
 	var retry pace
 	for n := 0; ; n++ {
-		select {
-		case <-ctx.Done():
+		r.term.committer.time.Sleep(ctx, cutPoll)
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
-		case <-poll.C:
 		}
 		now, err := r.term.progress(ctx)
 		if err != nil {
 			return err
 		}
-		if retry.tooSoon(now.at) {
-			continue
-		}
 		var due taskqueue.StepsDue
 		if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { due = q.StepsDue() }); err != nil {
 			return err
+		}
+		if due.Release { // of a leader that died, or etcd refused it
+			if err := r.event(ctx, &taskqueue.CutRelease{}); err != nil {
+				r.log.WithError(err).Warn("trainers still stand still for a cut that is over, trying again")
+				r.term.committer.time.Sleep(ctx, checkpointRetry)
+			}
+			continue
+		}
+		if retry.tooSoon(now.at) {
+			continue
 		}
 		isCut := due.Commit || r.master.config.CheckpointEvery.due(now, last)
 		if n%statePoll != 0 && !isCut && !due.Rollback {
@@ -123,7 +124,7 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 		return false, err
 	}
 	defer r.one.give()
-	bounded, cancel := context.WithTimeout(ctx, beginTimeout)
+	bounded, cancel := r.within(ctx, beginTimeout)
 	states, err := r.shards.States(bounded)
 	cancel()
 	if err != nil || len(states) == 0 || slices.ContainsFunc(states, func(s ShardState) bool { return !s.Present }) {
@@ -158,7 +159,7 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 
 // begin has all trainers stand still while the servers fix their moments.
 func (r *rewinding) begin(ctx context.Context) (cut Cut, position []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, beginTimeout)
+	ctx, cancel := r.within(ctx, beginTimeout)
 	defer cancel()
 	var place taskqueue.StepPlace
 	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { place = q.Steps() }); err != nil {
@@ -230,7 +231,7 @@ var errNotFlushed = errors.New("not every trainer has stopped for the cut")
 // that was lost may be all that was waited for.
 func (r *rewinding) standStill(ctx context.Context, number uint64) error {
 	for {
-		bounded, cancel := context.WithTimeout(ctx, readyWait)
+		bounded, cancel := r.within(ctx, readyWait)
 		err := r.event(bounded, &taskqueue.CutReady{Step: number})
 		late := bounded.Err() != nil
 		cancel()
@@ -319,7 +320,7 @@ func (r *rewinding) goBack(ctx context.Context, why string) error {
 		return err
 	}
 	r.log.WithFields(logrus.Fields{"reason": why, "set": place.Step, "epoch": a.Place.Epoch}).Warn("the job goes back to its last cut")
-	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
+	bounded, cancel := r.within(ctx, writeTimeout)
 	defer cancel()
 	return r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set, r.placed())
 }
@@ -330,7 +331,7 @@ func (r *rewinding) revive(ctx context.Context, epoch uint32) error {
 	if err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
+	bounded, cancel := r.within(ctx, writeTimeout)
 	defer cancel()
 	return r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), epoch, set, r.placed())
 }

@@ -18,9 +18,10 @@ import (
 // that it is a member, that it did so before all stood still: such a cut is never committed. A
 // cut that is not committed changes nothing: the next one has another number and begins anew.
 
-// holding reports whether members that flushed stand still.
+// holding reports whether members that flushed stand still. The end of the job lets them go, too.
 func (q *Queue) holding() bool {
-	return q.opt.Cuts && q.exact != nil && q.exact.round != 0 && !q.exact.flushed[0]
+	over := q.status == Ended || q.status == Failed
+	return q.opt.Cuts && q.exact != nil && q.exact.round != 0 && !q.exact.flushed[0] && !over
 }
 
 // toFlush reports whether a cut waits for this member.
@@ -131,6 +132,7 @@ func (q *Queue) StepsDue() (due StepsDue) {
 	if q.exact == nil || q.status == Ended || q.status == Failed {
 		return due
 	}
+	due.Release = q.holding()
 	switch {
 	case q.exact.lost > 0:
 		due.Rollback = true
@@ -142,6 +144,7 @@ func (q *Queue) StepsDue() (due StepsDue) {
 
 // StepsDue is what is due.
 type StepsDue struct {
+	Release  bool // members stand still: if no cut is under way, nobody else lets them go on
 	Commit   bool // little or nothing is given out before a commit
 	Rollback bool // nothing is given out before a rollback
 }

@@ -14,7 +14,7 @@ func TestStepsWithoutWhoStandsStill(t *testing.T) {
 	for _, id := range []string{"a", "b"} {
 		a := q.Apply(1, &Join{ID: id})
 		joined = append(joined, a)
-		q.Apply(1, &LastStep{a.Ordinal, a.Incarnation})
+		q.Apply(1, &LastStep{Trainer: a.Ordinal, Incarnation: a.Incarnation})
 		q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1})
 	}
 	want := func(what string, expected ...Ordinal) {
@@ -37,7 +37,7 @@ func TestCountCut(t *testing.T) {
 	q := New("job", [16]byte{1}, 7, Options{ExplicitCommit: true, Cuts: true})
 	q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: tableOf(t, 4)})
 	a := q.Apply(1, &Join{ID: "a"})
-	q.Apply(1, &LastStep{a.Ordinal, a.Incarnation})
+	q.Apply(1, &LastStep{Trainer: a.Ordinal, Incarnation: a.Incarnation, Epoch: 1})
 	first := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1})
 	second := q.Apply(2, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 2, Ack: 2, Want: true, Epoch: 1, Finished: []Result{{Token: first.Token, Step: 3}}})
 	if second.Kind != AnswerTask {
@@ -75,5 +75,51 @@ func TestCountCut(t *testing.T) {
 	}
 	if base := at.sets[0].live[0].base; base != 1 {
 		t.Errorf("the open task goes on from record %d, expected 1", base)
+	}
+}
+
+// cutJob is one of cuts with two tasks and two members, each of which has one.
+func cutJob(t *testing.T) (q *Queue, joined []Answer) {
+	t.Helper()
+	q = New("job", [16]byte{1}, 7, Options{ExplicitCommit: true, Cuts: true})
+	q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: tableOf(t, 4)})
+	for _, id := range []string{"a", "b"} {
+		a := q.Apply(1, &Join{ID: id})
+		joined = append(joined, a)
+		q.Apply(1, &LastStep{Trainer: a.Ordinal, Incarnation: a.Incarnation, Epoch: 1})
+		q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1})
+	}
+	return q, joined
+}
+
+// A trainer that goes by an epoch that is over is no member of this one: it would never flush, and no cut would be complete.
+func TestOnlyWhoGoesByThisEpochIsAMember(t *testing.T) {
+	q, joined := cutJob(t)
+	q.Apply(1, &Rollback{Generation: 1})
+	late := q.Apply(1, &LastStep{Trainer: 1, Incarnation: joined[0].Incarnation, Epoch: 1})
+	if late.Kind != AnswerStep || late.Place.Epoch != 2 {
+		t.Errorf("an epoch that is over: got %+v, expected to be told of epoch 2", late)
+	}
+	q.Apply(1, &LastStep{Trainer: 2, Incarnation: joined[1].Incarnation, Epoch: 2})
+	q.Apply(1, &CutBegin{Step: 1})
+	if a := q.Apply(1, &StepFlushed{Trainer: 2, Incarnation: joined[1].Incarnation, Generation: 1, Step: 1}); a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	if a := q.Apply(1, &CutReady{Step: 1}); a.Kind != AnswerStep {
+		t.Errorf("the one member has flushed: got %+v, expected the cut to be ready", a)
+	}
+}
+
+// Who stands still when the job fails goes on, and hears of it.
+func TestEndLetsWhoStandsStillGo(t *testing.T) {
+	q, joined := cutJob(t)
+	q.Apply(1, &CutBegin{Step: 1})
+	flushed := &StepFlushed{Trainer: 1, Incarnation: joined[0].Incarnation, Step: 1}
+	if a := q.Apply(1, flushed); a.Kind != AnswerWait || !q.StepsDue().Release {
+		t.Fatalf("got %+v and due %+v, expected to wait for the leader's word", a, q.StepsDue())
+	}
+	q.status = Failed // the last task that was left is set aside, say
+	if a := q.Apply(1, flushed); a.Kind != AnswerStep {
+		t.Errorf("after the end: got %+v, expected to go on", a)
 	}
 }

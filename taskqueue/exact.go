@@ -170,16 +170,20 @@ func (q *Queue) enter(t *trainer) {
 	}
 }
 
-// LastStep asks which step to load, and makes the one who asks a member of the ring.
+// LastStep asks which step to load, and makes the one who asks a member of the ring, unless it goes by another epoch.
 type LastStep struct {
 	Trainer     Ordinal
 	Incarnation uint64
+	Epoch       uint32 // that it goes by; 0: it goes by the one of the answer
 }
 
 func (ev *LastStep) apply(q *Queue) Answer {
 	t, refused := q.member(ev.Trainer, ev.Incarnation)
 	if refused != nil {
 		return *refused
+	}
+	if ev.Epoch != 0 && ev.Epoch != q.epoch {
+		return q.stepAnswer() // it joins anew; a member that never flushes would stop all
 	}
 	if q.holding() && t != nil && !q.exact.members[t.ordinal] {
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush} // what it pushes before the moments are fixed would be in the cut

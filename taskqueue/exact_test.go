@@ -162,7 +162,7 @@ func (r *ring) join(t *rapid.T) {
 	id := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "id")
 	r.members = slices.DeleteFunc(r.members, func(m *member) bool { return m.id == id })
 	a := r.apply(&Join{ID: id})
-	place := r.apply(&LastStep{a.Ordinal, a.Incarnation}).Place
+	place := r.apply(&LastStep{Trainer: a.Ordinal, Incarnation: a.Incarnation}).Place
 	r.members = append(r.members, &member{id: id, ordinal: a.Ordinal, incarnation: a.Incarnation, epoch: place.Epoch})
 }
 
@@ -316,7 +316,7 @@ func (r *ring) passTime(t *rapid.T) {
 // rollBack forms a new ring from the last committed step.
 func (r *ring) rollBack(t *rapid.T) {
 	m := r.member(t)
-	place := r.apply(&LastStep{m.ordinal, m.incarnation}).Place
+	place := r.apply(&LastStep{Trainer: m.ordinal, Incarnation: m.incarnation}).Place
 	if place.Step != r.committed || r.q.status == Ended {
 		if place.Step != r.committed {
 			r.Fatalf("the step to load is %d, expected %d", place.Step, r.committed)
@@ -339,7 +339,7 @@ func (r *ring) rollBack(t *rapid.T) {
 	r.model = maps.Clone(r.saved[place.Step])
 	clear(r.since)
 	for _, m := range r.members {
-		m.works, m.epoch = nil, r.apply(&LastStep{m.ordinal, m.incarnation}).Place.Epoch
+		m.works, m.epoch = nil, r.apply(&LastStep{Trainer: m.ordinal, Incarnation: m.incarnation}).Place.Epoch
 	}
 }
 

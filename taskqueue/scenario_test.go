@@ -323,7 +323,7 @@ func (s *scenario) steps(word string, args []string, generation uint64) string {
 		c = &client{} // the master
 	}
 	if word == "laststep" {
-		return s.answer(c, s.q.Apply(s.now, &LastStep{c.ordinal, c.incarnation}))
+		return s.answer(c, s.q.Apply(s.now, &LastStep{Trainer: c.ordinal, Incarnation: c.incarnation}))
 	}
 	step, err := strconv.ParseUint(args[1], 10, 64)
 	if err != nil {

@@ -53,7 +53,7 @@ func (c *Client) Boundary(ctx context.Context) error {
 // enter makes this trainer a member before its first task.
 func (c *Client) enter(ctx context.Context) error {
 	for {
-		reply, err := call[wire.StepReply](ctx, c.link, "LastStep", wire.LastStepRequest{Trainer: c.who})
+		reply, err := call[wire.StepReply](ctx, c.link, "LastStep", wire.LastStepRequest{Trainer: c.who, Epoch: c.cuts.epoch})
 		switch {
 		case err != nil:
 			return c.stepRefused(err, "begin")

@@ -13,6 +13,7 @@ import (
 	"trainmaster/etcdstore/fence"
 	"trainmaster/master/decide"
 	"trainmaster/master/netrpc/wire"
+	"trainmaster/pserver/checkpoint"
 	"trainmaster/taskqueue"
 )
 
@@ -43,6 +44,8 @@ type check struct {
 	stepped          bool                       // in this commit
 	retried          int                        // tasks, by an operator
 	charged          map[taskqueue.Ordinal]bool // whose sessions ended for a time-out or a failure, in this commit
+	named            *checkpoint.Set            // by this commit; nil: none
+	epochs           map[uint32]map[sample]int  // what was committed when each began
 	untrusted        bool                       // the answers of this moment left without a commit, and without a lease that is trusted
 }
 
@@ -75,6 +78,7 @@ type handout struct {
 
 type sessionState struct {
 	id          string
+	term        int64 // that it joined in
 	incarnation uint64
 	joined      time.Duration
 	lost        bool
@@ -112,7 +116,7 @@ func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
 		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, sessions: map[taskqueue.Ordinal]*sessionState{},
-		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{},
+		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, epochs: map[uint32]map[sample]int{},
 	}
 }
 
@@ -141,6 +145,7 @@ func (c *check) wrote(req *pb.TxnRequest) {
 		return
 	}
 	c.commits++
+	c.names(req)
 	c.term(req, next)
 	c.time(next)
 	c.jobID(next)
@@ -157,6 +162,9 @@ func (c *check) wrote(req *pb.TxnRequest) {
 		}
 	}
 	c.record(before, next, record)
+	if c.named != nil && c.step != c.named.Number {
+		c.breaks("the name of a set and what counts are one", "set %d is named, cut %d is committed", c.named.Number, c.step)
+	}
 	c.columns(next)
 	c.keys(next)
 	if c.stepped && c.world.failed == nil {
@@ -264,7 +272,7 @@ func (c *check) event(before, next *stored, ev *taskqueue.RecordEvent) {
 	p := place{ev.Pass, ev.Position}
 	switch ev.Kind {
 	case taskqueue.EventJoined:
-		c.sessions[ev.Trainer] = &sessionState{id: ev.ID, incarnation: ev.Incarnation, joined: c.heard[next.LockRevision].sent}
+		c.sessions[ev.Trainer] = &sessionState{id: ev.ID, term: next.LockRevision, incarnation: ev.Incarnation, joined: c.heard[next.LockRevision].sent}
 	case taskqueue.EventLost:
 		c.lost(next, ev.Trainer)
 	case taskqueue.EventDispatched:
@@ -492,6 +500,9 @@ func (c *check) final() {
 		if r.Missing != 0 || r.CountedTwice != 0 || c.closed[r.Pass] && r.CountedOnce+r.SetAside != r.Tasks {
 			c.breaks("every task is counted once or set aside", "%+v", r)
 		}
+	}
+	if c.world.plan.cuts {
+		c.latestIsLast()
 	}
 	if passes := c.world.plan.options.Passes; c.ended == taskqueue.Ended && len(c.closed) != passes {
 		c.breaks("passes end", "%d of %d", len(c.closed), passes)

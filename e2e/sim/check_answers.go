@@ -36,7 +36,7 @@ func (c *check) answers(e *errand, a taskqueue.Answer, err error) {
 	}
 	switch a.Kind {
 	case taskqueue.AnswerRejoin:
-		if s != nil && s.incarnation == r.Incarnation && !s.lost && !s.left {
+		if s != nil && s.incarnation == r.Incarnation && !s.lost && !s.left && s.term <= e.term { // a copy may reach one who led before
 			c.breaks("a session outlives its master", "trainer %d is told to join again", r.Trainer)
 		}
 	case taskqueue.AnswerTask:

@@ -17,12 +17,9 @@ func (c *check) steps(before *stored, ev *taskqueue.RecordEvent) {
 		if ev.Step <= c.step || ev.Generation != c.generation {
 			c.breaks("nothing committed is undone", "step %d of generation %d is committed after step %d, in generation %d", ev.Step, ev.Generation, c.step, c.generation)
 		}
-		m := rings.models[ev.Generation]
-		if m == nil || m.saved[ev.Step] == nil {
-			c.breaks("a committed step was saved", "step %d of generation %d", ev.Step, ev.Generation)
+		if rings.committed = c.saved(ev); rings.committed == nil {
 			return
 		}
-		rings.committed = m.saved[ev.Step]
 		c.step, c.stepAt = ev.Step, c.world.now
 		for _, h := range c.tasks {
 			if h.applied != 0 && h.applied <= ev.Step {
@@ -36,10 +33,24 @@ func (c *check) steps(before *stored, ev *taskqueue.RecordEvent) {
 		}
 		c.generation = ev.Generation
 		rings.models[ev.Generation] = newModel(ev.Step, rings.committed)
+		c.epochs[ev.Epoch] = rings.committed
 		for _, h := range c.tasks {
 			h.applied, h.stuck = 0, false
 		}
 	}
+}
+
+// saved is what the step has that is committed.
+func (c *check) saved(ev *taskqueue.RecordEvent) map[sample]int {
+	if c.world.plan.cuts {
+		return c.cutCommitted(ev)
+	}
+	m := c.world.rings.models[ev.Generation]
+	if m == nil || m.saved[ev.Step] == nil {
+		c.breaks("a committed step was saved", "step %d of generation %d", ev.Step, ev.Generation)
+		return nil
+	}
+	return m.saved[ev.Step]
 }
 
 // keeps notes the tasks that stay with a session that is over.

@@ -5,9 +5,10 @@
 // # What is real
 //
 // Every decision is the production code's: the queue (taskqueue), a term's recovery, batches,
-// commits, read-backs and roll-backs (master.Driven), the clock, the linger and the probe
-// (master/decide), the fenced transactions (etcdstore/fence), and the client's session,
-// repeats and pauses (trainer/session).
+// commits, read-backs and roll-backs, its cuts and how it has a job go back (master.Driven), the
+// clock, the linger and the probe (master/decide), the fenced transactions (etcdstore/fence), the
+// client's session, repeats and pauses (trainer/session), and the rows of parameter servers with
+// the steps of each trainer, the moment of a cut and what is restored of it (pserver/sparse).
 //
 // # What is modelled
 //
@@ -15,6 +16,7 @@
 //	   ▲  connections that    ▲  requests that are lost,   one history of revisions;
 //	   │  break, late copies  │  late, or not answered     leases on its own clock
 //	   └──── watches, late ───┴──────── watches, late ─────┘
+//	   └─pushes─▶ parameter servers ◀─cuts─┘ (of the node)
 //
 // The shells with goroutines and sockets are restated, as processes that block in virtual
 // time (loop.go); one of them runs at a time, so that a seed is a history. A call that is not
@@ -33,6 +35,12 @@
 // agree. Of each answer: it is stored, and one request has one. And at the end: once the
 // faults stop, the job ends within ten minutes of virtual time, with every task of every pass
 // counted once or set aside.
+//
+// Of histories of cuts: a committed cut has each record of what is counted once, the records before
+// its base of what is not, and nothing else; a set is named in the transaction that counts its cut,
+// and all of it is there, for as long as it is named; a server that went back has what was committed
+// and nothing else; nothing but the end of a term ends its cuts. Somebody dies between any two
+// messages of a cut: by chance in these histories, and one after the other in a test of its own.
 //
 // A history that fails prints its seed, its last events and the command that replays it.
 package sim

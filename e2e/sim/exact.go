@@ -253,8 +253,11 @@ func (n *node) serveSteps(c *conn, request any, reply func(any, error)) {
 	var ev taskqueue.Event
 	switch r := request.(type) {
 	case wire.LastStepRequest:
-		who, ev = r.Trainer, &taskqueue.LastStep{Trainer: r.Ordinal, Incarnation: r.Incarnation}
+		who, ev = r.Trainer, &taskqueue.LastStep{Trainer: r.Ordinal, Incarnation: r.Incarnation, Epoch: r.Epoch}
+	case wire.CutWatchRequest:
+		who, ev = r.Trainer, &taskqueue.CutWatch{Trainer: r.Ordinal, Incarnation: r.Incarnation}
 	case wire.FlushedRequest:
+		n.world.instant("flushed", "at", n.machine, n.dies)
 		who, ev = r.Trainer, &taskqueue.StepFlushed{Trainer: r.Ordinal, Incarnation: r.Incarnation, Generation: r.Generation, Step: r.Step, Positions: r.Positions}
 	case wire.StepRequest:
 		who, ev = r.Trainer, &taskqueue.StepCommit{Trainer: r.Ordinal, Incarnation: r.Incarnation, Generation: r.Generation, Step: r.Step}

@@ -11,14 +11,7 @@ func (w *world) schedule() {
 	f := &w.plan.faults
 	w.often(f.crash, func() {
 		n := w.anyNode()
-		if n.up {
-			w.note("%s: crashes", n.name)
-			n.crash()
-			for _, c := range n.conns {
-				c.breaks()
-			}
-			w.after(w.between(50*time.Millisecond, 10*time.Second), n.boot)
-		}
+		n.dies()
 	})
 	w.often(f.stop, func() {
 		n := w.anyNode()
@@ -82,6 +75,7 @@ func (w *world) schedule() {
 	})
 	w.often(f.election, w.etcd.lead)
 	w.often(f.die, func() { w.trainers[w.rng.IntN(len(w.trainers))].die() })
+	w.often(f.perish, func() { w.servers[w.rng.IntN(servers)].die() })
 	w.often(f.retry, w.retryAside)
 	w.often(f.forge, w.forge)
 	w.after(w.plan.quiet, func() {
@@ -91,6 +85,19 @@ func (w *world) schedule() {
 			n.cut, n.deaf, n.paused = false, false, w.now
 		}
 	})
+}
+
+// dies ends the process of a master; it comes back after a while.
+func (n *node) dies() {
+	if !n.up {
+		return
+	}
+	n.note("%s: crashes", n.name)
+	n.crash()
+	for _, c := range n.conns {
+		c.breaks()
+	}
+	n.loop.after(n.between(50*time.Millisecond, 10*time.Second), n.boot)
 }
 
 // often does something about every so often until the faults end.

@@ -122,7 +122,12 @@ func (m *machine) after(d time.Duration, do func()) {
 // written as one blocks: it stops in wait and goes on when it is woken.
 func (m *machine) start(body func(p *process)) {
 	m.life++
-	m.up, m.paused = true, 0
+	m.up, m.paused, m.stop = true, 0, func() {}
+	m.beside(body)
+}
+
+// beside runs another body in this life.
+func (m *machine) beside(body func(p *process)) {
 	p := &process{machine: m}
 	next, stop := iter.Pull(func(yield func(struct{}) bool) {
 		p.yield = yield
@@ -133,7 +138,8 @@ func (m *machine) start(body func(p *process)) {
 		}()
 		body(p)
 	})
-	p.resume, m.stop = next, stop
+	others := m.stop
+	p.resume, m.stop = next, func() { others(); stop() }
 	m.after(0, func() { p.resume() })
 }
 

@@ -30,6 +30,8 @@ type node struct {
 	link  *link
 
 	driven   *master.Driven
+	cuts     *shards // nil: there are none
+	endCuts  context.CancelCauseFunc
 	lock     *lock
 	errands  []*errand
 	arrived  int
@@ -53,21 +55,33 @@ type suspect struct {
 // errand is a caller's event in a term, and how to answer.
 type errand struct {
 	*master.Errand
+	term  int64
 	ctx   context.Context // of the connection
 	event taskqueue.Event
 	at    time.Duration
 	reply func(taskqueue.Answer, uint64, error)
 }
 
-func (n *node) Now() time.Time                           { return time.Unix(0, 0).Add(n.now + n.jump) }
-func (n *node) Sleep(_ context.Context, d time.Duration) { n.proc.sleep(d) }
+func (n *node) Now() time.Time { return time.Unix(0, 0).Add(n.now + n.jump) }
+
+// Sleep sleeps in the process that ctx names: that of the cuts, or that of the term.
+func (n *node) Sleep(ctx context.Context, d time.Duration) {
+	if p, ok := ctx.Value(sleeper{}).(*process); ok {
+		p.sleep(d)
+		return
+	}
+	n.proc.sleep(d)
+}
+
+// sleeper is the key of the process that a context is for.
+type sleeper struct{}
 
 // boot starts the process of a master.
 func (n *node) boot() {
 	if n.up {
 		return
 	}
-	n.driven, n.lock, n.bid, n.errands, n.conns, n.wake, n.stopping, n.arrived = nil, nil, nil, nil, nil, nil, false, 0
+	n.cuts, n.driven, n.lock, n.bid, n.errands, n.conns, n.wake, n.stopping, n.arrived = nil, nil, nil, nil, nil, nil, nil, false, 0
 	n.probe, n.suspect = decide.Probe{}, suspect{}
 	n.start(func(p *process) {
 		n.proc = p
@@ -159,6 +173,9 @@ func (n *node) lead(k *lock) error {
 	n.note("%s: leads in term %d", n.name, k.Revision())
 	n.driven, n.lock = d, k
 	n.reportDataset(d)
+	if n.world.plan.cuts {
+		n.takeCuts(d)
+	}
 	for tick := n.now + n.world.plan.tick; ; {
 		switch {
 		case k.gone:
@@ -229,7 +246,25 @@ func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uin
 		return
 	}
 	n.world.check.hears(ctx, n, ev)
-	n.errands = append(n.errands, &errand{e, ctx, ev, n.now, reply})
+	n.takes(&errand{e, n.lock.term.Revision, ctx, ev, n.now, reply})
+}
+
+// inspect looks at the committed queue.
+func (n *node) inspect(c *conn, look func(*taskqueue.Queue), reply func(error)) {
+	if n.driven == nil {
+		reply(master.ErrNotLeader)
+		return
+	}
+	e, err := n.driven.Inspect(c.ctx, look)
+	if err != nil {
+		reply(err)
+		return
+	}
+	n.takes(&errand{e, n.lock.term.Revision, c.ctx, nil, n.now, func(_ taskqueue.Answer, _ uint64, err error) { reply(err) }})
+}
+
+func (n *node) takes(e *errand) {
+	n.errands = append(n.errands, e)
 	n.arrived++
 	if n.wake != nil {
 		n.wake()
@@ -238,16 +273,25 @@ func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uin
 
 // flush sends the answers that stand.
 func (n *node) flush() {
+	var over []func() // who is answered may come with the next errand
 	n.errands = slices.DeleteFunc(n.errands, func(e *errand) bool {
 		a, commit, done, err := e.Answer()
 		if done {
-			n.world.check.answers(e, a, err)
-			if e.reply != nil {
-				e.reply(a, commit, err)
-			}
+			over = append(over, func() {
+				n.world.check.answers(e, a, err)
+				if e.reply != nil {
+					e.reply(a, commit, err)
+				}
+			})
 		}
 		return done
 	})
+	for _, answer := range over {
+		answer()
+	}
+	if n.cuts != nil {
+		n.cuts.stir(n.life)
+	}
 }
 
 // termOver refuses all callers and closes their connections.
@@ -258,9 +302,12 @@ func (n *node) termOver(cause error) {
 	}
 	if n.driven != nil {
 		n.driven.End(cause)
+		if n.cuts != nil {
+			n.endCuts(cause)
+		}
 		n.flush()
 	}
-	n.driven, n.lock, n.errands = nil, nil, nil
+	n.cuts, n.driven, n.lock, n.errands = nil, nil, nil, nil
 	for _, c := range n.conns {
 		c.breaks()
 	}
@@ -375,7 +422,11 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 			if err == nil {
 				c.who = j.Trainer
 			}
-			reply(j, words(a, err))
+			if err != nil || !n.world.plan.cuts {
+				reply(j, words(a, err))
+				return
+			}
+			n.inspect(c, func(q *taskqueue.Queue) { j.Epoch = q.Epoch() }, func(err error) { reply(j, words(a, err)) })
 		})
 	case *wire.NextRequest:
 		c.who = r.Trainer
@@ -400,7 +451,7 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 		n.put(c, &taskqueue.Leave{Trainer: r.Ordinal, Incarnation: r.Incarnation}, func(a taskqueue.Answer, _ uint64, err error) {
 			reply(nil, words(a, err))
 		})
-	case wire.LastStepRequest, wire.FlushedRequest, wire.StepRequest, rollbackRequest:
+	case wire.LastStepRequest, wire.CutWatchRequest, wire.FlushedRequest, wire.StepRequest, rollbackRequest:
 		n.serveSteps(c, r, reply)
 	default:
 		panic(fmt.Sprintf("sim: request %T", request))

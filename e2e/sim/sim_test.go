@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 var (
@@ -82,4 +83,49 @@ func TestSeedDecides(t *testing.T) {
 			t.Fatalf("seed %d made two histories, of %d and %d events", seed, len(one.Trace), len(other.Trace))
 		}
 	}
+}
+
+// Whoever takes part in a cut, or in a going back, dies between any two of its messages: in the same short history, once in each
+// of these moments. Nothing else fails in it.
+func TestSomebodyDiesBetweenAnyTwoMessagesOfACut(t *testing.T) {
+	const seed = 2
+	whole := newShortHistory(t, seed, 0)
+	if err := whole.run(); err != nil || whole.check.step == 0 {
+		t.Fatalf("seed %d: %v, %d cuts", seed, err, whole.check.step)
+	}
+	last := whole.instants
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for strike := int(next.Add(1)); strike <= last && !t.Failed(); strike = int(next.Add(1)) {
+				w := newShortHistory(t, seed, strike)
+				if err := w.run(); err != nil {
+					t.Errorf("somebody dies in instant %d of %d: %v", strike, last, err)
+				}
+				if w.instants < strike {
+					t.Errorf("instant %d of %d never came", strike, last)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	t.Logf("%d instants, %d cuts", last, whole.check.step)
+}
+
+// newShortHistory is one of cuts in which nothing fails, but for who is there in one instant between two messages.
+func newShortHistory(t *testing.T, seed uint64, strike int) *world {
+	t.Helper()
+	w, err := newPlanned(seed, false, func(p *plan) {
+		p.realCodec, p.faults, p.poison, p.habits = false, faults{}, nil, [trainers]habit{}
+		for i := range p.habits {
+			p.habits[i].task = [2]time.Duration{50 * time.Millisecond, 200 * time.Millisecond}
+		}
+		p.tasks, p.every, p.quiet, p.options.MaxFailures, p.options.Passes = 4, 100*time.Millisecond, 0, 3, 1
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	w.strike = strike
+	return w
 }

@@ -224,6 +224,9 @@ func (t *trainer) session(p *process) bool {
 	t.who, t.beat = joined.Trainer, nil
 	t.heartbeat(joined.Trainer)
 	w := &worker{trainer: t, p: p, session: session.New(joined)}
+	if t.world.plan.cuts {
+		return t.outOfRing(p, w.withCuts(joined.Epoch))
+	}
 	if t.world.plan.exact {
 		return t.outOfRing(p, w.inRing())
 	}
@@ -256,6 +259,8 @@ func (t *trainer) outOfRing(p *process, err error) bool {
 	case errors.Is(err, errLeaves):
 		t.leave(p)
 		p.sleep(t.between(100*time.Millisecond, 5*time.Second))
+	case errors.Is(err, wire.ErrRolledBack) && t.world.plan.cuts:
+		t.leave(p)
 	case !errors.Is(err, wire.ErrRejoin):
 		t.world.check.surprises(t, err)
 		p.sleep(t.between(50*time.Millisecond, 500*time.Millisecond))

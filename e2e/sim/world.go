@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	exactEvery = 4 // every such seed is a history of explicit commits
+	exactEvery = 4 // every such seed is a history of explicit commits,
+	cutsEvery  = 8 // every such one, two later, of cuts
 	masters    = 3
 	trainers   = 8
 )
@@ -39,6 +40,8 @@ type faults struct {
 	down, full, election                time.Duration // of etcd
 	die                                 time.Duration // of a trainer
 	retry                               time.Duration // of set-aside tasks, by an operator
+	perish                              time.Duration // of a parameter server
+	between                             float64       // that somebody dies between two messages of a cut
 	forge                               time.Duration // finishes that nobody may send
 }
 
@@ -56,6 +59,8 @@ type plan struct {
 	poison    map[int]poison
 	habits    [trainers]habit
 	exact     bool // explicit commits
+	cuts      bool // that the leader takes
+	every     time.Duration
 }
 
 func newPlan(rng *rand.Rand) plan {
@@ -126,6 +131,25 @@ func (p *plan) explicit(rng *rand.Rand) {
 	p.options.MaxUncommitted = []int{4, 8, 20_000}[rng.IntN(3)]
 }
 
+// takeCuts makes a history one of cuts.
+func (p *plan) takeCuts(rng *rand.Rand) {
+	p.explicit(rng)
+	p.cuts, p.options.Cuts = true, true
+	p.patience *= 3 // who loses a task takes the work of all back
+	p.tasks = min(p.tasks, 1+rng.IntN(16))
+	for i := range p.habits {
+		p.habits[i].task[1] = min(p.habits[i].task[1], 2*time.Second)
+		p.habits[i].fails /= 4
+	}
+	p.every = []time.Duration{300 * time.Millisecond, 2 * time.Second, 8 * time.Second}[rng.IntN(3)]
+	if rng.IntN(2) == 0 {
+		p.faults.between = 0.05 * rng.Float64() * rng.Float64()
+	}
+	if rng.IntN(2) == 0 {
+		p.faults.perish = 2*time.Second + time.Duration(rng.Int64N(int64(15*time.Second)))
+	}
+}
+
 // world is one history: the modelled etcd, masters, trainers and the network between them.
 type world struct {
 	*loop
@@ -144,21 +168,34 @@ type world struct {
 	takeovers int
 	orders    [][]int // of each pass: task indices
 	rings     *rings
+	servers   []*server // of histories of cuts
+	folder    folder
+	instants  int // between two messages of a cut, so far
+	strike    int // the one in which somebody dies; 0: none
 }
 
 func newWorld(seed uint64, trace bool) (*world, error) {
+	return newPlanned(seed, trace, func(*plan) {})
+}
+
+// newPlanned is the history of a seed, but for what is changed of its plan.
+func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 	l := &loop{rng: rand.New(rand.NewPCG(seed, 0x7472_6169_6e)), trace: trace}
-	w := &world{loop: l, plan: newPlan(l.rng), rings: newRings()}
-	if seed%exactEvery == 0 {
+	w := &world{loop: l, plan: newPlan(l.rng), rings: newRings(), folder: folder{map[string]*file{}, map[uint64][]byte{}}}
+	switch {
+	case seed%exactEvery == 0:
 		w.plan.explicit(l.rng)
+	case seed%cutsEvery == 2:
+		w.plan.takeCuts(l.rng)
 	}
+	change(&w.plan)
 	w.codec.real = w.plan.realCodec
 	w.etcd = newEtcd(l)
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
 	quiet.SetLevel(logrus.PanicLevel)
 	w.log = logrus.NewEntry(quiet)
-	w.config = master.Config{Queue: w.plan.options, Shuffle: w.plan.shuffle, Seed: seed}
+	w.config = master.Config{Queue: w.plan.options, Shuffle: w.plan.shuffle, Seed: seed, CheckpointEvery: master.Cadence{Time: w.plan.every}}
 	if err := w.makeTable(); err != nil {
 		return nil, err
 	}
@@ -168,6 +205,13 @@ func newWorld(seed uint64, trace bool) (*world, error) {
 		n := &node{machine: &machine{loop: l, name: fmt.Sprintf("m%d", i)}, world: w, addr: fmt.Sprintf("m%d:1", i)}
 		w.nodes = append(w.nodes, n)
 		n.boot()
+	}
+	if w.plan.cuts {
+		for i := range servers {
+			s := &server{machine: &machine{loop: l, name: fmt.Sprintf("s%d", i)}, world: w, index: i}
+			w.servers = append(w.servers, s)
+			s.boot()
+		}
 	}
 	for i := range trainers {
 		t := &trainer{machine: &machine{loop: l, name: trainerName(i)}, world: w, id: trainerName(i), habit: w.plan.habits[i]}
@@ -292,12 +336,17 @@ func Run(seed uint64, trace bool) (result Result, err error) {
 	if err != nil {
 		return Result{Seed: seed}, err
 	}
+	err = w.run()
+	return Result{Seed: seed, Virtual: w.now, Commits: w.check.commits, Terms: len(w.check.terms), Takeovers: w.takeovers, Trace: w.lines}, err
+}
+
+// run goes on until the job is over, or an invariant breaks.
+func (w *world) run() (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic at %v: %v", w.now, r)
 		}
 		w.close()
-		result = Result{Seed: seed, Virtual: w.now, Commits: w.check.commits, Terms: len(w.check.terms), Takeovers: w.takeovers, Trace: w.lines}
 	}()
 	for w.failed == nil && !w.ended() {
 		if w.now > w.plan.quiet+w.plan.patience {
@@ -311,7 +360,7 @@ func Run(seed uint64, trace bool) (result Result, err error) {
 	if w.failed == nil {
 		w.check.final()
 	}
-	return result, w.failed
+	return w.failed
 }
 
 // close ends every process.

@@ -9,7 +9,7 @@ import (
 func (c *connection) LastStep(req wire.LastStepRequest, reply *wire.StepReply) (err error) {
 	defer c.recovered("LastStep", &err)
 	done := false
-	reply.Place, done, err = c.server.Master.LastStep(c.ctx, &taskqueue.LastStep{Trainer: req.Ordinal, Incarnation: req.Incarnation})
+	reply.Place, done, err = c.server.Master.LastStep(c.ctx, &taskqueue.LastStep{Trainer: req.Ordinal, Incarnation: req.Incarnation, Epoch: req.Epoch})
 	err = c.stepped(req.Trainer, reply, err)
 	reply.Done = done
 	return err

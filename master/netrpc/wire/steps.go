@@ -5,7 +5,10 @@ import "trainmaster/taskqueue"
 // The messages of explicit commits: taskqueue.StepFlushed and its neighbours say what they do.
 
 // LastStepRequest asks which step to load.
-type LastStepRequest struct{ Trainer }
+type LastStepRequest struct {
+	Trainer
+	Epoch uint32 // that the caller goes by; 0: any
+}
 
 // CutWatchRequest waits until a cut waits for the caller: Place.Round, once Done.
 type CutWatchRequest struct{ Trainer }

@@ -1,0 +1,426 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"trainmaster/master"
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+	"trainmaster/taskqueue"
+)
+
+// Parameter servers, as far as cuts go. The model is a table that counts: each record adds 1 to a
+// row of its own. Rows, the steps of each trainer, moments and what is restored from them are the
+// production code's (pserver/sparse); who may do what, and when, is restated from pserver.
+
+const servers = 2
+
+var (
+	countRule  = optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}
+	countTable = sparse.Config{Name: "records", Dim: 1, Init: sparse.Zeros, Admission: 1}
+)
+
+// folder is where all servers keep their checkpoints: it outlives them.
+type folder struct {
+	files map[string]*file
+	sets  map[uint64][]byte
+}
+
+// file is the checkpoint of one server.
+type file struct {
+	part     checkpoint.Part
+	epoch    uint32
+	roster   []pusher
+	images   map[uint32]*sparse.Image
+	contents map[sample]int
+}
+
+// pusher is a trainer as a server knows it.
+type pusher struct {
+	ordinal     taskqueue.Ordinal
+	incarnation uint64
+}
+
+// server is one parameter server.
+type server struct {
+	*machine
+	world *world
+	index int
+	gone  time.Duration // when it died
+	start uint64
+
+	// what the process knows
+	table   *sparse.Table
+	columns map[pusher]*sparse.Column
+	newest  map[taskqueue.Ordinal]uint64 // incarnations
+	current *sparse.Cut
+	written uint64 // files, and cuts
+	ready   bool
+	epoch   uint32 // of the job
+	rewound uint32
+	term    uint64
+	lastCut uint64
+	open    *serverCut
+
+	conns   []*dataConn
+	errands []func(done func()) // one at a time, as under one lock
+	busy    bool
+	asked   map[*ask]bool // not answered yet
+}
+
+// serverCut is a cut that a master began.
+type serverCut struct {
+	number, term uint64
+	cut          *sparse.Cut
+	roster       []pusher
+	part         checkpoint.Part // has a digest once the file is there
+}
+
+func (w *world) held(index int) (slots []uint32) {
+	for i := uint32(index); i < sparse.Slots; i += servers {
+		slots = append(slots, i)
+	}
+	return slots
+}
+
+// boot starts the process: from the set that etcd names, if there is one. What came after it is gone, and the epoch is
+// that of the set: whether the job went on since is not for the server to know.
+func (s *server) boot() {
+	if s.up {
+		return
+	}
+	s.start++
+	s.written, s.rewound, s.term, s.lastCut, s.open, s.busy = 0, 0, 0, 0, nil, false
+	s.conns, s.errands, s.asked = nil, nil, map[*ask]bool{}
+	s.machine.start(func(*process) {})
+	s.become(s.world.latestSet(), 1)
+	for number := range s.world.folder.sets {
+		s.lastCut = max(s.lastCut, number)
+	}
+	if set := s.world.latestSet(); set != nil {
+		s.lastCut = max(s.lastCut, set.Number)
+	}
+}
+
+// latestSet is the one that etcd names; nil: none.
+func (w *world) latestSet() *checkpoint.Set {
+	kv := w.etcd.keys[master.LatestSetKey]
+	if kv == nil {
+		return nil
+	}
+	set, err := checkpoint.ParseSet(kv.Value)
+	if err != nil {
+		w.breaks("latest names a whole set", "%v", err)
+	}
+	return set
+}
+
+// become takes the rows and the steps of a set; without one, none.
+func (s *server) become(set *checkpoint.Set, epoch uint32) {
+	s.table = sparse.New(countTable, countRule, s.world.held(s.index), func() *sparse.Cut { return s.current })
+	s.columns, s.newest, s.current, s.ready, s.epoch = map[pusher]*sparse.Column{}, map[taskqueue.Ordinal]uint64{}, nil, set != nil, epoch
+	if set == nil {
+		return
+	}
+	f := s.world.folder.files[set.Shards[s.index].SHA256]
+	if f == nil {
+		s.breaks("latest names a whole set", "set %d: the file of server %d is not there", set.Number, s.index)
+		return
+	}
+	s.epoch = f.epoch
+	columns := make([]*sparse.Column, len(f.roster))
+	for i, p := range f.roster {
+		columns[i] = &sparse.Column{}
+		s.columns[p], s.newest[p.ordinal] = columns[i], p.incarnation
+	}
+	for _, slot := range s.table.Held() {
+		if err := s.table.Restore(slot, f.images[slot], columns); err != nil {
+			s.breaks("what was written can be read", "%v", err)
+		}
+	}
+}
+
+// die ends the process; it comes back after a while.
+func (s *server) die() {
+	if !s.up {
+		return
+	}
+	s.note("%s: dies", s.name)
+	s.crash()
+	s.gone = s.now
+	for _, c := range slices.Clone(s.conns) {
+		c.close()
+	}
+	for a := range s.asked { // their order is decided by when they come due
+		a.failed = true
+	}
+	s.world.after(s.between(time.Millisecond, 5*time.Millisecond), s.world.wakeLeaders)
+	s.world.after(s.between(100*time.Millisecond, 6*time.Second), s.boot)
+}
+
+// registered: a lease outlives its server for a while.
+func (s *server) registered() bool { return s.up || s.now < s.gone+time.Second }
+
+// control runs an errand of a master when those before it are done.
+func (s *server) control(do func(done func())) {
+	s.errands = append(s.errands, do)
+	s.next()
+}
+
+func (s *server) next() {
+	if s.busy || len(s.errands) == 0 {
+		return
+	}
+	do := s.errands[0]
+	s.errands = s.errands[1:]
+	s.busy = true
+	do(func() {
+		s.busy = false
+		s.next()
+	})
+}
+
+var (
+	errOldCut = errors.New("the cut is over")
+	errNoCut  = errors.New("no such cut")
+)
+
+func (s *server) beginCut(number, term uint64, epoch uint32) error {
+	if o := s.open; o != nil && o.number == number && o.term == term {
+		return nil
+	}
+	if epoch < s.epoch || number <= s.lastCut || term < s.term {
+		return fmt.Errorf("%w: cut %d of term %d in epoch %d, at %d, %d, %d", errOldCut, number, term, epoch, s.lastCut, s.term, s.epoch)
+	}
+	s.dropCut()
+	s.written++
+	o := &serverCut{number: number, term: term, cut: &sparse.Cut{Number: s.written, Full: true}}
+	o.roster = slices.SortedFunc(maps.Keys(s.columns), func(a, b pusher) int { return int(a.ordinal) - int(b.ordinal) })
+	for _, p := range o.roster {
+		o.cut.Columns = append(o.cut.Columns, s.columns[p])
+	}
+	s.lastCut, s.term, s.open, s.current = number, term, o, o.cut
+	return nil
+}
+
+func (s *server) dropCut() {
+	if s.open != nil && s.open.part.SHA256 == "" {
+		s.current = nil
+		s.table.EndCut()
+	}
+	s.open = nil
+}
+
+// writeCut writes the file of a cut, slot after slot, while updates go on.
+func (s *server) writeCut(number, term uint64, done func(checkpoint.Part, error)) {
+	o := s.open
+	switch {
+	case o == nil || o.number != number || o.term != term:
+		done(checkpoint.Part{}, fmt.Errorf("%w: cut %d of term %d", errNoCut, number, term))
+		return
+	case o.part.SHA256 != "":
+		done(o.part, nil)
+		return
+	}
+	g := checkpoint.Generation{Start: s.start, Sequence: o.cut.Number}
+	f := &file{epoch: s.epoch, roster: o.roster, images: map[uint32]*sparse.Image{}, contents: map[sample]int{}}
+	f.part = checkpoint.Part{Shard: s.index, Generation: g, SHA256: fmt.Sprintf("%d of %v", s.index, g)}
+	slots := s.table.Held()
+	half := s.rng.IntN(len(slots))
+	for _, slot := range slots[:half] {
+		f.add(s, slot, s.table.Collect(slot, o.cut))
+	}
+	s.after(s.between(0, 200*time.Millisecond), func() {
+		for _, slot := range slots[half:] {
+			f.add(s, slot, s.table.Collect(slot, o.cut))
+		}
+		s.current = nil
+		s.table.EndCut()
+		o.part = f.part
+		s.world.folder.files[f.part.SHA256] = f
+		done(o.part, nil)
+	})
+}
+
+func (f *file) add(s *server, slot uint32, m *sparse.Image) {
+	f.images[slot] = m
+	for i, id := range m.IDs {
+		f.contents[s.world.sampleOf(id)] += int(m.Values[i])
+	}
+}
+
+func (s *server) writeSet(number, term uint64, text []byte) error {
+	if number != s.lastCut || term != s.term {
+		return errOldCut
+	}
+	s.world.folder.sets[number] = text
+	return nil
+}
+
+// pruneSets removes what no set but the newest ones needs. The first server removes sets, each its own files.
+func (s *server) pruneSets(number, term uint64, keep int) error {
+	if term < s.term {
+		return errOldCut
+	}
+	needed := map[string]bool{}
+	kept := 0
+	for _, n := range slices.Backward(slices.Sorted(maps.Keys(s.world.folder.sets))) {
+		if n <= number && kept >= keep {
+			delete(s.world.folder.sets, n)
+			continue
+		}
+		kept++
+		set, err := checkpoint.ParseSet(s.world.folder.sets[n])
+		if err != nil {
+			return err
+		}
+		needed[set.Shards[s.index].SHA256] = true
+	}
+	for name, f := range s.world.folder.files {
+		if f.part.Shard == s.index && !needed[name] {
+			delete(s.world.folder.files, name)
+		}
+	}
+	s.world.check.whole(s.world.latestSet())
+	return nil
+}
+
+// rewind brings the server to a set in a new epoch. Nobody is connected meanwhile.
+func (s *server) rewind(term uint64, epoch uint32, text []byte) error {
+	switch {
+	case term < s.term:
+		return errOldCut
+	case epoch == s.rewound:
+		s.term = term
+		return nil
+	case epoch < s.rewound || epoch < s.epoch:
+		s.term = term
+		return errOldCut
+	}
+	s.term = term
+	s.dropCut()
+	for _, c := range slices.Clone(s.conns) {
+		c.close()
+	}
+	var set *checkpoint.Set
+	if len(text) > 0 {
+		var err error
+		if set, err = checkpoint.ParseSet(text); err != nil {
+			return err
+		}
+	}
+	s.become(set, epoch)
+	s.epoch, s.rewound = epoch, epoch
+	s.note("%s: goes back, epoch %d", s.name, epoch)
+	s.world.check.wentBack(s, epoch)
+	return nil
+}
+
+// contents are the counts that the server has now.
+func (s *server) contents() map[sample]int {
+	found := map[sample]int{}
+	var rows wire.Rows
+	for from := (sparse.Place{}); from.Slot < sparse.Slots; {
+		next, err := s.table.Scan(from, &rows)
+		if err != nil {
+			panic(err) // no slot moves
+		}
+		for i, id := range rows.IDs {
+			found[s.world.sampleOf(id)] = int(rows.Values[i])
+		}
+		from = next
+	}
+	return found
+}
+
+// sampleOf is the record that a row counts, idOf the reverse.
+func (w *world) sampleOf(id int64) sample {
+	task := id / recordsOfTask
+	return sample{place{taskqueue.Pass(task / int64(w.plan.tasks)), int(task % int64(w.plan.tasks))}, id % recordsOfTask}
+}
+
+func (w *world) serverOf(s sample) int { return int(sparse.SlotOf(w.idOf(s)) % servers) }
+
+func (w *world) idOf(s sample) int64 {
+	return (int64(s.pass)*int64(w.plan.tasks)+int64(s.position))*recordsOfTask + s.record
+}
+
+// dataConn is a connection of a trainer to a server.
+type dataConn struct {
+	server *server
+	life   int
+	who    pusher
+	closed bool // by the server
+	broken bool // as the trainer knows
+	broke  func()
+}
+
+// close ends a connection; the trainer hears of it later.
+func (c *dataConn) close() {
+	c.closed = true
+	c.server.conns = slices.DeleteFunc(c.server.conns, func(o *dataConn) bool { return o == c })
+	c.server.world.after(c.server.world.netDelay(), func() {
+		c.broken = true
+		if c.broke != nil {
+			c.broke()
+		}
+	})
+}
+
+var (
+	errRewound  = errors.New("the job went back")
+	errNotYet   = errors.New("the server is of an older epoch")
+	errFenced   = errors.New("a newer incarnation is there")
+	errNotThere = errors.New("connection refused")
+)
+
+// hello binds a connection to a trainer. A newer incarnation fences the one before it.
+func (s *server) hello(who pusher, epoch uint32) (*dataConn, error) {
+	switch {
+	case epoch < s.epoch:
+		return nil, errRewound
+	case epoch > s.epoch:
+		return nil, errNotYet
+	case who.incarnation < s.newest[who.ordinal]:
+		return nil, errFenced
+	}
+	if s.columns[who] == nil {
+		if old := s.columns[pusher{who.ordinal, s.newest[who.ordinal]}]; old != nil {
+			s.table.Close(old)
+			delete(s.columns, pusher{who.ordinal, s.newest[who.ordinal]})
+		}
+		s.columns[who], s.newest[who.ordinal] = &sparse.Column{}, who.incarnation
+	}
+	s.ready = true // who comes first brings the parameters; here they are all 0
+	c := &dataConn{server: s, life: s.life, who: who}
+	s.conns = append(s.conns, c)
+	return c, nil
+}
+
+// push counts records, in every slot that has not had the step.
+func (s *server) push(c *dataConn, step uint64, ids []int64) error {
+	column := s.columns[c.who]
+	if column == nil {
+		return errFenced
+	}
+	rows := wire.Rows{Parts: 1, IDs: ids}
+	for _, id := range ids {
+		slot := sparse.SlotOf(id)
+		if n := len(rows.Spans); n == 0 || rows.Spans[n-1].Slot != slot {
+			rows.Spans = append(rows.Spans, wire.Span{Slot: slot})
+		}
+		rows.Spans[len(rows.Spans)-1].Rows++
+		rows.Values = append(rows.Values, -1)
+	}
+	if err := s.table.Check(&rows); err != nil {
+		s.breaks("a push fits", "%v", err)
+	}
+	_, err := s.table.Update(&rows, column, sparse.Step{Number: step, Scale: 1})
+	return err
+}

@@ -1,0 +1,238 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"trainmaster/master"
+	"trainmaster/pserver/checkpoint"
+)
+
+// shards is how a leader talks to the servers: master.RewindShards, as master/shards has it, with messages that are
+// lost, late, and between any two of which somebody dies.
+type shards struct {
+	*node
+	proc *process
+	wake func()
+}
+
+// ask is one call of a server.
+type ask struct {
+	done, failed bool
+	err          error
+}
+
+var errUnavailable = errors.New("the server does not answer")
+
+// all calls every server of a list and waits for all.
+func (h *shards) all(ctx context.Context, what string, to []*server, call func(i int, s *server, reply func(error))) error {
+	asks := make([]*ask, len(to))
+	for i, s := range to {
+		h.world.instant(what, "sent by", h.machine, h.dies)
+		h.proc.sleep(0)
+		asks[i] = h.ask(what, s, func(reply func(error)) { call(i, s, reply) })
+	}
+	var errs []error
+	for i, a := range asks {
+		for !a.done && !a.failed && ctx.Err() == nil {
+			h.proc.wait(func(wake func()) { h.wake = wake })
+		}
+		if !a.done {
+			a.err = errUnavailable
+		}
+		if a.err != nil {
+			errs = append(errs, fmt.Errorf("%s server %d: %w", what, to[i].index, a.err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ask sends one message; the answer may never come.
+func (h *shards) ask(what string, s *server, do func(reply func(error))) *ask {
+	a := &ask{}
+	f, life := &h.world.plan.faults, h.life
+	lost := h.now < h.world.plan.quiet && h.chance(f.lostReply/2)
+	h.world.after(h.world.netDelay(), func() {
+		if !s.up {
+			h.world.after(h.world.netDelay(), func() { a.failed = true; h.stir(life) })
+			return
+		}
+		s.asked[a] = true
+		h.world.instant(what, "at", s.machine, s.die)
+		s.after(0, func() {
+			s.control(func(done func()) {
+				do(func(err error) {
+					done()
+					h.world.instant(what, "done by", s.machine, s.die)
+					s.after(0, func() {
+						delete(s.asked, a)
+						h.world.after(h.world.netDelay(), func() {
+							if lost {
+								a.failed = true
+							} else if !a.failed {
+								a.done, a.err = true, err
+							}
+							h.stir(life)
+						})
+					})
+				})
+			})
+		})
+	})
+	return a
+}
+
+// stir wakes whoever waits for an answer, in the life that it was asked in.
+func (h *shards) stir(life int) {
+	if h.life == life && h.wake != nil {
+		h.wake()
+	}
+}
+
+// wakeLeaders lets leaders see that a server is gone.
+func (w *world) wakeLeaders() {
+	for _, n := range w.nodes {
+		if n.cuts != nil {
+			n.cuts.stir(n.life)
+		}
+	}
+}
+
+func (h *shards) CommitStep(context.Context, master.Step) error { return nil }
+
+func (h *shards) States(ctx context.Context) ([]master.ShardState, error) {
+	states := make([]master.ShardState, servers)
+	if slices.ContainsFunc(h.world.servers, func(s *server) bool { return !s.registered() }) {
+		return states, nil
+	}
+	err := h.all(ctx, "describe", h.world.servers, func(i int, s *server, reply func(error)) {
+		states[i] = master.ShardState{Present: true, Ready: s.ready, Rewound: s.rewound, LastCut: s.lastCut}
+		reply(nil)
+	})
+	return states, err
+}
+
+func (h *shards) Rewind(ctx context.Context, term uint64, epoch uint32, set, _ []byte) error {
+	return h.all(ctx, "rewind", h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.rewind(term, epoch, set)) })
+}
+
+func (h *shards) SetAt(set []byte) (number, version uint64, err error) {
+	s, err := checkpoint.ParseSet(set)
+	if err != nil {
+		return 0, 0, err
+	}
+	return s.Number, s.Version, nil
+}
+
+func (h *shards) Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (master.Cut, error) {
+	c := &moment{h, number(0), term, epoch}
+	if err := h.all(ctx, "begin", h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.beginCut(c.number, term, epoch)) }); err != nil {
+		return nil, errors.Join(err, c.Abort(ctx))
+	}
+	return c, nil
+}
+
+// moment is a cut of all servers.
+type moment struct {
+	shards *shards
+	number uint64
+	term   uint64
+	epoch  uint32
+}
+
+func (c *moment) Number() uint64 { return c.number }
+
+func (c *moment) Write(ctx context.Context, job string, position []byte) ([]byte, error) {
+	all := c.shards.world.servers
+	set := &checkpoint.Set{Job: job, Number: c.number, Mode: checkpoint.Async, JobEpoch: c.epoch, Position: position, Shards: make([]checkpoint.Part, servers)}
+	if err := c.shards.all(ctx, "write", all, func(i int, s *server, reply func(error)) {
+		s.writeCut(c.number, c.term, func(part checkpoint.Part, err error) {
+			set.Shards[i] = part
+			reply(err)
+		})
+	}); err != nil {
+		return nil, err
+	}
+	text, err := set.Encode()
+	if err != nil {
+		return nil, err
+	}
+	return text, c.shards.all(ctx, "write the set", all[:1], func(_ int, s *server, reply func(error)) { reply(s.writeSet(c.number, c.term, text)) })
+}
+
+func (c *moment) Abort(ctx context.Context) error {
+	return c.shards.all(ctx, "abort", c.shards.world.servers, func(_ int, s *server, reply func(error)) {
+		if o := s.open; o != nil && o.number == c.number && o.term == c.term {
+			s.dropCut()
+		}
+		reply(nil)
+	})
+}
+
+func (c *moment) Prune(ctx context.Context, keep int) error {
+	prune := func(_ int, s *server, reply func(error)) { reply(s.pruneSets(c.number, c.term, keep)) }
+	all := c.shards.world.servers
+	if err := c.shards.all(ctx, "prune", all[:1], prune); err != nil {
+		return err
+	}
+	return c.shards.all(ctx, "prune", all, prune)
+}
+
+// takeCuts runs beside a term, in a process of its own on the leader's machine.
+func (n *node) takeCuts(d *master.Driven) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	h := &shards{node: n}
+	n.cuts, n.endCuts = h, cancel
+	n.beside(func(p *process) {
+		h.proc = p
+		link := &link{process: p, etcd: n.world.etcd, world: n.world, cut: &n.cut, heard: &n.heard, idle: func() {}}
+		err := d.TakeCuts(context.WithValue(ctx, sleeper{}, p), &store{link: link}, h, func(done <-chan struct{}) {
+			n.world.instant("an errand", "begun by", n.machine, n.dies)
+			p.sleep(0)
+			n.arrived++
+			if n.wake != nil {
+				n.wake()
+			}
+			for {
+				select {
+				case <-done:
+					n.world.instant("an errand", "done by", n.machine, n.dies)
+					p.sleep(0)
+					return
+				default:
+					p.wait(func(wake func()) { h.wake = wake })
+				}
+			}
+		})
+		n.note("%s: takes no more cuts: %v", n.name, err)
+		if ctx.Err() == nil {
+			n.world.breaks("only the end of a term ends its cuts", "%s: %v", n.name, err)
+		}
+	})
+}
+
+// WithTimeout is context.WithTimeout on this machine.
+func (n *node) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	bounded, cancel := context.WithCancelCause(ctx)
+	n.after(d, func() {
+		if bounded.Err() == nil {
+			cancel(context.DeadlineExceeded)
+			if n.cuts != nil {
+				n.cuts.stir(n.life)
+			}
+		}
+	})
+	return bounded, func() { cancel(context.Canceled) }
+}
+
+// instant is one between two messages of a cut, or of a going back: whoever is there may die.
+func (w *world) instant(what, where string, m *machine, die func()) {
+	w.instants++
+	if w.instants == w.strike || w.now < w.plan.quiet && w.chance(w.plan.faults.between) {
+		w.note("%s %s %s: the last thing that it does", what, where, m.name)
+		w.loop.after(0, die)
+	}
+}
