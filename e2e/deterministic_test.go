@@ -7,8 +7,8 @@ import (
 )
 
 // trainedDeterministically is the model that three trainers make, started in the order of their names, each with a pause of
-// its own before every record.
-func trainedDeterministically(t *testing.T, servers string, delays map[string]string, order ...string) []byte {
+// its own before every record; midway is done while they train.
+func trainedDeterministically(t *testing.T, servers string, delays map[string]string, midway func(*job), order ...string) []byte {
 	t.Helper()
 	j := newJob(t)
 	flags := []string{"--passes", "2", "--ps", servers, "--update-mode", "sync", "--trainers", "3", "--seed", "7", "--deterministic"}
@@ -20,6 +20,7 @@ func trainedDeterministically(t *testing.T, servers string, delays map[string]st
 	for _, id := range order {
 		trainers = append(trainers, j.trainer(id, "--model", "mlp", "--record-delay", delays[id]))
 	}
+	midway(j)
 	for _, trainer := range trainers {
 		trainer.wantExit(0)
 	}
@@ -32,11 +33,19 @@ func trainedDeterministically(t *testing.T, servers string, delays map[string]st
 	return model
 }
 
-// Two runs agree in every bit, whoever is fast, whoever comes first, and on however many parameter servers.
+// Two runs agree in every bit, whoever is fast, whoever comes first, and on however many parameter servers, also when that
+// changes while they train.
 func TestDeterministic(t *testing.T) {
 	t.Parallel()
-	one := trainedDeterministically(t, "2", map[string]string{"a": "0s", "b": "1ms", "c": "3ms"}, "a", "b", "c")
-	other := trainedDeterministically(t, "1", map[string]string{"a": "3ms", "b": "0s", "c": "0s"}, "c", "a", "b")
+	one := trainedDeterministically(t, "2", map[string]string{"a": "0s", "b": "1ms", "c": "3ms"}, func(j *job) {
+		j.server()
+		j.awaitSteps(0)
+		run(t, j.dir, j.in("scale", "ps=3")...).wants(t, 0)
+		j.awaitSteps(2)
+		run(t, j.dir, j.in("scale", "ps=1")...).wants(t, 0)
+		j.awaitSteps(2)
+	}, "a", "b", "c")
+	other := trainedDeterministically(t, "1", map[string]string{"a": "3ms", "b": "0s", "c": "0s"}, func(*job) {}, "c", "a", "b")
 	if !bytes.Equal(one, other) {
 		t.Errorf("two deterministic runs have made different models, of %d and %d bytes", len(one), len(other))
 	}

@@ -94,7 +94,7 @@ func (c counters) awaitSets(last uint64, least int) uint64 {
 // A job that goes back as a whole gets another number of servers while it trains. Nothing goes back for it; when a server is lost
 // afterwards, or the leader in the middle of a move, the last set is restored to where the blocks lie by then.
 func TestRewindWithMovedBlocks(t *testing.T) {
-	for _, mode := range []string{"async"} {
+	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
 			const passes = 16
 			c := newCounters(t)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 
 	"trainmaster/dataset/convert"
 	"trainmaster/dataset/sample"
+	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
 	"trainmaster/recordio"
@@ -432,4 +434,62 @@ func TestServerKilledAfterBlocksMoved(t *testing.T) {
 		began := loads[0].steps.Load()
 		eventually(t, "further pushes", func() (bool, string) { n := loads[0].steps.Load(); return n > began+5, fmt.Sprint(n) })
 	})
+}
+
+// awaitSteps waits for so many synchronous steps after those that there are, and for the first of the job.
+func (j *job) awaitSteps(more uint64) {
+	j.t.Helper()
+	version := func() uint64 {
+		value, _, err := j.store.Value(j.t.Context(), master.StepKey)
+		if err != nil {
+			j.t.Fatal(err)
+		}
+		var step master.Step
+		if value != nil {
+			err = json.Unmarshal(value, &step)
+		}
+		if err != nil {
+			j.t.Fatal(err)
+		}
+		return step.Version
+	}
+	began := version()
+	eventually(j.t, "further steps", func() (bool, string) { n := version(); return n > 0 && n >= began+more, fmt.Sprint(n) })
+}
+
+// A synchronous job gets a third parameter server and then has one, while its trainers train, and its leader is killed in the middle of
+// that: each record of each pass is in the model once.
+func TestScaleSynchronous(t *testing.T) {
+	const passes = 12
+	c := newCounters(t)
+	lead := func() *process {
+		return c.master("--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", "sync", "--checkpoint-every", "1s")
+	}
+	m := lead()
+	c.server()
+	c.server()
+	trainers := []*process{c.counter("a"), c.counter("b")}
+	c.awaitSteps(0)
+	c.server()
+	run(t, c.dir, c.in("scale", "ps=3")...).wants(t, 0)
+	c.awaitSteps(2)
+	leader, err := c.leader()
+	if err != nil {
+		t.Fatal(err)
+	}
+	epoch := c.layout().Epoch
+	if _, err := leader.Scale(t.Context(), &pb.ScaleRequest{ParameterServers: 1}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a step of the move", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
+	m.kill()
+	m = lead()
+	eventually(t, "one server", func() (bool, string) { return c.layout().Shards == 1, fmt.Sprint(c.layout()) })
+	c.awaitSteps(2)
+	for _, p := range trainers {
+		p.wantExit(0)
+	}
+	m.wantExit(0)
+	c.wantVerified(passes, countedRecords/countedChunk)
+	c.wantCounted(passes)
 }

@@ -49,7 +49,7 @@ type CheckpointStatus struct {
 type checkpointer struct {
 	master *Master
 	term   *term
-	still  stillness
+	still  *boundary
 	cuts   *rewinding // of trainers too; nil: of the servers alone
 	log    *logrus.Entry
 
@@ -59,14 +59,6 @@ type checkpointer struct {
 	set     uint64
 	at      time.Time
 	failure string
-}
-
-// stillness is what stands still while the moments of a cut are fixed.
-type stillness struct {
-	// hold returns once it does, with where the data of the job stands then (nil: not known).
-	hold func(ctx context.Context) (position []byte, err error)
-	// release ends it; called if hold succeeded.
-	release func()
 }
 
 const (
@@ -206,13 +198,12 @@ func (c *checkpointer) begin(ctx context.Context) (Cut, []byte, error) {
 	}
 	ctx, cancel := c.within(ctx, beginTimeout)
 	defer cancel()
-	position, err := c.still.hold(ctx)
-	if err != nil {
+	if err := c.still.hold(ctx); err != nil {
 		return nil, nil, fmt.Errorf("stop for a checkpoint: %w", err)
 	}
 	defer c.still.release()
 	cut, err := c.master.shards.Begin(ctx, uint64(c.term.committer.lead.Revision()), epoch, func(last uint64) uint64 { return last + 1 })
-	return cut, position, err
+	return cut, nil, err
 }
 
 func (c *checkpointer) note(set uint64, err error) {
@@ -251,15 +242,6 @@ func (t turn) take(ctx context.Context) error {
 }
 
 func (t turn) give() { <-t }
-
-// betweenSteps lets cuts lie between two commits of a synchronous step: nobody is told of a
-// step while the moments are fixed, so that all servers are at one version.
-func betweenSteps(telling turn) stillness {
-	return stillness{
-		hold:    func(ctx context.Context) ([]byte, error) { return nil, telling.take(ctx) },
-		release: telling.give,
-	}
-}
 
 // progress says how far the job is.
 func (t *term) progress(ctx context.Context) (p progress, err error) {

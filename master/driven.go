@@ -107,7 +107,7 @@ func (d *Driven) TakeCuts(ctx context.Context, store Store, shards RewindShards,
 	c.await = await
 	m := &Master{store: store, shards: shards, config: d.config, log: c.log}
 	checkpoints := &checkpointer{master: m, term: d.term, log: c.log, one: newTurn()}
-	checkpoints.cuts = &rewinding{checkpoints, shards, newTurn(), func() []byte { return nil }} // no blocks move
+	checkpoints.cuts = &rewinding{checkpoints, shards, func() []byte { return nil }} // no blocks move
 	return checkpoints.run(ctx)
 }
 

@@ -53,9 +53,8 @@ type ShardState struct {
 // are so where they are now.
 type rewinding struct {
 	*checkpointer
-	shards  RewindShards
-	telling turn
-	placed  func() []byte // the committed value of [PlacementKey]
+	shards RewindShards
+	placed func() []byte // the committed value of [PlacementKey]
 }
 
 const (
@@ -188,13 +187,10 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, position []byte, err er
 	if err := r.standStill(ctx, number); err != nil {
 		return nil, nil, fmt.Errorf("cut %d: wait for trainers to stand still: %w", number, err)
 	}
-	if err := r.telling.take(ctx); err != nil {
+	if err := r.still.hold(ctx); err != nil {
 		return nil, nil, err
 	}
-	defer r.telling.give()
-	if err := r.tellLast(ctx); err != nil {
-		return nil, nil, err
-	}
+	defer r.still.release()
 	if cut, err = r.shards.Begin(ctx, uint64(r.term.committer.lead.Revision()), place.Epoch, func(uint64) uint64 { return number }); err != nil {
 		return nil, nil, err
 	}
@@ -244,19 +240,6 @@ func (r *rewinding) standStill(ctx context.Context, number uint64) error {
 	}
 }
 
-// tellLast tells the servers of the last step once more: trainers may know of it already.
-func (r *rewinding) tellLast(ctx context.Context) error {
-	var last Step
-	if err := r.term.inspect(ctx, func(*taskqueue.Queue) {
-		if s := r.term.committer.steps; s != nil {
-			last = s.last
-		}
-	}); err != nil || last.Version == 0 {
-		return err
-	}
-	return r.shards.CommitStep(ctx, last)
-}
-
 // publish names the set and counts what it has, in one transaction.
 func (r *rewinding) publish(ctx context.Context, number uint64, set []byte) error {
 	var generation uint64
@@ -300,10 +283,10 @@ type DatasetPosition struct {
 
 // goBack has the job go on from its last cut, or from its beginning. The caller has the turn.
 func (r *rewinding) goBack(ctx context.Context, why string) error {
-	if err := r.telling.take(ctx); err != nil {
+	if err := r.still.telling.take(ctx); err != nil {
 		return err
 	}
-	defer r.telling.give()
+	defer r.still.telling.give()
 	set, version, place, err := r.latest(ctx)
 	if err != nil {
 		return err

@@ -87,7 +87,7 @@ func (m *Master) Scale(ctx context.Context, servers int) (Scaling, error) {
 		return Scaling{}, err
 	}
 	if t.scaler == nil {
-		return Scaling{}, fmt.Errorf("%w: it has no parameter servers, or its updates are synchronous (--update-mode sync): stop all its processes, write %s, and start them again", ErrCannotScale, desiredKey)
+		return Scaling{}, fmt.Errorf("%w: it has no parameter servers", ErrCannotScale)
 	}
 	if servers > 0 {
 		if err := t.scaler.resize(ctx, servers); err != nil {
@@ -251,7 +251,8 @@ func (s *scaler) tell(ctx context.Context) error {
 	return s.master.Placer.Tell(ctx, uint64(s.term.committer.lead.Revision()), s.committed(), epoch)
 }
 
-// step moves some blocks; no moment of a checkpoint lies within. more is false when none is left.
+// step moves some blocks; no moment of a checkpoint lies within, and no synchronous step. more is false when none
+// is left.
 func (s *scaler) step(ctx context.Context) (more bool, err error) {
 	if err := s.checkpoints.one.take(ctx); err != nil {
 		return false, err
@@ -263,9 +264,17 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 	defer s.turn.give()
 	bounded, cancel := context.WithTimeout(ctx, moveTimeout)
 	defer cancel()
+	still := s.checkpoints.still
+	if err := still.hold(bounded); err != nil {
+		return false, fmt.Errorf("stop between two steps: %w", err)
+	}
+	defer still.release()
 	next, err := s.master.Placer.Move(bounded, uint64(s.term.committer.lead.Revision()), s.committed())
-	if err != nil || next == nil {
-		return false, err
+	if err != nil {
+		return false, errors.Join(err, s.tell(ctx)) // ends what was begun before servers hear of a step
+	}
+	if next == nil {
+		return false, nil
 	}
 	if err := s.commit(ctx, next); err != nil {
 		return false, fmt.Errorf("%w: %w", errNotCommitted, err)

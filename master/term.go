@@ -48,14 +48,14 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 		}
 	}
 	telling := newTurn()
-	checkpoints := &checkpointer{master: m, term: t, still: betweenSteps(telling), log: m.log, one: newTurn()}
+	checkpoints := &checkpointer{master: m, term: t, still: &boundary{t, m.shards, telling}, log: m.log, one: newTurn()}
 	if m.shards != nil && (m.config.CheckpointEvery != (Cadence{}) || m.config.Queue.Cuts) {
 		t.checkpoints = checkpoints
 		if shards, ok := m.shards.(RewindShards); ok && m.config.Queue.Cuts {
-			checkpoints.cuts = &rewinding{checkpoints, shards, telling, func() []byte { return nil }}
+			checkpoints.cuts = &rewinding{checkpoints, shards, func() []byte { return nil }}
 		}
 	}
-	if m.shards != nil && m.Placer != nil && !m.config.Sync {
+	if m.shards != nil && m.Placer != nil {
 		if t.scaler, err = m.recoverScaler(ctx, t, checkpoints); err != nil {
 			return err
 		}

@@ -46,7 +46,11 @@ func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contribut
 	if version <= now {
 		return now, false, nil
 	}
+	if s.moving.holds {
+		return now, false, fmt.Errorf("%w: shard %d makes no version before it was told where they are", errMidMove, s.index)
+	}
 	late := s.restored || now == 0 && version > 1 // it came into a job that was at work
+	late = late || len(h.blocks)+len(h.tables) == 0
 	if version > now+1 && !late {
 		return now, false, fmt.Errorf("%w: shard %d is at version %d, a commit of version %d leaves out those between", errMismatch, s.index, now, version)
 	}
@@ -185,7 +189,7 @@ func (s *shard) adopt(version uint64) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	h := s.holding.Load()
-	if !s.restored || !h.model.sync || version <= s.version.Load() || s.stages.anyAt(version-1) {
+	if !s.restored || s.moving.holds || !h.model.sync || version <= s.version.Load() || s.stages.anyAt(version-1) {
 		return
 	}
 	s.log.WithFields(logrus.Fields{"from": s.version.Load(), "version": version}).Warn("restored shard adopts the committed version")

@@ -216,7 +216,8 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) *wire.Fault {
 		c.awaitMove(b.awaited())
 		fault = b.push(c.shard, c.holding, c.trainer, &c.head, scale, buf.floats[:b.Len], r)
 	case wire.Stage:
-		if fault = c.shard.stage(c.holding, b, c.trainer, &c.head, buf.floats[:b.Len]); fault == nil {
+		c.awaitMove(b.awaited())
+		if fault = c.shard.stage(b, c.trainer, &c.head, buf.floats[:b.Len]); fault == nil {
 			r.end()
 		}
 	case wire.Put:

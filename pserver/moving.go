@@ -25,10 +25,11 @@ import (
 // and only that ends a freeze: the source cannot know better. A shard that starts in a
 // job whose blocks are moved has all its blocks frozen until it was told, for the same reason.
 type moving struct {
-	mu    sync.Mutex // taken before shard.mu
+	mu    sync.Mutex // taken before shard.mu, after shard.commitMu
 	joins bool       // started without a block, in a job whose blocks are moved
 	term  uint64     // of the last leader heard of
 	since time.Time  // of the first freeze of the step under way
+	holds bool       // a block here is one of two copies, so that no version is made; guarded by shard.commitMu
 	epoch uint32     // that the taken blocks wait for
 	taken map[uint64]*arrival
 	slots map[slotID]*slotArrival // taken, of tables
@@ -37,7 +38,10 @@ type moving struct {
 // arrival is a block that another shard gave.
 type arrival struct {
 	image
-	applied []appliedStep
+	applied  []appliedStep
+	at       moment
+	stagedBy []uint64 // incarnations, for whom staged is to be filled
+	staged   []stagedPart
 }
 
 // appliedStep is the last step of a trainer that a block has.
@@ -85,6 +89,7 @@ func (s *shard) checkRestored(l *placement.Layout) error {
 	for _, b := range h.blocks {
 		b.freeze()
 	}
+	s.moving.holds = true
 	return h.freezeTables()
 }
 
@@ -113,6 +118,13 @@ func (b *block) movingLocked() *wire.Fault {
 		return wire.Faultf(wire.Wait, "%s is about to move", b.name())
 	}
 	return nil
+}
+
+// moving is movingLocked for who does not have the lock.
+func (b *block) moving() *wire.Fault {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.movingLocked()
 }
 
 // awaited closes when the block is not frozen any more; nil if it is not.
@@ -157,8 +169,8 @@ func (m *moving) heedLocked(s *shard, term uint64, epoch uint32) (*holding, erro
 	switch {
 	case h == nil || !s.ready.Load():
 		return nil, fmt.Errorf("%w: shard %d has no parameters yet", errIncomplete, s.index)
-	case h.model.sync:
-		return nil, fmt.Errorf("%w: blocks move in mode async only", errMismatch)
+	case h.model.checkMovable() != nil:
+		return nil, h.model.checkMovable()
 	case epoch != h.model.table.Epoch+1:
 		return nil, fmt.Errorf("%w: it leads to epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.table.Epoch)
 	}
@@ -175,6 +187,8 @@ func (h *holding) find(id uint64) (*block, error) {
 
 // freezeBlocks keeps pushes away from blocks, and slots of tables, that are to leave.
 func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids []uint64, slots []slotID) error {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
 	h, err := s.moving.heedLocked(s, term, epoch)
@@ -187,6 +201,7 @@ func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids
 			return err
 		}
 		b.freeze()
+		s.moving.holds = true
 	}
 	for _, id := range slots {
 		if err := h.freezeSlot(id); err != nil {
@@ -208,23 +223,19 @@ func (s *shard) heed(term uint64, epoch uint32) (*holding, error) {
 
 // readBlock copies a frozen block.
 func (s *shard) readBlock(term uint64, epoch uint32, id uint64) (*arrival, error) {
-	h, err := s.heed(term, epoch)
+	s.commitMu.Lock() // no placement changes, and no version
+	defer s.commitMu.Unlock()
+	b, err := s.frozenBlock(term, epoch, id)
 	if err != nil {
 		return nil, err
 	}
-	b, err := h.find(id)
-	if err != nil {
-		return nil, err
-	}
+	a := &arrival{at: s.moment()}
+	a.stagedBy = s.stages.who(b.local, a.at.version) // who was staging when it was frozen is waited for
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	roster := s.rosterLocked()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.frozen == nil {
-		return nil, fmt.Errorf("%w: %s is not frozen", errOldMove, b.name())
-	}
-	a := &arrival{}
 	a.take(b, &cut{})
 	for _, t := range roster {
 		a.applied = append(a.applied, appliedStep{t.ordinal, t.incarnation, t.applied[b.local]})
@@ -262,7 +273,14 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 	if err := taker.run(from); err != nil {
 		return err
 	}
-	s.moving.mu.Lock() // not while it reads: two shards may take blocks of each other
+	s.commitMu.Lock() // not while it reads: two shards may take blocks of each other
+	defer s.commitMu.Unlock()
+	for id, a := range arrivals {
+		if now := s.moment(); a.at != now {
+			return fmt.Errorf("%w: block %d comes from version %d of job epoch %d, shard %d is at %d of %d", errIncomplete, id, a.at.version, a.at.jobEpoch, s.index, now.version, now.jobEpoch)
+		}
+	}
+	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
 	if _, err := s.moving.heedLocked(s, term, epoch); cmp.Or(err, ctx.Err()) != nil {
 		return cmp.Or(err, ctx.Err())
@@ -272,12 +290,15 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 	}
 	maps.Copy(s.moving.taken, arrivals)
 	maps.Copy(s.moving.slots, taker.taken)
+	s.moving.holds = true
 	return nil
 }
 
 // settle takes over what is committed; m is nil when only the epoch is said, and wanted
 // says that it is not enough. A shard that joins does so in jobEpoch, unless that is 0.
 func (s *shard) settle(term uint64, epoch uint32, m *model, jobEpoch uint32) (wanted bool, err error) {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
 	s.mu.Lock()
@@ -310,7 +331,7 @@ func (s *shard) settle(term uint64, epoch uint32, m *model, jobEpoch uint32) (wa
 			return false, err
 		}
 	}
-	s.moving.taken, s.moving.slots = nil, nil
+	s.moving.taken, s.moving.slots, s.moving.holds = nil, nil, false
 	return false, nil
 }
 
@@ -321,8 +342,8 @@ func (s *shard) switchLocked(old *holding, m *model, jobEpoch uint32) error {
 	if isNew {
 		old = &holding{model: m}
 	}
-	if m.sync {
-		return fmt.Errorf("%w: blocks move in mode async only", errMismatch)
+	if err := m.checkMovable(); err != nil {
+		return err
 	}
 	h := newHolding(m, s.index)
 	from := make([]int, len(h.blocks)) // where each was, -1: it arrives
@@ -338,14 +359,18 @@ func (s *shard) switchLocked(old *holding, m *model, jobEpoch uint32) error {
 	if err != nil {
 		return err
 	}
+	unlock := s.stages.lockAll()
+	defer unlock()
 	for _, b := range old.blocks {
 		b.mu.Lock()
 	}
 	s.renumberLocked(from)
+	s.stages.renumberLocked(from)
 	for i, b := range h.blocks {
 		b.local = i
 		if from[i] < 0 {
 			s.arriveLocked(h, b, s.moving.taken[b.ID])
+			s.stages.arriveLocked(h, i, s.moving.taken[b.ID].staged)
 		}
 	}
 	for _, b := range old.blocks {
@@ -356,9 +381,9 @@ func (s *shard) switchLocked(old *holding, m *model, jobEpoch uint32) error {
 	}
 	s.arriveSlotsLocked(old, h, arrived)
 	s.holding.Store(h)
-	if isNew && jobEpoch != 0 {
+	if isNew && jobEpoch != 0 { // no set has anything of this shard
 		s.jobEpoch.Store(jobEpoch)
-		s.rewound.Store(jobEpoch) // no set has anything of this shard
+		s.rewound.Store(jobEpoch)
 	}
 	s.ready.Store(true)
 	s.counters.switched.Add(1)
@@ -423,8 +448,8 @@ func (s *shard) knownLocked(h *holding, by appliedStep) *trainer {
 	return t
 }
 
-// lacks ends the server, which was given what it does not have; not in a job that goes back as soon
-// as its leader sees that this shard began anew.
+// lacks ends a shard that was given what it does not have, unless it began anew in a job that goes back as a whole: that
+// does so as soon as the leader sees it.
 func (s *shard) lacks(what string, jobEpoch uint32) error {
 	err := fmt.Errorf("%w: shard %d was given %s and does not have it: start it again, and it goes on from the last set of checkpoints", errBlocksLost, s.index, what)
 	if jobEpoch == 0 || s.rewound.Load() != 0 {

@@ -109,6 +109,7 @@ func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []by
 			return name, err
 		}
 	}
+	s.moving.holds = false
 	s.restored = false // it has lost nothing that others have: no version is adopted
 	s.jobEpoch.Store(epoch)
 	s.rewound.Store(epoch)

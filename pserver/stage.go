@@ -38,12 +38,12 @@ type part struct {
 }
 
 // of finds or makes the stage of an incarnation, and returns it locked.
-func (st *stages) of(incarnation uint64, h *holding) *stage {
+func (st *stages) of(incarnation uint64, holding *atomic.Pointer[holding]) *stage {
 	for {
 		st.mu.Lock()
 		g := st.byIncarnation[incarnation]
 		if g == nil {
-			g = &stage{incarnation: incarnation, parts: make([]part, len(h.blocks)), rows: make([]rowStage, len(h.tables))}
+			g = newStage(incarnation, holding.Load())
 			st.byIncarnation[incarnation] = g
 		}
 		st.mu.Unlock()
@@ -53,6 +53,10 @@ func (st *stages) of(incarnation uint64, h *holding) *stage {
 		}
 		g.mu.Unlock()
 	}
+}
+
+func newStage(incarnation uint64, h *holding) *stage {
+	return &stage{incarnation: incarnation, parts: make([]part, len(h.blocks)), rows: make([]rowStage, len(h.tables))}
 }
 
 func (st *stages) find(incarnation uint64) *stage {
@@ -118,11 +122,11 @@ func (g *stage) reset(version uint64, records uint32) {
 }
 
 // openStage returns the trainer's stage at the version of a frame, locked, if the frame is not late.
-func (s *shard) openStage(h *holding, t *trainer, head *wire.Header) (*stage, *wire.Fault) {
+func (s *shard) openStage(t *trainer, head *wire.Header) (*stage, *wire.Fault) {
 	if t.fenced.Load() {
 		return nil, wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
 	}
-	g := s.stages.of(t.incarnation, h)
+	g := s.stages.of(t.incarnation, &s.holding)
 	if now := s.version.Load(); head.Step < now || head.Step < g.version {
 		g.mu.Unlock()
 		fault := wire.Faultf(wire.Stale, "gradient was computed at version %d, shard %d is at %d", head.Step, s.index, now)
@@ -137,12 +141,15 @@ func (s *shard) openStage(h *holding, t *trainer, head *wire.Header) (*stage, *w
 
 // stage keeps the gradient sum of one block until a commit names it. Sending it
 // again changes nothing; a later frame for the same version replaces it.
-func (s *shard) stage(h *holding, b *block, t *trainer, head *wire.Header, values []float32) *wire.Fault {
-	g, fault := s.openStage(h, t, head)
+func (s *shard) stage(b *block, t *trainer, head *wire.Header, values []float32) *wire.Fault {
+	g, fault := s.openStage(t, head)
 	if fault != nil {
 		return fault
 	}
 	defer g.mu.Unlock()
+	if fault := b.moving(); fault != nil {
+		return fault
+	}
 	p := &g.parts[b.local]
 	if p.sequence > head.Sequence {
 		return nil // an older frame, overtaken by its own repetition

@@ -45,7 +45,7 @@ func (st *rowStage) bytes() (n int64) {
 // stageRows keeps one part of a trainer's sums for a table until a commit names
 // it. Sending it again changes nothing; later frames for the same version replace it.
 func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header, payload []byte) *wire.Fault {
-	g, fault := s.openStage(h, t, head)
+	g, fault := s.openStage(t, head)
 	if fault != nil {
 		return fault
 	}

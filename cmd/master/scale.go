@@ -22,7 +22,7 @@ func scaleCommand() *cobra.Command {
 only pushes to the few blocks that are moved at a time wait. For more servers it waits until they are there: start each with
 master pserver. Of fewer, the last ones end once their blocks are elsewhere. It may be stopped and given again: the job goes on moving.
 
-The updates must be asynchronous (--update-mode async).`,
+With synchronous updates (--update-mode sync) the model must be without tables of embeddings.`,
 		Example: `  # a third parameter server for a job with two: start it as well, with master pserver
   master scale ps=3 --endpoints 127.0.0.1:2379`,
 		Args: cobra.ExactArgs(1),

@@ -39,8 +39,8 @@ func (c *Client) describe(ctx context.Context, addrs []string, index int) (d des
 		if reply.GetState() != pb.DescribeReply_STATE_READY {
 			return errors.New("it has no parameters yet")
 		}
-		if reply.GetModel().GetMode() != pb.UpdateMode_UPDATE_MODE_ASYNC {
-			return errors.New("blocks move with asynchronous updates only")
+		if reply.GetModel().GetMode() == pb.UpdateMode_UPDATE_MODE_SYNC && len(reply.GetModel().GetTables()) > 0 {
+			return errors.New("with synchronous updates blocks move in models without tables of embeddings only")
 		}
 		d.model, d.bytes = reply.GetModel(), reply.GetTableBytes()
 		d.table, err = onwire.FromProto(reply.GetPlacement())

@@ -2412,7 +2412,12 @@ type ReadBlockReply struct {
 	// Of every trainer that the shard knows.
 	Applied []*AppliedStep `protobuf:"bytes,5,rep,name=applied,proto3" json:"applied,omitempty"`
 	// SHA-256 of parameters, then state.
-	Sha256        []byte `protobuf:"bytes,6,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Sha256 []byte `protobuf:"bytes,6,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// Where the shard stands: its job epoch, and the version that it has reached.
+	JobEpoch uint32 `protobuf:"varint,7,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
+	Reached  uint64 `protobuf:"varint,8,opt,name=reached,proto3" json:"reached,omitempty"`
+	// The incarnations that have staged the block for that version.
+	StagedBy      []uint64 `protobuf:"varint,9,rep,packed,name=staged_by,json=stagedBy,proto3" json:"staged_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2489,6 +2494,166 @@ func (x *ReadBlockReply) GetSha256() []byte {
 	return nil
 }
 
+func (x *ReadBlockReply) GetJobEpoch() uint32 {
+	if x != nil {
+		return x.JobEpoch
+	}
+	return 0
+}
+
+func (x *ReadBlockReply) GetReached() uint64 {
+	if x != nil {
+		return x.Reached
+	}
+	return 0
+}
+
+func (x *ReadBlockReply) GetStagedBy() []uint64 {
+	if x != nil {
+		return x.StagedBy
+	}
+	return nil
+}
+
+type ReadStagedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	Block         uint64                 `protobuf:"varint,2,opt,name=block,proto3" json:"block,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadStagedRequest) Reset() {
+	*x = ReadStagedRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadStagedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadStagedRequest) ProtoMessage() {}
+
+func (x *ReadStagedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadStagedRequest.ProtoReflect.Descriptor instead.
+func (*ReadStagedRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ReadStagedRequest) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+func (x *ReadStagedRequest) GetBlock() uint64 {
+	if x != nil {
+		return x.Block
+	}
+	return 0
+}
+
+func (x *ReadStagedRequest) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+type ReadStagedReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At which the gradients were computed, of so many records.
+	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Records uint32 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
+	// Of the frame that brought it.
+	Sequence uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// Little-endian float32.
+	Sum           []byte `protobuf:"bytes,4,opt,name=sum,proto3" json:"sum,omitempty"`
+	Sha256        []byte `protobuf:"bytes,5,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadStagedReply) Reset() {
+	*x = ReadStagedReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadStagedReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadStagedReply) ProtoMessage() {}
+
+func (x *ReadStagedReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadStagedReply.ProtoReflect.Descriptor instead.
+func (*ReadStagedReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ReadStagedReply) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *ReadStagedReply) GetRecords() uint32 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *ReadStagedReply) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *ReadStagedReply) GetSum() []byte {
+	if x != nil {
+		return x.Sum
+	}
+	return nil
+}
+
+func (x *ReadStagedReply) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
 // AppliedStep is the last step of a trainer that a block has.
 type AppliedStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2501,7 +2666,7 @@ type AppliedStep struct {
 
 func (x *AppliedStep) Reset() {
 	*x = AppliedStep{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2678,7 @@ func (x *AppliedStep) String() string {
 func (*AppliedStep) ProtoMessage() {}
 
 func (x *AppliedStep) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2691,7 @@ func (x *AppliedStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedStep.ProtoReflect.Descriptor instead.
 func (*AppliedStep) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{34}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AppliedStep) GetOrdinal() uint32 {
@@ -2560,7 +2725,7 @@ type ReadSlotsRequest struct {
 
 func (x *ReadSlotsRequest) Reset() {
 	*x = ReadSlotsRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2572,7 +2737,7 @@ func (x *ReadSlotsRequest) String() string {
 func (*ReadSlotsRequest) ProtoMessage() {}
 
 func (x *ReadSlotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2585,7 +2750,7 @@ func (x *ReadSlotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadSlotsRequest.ProtoReflect.Descriptor instead.
 func (*ReadSlotsRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{35}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReadSlotsRequest) GetMove() *Move {
@@ -2634,7 +2799,7 @@ type SlotPiece struct {
 
 func (x *SlotPiece) Reset() {
 	*x = SlotPiece{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2646,7 +2811,7 @@ func (x *SlotPiece) String() string {
 func (*SlotPiece) ProtoMessage() {}
 
 func (x *SlotPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2659,7 +2824,7 @@ func (x *SlotPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotPiece.ProtoReflect.Descriptor instead.
 func (*SlotPiece) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SlotPiece) GetTable() uint32 {
@@ -2773,7 +2938,7 @@ type TakeBlocksRequest struct {
 
 func (x *TakeBlocksRequest) Reset() {
 	*x = TakeBlocksRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2785,7 +2950,7 @@ func (x *TakeBlocksRequest) String() string {
 func (*TakeBlocksRequest) ProtoMessage() {}
 
 func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2798,7 +2963,7 @@ func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeBlocksRequest.ProtoReflect.Descriptor instead.
 func (*TakeBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TakeBlocksRequest) GetMove() *Move {
@@ -2837,7 +3002,7 @@ type TakeBlocksReply struct {
 
 func (x *TakeBlocksReply) Reset() {
 	*x = TakeBlocksReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2849,7 +3014,7 @@ func (x *TakeBlocksReply) String() string {
 func (*TakeBlocksReply) ProtoMessage() {}
 
 func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2862,7 +3027,7 @@ func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeBlocksReply.ProtoReflect.Descriptor instead.
 func (*TakeBlocksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{40}
 }
 
 type SetPlacementRequest struct {
@@ -2881,7 +3046,7 @@ type SetPlacementRequest struct {
 
 func (x *SetPlacementRequest) Reset() {
 	*x = SetPlacementRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2893,7 +3058,7 @@ func (x *SetPlacementRequest) String() string {
 func (*SetPlacementRequest) ProtoMessage() {}
 
 func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2906,7 +3071,7 @@ func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementRequest.ProtoReflect.Descriptor instead.
 func (*SetPlacementRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SetPlacementRequest) GetMove() *Move {
@@ -2947,7 +3112,7 @@ type SetPlacementReply struct {
 
 func (x *SetPlacementReply) Reset() {
 	*x = SetPlacementReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2959,7 +3124,7 @@ func (x *SetPlacementReply) String() string {
 func (*SetPlacementReply) ProtoMessage() {}
 
 func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2972,7 +3137,7 @@ func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementReply.ProtoReflect.Descriptor instead.
 func (*SetPlacementReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{40}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetPlacementReply) GetWanted() bool {
@@ -2999,7 +3164,7 @@ type RewindRequest struct {
 
 func (x *RewindRequest) Reset() {
 	*x = RewindRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3011,7 +3176,7 @@ func (x *RewindRequest) String() string {
 func (*RewindRequest) ProtoMessage() {}
 
 func (x *RewindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3024,7 +3189,7 @@ func (x *RewindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindRequest.ProtoReflect.Descriptor instead.
 func (*RewindRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{41}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RewindRequest) GetTerm() uint64 {
@@ -3063,7 +3228,7 @@ type RewindReply struct {
 
 func (x *RewindReply) Reset() {
 	*x = RewindReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3075,7 +3240,7 @@ func (x *RewindReply) String() string {
 func (*RewindReply) ProtoMessage() {}
 
 func (x *RewindReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3088,7 +3253,7 @@ func (x *RewindReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindReply.ProtoReflect.Descriptor instead.
 func (*RewindReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{44}
 }
 
 var File_trainmaster_v1_parameter_server_proto protoreflect.FileDescriptor
@@ -3269,7 +3434,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x11FreezeBlocksReply\"R\n" +
 	"\x10ReadBlockRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x14\n" +
-	"\x05block\x18\x02 \x01(\x04R\x05block\"\xc9\x01\n" +
+	"\x05block\x18\x02 \x01(\x04R\x05block\"\x9d\x02\n" +
 	"\x0eReadBlockReply\x12\x1e\n" +
 	"\n" +
 	"parameters\x18\x01 \x01(\fR\n" +
@@ -3278,7 +3443,20 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\aupdates\x18\x03 \x01(\x04R\aupdates\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\x04R\aversion\x125\n" +
 	"\aapplied\x18\x05 \x03(\v2\x1b.trainmaster.v1.AppliedStepR\aapplied\x12\x16\n" +
-	"\x06sha256\x18\x06 \x01(\fR\x06sha256\"]\n" +
+	"\x06sha256\x18\x06 \x01(\fR\x06sha256\x12\x1b\n" +
+	"\tjob_epoch\x18\a \x01(\rR\bjobEpoch\x12\x18\n" +
+	"\areached\x18\b \x01(\x04R\areached\x12\x1b\n" +
+	"\tstaged_by\x18\t \x03(\x04R\bstagedBy\"u\n" +
+	"\x11ReadStagedRequest\x12(\n" +
+	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x14\n" +
+	"\x05block\x18\x02 \x01(\x04R\x05block\x12 \n" +
+	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\"\x8b\x01\n" +
+	"\x0fReadStagedReply\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x18\n" +
+	"\arecords\x18\x02 \x01(\rR\arecords\x12\x1a\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\x12\x10\n" +
+	"\x03sum\x18\x04 \x01(\fR\x03sum\x12\x16\n" +
+	"\x06sha256\x18\x05 \x01(\fR\x06sha256\"]\n" +
 	"\vAppliedStep\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x12\n" +
@@ -3326,7 +3504,8 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"UpdateMode\x12\x1b\n" +
 	"\x17UPDATE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11UPDATE_MODE_ASYNC\x10\x01\x12\x14\n" +
-	"\x10UPDATE_MODE_SYNC\x10\x022\xc1\t\n" +
+	"\x10UPDATE_MODE_SYNC\x10\x022\x93\n" +
+	"\n" +
 	"\x0fParameterServer\x12J\n" +
 	"\bDescribe\x12\x1f.trainmaster.v1.DescribeRequest\x1a\x1d.trainmaster.v1.DescribeReply\x12\\\n" +
 	"\x0eInitParameters\x12%.trainmaster.v1.InitParametersRequest\x1a#.trainmaster.v1.InitParametersReply\x12P\n" +
@@ -3340,7 +3519,9 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\bWriteSet\x12\x1f.trainmaster.v1.WriteSetRequest\x1a\x1d.trainmaster.v1.WriteSetReply\x12M\n" +
 	"\tPruneSets\x12 .trainmaster.v1.PruneSetsRequest\x1a\x1e.trainmaster.v1.PruneSetsReply\x12V\n" +
 	"\fFreezeBlocks\x12#.trainmaster.v1.FreezeBlocksRequest\x1a!.trainmaster.v1.FreezeBlocksReply\x12M\n" +
-	"\tReadBlock\x12 .trainmaster.v1.ReadBlockRequest\x1a\x1e.trainmaster.v1.ReadBlockReply\x12J\n" +
+	"\tReadBlock\x12 .trainmaster.v1.ReadBlockRequest\x1a\x1e.trainmaster.v1.ReadBlockReply\x12P\n" +
+	"\n" +
+	"ReadStaged\x12!.trainmaster.v1.ReadStagedRequest\x1a\x1f.trainmaster.v1.ReadStagedReply\x12J\n" +
 	"\tReadSlots\x12 .trainmaster.v1.ReadSlotsRequest\x1a\x19.trainmaster.v1.SlotPiece0\x01\x12P\n" +
 	"\n" +
 	"TakeBlocks\x12!.trainmaster.v1.TakeBlocksRequest\x1a\x1f.trainmaster.v1.TakeBlocksReply\x12V\n" +
@@ -3360,7 +3541,7 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
@@ -3399,15 +3580,17 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*FreezeBlocksReply)(nil),        // 34: trainmaster.v1.FreezeBlocksReply
 	(*ReadBlockRequest)(nil),         // 35: trainmaster.v1.ReadBlockRequest
 	(*ReadBlockReply)(nil),           // 36: trainmaster.v1.ReadBlockReply
-	(*AppliedStep)(nil),              // 37: trainmaster.v1.AppliedStep
-	(*ReadSlotsRequest)(nil),         // 38: trainmaster.v1.ReadSlotsRequest
-	(*SlotPiece)(nil),                // 39: trainmaster.v1.SlotPiece
-	(*TakeBlocksRequest)(nil),        // 40: trainmaster.v1.TakeBlocksRequest
-	(*TakeBlocksReply)(nil),          // 41: trainmaster.v1.TakeBlocksReply
-	(*SetPlacementRequest)(nil),      // 42: trainmaster.v1.SetPlacementRequest
-	(*SetPlacementReply)(nil),        // 43: trainmaster.v1.SetPlacementReply
-	(*RewindRequest)(nil),            // 44: trainmaster.v1.RewindRequest
-	(*RewindReply)(nil),              // 45: trainmaster.v1.RewindReply
+	(*ReadStagedRequest)(nil),        // 37: trainmaster.v1.ReadStagedRequest
+	(*ReadStagedReply)(nil),          // 38: trainmaster.v1.ReadStagedReply
+	(*AppliedStep)(nil),              // 39: trainmaster.v1.AppliedStep
+	(*ReadSlotsRequest)(nil),         // 40: trainmaster.v1.ReadSlotsRequest
+	(*SlotPiece)(nil),                // 41: trainmaster.v1.SlotPiece
+	(*TakeBlocksRequest)(nil),        // 42: trainmaster.v1.TakeBlocksRequest
+	(*TakeBlocksReply)(nil),          // 43: trainmaster.v1.TakeBlocksReply
+	(*SetPlacementRequest)(nil),      // 44: trainmaster.v1.SetPlacementRequest
+	(*SetPlacementReply)(nil),        // 45: trainmaster.v1.SetPlacementReply
+	(*RewindRequest)(nil),            // 46: trainmaster.v1.RewindRequest
+	(*RewindReply)(nil),              // 47: trainmaster.v1.RewindReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
@@ -3435,50 +3618,53 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	31, // 22: trainmaster.v1.FreezeBlocksRequest.move:type_name -> trainmaster.v1.Move
 	33, // 23: trainmaster.v1.FreezeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
 	31, // 24: trainmaster.v1.ReadBlockRequest.move:type_name -> trainmaster.v1.Move
-	37, // 25: trainmaster.v1.ReadBlockReply.applied:type_name -> trainmaster.v1.AppliedStep
-	31, // 26: trainmaster.v1.ReadSlotsRequest.move:type_name -> trainmaster.v1.Move
-	33, // 27: trainmaster.v1.ReadSlotsRequest.slots:type_name -> trainmaster.v1.TableSlots
-	37, // 28: trainmaster.v1.SlotPiece.applied:type_name -> trainmaster.v1.AppliedStep
-	31, // 29: trainmaster.v1.TakeBlocksRequest.move:type_name -> trainmaster.v1.Move
-	33, // 30: trainmaster.v1.TakeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
-	31, // 31: trainmaster.v1.SetPlacementRequest.move:type_name -> trainmaster.v1.Move
-	7,  // 32: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
-	9,  // 33: trainmaster.v1.SetPlacementRequest.placement:type_name -> trainmaster.v1.ParameterPlacement
-	10, // 34: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
-	13, // 35: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
-	15, // 36: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
-	17, // 37: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
-	21, // 38: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
-	23, // 39: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
-	25, // 40: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
-	27, // 41: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
-	29, // 42: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
-	32, // 43: trainmaster.v1.ParameterServer.FreezeBlocks:input_type -> trainmaster.v1.FreezeBlocksRequest
-	35, // 44: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
-	38, // 45: trainmaster.v1.ParameterServer.ReadSlots:input_type -> trainmaster.v1.ReadSlotsRequest
-	40, // 46: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
-	42, // 47: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
-	44, // 48: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
-	11, // 49: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	14, // 50: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	16, // 51: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	19, // 52: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	22, // 53: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
-	24, // 54: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
-	26, // 55: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
-	28, // 56: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
-	30, // 57: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
-	34, // 58: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
-	36, // 59: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
-	39, // 60: trainmaster.v1.ParameterServer.ReadSlots:output_type -> trainmaster.v1.SlotPiece
-	41, // 61: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
-	43, // 62: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
-	45, // 63: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
-	49, // [49:64] is the sub-list for method output_type
-	34, // [34:49] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	39, // 25: trainmaster.v1.ReadBlockReply.applied:type_name -> trainmaster.v1.AppliedStep
+	31, // 26: trainmaster.v1.ReadStagedRequest.move:type_name -> trainmaster.v1.Move
+	31, // 27: trainmaster.v1.ReadSlotsRequest.move:type_name -> trainmaster.v1.Move
+	33, // 28: trainmaster.v1.ReadSlotsRequest.slots:type_name -> trainmaster.v1.TableSlots
+	39, // 29: trainmaster.v1.SlotPiece.applied:type_name -> trainmaster.v1.AppliedStep
+	31, // 30: trainmaster.v1.TakeBlocksRequest.move:type_name -> trainmaster.v1.Move
+	33, // 31: trainmaster.v1.TakeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
+	31, // 32: trainmaster.v1.SetPlacementRequest.move:type_name -> trainmaster.v1.Move
+	7,  // 33: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
+	9,  // 34: trainmaster.v1.SetPlacementRequest.placement:type_name -> trainmaster.v1.ParameterPlacement
+	10, // 35: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
+	13, // 36: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
+	15, // 37: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
+	17, // 38: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
+	21, // 39: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
+	23, // 40: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
+	25, // 41: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
+	27, // 42: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
+	29, // 43: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
+	32, // 44: trainmaster.v1.ParameterServer.FreezeBlocks:input_type -> trainmaster.v1.FreezeBlocksRequest
+	35, // 45: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
+	37, // 46: trainmaster.v1.ParameterServer.ReadStaged:input_type -> trainmaster.v1.ReadStagedRequest
+	40, // 47: trainmaster.v1.ParameterServer.ReadSlots:input_type -> trainmaster.v1.ReadSlotsRequest
+	42, // 48: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
+	44, // 49: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
+	46, // 50: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
+	11, // 51: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	14, // 52: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	16, // 53: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	19, // 54: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	22, // 55: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
+	24, // 56: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
+	26, // 57: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
+	28, // 58: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
+	30, // 59: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
+	34, // 60: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
+	36, // 61: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
+	38, // 62: trainmaster.v1.ParameterServer.ReadStaged:output_type -> trainmaster.v1.ReadStagedReply
+	41, // 63: trainmaster.v1.ParameterServer.ReadSlots:output_type -> trainmaster.v1.SlotPiece
+	43, // 64: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
+	45, // 65: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
+	47, // 66: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
+	51, // [51:67] is the sub-list for method output_type
+	35, // [35:51] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_parameter_server_proto_init() }
@@ -3492,7 +3678,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   43,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

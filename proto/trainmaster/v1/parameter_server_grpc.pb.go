@@ -30,6 +30,7 @@ const (
 	ParameterServer_PruneSets_FullMethodName      = "/trainmaster.v1.ParameterServer/PruneSets"
 	ParameterServer_FreezeBlocks_FullMethodName   = "/trainmaster.v1.ParameterServer/FreezeBlocks"
 	ParameterServer_ReadBlock_FullMethodName      = "/trainmaster.v1.ParameterServer/ReadBlock"
+	ParameterServer_ReadStaged_FullMethodName     = "/trainmaster.v1.ParameterServer/ReadStaged"
 	ParameterServer_ReadSlots_FullMethodName      = "/trainmaster.v1.ParameterServer/ReadSlots"
 	ParameterServer_TakeBlocks_FullMethodName     = "/trainmaster.v1.ParameterServer/TakeBlocks"
 	ParameterServer_SetPlacement_FullMethodName   = "/trainmaster.v1.ParameterServer/SetPlacement"
@@ -88,6 +89,8 @@ type ParameterServerClient interface {
 	FreezeBlocks(ctx context.Context, in *FreezeBlocksRequest, opts ...grpc.CallOption) (*FreezeBlocksReply, error)
 	// ReadBlock returns a frozen block, with all that moves with it.
 	ReadBlock(ctx context.Context, in *ReadBlockRequest, opts ...grpc.CallOption) (*ReadBlockReply, error)
+	// ReadStaged copies what a trainer has staged for a frozen block.
+	ReadStaged(ctx context.Context, in *ReadStagedRequest, opts ...grpc.CallOption) (*ReadStagedReply, error)
 	// ReadSlots returns frozen slots of tables, one after the other, each in pieces of about 1 MiB.
 	ReadSlots(ctx context.Context, in *ReadSlotsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SlotPiece], error)
 	// TakeBlocks has this shard read frozen blocks, and slots, of another one. They are held
@@ -221,6 +224,16 @@ func (c *parameterServerClient) ReadBlock(ctx context.Context, in *ReadBlockRequ
 	return out, nil
 }
 
+func (c *parameterServerClient) ReadStaged(ctx context.Context, in *ReadStagedRequest, opts ...grpc.CallOption) (*ReadStagedReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadStagedReply)
+	err := c.cc.Invoke(ctx, ParameterServer_ReadStaged_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *parameterServerClient) ReadSlots(ctx context.Context, in *ReadSlotsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SlotPiece], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &ParameterServer_ServiceDesc.Streams[0], ParameterServer_ReadSlots_FullMethodName, cOpts...)
@@ -322,6 +335,8 @@ type ParameterServerServer interface {
 	FreezeBlocks(context.Context, *FreezeBlocksRequest) (*FreezeBlocksReply, error)
 	// ReadBlock returns a frozen block, with all that moves with it.
 	ReadBlock(context.Context, *ReadBlockRequest) (*ReadBlockReply, error)
+	// ReadStaged copies what a trainer has staged for a frozen block.
+	ReadStaged(context.Context, *ReadStagedRequest) (*ReadStagedReply, error)
 	// ReadSlots returns frozen slots of tables, one after the other, each in pieces of about 1 MiB.
 	ReadSlots(*ReadSlotsRequest, grpc.ServerStreamingServer[SlotPiece]) error
 	// TakeBlocks has this shard read frozen blocks, and slots, of another one. They are held
@@ -377,6 +392,9 @@ func (UnimplementedParameterServerServer) FreezeBlocks(context.Context, *FreezeB
 }
 func (UnimplementedParameterServerServer) ReadBlock(context.Context, *ReadBlockRequest) (*ReadBlockReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadBlock not implemented")
+}
+func (UnimplementedParameterServerServer) ReadStaged(context.Context, *ReadStagedRequest) (*ReadStagedReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadStaged not implemented")
 }
 func (UnimplementedParameterServerServer) ReadSlots(*ReadSlotsRequest, grpc.ServerStreamingServer[SlotPiece]) error {
 	return status.Error(codes.Unimplemented, "method ReadSlots not implemented")
@@ -609,6 +627,24 @@ func _ParameterServer_ReadBlock_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ParameterServer_ReadStaged_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadStagedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).ReadStaged(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_ReadStaged_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).ReadStaged(ctx, req.(*ReadStagedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ParameterServer_ReadSlots_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ReadSlotsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -724,6 +760,10 @@ var ParameterServer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReadBlock",
 			Handler:    _ParameterServer_ReadBlock_Handler,
+		},
+		{
+			MethodName: "ReadStaged",
+			Handler:    _ParameterServer_ReadStaged_Handler,
 		},
 		{
 			MethodName: "TakeBlocks",
