@@ -80,6 +80,9 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	if t.scaler != nil {
 		group.Go(func() error { return t.scaler.run(ctx) })
 	}
+	if shards, ok := m.shards.(RetiringShards); ok {
+		group.Go(func() error { return m.retire(ctx, t, shards) })
+	}
 	group.Go(func() error { return c.run(ctx) })
 	group.Go(func() error { return m.watchEnd(ctx, t) })
 	group.Go(func() error { return m.seal(ctx, t) })

@@ -124,7 +124,7 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 	if err = c.writeFiles(w, h, cut); err == nil {
 		m := checkpoint.NewManifest(h.model.optimizer, h.model.staleness, modeName(h.model.sync), h.model.table)
 		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.index, on.set, on.saved, c.life, cut.version, cut.jobEpoch
-		m.TablesBase = cut.base
+		m.TablesBase, m.Retired = cut.base, cut.retired.stored()
 		bytes, digest, err = w.Finish(ctx, m)
 	}
 	if err != nil {

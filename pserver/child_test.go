@@ -120,6 +120,22 @@ func (c *child) terminate() {
 	<-c.gone
 }
 
+func (c *child) ended() bool {
+	select {
+	case <-c.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// count is how many steps it did.
+func (c *child) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.steps)
+}
+
 // did counts how often a step was done.
 func (c *child) did(what string) int {
 	c.mu.Lock()

@@ -28,6 +28,7 @@ type cut struct {
 	jobEpoch uint32
 	trainers []*trainer // by ordinal; those that come later have pushed nothing before the moment
 	tables   []*sparse.Cut
+	retired  retirement
 	base     *checkpoint.Base // has all rows of tables, when this cut has those that changed since; nil: it has all
 }
 
@@ -58,7 +59,7 @@ func (s *shard) startCut(base *checkpoint.Base) *cut {
 	s.mu.Lock() // nobody joins, and pushes, between the roster and the moment
 	defer s.mu.Unlock()
 	s.cuts.number++
-	c := &cut{number: s.cuts.number, version: s.version.Load(), jobEpoch: s.jobEpoch.Load(), trainers: s.rosterLocked(), base: base}
+	c := &cut{number: s.cuts.number, version: s.version.Load(), jobEpoch: s.jobEpoch.Load(), trainers: s.rosterLocked(), retired: s.retired, base: base}
 	c.tables = s.cutTables(c)
 	s.cuts.current.Store(c)
 	return c

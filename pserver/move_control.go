@@ -37,6 +37,7 @@ func (c *control) ReadBlock(_ context.Context, request *pb.ReadBlockRequest) (*p
 		reply.Applied = append(reply.Applied, &pb.AppliedStep{Ordinal: by.ordinal, Incarnation: by.incarnation, Step: by.step})
 	}
 	reply.Sha256 = digestOf(reply)
+	reply.Retired = a.retired.toProto()
 	return reply, nil
 }
 
@@ -103,6 +104,7 @@ func arrivalOf(id uint64, r *pb.ReadBlockReply) (*arrival, error) {
 	a := &arrival{
 		image: image{params: floatsOf(r.GetParameters()), state: floatsOf(r.GetState()), updates: r.GetUpdates(), version: r.GetVersion()},
 		at:    moment{r.GetJobEpoch(), r.GetReached()}, stagedBy: r.GetStagedBy(),
+		retired: retirementFromProto(r.GetRetired()),
 	}
 	for _, by := range r.GetApplied() {
 		a.applied = append(a.applied, appliedStep{by.GetOrdinal(), by.GetIncarnation(), by.GetStep()})

@@ -74,7 +74,7 @@ func pieceToProto(p slotPiece) *pb.SlotPiece {
 	i := p.image
 	m := &pb.SlotPiece{
 		Table: p.table, Slot: p.slot, Ids: i.IDs, Versions: i.Versions, Updates: i.Updates, Values: wire.FloatBytes(i.Values),
-		Clock: i.Clock, Rows: uint32(i.Living), Last: p.last,
+		Clock: i.Clock, Rows: uint32(i.Living), Last: p.last, Retired: p.retired.toProto(),
 	}
 	for _, w := range i.Waiting {
 		m.WaitingIds, m.WaitingUpdates, m.WaitingVersions = append(m.WaitingIds, w.ID), append(m.WaitingUpdates, w.Updates), append(m.WaitingVersions, w.Version)
@@ -87,7 +87,7 @@ func pieceToProto(p slotPiece) *pb.SlotPiece {
 }
 
 func pieceFromProto(m *pb.SlotPiece) (slotPiece, error) {
-	p := slotPiece{slotID: slotID{m.GetTable(), m.GetSlot()}, last: m.GetLast()}
+	p := slotPiece{slotID: slotID{m.GetTable(), m.GetSlot()}, last: m.GetLast(), retired: retirementFromProto(m.GetRetired())}
 	if !bytes.Equal(digestOfPiece(m), m.GetSha256()) {
 		return p, fmt.Errorf("%w: slot %d of table %d was damaged on the way: its digest is another one", errMismatch, p.slot, p.table)
 	}

@@ -42,6 +42,7 @@ type arrival struct {
 	at       moment
 	stagedBy []uint64 // incarnations, for whom staged is to be filled
 	staged   []stagedPart
+	retired  retirement // of the source
 }
 
 // appliedStep is the last step of a trainer that a block has.
@@ -234,6 +235,7 @@ func (s *shard) readBlock(term uint64, epoch uint32, id uint64) (*arrival, error
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	roster := s.rosterLocked()
+	a.retired = s.retired
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a.take(b, &cut{})
@@ -421,6 +423,7 @@ func (s *shard) renumberLocked(from []int) {
 // arriveLocked fills a block.
 func (s *shard) arriveLocked(h *holding, b *block, a *arrival) {
 	b.params, b.state, b.updates, b.version = a.params, a.state, a.updates, a.version
+	s.heedRetiredLocked(h, a.retired)
 	for _, by := range a.applied {
 		if t := s.knownLocked(h, by); t != nil {
 			t.applied[b.local] = by.step
@@ -428,16 +431,32 @@ func (s *shard) arriveLocked(h *holding, b *block, a *arrival) {
 	}
 }
 
+// heedRetiredLocked forgets whom the source of a block, or of a slot, has forgotten.
+func (s *shard) heedRetiredLocked(h *holding, said retirement) {
+	if said.after(&s.retired) {
+		s.retired = said
+		s.dropLocked(h.shut)
+	}
+}
+
+// shut ends a trainer while nobody is inside any block.
+func (h *holding) shut(t *trainer) {
+	t.fenced.Store(true)
+	for k, table := range h.tables {
+		table.Close(t.columns[k])
+	}
+}
+
 // knownLocked is the trainer of a step that came along. Of one that the source knows by a newer
-// incarnation the older one is over here too; nil for an older one: what it did there is not asked for any more.
+// incarnation the older one is over here too; nil for an older one, or one that is gone: what it did there is not asked for any more.
 func (s *shard) knownLocked(h *holding, by appliedStep) *trainer {
+	if s.retired.over(by.incarnation) {
+		return nil
+	}
 	t := s.trainers[by.ordinal]
 	if t == nil || t.incarnation < by.incarnation {
 		if t != nil {
-			t.fenced.Store(true)
-			for k, table := range h.tables {
-				table.Close(t.columns[k])
-			}
+			h.shut(t)
 		}
 		t = h.newTrainer(by.ordinal, by.incarnation)
 		s.trainers[by.ordinal] = t

@@ -22,6 +22,7 @@ type move struct {
 	lives     [2]int // of from and to, when it began
 	arriving  literal
 	greeted   map[uint32]uint64 // that the source knew
+	over      map[uint64]bool
 	told      []*node
 	decidedTo bool
 }
@@ -70,7 +71,7 @@ func (w *world) lead() {
 			w.seen["destination killed in a move"]++
 		}
 		m.lives[1] = m.to.life
-		m.arriving, m.greeted = m.from.has[m.unit], maps.Clone(m.from.greeted)
+		m.arriving, m.greeted, m.over = m.from.has[m.unit], maps.Clone(m.from.greeted), maps.Clone(m.from.over)
 		m.phase = taken
 	case taken:
 		if m.from.life != m.lives[0] {
@@ -176,8 +177,11 @@ func (n *node) tell() {
 	clear(n.frozen)
 	if m.phase == decided && m.decidedTo && n == m.to {
 		n.has[m.unit], n.since[m.unit] = m.arriving, m.layout.Epoch
+		n.forget(m.over)
 		for ordinal, incarnation := range m.greeted {
-			n.greeted[ordinal] = max(n.greeted[ordinal], incarnation)
+			if !n.over[incarnation] {
+				n.greeted[ordinal] = max(n.greeted[ordinal], incarnation)
+			}
 		}
 	}
 	n.leave()

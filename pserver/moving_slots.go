@@ -20,6 +20,7 @@ type slotPiece struct {
 	image   *sparse.Image
 	last    bool
 	applied []appliedStep // with the last piece
+	retired retirement    // of the source, with the last piece
 }
 
 // slotArrival is a slot that another shard gave.
@@ -27,6 +28,7 @@ type slotArrival struct {
 	slotID
 	*sparse.Incoming
 	applied []appliedStep
+	retired retirement
 }
 
 // pieceBytes is about what a piece has.
@@ -92,7 +94,7 @@ func (s *shard) readSlot(term uint64, epoch uint32, id slotID, send func(slotPie
 			return fmt.Errorf("%w: %w", errOldMove, err)
 		}
 		if piece.last = last; last {
-			piece.applied = s.appliedTo(id, out)
+			piece.applied, piece.retired = s.appliedTo(id, out)
 		}
 		if err := send(piece); err != nil {
 			return err
@@ -101,14 +103,14 @@ func (s *shard) readSlot(term uint64, epoch uint32, id slotID, send func(slotPie
 	return nil
 }
 
-// appliedTo lists the steps of all trainers that a slot has.
-func (s *shard) appliedTo(id slotID, out *sparse.Outgoing) (applied []appliedStep) {
+// appliedTo lists the steps of all trainers that a slot has, and says whose are forgotten.
+func (s *shard) appliedTo(id slotID, out *sparse.Outgoing) (applied []appliedStep, retired retirement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.rosterLocked() {
 		applied = append(applied, appliedStep{t.ordinal, t.incarnation, out.Step(t.columns[id.table])})
 	}
-	return applied
+	return applied, s.retired
 }
 
 // slotTaker puts slots together that arrive in pieces.
@@ -154,7 +156,7 @@ func (k *slotTaker) add(p slotPiece) error {
 	if got := k.open.Rows(); got != p.image.Living {
 		return fmt.Errorf("%w: slot %d of table %d came with %d rows: expected %d", errMismatch, p.slot, p.table, got, p.image.Living)
 	}
-	k.open.applied = p.applied
+	k.open.applied, k.open.retired = p.applied, p.retired
 	k.taken[p.slotID] = k.open
 	k.open, k.want = nil, k.want[1:]
 	return nil
@@ -187,6 +189,7 @@ func (s *shard) placeTables(old, h *holding, jobEpoch uint32) (arrived []*slotAr
 // arriveSlotsLocked gives trainers the steps that the slots came with, and lets those go that are another shard's.
 func (s *shard) arriveSlotsLocked(old, h *holding, arrived []*slotArrival) {
 	for _, a := range arrived {
+		s.heedRetiredLocked(h, a.retired)
 		table := h.tables[a.table]
 		for _, t := range s.trainers {
 			table.Mark(a.slot, t.columns[a.table], 0)

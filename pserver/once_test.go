@@ -72,16 +72,30 @@ type literal struct {
 type literals struct {
 	has     map[unit]literal
 	greeted map[uint32]uint64 // by trainer: the newest incarnation that said hello
+	over    map[uint64]bool   // incarnations that it was told are over
 }
 
-func (l literals) clone() literals { return literals{maps.Clone(l.has), maps.Clone(l.greeted)} }
+func (l literals) clone() literals {
+	return literals{maps.Clone(l.has), maps.Clone(l.greeted), maps.Clone(l.over)}
+}
+
+func noLiterals() literals {
+	return literals{map[unit]literal{}, map[uint32]uint64{}, map[uint64]bool{}}
+}
+
+// forget takes incarnations for over.
+func (l literals) forget(over map[uint64]bool) {
+	maps.Copy(l.over, over)
+	maps.DeleteFunc(l.greeted, func(_ uint32, incarnation uint64) bool { return l.over[incarnation] })
+}
 
 // node is a production shard and the literal blocks beside it.
 type node struct {
 	*world
 	index int
 	dir   string
-	life  int // counts its starts
+	life  int  // counts its starts
+	told  bool // in this life, who is over
 	shard *shard
 	files *checkpoints
 	literals
@@ -165,6 +179,7 @@ func (s seat) Job() JobState { return JobState{Placement: s.node.move.committed}
 // start makes the shard, from its newest checkpoint if there is one.
 func (n *node) start() {
 	n.life++
+	n.told = false
 	n.frozen, n.since = map[unit]bool{}, map[unit]uint32{}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
@@ -179,7 +194,7 @@ func (n *node) start() {
 		n.compareAll()
 		return
 	}
-	n.literals = literals{map[unit]literal{}, map[uint32]uint64{}}
+	n.literals = noLiterals()
 	if n.move.layout != nil { // no block is here
 		return
 	}
@@ -286,6 +301,28 @@ func (c *crewman) pull() {
 	}
 }
 
+// retire tells a shard who is over: all but the newest ones. It may hear what another shard has not heard.
+func (n *node) retire() {
+	if !n.shard.ready.Load() {
+		return
+	}
+	over := map[uint64]bool{}
+	var spared []uint64
+	for i, c := range n.crew {
+		if i < len(n.crew)-3 {
+			over[c.incarnation] = true
+		} else {
+			spared = append(spared, c.incarnation)
+		}
+	}
+	n.shard.retire(newRetirement("6a6f62", uint64(len(n.crew))+1, spared))
+	n.told = true
+	n.forget(over)
+	if known := len(n.shard.trainers); known > 3 {
+		n.Fatalf("shard %d knows %d trainers after it heard which ones are gone: expected 3 at most", n.index, known)
+	}
+}
+
 func (c *crewman) next() {
 	c.step++
 	c.attempt = 0
@@ -364,11 +401,14 @@ func (c *crewman) open(shard int) {
 	if c.elsewhere(n, fault) {
 		return
 	}
-	over := n.greeted[c.ordinal] > c.incarnation
-	if over != (fault != nil) || over && fault.Code != wire.Fenced {
-		c.Fatalf("hello of incarnation %d after one of %d: %v", c.incarnation, n.greeted[c.ordinal], fault)
-	}
-	if over {
+	replaced, retired := n.greeted[c.ordinal] > c.incarnation, n.over[c.incarnation]
+	switch over := replaced || retired; {
+	case over != (fault != nil), over && fault.Code != wire.Fenced && (replaced || n.told || fault.Code != wire.Busy):
+		c.Fatalf("hello of incarnation %d after one of %d, over: %v: %v", c.incarnation, n.greeted[c.ordinal], retired, fault)
+	case retired:
+		c.seen["hello of one that is gone"]++
+		return
+	case over:
 		c.seen["hello of an older one"]++
 		return
 	}
@@ -388,6 +428,10 @@ func (c *crewman) open(shard int) {
 
 // expect is what a frame should be answered, and which of its units it should change.
 func (n *node) expect(p *packet) (outcome string, fresh []int) {
+	if n.over[p.head.Incarnation] {
+		n.seen["push of one that is gone"]++
+		return "fenced", nil
+	}
 	if n.greeted[p.from.ordinal] > p.head.Incarnation {
 		return "fenced", nil
 	}
@@ -494,7 +538,7 @@ func TestEachPushOnce(t *testing.T) {
 		}
 		w := newWorld(t, seed, bound, seen)
 		for range 2000 {
-			n, c := w.nodes[w.random.IntN(2)], w.crew[len(w.crew)-1-w.random.IntN(min(3, len(w.crew)))]
+			n, c := w.nodes[w.random.IntN(2)], w.crew[len(w.crew)-1-w.random.IntN(min(4, len(w.crew)))]
 			switch at := w.random.IntN(300); {
 			case at < 2:
 				n.checkpoint(0)
@@ -508,6 +552,10 @@ func TestEachPushOnce(t *testing.T) {
 				n.start()
 			case at < 26:
 				w.join(c.ordinal)
+			case at < 28: // another one comes in its place
+				w.join(uint32(len(w.crew)) + 2)
+			case at < 32:
+				n.retire()
 			case at < 150:
 				c.act()
 			default:
@@ -520,7 +568,7 @@ func TestEachPushOnce(t *testing.T) {
 	}
 	t.Logf("%v, %d steps", seen, steps)
 	for _, what := range []string{"applied", "duplicate", "stale", "fenced", "hello of an older one", "lost with its server", "reply lost", "killed", "killed in a checkpoint",
-		"moved", "wait", "blocks moved", "slots moved", "some slots of a frame, duplicate", "some slots of a frame, moved", "some slots of a frame, wait", "moves given up", "hello with an older placement", "hello with a newer placement", "source killed in a move", "destination killed in a move"} {
+		"hello of one that is gone", "push of one that is gone", "moved", "wait", "blocks moved", "slots moved", "some slots of a frame, duplicate", "some slots of a frame, moved", "some slots of a frame, wait", "moves given up", "hello with an older placement", "hello with a newer placement", "source killed in a move", "destination killed in a move"} {
 		if seen[what] < 15 {
 			t.Errorf("%s: %d times only", what, seen[what])
 		}

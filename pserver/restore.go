@@ -266,6 +266,7 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, shards int, moved *plac
 	}
 	s.holding.Store(h)
 	s.trainers = trainers
+	s.retireRestored(parts)
 	s.version.Store(man.Version)
 	s.jobEpoch.Store(jobEpoch)
 	s.restored = true

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -436,28 +437,42 @@ func killedAtEveryStepOfASet(t *testing.T, g *ground) {
 		}
 		return err
 	}
-	killedAtEveryStepOfSets(t, g, 12, train, func(what string, b *book, steps int) { wantModel(t, what, b, start, grads, steps) })
+	for index, who := range []string{"the first server", "the second server", "the leader"} {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			killedAtEveryStepOfSets(t, g, index, 12, train, func(what string, b *book, steps int) { wantModel(t, what, b, start, grads, steps) })
+		})
+	}
 }
 
-// killedAtEveryStepOfSets kills one of two servers after every step from one on, those before being of the first parameters,
-// while a trainer takes a set after each of its steps; check looks at what the next servers have.
-func killedAtEveryStepOfSets(t *testing.T, g *ground, from int, train func(context.Context, *book, func() error) error, check func(what string, b *book, steps int)) {
+// killedAtEveryStepOfSets kills one of two servers, or (2) the leader, after every step from one on, those before being of the
+// first parameters, while a trainer takes a set after each of its steps; check looks at what the next servers have.
+// The leader's are the steps of the first server: it is not heard of any more from then on.
+func killedAtEveryStepOfSets(t *testing.T, g *ground, whom, from int, train func(context.Context, *book, func() error) error, check func(what string, b *book, steps int)) {
 	for dieAt, done := from, false; !done; dieAt++ {
 		b := newBook(2)
 		dir, files := g.place(t)
-		victim := startChild(t, b, childConfig{Dir: dir, DieAt: dieAt})
-		other := startChild(t, b, childConfig{Dir: dir, Index: 1})
+		var servers []*child
+		for i := range 2 {
+			config := childConfig{Dir: dir, Index: i}
+			if i == whom {
+				config.DieAt = dieAt
+			}
+			servers = append(servers, startChild(t, b, config))
+		}
+		victim := servers[whom%2]
+		died := func() bool { return victim.ended() }
+		if whom == 2 {
+			died = func() bool { return victim.count() >= dieAt }
+		}
 		taken := newSetTaker(t, b)
-		trainWhileThere(t, victim, func(ctx context.Context) error {
+		trainUntil(t, died, func(ctx context.Context) error {
 			return train(ctx, b, func() error { _, err := taken.take(ctx); return err })
 		})
-		select {
-		case <-victim.gone:
-		default:
-			done = true
+		done = !died()
+		for _, server := range servers {
+			server.kill()
 		}
-		victim.kill()
-		other.kill()
 		if done {
 			t.Logf("%d steps, the last one %q", dieAt-1, last(victim.steps))
 		}
@@ -481,22 +496,22 @@ func killedAtEveryStepOfSets(t *testing.T, g *ground, from int, train func(conte
 	}
 }
 
-// trainWhileThere trains; an error is all right when the victim is dead.
-func trainWhileThere(t testing.TB, victim *child, train func(context.Context) error) {
+// trainUntil trains; an error is all right when somebody died.
+func trainUntil(t testing.TB, died func() bool, train func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(within(t))
+	var watch sync.WaitGroup
+	defer watch.Wait()
 	defer cancel()
-	go func() {
-		select {
-		case <-victim.gone:
-			cancel()
-		case <-ctx.Done():
+	watch.Go(func() {
+		for ctx.Err() == nil && !died() {
+			time.Sleep(time.Millisecond)
 		}
-	}()
-	if err := train(ctx); err != nil {
-		select {
-		case <-victim.gone:
-		case <-time.After(10 * time.Second):
+		cancel()
+	})
+	err := train(ctx)
+	for limit := time.Now().Add(10 * time.Second); err != nil && !died(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
 			t.Fatal(err)
 		}
 	}

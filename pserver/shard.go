@@ -30,6 +30,8 @@ type shard struct {
 	claim     claim
 	finishing bool                // the claim is used up, and what was put is made durable
 	trainers  map[uint32]*trainer // by ordinal: the newest incarnation of each
+	retired   retirement
+	told      bool // of retired, in this process
 
 	rewound   atomic.Uint32 // the job epoch of the last rewind of this process; 0: there was none
 	jobEpoch  atomic.Uint32 // grows with every roll-back of the job, from 1; fits a header

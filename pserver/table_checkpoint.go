@@ -1,7 +1,9 @@
 package pserver
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/sparse"
@@ -48,8 +50,14 @@ func (c *checkpoints) startCut(h *holding) *cut {
 	if len(h.tables) == 0 {
 		return c.shard.startCut(nil)
 	}
-	return c.shard.startCut(c.tables.base())
+	base := c.tables.base()
+	if slices.ContainsFunc(h.tables, (*sparse.Table).LostTrack) {
+		base = nil
+	}
+	return c.shard.startCut(base)
 }
+
+var errLostTrack = errors.New("more rows were dropped since the last checkpoint with all rows than are kept track of: the next one has all rows again")
 
 // writeTables writes the files of all tables.
 func (c *checkpoints) writeTables(w *checkpoint.Writer, h *holding, cut *cut, meta map[string]string) error {
@@ -71,7 +79,11 @@ func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *spa
 		return err
 	}
 	for _, slot := range t.Held() {
-		if err := out.Add(slot, t.Collect(slot, cut.tables[k])); err != nil {
+		m := t.Collect(slot, cut.tables[k])
+		if m.Lost { // just before the moment
+			return errLostTrack
+		}
+		if err := out.Add(slot, m); err != nil {
 			return err
 		}
 	}

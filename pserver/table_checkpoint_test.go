@@ -365,3 +365,41 @@ func TestTablesInACut(t *testing.T) {
 		t.Error("a push after the cut is taken for a repetition")
 	}
 }
+
+// A table that lost track of the rows that were dropped, since no checkpoint with all rows was written for long, has all rows in the
+// next one.
+func TestNextCheckpointHasAllRowsWhenTrackIsLost(t *testing.T) {
+	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 0.1})
+	s.push(t, 0, 1, 1, 1)
+	s.mustSave(t)
+	table := s.holding.Load().tables[1] // whose rows expire after five steps
+	who, fault := s.greet(s.holding.Load(), 0, 1)
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	id := int64(1000)
+	for step := uint64(2); !table.LostTrack(); step++ {
+		for !slices.Contains(table.Held(), sparse.SlotOf(id)) || sparse.SlotOf(id) != table.Held()[0] {
+			id++
+		}
+		for again := range uint64(2) { // the second update makes the row
+			rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: sparse.SlotOf(id), Rows: 1}}, IDs: []int64{id}, Values: []float32{1, 1}}
+			if _, err := table.Update(&rows, who.columns[1], sparse.Step{Number: 2*step + again, Scale: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		id++
+	}
+	s.counters.rowsPushed.Add(1)
+	s.mustSave(t)
+	if got, want := s.folders(t), []string{"00000001-00000002"}; !slices.Equal(got, want) {
+		t.Fatalf("after the second checkpoint: %q, expected %q, with all rows", got, want)
+	}
+	heir, err := s.again(t, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if restored := heir.holding.Load().tables[1]; restored.Rows() != table.Rows() {
+		t.Errorf("%d rows were restored, expected %d", restored.Rows(), table.Rows())
+	}
+}

@@ -113,7 +113,7 @@ func TestKilledAtEveryStepOfASetWithTables(t *testing.T) {
 		}
 		return err
 	}
-	killedAtEveryStepOfSets(t, &ground{}, 25, train, func(what string, b *book, steps int) {
+	killedAtEveryStepOfSets(t, &ground{}, 0, 25, train, func(what string, b *book, steps int) {
 		cfg := tablesConfig
 		cfg.Tables = []params.Table{users}
 		c := connect(t, b, cfg)

@@ -40,6 +40,10 @@ func (s *shard) greet(h *holding, ordinal uint32, incarnation uint64) (*trainer,
 		return old, nil
 	case old != nil && old.incarnation > incarnation:
 		return nil, wire.Faultf(wire.Fenced, "trainer %d is at incarnation %d, this is %d", ordinal, old.incarnation, incarnation)
+	case s.retired.over(incarnation) && !s.told:
+		return nil, wire.Faultf(wire.Busy, "shard %d has not heard yet who is at work: in its checkpoint incarnation %d is over", s.index, incarnation)
+	case s.retired.over(incarnation):
+		return nil, wire.Faultf(wire.Fenced, "incarnation %d of trainer %d is over: it has no session", incarnation, ordinal)
 	case old != nil:
 		fence(h, old)
 		s.log.WithField("trainer", ordinal).WithField("incarnation", incarnation).WithField("fenced", old.incarnation).Info("trainer returned")
@@ -52,13 +56,10 @@ func (s *shard) greet(h *holding, ordinal uint32, incarnation uint64) (*trainer,
 // fence returns when no push of t will be applied any more: a push looks at the
 // flag under its block's lock, and every lock was free once after the flag was set.
 func fence(h *holding, t *trainer) {
-	t.fenced.Store(true)
+	h.shut(t)
 	for _, b := range h.blocks {
 		b.mu.Lock()
 		b.mu.Unlock() //nolint:staticcheck // empty on purpose: it waits for whoever is inside
-	}
-	for k, table := range h.tables {
-		table.Close(t.columns[k])
 	}
 }
 

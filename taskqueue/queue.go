@@ -410,5 +410,15 @@ func (q *Queue) Hold(on bool) { q.hold = on }
 // Known reports whether a trainer has a session.
 func (q *Queue) Known(o Ordinal, incarnation uint64) bool { return q.known(o, incarnation) != nil }
 
+// Sessions lists the incarnations of all trainers that have a session, ascending. All others below floor are over for good,
+// and no later one will be below it.
+func (q *Queue) Sessions() (floor uint64, incarnations []uint64) {
+	for _, t := range q.trainers {
+		incarnations = append(incarnations, t.incarnation)
+	}
+	slices.Sort(incarnations)
+	return uint64(q.restores)<<restoresShift | (q.commit+1)<<commitShift, incarnations
+}
+
 // Epoch counts the rollbacks of the job, from 1.
 func (q *Queue) Epoch() uint32 { return q.epoch }

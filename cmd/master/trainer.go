@@ -105,6 +105,8 @@ func validateWorker(cmd *cobra.Command, w *reference.Worker, addr string, server
 		return settingErrorf(cmd, "classes", "expected 0 (chosen by the model) or at least 2")
 	case r.Hidden < 0:
 		return settingErrorf(cmd, "hidden", "expected 0 (chosen by the data) or more")
+	case r.Rank < 0:
+		return settingErrorf(cmd, "rank", "expected 0 (chosen by the data) or more")
 	case r.BatchSize < 0 || r.BatchSize > mostBatch:
 		return settingErrorf(cmd, "batch-size", "expected 0 (chosen by the data) to %d", mostBatch)
 	case w.RecordDelay < 0:

@@ -3,6 +3,7 @@ package shards
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
@@ -38,6 +39,20 @@ func (c *Client) Rewind(ctx context.Context, term uint64, epoch uint32, set, pla
 	c.forget(addrs)
 	return c.all(addrs, "rewind", func(_ int, server pb.ParameterServerClient) error {
 		_, err := server.Rewind(ctx, &pb.RewindRequest{Term: term, JobEpoch: epoch, Set: set, Placement: placed})
+		return err
+	})
+}
+
+// Retire tells all servers that are there which incarnations are over.
+func (c *Client) Retire(ctx context.Context, job [16]byte, floor uint64, spared []uint64) error {
+	registered, err := c.Registered(ctx)
+	if err != nil {
+		return fmt.Errorf("find the parameter servers: %w", err)
+	}
+	addrs := slices.DeleteFunc(slices.Clone(registered), func(addr string) bool { return addr == "" })
+	request := &pb.RetireRequest{Retired: &pb.Retirement{Job: job[:], Floor: floor, Spared: spared}}
+	return c.all(addrs, "retire trainers at", func(_ int, server pb.ParameterServerClient) error {
+		_, err := server.Retire(ctx, request)
 		return err
 	})
 }

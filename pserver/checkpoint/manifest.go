@@ -54,6 +54,15 @@ type Manifest struct {
 	Files     []Entry          `json:"files"`
 	// TablesBase has all rows of tables, when this one has those that changed since; nil: it has all.
 	TablesBase *Base `json:"tables_base,omitempty"`
+	// Retired says which trainers the marks leave out; nil: none.
+	Retired *Retired `json:"retired,omitempty"`
+}
+
+// Retired are the trainers of a job that are gone for good: whose incarnation is below Floor, and not Spared.
+type Retired struct {
+	Job    string   `json:"job"` // its id, in hexadecimal digits
+	Floor  uint64   `json:"floor"`
+	Spared []uint64 `json:"spared,omitempty"`
 }
 
 // Why a shard saves itself.

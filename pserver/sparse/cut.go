@@ -24,6 +24,7 @@ type Image struct {
 	Updates  []uint32  // by row; nil when the rule does not count
 	Values   []float32 // [rows, 1 + slices of state, dim]
 
+	Lost    bool      // more ids were dropped than are kept: this image is of no use. Never in a full cut
 	Freed   []int64   // ids dropped since the last full cut; some may have a row again. None in a full cut
 	Waiting []Waiting // ids without a row, ascending, all of them
 	Steps   []uint64  // last applied, by column of the cut
@@ -68,8 +69,9 @@ func (t *Table) takeLocked(number uint32, c *Cut) *Image {
 		for i := range s.chunks {
 			clear(s.chunks[i].dirty[:])
 		}
-		s.freed, s.tracked, m.Freed = nil, true, nil
+		s.freed, s.tracked, s.lost, m.Freed = nil, true, false, nil
 	}
+	m.Lost = s.lost
 	m.Waiting = s.waitingLocked(slices.Sorted(maps.Keys(s.waiting)))
 	for _, column := range c.Columns {
 		m.Steps = append(m.Steps, column.steps[number])
@@ -107,6 +109,16 @@ func (s *slot) countLocked(full bool) (n int) {
 		}
 	}
 	return n
+}
+
+// LostTrack reports whether only a full cut is right.
+func (t *Table) LostTrack() bool {
+	return slices.ContainsFunc(t.held, func(i uint32) bool {
+		s := t.slots[i]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.lost
+	})
 }
 
 // Sizes of an image, before it is collected.

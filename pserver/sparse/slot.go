@@ -36,6 +36,7 @@ type slot struct {
 	image   *Image  // what that cut has, when an update came before its collector
 	tracked bool    // there was a full cut: from then on freed is kept
 	freed   []int64 // ids whose row was dropped since the last full cut
+	lost    bool    // they were too many to keep: the next cut is to be a full one
 
 	frozen chan struct{} // nil: it is not; closed when the move that froze it is over
 	moved  bool          // another shard has it
@@ -210,7 +211,7 @@ func (s *slot) expire(n, step uint64) {
 		*r.version() = 0
 		s.unmark(row)
 		if s.tracked {
-			s.freed = append(s.freed, r.id())
+			s.noteFreed(r.id())
 		}
 		s.free = append(s.free, row)
 		s.living--
@@ -225,6 +226,19 @@ func (s *slot) expire(n, step uint64) {
 		}
 	}
 }
+
+// noteFreed keeps an id for the next cut. There may never be one, so that what is kept is bounded: by about what the index of the
+// rows takes.
+func (s *slot) noteFreed(id int64) {
+	if len(s.freed) >= leastFreed+2*int(s.end) {
+		s.freed, s.tracked, s.lost = nil, false, true
+		return
+	}
+	s.freed = append(s.freed, id)
+}
+
+// leastFreed is how many ids of dropped rows a slot keeps in any case.
+const leastFreed = 256
 
 // checkRoom says whether as many more rows fit.
 func (s *slot) checkRoom(more int) error {

@@ -456,3 +456,40 @@ func TestCutIsAMoment(t *testing.T) {
 		table.EndCut()
 	}
 }
+
+// Rows that come and go between two cuts, however many, are kept track of in bounded memory: beyond that only a full cut is right,
+// and it says so.
+func TestFreedRowsAreBounded(t *testing.T) {
+	cfg := valid(t, Config{Name: "t", Dim: 1, Init: Zeros, Expiry: 4})
+	var current atomic.Pointer[Cut]
+	table := New(cfg, validRule(t, plain), []uint32{0}, current.Load)
+	collect := func(number uint64, full bool) *Image {
+		cut := &Cut{Number: number, Full: full}
+		current.Store(cut)
+		m := table.Collect(0, cut)
+		current.Store(nil)
+		table.EndCut()
+		return m
+	}
+	collect(1, true)
+	id, column := int64(0), &Column{}
+	for step := uint64(1); step <= 4000; step++ {
+		for SlotOf(id) != 0 {
+			id++
+		}
+		rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: 0, Rows: 1}}, IDs: []int64{id}, Values: []float32{1}}
+		if _, err := table.Update(&rows, column, Step{Number: step, Scale: 1}); err != nil {
+			t.Fatal(err)
+		}
+		id++
+		if s := table.slots[0]; len(s.freed) > leastFreed+2*int(s.end) {
+			t.Fatalf("step %d: %d ids are kept of rows that are gone, of %d rows that there were room for", step, len(s.freed), s.end)
+		}
+	}
+	if !table.LostTrack() || !collect(2, false).Lost {
+		t.Error("3990 rows came and went: expected that only a full cut is right, and that another one says so")
+	}
+	if full := collect(3, true); full.Lost || table.LostTrack() || len(full.IDs) != table.Rows() {
+		t.Errorf("a full cut: lost %v, %d of %d rows; expected all is well again", full.Lost, len(full.IDs), table.Rows())
+	}
+}

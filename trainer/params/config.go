@@ -136,8 +136,9 @@ func (e *StaleError) Error() string {
 // checkpoint, so that its share of the model is lost.
 var ErrUninitialised = errors.New("parameter server has no parameters: call Init first; after a restart of the server its --checkpoint-dir must be the same folder")
 
-// ErrFenced: a newer incarnation of this trainer has spoken to the servers, so that this one is over.
-var ErrFenced = errors.New("a newer incarnation of this trainer is at work: this one must end")
+// ErrFenced: a newer incarnation of this trainer has spoken to the servers, or its session ended and the servers have forgotten
+// it. This one is over.
+var ErrFenced = errors.New("this incarnation of the trainer is over, a newer one is at work or its session was lost: join again")
 
 // ErrRewound: the job went back to a set of checkpoints, in a new epoch. What was computed before is void.
 var ErrRewound = errors.New("the job went back to its last checkpoint: join it again")

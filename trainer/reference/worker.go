@@ -71,7 +71,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		began := time.Now()
 		err := w.session(ctx, ledger)
 		switch {
-		case errors.Is(err, trainer.ErrSessionLost):
+		case errors.Is(err, trainer.ErrSessionLost), errors.Is(err, params.ErrFenced):
 			if brief++; time.Since(began) > briefSession {
 				brief = 0
 			}

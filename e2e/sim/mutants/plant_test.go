@@ -120,7 +120,7 @@ func simulate(t *testing.T, m mutant, overlay string) string {
 	if out, err := goTool(t, overlay, "test", "-c", "-vet=off", "-o", program, "./e2e/sim"); err != nil {
 		return "NOT CAUGHT: it does not compile: " + out
 	}
-	run := exec.CommandContext(t.Context(), program, "-test.run", "^TestHistories$", "-test.timeout", "5m", "-sim.lines", "0", fmt.Sprintf("-sim.n=%d", *histories))
+	run := exec.CommandContext(t.Context(), program, "-test.run", "^TestHistories$", "-test.timeout", "10m", "-sim.lines", "0", fmt.Sprintf("-sim.n=%d", *histories))
 	out, err := run.CombinedOutput()
 	match := brokenInvariant.FindStringSubmatch(string(out))
 	switch {

@@ -2417,7 +2417,9 @@ type ReadBlockReply struct {
 	JobEpoch uint32 `protobuf:"varint,7,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
 	Reached  uint64 `protobuf:"varint,8,opt,name=reached,proto3" json:"reached,omitempty"`
 	// The incarnations that have staged the block for that version.
-	StagedBy      []uint64 `protobuf:"varint,9,rep,packed,name=staged_by,json=stagedBy,proto3" json:"staged_by,omitempty"`
+	StagedBy []uint64 `protobuf:"varint,9,rep,packed,name=staged_by,json=stagedBy,proto3" json:"staged_by,omitempty"`
+	// Whom the shard has forgotten; absent: nobody.
+	Retired       *Retirement `protobuf:"bytes,10,opt,name=retired,proto3" json:"retired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2511,6 +2513,13 @@ func (x *ReadBlockReply) GetReached() uint64 {
 func (x *ReadBlockReply) GetStagedBy() []uint64 {
 	if x != nil {
 		return x.StagedBy
+	}
+	return nil
+}
+
+func (x *ReadBlockReply) GetRetired() *Retirement {
+	if x != nil {
+		return x.Retired
 	}
 	return nil
 }
@@ -2654,6 +2663,150 @@ func (x *ReadStagedReply) GetSha256() []byte {
 	return nil
 }
 
+type RetireRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Retired       *Retirement            `protobuf:"bytes,1,opt,name=retired,proto3" json:"retired,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetireRequest) Reset() {
+	*x = RetireRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetireRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetireRequest) ProtoMessage() {}
+
+func (x *RetireRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetireRequest.ProtoReflect.Descriptor instead.
+func (*RetireRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *RetireRequest) GetRetired() *Retirement {
+	if x != nil {
+		return x.Retired
+	}
+	return nil
+}
+
+type RetireReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetireReply) Reset() {
+	*x = RetireReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetireReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetireReply) ProtoMessage() {}
+
+func (x *RetireReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetireReply.ProtoReflect.Descriptor instead.
+func (*RetireReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
+}
+
+// Retirement says which incarnations of trainers are over: all below floor that are
+// not spared.
+type Retirement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the job, 16 bytes.
+	Job   []byte `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Floor uint64 `protobuf:"varint,2,opt,name=floor,proto3" json:"floor,omitempty"`
+	// Incarnations below floor that are at work.
+	Spared        []uint64 `protobuf:"varint,3,rep,packed,name=spared,proto3" json:"spared,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Retirement) Reset() {
+	*x = Retirement{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Retirement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Retirement) ProtoMessage() {}
+
+func (x *Retirement) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Retirement.ProtoReflect.Descriptor instead.
+func (*Retirement) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Retirement) GetJob() []byte {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *Retirement) GetFloor() uint64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
+}
+
+func (x *Retirement) GetSpared() []uint64 {
+	if x != nil {
+		return x.Spared
+	}
+	return nil
+}
+
 // AppliedStep is the last step of a trainer that a block has.
 type AppliedStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2666,7 +2819,7 @@ type AppliedStep struct {
 
 func (x *AppliedStep) Reset() {
 	*x = AppliedStep{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +2831,7 @@ func (x *AppliedStep) String() string {
 func (*AppliedStep) ProtoMessage() {}
 
 func (x *AppliedStep) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +2844,7 @@ func (x *AppliedStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedStep.ProtoReflect.Descriptor instead.
 func (*AppliedStep) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AppliedStep) GetOrdinal() uint32 {
@@ -2725,7 +2878,7 @@ type ReadSlotsRequest struct {
 
 func (x *ReadSlotsRequest) Reset() {
 	*x = ReadSlotsRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2737,7 +2890,7 @@ func (x *ReadSlotsRequest) String() string {
 func (*ReadSlotsRequest) ProtoMessage() {}
 
 func (x *ReadSlotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2750,7 +2903,7 @@ func (x *ReadSlotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadSlotsRequest.ProtoReflect.Descriptor instead.
 func (*ReadSlotsRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReadSlotsRequest) GetMove() *Move {
@@ -2787,9 +2940,11 @@ type SlotPiece struct {
 	Clock uint32 `protobuf:"varint,10,opt,name=clock,proto3" json:"clock,omitempty"`
 	// Rows in the slot.
 	Rows uint32 `protobuf:"varint,11,opt,name=rows,proto3" json:"rows,omitempty"`
-	// The last piece of the slot; it has the steps of every trainer that the shard knows.
+	// The last piece of the slot; it has the steps of every trainer that the shard knows,
+	// and whom it has forgotten.
 	Last    bool           `protobuf:"varint,12,opt,name=last,proto3" json:"last,omitempty"`
 	Applied []*AppliedStep `protobuf:"bytes,13,rep,name=applied,proto3" json:"applied,omitempty"`
+	Retired *Retirement    `protobuf:"bytes,15,opt,name=retired,proto3" json:"retired,omitempty"`
 	// SHA-256 of values, ids, versions, updates, and waiting ids, updates and
 	// versions, all little-endian.
 	Sha256        []byte `protobuf:"bytes,14,opt,name=sha256,proto3" json:"sha256,omitempty"`
@@ -2799,7 +2954,7 @@ type SlotPiece struct {
 
 func (x *SlotPiece) Reset() {
 	*x = SlotPiece{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2811,7 +2966,7 @@ func (x *SlotPiece) String() string {
 func (*SlotPiece) ProtoMessage() {}
 
 func (x *SlotPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2824,7 +2979,7 @@ func (x *SlotPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotPiece.ProtoReflect.Descriptor instead.
 func (*SlotPiece) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SlotPiece) GetTable() uint32 {
@@ -2918,6 +3073,13 @@ func (x *SlotPiece) GetApplied() []*AppliedStep {
 	return nil
 }
 
+func (x *SlotPiece) GetRetired() *Retirement {
+	if x != nil {
+		return x.Retired
+	}
+	return nil
+}
+
 func (x *SlotPiece) GetSha256() []byte {
 	if x != nil {
 		return x.Sha256
@@ -2938,7 +3100,7 @@ type TakeBlocksRequest struct {
 
 func (x *TakeBlocksRequest) Reset() {
 	*x = TakeBlocksRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2950,7 +3112,7 @@ func (x *TakeBlocksRequest) String() string {
 func (*TakeBlocksRequest) ProtoMessage() {}
 
 func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2963,7 +3125,7 @@ func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeBlocksRequest.ProtoReflect.Descriptor instead.
 func (*TakeBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *TakeBlocksRequest) GetMove() *Move {
@@ -3002,7 +3164,7 @@ type TakeBlocksReply struct {
 
 func (x *TakeBlocksReply) Reset() {
 	*x = TakeBlocksReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3014,7 +3176,7 @@ func (x *TakeBlocksReply) String() string {
 func (*TakeBlocksReply) ProtoMessage() {}
 
 func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3027,7 +3189,7 @@ func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeBlocksReply.ProtoReflect.Descriptor instead.
 func (*TakeBlocksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{40}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{43}
 }
 
 type SetPlacementRequest struct {
@@ -3046,7 +3208,7 @@ type SetPlacementRequest struct {
 
 func (x *SetPlacementRequest) Reset() {
 	*x = SetPlacementRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3058,7 +3220,7 @@ func (x *SetPlacementRequest) String() string {
 func (*SetPlacementRequest) ProtoMessage() {}
 
 func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3071,7 +3233,7 @@ func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementRequest.ProtoReflect.Descriptor instead.
 func (*SetPlacementRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{41}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SetPlacementRequest) GetMove() *Move {
@@ -3112,7 +3274,7 @@ type SetPlacementReply struct {
 
 func (x *SetPlacementReply) Reset() {
 	*x = SetPlacementReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3286,7 @@ func (x *SetPlacementReply) String() string {
 func (*SetPlacementReply) ProtoMessage() {}
 
 func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3299,7 @@ func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementReply.ProtoReflect.Descriptor instead.
 func (*SetPlacementReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SetPlacementReply) GetWanted() bool {
@@ -3164,7 +3326,7 @@ type RewindRequest struct {
 
 func (x *RewindRequest) Reset() {
 	*x = RewindRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3176,7 +3338,7 @@ func (x *RewindRequest) String() string {
 func (*RewindRequest) ProtoMessage() {}
 
 func (x *RewindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3189,7 +3351,7 @@ func (x *RewindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindRequest.ProtoReflect.Descriptor instead.
 func (*RewindRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{43}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RewindRequest) GetTerm() uint64 {
@@ -3228,7 +3390,7 @@ type RewindReply struct {
 
 func (x *RewindReply) Reset() {
 	*x = RewindReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3240,7 +3402,7 @@ func (x *RewindReply) String() string {
 func (*RewindReply) ProtoMessage() {}
 
 func (x *RewindReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3253,7 +3415,7 @@ func (x *RewindReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindReply.ProtoReflect.Descriptor instead.
 func (*RewindReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{44}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{47}
 }
 
 var File_trainmaster_v1_parameter_server_proto protoreflect.FileDescriptor
@@ -3434,7 +3596,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x11FreezeBlocksReply\"R\n" +
 	"\x10ReadBlockRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x14\n" +
-	"\x05block\x18\x02 \x01(\x04R\x05block\"\x9d\x02\n" +
+	"\x05block\x18\x02 \x01(\x04R\x05block\"\xd3\x02\n" +
 	"\x0eReadBlockReply\x12\x1e\n" +
 	"\n" +
 	"parameters\x18\x01 \x01(\fR\n" +
@@ -3446,7 +3608,9 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x06sha256\x18\x06 \x01(\fR\x06sha256\x12\x1b\n" +
 	"\tjob_epoch\x18\a \x01(\rR\bjobEpoch\x12\x18\n" +
 	"\areached\x18\b \x01(\x04R\areached\x12\x1b\n" +
-	"\tstaged_by\x18\t \x03(\x04R\bstagedBy\"u\n" +
+	"\tstaged_by\x18\t \x03(\x04R\bstagedBy\x124\n" +
+	"\aretired\x18\n" +
+	" \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\"u\n" +
 	"\x11ReadStagedRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x14\n" +
 	"\x05block\x18\x02 \x01(\x04R\x05block\x12 \n" +
@@ -3456,14 +3620,22 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\arecords\x18\x02 \x01(\rR\arecords\x12\x1a\n" +
 	"\bsequence\x18\x03 \x01(\x04R\bsequence\x12\x10\n" +
 	"\x03sum\x18\x04 \x01(\fR\x03sum\x12\x16\n" +
-	"\x06sha256\x18\x05 \x01(\fR\x06sha256\"]\n" +
+	"\x06sha256\x18\x05 \x01(\fR\x06sha256\"E\n" +
+	"\rRetireRequest\x124\n" +
+	"\aretired\x18\x01 \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\"\r\n" +
+	"\vRetireReply\"L\n" +
+	"\n" +
+	"Retirement\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\fR\x03job\x12\x14\n" +
+	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x16\n" +
+	"\x06spared\x18\x03 \x03(\x04R\x06spared\"]\n" +
 	"\vAppliedStep\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x04R\x04step\"n\n" +
 	"\x10ReadSlotsRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x120\n" +
-	"\x05slots\x18\x02 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"\x97\x03\n" +
+	"\x05slots\x18\x02 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"\xcd\x03\n" +
 	"\tSlotPiece\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\rR\x05table\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x10\n" +
@@ -3479,7 +3651,8 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	" \x01(\rR\x05clock\x12\x12\n" +
 	"\x04rows\x18\v \x01(\rR\x04rows\x12\x12\n" +
 	"\x04last\x18\f \x01(\bR\x04last\x125\n" +
-	"\aapplied\x18\r \x03(\v2\x1b.trainmaster.v1.AppliedStepR\aapplied\x12\x16\n" +
+	"\aapplied\x18\r \x03(\v2\x1b.trainmaster.v1.AppliedStepR\aapplied\x124\n" +
+	"\aretired\x18\x0f \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\x12\x16\n" +
 	"\x06sha256\x18\x0e \x01(\fR\x06sha256\"\x9f\x01\n" +
 	"\x11TakeBlocksRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x16\n" +
@@ -3504,7 +3677,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"UpdateMode\x12\x1b\n" +
 	"\x17UPDATE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11UPDATE_MODE_ASYNC\x10\x01\x12\x14\n" +
-	"\x10UPDATE_MODE_SYNC\x10\x022\x93\n" +
+	"\x10UPDATE_MODE_SYNC\x10\x022\xd9\n" +
 	"\n" +
 	"\x0fParameterServer\x12J\n" +
 	"\bDescribe\x12\x1f.trainmaster.v1.DescribeRequest\x1a\x1d.trainmaster.v1.DescribeReply\x12\\\n" +
@@ -3526,7 +3699,8 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\n" +
 	"TakeBlocks\x12!.trainmaster.v1.TakeBlocksRequest\x1a\x1f.trainmaster.v1.TakeBlocksReply\x12V\n" +
 	"\fSetPlacement\x12#.trainmaster.v1.SetPlacementRequest\x1a!.trainmaster.v1.SetPlacementReply\x12D\n" +
-	"\x06Rewind\x12\x1d.trainmaster.v1.RewindRequest\x1a\x1b.trainmaster.v1.RewindReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
+	"\x06Rewind\x12\x1d.trainmaster.v1.RewindRequest\x1a\x1b.trainmaster.v1.RewindReply\x12D\n" +
+	"\x06Retire\x12\x1d.trainmaster.v1.RetireRequest\x1a\x1b.trainmaster.v1.RetireReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
 	file_trainmaster_v1_parameter_server_proto_rawDescOnce sync.Once
@@ -3541,7 +3715,7 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
@@ -3582,15 +3756,18 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*ReadBlockReply)(nil),           // 36: trainmaster.v1.ReadBlockReply
 	(*ReadStagedRequest)(nil),        // 37: trainmaster.v1.ReadStagedRequest
 	(*ReadStagedReply)(nil),          // 38: trainmaster.v1.ReadStagedReply
-	(*AppliedStep)(nil),              // 39: trainmaster.v1.AppliedStep
-	(*ReadSlotsRequest)(nil),         // 40: trainmaster.v1.ReadSlotsRequest
-	(*SlotPiece)(nil),                // 41: trainmaster.v1.SlotPiece
-	(*TakeBlocksRequest)(nil),        // 42: trainmaster.v1.TakeBlocksRequest
-	(*TakeBlocksReply)(nil),          // 43: trainmaster.v1.TakeBlocksReply
-	(*SetPlacementRequest)(nil),      // 44: trainmaster.v1.SetPlacementRequest
-	(*SetPlacementReply)(nil),        // 45: trainmaster.v1.SetPlacementReply
-	(*RewindRequest)(nil),            // 46: trainmaster.v1.RewindRequest
-	(*RewindReply)(nil),              // 47: trainmaster.v1.RewindReply
+	(*RetireRequest)(nil),            // 39: trainmaster.v1.RetireRequest
+	(*RetireReply)(nil),              // 40: trainmaster.v1.RetireReply
+	(*Retirement)(nil),               // 41: trainmaster.v1.Retirement
+	(*AppliedStep)(nil),              // 42: trainmaster.v1.AppliedStep
+	(*ReadSlotsRequest)(nil),         // 43: trainmaster.v1.ReadSlotsRequest
+	(*SlotPiece)(nil),                // 44: trainmaster.v1.SlotPiece
+	(*TakeBlocksRequest)(nil),        // 45: trainmaster.v1.TakeBlocksRequest
+	(*TakeBlocksReply)(nil),          // 46: trainmaster.v1.TakeBlocksReply
+	(*SetPlacementRequest)(nil),      // 47: trainmaster.v1.SetPlacementRequest
+	(*SetPlacementReply)(nil),        // 48: trainmaster.v1.SetPlacementReply
+	(*RewindRequest)(nil),            // 49: trainmaster.v1.RewindRequest
+	(*RewindReply)(nil),              // 50: trainmaster.v1.RewindReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
@@ -3618,53 +3795,58 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	31, // 22: trainmaster.v1.FreezeBlocksRequest.move:type_name -> trainmaster.v1.Move
 	33, // 23: trainmaster.v1.FreezeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
 	31, // 24: trainmaster.v1.ReadBlockRequest.move:type_name -> trainmaster.v1.Move
-	39, // 25: trainmaster.v1.ReadBlockReply.applied:type_name -> trainmaster.v1.AppliedStep
-	31, // 26: trainmaster.v1.ReadStagedRequest.move:type_name -> trainmaster.v1.Move
-	31, // 27: trainmaster.v1.ReadSlotsRequest.move:type_name -> trainmaster.v1.Move
-	33, // 28: trainmaster.v1.ReadSlotsRequest.slots:type_name -> trainmaster.v1.TableSlots
-	39, // 29: trainmaster.v1.SlotPiece.applied:type_name -> trainmaster.v1.AppliedStep
-	31, // 30: trainmaster.v1.TakeBlocksRequest.move:type_name -> trainmaster.v1.Move
-	33, // 31: trainmaster.v1.TakeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
-	31, // 32: trainmaster.v1.SetPlacementRequest.move:type_name -> trainmaster.v1.Move
-	7,  // 33: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
-	9,  // 34: trainmaster.v1.SetPlacementRequest.placement:type_name -> trainmaster.v1.ParameterPlacement
-	10, // 35: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
-	13, // 36: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
-	15, // 37: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
-	17, // 38: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
-	21, // 39: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
-	23, // 40: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
-	25, // 41: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
-	27, // 42: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
-	29, // 43: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
-	32, // 44: trainmaster.v1.ParameterServer.FreezeBlocks:input_type -> trainmaster.v1.FreezeBlocksRequest
-	35, // 45: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
-	37, // 46: trainmaster.v1.ParameterServer.ReadStaged:input_type -> trainmaster.v1.ReadStagedRequest
-	40, // 47: trainmaster.v1.ParameterServer.ReadSlots:input_type -> trainmaster.v1.ReadSlotsRequest
-	42, // 48: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
-	44, // 49: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
-	46, // 50: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
-	11, // 51: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	14, // 52: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	16, // 53: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	19, // 54: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	22, // 55: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
-	24, // 56: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
-	26, // 57: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
-	28, // 58: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
-	30, // 59: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
-	34, // 60: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
-	36, // 61: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
-	38, // 62: trainmaster.v1.ParameterServer.ReadStaged:output_type -> trainmaster.v1.ReadStagedReply
-	41, // 63: trainmaster.v1.ParameterServer.ReadSlots:output_type -> trainmaster.v1.SlotPiece
-	43, // 64: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
-	45, // 65: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
-	47, // 66: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
-	51, // [51:67] is the sub-list for method output_type
-	35, // [35:51] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	42, // 25: trainmaster.v1.ReadBlockReply.applied:type_name -> trainmaster.v1.AppliedStep
+	41, // 26: trainmaster.v1.ReadBlockReply.retired:type_name -> trainmaster.v1.Retirement
+	31, // 27: trainmaster.v1.ReadStagedRequest.move:type_name -> trainmaster.v1.Move
+	41, // 28: trainmaster.v1.RetireRequest.retired:type_name -> trainmaster.v1.Retirement
+	31, // 29: trainmaster.v1.ReadSlotsRequest.move:type_name -> trainmaster.v1.Move
+	33, // 30: trainmaster.v1.ReadSlotsRequest.slots:type_name -> trainmaster.v1.TableSlots
+	42, // 31: trainmaster.v1.SlotPiece.applied:type_name -> trainmaster.v1.AppliedStep
+	41, // 32: trainmaster.v1.SlotPiece.retired:type_name -> trainmaster.v1.Retirement
+	31, // 33: trainmaster.v1.TakeBlocksRequest.move:type_name -> trainmaster.v1.Move
+	33, // 34: trainmaster.v1.TakeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
+	31, // 35: trainmaster.v1.SetPlacementRequest.move:type_name -> trainmaster.v1.Move
+	7,  // 36: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
+	9,  // 37: trainmaster.v1.SetPlacementRequest.placement:type_name -> trainmaster.v1.ParameterPlacement
+	10, // 38: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
+	13, // 39: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
+	15, // 40: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
+	17, // 41: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
+	21, // 42: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
+	23, // 43: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
+	25, // 44: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
+	27, // 45: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
+	29, // 46: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
+	32, // 47: trainmaster.v1.ParameterServer.FreezeBlocks:input_type -> trainmaster.v1.FreezeBlocksRequest
+	35, // 48: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
+	37, // 49: trainmaster.v1.ParameterServer.ReadStaged:input_type -> trainmaster.v1.ReadStagedRequest
+	43, // 50: trainmaster.v1.ParameterServer.ReadSlots:input_type -> trainmaster.v1.ReadSlotsRequest
+	45, // 51: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
+	47, // 52: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
+	49, // 53: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
+	39, // 54: trainmaster.v1.ParameterServer.Retire:input_type -> trainmaster.v1.RetireRequest
+	11, // 55: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	14, // 56: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	16, // 57: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	19, // 58: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	22, // 59: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
+	24, // 60: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
+	26, // 61: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
+	28, // 62: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
+	30, // 63: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
+	34, // 64: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
+	36, // 65: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
+	38, // 66: trainmaster.v1.ParameterServer.ReadStaged:output_type -> trainmaster.v1.ReadStagedReply
+	44, // 67: trainmaster.v1.ParameterServer.ReadSlots:output_type -> trainmaster.v1.SlotPiece
+	46, // 68: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
+	48, // 69: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
+	50, // 70: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
+	40, // 71: trainmaster.v1.ParameterServer.Retire:output_type -> trainmaster.v1.RetireReply
+	55, // [55:72] is the sub-list for method output_type
+	38, // [38:55] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_parameter_server_proto_init() }
@@ -3678,7 +3860,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   45,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

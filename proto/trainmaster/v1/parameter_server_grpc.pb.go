@@ -35,6 +35,7 @@ const (
 	ParameterServer_TakeBlocks_FullMethodName     = "/trainmaster.v1.ParameterServer/TakeBlocks"
 	ParameterServer_SetPlacement_FullMethodName   = "/trainmaster.v1.ParameterServer/SetPlacement"
 	ParameterServer_Rewind_FullMethodName         = "/trainmaster.v1.ParameterServer/Rewind"
+	ParameterServer_Retire_FullMethodName         = "/trainmaster.v1.ParameterServer/Retire"
 )
 
 // ParameterServerClient is the client API for ParameterServer service.
@@ -104,6 +105,10 @@ type ParameterServerClient interface {
 	// that is new: nothing of an older one changes it from then on. Data connections
 	// are closed. Repeated in the same epoch it does nothing.
 	Rewind(ctx context.Context, in *RewindRequest, opts ...grpc.CallOption) (*RewindReply, error)
+	// Retire tells the shard which trainers are gone for good, once the master has
+	// committed that. The shard forgets what they pushed, and refuses them from then
+	// on. Of two of the same job the one with the lower floor does nothing.
+	Retire(ctx context.Context, in *RetireRequest, opts ...grpc.CallOption) (*RetireReply, error)
 }
 
 type parameterServerClient struct {
@@ -283,6 +288,16 @@ func (c *parameterServerClient) Rewind(ctx context.Context, in *RewindRequest, o
 	return out, nil
 }
 
+func (c *parameterServerClient) Retire(ctx context.Context, in *RetireRequest, opts ...grpc.CallOption) (*RetireReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RetireReply)
+	err := c.cc.Invoke(ctx, ParameterServer_Retire_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ParameterServerServer is the server API for ParameterServer service.
 // All implementations must embed UnimplementedParameterServerServer
 // for forward compatibility.
@@ -350,6 +365,10 @@ type ParameterServerServer interface {
 	// that is new: nothing of an older one changes it from then on. Data connections
 	// are closed. Repeated in the same epoch it does nothing.
 	Rewind(context.Context, *RewindRequest) (*RewindReply, error)
+	// Retire tells the shard which trainers are gone for good, once the master has
+	// committed that. The shard forgets what they pushed, and refuses them from then
+	// on. Of two of the same job the one with the lower floor does nothing.
+	Retire(context.Context, *RetireRequest) (*RetireReply, error)
 	mustEmbedUnimplementedParameterServerServer()
 }
 
@@ -407,6 +426,9 @@ func (UnimplementedParameterServerServer) SetPlacement(context.Context, *SetPlac
 }
 func (UnimplementedParameterServerServer) Rewind(context.Context, *RewindRequest) (*RewindReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Rewind not implemented")
+}
+func (UnimplementedParameterServerServer) Retire(context.Context, *RetireRequest) (*RetireReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Retire not implemented")
 }
 func (UnimplementedParameterServerServer) mustEmbedUnimplementedParameterServerServer() {}
 func (UnimplementedParameterServerServer) testEmbeddedByValue()                         {}
@@ -710,6 +732,24 @@ func _ParameterServer_Rewind_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ParameterServer_Retire_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RetireRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).Retire(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_Retire_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).Retire(ctx, req.(*RetireRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ParameterServer_ServiceDesc is the grpc.ServiceDesc for ParameterServer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -776,6 +816,10 @@ var ParameterServer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Rewind",
 			Handler:    _ParameterServer_Rewind_Handler,
+		},
+		{
+			MethodName: "Retire",
+			Handler:    _ParameterServer_Retire_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

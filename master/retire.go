@@ -1,0 +1,42 @@
+package master
+
+import (
+	"context"
+	"time"
+
+	"trainmaster/taskqueue"
+)
+
+// RetiringShards are parameter servers that forget trainers.
+type RetiringShards interface {
+	Shards
+	// Retire tells all servers that are there that the incarnations of a job's trainers below floor are over, but for the
+	// spared ones. To tell it late, or again, is harmless.
+	Retire(ctx context.Context, job [16]byte, floor uint64, spared []uint64) error
+}
+
+const (
+	retireEvery   = 5 * time.Second
+	retireTimeout = 10 * time.Second
+)
+
+// retire tells the servers which sessions there are, again and again: a server that was started meanwhile knows as much as
+// its checkpoint. That a session is over is committed by then, for good; so even a leader that was deposed and does not
+// know it says nothing wrong, only less.
+func (m *Master) retire(ctx context.Context, t *term, shards RetiringShards) error {
+	clock := t.committer.time
+	for ctx.Err() == nil {
+		var floor uint64
+		var live []uint64
+		if err := t.inspect(ctx, func(q *taskqueue.Queue) { floor, live = q.Sessions() }); err != nil {
+			return err
+		}
+		bounded, cancel := clock.WithTimeout(ctx, retireTimeout)
+		if err := shards.Retire(bounded, t.jobID, floor, live); err != nil && ctx.Err() == nil {
+			m.log.WithError(err).Debug("not all parameter servers heard which trainers are gone, telling again")
+		}
+		cancel()
+		clock.Sleep(ctx, retireEvery)
+	}
+	return context.Cause(ctx)
+}

@@ -1,0 +1,112 @@
+package pserver
+
+import (
+	"context"
+	"encoding/hex"
+	"maps"
+	"slices"
+
+	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/checkpoint"
+)
+
+// retirement says which incarnations are over for good: those below floor, but for the spared ones. A shard that forgot
+// what an incarnation pushed refuses it from then on, since it could not tell a repeated push from a new one. So floor is
+// wherever the steps of trainers are: it goes with a checkpoint, and with a block that moves.
+type retirement struct {
+	job    string // whose incarnations they are; "": nobody was retired
+	floor  uint64
+	spared map[uint64]bool // never changed
+}
+
+func (r *retirement) over(incarnation uint64) bool {
+	return incarnation < r.floor && !r.spared[incarnation]
+}
+
+// after says whether r was said later than other, of the same job.
+func (r *retirement) after(other *retirement) bool {
+	return r.floor > other.floor && (other.job == "" || other.job == r.job)
+}
+
+// retire forgets trainers that are over: the master has committed that. It is heard of once, or again, or late.
+func (s *shard) retire(to retirement) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = true
+	if s.retired.job == to.job && to.floor <= s.retired.floor {
+		return
+	}
+	s.retired = to
+	h := s.holding.Load()
+	n := s.dropLocked(func(t *trainer) { fence(h, t) })
+	if n > 0 {
+		s.log.WithFields(logrus.Fields{"retired": n, "known": len(s.trainers)}).Info("trainers that are gone for good are forgotten")
+	}
+}
+
+// dropLocked forgets the trainers that are over, and counts them.
+func (s *shard) dropLocked(fence func(*trainer)) (n int) {
+	for ordinal, t := range s.trainers {
+		if s.retired.over(t.incarnation) {
+			fence(t)
+			delete(s.trainers, ordinal)
+			n++
+		}
+	}
+	return n
+}
+
+// Retire implements the service.
+func (c *control) Retire(_ context.Context, request *pb.RetireRequest) (*pb.RetireReply, error) {
+	r := request.GetRetired()
+	if len(r.GetJob()) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "job is empty: expected the id of the job whose trainers are retired")
+	}
+	c.shard.retire(retirementFromProto(r))
+	return &pb.RetireReply{}, nil
+}
+
+func retirementFromProto(r *pb.Retirement) retirement {
+	return newRetirement(hex.EncodeToString(r.GetJob()), r.GetFloor(), r.GetSpared())
+}
+
+func newRetirement(job string, floor uint64, spared []uint64) retirement {
+	r := retirement{job: job, floor: floor, spared: make(map[uint64]bool, len(spared))}
+	for _, incarnation := range spared {
+		r.spared[incarnation] = true
+	}
+	return r
+}
+
+// toProto is nil when nobody was retired.
+func (r *retirement) toProto() *pb.Retirement {
+	if r.job == "" {
+		return nil
+	}
+	job, _ := hex.DecodeString(r.job) // as newRetirement's caller, or a checkpoint with its digest, has it
+	return &pb.Retirement{Job: job, Floor: r.floor, Spared: slices.Sorted(maps.Keys(r.spared))}
+}
+
+// stored is what a checkpoint says.
+func (r *retirement) stored() *checkpoint.Retired {
+	if r.job == "" {
+		return nil
+	}
+	return &checkpoint.Retired{Job: r.job, Floor: r.floor, Spared: slices.Sorted(maps.Keys(r.spared))}
+}
+
+// retireRestored takes what checkpoints say, and forgets the trainers that one of them says are over.
+func (s *shard) retireRestored(parts []*checkpoint.Checkpoint) {
+	for _, part := range parts {
+		if r := part.Manifest.Retired; r != nil {
+			if said := newRetirement(r.Job, r.Floor, r.Spared); said.after(&s.retired) {
+				s.retired = said
+			}
+		}
+	}
+	s.dropLocked(func(*trainer) {})
+}

@@ -1,0 +1,212 @@
+package pserver
+
+import (
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+)
+
+// retiring is a shard in a folder, with a block and a table.
+func retiring(t *testing.T, dir string) (*shard, *checkpoints) {
+	t.Helper()
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	server := &Server{cfg: Config{Keep: 2, InitTimeout: time.Minute, Log: logrus.NewEntry(log)}, place: checkpoint.Disk(dir)}
+	s, files, err := server.open(t.Context(), fixedClaim{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.ready.Load() {
+		return s, files
+	}
+	table, err := placement.New([]placement.Tensor{{Name: "a", Shape: []int{3}}}, 1, sparse.Config{Name: "rows", Dim: 2, Init: sparse.Zeros, Admission: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := s.newHolding(m)
+	for _, b := range h.blocks {
+		b.fill(make([]float32, b.Len), m.rule)
+	}
+	s.holding.Store(h)
+	s.ready.Store(true)
+	return s, files
+}
+
+type fixedClaim struct{ Claim }
+
+func (fixedClaim) Index() int    { return 0 }
+func (fixedClaim) Job() JobState { return JobState{Shards: 1} }
+
+// pushOnce pushes step 1 of a trainer to the block; the version that the block is at says whether it was applied.
+func pushOnce(t *testing.T, s *shard, ordinal uint32, incarnation uint64) (uint64, *wire.Fault) {
+	t.Helper()
+	h := s.holding.Load()
+	b := h.blocks[0]
+	by, fault := s.greet(h, ordinal, incarnation)
+	if fault != nil {
+		return b.version, fault
+	}
+	var r reply
+	fault = b.push(s, h, by, &wire.Header{Step: 1}, 1, make([]float32, b.Len), &r)
+	return b.version, fault
+}
+
+// Of thousands of trainers that come and go a shard knows those that are there. Who is gone stays out, also after a restart.
+func TestTrainersComeAndGo(t *testing.T) {
+	dir := t.TempDir()
+	s, files := retiring(t, dir)
+	const steady, visitors = uint64(1), 5000
+	if _, fault := pushOnce(t, s, 1, steady); fault != nil {
+		t.Fatal(fault)
+	}
+	most := 0
+	for n := uint64(2); n <= visitors; n++ {
+		if _, fault := pushOnce(t, s, uint32(n), n); fault != nil {
+			t.Fatal(fault)
+		}
+		if most = max(most, len(s.trainers)); n%20 == 0 {
+			s.retire(newRetirement("6a6f62", n+1, []uint64{steady, n}))
+		}
+	}
+	if len(s.trainers) != 2 || most > 22 {
+		t.Errorf("the shard knows %d trainers, at most %d: expected 2, and 22 at most", len(s.trainers), most)
+	}
+	refused := func(why wire.Code) {
+		t.Helper()
+		before := s.holding.Load().blocks[0].version
+		if after, fault := pushOnce(t, s, 7, 7); fault == nil || fault.Code != why || after != before {
+			t.Errorf("a late push of one that is gone: %v, and the block goes from version %d to %d: expected %v", fault, before, after, why)
+		}
+		for _, known := range []uint64{steady, visitors} {
+			if after, fault := pushOnce(t, s, uint32(known), known); fault != nil || after != before {
+				t.Errorf("a repeated push of one that is there: %v, and the block goes from version %d to %d", fault, before, after)
+			}
+		}
+	}
+	refused(wire.Fenced)
+	s.retire(newRetirement("6a6f62", 3, nil)) // of a leader that is late
+	refused(wire.Fenced)
+	if err := files.saveSelf(t.Context(), checkpoint.First); err != nil {
+		t.Fatal(err)
+	}
+	s, _ = retiring(t, dir)
+	if len(s.trainers) != 2 {
+		t.Errorf("after a restart the shard knows %d trainers, expected 2", len(s.trainers))
+	}
+	refused(wire.Busy)
+	s.retire(newRetirement("6a6f62", visitors+1, []uint64{steady, visitors}))
+	refused(wire.Fenced)
+	s.retire(newRetirement("616e6577", 5, nil)) // the job begun anew, whose incarnations begin anew
+	if _, fault := pushOnce(t, s, 9, 6); fault != nil {
+		t.Errorf("a trainer of the job begun anew: %v", fault)
+	}
+}
+
+// A connection that was open when its trainer was retired changes nothing any more, rows of tables neither.
+func TestRetiredTrainerIsFenced(t *testing.T) {
+	s, _ := retiring(t, t.TempDir())
+	h := s.holding.Load()
+	gone, fault := s.greet(h, 1, 1)
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	s.retire(newRetirement("6a6f62", 2, nil))
+	var r reply
+	if fault := h.blocks[0].push(s, h, gone, &wire.Header{Step: 1}, 1, make([]float32, 3), &r); fault == nil || fault.Code != wire.Fenced {
+		t.Errorf("a push to a block: %v, expected it to be fenced", fault)
+	}
+	rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: sparse.SlotOf(5), Rows: 1}}, IDs: []int64{5}, Values: []float32{1, 1}}
+	if n, err := h.tables[0].Update(&rows, gone.columns[0], sparse.Step{Number: 1, Scale: 1}); err == nil || n != 0 {
+		t.Errorf("a push to a row: %d applied, %v: expected it to be refused", n, err)
+	}
+}
+
+// Of the parts of a set, each of which heard of other retirements, the one that heard most counts for all.
+func TestRestoredRetirements(t *testing.T) {
+	var s shard
+	s.trainers = map[uint32]*trainer{1: {ordinal: 1, incarnation: 1}, 2: {ordinal: 2, incarnation: 2}, 3: {ordinal: 3, incarnation: 3}}
+	part := func(r *checkpoint.Retired) *checkpoint.Checkpoint {
+		return &checkpoint.Checkpoint{Manifest: &checkpoint.Manifest{Retired: r}}
+	}
+	s.retireRestored([]*checkpoint.Checkpoint{
+		part(nil), part(&checkpoint.Retired{Job: "6a", Floor: 3, Spared: []uint64{2}}), part(&checkpoint.Retired{Job: "6a", Floor: 2, Spared: []uint64{1}}),
+	})
+	var left []uint64
+	for _, t := range s.rosterLocked() {
+		left = append(left, t.incarnation)
+	}
+	if !slices.Equal(left, []uint64{2, 3}) {
+		t.Errorf("left are %v, expected 2, which is spared, and 3, which is above the floor", left)
+	}
+}
+
+// Of two incarnations of a trainer that parts of a set know, the newer one counts, whichever part is read first: the older one is
+// fenced, and what the newer one has not pushed to a block it may still push.
+func TestNewerIncarnationWinsInARestore(t *testing.T) {
+	table, err := placement.New([]placement.Tensor{{Name: "a", Shape: []int{3}}, {Name: "b", Shape: []int{3}}}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir())}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parts []*checkpoint.Checkpoint
+	for i, incarnation := range []uint64{5, 9} {
+		s := newShard(logrus.NewEntry(log), i, 1, time.Minute, 1<<20)
+		h := s.newHolding(m)
+		for _, b := range h.blocks {
+			b.fill(make([]float32, b.Len), m.rule)
+		}
+		s.holding.Store(h)
+		s.ready.Store(true)
+		if _, fault := pushOnce(t, s, 1, incarnation); fault != nil {
+			t.Fatal(fault)
+		}
+		folder := store.Shard(i)
+		if err := folder.Prepare(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := folder.CountStart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		files := &checkpoints{shard: s, store: store, folder: folder, start: 1, keep: 1, log: s.log}
+		if err := files.saveSelf(t.Context(), checkpoint.First); err != nil {
+			t.Fatal(err)
+		}
+		part, err := folder.Open(t.Context(), checkpoint.Generation{Start: 1, Sequence: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts = append(parts, part)
+	}
+	for _, order := range [][]int{{0, 1}, {1, 0}} {
+		s := newShard(logrus.NewEntry(log), 0, 2, time.Minute, 1<<20)
+		if err := s.fillFrom([]*checkpoint.Checkpoint{parts[order[0]], parts[order[1]]}, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+		h, known := s.holding.Load(), s.trainers[1]
+		if known == nil || known.incarnation != 9 || !slices.Equal(known.applied, []uint64{0, 1}) {
+			t.Errorf("parts %v: %+v, expected incarnation 9 with step 1 in the second block alone", order, known)
+		}
+		if _, fault := s.greet(h, 1, 5); fault == nil || fault.Code != wire.Fenced {
+			t.Errorf("parts %v: hello of the older incarnation: %v, expected it to be fenced", order, fault)
+		}
+	}
+}
