@@ -15,6 +15,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params"
 )
@@ -510,18 +511,7 @@ func connectLater(t testing.TB, b *book) func() *params.Client {
 // F51: a full disk costs a checkpoint and nothing else.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
-		missing := "a small file system is missing: mounting one needs root: " + err.Error()
-		if os.Getenv("REQUIRE") == "all" {
-			t.Fatal(missing)
-		}
-		t.Skip(missing)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	smallDisk(t, dir)
 	b := newBook(1)
 	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	taken := newSetTaker(t, b)
@@ -560,4 +550,85 @@ func TestFullDisk(t *testing.T) {
 	if err := s.wait(); err != nil {
 		t.Error(err)
 	}
+}
+
+// F51 with several servers: one of their disks is full. No set is complete, the one before it stays whole and named, the other
+// server is none the worse, training goes on; and when there is room again, so do the sets.
+func TestOneOfSeveralDisksIsFull(t *testing.T) {
+	dir := t.TempDir()
+	disk := filepath.Join(dir, "ps-1")
+	if err := os.Mkdir(disk, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	smallDisk(t, disk)
+	b := newBook(2)
+	for i := range 2 {
+		startServer(t, b, i, pserver.Config{CheckpointDir: dir})
+	}
+	taken := newSetTaker(t, b)
+	c := connect(t, b, params.Config{Mode: params.Async})
+	values := tensors(constant(1))
+	mustInit(t, c, values)
+	step := uint64(0)
+	train := func() error {
+		t.Helper()
+		step++
+		if _, err := c.PushPull(within(t), step, 1, tensors(constant(2)), values); err != nil {
+			t.Fatal(err)
+		}
+		_, err := taken.take(within(t))
+		return err
+	}
+	if err := train(); err != nil {
+		t.Fatal(err)
+	}
+	kept := b.state().LatestSet
+	ballast, err := os.Create(filepath.Join(disk, "ballast"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for piece := make([]byte, 4096); err == nil; {
+		_, err = ballast.Write(piece)
+	}
+	if err := ballast.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := train(); err == nil || !strings.Contains(err.Error(), "no space left") || !strings.Contains(err.Error(), "server 1") {
+			t.Fatalf("a set with a full disk: %v, expected to hear which server has no space left", err)
+		}
+	}
+	if latest := b.state().LatestSet; string(latest) != string(kept) {
+		t.Errorf("%s is named, expected the set before the disk was full", latest)
+	}
+	set, err := checkpoint.ParseSet(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (checkpoint.Store{Dir: dir}).Open(set); err != nil {
+		t.Errorf("the set before the disk was full: %v", err)
+	}
+	if err := os.Remove(ballast.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if err := train(); err != nil || string(b.state().LatestSet) == string(kept) {
+		t.Errorf("with room again: %v, expected another set", err)
+	}
+}
+
+// smallDisk mounts a file system of 8 MiB.
+func smallDisk(t *testing.T, dir string) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
+		missing := "a small file system is missing: mounting one needs root: " + err.Error()
+		if os.Getenv("REQUIRE") == "all" {
+			t.Fatal(missing)
+		}
+		t.Skip(missing)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
 }
