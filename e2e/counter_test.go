@@ -124,6 +124,9 @@ func countOnce(ctx context.Context, store *etcdstore.Store, config trainer.Confi
 	if err := client.ReportDataset(ctx, []string{file}); err != nil {
 		return err
 	}
+	if client.Explicit() {
+		return countInRing(ctx, client, file)
+	}
 	mode := params.Async
 	if client.Sync() {
 		mode = params.Sync

@@ -72,7 +72,7 @@ func (j *job) load(ordinal uint32) *load {
 	log.SetOutput(io.Discard)
 	client, err := params.Connect(j.t.Context(), params.Config{
 		Addrs: func(ctx context.Context) ([]string, error) { return j.store.WaitPS(ctx, nil) }, Mode: params.Async,
-		Optimizer: params.Optimizer{Kind: params.SGD, LearningRate: 1}, Tables: loadTables(), Ordinal: ordinal, Incarnation: uint64(ordinal), Log: logrus.NewEntry(log),
+		Optimizer: params.Optimizer{Kind: params.SGD, LearningRate: 1}, Tables: loadTables(), Ordinal: ordinal, Incarnation: noSession + uint64(ordinal), Log: logrus.NewEntry(log),
 	})
 	if err == nil {
 		err = client.Init(j.t.Context(), loadTensors(0))
@@ -493,3 +493,6 @@ func TestScaleSynchronous(t *testing.T) {
 	c.wantVerified(passes, countedRecords/countedChunk)
 	c.wantCounted(passes)
 }
+
+// noSession is beyond any incarnation that a master gives: the servers forget those below that have no session.
+const noSession = 1 << 62

@@ -1,11 +1,13 @@
 package pserver
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 )
@@ -79,5 +81,29 @@ func TestSuccessorBringsItsModel(t *testing.T) {
 	}
 	if found := s.holding.Load().model; found != second {
 		t.Errorf("the model has staleness bound %q, expected that of the second one", found.staleness)
+	}
+}
+
+// A shard that went back to the beginning while its first parameters were made durable has none: whoever gave them is told.
+func TestRewoundWhileTheFirstParametersAreWritten(t *testing.T) {
+	s := newShard(logrus.NewEntry(logrus.New()), 0, 1, 30*time.Second, 1<<30)
+	m := modelOf(t, 10)
+	if o, _, err := s.requestClaim(m, 1, 100, time.Now()); o != outcomeClaimed || err != nil {
+		t.Fatal(o, err)
+	}
+	h := s.holding.Load()
+	if fault := s.put(h, h.blocks[0], 100, make([]float32, 10), time.Now()); fault != nil {
+		t.Fatal(fault)
+	}
+	err := s.finish(100, func() {
+		if _, err := s.becomeSet(t.Context(), checkpoint.Store{}, nil, 1, nil, 2); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if !errors.Is(err, errNotClaimed) || s.ready.Load() {
+		t.Errorf("found %v and ready %v, expected %v", err, s.ready.Load(), errNotClaimed)
+	}
+	if o, _, err := s.requestClaim(m, 2, 101, time.Now()); o != outcomeClaimed || err != nil {
+		t.Errorf("the next one's claim: %v, %v", o, err)
 	}
 }

@@ -605,7 +605,7 @@ func TestOneOfSeveralDisksIsFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (checkpoint.Store{Dir: dir}).Open(set); err != nil {
+	if _, err := (checkpoint.Store{Place: checkpoint.Disk(dir)}).Open(t.Context(), set); err != nil {
 		t.Errorf("the set before the disk was full: %v", err)
 	}
 	if err := os.Remove(ballast.Name()); err != nil {

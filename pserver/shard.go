@@ -185,6 +185,10 @@ func (s *shard) finish(incarnation uint64, durable func()) error {
 
 	durable()
 	s.mu.Lock()
+	if s.holding.Load() != h {
+		s.mu.Unlock()
+		return fmt.Errorf("%w: shard %d went back to the beginning meanwhile", errNotClaimed, s.index)
+	}
 	s.claim, s.finishing = claim{}, false
 	s.ready.Store(true)
 	s.mu.Unlock()
