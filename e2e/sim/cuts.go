@@ -27,7 +27,6 @@ type cutter struct {
 
 	pushes uint64
 	data   [servers]*dataConn
-	wake   func()
 }
 
 // withCuts works until the session ends, whose error it returns.
