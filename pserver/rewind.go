@@ -76,7 +76,7 @@ func (s *shard) endMove(term uint64) error {
 	if term < s.moving.term {
 		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", errOldMove, term, s.index, s.moving.term)
 	}
-	s.moving.term, s.moving.taken = term, nil
+	s.moving.term, s.moving.taken, s.moving.slots = term, nil, nil
 	return nil
 }
 
