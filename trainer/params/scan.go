@@ -98,6 +98,11 @@ func (s *scan) give(rows *wire.Rows, next uint32) error {
 		n := k + int(span.Rows)
 		ids, values := rows.IDs[k:n], rows.Values[k*dim:n*dim]
 		k = n
+		if span.Slot != s.open {
+			if err := s.flush(); err != nil {
+				return err
+			}
+		}
 		switch {
 		case s.done[span.Slot]:
 		case span.Slot == next || len(s.ids) > 0 && span.Slot == s.open:
@@ -108,7 +113,15 @@ func (s *scan) give(rows *wire.Rows, next uint32) error {
 			}
 		}
 	}
-	if len(s.ids) == 0 || s.open == next {
+	if s.open == next {
+		return nil
+	}
+	return s.flush()
+}
+
+// flush passes on the rows of the slot that was open: it has no more.
+func (s *scan) flush() error {
+	if len(s.ids) == 0 {
 		return nil
 	}
 	defer s.drop()

@@ -1,0 +1,47 @@
+package params
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+)
+
+// A slot is given as a whole, in however many frames it comes, and once: what came of it is dropped when it has to be begun anew.
+func TestScanGivesWholeSlots(t *testing.T) {
+	var got []string
+	s := scan{call: rowCall{table: Table{Dim: 1}}, yield: func(ids []int64, values []float32) error {
+		got = append(got, fmt.Sprint(ids, values))
+		return nil
+	}}
+	frame := func(next uint32, slots ...uint32) {
+		var rows wire.Rows
+		for _, slot := range slots { // two rows of each
+			rows.Spans = append(rows.Spans, wire.Span{Slot: slot, Rows: 2})
+			rows.IDs, rows.Values = append(rows.IDs, int64(slot), int64(slot)+1), append(rows.Values, float32(slot), float32(slot))
+		}
+		if err := s.give(&rows, next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wants := func(want ...string) {
+		t.Helper()
+		if !slices.Equal(got, want) {
+			t.Errorf("given %v, expected %v", got, want)
+		}
+		got = nil
+	}
+	frame(50, 10, 50)
+	wants("[10 11] [10 10]")
+	frame(50, 50)
+	wants()
+	frame(70, 50, 70)
+	wants("[50 51 50 51 50 51] [50 50 50 50 50 50]")
+	s.drop() // it went elsewhere
+	s.done[50] = true
+	frame(70, 50, 70)
+	frame(sparse.Slots)
+	wants("[70 71] [70 70]")
+}
