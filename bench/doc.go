@@ -20,7 +20,8 @@
 // # Parameter servers
 //
 // [PS] has a process for each server and each trainer and asks them in turns. Nothing else
-// is in this process but the optimizers, which are measured after that.
+// is in this process but the leader of the checkpoints, and the optimizers, which are
+// measured after that.
 //
 // Nothing here is a test: absolute figures shift from machine to machine.
 package bench

@@ -120,10 +120,12 @@ func ServeChild(ctx context.Context, args []string, in io.Reader, out io.Writer)
 		role = &shardConfig{}
 	case rolePusher:
 		role = &pusherConfig{}
+	case roleStepper:
+		role = &stepperConfig{}
 	case roleTable:
 		role = &tableConfig{}
 	default:
-		roles := []string{roleEtcd, roleLoad, roleRecovery, roleTrainers, roleShard, rolePusher, roleTable}
+		roles := []string{roleEtcd, roleLoad, roleRecovery, roleTrainers, roleShard, rolePusher, roleStepper, roleTable}
 		return fmt.Errorf("expected one of %s, found %q", strings.Join(roles, ", "), args[0])
 	}
 	if err := json.Unmarshal([]byte(args[1]), role); err != nil {

@@ -17,10 +17,12 @@ import (
 // bytes of float32, that goes to the servers or back, as whatever it goes.
 type PS struct {
 	Program  Program
-	MiB      int // of the model
-	Rows     int // of the table of embeddings while its rates are measured
-	MostRows int // of the table when its memory is measured
-	Runs     int // each figure is the median of that many
+	MiB      int    // of the model
+	Steps    int    // that are seen at a time beside checkpoints, and as many between them
+	Folder   string // for checkpoints; default that of temporary files
+	Rows     int    // of the table of embeddings while its rates are measured
+	MostRows int    // of the table when its memory is measured
+	Runs     int    // each figure is the median of that many
 	Shards   []int
 	Trainers []int            // every number of shards is measured with every number of trainers
 	Progress func(now string) // may be nil
@@ -34,6 +36,7 @@ type PSFigures struct {
 	Processors int                `json:"processors"`
 	Dense      DenseFigures       `json:"dense"`
 	Scaling    []ScalingFigures   `json:"scaling"`
+	Checkpoint CheckpointFigures  `json:"checkpoint"`
 	Optimizers []OptimizerFigures `json:"optimizers"`
 	Sparse     PSTableFigures     `json:"sparse"`
 }
@@ -60,8 +63,8 @@ type ScalingFigures struct {
 
 // Validate names what makes no sense.
 func (p *PS) Validate() error {
-	if p.MiB < 1 || p.Runs < 1 {
-		return fmt.Errorf("mib, runs: expected 1 or more, found %d and %d", p.MiB, p.Runs)
+	if p.MiB < 1 || p.Runs < 1 || p.Steps < 1 {
+		return fmt.Errorf("mib, runs, steps: expected 1 or more, found %d, %d and %d", p.MiB, p.Runs, p.Steps)
 	}
 	if err := p.table().Validate(); err != nil {
 		return err
@@ -102,6 +105,9 @@ func (p *PS) Run(ctx context.Context) (figures PSFigures, err error) {
 				}
 			}
 		}
+	}
+	if figures.Checkpoint, err = p.Checkpoints(ctx); err != nil {
+		return figures, err
 	}
 	if figures.Optimizers, err = p.optimizers(ctx); err != nil {
 		return figures, err
@@ -202,7 +208,7 @@ func (p *PS) rig(ctx context.Context, config pusherConfig, shards, trainers int,
 			err = errors.Join(err, r.stop())
 		}
 	}()
-	config.MiB = p.MiB
+	config.MiB, config.Optimizer = p.MiB, psOptimizer
 	if config.Via == viaMemory {
 		shards = 0
 	}

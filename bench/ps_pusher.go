@@ -26,6 +26,8 @@ type pusherConfig struct {
 	Addrs   []string
 	Ordinal int
 	DType   params.WireDType
+
+	Optimizer optimizer.Config // only frames have a choice
 }
 
 // pushSteps is how many push-pulls of the whole model are measured together.
@@ -39,10 +41,7 @@ type pushed struct {
 
 // serve says that it is ready, and pushes as often as its parent says.
 func (c *pusherConfig) serve(ctx context.Context, p *parent) error {
-	values, grads := make([]float32, c.MiB*wire.BlockElements), make([]float32, c.MiB*wire.BlockElements)
-	for i := range grads {
-		values[i], grads[i] = 1, 1e-3
-	}
+	values, grads := c.model()
 	step, stop, err := c.connect(ctx, values, grads)
 	if err != nil {
 		return err
@@ -67,6 +66,15 @@ func (c *pusherConfig) serve(ctx context.Context, p *parent) error {
 	return stop()
 }
 
+// model is parameters and gradients that no arithmetic is slow for.
+func (c *pusherConfig) model() (values, grads []float32) {
+	values, grads = make([]float32, c.MiB*wire.BlockElements), make([]float32, c.MiB*wire.BlockElements)
+	for i := range grads {
+		values[i], grads[i] = 1, 1e-3
+	}
+	return values, grads
+}
+
 // connect returns what pushes grads and gets values once.
 func (c *pusherConfig) connect(ctx context.Context, values, grads []float32) (step, stop func() error, err error) {
 	switch c.Via {
@@ -88,7 +96,7 @@ func blockOf(f []float32, block int) []float32 {
 func (c *pusherConfig) overFrames(ctx context.Context, values, grads []float32) (step, stop func() error, err error) {
 	client, err := params.Connect(ctx, params.Config{
 		Addrs: func(context.Context) ([]string, error) { return slices.Clone(c.Addrs), nil },
-		Mode:  params.Async, Optimizer: psOptimizer, Ordinal: uint32(c.Ordinal), Incarnation: uint64(c.Ordinal) + 1, WireDType: c.DType, Log: silent(),
+		Mode:  params.Async, Optimizer: c.Optimizer, Ordinal: uint32(c.Ordinal), Incarnation: uint64(c.Ordinal) + 1, WireDType: c.DType, Log: silent(),
 	})
 	if err != nil {
 		return nil, nil, err

@@ -38,6 +38,8 @@ type shardConfig struct {
 	MiB     int // of the model
 	Index   int
 	Sockets string // folder for the data socket, or pserver.SocketOff
+
+	Checkpoints string // folder for them; "": none
 }
 
 // serve says where it listens, and then how much processor time it has used, as often as it is asked.
@@ -67,7 +69,7 @@ func (c *shardConfig) door(ctx context.Context, l net.Listener) error {
 		return held.serveGob(ctx, l)
 	}
 	s, err := pserver.New(pserver.Config{
-		Registry: seat(c.Index), Listener: l, DataSocket: c.Sockets, Log: silent(),
+		Registry: seat(c.Index), Listener: l, DataSocket: c.Sockets, CheckpointDir: c.Checkpoints, Log: silent(),
 	})
 	if err != nil {
 		return err

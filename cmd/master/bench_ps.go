@@ -18,13 +18,15 @@ func benchPSCommand() *cobra.Command {
 and says what processor time all of them take for each GB: 10^9 bytes of float32, both directions counted, also where
 bfloat16 carries them. In turns with it the same is measured in memory, as a limit, and by gRPC with a field of bytes and
 net/rpc with []float32, over TCP. Then come more servers and trainers, by the unix socket and over TCP, with float32 and
-bfloat16; the optimizers by themselves, against a copy of the arrays that they work on; and a table of embeddings on one server,
+bfloat16; what a step takes while checkpoints are written, against steps between them; the optimizers by themselves, against a copy of the arrays that they work on; and a table of embeddings on one server,
 rows of 16 floats, by one trainer over the unix socket.`,
 		Example: `  master bench ps -o json
   master bench ps --mib 20 --runs 3 --shards 1 --trainers 1,4 --most-rows 1000000`,
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&b.MiB, "mib", 100, "size of the model in `MiB`")
+	flags.IntVar(&b.Steps, "steps", 60, "`steps` beside checkpoints in each of the runs, and as many between them")
+	flags.StringVar(&b.Folder, "dir", "", "`folder` for the checkpoints, on a real disk (default that of temporary files)")
 	flags.IntVar(&b.Rows, "rows", 1_000_000, "`rows` of a table of embeddings while lookups and updates are measured")
 	flags.IntVar(&b.MostRows, "most-rows", 10_000_000, "`rows` of it while memory is measured; a row takes about 85 bytes")
 	flags.IntVar(&b.Runs, "runs", 5, "`times` that each measurement is repeated; the median counts")
@@ -63,6 +65,11 @@ func psTable(w io.Writer, figures bench.PSFigures) {
 		for _, s := range figures.Scaling {
 			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%.3f\t%.2f\n", s.Network, s.WireDType, s.Shards, s.Trainers, s.CPUSPerGB, s.GBPerS)
 		}
+	}
+	fmt.Fprintln(w, "\nBESIDE CHECKPOINTS\tCOMPUTES\tSTEPS\tP50 MS\tTIMES\tP99 MS\tTIMES\tSECONDS\tMB/S")
+	for _, c := range figures.Checkpoint.Rows {
+		fmt.Fprintf(w, "%s\t%t\t%d\t%.0f\t%.2f\t%.0f\t%.2f\t%.2f\t%.0f\n", c.Optimizer, c.Computes, c.Beside.Steps, c.Beside.P50MS, c.P50Ratio,
+			c.Beside.P99MS, c.P99Ratio, c.Seconds, c.MBPerS)
 	}
 	fmt.Fprintln(w, "\nOPTIMIZER\tM ELEMENTS/CPU-S\tPLAIN GO\tLIMIT\tOF THE LIMIT")
 	for _, o := range figures.Optimizers {

@@ -1,0 +1,273 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"gonum.org/v1/gonum/blas/blas32"
+
+	"trainmaster/master/shards"
+	"trainmaster/pserver/optimizer"
+)
+
+// CheckpointFigures is how long the steps of one trainer on one server take while checkpoints are written, against
+// those between the checkpoints.
+type CheckpointFigures struct {
+	P99Ratio float64         `json:"p99_ratio"` // the greatest of the rows whose trainer computes
+	Rows     []CheckpointRow `json:"rows"`
+}
+
+// CheckpointRow is of one kind of trainer.
+type CheckpointRow struct {
+	Optimizer string    `json:"optimizer"`
+	Computes  bool      `json:"computes"` // before each push-pull, for as long as one takes
+	Normal    StepTimes `json:"normal"`
+	Beside    StepTimes `json:"beside"` // of those that were under way together with a checkpoint
+	P50Ratio  float64   `json:"p50_ratio"`
+	P99Ratio  float64   `json:"p99_ratio"`
+
+	Checkpoints int     `json:"checkpoints"`
+	MiB         int     `json:"checkpoint_mib"` // parameters and state
+	Seconds     float64 `json:"seconds"`        // from the cut to the manifest of the set, the median
+	MBPerS      float64 `json:"mb_per_s"`       // 10^6 bytes in that time
+}
+
+// StepTimes is of steps, each a push-pull of the whole model.
+type StepTimes struct {
+	Steps int     `json:"steps"`
+	P50MS float64 `json:"p50_ms"`
+	P99MS float64 `json:"p99_ms"`
+	MaxMS float64 `json:"max_ms"`
+}
+
+func newStepTimes(took []time.Duration) StepTimes {
+	slices.Sort(took)
+	at := func(share float64) float64 { return millis(took[min(int(share*float64(len(took))), len(took)-1)]) }
+	return StepTimes{Steps: len(took), P50MS: at(0.5), P99MS: at(0.99), MaxMS: at(1)}
+}
+
+// Checkpoints measures each kind of trainer; all of p counts but what is about shards and tables.
+func (p *PS) Checkpoints(ctx context.Context) (figures CheckpointFigures, err error) {
+	sockets, err := os.MkdirTemp("", "master-bench-ps-") // their paths must be short
+	if err != nil {
+		return figures, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(sockets)) }()
+	for _, kind := range []string{optimizer.SGD, optimizer.Adam} {
+		for _, computes := range []bool{false, true} {
+			row, err := p.checkpointRow(ctx, sockets, kind, computes)
+			if err != nil {
+				return figures, fmt.Errorf("checkpoints, %s: %w", kind, err)
+			}
+			figures.Rows = append(figures.Rows, row)
+			if computes {
+				figures.P99Ratio = max(figures.P99Ratio, row.P99Ratio)
+			}
+		}
+	}
+	return figures, nil
+}
+
+func (p *PS) checkpointRow(ctx context.Context, sockets, kind string, computes bool) (row CheckpointRow, err error) {
+	folder, err := os.MkdirTemp(p.Folder, "master-bench-checkpoints-")
+	if err != nil {
+		return row, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	rule := optimizer.Config{Kind: kind, LearningRate: psOptimizer.LearningRate}
+	w := &checkpointWatch{}
+	defer func() { err = errors.Join(err, w.stop()) }()
+	addr, err := p.checkpointed(ctx, w, shardConfig{Via: viaFrames, Sockets: sockets, Checkpoints: filepath.Join(folder, "sets")}, rule, computes)
+	if err != nil {
+		return row, err
+	}
+	w.leader.Present = func(context.Context) ([]string, error) { return []string{addr}, nil }
+	defer w.leader.Close()
+
+	for run := range p.Runs {
+		p.say("%d steps of %d MiB with %s between checkpoints, and beside them (computing: %t), %d of %d", p.Steps, p.MiB, kind, computes, run+1, p.Runs)
+		if err := w.between(ctx, p.Steps); err != nil {
+			return row, err
+		}
+		if err := w.beside(ctx, p.Steps); err != nil {
+			return row, err
+		}
+	}
+	row = CheckpointRow{Optimizer: kind, Computes: computes, Normal: newStepTimes(w.stepsBetween), Beside: newStepTimes(w.stepsBeside), Checkpoints: len(w.written)}
+	row.P50Ratio, row.P99Ratio = row.Beside.P50MS/row.Normal.P50MS, row.Beside.P99MS/row.Normal.P99MS
+	row.MiB = p.MiB * (1 + len(rule.Rule().Slots()))
+	row.Seconds = median(w.written, time.Duration.Seconds)
+	row.MBPerS = float64(row.MiB) * (1 << 20) / 1e6 / row.Seconds
+	return row, nil
+}
+
+// checkpointed starts the server and the trainer, and returns where the server is.
+func (p *PS) checkpointed(ctx context.Context, w *checkpointWatch, server shardConfig, rule optimizer.Config, computes bool) (addr string, err error) {
+	if w.server, err = p.Program.start(roleShard, server, p.Stderr); err != nil {
+		return "", err
+	}
+	if err := w.server.receive(ctx, &addr); err != nil {
+		return "", err
+	}
+	config := stepperConfig{pusherConfig: pusherConfig{Via: viaFrames, MiB: p.MiB, Addrs: []string{addr}, Optimizer: rule}, Computes: computes}
+	w.trainer, err = p.Program.start(roleStepper, config, p.Stderr)
+	return addr, err
+}
+
+// checkpointWatch is a server and a trainer that never rests, and what was seen of its steps.
+type checkpointWatch struct {
+	server, trainer *child // nil: not started
+	leader          shards.Client
+
+	stepsBetween, stepsBeside []time.Duration
+	written                   []time.Duration // what checkpoints took
+}
+
+func (w *checkpointWatch) stop() error {
+	var errs []error
+	for _, c := range []*child{w.trainer, w.server} {
+		if c != nil {
+			errs = append(errs, c.stop())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// step waits for the end of the step that is under way.
+func (w *checkpointWatch) step(ctx context.Context) (took time.Duration, err error) {
+	return took, w.trainer.receive(ctx, &took)
+}
+
+// between sees n steps without a checkpoint. The first one is let go by: it began beside the last.
+func (w *checkpointWatch) between(ctx context.Context, n int) error {
+	if _, err := w.step(ctx); err != nil {
+		return err
+	}
+	for range n {
+		took, err := w.step(ctx)
+		if err != nil {
+			return err
+		}
+		w.stepsBetween = append(w.stepsBetween, took)
+	}
+	return nil
+}
+
+// beside takes one checkpoint after the other, until there are n steps beside them.
+func (w *checkpointWatch) beside(ctx context.Context, n int) error {
+	for enough := len(w.stepsBeside) + n; len(w.stepsBeside) < enough; {
+		done := make(chan error, 1)
+		go func() { done <- w.checkpoint(ctx) }()
+		var failed error
+		for under := true; under; {
+			select {
+			case failed = <-done:
+				under = false
+			default:
+			}
+			took, err := w.step(ctx)
+			if err != nil {
+				if under {
+					failed = <-done // ctx ended, or the calls fail
+				}
+				return errors.Join(err, failed)
+			}
+			w.stepsBeside = append(w.stepsBeside, took)
+		}
+		if failed != nil {
+			return failed
+		}
+	}
+	return nil
+}
+
+// checkpointsKept as a master keeps by default.
+const checkpointsKept = 2
+
+// checkpoint does what a leader does.
+func (w *checkpointWatch) checkpoint(ctx context.Context) error {
+	began := time.Now()
+	cut, err := w.leader.Begin(ctx, 1, 1, func(last uint64) uint64 { return last + 1 })
+	if err != nil {
+		return err
+	}
+	if _, err := cut.Write(ctx, "bench", nil); err != nil {
+		return err
+	}
+	w.written = append(w.written, time.Since(began))
+	return cut.Prune(ctx, checkpointsKept)
+}
+
+const roleStepper = "stepper"
+
+// stepperConfig is a trainer that takes one step after the other, in a process of its own.
+type stepperConfig struct {
+	pusherConfig
+	Computes bool
+}
+
+// learned is how many push-pulls say how long computing is to take.
+const learned = 15
+
+// serve says what each step took, from the first one that is as the others, until its parent is gone.
+func (c *stepperConfig) serve(ctx context.Context, p *parent) error {
+	values, grads := c.model()
+	step, stop, err := c.connect(ctx, values, grads)
+	if err != nil {
+		return err
+	}
+	var warm []time.Duration
+	for range learned {
+		began := time.Now()
+		if err := step(); err != nil {
+			return errors.Join(err, stop())
+		}
+		warm = append(warm, time.Since(began))
+	}
+	compute := func() {}
+	if c.Computes {
+		compute = computing(time.Duration(median(warm, func(d time.Duration) float64 { return float64(d) })))
+	}
+	ended := make(chan struct{})
+	go func() {
+		p.await()
+		close(ended)
+	}()
+	for {
+		select {
+		case <-ended:
+			return stop()
+		default:
+		}
+		began := time.Now()
+		compute()
+		if err := step(); err != nil {
+			return errors.Join(err, stop())
+		}
+		if err := p.out.Encode(time.Since(began)); err != nil {
+			return errors.Join(err, stop())
+		}
+	}
+}
+
+// computing returns work for one processor, of as much processor time as is asked for.
+func computing(length time.Duration) (compute func()) {
+	const elements = 1 << 13
+	x := blas32.Vector{N: elements, Data: make([]float32, elements), Inc: 1}
+	y := blas32.Vector{N: elements, Data: make([]float32, elements), Inc: 1}
+	times := func(n int) {
+		for range n {
+			blas32.Axpy(1, x, y)
+		}
+	}
+	const trial = 20_000
+	began := processorTime()
+	times(trial)
+	n := int(trial * length / max(1, processorTime()-began))
+	return func() { times(n) }
+}
