@@ -82,6 +82,7 @@ func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale 
 	}
 	fresh := head.Step > t.applied[b.local]
 	var update optimizer.Step
+	var kept *image
 	if fresh {
 		age := b.stalenessLocked(head.Version)
 		weight := h.model.staleness.Weight(age)
@@ -90,7 +91,7 @@ func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale 
 			fault.Version = clampVersion(b.version)
 			return fault
 		}
-		s.preserveLocked(b)
+		kept = s.preserveLocked(b)
 		t.applied[b.local] = head.Step
 		b.version++
 		b.updates++
@@ -108,6 +109,7 @@ func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale 
 	for lo := 0; lo < b.Len; lo += pieceElements {
 		hi := min(lo+pieceElements, b.Len)
 		if fresh {
+			kept.keep(b, lo, hi)
 			b.stepLocked(h.model.rule, lo, hi, values[lo:hi], update)
 		}
 		if withBody {

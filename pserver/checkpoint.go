@@ -57,6 +57,9 @@ func (c *checkpoints) saveSelf(ctx context.Context, why string) error {
 		return nil
 	}
 	h := c.shard.holding.Load()
+	if why == checkpoint.First {
+		c.shard.cuts.reserve(h)
+	}
 	cut := c.startCut(h)
 	defer c.shard.endCut(h)
 	part, err := c.save(ctx, h, cut, occasion{saved: why})
@@ -85,7 +88,8 @@ func (c *checkpoints) save(ctx context.Context, h *holding, cut *cut, on occasio
 	c.sequence++
 	g := checkpoint.Generation{Start: c.start, Sequence: c.sequence}
 	log := c.log.WithField("generation", g)
-	bytes, digest, err := c.write(ctx, g, h, cut, on)
+	pace := newPace(c.shard.counters.frames)
+	bytes, digest, err := c.write(ctx, g, h, cut, on, pace)
 	c.note(g, err)
 	if err != nil {
 		if errors.Is(err, checkpoint.ErrSuperseded) {
@@ -94,7 +98,7 @@ func (c *checkpoints) save(ctx context.Context, h *holding, cut *cut, on occasio
 		log.WithError(err).Error("checkpoint not written: the one before it stays, training goes on")
 		return checkpoint.Part{}, err
 	}
-	log.WithFields(logrus.Fields{"set": on.set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond)}).Info("checkpoint written")
+	log.WithFields(logrus.Fields{"set": on.set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond), "rested": pace.slept.Round(time.Microsecond)}).Info("checkpoint written")
 	part := checkpoint.Part{Shard: c.shard.index, Generation: g, SHA256: digest}
 	c.tables.wrote(part, cut.base)
 	return part, nil
@@ -116,11 +120,12 @@ func (c *checkpoints) status() (newest, failure string) {
 	return c.newest, c.failure
 }
 
-func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *holding, cut *cut, on occasion) (bytes int64, digest string, err error) {
+func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *holding, cut *cut, on occasion, pace *pace) (bytes int64, digest string, err error) {
 	w, err := c.folder.Begin(ctx, g)
 	if err != nil {
 		return 0, "", err
 	}
+	w.Worked = pace.worked
 	if err = c.writeFiles(w, h, cut); err == nil {
 		m := checkpoint.NewManifest(h.model.optimizer, h.model.staleness, modeName(h.model.sync), h.model.table)
 		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.index, on.set, on.saved, c.life, cut.version, cut.jobEpoch

@@ -155,7 +155,7 @@ func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64
 				}
 				b := h.blocks[i]
 				b.mu.Lock()
-				s.preserveLocked(b)
+				kept := s.preserveLocked(b)
 				b.updates++
 				update := h.model.update(b.updates, version, scale)
 				for lo := 0; lo < b.Len; lo += pieceElements {
@@ -168,6 +168,7 @@ func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64
 					for j := range piece {
 						piece[j] *= share
 					}
+					kept.keep(b, lo, hi)
 					b.stepLocked(h.model.rule, lo, hi, piece, update)
 				}
 				b.version = version
@@ -200,7 +201,7 @@ func (s *shard) adopt(version uint64) {
 func (s *shard) adoptLocked(h *holding, version uint64) {
 	for _, b := range h.blocks {
 		b.mu.Lock()
-		s.preserveLocked(b)
+		s.preserveLocked(b).keep(b, 0, b.Len)
 		b.version = version
 		b.mu.Unlock()
 	}

@@ -1,6 +1,7 @@
 package pserver
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -18,7 +19,7 @@ type cuts struct {
 	number  uint64              // of the last cut; one checkpoint is written at a time
 
 	freeMu sync.Mutex
-	free   []*image // of blocks already written, to be used again within the cut
+	free   []*image // room that is not in use. It stays from cut to cut: pages that the system gives anew take longer than the copy
 }
 
 // cut is what is fixed at the moment.
@@ -43,12 +44,35 @@ type image struct {
 
 // take is called with the block's lock held.
 func (i *image) take(b *block, c *cut) {
-	i.params = append(i.params[:0], b.params...)
-	i.state = append(i.state[:0], b.state...)
+	i.begin(b, c)
+	i.keep(b, 0, b.Len)
+}
+
+// begin is called with the block's lock held. The values follow, by keep.
+func (i *image) begin(b *block, c *cut) {
+	i.size(b)
 	i.updates, i.version = b.updates, b.version
 	i.applied = i.applied[:0]
 	for _, t := range c.trainers {
 		i.applied = append(i.applied, t.applied[b.local])
+	}
+}
+
+// size makes room for the values of a block.
+func (i *image) size(b *block) {
+	i.params = slices.Grow(i.params[:0], len(b.params))[:len(b.params)]
+	i.state = slices.Grow(i.state[:0], len(b.state))[:len(b.state)]
+}
+
+// keep takes elements lo to hi, with the block's lock held: best just before they change, as they are in the cache then.
+// No image keeps nothing.
+func (i *image) keep(b *block, lo, hi int) {
+	if i == nil {
+		return
+	}
+	copy(i.params[lo:hi], b.params[lo:hi])
+	for slot := 0; slot < len(b.state); slot += b.Len {
+		copy(i.state[slot+lo:slot+hi], b.state[slot+lo:slot+hi])
 	}
 }
 
@@ -70,26 +94,34 @@ func (s *shard) endCut(h *holding) {
 	s.cuts.current.Store(nil)
 	for _, b := range h.blocks {
 		b.mu.Lock()
+		i := b.image
 		b.image = nil
 		b.mu.Unlock()
+		if i != nil {
+			s.cuts.recycle(i)
+		}
 	}
 	for _, t := range h.tables {
 		t.EndCut()
 	}
 	s.cuts.freeMu.Lock()
 	defer s.cuts.freeMu.Unlock()
-	s.cuts.free = nil
+	if n := len(h.blocks); n < len(s.cuts.free) { // some were moved to other shards
+		s.cuts.free = slices.Clone(s.cuts.free[:n])
+	}
 }
 
-// preserveLocked is called before any change of a block, with its lock held.
-func (s *shard) preserveLocked(b *block) {
+// preserveLocked is called before any change of a block, with its lock held. The image that it returns has to keep all
+// elements, each before it changes; nil: no cut wants them.
+func (s *shard) preserveLocked(b *block) *image {
 	c := s.cuts.current.Load()
 	if c == nil || b.cut == c.number {
-		return
+		return nil
 	}
 	b.cut = c.number
 	b.image = s.cuts.room()
-	b.image.take(b, c)
+	b.image.begin(b, c)
+	return b.image
 }
 
 // collect returns the block as it was at the cut. The image is the caller's until recycle.
@@ -116,6 +148,20 @@ func (cs *cuts) room() *image {
 		return i
 	}
 	return &image{}
+}
+
+// reserve takes the memory that a cut of the blocks needs at most, so that no update has to wait for it.
+func (cs *cuts) reserve(h *holding) {
+	cs.freeMu.Lock()
+	defer cs.freeMu.Unlock()
+	for n := len(cs.free); n < len(h.blocks); n++ {
+		i := &image{}
+		i.size(h.blocks[n])
+		for _, values := range [][]float32{i.params, i.state} {
+			clear(values[:cap(values)]) // the system gives pages when they are written
+		}
+		cs.free = append(cs.free, i)
+	}
 }
 
 func (cs *cuts) recycle(i *image) {

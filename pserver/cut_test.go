@@ -2,6 +2,7 @@ package pserver
 
 import (
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
@@ -123,4 +125,122 @@ func TestCutsAreMoments(t *testing.T) {
 		}
 	}
 	group.Wait()
+}
+
+// A commit leaves to a cut what the blocks were before it.
+func TestCutsBeforeACommit(t *testing.T) {
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{2*wire.BlockElements + 5}}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newModel(optimizer.Config{Kind: optimizer.Momentum, LearningRate: 1, Momentum: 0.5}, true, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
+	h := newHolding(m, 0)
+	for _, b := range h.blocks {
+		b.fill(make([]float32, b.Len), m.rule)
+	}
+	s.holding.Store(h)
+	s.ready.Store(true)
+	tr, fault := s.greet(h, 0, 1)
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	for version := range uint64(3) {
+		for _, b := range h.blocks {
+			grad := slices.Repeat([]float32{-1}, b.Len)
+			if fault := s.stage(h, b, tr, &wire.Header{Step: version, Argument: 1}, grad); fault != nil {
+				t.Fatal(fault)
+			}
+		}
+		cut := s.startCut(nil)
+		var params, state [][]float32
+		for _, b := range h.blocks {
+			params, state = append(params, slices.Clone(b.params)), append(state, slices.Clone(b.state))
+		}
+		if _, _, err := s.commit(1, version+1, []contributor{{0, 1, 1}}, 1); err != nil {
+			t.Fatal(err)
+		}
+		for k, b := range h.blocks {
+			i := s.collect(b, cut)
+			if i.version != version || !slices.Equal(i.params, params[k]) || !slices.Equal(i.state, state[k]) {
+				t.Errorf("cut of version %d: block %d is another, of version %d", version, k, i.version)
+			}
+			if slices.Equal(b.params, params[k]) {
+				t.Errorf("commit of version %d changed nothing", version+1)
+			}
+			s.cuts.recycle(i)
+		}
+		s.endCut(h)
+	}
+}
+
+// Room for copies is there before the first cut, and no cut takes more.
+func TestCutsHaveTheirRoom(t *testing.T) {
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{3 * wire.BlockElements}}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newModel(optimizer.Config{Kind: optimizer.Adam}, false, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
+	h := newHolding(m, 0)
+	for _, b := range h.blocks {
+		b.fill(make([]float32, b.Len), m.rule)
+	}
+	s.holding.Store(h)
+	s.ready.Store(true)
+	c := &checkpoints{shard: s, store: checkpoint.Store{Place: checkpoint.Disk(t.TempDir())}, start: 1, log: s.log}
+	c.folder = c.store.Shard(0)
+	if err := c.folder.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.folder.CountStart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.saveSelf(t.Context(), checkpoint.First); err != nil {
+		t.Fatal(err)
+	}
+	room := func() map[*float32]bool {
+		all := map[*float32]bool{}
+		for _, i := range s.cuts.free {
+			all[&i.params[:1][0]], all[&i.state[:1][0]] = true, true
+		}
+		return all
+	}
+	before := room()
+	if len(before) != 2*len(h.blocks) {
+		t.Fatalf("room for %d of %d blocks", len(before)/2, len(h.blocks))
+	}
+	tr, fault := s.greet(h, 0, 1)
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	for step := range uint64(3) {
+		cut := s.startCut(nil)
+		for _, b := range h.blocks {
+			if fault := b.push(s, h, tr, &wire.Header{Step: step + 1}, 1, make([]float32, b.Len), &reply{}); fault != nil {
+				t.Fatal(fault)
+			}
+		}
+		s.cuts.recycle(s.collect(h.blocks[1], cut)) // the others were preserved and are let go of
+		s.endCut(h)
+		if after := room(); !maps.Equal(before, after) {
+			t.Fatalf("cut %d: room for %d blocks, expected the same %d", step, len(after)/2, len(before)/2)
+		}
+	}
+	h.blocks = h.blocks[:1] // the others were moved away
+	s.startCut(nil)
+	s.endCut(h)
+	if n := len(s.cuts.free); n != 1 {
+		t.Errorf("room for %d blocks, expected 1", n)
+	}
 }

@@ -227,6 +227,9 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 		shard: shard, store: store, folder: folder, start: start, life: restoring.job.Life, shards: restoring.job.Shards, keep: s.cfg.Keep, cutLimit: s.cfg.CutLimit, log: log,
 		newest: from.own, superseded: make(chan struct{}),
 	}
+	if shard.ready.Load() {
+		shard.cuts.reserve(shard.holding.Load())
+	}
 	if from.stopped {
 		c.stopped = shard.changes()
 	}

@@ -78,6 +78,11 @@ type counters struct {
 	staleRejected, staleScaled, stalenessSum, stalenessMax atomic.Uint64
 }
 
+// frames is the number of requests for parameters or rows that were answered.
+func (c *counters) frames() uint64 {
+	return c.pulled.Load() + c.pushed.Load() + c.duplicates.Load() + c.staged.Load() + c.rowsLookedUp.Load() + c.rowsPushed.Load() + c.rowsStaged.Load()
+}
+
 // stale counts a push of that staleness, which has that weight.
 func (c *counters) stale(staleness uint64, weight float32) {
 	if weight == 0 {

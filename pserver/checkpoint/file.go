@@ -8,6 +8,7 @@ import (
 	"hash"
 	"io"
 	"path"
+	"time"
 
 	"trainmaster/safetensors"
 )
@@ -18,6 +19,8 @@ type file struct {
 	name string
 	sum  hash.Hash
 	size int64
+
+	worked func(took time.Duration) // see Writer.Worked
 }
 
 func createFile(ctx context.Context, p Place, dir, name string, size int64, kind Kind) (*file, error) {
@@ -28,9 +31,20 @@ func createFile(ctx context.Context, p Place, dir, name string, size int64, kind
 	return &file{Pending: out, name: name, sum: sha256.New()}, nil
 }
 
-func (f *file) Write(p []byte) (int, error) {
-	n, err := f.Pending.Write(p)
-	f.sum.Write(p[:n])
+// slice is how much is written and summed at a time: so little that it stays in a fast cache between the two.
+const slice = 256 << 10
+
+func (f *file) Write(p []byte) (n int, err error) {
+	for err == nil && n < len(p) {
+		began := time.Now()
+		var wrote int
+		wrote, err = f.Pending.Write(p[n:min(n+slice, len(p))])
+		f.sum.Write(p[n : n+wrote])
+		n += wrote
+		if f.worked != nil {
+			f.worked(time.Since(began))
+		}
+	}
 	f.size += int64(n)
 	return n, err
 }

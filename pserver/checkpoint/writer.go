@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"trainmaster/safetensors"
 )
 
 // Writer writes one checkpoint: its files, then the manifest that names them.
 type Writer struct {
+	// Worked (may be nil) is called after each slice of data, with the time that it took. Who wants to be slower sleeps there.
+	Worked func(took time.Duration)
+
 	folder     Folder
 	dir        string
 	create     func(name string, size int64, kind Kind) (*file, error)
@@ -55,6 +59,7 @@ func (w *Writer) Create(name string, infos []safetensors.Info, metadata map[stri
 	if err != nil {
 		return nil, err
 	}
+	out.worked = w.Worked
 	f := &File{out: out}
 	w.files = append(w.files, f)
 	f.Writer, err = safetensors.NewWriter(out, infos, metadata)
