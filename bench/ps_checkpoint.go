@@ -216,6 +216,12 @@ const learned = 15
 
 // serve says what each step took, from the first one that is as the others, until its parent is gone.
 func (c *stepperConfig) serve(ctx context.Context, p *parent) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		p.await()
+		cancel() // a step waits for a server that is gone as well
+	}()
 	values, grads := c.model()
 	step, stop, err := c.connect(ctx, values, grads)
 	if err != nil {
@@ -233,20 +239,12 @@ func (c *stepperConfig) serve(ctx context.Context, p *parent) error {
 	if c.Computes {
 		compute = computing(time.Duration(median(warm, func(d time.Duration) float64 { return float64(d) })))
 	}
-	ended := make(chan struct{})
-	go func() {
-		p.await()
-		close(ended)
-	}()
 	for {
-		select {
-		case <-ended:
-			return stop()
-		default:
-		}
 		began := time.Now()
 		compute()
-		if err := step(); err != nil {
+		if err := step(); ctx.Err() != nil {
+			return stop()
+		} else if err != nil {
 			return errors.Join(err, stop())
 		}
 		if err := p.out.Encode(time.Since(began)); err != nil {
