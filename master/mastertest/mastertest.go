@@ -316,9 +316,13 @@ func (t *Trainer) Leave(tb testing.TB) {
 
 // Work takes and finishes tasks until the job is over, repeats what was not answered, and
 // leaves.
-func (t *Trainer) Work(ctx context.Context) error {
+func (t *Trainer) Work(ctx context.Context) error { return t.WorkWhile(ctx, func() {}) }
+
+// WorkWhile is Work for a trainer that calls let before each request.
+func (t *Trainer) WorkWhile(ctx context.Context, let func()) error {
 	var finished []taskqueue.Token
 	for {
+		let()
 		request := t.Request(nil, finished)
 		reply, err := t.master.Next(ctx, request)
 		for errors.Is(err, master.ErrNotLeader) || errors.Is(err, master.ErrNotStored) {

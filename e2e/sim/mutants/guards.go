@@ -262,7 +262,7 @@ var guards = []guard{
 		"\t\tage := b.stalenessLocked(", "\t\tt.applied[b.local] = head.Step\n\t\tage := b.stalenessLocked(",
 		"a gradient that is computed again is taken for a repetition and lost"}},
 	{"F54", "pserver.TestEachPushOnce", mutant{"a moved block brings no floor", "pserver/moving.go",
-		"if a.retired.after(&s.retired) {", "if false {",
+		"if said.after(&s.retired) {", "if false {",
 		"a late push of a trainer that the source forgot is applied again at the destination"}},
 	{"F54", "pserver.TestTrainersComeAndGo", mutant{"who is gone may come back", "pserver/trainer.go",
 		"case s.retired.over(incarnation):", "case false:",

@@ -242,7 +242,7 @@ var mutants = []mutant{
 		"err == nil && slices.ContainsFunc(states, func(s ShardState) bool { return s.Rewound != place.Epoch })", "err == nil && len(states) == 0",
 		"the set has a part from before the cut"},
 	{"servers do not go back", "master/rewind.go",
-		"\treturn r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set)\n", "\treturn r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set[:0])\n",
+		"\treturn r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set, r.placed())\n", "\treturn r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set[:0], r.placed())\n",
 		"the parameters of the set are lost"},
 	{"a release that was refused ends the term", "master/rewind.go",
 		"\t\t\t\tr.log.WithError(err).Warn(\"trainers still stand", "\t\t\t\tif ctx.Err() == nil {\n\t\t\t\t\treturn err\n\t\t\t\t}\n\t\t\t\tr.log.WithError(err).Warn(\"trainers still stand",
