@@ -33,6 +33,7 @@ var house = []room{
 	{dir: "dataset", may: []string{"recordio"}},
 	{dir: "taskqueue", may: []string{"recordio"}, pure: true},
 	{dir: "record", may: []string{"taskqueue"}},
+	{dir: "snapshot", may: []string{"taskqueue"}},
 	{dir: "rendezvous", pure: true},
 	{dir: "evaluation", pure: true},
 	{dir: "safetensors"},
@@ -53,7 +54,7 @@ var house = []room{
 	{dir: "trainer/session", may: []string{"taskqueue", "master/netrpc/wire"}},
 	{dir: "etcdstore/fence", may: []string{"taskqueue"}},
 	// the application
-	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "master/decide"}},
+	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "snapshot", "rendezvous", "evaluation", "master/decide"}},
 	// faces and adapters
 	{dir: "etcdstore", may: []string{"recordio", "taskqueue", "record", "etcdstore/fence"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},

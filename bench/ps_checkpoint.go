@@ -11,6 +11,7 @@ import (
 
 	"gonum.org/v1/gonum/blas/blas32"
 
+	"trainmaster/master"
 	"trainmaster/master/shards"
 	"trainmaster/pserver/optimizer"
 )
@@ -196,7 +197,7 @@ func (w *checkpointWatch) checkpoint(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := cut.Write(ctx, "bench", nil); err != nil {
+	if _, err := cut.Write(ctx, master.About{Job: "bench"}); err != nil {
 		return err
 	}
 	w.written = append(w.written, time.Since(began))

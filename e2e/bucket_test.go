@@ -41,7 +41,7 @@ func TestCheckpointsInABucket(t *testing.T) {
 	}
 	before := j.latestSet()
 	exported := filepath.Join(t.TempDir(), "before.safetensors")
-	run(t, j.dir, "model", "export", j.setURL(before.Number), "--file", exported).wants(t, 0)
+	run(t, j.dir, "model", "export", j.setArg(before.Number), "--file", exported).wants(t, 0)
 
 	if _, err := j.store.Client().Put(t.Context(), j.store.Prefix()+"/ps_desired", "3"); err != nil {
 		t.Fatal(err)
@@ -62,8 +62,42 @@ func TestCheckpointsInABucket(t *testing.T) {
 	j.wantAccuracy(0.80)
 }
 
-// setURL is the file of a set in the bucket.
-func (j *job) setURL(number uint64) string {
+// Where etcd is lost a bucket is enough to go on from, and a snapshot with what was in it goes on in another one.
+func TestResumeFromABucket(t *testing.T) {
+	store := s3test.Start(t)
+	c := newCounters(t)
+	c.bucket = store.URL("jobs/counted")
+	_, all := c.counted("async", "rewind")
+	c.awaitSets(0, 3)
+	for _, p := range all {
+		p.kill()
+	}
+	file := filepath.Join(t.TempDir(), "job.tms")
+	c.says(c.in("snapshot", "save", file, "--checkpoint-dir", c.bucket), "with its parameters", "with its record")
+
+	c.loseEtcd(nil)
+	m, all := c.counted("async", "rewind", "--resume", c.bucket)
+	c.wantEnd(m, all)
+	c.wantCounted(rewindPasses)
+
+	for _, p := range all[1:3] { // the servers
+		p.kill()
+	}
+	c.loseEtcd(nil)
+	run(t, c.dir, c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket)...).wants(t, 2, "the folder is not empty")
+	c.bucket = store.URL("jobs/again")
+	c.says(c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket), "its parameters are those of set")
+	m, all = c.counted("async", "rewind")
+	c.wantEnd(m, all)
+	c.wantVerified(rewindPasses, countedRecords/countedChunk)
+	c.wantCounted(rewindPasses)
+}
+
+// setArg is the file of a set, or the URL of it in the bucket, as commands take it.
+func (j *job) setArg(number uint64) string {
+	if j.bucket == "" {
+		return filepath.Join(j.checkpoints(), "sets", setFile(number))
+	}
 	u, err := url.Parse(j.bucket)
 	if err != nil {
 		j.t.Fatal(err)

@@ -197,7 +197,7 @@ func (c counters) wantCounted(passes int) {
 	c.t.Helper()
 	set := c.latestSet()
 	path := filepath.Join(c.t.TempDir(), "model.safetensors")
-	run(c.t, c.dir, "model", "export", filepath.Join(c.checkpoints(), "sets", fmt.Sprintf("%08d.json", set.Number)), "--file", path).wants(c.t, 0)
+	run(c.t, c.dir, "model", "export", c.setArg(set.Number), "--file", path).wants(c.t, 0)
 	tensors, _, err := safetensors.ReadFile(path)
 	if err != nil {
 		c.t.Fatal(err)

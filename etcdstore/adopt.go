@@ -21,15 +21,16 @@ import (
 var ErrOccupied = errors.New("there is a job already")
 
 // jobKeys are all that a job can have, as Together takes them.
-var jobKeys = []string{keyJob, keyState, keyState + "/", keyTrainers, keyPS, keyPSDesired, "/ps_step", "/record/", "/master/"}
+var jobKeys = []string{keyJob, keyState, keyState + "/", keyTrainers, keyPS, keyPSDesired, keyPSBlocks, "/ps_step", "/checkpoints/", "/record/", "/master/"}
 
 // Adoption is a job to be put where there is none.
 type Adoption struct {
 	ID       string                            // of what is restored: the same again goes on with what was broken off
 	Name     string                            // of the job here
 	Settings map[string]string                 // the immutable ones
-	Keys     iter.Seq2[taskqueue.Write, error] // all but the settings and the state
+	Keys     iter.Seq2[taskqueue.Write, error] // all but the settings, the state and Last
 	State    []byte                            // must carry a nonce
+	Last     []taskqueue.Write                 // written with the state, in one transaction: who sees one of them sees the job
 }
 
 // Adopt writes a job under this store's prefix. The state is written last, in one transaction
@@ -68,7 +69,7 @@ func (s *Store) Adopt(ctx context.Context, a Adoption) error {
 			return err
 		}
 	}
-	return s.endAdoption(ctx, marker, a.State)
+	return s.endAdoption(ctx, marker, a.State, a.Last)
 }
 
 // beginAdoption puts the marker where nothing is, or finds that of a restore of the same that
@@ -123,10 +124,14 @@ func (s *Store) underMarker(ctx context.Context, marker int64, writes []*pb.Requ
 }
 
 // endAdoption makes the job one. An outcome that was unknown is found out by reading.
-func (s *Store) endAdoption(ctx context.Context, marker int64, state []byte) error {
+func (s *Store) endAdoption(ctx context.Context, marker int64, state []byte, last []taskqueue.Write) error {
+	writes := []*pb.RequestOp{opPut(s.abs(keyState), state, 0), fence.Delete(s.abs(keyRestoring))}
+	for _, w := range last {
+		writes = append(writes, opPut(s.abs(w.Key), w.Value, 0))
+	}
 	answer, err := s.settled(ctx, &pb.TxnRequest{
 		Compare: []*pb.Compare{createdAt(s.abs(keyRestoring), marker), createdAt(s.abs(keyState), 0)},
-		Success: []*pb.RequestOp{opPut(s.abs(keyState), state, 0), fence.Delete(s.abs(keyRestoring))},
+		Success: writes,
 		Failure: []*pb.RequestOp{opGet(s.abs(keyState))},
 	})
 	switch {

@@ -141,6 +141,9 @@ type Claim struct {
 
 // ServedJob is what a parameter server has to know of its job when it starts.
 type ServedJob struct {
+	Name      string // "" before a master has begun the job
+	ID        []byte
+	Epoch     uint32
 	Desired   int    // parameter servers
 	Life      int64  // of them: another one after there was none at all
 	LatestSet []byte // the set of checkpoints that a leader named last; nil: none
@@ -222,9 +225,11 @@ func (s *Store) placeServer(ctx context.Context, h *held, key, addr string) (our
 	return ours, err
 }
 
+const maxState = 64 << 20 // decoded
+
 func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
 	job := ServedJob{Desired: -1}
-	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyPSDesired)), opGet(s.abs(keyPSLife)), opGet(s.abs(keyLatest)), opGet(s.abs(keyPSBlocks))}})
+	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyPSDesired)), opGet(s.abs(keyPSLife)), opGet(s.abs(keyLatest)), opGet(s.abs(keyPSBlocks)), opGet(s.abs(keyState))}})
 	if err != nil {
 		return job, fmt.Errorf("read what the job is at: %w", err)
 	}
@@ -243,6 +248,16 @@ func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
 				job.LatestSet = kv.Value
 			case 3:
 				job.Placement = kv.Value
+			case 4:
+				var state struct { // of taskqueue.Snapshot
+					Job   string
+					JobID []byte
+					Epoch uint32
+				}
+				if err := Decode(kv.Value, &state, maxState); err != nil {
+					return job, fmt.Errorf("%s: %w", kv.Key, err)
+				}
+				job.Name, job.ID, job.Epoch = state.Job, state.JobID, state.Epoch
 			}
 		}
 	}

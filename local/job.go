@@ -160,7 +160,7 @@ func (j *Job) path(names ...string) string {
 // when the job is over.
 func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint string)) (Result, error) {
 	began := time.Now()
-	for _, dir := range []string{"data", "logs", "checkpoints"} {
+	for _, dir := range []string{"data", "logs", checkpointsDir} {
 		if err := os.MkdirAll(j.path(dir), 0o755); err != nil {
 			return Result{}, fmt.Errorf("prepare the folder of the run: %w", err)
 		}
@@ -311,6 +311,9 @@ func (j *Job) define() {
 			"--ps", strconv.Itoa(c.Servers), "--trainers", strconv.Itoa(c.Trainers), "--passes", strconv.Itoa(c.Passes),
 			"--update-mode", update, "--backup-workers", strconv.Itoa(c.Backups),
 			"--deterministic="+strconv.FormatBool(c.Deterministic), "--on-shard-loss", cmp.Or(c.OnShardLoss, "continue"), "--checkpoint-every", c.CheckpointEvery.String(), "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
+		if c.Resume {
+			one.args = append(one.args, "--resume", j.path(checkpointsDir)) // heeded where etcd is lost
+		}
 		if i == 0 {
 			j.master = one
 		} else {
@@ -320,7 +323,7 @@ func (j *Job) define() {
 	for i := range c.Servers {
 		name := fmt.Sprintf("pserver-%d", i)
 		j.servers = append(j.servers, child(name, "pserver", "--listen", "127.0.0.1:0", "--ps-ttl", "5s",
-			"--checkpoint-dir", j.path("checkpoints")))
+			"--checkpoint-dir", j.path(checkpointsDir)))
 	}
 	for i := range c.Trainers {
 		name := fmt.Sprintf("trainer-%d", i)

@@ -12,8 +12,11 @@ import (
 	"trainmaster/dataset/convert"
 )
 
-// runFile, in the folder of a run, has what it takes to go on with the run.
-const runFile = "run.json"
+const (
+	// runFile, in the folder of a run, has what it takes to go on with the run.
+	runFile        = "run.json"
+	checkpointsDir = "checkpoints"
+)
 
 type runRecord struct {
 	Settings map[string]string `json:"settings"`
@@ -39,8 +42,9 @@ func readRun(dir string) (r runRecord, err error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return r, fmt.Errorf("%w: %s: %w", ErrNoRun, filepath.Join(dir, runFile), err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "etcd")); err != nil {
-		return r, fmt.Errorf("%w: its tasks were in its etcd: %w", ErrNoRun, err)
+	_, noTasks := os.Stat(filepath.Join(dir, "etcd"))
+	if _, err := os.Stat(filepath.Join(dir, checkpointsDir, "sets")); err != nil && noTasks != nil {
+		return r, fmt.Errorf("%w: its tasks were in its etcd, and there is no set of checkpoints: %w", ErrNoRun, errors.Join(noTasks, err))
 	}
 	return r, nil
 }

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"trainmaster/taskqueue"
 )
 
 // Cadence says how often a checkpoint is taken: when any of what is not zero has gone by. The
@@ -46,6 +48,7 @@ type progress struct {
 	at     time.Time
 	steps  uint64
 	passes uint64
+	clock  taskqueue.Clock // of the job, which goes on from term to term
 }
 
 func (c Cadence) due(now, last progress) bool {

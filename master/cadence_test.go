@@ -21,15 +21,15 @@ func TestCadence(t *testing.T) {
 		}
 	}
 	c := Cadence{Time: time.Minute, Steps: 10, Passes: 1}
-	last := progress{began, 100, 5}
+	last := progress{at: began, steps: 100, passes: 5}
 	for what, tt := range map[string]struct {
 		now progress
 		due bool
 	}{
-		"nothing": {progress{began.Add(59 * time.Second), 109, 5}, false},
-		"time":    {progress{began.Add(time.Minute), 100, 5}, true},
-		"steps":   {progress{began, 110, 5}, true},
-		"passes":  {progress{began, 100, 6}, true},
+		"nothing": {progress{at: began.Add(59 * time.Second), steps: 109, passes: 5}, false},
+		"time":    {progress{at: began.Add(time.Minute), steps: 100, passes: 5}, true},
+		"steps":   {progress{at: began, steps: 110, passes: 5}, true},
+		"passes":  {progress{at: began, steps: 100, passes: 6}, true},
 	} {
 		if c.due(tt.now, last) != tt.due || (Cadence{}).due(tt.now, last) {
 			t.Errorf("%s: due %v, expected %v", what, !tt.due, tt.due)

@@ -24,8 +24,8 @@ var ErrNothingToCut = errors.New("there is nothing to take a checkpoint of")
 type Cut interface {
 	Number() uint64
 	// Write returns the manifest of the set of checkpoints of that moment, when all of it is on
-	// the disk. position is what the set is to say of where the data stood; nil: nothing.
-	Write(ctx context.Context, job string, position []byte) (set []byte, err error)
+	// the disk.
+	Write(ctx context.Context, about About) (set []byte, err error)
 	// Abort drops the moment.
 	Abort(ctx context.Context) error
 	// Prune removes what is older than the newest sets to keep.
@@ -53,7 +53,9 @@ type checkpointer struct {
 	cuts   *rewinding // of trainers too; nil: of the servers alone
 	log    *logrus.Entry
 
-	one turn // checkpoint at a time
+	one      turn // checkpoint at a time
+	failed   bool // what a set left that was not finished may lie on the disks
+	datasets described
 
 	mu      sync.Mutex
 	set     uint64
@@ -77,7 +79,7 @@ func (c *checkpointer) run(ctx context.Context) error {
 	}
 	poll := time.NewTicker(checkpointPoll)
 	defer poll.Stop()
-	last, err := c.term.progress(ctx)
+	last, err := c.begun(ctx)
 	if err != nil {
 		return err
 	}
@@ -92,15 +94,54 @@ func (c *checkpointer) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if retry.tooSoon(now.at) || !c.master.config.CheckpointEvery.due(now, last) {
+		if retry.tooSoon(now.at) || !c.due(now, last) {
 			continue
 		}
 		if err := c.take(ctx); err != nil {
 			retry.failed(c.term.committer.time.Now(), err)
 			continue
 		}
-		last, retry = now, pace{}
+		last, retry = &now, pace{}
 	}
+}
+
+// due says whether it is time for a set; last is how far the job was at the latest one, nil: there is none. The first one is
+// due at once: until then servers that are all lost may come back with parameters of different moments.
+func (c *checkpointer) due(now progress, last *progress) bool {
+	every := c.master.config.CheckpointEvery
+	return every != (Cadence{}) && (last == nil || every.due(now, *last))
+}
+
+// begun is how far the job was at its latest set, whichever leader took it; nil: there is none.
+func (c *checkpointer) begun(ctx context.Context) (*progress, error) {
+	p, err := c.term.progress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	set, err := c.master.store.Value(ctx, LatestSetKey)
+	for err != nil {
+		c.log.WithError(err).Warn("the latest set of checkpoints is not known yet, asking again")
+		if c.term.committer.time.Sleep(ctx, checkpointRetry); ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		set, err = c.master.store.Value(ctx, LatestSetKey)
+	}
+	if set == nil {
+		return nil, nil
+	}
+	at, err := c.master.shards.SetAt(set)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", LatestSetKey, err)
+	}
+	p.steps = at.Version
+	if at.Position != nil {
+		p.at = p.at.Add(-max(0, p.clock.Sub(at.Position.Clock)))
+		p.passes = 0
+		for _, d := range at.Position.Datasets {
+			p.passes += uint64(d.Pass)
+		}
+	}
+	return &p, nil
 }
 
 // pace says when a cut that failed is tried again: ever later, since what a failed set left stays on the disk until a newer
@@ -142,6 +183,9 @@ func (c *checkpointer) take(ctx context.Context) error {
 	}
 	defer c.one.give()
 	began := c.term.committer.time.Now()
+	if c.failed {
+		c.discard(ctx) // of the term before, or what could not be removed
+	}
 	cut, err := c.complete(ctx)
 	switch {
 	case errors.Is(err, ErrNothingToCut):
@@ -151,6 +195,9 @@ func (c *checkpointer) take(ctx context.Context) error {
 	case err != nil:
 		c.note(0, err)
 		c.log.WithError(err).Error("checkpoint not complete: the set before it stays, training goes on")
+		if !terminal(err) { // else the next leader finds out what became of it
+			c.discard(ctx)
+		}
 		return err
 	}
 	c.note(cut.Number(), nil)
@@ -163,15 +210,37 @@ func (c *checkpointer) take(ctx context.Context) error {
 	return nil
 }
 
+// discard removes what failed sets have left.
+func (c *checkpointer) discard(ctx context.Context) {
+	c.failed = true
+	latest, err := c.master.store.Value(ctx, LatestSetKey)
+	if err == nil {
+		bounded, cancel := c.within(ctx, writeTimeout)
+		defer cancel()
+		err = c.master.shards.Discard(bounded, uint64(c.term.committer.lead.Revision()), latest)
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			c.log.WithError(err).Debug("what failed sets have left is not removed yet")
+		}
+		return
+	}
+	c.failed = false
+}
+
 // complete returns a cut whose set is complete and named in the store.
 func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
-	cut, position, err := c.begin(ctx)
+	cut, at, err := c.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	bounded, cancel := c.within(ctx, writeTimeout)
 	defer cancel()
-	set, err := cut.Write(bounded, c.master.config.Job, position)
+	var set []byte
+	about, err := c.about(bounded, at, cut.Number())
+	if err == nil {
+		set, err = cut.Write(bounded, about)
+	}
 	switch {
 	case err != nil:
 	case c.cuts != nil:
@@ -188,22 +257,22 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 }
 
 // begin fixes the moments of all servers.
-func (c *checkpointer) begin(ctx context.Context) (Cut, []byte, error) {
+func (c *checkpointer) begin(ctx context.Context) (Cut, *moment, error) {
 	if c.cuts != nil {
 		return c.cuts.begin(ctx)
 	}
-	var epoch uint32
-	if err := c.term.inspect(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() }); err != nil {
-		return nil, nil, err
-	}
 	ctx, cancel := c.within(ctx, beginTimeout)
 	defer cancel()
+	at, err := c.term.moment(ctx) // before the servers hear of the last step and their moments are fixed: they have all that is counted
+	if err != nil {
+		return nil, nil, err
+	}
 	if err := c.still.hold(ctx); err != nil {
 		return nil, nil, fmt.Errorf("stop for a checkpoint: %w", err)
 	}
 	defer c.still.release()
-	cut, err := c.master.shards.Begin(ctx, uint64(c.term.committer.lead.Revision()), epoch, func(last uint64) uint64 { return last + 1 })
-	return cut, nil, err
+	cut, err := c.master.shards.Begin(ctx, uint64(c.term.committer.lead.Revision()), at.position.Epoch, func(last uint64) uint64 { return last + 1 })
+	return cut, at, err
 }
 
 func (c *checkpointer) note(set uint64, err error) {
@@ -252,6 +321,7 @@ func (t *term) progress(ctx context.Context) (p progress, err error) {
 		if t.committer.steps != nil {
 			p.steps = t.committer.steps.last.Version
 		}
+		p.clock = q.Clock()
 	})
 	p.at = t.committer.time.Now()
 	return p, err

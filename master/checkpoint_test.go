@@ -2,12 +2,15 @@ package master
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"trainmaster/taskqueue"
 )
 
 const midStep = "in the middle of a step"
@@ -21,6 +24,9 @@ type cutting struct {
 	number  uint64
 	failing string // what fails
 	telling bool   // a step is being told
+	abouts  map[uint64]About
+
+	versions map[uint64]uint64 // of sets
 }
 
 func (s *cutting) note(what string) error {
@@ -74,9 +80,31 @@ func (s *cutting) Begin(_ context.Context, _ uint64, _ uint32, number func(uint6
 
 func (s *cutting) Number() uint64 { return s.number }
 
-func (s *cutting) Write(context.Context, string, []byte) ([]byte, error) {
+func (s *cutting) Write(_ context.Context, about About) ([]byte, error) {
+	s.mu.Lock()
+	if s.abouts == nil {
+		s.abouts = map[uint64]About{}
+	}
+	s.abouts[s.number] = about
+	s.mu.Unlock()
 	return fmt.Appendf(nil, "set %d", s.number), s.note("write")
 }
+
+func (s *cutting) SetAt(set []byte) (at SetAt, err error) {
+	if _, err = fmt.Sscanf(string(set), "set %d", &at.Number); err != nil {
+		return at, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at.Version, at.Position = s.versions[at.Number], &Position{}
+	return at, json.Unmarshal(s.abouts[at.Number].Position, at.Position)
+}
+
+func (s *cutting) Discard(_ context.Context, _ uint64, latest []byte) error {
+	return s.note(fmt.Sprintf("discard beyond %q,", latest))
+}
+
+func (s *cutting) Version(context.Context) (uint64, error) { return 0, nil }
 
 func (s *cutting) Abort(context.Context) error { return s.note("abort") }
 
@@ -103,18 +131,20 @@ func TestCheckpoints(t *testing.T) {
 				t.Errorf("%s: status %+v, %v; expected set %d and failure %q", what, status.Checkpoint, err, set, failure)
 			}
 		}
-		time.Sleep(59*time.Second + 100*time.Millisecond) // from here on never at a moment at which the leader does something
-		want("too early", "", 0, "")
+		time.Sleep(time.Second + 100*time.Millisecond) // from here on never at a moment at which the leader does something
+		want("the first, at once", `discard beyond "", 0, begin 1, write 1, set 1 latest, keep 3, 1`, 1, "")
+		time.Sleep(58 * time.Second)
+		want("too early", "", 1, "")
 		time.Sleep(2 * time.Second)
-		want("the first", "begin 1, write 1, set 1 latest, keep 3, 1", 1, "")
+		want("the next", "begin 2, write 2, set 2 latest, keep 3, 2", 2, "")
 		s.fail("write")
 		time.Sleep(time.Minute)
-		if got := s.taken(); !strings.HasPrefix(got, "begin 2, write 2, abort 2") || strings.Contains(got, "latest") {
+		if got := s.taken(); !strings.HasPrefix(got, `begin 3, write 3, abort 3, discard beyond "set 2", 3`) || strings.Contains(got, "latest") {
 			t.Errorf("a server whose disk is full: %s", got)
 		}
-		want("a server whose disk is full", "", 1, "disk full")
-		if latest, _ := store.Value(t.Context(), LatestSetKey); string(latest) != "set 1" {
-			t.Errorf("%s is named, expected set 1", latest)
+		want("a server whose disk is full", "", 2, "disk full")
+		if latest, _ := store.Value(t.Context(), LatestSetKey); string(latest) != "set 2" {
+			t.Errorf("%s is named, expected set 2", latest)
 		}
 		s.fail("")
 		store.set(time.Millisecond, errors.New("etcd is full"))
@@ -135,7 +165,7 @@ func TestCheckpoints(t *testing.T) {
 func TestCheckpointsBetweenSteps(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
-		store.keys[StepKey] = Step{Version: 3, Epoch: 1}.encode() // told again every 500 ms
+		store.keys[StepKey] = Step{Version: 3, Epoch: 1}.Encode() // told again every 500 ms
 		s := &cutting{store: store}
 		_, stop, ended := leads(t, store, Config{Sync: true, CheckpointEvery: Cadence{Time: 300 * time.Millisecond}}, s)
 		defer func() {
@@ -182,5 +212,98 @@ func TestPaceOfFailedCheckpoints(t *testing.T) {
 	}
 	if p.pause != checkpointPause {
 		t.Errorf("the longest pause is %v, expected %v", p.pause, checkpointPause)
+	}
+}
+
+// A leader goes on from the latest set of the one before it: what went by since then counts.
+func TestCadenceOverLeaders(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		s := &cutting{store: store}
+		lead := func(lasts time.Duration) (events string) {
+			m, stop, ended := leads(t, store, Config{CheckpointEvery: Cadence{Time: time.Minute}}, s)
+			for began := time.Now(); time.Since(began) < lasts; time.Sleep(time.Second) {
+				if _, err := m.Join(t.Context(), "a", ""); err != nil { // the clock of the job goes on while somebody is there
+					t.Fatal(err)
+				}
+			}
+			stop()
+			<-ended
+			store = store.copied()
+			s.store = store
+			return s.taken()
+		}
+		if got := lead(2 * time.Second); !strings.Contains(got, "begin 1") {
+			t.Fatalf("the first is due at once: %s", got)
+		}
+		if got := lead(40 * time.Second); got != "" {
+			t.Errorf("less than a minute after the first: %s", got)
+		}
+		if got := lead(25 * time.Second); !strings.Contains(got, "begin 2") || strings.Contains(got, "begin 3") {
+			t.Errorf("more than a minute after that of a leader before, expected the next: %s", got)
+		}
+	})
+}
+
+// Passes are counted from the latest set, too.
+func TestPassesSinceTheLatestSet(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		s := &cutting{store: store, number: 4, abouts: map[uint64]About{4: {Position: []byte(`{"datasets": [{"pass": 0}]}`)}}}
+		store.keys[LatestSetKey] = []byte("set 4")
+		m, stop, ended := leads(t, store, Config{CheckpointEvery: Cadence{Passes: 2}, Queue: taskqueue.Options{Passes: 3}}, s)
+		defer func() {
+			stop()
+			<-ended
+		}()
+		register(t, m, 1)
+		time.Sleep(time.Second)
+		if got := s.taken(); got != "" {
+			t.Errorf("in the first pass: %s", got)
+		}
+	})
+}
+
+// A trainer that stages at a version that is not known makes the master ask the servers, once: an earlier life of the job
+// made it.
+func TestCatchUpWithTheServers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		shards := &told{version: 7}
+		m, stop, ended := leads(t, store, Config{Sync: true}, shards)
+		defer func() {
+			stop()
+			<-ended
+		}()
+		a := joins(t, m, "a")
+		if _, _, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 9, 3, 1); err == nil || !strings.Contains(err.Error(), "expected at most 7") {
+			t.Errorf("at a version that no server has: %v", err)
+		}
+		step, err := newSteps(store.keys[StepKey], 0)
+		if err != nil || step.last.Version != 7 || step.last.Epoch != 1 {
+			t.Errorf("the step is %+v, %v; expected version 7 in epoch 1", step.last, err)
+		}
+		shards.version = 5
+		if _, included, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 6, 3, 1); err != nil || included {
+			t.Errorf("at a version that was passed: included %t, %v", included, err)
+		}
+		if step, err := newSteps(store.keys[StepKey], 0); err != nil || step.last.Version != 7 {
+			t.Errorf("the step is %+v, %v; expected version 7 as before", step.last, err)
+		}
+	})
+}
+
+// Where no step is known the version is that of the latest set.
+func TestVersionOfTheLatestSet(t *testing.T) {
+	for _, tt := range []struct{ stored, set, want uint64 }{{0, 5, 5}, {9, 5, 9}, {0, 0, 0}} {
+		store := newMemory()
+		s := &cutting{store: store, versions: map[uint64]uint64{1: tt.set}, abouts: map[uint64]About{1: {Position: []byte("{}")}}}
+		if tt.set > 0 {
+			store.keys[LatestSetKey] = []byte("set 1")
+		}
+		steps := &steps{last: Step{Version: tt.stored}}
+		if err := (&Master{store: store, shards: s}).latestVersion(t.Context(), steps); err != nil || steps.last.Version != tt.want {
+			t.Errorf("stored %d, set %d: version %d, %v; expected %d", tt.stored, tt.set, steps.last.Version, err, tt.want)
+		}
 	}
 }

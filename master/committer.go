@@ -152,7 +152,7 @@ func (c *committer) commit(ctx context.Context) error {
 	extra := writesOf(c.batch[:n])
 	if c.queue.Dirty() || stepped || len(extra) > 0 || consequential(c.batch[:n]) {
 		if stepped {
-			extra = append(extra, taskqueue.Write{Key: StepKey, Value: step.encode()})
+			extra = append(extra, taskqueue.Write{Key: StepKey, Value: step.Encode()})
 		}
 		err := c.save(ctx, extra)
 		if c.since(t) > slowStore {
@@ -394,6 +394,13 @@ func (c *committer) stage(s *staging) error {
 	}
 	_, err := c.steps.stage(s.version, Contributor{s.trainer, s.incarnation, s.records})
 	return err
+}
+
+// caughtUp is called when the parameter servers turned out to be at a later step than was known.
+func (c *committer) caughtUp(step Step) {
+	c.steps.last = step
+	hand(c.shards, step)
+	c.log.WithField("version", step.Version).Warn("the parameters are of an earlier life of the job: going on from their version")
 }
 
 // rewound is called when the job went back: the last step is that of the set, and nobody waits for another.

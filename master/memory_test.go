@@ -112,6 +112,8 @@ func (s *memory) Roster(context.Context) (map[string][]byte, error) {
 	return roster, nil
 }
 
+func (s *memory) Asides(context.Context) (map[string][]byte, error) { return nil, nil }
+
 func (s *memory) Value(_ context.Context, key string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -255,19 +255,18 @@ const (
 	partChunks     = 1 << 18   // to begin with
 )
 
-// tableParts encodes a table in parts, each below maxPartBytes.
-func tableParts(store Store, t *taskqueue.Table) ([][]byte, error) {
-	var parts [][]byte
+// TableParts encodes a table in parts, each below maxPartBytes, and returns the digest of all.
+func TableParts(encode func(v any) ([]byte, error), t *taskqueue.Table) (parts [][]byte, digest [32]byte, err error) {
 	size := partChunks
 	for first := 0; first < t.Chunks(); {
 		n := min(size, t.Chunks()-first)
-		b, err := store.Encode(t.Part(first, n))
+		b, err := encode(t.Part(first, n))
 		if err != nil {
-			return nil, err
+			return nil, digest, err
 		}
 		if len(b) > maxPartBytes {
 			if n == 1 {
-				return nil, errors.New("one chunk with its path does not fit a part of the task table")
+				return nil, digest, errors.New("one chunk with its path does not fit a part of the task table")
 			}
 			size = max(1, n/2)
 			continue
@@ -275,5 +274,5 @@ func tableParts(store Store, t *taskqueue.Table) ([][]byte, error) {
 		parts = append(parts, b)
 		first += n
 	}
-	return parts, nil
+	return parts, partsDigest(parts), nil
 }

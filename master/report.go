@@ -60,20 +60,11 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	log := m.log.WithField("files", len(found.Files))
 	log.Info(indexing)
 	m.reports.indexer.Progress = m.reports.now.step(log, indexing)
-	indices, err := m.reports.indexer.Index(ctx, found)
+	table, err := TableOf(ctx, &m.reports.indexer, found)
 	if err != nil {
 		return err
 	}
-	chunks := 0
-	for _, list := range indices {
-		chunks += len(list)
-	}
-	table := taskqueue.NewTable(chunks)
-	for i, f := range found.Files {
-		if err := table.Add(taskqueue.File{Path: f.Path, Size: f.Size, ModTime: f.ModTime.UnixNano()}, indices[i]); err != nil {
-			return err
-		}
-	}
+	chunks := table.Chunks()
 	table.Group(m.config.chunksPerTask(chunks))
 	if tasks := table.Tasks(); tasks < 4*m.config.Trainers {
 		log.WithFields(logrus.Fields{"tasks": tasks, "trainers": m.config.Trainers}).Warn("fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks")
@@ -83,6 +74,25 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	}
 	log.WithFields(logrus.Fields{"chunks": chunks, "tasks": table.Tasks(), "records": table.Records(), "took": time.Since(began).Round(time.Millisecond).String()}).Info("dataset indexed")
 	return nil
+}
+
+// TableOf reads the chunks of files; how many of them make a task is still to be said.
+func TableOf(ctx context.Context, indexer *dataset.Indexer, found dataset.Listing) (*taskqueue.Table, error) {
+	indices, err := indexer.Index(ctx, found)
+	if err != nil {
+		return nil, err
+	}
+	chunks := 0
+	for _, list := range indices {
+		chunks += len(list)
+	}
+	table := taskqueue.NewTable(chunks)
+	for i, f := range found.Files {
+		if err := table.Add(taskqueue.File{Path: f.Path, Size: f.Size, ModTime: f.ModTime.UnixNano()}, indices[i]); err != nil {
+			return nil, err
+		}
+	}
+	return table, nil
 }
 
 // maxNames bounds what one report can make the master look up; a glob is one name.
@@ -97,10 +107,10 @@ func (m *Master) Register(ctx context.Context, table *taskqueue.Table, digest [3
 	return m.register(ctx, t, table, digest)
 }
 
-func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, digest [32]byte) error {
+func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, files [32]byte) error {
 	defer m.reports.now.end()
 	log := m.log.WithField("tasks", table.Tasks())
-	parts, err := tableParts(m.store, table)
+	parts, digest, err := TableParts(m.store.Encode, table)
 	if err != nil {
 		return fmt.Errorf("encode the task table: %w", err)
 	}
@@ -116,7 +126,7 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 	_, err = t.committer.do(ctx, func(o *op) {
 		o.parts = &partsWrite{writes: writes, progress: m.reports.now.step(log, storing)}
 		o.event = &taskqueue.Report{
-			Kind: taskqueue.Training, Digest: digest, ReportID: id, Parts: len(parts), PartsDigest: partsDigest(parts),
+			Kind: taskqueue.Training, Digest: files, ReportID: id, Parts: len(parts), PartsDigest: digest,
 			Table: table, Shuffle: m.config.Shuffle, Seed: m.config.Seed,
 		}
 	})

@@ -2,7 +2,6 @@ package master
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,8 +21,6 @@ type RewindShards interface {
 	// was brought to that epoch before does nothing. placed is the value of [PlacementKey], by which
 	// they take their blocks from the set; nil: blocks never moved.
 	Rewind(ctx context.Context, term uint64, epoch uint32, set, placed []byte) error
-	// SetAt reads from a set its number and the version of its parameters.
-	SetAt(set []byte) (number, version uint64, err error)
 }
 
 // ShardState is how a parameter server is.
@@ -65,7 +62,7 @@ const (
 
 // run does what is due until ctx ends.
 func (r *rewinding) run(ctx context.Context) error {
-	last, err := r.term.progress(ctx)
+	last, err := r.begun(ctx)
 	if err != nil {
 		return err
 	}
@@ -93,7 +90,7 @@ func (r *rewinding) run(ctx context.Context) error {
 		if retry.tooSoon(now.at) {
 			continue
 		}
-		isCut := due.Commit || r.master.config.CheckpointEvery.due(now, last)
+		isCut := due.Commit || r.due(now, last)
 		if n%statePoll != 0 && !isCut && !due.Rollback {
 			continue
 		}
@@ -103,7 +100,7 @@ func (r *rewinding) run(ctx context.Context) error {
 		case err != nil:
 			retry.failed(r.term.committer.time.Now(), err)
 		case done:
-			last, retry = now, pace{}
+			last, retry = &now, pace{}
 		}
 	}
 }
@@ -157,7 +154,7 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 }
 
 // begin has all trainers stand still while the servers fix their moments.
-func (r *rewinding) begin(ctx context.Context) (cut Cut, position []byte, err error) {
+func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) {
 	ctx, cancel := r.within(ctx, beginTimeout)
 	defer cancel()
 	var place taskqueue.StepPlace
@@ -194,13 +191,14 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, position []byte, err er
 	if cut, err = r.shards.Begin(ctx, uint64(r.term.committer.lead.Revision()), place.Epoch, func(uint64) uint64 { return number }); err != nil {
 		return nil, nil, err
 	}
-	if position, err = r.position(ctx, number); err != nil {
+	if at, err = r.term.moment(ctx); err != nil {
 		return cut, nil, err
 	}
+	at.position.Step = number
 	if states, err = r.shards.States(ctx); err == nil && slices.ContainsFunc(states, func(s ShardState) bool { return s.Rewound != place.Epoch }) {
 		err = fmt.Errorf("cut %d: a parameter server began anew meanwhile", number)
 	}
-	return cut, position, err
+	return cut, at, err
 }
 
 // event applies an event of the leader's own.
@@ -252,35 +250,6 @@ func (r *rewinding) publish(ctx context.Context, number uint64, set []byte) erro
 	}))
 }
 
-// position is where the data stands at a cut: everything that is finished while all stand still.
-func (r *rewinding) position(ctx context.Context, number uint64) ([]byte, error) {
-	p := Position{Step: number}
-	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) {
-		p.Epoch, p.Commit = q.Epoch(), q.Commit()
-		for _, s := range q.Overview().Sets {
-			p.Datasets = append(p.Datasets, DatasetPosition{Pass: s.Pass, Tasks: s.Tasks, Done: s.Done + s.Uncommitted})
-		}
-	}); err != nil {
-		return nil, err
-	}
-	return json.Marshal(p)
-}
-
-// Position is what a set says of the data at its cut.
-type Position struct {
-	Step     uint64            `json:"step"` // the number of the cut
-	Epoch    uint32            `json:"epoch"`
-	Commit   uint64            `json:"commit"` // of the tasks' state
-	Datasets []DatasetPosition `json:"datasets"`
-}
-
-// DatasetPosition is about the oldest open pass of a dataset.
-type DatasetPosition struct {
-	Pass  taskqueue.Pass `json:"pass"`
-	Tasks int            `json:"tasks"`
-	Done  int            `json:"done"` // finished, and wholly in the set
-}
-
 // goBack has the job go on from its last cut, or from its beginning. The caller has the turn.
 func (r *rewinding) goBack(ctx context.Context, why string) error {
 	if err := r.still.telling.take(ctx); err != nil {
@@ -295,7 +264,7 @@ func (r *rewinding) goBack(ctx context.Context, why string) error {
 	a, err := r.term.committer.do(ctx, func(o *op) {
 		o.event = &taskqueue.Rollback{Generation: place.Generation + 1, Step: place.Step}
 		if r.term.committer.steps != nil {
-			o.writes = []taskqueue.Write{{Key: StepKey, Value: step.encode()}}
+			o.writes = []taskqueue.Write{{Key: StepKey, Value: step.Encode()}}
 			o.stored = func() { r.term.committer.rewound(step) }
 		}
 	})
@@ -324,15 +293,15 @@ func (r *rewinding) latest(ctx context.Context) (set []byte, version uint64, pla
 	if set, err = r.master.store.Value(ctx, LatestSetKey); err != nil {
 		return nil, 0, place, err
 	}
-	var number uint64
+	var at SetAt
 	if set != nil {
-		if number, version, err = r.shards.SetAt(set); err != nil {
+		if at, err = r.shards.SetAt(set); err != nil {
 			return nil, 0, place, fmt.Errorf("read %s: %w", LatestSetKey, err)
 		}
 	}
 	err = r.term.inspect(ctx, func(q *taskqueue.Queue) { place = q.Steps() })
-	if err == nil && place.Step != number {
-		err = fmt.Errorf("%s names set %d, the tasks are at cut %d: restore both from one backup", LatestSetKey, number, place.Step)
+	if err == nil && place.Step != at.Number {
+		err = fmt.Errorf("%s names set %d, the tasks are at cut %d: restore both from one backup", LatestSetKey, at.Number, place.Step)
 	}
-	return set, version, place, err
+	return set, at.Version, place, err
 }

@@ -2,6 +2,7 @@ package master
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -192,7 +193,16 @@ func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, v
 		return 0, false, err
 	}
 	s := &staging{trainer: o, incarnation: incarnation, version: version, records: records, epoch: epoch}
-	if _, err = t.committer.do(ctx, func(o *op) { o.stage, o.until = s, time.Now().Add(longPoll) }); err != nil {
+	report := func() error {
+		_, err := t.committer.do(ctx, func(o *op) { o.stage, o.until = s, time.Now().Add(longPoll) })
+		return err
+	}
+	if err = report(); errors.Is(err, errAhead) && !m.config.Queue.Cuts { // a job that goes back as a whole takes the servers back instead
+		if err = m.catchUp(ctx, t, version); err == nil {
+			err = report()
+		}
+	}
+	if err != nil {
 		return 0, false, err
 	}
 	return s.committed, s.included, nil

@@ -2,7 +2,9 @@ package master
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -74,7 +76,7 @@ func (s *steps) stage(version uint64, by Contributor) (current bool, err error) 
 		}
 		return false, nil
 	case version > s.last.Version:
-		return false, fmt.Errorf("staged at version %d: expected at most %d, the last committed one", version, s.last.Version)
+		return false, fmt.Errorf("%w: staged at version %d: expected at most %d, the last committed one", errAhead, version, s.last.Version)
 	case by.Records <= 0 || by.Records > math.MaxUint32:
 		return false, fmt.Errorf("staged %d records: expected 1 to %d", by.Records, uint32(math.MaxUint32))
 	}
@@ -134,6 +136,36 @@ func (s *steps) included(o taskqueue.Ordinal) (Inclusion, bool) {
 	return Inclusion{}, false
 }
 
+var errAhead = errors.New("the trainer is ahead")
+
+// catchUp finds out how far the parameters are when a trainer has staged at a version that this job does not know of: etcd was
+// lost and the job begun anew, and the servers have what an earlier life of the job came to.
+func (m *Master) catchUp(ctx context.Context, t *term, version uint64) error {
+	if err := t.catching.take(ctx); err != nil { // no other version is made meanwhile: nobody can stage at the one that is known here
+		return err
+	}
+	defer t.catching.give()
+	var last Step
+	if err := t.inspect(ctx, func(q *taskqueue.Queue) {
+		last = t.committer.steps.last
+		last.Epoch = q.Epoch()
+	}); err != nil || version <= last.Version {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	reached, err := m.shards.Version(bounded)
+	if err != nil {
+		return fmt.Errorf("staged at version %d, and only version %d is known: ask the parameter servers: %w", version, last.Version, err)
+	}
+	step := Step{Version: reached, Epoch: last.Epoch}
+	_, err = t.committer.do(ctx, func(o *op) {
+		o.writes = []taskqueue.Write{{Key: StepKey, Value: step.Encode()}}
+		o.stored = func() { t.committer.caughtUp(step) }
+	})
+	return err
+}
+
 // commit makes a step the last one.
 func (s *steps) commit(step Step) {
 	s.last = step
@@ -167,7 +199,8 @@ func hand(steps chan Step, step Step) {
 	}
 }
 
-func (s Step) encode() []byte {
+// Encode returns the value of StepKey.
+func (s Step) Encode() []byte {
 	b, err := json.Marshal(s)
 	if err != nil {
 		panic(err) // numbers always encode

@@ -173,7 +173,7 @@ func TestStageIsAnsweredLater(t *testing.T) {
 		}
 		if s.commit(step); version == 2 {
 			var err error
-			if s, err = newSteps(step.encode(), 1); err != nil {
+			if s, err = newSteps(step.Encode(), 1); err != nil {
 				t.Fatal(err)
 			}
 		}

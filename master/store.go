@@ -18,6 +18,8 @@ type Store interface {
 	Parts(ctx context.Context, reportID string, n int) ([][]byte, error)
 	// Roster returns trainer id -> value.
 	Roster(ctx context.Context) (map[string][]byte, error)
+	// Asides returns key -> details of why tasks are set aside.
+	Asides(ctx context.Context) (map[string][]byte, error)
 	// Value returns the value of a key, nil when it is absent.
 	Value(ctx context.Context, key string) ([]byte, error)
 	PartKey(reportID string, i int) string
@@ -55,4 +57,18 @@ type Shards interface {
 	Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (Cut, error)
 	// CommitStep returns once every shard has heard of the step, or ctx ends.
 	CommitStep(ctx context.Context, step Step) error
+	// SetAt reads what a set says of its cut.
+	SetAt(set []byte) (SetAt, error)
+	// Discard removes what was written for sets that are newer than the latest one, nil if there is none yet: they were
+	// never finished.
+	Discard(ctx context.Context, term uint64, latest []byte) error
+	// Version is the greatest that any shard has parameters of. ErrNothingToCut while not every one of them is there.
+	Version(ctx context.Context) (uint64, error)
+}
+
+// SetAt is what a set says of its cut.
+type SetAt struct {
+	Number   uint64
+	Version  uint64    // of the parameters, in synchronous mode
+	Position *Position // nil: it does not say
 }

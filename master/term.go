@@ -21,6 +21,7 @@ type term struct {
 	announced   atomic.Bool
 	checkpoints *checkpointer // nil: none are taken
 	scaler      *scaler       // nil: blocks stay where they are
+	catching    turn          // to catch up with the version of the parameter servers
 }
 
 // lead recovers the state and serves until the term ends. It returns nil when the job is
@@ -37,18 +38,23 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	c.over = m.termOver
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	t := &term{committer: c, jobID: s.queue.JobID()}
+	t := &term{committer: c, jobID: s.queue.JobID(), catching: newTurn()}
 	if err := m.checkRecord(ctx, hex.EncodeToString(t.jobID[:])); err != nil {
 		return err
 	}
 	m.fresh.term.Store(lead.Revision())
+	if m.OnBegun != nil {
+		if err := m.OnBegun(ctx); err != nil {
+			return err
+		}
+	}
 	if m.config.Sync {
 		if err := m.recoverSteps(ctx, c); err != nil {
 			return err
 		}
 	}
 	telling := newTurn()
-	checkpoints := &checkpointer{master: m, term: t, still: &boundary{t, m.shards, telling}, log: m.log, one: newTurn()}
+	checkpoints := &checkpointer{master: m, term: t, still: &boundary{t, m.shards, telling}, log: m.log, one: newTurn(), failed: true, datasets: described{}}
 	if m.shards != nil && (m.config.CheckpointEvery != (Cadence{}) || m.config.Queue.Cuts) {
 		t.checkpoints = checkpoints
 		if shards, ok := m.shards.(RewindShards); ok && m.config.Queue.Cuts {
@@ -178,9 +184,28 @@ func (m *Master) recoverSteps(ctx context.Context, c *committer) error {
 	if c.steps, err = newSteps(stored, m.config.Backups); err != nil {
 		return err
 	}
+	if err := m.latestVersion(ctx, c.steps); err != nil {
+		return err
+	}
 	c.shards = make(chan Step, 1)
 	if c.steps.last.Version > 0 {
 		hand(c.shards, c.steps.last) // the last leader may have died before it told them
+	}
+	return nil
+}
+
+// latestVersion goes on from the latest set, if no step is known that is as new: parameters never go back behind it.
+func (m *Master) latestVersion(ctx context.Context, s *steps) error {
+	set, err := m.store.Value(ctx, LatestSetKey)
+	if err != nil || set == nil {
+		return err
+	}
+	at, err := m.shards.SetAt(set)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", LatestSetKey, err)
+	}
+	if at.Version > s.last.Version {
+		s.last = Step{Version: at.Version, Epoch: s.last.Epoch}
 	}
 	return nil
 }

@@ -393,7 +393,8 @@ func TestFinishedJobLingers(t *testing.T) {
 
 // told is what the parameter servers hear.
 type told struct {
-	block bool
+	block   bool
+	version uint64 // that they are at
 
 	mu    sync.Mutex
 	steps []Step
@@ -416,6 +417,10 @@ func (s *told) CommitStep(ctx context.Context, step Step) error {
 	}
 	return nil
 }
+
+func (s *told) SetAt([]byte) (SetAt, error)                   { return SetAt{}, ErrNothingToCut }
+func (s *told) Discard(context.Context, uint64, []byte) error { return nil }
+func (s *told) Version(context.Context) (uint64, error)       { return s.version, nil }
 
 func (s *told) Begin(context.Context, uint64, uint32, func(uint64) uint64) (Cut, error) {
 	return nil, ErrNothingToCut
@@ -537,7 +542,7 @@ func TestLostTrainerShrinksTheStep(t *testing.T) {
 func TestShardsAreToldAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
-		store.keys[StepKey] = Step{Version: 7, Epoch: 1, Contributors: []Contributor{{1, 1 << 16, 3}}}.encode()
+		store.keys[StepKey] = Step{Version: 7, Epoch: 1, Contributors: []Contributor{{1, 1 << 16, 3}}}.Encode()
 		shards := &told{block: true}
 		m, _, _ := leads(t, store, Config{Sync: true}, shards)
 		register(t, m, 10)

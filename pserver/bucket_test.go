@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	lead "trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint"
@@ -179,8 +180,8 @@ func TestKilledInAnUpload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go cut.Write(within(t), "test", nil)         //nolint:errcheck // the server is killed meanwhile
-	for len(filesIn(t, s.Path(""))) < before+2 { // the claim, and a part
+	go cut.Write(within(t), lead.About{Job: "test"}) //nolint:errcheck // the server is killed meanwhile
+	for len(filesIn(t, s.Path(""))) < before+2 {     // the claim, and a part
 		time.Sleep(5 * time.Millisecond)
 	}
 	victim.cmd.Process.Signal(syscall.SIGKILL)

@@ -21,8 +21,7 @@ type checkpoints struct {
 	store    checkpoint.Store
 	folder   checkpoint.Folder // the shard's in store
 	start    uint64
-	life     int64         // of the servers
-	shards   int           // of the job; 0: not known
+	job      JobState      // as it was at the start
 	keep     int           // of those that the shard saved itself, while there is no set
 	cutLimit time.Duration // how long a cut waits for its master: updates copy what they change meanwhile
 	log      *logrus.Entry
@@ -128,7 +127,8 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 	w.Worked = pace.worked
 	if err = c.writeFiles(w, h, cut); err == nil {
 		m := checkpoint.NewManifest(h.model.optimizer, h.model.staleness, modeName(h.model.sync), h.model.table)
-		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.index, on.set, on.saved, c.life, cut.version, cut.jobEpoch
+		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.index, on.set, on.saved, c.job.Life, cut.version, cut.jobEpoch
+		m.Job, m.JobID = c.job.Name, c.job.ID
 		m.TablesBase, m.Retired = cut.base, cut.retired.stored()
 		bytes, digest, err = w.Finish(ctx, m)
 	}

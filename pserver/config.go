@@ -31,6 +31,9 @@ type Claim interface {
 
 // JobState is what a server has to know of its job at its start.
 type JobState struct {
+	Name      string // "": not known
+	ID        string // hexadecimal, another one for each life of a job of that name; "": not known
+	Epoch     uint32
 	Shards    int    // of the model; 0: as many as there were
 	Life      int64  // another one after there was no server at all
 	LatestSet []byte // the set of checkpoints to start from, see [checkpoint.Set]; nil: none is named
@@ -50,6 +53,7 @@ type Config struct {
 	DataSocket string
 
 	CheckpointDir string        // a folder or the URL of a bucket, see [storage.Open], the same for all servers of the job; "" keeps no checkpoints: a restart loses the parameters
+	CheckpointsOf string        // another job, whose checkpoints there it may begin from; default: none
 	Keep          int           // of those that the server saved itself, while there is no set; default 2
 	CutLimit      time.Duration // for a master to collect a cut that it began: updates copy what they change meanwhile; default 10 minutes
 

@@ -61,7 +61,7 @@ func (c *control) WriteSet(ctx context.Context, request *pb.WriteSetRequest) (*p
 	if err != nil {
 		return nil, err
 	}
-	if err := checkpoints.writeSet(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetSet()); err != nil {
+	if err := checkpoints.writeSet(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetSet(), request.GetState()); err != nil {
 		return nil, statusOf(err)
 	}
 	return &pb.WriteSetReply{}, nil
@@ -73,7 +73,13 @@ func (c *control) PruneSets(ctx context.Context, request *pb.PruneSetsRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if err := checkpoints.pruneSets(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm(), int(request.GetKeep())); err != nil {
+	number, term := request.GetCut().GetNumber(), request.GetCut().GetTerm()
+	if request.GetFailed() {
+		err = checkpoints.discard(ctx, number, term)
+	} else {
+		err = checkpoints.pruneSets(ctx, number, term, int(request.GetKeep()))
+	}
+	if err != nil {
 		return nil, statusOf(err)
 	}
 	return &pb.PruneSetsReply{}, nil

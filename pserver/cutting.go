@@ -104,13 +104,39 @@ func (c *checkpoints) dropLocked(reason string) {
 }
 
 // writeSet writes the manifest of a set.
-func (c *checkpoints) writeSet(ctx context.Context, number, term uint64, text []byte) error {
+func (c *checkpoints) writeSet(ctx context.Context, number, term uint64, text, state []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if number != c.lastCut.Load() || term != c.term {
 		return fmt.Errorf("%w: set %d of term %d, shard %d knows of cut %d and term %d", errOldCut, number, term, c.shard.index, c.lastCut.Load(), c.term)
 	}
-	return c.store.WriteSet(ctx, text)
+	return c.store.WriteSet(ctx, text, state)
+}
+
+// discard removes what was written for sets of this job that are newer than the latest one: the master of that term says that
+// they were never finished, and no other one names a set any more.
+func (c *checkpoints) discard(ctx context.Context, latest, term uint64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if term < c.term {
+		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, c.shard.index, c.term)
+	}
+	c.term = term
+	c.dropLocked("its master discards it")
+	if c.job.ID == "" {
+		return nil // whose the sets are is not known
+	}
+	if err := c.store.Discard(ctx, c.job.ID, latest); err != nil {
+		return err
+	}
+	removed, err := c.folder.Discard(ctx, c.job.ID, latest)
+	for _, g := range removed {
+		c.log.WithField("generation", g).Info("checkpoint of a set that failed removed")
+		if last := c.tables.last; last != nil && last.Generation == g {
+			c.tables = tableHistory{}
+		}
+	}
+	return err
 }
 
 // pruneSets removes what no set but those before the newest ones needs.

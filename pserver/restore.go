@@ -1,6 +1,7 @@
 package pserver
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -31,6 +32,64 @@ type restoring struct {
 	moved *placement.Layout // nil: no block ever was
 }
 
+// ErrOtherJob says that the checkpoints in a folder are of another job.
+var ErrOtherJob = errors.New("the folder has the checkpoints of another job")
+
+// checkJob refuses a folder with the checkpoints of another job. A version that wrote no name is not asked for it; nor is the
+// set that etcd names, which is an operator's doing.
+func (j *JobState) checkJob(ctx context.Context, store checkpoint.Store, index int, of string) error {
+	ours := func(what, job string) error {
+		if job == "" || j.Name == "" || job == j.Name || job == of {
+			return nil
+		}
+		return fmt.Errorf("%w: %s in %q is of job %q, this server is of job %q: give each job a folder of its own (--checkpoint-dir); to begin with the parameters of %q on purpose, start all servers with --checkpoints-of %s",
+			ErrOtherJob, what, store.Place, job, j.Name, job, job)
+	}
+	numbers, err := store.Sets(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range numbers {
+		text, err := store.ReadText(ctx, n)
+		if errors.Is(err, checkpoint.ErrUnavailable) {
+			return err
+		}
+		if err != nil || bytes.Equal(text, j.LatestSet) {
+			continue
+		}
+		set, err := checkpoint.ParseSet(text)
+		if err != nil {
+			continue // damaged: it is said where one is chosen
+		}
+		if err := ours(set.String(), set.Job); err != nil {
+			return err
+		}
+	}
+	folder := store.Shard(index)
+	list, err := folder.Generations(ctx)
+	if err != nil {
+		return err
+	}
+	for _, g := range list {
+		m, err := folder.Manifest(ctx, g)
+		if errors.Is(err, checkpoint.ErrUnavailable) {
+			return err
+		}
+		if err != nil || m.Set != 0 {
+			continue
+		}
+		if err := ours("checkpoint "+g.String(), m.Job); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// otherLife says that a checkpoint is of another life of the job: it began anew since, or was resumed from a set.
+func (s *JobState) otherLife(m *checkpoint.Manifest) bool {
+	return s.ID != "" && m.JobID != "" && s.ID != m.JobID
+}
+
 // candidate is something to start from.
 type candidate struct {
 	name  string
@@ -55,7 +114,7 @@ func (r *restoring) run(ctx context.Context) (candidate, error) {
 	for _, c := range list {
 		parts, err := c.parts(ctx)
 		if err == nil {
-			err = r.shard.fillFrom(parts, r.job.Shards, r.moved)
+			err = r.shard.fillFrom(parts, r.job, r.moved)
 		}
 		if err == nil && c.resumed {
 			err = r.store.Shard(r.shard.index).Resume(ctx, parts[0].Manifest.Generation)
@@ -90,7 +149,7 @@ func (r *restoring) candidates(ctx context.Context) (list []candidate, damaged [
 		return len(sets) == 0 || index >= len(sets[0].Shards) || g.Compare(sets[0].Shards[index].Generation) > 0
 	}
 	for _, m := range own {
-		if r.job.Shards > 1 && m.Life == r.job.Life && newer(r.shard.index, m.Generation) {
+		if r.job.Shards > 1 && m.Life == r.job.Life && !r.job.otherLife(m) && newer(r.shard.index, m.Generation) {
 			c := r.alone(m)
 			c.resumed = true
 			list = append(list, c)
@@ -100,7 +159,7 @@ func (r *restoring) candidates(ctx context.Context) (list []candidate, damaged [
 	if err != nil {
 		return nil, nil, err
 	}
-	if stopped != nil && newer(0, stopped.Shards[0].Generation) {
+	if stopped != nil && newer(0, stopped.Shards[0].Generation) && (r.job.LatestSet == nil || r.job.ID == stopped.JobID) {
 		c := r.together(stopped)
 		c.stopped = true
 		list = append(list, c)
@@ -224,10 +283,11 @@ func (r *restoring) together(set *checkpoint.Set) candidate {
 // fillFrom takes from the checkpoints the blocks of this shard. The placement is that of the
 // checkpoints, or a new one for another number of shards. It changes the shard only when
 // everything could be read.
-func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, shards int, moved *placement.Layout) error {
+func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *placement.Layout) error {
 	man, table := parts[0].Manifest, parts[0].Share.Table
 	var err error
-	if shards = cmp.Or(shards, table.Shards); moved != nil {
+	shards := cmp.Or(job.Shards, table.Shards)
+	if moved != nil {
 		table, err = moved.Apply(table)
 	} else if shards != table.Shards {
 		table, err = placement.New(table.Tensors, shards, table.Sparse...)
@@ -263,6 +323,12 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, shards int, moved *plac
 	}
 	if err := h.missingSlots(slots); err != nil {
 		return err
+	}
+	if job.otherLife(man) { // nobody who pushed in that life pushes again, and the new one counts from the beginning
+		for _, t := range trainers {
+			fence(h, t)
+		}
+		trainers, jobEpoch = map[uint32]*trainer{}, max(1, job.Epoch)
 	}
 	s.holding.Store(h)
 	s.trainers = trainers

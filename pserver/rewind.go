@@ -60,7 +60,7 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 	c.tables = tableHistory{} // nothing that comes is based on what was: the next checkpoint has all rows
 	resume := door.pause()
 	defer resume()
-	name, err := s.becomeSet(ctx, c.store, text, c.shards, layout, epoch)
+	name, err := s.becomeSet(ctx, c.store, text, c.job, layout, epoch)
 	if err != nil {
 		return fmt.Errorf("go back to %s: %w", name, err)
 	}
@@ -81,7 +81,7 @@ func (s *shard) endMove(term uint64) error {
 }
 
 // becomeSet is called while nobody is connected. Blocks that were frozen are frozen no more: they are other ones.
-func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []byte, shards int, layout *placement.Layout, epoch uint32) (name string, err error) {
+func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []byte, job JobState, layout *placement.Layout, epoch uint32) (name string, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.mu.Lock()
@@ -103,7 +103,7 @@ func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []by
 		name = set.String()
 		parts, err := store.Open(ctx, set)
 		if err == nil {
-			err = s.fillFrom(parts, shards, layout)
+			err = s.fillFrom(parts, job, layout)
 		}
 		if err != nil {
 			return name, err

@@ -210,6 +210,9 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 	if err := folder.Prepare(); err != nil {
 		return nil, nil, fmt.Errorf("folder for checkpoints (--checkpoint-dir): %w; choose one that this user may write to", err)
 	}
+	if err := job.checkJob(ctx, store, index, s.cfg.CheckpointsOf); err != nil { // before a server of that job loses its folder to this one
+		return nil, nil, err
+	}
 	start, err := folder.CountStart(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("count this start among the checkpoints (--checkpoint-dir): %w", err)
@@ -224,7 +227,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 		return nil, nil, err
 	}
 	c := &checkpoints{
-		shard: shard, store: store, folder: folder, start: start, life: restoring.job.Life, shards: restoring.job.Shards, keep: s.cfg.Keep, cutLimit: s.cfg.CutLimit, log: log,
+		shard: shard, store: store, folder: folder, start: start, job: job, keep: s.cfg.Keep, cutLimit: s.cfg.CutLimit, log: log,
 		newest: from.own, superseded: make(chan struct{}),
 	}
 	if shard.ready.Load() {

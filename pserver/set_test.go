@@ -1,11 +1,13 @@
 package pserver_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -37,9 +39,15 @@ func (s *setTaker) begin(ctx context.Context) (lead.Cut, error) {
 	return s.client.Begin(ctx, s.term, 1, func(last uint64) uint64 { return last + 1 })
 }
 
+// about is what the sets say of the job.
+func (s *setTaker) about() lead.About {
+	job := s.book.state()
+	return lead.About{Job: cmp.Or(job.Name, "test"), JobID: job.ID, State: []byte("the state of the job")}
+}
+
 // write completes a set and returns its number.
 func (s *setTaker) write(ctx context.Context, cut lead.Cut) (uint64, error) {
-	text, err := cut.Write(ctx, "test", nil)
+	text, err := cut.Write(ctx, s.about())
 	if err != nil {
 		return 0, errors.Join(err, cut.Abort(ctx))
 	}
@@ -67,8 +75,14 @@ type cluster struct {
 // startCluster starts servers of another life than any before; latest is the set that etcd names.
 func startCluster(t testing.TB, dir string, n int, latest []byte) *cluster {
 	t.Helper()
+	return startClusterOf(t, dir, n, pserver.JobState{LatestSet: latest})
+}
+
+func startClusterOf(t testing.TB, dir string, n int, job pserver.JobState) *cluster {
+	t.Helper()
 	b := newBook(n)
-	b.job = pserver.JobState{LatestSet: latest, Life: time.Now().UnixNano()}
+	job.Life = cmp.Or(job.Life, time.Now().UnixNano())
+	b.job = job
 	c := &cluster{book: b, setTaker: newSetTaker(t, b)}
 	for i := range n {
 		c.servers = append(c.servers, startServer(t, b, i, pserver.Config{CheckpointDir: dir}))
@@ -118,7 +132,12 @@ func mustPush(t testing.TB, c *params.Client, step uint64, grads []params.Tensor
 // trainedCluster has two servers with the parameters start, and a client.
 func trainedCluster(t testing.TB, dir string, start []params.Tensor) (*cluster, *params.Client) {
 	t.Helper()
-	c := startCluster(t, dir, 2, nil)
+	return trainedClusterOf(t, dir, start, pserver.JobState{})
+}
+
+func trainedClusterOf(t testing.TB, dir string, start []params.Tensor, job pserver.JobState) (*cluster, *params.Client) {
+	t.Helper()
+	c := startClusterOf(t, dir, 2, job)
 	client := connect(t, c.book, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7})
 	values := small(constant(0))
 	for i := range values {
@@ -240,7 +259,7 @@ func setThatNobodyNamed(t *testing.T, g *ground) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cut.Write(within(t), "test", nil); err != nil {
+	if _, err := cut.Write(within(t), lead.About{Job: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	c.leave(t)
@@ -515,4 +534,161 @@ func trainUntil(t testing.TB, died func() bool, train func(context.Context) erro
 			t.Fatal(err)
 		}
 	}
+}
+
+// twoLives has a cluster of one life of a job leave a set, and what it came to later; the next life of it is told that set or
+// none.
+func twoLives(t testing.TB, dir string, next pserver.JobState) (c *cluster, set []byte, start, grads []params.Tensor) {
+	t.Helper()
+	start, grads = small(random(1)), small(random(2))
+	first, client := trainedClusterOf(t, dir, start, pserver.JobState{Name: "test", ID: "aa", Epoch: 4})
+	mustPush(t, client, 1, grads)
+	set = first.mustTake(t)
+	mustPush(t, client, 2, grads)
+	for _, s := range first.servers { // stopped in order: each has saved itself
+		s.stop()
+	}
+	for _, s := range first.servers {
+		if err := s.wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if next.LatestSet != nil {
+		next.LatestSet = set
+	}
+	next.Life = first.state().Life // in another etcd it may have the same number
+	return startClusterOf(t, dir, 2, next), set, start, grads
+}
+
+// A job that was resumed from a set begins with it and with nothing else, also where servers have saved something later; its
+// trainers count from the beginning, whatever their incarnations.
+func TestResumedLife(t *testing.T) {
+	for _, tt := range []struct {
+		what  string
+		next  pserver.JobState
+		steps int
+	}{
+		{"resumed", pserver.JobState{Name: "test", ID: "bb", Epoch: 5, LatestSet: []byte("the set")}, 1},
+		{"begun anew", pserver.JobState{Name: "test", ID: "bb", Epoch: 1}, 2},
+		{"the same life", pserver.JobState{Name: "test", ID: "aa", Epoch: 4, LatestSet: []byte("the set")}, 2},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			c, _, start, grads := twoLives(t, t.TempDir(), tt.next)
+			young := connect(t, c.book, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 2})
+			values := small(constant(0))
+			err := young.Init(within(t), values)
+			if err == nil {
+				if wrong := differ(values, stepped(start, grads, tt.steps)); wrong != nil {
+					t.Errorf("after %d steps %v", tt.steps, wrong)
+				}
+				_, err = young.PushPull(within(t), 1, 1, grads, small(constant(0)))
+			}
+			if isSame := tt.next.ID == "aa"; isSame == (err == nil) {
+				t.Errorf("a trainer whose incarnation is smaller than one of the life before: %v", err)
+			}
+			wantModel(t, tt.what, c.book, start, grads, map[bool]int{true: tt.steps + 1, false: tt.steps}[err == nil])
+		})
+	}
+}
+
+// The checkpoints of another job are refused in words, unless they are meant.
+func TestCheckpointsOfAnotherJob(t *testing.T) { onEachGround(t, testCheckpointsOfAnotherJob) }
+
+func testCheckpointsOfAnotherJob(t *testing.T, g *ground) {
+	dir, _ := g.place(t)
+	start, grads := small(random(1)), small(random(2))
+	c, client := trainedClusterOf(t, dir, start, pserver.JobState{Name: "digits", ID: "aa"})
+	mustPush(t, client, 1, grads)
+	refuses := func(what string) {
+		t.Helper()
+		b := newBook(2)
+		b.job = pserver.JobState{Name: "again", ID: "bb"}
+		err := startServer(t, b, 0, pserver.Config{CheckpointDir: dir}).wait()
+		if !errors.Is(err, pserver.ErrOtherJob) || !strings.Contains(err.Error(), `is of job "digits", this server is of job "again"`) || !strings.Contains(err.Error(), "--checkpoints-of digits") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	refuses("what servers saved themselves")
+	c.mustTake(t)
+	refuses("a set")
+	c.leave(t)
+	b := newBook(2)
+	b.job = pserver.JobState{Name: "again", ID: "bb"}
+	for i := range 2 {
+		startServer(t, b, i, pserver.Config{CheckpointDir: dir, CheckpointsOf: "digits"})
+	}
+	wantModel(t, "on purpose", b, start, grads, 1)
+}
+
+// What a failed set left is removed by the word of a leader, and nothing else is: not what etcd names, not what servers saved
+// themselves, not what another life of the job left.
+func TestDiscard(t *testing.T) { onEachGround(t, testDiscard) }
+
+func testDiscard(t *testing.T, g *ground) {
+	dir, place := g.place(t)
+	start, grads := small(random(1)), small(random(2))
+	c, client := trainedClusterOf(t, dir, start, pserver.JobState{Name: "test", ID: "aa"})
+	mustPush(t, client, 1, grads)
+	latest := c.mustTake(t)
+	files := func() (list []string) {
+		for _, pattern := range []string{"ps-*/0*", "sets/*"} {
+			found, err := filepath.Glob(filepath.Join(place, pattern))
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, found...)
+		}
+		return list
+	}
+	before := files()
+	mustPush(t, client, 2, grads)
+	cut, err := c.begin(within(t))
+	if err == nil {
+		_, err = cut.Write(within(t), c.about()) // and nobody names it
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := files()
+	half := filepath.Join(place, "ps-1", "00000001-00000099")
+	if err := os.Mkdir(half, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(half, "weights.safetensors"), []byte("half-written"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if len(files()) <= len(before) {
+		t.Fatalf("the failed set left nothing: %v", files())
+	}
+	if err := c.client.Discard(within(t), c.term-1, latest); err == nil {
+		t.Error("a leader that was deposed was heeded")
+	}
+	other := startClusterAt(t, dir, c, pserver.JobState{Name: "test", ID: "bb", LatestSet: latest})
+	if err := other.client.Discard(within(t), c.term, latest); err != nil {
+		t.Fatal(err)
+	}
+	if got := files(); !slices.Equal(got, whole) {
+		t.Fatalf("left by another life: %v, expected all but what is half-written: %v", got, whole)
+	}
+	again := startClusterAt(t, dir, other, pserver.JobState{Name: "test", ID: "aa", LatestSet: latest})
+	if err := again.client.Discard(within(t), c.term, latest); err != nil {
+		t.Fatal(err)
+	}
+	if got := files(); !slices.Equal(got, before) {
+		t.Errorf("left: %v, expected %v", got, before)
+	}
+	wantModel(t, "the set that is named", again.book, start, grads, 1)
+	if err := again.client.Discard(within(t), again.term+1, latest); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again.begin(within(t)); err == nil {
+		t.Error("after the word of a later leader the one before began a cut")
+	}
+}
+
+// startClusterAt starts servers in the place of others, which end without a word.
+func startClusterAt(t testing.TB, dir string, before *cluster, job pserver.JobState) *cluster {
+	t.Helper()
+	before.leave(t)
+	return startClusterOf(t, dir, 2, job)
 }

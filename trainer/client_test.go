@@ -645,6 +645,10 @@ func (steps) Begin(context.Context, uint64, uint32, func(uint64) uint64) (master
 	return nil, master.ErrNothingToCut
 }
 
+func (steps) SetAt([]byte) (master.SetAt, error)            { return master.SetAt{}, master.ErrNothingToCut }
+func (steps) Discard(context.Context, uint64, []byte) error { return nil }
+func (steps) Version(context.Context) (uint64, error)       { return 0, master.ErrNothingToCut }
+
 func (s steps) CommitStep(_ context.Context, step master.Step) error {
 	select {
 	case s <- step:

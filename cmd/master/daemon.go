@@ -25,6 +25,7 @@ import (
 	"trainmaster/master/shards"
 	"trainmaster/portsplit"
 	"trainmaster/record"
+	"trainmaster/taskqueue"
 )
 
 // daemonSettings are the flags of the daemon, `master` without a subcommand.
@@ -45,6 +46,7 @@ type daemonSettings struct {
 	sealing    record.Config
 	keep       string
 	checkpoint string // how often
+	resume     string // the folder or bucket of checkpoints to begin from
 	open       func(context.Context, etcdstore.Config, *logrus.Entry) (*etcdstore.Store, error)
 }
 
@@ -87,6 +89,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.StringVar(&s.checkpoint, "checkpoint-every", "1m", "how often to take a checkpoint of all parameter servers: a `cadence` such as 60s, 1pass, 500steps (with --update-mode sync), 60s,1pass (whichever comes first), or never")
 	s.shardLoss = addChoice(cmd, "on-shard-loss", "", "what becomes of the job when a parameter server is lost: the others go on (continue), or all go back to the last checkpoint, the data too (rewind)", "continue", "rewind")
 	flags.IntVar(&c.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
+	flags.StringVar(&s.resume, "resume", "", "`folder`, or s3://bucket/prefix, of checkpoints of a job that etcd has lost: begin it anew from the newest set there, data and parameters; a job that has begun so goes on")
 	flags.BoolVar(&s.record, "record", true, "write the record, from which master verify proves what was counted")
 	flags.StringVar(&s.sealing.Dir, "record-dir", "", "`folder` for the sealed record, the same for all masters of the job (default: record in --data-dir; with --endpoints, etcd)")
 	flags.StringVar(&s.keep, "record-keep", "", "how much of the sealed record to keep: a `size` such as 10GiB, an age such as 720h, or all (default 1GiB in a folder, 64MiB in etcd)")
@@ -215,15 +218,16 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 		return err
 	}
 	defer closeStore()
-	if s.ps > 0 {
-		if n, err := store.SetDesiredIfAbsent(ctx, s.ps); err != nil {
-			return fmt.Errorf("write /ps_desired: %w", err)
-		} else if placed, _, err := store.Value(ctx, master.PlacementKey); err != nil {
-			return fmt.Errorf("read %s: %w", master.PlacementKey, err)
-		} else if n != s.ps && placed != nil {
-			log.WithFields(logrus.Fields{"ps": n, "given": s.ps}).Info("the number of parameter servers was changed with master scale: --ps is not heeded")
-		} else if n != s.ps {
-			return usageErrorf("--ps: expected %d, which the job began with, found %d", n, s.ps)
+	if s.resume != "" {
+		if err := s.resumeInto(ctx, store, log); err != nil {
+			return err
+		}
+	}
+	if begun, _, err := store.Value(ctx, taskqueue.StateKey); err != nil {
+		return fmt.Errorf("read %s: %w", taskqueue.StateKey, err)
+	} else if begun != nil {
+		if err := s.desire(ctx, store, log); err != nil {
+			return err
 		}
 	}
 	if before, err := storedOutcome(ctx, store); err == nil && before.over() {
@@ -235,6 +239,24 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 		sayHowItEnded(ctx, store, log)
 	}
 	return err
+}
+
+// desire says how many parameter servers the job has. They start when it is said: not before the job has begun, so that
+// each knows which life of the job it serves.
+func (s *daemonSettings) desire(ctx context.Context, store *etcdstore.Store, log *logrus.Entry) error {
+	if s.ps == 0 {
+		return nil
+	}
+	if n, err := store.SetDesiredIfAbsent(ctx, s.ps); err != nil {
+		return fmt.Errorf("write /ps_desired: %w", err)
+	} else if placed, _, err := store.Value(ctx, master.PlacementKey); err != nil {
+		return fmt.Errorf("read %s: %w", master.PlacementKey, err)
+	} else if n != s.ps && placed != nil {
+		log.WithFields(logrus.Fields{"ps": n, "given": s.ps}).Info("the number of parameter servers was changed with master scale: --ps is not heeded")
+	} else if n != s.ps {
+		return fmt.Errorf("%w: --ps: expected %d, which the job began with, found %d", master.ErrOtherJob, n, s.ps)
+	}
+	return nil
 }
 
 // serveTools answers on the port for people's tools from the start: a process that waits for etcd lives, and is not ready.
@@ -276,6 +298,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 		return usageErrorf("%v", err)
 	}
 	m.Placer = told
+	m.OnBegun = func(ctx context.Context) error { return s.desire(ctx, store, log) }
 	m.Recorder = onetcd.Recorder{Sealer: &record.Sealer{Store: store, Config: s.sealing, Log: log}}
 	split := portsplit.New(listener, portsplit.Config{Log: log})
 	rpcs := &netrpc.Server{Master: m, Log: log}

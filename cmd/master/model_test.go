@@ -81,7 +81,7 @@ func writeSet(t *testing.T, dir string, number uint64, value float32, tables ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.WriteSet(t.Context(), text); err != nil {
+	if err := store.WriteSet(t.Context(), text, nil); err != nil {
 		t.Fatal(err)
 	}
 	return filepath.Join(dir, "sets", fmt.Sprintf("%08d.json", number))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"path/filepath"
 	"time"
 
@@ -48,6 +49,7 @@ when it loses its index, since another server may have it by then.`,
 		"`folder` for a unix socket that trainers on this machine use instead of TCP, of this user alone; auto: one for temporary files; off: none")
 	flags.DurationVar(&s.ttl, "ps-ttl", 10*time.Second, "how long the index outlives a server that died")
 	flags.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "`folder`, or s3://bucket/prefix, for checkpoints, the same for all servers of the job (default: none, a restart loses the parameters)")
+	flags.StringVar(&c.CheckpointsOf, "checkpoints-of", "", "another `job`, whose checkpoints in --checkpoint-dir this job may begin with (default: such are refused)")
 	flags.IntVar(&c.MaxConnections, "max-connections", 4096, "more are turned away (0: the default)")
 	flags.Int64Var(&c.StageBytes, "stage-bytes", 4<<30, "`bytes` for gradients that wait for their step; beyond it trainers wait (0: the default)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -126,5 +128,5 @@ type psClaim struct{ *etcdstore.Claim }
 
 func (c psClaim) Job() pserver.JobState {
 	job := c.Claim.Job()
-	return pserver.JobState{Shards: job.Desired, Life: job.Life, LatestSet: job.LatestSet, Placement: job.Placement}
+	return pserver.JobState{Name: job.Name, ID: hex.EncodeToString(job.ID), Epoch: job.Epoch, Shards: job.Desired, Life: job.Life, LatestSet: job.LatestSet, Placement: job.Placement}
 }

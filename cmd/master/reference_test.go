@@ -9,6 +9,7 @@ import (
 	"trainmaster/bench"
 	"trainmaster/drill"
 	"trainmaster/local"
+	"trainmaster/snapshot"
 	"trainmaster/taskqueue"
 )
 
@@ -38,7 +39,7 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master drill -o json`", []any{drill.Report{}}},
 		{"`master bench -o json`", []any{bench.QueueFigures{}, bench.FailoverFigures{}, bench.RecoveryFigures{}, bench.ReconnectFigures{}, bench.PSFigures{}, recordioFigures{}}},
 		{"`master recordio`", []any{fileStat{}, fileCheck{}, indexRow{}, catRow{}}},
-		{"`master snapshot -o json`", []any{snapshotHead{}, snapshotInfo{}, restoredJob{}}},
+		{"`master snapshot -o json`", []any{snapshot.Head{}, snapshotInfo{}, restoredJob{}}},
 		{"`master model -o json`", []any{exported{}, setReport{}, tensorDiff{}}},
 		{"`master version -o json`", []any{buildVersion{}}},
 	}

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"maps"
 	"os"
@@ -16,7 +18,10 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/master"
 	"trainmaster/master/onetcd"
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/checkpoint/storage"
 	"trainmaster/record"
+	"trainmaster/snapshot"
 	"trainmaster/taskqueue"
 )
 
@@ -30,7 +35,7 @@ type snapshotInfo struct {
 	File   string `json:"file"`
 	Bytes  int64  `json:"bytes"`
 	Digest string `json:"sha256"` // of all but the last 32 bytes, which are it
-	snapshotHead
+	snapshot.Head
 }
 
 func snapshotCommand() *cobra.Command {
@@ -38,8 +43,8 @@ func snapshotCommand() *cobra.Command {
 		Use:   "snapshot",
 		Short: "Save a job to a file and restore it elsewhere",
 		Long: `Snapshot keeps what etcd holds of a job in a file, from which the job can be restored in another etcd or under another
-name: its tasks, how far its passes are, what is set aside and why, its settings and its record. Models and parameters
-are not in it: the parameter servers save those.`,
+name: its tasks, how far its passes are, what is set aside and why, its settings and its record; with --checkpoint-dir also
+the parameters, of the same moment.`,
 		Example: `  master snapshot save backup.tms --endpoints 10.0.0.1:2379`,
 	}
 	cmd.AddCommand(snapshotSaveCommand(), snapshotInspectCommand(), snapshotRestoreCommand())
@@ -54,17 +59,23 @@ func snapshotSaveCommand() *cobra.Command {
 name is replaced when the new one is whole. Without --endpoints it reads the embedded etcd under --data-dir, which no
 master may be using.
 
+With --checkpoint-dir, the folder of its parameter servers, the file has the latest set of checkpoints too, and the job as it
+was at the cut of that set: from such a file both go on from one moment. Without it there are no parameters in the file.
+
 A job whose record is not wholly kept any more, as --record-keep of the master says, can be saved with --record=false
 only: nothing proves its passes after a restore.`,
 		Example: `  master snapshot save backup.tms --endpoints 10.0.0.1:2379
+  # with the parameters
+  master snapshot save backup.tms --endpoints 10.0.0.1:2379 --checkpoint-dir /shared/checkpoints
   master snapshot save backup.tms --data-dir trainmaster-data`,
 		Args: cobra.ExactArgs(1),
 	}
 	from := addPlaceFlags(cmd, addEtcdFlags(cmd))
 	withRecord := cmd.Flags().Bool("record", true, "save the record too, from which master verify proves what was counted")
 	dir := cmd.Flags().String("record-dir", "", "`folder` of the sealed record, as the master was told (default: where the master says that it is)")
+	checkpoints := cmd.Flags().String("checkpoint-dir", "", "`folder`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (default: the parameters are not saved)")
 	format := addOutput(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		store, closeStore, err := from.open(cmd.Context())
 		if err != nil {
 			return err
@@ -74,7 +85,21 @@ only: nothing proves its passes after a restore.`,
 		if err := b.read(cmd.Context()); err != nil {
 			return err
 		}
-		if err := writeSnapshot(args[0], &b.head, b.items(cmd.Context())); err != nil {
+		content := snapshot.Content{Head: b.head, Items: b.items(cmd.Context())}
+		if *checkpoints != "" {
+			place, err := storage.Open(*checkpoints)
+			if err != nil {
+				return usageErrorf("--checkpoint-dir: %w", err)
+			}
+			defer place.Close()
+			members, err := b.addModel(cmd.Context(), checkpoint.Store{Place: place})
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, members.Close()) }()
+			content = snapshot.Content{Head: b.head, Items: b.items(cmd.Context()), Files: filesOf(members, newTransfer(cmd.ErrOrStderr(), "parameters saved", members.Bytes()))}
+		}
+		if err := snapshot.Write(args[0], content); err != nil {
 			return err
 		}
 		return showSnapshot(cmd, *format, args[0])
@@ -91,20 +116,23 @@ type backup struct {
 
 	values map[string][]byte // but for parts and record, all of one revision
 	state  taskqueue.Snapshot
-	head   snapshotHead
+	head   snapshot.Head
 	record *record.Reader
+	set    []byte // the latest; nil: none
 }
 
 // read reads what may change, in one transaction. The parts that the state names never do, and the record only grows.
 func (b *backup) read(ctx context.Context) error {
 	var err error
 	var revision int64
-	if b.values, revision, err = b.store.Together(ctx, jobKey, taskqueue.StateKey, taskqueue.AsidePrefix, taskqueue.RosterPrefix, psDesiredKey, master.StepKey); err != nil {
+	if b.values, revision, err = b.store.Together(ctx, jobKey, taskqueue.StateKey, taskqueue.AsidePrefix, taskqueue.RosterPrefix, psDesiredKey, master.StepKey, master.LatestSetKey); err != nil {
 		return err
 	}
 	if b.values[taskqueue.StateKey] == nil {
 		return b.from.noSuchJob(ctx, b.store)
 	}
+	b.set = b.values[master.LatestSetKey]
+	delete(b.values, master.LatestSetKey) // it is of use with its files only
 	// What could not be restored is not saved.
 	if _, err := etcdstore.ParseJob(b.values[jobKey]); err != nil {
 		return err
@@ -138,13 +166,10 @@ func (b *backup) read(ctx context.Context) error {
 			b.record = nil
 		}
 	}
-	b.head = snapshotHead{
+	b.head = snapshot.Head{
 		Job: s.Job, JobID: hex.EncodeToString(s.JobID), Cluster: fmt.Sprintf("%x", s.Cluster), Revision: revision, Format: s.Format,
 		Commit: s.Commit, Epoch: s.Epoch, Status: s.Status.String(), Restores: s.Restores, Record: b.record != nil,
-		TakenAt: time.Now().UTC().Format(time.RFC3339), TakenBy: readVersion().Version, Datasets: []snapshotDataset{},
-	}
-	for i, v := range queue.Overview().Sets {
-		b.head.Datasets = append(b.head.Datasets, snapshotDataset{i, v.Tasks, int(v.Pass), v.Done, v.Pending, v.Retry, v.SetAside})
+		TakenAt: time.Now().UTC().Format(time.RFC3339), TakenBy: readVersion().Version, Datasets: snapshot.DatasetsOf(queue),
 	}
 	return nil
 }
@@ -158,6 +183,9 @@ func (b *backup) items(ctx context.Context) iter.Seq2[taskqueue.Write, error] {
 			}
 		}
 		for _, set := range b.state.Sets {
+			if b.values[snapshot.DatasetKey(0)] != nil {
+				break // the tables are made anew
+			}
 			parts, _, err := b.store.Parts(ctx, set.ReportID, set.Parts)
 			if err != nil {
 				yield(taskqueue.Write{}, err)
@@ -193,13 +221,22 @@ func snapshotInspectCommand() *cobra.Command {
 	return cmd
 }
 
+// openSnapshot opens a file that an operator named.
+func openSnapshot(path string) (*snapshot.File, error) {
+	s, err := snapshot.Open(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil, usageErrorf("read snapshot: %w", err)
+	}
+	return s, err
+}
+
 // showSnapshot reads a file and says what it is.
 func showSnapshot(cmd *cobra.Command, format, path string) error {
 	s, err := openSnapshot(path)
 	if err != nil {
 		return err
 	}
-	info := snapshotInfo{path, s.size, s.digest, s.head}
+	info := snapshotInfo{path, s.Size, s.Digest, s.Head}
 	return render(cmd.OutOrStdout(), format, info, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: job %s, %s, commit %s, at %s\n", path, info.Job, info.Status, thousands(info.Commit), info.TakenAt)
 		if len(info.Datasets) > 0 {
@@ -212,7 +249,11 @@ func showSnapshot(cmd *cobra.Command, format, path string) error {
 		if !info.Record {
 			what = "without its record: master verify can prove nothing of it"
 		}
-		fmt.Fprintf(w, "\n%s bytes, whole, %s\n", thousands(uint64(info.Bytes)), what)
+		model := "without its parameters"
+		if info.Model {
+			model = fmt.Sprintf("with its parameters, of set %d", info.Set)
+		}
+		fmt.Fprintf(w, "\n%s bytes, whole, %s; %s\n", thousands(uint64(info.Bytes)), what, model)
 	})
 }
 

@@ -1,20 +1,15 @@
 package main
 
 import (
-	"context"
-	"crypto/rand"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"iter"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"trainmaster/etcdstore"
-	"trainmaster/taskqueue"
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/checkpoint/storage"
 )
 
 // restoredJob is what `master snapshot restore` says.
@@ -37,29 +32,61 @@ func snapshotRestoreCommand() *cobra.Command {
 that name: restore never writes over anything. Without --endpoints it is the embedded etcd under --data-dir, which
 is made if it is not there. If it is broken off, run it again with the same file.
 
+The parameters of a snapshot that has them go into --checkpoint-dir, an empty folder, which is then that of the job's
+parameter servers.
+
 What was counted when the snapshot was taken stays counted. What trainers held then, and whatever was counted later, is
 delivered again. The restored job is one of its own: trainers of the old one join anew, and nothing that they still
 send counts in it.`,
 		Example: `  master snapshot restore backup.tms --endpoints 10.0.0.1:2379 --job again
+  # one with parameters
+  master snapshot restore backup.tms --endpoints 10.0.0.1:2379 --checkpoint-dir /shared/again
   master snapshot restore backup.tms --data-dir restored`,
 		Args: cobra.ExactArgs(1),
 	}
 	to := addPlaceFlags(cmd, addEtcdFlags(cmd))
+	checkpoints := cmd.Flags().String("checkpoint-dir", "", "empty `folder`, or s3://bucket/prefix, for the parameters of a snapshot that has them")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		file, err := openSnapshot(args[0])
 		if err != nil {
 			return err
 		}
+		switch {
+		case file.Head.Model && *checkpoints == "":
+			return usageErrorf("--checkpoint-dir: expected an empty folder for the parameters, which %s has: those of set %d", args[0], file.Head.Set)
+		case !file.Head.Model && *checkpoints != "":
+			return usageErrorf("--checkpoint-dir: expected it with a snapshot that has parameters, %s has none", args[0])
+		case !file.Head.Model && file.Head.Set != 0:
+			return usageErrorf("%s is the state of a job beside its set of checkpoints: begin the job from that folder with master --resume", args[0])
+		}
 		if !cmd.Flag("job").Changed {
-			to.etcd.Job = file.head.Job
+			to.etcd.Job = file.Head.Job
 		}
 		store, closeStore, err := to.openTarget(cmd.Context())
 		if err != nil {
 			return err
 		}
 		defer closeStore()
-		job, err := restoreSnapshot(cmd.Context(), store, to.etcd.Job, file)
+		if stored, _, err := store.State(cmd.Context()); err == nil && stored != nil { // before much is written
+			return usageErrorf("job %q in %v: %w: choose another --job, or remove that one as docs/keys.md says", to.etcd.Job, to, etcdstore.ErrOccupied)
+		}
+		r := &revival{file: file, record: file.Head.Record}
+		if file.Head.Model {
+			r.record = true
+			place, err := storage.Open(*checkpoints)
+			if err != nil {
+				return usageErrorf("--checkpoint-dir: %w", err)
+			}
+			defer place.Close()
+			if r.set, r.text, err = putModel(cmd.Context(), file, checkpoint.Store{Place: place}, cmd.ErrOrStderr()); err != nil {
+				return err
+			}
+			if r.tables, err = indexAgain(cmd.Context(), file, nil, newLogger(cmd).WithField("job", to.etcd.Job)); err != nil {
+				return usageErrorf("%w", err)
+			}
+		}
+		job, err := r.adopt(cmd.Context(), store, to.etcd.Job)
 		if errors.Is(err, etcdstore.ErrOccupied) {
 			return usageErrorf("job %q in %v: %w", to.etcd.Job, to, err)
 		}
@@ -69,86 +96,17 @@ send counts in it.`,
 		return render(cmd.OutOrStdout(), *format, job, func(w io.Writer) {
 			fmt.Fprintf(w, "job %s is restored at commit %s: %s tasks that were pending are delivered again\n", job.Job, thousands(job.Commit), thousands(uint64(job.Again)))
 			fmt.Fprintf(w, "go on with it: master %s, and the settings that it had\n", to.flags())
-			if !job.Record {
+			if r.set != nil {
+				fmt.Fprintf(w, "its parameters are those of set %d, in %s: start its parameter servers with --checkpoint-dir %[2]s\n", r.set.Number, *checkpoints)
+			}
+			switch {
+			case job.Record:
+			case r.record:
+				fmt.Fprintln(w, "its record is not in the snapshot: master verify proves what comes from here on")
+			default:
 				fmt.Fprintln(w, "its record is not in the snapshot: start its masters with --record=false")
 			}
 		})
 	}
 	return cmd
-}
-
-// restoreSnapshot revives the job of a file under this store's prefix.
-func restoreSnapshot(ctx context.Context, store *etcdstore.Store, name string, file *snapshotFile) (restoredJob, error) {
-	queue, settings, err := file.queue()
-	if err != nil {
-		return restoredJob{}, fmt.Errorf("%w: %q: %w", errSnapshotFile, file.path, err)
-	}
-	cluster, err := store.ClusterID(ctx)
-	if err != nil {
-		return restoredJob{}, err
-	}
-	var random [24]byte // the job id, and a nonce
-	if _, err := rand.Read(random[:]); err != nil {
-		return restoredJob{}, fmt.Errorf("choose a job id: %w", err)
-	}
-	if err := queue.Revive(name, [16]byte(random[:]), cluster); err != nil {
-		return restoredJob{}, err
-	}
-	events := queue.Flush().Record // what else it has to write are keys of sessions, to be deleted; they are not restored
-	state := queue.Snapshot(0, binary.LittleEndian.Uint64(random[16:]))
-	encoded, err := etcdstore.Encode(state)
-	if err != nil {
-		return restoredJob{}, err
-	}
-	err = store.Adopt(ctx, etcdstore.Adoption{
-		ID: file.digest, Name: name, Settings: settings, State: encoded, Keys: file.keys(queue.Commit(), events),
-	})
-	job := restoredJob{
-		Job: name, JobID: hex.EncodeToString(state.JobID), Cluster: fmt.Sprintf("%x", cluster), Commit: state.Commit, Epoch: state.Epoch,
-		Restores: state.Restores, Again: len(queue.PendingTasks()), Record: file.head.Record,
-	}
-	return job, err
-}
-
-// queue is the job as it was saved, without its tables.
-func (s *snapshotFile) queue() (*taskqueue.Queue, map[string]string, error) {
-	small := map[string][]byte{}
-	for item, err := range s.items() {
-		if err != nil {
-			return nil, nil, err
-		}
-		if item.Key == taskqueue.StateKey || item.Key == jobKey || strings.HasPrefix(item.Key, taskqueue.RosterPrefix) {
-			small[item.Key] = item.Value
-		}
-	}
-	job, err := etcdstore.ParseJob(small[jobKey])
-	if err != nil {
-		return nil, nil, err
-	}
-	var state taskqueue.Snapshot
-	if err := etcdstore.Decode(small[taskqueue.StateKey], &state, maxStateDecoded); err != nil {
-		return nil, nil, err
-	}
-	if _, err := state.Upgrade(); err != nil {
-		return nil, nil, err
-	}
-	queue, err := taskqueue.Restore(&state, rosterOf(small), make([]*taskqueue.Table, len(state.Sets)), taskqueue.BackupOptions)
-	return queue, job.Settings, err
-}
-
-// keys are those that the restored job has besides its settings and its state. Sessions stay behind.
-func (s *snapshotFile) keys(commit uint64, events []byte) iter.Seq2[taskqueue.Write, error] {
-	return func(yield func(taskqueue.Write, error) bool) {
-		for item, err := range s.items() {
-			if item.Key == taskqueue.StateKey || item.Key == jobKey || strings.HasPrefix(item.Key, taskqueue.RosterPrefix) {
-				continue
-			}
-			if !yield(item, err) || err != nil {
-				return
-			}
-		}
-		if s.head.Record && len(events) > 0 {
-			yield(taskqueue.Write{Key: taskqueue.RecordKey(commit), Value: events}, nil)
-		}
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
+	"trainmaster/snapshot"
 	"trainmaster/taskqueue"
 )
 
@@ -140,14 +141,15 @@ func TestRestoreThatWasBrokenOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue, settings, err := s.queue()
+	r := &revival{file: s, record: true}
+	_, settings, err := r.queue()
 	if err != nil {
 		t.Fatal(err)
 	}
 	crash := errors.New("crash")
-	err = store.Adopt(t.Context(), etcdstore.Adoption{ID: s.digest, Name: job, Settings: settings, State: []byte("x"), Keys: func(yield func(taskqueue.Write, error) bool) {
+	err = store.Adopt(t.Context(), etcdstore.Adoption{ID: s.Digest, Name: job, Settings: settings, State: []byte("x"), Keys: func(yield func(taskqueue.Write, error) bool) {
 		n := 0
-		for item, err := range s.keys(queue.Commit(), nil) {
+		for item, err := range r.keys() {
 			if n++; n == 150 || !yield(item, err) {
 				break
 			}
@@ -179,7 +181,7 @@ func TestDamagedSnapshot(t *testing.T) {
 		if err := os.WriteFile(bad, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := openSnapshot(bad); !errors.Is(err, errSnapshotFile) || !strings.Contains(err.Error(), words) {
+		if _, err := openSnapshot(bad); !errors.Is(err, snapshot.ErrDamaged) || !strings.Contains(err.Error(), words) {
 			t.Fatalf("%s: expected an error with %q, found %v", what, words, err)
 		}
 	}
@@ -191,8 +193,8 @@ func TestDamagedSnapshot(t *testing.T) {
 	}
 	runArgs(t, "snapshot", "inspect", bad).wants(t, exitFailed, "no whole snapshot")
 	newer := slices.Clone(whole)
-	newer[len(snapshotMagic)] = 9
-	check("a newer version", newer, "expected version 1, found 9")
+	newer[len("TMBACKUP")] = 9
+	check("a newer version", newer, "expected version 1 to 2, found 9")
 	store := etcdtest.Store(t)
 	job := strings.TrimPrefix(store.Prefix(), "/jobs/")
 	runArgs(t, "snapshot", "restore", bad, "--endpoints", etcdtest.Endpoint(t), "--job", job).wants(t, exitFailed, "no whole snapshot")
@@ -210,9 +212,9 @@ func TestSnapshotThatCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := errors.New("etcd went away")
-	err = writeSnapshot(file, &snapshotHead{}, func(yield func(taskqueue.Write, error) bool) {
+	err = snapshot.Write(file, snapshot.Content{Items: func(yield func(taskqueue.Write, error) bool) {
 		_ = yield(taskqueue.Write{Key: "/a", Value: make([]byte, 1<<20)}, nil) && yield(taskqueue.Write{}, broken)
-	})
+	}})
 	if !errors.Is(err, broken) {
 		t.Errorf("found %v", err)
 	}
@@ -242,11 +244,11 @@ func TestSnapshotKnowsEveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const process, session, saved, read, other = "a process's own", "sessions end", "saved", "saved by what reads it", "it is about files that are not in a snapshot: servers find the newest themselves, and each says where its blocks lay"
+	const process, session, saved, read, other = "a process's own", "sessions end", "saved", "saved by what reads it", "it is about files: saved with those of the set only; each says where its blocks lay"
 	known := map[string]string{
 		"/master/": process, "/ps/": process, "/trainers/": session,
 		"/job": saved, "/task_queues": saved, "/task_queues/tasks/": saved, "/task_queues/aside/": saved, "/ps_desired": saved, "/ps_step": saved,
-		"/record/": read, "/ps_life": process, "/checkpoints/": other, "/ps_blocks": other,
+		"/record/begin": "made of the state", "/record/": read, "/ps_life": process, "/checkpoints/": other, "/ps_blocks": other,
 	}
 	rows := 0
 	for line := range strings.Lines(string(text)) {

@@ -136,6 +136,6 @@ func verifyTable(w io.Writer, reports []taskqueue.PassReport, wrong error) {
 		fmt.Fprintln(w, "\nIn the passes with figures nothing is missing and nothing was counted twice; the record agrees with the state.")
 	}
 	if unseen > 0 {
-		fmt.Fprintf(w, "Of %d passes, those with -, the record is not kept any longer (--record-keep of the master): of them nothing is known.\n", unseen)
+		fmt.Fprintf(w, "Of %d passes, those with -, the record is not kept any longer (--record-keep of the master), or was lost before the job was resumed: of them nothing is known.\n", unseen)
 	}
 }

@@ -34,6 +34,7 @@ type folder struct {
 
 // file is the checkpoint of one server.
 type file struct {
+	set      uint64 // for which it was written
 	part     checkpoint.Part
 	epoch    uint32
 	roster   []pusher
@@ -229,7 +230,7 @@ func (s *server) writeCut(number, term uint64, done func(checkpoint.Part, error)
 		return
 	}
 	g := checkpoint.Generation{Start: s.start, Sequence: o.cut.Number}
-	f := &file{epoch: s.epoch, roster: o.roster, images: map[uint32]*sparse.Image{}, contents: map[sample]int{}}
+	f := &file{set: number, epoch: s.epoch, roster: o.roster, images: map[uint32]*sparse.Image{}, contents: map[sample]int{}}
 	f.part = checkpoint.Part{Shard: s.index, Generation: g, SHA256: fmt.Sprintf("%d of %v", s.index, g)}
 	slots := s.table.Held()
 	half := s.rng.IntN(len(slots))
@@ -287,6 +288,19 @@ func (s *server) pruneSets(number, term uint64, keep int) error {
 			delete(s.world.folder.files, name)
 		}
 	}
+	s.world.check.whole(s.world.latestSet())
+	return nil
+}
+
+// discard removes what was written for sets that are newer than the latest one.
+func (s *server) discard(latest, term uint64) error {
+	if term < s.term {
+		return errOldCut
+	}
+	s.term = term
+	s.dropCut()
+	maps.DeleteFunc(s.world.folder.sets, func(number uint64, _ []byte) bool { return number > latest })
+	maps.DeleteFunc(s.world.folder.files, func(_ string, f *file) bool { return f.part.Shard == s.index && f.set > latest })
 	s.world.check.whole(s.world.latestSet())
 	return nil
 }

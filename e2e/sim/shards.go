@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -119,13 +120,28 @@ func (h *shards) Rewind(ctx context.Context, term uint64, epoch uint32, set, _ [
 	return h.all(ctx, "rewind", h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.rewind(term, epoch, set)) })
 }
 
-func (h *shards) SetAt(set []byte) (number, version uint64, err error) {
+func (h *shards) SetAt(set []byte) (master.SetAt, error) {
 	s, err := checkpoint.ParseSet(set)
 	if err != nil {
-		return 0, 0, err
+		return master.SetAt{}, err
 	}
-	return s.Number, s.Version, nil
+	at := master.SetAt{Number: s.Number, Version: s.Version, Position: &master.Position{}}
+	return at, json.Unmarshal(s.Position, at.Position)
 }
+
+func (h *shards) Discard(ctx context.Context, term uint64, latest []byte) error {
+	var at master.SetAt
+	if latest != nil {
+		var err error
+		if at, err = h.SetAt(latest); err != nil {
+			return err
+		}
+	}
+	return h.all(ctx, "discard", h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.discard(at.Number, term)) })
+}
+
+// Version: there are no steps.
+func (h *shards) Version(context.Context) (uint64, error) { return 0, nil }
 
 func (h *shards) Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (master.Cut, error) {
 	c := &moment{h, number(0), term, epoch}
@@ -145,9 +161,9 @@ type moment struct {
 
 func (c *moment) Number() uint64 { return c.number }
 
-func (c *moment) Write(ctx context.Context, job string, position []byte) ([]byte, error) {
+func (c *moment) Write(ctx context.Context, about master.About) ([]byte, error) {
 	all := c.shards.world.servers
-	set := &checkpoint.Set{Job: job, Number: c.number, Mode: checkpoint.Async, JobEpoch: c.epoch, Position: position, Shards: make([]checkpoint.Part, servers)}
+	set := &checkpoint.Set{Job: about.Job, JobID: about.JobID, Number: c.number, Mode: checkpoint.Async, JobEpoch: c.epoch, Position: about.Position, Shards: make([]checkpoint.Part, servers)}
 	if err := c.shards.all(ctx, "write", all, func(i int, s *server, reply func(error)) {
 		s.writeCut(c.number, c.term, func(part checkpoint.Part, err error) {
 			set.Shards[i] = part

@@ -143,6 +143,18 @@ func (s *store) Roster(context.Context) (map[string][]byte, error) {
 	return roster, err
 }
 
+func (s *store) Asides(context.Context) (map[string][]byte, error) {
+	asides := map[string][]byte{}
+	_, err := s.link.read(func() answer {
+		clear(asides)
+		for _, key := range s.link.etcd.list(taskqueue.AsidePrefix) {
+			asides[key] = s.link.etcd.keys[key].Value
+		}
+		return answer{}
+	})
+	return asides, err
+}
+
 func (s *store) Value(_ context.Context, key string) ([]byte, error) {
 	var value []byte
 	_, err := s.link.read(func() answer {

@@ -52,6 +52,12 @@ func (s Store) Parts(ctx context.Context, reportID string, n int) ([][]byte, err
 	return parts, damaged(err)
 }
 
+// Asides returns the details of set-aside tasks.
+func (s Store) Asides(ctx context.Context) (map[string][]byte, error) {
+	values, _, err := s.Store.Prefixed(ctx, taskqueue.AsidePrefix)
+	return values, err
+}
+
 // damaged says in the words of the cores what another term would meet again.
 func damaged(err error) error {
 	if errors.Is(err, etcdstore.ErrCorrupt) {

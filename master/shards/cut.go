@@ -14,19 +14,10 @@ import (
 // Begin looks for the servers and, if all are there with parameters and a place to keep them,
 // begins a cut on each; number chooses its number from the greatest that any of them knows of.
 func (c *Client) Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (master.Cut, error) {
-	addrs, err := c.Present(ctx)
+	addrs, err := c.whole(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("find the parameter servers: %w", err)
+		return nil, err
 	}
-	if len(addrs) == 0 {
-		return nil, master.ErrNothingToCut
-	}
-	for i, addr := range addrs {
-		if addr == "" {
-			return nil, fmt.Errorf("parameter server %d of %d is not there", i, len(addrs))
-		}
-	}
-	c.forget(addrs)
 	var last atomic.Uint64
 	var empty, unkept atomic.Bool
 	if err := c.all(addrs, "describe", func(_ int, server pb.ParameterServerClient) error {
@@ -93,9 +84,10 @@ func (c *cut) all(what string, call func(i int, server pb.ParameterServerClient)
 }
 
 // Write has all servers write their checkpoints, and one of them the manifest of the set.
-func (c *cut) Write(ctx context.Context, job string, position []byte) ([]byte, error) {
+func (c *cut) Write(ctx context.Context, about master.About) ([]byte, error) {
 	set := &checkpoint.Set{
-		Job: job, Number: c.Number(), Mode: c.mode, Version: c.version, JobEpoch: c.epoch, Position: position, Shards: make([]checkpoint.Part, len(c.addrs)),
+		Job: about.Job, JobID: about.JobID, Number: c.Number(), Mode: c.mode, Version: c.version, JobEpoch: c.epoch,
+		Position: about.Position, State: checkpoint.StateOf(c.Number(), about.State), Shards: make([]checkpoint.Part, len(c.addrs)),
 	}
 	if err := c.all("write", func(i int, server pb.ParameterServerClient) error {
 		reply, err := server.WriteCut(ctx, &pb.WriteCutRequest{Cut: c.name})
@@ -109,7 +101,7 @@ func (c *cut) Write(ctx context.Context, job string, position []byte) ([]byte, e
 		return nil, fmt.Errorf("encode set %d: %w", c.Number(), err)
 	}
 	err = c.client.all(c.addrs[:1], fmt.Sprintf("write the set of cut %d on", c.Number()), func(_ int, server pb.ParameterServerClient) error {
-		_, err := server.WriteSet(ctx, &pb.WriteSetRequest{Cut: c.name, Set: text})
+		_, err := server.WriteSet(ctx, &pb.WriteSetRequest{Cut: c.name, Set: text, State: about.State})
 		return err
 	})
 	return text, err

@@ -2,6 +2,7 @@ package shards
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -57,11 +58,35 @@ func (c *Client) Retire(ctx context.Context, job [16]byte, floor uint64, spared 
 	})
 }
 
-// SetAt reads from a set its number and the version of its parameters.
-func (c *Client) SetAt(set []byte) (number, version uint64, err error) {
+// SetAt reads what a set says of its cut.
+func (c *Client) SetAt(set []byte) (master.SetAt, error) {
 	s, err := checkpoint.ParseSet(set)
 	if err != nil {
-		return 0, 0, err
+		return master.SetAt{}, err
 	}
-	return s.Number, s.Version, nil
+	at := master.SetAt{Number: s.Number, Version: s.Version}
+	if s.Position != nil {
+		at.Position = &master.Position{}
+		err = json.Unmarshal(s.Position, at.Position)
+	}
+	return at, err
+}
+
+// Discard has all servers remove what was written for sets that are newer than the latest one.
+func (c *Client) Discard(ctx context.Context, term uint64, latest []byte) error {
+	var at master.SetAt
+	if latest != nil {
+		var err error
+		if at, err = c.SetAt(latest); err != nil {
+			return err
+		}
+	}
+	addrs, err := c.whole(ctx)
+	if err != nil {
+		return err
+	}
+	return c.all(addrs, "discard what failed sets left on", func(_ int, server pb.ParameterServerClient) error {
+		_, err := server.PruneSets(ctx, &pb.PruneSetsRequest{Cut: &pb.Cut{Number: at.Number, Term: term}, Failed: true})
+		return err
+	})
 }

@@ -49,6 +49,39 @@ func (c *Client) CommitStep(ctx context.Context, step master.Step) error {
 	})
 }
 
+// whole returns the addresses of all servers if they are there now.
+func (c *Client) whole(ctx context.Context) ([]string, error) {
+	addrs, err := c.Present(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find the parameter servers: %w", err)
+	}
+	if len(addrs) == 0 {
+		return nil, master.ErrNothingToCut
+	}
+	for i, addr := range addrs {
+		if addr == "" {
+			return nil, fmt.Errorf("parameter server %d of %d is not there", i, len(addrs))
+		}
+	}
+	c.forget(addrs)
+	return addrs, nil
+}
+
+// Version is the greatest that any server has parameters of.
+func (c *Client) Version(ctx context.Context) (uint64, error) {
+	addrs, err := c.whole(ctx)
+	if err != nil {
+		return 0, err
+	}
+	versions := make([]uint64, len(addrs))
+	err = c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
+		reply, err := server.Describe(ctx, &pb.DescribeRequest{})
+		versions[i] = reply.GetVersion()
+		return err
+	})
+	return slices.Max(versions), err
+}
+
 const maxMessage = 64 << 20 // a placement of some million blocks
 
 // all calls every server, and waits for all: one that fails keeps no other from hearing.

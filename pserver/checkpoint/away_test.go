@@ -78,7 +78,7 @@ func TestAwayIsNotGone(t *testing.T) {
 		set := &Set{Job: "test", Number: number + 1, Mode: Async, JobEpoch: 1, Shards: []Part{{Generation: newest, SHA256: "x"}}}
 		text, err := set.Encode()
 		if err == nil {
-			err = store.WriteSet(t.Context(), text)
+			err = store.WriteSet(t.Context(), text, nil)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -91,6 +91,8 @@ func TestAwayIsNotGone(t *testing.T) {
 		"pruning sets":                   {"sets/00000002.json", func(ctx context.Context) error { _, err := store.PruneSets(ctx, 3, 2); return err }},
 		"pruning to a set":               {"ps-0/00000001-00000003/MANIFEST.json", func(ctx context.Context) error { return folder.PruneTo(ctx, []Generation{newest}) }},
 		"pruning what a shard saved":     {"ps-0/00000001-00000002/MANIFEST.json", func(ctx context.Context) error { return folder.Prune(ctx, newest, 2) }},
+		"discarding sets":                {"sets/00000003.json", func(ctx context.Context) error { return store.Discard(ctx, "of another life", 0) }},
+		"discarding of a shard":          {"ps-0/00000001-00000002/MANIFEST.json", func(ctx context.Context) error { _, err := folder.Discard(ctx, "of another life", 0); return err }},
 		"choosing the newest":            {"sets/00000003.json", func(ctx context.Context) error { _, err := store.Newest(ctx); return err }},
 		"looking for a stop":             {"ps-0/00000001-00000003/MANIFEST.json", func(ctx context.Context) error { _, err := store.Stopped(ctx); return err }},
 		"looking for one who went on":    {"ps-0/00000001-00000003/RESUMED", func(ctx context.Context) error { _, err := store.Stopped(ctx); return err }},

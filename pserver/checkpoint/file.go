@@ -57,9 +57,9 @@ func (f *file) entry() (Entry, error) {
 	return Entry{f.name, f.size, hex.EncodeToString(f.sum.Sum(nil))}, nil
 }
 
-// writeFile writes a small file that may be there already.
-func writeFile(ctx context.Context, p Place, dir, name string, data []byte) error {
-	f, err := createFile(ctx, p, dir, name, int64(len(data)), Replaced)
+// writeFile writes a small file.
+func writeFile(ctx context.Context, p Place, dir, name string, data []byte, kind Kind) error {
+	f, err := createFile(ctx, p, dir, name, int64(len(data)), kind)
 	if err != nil {
 		return err
 	}

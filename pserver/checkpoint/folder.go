@@ -79,7 +79,7 @@ const resumedFile = "RESUMED"
 
 // Resume notes that the shard goes on from a checkpoint while others never stopped.
 func (f Folder) Resume(ctx context.Context, g Generation) error {
-	return writeFile(ctx, f.place, f.path(g), resumedFile, nil)
+	return writeFile(ctx, f.place, f.path(g), resumedFile, nil, Replaced)
 }
 
 func (f Folder) resumed(ctx context.Context, g Generation) (bool, error) {
@@ -100,7 +100,7 @@ func (f Folder) CountStart(ctx context.Context) (uint64, error) {
 		starts = max(starts, list[0].Start) // the file may be lost, and they are not
 	}
 	starts++
-	return starts, writeFile(ctx, f.place, f.name, startsFile, fmt.Appendln(nil, starts))
+	return starts, writeFile(ctx, f.place, f.name, startsFile, fmt.Appendln(nil, starts), Replaced)
 }
 
 func (f Folder) starts(ctx context.Context) (uint64, error) {
@@ -194,4 +194,32 @@ func (f Folder) PruneTo(ctx context.Context, keep []Generation) error {
 		return err
 	}
 	return f.removeBut(ctx, list, func(g Generation) (bool, error) { return g.Compare(newest) >= 0 || slices.Contains(keep, g), nil })
+}
+
+// Discard removes what was written of a job for sets that are newer than its latest, and what was left half-written: nobody
+// writes meanwhile. It returns what it removed.
+func (f Folder) Discard(ctx context.Context, jobID string, latest uint64) (removed []Generation, err error) {
+	list, err := f.Generations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	failed := func(g Generation) (bool, error) {
+		whole, err := f.Whole(ctx, g)
+		if err != nil || !whole {
+			return !whole, err
+		}
+		m, err := f.Manifest(ctx, g)
+		if errors.Is(err, ErrUnavailable) {
+			return false, err
+		}
+		return err == nil && m.JobID == jobID && m.Set > latest, nil
+	}
+	err = f.removeBut(ctx, list, func(g Generation) (bool, error) {
+		gone, err := failed(g)
+		if gone && err == nil {
+			removed = append(removed, g)
+		}
+		return !gone, err
+	})
+	return removed, err
 }

@@ -44,7 +44,10 @@ type Manifest struct {
 	// Saved is why the shard saved itself: [First] or [Stop]; empty with a set.
 	Saved string `json:"saved,omitempty"`
 	// Life is that of the servers, see [Store.Stopped].
-	Life      int64            `json:"life,omitempty"`
+	Life int64 `json:"life,omitempty"`
+	// Job and JobID (hexadecimal) are the job's, as in [Set]; empty where the server did not know them.
+	Job       string           `json:"job,omitempty"`
+	JobID     string           `json:"job_id,omitempty"`
 	Mode      string           `json:"mode"`
 	Version   uint64           `json:"version"`
 	JobEpoch  uint32           `json:"job_epoch"`

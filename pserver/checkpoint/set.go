@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strconv"
@@ -19,13 +20,16 @@ const setFormat = 1
 type Set struct {
 	Format   int    `json:"format"`
 	Job      string `json:"job"`
-	Number   uint64 `json:"number"` // of the cut; 0: the shards were stopped, see [Store.Stopped]
+	JobID    string `json:"job_id,omitempty"` // hexadecimal; another one for each life of a job of that name
+	Number   uint64 `json:"number"`           // of the cut; 0: the shards were stopped, see [Store.Stopped]
 	Mode     string `json:"mode"`
 	Version  uint64 `json:"version"` // of all parameters, in synchronous mode
 	JobEpoch uint32 `json:"job_epoch"`
 	Shards   []Part `json:"shards"` // by index
 	// Position is where the data of the job stood, as its master writes it.
 	Position json.RawMessage `json:"position,omitempty"`
+	// State is the file beside the set from which the job can begin where etcd has lost it; nil: there is none.
+	State *Entry `json:"state,omitempty"`
 }
 
 // Part is a shard's checkpoint in a set.
@@ -82,35 +86,51 @@ func (s Store) did(what string) {
 // SetsDir has the files of the sets.
 const SetsDir = "sets"
 
-func setName(number uint64) string { return fmt.Sprintf("%08d.json", number) }
+const (
+	setSuffix   = ".json"
+	stateSuffix = ".job"
+)
+
+func fileName(number uint64, suffix string) string { return fmt.Sprintf("%08d%s", number, suffix) }
+
+func setName(number uint64) string { return fileName(number, setSuffix) }
+
+// StateOf describes the bytes that [Store.WriteSet] is to write beside a set, for [Set.State].
+func StateOf(number uint64, state []byte) *Entry {
+	return &Entry{fileName(number, stateSuffix), int64(len(state)), digest(state)}
+}
 
 // SetNumber is the number of the set whose file has a name; false if it is no set's.
-func SetNumber(name string) (uint64, bool) {
-	text, _ := strings.CutSuffix(name, ".json")
-	n, err := strconv.ParseUint(text, 10, 64)
-	return n, err == nil && setName(n) == name
-}
+func SetNumber(name string) (uint64, bool) { return numberOf(name, setSuffix) }
 
 // Sets lists the numbers of the sets, the newest first.
 func (s Store) Sets(ctx context.Context) ([]uint64, error) {
 	names, err := s.Place.List(ctx, SetsDir)
-	if err != nil {
-		return nil, err
-	}
-	var numbers []uint64
+	return numbered(names, setSuffix), err
+}
+
+// numberOf is the number of the file with a name; false if its ending is another one.
+func numberOf(name, suffix string) (uint64, bool) {
+	text, _ := strings.CutSuffix(name, suffix)
+	n, err := strconv.ParseUint(text, 10, 64)
+	return n, err == nil && fileName(n, suffix) == name
+}
+
+// numbered lists the numbers of the files with an ending, the greatest first.
+func numbered(names []string, suffix string) (numbers []uint64) {
 	for _, name := range names {
-		if n, ok := SetNumber(name); ok {
+		if n, ok := numberOf(name, suffix); ok {
 			numbers = append(numbers, n)
 		}
 	}
 	slices.SortFunc(numbers, func(a, b uint64) int { return cmp.Compare(b, a) })
-	return numbers, nil
+	return numbers
 }
 
 // ReadSet reads the manifest of a set. Its shards' checkpoints are not looked at.
 func (s Store) ReadSet(ctx context.Context, number uint64) (*Set, error) {
 	name := path.Join(SetsDir, setName(number))
-	text, err := readFile(ctx, s.Place, name)
+	text, err := s.ReadText(ctx, number)
 	if err != nil {
 		return nil, err
 	}
@@ -124,16 +144,42 @@ func (s Store) ReadSet(ctx context.Context, number uint64) (*Set, error) {
 	return set, nil
 }
 
-// WriteSet writes what [Set.Encode] returned: the set exists when that has happened.
-func (s Store) WriteSet(ctx context.Context, text []byte) error {
+// ReadText returns the bytes of the file of a set.
+func (s Store) ReadText(ctx context.Context, number uint64) ([]byte, error) {
+	return readFile(ctx, s.Place, path.Join(SetsDir, setName(number)))
+}
+
+// ReadState returns the file beside a set from which its job can begin, whose digest holds.
+func (s Store) ReadState(ctx context.Context, set *Set) ([]byte, error) {
+	if set.State == nil {
+		return nil, fmt.Errorf("%v: its master wrote no state of the job: it is of a version before that: %w", set, fs.ErrNotExist)
+	}
+	if err := set.State.verify(func(name string) (Object, error) { return s.Place.Open(ctx, path.Join(SetsDir, name)) }); err != nil {
+		return nil, fmt.Errorf("%v: %w", set, err)
+	}
+	return readFile(ctx, s.Place, path.Join(SetsDir, set.State.Name))
+}
+
+// WriteSet writes what [Set.Encode] returned, and before it the state of the job that it describes: the set exists when
+// that has happened.
+func (s Store) WriteSet(ctx context.Context, text, state []byte) error {
 	set, err := ParseSet(text)
 	if err != nil {
 		return err
+	}
+	if set.State != nil && *set.State != *StateOf(set.Number, state) {
+		return fmt.Errorf("%v: the state of the job has %d bytes and a SHA-256 that starts with %.12s, the set says %d and %.12s", set, len(state), digest(state), set.State.Size, set.State.SHA256)
 	}
 	if err := s.Place.Prepare(SetsDir); err != nil {
 		return err
 	}
 	s.did("sets made")
+	if set.State != nil {
+		if err := writeFile(ctx, s.Place, SetsDir, set.State.Name, state, Final); err != nil {
+			return err
+		}
+		s.did("state of the job written")
+	}
 	f, err := createFile(ctx, s.Place, SetsDir, setName(set.Number), int64(len(text)), Final)
 	if err != nil {
 		return err
@@ -203,10 +249,10 @@ func (s Store) Stopped(ctx context.Context) (*Set, error) {
 		return nil, unavailable(err)
 	}
 	m := first.Manifest
-	set := &Set{Format: setFormat, Mode: m.Mode, Version: m.Version, JobEpoch: m.JobEpoch}
+	set := &Set{Format: setFormat, Job: m.Job, JobID: m.JobID, Mode: m.Mode, Version: m.Version, JobEpoch: m.JobEpoch}
 	for i := range m.Placement.Shards {
 		c, err := s.Shard(i).newest(ctx)
-		if err != nil || c.Manifest.Set != 0 || c.Manifest.Life != m.Life || c.Manifest.Saved != m.Saved {
+		if err != nil || c.Manifest.Set != 0 || c.Manifest.Life != m.Life || c.Manifest.JobID != m.JobID || c.Manifest.Saved != m.Saved {
 			return nil, unavailable(err)
 		}
 		if resumed, err := s.Shard(i).resumed(ctx, c.Manifest.Generation); err != nil || resumed {
@@ -248,7 +294,50 @@ func (s Store) PruneSets(ctx context.Context, upTo uint64, keep int) (kept []*Se
 		}
 		s.did("old set removed")
 	}
-	return kept, nil
+	return kept, s.pruneStates(ctx)
+}
+
+// pruneStates removes the states of jobs beside which there is no set any more, or never was. No set is being written.
+func (s Store) pruneStates(ctx context.Context) error {
+	names, err := s.Place.List(ctx, SetsDir)
+	if err != nil {
+		return err
+	}
+	for _, n := range numbered(names, stateSuffix) {
+		if slices.Contains(names, setName(n)) {
+			continue
+		}
+		if err := s.Place.Remove(ctx, path.Join(SetsDir, fileName(n, stateSuffix))); err != nil {
+			return err
+		}
+		s.did("old state removed")
+	}
+	return nil
+}
+
+// Discard removes the sets of a job that are newer than its latest: they were never finished, and never will be.
+func (s Store) Discard(ctx context.Context, jobID string, latest uint64) error {
+	numbers, err := s.Sets(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range numbers {
+		if n <= latest {
+			break
+		}
+		set, err := s.ReadSet(ctx, n)
+		if errors.Is(err, ErrUnavailable) {
+			return err
+		}
+		if err != nil || set.JobID != jobID {
+			continue // whose it is, nobody knows
+		}
+		if err := s.Place.Remove(ctx, path.Join(SetsDir, setName(n))); err != nil {
+			return err
+		}
+		s.did("failed set removed")
+	}
+	return s.pruneStates(ctx)
 }
 
 func digest(text []byte) string { return fmt.Sprintf("%x", sha256.Sum256(text)) }

@@ -1970,7 +1970,9 @@ type WriteSetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Cut   *Cut                   `protobuf:"bytes,1,opt,name=cut,proto3" json:"cut,omitempty"`
 	// The bytes of its file.
-	Set           []byte `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
+	Set []byte `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
+	// Those of the file beside it, from which the job can begin where etcd has lost it.
+	State         []byte `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2019,6 +2021,13 @@ func (x *WriteSetRequest) GetSet() []byte {
 	return nil
 }
 
+func (x *WriteSetRequest) GetState() []byte {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
 type WriteSetReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2060,7 +2069,10 @@ type PruneSetsRequest struct {
 	// The newest set.
 	Cut *Cut `protobuf:"bytes,1,opt,name=cut,proto3" json:"cut,omitempty"`
 	// At least 1.
-	Keep          uint32 `protobuf:"varint,2,opt,name=keep,proto3" json:"keep,omitempty"`
+	Keep uint32 `protobuf:"varint,2,opt,name=keep,proto3" json:"keep,omitempty"`
+	// Instead of older sets those go that are newer, which were never finished; 0 for the number of
+	// the cut says that there is none yet.
+	Failed        bool `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2107,6 +2119,13 @@ func (x *PruneSetsRequest) GetKeep() uint32 {
 		return x.Keep
 	}
 	return 0
+}
+
+func (x *PruneSetsRequest) GetFailed() bool {
+	if x != nil {
+		return x.Failed
+	}
+	return false
 }
 
 type PruneSetsReply struct {
@@ -3573,14 +3592,16 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x06sha256\x18\x03 \x01(\tR\x06sha256\"8\n" +
 	"\x0fAbortCutRequest\x12%\n" +
 	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\"\x0f\n" +
-	"\rAbortCutReply\"J\n" +
+	"\rAbortCutReply\"`\n" +
 	"\x0fWriteSetRequest\x12%\n" +
 	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\x12\x10\n" +
-	"\x03set\x18\x02 \x01(\fR\x03set\"\x0f\n" +
-	"\rWriteSetReply\"M\n" +
+	"\x03set\x18\x02 \x01(\fR\x03set\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\fR\x05state\"\x0f\n" +
+	"\rWriteSetReply\"e\n" +
 	"\x10PruneSetsRequest\x12%\n" +
 	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\x12\x12\n" +
-	"\x04keep\x18\x02 \x01(\rR\x04keep\"\x10\n" +
+	"\x04keep\x18\x02 \x01(\rR\x04keep\x12\x16\n" +
+	"\x06failed\x18\x03 \x01(\bR\x06failed\"\x10\n" +
 	"\x0ePruneSetsReply\"0\n" +
 	"\x04Move\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +

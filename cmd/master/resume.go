@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/dataset"
+	"trainmaster/etcdstore"
+	"trainmaster/master"
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/checkpoint/storage"
+	"trainmaster/snapshot"
+	"trainmaster/taskqueue"
+)
+
+// resumeInto begins the job anew from the newest set of checkpoints in a folder or a bucket, if etcd has nothing of it. A master that is
+// started again with the same flag, and the others of the job, find it begun.
+func (s *daemonSettings) resumeInto(ctx context.Context, store *etcdstore.Store, log *logrus.Entry) error {
+	place, err := storage.Open(s.resume)
+	if err != nil {
+		return usageErrorf("--resume: %w", err)
+	}
+	defer place.Close()
+	folder := checkpoint.Store{Place: place}
+	if begun, err := s.hasBegun(ctx, store, folder); begun || err != nil {
+		return err
+	}
+	began := time.Now()
+	r, err := s.openSet(ctx, folder, log)
+	if err != nil {
+		return err
+	}
+	job, err := r.adopt(ctx, store, s.config.Job)
+	if errors.Is(err, etcdstore.ErrOccupied) {
+		if begun, err := s.hasBegun(ctx, store, folder); begun || err != nil { // by another master, meanwhile
+			return err
+		}
+		return usageErrorf("--resume %s: %w", s.resume, err)
+	}
+	if err != nil {
+		return fmt.Errorf("--resume %s: %w", s.resume, err)
+	}
+	log.WithFields(logrus.Fields{
+		"set": r.set.Number, "was_job_id": r.set.JobID, "job_id": job.JobID, "commit": job.Commit, "epoch": job.Epoch, "delivered_again": job.Again,
+		"took": time.Since(began).Round(time.Millisecond).String(),
+	}).Info("the job begins anew from its newest set of checkpoints")
+	return nil
+}
+
+// hasBegun says whether etcd has the job whose checkpoints are in the folder; that it has another one is an error.
+func (s *daemonSettings) hasBegun(ctx context.Context, store *etcdstore.Store, folder checkpoint.Store) (bool, error) {
+	values, _, err := store.Together(ctx, taskqueue.StateKey, master.LatestSetKey)
+	if err != nil {
+		return false, err
+	}
+	stored := values[taskqueue.StateKey]
+	if stored == nil {
+		return false, nil
+	}
+	var state taskqueue.Snapshot
+	if err := etcdstore.Decode(stored, &state, maxStateDecoded); err != nil {
+		return false, err
+	}
+	numbers, err := folder.Sets(ctx)
+	if err != nil {
+		return false, usageErrorf("--resume %s: %w", s.resume, err)
+	}
+	if len(numbers) == 0 {
+		return true, nil // it has taken none yet
+	}
+	if latest := values[master.LatestSetKey]; latest != nil {
+		set, err := checkpoint.ParseSet(latest)
+		if err != nil {
+			return false, err
+		}
+		if text, err := folder.ReadText(ctx, set.Number); err == nil && bytes.Equal(text, latest) {
+			return true, nil
+		}
+	}
+	if set, err := folder.ReadSet(ctx, numbers[0]); err == nil && set.JobID == hex.EncodeToString(state.JobID) {
+		return true, nil
+	}
+	return false, usageErrorf("--resume %s: expected an etcd that has lost job %q, found it there, at commit %d, and the checkpoints in that folder are not its own; leave the flag out to go on with it, or choose another --job or etcd", s.resume, s.config.Job, state.Commit)
+}
+
+// openSet reads the newest set in a folder, all of it, and the data of its job.
+func (s *daemonSettings) openSet(ctx context.Context, folder checkpoint.Store, log *logrus.Entry) (*revival, error) {
+	refuse := func(format string, args ...any) error {
+		return usageErrorf("--resume %s: "+format, append([]any{s.resume}, args...)...)
+	}
+	numbers, err := folder.Sets(ctx)
+	switch {
+	case err != nil:
+		return nil, refuse("%w", err)
+	case len(numbers) == 0:
+		return nil, refuse("expected the folder of checkpoints of the job's parameter servers, found no set in it; without one there is nothing to resume from")
+	}
+	before := refuseBefore(folder, numbers)
+	damaged := func(what string, err error) error {
+		if errors.Is(err, checkpoint.ErrUnavailable) { // what is there may be whole
+			return fmt.Errorf("--resume %s: %s%w", s.resume, what, err)
+		}
+		return refuse("%s%w%s", what, err, before)
+	}
+	set, err := folder.ReadSet(ctx, numbers[0])
+	if err != nil {
+		return nil, damaged("", err)
+	}
+	if set.Job != s.config.Job {
+		return nil, refuse("expected checkpoints of job %q, found those of job %q: say --job %s, or name the folder of the other one", s.config.Job, set.Job, set.Job)
+	}
+	text, err := folder.ReadText(ctx, set.Number)
+	if err != nil {
+		return nil, refuse("%w", err)
+	}
+	state, err := folder.ReadState(ctx, set)
+	if err != nil {
+		return nil, damaged("", err)
+	}
+	if _, err := folder.Open(ctx, set); err != nil {
+		return nil, damaged(fmt.Sprintf("set %d is not complete: ", set.Number), err)
+	}
+	file, err := snapshot.Parse(fmt.Sprintf("%s/%s/%s", folder.Place, checkpoint.SetsDir, set.State.Name), state)
+	if err != nil {
+		return nil, refuse("%w", err)
+	}
+	r := &revival{file: file, record: s.record, set: set, text: text}
+	if r.tables, err = indexAgain(ctx, file, s.config.Roots, log); err != nil {
+		return nil, refuse("%w", err)
+	}
+	return r, nil
+}
+
+// refuseBefore says what to do about a set that cannot be used.
+func refuseBefore(folder checkpoint.Store, numbers []uint64) string {
+	newest := fmt.Sprintf("%s/%s/%08d.json", folder.Place, checkpoint.SetsDir, numbers[0])
+	if len(numbers) > 1 {
+		return fmt.Sprintf("; to begin from set %d, which is older, move %s away", numbers[1], newest)
+	}
+	return "; there is no older one"
+}
+
+// indexAgain makes the task tables of the datasets anew, and refuses files that are not what they were.
+func indexAgain(ctx context.Context, file *snapshot.File, roots []string, log *logrus.Entry) (tables []indexed, err error) {
+	for item, err := range file.Items() {
+		if err != nil {
+			return nil, err
+		}
+		if !strings.HasPrefix(item.Key, snapshot.DatasetPrefix) {
+			continue
+		}
+		var want []snapshot.DataFile
+		if err := json.Unmarshal(item.Value, &want); err != nil {
+			return nil, fmt.Errorf("%s: %w", item.Key, err)
+		}
+		t, err := indexDataset(ctx, want, roots, log)
+		if err != nil {
+			return nil, fmt.Errorf("dataset %d: %w", len(tables), err)
+		}
+		// The same for the same snapshot: what was broken off is gone on with.
+		t.id = fmt.Sprintf("%.15s%x", file.Digest, len(tables))
+		tables = append(tables, t)
+	}
+	return tables, nil
+}
+
+func indexDataset(ctx context.Context, want []snapshot.DataFile, roots []string, log *logrus.Entry) (t indexed, err error) {
+	names := make([]string, len(want))
+	entries := make([]dataset.Entry, len(want))
+	for i, f := range want {
+		names[i], entries[i] = f.Path, dataset.Entry{Path: f.Path, Size: f.Size}
+	}
+	found, err := dataset.Source{Roots: roots}.List(ctx, names)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, fmt.Errorf("the data of the job is not where it was, and tasks name the files by their paths: %w", err)
+	}
+	if err != nil {
+		return t, err
+	}
+	if text := dataset.Difference(entries, found.Entries()); text != "" {
+		return t, fmt.Errorf("the data is not that of the job: %s", text)
+	}
+	log.WithField("files", len(found.Files)).Info("reading the index of the data, to compare it with that of the job")
+	if t.table, err = master.TableOf(ctx, &dataset.Indexer{}, found); err != nil {
+		return t, err
+	}
+	t.digest = found.Digest
+	for i, f := range t.table.Files() {
+		if sum := t.table.IndexDigest(i); hex.EncodeToString(sum[:]) != want[i].Index {
+			return t, fmt.Errorf("the data is not that of the job: %s has chunks with another index than it had, expected the digest %.12s, found %.12x", f.Path, want[i].Index, sum)
+		}
+	}
+	return t, nil
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"trainmaster/etcdstore"
+	"trainmaster/master"
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/record"
+	"trainmaster/snapshot"
+	"trainmaster/taskqueue"
+)
+
+// revival is a job on its way from a snapshot into an etcd where there is none.
+type revival struct {
+	file   *snapshot.File
+	record bool // there is one to go on with: in the snapshot, or it begins here
+
+	set    *checkpoint.Set // of the cut that the state is at; nil: it is of another moment
+	text   []byte          // of the set
+	tables []indexed       // of the datasets; nil: the snapshot has them
+
+	// What queue finds in the snapshot.
+	outline taskqueue.Outline // of the record before
+	desired []byte            // parameter servers; nil: the master says it
+}
+
+// indexed is a task table that was made anew of the files of a dataset.
+type indexed struct {
+	table  *taskqueue.Table
+	digest [32]byte // of the files
+	id     string   // of its parts in etcd
+	parts  [][]byte
+}
+
+// adopt makes the job of the snapshot one under this store's prefix.
+func (r *revival) adopt(ctx context.Context, store *etcdstore.Store, name string) (restoredJob, error) {
+	queue, settings, err := r.queue()
+	if err != nil {
+		return restoredJob{}, fmt.Errorf("%w: %q: %w", snapshot.ErrDamaged, r.file.Name, err)
+	}
+	cluster, err := store.ClusterID(ctx)
+	if err != nil {
+		return restoredJob{}, err
+	}
+	var random [24]byte // the job id, and a nonce
+	if _, err := rand.Read(random[:]); err != nil {
+		return restoredJob{}, fmt.Errorf("choose a job id: %w", err)
+	}
+	if err := queue.Revive(name, [16]byte(random[:]), cluster); err != nil {
+		return restoredJob{}, err
+	}
+	events := queue.Flush().Record // what else it has to write are keys of sessions, to be deleted; they are not restored
+	state := queue.Snapshot(0, binary.LittleEndian.Uint64(random[16:]))
+	encoded, err := etcdstore.Encode(state)
+	if err != nil {
+		return restoredJob{}, err
+	}
+	last, err := r.lastKeys(queue, events)
+	if err != nil {
+		return restoredJob{}, err
+	}
+	err = store.Adopt(ctx, etcdstore.Adoption{
+		ID: r.file.Digest, Name: name, Settings: settings, State: encoded, Keys: r.keys(), Last: last,
+	})
+	job := restoredJob{
+		Job: name, JobID: hex.EncodeToString(state.JobID), Cluster: fmt.Sprintf("%x", cluster), Commit: state.Commit, Epoch: state.Epoch,
+		Restores: state.Restores, Again: len(queue.PendingTasks()), Record: r.file.Head.Record,
+	}
+	return job, err
+}
+
+// queue is the job as it was saved, without its tables.
+func (r *revival) queue() (*taskqueue.Queue, map[string]string, error) {
+	small := map[string][]byte{}
+	for item, err := range r.file.Items() {
+		if err != nil {
+			return nil, nil, err
+		}
+		if item.Key == taskqueue.StateKey || item.Key == jobKey || strings.HasPrefix(item.Key, taskqueue.RosterPrefix) {
+			small[item.Key] = item.Value
+		}
+		if item.Key == psDesiredKey {
+			r.desired = item.Value
+		}
+	}
+	job, err := etcdstore.ParseJob(small[jobKey])
+	if err != nil {
+		return nil, nil, err
+	}
+	var state taskqueue.Snapshot
+	if err := etcdstore.Decode(small[taskqueue.StateKey], &state, maxStateDecoded); err != nil {
+		return nil, nil, err
+	}
+	if _, err := state.Upgrade(); err != nil {
+		return nil, nil, err
+	}
+	if r.tables != nil && len(r.tables) != len(state.Sets) {
+		return nil, nil, fmt.Errorf("expected %d datasets, found %d", len(state.Sets), len(r.tables))
+	}
+	for i := range r.tables {
+		if err := r.tables[i].replace(&state.Sets[i]); err != nil {
+			return nil, nil, fmt.Errorf("dataset %d: %w", i, err)
+		}
+	}
+	queue, err := taskqueue.Restore(&state, rosterOf(small), make([]*taskqueue.Table, len(state.Sets)), taskqueue.BackupOptions)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.outline = queue.Outline()
+	if r.set != nil {
+		err = queue.CountCut(r.set.Number)
+	}
+	return queue, job.Settings, err
+}
+
+// replace makes the table that of a dataset.
+func (t *indexed) replace(set *taskqueue.SetSnapshot) error {
+	t.table.Group(set.ChunksPerTask)
+	if t.table.Chunks() != set.Chunks || t.table.Tasks() != set.Tasks || string(t.digest[:]) != string(set.Digest) {
+		return fmt.Errorf("expected %d chunks in %d tasks, and files with the digest %.8x, found %d in %d, and %.8x: the data is not that of the job", set.Chunks, set.Tasks, set.Digest, t.table.Chunks(), t.table.Tasks(), t.digest)
+	}
+	parts, digest, err := master.TableParts(etcdstore.Encode, t.table)
+	if err != nil {
+		return fmt.Errorf("encode the task table: %w", err)
+	}
+	t.parts = parts
+	set.ReportID, set.Parts, set.PartsDigest = t.id, len(parts), digest[:]
+	return nil
+}
+
+// keys are those that the job has besides its settings, its state and lastKeys. Sessions stay behind.
+func (r *revival) keys() iter.Seq2[taskqueue.Write, error] {
+	return func(yield func(taskqueue.Write, error) bool) {
+		for item, err := range r.file.Items() {
+			if r.leaves(item.Key) {
+				continue
+			}
+			if !yield(item, err) || err != nil {
+				return
+			}
+		}
+		for _, t := range r.tables {
+			for i, part := range t.parts {
+				if !yield(taskqueue.Write{Key: etcdstore.PartKey(t.id, i), Value: part}, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// leaves says whether a key of the snapshot is not to be put as it is.
+func (r *revival) leaves(key string) bool {
+	switch {
+	case slices.Contains([]string{taskqueue.StateKey, jobKey, psDesiredKey}, key):
+		return true
+	case r.set != nil && (key == master.StepKey || key == master.LatestSetKey): // the set says them
+		return true
+	}
+	return strings.HasPrefix(key, taskqueue.RosterPrefix) || strings.HasPrefix(key, snapshot.DatasetPrefix)
+}
+
+// lastKeys are those that say where the job goes on, and that it may.
+func (r *revival) lastKeys(queue *taskqueue.Queue, events []byte) (keys []taskqueue.Write, err error) {
+	if r.desired != nil {
+		keys = append(keys, taskqueue.Write{Key: psDesiredKey, Value: r.desired})
+	}
+	if r.set != nil {
+		keys = append(keys, taskqueue.Write{Key: master.LatestSetKey, Value: r.text})
+		if r.set.Mode == checkpoint.Sync {
+			keys = append(keys, taskqueue.Write{Key: master.StepKey, Value: master.Step{Version: r.set.Version, Epoch: queue.Epoch()}.Encode()})
+		}
+	}
+	if r.record && !r.file.Head.Record {
+		begin, err := json.Marshal(r.outline)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, taskqueue.Write{Key: record.BeginKey, Value: begin})
+	}
+	if r.record && len(events) > 0 {
+		keys = append(keys, taskqueue.Write{Key: taskqueue.RecordKey(queue.Commit()), Value: events})
+	}
+	return keys, nil
+}

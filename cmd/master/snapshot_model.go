@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"trainmaster/etcdstore"
+	"trainmaster/master"
+	"trainmaster/pserver/checkpoint"
+	"trainmaster/snapshot"
+	"trainmaster/taskqueue"
+)
+
+// addModel takes the latest set of checkpoints into the backup, and the job as it was at the cut of that set instead of as it
+// is now. The files are open then: in a folder, those who prune the set meanwhile do no harm.
+func (b *backup) addModel(ctx context.Context, folder checkpoint.Store) (checkpoint.Members, error) {
+	refuse := func(format string, args ...any) error {
+		return usageErrorf("--checkpoint-dir %s: "+format, append([]any{folder.Place}, args...)...)
+	}
+	if b.set == nil {
+		return nil, refuse("job %q has no set of checkpoints yet: try again when master status names one, or leave the parameters out", b.head.Job)
+	}
+	set, err := checkpoint.ParseSet(b.set)
+	if err != nil {
+		return nil, err
+	}
+	switch text, err := folder.ReadText(ctx, set.Number); {
+	case errors.Is(err, checkpoint.ErrUnavailable):
+		return nil, err
+	case err != nil:
+		return nil, refuse("expected the folder of the job's parameter servers, with its latest set, %d: %w", set.Number, err)
+	case !bytes.Equal(text, b.set):
+		return nil, refuse("expected the folder of the job's parameter servers, with its latest set, %d; found another one of that number", set.Number)
+	}
+	members, err := folder.Members(ctx, set)
+	if err != nil {
+		return nil, refuse("%w", err)
+	}
+	if err := b.goTo(ctx, folder, set); err != nil {
+		return nil, errors.Join(refuse("%w", err), members.Close())
+	}
+	return members, nil
+}
+
+// goTo makes the backup that of the job at the cut of a set.
+func (b *backup) goTo(ctx context.Context, folder checkpoint.Store, set *checkpoint.Set) error {
+	text, err := folder.ReadState(ctx, set)
+	if err != nil {
+		return err
+	}
+	file, err := snapshot.Parse(set.State.Name, text)
+	if err != nil {
+		return err
+	}
+	values := map[string][]byte{psDesiredKey: b.values[psDesiredKey], master.LatestSetKey: b.set}
+	for item, err := range file.Items() {
+		if err != nil {
+			return err
+		}
+		values[item.Key] = item.Value
+	}
+	var at taskqueue.Snapshot
+	if err := etcdstore.Decode(values[taskqueue.StateKey], &at, maxStateDecoded); err != nil {
+		return err
+	}
+	tables := func(s *taskqueue.Snapshot) (ids []string) {
+		for _, d := range s.Sets {
+			ids = append(ids, d.ReportID)
+		}
+		return ids
+	}
+	if slices.Equal(tables(&at), tables(&b.state)) {
+		for key := range values { // the tables that are in etcd are those of the set
+			if strings.HasPrefix(key, snapshot.DatasetPrefix) {
+				delete(values, key)
+			}
+		}
+	}
+	if !bytes.Equal(at.JobID, b.state.JobID) {
+		b.record = nil // it was resumed from that set, and its record begins there
+	}
+	b.values, b.state = values, at
+	head := file.Head
+	head.Revision, head.TakenAt, head.TakenBy, head.Record, head.Model = b.head.Revision, b.head.TakenAt, b.head.TakenBy, b.record != nil, true
+	b.head = head
+	return nil
+}
+
+// filesOf yields the files of a set for a snapshot.
+func filesOf(members checkpoint.Members, seen *transfer) iter.Seq2[snapshot.Member, error] {
+	return func(yield func(snapshot.Member, error) bool) {
+		for _, m := range members {
+			if !yield(snapshot.Member{Path: m.Path, Size: m.Size, Data: io.TeeReader(m, seen)}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// putModel puts the set of a snapshot into a folder, and returns it with its text.
+func putModel(ctx context.Context, file *snapshot.File, folder checkpoint.Store, progress io.Writer) (set *checkpoint.Set, text []byte, err error) {
+	for item, err := range file.Items() {
+		if err != nil {
+			return nil, nil, err
+		}
+		if item.Key == master.LatestSetKey {
+			text = item.Value
+		}
+	}
+	if set, err = checkpoint.ParseSet(text); err != nil {
+		return nil, nil, fmt.Errorf("%w: %q: the set in it: %w", snapshot.ErrDamaged, file.Name, err)
+	}
+	arrival, done, err := folder.Arrive(ctx, file.Digest, text)
+	if errors.Is(err, checkpoint.ErrOccupied) {
+		return nil, nil, usageErrorf("--checkpoint-dir: %w", err)
+	}
+	if err != nil || done {
+		return set, text, err
+	}
+	seen := newTransfer(progress, "parameters restored", file.Size)
+	for m, err := range file.Files() {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err == nil {
+			err = arrival.Put(ctx, m.Path, m.Size, io.TeeReader(m.Data, seen))
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("restore %s: %w", m.Path, err)
+		}
+	}
+	return set, text, arrival.End(ctx, set.Number)
+}
+
+// transfer says from time to time how much of something large went by.
+type transfer struct {
+	out   io.Writer
+	what  string
+	total int64
+	done  int64
+	said  time.Time
+}
+
+const transferEvery = 2 * time.Second
+
+func newTransfer(out io.Writer, what string, total int64) *transfer {
+	return &transfer{out: out, what: what, total: total, said: time.Now()}
+}
+
+func (t *transfer) Write(p []byte) (int, error) {
+	t.done += int64(len(p))
+	if time.Since(t.said) >= transferEvery {
+		t.said = time.Now()
+		fmt.Fprintf(t.out, "%s: %d of %d MiB\n", t.what, t.done>>20, t.total>>20)
+	}
+	return len(p), nil
+}

@@ -1,0 +1,226 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"trainmaster/master/mastertest"
+	"trainmaster/safetensors"
+)
+
+// counted starts a job of counters, that goes back as a whole or not.
+func (c counters) counted(mode, loss string, flags ...string) (m *process, all []*process) {
+	m = c.master(append([]string{
+		"--passes", fmt.Sprint(rewindPasses), "--ps", "2", "--update-mode", mode, "--on-shard-loss", loss, "--session-ttl", "5s", "--checkpoint-every", "200ms",
+	}, flags...)...)
+	return m, []*process{m, c.server(), c.server(), c.counter("a"), c.counter("b")}
+}
+
+// loseEtcd kills everything, and etcd loses all that it has of the job.
+func (c counters) loseEtcd(all []*process) {
+	c.t.Helper()
+	for _, p := range all {
+		p.kill()
+	}
+	if _, err := c.store.Client().Delete(c.t.Context(), c.store.Prefix()+"/", clientv3.WithPrefix()); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c counters) wantEnd(m *process, all []*process) {
+	c.t.Helper()
+	for _, p := range all[3:] {
+		p.wantExit(0)
+	}
+	m.wantExit(0)
+}
+
+// wantAtLeast fails the test unless the model has each record as often as there were passes, or more often.
+func (c counters) wantAtLeast(passes int) {
+	c.t.Helper()
+	path := filepath.Join(c.t.TempDir(), "model.safetensors")
+	run(c.t, c.dir, "model", "export", c.checkpoints(), "--file", path).wants(c.t, 0)
+	tensors, _, err := safetensors.ReadFile(path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, tensor := range tensors {
+		values, err := tensor.Float32()
+		if err != nil || slices.Min(values) < float32(passes) {
+			c.t.Errorf("%s: a record is %v times in the model, expected at least %d: %v", tensor.Name, slices.Min(values), passes, err)
+		}
+	}
+}
+
+// When etcd is lost with everything that ran, the job begins anew from the newest set of checkpoints, data and parameters: in
+// a job that goes back as a whole each record of each pass is in the model once, in another at least once.
+func TestResumeWithoutEtcd(t *testing.T) {
+	for _, mode := range []string{"async", "sync"} {
+		for _, loss := range []string{"rewind", "continue"} {
+			t.Run(mode+"/"+loss, func(t *testing.T) {
+				c := newCounters(t)
+				_, all := c.counted(mode, loss)
+				c.awaitSets(0, 3)
+				c.loseEtcd(all)
+				m, all := c.counted(mode, loss, "--resume", c.checkpoints())
+				c.wantEnd(m, all)
+				c.says(c.in("verify"), "nothing was counted twice", "lost before the job was resumed")
+				if loss == "rewind" {
+					c.wantCounted(rewindPasses)
+				}
+				c.wantAtLeast(rewindPasses)
+			})
+		}
+	}
+}
+
+// What is not the job, its data or its etcd is refused in words, and changes nothing; then it is resumed all the same.
+func TestResumeRefuses(t *testing.T) {
+	c := newCounters(t)
+	_, all := c.counted("async", "rewind")
+	c.awaitSets(0, 3)
+	master := func(dir string, flags ...string) []string {
+		return append(c.in("--listen", "127.0.0.1:0", "--http", "", "--ps", "2", "--on-shard-loss", "rewind", "--resume", dir), flags...)
+	}
+	empty := t.TempDir()
+	for _, p := range all {
+		p.kill()
+	}
+	other := filepath.Join(t.TempDir(), "other")
+	if err := os.CopyFS(other, os.DirFS(c.checkpoints())); err != nil {
+		t.Fatal(err)
+	}
+	newest := c.newestSet(other)
+	if err := os.Rename(newest, filepath.Join(filepath.Dir(newest), "99999999.json")); err != nil {
+		t.Fatal(err)
+	}
+	run(t, c.dir, master(other)...).wants(t, 2, "expected an etcd that has lost job", "leave the flag out")
+	c.loseEtcd(nil)
+	run(t, c.dir, master(empty)...).wants(t, 2, "found no set in it")
+	run(t, c.dir, append(master(c.checkpoints()), "--job", "another")...).wants(t, 2, `expected checkpoints of job "another"`, "say --job "+c.name)
+	c.wantUntouched(func() {
+		data, err := os.ReadFile(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := os.WriteFile(c.file, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}()
+		if err := os.WriteFile(c.file, append(slices.Clone(data), data...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		run(t, c.dir, master(c.checkpoints())...).wants(t, 2, "the data is not that of the job", "another size")
+		if err := os.Remove(c.file); err != nil {
+			t.Fatal(err)
+		}
+		run(t, c.dir, master(c.checkpoints())...).wants(t, 2, "no such file")
+	})
+	c.wantUntouched(func() {
+		state := c.newestSet(c.checkpoints())[:len(c.newestSet(c.checkpoints()))-len("json")] + "job"
+		text, err := os.ReadFile(state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(state, text[:len(text)-1], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		run(t, c.dir, master(c.checkpoints())...).wants(t, 2, "the manifest says", "which is older, move")
+		if err := os.WriteFile(state, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	m, all := c.counted("async", "rewind", "--resume", c.checkpoints())
+	c.wantEnd(m, all)
+	c.wantCounted(rewindPasses)
+}
+
+// says runs a command that succeeds and says these words.
+func (c counters) says(args []string, words ...string) {
+	c.t.Helper()
+	o := run(c.t, c.dir, args...)
+	o.wants(c.t, 0)
+	for _, w := range words {
+		if !strings.Contains(o.stdout, w) {
+			c.t.Errorf("%v says nothing of %q: %s", args, w, o.stdout)
+		}
+	}
+}
+
+// newestSet is the file of the newest set in a folder.
+func (c counters) newestSet(dir string) string {
+	c.t.Helper()
+	sets, err := filepath.Glob(filepath.Join(dir, "sets", "*.json"))
+	if err != nil || len(sets) == 0 {
+		c.t.Fatalf("no set in %s: %v", dir, err)
+	}
+	return slices.Max(sets)
+}
+
+// wantUntouched fails the test if etcd has anything of the job afterwards.
+func (c counters) wantUntouched(do func()) {
+	c.t.Helper()
+	do()
+	if keys, _, err := c.store.Prefixed(c.t.Context(), "/"); err != nil || len(keys) > 0 {
+		c.t.Errorf("etcd has %v, %v; expected nothing", keys, err)
+	}
+}
+
+// A synchronous job that is begun anew over the checkpoints of an earlier life of it, without its tasks, goes on from their
+// version; nobody is taken for a trainer of that life.
+func TestBegunAnewOverCheckpoints(t *testing.T) {
+	for _, mode := range []string{"async", "sync"} {
+		t.Run(mode, func(t *testing.T) {
+			c := newCounters(t)
+			_, all := c.counted(mode, "continue")
+			c.awaitSets(0, 3)
+			before := c.latestSet()
+			c.loseEtcd(all)
+			m, all := c.counted(mode, "continue")
+			c.wantEnd(m, all)
+			c.wantVerified(rewindPasses, countedRecords/countedChunk)
+			c.wantAtLeast(rewindPasses)
+			if after := c.latestSet(); after.Number <= before.Number || mode == "sync" && after.Version <= before.Version {
+				t.Errorf("set %d of version %d after set %d of version %d", after.Number, after.Version, before.Number, before.Version)
+			}
+		})
+	}
+}
+
+// A snapshot with parameters, taken while the job runs, is all that it takes to go on where nothing is left of it.
+func TestSnapshotWithModel(t *testing.T) {
+	for _, mode := range []string{"async", "sync"} {
+		t.Run(mode, func(t *testing.T) {
+			c := newCounters(t)
+			_, all := c.counted(mode, "rewind")
+			c.awaitSets(0, 2)
+			file := filepath.Join(t.TempDir(), "job.tms")
+			c.says(c.in("snapshot", "save", file, "--checkpoint-dir", c.checkpoints()), "with its parameters", "with its record")
+			c.loseEtcd(all)
+			if err := os.RemoveAll(c.checkpoints()); err != nil {
+				t.Fatal(err)
+			}
+			run(t, c.dir, c.in("snapshot", "restore", file)...).wants(t, 2, "--checkpoint-dir")
+			if err := os.MkdirAll(filepath.Join(c.checkpoints(), "something"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			run(t, c.dir, c.in("snapshot", "restore", file, "--checkpoint-dir", c.checkpoints())...).wants(t, 2, "the folder is not empty")
+			if err := os.RemoveAll(c.checkpoints()); err != nil {
+				t.Fatal(err)
+			}
+			c.says(c.in("snapshot", "restore", file, "--checkpoint-dir", c.checkpoints()), "its parameters are those of set")
+			mastertest.State(t, c.store)
+			m, all := c.counted(mode, "rewind")
+			c.wantEnd(m, all)
+			c.wantVerified(rewindPasses, countedRecords/countedChunk)
+			c.wantCounted(rewindPasses)
+		})
+	}
+}

@@ -1,0 +1,139 @@
+package master
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"trainmaster/snapshot"
+	"trainmaster/taskqueue"
+)
+
+// About is what a set of checkpoints is to say of the job at its cut.
+type About struct {
+	Job      string
+	JobID    string // hexadecimal
+	Position []byte // where the data stood: a [Position]
+	State    []byte // a snapshot of the job without its task tables: what it can begin from where etcd has lost it
+}
+
+// Position is what a set says of the data at its cut.
+type Position struct {
+	Step     uint64            `json:"step,omitempty"` // the number of the cut, in a job that goes back as a whole
+	Epoch    uint32            `json:"epoch"`
+	Commit   uint64            `json:"commit"` // of the tasks' state
+	Clock    taskqueue.Clock   `json:"clock"`  // of the job
+	Datasets []DatasetPosition `json:"datasets"`
+}
+
+// DatasetPosition is about the oldest open pass of a dataset.
+type DatasetPosition struct {
+	Pass  taskqueue.Pass `json:"pass"`
+	Tasks int            `json:"tasks"`
+	Done  int            `json:"done"` // finished, and wholly in the set
+}
+
+// moment is the job as its leader had committed it when a cut was taken. What is counted in it is wholly in the parameters
+// at the cut; in a job that goes back as a whole, so is what was finished and waits for the cut's commit.
+type moment struct {
+	state    *taskqueue.Snapshot
+	roster   map[string][]byte
+	tables   []*taskqueue.Table
+	head     snapshot.Head
+	position Position
+}
+
+// moment takes down the job. It is little work: the committer does nothing else meanwhile.
+func (t *term) moment(ctx context.Context) (m *moment, err error) {
+	err = t.inspect(ctx, func(q *taskqueue.Queue) {
+		m = &moment{state: q.Snapshot(0, 0), roster: maps.Clone(t.committer.roster), tables: *t.committer.tables.Load()}
+		m.position = Position{Epoch: q.Epoch(), Commit: q.Commit(), Clock: q.Clock()}
+		for _, s := range q.Overview().Sets {
+			m.position.Datasets = append(m.position.Datasets, DatasetPosition{Pass: s.Pass, Tasks: s.Tasks, Done: s.Done + s.Uncommitted})
+		}
+		m.head = snapshot.Head{
+			Job: m.state.Job, JobID: hex.EncodeToString(m.state.JobID), Cluster: fmt.Sprintf("%x", m.state.Cluster), Format: m.state.Format,
+			Commit: m.state.Commit, Epoch: m.state.Epoch, Status: m.state.Status.String(), Restores: m.state.Restores, Datasets: snapshot.DatasetsOf(q),
+		}
+	})
+	return m, err
+}
+
+// about encodes what was taken down, for the set of that number.
+func (c *checkpointer) about(ctx context.Context, m *moment, number uint64) (a About, err error) {
+	m.head.Set = number
+	a.Job, a.JobID = m.head.Job, m.head.JobID
+	if a.Position, err = json.Marshal(m.position); err != nil {
+		return a, err
+	}
+	items, err := c.items(ctx, m)
+	if err != nil {
+		return a, fmt.Errorf("the state of the job at cut %d: %w", number, err)
+	}
+	var encoded bytes.Buffer
+	err = snapshot.Encode(&encoded, snapshot.Content{Head: m.head, Items: func(yield func(snapshot.Item, error) bool) {
+		for _, i := range items {
+			if !yield(i, nil) {
+				return
+			}
+		}
+	}})
+	a.State = encoded.Bytes()
+	return a, err
+}
+
+// items are the keys of the job at that moment but for its task tables, which are made anew of the files of its datasets.
+func (c *checkpointer) items(ctx context.Context, m *moment) ([]snapshot.Item, error) {
+	settings, err := c.master.store.Value(ctx, jobKey)
+	if err != nil {
+		return nil, err
+	}
+	state, err := c.master.store.Encode(m.state)
+	if err != nil {
+		return nil, err
+	}
+	items := []snapshot.Item{{Key: jobKey, Value: settings}, {Key: taskqueue.StateKey, Value: state}}
+	for i, table := range m.tables[:len(m.state.Sets)] {
+		dataset, err := c.datasets.of(table)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, snapshot.Item{Key: snapshot.DatasetKey(i), Value: dataset})
+	}
+	aside := map[string][]byte{}
+	if slices.ContainsFunc(m.head.Datasets, func(d snapshot.Dataset) bool { return d.SetAside > 0 }) {
+		if aside, err = c.master.store.Asides(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for id, value := range m.roster {
+		aside[taskqueue.RosterPrefix+id] = value
+	}
+	for _, key := range slices.Sorted(maps.Keys(aside)) {
+		items = append(items, snapshot.Item{Key: key, Value: aside[key]})
+	}
+	return items, nil
+}
+
+const jobKey = "/job"
+
+// described remembers how tables are described: they never change.
+type described map[*taskqueue.Table][]byte
+
+func (d described) of(table *taskqueue.Table) (text []byte, err error) {
+	if d[table] == nil {
+		files := []snapshot.DataFile{}
+		for i, f := range table.Files() {
+			sum := table.IndexDigest(i)
+			files = append(files, snapshot.DataFile{Path: f.Path, Size: f.Size, Index: hex.EncodeToString(sum[:])})
+		}
+		if d[table], err = json.Marshal(files); err != nil {
+			return nil, err
+		}
+	}
+	return d[table], nil
+}

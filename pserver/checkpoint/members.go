@@ -1,0 +1,191 @@
+package checkpoint
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"path"
+	"path/filepath"
+)
+
+// Member is a file of a set, which is read with the context that it was opened with.
+type Member struct {
+	Path string // below the folder of the store, with slashes
+	Size int64
+
+	file Object
+	data io.Reader // of file
+	sum  hash.Hash
+	want string // SHA-256, hexadecimal
+}
+
+// Members opens all files of a set: the manifests of the shards, what these name and are based on, and last the state of the
+// job and the set itself. In a folder they can be read also when the set is pruned meanwhile; in a bucket what is gone by
+// then is [fs.ErrNotExist]. Close must follow.
+func (s Store) Members(ctx context.Context, set *Set) (list Members, err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, list.Close())
+		}
+	}()
+	for _, p := range set.Shards {
+		for g, want := p.Generation, p.SHA256; ; {
+			c, _, err := s.Shard(p.Shard).begin(ctx, g)
+			if err == nil && c.Digest != want {
+				err = fmt.Errorf("%s has a SHA-256 that starts with %.12s, expected %.12s", ManifestFile, c.Digest, want)
+			}
+			if err != nil {
+				return list, fmt.Errorf("shard %d of %v: checkpoint %v: %w", p.Shard, set, g, err)
+			}
+			dir := path.Join(fmt.Sprintf("ps-%d", p.Shard), g.String())
+			for _, e := range c.Manifest.Files {
+				if list, err = s.member(ctx, list, path.Join(dir, e.Name), e.SHA256); err != nil {
+					return list, err
+				}
+			}
+			if list, err = s.member(ctx, list, path.Join(dir, ManifestFile), want); err != nil {
+				return list, err
+			}
+			b := c.Manifest.TablesBase
+			if b == nil {
+				break
+			}
+			g, want = b.Generation, b.SHA256
+		}
+	}
+	if set.State != nil {
+		if list, err = s.member(ctx, list, path.Join(SetsDir, set.State.Name), set.State.SHA256); err != nil {
+			return list, err
+		}
+	}
+	text, err := s.ReadText(ctx, set.Number)
+	if err != nil {
+		return list, err
+	}
+	return s.member(ctx, list, path.Join(SetsDir, setName(set.Number)), digest(text))
+}
+
+func (s Store) member(ctx context.Context, list Members, name, want string) (Members, error) {
+	if !filepath.IsLocal(name) {
+		return list, fmt.Errorf("a manifest names %q: expected a file beside it", name)
+	}
+	f, err := s.Place.Open(ctx, name)
+	if err != nil {
+		return list, err
+	}
+	return append(list, &Member{Path: name, Size: f.Size(), file: f, data: io.NewSectionReader(f, 0, f.Size()), sum: sha256.New(), want: want}), nil
+}
+
+// Read reads the file. At its end the digest is compared.
+func (m *Member) Read(p []byte) (int, error) {
+	n, err := m.data.Read(p)
+	m.sum.Write(p[:n])
+	if errors.Is(err, io.EOF) {
+		if got := hex.EncodeToString(m.sum.Sum(nil)); got != m.want {
+			return n, fmt.Errorf("%s has a SHA-256 that starts with %.12s, expected %.12s", m.Path, got, m.want)
+		}
+	}
+	return n, err
+}
+
+// Members are the files of a set.
+type Members []*Member
+
+// Bytes is how many they have.
+func (l Members) Bytes() (n int64) {
+	for _, m := range l {
+		n += m.Size
+	}
+	return n
+}
+
+// Close closes the files.
+func (l Members) Close() error {
+	var errs []error
+	for _, m := range l {
+		errs = append(errs, m.file.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// ErrOccupied says that a folder, into which a set was to be put, has something else.
+var ErrOccupied = errors.New("the folder is not empty")
+
+// arrivingFile stands in a folder while a set is being put there, and says which.
+const arrivingFile = "ARRIVING"
+
+// Arrival puts a set where there is none, file by file. It is a set with the last one; one that was broken off is begun again
+// with the same id.
+type Arrival struct{ store Store }
+
+// Arrive begins to put the set with that text. There is nothing left to do if it is there already.
+func (s Store) Arrive(ctx context.Context, id string, text []byte) (a *Arrival, done bool, err error) {
+	set, err := ParseSet(text)
+	if err != nil {
+		return nil, false, err
+	}
+	if there, err := s.ReadText(ctx, set.Number); err == nil && string(there) == string(text) {
+		if _, err := s.Open(ctx, set); err == nil {
+			return nil, true, nil
+		}
+	}
+	if err := s.Place.Prepare(""); err != nil {
+		return nil, false, err
+	}
+	names, err := s.Place.List(ctx, "")
+	if err != nil {
+		return nil, false, err
+	}
+	begun, err := readFile(ctx, s.Place, arrivingFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, false, err
+	}
+	if len(names) > 0 && string(begun) != id {
+		return nil, false, fmt.Errorf("%w: %q: there is %q in it: choose another one, or move that away", ErrOccupied, s.Place, names[0])
+	}
+	return &Arrival{s}, false, writeFile(ctx, s.Place, "", arrivingFile, []byte(id), Replaced)
+}
+
+// Put writes one file of so many bytes.
+func (a *Arrival) Put(ctx context.Context, name string, size int64, data io.Reader) error {
+	if !filepath.IsLocal(filepath.FromSlash(name)) {
+		return fmt.Errorf("a file %q: expected a path below the folder", name)
+	}
+	dir := path.Dir(name)
+	if err := a.store.Place.Prepare(dir); err != nil {
+		return err
+	}
+	f, err := createFile(ctx, a.store.Place, dir, path.Base(name), size, Replaced)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := io.Copy(f, data); err != nil {
+		return err
+	}
+	if err := f.Publish(); err != nil {
+		return err
+	}
+	a.store.did("file put")
+	return a.store.Place.Sync(dir)
+}
+
+// End says that all is there, if it is.
+func (a *Arrival) End(ctx context.Context, number uint64) error {
+	set, err := a.store.ReadSet(ctx, number)
+	if err != nil {
+		return err
+	}
+	if _, err := a.store.Open(ctx, set); err != nil {
+		return err
+	}
+	if err := a.store.Place.Remove(ctx, arrivingFile); err != nil {
+		return err
+	}
+	return a.store.Place.Sync("")
+}
