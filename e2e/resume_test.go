@@ -10,7 +10,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"trainmaster/local"
 	"trainmaster/master/mastertest"
+	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/safetensors"
 )
 
@@ -222,5 +224,35 @@ func TestSnapshotWithModel(t *testing.T) {
 			c.wantVerified(rewindPasses, countedRecords/countedChunk)
 			c.wantCounted(rewindPasses)
 		})
+	}
+}
+
+// A run whose processes were all killed, and whose etcd is gone, goes on from its checkpoints.
+func TestRunResumedWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	const passes = 50
+	r := startRun(t, "--passes", fmt.Sprint(passes), "--on-shard-loss", "rewind", "--checkpoint-every", "50ms", "-o", "json")
+	r.awaitStatus("pass 3", func(s *pb.StatusReply) bool { return len(s.Datasets) > 0 && s.Datasets[0].Pass >= 3 })
+	killed := r.awaitChildren()
+	r.kill()
+	for _, victim := range killed {
+		eventually(t, victim.kind()+" is gone", func() (bool, string) { return victim.ended(), "" })
+	}
+	dir := filepath.Join(r.job.dir, "trainmaster-run", "001")
+	if err := os.RemoveAll(filepath.Join(dir, "etcd")); err != nil {
+		t.Fatal(err)
+	}
+	o := run(t, r.job.dir, "run", "--resume", dir, "-o", "json")
+	o.wants(t, 0)
+	var result local.Result
+	decode(t, o.stdout, &result)
+	if result.Accuracy < 0.9 || result.Passes != passes {
+		t.Errorf("found %+v, expected the end of the %d passes", result, passes)
+	}
+	if log, err := os.ReadFile(filepath.Join(dir, "logs", "master.log")); err != nil || !strings.Contains(string(log), "begins anew from its newest set") {
+		t.Errorf("the master says nothing of a job that begins anew: %v", err)
+	}
+	if o := run(t, r.job.dir, "verify", "--data-dir", filepath.Join(dir, "etcd")); o.code != 0 {
+		t.Errorf("verify: %s%s", o.stdout, o.stderr)
 	}
 }

@@ -86,8 +86,8 @@ func (j *JobState) checkJob(ctx context.Context, store checkpoint.Store, index i
 }
 
 // otherLife says that a checkpoint is of another life of the job: it began anew since, or was resumed from a set.
-func (s *JobState) otherLife(m *checkpoint.Manifest) bool {
-	return s.ID != "" && m.JobID != "" && s.ID != m.JobID
+func (j *JobState) otherLife(m *checkpoint.Manifest) bool {
+	return j.ID != "" && m.JobID != "" && j.ID != m.JobID
 }
 
 // candidate is something to start from.
