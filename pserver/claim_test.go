@@ -96,7 +96,7 @@ func TestRewoundWhileTheFirstParametersAreWritten(t *testing.T) {
 		t.Fatal(fault)
 	}
 	err := s.finish(100, func() {
-		if _, err := s.becomeSet(t.Context(), checkpoint.Store{}, nil, 1, nil, 2); err != nil {
+		if _, err := s.becomeSet(t.Context(), checkpoint.Store{}, nil, JobState{Shards: 1}, nil, 2); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -153,7 +153,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 	for version := range uint64(3) {
 		for _, b := range h.blocks {
 			grad := slices.Repeat([]float32{-1}, b.Len)
-			if fault := s.stage(h, b, tr, &wire.Header{Step: version, Argument: 1}, grad); fault != nil {
+			if fault := s.stage(b, tr, &wire.Header{Step: version, Argument: 1}, grad); fault != nil {
 				t.Fatal(fault)
 			}
 		}

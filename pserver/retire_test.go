@@ -198,7 +198,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 	}
 	for _, order := range [][]int{{0, 1}, {1, 0}} {
 		s := newShard(logrus.NewEntry(log), 0, 2, time.Minute, 1<<20)
-		if err := s.fillFrom([]*checkpoint.Checkpoint{parts[order[0]], parts[order[1]]}, 1, nil); err != nil {
+		if err := s.fillFrom([]*checkpoint.Checkpoint{parts[order[0]], parts[order[1]]}, JobState{Shards: 1}, nil); err != nil {
 			t.Fatal(err)
 		}
 		h, known := s.holding.Load(), s.trainers[1]
