@@ -332,7 +332,9 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 	}
 	s.holding.Store(h)
 	s.trainers = trainers
-	s.retireRestored(parts)
+	if !job.otherLife(man) { // incarnations are told apart in one life only
+		s.retireRestored(parts)
+	}
 	s.version.Store(man.Version)
 	s.jobEpoch.Store(jobEpoch)
 	s.restored = true

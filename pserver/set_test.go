@@ -30,7 +30,7 @@ type setTaker struct {
 }
 
 func newSetTaker(t testing.TB, b *book) *setTaker {
-	s := &setTaker{book: b, client: &shards.Client{Addrs: b.complete, Present: b.complete}, term: 1}
+	s := &setTaker{book: b, client: &shards.Client{Addrs: b.complete, Present: b.complete, Registered: b.complete}, term: 1}
 	t.Cleanup(s.client.Close)
 	return s
 }
@@ -543,6 +543,9 @@ func twoLives(t testing.TB, dir string, next pserver.JobState) (c *cluster, set 
 	start, grads = small(random(1)), small(random(2))
 	first, client := trainedClusterOf(t, dir, start, pserver.JobState{Name: "test", ID: "aa", Epoch: 4})
 	mustPush(t, client, 1, grads)
+	if err := first.client.Retire(within(t), [16]byte{0xaa}, 5, nil); err != nil {
+		t.Fatal(err)
+	}
 	set = first.mustTake(t)
 	mustPush(t, client, 2, grads)
 	for _, s := range first.servers { // stopped in order: each has saved itself
