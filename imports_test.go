@@ -63,10 +63,11 @@ var house = []room{
 	{dir: "pserver/checkpoint", may: []string{"safetensors", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/sparse", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"safetensors", "pserver/checkpoint", "proto", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/sparse", "pserver/sparse/onwire", "pserver/staleness", "portsplit", "pserver/checkpoint/storage", "pserver/placement/onwire"}},
 	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/sparse", "pserver/sparse/onwire", "pserver/staleness", "trainer/session", "pserver/placement/onwire"}},
-	{dir: "pserver/checkpoint/storage", may: []string{"pserver/checkpoint"}},
+	{dir: "pserver/checkpoint/storage", may: []string{"pserver/checkpoint", "freeport"}},
 	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint", "pserver/placement", "pserver/placement/onwire"}},
 	{dir: "portsplit"},
 	{dir: "tcpproxy"},
+	{dir: "freeport"},
 	// the one joint between two that know nothing of each other
 	{dir: "master/onetcd", may: []string{"master", "etcdstore", "taskqueue", "record"}},
 	// commands and tools
@@ -77,7 +78,7 @@ var house = []room{
 	{dir: "e2e", may: anything},
 	{dir: "bench", may: anything},
 	{dir: "master/mastertest", may: anything},
-	{dir: "etcdstore/etcdtest", may: []string{"etcdstore", "tcpproxy"}},
+	{dir: "etcdstore/etcdtest", may: []string{"etcdstore", "tcpproxy", "freeport"}},
 	{dir: "scripts"},
 }
 

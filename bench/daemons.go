@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+
+	"trainmaster/freeport"
 )
 
 // daemons are masters in processes of their own, which all serve one job.
@@ -28,7 +30,7 @@ func (d *daemons) start() error {
 		return err
 	}
 	defer log.Close()
-	addr, err := freeAddr()
+	addr, err := freeport.Addr("127.0.0.1")
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -287,14 +286,4 @@ func (s *scene) close() error {
 	}
 	s.kill()
 	return s.store.Close()
-}
-
-// freeAddr is an address that the kernel gave and took back: nobody else is likely to get it.
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -12,17 +12,17 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/freeport"
 )
 
 // freeAddress is a port of loopback that nobody serves.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeport.Addr("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
+	return addr
 }
 
 func TestOpenSaysWhatIsWrong(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"trainmaster/etcdstore"
+	"trainmaster/freeport"
 	"trainmaster/recordio"
 	"trainmaster/tcpproxy"
 )
@@ -99,10 +99,10 @@ func (c *cluster) layMembers(self string) (err error) {
 		m := &configs[i]
 		m.Name = fmt.Sprintf("etcd-%d", i)
 		m.Dir = filepath.Join(c.dir, m.Name)
-		if m.Client, err = freeAddr(); err != nil {
+		if m.Client, err = freeport.Addr("127.0.0.1"); err != nil {
 			return err
 		}
-		if m.Peer, err = freeAddr(); err != nil {
+		if m.Peer, err = freeport.Addr("127.0.0.1"); err != nil {
 			return err
 		}
 		c.clients[i] = m.Client
@@ -136,11 +136,11 @@ func (c *cluster) endpoints() []string {
 // layMasters: the last master is reached without a proxy, so that a dead one refuses connections as a machine does.
 func (c *cluster) layMasters() (err error) {
 	for i := range c.masters {
-		listen, err := freeAddr()
+		listen, err := freeport.Addr("127.0.0.1")
 		if err != nil {
 			return err
 		}
-		if c.tools[i], err = freeAddr(); err != nil {
+		if c.tools[i], err = freeport.Addr("127.0.0.1"); err != nil {
 			return err
 		}
 		advertise := listen
@@ -278,14 +278,4 @@ func writeRecords(dir string) error {
 		}
 	}
 	return nil
-}
-
-// freeAddr is an address that the kernel gave and took back: nobody else is likely to get it.
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

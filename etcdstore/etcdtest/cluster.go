@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -15,6 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+
+	"trainmaster/freeport"
 )
 
 // memberEnv tells a child which member of a cluster it is.
@@ -71,16 +72,14 @@ func startCluster(t testing.TB, host string, size int) *Cluster {
 	return c
 }
 
-// freeAddresses are ports that the kernel gave, and took back: nobody else is likely to get them.
 func freeAddresses(t testing.TB, host string, n int) (addresses []string) {
 	t.Helper()
 	for range n {
-		l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		addr, err := freeport.Addr(host)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = l.Close() }() // listened for its number alone
-		addresses = append(addresses, l.Addr().String())
+		addresses = append(addresses, addr)
 	}
 	return addresses
 }

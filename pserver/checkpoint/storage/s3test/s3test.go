@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"trainmaster/freeport"
 )
 
 // Bucket is there from the start.
@@ -64,7 +66,10 @@ func Start(t testing.TB) *Server {
 		t.Fatal(err)
 	}
 	for range 3 { // another process may take the port before the server does
-		s.Addr = freeAddr(t)
+		var err error
+		if s.Addr, err = freeport.Addr("127.0.0.1"); err != nil {
+			t.Fatal(err)
+		}
 		s.process = exec.Command(binary, "--port", s.Addr, "--access", keyID, "--secret", secret, "--quiet", "--keep-alive", "posix", s.root)
 		if s.listens() {
 			t.Cleanup(s.Stop)
@@ -107,15 +112,6 @@ func URLAt(addr, prefix string) string {
 // Path is the file of an object.
 func (s *Server) Path(key string) string {
 	return filepath.Join(s.root, Bucket, filepath.FromSlash(key))
-}
-
-func freeAddr(t testing.TB) string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // module is the root of the project.
