@@ -124,7 +124,7 @@ func countOnce(ctx context.Context, store *etcdstore.Store, config trainer.Confi
 	if err := client.ReportDataset(ctx, []string{file}); err != nil {
 		return err
 	}
-	if client.Explicit() {
+	if client.Explicit() && !client.Cuts() {
 		return countInRing(ctx, client, file)
 	}
 	mode := params.Async

@@ -1,6 +1,7 @@
 package pserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -57,6 +58,9 @@ func (c *checkpoints) saveSelf(ctx context.Context, why string) error {
 	}
 	h := c.shard.holding.Load()
 	if why == checkpoint.First {
+		if h == nil || h.unfilled() != nil {
+			return nil // the shard went back to the beginning while this one waited
+		}
 		c.shard.cuts.reserve(h)
 	}
 	cut := c.startCut(h)
@@ -125,7 +129,7 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 		return 0, "", err
 	}
 	w.Worked = pace.worked
-	if err = c.writeFiles(w, h, cut); err == nil {
+	if err = c.writeFiles(ctx, w, h, cut); err == nil {
 		m := checkpoint.NewManifest(h.model.optimizer, h.model.staleness, modeName(h.model.sync), h.model.table)
 		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.index, on.set, on.saved, c.job.Life, cut.version, cut.jobEpoch
 		m.Job, m.JobID = c.job.Name, c.job.ID
@@ -139,15 +143,15 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 }
 
 // writeFiles writes all files but the manifest.
-func (c *checkpoints) writeFiles(w *checkpoint.Writer, h *holding, cut *cut) error {
+func (c *checkpoints) writeFiles(ctx context.Context, w *checkpoint.Writer, h *holding, cut *cut) error {
 	meta := map[string]string{"format": "pt", "shard": strconv.Itoa(c.shard.index), "version": strconv.FormatUint(cut.version, 10)}
-	if err := c.writeBlocks(w, h, cut, meta); err != nil {
+	if err := c.writeBlocks(ctx, w, h, cut, meta); err != nil {
 		return err
 	}
 	return c.writeTables(w, h, cut, meta)
 }
 
-func (c *checkpoints) writeBlocks(w *checkpoint.Writer, h *holding, cut *cut, meta map[string]string) error {
+func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *holding, cut *cut, meta map[string]string) error {
 	share := checkpoint.ShareOf(h.model.table, c.shard.index)
 	weights, err := w.Create(checkpoint.WeightsFile, share.Tensors(""), meta)
 	if err != nil {
@@ -161,16 +165,15 @@ func (c *checkpoints) writeBlocks(w *checkpoint.Writer, h *holding, cut *cut, me
 	marks := newMarks(h, cut)
 	for _, b := range h.blocks {
 		i := c.shard.collect(b, cut)
-		if _, err := weights.Write(wire.FloatBytes(i.params)); err != nil {
-			return err
-		}
-		for slot := range len(i.state) / b.Len {
-			if _, err := states[slot].Write(wire.FloatBytes(i.state[slot*b.Len : (slot+1)*b.Len])); err != nil {
-				return err
-			}
+		_, err := weights.Write(wire.FloatBytes(i.params))
+		for slot := 0; err == nil && slot < len(i.state)/b.Len; slot++ {
+			_, err = states[slot].Write(wire.FloatBytes(i.state[slot*b.Len : (slot+1)*b.Len]))
 		}
 		setMarks(marks, b.local, i)
 		c.shard.cuts.recycle(i)
+		if err = cmp.Or(err, ctx.Err()); err != nil {
+			return err
+		}
 		c.did("block written")
 	}
 	return w.Marks(marks, meta)

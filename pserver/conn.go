@@ -344,6 +344,7 @@ func (c *conn) pull(b *block, r *reply) *wire.Fault {
 		r.head.DType = wire.BFloat16
 	}
 	if fault := b.pull(r); fault != nil {
+		c.buffers.give(r.buf)
 		return fault
 	}
 	c.shard.counters.pulled.Add(1)

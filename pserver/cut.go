@@ -19,7 +19,7 @@ type cuts struct {
 	number  uint64              // of the last cut; one checkpoint is written at a time
 
 	freeMu sync.Mutex
-	free   []*image // room that is not in use. It stays from cut to cut: pages that the system gives anew take longer than the copy
+	free   map[int][]*image // room that is not in use, by elements. It stays from cut to cut: pages that the system gives anew take longer than the copy
 }
 
 // cut is what is fixed at the moment.
@@ -106,9 +106,21 @@ func (s *shard) endCut(h *holding) {
 	}
 	s.cuts.freeMu.Lock()
 	defer s.cuts.freeMu.Unlock()
-	if n := len(h.blocks); n < len(s.cuts.free) { // some were moved to other shards
-		s.cuts.free = slices.Clone(s.cuts.free[:n])
+	needed := h.sizes()
+	for size, free := range s.cuts.free {
+		if n := needed[size]; n < len(free) { // some were moved to other shards
+			s.cuts.free[size] = slices.Clone(free[:n])
+		}
 	}
+}
+
+// sizes counts the blocks by their elements.
+func (h *holding) sizes() map[int]int {
+	n := map[int]int{}
+	for _, b := range h.blocks {
+		n[b.Len]++
+	}
+	return n
 }
 
 // preserveLocked is called before any change of a block, with its lock held. The image that it returns has to keep all
@@ -119,7 +131,7 @@ func (s *shard) preserveLocked(b *block) *image {
 		return nil
 	}
 	b.cut = c.number
-	b.image = s.cuts.room()
+	b.image = s.cuts.room(b)
 	b.image.begin(b, c)
 	return b.image
 }
@@ -134,18 +146,18 @@ func (s *shard) collect(b *block, c *cut) *image {
 		return i
 	}
 	b.cut = c.number
-	i := s.cuts.room()
+	i := s.cuts.room(b)
 	i.take(b, c)
 	return i
 }
 
-func (cs *cuts) room() *image {
+func (cs *cuts) room(b *block) *image {
 	cs.freeMu.Lock()
 	defer cs.freeMu.Unlock()
-	if n := len(cs.free); n > 0 {
-		i := cs.free[n-1]
-		cs.free = cs.free[:n-1]
-		return i
+	free := cs.free[b.Len]
+	if n := len(free); n > 0 {
+		cs.free[b.Len] = free[:n-1]
+		return free[n-1]
 	}
 	return &image{}
 }
@@ -154,18 +166,29 @@ func (cs *cuts) room() *image {
 func (cs *cuts) reserve(h *holding) {
 	cs.freeMu.Lock()
 	defer cs.freeMu.Unlock()
-	for n := len(cs.free); n < len(h.blocks); n++ {
+	needed := h.sizes()
+	for _, b := range h.blocks {
+		if len(cs.free[b.Len]) >= needed[b.Len] {
+			continue
+		}
 		i := &image{}
-		i.size(h.blocks[n])
+		i.size(b)
 		for _, values := range [][]float32{i.params, i.state} {
 			clear(values[:cap(values)]) // the system gives pages when they are written
 		}
-		cs.free = append(cs.free, i)
+		cs.giveLocked(i)
 	}
 }
 
 func (cs *cuts) recycle(i *image) {
 	cs.freeMu.Lock()
 	defer cs.freeMu.Unlock()
-	cs.free = append(cs.free, i)
+	cs.giveLocked(i)
+}
+
+func (cs *cuts) giveLocked(i *image) {
+	if cs.free == nil {
+		cs.free = map[int][]*image{}
+	}
+	cs.free[len(i.params)] = append(cs.free[len(i.params)], i)
 }

@@ -181,7 +181,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 
 // Room for copies is there before the first cut, and no cut takes more.
 func TestCutsHaveTheirRoom(t *testing.T) {
-	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{3 * wire.BlockElements}}}, 1)
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{3 * wire.BlockElements}}, {Name: "b", Shape: []int{1000}}}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,8 +211,10 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	}
 	room := func() map[*float32]bool {
 		all := map[*float32]bool{}
-		for _, i := range s.cuts.free {
-			all[&i.params[:1][0]], all[&i.state[:1][0]] = true, true
+		for _, free := range s.cuts.free {
+			for _, i := range free {
+				all[&i.params[:1][0]], all[&i.state[:1][0]] = true, true
+			}
 		}
 		return all
 	}
@@ -226,7 +228,11 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	}
 	for step := range uint64(3) {
 		cut := s.startCut(nil)
-		for _, b := range h.blocks {
+		order := slices.Clone(h.blocks) // another one each time, of blocks of several sizes
+		if step%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, b := range order {
 			if fault := b.push(s, h, tr, &wire.Header{Step: step + 1}, 1, make([]float32, b.Len), &reply{}); fault != nil {
 				t.Fatal(fault)
 			}
@@ -240,7 +246,35 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	h.blocks = h.blocks[:1] // the others were moved away
 	s.startCut(nil)
 	s.endCut(h)
-	if n := len(s.cuts.free); n != 1 {
+	if n := len(room()) / 2; n != 1 {
 		t.Errorf("room for %d blocks, expected 1", n)
+	}
+}
+
+// A shard that went back to the beginning while its first checkpoint was waited for has nothing to write.
+func TestFirstCheckpointOfNothing(t *testing.T) {
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{10}}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newModel(optimizer.Config{Kind: optimizer.Adam}, false, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	for name, h := range map[string]*holding{"gone back": nil, "claimed again": newHolding(m, 0)} {
+		s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
+		if h != nil {
+			s.holding.Store(h)
+		}
+		store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir())}
+		c := &checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.log}
+		if err := c.saveSelf(t.Context(), checkpoint.First); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if written, err := c.folder.Generations(t.Context()); err != nil || len(written) > 0 {
+			t.Errorf("%s: %v were written, %v", name, written, err)
+		}
 	}
 }

@@ -83,7 +83,7 @@ func (c *checkpoints) abortCut(number, term uint64) {
 func (c *checkpoints) expire(open *masterCut) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.open == open {
+	if c.open == open && open.written.SHA256 == "" {
 		c.dropLocked("no master collected it")
 	}
 }

@@ -154,6 +154,12 @@ func (c *control) settle(request *pb.SetPlacementRequest, m *model) (wanted bool
 	if c.checkpoints != nil && m != nil {
 		c.checkpoints.mu.Lock()
 		defer c.checkpoints.mu.Unlock()
+		c.shard.moving.mu.Lock()
+		late := c.shard.moving.followsLocked(c.shard, request.GetMove().GetTerm())
+		c.shard.moving.mu.Unlock()
+		if late != nil {
+			return false, late // it ends nobody's cut
+		}
 		c.checkpoints.dropLocked("blocks move")
 		defer c.checkpoints.rebase(c.shard.holding.Load())
 	}

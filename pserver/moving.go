@@ -160,11 +160,19 @@ func otherPlacement(shard int, theirs, ours uint32) *wire.Fault {
 	return wire.Faultf(wire.OtherModel, "the digest of your placement is not that of shard %d: another model, or another number of shards", shard)
 }
 
+// followsLocked refuses a leader that was followed by another one.
+func (m *moving) followsLocked(s *shard, term uint64) error {
+	if term < m.term {
+		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", errOldMove, term, s.index, m.term)
+	}
+	return nil
+}
+
 // heedLocked refuses a leader that was followed by another one, and a move to another
 // epoch than the next.
 func (m *moving) heedLocked(s *shard, term uint64, epoch uint32) (*holding, error) {
-	if term < m.term {
-		return nil, fmt.Errorf("%w: of term %d, shard %d knows of term %d", errOldMove, term, s.index, m.term)
+	if err := m.followsLocked(s, term); err != nil {
+		return nil, err
 	}
 	h := s.holding.Load()
 	switch {
@@ -305,8 +313,8 @@ func (s *shard) settle(term uint64, epoch uint32, m *model, jobEpoch uint32) (wa
 	defer s.moving.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if term < s.moving.term {
-		return false, fmt.Errorf("%w: of term %d, shard %d knows of term %d", errOldMove, term, s.index, s.moving.term)
+	if err := s.moving.followsLocked(s, term); err != nil {
+		return false, err
 	}
 	s.moving.term = term
 	h := s.holding.Load()

@@ -11,6 +11,7 @@ import (
 	"trainmaster/master/shards"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params"
 )
 
@@ -223,5 +224,26 @@ func TestJoiningWhileThereAreFewerServers(t *testing.T) {
 	}
 	if err := differ(values, start); err != nil {
 		t.Error(err)
+	}
+}
+
+// Who pulls blocks that have left hears of it, as often as it pulls: no answer keeps any of the server's buffers.
+func TestPullsOfMovedBlocks(t *testing.T) {
+	b := startServers(t, 2, pserver.Config{DataSocket: pserver.SocketOff, BufferBytes: wire.MaxPayload})
+	c := connect(t, b, params.Config{Mode: params.Async})
+	values := tensors(constant(1))
+	mustInit(t, c, values)
+	placer := newPlacer(t, b)
+	for stored := resize(t, b, placer, 1); ; {
+		next, err := placer.Move(within(t), 1, stored)
+		must(t, err)
+		if strings.Contains(string(next), `"shards":1`) {
+			break // server 1 would end
+		}
+		stored = commitPlacement(t, b, placer, next)
+		if _, err := c.Pull(within(t), values, 0); err != nil {
+			t.Fatal(err)
+		}
+		unchanged(t, c)
 	}
 }

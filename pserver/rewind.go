@@ -73,8 +73,8 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 func (s *shard) endMove(term uint64) error {
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
-	if term < s.moving.term {
-		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", errOldMove, term, s.index, s.moving.term)
+	if err := s.moving.followsLocked(s, term); err != nil {
+		return err
 	}
 	s.moving.term, s.moving.taken, s.moving.slots = term, nil, nil
 	return nil

@@ -2,7 +2,6 @@ package pserver
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -168,6 +167,16 @@ func (s *shard) put(h *holding, b *block, incarnation uint64, values []float32, 
 	return nil
 }
 
+// unfilled is a block without parameters, nil if there is none.
+func (h *holding) unfilled() *block {
+	for _, b := range h.blocks {
+		if !b.filled() {
+			return b
+		}
+	}
+	return nil
+}
+
 // finish makes the parameters visible. Before it does, durable is called: nobody
 // has seen them yet.
 func (s *shard) finish(incarnation uint64, durable func()) error {
@@ -181,9 +190,9 @@ func (s *shard) finish(incarnation uint64, durable func()) error {
 		return fmt.Errorf("%w: incarnation %d does not hold the claim to initialise shard %d", errNotClaimed, incarnation, s.index)
 	}
 	h := s.holding.Load()
-	if i := slices.IndexFunc(h.blocks, func(b *block) bool { return !b.filled() }); i >= 0 {
+	if b := h.unfilled(); b != nil {
 		s.mu.Unlock()
-		return fmt.Errorf("%w: shard %d has no parameters yet for %s", errIncomplete, s.index, h.blocks[i].name())
+		return fmt.Errorf("%w: shard %d has no parameters yet for %s", errIncomplete, s.index, b.name())
 	}
 	s.finishing = true // late puts, and others' claims, are refused from here on
 	s.mu.Unlock()

@@ -58,10 +58,10 @@ func (l *link) dialLocal(ctx context.Context, offer *wire.Offer, shares bool) (*
 		err = fmt.Errorf("another server answers at %s", offer.Path)
 	}
 	if from.memory != nil {
-		err = cmp.Or(err, s.take(from.memory))
+		err = cmp.Or(s.take(from.memory), err)
 	}
 	if err != nil {
-		nc.Close()
+		s.close() //nolint:errcheck // it is given up
 		return nil, err
 	}
 	s.timeout = l.client.cfg.ReplyTimeout
