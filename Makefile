@@ -47,7 +47,7 @@ setup: ## install what the tests need and this machine lacks (Debian packages)
 .PHONY: test
 test: setup ## the core tier of tests, with the race detector; ends with the list of skips
 	go test ./e2e/sim
-	$(TEST) -race -timeout 25m ./...
+	$(TEST) -race -timeout 40m ./...
 
 .PHONY: test-one
 test-one: setup ## one package, or one test of it: make test-one PKG=./recordio RUN=TestReader
