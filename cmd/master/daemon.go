@@ -254,7 +254,7 @@ func (s *daemonSettings) desire(ctx context.Context, store *etcdstore.Store, log
 	} else if n != s.ps && placed != nil {
 		log.WithFields(logrus.Fields{"ps": n, "given": s.ps}).Info("the number of parameter servers was changed with master scale: --ps is not heeded")
 	} else if n != s.ps {
-		return fmt.Errorf("%w: --ps: expected %d, which the job began with, found %d", master.ErrOtherJob, n, s.ps)
+		return usageErrorf("%w: --ps: expected %d, which the job began with, found %d", master.ErrOtherJob, n, s.ps)
 	}
 	return nil
 }
