@@ -230,20 +230,32 @@ func (c *Client) run(ctx context.Context, call call) error {
 	}
 }
 
-// runLinks does a call once. That a gradient is stale, or its block elsewhere, at one
-// shard does not keep it from the others.
+// runLinks does a call once. That a gradient is stale at one shard does not keep it from the others.
 func (c *Client) runLinks(ctx context.Context, call call) error {
-	group, ctx := errgroup.WithContext(ctx)
 	var stale atomic.Pointer[StaleError]
+	err := c.everywhere(ctx, func(l *link) bool { return len(l.slots) > 0 }, func(ctx context.Context, l *link) error {
+		err := l.run(ctx, call)
+		if late, ok := errors.AsType[*StaleError](err); ok {
+			stale.Store(late)
+			return nil
+		}
+		return err
+	})
+	if late := stale.Load(); err == nil && late != nil {
+		return late
+	}
+	return err
+}
+
+// everywhere does something at all shards that have a part in it. That a block, or a slot, is elsewhere
+// by now does not keep it from the other shards.
+func (c *Client) everywhere(ctx context.Context, has func(*link) bool, do func(context.Context, *link) error) error {
+	group, ctx := errgroup.WithContext(ctx)
 	var moved atomic.Pointer[error]
 	for _, l := range c.links {
-		if len(l.slots) > 0 {
+		if has(l) {
 			group.Go(func() error {
-				err := l.run(ctx, call)
-				if late, ok := errors.AsType[*StaleError](err); ok {
-					stale.Store(late)
-					return nil
-				}
+				err := do(ctx, l)
 				if outdated(err) {
 					moved.Store(&err)
 					return nil
@@ -257,9 +269,6 @@ func (c *Client) runLinks(ctx context.Context, call call) error {
 	}
 	if err := moved.Load(); err != nil {
 		return *err
-	}
-	if late := stale.Load(); late != nil {
-		return late
 	}
 	return nil
 }

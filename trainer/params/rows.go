@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync/atomic"
-
-	"golang.org/x/sync/errgroup"
 
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/sparse"
@@ -229,7 +226,7 @@ func (l *link) addRows(span wire.Span, places []int32, dim int) {
 // later placement: a slot that has the step already knows it, since what tells it so moved along.
 func (c *Client) runRows(ctx context.Context, call rowCall) error {
 	for {
-		err := c.runRowLinks(ctx, call)
+		err := c.everywhere(ctx, func(l *link) bool { return len(l.rows) > 0 }, func(ctx context.Context, l *link) error { return l.runRows(ctx, call) })
 		if !outdated(err) {
 			return err
 		}
@@ -240,31 +237,6 @@ func (c *Client) runRows(ctx context.Context, call rowCall) error {
 			return err
 		}
 	}
-}
-
-// runRowLinks does a call once. That slots are elsewhere at one shard does not keep it from the others.
-func (c *Client) runRowLinks(ctx context.Context, call rowCall) error {
-	group, ctx := errgroup.WithContext(ctx)
-	var moved atomic.Pointer[error]
-	for _, l := range c.links {
-		if len(l.rows) > 0 {
-			group.Go(func() error {
-				err := l.runRows(ctx, call)
-				if outdated(err) {
-					moved.Store(&err)
-					return nil
-				}
-				return err
-			})
-		}
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	if err := moved.Load(); err != nil {
-		return *err
-	}
-	return nil
 }
 
 // rowVersions are the lowest and the highest that the last call brought.
