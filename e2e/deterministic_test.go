@@ -8,9 +8,13 @@ import (
 
 // trainedDeterministically is the model that three trainers make, started in the order of their names, each with a pause of
 // its own before every record; midway is done while they train.
-func trainedDeterministically(t *testing.T, servers string, delays map[string]string, midway func(*job), order ...string) []byte {
+func trainedDeterministically(t *testing.T, model, servers string, delays map[string]string, midway func(*job), order ...string) []byte {
 	t.Helper()
 	j := newJob(t)
+	tasks := tasksPerPass
+	if model == "fm" {
+		tasks = j.useFlights()
+	}
 	flags := []string{"--passes", "2", "--ps", servers, "--update-mode", "sync", "--trainers", "3", "--seed", "7", "--deterministic"}
 	master := j.master(flags...)
 	for range servers[0] - '0' {
@@ -18,35 +22,39 @@ func trainedDeterministically(t *testing.T, servers string, delays map[string]st
 	}
 	var trainers []*process
 	for _, id := range order {
-		trainers = append(trainers, j.trainer(id, "--model", "mlp", "--record-delay", delays[id]))
+		trainers = append(trainers, j.trainer(id, "--model", model, "--record-delay", delays[id]))
 	}
 	midway(j)
 	for _, trainer := range trainers {
 		trainer.wantExit(0)
 	}
 	master.wantExit(0)
-	j.wantExactlyOnce(2, tasksPerPass)
-	model, err := os.ReadFile(j.model())
+	j.wantExactlyOnce(2, tasks)
+	saved, err := os.ReadFile(j.model())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return model
+	return saved
 }
 
 // Two runs agree in every bit, whoever is fast, whoever comes first, and on however many parameter servers, also when that
 // changes while they train.
 func TestDeterministic(t *testing.T) {
 	t.Parallel()
-	one := trainedDeterministically(t, "2", map[string]string{"a": "0s", "b": "1ms", "c": "3ms"}, func(j *job) {
-		j.server()
-		j.awaitSteps(0)
-		run(t, j.dir, j.in("scale", "ps=3")...).wants(t, 0)
-		j.awaitSteps(2)
-		run(t, j.dir, j.in("scale", "ps=1")...).wants(t, 0)
-		j.awaitSteps(2)
-	}, "a", "b", "c")
-	other := trainedDeterministically(t, "1", map[string]string{"a": "3ms", "b": "0s", "c": "0s"}, func(*job) {}, "c", "a", "b")
-	if !bytes.Equal(one, other) {
-		t.Errorf("two deterministic runs have made different models, of %d and %d bytes", len(one), len(other))
+	for _, model := range []string{"mlp", "fm"} { // of tensors, and with tables of embeddings
+		t.Run(model, func(t *testing.T) {
+			one := trainedDeterministically(t, model, "2", map[string]string{"a": "0s", "b": "1ms", "c": "3ms"}, func(j *job) {
+				j.server()
+				j.awaitSteps(0)
+				run(t, j.dir, j.in("scale", "ps=3")...).wants(t, 0)
+				j.awaitSteps(2)
+				run(t, j.dir, j.in("scale", "ps=1")...).wants(t, 0)
+				j.awaitSteps(2)
+			}, "a", "b", "c")
+			other := trainedDeterministically(t, model, "1", map[string]string{"a": "3ms", "b": "0s", "c": "0s"}, func(*job) {}, "c", "a", "b")
+			if !bytes.Equal(one, other) {
+				t.Errorf("two deterministic runs have made different models, of %d and %d bytes", len(one), len(other))
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -73,6 +74,19 @@ func digits(t testing.TB, dir string) convert.Result {
 		t.Fatal(err)
 	}
 	return data
+}
+
+// useFlights has the job train on flights, with their categories, in so many tasks a pass.
+func (j *job) useFlights() (tasks int) {
+	j.t.Helper()
+	const perChunk = 200
+	var err error
+	if j.data, err = convert.Categorical(j.t.Context(), bytes.NewReader(testdata.Flights), convert.Options{
+		Prefix: filepath.Join(j.dir, "data", "flights"), Shards: shards, RecordsPerChunk: perChunk, Compression: recordio.Snappy, HeldOut: 0.2, Seed: 1, LabelAbove: new(15.0),
+	}); err != nil {
+		j.t.Fatal(err)
+	}
+	return j.data.Train.Records / perChunk
 }
 
 // behind is this job as processes see it that reach its etcd through a proxy.

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,14 +17,11 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"trainmaster/dataset/convert"
 	"trainmaster/dataset/sample"
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
-	"trainmaster/recordio"
 	"trainmaster/safetensors"
-	"trainmaster/testdata"
 	"trainmaster/trainer/params"
 	"trainmaster/trainer/reference"
 )
@@ -296,14 +292,9 @@ func (j *job) even(l *placement.Layout) bool {
 // The factorization machine of the flights is trained on 2, 3 and 1 servers in one job, between which its tables move: every task counts once,
 // every category that was trained on has its rows, and the model is as good as ever.
 func TestScaleWhileTablesAreTrained(t *testing.T) {
-	const passes, perChunk = 3, 200
+	const passes = 3
 	j := newJob(t)
-	var err error
-	if j.data, err = convert.Categorical(t.Context(), bytes.NewReader(testdata.Flights), convert.Options{
-		Prefix: filepath.Join(j.dir, "data", "flights"), Shards: shards, RecordsPerChunk: perChunk, Compression: recordio.Snappy, HeldOut: 0.2, Seed: 1, LabelAbove: new(15.0),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	tasks := j.useFlights()
 	master := j.master("--passes", fmt.Sprint(passes), "--ps", "2")
 	servers := []*process{j.server(), j.server()}
 	var trainers []*process
@@ -321,7 +312,7 @@ func TestScaleWhileTablesAreTrained(t *testing.T) {
 	for _, p := range append(trainers, master) {
 		p.wantExit(0)
 	}
-	j.wantExactlyOnce(passes, j.data.Train.Records/perChunk)
+	j.wantExactlyOnce(passes, tasks)
 	j.wantAccuracy(0.77)
 	categories := map[int64]bool{}
 	for record, err := range records(j.data.Train.Paths) {

@@ -50,7 +50,7 @@ func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contribut
 		return now, false, fmt.Errorf("%w: shard %d makes no version before it was told where they are", errMidMove, s.index)
 	}
 	late := s.restored || now == 0 && version > 1 // it came into a job that was at work
-	late = late || len(h.blocks)+len(h.tables) == 0
+	late = late || h.isEmpty()
 	if version > now+1 && !late {
 		return now, false, fmt.Errorf("%w: shard %d is at version %d, a commit of version %d leaves out those between", errMismatch, s.index, now, version)
 	}
@@ -71,7 +71,7 @@ func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contribut
 
 // apply makes version, or changes nothing and says what is missing.
 func (s *shard) apply(h *holding, version uint64, contributors []contributor, scale float32) error {
-	if len(h.blocks)+len(h.tables) > 0 {
+	if !h.isEmpty() {
 		sums, records, err := s.contributions(version-1, contributors, h)
 		defer unlockAll(sums)
 		if err != nil {

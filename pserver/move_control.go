@@ -117,7 +117,7 @@ func (a *arrival) addStaged(id, incarnation uint64, r *pb.ReadStagedReply) error
 	if digest := sha256.Sum256(r.GetSum()); string(digest[:]) != string(r.GetSha256()) || len(r.GetSum()) != 4*len(a.params) {
 		return fmt.Errorf("%w: what is staged for block %d was damaged on the way: its digest or length is another one", errMismatch, id)
 	}
-	a.staged = append(a.staged, stagedPart{incarnation, r.GetVersion(), r.GetRecords(), r.GetSequence(), floatsOf(r.GetSum())})
+	a.staged = append(a.staged, stagedPart{attempt{incarnation, r.GetVersion(), r.GetRecords(), r.GetSequence()}, floatsOf(r.GetSum())})
 	return nil
 }
 

@@ -178,8 +178,6 @@ func (m *moving) heedLocked(s *shard, term uint64, epoch uint32) (*holding, erro
 	switch {
 	case h == nil || !s.ready.Load():
 		return nil, fmt.Errorf("%w: shard %d has no parameters yet", errIncomplete, s.index)
-	case h.model.checkMovable() != nil:
-		return nil, h.model.checkMovable()
 	case epoch != h.model.table.Epoch+1:
 		return nil, fmt.Errorf("%w: it leads to epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.table.Epoch)
 	}
@@ -216,6 +214,7 @@ func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids
 		if err := h.freezeSlot(id); err != nil {
 			return err
 		}
+		s.moving.holds = true
 	}
 	if s.moving.since.IsZero() {
 		s.moving.since = time.Now()
@@ -239,7 +238,7 @@ func (s *shard) readBlock(term uint64, epoch uint32, id uint64) (*arrival, error
 		return nil, err
 	}
 	a := &arrival{at: s.moment()}
-	a.stagedBy = s.stages.who(b.local, a.at.version) // who was staging when it was frozen is waited for
+	a.stagedBy = s.stages.who(a.at.version, func(g *stage) bool { return g.parts[b.local].sequence != 0 }) // who was staging when it was frozen is waited for
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	roster := s.rosterLocked()
@@ -286,8 +285,13 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 	s.commitMu.Lock() // not while it reads: two shards may take blocks of each other
 	defer s.commitMu.Unlock()
 	for id, a := range arrivals {
-		if now := s.moment(); a.at != now {
-			return fmt.Errorf("%w: block %d comes from version %d of job epoch %d, shard %d is at %d of %d", errIncomplete, id, a.at.version, a.at.jobEpoch, s.index, now.version, now.jobEpoch)
+		if err := s.checkMoment(fmt.Sprintf("block %d", id), a.at); err != nil {
+			return err
+		}
+	}
+	for id, a := range taker.taken {
+		if err := s.checkMoment(fmt.Sprintf("slot %d of table %d", id.slot, id.table), a.at); err != nil {
+			return err
 		}
 	}
 	s.moving.mu.Lock()
@@ -352,9 +356,6 @@ func (s *shard) switchLocked(old *holding, m *model, jobEpoch uint32) error {
 	if isNew {
 		old = &holding{model: m}
 	}
-	if err := m.checkMovable(); err != nil {
-		return err
-	}
 	h := newHolding(m, s.index)
 	from := make([]int, len(h.blocks)) // where each was, -1: it arrives
 	for i, b := range h.blocks {
@@ -383,6 +384,7 @@ func (s *shard) switchLocked(old *holding, m *model, jobEpoch uint32) error {
 			s.stages.arriveLocked(h, i, s.moving.taken[b.ID].staged)
 		}
 	}
+	s.stages.placeRowsLocked(old, h, arrived)
 	for _, b := range old.blocks {
 		b.thawLocked()
 		if h.byID[b.ID] == nil {

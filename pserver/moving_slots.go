@@ -17,18 +17,25 @@ type slotID struct{ table, slot uint32 }
 // slotPiece is a part of a slot on its way.
 type slotPiece struct {
 	slotID
-	image   *sparse.Image
-	last    bool
-	applied []appliedStep // with the last piece
-	retired retirement    // of the source, with the last piece
+	staged *stagedRows // what a trainer has staged, or
+	image  *sparse.Image
+	last   bool // and then what follows is there too
+	origin
+}
+
+// origin is what a slot says of where it comes from.
+type origin struct {
+	applied []appliedStep
+	retired retirement // of the source
+	at      moment     // that the source is at
 }
 
 // slotArrival is a slot that another shard gave.
 type slotArrival struct {
 	slotID
 	*sparse.Incoming
-	applied []appliedStep
-	retired retirement
+	staged []*stagedRows
+	origin
 }
 
 // pieceBytes is about what a piece has.
@@ -41,6 +48,9 @@ func (h *holding) slotsHeld() (n int) {
 	}
 	return n
 }
+
+// isEmpty says that nothing of the model is here.
+func (h *holding) isEmpty() bool { return len(h.blocks)+h.slotsHeld() == 0 }
 
 // tableOf is the table of a slot.
 func (h *holding) tableOf(id slotID) (*sparse.Table, error) {
@@ -76,25 +86,20 @@ func (h *holding) freezeTables() error {
 
 // readSlot gives a frozen slot to send, piece by piece.
 func (s *shard) readSlot(term uint64, epoch uint32, id slotID, send func(slotPiece) error) error {
-	h, err := s.heed(term, epoch)
+	t, out, at, err := s.beginSlot(term, epoch, id)
 	if err != nil {
 		return err
 	}
-	t, err := h.tableOf(id)
-	if err != nil {
+	if err := s.sendStaged(id, t.Config().Dim, at.version, send); err != nil {
 		return err
 	}
-	out, err := t.Send(id.slot)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errOldMove, err)
-	}
-	for last := false; !last; {
+	for last := false; !last; { // as long as the slot is frozen, so was what is staged
 		piece := slotPiece{slotID: id}
 		if piece.image, last, err = out.Next(max(1, pieceBytes/t.RowBytes())); err != nil {
 			return fmt.Errorf("%w: %w", errOldMove, err)
 		}
 		if piece.last = last; last {
-			piece.applied, piece.retired = s.appliedTo(id, out)
+			piece.origin = s.originOf(id, out, at)
 		}
 		if err := send(piece); err != nil {
 			return err
@@ -103,14 +108,34 @@ func (s *shard) readSlot(term uint64, epoch uint32, id slotID, send func(slotPie
 	return nil
 }
 
-// appliedTo lists the steps of all trainers that a slot has, and says whose are forgotten.
-func (s *shard) appliedTo(id slotID, out *sparse.Outgoing) (applied []appliedStep, retired retirement) {
+// beginSlot finds a frozen slot, and where the shard stands.
+func (s *shard) beginSlot(term uint64, epoch uint32, id slotID) (*sparse.Table, *sparse.Outgoing, moment, error) {
+	s.commitMu.Lock() // no placement changes, and no version
+	defer s.commitMu.Unlock()
+	h, err := s.heed(term, epoch)
+	if err != nil {
+		return nil, nil, moment{}, err
+	}
+	t, err := h.tableOf(id)
+	if err != nil {
+		return nil, nil, moment{}, err
+	}
+	out, err := t.Send(id.slot)
+	if err != nil {
+		return nil, nil, moment{}, fmt.Errorf("%w: %w", errOldMove, err)
+	}
+	return t, out, s.moment(), nil
+}
+
+// originOf lists the steps of all trainers that a slot has, and says whose are forgotten.
+func (s *shard) originOf(id slotID, out *sparse.Outgoing, at moment) origin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	o := origin{retired: s.retired, at: at}
 	for _, t := range s.rosterLocked() {
-		applied = append(applied, appliedStep{t.ordinal, t.incarnation, out.Step(t.columns[id.table])})
+		o.applied = append(o.applied, appliedStep{t.ordinal, t.incarnation, out.Step(t.columns[id.table])})
 	}
-	return applied, s.retired
+	return o
 }
 
 // slotTaker puts slots together that arrive in pieces.
@@ -140,12 +165,16 @@ func (k *slotTaker) add(p slotPiece) error {
 	if len(k.want) == 0 || p.slotID != k.want[0] {
 		return fmt.Errorf("%w: a piece of slot %d of table %d was not asked for", errMismatch, p.slot, p.table)
 	}
+	t, err := k.holding.tableOf(p.slotID)
+	if err != nil {
+		return err
+	}
 	if k.open == nil {
-		t, err := k.holding.tableOf(p.slotID)
-		if err != nil {
-			return err
-		}
 		k.open = &slotArrival{slotID: p.slotID, Incoming: t.Receive(p.slot)}
+	}
+	if p.staged != nil {
+		k.open.staged = append(k.open.staged, p.staged)
+		return checkStaged(t, p.slot, p.staged)
 	}
 	if err := k.open.Add(p.image); err != nil {
 		return fmt.Errorf("%w: %w", errMismatch, err)
@@ -156,7 +185,7 @@ func (k *slotTaker) add(p slotPiece) error {
 	if got := k.open.Rows(); got != p.image.Living {
 		return fmt.Errorf("%w: slot %d of table %d came with %d rows: expected %d", errMismatch, p.slot, p.table, got, p.image.Living)
 	}
-	k.open.applied, k.open.retired = p.applied, p.retired
+	k.open.origin = p.origin
 	k.taken[p.slotID] = k.open
 	k.open, k.want = nil, k.want[1:]
 	return nil

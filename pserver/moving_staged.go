@@ -21,30 +21,35 @@ type moment struct {
 
 func (s *shard) moment() moment { return moment{s.jobEpoch.Load(), s.version.Load()} }
 
-// stagedPart is what a trainer has staged for a block.
-type stagedPart struct {
-	incarnation uint64
-	version     uint64
-	records     uint32
-	sequence    uint64
-	sum         []float32
-}
-
-// checkMovable says why blocks of a model stay where they are.
-func (m *model) checkMovable() error {
-	if m.sync && len(m.table.Sparse) > 0 {
-		return fmt.Errorf("%w: staged rows of tables do not move: blocks of a model with tables of embeddings move in mode async only", errMismatch)
+// checkMoment refuses what comes from a shard that stands elsewhere.
+func (s *shard) checkMoment(what string, at moment) error {
+	if now := s.moment(); at != now {
+		return fmt.Errorf("%w: %s comes from version %d of job epoch %d, shard %d is at %d of %d", errIncomplete, what, at.version, at.jobEpoch, s.index, now.version, now.jobEpoch)
 	}
 	return nil
 }
 
-// who lists the trainers that have staged a block for version, or a later one.
-func (st *stages) who(local int, version uint64) (incarnations []uint64) {
+// attempt is one try of a trainer at a version.
+type attempt struct {
+	incarnation uint64
+	version     uint64
+	records     uint32
+	sequence    uint64 // of a frame of it
+}
+
+// stagedPart is what a trainer has staged for a block.
+type stagedPart struct {
+	attempt
+	sum []float32
+}
+
+// who lists the trainers that have staged something for version, or a later one; has is asked with the lock of the stage.
+func (st *stages) who(version uint64, has func(*stage) bool) (incarnations []uint64) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for incarnation, g := range st.byIncarnation {
 		g.mu.Lock()
-		if g.parts[local].sequence != 0 && g.version >= version {
+		if g.version >= version && has(g) {
 			incarnations = append(incarnations, incarnation)
 		}
 		g.mu.Unlock()
@@ -71,7 +76,7 @@ func (s *shard) readStaged(term uint64, epoch uint32, id, incarnation uint64) (*
 	if p.sequence == 0 {
 		return nil, fmt.Errorf("%w: incarnation %d has staged nothing for %s", errOldMove, incarnation, b.name())
 	}
-	return &stagedPart{incarnation, g.version, g.records, p.sequence, slices.Clone(p.sum)}, nil
+	return &stagedPart{attempt{incarnation, g.version, g.records, p.sequence}, slices.Clone(p.sum)}, nil
 }
 
 // frozenBlock finds a block that nobody changes.
@@ -131,32 +136,44 @@ func (st *stages) renumberLocked(from []int) {
 	}
 }
 
-// arriveLocked adds what came with a block. Of two attempts of a trainer at one version the later one counts; of the earlier
-// one that trainer sends nothing any more.
+// arriveLocked adds what came with a block.
 func (st *stages) arriveLocked(h *holding, local int, staged []stagedPart) {
 	for _, p := range staged {
-		g := st.byIncarnation[p.incarnation]
-		if g == nil {
-			g = newStage(p.incarnation, h)
-			st.byIncarnation[p.incarnation] = g
+		if g := st.admitLocked(h, p.attempt); g != nil {
+			g.parts[local] = part{sum: p.sum, sequence: p.sequence}
+			g.present++
+			st.bytes.Add(int64(4 * len(p.sum)))
 		}
-		isOther := p.version != g.version || p.records != g.records
-		if isOther && (p.version < g.version || p.version == g.version && p.sequence < g.newest()) {
-			continue
-		}
-		if isOther {
-			g.reset(p.version, p.records)
-		}
-		g.parts[local] = part{sum: p.sum, sequence: p.sequence}
-		g.present++
-		st.bytes.Add(int64(4 * len(p.sum)))
 	}
+}
+
+// admitLocked is the stage of an attempt, nil if there is a later one. Of two attempts of a trainer at one version the later
+// one counts; of the earlier one that trainer sends nothing any more.
+func (st *stages) admitLocked(h *holding, a attempt) *stage {
+	g := st.byIncarnation[a.incarnation]
+	if g == nil {
+		g = newStage(a.incarnation, h)
+		st.byIncarnation[a.incarnation] = g
+	}
+	if a.version == g.version && a.records == g.records {
+		return g
+	}
+	if a.version < g.version || a.version == g.version && a.sequence < g.newest() {
+		return nil
+	}
+	g.reset(a.version, a.records)
+	return g
 }
 
 // newest is the last frame of the version that the stage has.
 func (g *stage) newest() (sequence uint64) {
 	for _, p := range g.parts {
 		sequence = max(sequence, p.sequence)
+	}
+	for _, r := range g.rows {
+		for _, p := range r.parts {
+			sequence = max(sequence, p.sequence)
+		}
 	}
 	return sequence
 }

@@ -20,12 +20,12 @@ func TestStagedPartsMeet(t *testing.T) {
 		wantAt, parts string
 		bytes         int64
 	}{
-		"nothing is here":                      {stagedPart{}, stagedPart{7, 3, 5, 20, []float32{1, 2}}, "3 of 5 records", "0 20", 8},
-		"the same attempt":                     {stagedPart{7, 3, 5, 30, []float32{3, 4}}, stagedPart{7, 3, 5, 20, []float32{1, 2}}, "3 of 5 records", "30 20", 16},
-		"an earlier version is here":           {stagedPart{7, 2, 5, 10, []float32{3, 4}}, stagedPart{7, 3, 5, 20, []float32{1, 2}}, "3 of 5 records", "0 20", 16},
-		"a later version is here":              {stagedPart{7, 4, 5, 30, []float32{3, 4}}, stagedPart{7, 3, 5, 20, []float32{1, 2}}, "4 of 5 records", "30 0", 8},
-		"an earlier attempt of others is here": {stagedPart{7, 3, 6, 10, []float32{3, 4}}, stagedPart{7, 3, 5, 20, []float32{1, 2}}, "3 of 5 records", "0 20", 16},
-		"a later attempt of others is here":    {stagedPart{7, 3, 6, 30, []float32{3, 4}}, stagedPart{7, 3, 5, 20, []float32{1, 2}}, "3 of 6 records", "30 0", 8},
+		"nothing is here":                      {stagedPart{}, stagedPart{attempt{7, 3, 5, 20}, []float32{1, 2}}, "3 of 5 records", "0 20", 8},
+		"the same attempt":                     {stagedPart{attempt{7, 3, 5, 30}, []float32{3, 4}}, stagedPart{attempt{7, 3, 5, 20}, []float32{1, 2}}, "3 of 5 records", "30 20", 16},
+		"an earlier version is here":           {stagedPart{attempt{7, 2, 5, 10}, []float32{3, 4}}, stagedPart{attempt{7, 3, 5, 20}, []float32{1, 2}}, "3 of 5 records", "0 20", 16},
+		"a later version is here":              {stagedPart{attempt{7, 4, 5, 30}, []float32{3, 4}}, stagedPart{attempt{7, 3, 5, 20}, []float32{1, 2}}, "4 of 5 records", "30 0", 8},
+		"an earlier attempt of others is here": {stagedPart{attempt{7, 3, 6, 10}, []float32{3, 4}}, stagedPart{attempt{7, 3, 5, 20}, []float32{1, 2}}, "3 of 5 records", "0 20", 16},
+		"a later attempt of others is here":    {stagedPart{attempt{7, 3, 6, 30}, []float32{3, 4}}, stagedPart{attempt{7, 3, 5, 20}, []float32{1, 2}}, "3 of 6 records", "30 0", 8},
 	} {
 		st := &stages{byIncarnation: map[uint64]*stage{}}
 		if c.here.sum != nil {
@@ -44,8 +44,8 @@ func TestStagedPartsMeet(t *testing.T) {
 		}
 	}
 	st := &stages{byIncarnation: map[uint64]*stage{}}
-	st.arriveLocked(h, 0, []stagedPart{{7, 3, 5, 10, []float32{1, 2}}})
-	st.arriveLocked(h, 1, []stagedPart{{7, 3, 5, 20, []float32{3, 4}}})
+	st.arriveLocked(h, 0, []stagedPart{{attempt{7, 3, 5, 10}, []float32{1, 2}}})
+	st.arriveLocked(h, 1, []stagedPart{{attempt{7, 3, 5, 20}, []float32{3, 4}}})
 	st.renumberLocked([]int{1}) // block 0 leaves
 	if g := st.find(7); g.present != 1 || len(g.parts) != 1 || g.parts[0].sum[0] != 3 || st.bytes.Load() != 8 {
 		t.Errorf("after a block left: %+v, %d bytes", g, st.bytes.Load())

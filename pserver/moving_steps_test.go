@@ -2,6 +2,7 @@ package pserver_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// handMove moves a block from one server to another a step at a time, so that a test may come in between.
+// handMove moves a block, and slots of tables, from one server to another a step at a time, so that a test may come in between.
 type handMove struct {
 	t      testing.TB
 	book   *book
@@ -22,11 +23,13 @@ type handMove struct {
 
 	servers []pb.ParameterServerClient
 	addrs   []string
-	block   uint64
+	blocks  []uint64
+	slots   []*pb.TableSlots
 	from    int
 }
 
-// newHandMove commits and tells the first placement of a job with two servers, and chooses a block of a server.
+// newHandMove commits and tells the first placement of a job with two servers, and chooses a block of a server, and every
+// other slot that it has of each table.
 func newHandMove(t testing.TB, b *book, from int) *handMove {
 	t.Helper()
 	m := &handMove{t: t, book: b, placer: newPlacer(t, b), term: 1, from: from}
@@ -41,12 +44,27 @@ func newHandMove(t testing.TB, b *book, from int) *handMove {
 	for _, addr := range m.addrs {
 		m.servers = append(m.servers, control(t, addr))
 	}
-	for id, owner := range layout.Owners {
-		if int(owner) == from {
-			m.block = uint64(id)
+	m.choose(func(slot int) bool { return slot/2%2 == 0 })
+	return m
+}
+
+// choose has the last block move that the server has, and its slots that are wanted.
+func (m *handMove) choose(wanted func(slot int) bool) {
+	m.blocks, m.slots = nil, nil
+	for id, owner := range m.layout.Owners {
+		if int(owner) == m.from {
+			m.blocks = []uint64{uint64(id)}
 		}
 	}
-	return m
+	for table, owners := range m.layout.Slots {
+		chosen := &pb.TableSlots{Table: uint32(table)}
+		for slot, owner := range owners {
+			if int(owner) == m.from && wanted(slot) {
+				chosen.Slots = append(chosen.Slots, uint32(slot))
+			}
+		}
+		m.slots = append(m.slots, chosen)
+	}
 }
 
 // steps are those of a leader, in their order; commit is the one between copies and word of them.
@@ -55,16 +73,23 @@ func (m *handMove) steps() (names []string, steps []func() error) {
 	return []string{"nothing", "frozen", "copied", "committed", "destination told", "source told"}, []func() error{
 		func() error { return nil },
 		func() error {
-			_, err := m.servers[m.from].FreezeBlocks(within(m.t), &pb.FreezeBlocksRequest{Move: m.next(), Blocks: []uint64{m.block}})
+			_, err := m.servers[m.from].FreezeBlocks(within(m.t), &pb.FreezeBlocksRequest{Move: m.next(), Blocks: m.blocks, Slots: m.slots})
 			return err
 		},
 		func() error {
-			_, err := m.servers[to].TakeBlocks(within(m.t), &pb.TakeBlocksRequest{Move: m.next(), Blocks: []uint64{m.block}, Source: m.addrs[m.from]})
+			_, err := m.servers[to].TakeBlocks(within(m.t), &pb.TakeBlocksRequest{Move: m.next(), Blocks: m.blocks, Slots: m.slots, Source: m.addrs[m.from]})
 			return err
 		},
 		func() error {
 			m.layout.Epoch++
-			m.layout.Owners[m.block] = uint32(to)
+			for _, id := range m.blocks {
+				m.layout.Owners[id] = uint32(to)
+			}
+			for _, t := range m.slots {
+				for _, slot := range t.GetSlots() {
+					m.layout.Slots[t.GetTable()][slot] = uint32(to)
+				}
+			}
 			m.book.mu.Lock()
 			defer m.book.mu.Unlock()
 			m.book.job.Placement = m.stored()
@@ -93,7 +118,7 @@ func (m *handMove) tell(i int) error {
 	}
 	_, err = m.servers[i].SetPlacement(within(m.t), &pb.SetPlacementRequest{
 		Move: &pb.Move{Epoch: m.layout.Epoch, Term: m.term}, Model: d.GetModel(),
-		Placement: &pb.ParameterPlacement{Epoch: m.layout.Epoch, Shards: uint32(m.layout.Shards), Owners: m.layout.Owners},
+		Placement: &pb.ParameterPlacement{Epoch: m.layout.Epoch, Shards: uint32(m.layout.Shards), Owners: m.layout.Owners, SlotOwners: slices.Concat(m.layout.Slots...)},
 	})
 	return err
 }

@@ -115,16 +115,6 @@ func TestDestinationLost(t *testing.T) {
 	}
 }
 
-// What is staged for slots of tables does not move: that is refused, in words.
-func TestWhatDoesNotMove(t *testing.T) {
-	b := startServers(t, 2, pserver.Config{})
-	mustInit(t, connect(t, b, params.Config{Mode: params.Sync, Tables: []params.Table{{Name: "t", Dim: 2, Init: params.Zeros}}}), tensors(constant(1)))
-	want := "with synchronous updates blocks move in models without tables"
-	if _, err := newPlacer(t, b).Resize(within(t), nil, 1); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%v, expected %q", err, want)
-	}
-}
-
 // A cut is of one placement.
 func TestNoCutWhilePlacementsDiffer(t *testing.T) {
 	b := newBook(2)

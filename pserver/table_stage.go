@@ -17,6 +17,7 @@ type rowStage struct {
 	parts   []rowPart
 	present int
 	since   uint64 // sequence of the frame that said how many parts there are
+	epoch   uint32 // of the placement of that frame
 }
 
 type rowPart struct {
@@ -50,11 +51,14 @@ func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header,
 		return fault
 	}
 	defer g.mu.Unlock()
+	if fault := s.slotsStay(h, f.table); fault != nil {
+		return fault
+	}
 	st := &g.rows[f.number]
 	if head.Sequence < st.since {
 		return nil // an older frame, overtaken by those of a later attempt
 	}
-	if int(f.rows.Parts) != len(st.parts) || st.since == 0 {
+	if epoch := h.model.table.Epoch; int(f.rows.Parts) != len(st.parts) || st.since == 0 || st.epoch != epoch {
 		if f.rows.Parts > maxParts {
 			return wire.Faultf(wire.BadRows, "%d parts for table %q: expected at most %d", f.rows.Parts, f.table.Config().Name, maxParts)
 		}
@@ -67,7 +71,7 @@ func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header,
 		for len(st.parts) < int(f.rows.Parts) {
 			st.parts = append(st.parts, rowPart{})
 		}
-		st.since = head.Sequence
+		st.since, st.epoch = head.Sequence, epoch
 	}
 	p := &st.parts[f.rows.Part]
 	if p.sequence > head.Sequence {
@@ -95,10 +99,10 @@ func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header,
 // maxParts is the most frames that a trainer's sums for one table and shard come in: 64 GiB.
 const maxParts = 1 << 16
 
-// missingRows says which table a stage has not wholly, "" if it has all.
+// missingRows says which table a stage has not wholly, "" if it has all that are needed here.
 func (g *stage) missingRows(h *holding) string {
 	for k := range g.rows {
-		if st := &g.rows[k]; !st.whole() {
+		if st := &g.rows[k]; !st.whole() && len(h.tables[k].Held()) > 0 {
 			return fmt.Sprintf("%d of %d parts of table %q", st.present, max(1, len(st.parts)), h.model.table.Sparse[k].Name)
 		}
 	}

@@ -89,6 +89,7 @@ func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
 	case wire.PushRows:
 		return c.pushRows(f, r)
 	}
+	c.awaitMove(f.table.Leaving())
 	fault = c.shard.stageRows(c.holding, f, c.trainer, &c.head, buf.bytes[:c.head.Length])
 	if fault == nil {
 		r.end()

@@ -20,9 +20,7 @@ func scaleCommand() *cobra.Command {
 		Short: "Change the number of parameter servers of a running job",
 		Long: `Scale moves blocks of the model between parameter servers until there are N of them with even shares, while the job goes on;
 only pushes to the few blocks that are moved at a time wait. For more servers it waits until they are there: start each with
-master pserver. Of fewer, the last ones end once their blocks are elsewhere. It may be stopped and given again: the job goes on moving.
-
-With synchronous updates (--update-mode sync) the model must be without tables of embeddings.`,
+master pserver. Of fewer, the last ones end once their blocks are elsewhere. It may be stopped and given again: the job goes on moving.`,
 		Example: `  # a third parameter server for a job with two: start it as well, with master pserver
   master scale ps=3 --endpoints 127.0.0.1:2379`,
 		Args: cobra.ExactArgs(1),

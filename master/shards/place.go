@@ -39,9 +39,6 @@ func (c *Client) describe(ctx context.Context, addrs []string, index int) (d des
 		if reply.GetState() != pb.DescribeReply_STATE_READY {
 			return errors.New("it has no parameters yet")
 		}
-		if reply.GetModel().GetMode() == pb.UpdateMode_UPDATE_MODE_SYNC && len(reply.GetModel().GetTables()) > 0 {
-			return errors.New("with synchronous updates blocks move in models without tables of embeddings only")
-		}
 		d.model, d.bytes = reply.GetModel(), reply.GetTableBytes()
 		d.table, err = onwire.FromProto(reply.GetPlacement())
 		return err

@@ -16,10 +16,15 @@ var (
 )
 
 // Freeze keeps updates away from a slot, until Thaw or Leave. Freezing it again changes nothing.
+// Of the three only one is called at a time.
 func (t *Table) Freeze(number uint32) error {
 	s, err := t.slot(number)
 	if err != nil {
 		return err
+	}
+	if t.leaving.Load() == nil {
+		until := make(chan struct{})
+		t.leaving.Store(&until)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,6 +41,21 @@ func (t *Table) Thaw() {
 		s.mu.Lock()
 		s.thawLocked()
 		s.mu.Unlock()
+	}
+	t.stay()
+}
+
+// Leaving closes when no slot is frozen any more; nil if none is.
+func (t *Table) Leaving() <-chan struct{} {
+	if until := t.leaving.Load(); until != nil {
+		return *until
+	}
+	return nil
+}
+
+func (t *Table) stay() {
+	if until := t.leaving.Swap(nil); until != nil {
+		close(*until)
 	}
 }
 
@@ -204,6 +224,7 @@ func (t *Table) Leave(after *Table) {
 		s.mu.Unlock()
 		t.arena.give(chunks)
 	}
+	t.stay()
 }
 
 // Mark says that a slot has a step of the column's trainer, and none after it.

@@ -31,6 +31,7 @@ type Table struct {
 	slots   [Slots]*slot // nil: not held
 	held    []uint32
 	current func() *Cut
+	leaving atomic.Pointer[chan struct{}] // nil: no slot is frozen; closed when none is any more
 }
 
 // New makes an empty table with the slots held. cfg has passed Validate, and rule is o's.
@@ -54,6 +55,9 @@ func (t *Table) Config() Config { return t.cfg }
 
 // Held lists the slots held, ascending.
 func (t *Table) Held() []uint32 { return t.held }
+
+// Holds says whether a slot is held.
+func (t *Table) Holds(slot uint32) bool { return slot < Slots && t.slots[slot] != nil }
 
 // Rows is the number of rows.
 func (t *Table) Rows() (n int) {

@@ -2939,11 +2939,14 @@ func (x *ReadSlotsRequest) GetSlots() []*TableSlots {
 	return nil
 }
 
-// SlotPiece is a part of a slot, in the order of ReadSlotsRequest.
+// SlotPiece is a part of a slot, in the order of ReadSlotsRequest: what one trainer has
+// staged for it, or some of its rows.
 type SlotPiece struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Table uint32                 `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
 	Slot  uint32                 `protobuf:"varint,2,opt,name=slot,proto3" json:"slot,omitempty"`
+	// With it the piece has nothing else.
+	Staged *StagedRows `protobuf:"bytes,16,opt,name=staged,proto3" json:"staged,omitempty"`
 	// Rows: ids, steps of their last updates, their numbers of updates if the rule
 	// counts them, and of each the parameters, then the optimizer's state, as
 	// little-endian float32.
@@ -2964,6 +2967,9 @@ type SlotPiece struct {
 	Last    bool           `protobuf:"varint,12,opt,name=last,proto3" json:"last,omitempty"`
 	Applied []*AppliedStep `protobuf:"bytes,13,rep,name=applied,proto3" json:"applied,omitempty"`
 	Retired *Retirement    `protobuf:"bytes,15,opt,name=retired,proto3" json:"retired,omitempty"`
+	// Where the shard stands, with the last piece: see ReadBlockReply.
+	JobEpoch uint32 `protobuf:"varint,17,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
+	Reached  uint64 `protobuf:"varint,18,opt,name=reached,proto3" json:"reached,omitempty"`
 	// SHA-256 of values, ids, versions, updates, and waiting ids, updates and
 	// versions, all little-endian.
 	Sha256        []byte `protobuf:"bytes,14,opt,name=sha256,proto3" json:"sha256,omitempty"`
@@ -3013,6 +3019,13 @@ func (x *SlotPiece) GetSlot() uint32 {
 		return x.Slot
 	}
 	return 0
+}
+
+func (x *SlotPiece) GetStaged() *StagedRows {
+	if x != nil {
+		return x.Staged
+	}
+	return nil
 }
 
 func (x *SlotPiece) GetIds() []int64 {
@@ -3099,7 +3112,119 @@ func (x *SlotPiece) GetRetired() *Retirement {
 	return nil
 }
 
+func (x *SlotPiece) GetJobEpoch() uint32 {
+	if x != nil {
+		return x.JobEpoch
+	}
+	return 0
+}
+
+func (x *SlotPiece) GetReached() uint64 {
+	if x != nil {
+		return x.Reached
+	}
+	return 0
+}
+
 func (x *SlotPiece) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+// StagedRows are the gradients that a trainer has staged for a slot, in the order in
+// which they are added.
+type StagedRows struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Incarnation uint64                 `protobuf:"varint,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// At which they were computed, of so many records.
+	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	Records uint32 `protobuf:"varint,3,opt,name=records,proto3" json:"records,omitempty"`
+	// Of the last frame that brought some.
+	Sequence uint64  `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Ids      []int64 `protobuf:"fixed64,5,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	// Of each id, little-endian float32.
+	Gradients []byte `protobuf:"bytes,6,opt,name=gradients,proto3" json:"gradients,omitempty"`
+	// SHA-256 of gradients and ids, little-endian.
+	Sha256        []byte `protobuf:"bytes,7,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagedRows) Reset() {
+	*x = StagedRows{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagedRows) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagedRows) ProtoMessage() {}
+
+func (x *StagedRows) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagedRows.ProtoReflect.Descriptor instead.
+func (*StagedRows) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *StagedRows) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *StagedRows) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *StagedRows) GetRecords() uint32 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *StagedRows) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *StagedRows) GetIds() []int64 {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+func (x *StagedRows) GetGradients() []byte {
+	if x != nil {
+		return x.Gradients
+	}
+	return nil
+}
+
+func (x *StagedRows) GetSha256() []byte {
 	if x != nil {
 		return x.Sha256
 	}
@@ -3119,7 +3244,7 @@ type TakeBlocksRequest struct {
 
 func (x *TakeBlocksRequest) Reset() {
 	*x = TakeBlocksRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3131,7 +3256,7 @@ func (x *TakeBlocksRequest) String() string {
 func (*TakeBlocksRequest) ProtoMessage() {}
 
 func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3144,7 +3269,7 @@ func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeBlocksRequest.ProtoReflect.Descriptor instead.
 func (*TakeBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *TakeBlocksRequest) GetMove() *Move {
@@ -3183,7 +3308,7 @@ type TakeBlocksReply struct {
 
 func (x *TakeBlocksReply) Reset() {
 	*x = TakeBlocksReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3195,7 +3320,7 @@ func (x *TakeBlocksReply) String() string {
 func (*TakeBlocksReply) ProtoMessage() {}
 
 func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3208,7 +3333,7 @@ func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeBlocksReply.ProtoReflect.Descriptor instead.
 func (*TakeBlocksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{43}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{44}
 }
 
 type SetPlacementRequest struct {
@@ -3227,7 +3352,7 @@ type SetPlacementRequest struct {
 
 func (x *SetPlacementRequest) Reset() {
 	*x = SetPlacementRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3239,7 +3364,7 @@ func (x *SetPlacementRequest) String() string {
 func (*SetPlacementRequest) ProtoMessage() {}
 
 func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3252,7 +3377,7 @@ func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementRequest.ProtoReflect.Descriptor instead.
 func (*SetPlacementRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{44}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SetPlacementRequest) GetMove() *Move {
@@ -3293,7 +3418,7 @@ type SetPlacementReply struct {
 
 func (x *SetPlacementReply) Reset() {
 	*x = SetPlacementReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3305,7 +3430,7 @@ func (x *SetPlacementReply) String() string {
 func (*SetPlacementReply) ProtoMessage() {}
 
 func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3318,7 +3443,7 @@ func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementReply.ProtoReflect.Descriptor instead.
 func (*SetPlacementReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{45}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SetPlacementReply) GetWanted() bool {
@@ -3345,7 +3470,7 @@ type RewindRequest struct {
 
 func (x *RewindRequest) Reset() {
 	*x = RewindRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3357,7 +3482,7 @@ func (x *RewindRequest) String() string {
 func (*RewindRequest) ProtoMessage() {}
 
 func (x *RewindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3370,7 +3495,7 @@ func (x *RewindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindRequest.ProtoReflect.Descriptor instead.
 func (*RewindRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{46}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RewindRequest) GetTerm() uint64 {
@@ -3409,7 +3534,7 @@ type RewindReply struct {
 
 func (x *RewindReply) Reset() {
 	*x = RewindReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[47]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3421,7 +3546,7 @@ func (x *RewindReply) String() string {
 func (*RewindReply) ProtoMessage() {}
 
 func (x *RewindReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[47]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3434,7 +3559,7 @@ func (x *RewindReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindReply.ProtoReflect.Descriptor instead.
 func (*RewindReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{47}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{48}
 }
 
 var File_trainmaster_v1_parameter_server_proto protoreflect.FileDescriptor
@@ -3656,10 +3781,11 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x04step\x18\x03 \x01(\x04R\x04step\"n\n" +
 	"\x10ReadSlotsRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x120\n" +
-	"\x05slots\x18\x02 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"\xcd\x03\n" +
+	"\x05slots\x18\x02 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"\xb8\x04\n" +
 	"\tSlotPiece\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\rR\x05table\x12\x12\n" +
-	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x10\n" +
+	"\x04slot\x18\x02 \x01(\rR\x04slot\x122\n" +
+	"\x06staged\x18\x10 \x01(\v2\x1a.trainmaster.v1.StagedRowsR\x06staged\x12\x10\n" +
 	"\x03ids\x18\x03 \x03(\x10R\x03ids\x12\x1a\n" +
 	"\bversions\x18\x04 \x03(\aR\bversions\x12\x18\n" +
 	"\aupdates\x18\x05 \x03(\aR\aupdates\x12\x16\n" +
@@ -3673,8 +3799,19 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x04rows\x18\v \x01(\rR\x04rows\x12\x12\n" +
 	"\x04last\x18\f \x01(\bR\x04last\x125\n" +
 	"\aapplied\x18\r \x03(\v2\x1b.trainmaster.v1.AppliedStepR\aapplied\x124\n" +
-	"\aretired\x18\x0f \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\x12\x16\n" +
-	"\x06sha256\x18\x0e \x01(\fR\x06sha256\"\x9f\x01\n" +
+	"\aretired\x18\x0f \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\x12\x1b\n" +
+	"\tjob_epoch\x18\x11 \x01(\rR\bjobEpoch\x12\x18\n" +
+	"\areached\x18\x12 \x01(\x04R\areached\x12\x16\n" +
+	"\x06sha256\x18\x0e \x01(\fR\x06sha256\"\xc6\x01\n" +
+	"\n" +
+	"StagedRows\x12 \n" +
+	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
+	"\arecords\x18\x03 \x01(\rR\arecords\x12\x1a\n" +
+	"\bsequence\x18\x04 \x01(\x04R\bsequence\x12\x10\n" +
+	"\x03ids\x18\x05 \x03(\x10R\x03ids\x12\x1c\n" +
+	"\tgradients\x18\x06 \x01(\fR\tgradients\x12\x16\n" +
+	"\x06sha256\x18\a \x01(\fR\x06sha256\"\x9f\x01\n" +
 	"\x11TakeBlocksRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x16\n" +
 	"\x06blocks\x18\x02 \x03(\x04R\x06blocks\x12\x16\n" +
@@ -3736,7 +3873,7 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
@@ -3783,12 +3920,13 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*AppliedStep)(nil),              // 42: trainmaster.v1.AppliedStep
 	(*ReadSlotsRequest)(nil),         // 43: trainmaster.v1.ReadSlotsRequest
 	(*SlotPiece)(nil),                // 44: trainmaster.v1.SlotPiece
-	(*TakeBlocksRequest)(nil),        // 45: trainmaster.v1.TakeBlocksRequest
-	(*TakeBlocksReply)(nil),          // 46: trainmaster.v1.TakeBlocksReply
-	(*SetPlacementRequest)(nil),      // 47: trainmaster.v1.SetPlacementRequest
-	(*SetPlacementReply)(nil),        // 48: trainmaster.v1.SetPlacementReply
-	(*RewindRequest)(nil),            // 49: trainmaster.v1.RewindRequest
-	(*RewindReply)(nil),              // 50: trainmaster.v1.RewindReply
+	(*StagedRows)(nil),               // 45: trainmaster.v1.StagedRows
+	(*TakeBlocksRequest)(nil),        // 46: trainmaster.v1.TakeBlocksRequest
+	(*TakeBlocksReply)(nil),          // 47: trainmaster.v1.TakeBlocksReply
+	(*SetPlacementRequest)(nil),      // 48: trainmaster.v1.SetPlacementRequest
+	(*SetPlacementReply)(nil),        // 49: trainmaster.v1.SetPlacementReply
+	(*RewindRequest)(nil),            // 50: trainmaster.v1.RewindRequest
+	(*RewindReply)(nil),              // 51: trainmaster.v1.RewindReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
@@ -3822,52 +3960,53 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	41, // 28: trainmaster.v1.RetireRequest.retired:type_name -> trainmaster.v1.Retirement
 	31, // 29: trainmaster.v1.ReadSlotsRequest.move:type_name -> trainmaster.v1.Move
 	33, // 30: trainmaster.v1.ReadSlotsRequest.slots:type_name -> trainmaster.v1.TableSlots
-	42, // 31: trainmaster.v1.SlotPiece.applied:type_name -> trainmaster.v1.AppliedStep
-	41, // 32: trainmaster.v1.SlotPiece.retired:type_name -> trainmaster.v1.Retirement
-	31, // 33: trainmaster.v1.TakeBlocksRequest.move:type_name -> trainmaster.v1.Move
-	33, // 34: trainmaster.v1.TakeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
-	31, // 35: trainmaster.v1.SetPlacementRequest.move:type_name -> trainmaster.v1.Move
-	7,  // 36: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
-	9,  // 37: trainmaster.v1.SetPlacementRequest.placement:type_name -> trainmaster.v1.ParameterPlacement
-	10, // 38: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
-	13, // 39: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
-	15, // 40: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
-	17, // 41: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
-	21, // 42: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
-	23, // 43: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
-	25, // 44: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
-	27, // 45: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
-	29, // 46: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
-	32, // 47: trainmaster.v1.ParameterServer.FreezeBlocks:input_type -> trainmaster.v1.FreezeBlocksRequest
-	35, // 48: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
-	37, // 49: trainmaster.v1.ParameterServer.ReadStaged:input_type -> trainmaster.v1.ReadStagedRequest
-	43, // 50: trainmaster.v1.ParameterServer.ReadSlots:input_type -> trainmaster.v1.ReadSlotsRequest
-	45, // 51: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
-	47, // 52: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
-	49, // 53: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
-	39, // 54: trainmaster.v1.ParameterServer.Retire:input_type -> trainmaster.v1.RetireRequest
-	11, // 55: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	14, // 56: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	16, // 57: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	19, // 58: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	22, // 59: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
-	24, // 60: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
-	26, // 61: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
-	28, // 62: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
-	30, // 63: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
-	34, // 64: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
-	36, // 65: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
-	38, // 66: trainmaster.v1.ParameterServer.ReadStaged:output_type -> trainmaster.v1.ReadStagedReply
-	44, // 67: trainmaster.v1.ParameterServer.ReadSlots:output_type -> trainmaster.v1.SlotPiece
-	46, // 68: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
-	48, // 69: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
-	50, // 70: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
-	40, // 71: trainmaster.v1.ParameterServer.Retire:output_type -> trainmaster.v1.RetireReply
-	55, // [55:72] is the sub-list for method output_type
-	38, // [38:55] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	45, // 31: trainmaster.v1.SlotPiece.staged:type_name -> trainmaster.v1.StagedRows
+	42, // 32: trainmaster.v1.SlotPiece.applied:type_name -> trainmaster.v1.AppliedStep
+	41, // 33: trainmaster.v1.SlotPiece.retired:type_name -> trainmaster.v1.Retirement
+	31, // 34: trainmaster.v1.TakeBlocksRequest.move:type_name -> trainmaster.v1.Move
+	33, // 35: trainmaster.v1.TakeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
+	31, // 36: trainmaster.v1.SetPlacementRequest.move:type_name -> trainmaster.v1.Move
+	7,  // 37: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
+	9,  // 38: trainmaster.v1.SetPlacementRequest.placement:type_name -> trainmaster.v1.ParameterPlacement
+	10, // 39: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
+	13, // 40: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
+	15, // 41: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
+	17, // 42: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
+	21, // 43: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
+	23, // 44: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
+	25, // 45: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
+	27, // 46: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
+	29, // 47: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
+	32, // 48: trainmaster.v1.ParameterServer.FreezeBlocks:input_type -> trainmaster.v1.FreezeBlocksRequest
+	35, // 49: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
+	37, // 50: trainmaster.v1.ParameterServer.ReadStaged:input_type -> trainmaster.v1.ReadStagedRequest
+	43, // 51: trainmaster.v1.ParameterServer.ReadSlots:input_type -> trainmaster.v1.ReadSlotsRequest
+	46, // 52: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
+	48, // 53: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
+	50, // 54: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
+	39, // 55: trainmaster.v1.ParameterServer.Retire:input_type -> trainmaster.v1.RetireRequest
+	11, // 56: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	14, // 57: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	16, // 58: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	19, // 59: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	22, // 60: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
+	24, // 61: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
+	26, // 62: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
+	28, // 63: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
+	30, // 64: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
+	34, // 65: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
+	36, // 66: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
+	38, // 67: trainmaster.v1.ParameterServer.ReadStaged:output_type -> trainmaster.v1.ReadStagedReply
+	44, // 68: trainmaster.v1.ParameterServer.ReadSlots:output_type -> trainmaster.v1.SlotPiece
+	47, // 69: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
+	49, // 70: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
+	51, // 71: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
+	40, // 72: trainmaster.v1.ParameterServer.Retire:output_type -> trainmaster.v1.RetireReply
+	56, // [56:73] is the sub-list for method output_type
+	39, // [39:56] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_parameter_server_proto_init() }
@@ -3881,7 +4020,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   48,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
