@@ -39,22 +39,28 @@ type compressor struct {
 	zip   *flate.Writer // onto out; it weighs hundreds of kilobytes
 }
 
-// compressors are pools, one for each type.
-var compressors sync.Map // of *sync.Pool by reflect.Type
+// compressors are those that nobody uses now, by type. To make one costs many times what a value does, so that some stay:
+// a sync.Pool lets them go with the garbage, and under the race detector every fourth that it is given.
+var compressors sync.Map // of chan *compressor by reflect.Type
 
-// compressorFor returns a compressor that can encode v, and the pool that takes it back.
-func compressorFor(v any) (*compressor, *sync.Pool, error) {
+// compressorsKept of each type: one master has one committer.
+const compressorsKept = 2
+
+// compressorFor returns a compressor that can encode v, and what takes it back.
+func compressorFor(v any) (*compressor, chan *compressor, error) {
 	t := reflect.TypeOf(v)
 	known, ok := compressors.Load(t)
 	if !ok {
 		if holdsInterface(t, map[reflect.Type]bool{}) {
 			return nil, nil, errors.New("it holds an interface, whose types gob describes only as they come")
 		}
-		known, _ = compressors.LoadOrStore(t, &sync.Pool{})
+		known, _ = compressors.LoadOrStore(t, make(chan *compressor, compressorsKept))
 	}
-	pool := known.(*sync.Pool)
-	if c, ok := pool.Get().(*compressor); ok {
-		return c, pool, nil
+	spare := known.(chan *compressor)
+	select {
+	case c := <-spare:
+		return c, spare, nil
+	default:
 	}
 	c := &compressor{}
 	c.gob = gob.NewEncoder(&c.plain)
@@ -70,7 +76,7 @@ func compressorFor(v any) (*compressor, *sync.Pool, error) {
 		return nil, nil, err
 	}
 	bare := c.plain.Len() - described
-	return c, pool, c.compressTypes(c.plain.Bytes()[:described-bare])
+	return c, spare, c.compressTypes(c.plain.Bytes()[:described-bare])
 }
 
 // compressTypes makes the start of every value.
@@ -132,7 +138,7 @@ func holdsInterface(t reflect.Type, seen map[reflect.Type]bool) bool {
 // Encode is gob, then gzip at its fastest level: the form of /task_queues and
 // of the parts of the task table. The type of v must not hold interfaces.
 func Encode(v any) ([]byte, error) {
-	c, pool, err := compressorFor(v)
+	c, spare, err := compressorFor(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode %T: %w", v, err)
 	}
@@ -140,11 +146,15 @@ func Encode(v any) ([]byte, error) {
 	if err := c.gob.Encode(v); err != nil {
 		return nil, fmt.Errorf("encode %T: %w", v, err)
 	}
-	defer pool.Put(c)
 	if err := c.compress(c.plain.Bytes()); err != nil {
 		return nil, fmt.Errorf("compress %T: %w", v, err)
 	}
-	return bytes.Clone(c.out.Bytes()), nil
+	encoded := bytes.Clone(c.out.Bytes())
+	select {
+	case spare <- c:
+	default:
+	}
+	return encoded, nil
 }
 
 type decompressor struct {
