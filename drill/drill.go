@@ -76,7 +76,7 @@ func (d *Drill) Run(ctx context.Context) (report *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.ledger.follow(ctx, d.Record, d.last.Commit); err != nil {
+	if err := d.ledger.follow(ctx, d.Record, &d.last); err != nil {
 		return nil, err
 	}
 	d.ledger.mark(strike.trainer)
@@ -243,7 +243,7 @@ func (d *Drill) findTrainer(ctx context.Context) (Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.Patience)
 	defer cancel()
 	for {
-		if err := d.ledger.follow(ctx, d.Record, d.last.Commit); err != nil {
+		if err := d.ledger.follow(ctx, d.Record, &d.last); err != nil {
 			return Process{}, err
 		}
 		for _, p := range d.Scene.Processes {

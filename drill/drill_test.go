@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"iter"
 	"net"
 	"os"
 	"os/exec"
@@ -350,6 +351,30 @@ func TestLedger(t *testing.T) {
 	want := Resent{Pass: 1, Position: 2, Attempt: 2, From: "b", To: "a", Why: "returned"}
 	if !l.settled() || len(l.resent) != 1 || l.resent[0] != want {
 		t.Errorf("settled is %v, re-sent %+v, expected %+v", l.settled(), l.resent, want)
+	}
+}
+
+// The state says that a pass is over: what the record lacks of it keeps no drill waiting, for the proof finds it.
+func TestLedgerOfDamagedRecord(t *testing.T) {
+	l := newLedger()
+	none := func(context.Context, uint64) iter.Seq2[Entry, error] { return func(func(Entry, error) bool) {} }
+	l.apply(&taskqueue.RecordEvent{Kind: taskqueue.EventDispatched, Pass: 1, Position: 3, Attempt: 1, Trainer: 1})
+	l.apply(&taskqueue.RecordEvent{Kind: taskqueue.EventDispatched, Pass: 2, Position: 4, Attempt: 1, Trainer: 1})
+	l.mark("")
+	for _, c := range []struct {
+		open    []taskqueue.OpenPass
+		pending int
+	}{
+		{[]taskqueue.OpenPass{{Pass: 1}, {Pass: 2}}, 2},
+		{[]taskqueue.OpenPass{{Pass: 2}}, 1},
+		{[]taskqueue.OpenPass{{Pass: 3}}, 0},
+	} {
+		if err := l.follow(t.Context(), none, &taskqueue.Snapshot{Commit: l.read + 1, Sets: []taskqueue.SetSnapshot{{Open: c.open}}}); err != nil {
+			t.Fatal(err)
+		}
+		if len(l.watched) != c.pending || l.settled() != (c.pending == 0) {
+			t.Errorf("with %v open, it waits for %v and settled is %v, expected %d tasks", c.open, l.watched, l.settled(), c.pending)
+		}
 	}
 }
 

@@ -56,9 +56,9 @@ func newLedger() *ledger {
 	return &ledger{names: map[taskqueue.Ordinal]string{}, sits: map[taskqueue.Ordinal]bool{}, held: map[spot][]holder{}, watched: map[spot]bool{}, back: map[spot]back{}, missed: map[taskqueue.Ordinal]bool{}}
 }
 
-// follow reads what is new.
-func (l *ledger) follow(ctx context.Context, record Record, through uint64) error {
-	for entry, err := range record(ctx, through) {
+// follow reads what is new up to a state. Which passes are over, the state says: a record that lacks something may not.
+func (l *ledger) follow(ctx context.Context, record Record, state *taskqueue.Snapshot) error {
+	for entry, err := range record(ctx, state.Commit) {
 		if err != nil {
 			return fmt.Errorf("read the record: %w", err)
 		}
@@ -73,7 +73,8 @@ func (l *ledger) follow(ctx context.Context, record Record, through uint64) erro
 		}
 		l.read = entry.Commit
 	}
-	l.read = max(l.read, through) // commits without events are not there
+	l.read = max(l.read, state.Commit) // commits without events are not there
+	l.close(state.Sets)
 	return nil
 }
 
@@ -124,8 +125,6 @@ func (l *ledger) apply(e *taskqueue.RecordEvent) {
 		l.gone(at, e, "failed")
 	case taskqueue.EventTimedOut:
 		l.gone(at, e, "timed out")
-	case taskqueue.EventPassClosed:
-		l.close(e.Set, e.Pass)
 	}
 }
 
@@ -143,11 +142,14 @@ func (l *ledger) gone(at spot, e *taskqueue.RecordEvent, why string) {
 	}
 }
 
-// close forgets a pass: all of it is counted or set aside.
-func (l *ledger) close(set int, pass taskqueue.Pass) {
-	maps.DeleteFunc(l.watched, func(at spot, _ bool) bool { return at.set == set && at.pass == pass })
-	maps.DeleteFunc(l.held, func(at spot, _ []holder) bool { return at.set == set && at.pass == pass })
-	maps.DeleteFunc(l.back, func(at spot, _ back) bool { return at.set == set && at.pass == pass })
+// close forgets the passes that are not open: all of them is counted or set aside.
+func (l *ledger) close(sets []taskqueue.SetSnapshot) {
+	over := func(at spot) bool {
+		return at.set >= len(sets) || !slices.ContainsFunc(sets[at.set].Open, func(p taskqueue.OpenPass) bool { return p.Pass == at.pass })
+	}
+	maps.DeleteFunc(l.watched, func(at spot, _ bool) bool { return over(at) })
+	maps.DeleteFunc(l.held, func(at spot, _ []holder) bool { return over(at) })
+	maps.DeleteFunc(l.back, func(at spot, _ back) bool { return over(at) })
 }
 
 // settled reports whether the job knows who was killed, and everything that was held at the fault, or came back since, is

@@ -111,7 +111,7 @@ func (d *Drill) settle(ctx context.Context) error {
 	bounded, cancel := context.WithTimeoutCause(ctx, d.Patience, fmt.Errorf("not all that trainers held at the fault is counted after %v: wait longer with --patience, or look with `master tasks`", d.Patience))
 	defer cancel()
 	for {
-		if err := d.ledger.follow(bounded, d.Record, d.last.Commit); err != nil {
+		if err := d.ledger.follow(bounded, d.Record, &d.last); err != nil {
 			return err
 		}
 		switch {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"strings"
 	"testing"
 
 	"trainmaster/master/mastertest"
@@ -130,7 +131,7 @@ func (j *job) wantVerified(passes, tasks int) {
 	o := run(j.t, j.dir, j.in("verify", "-o", "json")...)
 	o.wants(j.t, 0)
 	var reports []taskqueue.PassReport
-	decode(j.t, o.stdout, &reports)
+	o.decode(j.t, &reports)
 	if len(reports) != passes {
 		j.t.Fatalf("verify reports %d passes, expected %d: %s", len(reports), passes, o.stdout)
 	}
@@ -145,11 +146,15 @@ func (j *job) wantVerified(passes, tasks int) {
 // decode reads JSON that a command wrote.
 func decode(t testing.TB, text string, v any) {
 	t.Helper()
-	d := json.NewDecoder(bytes.NewReader([]byte(text)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
+	if err := decodeStrictly(text, v); err != nil {
 		t.Fatalf("expected JSON of a %T, found %q: %v", v, text, err)
 	}
+}
+
+func decodeStrictly(text string, v any) error {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	return d.Decode(v)
 }
 
 // decodeSome reads of JSON what v has fields for.

@@ -230,3 +230,11 @@ func (o outcome) wants(t testing.TB, code int, words ...string) {
 		t.Fatalf("%s\nstandard output: %s\nstandard error: %s", strings.Join(wrong, "\n"), o.stdout, o.stderr)
 	}
 }
+
+// decode reads the JSON that the command wrote.
+func (o outcome) decode(t testing.TB, v any) {
+	t.Helper()
+	if err := decodeStrictly(o.stdout, v); err != nil {
+		t.Fatalf("expected JSON of a %T: %v\nexit code %d\nstandard output: %s\nstandard error: %s", v, err, o.code, o.stdout, o.stderr)
+	}
+}

@@ -245,7 +245,7 @@ func TestRunResumedWithoutEtcd(t *testing.T) {
 	o := run(t, r.job.dir, "run", "--resume", dir, "-o", "json")
 	o.wants(t, 0)
 	var result local.Result
-	decode(t, o.stdout, &result)
+	o.decode(t, &result)
 	if result.Accuracy < 0.9 || result.Passes != passes {
 		t.Errorf("found %+v, expected the end of the %d passes", result, passes)
 	}

@@ -165,7 +165,7 @@ func TestRunResumed(t *testing.T) {
 	o := run(t, r.job.dir, "run", "--resume", dir, "-o", "json")
 	o.wants(t, 0)
 	var result local.Result
-	decode(t, o.stdout, &result)
+	o.decode(t, &result)
 	if result.Accuracy < 0.9 || result.Dir != dir || result.Passes != passes {
 		t.Errorf("found %+v, expected the end of the %d passes of the run in %s, which was killed in pass %d", result, passes, dir, pass)
 	}

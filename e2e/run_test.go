@@ -47,7 +47,7 @@ func TestRun(t *testing.T) {
 			o := run(t, dir, append([]string{"run", "--model", c.model, "--update-mode", c.mode, "-o", "json"}, c.flags...)...)
 			o.wants(t, 0)
 			var r local.Result
-			decode(t, o.stdout, &r)
+			o.decode(t, &r)
 			dataset, records := "digits", 359
 			if slices.Contains(c.flags, "flights") {
 				dataset, records = "flights", 4000
