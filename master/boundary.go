@@ -28,7 +28,7 @@ func (b *boundary) hold(ctx context.Context) error {
 		}
 	})
 	if err == nil && last.Version > 0 {
-		err = b.shards.CommitStep(ctx, last)
+		_, err = b.shards.CommitStep(ctx, last)
 	}
 	if err != nil {
 		b.telling.give()

@@ -57,7 +57,10 @@ func (s *cutting) taken() string {
 	return text
 }
 
-func (s *cutting) CommitStep(ctx context.Context, _ Step) error {
+func (s *cutting) CommitStep(ctx context.Context, step Step) (uint64, error) {
+	if step.Version == 0 {
+		return 0, nil // it was only asked
+	}
 	s.mu.Lock()
 	s.telling = true
 	s.mu.Unlock()
@@ -65,7 +68,7 @@ func (s *cutting) CommitStep(ctx context.Context, _ Step) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.telling = false
-	return nil
+	return step.Version, nil
 }
 
 func (s *cutting) Begin(_ context.Context, _ uint64, _ uint32, number func(uint64) uint64) (Cut, error) {
@@ -269,7 +272,8 @@ func TestPassesSinceTheLatestSet(t *testing.T) {
 func TestCatchUpWithTheServers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
-		shards := &told{version: 7}
+		shards := &told{}
+		shards.version.Store(7)
 		m, stop, ended := leads(t, store, Config{Sync: true}, shards)
 		defer func() {
 			stop()
@@ -283,7 +287,7 @@ func TestCatchUpWithTheServers(t *testing.T) {
 		if err != nil || step.last.Version != 7 || step.last.Epoch != 1 {
 			t.Errorf("the step is %+v, %v; expected version 7 in epoch 1", step.last, err)
 		}
-		shards.version = 5
+		shards.version.Store(5)
 		if _, included, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 6, 3, 1); err != nil || included {
 			t.Errorf("at a version that was passed: included %t, %v", included, err)
 		}
@@ -291,6 +295,52 @@ func TestCatchUpWithTheServers(t *testing.T) {
 			t.Errorf("the step is %+v, %v; expected version 7 as before", step.last, err)
 		}
 	})
+}
+
+// toldToGoBack is told, in a job that goes back as a whole.
+type toldToGoBack struct{ *told }
+
+func (toldToGoBack) States(context.Context) ([]ShardState, error)                 { return nil, nil }
+func (toldToGoBack) Rewind(context.Context, uint64, uint32, []byte, []byte) error { return nil }
+
+// Servers that are ahead of each other, and of the master, are all brought to the version of the foremost, by nobody's staging:
+// no trainer gets parameters of one version before. A version that this job has made stays what it is.
+func TestFollowsTheForemostServer(t *testing.T) {
+	known := Step{Version: 5, Epoch: 1, Contributors: []Contributor{{1, 1 << 16, 3}}}
+	for name, tt := range map[string]struct {
+		stored  *Step
+		at      uint64
+		queue   taskqueue.Options
+		version uint64
+		known   bool
+	}{
+		"nothing is known":               {nil, 7, taskqueue.Options{}, 7, false},
+		"an older step is known":         {&known, 7, taskqueue.Options{}, 7, false},
+		"the step is known":              {&known, 5, taskqueue.Options{}, 5, true},
+		"some have not heard of it":      {&known, 4, taskqueue.Options{}, 5, true},
+		"the job goes back when it must": {&known, 7, taskqueue.Options{Cuts: true, ExplicitCommit: true}, 5, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				store := newMemory()
+				if tt.stored != nil {
+					store.keys[StepKey] = tt.stored.Encode()
+				}
+				shards := &told{}
+				shards.version.Store(tt.at)
+				_, stop, ended := leads(t, store, Config{Sync: true, Queue: tt.queue}, toldToGoBack{shards})
+				time.Sleep(10 * stepRepeat)
+				stop()
+				<-ended
+				heard := append([]Step{{}}, shards.heard()...)
+				last := heard[len(heard)-1]
+				stored, err := newSteps(store.keys[StepKey], 0)
+				if err != nil || stored.last.Version != tt.version || last.Version != tt.version || len(last.Contributors) > 0 != tt.known {
+					t.Errorf("stored %+v, %v, told %+v; expected version %d", stored.last, err, last, tt.version)
+				}
+			})
+		})
+	}
 }
 
 // Where no step is known the version is that of the latest set.

@@ -175,6 +175,9 @@ func (c *committer) commit(ctx context.Context) error {
 		if stepped {
 			c.steps.commit(step)
 			hand(c.shards, step)
+			if len(step.Contributors) == 0 {
+				c.log.WithField("version", step.Version).Warn("the parameters are of an earlier life of the job: going on from their version")
+			}
 		}
 	} else if !c.lead.Valid() {
 		return fmt.Errorf("%w: the lease may have run out", taskqueue.ErrFenced)
@@ -263,6 +266,8 @@ func (c *committer) applyOne(o *op, now taskqueue.Clock) {
 		}
 	case o.stage != nil:
 		o.err = c.stage(o.stage)
+	case o.reached > 0:
+		c.steps.reached = max(c.steps.reached, o.reached)
 	}
 }
 
@@ -396,13 +401,6 @@ func (c *committer) stage(s *staging) error {
 	return err
 }
 
-// caughtUp is called when the parameter servers turned out to be at a later step than was known.
-func (c *committer) caughtUp(step Step) {
-	c.steps.last = step
-	hand(c.shards, step)
-	c.log.WithField("version", step.Version).Warn("the parameters are of an earlier life of the job: going on from their version")
-}
-
 // rewound is called when the job went back: the last step is that of the set, and nobody waits for another.
 func (c *committer) rewound(step Step) {
 	c.steps.rewound(step)
@@ -415,7 +413,13 @@ func (c *committer) rewound(step Step) {
 }
 
 func (c *committer) completeStep() (Step, bool) {
-	if c.steps == nil || len(c.steps.staged) == 0 {
+	if c.steps == nil {
+		return Step{}, false
+	}
+	if step, ok := c.steps.overtaken(c.queue.Epoch()); ok {
+		return step, true
+	}
+	if len(c.steps.staged) == 0 {
 		return Step{}, false
 	}
 	trainers, all := c.queue.Contributors()

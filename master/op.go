@@ -9,11 +9,12 @@ import (
 )
 
 // op is one caller's errand on its way through the committer: exactly one of event, stage,
-// writes and inspect is set, or event and writes. answer and err stand once done has a token.
+// reached, writes and inspect is set, or event and writes. answer and err stand once done has a token.
 type op struct {
 	ctx     context.Context
 	event   taskqueue.Event
 	stage   *staging
+	reached uint64                 // a version that a parameter server was found to have
 	writes  []taskqueue.Write      // keys of others, to be written with the state; with event: if that is answered AnswerStep
 	stored  func()                 // called by the committer once writes are; may be nil
 	inspect func(*taskqueue.Queue) // sees the committed state

@@ -48,6 +48,7 @@ type Contributor struct {
 type steps struct {
 	backups int
 	last    Step
+	reached uint64 // the greatest version that a server was found to have
 	staged  map[taskqueue.Ordinal]Contributor
 	late    map[taskqueue.Ordinal]int // how often in a row it came too late
 }
@@ -138,31 +139,35 @@ func (s *steps) included(o taskqueue.Ordinal) (Inclusion, bool) {
 
 var errAhead = errors.New("the trainer is ahead")
 
-// catchUp finds out how far the parameters are when a trainer has staged at a version that this job does not know of: etcd was
-// lost and the job begun anew, and the servers have what an earlier life of the job came to.
+// overtaken is the step that the servers have come to when they know of a later one than the last one here: etcd was lost, or
+// went back, and an earlier life of the job made it. It has no contributors: nobody knows them any more.
+func (s *steps) overtaken(epoch uint32) (Step, bool) {
+	return Step{Version: s.reached, Epoch: epoch}, s.reached > s.last.Version
+}
+
+// catchUp finds out how far the parameters are when a trainer has staged at a version that this job does not know of.
 func (m *Master) catchUp(ctx context.Context, t *term, version uint64) error {
-	if err := t.catching.take(ctx); err != nil { // no other version is made meanwhile: nobody can stage at the one that is known here
+	if err := t.catching.take(ctx); err != nil { // one asks for all
 		return err
 	}
 	defer t.catching.give()
-	var last Step
-	if err := t.inspect(ctx, func(q *taskqueue.Queue) {
-		last = t.committer.steps.last
-		last.Epoch = q.Epoch()
-	}); err != nil || version <= last.Version {
+	var last uint64
+	if err := t.inspect(ctx, func(*taskqueue.Queue) { last = t.committer.steps.last.Version }); err != nil || version <= last {
 		return err
 	}
 	bounded, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	reached, err := m.shards.Version(bounded)
 	if err != nil {
-		return fmt.Errorf("staged at version %d, and only version %d is known: ask the parameter servers: %w", version, last.Version, err)
+		return fmt.Errorf("staged at version %d, and only version %d is known: ask the parameter servers: %w", version, last, err)
 	}
-	step := Step{Version: reached, Epoch: last.Epoch}
-	_, err = t.committer.do(ctx, func(o *op) {
-		o.writes = []taskqueue.Write{{Key: StepKey, Value: step.Encode()}}
-		o.stored = func() { t.committer.caughtUp(step) }
-	})
+	return t.found(ctx, reached)
+}
+
+// found goes on from the version that a server was found to have, if it is later than the last one here. This term's own steps are
+// committed before any server hears of them, so that none of them is taken for one of an earlier life.
+func (t *term) found(ctx context.Context, reached uint64) error {
+	_, err := t.committer.do(ctx, func(o *op) { o.reached = reached })
 	return err
 }
 

@@ -55,8 +55,10 @@ type Shards interface {
 	// Begin fixes a moment on every shard, under a number that is chosen by the greatest that
 	// any of them knows of. [ErrNothingToCut] when there is nothing to keep.
 	Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (Cut, error)
-	// CommitStep returns once every shard has heard of the step, or ctx ends.
-	CommitStep(ctx context.Context, step Step) error
+	// CommitStep returns once every shard has heard of the step, or ctx ends, and with it the greatest version that any
+	// of them has by then. A step without contributors is one of which nobody knows any more what it was made of; of
+	// version 0 it only asks.
+	CommitStep(ctx context.Context, step Step) (reached uint64, err error)
 	// SetAt reads what a set says of its cut.
 	SetAt(set []byte) (SetAt, error)
 	// Discard removes what was written for sets that are newer than the latest one, nil if there is none yet: they were

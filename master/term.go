@@ -78,7 +78,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	t.announced.Store(true)
 	group, ctx := errgroup.WithContext(ctx)
 	if m.config.Sync {
-		group.Go(func() error { return m.tellShards(ctx, c.shards, telling) })
+		group.Go(func() error { return m.tellShards(ctx, t, telling) })
 	}
 	if t.checkpoints != nil {
 		group.Go(func() error { return t.checkpoints.run(ctx) })
@@ -211,8 +211,11 @@ func (m *Master) latestVersion(ctx context.Context, s *steps) error {
 }
 
 // tellShards tells the parameter servers of committed steps, in order. While nothing new
-// comes it repeats the last one, for a server that was restarted; the others ignore it.
-func (m *Master) tellShards(ctx context.Context, steps <-chan Step, telling turn) error {
+// comes it repeats the last one, for a server that was restarted; the others ignore it. A server
+// that turns out to be ahead is followed, by the others too: until then no trainer gets parameters
+// of one version. Not in a job that goes back as a whole: it has the servers go back.
+func (m *Master) tellShards(ctx context.Context, t *term, telling turn) error {
+	steps, follows := t.committer.shards, !m.config.Queue.Cuts
 	repeat := time.NewTicker(stepRepeat)
 	defer repeat.Stop()
 	var last Step
@@ -227,20 +230,30 @@ func (m *Master) tellShards(ctx context.Context, steps <-chan Step, telling turn
 			default:
 			}
 		}
-		if last.Version == 0 {
+		if last.Version == 0 && !follows {
 			continue
 		}
-		if err := telling.take(ctx); err != nil {
-			return err
+		reached, err := m.tell(ctx, last, telling)
+		if follows && reached > last.Version {
+			err = errors.Join(err, t.found(ctx, reached))
 		}
-		bounded, cancel := context.WithTimeout(ctx, stepTimeout)
-		err := m.shards.CommitStep(bounded, last)
-		cancel()
-		telling.give()
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && max(last.Version, reached) > 0 {
 			m.log.WithError(err).WithField("version", last.Version).Warn("telling the parameter servers of a step, trying again")
 		}
 	}
+}
+
+// tell takes the turn for a step. Version 0 is told to nobody: the servers are only asked.
+func (m *Master) tell(ctx context.Context, step Step, telling turn) (reached uint64, err error) {
+	if step.Version > 0 {
+		if err := telling.take(ctx); err != nil {
+			return 0, err
+		}
+		defer telling.give()
+	}
+	bounded, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	return m.shards.CommitStep(bounded, step)
 }
 
 const (

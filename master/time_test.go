@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -394,7 +395,7 @@ func TestFinishedJobLingers(t *testing.T) {
 // told is what the parameter servers hear.
 type told struct {
 	block   bool
-	version uint64 // that they are at
+	version atomic.Uint64 // that they are at
 
 	mu    sync.Mutex
 	steps []Step
@@ -407,20 +408,22 @@ func (s *told) heard() []Step {
 	return slices.Clone(s.steps)
 }
 
-func (s *told) CommitStep(ctx context.Context, step Step) error {
-	s.mu.Lock()
-	s.steps = append(s.steps, step)
-	s.mu.Unlock()
+func (s *told) CommitStep(ctx context.Context, step Step) (uint64, error) {
+	if step.Version > 0 { // else it was only asked
+		s.mu.Lock()
+		s.steps = append(s.steps, step)
+		s.mu.Unlock()
+	}
 	if s.block {
 		<-ctx.Done()
-		return ctx.Err()
+		return 0, ctx.Err()
 	}
-	return nil
+	return s.version.Load(), nil
 }
 
 func (s *told) SetAt([]byte) (SetAt, error)                   { return SetAt{}, ErrNothingToCut }
 func (s *told) Discard(context.Context, uint64, []byte) error { return nil }
-func (s *told) Version(context.Context) (uint64, error)       { return s.version, nil }
+func (s *told) Version(context.Context) (uint64, error)       { return s.version.Load(), nil }
 
 func (s *told) Begin(context.Context, uint64, uint32, func(uint64) uint64) (Cut, error) {
 	return nil, ErrNothingToCut

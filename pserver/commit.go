@@ -29,7 +29,8 @@ type contributor struct {
 // version-1, in the order given, and returns the version reached. A shard at or
 // past version does nothing. A shard that was restored, or initialised when the
 // job was at work already, and lacks stages adopts the version without an
-// update, and says so.
+// update, and says so; so does any shard when there are no contributors: other
+// shards have the version from a life of the job that nobody remembers.
 func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contributor, scale float32) (reached uint64, adopted bool, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
@@ -48,6 +49,12 @@ func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contribut
 	}
 	if s.moving.holds {
 		return now, false, fmt.Errorf("%w: shard %d makes no version before it was told where they are", errMidMove, s.index)
+	}
+	if len(contributors) == 0 {
+		s.log.WithFields(logrus.Fields{"from": now, "version": version}).Warn("another shard is ahead, and what it made its version of is not known any more: adopted without an update")
+		s.adoptLocked(h, version)
+		s.prune(version, nil)
+		return version, true, nil
 	}
 	late := s.restored || now == 0 && version > 1 // it came into a job that was at work
 	late = late || h.isEmpty()

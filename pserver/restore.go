@@ -305,12 +305,12 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 	h := s.newHolding(m)
 	digest := parts[0].Share.Table.Digest()
 	trainers, slots := map[uint32]*trainer{}, make([]int, len(h.tables))
-	jobEpoch := uint32(0)
+	jobEpoch, version := uint32(0), uint64(0)
 	for _, part := range parts {
 		if p := part.Manifest; p.Optimizer != man.Optimizer || p.Staleness != man.Staleness || part.Share.Table.Digest() != digest {
 			return fmt.Errorf("shards %d and %d have other models", man.Shard, p.Shard)
 		}
-		jobEpoch = max(jobEpoch, part.Manifest.JobEpoch)
+		jobEpoch, version = max(jobEpoch, part.Manifest.JobEpoch), max(version, part.Manifest.Version)
 		if err := h.takePart(part, trainers, slots); err != nil {
 			return fmt.Errorf("checkpoint %v of shard %d: %w", part.Manifest.Generation, part.Manifest.Shard, err)
 		}
@@ -324,6 +324,9 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 	if err := h.missingSlots(slots); err != nil {
 		return err
 	}
+	if m.sync {
+		h.reach(version)
+	}
 	if job.otherLife(man) { // nobody who pushed in that life pushes again, and the new one counts from the beginning
 		for _, t := range trainers {
 			fence(h, t)
@@ -335,11 +338,19 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 	if !job.otherLife(man) { // incarnations are told apart in one life only
 		s.retireRestored(parts)
 	}
-	s.version.Store(man.Version)
+	s.version.Store(version)
 	s.jobEpoch.Store(jobEpoch)
 	s.restored = true
 	s.ready.Store(true)
 	return nil
+}
+
+// reach gives all blocks one version. Of shards that were stopped one after the other the first may lack the last one: trainers
+// would wait for it, and there may be no master that knows of it.
+func (h *holding) reach(version uint64) {
+	for _, b := range h.blocks {
+		b.version = version
+	}
 }
 
 // takePart takes what this shard holds of one checkpoint.

@@ -649,12 +649,15 @@ func (steps) SetAt([]byte) (master.SetAt, error)            { return master.SetA
 func (steps) Discard(context.Context, uint64, []byte) error { return nil }
 func (steps) Version(context.Context) (uint64, error)       { return 0, master.ErrNothingToCut }
 
-func (s steps) CommitStep(_ context.Context, step master.Step) error {
+func (s steps) CommitStep(_ context.Context, step master.Step) (uint64, error) {
+	if step.Version == 0 {
+		return 0, nil // it was only asked
+	}
 	select {
 	case s <- step:
 	default: // told again
 	}
-	return nil
+	return 0, nil
 }
 
 // A staged gradient waits for its step, over connections that break.

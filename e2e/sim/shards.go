@@ -102,7 +102,7 @@ func (w *world) wakeLeaders() {
 	}
 }
 
-func (h *shards) CommitStep(context.Context, master.Step) error { return nil }
+func (h *shards) CommitStep(context.Context, master.Step) (uint64, error) { return 0, nil }
 
 func (h *shards) States(ctx context.Context) ([]master.ShardState, error) {
 	states := make([]master.ShardState, servers)

@@ -32,21 +32,24 @@ type Client struct {
 	conns map[string]*grpc.ClientConn
 }
 
-// CommitStep returns once every server has taken the step, or ctx ends.
-func (c *Client) CommitStep(ctx context.Context, step master.Step) error {
+// CommitStep returns once every server has taken the step, or ctx ends, and the greatest version that any of them has.
+func (c *Client) CommitStep(ctx context.Context, step master.Step) (reached uint64, err error) {
 	addrs, err := c.Addrs(ctx)
 	if err != nil {
-		return fmt.Errorf("find the parameter servers: %w", err)
+		return 0, fmt.Errorf("find the parameter servers: %w", err)
 	}
 	c.forget(addrs)
 	req := &pb.CommitStepRequest{Version: step.Version, JobEpoch: step.Epoch}
 	for _, by := range step.Contributors {
 		req.Contributors = append(req.Contributors, &pb.StepContributor{Ordinal: uint32(by.Ordinal), Incarnation: by.Incarnation, Records: uint32(by.Records)})
 	}
-	return c.all(addrs, fmt.Sprintf("commit step %d on", step.Version), func(_ int, server pb.ParameterServerClient) error {
-		_, err := server.CommitStep(ctx, req)
+	versions := make([]uint64, len(addrs))
+	err = c.all(addrs, fmt.Sprintf("commit step %d on", step.Version), func(i int, server pb.ParameterServerClient) error {
+		reply, err := server.CommitStep(ctx, req)
+		versions[i] = reply.GetVersion()
 		return err
 	})
+	return slices.Max(append(versions, 0)), err
 }
 
 // whole returns the addresses of all servers if they are there now.

@@ -131,7 +131,7 @@ func TestEveryServerHears(t *testing.T) {
 	a, b := serve(t), serve(t)
 	c := client(t, func(context.Context) ([]string, error) { return []string{a.addr, b.addr}, nil })
 	for range 2 {
-		if err := c.CommitStep(within(t), step); err != nil {
+		if _, err := c.CommitStep(within(t), step); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,19 +151,19 @@ func TestServerThatDoesNotTakeIt(t *testing.T) {
 	a, b := serve(t), serve(t)
 	c := client(t, func(context.Context) ([]string, error) { return []string{a.addr, b.addr}, nil })
 	b.refuse = status.Error(codes.FailedPrecondition, "no parameters yet")
-	err := c.CommitStep(within(t), step)
+	_, err := c.CommitStep(within(t), step)
 	if codeOf(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "commit step 8 on parameter server 1 ("+b.addr+")") {
 		t.Errorf("got %v", err)
 	}
 	b.stop()
-	if err := c.CommitStep(within(t), step); err == nil || !strings.Contains(err.Error(), "parameter server 1") {
+	if _, err := c.CommitStep(within(t), step); err == nil || !strings.Contains(err.Error(), "parameter server 1") {
 		t.Errorf("one is gone: %v", err)
 	}
 	if len(a.heard) == 0 {
 		t.Error("the other one heard nothing")
 	}
 	nobody := client(t, func(context.Context) ([]string, error) { return nil, errors.New("waiting for parameter server 1") })
-	if err := nobody.CommitStep(within(t), step); err == nil || !strings.Contains(err.Error(), "find the parameter servers: waiting for parameter server 1") {
+	if _, err := nobody.CommitStep(within(t), step); err == nil || !strings.Contains(err.Error(), "find the parameter servers: waiting for parameter server 1") {
 		t.Errorf("none is registered: %v", err)
 	}
 }
@@ -174,11 +174,11 @@ func TestServerThatMoved(t *testing.T) {
 	a, old, next := serve(t), serve(t), serve(t)
 	addrs := []string{a.addr, old.addr}
 	c := client(t, func(context.Context) ([]string, error) { return addrs, nil })
-	if err := c.CommitStep(within(t), step); err != nil {
+	if _, err := c.CommitStep(within(t), step); err != nil {
 		t.Fatal(err)
 	}
 	addrs = []string{a.addr, next.addr}
-	if err := c.CommitStep(within(t), step); err != nil {
+	if _, err := c.CommitStep(within(t), step); err != nil {
 		t.Fatal(err)
 	}
 	if len(next.heard) != 1 || len(old.heard) != 1 || len(a.heard) != 2 {
@@ -205,7 +205,7 @@ func TestSilentServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	if err := c.CommitStep(ctx, step); codeOf(err) != codes.DeadlineExceeded || time.Since(began) > 10*time.Second {
+	if _, err := c.CommitStep(ctx, step); codeOf(err) != codes.DeadlineExceeded || time.Since(began) > 10*time.Second {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 }

@@ -258,6 +258,7 @@ func (s Store) Stopped(ctx context.Context) (*Set, error) {
 		if resumed, err := s.Shard(i).resumed(ctx, c.Manifest.Generation); err != nil || resumed {
 			return nil, err
 		}
+		set.Version = max(set.Version, c.Manifest.Version) // who was stopped first may lack a step
 		set.Shards = append(set.Shards, Part{i, c.Manifest.Generation, c.Digest})
 	}
 	return set, nil

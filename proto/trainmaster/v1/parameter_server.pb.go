@@ -1428,7 +1428,9 @@ type CommitStepRequest struct {
 	// Counts the roll-backs of the job, from 1. A shard takes a greater one over
 	// and refuses a smaller one; 0 does not say.
 	JobEpoch uint32 `protobuf:"varint,2,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
-	// In rank order.
+	// In rank order. None: nobody knows any more what other shards made the
+	// version of, and a shard behind it takes it over without an update. With
+	// version 0 a shard only says which one it has.
 	Contributors []*StepContributor `protobuf:"bytes,3,rep,name=contributors,proto3" json:"contributors,omitempty"`
 	// Multiplies the learning rate of this step, beside the schedule; 0 means 1.
 	LearningRateScale float32 `protobuf:"fixed32,4,opt,name=learning_rate_scale,json=learningRateScale,proto3" json:"learning_rate_scale,omitempty"`
