@@ -58,7 +58,7 @@ sim: ## N histories of the production cores in virtual time, from SEED on: make 
 	go test -count=1 -timeout 24h ./e2e/sim -run TestHistories -v -sim.n=$(or $(N),2000) -sim.first=$(or $(SEED),1)
 
 .PHONY: mutants
-mutants: ## plant bugs in the production code, one at a time: the simulator, or a test of the fault's row, must find each: make mutants [BUG=F28]
+mutants: setup ## plant bugs in the production code, one at a time: the simulator, or a test of the fault's row, must find each: make mutants [BUG=F28]
 	go test -count=1 -timeout 2h -tags mutants ./e2e/sim/mutants -v -mutants.n=$(or $(N),10000) $(if $(BUG),-mutants.only='$(BUG)')
 
 .PHONY: soak

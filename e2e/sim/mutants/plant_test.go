@@ -3,15 +3,18 @@
 package mutants
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -19,6 +22,7 @@ import (
 var (
 	histories = flag.Int("mutants.n", 10000, "histories for each planted bug of the simulator, at most")
 	only      = flag.String("mutants.only", "", "plant only the bugs whose names, or faults, match this regular expression")
+	limit     = flag.Duration("mutants.limit", 5*time.Minute, "how long the test, or the histories, may take with one bug: one that makes them hang is not caught")
 )
 
 func TestPlantedBugs(t *testing.T) {
@@ -99,58 +103,97 @@ func writeOverlay(t *testing.T, replace map[string]string) string {
 	return overlay
 }
 
-// goTool runs the go command at the root. The programs that a test builds have the bug too: they are built by the same GOFLAGS.
-// A test that lacks something is to skip, whatever is required of others: its complaint catches no bug.
-func goTool(t *testing.T, overlay string, args ...string) (out string, err error) {
+// compile builds the tests of a package with what is planted. The programs that a test builds have the bug too: they are
+// built by the same GOFLAGS.
+func compile(t *testing.T, overlay, pkg string) (program, out string, err error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", args...)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), strings.TrimSpace("GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay), "REQUIRE=")
+	program = filepath.Join(filepath.Dir(overlay), "planted.test")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-o", program, "./"+pkg)
+	cmd.Dir, cmd.Env = root, environment(overlay)
 	text, err := cmd.CombinedOutput()
-	return string(text), err
+	return program, string(text), err
 }
 
-// brokenInvariant is how a history ends that found a bug.
-var brokenInvariant = regexp.MustCompile(`history (\d+): invariant: ([^:]+):`)
+// environment has a test that lacks something skip, whatever is required of others: its complaint catches no bug.
+func environment(overlay string) []string {
+	return append(os.Environ(), strings.TrimSpace("GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay), "REQUIRE=")
+}
+
+// lateness is for a test that does not even end itself at its limit.
+const lateness = 10 * time.Second
+
+// run runs compiled tests in the folder of their package, up to the first that fails: each may wait long for what a bug keeps
+// from coming. Neither they nor the processes that they started outlive it.
+func run(t *testing.T, overlay, pkg, program string, args ...string) (out string, hung bool, err error) {
+	t.Helper()
+	interrupted, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(interrupted, *limit+lateness)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, append([]string{"-test.timeout", limit.String(), "-test.failfast"}, args...)...)
+	cmd.Dir, cmd.Env = filepath.Join(root, filepath.FromSlash(pkg)), environment(overlay)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	killAll := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Cancel, cmd.WaitDelay = killAll, lateness
+	text, err := cmd.CombinedOutput()
+	if cmd.Process != nil {
+		_ = killAll()
+	}
+	if interrupted.Err() != nil {
+		t.Fatal(context.Cause(interrupted))
+	}
+	return string(text), ctx.Err() != nil || timedOut.Match(text), err
+}
+
+var (
+	// brokenInvariant is how a history ends that found a bug.
+	brokenInvariant = regexp.MustCompile(`history (\d+): invariant: ([^:]+):`)
+	timedOut        = regexp.MustCompile(`(?m)^panic: test timed out after `)
+	crashed         = regexp.MustCompile(`(?m)^(panic|fatal error): .*`)
+	assertion       = regexp.MustCompile(`(?m)^ +(\w+\.go:\d+: .*)`)
+	skipped         = regexp.MustCompile(`(?m)^ *--- SKIP: (\S+)`)
+)
 
 // simulate runs histories until one finds the bug; it returns what caught it.
 func simulate(t *testing.T, m mutant, overlay string) string {
 	t.Helper()
-	program := filepath.Join(filepath.Dir(overlay), "sim.test")
-	if out, err := goTool(t, overlay, "test", "-c", "-vet=off", "-o", program, "./e2e/sim"); err != nil {
+	const pkg = "e2e/sim"
+	program, out, err := compile(t, overlay, pkg)
+	if err != nil {
 		return "NOT CAUGHT: it does not compile: " + out
 	}
-	run := exec.CommandContext(t.Context(), program, "-test.run", "^TestHistories$", "-test.timeout", "10m", "-sim.lines", "0", fmt.Sprintf("-sim.n=%d", *histories))
-	out, err := run.CombinedOutput()
-	match := brokenInvariant.FindStringSubmatch(string(out))
+	out, hung, err := run(t, overlay, pkg, program, "-test.run", "^TestHistories$", "-sim.lines", "0", fmt.Sprintf("-sim.n=%d", *histories))
+	match := brokenInvariant.FindStringSubmatch(out)
 	switch {
 	case match != nil:
 		return fmt.Sprintf("history %s: %s", match[1], match[2])
+	case hung:
+		return fmt.Sprintf("NOT CAUGHT: histories did not end within %s: %s", *limit, m.Breaks)
 	case err == nil:
 		return fmt.Sprintf("NOT CAUGHT in %d histories: %s", *histories, m.Breaks)
 	}
 	return fmt.Sprintf("NOT CAUGHT by an invariant: %.300s", out)
 }
 
-var (
-	crashed   = regexp.MustCompile(`(?m)^(panic|fatal error): .*`)
-	assertion = regexp.MustCompile(`(?m)^ +(\w+\.go:\d+: .*)`)
-)
-
 // runTest runs the one test of a row that is to catch the bug; it returns what it said.
 func runTest(t *testing.T, g guard, overlay string) string {
 	t.Helper()
 	pkg, test, _ := strings.Cut(g.Test, ".")
-	run := "^" + strings.ReplaceAll(test, "/", "$/^") + "$"
-	out, err := goTool(t, overlay, "test", "-count=1", "-vet=off", "-timeout", "5m", "-run", run, "./"+pkg)
+	program, out, err := compile(t, overlay, pkg)
+	if err != nil {
+		return "NOT CAUGHT: it does not compile: " + out
+	}
+	out, hung, err := run(t, overlay, pkg, program, "-test.v", "-test.run", "^"+strings.ReplaceAll(test, "/", "$/^")+"$")
 	failed := strings.Contains(out, "--- FAIL: "+test)
 	crash := crashed.FindString(out)
 	said := assertion.FindStringSubmatch(out)
 	switch {
+	case err == nil && skipped.MatchString(out):
+		return fmt.Sprintf("NOT CAUGHT: %s was skipped, `make setup` and root may help: %s", skipped.FindStringSubmatch(out)[1], out)
 	case err == nil:
 		return fmt.Sprintf("NOT CAUGHT by %s: %s", g.Test, g.Breaks)
-	case strings.Contains(out, "[build failed]"):
-		return "NOT CAUGHT: it does not compile: " + out
+	case hung:
+		return fmt.Sprintf("NOT CAUGHT by an assertion: %s did not end within %s: %s", g.Test, *limit, g.Breaks)
 	case crash != "":
 		return fmt.Sprintf("NOT CAUGHT by an assertion of %s: %s", g.Test, crash)
 	case !failed || said == nil:
