@@ -22,6 +22,7 @@ type etcd struct {
 	granted  int64
 	down     bool // nobody answers
 	full     bool // every write is refused
+	refused  uint64
 	changed  []func(key string)
 	wrote    func(*pb.TxnRequest) // a transaction of a term has been applied
 }
@@ -145,6 +146,7 @@ func (e *etcd) txn(req *pb.TxnRequest) (answer, error) {
 	writes := slices.ContainsFunc(req.Success, func(op *pb.RequestOp) bool { return op.GetRequestRange() == nil })
 	if writes {
 		if e.full {
+			e.refused++
 			return answer{}, errNoSpace
 		}
 		for _, op := range req.Success {

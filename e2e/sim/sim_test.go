@@ -88,6 +88,32 @@ func TestSeedDecides(t *testing.T) {
 // Whoever takes part in a cut, or in a going back, dies between any two of its messages: in the same short history, once in each
 // of these moments. Nothing else fails in it.
 func TestSomebodyDiesBetweenAnyTwoMessagesOfACut(t *testing.T) {
+	inEachInstant(t, func(*world) {})
+}
+
+// The leader that follows one that died in the middle of a cut finds etcd full, and lets the trainers go once it is not.
+func TestFullStoreAfterALeaderDiedInACut(t *testing.T) {
+	refused := inEachInstant(t, func(w *world) {
+		leaders := 0
+		w.etcd.changed = append(w.etcd.changed, func(key string) {
+			if key != addrKey || w.etcd.keys[key] == nil {
+				return
+			}
+			if leaders++; leaders == 2 {
+				w.etcd.full = true
+				w.after(2*time.Second, func() { w.etcd.full = false })
+			}
+		})
+	})
+	if refused == 0 {
+		t.Error("no leader followed one that had died: these histories prove nothing")
+	}
+}
+
+// inEachInstant runs a short history once for each instant between two messages of its cuts, in which somebody dies. It returns
+// how many commits a full etcd refused in all of them.
+func inEachInstant(t *testing.T, prepare func(*world)) (refused uint64) {
+	t.Helper()
 	const seed = 2
 	whole := newShortHistory(t, seed, 0)
 	if err := whole.run(); err != nil || whole.check.step == 0 {
@@ -95,22 +121,26 @@ func TestSomebodyDiesBetweenAnyTwoMessagesOfACut(t *testing.T) {
 	}
 	last := whole.instants
 	var next atomic.Int64
+	var full atomic.Uint64
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
 			for strike := int(next.Add(1)); strike <= last && !t.Failed(); strike = int(next.Add(1)) {
 				w := newShortHistory(t, seed, strike)
+				prepare(w)
 				if err := w.run(); err != nil {
 					t.Errorf("somebody dies in instant %d of %d: %v", strike, last, err)
 				}
 				if w.instants < strike {
 					t.Errorf("instant %d of %d never came", strike, last)
 				}
+				full.Add(w.etcd.refused)
 			}
 		})
 	}
 	workers.Wait()
-	t.Logf("%d instants, %d cuts", last, whole.check.step)
+	t.Logf("%d instants, %d cuts, %d commits refused", last, whole.check.step, full.Load())
+	return full.Load()
 }
 
 // newShortHistory is one of cuts in which nothing fails, but for who is there in one instant between two messages.
