@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	pb "trainmaster/proto/trainmaster/v1"
@@ -82,4 +84,43 @@ func TestAnotherNumberOfServers(t *testing.T) {
 			})
 		}
 	}
+}
+
+// F52 and F53: bits of the newest set rot on the disk while nobody runs. Servers that start say so and take the set before
+// it, all of them, and the job goes on from there.
+func TestRottenSet(t *testing.T) {
+	t.Parallel()
+	j := newJob(t)
+	flags := []string{"--passes", "100000", "--ps", "2", "--checkpoint-keep", "1000"} // none goes while it is looked at
+	processes := []*process{j.master(flags...), j.server(), j.server(), j.trainer("a")}
+	j.awaitSet(2, 2)
+	for _, p := range processes {
+		p.kill()
+	}
+	newest := j.latestSet()
+	older := filepath.Join(t.TempDir(), "older.safetensors")
+	run(t, j.dir, "model", "export", j.setArg(newest.Number-1), "--file", older).wants(t, 0)
+	folder := filepath.Join(j.checkpoints(), "ps-1", newest.Shards[1].Generation.String())
+	weights := filepath.Join(folder, checkpoint.WeightsFile)
+	data, err := os.ReadFile(weights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2] ^= 1
+	if err := os.WriteFile(weights, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	j.master(flags...)
+	for _, s := range []*process{j.server(), j.server()} {
+		s.awaitLog("parameters restored")
+		if text := s.log(); !strings.Contains(text, folder) || !strings.Contains(text, checkpoint.WeightsFile+" has ") {
+			t.Errorf("a server does not say that %s is damaged", weights)
+		}
+	}
+	_, after := j.awaitSet(2, newest.Number) // nobody trains yet
+	run(t, j.dir, "model", "diff", older, after).wants(t, 0)
+	j.trainer("a")
+	status := j.awaitStatus("the master answers", func(*pb.StatusReply) bool { return true })
+	j.awaitStatus("training goes on", func(s *pb.StatusReply) bool { return s.Totals.GetCommits() > status.Totals.GetCommits()+10 })
 }
