@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -61,22 +62,50 @@ func (s *strict) connect(incarnation uint64, jobEpoch uint32) {
 	}
 }
 
-// stagedIDs is how many ids a trainer stages for each table: several frames.
-const stagedIDs = 9000
+// stagedIDs is how many ids a trainer stages for each table.
+const stagedIDs = 3000
 
-// stage stages everything, tables first. The second trainer touches no row at version 3.
-func (s *strict) stage(trainer int, version uint64) error {
-	seed, records := 100*uint64(trainer)+version, 10+7*trainer
-	for _, table := range s.tables {
-		ids, grads := rowBatch(seed, stagedIDs, table.Dim)
-		if seed == 103 {
-			ids, grads = nil, nil
+// strictGradients are those of a trainer at a version, made once for all strict jobs.
+type strictGradients struct {
+	tensors []params.Tensor
+	ids     [][]int64 // by table
+	rows    [][]float32
+}
+
+var gradientsOf = func() func(trainer int, version uint64) *strictGradients {
+	var all [2][strictSteps]func() *strictGradients
+	for trainer := range all {
+		for version := range all[trainer] {
+			all[trainer][version] = sync.OnceValue(func() *strictGradients {
+				seed := uint64(100*trainer + version)
+				g := &strictGradients{tensors: small(random(seed))}
+				for _, table := range bothTables {
+					ids, rows := rowBatch(seed, stagedIDs, table.Dim)
+					if trainer == 1 && version == 3 { // it touches none
+						ids, rows = nil, nil
+					}
+					g.ids, g.rows = append(g.ids, ids), append(g.rows, rows)
+				}
+				return g
+			})
 		}
-		if err := s.trainers[trainer].StageRows(within(s), table.Name, version, ids, grads, records); err != nil {
+	}
+	return func(trainer int, version uint64) *strictGradients { return all[trainer][version]() }
+}()
+
+// stage stages everything, tables first.
+func (s *strict) stage(trainer int, version uint64) error {
+	g, records := gradientsOf(trainer, version), 10+7*trainer
+	for k, table := range s.tables {
+		if err := s.trainers[trainer].StageRows(within(s), table.Name, version, g.ids[k], g.rows[k], records); err != nil {
 			return err
 		}
 	}
-	return s.trainers[trainer].Stage(within(s), version, small(random(seed)), records)
+	tensors := slices.Clone(g.tensors)
+	for i := range tensors {
+		tensors[i].Data = slices.Clone(tensors[i].Data) // it is clipped in place
+	}
+	return s.trainers[trainer].Stage(within(s), version, tensors, records)
 }
 
 func (s *strict) mustStage(trainer int, version uint64) {
