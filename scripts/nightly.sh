@@ -4,13 +4,14 @@
 # failed. Everything that was said and measured is kept in the folder named as the argument.
 #
 #   MINUTES   of the soak, 60              N         histories of the simulator, 10000
+#   PUSHES    of parameter servers, 500
 #   CHECKS    of each property, 100000     FUZZTIME  of each fuzz target, 3m
 #   TRAINERS  of bench reconnect, 10000    FAULTS    of each mode of bench failover, 50
 #   ONLY      names of the steps to run, of those that the summary lists; all if empty
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-minutes=${MINUTES:-60} n=${N:-10000} checks=${CHECKS:-100000} fuzztime=${FUZZTIME:-3m} trainers=${TRAINERS:-10000} faults=${FAULTS:-50} only=${ONLY:-}
+minutes=${MINUTES:-60} n=${N:-10000} pushes=${PUSHES:-500} checks=${CHECKS:-100000} fuzztime=${FUZZTIME:-3m} trainers=${TRAINERS:-10000} faults=${FAULTS:-50} only=${ONLY:-}
 folder=${1:-.cache/nightly/$(date -u +%Y%m%d-%H%M%S)}
 mkdir -p "$folder" || exit 1
 summary=() failed=0
@@ -29,14 +30,14 @@ step() {
 
 last() { grep -v '^$' | tail -n 1; }
 soaked() { grep -E '^(seed|[0-9]+ passes|soak)' | tail -n 3; }
-histories() { grep -E 'histories|^ok|^FAIL' | tail -n 2; }
+histories() { grep -E 'histories|steps$|^ok|^FAIL' | tail -n 4; }
 fuzzed() { grep -E 'elapsed' | tail -n 1; }
 # JSON without the lists, on one line.
 figures() { grep -E '"[a-z0-9_]+": (-?[0-9.e+]+|"[^"]*"|true|false),?$' | grep -vE '"(folder|mode|processors)"' | head -n 16; }
 
 make build || exit 1
 step soak soaked make soak MINUTES="$minutes" SEED=0 REPORT="$folder/soak.json"
-step sim histories make sim N="$n" SEED=$((RANDOM * 32768 + RANDOM))
+step sim histories make sim N="$n" PUSHES="$pushes" SEED=$((RANDOM * 32768 + RANDOM))
 step properties last go test ./taskqueue -count=1 -timeout 4h -run TestQueueAgainstNaive -rapid.checks="$checks" -rapid.seed=0
 step mutants last make mutants N="$n"
 while IFS=: read -r file target; do

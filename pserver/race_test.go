@@ -1,0 +1,6 @@
+//go:build race
+
+package pserver
+
+// The race detector makes a history ten times as long, and there is one goroutine in it.
+func init() { *onceHistories = 6 }
