@@ -165,12 +165,7 @@ func TestKilledInAnUpload(t *testing.T) {
 	victim := startChild(t, b, childConfig{Dir: where})
 	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: plainSGD})
 	model := func(value float32) []params.Tensor {
-		const elements = 12 << 20 // 48 MiB: six parts
-		list := []params.Tensor{{Name: "w", Shape: []int{elements}, Data: make([]float32, elements)}}
-		for i := range list[0].Data {
-			list[0].Data[i] = value
-		}
-		return list
+		return modelOf(constant(value), params.Tensor{Name: "w", Shape: []int{12 << 20}}) // 48 MiB: six parts
 	}
 	values := model(1)
 	mustInit(t, c, values)

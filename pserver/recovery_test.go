@@ -29,7 +29,7 @@ func TestKilledAtEveryStepOfACheckpoint(t *testing.T) {
 }
 
 func killedAtEveryStepOfACheckpoint(t *testing.T, g *ground) {
-	start, grads := small(random(1)), small(random(2))
+	start, grads := tiny(random(1)), tiny(random(2))
 	wantOnce := stepped(start, grads, 1)
 	wantTwice := stepped(start, grads, 2)
 	for dieAt, done := 1, false; !done; dieAt++ {
@@ -42,7 +42,7 @@ func killedAtEveryStepOfACheckpoint(t *testing.T, g *ground) {
 
 		heir := startChild(t, b, childConfig{Dir: dir, Keep: 1})
 		c := connect(t, b, cfg)
-		values := small(random(1))
+		values := tiny(random(1))
 		if err := c.Init(within(t), values); err != nil {
 			t.Fatalf("killed at step %d (%v): %v", dieAt, victim.steps, err)
 		}
@@ -70,15 +70,13 @@ func killedAtEveryStepOfACheckpoint(t *testing.T, g *ground) {
 }
 
 // small makes a model of few blocks, so that a checkpoint has few steps.
-func small(value func(tensor, element int) float32) []params.Tensor {
-	list := []params.Tensor{{Name: "b", Shape: []int{30}}, {Name: "w", Shape: []int{1000, 300}}}
-	for i, n := range []int{30, 300_000} {
-		list[i].Data = make([]float32, n)
-		for j := range list[i].Data {
-			list[i].Data[j] = value(i, j)
-		}
-	}
-	return list
+func small(fill filling) []params.Tensor {
+	return modelOf(fill, params.Tensor{Name: "b", Shape: []int{30}}, params.Tensor{Name: "w", Shape: []int{1000, 300}})
+}
+
+// tiny is for tests that start servers again and again: as many blocks, on two servers as those of small are, and little in them.
+func tiny(fill filling) []params.Tensor {
+	return modelOf(fill, params.Tensor{Name: "b", Shape: []int{30}}, params.Tensor{Name: "w", Shape: []int{100, 30}}, params.Tensor{Name: "x", Shape: []int{30}})
 }
 
 func last(list []string) string {
@@ -102,10 +100,7 @@ func trainUntilGone(t testing.TB, b *book, cfg params.Config, victim *child, sta
 	c, err := params.Connect(ctx, cfg)
 	if err == nil {
 		defer c.Close()
-		values := small(constant(0))
-		for i := range values {
-			copy(values[i].Data, start[i].Data)
-		}
+		values := clone(start)
 		if err = c.Init(ctx, values); err == nil {
 			_, err = c.PushPull(ctx, 1, 1, grads, values)
 		}
@@ -118,12 +113,12 @@ func trainUntilGone(t testing.TB, b *book, cfg params.Config, victim *child, sta
 
 // stepped is what the momentum rule makes of start in a number of equal steps.
 func stepped(start, grads []params.Tensor, steps int) []params.Tensor {
-	out, velocity := small(constant(0)), small(constant(0))
+	out := clone(start)
 	for i := range out {
-		copy(out[i].Data, start[i].Data)
+		velocity := make([]float32, len(out[i].Data))
 		for range steps {
 			for j, g := range grads[i].Data {
-				v := &velocity[i].Data[j]
+				v := &velocity[j]
 				*v = float32(heavy.Momentum**v) + g
 				out[i].Data[j] -= float32(heavy.LearningRate * *v)
 			}

@@ -114,7 +114,10 @@ func (c *cluster) mustTake(t testing.TB) []byte {
 func wantModel(t testing.TB, what string, b *book, start, grads []params.Tensor, steps int) *params.Client {
 	t.Helper()
 	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7})
-	values := small(constant(0))
+	values := clone(start)
+	for i := range values {
+		clear(values[i].Data)
+	}
 	mustInit(t, c, values)
 	if err := differ(values, stepped(start, grads, steps)); err != nil {
 		t.Fatalf("%s: after %d steps %v", what, steps, err)
@@ -139,11 +142,7 @@ func trainedClusterOf(t testing.TB, dir string, start []params.Tensor, job pserv
 	t.Helper()
 	c := startClusterOf(t, dir, 2, job)
 	client := connect(t, c.book, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7})
-	values := small(constant(0))
-	for i := range values {
-		copy(values[i].Data, start[i].Data)
-	}
-	mustInit(t, client, values)
+	mustInit(t, client, clone(start))
 	return c, client
 }
 
@@ -437,17 +436,14 @@ func TestCuts(t *testing.T) {
 func TestKilledAtEveryStepOfASet(t *testing.T) { onEachGround(t, killedAtEveryStepOfASet) }
 
 func killedAtEveryStepOfASet(t *testing.T, g *ground) {
-	start, grads := small(random(1)), small(random(2))
+	start, grads := tiny(random(1)), tiny(random(2))
 	train := func(ctx context.Context, b *book, take func() error) error {
 		c, err := params.Connect(ctx, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7, Addrs: b.complete, Log: quiet()})
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		values := small(constant(0))
-		for i := range values {
-			copy(values[i].Data, start[i].Data)
-		}
+		values := clone(start)
 		err = c.Init(ctx, values)
 		for step := uint64(1); err == nil && step <= 3; step++ {
 			if _, err = c.PushPull(ctx, step, 1, grads, values); err == nil {

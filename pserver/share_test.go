@@ -38,11 +38,7 @@ func await(t testing.TB, n int) {
 
 // big is a model of so many blocks, each full.
 func big(blocks int, v float32) []params.Tensor {
-	data := make([]float32, blocks*wire.BlockElements)
-	for i := range data {
-		data[i] = v
-	}
-	return []params.Tensor{{Name: "w", Shape: []int{blocks, wire.BlockElements}, Data: data}}
+	return modelOf(constant(v), params.Tensor{Name: "w", Shape: []int{blocks, wire.BlockElements}})
 }
 
 // Many more blocks than slots, both sides at full speed: no payload is written over before it was read, in either direction.
@@ -54,23 +50,22 @@ func TestSharedMemory(t *testing.T) {
 			server := startServer(t, b, 0, pserver.Config{DataSocket: socketFolder(t)})
 			c := connect(t, b, params.Config{Mode: params.Async, Ordinal: 1, WireDType: dtype, Optimizer: params.Optimizer{Kind: params.SGD, LearningRate: 1}})
 			const blocks, steps = 24, 20
-			values, grads := big(blocks, 0), big(blocks, 0)
+			byBlock := func(factor float32) []params.Tensor {
+				model := big(blocks, 0)
+				for block := range blocks {
+					constant(factor*float32(block%8+1))(0, model[0].Data[block*wire.BlockElements:][:wire.BlockElements])
+				}
+				return model
+			}
+			values, grads := big(blocks, 0), byBlock(-1)
 			mustInit(t, c, values)
 			await(t, before+2)
-			for block := range blocks {
-				part := grads[0].Data[block*wire.BlockElements:][:wire.BlockElements]
-				for i := range part {
-					part[i] = -float32(block%8 + 1)
-				}
-			}
 			for step := range uint64(steps) {
 				if _, err := c.PushPull(within(t), step+1, 1, grads, values); err != nil {
 					t.Fatal(err)
 				}
-				for i, v := range values[0].Data {
-					if expected := float32(step+1) * float32(i/wire.BlockElements%8+1); v != expected {
-						t.Fatalf("after step %d element %d is %v, expected %v", step+1, i, v, expected)
-					}
+				if err := differ(values, byBlock(float32(step+1))); err != nil {
+					t.Fatalf("after step %d %v", step+1, err)
 				}
 			}
 			reply, err := control(t, server.addr).Describe(within(t), &pb.DescribeRequest{})

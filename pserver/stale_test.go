@@ -101,11 +101,12 @@ func TestStaleAtOneBlock(t *testing.T) {
 	if _, err := c.PushPull(within(t), 1, 1, tensors(constant(4)), values); err != nil {
 		t.Fatal(err)
 	}
-	if err := differ(values, tensors(func(tensor, _ int) float32 {
+	if err := differ(values, tensors(func(tensor int, data []float32) {
+		updates := float32(1)
 		if tensor == 1 {
-			return -5 * plainSGD.LearningRate
+			updates = 5
 		}
-		return -plainSGD.LearningRate
+		constant(-updates*plainSGD.LearningRate)(tensor, data)
 	})); err != nil {
 		t.Errorf("after the second attempt: %v", err)
 	}
