@@ -6,6 +6,8 @@
 // Tests and their subtests count alike; a package that fails without a failing test (it does not build, it crashed, it
 // ran out of time) counts as one failure. The exit code is 1 when anything failed, and with REQUIRE=all in the
 // environment also when anything but a test that needs a GPU was skipped.
+//
+// The tests' temporary folders are in /dev/shm where that is large enough, unless TMPDIR names others.
 package main
 
 import (
@@ -16,6 +18,10 @@ import (
 )
 
 func main() {
+	if err := setEnvironment("/dev/shm"); err != nil {
+		fmt.Fprintf(os.Stderr, "testreport: %v\n", err)
+		os.Exit(1)
+	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -139,3 +139,38 @@ func TestA(t *testing.T) { select {} }`,
 		})
 	}
 }
+
+// What tests write goes where it costs no fsync, and where it fits; what a user set stays.
+func TestEnvironment(t *testing.T) {
+	const memory = "/dev/shm"
+	for _, tt := range []struct {
+		what         string
+		memory       string
+		tmp, race    string
+		wantTmp      string
+		wantBuilding string
+		wantRace     string
+	}{
+		{what: "in memory", memory: memory, wantTmp: memory, wantBuilding: "/tmp", wantRace: "atexit_sleep_ms=0"},
+		{what: "the user's", memory: memory, tmp: "/var/tmp", race: "log_path=x", wantTmp: "/var/tmp", wantRace: "log_path=x"},
+		{what: "no such memory", memory: "/nowhere", wantRace: "atexit_sleep_ms=0"},
+		{what: "a disk", memory: "/proc", wantRace: "atexit_sleep_ms=0"},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			if tt.wantTmp == memory && !isRoomy(memory) {
+				t.Skip("a large /dev/shm is missing")
+			}
+			t.Setenv("TMPDIR", tt.tmp)
+			t.Setenv("GOTMPDIR", "")
+			t.Setenv("GORACE", tt.race)
+			if err := setEnvironment(tt.memory); err != nil {
+				t.Fatal(err)
+			}
+			for name, want := range map[string]string{"TMPDIR": tt.wantTmp, "GOTMPDIR": tt.wantBuilding, "GORACE": tt.wantRace} {
+				if got := os.Getenv(name); got != want {
+					t.Errorf("%s is %q, expected %q", name, got, want)
+				}
+			}
+		})
+	}
+}
