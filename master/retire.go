@@ -11,8 +11,8 @@ import (
 type RetiringShards interface {
 	Shards
 	// Retire tells all servers that are there that the incarnations of a job's trainers below floor are over, but for the
-	// spared ones. To tell it late, or again, is harmless.
-	Retire(ctx context.Context, job [16]byte, floor uint64, spared []uint64) error
+	// spared ones. To tell it late, or again, is harmless. A server that has heard a later term, or is of another job, refuses.
+	Retire(ctx context.Context, term uint64, job [16]byte, floor uint64, spared []uint64) error
 }
 
 const (
@@ -32,7 +32,7 @@ func (m *Master) retire(ctx context.Context, t *term, shards RetiringShards) err
 			return err
 		}
 		bounded, cancel := clock.WithTimeout(ctx, retireTimeout)
-		if err := shards.Retire(bounded, t.jobID, floor, live); err != nil && ctx.Err() == nil {
+		if err := shards.Retire(bounded, uint64(t.committer.lead.Revision()), t.jobID, floor, live); err != nil && ctx.Err() == nil {
 			m.log.WithError(err).Debug("not all parameter servers heard which trainers are gone, telling again")
 		}
 		cancel()

@@ -30,7 +30,7 @@ func statusOf(err error) error {
 		return nil
 	case errors.Is(err, errNotClaimed):
 		return status.Error(codes.Aborted, err.Error())
-	case errors.Is(err, errIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut), errors.Is(err, errOldMove), errors.Is(err, errBlocksLost), errors.Is(err, errMidMove):
+	case errors.Is(err, errIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut), errors.Is(err, errOldMove), errors.Is(err, errBlocksLost), errors.Is(err, errMidMove), errors.Is(err, errNotHeeded):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, errMismatch):
 		return status.Error(codes.InvalidArgument, err.Error())

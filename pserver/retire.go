@@ -3,6 +3,8 @@ package pserver
 import (
 	"context"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -32,13 +34,25 @@ func (r *retirement) after(other *retirement) bool {
 	return r.floor > other.floor && (other.job == "" || other.job == r.job)
 }
 
-// retire forgets trainers that are over: the master has committed that. It is heard of once, or again, or late.
-func (s *shard) retire(to retirement) {
+// errNotHeeded says that whoever asks is not the leader of the shard's job.
+var errNotHeeded = errors.New("not the leader of this job")
+
+// retire forgets trainers that are over: the master has committed that. It is heard of once, or again, or late. A shard that
+// does not know its job takes it from the first leader that it hears of; what a checkpoint says of another one is of a life before.
+func (s *shard) retire(term uint64, to retirement) error {
+	s.moving.mu.Lock()
+	defer s.moving.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = true
+	switch {
+	case s.job != "" && to.job != s.job:
+		return fmt.Errorf("%w: the trainers are of job %s, shard %d is of job %s: look the addresses up again", errNotHeeded, to.job, s.index, s.job)
+	case term < s.moving.term:
+		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", errNotHeeded, term, s.index, s.moving.term)
+	}
+	s.job, s.moving.term, s.told = to.job, term, true
 	if s.retired.job == to.job && to.floor <= s.retired.floor {
-		return
+		return nil
 	}
 	s.retired = to
 	h := s.holding.Load()
@@ -46,6 +60,7 @@ func (s *shard) retire(to retirement) {
 	if n > 0 {
 		s.log.WithFields(logrus.Fields{"retired": n, "known": len(s.trainers)}).Info("trainers that are gone for good are forgotten")
 	}
+	return nil
 }
 
 // dropLocked forgets the trainers that are over, and counts them.
@@ -66,8 +81,7 @@ func (c *control) Retire(_ context.Context, request *pb.RetireRequest) (*pb.Reti
 	if len(r.GetJob()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "job is empty: expected the id of the job whose trainers are retired")
 	}
-	c.shard.retire(retirementFromProto(r))
-	return &pb.RetireReply{}, nil
+	return &pb.RetireReply{}, statusOf(c.shard.retire(request.GetTerm(), retirementFromProto(r)))
 }
 
 func retirementFromProto(r *pb.Retirement) retirement {

@@ -1,12 +1,16 @@
 package pserver
 
 import (
+	"errors"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
@@ -78,7 +82,7 @@ func TestTrainersComeAndGo(t *testing.T) {
 			t.Fatal(fault)
 		}
 		if most = max(most, len(s.trainers)); n%20 == 0 {
-			s.retire(newRetirement("6a6f62", n+1, []uint64{steady, n}))
+			tell(t, s, 1, newRetirement("6a6f62", n+1, []uint64{steady, n}))
 		}
 	}
 	if len(s.trainers) != 2 || most > 22 {
@@ -97,7 +101,7 @@ func TestTrainersComeAndGo(t *testing.T) {
 		}
 	}
 	refused(wire.Fenced)
-	s.retire(newRetirement("6a6f62", 3, nil)) // of a leader that is late
+	tell(t, s, 1, newRetirement("6a6f62", 3, nil)) // it is late
 	refused(wire.Fenced)
 	if err := files.saveSelf(t.Context(), checkpoint.First); err != nil {
 		t.Fatal(err)
@@ -107,11 +111,72 @@ func TestTrainersComeAndGo(t *testing.T) {
 		t.Errorf("after a restart the shard knows %d trainers, expected 2", len(s.trainers))
 	}
 	refused(wire.Busy)
-	s.retire(newRetirement("6a6f62", visitors+1, []uint64{steady, visitors}))
+	tell(t, s, 1, newRetirement("6a6f62", visitors+1, []uint64{steady, visitors}))
 	refused(wire.Fenced)
-	s.retire(newRetirement("616e6577", 5, nil)) // the job begun anew, whose incarnations begin anew
+	s, _ = retiring(t, dir)
+	tell(t, s, 1, newRetirement("616e6577", 5, nil)) // the job begun anew, whose incarnations begin anew
 	if _, fault := pushOnce(t, s, 9, 6); fault != nil {
 		t.Errorf("a trainer of the job begun anew: %v", fault)
+	}
+}
+
+// A leader that was followed by another one says nothing any more of who is over, nor does the leader of another job, which has
+// an address from before.
+func TestWhoMayRetire(t *testing.T) {
+	s, _ := retiring(t, t.TempDir())
+	tell(t, s, 7, newRetirement("6a6f62", 10, nil))
+	for what, said := range map[string]struct {
+		term  uint64
+		to    retirement
+		words string
+	}{
+		"an older leader":                  {6, newRetirement("6a6f62", 100, nil), "of term 6, shard 0 knows of term 7"},
+		"the leader of another job":        {8, newRetirement("6f74686572", 100, nil), "of job 6f74686572, shard 0 is of job 6a6f62"},
+		"one of both":                      {6, newRetirement("6f74686572", 1, nil), "look the addresses up again"},
+		"of another job, with less to say": {8, newRetirement("6f74686572", 0, nil), "not the leader of this job"},
+	} {
+		err := s.retire(said.term, said.to)
+		if err == nil || !strings.Contains(err.Error(), said.words) || status.Code(statusOf(err)) != codes.FailedPrecondition {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, fault := s.greet(s.holding.Load(), 50, 50); fault != nil {
+			t.Errorf("%s: a trainer that is at work: %v", what, fault)
+		}
+		if _, fault := s.greet(s.holding.Load(), 5, 5); fault == nil || fault.Code != wire.Fenced {
+			t.Errorf("%s: one that is over: %v", what, fault)
+		}
+	}
+	if s.moving.term != 7 {
+		t.Errorf("the shard goes by term %d, expected 7", s.moving.term)
+	}
+}
+
+// A server that knows its job from its start heeds nobody else from the beginning.
+func TestRetiredByAnotherJob(t *testing.T) {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	for where, place := range map[string]checkpoint.Place{"no checkpoints": nil, "a folder": checkpoint.Disk(t.TempDir())} {
+		server := &Server{cfg: Config{Log: logrus.NewEntry(log)}, place: place}
+		s, _, err := server.open(t.Context(), ownClaim{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.retire(1, newRetirement("6f74686572", 100, nil)); !errors.Is(err, errNotHeeded) || s.told {
+			t.Errorf("%s: %v, heeded: %t", where, err, s.told)
+		}
+		tell(t, s, 1, newRetirement("6a6f62", 100, nil))
+	}
+}
+
+type ownClaim struct{ fixedClaim }
+
+func (ownClaim) Job() JobState { return JobState{ID: "6a6f62", Shards: 1} }
+
+// tell tells of a retirement that is heeded.
+func tell(t *testing.T, s *shard, term uint64, to retirement) {
+	t.Helper()
+	if err := s.retire(term, to); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -123,7 +188,7 @@ func TestRetiredTrainerIsFenced(t *testing.T) {
 	if fault != nil {
 		t.Fatal(fault)
 	}
-	s.retire(newRetirement("6a6f62", 2, nil))
+	tell(t, s, 1, newRetirement("6a6f62", 2, nil))
 	var r reply
 	if fault := h.blocks[0].push(s, h, gone, &wire.Header{Step: 1}, 1, make([]float32, 3), &r); fault == nil || fault.Code != wire.Fenced {
 		t.Errorf("a push to a block: %v, expected it to be fenced", fault)

@@ -203,6 +203,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 		// Nothing survives a start, so any other number than the last one does.
 		start := uint64(time.Now().UnixNano())
 		shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
+		shard.job = job.ID
 		return shard, nil, shard.checkRestored(layout)
 	}
 	store := checkpoint.Store{Place: s.place, Step: s.step}
@@ -218,6 +219,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 		return nil, nil, fmt.Errorf("count this start among the checkpoints (--checkpoint-dir): %w", err)
 	}
 	shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
+	shard.job = job.ID
 	restoring := &restoring{shard, store, job, layout}
 	from, err := restoring.run(ctx)
 	if err == nil {

@@ -532,14 +532,16 @@ func trainUntil(t testing.TB, died func() bool, train func(context.Context) erro
 	}
 }
 
+const firstLife = "aa000000000000000000000000000000"
+
 // twoLives has a cluster of one life of a job leave a set, and what it came to later; the next life of it is told that set or
 // none.
 func twoLives(t testing.TB, dir string, next pserver.JobState) (c *cluster, set []byte, start, grads []params.Tensor) {
 	t.Helper()
 	start, grads = small(random(1)), small(random(2))
-	first, client := trainedClusterOf(t, dir, start, pserver.JobState{Name: "test", ID: "aa", Epoch: 4})
+	first, client := trainedClusterOf(t, dir, start, pserver.JobState{Name: "test", ID: firstLife, Epoch: 4})
 	mustPush(t, client, 1, grads)
-	if err := first.client.Retire(within(t), [16]byte{0xaa}, 5, nil); err != nil {
+	if err := first.client.Retire(within(t), 1, [16]byte{0xaa}, 5, nil); err != nil {
 		t.Fatal(err)
 	}
 	set = first.mustTake(t)
@@ -569,7 +571,7 @@ func TestResumedLife(t *testing.T) {
 	}{
 		{"resumed", pserver.JobState{Name: "test", ID: "bb", Epoch: 5, LatestSet: []byte("the set")}, 1},
 		{"begun anew", pserver.JobState{Name: "test", ID: "bb", Epoch: 1}, 2},
-		{"the same life", pserver.JobState{Name: "test", ID: "aa", Epoch: 4, LatestSet: []byte("the set")}, 2},
+		{"the same life", pserver.JobState{Name: "test", ID: firstLife, Epoch: 4, LatestSet: []byte("the set")}, 2},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			c, _, start, grads := twoLives(t, t.TempDir(), tt.next)
@@ -582,7 +584,7 @@ func TestResumedLife(t *testing.T) {
 				}
 				_, err = young.PushPull(within(t), 1, 1, grads, small(constant(0)))
 			}
-			if isSame := tt.next.ID == "aa"; isSame == (err == nil) {
+			if isSame := tt.next.ID == firstLife; isSame == (err == nil) {
 				t.Errorf("a trainer whose incarnation is smaller than one of the life before: %v", err)
 			}
 			wantModel(t, tt.what, c.book, start, grads, map[bool]int{true: tt.steps + 1, false: tt.steps}[err == nil])

@@ -29,6 +29,7 @@ type shard struct {
 	claim     claim
 	finishing bool                // the claim is used up, and what was put is made durable
 	trainers  map[uint32]*trainer // by ordinal: the newest incarnation of each
+	job       string              // the id of the job, hexadecimal; "": not known yet
 	retired   retirement
 	told      bool // of retired, in this process
 

@@ -2685,8 +2685,10 @@ func (x *ReadStagedReply) GetSha256() []byte {
 }
 
 type RetireRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Retired       *Retirement            `protobuf:"bytes,1,opt,name=retired,proto3" json:"retired,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Retired *Retirement            `protobuf:"bytes,1,opt,name=retired,proto3" json:"retired,omitempty"`
+	// Of the leader: they grow from one to the next.
+	Term          uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2726,6 +2728,13 @@ func (x *RetireRequest) GetRetired() *Retirement {
 		return x.Retired
 	}
 	return nil
+}
+
+func (x *RetireRequest) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
 }
 
 type RetireReply struct {
@@ -3768,9 +3777,10 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\arecords\x18\x02 \x01(\rR\arecords\x12\x1a\n" +
 	"\bsequence\x18\x03 \x01(\x04R\bsequence\x12\x10\n" +
 	"\x03sum\x18\x04 \x01(\fR\x03sum\x12\x16\n" +
-	"\x06sha256\x18\x05 \x01(\fR\x06sha256\"E\n" +
+	"\x06sha256\x18\x05 \x01(\fR\x06sha256\"Y\n" +
 	"\rRetireRequest\x124\n" +
-	"\aretired\x18\x01 \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\"\r\n" +
+	"\aretired\x18\x01 \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\r\n" +
 	"\vRetireReply\"L\n" +
 	"\n" +
 	"Retirement\x12\x10\n" +

@@ -107,7 +107,8 @@ type ParameterServerClient interface {
 	Rewind(ctx context.Context, in *RewindRequest, opts ...grpc.CallOption) (*RewindReply, error)
 	// Retire tells the shard which trainers are gone for good, once the master has
 	// committed that. The shard forgets what they pushed, and refuses them from then
-	// on. Of two of the same job the one with the lower floor does nothing.
+	// on. The one with the lower floor does nothing. A leader that was followed by
+	// another one is refused, and so is the leader of another job.
 	Retire(ctx context.Context, in *RetireRequest, opts ...grpc.CallOption) (*RetireReply, error)
 }
 
@@ -367,7 +368,8 @@ type ParameterServerServer interface {
 	Rewind(context.Context, *RewindRequest) (*RewindReply, error)
 	// Retire tells the shard which trainers are gone for good, once the master has
 	// committed that. The shard forgets what they pushed, and refuses them from then
-	// on. Of two of the same job the one with the lower floor does nothing.
+	// on. The one with the lower floor does nothing. A leader that was followed by
+	// another one is refused, and so is the leader of another job.
 	Retire(context.Context, *RetireRequest) (*RetireReply, error)
 	mustEmbedUnimplementedParameterServerServer()
 }
