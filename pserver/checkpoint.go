@@ -91,7 +91,7 @@ func (c *checkpoints) save(ctx context.Context, h *holding, cut *cut, on occasio
 	c.sequence++
 	g := checkpoint.Generation{Start: c.start, Sequence: c.sequence}
 	log := c.log.WithField("generation", g)
-	pace := newPace(c.shard.counters.frames)
+	pace := newPace(ctx, h.stored(), c.shard.counters.gradients)
 	bytes, digest, err := c.write(ctx, g, h, cut, on, pace)
 	c.note(g, err)
 	if err != nil {

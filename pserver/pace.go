@@ -1,12 +1,13 @@
 package pserver
 
 import (
+	"context"
 	"runtime"
 	"time"
 )
 
 const (
-	// atWork is how long after their last request trainers are taken to be at work.
+	// atWork is how long after their last gradient trainers are taken to be at work.
 	atWork = time.Second
 	// longestSlice is what counts of a slice: what takes longer waits for something else than a processor.
 	longestSlice = 2 * time.Millisecond
@@ -16,37 +17,62 @@ const (
 	slowedAtMost = 2 * time.Minute
 	// writerShare is the part of a machine's processors that the writer of a checkpoint takes beside trainers.
 	writerShare = 1.0 / 8
+	// writtenBy is the part of the time that a checkpoint has, after which its data are to be written: the rest is for the disk, and the other servers.
+	writtenBy = 3.0 / 4
 )
 
 // pace holds the writer of one checkpoint back while trainers are at work, so that their steps take about as long as
 // without it. What it does in a while it rests for some more: on two processors it works a quarter of the time.
 //
 //	work of a slice ──▶ owed += work * (1/share - 1) ──▶ sleep what is owed, once that is enough to sleep
-//	                      nothing: no request for a second, or slept two minutes for this checkpoint
+//	                      nothing: no gradient for a second, slept two minutes for this checkpoint, or it would be too late
 type pace struct {
-	requests func() uint64 // handled so far
-	rest     float64       // of each unit of work
-	now      func() time.Time
-	sleep    func(time.Duration)
+	gradients func() uint64 // that came so far
+	rest      float64       // of each unit of work
+	now       func() time.Time
+	sleep     func(time.Duration)
+
+	due   time.Time // when total is to be written; zero: there is no hurry
+	total int64     // bytes, or some more
+	done  int64
+	work  time.Duration // for done
 
 	seen  uint64
-	at    time.Time // when requests were found to be more than seen
+	at    time.Time // when gradients were found to be more than seen
 	owed  time.Duration
 	slept time.Duration
 }
 
-func newPace(requests func() uint64) *pace {
+// newPace is for a checkpoint of so many bytes, which has until ctx's deadline.
+func newPace(ctx context.Context, total int64, gradients func() uint64) *pace {
 	share := min(1, writerShare*float64(runtime.GOMAXPROCS(0)))
-	return &pace{requests: requests, rest: 1/share - 1, now: time.Now, sleep: time.Sleep, seen: requests()}
+	p := &pace{gradients: gradients, rest: 1/share - 1, now: time.Now, sleep: time.Sleep, total: total, seen: gradients()}
+	if deadline, ok := ctx.Deadline(); ok {
+		p.within(time.Until(deadline))
+	}
+	return p
+}
+
+// within says how long the checkpoint may take.
+func (p *pace) within(limit time.Duration) {
+	p.due = p.now().Add(time.Duration(writtenBy * float64(limit)))
+}
+
+// late says whether what is left, without any rest, would be written too late after a rest.
+func (p *pace) late(now time.Time, rest time.Duration) bool {
+	left := float64(p.work) * float64(max(0, p.total-p.done)) / float64(max(1, p.done))
+	return !p.due.IsZero() && now.Add(rest+time.Duration(left)).After(p.due)
 }
 
 // worked is called after each slice of work.
-func (p *pace) worked(took time.Duration) {
+func (p *pace) worked(bytes int, took time.Duration) {
 	began := p.now()
-	if n := p.requests(); n != p.seen {
+	p.done += int64(bytes)
+	p.work += took
+	if n := p.gradients(); n != p.seen {
 		p.seen, p.at = n, began
 	}
-	if p.slept >= slowedAtMost || began.Sub(p.at) >= atWork {
+	if p.slept >= slowedAtMost || began.Sub(p.at) >= atWork || p.late(began, max(p.owed, shortestPause)) {
 		p.owed = 0
 		return
 	}

@@ -1,7 +1,9 @@
 package pserver
 
 import (
+	"context"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,14 +20,14 @@ import (
 type pacedWriter struct {
 	*pace
 	clock     time.Time
-	requests  uint64
+	gradients uint64
 	oversleep time.Duration
 }
 
 func newPacedWriter(rest float64) *pacedWriter {
 	w := &pacedWriter{clock: time.Unix(1e9, 0)}
 	w.pace = &pace{
-		requests: func() uint64 { return w.requests }, rest: rest,
+		gradients: func() uint64 { return w.gradients }, rest: rest,
 		now: func() time.Time { return w.clock }, sleep: func(d time.Duration) { w.clock = w.clock.Add(d + w.oversleep) },
 	}
 	return w
@@ -37,9 +39,9 @@ func (w *pacedWriter) write(slices int, took time.Duration, busy bool) time.Dura
 	for range slices {
 		w.clock = w.clock.Add(took)
 		if busy {
-			w.requests++
+			w.gradients++
 		}
-		w.worked(took)
+		w.worked(1, took)
 	}
 	return w.clock.Sub(began)
 }
@@ -78,6 +80,38 @@ func TestPaceOfTrainersThatStop(t *testing.T) {
 	}
 }
 
+// A checkpoint that has a limit is written in it, if the disk lets it: rests are for what is left of the time.
+func TestPaceWithALimit(t *testing.T) {
+	const slices, took = 10_000, 300 * time.Microsecond // 3 s of work, 12 s with rests
+	for _, tt := range []struct {
+		limit, least, most time.Duration
+	}{
+		{time.Minute, 11 * time.Second, 13 * time.Second},
+		{10 * time.Second, 6 * time.Second, 7500 * time.Millisecond},
+		{5 * time.Second, 3 * time.Second, 3800 * time.Millisecond},
+		{4 * time.Second, 3 * time.Second, 3010 * time.Millisecond},
+		{time.Second, 3 * time.Second, 3010 * time.Millisecond},
+	} {
+		w := newPacedWriter(3)
+		w.total = slices
+		w.within(tt.limit)
+		if got := w.write(slices, took, true); got < tt.least || got > tt.most {
+			t.Errorf("with a limit of %v: took %v, expected %v to %v", tt.limit, got, tt.least, tt.most)
+		}
+	}
+	w := newPacedWriter(3) // what is written at last is slower
+	w.total = slices
+	w.within(10 * time.Second)
+	if got := w.write(slices/2, took, true) + w.write(slices/2, 2*took, true); got > 10*time.Second {
+		t.Errorf("a disk that grows slow: took %v of 10 s", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	if p := newPace(ctx, 1, func() uint64 { return 0 }); time.Until(p.due) > 45*time.Minute || time.Until(p.due) < 40*time.Minute {
+		t.Errorf("of an hour, data are to be written in %v", time.Until(p.due))
+	}
+}
+
 // What is written beside trainers is paced, and what is written for nobody is not.
 func TestCheckpointsRest(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // of many processors the writer takes one
@@ -104,17 +138,31 @@ func TestCheckpointsRest(t *testing.T) {
 	if _, err := c.folder.CountStart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, busy := range []bool{false, true} {
+	for _, tt := range []struct {
+		what string
+		came *atomic.Uint64 // after each block
+		busy bool
+	}{
+		{"nobody", &atomic.Uint64{}, false},
+		{"trainers", &s.counters.pushed, true},
+		{"trainers whose frames are repeated", &s.counters.duplicates, true},
+		{"trainers that are too late", &s.counters.staleRejected, true},
+		{"synchronous trainers", &s.counters.staged, true},
+		{"trainers of tables", &s.counters.rowsPushed, true},
+		{"synchronous trainers of tables", &s.counters.rowsStaged, true},
+		{"an evaluation", &s.counters.pulled, false},
+		{"an evaluation of tables", &s.counters.rowsLookedUp, false},
+	} {
 		c.folder.Step = func(what string) {
-			if busy && what == "block written" {
-				s.counters.pulled.Add(1)
+			if what == "block written" {
+				tt.came.Add(1)
 			}
 		}
 		if err := c.saveSelf(t.Context(), checkpoint.Stop); err != nil {
 			t.Fatal(err)
 		}
-		if rested := entries.LastEntry().Data["rested"].(time.Duration); rested > 0 != busy {
-			t.Errorf("trainers at work: %t; the writer rested for %v", busy, rested)
+		if rested := entries.LastEntry().Data["rested"].(time.Duration); rested > 0 != tt.busy {
+			t.Errorf("%s: the writer rested for %v; trainers are at work: %t", tt.what, rested, tt.busy)
 		}
 	}
 }

@@ -62,6 +62,17 @@ type holding struct {
 	tables []*sparse.Table   // by number, those without a slot here too
 }
 
+// stored is about how many bytes a checkpoint has, or more if it leaves out rows that the one before it has.
+func (h *holding) stored() (n int64) {
+	for _, b := range h.blocks {
+		n += int64(4 * b.Len * (1 + len(h.model.rule.Slots())))
+	}
+	for _, t := range h.tables {
+		n += int64(t.Bytes())
+	}
+	return n
+}
+
 // claim is the right of one trainer to give the first parameters.
 type claim struct {
 	ordinal     uint32
@@ -78,9 +89,9 @@ type counters struct {
 	staleRejected, staleScaled, stalenessSum, stalenessMax atomic.Uint64
 }
 
-// frames is the number of requests for parameters or rows that were answered.
-func (c *counters) frames() uint64 {
-	return c.pulled.Load() + c.pushed.Load() + c.duplicates.Load() + c.staged.Load() + c.rowsLookedUp.Load() + c.rowsPushed.Load() + c.rowsStaged.Load()
+// gradients is the number of gradients that came. Pulls and look-ups do not count: they may be of somebody who only reads.
+func (c *counters) gradients() uint64 {
+	return c.pushed.Load() + c.duplicates.Load() + c.staleRejected.Load() + c.staged.Load() + c.rowsPushed.Load() + c.rowsStaged.Load()
 }
 
 // stale counts a push of that staleness, which has that weight.

@@ -20,7 +20,8 @@ type file struct {
 	sum  hash.Hash
 	size int64
 
-	worked func(took time.Duration) // see Writer.Worked
+	ctx    context.Context                     //nolint:containedctx // a file is written by one call, and not every place looks at it
+	worked func(bytes int, took time.Duration) // see Writer.Worked
 }
 
 func createFile(ctx context.Context, p Place, dir, name string, size int64, kind Kind) (*file, error) {
@@ -28,7 +29,7 @@ func createFile(ctx context.Context, p Place, dir, name string, size int64, kind
 	if err != nil {
 		return nil, err
 	}
-	return &file{Pending: out, name: name, sum: sha256.New()}, nil
+	return &file{Pending: out, name: name, sum: sha256.New(), ctx: ctx}, nil
 }
 
 // slice is how much is written and summed at a time: so little that it stays in a fast cache between the two.
@@ -36,13 +37,17 @@ const slice = 256 << 10
 
 func (f *file) Write(p []byte) (n int, err error) {
 	for err == nil && n < len(p) {
+		if f.ctx.Err() != nil {
+			err = context.Cause(f.ctx)
+			break
+		}
 		began := time.Now()
 		var wrote int
 		wrote, err = f.Pending.Write(p[n:min(n+slice, len(p))])
 		f.sum.Write(p[n : n+wrote])
 		n += wrote
 		if f.worked != nil {
-			f.worked(time.Since(began))
+			f.worked(wrote, time.Since(began))
 		}
 	}
 	f.size += int64(n)

@@ -11,8 +11,8 @@ import (
 
 // Writer writes one checkpoint: its files, then the manifest that names them.
 type Writer struct {
-	// Worked (may be nil) is called after each slice of data, with the time that it took. Who wants to be slower sleeps there.
-	Worked func(took time.Duration)
+	// Worked (may be nil) is called after each slice of data, with its bytes and the time that it took. Who wants to be slower sleeps there.
+	Worked func(bytes int, took time.Duration)
 
 	folder     Folder
 	dir        string
