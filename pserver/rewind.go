@@ -64,6 +64,9 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 	if err != nil {
 		return fmt.Errorf("go back to %s: %w", name, err)
 	}
+	if h := s.holding.Load(); h != nil {
+		s.cuts.reserve(h)
+	}
 	s.log.WithFields(logrus.Fields{"set": name, "job_epoch": epoch, "version": s.version.Load()}).Info("gone back")
 	return nil
 }
