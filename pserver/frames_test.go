@@ -134,7 +134,11 @@ const (
 // ready starts one asynchronous shard with all parameters 1.
 func ready(t testing.TB, cfg pserver.Config) (addr string, c *params.Client) {
 	t.Helper()
-	book := startServers(t, 1, cfg)
+	return readyIn(t, startServers(t, 1, cfg))
+}
+
+func readyIn(t testing.TB, book *book) (addr string, c *params.Client) {
+	t.Helper()
 	c = connect(t, book, params.Config{Mode: params.Async, Ordinal: 99})
 	mustInit(t, c, tensors(constant(1)))
 	addrs, err := book.complete(within(t))
@@ -184,6 +188,12 @@ func unchanged(t testing.TB, c *params.Client) {
 // parameters stay as they are.
 func TestBadGradientsAreRefused(t *testing.T) {
 	bothWays(t, pserver.Config{}, badGradientsAreRefused)
+	t.Run("by another process", func(t *testing.T) {
+		b := newBook(1)
+		startChild(t, b, childConfig{Dir: t.TempDir()})
+		addr, c := readyIn(t, b)
+		badGradientsAreRefused(t, addr, c)
+	})
 }
 
 func badGradientsAreRefused(t *testing.T, addr string, c *params.Client) {

@@ -22,7 +22,7 @@ import (
 var (
 	histories = flag.Int("mutants.n", 10000, "histories for each planted bug of the simulator, at most")
 	only      = flag.String("mutants.only", "", "plant only the bugs whose names, or faults, match this regular expression")
-	limit     = flag.Duration("mutants.limit", 5*time.Minute, "how long the test, or the histories, may take with one bug: one that makes them hang is not caught")
+	limit     = flag.Duration("mutants.limit", 10*time.Minute, "how long the test, or the histories, may take with one bug: one that makes them hang is not caught")
 )
 
 func TestPlantedBugs(t *testing.T) {
