@@ -146,6 +146,15 @@ func (s *server) wait() error {
 	}
 }
 
+// leave ends a server without a word, as a lost lease does: it saves nothing.
+func (s *server) leave(t testing.TB) {
+	t.Helper()
+	close(s.lost)
+	if err := s.wait(); !errors.Is(err, pserver.ErrLeaseLost) {
+		t.Fatal(err)
+	}
+}
+
 func startServers(t testing.TB, shards int, cfg pserver.Config) *book {
 	t.Helper()
 	b := newBook(shards)

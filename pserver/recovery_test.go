@@ -40,7 +40,7 @@ func killedAtEveryStepOfACheckpoint(t *testing.T, g *ground) {
 		trainUntilGone(t, b, cfg, victim, start, grads)
 		done = victim.cmd.ProcessState.ExitCode() == 0 // it came to its end
 
-		heir := startChild(t, b, childConfig{Dir: dir, Keep: 1})
+		heir := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, Keep: 1})
 		c := connect(t, b, cfg)
 		values := tiny(random(1))
 		if err := c.Init(within(t), values); err != nil {
@@ -62,7 +62,7 @@ func killedAtEveryStepOfACheckpoint(t *testing.T, g *ground) {
 			}
 		}
 		c.Close()
-		heir.kill()
+		heir.leave(t)
 		if done {
 			t.Logf("%d steps, the last one %q", dieAt-1, last(victim.steps))
 		}

@@ -94,10 +94,7 @@ func startClusterOf(t testing.TB, dir string, n int, job pserver.JobState) *clus
 func (c *cluster) leave(t testing.TB) {
 	t.Helper()
 	for _, s := range c.servers {
-		close(s.lost)
-		if err := s.wait(); !errors.Is(err, pserver.ErrLeaseLost) {
-			t.Fatal(err)
-		}
+		s.leave(t)
 	}
 }
 
@@ -493,7 +490,7 @@ func killedAtEveryStepOfSets(t *testing.T, g *ground, whom, from int, train func
 		}
 
 		b.job.Life++
-		heirs := []*child{startChild(t, b, childConfig{Dir: dir}), startChild(t, b, childConfig{Dir: dir, Index: 1})}
+		heirs := []*server{startServer(t, b, 0, pserver.Config{CheckpointDir: dir}), startServer(t, b, 1, pserver.Config{CheckpointDir: dir})}
 		want := 0
 		if latest := b.state().LatestSet; latest != nil {
 			set, err := checkpoint.ParseSet(latest)
@@ -506,7 +503,7 @@ func killedAtEveryStepOfSets(t *testing.T, g *ground, whom, from int, train func
 		}
 		check(fmt.Sprintf("killed at step %d, after %q", dieAt, last(victim.steps)), b, want)
 		for _, heir := range heirs {
-			heir.kill()
+			heir.leave(t)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/pserver"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/trainer/params"
 )
@@ -31,7 +32,7 @@ func TestKilledAtEveryStepOfACheckpointWithTables(t *testing.T) {
 		pushUntilGone(t, b, cfg, victim, ids, grads)
 		done = victim.cmd.ProcessState.ExitCode() == 0 // it came to its end
 
-		heir := startChild(t, b, childConfig{Dir: dir, Keep: 1})
+		heir := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, Keep: 1})
 		c := connect(t, b, cfg)
 		if err := c.Init(within(t), little()); err != nil {
 			t.Fatalf("killed at step %d (%v): %v", dieAt, victim.steps, err)
@@ -52,7 +53,7 @@ func TestKilledAtEveryStepOfACheckpointWithTables(t *testing.T) {
 			}
 		}
 		c.Close()
-		heir.kill()
+		heir.leave(t)
 		if done {
 			t.Logf("%d steps, the last one %q", dieAt-1, last(victim.steps))
 		}
