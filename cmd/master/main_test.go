@@ -118,6 +118,7 @@ func TestUsageErrors(t *testing.T) {
 		{"no trainer id", []string{"trainer", "--id="}, []string{"--id", "letters"}},
 		{"trainer id", []string{"trainer", "--id", "a/b"}, []string{`bad value "a/b" for --id`}},
 		{"batch", []string{"trainer", "--data", "x", "--batch-size", "2000000000"}, []string{"--batch-size", "1048576"}},
+		{"rank", []string{"trainer", "--data", "x", "--rank", "-1"}, []string{`"-1"`, "--rank", "expected 0 (chosen by the data) or more"}},
 		{"wire dtype", []string{"trainer", "--data", "x", "--wire-dtype", "float16"}, []string{"float16", "bfloat16"}},
 		{"half a way", []string{"trainer", "--data", "x", "--addr", "127.0.0.1:1"}, []string{"found --addr alone"}},
 		{"checkpoints", []string{"--checkpoint-keep", "-1"}, []string{"--checkpoint-keep: expected 0"}},
