@@ -111,16 +111,46 @@ func TestConfigsSurviveTheWay(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"--optimizer":          "has no value",
-		"optimizer adam":       `"optimizer" is none`,
-		"--speed 3":            `"--speed" is none`,
-		"--optimizer lion":     "expected one of",
-		"--beta1 x":            "invalid syntax",
-		"--warmup-steps -1":    "invalid syntax",
-		"--learning-rate 1e99": "out of range",
+		"--optimizer":                "has no value",
+		"optimizer adam":             `"optimizer" is none`,
+		"--speed 3":                  `"--speed" is none`,
+		"--optimizer lion":           "expected one of",
+		"--beta1 x":                  "invalid syntax",
+		"--warmup-steps -1":          "invalid syntax",
+		"--learning-rate 1e99":       "out of range",
+		"--optimizer adam --beta1 0": "0 would be taken for the default, 0.9",
+		"--beta2 0.0":                "0 would be taken for the default, 0.999",
+		"--epsilon 1e-60":            "0 would be taken for the default, 1e-8",
+		"--ftrl-beta -0":             "0 would be taken for the default, 1",
+		"--schedule-factor 0":        "0 would be taken for the default, 0.1",
 	} {
 		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, expected %q", text, err, want)
+		}
+	}
+}
+
+// No field whose default is another number takes 0: it would get that.
+func TestZeroIsNotTheDefault(t *testing.T) {
+	for _, kind := range Kinds() {
+		for _, schedule := range Schedules() {
+			plain := Config{Kind: kind, LearningRate: 1, Schedule: Schedule{Kind: schedule, Steps: 9, Every: 9}}
+			if schedule != Stairs {
+				plain.Schedule.Every = 0
+			}
+			if schedule != Linear && schedule != Cosine {
+				plain.Schedule.Steps = 0
+			}
+			c := validated(t, plain)
+			for i, s := range c.Settings() {
+				v, isNumber := s.number()
+				if was, _ := plain.Settings()[i].number(); !isNumber || v == was {
+					continue
+				}
+				if err := s.Set("0"); err == nil {
+					t.Errorf("%s, %s: --%s takes 0, and makes it %v", kind, schedule, s.Name, v)
+				}
+			}
 		}
 	}
 }

@@ -15,6 +15,7 @@ type Setting struct {
 	Usage string
 	Words []string // that the value is one of; nil: it is a number
 
+	instead   string   // what 0 stands for, in the fields that have no other way to say "not given"; "": for 0
 	field     any      // *string, *float32, *float64 or *uint64
 	kinds     []string // that have a use for it; nil: all
 	schedules []string // that have a use for it; nil: all
@@ -32,11 +33,11 @@ func (c *Config) Settings() []Setting {
 		{Name: "optimizer", Usage: "how gradients change parameters (default: chosen by the data)", Words: Kinds(), field: &c.Kind},
 		{Name: "learning-rate", Usage: "of the mean gradient (0: chosen by optimizer and data)", field: &c.LearningRate, below: inf},
 		{Name: "momentum", Usage: "with --learning-rate, or --optimizer momentum or nesterov: the part of the last change that stays", field: &c.Momentum, kinds: []string{Momentum, Nesterov}, below: 1},
-		{Name: "beta1", Usage: "of adam and adamw: the part of the mean that stays (0: 0.9)", field: &c.Beta1, kinds: adams, below: 1},
-		{Name: "beta2", Usage: "of adam and adamw: the part of the mean of squares that stays (0: 0.999)", field: &c.Beta2, kinds: adams, below: 1},
-		{Name: "epsilon", Usage: "of adam, adamw and adagrad: added to the root (0: 1e-8; adagrad: 1e-10)", field: &c.Epsilon, kinds: append(adams, Adagrad), below: inf},
+		{Name: "beta1", Usage: "of adam and adamw: the part of the mean that stays (above 0; not given: 0.9)", instead: "0.9", field: &c.Beta1, kinds: adams, below: 1},
+		{Name: "beta2", Usage: "of adam and adamw: the part of the mean of squares that stays (above 0; not given: 0.999)", instead: "0.999", field: &c.Beta2, kinds: adams, below: 1},
+		{Name: "epsilon", Usage: "of adam, adamw and adagrad: added to the root (above 0; not given: 1e-8, adagrad: 1e-10)", instead: "1e-8, or 1e-10 of adagrad", field: &c.Epsilon, kinds: append(adams, Adagrad), below: inf},
 		{Name: "initial-accumulator", Usage: "of adagrad and ftrl: what sums of squares start at", field: &c.InitialAccumulator, kinds: sums, below: inf},
-		{Name: "ftrl-beta", Usage: "of ftrl: added to the root (0: 1)", field: &c.FTRLBeta, kinds: []string{FTRL}, below: inf},
+		{Name: "ftrl-beta", Usage: "of ftrl: added to the root (above 0; not given: 1)", instead: "1", field: &c.FTRLBeta, kinds: []string{FTRL}, below: inf},
 		{Name: "l1", Usage: "of ftrl: makes parameters exactly 0", field: &c.L1, kinds: []string{FTRL}, below: inf},
 		{Name: "l2", Usage: "of ftrl: draws parameters towards 0", field: &c.L2, kinds: []string{FTRL}, below: inf},
 		{Name: "weight-decay", Usage: "draws parameters towards 0: added to the gradient times the parameter; adamw: apart from it", field: &c.WeightDecay, kinds: []string{SGD, Momentum, Nesterov, Adagrad, Adam, AdamW}, below: inf},
@@ -47,12 +48,22 @@ func (c *Config) Settings() []Setting {
 		{Name: "schedule-steps", Usage: "linear, cosine: the step, warm-up counted, from which the rate is --schedule-end", field: &s.Steps, schedules: []string{Linear, Cosine}},
 		{Name: "schedule-end", Usage: "linear, cosine: part of the learning rate that is left at the end", field: &s.End, schedules: []string{Linear, Cosine}, below: inf},
 		{Name: "schedule-every", Usage: "step: steps between two drops of the rate", field: &s.Every, schedules: []string{Stairs}},
-		{Name: "schedule-factor", Usage: "step: what a drop multiplies the rate by (0: 0.1)", field: &s.Factor, schedules: []string{Stairs}, below: inf},
+		{Name: "schedule-factor", Usage: "step: what a drop multiplies the rate by (above 0; not given: 0.1)", instead: "0.1", field: &s.Factor, schedules: []string{Stairs}, below: inf},
 	}
 }
 
-// Set reads the value, as a flag has it.
+// Set reads the value, as a flag has it. Where 0 would be taken for the default it is refused: who gives it means 0.
 func (s Setting) Set(text string) error {
+	if err := s.read(text); err != nil {
+		return err
+	}
+	if v, ok := s.number(); ok && v == 0 && s.instead != "" {
+		return fmt.Errorf("expected a number above 0: 0 would be taken for the default, %s; leave it out for that", s.instead)
+	}
+	return nil
+}
+
+func (s Setting) read(text string) error {
 	switch field := s.field.(type) {
 	case *string:
 		if !slices.Contains(s.Words, text) {
