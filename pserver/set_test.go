@@ -27,16 +27,17 @@ type setTaker struct {
 	book   *book
 	client *shards.Client
 	term   uint64
+	epoch  uint32 // of the job
 }
 
 func newSetTaker(t testing.TB, b *book) *setTaker {
-	s := &setTaker{book: b, client: &shards.Client{Addrs: b.complete, Present: b.complete, Registered: b.complete}, term: 1}
+	s := &setTaker{book: b, client: &shards.Client{Addrs: b.complete, Present: b.complete, Registered: b.complete}, term: 1, epoch: 1}
 	t.Cleanup(s.client.Close)
 	return s
 }
 
 func (s *setTaker) begin(ctx context.Context) (lead.Cut, error) {
-	return s.client.Begin(ctx, s.term, 1, func(last uint64) uint64 { return last + 1 })
+	return s.client.Begin(ctx, s.term, s.epoch, func(last uint64) uint64 { return last + 1 })
 }
 
 // about is what the sets say of the job.

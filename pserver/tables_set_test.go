@@ -195,6 +195,37 @@ func tablesOntoAnotherNumberOfServers(t *testing.T, g *ground) {
 	}
 }
 
+// A set that is taken after going back has all rows: they are not those of the last one that had all, nor is it known what
+// changed between the two.
+func TestSetsAfterARewindHaveAllRows(t *testing.T) {
+	dir := t.TempDir()
+	j := newTablesJob(t, dir)
+	var set []byte
+	for range 3 {
+		j.push(t)
+		set = j.mustTake(t)
+	}
+	if manifestOf(t, dir, set, 0).TablesBase == nil {
+		t.Fatal("the third set has all rows: expected what changed")
+	}
+	j.push(t) // no set has it
+	j.epoch++
+	if err := j.cluster.client.Rewind(within(t), j.term, j.epoch, set, nil); err != nil {
+		t.Fatal(err)
+	}
+	config := tablesConfig
+	config.Incarnation, config.JobEpoch = 8, j.epoch
+	j.client = connectTables(t, j.book, config)
+	j.holds(t, "gone back", 3)
+	j.send(t, 4)
+	set = j.mustTake(t)
+	j.leave(t)
+	j.cluster = startCluster(t, dir, 2, set)
+	config.JobEpoch = 0 // any
+	j.client = connectTables(t, j.book, config)
+	j.holds(t, "begun from the next set", 4)
+}
+
 // F52: where a file of a table is damaged, or of what it is based on, all servers start from the last set without it. What a kept
 // set is based on stays as long as that set.
 func TestDamagedTableOfASet(t *testing.T) { onEachGround(t, damagedTableOfASet) }
