@@ -241,15 +241,25 @@ func (s *storm) awaitLeader(ctx context.Context) error {
 	}
 }
 
+// leader waits for one: on a busy machine the term of the last one may be over.
 func (s *storm) leader(ctx context.Context) (*exec.Cmd, error) {
-	at, err := s.store.MasterAddr(ctx)
-	if err != nil {
-		return nil, err
+	ctx, cancel := context.WithTimeoutCause(ctx, failoverPatience, fmt.Errorf("nobody leads within %v", failoverPatience))
+	defer cancel()
+	for {
+		at, err := s.store.MasterAddr(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if cmd := s.running[at.Addr]; cmd != nil {
+			return cmd, nil
+		}
+		if at.Addr != "" {
+			return nil, fmt.Errorf("the leader at %q is none of ours", at.Addr)
+		}
+		if err := rest(ctx, settleTime/10); err != nil {
+			return nil, err
+		}
 	}
-	if cmd := s.running[at.Addr]; cmd != nil {
-		return cmd, nil
-	}
-	return nil, fmt.Errorf("the leader at %q is none of ours", at.Addr)
 }
 
 // resident is the leader's memory.
