@@ -23,7 +23,7 @@ func TestCheckpointsInABucket(t *testing.T) {
 	j := newJob(t)
 	j.bucket = s3test.URLAt(proxy.Addr(), "jobs/digits")
 	flags := []string{"--passes", "25"}
-	processes := []*process{j.master(append(flags, "--ps", "2")...), j.server(), j.server(), j.trainer("a"), j.trainer("b")}
+	processes := []*process{j.master(append(flags, "--ps", "2")...), j.server(mortal...), j.server(mortal...), j.trainer("a"), j.trainer("b")}
 	j.awaitStatus("a checkpoint is complete", func(s *pb.StatusReply) bool { return s.Checkpoint.GetSet() > 0 })
 
 	proxy.Refuse(true)
@@ -48,7 +48,7 @@ func TestCheckpointsInABucket(t *testing.T) {
 	}
 	master := j.master(append(flags, "--ps", "3")...)
 	for range 3 {
-		j.server().awaitLog("parameters restored")
+		j.server(mortal...).awaitLog("parameters restored")
 	}
 	j.awaitStatus("a set of three servers", func(s *pb.StatusReply) bool { return s.Checkpoint.GetSet() > before.Number })
 	run(t, j.dir, "model", "diff", exported, j.bucket).wants(t, 0) // nobody trains yet
@@ -64,6 +64,7 @@ func TestCheckpointsInABucket(t *testing.T) {
 
 // Where etcd is lost a bucket is enough to go on from, and a snapshot with what was in it goes on in another one.
 func TestResumeFromABucket(t *testing.T) {
+	t.Parallel()
 	store := s3test.Start(t)
 	c := newCounters(t)
 	c.bucket = store.URL("jobs/counted")

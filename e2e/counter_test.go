@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"os/exec"
@@ -35,7 +36,7 @@ import (
 const counterEnv = "E2E_COUNTER"
 
 const (
-	countedRecords = 960
+	countedRecords = 480
 	countedChunk   = 16 // records; a task
 	countedTensors = 4  // so that each of several servers has some
 	countedBatch   = 4
@@ -69,13 +70,26 @@ func (counting) Gradients(_ []model.Tensor, batch *model.Batch, gradients []mode
 	return 0, nil
 }
 
-// slowly are tasks whose records take a while.
-type slowly struct{ *trainer.Client }
+// slowly are tasks whose records take a while: longer as long as a file is there.
+type slowly struct {
+	*trainer.Client
+	slow string
+}
+
+// Pauses before a record.
+const (
+	fastRecord = time.Millisecond
+	slowRecord = 20 * time.Millisecond
+)
 
 func (s slowly) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for record, err := range s.Client.Records(task) {
-			time.Sleep(time.Millisecond)
+			pause := fastRecord
+			if _, err := os.Stat(s.slow); err == nil {
+				pause = slowRecord
+			}
+			time.Sleep(pause)
 			if !yield(record, err) {
 				return
 			}
@@ -144,7 +158,7 @@ func countOnce(ctx context.Context, store *etcdstore.Store, config trainer.Confi
 	if err != nil {
 		return err
 	}
-	t := reference.Trainer{ID: config.ID, Model: m, BatchSize: countedBatch, Tasks: slowly{client}, Parameters: servers}
+	t := reference.Trainer{ID: config.ID, Model: m, BatchSize: countedBatch, Tasks: slowly{client, slowFile(file)}, Parameters: servers}
 	if client.Sync() {
 		t.Steps = client
 	}
@@ -154,7 +168,10 @@ func countOnce(ctx context.Context, store *etcdstore.Store, config trainer.Confi
 	return t.Run(ctx)
 }
 
-// counters are a job on records that are their own numbers.
+func slowFile(file string) string { return file + ".slow" }
+
+// counters are a job on records that are their own numbers. Its trainers are slow, so that it lasts for what is to happen to
+// it, until the test has them hurry.
 type counters struct {
 	*job
 	file string
@@ -174,10 +191,20 @@ func newCounters(t *testing.T) counters {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(c.file, b.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
+	for name, content := range map[string][]byte{c.file: b.Bytes(), slowFile(c.file): nil} {
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return c
+}
+
+// hurry has the trainers be quick from now on: whatever was to happen has happened.
+func (c counters) hurry() {
+	c.t.Helper()
+	if err := os.Remove(slowFile(c.file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.t.Fatal(err)
+	}
 }
 
 func (c counters) counter(id string) *process {

@@ -15,7 +15,7 @@ func trainedDeterministically(t *testing.T, model, servers string, delays map[st
 	if model == "fm" {
 		tasks = j.useFlights()
 	}
-	flags := []string{"--passes", "2", "--ps", servers, "--update-mode", "sync", "--trainers", "3", "--seed", "7", "--deterministic"}
+	flags := []string{"--passes", "2", "--ps", servers, "--update-mode", "sync", "--trainers", "3", "--seed", "7", "--deterministic", "--lease-ttl", "60s"}
 	master := j.master(flags...)
 	for range servers[0] - '0' {
 		j.server()
@@ -43,6 +43,10 @@ func TestDeterministic(t *testing.T) {
 	t.Parallel()
 	for _, model := range []string{"mlp", "fm"} { // of tensors, and with tables of embeddings
 		t.Run(model, func(t *testing.T) {
+			t.Parallel()
+			if model == "fm" {
+				withQuickProgram(t)
+			}
 			one := trainedDeterministically(t, model, "2", map[string]string{"a": "0s", "b": "1ms", "c": "3ms"}, func(j *job) {
 				j.server()
 				j.awaitSteps(0)

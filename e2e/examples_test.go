@@ -313,6 +313,7 @@ var readmeBlock = regexp.MustCompile("(?s)```\n(Training .*?)```")
 // The README's first look is what a run prints, but for its figures and folders.
 func TestReadmeFirstLook(t *testing.T) {
 	t.Parallel()
+	withQuickProgram(t)
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +346,7 @@ func TestReadmeFirstLook(t *testing.T) {
 var (
 	somePath  = regexp.MustCompile(`[^ ]*trainmaster-run/\d+`)
 	dataNames = strings.NewReplacer("MNIST", "DATA", "the digits", "DATA", "mnist-", "data-", "digits-", "data-")
-	figures   = regexp.MustCompile(`\d[\d.]*(e-?\d+)?`)
+	figures   = regexp.MustCompile(`(\d+[hm])*\d[\d.]*(e-?\d+)?`) // also 1m2.5s, of a busy machine
 )
 
 // shape is a line without what differs from run to run. The loss is shown while there are trainers.

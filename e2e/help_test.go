@@ -3,6 +3,7 @@ package e2e
 import (
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -13,8 +14,20 @@ type commandLine struct {
 	examples []string // the command lines of the help's examples, without comments
 }
 
+// commands are found once, with the program of the first test that asks.
+var commands struct {
+	once sync.Once
+	list []commandLine
+}
+
 // commandLines finds every command by what --help lists.
-func commandLines(t testing.TB) (list []commandLine) {
+func commandLines(t testing.TB) []commandLine {
+	t.Helper()
+	commands.once.Do(func() { commands.list = findCommands(t) })
+	return commands.list
+}
+
+func findCommands(t testing.TB) (list []commandLine) {
 	t.Helper()
 	for todo := [][]string{nil}; len(todo) > 0; todo = todo[1:] {
 		words := todo[0]

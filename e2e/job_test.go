@@ -104,15 +104,18 @@ func (j *job) in(args ...string) []string {
 // master starts a master. A lease of two seconds is the shortest that etcd grants.
 func (j *job) master(args ...string) *process {
 	j.t.Helper()
-	return start(j.t, "master", j.dir, append(j.in("--listen", "127.0.0.1:0", "--http", "", "--lease-ttl", "2s", "--chunks-per-task", "1", "--checkpoint-every", "100ms"), args...)...)
+	return start(j.t, "master", j.dir, append(j.in("--listen", "127.0.0.1:0", "--http", "", "--lease-ttl", "2s", "--chunks-per-task", "1", "--checkpoint-every", "250ms"), args...)...)
 }
 
 func (j *job) checkpoints() string { return cmp.Or(j.bucket, filepath.Join(j.dir, "checkpoints")) }
 
-// server starts a parameter server.
+// mortal are the flags of a parameter server that will die or stand still: whoever comes after it waits for the end of its lease.
+var mortal = []string{"--ps-ttl", "5s"}
+
+// server starts a parameter server. A busy machine does not end its lease.
 func (j *job) server(args ...string) *process {
 	j.t.Helper()
-	return start(j.t, "pserver", j.dir, append(j.in("pserver", "--ps-ttl", "3s", "--checkpoint-dir", j.checkpoints()), args...)...)
+	return start(j.t, "pserver", j.dir, append(j.in("pserver", "--ps-ttl", "60s", "--checkpoint-dir", j.checkpoints()), args...)...)
 }
 
 func (j *job) ledger() string { return filepath.Join(j.dir, "ledger.jsonl") }

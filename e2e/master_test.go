@@ -14,15 +14,15 @@ func TestKilledMaster(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			const passes = 8
+			const passes = 6
 			j := newJob(t)
-			flags := []string{"--passes", "8", "--update-mode", mode, "--ps", "2"}
+			flags := []string{"--passes", "6", "--update-mode", mode, "--ps", "2"}
 			master := j.master(flags...)
 			j.server()
 			j.server()
 			trainers := []*process{j.trainer("a"), j.trainer("b"), j.trainer("c")}
 			term := j.awaitLeader(0)
-			for _, pass := range []uint32{1, 3, 6} {
+			for _, pass := range []uint32{1, 2, 4} {
 				j.awaitMidPass(pass)
 				master.kill()
 				master = j.master(flags...)

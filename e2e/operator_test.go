@@ -60,7 +60,7 @@ func TestOperator(t *testing.T) {
 	t.Parallel()
 	const passes = 2
 	j := newJob(t)
-	master := j.master("--passes", "2", "--ps", "1", "--shuffle=false", "--task-max-failures", "1")
+	master := j.master("--passes", "2", "--ps", "1", "--shuffle=false", "--task-max-failures", "1", "--lease-ttl", "60s")
 	j.server()
 	j.awaitLeader(0)
 	operator := func(says string, args ...string) string {

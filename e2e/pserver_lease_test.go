@@ -18,11 +18,11 @@ func TestPausedParameterServer(t *testing.T) {
 	const passes = 8
 	j := newJob(t)
 	master := j.master("--passes", "8", "--ps", "2")
-	servers := []*process{j.server(), j.server()}
+	servers := []*process{j.server(mortal...), j.server(mortal...)}
 	for _, s := range servers {
 		s.awaitLog("parameter server started")
 	}
-	next := j.server()
+	next := j.server(mortal...)
 	next.awaitLog("waiting for an index")
 	trainers := []*process{j.trainer("a"), j.trainer("b")}
 	j.awaitMidPass(2)

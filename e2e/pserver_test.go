@@ -48,12 +48,12 @@ func TestKilledParameterServer(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			const passes = 8
+			const passes = 6
 			j := newJob(t)
-			master := j.master("--passes", "8", "--ps", "2", "--update-mode", mode)
-			servers := []*process{j.server(), j.server()}
+			master := j.master("--passes", "6", "--ps", "2", "--update-mode", mode)
+			servers := []*process{j.server(mortal...), j.server(mortal...)}
 			trainers := []*process{j.trainer("a"), j.trainer("b")}
-			j.awaitMidPass(3)
+			j.awaitMidPass(2)
 			victim := 0
 			if strings.Contains(servers[1].log(), "shard=0") {
 				victim = 1
@@ -62,7 +62,7 @@ func TestKilledParameterServer(t *testing.T) {
 				return d.Checkpoint != "" && (mode == "async" || d.Version > 0)
 			})
 			servers[victim].kill()
-			next := j.server()
+			next := j.server(mortal...)
 			next.awaitLog("parameters restored")
 			after := j.awaitServer(0, "is back", func(d *pb.DescribeReply) bool { return d.State == pb.DescribeReply_STATE_READY })
 			if after.ShardEpoch <= before.ShardEpoch {

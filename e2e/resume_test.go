@@ -35,8 +35,10 @@ func (c counters) loseEtcd(all []*process) {
 	}
 }
 
+// wantEnd lets the job come to its end.
 func (c counters) wantEnd(m *process, all []*process) {
 	c.t.Helper()
+	c.hurry()
 	for _, p := range all[3:] {
 		p.wantExit(0)
 	}
@@ -66,6 +68,7 @@ func TestResumeWithoutEtcd(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		for _, loss := range []string{"rewind", "continue"} {
 			t.Run(mode+"/"+loss, func(t *testing.T) {
+				t.Parallel()
 				c := newCounters(t)
 				_, all := c.counted(mode, loss)
 				c.awaitSets(0, 3)
@@ -84,6 +87,7 @@ func TestResumeWithoutEtcd(t *testing.T) {
 
 // What is not the job, its data or its etcd is refused in words, and changes nothing; then it is resumed all the same.
 func TestResumeRefuses(t *testing.T) {
+	t.Parallel()
 	c := newCounters(t)
 	_, all := c.counted("async", "rewind")
 	c.awaitSets(0, 3)
@@ -180,6 +184,7 @@ func (c counters) wantUntouched(do func()) {
 func TestBegunAnewOverCheckpoints(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			c := newCounters(t)
 			_, all := c.counted(mode, "continue")
 			c.awaitSets(0, 3)
@@ -200,6 +205,7 @@ func TestBegunAnewOverCheckpoints(t *testing.T) {
 func TestSnapshotWithModel(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			c := newCounters(t)
 			_, all := c.counted(mode, "rewind")
 			c.awaitSets(0, 2)
@@ -230,7 +236,7 @@ func TestSnapshotWithModel(t *testing.T) {
 // A run whose processes were all killed, and whose etcd is gone, goes on from its checkpoints.
 func TestRunResumedWithoutEtcd(t *testing.T) {
 	t.Parallel()
-	const passes = 50
+	passes := passesOf(50, 15)
 	r := startRun(t, "--passes", fmt.Sprint(passes), "--on-shard-loss", "rewind", "--checkpoint-every", "50ms", "-o", "json")
 	r.awaitStatus("pass 3", func(s *pb.StatusReply) bool { return len(s.Datasets) > 0 && s.Datasets[0].Pass >= 3 })
 	killed := r.awaitChildren()

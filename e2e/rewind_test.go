@@ -13,7 +13,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-const rewindPasses = 4
+const rewindPasses = 3
 
 // started is a job that goes back as a whole, at work: two servers, two counters.
 func (c counters) started(mode string, passes int) (master func() *process, m *process, servers, trainers []*process) {
@@ -21,7 +21,7 @@ func (c counters) started(mode string, passes int) (master func() *process, m *p
 		return c.master("--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", mode, "--on-shard-loss", "rewind", "--session-ttl", "5s", "--checkpoint-every", "200ms")
 	}
 	m = master()
-	servers = []*process{c.server(), c.server()}
+	servers = []*process{c.server(mortal...), c.server(mortal...)}
 	trainers = []*process{c.counter("a"), c.counter("b")}
 	return master, m, servers, trainers
 }
@@ -43,6 +43,7 @@ func TestRewind(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		for _, victim := range []string{"nobody", "server", "trainer in a cut", "master in a cut", "everything"} {
 			t.Run(mode+"/"+victim, func(t *testing.T) {
+				t.Parallel()
 				c := newCounters(t)
 				master, m, servers, trainers := c.started(mode, rewindPasses)
 				before := c.awaitSets(0, 2)
@@ -50,7 +51,7 @@ func TestRewind(t *testing.T) {
 				case "server":
 					for range 3 { // each time when some is trained that no set has
 						servers[1].kill()
-						servers[1] = c.server()
+						servers[1] = c.server(mortal...)
 						before = c.awaitSets(before, 1)
 					}
 				case "trainer in a cut":
@@ -70,6 +71,7 @@ func TestRewind(t *testing.T) {
 					}
 					_, m, _, trainers = c.started(mode, rewindPasses)
 				}
+				c.hurry()
 				for _, p := range trainers {
 					p.wantExit(0)
 				}
@@ -96,13 +98,14 @@ func (c counters) awaitSets(last uint64, least int) uint64 {
 func TestRewindWithMovedBlocks(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
-			const passes = 16
+			t.Parallel()
+			const passes = 8
 			c := newCounters(t)
 			master, m, servers, trainers := c.started(mode, passes)
 			c.awaitSets(0, 1)
 			up := start(t, "scale", c.dir, c.in("scale", "ps=3")...)
 			up.awaitLog("start one with: master pserver")
-			servers = append(servers, c.server())
+			servers = append(servers, c.server(mortal...))
 			up.wantExit(0)
 			c.awaitSet(3, 0)
 			wentBack := func() int { return strings.Count(m.log(), "the job goes back") }
@@ -111,17 +114,11 @@ func TestRewindWithMovedBlocks(t *testing.T) {
 			}
 
 			servers[2].kill()
-			servers[2] = c.server()
+			servers[2] = c.server(mortal...)
 			eventually(t, "the job goes back", func() (bool, string) { n := wentBack(); return n == 2, fmt.Sprint(n) })
 			set, _ := c.awaitSet(3, c.latestSet().Number)
 
-			leader, err := c.leader()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := leader.Scale(t.Context(), &pb.ScaleRequest{ParameterServers: 1}); err != nil {
-				t.Fatal(err)
-			}
+			c.order(1)
 			epoch := c.layout().Epoch
 			eventually(t, "a step of the move", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
 			m.kill()
@@ -135,7 +132,8 @@ func TestRewindWithMovedBlocks(t *testing.T) {
 					s.wantExit(0)
 				}
 			}
-			c.server().awaitLog("gone back")
+			c.server(mortal...).awaitLog("gone back")
+			c.hurry()
 			for _, p := range trainers {
 				p.wantExit(0)
 			}
@@ -150,7 +148,7 @@ func TestRewindWithMovedBlocks(t *testing.T) {
 // another run is told.
 func TestRunResumed(t *testing.T) {
 	t.Parallel()
-	const passes = 50
+	passes := passesOf(50, 15)
 	r := startRun(t, "--passes", fmt.Sprint(passes), "--on-shard-loss", "rewind", "--checkpoint-every", "50ms", "--ledger", "-o", "json")
 	pass := r.awaitStatus("pass 3", func(s *pb.StatusReply) bool { return len(s.Datasets) > 0 && s.Datasets[0].Pass >= 3 }).Datasets[0].Pass
 	killed := r.awaitChildren()

@@ -24,7 +24,7 @@ func (r *runJob) result() (result local.Result) {
 // A parameter server that hangs for longer than its lease ends when it wakes. It is started again, and the job goes on.
 func TestRunWithAServerThatHangs(t *testing.T) {
 	t.Parallel()
-	r := startRun(t, "--passes", "60", "-o", "json")
+	r := startRun(t, "--passes", fmt.Sprint(passesOf(60, 20)), "-o", "json")
 	var server child
 	for _, c := range r.awaitChildren() {
 		if c.kind() == "pserver" {
@@ -49,7 +49,7 @@ func TestRunWithAServerThatHangs(t *testing.T) {
 // A run whose data goes away in the middle says so, in its progress and at its end.
 func TestRunWithoutAShard(t *testing.T) {
 	t.Parallel()
-	r := startRun(t, "--passes", "100", "-o", "json")
+	r := startRun(t, "--passes", fmt.Sprint(passesOf(100, 25)), "-o", "json")
 	shards, err := filepath.Glob(filepath.Join(r.job.dir, "trainmaster-run", "001", "data", "digits-00001-of-*"))
 	if err != nil || len(shards) != 1 {
 		t.Fatalf("the shards are %v, %v", shards, err)

@@ -34,9 +34,9 @@ type load struct {
 	worst  time.Duration // that a push took
 }
 
-// loadTensors has 13 blocks, of several sizes.
+// loadTensors has 8 blocks, of several sizes.
 func loadTensors(value float32) []params.Tensor {
-	list := []params.Tensor{{Name: "w", Shape: []int{2_500_000}}, {Name: "v", Shape: []int{300_000}}, {Name: "b", Shape: []int{1000}}}
+	list := []params.Tensor{{Name: "w", Shape: []int{1_250_000}}, {Name: "v", Shape: []int{300_000}}, {Name: "b", Shape: []int{1000}}}
 	for i := range list {
 		list[i].Data = make([]float32, list[i].Shape[0])
 		for j := range list[i].Data {
@@ -80,7 +80,7 @@ func (j *job) load(ordinal uint32) *load {
 	return &load{job: j, client: client}
 }
 
-// push goes on until ctx ends, between two pushes.
+// push goes on until ctx ends, between two pushes. It rests as long as it worked, so that it is not all that the machine does.
 func (l *load) push(ctx context.Context) error {
 	grads, dst, ids := loadTensors(1), loadTensors(0), loadIDs()
 	for ctx.Err() == nil {
@@ -94,7 +94,12 @@ func (l *load) push(ctx context.Context) error {
 			}
 		}
 		l.steps.Add(1)
-		l.worst = max(l.worst, time.Since(began))
+		took := time.Since(began)
+		l.worst = max(l.worst, took)
+		select {
+		case <-ctx.Done():
+		case <-time.After(took):
+		}
 	}
 	return nil
 }
@@ -162,6 +167,18 @@ func (l *load) rows() map[string]float32 {
 	return rows
 }
 
+// order asks for so many servers until a leader takes it: on a busy machine the term of one may end at just that moment.
+func (j *job) order(servers int) {
+	j.t.Helper()
+	eventually(j.t, fmt.Sprintf("a leader takes the order for %d servers", servers), func() (bool, string) {
+		leader, err := j.leader()
+		if err == nil {
+			_, err = leader.Scale(j.t.Context(), &pb.ScaleRequest{ParameterServers: uint32(servers)})
+		}
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
 func (j *job) layout() *placement.Layout {
 	j.t.Helper()
 	value, _, err := j.store.Value(j.t.Context(), "/ps_blocks")
@@ -197,8 +214,9 @@ func owned(l *placement.Layout) string {
 
 // A job with two parameter servers gets a third and then has one, while trainers push: no push is lost, and none counts twice.
 func TestScaleUnderLoad(t *testing.T) {
+	t.Parallel()
 	j := newJob(t)
-	j.master("--ps", "2")
+	j.master("--ps", "2", "--lease-ttl", "60s") // a busy machine does not end its term
 	servers := []*process{j.server(), j.server()}
 	loads := []*load{j.load(1), j.load(2)}
 	j.underLoad(loads, func() {
@@ -207,7 +225,7 @@ func TestScaleUnderLoad(t *testing.T) {
 		servers = append(servers, j.server())
 		up.wantExit(0)
 	})
-	if got := j.layout(); got.Shards != 3 || got.Goal != 3 || owned(got) != "[4 4 5]" || slotsOwned(got) != "[342 341 341]" {
+	if got := j.layout(); got.Shards != 3 || got.Goal != 3 || owned(got) != "[2 2 4]" || slotsOwned(got) != "[342 341 341]" {
 		t.Errorf("%+v: %s and %s", got, owned(got), slotsOwned(got))
 	}
 	j.awaitSet(3, 0)
@@ -218,7 +236,7 @@ func TestScaleUnderLoad(t *testing.T) {
 			t.Errorf("master scale said %q", down.stdout)
 		}
 	})
-	if got := j.layout(); got.Shards != 1 || owned(got) != "[13]" || slotsOwned(got) != "[1024]" {
+	if got := j.layout(); got.Shards != 1 || owned(got) != "[8]" || slotsOwned(got) != "[1024]" {
 		t.Errorf("%+v: %s and %s", got, owned(got), slotsOwned(got))
 	}
 	ended := 0
@@ -250,6 +268,7 @@ func TestScaleUnderLoad(t *testing.T) {
 
 // The leader is killed while blocks move, wherever it stands: the next one ends what was begun, and no push is lost or counts twice.
 func TestLeaderKilledWhileBlocksMove(t *testing.T) {
+	t.Parallel()
 	j := newJob(t)
 	master := j.master("--ps", "2")
 	j.server()
@@ -260,13 +279,7 @@ func TestLeaderKilledWhileBlocksMove(t *testing.T) {
 			if n > 1 {
 				j.server()
 			}
-			leader, err := j.leader()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := leader.Scale(t.Context(), &pb.ScaleRequest{ParameterServers: uint32(n)}); err != nil {
-				t.Fatal(err)
-			}
+			j.order(n)
 			if epoch := j.layout().Epoch; round > 0 { // else at once, perhaps before the first step
 				eventually(t, "a step of the move", func() (bool, string) { return j.layout().Epoch > epoch, fmt.Sprint(j.layout()) })
 			}
@@ -274,7 +287,7 @@ func TestLeaderKilledWhileBlocksMove(t *testing.T) {
 			master = j.master("--ps", "2")
 			eventually(t, fmt.Sprintf("%d servers", n), func() (bool, string) {
 				got := j.layout()
-				return got.Shards == n && len(j.layout().Owners) == 13 && j.even(got), fmt.Sprintf("%+v", got)
+				return got.Shards == n && len(j.layout().Owners) == 8 && j.even(got), fmt.Sprintf("%+v", got)
 			})
 		}
 	})
@@ -286,16 +299,18 @@ func (j *job) even(l *placement.Layout) bool {
 	for _, owner := range l.Owners {
 		counts[owner]++
 	}
-	return slices.Max(counts)-slices.Min(counts) <= 3
+	return slices.Max(counts)-slices.Min(counts) <= 2
 }
 
 // The factorization machine of the flights is trained on 2, 3 and 1 servers in one job, between which its tables move: every task counts once,
 // every category that was trained on has its rows, and the model is as good as ever.
 func TestScaleWhileTablesAreTrained(t *testing.T) {
+	t.Parallel()
+	withQuickProgram(t)
 	const passes = 3
 	j := newJob(t)
 	tasks := j.useFlights()
-	master := j.master("--passes", fmt.Sprint(passes), "--ps", "2")
+	master := j.master("--passes", fmt.Sprint(passes), "--ps", "2", "--lease-ttl", "60s")
 	servers := []*process{j.server(), j.server()}
 	var trainers []*process
 	for _, id := range []string{"a", "b"} {
@@ -355,9 +370,10 @@ func TestScaleWhileTablesAreTrained(t *testing.T) {
 // A server is killed while slots move, the source and then the destination: it comes back from the set before the moves, the moves go on to
 // their goal, and from then on each push counts once, in all rows.
 func TestServerKilledWhileSlotsMove(t *testing.T) {
+	t.Parallel()
 	j := newJob(t)
-	j.master("--ps", "2")
-	servers := []*process{j.server(), j.server()}
+	j.master("--ps", "2", "--lease-ttl", "60s")
+	servers := []*process{j.server(mortal...), j.server(mortal...)}
 	loads := []*load{j.load(1), j.load(2)}
 	first := servers[slices.IndexFunc(servers, func(s *process) bool { return strings.Contains(s.log(), "shard=0") })]
 	pushing, stop := context.WithCancel(t.Context())
@@ -367,20 +383,14 @@ func TestServerKilledWhileSlotsMove(t *testing.T) {
 		all.Go(func() { errs[i] = l.push(pushing) })
 	}
 	for _, n := range []int{3, 1} {
-		leader, err := j.leader()
-		if err != nil {
-			t.Fatal(err)
-		}
 		if n > 2 {
-			j.server()
+			j.server(mortal...)
 		}
-		if _, err := leader.Scale(t.Context(), &pb.ScaleRequest{ParameterServers: uint32(n)}); err != nil {
-			t.Fatal(err)
-		}
+		j.order(n)
 		was := slotsOwned(j.layout())
 		eventually(t, "slots on the move", func() (bool, string) { got := slotsOwned(j.layout()); return got != was && got != "none", got })
 		first.kill()
-		first = j.server()
+		first = j.server(mortal...)
 		first.awaitLog("parameters restored")
 		eventually(t, fmt.Sprintf("%d servers", n), func() (bool, string) {
 			got := j.layout()
@@ -414,16 +424,17 @@ func TestServerKilledWhileSlotsMove(t *testing.T) {
 // A server that got blocks is killed: it goes on with the blocks that it has by now, from the last set of checkpoints that has
 // them, whoever had them then. The others' pushes are all there.
 func TestServerKilledAfterBlocksMoved(t *testing.T) {
+	t.Parallel()
 	j := newJob(t)
-	j.master("--ps", "1")
+	j.master("--ps", "1", "--lease-ttl", "60s")
 	j.server()
 	loads := []*load{j.load(1)}
-	last := j.server()
+	last := j.server(mortal...)
 	j.underLoad(loads, func() { run(t, j.dir, j.in("scale", "ps=2")...).wants(t, 0) })
 	set := j.latestSet().Number
 	j.awaitSet(2, set+1) // the one before it may have begun before the last push
 	last.kill()
-	j.server().awaitLog("parameters restored")
+	j.server(mortal...).awaitLog("parameters restored")
 	j.underLoad(loads, func() {
 		began := loads[0].steps.Load()
 		eventually(t, "further pushes", func() (bool, string) { n := loads[0].steps.Load(); return n > began+5, fmt.Sprint(n) })
@@ -454,7 +465,8 @@ func (j *job) awaitSteps(more uint64) {
 // A synchronous job gets a third parameter server and then has one, while its trainers train, and its leader is killed in the middle of
 // that: each record of each pass is in the model once.
 func TestScaleSynchronous(t *testing.T) {
-	const passes = 12
+	t.Parallel()
+	const passes = 8
 	c := newCounters(t)
 	lead := func() *process {
 		return c.master("--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", "sync", "--checkpoint-every", "1s")
@@ -467,19 +479,14 @@ func TestScaleSynchronous(t *testing.T) {
 	c.server()
 	run(t, c.dir, c.in("scale", "ps=3")...).wants(t, 0)
 	c.awaitSteps(2)
-	leader, err := c.leader()
-	if err != nil {
-		t.Fatal(err)
-	}
 	epoch := c.layout().Epoch
-	if _, err := leader.Scale(t.Context(), &pb.ScaleRequest{ParameterServers: 1}); err != nil {
-		t.Fatal(err)
-	}
+	c.order(1)
 	eventually(t, "a step of the move", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
 	m.kill()
 	m = lead()
 	eventually(t, "one server", func() (bool, string) { return c.layout().Shards == 1, fmt.Sprint(c.layout()) })
 	c.awaitSteps(2)
+	c.hurry()
 	for _, p := range trainers {
 		p.wantExit(0)
 	}

@@ -46,10 +46,11 @@ func TestAnotherNumberOfServers(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		for _, n := range []int{3, 1} {
 			t.Run(fmt.Sprintf("%s/%d", mode, n), func(t *testing.T) {
-				const passes = 5
+				t.Parallel()
+				const passes = 4
 				j := newJob(t)
 				flags := []string{"--passes", fmt.Sprint(passes), "--update-mode", mode, "--checkpoint-keep", "1000"} // none goes while it is looked at
-				processes := []*process{j.master(append(flags, "--ps", "2")...), j.server(), j.server(), j.trainer("a"), j.trainer("b")}
+				processes := []*process{j.master(append(flags, "--ps", "2")...), j.server(mortal...), j.server(mortal...), j.trainer("a"), j.trainer("b")}
 				j.awaitMidPass(2)
 				began := j.latestSet().Number
 				j.awaitSet(2, began)
@@ -69,7 +70,7 @@ func TestAnotherNumberOfServers(t *testing.T) {
 				}
 				master := j.master(append(flags, "--ps", fmt.Sprint(n))...)
 				for range n {
-					j.server().awaitLog("parameters restored")
+					j.server(mortal...).awaitLog("parameters restored")
 				}
 				_, after := j.awaitSet(n, before.Number) // nobody trains yet
 				run(t, j.dir, "model", "diff", model, after).wants(t, 0)

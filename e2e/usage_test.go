@@ -20,6 +20,7 @@ const (
 // Every command refuses a flag that it does not know, and says where to look.
 func TestUnknownFlags(t *testing.T) {
 	t.Parallel()
+	withQuickProgram(t)
 	commands := commandLines(t)
 	if len(commands) < 15 {
 		t.Fatalf("found %d commands by --help, expected all of them: %v", len(commands), commands)
@@ -134,6 +135,7 @@ func TestBadSettings(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			withQuickProgram(t)
 			o := run(t, t.TempDir(), c.args...)
 			o.wants(t, c.code, c.says...)
 			if c.code == exitUsage && !strings.Contains(o.stderr, "--help'.") {
