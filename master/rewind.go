@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -182,7 +183,7 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 		}
 	}()
 	if err := r.standStill(ctx, number); err != nil {
-		return nil, nil, fmt.Errorf("cut %d: wait for trainers to stand still: %w", number, err)
+		return nil, nil, fmt.Errorf("cut %d: wait for trainers to stand still: %w%s", number, err, r.awaited(context.WithoutCancel(ctx)))
 	}
 	if err := r.still.hold(ctx); err != nil {
 		return nil, nil, err
@@ -236,6 +237,16 @@ func (r *rewinding) standStill(ctx context.Context, number uint64) error {
 			return err
 		}
 	}
+}
+
+// awaited says which trainers the cut waits for.
+func (r *rewinding) awaited(ctx context.Context) string {
+	var ids []string
+	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { ids = q.Unflushed() }); err != nil || len(ids) == 0 {
+		return ""
+	}
+	r.log.WithField("trainers", ids).Warn("a cut is given up, and tried again: these trainers do not stand still; if one of them hangs, end its process")
+	return fmt.Sprintf("; waited for %s: if one of them hangs, end its process", strings.Join(ids, ", "))
 }
 
 // publish names the set and counts what it has, in one transaction.

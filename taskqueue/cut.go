@@ -100,6 +100,20 @@ func (ev *CutRelease) apply(q *Queue) Answer {
 	return q.stepAnswer()
 }
 
+// Unflushed names the trainers that a cut waits for: their process may hang while its heartbeats go on. One with a task is
+// lost when that times out; one without is waited for by each cut, until its process ends.
+func (q *Queue) Unflushed() (ids []string) {
+	if !q.holding() {
+		return nil
+	}
+	for _, t := range q.sortedTrainers() {
+		if !t.gone && !q.exact.flushed[t.ordinal] && (q.exact.members[t.ordinal] || len(t.holds) > 0) {
+			ids = append(ids, t.id)
+		}
+	}
+	return ids
+}
+
 // CutWatch waits until a cut waits for the sender; Place.Round is its number.
 type CutWatch struct {
 	Trainer     Ordinal
