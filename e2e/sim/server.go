@@ -162,7 +162,7 @@ func (s *server) die() {
 		a.failed = true
 	}
 	s.world.after(s.between(time.Millisecond, 5*time.Millisecond), s.world.wakeLeaders)
-	s.world.after(s.between(100*time.Millisecond, 6*time.Second), s.boot)
+	s.world.after(s.between(s.world.plan.away[0], s.world.plan.away[1]), s.boot)
 }
 
 // registered: a lease outlives its server for a while.

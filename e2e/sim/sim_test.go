@@ -91,6 +91,11 @@ func TestSomebodyDiesBetweenAnyTwoMessagesOfACut(t *testing.T) {
 	inEachInstant(t, func(*world) {})
 }
 
+// A server that died is back before the next message of the cut reaches it, with what its last checkpoint had.
+func TestServerIsBackInTheMiddleOfACut(t *testing.T) {
+	inEachInstant(t, func(w *world) { w.plan.away = [2]time.Duration{time.Microsecond, time.Millisecond} })
+}
+
 // The leader that follows one that died in the middle of a cut finds etcd full, and lets the trainers go once it is not.
 func TestFullStoreAfterALeaderDiedInACut(t *testing.T) {
 	refused := inEachInstant(t, func(w *world) {

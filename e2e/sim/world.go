@@ -61,6 +61,7 @@ type plan struct {
 	exact     bool // explicit commits
 	cuts      bool // that the leader takes
 	every     time.Duration
+	away      [2]time.Duration // how long a server that died is away, at least and at most
 }
 
 func newPlan(rng *rand.Rand) plan {
@@ -83,7 +84,7 @@ func newPlan(rng *rand.Rand) plan {
 		tasks: 1 + rng.IntN(40), shuffle: rng.IntN(2) == 0, realCodec: rng.IntN(16) == 0,
 		tick: master.TickEvery * time.Duration(1+rng.IntN(3)), heartbeat: pick(time.Second, 3*time.Second),
 		quiet: 10*time.Second + time.Duration(rng.Int64N(int64(30*time.Second))), patience: 10 * time.Minute,
-		poison: map[int]poison{},
+		poison: map[int]poison{}, away: [2]time.Duration{100 * time.Millisecond, 6 * time.Second},
 	}
 	p.options = taskqueue.Options{
 		Passes: 1 + rng.IntN(3), MaxFailures: 1 + rng.IntN(3), Rolling: rng.IntN(2) == 0, Speculate: rng.IntN(2) == 0,
