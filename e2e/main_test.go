@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	// These tests wait for leases and for each other's processes more than they compute.
-	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+	if err := flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
 	etcdtest.Main(m, goleak.Cleanup(func(code int) {
