@@ -3,4 +3,4 @@
 package sim
 
 // The race detector makes a history ten times as long, and there is one goroutine in it.
-func init() { fewer = 200 }
+func init() { fewer, oneOf = 200, 8 }

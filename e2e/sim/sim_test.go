@@ -21,6 +21,9 @@ var (
 // fewer histories than asked for are run; 0: as many.
 var fewer int
 
+// Of the instants of a cut, one of so many is tried.
+var oneOf = 1
+
 func TestHistories(t *testing.T) {
 	if *one != 0 {
 		result, err := Run(*one, true)
@@ -130,7 +133,7 @@ func inEachInstant(t *testing.T, prepare func(*world)) (refused uint64) {
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
-			for strike := int(next.Add(1)); strike <= last && !t.Failed(); strike = int(next.Add(1)) {
+			for strike := oneOf * int(next.Add(1)); strike <= last && !t.Failed(); strike = oneOf * int(next.Add(1)) {
 				w := newShortHistory(t, seed, strike)
 				prepare(w)
 				if err := w.run(); err != nil {
