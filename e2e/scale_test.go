@@ -480,11 +480,12 @@ func TestScaleSynchronous(t *testing.T) {
 	run(t, c.dir, c.in("scale", "ps=3")...).wants(t, 0)
 	c.awaitSteps(2)
 	epoch := c.layout().Epoch
-	c.order(1)
+	down := start(t, "scale", c.dir, c.in("scale", "ps=1")...)
 	eventually(t, "a step of the move", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
 	m.kill()
 	m = lead()
-	eventually(t, "one server", func() (bool, string) { return c.layout().Shards == 1, fmt.Sprint(c.layout()) })
+	down.awaitLog("spread over 1 parameter servers")
+	down.wantExit(0)
 	c.awaitSteps(2)
 	c.hurry()
 	for _, p := range trainers {

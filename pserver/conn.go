@@ -216,6 +216,9 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) *wire.Fault {
 		c.awaitMove(b.awaited())
 		fault = b.push(c.shard, c.holding, c.trainer, &c.head, scale, buf.floats[:b.Len], r)
 	case wire.Stage:
+		if fault = c.shard.waitVersion(c.stop, c.head.Step, c.limits.PullWait); fault != nil {
+			return fault
+		}
 		c.awaitMove(b.awaited())
 		if fault = c.shard.stage(b, c.trainer, &c.head, buf.floats[:b.Len]); fault == nil {
 			r.end()

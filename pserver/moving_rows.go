@@ -30,15 +30,32 @@ func (s *shard) slotsStay(h *holding, t *sparse.Table) *wire.Fault {
 	return nil
 }
 
-// sendStaged sends what trainers have staged for a frozen slot.
-func (s *shard) sendStaged(id slotID, dim int, version uint64, send func(slotPiece) error) error {
-	for _, incarnation := range s.stages.who(version, func(g *stage) bool { return g.rows[id.table].whole() }) {
-		staged := s.stages.find(incarnation).rowsOf(id, dim)
-		if err := send(slotPiece{slotID: id, staged: staged}); err != nil {
+// sendStaged sends what trainers have staged for a slot, as long as it is frozen.
+func (s *shard) sendStaged(o *slotOut, send func(slotPiece) error) error {
+	for _, incarnation := range o.stagedBy {
+		staged, err := s.stagedFor(o, incarnation)
+		if err == nil {
+			err = send(slotPiece{slotID: o.slotID, staged: staged})
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// stagedFor copies what a trainer has staged for a slot.
+func (s *shard) stagedFor(o *slotOut, incarnation uint64) (*stagedRows, error) {
+	s.commitMu.Lock() // no placement changes, and no version
+	defer s.commitMu.Unlock()
+	if !o.IsFrozen() {
+		return nil, fmt.Errorf("%w: slot %d of table %d is not frozen any more", errOldMove, o.slot, o.slotID.table)
+	}
+	g := s.stages.find(incarnation)
+	if g == nil {
+		return nil, fmt.Errorf("%w: incarnation %d has staged nothing any more", errOldMove, incarnation)
+	}
+	return g.rowsOf(o.slotID, o.table.Config().Dim), nil
 }
 
 // rowsOf copies what is staged for a slot.

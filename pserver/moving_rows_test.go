@@ -137,13 +137,13 @@ func TestStagingAgainReplacesWhatArrived(t *testing.T) {
 	h := holdingOf(t, 1, 2)
 	h.model.table.Epoch = 2
 	s.holding.Store(h)
+	s.version.Store(3)
 	st := &s.stages
-	st.limit, st.byIncarnation = 1<<20, map[uint64]*stage{}
 	g := stageAt(st, h, 1, 10, 1)
 	g.rows[0].epoch = 1
 	st.placeRowsLocked(holdingOf(t, 1), h, []*slotArrival{arriving(2, attempt{7, 3, 5, 20}, 11)})
 	for part := range uint32(2) {
-		if fault := stageFrame(s, h, part); fault != nil {
+		if fault := stageFrame(s, h, frameOfRow{attempt{7, 3, 5, uint64(30 + part)}, part, 2}); fault != nil {
 			t.Fatal(fault)
 		}
 		if got := stagedIn(g, h); (got == "") != (part == 0) {
@@ -155,16 +155,22 @@ func TestStagingAgainReplacesWhatArrived(t *testing.T) {
 	}
 }
 
-// stageFrame stages a row of slot 1 or 2, of value 12, in one of two frames.
-func stageFrame(s *tableShard, h *holding, part uint32) *wire.Fault {
-	slot := 1 + part
+// frameOfRow is a frame with a row of slot 1, or 2 in its second part, of value 12.
+type frameOfRow struct {
+	attempt
+	part, parts uint32
+}
+
+// stageFrame stages it.
+func stageFrame(s *tableShard, h *holding, f frameOfRow) *wire.Fault {
+	slot := 1 + f.part
 	body, rows := wire.Layout(wire.FloatBytes(make([]float32, 64)), 1, 1, stagedTable.Dim)
-	wire.Number(body, part, 2)
-	rows.Part, rows.Parts = part, 2
+	wire.Number(body, f.part, f.parts)
+	rows.Part, rows.Parts = f.part, f.parts
 	rows.Spans[0], rows.IDs[0] = wire.Span{Slot: slot, Rows: 1}, idOf(slot)
 	copy(rows.Values, []float32{12, 12})
-	head := &wire.Header{Op: wire.StageRows, Step: 3, Argument: 5, Sequence: uint64(30 + part)}
-	return s.stageRows(h, rowFrame{table: h.tables[0], rows: rows}, &trainer{incarnation: 7}, head, body)
+	head := &wire.Header{Op: wire.StageRows, Step: f.version, Argument: f.records, Sequence: f.sequence}
+	return s.stageRows(h, rowFrame{table: h.tables[0], rows: rows}, &trainer{incarnation: f.incarnation}, head, body)
 }
 
 // While a slot leaves nothing is staged for its table, also not for its other slots; nor ever for a placement that is over.
@@ -172,10 +178,10 @@ func TestNothingIsStagedWhileSlotsLeave(t *testing.T) {
 	s := openTableShard(t, t.TempDir(), 1)
 	h := holdingOf(t, 1, 2)
 	s.holding.Store(h)
-	s.stages.limit, s.stages.byIncarnation = 1<<20, map[uint64]*stage{}
+	s.version.Store(3)
 	want := func(what string, code wire.Code) {
 		t.Helper()
-		if fault := stageFrame(s, h, 0); (fault == nil) != (code == 0) || fault != nil && fault.Code != code {
+		if fault := stageFrame(s, h, frameOfRow{attempt{7, 3, 5, 30}, 0, 2}); (fault == nil) != (code == 0) || fault != nil && fault.Code != code {
 			t.Errorf("%s: %v", what, fault)
 		}
 	}
@@ -189,6 +195,61 @@ func TestNothingIsStagedWhileSlotsLeave(t *testing.T) {
 	next.model.table.Epoch++
 	s.holding.Store(next)
 	want("another placement", wire.Moved)
+}
+
+// Another leader ends the move, and a version is made without a trainer, while what that one staged is on its way: the rest is not sent.
+func TestMoveEndsWhileStagedRowsAreSent(t *testing.T) {
+	s := openTableShard(t, t.TempDir(), 1)
+	h := holdingOf(t, 1, 2)
+	h.model.table.Epoch, h.model.optimizer.LearningRate = 1, 1
+	h.blocks, h.byID = nil, map[uint64]*block{}
+	s.holding.Store(h)
+	s.ready.Store(true)
+	s.version.Store(3)
+	for _, incarnation := range []uint64{7, 8} {
+		if fault := stageFrame(s, h, frameOfRow{attempt{incarnation, 3, 5, incarnation}, 0, 1}); fault != nil {
+			t.Fatal(fault)
+		}
+	}
+	id := slotID{0, 2}
+	if err := s.freezeBlocks(t.Context(), 1, 2, nil, []slotID{id}); err != nil {
+		t.Fatal(err)
+	}
+	sent := 0
+	err := s.readSlot(1, 2, id, func(slotPiece) error {
+		sent++
+		if _, err := s.settle(2, 1, nil, 0); err != nil {
+			t.Error(err)
+		}
+		_, _, err := s.commit(1, 4, []contributor{{0, 7, 5}}, 1)
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "not frozen any more") || sent != 1 {
+		t.Errorf("%d pieces were sent: %v", sent, err)
+	}
+}
+
+// A frame of an attempt that was given up comes when a later one, with another number of records, is there: that one stays.
+func TestFrameOfAnEarlierAttempt(t *testing.T) {
+	s := openTableShard(t, t.TempDir(), 1)
+	h := holdingOf(t, 1, 2)
+	s.holding.Store(h)
+	s.version.Store(3)
+	if fault := stageFrame(s, h, frameOfRow{attempt{7, 3, 6, 20}, 0, 1}); fault != nil {
+		t.Fatal(fault)
+	}
+	if fault := stageFrame(s, h, frameOfRow{attempt{7, 3, 5, 10}, 0, 1}); fault == nil || fault.Code != wire.Stale {
+		t.Errorf("an earlier attempt: %v", fault)
+	}
+	if got := stagedIn(s.stages.find(7), h); got != "v3/6: 1=12" {
+		t.Errorf("%q is staged", got)
+	}
+	if fault := stageFrame(s, h, frameOfRow{attempt{7, 4, 6, 30}, 0, 1}); fault == nil || fault.Code != wire.Wait {
+		t.Errorf("of a version that is still to come: %v", fault)
+	}
+	if got := stagedIn(s.stages.find(7), h); got != "v3/6: 1=12" {
+		t.Errorf("%q is staged", got)
+	}
 }
 
 // What is staged for a slot and damaged on the way, or does not fit it, is refused with the slot.

@@ -86,20 +86,20 @@ func (h *holding) freezeTables() error {
 
 // readSlot gives a frozen slot to send, piece by piece.
 func (s *shard) readSlot(term uint64, epoch uint32, id slotID, send func(slotPiece) error) error {
-	t, out, at, err := s.beginSlot(term, epoch, id)
+	out, err := s.beginSlot(term, epoch, id)
 	if err != nil {
 		return err
 	}
-	if err := s.sendStaged(id, t.Config().Dim, at.version, send); err != nil {
+	if err := s.sendStaged(out, send); err != nil {
 		return err
 	}
-	for last := false; !last; { // as long as the slot is frozen, so was what is staged
+	for last := false; !last; {
 		piece := slotPiece{slotID: id}
-		if piece.image, last, err = out.Next(max(1, pieceBytes/t.RowBytes())); err != nil {
+		if piece.image, last, err = out.Next(max(1, pieceBytes/out.table.RowBytes())); err != nil {
 			return fmt.Errorf("%w: %w", errOldMove, err)
 		}
 		if piece.last = last; last {
-			piece.origin = s.originOf(id, out, at)
+			piece.origin = s.originOf(out)
 		}
 		if err := send(piece); err != nil {
 			return err
@@ -108,32 +108,41 @@ func (s *shard) readSlot(term uint64, epoch uint32, id slotID, send func(slotPie
 	return nil
 }
 
+// slotOut is a frozen slot that is read.
+type slotOut struct {
+	slotID
+	*sparse.Outgoing
+	table    *sparse.Table
+	at       moment
+	stagedBy []uint64 // incarnations that have staged all of the table
+}
+
 // beginSlot finds a frozen slot, and where the shard stands.
-func (s *shard) beginSlot(term uint64, epoch uint32, id slotID) (*sparse.Table, *sparse.Outgoing, moment, error) {
+func (s *shard) beginSlot(term uint64, epoch uint32, id slotID) (*slotOut, error) {
 	s.commitMu.Lock() // no placement changes, and no version
 	defer s.commitMu.Unlock()
 	h, err := s.heed(term, epoch)
 	if err != nil {
-		return nil, nil, moment{}, err
+		return nil, err
 	}
-	t, err := h.tableOf(id)
-	if err != nil {
-		return nil, nil, moment{}, err
+	out := &slotOut{slotID: id, at: s.moment()}
+	if out.table, err = h.tableOf(id); err != nil {
+		return nil, err
 	}
-	out, err := t.Send(id.slot)
-	if err != nil {
-		return nil, nil, moment{}, fmt.Errorf("%w: %w", errOldMove, err)
+	if out.Outgoing, err = out.table.Send(id.slot); err != nil {
+		return nil, fmt.Errorf("%w: %w", errOldMove, err)
 	}
-	return t, out, s.moment(), nil
+	out.stagedBy = s.stages.who(out.at.version, func(g *stage) bool { return g.rows[id.table].whole() })
+	return out, nil
 }
 
 // originOf lists the steps of all trainers that a slot has, and says whose are forgotten.
-func (s *shard) originOf(id slotID, out *sparse.Outgoing, at moment) origin {
+func (s *shard) originOf(out *slotOut) origin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := origin{retired: s.retired, at: at}
+	o := origin{retired: s.retired, at: out.at}
 	for _, t := range s.rosterLocked() {
-		o.applied = append(o.applied, appliedStep{t.ordinal, t.incarnation, out.Step(t.columns[id.table])})
+		o.applied = append(o.applied, appliedStep{t.ordinal, t.incarnation, out.Step(t.columns[out.slotID.table])})
 	}
 	return o
 }

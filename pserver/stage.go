@@ -121,15 +121,24 @@ func (g *stage) reset(version uint64, records uint32) {
 	}
 }
 
-// openStage returns the trainer's stage at the version of a frame, locked, if the frame is not late.
+// openStage returns the trainer's stage at the version of a frame, locked, if the frame is neither late nor early.
 func (s *shard) openStage(t *trainer, head *wire.Header) (*stage, *wire.Fault) {
 	if t.fenced.Load() {
 		return nil, wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
 	}
 	g := s.stages.of(t.incarnation, &s.holding)
-	if now := s.version.Load(); head.Step < now || head.Step < g.version {
+	now := s.version.Load()
+	var fault *wire.Fault
+	switch {
+	case head.Step < now || head.Step < g.version:
+		fault = wire.Faultf(wire.Stale, "gradient was computed at version %d, shard %d is at %d", head.Step, s.index, now)
+	case head.Step > now: // what is staged for the version that is to come now is still needed
+		fault = wire.Faultf(wire.Wait, "gradient was computed at version %d, shard %d is at %d and will hear of it", head.Step, s.index, now)
+	case head.Step == g.version && head.Argument != g.records && head.Sequence < g.newest():
+		fault = wire.Faultf(wire.Stale, "gradient is of an earlier attempt at version %d, of %d records: there is one of %d by now", head.Step, head.Argument, g.records)
+	}
+	if fault != nil {
 		g.mu.Unlock()
-		fault := wire.Faultf(wire.Stale, "gradient was computed at version %d, shard %d is at %d", head.Step, s.index, now)
 		fault.Version = clampVersion(now)
 		return nil, fault
 	}

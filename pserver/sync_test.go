@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -316,5 +317,70 @@ func TestSyncStageMemoryIsBounded(t *testing.T) {
 	var stale *params.StaleError
 	if err := <-late; !errors.As(err, &stale) {
 		t.Errorf("second trainer: %v, expected that it is told to compute again", err)
+	}
+}
+
+// A server that has no part in what a trainer pulls hears of a version later than the others: what is staged there for that version
+// is still needed, and the next waits until it is used.
+func TestSyncStagesOneVersionAfterTheOther(t *testing.T) {
+	for before := range uint64(2) {
+		b := startServers(t, 2, pserver.Config{})
+		c := connectTables(t, b, params.Config{Mode: params.Sync})
+		m := newMaster(t, b)
+		stage := func(version uint64) error {
+			for _, table := range bothTables {
+				ids, grads := rowBatch(version, 300, table.Dim)
+				if err := c.StageRows(within(t), table.Name, version, ids, grads, 1); err != nil {
+					return err
+				}
+			}
+			return c.Stage(within(t), version, little(), 1)
+		}
+		mustStage := func(version uint64) {
+			t.Helper()
+			if err := stage(version); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for version := range before {
+			mustStage(version)
+			if err := m.commit(within(t), version+1, by(0, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		commit := func(server int, version uint64) {
+			t.Helper()
+			if _, err := control(t, b.addrs[server]).CommitStep(within(t), &pb.CommitStepRequest{Version: version, JobEpoch: 1, Contributors: []*pb.StepContributor{by(0, 1)}}); err != nil {
+				t.Error(err)
+			}
+		}
+		d, err := control(t, b.addrs[0]).Describe(within(t), &pb.DescribeRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		withBlock := int(d.GetPlacement().GetOwners()[0])
+		mustStage(before)
+		commit(withBlock, before+1)
+		values := little()
+		if got, err := c.Pull(within(t), values, before+1); err != nil || got != before+1 {
+			t.Fatal(got, err)
+		}
+		staged := make(chan error, 1)
+		go func() { staged <- stage(before + 1) }()
+		select {
+		case err := <-staged:
+			t.Errorf("staged at version %d where version %d is not made yet: %v", before+1, before+1, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		commit(1-withBlock, before+1)
+		if err := <-staged; err != nil {
+			t.Fatal(err)
+		}
+		for server := range 2 {
+			commit(server, before+2)
+			if d, err := control(t, b.addrs[server]).Describe(within(t), &pb.DescribeRequest{}); err != nil || d.GetCounters().GetStepsCommitted() != before+2 {
+				t.Errorf("server %d: %v, %v; expected %d versions that it has made", server, d, err, before+2)
+			}
+		}
 	}
 }

@@ -89,6 +89,9 @@ func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
 	case wire.PushRows:
 		return c.pushRows(f, r)
 	}
+	if fault := c.shard.waitVersion(c.stop, c.head.Step, c.limits.PullWait); fault != nil {
+		return fault
+	}
 	c.awaitMove(f.table.Leaving())
 	fault = c.shard.stageRows(c.holding, f, c.trainer, &c.head, buf.bytes[:c.head.Length])
 	if fault == nil {

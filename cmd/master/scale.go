@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,7 +13,11 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-const scalePoll = 200 * time.Millisecond
+const (
+	scalePoll = 200 * time.Millisecond
+	// scalePatience is how long an order that a leader has taken waits for another leader to say how far it is.
+	scalePatience = 2 * time.Minute
+)
 
 func scaleCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -20,7 +25,7 @@ func scaleCommand() *cobra.Command {
 		Short: "Change the number of parameter servers of a running job",
 		Long: `Scale moves blocks of the model between parameter servers until there are N of them with even shares, while the job goes on;
 only pushes to the few blocks that are moved at a time wait. For more servers it waits until they are there: start each with
-master pserver. Of fewer, the last ones end once their blocks are elsewhere. It may be stopped and given again: the job goes on moving.`,
+master pserver. Of fewer, the last ones end once their blocks are elsewhere. It goes on when another master takes over, and may be stopped and given again: the job goes on moving.`,
 		Example: `  # a third parameter server for a job with two: start it as well, with master pserver
   master scale ps=3 --endpoints 127.0.0.1:2379`,
 		Args: cobra.ExactArgs(1),
@@ -42,32 +47,37 @@ master pserver. Of fewer, the last ones end once their blocks are elsewhere. It 
 	return cmd
 }
 
-// scale asks once for the change, and then how far it is.
+// scale asks once for the change, and then how far it is, whoever leads by then.
 func scale(cmd *cobra.Command, l *leader, n uint32) error {
-	said := ""
-	poll := time.NewTicker(scalePoll)
-	defer poll.Stop()
-	for request := (&pb.ScaleRequest{Job: l.job, ParameterServers: n}); ; request.ParameterServers = 0 {
-		var reply *pb.ScaleReply
-		if err := l.ask(cmd.Context(), func(ctx context.Context, o pb.OperatorClient) (err error) {
-			reply, err = o.Scale(ctx, request)
-			return err
-		}); err != nil {
-			return err
-		}
-		if reply.GetGoal() != n && request.GetParameterServers() == 0 {
-			return fmt.Errorf("the number of parameter servers is to be %d by now: somebody else has changed it", reply.GetGoal())
-		}
-		line := fmt.Sprintf("moving blocks: %d servers of %d, placement %d", reply.GetParameterServers(), n, reply.GetPlacementEpoch())
-		if reply.GetWaiting() != "" {
-			line = "waiting: " + reply.GetWaiting()
-		}
-		if reply.GetDone() {
-			line = fmt.Sprintf("the model is spread over %d parameter servers", reply.GetParameterServers())
-		}
+	said, heard := "", time.Now()
+	say := func(line string) {
 		if line != said {
 			fmt.Fprintln(cmd.OutOrStdout(), line)
 			said = line
+		}
+	}
+	poll := time.NewTicker(scalePoll)
+	defer poll.Stop()
+	for request := (&pb.ScaleRequest{Job: l.job, ParameterServers: n}); ; {
+		var reply *pb.ScaleReply
+		err := l.ask(cmd.Context(), func(ctx context.Context, o pb.OperatorClient) (err error) {
+			reply, err = o.Scale(ctx, request)
+			return err
+		})
+		taken := request.GetParameterServers() == 0
+		_, isOver := errors.AsType[*overError](err)
+		switch {
+		case err == nil && taken && reply.GetGoal() != n:
+			return fmt.Errorf("the number of parameter servers is to be %d by now: somebody else has changed it", reply.GetGoal())
+		case err == nil:
+			heard, request.ParameterServers = time.Now(), 0
+			say(progressOf(reply, n))
+		case !taken || isOver || cmd.Context().Err() != nil:
+			return err
+		case time.Since(heard) > scalePatience:
+			return fmt.Errorf("the order stands, and since %v no leader has said how far it is: %w", scalePatience, err)
+		default:
+			say("waiting for a leader: " + err.Error())
 		}
 		if reply.GetDone() {
 			return nil
@@ -78,4 +88,15 @@ func scale(cmd *cobra.Command, l *leader, n uint32) error {
 			return cmd.Context().Err()
 		}
 	}
+}
+
+// progressOf is a line for a user.
+func progressOf(reply *pb.ScaleReply, n uint32) string {
+	switch {
+	case reply.GetDone():
+		return fmt.Sprintf("the model is spread over %d parameter servers", reply.GetParameterServers())
+	case reply.GetWaiting() != "":
+		return "waiting: " + reply.GetWaiting()
+	}
+	return fmt.Sprintf("moving blocks: %d servers of %d, placement %d", reply.GetParameterServers(), n, reply.GetPlacementEpoch())
 }

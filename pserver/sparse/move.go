@@ -150,6 +150,14 @@ func (o *Outgoing) Next(most int) (m *Image, last bool, err error) {
 	return m, len(o.ids) == 0, nil
 }
 
+// IsFrozen says whether the slot has been frozen ever since.
+func (o *Outgoing) IsFrozen() bool {
+	s := o.table.slots[o.number]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.frozen == o.frozen
+}
+
 // Step is the step of a column that was last applied in the slot.
 func (o *Outgoing) Step(c *Column) uint64 {
 	s := o.table.slots[o.number]
