@@ -39,28 +39,50 @@ type compressor struct {
 	zip   *flate.Writer // onto out; it weighs hundreds of kilobytes
 }
 
-// compressors are those that nobody uses now, by type. To make one costs many times what a value does, so that some stay:
+// spares are compressors of one type that nobody uses now. To make one costs many times what a value does, so that some stay:
 // a sync.Pool lets them go with the garbage, and under the race detector every fourth that it is given.
-var compressors sync.Map // of chan *compressor by reflect.Type
+type spares struct {
+	mu   sync.Mutex
+	list []*compressor
+}
 
-// compressorsKept of each type: one master has one committer.
-const compressorsKept = 2
+// sparesKept of each type: one master has one committer.
+const sparesKept = 2
+
+// compressors are the spares of each type.
+var compressors sync.Map // of *spares by reflect.Type
+
+// take returns one, nil if there is none.
+func (s *spares) take() (c *compressor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last := len(s.list) - 1; last >= 0 {
+		c, s.list = s.list[last], s.list[:last]
+	}
+	return c
+}
+
+func (s *spares) give(c *compressor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.list) < sparesKept {
+		s.list = append(s.list, c)
+	}
+}
 
 // compressorFor returns a compressor that can encode v, and what takes it back.
-func compressorFor(v any) (*compressor, chan *compressor, error) {
+func compressorFor(v any) (*compressor, *spares, error) {
 	t := reflect.TypeOf(v)
 	known, ok := compressors.Load(t)
 	if !ok {
 		if holdsInterface(t, map[reflect.Type]bool{}) {
 			return nil, nil, errors.New("it holds an interface, whose types gob describes only as they come")
 		}
-		known, _ = compressors.LoadOrStore(t, make(chan *compressor, compressorsKept))
+		known, _ = compressors.LoadOrStore(t, &spares{})
 	}
-	spare := known.(chan *compressor)
-	select {
-	case c := <-spare:
+	spare := known.(*spares)
+	if c := spare.take(); c != nil {
 		return c, spare, nil
-	default:
 	}
 	c := &compressor{}
 	c.gob = gob.NewEncoder(&c.plain)
@@ -150,10 +172,7 @@ func Encode(v any) ([]byte, error) {
 		return nil, fmt.Errorf("compress %T: %w", v, err)
 	}
 	encoded := bytes.Clone(c.out.Bytes())
-	select {
-	case spare <- c:
-	default:
-	}
+	spare.give(c)
 	return encoded, nil
 }
 

@@ -183,7 +183,7 @@ func (m *Master) SaveModel(ctx context.Context, o taskqueue.Ordinal, incarnation
 }
 
 // Staged reports that all shards hold the caller's gradients, computed at version from so
-// many records. It waits until that step is committed and returns the last committed
+// many records; 0: some refused them, as that version is past. It waits until that step is committed and returns the last committed
 // version: when it is still version, ask again. included says that the gradients are in
 // version+1; if they are not, they came too late. An epoch that is not 0 is the one that the
 // caller goes by: ErrNewEpoch when the job is at another.

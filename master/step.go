@@ -78,8 +78,10 @@ func (s *steps) stage(version uint64, by Contributor) (current bool, err error) 
 		return false, nil
 	case version > s.last.Version:
 		return false, fmt.Errorf("%w: staged at version %d: expected at most %d, the last committed one", errAhead, version, s.last.Version)
-	case by.Records <= 0 || by.Records > math.MaxUint32:
-		return false, fmt.Errorf("staged %d records: expected 1 to %d", by.Records, uint32(math.MaxUint32))
+	case by.Records < 0 || by.Records > math.MaxUint32:
+		return false, fmt.Errorf("staged %d records: expected 1 to %d, or 0 where shards refused them as late", by.Records, uint32(math.MaxUint32))
+	case by.Records == 0: // shards know of a later version: it is heard of soon, see overtaken
+		return true, nil
 	}
 	s.staged[by.Ordinal] = by
 	return true, nil

@@ -67,7 +67,7 @@ func TestStageIsOfTheLastVersion(t *testing.T) {
 	}{
 		"late":                  {4, 3, false, ""},
 		"from the future":       {6, 3, false, "staged at version 6: expected at most 5"},
-		"no records":            {5, 0, false, "staged 0 records"},
+		"refused by a shard":    {5, 0, true, ""},
 		"a negative number":     {5, -1, false, "staged -1 records"},
 		"more than a step has":  {5, 1 << 32, false, "expected 1 to 4294967295"},
 		"of the last version":   {5, 3, true, ""},

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"trainmaster/master/decide"
 	"trainmaster/taskqueue"
 )
@@ -536,6 +538,38 @@ func TestLostTrainerShrinksTheStep(t *testing.T) {
 		}
 		if c, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5, 0); err != nil || c != 1 || !included {
 			t.Errorf("the same question again: %d, %v, %v", c, included, err)
+		}
+	})
+}
+
+// Who reports that shards refused a gradient as late, of a version that is the last one here, has staged nothing: no step counts on it.
+func TestRefusedStageDoesNotCount(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var shards told
+		m, _, _ := leads(t, newMemory(), Config{Sync: true}, &shards)
+		register(t, m, 10)
+		a, b := joins(t, m, "a"), joins(t, m, "b")
+		if !a.next() || !b.next() {
+			t.Fatal("no tasks")
+		}
+		var group errgroup.Group
+		group.Go(func() error {
+			for {
+				if c, included, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 0, 5, 0); err != nil || included {
+					return err
+				} else if c > 0 {
+					return errors.New("a step without a")
+				}
+			}
+		})
+		if c, included, err := m.Staged(t.Context(), b.Ordinal, b.Incarnation, 0, 0, 0); err != nil || c != 0 || included {
+			t.Errorf("refused by shards: %d, %v, %v", c, included, err)
+		}
+		if c, included, err := m.Staged(t.Context(), b.Ordinal, b.Incarnation, 0, 3, 0); err != nil || c != 1 || !included {
+			t.Errorf("staged: %d, %v, %v", c, included, err)
+		}
+		if err := group.Wait(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -278,8 +278,8 @@ func (c *Client) RequestSaveModel(ctx context.Context) (elected bool, err error)
 }
 
 // Staged reports that all parameter servers hold this trainer's gradients of so many
-// records, computed at version, and waits for the step. included says that they are in
-// version+1. If not, committed is the last committed version: the same one means that
+// records, computed at version (0 records: some refused them, as that version is past), and
+// waits for the step. included says that they are in version+1. If not, committed is the last committed version: the same one means that
 // nothing is decided yet, a later one that they came too late.
 func (c *Client) Staged(ctx context.Context, version uint64, _ uint32, records int) (committed uint64, included bool, err error) {
 	reply, err := call[wire.StagedReply](ctx, c.link, "Staged", wire.StagedRequest{Trainer: c.who, Version: version, Records: records, Epoch: c.Epoch()})

@@ -226,7 +226,7 @@ func (l *trainerLink) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 
 func (l *trainerLink) Staged(ctx context.Context, version uint64, _ uint32, records int) (committed uint64, included bool, err error) {
 	l.coordinator.mu.Lock()
-	if version == uint64(len(l.steps)) {
+	if version == uint64(len(l.steps)) && records > 0 {
 		l.staged[l.ordinal] = contribution{
 			trainer: l.ordinal, incarnation: l.incarnation, task: l.task.Token, index: l.task.Index,
 			first: l.taken[l.task.Token], records: records}

@@ -52,8 +52,8 @@ type Parameters interface {
 
 // Steps is where synchronous steps are committed.
 type Steps interface {
-	// Staged reports that all shards hold this trainer's gradients of so many records, computed at version, or that they
-	// refused them because that version is past, and waits. included means that they are in version+1. If they are not, committed is the last committed version: the same one
+	// Staged reports that all shards hold this trainer's gradients of so many records, computed at version, or, with 0
+	// records, that some refused them because that version is past, and waits. included means that they are in version+1. If they are not, committed is the last committed version: the same one
 	// means that nothing is decided yet and Staged is to be called again, a later one that they came too late.
 	Staged(ctx context.Context, version uint64, epoch uint32, records int) (committed uint64, included bool, err error)
 }
@@ -251,9 +251,12 @@ func (s *session) stage(ctx context.Context, epoch uint32, batch *model.Batch, r
 		}
 		err = s.lay(ctx, at, batch)
 		stale, isStale := errors.AsType[*params.StaleError](err)
-		included := false
+		included, records := false, batch.Len()
+		if isStale {
+			records = 0
+		}
 		if err == nil || isStale { // the master hears of late ones too: who is late again and again is waited for
-			s.version, included, err = s.awaitStep(ctx, at, epoch, batch.Len())
+			s.version, included, err = s.awaitStep(ctx, at, epoch, records)
 		}
 		if isStale {
 			s.version = max(s.version, stale.Version)

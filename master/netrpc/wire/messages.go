@@ -88,7 +88,7 @@ type SaveModelRequest struct{ Trainer }
 type SaveModelReply struct{ Elected bool }
 
 // StagedRequest reports that all parameter servers hold the caller's gradients, computed at
-// Version from Records records.
+// Version from Records records; 0: some refused them, as that version is past.
 type StagedRequest struct {
 	Trainer
 	Version uint64
