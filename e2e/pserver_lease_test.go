@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,19 +12,28 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// F55 and F56: a parameter server stands still until its lease is over. The one that stood by takes its index and goes on
+// F55 and F56: of three parameter servers that start together two get the two indices. One of them stands still until its lease is over. The one that stood by takes its index and goes on
 // from its checkpoint. When the first one wakes up, it ends, and writes no checkpoint any more.
 func TestPausedParameterServer(t *testing.T) {
 	t.Parallel()
 	const passes = 8
 	j := newJob(t)
 	master := j.master("--passes", "8", "--ps", "2")
-	servers := []*process{j.server(mortal...), j.server(mortal...)}
-	for _, s := range servers {
-		s.awaitLog("parameter server started")
-	}
-	next := j.server(mortal...)
-	next.awaitLog("waiting for an index")
+	all := []*process{j.server(mortal...), j.server(mortal...), j.server(mortal...)}
+	var servers []*process
+	var next *process
+	eventually(t, "two of three servers that start together get the two indices", func() (bool, string) {
+		servers, next = nil, nil
+		for _, s := range all {
+			switch log := s.log(); {
+			case strings.Contains(log, "parameter server started"):
+				servers = append(servers, s)
+			case strings.Contains(log, "all 2 indices are taken"):
+				next = s
+			}
+		}
+		return len(servers) == 2 && next != nil, fmt.Sprintf("%d have started", len(servers))
+	})
 	trainers := []*process{j.trainer("a"), j.trainer("b")}
 	j.awaitMidPass(2)
 	victim := servers[slices.IndexFunc(servers, func(p *process) bool { return strings.Contains(p.log(), "shard=0") })]
