@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -261,4 +263,34 @@ func TestRunResumedWithoutEtcd(t *testing.T) {
 	if o := run(t, r.job.dir, "verify", "--data-dir", filepath.Join(dir, "etcd")); o.code != 0 {
 		t.Errorf("verify: %s%s", o.stdout, o.stderr)
 	}
+}
+
+// A run whose job was given another number of parameter servers goes on with as many.
+func TestRunResumedWithMoreServers(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, "--passes", "1000000", "--update-mode", "sync")
+	dir := filepath.Join(r.job.dir, "trainmaster-run", "001")
+	third := start(t, "pserver", r.job.dir, "pserver", "--listen", "127.0.0.1:0", "--endpoints", r.endpoint, "--checkpoint-dir", filepath.Join(dir, "checkpoints"))
+	run(t, r.job.dir, "scale", "ps=3", "--endpoints", r.endpoint).wants(t, 0)
+	third.awaitLog("shard=2")
+	r.signal(syscall.SIGINT)
+	r.wantExit(exitFailed)
+	third.kill()
+
+	again := runJob{job: r.job, process: start(t, "run", r.job.dir, "run", "--resume", dir)}
+	again.awaitLog("the job has 3 parameter servers by now")
+	said := regexp.MustCompile(`pass ([0-9]+)/1000000 .* records/s  loss`)
+	first := ""
+	eventually(t, "the run goes on", func() (bool, string) {
+		all := said.FindAllStringSubmatch(again.log(), -1)
+		if len(all) == 0 {
+			return false, again.log()
+		}
+		if first == "" {
+			first = all[0][1]
+		}
+		return all[len(all)-1][1] != first, "pass " + first
+	})
+	again.signal(syscall.SIGINT)
+	again.wantExit(exitFailed)
 }

@@ -174,6 +174,9 @@ func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint 
 	}
 	defer etcd.Close()
 	j.endpoint = etcd.Endpoint()
+	if err := j.countServers(ctx); err != nil {
+		return Result{}, err
+	}
 	if err := j.superviseNoted(ctx, watch); err != nil {
 		return Result{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"trainmaster/dataset/convert"
+	"trainmaster/etcdstore"
 )
 
 const (
@@ -64,4 +65,25 @@ func (j *Job) begin(ctx context.Context) error {
 		return err
 	}
 	return os.WriteFile(j.path(runFile), append(text, '\n'), 0o600)
+}
+
+// countServers takes as many parameter servers as the job to go on with has come to (see `master scale`).
+func (j *Job) countServers(ctx context.Context) error {
+	if !j.config.Resume {
+		return nil
+	}
+	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{j.endpoint}})
+	if err != nil {
+		return fmt.Errorf("look for the number of parameter servers: %w", err)
+	}
+	defer store.Close()
+	n, err := store.SetDesiredIfAbsent(ctx, j.config.Servers)
+	if err != nil {
+		return fmt.Errorf("look for the number of parameter servers: %w", err)
+	}
+	if n != j.config.Servers {
+		j.config.Log.WithField("began_with", j.config.Servers).Warnf("the job has %d parameter servers by now: starting as many", n)
+		j.config.Servers = n
+	}
+	return nil
 }

@@ -691,3 +691,35 @@ func startClusterAt(t testing.TB, dir string, before *cluster, job pserver.JobSt
 	before.leave(t)
 	return startClusterOf(t, dir, 2, job)
 }
+
+// Where one server has no place for checkpoints, and the others have, there is no set any more: that is said, and no block is moved to such a one.
+func TestOneServerKeepsNoCheckpoints(t *testing.T) {
+	dir := t.TempDir()
+	wantWords := func(what string, index int, err error) {
+		t.Helper()
+		if want := fmt.Sprintf("index %d", index); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "without --checkpoint-dir") {
+			t.Errorf("%s: %v, expected it to name %s", what, err, want)
+		}
+	}
+	two := newBook(2)
+	startServer(t, two, 0, pserver.Config{CheckpointDir: dir})
+	startServer(t, two, 1, pserver.Config{})
+	mustInit(t, connect(t, two, params.Config{Mode: params.Async}), tiny(random(1)))
+	_, err := newSetTaker(t, two).begin(within(t))
+	wantWords("a set", 1, err)
+
+	one := newBook(1)
+	startServer(t, one, 0, pserver.Config{CheckpointDir: t.TempDir()})
+	mustInit(t, connect(t, one, params.Config{Mode: params.Async}), tiny(random(1)))
+	placer := newPlacer(t, one)
+	stored := resize(t, one, placer, 2)
+	one.mu.Lock()
+	one.addrs, one.job.Placement = append(one.addrs, ""), stored
+	one.mu.Unlock()
+	startServer(t, one, 1, pserver.Config{})
+	if _, err := one.complete(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = placer.Move(within(t), 1, stored)
+	wantWords("a move", 1, err)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"trainmaster/master"
@@ -19,29 +20,52 @@ func (c *Client) Begin(ctx context.Context, term uint64, epoch uint32, number fu
 		return nil, err
 	}
 	var last atomic.Uint64
-	var empty, unkept atomic.Bool
-	if err := c.all(addrs, "describe", func(_ int, server pb.ParameterServerClient) error {
+	var empty atomic.Bool
+	kept := make([]bool, len(addrs))
+	if err := c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
 		reply, err := server.Describe(ctx, &pb.DescribeRequest{})
 		for at := last.Load(); reply.GetLastCut() > at && !last.CompareAndSwap(at, reply.GetLastCut()); at = last.Load() {
 		}
 		if err == nil && reply.GetState() != pb.DescribeReply_STATE_READY {
 			empty.Store(true)
 		}
-		if err == nil && !reply.GetKeepsCheckpoints() {
-			unkept.Store(true)
-		}
+		kept[i] = reply.GetKeepsCheckpoints()
 		return err
 	}); err != nil {
 		return nil, err
 	}
-	if empty.Load() || unkept.Load() {
+	if empty.Load() || !slices.Contains(kept, true) {
 		return nil, master.ErrNothingToCut
+	}
+	if err := checkKept(addrs, kept); err != nil {
+		return nil, err
 	}
 	cut := &cut{client: c, addrs: addrs, name: &pb.Cut{Number: number(last.Load()), Term: term}, epoch: epoch}
 	if err := cut.begin(ctx); err != nil {
 		return nil, errors.Join(err, cut.Abort(ctx))
 	}
 	return cut, nil
+}
+
+// checkKept says which server has no place for checkpoints, when others have one.
+func checkKept(addrs []string, kept []bool) error {
+	if i := slices.Index(kept, false); i >= 0 && slices.Contains(kept, true) {
+		return fmt.Errorf("the parameter server with index %d (%s) was started without --checkpoint-dir, and others keep checkpoints: start it again with the folder of the others", i, addrs[i])
+	}
+	return nil
+}
+
+// keepAlike refuses servers of which only some keep checkpoints: the job would have none any more.
+func (c *Client) keepAlike(ctx context.Context, addrs []string) error {
+	kept := make([]bool, len(addrs))
+	if err := c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
+		reply, err := server.Describe(ctx, &pb.DescribeRequest{})
+		kept[i] = reply.GetKeepsCheckpoints()
+		return err
+	}); err != nil {
+		return err
+	}
+	return checkKept(addrs, kept)
 }
 
 // cut is a moment of all parameter servers.

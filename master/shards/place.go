@@ -201,6 +201,9 @@ func (c *Client) Move(ctx context.Context, term uint64, stored []byte) ([]byte, 
 				return nil, fmt.Errorf("parameter server %d of %d is not there: start one with: master pserver", i, layout.Goal)
 			}
 		}
+		if err := c.keepAlike(ctx, addrs[:layout.Goal]); err != nil {
+			return nil, err
+		}
 		layout.Shards = layout.Goal
 		return advance(layout)
 	}
