@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,11 @@ func (p *PS) Validate() error {
 			}
 		}
 	}
-	return nil
+	probe, err := os.MkdirTemp(p.Folder, "master-bench-checkpoints-") // checkpoints are measured last
+	if err != nil {
+		return fmt.Errorf("dir %q: expected a folder that can be written: %w", cmp.Or(p.Folder, os.TempDir()), err)
+	}
+	return os.Remove(probe)
 }
 
 // Run measures everything.

@@ -2,6 +2,7 @@ package bench_test
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -45,6 +46,19 @@ func TestPSFigures(t *testing.T) {
 		if min(o.ElementsPerSecond, o.PlainElementsPerSecond, o.LimitElementsPerSecond) <= 0 {
 			t.Errorf("row %+v", o)
 		}
+	}
+}
+
+// Checkpoints come last: a folder that cannot be written is found before anything is measured.
+func TestPSChecksFolder(t *testing.T) {
+	p := bench.PS{MiB: 1, Steps: 1, Folder: t.TempDir(), Rows: 1, MostRows: 1, Runs: 1}
+	if err := p.Validate(); err != nil {
+		t.Error(err)
+	}
+	empty(t, p.Folder)
+	p.Folder = filepath.Join(p.Folder, "none")
+	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "dir") || !strings.Contains(err.Error(), p.Folder) {
+		t.Errorf("a folder that is not there gave error %v", err)
 	}
 }
 

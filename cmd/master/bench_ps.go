@@ -35,7 +35,7 @@ rows of 16 floats, by one trainer over the unix socket.`,
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := b.Validate(); err != nil {
-			return usageErrorf("%v", err)
+			return usageErrorf("--%w", err)
 		}
 		if b.Program, err = benchProgram(); err != nil {
 			return err
