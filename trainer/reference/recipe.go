@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
+	"trainmaster/pserver/optimizer"
 	"trainmaster/trainer/model"
 	"trainmaster/trainer/params"
 )
@@ -35,15 +36,18 @@ func (r Recipe) complete(kind string, inputs int, synchronous bool) (Recipe, err
 	}
 	r.Hidden, r.Rank, r.BatchSize = cmp.Or(r.Hidden, known.Hidden), cmp.Or(r.Rank, known.Rank), cmp.Or(r.BatchSize, known.BatchSize)
 	o := &r.Optimizer
-	if known.Optimizer != "" { // no rates are known for others
+	if known.Optimizer != "" {
 		if o.Kind == "" {
 			o.Kind = known.Optimizer
 		}
-		switch {
-		case o.Kind == known.Optimizer:
+		switch o.Kind {
+		case known.Optimizer:
 			o.LearningRate = cmp.Or(o.LearningRate, float32(known.LearningRate))
-		case o.LearningRate == 0:
-			return Recipe{}, fmt.Errorf("no learning rate is known for model %q on %s with optimizer %q: give one, or take %q", kind, name, o.Kind, known.Optimizer)
+		case params.SGD, params.Momentum, params.Nesterov: // the others have rates of their own, which do here
+			if o.LearningRate == 0 {
+				return Recipe{}, &optimizer.FieldError{Kind: o.Kind, Setting: "learning-rate", Value: "0", Expected: fmt.Sprintf(
+					"a number above 0, since none is known for %s on %s with --optimizer %s; or take %s", kind, name, o.Kind, known.Optimizer)}
+			}
 		}
 		return r, o.Validate()
 	}

@@ -1,0 +1,41 @@
+package reference
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"trainmaster/pserver/optimizer"
+	"trainmaster/trainer/model"
+	"trainmaster/trainer/params"
+)
+
+// Without a learning rate it is what is known for the data, or what goes with the optimizer; where neither is, it is asked for.
+func TestLearningRates(t *testing.T) {
+	for _, tt := range []struct {
+		kind, optimizer string
+		inputs          int
+		want            float32 // 0: none is known
+	}{
+		{model.FM, "", 4, 0.02},
+		{model.FM, optimizer.Adagrad, 4, 0.02},
+		{model.Logistic, "", 4, 0.05},
+		{model.FM, optimizer.Adam, 4, 0.001},
+		{model.Logistic, optimizer.AdamW, 4, 0.001},
+		{model.FM, optimizer.FTRL, 4, 0.1},
+		{model.FM, params.SGD, 4, 0},
+		{model.FM, params.Momentum, 4, 0},
+		{model.Logistic, params.Nesterov, 4, 0},
+		{model.Softmax, params.SGD, 64, 0.15},
+		{model.Softmax, params.Momentum, 64, 0.05},
+		{model.Softmax, optimizer.Adagrad, 64, 0.01},
+	} {
+		r, err := Recipe{Optimizer: params.Optimizer{Kind: tt.optimizer}}.complete(tt.kind, tt.inputs, false)
+		if wrong, ok := errors.AsType[*optimizer.FieldError](err); tt.want == 0 && (!ok || wrong.Setting != "learning-rate" || !strings.Contains(err.Error(), "or take adagrad")) {
+			t.Errorf("%s with %q: error %v, want one of the learning rate that names adagrad", tt.kind, tt.optimizer, err)
+		}
+		if tt.want != 0 && (err != nil || r.Optimizer.LearningRate != tt.want) {
+			t.Errorf("%s with %q: learning rate %v, want %v, %v", tt.kind, tt.optimizer, r.Optimizer.LearningRate, tt.want, err)
+		}
+	}
+}
