@@ -105,8 +105,8 @@ type Job struct {
 	trainers []*process
 }
 
-// New checks the configuration.
-func New(c Config) (*Job, error) {
+// Validate fills the defaults in and says what makes no sense, also what a trainer would refuse.
+func (c *Config) Validate() error {
 	c.Dataset = cmp.Or(c.Dataset, model.Digits)
 	c.Model = cmp.Or(c.Model, DefaultModel(c.Dataset))
 	if c.Masters == 0 {
@@ -121,24 +121,27 @@ func New(c Config) (*Job, error) {
 	if c.CheckpointEvery == 0 {
 		c.CheckpointEvery = 2 * time.Second
 	}
-	switch {
-	case c.Binary == "" || c.Dir == "":
-		return nil, errors.New("local.Config: expected Binary and Dir")
-	case c.Masters < 0 || c.Servers < 0 || c.Trainers < 0 || c.Passes < 0:
-		return nil, fmt.Errorf("expected at least one master, parameter server, trainer and pass, found %d, %d, %d and %d", c.Masters, c.Servers, c.Trainers, c.Passes)
+	if c.Masters < 0 || c.Servers < 0 || c.Trainers < 0 || c.Passes < 0 {
+		return fmt.Errorf("expected at least one master, parameter server, trainer and pass, found %d, %d, %d and %d", c.Masters, c.Servers, c.Trainers, c.Passes)
 	}
-	if err := c.Optimizer.CheckGiven(); err != nil {
-		return nil, err
-	}
-	if err := c.Exchange.Check(c.Sync); err != nil {
-		return nil, err
+	if _, err := (reference.Recipe{Optimizer: c.Optimizer, Exchange: c.Exchange}).Complete(c.Model, c.Dataset, c.Sync); err != nil {
+		return err
 	}
 	recipe, err := model.RecipeFor(c.Model, c.Dataset, c.Sync)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if c.Passes == 0 {
-		c.Passes = recipe.Passes
+	c.Passes = cmp.Or(c.Passes, recipe.Passes)
+	return nil
+}
+
+// New checks the configuration.
+func New(c Config) (*Job, error) {
+	if c.Binary == "" || c.Dir == "" {
+		return nil, errors.New("local.Config: expected Binary and Dir")
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
 	}
 	return &Job{config: c}, nil
 }

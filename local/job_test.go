@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/pserver/optimizer"
 	"trainmaster/recordio"
 	"trainmaster/trainer/model"
 )
@@ -32,6 +33,7 @@ func TestNew(t *testing.T) {
 		"fewer servers than none":  {Config{Binary: "b", Dir: "d", Servers: -1}, "found 1, -1, 3 and 0"},
 		"fewer trainers than none": {Config{Binary: "b", Dir: "d", Trainers: -1}, "found 1, 2, -1 and 0"},
 		"fewer passes than none":   {Config{Binary: "b", Dir: "d", Passes: -2}, "found 1, 2, 3 and -2"},
+		"what a trainer refuses":   {Config{Binary: "b", Dir: "d", Dataset: model.Flights, Optimizer: optimizer.Config{ClipNorm: 1}}, "clip-norm"},
 		"a model nobody knows":     {Config{Binary: "b", Dir: "d", Model: "oracle"}, "oracle"},
 	} {
 		if _, err := New(tt.config); err == nil || !strings.Contains(err.Error(), tt.words) {

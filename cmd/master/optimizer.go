@@ -18,13 +18,15 @@ func addOptimizer(cmd *cobra.Command, c *optimizer.Config) (check func() error) 
 			completeWords(cmd, setting.Name, setting.Words)
 		}
 	}
-	return func() error {
-		err := c.CheckGiven()
-		if wrong, ok := errors.AsType[*optimizer.FieldError](err); ok {
-			return settingErrorf(cmd, wrong.Setting, "expected %s", wrong.Expected)
-		}
-		return err
+	return func() error { return optimizerError(cmd, c.CheckGiven()) }
+}
+
+// optimizerError names the flag where err is about a setting of the optimizer.
+func optimizerError(cmd *cobra.Command, err error) error {
+	if wrong, ok := errors.AsType[*optimizer.FieldError](err); ok {
+		return settingErrorf(cmd, wrong.Setting, "expected %s", wrong.Expected)
 	}
+	return err
 }
 
 // addWireDType gives cmd the flag that says what goes between trainers and parameter servers.

@@ -105,6 +105,9 @@ Each run has a new folder under --dir, with the data, the logs, the checkpoints 
 		if err := (master.Config{Sync: c.Sync, Backups: c.Backups, Deterministic: c.Deterministic}).Validate(); err != nil {
 			return usageErrorf("--%v", err)
 		}
+		if err := c.Validate(); err != nil {
+			return usageErrorf("%w", optimizerError(cmd, err))
+		}
 		if c.Binary, err = os.Executable(); err != nil {
 			return fmt.Errorf("find this program: %w", err)
 		}

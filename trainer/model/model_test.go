@@ -282,7 +282,7 @@ func TestRecipes(t *testing.T) {
 			}
 		}
 	}
-	if _, err := model.RecipeFor(model.MLP, model.Flights, false); err == nil || !strings.Contains(err.Error(), `dataset "flights"`) {
+	if _, err := model.RecipeFor(model.MLP, model.Flights, false); err == nil || !strings.Contains(err.Error(), `--model logistic or fm with --dataset flights`) {
 		t.Errorf("a dataset of another kind gave error %v", err)
 	}
 }

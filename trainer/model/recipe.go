@@ -56,8 +56,8 @@ func RecipeFor(kind, dataset string, synchronous bool) (Recipe, error) {
 	}
 	recipe, ok := recipes[choice{kind, dataset, synchronous}]
 	if !ok {
-		return Recipe{}, fmt.Errorf("no recipe for model %q on dataset %q, expected %s or %s on %s or %s, or %s or %s on %s: set batch size, "+
-			"learning rate, momentum and passes instead", kind, dataset, Softmax, MLP, Digits, MNIST, Logistic, FM, Flights)
+		return Recipe{}, fmt.Errorf("model %q does not learn dataset %q: expected --model %s or %s with --dataset %s or %s, --model %s or %s with --dataset %s",
+			kind, dataset, Softmax, MLP, Digits, MNIST, Logistic, FM, Flights)
 	}
 	return recipe, nil
 }

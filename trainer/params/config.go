@@ -37,6 +37,18 @@ func (m Mode) String() string {
 // Optimizer is the rule by which a gradient changes the parameters. It belongs to the job: all trainers give the same.
 type Optimizer = optimizer.Config
 
+// CheckOptimizer says which field is wrong for a model with or without tables of embeddings, and fills the defaults in.
+func CheckOptimizer(o *Optimizer, tables bool) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	if tables && o.ClipNorm != 0 {
+		return &optimizer.FieldError{Kind: o.Kind, Setting: "clip-norm", Value: fmt.Sprint(o.ClipNorm),
+			Expected: "0 with tables of embeddings, over whose rows too the norm is not known; use clip-value"}
+	}
+	return nil
+}
+
 // The kinds of Optimizer that keep at most a velocity; package optimizer has all.
 const (
 	SGD      = optimizer.SGD
@@ -88,7 +100,7 @@ func (c *Config) Validate() error {
 	if c.Mode != Async && c.Mode != Sync {
 		return fmt.Errorf("params.Config.Mode is %v: expected async or sync", c.Mode)
 	}
-	if err := c.Optimizer.Validate(); err != nil {
+	if err := CheckOptimizer(&c.Optimizer, len(c.Tables) > 0); err != nil {
 		return fmt.Errorf("params.Config.Optimizer: %w", err)
 	}
 	if err := c.Staleness.Validate(); err != nil {
@@ -98,7 +110,7 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("params.Config.Staleness is %q in mode sync: expected none", c.Staleness)
 	}
 	c.Tables = slices.Clone(c.Tables)
-	if err := checkTables(c.Tables, c.Optimizer); err != nil {
+	if err := checkTables(c.Tables); err != nil {
 		return err
 	}
 	if c.Incarnation == 0 {

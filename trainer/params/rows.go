@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 
-	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/sparse"
 	"trainmaster/pserver/wire"
 )
@@ -376,11 +375,7 @@ func (s *stream) collectRows(ctx context.Context, l *link, call *rowCall, due []
 // grown is s with n elements of any value, in the same memory if it has room.
 func grown(s []float32, n int) []float32 { return slices.Grow(s[:0], n)[:n] }
 
-// checkTables says whether the tables go with the optimizer.
-func checkTables(tables []Table, o optimizer.Config) error {
-	if len(tables) > 0 && o.ClipNorm != 0 {
-		return fmt.Errorf("params.Config.Optimizer: clip-norm is %v, and there are tables of embeddings: a norm over their rows too is not known; use clip-value", o.ClipNorm)
-	}
+func checkTables(tables []Table) error {
 	for i := range tables {
 		if err := tables[i].Validate(); err != nil {
 			return fmt.Errorf("params.Config.Tables: %w", err)

@@ -18,19 +18,23 @@ type Recipe struct {
 	Exchange  Exchange
 }
 
-// complete fills in what is known to work for a model on data of this shape.
-func (r Recipe) complete(kind string, inputs int, synchronous bool) (Recipe, error) {
+// datasetOf is the dataset of model.RecipeFor that data of this shape is most like.
+func datasetOf(kind string, inputs int) string {
+	switch {
+	case model.OfCategories(kind):
+		return model.Flights
+	case inputs > 64:
+		return model.MNIST
+	}
+	return model.Digits
+}
+
+// Complete checks what is there, and fills in what is known to work for a model on a dataset of model.RecipeFor.
+func (r Recipe) Complete(kind, dataset string, synchronous bool) (Recipe, error) {
 	if err := r.Exchange.Check(synchronous); err != nil {
 		return Recipe{}, err
 	}
-	name := model.Digits
-	switch {
-	case model.OfCategories(kind):
-		name = model.Flights
-	case inputs > 64:
-		name = model.MNIST
-	}
-	known, err := model.RecipeFor(kind, name, synchronous)
+	known, err := model.RecipeFor(kind, dataset, synchronous)
 	if err != nil {
 		return Recipe{}, err
 	}
@@ -46,15 +50,15 @@ func (r Recipe) complete(kind string, inputs int, synchronous bool) (Recipe, err
 		case params.SGD, params.Momentum, params.Nesterov: // the others have rates of their own, which do here
 			if o.LearningRate == 0 {
 				return Recipe{}, &optimizer.FieldError{Kind: o.Kind, Setting: "learning-rate", Value: "0", Expected: fmt.Sprintf(
-					"a number above 0, since none is known for %s on %s with --optimizer %s; or take %s", kind, name, o.Kind, known.Optimizer)}
+					"a number above 0, since none is known for %s on %s with --optimizer %s; or take %s", kind, dataset, o.Kind, known.Optimizer)}
 			}
 		}
-		return r, o.Validate()
+		return r, params.CheckOptimizer(o, model.OfCategories(kind))
 	}
 	switch o.Kind {
 	case params.SGD, params.Momentum, params.Nesterov:
 		// The rates without momentum were searched for asynchronous training, those with it for synchronous training.
-		if known, err = model.RecipeFor(kind, name, o.Kind != params.SGD); err != nil {
+		if known, err = model.RecipeFor(kind, dataset, o.Kind != params.SGD); err != nil {
 			return Recipe{}, err
 		}
 		o.LearningRate, o.Momentum = cmp.Or(o.LearningRate, float32(known.LearningRate)), cmp.Or(o.Momentum, float32(known.Momentum))
@@ -66,5 +70,5 @@ func (r Recipe) complete(kind string, inputs int, synchronous bool) (Recipe, err
 			o.Kind = params.Momentum
 		}
 	}
-	return r, o.Validate()
+	return r, params.CheckOptimizer(o, model.OfCategories(kind))
 }

@@ -10,6 +10,18 @@ import (
 	"trainmaster/trainer/params"
 )
 
+// What a trainer would be refused by its parameter servers' client is found before it looks for them.
+func TestClipNormWithTables(t *testing.T) {
+	clipped := Recipe{Optimizer: params.Optimizer{ClipNorm: 1}}
+	_, err := clipped.Complete(model.FM, model.Flights, false)
+	if wrong, ok := errors.AsType[*optimizer.FieldError](err); !ok || wrong.Setting != "clip-norm" {
+		t.Errorf("tables of embeddings: %v", err)
+	}
+	if _, err := clipped.Complete(model.MLP, model.Digits, false); err != nil {
+		t.Errorf("no tables: %v", err)
+	}
+}
+
 // Without a learning rate it is what is known for the data, or what goes with the optimizer; where neither is, it is asked for.
 func TestLearningRates(t *testing.T) {
 	for _, tt := range []struct {
@@ -30,7 +42,7 @@ func TestLearningRates(t *testing.T) {
 		{model.Softmax, params.Momentum, 64, 0.05},
 		{model.Softmax, optimizer.Adagrad, 64, 0.01},
 	} {
-		r, err := Recipe{Optimizer: params.Optimizer{Kind: tt.optimizer}}.complete(tt.kind, tt.inputs, false)
+		r, err := Recipe{Optimizer: params.Optimizer{Kind: tt.optimizer}}.Complete(tt.kind, datasetOf(tt.kind, tt.inputs), false)
 		if wrong, ok := errors.AsType[*optimizer.FieldError](err); tt.want == 0 && (!ok || wrong.Setting != "learning-rate" || !strings.Contains(err.Error(), "or take adagrad")) {
 			t.Errorf("%s with %q: error %v, want one of the learning rate that names adagrad", tt.kind, tt.optimizer, err)
 		}

@@ -130,7 +130,7 @@ func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 	if err != nil {
 		return err
 	}
-	recipe, err := w.Recipe.complete(w.Kind, inputs, client.Sync())
+	recipe, err := w.Recipe.Complete(w.Kind, datasetOf(w.Kind, inputs), client.Sync())
 	if err != nil {
 		return err
 	}
