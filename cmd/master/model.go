@@ -41,7 +41,8 @@ the newest set of checkpoints in it, which all servers wrote at one cut; SET is 
 // checkpoints is what DIR or SET stands for.
 type checkpoints struct {
 	checkpoint.Store
-	one func(context.Context) (*checkpoint.Set, error) // nil: DIR
+	one    func(context.Context) (*checkpoint.Set, error) // nil: DIR
+	folder string                                         // DIR on the disk; "": a SET or a bucket
 }
 
 // openCheckpoints opens DIR or SET; close the place after use.
@@ -54,9 +55,12 @@ func openCheckpoints(arg string) (checkpoints, error) {
 		return checkpoints{}, fmt.Errorf("expected a folder of checkpoints, or the file of a set in it: %w", err)
 	}
 	if stat.IsDir() {
-		return checkpoints{Store: checkpoint.Store{Place: checkpoint.Disk(arg)}}, nil
+		return checkpoints{Store: checkpoint.Store{Place: checkpoint.Disk(arg)}, folder: arg}, nil
 	}
-	return checkpoints{checkpoint.Store{Place: checkpoint.Disk(filepath.Dir(filepath.Dir(arg)))}, func(context.Context) (*checkpoint.Set, error) {
+	if _, ok := checkpoint.SetNumber(filepath.Base(arg)); !ok {
+		return checkpoints{}, usageErrorf("%s: expected a folder of checkpoints, a set in it, sets/<number>.json, or (diff only) a .safetensors file", arg)
+	}
+	return checkpoints{Store: checkpoint.Store{Place: checkpoint.Disk(filepath.Dir(filepath.Dir(arg)))}, one: func(context.Context) (*checkpoint.Set, error) {
 		text, err := os.ReadFile(arg)
 		if err != nil {
 			return nil, err
@@ -94,7 +98,23 @@ func (c checkpoints) newest(ctx context.Context) (*checkpoint.Set, error) {
 	if c.one != nil {
 		return c.one(ctx)
 	}
-	return c.Newest(ctx)
+	set, err := c.Newest(ctx)
+	if errors.Is(err, checkpoint.ErrNoSet) {
+		err = fmt.Errorf("%w: expected %s/<number>.json in it%s", err, checkpoint.SetsDir, c.below())
+	}
+	return set, err
+}
+
+// below names a folder in DIR that has sets, as checkpoints does in the folder of a run.
+func (c checkpoints) below() string {
+	if c.folder == "" {
+		return ""
+	}
+	sets, err := fs.Glob(os.DirFS(c.folder), "*/"+checkpoint.SetsDir+"/*.json")
+	if err != nil || len(sets) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %s?", filepath.Join(c.folder, path.Dir(path.Dir(sets[0]))))
 }
 
 // openSet opens the checkpoints of the set that DIR or SET stands for; close the place after use.

@@ -132,7 +132,9 @@ func TestModel(t *testing.T) {
 	runArgs(t, "model", "inspect", dir).wants(t, exitFailed, "weights.safetensors")
 	runArgs(t, "model", "inspect", first).says(t, "complete")
 	runArgs(t, "model", "export", dir, "--file", plain).wants(t, exitFailed, "name an older one")
-	runArgs(t, "model", "export", t.TempDir()).wants(t, exitFailed, "no set of checkpoints")
+	runArgs(t, "model", "export", t.TempDir()).wants(t, exitFailed, "no set of checkpoints", "expected sets/<number>.json in it\n")
+	runArgs(t, "model", "inspect", filepath.Dir(dir)).wants(t, exitFailed, "expected sets/<number>.json in it; did you mean "+dir+"?")
+	runArgs(t, "model", "inspect", file).wants(t, exitUsage, file+": expected a folder of checkpoints, a set in it, sets/<number>.json, or (diff only)")
 	runArgs(t, "model", "inspect", filepath.Join(dir, "none")).wants(t, exitFailed, "no such file")
 }
 
