@@ -24,10 +24,14 @@ const (
 // ErrCannotScale is the answer of a job whose blocks cannot be moved.
 var ErrCannotScale = errors.New("the number of parameter servers cannot be changed while the job runs")
 
+// ErrNoServers is the answer of a job that has no parameters to move.
+var ErrNoServers = errors.New("this job has no parameter servers: its master was started without --ps")
+
 // Placer moves blocks of the model between parameter servers. What it is given and returns as
 // stored is the value of [PlacementKey].
 type Placer interface {
-	// Resize is stored with another goal; nil is a job whose blocks never moved.
+	// Resize is stored with another goal; nil is a job whose blocks never moved. [ErrNoServers] if the
+	// job has none.
 	Resize(ctx context.Context, stored []byte, servers int) (next []byte, err error)
 	// Tell has all servers hear what is committed. It ends whatever move was begun.
 	// jobEpoch is that of a job that goes back as a whole, for servers that join; 0: it never does.
@@ -87,7 +91,7 @@ func (m *Master) Scale(ctx context.Context, servers int) (Scaling, error) {
 		return Scaling{}, err
 	}
 	if t.scaler == nil {
-		return Scaling{}, fmt.Errorf("%w: it has no parameter servers", ErrCannotScale)
+		return Scaling{}, ErrNoServers
 	}
 	if servers > 0 {
 		if err := t.scaler.resize(ctx, servers); err != nil {
@@ -117,7 +121,10 @@ func (s *scaler) resize(ctx context.Context, servers int) error {
 	bounded, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
 	next, err := s.master.Placer.Resize(bounded, s.committed(), servers)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrNoServers):
+		return err
+	case err != nil:
 		return fmt.Errorf("%w: %w", ErrCannotScale, err)
 	}
 	return s.commit(ctx, next)

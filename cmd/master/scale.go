@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/master/shards"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
@@ -71,7 +72,7 @@ func scale(cmd *cobra.Command, l *leader, n uint32) error {
 			return fmt.Errorf("the number of parameter servers is to be %d by now: somebody else has changed it", reply.GetGoal())
 		case err == nil:
 			heard, request.ParameterServers = time.Now(), 0
-			say(progressOf(reply, n))
+			say(l.progressOf(reply))
 		case !taken || isOver || cmd.Context().Err() != nil:
 			return err
 		case time.Since(heard) > scalePatience:
@@ -91,12 +92,20 @@ func scale(cmd *cobra.Command, l *leader, n uint32) error {
 }
 
 // progressOf is a line for a user.
-func progressOf(reply *pb.ScaleReply, n uint32) string {
+func (l *leader) progressOf(reply *pb.ScaleReply) string {
 	switch {
 	case reply.GetDone():
 		return fmt.Sprintf("the model is spread over %d parameter servers", reply.GetParameterServers())
 	case reply.GetWaiting() != "":
-		return "waiting: " + reply.GetWaiting()
+		return "waiting: " + l.completed(reply.GetWaiting())
 	}
-	return fmt.Sprintf("moving blocks: %d servers of %d, placement %d", reply.GetParameterServers(), n, reply.GetPlacementEpoch())
+	return fmt.Sprintf("moving blocks: %d servers of %d, placement %d", reply.GetParameterServers(), reply.GetGoal(), reply.GetPlacementEpoch())
+}
+
+// completed has the command that starts another server lead to this job, if it is known how.
+func (l *leader) completed(waiting string) string {
+	if len(l.place.etcd.Endpoints) == 0 {
+		return waiting
+	}
+	return strings.ReplaceAll(waiting, shards.StartAnother, shards.StartAnotherWith+l.place.flags()+", and the --checkpoint-dir of the others")
 }

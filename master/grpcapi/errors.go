@@ -56,6 +56,7 @@ var table = []struct {
 	{master.ErrOtherRecord, codes.FailedPrecondition, "OTHER_RECORD"},
 	{master.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
 	{master.ErrCannotScale, codes.FailedPrecondition, "CANNOT_SCALE"},
+	{master.ErrNoServers, codes.FailedPrecondition, "NO_PARAMETER_SERVERS"},
 	{master.ErrNothingToCut, codes.FailedPrecondition, "NOTHING_TO_CUT"},
 
 	{taskqueue.ErrOtherDataset, codes.AlreadyExists, "OTHER_DATASET"},

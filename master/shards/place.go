@@ -27,9 +27,10 @@ type described struct {
 	bytes []uint64 // of the rows there, by table of embeddings
 }
 
-func (c *Client) describe(ctx context.Context, addrs []string, index int) (d described, err error) {
+// describe asks one of some servers.
+func (c *Client) describe(ctx context.Context, addrs []string, index, servers int) (d described, err error) {
 	if index >= len(addrs) || addrs[index] == "" {
-		return d, fmt.Errorf("parameter server %d is not there", index)
+		return d, missing(index, servers)
 	}
 	err = c.at(addrs, index, "describe", func(server pb.ParameterServerClient) error {
 		reply, err := server.Describe(ctx, &pb.DescribeRequest{})
@@ -71,16 +72,19 @@ func (c *Client) Resize(ctx context.Context, stored []byte, servers int) ([]byte
 		layout.Goal = servers
 		return layout.Encode()
 	}
-	addrs, err := c.Registered(ctx)
+	addrs, err := c.whole(ctx)
+	if errors.Is(err, master.ErrNothingToCut) {
+		return nil, master.ErrNoServers
+	}
 	if err != nil {
 		return nil, err
 	}
-	d, err := c.describe(ctx, addrs, 0)
+	d, err := c.describe(ctx, addrs, 0, len(addrs))
 	if err != nil {
 		return nil, err
 	}
 	for i := 1; i < d.table.Shards; i++ {
-		other, err := c.describe(ctx, addrs, i)
+		other, err := c.describe(ctx, addrs, i, d.table.Shards)
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +121,7 @@ func (c *Client) Tell(ctx context.Context, term uint64, stored []byte, jobEpoch 
 	var errs []error
 	for i := range layout.Shards {
 		if i >= len(addrs) || addrs[i] == "" {
-			errs = append(errs, fmt.Errorf("parameter server %d of %d is not there", i, layout.Shards))
+			errs = append(errs, missing(i, layout.Shards))
 		}
 	}
 	var behind []int
@@ -149,7 +153,7 @@ func (c *Client) place(ctx context.Context, addrs []string, behind []int, reques
 	}
 	known := map[int]described{}
 	for i := range layout.Shards {
-		if d, err := c.describe(ctx, addrs, i); err == nil {
+		if d, err := c.describe(ctx, addrs, i, layout.Shards); err == nil {
 			known[i] = d
 		}
 	}
@@ -198,7 +202,7 @@ func (c *Client) Move(ctx context.Context, term uint64, stored []byte) ([]byte, 
 	if layout.Goal > layout.Shards {
 		for i := layout.Shards; i < layout.Goal; i++ {
 			if i >= len(addrs) || addrs[i] == "" {
-				return nil, fmt.Errorf("parameter server %d of %d is not there: start one with: master pserver", i, layout.Goal)
+				return nil, missing(i, layout.Goal)
 			}
 		}
 		if err := c.keepAlike(ctx, addrs[:layout.Goal]); err != nil {
@@ -207,7 +211,7 @@ func (c *Client) Move(ctx context.Context, term uint64, stored []byte) ([]byte, 
 		layout.Shards = layout.Goal
 		return advance(layout)
 	}
-	d, err := c.describe(ctx, addrs, 0)
+	d, err := c.describe(ctx, addrs, 0, layout.Shards)
 	if err != nil {
 		return nil, err
 	}

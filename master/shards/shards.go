@@ -52,6 +52,16 @@ func (c *Client) CommitStep(ctx context.Context, step master.Step) (reached uint
 	return slices.Max(append(versions, 0)), err
 }
 
+// StartAnother ends what is said of a server that is not there; its flags are for who knows them to complete.
+const (
+	StartAnother     = StartAnotherWith + "--endpoints ..."
+	StartAnotherWith = "start one with: master pserver "
+)
+
+func missing(index, servers int) error {
+	return fmt.Errorf("parameter server with index %d (of 0 to %d) is not there: %s", index, servers-1, StartAnother)
+}
+
 // whole returns the addresses of all servers if they are there now.
 func (c *Client) whole(ctx context.Context) ([]string, error) {
 	addrs, err := c.Present(ctx)
@@ -63,7 +73,7 @@ func (c *Client) whole(ctx context.Context) ([]string, error) {
 	}
 	for i, addr := range addrs {
 		if addr == "" {
-			return nil, fmt.Errorf("parameter server %d of %d is not there", i, len(addrs))
+			return nil, missing(i, len(addrs))
 		}
 	}
 	c.forget(addrs)

@@ -209,3 +209,34 @@ func TestSilentServer(t *testing.T) {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 }
+
+// Whoever misses a server is told which one, and how to start it.
+func TestWhatIsSaidOfAServerThatIsNotThere(t *testing.T) {
+	a := serve(t)
+	list := func(addrs ...string) func(context.Context) ([]string, error) {
+		return func(context.Context) ([]string, error) { return addrs, nil }
+	}
+	c := client(t, nil)
+	c.Present, c.Registered = list(a.addr, ""), list(a.addr)
+	stored := []byte(`{"epoch":1,"shards":2,"goal":3,"owners":"0 1"}`)
+	if _, err := c.Resize(within(t), nil, 3); !missed(err, "1 (of 0 to 1)") {
+		t.Errorf("another number of servers: %v", err)
+	}
+	if _, err := c.Version(within(t)); !missed(err, "1 (of 0 to 1)") {
+		t.Errorf("the version: %v", err)
+	}
+	if err := c.Tell(within(t), 1, stored, 0); !missed(err, "1 (of 0 to 1)") {
+		t.Errorf("a placement: %v", err)
+	}
+	if _, err := c.Move(within(t), 1, stored); !missed(err, "2 (of 0 to 2)") {
+		t.Errorf("a move: %v", err)
+	}
+	c.Present = list()
+	if _, err := c.Resize(within(t), nil, 3); !errors.Is(err, master.ErrNoServers) {
+		t.Errorf("a job without servers: %v", err)
+	}
+}
+
+func missed(err error, index string) bool {
+	return err != nil && strings.Contains(err.Error(), "parameter server with index "+index+" is not there: "+shards.StartAnother)
+}

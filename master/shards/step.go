@@ -23,7 +23,7 @@ func (c *Client) nextStep(ctx context.Context, addrs []string, table *placement.
 	s.slots, err = atOneTime(table.BalanceSlots(goal), func(m placement.SlotMove) (uint64, error) {
 		d, there := known[m.From]
 		if !there {
-			if d, err = c.describe(ctx, addrs, int(m.From)); err != nil {
+			if d, err = c.describe(ctx, addrs, int(m.From), table.Shards); err != nil {
 				return 0, err
 			}
 			known[m.From] = d
