@@ -41,6 +41,8 @@ type Placer interface {
 	Move(ctx context.Context, term uint64, stored []byte) (next []byte, err error)
 	// Extent says how far it is.
 	Extent(stored []byte) (Extent, error)
+	// Addresses returns those of the servers that hold an index now, "" where nobody does.
+	Addresses(ctx context.Context) ([]string, error)
 }
 
 // Extent is over how many servers a model is spread.
@@ -68,6 +70,8 @@ type scaler struct {
 	term        *term
 	checkpoints *checkpointer
 	log         *logrus.Entry
+
+	unmoved int // servers while stored is nil
 
 	turn turn // of who changes stored
 
@@ -303,6 +307,15 @@ func (m *Master) recoverScaler(ctx context.Context, t *term, checkpoints *checkp
 	if s.stored != nil {
 		if s.state.Extent, err = m.Placer.Extent(s.stored); err != nil {
 			return nil, fmt.Errorf("%s: %w", PlacementKey, err)
+		}
+	}
+	desired, err := m.store.Value(ctx, desiredKey)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", desiredKey, err)
+	}
+	if desired != nil {
+		if s.unmoved, err = strconv.Atoi(string(desired)); err != nil || s.unmoved < 0 {
+			return nil, fmt.Errorf("%s: expected a decimal count, found %.40q", desiredKey, desired)
 		}
 	}
 	return s, nil

@@ -19,6 +19,7 @@ import (
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/onetcd"
+	"trainmaster/master/shards"
 	"trainmaster/record"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
@@ -53,6 +54,12 @@ func leadJob(t *testing.T, store *etcdstore.Store, config master.Config) *led {
 // leadSealing starts a master of the store's job, which seals the record unless sealing is nil.
 func leadSealing(t *testing.T, store *etcdstore.Store, config master.Config, sealing *record.Config) *led {
 	t.Helper()
+	return leadWith(t, store, config, sealing, nil)
+}
+
+// leadWith starts a master of the store's job that moves blocks between parameter servers, unless told is nil.
+func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealing *record.Config, told *shards.Client) *led {
+	t.Helper()
 	l := &led{t: t, store: store, job: strings.TrimPrefix(store.Prefix(), "/jobs/"), ended: make(chan struct{})}
 	l.etcd = []string{"--endpoints", etcdtest.Endpoint(t), "--job", l.job}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -64,8 +71,15 @@ func leadSealing(t *testing.T, store *etcdstore.Store, config master.Config, sea
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
 	log := logrus.NewEntry(quiet)
-	if l.Master, err = master.New(config, onetcd.Store{Store: store, LeaseTTL: time.Minute}, nil, log); err != nil {
+	var servers master.Shards // a nil client would be one
+	if told != nil {
+		servers = told
+	}
+	if l.Master, err = master.New(config, onetcd.Store{Store: store, LeaseTTL: time.Minute}, servers, log); err != nil {
 		t.Fatal(err)
+	}
+	if told != nil {
+		l.Placer = told
 	}
 	if sealing != nil {
 		sealing.Job = l.job

@@ -30,8 +30,10 @@ type jobStatus struct {
 	Registration *registration `json:"registration"`
 	// Checkpoint is about those of this term; null when the master takes none.
 	Checkpoint *checkpointStatus `json:"checkpoint"`
-	Totals     jobTotals         `json:"totals"`
-	Steps      *jobSteps         `json:"steps,omitempty"` // of explicit commits
+	// Servers are the parameter servers; null when the job has none.
+	Servers *serversStatus `json:"parameter_servers"`
+	Totals  jobTotals      `json:"totals"`
+	Steps   *jobSteps      `json:"steps,omitempty"` // of explicit commits
 }
 
 type checkpointStatus struct {
@@ -130,7 +132,7 @@ func statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Say how far a job is",
 		Long: `Status asks the master that leads a job how far it is: for each dataset the pass and its tasks, and in total how many
-trainers there are, how fast they train and with what loss. With --endpoints it finds the leader in etcd, whichever it is; of a job
+trainers there are, how fast they train and with what loss, and which parameter servers are missing. With --endpoints it finds the leader in etcd, whichever it is; of a job
 that is over and that no master leads any more it says how that ended, by the state in etcd.`,
 		Example: `  # the master on this machine
   master status
@@ -195,7 +197,7 @@ func newJobStatus(r *pb.StatusReply) jobStatus {
 	s := jobStatus{
 		Job: r.GetJob(), Status: word(r.GetStatus(), "JOB_STATUS_"), Reason: r.GetReason(),
 		Leader: jobLeader{r.GetLeaderAddress(), r.GetTerm()}, Epoch: r.GetEpoch(), Commit: r.GetCommit(), Datasets: []datasetStatus{},
-		Registration: newRegistration(r.GetRegistration()), Checkpoint: newCheckpointStatus(r.GetCheckpoint()),
+		Registration: newRegistration(r.GetRegistration()), Checkpoint: newCheckpointStatus(r.GetCheckpoint()), Servers: newServersStatus(r.GetParameterServers()),
 		Totals: jobTotals{
 			Trainers: t.GetTrainers(), RecordsTrained: t.GetRecordsTrained(), RecordsPerSecond: t.GetRecordsPerSecond(),
 			MeanLoss: t.MeanLoss, Commits: t.GetCommits(), CommitsRefused: t.GetCommitsRefused(), Uptime: t.GetUptimeSeconds(),
@@ -238,6 +240,9 @@ func (s jobStatus) table(w io.Writer) {
 		fmt.Fprintf(w, "checkpoint\t%v\n", s.Checkpoint)
 	}
 	s.Steps.table(w)
+	if s.Servers != nil {
+		fmt.Fprintf(w, "parameter servers\t%v\n", s.Servers)
+	}
 	fmt.Fprintf(w, "trainers\t%s\n\n", s.Totals.line())
 	s.datasetsTable(w)
 }

@@ -56,6 +56,11 @@ func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.Statu
 	if r := s.Registration; r.Step != "" {
 		reply.Registration = &pb.Registration{Step: r.Step, Done: uint64(r.Done), Total: uint64(r.Total)}
 	}
+	servers, err := o.master.Servers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reply.ParameterServers = parameterServers(servers)
 	o.speed.Observe(time.Now(), s)
 	records, perSecond, loss, reported := o.speed.Total(s.Trainers)
 	reply.Totals.RecordsTrained, reply.Totals.RecordsPerSecond = uint64(records), perSecond
@@ -63,6 +68,20 @@ func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.Statu
 		reply.Totals.MeanLoss = &loss
 	}
 	return reply, nil
+}
+
+// parameterServers is nil of a job that has none.
+func parameterServers(s master.ServersStatus) *pb.ParameterServers {
+	if s.Wanted == 0 {
+		return nil
+	}
+	p := &pb.ParameterServers{
+		Wanted: uint32(s.Wanted), Present: uint32(s.Present), MovingTo: uint32(s.MovingTo), PlacementEpoch: s.Placement, Waiting: s.Waiting, Unknown: s.Unknown,
+	}
+	for _, index := range s.Missing {
+		p.Missing = append(p.Missing, uint32(index))
+	}
+	return p
 }
 
 // StatusReply is what the state of a job says of it, whether or not a master leads it.

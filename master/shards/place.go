@@ -106,6 +106,9 @@ func (c *Client) Extent(stored []byte) (master.Extent, error) {
 	return master.Extent{Servers: layout.Shards, Goal: layout.Goal, Epoch: layout.Epoch}, nil
 }
 
+// Addresses implements [master.Placer].
+func (c *Client) Addresses(ctx context.Context) ([]string, error) { return c.Registered(ctx) }
+
 // Tell implements [master.Placer]. Servers that get blocks hear of it first: as long as one of
 // them has not, nobody gives its copy away. Those that are not needed any more hear of it too, and end.
 func (c *Client) Tell(ctx context.Context, term uint64, stored []byte, jobEpoch uint32) error {

@@ -251,9 +251,11 @@ type StatusReply struct {
 	// Absent when this master takes no checkpoints.
 	Checkpoint *CheckpointStatus `protobuf:"bytes,11,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	// Absent unless the job has explicit commits.
-	Steps         *Steps `protobuf:"bytes,12,opt,name=steps,proto3" json:"steps,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Steps *Steps `protobuf:"bytes,12,opt,name=steps,proto3" json:"steps,omitempty"`
+	// Absent when the job has none.
+	ParameterServers *ParameterServers `protobuf:"bytes,13,opt,name=parameter_servers,json=parameterServers,proto3" json:"parameter_servers,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *StatusReply) Reset() {
@@ -370,6 +372,113 @@ func (x *StatusReply) GetSteps() *Steps {
 	return nil
 }
 
+func (x *StatusReply) GetParameterServers() *ParameterServers {
+	if x != nil {
+		return x.ParameterServers
+	}
+	return nil
+}
+
+// ParameterServers says which of them are there.
+type ParameterServers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Over so many the model is spread.
+	Wanted uint32 `protobuf:"varint,1,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	// Of those, and of those that blocks move to.
+	Present uint32 `protobuf:"varint,2,opt,name=present,proto3" json:"present,omitempty"`
+	// The indices of the others, from 0.
+	Missing []uint32 `protobuf:"varint,3,rep,packed,name=missing,proto3" json:"missing,omitempty"`
+	// Blocks move to so many; 0: they do not move.
+	MovingTo uint32 `protobuf:"varint,4,opt,name=moving_to,json=movingTo,proto3" json:"moving_to,omitempty"`
+	// Of the committed placement of the blocks; 0: they were never moved.
+	PlacementEpoch uint32 `protobuf:"varint,5,opt,name=placement_epoch,json=placementEpoch,proto3" json:"placement_epoch,omitempty"`
+	// Why a move does not go on; empty: it does, or there is none.
+	Waiting string `protobuf:"bytes,6,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Why the leader cannot say who is there: present and missing say nothing then.
+	Unknown       string `protobuf:"bytes,7,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParameterServers) Reset() {
+	*x = ParameterServers{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParameterServers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParameterServers) ProtoMessage() {}
+
+func (x *ParameterServers) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParameterServers.ProtoReflect.Descriptor instead.
+func (*ParameterServers) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ParameterServers) GetWanted() uint32 {
+	if x != nil {
+		return x.Wanted
+	}
+	return 0
+}
+
+func (x *ParameterServers) GetPresent() uint32 {
+	if x != nil {
+		return x.Present
+	}
+	return 0
+}
+
+func (x *ParameterServers) GetMissing() []uint32 {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+func (x *ParameterServers) GetMovingTo() uint32 {
+	if x != nil {
+		return x.MovingTo
+	}
+	return 0
+}
+
+func (x *ParameterServers) GetPlacementEpoch() uint32 {
+	if x != nil {
+		return x.PlacementEpoch
+	}
+	return 0
+}
+
+func (x *ParameterServers) GetWaiting() string {
+	if x != nil {
+		return x.Waiting
+	}
+	return ""
+}
+
+func (x *ParameterServers) GetUnknown() string {
+	if x != nil {
+		return x.Unknown
+	}
+	return ""
+}
+
 // CheckpointStatus is about the checkpoints that the leader took in this term, of all
 // parameter servers at one cut.
 type CheckpointStatus struct {
@@ -386,7 +495,7 @@ type CheckpointStatus struct {
 
 func (x *CheckpointStatus) Reset() {
 	*x = CheckpointStatus{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -398,7 +507,7 @@ func (x *CheckpointStatus) String() string {
 func (*CheckpointStatus) ProtoMessage() {}
 
 func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -411,7 +520,7 @@ func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointStatus.ProtoReflect.Descriptor instead.
 func (*CheckpointStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{2}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *CheckpointStatus) GetSet() uint64 {
@@ -450,7 +559,7 @@ type Steps struct {
 
 func (x *Steps) Reset() {
 	*x = Steps{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -462,7 +571,7 @@ func (x *Steps) String() string {
 func (*Steps) ProtoMessage() {}
 
 func (x *Steps) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -475,7 +584,7 @@ func (x *Steps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Steps.ProtoReflect.Descriptor instead.
 func (*Steps) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{3}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Steps) GetCommitted() uint64 {
@@ -513,7 +622,7 @@ type Registration struct {
 
 func (x *Registration) Reset() {
 	*x = Registration{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +634,7 @@ func (x *Registration) String() string {
 func (*Registration) ProtoMessage() {}
 
 func (x *Registration) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +647,7 @@ func (x *Registration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registration.ProtoReflect.Descriptor instead.
 func (*Registration) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{4}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Registration) GetStep() string {
@@ -598,7 +707,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -610,7 +719,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -623,7 +732,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{5}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DatasetStatus) GetDataset() uint32 {
@@ -774,7 +883,7 @@ type JobTotals struct {
 
 func (x *JobTotals) Reset() {
 	*x = JobTotals{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +895,7 @@ func (x *JobTotals) String() string {
 func (*JobTotals) ProtoMessage() {}
 
 func (x *JobTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +908,7 @@ func (x *JobTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobTotals.ProtoReflect.Descriptor instead.
 func (*JobTotals) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{6}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *JobTotals) GetTrainers() uint32 {
@@ -868,7 +977,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +989,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +1002,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{7}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListTasksRequest) GetJob() string {
@@ -937,7 +1046,7 @@ type ListTasksReply struct {
 
 func (x *ListTasksReply) Reset() {
 	*x = ListTasksReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1058,7 @@ func (x *ListTasksReply) String() string {
 func (*ListTasksReply) ProtoMessage() {}
 
 func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1071,7 @@ func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksReply.ProtoReflect.Descriptor instead.
 func (*ListTasksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{8}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListTasksReply) GetTasks() []*TaskEntry {
@@ -1006,7 +1115,7 @@ type TaskEntry struct {
 
 func (x *TaskEntry) Reset() {
 	*x = TaskEntry{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1127,7 @@ func (x *TaskEntry) String() string {
 func (*TaskEntry) ProtoMessage() {}
 
 func (x *TaskEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1140,7 @@ func (x *TaskEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEntry.ProtoReflect.Descriptor instead.
 func (*TaskEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{9}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TaskEntry) GetDataset() uint32 {
@@ -1134,7 +1243,7 @@ type TaskHolder struct {
 
 func (x *TaskHolder) Reset() {
 	*x = TaskHolder{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1255,7 @@ func (x *TaskHolder) String() string {
 func (*TaskHolder) ProtoMessage() {}
 
 func (x *TaskHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1268,7 @@ func (x *TaskHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHolder.ProtoReflect.Descriptor instead.
 func (*TaskHolder) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{10}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TaskHolder) GetTrainer() string {
@@ -1204,7 +1313,7 @@ type ListTrainersRequest struct {
 
 func (x *ListTrainersRequest) Reset() {
 	*x = ListTrainersRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1325,7 @@ func (x *ListTrainersRequest) String() string {
 func (*ListTrainersRequest) ProtoMessage() {}
 
 func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1338,7 @@ func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersRequest.ProtoReflect.Descriptor instead.
 func (*ListTrainersRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{11}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListTrainersRequest) GetJob() string {
@@ -1264,7 +1373,7 @@ type ListTrainersReply struct {
 
 func (x *ListTrainersReply) Reset() {
 	*x = ListTrainersReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1385,7 @@ func (x *ListTrainersReply) String() string {
 func (*ListTrainersReply) ProtoMessage() {}
 
 func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1398,7 @@ func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersReply.ProtoReflect.Descriptor instead.
 func (*ListTrainersReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{12}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListTrainersReply) GetTrainers() []*TrainerEntry {
@@ -1331,7 +1440,7 @@ type TrainerEntry struct {
 
 func (x *TrainerEntry) Reset() {
 	*x = TrainerEntry{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1452,7 @@ func (x *TrainerEntry) String() string {
 func (*TrainerEntry) ProtoMessage() {}
 
 func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1465,7 @@ func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrainerEntry.ProtoReflect.Descriptor instead.
 func (*TrainerEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{13}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TrainerEntry) GetId() string {
@@ -1447,7 +1556,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +1568,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +1581,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{14}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DrainRequest) GetJob() string {
@@ -1497,7 +1606,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1618,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +1631,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{16}
 }
 
 type PauseRequest struct {
@@ -1536,7 +1645,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1657,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1670,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PauseRequest) GetJob() string {
@@ -1586,7 +1695,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1707,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1720,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{18}
 }
 
 type ResumeRequest struct {
@@ -1623,7 +1732,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1744,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1757,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ResumeRequest) GetJob() string {
@@ -1666,7 +1775,7 @@ type ResumeReply struct {
 
 func (x *ResumeReply) Reset() {
 	*x = ResumeReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +1787,7 @@ func (x *ResumeReply) String() string {
 func (*ResumeReply) ProtoMessage() {}
 
 func (x *ResumeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1691,7 +1800,7 @@ func (x *ResumeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeReply.ProtoReflect.Descriptor instead.
 func (*ResumeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{20}
 }
 
 type RetryTaskRequest struct {
@@ -1709,7 +1818,7 @@ type RetryTaskRequest struct {
 
 func (x *RetryTaskRequest) Reset() {
 	*x = RetryTaskRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1721,7 +1830,7 @@ func (x *RetryTaskRequest) String() string {
 func (*RetryTaskRequest) ProtoMessage() {}
 
 func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1734,7 +1843,7 @@ func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskRequest.ProtoReflect.Descriptor instead.
 func (*RetryTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RetryTaskRequest) GetJob() string {
@@ -1803,7 +1912,7 @@ type RetryTaskReply struct {
 
 func (x *RetryTaskReply) Reset() {
 	*x = RetryTaskReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +1924,7 @@ func (x *RetryTaskReply) String() string {
 func (*RetryTaskReply) ProtoMessage() {}
 
 func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +1937,7 @@ func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskReply.ProtoReflect.Descriptor instead.
 func (*RetryTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RetryTaskReply) GetRetried() uint64 {
@@ -1849,7 +1958,7 @@ type DropTaskRequest struct {
 
 func (x *DropTaskRequest) Reset() {
 	*x = DropTaskRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +1970,7 @@ func (x *DropTaskRequest) String() string {
 func (*DropTaskRequest) ProtoMessage() {}
 
 func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +1983,7 @@ func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskRequest.ProtoReflect.Descriptor instead.
 func (*DropTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{22}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DropTaskRequest) GetJob() string {
@@ -1906,7 +2015,7 @@ type DropTaskReply struct {
 
 func (x *DropTaskReply) Reset() {
 	*x = DropTaskReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2027,7 @@ func (x *DropTaskReply) String() string {
 func (*DropTaskReply) ProtoMessage() {}
 
 func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2040,7 @@ func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskReply.ProtoReflect.Descriptor instead.
 func (*DropTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{23}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{24}
 }
 
 type ScaleRequest struct {
@@ -1945,7 +2054,7 @@ type ScaleRequest struct {
 
 func (x *ScaleRequest) Reset() {
 	*x = ScaleRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2066,7 @@ func (x *ScaleRequest) String() string {
 func (*ScaleRequest) ProtoMessage() {}
 
 func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2079,7 @@ func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
 func (*ScaleRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{24}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ScaleRequest) GetJob() string {
@@ -2006,7 +2115,7 @@ type ScaleReply struct {
 
 func (x *ScaleReply) Reset() {
 	*x = ScaleReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2018,7 +2127,7 @@ func (x *ScaleReply) String() string {
 func (*ScaleReply) ProtoMessage() {}
 
 func (x *ScaleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2031,7 +2140,7 @@ func (x *ScaleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleReply.ProtoReflect.Descriptor instead.
 func (*ScaleReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{25}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ScaleReply) GetParameterServers() uint32 {
@@ -2082,7 +2191,7 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"\x1dtrainmaster/v1/operator.proto\x12\x0etrainmaster.v1\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\xf2\x03\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xc1\x04\n" +
 	"\vStatusReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x121\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x19.trainmaster.v1.JobStatusR\x06status\x12\x16\n" +
@@ -2098,7 +2207,16 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\v \x01(\v2 .trainmaster.v1.CheckpointStatusR\n" +
 	"checkpoint\x12+\n" +
-	"\x05steps\x18\f \x01(\v2\x15.trainmaster.v1.StepsR\x05steps\"_\n" +
+	"\x05steps\x18\f \x01(\v2\x15.trainmaster.v1.StepsR\x05steps\x12M\n" +
+	"\x11parameter_servers\x18\r \x01(\v2 .trainmaster.v1.ParameterServersR\x10parameterServers\"\xd8\x01\n" +
+	"\x10ParameterServers\x12\x16\n" +
+	"\x06wanted\x18\x01 \x01(\rR\x06wanted\x12\x18\n" +
+	"\apresent\x18\x02 \x01(\rR\apresent\x12\x18\n" +
+	"\amissing\x18\x03 \x03(\rR\amissing\x12\x1b\n" +
+	"\tmoving_to\x18\x04 \x01(\rR\bmovingTo\x12'\n" +
+	"\x0fplacement_epoch\x18\x05 \x01(\rR\x0eplacementEpoch\x12\x18\n" +
+	"\awaiting\x18\x06 \x01(\tR\awaiting\x12\x18\n" +
+	"\aunknown\x18\a \x01(\tR\aunknown\"_\n" +
 	"\x10CheckpointStatus\x12\x10\n" +
 	"\x03set\x18\x01 \x01(\x04R\x03set\x12\x1f\n" +
 	"\vage_seconds\x18\x02 \x01(\x01R\n" +
@@ -2277,74 +2395,76 @@ func file_trainmaster_v1_operator_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_operator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_trainmaster_v1_operator_proto_goTypes = []any{
 	(JobStatus)(0),              // 0: trainmaster.v1.JobStatus
 	(TaskKind)(0),               // 1: trainmaster.v1.TaskKind
 	(TaskState)(0),              // 2: trainmaster.v1.TaskState
 	(*StatusRequest)(nil),       // 3: trainmaster.v1.StatusRequest
 	(*StatusReply)(nil),         // 4: trainmaster.v1.StatusReply
-	(*CheckpointStatus)(nil),    // 5: trainmaster.v1.CheckpointStatus
-	(*Steps)(nil),               // 6: trainmaster.v1.Steps
-	(*Registration)(nil),        // 7: trainmaster.v1.Registration
-	(*DatasetStatus)(nil),       // 8: trainmaster.v1.DatasetStatus
-	(*JobTotals)(nil),           // 9: trainmaster.v1.JobTotals
-	(*ListTasksRequest)(nil),    // 10: trainmaster.v1.ListTasksRequest
-	(*ListTasksReply)(nil),      // 11: trainmaster.v1.ListTasksReply
-	(*TaskEntry)(nil),           // 12: trainmaster.v1.TaskEntry
-	(*TaskHolder)(nil),          // 13: trainmaster.v1.TaskHolder
-	(*ListTrainersRequest)(nil), // 14: trainmaster.v1.ListTrainersRequest
-	(*ListTrainersReply)(nil),   // 15: trainmaster.v1.ListTrainersReply
-	(*TrainerEntry)(nil),        // 16: trainmaster.v1.TrainerEntry
-	(*DrainRequest)(nil),        // 17: trainmaster.v1.DrainRequest
-	(*DrainReply)(nil),          // 18: trainmaster.v1.DrainReply
-	(*PauseRequest)(nil),        // 19: trainmaster.v1.PauseRequest
-	(*PauseReply)(nil),          // 20: trainmaster.v1.PauseReply
-	(*ResumeRequest)(nil),       // 21: trainmaster.v1.ResumeRequest
-	(*ResumeReply)(nil),         // 22: trainmaster.v1.ResumeReply
-	(*RetryTaskRequest)(nil),    // 23: trainmaster.v1.RetryTaskRequest
-	(*RetryTaskReply)(nil),      // 24: trainmaster.v1.RetryTaskReply
-	(*DropTaskRequest)(nil),     // 25: trainmaster.v1.DropTaskRequest
-	(*DropTaskReply)(nil),       // 26: trainmaster.v1.DropTaskReply
-	(*ScaleRequest)(nil),        // 27: trainmaster.v1.ScaleRequest
-	(*ScaleReply)(nil),          // 28: trainmaster.v1.ScaleReply
+	(*ParameterServers)(nil),    // 5: trainmaster.v1.ParameterServers
+	(*CheckpointStatus)(nil),    // 6: trainmaster.v1.CheckpointStatus
+	(*Steps)(nil),               // 7: trainmaster.v1.Steps
+	(*Registration)(nil),        // 8: trainmaster.v1.Registration
+	(*DatasetStatus)(nil),       // 9: trainmaster.v1.DatasetStatus
+	(*JobTotals)(nil),           // 10: trainmaster.v1.JobTotals
+	(*ListTasksRequest)(nil),    // 11: trainmaster.v1.ListTasksRequest
+	(*ListTasksReply)(nil),      // 12: trainmaster.v1.ListTasksReply
+	(*TaskEntry)(nil),           // 13: trainmaster.v1.TaskEntry
+	(*TaskHolder)(nil),          // 14: trainmaster.v1.TaskHolder
+	(*ListTrainersRequest)(nil), // 15: trainmaster.v1.ListTrainersRequest
+	(*ListTrainersReply)(nil),   // 16: trainmaster.v1.ListTrainersReply
+	(*TrainerEntry)(nil),        // 17: trainmaster.v1.TrainerEntry
+	(*DrainRequest)(nil),        // 18: trainmaster.v1.DrainRequest
+	(*DrainReply)(nil),          // 19: trainmaster.v1.DrainReply
+	(*PauseRequest)(nil),        // 20: trainmaster.v1.PauseRequest
+	(*PauseReply)(nil),          // 21: trainmaster.v1.PauseReply
+	(*ResumeRequest)(nil),       // 22: trainmaster.v1.ResumeRequest
+	(*ResumeReply)(nil),         // 23: trainmaster.v1.ResumeReply
+	(*RetryTaskRequest)(nil),    // 24: trainmaster.v1.RetryTaskRequest
+	(*RetryTaskReply)(nil),      // 25: trainmaster.v1.RetryTaskReply
+	(*DropTaskRequest)(nil),     // 26: trainmaster.v1.DropTaskRequest
+	(*DropTaskReply)(nil),       // 27: trainmaster.v1.DropTaskReply
+	(*ScaleRequest)(nil),        // 28: trainmaster.v1.ScaleRequest
+	(*ScaleReply)(nil),          // 29: trainmaster.v1.ScaleReply
 }
 var file_trainmaster_v1_operator_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
-	8,  // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
-	9,  // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
-	7,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
-	5,  // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
-	6,  // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
-	1,  // 6: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
-	2,  // 7: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
-	12, // 8: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
-	2,  // 9: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
-	13, // 10: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
-	16, // 11: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	3,  // 12: trainmaster.v1.Operator.Status:input_type -> trainmaster.v1.StatusRequest
-	10, // 13: trainmaster.v1.Operator.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
-	14, // 14: trainmaster.v1.Operator.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
-	17, // 15: trainmaster.v1.Operator.Drain:input_type -> trainmaster.v1.DrainRequest
-	19, // 16: trainmaster.v1.Operator.Pause:input_type -> trainmaster.v1.PauseRequest
-	21, // 17: trainmaster.v1.Operator.Resume:input_type -> trainmaster.v1.ResumeRequest
-	23, // 18: trainmaster.v1.Operator.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	27, // 19: trainmaster.v1.Operator.Scale:input_type -> trainmaster.v1.ScaleRequest
-	25, // 20: trainmaster.v1.Operator.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	4,  // 21: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
-	11, // 22: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	15, // 23: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	18, // 24: trainmaster.v1.Operator.Drain:output_type -> trainmaster.v1.DrainReply
-	20, // 25: trainmaster.v1.Operator.Pause:output_type -> trainmaster.v1.PauseReply
-	22, // 26: trainmaster.v1.Operator.Resume:output_type -> trainmaster.v1.ResumeReply
-	24, // 27: trainmaster.v1.Operator.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	28, // 28: trainmaster.v1.Operator.Scale:output_type -> trainmaster.v1.ScaleReply
-	26, // 29: trainmaster.v1.Operator.DropTask:output_type -> trainmaster.v1.DropTaskReply
-	21, // [21:30] is the sub-list for method output_type
-	12, // [12:21] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	9,  // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
+	10, // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
+	8,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
+	6,  // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
+	7,  // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
+	5,  // 6: trainmaster.v1.StatusReply.parameter_servers:type_name -> trainmaster.v1.ParameterServers
+	1,  // 7: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
+	2,  // 8: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
+	13, // 9: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
+	2,  // 10: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
+	14, // 11: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
+	17, // 12: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
+	3,  // 13: trainmaster.v1.Operator.Status:input_type -> trainmaster.v1.StatusRequest
+	11, // 14: trainmaster.v1.Operator.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
+	15, // 15: trainmaster.v1.Operator.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
+	18, // 16: trainmaster.v1.Operator.Drain:input_type -> trainmaster.v1.DrainRequest
+	20, // 17: trainmaster.v1.Operator.Pause:input_type -> trainmaster.v1.PauseRequest
+	22, // 18: trainmaster.v1.Operator.Resume:input_type -> trainmaster.v1.ResumeRequest
+	24, // 19: trainmaster.v1.Operator.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	28, // 20: trainmaster.v1.Operator.Scale:input_type -> trainmaster.v1.ScaleRequest
+	26, // 21: trainmaster.v1.Operator.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	4,  // 22: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
+	12, // 23: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	16, // 24: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	19, // 25: trainmaster.v1.Operator.Drain:output_type -> trainmaster.v1.DrainReply
+	21, // 26: trainmaster.v1.Operator.Pause:output_type -> trainmaster.v1.PauseReply
+	23, // 27: trainmaster.v1.Operator.Resume:output_type -> trainmaster.v1.ResumeReply
+	25, // 28: trainmaster.v1.Operator.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	29, // 29: trainmaster.v1.Operator.Scale:output_type -> trainmaster.v1.ScaleReply
+	27, // 30: trainmaster.v1.Operator.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	22, // [22:31] is the sub-list for method output_type
+	13, // [13:22] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_operator_proto_init() }
@@ -2352,9 +2472,9 @@ func file_trainmaster_v1_operator_proto_init() {
 	if File_trainmaster_v1_operator_proto != nil {
 		return
 	}
-	file_trainmaster_v1_operator_proto_msgTypes[6].OneofWrappers = []any{}
-	file_trainmaster_v1_operator_proto_msgTypes[13].OneofWrappers = []any{}
-	file_trainmaster_v1_operator_proto_msgTypes[20].OneofWrappers = []any{
+	file_trainmaster_v1_operator_proto_msgTypes[7].OneofWrappers = []any{}
+	file_trainmaster_v1_operator_proto_msgTypes[14].OneofWrappers = []any{}
+	file_trainmaster_v1_operator_proto_msgTypes[21].OneofWrappers = []any{
 		(*RetryTaskRequest_Index)(nil),
 		(*RetryTaskRequest_All)(nil),
 	}
@@ -2364,7 +2484,7 @@ func file_trainmaster_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_operator_proto_rawDesc), len(file_trainmaster_v1_operator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+// serversStatus says which parameter servers there are.
+type serversStatus struct {
+	Wanted         uint32   `json:"wanted"`
+	Present        uint32   `json:"present"`
+	Missing        []uint32 `json:"missing"`
+	MovingTo       uint32   `json:"moving_to"`       // 0: blocks do not move
+	PlacementEpoch uint32   `json:"placement_epoch"` // 0: blocks were never moved
+	Waiting        string   `json:"waiting"`
+	Unknown        string   `json:"unknown"` // why nobody can say who is there
+}
+
+func newServersStatus(p *pb.ParameterServers) *serversStatus {
+	if p == nil {
+		return nil
+	}
+	return &serversStatus{
+		Wanted: p.GetWanted(), Present: p.GetPresent(), Missing: append([]uint32{}, p.GetMissing()...), MovingTo: p.GetMovingTo(),
+		PlacementEpoch: p.GetPlacementEpoch(), Waiting: p.GetWaiting(), Unknown: p.GetUnknown(),
+	}
+}
+
+func (s *serversStatus) String() string {
+	text := fmt.Sprint(s.Wanted)
+	if len(s.Missing) > 0 {
+		text = fmt.Sprintf("%d of %d", s.Present, max(s.Wanted, s.MovingTo))
+	}
+	switch s.MovingTo {
+	case 0:
+	case s.Wanted:
+		text += fmt.Sprintf(", blocks are moving (placement %d)", s.PlacementEpoch)
+	default:
+		text += fmt.Sprintf(", moving to %d (placement %d)", s.MovingTo, s.PlacementEpoch)
+	}
+	var indices []string
+	for _, index := range s.Missing {
+		indices = append(indices, strconv.Itoa(int(index)))
+	}
+	switch {
+	case s.Unknown != "":
+		return text + "; it is not known which are there: " + lined(s.Unknown)
+	case len(indices) == 1:
+		return text + fmt.Sprintf(", index %s is missing: start one with: master pserver --endpoints ...", indices[0])
+	case len(indices) > 1:
+		return text + fmt.Sprintf(", indices %s are missing: start each with: master pserver --endpoints ...", strings.Join(indices, ", "))
+	case s.Waiting != "":
+		return text + "; waiting: " + lined(s.Waiting)
+	}
+	return text
+}
+
+// lined brings the errors of several servers, one below the other, into one line.
+func lined(text string) string { return strings.ReplaceAll(text, "\n", "; ") }

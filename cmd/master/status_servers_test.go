@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+	"trainmaster/master/shards"
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+func TestLineOfParameterServers(t *testing.T) {
+	tests := map[string]struct {
+		servers *pb.ParameterServers
+		want    string
+	}{
+		"all are there": {&pb.ParameterServers{Wanted: 2, Present: 2, PlacementEpoch: 6}, "2"},
+		"one is missing": {&pb.ParameterServers{Wanted: 3, Present: 2, Missing: []uint32{2}, Waiting: "it is not there"},
+			"2 of 3, index 2 is missing: start one with: master pserver --endpoints ..."},
+		"all are missing": {&pb.ParameterServers{Wanted: 2, Missing: []uint32{0, 1}},
+			"0 of 2, indices 0, 1 are missing: start each with: master pserver --endpoints ..."},
+		"moving": {&pb.ParameterServers{Wanted: 2, Present: 3, MovingTo: 3, PlacementEpoch: 6}, "2, moving to 3 (placement 6)"},
+		"moving to one that is missing": {&pb.ParameterServers{Wanted: 2, Present: 2, Missing: []uint32{2}, MovingTo: 3, PlacementEpoch: 6},
+			"2 of 3, moving to 3 (placement 6), index 2 is missing: start one with: master pserver --endpoints ..."},
+		"spread over all, and unevenly": {&pb.ParameterServers{Wanted: 3, Present: 3, MovingTo: 3, PlacementEpoch: 7}, "3, blocks are moving (placement 7)"},
+		"moving to fewer, and waiting": {&pb.ParameterServers{Wanted: 3, Present: 3, MovingTo: 1, PlacementEpoch: 7, Waiting: "one\ntwo"},
+			"3, moving to 1 (placement 7); waiting: one; two"},
+		"nobody knows": {&pb.ParameterServers{Wanted: 3, Unknown: "etcd is silent"}, "3; it is not known which are there: etcd is silent"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newJobStatus(&pb.StatusReply{ParameterServers: tt.servers})
+			var b bytes.Buffer
+			if err := render(&b, "table", s, s.table); err != nil || !strings.Contains(b.String(), "\nparameter servers  "+tt.want+"\n") {
+				t.Errorf("found\n%swant %q, %v", b.String(), tt.want, err)
+			}
+		})
+	}
+}
+
+func TestParameterServersInJSON(t *testing.T) {
+	tests := map[string]*pb.ParameterServers{
+		`"parameter_servers":null`: nil,
+		`"parameter_servers":{"wanted":2,"present":2,"missing":[],"moving_to":0,"placement_epoch":0,"waiting":"","unknown":""}`:           {Wanted: 2, Present: 2},
+		`"parameter_servers":{"wanted":2,"present":1,"missing":[0,2],"moving_to":3,"placement_epoch":6,"waiting":"why","unknown":"etcd"}`: {Wanted: 2, Present: 1, Missing: []uint32{0, 2}, MovingTo: 3, PlacementEpoch: 6, Waiting: "why", Unknown: "etcd"},
+	}
+	for want, servers := range tests {
+		text, err := json.Marshal(newJobStatus(&pb.StatusReply{ParameterServers: servers}))
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("found %s, want %s, %v", text, want, err)
+		}
+	}
+}
+
+// servedJob is a job that shall have n parameter servers, and a client of them.
+func servedJob(t *testing.T, n int) (*etcdstore.Store, *shards.Client) {
+	t.Helper()
+	store := etcdtest.Store(t)
+	if _, err := store.SetDesiredIfAbsent(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	told := &shards.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }, Present: store.Servers, Registered: store.RegisteredServers}
+	t.Cleanup(told.Close)
+	return store, told
+}
+
+// claim takes an index for a server that nobody can reach: only its key is there.
+func claim(t *testing.T, store *etcdstore.Store) *etcdstore.Claim {
+	t.Helper()
+	c, err := store.ClaimPS(t.Context(), closedPort(t), time.Minute, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Release(context.Background()) })
+	return c
+}
+
+func serversOf(t *testing.T, l *led) *serversStatus {
+	t.Helper()
+	r := runArgs(t, "status", "-o", "json", "--addr", l.addr)
+	r.wants(t, exitOK)
+	return decode[jobStatus](t, r.stdout).Servers
+}
+
+func wantServers(t *testing.T, when string, found *serversStatus, want serversStatus) {
+	t.Helper()
+	if found == nil || !reflect.DeepEqual(*found, want) {
+		t.Errorf("%s: found %+v, want %+v", when, found, want)
+	}
+}
+
+func TestStatusOfParameterServers(t *testing.T) {
+	store, told := servedJob(t, 3)
+	var silent atomic.Bool
+	registered := told.Registered
+	told.Registered = func(ctx context.Context) ([]string, error) {
+		if silent.Load() {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return registered(ctx)
+	}
+	l := leadWith(t, store, master.Config{}, nil, told)
+	wantServers(t, "before any is there", serversOf(t, l), serversStatus{Wanted: 3, Missing: []uint32{0, 1, 2}})
+	claim(t, store)
+	middle := claim(t, store)
+	claim(t, store)
+	wantServers(t, "all are there", serversOf(t, l), serversStatus{Wanted: 3, Present: 3, Missing: []uint32{}})
+	if err := middle.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantServers(t, "one is gone", serversOf(t, l), serversStatus{Wanted: 3, Present: 2, Missing: []uint32{1}})
+	table := runArgs(t, "status", "--addr", l.addr)
+	table.wants(t, exitOK)
+	if want := "parameter servers  2 of 3, index 1 is missing: start one with: master pserver --endpoints ...\n"; !strings.Contains(table.stdout, want) {
+		t.Errorf("the table lacks %q:\n%s", want, table.stdout)
+	}
+	silent.Store(true)
+	patient, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if s, err := l.Servers(patient); err != nil || patient.Err() != nil || s.Unknown == "" {
+		t.Errorf("etcd is silent: %+v, %v; found after the patience of who asks: %v", s, err, patient.Err())
+	}
+	wantServers(t, "etcd is silent", serversOf(t, l), serversStatus{Wanted: 3, Missing: []uint32{}, Unknown: context.DeadlineExceeded.Error()})
+}
+
+// A leader says what a move of blocks waits for. That all blocks lie where they shall is no move, whoever answers the leader.
+func TestStatusOfAMoveThatWaits(t *testing.T) {
+	tests := map[string]struct {
+		stored string
+		want   serversStatus
+	}{
+		"to a server that nobody started": {`{"epoch":6,"shards":2,"goal":3,"owners":"0 1"}`, serversStatus{Wanted: 2, Present: 2, Missing: []uint32{2}, MovingTo: 3, PlacementEpoch: 6}},
+		"to fewer":                        {`{"epoch":6,"shards":2,"goal":1,"owners":"0 1"}`, serversStatus{Wanted: 2, Present: 2, Missing: []uint32{}, MovingTo: 1, PlacementEpoch: 6}},
+		"all were moved":                  {`{"epoch":6,"shards":2,"goal":2,"owners":"0 1"}`, serversStatus{Wanted: 2, Present: 2, Missing: []uint32{}, PlacementEpoch: 6}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			store, told := servedJob(t, 2)
+			if _, err := store.Client().Put(t.Context(), store.Prefix()+master.PlacementKey, tt.stored); err != nil {
+				t.Fatal(err)
+			}
+			claim(t, store)
+			claim(t, store)
+			l := leadWith(t, store, master.Config{}, nil, told)
+			found := serversOf(t, l)
+			for ; found.Waiting == ""; found = serversOf(t, l) {
+				time.Sleep(time.Millisecond)
+			}
+			if !strings.Contains(found.Waiting, "parameter server 0") {
+				t.Errorf("it waits for %q", found.Waiting)
+			}
+			found.Waiting = ""
+			wantServers(t, "it waits", found, tt.want)
+		})
+	}
+}
+
+func TestStatusWithoutParameterServers(t *testing.T) {
+	store, told := servedJob(t, 0)
+	l := leadWith(t, store, master.Config{}, nil, told)
+	if found := serversOf(t, l); found != nil {
+		t.Errorf("found %+v", found)
+	}
+	table := runArgs(t, "status", "--addr", l.addr)
+	table.wants(t, exitOK)
+	if strings.Contains(table.stdout, "parameter servers") {
+		t.Errorf("the table has a line of them:\n%s", table.stdout)
+	}
+}

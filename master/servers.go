@@ -1,0 +1,66 @@
+package master
+
+import (
+	"context"
+	"time"
+)
+
+// ServersStatus says which parameter servers there are.
+type ServersStatus struct {
+	Wanted    int    // that the model is spread over; 0: the job has none
+	Present   int    // of those, and of those that blocks move to
+	Missing   []int  // the indices of the others, ascending
+	MovingTo  int    // 0: blocks do not move
+	Placement uint32 // epoch of the committed one; 0: blocks were never moved
+	Waiting   string // why a move does not go on; "": it does, or there is none
+	Unknown   string // why nobody can say who is there; then neither Present nor Missing says anything
+}
+
+// serversTimeout is short, as all else that people ask for is known without the store.
+const serversTimeout = time.Second
+
+// Servers says which parameter servers there are. It asks none of them, and a store that does
+// not answer makes it Unknown.
+func (m *Master) Servers(ctx context.Context) (ServersStatus, error) {
+	t, err := m.leading()
+	if err != nil || t.scaler == nil {
+		return ServersStatus{}, err
+	}
+	s := t.scaler.servers()
+	if s.Wanted == 0 {
+		return s, nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, serversTimeout)
+	defer cancel()
+	addrs, err := m.Placer.Addresses(bounded)
+	if err != nil {
+		s.Unknown = err.Error()
+		return s, nil
+	}
+	for i := range max(s.Wanted, s.MovingTo) {
+		if i < len(addrs) && addrs[i] != "" {
+			s.Present++
+		} else {
+			s.Missing = append(s.Missing, i)
+		}
+	}
+	return s, nil
+}
+
+// servers is what is known without asking who is there.
+func (s *scaler) servers() ServersStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stored == nil {
+		return ServersStatus{Wanted: s.unmoved}
+	}
+	status := ServersStatus{Wanted: s.state.Servers, Placement: s.state.Epoch}
+	if s.state.Done {
+		return status
+	}
+	status.Waiting = s.state.Waiting
+	if s.state.Goal != s.state.Servers || s.state.Moves > 0 { // else this leader has yet to see that all is done
+		status.MovingTo = s.state.Goal
+	}
+	return status
+}
