@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"os"
@@ -124,17 +125,21 @@ func helpTopic(cmd *cobra.Command, args []string) error {
 	return usageErrorf("no help about %q: %s has no command %q%s", strings.Join(args, " "), found.CommandPath(), rest[0], didYouMean(rest[0], names))
 }
 
-// showUse adds to errors about a command's arguments what they should be.
+// showUse says of wrong arguments what they should be; a reason of our own stays behind it, cobra's says nothing more.
 func showUse(cmd *cobra.Command) {
 	inner := cmd.Args
 	if inner == nil {
 		return
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if err := inner(cmd, args); err != nil {
+		err := inner(cmd, args)
+		if err == nil {
+			return nil
+		}
+		if _, ours := errors.AsType[*exitError](err); ours {
 			return usageErrorf("expected %s, found %s: %w", cmd.UseLine(), quoted(args), err)
 		}
-		return nil
+		return usageErrorf("expected %s, found %s", cmd.UseLine(), quoted(args))
 	}
 }
 
