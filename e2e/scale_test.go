@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -221,7 +222,14 @@ func TestScaleUnderLoad(t *testing.T) {
 	loads := []*load{j.load(1), j.load(2)}
 	j.underLoad(loads, func() {
 		up := start(t, "scale", j.dir, j.in("scale", "ps=3")...)
-		up.awaitLog("start one with: master pserver")
+		up.awaitLog("parameter server with index 2 (of 0 to 2) is not there: start one with: master pserver --endpoints ")
+		up.awaitLog(", and the --checkpoint-dir of the others")
+		up.signal(syscall.SIGINT)
+		up.wantExit(1)
+		if !strings.Contains(up.log(), "to take it back: master scale ps=2 --endpoints") {
+			t.Error("the interrupted command does not say that the job goes on")
+		}
+		up = start(t, "scale", j.dir, j.in("scale", "ps=3")...)
 		servers = append(servers, j.server())
 		up.wantExit(0)
 	})
@@ -232,7 +240,7 @@ func TestScaleUnderLoad(t *testing.T) {
 	j.underLoad(loads, func() {
 		down := run(t, j.dir, j.in("scale", "ps=1")...)
 		down.wants(t, 0)
-		if !strings.Contains(down.stdout, "spread over 1 parameter servers") {
+		if !strings.Contains(down.stdout, "spread over 1 parameter server\n") {
 			t.Errorf("master scale said %q", down.stdout)
 		}
 	})
@@ -484,7 +492,7 @@ func TestScaleSynchronous(t *testing.T) {
 	eventually(t, "a step of the move", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
 	m.kill()
 	m = lead()
-	down.awaitLog("spread over 1 parameter servers")
+	down.awaitLog("spread over 1 parameter server\n")
 	down.wantExit(0)
 	c.awaitSteps(2)
 	c.hurry()

@@ -72,6 +72,17 @@ func (l *leader) hangUp() {
 	l.close()
 }
 
+// flags lead another command to the same leader.
+func (l *leader) flags() string {
+	switch {
+	case l.store != nil:
+		return l.place.flags()
+	case l.job != "":
+		return "--addr " + l.addr + " --job " + l.job
+	}
+	return "--addr " + l.addr
+}
+
 // find says where the leader serves.
 func (l *leader) find(ctx context.Context) (string, error) {
 	if l.store == nil {

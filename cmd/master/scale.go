@@ -50,7 +50,7 @@ master pserver. Of fewer, the last ones end once their blocks are elsewhere. It 
 
 // scale asks once for the change, and then how far it is, whoever leads by then.
 func scale(cmd *cobra.Command, l *leader, n uint32) error {
-	said, heard := "", time.Now()
+	said, heard, was := "", time.Now(), uint32(0)
 	say := func(line string) {
 		if line != said {
 			fmt.Fprintln(cmd.OutOrStdout(), line)
@@ -71,9 +71,14 @@ func scale(cmd *cobra.Command, l *leader, n uint32) error {
 		case err == nil && taken && reply.GetGoal() != n:
 			return fmt.Errorf("the number of parameter servers is to be %d by now: somebody else has changed it", reply.GetGoal())
 		case err == nil:
+			if !taken {
+				was = reply.GetParameterServers()
+			}
 			heard, request.ParameterServers = time.Now(), 0
 			say(l.progressOf(reply))
-		case !taken || isOver || cmd.Context().Err() != nil:
+		case taken && cmd.Context().Err() != nil:
+			return l.stoppedWatching(was, n)
+		case !taken || isOver:
 			return err
 		case time.Since(heard) > scalePatience:
 			return fmt.Errorf("the order stands, and since %v no leader has said how far it is: %w", scalePatience, err)
@@ -86,16 +91,32 @@ func scale(cmd *cobra.Command, l *leader, n uint32) error {
 		select {
 		case <-poll.C:
 		case <-cmd.Context().Done():
-			return cmd.Context().Err()
+			return l.stoppedWatching(was, n)
 		}
 	}
+}
+
+// stoppedWatching says that the order outlives the command. was is the number of servers when it was given.
+func (l *leader) stoppedWatching(was, n uint32) error {
+	back := "N, with N the number before"
+	if was != n {
+		back = fmt.Sprintf("%d %s", was, l.flags())
+	}
+	return fmt.Errorf("stopped watching: the job goes on to %s; to take it back: master scale ps=%s", countOfServers(n), back)
+}
+
+func countOfServers(n uint32) string {
+	if n == 1 {
+		return "1 parameter server"
+	}
+	return fmt.Sprintf("%d parameter servers", n)
 }
 
 // progressOf is a line for a user.
 func (l *leader) progressOf(reply *pb.ScaleReply) string {
 	switch {
 	case reply.GetDone():
-		return fmt.Sprintf("the model is spread over %d parameter servers", reply.GetParameterServers())
+		return "the model is spread over " + countOfServers(reply.GetParameterServers())
 	case reply.GetWaiting() != "":
 		return "waiting: " + l.completed(reply.GetWaiting())
 	}
