@@ -37,8 +37,9 @@ type Placer interface {
 	// jobEpoch is that of a job that goes back as a whole, for servers that join; 0: it never does.
 	Tell(ctx context.Context, term uint64, stored []byte, jobEpoch uint32) error
 	// Move prepares the next step towards the goal: some blocks are frozen, and copied. next is
-	// to be committed, or it never was; nil when there is nothing left to do.
-	Move(ctx context.Context, term uint64, stored []byte) (next []byte, err error)
+	// to be committed, or it never was; nil when there is nothing left to do. left is what there is
+	// to move after it.
+	Move(ctx context.Context, term uint64, stored []byte) (next []byte, left Left, err error)
 	// Extent says how far it is.
 	Extent(stored []byte) (Extent, error)
 	// Addresses returns those of the servers that hold an index now, "" where nobody does.
@@ -51,9 +52,16 @@ type Extent struct {
 	Epoch         uint32
 }
 
+// Left counts what is not yet where it shall be, of all that there is. The zero value: it is not known.
+type Left struct {
+	Blocks, Slots       int
+	AllBlocks, AllSlots int
+}
+
 // Scaling is how far a change of the number of servers is.
 type Scaling struct {
 	Extent
+	Left    Left   // by this term's last step, 0 before
 	Moves   int    // steps of this term
 	Waiting string // why it does not go on, "": it does
 	Done    bool
@@ -131,7 +139,17 @@ func (s *scaler) resize(ctx context.Context, servers int) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrCannotScale, err)
 	}
-	return s.commit(ctx, next)
+	if err := s.commit(ctx, next); err != nil {
+		return err
+	}
+	s.leave(Left{}) // another goal
+	return nil
+}
+
+func (s *scaler) leave(left Left) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.Left = left
 }
 
 // commit makes next what counts, and lets as many servers register as it needs.
@@ -280,7 +298,7 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 		return false, fmt.Errorf("stop between two steps: %w", err)
 	}
 	defer still.release()
-	next, err := s.master.Placer.Move(bounded, uint64(s.term.committer.lead.Revision()), s.committed())
+	next, left, err := s.master.Placer.Move(bounded, uint64(s.term.committer.lead.Revision()), s.committed())
 	if err != nil {
 		return false, errors.Join(err, s.tell(ctx)) // ends what was begun before servers hear of a step
 	}
@@ -291,6 +309,7 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 		return false, fmt.Errorf("%w: %w", errNotCommitted, err)
 	}
 	s.moved = true
+	s.leave(left)
 	s.mu.Lock()
 	s.state.Moves++
 	s.mu.Unlock()

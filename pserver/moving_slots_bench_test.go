@@ -30,7 +30,7 @@ func BenchmarkMoveSlots(b *testing.B) {
 	longest, steps := time.Duration(0), 0
 	for b.Loop() {
 		began := time.Now()
-		next, err := placer.Move(within(b), 1, stored)
+		next, _, err := placer.Move(within(b), 1, stored)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -139,7 +139,7 @@ func TestScanWhileSlotsMove(t *testing.T) {
 	goal, steps, calls := 1, 0, 0
 	stored := resize(t, b, placer, goal)
 	move := func() {
-		next, err := placer.Move(within(t), 1, stored)
+		next, _, err := placer.Move(within(t), 1, stored)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +192,7 @@ func (j *slotsJob) tell(t testing.TB, stored []byte) {
 // prepare freezes and copies the next step; nil when there is none before the last server would end.
 func (j *slotsJob) prepare(t testing.TB) []byte {
 	t.Helper()
-	next, err := j.placer.Move(within(t), j.term, j.stored)
+	next, _, err := j.placer.Move(within(t), j.term, j.stored)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +297,7 @@ func TestLeadersFollowWhileSlotsMove(t *testing.T) {
 		j.tell(t, j.stored)
 	})
 	j.term--
-	if _, err := j.placer.Move(within(t), j.term, j.stored); err == nil || !strings.Contains(err.Error(), "the move is over") {
+	if _, _, err := j.placer.Move(within(t), j.term, j.stored); err == nil || !strings.Contains(err.Error(), "the move is over") {
 		t.Errorf("a leader that was followed by another one moves slots: %v", err)
 	}
 	j.term++

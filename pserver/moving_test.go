@@ -63,7 +63,7 @@ func TestMovedBlocksGoOnBitByBit(t *testing.T) {
 			if i == 1 {
 				placer := newPlacer(t, b)
 				for stored := resize(t, b, placer, 1); ; {
-					next, err := placer.Move(within(t), 1, stored)
+					next, _, err := placer.Move(within(t), 1, stored)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -162,7 +162,7 @@ func TestJoiningWhileThereAreFewerServers(t *testing.T) {
 	stored := resize(t, b, placer, 1)
 	var fewer []byte
 	for {
-		next, err := placer.Move(within(t), 1, stored)
+		next, _, err := placer.Move(within(t), 1, stored)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +225,7 @@ func TestPullsOfMovedBlocks(t *testing.T) {
 	mustInit(t, c, values)
 	placer := newPlacer(t, b)
 	for stored := resize(t, b, placer, 1); ; {
-		next, err := placer.Move(within(t), 1, stored)
+		next, _, err := placer.Move(within(t), 1, stored)
 		must(t, err)
 		if strings.Contains(string(next), `"shards":1`) {
 			break // server 1 would end

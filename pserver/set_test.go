@@ -720,6 +720,6 @@ func TestOneServerKeepsNoCheckpoints(t *testing.T) {
 	if _, err := one.complete(within(t)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = placer.Move(within(t), 1, stored)
+	_, _, err = placer.Move(within(t), 1, stored)
 	wantWords("a move", 1, err)
 }

@@ -120,7 +120,7 @@ func (l *leader) progressOf(reply *pb.ScaleReply) string {
 	case reply.GetWaiting() != "":
 		return "waiting: " + l.completed(reply.GetWaiting())
 	}
-	return fmt.Sprintf("moving blocks: %d servers of %d, placement %d", reply.GetParameterServers(), reply.GetGoal(), reply.GetPlacementEpoch())
+	return movingOf(reply)
 }
 
 // completed has the command that starts another server lead to this job, if it is known how.
@@ -129,4 +129,19 @@ func (l *leader) completed(waiting string) string {
 		return waiting
 	}
 	return strings.ReplaceAll(waiting, shards.StartAnother, shards.StartAnotherWith+l.place.flags()+", and the --checkpoint-dir of the others")
+}
+
+// movingOf is what a user sees while blocks move. New servers count as soon as they are there.
+func movingOf(reply *pb.ScaleReply) string {
+	text := "moving to " + countOfServers(reply.GetGoal())
+	if reply.GetParameterServers() > reply.GetGoal() {
+		text = fmt.Sprintf("moving from %d to %s", reply.GetParameterServers(), countOfServers(reply.GetGoal()))
+	}
+	switch {
+	case reply.GetSlots() > 0:
+		return fmt.Sprintf("%s: %d of %d blocks and %d of %d slots are to go", text, reply.GetBlocksLeft(), reply.GetBlocks(), reply.GetSlotsLeft(), reply.GetSlots())
+	case reply.GetBlocks() > 0:
+		return fmt.Sprintf("%s: %d of %d blocks are to go", text, reply.GetBlocksLeft(), reply.GetBlocks())
+	}
+	return text
 }

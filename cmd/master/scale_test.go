@@ -91,3 +91,17 @@ func TestScaleStopped(t *testing.T) {
 		})
 	}
 }
+
+func TestScaleSaysHowFarItIs(t *testing.T) {
+	l := &leader{place: place{etcd: &etcdstore.Config{}}}
+	for want, reply := range map[string]*pb.ScaleReply{
+		"moving from 3 to 1 parameter server: 12 of 40 blocks and 682 of 2048 slots are to go": {ParameterServers: 3, Goal: 1, BlocksLeft: 12, Blocks: 40, SlotsLeft: 682, Slots: 2048},
+		"moving to 3 parameter servers: 0 of 40 blocks are to go":                              {ParameterServers: 3, Goal: 3, Blocks: 40},
+		"moving to 3 parameter servers":                                                        {ParameterServers: 2, Goal: 3},
+		"the model is spread over 1 parameter server":                                          {ParameterServers: 1, Goal: 1, Done: true},
+	} {
+		if got := l.progressOf(reply); got != want {
+			t.Errorf("%q, expected %q", got, want)
+		}
+	}
+}

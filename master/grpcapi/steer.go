@@ -87,6 +87,8 @@ func (o *operator) Scale(ctx context.Context, req *pb.ScaleRequest) (*pb.ScaleRe
 		s, err := o.master.Scale(ctx, int(req.GetParameterServers()))
 		reply.ParameterServers, reply.Goal, reply.PlacementEpoch = uint32(s.Servers), uint32(s.Goal), s.Epoch
 		reply.Moves, reply.Waiting, reply.Done = uint64(s.Moves), s.Waiting, s.Done
+		reply.BlocksLeft, reply.Blocks = uint64(s.Left.Blocks), uint64(s.Left.AllBlocks)
+		reply.SlotsLeft, reply.Slots = uint64(s.Left.Slots), uint64(s.Left.AllSlots)
 		return err
 	})
 	return reply, err

@@ -193,51 +193,54 @@ func (c *Client) place(ctx context.Context, addrs []string, behind []int, reques
 }
 
 // Move implements [master.Placer].
-func (c *Client) Move(ctx context.Context, term uint64, stored []byte) ([]byte, error) {
+func (c *Client) Move(ctx context.Context, term uint64, stored []byte) (next []byte, left master.Left, err error) {
 	layout, err := placement.ParseLayout(stored)
 	if err != nil {
-		return nil, err
+		return nil, left, err
 	}
 	addrs, err := c.Registered(ctx)
 	if err != nil {
-		return nil, err
+		return nil, left, err
 	}
 	if layout.Goal > layout.Shards {
 		for i := layout.Shards; i < layout.Goal; i++ {
 			if i >= len(addrs) || addrs[i] == "" {
-				return nil, missing(i, layout.Goal)
+				return nil, left, missing(i, layout.Goal)
 			}
 		}
 		if err := c.keepAlike(ctx, addrs[:layout.Goal]); err != nil {
-			return nil, err
+			return nil, left, err
 		}
 		layout.Shards = layout.Goal
-		return advance(layout)
+		next, err = advance(layout)
+		return next, left, err
 	}
 	d, err := c.describe(ctx, addrs, 0, layout.Shards)
 	if err != nil {
-		return nil, err
+		return nil, left, err
 	}
 	table, err := layout.Apply(d.table)
 	if err != nil {
-		return nil, err
+		return nil, left, err
 	}
 	step, err := c.nextStep(ctx, addrs, table, layout.Goal)
 	if err != nil {
-		return nil, err
+		return nil, left, err
 	}
 	if step.empty() && layout.Goal == layout.Shards {
-		return nil, nil
+		return nil, left, nil
 	}
 	if step.empty() {
 		layout.Shards = layout.Goal
-		return advance(layout)
+		next, err = advance(layout)
+		return next, left, err
 	}
 	if err := c.carry(ctx, addrs, &pb.Move{Epoch: layout.Epoch + 1, Term: term}, step); err != nil {
-		return nil, err
+		return nil, left, err
 	}
 	step.apply(layout)
-	return advance(layout)
+	next, err = advance(layout)
+	return next, leftAfter(step, table, layout.Goal), err
 }
 
 func advance(l *placement.Layout) ([]byte, error) {

@@ -228,7 +228,7 @@ func TestWhatIsSaidOfAServerThatIsNotThere(t *testing.T) {
 	if err := c.Tell(within(t), 1, stored, 0); !missed(err, "1 (of 0 to 1)") {
 		t.Errorf("a placement: %v", err)
 	}
-	if _, err := c.Move(within(t), 1, stored); !missed(err, "2 (of 0 to 2)") {
+	if _, _, err := c.Move(within(t), 1, stored); !missed(err, "2 (of 0 to 2)") {
 		t.Errorf("a move: %v", err)
 	}
 	c.Present = list()

@@ -3,6 +3,7 @@ package shards
 import (
 	"context"
 
+	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
 )
@@ -101,4 +102,16 @@ func (s step) ways() map[way]*load {
 		last.Slots = append(last.Slots, m.Slot)
 	}
 	return ways
+}
+
+// leftAfter is what there is to move to goal servers when the step is done.
+func leftAfter(s step, before *placement.Table, goal int) master.Left {
+	left := master.Left{
+		Blocks: len(before.Balance(goal)) - len(s.blocks), AllBlocks: len(before.Owners),
+		Slots: len(before.BalanceSlots(goal)) - len(s.slots),
+	}
+	for _, owners := range before.SlotOwners {
+		left.AllSlots += len(owners)
+	}
+	return left
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"trainmaster/master"
 	"trainmaster/pserver/placement"
 )
 
@@ -44,5 +45,14 @@ func TestWaysOfAStep(t *testing.T) {
 	s.apply(l)
 	if got, err := l.Slots[1].MarshalText(); err != nil || string(got) != "0*7 1 0 1" {
 		t.Errorf("%s, %v", got, err)
+	}
+}
+
+// What is left is counted after the step, over all tables.
+func TestLeftAfterAStep(t *testing.T) {
+	before := &placement.Table{Shards: 2, SlotOwners: [][]uint32{{0, 0, 1, 1}, {1, 1, 1, 0}}}
+	s := step{slots: before.BalanceSlots(1)[:2]}
+	if got, want := leftAfter(s, before, 1), (master.Left{Slots: 3, AllSlots: 8}); got != want {
+		t.Errorf("%+v, expected %+v", got, want)
 	}
 }

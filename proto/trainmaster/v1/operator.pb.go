@@ -2108,7 +2108,14 @@ type ScaleReply struct {
 	// Why it does not go on; empty: it does.
 	Waiting string `protobuf:"bytes,5,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// All blocks are where they shall be.
-	Done          bool `protobuf:"varint,6,opt,name=done,proto3" json:"done,omitempty"`
+	Done bool `protobuf:"varint,6,opt,name=done,proto3" json:"done,omitempty"`
+	// What is still to move after the last step of this leader, of all that there is; all of
+	// it is 0 before its first step.
+	BlocksLeft uint64 `protobuf:"varint,7,opt,name=blocks_left,json=blocksLeft,proto3" json:"blocks_left,omitempty"`
+	Blocks     uint64 `protobuf:"varint,8,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	// Of embedding tables.
+	SlotsLeft     uint64 `protobuf:"varint,9,opt,name=slots_left,json=slotsLeft,proto3" json:"slots_left,omitempty"`
+	Slots         uint64 `protobuf:"varint,10,opt,name=slots,proto3" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2183,6 +2190,34 @@ func (x *ScaleReply) GetDone() bool {
 		return x.Done
 	}
 	return false
+}
+
+func (x *ScaleReply) GetBlocksLeft() uint64 {
+	if x != nil {
+		return x.BlocksLeft
+	}
+	return 0
+}
+
+func (x *ScaleReply) GetBlocks() uint64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+func (x *ScaleReply) GetSlotsLeft() uint64 {
+	if x != nil {
+		return x.SlotsLeft
+	}
+	return 0
+}
+
+func (x *ScaleReply) GetSlots() uint64 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
 }
 
 var File_trainmaster_v1_operator_proto protoreflect.FileDescriptor
@@ -2346,7 +2381,7 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\rDropTaskReply\"M\n" +
 	"\fScaleRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12+\n" +
-	"\x11parameter_servers\x18\x02 \x01(\rR\x10parameterServers\"\xba\x01\n" +
+	"\x11parameter_servers\x18\x02 \x01(\rR\x10parameterServers\"\xa8\x02\n" +
 	"\n" +
 	"ScaleReply\x12+\n" +
 	"\x11parameter_servers\x18\x01 \x01(\rR\x10parameterServers\x12\x12\n" +
@@ -2354,7 +2389,14 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\x0fplacement_epoch\x18\x03 \x01(\rR\x0eplacementEpoch\x12\x14\n" +
 	"\x05moves\x18\x04 \x01(\x04R\x05moves\x12\x18\n" +
 	"\awaiting\x18\x05 \x01(\tR\awaiting\x12\x12\n" +
-	"\x04done\x18\x06 \x01(\bR\x04done*\x83\x01\n" +
+	"\x04done\x18\x06 \x01(\bR\x04done\x12\x1f\n" +
+	"\vblocks_left\x18\a \x01(\x04R\n" +
+	"blocksLeft\x12\x16\n" +
+	"\x06blocks\x18\b \x01(\x04R\x06blocks\x12\x1d\n" +
+	"\n" +
+	"slots_left\x18\t \x01(\x04R\tslotsLeft\x12\x14\n" +
+	"\x05slots\x18\n" +
+	" \x01(\x04R\x05slots*\x83\x01\n" +
 	"\tJobStatus\x12\x1a\n" +
 	"\x16JOB_STATUS_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12JOB_STATUS_RUNNING\x10\x01\x12\x15\n" +
