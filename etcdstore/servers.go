@@ -132,6 +132,20 @@ func (s *Store) Desired(ctx context.Context) (int, error) {
 	return n, nil
 }
 
+// DesiredNow is the number of parameter servers that the job wants, -1 if nobody has said so.
+func (s *Store) DesiredNow(ctx context.Context) (int, error) {
+	answer, err := s.get(ctx, s.abs(keyPSDesired))
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", s.abs(keyPSDesired), err)
+	}
+	there := listing{}
+	for _, kv := range answer.Kvs {
+		there[string(kv.Key)] = kv
+	}
+	r, err := s.parseServers(there)
+	return r.desired, err
+}
+
 // Claim is an index of a parameter server, held under a lease.
 type Claim struct {
 	*held

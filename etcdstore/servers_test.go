@@ -169,7 +169,16 @@ func TestDesired(t *testing.T) {
 		}
 		waited <- n
 	}()
+	if n, err := s.DesiredNow(t.Context()); n != -1 || err != nil {
+		t.Errorf("desired %d, %v, before anybody has said so", n, err)
+	}
+	if value, _, err := s.Value(t.Context(), "/ps_desired"); value != nil || err != nil {
+		t.Errorf("a question left %q, %v", value, err)
+	}
 	desire(t, s, 3)
+	if n, err := s.DesiredNow(t.Context()); n != 3 || err != nil {
+		t.Errorf("desired %d, %v now", n, err)
+	}
 	if n := receive(t, "the count", waited); n != 3 {
 		t.Errorf("desired %d", n)
 	}
@@ -182,6 +191,7 @@ func TestDesired(t *testing.T) {
 	for name, ask := range map[string]func() error{
 		"set":  func() error { _, err := s.SetDesiredIfAbsent(t.Context(), 7); return err },
 		"read": func() error { _, err := s.Desired(t.Context()); return err },
+		"now":  func() error { _, err := s.DesiredNow(t.Context()); return err },
 		"wait": func() error { _, err := s.WaitPS(t.Context(), nil); return err },
 	} {
 		if err := ask(); err == nil || !strings.Contains(err.Error(), "want a decimal count") {

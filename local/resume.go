@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"trainmaster/dataset/convert"
 	"trainmaster/etcdstore"
@@ -18,9 +17,6 @@ const (
 	// runFile, in the folder of a run, has what it takes to go on with the run.
 	runFile        = "run.json"
 	checkpointsDir = "checkpoints"
-
-	// desiredKey, in etcd, is how many parameter servers the job shall have.
-	desiredKey = "/ps_desired"
 )
 
 type runRecord struct {
@@ -81,18 +77,11 @@ func (j *Job) countServers(ctx context.Context) error {
 		return fmt.Errorf("look for the number of parameter servers: %w", err)
 	}
 	defer store.Close()
-	desired, _, err := store.Value(ctx, desiredKey)
+	n, err := store.DesiredNow(ctx)
 	if err != nil {
 		return fmt.Errorf("look for the number of parameter servers: %w", err)
 	}
-	if desired == nil { // etcd is lost: the masters begin the job anew
-		return nil
-	}
-	n, err := strconv.Atoi(string(desired))
-	if err != nil || n < 1 {
-		return fmt.Errorf("%s in etcd: expected a number of parameter servers, found %.20q", desiredKey, desired)
-	}
-	if n != j.config.Servers {
+	if n > 0 && n != j.config.Servers { // an etcd that was lost says nothing: the masters begin the job anew
 		j.config.Log.WithField("began_with", j.config.Servers).Warnf("the job has %d parameter servers by now: starting as many", n)
 		j.config.Servers = n
 	}
