@@ -61,6 +61,9 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 	if err != nil {
 		return nil, err
 	}
+	if s.secret, err = readSecret(ctx, store); err != nil {
+		return nil, err
+	}
 	if revision == 0 {
 		if err := refuseRemains(ctx, store); err != nil {
 			return nil, err

@@ -34,7 +34,8 @@ type state struct {
 	tables   atomic.Pointer[[]*taskqueue.Table]
 	number   atomic.Uint64 // of the last commit
 	recorded atomic.Uint64 // bytes of the record, in this term
-	heard    func()        // called when etcd answered
+	secret   jobSecret
+	heard    func() // called when etcd answered
 	counts   counters
 }
 
@@ -62,6 +63,9 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 		flushed.Record = taskqueue.StampRecord(flushed.Record, s.time.Now())
 		writes = append(writes, taskqueue.Write{Key: taskqueue.RecordKey(s.queue.Commit()), Value: flushed.Record})
 	}
+	if !s.secret.stored {
+		writes = append(writes, taskqueue.Write{Key: taskqueue.SecretKey, Value: s.secret.Encode()})
+	}
 	encoded, err := s.store.Encode(s.queue.Snapshot(s.lead.Revision(), rand.Uint64()))
 	if err != nil {
 		return fmt.Errorf("encode the state: %w", err)
@@ -70,7 +74,7 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	if err != nil {
 		return err
 	}
-	s.revision, s.stored, s.written = revision, encoded, s.time.Now()
+	s.revision, s.stored, s.written, s.secret.stored = revision, encoded, s.time.Now(), true
 	s.number.Store(s.queue.Commit())
 	s.recorded.Add(uint64(len(flushed.Record)))
 	s.heard()

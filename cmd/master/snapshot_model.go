@@ -60,6 +60,9 @@ func (b *backup) goTo(ctx context.Context, folder checkpoint.Store, set *checkpo
 		return err
 	}
 	values := map[string][]byte{psDesiredKey: b.values[psDesiredKey], master.LatestSetKey: b.set}
+	if secret := b.values[taskqueue.SecretKey]; secret != nil {
+		values[taskqueue.SecretKey] = secret
+	}
 	for item, err := range file.Items() {
 		if err != nil {
 			return err

@@ -86,6 +86,9 @@ func TestSnapshotRestore(t *testing.T) {
 			}
 			store := etcdtest.Open(t, endpoint, job)
 			next := leadJob(t, store, config)
+			if want, got := secretOf(t, etcdtest.Open(t, etcdtest.Endpoint(t), l.job)), secretOf(t, store); got == "" || got != want {
+				t.Errorf("the restored job has the secret %q, expected %q", got, want)
+			}
 			v, err := next.Overview(t.Context())
 			if err != nil || v.Sets[0].Done != d.Done || v.Sets[0].SetAside != d.SetAside || v.Sets[0].Retry != restored.Again || len(v.Trainers) != 0 {
 				t.Errorf("it goes on from %+v, %v", v, err)
@@ -114,6 +117,15 @@ func TestSnapshotRestore(t *testing.T) {
 	}
 	l.work("c")
 	runArgs(t, append([]string{"verify"}, l.etcd...)...).says(t, "Nothing is missing")
+}
+
+func secretOf(t *testing.T, store *etcdstore.Store) string {
+	t.Helper()
+	value, _, err := store.Value(t.Context(), taskqueue.SecretKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(value)
 }
 
 // The whole way through folders: an embedded etcd that no master uses, into one that is made.
@@ -247,7 +259,7 @@ func TestSnapshotKnowsEveryKey(t *testing.T) {
 	const process, session, saved, read, other = "a process's own", "sessions end", "saved", "saved by what reads it", "it is about files: saved with those of the set only; each says where its blocks lay"
 	known := map[string]string{
 		"/master/": process, "/ps/": process, "/trainers/": session,
-		"/job": saved, "/task_queues": saved, "/task_queues/tasks/": saved, "/task_queues/aside/": saved, "/ps_desired": saved, "/ps_step": saved,
+		"/master/secret": saved, "/job": saved, "/task_queues": saved, "/task_queues/tasks/": saved, "/task_queues/aside/": saved, "/ps_desired": saved, "/ps_step": saved,
 		"/record/begin": "made of the state", "/record/": read, "/ps_life": process, "/checkpoints/": other, "/ps_blocks": other,
 	}
 	rows := 0
