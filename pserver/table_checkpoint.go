@@ -19,8 +19,7 @@ type tableHistory struct {
 	changes int              // checkpoints with changes since
 }
 
-// base is what the next checkpoint is based on, nil if it is to have all rows. A cut with all rows forgets which ones
-// changed before, so that nothing can be based on an older one any more: when it is not written, it is due again.
+// base is what the next checkpoint is based on, nil if it is to have all rows.
 func (t *tableHistory) base() *checkpoint.Base {
 	if t.changes == changesBetween {
 		return nil
@@ -53,6 +52,11 @@ func (c *checkpoints) startCut(h *holding) *cut {
 	base := c.tables.base()
 	if slices.ContainsFunc(h.tables, (*sparse.Table).LostTrack) {
 		base = nil
+	}
+	if base == nil {
+		// This cut clears the marks of changed rows, so that no checkpoint can be based on an older one any more: if the cut is
+		// dropped or its write fails, the next checkpoint has all rows too.
+		c.tables = tableHistory{}
 	}
 	return c.shard.startCut(base)
 }

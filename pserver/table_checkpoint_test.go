@@ -403,3 +403,75 @@ func TestNextCheckpointHasAllRowsWhenTrackIsLost(t *testing.T) {
 		t.Errorf("%d rows were restored, expected %d", restored.Rows(), table.Rows())
 	}
 }
+
+// A cut with all rows clears the marks of changed rows. If it is dropped, the next checkpoint must have all rows as well, or it
+// lacks acknowledged updates from before the cut.
+func TestCheckpointAfterDroppedFullCutHasAllRows(t *testing.T) {
+	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 1})
+	s.cutLimit = time.Minute
+	table := s.holding.Load().tables[1] // rows expire after five steps, and the second update of an id makes its row
+	who, fault := s.greet(s.holding.Load(), 1, 2)
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	next := int64(1000)
+	fresh := func(slot uint32) int64 {
+		for next++; sparse.SlotOf(next) != slot; next++ {
+		}
+		return next
+	}
+	update := func(slot uint32, step uint64, ids ...int64) {
+		t.Helper()
+		batch := wire.Rows{Spans: []wire.Span{{Slot: slot, Rows: uint32(len(ids))}}, IDs: ids, Values: make([]float32, 2*len(ids))}
+		for i := range batch.Values {
+			batch.Values[i] = -1
+		}
+		if n, err := table.Update(&batch, who.columns[1], sparse.Step{Number: step, Scale: 1}); err != nil || n != 1 {
+			t.Fatal(n, err)
+		}
+		s.counters.rowsPushed.Add(1)
+	}
+	busy, quiet := table.Held()[0], table.Held()[1]
+	changed, other := fresh(quiet), fresh(quiet)
+	update(quiet, 1, changed, other)
+	update(quiet, 2, changed, other)
+	s.mustSave(t) // all rows
+	update(quiet, 3, changed)
+	made := fresh(quiet)
+	update(quiet, 4, made)
+	update(quiet, 5, made)
+	step := uint64(1)
+	for ; !table.LostTrack(); step += 2 { // rows of another slot are made and expire
+		id := fresh(busy)
+		update(busy, step, id)
+		update(busy, step+1, id)
+	}
+	if _, err := s.beginCut(1, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	if s.open.cut.base != nil {
+		t.Fatal("the cut after the loss of track has changed rows only")
+	}
+	update(quiet, 6, other) // beside the cut
+	update(busy, step, fresh(busy))
+	s.abortCut(1, 1)
+	s.mustSave(t)
+	heir, err := s.again(t, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored := heir.holding.Load().tables[1]
+	for name, id := range map[string]int64{"changed before the cut": changed, "changed beside the cut": other, "made before the cut": made} {
+		want, got := make([]float32, 2), make([]float32, 2)
+		batch := wire.Rows{Spans: []wire.Span{{Slot: quiet, Rows: 1}}, IDs: []int64{id}}
+		if err := errors.Join(table.Lookup(&batch, want), restored.Lookup(&batch, got)); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("the row %s is %v after the restart, expected %v", name, got, want)
+		}
+	}
+	if restored.Rows() != table.Rows() {
+		t.Errorf("%d rows after the restart, expected %d", restored.Rows(), table.Rows())
+	}
+}
