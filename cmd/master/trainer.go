@@ -48,7 +48,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 	flags.StringVar(&w.Trainer.ID, "id", defaultID(), "`name` of this trainer; a second one with the same name takes its place")
 	flags.StringSliceVar(&w.Data, "data", nil, "`paths` and globs of the RecordIO files to train on")
 	kind := addChoice(cmd, "model", "", "what to train", model.Kinds()...)
-	flags.IntVar(&w.Classes, "classes", 0, "labels are 0 to one less (0: 10, or 2 of a model of categories)")
+	flags.IntVar(&w.Classes, "classes", 0, "`number` of classes, above the greatest label (0: as the dataset states, else 10; 2 for models of categories)")
 	flags.IntVar(&w.Recipe.Hidden, "hidden", 0, "units of the hidden layer (0: chosen by the data)")
 	flags.IntVar(&w.Recipe.Rank, "rank", 0, "factors of a category in a factorization machine (0: chosen by the data)")
 	flags.IntVar(&w.Recipe.BatchSize, "batch-size", 0, "records in a mini-batch, at most 1048576 (0: chosen by the data)")

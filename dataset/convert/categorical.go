@@ -2,28 +2,19 @@ package convert
 
 import (
 	"context"
-	"encoding/csv"
-	"errors"
 	"fmt"
 	"io"
-	"math"
-	"strconv"
 
 	"trainmaster/dataset/sample"
 )
 
-// Categorical converts a table without a heading, plain or gzipped, in which each row is an example of sample.Categorical:
-// the text of one category for each field, and in the last column the label, a whole number from 0, or with
-// Options.LabelAbove any number.
+// Categorical converts a table, plain or gzipped, in which each row is an example of sample.Categorical: the text of one category for
+// each field, and in the column that Options.Label names the label, a whole number from 0, or with Options.LabelAbove any number.
 func Categorical(ctx context.Context, in io.Reader, o Options) (Result, error) {
 	if err := o.validate(); err != nil {
 		return Result{}, err
 	}
-	plain, err := decompressed(in)
-	if err != nil {
-		return Result{}, err
-	}
-	t, err := readCategories(ctx, plain, o.LabelAbove)
+	t, err := readCategories(ctx, in, &o)
 	if err != nil {
 		return Result{}, fmt.Errorf("read CSV: %w", err)
 	}
@@ -35,60 +26,44 @@ type categoryTable struct {
 	fields int
 	ids    []int64
 	labels []int
+	origin
 }
 
-func (t *categoryTable) len() int                       { return len(t.labels) }
-func (t *categoryTable) shape() (features, classes int) { return t.fields, classesOf(t.labels) }
+func (t *categoryTable) len() int      { return len(t.labels) }
+func (t *categoryTable) fit([]int)     {}
+func (t *categoryTable) shape() Result { return t.result(sample.Categories, t.fields, t.labels) }
 
-func (t *categoryTable) append(record []byte, i int) []byte {
-	return sample.AppendCategorical(record, sample.Categorical{Label: t.labels[i], IDs: t.ids[i*t.fields:][:t.fields]})
+func (t *categoryTable) append(record []byte, i, classes int) ([]byte, error) {
+	c := sample.Categorical{Label: t.labels[i], Classes: classes, IDs: t.ids[i*t.fields:][:t.fields]}
+	return sample.AppendCategorical(record, c), nil
 }
 
-func readCategories(ctx context.Context, in io.Reader, above *float64) (*categoryTable, error) {
-	rows := csv.NewReader(in)
-	rows.ReuseRecord = true
-	t := new(categoryTable)
-	for {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+func readCategories(ctx context.Context, in io.Reader, o *Options) (*categoryTable, error) {
+	if o.TextLabels && (o.Heading == HeadingAuto || o.Heading == "") {
+		return nil, fmt.Errorf("text labels in a table of categories: expected --header yes or --header no: a heading cannot be told from a row")
+	}
+	t, err := newTable(in, o, func(row []string, label int) bool { return !isNumber(row[label]) })
+	if err != nil {
+		return nil, err
+	}
+	c := &categoryTable{fields: t.width - 1}
+	if c.fields > sample.MaxFields {
+		return nil, fmt.Errorf("line %d: expected 1 to %d categories and a label, separated by commas, found %d columns", t.line, sample.MaxFields, t.width)
+	}
+	if err := t.each(ctx, func(row []string, text string, at func(int) string) error {
+		for i, text := range row {
+			c.ids = append(c.ids, sample.CategoryID(i, text))
 		}
-		row, err := rows.Read()
-		if errors.Is(err, io.EOF) {
-			return t, nil
-		}
+		label, err := t.parseLabel(text)
 		if err != nil {
-			return nil, err
+			return fmt.Errorf("%s: %w", at(labelOf), err)
 		}
-		if t.fields = len(row) - 1; t.fields < 1 || t.fields > sample.MaxFields {
-			return nil, fmt.Errorf("line 1: expected 1 to %d categories and a label, separated by commas, found %d columns", sample.MaxFields, len(row))
-		}
-		for i, text := range row[:t.fields] {
-			t.ids = append(t.ids, sample.CategoryID(i, text))
-		}
-		label, err := parseLabel(row[t.fields], above)
-		if err != nil {
-			line, column := rows.FieldPos(t.fields)
-			return nil, fmt.Errorf("line %d, column %d: %w", line, column, err)
-		}
-		t.labels = append(t.labels, label)
+		c.labels = append(c.labels, label)
+		return nil
+	}); err != nil {
+		return nil, err
 	}
-}
-
-// parseLabel reads a label, or whether a number is above a limit.
-func parseLabel(text string, above *float64) (int, error) {
-	if above == nil {
-		label, err := strconv.Atoi(text)
-		if err != nil || label < 0 || label > math.MaxInt32 {
-			return 0, fmt.Errorf("%q is not a whole number from 0 to %d", text, math.MaxInt32)
-		}
-		return label, nil
-	}
-	value, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(value) {
-		return 0, fmt.Errorf("%q is not a number", text)
-	}
-	if value > *above {
-		return 1, nil
-	}
-	return 0, nil
+	t.sortTexts(c.labels)
+	c.origin = t.origin()
+	return c, nil
 }

@@ -73,12 +73,12 @@ func TestCategoricalRefuses(t *testing.T) {
 		want  string
 	}{
 		"nothing":            {"", nil, "no samples"},
-		"no category":        {"1\n", nil, "expected 1 to 255 categories"},
-		"uneven rows":        {"a,b,1\na,1\n", nil, "line 2"},
-		"a word for a label": {"a,1\na,yes\n", nil, `line 2, column 3: "yes" is not a whole number`},
+		"no category":        {"1\n", nil, "found 1 column"},
+		"uneven rows":        {"a,b,1\na,1\n", nil, "line 2: expected 3 fields, as in line 1, found 2"},
+		"a word for a label": {"a,1\na,yes\n", nil, `line 2, column 2: label "yes" is not a whole number`},
 		"negative label":     {"a,-1\n", nil, "is not a whole number"},
-		"no number":          {"a,late\n", &above, `line 1, column 3: "late" is not a number`},
-		"NaN":                {"a,NaN\n", &above, "is not a number"},
+		"no number":          {"a,1\na,late\n", &above, `line 2, column 2: label "late" is not a number`},
+		"NaN":                {"a,1\na,NaN\n", &above, "is not a number"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -31,7 +31,12 @@ func openDigits(t testing.TB) io.Reader {
 }
 
 // key is the content of a sample, to compare sets of them.
-func key(s sample.Sample) string { return fmt.Sprint(s.Label, s.Scale, s.Pixels) }
+func key(s sample.Sample) string {
+	if len(s.Numbers) > 0 {
+		return fmt.Sprint(s.Label, s.Scale, s.Numbers)
+	}
+	return fmt.Sprint(s.Label, s.Scale, s.Pixels)
+}
 
 // readShards returns the samples of all shards in order, and the number of records of each shard.
 func readShards(t testing.TB, paths []string) (samples []string, counts []int) {
@@ -57,6 +62,24 @@ func readShards(t testing.TB, paths []string) (samples []string, counts []int) {
 		f.Close()
 	}
 	return samples, counts
+}
+
+// writeRecords writes a file of records.
+func writeRecords(t testing.TB, path string, records [][]byte) {
+	t.Helper()
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := recordio.NewWriter(file, recordio.WriterOptions{})
+	for _, record := range records {
+		if err := w.Write(record); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), file.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // names lists a folder.
@@ -110,7 +133,7 @@ func TestDigits(t *testing.T) {
 	if progress != [2]int{1797, 1797} {
 		t.Errorf("the last progress was %v", progress)
 	}
-	wantNames := []string{"digits-00000-of-00004", "digits-00001-of-00004", "digits-00002-of-00004", "digits-00003-of-00004", "digits-test-00000-of-00001"}
+	wantNames := []string{"digits-00000-of-00004", "digits-00001-of-00004", "digits-00002-of-00004", "digits-00003-of-00004", "digits-test-00000-of-00001", "digits.dataset.json"}
 	if got := names(t, filepath.Join(dir, "new")); !slices.Equal(got, wantNames) {
 		t.Errorf("the folder holds %q", got)
 	}
@@ -201,13 +224,17 @@ func TestMaxPixel(t *testing.T) {
 func TestCSVRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ table, words string }{
 		"nothing":        {"", "no samples"},
-		"heading":        {"pixel,label\n1,2\n", `line 1, column 1: "pixel"`},
-		"fraction":       {"1,2\n1,2\n0.5,2\n", `line 3, column 1: "0.5"`},
-		"large pixel":    {"1,256,0\n", `line 1, column 3: "256"`},
-		"negative label": {"1,255,-1\n", `line 1, column 7: "-1"`},
-		"ragged":         {"1,2,3\n1,2\n", "line 2"},
-		"label only":     {"1\n", "expected pixels and a label"},
-		"torn gzip":      {"\x1f\x8b\x08", "decompress"},
+		"heading alone":  {"pixel,label\n", "no samples"},
+		"half a heading": {"age,7\n1,2\n", `line 1, column 1: "age" is not a number; if line 1 is a heading, use --header yes`},
+		"word":           {"1,2\n1,2\nx,2\n", `line 3, column 1: "x" is not a number`},
+		"nothing there":  {"1,2\n,2\n", `line 2, column 1: "" is not a number`},
+		"NaN":            {"1,2\nNaN,2\n", `line 2, column 1: "NaN" is not a number`},
+		"infinity":       {"1,2\n-inf,2\n", `line 2, column 1: "-inf" is not a number`},
+		"negative label": {"1,255,-1\n", `line 1, column 3: label "-1" is not a whole number`},
+		"text label":     {"1,2,setosa\n", "number texts with --text-labels"},
+		"ragged":         {"1,2,3\n1,2\n", "line 2: expected 3 fields, as in line 1, found 2"},
+		"label only":     {"1\n", "found 1 column"},
+		"torn gzip":      {"\x1f\x8b\x08", "cut short"},
 	} {
 		dir := t.TempDir()
 		_, err := convert.CSV(t.Context(), strings.NewReader(c.table), convert.Options{Prefix: filepath.Join(dir, "t")})
@@ -251,7 +278,7 @@ func TestEarlierShards(t *testing.T) {
 	if err := run(3); err == nil || !strings.Contains(err.Error(), "d-00000-of-00002") {
 		t.Errorf("another number of shards gave %v", err)
 	}
-	if want := []string{"d-00000-of-00002", "d-00001-of-00002", "d-test-00000-of-00001"}; !slices.Equal(names(t, dir), want) {
+	if want := []string{"d-00000-of-00002", "d-00001-of-00002", "d-test-00000-of-00001", "d.dataset.json"}; !slices.Equal(names(t, dir), want) {
 		t.Errorf("the folder holds %q", names(t, dir))
 	}
 }

@@ -1,92 +1,153 @@
 package convert
 
 import (
-	"bufio"
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 
-	"github.com/klauspost/compress/gzip"
+	"trainmaster/dataset/sample"
 )
 
-// CSV converts a table without a heading, plain or gzipped, in which each row is a sample: the values of the pixels, whole
-// numbers from 0 to 255, and in the last column the label, a whole number from 0.
+// CSV converts a table of numbers, plain or gzipped, in which each row is a sample: features, and a label in the column that
+// Options.Label names. A table whose features are all whole numbers from 0 to 255 becomes a dataset of pixels; any other finite
+// numbers become a dataset of numbers, scaled as Options.Scaling says.
 func CSV(ctx context.Context, in io.Reader, o Options) (Result, error) {
 	if err := o.validate(); err != nil {
 		return Result{}, err
 	}
-	plain, err := decompressed(in)
-	if err != nil {
-		return Result{}, err
-	}
-	t, err := readCSV(ctx, plain, o.MaxPixel)
+	t, err := readCSV(ctx, in, &o)
 	if err != nil {
 		return Result{}, fmt.Errorf("read CSV: %w", err)
 	}
 	return write(ctx, t, o)
 }
 
-func readCSV(ctx context.Context, in io.Reader, maxPixel uint8) (*imageTable, error) {
-	rows := csv.NewReader(in)
-	rows.ReuseRecord = true
-	t := new(imageTable)
-	largest := uint8(0)
-	for {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		row, err := rows.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(row) < 2 {
-			return nil, errors.New("line 1: expected pixels and a label, separated by commas")
-		}
-		t.width = len(row) - 1
-		for i, field := range row {
-			limit := math.MaxUint8
-			if i == t.width {
-				limit = math.MaxInt32
-			}
-			value, err := strconv.Atoi(field)
-			if err != nil || value < 0 || value > limit {
-				line, column := rows.FieldPos(i)
-				return nil, fmt.Errorf("line %d, column %d: %q is not a whole number from 0 to %d", line, column, field, limit)
-			}
-			if i == t.width {
-				t.labels = append(t.labels, value)
-			} else {
-				t.pixels = append(t.pixels, uint8(value))
-				largest = max(largest, uint8(value))
-			}
-		}
+func readCSV(ctx context.Context, in io.Reader, o *Options) (samples, error) {
+	t, err := newTable(in, o, func(row []string, _ int) bool { return !slices.ContainsFunc(row, isNumber) })
+	if err != nil {
+		return nil, err
 	}
+	n := numericTable{width: t.width - 1}
+	if err := t.each(ctx, func(row []string, text string, at func(int) string) error {
+		for i, field := range row {
+			value, err := strconv.ParseFloat(strings.TrimSpace(field), 64)
+			if err != nil || math.IsNaN(value) || math.Abs(value) > math.MaxFloat32 {
+				return fmt.Errorf("%s: %q is not a number", at(i), field)
+			}
+			n.add(value, at(i))
+		}
+		label, err := t.parseLabel(text)
+		if err != nil {
+			return fmt.Errorf("%s: %w", at(labelOf), err)
+		}
+		n.labels = append(n.labels, label)
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	t.sortTexts(n.labels)
+	return n.samples(o, t.origin())
+}
+
+// numericTable holds pixels until a value is none, and numbers from then on.
+type numericTable struct {
+	width   int
+	pixels  []byte
+	numbers []float64 // nil: pixels
+	labels  []int
+	other   string // where the first value that is no pixel was found
+}
+
+func (t *numericTable) add(value float64, at string) {
+	if t.numbers == nil {
+		if value >= 0 && value <= math.MaxUint8 && value == math.Trunc(value) {
+			t.pixels = append(t.pixels, uint8(value))
+			return
+		}
+		t.other = fmt.Sprintf("%v in %s", value, at)
+		t.numbers = make([]float64, len(t.pixels), 2*len(t.pixels)+t.width)
+		for i, pixel := range t.pixels {
+			t.numbers[i] = float64(pixel)
+		}
+		t.pixels = nil
+	}
+	t.numbers = append(t.numbers, value)
+}
+
+// samples is the table as what it turned out to be.
+func (t *numericTable) samples(o *Options, from origin) (samples, error) {
+	if t.numbers != nil {
+		if o.MaxPixel > 0 {
+			return nil, fmt.Errorf("a maximum pixel of %d was given: expected whole numbers from 0 to 255, found %s", o.MaxPixel, t.other)
+		}
+		return &numberTable{width: t.width, values: t.numbers, labels: t.labels, scaling: o.Scaling, origin: from}, nil
+	}
+	if len(t.pixels) == 0 {
+		return nil, errNoSamples
+	}
+	largest := slices.Max(t.pixels)
+	maxPixel := o.MaxPixel
 	if maxPixel > 0 && largest > maxPixel {
 		return nil, fmt.Errorf("the largest value is %d, above the maximum of %d that was given", largest, maxPixel)
 	}
 	if maxPixel == 0 {
 		maxPixel = max(largest, 1)
 	}
-	t.scale = 1 / float32(maxPixel)
-	return t, nil
+	return &imageTable{width: t.width, pixels: t.pixels, labels: t.labels, scale: 1 / float32(maxPixel), origin: from}, nil
 }
 
-// decompressed unpacks in if it is gzipped.
-func decompressed(in io.Reader) (io.Reader, error) {
-	buffered := bufio.NewReaderSize(in, 64<<10)
-	if start, _ := buffered.Peek(2); string(start) != "\x1f\x8b" {
-		return buffered, nil // an error of Peek comes again from the first read
-	}
-	plain, err := gzip.NewReader(buffered)
-	if err != nil {
-		return nil, fmt.Errorf("decompress input: %w", err)
-	}
-	return plain, nil
+// numberTable is a dataset of numbers: sample i has labels[i] and the i-th run of width values.
+type numberTable struct {
+	width   int
+	values  []float64
+	labels  []int
+	scaling string
+	origin
 }
+
+func (t *numberTable) len() int      { return len(t.labels) }
+func (t *numberTable) shape() Result { return t.result(sample.Numbers, t.width, t.labels) }
+
+// fit brings each column to a mean of 0 and a deviation of 1 over the samples to train on. The others are scaled by the same numbers,
+// so that nothing of them influences the training.
+func (t *numberTable) fit(train []int) {
+	if t.scaling == ScalingNone {
+		return
+	}
+	t.Means, t.Deviations = make([]float64, t.width), make([]float64, t.width)
+	for column := range t.width {
+		var mean, squares float64 // Welford's method
+		for n, i := range train {
+			value := t.values[i*t.width+column]
+			delta := value - mean
+			mean += delta / float64(n+1)
+			squares += delta * (value - mean)
+		}
+		deviation := math.Sqrt(squares / float64(max(len(train), 1)))
+		if deviation == 0 {
+			deviation = 1
+		}
+		t.Means[column], t.Deviations[column] = mean, deviation
+	}
+}
+
+func (t *numberTable) append(record []byte, i, classes int) ([]byte, error) {
+	s := sample.Sample{Label: t.labels[i], Classes: classes, Scale: 1, Numbers: make([]float32, t.width)}
+	for column, value := range t.values[i*t.width:][:t.width] {
+		if t.Means != nil {
+			value = (value - t.Means[column]) / t.Deviations[column]
+		}
+		if math.Abs(value) > math.MaxFloat32 {
+			return nil, fmt.Errorf("column %d of the features: %v does not fit in single precision", column+1, value)
+		}
+		s.Numbers[column] = float32(value)
+	}
+	return sample.Append(record, s), nil
+}
+
+var errNoSamples = errors.New("the input has no samples")

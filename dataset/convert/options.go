@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"trainmaster/dataset/sample"
 	"trainmaster/recordio"
 )
 
@@ -17,7 +19,7 @@ type Options struct {
 	Prefix string // of the shards' paths; its folder is made if it is missing
 
 	Shards          int // of the samples to train on; zero means 1
-	RecordsPerChunk int // as in recordio.WriterOptions
+	RecordsPerChunk int // as in recordio.WriterOptions; if this and ChunkBytes are zero, chosen so that a small dataset has enough tasks
 	ChunkBytes      int // as in recordio.WriterOptions
 	Compression     recordio.Compression
 
@@ -29,8 +31,13 @@ type Options struct {
 	// MaxPixel is the value of a CSV table that becomes the feature 1; zero means the largest one in the table.
 	MaxPixel uint8
 
-	// LabelAbove, if set, makes two classes of the labels of a table of categories: 1 above it, and 0.
+	// LabelAbove, if set, makes two classes of the labels of a table: 1 above it, and 0.
 	LabelAbove *float64
+
+	Heading    string // of a table: HeadingAuto (the default), HeadingYes or HeadingNo
+	Label      string // column of a table with the label: its number, from 1, or its name in the heading; "": the last one
+	TextLabels bool   // number the labels of a table in the order of their texts
+	Scaling    string // of a table of numbers: ScalingStandard (the default) or ScalingNone
 
 	// Progress, if set, is called with the number of samples written.
 	Progress func(done, total int)
@@ -43,26 +50,71 @@ func (o Options) validate() error {
 		return fmt.Errorf("prefix %q: expected a path that ends in the beginning of a file name, as in data/digits", o.Prefix)
 	case o.Shards < 0 || o.Shards > maxShards:
 		return fmt.Errorf("%d shards: expected 1 to %d", o.Shards, maxShards)
+	case !slices.Contains([]string{"", HeadingAuto, HeadingYes, HeadingNo}, o.Heading):
+		return fmt.Errorf("heading %q: expected %s, %s or %s", o.Heading, HeadingAuto, HeadingYes, HeadingNo)
+	case o.Scaling != "" && o.Scaling != ScalingStandard && o.Scaling != ScalingNone:
+		return fmt.Errorf("scaling %q: expected %s or %s", o.Scaling, ScalingStandard, ScalingNone)
+	case o.TextLabels && o.LabelAbove != nil:
+		return fmt.Errorf("labels above %v: expected numbers, found that labels are texts", *o.LabelAbove)
 	case math.IsNaN(o.HeldOut) || o.HeldOut < 0 || o.HeldOut >= 1:
 		return fmt.Errorf("held-out part %v: expected 0 or more and less than 1", o.HeldOut)
 	}
 	return nil
 }
 
-func (o Options) writer() recordio.WriterOptions {
-	return recordio.WriterOptions{Compression: o.Compression, ChunkBytes: o.ChunkBytes, RecordsPerChunk: o.RecordsPerChunk}
+// The values of Options.Scaling.
+const (
+	ScalingStandard = "standard" // mean 0 and deviation 1, over the samples to train on
+	ScalingNone     = "none"
+)
+
+// A dataset of n samples is cut into about goodTasks chunks, enough for 16 trainers with four tasks each, of at least minRecords.
+const (
+	goodTasks  = 64
+	minRecords = 8
+)
+
+// writer says how n samples are cut into chunks.
+func (o Options) writer(n int) recordio.WriterOptions {
+	w := recordio.WriterOptions{Compression: o.Compression, ChunkBytes: o.ChunkBytes, RecordsPerChunk: o.RecordsPerChunk}
+	if w.ChunkBytes == 0 && w.RecordsPerChunk == 0 {
+		w.ChunkBytes, w.RecordsPerChunk = recordio.DefaultChunkBytes, max(minRecords, n/goodTasks)
+	}
+	return w
 }
 
-// Result says what was written.
+// Result describes a converted dataset.
 type Result struct {
-	Train    Split `json:"train"`
-	Test     Split `json:"test"`     // empty without a held-out part
-	Features int   `json:"features"` // of each sample
-	Classes  int   `json:"classes"`  // one more than the largest label
+	Train Split `json:"train"`
+	Test  Split `json:"test"` // empty without a held-out part
+
+	Kind     sample.Kind `json:"kind"`
+	Features int         `json:"features"` // of each sample
+	Classes  int         `json:"classes"`  // labels are 0 to Classes-1
+	Scale    float32     `json:"scale"`    // of pixels, the feature of the value 1; else 1
+	origin
+}
+
+// origin is what a description knows of the source. Records do not have it.
+type origin struct {
+	Columns     []string  `json:"columns,omitempty"`      // names of the features, from the heading
+	LabelColumn string    `json:"label_column,omitempty"` // from the heading
+	Labels      []string  `json:"labels,omitempty"`       // text of each label, with Options.TextLabels
+	Means       []float64 `json:"means,omitempty"`        // subtracted from each feature, before the division by its deviation
+	Deviations  []float64 `json:"deviations,omitempty"`
+}
+
+func (o origin) result(kind sample.Kind, features int, labels []int) Result {
+	r := Result{Kind: kind, Features: features, Scale: 1, origin: o}
+	for _, label := range labels {
+		r.Classes = max(r.Classes, label+1)
+	}
+	return r
 }
 
 // Split is one set of shards.
 type Split struct {
 	Paths   []string `json:"paths"`
 	Records int      `json:"records"`
+	Chunks  int      `json:"chunks"` // as many tasks, with one chunk for each task
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -18,38 +19,38 @@ import (
 // samples is a dataset in memory.
 type samples interface {
 	len() int
-	append(record []byte, i int) []byte // the record of sample i
-	shape() (features, classes int)
+	shape() Result                                            // without splits
+	fit(train []int)                                          // learns from the samples to train on how features are scaled
+	append(record []byte, i int, classes int) ([]byte, error) // the record of sample i
 }
 
-// imageTable is a dataset of images: sample i has labels[i] and the i-th run of width pixels.
+// imageTable is a dataset of pixels: sample i has labels[i] and the i-th run of width pixels.
 type imageTable struct {
 	width  int
 	pixels []byte
 	labels []int
 	scale  float32
+	origin
 }
 
-func (t *imageTable) len() int                       { return len(t.labels) }
-func (t *imageTable) shape() (features, classes int) { return t.width, classesOf(t.labels) }
+func (t *imageTable) len() int  { return len(t.labels) }
+func (t *imageTable) fit([]int) {}
 
-func (t *imageTable) append(record []byte, i int) []byte {
-	return sample.Append(record, sample.Sample{Label: t.labels[i], Scale: t.scale, Pixels: t.pixels[i*t.width:][:t.width]})
+func (t *imageTable) shape() Result {
+	r := t.result(sample.Pixels, t.width, t.labels)
+	r.Scale = t.scale
+	return r
 }
 
-func classesOf(labels []int) int {
-	classes := 0
-	for _, label := range labels {
-		classes = max(classes, label+1)
-	}
-	return classes
+func (t *imageTable) append(record []byte, i, classes int) ([]byte, error) {
+	return sample.Append(record, sample.Sample{Label: t.labels[i], Classes: classes, Scale: t.scale, Pixels: t.pixels[i*t.width:][:t.width]}), nil
 }
 
 // write splits t and writes its shards.
 func write(ctx context.Context, t samples, o Options) (Result, error) {
 	n := t.len()
 	if n == 0 {
-		return Result{}, errors.New("the input has no samples")
+		return Result{}, errNoSamples
 	}
 	held := int(math.Round(float64(n) * o.HeldOut))
 	trainShards, testShards := max(o.Shards, 1), 0
@@ -60,10 +61,11 @@ func write(ctx context.Context, t samples, o Options) (Result, error) {
 		return Result{}, fmt.Errorf("%d samples, %d of them held out, are too few for %d shards and %d test shards",
 			n, held, trainShards, testShards)
 	}
-	w := shardWriter{ctx: ctx, samples: t, options: o, total: n}
-	defer w.discard()
 	order := permutation(n, o.Seed)
-	var r Result
+	t.fit(order[held:])
+	r := t.shape()
+	w := shardWriter{ctx: ctx, samples: t, options: o, classes: r.Classes, total: n}
+	defer w.discard()
 	var err error
 	if r.Test, err = w.split(o.Prefix+"-test", order[:held], testShards); err != nil {
 		return Result{}, err
@@ -71,7 +73,9 @@ func write(ctx context.Context, t samples, o Options) (Result, error) {
 	if r.Train, err = w.split(o.Prefix, order[held:], trainShards); err != nil {
 		return Result{}, err
 	}
-	r.Features, r.Classes = t.shape()
+	if err := w.describe(r); err != nil {
+		return Result{}, err
+	}
 	return r, w.publish()
 }
 
@@ -80,6 +84,7 @@ type shardWriter struct {
 	ctx     context.Context
 	samples samples
 	options Options
+	classes int
 	pending []pendingShard
 	record  []byte
 	done    int
@@ -102,36 +107,48 @@ func (w *shardWriter) split(prefix string, order []int, n int) (Split, error) {
 	}
 	for i := range n {
 		path := fmt.Sprintf("%s-%05d-of-%05d", prefix, i, n)
-		if err := w.shard(path, order[i*len(order)/n:(i+1)*len(order)/n]); err != nil {
+		chunks := 0
+		if err := w.file(path, func(file *os.File) (err error) {
+			chunks, err = w.records(file, order[i*len(order)/n:(i+1)*len(order)/n], w.options.writer(len(order)))
+			return err
+		}); err != nil {
 			return Split{}, err
 		}
 		s.Paths = append(s.Paths, path)
+		s.Chunks += chunks
 	}
 	return s, nil
 }
 
-func (w *shardWriter) shard(path string, order []int) error {
+// file writes a file under a temporary name.
+func (w *shardWriter) file(path string, fill func(*os.File) error) error {
 	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp-"+rand.Text())
 	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
-		return err
+		if cause, ok := errors.AsType[*fs.PathError](err); ok {
+			err = cause.Err // without the temporary name
+		}
+		return fmt.Errorf("write %s: create a file in %s: %w", path, filepath.Dir(path), err)
 	}
 	w.pending = append(w.pending, pendingShard{temporary, path})
-	if err := errors.Join(w.records(file, order), file.Close()); err != nil {
-		return fmt.Errorf("write shard %s: %w", path, err)
+	if err := errors.Join(fill(file), file.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
 }
 
-func (w *shardWriter) records(file *os.File, order []int) error {
-	out := recordio.NewWriter(file, w.options.writer())
+// records writes a shard and returns the number of its chunks.
+func (w *shardWriter) records(file *os.File, order []int, options recordio.WriterOptions) (chunks int, err error) {
+	out := recordio.NewWriter(chunkCounter{file, &chunks}, options)
 	for _, i := range order {
 		if w.ctx.Err() != nil {
-			return context.Cause(w.ctx)
+			return 0, context.Cause(w.ctx)
 		}
-		w.record = w.samples.append(w.record[:0], i)
+		if w.record, err = w.samples.append(w.record[:0], i, w.classes); err != nil {
+			return 0, err
+		}
 		if err := out.Write(w.record); err != nil {
-			return err
+			return 0, err
 		}
 		w.done++
 		if w.options.Progress != nil {
@@ -139,9 +156,20 @@ func (w *shardWriter) records(file *os.File, order []int) error {
 		}
 	}
 	if err := out.Close(); err != nil {
-		return err
+		return 0, err
 	}
-	return file.Sync()
+	return chunks, file.Sync()
+}
+
+// chunkCounter counts the writes of a recordio.Writer, one for each chunk.
+type chunkCounter struct {
+	io.Writer
+	chunks *int
+}
+
+func (c chunkCounter) Write(p []byte) (int, error) {
+	*c.chunks++
+	return c.Writer.Write(p)
 }
 
 // publish gives all shards their names.

@@ -11,14 +11,17 @@ import (
 //
 // One record is one example, little-endian:
 //
-//	 0       1        2       4              8
-//	+-------+--------+-------+--------------+--------- - - -
-//	| 2     | fields | 0   0 | label (u32)  | ids (i64 each)
-//	+-------+--------+-------+--------------+--------- - - -
-//	 version           reserved               to the end of the record
+//	 0       1        2                4              8
+//	+-------+--------+----------------+--------------+--------- - - -
+//	| 2     | fields | classes (u16)  | label (u32)  | ids (i64 each)
+//	+-------+--------+----------------+--------------+--------- - - -
+//	 version                                          to the end of the record
+//
+// The number of classes is 0 in records that do not state it: older ones, and those of more than 65,535 classes.
 type Categorical struct {
-	Label int
-	IDs   []int64 // of the categories, by field: see [CategoryID]
+	Label   int
+	Classes int     // labels of the dataset are 0 to Classes-1; 0: not stated
+	IDs     []int64 // of the categories, by field: see [CategoryID]
 }
 
 const (
@@ -39,7 +42,12 @@ func CategoryID(field int, text string) int64 {
 // AppendCategorical appends the encoding of c to dst and returns the longer slice. c has at most MaxFields ids, and a label
 // from 0 to 2^31-1.
 func AppendCategorical(dst []byte, c Categorical) []byte {
-	dst = append(dst, categoricalVersion, byte(len(c.IDs)), 0, 0)
+	classes := c.Classes
+	if classes > math.MaxUint16 {
+		classes = 0
+	}
+	dst = append(dst, categoricalVersion, byte(len(c.IDs)))
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(classes))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(c.Label))
 	for _, id := range c.IDs {
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(id))
@@ -52,24 +60,15 @@ const categoricalHeader = 8
 // DecodeCategorical reads one record into c. The memory of c.IDs is reused when it is large enough. After an error c is
 // unchanged.
 func DecodeCategorical(rec []byte, c *Categorical) error {
-	if len(rec) < categoricalHeader {
-		return fmt.Errorf("%w: %d bytes, expected at least %d", ErrMalformed, len(rec), categoricalHeader)
+	shape, err := Describe(rec)
+	if err != nil {
+		return err
 	}
-	if rec[0] != categoricalVersion {
-		return fmt.Errorf("%w: version %d, expected %d: categories", ErrMalformed, rec[0], categoricalVersion)
+	if shape.Kind != Categories {
+		return fmt.Errorf("%w of categories: found %s: use --model softmax or --model mlp", ErrMalformed, shape.Kind)
 	}
-	if rec[2]|rec[3] != 0 {
-		return fmt.Errorf("%w: reserved bytes % x, expected zeros", ErrMalformed, rec[2:4])
-	}
-	label, ids := binary.LittleEndian.Uint32(rec[4:]), rec[categoricalHeader:]
-	if label > math.MaxInt32 {
-		return fmt.Errorf("%w: label %d, expected at most %d", ErrMalformed, label, math.MaxInt32)
-	}
-	if len(ids) != 8*int(rec[1]) {
-		return fmt.Errorf("%w: %d bytes of ids, expected %d of 8 bytes each", ErrMalformed, len(ids), rec[1])
-	}
-	c.Label, c.IDs = int(label), c.IDs[:0]
-	for ; len(ids) > 0; ids = ids[8:] {
+	c.Label, c.Classes, c.IDs = shape.label, shape.Classes, c.IDs[:0]
+	for ids := rec[categoricalHeader:]; len(ids) > 0; ids = ids[8:] {
 		c.IDs = append(c.IDs, int64(binary.LittleEndian.Uint64(ids)))
 	}
 	return nil

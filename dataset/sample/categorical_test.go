@@ -36,14 +36,14 @@ func TestDecodeCategoricalRefuses(t *testing.T) {
 		return rec
 	}
 	for name, rec := range map[string][]byte{
-		"empty":          nil,
-		"short header":   good[:7],
-		"an image":       damaged(0, 1),
-		"reserved byte":  damaged(3, 1),
-		"negative label": damaged(7, 0x80),
-		"fewer ids":      good[:len(good)-8],
-		"half an id":     good[:len(good)-1],
-		"more ids":       damaged(1, 1),
+		"empty":                       nil,
+		"short header":                good[:7],
+		"an image":                    damaged(0, 1),
+		"label not below the classes": damaged(2, 1),
+		"negative label":              damaged(7, 0x80),
+		"fewer ids":                   good[:len(good)-8],
+		"half an id":                  good[:len(good)-1],
+		"more ids":                    damaged(1, 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := sample.Categorical{Label: 42, IDs: []int64{1}}

@@ -1,17 +1,27 @@
-// Package sample has the record types of the example datasets: a small image (or any vector of bytes) with its label, and
-// an example of categories, [Categorical]. The converters write them, the reference trainer reads them; RecordIO itself
-// neither knows nor cares.
+// Package sample implements the record formats of converted datasets: [Sample], a vector of numbers with a label, and
+// [Categorical], one category for each field with a label. The converters write them and the built-in trainers read them. RecordIO
+// itself does not interpret records.
 //
-// One record is one sample, little-endian; an image is
+// Each record describes itself: its first byte says which format it has, its length says how many features, and the formats of
+// today also say how many classes the dataset has. [Describe] reads this description. docs/formats/samples.md has the reasons.
+//
+// A sample is one record, little-endian. Version 3 is written today:
+//
+//	 0       1       2      4              8              12               16
+//	+-------+-------+------+--------------+--------------+----------------+--------- - - -
+//	| 3     | type  | 0  0 | scale (f32)  | label (u32)  | classes (u32)  | values
+//	+-------+-------+------+--------------+--------------+----------------+--------- - - -
+//	 version         reserved                                               to the end of the record
+//
+// The type is 1 for values of one unsigned byte (pixels) and 2 for values of four bytes (IEEE 754 single precision). Feature i is
+// value i times the scale. The label is below the number of classes, and there is at least one value.
+//
+// Version 1 has bytes only and does not state the number of classes:
 //
 //	 0       1            4              8                      16
 //	+-------+------------+--------------+----------------------+--------- - - -
 //	| 1     | 0   0   0  | scale (f32)  | label (i64)          | pixels (u8 each)
 //	+-------+------------+--------------+----------------------+--------- - - -
-//	 version  reserved                                           to the end of the record
-//
-// The feature i is Pixels[i]*Scale. Pixels stay the bytes of the source, and Scale is one over the largest value that
-// the source can hold (1/16 for the digits, 1/255 for MNIST), so that every feature lies in [0, 1].
 package sample
 
 import (
@@ -22,51 +32,106 @@ import (
 )
 
 const (
-	version = 1
-	// HeaderSize is the number of bytes of a record before its pixels.
+	version        = 1
+	numericVersion = 3
+	// HeaderSize is the number of bytes of a record before its values.
 	HeaderSize = 16
 )
 
-// ErrMalformed is wrapped by every error of Decode.
+// The types of values in version 3.
+const (
+	typeByte   = 1
+	typeSingle = 2
+)
+
+// ErrMalformed is wrapped by every error about a record.
 var ErrMalformed = errors.New("not a sample")
 
-// Sample is one labelled example.
+// Sample is one labeled vector of numbers. Either Pixels or Numbers has the values.
 type Sample struct {
-	Label  int
-	Scale  float32 // feature i is Pixels[i]*Scale; finite
-	Pixels []byte
+	Label   int
+	Classes int     // labels of the dataset are 0 to Classes-1; 0: not stated
+	Scale   float32 // feature i is value i times Scale; finite
+	Pixels  []byte
+	Numbers []float32 // finite; if there are any, Pixels is not used
 }
 
-// Append appends the encoding of s to dst and returns the longer slice.
+// Features is the number of values.
+func (s *Sample) Features() int {
+	if len(s.Numbers) > 0 {
+		return len(s.Numbers)
+	}
+	return len(s.Pixels)
+}
+
+// AppendFeatures appends the features to dst and returns the longer slice.
+func (s *Sample) AppendFeatures(dst []float32) []float32 {
+	for _, number := range s.Numbers {
+		dst = append(dst, number*s.Scale)
+	}
+	if len(s.Numbers) == 0 {
+		for _, pixel := range s.Pixels {
+			dst = append(dst, float32(pixel)*s.Scale)
+		}
+	}
+	return dst
+}
+
+// Append appends the encoding of s to dst and returns the longer slice: version 3 if s states its classes, else version 1.
+// Numbers need stated classes.
 func Append(dst []byte, s Sample) []byte {
-	dst = append(dst, version, 0, 0, 0)
+	if s.Classes == 0 {
+		dst = append(dst, version, 0, 0, 0)
+		dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(s.Scale))
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(int64(s.Label)))
+		return append(dst, s.Pixels...)
+	}
+	kind := byte(typeByte)
+	if len(s.Numbers) > 0 {
+		kind = typeSingle
+	}
+	dst = append(dst, numericVersion, kind, 0, 0)
 	dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(s.Scale))
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(int64(s.Label)))
-	return append(dst, s.Pixels...)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(s.Label))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(s.Classes))
+	if len(s.Numbers) == 0 {
+		return append(dst, s.Pixels...)
+	}
+	for _, number := range s.Numbers {
+		dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(number))
+	}
+	return dst
 }
 
-// Decode reads one record into s. The pixels are copied into s.Pixels, whose memory is reused when it is large enough,
-// so that s stays valid when the reader overwrites rec. After an error s is unchanged.
+// Decode reads one record into s. The values are copied into the memory of s, which is reused when it is large enough, so that
+// s stays valid when the reader overwrites rec. After an error s is unchanged.
 func Decode(rec []byte, s *Sample) error {
-	if len(rec) < HeaderSize {
-		return fmt.Errorf("%w: %d bytes, expected at least %d", ErrMalformed, len(rec), HeaderSize)
+	shape, err := Describe(rec)
+	if err != nil {
+		return err
 	}
-	if rec[0] != version {
-		return fmt.Errorf("%w: version %d, expected %d", ErrMalformed, rec[0], version)
+	if shape.Kind == Categories {
+		return fmt.Errorf("%w of numbers: found categories: use --model logistic or --model fm", ErrMalformed)
 	}
-	if rec[1]|rec[2]|rec[3] != 0 {
-		return fmt.Errorf("%w: reserved bytes % x, expected zeros", ErrMalformed, rec[1:4])
+	values := rec[HeaderSize:]
+	if shape.Kind == Numbers {
+		for b := values; len(b) > 0; b = b[4:] {
+			if bits := binary.LittleEndian.Uint32(b); bits&infinite == infinite {
+				return fmt.Errorf("%w: feature %d: expected a finite number, found %v", ErrMalformed, (len(values)-len(b))/4, math.Float32frombits(bits))
+			}
+		}
 	}
-	scale := math.Float32frombits(binary.LittleEndian.Uint32(rec[4:]))
-	if f := float64(scale); math.IsNaN(f) || math.IsInf(f, 0) {
-		return fmt.Errorf("%w: scale %v, expected a finite number", ErrMalformed, scale)
+	s.Label, s.Classes, s.Scale = shape.label, shape.Classes, shape.Scale
+	s.Pixels, s.Numbers = s.Pixels[:0], s.Numbers[:0]
+	if shape.Kind == Pixels {
+		s.Pixels = append(s.Pixels, values...)
+		return nil
 	}
-	label := int64(binary.LittleEndian.Uint64(rec[8:]))
-	if int64(int(label)) != label {
-		return fmt.Errorf("%w: label %d does not fit in an int", ErrMalformed, label)
+	for ; len(values) > 0; values = values[4:] {
+		s.Numbers = append(s.Numbers, math.Float32frombits(binary.LittleEndian.Uint32(values)))
 	}
-	s.Label = int(label)
-	s.Scale = scale
-	s.Pixels = append(s.Pixels[:0], rec[HeaderSize:]...)
 	return nil
 }
+
+// infinite has the bits of the exponent of infinities and of what is not a number.
+const infinite = 0x7f800000

@@ -65,6 +65,8 @@ func TestDecodeCopiesAndReuses(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add(sample.Append(nil, sample.Sample{Label: -5, Scale: 0.5, Pixels: []byte{1, 2, 3}}))
 	f.Add([]byte{1, 0, 0})
+	f.Add(sample.Append(nil, sample.Sample{Label: 2, Classes: 3, Scale: 1, Numbers: []float32{1.5, -2}}))
+	f.Add(sample.Append(nil, sample.Sample{Label: 2, Classes: 3, Scale: 0.5, Pixels: []byte{1, 2}}))
 	f.Fuzz(func(t *testing.T, rec []byte) {
 		var s sample.Sample
 		if sample.Decode(rec, &s) != nil {

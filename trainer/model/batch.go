@@ -87,14 +87,12 @@ func (b *Batch) Append(record []byte) error {
 	return b.AppendImage(b.image)
 }
 
-// AppendImage copies an image into the batch.
+// AppendImage copies a vector of numbers, such as an image, into the batch.
 func (b *Batch) AppendImage(s sample.Sample) error {
-	if err := b.admit(len(s.Pixels), "features", s.Label); err != nil {
+	if err := b.admit(s.Features(), "features", s.Label); err != nil {
 		return err
 	}
-	for _, pixel := range s.Pixels {
-		b.features = append(b.features, float32(pixel)*s.Scale)
-	}
+	b.features = s.AppendFeatures(b.features)
 	b.labels = append(b.labels, s.Label)
 	return nil
 }
@@ -122,8 +120,15 @@ func (b *Batch) admit(width int, what string, label int) error {
 	if width != b.inputs {
 		return fmt.Errorf("record has %d %s, expected %d: the data does not fit this model", width, what, b.inputs)
 	}
-	if label < 0 || label >= b.classes {
-		return fmt.Errorf("record has label %d, expected 0 to %d: the data does not fit this model", label, b.classes-1)
+	if label >= 0 && label < b.classes {
+		return nil
 	}
-	return nil
+	action := ""
+	switch {
+	case b.categories != nil:
+		action = "; models of categories have two classes: see --label-above of `master recordio convert`"
+	case label > 0:
+		action = fmt.Sprintf(": start with --classes %d or more", label+1)
+	}
+	return fmt.Errorf("record has label %d, expected 0 to %d: the data does not fit this model%s", label, b.classes-1, action)
 }

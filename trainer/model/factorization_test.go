@@ -117,7 +117,7 @@ func TestFactorizationRefuses(t *testing.T) {
 	for want, record := range map[string][]byte{
 		"expected 2: the data does not fit": sample.AppendCategorical(nil, sample.Categorical{IDs: []int64{1}}),
 		"label 2, expected 0 to 1":          sample.AppendCategorical(nil, sample.Categorical{Label: 2, IDs: []int64{1, 2}}),
-		"expected 2: categories":            sample.Append(nil, sample.Sample{Pixels: []byte{1, 2}}),
+		"found pixels: use --model softmax": sample.Append(nil, sample.Sample{Pixels: []byte{1, 2}}),
 	} {
 		if err := batch.Append(record); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)

@@ -94,16 +94,20 @@ type Config struct {
 // OfCategories says whether a kind learns from categories, two classes.
 func OfCategories(kind string) bool { return kind == Logistic || kind == FM }
 
-// Inputs is the number of features, or of fields, of a record that a kind learns from.
-func Inputs(kind string, record []byte) (int, error) {
-	if OfCategories(kind) {
+// Shape is what a record says about its dataset: the numbers of features and classes. A record of another kind than a kind of model
+// learns from is an error.
+func Shape(kind string, record []byte) (sample.Shape, error) {
+	shape, err := sample.Describe(record)
+	switch {
+	case err != nil:
+	case OfCategories(kind) && shape.Kind != sample.Categories:
 		var c sample.Categorical
-		err := sample.DecodeCategorical(record, &c)
-		return len(c.IDs), err
+		err = sample.DecodeCategorical(record, &c)
+	case !OfCategories(kind) && shape.Kind == sample.Categories:
+		var s sample.Sample
+		err = sample.Decode(record, &s)
 	}
-	var s sample.Sample
-	err := sample.Decode(record, &s)
-	return len(s.Pixels), err
+	return shape, err
 }
 
 // New builds a model of one of Kinds.

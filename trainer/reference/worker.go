@@ -14,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/dataset"
+	"trainmaster/dataset/sample"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer"
@@ -29,7 +30,7 @@ type Worker struct {
 	Data    []string                                    // paths and globs of the dataset
 
 	Kind    string // of the model: one of model.Kinds
-	Classes int    // 0: 2 of a kind that learns from categories, else 10
+	Classes int    // 0: 2 for a kind that learns from categories, else what the dataset states, else 10
 	Recipe  Recipe
 	Seed    uint64 // of the initial parameters
 
@@ -126,16 +127,16 @@ func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 	if err := client.ReportDataset(ctx, w.Data); err != nil {
 		return err
 	}
-	inputs, err := w.inputs(ctx)
+	data, err := w.describe(ctx)
 	if err != nil {
 		return err
 	}
-	recipe, err := w.Recipe.Complete(w.Kind, datasetOf(w.Kind, inputs), client.Sync())
+	recipe, err := w.Recipe.Complete(w.Kind, datasetOf(w.Kind, data.Features), client.Sync())
 	if err != nil {
 		return err
 	}
 	log.WithField("settings", recipe.Optimizer).Info("optimizer chosen")
-	shape := model.Config{Inputs: inputs, Classes: w.classes(), Hidden: recipe.Hidden, Rank: recipe.Rank, Seed: w.Seed}
+	shape := model.Config{Inputs: data.Features, Classes: w.classes(data), Hidden: recipe.Hidden, Rank: recipe.Rank, Seed: w.Seed}
 	m, err := model.New(w.Kind, shape)
 	if err != nil {
 		return err
@@ -192,35 +193,46 @@ func (d delayed) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 	}
 }
 
-func (w *Worker) classes() int {
-	if w.Classes == 0 && model.OfCategories(w.Kind) {
-		return 2
+// classes is the number of classes of the model.
+func (w *Worker) classes(data sample.Shape) int {
+	if model.OfCategories(w.Kind) {
+		return cmp.Or(w.Classes, 2)
 	}
-	return cmp.Or(w.Classes, 10)
+	return cmp.Or(w.Classes, data.Classes, 10)
 }
 
-// inputs is the number of inputs of a record, from the first one of the dataset.
-func (w *Worker) inputs(ctx context.Context) (int, error) {
+// describe reads the description of the dataset in its first record.
+func (w *Worker) describe(ctx context.Context) (shape sample.Shape, err error) {
 	listing, err := dataset.Source{}.List(ctx, w.Data)
 	if err != nil {
-		return 0, fmt.Errorf("look at the dataset: %w", err)
+		return shape, fmt.Errorf("look at the dataset: %w", err)
 	}
 	file, err := recordio.Open(listing.Files[0].Path)
 	if err != nil {
-		return 0, err
+		return shape, err
 	}
 	defer file.Close()
 	for record, err := range file.Records() {
-		n := 0
 		if err == nil {
-			n, err = model.Inputs(w.Kind, record)
+			shape, err = model.Shape(w.Kind, record)
+		}
+		if err == nil && shape.Classes > w.classes(shape) {
+			err = fmt.Errorf("the dataset has %d classes, the model %s has %d: %s", shape.Classes, w.Kind, w.classes(shape), w.moreClasses(shape))
 		}
 		if err != nil {
-			return 0, fmt.Errorf("first record of %q: %w", listing.Files[0].Path, err)
+			return shape, fmt.Errorf("first record of %q: %w", listing.Files[0].Path, err)
 		}
-		return n, nil
+		return shape, nil
 	}
-	return 0, fmt.Errorf("%q: expected at least one record", listing.Files[0].Path)
+	return shape, fmt.Errorf("%q: expected at least one record", listing.Files[0].Path)
+}
+
+// moreClasses says what lets a model learn a dataset with more classes than it has.
+func (w *Worker) moreClasses(data sample.Shape) string {
+	if model.OfCategories(w.Kind) {
+		return "make two classes of the labels, with --label-above of `master recordio convert`"
+	}
+	return fmt.Sprintf("omit --classes, or start with --classes %d", data.Classes)
 }
 
 func (w *Worker) connect(ctx context.Context, client *trainer.Client, recipe Recipe, m model.Model) (*params.Client, error) {
