@@ -72,7 +72,7 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 		}
 		for i := range e.held {
 			if h := &e.holders[i]; h.trainer == t && h.attempt == tok.Attempt && h.start != 0 {
-				q.extend(e.set, h)
+				q.extend(e, h)
 			}
 		}
 	}
@@ -80,8 +80,8 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 }
 
 // extend sets the soft deadline to now + timeout, within the hard deadline.
-func (q *Queue) extend(s *set, h *holder) {
-	timeout := q.timeout(s)
+func (q *Queue) extend(e *entry, h *holder) {
+	timeout := q.timeoutOf(e)
 	h.soft = min(q.clock.Add(timeout), h.start.Add(hardDeadlineFactor*timeout))
 }
 
@@ -204,6 +204,11 @@ func (ev *Tick) apply(q *Queue) Answer {
 func (q *Queue) timeOut(e *entry, h holder) {
 	e.failures++
 	e.lastError, e.lastHolder = "timed out after "+q.clock.Sub(h.start).String(), h.trainer.id
+	tok := q.token(e, h.attempt)
+	h.trainer.late = append(h.trainer.late, lateTask{token: tok, index: e.set.orderOf(e.pass).index(e.position), start: h.start})
+	if n := len(h.trainer.late); n > maxLate {
+		h.trainer.late = slices.Delete(h.trainer.late, 0, n-maxLate)
+	}
 	q.record.timedOut(e, h.trainer.ordinal, h.attempt)
 	q.notice(false, "task timed out", map[string]any{"set": e.set.id, "pass": e.pass, "position": e.position, "trainer": h.trainer.id, "attempt": h.attempt})
 }
@@ -312,7 +317,8 @@ func (ev *PlainAsk) apply(q *Queue) Answer {
 	return a
 }
 
-// finishPlain counts what the connection holds, and nothing else.
+// finishPlain counts what the connection holds, or held until it timed out, and nothing else: a
+// client that reuses its reply names tasks of others.
 func (q *Queue) finishPlain(t *trainer, ev *PlainAsk) FinishStatus {
 	for _, e := range t.holds {
 		tok := q.token(e, e.holderOf(t).attempt)
@@ -323,6 +329,11 @@ func (q *Queue) finishPlain(t *trainer, ev *PlainAsk) FinishStatus {
 			return q.fail(t, tok, ev.Error)
 		}
 		return q.finish(t, tok, 0)
+	}
+	for _, l := range slices.Backward(t.late) {
+		if l.index == ev.Index && (ev.Token.IsZero() || ev.Token == l.token) && ev.Error == "" {
+			return q.finish(t, l.token, 0)
+		}
 	}
 	return Stale
 }

@@ -75,7 +75,7 @@ func (n *naive) ask(t *naiveTrainer, seq uint64, a *Answer) {
 	task.state = naivePending
 	h := naiveHolder{trainer: t.ordinal, attempt: task.next, request: seq}
 	if t.plain || !n.runs(t) {
-		n.run(&h)
+		n.run(task, &h)
 	}
 	task.next++
 	task.holders = append(task.holders, h)
@@ -226,6 +226,12 @@ func (n *naive) plainFinish(t *naiveTrainer, ev *PlainAsk) FinishStatus {
 			return n.finish(t, tok)
 		}
 	}
+	for i := len(t.late) - 1; i >= 0 && ev.Error == ""; i-- {
+		if l := t.late[i]; l.index == ev.Index && (ev.Token.IsZero() || ev.Token == l.token) {
+			n.judged = l.token
+			return n.finish(t, l.token)
+		}
+	}
 	return Stale
 }
 
@@ -242,7 +248,7 @@ func (n *naive) heartbeat(ev *Heartbeat) Answer {
 		}
 		for i := range n.task(at).holders {
 			if h := &n.task(at).holders[i]; h.trainer == t.ordinal && h.attempt == tok.Attempt && h.start != 0 {
-				n.extend(h)
+				n.extend(n.task(at), h)
 			}
 		}
 	}
@@ -307,6 +313,9 @@ func (n *naive) tick() {
 				continue
 			}
 			task.failures++
+			holder := n.byOrdinal(h.trainer)
+			holder.late = append(holder.late, naiveLate{n.token(at, h.attempt), task.index, h.start, false})
+			holder.late = holder.late[max(0, len(holder.late)-16):]
 			n.take(at, h.trainer, true)
 			n.judge(at)
 		}

@@ -31,6 +31,7 @@ type naive struct {
 	saver    Ordinal
 	saveEnds Clock
 	counted  map[[2]int]int // (pass, index) -> how often, over all passes
+	judged   Token          // of the last late finish of a plain connection
 }
 
 type naivePass struct {
@@ -84,6 +85,15 @@ type naiveTrainer struct {
 	seen        Clock
 	lostAt      Clock
 	holds       []naivePlace
+	late        []naiveLate
+}
+
+// naiveLate is an attempt that timed out, under its trainer.
+type naiveLate struct {
+	token    Token
+	index    int
+	start    Clock
+	observed bool
 }
 
 func newNaive(opt Options, tasks int, shuffle bool, seed uint64) *naive {
@@ -105,6 +115,7 @@ func (n *naive) clone() *naive {
 	c.trainers = slices.Clone(n.trainers)
 	for i := range c.trainers {
 		c.trainers[i].holds = slices.Clone(c.trainers[i].holds)
+		c.trainers[i].late = slices.Clone(c.trainers[i].late)
 	}
 	return &c
 }
@@ -118,7 +129,7 @@ func (n *naive) restart(before *naive) {
 			*t = naiveTrainer{ordinal: t.ordinal, gone: true, nameless: true, id: fmt.Sprintf("#%d", t.ordinal), holds: t.holds}
 			continue
 		}
-		t.seen, t.lostAt = n.now, 0
+		t.seen, t.lostAt, t.late = n.now, 0, nil
 		if t.plain {
 			t.lostAt = n.now.Add(n.opt.Grace)
 		}
@@ -151,6 +162,14 @@ func (n *naive) restart(before *naive) {
 			t.seen, t.lostAt = n.now, n.now.Add(n.opt.Grace)
 			if was := before.trainer(t.ordinal, t.incarnation); was != nil {
 				t.seen, t.lostAt = was.seen, was.lostAt
+				for _, l := range was.late {
+					at := naivePlace{l.token.Pass, l.token.Position}
+					if !slices.Contains(t.holds, at) || !slices.ContainsFunc(n.task(at).holders, func(h naiveHolder) bool {
+						return h.trainer == t.ordinal && h.attempt == l.token.Attempt
+					}) {
+						t.late = append(t.late, l)
+					}
+				}
 			}
 		}
 	}
@@ -158,7 +177,7 @@ func (n *naive) restart(before *naive) {
 		for k := range n.open[i].at {
 			for j := range n.open[i].at[k].holders {
 				if h := &n.open[i].at[k].holders[j]; h.start != 0 {
-					n.extend(h)
+					n.extend(&n.open[i].at[k], h)
 				}
 			}
 		}
@@ -264,12 +283,31 @@ func (n *naive) timeout() time.Duration {
 	return min(max(5*time.Duration(n.average)*time.Microsecond, n.opt.TimeoutMin), n.opt.TimeoutMax)
 }
 
-func (n *naive) extend(h *naiveHolder) {
-	h.soft = min(n.now.Add(n.timeout()), h.start.Add(10*n.timeout()))
+// taskTimeout is twice as long after each failure of the task, up to the maximum.
+func (n *naive) taskTimeout(task *naiveTask) time.Duration {
+	timeout := n.timeout()
+	for range task.failures {
+		timeout = max(timeout, min(2*timeout, n.opt.TimeoutMax))
+	}
+	return timeout
 }
 
-func (n *naive) run(h *naiveHolder) {
-	h.start, h.soft = n.now, n.now.Add(n.timeout())
+func (n *naive) extend(task *naiveTask, h *naiveHolder) {
+	timeout := n.taskTimeout(task)
+	h.soft = min(n.now.Add(timeout), h.start.Add(10*timeout))
+}
+
+func (n *naive) run(task *naiveTask, h *naiveHolder) {
+	h.start, h.soft = n.now, n.now.Add(n.taskTimeout(task))
+}
+
+func (n *naive) observe(took Clock) {
+	micros := max(1000*int64(took), 1)
+	if n.average == 0 {
+		n.average = micros
+	} else {
+		n.average = max(n.average+(micros-n.average)/10, 1)
+	}
 }
 
 func (n *naive) runs(t *naiveTrainer) bool {
@@ -303,7 +341,7 @@ func (n *naive) take(at naivePlace, o Ordinal, startNext bool) naiveHolder {
 		next := n.task(t.holds[0])
 		for k := range next.holders {
 			if next.holders[k].trainer == o {
-				n.run(&next.holders[k])
+				n.run(next, &next.holders[k])
 			}
 		}
 	}
@@ -380,6 +418,14 @@ func (n *naive) closedVerdict(tok Token, a, b FinishStatus) bool {
 }
 
 func (n *naive) finish(by *naiveTrainer, tok Token) FinishStatus {
+	if by != nil {
+		for i := range by.late {
+			if l := &by.late[i]; l.token == tok && !l.observed {
+				l.observed = true
+				n.observe(min(n.now-l.start, Clock(n.opt.TimeoutMax.Milliseconds())))
+			}
+		}
+	}
 	at, status := n.judgeToken(tok)
 	if status != Counted {
 		return status
@@ -391,12 +437,7 @@ func (n *naive) finish(by *naiveTrainer, tok Token) FinishStatus {
 	}
 	for _, h := range task.holders {
 		if h.attempt == tok.Attempt && h.start != 0 {
-			micros := max(1000*int64(n.now-h.start), 1)
-			if n.average == 0 {
-				n.average = micros
-			} else {
-				n.average = max(n.average+(micros-n.average)/10, 1)
-			}
+			n.observe(n.now - h.start)
 		}
 	}
 	for len(task.holders) > 0 {

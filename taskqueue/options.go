@@ -38,6 +38,7 @@ const (
 	openPassesRolling  = 2
 	maxHeldJoined      = 2  // one running task and one prefetched
 	maxHeldPlain       = 16 // unfinished tasks of a connection that did not join
+	maxLate            = 16 // attempts of a trainer that timed out and may still be finished
 	maxErrorText       = 256
 )
 

@@ -82,6 +82,7 @@ func newPair(t *rapid.T) *pair {
 		Speculate:     rapid.Bool().Draw(t, "speculate"),
 		LossesIgnored: rapid.IntRange(0, 4).Draw(t, "losses ignored") == 0,
 		TimeoutMin:    2 * time.Second,
+		TimeoutMax:    rapid.SampledFrom([]time.Duration{8 * time.Second, time.Hour}).Draw(t, "timeout max"),
 		FirstTimeout:  20 * time.Second,
 	}
 	tasks := rapid.OneOf(rapid.IntRange(1, 4), rapid.IntRange(1, 50)).Draw(t, "tasks")
@@ -358,7 +359,9 @@ func (p *pair) plainAsk(t *rapid.T) {
 		incarnation = got.Incarnation
 		p.newIncarnation(incarnation)
 	}
-	p.agree(fmt.Sprintf("plain %+v", *ev), got, p.n.plainAsk(ev, incarnation))
+	p.n.judged = Token{}
+	want := p.n.plainAsk(ev, incarnation)
+	p.agree(fmt.Sprintf("plain %+v", *ev), got, want, p.n.judged)
 	if got.Ordinal != 0 {
 		c.ordinal, c.incarnation = got.Ordinal, got.Incarnation
 	}
@@ -534,6 +537,9 @@ func (p *pair) compare() {
 			p.Fatalf("literal queues:\n got      %+v\n expected %+v", got, want)
 		}
 	}
+	if got, want := p.q.sets[0].average, p.n.average; got != want {
+		p.Fatalf("average %d µs, expected %d", got, want)
+	}
 	p.comparePending()
 	p.compareTrainers()
 	if live := len(p.q.sets[0].live) - p.q.sets[0].holes; live != len(p.q.sets[0].byKey) || live > p.n.tasks*len(p.n.open) {
@@ -583,12 +589,18 @@ func (p *pair) compareTrainers() {
 		if t == nil {
 			p.Fatalf("trainer %d is gone", want.ordinal)
 		}
-		got := naiveTrainer{t.ordinal, t.incarnation, t.id, t.plain, t.finished, t.charged, t.draining, t.gone, want.nameless, t.seen, t.lostAt, nil}
+		got := naiveTrainer{t.ordinal, t.incarnation, t.id, t.plain, t.finished, t.charged, t.draining, t.gone, want.nameless, t.seen, t.lostAt, nil, nil}
 		for _, e := range t.holds {
 			got.holds = append(got.holds, naivePlace{e.pass, e.position})
 		}
 		if len(got.holds) == 0 && len(want.holds) == 0 {
 			got.holds, want.holds = nil, nil
+		}
+		for _, l := range t.late {
+			got.late = append(got.late, naiveLate{l.token, l.index, l.start, l.observed})
+		}
+		if len(got.late) == 0 && len(want.late) == 0 {
+			got.late, want.late = nil, nil
 		}
 		if !reflect.DeepEqual(got, want) {
 			p.Fatalf("trainer:\n got      %+v\n expected %+v", got, want)

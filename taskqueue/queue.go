@@ -158,6 +158,15 @@ type trainer struct {
 	gone     bool  // its session has ended
 	keeps    bool  // and it is counted in exact.lost
 	progress Progress
+	late     []lateTask // the newest last
+}
+
+// lateTask is an attempt that timed out. Its trainer may still finish it.
+type lateTask struct {
+	token    Token
+	index    int
+	start    Clock
+	observed bool // its completion time is in the average
 }
 
 // Progress is what a trainer says of itself. It is not stored.
@@ -341,6 +350,16 @@ func (q *Queue) timeout(s *set) time.Duration {
 	}
 	t := time.Duration(timeoutFactor*s.average) * time.Microsecond
 	return min(max(t, q.opt.TimeoutMin), q.opt.TimeoutMax)
+}
+
+// timeoutOf returns the timeout of a task: that of its dataset, doubled for each failure of the
+// task in its pass, up to TimeoutMax. So a task that is slower than the others is finished in the end.
+func (q *Queue) timeoutOf(e *entry) time.Duration {
+	t := q.timeout(e.set)
+	for n := 0; n < e.failures && t < q.opt.TimeoutMax; n++ {
+		t = min(2*t, q.opt.TimeoutMax)
+	}
+	return t
 }
 
 func byOrdinal(a, b *trainer) int { return int(a.ordinal) - int(b.ordinal) }

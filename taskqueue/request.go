@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Result is a finished task, or with Error a failed one. With explicit commits a finish
@@ -208,7 +209,7 @@ func (q *Queue) dispatch(e *entry, t *trainer, seq uint64, a *Answer) {
 	e.held++
 	*h = holder{trainer: t, attempt: attempt, request: seq}
 	if t.plain || !t.running() {
-		q.start(e.set, h)
+		q.start(e, h)
 	}
 	t.holds = append(t.holds, e)
 	q.dirty = true
@@ -227,9 +228,9 @@ func (q *Queue) token(e *entry, attempt Attempt) Token {
 }
 
 // start lets the clock of a holder run.
-func (q *Queue) start(s *set, h *holder) {
+func (q *Queue) start(e *entry, h *holder) {
 	h.start = q.clock
-	h.soft = h.start.Add(q.timeout(s))
+	h.soft = h.start.Add(q.timeoutOf(e))
 }
 
 // running reports whether the clock of any task of t runs.
@@ -285,6 +286,7 @@ func (q *Queue) locate(tok Token) (s *set, e *entry, status FinishStatus) {
 // finish counts a task once, or with explicit commits keeps it for the commit of its step. by
 // is the trainer that says so, nil for one unknown.
 func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
+	q.observeLate(by, tok)
 	s, e, status := q.locate(tok)
 	if status != Counted {
 		return status
@@ -342,6 +344,22 @@ func (s *set) observe(ms Clock) {
 	s.average = max(s.average+(micros-s.average)/averageWeight, 1)
 }
 
+// observeLate takes the completion time of an attempt that timed out into the moving average, also
+// if the task is counted already: else a timeout that is too short would never grow. One hung
+// trainer must not make it grow without limit, so no more than TimeoutMax is taken.
+func (q *Queue) observeLate(by *trainer, tok Token) {
+	if by == nil {
+		return
+	}
+	for i := range by.late {
+		if l := &by.late[i]; l.token == tok && !l.observed {
+			l.observed = true
+			q.sets[tok.Dataset].observe(min(q.clock-l.start, Clock(q.opt.TimeoutMax/time.Millisecond)))
+			q.dirty = true
+		}
+	}
+}
+
 // fail takes a task back that its trainer could not train.
 func (q *Queue) fail(by *trainer, tok Token, text string) FinishStatus {
 	_, e, status := q.locate(tok)
@@ -389,7 +407,7 @@ func (q *Queue) release(e *entry, t *trainer) {
 	}
 	if len(t.holds) > 0 {
 		next := t.holds[0]
-		q.start(next.set, next.holderOf(t))
+		q.start(next, next.holderOf(t))
 	}
 }
 

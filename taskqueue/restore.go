@@ -89,7 +89,7 @@ func (q *Queue) Continue(from *Queue) {
 		for _, e := range s.live {
 			for k := range e.held {
 				if h := &e.holders[k]; h.start != 0 {
-					q.extend(s, h)
+					q.extend(e, h)
 				}
 			}
 		}
@@ -99,10 +99,16 @@ func (q *Queue) Continue(from *Queue) {
 		case t.gone:
 		case old != nil && old.incarnation == t.incarnation && !old.gone:
 			t.seen, t.lostAt, t.progress = old.seen, old.lostAt, old.progress
+			t.late = slices.DeleteFunc(old.late, func(l lateTask) bool { return q.holdsAttempt(t, l.token) })
 		default:
 			t.seen, t.lostAt = q.clock, q.clock.Add(q.opt.Grace)
 		}
 	}
+}
+
+// holdsAttempt reports whether t holds a task by this attempt.
+func (q *Queue) holdsAttempt(t *trainer, tok Token) bool {
+	return slices.ContainsFunc(t.holds, func(e *entry) bool { return q.token(e, e.holderOf(t).attempt) == tok })
 }
 
 func (q *Queue) restoreTrainer(id string, value []byte) error {
@@ -307,7 +313,7 @@ func (q *Queue) restoreHolders(entries []entry, c *columns) error {
 	each(func(e *entry, h *holder) {
 		if age := c.uint(uint64(q.clock)); age > 0 {
 			h.start = q.clock - Clock(age-1)
-			q.extend(e.set, h)
+			q.extend(e, h)
 		}
 	})
 	if q.exact != nil {

@@ -73,8 +73,8 @@ func addDaemon(cmd *cobra.Command) {
 	flags.IntVar(&c.Trainers, "trainers", 8, "how many trainers to expect (0: the default)")
 	flags.StringSliceVar(&c.Roots, "data-roots", nil, "`folders` that datasets must lie in (default: anywhere)")
 
-	flags.DurationVar(&q.TimeoutMin, "task-timeout-min", 30*time.Second, "least time that a task is given")
-	flags.DurationVar(&q.TimeoutMax, "task-timeout-max", time.Hour, "most time that a task is given")
+	flags.DurationVar(&q.TimeoutMin, "task-timeout-min", 30*time.Second, "minimum task timeout")
+	flags.DurationVar(&q.TimeoutMax, "task-timeout-max", time.Hour, "maximum task timeout, also of a task whose failures double it")
 	flags.IntVar(&q.MaxFailures, "task-max-failures", 3, "a task that failed more often is set aside (0: the default)")
 	flags.IntVar(&q.MaxSetAside, "max-set-aside", 1000, "more tasks set aside pause the job (0: the default)")
 	flags.BoolVar(&q.ExplicitCommit, "explicit-commit", false, "tasks count when a saved step of the model has them, not when they are finished")

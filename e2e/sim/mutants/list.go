@@ -120,10 +120,10 @@ var mutants = []mutant{
 		"a pass does not add up"},
 	// time and sessions
 	{"timer not re-armed after fail-over", "taskqueue/restore.go",
-		"\t\t\th.start = q.clock - Clock(age-1)\n\t\t\tq.extend(e.set, h)\n", "\t\t\th.start = q.clock - Clock(age-1)\n\t\t\th.soft = h.start\n",
+		"\t\t\th.start = q.clock - Clock(age-1)\n\t\t\tq.extend(e, h)\n", "\t\t\th.start = q.clock - Clock(age-1)\n\t\t\th.soft = h.start\n",
 		"a new term times out what the last one handed out"},
 	{"no deadline after fail-over", "taskqueue/restore.go",
-		"\t\t\th.start = q.clock - Clock(age-1)\n\t\t\tq.extend(e.set, h)\n", "\t\t\th.start = q.clock - Clock(age-1)\n\t\t\th.soft = math.MaxInt64\n",
+		"\t\t\th.start = q.clock - Clock(age-1)\n\t\t\tq.extend(e, h)\n", "\t\t\th.start = q.clock - Clock(age-1)\n\t\t\th.soft = math.MaxInt64\n",
 		"a trainer that hangs across a fail-over keeps its task for ever"},
 	{"no hard deadline", "taskqueue/liveness.go",
 		"\th.soft = min(q.clock.Add(timeout), h.start.Add(hardDeadlineFactor*timeout))", "\th.soft = q.clock.Add(timeout)",

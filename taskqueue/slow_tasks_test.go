@@ -1,0 +1,156 @@
+package taskqueue
+
+import (
+	"testing"
+	"time"
+)
+
+// datasetQueue returns a queue with a dataset of n tasks.
+func datasetQueue(t *testing.T, n int, opt Options) *Queue {
+	t.Helper()
+	q := New("j", [16]byte{1}, 1, opt)
+	if a := q.Apply(1, &Report{ReportID: "r", Table: tableOf(t, n), Parts: 1}); a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	q.Flush()
+	return q
+}
+
+// A quick first task sets the timeout to its minimum, 30 s. Tasks of 40 s follow. Without
+// learning from late finishes, 9 of these 10 sound tasks are set aside.
+func TestSlowTasksOnPlainConnectionsAreCounted(t *testing.T) {
+	for _, connections := range []int{1, 2, 3} {
+		q := datasetQueue(t, 10, Options{Passes: 1})
+		now := q.Clock()
+		type client struct {
+			name  string
+			last  Answer
+			until Clock
+		}
+		var clients []*client
+		for i := range connections {
+			clients = append(clients, &client{name: string(rune('a' + i))})
+		}
+		trained, first := 0, true
+		for range 1000 {
+			for i, c := range clients {
+				if now < c.until {
+					continue
+				}
+				ask := &PlainAsk{Trainer: c.last.Ordinal, Incarnation: c.last.Incarnation, Connection: c.name, Want: true}
+				if c.last.Kind == AnswerTask {
+					ask.Finished, ask.Index, ask.Token = true, c.last.Index, c.last.Token
+					trained++
+				}
+				c.last = q.Apply(now, ask)
+				c.until = now.Add(40*time.Second + time.Duration(i)*3*time.Second)
+				if first {
+					c.until, first = now.Add(time.Second), false
+				}
+			}
+			now = now.Add(time.Second)
+			q.Apply(now, &Tick{})
+			q.Flush()
+		}
+		status, _ := q.Status()
+		v := q.Overview().Sets[0]
+		if status != Ended || v.SetAside > 0 || v.Done != 10 {
+			t.Errorf("%d connections: job %v with %d tasks counted and %d set aside, expected 10 and 0", connections, status, v.Done, v.SetAside)
+		}
+		if trained > 10 {
+			t.Errorf("%d connections: 10 tasks were trained %d times, expected 10", connections, trained)
+		}
+	}
+}
+
+// Joined trainers make progress on tasks of 400 s, after a quick one that set the hard deadline
+// to 300 s. Without learning from late finishes, these 20 tasks are trained 37 times.
+func TestSlowTasksOfJoinedTrainersAreTrainedAboutOnce(t *testing.T) {
+	q := datasetQueue(t, 20, Options{Passes: 1})
+	now := q.Clock()
+	type client struct {
+		ordinal     Ordinal
+		incarnation uint64
+		seq         uint64
+		token       Token
+		holds       bool
+		until       Clock
+	}
+	var clients []*client
+	for _, id := range []string{"a", "b", "c"} {
+		a := q.Apply(now, &Join{ID: id})
+		clients = append(clients, &client{ordinal: a.Ordinal, incarnation: a.Incarnation})
+	}
+	trained, first, status := 0, true, Running
+	for n := 0; n < 20_000 && status == Running; n++ {
+		for _, c := range clients {
+			if c.holds && now < c.until {
+				q.Apply(now, &Heartbeat{Trainer: c.ordinal, Incarnation: c.incarnation, Moving: []Token{c.token}})
+				continue
+			}
+			c.seq++
+			r := &Request{Trainer: c.ordinal, Incarnation: c.incarnation, Seq: c.seq, Ack: c.seq, Want: true}
+			if c.holds {
+				r.Finished = []Result{{Token: c.token}}
+				trained++
+			}
+			a := q.Apply(now, r)
+			if c.holds = a.Kind == AnswerTask; c.holds {
+				c.token, c.until = a.Token, now.Add(400*time.Second)
+				if first {
+					c.until, first = now.Add(time.Second), false
+				}
+			}
+		}
+		now = now.Add(time.Second)
+		q.Apply(now, &Tick{})
+		q.Flush()
+		status, _ = q.Status()
+	}
+	v := q.Overview().Sets[0]
+	if status != Ended || v.Done != 20 || v.SetAside > 0 {
+		t.Fatalf("job %v with %d of 20 tasks counted and %d set aside", status, v.Done, v.SetAside)
+	}
+	if trained > 23 {
+		t.Errorf("20 tasks were trained %d times, expected at most one more for each of 3 trainers", trained)
+	}
+	if v.Timeout < 400*time.Second {
+		t.Errorf("the timeout is %v after tasks of 400 s", v.Timeout)
+	}
+}
+
+// One task takes 180 s where the others take 1 s, and the other trainers wait. With the same timeout,
+// 30 s, for each attempt it fails four times within 120 s, and the job ends without it.
+func TestTaskSlowerThanTheOthersIsNotSetAside(t *testing.T) {
+	q := datasetQueue(t, 20, Options{Passes: 1})
+	now := q.Clock()
+	type client struct {
+		name  string
+		last  Answer
+		until Clock
+	}
+	clients := []*client{{name: "a"}, {name: "b"}, {name: "c"}, {name: "d"}, {name: "e"}}
+	for range 1000 {
+		for _, c := range clients {
+			if now < c.until {
+				continue
+			}
+			ask := &PlainAsk{Trainer: c.last.Ordinal, Incarnation: c.last.Incarnation, Connection: c.name, Want: true}
+			if c.last.Kind == AnswerTask {
+				ask.Finished, ask.Index, ask.Token = true, c.last.Index, c.last.Token
+			}
+			c.last = q.Apply(now, ask)
+			c.until = now.Add(time.Second)
+			if c.last.Kind == AnswerTask && c.last.Index == 13 {
+				c.until = now.Add(180 * time.Second)
+			}
+		}
+		now = now.Add(time.Second)
+		q.Apply(now, &Tick{})
+		q.Flush()
+	}
+	status, _ := q.Status()
+	if v := q.Overview().Sets[0]; status != Ended || v.Done != 20 || v.SetAside > 0 {
+		t.Errorf("job %v with %d tasks counted and %d set aside, expected 20 and 0", status, v.Done, v.SetAside)
+	}
+}
