@@ -40,7 +40,7 @@ func (r record) id() int64 { return int64(uint64(r[0]) | uint64(r[1])<<32) }
 
 func (r record) setID(id int64) { r[0], r[1] = uint32(id), uint32(uint64(id)>>32) }
 
-// version is the step of the last update, or marked; 0: the place is free.
+// version is the slot's clock at the last update, or marked; 0: the place is free.
 func (r record) version() *uint32 { return &r[2] }
 
 // updates is Adam's t; only if counted.

@@ -20,7 +20,7 @@ type Image struct {
 	Clock    uint32 // the greatest step applied
 	Living   int    // rows in use, here or not
 	IDs      []int64
-	Versions []uint32  // steps of the last updates, by row
+	Versions []uint32  // the slot's clock at the last update, by row
 	Updates  []uint32  // by row; nil when the rule does not count
 	Values   []float32 // [rows, 1 + slices of state, dim]
 

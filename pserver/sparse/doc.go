@@ -31,10 +31,11 @@
 //
 // With [Config].Admission k an id has no row before its k-th update; those before
 // are counted and otherwise lost. With [Config].Expiry n a row, or the count of an
-// id without one, is dropped when its last update lies more than n steps before the
-// slot's clock; the id then has its initial value again. This is looked at whenever
-// the clock passes a multiple of max(1, n/4), before the update is applied. Time
-// does not matter, only steps.
+// id without one, is dropped when the slot's clock at its last update lies more than n
+// steps before the slot's clock; the id then has its initial value again. The clock at
+// the update counts, not the step of the trainer: the step of a trainer that is slow or
+// joined late may be long past. This is looked at whenever the clock passes a multiple
+// of max(1, n/4), before the update is applied. Time does not matter, only steps.
 //
 // # Once
 //

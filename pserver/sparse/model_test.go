@@ -91,7 +91,7 @@ func (n *naive) step(id int64, g []float32, step uint64, scale float32) {
 			w = &naiveRow{}
 		}
 		w.updates++
-		w.version = step
+		w.version = n.clocks[SlotOf(id)]
 		if w.updates < uint64(n.cfg.Admission) {
 			n.waiting[id] = w
 			return
@@ -105,7 +105,7 @@ func (n *naive) step(id int64, g []float32, step uint64, scale float32) {
 		n.rows[id] = r
 	}
 	r.updates++
-	r.version = step
+	r.version = n.clocks[SlotOf(id)]
 	rule.Apply(r.params, g, r.state, optimizer.Step{Count: r.updates, Scale: scale})
 }
 

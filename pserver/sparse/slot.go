@@ -191,7 +191,7 @@ func (s *slot) extend(row uint32, a *arena) {
 	}
 }
 
-// expire drops what was not updated in the last n steps before the clock, if the clock is to be
+// expire drops what was last updated when the clock was more than n steps lower, if the clock is to be
 // moved past a multiple of the period; then it moves the clock.
 func (s *slot) expire(n, step uint64) {
 	old := uint64(s.clock)

@@ -493,3 +493,49 @@ func TestFreedRowsAreBounded(t *testing.T) {
 		t.Errorf("a full cut: lost %v, %d of %d rows; expected all is well again", full.Lost, len(full.IDs), table.Rows())
 	}
 }
+
+// idsOf returns n ids of a slot.
+func idsOf(slot uint32, n int) (ids []int64) {
+	for id := int64(1); len(ids) < n; id++ {
+		if SlotOf(id) == slot {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// A trainer whose steps are behind the others' updates an old row, makes a new row, and counts an update of an id without a row. All
+// three live for as long as those that a fast trainer updates.
+func TestUpdateBySlowTrainerKeepsRow(t *testing.T) {
+	table := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros, Expiry: 100}, plain, noCut)
+	admits := newTable(t, Config{Name: "a", Dim: 1, Init: Zeros, Expiry: 100, Admission: 2}, plain, noCut)
+	fast, slow := map[*Table]*Column{table: {}, admits: {}}, map[*Table]*Column{table: {}, admits: {}}
+	ids := idsOf(0, 4)
+	update := func(of *Table, c map[*Table]*Column, step uint64, id int64) {
+		t.Helper()
+		r, _ := grouped([]int64{id}, []float32{-1}, 1)
+		if n, err := of.Update(&r, c[of], Step{Number: step, Scale: 1}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	for step, id := range []int64{ids[0], ids[0]} {
+		update(table, fast, uint64(1000+20*step), id)
+		update(admits, fast, uint64(1000+20*step), id)
+	}
+	update(table, slow, 1, ids[0])
+	update(table, slow, 2, ids[1])
+	update(admits, slow, 1, ids[2])
+	update(table, fast, 1119, ids[3]) // 99 steps after the updates of the slow trainer
+	update(admits, fast, 1119, ids[3])
+	update(admits, slow, 2, ids[2])
+	if got := lookup(table, ids[:2]); got[0] == 0 || got[1] == 0 {
+		t.Errorf("rows 99 steps after their last update: %v, expected no initial values", got)
+	}
+	if got := lookup(admits, ids[2:3]); got[0] == 0 {
+		t.Error("an id had two updates within 99 steps, and has no row")
+	}
+	update(table, fast, 1200, ids[3])
+	if got := lookup(table, ids[:2]); got[0] != 0 || got[1] != 0 {
+		t.Errorf("rows 180 steps after their last update: %v, expected initial values", got)
+	}
+}

@@ -11,7 +11,7 @@ import (
 
 // Step says which update it is.
 type Step struct {
-	Number uint64  // by which rows expire
+	Number uint64  // of the trainer's push, or the version of a commit; moves the clocks of the slots on
 	Scale  float32 // what the learning rate is multiplied by
 }
 
@@ -95,7 +95,7 @@ func (t *Table) Commit(number uint32, shares []Share, factor float32, step Step)
 // updateLocked sums the gradients of equal ids, multiplies by factor and applies the rule.
 func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float32, step Step, sc *scratch) {
 	s.expire(t.cfg.Expiry, step.Number)
-	version := uint32(max(1, min(step.Number, maxClock)))
+	version := max(1, s.clock) // not the step: that of a slow trainer may be long past
 	dim := t.cfg.Dim
 	sc.rows, sc.waiting = grown(sc.rows, len(ids)), sc.waiting[:0]
 	s.findAll(ids, sc.rows, sc)
