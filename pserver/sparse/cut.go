@@ -2,7 +2,6 @@ package sparse
 
 import (
 	"fmt"
-	"maps"
 	"math/bits"
 	"slices"
 )
@@ -13,6 +12,8 @@ type Cut struct {
 	Number  uint64    // from 1, growing
 	Full    bool      // all rows; else those that changed since the last full cut
 	Columns []*Column // whose steps it has; a column that is made later has none
+
+	rows, words []uint32 // memory of the last Collect, for the next one
 }
 
 // Image is what a cut has of a slot.
@@ -37,46 +38,12 @@ type Waiting struct {
 	Version uint32
 }
 
-// preserveLocked is called before any change of a slot, with its lock held.
+// preserveLocked is called before any change of a slot, with its lock held. From then to its collection the slot keeps what the
+// current cut has of it, see saved.
 func (t *Table) preserveLocked(number uint32) {
-	c := t.current()
-	s := t.slots[number]
-	if c == nil || s.cut == c.Number {
-		return
+	if c := t.current(); c != nil && t.slots[number].cut != c.Number {
+		t.saveLocked(number, c)
 	}
-	s.cut = c.Number
-	s.image = t.takeLocked(number, c)
-}
-
-func (t *Table) takeLocked(number uint32, c *Cut) *Image {
-	s := t.slots[number]
-	n := s.countLocked(c.Full)
-	m := &Image{
-		Clock: s.clock, Living: s.living, IDs: make([]int64, 0, n), Versions: make([]uint32, 0, n), Values: make([]float32, 0, n*t.arena.values),
-		Freed: slices.Clone(s.freed),
-	}
-	if t.counted {
-		m.Updates = make([]uint32, 0, n)
-	}
-	for row := range s.end {
-		r := s.at(row)
-		if *r.version() == 0 || !c.Full && !s.isMarked(row) {
-			continue
-		}
-		t.addRow(m, r)
-	}
-	if c.Full {
-		for i := range s.chunks {
-			clear(s.chunks[i].dirty[:])
-		}
-		s.freed, s.tracked, s.lost, m.Freed = nil, true, false, nil
-	}
-	m.Lost = s.lost
-	m.Waiting = s.waitingLocked(slices.Sorted(maps.Keys(s.waiting)))
-	for _, column := range c.Columns {
-		m.Steps = append(m.Steps, column.steps[number])
-	}
-	return m
 }
 
 // addRow copies a row into an image.
@@ -130,7 +97,7 @@ func (t *Table) Sizes(number uint32, c *Cut) Sizes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cut == c.Number {
-		return Sizes{len(s.image.IDs), len(s.image.Freed), len(s.image.Waiting)}
+		return Sizes{s.saved.count, len(s.saved.image.Freed), s.saved.waited}
 	}
 	z := Sizes{Rows: s.countLocked(c.Full), Waiting: len(s.waiting)}
 	if !c.Full {
@@ -139,25 +106,11 @@ func (t *Table) Sizes(number uint32, c *Cut) Sizes {
 	return z
 }
 
-// Collect returns a slot as it was at the cut, once.
-func (t *Table) Collect(number uint32, c *Cut) *Image {
-	s := t.slots[number]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cut != c.Number {
-		s.cut = c.Number
-		return t.takeLocked(number, c)
-	}
-	m := s.image
-	s.image = nil
-	return m
-}
-
 // EndCut lets go of what was preserved and not collected. The cut is not the current one any more.
 func (t *Table) EndCut() {
 	for _, i := range t.held {
 		t.slots[i].mu.Lock()
-		t.slots[i].image = nil
+		t.slots[i].saved = nil
 		t.slots[i].mu.Unlock()
 	}
 }

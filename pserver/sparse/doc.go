@@ -44,6 +44,7 @@
 //
 // # Cuts
 //
-// A [Cut] is a moment. The first update of a slot after it copies what the cut has
-// of the slot ([Image]): all rows, or those changed since the last full cut.
+// A [Cut] is a moment. It has of each slot ([Image]) all rows, or those changed since
+// the last full cut. An update copies the rows that it is about to change, and
+// [Table.Collect] the other rows, a piece of 64 KiB under the lock at a time.
 package sparse

@@ -33,7 +33,7 @@ type slot struct {
 	waiting map[int64]candidate // nil: none
 
 	cut     uint64  // number of the last cut that has this slot
-	image   *Image  // what that cut has, when an update came before its collector
+	saved   *saved  // what is kept for that cut; nil: it was collected, or there is none
 	tracked bool    // there was a full cut: from then on freed is kept
 	freed   []int64 // ids whose row was dropped since the last full cut
 	lost    bool    // they were too many to keep: the next cut is to be a full one
@@ -208,6 +208,7 @@ func (s *slot) expire(n, step uint64) {
 		if v := *r.version(); v == 0 || v >= least {
 			continue
 		}
+		s.preserve(row)
 		*r.version() = 0
 		s.unmark(row)
 		if s.tracked {
@@ -222,6 +223,7 @@ func (s *slot) expire(n, step uint64) {
 	}
 	for id, w := range s.waiting {
 		if w.version < least {
+			s.preserveWaiting(id)
 			delete(s.waiting, id)
 		}
 	}

@@ -121,6 +121,7 @@ func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float
 			addTo(grads[first*dim:(first+1)*dim], grads[k*dim:(k+1)*dim])
 			continue
 		}
+		s.preserve(row)
 		*v = marked | uint32(k)
 		sc.rows[k] = row
 	}
@@ -161,6 +162,7 @@ func (s *slot) admit(id int64, k int, admission uint32, sc *scratch) bool {
 	if w.version&marked != 0 {
 		return false
 	}
+	s.preserveWaiting(id)
 	w.updates++
 	if w.updates >= admission {
 		delete(s.waiting, id)

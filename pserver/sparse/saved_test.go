@@ -1,0 +1,115 @@
+package sparse
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"trainmaster/pserver/optimizer"
+)
+
+// fillSlot makes a row for each id of a slot, and returns the batch that updates some of them.
+func fillSlot(t *testing.T, table *Table, column *Column, ids []int64) {
+	t.Helper()
+	r, _ := grouped(ids, make([]float32, len(ids)*table.cfg.Dim), table.cfg.Dim)
+	if n, err := table.Update(&r, column, Step{Number: 1, Scale: 1}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+}
+
+// The first update of a slot after a full cut copies the rows that it changes and no others, whatever the slot has.
+func TestFirstUpdateAfterFullCutCopiesItsRowsOnly(t *testing.T) {
+	var current atomic.Pointer[Cut]
+	table, column := newTable(t, Config{Name: "t", Dim: 4, Init: Zeros, Admission: 2}, plain, current.Load), &Column{}
+	ids := idsOf(9, 3000)
+	fillSlot(t, table, column, ids)
+	column.steps[9] = 0
+	fillSlot(t, table, column, ids[:2500]) // the others wait for their second update
+	cut := &Cut{Number: 1, Full: true, Columns: []*Column{column}}
+	current.Store(cut)
+	r, _ := grouped([]int64{ids[5], ids[2499], ids[5], ids[2600], ids[2999]}, make([]float32, 5*4), 4)
+	for step := range uint64(2) {
+		if _, err := table.Update(&r, column, Step{Number: 2 + step, Scale: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if p := table.slots[9].saved; len(p.rows) != 2 || len(p.words) != 2*table.arena.words() || len(p.waiting) != 2 {
+			t.Fatalf("after push %d of 2 rows and 2 waiting ids: %d rows and %d waiting ids were copied", step+1, len(p.rows), len(p.waiting))
+		}
+	}
+	if m := table.Collect(9, cut); len(m.IDs) != 2500 || len(m.Waiting) != 500 || m.Steps[0] != 1 {
+		t.Errorf("the cut has %d rows, %d waiting ids and step %d, expected 2500, 500 and 1", len(m.IDs), len(m.Waiting), m.Steps[0])
+	}
+}
+
+// Collect returns what a collection at the moment of the cut would have returned, in the same order, although updates change, make
+// and drop rows, and admit and drop waiting ids, before and during it.
+func TestCollectDuringUpdatesReturnsStateAtCut(t *testing.T) {
+	for _, full := range []bool{true, false} {
+		cfg := valid(t, Config{Name: "t", Dim: 40, Init: Uniform, Scale: 1, Expiry: 12, Admission: 2})
+		o := validRule(t, optimizer.Config{Kind: optimizer.Adam})
+		var current, early atomic.Pointer[Cut]
+		slot := []uint32{9}
+		table, twin := New(cfg, o, slot, current.Load), New(cfg, o, slot, early.Load)
+		ids := idsOf(9, 4000)
+		r := rand.New(rand.NewPCG(4, 4))
+		column, second := &Column{}, &Column{}
+		push := func(step uint64, to ...*Table) {
+			some, grads := make([]int64, 800), make([]float32, 800*cfg.Dim)
+			for k := range some {
+				some[k] = ids[r.IntN(1+r.IntN(len(ids)))]
+			}
+			for i := range grads {
+				grads[i] = float32(r.NormFloat64())
+			}
+			for _, what := range to {
+				batch, _ := grouped(some, slices.Clone(grads), cfg.Dim)
+				c := column
+				if what == twin {
+					c = second
+				}
+				if _, err := what.Update(&batch, c, Step{step, 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		step := uint64(0)
+		for number := uint64(1); number <= 8; number++ {
+			for range 5 {
+				step++
+				push(step, table, twin)
+			}
+			isFull := full || number == 1
+			cut := &Cut{Number: number, Full: isFull, Columns: []*Column{column}}
+			early.Store(&Cut{Number: number, Full: isFull, Columns: []*Column{second}})
+			current.Store(cut)
+			want := twin.Collect(9, early.Load())
+			early.Store(nil)
+			twin.EndCut()
+			if number%2 == 0 {
+				step++
+				push(step, table, twin)
+			}
+			sizes := table.Sizes(9, cut)
+			var m *Image
+			var collecting sync.WaitGroup
+			collecting.Go(func() { m = table.Collect(9, cut) })
+			for range 3 {
+				step++
+				push(step, table, twin)
+			}
+			collecting.Wait()
+			current.Store(nil)
+			table.EndCut()
+			if (sizes != Sizes{len(m.IDs), len(m.Freed), len(m.Waiting)}) || len(m.IDs) == 0 || len(m.Waiting) == 0 {
+				t.Fatalf("full %t, cut %d: %d rows, %d freed, %d waiting; its sizes were %v", isFull, number, len(m.IDs), len(m.Freed), len(m.Waiting), sizes)
+			}
+			if !reflect.DeepEqual(m, want) {
+				t.Fatalf("full %t, cut %d: the image of %d rows and %d waiting ids differs from that of the moment, of %d and %d",
+					isFull, number, len(m.IDs), len(m.Waiting), len(want.IDs), len(want.Waiting))
+			}
+		}
+	}
+}
