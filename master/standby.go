@@ -257,53 +257,40 @@ func (s *standby) listen(ctx context.Context, suspects <-chan Suspect, beats cha
 	}
 }
 
-// hear holds a connection to the suspect. When it breaks it dials again at once: a port that
-// refuses is a process that is gone.
+// hear holds a connection to the suspect. When it breaks it dials again: a port that refuses
+// is a process that is gone.
 func (s *standby) hear(ctx context.Context, suspect Suspect, beats chan<- heard) {
-	known := false // it was there: a port that refuses from now on is a process that is gone
-	redials := 0   // at once after a connection broke, then every BeatEvery
+	var look decide.Redial
 	for ctx.Err() == nil {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", suspect.Address)
 		if err != nil {
-			wait := decide.BeatEvery
-			switch {
-			case known && errors.Is(err, syscall.ECONNREFUSED):
-				redials = 0
+			wait, gone := look.NotConnected(errors.Is(err, syscall.ECONNREFUSED))
+			if gone {
 				sendTo(ctx, beats, heard{of: suspect, gone: true})
-			case redials > 0:
-				wait = redialPause
-				redials--
 			}
 			pause(ctx, wait)
 			continue
 		}
-		known, redials = true, quickRedials
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
-		s.readBeats(ctx, conn, suspect, beats)
+		n := s.readBeats(ctx, conn, suspect, beats)
 		stop()
 		conn.Close()
+		pause(ctx, look.Ended(n))
 	}
 }
 
-// A process that is being torn down can reset a connection before it closes its port.
-const (
-	quickRedials = 20
-	redialPause  = 10 * time.Millisecond
-)
-
-// readBeats passes beats on until the connection breaks.
-func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect Suspect, beats chan<- heard) {
+// readBeats passes beats on until the connection breaks, and returns their number.
+func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect Suspect, beats chan<- heard) (n int) {
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", BeatsPath, suspect.Address); err != nil {
-		return
+		return 0
 	}
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
-		return
+		return 0
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		pause(ctx, decide.BeatEvery)
-		return
+		return 0
 	}
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(make([]byte, 0, 512), 4096)
@@ -311,8 +298,10 @@ func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect Suspect,
 		var b decide.Beat
 		if json.Unmarshal(lines.Bytes(), &b) == nil {
 			sendTo(ctx, beats, heard{of: suspect, beat: b})
+			n++
 		}
 	}
+	return n
 }
 
 // BeatsPath is where a master sends its beats, on the trainer port.

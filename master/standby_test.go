@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,6 +88,45 @@ func TestSilentAndDeadLeaders(t *testing.T) {
 		if by := next(); by.Silent {
 			t.Fatalf("a leader that is gone is deposed by %+v", by)
 		}
+	}
+}
+
+// A standby that is accepted and turned away, as by a port with too many connections, dials
+// again with pauses.
+func TestStandbyRedialsWithPauses(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted := atomic.Int64{}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			accepted.Add(1)
+			conn.Close()
+		}
+	})
+	defer serving.Wait()
+	defer listener.Close()
+	store := suspected{newMemory(), Suspect{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan Takeover)}
+	logger, _ := logtest.NewNullLogger()
+	s := &standby{store: store, config: Config{Holddown: time.Minute}, log: logrus.NewEntry(logger), own: func() string { return "2" }}
+	ctx, cancel := context.WithCancel(t.Context())
+	var standing sync.WaitGroup
+	standing.Go(func() { _ = s.run(ctx) })
+	defer standing.Wait()
+	defer cancel()
+	began := time.Now()
+	for range 3 { // each after three heartbeats that were missed
+		<-store.takeover
+	}
+	most := 10 + int64(time.Since(began)/decide.BeatEvery)
+	if n := accepted.Load(); n > most {
+		t.Errorf("%d connections in %v, expected at most %d", n, time.Since(began), most)
 	}
 }
 

@@ -4,15 +4,21 @@
 // A connection that says nothing within the hello timeout, or begins with bytes that nobody
 // asked for, is closed. When too many are open, new ones are closed at once. Both are
 // counted by the log, not answered: it is not known in which protocol.
+//
+// One branch can have a reserve: connections beyond MaxConnections that only this branch
+// uses. Because the protocol of a connection is unknown until its first bytes, new
+// connections wait for them within the reserve. If the reserve is used up, the connection
+// that has been silent for longest is closed for the new one.
 package portsplit
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -30,9 +36,22 @@ const prefaceLen = 4
 // Config has the bounds of a split port. The zero value of a field means its default.
 type Config struct {
 	HelloTimeout   time.Duration // for the first bytes; default 10 s
-	MaxConnections int           // default 20,000
+	MaxConnections int           // default 20,000, fewer if the process may not open that many files
+	Reserved       string        // preface of the branch with a reserve; default: none
+	Reserve        int           // connections beyond MaxConnections, if Reserved is set; default 256
 	Log            *logrus.Entry // default: the standard logger
 }
+
+const (
+	defaultMax     = 20_000
+	defaultReserve = 256
+	otherFiles     = 512 // left for files and for connections to other processes
+
+	// hostShare limits the reserved connections of one remote host to 1/hostShare of the reserve.
+	hostShare = 4
+	// refusalsEvery is the time between two log lines about refused connections.
+	refusalsEvery = 10 * time.Second
+)
 
 // Splitter is one port with several protocols.
 type Splitter struct {
@@ -40,7 +59,14 @@ type Splitter struct {
 	config    Config
 	branches  map[string]*branch
 	stopped   chan struct{}
-	open      atomic.Int64
+
+	mu       sync.Mutex
+	open     int            // all connections
+	handed   int            // of open: passed to branches without a reserve
+	reserved map[string]int // of open: passed to the branch with the reserve, by remote host
+	silent   list.List      // of *counted: connections that have not sent their first bytes, oldest first
+	refusals int            // since the last log line about them
+	logged   time.Time      // time of that line
 }
 
 // New splits a listener, which the Splitter owns from now on.
@@ -48,13 +74,30 @@ func New(l net.Listener, config Config) *Splitter {
 	if config.HelloTimeout == 0 {
 		config.HelloTimeout = 10 * time.Second
 	}
+	if config.Reserved == "" {
+		config.Reserve = 0
+	} else if config.Reserve == 0 {
+		config.Reserve = defaultReserve
+	}
 	if config.MaxConnections == 0 {
-		config.MaxConnections = 20_000
+		config.MaxConnections = affordable(config.Reserve)
 	}
 	if config.Log == nil {
 		config.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
-	return &Splitter{listeners: []net.Listener{l}, config: config, branches: map[string]*branch{}, stopped: make(chan struct{})}
+	return &Splitter{
+		listeners: []net.Listener{l}, config: config, branches: map[string]*branch{}, stopped: make(chan struct{}), reserved: map[string]int{},
+	}
+}
+
+// affordable returns the default of MaxConnections: a port that uses up the open files of the
+// process cannot accept the connections of its reserve.
+func affordable(reserve int) int {
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Cur >= uint64(defaultMax+reserve+otherFiles) {
+		return defaultMax
+	}
+	return max(int(files.Cur)-reserve-otherFiles, int(files.Cur)/2)
 }
 
 // Join takes the connections of another listener in as well, which the Splitter owns from
@@ -113,14 +156,103 @@ func (s *Splitter) accept(ctx context.Context, l net.Listener, greeting *sync.Wa
 			}
 			continue
 		}
-		if n := s.open.Add(1); n > int64(s.config.MaxConnections) {
-			s.open.Add(-1)
-			conn.Close()
-			s.config.Log.WithFields(logrus.Fields{"peer": conn.RemoteAddr().String(), "limit": s.config.MaxConnections}).Warn("connection refused: too many")
+		c := &counted{Conn: conn, splitter: s}
+		if !s.admit(c) {
+			s.refuse(conn)
 			continue
 		}
-		greeting.Go(func() { s.greet(ctx, &counted{Conn: conn, open: &s.open}) })
+		greeting.Go(func() { s.greet(ctx, c) })
 	}
+}
+
+// admit counts a new connection. If all places are taken, and there is a reserve, the
+// connection that has been silent for longest gives its place to the new one.
+func (s *Splitter) admit(c *counted) bool {
+	s.mu.Lock()
+	oldest := s.silent.Front()
+	full := s.open >= s.config.MaxConnections+s.config.Reserve
+	if full && (oldest == nil || s.config.Reserve == 0) {
+		s.mu.Unlock()
+		return false
+	}
+	if full {
+		s.silent.Remove(oldest).(*counted).silent = nil
+	}
+	s.open++
+	c.silent = s.silent.PushBack(c)
+	s.mu.Unlock()
+	if full {
+		s.refuse(oldest.Value.(*counted))
+	}
+	return true
+}
+
+// place counts a connection for the branch of its first bytes, within the bounds.
+func (s *Splitter) place(c *counted) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.silent == nil {
+		return false // closed for a newer connection
+	}
+	if s.config.Reserved == string(c.first[:]) {
+		host := hostOf(c.RemoteAddr())
+		if n := s.reserved[host]; n >= max(s.config.Reserve/hostShare, 1) {
+			return false
+		}
+		s.reserved[host]++
+		c.host = host
+	} else {
+		if s.handed >= s.config.MaxConnections {
+			return false
+		}
+		s.handed++
+		c.handed = true
+	}
+	s.silent.Remove(c.silent)
+	c.silent = nil
+	return true
+}
+
+// leave undoes admit and place.
+func (s *Splitter) leave(c *counted) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open--
+	if c.silent != nil {
+		s.silent.Remove(c.silent)
+		c.silent = nil
+	}
+	if c.handed {
+		s.handed--
+	}
+	if c.host != "" {
+		if s.reserved[c.host]--; s.reserved[c.host] == 0 {
+			delete(s.reserved, c.host)
+		}
+	}
+}
+
+// refuse closes a connection that is one too many. The log has one line in refusalsEvery,
+// with the number of connections: a peer can redial thousands of times in that time.
+func (s *Splitter) refuse(conn net.Conn) {
+	conn.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusals++
+	if now := time.Now(); now.Sub(s.logged) >= refusalsEvery {
+		s.config.Log.WithFields(logrus.Fields{
+			"peer": conn.RemoteAddr().String(), "limit": s.config.MaxConnections, "refused": s.refusals,
+		}).Warn("connection refused: too many")
+		s.refusals, s.logged = 0, now
+	}
+}
+
+// hostOf returns the address without the port, and "local" for a unix socket.
+func hostOf(addr net.Addr) string {
+	if host, _, err := net.SplitHostPort(addr.String()); err == nil && host != "" {
+		return host
+	}
+	return "local"
 }
 
 // greet reads the first bytes and hands the connection over.
@@ -145,6 +277,10 @@ func (s *Splitter) greet(ctx context.Context, conn *counted) {
 		conn.Close()
 		return
 	}
+	if !s.place(conn) {
+		s.refuse(conn)
+		return
+	}
 	select {
 	case b.conns <- conn:
 	case <-b.closed:
@@ -160,8 +296,12 @@ type counted struct {
 	first [prefaceLen]byte
 	read  int // of first, from the network
 	given int // of first, to the reader
-	open  *atomic.Int64
 	once  sync.Once
+
+	splitter *Splitter     // its mu guards:
+	silent   *list.Element // of splitter.silent, before the first bytes
+	handed   bool          // counted in splitter.handed
+	host     string        // counted in splitter.reserved
 }
 
 func (c *counted) Read(p []byte) (int, error) {
@@ -177,7 +317,7 @@ func (c *counted) Read(p []byte) (int, error) {
 func (c *counted) NetConn() net.Conn { return c.Conn }
 
 func (c *counted) Close() error {
-	c.once.Do(func() { c.open.Add(-1) })
+	c.once.Do(func() { c.splitter.leave(c) })
 	return c.Conn.Close()
 }
 

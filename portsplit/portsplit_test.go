@@ -188,6 +188,50 @@ func TestTooManyConnections(t *testing.T) {
 	}
 }
 
+// The branch with a reserve is served when all other places are taken by connections that
+// speak, and when the reserve itself is taken by connections that do not.
+func TestReservedBranchIsServedWhenThePortIsFull(t *testing.T) {
+	config := portsplit.Config{MaxConnections: 3, Reserved: portsplit.HTTPGet, Reserve: 8, HelloTimeout: time.Hour}
+	addr, _, logged := split(t, config, portsplit.HTTPConnect, portsplit.HTTPGet)
+	for range 3 {
+		conn := dial(t, addr)
+		send(t, conn, "CONN")
+		wantEcho(t, conn, "<CONN>CONN")
+	}
+	first := dial(t, addr)
+	send(t, first, "GET ")
+	wantEcho(t, first, "<GET >GET ")
+	other := dial(t, addr)
+	send(t, other, "CONN")
+	wantClosed(t, other)
+	var silent []net.Conn
+	for range 20 {
+		silent = append(silent, dial(t, addr))
+	}
+	second := dial(t, addr)
+	send(t, second, "GET ")
+	wantEcho(t, second, "<GET >GET ")
+	wantClosed(t, silent[0])
+	third := dial(t, addr) // the third of one host: a quarter of the reserve is two
+	send(t, third, "GET ")
+	wantClosed(t, third)
+	if n := strings.Count(logged(), "connection refused: too many"); n != 1 {
+		t.Errorf("%d log lines about refused connections within ten seconds, expected 1: %s", n, logged())
+	}
+	second.Close()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		conn := dial(t, addr)
+		send(t, conn, "GET ")
+		conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if n, _ := conn.Read(make([]byte, 1)); n == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no place after a reserved connection was closed")
+		}
+	}
+}
+
 // A stopped port is closed, its branches end, and nobody waits for who never said hello.
 func TestStop(t *testing.T) {
 	addr, stop, _ := split(t, portsplit.Config{HelloTimeout: time.Hour}, portsplit.HTTPGet)

@@ -300,7 +300,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	m.Placer = told
 	m.OnBegun = func(ctx context.Context) error { return s.desire(ctx, store, log) }
 	m.Recorder = onetcd.Recorder{Sealer: &record.Sealer{Store: store, Config: s.sealing, Log: log}}
-	split := portsplit.New(listener, portsplit.Config{Log: log})
+	split := portsplit.New(listener, portsplit.Config{Log: log, Reserved: portsplit.HTTPGet}) // heartbeats for standbys
 	rpcs := &netrpc.Server{Master: m, Log: log}
 	grpcs := grpcapi.New(m, log)
 	rpcListener, grpcListener, httpListener := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTP2), split.Branch(portsplit.HTTPGet)
@@ -338,7 +338,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 func serveBeats(ctx context.Context, m *master.Master, l net.Listener) error {
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET "+master.BeatsPath, m.ServeBeats)
-	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10}
+	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(l); ctx.Err() == nil {

@@ -26,6 +26,7 @@ const (
 	minPing           = 5 * time.Second  // clients that ping more often are disconnected
 	pingAfter         = 30 * time.Second // an idle connection is probed
 	pingTimeout       = 10 * time.Second
+	idleAfter         = 5 * time.Minute // a connection without a call is closed; clients connect again with the next call
 	stopTimeout       = 3 * time.Second // what calls under way are given at the end
 )
 
@@ -57,7 +58,7 @@ func New(m *master.Master, log *logrus.Entry) *Server {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(connectionTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout, MaxConnectionIdle: idleAfter}),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 	)

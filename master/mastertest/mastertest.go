@@ -57,6 +57,12 @@ func Start(t testing.TB, store *etcdstore.Store, config master.Config) *Running 
 // StandBy starts a master with its net/rpc face. shards may be nil unless config.Sync.
 func StandBy(t testing.TB, store *etcdstore.Store, config master.Config, shards master.Shards) *Running {
 	t.Helper()
+	return StandByOn(t, store, config, shards, portsplit.Config{})
+}
+
+// StandByOn is StandBy with bounds of the port.
+func StandByOn(t testing.TB, store *etcdstore.Store, config master.Config, shards master.Shards, port portsplit.Config) *Running {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +80,8 @@ func StandBy(t testing.TB, store *etcdstore.Store, config master.Config, shards 
 	server := &netrpc.Server{Master: m, Log: log}
 	m.OnTermOver = server.Disconnect
 	serving, stopServing := context.WithCancel(context.Background())
-	split := portsplit.New(listener, portsplit.Config{Log: log})
+	port.Log, port.Reserved = log, portsplit.HTTPGet
+	split := portsplit.New(listener, port)
 	calls, gets := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTPGet)
 	beats := &http.Server{Handler: http.HandlerFunc(m.ServeBeats)}
 	r.serve(func() error { return split.Run(serving) })

@@ -1,0 +1,43 @@
+package decide_test
+
+import (
+	"testing"
+	"time"
+
+	"trainmaster/master/decide"
+)
+
+func TestRedialBacksOffAfterEveryAttemptWithoutHeartbeat(t *testing.T) {
+	var r decide.Redial
+	if wait := r.Ended(5); wait != 0 {
+		t.Errorf("after heartbeats: %v, expected no pause", wait)
+	}
+	total := time.Duration(0)
+	for i := range 100 {
+		wait := r.Ended(0)
+		if wait <= 0 || wait > decide.BeatEvery {
+			t.Fatalf("attempt %d without a heartbeat: a pause of %v", i, wait)
+		}
+		total += wait
+	}
+	if total < 90*decide.BeatEvery {
+		t.Errorf("100 attempts without a heartbeat within %v", total)
+	}
+	if wait := r.Ended(1); wait != 0 {
+		t.Errorf("after a heartbeat: %v, expected no pause", wait)
+	}
+}
+
+func TestRedialFindsThatAMasterIsGone(t *testing.T) {
+	var r decide.Redial
+	if wait, gone := r.NotConnected(true); gone || wait != decide.BeatEvery {
+		t.Errorf("a port that was never open: %v, gone: %v", wait, gone)
+	}
+	r.Ended(0)
+	if wait, gone := r.NotConnected(false); gone || wait <= 0 {
+		t.Errorf("no answer from a port that was open: %v, gone: %v", wait, gone)
+	}
+	if wait, gone := r.NotConnected(true); !gone || wait != decide.BeatEvery {
+		t.Errorf("a port that was open refuses: %v, gone: %v", wait, gone)
+	}
+}
