@@ -37,7 +37,7 @@ type Config struct {
 const (
 	tickEvery       = 100 * time.Millisecond
 	longPoll        = 10 * time.Second // what an asker waits at most for a task
-	commitEvery     = 5 * time.Second  // at least, while any task is dispatched
+	commitEvery     = 5 * time.Second  // at least, while a task is dispatched or a trainer has a session
 	maxBatchKeys    = 100              // of 128 operations in a transaction of etcd
 	maxStateBytes   = 512 << 10        // beyond it nothing new is dispatched
 	commitTimeout   = 5 * time.Second

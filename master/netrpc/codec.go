@@ -25,12 +25,12 @@ const maxUnanswered = 16
 // out. It ends the connection's context as soon as nothing can be read any more, so that
 // nobody waits for a task on its behalf.
 type codec struct {
-	ctx         context.Context // of the connection
-	conn        net.Conn
-	timeouts    timeouts
-	cancel      context.CancelFunc
-	undelivered func(body any)
-	log         *logrus.Entry
+	ctx        context.Context // of the connection
+	conn       net.Conn
+	timeouts   timeouts
+	cancel     context.CancelFunc
+	connection *connection
+	log        *logrus.Entry
 
 	in         *wire.Bound
 	dec        *gob.Decoder
@@ -40,74 +40,103 @@ type codec struct {
 	enc *gob.Encoder
 	w   *bufio.Writer
 
+	fitting bool // the client's type of tasks was compared with ours
+	placed  bool // a finished task has a place in large.finishes
+
 	mu      sync.Mutex
-	slots   chan struct{}  // of the server: a token for each large message in memory
-	holding map[uint64]int // how many the requests of this connection have, by number: a stranger's may repeat
+	large   *largeMessages // of the server
+	host    string         // of the client
+	arrival *arrival       // the large message that is arriving
+	holding map[uint64]int // places in large.reports of the requests of this connection, by number: a stranger's may repeat
 }
 
 func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.CancelFunc) *codec {
 	w := bufio.NewWriterSize(conn, 4096)
 	codec := &codec{
-		ctx: c.ctx, conn: conn, timeouts: c.server.timeouts, cancel: cancel, undelivered: c.undelivered, log: c.server.Log,
+		ctx: c.ctx, conn: conn, timeouts: c.server.timeouts, cancel: cancel, connection: c, log: c.server.Log,
 		in: wire.NewBound(r), unanswered: make(chan struct{}, maxUnanswered),
 		enc: gob.NewEncoder(w), w: w,
-		slots: c.server.large, holding: map[uint64]int{},
+		large: c.server.large, host: hostOf(conn.RemoteAddr()), holding: map[uint64]int{},
 	}
-	codec.in.Began, codec.in.Ended = codec.began, codec.ended
+	codec.in.Began, codec.in.Ended, codec.in.Arrived = codec.began, codec.ended, codec.arrived
 	codec.dec = gob.NewDecoder(codec.in)
 	return codec
 }
 
-// began is told of a message of which something is still under way.
+// began is called for a message with bytes that have not arrived yet.
 func (c *codec) began(length int) error {
-	if length > wire.MaxShortMessage {
-		if err := c.hold(c.request.Seq); err != nil {
-			return err
-		}
+	if err := c.conn.SetReadDeadline(time.Now().Add(c.timeouts.message)); err != nil || length <= wire.MaxShortMessage {
+		return err
 	}
-	return c.conn.SetReadDeadline(time.Now().Add(c.timeouts.message))
+	arrival, err := c.large.begin(c.host, c.conn)
+	c.arrival = arrival
+	return err
 }
 
-func (c *codec) ended() error { return c.conn.SetReadDeadline(time.Time{}) }
+// ended is called when nothing of a message is missing any more.
+func (c *codec) ended() error {
+	if c.arrival != nil {
+		c.large.end(c.arrival)
+		c.arrival = nil
+	}
+	return c.conn.SetReadDeadline(time.Time{})
+}
 
-// hold waits until there is memory for a large message.
-func (c *codec) hold(seq uint64) error {
-	timer := time.NewTimer(c.timeouts.message)
-	defer timer.Stop()
-	select {
-	case c.slots <- struct{}{}:
-	case <-timer.C:
-		return fmt.Errorf("%d large messages are in memory, no more are taken now", cap(c.slots))
+// arrived takes a place in memory for a large message. A report keeps its place until it is
+// answered, so it is refused if there is none: what comes after it, a heartbeat perhaps, must
+// not wait. A finished task keeps its place for the time of decoding alone.
+func (c *codec) arrived() error {
+	if c.request.ServiceMethod == getTask {
+		c.large.finishes <- struct{}{}
+		c.placed = true
+		return nil
+	}
+	if !c.large.report(c.host) {
+		return wire.ErrBusy
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.holding[seq]++
+	c.holding[c.request.Seq]++
 	return nil
 }
 
+// decoded gives the place of a finished task back.
+func (c *codec) decoded() {
+	if c.placed {
+		<-c.large.finishes
+		c.placed = false
+	}
+}
+
+// release gives the place of an answered report back.
 func (c *codec) release(seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.holding[seq] == 0 {
 		return
 	}
-	<-c.slots
+	c.large.reported(c.host)
 	if c.holding[seq]--; c.holding[seq] == 0 {
 		delete(c.holding, seq)
 	}
 }
 
-// releaseAll is for a connection that ended.
+// releaseAll gives all places back when the connection has ended.
 func (c *codec) releaseAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, held := range c.holding {
 		for range held {
-			<-c.slots
+			c.large.reported(c.host)
 		}
 	}
 	clear(c.holding)
 }
+
+const (
+	getTask       = wire.Service + ".GetTask"
+	reportDataset = wire.Service + ".ReportDataset"
+)
 
 func (c *codec) ReadRequestHeader(r *rpc.Request) error {
 	c.unanswered <- struct{}{}
@@ -120,27 +149,31 @@ func (c *codec) ReadRequestHeader(r *rpc.Request) error {
 		return io.EOF // anything else would be printed to the standard logger
 	}
 	c.request = *r
+	c.connection.requested()
 	switch r.ServiceMethod {
-	case wire.Service + ".ReportDataset", wire.Service + ".GetTask":
+	case reportDataset, getTask:
 		c.in.Limit = wire.MaxMessage
 	}
 	return nil
 }
 
 // ReadRequestBody decodes the argument of a call. A finished task comes with all its
-// chunks, which nobody looks at: whether there are any is enough, and takes less memory.
+// chunks, of which only the presence is used: decoding less takes less memory.
 func (c *codec) ReadRequestBody(body any) error {
 	task, ok := body.(*taskqueue.Task)
 	if !ok {
 		return c.dec.Decode(body)
 	}
-	defer c.release(c.request.Seq)
+	defer c.decoded()
 	var light struct {
 		Index  int
 		Chunks []struct{ Idx int }
 		Token  taskqueue.Token
 	}
 	if err := c.dec.Decode(&light); err != nil {
+		return fmt.Errorf("%w: %w", wire.ErrOtherFormat, err)
+	}
+	if err := c.fits(); err != nil {
 		return err
 	}
 	*task = taskqueue.Task{Index: light.Index, Token: light.Token}
@@ -150,8 +183,25 @@ func (c *codec) ReadRequestBody(body any) error {
 	return nil
 }
 
+// fits refuses a client whose tasks are not ours with its first call: it sends the type that
+// it receives tasks with, and a task that it cannot decode, or cannot send back, would only
+// come back by its timeout, time and again until it is set aside.
+func (c *codec) fits() error {
+	if c.fitting {
+		return nil
+	}
+	if err := c.in.Compare(new(taskqueue.Task), "Index", "Chunks"); err != nil {
+		return fmt.Errorf("%w: %w", wire.ErrOtherFormat, err)
+	}
+	c.fitting = true
+	return nil
+}
+
 func (c *codec) WriteResponse(r *rpc.Response, body any) error {
-	defer func() { <-c.unanswered }()
+	defer func() {
+		c.connection.answered()
+		<-c.unanswered
+	}()
 	c.release(r.Seq)
 	err := c.ctx.Err() // nobody is there any more
 	if err == nil {
@@ -167,7 +217,7 @@ func (c *codec) WriteResponse(r *rpc.Response, body any) error {
 		err = c.w.Flush()
 	}
 	if err != nil {
-		c.undelivered(body)
+		c.connection.undelivered(body)
 		c.conn.Close()
 	}
 	return err

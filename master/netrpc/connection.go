@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -28,6 +29,29 @@ type connection struct {
 	mu     sync.Mutex
 	own    wire.Trainer // its session when it speaks for itself; zero until its first task
 	joined wire.Trainer // the trainer that was heard on it last; zero if none was
+
+	underWay int       // requests that are read and not answered
+	since    time.Time // of the last answer, or of the handshake
+}
+
+func (c *connection) requested() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.underWay++
+}
+
+func (c *connection) answered() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.underWay--
+	c.since = time.Now()
+}
+
+// idleFor reports whether the connection has had no session and no request under way for d.
+func (c *connection) idleFor(d time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.own.Ordinal == 0 && c.joined.Ordinal == 0 && c.underWay == 0 && time.Since(c.since) >= d
 }
 
 func (c *connection) isSession(t wire.Trainer) {

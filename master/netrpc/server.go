@@ -25,9 +25,10 @@ type timeouts struct {
 	handshake time.Duration
 	message   time.Duration // from a message's first byte to its last
 	write     time.Duration
+	idle      time.Duration // of a connection without a request under way and without a session
 }
 
-var defaultTimeouts = timeouts{handshake: 10 * time.Second, message: 30 * time.Second, write: 30 * time.Second}
+var defaultTimeouts = timeouts{handshake: 10 * time.Second, message: 30 * time.Second, write: 30 * time.Second, idle: 5 * time.Minute}
 
 // Server serves net/rpc connections of one master.
 type Server struct {
@@ -37,18 +38,15 @@ type Server struct {
 	timeouts timeouts // zero: the default ones; set by tests
 
 	mu    sync.Mutex
-	conns map[net.Conn]struct{}
+	conns map[net.Conn]*connection // nil before the handshake
 	done  bool
 	wg    sync.WaitGroup
-	large chan struct{} // a token for each large message that is in memory
+	large *largeMessages
 }
-
-// maxLarge is how many messages over wire.MaxShortMessage are taken at a time.
-const maxLarge = 4
 
 // Serve takes connections until ctx ends, then closes them all and waits.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	s.large = make(chan struct{}, maxLarge)
+	s.large = newLargeMessages()
 	if s.timeouts == (timeouts{}) {
 		s.timeouts = defaultTimeouts
 	}
@@ -58,6 +56,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	})
 	defer stop()
 	defer s.wg.Wait()
+	serving, ended := context.WithCancel(ctx)
+	defer ended()
+	s.wg.Go(func() { s.closeIdle(serving) })
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -83,9 +84,9 @@ func (s *Server) add(conn net.Conn) bool {
 		return false
 	}
 	if s.conns == nil {
-		s.conns = map[net.Conn]struct{}{}
+		s.conns = map[net.Conn]*connection{}
 	}
-	s.conns[conn] = struct{}{}
+	s.conns[conn] = nil
 	return true
 }
 
@@ -125,16 +126,40 @@ func (s *Server) serve(ctx context.Context, conn net.Conn) {
 	bounded.left = math.MaxInt64
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c := &connection{ctx: ctx, server: s, peer: conn.RemoteAddr().String(), name: fmt.Sprintf("conn-%s-%d", conn.RemoteAddr(), time.Now().UnixNano())}
+	c := &connection{since: time.Now(), ctx: ctx, server: s, peer: conn.RemoteAddr().String(), name: fmt.Sprintf("conn-%s-%d", conn.RemoteAddr(), time.Now().UnixNano())}
 	defer c.closed()
 	server := rpc.NewServer()
 	if err := server.RegisterName(wire.Service, c); err != nil {
 		s.Log.WithError(err).Error("register the service")
 		return
 	}
+	s.mu.Lock()
+	s.conns[conn] = c
+	s.mu.Unlock()
 	codec := newCodec(c, conn, r, cancel)
 	defer codec.releaseAll()
 	server.ServeCodec(codec)
+}
+
+// closeIdle closes, until ctx ends, each connection that has had no request under way and no
+// session for the idle limit: it holds no task, and it takes the place of a trainer.
+func (s *Server) closeIdle(ctx context.Context) {
+	ticker := time.NewTicker(s.timeouts.idle / 4)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		s.mu.Lock()
+		for conn, c := range s.conns {
+			if c != nil && c.idleFor(s.timeouts.idle) {
+				conn.Close()
+			}
+		}
+		s.mu.Unlock()
+	}
 }
 
 // budget ends a stream that is longer than expected.

@@ -254,6 +254,87 @@ func TestSlowConnections(t *testing.T) {
 	})
 }
 
+// F64: large messages that stall take nothing from others: a large report is taken after a few
+// repeats, and the heartbeat behind it on the same connection does not wait.
+func TestStalledLargeMessagesDelayNoOther(t *testing.T) {
+	r := serve(t, 5, master.Config{})
+	addr := face(t, r.Master, time.Hour, time.Hour, time.Hour)
+	large := request(t, "ReportDataset", []string{strings.Repeat("x", 100<<10)})
+	for range 20 {
+		if _, err := connect(t, addr).Write(large[:80<<10]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := dial(t, addr)
+	var joined wire.JoinReply
+	if err := c.Call("RPCServer.Join", wire.JoinRequest{ID: "sound"}, &joined); err != nil {
+		t.Fatal(err)
+	}
+	answered := func(call *rpc.Call) error {
+		t.Helper()
+		select {
+		case <-call.Done:
+			return call.Error
+		case <-time.After(30 * time.Second):
+			t.Fatal("no answer within 30 s: other messages are waited for")
+		}
+		return nil
+	}
+	mastertest.Eventually(t, "a large report is taken", func() bool {
+		report := c.Go("RPCServer.ReportDataset", []string{strings.Repeat("/", 70<<10)}, new(int), nil)
+		beat := c.Go("RPCServer.Heartbeat", wire.HeartbeatRequest{Trainer: joined.Trainer}, new(int), nil)
+		if err := answered(beat); err != nil {
+			t.Fatal(err)
+		}
+		err := answered(report)
+		if err == nil || errors.Is(err, rpc.ErrShutdown) {
+			t.Fatalf("the report of a path that is too long: %v", err)
+		}
+		return !errors.Is(wire.Error(err), wire.ErrNotStored)
+	})
+}
+
+// F64: a connection that has no session and no request under way is closed after the idle
+// limit; others stay.
+func TestIdleConnectionsWithoutASessionAreClosed(t *testing.T) {
+	r := serve(t, 5, master.Config{})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger, _ := logtest.NewNullLogger()
+	server := &netrpc.Server{Master: r.Master, Log: logrus.NewEntry(logger)}
+	server.SetIdle(500 * time.Millisecond)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, listener) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	addr := listener.Addr().String()
+	plain, joined := dial(t, addr), dial(t, addr)
+	task := take(t, plain, taskqueue.Task{})
+	var who wire.JoinReply
+	if err := joined.Call("RPCServer.Join", wire.JoinRequest{ID: "a"}, &who); err != nil {
+		t.Fatal(err)
+	}
+	silent, asked := connect(t, addr), connect(t, addr)
+	if _, err := asked.Write(request(t, "Heartbeat", wire.HeartbeatRequest{})); err != nil {
+		t.Fatal(err)
+	}
+	closedWithin(t, silent, 30*time.Second)
+	closedWithin(t, asked, 30*time.Second)
+	if next := take(t, plain, task); next.Token.Position != task.Token.Position+1 {
+		t.Errorf("a connection with a task got %v", next.Token)
+	}
+	if err := joined.Call("RPCServer.Heartbeat", wire.HeartbeatRequest{Trainer: who.Trainer}, new(int)); err != nil {
+		t.Errorf("a connection with a session: %v", err)
+	}
+}
+
 // Another method or path than rpc.DialHTTP's is told so.
 func TestOtherHTTP(t *testing.T) {
 	addr := face(t, nil, time.Second, time.Second, time.Second)

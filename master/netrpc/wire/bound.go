@@ -3,13 +3,23 @@ package wire
 import (
 	"bufio"
 	"bytes"
+	"cmp"
+	"encoding/binary"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 )
 
 // ErrTooLarge says that a message was longer than the bound.
 var ErrTooLarge = errors.New("message too large")
+
+// ErrBusy says that a message was skipped because others of its size are in memory. The
+// stream goes on with the next message. The text is that of ErrNotStored: nothing was
+// changed, and the request can be repeated.
+var ErrBusy = fmt.Errorf("%w: too many large messages at a time: repeat the request", ErrNotStored)
 
 // The bounds of gob messages, in bytes. Most are short; a report of some ten thousand paths,
 // and a task of some thousand chunks that is sent back, fit MaxMessage.
@@ -29,10 +39,13 @@ const (
 type Bound struct {
 	// Limit is the longest message that passes; it may change between messages.
 	Limit int
-	// Began, when it is not nil, is told of a message whose bytes are not all there yet;
-	// Ended, once they are.
-	Began func(length int) error
-	Ended func() error
+	// Began, if it is not nil, is called for a message with bytes that have not arrived yet,
+	// and Ended when they have arrived. Arrived, if it is not nil, is called for each whole
+	// message longer than MaxShortMessage. If Began or Arrived returns ErrBusy, the message is
+	// skipped and the reader gets ErrBusy once; any other error ends the stream.
+	Began   func(length int) error
+	Ended   func() error
+	Arrived func() error
 
 	r       *bufio.Reader
 	head    [9]byte
@@ -53,18 +66,60 @@ func (b *Bound) next() (err error) {
 	if length > uint64(b.Limit) {
 		return fmt.Errorf("%w: %d bytes, at most %d are taken", ErrTooLarge, length, b.Limit)
 	}
-	if uint64(b.r.Buffered()) < length && b.Began != nil {
-		if err := b.Began(int(length)); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, b.Ended()) }()
-	}
 	b.message.Reset()
 	b.message.Write(head)
-	if n, err := io.CopyN(&b.message, b.r, int64(length)); err != nil {
+	into, busy := io.Writer(&b.message), false
+	began := uint64(b.r.Buffered()) < length && b.Began != nil
+	if began {
+		if err := b.Began(int(length)); errors.Is(err, ErrBusy) {
+			into, busy = io.Discard, true
+		} else if err != nil {
+			return err
+		}
+	}
+	n, err := io.CopyN(into, b.r, int64(length))
+	if began {
+		err = cmp.Or(err, b.Ended())
+	}
+	if err != nil {
 		return fmt.Errorf("a message of %d bytes ended after %d: %w", length, n, unexpected(err))
 	}
-	return b.types.take(b.message.Bytes()[len(head):])
+	if busy {
+		return ErrBusy
+	}
+	if length > MaxShortMessage && b.Arrived != nil {
+		if err := b.Arrived(); err != nil {
+			return err
+		}
+	}
+	return b.types.take(b.message.Bytes(), len(head))
+}
+
+// Compare reports whether the last value, a struct, fits v, a pointer to a struct: the error
+// is gob's, or names a field in required that the sender does not have. gob compares the
+// types that the stream describes before it decodes a value, so a zero value is enough.
+func (b *Bound) Compare(v any, required ...string) error {
+	t := &b.types
+	for _, name := range required {
+		if !slices.Contains(t.names[t.last], name) {
+			return fmt.Errorf("field %s: expected a struct with the fields %s, found %s", name, strings.Join(required, ", "), strings.Join(t.names[t.last], ", "))
+		}
+	}
+	id := gobInt(t.last)
+	zero := append([]byte{byte(len(id) + 1)}, id...)
+	stream := io.MultiReader(bytes.NewReader(t.described), bytes.NewReader(append(zero, 0)))
+	return gob.NewDecoder(stream).Decode(v)
+}
+
+// gobInt encodes a positive number as gob does.
+func gobInt(n int) []byte {
+	u := uint64(n) << 1
+	if u < 0x80 {
+		return []byte{byte(u)}
+	}
+	whole := binary.BigEndian.AppendUint64(nil, u)
+	whole = bytes.TrimLeft(whole, "\x00")
+	return append([]byte{byte(-len(whole))}, whole...)
 }
 
 // length reads the length in front of a message.
@@ -119,11 +174,15 @@ func (b *Bound) fill() error {
 	if b.message.Cap() > MaxShortMessage {
 		b.message = bytes.Buffer{} // large ones are rare
 	}
-	if b.err == nil {
-		b.err = b.next()
+	err := b.err
+	if err == nil {
+		err = b.next()
 	}
-	if b.err != nil {
-		b.message.Reset()
+	if err != nil {
+		b.message = bytes.Buffer{}
 	}
-	return b.err
+	if !errors.Is(err, ErrBusy) {
+		b.err = err
+	}
+	return err
 }

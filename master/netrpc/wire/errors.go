@@ -16,6 +16,7 @@ var (
 	ErrRejoin       = errors.New("no session")
 	ErrDrained      = errors.New("drained") // finish nothing more, leave
 	ErrOtherDataset = errors.New("another dataset")
+	ErrOtherFormat  = errors.New("another message format") // docs/formats/net-rpc.md has the right one
 
 	// Of explicit commits.
 	ErrRolledBack      = errors.New("rolled back") // ask which step to load
@@ -25,7 +26,7 @@ var (
 	ErrNotExplicit     = errors.New("this job has no explicit commits")
 )
 
-var known = []error{ErrNotLeader, ErrNotStored, ErrJobFinished, ErrJobFailed, ErrRejoin, ErrDrained, ErrOtherDataset, ErrRolledBack, ErrOtherGeneration, ErrOtherStep, ErrMemberLost, ErrNotExplicit}
+var known = []error{ErrNotLeader, ErrNotStored, ErrJobFinished, ErrJobFailed, ErrRejoin, ErrDrained, ErrOtherDataset, ErrOtherFormat, ErrRolledBack, ErrOtherGeneration, ErrOtherStep, ErrMemberLost, ErrNotExplicit}
 
 // remote is an error of the server, with the sentinel that its text begins with.
 type remote struct {

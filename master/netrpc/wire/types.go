@@ -31,14 +31,20 @@ const (
 // or of a CommonType {Name, Id} alone, for a type that encodes itself. Field numbers are
 // deltas, 0 ends a struct.
 type types struct {
-	held map[int][]int
-	safe map[int]bool // looked through, with all that they hold
+	held  map[int][]int
+	safe  map[int]bool     // looked through, with all that they hold
+	names map[int][]string // of the fields of structs
+	last  int              // type of the last value
+
+	described []byte // the descriptions, as they came
 }
 
-func newTypes() types { return types{map[int][]int{}, map[int]bool{}} }
+func newTypes() types {
+	return types{held: map[int][]int{}, safe: map[int]bool{}, names: map[int][]string{}}
+}
 
 // describe takes in a description, without the id that it begins with.
-func (t types) describe(id int, description []byte) error {
+func (t *types) describe(id int, description []byte) error {
 	switch {
 	case len(t.held) == maxTypes || len(description) > maxTypeBytes:
 		return fmt.Errorf("%w: type %d of this connection in %d bytes, at most %d types of %d bytes are taken", ErrTooLarge, len(t.held)+1, len(description), maxTypes, maxTypeBytes)
@@ -46,7 +52,7 @@ func (t types) describe(id int, description []byte) error {
 		return fmt.Errorf("%w: type %d is described twice", ErrMalformed, id)
 	}
 	r := typeReader{description}
-	held := []int{}
+	held, names := []int{}, []string(nil)
 	err := r.fields(func(kind int) error {
 		return r.fields(func(field int) error {
 			switch {
@@ -59,7 +65,9 @@ func (t types) describe(id int, description []byte) error {
 				return r.list(func() error {
 					return r.fields(func(field int) error {
 						if field == 0 {
-							return r.named(0)
+							name, err := r.text()
+							names = append(names, name)
+							return err
 						}
 						return r.id(&held)
 					})
@@ -71,7 +79,7 @@ func (t types) describe(id int, description []byte) error {
 	if err != nil {
 		return fmt.Errorf("%w: description of type %d: %w", ErrMalformed, id, err)
 	}
-	t.held[id] = held
+	t.held[id], t.names[id] = held, names
 	return nil
 }
 
@@ -82,9 +90,9 @@ const (
 )
 
 // check refuses a value of a type that holds itself, or one that was not described.
-func (t types) check(id int) error { return t.walk(id, nil) }
+func (t *types) check(id int) error { return t.walk(id, nil) }
 
-func (t types) walk(id int, within []int) error {
+func (t *types) walk(id int, within []int) error {
 	if id < firstOwnType || t.safe[id] {
 		return nil
 	}
@@ -169,14 +177,21 @@ func (r *typeReader) named(field int) error {
 		_, err := r.int()
 		return err
 	}
+	_, err := r.text()
+	return err
+}
+
+func (r *typeReader) text() (string, error) {
 	n, err := r.uint()
 	if err == nil && n > uint64(len(r.b)) {
 		err = errShort
 	}
-	if err == nil {
-		r.b = r.b[n:]
+	if err != nil {
+		return "", err
 	}
-	return err
+	text := string(r.b[:n])
+	r.b = r.b[n:]
+	return text, nil
 }
 
 func (r *typeReader) id(held *[]int) error {
@@ -185,18 +200,23 @@ func (r *typeReader) id(held *[]int) error {
 	return err
 }
 
-// take is told of a message, without its length.
-func (t types) take(message []byte) error {
-	if len(message) == 0 {
+// take looks at a message, whose length is in its first bytes.
+func (t *types) take(message []byte, length int) error {
+	if len(message) == length {
 		return nil
 	}
-	r := typeReader{message}
+	r := typeReader{message[length:]}
 	id, err := r.int()
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: id of a type: %w", ErrMalformed, err)
 	case id < 0:
-		return t.describe(-id, r.b)
+		if err := t.describe(-id, r.b); err != nil {
+			return err
+		}
+		t.described = append(t.described, message...)
+		return nil
 	}
+	t.last = id
 	return t.check(id)
 }
