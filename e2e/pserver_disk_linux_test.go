@@ -16,7 +16,7 @@ import (
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
-	smallDisk(t, j.checkpoints())
+	smallDisk(t, j.checkpoints(), "16m")
 	j.master("--passes", "100000", "--ps", "2", "--checkpoint-keep", "1000") // none goes, but by a mistake
 	for range 2 {
 		j.server()
@@ -58,13 +58,13 @@ func fill(t testing.TB, path string) {
 	}
 }
 
-// smallDisk mounts a file system of 16 MiB on a folder that it makes.
-func smallDisk(t *testing.T, dir string) {
+// smallDisk mounts a file system of a size on a folder that it makes.
+func smallDisk(t *testing.T, dir, size string) {
 	t.Helper()
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=16m"); err != nil {
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
 		missing := "a small file system is missing: mounting one needs root: " + err.Error()
 		if os.Getenv("REQUIRE") == "all" {
 			t.Fatal(missing)

@@ -274,7 +274,7 @@ func TestRunResumedWithMoreServers(t *testing.T) {
 	run(t, r.job.dir, "scale", "ps=3", "--endpoints", r.endpoint).wants(t, 0)
 	third.awaitLog("shard=2")
 	r.signal(syscall.SIGINT)
-	r.wantExit(exitFailed)
+	r.wantExit(exitInterrupted)
 	third.kill()
 
 	again := runJob{job: r.job, process: start(t, "run", r.job.dir, "run", "--resume", dir)}
@@ -292,5 +292,5 @@ func TestRunResumedWithMoreServers(t *testing.T) {
 		return all[len(all)-1][1] != first, "pass " + first
 	})
 	again.signal(syscall.SIGINT)
-	again.wantExit(exitFailed)
+	again.wantExit(exitInterrupted)
 }

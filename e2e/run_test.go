@@ -219,27 +219,32 @@ func runData(t testing.TB, dir string) (data convert.Result) {
 	return data
 }
 
-// Ctrl-C, and what a service manager sends: the run ends soon, with an error, and leaves no process behind.
+// Ctrl-C, SIGTERM, and SIGTERM twice as timeout(1) sends it: the run stops in order, says how to continue, and leaves no process behind.
 func TestRunInterrupted(t *testing.T) {
-	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		t.Run(signal.String(), func(t *testing.T) {
+	for name, signals := range map[string][]syscall.Signal{
+		"interrupt": {syscall.SIGINT}, "terminated": {syscall.SIGTERM}, "terminated twice": {syscall.SIGTERM, syscall.SIGTERM},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := startRun(t, "--passes", "1000000")
 			started := r.awaitChildren()
 			r.awaitPass(2)
 			began := time.Now()
-			r.signal(signal)
-			r.wantExit(1)
+			for _, s := range signals {
+				r.signal(s)
+			}
+			r.wantExit(exitInterrupted)
 			if took := time.Since(began); took > 20*time.Second {
-				t.Errorf("the run ended %v after %v, expected a few seconds", took, signal)
+				t.Errorf("the run ended %v after %v, expected a few seconds", took, signals)
 			}
 			for _, c := range started {
 				if !c.ended() {
 					t.Errorf("%s (%d) still runs", c.kind(), c.pid)
 				}
 			}
-			if text := r.log(); !strings.Contains(text, "interrupted") {
-				t.Errorf("the run does not say that it was interrupted: %s", tail(text, 5))
+			next := "interrupted; continue with: master run --resume " + filepath.Join(r.job.dir, "trainmaster-run", "001")
+			if text := r.log(); !strings.Contains(text, next) {
+				t.Errorf("expected %q, found %s", next, tail(text, 5))
 			}
 		})
 	}

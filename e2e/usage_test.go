@@ -15,6 +15,8 @@ const (
 	exitFailed = 1
 	exitUsage  = 2
 	exitStore  = 3
+
+	exitInterrupted = 130
 )
 
 // Every command refuses a flag that it does not know, and says where to look.

@@ -62,14 +62,46 @@ type Embedded struct {
 	etcd     *embed.Etcd
 	endpoint string
 	lock     *os.File
+	failure  *failure
 	err      chan error
 	watcher  sync.WaitGroup
+	closing  chan struct{} // closed when Close begins
 }
 
-// IsEmbedded says whether an embedded etcd ever ran on a folder.
-func IsEmbedded(dir string) bool {
+// IsEmbedded reports whether an embedded etcd ever ran on a folder. A folder that cannot be read is an error.
+func IsEmbedded(dir string) (bool, error) {
 	_, err := os.Stat(filepath.Join(dir, embeddedIdentity))
-	return err == nil
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// RunningEmbedded returns the endpoint of the etcd that another process runs on a folder; "" if none does.
+func RunningEmbedded(dir string) (endpoint string, err error) {
+	if is, err := IsEmbedded(dir); err != nil || !is {
+		return "", err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, embeddedLock), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+	switch {
+	case err == nil: // closing the file releases it
+		return "", nil
+	case !errors.Is(err, syscall.EWOULDBLOCK):
+		return "", fmt.Errorf("look whether %q is in use: %w", dir, err)
+	}
+	id, err := readIdentity(dir)
+	if err != nil {
+		return "", err
+	}
+	return "http://" + id.ClientAddr, nil
 }
 
 // StartEmbedded starts etcd and waits until it serves. A folder that is in use
@@ -95,19 +127,18 @@ func StartEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 // another process to leave.
 func lockDir(dir string) (*os.File, error) {
 	if dir == "" {
-		return nil, errors.New("embedded etcd: no data folder given; name one with --data-dir")
+		return nil, errors.New("embedded etcd: expected a data folder, found no name")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("embedded etcd: make its data folder: %w; name a folder that can be written with --data-dir", err)
+		return nil, fmt.Errorf("embedded etcd: create data folder: %w", newFailure(dir).explain(err))
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, embeddedLock), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("embedded etcd: write to its data folder: %w; name a folder that can be written with --data-dir", err)
+		return nil, fmt.Errorf("embedded etcd: write to data folder: %w", newFailure(dir).explain(err))
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = lock.Close()
-		return nil, fmt.Errorf("embedded etcd: the data folder %q is in use by another process (%w); "+
-			"end that one, name another --data-dir, or join its etcd with --endpoints", dir, err)
+		return nil, fmt.Errorf("embedded etcd: the data folder %q is %w (%w)", dir, ErrInUse, err)
 	}
 	return lock, nil
 }
@@ -118,27 +149,31 @@ func startLocked(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 		return nil, err
 	}
 	var server *embed.Etcd
+	failed := newFailure(cfg.Dir)
 	for _, addr := range cfg.listenAddrs(id) {
 		var options *embed.Config
 		if options, err = cfg.options(addr, id.ClusterToken); err != nil {
 			return nil, err
 		}
-		if server, err = embed.StartEtcd(options); !errors.Is(err, syscall.EADDRINUSE) {
+		if options.ZapLoggerBuilder, err = failed.logger(); err != nil {
+			return nil, failed.explain(err)
+		}
+		if server, err = failed.start(options); !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, failed.explain(err)
 	}
-	e := &Embedded{etcd: server, endpoint: "http://" + server.Clients[0].Addr().String(), err: make(chan error, 1)}
+	e := &Embedded{etcd: server, endpoint: "http://" + server.Clients[0].Addr().String(), failure: failed, err: make(chan error, 1), closing: make(chan struct{})}
 	if err := e.ready(ctx, cfg.ReadyTimeout); err != nil {
-		server.Close()
-		return nil, err
+		e.stop()
+		return nil, failed.explain(err)
 	}
 	id.ClientAddr = server.Clients[0].Addr().String()
 	if err := id.write(cfg.Dir); err != nil {
-		server.Close()
-		return nil, err
+		e.stop()
+		return nil, failed.explain(err)
 	}
 	e.watcher.Go(e.watch)
 	return e, nil
@@ -154,6 +189,8 @@ func (e *Embedded) ready(ctx context.Context, patience time.Duration) error {
 		return errors.New("it stopped while starting")
 	case err := <-e.etcd.Err():
 		return err
+	case <-e.failure.happened:
+		return e.failure.err
 	case <-timeout.C:
 		return fmt.Errorf("not ready after %v", patience)
 	case <-ctx.Done():
@@ -195,8 +232,6 @@ func (c EmbeddedConfig) options(addr, clusterToken string) (*embed.Config, error
 	options.InitialClusterToken = clusterToken
 	options.EnableGRPCGateway = false
 	options.Logger = "zap"
-	options.LogLevel = "error"
-	options.LogOutputs = []string{filepath.Join(c.Dir, embeddedLog)}
 	options.UnsafeNoFsync = c.UnsafeNoFsync
 	if c.QuotaBytes > 0 {
 		options.QuotaBackendBytes = c.QuotaBytes
@@ -240,8 +275,11 @@ func (e *Embedded) watch() {
 	select {
 	case err, open := <-e.etcd.Err():
 		if open && err != nil {
-			e.err <- fmt.Errorf("embedded etcd at %s: %w", e.endpoint, err)
+			e.err <- fmt.Errorf("embedded etcd at %s: %w", e.endpoint, e.failure.explain(err))
 		}
+	case <-e.failure.happened:
+		e.err <- e.failure.err
+	case <-e.closing: // stop ends it
 	case <-e.etcd.Server.StopNotify():
 	}
 	close(e.err)
@@ -250,13 +288,28 @@ func (e *Embedded) watch() {
 // Endpoint is what goes into Config.Endpoints: http://127.0.0.1:PORT.
 func (e *Embedded) Endpoint() string { return e.endpoint }
 
-// Err yields why the server ended by itself, and closes when it has ended.
+// Err yields why the server ended by itself, for example [ErrDiskFull], and closes when it has ended.
 func (e *Embedded) Err() <-chan error { return e.err }
 
-// Close stops the server and lets go of the folder. Close its clients first: it
+// Close stops the server and releases the folder. Close its clients first: it
 // waits seconds for those that still watch.
 func (e *Embedded) Close() {
-	e.etcd.Close()
+	close(e.closing)
 	e.watcher.Wait()
+	e.stop()
 	_ = e.lock.Close() // the lock goes with the descriptor
+}
+
+// stop ends the server. A server that failed is left as it is: its goroutines stand where they failed, and
+// etcd would wait for them.
+func (e *Embedded) stop() {
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		e.etcd.Close()
+	}()
+	select {
+	case <-stopped:
+	case <-e.failure.happened:
+	}
 }

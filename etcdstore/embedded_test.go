@@ -1,6 +1,8 @@
 package etcdstore_test
 
 import (
+	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -85,9 +87,9 @@ func TestEmbeddedRefusals(t *testing.T) {
 		says string
 	}{
 		"in use":          {etcdstore.EmbeddedConfig{Dir: inUse}, "in use by another process"},
-		"no folder":       {etcdstore.EmbeddedConfig{}, "--data-dir"},
-		"a file":          {etcdstore.EmbeddedConfig{Dir: file}, "--data-dir"},
-		"below a file":    {etcdstore.EmbeddedConfig{Dir: filepath.Join(file, "x")}, "--data-dir"},
+		"no folder":       {etcdstore.EmbeddedConfig{}, "expected a data folder"},
+		"a file":          {etcdstore.EmbeddedConfig{Dir: file}, "create data folder"},
+		"below a file":    {etcdstore.EmbeddedConfig{Dir: filepath.Join(file, "x")}, "create data folder"},
 		"all interfaces":  {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: "0.0.0.0:2379"}, "loopback"},
 		"no port":         {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: "127.0.0.1"}, "host:port"},
 		"a port in use":   {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: taken}, "address already in use"},
@@ -101,7 +103,7 @@ func TestEmbeddedRefusals(t *testing.T) {
 		cases["not writable"] = struct {
 			cfg  etcdstore.EmbeddedConfig
 			says string
-		}{etcdstore.EmbeddedConfig{Dir: readOnly}, "can be written"}
+		}{etcdstore.EmbeddedConfig{Dir: readOnly}, "permission denied"}
 	}
 	for name, c := range cases {
 		got, err := etcdstore.StartEmbedded(t.Context(), c.cfg)
@@ -111,5 +113,44 @@ func TestEmbeddedRefusals(t *testing.T) {
 		} else if !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q in it", name, err, c.says)
 		}
+	}
+}
+
+// A folder that may not be read is not taken for one without an etcd.
+func TestIsEmbeddedReportsUnreadableFolder(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := etcdstore.IsEmbedded(t.TempDir()); is || err != nil {
+		t.Errorf("an empty folder: %t, %v", is, err)
+	}
+	if is, err := etcdstore.IsEmbedded(file); is || err == nil {
+		t.Errorf("a file in the place of the folder: %t, %v, want an error", is, err)
+	}
+	if os.Getuid() == 0 {
+		return // root may read anywhere
+	}
+	closed := t.TempDir()
+	if err := os.Chmod(closed, 0o000); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := etcdstore.IsEmbedded(closed); is || !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("a closed folder: %t, %v, want that permission is denied", is, err)
+	}
+}
+
+func TestRunningEmbeddedNamesEndpoint(t *testing.T) {
+	dir := t.TempDir()
+	if at, err := etcdstore.RunningEmbedded(dir); at != "" || err != nil {
+		t.Errorf("an empty folder: %q, %v", at, err)
+	}
+	e := embedded(t, etcdstore.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
+	if at, err := etcdstore.RunningEmbedded(dir); at != e.Endpoint() || err != nil {
+		t.Errorf("while it runs: %q, %v, want %s", at, err, e.Endpoint())
+	}
+	e.Close()
+	if at, err := etcdstore.RunningEmbedded(dir); at != "" || err != nil {
+		t.Errorf("after its end: %q, %v", at, err)
 	}
 }

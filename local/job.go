@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -103,6 +104,8 @@ type Job struct {
 	standbys []*process
 	servers  []*process
 	trainers []*process
+
+	storeFailed atomic.Bool // etcd cannot go on
 }
 
 // Validate fills the defaults in and says what makes no sense, also what a trainer would refuse.
@@ -177,13 +180,7 @@ func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint 
 	}
 	defer etcd.Close()
 	j.endpoint = etcd.Endpoint()
-	if err := j.countServers(ctx); err != nil {
-		return Result{}, err
-	}
-	if err := j.superviseNoted(ctx, watch); err != nil {
-		return Result{}, err
-	}
-	aside, err := j.setAside(ctx)
+	aside, err := j.runOn(ctx, etcd.Err(), watch)
 	if err != nil {
 		return Result{}, err
 	}
@@ -192,6 +189,37 @@ func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint 
 	result.Elapsed = time.Since(began)
 	result.Seconds = result.Elapsed.Seconds()
 	return result, err
+}
+
+// runOn runs the processes on the etcd that was started. If that etcd fails, they are killed, and its failure is the error.
+func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx context.Context, endpoint string)) (SetAside, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case err, ok := <-failed:
+			if ok {
+				j.config.Log.WithError(err).Error("etcd failed, ending the run")
+				j.storeFailed.Store(true)
+				stop(err)
+			}
+		case <-ended:
+		}
+	}()
+	err := j.countServers(ctx)
+	if err == nil {
+		err = j.superviseNoted(ctx, watch)
+	}
+	var aside SetAside
+	if err == nil {
+		aside, err = j.setAside(ctx)
+	}
+	if err != nil && j.storeFailed.Load() {
+		return aside, context.Cause(ctx) // what else went wrong follows from it
+	}
+	return aside, err
 }
 
 // prepare writes the RecordIO shards.
@@ -305,7 +333,7 @@ func (j *Job) define() {
 	child := func(name string, args ...string) *process {
 		return &process{
 			name: name, binary: c.Binary, args: append(args, "--endpoints", cmp.Or(j.proxied[name], j.endpoint)), logPath: j.path("logs", name+".log"), log: c.Log,
-			restartPause: restartPause, stopTimeout: stopTimeout, register: j.register,
+			restartPause: restartPause, stopTimeout: stopTimeout, register: j.register, storeFailed: &j.storeFailed,
 		}
 	}
 	update := "async"

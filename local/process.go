@@ -41,6 +41,7 @@ type process struct {
 
 	restartPause time.Duration // before the first restart; it doubles
 	stopTimeout  time.Duration // from SIGTERM to SIGKILL
+	storeFailed  *atomic.Bool  // etcd failed: a child could not stop in order, and is killed at once; nil: it has not
 
 	pid      atomic.Int64 // of the running child; 0: none
 	restarts atomic.Int64
@@ -102,7 +103,12 @@ func (p *process) once(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, p.binary, p.args...)
 	cmd.Stdout, cmd.Stderr = file, file
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, settingsPrefix) })
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.Cancel = func() error {
+		if p.storeFailed != nil && p.storeFailed.Load() {
+			return cmd.Process.Kill()
+		}
+		return cmd.Process.Signal(syscall.SIGTERM)
+	}
 	cmd.WaitDelay = p.stopTimeout
 	cmd.SysProcAttr = childAttributes()
 	runtime.LockOSThread()
@@ -117,7 +123,8 @@ func (p *process) once(ctx context.Context) error {
 	}
 	noted := p.register.Started(p.name, cmd.Process.Pid)
 	err = cmd.Wait()
-	if noted = errors.Join(noted, p.register.Ended(p.name)); noted != nil {
+	noted = errors.Join(noted, p.register.Ended(p.name))
+	if noted != nil && !(p.storeFailed != nil && p.storeFailed.Load()) { // the cause is named then, and the file goes with the run
 		p.log.WithError(noted).WithField("process", p.name).Warn("not noted: drills do not find it")
 	}
 	return err

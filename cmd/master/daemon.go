@@ -48,6 +48,7 @@ type daemonSettings struct {
 	checkpoint string // how often
 	resume     string // the folder or bucket of checkpoints to begin from
 	open       func(context.Context, etcdstore.Config, *logrus.Entry) (*etcdstore.Store, error)
+	failed     chan error // of the embedded etcd
 }
 
 // addDaemon makes cmd the daemon.
@@ -100,7 +101,8 @@ func addDaemon(cmd *cobra.Command) {
 		if err := s.validate(cmd); err != nil {
 			return err
 		}
-		return s.run(cmd.Context(), newLogger(cmd).WithField("job", s.etcd.Job))
+		s.failed = make(chan error, 1)
+		return orFailed(func() error { return s.run(cmd.Context(), newLogger(cmd).WithField("job", s.etcd.Job)) }, s.failed)
 	}
 }
 
@@ -352,10 +354,15 @@ func (s *daemonSettings) openStore(ctx context.Context, log *logrus.Entry) (*etc
 	closeEtcd := func() {}
 	config := *s.etcd
 	if len(config.Endpoints) == 0 {
-		etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: s.dataDir})
+		etcd, err := startEmbedded(ctx, s.dataDir)
 		if err != nil {
-			return nil, nil, fmt.Errorf("start the embedded etcd in %q: %w", s.dataDir, err)
+			return nil, nil, fmt.Errorf("start the embedded etcd: %w", err)
 		}
+		go func() {
+			if err, failed := <-etcd.Err(); failed {
+				s.failed <- embeddedError(err)
+			}
+		}()
 		log.WithFields(logrus.Fields{"endpoint": etcd.Endpoint(), "data_dir": s.dataDir}).Info("embedded etcd started")
 		config.Endpoints, config.OwnEtcd, closeEtcd = []string{etcd.Endpoint()}, true, etcd.Close
 	}

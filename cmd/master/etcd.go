@@ -47,5 +47,6 @@ func addStoreTimeout(cmd *cobra.Command) (open func(ctx context.Context, c etcds
 
 // isStoreError tells that err means exit code 3: etcd was not there, or would not have us.
 func isStoreError(err error) bool {
-	return errors.Is(err, etcdstore.ErrUnreachable) || errors.Is(err, etcdstore.ErrRefused) || errors.Is(err, pserver.ErrLeaseLost)
+	return errors.Is(err, etcdstore.ErrUnreachable) || errors.Is(err, etcdstore.ErrRefused) || errors.Is(err, pserver.ErrLeaseLost) ||
+		errors.Is(err, etcdstore.ErrDiskFull) || errors.Is(err, etcdstore.ErrStorage)
 }

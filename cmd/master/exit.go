@@ -12,7 +12,9 @@ const (
 	exitOK     = 0
 	exitFailed = 1 // the job failed, or a check found something wrong
 	exitUsage  = 2 // the command line, the environment or the config file is wrong
-	exitStore  = 3 // the store is unreachable or refused us
+	exitStore  = 3 // the store is unreachable, refused us, or has a full disk
+
+	exitInterrupted = 130 // a signal ended the command before it was done, as a shell reports SIGINT
 )
 
 // exitError is an error that knows the exit code it deserves.

@@ -8,7 +8,8 @@
 //	0  it did what was asked; a daemon that was told to stop and drained also exits 0
 //	1  the job failed, or a check found something wrong
 //	2  usage: an unknown command, flag or setting, or a value that makes no sense
-//	3  the store (etcd) is unreachable or refused us
+//	3  the store (etcd) is unreachable, refused us, or has a full disk
+//	130  a signal ended the command before it was done
 package main
 
 import (
@@ -24,9 +25,9 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal cancels the context. From then on signals have their default effect, so a second one kills.
-	context.AfterFunc(ctx, stop)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ctx := untilSignal(context.Background(), signals, killBy)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -46,6 +47,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	code := exitCode(err)
 	switch {
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		code = exitInterrupted
 		fmt.Fprintf(stderr, "%s: interrupted\n", cmd.CommandPath())
 	case code == exitUsage:
 		fmt.Fprintf(stderr, "%s: %v\nSee '%s --help'.\n", cmd.CommandPath(), oneLine(err), cmd.CommandPath())

@@ -180,8 +180,8 @@ func TestInterrupted(t *testing.T) {
 	})
 	var stderr strings.Builder
 	code := execute(ctx, root, []string{"probe"}, io.Discard, &stderr)
-	if code != exitFailed || stderr.String() != "master probe: interrupted\n" {
-		t.Errorf("exit code %d and %q, want %d and a line that says interrupted", code, stderr.String(), exitFailed)
+	if code != exitInterrupted || stderr.String() != "master probe: interrupted\n" {
+		t.Errorf("exit code %d and %q, want %d and a line that says interrupted", code, stderr.String(), exitInterrupted)
 	}
 }
 

@@ -160,10 +160,7 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 		watchJob(ctx, etcdstore.Config{Endpoints: []string{endpoint}}, newProgress(errOut))
 	})
 	if err != nil {
-		if ctx.Err() != nil {
-			return fmt.Errorf("interrupted; what there is of the run is in %s", c.Dir)
-		}
-		return err
+		return runError(ctx, c.Dir, err)
 	}
 	return render(out, format, result, func(w io.Writer) {
 		fmt.Fprintf(w, "test accuracy\t%.4f (%d records)\n", result.Accuracy, result.TestRecords)

@@ -2,14 +2,17 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -174,9 +177,9 @@ func readConfig(cmd *cobra.Command) (config, error) {
 	if path == "" {
 		return config{}, nil
 	}
-	data, err := os.ReadFile(path)
+	data, err := readSmall(path)
 	if err != nil {
-		return config{}, usageErrorf("read the config file named by %s: %w", source, err)
+		return config{}, usageErrorf("%s %q: %w", source, path, err)
 	}
 	values, err := parseConfig(data, settingNames(cmd.Root()))
 	if err != nil {
@@ -185,12 +188,35 @@ func readConfig(cmd *cobra.Command) (config, error) {
 	return config{path, values}, nil
 }
 
+// mostConfig is the size of the largest config file.
+const mostConfig = 1 << 20
+
+// readSmall reads a regular file of at most mostConfig bytes. It never waits: a pipe, for example, is opened without a writer.
+func readSmall(path string) ([]byte, error) {
+	if err := checkFile(path); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if found, err := f.Stat(); err != nil || !found.Mode().IsRegular() {
+		return nil, cmp.Or(err, errors.New("expected a regular file"))
+	}
+	data, err := io.ReadAll(io.LimitReader(f, mostConfig+1))
+	if err == nil && len(data) > mostConfig {
+		err = fmt.Errorf("expected a file of at most 1 MiB, found a larger one")
+	}
+	return data, err
+}
+
 // parseConfig reads YAML: one mapping from flag names to scalars or lists of scalars. A key must be a flag of some
 // command, not necessarily of the one that runs, so one file serves a whole job.
 func parseConfig(data []byte, known []string) (map[string][]string, error) {
 	asJSON, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
-		return nil, err
+		return nil, syntaxError(data, err)
 	}
 	var keys map[string]any
 	dec := json.NewDecoder(bytes.NewReader(asJSON))

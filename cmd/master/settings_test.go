@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -135,7 +138,7 @@ func TestBadSettingsNameTheirSource(t *testing.T) {
 func TestConfigFileThatCannotBeRead(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.yaml")
 	runArgs(t, "version", "--config", missing).wants(t, exitUsage, "--config", missing, "no such file")
-	runArgs(t, "version", "--config", t.TempDir()).wants(t, exitUsage, "is a directory")
+	runArgs(t, "version", "--config", t.TempDir()).wants(t, exitUsage, "found a folder")
 	t.Setenv("TRAINMASTER_CONFIG", missing)
 	runArgs(t, "version").wants(t, exitUsage, "TRAINMASTER_CONFIG", missing)
 }
@@ -197,5 +200,50 @@ func TestUnknownVariablesAreNamed(t *testing.T) {
 	})
 	if len(found) != 1 || found[0] != "the environment variable TRAINMASTER_QQQQQQQQQQQQQQQQ is no setting of any command, and is ignored" {
 		t.Errorf("found %q", found)
+	}
+}
+
+// A config file is a regular file of at most 1 MiB: nothing else is read, and nothing is waited for.
+func TestConfigMustBeSmallRegularFile(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(syscall.Mkfifo(at("pipe"), 0o600), os.WriteFile(at("huge"), nil, 0o600), os.Truncate(at("huge"), 1<<40),
+		os.WriteFile(at("large"), bytes.Repeat([]byte("# comment\n"), 1<<20/10+1), 0o600), os.Symlink("nowhere", at("link"))); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"pipe":  "expected a regular file, found a named pipe",
+		".":     "expected a regular file, found a folder",
+		"link":  `expected a regular file, found a link to "` + at("nowhere") + `", which does not exist`,
+		"huge":  "expected a file of at most 1 MiB",
+		"large": "expected a file of at most 1 MiB",
+	} {
+		t.Run(name, func(t *testing.T) {
+			runArgs(t, "version", "--config", at(name)).wants(t, exitUsage, fmt.Sprintf("--config %q", at(name)), want)
+			t.Setenv(envName("config"), at(name))
+			runArgs(t, "version").wants(t, exitUsage, fmt.Sprintf("TRAINMASTER_CONFIG %q", at(name)), want)
+		})
+	}
+}
+
+func TestConfigSyntaxErrorNamesLineAndColumn(t *testing.T) {
+	for text, where := range map[string]string{
+		"job: a\nlisten: [a\nps: 2\n": "line 2, column 9",
+		"job: a\nlisten: ]\n":         "line 2, column 9",
+		"job: a\nps\n":                "line 2, column 3",
+		"job: a: b\n":                 "line 1, column 6",
+		"job: a\n  ps: 2\n":           "line 2, column 3",
+		"job: a\n\tps: 2\n":           "line 2, column 2",
+		"# a comment\n\nendpoints:\n  - a\n  - b\njob: @x": "line 6, column 6",
+		"endpoints: [a,\n  b]\njob: 'x\n":                  "line 3, column 6",
+	} {
+		_, err := parseConfig([]byte(text), []string{"job", "listen", "ps", "endpoints"})
+		if err == nil || !strings.HasPrefix(err.Error(), where+": expected KEY: VALUE") || strings.Contains(err.Error(), "yaml: ") {
+			t.Errorf("%q: found %v, want %s", text, err, where)
+		}
+	}
+	_, err := parseConfig([]byte("job: a\njob: b\n"), []string{"job"})
+	if err == nil || !strings.Contains(err.Error(), `key "job" already set`) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("a key that is there twice: %v", err)
 	}
 }

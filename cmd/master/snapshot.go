@@ -259,11 +259,11 @@ func showSnapshot(cmd *cobra.Command, format, path string) error {
 
 // openTarget opens the etcd to restore into; an embedded one is made if there is none yet.
 func (p place) openTarget(ctx context.Context) (*etcdstore.Store, func(), error) {
-	if len(p.etcd.Endpoints) == 0 && !etcdstore.IsEmbedded(*p.dataDir) {
+	if is, _ := etcdstore.IsEmbedded(*p.dataDir); len(p.etcd.Endpoints) == 0 && !is { // what cannot be read cannot be written either
 		if err := os.MkdirAll(*p.dataDir, 0o750); err != nil {
 			return nil, nil, usageErrorf("--data-dir: %w", err)
 		}
-		etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: *p.dataDir})
+		etcd, err := startEmbedded(ctx, *p.dataDir)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -49,10 +49,10 @@ func (p place) flags() string {
 func (p place) open(ctx context.Context) (store *etcdstore.Store, closeAll func(), err error) {
 	c, closeEtcd := *p.etcd, func() {}
 	if len(c.Endpoints) == 0 {
-		if !etcdstore.IsEmbedded(*p.dataDir) {
-			return nil, nil, usageErrorf("--data-dir %q: no master has kept its etcd there; name the --data-dir of the one whose state you look for, or its etcd with --endpoints", *p.dataDir)
+		if err := p.checkDataDir(); err != nil {
+			return nil, nil, err
 		}
-		etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: *p.dataDir})
+		etcd, err := startEmbedded(ctx, *p.dataDir)
 		if err != nil {
 			return nil, nil, &exitError{exitStore, err}
 		}
@@ -70,6 +70,21 @@ func (p place) open(ctx context.Context) (store *etcdstore.Store, closeAll func(
 		_ = store.Close() // nothing was written
 		closeEtcd()
 	}, nil
+}
+
+// checkDataDir reports why there is no embedded etcd in the folder.
+func (p place) checkDataDir() error {
+	is, err := etcdstore.IsEmbedded(*p.dataDir)
+	switch {
+	case err != nil:
+		if wrong := checkFolder(*p.dataDir); wrong != nil {
+			err = wrong
+		}
+		return usageErrorf("--data-dir %q: %w", *p.dataDir, err)
+	case !is:
+		return usageErrorf("--data-dir %q: no master has kept its etcd there; name the --data-dir of the one whose state you look for, or its etcd with --endpoints", *p.dataDir)
+	}
+	return nil
 }
 
 // noSuchJob is the usage error of a job that never ran there.

@@ -1,0 +1,14 @@
+//go:build linux || darwin || freebsd
+
+package main
+
+import "syscall"
+
+// freeBytes is the room that this user has on the disk of a folder.
+func freeBytes(dir string) (uint64, error) {
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(dir, &s); err != nil {
+		return 0, err
+	}
+	return uint64(s.Bavail) * uint64(s.Bsize), nil //nolint:gosec // neither is negative
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"trainmaster/etcdstore"
+)
+
+// startEmbedded starts the embedded etcd in a folder, or reports what to do.
+func startEmbedded(ctx context.Context, dir string) (*etcdstore.Embedded, error) {
+	etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: dir})
+	return etcd, embeddedError(err)
+}
+
+// embeddedError adds to the failure of an embedded etcd what to do about it.
+func embeddedError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case etcdstore.IsDiskFull(err):
+		return fmt.Errorf("%w: make room on that disk and start the same command again: it goes on where it was, and nothing that was confirmed is lost", err)
+	case errors.Is(err, etcdstore.ErrInUse):
+		return fmt.Errorf("%w: end that process, name another --data-dir, or join its etcd with --endpoints", err)
+	case errors.Is(err, fs.ErrPermission), isWrongKind(err):
+		return fmt.Errorf("%w: name a folder that can be written with --data-dir", err)
+	}
+	return err
+}
+
+// orFailed returns what run does, or the failure of the embedded etcd if that comes first. After such a failure nothing can be
+// stored or confirmed any more, and the process ends as if it were killed: run is not waited for.
+func orFailed(run func() error, failed <-chan error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- run() }()
+	select {
+	case err := <-ended:
+		return err
+	case err := <-failed:
+		return err
+	}
+}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// signalPause is the time after the first signal in which others are taken for the same request. timeout(1), for example,
+// signals its child and then the group that the child is in, and a shell signals the whole group.
+const signalPause = time.Second
+
+// untilSignal returns a context that ends with the first of the signals. A signal that follows after signalPause goes to kill.
+func untilSignal(ctx context.Context, signals <-chan os.Signal, kill func(os.Signal)) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		<-signals
+		cancel()
+		for first := time.Now(); ; {
+			if again := <-signals; time.Since(first) >= signalPause {
+				kill(again)
+				return
+			}
+		}
+	}()
+	return ctx
+}
+
+// killBy ends this process by a signal, as if the signal had never been handled.
+func killBy(s os.Signal) {
+	signal.Reset(s)
+	_ = syscall.Kill(os.Getpid(), s.(syscall.Signal)) // the process is there
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Two signals in a row, as timeout(1) sends them, are one request to stop in order; a later one kills.
+func TestSignalsInARowStopOnce(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		pauses []time.Duration // before each signal
+		kills  int
+	}{
+		{"one", []time.Duration{0}, 0},
+		{"two at once", []time.Duration{0, 0}, 0},
+		{"two within 200 ms", []time.Duration{0, 200 * time.Millisecond}, 0},
+		{"a second one later", []time.Duration{0, 2 * time.Second}, 1},
+		{"two at once, one later", []time.Duration{0, 0, 2 * time.Second}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				signals := make(chan os.Signal)
+				kills := 0
+				ctx := untilSignal(t.Context(), signals, func(os.Signal) { kills++ })
+				for _, pause := range c.pauses {
+					time.Sleep(pause) // of the bubble
+					signals <- syscall.SIGTERM
+				}
+				synctest.Wait()
+				if ctx.Err() == nil || kills != c.kills {
+					t.Errorf("context: %v, killed %d times, want it ended and %d", ctx.Err(), kills, c.kills)
+				}
+				if kills == 0 {
+					time.Sleep(signalPause)
+					signals <- syscall.SIGINT // lets the goroutine end
+				}
+			})
+		})
+	}
+}
