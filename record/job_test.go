@@ -26,9 +26,17 @@ const jobID = "000102030405060708090a0b0c0d0e0f"
 // one task fails too often in the first pass. Every tenth commit has no events.
 func written(t testing.TB, tasks, passes int) ([]record.Entry, *taskqueue.Snapshot) {
 	t.Helper()
+	return writtenAt(t, tasks, passes, func(n int) time.Time { return jobBegan.Add(time.Duration(n) * time.Second) })
+}
+
+var jobBegan = time.UnixMilli(1_700_000_000_000)
+
+// writtenAt is written with the leader's clock, by the number of the entry.
+func writtenAt(t testing.TB, tasks, passes int, clock func(n int) time.Time) ([]record.Entry, *taskqueue.Snapshot) {
+	t.Helper()
 	q := taskqueue.New("job", [16]byte{1}, 7, taskqueue.Options{Passes: passes, MaxFailures: 1})
 	var entries []record.Entry
-	at := time.UnixMilli(1_700_000_000_000)
+	n := 0
 	do := func(ev taskqueue.Event) taskqueue.Answer {
 		if q.Commit()%10 == 8 {
 			q.Touch()
@@ -36,9 +44,9 @@ func written(t testing.TB, tasks, passes int) ([]record.Entry, *taskqueue.Snapsh
 		}
 		a := q.Apply(q.Clock()+10, ev)
 		f := q.Flush()
-		at = at.Add(time.Second)
+		n++
 		if len(f.Record) > 0 {
-			entries = append(entries, record.Entry{Commit: q.Commit(), Events: taskqueue.StampRecord(f.Record, at)})
+			entries = append(entries, record.Entry{Commit: q.Commit(), Events: taskqueue.StampRecord(f.Record, clock(n))})
 		}
 		return a
 	}
@@ -133,7 +141,7 @@ func (j *job) resign(lock *etcdstore.Lock) {
 }
 
 func (j *job) sealer() *record.Sealer {
-	return &record.Sealer{Store: j.store, Config: j.config, Log: logrus.NewEntry(j.logger), Clock: func() time.Time { return time.UnixMilli(1_700_000_000_000) }}
+	return &record.Sealer{Store: j.store, Config: j.config, Log: logrus.NewEntry(j.logger)}
 }
 
 func (j *job) progress() record.Progress { return record.Progress{Commit: j.state.Commit} }

@@ -20,9 +20,6 @@ type Sealer struct {
 	Config Config
 	Log    *logrus.Entry
 
-	// Clock is for the age of files; nil: time.Now.
-	Clock func() time.Time
-
 	through, failures, bytes atomic.Int64
 	failing                  atomic.Bool
 
@@ -137,11 +134,4 @@ func (s *Sealer) stepped(name string) error {
 		return nil
 	}
 	return s.step(name)
-}
-
-func (s *Sealer) now() time.Time {
-	if s.Clock != nil {
-		return s.Clock()
-	}
-	return time.Now()
 }

@@ -248,26 +248,23 @@ func TestReadWhileSealing(t *testing.T) {
 
 func TestKeep(t *testing.T) {
 	all := record.Keep{All: true}
-	hour := time.UnixMilli(1_700_000_000_000).Add(time.Hour)
 	for name, tt := range map[string]struct {
 		keep  record.Keep
-		now   time.Time
 		files int // 0: all
 	}{
-		"all":               {all, hour, 0},
-		"as many bytes":     {record.Keep{Bytes: 1 << 20}, hour, 0},
-		"few bytes":         {record.Keep{Bytes: 1}, hour, 1},
-		"two hours":         {record.Keep{Age: 2 * time.Hour}, hour, 0},
-		"the newest stays":  {record.Keep{Age: time.Minute}, hour, 1},
-		"the last 30 s":     {record.Keep{Age: 30 * time.Second}, time.UnixMilli(1_700_000_000_000).Add(50 * time.Second), 2},
-		"default of etcd":   {record.Keep{}, hour, 0},
-		"nothing to remove": {record.Keep{Bytes: 1 << 40}, hour, 0},
+		"all":               {all, 0},
+		"as many bytes":     {record.Keep{Bytes: 1 << 20}, 0},
+		"few bytes":         {record.Keep{Bytes: 1}, 1},
+		"two hours":         {record.Keep{Age: 2 * time.Hour}, 0},
+		"the newest stays":  {record.Keep{Age: time.Millisecond}, 1},
+		"the last 20 s":     {record.Keep{Age: 20 * time.Second}, 2},
+		"default of etcd":   {record.Keep{}, 0},
+		"nothing to remove": {record.Keep{Bytes: 1 << 40}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(t, name != "default of etcd")
 			j.config.Keep, j.keeps = tt.keep, tt.files
 			s := j.sealer()
-			s.Clock = func() time.Time { return tt.now }
 			if err := j.seal(s); err != nil {
 				t.Fatal(err)
 			}
@@ -288,6 +285,33 @@ func TestKeep(t *testing.T) {
 				t.Fatal(err)
 			}
 			j.wantFrom(found, reader)
+		})
+	}
+}
+
+// F15: the clock of the leader's machine steps by a month, forward and back, in the middle of a job. All files are of the last minutes:
+// none is removed.
+func TestClockStepRemovesNoFile(t *testing.T) {
+	const month = 31 * 24 * time.Hour
+	for name, step := range map[string]func(n int) time.Duration{
+		"forward":    func(n int) time.Duration { return time.Duration(n/30) * month },
+		"back":       func(n int) time.Duration { return -time.Duration(n/30) * month },
+		"to and fro": func(n int) time.Duration { return time.Duration(n/20%2) * month },
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(t, true)
+			j.all, j.state = writtenAt(t, 12, 4, func(n int) time.Time { return jobBegan.Add(step(n) + time.Duration(n)*time.Second) })
+			j.put(j.all)
+			j.config.Keep = record.Keep{Age: 30 * 24 * time.Hour}
+			for range 2 { // the second time after a failover
+				if err := j.seal(j.sealer()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if h := j.head(); h.From != 1 || h.Files != int(j.sealable()/j.config.Every) {
+				t.Errorf("files were removed: %+v", h)
+			}
+			j.wantAll()
 		})
 	}
 }

@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"trainmaster/taskqueue"
 )
@@ -120,8 +121,8 @@ func (w *work) seal(ctx context.Context, made uint64) (size int, err error) {
 		return 0, err
 	}
 	h := Header{Job: w.Job, ID: w.id, First: first, Last: last, Newest: newest(entries), Before: w.head.File, Outline: w.books.Outline()}
-	if h.Newest == 0 {
-		h.Newest = w.now().UnixMilli()
+	if h.Newest == 0 && len(w.files) > 0 {
+		h.Newest = w.files[len(w.files)-1].Newest
 	}
 	for _, e := range entries {
 		if err := w.books.Add(e.Commit, e.Events); err != nil {
@@ -227,12 +228,9 @@ func (w *work) retain(ctx context.Context) error {
 	if w.Keep.All || len(w.files) == 0 {
 		return nil
 	}
-	oldest := int64(0)
-	if w.Keep.Age > 0 {
-		oldest = w.now().Add(-w.Keep.Age).UnixMilli()
-	}
+	tooOld := w.tooOld()
 	next, n := w.head, 0
-	for n < len(w.files)-1 && (w.Keep.Bytes > 0 && next.Bytes > w.Keep.Bytes || w.files[n].Newest < oldest) {
+	for n < len(w.files)-1 && (w.Keep.Bytes > 0 && next.Bytes > w.Keep.Bytes || n < tooOld) {
 		size, err := w.size(ctx, n)
 		if err != nil {
 			return err
@@ -259,6 +257,28 @@ func (w *work) retain(ctx context.Context) error {
 	}
 	return w.archive.Remove(ctx, names)
 }
+
+// tooOld is the number of files that are older than Keep.Age. Age counts from the newest entry and not from the present, so that it
+// depends on no clock of this machine. The times of entries are those of their leaders' clocks: if a clock steps forward between two
+// files, the step counts as longestGap at most, and a step back counts as no time.
+func (w *work) tooOld() int {
+	if w.Keep.Age == 0 {
+		return 0
+	}
+	longest := max(w.Keep.Age/8, longestGap)
+	age := time.Duration(0)
+	for i := len(w.files) - 1; i > 0; i-- {
+		gap := w.files[i].Newest - w.files[i-1].Newest
+		age += time.Duration(min(max(gap, 0), longest.Milliseconds())) * time.Millisecond
+		if age > w.Keep.Age {
+			return i
+		}
+	}
+	return 0
+}
+
+// longestGap is the least bound of the time between two files that counts. It is an eighth of Keep.Age if that is more.
+const longestGap = time.Hour
 
 // size is that of a file; of those that a term before wrote it is read when it is needed.
 func (w *work) size(ctx context.Context, i int) (int64, error) {

@@ -210,6 +210,10 @@ var guards = []guard{
 		"silent := !t.plain && q.clock > t.seen.Add(q.opt.SessionTTL)", "silent := t == nil",
 		"what the dead held waits for its time-out"}},
 
+	{"F15", "record.TestClockStepRemovesNoFile", mutant{"a step of a clock counts as time", "record/work.go",
+		"min(max(gap, 0), longest.Milliseconds())", "min(max(gap, 0), longest.Milliseconds()+1<<40)",
+		"a clock that steps by a month removes the ledger of the last hour"}},
+
 	// files
 	{"F40", "recordio.TestDamage", mutant{"no checksum", "recordio/buffers.go",
 		"if sum := l.checksum(payload); sum != h.checksum {", "if sum := l.checksum(payload); false {",
