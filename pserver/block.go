@@ -36,16 +36,20 @@ func (b *block) name() string {
 	return fmt.Sprintf("block %d (tensor %q, elements %d to %d)", b.ID, b.tensor, b.Offset, b.Offset+b.Len)
 }
 
-// fill sets the first parameters.
-func (b *block) fill(values []float32, rule optimizer.Rule) {
+// fill sets the first parameters. If they are not finite, the block has none.
+func (b *block) fill(values elements, rule optimizer.Rule) (isFinite bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.params == nil {
 		b.params = make([]float32, b.Len)
 		b.state = make([]float32, len(rule.Slots())*b.Len)
 	}
-	copy(b.params, values)
+	if !values.copyTo(b.params) {
+		b.params, b.state = nil, nil
+		return false
+	}
 	rule.Start(b.params, b.slots(0, b.Len))
+	return true
 }
 
 // slots is the state of elements lo to hi.
@@ -70,8 +74,9 @@ func (b *block) stepLocked(rule optimizer.Rule, lo, hi int, grad []float32, step
 // push applies the gradient in values for the trainer's step in head, unless it
 // was applied before or is too stale, and completes r. values are lost. With
 // r.buf set the parameters of that very moment take their place as the body of r,
-// whose dtype is set.
-func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale float32, values []float32, r *reply) *wire.Fault {
+// whose dtype is set. If the trainer makes values in shared memory non-finite meanwhile, the
+// elements before them stay applied.
+func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale float32, values elements, r *reply) (fault *wire.Fault) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t.fenced.Load() {
@@ -110,14 +115,20 @@ func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale 
 		hi := min(lo+pieceElements, b.Len)
 		if fresh {
 			kept.keep(b, lo, hi)
-			b.stepLocked(h.model.rule, lo, hi, values[lo:hi], update)
+		}
+		if fresh && fault == nil {
+			if grad, isFinite := values.at(lo, hi); isFinite {
+				b.stepLocked(h.model.rule, lo, hi, grad, update)
+			} else {
+				fault = changed(head.Op, b.name())
+			}
 		}
 		if withBody {
 			r.add(lo, b.params[lo:hi])
 		}
 	}
 	r.end()
-	return nil
+	return fault
 }
 
 // stalenessLocked is the number of updates since version. There are none since one that

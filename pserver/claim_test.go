@@ -40,7 +40,7 @@ func TestClaimsWhileTheFirstParametersAreWritten(t *testing.T) {
 			for i := range ones {
 				ones[i] = 1
 			}
-			if fault := s.put(h, h.blocks[0], 100, ones, now); fault != nil {
+			if fault := s.put(h, h.blocks[0], 100, elements{floats: ones}, now); fault != nil {
 				t.Fatal(fault)
 			}
 			err := s.finish(100, func() {
@@ -49,7 +49,7 @@ func TestClaimsWhileTheFirstParametersAreWritten(t *testing.T) {
 					t.Errorf("the second one is told %v, held by %d, %v", o, holder, err)
 				}
 				for _, incarnation := range []uint64{0, 100, 200} {
-					if s.put(h, h.blocks[0], incarnation, make([]float32, 10), now) == nil {
+					if s.put(h, h.blocks[0], incarnation, elements{floats: make([]float32, 10)}, now) == nil {
 						t.Errorf("a put by incarnation %d was taken", incarnation)
 					}
 				}
@@ -92,7 +92,7 @@ func TestRewoundWhileTheFirstParametersAreWritten(t *testing.T) {
 		t.Fatal(o, err)
 	}
 	h := s.holding.Load()
-	if fault := s.put(h, h.blocks[0], 100, make([]float32, 10), time.Now()); fault != nil {
+	if fault := s.put(h, h.blocks[0], 100, elements{floats: make([]float32, 10)}, time.Now()); fault != nil {
 		t.Fatal(fault)
 	}
 	err := s.finish(100, func() {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -188,7 +189,16 @@ func (c *conn) payload(buf *buffer, n int) (isFinite bool, err error) {
 
 // handle does what the frame asks and completes r, or says why not. When r
 // takes buf over it says so in r.buf.
-func (c *conn) handle(buf *buffer, isFinite bool, r *reply) *wire.Fault {
+func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) {
+	defer func() {
+		if err := recover(); err != nil {
+			c.log.WithFields(logrus.Fields{"op": c.head.Op, "panic": err, "stack": string(debug.Stack())}).Error("request failed: closing this connection")
+			if r.buf != buf {
+				c.buffers.give(r.buf)
+			}
+			fault = wire.Faultf(wire.Stopping, "%v failed at shard %d by an error of the server, see its log", c.head.Op, c.shard.index)
+		}
+	}()
 	if c.head.Flags&^wire.Shared != 0 {
 		return wire.Faultf(wire.Malformed, "a request with flags %#x", uint8(c.head.Flags))
 	}
@@ -214,17 +224,17 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) *wire.Fault {
 			r.buf, r.head.DType = buf, c.head.DType
 		}
 		c.awaitMove(b.awaited())
-		fault = b.push(c.shard, c.holding, c.trainer, &c.head, scale, buf.floats[:b.Len], r)
+		fault = b.push(c.shard, c.holding, c.trainer, &c.head, scale, c.elements(buf, b.Len), r)
 	case wire.Stage:
 		if fault = c.shard.waitVersion(c.stop, c.head.Step, c.limits.PullWait); fault != nil {
 			return fault
 		}
 		c.awaitMove(b.awaited())
-		if fault = c.shard.stage(b, c.trainer, &c.head, buf.floats[:b.Len]); fault == nil {
+		if fault = c.shard.stage(b, c.trainer, &c.head, c.elements(buf, b.Len)); fault == nil {
 			r.end()
 		}
 	case wire.Put:
-		if fault = c.shard.put(c.holding, b, c.head.Incarnation, buf.floats[:b.Len], time.Now()); fault == nil {
+		if fault = c.shard.put(c.holding, b, c.head.Incarnation, c.elements(buf, b.Len), time.Now()); fault == nil {
 			r.end()
 		}
 	}
@@ -319,6 +329,9 @@ func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
 	}
 	if !isFinite {
 		i := wire.FirstNotFinite(buf.floats[:b.Len])
+		if i < 0 {
+			return nil, changed(head.Op, b.name())
+		}
 		return nil, wire.Faultf(wire.NotFinite, "%v for %s: element %d is %v", head.Op, b.name(), b.Offset+i, buf.floats[i])
 	}
 	return b, nil

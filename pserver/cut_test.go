@@ -37,7 +37,7 @@ func TestCutsAreMoments(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(make([]float32, b.Len), m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
@@ -57,7 +57,7 @@ func TestCutsAreMoments(t *testing.T) {
 			grad := slices.Repeat([]float32{-1}, wire.BlockElements)
 			for step := uint64(1); step <= steps; step++ {
 				b := h.blocks[r.IntN(blocks)]
-				if fault := b.push(s, h, tr, &wire.Header{Step: step}, 1, grad, &reply{}); fault != nil {
+				if fault := b.push(s, h, tr, &wire.Header{Step: step}, 1, elements{floats: grad}, &reply{}); fault != nil {
 					t.Error(fault)
 				}
 				done[i].mu.Lock()
@@ -142,7 +142,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(make([]float32, b.Len), m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
@@ -153,7 +153,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 	for version := range uint64(3) {
 		for _, b := range h.blocks {
 			grad := slices.Repeat([]float32{-1}, b.Len)
-			if fault := s.stage(b, tr, &wire.Header{Step: version, Argument: 1}, grad); fault != nil {
+			if fault := s.stage(b, tr, &wire.Header{Step: version, Argument: 1}, elements{floats: grad}); fault != nil {
 				t.Fatal(fault)
 			}
 		}
@@ -194,7 +194,7 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(make([]float32, b.Len), m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
@@ -233,7 +233,7 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 			slices.Reverse(order)
 		}
 		for _, b := range order {
-			if fault := b.push(s, h, tr, &wire.Header{Step: step + 1}, 1, make([]float32, b.Len), &reply{}); fault != nil {
+			if fault := b.push(s, h, tr, &wire.Header{Step: step + 1}, 1, elements{floats: make([]float32, b.Len)}, &reply{}); fault != nil {
 				t.Fatal(fault)
 			}
 		}

@@ -170,7 +170,7 @@ func stageFrame(s *tableShard, h *holding, f frameOfRow) *wire.Fault {
 	rows.Spans[0], rows.IDs[0] = wire.Span{Slot: slot, Rows: 1}, idOf(slot)
 	copy(rows.Values, []float32{12, 12})
 	head := &wire.Header{Op: wire.StageRows, Step: f.version, Argument: f.records, Sequence: f.sequence}
-	return s.stageRows(h, rowFrame{table: h.tables[0], rows: rows}, &trainer{incarnation: f.incarnation}, head, body)
+	return s.stageRows(h, rowFrame{table: h.tables[0], rows: rows}, &trainer{incarnation: f.incarnation}, head)
 }
 
 // While a slot leaves nothing is staged for its table, also not for its other slots; nor ever for a placement that is over.

@@ -208,7 +208,7 @@ func (n *node) start() {
 	}
 	h := n.shard.newHolding(m)
 	for _, b := range h.blocks {
-		b.fill(make([]float32, b.Len), m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
 	}
 	for _, u := range n.world.units {
 		if ownerOf(n.table, u) == uint32(n.index) {

@@ -127,7 +127,7 @@ func TestCheckpointsRest(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(make([]float32, b.Len), m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
 	}
 	s.holding.Store(h)
 	store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir()), Step: func(string) {}}

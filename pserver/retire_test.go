@@ -42,7 +42,7 @@ func retiring(t *testing.T, dir string) (*shard, *checkpoints) {
 	}
 	h := s.newHolding(m)
 	for _, b := range h.blocks {
-		b.fill(make([]float32, b.Len), m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
@@ -64,7 +64,7 @@ func pushOnce(t *testing.T, s *shard, ordinal uint32, incarnation uint64) (uint6
 		return b.version, fault
 	}
 	var r reply
-	fault = b.push(s, h, by, &wire.Header{Step: 1}, 1, make([]float32, b.Len), &r)
+	fault = b.push(s, h, by, &wire.Header{Step: 1}, 1, elements{floats: make([]float32, b.Len)}, &r)
 	return b.version, fault
 }
 
@@ -190,7 +190,7 @@ func TestRetiredTrainerIsFenced(t *testing.T) {
 	}
 	tell(t, s, 1, newRetirement("6a6f62", 2, nil))
 	var r reply
-	if fault := h.blocks[0].push(s, h, gone, &wire.Header{Step: 1}, 1, make([]float32, 3), &r); fault == nil || fault.Code != wire.Fenced {
+	if fault := h.blocks[0].push(s, h, gone, &wire.Header{Step: 1}, 1, elements{floats: make([]float32, 3)}, &r); fault == nil || fault.Code != wire.Fenced {
 		t.Errorf("a push to a block: %v, expected it to be fenced", fault)
 	}
 	rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: sparse.SlotOf(5), Rows: 1}}, IDs: []int64{5}, Values: []float32{1, 1}}
@@ -237,7 +237,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 		s := newShard(logrus.NewEntry(log), i, 1, time.Minute, 1<<20)
 		h := s.newHolding(m)
 		for _, b := range h.blocks {
-			b.fill(make([]float32, b.Len), m.rule)
+			b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
 		}
 		s.holding.Store(h)
 		s.ready.Store(true)

@@ -168,14 +168,16 @@ func (s *shard) requestClaim(m *model, ordinal uint32, incarnation uint64, now t
 }
 
 // put takes the first parameters of a block from the holder of the claim.
-func (s *shard) put(h *holding, b *block, incarnation uint64, values []float32, now time.Time) *wire.Fault {
+func (s *shard) put(h *holding, b *block, incarnation uint64, values elements, now time.Time) *wire.Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ready.Load() || s.finishing || s.claim.incarnation != incarnation || s.holding.Load() != h {
 		return wire.Faultf(wire.NotClaimed, "incarnation %d does not hold the claim to initialise shard %d", incarnation, s.index)
 	}
 	s.claim.last = now
-	b.fill(values, h.model.rule)
+	if !b.fill(values, h.model.rule) {
+		return changed(wire.Put, b.name())
+	}
 	return nil
 }
 

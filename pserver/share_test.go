@@ -104,10 +104,18 @@ func TestSharedMemoryIsBounded(t *testing.T) {
 // sharing says hello through the socket as one who asks for memory, and gets it.
 func sharing(t *testing.T, addr, path string) (*peer, *sharedmem.Memory) {
 	t.Helper()
-	identity := dial(t, addr).greet(4, 4).offer[:len(wire.Identity{})]
+	return sharingAs(t, addr, path, [wire.DigestSize]byte(modelDigest(t)), 4, wire.Float32)
+}
+
+func sharingAs(t *testing.T, addr, path string, model [wire.DigestSize]byte, ordinal uint64, dtype wire.DType) (*peer, *sharedmem.Memory) {
+	t.Helper()
+	q := dial(t, addr)
+	_, offer, err := q.ask(wire.Header{Op: wire.Hello, Block: ordinal, Incarnation: ordinal}, model[:])
+	must(t, err)
+	q.nc.Close()
 	p := dial(t, path)
-	payload := append(modelDigest(t), identity...)
-	if _, err := p.nc.Write(frame(wire.Header{Op: wire.Hello, Flags: wire.Shared, Block: 4, Incarnation: 4}, payload)); err != nil {
+	payload := append(model[:], offer[:len(wire.Identity{})]...)
+	if _, err := p.nc.Write(frame(wire.Header{Op: wire.Hello, Flags: wire.Shared, Block: ordinal, Incarnation: ordinal}, payload)); err != nil {
 		t.Fatal(err)
 	}
 	reply := make([]byte, wire.HeaderSize+wire.MaxOffer)
@@ -124,7 +132,7 @@ func sharing(t *testing.T, addr, path string) (*peer, *sharedmem.Memory) {
 	if head.Flags != wire.Reply|wire.Shared {
 		t.Errorf("the reply has flags %#x", uint8(head.Flags))
 	}
-	p.head = wire.Header{Incarnation: 4, Placement: head.Placement, ShardEpoch: head.ShardEpoch, JobEpoch: head.JobEpoch, DType: wire.Float32}
+	p.head = wire.Header{Incarnation: ordinal, Placement: head.Placement, ShardEpoch: head.ShardEpoch, JobEpoch: head.JobEpoch, DType: dtype}
 	return p, m
 }
 

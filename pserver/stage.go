@@ -150,7 +150,7 @@ func (s *shard) openStage(t *trainer, head *wire.Header) (*stage, *wire.Fault) {
 
 // stage keeps the gradient sum of one block until a commit names it. Sending it
 // again changes nothing; a later frame for the same version replaces it.
-func (s *shard) stage(b *block, t *trainer, head *wire.Header, values []float32) *wire.Fault {
+func (s *shard) stage(b *block, t *trainer, head *wire.Header, values elements) *wire.Fault {
 	g, fault := s.openStage(t, head)
 	if fault != nil {
 		return fault
@@ -169,11 +169,15 @@ func (s *shard) stage(b *block, t *trainer, head *wire.Header, values []float32)
 		}
 		p.sum = make([]float32, b.Len)
 	}
-	if p.sequence == 0 {
-		g.present++
+	if p.sequence > 0 {
+		p.sequence = 0
+		g.present--
+	}
+	if !values.copyTo(p.sum) {
+		return changed(head.Op, b.name())
 	}
 	p.sequence = head.Sequence
-	copy(p.sum, values)
+	g.present++
 	s.counters.staged.Add(1)
 	return nil
 }

@@ -49,7 +49,7 @@ func newTableShard(t testing.TB, dir string, o optimizer.Config) *tableShard {
 	}
 	h := s.newHolding(m)
 	for _, b := range h.blocks {
-		b.fill(make([]float32, b.Len), m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)

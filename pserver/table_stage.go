@@ -45,7 +45,7 @@ func (st *rowStage) bytes() (n int64) {
 
 // stageRows keeps one part of a trainer's sums for a table until a commit names
 // it. Sending it again changes nothing; later frames for the same version replace it.
-func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header, payload []byte) *wire.Fault {
+func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header) *wire.Fault {
 	g, fault := s.openStage(t, head)
 	if fault != nil {
 		return fault
@@ -77,22 +77,27 @@ func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header,
 	if p.sequence > head.Sequence {
 		return nil // an older frame, overtaken by its own repetition
 	}
-	if more := len(payload)/4 - len(p.payload); more > 0 {
+	dim := f.table.Config().Dim
+	words := wire.RowsSize(len(f.rows.Spans), len(f.rows.IDs), dim) / 4
+	if more := words - len(p.payload); more > 0 {
 		if !s.stages.reserve(int64(4 * more)) {
 			return wire.Faultf(wire.Busy, "shard %d holds %d bytes of staged gradients, the limit is %d", s.index, s.stages.bytes.Load(), s.stages.limit)
 		}
-		p.payload = make([]float32, len(payload)/4)
+		p.payload = make([]float32, words)
 	}
-	copy(wire.FloatBytes(p.payload), payload)
-	rows, err := wire.ParseRows(wire.FloatBytes(p.payload)[:len(payload)], f.table.Config().Dim)
-	if err != nil {
-		return wire.Faultf(wire.BadRows, "table %q: %v", f.table.Config().Name, err) // cannot be: it was read before
+	if p.sequence > 0 {
+		p.sequence = 0
+		st.present--
 	}
-	if p.sequence == 0 {
-		st.present++
+	_, p.rows = wire.Layout(wire.FloatBytes(p.payload), len(f.rows.Spans), len(f.rows.IDs), dim)
+	copy(p.rows.Spans, f.rows.Spans)
+	copy(p.rows.IDs, f.rows.IDs)
+	if isFinite := wire.CopyFinite(p.rows.Values, f.rows.Values); f.rows.Shared && !isFinite {
+		return changed(head.Op, fmt.Sprintf("table %q", f.table.Config().Name))
 	}
-	p.rows, p.sequence = rows, head.Sequence
-	s.counters.rowsStaged.Add(uint64(len(rows.IDs)))
+	p.sequence = head.Sequence
+	st.present++
+	s.counters.rowsStaged.Add(uint64(len(p.rows.IDs)))
 	return nil
 }
 

@@ -79,7 +79,9 @@ func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
 	if c.head.Op == wire.ScanRows {
 		return c.scanRows(buf, r)
 	}
-	f, fault := c.checkRows(buf)
+	index := indices.Get().(*wire.Index)
+	defer indices.Put(index)
+	f, fault := c.checkRows(buf, index)
 	if fault != nil {
 		return fault
 	}
@@ -93,15 +95,15 @@ func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
 		return fault
 	}
 	c.awaitMove(f.table.Leaving())
-	fault = c.shard.stageRows(c.holding, f, c.trainer, &c.head, buf.bytes[:c.head.Length])
-	if fault == nil {
+	if fault = c.shard.stageRows(c.holding, f, c.trainer, &c.head); fault == nil {
 		r.end()
 	}
 	return fault
 }
 
-// checkRows finds the table, and refuses whatever does not fit it. Nothing has been changed before.
-func (c *conn) checkRows(buf *buffer) (f rowFrame, fault *wire.Fault) {
+// checkRows finds the table, and refuses whatever does not fit it. Nothing has been changed before. Spans and ids are in
+// index if the payload is shared, and in a lookup, whose reply may take the place of the payload.
+func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wire.Fault) {
 	head, h := &c.head, c.holding
 	if head.Block >= uint64(len(h.tables)) {
 		return f, wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.tables))
@@ -121,7 +123,12 @@ func (c *conn) checkRows(buf *buffer) (f rowFrame, fault *wire.Fault) {
 		payload = buf.bytes[:head.Length]
 	}
 	var err error
-	if f.rows, err = wire.ParseRows(payload, dim); err != nil {
+	if buf.isShared() || head.Op == wire.LookupRows {
+		f.rows, err = wire.ParseShared(payload, dim, index)
+	} else {
+		f.rows, err = wire.ParseRows(payload, dim)
+	}
+	if err != nil {
 		return f, wire.Faultf(wire.BadRows, "%v for table %q: %v", head.Op, cfg.Name, err)
 	}
 	switch err := f.table.Check(&f.rows); {
@@ -138,14 +145,17 @@ func (c *conn) checkRows(buf *buffer) (f rowFrame, fault *wire.Fault) {
 	}
 	if !wire.Finite(f.rows.Values) {
 		i := wire.FirstNotFinite(f.rows.Values)
+		if i < 0 {
+			return f, changed(head.Op, fmt.Sprintf("table %q", cfg.Name))
+		}
 		return f, wire.Faultf(wire.NotFinite, "%v for table %q: element %d of id %d is %v", head.Op, cfg.Name, i%cfg.Dim, f.rows.IDs[i/cfg.Dim], f.rows.Values[i])
 	}
 	return f, nil
 }
 
-// lookups keeps the ids of lookups whose rows take the place of the request, scans what was read.
+// indices keeps spans and ids apart from their payload, scans what was read.
 var (
-	lookups = sync.Pool{New: func() any { return &wire.Rows{} }}
+	indices = sync.Pool{New: func() any { return &wire.Index{} }}
 	scans   = sync.Pool{New: func() any { return &wire.Rows{} }}
 )
 
@@ -154,24 +164,27 @@ func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
 	if fault := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); fault != nil && c.holding.model.sync {
 		return fault
 	}
-	rows := lookups.Get().(*wire.Rows)
-	defer lookups.Put(rows)
-	rows.Spans, rows.IDs = append(rows.Spans[:0], f.rows.Spans...), append(rows.IDs[:0], f.rows.IDs...)
-	n := len(rows.IDs) * f.table.Config().Dim
-	c.shard.rowsMu.RLock()
-	err := f.table.Lookup(rows, buf.floats[:n])
-	r.head.Version = clampVersion(c.shard.version.Load())
-	c.shard.rowsMu.RUnlock()
+	n := len(f.rows.IDs) * f.table.Config().Dim
+	version, err := c.shard.lookup(f, buf.floats[:n])
 	if err != nil {
 		return slotFault(err)
 	}
-	c.shard.counters.rowsLookedUp.Add(uint64(len(rows.IDs)))
+	r.head.Version = clampVersion(version)
+	c.shard.counters.rowsLookedUp.Add(uint64(len(f.rows.IDs)))
 	r.buf = buf
 	r.head.DType = wire.Float32
 	r.begin(n)
 	r.add(0, buf.floats[:n])
 	r.end()
 	return nil
+}
+
+// lookup fills dst with rows of one version.
+func (s *shard) lookup(f rowFrame, dst []float32) (version uint64, err error) {
+	s.rowsMu.RLock()
+	defer s.rowsMu.RUnlock()
+	err = f.table.Lookup(&f.rows, dst)
+	return s.version.Load(), err
 }
 
 // pushRows applies gradients, to every slot that has not had the trainer's step.
@@ -194,6 +207,8 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 	switch fault := slotFault(err); {
 	case fault != nil:
 		return fault
+	case errors.Is(err, sparse.ErrNotFinite):
+		return wire.Faultf(wire.Malformed, "%v: %v", c.head.Op, err)
 	case errors.Is(err, sparse.ErrEnded):
 		return wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", c.trainer.incarnation, c.trainer.ordinal)
 	case err != nil:

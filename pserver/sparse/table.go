@@ -16,6 +16,8 @@ var (
 	ErrNotHeld   = errors.New("slot is not held here")
 	ErrWrongSlot = errors.New("id is not of this slot")
 	ErrFull      = errors.New("slot is full")
+	// ErrNotFinite: the sender changed a gradient in shared memory after it was checked.
+	ErrNotFinite = errors.New("gradient in shared memory is no longer finite: the trainer changed it before the reply")
 	// ErrEnded: the column was closed.
 	ErrEnded = errors.New("the trainer has been replaced by a newer incarnation")
 )

@@ -17,14 +17,22 @@ type Step struct {
 
 // Update applies the gradients of a checked batch for a trainer's step, to each slot
 // at once, and leaves other values in them. Slots that had the step already are left alone; applied
-// is the number of the others. With ErrFrozen or ErrMoved, too, some may have it by now.
+// is the number of the others. With ErrFrozen, ErrMoved or ErrNotFinite, too, some may have it by now.
 func (t *Table) Update(rows *wire.Rows, column *Column, step Step) (applied int, err error) {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
 	k := 0
 	for _, span := range rows.Spans {
 		n := int(span.Rows)
-		fresh, err := t.push(span.Slot, rows.IDs[k:k+n], rows.Values[k*t.cfg.Dim:(k+n)*t.cfg.Dim], column, step, sc)
+		grads := rows.Values[k*t.cfg.Dim : (k+n)*t.cfg.Dim]
+		if rows.Shared {
+			sc.sums = grown(sc.sums, len(grads))
+			if !wire.CopyFinite(sc.sums, grads) {
+				return applied, fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, span.Slot, ErrNotFinite)
+			}
+			grads = sc.sums
+		}
+		fresh, err := t.push(span.Slot, rows.IDs[k:k+n], grads, column, step, sc)
 		if err != nil {
 			return applied, err
 		}

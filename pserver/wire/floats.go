@@ -19,6 +19,14 @@ func Finite(f []float32) bool {
 	return isFinite && finitePlain(f[n/4:])
 }
 
+// CopyFinite copies src to dst, of the same length, and says whether the copy holds neither NaN nor infinities: src may be in
+// memory that another process changes.
+func CopyFinite(dst, src []float32) bool {
+	n, isFinite := copyMost(FloatBytes(dst), FloatBytes(src))
+	copy(dst[n/4:], src[n/4:])
+	return isFinite && finitePlain(dst[n/4:])
+}
+
 // finitePlain is Finite on any processor. The sum of squares is finite only if
 // every element is; it may overflow for large ones, and only then they are
 // looked at one by one.

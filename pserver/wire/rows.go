@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"unsafe"
 )
 
@@ -16,6 +17,18 @@ type Rows struct {
 	Spans       []Span
 	IDs         []int64   // span after span
 	Values      []float32 // [ids, dim], nil in a lookup
+	Shared      bool      // the sender can still change Values: only a copy can be checked
+}
+
+// Index is memory for the spans and ids of a payload, reused from one payload to the next.
+type Index struct{ words []uint64 }
+
+// copyOf returns a copy of p that is aligned to 8 bytes. The next copy overwrites it.
+func (x *Index) copyOf(p []byte) []byte {
+	x.words = slices.Grow(x.words[:0], (len(p)+7)/8)
+	c := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x.words[:1]))), len(p))
+	copy(c, p)
+	return c
 }
 
 const (
@@ -38,7 +51,7 @@ func Layout(buf []byte, spans, rows, dim int) (payload []byte, r Rows) {
 	binary.LittleEndian.PutUint32(payload[0:], uint32(spans))
 	binary.LittleEndian.PutUint32(payload[4:], uint32(rows))
 	r.Parts = 1
-	r.view(payload, spans, rows, dim)
+	r.view(payload, payload, spans, rows, dim)
 	return payload, r
 }
 
@@ -48,12 +61,12 @@ func Number(payload []byte, part, parts uint32) {
 	binary.LittleEndian.PutUint32(payload[12:], parts)
 }
 
-// view shares the memory of payload.
-func (r *Rows) view(payload []byte, spans, rows, dim int) {
+// view shares the memory of payload, and of index, which begins like it, for spans and ids.
+func (r *Rows) view(index, payload []byte, spans, rows, dim int) {
 	at := rowsHead
-	r.Spans = cast[Span](payload[at:], spans)
+	r.Spans = cast[Span](index[at:], spans)
 	at += spanSize * spans
-	r.IDs = cast[int64](payload[at:], rows)
+	r.IDs = cast[int64](index[at:], rows)
 	at += idSize * rows
 	r.Values = nil
 	if dim > 0 {
@@ -70,21 +83,36 @@ func cast[T any](b []byte, n int) []T {
 
 // ParseRows reads a payload, which is aligned to 8 bytes and shared by what is returned; dim is 0 in a lookup.
 // The error says what does not fit. Slots ascend and none is there twice; values may be anything.
-func ParseRows(payload []byte, dim int) (r Rows, err error) {
+func ParseRows(payload []byte, dim int) (r Rows, err error) { return parseRows(payload, dim, nil) }
+
+// ParseShared reads a payload that its sender can still change. Each byte of the spans and the ids is read once, into index,
+// and the copies are checked and returned. The values remain in payload.
+func ParseShared(payload []byte, dim int, index *Index) (r Rows, err error) {
+	r, err = parseRows(payload, dim, index)
+	r.Shared = true
+	return r, err
+}
+
+func parseRows(payload []byte, dim int, own *Index) (r Rows, err error) {
 	if len(payload) < rowsHead {
 		return r, fmt.Errorf("payload has %d bytes: expected at least %d", len(payload), rowsHead)
 	}
-	spans := binary.LittleEndian.Uint32(payload[0:])
-	rows := binary.LittleEndian.Uint32(payload[4:])
-	r.Part = binary.LittleEndian.Uint32(payload[8:])
-	r.Parts = binary.LittleEndian.Uint32(payload[12:])
+	head := [rowsHead]byte(payload)
+	spans := binary.LittleEndian.Uint32(head[0:])
+	rows := binary.LittleEndian.Uint32(head[4:])
+	r.Part = binary.LittleEndian.Uint32(head[8:])
+	r.Parts = binary.LittleEndian.Uint32(head[12:])
 	if r.Part >= r.Parts {
 		return r, fmt.Errorf("part %d of %d: expected parts from 0 on, less than their number", r.Part, r.Parts)
 	}
 	if spans > MaxPayload || rows > MaxPayload || RowsSize(int(spans), int(rows), dim) != len(payload) {
 		return r, fmt.Errorf("payload has %d bytes, which are not those of %d slots and %d rows of %d floats", len(payload), spans, rows, dim)
 	}
-	r.view(payload, int(spans), int(rows), dim)
+	index := payload
+	if own != nil {
+		index = own.copyOf(payload[:RowsSize(int(spans), int(rows), 0)])
+	}
+	r.view(index, payload, int(spans), int(rows), dim)
 	sum := uint64(0)
 	last := uint32(math.MaxUint32)
 	for i, s := range r.Spans {

@@ -46,3 +46,18 @@ func sumMost(c Checksum, p []byte) (n int, sum Checksum, isFinite bool) {
 	folded, notFinite := sumWide(&wideConstants, ^uint32(c), &p[0], n)
 	return n, Checksum(^folded), notFinite == 0
 }
+
+// copyWide copies n bytes, a multiple of wideStep that is not 0, in one pass that reads each byte once. The copy is finite as
+// float32 if notFinite is 0.
+//
+//go:noescape
+func copyWide(dst, src *byte, n int, infinity uint32) (notFinite uint32)
+
+// copyMost copies the first n bytes of src, and says whether the copies are finite as float32.
+func copyMost(dst, src []byte) (n int, isFinite bool) {
+	n = len(src) &^ (wideStep - 1)
+	if !wide || n == 0 {
+		return 0, true
+	}
+	return n, copyWide(&dst[:n][0], &src[0], n, wideConstants.infinity) == 0
+}

@@ -77,3 +77,39 @@ last:
 	MOVL            DX, notFinite+36(FP)
 	VZEROUPPER
 	RET
+
+#define COPY(off, high) \
+	VMOVDQU64 off(SI), Z0 \
+	VMOVDQU64 Z0, off(DI) \
+	VPSLLD    $1, Z0, Z0  \
+	VPMAXUD   Z0, high, high
+
+// func copyWide(dst, src *byte, n int, infinity uint32) (notFinite uint32)
+TEXT ·copyWide(SB), NOSPLIT, $0-36
+	MOVQ   dst+0(FP), DI
+	MOVQ   src+8(FP), SI
+	MOVQ   n+16(FP), CX
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+
+next:
+	COPY(0, Z8)
+	COPY(64, Z9)
+	COPY(128, Z10)
+	COPY(192, Z11)
+	ADDQ         $256, SI
+	ADDQ         $256, DI
+	SUBQ         $256, CX
+	JNZ          next
+	VPMAXUD      Z9, Z8, Z8
+	VPMAXUD      Z11, Z10, Z10
+	VPMAXUD      Z10, Z8, Z8
+	MOVL         infinity+24(FP), DX
+	VPBROADCASTD DX, Z13
+	VPCMPUD      $5, Z13, Z8, K1
+	KMOVW        K1, DX
+	MOVL         DX, notFinite+32(FP)
+	VZEROUPPER
+	RET

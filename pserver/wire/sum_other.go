@@ -4,3 +4,6 @@ package wire
 
 // sumMost leaves it all to the plain code.
 func sumMost(c Checksum, _ []byte) (n int, sum Checksum, isFinite bool) { return 0, c, true }
+
+// copyMost copies nothing.
+func copyMost([]byte, []byte) (n int, isFinite bool) { return 0, true }

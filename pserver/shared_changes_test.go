@@ -1,0 +1,226 @@
+package pserver
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"math"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+)
+
+// sharingConn is a connection of a ready shard, with one block, the table of stagedTable and shared memory.
+func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
+	t.Helper()
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{3 * pieceElements}}}, 1, stagedTable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, sync, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
+	h := s.newHolding(m)
+	h.blocks[0].fill(elements{floats: make([]float32, h.blocks[0].Len)}, m.rule)
+	s.holding.Store(h)
+	s.ready.Store(true)
+	who, fault := s.greet(h, 0, 1)
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	pool := &commons{most: 1 << 30}
+	memory, file, err := pool.take()
+	if err != nil || memory == nil {
+		t.Skipf("this system has no shared memory: %v", err)
+	}
+	file.Close()
+	t.Cleanup(func() { pool.give(memory) })
+	limits := &Config{PullWait: time.Second}
+	c := &conn{shard: s, holding: h, trainer: who, shared: memory, log: s.log, limits: limits, buffers: newBuffers(wire.MaxPayload), stop: make(chan struct{})}
+	c.slot = memory.slots[0]
+	return c, c.slot
+}
+
+// rowsIn writes a payload with one row of 1 for each slot.
+func rowsIn(buf *buffer, slots ...uint32) (payload []byte, r wire.Rows) {
+	payload, r = wire.Layout(buf.bytes, len(slots), len(slots), stagedTable.Dim)
+	wire.Number(payload, 0, 1)
+	for i, slot := range slots {
+		r.Spans[i], r.IDs[i] = wire.Span{Slot: slot, Rows: 1}, idOf(slot)
+	}
+	for i := range r.Values {
+		r.Values[i] = 1
+	}
+	return payload, r
+}
+
+// rowsOfTable are the ids that a table holds.
+func rowsOfTable(t *testing.T, table *sparse.Table) (ids []int64) {
+	t.Helper()
+	var rows wire.Rows
+	if _, err := table.Scan(sparse.Place{}, &rows); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range rows.Values {
+		if v-v != 0 {
+			t.Errorf("the table holds %v", v)
+		}
+	}
+	return append(ids, rows.IDs...)
+}
+
+// The check of a batch of rows holds for what is applied, however the trainer changes its memory after it.
+func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
+	for name, change := range map[string]func(r wire.Rows){
+		"slot beyond the last":  func(r wire.Rows) { r.Spans[1].Slot = 5000 },
+		"more rows than a slot": func(r wire.Rows) { r.Spans[0].Rows = 1 << 30 },
+		"id of another slot":    func(r wire.Rows) { r.IDs[1] = r.IDs[0] },
+		"gradient not finite":   func(r wire.Rows) { r.Values[3] = float32(math.NaN()) },
+	} {
+		for _, op := range []wire.Op{wire.PushRows, wire.StageRows} {
+			t.Run(name+"/"+op.String(), func(t *testing.T) {
+				c, buf := sharingConn(t, op == wire.StageRows)
+				payload, r := rowsIn(buf, 1, 2)
+				c.head = wire.Header{Op: op, DType: wire.RowBatch, Length: uint32(len(payload)), Incarnation: 1, Placement: c.holding.model.table.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Argument: 0, Sequence: 1}
+				if op == wire.StageRows {
+					c.head.Step, c.head.Argument = 0, 1
+				}
+				f, fault := c.checkRows(buf, &wire.Index{})
+				if fault != nil {
+					t.Fatal(fault)
+				}
+				change(r)
+				if op == wire.PushRows {
+					fault = c.pushRows(f, &reply{})
+				} else {
+					fault = c.shard.stageRows(c.holding, f, c.trainer, &c.head)
+				}
+				spoiled := strings.Contains(name, "finite")
+				if spoiled != (fault != nil) || fault != nil && fault.Code != wire.Malformed {
+					t.Fatalf("answer %v", fault)
+				}
+				if op == wire.PushRows {
+					ids := rowsOfTable(t, c.holding.tables[0])
+					if want := []int64{idOf(1), idOf(2)}; spoiled && len(ids) > 1 || !spoiled && (len(ids) != 2 || ids[0] != want[0] || ids[1] != want[1]) {
+						t.Errorf("the table holds the ids %v, expected %v", ids, want)
+					}
+					return
+				}
+				g := c.shard.stages.find(1)
+				if missing := g.missingRows(c.holding); spoiled != (missing != "") {
+					t.Errorf("missing of the stage: %q", missing)
+				}
+				if !spoiled {
+					if got := stagedIn(g, c.holding); got != "v0/1: 1=1 2=1" {
+						t.Errorf("staged: %q", got)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Gradients, stages and first parameters of a block are finite, however the trainer changes its memory after the check.
+func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
+	for _, op := range []wire.Op{wire.Push, wire.PushPull, wire.Stage, wire.Put} {
+		for _, at := range []int{0, pieceElements + 3, 3*pieceElements - 1} {
+			t.Run(op.String(), func(t *testing.T) {
+				c, buf := sharingConn(t, op == wire.Stage)
+				b := c.holding.blocks[0]
+				for i := range b.Len {
+					buf.floats[i] = 1
+				}
+				c.head = wire.Header{Op: op, DType: wire.Float32, Block: b.ID, Length: uint32(4 * b.Len), Incarnation: 1, Placement: c.holding.model.table.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1}
+				if op == wire.Put {
+					c.shard.ready.Store(false)
+					c.shard.claim = claim{0, 1, time.Now()}
+				}
+				if _, fault := c.check(buf, true); fault != nil {
+					t.Fatal(fault)
+				}
+				buf.floats[at] = float32(math.Inf(1))
+				values, r := c.elements(buf, b.Len), &reply{}
+				if op == wire.PushPull {
+					r.buf, r.head.DType = buf, wire.Float32
+				}
+				var fault *wire.Fault
+				switch op {
+				case wire.Put:
+					fault = c.shard.put(c.holding, b, 1, values, time.Now())
+				case wire.Stage:
+					c.head.Step, c.head.Argument = 0, 1
+					fault = c.shard.stage(b, c.trainer, &c.head, values)
+				default:
+					fault = b.push(c.shard, c.holding, c.trainer, &c.head, 1, values, r)
+				}
+				if fault == nil || fault.Code != wire.Malformed || !strings.Contains(fault.Message, `tensor "w"`) {
+					t.Errorf("answer %v, expected malformed with the name of the tensor", fault)
+				}
+				if !wire.Finite(b.params) {
+					t.Errorf("%v of the parameters is not finite", b.params[wire.FirstNotFinite(b.params)])
+				}
+				if op == wire.Put && b.filled() {
+					t.Error("the block counts as filled")
+				}
+				if g := c.shard.stages.find(1); op == wire.Stage && g.present != 0 {
+					t.Error("the stage counts as present")
+				}
+			})
+		}
+	}
+}
+
+// F17: an error of the server ends one connection, with a line in the log. The server goes on, and no lock is held.
+func TestPanicOfARequestEndsOneConnection(t *testing.T) {
+	c, _ := sharingConn(t, false)
+	var text bytes.Buffer
+	log := logrus.New()
+	log.SetOutput(&text)
+	h := *c.holding
+	h.tables = []*sparse.Table{nil}
+	here, there := net.Pipe()
+	defer here.Close()
+	bad := &conn{
+		shard: c.shard, holding: &h, trainer: c.trainer, log: logrus.NewEntry(log), buffers: c.buffers, stop: c.stop,
+		limits: &Config{PullWait: time.Second, FrameTimeout: time.Minute, HelloTimeout: time.Minute}, nc: there, r: bufio.NewReader(there),
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); bad.serve() }()
+	head := wire.Header{Op: wire.LookupRows, DType: wire.RowBatch, Incarnation: 1, Placement: h.model.table.Epoch, ShardEpoch: 1, JobEpoch: 1, Sequence: 1}
+	var raw [wire.HeaderSize]byte
+	head.Encode(&raw)
+	wire.Seal(&raw, nil)
+	if _, err := here.Write(raw[:]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(here, raw[:]); err != nil {
+		t.Fatal(err)
+	}
+	if err := head.Decode(&raw); err != nil || head.Flags&wire.Error == 0 || wire.Code(head.Argument) != wire.Stopping {
+		t.Errorf("reply %+v, %v", head, err)
+	}
+	io.Copy(io.Discard, here) //nolint:errcheck // until the server closes
+	<-done
+	if !strings.Contains(text.String(), "request failed") || !strings.Contains(text.String(), "checkRows") {
+		t.Errorf("log: %q", text.String())
+	}
+	c.head = wire.Header{Op: wire.Pull, Block: c.holding.blocks[0].ID, Incarnation: 1, Placement: h.model.table.Epoch}
+	c.slot = nil
+	r := answer(&c.head, 1)
+	if fault := c.handle(nil, true, &r); fault != nil {
+		t.Errorf("another connection: %v", fault)
+	}
+	c.buffers.give(r.buf)
+}
