@@ -239,6 +239,15 @@ func TestListRefuses(t *testing.T) {
 	}
 }
 
+// F63: data files are local; a name that is a URL is refused, and not taken for a path.
+func TestURLIsRefused(t *testing.T) {
+	for _, name := range []string{"s3://bucket/file", "http://169.254.169.254/latest", "file:///etc/passwd", "gs://bucket/*"} {
+		if _, err := (dataset.Source{}).List(t.Context(), []string{name}); !errors.Is(err, dataset.ErrScheme) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestGlobReportsUnreadableFolders: filepath.Glob would leave their files out.
 func TestGlobReportsUnreadableFolders(t *testing.T) {
 	if os.Getuid() == 0 {
