@@ -13,9 +13,9 @@ import (
 )
 
 // result waits for the end of a run that was started with -o json.
-func (r *runJob) result() (result local.Result) {
+func (r *runJob) result(code int) (result local.Result) {
 	r.job.t.Helper()
-	r.wantExit(0)
+	r.wantExit(code)
 	text := r.log()
 	decode(r.job.t, text[strings.Index(text, "\n{")+1:], &result)
 	return result
@@ -41,7 +41,7 @@ func TestRunWithAServerThatHangs(t *testing.T) {
 	if err := syscall.Kill(server.pid, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if result := r.result(); result.Accuracy < 0.93 || result.Restarts < 1 || result.SetAside.Tasks > 0 {
+	if result := r.result(0); result.Accuracy < 0.93 || result.Restarts < 1 || result.SetAside.Tasks > 0 {
 		t.Errorf("found %+v, expected an accuracy of at least 0.93, a restart, and nothing set aside", result)
 	}
 }
@@ -57,7 +57,7 @@ func TestRunWithoutAShard(t *testing.T) {
 	if err := os.Rename(shards[0], shards[0]+".away"); err != nil {
 		t.Fatal(err)
 	}
-	result := r.result()
+	result := r.result(local.ExitSetAside)
 	if result.SetAside.Tasks != runTasks/4 || !strings.Contains(result.SetAside.Example, "digits-00001-of") {
 		t.Errorf("set aside %+v, expected %d tasks for want of %s", result.SetAside, runTasks/4, shards[0])
 	}

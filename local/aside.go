@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 
 	"trainmaster/etcdstore"
@@ -24,17 +23,27 @@ func (j *Job) setAside(ctx context.Context) (SetAside, error) {
 		return SetAside{}, err
 	}
 	defer store.Close()
-	details, _, err := store.Together(ctx, taskqueue.AsidePrefix)
+	tasks, err := SetAsideTasks(ctx, store)
+	if err != nil || len(tasks) == 0 {
+		return SetAside{}, err
+	}
+	return SetAside{Tasks: len(tasks), Example: tasks[0].Error}, nil
+}
+
+// SetAsideTasks reads which tasks of a job are set aside, from the lowest index on.
+func SetAsideTasks(ctx context.Context, store *etcdstore.Store) ([]taskqueue.AsideDetail, error) {
+	values, _, err := store.Together(ctx, taskqueue.AsidePrefix)
 	if err != nil {
-		return SetAside{}, fmt.Errorf("read which tasks are set aside: %w", err)
+		return nil, fmt.Errorf("read which tasks are set aside: %w", err)
 	}
-	if len(details) == 0 {
-		return SetAside{}, nil
+	tasks := make([]taskqueue.AsideDetail, 0, len(values))
+	for key, value := range values {
+		var d taskqueue.AsideDetail
+		if err := json.Unmarshal(value, &d); err != nil {
+			return nil, fmt.Errorf("%s: expected JSON, found %.80q: %w", key, value, err)
+		}
+		tasks = append(tasks, d)
 	}
-	first := slices.Min(slices.Collect(maps.Keys(details)))
-	var d taskqueue.AsideDetail
-	if err := json.Unmarshal(details[first], &d); err != nil {
-		return SetAside{}, fmt.Errorf("%s: expected JSON, found %.80q: %w", first, details[first], err)
-	}
-	return SetAside{Tasks: len(details), Example: d.Error}, nil
+	slices.SortFunc(tasks, func(a, b taskqueue.AsideDetail) int { return a.Task - b.Task })
+	return tasks, nil
 }

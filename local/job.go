@@ -348,6 +348,7 @@ func (j *Job) define() {
 		if c.Resume {
 			one.args = append(one.args, "--resume", j.path(checkpointsDir)) // heeded where etcd is lost
 		}
+		one.endCodes = []int{ExitSetAside} // the result says which tasks
 		if i == 0 {
 			j.master = one
 		} else {

@@ -30,6 +30,9 @@ const (
 	stopTimeout  = 15 * time.Second
 )
 
+// ExitSetAside is the exit code of a master whose job ended without the tasks that are set aside.
+const ExitSetAside = 4
+
 // process is a child that is kept running until it exits by itself with 0, or is stopped.
 type process struct {
 	name     string
@@ -38,6 +41,8 @@ type process struct {
 	logPath  string
 	log      *logrus.Entry
 	register *drill.Register // notes what runs; nil: nobody wants to know
+
+	endCodes []int // exit codes besides 0 of a child that has done its work
 
 	restartPause time.Duration // before the first restart; it doubles
 	stopTimeout  time.Duration // from SIGTERM to SIGKILL
@@ -53,7 +58,7 @@ func (p *process) run(ctx context.Context) error {
 	for n := 0; ; n++ {
 		err := p.once(ctx)
 		switch {
-		case ctx.Err() != nil, err == nil:
+		case ctx.Err() != nil, err == nil, slices.Contains(p.endCodes, exitCode(err)):
 			return nil
 		case permanent(err) || n == maxRestarts:
 			return fmt.Errorf("%s: %w%s; see %s", p.name, err, lastWords(p.logPath), p.logPath)
@@ -89,8 +94,16 @@ func lastWords(path string) string {
 
 // permanent reports exits that a restart would repeat: the job failed, or wrong usage.
 func permanent(err error) bool {
-	exit, ok := errors.AsType[*exec.ExitError](err)
-	return ok && (exit.ExitCode() == 1 || exit.ExitCode() == 2)
+	code := exitCode(err)
+	return code == 1 || code == 2
+}
+
+// exitCode returns the exit code that an error of once stands for, -1 if there is none.
+func exitCode(err error) int {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode()
+	}
+	return -1
 }
 
 // once runs the child to its end; when ctx ends it gets SIGTERM, and later SIGKILL.

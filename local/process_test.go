@@ -46,6 +46,15 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// A child whose exit code says that it has done its work is done.
+func TestProcessWithEndCodeIsNotRestarted(t *testing.T) {
+	p := runs(t, "exit", strconv.Itoa(ExitSetAside))
+	p.endCodes = []int{ExitSetAside}
+	if err := p.run(t.Context()); err != nil || p.restarts.Load() != 0 {
+		t.Errorf("%d restarts, %v", p.restarts.Load(), err)
+	}
+}
+
 // What is killed is started again, after pauses that grow to an end, until it stays.
 func TestRestarts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "starts")

@@ -167,7 +167,17 @@ func (q *Queue) maxOpen() int {
 func (q *Queue) end(status Status, reason string) {
 	q.status, q.reason, q.dirty = status, reason, true
 	q.record.ended(status, reason)
-	q.notice(status == Failed, "job "+status.String(), map[string]any{"reason": reason})
+	fields, setAside := map[string]any{}, 0
+	for _, s := range q.sets {
+		setAside += len(s.aside)
+	}
+	if reason != "" {
+		fields["reason"] = reason
+	}
+	if setAside > 0 {
+		fields["set_aside"] = setAside
+	}
+	q.notice(status == Failed || setAside > 0, "job "+status.String(), fields)
 }
 
 // skipAside moves the cursor over tasks that are set aside.

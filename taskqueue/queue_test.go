@@ -3,6 +3,7 @@ package taskqueue
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -248,6 +249,31 @@ func TestStateIsSmall(t *testing.T) {
 		q.Flush()
 		if n := len(q.Snapshot(1, 2).Sets[0].Live); n > 16*64 {
 			t.Errorf("%d tasks: %d bytes for 64 pending ones", tasks, n)
+		}
+	}
+}
+
+// The notice of the end of a job has a reason only if there is one, and names set-aside tasks as an error.
+func TestJobEndNotice(t *testing.T) {
+	for failures, want := range []Notice{
+		0: {false, "job ended", map[string]any{}},
+		1: {true, "job ended", map[string]any{"set_aside": 1}},
+	} {
+		q := datasetQueue(t, 2, Options{Passes: 1, MaxFailures: 1})
+		a := q.Apply(1, &Join{ID: "a"})
+		send := func(seq uint64, finished ...Result) Answer {
+			return q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: seq, Finished: finished, Want: true})
+		}
+		task := send(1)
+		for n := range 2 * failures {
+			task = send(uint64(2+n), Result{Token: task.Token, Error: "bad"})
+		}
+		for seq := uint64(4); task.Kind == AnswerTask; seq++ {
+			task = send(seq, Result{Token: task.Token})
+		}
+		notices := q.Flush().Notices
+		if got := notices[len(notices)-1]; !reflect.DeepEqual(got, want) {
+			t.Errorf("after %d failures: %+v, expected %+v", 2*failures, got, want)
 		}
 	}
 }

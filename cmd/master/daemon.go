@@ -232,15 +232,21 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 			return err
 		}
 	}
-	if before, err := storedOutcome(ctx, store); err == nil && before.over() {
+	before, err := storedOutcome(ctx, store)
+	over := err == nil && before.over()
+	if over {
 		log.Warnf("job %q is already over: it %v; to begin anew choose another --job, or another --data-dir", s.etcd.Job, before)
-		return s.serve(ctx, listener, face, store, log) // trainers that have not heard of it yet
 	}
-	err = s.serve(ctx, listener, face, store, log)
-	if err == nil {
-		sayHowItEnded(ctx, store, log)
+	if err := s.serve(ctx, listener, face, store, log); err != nil { // also of a job that is over: for trainers that do not know it yet
+		return err
 	}
-	return err
+	from := place{s.etcd, &s.dataDir}
+	if over {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
+		defer cancel()
+		return reportSetAside(bounded, store, before, from, log)
+	}
+	return sayHowItEnded(ctx, store, from, log)
 }
 
 // desire says how many parameter servers the job has. They start when it is said: not before the job has begun, so that

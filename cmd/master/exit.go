@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"trainmaster/local"
 )
 
 const (
@@ -15,6 +17,8 @@ const (
 	exitStore  = 3 // the store is unreachable, refused us, or has a full disk
 
 	exitInterrupted = 130 // a signal ended the command before it was done, as a shell reports SIGINT
+
+	exitSetAside = local.ExitSetAside // the job ended without the tasks that are set aside
 )
 
 // exitError is an error that knows the exit code it deserves.

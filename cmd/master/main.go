@@ -9,6 +9,7 @@
 //	1  the job failed, or a check found something wrong
 //	2  usage: an unknown command, flag or setting, or a value that makes no sense
 //	3  the store (etcd) is unreachable, refused us, or has a full disk
+//	4  the job ended without the tasks that are set aside
 //	130  a signal ended the command before it was done
 package main
 

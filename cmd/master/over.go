@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/etcdstore"
+	"trainmaster/local"
 	"trainmaster/taskqueue"
 )
 
@@ -49,17 +50,51 @@ func (o outcome) String() string {
 }
 
 // sayHowItEnded logs why a master that led or stood by leaves: the job is over, or the master was told to stop before.
-func sayHowItEnded(ctx context.Context, store *etcdstore.Store, log *logrus.Entry) {
+// The error is that of a job that ended without some of its tasks.
+func sayHowItEnded(ctx context.Context, store *etcdstore.Store, from place, log *logrus.Entry) error {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
 	defer cancel()
-	switch o, err := storedOutcome(bounded, store); {
-	case err == nil && o.over():
-		log.Infof("done: the job %v", o)
+	o, err := storedOutcome(bounded, store)
+	switch {
 	case err != nil:
 		log.WithError(err).Warn("stopped; whether the job is over is not known")
-	default:
+		return nil
+	case !o.over():
 		log.Info("stopped before the job was over; start it again to go on")
+		return nil
 	}
+	log.Infof("done: the job %v", o)
+	return reportSetAside(bounded, store, o, from, log)
+}
+
+// reportSetAside logs which tasks a job ended without. The error, if there are any, has an exit code of its own.
+func reportSetAside(ctx context.Context, store *etcdstore.Store, o outcome, from place, log *logrus.Entry) error {
+	if o.status != taskqueue.Ended {
+		return nil
+	}
+	aside, err := local.SetAsideTasks(ctx, store)
+	if err != nil {
+		log.WithError(err).Warn("set-aside tasks unknown")
+		return nil
+	}
+	for i, d := range aside {
+		if i == setAsideShown {
+			log.WithField("tasks", len(aside)-i).Error("more tasks set aside")
+			break
+		}
+		log.WithFields(logrus.Fields{"task": d.Task, "pass": d.Pass, "failures": d.Failures, "losses": d.Losses, "holder": d.Holder, "error": d.Error}).Error("task set aside")
+	}
+	return setAsideError(len(aside), "master queues --literal "+from.flags())
+}
+
+const setAsideShown = 10 // in the last lines of a log
+
+// setAsideError is what a job ends with that went without some of its tasks; nil: there are none.
+func setAsideError(tasks int, look string) error {
+	if tasks == 0 {
+		return nil
+	}
+	return &exitError{exitSetAside, fmt.Errorf("the job ended without all of its tasks: expected none set aside, found %d: see them with: %s", tasks, look)}
 }
 
 const outcomeTimeout = 2 * time.Second // a process that was told to stop does not wait for etcd

@@ -97,6 +97,34 @@ func TestMasterOfAJobThatIsOver(t *testing.T) {
 	}
 }
 
+// Masters of a job that ends with tasks set aside name them in their last lines, and exit with a code of their own: one that
+// led to the end, and one that is started later.
+func TestMasterOfAJobWithSetAsideTasks(t *testing.T) {
+	l := lead(t, master.Config{Linger: time.Millisecond, Queue: taskqueue.Options{Passes: 1, MaxFailures: 1}})
+	standby, standbyCode := daemon(t.Context(), l.etcd)
+	logHas(t, standby, "waiting for the lock")
+	l.train(20)
+	for l.Leading() {
+		time.Sleep(time.Millisecond)
+	}
+	l.stop()
+	for name, d := range map[string]func() (*bufio.Scanner, <-chan int){
+		"stood by":        func() (*bufio.Scanner, <-chan int) { return standby, standbyCode },
+		"started again":   func() (*bufio.Scanner, <-chan int) { return daemon(t.Context(), l.etcd) },
+		"started a third": func() (*bufio.Scanner, <-chan int) { return daemon(t.Context(), l.etcd) },
+	} {
+		lines, code := d()
+		logHas(t, lines, "task=0")
+		logHas(t, lines, "expected none set aside, found 1: see them with: master queues --literal --endpoints")
+		for lines.Scan() {
+			t.Errorf("%s: a line after the last one: %s", name, lines.Text())
+		}
+		if got := <-code; got != exitSetAside {
+			t.Errorf("%s: exit code %d, expected %d", name, got, exitSetAside)
+		}
+	}
+}
+
 // A trainer that comes when the job is over and its masters are gone does not wait for one.
 func TestTrainerOfAJobThatIsOver(t *testing.T) {
 	shard := filepath.Join(t.TempDir(), "shard")

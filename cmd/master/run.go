@@ -34,7 +34,9 @@ func runCommand() *cobra.Command {
 trains a model on handwritten digits or on flights, and measures it on records that were held out. A process that dies is started
 again: kill one with -9 and look.
 
-Each run has a new folder under --dir, with the data, the logs, the checkpoints and the model.`,
+Each run has a new folder under --dir, with the data, the logs, the checkpoints and the model.
+
+Exit code 4: the job ended, but tasks are set aside: some of the data was not trained in all passes.`,
 		Example: `  # softmax regression on the 1,797 digits that come with the program
   master run
   # the two-layer network, in synchronous steps
@@ -162,7 +164,7 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 	if err != nil {
 		return runError(ctx, c.Dir, err)
 	}
-	return render(out, format, result, func(w io.Writer) {
+	err = render(out, format, result, func(w io.Writer) {
 		fmt.Fprintf(w, "test accuracy\t%.4f (%d records)\n", result.Accuracy, result.TestRecords)
 		if result.AUC != nil {
 			fmt.Fprintf(w, "area under the ROC curve\t%.4f\n", *result.AUC)
@@ -175,6 +177,10 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 		}
 		fmt.Fprintf(w, "model\t%s\n", result.ModelPath)
 	})
+	if err != nil {
+		return err
+	}
+	return setAsideError(result.SetAside.Tasks, filepath.Base(c.Binary)+" queues --literal --data-dir "+filepath.Join(c.Dir, "etcd"))
 }
 
 func dataName(c local.Config) string {
