@@ -268,7 +268,7 @@ var guards = []guard{
 	{"F51", "pserver/checkpoint.TestAwayIsNotGone", mutant{"a base that cannot be read now is none", "pserver/checkpoint/base.go",
 		"if errors.Is(err, ErrUnavailable) {", "if false && errors.Is(err, ErrUnavailable) {",
 		"pruning takes the rows that a kept checkpoint is based on"}},
-	{"F51", "pserver/checkpoint/storage.TestMistakesAreNamed", mutant{"a cut connection ends a list", "pserver/checkpoint/storage/bucket.go",
+	{"F51", "pserver/checkpoint/storage.TestListOverACutConnectionFails", mutant{"a cut connection ends a list", "pserver/checkpoint/storage/bucket.go",
 		"if err == io.EOF {", "if errors.Is(err, io.EOF) {",
 		"a bucket seems to be empty"}},
 	{"F51", "pserver/checkpoint/storage.TestSilentStore", mutant{"a silent store is waited for", "pserver/checkpoint/storage/transport.go",

@@ -1,16 +1,20 @@
 package storage_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -460,6 +464,44 @@ func TestMistakesAreNamed(t *testing.T) {
 				if !errors.Is(err, checkpoint.ErrUnavailable) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), do+" "+p.String()+"/dir/") || strings.Contains(err.Error(), s3test.Secret) {
 					t.Errorf("%s: %v", do, err)
 				}
+			}
+		})
+	}
+}
+
+// F51: a store that cuts the connection, before its answer or within it, has said nothing of
+// what it holds: the list fails, and does not end there.
+func TestListOverACutConnectionFails(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "test")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
+	for name, answer := range map[string]string{
+		"before the answer":   "",
+		"within the headers":  "HTTP/1.1 200 OK\r\nContent-Type: appl",
+		"within the document": "HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: 500\r\n\r\n<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>a</Key></Contents>",
+	} {
+		t.Run(name, func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var serving sync.WaitGroup
+			serving.Go(func() {
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+						_, _ = io.WriteString(conn, answer)
+					}
+					conn.Close()
+				}
+			})
+			defer serving.Wait()
+			defer listener.Close()
+			p := open(t, s3test.URLAt(listener.Addr().String(), "p"))
+			if names, err := p.List(t.Context(), "dir"); !errors.Is(err, checkpoint.ErrUnavailable) {
+				t.Errorf("the list is %q, %v, expected an error", names, err)
 			}
 		})
 	}
