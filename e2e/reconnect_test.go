@@ -2,19 +2,25 @@ package e2e
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
-// F32, with as many trainers as a test can afford: all come back to the next leader, and nothing that was acknowledged is
-// lost or counted twice. Nothing here depends on how long it took.
+// F32: two thousand trainers of a leader that is killed, and two hundred of one that hangs, come
+// back to the next leader within a bound, and nothing that was acknowledged is lost or counted
+// twice.
 func TestReconnectBench(t *testing.T) {
 	t.Parallel()
-	const trainers = 200
-	for _, mode := range []string{"kill", "hang"} {
-		got := run(t, t.TempDir(), "bench", "reconnect", "--trainers", strconv.Itoa(trainers), "--mode", mode, "--task-time", "1s", "--window", "1s", "-o", "json")
+	// allBack bounds the time until the last trainer is answered: 2 s alone on two cores, and as
+	// much as 54 s with other work beside it (docs/scaling.md).
+	const allBack = 60.0
+	for mode, trainers := range map[string]int{"kill": 2000, "hang": 200} {
+		needsFiles(t, trainers+500)
+		got := run(t, t.TempDir(), "bench", "reconnect", "--trainers", strconv.Itoa(trainers), "--mode", mode, "--task-time", "2s", "--window", "1s", "-o", "json")
 		if got.code != 0 {
 			t.Fatalf("%s: exit code %d: %s", mode, got.code, got.stderr)
 		}
@@ -34,11 +40,25 @@ func TestReconnectBench(t *testing.T) {
 		switch f := figures; {
 		case f.Trainers != trainers || f.BackSeconds <= 0 || f.P99BeforeMS <= 0 || f.P99AfterMS <= 0 || f.RSSBytes <= 0:
 			t.Errorf("%s: %s", mode, got.stdout)
+		case f.BackSeconds > allBack:
+			t.Errorf("%s: %d trainers were back after %.1f s, expected at most %v s", mode, trainers, f.BackSeconds, allBack)
 		case f.Lost == nil || f.Doubled == nil || *f.Lost != 0 || *f.Doubled != 0:
 			t.Errorf("%s: something was lost or counted twice: %s", mode, got.stdout)
 		case f.Finished == 0: // how many, the machine says
 			t.Errorf("%s: no finish was looked for in the record: %s", mode, got.stdout)
 		}
+	}
+}
+
+// needsFiles skips a test where fewer files can be open.
+func needsFiles(t *testing.T, n int) {
+	t.Helper()
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Max < uint64(n) {
+		if os.Getenv("REQUIRE") == "all" {
+			t.Fatalf("%d open files are allowed, the test needs %d: ulimit -Hn %d", limit.Max, n, n)
+		}
+		t.Skipf("%d open files are allowed, the test needs %d: ulimit -Hn %d", limit.Max, n, n)
 	}
 }
 
