@@ -75,10 +75,7 @@ func (l *Lock) settle(ctx context.Context, expectMod int64, state []byte) (modRe
 	return 0, l.fenced(ctx, expectMod)
 }
 
-func (l *Lock) storeFull(key string) error {
-	return fmt.Errorf("commit %s: %w: %w; compact and defragment etcd (or raise --quota-backend-bytes), then: etcdctl alarm disarm",
-		key, taskqueue.ErrStoreFull, errNoSpace)
-}
+func (l *Lock) storeFull(key string) error { return l.store.full("commit " + key) }
 
 // ReadState reads /task_queues linearizably, with the lock compared in the same
 // transaction: what it returns was the state while the lock was ours. Absent is

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -100,6 +101,9 @@ func (s *Store) Campaign(ctx context.Context, cfg CampaignConfig) (*Lock, error)
 // bid makes one bid and waits with it.
 func (s *Store) bid(ctx context.Context, cfg CampaignConfig) (*Lock, error) {
 	h, err := s.hold(ctx, cfg.TTL, cfg.Margin)
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return nil, s.full("grant a lease")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -188,6 +192,9 @@ func (l *Lock) Key() string { return l.key }
 
 // Revision is the create revision of the lock's key: the fencing token.
 func (l *Lock) Revision() int64 { return l.createRevision }
+
+// TTL is the time to live of the lease, as etcd granted it.
+func (l *Lock) TTL() time.Duration { return l.ttl }
 
 // Lease is the lease that the lock, and every LeaseBound write, lives on.
 func (l *Lock) Lease() clientv3.LeaseID { return clientv3.LeaseID(l.lease) }

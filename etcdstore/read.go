@@ -39,7 +39,11 @@ func (s *Store) get(ctx context.Context, key string, opts ...clientv3.OpOption) 
 
 // readTxn is for transactions without a write.
 func (s *Store) readTxn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
-	return again(ctx, func() (*pb.TxnResponse, error) { return s.kv.Txn(ctx, req, s.callOpts...) })
+	answer, err := again(ctx, func() (*pb.TxnResponse, error) { return s.kv.Txn(ctx, req, s.callOpts...) })
+	if err == nil {
+		s.saw(answer.Header)
+	}
+	return answer, err
 }
 
 // Value reads one key of the job. An absent one is nil, with revision 0.

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -164,6 +165,7 @@ type Store struct {
 	closed bool // guarded by mu
 
 	clusterID uint64
+	revision  atomic.Int64 // the greatest that etcd said
 }
 
 // Open connects and verifies that etcd answers a linearizable read under the

@@ -33,6 +33,7 @@ func (s *Store) txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, e
 	if err != nil {
 		return nil, outcome(err, sent)
 	}
+	s.saw(answer.Header)
 	return answer, nil
 }
 

@@ -44,6 +44,7 @@ func newCommitter(s *state) *committer {
 func (c *committer) run(ctx context.Context) (err error) {
 	defer func() { c.end(err) }()
 	c.sample = c.time.Now() // nobody could be heard while the term was announced
+	c.stopping = ctx
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	timer := time.NewTimer(time.Hour)
@@ -249,7 +250,7 @@ func (c *committer) echo(ctx context.Context, event taskqueue.Event) error {
 	if !ok || r.SeenCommit <= last || r.JobID != c.queue.JobID() {
 		return nil
 	}
-	if _, _, err := c.readBack(ctx); err != nil {
+	if _, _, err := c.readBack(ctx, c.time.Now().Add(c.lead.TTL())); err != nil {
 		return fmt.Errorf("a trainer saw commit %d, the last one here is %d: %w", r.SeenCommit, last, err)
 	}
 	return fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrRolledBack, r.SeenCommit, last)

@@ -105,6 +105,52 @@ func TestFullStore(t *testing.T) {
 	}
 }
 
+// F3, F8: the connection of a commit breaks, and etcd is full from then on. No answer settles the outcome: the caller is
+// refused, the master can be stopped and gives up the lock, and with room again another one leads on.
+func TestFullStoreAfterAnUnknownOutcomeEndsTheTerm(t *testing.T) {
+	etcd := etcdtest.StartProcess(t, 8<<20)
+	job := etcdtest.NewJob(t)
+	direct := etcdtest.Open(t, etcd.Endpoint(), job)
+	proxy := etcdtest.StartProxy(t, etcd.Endpoint())
+	r := mastertest.Start(t, etcdtest.Open(t, proxy.Endpoint(), job), master.Config{Queue: taskqueue.Options{Passes: 1}})
+	r.Register(4)
+	a := r.Join("a")
+	request := a.Request(nil, nil)
+	proxy.HoldRequests(true)
+	answered := make(chan error, 1)
+	go func() { _, err := r.Next(context.Background(), request); answered <- err }()
+	const largerThanAKeepAlive = 400
+	mastertest.Eventually(t, "the commit is under way", func() bool { return proxy.HeldRequests() > largerThanAKeepAlive })
+	filler := strings.Repeat("x", 1<<20)
+	for i := 0; ; i++ {
+		if _, err := direct.Client().Put(t.Context(), fmt.Sprint("/filler/", i), filler); err != nil {
+			break // full
+		}
+	}
+	proxy.Cut() // the request never arrives
+	proxy.HoldRequests(false)
+	if err := <-answered; !errors.Is(err, master.ErrNotLeader) {
+		t.Errorf("the caller of an unknown outcome: %v, expected %v", err, master.ErrNotLeader)
+	}
+	mastertest.Eventually(t, "the lock is given up", func() bool {
+		keys, _, err := direct.Prefixed(t.Context(), etcdstore.LockPrefix)
+		return err == nil && len(keys) == 0
+	})
+	mastertest.Eventually(t, "the status names the full store and the command", func() bool {
+		_, err := r.Status(t.Context())
+		return errors.Is(err, master.ErrNotLeader) && strings.Contains(err.Error(), "the store is full") && strings.Contains(err.Error(), "etcdctl alarm disarm")
+	})
+	if err := r.Stop(); err != nil {
+		t.Error(err)
+	}
+	empty(t, direct.Client())
+	next := mastertest.Start(t, direct, master.Config{Queue: taskqueue.Options{Passes: 1}})
+	if reply, err := next.Next(t.Context(), request); err != nil || reply.Assignment == nil {
+		t.Errorf("the same request at the next master: %+v, %v", reply, err)
+	}
+	mastertest.Verify(t, direct)
+}
+
 func second[A, B any](_ A, b B) B { return b }
 
 // empty makes room as the error says: delete, compact, defragment, disarm.

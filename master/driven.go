@@ -33,7 +33,8 @@ type Driven struct {
 	config Config
 }
 
-// Drive recovers the state under a lock that is held.
+// Drive recovers the state under a lock that is held. When ctx ends, the master is to stop: an
+// unknown outcome ends the term then.
 func Drive(ctx context.Context, store Store, lead Leadership, config Config, clock Time, log *logrus.Entry) (*Driven, error) {
 	config = config.withDefaults()
 	s, err := recoverState(ctx, store, lead, config, nil, func() {}, clock, log)

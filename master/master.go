@@ -30,7 +30,11 @@ type Master struct {
 	current atomic.Pointer[term]
 	standby atomic.Pointer[standby]
 	fresh   freshness
+	waiting atomic.Value // string: why this master does not lead
 }
+
+// Waits takes the reason why this master does not lead. Status returns it until the master leads.
+func (m *Master) Waits(reason string) { m.waiting.Store(reason) }
 
 // New returns a master that does nothing until Run. shards may be nil unless
 // config.Sync; no checkpoints are taken then.
@@ -82,6 +86,7 @@ func (m *Master) Run(ctx context.Context) error {
 		case err == nil, errors.Is(err, ErrJobFailed), fatal(err):
 			return err
 		}
+		m.Waits(err.Error())
 		m.log.WithError(err).Warn("term over, campaigning again")
 		pause(ctx, termPause)
 	}

@@ -82,6 +82,7 @@ func (s *memory) PartKey(id string, i int) string                            { r
 func (s *memory) Encode(v any) ([]byte, error)                               { return etcdstore.Encode(v) }
 func (s *memory) Decode(b []byte, v any, limit int64) error                  { return etcdstore.Decode(b, v, limit) }
 func (s *memory) Revision() int64                                            { return s.term }
+func (s *memory) TTL() time.Duration                                         { return 5 * time.Second }
 func (s *memory) Lost() <-chan struct{}                                      { return s.lost }
 func (s *memory) Resign(context.Context) error                               { return nil }
 

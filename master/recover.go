@@ -51,7 +51,7 @@ func (s *state) begin(ctx context.Context) error {
 // ever begun over a state that cannot be read.
 func readOrBegin(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
 	began := clock.Now()
-	s := &state{store: store, lead: lead, config: config, log: log, time: clock, written: began, limit: maxStateBytes, roster: map[string][]byte{}, heard: heard}
+	s := &state{store: store, lead: lead, config: config, log: log, time: clock, written: began, stopping: ctx, limit: maxStateBytes, roster: map[string][]byte{}, heard: heard}
 	s.tables.Store(&[]*taskqueue.Table{})
 	cluster, err := store.ClusterID(ctx)
 	if err != nil {

@@ -35,7 +35,9 @@ type state struct {
 	number   atomic.Uint64 // of the last commit
 	recorded atomic.Uint64 // bytes of the record, in this term
 	secret   jobSecret
-	heard    func() // called when etcd answered
+	stopping context.Context // ends when the master is to stop
+	refusal  atomic.Value    // string: why the store refused the last commit; "": it did not
+	heard    func()          // called when etcd answered
 	counts   counters
 }
 
@@ -72,8 +74,10 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	}
 	revision, err := s.write(ctx, encoded, writes)
 	if err != nil {
+		s.refusal.Store(err.Error())
 		return err
 	}
+	s.refusal.Store("")
 	s.revision, s.stored, s.written, s.secret.stored = revision, encoded, s.time.Now(), true
 	s.number.Store(s.queue.Commit())
 	s.recorded.Add(uint64(len(flushed.Record)))
@@ -103,25 +107,37 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 
 func (s *state) since(t time.Time) time.Duration { return s.time.Now().Sub(t) }
 
-// write commits, and finds out about an unknown outcome. Once one attempt may still be on
-// its way, no later answer settles it but the state itself: the same bytes are sent until
-// they stand there, or another state does.
+// write commits. The outcome is known when it returns, unless the error is ErrUnknownOutcome:
+// then the term must end.
 func (s *state) write(ctx context.Context, encoded []byte, writes []taskqueue.Write) (int64, error) {
-	for unknown := false; ; {
-		bounded, cancel := context.WithTimeout(ctx, commitTimeout)
-		revision, err := s.lead.Commit(bounded, s.revision, encoded, writes)
-		cancel()
-		switch {
-		case err == nil:
-			return revision, nil
-		case ctx.Err() != nil:
-			return 0, fmt.Errorf("%w: %w", taskqueue.ErrFenced, err) // whatever became of it, the next leader sees
-		case !unknown && !errors.Is(err, taskqueue.ErrUnknownOutcome):
-			return 0, err
-		}
-		unknown = true
-		s.log.WithError(err).Warn("outcome of a commit unknown, reading back")
-		found, revision, err := s.readBack(ctx)
+	revision, err := s.send(ctx, encoded, writes)
+	if errors.Is(err, taskqueue.ErrUnknownOutcome) {
+		return s.settle(ctx, encoded, writes, err)
+	}
+	return revision, err
+}
+
+// send commits once.
+func (s *state) send(ctx context.Context, encoded []byte, writes []taskqueue.Write) (int64, error) {
+	bounded, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	revision, err := s.lead.Commit(bounded, s.revision, encoded, writes)
+	if err != nil && ctx.Err() != nil {
+		return 0, fmt.Errorf("%w: %w", taskqueue.ErrFenced, err) // the next leader sees the outcome
+	}
+	return revision, err
+}
+
+// settle finds out about an unknown outcome. While an attempt may still be under way, only the
+// stored state settles the outcome, and no later answer: a refusal is about its own attempt.
+// The same bytes are sent until they, or another state, are stored. A store that refuses for
+// good would keep the callers waiting for ever: after the time to live of the lease, or when the master
+// stops, the term ends instead, and the revoked lease fences the attempts under way.
+func (s *state) settle(ctx context.Context, encoded []byte, writes []taskqueue.Write, cause error) (int64, error) {
+	s.log.WithError(cause).Warn("outcome of a commit unknown, reading back")
+	until := s.time.Now().Add(s.lead.TTL())
+	for wait := resendPause; ; wait = min(2*wait, resendPauseMax) {
+		found, revision, err := s.readBack(ctx, until)
 		if err != nil {
 			return 0, fmt.Errorf("%w: read back: %w", taskqueue.ErrUnknownOutcome, err)
 		}
@@ -129,26 +145,45 @@ func (s *state) write(ctx context.Context, encoded []byte, writes []taskqueue.Wr
 		case decide.Committed:
 			return revision, nil
 		case decide.Over:
-			return 0, fmt.Errorf("%w: another state stands in the store", taskqueue.ErrFenced)
-		case decide.Again:
-			s.time.Sleep(ctx, resendPause)
+			return 0, fmt.Errorf("%w: stored state has changed", taskqueue.ErrFenced)
 		}
+		if s.givesUp(until) {
+			return 0, fmt.Errorf("%w: still unknown %v later: %w", taskqueue.ErrUnknownOutcome, s.lead.TTL(), cause)
+		}
+		s.time.Sleep(ctx, wait)
+		revision, err = s.send(ctx, encoded, writes)
+		if err == nil || errors.Is(err, taskqueue.ErrFenced) && ctx.Err() != nil {
+			return revision, err
+		}
+		cause = err
 	}
 }
 
 const (
 	resendPause    = 20 * time.Millisecond
+	resendPauseMax = 320 * time.Millisecond
 	readAgainPause = 50 * time.Millisecond
 )
 
-// readBack reads the stored state until the store answers or the lock is lost.
-func (s *state) readBack(ctx context.Context) ([]byte, int64, error) {
+// givesUp reports whether an unknown outcome is not waited for any longer.
+func (s *state) givesUp(until time.Time) bool {
+	return !s.time.Now().Before(until) || s.stopping.Err() != nil
+}
+
+// readBack reads the stored state until the store answers, the lock is lost, or an unknown outcome is
+// not waited for any longer.
+func (s *state) readBack(ctx context.Context, until time.Time) ([]byte, int64, error) {
 	for {
-		bounded, cancel := context.WithTimeout(ctx, commitTimeout)
+		bounded, cancel := context.WithTimeout(ctx, min(commitTimeout, s.lead.TTL()))
+		release := context.AfterFunc(s.stopping, cancel)
 		found, revision, err := s.lead.ReadState(bounded)
+		release()
 		cancel()
 		if err == nil || errors.Is(err, taskqueue.ErrFenced) {
 			return found, revision, err
+		}
+		if s.givesUp(until) {
+			return nil, 0, err
 		}
 		s.time.Sleep(ctx, readAgainPause)
 		select {

@@ -15,6 +15,7 @@ type Status struct {
 	Term    uint64 // create revision of the leader's lock
 	Commits int64  // of this term
 	Refused int64  // commits of this term that the store did not take
+	Refusal string // why it did not take the last commit; "": it did
 	Record  RecordStatus
 
 	Checkpoint *CheckpointStatus // nil: this master takes none
@@ -26,6 +27,9 @@ type Status struct {
 func (m *Master) Status(ctx context.Context) (Status, error) {
 	t, err := m.leading()
 	if err != nil {
+		if reason, _ := m.waiting.Load().(string); reason != "" {
+			err = fmt.Errorf("%w: %s", err, reason)
+		}
 		return Status{}, err
 	}
 	s := Status{Leader: m.config.Advertise, Term: uint64(t.committer.lead.Revision()), Registration: m.reports.now.status()}
@@ -38,6 +42,7 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 	}
 	err = t.inspect(ctx, func(q *taskqueue.Queue) {
 		s.Overview, s.Commits, s.Refused = q.Overview(), t.committer.counts.commits.Load(), t.committer.counts.refused.Load()
+		s.Refusal, _ = t.committer.refusal.Load().(string)
 	})
 	if err != nil {
 		return Status{}, err // look may still be on its way to s

@@ -2,6 +2,7 @@ package master
 
 import (
 	"context"
+	"time"
 
 	"trainmaster/taskqueue"
 )
@@ -41,6 +42,7 @@ type Store interface {
 // taskqueue.ErrFenced, ErrUnknownOutcome, or any other for "nothing was written".
 type Leadership interface {
 	Revision() int64
+	TTL() time.Duration // of the lease, as granted
 	Lost() <-chan struct{}
 	Valid() bool
 	ReadState(ctx context.Context) (value []byte, modRevision int64, err error)

@@ -298,9 +298,13 @@ func (s *daemonSettings) listenTools(log *logrus.Entry) (net.Listener, error) {
 func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face *httpapi.Server, store *etcdstore.Store, log *logrus.Entry) error {
 	told := &shards.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }, Present: store.Servers, Registered: store.RegisteredServers}
 	defer told.Close()
+	var m *master.Master
 	m, err := master.New(s.config, onetcd.Store{
 		Store: store, LeaseTTL: s.leaseTTL,
-		Waiting: func(reason string) { log.WithField("reason", reason).Info("waiting for the lock") },
+		Waiting: func(reason string) {
+			m.Waits(reason)
+			log.WithField("reason", reason).Info("waiting for the lock")
+		},
 	}, told, log)
 	if err != nil {
 		return usageErrorf("%v", err)

@@ -16,7 +16,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"trainmaster/etcdstore"
+	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
 )
 
 const (
@@ -109,8 +111,8 @@ func (l *leader) nobodyLeads(ctx context.Context) error {
 		return &overError{fmt.Errorf("job %q is over, it %v, and no master leads it any more; see its tasks with: master queues --literal %s; the proof: master verify %s",
 			l.place.etcd.Job, o, l.place.flags(), l.place.flags())}
 	}
-	return fmt.Errorf("no master leads job %q now; start one with: master %s; its last state: master queues --literal %s",
-		l.place.etcd.Job, l.place.flags(), l.place.flags())
+	return l.withFullStore(ctx, fmt.Errorf("no master leads job %q now; start one with: master %s; its last state: master queues --literal %s",
+		l.place.etcd.Job, l.place.flags(), l.place.flags()))
 }
 
 // over reports whether the job is over by its stored state: its master leaves then, perhaps between two looks.
@@ -150,7 +152,20 @@ func (l *leader) ask(ctx context.Context, call func(ctx context.Context, o pb.Op
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return l.explain(addr, err)
+	return l.withFullStore(ctx, l.explain(addr, err))
+}
+
+// withFullStore adds to an error that etcd is full, if it is: no master can lead a job then.
+func (l *leader) withFullStore(ctx context.Context, err error) error {
+	if l.store == nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if full := l.store.CheckSpace(bounded); errors.Is(full, taskqueue.ErrStoreFull) {
+		return fmt.Errorf("%w: %w", err, full)
+	}
+	return err
 }
 
 // explain turns the error of a call into what a user can act on.
@@ -171,6 +186,9 @@ func (l *leader) explain(addr string, err error) error {
 	case reason == "NOT_LEADER" || reason == "STOPPING":
 		if l.store != nil {
 			return fmt.Errorf("the master at %s is about to lead, or no longer does; ask again", addr)
+		}
+		if _, reason, said := strings.Cut(s.Message(), master.ErrNotLeader.Error()+": "); said {
+			return fmt.Errorf("master at %s: not the leader: %s", addr, reason)
 		}
 		return fmt.Errorf("the master at %s does not lead: it stands by, or waits for etcd; find the one that does with --endpoints of their etcd", addr)
 	case reason == "OTHER_JOB":

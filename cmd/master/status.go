@@ -34,6 +34,8 @@ type jobStatus struct {
 	Servers *serversStatus `json:"parameter_servers"`
 	Totals  jobTotals      `json:"totals"`
 	Steps   *jobSteps      `json:"steps,omitempty"` // of explicit commits
+	// Refusal is why etcd did not take the last commit, and what to do; "": it took it.
+	Refusal string `json:"refusal"`
 }
 
 type checkpointStatus struct {
@@ -197,7 +199,7 @@ func newJobStatus(r *pb.StatusReply) jobStatus {
 	s := jobStatus{
 		Job: r.GetJob(), Status: word(r.GetStatus(), "JOB_STATUS_"), Reason: r.GetReason(),
 		Leader: jobLeader{r.GetLeaderAddress(), r.GetTerm()}, Epoch: r.GetEpoch(), Commit: r.GetCommit(), Datasets: []datasetStatus{},
-		Registration: newRegistration(r.GetRegistration()), Checkpoint: newCheckpointStatus(r.GetCheckpoint()), Servers: newServersStatus(r.GetParameterServers()),
+		Registration: newRegistration(r.GetRegistration()), Checkpoint: newCheckpointStatus(r.GetCheckpoint()), Servers: newServersStatus(r.GetParameterServers()), Refusal: r.GetRefusal(),
 		Totals: jobTotals{
 			Trainers: t.GetTrainers(), RecordsTrained: t.GetRecordsTrained(), RecordsPerSecond: t.GetRecordsPerSecond(),
 			MeanLoss: t.MeanLoss, Commits: t.GetCommits(), CommitsRefused: t.GetCommitsRefused(), Uptime: t.GetUptimeSeconds(),
@@ -236,6 +238,9 @@ func (s jobStatus) table(w io.Writer) {
 		refused = fmt.Sprintf(", %s refused by etcd", thousands(s.Totals.CommitsRefused))
 	}
 	fmt.Fprintf(w, "commits\t%s, of them %s in this term%s; epoch %d\n", thousands(s.Commit), thousands(s.Totals.Commits), refused, s.Epoch)
+	if s.Refusal != "" {
+		fmt.Fprintf(w, "etcd\t%s\n", lined(s.Refusal))
+	}
 	if s.Checkpoint != nil && (s.Checkpoint.Set > 0 || s.Checkpoint.Failure != "") {
 		fmt.Fprintf(w, "checkpoint\t%v\n", s.Checkpoint)
 	}

@@ -36,6 +36,9 @@
 // faults stop, the job ends within ten minutes of virtual time, with every task of every pass
 // counted once or set aside.
 //
+// While faults go on: a caller of a leader gets an answer, or its term ends, within a minute of
+// virtual time, and a master that is stopped ends within a minute.
+//
 // Of histories of cuts: a committed cut has each record of what is counted once, the records before
 // its base of what is not, and nothing else; a set is named in the transaction that counts its cut,
 // and all of it is there, for as long as it is named; a server that went back has what was committed

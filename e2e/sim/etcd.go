@@ -22,6 +22,7 @@ type etcd struct {
 	granted  int64
 	down     bool // nobody answers
 	full     bool // every write is refused
+	filling  bool // the next write is applied and answered as refused, and etcd is full from then on
 	refused  uint64
 	changed  []func(key string)
 	wrote    func(*pb.TxnRequest) // a transaction of a term has been applied
@@ -39,6 +40,14 @@ var (
 
 func newEtcd(l *loop) *etcd {
 	return &etcd{loop: l, revision: 1, keys: map[string]*mvccpb.KeyValue{}, leases: map[int64]*lease{}}
+}
+
+// offer grants a lease to a master that campaigns; a full etcd refuses.
+func (e *etcd) offer(ttl time.Duration) (int64, error) {
+	if e.full {
+		return 0, errNoSpace
+	}
+	return e.grant(ttl), nil
 }
 
 func (e *etcd) grant(ttl time.Duration) int64 {
@@ -162,6 +171,11 @@ func (e *etcd) txn(req *pb.TxnRequest) (answer, error) {
 	}
 	if writes && e.wrote != nil {
 		e.wrote(req)
+	}
+	if writes && e.filling {
+		e.note("etcd: a write was applied and crossed the quota")
+		e.filling, e.full = false, true
+		return answer{}, errNoSpace
 	}
 	return a, nil
 }

@@ -18,14 +18,19 @@ func (w *world) schedule() {
 		if n.up && !n.stopping {
 			w.note("%s: is stopped in order", n.name)
 			n.stopping = true
+			n.stopTerm()
 			if n.wake != nil {
 				n.wake()
 			}
+			asked := n.waiting()
 			var again func()
 			again = func() {
 				switch {
 				case !n.stopping: // it crashed meanwhile, and runs again
 				case n.up:
+					if waited := n.waited(asked); waited > answerWithin {
+						w.breaks("a stopped master ends", "%s still runs after %v", n.name, waited)
+					}
 					w.after(time.Second, again)
 				default:
 					n.boot()
@@ -38,7 +43,7 @@ func (w *world) schedule() {
 		n := w.anyNode()
 		d := w.between(100*time.Millisecond, 12*time.Second)
 		w.note("%s: pauses for %v", n.name, d)
-		n.paused = max(n.paused, w.now+d)
+		n.pauses(d)
 	})
 	w.often(f.jump, func() {
 		n := w.anyNode()
@@ -69,9 +74,10 @@ func (w *world) schedule() {
 		w.after(w.between(100*time.Millisecond, 20*time.Second), func() { w.etcd.down = false; w.etcd.lead() })
 	})
 	w.often(f.full, func() {
-		w.note("etcd: is full")
-		w.etcd.full = true
-		w.after(w.between(100*time.Millisecond, 12*time.Second), func() { w.etcd.full = false })
+		w.etcd.filling = w.chance(0.5)
+		w.etcd.full = !w.etcd.filling
+		w.note("etcd: is full %v, or with the next write", w.etcd.full)
+		w.after(w.between(100*time.Millisecond, 12*time.Second), func() { w.etcd.full, w.etcd.filling = false, false })
 	})
 	w.often(f.election, w.etcd.lead)
 	w.often(f.die, func() { w.trainers[w.rng.IntN(len(w.trainers))].die() })
@@ -80,7 +86,7 @@ func (w *world) schedule() {
 	w.often(f.forge, w.forge)
 	w.after(w.plan.quiet, func() {
 		w.note("no more faults")
-		w.etcd.down, w.etcd.full = false, false
+		w.etcd.down, w.etcd.full, w.etcd.filling = false, false, false
 		for _, n := range w.nodes {
 			n.cut, n.deaf, n.paused = false, false, w.now
 		}

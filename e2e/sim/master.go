@@ -29,7 +29,9 @@ type node struct {
 	proc  *process
 	link  *link
 
+	away     time.Duration // all pauses so far
 	driven   *master.Driven
+	stopTerm context.CancelFunc
 	cuts     *shards // nil: there are none
 	endCuts  context.CancelCauseFunc
 	lock     *lock
@@ -59,7 +61,27 @@ type errand struct {
 	ctx   context.Context // of the connection
 	event taskqueue.Event
 	at    time.Duration
+	since waiting
 	reply func(taskqueue.Answer, uint64, error)
+}
+
+// answerWithin bounds how long a caller of a master waits for an answer, or for the end of the
+// term, whatever fails meanwhile. It covers a commit under way and the caller's own one, each
+// with its time limit and a read-back of the lease's time to live, and the long poll.
+const answerWithin = 60 * time.Second
+
+// waiting is a moment on the clock of a master that stands still while it is paused.
+type waiting struct{ at, away time.Duration }
+
+func (n *node) waiting() waiting { return waiting{n.now, n.away} }
+
+func (n *node) waited(w waiting) time.Duration { return n.now - w.at - (n.away - w.away) }
+
+// pauses stops the machine for a while.
+func (n *node) pauses(d time.Duration) {
+	until := max(n.paused, n.now+d)
+	n.away += until - max(n.paused, n.now)
+	n.paused = until
 }
 
 func (n *node) Now() time.Time { return time.Unix(0, 0).Add(n.now + n.jump) }
@@ -82,6 +104,7 @@ func (n *node) boot() {
 		return
 	}
 	n.cuts, n.driven, n.lock, n.bid, n.errands, n.conns, n.wake, n.stopping, n.arrived = nil, nil, nil, nil, nil, nil, nil, false, 0
+	n.stopTerm = func() {}
 	n.probe, n.suspect = decide.Probe{}, suspect{}
 	n.start(func(p *process) {
 		n.proc = p
@@ -107,7 +130,7 @@ func (n *node) campaign() *lock {
 	for !n.stopping {
 		sent := n.now
 		var id int64
-		if _, err := n.link.call(func() (answer, error) { id = n.world.etcd.grant(leaseTTL); return answer{}, nil }); err != nil {
+		if _, err := n.link.call(func() (a answer, err error) { id, err = n.world.etcd.offer(leaseTTL); return a, err }); err != nil {
 			n.proc.sleep(n.between(50*time.Millisecond, time.Second))
 			continue
 		}
@@ -162,7 +185,13 @@ func (n *node) queue(k *lock) bool {
 // lead recovers and serves until the term ends.
 func (n *node) lead(k *lock) error {
 	ctx := context.Background()
-	d, err := master.Drive(ctx, &store{link: n.link}, k, n.world.config, n, n.world.log)
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	n.stopTerm = stop
+	if n.stopping {
+		stop()
+	}
+	d, err := master.Drive(running, &store{link: n.link}, k, n.world.config, n, n.world.log)
 	n.world.check.recovers(n, k, err)
 	if err != nil {
 		return err
@@ -246,7 +275,7 @@ func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uin
 		return
 	}
 	n.world.check.hears(ctx, n, ev)
-	n.takes(&errand{e, n.lock.term.Revision, ctx, ev, n.now, reply})
+	n.takes(&errand{e, n.lock.term.Revision, ctx, ev, n.now, n.waiting(), reply})
 }
 
 // inspect looks at the committed queue.
@@ -260,7 +289,7 @@ func (n *node) inspect(c *conn, look func(*taskqueue.Queue), reply func(error)) 
 		reply(err)
 		return
 	}
-	n.takes(&errand{e, n.lock.term.Revision, c.ctx, nil, n.now, func(_ taskqueue.Answer, _ uint64, err error) { reply(err) }})
+	n.takes(&errand{e, n.lock.term.Revision, c.ctx, nil, n.now, n.waiting(), func(_ taskqueue.Answer, _ uint64, err error) { reply(err) }})
 }
 
 func (n *node) takes(e *errand) {
@@ -356,6 +385,11 @@ func (n *node) queueChanged() {
 // look judges the first in the queue, every BeatEvery.
 func (n *node) look() {
 	n.after(decide.BeatEvery, n.look)
+	for _, e := range n.errands {
+		if waited := n.waited(e.since); waited > answerWithin {
+			n.breaks("a caller is answered while something fails", "%s: %T of term %d waits for %v", n.name, e.event, e.term, waited)
+		}
+	}
 	if !n.cut && !n.world.etcd.down { // it asks etcd something small when nothing else did
 		n.after(n.link.etcdDelay(), func() { n.heard = n.now })
 	}

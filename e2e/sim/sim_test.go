@@ -118,6 +118,43 @@ func TestFullStoreAfterALeaderDiedInACut(t *testing.T) {
 	}
 }
 
+// etcd is full for two minutes while outcomes of commits are unknown, some of transactions that crossed the quota: callers
+// are answered, or the term ends, long before there is room.
+func TestCallersAreAnsweredWhileEtcdIsFull(t *testing.T) {
+	var refused, applied uint64
+	for seed := uint64(1); seed <= 40; seed++ {
+		w, err := newPlanned(seed, false, func(p *plan) {
+			p.faults = faults{lostReply: 0.2, stop: 90 * time.Second}
+			p.quiet = 150 * time.Second
+			p.options.Passes = 50 // it goes on while etcd is full
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.after(w.between(time.Second, 10*time.Second), func() {
+			w.etcd.filling = w.chance(0.5)
+			w.etcd.full = !w.etcd.filling
+		})
+		w.after(130*time.Second, func() {
+			if !w.etcd.filling && w.etcd.full {
+				applied++
+			}
+			w.etcd.full, w.etcd.filling = false, false
+			w.plan.quiet = w.now
+		})
+		for w.failed == nil && w.now < 140*time.Second && w.step() {
+		}
+		w.close()
+		if w.failed != nil {
+			t.Errorf("seed %d: %v", seed, w.failed)
+		}
+		refused += w.etcd.refused
+	}
+	if refused == 0 || applied == 0 {
+		t.Errorf("%d commits were refused in %d histories: these prove nothing", refused, applied)
+	}
+}
+
 // inEachInstant runs a short history once for each instant between two messages of its cuts, in which somebody dies. It returns
 // how many commits a full etcd refused in all of them.
 func inEachInstant(t *testing.T, prepare func(*world)) (refused uint64) {

@@ -217,6 +217,7 @@ type lock struct {
 }
 
 func (k *lock) Revision() int64       { return k.term.Revision }
+func (k *lock) TTL() time.Duration    { return leaseTTL }
 func (k *lock) Lost() <-chan struct{} { return k.lost }
 func (k *lock) Valid() bool           { return !k.gone && k.link.now < k.trusted }
 
@@ -269,7 +270,7 @@ func (k *lock) ReadState(context.Context) ([]byte, int64, error) {
 	return a.found[0].GetValue(), a.found[0].GetModRevision(), nil
 }
 
-func (k *lock) Commit(_ context.Context, expectMod int64, state []byte, writes []taskqueue.Write) (int64, error) {
+func (k *lock) Commit(ctx context.Context, expectMod int64, state []byte, writes []taskqueue.Write) (int64, error) {
 	k.link.world.check.sends(k, state)
 	a, err := k.link.txn(k.term.Commit(expectMod, bytes.Clone(state), writes))
 	switch {
@@ -277,8 +278,18 @@ func (k *lock) Commit(_ context.Context, expectMod int64, state []byte, writes [
 		return a.revision, nil
 	case err == nil, errors.Is(err, errLeaseGone):
 		err = taskqueue.ErrFenced
-	case errors.Is(err, errNoSpace):
-		err = taskqueue.ErrStoreFull
+	case errors.Is(err, errNoSpace): // the one that crosses the quota is applied
+		found, revision, failed := k.ReadState(ctx)
+		switch {
+		case failed != nil:
+			err = taskqueue.ErrUnknownOutcome
+		case revision == expectMod:
+			err = taskqueue.ErrStoreFull
+		case bytes.Equal(found, state):
+			return revision, nil
+		default:
+			err = taskqueue.ErrFenced
+		}
 	case errors.Is(err, errNoAnswer):
 		err = taskqueue.ErrUnknownOutcome
 	}

@@ -60,7 +60,7 @@ func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.Statu
 	if err != nil {
 		return nil, err
 	}
-	reply.ParameterServers = parameterServers(servers)
+	reply.ParameterServers, reply.Refusal = parameterServers(servers), s.Refusal
 	o.speed.Observe(time.Now(), s)
 	records, perSecond, loss, reported := o.speed.Total(s.Trainers)
 	reply.Totals.RecordsTrained, reply.Totals.RecordsPerSecond = uint64(records), perSecond

@@ -70,7 +70,8 @@ func StandByOn(t testing.TB, store *etcdstore.Store, config master.Config, shard
 	logger, hook := logtest.NewNullLogger()
 	log := logrus.NewEntry(logger)
 	config.Advertise = listener.Addr().String()
-	m, err := master.New(config, onetcd.Store{Store: store, LeaseTTL: LeaseTTL}, shards, log)
+	var m *master.Master
+	m, err = master.New(config, onetcd.Store{Store: store, LeaseTTL: LeaseTTL, Waiting: func(reason string) { m.Waits(reason) }}, shards, log)
 	if err != nil {
 		listener.Close()
 		t.Fatal(err)

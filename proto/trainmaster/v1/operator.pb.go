@@ -254,8 +254,10 @@ type StatusReply struct {
 	Steps *Steps `protobuf:"bytes,12,opt,name=steps,proto3" json:"steps,omitempty"`
 	// Absent when the job has none.
 	ParameterServers *ParameterServers `protobuf:"bytes,13,opt,name=parameter_servers,json=parameterServers,proto3" json:"parameter_servers,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Why etcd did not take the last commit, and what to do; empty: it took it.
+	Refusal       string `protobuf:"bytes,14,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusReply) Reset() {
@@ -377,6 +379,13 @@ func (x *StatusReply) GetParameterServers() *ParameterServers {
 		return x.ParameterServers
 	}
 	return nil
+}
+
+func (x *StatusReply) GetRefusal() string {
+	if x != nil {
+		return x.Refusal
+	}
+	return ""
 }
 
 // ParameterServers says which of them are there.
@@ -2226,7 +2235,7 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"\x1dtrainmaster/v1/operator.proto\x12\x0etrainmaster.v1\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\xc1\x04\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xdb\x04\n" +
 	"\vStatusReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x121\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x19.trainmaster.v1.JobStatusR\x06status\x12\x16\n" +
@@ -2243,7 +2252,8 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"checkpoint\x18\v \x01(\v2 .trainmaster.v1.CheckpointStatusR\n" +
 	"checkpoint\x12+\n" +
 	"\x05steps\x18\f \x01(\v2\x15.trainmaster.v1.StepsR\x05steps\x12M\n" +
-	"\x11parameter_servers\x18\r \x01(\v2 .trainmaster.v1.ParameterServersR\x10parameterServers\"\xd8\x01\n" +
+	"\x11parameter_servers\x18\r \x01(\v2 .trainmaster.v1.ParameterServersR\x10parameterServers\x12\x18\n" +
+	"\arefusal\x18\x0e \x01(\tR\arefusal\"\xd8\x01\n" +
 	"\x10ParameterServers\x12\x16\n" +
 	"\x06wanted\x18\x01 \x01(\rR\x06wanted\x12\x18\n" +
 	"\apresent\x18\x02 \x01(\rR\apresent\x12\x18\n" +

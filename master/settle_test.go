@@ -1,0 +1,78 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"trainmaster/taskqueue"
+)
+
+// within waits for a value on the clock of a bubble.
+func within[V any](t *testing.T, what string, d time.Duration, c <-chan V) (v V) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(d):
+		t.Errorf("%s: none within %v", what, d)
+	}
+	return v
+}
+
+// F3: a commit with an unknown outcome, and definite refusals from then on. Nothing settles the
+// outcome, so the term ends within the time to live of the lease: callers are answered, the state can be seen, and the
+// master can be stopped.
+func TestRefusalsAfterAnUnknownOutcomeEndTheTerm(t *testing.T) {
+	for name, refusal := range map[string]error{
+		"full store": taskqueue.ErrStoreFull,
+		"refused":    errors.New("etcdserver: request is too large"),
+		"unknown":    fmt.Errorf("%w: reset", taskqueue.ErrUnknownOutcome),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				store := newMemory()
+				m, stop, ended := leads(t, store, Config{}, nil)
+				register(t, m, 3)
+				store.set(time.Millisecond, fmt.Errorf("%w: reset", taskqueue.ErrUnknownOutcome))
+				answered := make(chan error, 1)
+				go func() { _, err := m.Join(context.Background(), "a", ""); answered <- err }()
+				time.Sleep(30 * time.Millisecond)
+				store.set(time.Millisecond, refusal)
+				if err := within(t, "answer to a join", store.TTL()+time.Second, answered); !errors.Is(err, ErrNotLeader) {
+					t.Errorf("the caller of an unknown outcome: %v, expected %v", err, ErrNotLeader)
+				}
+				looked := make(chan error, 1)
+				go func() { _, err := m.Overview(context.Background()); looked <- err }()
+				within(t, "status", 2*store.TTL(), looked)
+				stop()
+				defer time.Sleep(time.Minute)
+				defer store.set(time.Millisecond, nil) // what is left ends
+				if err := within(t, "end of a stopped master", store.TTL(), ended); err != nil {
+					t.Errorf("ended with %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A master that is to stop does not wait for an unknown outcome.
+func TestStoppedMasterGivesUpAnUnknownOutcome(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		m, stop, ended := leads(t, store, Config{}, nil)
+		register(t, m, 3)
+		store.set(time.Millisecond, fmt.Errorf("%w: reset", taskqueue.ErrUnknownOutcome))
+		answered := make(chan error, 1)
+		go func() { _, err := m.Join(context.Background(), "a", ""); answered <- err }()
+		time.Sleep(30 * time.Millisecond)
+		stop()
+		defer time.Sleep(time.Minute)
+		defer store.set(time.Millisecond, nil) // what is left ends
+		within(t, "end of a stopped master", time.Second, ended)
+		if err := within(t, "answer to a join", time.Second, answered); !errors.Is(err, ErrNotLeader) {
+			t.Errorf("the caller of an unknown outcome: %v, expected %v", err, ErrNotLeader)
+		}
+	})
+}
