@@ -97,7 +97,7 @@ func (r *roots) expandName(name string) ([]string, error) {
 func (r *roots) look(path string) (File, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
-		return File{}, err
+		return File{}, recordio.OpenError(path, err)
 	}
 	isLink := info.Mode()&fs.ModeSymlink != 0
 	if err := r.checkFile(path, isLink); err != nil {
@@ -105,7 +105,7 @@ func (r *roots) look(path string) (File, error) {
 	}
 	if isLink {
 		if info, err = os.Stat(path); err != nil {
-			return File{}, err
+			return File{}, recordio.OpenError(path, err)
 		}
 	}
 	if err := usable(path, info); err != nil { // before it is opened: opening a device may do something

@@ -49,7 +49,7 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	}
 	found, err := m.reports.source.List(ctx, names)
 	if err != nil {
-		return err
+		return fmt.Errorf("on the master's machine: %w", err)
 	}
 	if known {
 		if digest == found.Digest {
@@ -67,7 +67,7 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	chunks := table.Chunks()
 	table.Group(m.config.chunksPerTask(chunks))
 	if tasks := table.Tasks(); tasks < 4*m.config.Trainers {
-		log.WithFields(logrus.Fields{"tasks": tasks, "trainers": m.config.Trainers}).Warn("fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks")
+		log.WithFields(logrus.Fields{"tasks": tasks, "trainers": m.config.Trainers}).Warn("fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks, with --records-per-chunk of recordio convert")
 	}
 	if err := m.register(ctx, t, table, found.Digest); err != nil {
 		return err

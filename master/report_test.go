@@ -71,7 +71,7 @@ func TestReportsShareOneScan(t *testing.T) {
 	if n := count(r.Logged(), "indexing the dataset"); n != 1 {
 		t.Errorf("the dataset was scanned %d times", n)
 	}
-	if count(r.Logged(), "fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks") != 0 {
+	if count(r.Logged(), "fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks, with --records-per-chunk of recordio convert") != 0 {
 		t.Error("a warning about few tasks, of which there are many")
 	}
 	v, err := r.Overview(t.Context())
@@ -99,7 +99,7 @@ func TestOtherDataset(t *testing.T) {
 	if err := r.ReportDataset(t.Context(), names); err != nil {
 		t.Fatal(err)
 	}
-	if count(r.Logged(), "fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks") != 1 {
+	if count(r.Logged(), "fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks, with --records-per-chunk of recordio convert") != 1 {
 		t.Errorf("no warning about four tasks for eight trainers: %q", r.Logged())
 	}
 	before, _, _ := mastertest.State(t, r.Store)

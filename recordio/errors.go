@@ -27,10 +27,15 @@ var (
 // Error says where in which file something is wrong.
 type Error struct {
 	File   string
-	Offset int64 // of the header of the chunk at fault, in bytes
+	Offset int64 // of the header of the chunk at fault, in bytes; negative: the file as a whole
 	Err    error
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%s: byte %d: %v", e.File, e.Offset, e.Err) }
+func (e *Error) Error() string {
+	if e.Offset < 0 {
+		return fmt.Sprintf("%s: %v", DisplayName(e.File), e.Err)
+	}
+	return fmt.Sprintf("%s: byte %d: %v", DisplayName(e.File), e.Offset, e.Err)
+}
 
 func (e *Error) Unwrap() error { return e.Err }

@@ -31,7 +31,7 @@ type File struct {
 func Open(path string) (*File, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, OpenError(path, err)
 	}
 	info, err := file.Stat()
 	if err == nil {
@@ -61,7 +61,7 @@ func CheckRegular(path string, mode fs.FileMode) error {
 	default:
 		kind = "a device"
 	}
-	return &Error{File: path, Err: fmt.Errorf("%w but %s", ErrNotRegular, kind)}
+	return &Error{File: path, Offset: -1, Err: fmt.Errorf("%w but %s", ErrNotRegular, kind)}
 }
 
 // NewFile reads the first size bytes of r, of which errors speak as name. Closing the File does not close r.
