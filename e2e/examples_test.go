@@ -84,6 +84,10 @@ func newWorkshop(t testing.TB) *workshop {
 		"/etc/bash_completion.d/", "", `"${fpath[1]}/_master"`, "_master", "~/.config/fish/completions/", "")
 	w.write("testdata/digits.csv.gz", testdata.Digits)
 	w.write("testdata/flights.csv.gz", testdata.Flights)
+	for i := range 8 {
+		w.write(fmt.Sprintf("pictures/%d.png", i), []byte("a picture"))
+	}
+	w.write("iris.csv", []byte("width,height,species\n"+strings.Repeat("1.5,2,setosa\n3.5,4,virginica\n", 50)))
 	w.write("words", []byte(strings.Repeat("recordio\ntrainer\nmaster\n", 100)))
 	return w
 }
@@ -155,6 +159,8 @@ func TestHelpExamples(t *testing.T) {
 	for _, line := range []string{
 		"seq 1000 | master recordio write numbers.rec",
 		"master recordio write --compression snappy --records-per-chunk 100 words.rec /usr/share/dict/words",
+		"master recordio write --per-file --shards 4 --records-per-chunk 20 data/pictures pictures/*.png",
+		"master recordio convert --label species --text-labels --held-out 0.2 iris.csv data/iris",
 		"master recordio cat words.rec",
 		"master recordio convert --format categorical --label-above 15 --held-out 0.2 testdata/flights.csv.gz data/flights",
 		"master recordio cat -o json --limit 3 data/digits-00000-of-00004",

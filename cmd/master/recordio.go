@@ -46,7 +46,7 @@ func addChunkFlags(cmd *cobra.Command) chunkFlags {
 	return chunkFlags{
 		compression: addChoice(cmd, "compression", "", "how chunks are stored", "none", "snappy", "gzip"),
 		bytes:       cmd.Flags().Int("chunk-bytes", 0, "end a chunk before it grows past that many `bytes` (default 1 MiB, or no limit with --records-per-chunk)"),
-		records:     cmd.Flags().Int("records-per-chunk", 0, "end a chunk at that many `records` (default no limit)"),
+		records:     cmd.Flags().Int("records-per-chunk", 0, "end a chunk at that many `records` (default no limit; convert: so that there are 16 to 64 chunks)"),
 	}
 }
 
@@ -130,7 +130,7 @@ func recordioStatCommand() *cobra.Command {
 		return errors.Join(err, render(cmd.OutOrStdout(), *format, stats, func(w io.Writer) {
 			fmt.Fprintln(w, "PATH\tLAYOUT\tCOMPRESSION\tCHUNKS\tRECORDS\tBYTES")
 			for _, s := range stats {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\n", s.Path, s.Layout, s.Compression, s.Chunks, s.Records, s.Bytes)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\n", recordio.DisplayName(s.Path), s.Layout, s.Compression, s.Chunks, s.Records, s.Bytes)
 			}
 		}))
 	}
@@ -168,7 +168,7 @@ it found. It exits with 1 if any file is damaged, naming the file and the byte o
 			if err != nil {
 				bad = append(bad, err)
 				check.Error = err.Error()
-				if where, ok := errors.AsType[*recordio.Error](err); ok {
+				if where, ok := errors.AsType[*recordio.Error](err); ok && where.Offset >= 0 {
 					check.Offset = &where.Offset
 				}
 			}
@@ -185,7 +185,7 @@ it found. It exits with 1 if any file is damaged, naming the file and the byte o
 				default:
 					result = "damaged"
 				}
-				fmt.Fprintf(w, "%s\t%s\t%d\n", c.Path, result, c.Records)
+				fmt.Fprintf(w, "%s\t%s\t%d\n", recordio.DisplayName(c.Path), result, c.Records)
 			}
 		}))
 	}
@@ -245,7 +245,7 @@ func recordioIndexCommand() *cobra.Command {
 		return errors.Join(err, render(cmd.OutOrStdout(), *format, rows, func(w io.Writer) {
 			fmt.Fprintln(w, "PATH\tCHUNK\tOFFSET\tSIZE\tRECORDS\tCOMPRESSION\tLAYOUT")
 			for _, r := range rows {
-				fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\n", r.Path, r.Chunk, r.Offset, r.Size, r.Records, r.Compression, r.Layout)
+				fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\n", recordio.DisplayName(r.Path), r.Chunk, r.Offset, r.Size, r.Records, r.Compression, r.Layout)
 			}
 		}))
 	}

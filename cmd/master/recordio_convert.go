@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -14,20 +15,26 @@ import (
 	"golang.org/x/term"
 
 	"trainmaster/dataset/convert"
+	"trainmaster/recordio"
 )
 
 func recordioConvertCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert --format csv|categorical TABLE PREFIX | --format idx IMAGES LABELS PREFIX",
 		Short: "Turn CSV tables and MNIST's idx files into shards",
-		Long: `Convert turns a CSV table, or images and labels in MNIST's idx format, into RecordIO shards PREFIX-00000-of-00004 and so
-on. Inputs may be gzipped. A table has no heading, and each row is a sample, with the label in the last column. Before it stand pixels
-from 0 to 255 or, with --format categorical, the text of one category for each field, of which the shards keep a number.
+		Long: `Convert turns a CSV table, or images and labels in MNIST's idx format, into RecordIO shards
+PREFIX-00000-of-00004 and so on, and describes the dataset in PREFIX.dataset.json. Inputs may be
+gzipped. Each row of a table is a sample. The label is in the last column, or in that of --label. The
+other columns are numbers: pixels if all are whole and from 0 to 255, else numbers that are scaled
+as --scaling says. With --format categorical they are the texts of categories, of which the shards
+keep an id. A heading in line 1 is recognized and skipped; --header decides where that is not clear.
 
 The samples are permuted by --seed. With --held-out the first part of them goes to PREFIX-test-00000-of-00001 and so on,
 which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Shards that are there already are kept unless
 --force is given.`,
 		Example: `  master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits
+  # a table with a heading; the column "species" has the label, as a text
+  master recordio convert --label species --text-labels --held-out 0.2 iris.csv data/iris
   master recordio convert --format idx --shards 8 --compression snappy train-images-idx3-ubyte train-labels-idx1-ubyte data/mnist
   # flights by origin, destination, hour and weekday; was it more than 15 minutes late?
   master recordio convert --format categorical --label-above 15 --held-out 0.2 testdata/flights.csv.gz data/flights`,
@@ -39,7 +46,11 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Sha
 	cmd.Flags().Float64Var(&o.HeldOut, "held-out", 0, "`part` of the samples, 0 to below 1, for test shards")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "`number` that decides the order and what is held out")
 	cmd.Flags().Uint8Var(&o.MaxPixel, "max-pixel", 0, "`value` in a CSV table that becomes 1 (default the largest in the table)")
-	above := cmd.Flags().Float64("label-above", 0, "make two classes of the labels of a categorical table: 1 above this `number`, and 0")
+	above := cmd.Flags().Float64("label-above", 0, "make two classes of the labels of a table: 1 above this `number`, and 0")
+	header := addChoice(cmd, "header", "", "whether line 1 of a table is a heading", convert.HeadingAuto, convert.HeadingYes, convert.HeadingNo)
+	cmd.Flags().StringVar(&o.Label, "label", "", "`column` of a table with the label: its number, from 1, or its name in the heading (default the last)")
+	cmd.Flags().BoolVar(&o.TextLabels, "text-labels", false, "number the labels of a table in the order of their texts")
+	scaling := addChoice(cmd, "scaling", "", "of numbers that are not pixels: mean 0 and deviation 1 (standard), or as they are", convert.ScalingStandard, convert.ScalingNone)
 	force := cmd.Flags().Bool("force", false, "replace shards that exist")
 	format := addOutput(cmd)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
@@ -54,9 +65,20 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Sha
 			return err
 		}
 		o.Prefix = args[len(args)-1]
+		for _, flag := range []string{"label-above", "header", "label", "text-labels"} {
+			if *input == "idx" && cmd.Flags().Changed(flag) {
+				return usageErrorf("--%s: expected --format csv or categorical, found idx", flag)
+			}
+		}
+		for _, flag := range []string{"scaling", "max-pixel"} {
+			if *input != "csv" && cmd.Flags().Changed(flag) {
+				return usageErrorf("--%s: expected --format csv, found %s", flag, *input)
+			}
+		}
+		o.Heading, o.Scaling = *header, *scaling
 		if cmd.Flags().Changed("label-above") {
-			if *input != "categorical" {
-				return usageErrorf("--label-above: goes with --format categorical, found %s", *input)
+			if o.TextLabels {
+				return usageErrorf("--label-above: expected labels that are numbers, found --text-labels")
 			}
 			o.LabelAbove = above
 		}
@@ -71,8 +93,10 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Sha
 		if err != nil {
 			return err
 		}
+		fmt.Fprintln(cmd.ErrOrStderr(), aboutDataset(result))
+		warnOfFewTasks(cmd.ErrOrStderr(), result.Train.Chunks, result.Train.Records)
 		return render(cmd.OutOrStdout(), *format, result, func(w io.Writer) {
-			fmt.Fprintln(w, "SPLIT\tRECORDS\tSHARDS\tFIRST")
+			fmt.Fprintln(w, "SPLIT\tRECORDS\tTASKS\tSHARDS\tFIRST")
 			printSplit(w, "train", result.Train)
 			printSplit(w, "test", result.Test)
 		})
@@ -102,14 +126,14 @@ func validateConversion(cmd *cobra.Command, o convert.Options, force bool) error
 
 func printSplit(w io.Writer, name string, s convert.Split) {
 	if len(s.Paths) > 0 {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", name, s.Records, len(s.Paths), s.Paths[0])
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\n", name, s.Records, s.Chunks, len(s.Paths), recordio.DisplayName(s.Paths[0]))
 	}
 }
 
 func convertFiles(ctx context.Context, format string, paths []string, o convert.Options) (result convert.Result, err error) {
 	var inputs []io.Reader
 	for _, path := range paths {
-		file, err := os.Open(path)
+		file, err := openInput(path)
 		if err != nil {
 			return result, err
 		}
@@ -125,9 +149,43 @@ func convertFiles(ctx context.Context, format string, paths []string, o convert.
 		result, err = convert.CSV(ctx, inputs[0], o)
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("convert %q: %w", paths, err)
+		err = fmt.Errorf("convert %s: %w", strings.Join(paths, ", "), err)
 	}
 	return result, err
+}
+
+// aboutDataset says in a line what was converted.
+func aboutDataset(r convert.Result) string {
+	var b strings.Builder
+	if len(r.Columns) > 0 {
+		fmt.Fprintf(&b, "line 1 is a heading: label %q, features %.200q\n", r.LabelColumn, strings.Join(r.Columns, ","))
+	}
+	fmt.Fprintf(&b, "%s: %d features, %d classes", r.Kind, r.Features, r.Classes)
+	if len(r.Labels) > 0 {
+		fmt.Fprintf(&b, " (%.200s)", strings.Join(r.Labels, ", "))
+	}
+	if r.Classes > r.Train.Records {
+		fmt.Fprintf(&b, "; more classes than samples: is another column the label? See --label and --label-above")
+	}
+	return b.String()
+}
+
+// The number of tasks that keep each trainer busy to the end of a pass, and the trainers of `master run` by default.
+const (
+	tasksForTrainer = 4
+	usualTrainers   = 3
+)
+
+// warnOfFewTasks says that a dataset has too few tasks for a few trainers, as the master would when it is reported.
+func warnOfFewTasks(w io.Writer, chunks, records int) {
+	if chunks >= tasksForTrainer*usualTrainers {
+		return
+	}
+	fmt.Fprintf(w, "warning: %d tasks: expected at least %d for each trainer, %d for %d trainers", chunks, tasksForTrainer, tasksForTrainer*usualTrainers, usualTrainers)
+	if smaller := records / (tasksForTrainer * usualTrainers); smaller > 0 {
+		fmt.Fprintf(w, ": write smaller chunks, with --records-per-chunk %d", smaller)
+	}
+	fmt.Fprintln(w)
 }
 
 // convertProgress is a bar on a terminal and a line every few seconds elsewhere.

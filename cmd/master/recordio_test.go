@@ -50,7 +50,7 @@ func TestRecordioWriteAndRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if result != (written{path, 4, info.Size()}) {
+		if result.Path != path || result.Records != 4 || result.Bytes != info.Size() || result.Chunks < 1 {
 			t.Errorf("%q: write says %+v", flags, result)
 		}
 		if got := mustRecordio(t, "", "cat", path); got != lines {

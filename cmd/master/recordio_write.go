@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -16,23 +17,31 @@ import (
 
 // written is what write says when it is done.
 type written struct {
-	Path    string `json:"path"`
-	Records int64  `json:"records"`
-	Bytes   int64  `json:"bytes"`
+	Path    string   `json:"path"`
+	Records int64    `json:"records"`
+	Chunks  int      `json:"chunks"`
+	Bytes   int64    `json:"bytes"`
+	Shards  []string `json:"shards,omitempty"` // paths, with --shards
 }
 
 func recordioWriteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "write FILE [INPUT...]",
-		Short: "Write a file with a record for each line of text",
-		Long: `Write makes a RecordIO file whose records are the lines of the inputs, without their line feeds; without inputs, of the
-standard input. The file appears when it is complete, or not at all; one that exists is kept unless --force is given.`,
+		Short: "Write records from lines or files",
+		Long: `Write makes a RecordIO file whose records are the lines of the inputs, without their line feeds;
+without inputs, of the standard input. With --per-file each input is one record, whole. With --shards
+the records go in turn to FILE-00000-of-00004 and so on. Files appear when they are complete, or not
+at all; those that exist are kept unless --force is given.`,
 		Example: `  seq 1000 | master recordio write numbers.rec
-  master recordio write --compression snappy --records-per-chunk 100 words.rec /usr/share/dict/words`,
+  master recordio write --compression snappy --records-per-chunk 100 words.rec /usr/share/dict/words
+  # each picture is a record; about 4 tasks for each of 3 trainers
+  master recordio write --per-file --shards 4 --records-per-chunk 20 data/pictures pictures/*.png`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	chunks := addChunkFlags(cmd)
 	chunks.layout = addChoice(cmd, "layout", "", "layout of the chunks' headers", recordio.First.String(), recordio.Second.String())
+	perFile := cmd.Flags().Bool("per-file", false, "make one record of each input")
+	shards := cmd.Flags().Int("shards", 0, "`number` of files FILE-00000-of-... (0 = one file FILE)")
 	force := cmd.Flags().Bool("force", false, "replace the file if it exists")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -41,71 +50,193 @@ standard input. The file appears when it is complete, or not at all; one that ex
 			return err
 		}
 		path, inputs := args[0], args[1:]
-		if _, err := os.Lstat(path); err == nil && !*force {
-			return fmt.Errorf("%s exists; --force replaces it", path)
+		switch {
+		case *shards < 0 || *shards > mostShards:
+			return settingErrorf(cmd, "shards", "expected 0 (one file) to %d", mostShards)
+		case *perFile && len(inputs) == 0:
+			return usageErrorf("--per-file: expected the files to write after %s, found none", path)
 		}
-		result := written{Path: path}
-		err = writeWhole(path, func(file *os.File) error {
-			w := recordio.NewWriter(file, options)
-			var err error
-			if result.Records, err = writeLines(cmd.Context(), w, cmd.InOrStdin(), inputs); err != nil {
-				return err
-			}
-			if result.Records == 0 {
-				return errors.New("the input has no lines, and a file without records is not valid")
-			}
-			if err := w.Close(); err != nil {
-				return err
-			}
-			result.Bytes, err = file.Seek(0, io.SeekCurrent)
+		w := recordWriter{result: written{Path: path}}
+		if err := w.create(path, *shards, *force, options); err != nil {
 			return err
-		})
+		}
+		defer w.discard()
+		if *perFile {
+			err = w.files(cmd.Context(), inputs)
+		} else {
+			err = w.lines(cmd.Context(), cmd.InOrStdin(), inputs)
+		}
+		if err == nil {
+			err = w.publish()
+		}
 		if err != nil {
 			return err
 		}
-		return render(cmd.OutOrStdout(), *format, result, func(w io.Writer) {
-			fmt.Fprintf(w, "PATH\tRECORDS\tBYTES\n%s\t%d\t%d\n", result.Path, result.Records, result.Bytes)
+		warnOfFewTasks(cmd.ErrOrStderr(), w.result.Chunks, int(w.result.Records))
+		return render(cmd.OutOrStdout(), *format, w.result, func(out io.Writer) {
+			fmt.Fprintf(out, "PATH\tRECORDS\tTASKS\tBYTES\n%s\t%d\t%d\t%d\n", recordio.DisplayName(path), w.result.Records, w.result.Chunks, w.result.Bytes)
 		})
 	}
 	return cmd
 }
 
-// writeLines writes the lines of the inputs, or of stdin if there are none.
-func writeLines(ctx context.Context, w *recordio.Writer, stdin io.Reader, inputs []string) (n int64, err error) {
-	if len(inputs) == 0 {
-		return copyLines(ctx, w, "standard input", stdin)
-	}
-	for _, path := range inputs {
-		file, err := os.Open(path)
-		if err != nil {
-			return n, err
-		}
-		lines, err := copyLines(ctx, w, path, file)
-		n += lines
-		if err := errors.Join(err, file.Close()); err != nil {
-			return n, err
-		}
-	}
-	return n, nil
+// recordWriter writes records in turn to files that others see only when all are complete.
+type recordWriter struct {
+	parts  []*recordPart
+	result written
 }
 
-func copyLines(ctx context.Context, w *recordio.Writer, name string, in io.Reader) (n int64, err error) {
+// recordPart is one of the files.
+type recordPart struct {
+	wholeFile
+	out *recordio.Writer
+}
+
+// counting counts the chunks, each of which is one Write, and their bytes.
+func (w *recordWriter) counting(file *os.File) io.Writer {
+	return writerFunc(func(p []byte) (int, error) {
+		w.result.Chunks++
+		n, err := file.Write(p)
+		w.result.Bytes += int64(n)
+		return n, err
+	})
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// create begins the files of a path, or its shards.
+func (w *recordWriter) create(path string, shards int, force bool, options recordio.WriterOptions) error {
+	paths := []string{path}
+	if shards > 0 {
+		paths = nil
+		for i := range shards {
+			paths = append(paths, fmt.Sprintf("%s-%05d-of-%05d", path, i, shards))
+		}
+		w.result.Shards = paths
+		if others, err := filepath.Glob(path + "-[0-9]*-of-[0-9]*"); err == nil {
+			for _, other := range others {
+				if !force || !slices.Contains(paths, other) {
+					return fmt.Errorf("%s exists: expected no shards of %s; --force replaces as many shards, remove others", recordio.DisplayName(other), path)
+				}
+			}
+		}
+	}
+	for _, path := range paths {
+		info, err := os.Lstat(path)
+		if err == nil && info.IsDir() {
+			return fmt.Errorf("write %s: expected the name of a file, found a folder", recordio.DisplayName(path))
+		}
+		if err == nil && !force {
+			return fmt.Errorf("%s exists; --force replaces it", recordio.DisplayName(path))
+		}
+	}
+	for _, path := range paths {
+		file, err := createWhole(path)
+		if err != nil {
+			w.discard()
+			return err
+		}
+		w.parts = append(w.parts, &recordPart{file, recordio.NewWriter(w.counting(file.File), options)})
+	}
+	return nil
+}
+
+// write adds a record to the next file.
+func (w *recordWriter) write(record []byte) error {
+	p := w.parts[w.result.Records%int64(len(w.parts))]
+	if err := p.out.Write(record); err != nil {
+		return fmt.Errorf("write %s: %w", recordio.DisplayName(p.path), err)
+	}
+	w.result.Records++
+	return nil
+}
+
+// publish completes the files and gives them their names.
+func (w *recordWriter) publish() error {
+	if w.result.Records < int64(len(w.parts)) {
+		if w.result.Records == 0 {
+			return errors.New("the input has no lines, and a file without records is not valid")
+		}
+		return fmt.Errorf("expected at least one record for each of %d shards, found %d", len(w.parts), w.result.Records)
+	}
+	for _, p := range w.parts {
+		if err := errors.Join(p.out.Close(), p.complete()); err != nil {
+			return fmt.Errorf("write %s: %w", recordio.DisplayName(p.path), err)
+		}
+	}
+	for _, p := range w.parts {
+		if err := p.publish(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// discard removes what was not published.
+func (w *recordWriter) discard() {
+	for _, p := range w.parts {
+		p.discard()
+	}
+}
+
+// files writes each input as a record.
+func (w *recordWriter) files(ctx context.Context, inputs []string) error {
+	for _, path := range inputs {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		file, err := openInput(path)
+		if err != nil {
+			return err
+		}
+		record, err := io.ReadAll(io.LimitReader(file, recordio.DefaultMaxChunkBytes+1))
+		if err := errors.Join(err, file.Close()); err != nil {
+			return err
+		}
+		if err := w.write(record); err != nil {
+			return fmt.Errorf("%s: %w", recordio.DisplayName(path), err)
+		}
+	}
+	return nil
+}
+
+// lines writes the lines of the inputs, or of stdin if there are none.
+func (w *recordWriter) lines(ctx context.Context, stdin io.Reader, inputs []string) error {
+	if len(inputs) == 0 {
+		return w.copyLines(ctx, "standard input", stdin)
+	}
+	for _, path := range inputs {
+		file, err := openInput(path)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(w.copyLines(ctx, path, file), file.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *recordWriter) copyLines(ctx context.Context, name string, in io.Reader) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 64<<10), recordio.DefaultMaxChunkBytes)
 	lines.Split(splitLines)
+	n := 0
 	for lines.Scan() {
-		if ctx.Err() != nil {
-			return n, context.Cause(ctx)
-		}
-		if err := w.Write(lines.Bytes()); err != nil {
-			return n, fmt.Errorf("%s: line %d: %w", name, n+1, err)
-		}
 		n++
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := w.write(lines.Bytes()); err != nil {
+			return fmt.Errorf("%s: line %d: %w", name, n, err)
+		}
 	}
 	if err := lines.Err(); err != nil {
-		return n, fmt.Errorf("%s: line %d: %w", name, n+1, err)
+		return fmt.Errorf("%s: line %d: %w", name, n+1, err)
 	}
-	return n, nil
+	return nil
 }
 
 // splitLines is bufio.ScanLines, but keeps carriage returns: they are part of the record.
@@ -120,26 +251,69 @@ func splitLines(data []byte, atEOF bool) (advance int, token []byte, err error) 
 	return advance, data[:advance], err
 }
 
-// writeWhole makes a file that others see only when it is complete and synced.
-func writeWhole(path string, fill func(*os.File) error) error {
+// openInput opens a file to read, or a FIFO or device such as /dev/stdin. Its errors say what else was found.
+func openInput(path string) (*os.File, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, recordio.OpenError(path, err)
+	}
+	if info, err := file.Stat(); err == nil && info.IsDir() {
+		file.Close()
+		return nil, fmt.Errorf("%s: expected a file, found a folder: name the files in it", recordio.DisplayName(path))
+	}
+	return file, nil
+}
+
+// wholeFile is a file that others see only when it is complete and synced.
+type wholeFile struct {
+	*os.File
+	path string
+}
+
+// createWhole begins a file under a temporary name.
+func createWhole(path string) (wholeFile, error) {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".tmp-*")
 	if err != nil {
+		if cause, ok := errors.AsType[*os.PathError](err); ok {
+			err = cause.Err // without the temporary name
+		}
+		return wholeFile{}, fmt.Errorf("write %s: create a file in %s: %w", recordio.DisplayName(path), recordio.DisplayName(filepath.Dir(path)), err)
+	}
+	return wholeFile{file, path}, nil
+}
+
+// complete syncs and closes the file.
+func (f wholeFile) complete() error {
+	return errors.Join(f.Chmod(0o644), f.Sync(), f.Close())
+}
+
+// publish gives the file its name.
+func (f wholeFile) publish() error {
+	if err := os.Rename(f.Name(), f.path); err != nil {
 		return err
 	}
-	defer os.Remove(file.Name()) // without effect after the rename
-	err = fill(file)
-	if err == nil {
-		err = errors.Join(file.Chmod(0o644), file.Sync())
-	}
-	if err = errors.Join(err, file.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := os.Rename(file.Name(), path); err != nil {
-		return err
-	}
-	folder, err := os.Open(filepath.Dir(path))
+	folder, err := os.Open(filepath.Dir(f.path))
 	if err != nil {
 		return err
 	}
 	return errors.Join(folder.Sync(), folder.Close())
+}
+
+// discard removes the file if it was not published.
+func (f wholeFile) discard() {
+	f.Close()
+	os.Remove(f.Name())
+}
+
+// writeWhole makes a file that others see only when it is complete and synced.
+func writeWhole(path string, fill func(*os.File) error) error {
+	file, err := createWhole(path)
+	if err != nil {
+		return err
+	}
+	defer file.discard() // without effect after the rename
+	if err := errors.Join(fill(file.File), file.complete()); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return file.publish()
 }

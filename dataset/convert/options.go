@@ -68,9 +68,11 @@ const (
 	ScalingNone     = "none"
 )
 
-// A dataset of n samples is cut into about goodTasks chunks, enough for 16 trainers with four tasks each, of at least minRecords.
+// A dataset is cut into about goodTasks chunks, enough for 16 trainers with four tasks each. A chunk has at least minRecords, one small
+// mini-batch, unless the dataset would have less than fewTasks chunks, enough for four trainers.
 const (
 	goodTasks  = 64
+	fewTasks   = 16
 	minRecords = 8
 )
 
@@ -78,7 +80,7 @@ const (
 func (o Options) writer(n int) recordio.WriterOptions {
 	w := recordio.WriterOptions{Compression: o.Compression, ChunkBytes: o.ChunkBytes, RecordsPerChunk: o.RecordsPerChunk}
 	if w.ChunkBytes == 0 && w.RecordsPerChunk == 0 {
-		w.ChunkBytes, w.RecordsPerChunk = recordio.DefaultChunkBytes, max(minRecords, n/goodTasks)
+		w.ChunkBytes, w.RecordsPerChunk = recordio.DefaultChunkBytes, max(1, n/goodTasks, min(minRecords, n/fewTasks))
 	}
 	return w
 }

@@ -173,7 +173,7 @@ func TestDefaultChunksGiveTasks(t *testing.T) {
 		rows, shards, want int
 		options            convert.Options
 	}{
-		{150, 1, 19, convert.Options{}}, {150, 4, 20, convert.Options{}}, {6400, 4, 64, convert.Options{}},
+		{10, 1, 10, convert.Options{}}, {80, 1, 16, convert.Options{}}, {150, 1, 19, convert.Options{}}, {150, 4, 20, convert.Options{}}, {6400, 4, 64, convert.Options{}},
 		{150, 1, 1, convert.Options{RecordsPerChunk: 150}}, {150, 1, 1, convert.Options{ChunkBytes: 1 << 20}},
 	} {
 		c.options.Shards = c.shards

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"trainmaster/dataset/convert"
+)
+
+// textFile writes a file and returns its path.
+func textFile(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestWriteOneRecordPerFileToShards(t *testing.T) {
+	var inputs []string
+	for i := range 7 {
+		inputs = append(inputs, textFile(t, fmt.Sprint(i), fmt.Sprintf("two\nlines of %d", i)))
+	}
+	prefix := filepath.Join(t.TempDir(), "pictures")
+	args := append([]string{"write", "--per-file", "--shards", "3", "--records-per-chunk", "1", "-o", "json", prefix}, inputs...)
+	result := decode[written](t, mustRecordio(t, "", args...))
+	if result.Records != 7 || result.Chunks != 7 || len(result.Shards) != 3 {
+		t.Fatalf("write says %+v", result)
+	}
+	if got := mustRecordio(t, "", "cat", result.Shards[1]); got != "two\nlines of 1\ntwo\nlines of 4\n" {
+		t.Errorf("the second shard has %q", got)
+	}
+	for _, path := range result.Shards {
+		mustRecordio(t, "", "verify", path)
+	}
+	if code, _, stderr := recordioRun(t, "", args...); code != exitFailed || !strings.Contains(stderr, "pictures-00000-of-00003 exists") {
+		t.Errorf("a second run exits with %d: %s", code, stderr)
+	}
+	mustRecordio(t, "", append(args, "--force")...)
+	args[3] = "2"
+	if code, _, stderr := recordioRun(t, "", append(args, "--force")...); code != exitFailed || !strings.Contains(stderr, "remove others") {
+		t.Errorf("another number of shards exits with %d: %s", code, stderr)
+	}
+	if entries, err := os.ReadDir(filepath.Dir(prefix)); err != nil || len(entries) != 3 {
+		t.Errorf("the folder has %v, %v", entries, err)
+	}
+}
+
+func TestWriteRefusesInputs(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("gone", link); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "out.rec")
+	for want, args := range map[string][]string{
+		"expected the files to write":                  {"write", "--per-file", out},
+		"--shards":                                     {"write", "--shards", "-1", out},
+		dir + ": expected a file, found a folder":      {"write", out, dir},
+		"found a symbolic link to gone":                {"write", "--per-file", out, link},
+		"expected the name of a file, found a folder":  {"write", "--force", dir, textFile(t, "x", "x")},
+		"at least one record for each of 3 shards":     {"write", "--shards", "3", out, textFile(t, "x", "a\nb\n")},
+		"write /proc/x.rec: create a file in /proc: ":  {"write", "/proc/x.rec", textFile(t, "x", "x")},
+		"write /proc/x-00000-of-00001: create a file ": {"convert", textFile(t, "x", "1,2\n"), "/proc/x"},
+		dir + ": expected a file, found":               {"convert", dir, out},
+	} {
+		code, _, stderr := recordioRun(t, "", args...)
+		if code == exitOK || !strings.Contains(stderr, want) || strings.Contains(stderr, ".tmp-") {
+			t.Errorf("%q exits with %d: %s, want %q", args, code, stderr, want)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*out*")); err != nil || len(left) > 0 {
+		t.Errorf("files were left: %v, %v", left, err)
+	}
+}
+
+// A newcomer's table: a heading, numbers, labels that are texts and not last. The result says what came of it.
+func TestConvertTableOfNumbers(t *testing.T) {
+	table := "species,width,height\n" + strings.Repeat("setosa,1.5,2\nvirginica,3.5,4\n", 50)
+	prefix := filepath.Join(t.TempDir(), "iris")
+	r := runArgs(t, "recordio", "convert", "--label", "species", "--text-labels", "--held-out", "0.2", textFile(t, "iris.csv", table), prefix)
+	r.wants(t, exitOK, "numbers: 2 features, 2 classes (setosa, virginica)", `line 1 is a heading: label "species", features "width,height"`)
+	if strings.Contains(r.stderr, "warning") || !strings.Contains(r.stdout, "TASKS") {
+		t.Errorf("convert says %s%s", r.stdout, r.stderr)
+	}
+	d, err := convert.Describe(t.Context(), prefix)
+	if err != nil || d.Classes != 2 || d.Features != 2 || d.Train.Chunks < 10 {
+		t.Errorf("the dataset is %+v, %v", d, err)
+	}
+}
+
+func TestConvertWarnsOfFewTasks(t *testing.T) {
+	table := textFile(t, "t.csv", strings.Repeat("1,2,0\n", 100))
+	runArgs(t, "recordio", "convert", "--records-per-chunk", "100", table, filepath.Join(t.TempDir(), "t")).
+		wants(t, exitOK, "warning: 1 tasks: expected at least 4 for each trainer, 12 for 3 trainers: write smaller chunks, with --records-per-chunk 8")
+	runArgs(t, "recordio", "convert", "--format", "idx", "--header", "yes", "a", "b", "c").wants(t, exitUsage, "--header: expected --format csv or categorical")
+	runArgs(t, "recordio", "convert", "--format", "categorical", "--max-pixel", "4", "a", "b").wants(t, exitUsage, "--max-pixel: expected --format csv")
+}
+
+func TestVerifyOfAFolderIsNotDamage(t *testing.T) {
+	dir := t.TempDir()
+	code, stdout, stderr := recordioRun(t, "", "verify", dir)
+	if code != exitFailed || !strings.Contains(stdout, "unreadable") || strings.Contains(stderr, "byte 0") || !strings.Contains(stderr, "folder") {
+		t.Errorf("verify exits with %d: %s%s", code, stdout, stderr)
+	}
+	odd := filepath.Join(dir, "a\nb")
+	mustRecordio(t, "x\n", "write", odd)
+	for _, command := range []string{"stat", "verify", "index"} {
+		if got := mustRecordio(t, "", command, odd); strings.Count(got, "\n") != 2 || !strings.Contains(got, `a\nb"`) {
+			t.Errorf("%s prints %q", command, got)
+		}
+	}
+}
