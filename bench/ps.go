@@ -20,6 +20,7 @@ type PS struct {
 	Program  Program
 	MiB      int    // of the model
 	Steps    int    // that are seen at a time beside checkpoints, and as many between them
+	TableMiB int    // of the table of embeddings beside checkpoints; 0: none
 	Folder   string // for checkpoints; default that of temporary files
 	Rows     int    // of the table of embeddings while its rates are measured
 	MostRows int    // of the table when its memory is measured
@@ -66,6 +67,9 @@ type ScalingFigures struct {
 func (p *PS) Validate() error {
 	if p.MiB < 1 || p.Runs < 1 || p.Steps < 1 {
 		return fmt.Errorf("mib, runs, steps: expected 1 or more, found %d, %d and %d", p.MiB, p.Runs, p.Steps)
+	}
+	if p.TableMiB < 0 {
+		return fmt.Errorf("table-mib: expected 0 or more, found %d", p.TableMiB)
 	}
 	if err := p.table().Validate(); err != nil {
 		return err

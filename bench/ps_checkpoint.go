@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"trainmaster/master"
 	"trainmaster/master/shards"
 	"trainmaster/pserver/optimizer"
+	"trainmaster/trainer/params"
 )
 
 // CheckpointFigures is how long the steps of one trainer on one server take while checkpoints are written, against
@@ -26,7 +28,8 @@ type CheckpointFigures struct {
 // CheckpointRow is of one kind of trainer.
 type CheckpointRow struct {
 	Optimizer string    `json:"optimizer"`
-	Computes  bool      `json:"computes"` // before each push-pull, for as long as one takes
+	TableMiB  int       `json:"table_mib"` // size of the embedding table of the step, 0: a push-pull of the model
+	Computes  bool      `json:"computes"`  // before each push-pull, for as long as one takes
 	Normal    StepTimes `json:"normal"`
 	Beside    StepTimes `json:"beside"` // of those that were under way together with a checkpoint
 	P50Ratio  float64   `json:"p50_ratio"`
@@ -38,7 +41,7 @@ type CheckpointRow struct {
 	MBPerS      float64 `json:"mb_per_s"`       // 10^6 bytes in that time
 }
 
-// StepTimes is of steps, each a push-pull of the whole model.
+// StepTimes is of steps, each a push-pull of the whole model, or a lookup and a push of rows.
 type StepTimes struct {
 	Steps int     `json:"steps"`
 	P50MS float64 `json:"p50_ms"`
@@ -61,20 +64,32 @@ func (p *PS) Checkpoints(ctx context.Context) (figures CheckpointFigures, err er
 	defer func() { err = errors.Join(err, os.RemoveAll(sockets)) }()
 	for _, kind := range []string{optimizer.SGD, optimizer.Adam} {
 		for _, computes := range []bool{false, true} {
-			row, err := p.checkpointRow(ctx, sockets, kind, computes)
+			row, err := p.checkpointRow(ctx, sockets, kind, computes, 0)
 			if err != nil {
 				return figures, fmt.Errorf("checkpoints, %s: %w", kind, err)
 			}
-			figures.Rows = append(figures.Rows, row)
-			if computes {
-				figures.P99Ratio = max(figures.P99Ratio, row.P99Ratio)
-			}
+			figures.add(row)
 		}
+	}
+	if p.TableMiB > 0 {
+		row, err := p.checkpointRow(ctx, sockets, optimizer.SGD, true, p.TableMiB)
+		if err != nil {
+			return figures, fmt.Errorf("checkpoints, table: %w", err)
+		}
+		figures.add(row)
 	}
 	return figures, nil
 }
 
-func (p *PS) checkpointRow(ctx context.Context, sockets, kind string, computes bool) (row CheckpointRow, err error) {
+func (f *CheckpointFigures) add(row CheckpointRow) {
+	f.Rows = append(f.Rows, row)
+	if row.Computes {
+		f.P99Ratio = max(f.P99Ratio, row.P99Ratio)
+	}
+}
+
+// checkpointRow measures one kind of trainer, with a table of tableMiB if it is not 0.
+func (p *PS) checkpointRow(ctx context.Context, sockets, kind string, computes bool, tableMiB int) (row CheckpointRow, err error) {
 	folder, err := os.MkdirTemp(p.Folder, "master-bench-checkpoints-")
 	if err != nil {
 		return row, err
@@ -83,15 +98,20 @@ func (p *PS) checkpointRow(ctx context.Context, sockets, kind string, computes b
 	rule := optimizer.Config{Kind: kind, LearningRate: psOptimizer.LearningRate}
 	w := &checkpointWatch{}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	addr, err := p.checkpointed(ctx, w, shardConfig{Via: viaFrames, Sockets: sockets, Checkpoints: filepath.Join(folder, "sets")}, rule, computes)
+	config := stepperConfig{pusherConfig: pusherConfig{Via: viaFrames, MiB: p.MiB, Optimizer: rule}, Computes: computes, TableMiB: tableMiB}
+	addr, err := p.checkpointed(ctx, w, shardConfig{Via: viaFrames, Sockets: sockets, Checkpoints: filepath.Join(folder, "sets")}, config)
 	if err != nil {
 		return row, err
 	}
 	w.leader.Present = func(context.Context) ([]string, error) { return []string{addr}, nil }
 	defer w.leader.Close()
 
+	mib := p.MiB
+	if tableMiB > 0 {
+		mib = tableMiB
+	}
 	for run := range p.Runs {
-		p.say("%d steps of %d MiB with %s between checkpoints, and beside them (computing: %t), %d of %d", p.Steps, p.MiB, kind, computes, run+1, p.Runs)
+		p.say("%d steps of %d MiB with %s between checkpoints, and beside them (computing: %t), %d of %d", p.Steps, mib, kind, computes, run+1, p.Runs)
 		if err := w.between(ctx, p.Steps); err != nil {
 			return row, err
 		}
@@ -99,23 +119,23 @@ func (p *PS) checkpointRow(ctx context.Context, sockets, kind string, computes b
 			return row, err
 		}
 	}
-	row = CheckpointRow{Optimizer: kind, Computes: computes, Normal: newStepTimes(w.stepsBetween), Beside: newStepTimes(w.stepsBeside), Checkpoints: len(w.written)}
+	row = CheckpointRow{Optimizer: kind, TableMiB: tableMiB, Computes: computes, Normal: newStepTimes(w.stepsBetween), Beside: newStepTimes(w.stepsBeside), Checkpoints: len(w.written)}
 	row.P50Ratio, row.P99Ratio = row.Beside.P50MS/row.Normal.P50MS, row.Beside.P99MS/row.Normal.P99MS
-	row.MiB = p.MiB * (1 + len(rule.Rule().Slots()))
+	row.MiB = mib * (1 + len(rule.Rule().Slots()))
 	row.Seconds = median(w.written, time.Duration.Seconds)
 	row.MBPerS = float64(row.MiB) * (1 << 20) / 1e6 / row.Seconds
 	return row, nil
 }
 
 // checkpointed starts the server and the trainer, and returns where the server is.
-func (p *PS) checkpointed(ctx context.Context, w *checkpointWatch, server shardConfig, rule optimizer.Config, computes bool) (addr string, err error) {
+func (p *PS) checkpointed(ctx context.Context, w *checkpointWatch, server shardConfig, config stepperConfig) (addr string, err error) {
 	if w.server, err = p.Program.start(roleShard, server, p.Stderr); err != nil {
 		return "", err
 	}
 	if err := w.server.receive(ctx, &addr); err != nil {
 		return "", err
 	}
-	config := stepperConfig{pusherConfig: pusherConfig{Via: viaFrames, MiB: p.MiB, Addrs: []string{addr}, Optimizer: rule}, Computes: computes}
+	config.Addrs = []string{addr}
 	w.trainer, err = p.Program.start(roleStepper, config, p.Stderr)
 	return addr, err
 }
@@ -210,6 +230,7 @@ const roleStepper = "stepper"
 type stepperConfig struct {
 	pusherConfig
 	Computes bool
+	TableMiB int // 0: the step is a push-pull of the model; else a lookup and a push of rows of a table of this size
 }
 
 // learned is how many push-pulls say how long computing is to take.
@@ -223,8 +244,14 @@ func (c *stepperConfig) serve(ctx context.Context, p *parent) error {
 		p.await()
 		cancel() // a step waits for a server that is gone as well
 	}()
-	values, grads := c.model()
-	step, stop, err := c.connect(ctx, values, grads)
+	connect := func() (step, stop func() error, err error) {
+		values, grads := c.model()
+		return c.connect(ctx, values, grads)
+	}
+	if c.TableMiB > 0 {
+		connect = func() (step, stop func() error, err error) { return c.withTable(ctx) }
+	}
+	step, stop, err := connect()
 	if err != nil {
 		return err
 	}
@@ -252,6 +279,44 @@ func (c *stepperConfig) serve(ctx context.Context, p *parent) error {
 			return errors.Join(err, stop())
 		}
 	}
+}
+
+// The table beside checkpoints: rows of 256 bytes, of which a step looks up and pushes as many as a batch of a small
+// recommendation model has, so that it touches every slot.
+const (
+	stepDim  = 64
+	stepRows = 8192
+)
+
+// withTable fills a table and returns a step: the lookup of random rows and the push of their gradients.
+func (c *stepperConfig) withTable(ctx context.Context) (step, stop func() error, err error) {
+	client, err := params.Connect(ctx, params.Config{
+		Addrs: func(context.Context) ([]string, error) { return slices.Clone(c.Addrs), nil },
+		Mode:  params.Async, Optimizer: c.Optimizer, Incarnation: 1, Log: silent(),
+		Tables: []params.Table{{Name: "rows", Dim: stepDim, Init: params.Uniform, Scale: 0.1}},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	t := &tableTrainer{client: client, ids: make([]int64, stepRows), values: make([]float32, stepRows*stepDim), dim: stepDim}
+	rows := c.TableMiB << 20 / (4 * stepDim)
+	err = client.Init(ctx, []params.Tensor{{Name: "bias", Shape: []int{1}, Data: make([]float32, 1)}})
+	if err == nil {
+		err = t.fill(ctx, 0, rows)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, client.Close())
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	return func() error {
+		for k := range t.ids {
+			t.ids[k] = r.Int64N(int64(rows))
+		}
+		if err := t.lookup(ctx); err != nil {
+			return err
+		}
+		return t.push(ctx)
+	}, client.Close, nil
 }
 
 // computing returns work for one processor, of as much processor time as is asked for.

@@ -136,6 +136,7 @@ type tableTrainer struct {
 	step   uint64
 	ids    []int64
 	values []float32
+	dim    int
 }
 
 func newTableTrainer(ctx context.Context, shard *child, batch int) (*tableTrainer, error) {
@@ -151,7 +152,7 @@ func newTableTrainer(ctx context.Context, shard *child, batch int) (*tableTraine
 	if err != nil {
 		return nil, err
 	}
-	t := &tableTrainer{shard: shard, client: client, ids: make([]int64, batch), values: make([]float32, batch*tableDim)}
+	t := &tableTrainer{shard: shard, client: client, ids: make([]int64, batch), values: make([]float32, batch*tableDim), dim: tableDim}
 	if err := client.Init(ctx, []params.Tensor{{Name: "bias", Shape: []int{1}, Data: make([]float32, 1)}}); err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
@@ -181,7 +182,7 @@ func (t *tableTrainer) fill(ctx context.Context, from, to int) error {
 			t.ids[i] = int64(from + i)
 		}
 		t.step++
-		if err := t.client.PushRows(ctx, "rows", t.step, 1, t.ids[:n], t.values[:n*tableDim]); err != nil {
+		if err := t.client.PushRows(ctx, "rows", t.step, 1, t.ids[:n], t.values[:n*t.dim]); err != nil {
 			return err
 		}
 		from += n

@@ -14,7 +14,7 @@ import (
 func TestPSFigures(t *testing.T) {
 	var progress []string
 	p := bench.PS{
-		Program: program(t), MiB: 2, Steps: 5, Folder: t.TempDir(), Rows: 3000, MostRows: 5000, Runs: 1, Shards: []int{2}, Trainers: []int{1, 2}, Stderr: os.Stderr,
+		Program: program(t), MiB: 2, Steps: 5, TableMiB: 3, Folder: t.TempDir(), Rows: 3000, MostRows: 5000, Runs: 1, Shards: []int{2}, Trainers: []int{1, 2}, Stderr: os.Stderr,
 		Progress: func(now string) { progress = append(progress, now) },
 	}
 	figures, err := p.Run(t.Context())
@@ -65,11 +65,11 @@ func TestPSChecksFolder(t *testing.T) {
 func checkpointFigures(t *testing.T, figures bench.CheckpointFigures, steps int) {
 	t.Helper()
 	fields(t, figures, "p99_ratio", "rows")
-	if len(figures.Rows) != 2*2 || figures.P99Ratio <= 0 {
+	if len(figures.Rows) != 2*2+1 || figures.Rows[4].TableMiB != 3 || figures.P99Ratio <= 0 {
 		t.Errorf("checkpoint: %+v", figures)
 	}
 	for _, row := range figures.Rows {
-		fields(t, row, "optimizer", "computes", "normal", "beside", "p50_ratio", "p99_ratio", "checkpoints", "checkpoint_mib", "seconds", "mb_per_s")
+		fields(t, row, "optimizer", "table_mib", "computes", "normal", "beside", "p50_ratio", "p99_ratio", "checkpoints", "checkpoint_mib", "seconds", "mb_per_s")
 		if min(row.P50Ratio, row.P99Ratio, row.Seconds, row.MBPerS) <= 0 || row.Checkpoints < 1 || row.MiB < 2 {
 			t.Errorf("row %+v", row)
 		}
@@ -85,6 +85,7 @@ func checkpointFigures(t *testing.T, figures bench.CheckpointFigures, steps int)
 func TestPSRefusesWhatMakesNoSense(t *testing.T) {
 	for word, spoil := range map[string]func(*bench.PS){
 		"mib":      func(p *bench.PS) { p.MiB = 0 },
+		"table":    func(p *bench.PS) { p.TableMiB = -1 },
 		"rows":     func(p *bench.PS) { p.MostRows = 1 },
 		"runs":     func(p *bench.PS) { p.Runs = 0 },
 		"shards":   func(p *bench.PS) { p.Shards = []int{1, 0} },
@@ -106,7 +107,7 @@ func BenchmarkPSCheckpoint(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		p := bench.PS{Program: bench.Program{self, childWord}, MiB: 100, Steps: 60, Rows: 1, MostRows: 1, Runs: 3, Stderr: os.Stderr}
+		p := bench.PS{Program: bench.Program{self, childWord}, MiB: 100, Steps: 60, TableMiB: 1000, Rows: 1, MostRows: 1, Runs: 3, Stderr: os.Stderr}
 		figures, err := p.Checkpoints(b.Context())
 		if err != nil {
 			b.Fatal(err)

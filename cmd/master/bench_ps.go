@@ -26,6 +26,7 @@ rows of 16 floats, by one trainer over the unix socket.`,
 	flags := cmd.Flags()
 	flags.IntVar(&b.MiB, "mib", 100, "size of the model in `MiB`")
 	flags.IntVar(&b.Steps, "steps", 60, "`steps` beside checkpoints in each of the runs, and as many between them")
+	flags.IntVar(&b.TableMiB, "table-mib", 1000, "size in `MiB` of the table of embeddings beside checkpoints (0 = none)")
 	flags.StringVar(&b.Folder, "dir", "", "`folder` for the checkpoints, on a real disk (default that of temporary files)")
 	flags.IntVar(&b.Rows, "rows", 1_000_000, "`rows` of a table of embeddings while lookups and updates are measured")
 	flags.IntVar(&b.MostRows, "most-rows", 10_000_000, "`rows` of it while memory is measured; a row takes about 85 bytes")
@@ -68,7 +69,11 @@ func psTable(w io.Writer, figures bench.PSFigures) {
 	}
 	fmt.Fprintln(w, "\nBESIDE CHECKPOINTS\tCOMPUTES\tSTEPS\tP50 MS\tTIMES\tP99 MS\tTIMES\tSECONDS\tMB/S")
 	for _, c := range figures.Checkpoint.Rows {
-		fmt.Fprintf(w, "%s\t%t\t%d\t%.0f\t%.2f\t%.0f\t%.2f\t%.2f\t%.0f\n", c.Optimizer, c.Computes, c.Beside.Steps, c.Beside.P50MS, c.P50Ratio,
+		what := c.Optimizer
+		if c.TableMiB > 0 {
+			what = fmt.Sprintf("%s, table of %d MiB", c.Optimizer, c.TableMiB)
+		}
+		fmt.Fprintf(w, "%s\t%t\t%d\t%.0f\t%.2f\t%.0f\t%.2f\t%.2f\t%.0f\n", what, c.Computes, c.Beside.Steps, c.Beside.P50MS, c.P50Ratio,
 			c.Beside.P99MS, c.P99Ratio, c.Seconds, c.MBPerS)
 	}
 	fmt.Fprintln(w, "\nOPTIMIZER\tM ELEMENTS/CPU-S\tPLAIN GO\tLIMIT\tOF THE LIMIT")
