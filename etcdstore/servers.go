@@ -162,6 +162,7 @@ type ServedJob struct {
 	Life      int64  // of them: another one after there was none at all
 	LatestSet []byte // the set of checkpoints that a leader named last; nil: none
 	Placement []byte // where blocks were moved to; nil: none was
+	TableKey  []byte // derived from the secret of the job, for the hash of the ids of embedding tables; nil: the job has no secret
 }
 
 // ClaimPS takes the first free index below the desired count for a server that
@@ -243,7 +244,7 @@ const maxState = 64 << 20 // decoded
 
 func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
 	job := ServedJob{Desired: -1}
-	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyPSDesired)), opGet(s.abs(keyPSLife)), opGet(s.abs(keyLatest)), opGet(s.abs(keyPSBlocks)), opGet(s.abs(keyState))}})
+	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyPSDesired)), opGet(s.abs(keyPSLife)), opGet(s.abs(keyLatest)), opGet(s.abs(keyPSBlocks)), opGet(s.abs(keyState)), opGet(s.abs(taskqueue.SecretKey))}})
 	if err != nil {
 		return job, fmt.Errorf("read what the job is at: %w", err)
 	}
@@ -272,6 +273,13 @@ func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
 					return job, fmt.Errorf("%s: %w", kv.Key, err)
 				}
 				job.Name, job.ID, job.Epoch = state.Job, state.JobID, state.Epoch
+			case 5:
+				secret, err := taskqueue.ParseSecret(kv.Value)
+				if err != nil {
+					return job, err
+				}
+				key := secret.Derive("table ids")
+				job.TableKey = key[:]
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package etcdstore_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/taskqueue"
 )
 
 const psTTL = 2 * time.Second
@@ -226,6 +228,27 @@ func TestStepsDoNotWakeTheRegistry(t *testing.T) {
 	receive(t, "the claim", all)
 	if len(views) != 1 {
 		t.Errorf("%d views of one claim", len(views))
+	}
+}
+
+// A server gets a key for the ids of tables that is derived from the secret of the job, and none of a job without a secret.
+func TestClaimHasTheKeyOfTableIDs(t *testing.T) {
+	s := etcdtest.Store(t)
+	desire(t, s, 3)
+	if key := claim(t, s, "10.0.0.1:1").Job().TableKey; key != nil {
+		t.Errorf("a job without a secret has key %x", key)
+	}
+	put := func(secret taskqueue.Secret) {
+		if _, err := s.Client().Put(t.Context(), s.Prefix()+taskqueue.SecretKey, string(secret.Encode())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(taskqueue.Secret{1})
+	first := claim(t, s, "10.0.0.2:1").Job().TableKey
+	put(taskqueue.Secret{2})
+	second := claim(t, s, "10.0.0.3:1").Job().TableKey
+	if len(first) < 16 || bytes.Equal(first, second) || bytes.HasPrefix(first, []byte{1}) {
+		t.Errorf("keys %x and %x of two secrets", first, second)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"trainmaster/pserver/optimizer/onwire"
 	"trainmaster/pserver/placement"
 	placewire "trainmaster/pserver/placement/onwire"
+	"trainmaster/pserver/sparse"
 	sparsewire "trainmaster/pserver/sparse/onwire"
 	"trainmaster/pserver/staleness"
 )
@@ -45,6 +46,20 @@ func (m *model) bounded(b staleness.Bound) (*model, error) {
 	}
 	m.staleness = b
 	return m, nil
+}
+
+// keyed is m with a key for the ids of its tables.
+func (m *model) keyed(key sparse.Key) *model {
+	if len(m.table.Sparse) == 0 {
+		return m
+	}
+	keyed, table := *m, *m.table
+	table.Sparse = slices.Clone(table.Sparse)
+	for k := range table.Sparse {
+		table.Sparse[k].Key = key
+	}
+	keyed.table, keyed.digest = &table, table.Digest()
+	return &keyed
 }
 
 // agrees says whether a claim on m is one on other: the same in all that trainers must agree on.

@@ -170,8 +170,8 @@ func checkStaged(t *sparse.Table, slot uint32, r *stagedRows) error {
 		return fmt.Errorf("%w: %d floats are staged for %d ids of table %q: expected %d for each", errMismatch, len(r.grads), len(r.ids), t.Config().Name, dim)
 	}
 	for _, id := range r.ids {
-		if sparse.SlotOf(id) != slot {
-			return fmt.Errorf("%w: id %d is staged for slot %d of table %q, and is of slot %d", errMismatch, id, slot, t.Config().Name, sparse.SlotOf(id))
+		if t.Config().SlotOf(id) != slot {
+			return fmt.Errorf("%w: id %d is staged for slot %d of table %q, and is of slot %d", errMismatch, id, slot, t.Config().Name, t.Config().SlotOf(id))
 		}
 	}
 	return nil

@@ -203,7 +203,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 		// Nothing survives a start, so any other number than the last one does.
 		start := uint64(time.Now().UnixNano())
 		shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
-		shard.job = job.ID
+		shard.job, shard.tableKey = job.ID, job.TableKey
 		return shard, nil, shard.checkRestored(layout)
 	}
 	store := checkpoint.Store{Place: s.place, Step: s.step}
@@ -219,7 +219,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 		return nil, nil, fmt.Errorf("count this start among the checkpoints (--checkpoint-dir): %w", err)
 	}
 	shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
-	shard.job = job.ID
+	shard.job, shard.tableKey = job.ID, job.TableKey
 	restoring := &restoring{shard, store, job, layout}
 	from, err := restoring.run(ctx)
 	if err == nil {

@@ -30,6 +30,7 @@ type shard struct {
 	finishing bool                // the claim is used up, and what was put is made durable
 	trainers  map[uint32]*trainer // by ordinal: the newest incarnation of each
 	job       string              // the id of the job, hexadecimal; "": not known yet
+	tableKey  sparse.Key          // of the job, for tables that begin here; set before the shard is used
 	retired   retirement
 	told      bool // of retired, in this process
 

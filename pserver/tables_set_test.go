@@ -9,9 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
+	"trainmaster/pserver/sparse"
 	"trainmaster/trainer/params"
 )
 
@@ -281,4 +286,62 @@ func damageFile(t testing.TB, path string) {
 	}
 	data[len(data)-1] ^= 1
 	write(t, path, data)
+}
+
+// The key by which ids are hashed comes from the job when tables begin. It is in the checkpoints, and goes with them to another number of
+// servers and to another job; a job with an older checkpoint goes on without a key.
+func TestTableKeyGoesWithTheCheckpoint(t *testing.T) {
+	first, second := sparse.Key{1, 2}, sparse.Key{3, 4}
+	for name, key := range map[string]sparse.Key{"a key": first, "no key": {}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			c := startClusterOf(t, dir, 2, pserver.JobState{TableKey: key})
+			cfg := tablesConfig
+			cfg.Tables = []params.Table{users}
+			want := newReference(t, users, tablesAdam)
+			check := func(c *cluster, servers, step int) {
+				t.Helper()
+				client := connect(t, c.book, cfg)
+				mustInit(t, client, little())
+				if got := rowsOf(t, client, users, everyID(300), 0); !slices.Equal(got, want.values(everyID(300))) {
+					t.Fatalf("%d servers have other rows than after %d pushes", servers, step-1)
+				}
+				ids, grads := tableStep(users, step)
+				must(t, client.PushRows(within(t), users.Name, uint64(step), 1, ids, grads))
+				want.push(t, 0, uint64(step), ids, grads)
+				if got := rowsOf(t, client, users, everyID(300), 0); !slices.Equal(got, want.values(everyID(300))) {
+					t.Fatalf("%d servers have other rows than after %d pushes", servers, step)
+				}
+				if got := heldKey(t, c.book); got != key {
+					t.Fatalf("the tables of %d servers have key %v, expected %v", servers, got, key)
+				}
+			}
+			check(c, 2, 1)
+			for i, servers := range []int{2, 3, 1} {
+				set := c.mustTake(t)
+				c.leave(t)
+				c = startClusterOf(t, dir, servers, pserver.JobState{LatestSet: set, TableKey: second})
+				check(c, servers, i+2)
+			}
+		})
+	}
+}
+
+// heldKey is the key of the first table, as the first server describes it.
+func heldKey(t testing.TB, b *book) sparse.Key {
+	t.Helper()
+	addrs, err := b.complete(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+addrs[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	d, err := pb.NewParameterServerClient(conn).Describe(within(t), &pb.DescribeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sparse.KeyOf(d.GetPlacement().GetTables()[0].GetKey())
 }

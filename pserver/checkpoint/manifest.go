@@ -19,11 +19,12 @@ const (
 )
 
 // The format of a manifest is 1 when its optimizer is plain: versions that know no other can read it. It is 3 when there
-// are tables of embeddings.
+// are tables of embeddings, and 4 when their ids are hashed by a key.
 const (
 	plainFormat  = 1
 	fullFormat   = 2
 	tablesFormat = 3
+	keyedFormat  = 4
 )
 
 // SlotFile is the file that has a slot of the optimizer's state.
@@ -117,13 +118,16 @@ func NewManifest(o optimizer.Config, s staleness.Bound, mode string, table *plac
 	if len(table.Sparse) > 0 {
 		m.Format = tablesFormat
 	}
+	if slices.ContainsFunc(table.Sparse, func(t sparse.Config) bool { return t.Key != sparse.Key{} }) {
+		m.Format = keyedFormat
+	}
 	return m
 }
 
 // check refuses what this version cannot read, and returns the table of the placement.
 func (m *Manifest) check() (*placement.Table, error) {
-	if m.Format < plainFormat || m.Format > tablesFormat {
-		return nil, fmt.Errorf("manifest has format %d: this version reads %d to %d", m.Format, plainFormat, tablesFormat)
+	if m.Format < plainFormat || m.Format > keyedFormat {
+		return nil, fmt.Errorf("manifest has format %d: this version reads %d to %d", m.Format, plainFormat, keyedFormat)
 	}
 	if m.Mode != Sync && m.Mode != Async {
 		return nil, fmt.Errorf("manifest has mode %q", m.Mode)

@@ -99,5 +99,10 @@ func (t *Table) appendTables(buf []byte) []byte {
 			buf = binary.AppendUvarint(buf, uint64(owner))
 		}
 	}
+	for _, table := range t.Sparse {
+		if key := table.Key.Bytes(); key != nil {
+			buf = append(append(buf, "key\x00"...), key...)
+		}
+	}
 	return buf
 }

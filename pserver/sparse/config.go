@@ -45,6 +45,8 @@ type Config struct {
 
 	Expiry    uint64 `json:"expiry,omitempty"`    // steps without an update after which a row is dropped; 0: never
 	Admission uint32 `json:"admission,omitempty"` // the update of an id that makes its row; default 1
+
+	Key Key `json:"key,omitzero"` // of the job; the servers set it, and tell the trainers
 }
 
 // Validate says which field is wrong, and fills the defaults in. Two that mean

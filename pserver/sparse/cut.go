@@ -157,7 +157,7 @@ func (t *Table) addRows(s *slot, number uint32, m *Image) error {
 	}
 	seen := make(map[int64]bool, n)
 	for k, id := range m.IDs {
-		h := hash(id)
+		h := t.cfg.Key.hash(id)
 		switch {
 		case slotOf(h) != number:
 			return fmt.Errorf("table %q, slot %d: id %d: %w: expected slot %d", t.cfg.Name, number, id, ErrWrongSlot, slotOf(h))
@@ -184,8 +184,8 @@ func (t *Table) addRows(s *slot, number uint32, m *Image) error {
 // addWaiting adds ids without a row.
 func (t *Table) addWaiting(s *slot, number uint32, list []Waiting) error {
 	for _, w := range list {
-		if SlotOf(w.ID) != number {
-			return fmt.Errorf("table %q, slot %d: waiting id %d: %w: expected slot %d", t.cfg.Name, number, w.ID, ErrWrongSlot, SlotOf(w.ID))
+		if t.cfg.SlotOf(w.ID) != number {
+			return fmt.Errorf("table %q, slot %d: waiting id %d: %w: expected slot %d", t.cfg.Name, number, w.ID, ErrWrongSlot, t.cfg.SlotOf(w.ID))
 		}
 		if s.waiting == nil {
 			s.waiting = make(map[int64]candidate, len(list))
@@ -199,7 +199,7 @@ func (t *Table) addWaiting(s *slot, number uint32, list []Waiting) error {
 func (t *Table) remove(number uint32, ids []int64) error {
 	s := t.slots[number]
 	for _, id := range ids {
-		h := hash(id)
+		h := t.cfg.Key.hash(id)
 		if slotOf(h) != number {
 			return fmt.Errorf("table %q, slot %d: freed id %d: %w: expected slot %d", t.cfg.Name, number, id, ErrWrongSlot, slotOf(h))
 		}

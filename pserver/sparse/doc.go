@@ -2,7 +2,7 @@
 // with the optimizer's state beside each row. It knows no network and no disk.
 //
 // A table has a fixed number of hash slots ([Slots]); an id belongs to the slot
-// [SlotOf]. A slot is to a table what a block is to a tensor: it lies wholly on
+// [Config.SlotOf], by a hash under the [Key] of the job. A slot is to a table what a block is to a tensor: it lies wholly on
 // one shard, has one lock, and everything in it changes together:
 //
 //	slot ── lock

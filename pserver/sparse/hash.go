@@ -1,6 +1,9 @@
 package sparse
 
 import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
 	"hash/fnv"
 	"math/bits"
 )
@@ -20,12 +23,58 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
+// Key is the secret of a job by which the ids of its tables are hashed. Ids come from data that a stranger may have written. Without
+// the key they cannot be chosen so that they share a slot, or a place in its index. The zero key is that of tables that were made
+// before there was a key.
+type Key [2]uint64
+
+// KeySize is the size of a key in bytes.
+const KeySize = 16
+
+// KeyOf reads a key from its first KeySize bytes; fewer bytes give the zero key.
+func KeyOf(b []byte) (k Key) {
+	if len(b) >= KeySize {
+		k[0], k[1] = binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
+	}
+	return k
+}
+
+// Bytes is the reverse of KeyOf; nil for the zero key.
+func (k Key) Bytes() []byte {
+	if k == (Key{}) {
+		return nil
+	}
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, k[0]), k[1])
+}
+
+// MarshalText writes the bytes as hexadecimal digits.
+func (k Key) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, k.Bytes()), nil }
+
+// UnmarshalText is the reverse.
+func (k *Key) UnmarshalText(text []byte) error {
+	b, err := hex.DecodeString(string(text))
+	if err != nil || len(b) != KeySize && len(b) != 0 {
+		return fmt.Errorf("hash key: expected %d hexadecimal digits, found %d characters", 2*KeySize, len(text))
+	}
+	*k = KeyOf(b)
+	return nil
+}
+
 // hash of an id: the upper 10 bits are the slot, the next 32 the place in the
 // slot's index, the lowest 8 the tag in it.
-func hash(id int64) uint64 { return mix(uint64(id)) }
+func (k Key) hash(id int64) uint64 {
+	h := mix(uint64(id) ^ k[0])
+	if k[1] == 0 {
+		return h
+	}
+	return mix(h ^ k[1])
+}
 
-// SlotOf is the slot that an id belongs to.
-func SlotOf(id int64) uint32 { return slotOf(hash(id)) }
+// SlotOf is the slot that an id of the table belongs to.
+func (c Config) SlotOf(id int64) uint32 { return slotOf(c.Key.hash(id)) }
+
+// SlotOf is the slot that an id belongs to in a table without a key.
+func SlotOf(id int64) uint32 { return slotOf(Key{}.hash(id)) }
 
 func slotOf(h uint64) uint32 { return uint32(h >> (64 - slotBits)) }
 

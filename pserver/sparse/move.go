@@ -175,7 +175,7 @@ type Incoming struct {
 
 // Receive begins a slot.
 func (t *Table) Receive(number uint32) *Incoming {
-	return &Incoming{table: t, number: number, slot: &slot{}}
+	return &Incoming{table: t, number: number, slot: &slot{key: t.cfg.Key}}
 }
 
 // Add takes the next piece. The error says what does not fit; the slot is then of no use.
@@ -185,7 +185,7 @@ func (in *Incoming) Add(m *Image) error {
 		return err
 	}
 	for _, id := range m.IDs {
-		if in.slot.find(hash(id), id) != noRow {
+		if in.slot.find(t.cfg.Key.hash(id), id) != noRow {
 			return fmt.Errorf("table %q, slot %d: id %d is there twice", t.cfg.Name, in.number, id)
 		}
 	}

@@ -22,6 +22,7 @@ const (
 // this slot too.
 type slot struct {
 	mu     sync.Mutex
+	key    Key // of the table
 	index  []uint32
 	chunks []chunk
 	stride int      // words of a row, once there is one
@@ -115,13 +116,13 @@ func (s *slot) findAll(ids []int64, rows []uint32, sc *scratch) {
 	sc.places = grown(sc.places, len(ids))
 	sum := uint32(0)
 	for k, id := range ids {
-		p := place(hash(id), len(s.index))
+		p := place(s.key.hash(id), len(s.index))
 		sc.places[k] = uint32(p)
 		sum += s.index[p]
 	}
 	const line = 16 // words
 	for k, id := range ids {
-		if _, rows[k] = s.match(int(sc.places[k]), tag(hash(id))); rows[k] != noRow {
+		if _, rows[k] = s.match(int(sc.places[k]), tag(s.key.hash(id))); rows[k] != noRow {
 			r := s.at(rows[k])
 			for j := line; j < len(r); j += line {
 				sum += r[j]
@@ -131,7 +132,7 @@ func (s *slot) findAll(ids []int64, rows []uint32, sc *scratch) {
 	}
 	for k, id := range ids {
 		if rows[k] != noRow && s.at(rows[k]).id() != id { // another id with the same tag
-			rows[k] = s.find(hash(id), id)
+			rows[k] = s.find(s.key.hash(id), id)
 		}
 	}
 	sc.touched += sum
@@ -170,7 +171,7 @@ func (s *slot) reindex(n int) {
 	s.index = make([]uint32, n)
 	for row := range s.end {
 		if r := s.at(row); *r.version() != 0 {
-			s.enter(hash(r.id()), row)
+			s.enter(s.key.hash(r.id()), row)
 		}
 	}
 }

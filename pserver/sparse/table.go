@@ -47,7 +47,7 @@ func New(cfg Config, o optimizer.Config, held []uint32, current func() *Cut) *Ta
 		arena: &arena{shape: newShape(cfg.Dim*(1+state), o.Counted())},
 	}
 	for _, i := range held {
-		t.slots[i] = &slot{}
+		t.slots[i] = &slot{key: cfg.Key}
 	}
 	return t
 }
@@ -116,7 +116,7 @@ func (t *Table) Check(rows *wire.Rows) error {
 			return fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, span.Slot, ErrNotHeld)
 		}
 		for _, id := range rows.IDs[k : k+int(span.Rows)] {
-			if slot := SlotOf(id); slot != span.Slot {
+			if slot := t.cfg.SlotOf(id); slot != span.Slot {
 				return fmt.Errorf("table %q, id %d under slot %d: %w: expected slot %d", t.cfg.Name, id, span.Slot, ErrWrongSlot, slot)
 			}
 		}

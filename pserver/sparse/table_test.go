@@ -2,6 +2,7 @@ package sparse
 
 import (
 	"errors"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -537,5 +538,76 @@ func TestUpdateBySlowTrainerKeepsRow(t *testing.T) {
 	update(table, fast, 1200, ids[3])
 	if got := lookup(table, ids[:2]); got[0] != 0 || got[1] != 0 {
 		t.Errorf("rows 180 steps after their last update: %v, expected initial values", got)
+	}
+}
+
+// unshift and inverse undo the steps of mix.
+func unshift(x uint64, n uint) uint64 {
+	r := x
+	for range 64 / n {
+		r = x ^ r>>n
+	}
+	return r
+}
+
+func inverse(a uint64) uint64 {
+	x := a
+	for range 6 {
+		x *= 2 - a*x
+	}
+	return x
+}
+
+func unmix(x uint64) uint64 {
+	x = unshift(x, 31) * inverse(0x94d049bb133111eb)
+	x = unshift(x, 27) * inverse(0xbf58476d1ce4e5b9)
+	return unshift(x, 30)
+}
+
+// Ids that were chosen to share one slot, and one place in its index, are spread over slots and places by a key.
+func TestChosenIDsAreSpreadByTheKey(t *testing.T) {
+	const n = 20_000
+	ids := make([]int64, n)
+	for i := range ids {
+		ids[i] = int64(unmix(5<<54 | uint64(i)))
+	}
+	crowd := func(key Key) (slot, index int) {
+		slots, places := map[uint32]int{}, map[int]int{}
+		for _, id := range ids {
+			h := key.hash(id)
+			slots[slotOf(h)]++
+			places[place(h, n)]++
+		}
+		return slices.Max(slices.Collect(maps.Values(slots))), slices.Max(slices.Collect(maps.Values(places)))
+	}
+	if slot, index := crowd(Key{}); slot != n || index < n/2 {
+		t.Fatalf("without a key %d of %d ids share a slot and %d a place: the ids are not well chosen", slot, n, index)
+	}
+	for _, key := range []Key{{1, 1}, {0xfeedfacecafebeef, 0x0123456789abcdef}, {1 << 63, 1}} {
+		if slot, index := crowd(key); slot > 60 || index > 12 { // 20 and 1 in the mean
+			t.Errorf("key %x: %d of %d ids share a slot, and %d a place", key, slot, n, index)
+		}
+		cfg := Config{Name: "t", Dim: 1, Init: Zeros, Key: key}
+		table, column := newTable(t, cfg, plain, noCut), &Column{}
+		bySlot := map[uint32][]int64{}
+		for _, id := range ids {
+			bySlot[cfg.SlotOf(id)] = append(bySlot[cfg.SlotOf(id)], id)
+		}
+		for slot, ids := range bySlot {
+			r := wire.Rows{Spans: []wire.Span{{Slot: slot, Rows: uint32(len(ids))}}, IDs: ids, Values: slices.Repeat([]float32{-1}, len(ids))}
+			if err := table.Check(&r); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := table.Update(&r, column, Step{Number: 1, Scale: 1}); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]float32, len(ids))
+			if err := table.Lookup(&r, got); err != nil || slices.ContainsFunc(got, func(v float32) bool { return v != 1 }) {
+				t.Fatalf("slot %d: %v, %v", slot, got, err)
+			}
+		}
+		if table.Rows() != n {
+			t.Errorf("%d rows, expected %d", table.Rows(), n)
+		}
 	}
 }

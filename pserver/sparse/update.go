@@ -112,7 +112,7 @@ func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float
 		row := sc.rows[k]
 		sc.rows[k] = noRow
 		if row == noRow {
-			h := hash(id)
+			h := s.key.hash(id)
 			if made {
 				row = s.find(h, id)
 			}

@@ -9,6 +9,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/placement/onwire"
+	"trainmaster/pserver/sparse"
 )
 
 // errMoved: a block, or the whole placement, is another one than this client knows.
@@ -34,6 +35,7 @@ func (c *Client) takePlacement(p *pb.ParameterPlacement) error {
 	if err != nil {
 		return fmt.Errorf("the server's placement: %w", err)
 	}
+	c.takeKeys(theirs.Sparse)
 	if theirs.Digest() == c.table.Digest() {
 		return nil
 	}
@@ -48,6 +50,18 @@ func (c *Client) takePlacement(p *pb.ParameterPlacement) error {
 		c.adopt(theirs)
 	}
 	return fmt.Errorf("%w: the server's placement has epoch %d", errMoved, theirs.Epoch)
+}
+
+// takeKeys takes over the keys by which the ids of tables are hashed. The first server that answers says them; another key at
+// another server is another model.
+func (c *Client) takeKeys(theirs []Table) {
+	mine := slices.Clone(c.table.Sparse)
+	for k := range mine {
+		if k < len(theirs) && mine[k].Key == (sparse.Key{}) {
+			mine[k].Key = theirs[k].Key
+		}
+	}
+	c.table.Sparse = mine
 }
 
 // adopt gives every link the slots of a later table. What a slot knows goes with it, so that a

@@ -162,7 +162,7 @@ func (c *Client) planRows(call *rowCall) error {
 	slots, places := p.slots[:len(call.ids)], p.places[:len(call.ids)]
 	p.starts = [sparse.Slots + 1]int32{}
 	for i, id := range call.ids {
-		slot := sparse.SlotOf(id)
+		slot := call.table.SlotOf(id)
 		slots[i] = uint16(slot)
 		p.starts[slot+1]++
 	}

@@ -643,7 +643,10 @@ type ParameterTable struct {
 	// Steps without an update after which a row is dropped; 0: never.
 	Expiry uint64 `protobuf:"varint,6,opt,name=expiry,proto3" json:"expiry,omitempty"`
 	// The update of an id that makes its row; 0 means 1, the first.
-	Admission     uint32 `protobuf:"varint,7,opt,name=admission,proto3" json:"admission,omitempty"`
+	Admission uint32 `protobuf:"varint,7,opt,name=admission,proto3" json:"admission,omitempty"`
+	// The key by which ids are hashed to slots, 16 bytes: that of the job. Empty in a model that a trainer declares; the
+	// placement in the reply has it.
+	Key           []byte `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -725,6 +728,13 @@ func (x *ParameterTable) GetAdmission() uint32 {
 		return x.Admission
 	}
 	return 0
+}
+
+func (x *ParameterTable) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
 }
 
 // ParameterPlacement says which shard holds which block.
@@ -3614,7 +3624,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x04mode\x18\x03 \x01(\x0e2\x1a.trainmaster.v1.UpdateModeR\x04mode\x12\x16\n" +
 	"\x06shards\x18\x04 \x01(\rR\x06shards\x12<\n" +
 	"\tstaleness\x18\f \x01(\v2\x1e.trainmaster.v1.StalenessBoundR\tstaleness\x126\n" +
-	"\x06tables\x18\x05 \x03(\v2\x1e.trainmaster.v1.ParameterTableR\x06tables\"\xb8\x01\n" +
+	"\x06tables\x18\x05 \x03(\v2\x1e.trainmaster.v1.ParameterTableR\x06tables\"\xca\x01\n" +
 	"\x0eParameterTable\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03dim\x18\x02 \x01(\rR\x03dim\x12 \n" +
@@ -3622,7 +3632,8 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x05scale\x18\x04 \x01(\x02R\x05scale\x12\x12\n" +
 	"\x04seed\x18\x05 \x01(\x04R\x04seed\x12\x16\n" +
 	"\x06expiry\x18\x06 \x01(\x04R\x06expiry\x12\x1c\n" +
-	"\tadmission\x18\a \x01(\rR\tadmission\"\xee\x01\n" +
+	"\tadmission\x18\a \x01(\rR\tadmission\x12\x10\n" +
+	"\x03key\x18\b \x01(\fR\x03key\"\xee\x01\n" +
 	"\x12ParameterPlacement\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
 	"\x06shards\x18\x02 \x01(\rR\x06shards\x129\n" +

@@ -11,7 +11,7 @@ func ToProto(tables []sparse.Config) []*pb.ParameterTable {
 	var list []*pb.ParameterTable
 	for _, t := range tables {
 		list = append(list, &pb.ParameterTable{
-			Name: t.Name, Dim: uint32(t.Dim), Initialiser: t.Init, Scale: t.Scale, Seed: t.Seed, Expiry: t.Expiry, Admission: t.Admission,
+			Name: t.Name, Dim: uint32(t.Dim), Initialiser: t.Init, Scale: t.Scale, Seed: t.Seed, Expiry: t.Expiry, Admission: t.Admission, Key: t.Key.Bytes(),
 		})
 	}
 	return list
@@ -22,7 +22,7 @@ func FromProto(list []*pb.ParameterTable) []sparse.Config {
 	var tables []sparse.Config
 	for _, t := range list {
 		tables = append(tables, sparse.Config{
-			Name: t.GetName(), Dim: int(t.GetDim()), Init: t.GetInitialiser(), Scale: t.GetScale(), Seed: t.GetSeed(), Expiry: t.GetExpiry(), Admission: t.GetAdmission(),
+			Name: t.GetName(), Dim: int(t.GetDim()), Init: t.GetInitialiser(), Scale: t.GetScale(), Seed: t.GetSeed(), Expiry: t.GetExpiry(), Admission: t.GetAdmission(), Key: sparse.KeyOf(t.GetKey()),
 		})
 	}
 	return tables
