@@ -3,6 +3,7 @@ package drill
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"iter"
 	"net"
@@ -13,11 +14,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"text/tabwriter"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"trainmaster/etcdstore"
 	"trainmaster/taskqueue"
 	"trainmaster/tcpproxy"
 )
@@ -402,4 +405,26 @@ func TestReport(t *testing.T) {
 	if !r.OK() {
 		t.Error("a report without a loss is not OK")
 	}
+}
+
+// The next leader commits before it announces its address, and the address of the one before may stand until then.
+func TestSuccessorIsNamedOnceItAnnouncesItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &Drill{term: 3}
+		announced := []etcdstore.Addr{{Addr: "127.0.0.1:1", Term: 3}, {}, {Addr: "127.0.0.1:2", Term: 9}}
+		read := func(context.Context) (etcdstore.Addr, error) {
+			next := announced[0]
+			announced = announced[min(1, len(announced)-1):]
+			return next, nil
+		}
+		if found, err := d.successor(t.Context(), read); err != nil || found.Addr != "127.0.0.1:2" {
+			t.Errorf("found %+v, %v, want the leader of term 9", found, err)
+		}
+		announced = []etcdstore.Addr{{}}
+		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := d.successor(bounded, read); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without a leader: %v, want that the time is over", err)
+		}
+	})
 }

@@ -95,7 +95,7 @@ func (d *Drill) goesOn(ctx context.Context, s strike, report *Report, began time
 	if d.took.IsZero() {
 		return nil
 	}
-	leader, err := d.Store.MasterAddr(bounded)
+	leader, err := d.successor(bounded, d.Store.MasterAddr)
 	if err != nil {
 		return err
 	}
@@ -104,6 +104,23 @@ func (d *Drill) goesOn(ctx context.Context, s strike, report *Report, began time
 		report.TookOver.Process = d.nameOf(p)
 	}
 	return nil
+}
+
+// successor waits until the leader of a later term says where it serves. It commits before it does.
+func (d *Drill) successor(ctx context.Context, read func(context.Context) (etcdstore.Addr, error)) (etcdstore.Addr, error) {
+	for {
+		leader, err := read(ctx)
+		if err != nil || leader.Addr != "" && leader.Term > uint64(d.term) {
+			return leader, err
+		}
+		pause := time.NewTimer(lookEvery)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return leader, context.Cause(ctx)
+		}
+	}
 }
 
 // settle waits until what trainers held at the fault is counted.

@@ -20,6 +20,9 @@ const LatestSetKey = "/checkpoints/latest"
 // for it, and of a job that has none.
 var ErrNothingToCut = errors.New("there is nothing to take a checkpoint of")
 
+// ErrServerMissing: a parameter server of the job is not there.
+var ErrServerMissing = errors.New("is not there")
+
 // Cut is a moment of all parameter servers.
 type Cut interface {
 	Number() uint64
@@ -56,6 +59,7 @@ type checkpointer struct {
 	one      turn // checkpoint at a time
 	failed   bool // what a set left that was not finished may lie on the disks
 	datasets described
+	awaited  string // why the first checkpoint waits, as it was logged
 
 	mu      sync.Mutex
 	set     uint64
@@ -155,7 +159,7 @@ func (p *pace) tooSoon(now time.Time) bool { return now.Before(p.again) }
 
 func (p *pace) failed(now time.Time, err error) {
 	p.pause = max(checkpointRetry, min(2*p.pause, checkpointPause))
-	if errors.Is(err, ErrNothingToCut) || errors.Is(err, errNotFlushed) {
+	if errors.Is(err, ErrNothingToCut) || errors.Is(err, errNotFlushed) || errors.Is(err, ErrServerMissing) {
 		p.pause = checkpointRetry
 	}
 	p.again = now.Add(p.pause)
@@ -192,6 +196,12 @@ func (c *checkpointer) take(ctx context.Context) error {
 		return err
 	case err != nil && ctx.Err() != nil:
 		return err
+	case c.isBeforeFirst(ctx, err):
+		if reason := err.Error(); reason != c.awaited {
+			c.awaited = reason
+			c.log.WithField("reason", reason).Info("waiting for parameter servers before the first checkpoint")
+		}
+		return err
 	case err != nil:
 		c.note(0, err)
 		c.log.WithError(err).Error("checkpoint not complete: the set before it stays, training goes on")
@@ -208,6 +218,16 @@ func (c *checkpointer) take(ctx context.Context) error {
 		c.log.WithError(err).Warn("older checkpoints not removed")
 	}
 	return nil
+}
+
+// isBeforeFirst reports whether a checkpoint failed because a parameter server has not been started yet: in a job without a set of
+// checkpoints that is the normal order of things.
+func (c *checkpointer) isBeforeFirst(ctx context.Context, err error) bool {
+	if !errors.Is(err, ErrServerMissing) {
+		return false
+	}
+	latest, err := c.master.store.Value(ctx, LatestSetKey)
+	return err == nil && latest == nil
 }
 
 // discard removes what failed sets have left.

@@ -5,10 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"trainmaster/taskqueue"
 )
@@ -356,4 +361,58 @@ func TestVersionOfTheLatestSet(t *testing.T) {
 			t.Errorf("stored %d, set %d: version %d, %v; expected %d", tt.stored, tt.set, steps.last.Version, err, tt.want)
 		}
 	}
+}
+
+// absent is a job whose parameter servers are not all started.
+type absent struct {
+	*cutting
+	missing atomic.Bool
+}
+
+func (s *absent) Begin(ctx context.Context, term uint64, epoch uint32, number func(uint64) uint64) (Cut, error) {
+	if s.missing.Load() {
+		return nil, fmt.Errorf("parameter server with index 1 %w", ErrServerMissing)
+	}
+	return s.cutting.Begin(ctx, term, epoch, number)
+}
+
+// Before the first set a server that is not there is waited for; later it is an error.
+func TestFirstCheckpointWaitsForServers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		s := &absent{cutting: &cutting{store: store}}
+		s.missing.Store(true)
+		logger, hook := logtest.NewNullLogger()
+		m, err := New(Config{CheckpointEvery: Cadence{Time: time.Minute}}, store, s, logrus.NewEntry(logger))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = m.Run(ctx) }()
+		defer func() { cancel(); <-ended }()
+		levels := func(d time.Duration) (list []string) {
+			hook.Reset()
+			for began := time.Now(); time.Since(began) < d; time.Sleep(time.Second) {
+				_, _ = m.Join(ctx, "a", "") // the clock of the job goes on while a trainer is there
+			}
+			for _, e := range hook.AllEntries() {
+				if strings.Contains(e.Message, "checkpoint") {
+					list = append(list, e.Level.String()+" "+e.Message)
+				}
+			}
+			return list
+		}
+		if found := levels(time.Minute); !slices.Equal(found, []string{"info waiting for parameter servers before the first checkpoint"}) {
+			t.Errorf("before the servers are there: %q", found)
+		}
+		s.missing.Store(false)
+		if found := levels(10 * time.Second); !slices.Contains(found, "info checkpoint complete") {
+			t.Errorf("when they are there: %q", found)
+		}
+		s.missing.Store(true)
+		if found := levels(2 * time.Minute); len(found) == 0 || !strings.HasPrefix(found[0], "error checkpoint not complete") {
+			t.Errorf("when one is lost later: %q", found)
+		}
+	})
 }

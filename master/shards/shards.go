@@ -59,7 +59,7 @@ const (
 )
 
 func missing(index, servers int) error {
-	return fmt.Errorf("parameter server with index %d (of 0 to %d) is not there: %s", index, servers-1, StartAnother)
+	return fmt.Errorf("parameter server with index %d (of 0 to %d) %w: %s", index, servers-1, master.ErrServerMissing, StartAnother)
 }
 
 // whole returns the addresses of all servers if they are there now.
