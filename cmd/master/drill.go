@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,7 +54,7 @@ func oneDrillCommand(kind, short, long, example string) *cobra.Command {
 	cmd := &cobra.Command{Use: kind, Short: short, Long: long, Example: example}
 	from := place{etcd: addEtcdFlags(cmd)}
 	flags := cmd.Flags()
-	dir := flags.String("dir", "trainmaster-run", "`folder` of a run that is under way, or of several runs: the newest of them")
+	dir := flags.String("dir", runsDir, "`folder` of a run that is under way, or of several runs: the newest of them")
 	flags.DurationVar(&d.Patience, "patience", 2*time.Minute, "how long to wait for the job to go on, and to count what trainers held")
 	switch kind {
 	case drill.KillTrainer:
@@ -108,13 +106,8 @@ func validateDrill(cmd *cobra.Command, d *drill.Drill) error {
 // openDrill finds the job: by etcd if endpoints are given, else by the folder of its run.
 func openDrill(ctx context.Context, d *drill.Drill, from *place, dir string, dirChosen bool) (closeStore func(), err error) {
 	if len(from.etcd.Endpoints) == 0 || dirChosen {
-		if _, err := os.Stat(filepath.Join(dir, drill.SceneFile)); err != nil {
-			if dir, err = drill.LatestRun(dir); err != nil {
-				return nil, usageErrorf("%w", err)
-			}
-		}
-		if d.Scene, err = drill.ReadScene(dir); err != nil {
-			return nil, err
+		if d.Scene, _, err = findRun(dir); err != nil {
+			return nil, usageErrorf("%w", err)
 		}
 		if len(from.etcd.Endpoints) == 0 {
 			from.etcd.Endpoints = []string{d.Scene.Endpoint}

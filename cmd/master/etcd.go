@@ -24,7 +24,8 @@ func addEtcdFlags(cmd *cobra.Command) *etcdstore.Config {
 	flags.StringVar(&c.User, "user", "", "etcd user, as `name` or name:password")
 	flags.StringVar(&c.Password, "password", "", "password of --user; better in the environment, where ps does not show it")
 	flags.DurationVar(&c.DialTimeout, "dial-timeout", 5*time.Second, "how long etcd may take for its first answer")
-	flags.StringVar(&c.Job, "job", "default", "`name` of the job: several jobs can share an etcd")
+	c.Job = "default"
+	flags.Var((*jobFlag)(&c.Job), "job", "`name` of the job: several jobs can share an etcd")
 	cmd.MarkFlagsRequiredTogether("cert", "key")
 	return c
 }
@@ -49,4 +50,18 @@ func addStoreTimeout(cmd *cobra.Command) (open func(ctx context.Context, c etcds
 func isStoreError(err error) bool {
 	return errors.Is(err, etcdstore.ErrUnreachable) || errors.Is(err, etcdstore.ErrRefused) || errors.Is(err, pserver.ErrLeaseLost) ||
 		errors.Is(err, etcdstore.ErrDiskFull) || errors.Is(err, etcdstore.ErrStorage)
+}
+
+// jobFlag is a flag that takes names of jobs only.
+type jobFlag string
+
+func (j *jobFlag) String() string { return string(*j) }
+func (j *jobFlag) Type() string   { return "name" }
+
+func (j *jobFlag) Set(name string) error {
+	if name == "" || (etcdstore.Config{Endpoints: []string{"127.0.0.1:2379"}, Job: name}).Validate() != nil {
+		return errors.New("expected a name of up to 128 letters, digits, '.', '_' and '-', which begins with a letter or digit")
+	}
+	*j = jobFlag(name)
+	return nil
 }

@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"trainmaster/drill"
 	"trainmaster/etcdstore"
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
@@ -40,23 +42,42 @@ type leader struct {
 
 // addLeaderFlags gives cmd the flags that lead to the leader. The function that it returns is called once cmd runs; what
 // it returns is to be closed.
-func addLeaderFlags(cmd *cobra.Command) (etcd *etcdstore.Config, open func(ctx context.Context) (*leader, error)) {
-	etcd = addEtcdFlags(cmd)
-	addr := cmd.Flags().String("addr", "", "`host:port` of the master (default: looked up in etcd if --endpoints are given, else "+defaultAddr+")")
-	return etcd, func(ctx context.Context) (*leader, error) {
-		l := &leader{addr: *addr, place: place{etcd: etcd}, close: func() {}}
+func addLeaderFlags(cmd *cobra.Command) (from place, open func(ctx context.Context) (*leader, error)) {
+	from = place{etcd: addEtcdFlags(cmd)}
+	flags := cmd.Flags()
+	addr := flags.String("addr", "", "`host:port` of the master (default: looked up in etcd if --endpoints are given, else that of a master run under way here, else "+defaultAddr+")")
+	from.dataDir = flags.String("data-dir", "trainmaster-data", "`folder` of an embedded etcd, whether its master runs or not")
+	dir := flags.String("dir", runsDir, "`folder` of a master run that is under way, or of several: the newest of them")
+	return from, func(ctx context.Context) (*leader, error) {
+		l := &leader{addr: *addr, place: from, close: func() {}}
 		if cmd.Flag("job").Changed {
-			l.job = etcd.Job
+			l.job = from.etcd.Job
 		}
 		switch {
-		case l.addr == "" && len(etcd.Endpoints) == 0:
-			l.addr = defaultAddr
-			return l, nil
 		case l.addr != "":
-			if _, _, err := net.SplitHostPort(l.addr); err != nil {
+			if !isHostPort(l.addr) {
 				return nil, settingErrorf(cmd, "addr", "expected host:port")
 			}
 			return l, nil
+		case len(from.etcd.Endpoints) > 0:
+		case cmd.Flag("data-dir").Changed:
+			if err := from.findRunning(); err != nil {
+				return nil, err
+			}
+		default:
+			scene, found, err := findRun(*dir)
+			switch {
+			case err == nil:
+				from.etcd.Endpoints = []string{scene.Endpoint}
+				if !cmd.Flag("dir").Changed {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s: the run in %s; another master: --addr or --endpoints\n", cmd.CommandPath(), found)
+				}
+			case cmd.Flag("dir").Changed:
+				return nil, usageErrorf("--dir %q: %w", *dir, err)
+			default:
+				l.addr = defaultAddr
+				return l, nil
+			}
 		}
 		var err error
 		if l.store, l.close, err = l.place.open(ctx); err != nil {
@@ -64,6 +85,20 @@ func addLeaderFlags(cmd *cobra.Command) (etcd *etcdstore.Config, open func(ctx c
 		}
 		return l, nil
 	}
+}
+
+// runsDir is where `master run` makes its folders, and where others look for them.
+const runsDir = "trainmaster-run"
+
+// findRun finds a run that is under way: in dir, or the newest below it.
+func findRun(dir string) (scene *drill.Scene, found string, err error) {
+	if _, err := os.Stat(filepath.Join(dir, drill.SceneFile)); err != nil {
+		if dir, err = drill.LatestRun(dir); err != nil {
+			return nil, "", err
+		}
+	}
+	scene, err = drill.ReadScene(dir)
+	return scene, dir, err
 }
 
 // hangUp ends what the questions needed.

@@ -107,7 +107,7 @@ func TestUsageErrors(t *testing.T) {
 		{"unknown shell", []string{"completion", "tcsh"}, []string{"tcsh"}},
 		{"help about nothing", []string{"help", "foo"}, []string{`no help about "foo"`}},
 		{"help about nothing below", []string{"help", "recordio", "convret"}, []string{`master recordio has no command "convret"; did you mean convert?`}},
-		{"job name", []string{"--job", "a/b", "--data-dir", "nowhere"}, []string{"--job", `"a/b" is not a name`}},
+		{"job name", []string{"--job", "a/b", "--data-dir", "nowhere"}, []string{"--job", `bad value "a/b" for --job`}},
 		{"etcd and folder", []string{"verify", "--data-dir", "x", "--endpoints", "127.0.0.1:1"}, []string{"--data-dir x and --endpoints 127.0.0.1:1: expected one of them"}},
 		{"servers", []string{"--ps", "100000"}, []string{"--ps", "expected 0 (whatever etcd says) to 1024"}},
 		{"synchronous, no servers", []string{"--update-mode", "sync"}, []string{"--ps", "--update-mode sync needs them"}},

@@ -11,7 +11,9 @@ import (
 	"golang.org/x/term"
 
 	"trainmaster/etcdstore"
+	"trainmaster/master/grpcapi"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
 )
 
 const (
@@ -22,10 +24,12 @@ const (
 
 // progress shows how far a job is: a bar on a terminal, a line now and then elsewhere.
 type progress struct {
-	out   io.Writer
-	bar   *progressbar.ProgressBar // nil: plain lines
-	lines time.Time                // of the last plain line
-	last  string
+	out    io.Writer
+	bar    *progressbar.ProgressBar // nil: plain lines
+	lines  time.Time                // of the last plain line
+	last   string
+	final  bool   // what is drawn next is the last of it
+	passes uint32 // that the job has, as a master said
 
 	registering time.Time // since when
 }
@@ -33,11 +37,15 @@ type progress struct {
 func newProgress(out io.Writer) *progress {
 	p := &progress{out: out}
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		p.bar = progressbar.NewOptions64(1, progressbar.OptionSetWriter(f), progressbar.OptionSetWidth(24),
-			progressbar.OptionThrottle(65*time.Millisecond), progressbar.OptionClearOnFinish(),
-			progressbar.OptionSetTheme(progressbar.Theme{Saucer: "━", SaucerHead: "╸", SaucerPadding: " ", BarStart: "", BarEnd: ""}))
+		p.bar = newBar(f)
 	}
 	return p
+}
+
+func newBar(out io.Writer) *progressbar.ProgressBar {
+	return progressbar.NewOptions64(1, progressbar.OptionSetWriter(out), progressbar.OptionSetWidth(24),
+		progressbar.OptionThrottle(65*time.Millisecond),
+		progressbar.OptionSetTheme(progressbar.Theme{Saucer: "━", SaucerHead: "╸", SaucerPadding: " ", BarStart: "", BarEnd: ""}))
 }
 
 // show takes a status of the job.
@@ -52,9 +60,22 @@ func (p *progress) show(s *pb.StatusReply) {
 		}
 	case len(s.Datasets) > 0:
 		d := s.Datasets[0]
+		p.passes = d.Passes
 		total := int64(d.Passes) * int64(d.Tasks)
-		p.draw(training(s), int64(max(d.Pass, 1)-1)*int64(d.Tasks)+int64(d.Done), total)
+		p.draw(training(s), int64(max(d.Pass, 1)-1)*int64(d.Tasks)+int64(d.Done+d.SetAside), total)
 	}
+}
+
+// showEnd takes the stored status of a job that has ended. Its masters may have left before they were asked for it.
+func (p *progress) showEnd(s *pb.StatusReply) {
+	if len(s.Datasets) == 0 {
+		return
+	}
+	p.final = true
+	s.Totals = nil // nothing is trained any more
+	d := s.Datasets[0]
+	d.Passes = max(p.passes, d.Pass) // the setting of a master, which the state does not have
+	p.show(s)
 }
 
 // training says how far the first dataset is.
@@ -83,15 +104,20 @@ func (p *progress) draw(text string, done, total int64) {
 		_ = p.bar.Set64(done) // a terminal that went away
 		return
 	}
-	if text != p.last && time.Since(p.lines) >= plainEvery {
+	if text != p.last && (p.final || time.Since(p.lines) >= plainEvery) {
 		p.lines, p.last = time.Now(), text
 		fmt.Fprintln(p.out, text)
 	}
 }
 
 func (p *progress) finish() {
-	if p.bar != nil {
+	switch {
+	case p.bar == nil:
+	case p.final:
 		_ = p.bar.Finish() // a terminal that went away
+		fmt.Fprintln(p.out)
+	default:
+		_ = p.bar.Clear() // the same
 	}
 }
 
@@ -104,11 +130,16 @@ func watchJob(ctx context.Context, config etcdstore.Config, p *progress) {
 	}
 	l := &leader{place: place{etcd: &config}, store: store, close: func() { _ = store.Close() }} // nothing was written
 	defer l.hangUp()
+	followJob(ctx, l, p)
+}
+
+func followJob(ctx context.Context, l *leader, p *progress) {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			showStoredEnd(ctx, l, p)
 			return
 		case <-ticker.C:
 		}
@@ -121,5 +152,18 @@ func watchJob(ctx context.Context, config etcdstore.Config, p *progress) {
 			return err
 		}) // without an answer there is no leader, or it is being replaced
 		cancel()
+	}
+}
+
+// showStoredEnd shows how a job ended, if it has.
+func showStoredEnd(ctx context.Context, l *leader, p *progress) {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollTimeout)
+	defer cancel()
+	queue, _, err := readQueue(bounded, l.store, l.place)
+	if err != nil { // etcd is away: the job has not ended
+		return
+	}
+	if v := queue.Overview(); v.Status == taskqueue.Ended {
+		p.showEnd(grpcapi.StatusReply(&v))
 	}
 }

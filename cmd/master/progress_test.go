@@ -67,3 +67,43 @@ func TestWatchJob(t *testing.T) {
 	next.join("a").take()
 	await("pass 1/1  tasks 0 done 1 pending 9 todo")
 }
+
+// The last of a progress is the whole job, even if its master left before it was asked.
+func TestProgressEndsWithWholeJob(t *testing.T) {
+	l := lead(t, master.Config{Queue: taskqueue.Options{Passes: 2}})
+	l.report(3)
+	a := l.join("a")
+	task := a.take()
+	for range 5 {
+		task = a.take(finish(task))
+	}
+	if _, err := a.send(false, finish(task)); err != nil {
+		t.Fatal(err)
+	}
+	l.stop()
+	out := make(lines, 10)
+	p := &progress{out: out, lines: time.Now(), passes: 2} // a line was drawn a moment ago
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	followJob(ctx, &leader{place: place{etcd: &etcdstore.Config{Job: l.job}}, store: l.store, close: func() {}}, p)
+	close(out)
+	if last := <-out; last != "pass 2/2  tasks 3 done 0 pending 0 todo\n" {
+		t.Errorf("the last line is %q", last)
+	}
+}
+
+// On a terminal the bar of a job that has ended stays, and is full.
+func TestProgressBarReachesEnd(t *testing.T) {
+	var out strings.Builder
+	p := &progress{out: &out, bar: newBar(&out)}
+	d := &pb.DatasetStatus{Pass: 2, Passes: 2, Tasks: 4, Done: 2, SetAside: 1, Todo: 1}
+	p.show(&pb.StatusReply{Datasets: []*pb.DatasetStatus{d}})
+	if strings.Contains(out.String(), "100%") {
+		t.Errorf("before the end: %q", out.String())
+	}
+	p.showEnd(&pb.StatusReply{Datasets: []*pb.DatasetStatus{{Pass: 2, Tasks: 4, Done: 3, SetAside: 1}}})
+	p.finish()
+	if text := out.String(); !strings.Contains(text, "100%") || !strings.HasSuffix(text, "\n") {
+		t.Errorf("after the end: %q", text)
+	}
+}

@@ -90,11 +90,10 @@ pending or done. Without --endpoints that is the embedded etcd under --data-dir,
   # every task of a job that no master leads
   master queues --literal --data-dir trainmaster-data -o json`,
 	}
-	etcd, open := addLeaderFlags(cmd)
+	from, open := addLeaderFlags(cmd)
 	v := addWatch(cmd)
 	limit := cmd.Flags().Int("limit", 20, "at most so many `tasks` of each list in a table (0: all)")
 	literal := cmd.Flags().Bool("literal", false, "decode the state in etcd, with no master")
-	from := addPlaceFlags(cmd, etcd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx := cmd.Context()
 		if *limit < 0 {

@@ -54,7 +54,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
   master run --masters 2 --drillable --passes 500`,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&dir, "dir", "trainmaster-run", "`folder` for the folders of runs")
+	flags.StringVar(&dir, "dir", runsDir, "`folder` for the folders of runs")
 	flags.StringVar(&resume, "resume", "", "`folder` of a run to go on with, with its settings")
 	data := addChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
 	flags.StringVar(&mnist, "data", "", "`folder` with MNIST's idx files, for --dataset mnist")
@@ -66,9 +66,9 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
 	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs agree bit by bit, with synchronous steps")
 	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data)")
-	flags.IntVar(&c.Masters, "masters", 1, "masters: one leads, the others stand by")
-	flags.IntVar(&c.Servers, "ps", 2, "parameter servers")
-	flags.IntVar(&c.Trainers, "trainers", 3, "trainers")
+	flags.IntVar(&c.Masters, "masters", 1, "number of masters, at most 16: one leads, the others stand by")
+	flags.IntVar(&c.Servers, "ps", 2, "number of parameter servers, at most 128")
+	flags.IntVar(&c.Trainers, "trainers", 3, "number of trainers, at most 1000")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
 	shardLoss := addChoice(cmd, "on-shard-loss", "", "when a parameter server is lost the others go on (continue), or all go back to the last checkpoint, the data too (rewind)", "continue", "rewind")
@@ -88,6 +88,12 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 			return usageErrorf("--data %q: goes with --dataset mnist; the %s are in the program", mnist, *data)
 		case c.Masters < 1 || c.Servers < 1 || c.Trainers < 1:
 			return usageErrorf("--masters, --ps, --trainers: expected at least 1 of each, found %d, %d and %d", c.Masters, c.Servers, c.Trainers)
+		case c.Masters > mostRunMasters:
+			return settingErrorf(cmd, "masters", "expected 1 to %d: each is a process of this machine", mostRunMasters)
+		case c.Servers > mostRunServers:
+			return settingErrorf(cmd, "ps", "expected 1 to %d: each is a process of this machine", mostRunServers)
+		case c.Trainers > mostRunTrainers:
+			return settingErrorf(cmd, "trainers", "expected 1 to %d: each is a process of this machine", mostRunTrainers)
 		case c.Passes < 0:
 			return settingErrorf(cmd, "passes", "expected 0 (chosen by the data) or more")
 		case c.CheckpointEvery <= 0:
@@ -123,6 +129,13 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	}
 	return cmd
 }
+
+// Limits of the processes that one machine is asked to run. A job of more machines has no such limit.
+const (
+	mostRunMasters  = 16
+	mostRunServers  = 128
+	mostRunTrainers = 1000
+)
 
 // autoModel is the model that goes with the dataset.
 const autoModel = "auto"

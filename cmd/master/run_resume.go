@@ -4,6 +4,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -44,7 +45,7 @@ func takeSettings(cmd *cobra.Command, dir string) (string, error) {
 			return "", usageErrorf("--resume %q: the run has a setting %q, which this version does not know", dir, name)
 		}
 		if flag.Changed && flag.Value.String() != began[name] {
-			return "", usageErrorf("--%s %s: the run in %s began with %q: leave it out, or begin another run", name, flag.Value, dir, began[name])
+			return "", usageErrorf("--%s cannot change on resume: expected %s, which the run in %s has, found %s: omit it, or begin another run", name, settingText(flag, began[name]), dir, settingText(flag, flag.Value.String()))
 		}
 		if flag.Value.String() == began[name] {
 			continue // a choice takes no empty value, which is its default
@@ -54,4 +55,12 @@ func takeSettings(cmd *cobra.Command, dir string) (string, error) {
 		}
 	}
 	return dir, nil
+}
+
+// settingText is a value as a user knows it. 0 and nothing stand for what the data chooses, where that is the default.
+func settingText(f *pflag.Flag, value string) string {
+	if value == f.DefValue && (value == "0" || value == "") {
+		return "the default"
+	}
+	return strconv.Quote(value)
 }

@@ -1,11 +1,17 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+
+	"trainmaster/etcdstore"
 )
 
 // A command line that the trainers would refuse leaves no folder of a run behind.
@@ -18,6 +24,9 @@ func TestRunChecksBeforeItBegins(t *testing.T) {
 		"data of other models":  {[]string{"--model", "fm"}, []string{`model "fm" does not learn dataset "digits"`}},
 		"a norm over tables":    {[]string{"--dataset", "flights", "--clip-norm", "1"}, []string{`bad value "1" for --clip-norm from the command line`, "use clip-value"}},
 		"no rate":               {[]string{"--dataset", "flights", "--optimizer", "sgd"}, []string{"--learning-rate", "none is known for fm on flights with --optimizer sgd; or take adagrad"}},
+		"too many masters":      {[]string{"--masters", "17"}, []string{`bad value "17" for --masters`, "expected 1 to 16"}},
+		"too many servers":      {[]string{"--ps", "2000"}, []string{`bad value "2000" for --ps`, "expected 1 to 128"}},
+		"too many trainers":     {[]string{"--trainers", "100000"}, []string{`bad value "100000" for --trainers`, "expected 1 to 1000"}},
 		"adagrad's momentum":    {[]string{"--dataset", "flights", "--learning-rate", "0.1", "--momentum", "0.9"}, []string{"--momentum", "it goes with --optimizer momentum or nesterov"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -27,5 +36,42 @@ func TestRunChecksBeforeItBegins(t *testing.T) {
 				t.Errorf("the folder of runs: %v, want none", err)
 			}
 		})
+	}
+}
+
+// A setting that a resumed run cannot change is named with what it is, in words where it is the default.
+func TestResumeRefusesOtherSettings(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "etcd"), 0o700),
+		os.WriteFile(filepath.Join(dir, "run.json"), []byte(`{"settings": {"passes": "0", "trainers": "5"}}`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	runArgs(t, "run", "--resume", dir, "--passes", "3").wants(t, exitUsage, "--passes cannot change on resume: expected the default, which the run in "+dir+` has, found "3": omit it`)
+	runArgs(t, "run", "--resume", dir, "--trainers", "3").wants(t, exitUsage, `--trainers cannot change on resume: expected "5"`, `found "3": omit it`)
+}
+
+// A run that is already under way is named, and no flag that master run lacks.
+func TestRunErrorNamesNextCommand(t *testing.T) {
+	dir := t.TempDir()
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tt := range map[string]struct {
+		ctx  context.Context
+		err  error
+		code int
+		want string
+	}{
+		"in use":      {t.Context(), fmt.Errorf("start etcd: %w", etcdstore.ErrInUse), exitFailed, "start etcd: in use by another process: that process continues this run: end it first"},
+		"interrupted": {canceled, context.Canceled, exitInterrupted, "interrupted; nothing was trained yet: begin another run"},
+		"full":        {t.Context(), &fs.PathError{Op: "write", Path: dir, Err: syscall.ENOSPC}, exitStore, "no space left on device: make room on the disk of " + dir},
+		"another":     {t.Context(), errors.New("master: exit status 1"), exitFailed, "master: exit status 1"},
+	} {
+		err := runError(tt.ctx, dir, tt.err)
+		if code := exitCode(err); !strings.Contains(err.Error(), tt.want) || code != tt.code && code != exitUsage { // markFailures gives the last one its code
+			t.Errorf("%s: code %d, %v; want %d, %q", name, code, err, tt.code, tt.want)
+		}
+		if strings.Contains(err.Error(), "--data-dir") || strings.Contains(err.Error(), "--endpoints") {
+			t.Errorf("%s: %v names a flag that master run does not have", name, err)
+		}
 	}
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -52,9 +54,14 @@ func (p place) open(ctx context.Context) (store *etcdstore.Store, closeAll func(
 		if err := p.checkDataDir(); err != nil {
 			return nil, nil, err
 		}
-		etcd, err := startEmbedded(ctx, *p.dataDir)
+		etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: *p.dataDir})
+		if errors.Is(err, etcdstore.ErrInUse) {
+			if at, _ := etcdstore.RunningEmbedded(*p.dataDir); at != "" { // else it has ended since
+				return nil, nil, &exitError{exitStore, fmt.Errorf("%w: end that process, or look into its etcd while it runs: --endpoints %s", err, at)}
+			}
+		}
 		if err != nil {
-			return nil, nil, &exitError{exitStore, err}
+			return nil, nil, &exitError{exitStore, embeddedError(err)}
 		}
 		c.Endpoints, closeEtcd = []string{etcd.Endpoint()}, etcd.Close
 	}
@@ -70,6 +77,21 @@ func (p place) open(ctx context.Context) (store *etcdstore.Store, closeAll func(
 		_ = store.Close() // nothing was written
 		closeEtcd()
 	}, nil
+}
+
+// findRunning takes the etcd of the process that uses the folder; if none does, open starts it.
+func (p place) findRunning() error {
+	if err := p.checkDataDir(); err != nil {
+		return err
+	}
+	at, err := etcdstore.RunningEmbedded(*p.dataDir)
+	if err != nil {
+		return usageErrorf("--data-dir %q: %w", *p.dataDir, err)
+	}
+	if at != "" {
+		p.etcd.Endpoints = []string{at}
+	}
+	return nil
 }
 
 // checkDataDir reports why there is no embedded etcd in the folder.

@@ -49,11 +49,10 @@ trainers had it in each pass, when, and whose training was counted. Without --en
   # who trained the first record of a file
   master tasks --of-record data/digits-00000-of-00004:0 --endpoints 127.0.0.1:2379`,
 	}
-	etcd, open := addLeaderFlags(cmd)
+	from, open := addLeaderFlags(cmd)
 	format := addOutput(cmd)
 	state := addChoice(cmd, "state", "", "only tasks in this state", taskStates...)
 	ofRecord := cmd.Flags().String("of-record", "", "what became of record N, from 0, of a file: `FILE:N`")
-	from := addPlaceFlags(cmd, etcd)
 	dir := addRecordDir(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *ofRecord != "" {

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"trainmaster/drill"
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+)
+
+// leadEmbedded is a job in the embedded etcd of a folder. stop ends its master and that etcd.
+func leadEmbedded(t *testing.T, dir string) (l *led, stop func()) {
+	t.Helper()
+	etcd, err := etcdstore.StartEmbedded(t.Context(), etcdstore.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := etcdstore.Open(t.Context(), etcdstore.Config{Endpoints: []string{etcd.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l = leadJob(t, store, master.Config{Job: "default"})
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			l.stop()
+			_ = store.Close() // only ever closed already
+			etcd.Close()
+		}
+	}
+	t.Cleanup(stop)
+	return l, stop
+}
+
+// --data-dir leads to the job of a folder, while a master uses it and afterwards.
+func TestDataDirLeadsToJob(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	l, stop := leadEmbedded(t, dir)
+	l.report(4)
+	l.join("a").take()
+	for _, command := range []string{"status", "queues", "trainers", "tasks"} {
+		r := runArgs(t, command, "--data-dir", dir, "-o", "json")
+		r.wants(t, exitOK)
+		if !strings.Contains(r.stdout, map[string]string{"status": `"pending": 1`, "queues": `"pending": 1`, "trainers": `"id": "a"`, "tasks": `"state": "pending"`}[command]) {
+			t.Errorf("%s: found %s", command, r.stdout)
+		}
+	}
+	runArgs(t, "queues", "--literal", "--data-dir", dir).wants(t, exitStore, "in use by another process", "--endpoints http://127.0.0.1:")
+	stop()
+	runArgs(t, "queues", "--data-dir", dir).wants(t, exitFailed, "no master leads job", "master queues --literal --data-dir "+dir)
+	runArgs(t, "queues", "--literal", "--data-dir", dir).wants(t, exitOK)
+
+	empty := t.TempDir()
+	runArgs(t, "queues", "--data-dir", empty).wants(t, exitUsage, "no master has kept its etcd there")
+	file := filepath.Join(empty, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range [][]string{{"status"}, {"queues", "--literal"}, {"verify"}} {
+		runArgs(t, append(command, "--data-dir", file)...).wants(t, exitUsage, "expected a folder, found a file")
+	}
+	if os.Getuid() != 0 { // root may read anywhere
+		if err := os.Chmod(dir, 0); err != nil {
+			t.Fatal(err)
+		}
+		defer os.Chmod(dir, 0o700) //nolint:errcheck // the folder is removed
+		runArgs(t, "queues", "--literal", "--data-dir", dir).wants(t, exitUsage, "permission denied")
+	}
+}
+
+// Without an address a run under way in this folder is meant; --dir names another one.
+func TestLeaderOfRunUnderWay(t *testing.T) {
+	l := lead(t, master.Config{})
+	l.report(4)
+	parent := t.TempDir()
+	t.Chdir(parent)
+	runs := filepath.Join(parent, runsDir)
+	if err := os.MkdirAll(filepath.Join(runs, "001"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	scene, err := drill.NewRegister(filepath.Join(runs, "001"), drill.Scene{Endpoint: etcdtest.Endpoint(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := scene.Started("master", os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	r := runArgs(t, "status", "--job", l.job, "-o", "json")
+	if r.wants(t, exitOK, "the run in trainmaster-run/001", "--addr"); !strings.Contains(r.stdout, `"todo": 4`) {
+		t.Errorf("found %s", r.stdout)
+	}
+	if r := runArgs(t, "status", "--job", l.job, "--dir", filepath.Join(runs, "001")); r.code != exitOK || r.stderr != "" {
+		t.Errorf("with --dir: %d, %s", r.code, r.stderr)
+	}
+	if err := scene.Close(); err != nil {
+		t.Fatal(err)
+	}
+	runArgs(t, "status", "--dir", runs).wants(t, exitUsage, "no run is under way")
+	runArgs(t, "status", "--addr", "127.0.0.1:1").wants(t, exitFailed, "no master answers at 127.0.0.1:1")
+}
+
+func TestJobNamesAreChecked(t *testing.T) {
+	for _, name := range []string{"", "a/b", "-a", strings.Repeat("a", 129)} {
+		for _, command := range [][]string{{}, {"status"}, {"trainer"}, {"pserver"}, {"verify"}} {
+			runArgs(t, append(command, "--job="+name)...).wants(t, exitUsage, "for --job from the command line: expected a name of up to 128 letters")
+		}
+	}
+}
