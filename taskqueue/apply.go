@@ -77,6 +77,8 @@ var (
 	ErrNoTrainer    = errors.New("no such trainer")
 	ErrJobOver      = errors.New("the job is over")
 	ErrTooManyHeld  = errors.New("too many unfinished tasks")
+
+	ErrTooManySessions = errors.New("too many sessions")
 )
 
 // Apply is the one transition function: it takes the queue from one state to the

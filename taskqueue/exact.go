@@ -514,10 +514,10 @@ func (q *Queue) chargeAll(t *trainer) {
 }
 
 // tickExact lets deadlines pass, and does what rollbacks left to do. It writes a bounded
-// number of keys; the next one goes on.
-func (q *Queue) tickExact() {
+// number of keys, until limit are pending; the next one goes on.
+func (q *Queue) tickExact(limit int) {
 	for _, s := range q.sets {
-		for i := 0; i < len(s.live) && q.PendingWrites() < keysPerTick; i++ {
+		for i := 0; i < len(s.live) && q.PendingWrites() < limit; i++ {
 			e := s.live[i]
 			switch {
 			case e.gone:
@@ -532,7 +532,7 @@ func (q *Queue) tickExact() {
 		}
 	}
 	for _, t := range q.sortedTrainers() {
-		if q.PendingWrites() >= keysPerTick {
+		if q.PendingWrites() >= limit {
 			return
 		}
 		if t.gone && len(t.holds) == 0 {

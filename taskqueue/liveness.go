@@ -23,11 +23,22 @@ const (
 
 func (ev *Join) apply(q *Queue) Answer {
 	if old := q.byID[ev.ID]; old != nil && !old.gone {
-		q.lose(old, true)
+		q.lose(old, true) // the new session takes its place
+	} else if err := q.roomForSession(); err != nil {
+		return Answer{Err: err}
 	}
 	t := &trainer{id: ev.ID, address: ev.Address}
 	q.enlist(t)
 	return Answer{Ordinal: t.ordinal, Incarnation: t.incarnation}
+}
+
+// roomForSession refuses a session beyond the limit. The roster costs memory, keys in etcd and time
+// in each tick, and anyone can join.
+func (q *Queue) roomForSession() error {
+	if n := len(q.trainers); n >= q.opt.MaxSessions {
+		return fmt.Errorf("%w: expected at most %d, found %d: wait until some end, or raise --max-sessions", ErrTooManySessions, q.opt.MaxSessions, n)
+	}
+	return nil
 }
 
 // enlist gives a trainer its session.
@@ -154,13 +165,29 @@ func (ev *Undelivered) apply(q *Queue) Answer {
 	return Answer{}
 }
 
-// Tick lets time pass: sessions end, deadlines are reached. One tick writes a bounded
-// number of keys, since a transaction does; the next one goes on.
+// Tick lets time pass: sessions end, deadlines are reached. One tick writes a bounded number of
+// keys, since a transaction does; the next one goes on. Deadlines have keys of their own, so that
+// no number of sessions that end delays them.
 type Tick struct{}
 
-const keysPerTick = 60
+const (
+	sessionKeysPerTick  = 60 // no further session ends if so many keys are pending
+	deadlineKeysPerTick = 20
+)
 
 func (ev *Tick) apply(q *Queue) Answer {
+	q.endSessions()
+	limit := q.PendingWrites() + deadlineKeysPerTick
+	if q.exact != nil {
+		q.tickExact(limit)
+	} else {
+		q.passDeadlines(limit)
+	}
+	return Answer{}
+}
+
+// endSessions ends the sessions of trainers that are silent or whose connection is gone.
+func (q *Queue) endSessions() {
 	var lost []*trainer
 	for _, t := range q.trainers {
 		silent := !t.plain && q.clock > t.seen.Add(q.opt.SessionTTL)
@@ -170,15 +197,16 @@ func (ev *Tick) apply(q *Queue) Answer {
 	}
 	slices.SortFunc(lost, byOrdinal)
 	for _, t := range lost {
-		if q.PendingWrites() >= keysPerTick {
-			return Answer{}
+		if q.PendingWrites() >= sessionKeysPerTick {
+			return
 		}
 		q.lose(t, true)
 	}
-	if q.exact != nil {
-		q.tickExact()
-		return Answer{}
-	}
+}
+
+// passDeadlines takes tasks from holders whose deadline is reached, while fewer keys than limit are
+// pending.
+func (q *Queue) passDeadlines(limit int) {
 	for _, s := range q.sets {
 		for i := 0; i < len(s.live); i++ {
 			e := s.live[i]
@@ -188,8 +216,8 @@ func (ev *Tick) apply(q *Queue) Answer {
 					k++
 					continue
 				}
-				if q.PendingWrites() >= keysPerTick {
-					return Answer{}
+				if q.PendingWrites() >= limit {
+					return
 				}
 				q.release(e, h.trainer)
 				q.timeOut(e, h)
@@ -197,7 +225,6 @@ func (ev *Tick) apply(q *Queue) Answer {
 			}
 		}
 	}
-	return Answer{}
 }
 
 // timeOut charges a task for a deadline that passed.

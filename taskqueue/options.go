@@ -16,6 +16,7 @@ type Options struct {
 	TimeoutMax    time.Duration // default 1 h
 	FirstTimeout  time.Duration // before the first finish of a dataset; default 10 min
 	SessionTTL    time.Duration // a joined trainer that is silent for longer is lost; default 15 s
+	MaxSessions   int           // joined trainers and plain connections with a session; default 50,000
 	Grace         time.Duration // what a lost connection of a joined trainer is given to come back; default 5 s
 	Rolling       bool          // start the next pass as soon as todo is empty
 	Speculate     bool          // second copies of the slowest tasks at the end of a pass
@@ -54,6 +55,9 @@ func (o Options) withDefaults() Options {
 	if o.MaxSetAside == 0 {
 		o.MaxSetAside = 1000
 	}
+	if o.MaxSessions == 0 {
+		o.MaxSessions = 50_000
+	}
 	if o.MaxUncommitted == 0 {
 		o.MaxUncommitted = 20_000
 	}
@@ -74,6 +78,8 @@ func (o Options) Validate() error {
 		return fmt.Errorf("task-max-failures: expected 0 (the default, 3) or more, found %d", o.MaxFailures)
 	case o.MaxSetAside < 0:
 		return fmt.Errorf("max-set-aside: expected 0 (the default, 1000) or more, found %d", o.MaxSetAside)
+	case o.MaxSessions < 0:
+		return fmt.Errorf("max-sessions: expected 0 (the default, 50000) or more, found %d", o.MaxSessions)
 	case o.MaxUncommitted < 0:
 		return fmt.Errorf("max-uncommitted: expected 0 (the default, 20000) or more, found %d", o.MaxUncommitted)
 	case o.Cuts && !o.ExplicitCommit:

@@ -109,7 +109,7 @@ func TestTickIsBounded(t *testing.T) {
 	for ticks := 0; q.Trainers() > 0; ticks++ {
 		before := q.Trainers()
 		q.Apply(q.Clock().Add(time.Minute), &Tick{})
-		if n := len(q.Flush().Writes); n > keysPerTick+2*maxHeldJoined {
+		if n := len(q.Flush().Writes); n > sessionKeysPerTick+deadlineKeysPerTick+2*maxHeldJoined {
 			t.Fatalf("%d keys in one tick", n)
 		}
 		if q.Trainers() == before || ticks > 20 {

@@ -125,6 +125,11 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 		a.WaitFor = WaitCut
 		return
 	}
+	if t.incarnation == 0 {
+		if a.Err = q.roomForSession(); a.Err != nil {
+			return
+		}
+	}
 	if why := q.waitsFor(); why != WaitTask {
 		if !q.opt.Cuts { // else it is the leader who sees to it
 			a.WaitFor = why

@@ -81,6 +81,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.BoolVar(&q.ExplicitCommit, "explicit-commit", false, "tasks count when a saved step of the model has them, not when they are finished")
 	flags.BoolVar(&q.Speculate, "speculate", false, "give second copies of the slowest tasks at the end of a pass")
 	flags.DurationVar(&q.SessionTTL, "session-ttl", 15*time.Second, "a trainer silent for longer is lost")
+	flags.IntVar(&q.MaxSessions, "max-sessions", 50_000, "maximum `number` of trainer sessions (0 = the default)")
 	flags.BoolVar(&s.fault, "task-fault-tolerance", true, "lost trainers' tasks go back at once, not only by their timeout")
 
 	flags.IntVar(&s.ps, "ps", 0, "number of parameter servers of the job, written to etcd if absent (0: whatever etcd says)")

@@ -65,6 +65,7 @@ var table = []struct {
 	{taskqueue.ErrNoTrainer, codes.NotFound, "NO_SUCH_TRAINER"},
 	{taskqueue.ErrJobOver, codes.FailedPrecondition, "JOB_OVER"},
 	{taskqueue.ErrTooManyHeld, codes.ResourceExhausted, "TOO_MANY_HELD"},
+	{taskqueue.ErrTooManySessions, codes.ResourceExhausted, "TOO_MANY_SESSIONS"},
 	{taskqueue.ErrStoreFull, codes.ResourceExhausted, "STORE_FULL"},
 	{taskqueue.ErrTooOften, codes.FailedPrecondition, "RESTORED_TOO_OFTEN"},
 	{taskqueue.ErrDamaged, codes.DataLoss, "DAMAGED_STATE"},

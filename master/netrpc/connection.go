@@ -229,6 +229,7 @@ func words(err error) error {
 	for _, row := range []struct{ is, say error }{
 		{master.ErrNotLeader, wire.ErrNotLeader},
 		{master.ErrNotStored, wire.ErrNotStored},
+		{taskqueue.ErrTooManySessions, wire.ErrNotStored}, // clients repeat the request
 		{taskqueue.ErrFenced, wire.ErrNotLeader},
 		{taskqueue.ErrUnknownOutcome, wire.ErrNotLeader},
 		{master.ErrJobFinished, wire.ErrJobFinished},

@@ -456,6 +456,7 @@ func TestErrorWords(t *testing.T) {
 		"another dataset":     {fmt.Errorf("%w: 3 files more", taskqueue.ErrOtherDataset), wire.ErrOtherDataset},
 		"went back in time":   {master.ErrRolledBack, nil},
 		"too many held tasks": {taskqueue.ErrTooManyHeld, nil},
+		"too many sessions":   {taskqueue.ErrTooManySessions, wire.ErrNotStored},
 		"a surprise":          {errors.New("a surprise"), nil},
 		"nothing":             {nil, nil},
 	} {
