@@ -91,6 +91,12 @@ type termState struct {
 	sent  time.Duration // its last batch
 	heard map[taskqueue.Ordinal][]hearing
 	gone  map[taskqueue.Ordinal]time.Duration // its connection
+
+	clock           taskqueue.Clock // of its last commit
+	clockAt         time.Duration   // when that was sent; 0: there is none
+	saveAt, saveEnd time.Duration   // of the save under way, or the last one
+	uncounted       time.Duration   // slow saves since clockAt
+	behind          time.Duration   // the clock, since the term's first commit
 }
 
 // request is one request of a session.
@@ -224,6 +230,41 @@ func (c *check) time(next *stored) {
 		c.breaks("the job clock is no faster than time", "%v in %v", passed, gone)
 	}
 	c.written = t.sent
+	c.slow(t, next)
+}
+
+// slowStore is what a commit may take and still be time that the job clock counts.
+const slowStore = time.Second
+
+// slow: in a term, the job clock counts all time but that of commits slower than slowStore, and
+// that beyond its lead.
+func (c *check) slow(t *termState, next *stored) {
+	gone, passed := t.sent-t.clockAt-t.uncounted, next.Clock.Sub(t.clock)
+	first := t.clockAt == 0
+	t.clockAt, t.clock, t.uncounted = t.sent, next.Clock, 0
+	if first || gone > decide.ClockLead {
+		return
+	}
+	if t.behind += gone - passed; t.behind > 2*time.Millisecond {
+		c.breaks("the job clock is no slower than time", "%v in %v, and %v behind in this term", passed, gone, t.behind)
+	}
+}
+
+// saving follows a save of a term: from its first transaction to the last answer.
+func (t *termState) saving(now time.Duration, begins bool) {
+	if begins {
+		t.settle()
+		t.saveAt = now
+	}
+	t.saveEnd = now
+}
+
+// settle takes the save that is over into what the clock does not count.
+func (t *termState) settle() {
+	if took := t.saveEnd - t.saveAt; took > slowStore {
+		t.uncounted += took
+	}
+	t.saveAt, t.saveEnd = 0, 0
 }
 
 func (c *check) jobID(next *stored) {
@@ -411,8 +452,16 @@ func (c *check) sends(k *lock, state []byte) {
 	if last == nil || last.bytes != string(state) {
 		if t := c.heard[k.term.Revision]; t != nil {
 			t.sent = c.world.now
+			t.saving(c.world.now, true)
 		}
 		c.sending[k] = &sendState{number: s.Commit, bytes: string(state)}
+	}
+}
+
+// returns is called when a call of a term to etcd is over.
+func (c *check) returns(k *lock) {
+	if t := c.heard[k.term.Revision]; t != nil && t.saveAt != 0 {
+		t.saving(c.world.now, false)
 	}
 }
 

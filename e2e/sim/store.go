@@ -261,6 +261,7 @@ func (k *lock) guard() {
 func (k *lock) ReadState(context.Context) ([]byte, int64, error) {
 	req := k.term.Read(fence.StateKey)
 	a, err := k.link.read(func() answer { a, _ := k.link.etcd.txn(req); return a })
+	k.link.world.check.returns(k)
 	switch {
 	case err != nil:
 		return nil, 0, err
@@ -273,6 +274,7 @@ func (k *lock) ReadState(context.Context) ([]byte, int64, error) {
 func (k *lock) Commit(ctx context.Context, expectMod int64, state []byte, writes []taskqueue.Write) (int64, error) {
 	k.link.world.check.sends(k, state)
 	a, err := k.link.txn(k.term.Commit(expectMod, bytes.Clone(state), writes))
+	k.link.world.check.returns(k)
 	switch {
 	case err == nil && a.ok:
 		return a.revision, nil
