@@ -59,7 +59,7 @@ func TestMasterDiesBetweenCommitAndReply(t *testing.T) {
 	finished := got.Task.Token
 	again := wire.NextRequest{
 		Trainer: joined.Trainer, Seq: 2, Ack: 2, Finished: []taskqueue.Result{{Token: finished}},
-		Want: true, SeenCommit: got.Commit, JobID: joined.JobID,
+		Want: true, SeenCommit: got.Commit, SeenProof: got.CommitProof, JobID: joined.JobID,
 	}
 	answer := client.Go("RPCServer.Next", again, &wire.NextReply{}, make(chan *rpc.Call, 1))
 	at := place{finished.Pass, finished.Position}

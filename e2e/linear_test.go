@@ -139,6 +139,7 @@ type caller struct {
 	joined *wire.JoinReply
 	seq    uint64
 	commit uint64
+	proof  []byte // of commit
 }
 
 var errAbandoned = errors.New("abandoned")
@@ -255,7 +256,7 @@ func (c *caller) next(ctx context.Context, finished []taskqueue.Result) (*taskqu
 	finished = slices.CompactFunc(finished, func(a, b taskqueue.Result) bool { return a.Token == b.Token })
 	c.seq++
 	request := wire.NextRequest{
-		Trainer: c.joined.Trainer, Seq: c.seq, Ack: c.seq, Finished: finished, Want: true, SeenCommit: c.commit, JobID: c.joined.JobID,
+		Trainer: c.joined.Trainer, Seq: c.seq, Ack: c.seq, Finished: finished, Want: true, SeenCommit: c.commit, SeenProof: c.proof, JobID: c.joined.JobID,
 	}
 	reply := &wire.NextReply{}
 	began := c.log.now()
@@ -275,7 +276,9 @@ func (c *caller) next(ctx context.Context, finished []taskqueue.Result) (*taskqu
 	if err != nil || reply.Task.Index < 0 {
 		return nil, err
 	}
-	c.commit = max(c.commit, reply.Commit)
+	if reply.Commit > c.commit {
+		c.commit, c.proof = reply.Commit, reply.CommitProof
+	}
 	got := reply.Task.Token
 	at := place{got.Pass, got.Position}
 	l.add(len(l.history), began, ended, act{at, dispatching, got.Attempt}, result{})

@@ -241,13 +241,14 @@ func (c *committer) roomInBatch() bool {
 	return c.queue.PendingWrites() < maxBatchKeys-batchSlack && c.queue.PendingRecord() < maxBatchRecord
 }
 
-// echo compares what a trainer saw with what the store knows. That the store went back may be
+// echo compares what a trainer saw with what the store knows. Only a number with its proof is believed: any client can
+// send a number. That the store went back may be
 // said only by one that leads: a leader that was deposed and has not heard of it yet has
 // merely missed the commits since.
 func (c *committer) echo(ctx context.Context, event taskqueue.Event) error {
 	r, ok := event.(*taskqueue.Request)
 	last := c.number.Load()
-	if !ok || r.SeenCommit <= last || r.JobID != c.queue.JobID() {
+	if !ok || r.SeenCommit <= last || r.JobID != c.queue.JobID() || !c.proves(r.SeenCommit, r.SeenProof) {
 		return nil
 	}
 	if _, _, err := c.readBack(ctx, c.time.Now().Add(c.lead.TTL())); err != nil {

@@ -112,6 +112,12 @@ func (d *Driven) TakeCuts(ctx context.Context, store Store, shards RewindShards,
 	return checkpoints.run(ctx)
 }
 
+// Proven returns the number of the last commit and its proof.
+func (d *Driven) Proven() (commit uint64, proof []byte) {
+	p := d.term.committer.proven.Load()
+	return p.number, p.proof
+}
+
 // End refuses all that waits and all that comes.
 func (d *Driven) End(cause error) { d.term.committer.end(cause) }
 

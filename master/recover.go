@@ -102,7 +102,7 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 		return nil, err
 	}
 	s.stored, s.revision = stored, revision
-	s.number.Store(snapshot.Commit)
+	s.committed(snapshot.Commit)
 	s.tables.Store(&tables)
 	s.queue.Hold(len(stored) > s.limit)
 	if moved || format < taskqueue.Format {

@@ -2,7 +2,10 @@ package master
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 
 	"trainmaster/taskqueue"
@@ -30,4 +33,37 @@ func readSecret(ctx context.Context, store Store) (jobSecret, error) {
 		return s, fmt.Errorf("choose the secret of the job: %w", err)
 	}
 	return s, nil
+}
+
+// provenCommit is the number of a commit with what proves that a master of the job said it.
+type provenCommit struct {
+	number uint64
+	proof  []byte // nil: the secret is not stored yet
+}
+
+// commitProofSize is that of a truncated HMAC-SHA256.
+const commitProofSize = 16
+
+// committed notes the number of the last commit.
+func (s *state) committed(number uint64) {
+	s.number.Store(number)
+	p := &provenCommit{number: number}
+	if s.secret.stored {
+		p.proof = s.prove(number)
+	}
+	s.proven.Store(p)
+}
+
+// prove returns the proof of a commit number: its MAC, with the id of the job, under a key of the secret.
+func (s *state) prove(number uint64) []byte {
+	key, job := s.secret.Derive("commit number"), s.queue.JobID()
+	mac := hmac.New(sha256.New, key[:])
+	mac.Write(job[:])
+	mac.Write(binary.BigEndian.AppendUint64(nil, number))
+	return mac.Sum(nil)[:commitProofSize]
+}
+
+// proves reports whether a proof is that of a commit number.
+func (s *state) proves(number uint64, proof []byte) bool {
+	return s.secret.stored && hmac.Equal(proof, s.prove(number))
 }

@@ -26,6 +26,7 @@ type Reply struct {
 	Ordinal     taskqueue.Ordinal // of a connection that did not join
 	Incarnation uint64
 	Commit      uint64 // number of the last commit
+	CommitProof []byte // to be echoed with it; nil: there is none yet
 }
 
 // Session is what a trainer gets that joins.
@@ -116,7 +117,8 @@ func (m *Master) PlainAsk(ctx context.Context, r *taskqueue.PlainAsk) (Reply, er
 }
 
 func (t *term) reply(ctx context.Context, a taskqueue.Answer) (Reply, error) {
-	r := Reply{Finishes: a.Finishes, Ordinal: a.Ordinal, Incarnation: a.Incarnation, Commit: t.committer.number.Load(), WaitFor: a.WaitFor}
+	last := t.committer.proven.Load()
+	r := Reply{Finishes: a.Finishes, Ordinal: a.Ordinal, Incarnation: a.Incarnation, Commit: last.number, CommitProof: last.proof, WaitFor: a.WaitFor}
 	switch a.Kind {
 	case taskqueue.AnswerTask:
 		table := (*t.committer.tables.Load())[a.Set]

@@ -35,9 +35,10 @@ type state struct {
 	number   atomic.Uint64 // of the last commit
 	recorded atomic.Uint64 // bytes of the record, in this term
 	secret   jobSecret
-	stopping context.Context // ends when the master is to stop
-	refusal  atomic.Value    // string: why the store refused the last commit; "": it did not
-	heard    func()          // called when etcd answered
+	proven   atomic.Pointer[provenCommit] // the last commit
+	stopping context.Context              // ends when the master is to stop
+	refusal  atomic.Value                 // string: why the store refused the last commit; "": it did not
+	heard    func()                       // called when etcd answered
 	counts   counters
 }
 
@@ -79,7 +80,7 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	}
 	s.refusal.Store("")
 	s.revision, s.stored, s.written, s.secret.stored = revision, encoded, s.time.Now(), true
-	s.number.Store(s.queue.Commit())
+	s.committed(s.queue.Commit())
 	s.recorded.Add(uint64(len(flushed.Record)))
 	s.heard()
 	s.queue.Hold(len(encoded) > s.limit)

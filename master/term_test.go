@@ -185,7 +185,7 @@ func TestEchoAtADeposedMaster(t *testing.T) {
 		t.Fatalf("%v; the deposed one believes that it leads: %v", err, deposed.Leading())
 	}
 	request := a.Request([]taskqueue.Token{reply.Assignment.Task.Token}, nil)
-	request.SeenCommit = reply.Commit
+	request.SeenCommit, request.SeenProof = reply.Commit, reply.CommitProof
 	answered := make(chan error, 1)
 	go func() {
 		_, err := deposed.Next(t.Context(), request)
@@ -238,13 +238,20 @@ func TestStoreThatWentBackInTime(t *testing.T) {
 
 	r = mastertest.Start(t, store, master.Config{})
 	stranger := a.Request(nil, nil)
-	stranger.SeenCommit, stranger.JobID = reply.Commit+100, [16]byte{1}
+	stranger.SeenCommit, stranger.SeenProof, stranger.JobID = reply.Commit, reply.CommitProof, [16]byte{1}
 	if _, err := r.Next(t.Context(), stranger); errors.Is(err, master.ErrRolledBack) {
 		t.Error("the echo of another job stopped the leader")
 	}
+	for name, proof := range map[string][]byte{"none": nil, "made up": make([]byte, len(reply.CommitProof)), "of another commit": reply.CommitProof, "cut short": reply.CommitProof[:1]} {
+		forged := a.Request(nil, nil)
+		forged.SeenCommit, forged.SeenProof = reply.Commit+100, proof
+		if _, err := r.Next(t.Context(), forged); errors.Is(err, master.ErrRolledBack) {
+			t.Errorf("a forged commit number stopped the leader; proof: %s", name)
+		}
+	}
 	_, before, revision := mastertest.State(t, store)
 	request := a.Request([]taskqueue.Token{reply.Assignment.Task.Token}, []taskqueue.Token{task})
-	request.SeenCommit = reply.Commit
+	request.SeenCommit, request.SeenProof = reply.Commit, reply.CommitProof
 	if _, err := r.Next(t.Context(), request); !errors.Is(err, master.ErrRolledBack) || !strings.Contains(err.Error(), "backup") {
 		t.Fatalf("the echo of a commit that the store does not know: %v", err)
 	}

@@ -27,6 +27,7 @@ type Request struct {
 	Finished    []Result
 	Want        bool
 	SeenCommit  uint64 // highest commit number that the trainer saw in a reply
+	SeenProof   []byte // that came with it
 	JobID       [16]byte
 	Progress    Progress
 	Epoch       uint32 // that the trainer goes by; of explicit commits only

@@ -39,7 +39,7 @@ func (t *inProcess) Op(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	r.SeenCommit = reply.Commit
+	r.SeenCommit, r.SeenProof = reply.Commit, reply.CommitProof
 	if t.holds = reply.Assignment != nil; t.holds {
 		t.held[0] = taskqueue.Result{Token: reply.Assignment.Task.Token}
 	}
@@ -90,7 +90,7 @@ func (t *joined) Op(context.Context) (bool, error) {
 	if err := t.call("Next", r, &reply); err != nil {
 		return false, err
 	}
-	r.SeenCommit = reply.Commit
+	r.SeenCommit, r.SeenProof = reply.Commit, reply.CommitProof
 	if t.holds = reply.Task.Index >= 0; t.holds {
 		t.held[0] = taskqueue.Result{Token: reply.Task.Token}
 	}

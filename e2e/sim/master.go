@@ -466,10 +466,14 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 		c.who = r.Trainer
 		ev := &taskqueue.Request{
 			Trainer: r.Ordinal, Incarnation: r.Incarnation, Seq: r.Seq, Ack: r.Ack, Held: r.Held, Finished: r.Finished, Want: r.Want,
-			SeenCommit: r.SeenCommit, JobID: r.JobID, Epoch: r.Epoch,
+			SeenCommit: r.SeenCommit, SeenProof: r.SeenProof, JobID: r.JobID, Epoch: r.Epoch,
 		}
+		leads := n.driven
 		n.put(c, ev, func(a taskqueue.Answer, commit uint64, err error) {
-			out := &wire.NextReply{Task: taskqueue.Task{Index: -1}, Finishes: a.Finishes, Commit: commit, Base: a.Base, WaitFor: a.WaitFor}
+			out := &wire.NextReply{Task: taskqueue.Task{Index: -1}, Finishes: a.Finishes, Base: a.Base, WaitFor: a.WaitFor}
+			if leads != nil {
+				out.Commit, out.CommitProof = leads.Proven()
+			}
 			if err == nil && a.Kind == taskqueue.AnswerTask {
 				out.Task = taskqueue.Task{Index: a.Index, Token: a.Token, Chunks: n.world.table.TaskChunks(a.Index)}
 			}

@@ -149,14 +149,14 @@ func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) (err erro
 	}
 	r, err := c.server.Master.Next(c.ctx, &taskqueue.Request{
 		Trainer: req.Ordinal, Incarnation: req.Incarnation, Seq: req.Seq, Ack: req.Ack, Held: req.Held,
-		Finished: req.Finished, Want: req.Want, Progress: req.Progress, SeenCommit: req.SeenCommit, JobID: req.JobID, Epoch: req.Epoch,
+		Finished: req.Finished, Want: req.Want, Progress: req.Progress, SeenCommit: req.SeenCommit, SeenProof: req.SeenProof, JobID: req.JobID, Epoch: req.Epoch,
 	})
 	c.heard(req.Trainer, err)
 	if err != nil {
 		return words(err)
 	}
 	reply.Task.Index = -1
-	reply.Finishes, reply.Commit, reply.WaitFor = r.Finishes, r.Commit, r.WaitFor
+	reply.Finishes, reply.Commit, reply.CommitProof, reply.WaitFor = r.Finishes, r.Commit, r.CommitProof, r.WaitFor
 	if r.Assignment != nil {
 		reply.Task, reply.Stamps, reply.Base = r.Assignment.Task, r.Assignment.Stamps, r.Assignment.Base
 	}

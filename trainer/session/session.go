@@ -20,6 +20,7 @@ type Session struct {
 	jobID   [16]byte
 	seq     uint64
 	commit  uint64            // highest seen
+	proof   []byte            // of commit
 	held    []taskqueue.Token // not finished, the answer of the next request not among them
 	results []taskqueue.Result
 	flight  *wire.NextRequest // sent and not answered: repeated as it is
@@ -61,7 +62,7 @@ func (s *Session) Next(want bool, progress taskqueue.Progress) *wire.NextRequest
 		s.seq++
 		s.flight = &wire.NextRequest{
 			Trainer: s.who, Seq: s.seq, Ack: s.seq, Held: slices.Clone(s.held), Finished: s.results, Want: want,
-			SeenCommit: s.commit, JobID: s.jobID, Progress: progress, Epoch: s.epoch,
+			SeenCommit: s.commit, SeenProof: s.proof, JobID: s.jobID, Progress: progress, Epoch: s.epoch,
 		}
 		s.results = nil
 	}
@@ -80,7 +81,9 @@ func (s *Session) Unsaid() bool {
 // Answered takes the reply; it returns the task in it, or nil.
 func (s *Session) Answered(r *wire.NextReply) *taskqueue.Task {
 	s.flight = nil
-	s.commit = max(s.commit, r.Commit)
+	if r.Commit > s.commit {
+		s.commit, s.proof = r.Commit, r.CommitProof
+	}
 	if r.Task.Index < 0 || len(r.Task.Chunks) == 0 {
 		return nil
 	}

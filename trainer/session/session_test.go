@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"reflect"
 	"strings"
 	"testing"
@@ -14,7 +15,7 @@ func token(position int) taskqueue.Token {
 }
 
 func gives(position int, commit uint64) *wire.NextReply {
-	return &wire.NextReply{Task: taskqueue.Task{Index: position, Token: token(position), Chunks: make([]taskqueue.Chunk, 1)}, Commit: commit}
+	return &wire.NextReply{Task: taskqueue.Task{Index: position, Token: token(position), Chunks: make([]taskqueue.Chunk, 1)}, Commit: commit, CommitProof: []byte{byte(commit)}}
 }
 
 var waits = &wire.NextReply{Task: taskqueue.Task{Index: -1}, Commit: 1}
@@ -32,6 +33,9 @@ func TestSessionRequests(t *testing.T) {
 		var positions []int
 		for _, f := range r.Finished {
 			positions = append(positions, f.Token.Position)
+		}
+		if commit > 0 && !bytes.Equal(r.SeenProof, []byte{byte(commit)}) {
+			t.Errorf("commit %d is echoed with the proof %x", commit, r.SeenProof)
 		}
 		if r.Seq != seq || r.Ack != seq || r.SeenCommit != commit || !reflect.DeepEqual(r.Held, held) || !reflect.DeepEqual(positions, finished) || r.JobID != [16]byte{7} || r.Ordinal != 3 || r.Incarnation != 9 {
 			t.Errorf("got %+v, want seq %d, commit %d, held %v, finished %v", r, seq, commit, held, finished)

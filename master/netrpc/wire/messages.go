@@ -41,6 +41,7 @@ type NextRequest struct {
 	Finished   []taskqueue.Result
 	Want       bool
 	SeenCommit uint64 // highest commit number seen in a reply
+	SeenProof  []byte // CommitProof of that reply: without it SeenCommit is ignored
 	JobID      [16]byte
 	Progress   taskqueue.Progress
 	Epoch      uint32 // of explicit commits: that the trainer goes by
@@ -54,6 +55,8 @@ type NextReply struct {
 	Commit   uint64
 	Base     int64             // of Task: the record to begin with
 	WaitFor  taskqueue.WaitFor // why there is no task yet
+
+	CommitProof []byte // that a master of the job said Commit: echoed with it
 }
 
 // TaskFailedRequest gives back a task that could not be trained. A client that did not join
