@@ -419,3 +419,65 @@ func TestOtherTables(t *testing.T) {
 		}
 	}
 }
+
+// A batch of a feature with two values repeats two ids thousands of times: the client sends each id once, with the sum of its
+// gradients, and a lookup fills all of its places.
+func TestRepeatedIDsAreSentOnce(t *testing.T) {
+	s := startServers(t, 1, pserver.Config{})
+	table := params.Table{Name: "gender", Dim: 64, Init: params.Zeros}
+	for _, mode := range []params.Mode{params.Async, params.Sync} {
+		t.Run(mode.String(), func(t *testing.T) {
+			book := s
+			if mode == params.Sync {
+				book = startServers(t, 2, pserver.Config{})
+			}
+			c := connect(t, book, params.Config{Mode: mode, Optimizer: params.Optimizer{Kind: params.SGD, LearningRate: 1}, Tables: []params.Table{table}})
+			mustInit(t, c, little())
+			ids, grads := make([]int64, 8192), make([]float32, 8192*64)
+			for i := range ids {
+				ids[i] = int64(i % 2)
+				grads[i*64+i%64] = -1
+			}
+			before := slices.Clone(grads)
+			version := uint64(0)
+			if mode == params.Async {
+				must(t, c.PushRows(within(t), table.Name, 1, 1, ids, grads))
+			} else {
+				must(t, c.Stage(within(t), 0, little(), 1))
+				must(t, c.StageRows(within(t), table.Name, 0, ids, grads, 1))
+				must(t, newMaster(t, book).commit(within(t), 1, by(0, 1)))
+				version = 1
+			}
+			if !slices.Equal(grads, before) {
+				t.Error("the gradients of the caller were changed")
+			}
+			got := make([]float32, len(grads))
+			if _, err := c.Lookup(within(t), table.Name, ids, got, version); err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range got {
+				want := float32(0)
+				if i%2 == i/64%2 { // each id has 4,096 gradients, of which 128 are of each element of its own parity
+					want = 128
+				}
+				if v != want {
+					t.Fatalf("element %d of place %d is %v, expected %v", i%64, i/64, v, want)
+				}
+			}
+		})
+	}
+}
+
+// Gradients that are finite, and whose sum is not, are refused before they are sent.
+func TestSumOfRepeatedIDsOverflows(t *testing.T) {
+	table := params.Table{Name: "big", Dim: 2, Init: params.Zeros}
+	c := connect(t, startServers(t, 1, pserver.Config{}), params.Config{Mode: params.Async, Tables: []params.Table{table}})
+	mustInit(t, c, little())
+	err := c.PushRows(within(t), table.Name, 1, 1, []int64{7, 8, 7}, []float32{0, 3e38, 0, 0, 0, 3e38})
+	if err == nil || !strings.Contains(err.Error(), "element 1 of the sum of the gradients of id 7 is +Inf") {
+		t.Errorf("error %v", err)
+	}
+	if got := rowsOf(t, c, table, []int64{7, 8}, 0); !slices.Equal(got, make([]float32, 4)) {
+		t.Errorf("rows %v after a push that was refused", got)
+	}
+}

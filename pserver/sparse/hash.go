@@ -70,6 +70,12 @@ func (k Key) hash(id int64) uint64 {
 	return mix(h ^ k[1])
 }
 
+// Hash is the slot that an id of the table belongs to, and 32 bits of its hash that say nothing about the slot.
+func (c *Config) Hash(id int64) (slot, rest uint32) {
+	h := c.Key.hash(id)
+	return slotOf(h), uint32(h)
+}
+
 // SlotOf is the slot that an id of the table belongs to.
 func (c Config) SlotOf(id int64) uint32 { return slotOf(c.Key.hash(id)) }
 

@@ -50,9 +50,12 @@ type rowFrame struct {
 
 // rowPlan is the memory in which a client sorts ids.
 type rowPlan struct {
-	slots  []uint16 // by place
-	places []int32  // slot after slot
-	starts [sparse.Slots + 1]int32
+	slots   []uint16 // by place, or repeated
+	places  []int32  // slot after slot
+	starts  [sparse.Slots + 2]int32
+	index   []int32 // open addressing: places of ids, from 1
+	repeats []repeat
+	sums    []float32 // of gradients
 }
 
 // Lookup fills dst, of shape [ids, dim], with the rows of ids, in their order; ids may repeat. A row that was never updated is
@@ -76,6 +79,7 @@ func (c *Client) Lookup(ctx context.Context, table string, ids []int64, dst []fl
 		}
 		low, high := c.rowVersions()
 		if low == high || c.cfg.Mode == Async {
+			c.rows.fillRepeats(&call)
 			return uint64(high), nil
 		}
 		// A version was committed between two frames: fetch the older ones again.
@@ -84,7 +88,7 @@ func (c *Client) Lookup(ctx context.Context, table string, ids []int64, dst []fl
 }
 
 // PushRows sends the gradients of some rows, of shape [ids, dim], each the mean over the batch; those of an id that repeats are
-// summed. Only these rows change. Steps start at 1 and grow, one push for each table and step: a step that was sent
+// summed before they are sent, in their order. Only these rows change. Steps start at 1 and grow, one push for each table and step: a step that was sent
 // before is taken for a repetition and not applied. scale is as in PushPull.
 func (c *Client) PushRows(ctx context.Context, table string, step uint64, scale float32, ids []int64, grads []float32) error {
 	if err := c.checkMode(Async, "PushRows"); err != nil {
@@ -119,7 +123,11 @@ func (c *Client) sendRows(ctx context.Context, what, table string, call rowCall)
 		i, dim := wire.FirstNotFinite(call.grads), call.table.Dim
 		return fmt.Errorf("%s: table %q: element %d of id %d is %v", what, table, i%dim, call.ids[i/dim], call.grads[i])
 	}
-	if err := c.runRows(ctx, call); err != nil {
+	var err error
+	if call.grads, err = c.rows.sumRepeats(&call); err == nil {
+		err = c.runRows(ctx, call)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
@@ -160,13 +168,12 @@ func (c *Client) planRows(call *rowCall) error {
 		p.slots, p.places = make([]uint16, n+n/2), make([]int32, n+n/2)
 	}
 	slots, places := p.slots[:len(call.ids)], p.places[:len(call.ids)]
-	p.starts = [sparse.Slots + 1]int32{}
-	for i, id := range call.ids {
-		slot := call.table.SlotOf(id)
-		slots[i] = uint16(slot)
+	p.starts = [sparse.Slots + 2]int32{}
+	p.findRepeats(&call.table, call.ids, slots)
+	for _, slot := range slots {
 		p.starts[slot+1]++
 	}
-	for slot := range sparse.Slots {
+	for slot := range sparse.Slots + 1 { // those that repeat come last
 		p.starts[slot+1] += p.starts[slot]
 	}
 	next := p.starts
@@ -181,8 +188,8 @@ func (c *Client) planRows(call *rowCall) error {
 	for slot := range uint32(sparse.Slots) {
 		lo, hi := p.starts[slot], p.starts[slot+1]
 		if int(hi-lo) > most && call.op != wire.LookupRows {
-			return fmt.Errorf("table %q: %d of the %d ids are of slot %d, which goes in one frame, and a frame has room for %d: sum the gradients of equal ids, or make the batch smaller",
-				call.table.Name, hi-lo, len(call.ids), slot, most)
+			return fmt.Errorf("table %q: %d of the %d different ids are of slot %d, which goes in one frame, and a frame has room for %d: make the batch smaller",
+				call.table.Name, hi-lo, len(call.ids)-len(p.repeats), slot, most)
 		}
 		l := c.links[c.table.SlotOwners[call.number][slot]]
 		for lo < hi {

@@ -1,0 +1,70 @@
+package params
+
+import (
+	"fmt"
+	"math/bits"
+
+	"gonum.org/v1/gonum/blas/blas32"
+
+	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/wire"
+)
+
+// repeat is an id that is in a batch before: the places of both.
+type repeat struct{ first, place int32 }
+
+// repeated stands for the slot of an id that is in the batch before.
+const repeated = sparse.Slots
+
+// findRepeats sets the slot of every id, or repeated, and lists the repeats in the order of the batch.
+func (p *rowPlan) findRepeats(table *Table, ids []int64, slots []uint16) {
+	size := 1 << bits.Len(uint(2*len(ids)))
+	if cap(p.index) < size {
+		p.index = make([]int32, size)
+	}
+	index := p.index[:size]
+	clear(index)
+	p.repeats = p.repeats[:0]
+	for i, id := range ids {
+		slot, rest := table.Hash(id)
+		at := int(rest) & (size - 1)
+		for index[at] != 0 && ids[index[at]-1] != id {
+			at = (at + 1) & (size - 1)
+		}
+		if first := index[at] - 1; first >= 0 {
+			slots[i] = repeated
+			p.repeats = append(p.repeats, repeat{first, int32(i)})
+			continue
+		}
+		index[at], slots[i] = int32(i)+1, uint16(slot)
+	}
+}
+
+// sumRepeats returns gradients in which the first one of every id has the sum of all of its gradients, in their order. grads stay as
+// they are.
+func (p *rowPlan) sumRepeats(call *rowCall) ([]float32, error) {
+	if len(p.repeats) == 0 {
+		return call.grads, nil
+	}
+	dim := call.table.Dim
+	p.sums = append(p.sums[:0], call.grads...)
+	row := func(values []float32, place int32) blas32.Vector {
+		return blas32.Vector{N: dim, Data: values[int(place)*dim : (int(place)+1)*dim], Inc: 1}
+	}
+	for _, r := range p.repeats {
+		blas32.Axpy(1, row(call.grads, r.place), row(p.sums, r.first))
+	}
+	if !wire.Finite(p.sums) {
+		i := wire.FirstNotFinite(p.sums)
+		return nil, fmt.Errorf("table %q: element %d of the sum of the gradients of id %d is %v", call.table.Name, i%dim, call.ids[i/dim], p.sums[i])
+	}
+	return p.sums, nil
+}
+
+// fillRepeats gives every id that repeats the row of the first one.
+func (p *rowPlan) fillRepeats(call *rowCall) {
+	dim := call.table.Dim
+	for _, r := range p.repeats {
+		copy(call.dst[int(r.place)*dim:(int(r.place)+1)*dim], call.dst[int(r.first)*dim:])
+	}
+}
