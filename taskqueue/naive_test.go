@@ -131,7 +131,7 @@ func (n *naive) restart(before *naive) {
 		}
 		t.seen, t.lostAt, t.late = n.now, 0, nil
 		if t.plain {
-			t.lostAt = n.now.Add(n.opt.Grace)
+			t.lostAt = n.now
 		}
 		if t.gone {
 			t.lostAt = 0
@@ -160,6 +160,9 @@ func (n *naive) restart(before *naive) {
 				continue
 			}
 			t.seen, t.lostAt = n.now, n.now.Add(n.opt.Grace)
+			if t.plain {
+				t.lostAt = n.now
+			}
 			if was := before.trainer(t.ordinal, t.incarnation); was != nil {
 				t.seen, t.lostAt = was.seen, was.lostAt
 				for _, l := range was.late {

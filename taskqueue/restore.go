@@ -19,7 +19,7 @@ var (
 // Restore rebuilds a queue from its stored state (of the newest format: see Upgrade), the roster (trainer id -> value) and
 // the tables of its datasets. Volatile things start anew: every trainer is heard now,
 // every soft deadline is a whole timeout away, within the hard one; a connection that did
-// not join is lost after the grace, since it went with the master that had it (but see
+// not join is lost with the next tick, since it ended with the term that accepted it (but see
 // Continue). A state that does not add up is refused with ErrDamaged.
 func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options) (*Queue, error) {
 	switch {
@@ -100,6 +100,8 @@ func (q *Queue) Continue(from *Queue) {
 		case old != nil && old.incarnation == t.incarnation && !old.gone:
 			t.seen, t.lostAt, t.progress = old.seen, old.lostAt, old.progress
 			t.late = slices.DeleteFunc(old.late, func(l lateTask) bool { return q.holdsAttempt(t, l.token) })
+		case t.plain: // its connection is gone
+			t.seen, t.lostAt = q.clock, q.clock
 		default:
 			t.seen, t.lostAt = q.clock, q.clock.Add(q.opt.Grace)
 		}
@@ -123,7 +125,7 @@ func (q *Queue) restoreTrainer(id string, value []byte) error {
 	}
 	t.seen = q.clock
 	if t.plain && !t.gone {
-		t.lostAt = q.clock.Add(q.opt.Grace)
+		t.lostAt = q.clock // its connection ended with the term that accepted it
 	}
 	q.trainers[t.ordinal], q.byID[id] = t, t
 	return nil
