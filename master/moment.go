@@ -129,7 +129,11 @@ func (d described) of(table *taskqueue.Table) (text []byte, err error) {
 		files := []snapshot.DataFile{}
 		for i, f := range table.Files() {
 			sum := table.IndexDigest(i)
-			files = append(files, snapshot.DataFile{Path: f.Path, Size: f.Size, Index: hex.EncodeToString(sum[:])})
+			file := snapshot.DataFile{Path: f.Path, Size: f.Size, Index: hex.EncodeToString(sum[:])}
+			if sum, known := table.ChecksumsDigest(i); known {
+				file.Checksums = hex.EncodeToString(sum[:])
+			}
+			files = append(files, file)
 		}
 		if d[table], err = json.Marshal(files); err != nil {
 			return nil, err

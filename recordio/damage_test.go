@@ -162,6 +162,7 @@ func TestChunkNoticesChanges(t *testing.T) {
 		"records":     change(func(ix *recordio.Index) { ix.Records++ }),
 		"compression": change(func(ix *recordio.Index) { ix.Compression = recordio.Gzip }),
 		"layout":      change(func(ix *recordio.Index) { ix.Layout = recordio.Second }),
+		"checksum":    change(func(ix *recordio.Index) { ix.Checksum++ }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantError(t, first(open(whole), ix), recordio.ErrChanged, ix.Offset)
@@ -176,6 +177,20 @@ func TestChunkNoticesChanges(t *testing.T) {
 		file := bytes.Clone(whole)
 		file[index[1].Offset+30]++
 		wantError(t, first(open(file), index[1]), recordio.ErrBadChecksum, index[1].Offset)
+	})
+	t.Run("whole file with other records of the same sizes", func(t *testing.T) {
+		others := words(30)
+		for _, record := range others {
+			for i := range record {
+				record[i] ^= 1
+			}
+		}
+		file := write(t, recordio.WriterOptions{RecordsPerChunk: 10}, others...)
+		wantError(t, first(open(file), index[1]), recordio.ErrChanged, index[1].Offset)
+		unknown := change(func(ix *recordio.Index) { ix.Checksum = 0 }) // of an earlier release
+		if err := first(open(file), unknown); err != nil {
+			t.Errorf("an index without a checksum gave %v", err)
+		}
 	})
 	t.Run("nonsense", func(t *testing.T) {
 		for _, ix := range []recordio.Index{{}, {Offset: -1, Layout: recordio.First}, {Offset: math.MaxInt64 - 10, Layout: recordio.First}} {

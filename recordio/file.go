@@ -165,7 +165,7 @@ func (f *File) Records() iter.Seq2[[]byte, error] {
 }
 
 // Chunk yields the records of the one chunk that ix describes, like Records. A header that differs from ix in anything
-// is an error that wraps ErrChanged.
+// is an error that wraps ErrChanged. As ix has the checksum of the payload, another payload of the same size is noticed, too.
 func (f *File) Chunk(ix Index) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		b := bufferPool.Get().(*buffers)

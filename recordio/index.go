@@ -10,15 +10,16 @@ type Index struct {
 	Records     uint32
 	Compression Compression
 	Layout      Layout
+	Checksum    uint32 // of the payload as stored, from the header; 0: not known, since the index was made by an earlier release
 }
 
 // End is the offset of the first byte after the chunk.
 func (ix Index) End() int64 { return ix.Offset + HeaderSize + int64(ix.Size) }
 
 func (h header) index(offset int64, l Layout) Index {
-	return Index{Offset: offset, Size: h.size, Records: h.records, Compression: h.compression, Layout: l}
+	return Index{Offset: offset, Size: h.size, Records: h.records, Compression: h.compression, Layout: l, Checksum: h.checksum}
 }
 
 func (ix Index) summary() string {
-	return fmt.Sprintf("%d records in %d bytes, %s, %s layout", ix.Records, ix.Size, ix.Compression, ix.Layout)
+	return fmt.Sprintf("%d records in %d bytes, %s, %s layout, checksum %#08x", ix.Records, ix.Size, ix.Compression, ix.Layout, ix.Checksum)
 }

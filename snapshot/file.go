@@ -377,4 +377,6 @@ type DataFile struct {
 	Path  string `json:"path"`
 	Size  int64  `json:"size"`
 	Index string `json:"index"` // taskqueue.Table.IndexDigest, hexadecimal
+
+	Checksums string `json:"checksums,omitempty"` // taskqueue.Table.ChecksumsDigest, hexadecimal; "": not known
 }

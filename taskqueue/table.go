@@ -20,13 +20,14 @@ type File struct {
 }
 
 // Table is the immutable task table of one dataset: all chunks of all files in
-// sorted order, in columns of 8 bytes a chunk, cut into tasks of ChunksPerTask
+// sorted order, in columns of 12 bytes a chunk, cut into tasks of ChunksPerTask
 // consecutive chunks. It is safe for concurrent reading.
 type Table struct {
 	chunksPerTask int
 	files         []tableFile
 	sizes         []uint32 // compressed payload bytes, a chunk each
 	records       []uint32
+	checksums     []uint32       // of the stored payloads; nil: not known, in a table of an earlier release
 	anchors       []int64        // file offset of every anchorEvery-th chunk
 	mixed         map[int][]byte // file -> compression of each chunk, where it is not the same for all
 	end           int64          // of the last chunk in the last file
@@ -80,6 +81,7 @@ func (t *Table) Add(f File, chunks []recordio.Index) error {
 	for i, c := range chunks {
 		t.sizes = append(t.sizes, c.Size)
 		t.records = append(t.records, c.Records)
+		t.checksums = append(t.checksums, c.Checksum)
 		kinds[i] = uint8(c.Compression)
 	}
 	t.take(kinds)
@@ -144,6 +146,20 @@ func (t *Table) IndexDigest(file int) [sha256.Size]byte {
 	return [sha256.Size]byte(sum.Sum(nil))
 }
 
+// ChecksumsDigest is the SHA-256 of the checksums of the chunks of a file: two files with the same one have the same records.
+// known is false in a table of an earlier release.
+func (t *Table) ChecksumsDigest(file int) (digest [sha256.Size]byte, known bool) {
+	if t.checksums == nil {
+		return digest, false
+	}
+	f := &t.files[file]
+	sum := sha256.New()
+	for _, checksum := range t.checksums[f.first:f.last] {
+		sum.Write(binary.LittleEndian.AppendUint32(nil, checksum))
+	}
+	return [sha256.Size]byte(sum.Sum(nil)), true
+}
+
 // Group fixes how many consecutive chunks make a task, at least one.
 func (t *Table) Group(chunksPerTask int) { t.chunksPerTask = max(1, chunksPerTask) }
 
@@ -195,11 +211,19 @@ func (t *Table) TaskChunks(index int) []Chunk {
 		}
 		chunks = append(chunks, Chunk{Idx: c - f.first, Path: f.Path, Index: recordio.Index{
 			Offset: offset, Size: t.sizes[c], Records: t.records[c],
-			Compression: recordio.Compression(compression), Layout: recordio.Layout(f.layout),
+			Compression: recordio.Compression(compression), Layout: recordio.Layout(f.layout), Checksum: t.checksum(c),
 		}})
 		offset += chunkHeader + int64(t.sizes[c])
 	}
 	return chunks
+}
+
+// checksum is that of a chunk, 0 if it is not known.
+func (t *Table) checksum(chunk int) uint32 {
+	if t.checksums == nil {
+		return 0
+	}
+	return t.checksums[chunk]
 }
 
 // TaskFiles returns the files that a task's chunks lie in, in their order.
@@ -246,6 +270,7 @@ type Part struct {
 	Sizes        []byte
 	Records      []byte
 	Compressions []byte
+	Checksums    []byte // absent in tables of earlier releases
 }
 
 // Part cuts count chunks from first on.
@@ -253,6 +278,10 @@ func (t *Table) Part(first, count int) Part {
 	p := Part{First: first, Sizes: make([]byte, 4*count), Records: make([]byte, 4*count), Compressions: make([]byte, count)}
 	toPlanes(p.Sizes, t.sizes[first:first+count])
 	toPlanes(p.Records, t.records[first:first+count])
+	if t.checksums != nil {
+		p.Checksums = make([]byte, 4*count)
+		toPlanes(p.Checksums, t.checksums[first:first+count])
+	}
 	for at := t.fileOf(first); at < len(t.files) && t.files[at].first < first+count; at++ {
 		f := &t.files[at]
 		from, to := max(first, f.first), min(first+count, f.last)
@@ -280,6 +309,9 @@ func (t *Table) AddPart(p *Part) error {
 	n := len(p.Compressions)
 	t.sizes = appendPlanes(t.sizes, p.Sizes)
 	t.records = appendPlanes(t.records, p.Records)
+	if len(p.Checksums) > 0 {
+		t.checksums = appendPlanes(t.checksums, p.Checksums)
+	}
 	c := 0
 	for i, path := range p.Paths {
 		if i > 0 || !t.goesOn(path) {
@@ -303,6 +335,8 @@ func (t *Table) checkPart(p *Part) error {
 		return fmt.Errorf("expected the part at chunk %d", len(t.sizes))
 	case len(p.Sizes) != 4*n, len(p.Records) != 4*n:
 		return fmt.Errorf("expected columns of %d chunks, found %d and %d bytes", n, len(p.Sizes), len(p.Records))
+	case len(p.Checksums) != 0 && len(p.Checksums) != 4*n, n > 0 && len(t.sizes) > 0 && (len(p.Checksums) == 0) != (t.checksums == nil):
+		return fmt.Errorf("expected checksums of all chunks or of none, found %d bytes of %d chunks", len(p.Checksums), n)
 	case len(p.Counts) != files, len(p.Bytes) != files, len(p.ModTimes) != files, len(p.Layouts) != files:
 		return fmt.Errorf("expected columns of %d files, found %d, %d, %d and %d entries", files, len(p.Counts), len(p.Bytes), len(p.ModTimes), len(p.Layouts))
 	}

@@ -1,6 +1,9 @@
 package taskqueue
 
 import (
+	"bytes"
+	"encoding/gob"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -33,7 +36,7 @@ func randomTable(t testing.TB, r *rand.Rand, files, maxChunks int) literal {
 			if mixed {
 				kind = recordio.Compression(r.IntN(3))
 			}
-			chunks[c] = recordio.Index{Offset: offset, Size: r.Uint32() >> r.IntN(32), Records: r.Uint32() >> r.IntN(32), Compression: kind, Layout: layout}
+			chunks[c] = recordio.Index{Offset: offset, Size: r.Uint32() >> r.IntN(32), Records: r.Uint32() >> r.IntN(32), Compression: kind, Layout: layout, Checksum: r.Uint32()}
 			offset = chunks[c].End()
 			l.chunks = append(l.chunks, Chunk{Idx: c, Path: path, Index: chunks[c]})
 		}
@@ -141,6 +144,8 @@ func TestTableRefusesDamagedParts(t *testing.T) {
 		"negative first":    func(p *Part) { p.First = -1 },
 		"sizes":             func(p *Part) { p.Sizes = p.Sizes[1:] },
 		"records":           func(p *Part) { p.Records = append(p.Records, 0) },
+		"checksums":         func(p *Part) { p.Checksums = p.Checksums[1:] },
+		"no checksums":      func(p *Part) { p.Checksums = nil },
 		"compressions":      func(p *Part) { p.Compressions = p.Compressions[1:] },
 		"compression":       func(p *Part) { p.Compressions[3] = 3 },
 		"mixed compression": func(p *Part) { p.Compressions[0] = mixedCompression },
@@ -241,4 +246,78 @@ func TestIndexDigest(t *testing.T) {
 		}
 		digests[sum] = i
 	}
+}
+
+// Checksums have a digest of their own: tables of earlier releases do not know them.
+func TestChecksumsDigest(t *testing.T) {
+	table := NewTable(2)
+	for i, sums := range [][]uint32{{1, 2}, {1, 2}, {1, 3}} {
+		chunks := []recordio.Index{{Size: 10, Records: 3, Layout: 1, Checksum: sums[0]}, {Offset: chunkHeader + 10, Size: 10, Records: 3, Layout: 1, Checksum: sums[1]}}
+		if err := table.Add(File{Path: fmt.Sprint(i)}, chunks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var digests [3][32]byte
+	for i := range digests {
+		var known bool
+		if digests[i], known = table.ChecksumsDigest(i); !known {
+			t.Errorf("file %d: not known", i)
+		}
+	}
+	if digests[0] != digests[1] || digests[0] == digests[2] {
+		t.Errorf("the digests are %x", digests)
+	}
+	old := NewTable(0)
+	part := table.Part(0, 6)
+	part.Checksums = nil
+	if err := old.AddPart(&part); err != nil {
+		t.Fatal(err)
+	}
+	if _, known := old.ChecksumsDigest(0); known {
+		t.Error("a table without checksums knows them")
+	}
+}
+
+// Each form of a part that was ever written stays readable, as a master of its release stored it.
+func TestGoldenParts(t *testing.T) {
+	l := randomTable(t, rand.New(rand.NewPCG(9, 9)), 3, 6)
+	now := l.table.Part(0, len(l.chunks))
+	before := partBeforeChecksums{now.First, now.Paths, now.Bytes, now.ModTimes, now.Layouts, now.Counts, now.Sizes, now.Records, now.Compressions}
+	for name, part := range map[string]any{"part-1": before, "part-2": now} {
+		if *update {
+			var b bytes.Buffer
+			if err := gob.NewEncoder(&b).Encode(part); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name+".gob.hex", hex.Dump(b.Bytes()))
+		}
+		var stored Part
+		if err := gob.NewDecoder(bytes.NewReader(undump(t, readGolden(t, name+".gob.hex")))).Decode(&stored); err != nil {
+			t.Fatal(err)
+		}
+		table := NewTable(0)
+		if err := table.AddPart(&stored); err != nil {
+			t.Fatal(err)
+		}
+		want := literal{chunks: slices.Clone(l.chunks), files: l.files}
+		for i := range want.chunks {
+			if name == "part-1" {
+				want.chunks[i].Index.Checksum = 0
+			}
+		}
+		want.same(t, table, 2)
+	}
+}
+
+// partBeforeChecksums is Part as it was written first.
+type partBeforeChecksums struct {
+	First        int
+	Paths        []string
+	Bytes        []int64
+	ModTimes     []int64
+	Layouts      []byte
+	Counts       []int
+	Sizes        []byte
+	Records      []byte
+	Compressions []byte
 }

@@ -1,6 +1,7 @@
 package trainer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -531,6 +532,59 @@ func TestCanceledCalls(t *testing.T) {
 }
 
 // F41: a file that was replaced since it was indexed is an error that names it.
+// F41: a file of the same size, time and chunks takes the place of the one that was reported. Only the checksums of its chunks differ.
+func TestReplacedFileWithTheSameSizeAndTime(t *testing.T) {
+	names := files(t, 1)
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 5})
+	c := join(t, "a", trainer.At(r.Addr))
+	if err := c.ReportDataset(within(t), names); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	reported, err := recordio.Open(names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reported.Close()
+	var records [][]byte
+	for record, err := range reported.Records() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		records = append(records, bytes.ReplaceAll(record, []byte("/"), []byte("-")))
+	}
+	others := names[0] + ".new"
+	file, err := os.Create(others)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := recordio.NewWriter(file, recordio.WriterOptions{RecordsPerChunk: 10})
+	for _, record := range records {
+		if err := w.Write(record); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), file.Close(), os.Chtimes(others, before.ModTime(), before.ModTime()), os.Rename(others, names[0])); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := os.Stat(names[0]); err != nil || after.Size() != before.Size() {
+		t.Fatalf("the other file has another size: %v, %v", after, err)
+	}
+	var failed error
+	for record, err := range c.Records(next(t, c, nil)) {
+		if err == nil {
+			t.Fatalf("a record of the other file was read: %q", record)
+		}
+		failed = err
+	}
+	if !errors.Is(failed, recordio.ErrChanged) {
+		t.Errorf("reading gave %v", failed)
+	}
+}
+
 func TestReplacedFile(t *testing.T) {
 	names := files(t, 2)
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 5})

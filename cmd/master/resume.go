@@ -198,6 +198,9 @@ func indexDataset(ctx context.Context, want []snapshot.DataFile, roots []string,
 		if sum := t.table.IndexDigest(i); hex.EncodeToString(sum[:]) != want[i].Index {
 			return t, fmt.Errorf("the data is not that of the job: %s has chunks with another index than it had, expected the digest %.12s, found %.12x", f.Path, want[i].Index, sum)
 		}
+		if sum, _ := t.table.ChecksumsDigest(i); want[i].Checksums != "" && hex.EncodeToString(sum[:]) != want[i].Checksums {
+			return t, fmt.Errorf("the data is not that of the job: %s has chunks with other checksums than it had, expected the digest %.12s, found %.12x", f.Path, want[i].Checksums, sum)
+		}
 	}
 	return t, nil
 }
