@@ -55,7 +55,7 @@ func TestTableOptions(t *testing.T) {
 			if err != nil || !slices.Equal(got, c.want) {
 				t.Errorf("found %q, %v, want %q", got, err, c.want)
 			}
-			if r.Features != 2 || r.Train.Records != 2 || r.Train.Chunks != 1 {
+			if r.Features != 2 || r.Train.Records != 2 || r.Train.Chunks != 2 {
 				t.Errorf("the result is %+v", r)
 			}
 		})
