@@ -14,12 +14,12 @@ import (
 
 // Proxy is before one server. [New] makes it, Close ends it.
 type Proxy struct {
-	target      string
 	listener    net.Listener
 	stopDialing context.CancelFunc
 	wg          sync.WaitGroup
 
 	mu       sync.Mutex
+	target   string             // empty: new connections end at once
 	links    map[*link]struct{} // those that are open
 	requests valve
 	replies  valve
@@ -83,6 +83,19 @@ func (p *Proxy) count(of func(*link) int) (n int) {
 	return n
 }
 
+// SetTarget changes the server, host:port. Connections to another server end. With an empty target, new connections end at once
+// and open ones stay.
+func (p *Proxy) SetTarget(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+	for l := range p.links {
+		if target != "" && l.target != target {
+			p.endLocked(l)
+		}
+	}
+}
+
 // Refuse makes new connections end at once, or ends that. [Proxy.Cut] ends those that are open.
 func (p *Proxy) Refuse(on bool) { p.set(func() { p.refuse = on }) }
 
@@ -110,33 +123,34 @@ func (p *Proxy) accept(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		if !p.admits() {
+		target, ok := p.admits()
+		if !ok {
 			_ = client.Close() // nobody uses it yet
 			continue
 		}
-		p.wg.Go(func() { p.connect(ctx, client) })
+		p.wg.Go(func() { p.connect(ctx, client, target) })
 	}
 }
 
-func (p *Proxy) admits() bool {
+func (p *Proxy) admits() (target string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.admitsLocked()
+	return p.target, p.admitsLocked() && p.target != ""
 }
 
 func (p *Proxy) admitsLocked() bool { return !p.refuse && !p.closed }
 
-// connect begins a link, unless the proxy came to refuse it while it dialled.
-func (p *Proxy) connect(ctx context.Context, client net.Conn) {
-	server, err := new(net.Dialer).DialContext(ctx, "tcp", p.target)
+// connect begins a link, unless the proxy came to refuse it, or its target changed, while it dialled.
+func (p *Proxy) connect(ctx context.Context, client net.Conn, target string) {
+	server, err := new(net.Dialer).DialContext(ctx, "tcp", target)
 	if err != nil {
 		_ = client.Close() // as its target does
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l := &link{requests: newWay(client, server, p.requests), replies: newWay(server, client, p.replies)}
-	if !p.admitsLocked() {
+	l := &link{target: target, requests: newWay(client, server, p.requests), replies: newWay(server, client, p.replies)}
+	if !p.admitsLocked() || p.target != target {
 		l.close()
 		return
 	}

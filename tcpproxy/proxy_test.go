@@ -194,7 +194,7 @@ func TestRefuse(t *testing.T) {
 
 	// One that was admitted before, and is still dialled.
 	late, far := net.Pipe()
-	p.connect(t.Context(), late)
+	p.connect(t.Context(), late, l.Addr().String())
 	wantEnd(t, far)
 	dialled, err := l.Accept()
 	if err != nil {
@@ -246,4 +246,25 @@ func TestCloseEndsEverything(t *testing.T) {
 		conn.Close()
 		t.Error("it listens still")
 	}
+}
+
+// After SetTarget connections to the former server end, and new ones go to the new server.
+func TestSetTargetMovesConnections(t *testing.T) {
+	p, first := before(t)
+	toFirst, _ := connect(t, p, first)
+	p.SetTarget("")
+	wantEnd(t, dial(t, p))
+	wantSilence(t, toFirst) // without a target, open connections stay
+
+	second, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { second.Close() })
+	p.SetTarget(second.Addr().String())
+	wantEnd(t, toFirst)
+	client, server := connect(t, p, second)
+	p.SetTarget(second.Addr().String()) // the same one: nothing changes
+	send(t, client, "request")
+	wantText(t, server, "request")
 }

@@ -16,6 +16,7 @@ const readSize = 64 << 10
 
 // link is a client's connection with the one to the server.
 type link struct {
+	target            string
 	requests, replies *way
 }
 
