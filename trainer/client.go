@@ -129,6 +129,10 @@ func (c *Client) Sync() bool { return c.sync }
 // ReportDataset registers the files that names (paths and globs, as the master sees them)
 // stand for, unless another trainer has registered the same ones.
 func (c *Client) ReportDataset(ctx context.Context, names []string) error {
+	return report(ctx, c.link, names)
+}
+
+func report(ctx context.Context, l *link, names []string) error {
 	size := 0
 	for _, name := range names {
 		size += len(name) + 4 // its length in front
@@ -136,7 +140,7 @@ func (c *Client) ReportDataset(ctx context.Context, names []string) error {
 	if size > wire.MaxMessage {
 		return fmt.Errorf("report the dataset: %d names of %d bytes together, at most %d are taken: name them by a glob", len(names), size, wire.MaxMessage)
 	}
-	if _, err := call[int](ctx, c.link, "ReportDataset", names); err != nil {
+	if _, err := call[int](ctx, l, "ReportDataset", names); err != nil {
 		return fmt.Errorf("report the dataset: %w", err)
 	}
 	return nil

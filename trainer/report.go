@@ -1,0 +1,22 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sirupsen/logrus"
+)
+
+// ReportDataset registers the files that names stand for, as Client.ReportDataset does, without a session: for a program that
+// starts trainers. It waits until a master leads.
+func ReportDataset(ctx context.Context, config Config, names []string) error {
+	if config.Locate == nil {
+		return errors.New("trainer.Config.Locate is nil: expected the address of the master")
+	}
+	if config.Log == nil {
+		config.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	l := &link{locate: config.Locate, log: config.Log, patience: answerTimeout, answered: config.Answered}
+	defer l.close()
+	return report(ctx, l, names)
+}
