@@ -73,8 +73,9 @@ var house = []room{
 	// commands and tools
 	{dir: "cmd", may: anything},
 	{dir: "drill", may: []string{"etcdstore", "taskqueue", "tcpproxy"}},
-	{dir: "local", may: []string{"recordio", "dataset", "taskqueue", "etcdstore", "pserver/optimizer", "trainer", "testdata", "drill"}},
+	{dir: "local", may: []string{"tcpproxy", "recordio", "dataset", "taskqueue", "etcdstore", "pserver/optimizer", "trainer", "testdata", "drill"}},
 	{dir: "testdata"},
+	{dir: "examples", may: []string{"trainer", "taskqueue", "dataset"}},
 	{dir: "e2e", may: anything},
 	{dir: "bench", may: anything},
 	{dir: "master/mastertest", may: anything},

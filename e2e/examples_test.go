@@ -20,11 +20,12 @@ import (
 
 // notRun are the examples of --help that this test does not run, with what does, or why nothing does.
 var notRun = map[string]string{
-	"master run":                                "TestRun",
-	"master run --on-shard-loss rewind":         "TestRunResumed",
-	"master run --resume trainmaster-run/001":   "TestRunResumed",
-	"master run --model mlp --update-mode sync": "TestRun",
-	"master run --dataset flights":              "TestRun",
+	"master run":                                 "TestRun",
+	"master run --on-shard-loss rewind":          "TestRunResumed",
+	"master run --data data/digits -- ./trainer": "TestExampleTrainerSurvivesKills",
+	"master run --resume trainmaster-run/001":    "TestRunResumed",
+	"master run --model mlp --update-mode sync":  "TestRun",
+	"master run --dataset flights":               "TestRun",
 	"master run --model mlp --optimizer adam --learning-rate 0.002 --schedule cosine --warmup-steps 100 --schedule-steps 5000":        "TestRun",
 	`master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir "s3://bucket/job?endpoint=http://127.0.0.1:9000&use_path_style=true"`: "TestCheckpointsInABucket",
 	`master model inspect "s3://bucket/job?region=eu-central-1"`:                                                                      "TestCheckpointsInABucket",
@@ -316,23 +317,47 @@ func (w *workshop) embedded() {
 
 var readmeBlock = regexp.MustCompile("(?s)```\n(Training .*?)```")
 
+// ownBlock is the output of a run of own trainers, after its commands.
+var ownBlock = regexp.MustCompile("(?s)bin/master run --data data/digits --passes 500 -- examples/trainer/trainer\n```\n\n```\n(Running .*?)```")
+
 // The README's first look is what a run prints, but for its figures and folders.
 func TestReadmeFirstLook(t *testing.T) {
 	t.Parallel()
 	withQuickProgram(t)
+	wantShown(t, readmeBlock, run(t, t.TempDir(), "run", "--model", "mlp"))
+}
+
+// The README shows what a run of the example trainer prints, but for its figures and folders.
+func TestReadmeExampleTrainer(t *testing.T) {
+	t.Parallel()
+	withQuickProgram(t)
+	dir := t.TempDir()
+	digits(t, dir)
+	trainer := filepath.Join(dir, "examples", "trainer", "trainer")
+	if err := os.MkdirAll(filepath.Dir(trainer), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(buildExample(t), trainer); err != nil {
+		t.Fatal(err)
+	}
+	wantShown(t, ownBlock, run(t, dir, "run", "--data", "data/digits", "--passes", "500", "--", "examples/trainer/trainer"))
+}
+
+// wantShown fails the test unless a block of the README has the lines that a run printed, and no others.
+func wantShown(t *testing.T, block *regexp.Regexp, o outcome) {
+	t.Helper()
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := readmeBlock.FindSubmatch(readme)
+	found := block.FindSubmatch(readme)
 	if found == nil {
-		t.Fatal("the README has no block that begins with Training")
+		t.Fatalf("the README has no block that matches %v", block)
 	}
 	var shown []string
 	for line := range strings.Lines(string(found[1])) {
 		shown = append(shown, shape(line))
 	}
-	o := run(t, t.TempDir(), "run", "--model", "mlp")
 	o.wants(t, 0)
 	printed := map[string]bool{}
 	for line := range strings.Lines(o.stderr + o.stdout) {
@@ -350,7 +375,7 @@ func TestReadmeFirstLook(t *testing.T) {
 }
 
 var (
-	somePath  = regexp.MustCompile(`[^ ]*trainmaster-run/\d+`)
+	somePath  = regexp.MustCompile(`[^ ]*(trainmaster-run/\d+|examples/trainer)`)
 	dataNames = strings.NewReplacer("MNIST", "DATA", "the digits", "DATA", "mnist-", "data-", "digits-", "data-")
 	figures   = regexp.MustCompile(`(\d+[hm])*\d[\d.]*(e-?\d+)?`) // also 1m2.5s, of a busy machine
 )

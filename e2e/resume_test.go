@@ -254,7 +254,7 @@ func TestRunResumedWithoutEtcd(t *testing.T) {
 	o.wants(t, 0)
 	var result local.Result
 	o.decode(t, &result)
-	if result.Accuracy < 0.9 || result.Passes != passes {
+	if *result.Accuracy < 0.9 || result.Passes != passes {
 		t.Errorf("found %+v, expected the end of the %d passes", result, passes)
 	}
 	if log, err := os.ReadFile(filepath.Join(dir, "logs", "master.log")); err != nil || !strings.Contains(string(log), "begins anew from its newest set") {

@@ -164,7 +164,7 @@ func TestRunResumed(t *testing.T) {
 	o.wants(t, 0)
 	var result local.Result
 	o.decode(t, &result)
-	if result.Accuracy < 0.9 || result.Dir != dir || result.Passes != passes {
+	if *result.Accuracy < 0.9 || result.Dir != dir || result.Passes != passes {
 		t.Errorf("found %+v, expected the end of the %d passes of the run in %s, which was killed in pass %d", result, passes, dir, pass)
 	}
 	etcd, err := etcdstore.StartEmbedded(t.Context(), etcdstore.EmbeddedConfig{Dir: filepath.Join(dir, "etcd")})

@@ -41,7 +41,7 @@ func TestRunWithAServerThatHangs(t *testing.T) {
 	if err := syscall.Kill(server.pid, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if result := r.result(0); result.Accuracy < 0.93 || result.Restarts < 1 || result.SetAside.Tasks > 0 {
+	if result := r.result(0); *result.Accuracy < 0.93 || result.Restarts < 1 || result.SetAside.Tasks > 0 {
 		t.Errorf("found %+v, expected an accuracy of at least 0.93, a restart, and nothing set aside", result)
 	}
 }

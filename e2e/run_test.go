@@ -62,15 +62,15 @@ func TestRun(t *testing.T) {
 			t.Parallel()
 			withQuickProgram(t)
 			r := job(t, c.passes)
-			if r.Accuracy < c.accuracy || dataset == "flights" && (r.AUC == nil || *r.AUC < 0.62) {
+			if *r.Accuracy < c.accuracy || dataset == "flights" && (r.AUC == nil || *r.AUC < 0.62) {
 				t.Errorf("found %+v, expected an accuracy of at least %.2f, and with flights an area under the ROC curve of at least 0.62", r, c.accuracy)
 			}
 			test, err := filepath.Glob(filepath.Join(r.Dir, "data", dataset+"-test-*"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if own := accuracy(t, r.ModelPath, test); own != r.Accuracy {
-				t.Errorf("the saved model has an accuracy of %.4f, the run said %.4f", own, r.Accuracy)
+			if own := accuracy(t, r.ModelPath, test); own != *r.Accuracy {
+				t.Errorf("the saved model has an accuracy of %.4f, the run said %.4f", own, *r.Accuracy)
 			}
 		})
 		if raceDetector {
@@ -187,7 +187,7 @@ func TestRunSurvivesKills(t *testing.T) {
 	text := r.log()
 	var result local.Result
 	decode(t, text[strings.Index(text, "\n{")+1:], &result)
-	if result.Accuracy < 0.93 || result.Restarts < 6 {
+	if *result.Accuracy < 0.93 || result.Restarts < 6 {
 		t.Errorf("found %+v, expected an accuracy of at least 0.93 and at least 6 restarts", result)
 	}
 

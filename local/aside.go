@@ -16,18 +16,25 @@ type SetAside struct {
 	Example string `json:"example,omitempty"` // the last error of one
 }
 
-// setAside reads what the masters left in etcd.
-func (j *Job) setAside(ctx context.Context) (SetAside, error) {
+// finished reads from etcd which tasks are set aside, and how many tasks a pass has.
+func (j *Job) finished(ctx context.Context) (aside SetAside, tasks int, err error) {
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{j.endpoint}})
 	if err != nil {
-		return SetAside{}, err
+		return aside, 0, err
 	}
 	defer store.Close()
-	tasks, err := SetAsideTasks(ctx, store)
-	if err != nil || len(tasks) == 0 {
-		return SetAside{}, err
+	state, err := readState(ctx, store)
+	if err != nil {
+		return aside, 0, err
 	}
-	return SetAside{Tasks: len(tasks), Example: tasks[0].Error}, nil
+	if len(state.Sets) > 0 {
+		tasks = state.Sets[0].Tasks
+	}
+	list, err := SetAsideTasks(ctx, store)
+	if err != nil || len(list) == 0 {
+		return aside, tasks, err
+	}
+	return SetAside{Tasks: len(list), Example: list[0].Error}, tasks, nil
 }
 
 // SetAsideTasks reads which tasks of a job are set aside, from the lowest index on.
@@ -46,4 +53,19 @@ func SetAsideTasks(ctx context.Context, store *etcdstore.Store) ([]taskqueue.Asi
 	}
 	slices.SortFunc(tasks, func(a, b taskqueue.AsideDetail) int { return a.Task - b.Task })
 	return tasks, nil
+}
+
+// maxState bounds the decoded state of a job.
+const maxState = 1 << 30
+
+// readState reads the state of the job; it is empty before the first commit.
+func readState(ctx context.Context, store *etcdstore.Store) (state taskqueue.Snapshot, err error) {
+	stored, _, err := store.State(ctx)
+	if err != nil || stored == nil {
+		return state, err
+	}
+	if err := etcdstore.Decode(stored, &state, maxState); err != nil {
+		return state, fmt.Errorf("read the state of the job: %w", err)
+	}
+	return state, nil
 }

@@ -34,6 +34,7 @@ type Config struct {
 	Dir    string // a folder that this run may fill
 
 	Dataset  string // default digits; flights and the digits are in the binary
+	Data     string // prefix or glob of the user's own shards, in place of Dataset
 	MNIST    string // folder with MNIST's four idx files, for that dataset
 	Model    string // default softmax, of flights fm
 	Passes   int    // default: what is known to work for the data
@@ -45,6 +46,10 @@ type Config struct {
 
 	Backups       int  // trainers that a synchronous step does not wait for
 	Deterministic bool // two runs agree bit by bit, with Sync
+
+	// Command is the program and the arguments of the user's own trainers. Empty: the built-in trainer. With a Command there are
+	// parameter servers only if Servers is set, and no model is evaluated.
+	Command []string
 
 	Optimizer optimizer.Config // what is zero there is chosen by the data
 	WireDType string           // of gradients and parameters on their way; "": float32
@@ -77,14 +82,22 @@ const (
 // next master, and there is none.
 const leaveTimeout = 5 * time.Second
 
+// Own trainers may do more than a built-in one after the last task, such as saving a model. While they keep their session, the
+// master stays for ownLinger; those without a session are stopped ownLeaveTimeout after the master has left.
+const (
+	ownLinger       = "10m"
+	ownLeaveTimeout = time.Minute
+)
+
 // Result is what came of a run.
 type Result struct {
-	Model       string        `json:"model"`
-	Accuracy    float64       `json:"accuracy"` // on the held-out records
+	Model       string        `json:"model"`    // empty of own trainers
+	Accuracy    *float64      `json:"accuracy"` // on the held-out records; null without any, or of own trainers
 	AUC         *float64      `json:"auc"`      // area under the ROC curve, of a model of two classes that gives scores; else null
-	Loss        float64       `json:"loss"`     // mean, on the same
+	Loss        *float64      `json:"loss"`     // mean, on the same records as the accuracy
 	TestRecords int           `json:"test_records"`
 	Passes      int           `json:"passes"`
+	Tasks       int           `json:"tasks"` // of a pass
 	Elapsed     time.Duration `json:"-"`
 	Seconds     float64       `json:"seconds"`
 	Restarts    int           `json:"restarts"`
@@ -99,6 +112,7 @@ type Job struct {
 	data     convert.Result
 	endpoint string
 	register *drill.Register   // of what runs; nil: nobody wants to know
+	gate     *gate             // the address for own trainers; nil: the trainers are built in
 	proxied  map[string]string // a master's name -> its way to etcd; absent: straight
 	master   *process
 	standbys []*process
@@ -110,19 +124,30 @@ type Job struct {
 
 // Validate fills the defaults in and says what makes no sense, also what a trainer would refuse.
 func (c *Config) Validate() error {
-	c.Dataset = cmp.Or(c.Dataset, model.Digits)
-	c.Model = cmp.Or(c.Model, DefaultModel(c.Dataset))
 	if c.Masters == 0 {
 		c.Masters = 1
-	}
-	if c.Servers == 0 {
-		c.Servers = 2
 	}
 	if c.Trainers == 0 {
 		c.Trainers = 3
 	}
 	if c.CheckpointEvery == 0 {
 		c.CheckpointEvery = 2 * time.Second
+	}
+	if c.Data == "" {
+		c.Dataset = cmp.Or(c.Dataset, model.Digits)
+	}
+	if c.Data != "" && !c.Resume {
+		if _, _, err := datasetFiles(context.Background(), c.Data); err != nil {
+			return err
+		}
+	}
+	if len(c.Command) > 0 {
+		return c.validateOwn()
+	}
+	c.Dataset = cmp.Or(c.Dataset, model.Digits)
+	c.Model = cmp.Or(c.Model, DefaultModel(c.Dataset))
+	if c.Servers == 0 {
+		c.Servers = 2
 	}
 	if c.Masters < 0 || c.Servers < 0 || c.Trainers < 0 || c.Passes < 0 {
 		return fmt.Errorf("expected at least one master, parameter server, trainer and pass, found %d, %d, %d and %d", c.Masters, c.Servers, c.Trainers, c.Passes)
@@ -135,6 +160,20 @@ func (c *Config) Validate() error {
 		return err
 	}
 	c.Passes = cmp.Or(c.Passes, recipe.Passes)
+	return nil
+}
+
+// validateOwn is Validate of a run of own trainers.
+func (c *Config) validateOwn() error {
+	c.Passes = cmp.Or(c.Passes, 1)
+	switch {
+	case c.Masters < 0 || c.Servers < 0 || c.Trainers < 0 || c.Passes < 0:
+		return fmt.Errorf("expected at least one master, trainer and pass, and 0 or more parameter servers, found %d, %d, %d and %d", c.Masters, c.Trainers, c.Passes, c.Servers)
+	case c.Servers == 0 && c.Sync:
+		return errors.New("--update-mode sync: expected parameter servers: add --ps 1 or more")
+	case c.Servers == 0 && c.OnShardLoss == "rewind":
+		return errors.New("--on-shard-loss rewind: expected parameter servers: add --ps 1 or more")
+	}
 	return nil
 }
 
@@ -180,19 +219,19 @@ func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint 
 	}
 	defer etcd.Close()
 	j.endpoint = etcd.Endpoint()
-	aside, err := j.runOn(ctx, etcd.Err(), watch)
+	aside, tasks, err := j.runOn(ctx, etcd.Err(), watch)
 	if err != nil {
 		return Result{}, err
 	}
-	result, err := j.evaluate()
-	result.SetAside = aside
+	result, err := j.result()
+	result.SetAside, result.Tasks = aside, tasks
 	result.Elapsed = time.Since(began)
 	result.Seconds = result.Elapsed.Seconds()
 	return result, err
 }
 
 // runOn runs the processes on the etcd that was started. If that etcd fails, they are killed, and its failure is the error.
-func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx context.Context, endpoint string)) (SetAside, error) {
+func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx context.Context, endpoint string)) (aside SetAside, tasks int, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	ended := make(chan struct{})
@@ -208,22 +247,28 @@ func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx con
 		case <-ended:
 		}
 	}()
-	err := j.countServers(ctx)
-	if err == nil {
+	over := false
+	if err = j.countServers(ctx); err == nil {
+		over, err = j.ownOver(ctx)
+	}
+	if err == nil && !over {
 		err = j.superviseNoted(ctx, watch)
 	}
-	var aside SetAside
 	if err == nil {
-		aside, err = j.setAside(ctx)
+		aside, tasks, err = j.finished(ctx)
 	}
 	if err != nil && j.storeFailed.Load() {
-		return aside, context.Cause(ctx) // what else went wrong follows from it
+		err = context.Cause(ctx) // what else went wrong follows from it
 	}
-	return aside, err
+	return aside, tasks, err
 }
 
 // prepare writes the RecordIO shards.
 func (j *Job) prepare(ctx context.Context) (err error) {
+	if j.config.Data != "" {
+		j.data.Train.Paths, j.data.Test.Paths, err = datasetFiles(ctx, j.config.Data)
+		return err
+	}
 	options := convert.Options{
 		Prefix: j.path("data", j.config.Dataset), Shards: digitsShards, RecordsPerChunk: digitsRecords,
 		Compression: recordio.Snappy, HeldOut: heldOut, Seed: splitSeed,
@@ -286,6 +331,12 @@ func (j *Job) superviseNoted(ctx context.Context, watch func(ctx context.Context
 		return err
 	}
 	defer func() { err = errors.Join(err, j.register.Close()) }()
+	if len(j.config.Command) > 0 {
+		if j.gate, err = openGate(ctx, j.endpoint); err != nil {
+			return fmt.Errorf("open an address for the trainers: %w", err)
+		}
+		defer j.gate.close()
+	}
 	j.define()
 	return j.supervise(ctx, watch)
 }
@@ -340,12 +391,22 @@ func (j *Job) define() {
 	if c.Sync {
 		update = "sync"
 	}
+	linger, checkpointEvery := "10s", c.CheckpointEvery.String()
+	if len(c.Command) > 0 {
+		linger = ownLinger
+	}
+	if c.Servers == 0 {
+		checkpointEvery = "never"
+	}
 	for i := range c.Masters {
-		one := child(masterName(i), "--listen", "127.0.0.1:0", "--http", "", "--own-etcd", "--lease-ttl", "2s", "--linger", "10s",
+		one := child(masterName(i), "--listen", "127.0.0.1:0", "--http", "", "--own-etcd", "--lease-ttl", "2s", "--linger", linger,
 			"--ps", strconv.Itoa(c.Servers), "--trainers", strconv.Itoa(c.Trainers), "--passes", strconv.Itoa(c.Passes),
 			"--update-mode", update, "--backup-workers", strconv.Itoa(c.Backups),
-			"--deterministic="+strconv.FormatBool(c.Deterministic), "--on-shard-loss", cmp.Or(c.OnShardLoss, "continue"), "--checkpoint-every", c.CheckpointEvery.String(), "--seed", strconv.FormatUint(c.Seed, 10), "--data-roots", j.path("data"))
-		if c.Resume {
+			"--deterministic="+strconv.FormatBool(c.Deterministic), "--on-shard-loss", cmp.Or(c.OnShardLoss, "continue"), "--checkpoint-every", checkpointEvery, "--seed", strconv.FormatUint(c.Seed, 10))
+		if c.Data == "" {
+			one.args = append(one.args, "--data-roots", j.path("data"))
+		}
+		if c.Resume && c.Servers > 0 {
 			one.args = append(one.args, "--resume", j.path(checkpointsDir)) // heeded where etcd is lost
 		}
 		one.endCodes = []int{ExitSetAside} // the result says which tasks
@@ -362,6 +423,12 @@ func (j *Job) define() {
 	}
 	for i := range c.Trainers {
 		name := fmt.Sprintf("trainer-%d", i)
+		if len(c.Command) > 0 {
+			own := child(name)
+			own.binary, own.args, own.env = c.Command[0], c.Command[1:], j.ownEnvironment(name)
+			j.trainers = append(j.trainers, own)
+			continue
+		}
 		args := []string{"trainer", "--id", name, "--model", c.Model, "--model-seed", strconv.FormatUint(c.Seed+1, 10), "--save-model", j.modelPath()}
 		for _, path := range j.data.Train.Paths {
 			args = append(args, "--data", path)
@@ -413,6 +480,12 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 			return err
 		})
 	}
+	left := make(chan struct{}) // closed when all trainers have ended, with trainersErr set
+	var trainersErr error
+	go func() {
+		defer close(left)
+		trainersErr = trainers.Wait()
+	}()
 	ended := make(chan error, 1)
 	go func() { ended <- j.lead(leading) }()
 	watched := make(chan struct{})
@@ -422,6 +495,7 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 			watch(training, j.endpoint)
 		}
 	}()
+	own := j.superviseOwn(training, left, stopTrainers)
 
 	var err error
 	select {
@@ -429,18 +503,20 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 		if err != nil {
 			stopTrainers()
 		}
-		late := time.AfterFunc(leaveTimeout, stopTrainers)
-		err = errors.Join(err, trainers.Wait())
+		late := time.AfterFunc(j.leaveTimeout(), stopTrainers)
+		<-left
+		err = errors.Join(err, trainersErr)
 		late.Stop()
 		stopTrainers()
 	case <-training.Done(): // interrupted, or a process that cannot run
-		err = trainers.Wait()
+		<-left
+		err = trainersErr
 		stopMaster()
 		err = errors.Join(err, <-ended, context.Cause(ctx))
 	}
 	<-watched
 	stopServers()
-	return errors.Join(err, servers.Wait())
+	return errors.Join(err, own(), servers.Wait())
 }
 
 // lead runs the masters until one of them ends the job; those that stand by are stopped then.
@@ -457,24 +533,43 @@ func (j *Job) lead(ctx context.Context) error {
 	return group.Wait()
 }
 
-// evaluate measures the saved model on the held-out records.
-func (j *Job) evaluate() (Result, error) {
-	r := Result{Model: j.config.Model, Passes: j.config.Passes, ModelPath: j.modelPath(), Dir: j.config.Dir}
+// result counts the restarts, and evaluates the model of built-in trainers.
+func (j *Job) result() (Result, error) {
+	r := Result{Passes: j.config.Passes, Dir: j.config.Dir}
 	for _, p := range slices.Concat([]*process{j.master}, j.standbys, j.servers, j.trainers) {
-		r.Restarts += int(p.restarts.Load())
+		if p != nil { // a resumed run that was over starts none
+			r.Restarts += int(p.restarts.Load())
+		}
 	}
-	saved, err := reference.ReadSaved(r.ModelPath)
+	if len(j.config.Command) > 0 {
+		return r, nil
+	}
+	r.Model, r.ModelPath = j.config.Model, j.modelPath()
+	return r, j.evaluate(&r)
+}
+
+// evaluate measures the saved model on the held-out records.
+func (j *Job) evaluate(r *Result) error {
+	if len(j.data.Test.Paths) == 0 {
+		return nil
+	}
+	e, err := EvaluateSaved(r.ModelPath, j.data.Test.Paths)
 	if err != nil {
-		return r, err
+		return err
+	}
+	r.Accuracy, r.Loss, r.TestRecords, r.AUC = new(e.Accuracy()), new(e.Loss()), e.Records, e.AUC
+	return nil
+}
+
+// EvaluateSaved measures a saved model on the records of some files.
+func EvaluateSaved(modelPath string, files []string) (reference.Evaluation, error) {
+	saved, err := reference.ReadSaved(modelPath)
+	if err != nil {
+		return reference.Evaluation{}, err
 	}
 	m, err := saved.Model()
 	if err != nil {
-		return r, err
+		return reference.Evaluation{}, err
 	}
-	e, err := reference.Evaluate(m, saved.Tensors, saved.RowsOf, records(j.data.Test.Paths))
-	if err != nil {
-		return r, err
-	}
-	r.Accuracy, r.Loss, r.TestRecords, r.AUC = e.Accuracy(), e.Loss(), e.Records, e.AUC
-	return r, nil
+	return reference.Evaluate(m, saved.Tensors, saved.RowsOf, records(files))
 }

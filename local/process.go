@@ -38,6 +38,7 @@ type process struct {
 	name     string
 	binary   string
 	args     []string
+	env      []string // added to the environment
 	logPath  string
 	log      *logrus.Entry
 	register *drill.Register // notes what runs; nil: nobody wants to know
@@ -47,6 +48,8 @@ type process struct {
 	restartPause time.Duration // before the first restart; it doubles
 	stopTimeout  time.Duration // from SIGTERM to SIGKILL
 	storeFailed  *atomic.Bool  // etcd failed: a child could not stop in order, and is killed at once; nil: it has not
+
+	final atomic.Bool // the child is not started again
 
 	pid      atomic.Int64 // of the running child; 0: none
 	restarts atomic.Int64
@@ -60,6 +63,9 @@ func (p *process) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil, err == nil, slices.Contains(p.endCodes, exitCode(err)):
 			return nil
+		case p.final.Load():
+			p.log.WithError(err).WithField("process", p.name).Warn("trainer failed after the end of the job")
+			return nil
 		case permanent(err) || n == maxRestarts:
 			return fmt.Errorf("%s: %w%s; see %s", p.name, err, lastWords(p.logPath), p.logPath)
 		}
@@ -70,6 +76,9 @@ func (p *process) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pause):
+		}
+		if p.final.Load() {
+			return nil
 		}
 	}
 }
@@ -92,10 +101,10 @@ func lastWords(path string) string {
 	return ""
 }
 
-// permanent reports exits that a restart would repeat: the job failed, or wrong usage.
+// permanent reports exits that a restart would repeat: the job failed, wrong usage, or a shell that found no such command.
 func permanent(err error) bool {
 	code := exitCode(err)
-	return code == 1 || code == 2
+	return slices.Contains([]int{1, 2, 126, 127}, code)
 }
 
 // exitCode returns the exit code that an error of once stands for, -1 if there is none.
@@ -116,6 +125,7 @@ func (p *process) once(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, p.binary, p.args...)
 	cmd.Stdout, cmd.Stderr = file, file
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, settingsPrefix) })
+	cmd.Env = append(cmd.Env, p.env...)
 	cmd.Cancel = func() error {
 		if p.storeFailed != nil && p.storeFailed.Load() {
 			return cmd.Process.Kill()

@@ -21,16 +21,17 @@ const (
 
 type runRecord struct {
 	Settings map[string]string `json:"settings"`
+	Command  []string          `json:"command,omitempty"` // of the user's own trainers
 	Data     convert.Result    `json:"data"`
 }
 
 // ErrNoRun: there is nothing to go on with.
 var ErrNoRun = errors.New("no run to go on with")
 
-// Settings are those that the run in a folder began with: Config.Settings.
-func Settings(dir string) (map[string]string, error) {
+// Settings are those that the run in a folder began with: Config.Settings and Config.Command.
+func Settings(dir string) (settings map[string]string, command []string, err error) {
 	r, err := readRun(dir)
-	return r.Settings, err
+	return r.Settings, r.Command, err
 }
 
 func readRun(dir string) (r runRecord, err error) {
@@ -60,7 +61,7 @@ func (j *Job) begin(ctx context.Context) error {
 	if err := j.prepare(ctx); err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(runRecord{j.config.Settings, j.data}, "", "  ")
+	text, err := json.MarshalIndent(runRecord{j.config.Settings, j.config.Command, j.data}, "", "  ")
 	if err != nil {
 		return err
 	}

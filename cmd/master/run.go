@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -28,11 +30,17 @@ func runCommand() *cobra.Command {
 		mnist  string
 	)
 	cmd := &cobra.Command{
-		Use:   "run",
+		Use:   "run [flags] [-- COMMAND [ARGUMENT]...]",
 		Short: "Run a whole job on this machine",
 		Long: `Run starts everything that a job needs as processes on this machine (etcd, a master, parameter servers, trainers),
 trains a model on handwritten digits or on flights, and measures it on records that were held out. A process that dies is started
 again: kill one with -9 and look.
+
+With a command after --, each of --trainers runs that command in place of the built-in trainer. Its environment has
+TRAINMASTER_ADDR (host:port of the master, the same while masters change), TRAINMASTER_JOB and TRAINMASTER_TRAINER (its
+name). A command must exit with code 0 at the end of the job. Codes 1, 2, 126 and 127 end the run. After any other code
+or a signal the command is started again, 20 times at most. The job has parameter servers only if --ps is given; the
+environment then has TRAINMASTER_ENDPOINTS too.
 
 Each run has a new folder under --dir, with the data, the logs, the checkpoints and the model.
 
@@ -47,6 +55,8 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
   master run --dataset flights
   # MNIST, from its four idx files
   master run --dataset mnist --data .cache/mnist --model mlp
+  # your own trainers on your own data
+  master run --data data/digits -- ./trainer
   # one that loses nothing by a crash, and goes on after one of all
   master run --on-shard-loss rewind
   master run --resume trainmaster-run/001
@@ -57,7 +67,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	flags.StringVar(&dir, "dir", runsDir, "`folder` for the folders of runs")
 	flags.StringVar(&resume, "resume", "", "`folder` of a run to go on with, with its settings")
 	data := addChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
-	flags.StringVar(&mnist, "data", "", "`folder` with MNIST's idx files, for --dataset mnist")
+	flags.StringVar(&mnist, "data", "", "`prefix` of your own shards, or a glob; with --dataset mnist, the folder of its idx files")
 	kind := addChoice(cmd, "model", "", "what to train (auto: fm on the flights, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
 	checkOptimizer := addOptimizer(cmd, &c.Optimizer)
 	dtype := addWireDType(cmd)
@@ -65,9 +75,9 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	update := addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
 	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs agree bit by bit, with synchronous steps")
-	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data)")
+	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data; 1 for own trainers)")
 	flags.IntVar(&c.Masters, "masters", 1, "number of masters, at most 16: one leads, the others stand by")
-	flags.IntVar(&c.Servers, "ps", 2, "number of parameter servers, at most 128")
+	flags.IntVar(&c.Servers, "ps", 2, "number of parameter servers, at most 128 (default for own trainers: 0)")
 	flags.IntVar(&c.Trainers, "trainers", 3, "number of trainers, at most 1000")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
@@ -75,23 +85,43 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	flags.BoolVar(&c.Ledger, "ledger", false, "have the trainers note what they trained, in ledger.jsonl")
 	flags.BoolVar(&c.Drillable, "drillable", false, "put a proxy between each master and etcd, for the drills partition and slow-store")
 	output := addOutput(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+	cmd.Args = onlyAfterDash
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if c.Command, err = ownCommand(args); err != nil {
+			return err
+		}
 		if c.Resume = resume != ""; c.Resume {
-			if c.Dir, err = takeSettings(cmd, resume); err != nil {
+			var began []string
+			if c.Dir, began, err = takeSettings(cmd, resume); err != nil {
 				return err
 			}
+			if len(args) > 0 && !slices.Equal(c.Command, began) {
+				return usageErrorf("command %s: the run in %s began with %s: omit the command, or begin another run", quoted(args), c.Dir, quoted(began))
+			}
+			if c.Command, err = ownCommand(began); err != nil {
+				return err
+			}
+		}
+		leastServers := 1
+		if len(c.Command) > 0 {
+			if err := takeOwn(cmd, &c); err != nil {
+				return err
+			}
+			leastServers = 0
 		}
 		switch {
 		case *data == model.MNIST && mnist == "":
 			return usageErrorf("--dataset mnist: expected --data with the folder of its idx files; `make data` fetches them into .cache/mnist")
-		case *data != model.MNIST && mnist != "":
-			return usageErrorf("--data %q: goes with --dataset mnist; the %s are in the program", mnist, *data)
-		case c.Masters < 1 || c.Servers < 1 || c.Trainers < 1:
+		case *data != model.MNIST && mnist != "" && cmd.Flags().Changed("dataset"):
+			return usageErrorf("--data %q: expected it with --dataset mnist, or without --dataset: the %s are in the program", mnist, *data)
+		case *data != model.MNIST && mnist != "" && len(c.Command) == 0:
+			return usageErrorf("--data %q: expected the command of your trainer after --", mnist)
+		case c.Masters < 1 || c.Servers < leastServers || c.Trainers < 1:
 			return usageErrorf("--masters, --ps, --trainers: expected at least 1 of each, found %d, %d and %d", c.Masters, c.Servers, c.Trainers)
 		case c.Masters > mostRunMasters:
 			return settingErrorf(cmd, "masters", "expected 1 to %d: each is a process of this machine", mostRunMasters)
 		case c.Servers > mostRunServers:
-			return settingErrorf(cmd, "ps", "expected 1 to %d: each is a process of this machine", mostRunServers)
+			return settingErrorf(cmd, "ps", "expected %d to %d: each is a process of this machine", leastServers, mostRunServers)
 		case c.Trainers > mostRunTrainers:
 			return settingErrorf(cmd, "trainers", "expected 1 to %d: each is a process of this machine", mostRunTrainers)
 		case c.Passes < 0:
@@ -102,8 +132,11 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 		if err := cmp.Or(checkOptimizer(), checkExchange(*update == "sync")); err != nil {
 			return err
 		}
-		c.Dataset, c.MNIST, c.Model, c.Sync, c.WireDType = *data, mnist, *kind, *update == "sync", *dtype
-		if c.Model == autoModel {
+		if c.Dataset, c.MNIST = *data, mnist; *data != model.MNIST && mnist != "" {
+			c.Data, c.Dataset, c.MNIST = mnist, "", ""
+		}
+		c.Model, c.Sync, c.WireDType = *kind, *update == "sync", *dtype
+		if c.Model == autoModel && len(c.Command) == 0 {
 			c.Model = local.DefaultModel(c.Dataset)
 		}
 		c.OnShardLoss, c.Settings = *shardLoss, runSettings(cmd)
@@ -165,7 +198,15 @@ func newRunDir(parent string) (string, error) {
 
 // runLocal runs the job with progress on errOut and the result on out.
 func runLocal(ctx context.Context, c local.Config, format string, out, errOut io.Writer) error {
-	fmt.Fprintf(errOut, "Training %s on %s with %d trainers and %d parameter servers, in %s\n", c.Model, dataName(c), c.Trainers, c.Servers, c.Dir)
+	if len(c.Command) == 0 {
+		fmt.Fprintf(errOut, "Training %s on %s with %d trainers and %d parameter servers, in %s\n", c.Model, dataName(c), c.Trainers, c.Servers, c.Dir)
+	} else {
+		servers := ""
+		if c.Servers > 0 {
+			servers = fmt.Sprintf(" and %d parameter servers", c.Servers)
+		}
+		fmt.Fprintf(errOut, "Running %d trainers%s on %s, in %s: %s\n", c.Trainers, servers, dataName(c), c.Dir, strings.Join(c.Command, " "))
+	}
 	job, err := local.New(c)
 	if err != nil {
 		return usageErrorf("%v", err)
@@ -178,17 +219,28 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 		return runError(ctx, c.Dir, err)
 	}
 	err = render(out, format, result, func(w io.Writer) {
-		fmt.Fprintf(w, "test accuracy\t%.4f (%d records)\n", result.Accuracy, result.TestRecords)
+		if result.Accuracy != nil {
+			fmt.Fprintf(w, "test accuracy\t%.4f (%d records)\n", *result.Accuracy, result.TestRecords)
+		}
 		if result.AUC != nil {
 			fmt.Fprintf(w, "area under the ROC curve\t%.4f\n", *result.AUC)
 		}
-		fmt.Fprintf(w, "test loss\t%.4f\n", result.Loss)
+		if result.Loss != nil {
+			fmt.Fprintf(w, "test loss\t%.4f\n", *result.Loss)
+		}
 		fmt.Fprintf(w, "passes\t%d in %s\n", result.Passes, result.Elapsed.Round(100*time.Millisecond))
+		if len(c.Command) > 0 {
+			fmt.Fprintf(w, "tasks\t%d in each pass\n", result.Tasks)
+		}
 		fmt.Fprintf(w, "restarts\t%s\n", strconv.Itoa(result.Restarts))
 		if a := result.SetAside; a.Tasks > 0 {
 			fmt.Fprintf(w, "SET ASIDE\t%d tasks, which later passes went without; one of them: %s\n", a.Tasks, a.Example)
 		}
-		fmt.Fprintf(w, "model\t%s\n", result.ModelPath)
+		if len(c.Command) > 0 {
+			fmt.Fprintf(w, "logs\t%s\n", filepath.Join(result.Dir, "logs"))
+		} else {
+			fmt.Fprintf(w, "model\t%s\n", result.ModelPath)
+		}
 	})
 	if err != nil {
 		return err
@@ -197,5 +249,8 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 }
 
 func dataName(c local.Config) string {
+	if c.Data != "" {
+		return c.Data
+	}
 	return map[string]string{model.MNIST: "MNIST", model.Digits: "the digits", model.Flights: "the flights"}[c.Dataset]
 }

@@ -12,7 +12,7 @@ import (
 // runError adds to the error of a run how to continue the run.
 func runError(ctx context.Context, dir string, err error) error {
 	next := fmt.Sprintf("continue with: master run --resume %s", dir)
-	if _, noRun := local.Settings(dir); noRun != nil {
+	if _, _, noRun := local.Settings(dir); noRun != nil {
 		next = "nothing was trained yet: begin another run"
 	}
 	switch {

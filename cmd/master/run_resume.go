@@ -27,34 +27,35 @@ func runSettings(cmd *cobra.Command) map[string]string {
 }
 
 // takeSettings has cmd go by the settings of the run in a folder; whoever asks for others is refused.
-func takeSettings(cmd *cobra.Command, dir string) (string, error) {
-	dir, err := filepath.Abs(dir)
+// It returns the folder and the command of own trainers.
+func takeSettings(cmd *cobra.Command, dir string) (_ string, command []string, err error) {
+	dir, err = filepath.Abs(dir)
 	if err != nil {
-		return "", usageErrorf("--resume: %w", err)
+		return "", nil, usageErrorf("--resume: %w", err)
 	}
 	if cmd.Flags().Changed("dir") {
-		return "", usageErrorf("--dir: expected it without --resume, whose folder it is")
+		return "", nil, usageErrorf("--dir: expected it without --resume, whose folder it is")
 	}
-	began, err := local.Settings(dir)
+	began, command, err := local.Settings(dir)
 	if err != nil {
-		return "", usageErrorf("--resume %q: %w", dir, err)
+		return "", nil, usageErrorf("--resume %q: %w", dir, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(began)) {
 		flag := cmd.Flags().Lookup(name)
 		if flag == nil {
-			return "", usageErrorf("--resume %q: the run has a setting %q, which this version does not know", dir, name)
+			return "", nil, usageErrorf("--resume %q: the run has a setting %q, which this version does not know", dir, name)
 		}
 		if flag.Changed && flag.Value.String() != began[name] {
-			return "", usageErrorf("--%s cannot change on resume: expected %s, which the run in %s has, found %s: omit it, or begin another run", name, settingText(flag, began[name]), dir, settingText(flag, flag.Value.String()))
+			return "", nil, usageErrorf("--%s cannot change on resume: expected %s, which the run in %s has, found %s: omit it, or begin another run", name, settingText(flag, began[name]), dir, settingText(flag, flag.Value.String()))
 		}
 		if flag.Value.String() == began[name] {
 			continue // a choice takes no empty value, which is its default
 		}
 		if err := flag.Value.Set(began[name]); err != nil {
-			return "", usageErrorf("--resume %q: setting %q: %w", dir, name, err)
+			return "", nil, usageErrorf("--resume %q: setting %q: %w", dir, name, err)
 		}
 	}
-	return dir, nil
+	return dir, command, nil
 }
 
 // settingText is a value as a user knows it. 0 and nothing stand for what the data chooses, where that is the default.

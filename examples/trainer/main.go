@@ -1,0 +1,53 @@
+// Trainer is a program of your own that trains on the tasks of a job: see README.md beside it.
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"trainmaster/taskqueue"
+	"trainmaster/trainer"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := trainer.ErrSessionLost
+	for errors.Is(err, trainer.ErrSessionLost) { // its tasks went to other trainers: join again
+		err = work(ctx, new(perceptron))
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, trainer.ErrDrained) && ctx.Err() == nil {
+		log.Fatal(err) // exit code 1: `master run` does not start this trainer again
+	}
+}
+
+// work trains tasks until the job is over: then Next returns io.EOF.
+func work(ctx context.Context, model *perceptron) error {
+	client, err := trainer.Join(ctx, trainer.Config{
+		ID: os.Getenv("TRAINMASTER_TRAINER"), Job: os.Getenv("TRAINMASTER_JOB"), Locate: trainer.At(os.Getenv("TRAINMASTER_ADDR")),
+	})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	var task *taskqueue.Task
+	for {
+		if task, err = client.Next(ctx, task); err != nil { // reports the task before, and waits for the next one
+			return err
+		}
+		mistakes, err := model.train(client.Records(task))
+		if err != nil { // the task goes to another trainer; after several failures it is set aside
+			if err := client.Fail(ctx, task, err); err != nil {
+				return err
+			}
+			task = nil
+			continue
+		}
+		client.Progressed(model.records, mistakes)
+	}
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"iter"
+
+	"trainmaster/dataset/sample"
+)
+
+// perceptron is a model in the memory of one trainer. Replace it by yours.
+type perceptron struct {
+	sample  sample.Sample
+	weights [][]float32 // by class
+	records int         // of the last task
+}
+
+// train learns the records of a task, and returns the share of mistakes.
+func (p *perceptron) train(records iter.Seq2[[]byte, error]) (float64, error) {
+	p.records = 0
+	mistakes := 0
+	for record, err := range records {
+		if err != nil {
+			return 0, err
+		}
+		if err := p.learn(record, &mistakes); err != nil {
+			return 0, err
+		}
+		p.records++
+	}
+	return float64(mistakes) / float64(max(p.records, 1)), nil
+}
+
+// learn decodes a record, and counts a mistake if the model does not find its class.
+func (p *perceptron) learn(record []byte, mistakes *int) error {
+	if err := sample.Decode(record, &p.sample); err != nil {
+		return err
+	}
+	for len(p.weights) <= p.sample.Label {
+		p.weights = append(p.weights, make([]float32, len(p.sample.Pixels)))
+	}
+	best, found := float32(0), 0
+	for class, weights := range p.weights {
+		var score float32
+		for i, pixel := range p.sample.Pixels {
+			score += weights[i] * float32(pixel)
+		}
+		if class == 0 || score > best {
+			best, found = score, class
+		}
+	}
+	if found != p.sample.Label {
+		*mistakes++
+		for i, pixel := range p.sample.Pixels {
+			p.weights[p.sample.Label][i] += float32(pixel)
+			p.weights[found][i] -= float32(pixel)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/etcdstore"
+	"trainmaster/taskqueue"
+	"trainmaster/trainer"
+)
+
+// ownEnvironment is the part of the environment that tells a trainer of the user about the job.
+func (j *Job) ownEnvironment(name string) []string {
+	env := []string{"TRAINMASTER_ADDR=" + j.gate.addr(), "TRAINMASTER_JOB=default", "TRAINMASTER_TRAINER=" + name}
+	if j.config.Servers > 0 {
+		env = append(env, "TRAINMASTER_ENDPOINTS="+j.endpoint)
+	}
+	return env
+}
+
+// leaveTimeout is the time that trainers are given after the end of the job.
+func (j *Job) leaveTimeout() time.Duration {
+	if j.gate == nil {
+		return leaveTimeout
+	}
+	for _, p := range j.trainers {
+		p.final.Store(true) // a trainer that starts now finds no master
+	}
+	return ownLeaveTimeout
+}
+
+// errNoTrainers: the user's trainers ended before the job.
+var errNoTrainers = errors.New("all trainers exited with code 0 before the job was over: a trainer must take tasks until the master reports the end of the job")
+
+// ownOver reports whether a resumed run of own trainers is over: they would look for a master in vain.
+func (j *Job) ownOver(ctx context.Context) (bool, error) {
+	if !j.config.Resume || len(j.config.Command) == 0 {
+		return false, nil
+	}
+	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{j.endpoint}})
+	if err != nil {
+		return false, err
+	}
+	defer store.Close()
+	state, err := readState(ctx, store)
+	return state.Status == taskqueue.Ended, err
+}
+
+// superviseOwn reports the dataset for the user's trainers, and stops the run if all of them end before the job does. wait
+// returns the error of either. With built-in trainers it does nothing.
+func (j *Job) superviseOwn(training context.Context, left <-chan struct{}, stop func()) (wait func() error) {
+	if j.gate == nil {
+		return func() error { return nil }
+	}
+	failed := make(chan error, 1)
+	go func() {
+		err := j.followOwn(training, left)
+		if training.Err() != nil {
+			err = nil // another error, or an interrupt, ended the run
+		}
+		if err != nil {
+			stop()
+		}
+		failed <- err
+	}()
+	return func() error { return <-failed }
+}
+
+func (j *Job) followOwn(training context.Context, left <-chan struct{}) error {
+	quiet := logrus.New()
+	quiet.SetOutput(io.Discard) // there is no master at first
+	config := trainer.Config{Locate: trainer.At(j.gate.addr()), Log: logrus.NewEntry(quiet)}
+	if err := trainer.ReportDataset(training, config, j.data.Train.Paths); err != nil {
+		return err
+	}
+	select {
+	case <-training.Done():
+		return nil
+	case <-left:
+	}
+	if training.Err() != nil {
+		return nil
+	}
+	store, err := etcdstore.Open(training, etcdstore.Config{Endpoints: []string{j.endpoint}})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	state, err := readState(training, store)
+	if err != nil || state.Status == taskqueue.Ended || state.Status == taskqueue.Failed {
+		return err
+	}
+	return fmt.Errorf("%w; the output of the first one is in %s", errNoTrainers, j.trainers[0].logPath)
+}
