@@ -161,6 +161,16 @@ func countClasses(ctx context.Context, paths []string) (classes int, err error) 
 	return classes, nil
 }
 
+// Shards lists the shards of prefix to train on, and those held out, without a look at their records. None is no error. A missing
+// shard, or shards of two conversions, are errors.
+func Shards(prefix string) (train, test []string, err error) {
+	if train, err = shardsOf(prefix); err != nil {
+		return nil, nil, err
+	}
+	test, err = shardsOf(prefix + "-test")
+	return train, test, err
+}
+
 var shardName = regexp.MustCompile(`^-(\d{5})-of-(\d{5})$`)
 
 // shardsOf lists the shards of prefix, in order; none is no error.

@@ -8,9 +8,10 @@ import (
 
 // perceptron is a model in the memory of one trainer. Replace it by yours.
 type perceptron struct {
-	sample  sample.Sample
-	weights [][]float32 // by class
-	records int         // of the last task
+	sample   sample.Sample
+	features []float32
+	weights  [][]float32 // by class
+	records  int         // of the last task
 }
 
 // train learns the records of a task, and returns the share of mistakes.
@@ -34,14 +35,15 @@ func (p *perceptron) learn(record []byte, mistakes *int) error {
 	if err := sample.Decode(record, &p.sample); err != nil {
 		return err
 	}
+	p.features = p.sample.AppendFeatures(p.features[:0])
 	for len(p.weights) <= p.sample.Label {
-		p.weights = append(p.weights, make([]float32, len(p.sample.Pixels)))
+		p.weights = append(p.weights, make([]float32, len(p.features)))
 	}
 	best, found := float32(0), 0
 	for class, weights := range p.weights {
 		var score float32
-		for i, pixel := range p.sample.Pixels {
-			score += weights[i] * float32(pixel)
+		for i, feature := range p.features {
+			score += weights[i] * feature
 		}
 		if class == 0 || score > best {
 			best, found = score, class
@@ -49,9 +51,9 @@ func (p *perceptron) learn(record []byte, mistakes *int) error {
 	}
 	if found != p.sample.Label {
 		*mistakes++
-		for i, pixel := range p.sample.Pixels {
-			p.weights[p.sample.Label][i] += float32(pixel)
-			p.weights[found][i] -= float32(pixel)
+		for i, feature := range p.features {
+			p.weights[p.sample.Label][i] += feature
+			p.weights[found][i] -= feature
 		}
 	}
 	return nil
