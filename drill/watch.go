@@ -45,7 +45,7 @@ func (d *Drill) over() bool {
 // awaitWork waits until commits show that the job is at work.
 func (d *Drill) awaitWork(ctx context.Context) error {
 	d.say("waiting until the job is at work")
-	bounded, cancel := context.WithTimeoutCause(ctx, d.Patience, fmt.Errorf("nobody finished a task within %v", d.Patience))
+	bounded, cancel := context.WithTimeoutCause(ctx, d.Patience, fmt.Errorf("no task finished within %v", d.Patience))
 	defer cancel()
 	for first := uint64(0); ; {
 		if err := d.look(bounded); err != nil {

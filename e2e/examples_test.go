@@ -29,6 +29,8 @@ var notRun = map[string]string{
 	"master run --model mlp --optimizer adam --learning-rate 0.002 --schedule cosine --warmup-steps 100 --schedule-steps 5000":        "TestRun",
 	`master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir "s3://bucket/job?endpoint=http://127.0.0.1:9000&use_path_style=true"`: "TestCheckpointsInABucket",
 	`master model inspect "s3://bucket/job?region=eu-central-1"`:                                                                      "TestCheckpointsInABucket",
+	"master status --data-dir trainmaster-data":                                                                                       "TestDataDirLeadsToJob of cmd/master",
+	"master status --dir trainmaster-run/003":                                                                                         "TestLeaderOfRunUnderWay of cmd/master",
 	"master drain worker-3":                                                                          "TestOperator",
 	"master tasks retry 17":                                                                          "TestOperator",
 	"master scale ps=3 --endpoints 127.0.0.1:2379":                                                   "TestScaleUnderLoad",

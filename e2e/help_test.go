@@ -42,6 +42,9 @@ func findCommands(t testing.TB) (list []commandLine) {
 			case text == "" || strings.HasPrefix(text, "#"):
 			case !strings.HasPrefix(line, " "):
 				section = text
+			case section == "Examples:" && len(c.examples) > 0 && strings.HasSuffix(c.examples[len(c.examples)-1], " \\"):
+				last := &c.examples[len(c.examples)-1]
+				*last = strings.TrimSuffix(*last, "\\") + text
 			case section == "Examples:":
 				c.examples = append(c.examples, text)
 			case strings.HasSuffix(section, ":") && !strings.Contains(section, "Usage") && !strings.Contains(section, "Flags"):

@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -235,13 +236,21 @@ func WriteFile(path string, tensors []Tensor, metadata map[string]string) error 
 	return Create(path, func(w io.Writer) error { return Write(w, tensors, metadata) })
 }
 
+// withoutPath removes the name of a temporary file, which says nothing to users.
+func withoutPath(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err
+	}
+	return err
+}
+
 // Create writes a file whole or not at all: a temporary file beside it is
 // synced and renamed to path, then the folder is synced.
 func Create(path string, write func(io.Writer) error) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, filepath.Base(path)+".tmp-*")
 	if err != nil {
-		return fmt.Errorf("write safetensors file: %w", err)
+		return fmt.Errorf("write safetensors file %q: create a file in %q: %w", path, dir, withoutPath(err))
 	}
 	defer func() {
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -97,7 +98,10 @@ func Write(path string, c Content) error {
 	dir := filepath.Dir(path)
 	file, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*.tmp")
 	if err != nil {
-		return fmt.Errorf("write snapshot %q: %w", path, err)
+		if temporary, ok := errors.AsType[*fs.PathError](err); ok { // whose name says nothing to users
+			err = temporary.Err
+		}
+		return fmt.Errorf("write snapshot %q: create a file in %q: %w", path, dir, err)
 	}
 	defer os.Remove(file.Name()) // unless it was renamed
 	defer file.Close()           // unless it was closed

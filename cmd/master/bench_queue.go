@@ -17,7 +17,7 @@ func benchQueueCommand() *cobra.Command {
 	var seconds float64
 	cmd := &cobra.Command{
 		Use:   "queue",
-		Short: "Measure how many tasks are handed out durably, against the raw rate of etcd's transactions",
+		Short: "Measure the dispatch rate against etcd's own",
 		Long: `Bench queue measures how many tasks a master hands out per second, each answer durable in etcd before it leaves. An op is one
 request that finishes a counted task and gets the next one. Beside each row stands the raw rate: one transaction after the
 other, under the same lock compares, over the same connection, with a value of the size of the master's state.

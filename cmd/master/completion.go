@@ -1,13 +1,19 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+)
 
 func completionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
 		Short: "Print a script that completes commands and flags in your shell",
-		Long: `Completion prints a script for your shell. Once the shell has read it, the tab key completes commands, flags and the
-values of flags that take one of a few words.`,
+		Long: `Completion prints a script for your shell. Once the shell has read it, the tab key completes commands, flags,
+the values of flags that take one of a few words, and the names of a job's trainers.`,
 		Example: `  # this shell only
   source <(master completion bash)
   # every new shell
@@ -31,4 +37,30 @@ values of flags that take one of a few words.`,
 		return root.GenPowerShellCompletionWithDesc(out)
 	}
 	return cmd
+}
+
+// completionTimeout bounds the wait of a shell for the names of trainers.
+const completionTimeout = 2 * time.Second
+
+// trainerNames completes the names of the trainers that have a session. A job that does not answer has none.
+func trainerNames(cmd *cobra.Command, open func(context.Context) (*leader, error)) []string {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	if err := applySettings(cmd); err != nil { // the command itself reports it
+		return nil
+	}
+	cmd.SetErr(io.Discard) // the line that is being completed is not written over
+	l, err := open(ctx)
+	if err != nil {
+		return nil
+	}
+	defer l.hangUp()
+	list, _ := askTrainers(ctx, l) // what was listed before an error is of use as well
+	var names []string
+	for _, t := range list {
+		if t.Joined {
+			names = append(names, t.ID)
+		}
+	}
+	return names
 }

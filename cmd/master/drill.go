@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -59,6 +60,20 @@ func oneDrillCommand(kind, short, long, example string) *cobra.Command {
 	switch kind {
 	case drill.KillTrainer:
 		flags.StringVar(&d.Trainer, "trainer", "", "`name` of the trainer (default: one that holds a task)")
+		err := cmd.RegisterFlagCompletionFunc("trainer", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			var names []string
+			if scene, _, err := findRun(*dir); err == nil {
+				for _, p := range scene.Processes {
+					if strings.HasPrefix(p.Name, "trainer") {
+						names = append(names, p.Name)
+					}
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		})
+		if err != nil {
+			panic(err) // the flag was added a line ago
+		}
 	case drill.PauseLeader, drill.Partition:
 		flags.DurationVar(&d.For, "for", 30*time.Second, "how long the fault lasts at most, if no other master leads before")
 	case drill.SlowStore:

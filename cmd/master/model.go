@@ -31,7 +31,8 @@ func modelCommand() *cobra.Command {
 		Long: `Model reads what parameter servers keep under --checkpoint-dir; no server has to run. DIR is that folder, or URL, and stands for
 the newest set of checkpoints in it, which all servers wrote at one cut; SET is the file of a set, DIR/sets/<number>.json.`,
 		Example: `  master model inspect checkpoints
-  # a bucket; credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) or from ~/.aws
+  # a bucket; credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
+  # or from ~/.aws
   master model inspect "s3://bucket/job?region=eu-central-1"`,
 	}
 	cmd.AddCommand(modelExportCommand(), modelInspectCommand(), modelDiffCommand())

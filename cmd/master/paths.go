@@ -36,6 +36,23 @@ func kindOf(mode fs.FileMode) string {
 // checkFile reports why path is no regular file. The text has no path in front.
 func checkFile(path string) error { return checkKind(path, "a regular file", fs.FileMode.IsRegular) }
 
+// checkNew reports why no file may be written at path: there is one already, unless replace is set, or something else. The text
+// has no path in front.
+func checkNew(path string, replace bool) error {
+	found, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case found.IsDir():
+		return errors.New("expected the name of a file, found a folder")
+	case !replace:
+		return fmt.Errorf("expected a new name, found %s: name another one, or give --force to replace it", kindOf(found.Mode()))
+	}
+	return nil
+}
+
 // checkFolder reports why path is no folder. The text has no path in front.
 func checkFolder(path string) error { return checkKind(path, "a folder", fs.FileMode.IsDir) }
 

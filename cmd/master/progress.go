@@ -86,7 +86,7 @@ func training(s *pb.StatusReply) string {
 		text += fmt.Sprintf(" %d SET ASIDE", d.SetAside)
 	}
 	if s.Status == pb.JobStatus_JOB_STATUS_PAUSED {
-		text += fmt.Sprintf("  PAUSED: %s; go on with: master resume", s.Reason)
+		text += fmt.Sprintf("  %s; go on with: master resume", withReason("PAUSED", s.Reason))
 	}
 	if s.Totals != nil {
 		text += fmt.Sprintf("  %.0f records/s", s.Totals.RecordsPerSecond)

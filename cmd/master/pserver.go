@@ -37,8 +37,10 @@ when the master takes a checkpoint of all servers, and when it is told to stop; 
 when it loses its index, since another server may have it by then.`,
 		Example: `  # one of the parameter servers of the job whose state is in this etcd
   master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints
-  # with checkpoints in an object store that speaks S3; credentials come from the environment or from ~/.aws
-  master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir "s3://bucket/job?endpoint=http://127.0.0.1:9000&use_path_style=true"`,
+  # with checkpoints in an object store that speaks S3; credentials come from the environment
+  # or from ~/.aws
+  master pserver --endpoints 127.0.0.1:2379 \
+    --checkpoint-dir "s3://bucket/job?endpoint=http://127.0.0.1:9000&use_path_style=true"`,
 	}
 	s.etcd = addEtcdFlags(cmd)
 	s.open = addStoreTimeout(cmd)

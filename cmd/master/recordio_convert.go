@@ -20,8 +20,9 @@ import (
 
 func recordioConvertCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "convert --format csv|categorical TABLE PREFIX | --format idx IMAGES LABELS PREFIX",
-		Short: "Turn CSV tables and MNIST's idx files into shards",
+		Use:                   "convert --format csv|categorical TABLE PREFIX | --format idx IMAGES LABELS PREFIX",
+		DisableFlagsInUseLine: true, // the line is long enough
+		Short:                 "Turn CSV tables and MNIST's idx files into shards",
 		Long: `Convert turns a CSV table, or images and labels in MNIST's idx format, into RecordIO shards
 PREFIX-00000-of-00004 and so on, and describes the dataset in PREFIX.dataset.json. Inputs may be
 gzipped. Each row of a table is a sample. The label is in the last column, or in that of --label. The
@@ -35,9 +36,11 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Sha
 		Example: `  master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits
   # a table with a heading; the column "species" has the label, as a text
   master recordio convert --label species --text-labels --held-out 0.2 iris.csv data/iris
-  master recordio convert --format idx --shards 8 --compression snappy train-images-idx3-ubyte train-labels-idx1-ubyte data/mnist
+  master recordio convert --format idx --shards 8 --compression snappy \
+    train-images-idx3-ubyte train-labels-idx1-ubyte data/mnist
   # flights by origin, destination, hour and weekday; was it more than 15 minutes late?
-  master recordio convert --format categorical --label-above 15 --held-out 0.2 testdata/flights.csv.gz data/flights`,
+  master recordio convert --format categorical --label-above 15 --held-out 0.2 \
+    testdata/flights.csv.gz data/flights`,
 	}
 	input := addChoice(cmd, "format", "", "form of the input", "csv", "idx", "categorical")
 	chunks := addChunkFlags(cmd)

@@ -40,8 +40,10 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
   master --endpoints 127.0.0.1:2379 --listen 127.0.0.1:8080 --passes 10 --ps 1
   # its parameter server, and one of its trainers
   master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints
-  master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp --save-model digits.safetensors
-  # a master with an etcd of its own, for trainers that keep their parameters themselves; with --ps 1 for those above
+  master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp \
+    --save-model digits.safetensors
+  # a master with an etcd of its own, for trainers that keep their parameters themselves;
+  # with --ps 1 for those above
   master --data-dir /var/lib/trainmaster --passes 10`,
 		Version:           readVersion().Version,
 		SilenceErrors:     true,
@@ -71,6 +73,7 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 	addCommands(root, groupData, recordioCommand(), modelCommand())
 	addCommands(root, groupTools, benchCommand(), drillCommand(), versionCommand(), completionCommand())
 
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", helpWidth)))
 	root.SetHelpCommandGroupID(groupTools.ID)
 	root.InitDefaultHelpCmd()
 	finishTree(root)
@@ -104,6 +107,7 @@ func finishTree(root *cobra.Command) {
 		case cmd.Args == nil:
 			cmd.Args = cobra.NoArgs
 		}
+		cmd.Long = reflowed(cmd.Long, helpWidth)
 		showUse(cmd)
 		markFailures(cmd)
 	}

@@ -50,7 +50,8 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
   # the two-layer network, in synchronous steps
   master run --model mlp --update-mode sync
   # with another optimizer, whose rate falls along a cosine after a warm-up
-  master run --model mlp --optimizer adam --learning-rate 0.002 --schedule cosine --warmup-steps 100 --schedule-steps 5000
+  master run --model mlp --optimizer adam --learning-rate 0.002 \
+    --schedule cosine --warmup-steps 100 --schedule-steps 5000
   # a factorization machine, whose parameters are rows of embedding tables: which flights were late?
   master run --dataset flights
   # MNIST, from its four idx files

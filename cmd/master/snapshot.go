@@ -56,7 +56,7 @@ func snapshotSaveCommand() *cobra.Command {
 		Use:   "save FILE",
 		Short: "Save a job to a file, while it runs or not",
 		Long: `Save writes what etcd holds of a job into a file, as it was at one moment, whether a master leads it or not. A file of that
-name is replaced when the new one is whole. Without --endpoints it reads the embedded etcd under --data-dir, which no
+name is kept unless --force is given; it is replaced when the new one is whole. Without --endpoints it reads the embedded etcd under --data-dir, which no
 master may be using.
 
 With --checkpoint-dir, the folder of its parameter servers, the file has the latest set of checkpoints too, and the job as it
@@ -74,8 +74,12 @@ only: nothing proves its passes after a restore.`,
 	withRecord := cmd.Flags().Bool("record", true, "save the record too, from which master verify proves what was counted")
 	dir := cmd.Flags().String("record-dir", "", "`folder` of the sealed record, as the master was told (default: where the master says that it is)")
 	checkpoints := cmd.Flags().String("checkpoint-dir", "", "`folder`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (default: the parameters are not saved)")
+	force := cmd.Flags().Bool("force", false, "replace a file that exists")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if err := checkNew(args[0], *force); err != nil {
+			return usageErrorf("snapshot %q: %w", args[0], err)
+		}
 		store, closeStore, err := from.open(cmd.Context())
 		if err != nil {
 			return err
@@ -224,7 +228,12 @@ func snapshotInspectCommand() *cobra.Command {
 // openSnapshot opens a file that an operator named.
 func openSnapshot(path string) (*snapshot.File, error) {
 	s, err := snapshot.Open(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+	if err != nil {
+		if wrong := checkFile(path); wrong != nil {
+			return nil, usageErrorf("read snapshot %q: %w", path, wrong)
+		}
+	}
+	if errors.Is(err, fs.ErrPermission) {
 		return nil, usageErrorf("read snapshot: %w", err)
 	}
 	return s, err

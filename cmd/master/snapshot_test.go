@@ -235,7 +235,19 @@ func TestSnapshotThatCannotBeWritten(t *testing.T) {
 	if err != nil || listErr != nil || !slices.Equal(before, after) || len(entries) != 1 {
 		t.Errorf("the file has %d bytes, had %d; the folder has %v", len(after), len(before), entries)
 	}
-	runArgs(t, append([]string{"snapshot", "save", filepath.Join(t.TempDir(), "no", "folder")}, l.etcd...)...).wants(t, exitFailed, "no such file or directory")
+	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).wants(t, exitUsage, "expected a new name, found a file: name another one, or give --force to replace it")
+	if after, err := os.ReadFile(file); err != nil || !slices.Equal(before, after) {
+		t.Errorf("a file that exists was not kept: %v", err)
+	}
+	runArgs(t, append([]string{"snapshot", "save", file, "--force"}, l.etcd...)...).says(t, "whole, with its record")
+	runArgs(t, append([]string{"snapshot", "save", filepath.Dir(file)}, l.etcd...)...).wants(t, exitUsage, "expected the name of a file, found a folder")
+	missing := filepath.Join(t.TempDir(), "no", "folder")
+	r := runArgs(t, append([]string{"snapshot", "save", missing}, l.etcd...)...)
+	r.wants(t, exitFailed, fmt.Sprintf("write snapshot %q: create a file in %q: no such file or directory", missing, filepath.Dir(missing)))
+	if strings.Contains(r.stderr, ".tmp") {
+		t.Errorf("found the name of a temporary file: %s", r.stderr)
+	}
+	runArgs(t, "snapshot", "inspect", filepath.Dir(file)).wants(t, exitUsage, "expected a regular file, found a folder")
 }
 
 func TestSnapshotWithoutARecord(t *testing.T) {
@@ -245,7 +257,7 @@ func TestSnapshotWithoutARecord(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "backup.tms")
 	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).says(t, "without its record")
 	runArgs(t, "snapshot", "restore", file, "--endpoints", etcdtest.Endpoint(t), "--job", etcdtest.NewJob(t)).says(t, "--record=false")
-	runArgs(t, "snapshot", "save", file, "--endpoints", etcdtest.Endpoint(t), "--job", "nobody").wants(t, exitUsage, `no job "nobody"`)
+	runArgs(t, "snapshot", "save", file, "--force", "--endpoints", etcdtest.Endpoint(t), "--job", "nobody").wants(t, exitUsage, `no job "nobody"`)
 }
 
 var keyRow = regexp.MustCompile("^\\| `(/[^`]*)`")

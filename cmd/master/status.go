@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -36,6 +37,9 @@ type jobStatus struct {
 	Steps   *jobSteps      `json:"steps,omitempty"` // of explicit commits
 	// Refusal is why etcd did not take the last commit, and what to do; "": it took it.
 	Refusal string `json:"refusal"`
+
+	Progress *float64 `json:"progress"` // share of all passes of all datasets; null: there is no end, or no dataset yet
+	Left     *float64 `json:"left_s"`   // null: not known
 }
 
 type checkpointStatus struct {
@@ -132,14 +136,19 @@ type jobTotals struct {
 func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say how far a job is",
-		Long: `Status asks the master that leads a job how far it is: for each dataset the pass and its tasks, and in total how many
-trainers there are, how fast they train and with what loss, and which parameter servers are missing. With --endpoints it finds the leader in etcd, whichever it is; of a job
-that is over and that no master leads any more it says how that ended, by the state in etcd.`,
+		Short: "Show job progress",
+		Long: `Status asks the leader of a job for its progress: the share of the work that is done, the time that the rest takes at
+the present speed, the tasks of each dataset, and the speed and the loss of the trainers. It names missing parameter servers.
+
+Without flags it asks the leader of a master run that is under way in this folder, else the master at 127.0.0.1:8080. With
+--data-dir or --endpoints it finds the leader in etcd; for a job that is over it reads the result there.`,
 		Example: `  # the master on this machine
   master status
   # whichever master leads the job digits, again and again
   master status --endpoints 10.0.0.1:2379 --job digits --watch
+  # the master whose etcd is in this folder, or the run in that one
+  master status --data-dir trainmaster-data
+  master status --dir trainmaster-run/003
   # how many tasks are done, for a script
   master status -o json | jq '.datasets[0].done'`,
 	}
@@ -183,6 +192,7 @@ func storedStatus(ctx context.Context, l *leader) (jobStatus, error) {
 	for i := range s.Datasets {
 		s.Datasets[i].Passes = s.Datasets[i].Pass // how many there were to be is a setting of the master
 	}
+	s.measure()
 	return s, nil
 }
 
@@ -218,18 +228,29 @@ func newJobStatus(r *pb.StatusReply) jobStatus {
 			Chunks: d.GetChunks(), ChunksPerTask: d.GetChunksPerTask(), Records: d.GetRecords(), AverageTask: d.GetAverageTaskSeconds(), Timeout: d.GetTimeoutSeconds(),
 		})
 	}
+	s.measure()
 	return s
 }
 
 func (s jobStatus) over() bool { return s.Status == "ended" || s.Status == "failed" }
 
+// table writes lines of at most 80 columns: a row for each property, wrapped, and two narrow tables of the datasets.
 func (s jobStatus) table(w io.Writer) {
+	var rows bytes.Buffer
+	s.rows(&rows)
+	writeColumns(w, rows.String())
+	fmt.Fprintln(w)
+	s.datasetsTable(w)
+}
+
+func (s jobStatus) rows(w io.Writer) {
 	fmt.Fprintf(w, "job\t%s\n", withReason(s.Job+", "+s.Status, s.Reason))
+	if s.Progress != nil {
+		fmt.Fprintf(w, "progress\t%s\n", s.progressText())
+	}
 	if s.over() && s.Leader.Address == "" {
 		fmt.Fprintf(w, "leader\tnone: the job is over\ncommits\t%s; epoch %d\n", thousands(s.Commit), s.Epoch)
 		s.Steps.table(w)
-		fmt.Fprintln(w)
-		s.datasetsTable(w)
 		return
 	}
 	fmt.Fprintf(w, "leader\t%s, term %d, up for %s\n", s.Leader.Address, s.Leader.Term, span(s.Totals.Uptime))
@@ -238,9 +259,6 @@ func (s jobStatus) table(w io.Writer) {
 		refused = fmt.Sprintf(", %s refused by etcd", thousands(s.Totals.CommitsRefused))
 	}
 	fmt.Fprintf(w, "commits\t%s, of them %s in this term%s; epoch %d\n", thousands(s.Commit), thousands(s.Totals.Commits), refused, s.Epoch)
-	if s.Refusal != "" {
-		fmt.Fprintf(w, "etcd\t%s\n", lined(s.Refusal))
-	}
 	if s.Checkpoint != nil && (s.Checkpoint.Set > 0 || s.Checkpoint.Failure != "") {
 		fmt.Fprintf(w, "checkpoint\t%v\n", s.Checkpoint)
 	}
@@ -248,8 +266,50 @@ func (s jobStatus) table(w io.Writer) {
 	if s.Servers != nil {
 		fmt.Fprintf(w, "parameter servers\t%v\n", s.Servers)
 	}
-	fmt.Fprintf(w, "trainers\t%s\n\n", s.Totals.line())
-	s.datasetsTable(w)
+	if s.Refusal != "" {
+		fmt.Fprintf(w, "etcd\t%s\n", lined(s.Refusal))
+	}
+	fmt.Fprintf(w, "trainers\t%s\n", s.Totals.line())
+}
+
+// progressText is the share of the work that is done, and how long the rest will take.
+func (s jobStatus) progressText() string {
+	const of = 1000
+	text := bar(uint64(*s.Progress*of), of)
+	if s.Left != nil {
+		text += fmt.Sprintf(", about %s left", roughSpan(*s.Left))
+	}
+	return text
+}
+
+// measure fills in how much of the job is done and how long the rest takes at the speed of now.
+func (s *jobStatus) measure() {
+	var all, done, left, seconds float64 // left is in records
+	for _, d := range s.Datasets {
+		passes := max(d.Passes, d.Pass)
+		if d.Passes == 0 && !s.over() || d.Tasks == 0 {
+			return
+		}
+		whole := float64(passes) * float64(d.Tasks)
+		part := float64(max(d.Pass, 1)-1)*float64(d.Tasks) + float64(d.Done+d.SetAside)
+		all, done = all+whole, done+min(part, whole)
+		left += (whole - part) / float64(d.Tasks) * float64(d.Records)
+		seconds += (whole - part) * d.AverageTask
+	}
+	if all == 0 {
+		return
+	}
+	s.Progress = new(done / all)
+	if s.Status == "ended" {
+		*s.Progress = 1
+	}
+	switch {
+	case s.Status != "running" || s.Totals.Trainers == 0:
+	case s.Totals.RecordsPerSecond > 0:
+		s.Left = new(left / s.Totals.RecordsPerSecond)
+	case seconds > 0: // the trainers report no records
+		s.Left = new(seconds / float64(s.Totals.Trainers))
+	}
 }
 
 func (s jobStatus) datasetsTable(w io.Writer) {
@@ -262,15 +322,42 @@ func (s jobStatus) datasetsTable(w io.Writer) {
 	if len(s.Datasets) == 0 {
 		return
 	}
-	fmt.Fprintln(w, "DATASET\tPASS\tPROGRESS\tDONE\tPENDING\tRETRY\tTODO\tSET ASIDE\tTASKS\tRECORDS\tTASK TIME\tTIMEOUT")
+	fmt.Fprintln(w, "DATASET\tPASS\tDONE\tPENDING\tRETRY\tTODO\tSET ASIDE\tTASKS")
+	for _, d := range s.Datasets {
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Dataset, passOf(d.Pass, d.Passes), thousands(d.Done),
+			thousands(d.Pending), thousands(d.Retry), thousands(d.Todo), thousands(d.SetAside), thousands(d.Tasks))
+	}
+	fmt.Fprintln(w, "\nDATASET\tKIND\tPASS DONE\tCHUNKS\tRECORDS\tTASK TIME\tTIMEOUT")
 	for _, d := range s.Datasets {
 		average := "-"
 		if d.AverageTask > 0 {
 			average = span(d.AverageTask)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Dataset, ofPasses(d.Pass, d.Passes), bar(d.Done+d.SetAside, d.Tasks), thousands(d.Done),
-			thousands(d.Pending), thousands(d.Retry), thousands(d.Todo), thousands(d.SetAside), thousands(d.Tasks), thousands(d.Records), average, span(d.Timeout))
+		fmt.Fprintf(w, "%d\t%s\t%d%%\t%s\t%s\t%s\t%s\n", d.Dataset, d.Kind, 100*(d.Done+d.SetAside)/max(d.Tasks, 1),
+			thousands(d.Chunks), thousands(d.Records), average, span(d.Timeout))
 	}
+}
+
+// passOf is ofPasses in few columns.
+func passOf(pass, passes uint32) string {
+	if passes == 0 {
+		return strconv.Itoa(int(pass))
+	}
+	return fmt.Sprintf("%d/%d", pass, passes)
+}
+
+// roughSpan writes an estimate: 12s, 4m, 3h20m, 5d.
+func roughSpan(seconds float64) string {
+	d := time.Duration(min(seconds, 1e9) * float64(time.Second))
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(math.Ceil(d.Seconds())))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(math.Ceil(d.Minutes())))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd", int(math.Ceil(d.Hours()/24)))
 }
 
 func (t jobTotals) line() string {
@@ -287,7 +374,13 @@ func (t jobTotals) line() string {
 	return text
 }
 
+// operatorsWord begins the stored reason of a job that an operator paused.
+const operatorsWord = "an operator's word"
+
 func withReason(text, reason string) string {
+	if rest, ok := strings.CutPrefix(reason, operatorsWord); ok {
+		return text + " by an operator" + rest
+	}
 	if reason == "" {
 		return text
 	}

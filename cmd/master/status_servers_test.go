@@ -39,12 +39,15 @@ func TestLineOfParameterServers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newJobStatus(&pb.StatusReply{ParameterServers: tt.servers})
 			var b bytes.Buffer
-			if err := render(&b, "table", s, s.table); err != nil || !strings.Contains(b.String(), "\nparameter servers  "+tt.want+"\n") {
+			if err := render(&b, "table", s, s.table); err != nil || !strings.Contains(unwrapped(b.String()), "parameter servers "+tt.want+" trainers ") {
 				t.Errorf("found\n%swant %q, %v", b.String(), tt.want, err)
 			}
 		})
 	}
 }
+
+// unwrapped is a text in one line, with single spaces.
+func unwrapped(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 func TestParameterServersInJSON(t *testing.T) {
 	tests := map[string]*pb.ParameterServers{
@@ -120,7 +123,7 @@ func TestStatusOfParameterServers(t *testing.T) {
 	wantServers(t, "one is gone", serversOf(t, l), serversStatus{Wanted: 3, Present: 2, Missing: []uint32{1}})
 	table := runArgs(t, "status", "--addr", l.addr)
 	table.wants(t, exitOK)
-	if want := "parameter servers  2 of 3, index 1 is missing: start one with: master pserver --endpoints ...\n"; !strings.Contains(table.stdout, want) {
+	if want := "parameter servers 2 of 3, index 1 is missing: start one with: master pserver --endpoints ... "; !strings.Contains(unwrapped(table.stdout), want) {
 		t.Errorf("the table lacks %q:\n%s", want, table.stdout)
 	}
 	silent.Store(true)

@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math"
 	"net"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
@@ -53,7 +55,8 @@ func TestStatus(t *testing.T) {
 	table.wants(t, exitOK)
 	for _, want := range []string{
 		"job       " + l.job + ", running\n", "leader    " + l.addr + ", term ", "trainers  1, 0 records/s, mean loss 0.25\n",
-		"DATASET  PASS    PROGRESS                   DONE", "1 of 3  ░░░░░░░░░░░░░░░░░░░░   0%  1  ", "1,497", "15,000",
+		"progress  ░░░░░░░░░░░░░░░░░░░░   0%", "DATASET  PASS  DONE  PENDING  RETRY  TODO   SET ASIDE  TASKS\n0        1/3   1     2 ", "1,497",
+		"DATASET  KIND      PASS DONE  CHUNKS  RECORDS  TASK TIME  TIMEOUT\n0        training  0%         1,500   15,000 ",
 	} {
 		if !strings.Contains(table.stdout, want) {
 			t.Errorf("the table lacks %q", want)
@@ -82,7 +85,7 @@ func TestStatusOfALossThatDiverged(t *testing.T) {
 		t.Errorf("%s, %v", text, err)
 	}
 	var b bytes.Buffer
-	if err := render(&b, "table", s, s.table); err != nil || !strings.Contains(b.String(), "mean loss is no number") || !strings.Contains(b.String(), "x, paused: a disk is gone") || !strings.Contains(b.String(), ", 1,200 refused by etcd;") {
+	if err := render(&b, "table", s, s.table); err != nil || !strings.Contains(b.String(), "mean loss is no number") || !strings.Contains(b.String(), "\n\nNo dataset yet") || !strings.Contains(b.String(), "x, paused: a disk is gone") || !strings.Contains(b.String(), ", 1,200 refused by etcd;") {
 		t.Errorf("%s, %v", b.String(), err)
 	}
 }
@@ -224,5 +227,76 @@ func TestThousands(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("found %v, want %v", got, want)
+	}
+}
+
+// The progress of a job is that of all passes of its datasets; the rest takes what it takes at the speed of now.
+func TestStatusProgressAndTimeLeft(t *testing.T) {
+	running, paused, ended := pb.JobStatus_JOB_STATUS_RUNNING, pb.JobStatus_JOB_STATUS_PAUSED, pb.JobStatus_JOB_STATUS_ENDED
+	half := &pb.DatasetStatus{Pass: 3, Passes: 4, Tasks: 10, Done: 0, Pending: 2, Todo: 8, Records: 1000, AverageTaskSeconds: 2}
+	for name, tt := range map[string]struct {
+		status   pb.JobStatus
+		rate     float64
+		trainers uint32
+		datasets []*pb.DatasetStatus
+		progress float64 // -1: none
+		left     float64 // -1: none
+	}{
+		"no dataset":       {running, 0, 1, nil, -1, -1},
+		"by records":       {running, 100, 2, []*pb.DatasetStatus{half}, 0.5, 20},
+		"by tasks":         {running, 0, 2, []*pb.DatasetStatus{half}, 0.5, 20},
+		"without trainers": {running, 0, 0, []*pb.DatasetStatus{half}, 0.5, -1},
+		"paused":           {paused, 100, 2, []*pb.DatasetStatus{half}, 0.5, -1},
+		"without end":      {running, 100, 2, []*pb.DatasetStatus{{Pass: 3, Tasks: 10}}, -1, -1},
+		"two datasets":     {running, 100, 1, []*pb.DatasetStatus{half, {Pass: 1, Passes: 1, Tasks: 40, Done: 9, SetAside: 1, Records: 400}}, 0.375, 23},
+		"ended":            {ended, 0, 0, []*pb.DatasetStatus{{Pass: 4, Passes: 4, Tasks: 10, Done: 9, SetAside: 1}}, 1, -1},
+		"ended, from etcd": {ended, 0, 0, []*pb.DatasetStatus{{Pass: 4, Tasks: 10, Done: 10}}, 1, -1},
+		"before a pass":    {running, 0, 1, []*pb.DatasetStatus{{Passes: 2, Tasks: 10}}, 0, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newJobStatus(&pb.StatusReply{Status: tt.status, Datasets: tt.datasets, Totals: &pb.JobTotals{RecordsPerSecond: tt.rate, Trainers: tt.trainers}})
+			for what, v := range map[string][2]float64{"progress": {tt.progress, orMinusOne(s.Progress)}, "time left": {tt.left, orMinusOne(s.Left)}} {
+				if math.Abs(v[0]-v[1]) > 1e-9 {
+					t.Errorf("%s: found %v, want %v", what, v[1], v[0])
+				}
+			}
+		})
+	}
+}
+
+func orMinusOne(v *float64) float64 {
+	if v == nil {
+		return -1
+	}
+	return *v
+}
+
+// A large job with bad news fits the screen.
+func TestStatusFitsScreen(t *testing.T) {
+	loss := 0.12345
+	reply := &pb.StatusReply{
+		Job: strings.Repeat("j", 40), Status: pb.JobStatus_JOB_STATUS_PAUSED, Reason: strings.Repeat("more tasks are set aside than may be ", 5),
+		LeaderAddress: "worker-17.trainers.svc.cluster.local:8080", Term: 1 << 40, Epoch: 1000, Commit: 1 << 50,
+		Checkpoint:       &pb.CheckpointStatus{Set: 123456, AgeSeconds: 86400, Failure: strings.Repeat("write /checkpoints: no space left on device; ", 3)},
+		ParameterServers: &pb.ParameterServers{Wanted: 1024, Missing: []uint32{1, 10, 100, 1000}, MovingTo: 1000, PlacementEpoch: 1000},
+		Steps:            &pb.Steps{Committed: 1 << 40, Uncommitted: 1 << 40, Generation: 1 << 40},
+		Totals:           &pb.JobTotals{Trainers: 100_000, RecordsPerSecond: 1e9, MeanLoss: &loss, Commits: 1 << 50, CommitsRefused: 1 << 40, UptimeSeconds: 1e7},
+		Datasets: []*pb.DatasetStatus{{
+			Dataset: 10, Kind: pb.TaskKind_TASK_KIND_PREDICTION, Pass: 9_999, Passes: 10_000, Tasks: 1_000_000, Todo: 999_999, Pending: 100_000, Retry: 1000,
+			Done: 999_999, SetAside: 100_000, Chunks: 100_000_000, Records: 9_999_999_999, AverageTaskSeconds: 3599.9, TimeoutSeconds: 3600,
+		}},
+	}
+	for _, status := range []pb.JobStatus{reply.Status, pb.JobStatus_JOB_STATUS_RUNNING, pb.JobStatus_JOB_STATUS_ENDED} {
+		reply.Status = status
+		s := newJobStatus(reply)
+		var b bytes.Buffer
+		if err := render(&b, "table", s, s.table); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(b.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > screenWidth {
+				t.Errorf("%d columns, want at most %d: %s", n, screenWidth, line)
+			}
+		}
 	}
 }

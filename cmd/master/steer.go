@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +15,14 @@ import (
 // steerCommand makes a command that tells the leader something, and then says what is so now.
 func steerCommand(cmd *cobra.Command, tell func(ctx context.Context, o pb.OperatorClient, job string, args []string) (said string, err error)) *cobra.Command {
 	_, open := addLeaderFlags(cmd)
+	if strings.HasSuffix(cmd.Use, " TRAINER") {
+		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return trainerNames(cmd, open), cobra.ShellCompDirectiveNoFileComp
+		}
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		l, err := open(cmd.Context())
 		if err != nil {

@@ -45,7 +45,10 @@ func TestPauseAndResume(t *testing.T) {
 	l := lead(t, master.Config{})
 	l.report(10)
 	runArgs(t, "pause", "--reason", "a new disk", "--addr", l.addr).says(t, "the job is paused")
-	runArgs(t, "status", "--addr", l.addr).says(t, "paused: an operator's word: a new disk")
+	runArgs(t, "status", "--addr", l.addr).says(t, ", paused by an operator: a new disk\n")
+	runArgs(t, "queues", "--addr", l.addr).says(t, ", paused by an operator: a new disk,")
+	runArgs(t, "pause", "--addr", l.addr).says(t, "the job is paused")
+	runArgs(t, "status", "--addr", l.addr).says(t, ", paused by an operator\n")
 	runArgs(t, "resume", "--addr", l.addr).says(t, "the job is running")
 	runArgs(t, "status", "--addr", l.addr).says(t, ", running\n")
 }
@@ -53,7 +56,8 @@ func TestPauseAndResume(t *testing.T) {
 func TestTasksRetryAndDrop(t *testing.T) {
 	l := lead(t, master.Config{Queue: taskqueue.Options{MaxFailures: 1}})
 	l.report(50)
-	runArgs(t, "tasks", "--addr", l.addr).says(t, "No such task")
+	runArgs(t, "tasks", "--addr", l.addr).says(t, "No task is pending, to be retried or set aside.")
+	runArgs(t, "tasks", "--state", "set_aside", "--addr", l.addr).says(t, "No task is set aside.")
 	a := l.join("a")
 	task := a.take()
 	for range 6 { // two failures are one too many

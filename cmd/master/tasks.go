@@ -76,7 +76,7 @@ trainers had it in each pass, when, and whose training was counted. Without --en
 		if err != nil {
 			return err
 		}
-		return render(cmd.OutOrStdout(), *format, list, func(w io.Writer) { tasksTable(w, list) })
+		return render(cmd.OutOrStdout(), *format, list, func(w io.Writer) { tasksTable(w, list, *state) })
 	}
 	cmd.AddCommand(tasksRetryCommand(), tasksDropCommand())
 	return cmd
@@ -114,9 +114,9 @@ func newTaskEntry(t *pb.TaskEntry) taskEntry {
 	return e
 }
 
-func tasksTable(w io.Writer, list []taskEntry) {
+func tasksTable(w io.Writer, list []taskEntry, state string) {
 	if len(list) == 0 {
-		fmt.Fprintln(w, "No such task: what is not listed is to do or done.")
+		fmt.Fprintf(w, "No task is %s.\n", map[string]string{"all": "pending, to be retried or set aside", "pending": "pending", "retry": "to be retried", "set_aside": "set aside"}[state])
 		return
 	}
 	fmt.Fprintln(w, "DATASET\tTASK\tSTATE\tPASS\tATTEMPT\tFAILURES\tLOSSES\tTRAINER\tERROR")

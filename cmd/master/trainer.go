@@ -38,7 +38,8 @@ two-layer network on images, logistic regression or a factorization machine on c
 or by --addr and --servers. It waits for what is not there yet and says so; a master or a server that dies and comes
 back costs it a pause. One trainer of the job is elected to save the model at the end.`,
 		Example: `  # join the job whose state is in this etcd
-  master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp --save-model digits.safetensors`,
+  master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp \
+    --save-model digits.safetensors`,
 	}
 	etcd := addEtcdFlags(cmd)
 	open := addStoreTimeout(cmd)

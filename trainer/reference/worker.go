@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -101,7 +102,10 @@ func (w *Worker) checkSavePath() error {
 	}
 	probe, err := os.CreateTemp(filepath.Dir(w.SavePath), filepath.Base(w.SavePath)+".probe-*")
 	if err != nil {
-		return fmt.Errorf("save the model as %q: expected a folder that can be written: %w", w.SavePath, err)
+		if temporary, ok := errors.AsType[*fs.PathError](err); ok { // whose name says nothing to users
+			err = temporary.Err
+		}
+		return fmt.Errorf("save the model as %q: expected that %q is a folder that can be written: %w", w.SavePath, filepath.Dir(w.SavePath), err)
 	}
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
