@@ -57,7 +57,7 @@ func (d *Driven) Put(ctx context.Context, event taskqueue.Event) (*Errand, error
 		o.patient, o.until = len(r.Held) == 0, d.term.committer.time.Now().Add(longPoll)
 	}
 	switch event.(type) {
-	case *taskqueue.StepCommit, *taskqueue.StepFlushed, *taskqueue.LastStep, *taskqueue.CutWatch:
+	case *taskqueue.PlainAsk, *taskqueue.StepCommit, *taskqueue.StepFlushed, *taskqueue.LastStep, *taskqueue.CutWatch:
 		o.patient, o.until = true, d.term.committer.time.Now().Add(longPoll)
 	}
 	return d.put(o)

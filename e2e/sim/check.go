@@ -31,6 +31,7 @@ type check struct {
 	written  time.Duration // when the last commit was sent
 	verifier *taskqueue.Verifier
 
+	trained          map[delivery]bool // by clients that do not join
 	tasks            map[place]*history
 	sessions         map[taskqueue.Ordinal]*sessionState
 	answered         map[request]dispatch
@@ -121,7 +122,7 @@ type sendState struct {
 func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
-		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, sessions: map[taskqueue.Ordinal]*sessionState{},
+		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, trained: map[delivery]bool{}, sessions: map[taskqueue.Ordinal]*sessionState{},
 		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, epochs: map[uint32]map[sample]int{},
 	}
 }
@@ -340,6 +341,7 @@ func (c *check) event(before, next *stored, ev *taskqueue.RecordEvent) {
 		for _, a := range h.attempts {
 			a.open = false
 		}
+		c.plainFinish(ev)
 	case taskqueue.EventApplied:
 		h := c.of(p)
 		if h.finished || h.applied != 0 {
@@ -418,6 +420,10 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 		return
 	}
 	s.lost = true
+	if s.plain() {
+		c.plainLost(next, o, s)
+		return
+	}
 	if c.world.plan.exact {
 		c.keeps(o)
 		if c.charged[o] {
@@ -488,6 +494,8 @@ func (c *check) hears(ctx context.Context, n *node, ev taskqueue.Event) {
 		c.newest[ev.Trainer] = ev
 		c.hear(ctx, n, ev.Trainer, ev.Incarnation)
 	case *taskqueue.Heartbeat:
+		c.hear(ctx, n, ev.Trainer, ev.Incarnation)
+	case *taskqueue.PlainAsk:
 		c.hear(ctx, n, ev.Trainer, ev.Incarnation)
 	case *taskqueue.Disconnected:
 		if s := c.sessions[ev.Trainer]; s != nil && s.incarnation == ev.Incarnation {

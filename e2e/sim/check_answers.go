@@ -21,6 +21,10 @@ func (c *check) answers(e *errand, a taskqueue.Answer, err error) {
 	if _, ok := e.event.(*taskqueue.LastStep); ok && a.Kind == taskqueue.AnswerStep && a.Place.Step < c.step && c.stepAt < e.at {
 		c.breaks("the step to load is the last committed one", "it is %d, and %d is told", c.step, a.Place.Step)
 	}
+	if ask, ok := e.event.(*taskqueue.PlainAsk); ok {
+		c.plainAnswer(e, ask, a)
+		return
+	}
 	r, ok := e.event.(*taskqueue.Request)
 	if !ok {
 		return

@@ -28,7 +28,7 @@
 //
 // check reads the record as it is written and the columns of the state with a reader of its
 // own, and says of each commit: only the holder of the lock wrote it; it follows the one
-// before; the job clock kept its bounds; each task of an open pass is counted, live, set
+// before; the job clock is neither faster nor slower than time allows; each task of an open pass is counted, live, set
 // aside or to do, and only one of them; no task is counted twice in a pass; nothing finished
 // is handed out again or comes back; nothing is taken back before its time, and nobody lost
 // who is heard; set-aside tasks are listed; the state is small; the record and the state
@@ -38,6 +38,10 @@
 //
 // While faults go on: a caller of a leader gets an answer, or its term ends, within a minute of
 // virtual time, and a master that is stopped ends within a minute.
+//
+// In every other history some trainers are connections that do not join: netrpc's rules of a
+// connection, restated (plain.go). Such a session ends with its connection and not before; what it
+// finishes counts, also late, and was trained by its client, which may reuse its reply variable.
 //
 // Of histories of cuts: a committed cut has each record of what is counted once, the records before
 // its base of what is not, and nothing else; a set is named in the transaction that counts its cut,

@@ -163,10 +163,10 @@ func (m *member) train(model *model) bool {
 	if h.moving {
 		m.moving = []taskqueue.Token{token}
 	}
-	m.hangs(token, m.nth)
+	m.hangs(m.p, token, m.nth)
 	k := 1 + m.rng.Int64N(recordsOfTask)
 	m.p.sleep(m.between(h.task[0], h.task[1]) * time.Duration(k) / recordsOfTask)
-	if reason := m.poisoned(m.task.Index); reason != "" {
+	if reason := m.poisoned(m.p, m.task.Index); reason != "" {
 		m.moving = nil
 		m.session.Finish(token, reason, 0)
 		m.task = nil

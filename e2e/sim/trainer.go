@@ -22,6 +22,10 @@ type conn struct {
 	who     wire.Trainer
 	broken  bool
 	ctx     *connContext
+
+	plain   string // name of a connection that does not join; "": another one
+	pending bool   // it waits for an answer, at the server
+	ended   func() // called when the client hears of the end; nil: none waits
 }
 
 // connContext ends with the connection, as the server sees it.
@@ -42,8 +46,8 @@ func (c *conn) breaks() {
 	if n.life == c.life {
 		n.after(n.world.netDelay(), func() {
 			c.ctx.err = context.Canceled
-			if c.who.Ordinal != 0 {
-				n.put(nil, &taskqueue.Disconnected{Trainer: c.who.Ordinal, Incarnation: c.who.Incarnation}, nil)
+			if !c.pending { // else the answer comes first
+				n.disconnected(c)
 			}
 		})
 	}
@@ -56,6 +60,9 @@ func (c *conn) breaks() {
 				call.fails(io.ErrUnexpectedEOF)
 			}
 		}
+		if c.ended != nil {
+			c.ended()
+		}
 	})
 }
 
@@ -67,6 +74,8 @@ type habit struct {
 	moving     bool             // and they say that it moves
 	leaves     float64          // chance to leave after a task, and come back
 	silent     bool             // once it crashed it stays away
+	plain      bool             // it does not join
+	reuses     bool             // its reply variable, if it does not join
 }
 
 // trainer is a trainer's process: the loop of a client around the rules of a session.
@@ -105,7 +114,7 @@ func (t *trainer) boot() {
 	t.conn, t.calls, t.beat, t.who, t.moving = nil, nil, nil, wire.Trainer{}, nil
 	t.start(func(p *process) {
 		t.follow()
-		for !t.told && t.session(p) {
+		for !t.told && (t.habit.plain && t.plainly(p) || !t.habit.plain && t.session(p)) {
 		}
 	})
 }
@@ -357,32 +366,31 @@ func (w *worker) train(task *taskqueue.Task, nth int) {
 	if h.moving {
 		w.moving = []taskqueue.Token{task.Token}
 	}
-	w.hangs(task.Token, nth)
+	w.hangs(w.p, task.Token, nth)
 	w.p.sleep(w.between(h.task[0], h.task[1]))
-	reason := w.poisoned(task.Index)
+	reason := w.poisoned(w.p, task.Index)
 	w.moving = nil
 	w.session.Finish(task.Token, reason, 0)
 }
 
 // hangs is where some trainers stop for good.
-func (w *worker) hangs(token taskqueue.Token, nth int) {
-	if w.habit.hangsAfter > 0 && nth >= w.habit.hangsAfter {
-		w.note("%s: hangs on %v", w.name, token)
-		w.hung = true
+func (t *trainer) hangs(p *process, token taskqueue.Token, nth int) {
+	if t.habit.hangsAfter > 0 && nth >= t.habit.hangsAfter {
+		t.note("%s: hangs on %v", t.name, token)
+		t.hung = true
 		for {
-			w.p.sleep(time.Hour)
+			p.sleep(time.Hour)
 		}
 	}
 }
 
 // poisoned is why a task cannot be trained, "" where it can; some tasks end the trainer.
-func (w *worker) poisoned(index int) (reason string) {
-	switch poison := w.world.plan.poison[index]; {
-	case poison == poisonCrash && w.chance(0.9):
-		t := w.trainer
+func (t *trainer) poisoned(p *process, index int) (reason string) {
+	switch poison := t.world.plan.poison[index]; {
+	case poison == poisonCrash && t.chance(0.9):
 		t.loop.after(0, t.die)
-		w.p.sleep(time.Hour)
-	case poison != 0 || w.chance(w.habit.fails) && w.now < w.world.plan.quiet:
+		p.sleep(time.Hour)
+	case poison != 0 || t.chance(t.habit.fails) && t.now < t.world.plan.quiet:
 		return "cannot train this"
 	}
 	return ""

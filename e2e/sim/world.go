@@ -122,12 +122,28 @@ func newPlan(rng *rand.Rand) plan {
 		}
 		p.habits[i] = h
 	}
+	p.somePlain(rng)
 	return p
+}
+
+// somePlain has some trainers, in every other history, speak over connections that do not join.
+func (p *plan) somePlain(rng *rand.Rand) {
+	if rng.IntN(2) == 0 {
+		return
+	}
+	reuses := rng.IntN(4) == 0
+	for i := range 1 + rng.IntN(trainers) {
+		h := &p.habits[trainers-1-i]
+		h.plain, h.reuses = true, reuses && rng.IntN(2) == 0
+	}
 }
 
 // explicit makes a history one of explicit commits.
 func (p *plan) explicit(rng *rand.Rand) {
 	p.exact = true
+	for i := range p.habits {
+		p.habits[i].plain = false // it takes no tasks of such a job
+	}
 	p.options.ExplicitCommit, p.options.Speculate = true, false
 	p.options.MaxUncommitted = []int{4, 8, 20_000}[rng.IntN(3)]
 }
@@ -154,25 +170,26 @@ func (p *plan) takeCuts(rng *rand.Rand) {
 // world is one history: the modelled etcd, masters, trainers and the network between them.
 type world struct {
 	*loop
-	plan      plan
-	etcd      *etcd
-	nodes     []*node
-	trainers  []*trainer
-	check     *check
-	codec     codec
-	config    master.Config
-	log       *logrus.Entry
-	report    *taskqueue.Report
-	table     *taskqueue.Table
-	part      []byte
-	jobID     [16]byte
-	takeovers int
-	orders    [][]int // of each pass: task indices
-	rings     *rings
-	servers   []*server // of histories of cuts
-	folder    folder
-	instants  int // between two messages of a cut, so far
-	strike    int // the one in which somebody dies; 0: none
+	plan       plan
+	etcd       *etcd
+	nodes      []*node
+	trainers   []*trainer
+	check      *check
+	codec      codec
+	config     master.Config
+	log        *logrus.Entry
+	report     *taskqueue.Report
+	table      *taskqueue.Table
+	part       []byte
+	jobID      [16]byte
+	takeovers  int
+	plainConns int     // that were made
+	orders     [][]int // of each pass: task indices
+	rings      *rings
+	servers    []*server // of histories of cuts
+	folder     folder
+	instants   int // between two messages of a cut, so far
+	strike     int // the one in which somebody dies; 0: none
 }
 
 func newWorld(seed uint64, trace bool) (*world, error) {

@@ -1,0 +1,85 @@
+package sim
+
+import (
+	"strings"
+
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+)
+
+// delivery is a task of a pass, as a client without a session trained it: by the data that it
+// read, not by what it says.
+type delivery struct {
+	pass   taskqueue.Pass
+	offset int64
+}
+
+// trains notes what a client that does not join trained.
+func (c *check) trains(task taskqueue.Task) {
+	c.trained[delivery{task.Token.Pass, task.Chunks[0].Index.Offset}] = true
+}
+
+func (s *sessionState) plain() bool { return strings.HasPrefix(s.id, "conn-") }
+
+// plainFinish: what a connection that does not join finishes, its client trained.
+func (c *check) plainFinish(ev *taskqueue.RecordEvent) {
+	s := c.sessions[ev.Trainer]
+	if s == nil || !s.plain() || c.world.plan.faults.forge != 0 {
+		return
+	}
+	index := c.index(ev.Pass, ev.Position)
+	if offset := c.world.table.TaskChunks(index)[0].Index.Offset; !c.trained[delivery{ev.Pass, offset}] {
+		c.breaks("what a plain connection finishes was trained", "pass %d, position %d, task %d", ev.Pass, ev.Position, index)
+	}
+}
+
+// index is the task at a position of a pass.
+func (c *check) index(pass taskqueue.Pass, position int) int {
+	for index := range c.world.plan.tasks {
+		if c.world.order(pass, index) == position {
+			return index
+		}
+	}
+	return -1
+}
+
+// disconnected: the session of a connection that does not join ends with it, once that is stored.
+func (c *check) disconnected(who wire.Trainer) {
+	if s := c.sessions[who.Ordinal]; s != nil && s.incarnation == who.Incarnation && !s.lost {
+		c.breaks("a closed connection has no session", "trainer %d, %s", who.Ordinal, s.id)
+	}
+}
+
+// plainLost: the session of a connection that does not join ends when the connection closes,
+// or with the term.
+func (c *check) plainLost(next *stored, o taskqueue.Ordinal, s *sessionState) {
+	if s.term != next.LockRevision {
+		return
+	}
+	if _, closed := c.heard[next.LockRevision].gone[o]; !closed {
+		c.breaks("an open connection keeps its session", "trainer %d, %s", o, s.id)
+	}
+}
+
+// plainAnswer checks what a connection that does not join is answered.
+func (c *check) plainAnswer(e *errand, ask *taskqueue.PlainAsk, a taskqueue.Answer) {
+	s := c.sessions[ask.Trainer]
+	for _, status := range a.Finishes {
+		h := c.tasks[place{ask.Token.Pass, ask.Token.Position}]
+		mine := h != nil && h.attempts[ask.Token.Attempt] != nil && h.attempts[ask.Token.Attempt].trainer == ask.Trainer && !h.finished && !s.lost
+		if status != taskqueue.Stale || mine && c.index(ask.Token.Pass, ask.Token.Position) == ask.Index {
+			c.verdict(taskqueue.Result{Token: ask.Token, Error: ask.Error}, status, e.at)
+		}
+	}
+	switch a.Kind {
+	case taskqueue.AnswerTask:
+		h := c.tasks[place{a.Token.Pass, a.Token.Position}]
+		if h == nil || h.attempts[a.Token.Attempt] == nil || h.attempts[a.Token.Attempt].trainer != a.Ordinal {
+			c.breaks("what is answered is stored", "%v for connection %s is not in the record", a.Token, ask.Connection)
+		}
+	case taskqueue.AnswerEnded, taskqueue.AnswerFailed:
+		if !c.over() {
+			c.breaks("the end is told when it is stored", "to connection %s", ask.Connection)
+		}
+	}
+}
