@@ -42,7 +42,7 @@ const (
 	maxStateBytes   = 512 << 10        // beyond it nothing new is dispatched
 	commitTimeout   = 5 * time.Second
 	tasksPerTrainer = 8
-	maxChunksOfTask = 4096 // unless chunks-per-task says so: a task is sent whole, and back
+	maxChunksOfTask = 4096 // unless chunks-per-task says so; see also taskqueue.MaxTaskBytes
 	saveLease       = 60 * time.Second
 )
 
@@ -135,6 +135,20 @@ func (c Config) chunksPerTask(chunks int) int {
 		return c.ChunksPerTask
 	}
 	return min(max(1, chunks/(c.Trainers*tasksPerTrainer)), maxChunksOfTask)
+}
+
+// group cuts the chunks of a dataset into tasks that fit a message. A number of chunks that the
+// user chose is not changed, but refused.
+func (c Config) group(table *taskqueue.Table) error {
+	wanted := c.chunksPerTask(table.Chunks())
+	n, fits := table.GroupWithin(wanted, taskqueue.MaxTaskBytes)
+	switch {
+	case !fits:
+		return fmt.Errorf("path of a file: expected at most %d bytes, found about %d: use shorter paths", taskqueue.MaxTaskBytes, table.LargestTask())
+	case c.ChunksPerTask > 0 && n < min(wanted, table.Chunks()):
+		return fmt.Errorf("chunks-per-task: expected at most %d for these paths, found %d: a task of more takes more than %d bytes as a message: lower --chunks-per-task, or leave it out", n, wanted, taskqueue.MaxTaskBytes)
+	}
+	return nil
 }
 
 // Errors that the faces map to what their transports say.

@@ -65,7 +65,9 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 		return err
 	}
 	chunks := table.Chunks()
-	table.Group(m.config.chunksPerTask(chunks))
+	if err := m.config.group(table); err != nil {
+		return err
+	}
 	if tasks := table.Tasks(); tasks < 4*m.config.Trainers {
 		log.WithFields(logrus.Fields{"tasks": tasks, "trainers": m.config.Trainers}).Warn("fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks, with --records-per-chunk of recordio convert")
 	}

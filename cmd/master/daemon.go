@@ -70,7 +70,7 @@ func addDaemon(cmd *cobra.Command) {
 	s.passMode = addChoice(cmd, "pass-mode", "", "a pass begins when the one before is done (barrier) or dispatched (rolling)", "barrier", "rolling")
 	flags.BoolVar(&c.Shuffle, "shuffle", true, "each pass in an order of its own")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes")
-	flags.IntVar(&c.ChunksPerTask, "chunks-per-task", 0, "chunks in a task (0: so that there are 8 tasks for each of --trainers)")
+	flags.IntVar(&c.ChunksPerTask, "chunks-per-task", 0, "`chunks` in a task, which takes at most 3 MiB with their paths (0: so that there are 8 tasks for each of --trainers)")
 	flags.IntVar(&c.Trainers, "trainers", 8, "how many trainers to expect (0: the default)")
 	flags.StringSliceVar(&c.Roots, "data-roots", nil, "`folders` that datasets must lie in (default: anywhere)")
 

@@ -462,6 +462,9 @@ var guards = []guard{
 		"a job is resumed with the tasks of another cut than the parameters"}},
 
 	// strangers
+	{"F60", "master/netrpc.TestTaskOfManyLongPathsIsReturned", mutant{"tasks of any size", "master/config.go",
+		"table.GroupWithin(wanted, taskqueue.MaxTaskBytes)", "table.GroupWithin(wanted, 1<<40)",
+		"a client that sends its task back whole is refused"}},
 	{"F60", "master/netrpc.TestMessagesThatSwell", mutant{"chunks of a finished task are decoded", "master/netrpc/codec.go",
 		"\tif !ok {\n\t\treturn c.dec.Decode(body)", "\tif ok || !ok {\n\t\treturn c.dec.Decode(body)",
 		"a small message takes much memory"}},
