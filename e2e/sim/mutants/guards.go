@@ -258,7 +258,7 @@ var guards = []guard{
 		"if found != ix {", "if found.Size != ix.Size {",
 		"another chunk than the task's is trained"}},
 	{"F41", "trainer.TestReplacedFileWithTheSameSizeAndTime", mutant{"the checksum of a chunk is not compared", "recordio/buffers.go",
-		"if ix.Checksum == 0 {", "if ix.Checksum != 1 {",
+		"if ix.Checksum == 0 {", "if found.Checksum = ix.Checksum; ix.Checksum == 0 {",
 		"a file with the same size, time and chunks is trained in place of the one that was reported"}},
 	{"F42", "dataset.TestListRefuses", mutant{"everything is a file", "dataset/source.go",
 		"if err := recordio.CheckRegular(path, info.Mode()); err != nil {", "if err := error(nil); err != nil {",
