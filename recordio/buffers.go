@@ -122,11 +122,15 @@ func (b *buffers) detect(f *File) (Layout, error) {
 		return 0, err
 	}
 	first := [HeaderSize]byte(raw)
-	var headers, others []error // of the layouts by which this is a header, and by which it is none
+	type misfit struct {
+		layout Layout
+		err    error
+	}
+	var headers, others []misfit // of the layouts by which this is a header, and by which it is none
 	for _, l := range layouts {
 		h, err := parseHeader(first[:], l)
 		if err != nil {
-			others = append(others, err)
+			others = append(others, misfit{l, err})
 			continue
 		}
 		if err = h.check(f.size-HeaderSize, f.limit()); err == nil {
@@ -136,23 +140,27 @@ func (b *buffers) detect(f *File) (Layout, error) {
 			f.layout.Store(uint32(l))
 			return l, nil
 		}
-		headers = append(headers, err)
+		headers = append(headers, misfit{l, err})
 	}
 	switch {
-	case len(headers) == 1:
-		return 0, headers[0]
-	case len(headers) == 0 && errors.Is(others[0], ErrBadMagic):
-		return 0, others[0] // in both
-	default:
-		both := append(headers, others...)
-		return 0, fmt.Errorf("neither layout fits: the first: %w; the second: %w", both[0], both[1])
+	case len(headers) == 0 && errors.Is(others[0].err, ErrBadMagic):
+		return 0, others[0].err // in all
+	case len(headers) == 0:
+		headers = others
 	}
+	if headers[len(headers)-1].layout == Fluid && len(headers) > 1 && headers[len(headers)-2].layout == Second {
+		headers = headers[:len(headers)-1] // the same words; only the checksum could tell which, and it holds for neither
+	}
+	if len(headers) == 1 {
+		return 0, headers[0].err
+	}
+	return 0, fmt.Errorf("no layout fits: the %s: %w; the %s: %w", headers[0].layout, headers[0].err, headers[1].layout, headers[1].err)
 }
 
 // expect reads the chunk of ix, header and payload at once, and returns its header if it is what ix says.
 func (b *buffers) expect(f *File, ix Index) (header, error) {
 	switch {
-	case !ix.Layout.valid() || ix.Offset < 0:
+	case !ix.Layout.Valid() || ix.Offset < 0:
 		return header{}, fmt.Errorf("%w: no chunk has offset %d and %s", ErrMalformed, ix.Offset, ix.Layout)
 	case int64(ix.Size) > f.limit():
 		return header{}, fmt.Errorf("%w: the index declares a payload of %d bytes, the limit is %d", ErrTooLarge, ix.Size, f.limit())

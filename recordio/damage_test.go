@@ -33,7 +33,10 @@ func wantError(t *testing.T, err, sentinel error, offset int64) {
 // chunk builds a chunk by hand, with a checksum that holds.
 func chunk(layout recordio.Layout, code uint32, records uint32, payload []byte) []byte {
 	words := []uint32{0x01020304, crc32.ChecksumIEEE(payload), code, uint32(len(payload)), records}
-	if layout == recordio.Second {
+	switch layout {
+	case recordio.Fluid:
+		words = []uint32{0x01020304, records, crc32.ChecksumIEEE(payload), code, uint32(len(payload))}
+	case recordio.Second:
 		words = []uint32{0x01020304, records, crc32.Checksum(payload, crc32.MakeTable(crc32.Castagnoli)), code, uint32(len(payload))}
 	}
 	var b []byte
@@ -55,7 +58,7 @@ func TestDamage(t *testing.T) {
 			}
 			second := index[1].Offset
 			compressor, size := 8, 12
-			if layout == recordio.Second {
+			if layout != recordio.First {
 				compressor, size = 12, 16
 			}
 			for name, c := range map[string]struct {
@@ -120,7 +123,7 @@ func TestFirstChunkDamage(t *testing.T) {
 	}
 }
 
-// TestNeitherLayoutFits: a header by both layouts or by none, where the error must speak of both.
+// TestNeitherLayoutFits: a header by two layouts or by none, where the error must speak of two.
 func TestNeitherLayoutFits(t *testing.T) {
 	for name, c := range map[string]struct {
 		header   []byte
@@ -131,7 +134,7 @@ func TestNeitherLayoutFits(t *testing.T) {
 	} {
 		_, err := read(open(append(c.header, make([]byte, 60)...)))
 		wantError(t, err, c.sentinel, 0)
-		if err == nil || !strings.Contains(err.Error(), "neither layout fits") {
+		if err == nil || !strings.Contains(err.Error(), "no layout fits") {
 			t.Errorf("%s: error is %v", name, err)
 		}
 	}
@@ -406,6 +409,9 @@ func TestForeignWriters(t *testing.T) {
 		"padding and skippable frames": {recordio.First, 1, 1, concat([]byte(stream), []byte("\xfe\x02\x00\x00??"), frame(one), []byte("\x80\x00\x00\x00")), 1},
 		"an empty chunk":               {recordio.First, 0, 0, nil, 0},
 		"an empty compressed chunk":    {recordio.First, 1, 0, nil, 0},
+		"an empty chunk, fluid":        {recordio.Fluid, 0, 0, nil, 0},
+		"fluid, framed snappy":         {recordio.Fluid, 1, 1, concat([]byte(stream), frame(one[:5]), frame(one[5:])), 1},
+		"fluid, gzip":                  {recordio.Fluid, 2, 1, gzipped(bytes.NewReader(one)), 1},
 		"an empty chunk, second":       {recordio.Second, 1, 0, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

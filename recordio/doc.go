@@ -5,10 +5,10 @@
 // A chunk is the unit of everything: of compression, of checking, of the index and so of the tasks of a training job.
 // An index is built from headers alone; with one entry of it a reader opens a chunk anywhere in a file of any size.
 //
-// # Two layouts
+// # Three layouts
 //
-// Two layouts of the header are in use, under the same magic number. This package writes the first one (unless told
-// otherwise) and reads both: it reads the first chunk of a file whole and takes the layout whose checksum holds.
+// Three layouts of the header are in use, under the same magic number. This package writes the first one (unless told
+// otherwise) and reads all: it reads the first chunk of a file whole and takes the layout whose checksum holds.
 //
 // # What is guaranteed
 //

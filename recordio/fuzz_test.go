@@ -19,7 +19,7 @@ func fuzzOptions(size int, layout, compression bool, kind uint8, chunkBytes, per
 		o.RecordsPerChunk = max(int(perChunk), size/5)
 	}
 	if layout {
-		o.Layout = recordio.Second
+		o.Layout = recordio.Second + recordio.Layout(kind/3%2)
 	}
 	if !compression {
 		o.Compression = recordio.None
@@ -129,6 +129,7 @@ func FuzzReader(f *testing.F) {
 			file,
 			chunk(recordio.First, code%3, uint32(len(file)), payload), // past the checksum
 			chunk(recordio.Second, code%3+1, uint32(len(file)), payload),
+			chunk(recordio.Fluid, code%3, uint32(len(file)), payload),
 		} {
 			r := open(file)
 			r.MaxChunkBytes = 1 << 20

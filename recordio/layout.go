@@ -7,12 +7,12 @@ import (
 )
 
 // Compression says how the payload of a chunk is stored. The numbers are those of this package's API and of the first
-// layout; the second layout has other codes in its files.
+// and the Fluid layout; the second layout has other codes in its files.
 type Compression uint8
 
 const (
 	None   Compression = iota // records as they are
-	Snappy                    // first layout: framed stream; second layout: one block
+	Snappy                    // second layout: one block; others: framed stream
 	Gzip
 )
 
@@ -37,18 +37,20 @@ func ParseCompression(name string) (Compression, error) {
 	return None, fmt.Errorf("unknown compression %q: expected none, snappy or gzip", name)
 }
 
-// Layout is one of the two ways in which the header of a chunk is laid out. Zero is neither; in [WriterOptions] it
+// Layout is one of the ways in which the header of a chunk is laid out. Zero is none of them; in [WriterOptions] it
 // stands for [First].
 type Layout uint8
 
 const (
 	First  Layout = 1 // CRC-32 (IEEE), compressor, size, records
 	Second Layout = 2 // records, CRC-32C, compressor, size
+	Fluid  Layout = 3 // records, CRC-32 (IEEE), compressor, size: that of PaddlePaddle Fluid
 )
 
-var layouts = [...]Layout{First, Second}
+var layouts = [...]Layout{First, Second, Fluid}
 
-func (l Layout) valid() bool { return l == First || l == Second }
+// Valid reports whether l is a known layout.
+func (l Layout) Valid() bool { return l >= First && l <= Fluid }
 
 func (l Layout) String() string {
 	switch l {
@@ -56,11 +58,13 @@ func (l Layout) String() string {
 		return "first"
 	case Second:
 		return "second"
+	case Fluid:
+		return "fluid"
 	}
 	return fmt.Sprintf("layout(%d)", uint8(l))
 }
 
-// HeaderSize is the number of bytes before the payload of each chunk, in both layouts.
+// HeaderSize is the number of bytes before the payload of each chunk, in all layouts.
 const HeaderSize = 20
 
 const (
@@ -122,7 +126,7 @@ func parseHeader(b []byte, l Layout) (header, error) {
 	w3, w4 := binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint32(b[16:])
 	var h header
 	var code uint32
-	if l == Second {
+	if l != First {
 		h.records, h.checksum, code, h.size = w1, w2, w3, w4
 	} else {
 		h.checksum, code, h.size, h.records = w1, w2, w3, w4
@@ -135,7 +139,7 @@ func parseHeader(b []byte, l Layout) (header, error) {
 func appendHeader(dst []byte, l Layout, h header) []byte {
 	code := l.compressorCode(h.compression)
 	words := [...]uint32{magic, h.checksum, code, h.size, h.records}
-	if l == Second {
+	if l != First {
 		words = [...]uint32{magic, h.records, h.checksum, code, h.size}
 	}
 	for _, w := range words {

@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	allLayouts      = []recordio.Layout{recordio.First, recordio.Second}
+	allLayouts      = []recordio.Layout{recordio.First, recordio.Second, recordio.Fluid}
 	allCompressions = []recordio.Compression{recordio.None, recordio.Snappy, recordio.Gzip}
 )
 
@@ -89,6 +89,10 @@ var vectors = []struct {
 		"04030201 837e4759 00000000 13000000 02000000 05000000 48656c6c6f 06000000 576f726c6421"},
 	{"second layout, none", recordio.Second, recordio.None,
 		"04030201 02000000 f8336d78 01000000 13000000 05000000 48656c6c6f 06000000 576f726c6421"},
+	{"fluid layout, none", recordio.Fluid, recordio.None,
+		"04030201 02000000 837e4759 00000000 13000000 05000000 48656c6c6f 06000000 576f726c6421"},
+	{"fluid layout, snappy", recordio.Fluid, recordio.Snappy,
+		"04030201 02000000 5c2b1953 01000000 25000000 ff060000734e61507059 01170000 b2db730a 05000000 48656c6c6f 06000000 576f726c6421"},
 	{"first layout, snappy", recordio.First, recordio.Snappy,
 		"04030201 5c2b1953 01000000 25000000 02000000 ff060000734e61507059 01170000 b2db730a 05000000 48656c6c6f 06000000 576f726c6421"},
 }
@@ -113,7 +117,7 @@ func TestVectors(t *testing.T) {
 				t.Fatal(err)
 			}
 			sum := want[4:]
-			if v.layout == recordio.Second {
+			if v.layout != recordio.First {
 				sum = want[8:]
 			}
 			wantIndex := []recordio.Index{{
@@ -217,7 +221,7 @@ func TestWriterRefusesWhatReadersWould(t *testing.T) {
 
 func TestWriterOptionsAreChecked(t *testing.T) {
 	for _, options := range []recordio.WriterOptions{
-		{Compression: 3}, {Layout: 3}, {ChunkBytes: -1}, {RecordsPerChunk: -1}, {MaxChunkBytes: 3},
+		{Compression: 3}, {Layout: 4}, {ChunkBytes: -1}, {RecordsPerChunk: -1}, {MaxChunkBytes: 3},
 		{MaxChunkBytes: 1 << 32}, {ChunkBytes: 2000, MaxChunkBytes: 1000},
 	} {
 		var file bytes.Buffer

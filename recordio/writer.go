@@ -65,7 +65,7 @@ func (o WriterOptions) validate() error {
 	switch {
 	case !o.Compression.valid():
 		return fmt.Errorf("writer options: unknown %s", o.Compression)
-	case !o.Layout.valid():
+	case !o.Layout.Valid():
 		return fmt.Errorf("writer options: unknown %s", o.Layout)
 	case o.MaxChunkBytes < lengthSize || o.MaxChunkBytes > math.MaxUint32:
 		return fmt.Errorf("writer options: MaxChunkBytes is %d, expected %d to %d", o.MaxChunkBytes, lengthSize, uint32(math.MaxUint32))

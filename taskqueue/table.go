@@ -346,7 +346,7 @@ func (t *Table) checkPart(p *Part) error {
 			return fmt.Errorf("file %q: %d chunks where %d are left", path, p.Counts[i], rest)
 		}
 		rest -= p.Counts[i]
-		if l := recordio.Layout(p.Layouts[i]); l != recordio.First && l != recordio.Second {
+		if l := recordio.Layout(p.Layouts[i]); !l.Valid() {
 			return fmt.Errorf("file %q: unknown layout %d", path, l)
 		}
 	}

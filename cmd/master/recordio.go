@@ -16,7 +16,7 @@ func recordioCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recordio",
 		Short: "Make, check and look into RecordIO files",
-		Long: `Recordio makes, checks and looks into RecordIO files, the form in which training data is read. Both layouts of the format
+		Long: `Recordio makes, checks and looks into RecordIO files, the form in which training data is read. All layouts of the format
 are read; recordio/FORMAT.md in the source draws their bytes.`,
 		Example: `  # shards of the digits, a fifth of them held out
   master recordio convert --format csv --held-out 0.2 testdata/digits.csv.gz data/digits
@@ -87,7 +87,7 @@ func eachFile(ctx context.Context, paths []string, look func(path string, f *rec
 // fileStat is what stat says of a file.
 type fileStat struct {
 	Path        string `json:"path"`
-	Layout      string `json:"layout"`      // "first" or "second"
+	Layout      string `json:"layout"`      // "first", "second" or "fluid"
 	Compression string `json:"compression"` // of its chunks, or "mixed"
 	Chunks      int    `json:"chunks"`
 	Records     int64  `json:"records"`
