@@ -21,6 +21,7 @@ type servers struct {
 	desired int            // -1 while /ps_desired is absent
 	spread  int            // servers that the model is spread over, -1 while that is desired
 	addrs   map[int]string // by index
+	held    []Held
 }
 
 // serving is how many servers have to be there for the job to go on: of those that are
@@ -75,6 +76,7 @@ func (s *Store) parseServers(keys listing) (servers, error) {
 		}
 		if index, err := strconv.Atoi(strings.TrimPrefix(key, s.abs(keyPS))); err == nil && index >= 0 {
 			r.addrs[index] = string(kv.Value)
+			r.held = append(r.held, Held{Index: index, Addr: string(kv.Value), Lease: kv.Lease})
 		}
 	}
 	return r, nil
@@ -199,7 +201,7 @@ func (s *Store) ClaimPS(ctx context.Context, addr string, ttl time.Duration, wai
 // tryClaim waits for a free index and reaches for it; nil, nil when another was
 // faster.
 func (s *Store) tryClaim(ctx context.Context, addr string, ttl time.Duration, waiting func(string)) (*Claim, error) {
-	index, err := s.freeIndex(ctx, waiting)
+	index, err := s.freeIndex(ctx, addr, waiting)
 	if err != nil {
 		return nil, err
 	}
@@ -321,9 +323,13 @@ func (s *Store) readServers(ctx context.Context) (servers, error) {
 	return s.parseServers(keys)
 }
 
-func (s *Store) freeIndex(ctx context.Context, waiting func(string)) (index int, err error) {
+func (s *Store) freeIndex(ctx context.Context, addr string, waiting func(string)) (index int, err error) {
 	var said string
+	var evicting error
 	err = s.followServers(ctx, func(r servers) bool {
+		if evicting = s.evictPredecessor(ctx, r, addr, waiting); evicting != nil {
+			return false
+		}
 		free := r.missing(r.desired)
 		if len(free) > 0 {
 			index = free[0]
@@ -339,7 +345,7 @@ func (s *Store) freeIndex(ctx context.Context, waiting func(string)) (index int,
 		}
 		return true
 	})
-	return index, err
+	return index, errors.Join(err, evicting)
 }
 
 // Index is which parameter server this is, from 0.

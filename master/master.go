@@ -17,10 +17,11 @@ import (
 // Master leads a job whenever it holds the lock. Its methods may be called at any time;
 // without the lock they return ErrNotLeader.
 type Master struct {
-	OnTermOver func()                          // called when a term has ended; set before Run
-	OnBegun    func(ctx context.Context) error // called in each term when the job has a state, before anybody hears of the term; its error ends Run; set before Run
-	Recorder   Recorder                        // seals the record; nil: it stays in the store; set before Run
-	Placer     Placer                          // moves blocks between parameter servers; nil: they stay; set before Run
+	OnTermOver     func()                          // called when a term has ended; set before Run
+	OnBegun        func(ctx context.Context) error // called in each term when the job has a state, before anybody hears of the term; its error ends Run; set before Run
+	Recorder       Recorder                        // seals the record; nil: it stays in the store; set before Run
+	ServerRegistry ServerRegistry                  // to evict parameter servers that died; nil: their leases run out; set before Run
+	Placer         Placer                          // moves blocks between parameter servers; nil: they stay; set before Run
 
 	config  Config
 	store   Store

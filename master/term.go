@@ -89,6 +89,9 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	if shards, ok := m.shards.(RetiringShards); ok {
 		group.Go(func() error { return m.retire(ctx, t, shards) })
 	}
+	if m.ServerRegistry != nil {
+		group.Go(func() error { return (&attendance{m.ServerRegistry, m.log}).run(ctx) })
+	}
 	group.Go(func() error { return c.run(ctx) })
 	group.Go(func() error { return m.watchEnd(ctx, t) })
 	group.Go(func() error { return m.seal(ctx, t) })

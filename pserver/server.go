@@ -98,6 +98,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.socket != nil {
 		defer s.socket.Close()
 	}
+	defer s.keepPort()()
 	claim, err := s.cfg.Registry.ClaimPS(ctx, s.Addr(), func(reason string) {
 		s.cfg.Log.WithField("reason", reason).Info("waiting for an index")
 	})
@@ -114,6 +115,21 @@ func (s *Server) Run(ctx context.Context) error {
 	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
 	defer cancel()
 	return errors.Join(err, claim.Release(release))
+}
+
+// keepPort keeps the port open until release, also when nobody accepts there any more: a port that refuses says that the process
+// is gone. A server that stops has not freed its index yet, and may be writing its last checkpoint.
+func (s *Server) keepPort() (release func()) {
+	listener, ok := s.cfg.Listener.(*net.TCPListener)
+	if !ok {
+		return func() {}
+	}
+	port, err := listener.File()
+	if err != nil {
+		s.cfg.Log.WithError(err).Warn("port cannot be kept open while the server stops")
+		return func() {}
+	}
+	return func() { port.Close() }
 }
 
 // serve is the life of the server between claim and release.

@@ -297,7 +297,13 @@ func (s *daemonSettings) listenTools(log *logrus.Entry) (net.Listener, error) {
 }
 
 func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face *httpapi.Server, store *etcdstore.Store, log *logrus.Entry) error {
-	told := &shards.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }, Present: store.Servers, Registered: store.RegisteredServers}
+	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
+	defer unwatch()
+	roster := store.FollowServers(watching)
+	told := &shards.Client{
+		Addrs:   func(ctx context.Context) ([]string, error) { return roster.Addrs(ctx, nil) },
+		Present: store.Servers, Registered: store.RegisteredServers, During: roster.During,
+	}
 	defer told.Close()
 	var m *master.Master
 	m, err := master.New(s.config, onetcd.Store{
@@ -311,6 +317,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 		return usageErrorf("%v", err)
 	}
 	m.Placer = told
+	m.ServerRegistry = onetcd.Servers{Store: store, Roster: roster}
 	m.OnBegun = func(ctx context.Context) error { return s.desire(ctx, store, log) }
 	m.Recorder = onetcd.Recorder{Sealer: &record.Sealer{Store: store, Config: s.sealing, Log: log}}
 	split := portsplit.New(listener, portsplit.Config{Log: log, Reserved: portsplit.HTTPGet}) // heartbeats for standbys

@@ -166,11 +166,16 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 		}()
 		w.Trainer.Locate = follow
 	}
+	if len(servers) > 0 {
+		w.Servers = func(context.Context) ([]string, error) { return servers, nil }
+		return w.Run(ctx)
+	}
+	following, unfollow := context.WithCancel(ctx)
+	defer unfollow()
+	roster := store.FollowServers(following)
+	w.During = roster.During
 	w.Servers = func(ctx context.Context) ([]string, error) {
-		if len(servers) > 0 {
-			return servers, nil
-		}
-		return store.WaitPS(ctx, func(missing []int) {
+		return roster.Addrs(ctx, func(missing []int) {
 			if missing == nil {
 				w.Log.Warn("waiting for parameter servers: no master has said how many there are; start the master with --ps N, and N times master pserver --endpoints ...")
 				return

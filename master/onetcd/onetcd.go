@@ -105,3 +105,27 @@ func (Store) Encode(v any) ([]byte, error) { return etcdstore.Encode(v) }
 
 // Decode decodes what Encode made.
 func (Store) Decode(b []byte, v any, limit int64) error { return etcdstore.Decode(b, v, limit) }
+
+// Servers is the registry of the parameter servers as a master needs it.
+type Servers struct {
+	Store  *etcdstore.Store
+	Roster *etcdstore.Roster
+}
+
+var _ master.ServerRegistry = Servers{}
+
+// WatchServers calls changed with the servers that hold an index.
+func (s Servers) WatchServers(ctx context.Context, changed func([]master.Server)) error {
+	return s.Roster.Each(ctx, func(held []etcdstore.Held) {
+		list := make([]master.Server, len(held))
+		for i, h := range held {
+			list[i] = master.Server{Index: h.Index, Addr: h.Addr, Claim: h.Lease}
+		}
+		changed(list)
+	})
+}
+
+// Evict ends the lease of a server.
+func (s Servers) Evict(ctx context.Context, server master.Server) error {
+	return s.Store.Evict(ctx, etcdstore.Held{Index: server.Index, Addr: server.Addr, Lease: server.Claim})
+}

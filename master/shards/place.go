@@ -49,7 +49,7 @@ func (c *Client) describe(ctx context.Context, addrs []string, index, servers in
 
 // at calls one server.
 func (c *Client) at(addrs []string, index int, what string, call func(server pb.ParameterServerClient) error) error {
-	conn, err := c.conn(addrs[index])
+	conn, err := c.conn(index, addrs[index])
 	if err == nil {
 		err = call(pb.NewParameterServerClient(conn))
 	}

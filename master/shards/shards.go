@@ -28,8 +28,23 @@ type Client struct {
 	// any more; "" where there is none.
 	Registered func(ctx context.Context) ([]string, error)
 
+	// During returns a context that ends with parent, with release, and as soon as the registry names another address for the
+	// index, or none: calls to a server that hangs end then. May be nil.
+	During func(parent context.Context, index int, addr string) (ctx context.Context, release context.CancelFunc)
+
 	mu    sync.Mutex
-	conns map[string]*grpc.ClientConn
+	conns map[string]*conn
+}
+
+// conn is the connection to an address.
+type conn struct {
+	*grpc.ClientConn
+	unwatch func() // its address
+}
+
+func (c *conn) close() {
+	c.unwatch()
+	c.Close()
 }
 
 // CommitStep returns once every server has taken the step, or ctx ends, and the greatest version that any of them has.
@@ -103,7 +118,7 @@ func (c *Client) all(addrs []string, what string, call func(i int, server pb.Par
 	var all sync.WaitGroup
 	for i, addr := range addrs {
 		all.Go(func() {
-			conn, err := c.conn(addr)
+			conn, err := c.conn(i, addr)
 			if err == nil {
 				err = call(i, pb.NewParameterServerClient(conn))
 			}
@@ -116,22 +131,46 @@ func (c *Client) all(addrs []string, what string, call func(i int, server pb.Par
 	return errors.Join(errs...)
 }
 
-func (c *Client) conn(addr string) (*grpc.ClientConn, error) {
+func (c *Client) conn(index int, addr string) (*conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if conn := c.conns[addr]; conn != nil {
-		return conn, nil
+	if known := c.conns[addr]; known != nil {
+		return known, nil
 	}
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	dialed, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
 	if err != nil {
 		return nil, err
 	}
 	if c.conns == nil {
-		c.conns = map[string]*grpc.ClientConn{}
+		c.conns = map[string]*conn{}
 	}
-	c.conns[addr] = conn
-	return conn, nil
+	fresh := &conn{ClientConn: dialed, unwatch: func() {}}
+	c.conns[addr] = fresh
+	c.watch(fresh, index, addr)
+	return fresh, nil
+}
+
+// watch closes a connection, with the calls on it, when its address no longer serves the index. An address that the registry
+// does not name yet, or no more, is not watched: it was read by other means, perhaps later.
+func (c *Client) watch(of *conn, index int, addr string) {
+	if c.During == nil {
+		return
+	}
+	serves, release := c.During(context.Background(), index, addr)
+	if serves.Err() != nil {
+		release()
+		return
+	}
+	stop := context.AfterFunc(serves, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.conns[addr] == of {
+			delete(c.conns, addr)
+		}
+		of.Close()
+	})
+	of.unwatch = func() { stop(); release() }
 }
 
 // forget closes the connections to servers that are not at addrs any more.
@@ -140,7 +179,7 @@ func (c *Client) forget(addrs []string) {
 	defer c.mu.Unlock()
 	for addr, conn := range c.conns {
 		if !slices.Contains(addrs, addr) {
-			conn.Close()
+			conn.close()
 			delete(c.conns, addr)
 		}
 	}
@@ -151,7 +190,7 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, conn := range c.conns {
-		conn.Close()
+		conn.close()
 	}
 	clear(c.conns)
 }

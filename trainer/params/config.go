@@ -73,6 +73,10 @@ type Config struct {
 	// by several goroutines at once.
 	Addrs func(ctx context.Context) ([]string, error)
 
+	// During returns a context that ends with parent, with release, and as soon as the registry names another address for the
+	// shard, or none: a call to a server that hangs ends then, and not with ReplyTimeout. Default: it ends with parent.
+	During func(parent context.Context, index int, addr string) (ctx context.Context, release context.CancelFunc)
+
 	Mode      Mode
 	Optimizer Optimizer
 	Staleness Staleness // of mode Async; belongs to the job as well
@@ -115,6 +119,11 @@ func (c *Config) Validate() error {
 	}
 	if c.Incarnation == 0 {
 		return errors.New("params.Config.Incarnation is 0: expected the number that the master gave this trainer")
+	}
+	if c.During == nil {
+		c.During = func(parent context.Context, _ int, _ string) (context.Context, context.CancelFunc) {
+			return context.WithCancel(parent)
+		}
 	}
 	c.WireDType = cmp.Or(c.WireDType, Float32)
 	if _, ok := wireDTypes[c.WireDType]; !ok {

@@ -148,7 +148,7 @@ func (c *Client) fill(ctx context.Context, claimed []*link, tensors []Tensor) er
 		if err != nil {
 			return err
 		}
-		if _, err := control.FinishInit(ctx, &pb.FinishInitRequest{Incarnation: c.cfg.Incarnation}); err != nil {
+		if err := l.finishInit(ctx, control); err != nil {
 			return err
 		}
 	}
@@ -156,7 +156,33 @@ func (c *Client) fill(ctx context.Context, claimed []*link, tensors []Tensor) er
 	return nil
 }
 
+// initAt ends when the address no longer serves the shard.
+func initAt(ctx context.Context, l *link, control pb.ParameterServerClient, request *pb.InitParametersRequest) (*pb.InitParametersReply, error) {
+	ctx, release := l.bound(ctx)
+	defer release()
+	reply, err := control.InitParameters(ctx, request)
+	return reply, l.orReplaced(err)
+}
+
+func (l *link) finishInit(ctx context.Context, control pb.ParameterServerClient) error {
+	ctx, release := l.bound(ctx)
+	defer release()
+	_, err := control.FinishInit(ctx, &pb.FinishInitRequest{Incarnation: l.client.cfg.Incarnation})
+	return l.orReplaced(err)
+}
+
+// orReplaced is err, of a call that may be tried again if it ended because the server was replaced.
+func (l *link) orReplaced(err error) error {
+	if err != nil && l.replaced() {
+		return status.Error(codes.Unavailable, context.Cause(l.serves).Error())
+	}
+	return err
+}
+
 func (l *link) initParameters(ctx context.Context, request *pb.InitParametersRequest) (*pb.InitParametersReply, error) {
+	if l.replaced() {
+		l.drop()
+	}
 	if err := l.find(ctx); err != nil {
 		return nil, err
 	}
@@ -164,7 +190,7 @@ func (l *link) initParameters(ctx context.Context, request *pb.InitParametersReq
 	if err != nil {
 		return nil, err
 	}
-	reply, err := control.InitParameters(ctx, request)
+	reply, err := initAt(ctx, l, control, request)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

@@ -81,7 +81,9 @@ type link struct {
 	slots  []slot
 	rows   []rowFrame // of the call under way, or the last one
 
-	addr    string // "": to be looked up
+	addr    string             // "": to be looked up
+	serves  context.Context    // ends when addr no longer serves the shard; nil while addr is ""
+	release context.CancelFunc // of serves
 	stream  *stream
 	epoch   uint16 // of the shard when it last said hello; 0: never
 	down    bool   // lost, and not found again yet
@@ -91,8 +93,38 @@ type link struct {
 }
 
 func newLink(c *Client, index int, addr string) *link {
-	return &link{client: c, index: index, addr: addr, log: c.cfg.Log.WithField("shard", index)}
+	l := &link{client: c, index: index, log: c.cfg.Log.WithField("shard", index)}
+	l.use(addr)
+	return l
 }
+
+// use sets the address; "": it is to be looked up.
+func (l *link) use(addr string) {
+	if l.release != nil {
+		l.release()
+		l.serves, l.release = nil, nil
+	}
+	if l.addr = addr; addr != "" {
+		l.serves, l.release = l.client.cfg.During(context.Background(), l.index, addr)
+	}
+}
+
+// bound is a context that ends with ctx, and when the address no longer serves the shard.
+func (l *link) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	serves := l.serves
+	if serves == nil {
+		return ctx, func() { cancel(nil) }
+	}
+	stop := context.AfterFunc(serves, func() { cancel(context.Cause(serves)) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// replaced says whether the registry has named another address since this one was looked up.
+func (l *link) replaced() bool { return l.serves != nil && l.serves.Err() != nil }
 
 func (l *link) close() error {
 	var errs []error
@@ -104,6 +136,7 @@ func (l *link) close() error {
 		errs = append(errs, l.control.Close())
 		l.control = nil
 	}
+	l.use("")
 	return errors.Join(errs...)
 }
 
@@ -119,7 +152,7 @@ func (l *link) run(ctx context.Context, call call) error {
 			l.slots[i].pending = l.slots[i].pending || !call.behind
 		}
 	}
-	return l.persist(ctx, restarted, func(again bool) error {
+	return l.persist(ctx, restarted, func(ctx context.Context, again bool) error {
 		if again {
 			l.sum(call)
 		}
@@ -131,7 +164,7 @@ func (l *link) run(ctx context.Context, call call) error {
 // the server was restarted in the middle of the call, what it acknowledged before
 // may be lost: restarted is called for it to be sent again, under its old step, which
 // tells the server whether it has it.
-func (l *link) persist(ctx context.Context, restarted func(), try func(again bool) error) error {
+func (l *link) persist(ctx context.Context, restarted func(), try func(ctx context.Context, again bool) error) error {
 	began := l.epoch
 	pause := l.client.cfg.pause()
 	for again := false; ; again = true {
@@ -142,7 +175,7 @@ func (l *link) persist(ctx context.Context, restarted func(), try func(again boo
 			restarted()
 			began = l.epoch
 		}
-		err := try(again)
+		err := l.try(ctx, try, again)
 		if err == nil {
 			return nil
 		}
@@ -153,6 +186,16 @@ func (l *link) persist(ctx context.Context, restarted func(), try func(again boo
 			return err
 		}
 	}
+}
+
+func (l *link) try(ctx context.Context, try func(ctx context.Context, again bool) error, again bool) error {
+	ctx, release := l.bound(ctx)
+	defer release()
+	err := try(ctx, again)
+	if _, refused := errors.AsType[*wire.Fault](err); err != nil && !refused && l.replaced() {
+		return context.Cause(l.serves)
+	}
+	return err
 }
 
 // sum makes the sums of what is sent again. They are those of the check, unless
@@ -225,7 +268,8 @@ func (l *link) checkEpoch(epoch uint32) error {
 // drop gives the connection up; the address is looked up again.
 func (l *link) drop() {
 	l.hangUp()
-	l.addr, l.dialed = "", "" // gRPC's own reconnecting would wait longer and longer
+	l.use("")
+	l.dialed = "" // gRPC's own reconnecting would wait longer and longer
 }
 
 // lost says so once.
@@ -239,6 +283,10 @@ func (l *link) lost(err error) {
 // connect makes sure that there is a connection on which hello was answered.
 func (l *link) connect(ctx context.Context) error {
 	pause := l.client.cfg.pause()
+	if l.replaced() {
+		l.lost(context.Cause(l.serves))
+		l.drop()
+	}
 	for l.stream == nil {
 		if err := l.find(ctx); err != nil {
 			return err
@@ -269,12 +317,14 @@ func (l *link) find(ctx context.Context) error {
 	if l.index >= len(addrs) {
 		return &shardsError{found: len(addrs), expected: len(l.client.links)}
 	}
-	l.addr = addrs[l.index]
+	l.use(addrs[l.index])
 	return nil
 }
 
 // open dials, says hello, and tells a restarted synchronous server where the others are.
 func (l *link) open(ctx context.Context) error {
+	ctx, release := l.bound(ctx)
+	defer release()
 	dialer := net.Dialer{
 		Timeout:         l.client.cfg.ReplyTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4},

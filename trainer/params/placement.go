@@ -120,9 +120,14 @@ func (c *Client) relearn(ctx context.Context, cause error) error {
 func (l *link) describePlacement(ctx context.Context) *pb.ParameterPlacement {
 	ctx, cancel := context.WithTimeout(ctx, l.client.cfg.ReplyTimeout)
 	defer cancel()
+	if l.replaced() {
+		l.drop()
+	}
 	if err := l.find(ctx); err != nil {
 		return nil
 	}
+	ctx, release := l.bound(ctx)
+	defer release()
 	control, err := l.controlClient()
 	if err != nil {
 		return nil

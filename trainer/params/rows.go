@@ -266,7 +266,7 @@ func (l *link) runRows(ctx context.Context, call rowCall) error {
 			l.rows[i].pending = l.rows[i].pending || !call.behind
 		}
 	}
-	return l.persist(ctx, restarted, func(bool) error {
+	return l.persist(ctx, restarted, func(ctx context.Context, _ bool) error {
 		s := l.stream
 		due := pendingRows(l.rows)
 		for _, i := range due {

@@ -74,7 +74,7 @@ func (l *link) scan(ctx context.Context, s *scan) error {
 		}
 		var rows wire.Rows
 		next := at
-		err := l.persist(ctx, restarted, func(bool) (err error) {
+		err := l.persist(ctx, restarted, func(ctx context.Context, _ bool) (err error) {
 			rows, next, err = l.stream.scan(ctx, l, &s.call, at)
 			return err
 		})

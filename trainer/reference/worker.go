@@ -28,6 +28,8 @@ import (
 type Worker struct {
 	Trainer trainer.Config
 	Servers func(ctx context.Context) ([]string, error) // addresses of all parameter servers, by index
+	// During is [params.Config.During]: it ends waits for a server that was replaced. May be nil.
+	During func(parent context.Context, index int, addr string) (context.Context, context.CancelFunc)
 	Data    []string                                    // paths and globs of the dataset
 
 	Kind    string // of the model: one of model.Kinds
@@ -241,7 +243,7 @@ func (w *Worker) moreClasses(data sample.Shape) string {
 
 func (w *Worker) connect(ctx context.Context, client *trainer.Client, recipe Recipe, m model.Model) (*params.Client, error) {
 	config := params.Config{
-		Addrs: w.Servers, Mode: params.Async, Ordinal: uint32(client.Ordinal()), Incarnation: client.Incarnation(), Log: w.Log,
+		Addrs: w.Servers, During: w.During, Mode: params.Async, Ordinal: uint32(client.Ordinal()), Incarnation: client.Incarnation(), Log: w.Log,
 		Optimizer: recipe.Optimizer, Tables: declare(m.Tables(), w.Seed), Staleness: recipe.Exchange.Staleness, WireDType: w.WireDType, JobEpoch: client.Epoch(),
 	}
 	if client.Sync() {

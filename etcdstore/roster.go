@@ -1,0 +1,172 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// ErrServerReplaced is why a context of [Roster.During] ends.
+var ErrServerReplaced = errors.New("etcd names another address for this parameter server, or none")
+
+// Held is the index of a parameter server as registered.
+type Held struct {
+	Index int
+	Addr  string
+	Lease int64 // another one for each claim
+}
+
+// Roster is the registry of the parameter servers, as one watch of etcd sees it.
+type Roster struct {
+	store *Store
+
+	mu      sync.Mutex
+	known   bool
+	now     servers
+	failed  error         // etcd refuses, or a value is malformed; nil again after the next change
+	changed chan struct{} // closed and replaced at each change
+	during  map[*tenure]struct{}
+}
+
+// tenure is the time during which an address serves an index.
+type tenure struct {
+	index  int
+	addr   string
+	cancel context.CancelCauseFunc
+}
+
+// FollowServers watches the registry until ctx or the store ends.
+func (s *Store) FollowServers(ctx context.Context) *Roster {
+	r := &Roster{store: s, changed: make(chan struct{}), during: map[*tenure]struct{}{}}
+	ctx, cancel := s.bound(ctx)
+	s.spawn(func() {
+		defer cancel()
+		for ctx.Err() == nil {
+			err := s.followServers(ctx, func(now servers) bool {
+				r.take(now)
+				return true
+			})
+			r.fail(err)
+			sleep(ctx, time.Second) //nolint:errcheck // the loop ends with ctx
+		}
+	})
+	return r
+}
+
+func (r *Roster) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = err
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+func (r *Roster) take(now servers) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.known, r.now, r.failed = true, now, nil
+	for t := range r.during {
+		if now.addrs[t.index] != t.addr {
+			t.cancel(ErrServerReplaced)
+			delete(r.during, t)
+		}
+	}
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Addrs waits until all desired indices are held and returns their addresses in order. missing (may be nil) is called with those
+// that are not, when that changes; with nil while no master has stored a number.
+func (r *Roster) Addrs(ctx context.Context, missing func(indices []int)) ([]string, error) {
+	said := []int{-1} // nothing yet
+	for {
+		r.mu.Lock()
+		known, now, failed, changed := r.known, r.now, r.failed, r.changed
+		r.mu.Unlock()
+		if failed != nil {
+			return nil, fmt.Errorf("wait for the parameter servers: %w", failed)
+		}
+		if known {
+			lacking := now.missing(now.serving())
+			if now.desired >= 0 && len(lacking) == 0 {
+				return now.list(now.serving()), nil
+			}
+			if missing != nil && !slices.Equal(said, lacking) {
+				missing(lacking)
+				said = lacking
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the parameter servers: %w", ctx.Err())
+		}
+	}
+}
+
+// During returns a context that ends with parent, with release, and as soon as addr no longer serves the index. addr comes from
+// Addrs of the same roster.
+func (r *Roster) During(parent context.Context, index int, addr string) (ctx context.Context, release context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	t := &tenure{index, addr, cancel}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known && r.now.addrs[index] != addr {
+		cancel(ErrServerReplaced)
+		return ctx, func() {}
+	}
+	r.during[t] = struct{}{}
+	return ctx, func() {
+		r.mu.Lock()
+		delete(r.during, t)
+		r.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// Each calls changed with the holders of all indices, now and after each change, until ctx ends. While etcd refuses there is none.
+func (r *Roster) Each(ctx context.Context, changed func([]Held)) error {
+	for {
+		r.mu.Lock()
+		known, now, failed, next := r.known, r.now, r.failed, r.changed
+		r.mu.Unlock()
+		if known && failed == nil {
+			changed(now.held)
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Evict ends the lease of a parameter server, and its index with it: another server can take it at once. It affects this claim
+// only. A server that lives after all loses its index and exits.
+func (s *Store) Evict(ctx context.Context, h Held) error {
+	_, err := again(ctx, func() (*pb.LeaseRevokeResponse, error) {
+		return s.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: h.Lease}, s.callOpts...)
+	})
+	if err != nil && !errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) {
+		return fmt.Errorf("revoke lease %x of parameter server %d: %w", h.Lease, h.Index, err)
+	}
+	return nil
+}
+
+// evictPredecessor ends the claims of an earlier start with the same address: this process listens there, so that the earlier
+// one is gone.
+func (s *Store) evictPredecessor(ctx context.Context, r servers, addr string, waiting func(string)) error {
+	for _, h := range r.held {
+		if h.Addr == addr {
+			waiting(fmt.Sprintf("index %d is held by an earlier start at %s: ending its lease", h.Index, addr))
+			return s.Evict(ctx, h)
+		}
+	}
+	return nil
+}

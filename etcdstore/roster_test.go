@@ -1,0 +1,141 @@
+package etcdstore_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+)
+
+// A context of an address ends when its lease does, and not for the changes of others.
+func TestRosterEndsContextsOfReplacedServers(t *testing.T) {
+	job := etcdtest.NewJob(t)
+	s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	desire(t, s, 2)
+	first := claim(t, s, "a:1")
+	claim(t, s, "b:1")
+	r := s.FollowServers(t.Context())
+	addrs, err := r.Addrs(t.Context(), nil)
+	if err != nil || !slices.Equal(addrs, []string{"a:1", "b:1"}) {
+		t.Fatalf("addresses %v, %v", addrs, err)
+	}
+	a, releaseA := r.During(t.Context(), 0, "a:1")
+	defer releaseA()
+	b, releaseB := r.During(t.Context(), 1, "b:1")
+	defer releaseB()
+	if err := first.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, "the end of the first", a.Done())
+	if context.Cause(a) != etcdstore.ErrServerReplaced || b.Err() != nil {
+		t.Errorf("causes %v and %v", context.Cause(a), context.Cause(b))
+	}
+	if late, release := r.During(t.Context(), 0, "a:1"); late.Err() == nil {
+		t.Error("a context of an address that is gone is alive")
+	} else {
+		release()
+	}
+	missing := make(chan []int, 10)
+	whole := make(chan []string, 1)
+	go func() {
+		addrs, err := r.Addrs(context.Background(), func(indices []int) { missing <- indices })
+		if err != nil {
+			t.Error(err)
+		}
+		whole <- addrs
+	}()
+	if got := receive(t, "what is missing", missing); !slices.Equal(got, []int{0}) {
+		t.Errorf("missing %v", got)
+	}
+	claim(t, s, "c:1")
+	if got := receive(t, "all", whole); !slices.Equal(got, []string{"c:1", "b:1"}) {
+		t.Errorf("addresses %v", got)
+	}
+}
+
+// A malformed number is an error until an administrator corrects it.
+func TestRosterRecoversFromAMalformedValue(t *testing.T) {
+	s := etcdtest.Store(t)
+	put := func(value string) {
+		t.Helper()
+		if _, err := s.Client().Put(t.Context(), s.Prefix()+"/ps_desired", value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("three")
+	r := s.FollowServers(t.Context())
+	if _, err := r.Addrs(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "want a decimal count") {
+		t.Fatal(err)
+	}
+	put("1")
+	claim(t, s, "a:1")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		addrs, err := r.Addrs(ctx, nil)
+		if err == nil && slices.Equal(addrs, []string{"a:1"}) {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("addresses %v, %v", addrs, err)
+		}
+	}
+}
+
+// A server that died is evicted, and its index taken at once; a later claim of the index stays.
+func TestEvictFreesTheIndexOfOneClaim(t *testing.T) {
+	job := etcdtest.NewJob(t)
+	s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	desire(t, s, 1)
+	dead, err := s.ClaimPS(t.Context(), "a:1", time.Hour, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := make(chan *etcdstore.Claim, 1)
+	go func() {
+		c, err := s.ClaimPS(context.Background(), "b:1", psTTL, nil)
+		if err != nil {
+			t.Error(err)
+		}
+		next <- c
+	}()
+	held := make(chan []etcdstore.Held, 10)
+	r := s.FollowServers(t.Context())
+	go r.Each(t.Context(), func(h []etcdstore.Held) { held <- h }) //nolint:errcheck // it ends with the test
+	of := receive(t, "the claim", held)
+	if len(of) != 1 || of[0].Addr != "a:1" {
+		t.Fatalf("held: %+v", of)
+	}
+	for range 2 { // the second time does nothing
+		if err := s.Evict(t.Context(), of[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	receive(t, "the evicted server to notice", dead.Lost())
+	if c := receive(t, "the next claim", next); !open(t, c.Lost()) || c.Index() != 0 {
+		t.Errorf("index %d, held %t", c.Index(), open(t, c.Lost()))
+	}
+}
+
+// A server that starts again at its address does not wait for the lease of its earlier start.
+func TestServerEvictsItsEarlierStart(t *testing.T) {
+	job := etcdtest.NewJob(t)
+	desire(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), 2)
+	s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	for _, addr := range []string{"a:1", "b:1"} {
+		if _, err := s.ClaimPS(t.Context(), addr, time.Hour, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	if c := claim(t, again, "b:1"); c.Index() != 1 {
+		t.Errorf("index %d", c.Index())
+	}
+	if addrs, err := again.Servers(t.Context()); err != nil || !slices.Equal(addrs, []string{"a:1", "b:1"}) {
+		t.Errorf("servers %v, %v", addrs, err)
+	}
+}

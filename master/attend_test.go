@@ -1,0 +1,119 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+)
+
+// fakeServers is a registry that a test writes.
+type fakeServers struct {
+	now     chan []Server
+	evicted chan Server
+	refuse  chan error // one for each eviction that fails
+}
+
+func (f *fakeServers) WatchServers(ctx context.Context, changed func([]Server)) error {
+	for {
+		select {
+		case now := <-f.now:
+			changed(now)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (f *fakeServers) Evict(_ context.Context, s Server) error {
+	select {
+	case err := <-f.refuse:
+		return err
+	default:
+	}
+	f.evicted <- s
+	return nil
+}
+
+// attended runs the attendance of a leader until the test ends.
+func attended(t *testing.T) *fakeServers {
+	t.Helper()
+	f := &fakeServers{now: make(chan []Server), evicted: make(chan Server, 100), refuse: make(chan error, 1)}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := (&attendance{f, logrus.NewEntry(log)}).run(ctx); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { stop(); <-done })
+	return f
+}
+
+// port is one that a process listens at.
+func port(t *testing.T) (l net.Listener, accept func() net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l, func() net.Conn {
+		t.Helper()
+		conn, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+}
+
+// F54: a parameter server whose port refuses after its connection broke is evicted, also when etcd fails once. One that closes
+// connections, and one that does not answer, are not.
+func TestDeadParameterServerIsEvicted(t *testing.T) {
+	f := attended(t)
+	dying, acceptDying := port(t)
+	living, acceptLiving := port(t)
+	dead, alive := Server{0, dying.Addr().String(), 7}, Server{1, living.Addr().String(), 8}
+	f.now <- []Server{dead, alive}
+	first := acceptDying()
+	for range 3 {
+		acceptLiving().Close() // as a port does with a connection that is silent for long
+	}
+	acceptLiving()
+	f.refuse <- errors.New("etcd is away")
+	dying.Close()
+	first.Close()
+	if got := <-f.evicted; got != dead {
+		t.Errorf("evicted %+v", got)
+	}
+	f.now <- []Server{alive}
+	f.now <- []Server{alive} // the first one is no longer watched
+	for len(f.evicted) > 0 {
+		if got := <-f.evicted; got != dead {
+			t.Errorf("evicted %+v", got)
+		}
+	}
+}
+
+// A server that was never reached is left to its lease: perhaps the address is only wrong for the leader.
+func TestParameterServerThatWasNeverReachedIsNotEvicted(t *testing.T) {
+	f := attended(t)
+	closed, _ := port(t)
+	closed.Close()
+	living, acceptLiving := port(t)
+	f.now <- []Server{{0, closed.Addr().String(), 7}, {1, living.Addr().String(), 8}}
+	for range 3 { // each after a pause, in which the other one was dialed as well
+		acceptLiving().Close()
+	}
+	if len(f.evicted) > 0 {
+		t.Errorf("evicted %+v", <-f.evicted)
+	}
+}
