@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/sirupsen/logrus"
 )
@@ -91,8 +92,13 @@ func TestDeadParameterServerIsEvicted(t *testing.T) {
 	f.refuse <- errors.New("etcd is away")
 	dying.Close()
 	first.Close()
-	if got := <-f.evicted; got != dead {
-		t.Errorf("evicted %+v", got)
+	select {
+	case got := <-f.evicted:
+		if got != dead {
+			t.Errorf("evicted %+v", got)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("a dead server was not evicted")
 	}
 	f.now <- []Server{alive}
 	f.now <- []Server{alive} // the first one is no longer watched

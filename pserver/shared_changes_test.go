@@ -102,6 +102,11 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 					t.Fatal(fault)
 				}
 				change(r)
+				defer func() {
+					if err := recover(); err != nil {
+						t.Errorf("panic: %v", err)
+					}
+				}()
 				if op == wire.PushRows {
 					fault = c.pushRows(f, &reply{})
 				} else {
@@ -197,7 +202,16 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 		limits: &Config{PullWait: time.Second, FrameTimeout: time.Minute, HelloTimeout: time.Minute}, nc: there, r: bufio.NewReader(there),
 	}
 	done := make(chan struct{})
-	go func() { defer close(done); bad.serve() }()
+	go func() {
+		defer close(done)
+		defer func() {
+			if err := recover(); err != nil {
+				t.Errorf("panic outside of the request: %v", err)
+				there.Close()
+			}
+		}()
+		bad.serve()
+	}()
 	head := wire.Header{Op: wire.LookupRows, DType: wire.RowBatch, Incarnation: 1, Placement: h.model.table.Epoch, ShardEpoch: 1, JobEpoch: 1, Sequence: 1}
 	var raw [wire.HeaderSize]byte
 	head.Encode(&raw)
