@@ -30,7 +30,7 @@ type Worker struct {
 	Servers func(ctx context.Context) ([]string, error) // addresses of all parameter servers, by index
 	// During is [params.Config.During]: it ends waits for a server that was replaced. May be nil.
 	During func(parent context.Context, index int, addr string) (context.Context, context.CancelFunc)
-	Data    []string                                    // paths and globs of the dataset
+	Data   []string // paths and globs of the dataset
 
 	Kind    string // of the model: one of model.Kinds
 	Classes int    // 0: 2 for a kind that learns from categories, else what the dataset states, else 10
