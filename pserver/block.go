@@ -66,7 +66,8 @@ func (b *block) filled() bool {
 	return b.params != nil
 }
 
-// stepLocked changes elements lo to hi by grad, whose values are lost.
+// stepLocked changes elements lo to hi by grad, whose values are lost. The caller looks for values that are not finite, see
+// seeBlock.
 func (b *block) stepLocked(rule optimizer.Rule, lo, hi int, grad []float32, step optimizer.Step) {
 	rule.Apply(b.params[lo:hi], grad, b.slots(lo, hi), step)
 }
@@ -123,8 +124,14 @@ func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale 
 				fault = changed(head.Op, b.name())
 			}
 		}
+		isFinite := true
 		if withBody {
-			r.add(lo, b.params[lo:hi])
+			isFinite = r.add(lo, b.params[lo:hi])
+		} else if fresh {
+			isFinite = wire.Finite(b.params[lo:hi])
+		}
+		if fresh && fault == nil {
+			s.seeBlock(b, lo, hi, isFinite, h.model.rule.Slots(), "step", head.Step)
 		}
 	}
 	r.end()

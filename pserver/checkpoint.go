@@ -56,6 +56,9 @@ func (c *checkpoints) saveSelf(ctx context.Context, why string) error {
 	if c.shard.changes() == c.stopped {
 		return nil
 	}
+	if err := c.shard.checkOverflow(); err != nil {
+		return err
+	}
 	h := c.shard.holding.Load()
 	if why == checkpoint.First {
 		if h == nil || h.unfilled() != nil {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"gonum.org/v1/gonum/blas/blas32"
+
+	"trainmaster/pserver/wire"
 )
 
 // The refusals of the control service, which maps them to codes.
@@ -92,6 +94,9 @@ func (s *shard) apply(h *holding, version uint64, contributors []contributor, sc
 		s.rowsMu.Lock()
 		defer s.rowsMu.Unlock()
 		h.reduceRows(version, shares, records, scale)
+		for _, t := range h.tables {
+			s.seeTable(t, "version", version)
+		}
 	}
 	s.counters.committed.Add(1)
 	s.reach(version)
@@ -149,7 +154,7 @@ func unlockAll(sums []*stage) {
 // reduce applies the step to every block. Blocks are spread over the
 // processors; within one the order is fixed.
 func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64, scale float32) {
-	share := float32(1 / float64(records))
+	share, slots := float32(1/float64(records)), h.model.rule.Slots()
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(h.blocks)) {
@@ -177,6 +182,7 @@ func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64
 					}
 					kept.keep(b, lo, hi)
 					b.stepLocked(h.model.rule, lo, hi, piece, update)
+					s.seeBlock(b, lo, hi, wire.Finite(b.params[lo:hi]), slots, "version", version)
 				}
 				b.version = version
 				b.mu.Unlock()

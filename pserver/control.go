@@ -30,7 +30,7 @@ func statusOf(err error) error {
 		return nil
 	case errors.Is(err, errNotClaimed):
 		return status.Error(codes.Aborted, err.Error())
-	case errors.Is(err, errIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut), errors.Is(err, errOldMove), errors.Is(err, errBlocksLost), errors.Is(err, errMidMove), errors.Is(err, errNotHeeded):
+	case errors.Is(err, errIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut), errors.Is(err, errOldMove), errors.Is(err, errBlocksLost), errors.Is(err, errMidMove), errors.Is(err, errNotHeeded), errors.Is(err, errOverflow):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, errMismatch):
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -44,7 +44,7 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	reply := &pb.DescribeReply{
 		Index: uint32(s.index), ShardEpoch: uint32(s.epoch), JobEpoch: s.jobEpoch.Load(), State: pb.DescribeReply_STATE_EMPTY, Counters: s.counters.toProto(),
 	}
-	reply.Rewound = s.rewound.Load()
+	reply.Rewound, reply.Overflow = s.rewound.Load(), s.overflowText()
 	reply.Counters.StagedBytes = uint64(s.stages.bytes.Load())
 	if c.checkpoints != nil {
 		reply.Checkpoint, reply.CheckpointError = c.checkpoints.status()

@@ -26,6 +26,9 @@ func (c *control) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.
 	if err != nil {
 		return nil, err
 	}
+	if err := c.shard.checkOverflow(); err != nil {
+		return nil, statusOf(err)
+	}
 	version, err := checkpoints.beginCut(request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetJobEpoch())
 	if err != nil {
 		return nil, statusOf(err)

@@ -27,16 +27,18 @@ func (r *reply) begin(elements int) {
 	r.sum, r.begun = wire.Begin(&r.raw), true
 }
 
-// add puts the elements from lo on into the body, and sums them. It is called in order.
-func (r *reply) add(lo int, piece []float32) {
+// add puts the elements from lo on into the body, sums them, and says whether they are finite. It is called in order.
+func (r *reply) add(lo int, piece []float32) (isFinite bool) {
 	size := r.head.DType.Size()
 	body := r.body[lo*size : (lo+len(piece))*size]
 	if r.head.DType == wire.BFloat16 {
 		wire.Narrow(body, piece)
-	} else {
-		copy(body, wire.FloatBytes(piece))
+		r.sum = r.sum.Add(body)
+		return wire.Finite(piece)
 	}
-	r.sum = r.sum.Add(body)
+	copy(body, wire.FloatBytes(piece))
+	r.sum, isFinite = r.sum.AddFloats(piece)
+	return isFinite
 }
 
 // end makes the frame ready to be sent.

@@ -92,6 +92,7 @@ func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []by
 	s.ready.Store(false)
 	s.rewound.Store(0)
 	s.claim, s.finishing = claim{}, false
+	s.overflow.Store(nil)
 	s.stages.prune(math.MaxUint64, nil)
 	name = "the beginning"
 	if len(text) == 0 {

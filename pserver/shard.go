@@ -34,9 +34,10 @@ type shard struct {
 	retired   retirement
 	told      bool // of retired, in this process
 
-	rewound   atomic.Uint32 // the job epoch of the last rewind of this process; 0: there was none
-	jobEpoch  atomic.Uint32 // grows with every roll-back of the job, from 1; fits a header
-	version   atomic.Uint64 // sync: the version reached
+	rewound   atomic.Uint32          // the job epoch of the last rewind of this process; 0: there was none
+	overflow  atomic.Pointer[string] // the first value that is not finite, in words; nil: none
+	jobEpoch  atomic.Uint32          // grows with every roll-back of the job, from 1; fits a header
+	version   atomic.Uint64          // sync: the version reached
 	versionMu sync.Mutex
 	changed   chan struct{} // closed and replaced when version grows, guarded by versionMu
 

@@ -201,6 +201,7 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 		more, err = f.table.Update(&f.rows, c.trainer.columns[f.number], step) // all but those that have it by now
 		applied += more
 	}
+	c.shard.seeTable(f.table, "step", step.Number)
 	if applied > 0 {
 		c.shard.counters.rowsPushed.Add(uint64(len(f.rows.IDs)))
 	}

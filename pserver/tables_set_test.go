@@ -330,6 +330,16 @@ func TestTableKeyGoesWithTheCheckpoint(t *testing.T) {
 // heldKey is the key of the first table, as the first server describes it.
 func heldKey(t testing.TB, b *book) sparse.Key {
 	t.Helper()
+	d, err := describe(t, b).Describe(within(t), &pb.DescribeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sparse.KeyOf(d.GetPlacement().GetTables()[0].GetKey())
+}
+
+// describe returns the control service of the first server.
+func describe(t testing.TB, b *book) pb.ParameterServerClient {
+	t.Helper()
 	addrs, err := b.complete(within(t))
 	if err != nil {
 		t.Fatal(err)
@@ -338,10 +348,6 @@ func heldKey(t testing.TB, b *book) sparse.Key {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	d, err := pb.NewParameterServerClient(conn).Describe(within(t), &pb.DescribeRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sparse.KeyOf(d.GetPlacement().GetTables()[0].GetKey())
+	t.Cleanup(func() { conn.Close() })
+	return pb.NewParameterServerClient(conn)
 }

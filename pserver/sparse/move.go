@@ -203,6 +203,7 @@ func (in *Incoming) Rows() int { return in.slot.living }
 // others come from arrived. The error names one that is in neither.
 func (t *Table) Placed(held []uint32, arrived func(number uint32) *Incoming) (*Table, error) {
 	placed := &Table{cfg: t.cfg, rule: t.rule, counted: t.counted, state: t.state, init: t.init, arena: t.arena, held: held, current: t.current}
+	placed.overflow.Store(t.overflow.Load())
 	for _, i := range held {
 		placed.slots[i] = t.slots[i]
 		if placed.slots[i] != nil {

@@ -34,6 +34,8 @@ type Table struct {
 	held    []uint32
 	current func() *Cut
 	leaving atomic.Pointer[chan struct{}] // nil: no slot is frozen; closed when none is any more
+
+	overflow atomic.Pointer[Overflow]
 }
 
 // New makes an empty table with the slots held. cfg has passed Validate, and rule is o's.
@@ -50,6 +52,29 @@ func New(cfg Config, o optimizer.Config, held []uint32, current func() *Cut) *Ta
 		t.slots[i] = &slot{key: cfg.Key}
 	}
 	return t
+}
+
+// Overflow is a row that is not finite after an update.
+type Overflow struct {
+	ID      int64
+	Element int // of the row, or of a slice of the optimizer's state
+	Value   float32
+}
+
+func (o *Overflow) String() string {
+	return fmt.Sprintf("element %d of the row of id %d, or of its state, is %v", o.Element, o.ID, o.Value)
+}
+
+// Overflow is the first row that is not finite, nil if there is none.
+func (t *Table) Overflow() *Overflow { return t.overflow.Load() }
+
+// see looks for values that are not finite.
+func (t *Table) see(id int64, values []float32) {
+	if wire.Finite(values) || t.overflow.Load() != nil {
+		return
+	}
+	i := wire.FirstNotFinite(values)
+	t.overflow.CompareAndSwap(nil, &Overflow{id, i % t.cfg.Dim, values[i]})
 }
 
 // Config is the table's.

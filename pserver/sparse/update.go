@@ -150,8 +150,10 @@ func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float
 			*r.updates()++
 			update.Count = uint64(*r.updates())
 		}
-		params, state := t.split(t.arena.floats(r))
+		values := t.arena.floats(r)
+		params, state := t.split(values)
 		t.rule.Apply(params, grads[k*dim:(k+1)*dim], state, update)
+		t.see(r.id(), values)
 	}
 	for _, k := range sc.waiting {
 		w := s.waiting[ids[k]]

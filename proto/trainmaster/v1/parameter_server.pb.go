@@ -898,7 +898,10 @@ type DescribeReply struct {
 	// The job epoch of the last Rewind of this process; 0: there was none.
 	Rewound uint32 `protobuf:"varint,14,opt,name=rewound,proto3" json:"rewound,omitempty"`
 	// Of each table, in the order of names: bytes of the rows that the shard has.
-	TableBytes    []uint64 `protobuf:"varint,15,rep,packed,name=table_bytes,json=tableBytes,proto3" json:"table_bytes,omitempty"`
+	TableBytes []uint64 `protobuf:"varint,15,rep,packed,name=table_bytes,json=tableBytes,proto3" json:"table_bytes,omitempty"`
+	// The first parameter, or state of the optimizer, that became infinite or not a number, and after which update; empty: all are
+	// finite. No checkpoint is written from then on.
+	Overflow      string `protobuf:"bytes,16,opt,name=overflow,proto3" json:"overflow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1029,6 +1032,13 @@ func (x *DescribeReply) GetTableBytes() []uint64 {
 		return x.TableBytes
 	}
 	return nil
+}
+
+func (x *DescribeReply) GetOverflow() string {
+	if x != nil {
+		return x.Overflow
+	}
+	return ""
 }
 
 // ParameterServerCounters count since the process started.
@@ -3643,7 +3653,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\vslot_owners\x18\x06 \x03(\rR\n" +
 	"slotOwners\">\n" +
 	"\x0fDescribeRequest\x12+\n" +
-	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\x9d\x05\n" +
+	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\xb9\x05\n" +
 	"\rDescribeReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.trainmaster.v1.DescribeReply.StateR\x05state\x12\x1f\n" +
@@ -3663,7 +3673,8 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x11keeps_checkpoints\x18\f \x01(\bR\x10keepsCheckpoints\x12\x18\n" +
 	"\arewound\x18\x0e \x01(\rR\arewound\x12\x1f\n" +
 	"\vtable_bytes\x18\x0f \x03(\x04R\n" +
-	"tableBytes\"X\n" +
+	"tableBytes\x12\x1a\n" +
+	"\boverflow\x18\x10 \x01(\tR\boverflow\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +
