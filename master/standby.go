@@ -20,14 +20,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Suspect is the holder of the first key in the queue for the lock: the leader, or who is
-// about to lead. The zero Suspect is nobody.
-type Suspect struct {
-	Key      string
-	Revision int64  // create revision of the key: its term
-	Address  string // where it sends beats
-	Lease    string
-}
+// Suspect is the holder of the first key in the queue for the lock.
+type Suspect = decide.Suspect
 
 // Takeover is how a suspect is to be deposed.
 type Takeover struct {
@@ -53,8 +47,7 @@ type standby struct {
 	config  Config
 	log     *logrus.Entry
 	warm    atomic.Pointer[warm]
-	version atomic.Int64 // revision of the stored state, as watched
-	probe   decide.Probe
+	version atomic.Int64  // revision of the stored state, as watched
 	own     func() string // the lease of our own key in the queue; "" before there is one
 }
 
@@ -95,49 +88,28 @@ type heard struct {
 func (s *standby) watch(ctx context.Context, leaders <-chan Suspect, beats <-chan heard) error {
 	ticker := time.NewTicker(decide.BeatEvery)
 	defer ticker.Stop()
-	var suspect Suspect
+	watch := decide.Watch{Address: s.config.Advertise}
 	for {
 		judged := decide.Alive
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case suspect = <-leaders:
-			s.probe = decide.Probe{}
-			judged = s.predecessor(suspect)
+		case suspect := <-leaders:
+			judged = watch.Follow(suspect, s.own())
 		case h := <-beats:
-			switch {
-			case h.of.Key != suspect.Key:
-			case h.gone:
-				judged = decide.Dead
-			case h.beat.Lease != suspect.Lease:
-				judged = decide.Dead // another process has its port
-			default:
-				s.probe.Hears(h.beat, s.etcdAnswers(ctx, h.beat))
+			if h.gone {
+				judged = watch.Gone(h.of.Key)
+			} else {
+				judged = watch.Heard(h.of.Key, h.beat, func() bool { return s.etcdAnswers(ctx) })
 			}
 		case <-ticker.C:
-			if s.other(suspect) {
-				if judged = s.predecessor(suspect); judged == decide.Alive {
-					judged = s.probe.Look(s.version.Load())
-				}
-			}
+			judged = watch.Look(s.version.Load(), s.own())
 		}
 		if judged != decide.Alive {
-			s.depose(ctx, suspect, judged)
-			s.probe = decide.Probe{}
+			s.depose(ctx, watch.Suspect(), judged)
+			watch.Forget()
 		}
 	}
-}
-
-// other reports whether a suspect is somebody else.
-func (s *standby) other(suspect Suspect) bool { return suspect.Key != "" && suspect.Lease != s.own() }
-
-// predecessor judges a suspect that has our address: we have its port, so it is the key that
-// an earlier start of this master left.
-func (s *standby) predecessor(suspect Suspect) decide.Verdict {
-	if own := s.own(); own != "" && s.other(suspect) && suspect.Address == s.config.Advertise {
-		return decide.Dead
-	}
-	return decide.Alive
 }
 
 // warm is the part of recovery that can be done before the lock is held: the task tables. A
@@ -201,12 +173,8 @@ func (w *warm) table(report string) *taskqueue.Table {
 	return w.tables[report]
 }
 
-// etcdAnswers reports whether etcd answers us; it asks only when the beat says that it does
-// not answer the leader.
-func (s *standby) etcdAnswers(ctx context.Context, b decide.Beat) bool {
-	if b.AgeMs <= decide.MaxBeatAge.Milliseconds() {
-		return true
-	}
+// etcdAnswers reports whether etcd answers this master.
+func (s *standby) etcdAnswers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, decide.BeatEvery)
 	defer cancel()
 	_, err := s.store.Value(ctx, StepKey)

@@ -144,9 +144,17 @@ func TestPredecessor(t *testing.T) {
 		"a master at another address":   {"2", Suspect{Key: "/master/lock/1", Address: there, Lease: "1"}, decide.Alive},
 		"nobody is in the queue at all": {"2", Suspect{}, decide.Alive},
 	} {
-		s := &standby{config: Config{Advertise: here}, own: func() string { return tt.own }}
-		if got := s.predecessor(tt.suspect); got != tt.want {
-			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		watch := decide.Watch{Address: here}
+		for n := range 2 { // at once, and at the next look
+			got := decide.Alive
+			if n == 0 {
+				got = watch.Follow(tt.suspect, tt.own)
+			} else {
+				got = watch.Look(1, tt.own)
+			}
+			if got != tt.want {
+				t.Errorf("%s: %v, want %v", name, got, tt.want)
+			}
 		}
 	}
 }

@@ -6,7 +6,7 @@
 //
 // Every decision is the production code's: the queue (taskqueue), a term's recovery, batches,
 // commits, read-backs and roll-backs, its cuts and how it has a job go back (master.Driven), the
-// clock, the linger and the probe (master/decide), the fenced transactions (etcdstore/fence), the
+// clock, the linger, and what a standby judges and when it dials again (master/decide), the fenced transactions (etcdstore/fence), the
 // client's session, repeats and pauses (trainer/session), and the rows of parameter servers with
 // the steps of each trainer, the moment of a cut and what is restored of it (pserver/sparse).
 //
@@ -38,6 +38,8 @@
 //
 // While faults go on: a caller of a leader gets an answer, or its term ends, within a minute of
 // virtual time, and a master that is stopped ends within a minute.
+//
+// Of standbys: a master that runs, and that etcd and its standby can reach, is not deposed.
 //
 // In every other history some trainers are connections that do not join: netrpc's rules of a
 // connection, restated (plain.go). Such a session ends with its connection and not before; what it

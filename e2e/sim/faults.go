@@ -55,7 +55,9 @@ func (w *world) schedule() {
 		n := w.anyNode()
 		w.note("%s: is cut off from etcd", n.name)
 		n.cut = true
-		w.after(w.between(100*time.Millisecond, 12*time.Second), func() {
+		d := w.between(100*time.Millisecond, 12*time.Second)
+		n.excuse(d)
+		w.after(d, func() {
 			n.cut = false
 			if n.up {
 				n.after(w.watchDelay(), n.queueChanged) // its watches list again
@@ -66,12 +68,16 @@ func (w *world) schedule() {
 		n := w.anyNode()
 		w.note("%s: neither hears beats nor is heard", n.name)
 		n.deaf = true
-		w.after(w.between(100*time.Millisecond, 5*time.Second), func() { n.deaf = false })
+		d := w.between(100*time.Millisecond, 5*time.Second)
+		n.excuse(d)
+		w.after(d, func() { n.deaf = false })
 	})
 	w.often(f.down, func() {
 		w.note("etcd: is away")
 		w.etcd.down = true
-		w.after(w.between(100*time.Millisecond, 20*time.Second), func() { w.etcd.down = false; w.etcd.lead() })
+		d := w.between(100*time.Millisecond, 20*time.Second)
+		w.etcdExcused = max(w.etcdExcused, w.now+d+excusedFor)
+		w.after(d, func() { w.etcd.down = false; w.etcd.lead() })
 	})
 	w.often(f.full, func() {
 		w.etcd.filling = w.chance(0.5)
@@ -103,6 +109,7 @@ func (n *node) dies() {
 	for _, c := range n.conns {
 		c.breaks()
 	}
+	n.hangsUp()
 	n.loop.after(n.between(50*time.Millisecond, 10*time.Second), n.boot)
 }
 

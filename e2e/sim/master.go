@@ -41,17 +41,13 @@ type node struct {
 	stopping bool
 	conns    []*conn
 
-	bid     *lock // in the queue, and not leading
-	probe   decide.Probe
-	version int64 // of the stored state, as watched
-	suspect suspect
-}
-
-type suspect struct {
-	key   string
-	term  int64
-	lease int64
-	addr  string
+	bid       *lock  // in the queue, and not leading
+	own       string // lease of the last key in the queue
+	version   int64  // of the stored state, as watched
+	watching  decide.Watch
+	excused   time.Duration // a standby may judge by a fault until then
+	listening *listening
+	listeners []func() // each ends the connection of a standby
 }
 
 // errand is a caller's event in a term, and how to answer.
@@ -82,6 +78,7 @@ func (n *node) pauses(d time.Duration) {
 	until := max(n.paused, n.now+d)
 	n.away += until - max(n.paused, n.now)
 	n.paused = until
+	n.excuse(until - n.now)
 }
 
 func (n *node) Now() time.Time { return time.Unix(0, 0).Add(n.now + n.jump) }
@@ -105,7 +102,11 @@ func (n *node) boot() {
 	}
 	n.cuts, n.driven, n.lock, n.bid, n.errands, n.conns, n.wake, n.stopping, n.arrived = nil, nil, nil, nil, nil, nil, nil, false, 0
 	n.stopTerm = func() {}
-	n.probe, n.suspect = decide.Probe{}, suspect{}
+	n.own, n.watching, n.listeners = "", decide.Watch{Address: n.addr}, nil
+	if n.listening != nil {
+		n.listening.over = true
+		n.listening = nil
+	}
 	n.start(func(p *process) {
 		n.proc = p
 		n.link = &link{process: p, etcd: n.world.etcd, world: n.world, cut: &n.cut, heard: &n.heard, idle: n.flush}
@@ -122,6 +123,7 @@ func (n *node) boot() {
 			p.sleep(200 * time.Millisecond)
 		}
 		n.up = false
+		n.hangsUp()
 	})
 }
 
@@ -134,6 +136,7 @@ func (n *node) campaign() *lock {
 			n.proc.sleep(n.between(50*time.Millisecond, time.Second))
 			continue
 		}
+		n.own = leaseName(id)
 		k := &lock{link: n.link, lost: make(chan struct{}), trusted: sent + leaseTTL - leaseMargin}
 		k.term = fence.Term{LockKey: fmt.Sprintf("%s%x", lockPrefix, id), Lease: id}
 		a, err := n.link.txn(&pb.TxnRequest{
@@ -147,6 +150,7 @@ func (n *node) campaign() *lock {
 		k.term.Revision = a.revision
 		k.guard()
 		n.bid = k
+		n.follow(n.first())
 		if n.queue(k) {
 			n.bid = nil
 			return k
@@ -373,58 +377,17 @@ func (n *node) queueChanged() {
 	if n.bid != nil && n.wake != nil {
 		n.wake()
 	}
-	next := suspect{}
-	if kv := e.first(lockPrefix); kv != nil {
-		next = suspect{string(kv.Key), kv.CreateRevision, kv.Lease, string(kv.Value)}
-	}
-	if next != n.suspect {
-		n.suspect, n.probe = next, decide.Probe{}
+	if next := n.first(); next != n.watching.Suspect() {
+		n.follow(next)
 	}
 }
 
-// look judges the first in the queue, every BeatEvery.
-func (n *node) look() {
-	n.after(decide.BeatEvery, n.look)
-	for _, e := range n.errands {
-		if waited := n.waited(e.since); waited > answerWithin {
-			n.breaks("a caller is answered while something fails", "%s: %T of term %d waits for %v", n.name, e.event, e.term, waited)
-		}
+// first is the first in the queue.
+func (n *node) first() decide.Suspect {
+	if kv := n.world.etcd.first(lockPrefix); kv != nil {
+		return decide.Suspect{Key: string(kv.Key), Revision: kv.CreateRevision, Address: string(kv.Value), Lease: leaseName(kv.Lease)}
 	}
-	if !n.cut && !n.world.etcd.down { // it asks etcd something small when nothing else did
-		n.after(n.link.etcdDelay(), func() { n.heard = n.now })
-	}
-	if n.bid == nil || n.suspect.key == "" || n.suspect.key == n.bid.term.LockKey {
-		return
-	}
-	for _, other := range n.world.nodes {
-		if other.addr == n.suspect.addr && other.awake() && !n.deaf && !other.deaf {
-			n.probe.Hears(decide.Beat{AgeMs: (n.now - other.heard).Milliseconds()}, !n.cut && !n.world.etcd.down)
-		}
-	}
-	if n.probe.Look(n.version) != decide.Alive {
-		n.depose(n.suspect)
-		n.probe = decide.Probe{}
-	}
-}
-
-// depose revokes the lease of a suspect, unless a take-over was forced a short while ago. Real ones back off from silent
-// leaders; these do not, so that there are more of them.
-func (n *node) depose(s suspect) {
-	e := n.world.etcd
-	exempt := n.version < s.term
-	n.loop.after(n.between(time.Millisecond, 5*time.Millisecond), func() {
-		if n.cut || e.down || string(e.first(lockPrefix).GetKey()) != s.key || !exempt && e.keys[holdKey] != nil {
-			return
-		}
-		n.note("%s: deposes %s in term %d", n.name, s.addr, s.term)
-		if !exempt {
-			if _, err := e.txn(&pb.TxnRequest{Success: []*pb.RequestOp{fence.Put(holdKey, nil, e.grant(10*time.Second))}}); err != nil {
-				return
-			}
-		}
-		n.world.takeovers++
-		e.revoke(s.lease)
-	})
+	return decide.Suspect{}
 }
 
 // words says an answer as the trainers' port does.

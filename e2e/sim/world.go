@@ -170,26 +170,27 @@ func (p *plan) takeCuts(rng *rand.Rand) {
 // world is one history: the modelled etcd, masters, trainers and the network between them.
 type world struct {
 	*loop
-	plan       plan
-	etcd       *etcd
-	nodes      []*node
-	trainers   []*trainer
-	check      *check
-	codec      codec
-	config     master.Config
-	log        *logrus.Entry
-	report     *taskqueue.Report
-	table      *taskqueue.Table
-	part       []byte
-	jobID      [16]byte
-	takeovers  int
-	plainConns int     // that were made
-	orders     [][]int // of each pass: task indices
-	rings      *rings
-	servers    []*server // of histories of cuts
-	folder     folder
-	instants   int // between two messages of a cut, so far
-	strike     int // the one in which somebody dies; 0: none
+	plan        plan
+	etcd        *etcd
+	nodes       []*node
+	trainers    []*trainer
+	check       *check
+	codec       codec
+	config      master.Config
+	log         *logrus.Entry
+	report      *taskqueue.Report
+	table       *taskqueue.Table
+	part        []byte
+	jobID       [16]byte
+	takeovers   int
+	etcdExcused time.Duration // a standby may judge by an outage of etcd until then
+	plainConns  int           // that were made
+	orders      [][]int       // of each pass: task indices
+	rings       *rings
+	servers     []*server // of histories of cuts
+	folder      folder
+	instants    int // between two messages of a cut, so far
+	strike      int // the one in which somebody dies; 0: none
 }
 
 func newWorld(seed uint64, trace bool) (*world, error) {

@@ -152,6 +152,16 @@ var mutants = []mutant{
 	{"no grace after a refused commit", "taskqueue/restore.go",
 		"\t\t\tt.seen, t.lostAt = q.clock, q.clock.Add(q.opt.Grace)\n\t\t}\n\t}\n}", "\t\t\tt.lostAt = q.clock.Add(q.opt.Grace)\n\t\t}\n\t}\n}",
 		"a trainer is lost because a commit was refused"},
+	// standbys
+	{"heartbeats are not heard", "master/decide/watch.go",
+		"\t\tw.probe.Hears(b, b.AgeMs <= MaxBeatAge.Milliseconds() || etcdAnswers())\n", "",
+		"a leader that has nothing to commit is deposed"},
+	{"one missed heartbeat is enough", "master/decide/probe.go",
+		"missedBeats = 3", "missedBeats = 1",
+		"a heartbeat that comes a little late costs a term"},
+	{"a standby deposes itself", "master/decide/watch.go",
+		"own != \"\" && w.other(own) && w", "own != \"\" && w",
+		"the next leader revokes its own lease"},
 	// connections that do not join
 	{"a closed connection keeps its session", "taskqueue/liveness.go",
 		"\tcase t.plain:\n\t\tq.lose(t, true)\n", "\tcase t.plain:\n",

@@ -1,0 +1,80 @@
+package decide
+
+// Suspect is the holder of the first key in the queue for the lock: the leader, or the master
+// that is about to lead. The zero Suspect stands for an empty queue.
+type Suspect struct {
+	Key      string
+	Revision int64  // create revision of the key: its term
+	Address  string // where it sends heartbeats
+	Lease    string
+}
+
+// Watch judges the suspect of one standby by what the standby sees: the queue, heartbeats and
+// connections. It has no clock, no connection and no store; a simulator drives it as a master does.
+//
+//	following ──── silent: heartbeats missed, or dead: gone, another process, predecessor ────▶ depose
+//	    ▲                                                                                        │
+//	    └──────────────────────────────── Forget ◀───────────────────────────────────────────────┘
+type Watch struct {
+	Address string // of the standby
+
+	suspect Suspect
+	probe   Probe
+}
+
+// Suspect returns the suspect.
+func (w *Watch) Suspect() Suspect { return w.suspect }
+
+// Follow takes the first key in the queue. own is the lease of the standby's own key, "" before
+// there is one.
+func (w *Watch) Follow(next Suspect, own string) Verdict {
+	w.suspect, w.probe = next, Probe{}
+	return w.predecessor(own)
+}
+
+// Heard takes a heartbeat that was sent for a key. etcdAnswers is asked if etcd does not answer
+// the sender.
+func (w *Watch) Heard(key string, b Beat, etcdAnswers func() bool) Verdict {
+	switch {
+	case key != w.suspect.Key:
+	case b.Lease != w.suspect.Lease:
+		return Dead // another process has its port
+	default:
+		w.probe.Hears(b, b.AgeMs <= MaxBeatAge.Milliseconds() || etcdAnswers())
+	}
+	return Alive
+}
+
+// Gone says that the connection to the holder of a key broke, and that its port refuses others.
+func (w *Watch) Gone(key string) Verdict {
+	if key != w.suspect.Key {
+		return Alive
+	}
+	return Dead
+}
+
+// Look is called every BeatEvery; revision is that of the stored state, as watched.
+func (w *Watch) Look(revision int64, own string) Verdict {
+	if !w.other(own) {
+		return Alive
+	}
+	if judged := w.predecessor(own); judged != Alive {
+		return judged
+	}
+	return w.probe.Look(revision)
+}
+
+// Forget begins anew after a verdict.
+func (w *Watch) Forget() { w.probe = Probe{} }
+
+// other reports whether the suspect is another master.
+func (w *Watch) other(own string) bool { return w.suspect.Key != "" && w.suspect.Lease != own }
+
+// predecessor judges a suspect with the standby's own address: the standby has the port, so the
+// key is that of an earlier start of the same master.
+func (w *Watch) predecessor(own string) Verdict {
+	if own != "" && w.other(own) && w.suspect.Address == w.Address {
+		return Dead
+	}
+	return Alive
+}
