@@ -74,6 +74,9 @@ func TestReportsShareOneScan(t *testing.T) {
 	if count(r.Logged(), "fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks, with --records-per-chunk of recordio convert") != 0 {
 		t.Error("a warning about few tasks, of which there are many")
 	}
+	if err := r.ReportDataset(t.Context(), []string{filepath.Join(dir, "nothing-*")}); err == nil || !strings.Contains(err.Error(), "on the master's machine: ") || !strings.Contains(err.Error(), "the glob matches no file") {
+		t.Errorf("a glob without files gave %v", err)
+	}
 	v, err := r.Overview(t.Context())
 	if err != nil || v.Sets[0].Chunks != 90 || v.Sets[0].ChunksPerTask != 5 || v.Sets[0].Tasks != 18 || v.Sets[0].Records != 900 {
 		t.Errorf("got %+v, %v; want 90 chunks in 18 tasks, 900 records", v.Sets, err)

@@ -178,7 +178,7 @@ func shardsOf(prefix string) ([]string, error) {
 	folder, base := filepath.Dir(prefix), filepath.Base(prefix)
 	entries, err := os.ReadDir(folder)
 	if err != nil {
-		return nil, err
+		return nil, recordio.OpenError(prefix, err)
 	}
 	var paths []string
 	total := ""

@@ -103,7 +103,7 @@ func (w *shardWriter) split(prefix string, order []int, n int) (Split, error) {
 		return Split{}, err
 	}
 	if err := os.MkdirAll(filepath.Dir(prefix), 0o777); err != nil {
-		return Split{}, err
+		return Split{}, recordio.OpenError(prefix, err)
 	}
 	for i := range n {
 		path := fmt.Sprintf("%s-%05d-of-%05d", prefix, i, n)
@@ -202,7 +202,7 @@ func refuseOthers(prefix string, n int) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return recordio.OpenError(prefix, err)
 	}
 	shard := regexp.MustCompile("^" + regexp.QuoteMeta(filepath.Base(prefix)) + `-\d{5}-of-(\d{5})$`)
 	for _, entry := range entries {

@@ -3,16 +3,20 @@ package reference_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"trainmaster/dataset/convert"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
 	"trainmaster/master/mastertest"
+	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 	"trainmaster/trainer/model"
@@ -54,6 +58,66 @@ func TestTrainersOfOneName(t *testing.T) {
 	for _, p := range reports {
 		if p.CountedOnce != table.Tasks() {
 			t.Errorf("pass %d: %d tasks counted, want %d", p.Pass, p.CountedOnce, table.Tasks())
+		}
+	}
+}
+
+// A converted table of numbers describes itself: a trainer learns its three classes without any setting.
+func TestWorkerLearnsConvertedNumbers(t *testing.T) {
+	var table strings.Builder
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 300 {
+		class := i % 3
+		fmt.Fprintf(&table, "%.3f,%.6f,%d\n", 1e6+1000*(float64(class)+0.2*random.NormFloat64()), 1e-3*(float64(class*class)+0.3*random.NormFloat64()), class)
+	}
+	data, err := convert.CSV(t.Context(), strings.NewReader("weight,length,species\n"+table.String()), convert.Options{Prefix: filepath.Join(t.TempDir(), "t"), HeldOut: 0.3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 1, Linger: time.Minute, Queue: taskqueue.Options{Passes: 20}})
+	shards := startShards(t, 1)
+	w := &reference.Worker{
+		Trainer: trainer.Config{ID: "a", Locate: trainer.At(r.Addr), Log: quiet()},
+		Servers: func(context.Context) ([]string, error) { return shards, nil },
+		Data:    data.Train.Paths, Kind: model.Softmax, Log: quiet(), SavePath: filepath.Join(t.TempDir(), "model"),
+	}
+	if err := w.Run(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	saved, err := reference.ReadSaved(w.SavePath)
+	if err != nil || saved.Config.Classes != 3 || saved.Config.Inputs != 2 {
+		t.Fatalf("saved %+v, %v", saved.Config, err)
+	}
+	m, err := saved.Model()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := recordio.Open(data.Test.Paths[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	e, err := reference.Evaluate(m, saved.Tensors, nil, file.Records())
+	if err != nil || e.Records != 90 || e.Accuracy() < 0.95 {
+		t.Errorf("accuracy %v of %d records, %v", e.Accuracy(), e.Records, err)
+	}
+}
+
+// A model with fewer classes than the dataset would fail task by task: a trainer refuses it at the start.
+func TestWorkerRefusesTooFewClasses(t *testing.T) {
+	for want, w := range map[string]*reference.Worker{
+		"the dataset has 12 classes, the model softmax has 10: omit --classes, or start with --classes 12": {Kind: model.Softmax, Classes: 10},
+		"found pixels: use --model softmax or --model mlp":                                                 {Kind: model.FM},
+	} {
+		data, err := convert.CSV(t.Context(), strings.NewReader("1,2,3\n3,2,11\n"), convert.Options{Prefix: filepath.Join(t.TempDir(), "t")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
+		w.Trainer = trainer.Config{ID: "a", Locate: trainer.At(r.Addr), Log: quiet()}
+		w.Data, w.Log = data.Train.Paths, quiet()
+		if err := w.Run(within(t)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("it ends with %v, want %q", err, want)
 		}
 	}
 }
