@@ -110,7 +110,7 @@ func TestBadSettings(t *testing.T) {
 		{"no etcd to look at", []string{"status", "--endpoints", away}, exitStore, []string{"etcd is unreachable", away, "--endpoints"}},
 		{"no etcd for queues", []string{"queues", "--endpoints", away}, exitStore, []string{"etcd is unreachable", away}},
 		{"no etcd to verify", []string{"verify", "--endpoints", away}, exitStore, []string{"etcd is unreachable", away}},
-		{"no etcd, but somebody", daemon("--endpoints", taken, "--store-timeout", "1s"), exitStore, []string{"etcd is unreachable", taken, "accepts connections"}},
+		{"no etcd, but somebody", daemon("--endpoints", taken, "--store-timeout", "1s"), exitStore, []string{"etcd is unreachable", taken, "a process listens there but did not answer in"}},
 
 		{"no data to train on", []string{"trainer", "--endpoints", away}, exitUsage, []string{"--data: expected the RecordIO files to train on"}},
 		{"nobody to train for", []string{"trainer", "--data", file}, exitUsage, []string{"--endpoints", "--addr", "--servers"}},

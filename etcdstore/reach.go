@@ -37,14 +37,18 @@ func (s *Store) explain(ctx context.Context, cfg Config, cause error) error {
 		return fmt.Errorf("%w at %s: %w; is that an etcd of version 3.4 or later?", ErrRefused, where, cause)
 	}
 	var found []string
+	advice := "name other --endpoints"
 	for _, endpoint := range cfg.Endpoints {
-		found = append(found, probe(ctx, endpoint, cause))
+		text, listens := probe(ctx, endpoint, cfg.DialTimeout, cause)
+		if found = append(found, text); !listens {
+			advice = "start etcd there, or name other --endpoints"
+		}
 	}
-	return fmt.Errorf("%w: %s; start etcd there, or name other --endpoints", ErrUnreachable, strings.Join(found, "; "))
+	return fmt.Errorf("%w: %s; %s", ErrUnreachable, strings.Join(found, "; "), advice)
 }
 
-// probe says how an endpoint behaves on the level below etcd's.
-func probe(ctx context.Context, endpoint string, cause error) string {
+// probe says how an endpoint behaves on the level below etcd's, and whether a process listens there.
+func probe(ctx context.Context, endpoint string, patience time.Duration, cause error) (text string, listens bool) {
 	address := endpoint
 	if u, err := url.Parse(endpoint); err == nil && u.Host != "" {
 		address = u.Host
@@ -52,13 +56,23 @@ func probe(ctx context.Context, endpoint string, cause error) string {
 	dialer := net.Dialer{Timeout: time.Second}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Sprintf("%s: %v", endpoint, err)
+		return fmt.Sprintf("%s: %v", endpoint, err), false
 	}
 	_ = conn.Close()
-	if errors.Is(cause, context.DeadlineExceeded) || codeOf(cause) == codes.DeadlineExceeded || codeOf(cause) == codes.Canceled {
-		return endpoint + ": accepts connections but did not answer in time (no quorum, a very slow disk, TLS without --cacert, or no etcd at all)"
+	reason := cause.Error()
+	secure := strings.HasPrefix(endpoint, "https://")
+	switch {
+	case secure && (strings.Contains(reason, "handshake failed: EOF") || strings.Contains(reason, "does not look like a TLS handshake") || strings.Contains(reason, "handshake failed: read tcp")):
+		return endpoint + ": the server does not speak TLS: use http://", true
+	case errors.Is(cause, context.DeadlineExceeded) || codeOf(cause) == codes.DeadlineExceeded || codeOf(cause) == codes.Canceled:
+		return fmt.Sprintf("%s: a process listens there but did not answer in %v: is etcd hung, without a quorum or on a very slow disk, or does it need TLS (--cacert)?", endpoint, patience), true
+	case strings.Contains(reason, "use of closed network connection"), strings.Contains(reason, "i/o timeout"):
+		return fmt.Sprintf("%s: a process listens there but did not answer in %v: is etcd hung?", endpoint, min(patience, reconnect.MinConnectTimeout)), true
 	}
-	return fmt.Sprintf("%s: accepts connections, but: %v", endpoint, cause)
+	if refusal, ok := status.FromError(cause); ok {
+		reason = refusal.Message()
+	}
+	return fmt.Sprintf("%s: a process listens there, but: %s: is it etcd?", endpoint, reason), true
 }
 
 // codeOf is the gRPC code of an error, whether the etcd client has dressed it

@@ -47,7 +47,7 @@ func TestLookingAtAJobThatIsOver(t *testing.T) {
 	}
 	table := runArgs(t, append([]string{"status"}, l.etcd...)...)
 	table.wants(t, exitOK)
-	for _, want := range []string{l.job + ", ended\n", "leader   none: the job is over\n", "1 of 1  ████████████████████ 100%  3 "} {
+	for _, want := range []string{l.job + ", ended\n", "leader    none: the job is over\n", "progress  ████████████████████ 100%\n", "0        1/1   3 "} {
 		if !strings.Contains(table.stdout, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table.stdout)
 		}

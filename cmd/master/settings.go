@@ -126,6 +126,8 @@ func setFrom(cmd *cobra.Command, f *pflag.Flag, source string, values ...string)
 func plainly(err error) error {
 	number, ok := errors.AsType[*strconv.NumError](err)
 	switch {
+	case !ok && strings.HasPrefix(err.Error(), "time: "):
+		return errors.New("expected a duration such as 5s, 500ms or 1h30m")
 	case !ok:
 		return err
 	case number.Func == "ParseBool":
@@ -275,13 +277,35 @@ func settingNames(root *cobra.Command) []string {
 	return slices.Compact(names)
 }
 
+// completions are the names that a word begins, if it stands before a dash there and they are few.
+func completions(word string, names []string) (list []string) {
+	const most = 3
+	for _, name := range names {
+		if word != "" && strings.HasPrefix(name, word+"-") && !slices.Contains(list, name) {
+			list = append(list, name)
+		}
+	}
+	slices.Sort(list)
+	if len(list) > most {
+		return nil
+	}
+	return list
+}
+
 // flagError explains a flag that cobra could not parse.
 func flagError(cmd *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 		cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if name := nearest(unknown.GetSpecifiedName(), names); name != "" {
+		given := unknown.GetSpecifiedName()
+		if short := unknown.GetSpecifiedShortnames(); short != "" && strings.Contains(cmd.Use, " ") { // it takes arguments
+			return usageErrorf("%w; a file name? write ./-%s", err, short)
+		}
+		if longer := completions(given, names); len(longer) > 0 {
+			return usageErrorf("%w; did you mean --%s?", err, strings.Join(longer, " or --"))
+		}
+		if name := nearest(given, names); name != "" {
 			return usageErrorf("%w; did you mean --%s?", err, name)
 		}
 	}

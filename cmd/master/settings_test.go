@@ -247,3 +247,22 @@ func TestConfigSyntaxErrorNamesLineAndColumn(t *testing.T) {
 		t.Errorf("a key that is there twice: %v", err)
 	}
 }
+
+// A flag that is not there, and a value of the wrong form, lead to what was probably meant.
+func TestFlagErrorsNameNextStep(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"a beginning of two":      {[]string{"--task-timeout", "5s"}, "unknown flag: --task-timeout; did you mean --task-timeout-max or --task-timeout-min?"},
+		"a slip":                  {[]string{"--lease-tll", "5s"}, "did you mean --lease-ttl?"},
+		"a duration without unit": {[]string{"--lease-ttl", "5"}, `bad value "5" for --lease-ttl from the command line: expected a duration such as 5s`},
+		"a file like a flag":      {[]string{"recordio", "stat", "-dash"}, "a file name? write ./-dash"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runArgs(t, c.args...).wants(t, exitUsage, c.want)
+		})
+	}
+	t.Setenv("TRAINMASTER_LEASE_TTL", "5")
+	runArgs(t).wants(t, exitUsage, `bad value "5" for --lease-ttl from the environment variable TRAINMASTER_LEASE_TTL: expected a duration such as 5s`)
+}
