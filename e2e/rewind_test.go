@@ -158,7 +158,7 @@ func TestRunResumed(t *testing.T) {
 	}
 	dir := filepath.Join(r.job.dir, "trainmaster-run", "001")
 	run(t, r.job.dir, "run", "--resume", r.job.dir).wants(t, 2, "no run to go on with", "run.json")
-	run(t, r.job.dir, "run", "--resume", dir, "--model", "mlp").wants(t, 2, `--model mlp`, "began with")
+	run(t, r.job.dir, "run", "--resume", dir, "--model", "mlp").wants(t, 2, "--model cannot change on resume", `found "mlp"`)
 	run(t, r.job.dir, "run", "--resume", dir, "--dir", "x").wants(t, 2, "--dir")
 	o := run(t, r.job.dir, "run", "--resume", dir, "-o", "json")
 	o.wants(t, 0)

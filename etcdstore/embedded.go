@@ -130,7 +130,7 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, errors.New("embedded etcd: expected a data folder, found no name")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("embedded etcd: create data folder: %w", newFailure(dir).explain(err))
+		return nil, fmt.Errorf("embedded etcd: create data folder %q: %w", dir, newFailure(dir).explain(err))
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, embeddedLock), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -24,7 +24,7 @@ var (
 )
 
 // explain turns the failure of a first contact into what a user can act on.
-func (s *Store) explain(ctx context.Context, cfg Config, cause error) error {
+func (s *Store) explain(ctx context.Context, cfg Config, waited time.Duration, cause error) error {
 	user, _ := cfg.credentials()
 	where := strings.Join(cfg.Endpoints, ",")
 	switch code := codeOf(cause); code {
@@ -39,7 +39,7 @@ func (s *Store) explain(ctx context.Context, cfg Config, cause error) error {
 	var found []string
 	advice := "name other --endpoints"
 	for _, endpoint := range cfg.Endpoints {
-		text, listens := probe(ctx, endpoint, cfg.DialTimeout, cause)
+		text, listens := probe(ctx, endpoint, waited.Round(100*time.Millisecond), cause)
 		if found = append(found, text); !listens {
 			advice = "start etcd there, or name other --endpoints"
 		}
@@ -48,7 +48,7 @@ func (s *Store) explain(ctx context.Context, cfg Config, cause error) error {
 }
 
 // probe says how an endpoint behaves on the level below etcd's, and whether a process listens there.
-func probe(ctx context.Context, endpoint string, patience time.Duration, cause error) (text string, listens bool) {
+func probe(ctx context.Context, endpoint string, waited time.Duration, cause error) (text string, listens bool) {
 	address := endpoint
 	if u, err := url.Parse(endpoint); err == nil && u.Host != "" {
 		address = u.Host
@@ -65,9 +65,9 @@ func probe(ctx context.Context, endpoint string, patience time.Duration, cause e
 	case secure && (strings.Contains(reason, "handshake failed: EOF") || strings.Contains(reason, "does not look like a TLS handshake") || strings.Contains(reason, "handshake failed: read tcp")):
 		return endpoint + ": the server does not speak TLS: use http://", true
 	case errors.Is(cause, context.DeadlineExceeded) || codeOf(cause) == codes.DeadlineExceeded || codeOf(cause) == codes.Canceled:
-		return fmt.Sprintf("%s: a process listens there but did not answer in %v: is etcd hung, without a quorum or on a very slow disk, or does it need TLS (--cacert)?", endpoint, patience), true
+		return fmt.Sprintf("%s: a process listens there but did not answer in %v: is etcd hung, without a quorum or on a very slow disk, or does it need TLS (--cacert)?", endpoint, waited), true
 	case strings.Contains(reason, "use of closed network connection"), strings.Contains(reason, "i/o timeout"):
-		return fmt.Sprintf("%s: a process listens there but did not answer in %v: is etcd hung?", endpoint, min(patience, reconnect.MinConnectTimeout)), true
+		return fmt.Sprintf("%s: a process listens there but did not answer in %v: is etcd hung?", endpoint, waited), true
 	}
 	if refusal, ok := status.FromError(cause); ok {
 		reason = refusal.Message()

@@ -182,6 +182,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.DialTimeout == 0 {
 		cfg.DialTimeout = defaultDialTimeout
 	}
+	began := time.Now()
 	opening, stop := context.WithTimeout(ctx, cfg.DialTimeout)
 	defer stop()
 
@@ -205,7 +206,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return nil, fmt.Errorf("open etcd: %w", ctx.Err())
 		}
-		return nil, s.explain(context.WithoutCancel(ctx), cfg, err)
+		return nil, s.explain(context.WithoutCancel(ctx), cfg, time.Since(began), err)
 	}
 	if !detach() {
 		_ = s.Close()

@@ -40,7 +40,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	}{
 		"nobody there":   {etcdstore.Config{Endpoints: []string{nobody}}, etcdstore.ErrUnreachable, []string{nobody, "connection refused", "--endpoints"}},
 		"nobody, a user": {etcdstore.Config{Endpoints: []string{nobody}, User: "u:p", DialTimeout: time.Second}, etcdstore.ErrUnreachable, []string{nobody, "connection refused"}},
-		"silence":        {etcdstore.Config{Endpoints: []string{silent.Addr().String()}, DialTimeout: time.Second}, etcdstore.ErrUnreachable, []string{"a process listens there but did not answer in 1s", "is etcd hung", "; name other --endpoints"}},
+		"silence":        {etcdstore.Config{Endpoints: []string{silent.Addr().String()}, DialTimeout: time.Second}, etcdstore.ErrUnreachable, []string{"a process listens there but did not answer in 1", "is etcd hung", "; name other --endpoints"}},
 		"a hung etcd":    {etcdstore.Config{Endpoints: []string{silent.Addr().String()}, DialTimeout: 5 * time.Second}, etcdstore.ErrUnreachable, []string{"a process listens there but did not answer in", "is etcd hung"}},
 		"TLS to none":    {etcdstore.Config{Endpoints: []string{"https://" + strings.TrimPrefix(etcdtest.Endpoint(t), "http://")}, DialTimeout: 2 * time.Second}, etcdstore.ErrUnreachable, []string{"the server does not speak TLS: use http://"}},
 		"no endpoint":    {etcdstore.Config{}, nil, []string{"endpoints"}},

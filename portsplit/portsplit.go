@@ -16,7 +16,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -40,6 +43,9 @@ type Config struct {
 	Reserved       string        // preface of the branch with a reserve; default: none
 	Reserve        int           // connections beyond MaxConnections, if Reserved is set; default 256
 	Log            *logrus.Entry // default: the standard logger
+
+	// Misdirected is what a client of HTTP, or of net/rpc, reads that has no branch here; "": it reads nothing.
+	Misdirected string
 }
 
 const (
@@ -49,6 +55,11 @@ const (
 
 	// hostShare limits the reserved connections of one remote host to 1/hostShare of the reserve.
 	hostShare = 4
+	// unknownEvery is the time between two log lines about unknown protocols of one host, maxUnknown the number of hosts.
+	unknownEvery = time.Minute
+	maxUnknown   = 1024
+	// lingering is how long a client has to read the answer of Misdirected.
+	lingering = 250 * time.Millisecond
 	// refusalsEvery is the time between two log lines about refused connections.
 	refusalsEvery = 10 * time.Second
 )
@@ -61,12 +72,13 @@ type Splitter struct {
 	stopped   chan struct{}
 
 	mu       sync.Mutex
-	open     int            // all connections
-	handed   int            // of open: passed to branches without a reserve
-	reserved map[string]int // of open: passed to the branch with the reserve, by remote host
-	silent   list.List      // of *counted: connections that have not sent their first bytes, oldest first
-	refusals int            // since the last log line about them
-	logged   time.Time      // time of that line
+	open     int                  // all connections
+	handed   int                  // of open: passed to branches without a reserve
+	reserved map[string]int       // of open: passed to the branch with the reserve, by remote host
+	silent   list.List            // of *counted: connections that have not sent their first bytes, oldest first
+	refusals int                  // since the last log line about them
+	logged   time.Time            // time of that line
+	unknowns map[string]time.Time // of the last line about an unknown protocol, by host
 }
 
 // New splits a listener, which the Splitter owns from now on.
@@ -86,7 +98,7 @@ func New(l net.Listener, config Config) *Splitter {
 		config.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
 	return &Splitter{
-		listeners: []net.Listener{l}, config: config, branches: map[string]*branch{}, stopped: make(chan struct{}), reserved: map[string]int{},
+		listeners: []net.Listener{l}, config: config, branches: map[string]*branch{}, stopped: make(chan struct{}), reserved: map[string]int{}, unknowns: map[string]time.Time{},
 	}
 }
 
@@ -273,7 +285,8 @@ func (s *Splitter) greet(ctx context.Context, conn *counted) {
 	}
 	b := s.branches[string(conn.first[:])]
 	if b == nil || conn.SetReadDeadline(time.Time{}) != nil {
-		s.config.Log.WithFields(logrus.Fields{"peer": conn.RemoteAddr().String(), "first_bytes": fmt.Sprintf("%x", conn.first)}).Debug("connection closed: no such protocol here")
+		s.sayUnknown(conn)
+		s.answerMisdirected(conn)
 		conn.Close()
 		return
 	}
@@ -287,6 +300,44 @@ func (s *Splitter) greet(ctx context.Context, conn *counted) {
 		conn.Close()
 	case <-ctx.Done():
 		conn.Close()
+	}
+}
+
+// sayUnknown logs a connection of an unknown protocol, once a minute for each host.
+func (s *Splitter) sayUnknown(conn *counted) {
+	host, now := hostOf(conn.RemoteAddr()), time.Now()
+	s.mu.Lock()
+	last, seen := s.unknowns[host]
+	if seen && now.Sub(last) < unknownEvery {
+		s.mu.Unlock()
+		return
+	}
+	if len(s.unknowns) >= maxUnknown {
+		maps.DeleteFunc(s.unknowns, func(_ string, at time.Time) bool { return now.Sub(at) >= unknownEvery })
+	}
+	known := len(s.unknowns) < maxUnknown
+	if known {
+		s.unknowns[host] = now
+	}
+	s.mu.Unlock()
+	if known {
+		s.config.Log.WithFields(logrus.Fields{"peer": conn.RemoteAddr().String(), "first_bytes": fmt.Sprintf("%q", conn.first)}).Warn("connection closed: unknown protocol")
+	}
+}
+
+// answerMisdirected tells a client of HTTP that it dialed the wrong port.
+func (s *Splitter) answerMisdirected(conn *counted) {
+	if s.config.Misdirected == "" || !slices.Contains([]string{HTTPConnect, HTTPGet, "POST", "HEAD", "PUT "}, string(conn.first[:])) {
+		return
+	}
+	if conn.SetDeadline(time.Now().Add(lingering)) != nil {
+		return
+	}
+	if _, err := io.WriteString(conn, "HTTP/1.1 421 Misdirected Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"+s.config.Misdirected+"\n"); err != nil {
+		return
+	}
+	if half, ok := conn.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		_, _ = io.CopyN(io.Discard, conn.Conn, 4<<10) // a close with unread bytes would take the answer away
 	}
 }
 

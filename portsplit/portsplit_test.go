@@ -153,7 +153,7 @@ func TestStrangers(t *testing.T) {
 	time.Sleep(200 * time.Millisecond) // the timeout is for the hello alone
 	send(t, right, "more")
 	wantEcho(t, right, "more")
-	if !strings.Contains(logged(), "no such protocol here") {
+	if !strings.Contains(logged(), "unknown protocol") {
 		t.Errorf("a stranger is not in the log: %s", logged())
 	}
 }

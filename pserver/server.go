@@ -140,7 +140,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	}
 	shard.log.WithField("addr", s.Addr()).WithField("ready", shard.ready.Load()).Info("parameter server started")
 
-	port := portsplit.New(s.cfg.Listener, portsplit.Config{HelloTimeout: s.cfg.HelloTimeout, MaxConnections: s.cfg.MaxConnections, Log: shard.log})
+	port := portsplit.New(s.cfg.Listener, portsplit.Config{HelloTimeout: s.cfg.HelloTimeout, MaxConnections: s.cfg.MaxConnections, Log: shard.log, Misdirected: "this is the data port of a parameter server of trainmaster; a master listens elsewhere"})
 	if s.socket != nil {
 		port.Join(s.socket)
 	}

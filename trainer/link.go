@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/rpc"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,7 +51,7 @@ type connection struct {
 // call repeats a request until it is answered or ctx ends. Each attempt has a reply of its
 // own: gob leaves zero fields as they were.
 func call[Reply any](ctx context.Context, l *link, method string, request any) (*Reply, error) {
-	began := time.Now()
+	began, warned := time.Now(), time.Time{}
 	for n := 0; ; n++ {
 		reply := new(Reply)
 		addr, moved, err := l.locate.Leader(ctx)
@@ -74,7 +76,11 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 			n = -1 // the next leader is known already
 			continue
 		}
-		if n == 0 {
+		switch foreign := errors.Is(err, errNoMaster); {
+		case foreign && (n == 0 || time.Since(warned) >= foreignEvery):
+			warned = time.Now()
+			l.log.WithError(err).WithField("call", method).Warn("no master at this address, trying on")
+		case n == 0 && !foreign:
 			l.log.WithError(err).WithField("call", method).Info("no answer from the master yet, trying on")
 		}
 		select {
@@ -86,12 +92,17 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 	}
 }
 
+// foreignEvery is the time between two log lines about a program that is no master.
+const foreignEvery = time.Minute
+
 // slow are the calls that the master may answer late.
 var slow = map[string]bool{"ReportDataset": true, "Next": true, "Staged": true, "Commit": true, "Flushed": true, "LastStep": true, "CutWatch": true}
 
 var (
 	errSilent = errors.New("the master is silent")
 	errMoved  = errors.New("another master leads")
+	// errNoMaster: another program answers at the address.
+	errNoMaster = errors.New("expected a master")
 )
 
 // attempt makes one call on one connection, and gives it up when another master leads: the
@@ -159,8 +170,13 @@ func dial(ctx context.Context, addr string, patience time.Duration) (*rpc.Client
 		return nil, err
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect})
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answered %s: expected a master", addr, resp.Status)
+	switch {
+	case err == nil && resp.StatusCode != http.StatusOK:
+		err = fmt.Errorf("%w at %s, found an answer %q%s", errNoMaster, addr, resp.Status, firstLine(resp.Body))
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // a master that is about to end does so too
+		err = fmt.Errorf("expected a master at %s, found that the connection was closed without an answer: %w", addr, err)
+	case err != nil && strings.Contains(err.Error(), "malformed HTTP"):
+		err = fmt.Errorf("%w at %s, found a program of another protocol: %w", errNoMaster, addr, err)
 	}
 	if err == nil {
 		err = conn.SetDeadline(time.Time{})
@@ -170,6 +186,17 @@ func dial(ctx context.Context, addr string, patience time.Duration) (*rpc.Client
 		return nil, err
 	}
 	return rpc.NewClient(impatient{conn, patience}), nil
+}
+
+// firstLine is the first line of an answer, after a colon.
+func firstLine(body io.Reader) string {
+	const most = 200
+	text, _ := io.ReadAll(io.LimitReader(body, most)) // what was read before an error is enough
+	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	if line == "" {
+		return ""
+	}
+	return ": " + strconv.QuoteToGraphic(line)
 }
 
 // impatient is a connection whose writes do not wait for ever: net/rpc writes a request while

@@ -1,0 +1,67 @@
+package trainer
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"trainmaster/master/netrpc/wire"
+)
+
+// A trainer whose address leads to another program says what it found there, as a warning, and tries on.
+func TestAddressOfAnotherProgramIsNamed(t *testing.T) {
+	for name, c := range map[string]struct{ answer, want string }{
+		"a data port": {"HTTP/1.1 421 Misdirected Request\r\nConnection: close\r\n\r\nthis is a data port\n", `found an answer "421 Misdirected Request": "this is a data port"`},
+		"no HTTP":     {"SSH-2.0-x\r\n", "found a program of another protocol"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				for n := 0; ; n++ {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					_, _ = http.ReadRequest(bufio.NewReader(conn)) // whatever it is
+					_, _ = io.WriteString(conn, c.answer)
+					_ = conn.Close()
+					if n == 3 {
+						cancel()
+					}
+				}
+			}()
+			logger, hook := logtest.NewNullLogger()
+			l := &link{locate: At(listener.Addr().String()), patience: time.Minute, log: logrus.NewEntry(logger)}
+			_, err = call[wire.JoinReply](ctx, l, "Join", &wire.JoinRequest{})
+			_ = listener.Close()
+			<-answered
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("the call ended with %v, want that it tries on", err)
+			}
+			entries := hook.AllEntries()
+			if len(entries) != 1 || entries[0].Level != logrus.WarnLevel {
+				t.Fatalf("%d log lines, want one warning", len(entries))
+			}
+			text, _ := entries[0].String()
+			text = strings.ReplaceAll(text, `\"`, `"`)
+			if !strings.Contains(text, c.want) || !strings.Contains(text, "expected a master at "+listener.Addr().String()) {
+				t.Errorf("found %s, want %s", text, c.want)
+			}
+		})
+	}
+}
