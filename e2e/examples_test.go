@@ -20,12 +20,14 @@ import (
 
 // notRun are the examples of --help that this test does not run, with what does, or why nothing does.
 var notRun = map[string]string{
-	"master run":                                 "TestRun",
-	"master run --on-shard-loss rewind":          "TestRunResumed",
-	"master run --data data/digits -- ./trainer": "TestExampleTrainerSurvivesKills",
-	"master run --resume trainmaster-run/001":    "TestRunResumed",
-	"master run --model mlp --update-mode sync":  "TestRun",
-	"master run --dataset flights":               "TestRun",
+	"master run":                                "TestRun",
+	"master run --on-shard-loss rewind":         "TestRunResumed",
+	"master run --data data/digits --model mlp": "TestRunOnConvertedData",
+	"master model evaluate trainmaster-run/001/digits-softmax.safetensors --data 'data/digits-test-*'": "TestRunOnConvertedData",
+	"master run --data data/digits -- ./trainer":                                                       "TestExampleTrainerSurvivesKills",
+	"master run --resume trainmaster-run/001":                                                          "TestRunResumed",
+	"master run --model mlp --update-mode sync":                                                        "TestRun",
+	"master run --dataset flights":                                                                     "TestRun",
 	"master run --model mlp --optimizer adam --learning-rate 0.002 --schedule cosine --warmup-steps 100 --schedule-steps 5000":        "TestRun",
 	`master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir "s3://bucket/job?endpoint=http://127.0.0.1:9000&use_path_style=true"`: "TestCheckpointsInABucket",
 	`master model inspect "s3://bucket/job?region=eu-central-1"`:                                                                      "TestCheckpointsInABucket",

@@ -9,6 +9,9 @@ import (
 
 	"trainmaster/dataset"
 	"trainmaster/dataset/convert"
+	"trainmaster/dataset/sample"
+	"trainmaster/trainer/model"
+	"trainmaster/trainer/reference"
 )
 
 // errNoData is in the error of data that does not exist.
@@ -32,4 +35,47 @@ func datasetFiles(ctx context.Context, name string) (train, test []string, err e
 		train = append(train, f.Path)
 	}
 	return train, nil, nil
+}
+
+// describe describes a converted dataset. Paths are absolute.
+func describe(ctx context.Context, name string) (convert.Result, error) {
+	prefix, err := filepath.Abs(name)
+	if err != nil {
+		return convert.Result{}, err
+	}
+	return convert.Describe(ctx, prefix)
+}
+
+// takeShape chooses a model for the user's shards if none is set, and refuses a model of other features. It returns the dataset
+// of model.RecipeFor whose settings are taken.
+func (c *Config) takeShape() (like string, err error) {
+	var data convert.Result
+	if c.Resume {
+		var began runRecord
+		began, err = readRun(c.Dir)
+		data = began.Data
+	} else {
+		data, err = describe(context.Background(), c.Data)
+	}
+	if err != nil {
+		return "", err
+	}
+	categories := data.Kind == sample.Categories
+	switch {
+	case c.Model == "" && categories:
+		c.Model = model.FM
+	case c.Model == "":
+		c.Model = model.Softmax
+	case model.OfCategories(c.Model) != categories && categories:
+		return "", fmt.Errorf("--model %s: expected a model of categories, as %s has them: use --model %s or %s", c.Model, c.Data, model.Logistic, model.FM)
+	case model.OfCategories(c.Model) != categories:
+		return "", fmt.Errorf("--model %s: expected a model of numbers, as %s has them: use --model %s or %s", c.Model, c.Data, model.Softmax, model.MLP)
+	}
+	if categories && data.Classes > 2 {
+		return "", fmt.Errorf("%s: expected 2 classes for --model %s, found %d: make two of them with --label-above of `master recordio convert`", c.Data, c.Model, data.Classes)
+	}
+	if data.Classes < 2 {
+		return "", fmt.Errorf("%s: expected at least 2 classes, found %d: every record has the same label", c.Data, data.Classes)
+	}
+	return reference.DatasetLike(c.Model, data.Features), nil
 }

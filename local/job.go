@@ -136,26 +136,27 @@ func (c *Config) Validate() error {
 	if c.Data == "" {
 		c.Dataset = cmp.Or(c.Dataset, model.Digits)
 	}
-	if c.Data != "" && !c.Resume {
-		if _, _, err := datasetFiles(context.Background(), c.Data); err != nil {
-			return err
-		}
-	}
 	if len(c.Command) > 0 {
 		return c.validateOwn()
 	}
-	c.Dataset = cmp.Or(c.Dataset, model.Digits)
-	c.Model = cmp.Or(c.Model, DefaultModel(c.Dataset))
+	like := c.Dataset
+	if c.Data != "" {
+		var err error
+		if like, err = c.takeShape(); err != nil {
+			return err
+		}
+	}
+	c.Model = cmp.Or(c.Model, DefaultModel(like))
 	if c.Servers == 0 {
 		c.Servers = 2
 	}
 	if c.Masters < 0 || c.Servers < 0 || c.Trainers < 0 || c.Passes < 0 {
 		return fmt.Errorf("expected at least one master, parameter server, trainer and pass, found %d, %d, %d and %d", c.Masters, c.Servers, c.Trainers, c.Passes)
 	}
-	if _, err := (reference.Recipe{Optimizer: c.Optimizer, Exchange: c.Exchange}).Complete(c.Model, c.Dataset, c.Sync); err != nil {
+	if _, err := (reference.Recipe{Optimizer: c.Optimizer, Exchange: c.Exchange}).Complete(c.Model, like, c.Sync); err != nil {
 		return err
 	}
-	recipe, err := model.RecipeFor(c.Model, c.Dataset, c.Sync)
+	recipe, err := model.RecipeFor(c.Model, like, c.Sync)
 	if err != nil {
 		return err
 	}
@@ -165,6 +166,11 @@ func (c *Config) Validate() error {
 
 // validateOwn is Validate of a run of own trainers.
 func (c *Config) validateOwn() error {
+	if c.Data != "" && !c.Resume {
+		if _, _, err := datasetFiles(context.Background(), c.Data); err != nil {
+			return err
+		}
+	}
 	c.Passes = cmp.Or(c.Passes, 1)
 	switch {
 	case c.Masters < 0 || c.Servers < 0 || c.Trainers < 0 || c.Passes < 0:
@@ -223,7 +229,7 @@ func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint 
 	if err != nil {
 		return Result{}, err
 	}
-	result, err := j.result()
+	result, err := j.result(ctx)
 	result.SetAside, result.Tasks = aside, tasks
 	result.Elapsed = time.Since(began)
 	result.Seconds = result.Elapsed.Seconds()
@@ -265,8 +271,12 @@ func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx con
 
 // prepare writes the RecordIO shards.
 func (j *Job) prepare(ctx context.Context) (err error) {
-	if j.config.Data != "" {
+	switch {
+	case j.config.Data != "" && len(j.config.Command) > 0:
 		j.data.Train.Paths, j.data.Test.Paths, err = datasetFiles(ctx, j.config.Data)
+		return err
+	case j.config.Data != "":
+		j.data, err = describe(ctx, j.config.Data)
 		return err
 	}
 	options := convert.Options{
@@ -433,6 +443,9 @@ func (j *Job) define() {
 		for _, path := range j.data.Train.Paths {
 			args = append(args, "--data", path)
 		}
+		if c.Data != "" {
+			args = append(args, "--classes", strconv.Itoa(j.data.Classes))
+		}
 		args = append(args, c.Optimizer.Flags()...)
 		if c.WireDType != "" {
 			args = append(args, "--wire-dtype", c.WireDType)
@@ -447,7 +460,7 @@ func (j *Job) define() {
 }
 
 func (j *Job) modelPath() string {
-	return j.path(j.config.Dataset + "-" + j.config.Model + ".safetensors")
+	return j.path(cmp.Or(j.config.Dataset, filepath.Base(j.config.Data)) + "-" + j.config.Model + ".safetensors")
 }
 
 // supervise runs the processes until the master has ended the job, then stops the rest:
@@ -534,7 +547,7 @@ func (j *Job) lead(ctx context.Context) error {
 }
 
 // result counts the restarts, and evaluates the model of built-in trainers.
-func (j *Job) result() (Result, error) {
+func (j *Job) result(ctx context.Context) (Result, error) {
 	r := Result{Passes: j.config.Passes, Dir: j.config.Dir}
 	for _, p := range slices.Concat([]*process{j.master}, j.standbys, j.servers, j.trainers) {
 		if p != nil { // a resumed run that was over starts none
@@ -545,15 +558,16 @@ func (j *Job) result() (Result, error) {
 		return r, nil
 	}
 	r.Model, r.ModelPath = j.config.Model, j.modelPath()
-	return r, j.evaluate(&r)
+	err := j.evaluate(ctx, &r)
+	return r, err
 }
 
 // evaluate measures the saved model on the held-out records.
-func (j *Job) evaluate(r *Result) error {
+func (j *Job) evaluate(ctx context.Context, r *Result) error {
 	if len(j.data.Test.Paths) == 0 {
 		return nil
 	}
-	e, err := EvaluateSaved(r.ModelPath, j.data.Test.Paths)
+	_, e, err := EvaluateSaved(ctx, r.ModelPath, j.data.Test.Paths)
 	if err != nil {
 		return err
 	}
@@ -561,15 +575,18 @@ func (j *Job) evaluate(r *Result) error {
 	return nil
 }
 
-// EvaluateSaved measures a saved model on the records of some files.
-func EvaluateSaved(modelPath string, files []string) (reference.Evaluation, error) {
-	saved, err := reference.ReadSaved(modelPath)
-	if err != nil {
-		return reference.Evaluation{}, err
+// EvaluateSaved measures a saved model on the records of some files. It is an error if there are none.
+func EvaluateSaved(ctx context.Context, modelPath string, files []string) (saved reference.Saved, e reference.Evaluation, err error) {
+	if saved, err = reference.ReadSaved(modelPath); err != nil {
+		return saved, e, err
 	}
 	m, err := saved.Model()
 	if err != nil {
-		return reference.Evaluation{}, err
+		return saved, e, err
 	}
-	return reference.Evaluate(m, saved.Tensors, saved.RowsOf, records(files))
+	e, err = reference.Evaluate(m, saved.Tensors, saved.RowsOf, until(ctx, records(files)))
+	if err == nil && e.Records == 0 {
+		err = fmt.Errorf("evaluate %s: expected at least one record, found none in %d files", modelPath, len(files))
+	}
+	return saved, e, err
 }

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"iter"
 
 	"trainmaster/recordio"
@@ -30,4 +31,18 @@ func fileRecords(path string, yield func([]byte, error) bool) (more bool) {
 		}
 	}
 	return true
+}
+
+// until yields records until ctx ends, and then its error.
+func until(ctx context.Context, records iter.Seq2[[]byte, error]) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for record, err := range records {
+			if err == nil {
+				err = context.Cause(ctx)
+			}
+			if !yield(record, err) || err != nil {
+				return
+			}
+		}
+	}
 }

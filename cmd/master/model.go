@@ -27,15 +27,15 @@ import (
 func modelCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "model",
-		Short: "Look at checkpoints, compare them and make models of them",
+		Short: "Inspect, compare, export and evaluate models",
 		Long: `Model reads what parameter servers keep under --checkpoint-dir; no server has to run. DIR is that folder, or URL, and stands for
-the newest set of checkpoints in it, which all servers wrote at one cut; SET is the file of a set, DIR/sets/<number>.json.`,
+the newest set of checkpoints in it, which all servers wrote at one cut; SET is the file of a set, DIR/sets/<number>.json. Evaluate reads the file of a saved model.`,
 		Example: `  master model inspect checkpoints
   # a bucket; credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
   # or from ~/.aws
   master model inspect "s3://bucket/job?region=eu-central-1"`,
 	}
-	cmd.AddCommand(modelExportCommand(), modelInspectCommand(), modelDiffCommand())
+	cmd.AddCommand(modelExportCommand(), modelInspectCommand(), modelDiffCommand(), modelEvaluateCommand())
 	return cmd
 }
 

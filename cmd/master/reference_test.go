@@ -40,7 +40,7 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master bench -o json`", []any{bench.QueueFigures{}, bench.FailoverFigures{}, bench.RecoveryFigures{}, bench.ReconnectFigures{}, bench.PSFigures{}, recordioFigures{}}},
 		{"`master recordio`", []any{fileStat{}, fileCheck{}, indexRow{}, catRow{}}},
 		{"`master snapshot -o json`", []any{snapshot.Head{}, snapshotInfo{}, restoredJob{}}},
-		{"`master model -o json`", []any{exported{}, setReport{}, tensorDiff{}}},
+		{"`master model -o json`", []any{exported{}, setReport{}, tensorDiff{}, evaluated{}}},
 		{"`master version -o json`", []any{buildVersion{}}},
 	}
 	for _, tt := range tests {

@@ -36,6 +36,10 @@ func runCommand() *cobra.Command {
 trains a model on handwritten digits or on flights, and measures it on records that were held out. A process that dies is started
 again: kill one with -9 and look.
 
+With --data PREFIX the model is trained on a dataset of your own, PREFIX-00000-of-00004 and so on as 'master recordio convert'
+writes them. The numbers of features and classes come from the dataset. The model is measured on PREFIX-test-00000-of-00001
+and so on, which convert writes with --held-out.
+
 With a command after --, each of --trainers runs that command in place of the built-in trainer. Its environment has
 TRAINMASTER_ADDR (host:port of the master, the same while masters change), TRAINMASTER_JOB and TRAINMASTER_TRAINER (its
 name). A command must exit with code 0 at the end of the job. Codes 1, 2, 126 and 127 end the run. After any other code
@@ -56,6 +60,8 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
   master run --dataset flights
   # MNIST, from its four idx files
   master run --dataset mnist --data .cache/mnist --model mlp
+  # a model on your own data
+  master run --data data/digits --model mlp
   # your own trainers on your own data
   master run --data data/digits -- ./trainer
   # one that loses nothing by a crash, and goes on after one of all
@@ -69,7 +75,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	flags.StringVar(&resume, "resume", "", "`folder` of a run to go on with, with its settings")
 	data := addChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
 	flags.StringVar(&mnist, "data", "", "`prefix` of your own shards, or a glob; with --dataset mnist, the folder of its idx files")
-	kind := addChoice(cmd, "model", "", "what to train (auto: fm on the flights, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
+	kind := addChoice(cmd, "model", "", "what to train (auto: fm for categories, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
 	checkOptimizer := addOptimizer(cmd, &c.Optimizer)
 	dtype := addWireDType(cmd)
 	checkExchange := addExchange(cmd, &c.Exchange)
@@ -115,8 +121,6 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 			return usageErrorf("--dataset mnist: expected --data with the folder of its idx files; `make data` fetches them into .cache/mnist")
 		case *data != model.MNIST && mnist != "" && cmd.Flags().Changed("dataset"):
 			return usageErrorf("--data %q: expected it with --dataset mnist, or without --dataset: the %s are in the program", mnist, *data)
-		case *data != model.MNIST && mnist != "" && len(c.Command) == 0:
-			return usageErrorf("--data %q: expected the command of your trainer after --", mnist)
 		case c.Masters < 1 || c.Servers < leastServers || c.Trainers < 1:
 			return usageErrorf("--masters, --ps, --trainers: expected at least 1 of each, found %d, %d and %d", c.Masters, c.Servers, c.Trainers)
 		case c.Masters > mostRunMasters:
@@ -137,8 +141,8 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 			c.Data, c.Dataset, c.MNIST = mnist, "", ""
 		}
 		c.Model, c.Sync, c.WireDType = *kind, *update == "sync", *dtype
-		if c.Model == autoModel && len(c.Command) == 0 {
-			c.Model = local.DefaultModel(c.Dataset)
+		if c.Model == autoModel {
+			c.Model = "" // chosen by the data
 		}
 		c.OnShardLoss, c.Settings = *shardLoss, runSettings(cmd)
 		if *shardLoss == "rewind" && c.Deterministic {
@@ -220,6 +224,9 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 		return runError(ctx, c.Dir, err)
 	}
 	err = render(out, format, result, func(w io.Writer) {
+		if result.Accuracy == nil && len(c.Command) == 0 {
+			fmt.Fprintln(w, "test accuracy\tnot measured: no records were held out (master recordio convert --held-out)")
+		}
 		if result.Accuracy != nil {
 			fmt.Fprintf(w, "test accuracy\t%.4f (%d records)\n", *result.Accuracy, result.TestRecords)
 		}

@@ -1,6 +1,7 @@
 package reference
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 
@@ -35,8 +36,8 @@ func Evaluate(m model.Model, parameters []model.Tensor, rowsOf func(*model.Batch
 	}
 	b := newBatches(m, evaluationBatch, 1)
 	for group, err := range b.of(records) {
-		if err != nil {
-			return Evaluation{}, fmt.Errorf("evaluate: %w", err)
+		if bad, ok := errors.AsType[*recordError](err); ok {
+			return Evaluation{}, fmt.Errorf("evaluate: record %d: %w", bad.record, bad.err)
 		}
 		batch, tensors := group[0], parameters
 		if rowsOf != nil {

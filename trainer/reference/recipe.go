@@ -18,8 +18,8 @@ type Recipe struct {
 	Exchange  Exchange
 }
 
-// datasetOf is the dataset of model.RecipeFor that data of this shape is most like.
-func datasetOf(kind string, inputs int) string {
+// DatasetLike is the dataset of model.RecipeFor that data of this shape is most like.
+func DatasetLike(kind string, inputs int) string {
 	switch {
 	case model.OfCategories(kind):
 		return model.Flights

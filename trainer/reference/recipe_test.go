@@ -42,7 +42,7 @@ func TestLearningRates(t *testing.T) {
 		{model.Softmax, params.Momentum, 64, 0.05},
 		{model.Softmax, optimizer.Adagrad, 64, 0.01},
 	} {
-		r, err := Recipe{Optimizer: params.Optimizer{Kind: tt.optimizer}}.Complete(tt.kind, datasetOf(tt.kind, tt.inputs), false)
+		r, err := Recipe{Optimizer: params.Optimizer{Kind: tt.optimizer}}.Complete(tt.kind, DatasetLike(tt.kind, tt.inputs), false)
 		if wrong, ok := errors.AsType[*optimizer.FieldError](err); tt.want == 0 && (!ok || wrong.Setting != "learning-rate" || !strings.Contains(err.Error(), "or take adagrad")) {
 			t.Errorf("%s with %q: error %v, want one of the learning rate that names adagrad", tt.kind, tt.optimizer, err)
 		}

@@ -137,7 +137,7 @@ func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 	if err != nil {
 		return err
 	}
-	recipe, err := w.Recipe.Complete(w.Kind, datasetOf(w.Kind, data.Features), client.Sync())
+	recipe, err := w.Recipe.Complete(w.Kind, DatasetLike(w.Kind, data.Features), client.Sync())
 	if err != nil {
 		return err
 	}

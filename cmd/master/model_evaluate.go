@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"trainmaster/dataset"
+	"trainmaster/local"
+)
+
+// evaluated is the result of `master model evaluate`.
+type evaluated struct {
+	File     string   `json:"file"`
+	Model    string   `json:"model"`
+	Version  uint64   `json:"version"`
+	Records  int      `json:"records"`
+	Accuracy float64  `json:"accuracy"`
+	Loss     float64  `json:"loss"`
+	AUC      *float64 `json:"auc"`
+}
+
+func modelEvaluateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "evaluate FILE --data GLOB",
+		Short: "Measure a saved model on records",
+		Long: `Evaluate computes the accuracy and the mean loss of a model on the records of files, and for a model of
+two classes that gives scores the area under the ROC curve. FILE is a model that 'master trainer --save-model'
+or 'master run' saved. No process of a job has to run. The records must have the features of the model.`,
+		Example: `  master model evaluate trainmaster-run/001/digits-softmax.safetensors --data 'data/digits-test-*'`,
+		Args:    cobra.ExactArgs(1),
+	}
+	data := cmd.Flags().StringSlice("data", nil, "`paths` and globs of the RecordIO files to measure on")
+	format := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(*data) == 0 {
+			return usageErrorf("--data: expected the RecordIO files to measure on, found nothing")
+		}
+		listing, err := dataset.Source{}.List(cmd.Context(), *data)
+		if err != nil {
+			return err
+		}
+		var files []string
+		for _, f := range listing.Files {
+			files = append(files, f.Path)
+		}
+		saved, found, err := local.EvaluateSaved(cmd.Context(), args[0], files)
+		if err != nil {
+			return err
+		}
+		e := evaluated{args[0], saved.Kind, saved.Version, found.Records, found.Accuracy(), found.Loss(), found.AUC}
+		return render(cmd.OutOrStdout(), *format, e, func(w io.Writer) {
+			fmt.Fprintf(w, "model\t%s\naccuracy\t%.4f (%d records)\n", e.Model, e.Accuracy, e.Records)
+			if e.AUC != nil {
+				fmt.Fprintf(w, "area under the ROC curve\t%.4f\n", *e.AUC)
+			}
+			fmt.Fprintf(w, "loss\t%.4f\n", e.Loss)
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"trainmaster/local"
+	"trainmaster/testdata"
+)
+
+// measured is the result of `master model evaluate -o json`.
+type measured struct {
+	File     string   `json:"file"`
+	Model    string   `json:"model"`
+	Version  uint64   `json:"version"`
+	Records  int      `json:"records"`
+	Accuracy float64  `json:"accuracy"`
+	Loss     float64  `json:"loss"`
+	AUC      *float64 `json:"auc"`
+}
+
+// flowers is a table with a heading, three numbers around a center of each species, and its name.
+func flowers(rows int) string {
+	random := rand.New(rand.NewPCG(1, 2))
+	table := "petal,sepal,height,species\n"
+	for i := range rows {
+		kind := float64(i % 3)
+		table += fmt.Sprintf("%.3f,%.3f,%.1f,%s\n", 1+2*kind+random.NormFloat64()/2, 5-kind+random.NormFloat64()/2,
+			100+20*kind+10*random.NormFloat64(), []string{"iris", "lily", "rose"}[i%3])
+	}
+	return table
+}
+
+// master run --data trains the model that goes with a converted dataset, with its features and classes, and model evaluate finds
+// what the run found.
+func TestRunOnConvertedData(t *testing.T) {
+	for _, c := range []struct {
+		name, table string
+		convert     []string
+		run         []string
+		model       string
+		accuracy    float64
+	}{
+		{"numbers", flowers(600), []string{"--text-labels"}, nil, "softmax", 0.9},
+		{"pixels", string(testdata.Digits), nil, []string{"--model", "mlp", "--update-mode", "sync", "--passes", "12"}, "mlp", 0.93},
+		{"categories", string(testdata.Flights), []string{"--format", "categorical", "--label-above", "15"}, nil, "fm", 0.77},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			withQuickProgram(t)
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "table"), []byte(c.table), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args := append([]string{"recordio", "convert", "--held-out", "0.2"}, c.convert...)
+			run(t, dir, append(args, "table", "data/own")...).wants(t, 0)
+			var result local.Result
+			o := run(t, dir, append([]string{"run", "--data", "data/own", "-o", "json"}, c.run...)...)
+			o.wants(t, 0)
+			o.decode(t, &result)
+			if result.Model != c.model || result.Accuracy == nil || *result.Accuracy < c.accuracy {
+				t.Errorf("found %s, expected model %s and an accuracy of at least %v", o.stdout, c.model, c.accuracy)
+			}
+			var again measured
+			o = run(t, dir, "model", "evaluate", result.ModelPath, "--data", "data/own-test-*", "-o", "json")
+			o.wants(t, 0)
+			o.decode(t, &again)
+			if again.Model != c.model || again.Records != result.TestRecords || again.Accuracy != *result.Accuracy || again.Loss != *result.Loss ||
+				(again.AUC == nil) != (c.model != "fm") || again.AUC != nil && *again.AUC != *result.AUC {
+				t.Errorf("model evaluate found %+v, the run %s", again, o.stdout)
+			}
+		})
+	}
+}
+
+// Data that does not fit is refused before a run begins, in words. Data without a held-out part is trained and not measured.
+func TestRunOnDataThatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	withQuickProgram(t)
+	dir := t.TempDir()
+	for name, table := range map[string]string{"flowers": flowers(300), "same": strings.ReplaceAll(strings.ReplaceAll(flowers(60), "iris", "rose"), "lily", "rose")} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(table), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		run(t, dir, "recordio", "convert", "--text-labels", name, "data/"+name).wants(t, 0)
+	}
+	for _, c := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"--data", "data/none"}, []string{"data/none-00000-of-00001", "recordio convert"}},
+		{[]string{"--data", "data/flowers", "--model", "fm"}, []string{"model of numbers", "softmax"}},
+		{[]string{"--data", "data/same"}, []string{"2 classes"}},
+		{[]string{"--data", "data/flowers", "--dataset", "digits"}, []string{"--dataset"}},
+	} {
+		run(t, dir, append([]string{"run"}, c.args...)...).wants(t, exitUsage, c.says...)
+	}
+	if runs, err := os.ReadDir(filepath.Join(dir, "trainmaster-run")); err == nil {
+		t.Errorf("refused runs made %v", runs)
+	}
+	o := run(t, dir, "run", "--data", "data/flowers", "--passes", "1")
+	o.wants(t, 0)
+	if !strings.Contains(o.stdout, "not measured") {
+		t.Errorf("expected that nothing was measured, found %s", o.stdout)
+	}
+	saved := "trainmaster-run/001/flowers-softmax.safetensors"
+	run(t, dir, "model", "evaluate", saved).wants(t, exitUsage, "--data")
+	run(t, dir, "model", "evaluate", saved, "--data", "data/none*").wants(t, exitFailed, "matches no file")
+	run(t, dir, "model", "evaluate", "data/flowers-00000-of-00001", "--data", "data/flowers-0*").wants(t, exitFailed, "load the model")
+}
