@@ -54,6 +54,19 @@ func (s Source) List(ctx context.Context, names []string) (Listing, error) {
 	return listing, nil
 }
 
+// Paths returns the absolute paths of the files that names stand for, sorted, each of them
+// once. It opens no file, and looks at folders only for globs.
+func (s Source) Paths(ctx context.Context, names []string) ([]string, error) {
+	if len(names) == 0 {
+		return nil, ErrNoNames
+	}
+	roots, err := newRoots(s.Roots)
+	if err != nil {
+		return nil, err
+	}
+	return roots.expandAll(ctx, names)
+}
+
 // expandAll returns absolute paths, sorted, each of them once.
 func (r *roots) expandAll(ctx context.Context, names []string) ([]string, error) {
 	var paths []string

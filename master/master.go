@@ -51,6 +51,7 @@ func New(config Config, store Store, shards Shards, log *logrus.Entry) (*Master,
 		return nil, errors.New("on-shard-loss rewind: expected parameter servers")
 	}
 	m := &Master{config: config, store: store, shards: shards, log: log}
+	m.reports.one = newTurn()
 	m.reports.source = dataset.Source{Roots: config.Roots}
 	return m, nil
 }

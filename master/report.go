@@ -5,7 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -14,10 +14,11 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// reporter registers the dataset. Reports that come while another one is scanned wait for
-// it, so that concurrent first reports share one scan.
+// reporter registers the dataset. Reports that come while the files of another one are read
+// wait for it, so that concurrent first reports share one scan. The wait ends with the caller.
 type reporter struct {
-	one     sync.Mutex
+	one     turn
+	checked recentReports
 	indexer dataset.Indexer
 	source  dataset.Source
 	now     registration
@@ -34,16 +35,25 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	if len(names) > maxNames {
 		return fmt.Errorf("%d names: expected at most %d; name the files by a glob", len(names), maxNames)
 	}
-	m.reports.one.Lock()
-	defer m.reports.one.Unlock()
+	given := digestOf(names)
+	if digest, known, err := t.dataset(ctx); err != nil || known && m.reports.checked.has(digest, given) {
+		return err
+	}
+	if err := m.reports.one.take(ctx); err != nil {
+		return err
+	}
+	defer m.reports.one.give()
 	began := time.Now()
-	var known bool
-	var digest [32]byte
-	if err := t.inspect(ctx, func(q *taskqueue.Queue) { digest, known = q.SetDigest(0) }); err != nil {
+	digest, known, err := t.dataset(ctx)
+	if err != nil || known && m.reports.checked.has(digest, given) { // by the report that had the turn before
 		return err
 	}
 	m.reports.source.Progress = nil
-	if !known {
+	if known {
+		if err := m.comparePaths(ctx, t, names); err != nil {
+			return err
+		}
+	} else {
 		defer m.reports.now.end()
 		m.reports.source.Progress = m.reports.now.step(m.log, listing)
 	}
@@ -52,10 +62,11 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 		return fmt.Errorf("on the master's machine: %w", err)
 	}
 	if known {
-		if digest == found.Digest {
-			return nil
+		if digest != found.Digest {
+			return fmt.Errorf("%w: %s", taskqueue.ErrOtherDataset, t.difference(found))
 		}
-		return fmt.Errorf("%w: %s", taskqueue.ErrOtherDataset, t.difference(found))
+		m.reports.checked.add(digest, given)
+		return nil
 	}
 	log := m.log.WithField("files", len(found.Files))
 	log.Info(indexing)
@@ -75,6 +86,36 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 		return err
 	}
 	log.WithFields(logrus.Fields{"chunks": chunks, "tasks": table.Tasks(), "records": table.Records(), "took": time.Since(began).Round(time.Millisecond).String()}).Info("dataset indexed")
+	return nil
+}
+
+// dataset returns the digest of the registered dataset.
+func (t *term) dataset(ctx context.Context) (digest [32]byte, known bool, err error) {
+	err = t.inspect(ctx, func(q *taskqueue.Queue) { digest, known = q.SetDigest(0) })
+	return digest, known, err
+}
+
+// comparePaths refuses a report of other paths than the registered ones. It opens no file.
+func (m *Master) comparePaths(ctx context.Context, t *term, names []string) error {
+	paths, err := m.reports.source.Paths(ctx, names)
+	if err != nil {
+		return fmt.Errorf("on the master's machine: %w", err)
+	}
+	registered := t.entries()
+	if slices.EqualFunc(registered, paths, func(e dataset.Entry, path string) bool { return e.Path == path }) {
+		return nil
+	}
+	sizes := map[string]int64{}
+	for _, e := range registered {
+		sizes[e.Path] = e.Size
+	}
+	given := make([]dataset.Entry, len(paths))
+	for i, path := range paths {
+		given[i] = dataset.Entry{Path: path, Size: sizes[path]} // only the paths are compared
+	}
+	if text := dataset.Difference(registered, given); text != "" {
+		return fmt.Errorf("%w: %s", taskqueue.ErrOtherDataset, text)
+	}
 	return nil
 }
 
@@ -125,6 +166,7 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 	for i, p := range parts {
 		writes[i] = taskqueue.Write{Key: m.store.PartKey(id, i), Value: p}
 	}
+	defer func() { t.removeUnused(ctx, table, writes) }()
 	_, err = t.committer.do(ctx, func(o *op) {
 		o.parts = &partsWrite{writes: writes, progress: m.reports.now.step(log, storing)}
 		o.event = &taskqueue.Report{
@@ -135,14 +177,44 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 	return err
 }
 
-// difference says how a listing differs from the registered dataset.
-func (t *term) difference(found dataset.Listing) string {
+// removeUnused removes the parts of a table that is not the dataset of the job: its report was
+// refused, or the same dataset was registered meanwhile. Parts that the term cannot remove any more are harmless.
+func (t *term) removeUnused(ctx context.Context, table *taskqueue.Table, parts []taskqueue.Write) {
+	ctx = context.WithoutCancel(ctx) // whose report was refused may have gone away
+	used := true
+	if err := t.inspect(ctx, func(q *taskqueue.Queue) { used = q.Table(0) == table }); err != nil || used {
+		return
+	}
+	for keys := range slices.Chunk(parts, removedAtOnce) {
+		_, err := t.committer.do(ctx, func(o *op) {
+			for _, part := range keys {
+				o.writes = append(o.writes, taskqueue.Write{Key: part.Key, Delete: true})
+			}
+		})
+		if err != nil {
+			t.committer.log.WithError(err).WithField("parts", len(parts)).Warn("parts of a refused report stay in etcd")
+			return
+		}
+	}
+}
+
+// removedAtOnce is how many keys of a refused report one transaction deletes, beside what its
+// batch writes.
+const removedAtOnce = 16
+
+// entries are the files of the registered dataset.
+func (t *term) entries() []dataset.Entry {
 	have := (*t.committer.tables.Load())[0].Files()
 	registered := make([]dataset.Entry, len(have))
 	for i, f := range have {
 		registered[i] = dataset.Entry{Path: f.Path, Size: f.Size}
 	}
-	if text := dataset.Difference(registered, found.Entries()); text != "" {
+	return registered
+}
+
+// difference says how a listing differs from the registered dataset.
+func (t *term) difference(found dataset.Listing) string {
+	if text := dataset.Difference(t.entries(), found.Entries()); text != "" {
 		return text
 	}
 	return "the same paths and sizes, but the files begin with other bytes"

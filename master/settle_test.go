@@ -76,3 +76,19 @@ func TestStoppedMasterGivesUpAnUnknownOutcome(t *testing.T) {
 		}
 	})
 }
+
+// A report that waits for the files of another one ends with its caller.
+func TestReportThatWaitsCanBeCanceled(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m, _, _ := leads(t, newMemory(), Config{}, nil)
+		if err := m.reports.one.take(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer m.reports.one.give()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := m.ReportDataset(ctx, []string{"/data/a"}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a report that waits: %v, expected %v", err, context.DeadlineExceeded)
+		}
+	})
+}
