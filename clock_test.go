@@ -19,6 +19,7 @@ var readsClock = map[string]string{
 	"master/beats.go":             "how long ago etcd answered, and the deadline of a write to a socket",
 	"master/registration.go":      "not more than one line of progress in two seconds",
 	"master/report.go":            "how long a scan took, for the log",
+	"master/report_recent.go":     "how long files that were read are not read again: monotonic, and nothing is stored",
 	"master/term.go":              "how long the master of a finished job has lingered",
 	"master/service.go":           "until when a stage is waited for: an answer may always be asked for again",
 	"etcdstore/boottime_other.go": "where there is no CLOCK_BOOTTIME: time since the start of the process",

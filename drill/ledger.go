@@ -104,7 +104,7 @@ func (l *ledger) apply(e *taskqueue.RecordEvent) {
 			}
 		}
 		l.names[e.Trainer], l.sits[e.Trainer] = e.ID, true
-	case taskqueue.EventLost:
+	case taskqueue.EventLost, taskqueue.EventLeft:
 		l.leave(e.Trainer)
 	case taskqueue.EventDispatched:
 		l.held[at] = append(l.held[at], holder{e.Trainer, e.Attempt})

@@ -31,7 +31,9 @@ type Master struct {
 	current atomic.Pointer[term]
 	standby atomic.Pointer[standby]
 	fresh   freshness
-	waiting atomic.Value // string: why this master does not lead
+
+	checking, sealing detached     // calls of Recorder
+	waiting           atomic.Value // string: why this master does not lead
 }
 
 // Waits takes the reason why this master does not lead. Status returns it until the master leads.
@@ -51,7 +53,7 @@ func New(config Config, store Store, shards Shards, log *logrus.Entry) (*Master,
 		return nil, errors.New("on-shard-loss rewind: expected parameter servers")
 	}
 	m := &Master{config: config, store: store, shards: shards, log: log}
-	m.reports.one = newTurn()
+	m.reports.one, m.checking, m.sealing = newTurn(), detached{newTurn()}, detached{newTurn()}
 	m.reports.source = dataset.Source{Roots: config.Roots}
 	return m, nil
 }

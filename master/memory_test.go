@@ -198,8 +198,7 @@ func leads(t *testing.T, store *memory, config Config, shards Shards) (m *Master
 // starts starts a master in a bubble; stop ends it, ended gives what its Run returned.
 func starts(t *testing.T, store *memory, config Config, shards Shards) (m *Master, stop func(), ended <-chan error) {
 	t.Helper()
-	logger, _ := logtest.NewNullLogger()
-	m, err := New(config, store, shards, logrus.NewEntry(logger))
+	m, err := New(config, store, shards, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,6 +211,11 @@ func starts(t *testing.T, store *memory, config Config, shards Shards) (m *Maste
 	}
 	t.Cleanup(stop)
 	return m, stop, done
+}
+
+func quiet() *logrus.Entry {
+	logger, _ := logtest.NewNullLogger()
+	return logrus.NewEntry(logger)
 }
 
 // driven is a term whose rounds a test drives.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
+	"time"
 )
 
 // Recorder moves the record out of the store's way while a term lasts.
@@ -32,12 +34,14 @@ type RecordStatus struct {
 	Failing  bool   // the last attempt did
 }
 
-// checkRecord is ErrOtherRecord or nil: what is not known now keeps nobody from leading.
+// checkRecord is ErrOtherRecord or nil: an answer that is not known now keeps no master from leading.
 func (m *Master) checkRecord(ctx context.Context, jobID string) error {
 	if m.Recorder == nil || m.config.NoRecord {
 		return nil
 	}
-	err := m.Recorder.Check(ctx, jobID)
+	bounded, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	err := m.checking.do(bounded, 0, func(ctx context.Context) error { return m.Recorder.Check(ctx, jobID) })
 	if err != nil && !errors.Is(err, ErrOtherRecord) {
 		m.log.WithError(err).Warn("whether the record is where this master looks is not known")
 		return nil
@@ -45,13 +49,55 @@ func (m *Master) checkRecord(ctx context.Context, jobID string) error {
 	return err
 }
 
-// seal runs the recorder for a term.
+// seal runs the recorder for a term. It returns soon after the term has ended, also if the file system
+// hangs: the leader must resign then.
 func (m *Master) seal(ctx context.Context, t *term) error {
 	if m.Recorder == nil || m.config.NoRecord {
 		return nil
 	}
 	c := t.committer
-	return m.Recorder.Seal(ctx, c.lead, hex.EncodeToString(t.jobID[:]), func() RecordProgress {
-		return RecordProgress{Commit: c.number.Load(), Bytes: c.recorded.Load()}
+	err := m.sealing.do(ctx, sealPatience, func(ctx context.Context) error {
+		return m.Recorder.Seal(ctx, c.lead, hex.EncodeToString(t.jobID[:]), func() RecordProgress {
+			return RecordProgress{Commit: c.number.Load(), Bytes: c.recorded.Load()}
+		})
 	})
+	if errors.Is(err, errHangs) {
+		m.log.Warn("sealing did not end with the term: the file system of the record does not answer")
+	}
+	return err
+}
+
+const (
+	checkTimeout = 5 * time.Second
+	sealPatience = 2 * time.Second // for what sealing has begun when the term ends
+)
+
+// detached runs calls that may not return: their file system hangs, and no context ends a system call.
+// One runs at a time; a call that its caller no longer waits for keeps the turn until it returns.
+type detached struct{ turn }
+
+var errHangs = errors.New("call has not returned")
+
+// do runs call and waits for it, patience longer than ctx.
+func (d detached) do(ctx context.Context, patience time.Duration, call func(context.Context) error) error {
+	if err := d.take(ctx); err != nil {
+		return fmt.Errorf("wait for an earlier call: %w", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := call(ctx)
+		d.give()
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(patience):
+		return fmt.Errorf("%w: %w", errHangs, context.Cause(ctx))
+	}
 }

@@ -292,6 +292,9 @@ func (t *trainer) charge(e *entry) {
 // forget ends a session whose trainer holds nothing; its key is deleted.
 func (q *Queue) forget(t *trainer) {
 	t.gone = true
+	if t.draining {
+		q.record.left(t) // a reader of the record need not remember it any longer
+	}
 	delete(q.trainers, t.ordinal)
 	if q.exact != nil {
 		delete(q.exact.members, t.ordinal) // what it flushed stays flushed

@@ -36,6 +36,7 @@ const (
 	EventCommitted  EventKind = 20 // a step: what was applied up to it is counted
 	EventPartly     EventKind = 21 // a task of which the committed step has its first records
 	EventRolledBack EventKind = 22 // to a step: what was applied later is to be done again
+	EventLeft       EventKind = 23 // the session of a draining trainer is over
 )
 
 // Record flags, in the kind byte.
@@ -234,6 +235,11 @@ func (w *recordWriter) draining(t *trainer) {
 	w.uint(uint64(t.ordinal))
 }
 
+func (w *recordWriter) left(t *trainer) {
+	w.kind(EventLeft, 0)
+	w.uint(uint64(t.ordinal))
+}
+
 func (w *recordWriter) dropped(set, index int) {
 	w.kind(EventDropped, 0)
 	w.uint(uint64(set))
@@ -350,7 +356,7 @@ func (r *recordReader) event() RecordEvent {
 		ev.Set, ev.Index = r.int(), r.int()
 	case EventJoined:
 		ev.Trainer, ev.Incarnation, ev.ID = r.ordinal(), r.uint(), r.text()
-	case EventLost, EventDraining:
+	case EventLost, EventDraining, EventLeft:
 		ev.Trainer = r.ordinal()
 	case EventEnded:
 		ev.Status, ev.Reason = Status(r.upTo(math.MaxUint8)), r.text()

@@ -87,7 +87,10 @@ func impossible(format string, args ...any) error {
 
 func (v *Verifier) event(ev *RecordEvent) error {
 	switch ev.Kind {
-	case EventJoined, EventLost, EventStamped:
+	case EventJoined, EventStamped:
+		return nil
+	case EventLost, EventLeft: // its ordinal is never given again
+		delete(v.draining, ev.Trainer)
 		return nil
 	case EventPaused, EventResumed:
 		v.paused = ev.Kind == EventPaused

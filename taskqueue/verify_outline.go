@@ -8,7 +8,7 @@ import (
 
 // Outline is what the record up to a commit leaves behind for whoever reads on from there
 // without it: which datasets there are, how far their passes are and what is set aside. Its
-// size grows with the number of set-aside tasks and drained trainers only. The zero value is
+// size grows with the number of set-aside tasks and of sessions that drain only. The zero value is
 // that of a record that is read from its beginning.
 type Outline struct {
 	Commit   uint64       `json:"commit"`

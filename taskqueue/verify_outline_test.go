@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"testing"
+	"time"
 )
 
 // Read on from an outline of any commit, later passes are reported as they are by who read
@@ -114,6 +115,52 @@ func TestBadOutline(t *testing.T) {
 	} {
 		if _, err := ResumeVerifier(Outline{Sets: []SetOutline{o}}); !errors.Is(err, ErrBadRecord) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Trainers that were drained and are gone leave nothing behind: a verifier, and each outline in a
+// sealed file, would grow with every drain of a long job.
+func TestVerifierForgetsDrainedTrainersThatAreGone(t *testing.T) {
+	q := New("job", [16]byte{1}, 7, Options{SessionTTL: 10 * time.Second})
+	v := NewVerifier()
+	now := Clock(1)
+	flush := func() {
+		t.Helper()
+		record := q.Flush().Record
+		if err := v.Add(q.Commit(), record); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply := func(ev Event) Answer {
+		t.Helper()
+		a := q.Apply(now, ev)
+		if a.Err != nil {
+			t.Fatalf("%T: %v", ev, a.Err)
+		}
+		return a
+	}
+	for i := range 30 {
+		a := apply(&Join{ID: "a"})
+		apply(&Drain{ID: "a"})
+		flush()
+		if got := v.Outline().Draining; len(got) != 1 || got[0] != a.Ordinal {
+			t.Fatalf("draining %v, expected trainer %d", got, a.Ordinal)
+		}
+		switch i % 3 {
+		case 0:
+			apply(&Leave{Trainer: a.Ordinal, Incarnation: a.Incarnation})
+		case 1: // it is silent until its session ends
+			for range 30 {
+				now = now.Add(time.Second)
+				apply(&Tick{})
+			}
+		case 2:
+			apply(&Join{ID: "a"}) // a new process in its place
+		}
+		flush()
+		if got := v.Outline().Draining; len(got) != 0 {
+			t.Errorf("drain %d: %v still drain, and none of them is there", i, got)
 		}
 	}
 }

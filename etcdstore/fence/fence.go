@@ -25,7 +25,7 @@ type Term struct {
 // StateKey is where the state stands, without the prefix.
 const StateKey = taskqueue.StateKey
 
-// Compares are what every transaction of the term compares, the lock first. expectMod is the
+// Compares are what a transaction compares that writes the state or a task table, the lock first. expectMod is the
 // last revision of the state; 0: it must not exist.
 func (t *Term) Compares(expectMod int64) []*pb.Compare {
 	return []*pb.Compare{

@@ -24,9 +24,11 @@ import (
 )
 
 const (
-	readHeaderTimeout = 10 * time.Second
-	writeTimeout      = 30 * time.Second
-	maxHeader         = 16 << 10
+	readTimeout    = 10 * time.Second // of a request
+	writeTimeout   = 30 * time.Second
+	idleTimeout    = 30 * time.Second // of a connection between two requests
+	maxHeader      = 16 << 10
+	maxConnections = 128 // probes and scrapes; any more are closed
 )
 
 // Server is the HTTP face of one master.
@@ -34,6 +36,7 @@ type Server struct {
 	http   *http.Server
 	log    *logrus.Entry
 	routes atomic.Pointer[http.ServeMux]
+	open   atomic.Int64 // connections
 }
 
 // Starting returns a server that does nothing until Serve, of a process that waits for its
@@ -41,8 +44,8 @@ type Server struct {
 func Starting(log *logrus.Entry) *Server {
 	s := &Server{log: log}
 	s.http = &http.Server{
-		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.routes.Load().ServeHTTP(w, r) }),
-		ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeader,
+		Handler:     http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.routes.Load().ServeHTTP(w, r) }),
+		ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ConnState: s.connection,
 	}
 	s.route(nil)
 	return s
@@ -72,6 +75,18 @@ func (s *Server) route(m *master.Master, metrics ...prometheus.Collector) {
 	routes.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, m) })
 	routes.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: s.log}))
 	s.routes.Store(routes)
+}
+
+// connection counts the connections, and closes one beyond the limit.
+func (s *Server) connection(conn net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		if s.open.Add(1) > maxConnections {
+			_ = conn.Close() // the server finds it closed, and counts it
+		}
+	case http.StateClosed, http.StateHijacked:
+		s.open.Add(-1)
+	}
 }
 
 func ready(w http.ResponseWriter, m *master.Master) {

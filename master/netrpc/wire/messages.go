@@ -41,10 +41,10 @@ type NextRequest struct {
 	Finished   []taskqueue.Result
 	Want       bool
 	SeenCommit uint64 // highest commit number seen in a reply
-	SeenProof  []byte // CommitProof of that reply: without it SeenCommit is ignored
 	JobID      [16]byte
 	Progress   taskqueue.Progress
 	Epoch      uint32 // of explicit commits: that the trainer goes by
+	SeenProof  []byte // CommitProof of the reply that SeenCommit is of: without it SeenCommit is ignored
 }
 
 // NextReply answers it. Without a task (Task.Index -1) one that wanted one asks again.

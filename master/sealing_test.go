@@ -1,0 +1,76 @@
+package master
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// hungRecorder is a recorder on a file system that does not answer until released.
+type hungRecorder struct {
+	check, seal chan struct{} // closed: the file system answers
+	sealing     atomic.Int64  // calls under way
+	most        atomic.Int64  // at once
+}
+
+func (r *hungRecorder) Check(context.Context, string) error {
+	<-r.check
+	return nil
+}
+
+func (r *hungRecorder) Seal(ctx context.Context, _ Leadership, _ string, _ func() RecordProgress) error {
+	r.most.Store(max(r.most.Load(), r.sealing.Add(1)))
+	defer r.sealing.Add(-1)
+	<-r.seal
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func (*hungRecorder) Status() RecordStatus { return RecordStatus{} }
+
+// A file system that hangs while the record is sealed, or is looked at, keeps a master neither from leading nor from
+// giving up the lock. The next term waits for the sealing of the one before.
+func TestHungFileSystemDoesNotKeepTheLock(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		m, err := New(Config{}, store, nil, quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		recorder := &hungRecorder{check: make(chan struct{}), seal: make(chan struct{})}
+		m.Recorder = recorder
+		answers := sync.OnceFunc(func() { close(recorder.check) })
+		defer time.Sleep(time.Minute) // what is left ends
+		defer close(recorder.seal)
+		defer answers()
+		run := func() (stop context.CancelFunc, ended chan error) {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended = make(chan error, 1)
+			go func() { ended <- m.Run(ctx) }()
+			for limit := time.Now().Add(time.Minute); !m.Leading(); time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(limit) {
+					t.Fatal("it does not lead within a minute of a hung look at the record")
+				}
+			}
+			return cancel, ended
+		}
+		for range 2 {
+			stop, ended := run()
+			register(t, m, 3)
+			stop()
+			within(t, "end of the master", 10*time.Second, ended)
+		}
+		answers()
+		stop, ended := run()
+		recorder.seal <- struct{}{} // the sealing of the first term ends
+		recorder.seal <- struct{}{} // and that of this one begins
+		time.Sleep(time.Second)
+		if n, most := recorder.sealing.Load(), recorder.most.Load(); n != 1 || most != 1 {
+			t.Errorf("%d terms seal, %d at once: expected one", n, most)
+		}
+		stop()
+		within(t, "end of the master", 10*time.Second, ended)
+	})
+}
