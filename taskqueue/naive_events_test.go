@@ -67,6 +67,10 @@ func (n *naive) ask(t *naiveTrainer, seq uint64, a *Answer) {
 		a.Err = ErrTooManyHeld
 		return
 	}
+	if n.fresh && len(n.trainers) > n.opt.MaxSessions {
+		a.Err = ErrTooManySessions
+		return
+	}
 	at, ok := n.choose(t)
 	if !ok {
 		return
@@ -180,6 +184,10 @@ func (n *naive) dropName(id string) {
 }
 
 func (n *naive) join(id string, incarnation uint64) Answer {
+	again := slices.ContainsFunc(n.trainers, func(t naiveTrainer) bool { return t.id == id && !t.gone })
+	if !again && len(n.trainers) >= n.opt.MaxSessions {
+		return Answer{Err: ErrTooManySessions}
+	}
 	n.dropName(id)
 	t := n.enlist(id, incarnation, false)
 	n.reuse(t)
@@ -202,7 +210,9 @@ func (n *naive) plainAsk(ev *PlainAsk, incarnation uint64) Answer {
 	n.dropName(ev.Connection)
 	a.Ordinal, a.Incarnation = 0, 0
 	t = n.enlist(ev.Connection, incarnation, true)
+	n.fresh = true
 	n.ask(t, 0, &a)
+	n.fresh = false
 	if a.Kind != AnswerTask {
 		n.trainers = n.trainers[:len(n.trainers)-1]
 		n.ordinal--

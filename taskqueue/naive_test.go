@@ -32,6 +32,7 @@ type naive struct {
 	saveEnds Clock
 	counted  map[[2]int]int // (pass, index) -> how often, over all passes
 	judged   Token          // of the last late finish of a plain connection
+	fresh    bool           // the one that asks has no session yet
 }
 
 type naivePass struct {

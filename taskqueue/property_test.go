@@ -80,6 +80,7 @@ func newPair(t *rapid.T) *pair {
 		MaxSetAside:   rapid.SampledFrom([]int{1, 1000}).Draw(t, "max set aside"),
 		Rolling:       rapid.Bool().Draw(t, "rolling"),
 		Speculate:     rapid.Bool().Draw(t, "speculate"),
+		MaxSessions:   rapid.SampledFrom([]int{2, 4, 0}).Draw(t, "max sessions"),
 		LossesIgnored: rapid.IntRange(0, 4).Draw(t, "losses ignored") == 0,
 		TimeoutMin:    2 * time.Second,
 		TimeoutMax:    rapid.SampledFrom([]time.Duration{8 * time.Second, time.Hour}).Draw(t, "timeout max"),
@@ -173,8 +174,11 @@ func (p *pair) newIncarnation(incarnation uint64) {
 func (p *pair) join(t *rapid.T) {
 	id := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "id")
 	got := p.apply(&Join{ID: id})
-	p.newIncarnation(got.Incarnation)
 	p.agree("join", got, p.n.join(id, got.Incarnation))
+	if got.Ordinal == 0 {
+		return // too many sessions
+	}
+	p.newIncarnation(got.Incarnation)
 	p.joined = append(p.joined, &client{id: id, ordinal: got.Ordinal, incarnation: got.Incarnation})
 }
 
@@ -182,6 +186,9 @@ func (p *pair) join(t *rapid.T) {
 func (p *pair) client(t *rapid.T) *client {
 	if len(p.joined) == 0 {
 		p.join(t)
+	}
+	if len(p.joined) == 0 {
+		return &client{id: "nobody"}
 	}
 	newest := p.joined[max(0, len(p.joined)-4):]
 	if rapid.IntRange(0, 9).Draw(t, "old client") == 0 {
