@@ -86,6 +86,9 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	if err := m.checkDeclared(); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
 	m = m.keyed(c.shard.tableKey) // of tables that begin here; a trainer learns the key from the reply
 	if c.shard.index >= m.table.Shards {
 		return nil, status.Errorf(codes.InvalidArgument, "your model is spread over %d shards, this is shard %d", m.table.Shards, c.shard.index)

@@ -48,6 +48,19 @@ func (m *model) bounded(b staleness.Bound) (*model, error) {
 	return m, nil
 }
 
+// checkDeclared refuses what a trainer may not declare. Checkpoints of earlier versions may have it.
+func (m *model) checkDeclared() error {
+	for k := range m.table.Sparse {
+		if err := m.table.Sparse[k].CheckBounded(); err != nil {
+			return err
+		}
+	}
+	if len(m.table.Sparse) > 0 && m.staleness.Policy == staleness.Reject {
+		return fmt.Errorf("staleness policy %s with tables of embeddings: expected %s or %s, it does not cover rows", staleness.Reject, staleness.Apply, staleness.Scale)
+	}
+	return nil
+}
+
 // keyed is m with a key for the ids of its tables.
 func (m *model) keyed(key sparse.Key) *model {
 	if len(m.table.Sparse) == 0 {

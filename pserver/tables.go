@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/wire"
 )
 
@@ -164,6 +165,9 @@ func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
 	if fault := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); fault != nil && c.holding.model.sync {
 		return fault
 	}
+	if c.holding.model.staleness.Policy == staleness.Scale {
+		f.table.Look(&f.rows, c.trainer.columns[f.number])
+	}
 	n := len(f.rows.IDs) * f.table.Config().Dim
 	version, err := c.shard.lookup(f, buf.floats[:n])
 	if err != nil {
@@ -194,11 +198,15 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 		return wire.Faultf(wire.Malformed, "%v", err)
 	}
 	step := sparse.Step{Number: c.head.Step, Scale: c.holding.model.update(0, c.head.Step, scale).Scale}
-	applied, err := f.table.Update(&f.rows, c.trainer.columns[f.number], step)
+	var weight func(staleness uint64) float32
+	if bound := c.holding.model.staleness; bound.Policy == staleness.Scale {
+		weight = bound.Weight
+	}
+	applied, err := f.table.UpdateStale(&f.rows, c.trainer.columns[f.number], step, weight)
 	if errors.Is(err, sparse.ErrFrozen) {
 		c.awaitMove(f.table.Frozen(&f.rows))
 		var more int
-		more, err = f.table.Update(&f.rows, c.trainer.columns[f.number], step) // all but those that have it by now
+		more, err = f.table.UpdateStale(&f.rows, c.trainer.columns[f.number], step, weight) // all but those that have it by now
 		applied += more
 	}
 	c.shard.seeTable(f.table, "step", step.Number)

@@ -4,8 +4,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/pserver/staleness"
+	"trainmaster/trainer/model"
+	"trainmaster/trainer/params"
 	"trainmaster/trainer/reference"
 )
+
+// checkTables refuses what does not cover the rows of tables, which models of categories have.
+func checkTables(kind, dtype string, e *reference.Exchange) error {
+	if !model.OfCategories(kind) {
+		return nil
+	}
+	if err := params.CheckWithTables(params.WireDType(dtype), e.Staleness); err != nil {
+		return usageErrorf("--%v", err)
+	}
+	return nil
+}
 
 // addExchange gives cmd the flags of asynchronous training. check finds what makes no sense in them.
 func addExchange(cmd *cobra.Command, e *reference.Exchange) (check func(synchronous bool) error) {

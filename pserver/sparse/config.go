@@ -72,6 +72,15 @@ func (c *Config) Validate() error {
 	return nil
 }
 
+// CheckBounded says whether what is kept of ids without a row is bounded: an id that is never updated often enough for a row is kept
+// until it expires. Checkpoints of earlier versions may have tables that are not.
+func (c *Config) CheckBounded() error {
+	if c.Admission > 1 && c.Expiry == 0 {
+		return fmt.Errorf("table %q has admission %d without expiry: expected expiry above 0, since ids that wait for a row are kept until they expire", c.Name, c.Admission)
+	}
+	return nil
+}
+
 // Differ says in words what another description of the same table has otherwise, "" if nothing.
 func (c Config) Differ(other Config) string {
 	for _, f := range []struct {

@@ -30,6 +30,7 @@ type slot struct {
 	end    uint32   // row numbers from here on were never used
 	free   []uint32 // those below that are free
 	clock  uint32   // the greatest step applied
+	pushed uint32   // updates by trainers since this process has the slot
 
 	waiting map[int64]candidate // nil: none
 

@@ -106,6 +106,7 @@ func (t *Table) RowBytes() int { return 4 * t.arena.words() }
 // Column is what a table knows of one trainer: the step last applied, by slot.
 type Column struct {
 	steps [Slots]uint64 // each guarded by the slot's lock
+	seen  [Slots]uint32 // likewise: 1 + the number of updates of the slot when the trainer last looked rows of it up, or updated it; 0: not known
 	ended atomic.Bool   // its effect too, since Close passes through every lock
 }
 

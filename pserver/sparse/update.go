@@ -15,10 +15,36 @@ type Step struct {
 	Scale  float32 // what the learning rate is multiplied by
 }
 
+// Look notes that a trainer looks up rows of the slots of a checked batch, before it does: what others push from then on makes its next
+// gradients stale.
+func (t *Table) Look(rows *wire.Rows, column *Column) {
+	for _, span := range rows.Spans {
+		s := t.slots[span.Slot]
+		s.mu.Lock()
+		column.seen[span.Slot] = s.pushed + 1
+		s.mu.Unlock()
+	}
+}
+
+// missed is how many of the updates of a slot came after the trainer looked rows of it up, or updated it. A trainer of which nothing is
+// known, as after a restart, missed none.
+func (c *Column) missed(slot, pushed uint32) uint64 {
+	if c.seen[slot] == 0 {
+		return 0
+	}
+	return uint64(pushed - min(c.seen[slot]-1, pushed))
+}
+
 // Update applies the gradients of a checked batch for a trainer's step, to each slot
 // at once, and leaves other values in them. Slots that had the step already are left alone; applied
 // is the number of the others. With ErrFrozen, ErrMoved or ErrNotFinite, too, some may have it by now.
 func (t *Table) Update(rows *wire.Rows, column *Column, step Step) (applied int, err error) {
+	return t.UpdateStale(rows, column, step, nil)
+}
+
+// UpdateStale is Update with another factor for the learning rate: the weight of the number of updates of a slot by others since the
+// trainer looked up rows of it, see Look. No weight is 1.
+func (t *Table) UpdateStale(rows *wire.Rows, column *Column, step Step, weight func(staleness uint64) float32) (applied int, err error) {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
 	k := 0
@@ -32,7 +58,7 @@ func (t *Table) Update(rows *wire.Rows, column *Column, step Step) (applied int,
 			}
 			grads = sc.sums
 		}
-		fresh, err := t.push(span.Slot, rows.IDs[k:k+n], grads, column, step, sc)
+		fresh, err := t.push(span.Slot, rows.IDs[k:k+n], grads, column, step, weight, sc)
 		if err != nil {
 			return applied, err
 		}
@@ -44,7 +70,7 @@ func (t *Table) Update(rows *wire.Rows, column *Column, step Step) (applied int,
 	return applied, nil
 }
 
-func (t *Table) push(number uint32, ids []int64, grads []float32, column *Column, step Step, sc *scratch) (fresh bool, err error) {
+func (t *Table) push(number uint32, ids []int64, grads []float32, column *Column, step Step, weight func(uint64) float32, sc *scratch) (fresh bool, err error) {
 	s := t.slots[number]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,6 +88,11 @@ func (t *Table) push(number uint32, ids []int64, grads []float32, column *Column
 	}
 	t.preserveLocked(number)
 	column.steps[number] = step.Number
+	if weight != nil {
+		step.Scale *= weight(column.missed(number, s.pushed))
+	}
+	s.pushed++
+	column.seen[number] = s.pushed + 1
 	t.updateLocked(s, ids, grads, 1, step, sc)
 	return true, nil
 }

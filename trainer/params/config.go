@@ -49,6 +49,17 @@ func CheckOptimizer(o *Optimizer, tables bool) error {
 	return nil
 }
 
+// CheckWithTables says which setting does not cover the rows of tables of embeddings, nil if both do.
+func CheckWithTables(dtype WireDType, bound Staleness) error {
+	switch {
+	case dtype == BFloat16:
+		return fmt.Errorf("wire-dtype %s: expected %s with tables of embeddings, whose rows are %s on their way", dtype, Float32, Float32)
+	case bound.Policy == staleness.Reject:
+		return fmt.Errorf("staleness-policy %s: expected %s or %s with tables of embeddings, whose rows it does not cover", bound.Policy, staleness.Apply, staleness.Scale)
+	}
+	return nil
+}
+
 // The kinds of Optimizer that keep at most a velocity; package optimizer has all.
 const (
 	SGD      = optimizer.SGD
@@ -128,6 +139,9 @@ func (c *Config) Validate() error {
 	c.WireDType = cmp.Or(c.WireDType, Float32)
 	if _, ok := wireDTypes[c.WireDType]; !ok {
 		return fmt.Errorf("params.Config.WireDType is %q: expected %s or %s", c.WireDType, Float32, BFloat16)
+	}
+	if err := CheckWithTables(c.WireDType, c.Staleness); err != nil && len(c.Tables) > 0 {
+		return fmt.Errorf("params.Config: %w", err)
 	}
 	c.ReplyTimeout = cmp.Or(c.ReplyTimeout, 20*time.Second)
 	c.RetryMin = cmp.Or(c.RetryMin, 50*time.Millisecond)

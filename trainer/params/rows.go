@@ -387,6 +387,9 @@ func checkTables(tables []Table) error {
 		if err := tables[i].Validate(); err != nil {
 			return fmt.Errorf("params.Config.Tables: %w", err)
 		}
+		if err := tables[i].CheckBounded(); err != nil {
+			return fmt.Errorf("params.Config.Tables: %w", err)
+		}
 	}
 	return nil
 }
