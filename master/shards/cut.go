@@ -2,15 +2,18 @@ package shards
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
 )
+
+// abortTimeout bounds how long servers are told that a cut was not begun.
+const abortTimeout = 2 * time.Second
 
 // Begin looks for the servers and, if all are there with parameters and a place to keep them,
 // begins a cut on each; number chooses its number from the greatest that any of them knows of.
@@ -42,7 +45,12 @@ func (c *Client) Begin(ctx context.Context, term uint64, epoch uint32, number fu
 	}
 	cut := &cut{client: c, addrs: addrs, name: &pb.Cut{Number: number(last.Load()), Term: term}, epoch: epoch}
 	if err := cut.begin(ctx); err != nil {
-		return nil, errors.Join(err, cut.Abort(ctx))
+		// Not with ctx, whose time may be over: servers that answered would seem to be silent. One that is not told drops the
+		// cut when it hears of a later one.
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
+		defer cancel()
+		_ = cut.Abort(bounded)
+		return nil, err
 	}
 	return cut, nil
 }

@@ -9,9 +9,12 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
@@ -115,6 +118,7 @@ const maxMessage = 64 << 20 // a placement of some million blocks
 // all calls every server, and waits for all: one that fails keeps no other from hearing.
 func (c *Client) all(addrs []string, what string, call func(i int, server pb.ParameterServerClient) error) error {
 	errs := make([]error, len(addrs))
+	began := time.Now()
 	var all sync.WaitGroup
 	for i, addr := range addrs {
 		all.Go(func() {
@@ -122,7 +126,11 @@ func (c *Client) all(addrs []string, what string, call func(i int, server pb.Par
 			if err == nil {
 				err = call(i, pb.NewParameterServerClient(conn))
 			}
-			if err != nil {
+			switch {
+			case err == nil:
+			case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded:
+				errs[i] = &silentError{fmt.Sprintf("%s parameter server %d (%s): no answer in %v: is it hung?", what, i, addr, time.Since(began).Round(100*time.Millisecond)), err}
+			default:
 				errs[i] = fmt.Errorf("%s parameter server %d (%s): %w", what, i, addr, err)
 			}
 		})
@@ -130,6 +138,15 @@ func (c *Client) all(addrs []string, what string, call func(i int, server pb.Par
 	all.Wait()
 	return errors.Join(errs...)
 }
+
+// silentError is the error of a server that did not answer in time. Its text is for users.
+type silentError struct {
+	text string
+	err  error
+}
+
+func (e *silentError) Error() string { return e.text }
+func (e *silentError) Unwrap() error { return e.err }
 
 func (c *Client) conn(index int, addr string) (*conn, error) {
 	c.mu.Lock()

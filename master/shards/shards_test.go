@@ -32,6 +32,9 @@ type server struct {
 	heard  []*pb.CommitStepRequest
 	refuse error
 	conns  int
+
+	hangs   bool // at BeginCut
+	aborted int
 }
 
 func (s *server) CommitStep(_ context.Context, r *pb.CommitStepRequest) (*pb.CommitStepReply, error) {
