@@ -9,12 +9,15 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
+	"os"
 	"path"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/logging"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/s3blob"
 
@@ -66,6 +69,10 @@ func openBucket(u *url.URL) (*bucket, error) {
 	}
 	b.client = s3.New(options, func(o *s3.Options) {
 		o.HTTPClient = b.http
+		o.Logger = logging.Nop{} // errors say all that it would
+		if aws.IsCredentialsProvider(o.Credentials, (*ec2rolecreds.Provider)(nil)) && !asksForMachineRole() {
+			o.Credentials = noCredentials{}
+		}
 		if o.Region == "" {
 			o.Region = anyRegion
 		}
@@ -80,6 +87,21 @@ func openBucket(u *url.URL) (*bucket, error) {
 	}
 	return b, nil
 }
+
+// asksForMachineRole reports whether credentials may be asked of the metadata service of Amazon's machines. Elsewhere the
+// question goes to a link-local address that no store has to do with, and costs seconds.
+func asksForMachineRole() bool {
+	return strings.EqualFold(os.Getenv("AWS_EC2_METADATA_DISABLED"), "false")
+}
+
+// noCredentials is the answer if neither the environment nor ~/.aws has credentials.
+type noCredentials struct{}
+
+func (noCredentials) Retrieve(context.Context) (aws.Credentials, error) {
+	return aws.Credentials{}, errNoCredentials
+}
+
+var errNoCredentials = errors.New("expected credentials in the environment or in ~/.aws, found none")
 
 // String is the URL without its parameters.
 func (b *bucket) String() string { return strings.TrimSuffix(b.url(""), "/") }

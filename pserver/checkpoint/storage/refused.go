@@ -48,6 +48,9 @@ func (b *bucket) failed(do, key string, err error) error {
 	if b.endpoint != "" {
 		at += " at " + b.endpoint
 	}
+	if errors.Is(err, errNoCredentials) {
+		err = errNoCredentials // the library's words around it are about its own parts
+	}
 	return fmt.Errorf("%w: %s %s: %s: %w", checkpoint.ErrUnavailable, do, at, whatToDo(code, err), err)
 }
 
@@ -57,8 +60,8 @@ func whatToDo(code string, err error) string {
 			return a.do
 		}
 	}
-	if strings.Contains(err.Error(), "get credentials") {
-		return "found no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role"
+	if errors.Is(err, errNoCredentials) || strings.Contains(err.Error(), "get credentials") {
+		return "found no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for the role of a machine of Amazon set AWS_EC2_METADATA_DISABLED=false"
 	}
 	if errors.Is(err, context.Canceled) {
 		return "it was given up"

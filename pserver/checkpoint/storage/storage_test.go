@@ -10,11 +10,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -504,5 +506,34 @@ func TestListOverACutConnectionFails(t *testing.T) {
 				t.Errorf("the list is %q, %v, expected an error", names, err)
 			}
 		})
+	}
+}
+
+// Without credentials the metadata service of a machine is asked only if the environment allows it.
+func TestMetadataServiceIsAskedOnlyOnRequest(t *testing.T) {
+	s := s3test.Start(t)
+	where := s.URL("p")
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("AWS_CONFIG_FILE", os.DevNull)
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
+	var asked atomic.Int32
+	metadata := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		http.Error(w, "not here", http.StatusForbidden)
+	}))
+	defer metadata.Close()
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.URL)
+	for _, allowed := range []bool{false, true} {
+		t.Setenv("AWS_EC2_METADATA_DISABLED", map[bool]string{true: "false", false: ""}[allowed])
+		asked.Store(0)
+		_, err := open(t, where).List(t.Context(), "dir")
+		if !errors.Is(err, checkpoint.ErrUnavailable) || !strings.Contains(err.Error(), "found no credentials: set AWS_ACCESS_KEY_ID") {
+			t.Errorf("found %v", err)
+		}
+		if n := asked.Load(); (n > 0) != allowed {
+			t.Errorf("AWS_EC2_METADATA_DISABLED=%q: the metadata service was asked %d times", os.Getenv("AWS_EC2_METADATA_DISABLED"), n)
+		}
 	}
 }
