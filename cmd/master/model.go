@@ -53,7 +53,7 @@ func openCheckpoints(arg string) (checkpoints, error) {
 	}
 	stat, err := os.Stat(arg)
 	if err != nil {
-		return checkpoints{}, fmt.Errorf("expected a folder of checkpoints, or the file of a set in it: %w", err)
+		return checkpoints{}, fmt.Errorf("%q: a folder of checkpoints, or the file of a set in it: %w", arg, cmp.Or(checkFolder(arg), err))
 	}
 	if stat.IsDir() {
 		return checkpoints{Store: checkpoint.Store{Place: checkpoint.Disk(arg)}, folder: arg}, nil

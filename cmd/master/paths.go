@@ -6,7 +6,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"trainmaster/pserver/checkpoint/storage"
 )
 
 // isWrongKind reports whether err means that a path has a file where a folder is expected, or the other way round.
@@ -74,4 +83,43 @@ func checkKind(path, expected string, is func(fs.FileMode) bool) error {
 		return fmt.Errorf("expected %s, found %s", expected, kindOf(found.Mode()))
 	}
 	return nil
+}
+
+// checkPaths reports a flag that names a file where a folder is expected, or the other way round. The usage text of a flag says
+// what it takes: `folder`, `file`, or a PEM `file`, which must be there.
+func checkPaths(cmd *cobra.Command) error {
+	var first error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		path := f.Value.String()
+		if first != nil || !f.Changed || path == "" || storage.IsURL(path) || slices.Contains(notSettings, f.Name) {
+			return
+		}
+		var err error
+		switch kind, usage := pflag.UnquoteUsage(f); {
+		case kind == "folder" && exists(path):
+			err = checkFolder(path)
+		case kind == "file" && strings.HasPrefix(usage, "PEM "):
+			err = checkFile(path)
+		case kind == "file" && checkFolder(path) == nil:
+			err = errors.New("expected a file, found a folder")
+		}
+		if err != nil {
+			first = settingErrorf(cmd, f.Name, "%w", err)
+		}
+	})
+	return first
+}
+
+// exists reports whether there is anything at path, also a link to nothing. What cannot be read is left to who needs it.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// oneLineName is a file name as a table shows it: quoted if it has characters that would break the line.
+func oneLineName(name string) string {
+	if quoted := strconv.Quote(name); strings.ContainsFunc(name, unicode.IsControl) {
+		return quoted
+	}
+	return name
 }

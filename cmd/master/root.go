@@ -61,6 +61,9 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 		if err := applySettings(cmd); err != nil {
 			return err
 		}
+		if err := checkPaths(cmd); err != nil {
+			return err
+		}
 		for _, text := range unknownVariables(root, os.Environ()) {
 			newLogger(cmd).Warn(text)
 		}

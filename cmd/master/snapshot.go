@@ -247,7 +247,7 @@ func showSnapshot(cmd *cobra.Command, format, path string) error {
 	}
 	info := snapshotInfo{path, s.Size, s.Digest, s.Head}
 	return render(cmd.OutOrStdout(), format, info, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: job %s, %s, commit %s, at %s\n", path, info.Job, info.Status, thousands(info.Commit), info.TakenAt)
+		fmt.Fprintf(w, "%s: job %s, %s, commit %s, at %s\n", oneLineName(path), info.Job, info.Status, thousands(info.Commit), info.TakenAt)
 		if len(info.Datasets) > 0 {
 			fmt.Fprintln(w, "\nDATASET\tPASS\tDONE\tPENDING\tRETRY\tSET ASIDE\tTASKS")
 		}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A flag says what it found in the place of a folder or a file, whichever command has it.
+func TestFlagsSayWhatTheyFound(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(file, []byte("x"), 0o600), os.Symlink("nowhere", link)); err != nil {
+		t.Fatal(err)
+	}
+	const aFile = "expected a folder, found a file"
+	aLink := fmt.Sprintf("expected a folder, found a link to %q, which does not exist", filepath.Join(dir, "nowhere"))
+	for _, c := range []struct {
+		args []string
+		flag string
+		path string
+		want string
+	}{
+		{[]string{"run"}, "dir", file, aFile},
+		{[]string{"run"}, "dir", link, aLink},
+		{[]string{"run"}, "resume", file, aFile},
+		{[]string{"drill", "kill-leader"}, "dir", file, aFile},
+		{[]string{"status"}, "dir", file, aFile},
+		{[]string{"status"}, "data-dir", link, aLink},
+		{nil, "data-dir", file, aFile},
+		{nil, "data-dir", link, aLink},
+		{nil, "resume", link, aLink},
+		{nil, "record-dir", file, aFile},
+		{[]string{"pserver"}, "checkpoint-dir", file, aFile},
+		{[]string{"bench", "queue"}, "dir", file, aFile},
+		{[]string{"status"}, "cacert", dir, "expected a regular file, found a folder"},
+		{[]string{"status"}, "cacert", link, "expected a regular file, found a link to"},
+		{[]string{"trainer"}, "save-model", dir, "expected a file, found a folder"},
+		{[]string{"trainer"}, "ledger", dir, "expected a file, found a folder"},
+	} {
+		t.Run(fmt.Sprint(c.args, c.flag), func(t *testing.T) {
+			runArgs(t, append(c.args, "--"+c.flag, c.path)...).wants(t, exitUsage, fmt.Sprintf("bad value %q for --%s from the command line: %s", c.path, c.flag, c.want))
+		})
+	}
+	runArgs(t, "model", "inspect", link).wants(t, exitFailed, "found a link to", "nowhere")
+}
