@@ -2,6 +2,8 @@ package master
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"trainmaster/taskqueue"
@@ -23,20 +25,39 @@ const (
 // retire tells the servers which sessions there are, again and again: a server that was started meanwhile knows as much as
 // its checkpoint. That a session is over is committed by then, for good; so even a leader that was deposed and does not
 // know it says nothing wrong, only less.
-func (m *Master) retire(ctx context.Context, t *term, shards RetiringShards) error {
+func (m *Master) retire(ctx context.Context, t *term) error {
 	clock := t.committer.time
 	for ctx.Err() == nil {
-		var floor uint64
-		var live []uint64
-		if err := t.inspect(ctx, func(q *taskqueue.Queue) { floor, live = q.Sessions() }); err != nil {
+		bounded, cancel := clock.WithTimeout(ctx, retireTimeout)
+		err := m.tellRetired(bounded, t)
+		late := bounded.Err() != nil
+		cancel()
+		switch {
+		case late, errors.Is(err, errNotTold):
+			m.log.WithError(err).Debug("not all parameter servers heard which trainers are gone, telling again")
+		case err != nil && ctx.Err() == nil:
 			return err
 		}
-		bounded, cancel := clock.WithTimeout(ctx, retireTimeout)
-		if err := shards.Retire(bounded, uint64(t.committer.lead.Revision()), t.jobID, floor, live); err != nil && ctx.Err() == nil {
-			m.log.WithError(err).Debug("not all parameter servers heard which trainers are gone, telling again")
-		}
-		cancel()
 		clock.Sleep(ctx, retireEvery)
 	}
 	return context.Cause(ctx)
+}
+
+var errNotTold = errors.New("not all parameter servers were told which trainers are gone")
+
+// tellRetired tells the servers once.
+func (m *Master) tellRetired(ctx context.Context, t *term) error {
+	shards, ok := m.shards.(RetiringShards)
+	if !ok {
+		return nil
+	}
+	var floor uint64
+	var live []uint64
+	if err := t.inspect(ctx, func(q *taskqueue.Queue) { floor, live = q.Sessions() }); err != nil {
+		return err
+	}
+	if err := shards.Retire(ctx, uint64(t.committer.lead.Revision()), t.jobID, floor, live); err != nil {
+		return fmt.Errorf("%w: %w", errNotTold, err)
+	}
+	return nil
 }

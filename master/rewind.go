@@ -156,8 +156,9 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 
 // begin has all trainers stand still while the servers fix their moments.
 func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) {
-	ctx, cancel := r.within(ctx, beginTimeout)
-	defer cancel()
+	whole := ctx
+	ctx, cancel := r.within(whole, beginTimeout)
+	defer func() { cancel() }()
 	var place taskqueue.StepPlace
 	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { place = q.Steps() }); err != nil {
 		return nil, nil, err
@@ -182,7 +183,13 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 			err = errors.Join(err, cut.Abort(context.WithoutCancel(ctx)))
 		}
 	}()
-	if err := r.standStill(ctx, number); err != nil {
+	err = r.standStill(ctx, number)
+	if errors.Is(err, errNotFlushed) && whole.Err() == nil {
+		cancel()
+		ctx, cancel = r.within(whole, beginTimeout)
+		err = r.fence(ctx, number, err)
+	}
+	if err != nil {
 		return nil, nil, fmt.Errorf("cut %d: wait for trainers to stand still: %w%s", number, err, r.awaited(context.WithoutCancel(ctx)))
 	}
 	if err := r.still.hold(ctx); err != nil {
@@ -237,6 +244,23 @@ func (r *rewinding) standStill(ctx context.Context, number uint64) error {
 			return err
 		}
 	}
+}
+
+// fence ends the sessions of the trainers that are silent at the cut and hold no task, and waits on. The parameter servers are
+// told before the cut goes on, so that no push of them is applied after it. Without such trainers it returns late.
+func (r *rewinding) fence(ctx context.Context, number uint64, late error) error {
+	var ids []string
+	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { ids = q.Idle() }); err != nil || len(ids) == 0 {
+		return errors.Join(late, err)
+	}
+	if err := r.event(ctx, &taskqueue.CutFence{Step: number}); err != nil && !errors.Is(err, errNotFlushed) {
+		return err
+	}
+	r.log.WithFields(logrus.Fields{"trainers": ids, "cut": number}).Warn("trainers silent at a cut: sessions ended")
+	if err := r.master.tellRetired(ctx, r.term); err != nil {
+		return err
+	}
+	return r.standStill(ctx, number)
 }
 
 // awaited says which trainers the cut waits for.

@@ -2,7 +2,9 @@ package master
 
 import (
 	"context"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,14 +20,52 @@ func (cutTogether) States(context.Context) ([]ShardState, error) {
 
 func (cutTogether) Rewind(context.Context, uint64, uint32, []byte, []byte) error { return nil }
 
-// A cut that waits for a trainer without a task, whose process hangs while its heartbeats go on, is given up after its time, names
-// that trainer and no other one, and is tried again: it succeeds once that process has ended.
-func TestCutNamesWhoHangs(t *testing.T) {
+// retiringTogether notes which trainers are over when a cut is taken.
+type retiringTogether struct {
+	cutTogether
+	mu            sync.Mutex
+	floor         uint64
+	spared        []uint64
+	floorAtBegin  uint64
+	sparedAtBegin []uint64
+}
+
+func (s *retiringTogether) Retire(_ context.Context, _ uint64, _ [16]byte, floor uint64, spared []uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.floor, s.spared = floor, spared
+	return nil
+}
+
+func (s *retiringTogether) Begin(ctx context.Context, term uint64, epoch uint32, number func(uint64) uint64) (Cut, error) {
+	s.mu.Lock()
+	s.floorAtBegin, s.sparedAtBegin = s.floor, s.spared
+	s.mu.Unlock()
+	return s.cutTogether.Begin(ctx, term, epoch, number)
+}
+
+func (s *retiringTogether) overAtBegin(incarnation uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return incarnation < s.floorAtBegin && !slices.Contains(s.sparedAtBegin, incarnation)
+}
+
+// A cut that waits for a trainer with a task, whose process hangs while its heartbeats go on, is given up after its time, names
+// that trainer and no other one, and is tried again.
+func TestCutNamesTrainerThatHangsWithATask(t *testing.T) { testSilentAtACut(t, true) }
+
+// Without a task nothing would ever end the wait: after 10 s the session of the trainer ends, the parameter servers are told, and
+// the same cut goes on without it.
+func TestCutFencesTrainerThatHangsWithoutATask(t *testing.T) { testSilentAtACut(t, false) }
+
+func testSilentAtACut(t *testing.T, withTask bool) {
+	t.Helper()
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		shards := &cutting{store: store, abouts: map[uint64]About{}, versions: map[uint64]uint64{}}
 		config := Config{CheckpointEvery: Cadence{Time: time.Minute}, CheckpointKeep: 1, Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true, SessionTTL: 20 * time.Second}}
-		m, stop, ended := leads(t, store, config, cutTogether{shards})
+		servers := &retiringTogether{cutTogether: cutTogether{shards}}
+		m, stop, ended := leads(t, store, config, servers)
 		defer func() {
 			stop()
 			<-ended
@@ -42,9 +82,18 @@ func TestCutNamesWhoHangs(t *testing.T) {
 		}
 		works, hangs := member("works"), member("hangs")
 		works.beats(ctx, false)
-		lives, dies := context.WithCancel(ctx)
-		defer dies()
-		hangs.beats(lives, false)
+		if withTask {
+			request := &taskqueue.Request{Trainer: hangs.Ordinal, Incarnation: hangs.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1}
+			if reply, err := m.Next(t.Context(), request); err != nil || reply.Assignment == nil {
+				t.Fatalf("no task: %+v, %v", reply, err)
+			}
+		}
+		go func() { // also after its session has ended
+			for ctx.Err() == nil {
+				_, _ = m.Heartbeat(ctx, &taskqueue.Heartbeat{Trainer: hangs.Ordinal, Incarnation: hangs.Incarnation})
+				pause(ctx, 3*time.Second)
+			}
+		}()
 		go func() { // stands still for each cut
 			for ctx.Err() == nil {
 				if p, done, err := m.CutWatch(ctx, &taskqueue.CutWatch{Trainer: works.Ordinal, Incarnation: works.Incarnation}); err == nil && done {
@@ -54,13 +103,22 @@ func TestCutNamesWhoHangs(t *testing.T) {
 			}
 		}()
 		time.Sleep(2 * beginTimeout)
-		if failure := m.current.Load().checkpoints.status().Failure; !strings.Contains(failure, "waited for hangs: if") {
-			t.Errorf("a trainer hangs, and the last attempt failed with %q", failure)
+		s := m.current.Load().checkpoints.status()
+		if withTask {
+			if !strings.Contains(s.Failure, "waited for hangs: if") {
+				t.Errorf("a trainer hangs, and the last attempt failed with %q", s.Failure)
+			}
+			return
 		}
-		dies()
-		time.Sleep(config.Queue.SessionTTL + 2*beginTimeout)
-		if s := m.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
-			t.Errorf("its process has ended, and there is no set: %+v", s)
+		if s.Set != 1 || s.Failure != "" {
+			t.Errorf("there is no set of the first cut: %+v", s)
+		}
+		var live []uint64
+		if err := m.current.Load().inspect(ctx, func(q *taskqueue.Queue) { _, live = q.Sessions() }); err != nil || !slices.Equal(live, []uint64{works.Incarnation}) {
+			t.Errorf("sessions %v, %v, expected %d alone", live, err, works.Incarnation)
+		}
+		if !servers.overAtBegin(hangs.Incarnation) || servers.overAtBegin(works.Incarnation) {
+			t.Error("the parameter servers were not told who is over before the cut was taken")
 		}
 	})
 }

@@ -86,8 +86,8 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	if t.scaler != nil {
 		group.Go(func() error { return t.scaler.run(ctx) })
 	}
-	if shards, ok := m.shards.(RetiringShards); ok {
-		group.Go(func() error { return m.retire(ctx, t, shards) })
+	if _, ok := m.shards.(RetiringShards); ok {
+		group.Go(func() error { return m.retire(ctx, t) })
 	}
 	if m.ServerRegistry != nil {
 		group.Go(func() error { return (&attendance{m.ServerRegistry, m.log}).run(ctx) })

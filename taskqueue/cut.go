@@ -100,8 +100,37 @@ func (ev *CutRelease) apply(q *Queue) Answer {
 	return q.stepAnswer()
 }
 
+// CutFence ends the sessions of the members that hold no task and have not flushed the cut: their process may hang while its
+// heartbeats continue, and then no deadline of a task ends the wait. The answer is as that of CutReady.
+type CutFence struct{ Step uint64 }
+
+func (ev *CutFence) apply(q *Queue) Answer {
+	if refused := q.cutting(); refused != nil {
+		return *refused
+	}
+	if ev.Step != q.exact.round || !q.holding() {
+		return Answer{Err: fmt.Errorf("%w: cut %d is under way, found %d", ErrOtherStep, q.exact.round, ev.Step)}
+	}
+	for _, t := range q.sortedTrainers() {
+		if q.toFlush(t) && !t.gone && len(t.holds) == 0 {
+			q.lose(t, false)
+		}
+	}
+	return (&CutReady{ev.Step}).apply(q)
+}
+
+// Idle names the trainers without a task that a cut waits for.
+func (q *Queue) Idle() (ids []string) {
+	for _, t := range q.sortedTrainers() {
+		if q.toFlush(t) && !t.gone && len(t.holds) == 0 {
+			ids = append(ids, t.id)
+		}
+	}
+	return ids
+}
+
 // Unflushed names the trainers that a cut waits for: their process may hang while its heartbeats go on. One with a task is
-// lost when that times out; one without is waited for by each cut, until its process ends.
+// lost when that times out, one without by [CutFence].
 func (q *Queue) Unflushed() (ids []string) {
 	if !q.holding() {
 		return nil
