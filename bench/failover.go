@@ -84,10 +84,14 @@ func (f *Failover) Run(ctx context.Context) (figures FailoverFigures, err error)
 		}
 		figures.AllMS = append(figures.AllMS, float64(took)/float64(time.Millisecond))
 	}
-	sorted := slices.Sorted(slices.Values(figures.AllMS))
-	at := func(q float64) float64 { return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)] }
-	figures.P50MS, figures.P90MS, figures.P99MS, figures.MaxMS = at(0.5), at(0.9), at(0.99), sorted[len(sorted)-1]
+	figures.summarize()
 	return figures, nil
+}
+
+func (f *FailoverFigures) summarize() {
+	sorted := slices.Sorted(slices.Values(f.AllMS))
+	at := func(q float64) float64 { return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)] }
+	f.P50MS, f.P90MS, f.P99MS, f.MaxMS = at(0.5), at(0.9), at(0.99), sorted[len(sorted)-1]
 }
 
 func (f *Failover) say(now string) {

@@ -12,17 +12,22 @@ import (
 
 func benchFailoverCommand() *cobra.Command {
 	var b bench.Failover
+	var ttl time.Duration
 	cmd := &cobra.Command{
 		Use:   "failover",
-		Short: "Measure how long a job stands still when its leader goes",
+		Short: "Measure the failover time of a job",
 		Long: `Bench failover runs etcd, two masters and a trainer as processes, and makes the leader resign (SIGTERM), die (SIGKILL) or hang
 (SIGSTOP), again and again. The time counts from the signal to the next task that the trainer gets. Between two faults it
-waits out the hold-down, within which no second take-over can be forced.`,
+waits out the hold-down, within which no second take-over can be forced. With server-kill, server-restart and server-hang the only
+parameter server is killed or hangs, and the time counts to the reply to the next push: with a standby, or with a process that is started 100 ms later.`,
 		Example: `  master bench failover --mode kill -n 200 -o json
-  master bench failover --mode hang -n 20 --holddown 2s`,
+  master bench failover --mode hang -n 20 --holddown 2s
+  # a parameter server is killed, and a standby takes its index
+  master bench failover --mode server-kill -n 100`,
 	}
 	flags := cmd.Flags()
-	mode := addChoice(cmd, "mode", "", "how the leader goes", bench.Resign, bench.Kill, bench.Hang)
+	mode := addChoice(cmd, "mode", "", "how the leader goes, or a parameter server fails", bench.Resign, bench.Kill, bench.Hang, bench.ServerKill, bench.ServerRestart, bench.ServerHang)
+	flags.DurationVar(&ttl, "ps-ttl", 10*time.Second, "of the parameter servers' leases, at least 1s")
 	flags.IntVarP(&b.N, "number", "n", 20, "how `often`")
 	flags.DurationVar(&b.Holddown, "holddown", 10*time.Second, "of the masters, at least 2s")
 	flags.StringVar(&b.Folder, "dir", "", "`folder` for etcd's data, on a real disk (default that of temporary files)")
@@ -31,6 +36,8 @@ waits out the hold-down, within which no second take-over can be forced.`,
 		switch {
 		case b.N < 1:
 			return usageErrorf("--number: expected 1 or more, found %d", b.N)
+		case ttl < time.Second:
+			return usageErrorf("--ps-ttl: expected at least 1s, found %v", ttl)
 		case b.Holddown < 2*time.Second:
 			return usageErrorf("--holddown: expected at least 2s, the least that etcd grants, found %v", b.Holddown)
 		}
@@ -41,7 +48,12 @@ waits out the hold-down, within which no second take-over can be forced.`,
 		say, done := benchProgress(cmd.ErrOrStderr())
 		defer done()
 		b.Stderr, b.Progress = cmd.ErrOrStderr(), say
-		figures, err := b.Run(cmd.Context())
+		run := b.Run
+		if bench.OfServer(b.Mode) {
+			servers := bench.ServerFailover{Program: b.Program, Folder: b.Folder, Mode: b.Mode, N: b.N, TTL: ttl, Progress: say, Stderr: b.Stderr}
+			run = servers.Run
+		}
+		figures, err := run(cmd.Context())
 		if err != nil {
 			return err
 		}
