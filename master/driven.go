@@ -118,6 +118,12 @@ func (d *Driven) Proven() (commit uint64, proof []byte) {
 	return p.number, p.proof
 }
 
+// Recorded is how far commits, and the events in them, are.
+func (d *Driven) Recorded() RecordProgress {
+	c := d.term.committer
+	return RecordProgress{Commit: c.number.Load(), Bytes: c.recorded.Load()}
+}
+
 // End refuses all that waits and all that comes.
 func (d *Driven) End(cause error) { d.term.committer.end(cause) }
 

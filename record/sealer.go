@@ -94,11 +94,7 @@ func (s *Sealer) sees(head Head, jobID string) error {
 // Run seals while the lock is held. It returns when ctx ends, when the lock is lost
 // (taskqueue.ErrFenced); whatever else goes wrong is logged and tried again.
 func (s *Sealer) Run(ctx context.Context, lock Lock, jobID string, progress func() Progress) error {
-	w := &work{Sealer: s, Config: s.Config.withDefaults(), lock: lock, id: jobID}
-	w.archive = parts{s.Store, lock}
-	if dir := w.folder(); dir != "" {
-		w.archive = Folder{Dir: dir, step: s.step}
-	}
+	d := s.Drive(lock, jobID)
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -107,26 +103,52 @@ func (s *Sealer) Run(ctx context.Context, lock Lock, jobID string, progress func
 			return context.Cause(ctx)
 		case <-pause.C:
 		}
-		err := w.round(ctx, progress())
-		next := lookEvery
-		switch {
-		case ctx.Err() != nil:
+		next, err := d.Round(ctx, progress())
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
-		case errors.Is(err, taskqueue.ErrFenced), errors.Is(err, errCrash):
-			return fmt.Errorf("seal the record: %w", err)
-		case err != nil:
-			s.failures.Add(1)
-			if !s.failing.Swap(true) {
-				s.Log.WithError(err).Error("the record cannot be sealed: it stays in etcd, and is tried again")
-			}
-			w.loaded, next = false, cmp.Or(s.retry, retryPause)
-		default:
-			if s.failing.Swap(false) {
-				s.Log.Info("the record can be sealed again")
-			}
+		}
+		if err != nil {
+			return err
 		}
 		pause.Reset(next)
 	}
+}
+
+// Driven is the sealing of one term without a clock of its own: Run drives it in real time, a
+// simulator in virtual time. It is for one goroutine.
+type Driven struct{ w *work }
+
+// Drive begins the sealing of a term.
+func (s *Sealer) Drive(lock Lock, jobID string) *Driven {
+	w := &work{Sealer: s, Config: s.Config.withDefaults(), lock: lock, id: jobID}
+	w.archive = parts{s.Store, lock}
+	if dir := w.folder(); dir != "" {
+		w.archive = Folder{Dir: dir, step: s.step}
+	}
+	return &Driven{w}
+}
+
+// Round seals all that is due, and returns the pause before the next round. An error ends the
+// term; other failures are logged, and the next round tries again.
+func (d *Driven) Round(ctx context.Context, now Progress) (pause time.Duration, err error) {
+	s := d.w.Sealer
+	switch err := d.w.round(ctx, now); {
+	case ctx.Err() != nil:
+		return 0, context.Cause(ctx)
+	case errors.Is(err, taskqueue.ErrFenced), errors.Is(err, errCrash):
+		return 0, fmt.Errorf("seal the record: %w", err)
+	case err != nil:
+		s.failures.Add(1)
+		if !s.failing.Swap(true) {
+			s.Log.WithError(err).Error("the record cannot be sealed: it stays in etcd, and is tried again")
+		}
+		d.w.loaded = false
+		return cmp.Or(s.retry, retryPause), nil
+	}
+	if s.failing.Swap(false) {
+		s.Log.Info("the record can be sealed again")
+	}
+	return lookEvery, nil
 }
 
 func (s *Sealer) stepped(name string) error {

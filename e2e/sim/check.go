@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,8 @@ type check struct {
 	verifier *taskqueue.Verifier
 
 	trained          map[delivery]bool // by clients that do not join
+	recorded         map[uint64][]byte // the ledger, in histories that keep it
+	sealed           uint64            // of it, the last commit that was found in a file
 	tasks            map[place]*history
 	sessions         map[taskqueue.Ordinal]*sessionState
 	answered         map[request]dispatch
@@ -122,7 +125,7 @@ type sendState struct {
 func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
-		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, trained: map[delivery]bool{}, sessions: map[taskqueue.Ordinal]*sessionState{},
+		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, trained: map[delivery]bool{}, recorded: map[uint64][]byte{}, sessions: map[taskqueue.Ordinal]*sessionState{},
 		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, epochs: map[uint32]map[sample]int{},
 	}
 }
@@ -166,6 +169,9 @@ func (c *check) wrote(req *pb.TxnRequest) {
 				c.breaks("the record goes with the state", "commit %d carries %s", next.Commit, p.Key)
 			}
 			record = p.Value
+			if c.world.etcd.ledger {
+				c.recorded[next.Commit] = bytes.Clone(record)
+			}
 		}
 	}
 	c.record(before, next, record)
@@ -479,6 +485,7 @@ func (c *check) sent(k *lock, err error) {
 
 // recovers: what was stored can be read by the next term.
 func (c *check) recovers(n *node, k *lock, err error) {
+	c.ledger()
 	c.heard[k.term.Revision] = &termState{began: c.world.now, heard: map[taskqueue.Ordinal][]hearing{}, gone: map[taskqueue.Ordinal]time.Duration{}}
 	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer} {
 		if errors.Is(err, kind) {
@@ -561,6 +568,7 @@ func (c *check) final() {
 	if c.world.plan.cuts {
 		c.latestIsLast()
 	}
+	c.ledger()
 	if passes := c.world.plan.options.Passes; c.ended == taskqueue.Ended && len(c.closed) != passes {
 		c.breaks("passes end", "%d of %d", len(c.closed), passes)
 	}

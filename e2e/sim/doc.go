@@ -9,6 +9,8 @@
 // clock, the linger, and what a standby judges and when it dials again (master/decide), the fenced transactions (etcdstore/fence), the
 // client's session, repeats and pauses (trainer/session), and the rows of parameter servers with
 // the steps of each trainer, the moment of a cut and what is restored of it (pserver/sparse).
+// In every third history a sealer (record.Driven) moves the ledger into files, which are values of
+// the modelled etcd.
 //
 // # What is modelled
 //
@@ -38,6 +40,8 @@
 //
 // While faults go on: a caller of a leader gets an answer, or its term ends, within a minute of
 // virtual time, and a master that is stopped ends within a minute.
+//
+// Of sealers: whatever step a leader died in, a reader finds each commit once, with its events.
 //
 // Of standbys: a master that runs, and that etcd and its standby can reach, is not deposed.
 //

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"trainmaster/taskqueue"
 )
 
 // etcd is a modelled etcd: one history of revisions. It executes the transactions that the
@@ -21,6 +24,7 @@ type etcd struct {
 	leases   map[int64]*lease
 	granted  int64
 	down     bool // nobody answers
+	ledger   bool // the ledger is kept
 	full     bool // every write is refused
 	filling  bool // the next write is applied and answered as refused, and etcd is full from then on
 	refused  uint64
@@ -185,7 +189,11 @@ func (e *etcd) execute(op *pb.RequestOp, a *answer) {
 	case *pb.RequestOp_RequestRange:
 		a.found = append(a.found, e.keys[string(r.RequestRange.Key)])
 	case *pb.RequestOp_RequestDeleteRange:
-		key := string(r.RequestDeleteRange.Key)
+		key, end := string(r.RequestDeleteRange.Key), string(r.RequestDeleteRange.RangeEnd)
+		if end != "" {
+			maps.DeleteFunc(e.keys, func(k string, _ *mvccpb.KeyValue) bool { return k >= key && k < end })
+			break
+		}
 		delete(e.keys, key)
 		e.tell(key)
 	case *pb.RequestOp_RequestPut:
@@ -194,7 +202,7 @@ func (e *etcd) execute(op *pb.RequestOp, a *answer) {
 		if old := e.keys[key]; old != nil {
 			kv.CreateRevision = old.CreateRevision
 		}
-		if !strings.HasPrefix(key, "/record/") { // who checks reads it as it is written
+		if e.ledger || !strings.HasPrefix(key, taskqueue.RecordPrefix) { // who checks reads it as it is written
 			e.keys[key] = kv
 		}
 		e.tell(key)

@@ -209,6 +209,9 @@ func (n *node) lead(k *lock) error {
 	if n.world.plan.cuts {
 		n.takeCuts(d)
 	}
+	if n.world.plan.sealing.Every > 0 {
+		n.seal(d, k)
+	}
 	for tick := n.now + n.world.plan.tick; ; {
 		switch {
 		case k.gone:

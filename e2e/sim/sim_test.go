@@ -40,7 +40,7 @@ func TestHistories(t *testing.T) {
 	if fewer > 0 {
 		n = min(n, fewer)
 	}
-	var next, commits, terms, takeovers atomic.Uint64
+	var next, commits, terms, takeovers, sealed atomic.Uint64
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
@@ -61,11 +61,15 @@ func TestHistories(t *testing.T) {
 				commits.Add(uint64(result.Commits))
 				terms.Add(uint64(result.Terms))
 				takeovers.Add(uint64(result.Takeovers))
+				sealed.Add(result.Sealed)
 			}
 		})
 	}
 	workers.Wait()
-	t.Logf("%d histories, %d commits, %d terms, %d forced take-overs", n, commits.Load(), terms.Load(), takeovers.Load())
+	t.Logf("%d histories, %d commits, %d of them sealed, %d terms, %d forced take-overs", n, commits.Load(), sealed.Load(), terms.Load(), takeovers.Load())
+	if n >= 100 && sealed.Load() == 0 && !t.Failed() {
+		t.Error("no part of a ledger was sealed: these histories prove nothing about it")
+	}
 	if n >= 100 && takeovers.Load() == 0 && !t.Failed() {
 		t.Error("no stand-by ever deposed a leader: these histories prove nothing about it")
 	}

@@ -12,6 +12,7 @@ import (
 
 	"trainmaster/master"
 	"trainmaster/master/netrpc/wire"
+	"trainmaster/record"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
@@ -61,6 +62,7 @@ type plan struct {
 	exact     bool // explicit commits
 	cuts      bool // that the leader takes
 	every     time.Duration
+	sealing   record.Config    // Every is 0: the ledger is not kept
 	away      [2]time.Duration // how long a server that died is away, at least and at most
 }
 
@@ -123,6 +125,12 @@ func newPlan(rng *rand.Rand) plan {
 		p.habits[i] = h
 	}
 	p.somePlain(rng)
+	if rng.IntN(3) == 0 {
+		p.sealing = record.Config{Every: 3 + rng.Uint64N(30), Keep: record.Keep{All: true}}
+		if rng.IntN(4) == 0 {
+			p.sealing.Keep = record.Keep{Bytes: 2000}
+		}
+	}
 	return p
 }
 
@@ -219,7 +227,7 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 		return nil, err
 	}
 	w.check = newCheck(w)
-	w.etcd.wrote = w.check.wrote
+	w.etcd.wrote, w.etcd.ledger = w.check.wrote, w.plan.sealing.Every > 0
 	for i := range masters {
 		n := &node{machine: &machine{loop: l, name: fmt.Sprintf("m%d", i)}, world: w, addr: fmt.Sprintf("m%d:1", i)}
 		w.nodes = append(w.nodes, n)
@@ -344,7 +352,8 @@ type Result struct {
 	Virtual   time.Duration
 	Commits   int
 	Terms     int
-	Takeovers int // that were forced by a stand-by
+	Takeovers int    // that were forced by a stand-by
+	Sealed    uint64 // commits
 	Trace     []string
 }
 
@@ -356,7 +365,7 @@ func Run(seed uint64, trace bool) (result Result, err error) {
 		return Result{Seed: seed}, err
 	}
 	err = w.run()
-	return Result{Seed: seed, Virtual: w.now, Commits: w.check.commits, Terms: len(w.check.terms), Takeovers: w.takeovers, Trace: w.lines}, err
+	return Result{Seed: seed, Virtual: w.now, Commits: w.check.commits, Terms: len(w.check.terms), Takeovers: w.takeovers, Sealed: w.check.sealed, Trace: w.lines}, err
 }
 
 // run goes on until the job is over, or an invariant breaks.

@@ -152,6 +152,16 @@ var mutants = []mutant{
 	{"no grace after a refused commit", "taskqueue/restore.go",
 		"\t\t\tt.seen, t.lostAt = q.clock, q.clock.Add(q.opt.Grace)\n\t\t}\n\t}\n}", "\t\t\tt.lostAt = q.clock.Add(q.opt.Grace)\n\t\t}\n\t}\n}",
 		"a trainer is lost because a commit was refused"},
+	// the sealer
+	{"keys are deleted before the head names their file", "record/work.go",
+		"\tif err := w.replace(ctx, next); err != nil {\n\t\treturn 0, err\n\t}\n\tw.files", "\tif err := w.lock.DeleteRecord(ctx, first, last); err != nil {\n\t\treturn 0, err\n\t}\n\tif err := w.replace(ctx, next); err != nil {\n\t\treturn 0, err\n\t}\n\tw.files",
+		"a leader that dies in between loses a part of the ledger"},
+	{"one commit more is deleted than sealed", "record/work.go",
+		"last := min(first+deleteBatch-1, w.head.Through)", "last := min(first+deleteBatch-1, w.head.Through+1)",
+		"a commit is neither in etcd nor in a file"},
+	{"a sweep takes the files of the ledger", "record/work.go",
+		"first <= w.head.Through && !part[name]", "first <= w.head.Through",
+		"a sealed file is gone"},
 	// standbys
 	{"heartbeats are not heard", "master/decide/watch.go",
 		"\t\tw.probe.Hears(b, b.AgeMs <= MaxBeatAge.Milliseconds() || etcdAnswers())\n", "",
