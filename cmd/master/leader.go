@@ -197,8 +197,9 @@ func (l *leader) withFullStore(ctx context.Context, err error) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if full := l.store.CheckSpace(bounded); errors.Is(full, taskqueue.ErrStoreFull) {
-		return fmt.Errorf("%w: %w", err, full)
+	full := l.store.CheckSpace(bounded)
+	if errors.Is(full, taskqueue.ErrStoreFull) {
+		return fmt.Errorf("%w; %w", err, full)
 	}
 	return err
 }
