@@ -110,7 +110,7 @@ func TestBadSettingsNameTheirSource(t *testing.T) {
 		want []string
 	}{
 		"flag":          {args: []string{"--patience", "soon"}, want: []string{`bad value "soon" for --patience from the command line`}},
-		"environment":   {env: map[string]string{"TRAINMASTER_PATIENCE": "soon"}, want: []string{`bad value "soon" for --patience from the environment variable TRAINMASTER_PATIENCE: `, "invalid duration"}},
+		"environment":   {env: map[string]string{"TRAINMASTER_PATIENCE": "soon"}, want: []string{`bad value "soon" for --patience from the environment variable TRAINMASTER_PATIENCE: `, "expected a duration such as 5s"}},
 		"file":          {file: "patience: soon", want: []string{`bad value "soon" for --patience from the config file `, "job.yaml: "}},
 		"unknown key":   {file: "patienc: 3s", want: []string{"job.yaml", `unknown key "patienc"`, "did you mean patience?"}},
 		"config key":    {file: "config: other.yaml", want: []string{`unknown key "config"`}},
