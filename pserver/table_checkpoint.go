@@ -82,8 +82,9 @@ func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *spa
 	if err != nil {
 		return err
 	}
+	m := &sparse.Image{}
 	for _, slot := range t.Held() {
-		m := t.Collect(slot, cut.tables[k])
+		m = t.CollectInto(slot, cut.tables[k], m)
 		if m.Lost { // just before the moment
 			return errLostTrack
 		}

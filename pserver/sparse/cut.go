@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"sync"
 )
 
 // Cut is a moment: it has, of every slot, the updates before it and none after.
@@ -13,7 +14,11 @@ type Cut struct {
 	Full    bool      // all rows; else those that changed since the last full cut
 	Columns []*Column // whose steps it has; a column that is made later has none
 
-	rows, words []uint32 // memory of the last Collect, for the next one
+	rows, words []uint32 // what the last Collect copied: numbers of rows, and the rows one after the other
+
+	mu     sync.Mutex
+	memory []chunk // of rows that updates were about to change
+	keeps  uint32  // rows in it
 }
 
 // Image is what a cut has of a slot.
@@ -112,6 +117,10 @@ func (t *Table) EndCut() {
 		t.slots[i].mu.Lock()
 		t.slots[i].saved = nil
 		t.slots[i].mu.Unlock()
+	}
+	if c := t.cut.Swap(nil); c != nil {
+		t.arena.give(c.memory)
+		c.memory, c.keeps = nil, 0
 	}
 }
 

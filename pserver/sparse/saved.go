@@ -16,14 +16,38 @@ const pieceWords = 1 << 14
 // Each row that the cut has is copied once: due has its bit until then. In a full cut due also has the rows that were free, since
 // to find those takes a look at every row. Such a row still has version 0 when it is copied, or when it is used again.
 type saved struct {
+	cut     *Cut
+	arena   *arena
 	image   *Image // without rows and waiting ids
 	count   int    // of rows that the cut has
 	due     []uint64
-	rows    []uint32 // that were copied, by number
-	words   []uint32 // the rows, one after the other
-	waited  int      // ids without a row at the cut
+	kept    []keptRow // that updates were about to change
+	waited  int       // ids without a row at the cut
 	waiting map[int64]candidate
 	// waiting has the ids that changed since, as they were at the cut. updates is 0 of an id that was not there.
+}
+
+// keptRow is a copy of a row: its number in the slot, and the place of the copy in the memory of the cut.
+type keptRow struct{ row, place uint32 }
+
+// keep copies a row into the memory of the cut. It takes chunks of the arena, so that nothing has to grow: slots that grow by doubling do
+// so all in one push, as each push changes about as many rows of each. EndCut gives the chunks back.
+func (c *Cut) keep(r record, a *arena) (place uint32) {
+	c.mu.Lock()
+	place = c.keeps
+	if c.keeps++; place%chunkRows == 0 {
+		c.memory = append(c.memory, chunk{words: a.take()})
+	}
+	to := c.at(place, a)
+	c.mu.Unlock()
+	copy(to, r)
+	return place
+}
+
+// at is the copy of a row. The caller has mu, or nothing is kept meanwhile that it looks for.
+func (c *Cut) at(place uint32, a *arena) record {
+	i := int(place%chunkRows) * a.words()
+	return c.memory[place/chunkRows].words[i : i+a.words()]
 }
 
 // saveLocked starts what a slot keeps for a cut.
@@ -34,7 +58,7 @@ func (t *Table) saveLocked(number uint32, c *Cut) *saved {
 	for _, column := range c.Columns {
 		m.Steps = append(m.Steps, column.steps[number])
 	}
-	p := &saved{image: m, count: s.countLocked(c.Full), waited: len(s.waiting), due: make([]uint64, (s.end+63)/64)}
+	p := &saved{cut: c, arena: t.arena, image: m, count: s.countLocked(c.Full), waited: len(s.waiting), due: make([]uint64, (s.end+63)/64)}
 	if c.Full {
 		for i := range p.due {
 			p.due[i] = ^uint64(0)
@@ -51,6 +75,7 @@ func (t *Table) saveLocked(number uint32, c *Cut) *saved {
 			copy(p.due[min(len(p.due), i*len(s.chunks[i].dirty)):], s.chunks[i].dirty[:])
 		}
 	}
+	t.cut.Store(c)
 	s.saved = p
 	return p
 }
@@ -58,18 +83,19 @@ func (t *Table) saveLocked(number uint32, c *Cut) *saved {
 // preserve copies a row that is about to change, if a cut wants it.
 func (s *slot) preserve(row uint32) {
 	if p := s.saved; p != nil && int(row/64) < len(p.due) && p.due[row/64]>>(row%64)&1 != 0 {
-		s.copyRow(p, row)
+		if r := s.takeDue(p, row); r != nil {
+			p.kept = append(p.kept, keptRow{row, p.cut.keep(r, p.arena)})
+		}
 	}
 }
 
-// copyRow copies a row that is due.
-func (s *slot) copyRow(p *saved, row uint32) {
+// takeDue returns a row that is due, which it is not any more; nil if it was free at the cut.
+func (s *slot) takeDue(p *saved, row uint32) record {
 	p.due[row/64] &^= 1 << (row % 64)
-	r := s.at(row)
-	if *r.version() == 0 {
-		return // free at the cut
+	if r := s.at(row); *r.version() != 0 {
+		return r
 	}
-	p.rows, p.words = append(p.rows, row), append(p.words, r...)
+	return nil
 }
 
 // preserveWaiting copies what is known of an id without a row, before it changes.
@@ -89,13 +115,17 @@ func (s *slot) preserveWaiting(id int64) {
 
 // copyDue copies due rows from a row on, and returns the row to go on from and whether there are more.
 func (s *slot) copyDue(p *saved, row uint32) (next uint32, more bool) {
-	most := len(p.words) + pieceWords
+	c := p.cut
+	most := len(c.words) + pieceWords
 	for i := int(row / 64); i < len(p.due); i++ {
 		for p.due[i] != 0 {
-			if len(p.words) >= most {
+			if len(c.words) >= most {
 				return uint32(64 * i), true
 			}
-			s.copyRow(p, uint32(64*i+bits.TrailingZeros64(p.due[i])))
+			row := uint32(64*i + bits.TrailingZeros64(p.due[i]))
+			if r := s.takeDue(p, row); r != nil {
+				c.rows, c.words = append(c.rows, row), append(c.words, r...)
+			}
 		}
 	}
 	return 0, false
@@ -109,7 +139,10 @@ func (s *slot) pause() {
 }
 
 // Collect returns a slot as it was at the cut, once. Updates go on meanwhile: the lock is held for one piece at a time.
-func (t *Table) Collect(number uint32, c *Cut) *Image {
+func (t *Table) Collect(number uint32, c *Cut) *Image { return t.CollectInto(number, c, &Image{}) }
+
+// CollectInto is Collect into an image whose memory is used again: fresh pages may take the system longer than the copy.
+func (t *Table) CollectInto(number uint32, c *Cut, into *Image) *Image {
 	s := t.slots[number]
 	s.mu.Lock()
 	p := s.saved
@@ -117,9 +150,8 @@ func (t *Table) Collect(number uint32, c *Cut) *Image {
 		p = t.saveLocked(number, c)
 	}
 	s.mu.Unlock()
-	rows, words := slices.Grow(c.rows[:0], p.count), slices.Grow(c.words[:0], p.count*t.arena.words()) // no lock: it may take long
+	c.rows, c.words = slices.Grow(c.rows[:0], p.count), slices.Grow(c.words[:0], p.count*t.arena.words()) // no lock: it may take long
 	s.mu.Lock()
-	p.rows, p.words = append(rows, p.rows...), append(words, p.words...)
 	for row, more := s.copyDue(p, 0); more; row, more = s.copyDue(p, row) {
 		s.pause()
 	}
@@ -135,26 +167,35 @@ func (t *Table) Collect(number uint32, c *Cut) *Image {
 	}
 	s.saved = nil
 	s.mu.Unlock()
-	c.rows, c.words = p.rows, p.words
-	t.fill(p)
-	p.image.Waiting = p.mergeWaiting(waiting)
-	return p.image
+	m := p.image
+	m.IDs, m.Versions, m.Updates, m.Values = into.IDs[:0], into.Versions[:0], into.Updates[:0], into.Values[:0]
+	*into = *m
+	t.fill(into, p)
+	into.Waiting = p.mergeWaiting(waiting)
+	return into
 }
 
 // fill puts the rows that were copied into the image, by their numbers.
-func (t *Table) fill(p *saved) {
-	m, n, stride := p.image, len(p.rows), t.arena.words()
-	m.IDs, m.Versions, m.Values = make([]int64, 0, n), make([]uint32, 0, n), make([]float32, 0, n*t.arena.values)
+func (t *Table) fill(m *Image, p *saved) {
+	c, stride := p.cut, t.arena.words()
+	n := len(c.rows) + len(p.kept)
+	m.IDs, m.Versions, m.Values = slices.Grow(m.IDs, n), slices.Grow(m.Versions, n), slices.Grow(m.Values, n*t.arena.values)
 	if t.counted {
-		m.Updates = make([]uint32, 0, n)
+		m.Updates = slices.Grow(m.Updates, n)
 	}
-	order := make([]int, n)
-	for i := range order {
-		order[i] = i
+	slices.SortFunc(p.kept, func(a, b keptRow) int { return cmp.Compare(a.row, b.row) })
+	c.mu.Lock()
+	memory := c.memory // grows, and what is there stays
+	c.mu.Unlock()
+	all, kept := Cut{memory: memory}, p.kept
+	for i, row := range c.rows {
+		for ; len(kept) > 0 && kept[0].row < row; kept = kept[1:] {
+			t.addRow(m, all.at(kept[0].place, t.arena))
+		}
+		t.addRow(m, c.words[i*stride:(i+1)*stride])
 	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(p.rows[a], p.rows[b]) })
-	for _, i := range order {
-		t.addRow(m, p.words[i*stride:(i+1)*stride])
+	for _, k := range kept {
+		t.addRow(m, all.at(k.place, t.arena))
 	}
 }
 

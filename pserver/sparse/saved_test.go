@@ -35,12 +35,17 @@ func TestFirstUpdateAfterFullCutCopiesItsRowsOnly(t *testing.T) {
 		if _, err := table.Update(&r, column, Step{Number: 2 + step, Scale: 1}); err != nil {
 			t.Fatal(err)
 		}
-		if p := table.slots[9].saved; len(p.rows) != 2 || len(p.words) != 2*table.arena.words() || len(p.waiting) != 2 {
-			t.Fatalf("after push %d of 2 rows and 2 waiting ids: %d rows and %d waiting ids were copied", step+1, len(p.rows), len(p.waiting))
+		if p := table.slots[9].saved; len(p.kept) != 2 || cut.keeps != 2 || len(p.waiting) != 2 {
+			t.Fatalf("after push %d of 2 rows and 2 waiting ids: %d rows and %d waiting ids were copied", step+1, len(p.kept), len(p.waiting))
 		}
 	}
 	if m := table.Collect(9, cut); len(m.IDs) != 2500 || len(m.Waiting) != 500 || m.Steps[0] != 1 {
 		t.Errorf("the cut has %d rows, %d waiting ids and step %d, expected 2500, 500 and 1", len(m.IDs), len(m.Waiting), m.Steps[0])
+	}
+	current.Store(nil)
+	free := len(table.arena.free)
+	if table.EndCut(); cut.memory != nil || len(table.arena.free) != free+1 {
+		t.Errorf("the end of the cut gave %d chunks back, expected 1", len(table.arena.free)-free)
 	}
 }
 

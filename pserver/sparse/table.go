@@ -36,6 +36,7 @@ type Table struct {
 	leaving atomic.Pointer[chan struct{}] // nil: no slot is frozen; closed when none is any more
 
 	overflow atomic.Pointer[Overflow]
+	cut      atomic.Pointer[Cut] // the last one that a slot kept something for
 }
 
 // New makes an empty table with the slots held. cfg has passed Validate, and rule is o's.
