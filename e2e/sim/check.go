@@ -436,6 +436,9 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 			return
 		}
 	}
+	if c.world.plan.cuts && c.idle(o) {
+		return // a cut ends the session of a trainer that holds no task and does not answer it
+	}
 	silence := c.world.plan.options.SessionTTL
 	if c.world.plan.exact { // one that timed out in a commit that was refused has the grace to show up
 		silence = min(silence, c.world.plan.options.Grace)
@@ -448,6 +451,18 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 	if c.world.plan.faults.jump == 0 && !c.joins[s.id] && c.world.now-heard < silence {
 		c.breaks("who is heard is not lost", "trainer %d, heard %v ago", o, c.world.now-heard)
 	}
+}
+
+// idle reports whether a trainer holds no task.
+func (c *check) idle(o taskqueue.Ordinal) bool {
+	for _, h := range c.tasks {
+		for _, a := range h.attempts {
+			if a.open && a.trainer == o {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // sends: what was sent under a number is all that is ever sent under it, unless it failed.
