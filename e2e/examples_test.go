@@ -206,7 +206,7 @@ func TestHelpExamples(t *testing.T) {
 		"master model inspect checkpoints -o json | jq '.[0].tensors'",
 		"master model export checkpoints --file model.safetensors",
 		"master model diff checkpoints model.safetensors",
-		"master model export checkpoints --file model.safetensors --optimizer",
+		"master model export checkpoints --file with-optimizer.safetensors --optimizer",
 	} {
 		w.shell(line)
 	}

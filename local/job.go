@@ -439,7 +439,7 @@ func (j *Job) define() {
 			j.trainers = append(j.trainers, own)
 			continue
 		}
-		args := []string{"trainer", "--id", name, "--model", c.Model, "--model-seed", strconv.FormatUint(c.Seed+1, 10), "--save-model", j.modelPath()}
+		args := []string{"trainer", "--id", name, "--model", c.Model, "--model-seed", strconv.FormatUint(c.Seed, 10), "--save-model", j.modelPath()}
 		for _, path := range j.data.Train.Paths {
 			args = append(args, "--data", path)
 		}

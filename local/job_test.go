@@ -146,7 +146,7 @@ func TestArguments(t *testing.T) {
 	for _, p := range job.trainers {
 		names[p.name] = true
 		want(p, "trainer", map[string]string{
-			"id": p.name, "model": model.MLP, "model-seed": "8", "ledger": job.path("ledger.jsonl"), "save-model": job.modelPath(),
+			"id": p.name, "model": model.MLP, "model-seed": "7", "ledger": job.path("ledger.jsonl"), "save-model": job.modelPath(),
 		})
 		if data := flagsOf(t, p)["data"]; !slices.Equal(data, job.data.Train.Paths) {
 			t.Errorf("%s trains on %q", p.name, data)

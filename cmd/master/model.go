@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -148,42 +149,68 @@ func modelExportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export DIR|SET",
 		Short: "Make one safetensors file of a set of checkpoints",
-		Long: `Export joins the shares of all parameter servers: each tensor is whole in the file, under its own name, and each table of
-embeddings is NAME.ids, ascending, with NAME.rows. Every digest is checked. A file of that name is replaced when the new one is whole.`,
-		Example: `  # the newest set, for safetensors.numpy.load_file("model.safetensors") in Python
+		Long: `Export joins the shares of all parameter servers: each tensor is whole in the file, under its own name,
+and each table of embeddings is NAME.ids, ascending, with NAME.rows. With --layout pytorch each matrix that is
+named NAME.weight is transposed to [outputs, inputs], the shape of PyTorch's nn.Linear, so that
+load_state_dict(safetensors.torch.load_file(...)) takes the tensors. Every digest is checked.
+A file of that name is kept unless --force is given.`,
+		Example: `  # the newest set, for load_state_dict(safetensors.torch.load_file("model.safetensors")) in Python
   master model export checkpoints --file model.safetensors
   # with what the optimizer keeps beside each parameter, as tensor.NAME
-  master model export checkpoints --file model.safetensors --optimizer`,
+  master model export checkpoints --file with-optimizer.safetensors --optimizer`,
 		Args: cobra.ExactArgs(1),
 	}
 	path := cmd.Flags().StringP("file", "f", "model.safetensors", "`file` to write")
 	state := cmd.Flags().Bool("optimizer", false, "the optimizer's state too")
+	layout := addChoice(cmd, "layout", "", "shape of the weights of linear layers: [outputs, inputs] (pytorch), or [inputs, outputs] (stored)", layoutPyTorch, layoutStored)
+	force := cmd.Flags().Bool("force", false, "replace a file that exists")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if _, err := os.Lstat(*path); err == nil && !*force {
+			return fmt.Errorf("%s: expected no such file, found one: use --force to replace it", *path)
+		}
 		store, set, parts, err := openSet(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
 		defer store.Place.Close()
 		m := checkpoint.Join(parts, *state)
-		if err := exportModel(*path, m, set); err != nil {
+		version, err := m.Version()
+		if err != nil {
+			return err
+		}
+		if err := exportModel(*path, m, set.Number, version, *layout); err != nil {
 			return err
 		}
 		stat, err := os.Stat(*path)
 		if err != nil {
 			return err
 		}
-		e := exported{*path, set.Number, set.Version, len(m.Tensors()), len(m.Tables()), stat.Size()}
+		e := exported{*path, set.Number, version, len(m.Tensors()), len(m.Tables()), stat.Size()}
 		return render(cmd.OutOrStdout(), *format, e, func(w io.Writer) {
-			fmt.Fprintf(w, "file\t%s, %s\nset\t%v\ntensors\t%d\ntables\t%d\n", e.File, thousands(uint64(e.Bytes))+" bytes", set, e.Tensors, e.Tables)
+			fmt.Fprintf(w, "file\t%s, %s\nset\t%v\nversion\t%d\ntensors\t%d\ntables\t%d\n", e.File, thousands(uint64(e.Bytes))+" bytes", set, e.Version, e.Tensors, e.Tables)
 		})
 	}
 	return cmd
 }
 
-func exportModel(path string, m *checkpoint.Model, set *checkpoint.Set) error {
-	meta := map[string]string{"format": "pt", "version": strconv.FormatUint(set.Version, 10), "set": strconv.FormatUint(set.Number, 10)}
+func exportModel(path string, m *checkpoint.Model, set, version uint64, layout string) error {
+	meta := map[string]string{"version": strconv.FormatUint(version, 10), "set": strconv.FormatUint(set, 10)}
 	infos := slices.Clone(m.Tensors())
+	var turned []string
+	if layout == layoutPyTorch {
+		for i, t := range infos {
+			if isLinear(t, m.State()) {
+				infos[i].Shape = []int{t.Shape[1], t.Shape[0]}
+				turned = append(turned, t.Name)
+			}
+		}
+		list, err := json.Marshal(turned)
+		if err != nil {
+			return err
+		}
+		meta["format"], meta[transposedKey] = "pt", string(list)
+	}
 	for k := range m.Tables() {
 		table, err := tableTensors(m, k)
 		if err != nil {
@@ -201,6 +228,9 @@ func exportModel(path string, m *checkpoint.Model, set *checkpoint.Set) error {
 			values, err := m.Read(t.Name)
 			if err != nil {
 				return err
+			}
+			if slices.Contains(turned, t.Name) {
+				values = transposed(values, t.Shape[0], t.Shape[1])
 			}
 			if _, err := out.Write(wire.FloatBytes(values)); err != nil {
 				return err
@@ -336,7 +366,11 @@ func reportSet(ctx context.Context, store checkpoint.Store, set *checkpoint.Set)
 		r.Tensors = append(r.Tensors, tensorReport{t.Name, append([]int{}, t.Shape...), int64(4 * t.Elements())})
 	}
 	if r.Complete {
-		if r.Tables, err = reportTables(checkpoint.Join(parts, false)); err != nil {
+		m := checkpoint.Join(parts, false)
+		if r.Tables, err = reportTables(m); err == nil {
+			r.Version, err = m.Version()
+		}
+		if err != nil {
 			r.Complete, r.Problem = false, err.Error()
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -87,7 +88,10 @@ func openModel(ctx context.Context, arg string) (m weights, done func(), err err
 }
 
 // fileModel is a safetensors file.
-type fileModel struct{ *safetensors.File }
+type fileModel struct {
+	*safetensors.File
+	turned []string // names of transposed tensors
+}
 
 func openSafetensors(path string) (weights, func(), error) {
 	f, err := os.Open(path)
@@ -104,7 +108,20 @@ func openSafetensors(path string) (weights, func(), error) {
 		f.Close()
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return fileModel{file}, func() { f.Close() }, nil
+	m := fileModel{File: file}
+	if list := file.Metadata[transposedKey]; list != "" {
+		if err := json.Unmarshal([]byte(list), &m.turned); err != nil {
+			f.Close()
+			return nil, nil, fmt.Errorf("%s: metadata %q: expected a JSON list of names: %w", path, transposedKey, err)
+		}
+		for _, t := range file.Infos() {
+			if slices.Contains(m.turned, t.Name) && len(t.Shape) != 2 {
+				f.Close()
+				return nil, nil, fmt.Errorf("%s: metadata %q: expected tensors of 2 dimensions, %q has %d", path, transposedKey, t.Name, len(t.Shape))
+			}
+		}
+	}
+	return m, func() { f.Close() }, nil
 }
 
 // Tensors leaves out those of tables.
@@ -113,9 +130,13 @@ func (m fileModel) Tensors() (infos []safetensors.Info) {
 	for _, i := range m.Infos() {
 		ids, isIDs := strings.CutSuffix(i.Name, idsSuffix)
 		rows, isRows := strings.CutSuffix(i.Name, rowsSuffix)
-		if !(isIDs && slices.Contains(tables, ids) || isRows && slices.Contains(tables, rows)) {
-			infos = append(infos, i)
+		if isIDs && slices.Contains(tables, ids) || isRows && slices.Contains(tables, rows) {
+			continue
 		}
+		if m.isTransposed(i) {
+			i.Shape = []int{i.Shape[1], i.Shape[0]}
+		}
+		infos = append(infos, i)
 	}
 	return infos
 }
@@ -138,8 +159,15 @@ func (m fileModel) Read(name string) ([]float32, error) {
 		return nil, err
 	}
 	info, _ := m.info(name)
-	return safetensors.Tensor{Info: info, Data: data}.Float32()
+	values, err := safetensors.Tensor{Info: info, Data: data}.Float32()
+	if err == nil && m.isTransposed(info) {
+		values = transposed(values, info.Shape[0], info.Shape[1])
+	}
+	return values, err
 }
+
+// isTransposed reports whether a tensor of the file was transposed when it was exported.
+func (m fileModel) isTransposed(t safetensors.Info) bool { return slices.Contains(m.turned, t.Name) }
 
 func diffModels(a, b weights) ([]tensorDiff, error) {
 	shapes := func(m weights) map[string][]int {

@@ -22,7 +22,16 @@ import (
 // as writeRows has them.
 func writeSet(t *testing.T, dir string, number uint64, value float32, tables ...sparse.Config) string {
 	t.Helper()
-	table, err := placement.New([]placement.Tensor{{Name: "bias", Shape: []int{3}}, {Name: "big", Shape: []int{3, wire.BlockElements}}}, 2, tables...)
+	return writeTensors(t, dir, number, value, []placement.Tensor{{Name: "bias", Shape: []int{3}}, {Name: "big", Shape: []int{3, wire.BlockElements}}}, tables...)
+}
+
+// leastVersion is the version of the block with the fewest updates in a set of writeSet.
+const leastVersion = 40
+
+// writeTensors is writeSet with other tensors.
+func writeTensors(t *testing.T, dir string, number uint64, value float32, tensors []placement.Tensor, tables ...sparse.Config) string {
+	t.Helper()
+	table, err := placement.New(tensors, 2, tables...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +72,11 @@ func writeSet(t *testing.T, dir string, number uint64, value float32, tables ...
 				t.Fatal(err)
 			}
 		}
-		if err := w.Marks(&checkpoint.Marks{Versions: make([]uint64, len(share.Blocks))}, nil); err != nil {
+		versions := make([]uint64, len(share.Blocks))
+		for i := range versions {
+			versions[i] = leastVersion + uint64(shard+i)
+		}
+		if err := w.Marks(&checkpoint.Marks{Versions: versions}, nil); err != nil {
 			t.Fatal(err)
 		}
 		for k := range tables {
@@ -131,36 +144,103 @@ func TestModel(t *testing.T) {
 	}
 	runArgs(t, "model", "inspect", dir).wants(t, exitFailed, "weights.safetensors")
 	runArgs(t, "model", "inspect", first).says(t, "complete")
-	runArgs(t, "model", "export", dir, "--file", plain).wants(t, exitFailed, "name an older one")
+	runArgs(t, "model", "export", dir, "--file", plain).wants(t, exitFailed, plain, "use --force")
+	runArgs(t, "model", "export", dir, "--file", plain, "--force").wants(t, exitFailed, "name an older one")
 	runArgs(t, "model", "export", t.TempDir()).wants(t, exitFailed, "no set of checkpoints", "expected sets/<number>.json in it\n")
 	runArgs(t, "model", "inspect", filepath.Dir(dir)).wants(t, exitFailed, "expected sets/<number>.json in it; did you mean "+dir+"?")
 	runArgs(t, "model", "inspect", file).wants(t, exitUsage, file+": expected a folder of checkpoints, a set in it, sets/<number>.json, or (diff only)")
 	runArgs(t, "model", "inspect", filepath.Join(dir, "none")).wants(t, exitFailed, "no such file")
 }
 
-// What is exported loads in Python.
-func TestModelInPython(t *testing.T) {
-	python := "../../.cache/python/bin/python3"
-	if _, err := os.Stat(python); err != nil {
-		python = "python3"
+// python runs a script with the packages of scripts/requirements.txt.
+func python(t *testing.T, script string, args ...string) {
+	t.Helper()
+	program := "../../.cache/python/bin/python3"
+	if _, err := os.Stat(program); err != nil {
+		program = "python3"
 	}
-	if out, err := exec.Command(python, "-c", "import numpy, safetensors.numpy").CombinedOutput(); err != nil {
-		missing := fmt.Sprintf("%s with the packages of scripts/requirements.txt is missing (`make setup` installs them): %v %s", python, err, out)
+	if out, err := exec.Command(program, "-c", "import numpy, safetensors.numpy").CombinedOutput(); err != nil {
+		missing := fmt.Sprintf("%s with the packages of scripts/requirements.txt is missing (`make setup` installs them): %v %s", program, err, out)
 		if os.Getenv("REQUIRE") == "all" {
 			t.Fatal(missing)
 		}
 		t.Skip(missing)
 	}
+	if out, err := exec.Command(program, append([]string{"-c", strings.TrimSpace(script)}, args...)...).CombinedOutput(); err != nil {
+		t.Errorf("python: %v\n%s", err, out)
+	}
+}
+
+// What is exported loads in Python.
+func TestModelInPython(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "model.safetensors")
 	runArgs(t, "model", "export", writeSet(t, filepath.Join(t.TempDir(), "checkpoints"), 7, 0.25), "--file", file)
-	script := `
+	python(t, `
 import sys, numpy, safetensors.numpy
 t = safetensors.numpy.load_file(sys.argv[1])
 assert sorted(t) == ["bias", "big"], list(t)
 assert t["bias"].tolist() == [0.25, 1.25, 2.25], t["bias"]
 assert t["big"].shape == (3, 262144) and t["big"][2, 5] == numpy.float32(0.25 + 1000 + 2 * 262144 + 5), t["big"]
-`
-	if out, err := exec.Command(python, "-c", strings.TrimSpace(script), file).CombinedOutput(); err != nil {
-		t.Errorf("python: %v\n%s", err, out)
+`, file)
+}
+
+// An exported network loads into linear layers of PyTorch by load_state_dict, and computes what the trainers computed. Without
+// PyTorch, numpy stands in for its layers, with their names, shapes and formula.
+func TestExportLoadsAsLinearLayers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "checkpoints")
+	writeTensors(t, dir, 7, 0.25, []placement.Tensor{
+		{Name: "hidden.weight", Shape: []int{2, 3}}, {Name: "hidden.bias", Shape: []int{3}},
+		{Name: "output.weight", Shape: []int{3, 4}}, {Name: "output.bias", Shape: []int{4}},
+	})
+	file, stored := filepath.Join(t.TempDir(), "model.safetensors"), filepath.Join(t.TempDir(), "stored.safetensors")
+	runArgs(t, "model", "export", dir, "--file", file, "--optimizer").wants(t, exitOK)
+	runArgs(t, "model", "export", dir, "--file", stored, "--layout", "stored").wants(t, exitOK)
+	runArgs(t, "model", "diff", dir, stored).says(t, "no difference")
+	plain := filepath.Join(t.TempDir(), "plain.safetensors")
+	runArgs(t, "model", "export", dir, "--file", plain).wants(t, exitOK)
+	runArgs(t, "model", "diff", plain, stored).says(t, "no difference")
+	python(t, `
+import sys, numpy, safetensors.numpy
+state = safetensors.numpy.load_file(sys.argv[1])
+stored = safetensors.numpy.load_file(sys.argv[2])
+with_optimizer = safetensors.numpy.load_file(sys.argv[3])
+x = numpy.array([[1, -2]], numpy.float32)
+expected = (x @ stored["hidden.weight"] + stored["hidden.bias"]) @ stored["output.weight"] + stored["output.bias"]
+assert with_optimizer["hidden.weight.momentum"].shape == state["hidden.weight"].shape
+try:
+    import torch
+    net = torch.nn.Sequential()
+    net.add_module("hidden", torch.nn.Linear(2, 3))
+    net.add_module("output", torch.nn.Linear(3, 4))
+    net.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
+    found = net(torch.from_numpy(x)).detach().numpy()
+except ModuleNotFoundError:
+    layers = {"hidden": (2, 3), "output": (3, 4)} # torch.nn.Linear(in_features, out_features)
+    shapes = {}
+    for name, (inputs, outputs) in layers.items():
+        shapes[name + ".weight"], shapes[name + ".bias"] = (outputs, inputs), (outputs,)
+    assert {k: v.shape for k, v in state.items()} == shapes, {k: v.shape for k, v in state.items()}
+    found = x
+    for name in layers:
+        found = found @ state[name + ".weight"].T + state[name + ".bias"]
+assert numpy.allclose(found, expected), (found, expected)
+`, plain, stored, file)
+}
+
+// The version of an asynchronous set is that of the block with the fewest updates, in the file and in the report.
+func TestExportOfAnAsynchronousSetHasAVersion(t *testing.T) {
+	dir, file := filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "model.safetensors")
+	writeSet(t, dir, 3, 0)
+	var e exported
+	if err := json.Unmarshal([]byte(runArgs(t, "model", "export", dir, "--file", file, "-o", "json").stdout), &e); err != nil {
+		t.Fatal(err)
+	}
+	_, metadata, err := safetensors.ReadFile(file)
+	if err != nil || e.Version != leastVersion || metadata["version"] != fmt.Sprint(leastVersion) {
+		t.Errorf("found version %d and metadata %v (%v), expected %d", e.Version, metadata, err, leastVersion)
+	}
+	var sets []setReport
+	if err := json.Unmarshal([]byte(runArgs(t, "model", "inspect", dir, "-o", "json").stdout), &sets); err != nil || len(sets) != 1 || sets[0].Version != leastVersion {
+		t.Errorf("found %+v (%v), expected version %d", sets, err, leastVersion)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"trainmaster/pserver/placement"
 	"trainmaster/safetensors"
@@ -40,6 +41,28 @@ func Join(parts []*Checkpoint, state bool) *Model {
 		}
 	}
 	return m
+}
+
+// Version is the version of the parameters. In asynchronous mode it is the number of updates of the block with the fewest, as a
+// trainer reads it.
+func (m *Model) Version() (uint64, error) {
+	if manifest := m.parts[0].Manifest; manifest.Mode != Async {
+		return manifest.Version, nil
+	}
+	least, found := uint64(math.MaxUint64), false
+	for _, part := range m.parts {
+		marks, err := part.Marks()
+		if err != nil {
+			return 0, err
+		}
+		for _, v := range marks.Versions {
+			least, found = min(least, v), true
+		}
+	}
+	if !found {
+		return 0, nil // no blocks
+	}
+	return least, nil
 }
 
 // State names what the optimizer keeps beside each parameter, nothing if the model is without.

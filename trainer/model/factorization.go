@@ -24,8 +24,8 @@ const (
 	weightsTable = "weights"
 	factorsTable = "factors"
 
-	// factorsScale is the bound of the first factors: other than 0, which has no gradient, and small.
-	factorsScale = 0.05
+	// factorsDeviation is that of the first factors. Factors of 0 have no gradient.
+	factorsDeviation = 0.05
 )
 
 func newFactorization(fields, rank int) *factorization {
@@ -34,7 +34,7 @@ func newFactorization(fields, rank int) *factorization {
 		shapes: []Tensor{{Name: "bias", Shape: []int{1}}}, tables: []Table{{Name: weightsTable, Dim: 1}},
 	}
 	if rank > 0 {
-		f.tables = append(f.tables, Table{Name: factorsTable, Dim: rank, Scale: factorsScale})
+		f.tables = append(f.tables, Table{Name: factorsTable, Dim: rank, Deviation: factorsDeviation})
 	}
 	return f
 }

@@ -196,7 +196,7 @@ func (s *shelf) lookup(ids []int64, into []float32) {
 		if !ok {
 			row = make([]float32, s.table.Dim)
 			for j := range row {
-				row[j] = float32(s.table.Scale * (2*s.random.Float64() - 1))
+				row[j] = float32(s.table.Deviation * s.random.NormFloat64())
 			}
 			s.rows[id], s.squares[id] = row, make([]float64, s.table.Dim)
 		}

@@ -32,7 +32,8 @@ const (
 //     learning rate that also holds while one trainer works alone at the end of a pass.
 //   - Late flights are hard to tell: over five splits the area under the ROC curve was 0.635 to 0.656 by logistic regression, and
 //     by a factorization machine from 0.002 less to 0.008 more, 0.002 more on average. With more factors, a greater rate or more
-//     passes it learns the training records by heart.
+//     passes it learns the training records by heart. First factors with a deviation of 0.05 gave 0.6413 on average over four splits
+//     with eight seeds each, uniform ones in [-0.05, 0.05) 0.6422.
 //   - Small batches keep several of them in a task: the digits have 1,438 records to train on, about 60 in a task when
 //     each of three trainers gets eight.
 func RecipeFor(kind, dataset string, synchronous bool) (Recipe, error) {

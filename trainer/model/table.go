@@ -4,9 +4,9 @@ package model
 // many to come with every call. Those of the categories of a batch come behind its other parameters, as one tensor for
 // each table, and so do their gradients; Rows says how they are named and shaped.
 type Table struct {
-	Name  string
-	Dim   int
-	Scale float64 // the first values are drawn evenly from [-Scale, Scale)
+	Name      string
+	Dim       int
+	Deviation float64 // of the normally distributed first values; 0: zeros
 }
 
 // Rows are the names and shapes of what a batch needs of tables: row i is that of batch.Categories()[i].

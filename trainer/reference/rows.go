@@ -108,8 +108,8 @@ func declare(tables []model.Table, seed uint64) []params.Table {
 	var declared []params.Table
 	for _, t := range tables {
 		d := params.Table{Name: t.Name, Dim: t.Dim, Init: params.Zeros, Seed: seed}
-		if t.Scale > 0 {
-			d.Init, d.Scale = params.Uniform, float32(t.Scale)
+		if t.Deviation > 0 {
+			d.Init, d.Scale = params.Normal, float32(t.Deviation)
 		}
 		declared = append(declared, d)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"trainmaster/dataset/sample"
 	"trainmaster/pserver/optimizer"
+	"trainmaster/safetensors"
 	"trainmaster/taskqueue"
 	"trainmaster/testdata"
 	"trainmaster/trainer/model"
@@ -49,7 +50,7 @@ func flights(t testing.TB, n int) (records [][]byte) {
 }
 
 // fmTables are those of the factorization machine.
-var fmTables = []params.Table{{Name: "weights", Dim: 1, Init: params.Zeros, Seed: 3}, {Name: "factors", Dim: 4, Init: params.Uniform, Scale: 0.05, Seed: 3}}
+var fmTables = []params.Table{{Name: "weights", Dim: 1, Init: params.Zeros, Seed: 3}, {Name: "factors", Dim: 4, Init: params.Normal, Scale: 0.05, Seed: 3}}
 
 // trainFM trains a factorization machine with one trainer, and returns it as it would be saved.
 func trainFM(t *testing.T, records [][]byte, shards int, mode params.Mode, exchange reference.Exchange) reference.Saved {
@@ -165,6 +166,45 @@ func TestRowOfAnUnseenCategory(t *testing.T) {
 	rows := saved.RowsOf(batch)
 	if rows[0].Data[0] != 0 || !slices.Equal(rows[1].Data, first) || slices.Max(first) == 0 {
 		t.Errorf("the rows are %v and %v, expected 0 and %v", rows[0].Data, rows[1].Data, first)
+	}
+}
+
+// The ids of a saved model ascend, in whatever order servers sent them, and its rows start where the job's rows started.
+func TestSavedTablesAreInOrder(t *testing.T) {
+	config := model.Config{Inputs: 4, Classes: 2, Rank: 4, Seed: 3}
+	saved := reference.Saved{Kind: model.FM, Config: config, Tensors: []model.Tensor{{Name: "bias", Shape: []int{1}, Data: []float32{0}}}, Tables: []reference.SavedTable{
+		{Table: fmTables[0], IDs: []int64{7, -2, 5}, Rows: []float32{70, -20, 50}},
+		{Table: params.Table{Name: "factors", Dim: 4, Init: params.Uniform, Scale: 0.125, Seed: 3}, IDs: []int64{9, 1}, Rows: []float32{91, 92, 93, 94, 11, 12, 13, 14}},
+	}}
+	path := filepath.Join(t.TempDir(), "fm.safetensors")
+	if err := saved.Write(path); err != nil {
+		t.Fatal(err)
+	}
+	read, err := reference.ReadSaved(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, want := range [][]int64{{-2, 5, 7}, {1, 9}} {
+		if table := read.Tables[k]; !slices.Equal(table.IDs, want) || !maps.EqualFunc(contents(table), contents(saved.Tables[k]), slices.Equal) {
+			t.Errorf("table %s has the ids %v, expected %v with their rows", table.Name, table.IDs, want)
+		}
+	}
+	if table := read.Tables[1].Table; table.Init != params.Uniform || table.Scale != 0.125 {
+		t.Errorf("rows of %s start as %s %v, expected %s 0.125", table.Name, table.Init, table.Scale, params.Uniform)
+	}
+
+	// Models of earlier versions do not say where rows start: uniformly in [-0.05, 0.05).
+	tensors, metadata, err := safetensors.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(metadata, "factors.init")
+	delete(metadata, "weights.init")
+	if err := safetensors.WriteFile(path, tensors, metadata); err != nil {
+		t.Fatal(err)
+	}
+	if read, err = reference.ReadSaved(path); err != nil || read.Tables[1].Init != params.Uniform || read.Tables[1].Scale != 0.05 || read.Tables[0].Init != params.Zeros {
+		t.Errorf("found %+v (%v), expected rows that start uniformly in [-0.05, 0.05)", read.Tables, err)
 	}
 }
 

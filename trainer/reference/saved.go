@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"trainmaster/safetensors"
@@ -46,6 +47,20 @@ func (t *SavedTable) row(id int64, into []float32) {
 	t.First(into, id)
 }
 
+// sorted returns the ids in ascending order, with their rows. Servers send rows in the order of their shards and slots.
+func (t *SavedTable) sorted() (ids []int64, rows []float32) {
+	order := make([]int, len(t.IDs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(t.IDs[a], t.IDs[b]) })
+	rows = make([]float32, 0, len(t.Rows))
+	for _, i := range order {
+		ids, rows = append(ids, t.IDs[i]), append(rows, t.Rows[i*t.Dim:(i+1)*t.Dim]...)
+	}
+	return ids, rows
+}
+
 // RowsOf are the rows that a batch needs.
 func (s Saved) RowsOf(batch *model.Batch) []model.Tensor {
 	var tables []model.Table
@@ -66,6 +81,23 @@ func (s Saved) RowsOf(batch *model.Batch) []model.Tensor {
 func idsTensor(table string) string  { return table + ".ids" }
 func rowsTensor(table string) string { return table + ".rows" }
 
+// initKey is the metadata that says where the rows of a table start: the initializer and its scale.
+func initKey(table string) string { return table + ".init" }
+
+// readInit takes what Write wrote into initKey. Models saved before there was such metadata start uniformly in [-0.05, 0.05).
+func readInit(t *params.Table, text string) error {
+	if text == "" {
+		if t.Init != params.Zeros {
+			t.Init, t.Scale = params.Uniform, 0.05
+		}
+		return nil
+	}
+	if _, err := fmt.Sscanf(text, "%s %g", &t.Init, &t.Scale); err != nil {
+		return fmt.Errorf("expected an initializer and its scale, found %q: %w", text, err)
+	}
+	return t.Validate()
+}
+
 // Write writes the file whole or not at all.
 func (s Saved) Write(path string) error {
 	var tensors []safetensors.Tensor
@@ -73,13 +105,17 @@ func (s Saved) Write(path string) error {
 		tensors = append(tensors, safetensors.FromFloat32(t.Name, t.Shape, t.Data))
 	}
 	for _, t := range s.Tables {
-		tensors = append(tensors, safetensors.FromInt64(idsTensor(t.Name), []int{len(t.IDs)}, t.IDs),
-			safetensors.FromFloat32(rowsTensor(t.Name), []int{len(t.IDs), t.Dim}, t.Rows))
+		ids, rows := t.sorted()
+		tensors = append(tensors, safetensors.FromInt64(idsTensor(t.Name), []int{len(ids)}, ids),
+			safetensors.FromFloat32(rowsTensor(t.Name), []int{len(ids), t.Dim}, rows))
 	}
 	metadata := map[string]string{
 		"model": s.Kind, "version": strconv.FormatUint(s.Version, 10), "seed": strconv.FormatUint(s.Config.Seed, 10),
 		"inputs": strconv.Itoa(s.Config.Inputs), "classes": strconv.Itoa(s.Config.Classes), "hidden": strconv.Itoa(s.Config.Hidden),
 		"rank": strconv.Itoa(s.Config.Rank),
+	}
+	for _, t := range s.Tables {
+		metadata[initKey(t.Name)] = fmt.Sprintf("%s %v", t.Init, t.Scale)
 	}
 	if err := safetensors.WriteFile(path, tensors, metadata); err != nil {
 		return fmt.Errorf("save the model: %w", err)
@@ -124,6 +160,9 @@ func ReadSaved(path string) (Saved, error) {
 	}
 	for _, declared := range declare(m.Tables(), s.Config.Seed) {
 		t := SavedTable{Table: declared}
+		if err := readInit(&t.Table, metadata[initKey(t.Name)]); err != nil {
+			return Saved{}, fmt.Errorf("load the model %q: metadata %q: %w", path, initKey(t.Name), err)
+		}
 		ids, idsErr := byName[idsTensor(t.Name)].Int64()
 		values, err := byName[rowsTensor(t.Name)].Float32()
 		if err := errors.Join(idsErr, err); err != nil || len(values) != len(ids)*t.Dim {
