@@ -30,7 +30,7 @@ func syntheticTable(tasks int) (*taskqueue.Table, error) {
 		for range min(chunksPerFile, tasks-table.Chunks()) {
 			size := uint32(sizeMedian * math.Exp(sizeSpread*random.NormFloat64()))
 			records := max(1, uint32(float64(size)/(recordBytes*(0.9+0.2*random.Float64()))))
-			chunks = append(chunks, recordio.Index{Offset: offset, Size: size, Records: records, Layout: 1})
+			chunks = append(chunks, recordio.Index{Offset: offset, Size: size, Records: records, Layout: 1, Checksum: random.Uint32()})
 			offset += recordio.HeaderSize + int64(size)
 		}
 		name := fmt.Sprintf("/data/train/part-%05d-of-%05d.recordio", file, (tasks+chunksPerFile-1)/chunksPerFile)

@@ -310,6 +310,9 @@ func (t *Table) AddPart(p *Part) error {
 	t.sizes = appendPlanes(t.sizes, p.Sizes)
 	t.records = appendPlanes(t.records, p.Records)
 	if len(p.Checksums) > 0 {
+		if t.checksums == nil {
+			t.checksums = make([]uint32, 0, cap(t.sizes))
+		}
 		t.checksums = appendPlanes(t.checksums, p.Checksums)
 	}
 	c := 0
