@@ -99,7 +99,7 @@ func checkPaths(cmd *cobra.Command) error {
 		case kind == "folder" && exists(path):
 			err = checkFolder(path)
 		case kind == "file" && strings.HasPrefix(usage, "PEM "):
-			err = checkFile(path)
+			err = checkKind(path, "a PEM file", fs.FileMode.IsRegular)
 		case kind == "file" && checkFolder(path) == nil:
 			err = errors.New("expected a file, found a folder")
 		}

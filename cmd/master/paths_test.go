@@ -35,8 +35,8 @@ func TestFlagsSayWhatTheyFound(t *testing.T) {
 		{nil, "record-dir", file, aFile},
 		{[]string{"pserver"}, "checkpoint-dir", file, aFile},
 		{[]string{"bench", "queue"}, "dir", file, aFile},
-		{[]string{"status"}, "cacert", dir, "expected a regular file, found a folder"},
-		{[]string{"status"}, "cacert", link, "expected a regular file, found a link to"},
+		{[]string{"status"}, "cacert", dir, "expected a PEM file, found a folder"},
+		{[]string{"status"}, "cacert", link, "expected a PEM file, found a link to"},
 		{[]string{"trainer"}, "save-model", dir, "expected a file, found a folder"},
 		{[]string{"trainer"}, "ledger", dir, "expected a file, found a folder"},
 	} {
