@@ -7,6 +7,7 @@ import (
 
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	"trainmaster/pserver/sparse"
 	"trainmaster/pserver/staleness"
 )
 
@@ -35,8 +36,17 @@ func TestManifestFormats(t *testing.T) {
 			t.Errorf("%v has format %d, %v, expected %d", m.Optimizer, m.Format, err, want)
 		}
 	}
+	for want, key := range map[int]sparse.Key{3: {}, 4: {1, 2}} {
+		table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{10}}}, 1, sparse.Config{Name: "t", Dim: 1, Init: sparse.Zeros, Key: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := NewManifest(adam.Optimizer, staleness.Bound{}, Async, table); m.Format != want {
+			t.Errorf("tables with key %v have format %d, expected %d", key, m.Format, want)
+		}
+	}
 	for want, change := range map[string]func(*Manifest){
-		"format 4":                                    func(m *Manifest) { m.Format = 4 },
+		"format 5":                                    func(m *Manifest) { m.Format = 5 },
 		"does not name optimizer-2.safetensors":       func(m *Manifest) { m.Files = slices.Delete(slices.Clone(m.Files), 2, 3) },
 		"does not name pushes.safetensors":            func(m *Manifest) { m.Files = m.Files[:3] },
 		"shard 1 of 1":                                func(m *Manifest) { m.Shard = 1 },
