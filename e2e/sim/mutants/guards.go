@@ -582,4 +582,7 @@ var guards = []guard{
 	{"F64", "pserver.TestSharedMemoryIsBounded", mutant{"any connection gets memory", "pserver/share.go",
 		"if p.used.Add(size) > p.most {", "if p.used.Add(size) < 0 {",
 		"trainers of one machine take all memory"}},
+	{"F90", "tcpproxy.TestSetTargetMovesConnections", mutant{"connections to a former leader stay", "tcpproxy/proxy.go",
+		"if target != \"\" && l.target != target {", "if target == \"-\" && l.target != target {",
+		"trainers of a run wait for a leader that was replaced"}},
 }
