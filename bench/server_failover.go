@@ -191,6 +191,8 @@ func (s *serverScene) fault(ctx context.Context) (time.Duration, error) {
 	s.servers = s.servers[1:]
 	if s.Mode != ServerHang {
 		_ = serving.Wait() // it was killed
+	} else if _, err := syscall.Wait4(serving.Process.Pid, nil, syscall.WUNTRACED, nil); err != nil { // until it has stopped
+		return 0, err
 	}
 	restarted := make(chan error, 1)
 	if s.Mode == ServerRestart {

@@ -16,6 +16,7 @@ import (
 // rate before its second report: the first one names records that were trained long ago.
 type Speedometer struct {
 	mu       sync.Mutex
+	now      time.Time // of the last observation
 	term     uint64
 	old      uint64               // sessions up to this incarnation were there when the term began
 	sessions map[uint64][]reading // by incarnation, oldest first
@@ -27,12 +28,16 @@ type reading struct {
 	records int64
 }
 
-const speedWindow = 15 * time.Second // three heartbeats
+const (
+	speedWindow = 15 * time.Second // three heartbeats
+	stalledFor  = 10 * time.Second // two heartbeats without another record: the rate is 0
+)
 
 // Observe takes note of what the trainers report now, and forgets those that are gone.
 func (s *Speedometer) Observe(now time.Time, status Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.now = now
 	if s.term != status.Term {
 		s.term, s.old = status.Term, 0
 		for _, t := range status.Trainers {
@@ -55,7 +60,7 @@ func (s *Speedometer) Observe(now time.Time, status Status) {
 	s.sessions = sessions
 }
 
-// RecordsPerSecond is the rate of one session, 0 while it is not known.
+// RecordsPerSecond is the rate of one session, 0 while it is not known, and when the session has trained no record lately.
 func (s *Speedometer) RecordsPerSecond(incarnation uint64) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +70,7 @@ func (s *Speedometer) RecordsPerSecond(incarnation uint64) float64 {
 	}
 	first, last := seen[0], seen[len(seen)-1]
 	elapsed := last.at.Sub(first.at)
-	if elapsed <= 0 || last.records < first.records {
+	if elapsed <= 0 || last.records < first.records || s.now.Sub(last.at) > stalledFor {
 		return 0
 	}
 	return float64(last.records-first.records) / elapsed.Seconds()

@@ -61,6 +61,10 @@ func TestSpeedometer(t *testing.T) {
 			looks:   []look{at(0, say(1, 100, 1)), at(1, say(1, 100, 1)), at(5, say(1, 600, 1)), at(9, say(1, 600, 1))},
 			records: 600, speed: 100, loss: 1, ok: true,
 		},
+		"a session that hangs has no rate after two heartbeats": {
+			looks:   []look{at(0, say(1, 100, 1)), at(5, say(1, 600, 1)), at(10, say(1, 1100, 1)), at(21, say(1, 1100, 1))},
+			records: 1100, loss: 1, ok: true,
+		},
 		"losses weigh by speed": {
 			looks:   []look{at(0, say(1, 10, 0), say(2, 10, 0)), at(10, say(1, 310, 1), say(2, 110, 5))},
 			records: 420, speed: 40, loss: 2, ok: true,

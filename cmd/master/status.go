@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -130,8 +131,13 @@ type jobTotals struct {
 	CommitsRefused   uint64   `json:"commits_refused"`
 	Uptime           float64  `json:"uptime_s"`
 
+	Stalled bool `json:"stalled"` // tasks are pending, and no trainer has trained a record lately
+
 	diverged bool // a loss was reported that is no finite number
 }
+
+// stalledUptime is how long a leader leads before it knows the rates of all trainers.
+const stalledUptime = 20 // seconds
 
 func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -228,8 +234,15 @@ func newJobStatus(r *pb.StatusReply) jobStatus {
 			Chunks: d.GetChunks(), ChunksPerTask: d.GetChunksPerTask(), Records: d.GetRecords(), AverageTask: d.GetAverageTaskSeconds(), Timeout: d.GetTimeoutSeconds(),
 		})
 	}
+	s.Totals.Stalled = s.isStalled()
 	s.measure()
 	return s
+}
+
+func (s *jobStatus) isStalled() bool {
+	pending := slices.ContainsFunc(s.Datasets, func(d datasetStatus) bool { return d.Pending > 0 })
+	t := s.Totals
+	return s.Status == "running" && pending && t.Trainers > 0 && t.RecordsTrained > 0 && t.RecordsPerSecond == 0 && t.Uptime > stalledUptime
 }
 
 func (s jobStatus) over() bool { return s.Status == "ended" || s.Status == "failed" }
@@ -304,7 +317,7 @@ func (s *jobStatus) measure() {
 		*s.Progress = 1
 	}
 	switch {
-	case s.Status != "running" || s.Totals.Trainers == 0:
+	case s.Status != "running" || s.Totals.Trainers == 0 || s.Totals.Stalled:
 	case s.Totals.RecordsPerSecond > 0:
 		s.Left = new(left / s.Totals.RecordsPerSecond)
 	case seconds > 0: // the trainers report no records
@@ -365,6 +378,9 @@ func (t jobTotals) line() string {
 		return "none"
 	}
 	text := fmt.Sprintf("%s, %s records/s", thousands(uint64(t.Trainers)), thousands(uint64(math.Round(t.RecordsPerSecond))))
+	if t.Stalled {
+		text += " (stalled)"
+	}
 	switch {
 	case t.diverged:
 		return text + ", mean loss is no number any more"

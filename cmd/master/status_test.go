@@ -75,6 +75,33 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// A rate of 0 while tasks are pending is said, and no time left is made up from it.
+func TestStatusSaysThatTrainingIsStalled(t *testing.T) {
+	reply := func(change func(*pb.StatusReply)) jobStatus {
+		r := &pb.StatusReply{
+			Job: "x", Status: pb.JobStatus_JOB_STATUS_RUNNING, Totals: &pb.JobTotals{Trainers: 2, RecordsTrained: 500, UptimeSeconds: 60},
+			Datasets: []*pb.DatasetStatus{{Tasks: 10, Pending: 2, Todo: 8, Passes: 1, Pass: 1, Records: 1000, AverageTaskSeconds: 5}},
+		}
+		change(r)
+		return newJobStatus(r)
+	}
+	if s := reply(func(*pb.StatusReply) {}); !s.Totals.Stalled || s.Left != nil || s.Totals.line() != "2, 0 records/s (stalled)" {
+		t.Errorf("%+v, left %v, line %q", s.Totals, s.Left, s.Totals.line())
+	}
+	for name, change := range map[string]func(*pb.StatusReply){
+		"rate":           func(r *pb.StatusReply) { r.Totals.RecordsPerSecond = 10 },
+		"no record":      func(r *pb.StatusReply) { r.Totals.RecordsTrained = 0 },
+		"new leader":     func(r *pb.StatusReply) { r.Totals.UptimeSeconds = 10 },
+		"nothing to do":  func(r *pb.StatusReply) { r.Datasets[0].Pending = 0 },
+		"job is paused":  func(r *pb.StatusReply) { r.Status = pb.JobStatus_JOB_STATUS_PAUSED },
+		"trainers leave": func(r *pb.StatusReply) { r.Totals.Trainers = 0 },
+	} {
+		if s := reply(change); s.Totals.Stalled || strings.Contains(s.Totals.line(), "stalled") {
+			t.Errorf("%s: %+v", name, s.Totals)
+		}
+	}
+}
+
 func TestStatusOfALossThatDiverged(t *testing.T) {
 	reply := &pb.StatusReply{Job: "x", Status: pb.JobStatus_JOB_STATUS_PAUSED, Reason: "a disk is gone", Totals: &pb.JobTotals{Trainers: 2, CommitsRefused: 1200, MeanLoss: new(float64)}}
 	zero := 0.0
