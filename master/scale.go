@@ -106,6 +106,9 @@ func (m *Master) Scale(ctx context.Context, servers int) (Scaling, error) {
 		return Scaling{}, ErrNoServers
 	}
 	if servers > 0 {
+		if err := m.checkStageRoom(ctx, t, servers); err != nil {
+			return Scaling{}, fmt.Errorf("%w: %w", ErrCannotScale, err)
+		}
 		if err := t.scaler.resize(ctx, servers); err != nil {
 			return Scaling{}, err
 		}

@@ -27,6 +27,9 @@ func (m *Master) Servers(ctx context.Context) (ServersStatus, error) {
 		return ServersStatus{}, err
 	}
 	s := t.scaler.servers()
+	if text := t.stageRoom.Load(); text != nil && s.Waiting == "" {
+		s.Waiting = *text
+	}
 	if s.Wanted == 0 {
 		return s, nil
 	}

@@ -19,9 +19,10 @@ type term struct {
 	committer   *committer
 	jobID       [16]byte
 	announced   atomic.Bool
-	checkpoints *checkpointer // nil: none are taken
-	scaler      *scaler       // nil: blocks stay where they are
-	catching    turn          // to catch up with the version of the parameter servers
+	checkpoints *checkpointer          // nil: none are taken
+	scaler      *scaler                // nil: blocks stay where they are
+	catching    turn                   // to catch up with the version of the parameter servers
+	stageRoom   atomic.Pointer[string] // why no synchronous step can be complete; "" or nil: it can
 }
 
 // lead recovers the state and serves until the term ends. It returns nil when the job is
@@ -79,6 +80,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if m.config.Sync {
 		group.Go(func() error { return m.tellShards(ctx, t, telling) })
+		group.Go(func() error { return m.watchStageRoom(ctx, t) })
 	}
 	if t.checkpoints != nil {
 		group.Go(func() error { return t.checkpoints.run(ctx) })

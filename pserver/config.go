@@ -59,9 +59,10 @@ type Config struct {
 	Keep          int           // of those that the server saved itself, while there is no set; default 2
 	CutLimit      time.Duration // for a master to collect a cut that it began: updates copy what they change meanwhile; default 10 minutes
 
-	MaxConnections int   // default 4096
-	BufferBytes    int64 // for frames on their way, and as much again of memory shared with trainers on this machine; default 256 MiB
-	StageBytes     int64 // for staged gradients, default 4 GiB; beyond it trainers wait
+	MaxConnections int           // default 4096
+	BufferBytes    int64         // for frames on their way, and as much again of memory shared with trainers on this machine; default 256 MiB
+	StageBytes     int64         // for staged gradients, default 4 GiB; beyond it trainers wait
+	StageWait      time.Duration // after this time without a step, a trainer whose gradients do not fit with the others' is refused; default 30 s
 
 	HelloTimeout time.Duration // for a new connection's first frame, default 10 s
 	FrameTimeout time.Duration // for a payload once its header is there, and for a reply, default 30 s
@@ -97,6 +98,7 @@ func (c *Config) Validate() error {
 	c.MaxConnections = cmp.Or(c.MaxConnections, 4096)
 	c.BufferBytes = cmp.Or(c.BufferBytes, 256<<20)
 	c.StageBytes = cmp.Or(c.StageBytes, 4<<30)
+	c.StageWait = cmp.Or(c.StageWait, 30*time.Second)
 	c.HelloTimeout = cmp.Or(c.HelloTimeout, 10*time.Second)
 	c.FrameTimeout = cmp.Or(c.FrameTimeout, 30*time.Second)
 	c.PullWait = cmp.Or(c.PullWait, 5*time.Second)
@@ -110,6 +112,7 @@ func (c *Config) Validate() error {
 		{"MaxConnections", int64(c.MaxConnections), 1},
 		{"BufferBytes", c.BufferBytes, wire.MaxPayload},
 		{"StageBytes", c.StageBytes, wire.MaxPayload},
+		{"StageWait", int64(c.StageWait), 1},
 		{"HelloTimeout", int64(c.HelloTimeout), 1},
 		{"FrameTimeout", int64(c.FrameTimeout), 1},
 		{"CutLimit", int64(c.CutLimit), 1},

@@ -230,7 +230,8 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) 
 			return fault
 		}
 		c.awaitMove(b.awaited())
-		if fault = c.shard.stage(b, c.trainer, &c.head, c.elements(buf, b.Len)); fault == nil {
+		fault = c.shard.withRoom(c.holding, c.trainer, 0, func() *wire.Fault { return c.shard.stage(b, c.trainer, &c.head, c.elements(buf, b.Len)) })
+		if fault == nil {
 			r.end()
 		}
 	case wire.Put:

@@ -64,6 +64,9 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	for _, t := range h.tables {
 		reply.TableBytes = append(reply.TableBytes, uint64(t.Bytes()))
 	}
+	if h.model.sync {
+		reply.StageNeed, reply.StageLimit = uint64(h.stageNeed()), uint64(s.stages.limit)
+	}
 	reply.Model, reply.Placement = h.model.toProto(), placewire.ToProto(h.model.table)
 	return reply, nil
 }
@@ -92,6 +95,9 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	m = m.keyed(c.shard.tableKey) // of tables that begin here; a trainer learns the key from the reply
 	if c.shard.index >= m.table.Shards {
 		return nil, status.Errorf(codes.InvalidArgument, "your model is spread over %d shards, this is shard %d", m.table.Shards, c.shard.index)
+	}
+	if err := c.shard.checkStageRoom(newHolding(m, c.shard.index)); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.index, err)
 	}
 	outcome, holder, err := c.shard.requestClaim(m, request.GetOrdinal(), request.GetIncarnation(), time.Now())
 	if err != nil {

@@ -220,6 +220,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 		start := uint64(time.Now().UnixNano())
 		shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
 		shard.job, shard.tableKey = job.ID, job.TableKey
+		shard.stageWait = s.cfg.StageWait
 		return shard, nil, shard.checkRestored(layout)
 	}
 	store := checkpoint.Store{Place: s.place, Step: s.step}
@@ -236,6 +237,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 	}
 	shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
 	shard.job, shard.tableKey = job.ID, job.TableKey
+	shard.stageWait = s.cfg.StageWait
 	restoring := &restoring{shard, store, job, layout}
 	from, err := restoring.run(ctx)
 	if err == nil {

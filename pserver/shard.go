@@ -41,7 +41,8 @@ type shard struct {
 	versionMu sync.Mutex
 	changed   chan struct{} // closed and replaced when version grows, guarded by versionMu
 
-	stages stages
+	stages    stages
+	stageWait time.Duration // see Config
 
 	// commitMu makes commits and the start of a cut take turns, so that a cut
 	// of a synchronous shard is of one version.

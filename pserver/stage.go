@@ -82,14 +82,7 @@ func (st *stages) prune(version uint64, keep map[uint64]bool) {
 	for incarnation, g := range st.byIncarnation {
 		g.mu.Lock()
 		if g.version < version && !keep[incarnation] {
-			g.dropped = true
-			for _, p := range g.parts {
-				st.bytes.Add(int64(-4 * len(p.sum)))
-			}
-			for i := range g.rows {
-				st.bytes.Add(-g.rows[i].bytes())
-			}
-			delete(st.byIncarnation, incarnation)
+			st.dropLocked(g)
 		}
 		g.mu.Unlock()
 	}

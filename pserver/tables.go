@@ -96,7 +96,8 @@ func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
 		return fault
 	}
 	c.awaitMove(f.table.Leaving())
-	if fault = c.shard.stageRows(c.holding, f, c.trainer, &c.head); fault == nil {
+	fault = c.shard.withRoom(c.holding, c.trainer, int64(c.head.Length), func() *wire.Fault { return c.shard.stageRows(c.holding, f, c.trainer, &c.head) })
+	if fault == nil {
 		r.end()
 	}
 	return fault

@@ -17,6 +17,7 @@ type trainer struct {
 	ordinal     uint32
 	incarnation uint64
 	fenced      atomic.Bool
+	crowded     atomic.Pointer[crowd]
 	applied     []uint64         // by local block: the last step applied
 	columns     []*sparse.Column // by table
 }

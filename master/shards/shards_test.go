@@ -28,10 +28,11 @@ type server struct {
 	addr string
 	stop func()
 
-	mu     sync.Mutex
-	heard  []*pb.CommitStepRequest
-	refuse error
-	conns  int
+	mu        sync.Mutex
+	heard     []*pb.CommitStepRequest
+	refuse    error
+	described *pb.DescribeReply
+	conns     int
 
 	hangs   bool // at BeginCut
 	aborted int

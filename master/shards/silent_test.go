@@ -14,6 +14,11 @@ import (
 
 // ready is a server that can begin a cut.
 func (s *server) Describe(context.Context, *pb.DescribeRequest) (*pb.DescribeReply, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.described != nil {
+		return s.described, nil
+	}
 	return &pb.DescribeReply{State: pb.DescribeReply_STATE_READY, KeepsCheckpoints: true}, nil
 }
 

@@ -28,6 +28,7 @@ const (
 	NoSuchSlot    Code = 19 // the shard does not hold this slot of the table: an error of the caller
 	BadRows       Code = 20 // the payload is no batch of rows of this table: an error of the caller
 	Moved         Code = 21 // the block, a slot of the rows, or the placement, has moved on: learn the table, send again under the same step
+	NoRoom        Code = 22 // the gradients of a step do not fit --stage-bytes, and nothing frees memory before it: an error of the operator
 )
 
 var codeNames = [...]string{
@@ -35,7 +36,7 @@ var codeNames = [...]string{
 	BadDType: "bad dtype", NotFinite: "not finite", Resync: "resync", Stale: "stale", Uninitialised: "uninitialised",
 	OtherModel: "other model", Fenced: "fenced", WrongMode: "wrong mode", Busy: "busy", Wait: "wait",
 	WrongShard: "wrong shard", Stopping: "stopping", NotClaimed: "not claimed",
-	NoSuchTable: "no such table", NoSuchSlot: "no such slot", BadRows: "bad rows", Moved: "moved",
+	NoSuchTable: "no such table", NoSuchSlot: "no such slot", BadRows: "bad rows", Moved: "moved", NoRoom: "no room",
 }
 
 func (c Code) String() string {

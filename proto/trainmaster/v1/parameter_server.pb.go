@@ -901,7 +901,11 @@ type DescribeReply struct {
 	TableBytes []uint64 `protobuf:"varint,15,rep,packed,name=table_bytes,json=tableBytes,proto3" json:"table_bytes,omitempty"`
 	// The first parameter, or state of the optimizer, that became infinite or not a number, and after which update; empty: all are
 	// finite. No checkpoint is written from then on.
-	Overflow      string `protobuf:"bytes,16,opt,name=overflow,proto3" json:"overflow,omitempty"`
+	Overflow string `protobuf:"bytes,16,opt,name=overflow,proto3" json:"overflow,omitempty"`
+	// Of a synchronous model: bytes that the staged gradients of one trainer take for the blocks of this shard, without rows of
+	// tables, and the limit for those of all trainers (--stage-bytes).
+	StageNeed     uint64 `protobuf:"varint,17,opt,name=stage_need,json=stageNeed,proto3" json:"stage_need,omitempty"`
+	StageLimit    uint64 `protobuf:"varint,18,opt,name=stage_limit,json=stageLimit,proto3" json:"stage_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1039,6 +1043,20 @@ func (x *DescribeReply) GetOverflow() string {
 		return x.Overflow
 	}
 	return ""
+}
+
+func (x *DescribeReply) GetStageNeed() uint64 {
+	if x != nil {
+		return x.StageNeed
+	}
+	return 0
+}
+
+func (x *DescribeReply) GetStageLimit() uint64 {
+	if x != nil {
+		return x.StageLimit
+	}
+	return 0
 }
 
 // ParameterServerCounters count since the process started.
@@ -3653,7 +3671,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\vslot_owners\x18\x06 \x03(\rR\n" +
 	"slotOwners\">\n" +
 	"\x0fDescribeRequest\x12+\n" +
-	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\xb9\x05\n" +
+	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\xf9\x05\n" +
 	"\rDescribeReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.trainmaster.v1.DescribeReply.StateR\x05state\x12\x1f\n" +
@@ -3674,7 +3692,11 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\arewound\x18\x0e \x01(\rR\arewound\x12\x1f\n" +
 	"\vtable_bytes\x18\x0f \x03(\x04R\n" +
 	"tableBytes\x12\x1a\n" +
-	"\boverflow\x18\x10 \x01(\tR\boverflow\"X\n" +
+	"\boverflow\x18\x10 \x01(\tR\boverflow\x12\x1d\n" +
+	"\n" +
+	"stage_need\x18\x11 \x01(\x04R\tstageNeed\x12\x1f\n" +
+	"\vstage_limit\x18\x12 \x01(\x04R\n" +
+	"stageLimit\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +

@@ -1,0 +1,44 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+
+	"trainmaster/master"
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+// CheckStageRoom implements [master.StageRoomShards].
+func (c *Client) CheckStageRoom(ctx context.Context, trainers, servers int) error {
+	addrs, err := c.whole(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // servers that are not there are named elsewhere
+	}
+	replies := make([]*pb.DescribeReply, len(addrs))
+	if err := c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) (err error) {
+		replies[i], err = server.Describe(ctx, &pb.DescribeRequest{})
+		return err
+	}); err != nil {
+		return err
+	}
+	var all uint64
+	limit := replies[0].GetStageLimit()
+	for i, r := range replies {
+		if r.GetStageLimit() == 0 {
+			return nil // without parameters, or asynchronous
+		}
+		if need := uint64(trainers) * r.GetStageNeed(); servers == 0 && need > r.GetStageLimit() {
+			return fmt.Errorf("%w: parameter server %d: expected at most %d bytes (--stage-bytes), found %d trainers with %d bytes each: start the servers with a greater --stage-bytes, or add servers with master scale",
+				master.ErrStageRoom, i, r.GetStageLimit(), trainers, r.GetStageNeed())
+		}
+		all, limit = all+r.GetStageNeed(), min(limit, r.GetStageLimit())
+	}
+	if servers == 0 {
+		return nil
+	}
+	if each := (all + uint64(servers) - 1) / uint64(servers); uint64(trainers)*each > limit {
+		return fmt.Errorf("%w: on %d parameter servers: expected at most %d bytes (--stage-bytes), found %d trainers with %d bytes each: start the servers with a greater --stage-bytes first",
+			master.ErrStageRoom, servers, limit, trainers, each)
+	}
+	return nil
+}

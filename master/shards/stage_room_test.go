@@ -1,0 +1,39 @@
+package shards_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"trainmaster/master"
+	"trainmaster/master/shards"
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+// The gradients of all trainers are compared with the limit of each server, now and on another number of them.
+func TestStageRoomIsCheckedNowAndBeforeAScale(t *testing.T) {
+	a, b := serve(t), serve(t)
+	a.described, b.described = &pb.DescribeReply{StageNeed: 60, StageLimit: 200}, &pb.DescribeReply{StageNeed: 40, StageLimit: 200}
+	c := &shards.Client{Present: func(context.Context) ([]string, error) { return []string{a.addr, b.addr}, nil }}
+	t.Cleanup(c.Close)
+	for _, try := range []struct {
+		trainers, servers int
+		says              string // "": there is room
+	}{
+		{3, 0, ""},
+		{4, 0, "parameter server 0: expected at most 200 bytes (--stage-bytes), found 4 trainers with 60 bytes each"},
+		{2, 1, ""},
+		{3, 1, "on 1 parameter servers: expected at most 200 bytes (--stage-bytes), found 3 trainers with 100 bytes each"},
+		{4, 3, ""},
+	} {
+		err := c.CheckStageRoom(within(t), try.trainers, try.servers)
+		if try.says == "" && err != nil || try.says != "" && (!errors.Is(err, master.ErrStageRoom) || !strings.Contains(err.Error(), try.says)) {
+			t.Errorf("%d trainers, %d servers: %v, expected %q", try.trainers, try.servers, err, try.says)
+		}
+	}
+	a.described = &pb.DescribeReply{} // asynchronous
+	if err := c.CheckStageRoom(within(t), 1000, 1); err != nil {
+		t.Error(err)
+	}
+}

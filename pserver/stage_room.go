@@ -1,0 +1,113 @@
+package pserver
+
+import (
+	"fmt"
+	"time"
+
+	"trainmaster/pserver/wire"
+)
+
+// crowd is when a trainer first found no memory for its gradients of a version.
+type crowd struct {
+	version uint64
+	since   time.Time
+}
+
+// stageNeed is the bytes that the gradients of one trainer take, without rows of tables.
+func (h *holding) stageNeed() (n int64) {
+	for _, b := range h.blocks {
+		n += int64(4 * b.Len)
+	}
+	return n
+}
+
+// checkStageRoom refuses a shard that is too big for the gradients of any trainer.
+func (s *shard) checkStageRoom(h *holding) error {
+	if need := h.stageNeed(); h.model.sync && need > s.stages.limit {
+		return fmt.Errorf("staged gradients: expected at most %d bytes (--stage-bytes) of all trainers, found %d of one: start the parameter servers with a greater --stage-bytes, or more of them", s.stages.limit, need)
+	}
+	return nil
+}
+
+// withRoom stages gradients. Without memory for them it frees what earlier versions left; more is the rows of tables among them, in
+// bytes. If the gradients of all trainers do not fit, the trainer waits: perhaps a step is made without it. If none is made for
+// stageWait, the answer is NoRoom, and what the trainer has staged is dropped, so that the others can go on without it.
+func (s *shard) withRoom(h *holding, t *trainer, more int64, stage func() *wire.Fault) *wire.Fault {
+	fault := stage()
+	if fault == nil || fault.Code != wire.Busy {
+		return fault
+	}
+	s.stages.prune(s.version.Load(), nil)
+	if fault = stage(); fault == nil || fault.Code != wire.Busy {
+		return fault
+	}
+	live := map[uint64]bool{}
+	s.mu.Lock()
+	for _, t := range s.trainers {
+		live[t.incarnation] = !t.fenced.Load()
+	}
+	s.mu.Unlock()
+	trainers, rows := s.stages.held(live)
+	need := h.stageNeed()
+	if int64(trainers)*need+rows+more <= s.stages.limit {
+		return fault // the rest is of trainers that are gone: the next step frees it
+	}
+	now := crowd{s.version.Load(), time.Now()}
+	since := t.crowded.Load()
+	if since == nil || since.version != now.version {
+		t.crowded.Store(&now)
+		return fault
+	}
+	if now.since.Sub(since.since) < s.stageWait {
+		return fault
+	}
+	s.stages.drop(t.incarnation)
+	return wire.Faultf(wire.NoRoom, "shard %d: expected at most %d bytes of staged gradients (--stage-bytes), found %d trainers with %d bytes each and %d bytes of rows: start the parameter servers with a greater --stage-bytes, or the job with fewer trainers",
+		s.index, s.stages.limit, trainers, need, rows+more)
+}
+
+// held counts the live trainers that have a stage, and the bytes of rows in those stages.
+func (st *stages) held(live map[uint64]bool) (trainers int, rows int64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for incarnation, g := range st.byIncarnation {
+		if live[incarnation] {
+			g.mu.Lock()
+			trainers++
+			for i := range g.rows {
+				rows += g.rows[i].bytes()
+			}
+			g.mu.Unlock()
+		}
+	}
+	return trainers, rows
+}
+
+// drop gives the memory of one incarnation back.
+func (st *stages) drop(incarnation uint64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if g := st.byIncarnation[incarnation]; g != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		st.dropLocked(g)
+	}
+}
+
+// dropLocked is called with both locks held.
+func (st *stages) dropLocked(g *stage) {
+	g.dropped = true
+	st.bytes.Add(-g.bytes())
+	delete(st.byIncarnation, g.incarnation)
+}
+
+// bytes is the memory of a stage, whose lock is held.
+func (g *stage) bytes() (n int64) {
+	for _, p := range g.parts {
+		n += int64(4 * len(p.sum))
+	}
+	for i := range g.rows {
+		n += g.rows[i].bytes()
+	}
+	return n
+}
