@@ -96,6 +96,7 @@ type termState struct {
 	heard map[taskqueue.Ordinal][]hearing
 	gone  map[taskqueue.Ordinal]time.Duration // its connection
 
+	failed          time.Duration   // when a commit failed last
 	clock           taskqueue.Clock // of its last commit
 	clockAt         time.Duration   // when that was sent; 0: there is none
 	saveAt, saveEnd time.Duration   // of the save under way, or the last one
@@ -493,6 +494,9 @@ func (c *check) returns(k *lock) {
 }
 
 func (c *check) sent(k *lock, err error) {
+	if t := c.heard[k.term.Revision]; t != nil {
+		t.failed = c.world.now
+	}
 	if errors.Is(err, taskqueue.ErrUnknownOutcome) {
 		c.sending[k].unknown = true
 	}

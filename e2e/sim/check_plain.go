@@ -2,6 +2,7 @@ package sim
 
 import (
 	"strings"
+	"time"
 
 	"trainmaster/master/netrpc/wire"
 	"trainmaster/taskqueue"
@@ -80,6 +81,20 @@ func (c *check) plainAnswer(e *errand, ask *taskqueue.PlainAsk, a taskqueue.Answ
 	case taskqueue.AnswerEnded, taskqueue.AnswerFailed:
 		if !c.over() {
 			c.breaks("the end is told when it is stored", "to connection %s", ask.Connection)
+		}
+	}
+}
+
+// ticked: a connection that does not join ends with the term that accepted it, and its session
+// with a tick of the next term, unless a commit failed since the round began.
+func (c *check) ticked(k *lock, began time.Duration) {
+	t := c.heard[k.term.Revision]
+	if k.gone || t == nil || t.failed >= began {
+		return
+	}
+	for o, s := range c.sessions {
+		if s.plain() && !s.lost && s.term < k.term.Revision {
+			c.breaks("a plain connection ends with its term", "trainer %d, %s, of term %d", o, s.id, s.term)
 		}
 	}
 }

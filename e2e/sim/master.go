@@ -230,9 +230,12 @@ func (n *node) lead(k *lock) error {
 			tick = n.now + n.world.plan.tick
 		}
 		n.arrived = 0
-		commits := n.world.check.commits
+		commits, began := n.world.check.commits, n.now
 		if err := d.Round(ctx, due); err != nil {
 			return err
+		}
+		if due {
+			n.world.check.ticked(k, began)
 		}
 		n.world.check.untrusted = commits == n.world.check.commits && !k.Valid()
 		n.flush()
