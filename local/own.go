@@ -14,9 +14,12 @@ import (
 	"trainmaster/trainer"
 )
 
+// TrainerVariable is the environment variable with the name of a trainer of the user.
+const TrainerVariable = settingsPrefix + "TRAINER"
+
 // ownEnvironment is the part of the environment that tells a trainer of the user about the job.
 func (j *Job) ownEnvironment(name string) []string {
-	env := []string{"TRAINMASTER_ADDR=" + j.gate.addr(), "TRAINMASTER_JOB=default", "TRAINMASTER_TRAINER=" + name}
+	env := []string{"TRAINMASTER_ADDR=" + j.gate.addr(), "TRAINMASTER_JOB=default", TrainerVariable + "=" + name}
 	if j.config.Servers > 0 {
 		env = append(env, "TRAINMASTER_ENDPOINTS="+j.endpoint)
 	}

@@ -210,7 +210,10 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 		fmt.Fprintf(errOut, "Training %s on %s with %d trainers and %d parameter servers, in %s\n", c.Model, dataName(c), c.Trainers, c.Servers, c.Dir)
 	} else {
 		servers := ""
-		if c.Servers > 0 {
+		switch {
+		case c.Servers == 1:
+			servers = " and 1 parameter server"
+		case c.Servers > 1:
 			servers = fmt.Sprintf(" and %d parameter servers", c.Servers)
 		}
 		fmt.Fprintf(errOut, "Running %d trainers%s on %s, in %s: %s\n", c.Trainers, servers, dataName(c), c.Dir, strings.Join(c.Command, " "))

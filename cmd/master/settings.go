@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
+
+	"trainmaster/local"
 )
 
 // A setting is a flag, an environment variable or a key of the config file, all three under one name. The first of
@@ -82,7 +84,7 @@ var ofKubernetes = regexp.MustCompile(`(^|_)(PORT|SERVICE_HOST|SERVICE_PORT)(_|$
 
 // unknownVariables lists the environment's settings that no command has, each with the one that was probably meant.
 func unknownVariables(root *cobra.Command, environ []string) (list []string) {
-	known := []string{envName("config")}
+	known := []string{envName("config"), local.TrainerVariable}
 	for _, name := range settingNames(root) {
 		known = append(known, envName(name))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/etcdstore"
+	"trainmaster/local"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 	"trainmaster/trainer/model"
@@ -145,6 +146,9 @@ func isHostPort(addr string) bool {
 }
 
 func defaultID() string {
+	if name := os.Getenv(local.TrainerVariable); trainerName.MatchString(name) {
+		return name // as the command of a `master run`
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "trainer"
