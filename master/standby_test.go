@@ -146,10 +146,8 @@ func TestPredecessor(t *testing.T) {
 	} {
 		watch := decide.Watch{Address: here}
 		for n := range 2 { // at once, and at the next look
-			got := decide.Alive
-			if n == 0 {
-				got = watch.Follow(tt.suspect, tt.own)
-			} else {
+			got := watch.Follow(tt.suspect, tt.own)
+			if n > 0 {
 				got = watch.Look(1, tt.own)
 			}
 			if got != tt.want {

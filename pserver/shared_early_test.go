@@ -69,7 +69,7 @@ func TestTrainerThatReusesSharedMemoryTooEarly(t *testing.T) {
 func sharingTable(t *testing.T, addr, path string, table params.Table) (*peer, *sharedmem.Memory) {
 	t.Helper()
 	must(t, table.Validate())
-	model, err := placement.New([]placement.Tensor{{Name: "b", Shape: []int{2}}}, 1, sparse.Config(table))
+	model, err := placement.New([]placement.Tensor{{Name: "b", Shape: []int{2}}}, 1, table)
 	must(t, err)
 	return sharingAs(t, addr, path, model.Digest(), 9, wire.RowBatch)
 }

@@ -12,7 +12,7 @@ func TestSecretEncodesAndDerivesOneKeyForEachPurpose(t *testing.T) {
 	if err != nil || parsed != secret {
 		t.Fatalf("parsed %x, %v: expected %x", parsed, err, secret)
 	}
-	if secret.Derive("a") != secret.Derive("a") || secret.Derive("a") == secret.Derive("b") || secret.Derive("a") == (Secret{1}).Derive("a") {
+	if key := secret.Derive("a"); key != parsed.Derive("a") || key == secret.Derive("b") || key == (Secret{1}).Derive("a") {
 		t.Error("a derived key is expected to be a function of secret and purpose, and of both")
 	}
 	for _, value := range [][]byte{nil, []byte("secret"), bytes.Repeat([]byte("g"), 64), append(secret.Encode(), '0')} {

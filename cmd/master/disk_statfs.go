@@ -10,5 +10,5 @@ func freeBytes(dir string) (uint64, error) {
 	if err := syscall.Statfs(dir, &s); err != nil {
 		return 0, err
 	}
-	return uint64(s.Bavail) * uint64(s.Bsize), nil //nolint:gosec // neither is negative
+	return s.Bavail * uint64(s.Bsize), nil //nolint:gosec // a size is not negative
 }

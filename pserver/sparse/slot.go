@@ -67,11 +67,6 @@ func (s *slot) unmark(row uint32) {
 	s.chunks[row>>chunkBits].dirty[i/64] &^= 1 << (i % 64)
 }
 
-func (s *slot) isMarked(row uint32) bool {
-	i := row & (chunkRows - 1)
-	return s.chunks[row>>chunkBits].dirty[i/64]>>(i%64)&1 != 0
-}
-
 // find is the row of an id, or noRow.
 func (s *slot) find(h uint64, id int64) uint32 {
 	if len(s.index) == 0 {
