@@ -202,6 +202,8 @@ func TestMoveEndsWhileStagedRowsAreSent(t *testing.T) {
 	s := openTableShard(t, t.TempDir(), 1)
 	h := holdingOf(t, 1, 2)
 	h.model.table.Epoch, h.model.optimizer.LearningRate = 1, 1
+	h.model.optimizer.Kind = optimizer.SGD
+	h.model.rule = h.model.optimizer.Rule()
 	h.blocks, h.byID = nil, map[uint64]*block{}
 	s.holding.Store(h)
 	s.ready.Store(true)
