@@ -29,6 +29,8 @@ type committer struct {
 	parked  []*op // answered "wait", held back
 	staging []*op // wait for their step
 
+	cutDisturbed bool // a commit was slow or refused since the last CutBegin
+
 	moved bool // something happened that those who are parked may be to hear of
 
 	missing time.Time // since when a deterministic step waits, or when that was said; zero: it does not
@@ -159,6 +161,9 @@ func (c *committer) commit(ctx context.Context) error {
 		if c.since(t) > slowStore {
 			c.sample = c.time.Now() // nobody could be heard, or hear, meanwhile
 		}
+		if err != nil || c.since(t) > slowStore {
+			c.cutDisturbed = true
+		}
 		switch {
 		case err == nil:
 			c.clock.Committed = c.clock.Now
@@ -260,6 +265,15 @@ func (c *committer) echo(ctx context.Context, event taskqueue.Event) error {
 func (c *committer) applyOne(o *op, now taskqueue.Clock) {
 	switch {
 	case o.event != nil:
+		switch o.event.(type) {
+		case *taskqueue.CutBegin:
+			c.cutDisturbed = false
+		case *taskqueue.CutFence:
+			if c.cutDisturbed {
+				o.err = errCutDisturbed
+				return
+			}
+		}
 		o.answer = c.queue.Apply(now, o.event)
 		o.err = o.answer.Err
 		switch o.event.(type) {

@@ -227,7 +227,11 @@ func stepDone(a taskqueue.Answer, err error) error {
 	return nil
 }
 
-var errNotFlushed = errors.New("not every trainer has stopped for the cut")
+var (
+	errNotFlushed = errors.New("not every trainer has stopped for the cut")
+	// errCutDisturbed keeps trainers that wait for the store from being fenced as silent.
+	errCutDisturbed = errors.New("etcd was slow or refused commits during the cut: no trainer was fenced")
+)
 
 // standStill waits until every trainer has flushed the cut. It looks again after a while: one
 // that was lost may be all that was waited for.
@@ -253,7 +257,16 @@ func (r *rewinding) fence(ctx context.Context, number uint64, late error) error 
 	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { ids = q.Idle() }); err != nil || len(ids) == 0 {
 		return errors.Join(late, err)
 	}
-	if err := r.event(ctx, &taskqueue.CutFence{Step: number}); err != nil && !errors.Is(err, errNotFlushed) {
+	brief, cancel := r.within(ctx, readyWait) // a master that was paused reads first what has arrived meanwhile
+	err := r.standStill(brief, number)
+	cancel()
+	if !errors.Is(err, errNotFlushed) {
+		return err
+	}
+	switch err := r.event(ctx, &taskqueue.CutFence{Step: number}); {
+	case errors.Is(err, errCutDisturbed):
+		return errors.Join(late, err)
+	case err != nil && !errors.Is(err, errNotFlushed):
 		return err
 	}
 	r.log.WithFields(logrus.Fields{"trainers": ids, "cut": number}).Warn("trainers silent at a cut: sessions ended")

@@ -437,9 +437,6 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 			return
 		}
 	}
-	if c.world.plan.cuts && c.idle(o) {
-		return // a cut ends the session of a trainer that holds no task and does not answer it
-	}
 	silence := c.world.plan.options.SessionTTL
 	if c.world.plan.exact { // one that timed out in a commit that was refused has the grace to show up
 		silence = min(silence, c.world.plan.options.Grace)

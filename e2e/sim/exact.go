@@ -53,7 +53,12 @@ type member struct {
 	task    *taskqueue.Task
 	nth     int
 	flushed uint64
+	waited  int // commits in a row that waited for other members
 }
+
+// ringPatience is how many commits, of 10 s each, wait for a member that hangs without a task: no
+// deadline ends its session, so the others form the next ring, as after a timeout of an all-reduce.
+const ringPatience = 6
 
 // inRing works until the session ends, whose error it returns.
 func (w *worker) inRing() error {
@@ -217,9 +222,17 @@ func (m *member) save(model *model) error {
 		return nil // another one may do it
 	}
 	reply, err := m.call(wire.StepRequest{Trainer: m.who, Generation: generation, Step: step}).collect(m.p)
-	if err != nil || !reply.(*wire.StepReply).Done {
+	if err != nil {
 		return err
 	}
+	if !reply.(*wire.StepReply).Done {
+		if m.waited++; m.waited < ringPatience {
+			return nil
+		}
+		m.waited = 0
+		return m.rollBack()
+	}
+	m.waited = 0
 	if model.round == step {
 		model.round = 0
 	}
