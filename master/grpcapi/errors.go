@@ -58,6 +58,8 @@ var table = []struct {
 	{master.ErrCannotScale, codes.FailedPrecondition, "CANNOT_SCALE"},
 	{master.ErrNoServers, codes.FailedPrecondition, "NO_PARAMETER_SERVERS"},
 	{master.ErrNothingToCut, codes.FailedPrecondition, "NOTHING_TO_CUT"},
+	{master.ErrServerMissing, codes.Unavailable, "SERVER_MISSING"},
+	{master.ErrStageRoom, codes.ResourceExhausted, "NO_ROOM_FOR_STAGES"},
 
 	{taskqueue.ErrOtherDataset, codes.AlreadyExists, "OTHER_DATASET"},
 	{taskqueue.ErrNotAside, codes.FailedPrecondition, "NOT_SET_ASIDE"},
