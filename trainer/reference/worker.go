@@ -107,7 +107,7 @@ func (w *Worker) checkSavePath() error {
 		if temporary, ok := errors.AsType[*fs.PathError](err); ok { // whose name says nothing to users
 			err = temporary.Err
 		}
-		return fmt.Errorf("save the model as %q: expected that %q is a folder that can be written: %w", w.SavePath, filepath.Dir(w.SavePath), err)
+		return fmt.Errorf("save the model as %q: folder %q: expected a folder that can be written: %w", w.SavePath, filepath.Dir(w.SavePath), err)
 	}
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
