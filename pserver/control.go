@@ -14,6 +14,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
 	placewire "trainmaster/pserver/placement/onwire"
+	"trainmaster/pserver/sparse"
 )
 
 // control is the gRPC face of a shard: wire to domain and back, and one table of codes.
@@ -92,7 +93,14 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if err := m.checkDeclared(); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	m = m.keyed(c.shard.tableKey) // of tables that begin here; a trainer learns the key from the reply
+	key := c.shard.tableKey // of tables that begin here; a trainer learns the key from the reply
+	if request.TableKey != nil {
+		if n := len(request.TableKey); n != 0 && n != sparse.KeySize {
+			return nil, status.Errorf(codes.InvalidArgument, "key of table ids has %d bytes: expected %d, or none", n, sparse.KeySize)
+		}
+		key = sparse.KeyOf(request.TableKey)
+	}
+	m = m.keyed(key)
 	if c.shard.index >= m.table.Shards {
 		return nil, status.Errorf(codes.InvalidArgument, "your model is spread over %d shards, this is shard %d", m.table.Shards, c.shard.index)
 	}

@@ -22,6 +22,7 @@ type Client struct {
 
 	table    *placement.Table // set by Init
 	declared []Tensor         // as given to Init, without data
+	key      *tableKey        // of servers that have parameters; nil: not known
 	sequence sequence
 	seen     seenVersion
 	rows     rowPlan

@@ -45,7 +45,7 @@ func (c *Client) declare(tensors []Tensor) error {
 		declared[i] = Tensor{Name: t.Name, Shape: slices.Clone(t.Shape)}
 		position[t.Name] = i
 	}
-	c.table, c.declared = table, declared
+	c.table, c.declared, c.key = table, declared, nil
 	for _, l := range c.links {
 		l.slots = nil
 		for _, b := range table.Owned(l.index) {
@@ -104,15 +104,19 @@ func again(err error) bool {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.FailedPrecondition:
 		return true
 	}
-	return errors.Is(err, ErrUninitialised) || errors.Is(err, errMoved)
+	return errors.Is(err, ErrUninitialised) || errors.Is(err, errMoved) || errors.Is(err, errOtherKey)
 }
 
 // claim asks the shards in order for the right to initialise them, up to the
 // first that another trainer holds.
 func (c *Client) claim(ctx context.Context) (claimed []*link, holder *uint32, err error) {
+	key, err := c.learnKey(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
 	request := &pb.InitParametersRequest{Model: c.modelToProto(), Ordinal: c.cfg.Ordinal, Incarnation: c.cfg.Incarnation, JobEpoch: c.cfg.JobEpoch}
 	for _, l := range c.links {
-		request.Index = uint32(l.index)
+		request.Index, request.TableKey = uint32(l.index), key.toProto()
 		reply, err := l.initParameters(ctx, request)
 		if err != nil {
 			return nil, nil, err
@@ -123,6 +127,9 @@ func (c *Client) claim(ctx context.Context) (claimed []*link, holder *uint32, er
 			claimed = append(claimed, l)
 		default:
 			return nil, &reply.Holder, nil
+		}
+		if key, err = c.checkKey(key, l, reply); err != nil {
+			return nil, nil, err
 		}
 		if err := c.takePlacement(reply.GetPlacement()); err != nil {
 			return nil, nil, fmt.Errorf("shard %d: %w", l.index, err)
@@ -156,11 +163,11 @@ func (c *Client) fill(ctx context.Context, claimed []*link, tensors []Tensor) er
 	return nil
 }
 
-// initAt ends when the address no longer serves the shard.
-func initAt(ctx context.Context, l *link, control pb.ParameterServerClient, request *pb.InitParametersRequest) (*pb.InitParametersReply, error) {
+// callAt ends when the address no longer serves the shard.
+func callAt[R any](ctx context.Context, l *link, control pb.ParameterServerClient, call func(context.Context, pb.ParameterServerClient) (R, error)) (R, error) {
 	ctx, release := l.bound(ctx)
 	defer release()
-	reply, err := control.InitParameters(ctx, request)
+	reply, err := call(ctx, control)
 	return reply, l.orReplaced(err)
 }
 
@@ -180,6 +187,13 @@ func (l *link) orReplaced(err error) error {
 }
 
 func (l *link) initParameters(ctx context.Context, request *pb.InitParametersRequest) (*pb.InitParametersReply, error) {
+	return callControl(ctx, l, func(ctx context.Context, control pb.ParameterServerClient) (*pb.InitParametersReply, error) {
+		return control.InitParameters(ctx, request)
+	})
+}
+
+// callControl finds the server of the shard and calls it. The error says the shard.
+func callControl[R any](ctx context.Context, l *link, call func(context.Context, pb.ParameterServerClient) (*R, error)) (*R, error) {
 	if l.replaced() {
 		l.drop()
 	}
@@ -190,7 +204,7 @@ func (l *link) initParameters(ctx context.Context, request *pb.InitParametersReq
 	if err != nil {
 		return nil, err
 	}
-	reply, err := initAt(ctx, l, control, request)
+	reply, err := callAt(ctx, l, control, call)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

@@ -44,16 +44,40 @@ func (c *Client) takePlacement(p *pb.ParameterPlacement) error {
 	})
 	switch {
 	case !sameModel || theirs.Epoch == c.table.Epoch:
-		return fmt.Errorf("the server's placement (epoch %d, %d tensors and %d tables on %d shards) is not the one computed here (epoch %d, %d tensors and %d tables on %d shards)",
-			theirs.Epoch, len(theirs.Tensors), len(theirs.Sparse), theirs.Shards, c.table.Epoch, len(c.table.Tensors), len(c.table.Sparse), c.table.Shards)
+		return fmt.Errorf("the server's placement is not the one computed here: %s", difference(theirs, c.table))
 	case theirs.Epoch > c.table.Epoch:
 		c.adopt(theirs)
 	}
 	return fmt.Errorf("%w: the server's placement has epoch %d", errMoved, theirs.Epoch)
 }
 
-// takeKeys takes over the keys by which the ids of tables are hashed. The first server that answers says them; another key at
-// another server is another model.
+// difference says in words where a server's table differs from the one computed here.
+func difference(theirs, mine *placement.Table) string {
+	if theirs.Shards != mine.Shards || len(theirs.Tensors) != len(mine.Tensors) || len(theirs.Sparse) != len(mine.Sparse) {
+		return fmt.Sprintf("expected %d tensors and %d tables on %d shards, found %d and %d on %d",
+			len(mine.Tensors), len(mine.Sparse), mine.Shards, len(theirs.Tensors), len(theirs.Sparse), theirs.Shards)
+	}
+	for i, want := range mine.Tensors {
+		if got := theirs.Tensors[i]; got.Name != want.Name || !slices.Equal(got.Shape, want.Shape) {
+			return fmt.Sprintf("expected the tensor %q %v, found %q %v", want.Name, want.Shape, got.Name, got.Shape)
+		}
+	}
+	for k, want := range mine.Sparse {
+		got := theirs.Sparse[k]
+		if got.Name == want.Name && got.Key != want.Key {
+			return fmt.Sprintf("table %q has another key of ids than at other servers: %s", want.Name, otherKeyHelp)
+		}
+		if got != want {
+			return fmt.Sprintf("expected the table %+v, found %+v", want, got)
+		}
+	}
+	if theirs.Epoch != mine.Epoch {
+		return fmt.Sprintf("expected epoch %d, found %d", mine.Epoch, theirs.Epoch)
+	}
+	return "some blocks or slots are on other shards"
+}
+
+// takeKeys takes over the keys by which the ids of tables are hashed, where none is known yet.
 func (c *Client) takeKeys(theirs []Table) {
 	mine := slices.Clone(c.table.Sparse)
 	for k := range mine {

@@ -645,7 +645,7 @@ type ParameterTable struct {
 	// The update of an id that makes its row; 0 means 1, the first.
 	Admission uint32 `protobuf:"varint,7,opt,name=admission,proto3" json:"admission,omitempty"`
 	// The key by which ids are hashed to slots, 16 bytes: that of the job. Empty in a model that a trainer declares; the
-	// placement in the reply has it.
+	// placement in the reply has it. All servers have the same key.
 	Key           []byte `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1248,7 +1248,10 @@ type InitParametersRequest struct {
 	Incarnation uint64 `protobuf:"varint,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// That the caller goes by; 0: any. A shard at an earlier one answers ABORTED,
 	// one at a later one OUT_OF_RANGE.
-	JobEpoch      uint32 `protobuf:"varint,9,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
+	JobEpoch uint32 `protobuf:"varint,9,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
+	// The key of the tables at the other servers, 16 bytes, or empty where they have none. A server whose tables begin here takes
+	// it instead of its own. Absent when no server has tables yet, and from earlier releases.
+	TableKey      []byte `protobuf:"bytes,10,opt,name=table_key,json=tableKey,proto3,oneof" json:"table_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1316,6 +1319,13 @@ func (x *InitParametersRequest) GetJobEpoch() uint32 {
 		return x.JobEpoch
 	}
 	return 0
+}
+
+func (x *InitParametersRequest) GetTableKey() []byte {
+	if x != nil {
+		return x.TableKey
+	}
+	return nil
 }
 
 type InitParametersReply struct {
@@ -3723,13 +3733,17 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"rowsPushed\x12\x1f\n" +
 	"\vrows_staged\x18  \x01(\x04R\n" +
 	"rowsStaged\x12\x1b\n" +
-	"\trows_held\x18! \x01(\x04R\browsHeld\"\xbc\x01\n" +
+	"\trows_held\x18! \x01(\x04R\browsHeld\"\xec\x01\n" +
 	"\x15InitParametersRequest\x124\n" +
 	"\x05model\x18\x01 \x01(\v2\x1e.trainmaster.v1.ParameterModelR\x05model\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
 	"\aordinal\x18\x03 \x01(\rR\aordinal\x12 \n" +
 	"\vincarnation\x18\x04 \x01(\x04R\vincarnation\x12\x1b\n" +
-	"\tjob_epoch\x18\t \x01(\rR\bjobEpoch\"\x94\x02\n" +
+	"\tjob_epoch\x18\t \x01(\rR\bjobEpoch\x12 \n" +
+	"\ttable_key\x18\n" +
+	" \x01(\fH\x00R\btableKey\x88\x01\x01B\f\n" +
+	"\n" +
+	"_table_key\"\x94\x02\n" +
 	"\x13InitParametersReply\x12E\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2+.trainmaster.v1.InitParametersReply.OutcomeR\aoutcome\x12@\n" +
 	"\tplacement\x18\x02 \x01(\v2\".trainmaster.v1.ParameterPlacementR\tplacement\x12\x16\n" +
@@ -4070,6 +4084,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 	if File_trainmaster_v1_parameter_server_proto != nil {
 		return
 	}
+	file_trainmaster_v1_parameter_server_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -1,0 +1,98 @@
+package params
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/sparse"
+)
+
+// errOtherKey: a server has another key of table ids than was known. Asking all servers again says which one counts.
+var errOtherKey = errors.New("parameter servers have different keys of table ids")
+
+const otherKeyHelp = "stop the servers and restore all of them from one checkpoint, or begin anew with another folder of checkpoints"
+
+// tableKey is the key by which all servers hash the ids of tables, and the first server that has it. nil: it is not known.
+type tableKey struct {
+	sparse.Key
+	shard int
+}
+
+func (k *tableKey) toProto() []byte {
+	if k == nil {
+		return nil
+	}
+	return append([]byte{}, k.Bytes()...) // present, also where there is no key
+}
+
+// learnKey asks every server for the key of its tables. Servers with parameters have it; before there is one, servers that are being
+// initialised do. A server keeps its tables, so what differs between two of the former stays so.
+func (c *Client) learnKey(ctx context.Context) (*tableKey, error) {
+	if len(c.table.Sparse) == 0 || c.key != nil {
+		return c.key, nil
+	}
+	var ready, begun *tableKey
+	for _, l := range c.links {
+		reply, err := callControl(ctx, l, func(ctx context.Context, control pb.ParameterServerClient) (*pb.DescribeReply, error) {
+			return control.Describe(ctx, &pb.DescribeRequest{})
+		})
+		if err != nil {
+			return nil, err
+		}
+		tables := reply.GetPlacement().GetTables()
+		if len(tables) == 0 {
+			continue
+		}
+		found := &tableKey{sparse.KeyOf(tables[0].GetKey()), l.index}
+		switch {
+		case reply.GetState() != pb.DescribeReply_STATE_READY:
+			if begun == nil {
+				begun = found
+			}
+		case ready == nil:
+			ready = found
+		case ready.Key != found.Key:
+			return nil, fmt.Errorf("tables of parameter servers %d and %d have different keys of ids (each began with the secret of another job): %s", ready.shard, found.shard, otherKeyHelp)
+		}
+	}
+	c.key = ready
+	known := cmp.Or(ready, begun)
+	var key sparse.Key
+	if known != nil {
+		key = known.Key
+	}
+	c.setKey(key)
+	return known, nil
+}
+
+// setKey sets the key of the tables of the placement computed here.
+func (c *Client) setKey(key sparse.Key) {
+	tables := append([]Table(nil), c.table.Sparse...)
+	for k := range tables {
+		tables[k].Key = key
+	}
+	c.table.Sparse = tables
+}
+
+// checkKey compares the key in a server's reply with the one known, and returns the key known from then on.
+func (c *Client) checkKey(known *tableKey, l *link, reply *pb.InitParametersReply) (*tableKey, error) {
+	tables := reply.GetPlacement().GetTables()
+	if len(c.table.Sparse) == 0 || len(tables) == 0 {
+		return known, nil
+	}
+	found := &tableKey{sparse.KeyOf(tables[0].GetKey()), l.index}
+	switch {
+	case known == nil:
+		c.setKey(found.Key)
+		return found, nil
+	case known.Key == found.Key:
+		return known, nil
+	case reply.GetOutcome() == pb.InitParametersReply_OUTCOME_CLAIMED:
+		return nil, fmt.Errorf("parameter server %d began its tables with another key of ids than parameter server %d has, although it was told that one: it is of an earlier release, restart it with the release of the others", l.index, known.shard)
+	}
+	c.key = nil
+	return nil, fmt.Errorf("%w: parameter servers %d and %d", errOtherKey, known.shard, l.index)
+}
