@@ -107,7 +107,8 @@ const MaxPart = 1 << 20
 // PutParts writes immutable keys, one fenced transaction each, without touching
 // /task_queues: its revision must stay expectMod meanwhile. progress (may be
 // nil) is called after each. An unknown outcome is answered by sending the same
-// bytes again, until ctx ends.
+// bytes again, until ctx ends. One attempt waits for half of the lease's time to
+// live, so that one that hangs leaves time for another.
 func (l *Lock) PutParts(ctx context.Context, expectMod int64, parts []taskqueue.Write, progress func(done, total int)) error {
 	for i := range parts {
 		if n := len(parts[i].Value); n > MaxPart {
@@ -129,7 +130,9 @@ func (l *Lock) putPart(ctx context.Context, expectMod int64, part *taskqueue.Wri
 	key := l.store.abs(part.Key)
 	pause := backoff{least: 20 * time.Millisecond, most: time.Second}
 	for {
-		answer, err := l.store.txn(ctx, &pb.TxnRequest{Compare: l.term().Compares(expectMod), Success: []*pb.RequestOp{l.term().Op(part)}})
+		attempt, cancel := context.WithTimeout(ctx, l.TTL()/2)
+		answer, err := l.store.txn(attempt, &pb.TxnRequest{Compare: l.term().Compares(expectMod), Success: []*pb.RequestOp{l.term().Op(part)}})
+		cancel()
 		switch {
 		case err == nil && answer.Succeeded:
 			return nil

@@ -28,6 +28,7 @@ type front struct {
 	before error // instead of passing the next transactions on
 	after  error // instead of etcd's answer
 	txns   int   // that arrived here
+	hang   int   // so many of the next transactions get no answer
 
 	unread error       // instead of passing the next reads on
 	reads  []time.Time // when each arrived here
@@ -101,7 +102,15 @@ func (f *front) handle(_ any, client grpc.ServerStream) error {
 		f.mu.Lock()
 		f.txns++
 		before, after = f.before, f.after
+		hangs := f.hang > 0
+		if hangs {
+			f.hang--
+		}
 		f.mu.Unlock()
+		if hangs {
+			<-client.Context().Done()
+			return client.Context().Err()
+		}
 	}
 	if method == rangeMethod {
 		f.mu.Lock()

@@ -272,6 +272,30 @@ func TestPartsSurviveACut(t *testing.T) {
 	}
 }
 
+// An attempt to write a part that gets no answer ends, and the next one writes it.
+func TestPartWithoutAnAnswerIsSentAgain(t *testing.T) {
+	job := etcdtest.NewJob(t)
+	f := startFront(t, etcdtest.Endpoint(t))
+	lock, err := etcdtest.Open(t, f.endpoint, job).Campaign(t.Context(), etcdstore.CampaignConfig{TTL: 6 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod := commit(t, lock, 0, "one")
+	f.mu.Lock()
+	f.hang = 1
+	f.mu.Unlock()
+	outcome := make(chan error, 1)
+	go func() {
+		outcome <- lock.PutParts(context.Background(), mod, []taskqueue.Write{{Key: etcdstore.PartKey("r", 0), Value: []byte("PUT: part")}}, nil)
+	}()
+	if err := receive(t, "the part's outcome", outcome); err != nil {
+		t.Error(err)
+	}
+	if n := f.arrived(); n < 2 {
+		t.Errorf("%d attempts arrived, expected at least 2", n)
+	}
+}
+
 // F8: etcd runs full, says so, and goes on once there is room.
 func TestStoreFull(t *testing.T) {
 	etcd := etcdtest.StartProcess(t, 4<<20)

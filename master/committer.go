@@ -217,7 +217,7 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 				return n, err
 			}
 			if o.parts != nil {
-				if err := c.lead.PutParts(ctx, c.revision, o.parts.writes, o.parts.progress); err != nil {
+				if err := c.putParts(ctx, o.parts); err != nil {
 					if terminal(err) {
 						return n, err
 					}
@@ -235,6 +235,34 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 		}
 	}
 	return n, nil
+}
+
+// putParts writes the parts of a table. All callers wait meanwhile, so an outcome that stays unknown ends the term, as that of a
+// commit does: after the time to live of the lease for one part, or when the master stops.
+func (c *committer) putParts(ctx context.Context, parts *partsWrite) error {
+	began := c.time.Now()
+	defer func() {
+		if c.since(began) > slowStore {
+			c.sample, c.cutDisturbed = c.time.Now(), true // nobody could be heard meanwhile
+		}
+	}()
+	for i := range parts.writes {
+		if c.stopping.Err() != nil {
+			return ErrStopping
+		}
+		bounded, cancel := c.time.WithTimeout(ctx, c.lead.TTL())
+		release := context.AfterFunc(c.stopping, cancel)
+		err := c.lead.PutParts(bounded, c.revision, parts.writes[i:i+1], nil)
+		release()
+		cancel()
+		if err != nil {
+			return err
+		}
+		if parts.progress != nil {
+			parts.progress(i+1, len(parts.writes))
+		}
+	}
+	return nil
 }
 
 // maxBatchRecord bounds what the record of one transaction may grow to, in bytes, before the

@@ -33,6 +33,9 @@ type memory struct {
 	doubtful bool // the lease may have run out
 	commits  []time.Time
 
+	partsHang bool // parts get no answer
+	partsFit  int  // of one PutParts, until the store is full; 0: all
+
 	announcing  time.Duration // how long an announcement takes
 	unannounced error         // what it ends with
 }
@@ -135,6 +138,9 @@ func (s *memory) Commit(_ context.Context, expected int64, state []byte, writes 
 	if refuse != nil {
 		return 0, refuse
 	}
+	if len(writes)+1 > 128 { // --max-txn-ops of etcd
+		return 0, errors.New("too many operations in txn request")
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != expected {
@@ -148,7 +154,14 @@ func (s *memory) Commit(_ context.Context, expected int64, state []byte, writes 
 	return s.revision, nil
 }
 
-func (s *memory) PutParts(_ context.Context, _ int64, parts []taskqueue.Write, _ func(done, total int)) error {
+func (s *memory) PutParts(ctx context.Context, _ int64, parts []taskqueue.Write, _ func(done, total int)) error {
+	s.mu.Lock()
+	hang := s.partsHang
+	s.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return taskqueue.ErrUnknownOutcome
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.put(parts)
