@@ -451,18 +451,6 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 	}
 }
 
-// idle reports whether a trainer holds no task.
-func (c *check) idle(o taskqueue.Ordinal) bool {
-	for _, h := range c.tasks {
-		for _, a := range h.attempts {
-			if a.open && a.trainer == o {
-				return false
-			}
-		}
-	}
-	return true
-}
-
 // sends: what was sent under a number is all that is ever sent under it, unless it failed.
 func (c *check) sends(k *lock, state []byte) {
 	var s taskqueue.Snapshot
