@@ -7,8 +7,9 @@
 //
 // One branch can have a reserve: connections beyond MaxConnections that only this branch
 // uses. Because the protocol of a connection is unknown until its first bytes, new
-// connections wait for them within the reserve. If the reserve is used up, the connection
-// that has been silent for longest is closed for the new one.
+// connections wait for them within the reserve. If the port is full, the connection that has
+// been silent for longest is closed for the new one. If the branch has all its places, one of
+// its own connections is closed for the new one: see [Splitter.reservedVictim].
 package portsplit
 
 import (
@@ -21,6 +22,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -53,8 +55,10 @@ const (
 	defaultReserve = 256
 	otherFiles     = 512 // left for files and for connections to other processes
 
-	// hostShare limits the reserved connections of one remote host to 1/hostShare of the reserve.
-	hostShare = 4
+	// greetingShare of the reserve is kept free of connections of the branch with the reserve: new connections say hello in it.
+	greetingShare = 4
+	// idleAfter is how long a reserved connection has transferred nothing when it is closed before busy ones.
+	idleAfter = time.Second
 	// unknownEvery is the time between two log lines about unknown protocols of one host, maxUnknown the number of hosts.
 	unknownEvery = time.Minute
 	maxUnknown   = 1024
@@ -74,7 +78,7 @@ type Splitter struct {
 	mu       sync.Mutex
 	open     int                  // all connections
 	handed   int                  // of open: passed to branches without a reserve
-	reserved map[string]int       // of open: passed to the branch with the reserve, by remote host
+	reserved list.List            // of *counted, of open: passed to the branch with the reserve, oldest first
 	silent   list.List            // of *counted: connections that have not sent their first bytes, oldest first
 	refusals int                  // since the last log line about them
 	logged   time.Time            // time of that line
@@ -98,7 +102,7 @@ func New(l net.Listener, config Config) *Splitter {
 		config.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
 	return &Splitter{
-		listeners: []net.Listener{l}, config: config, branches: map[string]*branch{}, stopped: make(chan struct{}), reserved: map[string]int{}, unknowns: map[string]time.Time{},
+		listeners: []net.Listener{l}, config: config, branches: map[string]*branch{}, stopped: make(chan struct{}), unknowns: map[string]time.Time{},
 	}
 }
 
@@ -199,22 +203,26 @@ func (s *Splitter) admit(c *counted) bool {
 	return true
 }
 
-// place counts a connection for the branch of its first bytes, within the bounds.
+// place counts a connection for the branch of its first bytes, within the bounds. A
+// connection for the branch with the reserve always gets a place, if necessary that of another one.
 func (s *Splitter) place(c *counted) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c.silent == nil {
-		return false // closed for a newer connection
+	if c.silent == nil { // closed for a newer connection
+		s.mu.Unlock()
+		return false
 	}
+	var victim *counted
 	if s.config.Reserved == string(c.first[:]) {
-		host := hostOf(c.RemoteAddr())
-		if n := s.reserved[host]; n >= max(s.config.Reserve/hostShare, 1) {
-			return false
+		if s.reserved.Len() >= max(s.config.Reserve-s.config.Reserve/greetingShare, 1) {
+			victim = s.reservedVictim(monotonic())
+			s.reserved.Remove(victim.reserved)
+			victim.reserved = nil
 		}
-		s.reserved[host]++
-		c.host = host
+		c.used.Store(monotonic())
+		c.reserved = s.reserved.PushBack(c)
 	} else {
 		if s.handed >= s.config.MaxConnections {
+			s.mu.Unlock()
 			return false
 		}
 		s.handed++
@@ -222,7 +230,37 @@ func (s *Splitter) place(c *counted) bool {
 	}
 	s.silent.Remove(c.silent)
 	c.silent = nil
+	s.mu.Unlock()
+	if victim != nil {
+		s.refuse(victim)
+	}
 	return true
+}
+
+// reservedVictim returns the reserved connection that gives its place to a new one. It is of the
+// remote host with the most of them; of that host's, the one that has transferred nothing for
+// longest, if that is idleAfter or more, else the oldest. So the connections of one host close
+// no other host's that has fewer, and nobody keeps places by opening connections first.
+func (s *Splitter) reservedVictim(now int64) (victim *counted) {
+	count, most := map[string]int{}, 0
+	for e := s.reserved.Front(); e != nil; e = e.Next() {
+		host := hostOf(e.Value.(*counted).RemoteAddr())
+		count[host]++
+		most = max(most, count[host])
+	}
+	idle := now - idleAfter.Nanoseconds()
+	for e := s.reserved.Front(); e != nil; e = e.Next() {
+		c := e.Value.(*counted)
+		if count[hostOf(c.RemoteAddr())] < most {
+			continue
+		}
+		if used := c.used.Load(); victim == nil {
+			victim, idle = c, min(idle, used)
+		} else if used < idle {
+			victim, idle = c, used
+		}
+	}
+	return victim
 }
 
 // leave undoes admit and place.
@@ -237,10 +275,9 @@ func (s *Splitter) leave(c *counted) {
 	if c.handed {
 		s.handed--
 	}
-	if c.host != "" {
-		if s.reserved[c.host]--; s.reserved[c.host] == 0 {
-			delete(s.reserved, c.host)
-		}
+	if c.reserved != nil {
+		s.reserved.Remove(c.reserved)
+		c.reserved = nil
 	}
 }
 
@@ -258,6 +295,11 @@ func (s *Splitter) refuse(conn net.Conn) {
 		s.refusals, s.logged = 0, now
 	}
 }
+
+var start = time.Now()
+
+// monotonic returns the nanoseconds since the start of the process.
+func monotonic() int64 { return time.Since(start).Nanoseconds() }
 
 // hostOf returns the address without the port, and "local" for a unix socket.
 func hostOf(addr net.Addr) string {
@@ -349,10 +391,12 @@ type counted struct {
 	given int // of first, to the reader
 	once  sync.Once
 
+	used atomic.Int64 // when bytes were last transferred, by monotonic
+
 	splitter *Splitter     // its mu guards:
 	silent   *list.Element // of splitter.silent, before the first bytes
 	handed   bool          // counted in splitter.handed
-	host     string        // counted in splitter.reserved
+	reserved *list.Element // of splitter.reserved
 }
 
 func (c *counted) Read(p []byte) (int, error) {
@@ -361,7 +405,16 @@ func (c *counted) Read(p []byte) (int, error) {
 		c.given += n
 		return n, nil
 	}
-	return c.Conn.Read(p)
+	return c.transferred(c.Conn.Read(p))
+}
+
+func (c *counted) Write(p []byte) (int, error) { return c.transferred(c.Conn.Write(p)) }
+
+func (c *counted) transferred(n int, err error) (int, error) {
+	if n > 0 {
+		c.used.Store(monotonic())
+	}
+	return n, err
 }
 
 // NetConn is the connection below, as of [tls.Conn]: reading from it is for who has read the first bytes.

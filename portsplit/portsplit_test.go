@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,10 +27,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // split starts a split port whose branches echo their name and then what they read.
 func split(t *testing.T, config portsplit.Config, prefaces ...string) (addr string, stop func() error, logged func() string) {
 	t.Helper()
+	return splitOn(t, listen(t), config, prefaces...)
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return listener
+}
+
+func splitOn(t *testing.T, listener net.Listener, config portsplit.Config, prefaces ...string) (addr string, stop func() error, logged func() string) {
+	t.Helper()
 	logger, hook := logtest.NewNullLogger()
 	logger.SetLevel(logrus.DebugLevel)
 	config.Log = logrus.NewEntry(logger)
@@ -212,29 +223,64 @@ func TestReservedBranchIsServedWhenThePortIsFull(t *testing.T) {
 	send(t, second, "GET ")
 	wantEcho(t, second, "<GET >GET ")
 	wantClosed(t, silent[0])
-	third := dial(t, addr) // the third of one host: a quarter of the reserve is two
-	send(t, third, "GET ")
-	wantClosed(t, third)
 	if n := strings.Count(logged(), "connection refused: too many"); n != 1 {
 		t.Errorf("%d log lines about refused connections within ten seconds, expected 1: %s", n, logged())
 	}
-	second.Close()
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		conn := dial(t, addr)
+}
+
+// A connection for the branch with the reserve always gets in. It takes the place of one of the
+// host with the most connections: of one that transfers nothing before a busy one, and of the
+// oldest of the busy ones.
+func TestNewReservedConnectionAlwaysGetsIn(t *testing.T) {
+	config := portsplit.Config{MaxConnections: 3, Reserved: portsplit.HTTPGet, Reserve: 8, HelloTimeout: time.Hour}
+	addr, _, _ := split(t, config, portsplit.HTTPGet)
+	get := func(conn net.Conn) net.Conn {
+		t.Helper()
 		send(t, conn, "GET ")
-		conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-		if n, _ := conn.Read(make([]byte, 1)); n == 1 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("no place after a reserved connection was closed")
+		wantEcho(t, conn, "<GET >GET ")
+		return conn
+	}
+	use := func(conns ...net.Conn) {
+		t.Helper()
+		for _, conn := range conns {
+			send(t, conn, "x")
+			wantEcho(t, conn, "x")
 		}
 	}
+	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", addr)
+	if err != nil {
+		t.Skipf("this machine has no address 127.0.0.2: %v", err)
+	}
+	defer other.Close()
+	get(other) // the oldest of all, of a host with one connection
+	var conns []net.Conn
+	for range 5 { // with the other one, three quarters of the reserve
+		conns = append(conns, get(dial(t, addr)))
+	}
+	get(dial(t, addr)) // none is idle: the oldest gives way
+	wantClosed(t, conns[0])
+	for range 20 {
+		get(dial(t, addr))
+	}
+	use(other)
+
+	addr, _, _ = split(t, config, portsplit.HTTPGet)
+	conns = nil
+	for range 6 {
+		conns = append(conns, get(dial(t, addr)))
+	}
+	idle := conns[3]
+	for until := time.Now().Add(portsplit.IdleAfter + 100*time.Millisecond); time.Now().Before(until); {
+		use(slices.Concat(conns[:3], conns[4:])...)
+	}
+	get(dial(t, addr))
+	wantClosed(t, idle)
 }
 
 // A stopped port is closed, its branches end, and nobody waits for who never said hello.
 func TestStop(t *testing.T) {
-	addr, stop, _ := split(t, portsplit.Config{HelloTimeout: time.Hour}, portsplit.HTTPGet)
+	listener := listen(t)
+	addr, stop, _ := splitOn(t, listener, portsplit.Config{HelloTimeout: time.Hour}, portsplit.HTTPGet)
 	silent, right := dial(t, addr), dial(t, addr)
 	send(t, right, "GET ")
 	wantEcho(t, right, "<GET >GET ")
@@ -246,8 +292,8 @@ func TestStop(t *testing.T) {
 		t.Errorf("stopping took %v", took)
 	}
 	wantClosed(t, silent)
-	if _, err := net.Dial("tcp", addr); err == nil {
-		t.Error("the port is open")
+	if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) { // another process may listen on the port by now
+		t.Errorf("the port is open: %v", err)
 	}
 }
 

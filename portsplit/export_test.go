@@ -1,0 +1,4 @@
+package portsplit
+
+// IdleAfter is when a reserved connection counts as idle.
+const IdleAfter = idleAfter
