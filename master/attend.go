@@ -50,7 +50,7 @@ func (a *attendance) run(ctx context.Context) error {
 			if watched[s] == nil {
 				watching, end := context.WithCancel(ctx)
 				watched[s] = end
-				watchers.Go(func() { a.watch(watching, s) })
+				watchers.Go(func() { a.watch(watching, s, func() { a.evict(ctx, s) }) })
 			}
 		}
 		for s, end := range watched {
@@ -62,8 +62,8 @@ func (a *attendance) run(ctx context.Context) error {
 	})
 }
 
-// watch returns when ctx ends.
-func (a *attendance) watch(ctx context.Context, s Server) {
+// watch calls evict when the process of s is gone. It returns when ctx ends.
+func (a *attendance) watch(ctx context.Context, s Server, evict func()) {
 	dialer := net.Dialer{Timeout: attendTimeout, KeepAlive: attendTimeout}
 	known := false // it was there: a port that refuses from now on is a process that is gone
 	redials := 0   // left of those that follow a broken connection closely
@@ -78,7 +78,7 @@ func (a *attendance) watch(ctx context.Context, s Server) {
 				pause(ctx, decide.BeatEvery)
 			}
 		case known && errors.Is(err, syscall.ECONNREFUSED):
-			a.evict(ctx, s)
+			evict()
 			pause(ctx, decide.BeatEvery)
 		case redials > 0:
 			redials--
@@ -104,6 +104,8 @@ func awaitEnd(ctx context.Context, conn net.Conn) {
 	io.Copy(io.Discard, conn) //nolint:errcheck // any end is an end
 }
 
+// evict frees the index of s. ctx lasts as long as the term, and longer than the watch of s: the registry can name the others before
+// the eviction has its answer.
 func (a *attendance) evict(ctx context.Context, s Server) {
 	bounded, cancel := context.WithTimeout(ctx, attendTimeout)
 	defer cancel()

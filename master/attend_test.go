@@ -123,3 +123,43 @@ func TestParameterServerThatWasNeverReachedIsNotEvicted(t *testing.T) {
 		t.Errorf("evicted %+v", <-f.evicted)
 	}
 }
+
+// listedBeforeAnswer is a registry that names the servers that are left before it answers an eviction.
+type listedBeforeAnswer struct{ *fakeServers }
+
+func (f listedBeforeAnswer) Evict(ctx context.Context, _ Server) error {
+	f.now <- nil
+	f.now <- nil // the first one has been heard
+	return ctx.Err()
+}
+
+// The log says that an index was freed, also when the registry names the servers that are left before the eviction has its answer.
+func TestEvictionIsLoggedWhenTheRegistryIsFaster(t *testing.T) {
+	logged := make(chan string, 10)
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	log.AddHook(hook(func(e *logrus.Entry) { logged <- e.Message }))
+	f := &fakeServers{now: make(chan []Server)}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- (&attendance{listedBeforeAnswer{f}, logrus.NewEntry(log)}).run(ctx) }()
+	defer func() { stop(); <-done }()
+	dying, accept := port(t)
+	f.now <- []Server{{0, dying.Addr().String(), 7}}
+	conn := accept()
+	dying.Close()
+	conn.Close()
+	select {
+	case text := <-logged:
+		if text != "parameter server died: index freed" {
+			t.Errorf("logged %q", text)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the eviction was not logged")
+	}
+}
+
+type hook func(*logrus.Entry)
+
+func (h hook) Levels() []logrus.Level     { return logrus.AllLevels }
+func (h hook) Fire(e *logrus.Entry) error { h(e); return nil }
