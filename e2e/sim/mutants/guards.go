@@ -344,7 +344,7 @@ var guards = []guard{
 		"config.Build(zap.WithFatalHook(f), zap.WithPanicHook(f))", "config.Build()",
 		"a full disk ends a master without a word"}},
 	{"F80", "e2e.TestRunContinuesAfterFullDisk", mutant{"a full disk is an ordinary failure", "etcdstore/embedded_failure.go",
-		"return errors.Is(err, ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)", "return false",
+		"return errors.Is(err, ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)", "return errors.Is(err, syscall.EBADF)",
 		"the error of a run says nothing of how to continue"}},
 	{"F73", "pserver/sparse.TestChosenIDsAreSpreadByTheKey", mutant{"ids are hashed without the key", "pserver/sparse/hash.go",
 		"\th := mix(uint64(id) ^ k[0])\n\tif k[1] == 0 {", "\th := mix(uint64(id))\n\tif true {",
