@@ -68,7 +68,16 @@ func TestByHand(t *testing.T) {
 		t.Errorf("the master does not say that it was stopped: %s", log)
 	}
 
-	run(t, w.dir, "run", "--passes", "1").wants(t, 0)
+	whole := start(t, "run", w.dir, "run", "--passes", "1000000")
+	eventually(t, "the run has a leader", func() (bool, string) {
+		return strings.Contains(whole.log(), "look in with") && run(t, w.dir, "status").code == 0, whole.log()
+	})
+	watch = w.start("master status --watch")
+	watch.awaitLog("leader")
+	watch.signal(syscall.SIGINT)
+	watch.wantExit(0)
+	whole.signal(syscall.SIGINT)
+	whole.wantExit(exitInterrupted)
 	w.shell("master verify --data-dir trainmaster-run/001/etcd")
 	w.shell("master queues --data-dir trainmaster-run/001/etcd --literal")
 	for line := range w.left {

@@ -263,10 +263,16 @@ func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx con
 	if err == nil {
 		aside, tasks, err = j.finished(ctx)
 	}
+	return aside, tasks, j.reason(ctx, err)
+}
+
+// reason returns why a run ended with err: the failure of etcd if there was one, since what else went wrong follows from it.
+func (j *Job) reason(ctx context.Context, err error) error {
 	if err != nil && j.storeFailed.Load() {
-		err = context.Cause(ctx) // what else went wrong follows from it
+		<-ctx.Done() // the cause is set after storeFailed, which the children must find when ctx ends
+		return context.Cause(ctx)
 	}
-	return aside, tasks, err
+	return err
 }
 
 // prepare writes the RecordIO shards.

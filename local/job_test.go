@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"trainmaster/pserver/optimizer"
@@ -233,6 +234,23 @@ func TestInterruptedRun(t *testing.T) {
 	if m, s := index(t, file, "master_terminated"), index(t, file, "server_terminated"); trainers > m || m > s {
 		t.Errorf("expected trainers, master and server to end in this order, found %q", noted(file))
 	}
+}
+
+// A run that fails while the failure of etcd is being noted is no success.
+func TestRunFailsWithTheFailureOfEtcd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failure := errors.New("the disk is full")
+		ctx, stop := context.WithCancelCause(t.Context())
+		var job Job
+		job.storeFailed.Store(true)
+		time.AfterFunc(time.Second, func() { stop(failure) })
+		if err := job.reason(ctx, errors.New("read the state")); !errors.Is(err, failure) {
+			t.Errorf("found %v, expected %v", err, failure)
+		}
+		if err := job.reason(ctx, nil); err != nil {
+			t.Errorf("a run that was complete before ended with %v", err)
+		}
+	})
 }
 
 // A process that cannot run ends the run with its reason, whichever it is, and nothing stays

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"syscall"
 
 	"trainmaster/etcdstore"
 )
@@ -24,7 +25,7 @@ func embeddedError(err error) error {
 		return fmt.Errorf("%w: make room on that disk and start the same command again: it goes on where it was, and nothing that was confirmed is lost", err)
 	case errors.Is(err, etcdstore.ErrInUse):
 		return fmt.Errorf("%w: end that process, name another --data-dir, or join its etcd with --endpoints", err)
-	case errors.Is(err, fs.ErrPermission), isWrongKind(err):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EROFS), isWrongKind(err):
 		return fmt.Errorf("%w: name a folder that can be written with --data-dir", err)
 	}
 	return err
