@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -83,7 +84,10 @@ func (p *process) run(ctx context.Context) error {
 	}
 }
 
-// lastWords is the last line of a log, after a colon.
+// seeHelp is the line with which this program ends a usage error, after the line that has the reason.
+var seeHelp = regexp.MustCompile(`^See '.* --help'\.$`)
+
+// lastWords is the last line of a log that has a reason, after a colon.
 func lastWords(path string) string {
 	const most = 2 << 10
 	file, err := os.Open(path)
@@ -95,6 +99,9 @@ func lastWords(path string) string {
 	tail := make([]byte, min(size, most))
 	n, _ := file.ReadAt(tail, size-int64(len(tail)))
 	lines := strings.Split(strings.TrimSpace(string(tail[:n])), "\n")
+	if len(lines) > 1 && seeHelp.MatchString(lines[len(lines)-1]) {
+		lines = lines[:len(lines)-1]
+	}
 	if last := lines[len(lines)-1]; last != "" {
 		return ": " + last
 	}

@@ -181,3 +181,21 @@ func gone(pid int) bool {
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
+
+// The last words of a usage error are its reason, not where the help is.
+func TestLastWordsAreTheReason(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	for log, want := range map[string]string{
+		"":                         "",
+		"starting\nno such file\n": ": no such file",
+		"starting\nmaster trainer: --rank \"x\": expected a number\nSee 'master trainer --help'.\n": ": master trainer: --rank \"x\": expected a number",
+		"See 'master trainer --help'.\n": ": See 'master trainer --help'.",
+	} {
+		if err := os.WriteFile(path, []byte(log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := lastWords(path); got != want {
+			t.Errorf("of %q: found %q, expected %q", log, got, want)
+		}
+	}
+}

@@ -11,8 +11,9 @@ import (
 // with their requests and heartbeats. It is safe for concurrent use; whoever has one
 // observes at least every second.
 //
-// Of each session it keeps the reports of the last speedWindow: the rate is that between
-// the oldest and the newest of them. A session that was there when the term began has no
+// Of each session it keeps the reports of the last speedWindow, and at least the last
+// keptReports, since some trainers report only at the end of a task: the rate is that
+// between the oldest and the newest of them. A session that was there when the term began has no
 // rate before its second report: the first one names records that were trained long ago.
 type Speedometer struct {
 	mu       sync.Mutex
@@ -20,6 +21,8 @@ type Speedometer struct {
 	term     uint64
 	old      uint64               // sessions up to this incarnation were there when the term began
 	sessions map[uint64][]reading // by incarnation, oldest first
+	average  time.Duration        // of the tasks, 0: unknown
+	timeout  time.Duration        // of a task, 0: unknown
 }
 
 // reading is a count of records and when it was first seen.
@@ -30,7 +33,10 @@ type reading struct {
 
 const (
 	speedWindow = 15 * time.Second // three heartbeats
-	stalledFor  = 10 * time.Second // two heartbeats without another record: the rate is 0
+	keptReports = 3
+	stalledFor  = 10 * time.Second // two heartbeats: a session is never called stalled before
+	stalledGaps = 3                // times the longest interval of reports without another record: the rate is 0
+	stalledTask = 2                // the same in average tasks, while the interval is not known well
 )
 
 // Observe takes note of what the trainers report now, and forgets those that are gone.
@@ -44,13 +50,20 @@ func (s *Speedometer) Observe(now time.Time, status Status) {
 			s.old = max(s.old, t.Incarnation)
 		}
 	}
+	s.average, s.timeout = 0, 0
+	for _, set := range status.Sets {
+		s.average, s.timeout = max(s.average, set.AverageTask), max(s.timeout, set.Timeout)
+	}
 	sessions := make(map[uint64][]reading, len(status.Trainers))
 	for _, t := range status.Trainers {
 		seen, n := s.sessions[t.Incarnation], t.Progress.Records
+		if len(seen) > 0 && 0 < n && n < seen[len(seen)-1].records {
+			seen = nil
+		}
 		if len(seen) == 0 && (n > 0 || t.Incarnation > s.old) || n > 0 && seen[len(seen)-1].records != n {
 			seen = append(seen, reading{now, n})
 		}
-		for len(seen) > 0 && now.Sub(seen[0].at) > speedWindow {
+		for len(seen) > keptReports && now.Sub(seen[0].at) > speedWindow {
 			seen = seen[1:]
 		}
 		if len(seen) > 0 {
@@ -70,10 +83,27 @@ func (s *Speedometer) RecordsPerSecond(incarnation uint64) float64 {
 	}
 	first, last := seen[0], seen[len(seen)-1]
 	elapsed := last.at.Sub(first.at)
-	if elapsed <= 0 || last.records < first.records || s.now.Sub(last.at) > stalledFor {
+	if elapsed <= 0 || last.records < first.records || s.now.Sub(last.at) > s.patience(seen) {
 		return 0
 	}
 	return float64(last.records-first.records) / elapsed.Seconds()
+}
+
+// patience is the silence after which a session with these reports is taken for stalled. A task is given to another trainer
+// after its timeout, so that is the most.
+func (s *Speedometer) patience(seen []reading) time.Duration {
+	var longest time.Duration
+	for i, r := range seen[1:] {
+		longest = max(longest, r.at.Sub(seen[i].at))
+	}
+	silence := stalledGaps * longest
+	if len(seen) < keptReports {
+		silence = max(silence, stalledTask*s.average)
+	}
+	if s.timeout > 0 {
+		silence = min(silence, s.timeout)
+	}
+	return max(stalledFor, silence)
 }
 
 // Total sums up what the trainers report: records trained, the rate, and the mean loss,

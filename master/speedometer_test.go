@@ -61,8 +61,8 @@ func TestSpeedometer(t *testing.T) {
 			looks:   []look{at(0, say(1, 100, 1)), at(1, say(1, 100, 1)), at(5, say(1, 600, 1)), at(9, say(1, 600, 1))},
 			records: 600, speed: 100, loss: 1, ok: true,
 		},
-		"a session that hangs has no rate after two heartbeats": {
-			looks:   []look{at(0, say(1, 100, 1)), at(5, say(1, 600, 1)), at(10, say(1, 1100, 1)), at(21, say(1, 1100, 1))},
+		"a session that hangs has no rate after three intervals": {
+			looks:   []look{at(0, say(1, 100, 1)), at(5, say(1, 600, 1)), at(10, say(1, 1100, 1)), at(26, say(1, 1100, 1))},
 			records: 1100, loss: 1, ok: true,
 		},
 		"losses weigh by speed": {
@@ -91,6 +91,52 @@ func TestSpeedometer(t *testing.T) {
 			records, speed, loss, ok := s.Total(tt.looks[len(tt.looks)-1].trainers)
 			if records != tt.records || math.Abs(speed-tt.speed) > 1e-9 || math.Abs(loss-tt.loss) > 1e-9 || ok != tt.ok {
 				t.Errorf("found %d records, %g/s, loss %g, %v; want %d, %g, %g, %v", records, speed, loss, ok, tt.records, tt.speed, tt.loss, tt.ok)
+			}
+		})
+	}
+}
+
+// A trainer that reports once for each task of 40 s trains, also under a new leader, and is stalled when it has been silent for
+// three such intervals, or for the timeout of its task.
+func TestSpeedometerOfLongTasks(t *testing.T) {
+	for name, tt := range map[string]struct {
+		joined  int           // second of its first report to this leader
+		every   int           // seconds between two reports
+		average time.Duration // of tasks
+		timeout time.Duration
+		stalled int // seconds of silence after which the rate is 0
+	}{
+		"a new session":          {0, 40, 0, 0, 120},
+		"a leader in between":    {35, 40, 40 * time.Second, 0, 120},
+		"a timeout":              {0, 40, 40 * time.Second, 90 * time.Second, 90},
+		"heartbeats tell more":   {0, 5, 10 * time.Minute, 0, 15},
+		"quick reports all time": {0, 1, time.Second, 0, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s master.Speedometer
+			const last = 400
+			begin := time.Unix(1000, 0)
+			if tt.joined == 0 {
+				s.Observe(begin.Add(-time.Second), master.Status{Term: 1}) // the leader was there first
+			}
+			for second := tt.joined; second < last+200; second++ {
+				records := int64(min(second, last) / tt.every * tt.every * 10)
+				if tt.joined > 0 {
+					records += 1000
+				}
+				s.Observe(begin.Add(time.Duration(second)*time.Second), master.Status{Term: 1, Overview: taskqueue.Overview{
+					Trainers: []taskqueue.TrainerOverview{say(1, records, 1)}, Sets: []taskqueue.SetOverview{{AverageTask: tt.average, Timeout: tt.timeout}},
+				}})
+				rate, silence := s.RecordsPerSecond(1), second-last
+				switch {
+				case second < tt.joined+tt.every: // one report has no rate
+				case silence <= tt.stalled && rate == 0:
+					t.Fatalf("rate 0 in second %d, %d s after the last report", second, silence)
+				case silence > tt.stalled && rate != 0:
+					t.Fatalf("rate %g, %d s after the last report, expected 0 after %d s", rate, silence, tt.stalled)
+				case tt.joined == 0 && silence < 0 && rate != 10:
+					t.Fatalf("rate %g in second %d, expected 10", rate, second)
+				}
 			}
 		})
 	}

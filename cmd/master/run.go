@@ -144,9 +144,6 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 		if c.Model == autoModel {
 			c.Model = "" // chosen by the data
 		}
-		if err := checkTables(c.Model, *dtype, &c.Exchange); err != nil {
-			return err
-		}
 		c.OnShardLoss, c.Settings = *shardLoss, runSettings(cmd)
 		if *shardLoss == "rewind" && c.Deterministic {
 			return usageErrorf("--deterministic: expected it without --on-shard-loss rewind, whose cuts stop trainers one after another")
@@ -156,6 +153,9 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 		}
 		if err := c.Validate(); err != nil {
 			return usageErrorf("%w", optimizerError(cmd, err))
+		}
+		if err := checkTables(c.Model, *dtype, &c.Exchange); err != nil { // of the model that Validate chose
+			return err
 		}
 		if c.Binary, err = os.Executable(); err != nil {
 			return fmt.Errorf("find this program: %w", err)

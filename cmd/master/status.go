@@ -136,7 +136,7 @@ type jobTotals struct {
 	diverged bool // a loss was reported that is no finite number
 }
 
-// stalledUptime is how long a leader leads before it knows the rates of all trainers.
+// stalledUptime is how long a leader leads before it knows the rates of all trainers, if tasks are short.
 const stalledUptime = 20 // seconds
 
 func statusCommand() *cobra.Command {
@@ -241,8 +241,12 @@ func newJobStatus(r *pb.StatusReply) jobStatus {
 
 func (s *jobStatus) isStalled() bool {
 	pending := slices.ContainsFunc(s.Datasets, func(d datasetStatus) bool { return d.Pending > 0 })
+	needed := float64(stalledUptime)
+	for _, d := range s.Datasets {
+		needed = max(needed, 2*d.AverageTask) // trainers may report once for each task
+	}
 	t := s.Totals
-	return s.Status == "running" && pending && t.Trainers > 0 && t.RecordsTrained > 0 && t.RecordsPerSecond == 0 && t.Uptime > stalledUptime
+	return s.Status == "running" && pending && t.Trainers > 0 && t.RecordsTrained > 0 && t.RecordsPerSecond == 0 && t.Uptime > needed
 }
 
 func (s jobStatus) over() bool { return s.Status == "ended" || s.Status == "failed" }

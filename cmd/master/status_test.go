@@ -92,6 +92,7 @@ func TestStatusSaysThatTrainingIsStalled(t *testing.T) {
 		"rate":           func(r *pb.StatusReply) { r.Totals.RecordsPerSecond = 10 },
 		"no record":      func(r *pb.StatusReply) { r.Totals.RecordsTrained = 0 },
 		"new leader":     func(r *pb.StatusReply) { r.Totals.UptimeSeconds = 10 },
+		"long tasks":     func(r *pb.StatusReply) { r.Datasets[0].AverageTaskSeconds = 40 },
 		"nothing to do":  func(r *pb.StatusReply) { r.Datasets[0].Pending = 0 },
 		"job is paused":  func(r *pb.StatusReply) { r.Status = pb.JobStatus_JOB_STATUS_PAUSED },
 		"trainers leave": func(r *pb.StatusReply) { r.Totals.Trainers = 0 },
