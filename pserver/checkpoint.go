@@ -133,6 +133,10 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 	}
 	w.Worked = pace.worked
 	if err = c.writeFiles(ctx, w, h, cut); err == nil {
+		// An update that was under way at the first check can be a part of the cut. It is noted by now: the copies waited for it.
+		err = c.shard.checkOverflow()
+	}
+	if err == nil {
 		m := checkpoint.NewManifest(h.model.optimizer, h.model.staleness, modeName(h.model.sync), h.model.table)
 		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.index, on.set, on.saved, c.job.Life, cut.version, cut.jobEpoch
 		m.Job, m.JobID = c.job.Name, c.job.ID

@@ -30,6 +30,11 @@ func (s *shard) overflowText() string {
 
 // checkOverflow is nil if all values are finite.
 func (s *shard) checkOverflow() error {
+	if h := s.holding.Load(); h != nil {
+		for _, t := range h.tables { // a cut can have a row whose update is not noted yet
+			s.seeTable(t, "version", s.version.Load())
+		}
+	}
 	if what := s.overflowText(); what != "" {
 		return fmt.Errorf("%w at shard %d: %s: the checkpoints before it stay; lower the learning rate or clip gradients, and begin again from the latest set with master --resume", errOverflow, s.index, what)
 	}
