@@ -472,7 +472,7 @@ func (c *committer) completeStep() (Step, bool) {
 		return Step{}, false
 	}
 	c.missing = time.Time{}
-	return c.steps.complete(trainers, c.queue.Epoch())
+	return c.steps.complete(trainers, c.queue.Known, c.queue.Epoch())
 }
 
 // missingSaid is how long a deterministic step waits for a trainer before that is said, and said again.

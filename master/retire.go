@@ -14,7 +14,8 @@ type RetiringShards interface {
 	Shards
 	// Retire tells all servers that are there that the incarnations of a job's trainers below floor are over, but for the
 	// spared ones. To tell it late, or again, is harmless. A server that has heard a later term, or is of another job, refuses.
-	Retire(ctx context.Context, term uint64, job [16]byte, floor uint64, spared []uint64) error
+	// No version after the given one has gradients of a retired incarnation (nil: unknown).
+	Retire(ctx context.Context, term uint64, job [16]byte, floor uint64, spared []uint64, version *uint64) error
 }
 
 const (
@@ -53,10 +54,17 @@ func (m *Master) tellRetired(ctx context.Context, t *term) error {
 	}
 	var floor uint64
 	var live []uint64
-	if err := t.inspect(ctx, func(q *taskqueue.Queue) { floor, live = q.Sessions() }); err != nil {
+	var version *uint64
+	if err := t.inspect(ctx, func(q *taskqueue.Queue) {
+		floor, live = q.Sessions()
+		if steps := t.committer.steps; steps != nil {
+			last := steps.last.Version
+			version = &last
+		}
+	}); err != nil {
 		return err
 	}
-	if err := shards.Retire(ctx, uint64(t.committer.lead.Revision()), t.jobID, floor, live); err != nil {
+	if err := shards.Retire(ctx, uint64(t.committer.lead.Revision()), t.jobID, floor, live, version); err != nil {
 		return fmt.Errorf("%w: %w", errNotTold, err)
 	}
 	return nil

@@ -19,7 +19,7 @@ type forgetting struct {
 	spared []uint64
 }
 
-func (s *forgetting) Retire(_ context.Context, _ uint64, job [16]byte, floor uint64, spared []uint64) error {
+func (s *forgetting) Retire(_ context.Context, _ uint64, job [16]byte, floor uint64, spared []uint64, _ *uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.job, s.floor, s.spared = job, floor, spared

@@ -30,7 +30,7 @@ type retiringTogether struct {
 	sparedAtBegin []uint64
 }
 
-func (s *retiringTogether) Retire(_ context.Context, _ uint64, _ [16]byte, floor uint64, spared []uint64) error {
+func (s *retiringTogether) Retire(_ context.Context, _ uint64, _ [16]byte, floor uint64, spared []uint64, _ *uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.floor, s.spared = floor, spared

@@ -88,13 +88,14 @@ func (s *steps) stage(version uint64, by Contributor) (current bool, err error) 
 }
 
 // complete returns the next step once enough runners have staged. Those who staged and run
-// no more (lost, or timed out) are left out.
-func (s *steps) complete(runners []taskqueue.Ordinal, epoch uint32) (Step, bool) {
+// no more (lost, or timed out) are left out. So are incarnations without a session, which known reports: parameter servers
+// drop the stages of retired incarnations.
+func (s *steps) complete(runners []taskqueue.Ordinal, known func(taskqueue.Ordinal, uint64) bool, epoch uint32) (Step, bool) {
 	next := Step{Version: s.last.Version + 1, Epoch: epoch}
 	for _, o := range runners {
 		by, ok := s.staged[o]
 		switch {
-		case ok:
+		case ok && known(o, by.Incarnation):
 			next.Contributors = append(next.Contributors, by)
 			continue
 		case s.late[o] >= mostLate:

@@ -36,7 +36,7 @@ func TestStepIsOfThoseThatRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			staged(t, s, 0, tt.staged...)
-			step, ok := s.complete(tt.runners, 7)
+			step, ok := s.complete(tt.runners, everyone, 7)
 			var got ordinals
 			for _, c := range step.Contributors {
 				got = append(got, c.Ordinal)
@@ -88,7 +88,7 @@ func TestStageIsOfTheLastVersion(t *testing.T) {
 func TestStageIsAnswered(t *testing.T) {
 	s, _ := newSteps(nil, 0)
 	staged(t, s, 0, 1, 2)
-	step, ok := s.complete([]taskqueue.Ordinal{1}, 1)
+	step, ok := s.complete([]taskqueue.Ordinal{1}, everyone, 1)
 	if !ok {
 		t.Fatal("not complete")
 	}
@@ -142,7 +142,7 @@ func TestStepWithBackups(t *testing.T) {
 				}
 			}
 			staged(t, s, 9, tt.staged...)
-			step, ok := s.complete(tt.runners, 1)
+			step, ok := s.complete(tt.runners, everyone, 1)
 			var got ordinals
 			for _, c := range step.Contributors {
 				got = append(got, c.Ordinal)
@@ -167,7 +167,7 @@ func TestStageIsAnsweredLater(t *testing.T) {
 		if version == 0 {
 			staged(t, s, version, 1)
 		}
-		step, ok := s.complete(runners, 1)
+		step, ok := s.complete(runners, everyone, 1)
 		if !ok {
 			t.Fatalf("version %d is not complete", version+1)
 		}
@@ -185,7 +185,7 @@ func TestStageIsAnsweredLater(t *testing.T) {
 		}
 	}
 	staged(t, s, 4, 2)
-	if step, _ := s.complete([]taskqueue.Ordinal{2}, 1); len(step.Earlier) > 0 {
+	if step, _ := s.complete([]taskqueue.Ordinal{2}, everyone, 1); len(step.Earlier) > 0 {
 		t.Errorf("%v is kept of a trainer that is gone", step.Earlier)
 	}
 }
@@ -199,5 +199,28 @@ func TestHandNeverBlocks(t *testing.T) {
 	}
 	if got := (<-c).Version; got != 5 {
 		t.Errorf("got step %d, want 5", got)
+	}
+}
+
+func everyone(taskqueue.Ordinal, uint64) bool { return true }
+
+// An ordinal whose trainer was replaced runs again, and the stage is of the incarnation before.
+func TestStepLeavesOutIncarnationWithoutSession(t *testing.T) {
+	s, err := newSteps(nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.stage(0, Contributor{1, 10, 5}); err != nil {
+		t.Fatal(err)
+	}
+	known := func(_ taskqueue.Ordinal, incarnation uint64) bool { return incarnation == 11 }
+	if step, ok := s.complete([]taskqueue.Ordinal{1}, known, 1); ok {
+		t.Errorf("step %+v: expected none", step)
+	}
+	if _, err := s.stage(0, Contributor{1, 11, 5}); err != nil {
+		t.Fatal(err)
+	}
+	if step, ok := s.complete([]taskqueue.Ordinal{1}, known, 1); !ok || step.Contributors[0].Incarnation != 11 {
+		t.Errorf("step %+v, %v: expected one of incarnation 11", step, ok)
 	}
 }

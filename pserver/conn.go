@@ -63,6 +63,9 @@ func (c *conn) serve() {
 	var sender sync.WaitGroup
 	sender.Go(c.send)
 	err := c.receive()
+	if c.trainer != nil {
+		c.trainer.connections.Add(-1)
+	}
 	close(c.replies)
 	sender.Wait()
 	var fault *wire.Fault
@@ -272,6 +275,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 		return fault
 	}
 	c.trainer, c.holding = t, h
+	t.connections.Add(1)
 	c.log = c.log.WithField("trainer", t.ordinal).WithField("incarnation", t.incarnation)
 	r.head.Block, r.head.Placement = uint64(c.shard.index), h.model.table.Epoch
 	r.head.Version, r.head.JobEpoch = clampVersion(c.shard.version.Load()), uint16(c.shard.jobEpoch.Load())

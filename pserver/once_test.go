@@ -316,7 +316,7 @@ func (n *node) retire() {
 			spared = append(spared, c.incarnation)
 		}
 	}
-	n.must(n.shard.retire(n.shard.moving.term, newRetirement("6a6f62", uint64(len(n.crew))+1, spared)))
+	n.must(n.shard.retire(n.shard.moving.term, newRetirement("6a6f62", uint64(len(n.crew))+1, spared), nil))
 	n.told = true
 	n.forget(over)
 	if known := len(n.shard.trainers); known > 3 {

@@ -39,7 +39,7 @@ var errNotHeeded = errors.New("not the leader of this job")
 
 // retire forgets trainers that are over: the master has committed that. It is heard of once, or again, or late. A shard that
 // does not know its job takes it from the first leader that it hears of; what a checkpoint says of another one is of a life before.
-func (s *shard) retire(term uint64, to retirement) error {
+func (s *shard) retire(term uint64, to retirement, version *uint64) error {
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
 	s.mu.Lock()
@@ -51,6 +51,9 @@ func (s *shard) retire(term uint64, to retirement) error {
 		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", errNotHeeded, term, s.index, s.moving.term)
 	}
 	s.job, s.moving.term, s.told = to.job, term, true
+	if version != nil && (s.unnamed.job != to.job || to.floor > s.unnamed.floor) {
+		s.unnamed, s.unnamedAfter = to, *version
+	}
 	if s.retired.job == to.job && to.floor <= s.retired.floor {
 		return nil
 	}
@@ -81,7 +84,7 @@ func (c *control) Retire(_ context.Context, request *pb.RetireRequest) (*pb.Reti
 	if len(r.GetJob()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "job is empty: expected the id of the job whose trainers are retired")
 	}
-	return &pb.RetireReply{}, statusOf(c.shard.retire(request.GetTerm(), retirementFromProto(r)))
+	return &pb.RetireReply{}, statusOf(c.shard.retire(request.GetTerm(), retirementFromProto(r), request.Version))
 }
 
 func retirementFromProto(r *pb.Retirement) retirement {

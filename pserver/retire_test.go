@@ -135,7 +135,7 @@ func TestWhoMayRetire(t *testing.T) {
 		"one of both":                      {6, newRetirement("6f74686572", 1, nil), "look the addresses up again"},
 		"of another job, with less to say": {8, newRetirement("6f74686572", 0, nil), "not the leader of this job"},
 	} {
-		err := s.retire(said.term, said.to)
+		err := s.retire(said.term, said.to, nil)
 		if err == nil || !strings.Contains(err.Error(), said.words) || status.Code(statusOf(err)) != codes.FailedPrecondition {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -161,7 +161,7 @@ func TestRetiredByAnotherJob(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.retire(1, newRetirement("6f74686572", 100, nil)); !errors.Is(err, errNotHeeded) || s.told {
+		if err := s.retire(1, newRetirement("6f74686572", 100, nil), nil); !errors.Is(err, errNotHeeded) || s.told {
 			t.Errorf("%s: %v, heeded: %t", where, err, s.told)
 		}
 		tell(t, s, 1, newRetirement("6a6f62", 100, nil))
@@ -175,7 +175,7 @@ func (ownClaim) Job() JobState { return JobState{ID: "6a6f62", Shards: 1} }
 // tell tells of a retirement that is heeded.
 func tell(t *testing.T, s *shard, term uint64, to retirement) {
 	t.Helper()
-	if err := s.retire(term, to); err != nil {
+	if err := s.retire(term, to, nil); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -539,7 +539,7 @@ func twoLives(t testing.TB, dir string, next pserver.JobState) (c *cluster, set 
 	start, grads = small(random(1)), small(random(2))
 	first, client := trainedClusterOf(t, dir, start, pserver.JobState{Name: "test", ID: firstLife, Epoch: 4})
 	mustPush(t, client, 1, grads)
-	if err := first.client.Retire(within(t), 1, [16]byte{0xaa}, 5, nil); err != nil {
+	if err := first.client.Retire(within(t), 1, [16]byte{0xaa}, 5, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	set = first.mustTake(t)

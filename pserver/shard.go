@@ -33,6 +33,9 @@ type shard struct {
 	tableKey  sparse.Key          // of the job, for tables that begin here; set before the shard is used
 	retired   retirement
 	told      bool // of retired, in this process
+	// No version after unnamedAfter has gradients of the incarnations in unnamed. The leader says so: retired can also be of a checkpoint.
+	unnamed      retirement
+	unnamedAfter uint64
 
 	rewound   atomic.Uint32          // the job epoch of the last rewind of this process; 0: there was none
 	overflow  atomic.Pointer[string] // the first value that is not finite, in words; nil: none

@@ -77,15 +77,7 @@ func (st *stages) reserve(n int64) bool {
 // prune drops all stages for versions below version, and their memory, but for
 // those that keep names: these trainers will stage again.
 func (st *stages) prune(version uint64, keep map[uint64]bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	for incarnation, g := range st.byIncarnation {
-		g.mu.Lock()
-		if g.version < version && !keep[incarnation] {
-			st.dropLocked(g)
-		}
-		g.mu.Unlock()
-	}
+	st.dropIf(func(g *stage) bool { return g.version < version && !keep[g.incarnation] })
 }
 
 // anyAt says whether something is staged for version.

@@ -38,19 +38,20 @@ func (s *shard) withRoom(h *holding, t *trainer, more int64, stage func() *wire.
 		return fault
 	}
 	s.stages.prune(s.version.Load(), nil)
+	s.dropUnnamed()
 	if fault = stage(); fault == nil || fault.Code != wire.Busy {
 		return fault
 	}
 	live := map[uint64]bool{}
 	s.mu.Lock()
 	for _, t := range s.trainers {
-		live[t.incarnation] = !t.fenced.Load()
+		live[t.incarnation] = !t.fenced.Load() && t.connections.Load() > 0
 	}
 	s.mu.Unlock()
 	trainers, rows := s.stages.held(live)
 	need := h.stageNeed()
 	if int64(trainers)*need+rows+more <= s.stages.limit {
-		return fault // the rest is of trainers that are gone: the next step frees it
+		return fault // the rest is of trainers that are gone: the next step, or their retirement, frees it
 	}
 	now := crowd{s.version.Load(), time.Now()}
 	since := t.crowded.Load()
@@ -64,6 +65,28 @@ func (s *shard) withRoom(h *holding, t *trainer, more int64, stage func() *wire.
 	s.stages.drop(t.incarnation)
 	return wire.Faultf(wire.NoRoom, "shard %d: expected at most %d bytes of staged gradients (--stage-bytes), found %d trainers with %d bytes each and %d bytes of rows: start the parameter servers with a greater --stage-bytes, or the job with fewer trainers",
 		s.index, s.stages.limit, trainers, need, rows+more)
+}
+
+// dropUnnamed frees the stages of retired trainers that no step can name. A step that was committed before the retirement can
+// still name one, and can arrive after it: its stage stays until this shard has made that version.
+func (s *shard) dropUnnamed() {
+	s.mu.Lock()
+	unnamed, after := s.unnamed, s.unnamedAfter
+	s.mu.Unlock()
+	s.stages.dropIf(func(g *stage) bool { return unnamed.over(g.incarnation) && g.version >= after })
+}
+
+// dropIf drops the stages that match; match is called with their locks held.
+func (st *stages) dropIf(match func(*stage) bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, g := range st.byIncarnation {
+		g.mu.Lock()
+		if match(g) {
+			st.dropLocked(g)
+		}
+		g.mu.Unlock()
+	}
 }
 
 // held counts the live trainers that have a stage, and the bytes of rows in those stages.

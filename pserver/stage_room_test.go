@@ -1,10 +1,13 @@
 package pserver_test
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/trainer/params"
 )
@@ -51,4 +54,53 @@ func TestInitOfAShardBeyondStageBytesIsRefused(t *testing.T) {
 	if want := "expected at most 3145728 bytes (--stage-bytes) of all trainers, found 4194304 of one"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v, expected %q", err, want)
 	}
+}
+
+// retire tells the first server that all incarnations below floor are retired, and that version is the last committed one.
+func retire(t *testing.T, b *book, floor, version uint64) {
+	t.Helper()
+	addrs, err := b.complete(t.Context())
+	must(t, err)
+	_, err = control(t, addrs[0]).Retire(within(t), &pb.RetireRequest{Term: 1, Version: &version, Retired: &pb.Retirement{Job: []byte("jobjobjobjobjobj"), Floor: floor}})
+	must(t, err)
+}
+
+// A trainer is killed after it staged, and its stage leaves no room. Its successor waits until the trainer is retired.
+func TestRetirementFreesStages(t *testing.T) {
+	b := startServers(t, 1, pserver.Config{StageBytes: 3 << 20, StageWait: 500 * time.Millisecond})
+	model := func() []params.Tensor { return big(2, 1) }
+	first := connect(t, b, params.Config{Mode: params.Sync, Ordinal: 0})
+	mustInit(t, first, model())
+	must(t, first.Stage(within(t), 0, model(), 1))
+	first.Close()
+	next := connect(t, b, params.Config{Mode: params.Sync, Ordinal: 1})
+	mustInit(t, next, model())
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer cancel()
+	if err := next.Stage(ctx, 0, model(), 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("before the retirement: error %v, expected to wait", err)
+	}
+	retire(t, b, 2, 0)
+	must(t, next.Stage(within(t), 0, model(), 1))
+}
+
+// A step that names a trainer is committed, and its retirement arrives at the server before the step: the stage is still there.
+func TestRetirementKeepsStageOfCommittedStep(t *testing.T) {
+	b := startServers(t, 1, pserver.Config{StageBytes: 3 << 20, StageWait: time.Minute})
+	m := newMaster(t, b)
+	model := func() []params.Tensor { return big(2, 1) }
+	first := connect(t, b, params.Config{Mode: params.Sync, Ordinal: 0})
+	mustInit(t, first, model())
+	must(t, first.Stage(within(t), 0, model(), 1))
+	first.Close()
+	retire(t, b, 2, 1)
+	next := connect(t, b, params.Config{Mode: params.Sync, Ordinal: 1})
+	mustInit(t, next, model())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := next.Stage(ctx, 0, model(), 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("before the step: error %v, expected to wait", err)
+	}
+	must(t, m.commit(within(t), 1, by(0, 1)))
+	must(t, next.Stage(within(t), 1, model(), 1))
 }

@@ -18,6 +18,7 @@ type trainer struct {
 	incarnation uint64
 	fenced      atomic.Bool
 	crowded     atomic.Pointer[crowd]
+	connections atomic.Int32
 	applied     []uint64         // by local block: the last step applied
 	columns     []*sparse.Column // by table
 }

@@ -45,13 +45,13 @@ func (c *Client) Rewind(ctx context.Context, term uint64, epoch uint32, set, pla
 }
 
 // Retire tells all servers that are there which incarnations are over.
-func (c *Client) Retire(ctx context.Context, term uint64, job [16]byte, floor uint64, spared []uint64) error {
+func (c *Client) Retire(ctx context.Context, term uint64, job [16]byte, floor uint64, spared []uint64, version *uint64) error {
 	registered, err := c.Registered(ctx)
 	if err != nil {
 		return fmt.Errorf("find the parameter servers: %w", err)
 	}
 	addrs := slices.DeleteFunc(slices.Clone(registered), func(addr string) bool { return addr == "" })
-	request := &pb.RetireRequest{Term: term, Retired: &pb.Retirement{Job: job[:], Floor: floor, Spared: spared}}
+	request := &pb.RetireRequest{Term: term, Version: version, Retired: &pb.Retirement{Job: job[:], Floor: floor, Spared: spared}}
 	return c.all(addrs, "retire trainers at", func(_ int, server pb.ParameterServerClient) error {
 		_, err := server.Retire(ctx, request)
 		return err

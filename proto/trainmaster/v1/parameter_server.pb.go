@@ -2736,7 +2736,10 @@ type RetireRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Retired *Retirement            `protobuf:"bytes,1,opt,name=retired,proto3" json:"retired,omitempty"`
 	// Of the leader: they grow from one to the next.
-	Term          uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	Term uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	// The last committed version of a synchronous job when retired was read: no later version
+	// has gradients of a retired incarnation. Absent: unknown.
+	Version       *uint64 `protobuf:"varint,3,opt,name=version,proto3,oneof" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2781,6 +2784,13 @@ func (x *RetireRequest) GetRetired() *Retirement {
 func (x *RetireRequest) GetTerm() uint64 {
 	if x != nil {
 		return x.Term
+	}
+	return 0
+}
+
+func (x *RetireRequest) GetVersion() uint64 {
+	if x != nil && x.Version != nil {
+		return *x.Version
 	}
 	return 0
 }
@@ -3835,10 +3845,13 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\arecords\x18\x02 \x01(\rR\arecords\x12\x1a\n" +
 	"\bsequence\x18\x03 \x01(\x04R\bsequence\x12\x10\n" +
 	"\x03sum\x18\x04 \x01(\fR\x03sum\x12\x16\n" +
-	"\x06sha256\x18\x05 \x01(\fR\x06sha256\"Y\n" +
+	"\x06sha256\x18\x05 \x01(\fR\x06sha256\"\x84\x01\n" +
 	"\rRetireRequest\x124\n" +
 	"\aretired\x18\x01 \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"\r\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x1d\n" +
+	"\aversion\x18\x03 \x01(\x04H\x00R\aversion\x88\x01\x01B\n" +
+	"\n" +
+	"\b_version\"\r\n" +
 	"\vRetireReply\"L\n" +
 	"\n" +
 	"Retirement\x12\x10\n" +
@@ -4085,6 +4098,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 		return
 	}
 	file_trainmaster_v1_parameter_server_proto_msgTypes[10].OneofWrappers = []any{}
+	file_trainmaster_v1_parameter_server_proto_msgTypes[36].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
