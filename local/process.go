@@ -122,7 +122,8 @@ func exitCode(err error) int {
 	return -1
 }
 
-// once runs the child to its end; when ctx ends it gets SIGTERM, and later SIGKILL.
+// once runs the child to its end, with all processes of its group. When ctx ends, the group gets SIGTERM, and after stopTimeout
+// SIGKILL. What is left of the group when the child ends by itself is killed.
 func (p *process) once(ctx context.Context) error {
 	file, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -133,11 +134,13 @@ func (p *process) once(ctx context.Context) error {
 	cmd.Stdout, cmd.Stderr = file, file
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, settingsPrefix) })
 	cmd.Env = append(cmd.Env, p.env...)
+	var deadline atomic.Pointer[time.Time] // of the group that was told to stop
 	cmd.Cancel = func() error {
 		if p.storeFailed != nil && p.storeFailed.Load() {
-			return cmd.Process.Kill()
+			return signalGroup(cmd.Process.Pid, syscall.SIGKILL)
 		}
-		return cmd.Process.Signal(syscall.SIGTERM)
+		deadline.Store(new(time.Now().Add(p.stopTimeout)))
+		return signalGroup(cmd.Process.Pid, syscall.SIGTERM)
 	}
 	cmd.WaitDelay = p.stopTimeout
 	cmd.SysProcAttr = childAttributes()
@@ -148,6 +151,17 @@ func (p *process) once(ctx context.Context) error {
 	}
 	p.pid.Store(int64(cmd.Process.Pid))
 	defer p.pid.Store(0)
+	groups.Store(cmd.Process.Pid, nil)
+	defer func() {
+		var until time.Time
+		if told := deadline.Load(); told != nil {
+			until = *told
+		}
+		if endGroup(cmd.Process.Pid, until) {
+			p.log.WithField("process", p.name).Warn("killed processes that the command left behind")
+		}
+		groups.Delete(cmd.Process.Pid)
+	}()
 	if p.register == nil {
 		return cmd.Wait()
 	}
