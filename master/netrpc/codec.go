@@ -58,19 +58,22 @@ func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.Canc
 		enc: gob.NewEncoder(w), w: w,
 		large: c.server.large, host: hostOf(conn.RemoteAddr()), holding: map[uint64]int{},
 	}
-	codec.in.Began, codec.in.Ended, codec.in.Arrived = codec.began, codec.ended, codec.arrived
+	codec.in.Began, codec.in.Grew, codec.in.Ended, codec.in.Arrived = codec.began, codec.grew, codec.ended, codec.arrived
 	codec.dec = gob.NewDecoder(codec.in)
 	return codec
 }
 
 // began is called for a message with bytes that have not arrived yet.
-func (c *codec) began(length int) error {
-	if err := c.conn.SetReadDeadline(time.Now().Add(c.timeouts.message)); err != nil || length <= wire.MaxShortMessage {
-		return err
+func (c *codec) began() error {
+	return c.conn.SetReadDeadline(time.Now().Add(c.timeouts.message))
+}
+
+// grew is called for each n bytes more of a large message.
+func (c *codec) grew(n int) error {
+	if c.arrival == nil {
+		c.arrival = &arrival{host: c.host, conn: c.conn}
 	}
-	arrival, err := c.large.begin(c.host, c.conn)
-	c.arrival = arrival
-	return err
+	return c.large.grow(c.arrival, n)
 }
 
 // ended is called when nothing of a message is missing any more.

@@ -59,44 +59,60 @@ func TestLargeReportsOfOneNumber(t *testing.T) {
 	near.Close()
 }
 
-// A message that has been arriving for too long loses its place to a newer one; one host does
-// not take all places.
+// Messages share the memory by the bytes that have arrived. Those of a host that has the most give
+// way to another host's; one that makes no progress gives way to any.
 func TestArrivingMessagesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		large := newLargeMessages()
-		begin := func(host string) (net.Conn, *arrival, error) {
+		arrive := func(host string) (net.Conn, *arrival) {
 			near, far := net.Pipe()
 			t.Cleanup(func() { near.Close() })
-			a, err := large.begin(host, near)
-			return far, a, err
+			return far, &arrival{host: host, conn: near}
 		}
-		first, _, err := begin("a")
-		if err != nil {
+		closed := func(conn net.Conn) bool {
+			_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond)) // virtual
+			_, err := conn.Read(make([]byte, 1))
+			return errors.Is(err, io.EOF)
+		}
+		const half = maxArriving / 2
+		first, a := arrive("a")
+		second, b := arrive("a")
+		if err := errors.Join(large.grow(a, half), large.grow(b, half)); err != nil {
 			t.Fatal(err)
 		}
-		for range maxArriving/2 - 1 {
-			if _, _, err := begin("a"); err != nil {
-				t.Fatal(err)
-			}
+		_, c := arrive("a")
+		if err := large.grow(c, 1); !errors.Is(err, wire.ErrBusy) {
+			t.Errorf("more of one host than there is: %v", err)
 		}
-		if _, _, err := begin("a"); !errors.Is(err, wire.ErrBusy) {
-			t.Errorf("more of one host than its half: %v", err)
+		_, d := arrive("b")
+		if err := large.grow(d, 1); err != nil || !closed(first) || closed(second) {
+			t.Errorf("of another host: %v; the oldest message lost its connection %v, the other one %v", err, closed(first), closed(second))
 		}
-		_, other, err := begin("b")
-		if err != nil {
-			t.Errorf("of another host: %v", err)
+		if err := large.grow(a, 1); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("of a message that gave way: %v", err)
 		}
-		time.Sleep(staleAfter) // virtual
-		if _, _, err := begin("a"); err != nil {
-			t.Errorf("after %v: %v", staleAfter, err)
+		if err := large.grow(d, half-1); err != nil {
+			t.Errorf("up to the half: %v", err)
 		}
-		if _, err := first.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-			t.Errorf("the connection of the oldest message: %v", err)
+		if err := large.grow(d, 1); !errors.Is(err, wire.ErrBusy) || closed(second) {
+			t.Errorf("more than the half: %v", err)
 		}
-		large.end(other)
-		large.end(other)
-		if n := large.arriving.Len(); n != maxArriving/2 || large.hosts["a"].arriving != n || len(large.hosts) != 1 {
-			t.Errorf("%d messages are arriving, %v by host", n, large.hosts)
+		_, e := arrive("b")
+		if err := large.grow(e, half); err != nil {
+			t.Errorf("after one was refused: %v", err)
+		}
+		time.Sleep(staleAfter / 2) // virtual
+		if err := large.grow(e, 0); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(staleAfter / 2)
+		if err := large.grow(e, 1); err != nil || !closed(second) {
+			t.Errorf("a message without progress for %v keeps its place: %v", staleAfter, err)
+		}
+		large.end(e)
+		large.end(e)
+		if large.arriving.Len() != 0 || large.bytes != 0 || len(large.hosts) != 0 {
+			t.Errorf("%d messages with %d bytes are arriving, %v by host", large.arriving.Len(), large.bytes, large.hosts)
 		}
 	})
 }

@@ -10,76 +10,96 @@ import (
 )
 
 // The bounds of large messages, over wire.MaxShortMessage, of all connections together. One
-// remote host has half of the places at most.
+// remote host has half of the places for reports at most.
 const (
-	maxArriving = 16 // of which some bytes are missing
-	maxReports  = 4  // reports that are not answered
-	maxFinishes = 4  // finished tasks that are being decoded
+	maxArriving = 16 * wire.MaxMessage // bytes of messages of which some are missing
+	maxReports  = 4                    // reports that are not answered
+	maxFinishes = 4                    // finished tasks that are being decoded
 
-	// staleAfter is how long a message may be arriving before a newer one can take its place.
+	// staleAfter is how long a message may arrive without progress before it gives way to any other.
 	staleAfter = time.Second
 )
 
 // largeMessages bounds the memory of large messages. No message waits for the bytes of
-// another: a message takes a place in memory when all its bytes are there.
+// another: it counts with the bytes that have arrived, not with those that its length
+// promises, and takes a place for reports when all its bytes are there.
 type largeMessages struct {
 	finishes chan struct{}
 
 	mu       sync.Mutex
-	arriving list.List // of *arrival, oldest first
+	arriving list.List // of *arrival with bytes, the one without progress for longest first
+	bytes    int       // of all in arriving
 	hosts    map[string]hostLarge
 	reports  int
 }
 
-// hostLarge is how many large messages one remote host has.
+// hostLarge is what one remote host has: bytes that are arriving, and reports.
 type hostLarge struct{ arriving, reports int }
 
 // arrival is a large message that is arriving.
 type arrival struct {
-	host  string
-	conn  net.Conn
-	began time.Time
-	place *list.Element
+	host     string
+	conn     net.Conn
+	bytes    int
+	progress time.Time
+	place    *list.Element // nil: no bytes are counted
+	lost     bool          // it gave way
 }
 
 func newLargeMessages() *largeMessages {
 	return &largeMessages{finishes: make(chan struct{}, maxFinishes), hosts: map[string]hostLarge{}}
 }
 
-// begin takes a place for a message that is arriving. If there is none, a message that has
-// been arriving for longer than staleAfter loses its place, and its connection is closed; if
-// all are younger, the error is wire.ErrBusy.
-func (l *largeMessages) begin(host string, conn net.Conn) (*arrival, error) {
+// grow counts n more bytes of a message that have arrived. If the bytes of all messages are too
+// many, others give way, and their connections are closed: see giveWay. If none gives way, the
+// bytes of this message are no longer counted, and the error is wire.ErrBusy.
+func (l *largeMessages) grow(a *arrival, n int) error {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ofHost := l.hosts[host].arriving >= maxArriving/2
-	if ofHost || l.arriving.Len() >= maxArriving {
-		stale := l.oldest(host, ofHost)
-		if now.Sub(stale.began) < staleAfter {
-			return nil, wire.ErrBusy
+	if a.lost {
+		return net.ErrClosed
+	}
+	for l.bytes+n > maxArriving {
+		other := l.giveWay(a, n, now)
+		if other == nil {
+			l.endLocked(a)
+			return wire.ErrBusy
 		}
-		l.endLocked(stale)
-		stale.conn.Close()
+		l.endLocked(other)
+		other.lost = true
+		other.conn.Close()
 	}
-	a := &arrival{host: host, conn: conn, began: now}
-	a.place = l.arriving.PushBack(a)
-	h := l.hosts[host]
-	h.arriving++
-	l.hosts[host] = h
-	return a, nil
+	if a.place == nil {
+		a.place = l.arriving.PushBack(a)
+	}
+	l.arriving.MoveToBack(a.place)
+	a.progress = now
+	l.count(a, n)
+	return nil
 }
 
-// oldest returns the message that has been arriving for longest, of all or of one host.
-func (l *largeMessages) oldest(host string, ofHost bool) *arrival {
-	e := l.arriving.Front()
-	for ofHost && e.Value.(*arrival).host != host {
-		e = e.Next()
+// giveWay returns the message that gives way to n more bytes of a: the one that has made no
+// progress for longest, if that is staleAfter or more. Else it is one of the host that has the
+// most bytes, if the host of a will not have as many: then hosts share evenly.
+func (l *largeMessages) giveWay(a *arrival, n int, now time.Time) *arrival {
+	heaviest := a.host
+	for host, h := range l.hosts {
+		if h.arriving > l.hosts[heaviest].arriving {
+			heaviest = host
+		}
 	}
-	return e.Value.(*arrival)
+	unfair := l.hosts[heaviest].arriving > l.hosts[a.host].arriving+n
+	for e := l.arriving.Front(); e != nil; e = e.Next() {
+		other := e.Value.(*arrival)
+		if other != a && (now.Sub(other.progress) >= staleAfter || unfair && other.host == heaviest) {
+			return other
+		}
+	}
+	return nil
 }
 
-// end gives the place of a message that has arrived back.
+// end forgets the bytes of a message that has arrived.
 func (l *largeMessages) end(a *arrival) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,12 +108,19 @@ func (l *largeMessages) end(a *arrival) {
 
 func (l *largeMessages) endLocked(a *arrival) {
 	if a.place == nil {
-		return // lost
+		return
 	}
 	l.arriving.Remove(a.place)
 	a.place = nil
+	l.count(a, -a.bytes)
+}
+
+// count adds n to the bytes of a message.
+func (l *largeMessages) count(a *arrival, n int) {
+	a.bytes += n
+	l.bytes += n
 	h := l.hosts[a.host]
-	h.arriving--
+	h.arriving += n
 	l.set(a.host, h)
 }
 

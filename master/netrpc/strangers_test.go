@@ -294,6 +294,25 @@ func TestStalledLargeMessagesDelayNoOther(t *testing.T) {
 	})
 }
 
+// F64: the length in front of a message takes no place: large reports are taken at once, however
+// many connections say that a large message will come.
+func TestLengthsOfLargeMessagesTakeNoPlace(t *testing.T) {
+	r := serve(t, 5, master.Config{})
+	large := request(t, "ReportDataset", []string{strings.Repeat("x", 100<<10)})
+	c := dial(t, r.Addr)
+	for range 5 {
+		for range 20 {
+			if _, err := connect(t, r.Addr).Write(large[:len(large)-100<<10]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := c.Call("RPCServer.ReportDataset", []string{strings.Repeat("/", 70<<10)}, new(int))
+		if err == nil || errors.Is(err, rpc.ErrShutdown) || errors.Is(wire.Error(err), wire.ErrNotStored) {
+			t.Fatalf("the report of a path that is too long: %v", err)
+		}
+	}
+}
+
 // F64: a connection that has no session and no request under way is closed after the idle
 // limit; others stay.
 func TestIdleConnectionsWithoutASessionAreClosed(t *testing.T) {

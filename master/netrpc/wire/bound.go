@@ -40,10 +40,13 @@ type Bound struct {
 	// Limit is the longest message that passes; it may change between messages.
 	Limit int
 	// Began, if it is not nil, is called for a message with bytes that have not arrived yet,
-	// and Ended when they have arrived. Arrived, if it is not nil, is called for each whole
-	// message longer than MaxShortMessage. If Began or Arrived returns ErrBusy, the message is
-	// skipped and the reader gets ErrBusy once; any other error ends the stream.
-	Began   func(length int) error
+	// and Ended when they have arrived. Between them Grew, if it is not nil, is called for each n
+	// bytes above MaxShortMessage that have arrived, while others are missing. Arrived, if it is
+	// not nil, is called for each whole message longer than MaxShortMessage. If Grew or Arrived
+	// returns ErrBusy, the message is skipped and the reader gets ErrBusy once; any other error
+	// ends the stream.
+	Began   func() error
+	Grew    func(n int) error
 	Ended   func() error
 	Arrived func() error
 
@@ -68,16 +71,13 @@ func (b *Bound) next() (err error) {
 	}
 	b.message.Reset()
 	b.message.Write(head)
-	into, busy := io.Writer(&b.message), false
 	began := uint64(b.r.Buffered()) < length && b.Began != nil
 	if began {
-		if err := b.Began(int(length)); errors.Is(err, ErrBusy) {
-			into, busy = io.Discard, true
-		} else if err != nil {
+		if err := b.Began(); err != nil {
 			return err
 		}
 	}
-	n, err := io.CopyN(into, b.r, int64(length))
+	n, busy, err := b.receive(int64(length))
 	if began {
 		err = cmp.Or(err, b.Ended())
 	}
@@ -93,6 +93,32 @@ func (b *Bound) next() (err error) {
 		}
 	}
 	return b.types.take(b.message.Bytes(), len(head))
+}
+
+// piece is how much of a message is read before it is counted.
+const piece = 16 << 10
+
+// receive reads the rest of a message of length bytes, and returns how many came. If it is busy,
+// the message is not kept.
+func (b *Bound) receive(length int64) (n int64, busy bool, err error) {
+	into := io.Writer(&b.message)
+	for n < length {
+		m, err := io.CopyN(into, b.r, min(length-n, piece))
+		n += m
+		if err != nil {
+			return n, busy, err
+		}
+		if busy || n <= MaxShortMessage || n == length || b.Grew == nil {
+			continue
+		}
+		if err := b.Grew(int(m)); errors.Is(err, ErrBusy) {
+			b.message = bytes.Buffer{}
+			into, busy = io.Discard, true
+		} else if err != nil {
+			return n, false, err
+		}
+	}
+	return n, busy, nil
 }
 
 // Compare reports whether the last value, a struct, fits v, a pointer to a struct: the error

@@ -156,17 +156,31 @@ func TestBoundTakesMemoryAsItArrives(t *testing.T) {
 }
 
 func TestBoundTellsOfMessagesUnderWay(t *testing.T) {
-	long := strings.Repeat("x", 1000)
-	var began, ended []string
-	b := bound(bytes.NewReader(stream(t, "short", long)))
-	b.Began = func(length int) error { began = append(began, fmt.Sprint(length)); return nil }
-	b.Ended = func() error { ended = append(ended, "ended"); return nil }
-	if _, err := io.Copy(io.Discard, b); err != nil || len(began) != 1 || len(ended) != 1 || began[0] < "1000" {
-		t.Errorf("began %v, ended %v, %v", began, ended, err)
-	}
-	b = bound(bytes.NewReader(stream(t, long)))
+	long, large := strings.Repeat("x", 1000), strings.Repeat("x", 100<<10)
 	refused := errors.New("not now")
-	b.Began, b.Ended = func(int) error { return refused }, func() error { return nil }
+	for name, tt := range map[string]struct {
+		says string
+		grew error
+		want error
+	}{
+		"taken":   {"began ended began grew 16384 grew 16384 ended ", nil, nil},
+		"busy":    {"began ended began grew 16384 ended ", wire.ErrBusy, wire.ErrBusy},
+		"refused": {"began ended began grew 16384 ended ", refused, refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			said := ""
+			b := bound(bytes.NewReader(stream(t, "short", long, large)))
+			b.Limit = wire.MaxMessage
+			b.Began = func() error { said += "began "; return nil }
+			b.Grew = func(n int) error { said += fmt.Sprintf("grew %d ", n); return tt.grew }
+			b.Ended = func() error { said += "ended "; return nil }
+			if _, err := io.Copy(io.Discard, b); !errors.Is(err, tt.want) || said != tt.says {
+				t.Errorf("found %q, %v, expected %q, %v", said, err, tt.says, tt.want)
+			}
+		})
+	}
+	b := bound(bytes.NewReader(stream(t, long)))
+	b.Began, b.Ended = func() error { return refused }, func() error { return nil }
 	if _, err := io.Copy(io.Discard, b); !errors.Is(err, refused) {
 		t.Errorf("got %v", err)
 	}
