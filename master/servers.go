@@ -13,13 +13,14 @@ type ServersStatus struct {
 	MovingTo  int    // 0: blocks do not move
 	Placement uint32 // epoch of the committed one; 0: blocks were never moved
 	Waiting   string // why a move does not go on; "": it does, or there is none
+	Overflow  string // the values that are not finite, as the servers said at most some seconds ago; "": there are none
 	Unknown   string // why nobody can say who is there; then neither Present nor Missing says anything
 }
 
 // serversTimeout is short, as all else that people ask for is known without the store.
 const serversTimeout = time.Second
 
-// Servers says which parameter servers there are. It asks none of them, and a store that does
+// Servers says which parameter servers there are. It asks none of them now, and a store that does
 // not answer makes it Unknown.
 func (m *Master) Servers(ctx context.Context) (ServersStatus, error) {
 	t, err := m.leading()
@@ -29,6 +30,9 @@ func (m *Master) Servers(ctx context.Context) (ServersStatus, error) {
 	s := t.scaler.servers()
 	if text := t.stageRoom.Load(); text != nil && s.Waiting == "" {
 		s.Waiting = *text
+	}
+	if text := t.overflow.Load(); text != nil {
+		s.Overflow = *text
 	}
 	if s.Wanted == 0 {
 		return s, nil

@@ -22,6 +22,7 @@ type term struct {
 	checkpoints *checkpointer          // nil: none are taken
 	scaler      *scaler                // nil: blocks stay where they are
 	catching    turn                   // to catch up with the version of the parameter servers
+	overflow    atomic.Pointer[string] // the values of parameter servers that are not finite; "" or nil: none is known
 	stageRoom   atomic.Pointer[string] // why no synchronous step can be complete; "" or nil: it can
 }
 
@@ -87,6 +88,9 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	}
 	if t.scaler != nil {
 		group.Go(func() error { return t.scaler.run(ctx) })
+	}
+	if shards, ok := m.shards.(OverflowShards); ok {
+		group.Go(func() error { return m.watchOverflow(ctx, t, shards) })
 	}
 	if _, ok := m.shards.(RetiringShards); ok {
 		group.Go(func() error { return m.retire(ctx, t) })

@@ -68,6 +68,9 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	if h.model.sync {
 		reply.StageNeed, reply.StageLimit = uint64(h.stageNeed()), uint64(s.stages.limit)
 	}
+	if request.GetBrief() {
+		return reply, nil
+	}
 	reply.Model, reply.Placement = h.model.toProto(), placewire.ToProto(h.model.table)
 	return reply, nil
 }

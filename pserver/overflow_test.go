@@ -13,9 +13,12 @@ import (
 // overflowOf is what the first server of a book says of values that are not finite.
 func overflowOf(t testing.TB, b *book) string {
 	t.Helper()
-	reply, err := describe(t, b).Describe(within(t), &pb.DescribeRequest{})
+	reply, err := describe(t, b).Describe(within(t), &pb.DescribeRequest{Brief: true})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if reply.GetModel() != nil || reply.GetPlacement() != nil || reply.GetState() != pb.DescribeReply_STATE_READY {
+		t.Errorf("a brief description has a model or a placement, or is of another state: %v", reply)
 	}
 	return reply.GetOverflow()
 }

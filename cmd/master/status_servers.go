@@ -17,6 +17,7 @@ type serversStatus struct {
 	PlacementEpoch uint32   `json:"placement_epoch"` // 0: blocks were never moved
 	Waiting        string   `json:"waiting"`
 	Unknown        string   `json:"unknown"` // why nobody can say who is there
+	Overflow       string   `json:"overflow"`
 }
 
 func newServersStatus(p *pb.ParameterServers) *serversStatus {
@@ -25,11 +26,18 @@ func newServersStatus(p *pb.ParameterServers) *serversStatus {
 	}
 	return &serversStatus{
 		Wanted: p.GetWanted(), Present: p.GetPresent(), Missing: append([]uint32{}, p.GetMissing()...), MovingTo: p.GetMovingTo(),
-		PlacementEpoch: p.GetPlacementEpoch(), Waiting: p.GetWaiting(), Unknown: p.GetUnknown(),
+		PlacementEpoch: p.GetPlacementEpoch(), Waiting: p.GetWaiting(), Unknown: p.GetUnknown(), Overflow: p.GetOverflow(),
 	}
 }
 
 func (s *serversStatus) String() string {
+	if s.Overflow != "" {
+		return s.presence() + "; parameters overflowed, no checkpoints are written: " + lined(s.Overflow)
+	}
+	return s.presence()
+}
+
+func (s *serversStatus) presence() string {
 	text := fmt.Sprint(s.Wanted)
 	if len(s.Missing) > 0 {
 		text = fmt.Sprintf("%d of %d", s.Present, max(s.Wanted, s.MovingTo))

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net"
 	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
@@ -33,6 +36,8 @@ func TestLineOfParameterServers(t *testing.T) {
 		"spread over all, and unevenly": {&pb.ParameterServers{Wanted: 3, Present: 3, MovingTo: 3, PlacementEpoch: 7}, "3, blocks are moving (placement 7)"},
 		"moving to fewer, and waiting": {&pb.ParameterServers{Wanted: 3, Present: 3, MovingTo: 1, PlacementEpoch: 7, Waiting: "one\ntwo"},
 			"3, moving to 1 (placement 7); waiting: one; two"},
+		"one overflowed and one is missing": {&pb.ParameterServers{Wanted: 2, Present: 1, Missing: []uint32{1}, Overflow: "parameter server 0: w is +Inf"},
+			"1 of 2, index 1 is missing: start one with: master pserver --endpoints ...; parameters overflowed, no checkpoints are written: parameter server 0: w is +Inf"},
 		"nobody knows": {&pb.ParameterServers{Wanted: 3, Unknown: "etcd is silent"}, "3; it is not known which are there: etcd is silent"},
 	}
 	for name, tt := range tests {
@@ -52,8 +57,8 @@ func unwrapped(text string) string { return strings.Join(strings.Fields(text), "
 func TestParameterServersInJSON(t *testing.T) {
 	tests := map[string]*pb.ParameterServers{
 		`"parameter_servers":null`: nil,
-		`"parameter_servers":{"wanted":2,"present":2,"missing":[],"moving_to":0,"placement_epoch":0,"waiting":"","unknown":""}`:           {Wanted: 2, Present: 2},
-		`"parameter_servers":{"wanted":2,"present":1,"missing":[0,2],"moving_to":3,"placement_epoch":6,"waiting":"why","unknown":"etcd"}`: {Wanted: 2, Present: 1, Missing: []uint32{0, 2}, MovingTo: 3, PlacementEpoch: 6, Waiting: "why", Unknown: "etcd"},
+		`"parameter_servers":{"wanted":2,"present":2,"missing":[],"moving_to":0,"placement_epoch":0,"waiting":"","unknown":"","overflow":""}`:              {Wanted: 2, Present: 2},
+		`"parameter_servers":{"wanted":2,"present":1,"missing":[0,2],"moving_to":3,"placement_epoch":6,"waiting":"why","unknown":"etcd","overflow":"inf"}`: {Wanted: 2, Present: 1, Missing: []uint32{0, 2}, MovingTo: 3, PlacementEpoch: 6, Waiting: "why", Unknown: "etcd", Overflow: "inf"},
 	}
 	for want, servers := range tests {
 		text, err := json.Marshal(newJobStatus(&pb.StatusReply{ParameterServers: servers}))
@@ -178,4 +183,41 @@ func TestStatusWithoutParameterServers(t *testing.T) {
 	if strings.Contains(table.stdout, "parameter servers") {
 		t.Errorf("the table has a line of them:\n%s", table.stdout)
 	}
+}
+
+// overflowed is a parameter server with a value that is not finite.
+type overflowed struct {
+	pb.UnimplementedParameterServerServer
+}
+
+func (overflowed) Describe(context.Context, *pb.DescribeRequest) (*pb.DescribeReply, error) {
+	return &pb.DescribeReply{State: pb.DescribeReply_STATE_READY, Overflow: `tensor "w": element 3 is +Inf after update 7`}, nil
+}
+
+// The status of a job without checkpoints names the value that overflowed.
+func TestStatusNamesAnOverflow(t *testing.T) {
+	store, told := servedJob(t, 1)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, done := grpc.NewServer(), make(chan struct{})
+	pb.RegisterParameterServerServer(server, overflowed{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() { server.Stop(); <-done })
+	held, err := store.ClaimPS(t.Context(), listener.Addr().String(), time.Minute, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = held.Release(context.Background()) })
+	l := leadWith(t, store, master.Config{}, nil, told)
+	patient, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	found := serversOf(t, l)
+	for ; found.Overflow == "" && patient.Err() == nil; found = serversOf(t, l) {
+	}
+	wantServers(t, "a value overflowed", found, serversStatus{Wanted: 1, Present: 1, Missing: []uint32{}, Overflow: `parameter server 0: tensor "w": element 3 is +Inf after update 7`})
 }

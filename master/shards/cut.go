@@ -26,7 +26,7 @@ func (c *Client) Begin(ctx context.Context, term uint64, epoch uint32, number fu
 	var empty atomic.Bool
 	kept := make([]bool, len(addrs))
 	if err := c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
-		reply, err := server.Describe(ctx, &pb.DescribeRequest{})
+		reply, err := server.Describe(ctx, &pb.DescribeRequest{Brief: true})
 		for at := last.Load(); reply.GetLastCut() > at && !last.CompareAndSwap(at, reply.GetLastCut()); at = last.Load() {
 		}
 		if err == nil && reply.GetState() != pb.DescribeReply_STATE_READY {
@@ -67,7 +67,7 @@ func checkKept(addrs []string, kept []bool) error {
 func (c *Client) keepAlike(ctx context.Context, addrs []string) error {
 	kept := make([]bool, len(addrs))
 	if err := c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
-		reply, err := server.Describe(ctx, &pb.DescribeRequest{})
+		reply, err := server.Describe(ctx, &pb.DescribeRequest{Brief: true})
 		kept[i] = reply.GetKeepsCheckpoints()
 		return err
 	}); err != nil {

@@ -106,7 +106,7 @@ func (c *Client) Version(ctx context.Context) (uint64, error) {
 	}
 	versions := make([]uint64, len(addrs))
 	err = c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
-		reply, err := server.Describe(ctx, &pb.DescribeRequest{})
+		reply, err := server.Describe(ctx, &pb.DescribeRequest{Brief: true})
 		versions[i] = reply.GetVersion()
 		return err
 	})

@@ -33,6 +33,7 @@ type server struct {
 	refuse    error
 	described *pb.DescribeReply
 	conns     int
+	whole     int // replies with the placement
 
 	hangs   bool // at BeginCut
 	aborted int

@@ -13,9 +13,12 @@ import (
 )
 
 // ready is a server that can begin a cut.
-func (s *server) Describe(context.Context, *pb.DescribeRequest) (*pb.DescribeReply, error) {
+func (s *server) Describe(_ context.Context, r *pb.DescribeRequest) (*pb.DescribeReply, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !r.GetBrief() {
+		s.whole++
+	}
 	if s.described != nil {
 		return s.described, nil
 	}

@@ -16,7 +16,7 @@ func (c *Client) CheckStageRoom(ctx context.Context, trainers, servers int) erro
 	}
 	replies := make([]*pb.DescribeReply, len(addrs))
 	if err := c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) (err error) {
-		replies[i], err = server.Describe(ctx, &pb.DescribeRequest{})
+		replies[i], err = server.Describe(ctx, &pb.DescribeRequest{Brief: true})
 		return err
 	}); err != nil {
 		return err

@@ -32,6 +32,9 @@ func TestStageRoomIsCheckedNowAndBeforeAScale(t *testing.T) {
 			t.Errorf("%d trainers, %d servers: %v, expected %q", try.trainers, try.servers, err, try.says)
 		}
 	}
+	if a.whole+b.whole > 0 {
+		t.Errorf("%d times a server was asked for its placement, which is not needed", a.whole+b.whole)
+	}
 	a.described = &pb.DescribeReply{} // asynchronous
 	if err := c.CheckStageRoom(within(t), 1000, 1); err != nil {
 		t.Error(err)

@@ -404,7 +404,9 @@ type ParameterServers struct {
 	// Why a move does not go on; empty: it does, or there is none.
 	Waiting string `protobuf:"bytes,6,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// Why the leader cannot say who is there: present and missing say nothing then.
-	Unknown       string `protobuf:"bytes,7,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	Unknown string `protobuf:"bytes,7,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	// The first value that is not finite, as each server that has one says it; empty: none has. No checkpoints are written then.
+	Overflow      string `protobuf:"bytes,8,opt,name=overflow,proto3" json:"overflow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -484,6 +486,13 @@ func (x *ParameterServers) GetWaiting() string {
 func (x *ParameterServers) GetUnknown() string {
 	if x != nil {
 		return x.Unknown
+	}
+	return ""
+}
+
+func (x *ParameterServers) GetOverflow() string {
+	if x != nil {
+		return x.Overflow
 	}
 	return ""
 }
@@ -2253,7 +2262,7 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"checkpoint\x12+\n" +
 	"\x05steps\x18\f \x01(\v2\x15.trainmaster.v1.StepsR\x05steps\x12M\n" +
 	"\x11parameter_servers\x18\r \x01(\v2 .trainmaster.v1.ParameterServersR\x10parameterServers\x12\x18\n" +
-	"\arefusal\x18\x0e \x01(\tR\arefusal\"\xd8\x01\n" +
+	"\arefusal\x18\x0e \x01(\tR\arefusal\"\xf4\x01\n" +
 	"\x10ParameterServers\x12\x16\n" +
 	"\x06wanted\x18\x01 \x01(\rR\x06wanted\x12\x18\n" +
 	"\apresent\x18\x02 \x01(\rR\apresent\x12\x18\n" +
@@ -2261,7 +2270,8 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\tmoving_to\x18\x04 \x01(\rR\bmovingTo\x12'\n" +
 	"\x0fplacement_epoch\x18\x05 \x01(\rR\x0eplacementEpoch\x12\x18\n" +
 	"\awaiting\x18\x06 \x01(\tR\awaiting\x12\x18\n" +
-	"\aunknown\x18\a \x01(\tR\aunknown\"_\n" +
+	"\aunknown\x18\a \x01(\tR\aunknown\x12\x1a\n" +
+	"\boverflow\x18\b \x01(\tR\boverflow\"_\n" +
 	"\x10CheckpointStatus\x12\x10\n" +
 	"\x03set\x18\x01 \x01(\x04R\x03set\x12\x1f\n" +
 	"\vage_seconds\x18\x02 \x01(\x01R\n" +

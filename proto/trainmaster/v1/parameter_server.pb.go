@@ -833,8 +833,10 @@ type DescribeRequest struct {
 	// none. A shard that was restored from a checkpoint and is behind goes on
 	// from there with the parameters it has; others ignore it.
 	CommittedVersion uint64 `protobuf:"varint,1,opt,name=committed_version,json=committedVersion,proto3" json:"committed_version,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The reply is to have neither model nor placement, which can be large.
+	Brief         bool `protobuf:"varint,2,opt,name=brief,proto3" json:"brief,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeRequest) Reset() {
@@ -872,6 +874,13 @@ func (x *DescribeRequest) GetCommittedVersion() uint64 {
 		return x.CommittedVersion
 	}
 	return 0
+}
+
+func (x *DescribeRequest) GetBrief() bool {
+	if x != nil {
+		return x.Brief
+	}
+	return false
 }
 
 type DescribeReply struct {
@@ -3689,9 +3698,10 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x06owners\x18\x04 \x03(\rR\x06owners\x126\n" +
 	"\x06tables\x18\x05 \x03(\v2\x1e.trainmaster.v1.ParameterTableR\x06tables\x12\x1f\n" +
 	"\vslot_owners\x18\x06 \x03(\rR\n" +
-	"slotOwners\">\n" +
+	"slotOwners\"T\n" +
 	"\x0fDescribeRequest\x12+\n" +
-	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\"\xf9\x05\n" +
+	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\x12\x14\n" +
+	"\x05brief\x18\x02 \x01(\bR\x05brief\"\xf9\x05\n" +
 	"\rDescribeReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.trainmaster.v1.DescribeReply.StateR\x05state\x12\x1f\n" +
