@@ -110,7 +110,7 @@ func StartEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 	if cfg.ReadyTimeout == 0 {
 		cfg.ReadyTimeout = defaultReadyTimeout
 	}
-	lock, err := lockDir(cfg.Dir)
+	lock, err := lockDir(ctx, cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -123,9 +123,15 @@ func StartEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 	return e, nil
 }
 
+// lockPatience is how long lockDir waits for the lock: RunningEmbedded of other processes takes it for moments.
+const (
+	lockPatience = time.Second
+	lockPause    = 20 * time.Millisecond
+)
+
 // lockDir makes the folder ours: etcd itself would wait without a word for
 // another process to leave.
-func lockDir(dir string) (*os.File, error) {
+func lockDir(ctx context.Context, dir string) (*os.File, error) {
 	if dir == "" {
 		return nil, errors.New("embedded etcd: expected a data folder, found no name")
 	}
@@ -136,11 +142,22 @@ func lockDir(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embedded etcd: write to data folder: %w", newFailure(dir).explain(err))
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = lock.Close()
-		return nil, fmt.Errorf("embedded etcd: the data folder %q is %w (%w)", dir, ErrInUse, err)
+	for began := time.Now(); ; {
+		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return lock, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Since(began) >= lockPatience {
+			_ = lock.Close()
+			return nil, fmt.Errorf("embedded etcd: the data folder %q is %w (%w)", dir, ErrInUse, err)
+		}
+		select {
+		case <-ctx.Done():
+			_ = lock.Close()
+			return nil, context.Cause(ctx)
+		case <-time.After(lockPause):
+		}
 	}
-	return lock, nil
 }
 
 func startLocked(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -168,5 +170,24 @@ func TestRecordioOfAFileThatIsNotThere(t *testing.T) {
 	}
 	if r := runArgs(t, "recordio", "verify", missing); !strings.Contains(r.stdout, "unreadable") || strings.Contains(r.stdout, "damaged") {
 		t.Errorf("verify says %s", r.stdout)
+	}
+}
+
+// More shards than this process may have open are refused before any is created.
+func TestRecordioWriteRefusesMoreShardsThanOpenFiles(t *testing.T) {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if limit.Cur >= mostShards {
+		t.Skipf("this process may open %d files, more than any number of shards", limit.Cur)
+	}
+	dir := t.TempDir()
+	code, _, stderr := recordioRun(t, "a\n", "write", "--shards", strconv.Itoa(int(limit.Cur)), filepath.Join(dir, "x"))
+	if code != exitUsage || !strings.Contains(stderr, "expected at most "+strconv.Itoa(int(limit.Cur)-spareFiles)) || !strings.Contains(stderr, "ulimit -n") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("found %v in the folder, %v", left, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -132,6 +133,9 @@ func (w *recordWriter) create(path string, shards int, force bool, options recor
 			return fmt.Errorf("%s exists; --force replaces it", recordio.DisplayName(path))
 		}
 	}
+	if err := checkOpenFiles(len(paths)); err != nil {
+		return err
+	}
 	for _, path := range paths {
 		file, err := createWhole(path)
 		if err != nil {
@@ -139,6 +143,22 @@ func (w *recordWriter) create(path string, shards int, force bool, options recor
 			return err
 		}
 		w.parts = append(w.parts, &recordPart{file, recordio.NewWriter(w.counting(file.File), options)})
+	}
+	return nil
+}
+
+// spareFiles is how many open files are left to the rest of the program.
+const spareFiles = 32
+
+// checkOpenFiles refuses more shards than this process may have open at a time: records go to all of them in turn.
+func checkOpenFiles(shards int) error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return nil //nolint:nilerr // then opening them says so
+	}
+	if most := uint64(limit.Cur); uint64(shards)+spareFiles > most && shards > 1 {
+		return usageErrorf("--shards %d: expected at most %d, since all are open at a time and this process may open %d files: use fewer, or raise the limit with ulimit -n",
+			shards, max(most, spareFiles+1)-spareFiles, most)
 	}
 	return nil
 }
