@@ -192,6 +192,11 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("cut %d: wait for trainers to stand still: %w%s", number, err, r.awaited(context.WithoutCancel(ctx)))
 	}
+	// No push of a trainer whose session is over may be applied after the cut. An attempt that ended sessions may have failed
+	// before all servers heard of that, also one of an earlier leader.
+	if err := r.master.tellRetired(ctx, r.term); err != nil {
+		return nil, nil, fmt.Errorf("cut %d: %w", number, err)
+	}
 	if err := r.still.hold(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -250,8 +255,8 @@ func (r *rewinding) standStill(ctx context.Context, number uint64) error {
 	}
 }
 
-// fence ends the sessions of the trainers that are silent at the cut and hold no task, and waits on. The parameter servers are
-// told before the cut goes on, so that no push of them is applied after it. Without such trainers it returns late.
+// fence ends the sessions of the trainers that are silent at the cut and hold no task, and waits on. A trainer that comes to
+// hold no task meanwhile keeps its session. Without such trainers it returns late.
 func (r *rewinding) fence(ctx context.Context, number uint64, late error) error {
 	var ids []string
 	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { ids = q.Idle() }); err != nil || len(ids) == 0 {
@@ -263,16 +268,16 @@ func (r *rewinding) fence(ctx context.Context, number uint64, late error) error 
 	if !errors.Is(err, errNotFlushed) {
 		return err
 	}
-	switch err := r.event(ctx, &taskqueue.CutFence{Step: number}); {
-	case errors.Is(err, errCutDisturbed):
-		return errors.Join(late, err)
-	case err != nil && !errors.Is(err, errNotFlushed):
-		return err
+	for some := range slices.Chunk(ids, taskqueue.MaxFenced) {
+		a, err := r.term.ask(ctx, &taskqueue.CutFence{Step: number, Trainers: some}, false) // it does not wait for the others
+		switch err := stepDone(a, err); {
+		case errors.Is(err, errCutDisturbed):
+			return errors.Join(late, err)
+		case err != nil && !errors.Is(err, errNotFlushed):
+			return err
+		}
 	}
 	r.log.WithFields(logrus.Fields{"trainers": ids, "cut": number}).Warn("trainers silent at a cut: sessions ended")
-	if err := r.master.tellRetired(ctx, r.term); err != nil {
-		return err
-	}
 	return r.standStill(ctx, number)
 }
 

@@ -26,13 +26,24 @@ type retiringTogether struct {
 	mu            sync.Mutex
 	floor         uint64
 	spared        []uint64
+	unreachable   error // answer of Retire; nil: it is heard
+	absent        bool  // no cut is taken
 	floorAtBegin  uint64
 	sparedAtBegin []uint64
+}
+
+func (s *retiringTogether) States(context.Context) ([]ShardState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return []ShardState{{Present: !s.absent, Ready: true, Rewound: 1}}, nil
 }
 
 func (s *retiringTogether) Retire(_ context.Context, _ uint64, _ [16]byte, floor uint64, spared []uint64, _ *uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.unreachable != nil {
+		return s.unreachable
+	}
 	s.floor, s.spared = floor, spared
 	return nil
 }

@@ -100,9 +100,16 @@ func (ev *CutRelease) apply(q *Queue) Answer {
 	return q.stepAnswer()
 }
 
-// CutFence ends the sessions of the members that hold no task and have not flushed the cut: their process may hang while its
-// heartbeats continue, and then no deadline of a task ends the wait. The answer is as that of CutReady.
-type CutFence struct{ Step uint64 }
+// CutFence ends the sessions of named members that hold no task and have not flushed the cut: their process may hang while its
+// heartbeats continue, and then no deadline of a task ends the wait. The answer is as that of CutReady. Each session deletes a
+// key, so of more than MaxFenced trainers the others keep their sessions until the next one.
+type CutFence struct {
+	Step     uint64
+	Trainers []string
+}
+
+// MaxFenced is how many sessions one CutFence ends: a transaction writes a bounded number of keys.
+const MaxFenced = 40
 
 func (ev *CutFence) apply(q *Queue) Answer {
 	if refused := q.cutting(); refused != nil {
@@ -111,18 +118,23 @@ func (ev *CutFence) apply(q *Queue) Answer {
 	if ev.Step != q.exact.round || !q.holding() {
 		return Answer{Err: fmt.Errorf("%w: cut %d is under way, found %d", ErrOtherStep, q.exact.round, ev.Step)}
 	}
-	for _, t := range q.sortedTrainers() {
-		if q.toFlush(t) && !t.gone && len(t.holds) == 0 {
+	fenced := 0
+	for _, id := range ev.Trainers {
+		if t := q.byID[id]; t != nil && q.isIdle(t) && fenced < MaxFenced {
 			q.lose(t, false)
+			fenced++
 		}
 	}
 	return (&CutReady{ev.Step}).apply(q)
 }
 
+// isIdle reports whether a cut waits for a trainer without a task.
+func (q *Queue) isIdle(t *trainer) bool { return q.toFlush(t) && !t.gone && len(t.holds) == 0 }
+
 // Idle names the trainers without a task that a cut waits for.
 func (q *Queue) Idle() (ids []string) {
 	for _, t := range q.sortedTrainers() {
-		if q.toFlush(t) && !t.gone && len(t.holds) == 0 {
+		if q.isIdle(t) {
 			ids = append(ids, t.id)
 		}
 	}
