@@ -355,7 +355,7 @@ var guards = []guard{
 	{"F73", "pserver.TestServerThatLostItsTablesTakesTheKeyOfTheOthers", mutant{"a server begins its tables with the key of the job only", "pserver/control.go",
 		"if request.TableKey != nil {", "if false {",
 		"no trainer can begin after one server lost its checkpoint"}},
-	{"F54", "master.TestEvictionIsLoggedWhenTheRegistryIsFaster", mutant{"an eviction ends with the watch of its server", "master/attend.go",
+	{"F152", "master.TestEvictionIsLoggedWhenTheRegistryIsFaster", mutant{"an eviction ends with the watch of its server", "master/attend.go",
 		"func() { a.evict(ctx, s) }", "func() { a.evict(watching, s) }",
 		"the log does not say why a parameter server lost its index"}},
 	{"F75", "cmd/master.TestStatusNamesAnOverflow", mutant{"the leader does not ask whether parameters overflowed", "master/servers.go",
