@@ -6,6 +6,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"trainmaster/local"
 )
 
 // signalPause is the time after the first signal in which others are taken for the same request. timeout(1), for example,
@@ -28,8 +30,11 @@ func untilSignal(ctx context.Context, signals <-chan os.Signal, kill func(os.Sig
 	return ctx
 }
 
-// killBy ends this process by a signal, as if the signal had never been handled.
+// killBy ends this process and the processes that a run has started by a signal, as if the signal had never been handled.
 func killBy(s os.Signal) {
+	local.KillGroups()
 	signal.Reset(s)
 	_ = syscall.Kill(os.Getpid(), s.(syscall.Signal)) // the process is there
+	// A shell script starts its background commands with SIGINT ignored, and Reset restores that.
+	os.Exit(128 + int(s.(syscall.Signal)))
 }

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"os/exec"
+	"os/signal"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -40,5 +43,25 @@ func TestSignalsInARowStopOnce(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestSecondSignalEndsProcessStartedWithSignalIgnored(t *testing.T) {
+	const variable = "KILL_BY_INTERRUPT"
+	if os.Getenv(variable) != "" { // in the process that the shell starts
+		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
+		killBy(os.Interrupt)
+		return
+	}
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/bin/sh", "-c", `trap "" INT; exec "$0" -test.run "$1"`, binary, "^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), variable+"=yes")
+	err = cmd.Run()
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok || exit.ExitCode() != 130 {
+		t.Errorf("ended with %v, want exit code 130", err)
 	}
 }
