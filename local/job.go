@@ -110,6 +110,7 @@ type Result struct {
 type Job struct {
 	config   Config
 	data     convert.Result
+	folder   string // of own trainers; "": that of this process
 	endpoint string
 	register *drill.Register   // of what runs; nil: nobody wants to know
 	gate     *gate             // the address for own trainers; nil: the trainers are built in
@@ -441,7 +442,7 @@ func (j *Job) define() {
 		name := fmt.Sprintf("trainer-%d", i)
 		if len(c.Command) > 0 {
 			own := child(name)
-			own.binary, own.args, own.env = c.Command[0], c.Command[1:], j.ownEnvironment(name)
+			own.binary, own.args, own.env, own.dir = c.Command[0], c.Command[1:], j.ownEnvironment(name), j.folder
 			j.trainers = append(j.trainers, own)
 			continue
 		}

@@ -40,6 +40,7 @@ type process struct {
 	binary   string
 	args     []string
 	env      []string // added to the environment
+	dir      string   // where it runs; "": the folder of this process
 	logPath  string
 	log      *logrus.Entry
 	register *drill.Register // notes what runs; nil: nobody wants to know
@@ -67,7 +68,7 @@ func (p *process) run(ctx context.Context) error {
 		case p.final.Load():
 			p.log.WithError(err).WithField("process", p.name).Warn("trainer failed after the end of the job")
 			return nil
-		case permanent(err) || n == maxRestarts:
+		case permanent(err) || n == 0 && errors.Is(err, errNotExecutable) || n == maxRestarts:
 			return fmt.Errorf("%s: %w%s; see %s", p.name, err, lastWords(p.logPath), p.logPath)
 		}
 		p.restarts.Add(1)
@@ -86,6 +87,12 @@ func (p *process) run(ctx context.Context) error {
 
 // seeHelp is the line with which this program ends a usage error, after the line that has the reason.
 var seeHelp = regexp.MustCompile(`^See '.* --help'\.$`)
+
+// errNotExecutable: another start would fail too, unless the program is being replaced during the run.
+var errNotExecutable = errors.New("cannot be executed")
+
+// startErrors are the errors of a start that do not depend on the load of the machine.
+var startErrors = []error{syscall.ENOEXEC, syscall.ENOENT, syscall.EACCES, syscall.ENOTDIR, syscall.EISDIR, syscall.ELOOP, syscall.E2BIG}
 
 // lastWords is the last line of a log that has a reason, after a colon.
 func lastWords(path string) string {
@@ -143,10 +150,19 @@ func (p *process) once(ctx context.Context) error {
 		return signalGroup(cmd.Process.Pid, syscall.SIGTERM)
 	}
 	cmd.WaitDelay = p.stopTimeout
+	if cmd.Dir = p.dir; p.dir != "" {
+		if _, err := os.Stat(p.dir); err != nil { // else the error of the start would name the program
+			return fmt.Errorf("%w: folder of the command: %w", errNotExecutable, err)
+		}
+		cmd.Env = append(cmd.Env, "PWD="+p.dir)
+	}
 	cmd.SysProcAttr = childAttributes()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
+		if slices.ContainsFunc(startErrors, func(e error) bool { return errors.Is(err, e) }) {
+			return fmt.Errorf("%w: expected a program of this platform, or a script whose first line names an interpreter that exists: %w", errNotExecutable, err)
+		}
 		return err
 	}
 	p.pid.Store(int64(cmd.Process.Pid))

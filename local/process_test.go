@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"trainmaster/tcpproxy"
 )
 
 func logOf(t *testing.T, p *process) string {
@@ -94,6 +96,67 @@ func TestProgramThatIsNotThere(t *testing.T) {
 	p.binary = filepath.Join(t.TempDir(), "nothing")
 	if err := p.once(t.Context()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("found %v", err)
+	}
+}
+
+func TestCommandThatCannotBeExecutedIsTriedOnce(t *testing.T) {
+	for name, content := range map[string]string{"no program": "no program\n", "missing interpreter": "#!/nowhere/interpreter\n"} {
+		t.Run(name, func(t *testing.T) {
+			p := runs(t)
+			p.binary = filepath.Join(t.TempDir(), "command")
+			if err := os.WriteFile(p.binary, []byte(content), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.run(t.Context()); !errors.Is(err, errNotExecutable) || p.restarts.Load() != 0 {
+				t.Errorf("%d restarts, %v", p.restarts.Load(), err)
+			}
+		})
+	}
+	t.Run("missing folder", func(t *testing.T) {
+		p := runs(t, "exit", "0")
+		p.dir = filepath.Join(t.TempDir(), "gone")
+		if err := p.run(t.Context()); err == nil || !strings.Contains(err.Error(), p.dir) || p.restarts.Load() != 0 {
+			t.Errorf("%d restarts, %v", p.restarts.Load(), err)
+		}
+	})
+}
+
+// A resumed run finds relative paths among the arguments of its command.
+func TestResumedTrainerRunsInFolderOfRun(t *testing.T) {
+	run, folder := t.TempDir(), t.TempDir()
+	for _, dir := range []string{"etcd", "logs", "data"} {
+		if err := os.Mkdir(filepath.Join(run, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proxy, err := tcpproxy.New("127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	config := Config{Dir: run, Dataset: "digits", Command: []string{"/bin/sh", "trainer.sh"}, Trainers: 1, Log: silent()}
+	t.Chdir(folder)
+	if err := os.WriteFile("trainer.sh", []byte("pwd; echo $PWD"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&Job{config: config}).begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(run)
+	config.Resume = true
+	resumed := &Job{config: config, gate: &gate{proxy: proxy}}
+	if err := resumed.begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	resumed.define()
+	trainer := resumed.trainers[0]
+	if err := trainer.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Fields(logOf(t, trainer)) {
+		if found, err := filepath.EvalSymlinks(line); err != nil || found != folder {
+			t.Errorf("the trainer ran in %q (%v), want %q", line, err, folder)
+		}
 	}
 }
 

@@ -22,6 +22,7 @@ const (
 type runRecord struct {
 	Settings map[string]string `json:"settings"`
 	Command  []string          `json:"command,omitempty"` // of the user's own trainers
+	Folder   string            `json:"folder,omitempty"`  // where the command runs; absent from older runs
 	Data     convert.Result    `json:"data"`
 }
 
@@ -55,13 +56,19 @@ func readRun(dir string) (r runRecord, err error) {
 func (j *Job) begin(ctx context.Context) error {
 	if j.config.Resume {
 		r, err := readRun(j.config.Dir)
-		j.data = r.Data
+		j.data, j.folder = r.Data, r.Folder
 		return err
 	}
 	if err := j.prepare(ctx); err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(runRecord{j.config.Settings, j.config.Command, j.data}, "", "  ")
+	if len(j.config.Command) > 0 {
+		var err error
+		if j.folder, err = os.Getwd(); err != nil {
+			return err
+		}
+	}
+	text, err := json.MarshalIndent(runRecord{j.config.Settings, j.config.Command, j.folder, j.data}, "", "  ")
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,10 @@ type progress struct {
 	passes uint32 // that the job has, as a master said
 
 	registering time.Time // since when
+
+	trainerLog string    // of own trainers; "": trainers are built in
+	idle       time.Time // since when tasks wait and no trainer has a task
+	warned     bool      // of that
 }
 
 func newProgress(out io.Writer) *progress {
@@ -61,6 +65,7 @@ func (p *progress) show(s *pb.StatusReply) {
 	case len(s.Datasets) > 0:
 		d := s.Datasets[0]
 		p.passes = d.Passes
+		p.warnOfIdle(s)
 		total := int64(d.Passes) * int64(d.Tasks)
 		p.draw(training(s), int64(max(d.Pass, 1)-1)*int64(d.Tasks)+int64(d.Done+d.SetAside), total)
 	}
@@ -76,6 +81,26 @@ func (p *progress) showEnd(s *pb.StatusReply) {
 	d := s.Datasets[0]
 	d.Passes = max(p.passes, d.Pass) // the setting of a master, which the state does not have
 	p.show(s)
+}
+
+// idleAfter is the time without a dispatched task after which own trainers are said to take none.
+const idleAfter = time.Minute
+
+// warnOfIdle names the log of a trainer, once, if no trainer takes a task for idleAfter: a trainer may hang, or never join.
+func (p *progress) warnOfIdle(s *pb.StatusReply) {
+	d := s.Datasets[0]
+	if d.Pending > 0 || d.Todo+d.Retry == 0 || s.Status != pb.JobStatus_JOB_STATUS_RUNNING {
+		p.idle = time.Time{}
+		return
+	}
+	switch {
+	case p.trainerLog == "" || p.warned:
+	case p.idle.IsZero():
+		p.idle = time.Now()
+	case time.Since(p.idle) >= idleAfter:
+		p.warned = true
+		fmt.Fprintf(p.out, "no trainer has taken a task for 1 minute: expected the command to join and take tasks: see %s\n", p.trainerLog)
+	}
 }
 
 // training says how far the first dataset is.

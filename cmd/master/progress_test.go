@@ -35,6 +35,31 @@ func TestProgressOfRegistration(t *testing.T) {
 	}
 }
 
+func TestProgressWithoutTrainersNamesLogOnce(t *testing.T) {
+	out := make(lines, 10)
+	p := progress{out: out, trainerLog: "logs/trainer-0.log", lines: time.Now().Add(time.Hour)} // no other lines
+	status := func(pending uint64) *pb.StatusReply {
+		return &pb.StatusReply{Status: pb.JobStatus_JOB_STATUS_RUNNING, Datasets: []*pb.DatasetStatus{{Pass: 1, Passes: 1, Tasks: 4, Pending: pending, Todo: 4 - pending}}}
+	}
+	p.show(status(0))
+	p.show(status(1)) // a trainer has a task
+	p.show(status(0))
+	p.show(status(0))
+	if len(out) > 0 {
+		t.Fatalf("printed %q before a minute was over", <-out)
+	}
+	for range 2 {
+		p.idle = time.Now().Add(-idleAfter)
+		p.show(status(0))
+	}
+	if len(out) != 1 {
+		t.Fatalf("printed %d lines, want 1", len(out))
+	}
+	if line := <-out; !strings.Contains(line, "logs/trainer-0.log") {
+		t.Errorf("printed %q", line)
+	}
+}
+
 // Progress is that of whichever master leads, before there is one and after it is gone.
 func TestWatchJob(t *testing.T) {
 	config := master.Config{Queue: taskqueue.Options{Passes: 1}}

@@ -224,7 +224,11 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 	}
 	result, err := job.Run(ctx, func(ctx context.Context, endpoint string) {
 		fmt.Fprintf(errOut, "etcd at %s; look in with: %s status --endpoints %s\n", endpoint, filepath.Base(c.Binary), endpoint)
-		watchJob(ctx, etcdstore.Config{Endpoints: []string{endpoint}}, newProgress(errOut))
+		p := newProgress(errOut)
+		if len(c.Command) > 0 {
+			p.trainerLog = filepath.Join(c.Dir, "logs", "trainer-0.log")
+		}
+		watchJob(ctx, etcdstore.Config{Endpoints: []string{endpoint}}, p)
 	})
 	if err != nil {
 		return runError(ctx, c.Dir, err)
