@@ -260,16 +260,20 @@ func (w *work) retain(ctx context.Context) error {
 
 // tooOld is the number of files that are older than Keep.Age. Age counts from the newest entry and not from the present, so that it
 // depends on no clock of this machine. The times of entries are those of their leaders' clocks: if a clock steps forward between two
-// files, the step counts as longestGap at most, and a step back counts as no time.
+// files, the step counts as three quarters of Age at most (see longestGap), and a step back counts as no time.
 func (w *work) tooOld() int {
 	if w.Keep.Age == 0 {
 		return 0
 	}
-	longest := max(w.Keep.Age/8, longestGap)
+	longest := min(max(w.Keep.Age/8, longestGap), w.Keep.Age/4*3)
 	age := time.Duration(0)
 	for i := len(w.files) - 1; i > 0; i-- {
-		gap := w.files[i].Newest - w.files[i-1].Newest
-		age += time.Duration(min(max(gap, 0), longest.Milliseconds())) * time.Millisecond
+		gap := max(w.files[i].Newest-w.files[i-1].Newest, 0) // ms
+		if gap < longest.Milliseconds() {
+			age += time.Duration(gap) * time.Millisecond
+		} else {
+			age += longest
+		}
 		if age > w.Keep.Age {
 			return i
 		}
@@ -277,7 +281,8 @@ func (w *work) tooOld() int {
 	return 0
 }
 
-// longestGap is the least bound of the time between two files that counts. It is an eighth of Keep.Age if that is more.
+// longestGap is the least bound of the time between two files that counts. It is an eighth of Keep.Age
+// if that is more, and never more than three quarters of Keep.Age: one step of a clock alone makes no file too old.
 const longestGap = time.Hour
 
 // size is that of a file; of those that a term before wrote it is read when it is needed.

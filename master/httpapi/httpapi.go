@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +29,9 @@ const (
 	writeTimeout   = 30 * time.Second
 	idleTimeout    = 30 * time.Second // of a connection between two requests
 	maxHeader      = 16 << 10
-	maxConnections = 128 // probes and scrapes; any more are closed
+	maxConnections = 128 // probes and scrapes
+	// slowRequest is how long a request may be under way before its connection can give way to a new one.
+	slowRequest = time.Second
 )
 
 // Server is the HTTP face of one master.
@@ -36,13 +39,21 @@ type Server struct {
 	http   *http.Server
 	log    *logrus.Entry
 	routes atomic.Pointer[http.ServeMux]
-	open   atomic.Int64 // connections
+
+	mu   sync.Mutex
+	open map[net.Conn]use
+}
+
+// use is what a connection is used for.
+type use struct {
+	request bool // one is under way
+	since   time.Time
 }
 
 // Starting returns a server that does nothing until Serve, of a process that waits for its
 // store: it lives, and is not ready. Attend gives it its master.
 func Starting(log *logrus.Entry) *Server {
-	s := &Server{log: log}
+	s := &Server{log: log, open: map[net.Conn]use{}}
 	s.http = &http.Server{
 		Handler:     http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.routes.Load().ServeHTTP(w, r) }),
 		ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ConnState: s.connection,
@@ -77,16 +88,54 @@ func (s *Server) route(m *master.Master, metrics ...prometheus.Collector) {
 	s.routes.Store(routes)
 }
 
-// connection counts the connections, and closes one beyond the limit.
+// connection takes note of the state of a connection. If a new one is beyond the limit, another
+// one gives way.
 func (s *Server) connection(conn net.Conn, state http.ConnState) {
+	s.mu.Lock()
+	var over net.Conn
 	switch state {
 	case http.StateNew:
-		if s.open.Add(1) > maxConnections {
-			_ = conn.Close() // the server finds it closed, and counts it
+		if len(s.open) >= maxConnections {
+			over = s.givesWay(conn)
+			delete(s.open, over)
+		}
+		if over != conn {
+			s.open[conn] = use{since: time.Now()}
+		}
+	case http.StateActive, http.StateIdle:
+		if _, counted := s.open[conn]; counted {
+			s.open[conn] = use{request: state == http.StateActive, since: time.Now()}
 		}
 	case http.StateClosed, http.StateHijacked:
-		s.open.Add(-1)
+		delete(s.open, conn)
 	}
+	s.mu.Unlock()
+	if over != nil {
+		_ = over.Close() // the server finds it closed
+	}
+}
+
+// givesWay returns the connection that is closed for a new one: the one without a request for
+// longest, or the one whose request has been under way for longest, or, if that is not longer than
+// slowRequest, the new one itself.
+func (s *Server) givesWay(fresh net.Conn) net.Conn {
+	var idle, slow net.Conn
+	for conn, u := range s.open {
+		of := &idle
+		if u.request {
+			of = &slow
+		}
+		if *of == nil || u.since.Before(s.open[*of].since) {
+			*of = conn
+		}
+	}
+	switch {
+	case idle != nil:
+		return idle
+	case time.Since(s.open[slow].since) > slowRequest:
+		return slow
+	}
+	return fresh
 }
 
 func ready(w http.ResponseWriter, m *master.Master) {

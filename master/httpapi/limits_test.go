@@ -60,26 +60,55 @@ func alive(conn net.Conn) error {
 	return err
 }
 
-func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
+// F64: a new connection beyond the limit takes the place of the one that has been silent or idle for longest.
+func TestNewConnectionTakesThePlaceOfTheOldestIdle(t *testing.T) {
 	addr := limited(t, func(*httpapi.Server) {})
-	conns := make([]net.Conn, httpapi.MaxConnections)
-	for i := range conns {
-		conns[i] = connect(t, addr)
-		if err := alive(conns[i]); err != nil {
-			t.Fatalf("connection %d of %d: %v", i+1, len(conns), err)
+	probe := func() net.Conn {
+		t.Helper()
+		conn := connect(t, addr)
+		if err := alive(conn); err != nil {
+			t.Fatalf("a new connection: %v", err)
+		}
+		return conn
+	}
+	open := func(conn net.Conn) bool {
+		_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+		return alive(conn) == nil
+	}
+	silent, used, idle := connect(t, addr), probe(), probe()
+	for range httpapi.MaxConnections - 3 {
+		probe()
+	}
+	if !open(used) {
+		t.Fatal("a connection within the limit was closed")
+	}
+	probe()
+	if open(silent) {
+		t.Error("the connection that never sent anything is open")
+	}
+	probe()
+	if open(idle) {
+		t.Error("the connection that has been idle for longest is open")
+	}
+	if !open(used) {
+		t.Error("a connection that was used lately was closed")
+	}
+}
+
+// F64: connections that send half of a request take no probe's place for long.
+func TestHalfRequestsGiveWay(t *testing.T) {
+	addr := limited(t, func(*httpapi.Server) {})
+	for range httpapi.MaxConnections {
+		if _, err := io.WriteString(connect(t, addr), "GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if err := alive(connect(t, addr)); err == nil {
-		t.Errorf("a connection beyond %d was served", len(conns))
-	}
-	conns[0].Close()
-	for deadline := time.Now().Add(30 * time.Second); alive(connect(t, addr)) != nil; {
-		if time.Now().After(deadline) {
-			t.Fatal("no room after a connection was closed")
+	began := time.Now()
+	for alive(connect(t, addr)) != nil {
+		if time.Since(began) > 8*time.Second { // the server closes half requests after 10 s
+			t.Fatal("no new connection is served")
 		}
-	}
-	if err := alive(conns[1]); err != nil {
-		t.Errorf("a connection within the limit: %v", err)
+		time.Sleep(50 * time.Millisecond)
 	}
 }
 
