@@ -55,7 +55,24 @@ func connect(t *testing.T, p *Proxy, l net.Listener) (client, server net.Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
+	for began := time.Now(); !linked(p, server); time.Sleep(time.Millisecond) {
+		if time.Since(began) > patience {
+			t.Fatal("the proxy does not pass bytes on between client and server")
+		}
+	}
 	return client, server
+}
+
+// linked reports whether the proxy has taken note of its connection to server: from then on it is an open one.
+func linked(p *Proxy, server net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		if l.requests.to.LocalAddr().String() == server.RemoteAddr().String() {
+			return true
+		}
+	}
+	return false
 }
 
 func send(t *testing.T, conn net.Conn, text string) {

@@ -97,13 +97,20 @@ func TestNewConnectionTakesThePlaceOfTheOldestIdle(t *testing.T) {
 
 // F64: connections that send half of a request take no probe's place for long.
 func TestHalfRequestsGiveWay(t *testing.T) {
-	addr := limited(t, func(*httpapi.Server) {})
+	var server *httpapi.Server
+	addr := limited(t, func(s *httpapi.Server) { server = s })
 	for range httpapi.MaxConnections {
 		if _, err := io.WriteString(connect(t, addr), "GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	began := time.Now()
+	for server.Requests() < httpapi.MaxConnections {
+		if time.Since(began) > 8*time.Second {
+			t.Fatalf("%d requests are under way, expected %d", server.Requests(), httpapi.MaxConnections)
+		}
+		time.Sleep(time.Millisecond)
+	}
 	for alive(connect(t, addr)) != nil {
 		if time.Since(began) > 8*time.Second { // the server closes half requests after 10 s
 			t.Fatal("no new connection is served")
