@@ -34,7 +34,7 @@ type memory struct {
 	commits  []time.Time
 
 	partsHang bool // parts get no answer
-	partsFit  int  // of one PutParts, until the store is full; 0: all
+	partsFit  int  // that the store is full from this part on; 0: it is not
 
 	announcing  time.Duration // how long an announcement takes
 	unannounced error         // what it ends with
@@ -164,6 +164,13 @@ func (s *memory) PutParts(ctx context.Context, _ int64, parts []taskqueue.Write,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.partsFit > 0 {
+		s.partsFit--
+		if s.partsFit == 0 {
+			s.refuse = taskqueue.ErrStoreFull
+			return taskqueue.ErrStoreFull
+		}
+	}
 	s.put(parts)
 	return nil
 }

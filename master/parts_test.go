@@ -3,6 +3,8 @@ package master
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,4 +67,70 @@ func hangAtParts(t *testing.T, store *memory, m *Master) (reported <-chan error)
 	go func() { done <- m.Register(context.Background(), table, [32]byte{1}) }()
 	time.Sleep(30 * time.Millisecond) // on the clock of the bubble: until the committer writes the parts
 	return done
+}
+
+// The parts of a table fill etcd, and cannot be removed until an administrator makes room: then they are, without another report.
+// A report that is repeated before leaves no more of them.
+func TestPartsOfAFullStoreAreRemovedOnceThereIsRoom(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		m, stop, ended := leads(t, store, Config{}, nil)
+		defer func() {
+			stop()
+			<-ended
+		}()
+		table := tableOfParts(t, 3)
+		left := func() (n int) {
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			for key := range store.keys {
+				if strings.HasPrefix(key, "/parts/") {
+					n++
+				}
+			}
+			return n
+		}
+		for range 3 {
+			store.mu.Lock()
+			store.partsFit = 2
+			store.mu.Unlock()
+			if err := m.Register(t.Context(), table, [32]byte{1}); !errors.Is(err, taskqueue.ErrStoreFull) {
+				t.Errorf("a report to a full store: %v, expected %v", err, taskqueue.ErrStoreFull)
+			}
+			if n := left(); n != 1 {
+				t.Fatalf("%d parts in a full store, expected 1", n)
+			}
+		}
+		store.mu.Lock()
+		store.partsFit, store.refuse = 0, nil
+		store.mu.Unlock()
+		time.Sleep(2 * removeEvery)
+		if n := left(); n != 0 {
+			t.Errorf("%d parts of refused reports are left, expected none", n)
+		}
+		if err := m.Register(t.Context(), table, [32]byte{1}); err != nil {
+			t.Error(err)
+		}
+		if n := left(); n < 3 {
+			t.Errorf("%d parts of the dataset, expected at least 3", n)
+		}
+	})
+}
+
+// tableOfParts is a table of about n parts.
+func tableOfParts(t *testing.T, n int) *taskqueue.Table {
+	t.Helper()
+	table := taskqueue.NewTable(1)
+	for f := range n {
+		var chunks []recordio.Index
+		offset := int64(0)
+		for i := range partChunks {
+			next := recordio.Index{Offset: offset, Size: uint32(i), Records: 1}
+			chunks, offset = append(chunks, next), next.End()
+		}
+		if err := table.Add(taskqueue.File{Path: fmt.Sprint("/data/", f), Size: offset}, chunks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return table
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -153,6 +154,9 @@ func (m *Master) Register(ctx context.Context, table *taskqueue.Table, digest [3
 func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, files [32]byte) error {
 	defer m.reports.now.end()
 	log := m.log.WithField("tasks", table.Tasks())
+	if err := t.unused.remove(ctx, t, nil); err != nil {
+		return fmt.Errorf("remove the parts of an earlier report: %w", err) // else each repeated report would leave more
+	}
 	parts, digest, err := TableParts(m.store.Encode, table)
 	if err != nil {
 		return fmt.Errorf("encode the task table: %w", err)
@@ -185,18 +189,51 @@ func (t *term) removeUnused(ctx context.Context, table *taskqueue.Table, parts [
 	if err := t.inspect(ctx, func(q *taskqueue.Queue) { used = q.Table(0) == table }); err != nil || used {
 		return
 	}
-	for keys := range slices.Chunk(parts, removedAtOnce) {
-		_, err := t.committer.do(ctx, func(o *op) {
-			for _, part := range keys {
-				o.writes = append(o.writes, taskqueue.Write{Key: part.Key, Delete: true})
-			}
-		})
-		if err != nil {
-			t.committer.log.WithError(err).WithField("parts", len(parts)).Warn("parts of a refused report stay in etcd")
-			return
-		}
+	if err := t.unused.remove(ctx, t, parts); err != nil {
+		t.committer.log.WithError(err).WithField("parts", len(parts)).Warn("parts of a refused report stay in etcd until it takes writes again")
 	}
 }
+
+// unusedParts are the parts of refused reports that are still to be removed.
+type unusedParts struct {
+	mu   sync.Mutex // held while they are removed: one transaction takes the keys of one removal
+	keys []string
+}
+
+// remove removes the parts, and those that could not be removed before. What it cannot remove is kept for the next time.
+func (u *unusedParts) remove(ctx context.Context, t *term, parts []taskqueue.Write) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, part := range parts {
+		u.keys = append(u.keys, part.Key)
+	}
+	for len(u.keys) > 0 {
+		some := u.keys[:min(removedAtOnce, len(u.keys))]
+		writes := make([]taskqueue.Write, len(some))
+		for i, key := range some {
+			writes[i] = taskqueue.Write{Key: key, Delete: true}
+		}
+		if err := t.publish(ctx, writes...); err != nil {
+			return err
+		}
+		u.keys = u.keys[len(some):]
+	}
+	return nil
+}
+
+// run removes what could not be removed before, until ctx ends.
+func (u *unusedParts) run(ctx context.Context, t *term) error {
+	for ctx.Err() == nil {
+		t.committer.time.Sleep(ctx, removeEvery)
+		if err := u.remove(ctx, t, nil); err != nil && ctx.Err() == nil {
+			t.committer.log.WithError(err).Debug("parts of a refused report are not removed yet")
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// removeEvery is how often the parts of refused reports are tried again.
+const removeEvery = 10 * time.Second
 
 // removedAtOnce is how many keys of a refused report one transaction deletes, beside what its
 // batch writes.

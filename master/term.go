@@ -19,8 +19,9 @@ type term struct {
 	committer   *committer
 	jobID       [16]byte
 	announced   atomic.Bool
-	checkpoints *checkpointer          // nil: none are taken
-	scaler      *scaler                // nil: blocks stay where they are
+	checkpoints *checkpointer // nil: none are taken
+	scaler      *scaler       // nil: blocks stay where they are
+	unused      unusedParts
 	catching    turn                   // to catch up with the version of the parameter servers
 	overflow    atomic.Pointer[string] // the values of parameter servers that are not finite; "" or nil: none is known
 	stageRoom   atomic.Pointer[string] // why no synchronous step can be complete; "" or nil: it can
@@ -100,6 +101,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	}
 	group.Go(func() error { return c.run(ctx) })
 	group.Go(func() error { return m.watchEnd(ctx, t) })
+	group.Go(func() error { return t.unused.run(ctx, t) })
 	group.Go(func() error { return m.seal(ctx, t) })
 	m.log.WithField("term", lead.Revision()).Info("leading")
 	if err := group.Wait(); !errors.Is(err, errJobOver) {
