@@ -79,3 +79,27 @@ func (c *Config) takeShape() (like string, err error) {
 	}
 	return reference.DatasetLike(c.Model, data.Features), nil
 }
+
+// ErrOtherMeaning is in the error of a model and data whose labels or scaling differ.
+var ErrOtherMeaning = errors.New("data was converted differently")
+
+// sameMeaning refuses files whose records would be taken for something else by a model. Where the meaning is not known, it
+// refuses nothing.
+func sameMeaning(of convert.Meaning, modelPath string, files []string) error {
+	if of == (convert.Meaning{}) {
+		return nil
+	}
+	for _, file := range files {
+		found, err := convert.MeaningOf(file)
+		switch {
+		case err != nil:
+			return err
+		case found == (convert.Meaning{}):
+		case found.Labels != of.Labels:
+			return fmt.Errorf("%s: %w: expected the labels of the data that %s was trained on, found others: convert all data at once, with --held-out for the records to measure on", file, ErrOtherMeaning, modelPath)
+		case found.Scaling != of.Scaling:
+			return fmt.Errorf("%s: %w: expected the scaling of the data that %s was trained on, found another: convert all data at once, with --held-out for the records to measure on, or both parts with --scaling none, or pixels with one --max-pixel", file, ErrOtherMeaning, modelPath)
+		}
+	}
+	return nil
+}

@@ -582,9 +582,13 @@ func (j *Job) evaluate(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// EvaluateSaved measures a saved model on the records of some files. It is an error if there are none.
+// EvaluateSaved measures a saved model on the records of some files. It is an error if there are none, and if the labels or the
+// scaling of the files are known to be others than those of the model.
 func EvaluateSaved(ctx context.Context, modelPath string, files []string) (saved reference.Saved, e reference.Evaluation, err error) {
 	if saved, err = reference.ReadSaved(modelPath); err != nil {
+		return saved, e, err
+	}
+	if err := sameMeaning(saved.Meaning, modelPath, files); err != nil {
 		return saved, e, err
 	}
 	m, err := saved.Model()

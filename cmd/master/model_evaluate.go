@@ -27,7 +27,8 @@ func modelEvaluateCommand() *cobra.Command {
 		Short: "Measure a saved model on records",
 		Long: `Evaluate computes the accuracy and the mean loss of a model on the records of files, and for a model of
 two classes that gives scores the area under the ROC curve. FILE is a model that 'master trainer --save-model'
-or 'master run' saved. No process of a job has to run. The records must have the features of the model.`,
+or 'master run' saved. No process of a job has to run. The records must have the features of the model. If
+their labels or scaling are known to differ from those of the data of the model, evaluate fails.`,
 		Example: `  master model evaluate trainmaster-run/001/digits-softmax.safetensors --data 'data/digits-test-*'`,
 		Args:    cobra.ExactArgs(1),
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"trainmaster/dataset/convert"
 	"trainmaster/safetensors"
 	"trainmaster/trainer/model"
 	"trainmaster/trainer/params"
@@ -17,7 +18,8 @@ import (
 type Saved struct {
 	Kind    string
 	Config  model.Config
-	Version uint64 // of the parameters
+	Version uint64          // of the parameters
+	Meaning convert.Meaning // of the dataset it was trained on; zero: not known
 	Tensors []model.Tensor
 	Tables  []SavedTable // by the model's tables
 }
@@ -114,6 +116,9 @@ func (s Saved) Write(path string) error {
 		"inputs": strconv.Itoa(s.Config.Inputs), "classes": strconv.Itoa(s.Config.Classes), "hidden": strconv.Itoa(s.Config.Hidden),
 		"rank": strconv.Itoa(s.Config.Rank),
 	}
+	if s.Meaning != (convert.Meaning{}) {
+		metadata["dataset_labels"], metadata["dataset_scaling"] = s.Meaning.Labels, s.Meaning.Scaling
+	}
 	for _, t := range s.Tables {
 		metadata[initKey(t.Name)] = fmt.Sprintf("%s %v", t.Init, t.Scale)
 	}
@@ -129,7 +134,7 @@ func ReadSaved(path string) (Saved, error) {
 	if err != nil {
 		return Saved{}, fmt.Errorf("load the model: %w", err)
 	}
-	s := Saved{Kind: metadata["model"]}
+	s := Saved{Kind: metadata["model"], Meaning: convert.Meaning{Labels: metadata["dataset_labels"], Scaling: metadata["dataset_scaling"]}}
 	metadata["rank"] = cmp.Or(metadata["rank"], "0") // of models that were saved before there was one
 	for key, into := range map[string]*int{"inputs": &s.Config.Inputs, "classes": &s.Config.Classes, "hidden": &s.Config.Hidden, "rank": &s.Config.Rank} {
 		if *into, err = strconv.Atoi(metadata[key]); err != nil {

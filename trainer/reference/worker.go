@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/dataset"
+	"trainmaster/dataset/convert"
 	"trainmaster/dataset/sample"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
@@ -233,6 +234,15 @@ func (w *Worker) describe(ctx context.Context) (shape sample.Shape, err error) {
 	return shape, fmt.Errorf("%q: expected at least one record", listing.Files[0].Path)
 }
 
+// meaning reads the meaning of the dataset in the description of its first shard.
+func (w *Worker) meaning(ctx context.Context) (convert.Meaning, error) {
+	listing, err := dataset.Source{}.List(ctx, w.Data)
+	if err != nil {
+		return convert.Meaning{}, err
+	}
+	return convert.MeaningOf(listing.Files[0].Path)
+}
+
 // moreClasses says what lets a model learn a dataset with more classes than it has.
 func (w *Worker) moreClasses(data sample.Shape) string {
 	if model.OfCategories(w.Kind) {
@@ -292,6 +302,9 @@ func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *para
 		return fmt.Errorf("pull the parameters to save: %w", err)
 	}
 	saved := Saved{Kind: w.Kind, Config: shape, Version: version, Tensors: tensors}
+	if saved.Meaning, err = w.meaning(ctx); err != nil {
+		w.Log.WithError(err).Warn("meaning of labels and features not saved with the model")
+	}
 	for _, declared := range declare(m.Tables(), w.Seed) {
 		t := SavedTable{Table: declared}
 		if err := servers.Scan(ctx, t.Name, func(ids []int64, values []float32) error {
