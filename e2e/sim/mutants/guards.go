@@ -120,6 +120,9 @@ var guards = []guard{
 	{"F15", "record.TestStepOfAClockAloneMakesNoFileTooOld", mutant{"a step of a clock counts more than a short age", "record/work.go",
 		"min(max(w.Keep.Age/8, longestGap), w.Keep.Age/4*3)", "max(w.Keep.Age/8, longestGap)",
 		"a step of a clock removes files of the last minutes"}},
+	{"F91", "local.TestNormalEndKillsBackgroundProcesses", mutant{"what a command leaves behind stays", "local/group.go",
+		"\t_ = signalGroup(id, syscall.SIGKILL) // it may have ended by now\n", "",
+		"two trainers with one name end each other's sessions"}},
 	{"F8", "cmd/master.TestStatusNamesAFullStore", mutant{"status does not ask for the alarms of etcd", "cmd/master/leader.go",
 		"errors.Is(full, taskqueue.ErrStoreFull) {", "errors.Is(full, taskqueue.ErrFenced) {",
 		"an administrator is told to start a master that cannot lead"}},
@@ -277,7 +280,7 @@ var guards = []guard{
 		"what the dead held waits for its time-out"}},
 
 	{"F15", "record.TestClockStepRemovesNoFile", mutant{"a step of a clock counts as time", "record/work.go",
-		"min(max(gap, 0), longest.Milliseconds())", "min(max(gap, 0), longest.Milliseconds()+1<<40)",
+		"\t\t\tage += longest\n", "\t\t\tage += time.Duration(gap) * time.Millisecond\n",
 		"a clock that steps by a month removes the ledger of the last hour"}},
 
 	// files
