@@ -114,8 +114,8 @@ func TestOwnTrainersInterruptedAndResumed(t *testing.T) {
 	if code := r.wait(); code == 0 {
 		t.Error("an interrupted run exited with code 0")
 	}
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("the run ended %v after SIGINT, expected a few seconds", took)
+	if took := time.Since(began); took > time.Minute { // a few seconds, on a machine with nothing else to do
+		t.Errorf("the run ended %v after SIGINT, expected less than a minute", took)
 	}
 	for _, c := range started {
 		if !c.ended() {

@@ -142,19 +142,23 @@ func lockDir(ctx context.Context, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embedded etcd: write to data folder: %w", newFailure(dir).explain(err))
 	}
-	for began := time.Now(); ; {
+	bounded, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	for {
 		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return lock, nil
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Since(began) >= lockPatience {
+		if !errors.Is(err, syscall.EWOULDBLOCK) || bounded.Err() != nil {
 			_ = lock.Close()
 			return nil, fmt.Errorf("embedded etcd: the data folder %q is %w (%w)", dir, ErrInUse, err)
 		}
 		select {
-		case <-ctx.Done():
-			_ = lock.Close()
-			return nil, context.Cause(ctx)
+		case <-bounded.Done():
+			if ctx.Err() != nil {
+				_ = lock.Close()
+				return nil, context.Cause(ctx)
+			}
 		case <-time.After(lockPause):
 		}
 	}

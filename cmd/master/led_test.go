@@ -198,3 +198,15 @@ func standBy(t *testing.T, l *led) string {
 	<-waiting
 	return listener.Addr().String()
 }
+
+// awaitEnd waits until the master leads no more, since its job is over, and ends it.
+func (l *led) awaitEnd() {
+	l.t.Helper()
+	for tries := 0; l.Leading(); tries++ {
+		if tries == 60_000 {
+			l.t.Fatal("the job is over, and its master still leads after a minute")
+		}
+		time.Sleep(time.Millisecond) // between two looks
+	}
+	l.stop()
+}

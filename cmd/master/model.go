@@ -166,8 +166,11 @@ A file of that name is kept unless --force is given.`,
 	force := cmd.Flags().Bool("force", false, "replace a file that exists")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if _, err := os.Lstat(*path); err == nil && !*force {
+		if found, err := os.Lstat(*path); err == nil && found.Mode().IsRegular() && !*force {
 			return fmt.Errorf("%s: expected no such file, found one: use --force to replace it", *path)
+		}
+		if err := checkNew(*path, *force); err != nil {
+			return fmt.Errorf("%s: %w", *path, err)
 		}
 		store, set, parts, err := openSet(cmd.Context(), args[0])
 		if err != nil {

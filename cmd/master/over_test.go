@@ -27,10 +27,7 @@ func doAll(t *testing.T, n int) *led {
 			t.Fatal(err)
 		}
 	}
-	for l.Leading() {
-		time.Sleep(time.Millisecond)
-	}
-	l.stop()
+	l.awaitEnd()
 	return l
 }
 
@@ -104,10 +101,7 @@ func TestMasterOfAJobWithSetAsideTasks(t *testing.T) {
 	standby, standbyCode := daemon(t.Context(), l.etcd)
 	logHas(t, standby, "waiting for the lock")
 	l.train(20)
-	for l.Leading() {
-		time.Sleep(time.Millisecond)
-	}
-	l.stop()
+	l.awaitEnd()
 	for name, d := range map[string]func() (*bufio.Scanner, <-chan int){
 		"stood by":        func() (*bufio.Scanner, <-chan int) { return standby, standbyCode },
 		"started again":   func() (*bufio.Scanner, <-chan int) { return daemon(t.Context(), l.etcd) },
@@ -144,10 +138,7 @@ func TestTrainerOfAJobThatIsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for l.Leading() {
-		time.Sleep(time.Millisecond)
-	}
-	l.stop()
+	l.awaitEnd()
 	late(l).wants(t, exitFailed, "job failed", "failed in pass 1")
 }
 

@@ -56,6 +56,8 @@ func checkNew(path string, replace bool) error {
 		return err
 	case found.IsDir():
 		return errors.New("expected the name of a file, found a folder")
+	case !found.Mode().IsRegular():
+		return fmt.Errorf("expected the name of a file, found %s, which --force does not replace", kindOf(found.Mode()))
 	case !replace:
 		return fmt.Errorf("expected a new name, found %s: name another one, or give --force to replace it", kindOf(found.Mode()))
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -45,4 +46,20 @@ func TestFlagsSayWhatTheyFound(t *testing.T) {
 		})
 	}
 	runArgs(t, "model", "inspect", link).wants(t, exitFailed, "found a link to", "nowhere")
+}
+
+// Only a regular file is ever replaced by a new one: a device, a pipe or a link stays, also with --force.
+func TestNewFilesReplaceOnlyRegularFiles(t *testing.T) {
+	dir := t.TempDir()
+	file, pipe, link := filepath.Join(dir, "file"), filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
+	err := errors.Join(os.WriteFile(file, nil, 0o600), syscall.Mkfifo(pipe, 0o600), os.Symlink(file, link))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checkNew(file, true); err != nil {
+		t.Errorf("a regular file: %v", err)
+	}
+	for path, kind := range map[string]string{pipe: "a named pipe", link: "a link"} {
+		runArgs(t, "model", "export", dir, "--file", path, "--force").wants(t, exitFailed, "found "+kind, "--force does not replace")
+	}
 }
