@@ -24,7 +24,6 @@ var readsClock = map[string]string{
 	"master/term.go":              "how long the master of a finished job has lingered",
 	"master/service.go":           "until when a stage is waited for: an answer may always be asked for again",
 	"etcdstore/store.go":          "how long etcd took for its first answer, for the message",
-	"etcdstore/embedded.go":       "how long another process may hold the lock of the folder: monotonic",
 	"etcdstore/boottime_other.go": "where there is no CLOCK_BOOTTIME: time since the start of the process",
 }
 
