@@ -33,8 +33,8 @@ type memory struct {
 	doubtful bool // the lease may have run out
 	commits  []time.Time
 
-	partsHang bool // parts get no answer
-	partsFit  int  // that the store is full from this part on; 0: it is not
+	partsHang chan struct{} // parts get no answer until it is closed; nil: they do
+	partsFit  int           // that the store is full from this part on; 0: it is not
 
 	announcing  time.Duration // how long an announcement takes
 	unannounced error         // what it ends with
@@ -158,8 +158,11 @@ func (s *memory) PutParts(ctx context.Context, _ int64, parts []taskqueue.Write,
 	s.mu.Lock()
 	hang := s.partsHang
 	s.mu.Unlock()
-	if hang {
-		<-ctx.Done()
+	if hang != nil {
+		select {
+		case <-ctx.Done():
+		case <-hang:
+		}
 		return taskqueue.ErrUnknownOutcome
 	}
 	s.mu.Lock()

@@ -19,6 +19,9 @@ func TestPartsOfUnknownOutcomeEndTheTerm(t *testing.T) {
 		store := newMemory()
 		m, stop, ended := leads(t, store, Config{}, nil)
 		reported := hangAtParts(t, store, m)
+		defer time.Sleep(time.Minute) // until all have ended, also without the bound
+		defer close(store.partsHang)
+		defer stop()
 		began := time.Now()
 		joined := make(chan error, 1)
 		go func() {
@@ -45,6 +48,9 @@ func TestStoppedMasterGivesUpParts(t *testing.T) {
 		store := newMemory()
 		m, stop, ended := leads(t, store, Config{}, nil)
 		reported := hangAtParts(t, store, m)
+		defer time.Sleep(time.Minute) // until all have ended, also without the bound
+		defer close(store.partsHang)
+		defer stop()
 		stop()
 		within(t, "end of a stopped master", time.Second, ended)
 		if err := within(t, "answer to the report", time.Second, reported); err == nil {
@@ -57,7 +63,7 @@ func TestStoppedMasterGivesUpParts(t *testing.T) {
 func hangAtParts(t *testing.T, store *memory, m *Master) (reported <-chan error) {
 	t.Helper()
 	store.mu.Lock()
-	store.partsHang = true
+	store.partsHang = make(chan struct{})
 	store.mu.Unlock()
 	table := taskqueue.NewTable(1)
 	if err := table.Add(taskqueue.File{Path: "/data/a", Size: 100}, []recordio.Index{{Size: 10, Records: 1}}); err != nil {
