@@ -156,7 +156,7 @@ func checkOpenFiles(shards int) error {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return nil //nolint:nilerr // then opening them says so
 	}
-	if most := uint64(limit.Cur); uint64(shards)+spareFiles > most && shards > 1 {
+	if most := limit.Cur; uint64(shards)+spareFiles > most && shards > 1 {
 		return usageErrorf("--shards %d: expected at most %d, since all are open at a time and this process may open %d files: use fewer, or raise the limit with ulimit -n",
 			shards, max(most, spareFiles+1)-spareFiles, most)
 	}
