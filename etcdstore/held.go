@@ -24,6 +24,7 @@ type held struct {
 	lease  int64
 	ttl    time.Duration // as granted; etcd raises what is too short for it
 	margin time.Duration
+	every  time.Duration // between two keep-alives
 
 	key            string // absolute
 	createRevision int64
@@ -43,8 +44,8 @@ type held struct {
 
 var errReleased = errors.New("released")
 
-// hold grants a lease and keeps it alive from then on.
-func (s *Store) hold(ctx context.Context, ttl, margin time.Duration) (*held, error) {
+// hold grants a lease and keeps it alive from then on, each third of its time to live and at least as often as every.
+func (s *Store) hold(ctx context.Context, ttl, margin, every time.Duration) (*held, error) {
 	sent := bootTime()
 	seconds := int64(math.Ceil(ttl.Seconds()))
 	answer, err := s.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, s.callOpts...)
@@ -60,6 +61,7 @@ func (s *Store) hold(ctx context.Context, ttl, margin time.Duration) (*held, err
 		lease:  answer.ID,
 		ttl:    time.Duration(answer.TTL) * time.Second,
 		margin: margin,
+		every:  min(every, time.Duration(answer.TTL)*time.Second/3),
 		lost:   make(chan struct{}),
 	}
 	h.ctx, h.stop = context.WithCancel(s.ctx)
@@ -112,7 +114,7 @@ func (h *held) guard() {
 	})
 }
 
-// keepAlive renews the lease every third of its time to live until it is lost.
+// keepAlive renews the lease until it is lost.
 func (h *held) keepAlive() {
 	pause := backoff{least: 50 * time.Millisecond, most: h.ttl / 6}
 	for h.ctx.Err() == nil {
@@ -129,8 +131,7 @@ func (h *held) keepAlive() {
 func (h *held) keepAliveStream() error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(h.ctx))
 	defer cancel()
-	every := h.ttl / 3
-	patience := time.AfterFunc(every, cancel)
+	patience := time.AfterFunc(h.ttl/3, cancel)
 	defer patience.Stop()
 	stream, err := h.store.leases.LeaseKeepAlive(ctx, h.store.callOpts...)
 	if err != nil {
@@ -150,8 +151,8 @@ func (h *held) keepAliveStream() error {
 			return rpctypes.ErrLeaseNotFound
 		}
 		h.trust(sent + time.Duration(answer.TTL)*time.Second - h.margin)
-		patience.Reset(2 * every) // the pause, and the next answer
-		if err := sleep(ctx, every); err != nil {
+		patience.Reset(h.every + h.ttl/3) // the pause, and the next answer
+		if err := sleep(ctx, h.every); err != nil {
 			return err
 		}
 	}

@@ -100,7 +100,7 @@ func (s *Store) Campaign(ctx context.Context, cfg CampaignConfig) (*Lock, error)
 
 // bid makes one bid and waits with it.
 func (s *Store) bid(ctx context.Context, cfg CampaignConfig) (*Lock, error) {
-	h, err := s.hold(ctx, cfg.TTL, cfg.Margin)
+	h, err := s.hold(ctx, cfg.TTL, cfg.Margin, cfg.TTL)
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return nil, s.full("grant a lease")
 	}

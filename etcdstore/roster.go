@@ -147,9 +147,39 @@ func (r *Roster) Each(ctx context.Context, changed func([]Held)) error {
 	}
 }
 
-// Evict ends the lease of a parameter server, and its index with it: another server can take it at once. It affects this claim
-// only. A server that lives after all loses its index and exits.
+// ErrRenewed is the error of [Store.Evict] for a server that renews its lease.
+var ErrRenewed = errors.New("parameter server renews its lease")
+
+const (
+	// renewServer is how often a parameter server renews its lease, if a third of the time to live is not less.
+	renewServer = 300 * time.Millisecond
+	// A lease is silent if two looks find no renewal within more than a second: etcd gives the time left in whole seconds.
+	silentSeconds = 2
+	lookAgain     = 100 * time.Millisecond
+)
+
+// Evict ends the lease of a parameter server that is dead, and its index with it: another server can take it at once. It affects
+// this claim only. It returns [ErrRenewed], and changes nothing, if the lease was renewed within the last second: a dead process
+// renews nothing. The second look is for etcd itself: after a pause it can answer before it has taken a renewal.
 func (s *Store) Evict(ctx context.Context, h Held) error {
+	for look := range 2 {
+		if look > 0 {
+			if err := sleep(ctx, lookAgain); err != nil {
+				return fmt.Errorf("evict parameter server %d: %w", h.Index, err)
+			}
+		}
+		answer, err := again(ctx, func() (*pb.LeaseTimeToLiveResponse, error) {
+			return s.leases.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: h.Lease}, s.callOpts...)
+		})
+		switch {
+		case err != nil && errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read lease %x of parameter server %d: %w", h.Lease, h.Index, err)
+		case answer.TTL > answer.GrantedTTL-silentSeconds && answer.TTL >= 0:
+			return fmt.Errorf("parameter server %d at %s: %w", h.Index, h.Addr, ErrRenewed)
+		}
+	}
 	_, err := again(ctx, func() (*pb.LeaseRevokeResponse, error) {
 		return s.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: h.Lease}, s.callOpts...)
 	})
@@ -159,14 +189,27 @@ func (s *Store) Evict(ctx context.Context, h Held) error {
 	return nil
 }
 
-// evictPredecessor ends the claims of an earlier start with the same address: this process listens there, so that the earlier
-// one is gone.
-func (s *Store) evictPredecessor(ctx context.Context, r servers, addr string, waiting func(string)) error {
-	for _, h := range r.held {
-		if h.Addr == addr {
-			waiting(fmt.Sprintf("index %d is held by an earlier start at %s: ending its lease", h.Index, addr))
-			return s.Evict(ctx, h)
+// evictPredecessor ends the claim of a dead server with the same address, until ctx ends. Usually that is an earlier start of this
+// one. A server that renews its lease keeps its index: the address was given to two servers by mistake, or names another host there.
+func (s *Store) evictPredecessor(ctx context.Context, h Held, waiting func(string)) {
+	pause := backoff{least: lookAgain, most: 2 * time.Second}
+	for looks := 0; ; looks++ {
+		err := s.Evict(ctx, h)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return
+		case !errors.Is(err, ErrRenewed):
+			waiting(err.Error())
+		case looks == 20:
+			waiting(fmt.Sprintf("index %d is held by a living server with the same address %s: give each server its own --advertise", h.Index, h.Addr))
+		}
+		if looks < 20 {
+			err = sleep(ctx, lookAgain)
+		} else {
+			err = sleep(ctx, pause.next())
+		}
+		if err != nil {
+			return
 		}
 	}
-	return nil
 }

@@ -2,6 +2,7 @@ package etcdstore_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -91,8 +92,8 @@ func TestEvictFreesTheIndexOfOneClaim(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
 	desire(t, s, 1)
-	dead, err := s.ClaimPS(t.Context(), "a:1", time.Hour, nil)
-	if err != nil {
+	dying := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	if _, err := dying.ClaimPS(t.Context(), "a:1", time.Hour, nil); err != nil {
 		t.Fatal(err)
 	}
 	next := make(chan *etcdstore.Claim, 1)
@@ -110,12 +111,18 @@ func TestEvictFreesTheIndexOfOneClaim(t *testing.T) {
 	if len(of) != 1 || of[0].Addr != "a:1" {
 		t.Fatalf("held: %+v", of)
 	}
-	for range 2 { // the second time does nothing
-		if err := s.Evict(t.Context(), of[0]); err != nil {
+	if err := s.Evict(t.Context(), of[0]); !errors.Is(err, etcdstore.ErrRenewed) {
+		t.Errorf("eviction of a living server: error %v, expected %v", err, etcdstore.ErrRenewed)
+	}
+	dying.Close()                // its lease stays, as after a crash
+	for ended := 0; ended < 2; { // the second time does nothing
+		switch err := s.Evict(t.Context(), of[0]); {
+		case err == nil:
+			ended++
+		case !errors.Is(err, etcdstore.ErrRenewed):
 			t.Fatal(err)
 		}
 	}
-	receive(t, "the evicted server to notice", dead.Lost())
 	if c := receive(t, "the next claim", next); !open(t, c.Lost()) || c.Index() != 0 {
 		t.Errorf("index %d, held %t", c.Index(), open(t, c.Lost()))
 	}
@@ -125,10 +132,13 @@ func TestEvictFreesTheIndexOfOneClaim(t *testing.T) {
 func TestServerEvictsItsEarlierStart(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	desire(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), 2)
-	s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
 	for _, addr := range []string{"a:1", "b:1"} {
+		s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
 		if _, err := s.ClaimPS(t.Context(), addr, time.Hour, nil); err != nil {
 			t.Fatal(err)
+		}
+		if addr == "b:1" {
+			s.Close() // its lease stays, as after a crash
 		}
 	}
 	again := etcdtest.Open(t, etcdtest.Endpoint(t), job)
@@ -137,5 +147,38 @@ func TestServerEvictsItsEarlierStart(t *testing.T) {
 	}
 	if addrs, err := again.Servers(t.Context()); err != nil || !slices.Equal(addrs, []string{"a:1", "b:1"}) {
 		t.Errorf("servers %v, %v", addrs, err)
+	}
+}
+
+// A server with the address of another one by mistake stands by: the other one renews its lease, and keeps its index.
+func TestStandbyWithAddressOfLivingServerWaits(t *testing.T) {
+	job := etcdtest.NewJob(t)
+	desire(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), 1)
+	sound, err := etcdtest.Open(t, etcdtest.Endpoint(t), job).ClaimPS(t.Context(), "a:1", time.Hour, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	second := make(chan *etcdstore.Claim, 1)
+	told := make(chan string, 100)
+	store := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	go func() {
+		c, _ := store.ClaimPS(ctx, "a:1", time.Hour, func(reason string) { told <- reason })
+		second <- c
+	}()
+	for reason := ""; !strings.Contains(reason, "give each server its own --advertise"); { // after 20 looks
+		select {
+		case reason = <-told:
+		case c := <-second:
+			t.Fatalf("the standby took index %d", c.Index())
+		}
+	}
+	if !open(t, sound.Lost()) {
+		t.Errorf("the sound server lost its index: %v", sound.Cause())
+	}
+	cancel()
+	if c := receive(t, "the standby to end", second); c != nil {
+		t.Error("the standby took an index")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -205,7 +206,7 @@ func (s *Store) tryClaim(ctx context.Context, addr string, ttl time.Duration, wa
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.hold(ctx, ttl, ttl/10)
+	h, err := s.hold(ctx, ttl, ttl/10, renewServer)
 	if err != nil {
 		return nil, err
 	}
@@ -324,11 +325,18 @@ func (s *Store) readServers(ctx context.Context) (servers, error) {
 }
 
 func (s *Store) freeIndex(ctx context.Context, addr string, waiting func(string)) (index int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var evicting sync.WaitGroup
+	defer evicting.Wait()
+	defer cancel()
+	asked := map[int64]bool{}
 	var said string
-	var evicting error
 	err = s.followServers(ctx, func(r servers) bool {
-		if evicting = s.evictPredecessor(ctx, r, addr, waiting); evicting != nil {
-			return false
+		for _, h := range r.held {
+			if h.Addr == addr && !asked[h.Lease] {
+				asked[h.Lease] = true
+				evicting.Go(func() { s.evictPredecessor(ctx, h, waiting) })
+			}
 		}
 		free := r.missing(r.desired)
 		if len(free) > 0 {
@@ -345,7 +353,7 @@ func (s *Store) freeIndex(ctx context.Context, addr string, waiting func(string)
 		}
 		return true
 	})
-	return index, errors.Join(err, evicting)
+	return index, err
 }
 
 // Index is which parameter server this is, from 0.

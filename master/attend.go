@@ -25,12 +25,17 @@ type Server struct {
 type ServerRegistry interface {
 	// WatchServers calls changed with all of them, now and after each change, until ctx ends.
 	WatchServers(ctx context.Context, changed func([]Server)) error
-	// Evict ends the claim of a server, so that another one can take the index at once. A server that lives loses its index.
+	// Evict ends the claim of a server, so that another one can take the index at once. It returns [ErrServerRenewed] if the
+	// server renewed its claim within the last second.
 	Evict(ctx context.Context, s Server) error
 }
 
+// ErrServerRenewed is the error of [ServerRegistry] for a server that renews its claim.
+var ErrServerRenewed = errors.New("parameter server renews its claim")
+
 // attendance detects parameter servers whose process is gone, while a term lasts. It holds a silent connection to each. If
-// that breaks and the port refuses another one, the process is gone and its lease is of no use. A server that hangs keeps its
+// that breaks, the port refuses another one, and the server no longer renews its claim, the process is gone. Something else than the
+// server can refuse connections, for example a port forwarder that restarts; the renewals tell. A server that hangs keeps its
 // port open, and one that stops does until it has freed its index: neither is evicted.
 type attendance struct {
 	registry ServerRegistry
@@ -50,7 +55,7 @@ func (a *attendance) run(ctx context.Context) error {
 			if watched[s] == nil {
 				watching, end := context.WithCancel(ctx)
 				watched[s] = end
-				watchers.Go(func() { a.watch(watching, s, func() { a.evict(ctx, s) }) })
+				watchers.Go(func() { a.watch(watching, s, func(before int) (renewed bool) { return a.evict(ctx, s, before) }) })
 			}
 		}
 		for s, end := range watched {
@@ -62,24 +67,30 @@ func (a *attendance) run(ctx context.Context) error {
 	})
 }
 
-// watch calls evict when the process of s is gone. It returns when ctx ends.
-func (a *attendance) watch(ctx context.Context, s Server, evict func()) {
+// watch calls evict when the process of s seems to be gone, and again while s renews its claim. It returns when ctx ends.
+func (a *attendance) watch(ctx context.Context, s Server, evict func(before int) (renewed bool)) {
 	dialer := net.Dialer{Timeout: attendTimeout, KeepAlive: attendTimeout}
-	known := false // it was there: a port that refuses from now on is a process that is gone
+	known := false // it was there: a port that refuses from now on can be a process that is gone
+	renewed := 0   // evictions in a row that found it renewing its claim
 	redials := 0   // left of those that follow a broken connection closely
 	for ctx.Err() == nil {
 		conn, err := dialer.DialContext(ctx, "tcp", s.Addr)
 		switch {
 		case err == nil:
-			known, redials = true, attendRedials
+			known, redials, renewed = true, attendRedials, 0
 			began := time.Now()
 			awaitEnd(ctx, conn)
 			if time.Since(began) < decide.BeatEvery { // a full port closes it each time
 				pause(ctx, decide.BeatEvery)
 			}
 		case known && errors.Is(err, syscall.ECONNREFUSED):
-			evict()
-			pause(ctx, decide.BeatEvery)
+			if !evict(renewed) {
+				pause(ctx, decide.BeatEvery)
+			} else if renewed++; renewed < renewedLooks {
+				pause(ctx, renewedPause)
+			} else {
+				pause(ctx, decide.BeatEvery)
+			}
 		case redials > 0:
 			redials--
 			pause(ctx, attendPause)
@@ -94,6 +105,9 @@ const (
 	// A process that is being torn down can reset a connection before it closes its port.
 	attendRedials = 20
 	attendPause   = 10 * time.Millisecond
+	// A dead server seems to renew its claim for a second.
+	renewedLooks = 30
+	renewedPause = 50 * time.Millisecond
 )
 
 // awaitEnd returns when the connection is closed by the peer, or ctx ends.
@@ -105,16 +119,23 @@ func awaitEnd(ctx context.Context, conn net.Conn) {
 }
 
 // evict frees the index of s. ctx lasts as long as the term, and longer than the watch of s: the registry can name the others before
-// the eviction has its answer.
-func (a *attendance) evict(ctx context.Context, s Server) {
+// the eviction has its answer. It reports whether the server renews its claim; before is how often it did so in a row.
+func (a *attendance) evict(ctx context.Context, s Server, before int) (renewed bool) {
 	bounded, cancel := context.WithTimeout(ctx, attendTimeout)
 	defer cancel()
 	log := a.log.WithFields(logrus.Fields{"server": s.Index, "addr": s.Addr})
 	if err := a.registry.Evict(bounded, s); err != nil {
+		if errors.Is(err, ErrServerRenewed) {
+			if before == renewedLooks {
+				log.Warn("parameter server renews its lease, but its address refuses connections")
+			}
+			return true
+		}
 		if ctx.Err() == nil {
 			log.WithError(err).Warn("parameter server died; its index is not freed yet")
 		}
-		return
+		return false
 	}
 	log.Warn("parameter server died: index freed")
+	return false
 }

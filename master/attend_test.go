@@ -159,6 +159,54 @@ func TestEvictionIsLoggedWhenTheRegistryIsFaster(t *testing.T) {
 	}
 }
 
+// renewing is a registry whose server renews its claim a number of times.
+type renewing struct {
+	*fakeServers
+	left chan struct{}
+}
+
+func (f renewing) Evict(ctx context.Context, s Server) error {
+	select {
+	case <-f.left:
+		return ErrServerRenewed
+	default:
+		return f.fakeServers.Evict(ctx, s)
+	}
+}
+
+// A port that refuses, of a server that renews its claim, is asked again; once the server no longer renews it, it is evicted.
+func TestServerIsEvictedOnceItRenewsNoMore(t *testing.T) {
+	logged := make(chan string, 10)
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	log.AddHook(hook(func(e *logrus.Entry) { logged <- e.Message }))
+	f := renewing{&fakeServers{now: make(chan []Server), evicted: make(chan Server, 1)}, make(chan struct{}, 5)}
+	for range cap(f.left) {
+		f.left <- struct{}{}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- (&attendance{f, logrus.NewEntry(log)}).run(ctx) }()
+	defer func() { stop(); <-done }()
+	dying, accept := port(t)
+	server := Server{0, dying.Addr().String(), 7}
+	f.now <- []Server{server}
+	conn := accept()
+	dying.Close()
+	conn.Close()
+	select {
+	case got := <-f.evicted:
+		if got != server || len(f.left) > 0 {
+			t.Errorf("evicted %+v with %d renewals left", got, len(f.left))
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the server was not evicted")
+	}
+	if text := <-logged; text != "parameter server died: index freed" {
+		t.Errorf("logged %q", text)
+	}
+}
+
 type hook func(*logrus.Entry)
 
 func (h hook) Levels() []logrus.Level     { return logrus.AllLevels }
