@@ -391,6 +391,10 @@ func (f *File) Open(name string) (*io.SectionReader, error) {
 
 // ReadFile reads a whole file into memory.
 func ReadFile(path string) (tensors []Tensor, metadata map[string]string, err error) {
+	// A FIFO would block the open until something writes it.
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("read safetensors file %s: expected a regular file, found %v", path, info.Mode())
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read safetensors file: %w", err)

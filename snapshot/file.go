@@ -214,6 +214,9 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !info.Mode().IsRegular() { // a FIFO would block the open
+		return nil, fmt.Errorf("%s: expected a regular file, found %v", path, info.Mode())
+	}
 	return find(path, info.Size(), func() (io.ReaderAt, io.Closer, error) {
 		f, err := os.Open(path)
 		return f, f, err

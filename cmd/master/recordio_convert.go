@@ -136,7 +136,7 @@ func printSplit(w io.Writer, name string, s convert.Split) {
 func convertFiles(ctx context.Context, format string, paths []string, o convert.Options) (result convert.Result, err error) {
 	var inputs []io.Reader
 	for _, path := range paths {
-		file, err := openInput(path)
+		file, err := openInput(ctx, path)
 		if err != nil {
 			return result, err
 		}

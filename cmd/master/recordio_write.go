@@ -207,7 +207,7 @@ func (w *recordWriter) files(ctx context.Context, inputs []string) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		file, err := openInput(path)
+		file, err := openInput(ctx, path)
 		if err != nil {
 			return err
 		}
@@ -225,10 +225,10 @@ func (w *recordWriter) files(ctx context.Context, inputs []string) error {
 // lines writes the lines of the inputs, or of stdin if there are none.
 func (w *recordWriter) lines(ctx context.Context, stdin io.Reader, inputs []string) error {
 	if len(inputs) == 0 {
-		return w.copyLines(ctx, "standard input", stdin)
+		return w.copyLines(ctx, "standard input", &input{ctx: ctx, from: stdin})
 	}
 	for _, path := range inputs {
-		file, err := openInput(path)
+		file, err := openInput(ctx, path)
 		if err != nil {
 			return err
 		}
@@ -269,19 +269,6 @@ func splitLines(data []byte, atEOF bool) (advance int, token []byte, err error) 
 		return advance, data[:end], err
 	}
 	return advance, data[:advance], err
-}
-
-// openInput opens a file to read, or a FIFO or device such as /dev/stdin. Its errors say what else was found.
-func openInput(path string) (*os.File, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, recordio.OpenError(path, err)
-	}
-	if info, err := file.Stat(); err == nil && info.IsDir() {
-		file.Close()
-		return nil, fmt.Errorf("%s: expected a file, found a folder: name the files in it", recordio.DisplayName(path))
-	}
-	return file, nil
 }
 
 // wholeFile is a file that others see only when it is complete and synced.
