@@ -371,7 +371,7 @@ var guards = []guard{
 		"if request.TableKey != nil {", "if false {",
 		"no trainer can begin after one server lost its checkpoint"}},
 	{"F152", "master.TestEvictionIsLoggedWhenTheRegistryIsFaster", mutant{"an eviction ends with the watch of its server", "master/attend.go",
-		"func() { a.evict(ctx, s) }", "func() { a.evict(watching, s) }",
+		"{ return a.evict(ctx, s, before) }", "{ return a.evict(watching, s, before) }",
 		"the log does not say why a parameter server lost its index"}},
 	{"F75", "cmd/master.TestStatusNamesAnOverflow", mutant{"the leader does not ask whether parameters overflowed", "master/servers.go",
 		"s.Overflow = *text", "_ = *text",
