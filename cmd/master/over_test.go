@@ -102,12 +102,12 @@ func TestMasterOfAJobWithSetAsideTasks(t *testing.T) {
 	logHas(t, standby, "waiting for the lock")
 	l.train(20)
 	l.awaitEnd()
-	for name, d := range map[string]func() (*bufio.Scanner, <-chan int){
-		"stood by":        func() (*bufio.Scanner, <-chan int) { return standby, standbyCode },
-		"started again":   func() (*bufio.Scanner, <-chan int) { return daemon(t.Context(), l.etcd) },
-		"started a third": func() (*bufio.Scanner, <-chan int) { return daemon(t.Context(), l.etcd) },
-	} {
-		lines, code := d()
+	// The standby comes first: it has the lock next, and its log blocks until it is read.
+	for _, name := range []string{"stood by", "started again", "started a third time"} {
+		lines, code := standby, standbyCode
+		if name != "stood by" {
+			lines, code = daemon(t.Context(), l.etcd)
+		}
 		logHas(t, lines, "task=0")
 		logHas(t, lines, "expected none set aside, found 1: see them with: master queues --literal --endpoints")
 		for lines.Scan() {
