@@ -163,7 +163,8 @@ func (j *job) awaitStatus(what string, condition func(*pb.StatusReply) bool) *pb
 		if err != nil {
 			return false, err.Error()
 		}
-		ctx, cancel := context.WithTimeout(j.t.Context(), time.Second)
+		// With a slow store, the answer waits for the commit that is under way.
+		ctx, cancel := context.WithTimeout(j.t.Context(), 5*time.Second)
 		defer cancel()
 		if s, err = leader.Status(ctx, &pb.StatusRequest{Job: j.name}); err != nil {
 			return false, err.Error()

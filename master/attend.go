@@ -25,13 +25,10 @@ type Server struct {
 type ServerRegistry interface {
 	// WatchServers calls changed with all of them, now and after each change, until ctx ends.
 	WatchServers(ctx context.Context, changed func([]Server)) error
-	// Evict ends the claim of a server, so that another one can take the index at once. It returns [ErrServerRenewed] if the
-	// server renewed its claim within the last second.
-	Evict(ctx context.Context, s Server) error
+	// Evict ends the claim of a server, so that another one can take the index at once. It does nothing but report renewed if
+	// the server renewed its claim within the last second.
+	Evict(ctx context.Context, s Server) (renewed bool, err error)
 }
-
-// ErrServerRenewed is the error of [ServerRegistry] for a server that renews its claim.
-var ErrServerRenewed = errors.New("parameter server renews its claim")
 
 // attendance detects parameter servers whose process is gone, while a term lasts. It holds a silent connection to each. If
 // that breaks, the port refuses another one, and the server no longer renews its claim, the process is gone. Something else than the
@@ -124,18 +121,15 @@ func (a *attendance) evict(ctx context.Context, s Server, before int) (renewed b
 	bounded, cancel := context.WithTimeout(ctx, attendTimeout)
 	defer cancel()
 	log := a.log.WithFields(logrus.Fields{"server": s.Index, "addr": s.Addr})
-	if err := a.registry.Evict(bounded, s); err != nil {
-		if errors.Is(err, ErrServerRenewed) {
-			if before == renewedLooks {
-				log.Warn("parameter server renews its lease, but its address refuses connections")
-			}
-			return true
-		}
-		if ctx.Err() == nil {
-			log.WithError(err).Warn("parameter server died; its index is not freed yet")
-		}
-		return false
+	renewed, err := a.registry.Evict(bounded, s)
+	switch {
+	case renewed && before == renewedLooks:
+		log.Warn("parameter server renews its lease, but its address refuses connections")
+	case renewed:
+	case err == nil:
+		log.Warn("parameter server died: index freed")
+	case ctx.Err() == nil:
+		log.WithError(err).Warn("parameter server died; its index is not freed yet")
 	}
-	log.Warn("parameter server died: index freed")
-	return false
+	return renewed
 }

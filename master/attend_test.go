@@ -29,14 +29,14 @@ func (f *fakeServers) WatchServers(ctx context.Context, changed func([]Server)) 
 	}
 }
 
-func (f *fakeServers) Evict(_ context.Context, s Server) error {
+func (f *fakeServers) Evict(_ context.Context, s Server) (renewed bool, err error) {
 	select {
 	case err := <-f.refuse:
-		return err
+		return false, err
 	default:
 	}
 	f.evicted <- s
-	return nil
+	return false, nil
 }
 
 // attended runs the attendance of a leader until the test ends.
@@ -127,10 +127,10 @@ func TestParameterServerThatWasNeverReachedIsNotEvicted(t *testing.T) {
 // listedBeforeAnswer is a registry that names the servers that are left before it answers an eviction.
 type listedBeforeAnswer struct{ *fakeServers }
 
-func (f listedBeforeAnswer) Evict(ctx context.Context, _ Server) error {
+func (f listedBeforeAnswer) Evict(ctx context.Context, _ Server) (renewed bool, err error) {
 	f.now <- nil
 	f.now <- nil // the first one has been heard
-	return ctx.Err()
+	return false, ctx.Err()
 }
 
 // The log says that an index was freed, also when the registry names the servers that are left before the eviction has its answer.
@@ -165,10 +165,10 @@ type renewing struct {
 	left chan struct{}
 }
 
-func (f renewing) Evict(ctx context.Context, s Server) error {
+func (f renewing) Evict(ctx context.Context, s Server) (renewed bool, err error) {
 	select {
 	case <-f.left:
-		return ErrServerRenewed
+		return true, nil
 	default:
 		return f.fakeServers.Evict(ctx, s)
 	}

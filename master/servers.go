@@ -18,7 +18,7 @@ type ServersStatus struct {
 }
 
 // serversTimeout is short, as all else that people ask for is known without the store.
-const serversTimeout = time.Second
+const serversTimeout = time.Second / 2
 
 // Servers says which parameter servers there are. It asks none of them now, and a store that does
 // not answer makes it Unknown.

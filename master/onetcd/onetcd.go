@@ -126,10 +126,10 @@ func (s Servers) WatchServers(ctx context.Context, changed func([]master.Server)
 }
 
 // Evict ends the lease of a server that is dead.
-func (s Servers) Evict(ctx context.Context, server master.Server) error {
-	err := s.Store.Evict(ctx, etcdstore.Held{Index: server.Index, Addr: server.Addr, Lease: server.Claim})
+func (s Servers) Evict(ctx context.Context, server master.Server) (renewed bool, err error) {
+	err = s.Store.Evict(ctx, etcdstore.Held{Index: server.Index, Addr: server.Addr, Lease: server.Claim})
 	if errors.Is(err, etcdstore.ErrRenewed) {
-		return fmt.Errorf("%w: %w", master.ErrServerRenewed, err)
+		return true, nil
 	}
-	return err
+	return false, err
 }
