@@ -82,7 +82,7 @@ type link struct {
 	rows   []rowFrame // of the call under way, or the last one
 
 	addr    string             // "": to be looked up
-	serves  context.Context    // ends when addr no longer serves the shard; nil while addr is ""
+	serves  context.Context    // ends when the last addr no longer serves the shard; nil before the first
 	release context.CancelFunc // of serves
 	stream  *stream
 	epoch   uint16 // of the shard when it last said hello; 0: never
@@ -182,7 +182,7 @@ func (l *link) persist(ctx context.Context, restarted func(), try func(ctx conte
 		if err := l.judge(ctx, err); err != nil {
 			return err
 		}
-		if err := pause.wait(ctx, err); err != nil {
+		if err := l.pause(ctx, pause, err); err != nil {
 			return err
 		}
 	}
@@ -268,7 +268,7 @@ func (l *link) checkEpoch(epoch uint32) error {
 // drop gives the connection up; the address is looked up again.
 func (l *link) drop() {
 	l.hangUp()
-	l.use("")
+	l.addr = ""
 	l.dialed = "" // gRPC's own reconnecting would wait longer and longer
 }
 
@@ -298,12 +298,30 @@ func (l *link) connect(ctx context.Context) error {
 		if err := l.judge(ctx, err); err != nil {
 			return err
 		}
-		if err := pause.wait(ctx, err); err != nil {
+		if err := l.pause(ctx, pause, err); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// pause waits before another attempt. The wait ends when the registry changes the server of the shard: a server that follows a dead
+// one is dialed at once.
+func (l *link) pause(ctx context.Context, pause *pauses, err error) error {
+	waiting, release := l.bound(ctx)
+	defer release()
+	waited := pause.wait(waiting, err)
+	if waited == nil || ctx.Err() != nil {
+		return waited
+	}
+	*pause = pauses{replacedPause, pause.max}
+	waited = pause.wait(ctx, nil)
+	pause.next = l.client.cfg.RetryMin
+	return waited
+}
+
+// replacedPause bounds the attempts at a registry that names an address and takes it back.
+const replacedPause = 10 * time.Millisecond
 
 // find looks the address up if it is not known.
 func (l *link) find(ctx context.Context) error {

@@ -102,3 +102,37 @@ func TestHungServerIsLeftWhenTheRegistryNamesAnother(t *testing.T) {
 		})
 	}
 }
+
+// F54: a server dies, and its port refuses connections. A client in a long pause between two attempts dials the next server as soon as
+// the registry names it.
+func TestPauseEndsWhenTheRegistryNamesAnotherServer(t *testing.T) {
+	var r registry
+	addrs, _ := startShards(t, 1, pserver.Config{DataSocket: pserver.SocketOff})
+	dying, err := tcpproxy.New(addrs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(dying.Close)
+	r.set(dying.Addr())
+	cfg := config(nil, params.Async)
+	cfg.Addrs, cfg.During, cfg.RetryMin, cfg.RetryMax = r.addrs, r.during, time.Hour, time.Hour
+	c := connect(t, cfg)
+	if err := c.Init(within(t), tensors(0)); err != nil {
+		t.Fatal(err)
+	}
+	dying.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.PushPull(within(t), 1, 1, tensors(1), tensors(0))
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Fatalf("the call ended without a server: %v", err)
+	case <-time.After(50 * time.Millisecond): // usually the pause has begun by then; it need not
+	}
+	r.set(addrs[0])
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
