@@ -94,7 +94,7 @@ var errNotExecutable = errors.New("cannot be executed")
 // startErrors are the errors of a start that do not depend on the load of the machine.
 var startErrors = []error{syscall.ENOEXEC, syscall.ENOENT, syscall.EACCES, syscall.ENOTDIR, syscall.EISDIR, syscall.ELOOP, syscall.E2BIG}
 
-// lastWords is the last line of a log that has a reason, after a colon.
+// lastWords returns the last line of a log that has a reason, after a colon and as OneLine writes it.
 func lastWords(path string) string {
 	const most = 2 << 10
 	file, err := os.Open(path)
@@ -109,8 +109,8 @@ func lastWords(path string) string {
 	if len(lines) > 1 && seeHelp.MatchString(lines[len(lines)-1]) {
 		lines = lines[:len(lines)-1]
 	}
-	if last := lines[len(lines)-1]; last != "" {
-		return ": " + last
+	if last := strings.TrimSpace(lines[len(lines)-1]); last != "" {
+		return ": " + OneLine(last)
 	}
 	return ""
 }

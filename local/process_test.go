@@ -253,6 +253,8 @@ func TestLastWordsAreTheReason(t *testing.T) {
 		"starting\nno such file\n": ": no such file",
 		"starting\nmaster trainer: --rank \"x\": expected a number\nSee 'master trainer --help'.\n": ": master trainer: --rank \"x\": expected a number",
 		"See 'master trainer --help'.\n": ": See 'master trainer --help'.",
+		"\x1b[31mred\x1b[0m\r\n":         `: \x1b[31mred\x1b[0m`,
+		strings.Repeat("x", 4000):        ": " + strings.Repeat("x", maxLineBytes) + "...",
 	} {
 		if err := os.WriteFile(path, []byte(log), 0o600); err != nil {
 			t.Fatal(err)

@@ -137,6 +137,13 @@ func (c Config) chunksPerTask(chunks int) int {
 	return min(max(1, chunks/(c.Trainers*tasksPerTrainer)), maxChunksOfTask)
 }
 
+// Tasks returns the number of tasks that a dataset of so many chunks has under this configuration. There are more if a task of as many
+// chunks is too large for a message, see group.
+func (c Config) Tasks(chunks int) int {
+	each := c.chunksPerTask(chunks)
+	return (chunks + each - 1) / each
+}
+
 // group cuts the chunks of a dataset into tasks that fit a message. A number of chunks that the
 // user chose is not changed, but refused.
 func (c Config) group(table *taskqueue.Table) error {

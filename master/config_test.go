@@ -3,6 +3,7 @@ package master
 import (
 	"testing"
 
+	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
 
@@ -26,6 +27,34 @@ func TestChunksPerTask(t *testing.T) {
 			t.Errorf("%+v: fewer than %d tasks for each trainer", tt, tasksPerTrainer)
 		}
 	}
+}
+
+// Tasks must agree with what a report makes of the same chunks.
+func TestConfigTasksAgreesWithGroup(t *testing.T) {
+	for _, trainers := range []int{1, 3, 8} {
+		for _, chunks := range []int{1, 2, 24, 47, 48, 49, 65, 1000} {
+			c := Config{Trainers: trainers}.withDefaults()
+			table := taskqueue.NewTable(chunks)
+			if err := table.Add(taskqueue.File{Path: "/data/a", Size: int64(chunks) * 100}, chunksOfFile(chunks)); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.group(table); err != nil {
+				t.Fatal(err)
+			}
+			if got := c.Tasks(chunks); got != table.Tasks() {
+				t.Errorf("%d chunks, %d trainers: found %d tasks, expected %d", chunks, trainers, got, table.Tasks())
+			}
+		}
+	}
+}
+
+func chunksOfFile(n int) (chunks []recordio.Index) {
+	offset := int64(0)
+	for range n {
+		next := recordio.Index{Offset: offset, Size: 10, Records: 1}
+		chunks, offset = append(chunks, next), next.End()
+	}
+	return chunks
 }
 
 func TestConfigNamesWhatIsWrong(t *testing.T) {

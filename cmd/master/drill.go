@@ -101,7 +101,7 @@ func oneDrillCommand(kind, short, long, example string) *cobra.Command {
 		if err := render(cmd.OutOrStdout(), *format, report, report.Table); err != nil || report.OK() {
 			return err
 		}
-		return fmt.Errorf("%d tasks are lost and %d were counted twice", report.Lost, report.CountedTwice)
+		return fmt.Errorf("%s lost, %d counted twice", counted(report.Lost, "task"), report.CountedTwice)
 	}
 	return cmd
 }

@@ -60,7 +60,7 @@ differs, and exits with 1 when there is one. Tables of embeddings are compared r
 			return err
 		}
 		if len(diffs) > 0 {
-			return fmt.Errorf("%s and %s differ in %d tensors and tables", args[0], args[1], len(diffs))
+			return fmt.Errorf("%s and %s differ in %s", args[0], args[1], counted(len(diffs), "tensor")+" or tables")
 		}
 		return nil
 	}

@@ -52,7 +52,7 @@ their labels or scaling are known to differ from those of the data of the model,
 		}
 		e := evaluated{args[0], saved.Kind, saved.Version, found.Records, found.Accuracy(), found.Loss(), found.AUC}
 		return render(cmd.OutOrStdout(), *format, e, func(w io.Writer) {
-			fmt.Fprintf(w, "model\t%s\naccuracy\t%.4f (%d records)\n", e.Model, e.Accuracy, e.Records)
+			fmt.Fprintf(w, "model\t%s\naccuracy\t%.4f (%s)\n", e.Model, e.Accuracy, counted(e.Records, "record"))
 			if e.AUC != nil {
 				fmt.Fprintf(w, "area under the ROC curve\t%.4f\n", *e.AUC)
 			}

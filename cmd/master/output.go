@@ -72,3 +72,14 @@ func render(w io.Writer, format string, v any, table func(w io.Writer)) error {
 	}
 	return usageErrorf("output format %q: expected one of table, json, yaml", format)
 }
+
+// counted is a number with its noun: 1 task, 2 tasks, 3 classes.
+func counted(n int, noun string) string {
+	switch {
+	case n == 1:
+		return "1 " + noun
+	case strings.HasSuffix(noun, "s"):
+		return fmt.Sprintf("%d %ses", n, noun)
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -39,10 +39,7 @@ func storedOutcome(ctx context.Context, store *etcdstore.Store) (outcome, error)
 func (o outcome) over() bool { return o.status == taskqueue.Ended || o.status == taskqueue.Failed }
 
 func (o outcome) String() string {
-	passes := fmt.Sprintf("%d passes", o.passes)
-	if o.passes == 1 {
-		passes = "1 pass"
-	}
+	passes := counted(int(o.passes), "pass")
 	if o.status == taskqueue.Failed {
 		return withReason(fmt.Sprintf("failed in pass %d", o.passes), o.reason)
 	}

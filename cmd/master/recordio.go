@@ -42,11 +42,12 @@ type chunkFlags struct {
 	records     *int
 }
 
-func addChunkFlags(cmd *cobra.Command) chunkFlags {
+// addChunkFlags gives cmd the flags. usual is the default of --records-per-chunk.
+func addChunkFlags(cmd *cobra.Command, usual string) chunkFlags {
 	return chunkFlags{
 		compression: addChoice(cmd, "compression", "", "how chunks are stored", "none", "snappy", "gzip"),
 		bytes:       cmd.Flags().Int("chunk-bytes", 0, "end a chunk before it grows past that many `bytes` (default 1 MiB, or no limit with --records-per-chunk)"),
-		records:     cmd.Flags().Int("records-per-chunk", 0, "end a chunk at that many `records` (default no limit; convert: so that there are 16 to 64 chunks)"),
+		records:     cmd.Flags().Int("records-per-chunk", 0, "end a chunk at that many `records` (default "+usual+")"),
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"trainmaster/dataset/convert"
+	"trainmaster/master"
 	"trainmaster/recordio"
 )
 
@@ -43,7 +44,7 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Sha
     testdata/flights.csv.gz data/flights`,
 	}
 	input := addChoice(cmd, "format", "", "form of the input", "csv", "idx", "categorical")
-	chunks := addChunkFlags(cmd)
+	chunks := addChunkFlags(cmd, fmt.Sprintf("chosen for %d to %d chunks", convert.LeastChunks, convert.MostChunks))
 	var o convert.Options
 	cmd.Flags().IntVar(&o.Shards, "shards", 1, "number of `shards` to train on")
 	cmd.Flags().Float64Var(&o.HeldOut, "held-out", 0, "`part` of the samples, 0 to below 1, for test shards")
@@ -98,13 +99,21 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Sha
 		}
 		fmt.Fprintln(cmd.ErrOrStderr(), aboutDataset(result))
 		warnOfFewTasks(cmd.ErrOrStderr(), result.Train.Chunks, result.Train.Records)
-		return render(cmd.OutOrStdout(), *format, result, func(w io.Writer) {
-			fmt.Fprintln(w, "SPLIT\tRECORDS\tTASKS\tSHARDS\tFIRST")
+		tasks := usualTasks(result.Train.Chunks)
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s in each pass of `master run` with %d trainers\n", counted(tasks, "task"), usualTrainers)
+		return render(cmd.OutOrStdout(), *format, converted{result, tasks}, func(w io.Writer) {
+			fmt.Fprintln(w, "SPLIT\tRECORDS\tCHUNKS\tSHARDS\tFIRST")
 			printSplit(w, "train", result.Train)
 			printSplit(w, "test", result.Test)
 		})
 	}
 	return cmd
+}
+
+// converted is the result of a conversion.
+type converted struct {
+	convert.Result
+	Tasks int `json:"tasks"` // of a pass of `master run` with usualTrainers
 }
 
 const mostShards = 99_999 // what five digits in a name can number
@@ -163,7 +172,7 @@ func aboutDataset(r convert.Result) string {
 	if len(r.Columns) > 0 {
 		fmt.Fprintf(&b, "line 1 is a heading: label %q, features %.200q\n", r.LabelColumn, strings.Join(r.Columns, ","))
 	}
-	fmt.Fprintf(&b, "%s: %d features, %d classes", r.Kind, r.Features, r.Classes)
+	fmt.Fprintf(&b, "%s: %s, %s", r.Kind, counted(r.Features, "feature"), counted(r.Classes, "class"))
 	if len(r.Labels) > 0 {
 		fmt.Fprintf(&b, " (%.200s)", strings.Join(r.Labels, ", "))
 	}
@@ -179,12 +188,16 @@ const (
 	usualTrainers   = 3
 )
 
-// warnOfFewTasks says that a dataset has too few tasks for a few trainers, as the master would when it is reported.
+// usualTasks returns how many tasks `master run` makes of a dataset by default.
+func usualTasks(chunks int) int { return master.Config{Trainers: usualTrainers}.Tasks(chunks) }
+
+// warnOfFewTasks writes a warning if a dataset has too few tasks for the default number of trainers.
 func warnOfFewTasks(w io.Writer, chunks, records int) {
-	if chunks >= tasksForTrainer*usualTrainers {
+	tasks := usualTasks(chunks)
+	if tasks >= tasksForTrainer*usualTrainers {
 		return
 	}
-	fmt.Fprintf(w, "warning: %d tasks: expected at least %d for each trainer, %d for %d trainers", chunks, tasksForTrainer, tasksForTrainer*usualTrainers, usualTrainers)
+	fmt.Fprintf(w, "warning: %s: expected at least %d for each trainer, %d for %d trainers", counted(tasks, "task"), tasksForTrainer, tasksForTrainer*usualTrainers, usualTrainers)
 	if smaller := records / (tasksForTrainer * usualTrainers); smaller > 0 {
 		fmt.Fprintf(w, ": write smaller chunks, with --records-per-chunk %d", smaller)
 	}

@@ -86,7 +86,7 @@ func TestConvertTableOfNumbers(t *testing.T) {
 	prefix := filepath.Join(t.TempDir(), "iris")
 	r := runArgs(t, "recordio", "convert", "--label", "species", "--text-labels", "--held-out", "0.2", textFile(t, "iris.csv", table), prefix)
 	r.wants(t, exitOK, "numbers: 2 features, 2 classes (setosa, virginica)", `line 1 is a heading: label "species", features "width,height"`)
-	if strings.Contains(r.stderr, "warning") || !strings.Contains(r.stdout, "TASKS") {
+	if strings.Contains(r.stderr, "warning") || !strings.Contains(r.stdout, "CHUNKS") {
 		t.Errorf("convert says %s%s", r.stdout, r.stderr)
 	}
 	d, err := convert.Describe(t.Context(), prefix)
@@ -98,7 +98,7 @@ func TestConvertTableOfNumbers(t *testing.T) {
 func TestConvertWarnsOfFewTasks(t *testing.T) {
 	table := textFile(t, "t.csv", strings.Repeat("1,2,0\n", 100))
 	runArgs(t, "recordio", "convert", "--records-per-chunk", "100", table, filepath.Join(t.TempDir(), "t")).
-		wants(t, exitOK, "warning: 1 tasks: expected at least 4 for each trainer, 12 for 3 trainers: write smaller chunks, with --records-per-chunk 8")
+		wants(t, exitOK, "warning: 1 task: expected at least 4 for each trainer, 12 for 3 trainers: write smaller chunks, with --records-per-chunk 8")
 	runArgs(t, "recordio", "convert", "--format", "idx", "--header", "yes", "a", "b", "c").wants(t, exitUsage, "--header: expected --format csv or categorical")
 	runArgs(t, "recordio", "convert", "--format", "categorical", "--max-pixel", "4", "a", "b").wants(t, exitUsage, "--max-pixel: expected --format csv")
 }

@@ -39,7 +39,7 @@ at all; those that exist are kept unless --force is given.`,
   master recordio write --per-file --shards 4 --records-per-chunk 20 data/pictures pictures/*.png`,
 		Args: cobra.MinimumNArgs(1),
 	}
-	chunks := addChunkFlags(cmd)
+	chunks := addChunkFlags(cmd, "no limit")
 	chunks.layout = addChoice(cmd, "layout", "", "layout of the chunks' headers", recordio.First.String(), recordio.Second.String())
 	perFile := cmd.Flags().Bool("per-file", false, "make one record of each input")
 	shards := cmd.Flags().Int("shards", 0, "`number` of files FILE-00000-of-... (0 = one file FILE)")
@@ -75,7 +75,7 @@ at all; those that exist are kept unless --force is given.`,
 		}
 		warnOfFewTasks(cmd.ErrOrStderr(), w.result.Chunks, int(w.result.Records))
 		return render(cmd.OutOrStdout(), *format, w.result, func(out io.Writer) {
-			fmt.Fprintf(out, "PATH\tRECORDS\tTASKS\tBYTES\n%s\t%d\t%d\t%d\n", recordio.DisplayName(path), w.result.Records, w.result.Chunks, w.result.Bytes)
+			fmt.Fprintf(out, "PATH\tRECORDS\tCHUNKS\tBYTES\n%s\t%d\t%d\t%d\n", recordio.DisplayName(path), w.result.Records, w.result.Chunks, w.result.Bytes)
 		})
 	}
 	return cmd

@@ -85,7 +85,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data; 1 for own trainers)")
 	flags.IntVar(&c.Masters, "masters", 1, "number of masters, at most 16: one leads, the others stand by")
 	flags.IntVar(&c.Servers, "ps", 2, "number of parameter servers, at most 128 (default for own trainers: 0)")
-	flags.IntVar(&c.Trainers, "trainers", 3, "number of trainers, at most 1000")
+	flags.IntVar(&c.Trainers, "trainers", usualTrainers, "number of trainers, at most 1000")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
 	shardLoss := addChoice(cmd, "on-shard-loss", "", "when a parameter server is lost the others go on (continue), or all go back to the last checkpoint, the data too (rewind)", "continue", "rewind")
@@ -101,6 +101,9 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 			var began []string
 			if c.Dir, began, err = takeSettings(cmd, resume); err != nil {
 				return err
+			}
+			if len(args) > 0 && len(began) == 0 {
+				return usageErrorf("command %s: expected no command, since the run in %s has built-in trainers: omit the command, or begin another run with --data", quoted(args), c.Dir)
 			}
 			if len(args) > 0 && !slices.Equal(c.Command, began) {
 				return usageErrorf("command %s: the run in %s began with %s: omit the command, or begin another run", quoted(args), c.Dir, quoted(began))
@@ -207,16 +210,13 @@ func newRunDir(parent string) (string, error) {
 // runLocal runs the job with progress on errOut and the result on out.
 func runLocal(ctx context.Context, c local.Config, format string, out, errOut io.Writer) error {
 	if len(c.Command) == 0 {
-		fmt.Fprintf(errOut, "Training %s on %s with %d trainers and %d parameter servers, in %s\n", c.Model, dataName(c), c.Trainers, c.Servers, c.Dir)
+		fmt.Fprintf(errOut, "Training %s on %s with %s and %s, in %s\n", c.Model, dataName(c), counted(c.Trainers, "trainer"), counted(c.Servers, "parameter server"), c.Dir)
 	} else {
 		servers := ""
-		switch {
-		case c.Servers == 1:
-			servers = " and 1 parameter server"
-		case c.Servers > 1:
-			servers = fmt.Sprintf(" and %d parameter servers", c.Servers)
+		if c.Servers > 0 {
+			servers = " and " + counted(c.Servers, "parameter server")
 		}
-		fmt.Fprintf(errOut, "Running %d trainers%s on %s, in %s: %s\n", c.Trainers, servers, dataName(c), c.Dir, strings.Join(c.Command, " "))
+		fmt.Fprintf(errOut, "Running %s%s on %s, in %s: %s\n", counted(c.Trainers, "trainer"), servers, dataName(c), c.Dir, strings.Join(c.Command, " "))
 	}
 	job, err := local.New(c)
 	if err != nil {
@@ -238,7 +238,7 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 			fmt.Fprintln(w, "test accuracy\tnot measured: no records were held out (master recordio convert --held-out)")
 		}
 		if result.Accuracy != nil {
-			fmt.Fprintf(w, "test accuracy\t%.4f (%d records)\n", *result.Accuracy, result.TestRecords)
+			fmt.Fprintf(w, "test accuracy\t%.4f (%s)\n", *result.Accuracy, counted(result.TestRecords, "record"))
 		}
 		if result.AUC != nil {
 			fmt.Fprintf(w, "area under the ROC curve\t%.4f\n", *result.AUC)
@@ -252,7 +252,7 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 		}
 		fmt.Fprintf(w, "restarts\t%s\n", strconv.Itoa(result.Restarts))
 		if a := result.SetAside; a.Tasks > 0 {
-			fmt.Fprintf(w, "SET ASIDE\t%d tasks, which later passes went without; one of them: %s\n", a.Tasks, a.Example)
+			fmt.Fprintf(w, "SET ASIDE\t%s, not trained in later passes; error of one: %s\n", counted(a.Tasks, "task"), local.OneLine(a.Example))
 		}
 		if len(c.Command) > 0 {
 			fmt.Fprintf(w, "logs\t%s\n", filepath.Join(result.Dir, "logs"))

@@ -48,6 +48,7 @@ func TestResumeRefusesOtherSettings(t *testing.T) {
 	}
 	runArgs(t, "run", "--resume", dir, "--passes", "3").wants(t, exitUsage, "--passes cannot change on resume: expected the default, which the run in "+dir+` has, found "3": omit it`)
 	runArgs(t, "run", "--resume", dir, "--trainers", "3").wants(t, exitUsage, `--trainers cannot change on resume: expected "5"`, `found "3": omit it`)
+	runArgs(t, "run", "--resume", dir, "--", "true").wants(t, exitUsage, "expected no command, since the run in "+dir+" has built-in trainers")
 }
 
 // A run that is already under way is named, and no flag that master run lacks.

@@ -102,21 +102,14 @@ func (l *leader) stoppedWatching(was, n uint32) error {
 	if was != n {
 		back = fmt.Sprintf("%d %s", was, l.flags())
 	}
-	return fmt.Errorf("stopped watching: the job goes on to %s; to take it back: master scale ps=%s", countOfServers(n), back)
-}
-
-func countOfServers(n uint32) string {
-	if n == 1 {
-		return "1 parameter server"
-	}
-	return fmt.Sprintf("%d parameter servers", n)
+	return fmt.Errorf("stopped watching: the job goes on to %s; to take it back: master scale ps=%s", counted(int(n), "parameter server"), back)
 }
 
 // progressOf is a line for a user.
 func (l *leader) progressOf(reply *pb.ScaleReply) string {
 	switch {
 	case reply.GetDone():
-		return "the model is spread over " + countOfServers(reply.GetParameterServers())
+		return "the model is spread over " + counted(int(reply.GetParameterServers()), "parameter server")
 	case reply.GetWaiting() != "":
 		return "waiting: " + l.completed(reply.GetWaiting())
 	}
@@ -133,9 +126,9 @@ func (l *leader) completed(waiting string) string {
 
 // movingOf is what a user sees while blocks move. New servers count as soon as they are there.
 func movingOf(reply *pb.ScaleReply) string {
-	text := "moving to " + countOfServers(reply.GetGoal())
+	text := "moving to " + counted(int(reply.GetGoal()), "parameter server")
 	if reply.GetParameterServers() > reply.GetGoal() {
-		text = fmt.Sprintf("moving from %d to %s", reply.GetParameterServers(), countOfServers(reply.GetGoal()))
+		text = fmt.Sprintf("moving from %d to %s", reply.GetParameterServers(), counted(int(reply.GetGoal()), "parameter server"))
 	}
 	switch {
 	case reply.GetSlots() > 0:

@@ -104,7 +104,7 @@ func verify(ctx context.Context, store *etcdstore.Store, from place, dir string)
 	var bad []error
 	for _, r := range reports {
 		if r.Missing > 0 || r.CountedTwice > 0 {
-			bad = append(bad, fmt.Errorf("dataset %d, pass %d: %d tasks are missing and %d were counted twice", r.Set, r.Pass, r.Missing, r.CountedTwice))
+			bad = append(bad, fmt.Errorf("dataset %d, pass %d: %s missing, %d counted twice", r.Set, r.Pass, counted(r.Missing, "task"), r.CountedTwice))
 		}
 	}
 	if err := verifier.CrossCheck(state); err != nil {
@@ -136,6 +136,6 @@ func verifyTable(w io.Writer, reports []taskqueue.PassReport, wrong error) {
 		fmt.Fprintln(w, "\nIn the passes with figures nothing is missing and nothing was counted twice; the record agrees with the state.")
 	}
 	if unseen > 0 {
-		fmt.Fprintf(w, "Of %d passes, those with -, the record is not kept any longer (--record-keep of the master), or was lost before the job was resumed: of them nothing is known.\n", unseen)
+		fmt.Fprintf(w, "Of %s, marked with -, the record is not kept any longer (--record-keep of the master), or was lost before the job was resumed: nothing is known of them.\n", counted(unseen, "pass"))
 	}
 }

@@ -89,8 +89,8 @@ func TestVerify(t *testing.T) {
 		code  int
 		words []string
 	}{
-		"a finish is gone":          {nil, exitFailed, []string{"pass 1: 1 tasks are missing and 0 were counted twice"}},
-		"a finish for another task": {finishes[keys[0]], exitFailed, []string{"pass 1: 1 tasks are missing and 1 were counted twice"}},
+		"a finish is gone":          {nil, exitFailed, []string{"pass 1: 1 task missing, 0 counted twice"}},
+		"a finish for another task": {finishes[keys[0]], exitFailed, []string{"pass 1: 1 task missing, 1 counted twice"}},
 		"damaged":                   {[]byte{1, 0xff}, exitFailed, []string{"damaged record", "commit "}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -269,7 +269,7 @@ func TestVerifySealed(t *testing.T) {
 	}
 	table := runArgs(t, append([]string{"verify"}, l.etcd...)...)
 	table.wants(t, exitOK)
-	if !strings.Contains(table.stdout, "of them nothing is known") || strings.Contains(table.stdout, "Nothing is missing") {
+	if !strings.Contains(table.stdout, "nothing is known of them") || strings.Contains(table.stdout, "Nothing is missing") {
 		t.Errorf("table:\n%s", table.stdout)
 	}
 	of := runArgs(t, append([]string{"tasks", "--of-record", "/data/a:0"}, l.etcd...)...)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"trainmaster/dataset/convert"
@@ -229,6 +230,11 @@ func TestCSVRefuses(t *testing.T) {
 		"word":           {"1,2\n1,2\nx,2\n", `line 3, column 1: "x" is not a number`},
 		"nothing there":  {"1,2\n,2\n", `line 2, column 1: "" is not a number`},
 		"NaN":            {"1,2\nNaN,2\n", `line 2, column 1: "NaN" is not a number`},
+		"too large":      {"1,2\n1e308,2\n", `line 2, column 1: expected a number within ±3.4e+38, the range of float32, found 1e308`},
+		"far too large":  {"1,2\n-1e400,2\n", `line 2, column 1: expected a number within ±3.4e+38, the range of float32, found -1e400`},
+		"UTF-16":         {"\xff\xfe1\x00,\x002\x00\n\x00", "expected UTF-8 text, found UTF-16: convert the file first"},
+		"UTF-16 BE":      {"\xfe\xff\x001\x00,", "expected UTF-8 text, found UTF-16: convert the file first"},
+		"no text":        {"1\x00,\x00", "found a zero byte at its beginning"},
 		"infinity":       {"1,2\n-inf,2\n", `line 2, column 1: "-inf" is not a number`},
 		"negative label": {"1,255,-1\n", `line 1, column 3: label "-1" is not a whole number`},
 		"text label":     {"1,2,setosa\n", "number texts with --text-labels"},
@@ -392,4 +398,43 @@ func ExampleCSV() {
 	// Output:
 	// tiny-00000-of-00001 3
 	// tiny-test-00000-of-00001 1
+}
+
+// The promise of the flag --records-per-chunk: 16 to 64 chunks, whatever the numbers of samples and shards are.
+func TestConvertChoosesNumberOfChunks(t *testing.T) {
+	for _, tt := range []struct{ n, shards int }{
+		{1, 1}, {5, 1}, {16, 1}, {17, 15}, {60, 7}, {70, 1}, {127, 2}, {130, 1}, {500, 33}, {500, 90}, {1023, 13}, {1025, 4}, {1438, 1}, {1797, 1}, {1797, 40}, {2100, 1}, {2100, 63},
+	} {
+		prefix := filepath.Join(t.TempDir(), "d")
+		r, err := convert.CSV(t.Context(), strings.NewReader(strings.Repeat("1,0\n", tt.n)), convert.Options{Prefix: prefix, Shards: tt.shards})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := r.Train.Chunks; c < min(tt.n, convert.LeastChunks) || c > max(convert.MostChunks, tt.shards) {
+			t.Errorf("%+v: found %d chunks, expected %d to %d", tt, c, convert.LeastChunks, convert.MostChunks)
+		}
+		if d, err := convert.Describe(t.Context(), prefix); err != nil || d.Train.Chunks != r.Train.Chunks || d.Train.Records != tt.n {
+			t.Errorf("%+v: found %d chunks of %d records, %v, expected %d chunks", tt, d.Train.Chunks, d.Train.Records, err, r.Train.Chunks)
+		}
+	}
+}
+
+// More shards than files may be open at a time: each is closed before the next one.
+func TestConvertKeepsFewFilesOpen(t *testing.T) {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 40, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := convert.CSV(t.Context(), strings.NewReader(strings.Repeat("1,0\n", 100)), convert.Options{Prefix: filepath.Join(t.TempDir(), "d"), Shards: 80, HeldOut: 0.1})
+	if err != nil || len(r.Train.Paths) != 80 || len(r.Test.Paths) != 8 {
+		t.Errorf("found %d and %d shards, %v, expected 80 and 8", len(r.Train.Paths), len(r.Test.Paths), err)
+	}
 }

@@ -35,9 +35,9 @@ func readCSV(ctx context.Context, in io.Reader, o *Options) (samples, error) {
 	n := numericTable{width: t.width - 1}
 	if err := t.each(ctx, func(row []string, text string, at func(int) string) error {
 		for i, field := range row {
-			value, err := strconv.ParseFloat(strings.TrimSpace(field), 64)
-			if err != nil || math.IsNaN(value) || math.Abs(value) > math.MaxFloat32 {
-				return fmt.Errorf("%s: %q is not a number", at(i), field)
+			value, err := parseNumber(field)
+			if err != nil {
+				return fmt.Errorf("%s: %w", at(i), err)
 			}
 			n.add(value, at(i))
 		}
@@ -52,6 +52,18 @@ func readCSV(ctx context.Context, in io.Reader, o *Options) (samples, error) {
 	}
 	t.sortTexts(n.labels)
 	return n.samples(o, t.origin())
+}
+
+// parseNumber reads a feature.
+func parseNumber(field string) (float64, error) {
+	value, err := strconv.ParseFloat(strings.TrimSpace(field), 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange), err == nil && !math.IsInf(value, 0) && math.Abs(value) > math.MaxFloat32:
+		return 0, fmt.Errorf("expected a number within ±%.2g, the range of float32, found %.40s", math.MaxFloat32, field)
+	case err != nil, math.IsNaN(value), math.IsInf(value, 0):
+		return 0, fmt.Errorf("%.200q is not a number", field)
+	}
+	return value, nil
 }
 
 // numericTable holds pixels until a value is none, and numbers from then on.

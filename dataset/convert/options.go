@@ -68,22 +68,26 @@ const (
 	ScalingNone     = "none"
 )
 
-// A dataset is cut into about goodTasks chunks, enough for 16 trainers with four tasks each. A chunk has at least minRecords, one small
-// mini-batch, unless the dataset would have less than fewTasks chunks, enough for four trainers.
+// A dataset has at most MostChunks chunks, or one for each shard if there are more shards: enough for 16 trainers with four tasks each.
+// It has at least LeastChunks, enough for four trainers, if it has as many samples. Within these limits, a chunk has at least
+// minRecords, one small mini-batch.
 const (
-	goodTasks  = 64
-	fewTasks   = 16
-	minRecords = 8
+	MostChunks  = 64
+	LeastChunks = 16
+	minRecords  = 8
 )
 
-// writer says how n samples are cut into chunks.
-func (o Options) writer(n int) recordio.WriterOptions {
+// writer says how n samples are cut into the chunks of a number of shards.
+func (o Options) writer(n, shards int) recordio.WriterOptions {
 	w := recordio.WriterOptions{Compression: o.Compression, ChunkBytes: o.ChunkBytes, RecordsPerChunk: o.RecordsPerChunk}
 	if w.ChunkBytes == 0 && w.RecordsPerChunk == 0 {
-		w.ChunkBytes, w.RecordsPerChunk = recordio.DefaultChunkBytes, max(1, n/goodTasks, min(minRecords, n/fewTasks))
+		chunks, largest := max(1, MostChunks/shards), ceiling(n, shards) // of a shard
+		w.ChunkBytes, w.RecordsPerChunk = recordio.DefaultChunkBytes, max(ceiling(largest, chunks), min(minRecords, n/LeastChunks))
 	}
 	return w
 }
+
+func ceiling(n, divisor int) int { return (n + divisor - 1) / divisor }
 
 // Result describes a converted dataset.
 type Result struct {
@@ -118,5 +122,5 @@ func (o origin) result(kind sample.Kind, features int, labels []int) Result {
 type Split struct {
 	Paths   []string `json:"paths"`
 	Records int      `json:"records"`
-	Chunks  int      `json:"chunks"` // as many tasks, with one chunk for each task
+	Chunks  int      `json:"chunks"`
 }

@@ -105,11 +105,12 @@ func (w *shardWriter) split(prefix string, order []int, n int) (Split, error) {
 	if err := os.MkdirAll(filepath.Dir(prefix), 0o777); err != nil {
 		return Split{}, recordio.OpenError(prefix, err)
 	}
+	options := w.options.writer(len(order), n)
 	for i := range n {
 		path := fmt.Sprintf("%s-%05d-of-%05d", prefix, i, n)
 		chunks := 0
 		if err := w.file(path, func(file *os.File) (err error) {
-			chunks, err = w.records(file, order[i*len(order)/n:(i+1)*len(order)/n], w.options.writer(len(order)))
+			chunks, err = w.records(file, order[i*len(order)/n:(i+1)*len(order)/n], options)
 			return err
 		}); err != nil {
 			return Split{}, err

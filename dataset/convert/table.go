@@ -2,6 +2,7 @@ package convert
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/csv"
 	"errors"
@@ -44,7 +45,11 @@ func newTable(in io.Reader, o *Options, looks func(row []string, label int) bool
 	if err != nil {
 		return nil, err
 	}
-	t := &table{rows: csv.NewReader(withoutMark(plain)), options: o, looks: looks, numbers: map[string]int{}}
+	text, err := withoutMark(plain)
+	if err != nil {
+		return nil, err
+	}
+	t := &table{rows: csv.NewReader(text), options: o, looks: looks, numbers: map[string]int{}}
 	t.rows.ReuseRecord = true
 	row, err := t.rows.Read()
 	if errors.Is(err, io.EOF) {
@@ -249,12 +254,18 @@ func cutShort(err error) error {
 }
 
 // withoutMark skips the byte order mark that some programs write at the beginning of UTF-8 text. A mark left in the first cell would
-// become a part of its value.
-func withoutMark(in io.Reader) io.Reader {
+// become a part of its value. UTF-16 text is an error.
+func withoutMark(in io.Reader) (io.Reader, error) {
 	const mark = "\xef\xbb\xbf"
 	buffered := bufio.NewReader(in)
-	if start, _ := buffered.Peek(len(mark)); string(start) == mark {
+	start, _ := buffered.Peek(len(mark)) // its error comes again from the first read
+	switch {
+	case string(start) == mark:
 		_, _ = buffered.Discard(len(mark)) // of what was peeked: cannot fail
+	case bytes.HasPrefix(start, []byte("\xff\xfe")), bytes.HasPrefix(start, []byte("\xfe\xff")):
+		return nil, errors.New("expected UTF-8 text, found UTF-16: convert the file first, as with: iconv -f UTF-16 -t UTF-8 TABLE > TABLE.utf8")
+	case bytes.IndexByte(start, 0) >= 0:
+		return nil, errors.New("expected UTF-8 text, found a zero byte at its beginning: if the file is UTF-16, convert it first, as with iconv")
 	}
-	return buffered
+	return buffered, nil
 }

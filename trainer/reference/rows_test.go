@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/csv"
+	"errors"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -205,6 +206,18 @@ func TestSavedTablesAreInOrder(t *testing.T) {
 	}
 	if read, err = reference.ReadSaved(path); err != nil || read.Tables[1].Init != params.Uniform || read.Tables[1].Scale != 0.05 || read.Tables[0].Init != params.Zeros {
 		t.Errorf("found %+v (%v), expected rows that start uniformly in [-0.05, 0.05)", read.Tables, err)
+	}
+}
+
+func TestReadSavedNamesAnExportedModel(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "exported.safetensors")
+	for _, metadata := range []map[string]string{nil, {"format": "pt"}} {
+		if err := safetensors.WriteFile(path, []safetensors.Tensor{safetensors.FromFloat32("w", []int{1}, []float32{1})}, metadata); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := reference.ReadSaved(path); !errors.Is(err, reference.ErrNotSaved) || !strings.Contains(err.Error(), "pass the file that the run saved") {
+			t.Errorf("found %v, expected ErrNotSaved", err)
+		}
 	}
 }
 

@@ -128,11 +128,17 @@ func (s Saved) Write(path string) error {
 	return nil
 }
 
+// ErrNotSaved is in the error of a file with tensors that Write did not write, such as those of `master model export`.
+var ErrNotSaved = errors.New("expected a model that `master run` or `master trainer --save-model` saved")
+
 // ReadSaved reads what Write wrote.
 func ReadSaved(path string) (Saved, error) {
 	tensors, metadata, err := safetensors.ReadFile(path)
 	if err != nil {
 		return Saved{}, fmt.Errorf("load the model: %w", err)
+	}
+	if metadata["model"] == "" {
+		return Saved{}, fmt.Errorf("load the model %q: %w, found tensors without the name of a model: pass the file that the run saved, as in trainmaster-run/001/digits-softmax.safetensors", path, ErrNotSaved)
 	}
 	s := Saved{Kind: metadata["model"], Meaning: convert.Meaning{Labels: metadata["dataset_labels"], Scaling: metadata["dataset_scaling"]}}
 	metadata["rank"] = cmp.Or(metadata["rank"], "0") // of models that were saved before there was one
