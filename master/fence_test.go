@@ -15,6 +15,7 @@ type cuts struct {
 	*Master
 	t       *testing.T
 	ctx     context.Context
+	store   *memory
 	servers *retiringTogether
 }
 
@@ -33,7 +34,7 @@ func leadsWithCuts(t *testing.T) *cuts {
 		<-ended
 	})
 	register(t, m, 4)
-	return &cuts{Master: m, t: t, ctx: ctx, servers: servers}
+	return &cuts{Master: m, t: t, ctx: ctx, store: store, servers: servers}
 }
 
 // member joins a trainer whose heartbeats continue.
@@ -112,6 +113,43 @@ func TestCutKeepsTrainerThatStandsStillLate(t *testing.T) {
 		}
 		if n := c.sessions(); n != 1 {
 			t.Errorf("%d sessions, expected 1", n)
+		}
+	})
+}
+
+// Etcd refuses the report of a trainer that has stopped for the cut, and takes writes again before the trainer repeats its report: the
+// trainer keeps its session.
+func TestCutKeepsTrainerWhoseReportEtcdRefused(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := leadsWithCuts(t)
+		late := c.member("late")
+		refused := false
+		go func() {
+			for c.ctx.Err() == nil {
+				if p, done, err := c.CutWatch(c.ctx, &taskqueue.CutWatch{Trainer: late.Ordinal, Incarnation: late.Incarnation}); err == nil && done {
+					if !refused {
+						pause(c.ctx, beginTimeout/2)
+						c.store.set(time.Millisecond, taskqueue.ErrStoreFull)
+					}
+					_, _, err := c.Flushed(c.ctx, &taskqueue.StepFlushed{Trainer: late.Ordinal, Incarnation: late.Incarnation, Generation: p.Generation, Step: p.Round})
+					if !refused {
+						if refused = errors.Is(err, ErrNotStored); !refused {
+							t.Errorf("a full store answered the report with %v", err)
+						}
+						c.store.set(time.Millisecond, nil)
+						pause(c.ctx, beginTimeout)
+					}
+				}
+				pause(c.ctx, 10*time.Millisecond)
+			}
+		}()
+		c.begin()
+		time.Sleep(4 * beginTimeout)
+		if n := c.sessions(); n != 1 {
+			t.Errorf("%d sessions, expected 1", n)
+		}
+		if s := c.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
+			t.Errorf("no cut within %v: %+v", 4*beginTimeout, s)
 		}
 	})
 }

@@ -128,9 +128,6 @@ var mutants = []mutant{
 		"\tp.sum2 += x * x\n", "",
 		"a pass does not add up"},
 	// time and sessions
-	{"a store that refuses fences trainers at a cut", "master/committer.go",
-		"\t\t\tif c.cutDisturbed {\n", "\t\t\tif false {\n",
-		"a trainer whose report was refused loses its session"},
 	{"timer not re-armed after fail-over", "taskqueue/restore.go",
 		"\t\t\th.start = q.clock - Clock(age-1)\n\t\t\tq.extend(e, h)\n", "\t\t\th.start = q.clock - Clock(age-1)\n\t\t\th.soft = h.start\n",
 		"a new term times out what the last one handed out"},
