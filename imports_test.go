@@ -63,7 +63,7 @@ var house = []room{
 	{dir: "pserver/checkpoint", may: []string{"safetensors", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/sparse", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"safetensors", "pserver/checkpoint", "proto", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/sparse", "pserver/sparse/onwire", "pserver/staleness", "portsplit", "pserver/checkpoint/storage", "pserver/placement/onwire"}},
 	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/sparse", "pserver/sparse/onwire", "pserver/staleness", "trainer/session", "pserver/placement/onwire"}},
-	{dir: "pserver/checkpoint/storage", may: []string{"pserver/checkpoint", "freeport"}},
+	{dir: "pserver/checkpoint/storage", may: []string{"pserver/checkpoint", "freeport", "scripts"}},
 	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint", "pserver/placement", "pserver/placement/onwire"}},
 	{dir: "portsplit"},
 	{dir: "tcpproxy"},

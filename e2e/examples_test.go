@@ -51,7 +51,7 @@ var notRun = map[string]string{
 	"master drill partition":                                                                         "TestDrills",
 	"master drill partition --for 20s":                                                               "TestDrills",
 	"master drill slow-store --delay 500ms --for 10s":                                                "TestDrills",
-	"master run --dataset mnist --data .cache/mnist --model mlp":                                     "make run-mnist; it needs a download",
+	"master run --dataset mnist --data data/mnist --model mlp":                                       "make run-mnist; it needs a download",
 	"master snapshot save backup.tms --endpoints 10.0.0.1:2379 --checkpoint-dir /shared/checkpoints": "TestSnapshotWithModel",
 	"master snapshot restore backup.tms --endpoints 10.0.0.1:2379 --checkpoint-dir /shared/again":    "TestSnapshotWithModel",
 }

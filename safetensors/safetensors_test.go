@@ -3,13 +3,13 @@ package safetensors
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+
+	"trainmaster/scripts/prepared"
 )
 
 var sample = []Tensor{
@@ -167,25 +167,9 @@ func FuzzNewFile(f *testing.F) {
 	})
 }
 
-// python is the interpreter that `make setup` prepared, else the system's.
-func python() string {
-	const prepared = "../.cache/python/bin/python3"
-	if _, err := os.Stat(prepared); err == nil {
-		return prepared
-	}
-	return "python3"
-}
-
 // The file is read, and one is written, by the Python package that defined the format.
 func TestPython(t *testing.T) {
-	python := python()
-	if out, err := exec.Command(python, "-c", "import numpy, safetensors.numpy").CombinedOutput(); err != nil {
-		missing := fmt.Sprintf("%s with the packages of scripts/requirements.txt is missing (`make setup` installs them): %v %s", python, err, out)
-		if os.Getenv("REQUIRE") == "all" {
-			t.Fatal(missing)
-		}
-		t.Skip(missing)
-	}
+	python := prepared.Python(t)
 	dir := t.TempDir()
 	ours, theirs := filepath.Join(dir, "ours.safetensors"), filepath.Join(dir, "theirs.safetensors")
 	if err := WriteFile(ours, sample, map[string]string{"made": "here"}); err != nil {

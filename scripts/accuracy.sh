@@ -2,7 +2,7 @@
 # The accuracy of a model on its held-out records for every number of parameter servers, in both update modes, with several
 # seeds. Prints a row for each number and mode, and the widest spread.
 #
-#   RUN       further flags of `master run`, as --dataset mnist --data .cache/mnist --model mlp
+#   RUN       further flags of `master run`, as --dataset mnist --data data/mnist --model mlp
 #   SHARDS    "1 2 4"      MODES  "async sync"      SEEDS  "1 2 3"
 set -euo pipefail
 cd "$(dirname "$0")/.."

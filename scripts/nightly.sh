@@ -12,7 +12,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 minutes=${MINUTES:-60} n=${N:-10000} pushes=${PUSHES:-500} checks=${CHECKS:-100000} fuzztime=${FUZZTIME:-3m} trainers=${TRAINERS:-10000} faults=${FAULTS:-50} only=${ONLY:-}
-folder=${1:-.cache/nightly/$(date -u +%Y%m%d-%H%M%S)}
+folder=${1:-trainmaster-nightly/$(date -u +%Y%m%d-%H%M%S)}
 mkdir -p "$folder" || exit 1
 summary=() failed=0
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs what the tests need and this machine lacks: programs from Debian, Python packages into .cache/python, and an S3 server
-# into .cache/s3. It does nothing where nothing is missing.
+# setup.sh installs what the tests need and this machine lacks: programs from Debian, and Python packages and an S3 server in
+# the cache (see cache.sh). If nothing is missing, it changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/cache.sh
 
 # command -> the packages that bring it
 declare -A packages=(
@@ -47,38 +48,25 @@ MESSAGE
 	"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
 }
 
-# Other people's Python packages read what we write. Without them those tests are skipped, and say so.
+# Python packages of other projects read the files that trainmaster writes. Without them, the tests that use them are skipped.
 python_packages() {
-	local prepared=.cache/python
-	if cmp -s scripts/requirements.txt "$prepared/requirements.txt"; then
-		return 0
-	fi
-	echo "installing the packages of scripts/requirements.txt into $prepared"
-	if python3 -m venv --clear "$prepared" && "$prepared/bin/pip" install --quiet --disable-pip-version-check -r scripts/requirements.txt; then
-		cp scripts/requirements.txt "$prepared/requirements.txt"
-	else
-		rm -rf "$prepared"
-		echo "no Python packages: tests that need them will be skipped" >&2
-	fi
+	python3 -m venv "$1" && "$1/bin/python3" -m pip install --quiet --disable-pip-version-check -r scripts/requirements.txt
 }
 
-# A real S3 server, which keeps each object as a file: checkpoints in an object store are tested against it. It has a module of its
-# own, so that its dependencies are none of ours. Without it those tests are skipped, and say so.
+# A real S3 server, which keeps each object as a file. The tests of checkpoints in an object store use it; without it they are
+# skipped. It has its own module, so its dependencies stay out of go.mod.
 s3_server() {
-	local prepared=.cache/s3
-	if cmp -s tools/s3/go.sum "$prepared/go.sum"; then
-		return 0
-	fi
-	echo "building the S3 server of tools/s3 into $prepared (some minutes)"
-	mkdir -p "$prepared"
-	if CGO_ENABLED=0 go build -C tools/s3 -trimpath -buildvcs=false -ldflags "-s -w" -o "../../$prepared/versitygw" github.com/versity/versitygw/cmd/versitygw; then
-		cp tools/s3/go.sum "$prepared/go.sum"
-	else
-		rm -rf "$prepared"
-		echo "no S3 server: tests that need it will be skipped" >&2
-	fi
+	CGO_ENABLED=0 go build -C tools/s3 -trimpath -buildvcs=false -ldflags "-s -w" -o "$1/versitygw" github.com/versity/versitygw/cmd/versitygw
+}
+
+# prepare ENTRY MESSAGE FUNCTION builds a missing entry of the cache.
+prepare() {
+	local path
+	path=$(cache_path "$1") && [ -d "$path" ] && return 0
+	echo "$2"
+	cached "$1" "$3" || echo "failed: tests that need it will be skipped" >&2
 }
 
 debian_packages
-python_packages
-s3_server
+prepare python "installing the packages of scripts/requirements.txt" python_packages
+prepare s3 "building the S3 server of tools/s3 (some minutes)" s3_server

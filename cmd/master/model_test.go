@@ -16,6 +16,7 @@ import (
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/wire"
 	"trainmaster/safetensors"
+	"trainmaster/scripts/prepared"
 )
 
 // writeSet writes set number of two shards to dir; element j of tensor i is value + 1000 i + j, and the rows of tables are
@@ -155,17 +156,7 @@ func TestModel(t *testing.T) {
 // python runs a script with the packages of scripts/requirements.txt.
 func python(t *testing.T, script string, args ...string) {
 	t.Helper()
-	program := "../../.cache/python/bin/python3"
-	if _, err := os.Stat(program); err != nil {
-		program = "python3"
-	}
-	if out, err := exec.Command(program, "-c", "import numpy, safetensors.numpy").CombinedOutput(); err != nil {
-		missing := fmt.Sprintf("%s with the packages of scripts/requirements.txt is missing (`make setup` installs them): %v %s", program, err, out)
-		if os.Getenv("REQUIRE") == "all" {
-			t.Fatal(missing)
-		}
-		t.Skip(missing)
-	}
+	program := prepared.Python(t)
 	if out, err := exec.Command(program, append([]string{"-c", strings.TrimSpace(script)}, args...)...).CombinedOutput(); err != nil {
 		t.Errorf("python: %v\n%s", err, out)
 	}

@@ -59,7 +59,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
   # a factorization machine, whose parameters are rows of embedding tables: which flights were late?
   master run --dataset flights
   # MNIST, from its four idx files
-  master run --dataset mnist --data .cache/mnist --model mlp
+  master run --dataset mnist --data data/mnist --model mlp
   # a model on your own data
   master run --data data/digits --model mlp
   # your own trainers on your own data
@@ -121,7 +121,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 		}
 		switch {
 		case *data == model.MNIST && mnist == "":
-			return usageErrorf("--dataset mnist: expected --data with the folder of its idx files; `make data` fetches them into .cache/mnist")
+			return usageErrorf("--dataset mnist: expected --data with the folder of its idx files; `make data` fetches them into data/mnist")
 		case *data != model.MNIST && mnist != "" && cmd.Flags().Changed("dataset"):
 			return usageErrorf("--data %q: expected it with --dataset mnist, or without --dataset: the %s are in the program", mnist, *data)
 		case c.Masters < 1 || c.Servers < leastServers || c.Trainers < 1:

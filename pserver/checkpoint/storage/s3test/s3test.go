@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"trainmaster/freeport"
+	"trainmaster/scripts/prepared"
 )
 
 // Bucket is there from the start.
@@ -52,14 +53,7 @@ type Server struct {
 // Start starts a server that ends with the test. The environment of this process, and of those that it starts, has its credentials.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	binary := filepath.Join(module(t), ".cache", "s3", "versitygw")
-	if _, err := os.Stat(binary); err != nil {
-		missing := fmt.Sprintf("an S3 server is missing (`make setup` builds it): %v", err)
-		if os.Getenv("REQUIRE") == "all" {
-			t.Fatal(missing)
-		}
-		t.Skip(missing)
-	}
+	binary := prepared.File(t, "s3", "versitygw")
 	setCredentials()
 	s := &Server{t: t, root: t.TempDir()}
 	if err := os.Mkdir(filepath.Join(s.root, Bucket), 0o755); err != nil {
@@ -112,19 +106,4 @@ func URLAt(addr, prefix string) string {
 // Path is the file of an object.
 func (s *Server) Path(key string) string {
 	return filepath.Join(s.root, Bucket, filepath.FromSlash(key))
-}
-
-// module is the root of the project.
-func module(t testing.TB) string {
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
-		}
-	}
-	t.Fatal("no go.mod above the test")
-	return ""
 }
