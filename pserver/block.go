@@ -73,7 +73,7 @@ func (b *block) stepLocked(rule optimizer.Rule, lo, hi int, grad []float32, step
 }
 
 // push applies the gradient in values for the trainer's step in head, unless it
-// was applied before or is too stale, and completes r. values are lost. With
+// was applied before, and completes r. values are lost. With
 // r.buf set the parameters of that very moment take their place as the body of r,
 // whose dtype is set. If the trainer makes values in shared memory non-finite meanwhile, the
 // elements before them stay applied.
@@ -92,11 +92,7 @@ func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale 
 	if fresh {
 		age := b.stalenessLocked(head.Version)
 		weight := h.model.staleness.Weight(age)
-		if s.counters.stale(age, weight); weight == 0 {
-			fault := wire.Faultf(wire.Stale, "%s had %d updates of others since the gradient was computed, the limit is %d", b.name(), age, h.model.staleness.Limit)
-			fault.Version = clampVersion(b.version)
-			return fault
-		}
+		s.counters.stale(age, weight)
 		kept = s.preserveLocked(b)
 		t.applied[b.local] = head.Step
 		b.version++

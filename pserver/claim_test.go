@@ -72,7 +72,7 @@ func TestSuccessorBringsItsModel(t *testing.T) {
 	s := newShard(logrus.NewEntry(logrus.New()), 0, 1, time.Second, 1<<30)
 	now := time.Now()
 	first, second := modelOf(t, 10), modelOf(t, 10)
-	second.staleness.Policy = "reject"
+	second.staleness.Policy = "scale"
 	if o, _, err := s.requestClaim(first, 1, 100, now); o != outcomeClaimed || err != nil {
 		t.Fatal(o, err)
 	}

@@ -186,7 +186,7 @@ func (c *counters) toProto() *pb.ParameterServerCounters {
 		BlocksPulled: c.pulled.Load(), BlocksPushed: c.pushed.Load(), Duplicates: c.duplicates.Load(),
 		BlocksStaged: c.staged.Load(), StepsCommitted: c.committed.Load(), StepsAdopted: c.adopted.Load(),
 		Refused: c.refused.Load(), Connections: uint64(c.connections.Load()),
-		StaleRejected: c.staleRejected.Load(), StaleScaled: c.staleScaled.Load(), StalenessSum: c.stalenessSum.Load(), StalenessMax: c.stalenessMax.Load(),
+		StaleScaled: c.staleScaled.Load(), StalenessSum: c.stalenessSum.Load(), StalenessMax: c.stalenessMax.Load(),
 		RowsLookedUp: c.rowsLookedUp.Load(), RowsPushed: c.rowsPushed.Load(), RowsStaged: c.rowsStaged.Load(),
 	}
 }

@@ -18,9 +18,8 @@
 // # Updates
 //
 // In asynchronous mode a push is applied on arrival, under the lock of its
-// block, unless the block had more updates of others since the gradient was
-// computed than the job allows (package staleness). A rejected push leaves no
-// mark: it may come again under its step. In synchronous mode gradients are staged, one per trainer, and
+// block or slot. The job can lower the learning rate of stale gradients (package
+// staleness). In synchronous mode gradients are staged, one per trainer, and
 // CommitStep applies them: for each block the sums of the contributors are
 // added in rank order, multiplied by float32(1/records), and given to the
 // optimizer. The order is that of the request and never of arrival, every

@@ -5,3 +5,6 @@ func (s *Server) OnStep(step func(what string)) { s.step = step }
 
 // ChangesBetween is for tests outside.
 const ChangesBetween = changesBetween
+
+// RewriteManifest changes the manifest of a checkpoint and its digest.
+var RewriteManifest = rewriteManifest

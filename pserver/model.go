@@ -55,9 +55,6 @@ func (m *model) checkDeclared() error {
 			return err
 		}
 	}
-	if len(m.table.Sparse) > 0 && m.staleness.Policy == staleness.Reject {
-		return fmt.Errorf("staleness policy %s with tables of embeddings: expected %s or %s, it does not cover rows", staleness.Reject, staleness.Apply, staleness.Scale)
-	}
 	return nil
 }
 

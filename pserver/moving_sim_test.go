@@ -177,6 +177,8 @@ func (n *node) tell() {
 	clear(n.frozen)
 	if m.phase == decided && m.decidedTo && n == m.to {
 		n.has[m.unit], n.since[m.unit] = m.arriving, m.layout.Epoch
+		delete(n.pushes, m.unit)
+		maps.DeleteFunc(n.seenAt, func(by update, _ uint32) bool { return by.step == m.unit })
 		n.forget(m.over)
 		for ordinal, incarnation := range m.greeted {
 			if !n.over[incarnation] {

@@ -63,7 +63,7 @@ func ownerOf(t *placement.Table, u unit) uint32 {
 	return t.Owners[u]
 }
 
-// literal is what a block has, and the sum of the gradients.
+// literal is what a block has, and the sum of the gradients, each times its weight.
 type literal struct {
 	updates []update
 	sum     float32
@@ -101,10 +101,12 @@ type node struct {
 	files *checkpoints
 	literals
 	frozen  map[unit]bool
-	since   map[unit]uint32 // the placement with which one arrived: over an earlier one its old place answers
-	stored  literals        // in the newest checkpoint
-	cutting literals        // in the one that is being written
-	dying   int             // it is killed after so many steps of the checkpoint under way
+	pushes  map[unit]uint32   // updates of a slot since this life has it
+	seenAt  map[update]uint32 // by incarnation and, as its step, slot: pushes after the incarnation's last push
+	since   map[unit]uint32   // the placement with which one arrived: over an earlier one its old place answers
+	stored  literals          // in the newest checkpoint
+	cutting literals          // in the one that is being written
+	dying   int               // it is killed after so many steps of the checkpoint under way
 }
 
 // line is a connection of a trainer's incarnation to one life of a shard.
@@ -128,7 +130,6 @@ type crewman struct {
 	*world
 	ordinal           uint32
 	incarnation, step uint64
-	attempt           int // grows when the step is rejected
 	known             *placement.Table
 	lines             []*line
 	lives             []int           // of the shards, when it said hello last
@@ -182,6 +183,7 @@ func (n *node) start() {
 	n.life++
 	n.told = false
 	n.frozen, n.since = map[unit]bool{}, map[unit]uint32{}
+	n.pushes, n.seenAt = map[unit]uint32{}, map[update]uint32{}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	server := &Server{cfg: Config{Keep: 2, InitTimeout: time.Minute, Log: logrus.NewEntry(log)}, place: checkpoint.Disk(n.dir), step: n.wrote}
@@ -326,7 +328,6 @@ func (n *node) retire() {
 
 func (c *crewman) next() {
 	c.step++
-	c.attempt = 0
 	clear(c.acked)
 }
 
@@ -371,7 +372,7 @@ func (c *crewman) done() bool {
 
 func (p *packet) add(u unit) {
 	p.units = append(p.units, u)
-	p.value = append(p.value, float32(1+(p.from.incarnation*31+p.from.step*7+u*3+uint64(p.from.attempt))%11))
+	p.value = append(p.value, float32(1+(p.from.incarnation*31+p.from.step*7+u*3)%11))
 }
 
 // write makes the payload.
@@ -439,7 +440,6 @@ func (n *node) expect(p *packet) (outcome string, fresh []int) {
 	outcome = "applied"
 	for i, u := range p.units {
 		was, here := n.has[u]
-		now := uint32(len(was.updates))
 		switch {
 		case !here || p.head.Placement < n.since[u]:
 			return "moved", fresh
@@ -447,13 +447,33 @@ func (n *node) expect(p *packet) (outcome string, fresh []int) {
 			return "wait", fresh
 		case slices.Contains(was.updates, update{p.head.Incarnation, p.head.Step}):
 			outcome = "duplicate"
-		case u < unitSlots && n.bound.Weight(uint64(now-min(p.head.Version, now))) == 0:
-			return "stale", nil
 		default:
 			fresh = append(fresh, i)
 		}
 	}
 	return outcome, fresh
+}
+
+// weight is the factor of the learning rate for a fresh update of a unit. It counts the update.
+func (n *node) weight(p *packet, u unit) float32 {
+	now := uint32(len(n.has[u].updates))
+	seen := p.head.Version
+	what := "scaled blocks"
+	if u >= unitSlots {
+		by := update{p.head.Incarnation, u}
+		now, what = n.pushes[u], "scaled rows"
+		var known bool
+		if seen, known = n.seenAt[by]; !known {
+			seen = now
+		}
+		n.pushes[u]++
+		n.seenAt[by] = n.pushes[u]
+	}
+	weight := n.bound.Weight(uint64(now - min(seen, now)))
+	if weight < 1 {
+		n.seen[what]++
+	}
+	return weight
 }
 
 // deliver hands one of the frames on their way to its shard, and the reply to its trainer, or loses either.
@@ -492,7 +512,7 @@ func (w *world) deliver() {
 	}
 	for _, i := range fresh {
 		was := n.has[p.units[i]]
-		n.has[p.units[i]] = literal{append(slices.Clone(was.updates), update{p.head.Incarnation, p.head.Step}), was.sum + p.value[i]}
+		n.has[p.units[i]] = literal{append(slices.Clone(was.updates), update{p.head.Incarnation, p.head.Step}), was.sum + float32(n.weight(p, p.units[i])*p.value[i])}
 	}
 	for _, u := range p.units {
 		if _, here := n.has[u]; here {
@@ -521,9 +541,6 @@ func (c *crewman) hear(p *packet, outcome string, version uint32) {
 		}
 	case "moved":
 		c.learn()
-	case "stale": // the same batch at newer parameters
-		c.attempt++
-		c.pull()
 	}
 }
 
@@ -541,7 +558,7 @@ func TestEachPushOnce(t *testing.T) {
 		moves := seed%3 > 0
 		bound := staleness.Bound{}
 		if seed%2 == 1 {
-			bound = staleness.Bound{Policy: staleness.Reject, Limit: seed % 3}
+			bound = staleness.Bound{Policy: staleness.Scale, Limit: seed % 3}
 		}
 		w := newWorld(t, seed, bound, seen)
 		for range 2000 {
@@ -576,7 +593,7 @@ func TestEachPushOnce(t *testing.T) {
 		}
 	}
 	t.Logf("%v, %d steps", seen, steps)
-	for _, what := range []string{"applied", "duplicate", "stale", "fenced", "hello of an older one", "lost with its server", "reply lost", "killed", "killed in a checkpoint",
+	for _, what := range []string{"applied", "duplicate", "scaled blocks", "scaled rows", "fenced", "hello of an older one", "lost with its server", "reply lost", "killed", "killed in a checkpoint",
 		"hello of one that is gone", "push of one that is gone", "moved", "wait", "blocks moved", "slots moved", "some slots of a frame, duplicate", "some slots of a frame, moved", "some slots of a frame, wait", "moves given up", "hello with an older placement", "hello with a newer placement", "source killed in a move", "destination killed in a move"} {
 		if least := int(min(15, *onceHistories/2)); seen[what] < least {
 			t.Errorf("%s: %d times only, expected %d", what, seen[what], least)

@@ -146,7 +146,6 @@ func TestCheckpointsRest(t *testing.T) {
 		{"nobody", &atomic.Uint64{}, false},
 		{"trainers", &s.counters.pushed, true},
 		{"trainers whose frames are repeated", &s.counters.duplicates, true},
-		{"trainers that are too late", &s.counters.staleRejected, true},
 		{"synchronous trainers", &s.counters.staged, true},
 		{"trainers of tables", &s.counters.rowsPushed, true},
 		{"synchronous trainers of tables", &s.counters.rowsStaged, true},

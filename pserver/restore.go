@@ -300,7 +300,7 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 		return err
 	}
 	if m, err = m.bounded(man.Staleness); err != nil {
-		return err
+		return fmt.Errorf("manifest: %w", err)
 	}
 	h := s.newHolding(m)
 	digest := parts[0].Share.Table.Digest()

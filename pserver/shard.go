@@ -92,20 +92,16 @@ type counters struct {
 	switched                                                        atomic.Uint64 // to other blocks
 	connections                                                     atomic.Int64
 
-	staleRejected, staleScaled, stalenessSum, stalenessMax atomic.Uint64
+	staleScaled, stalenessSum, stalenessMax atomic.Uint64
 }
 
 // gradients is the number of gradients that came. Pulls and look-ups do not count: they may be of somebody who only reads.
 func (c *counters) gradients() uint64 {
-	return c.pushed.Load() + c.duplicates.Load() + c.staleRejected.Load() + c.staged.Load() + c.rowsPushed.Load() + c.rowsStaged.Load()
+	return c.pushed.Load() + c.duplicates.Load() + c.staged.Load() + c.rowsPushed.Load() + c.rowsStaged.Load()
 }
 
-// stale counts a push of that staleness, which has that weight.
+// stale counts an applied push.
 func (c *counters) stale(staleness uint64, weight float32) {
-	if weight == 0 {
-		c.staleRejected.Add(1)
-		return
-	}
 	if weight < 1 {
 		c.staleScaled.Add(1)
 	}

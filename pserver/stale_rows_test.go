@@ -60,7 +60,6 @@ func TestSettingsThatDoNotCoverTablesAreRefused(t *testing.T) {
 	table := params.Table{Name: "rows", Dim: 1, Init: params.Zeros}
 	for want, change := range map[string]func(*params.Config){
 		"wire-dtype bfloat16: expected float32":                 func(c *params.Config) { c.WireDType = params.BFloat16 },
-		"staleness-policy reject: expected apply or scale":      func(c *params.Config) { c.Staleness = rejectBeyond(3) },
 		`table "rows" has admission 3 without expiry: expected`: func(c *params.Config) { c.Tables[0].Admission = 3 },
 	} {
 		cfg := params.Config{Addrs: newBook(1).complete, Mode: params.Async, Incarnation: 1, Optimizer: plainSGD, Tables: slices.Clone([]params.Table{table})}
@@ -75,7 +74,7 @@ func TestSettingsThatDoNotCoverTablesAreRefused(t *testing.T) {
 	book := startServers(t, 1, pserver.Config{})
 	for want, m := range map[string]*pb.ParameterModel{
 		"admission 3 without expiry":          {Tables: []*pb.ParameterTable{{Name: "rows", Dim: 1, Initialiser: params.Zeros, Admission: 3}}},
-		"staleness policy reject with tables": {Staleness: &pb.StalenessBound{Policy: staleness.Reject, Limit: 3}, Tables: []*pb.ParameterTable{{Name: "rows", Dim: 1, Initialiser: params.Zeros}}},
+		`staleness policy "reject": expected`: {Staleness: &pb.StalenessBound{Policy: "reject", Limit: 3}},
 	} {
 		m.Tensors, m.Optimizer, m.Mode, m.Shards = []*pb.ParameterTensor{{Name: "b", Shape: []int64{2}}}, &pb.ParameterOptimizer{Kind: params.SGD, LearningRate: 1}, pb.UpdateMode_UPDATE_MODE_ASYNC, 1
 		_, err := describe(t, book).InitParameters(within(t), &pb.InitParametersRequest{Model: m, Incarnation: 1})

@@ -271,6 +271,21 @@ func rewrite(folder, name string, change func([]safetensors.Tensor)) error {
 	if err := safetensors.WriteFile(filepath.Join(folder, name), list, meta); err != nil {
 		return err
 	}
+	data, err := os.ReadFile(filepath.Join(folder, name))
+	if err != nil {
+		return err
+	}
+	return rewriteManifest(folder, func(m *checkpoint.Manifest) {
+		for i := range m.Files {
+			if m.Files[i].Name == name {
+				m.Files[i].Size, m.Files[i].SHA256 = int64(len(data)), fmt.Sprintf("%x", sha256.Sum256(data))
+			}
+		}
+	})
+}
+
+// rewriteManifest changes the manifest of a checkpoint and its digest.
+func rewriteManifest(folder string, change func(*checkpoint.Manifest)) error {
 	path := filepath.Join(folder, checkpoint.ManifestFile)
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -284,15 +299,7 @@ func rewrite(folder, name string, change func([]safetensors.Tensor)) error {
 	if err := errors.Join(json.Unmarshal(text, &s), json.Unmarshal(s.Manifest, &m)); err != nil {
 		return err
 	}
-	data, err := os.ReadFile(filepath.Join(folder, name))
-	if err != nil {
-		return err
-	}
-	for i := range m.Files {
-		if m.Files[i].Name == name {
-			m.Files[i].Size, m.Files[i].SHA256 = int64(len(data)), fmt.Sprintf("%x", sha256.Sum256(data))
-		}
-	}
+	change(&m)
 	inner, err := json.Marshal(m)
 	if err != nil {
 		return err

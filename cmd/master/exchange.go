@@ -9,12 +9,12 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// checkTables refuses what does not cover the rows of tables, which models of categories have.
-func checkTables(kind, dtype string, e *reference.Exchange) error {
+// checkTables refuses a wire type that the embedding tables of a model of categories do not support.
+func checkTables(kind, dtype string) error {
 	if !model.OfCategories(kind) {
 		return nil
 	}
-	if err := params.CheckWithTables(params.WireDType(dtype), e.Staleness); err != nil {
+	if err := params.CheckWithTables(params.WireDType(dtype)); err != nil {
 		return usageErrorf("--%v", err)
 	}
 	return nil
@@ -25,8 +25,8 @@ func addExchange(cmd *cobra.Command, e *reference.Exchange) (check func(synchron
 	flags := cmd.Flags()
 	flags.IntVar(&e.PushEvery, "push-every", 0, "mini-batches whose gradients are pushed together (0: 1)")
 	flags.IntVar(&e.PullEvery, "pull-every", 0, "mini-batches after which parameters are pulled, a multiple of --push-every (0: as often as pushed)")
-	policy := addChoice(cmd, "staleness-policy", "", "what becomes of a gradient that had more than --staleness updates of others since", staleness.Policies()...)
-	flags.Uint64Var(&e.Staleness.Limit, "staleness", 0, "updates of others up to which a gradient is applied as it is")
+	policy := addChoice(cmd, "staleness-policy", "", "treatment of gradients that missed more than --staleness updates of other trainers", staleness.Policies()...)
+	flags.Uint64Var(&e.Staleness.Limit, "staleness", 0, "updates of other trainers that a gradient may miss before --staleness-policy applies")
 	return func(synchronous bool) error {
 		e.Staleness.Policy = *policy
 		if err := e.Staleness.Validate(); err != nil {

@@ -157,7 +157,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 		if err := c.Validate(); err != nil {
 			return usageErrorf("%w", optimizerError(cmd, err))
 		}
-		if err := checkTables(c.Model, *dtype, &c.Exchange); err != nil { // of the model that Validate chose
+		if err := checkTables(c.Model, *dtype); err != nil { // of the model that Validate chose
 			return err
 		}
 		if c.Binary, err = os.Executable(); err != nil {

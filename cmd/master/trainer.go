@@ -74,7 +74,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 		if len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) {
 			return usageErrorf("expected --endpoints of etcd, or both --addr of the master and --servers, found %s", given(addr, servers))
 		}
-		if err := checkTables(*kind, *dtype, &w.Recipe.Exchange); err != nil {
+		if err := checkTables(*kind, *dtype); err != nil {
 			return err
 		}
 		w.Kind, w.WireDType = *kind, params.WireDType(*dtype)

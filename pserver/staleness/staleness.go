@@ -1,9 +1,9 @@
-// Package staleness says what becomes of a gradient that others have overtaken:
-// the parameters that it was computed at have had updates of other trainers
-// since. The number of these is its staleness, counted for each block by itself.
+// Package staleness implements the weight of stale gradients. The staleness of a
+// gradient is the number of updates by other trainers between the parameters that
+// it was computed at and its arrival, counted for each block and each slot.
 //
-// Scaling by 1/staleness is after Zhang, Gupta, Lian and Liu, "Staleness-aware
-// Async-SGD for Distributed Deep Learning" (IJCAI 2016), which is the limit 0.
+// Scaling by 1/staleness follows Zhang, Gupta, Lian and Liu, "Staleness-aware
+// Async-SGD for Distributed Deep Learning" (IJCAI 2016), where the limit is 0.
 package staleness
 
 import (
@@ -13,48 +13,44 @@ import (
 	"strings"
 )
 
-// The policies, for gradients beyond the limit.
+// The policies for gradients beyond the limit.
 const (
-	Apply  = "apply"  // as if nothing had happened
-	Reject = "reject" // not applied: to be computed again from newer parameters
-	Scale  = "scale"  // applied with the learning rate times 1/staleness
+	Apply = "apply" // with the full learning rate
+	Scale = "scale" // with the learning rate times 1/staleness
 )
 
-// Policies are all there are.
-func Policies() []string { return []string{Apply, Reject, Scale} }
+// Policies returns all policies.
+func Policies() []string { return []string{Apply, Scale} }
 
-// Bound is a job's rule for stale gradients. The zero value applies all.
+// Bound is a job's rule for stale gradients. The zero value is Apply.
 type Bound struct {
 	Policy string `json:"policy"` // "" is Apply
 	Limit  uint64 `json:"limit"`  // updates of others up to which a gradient is applied as it is
 }
 
-// Validate says what is wrong. Two that mean the same are equal after it.
+// Validate refuses an unknown policy and a limit without one. It normalizes b: equal rules compare equal.
 func (b *Bound) Validate() error {
 	if b.Policy == Apply {
 		b.Policy = ""
 	}
 	switch {
 	case b.Policy == "" && b.Limit > 0:
-		return fmt.Errorf("staleness limit %d without a policy: expected %s or %s for what is beyond it", b.Limit, Reject, Scale)
+		return fmt.Errorf("staleness limit %d without a policy: expected policy %s", b.Limit, Scale)
 	case b.Policy != "" && !slices.Contains(Policies(), b.Policy):
 		return fmt.Errorf("staleness policy %q: expected one of %s", b.Policy, strings.Join(Policies(), ", "))
 	}
 	return nil
 }
 
-// Weight multiplies the learning rate for a gradient of that staleness; 0: it is not to be applied.
+// Weight returns the factor of the learning rate for a gradient of the given staleness.
 func (b Bound) Weight(staleness uint64) float32 {
-	switch {
-	case b.Policy == "" || staleness <= b.Limit:
+	if b.Policy == "" || staleness <= b.Limit {
 		return 1
-	case b.Policy == Scale:
-		return float32(1 / float64(staleness))
 	}
-	return 0
+	return float32(1 / float64(staleness))
 }
 
-// Name is that of the policy.
+// Name returns the policy's name.
 func (b Bound) Name() string { return cmp.Or(b.Policy, Apply) }
 
 func (b Bound) String() string {

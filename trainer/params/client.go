@@ -89,11 +89,6 @@ func (c *Client) Pull(ctx context.Context, dst []Tensor, minVersion uint64) (ver
 // rate, beside its schedule, which goes by step. Steps start at 1 and grow; a
 // step below one that was sent before is taken for a repetition and not applied.
 // The version is as in Pull. Optimizer.ClipNorm is applied to grads in place.
-//
-// A *StaleError says that Staleness rejected the gradient at some blocks. At the
-// others it was applied. After a Pull the gradient of the same batch is to be
-// computed again and pushed under the same step: that reaches just the blocks
-// that miss it.
 func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads, dst []Tensor) (version uint64, err error) {
 	if err := c.check("destination", dst); err != nil {
 		return 0, err

@@ -49,13 +49,10 @@ func CheckOptimizer(o *Optimizer, tables bool) error {
 	return nil
 }
 
-// CheckWithTables says which setting does not cover the rows of tables of embeddings, nil if both do.
-func CheckWithTables(dtype WireDType, bound Staleness) error {
-	switch {
-	case dtype == BFloat16:
-		return fmt.Errorf("wire-dtype %s: expected %s with tables of embeddings, whose rows are %s on their way", dtype, Float32, Float32)
-	case bound.Policy == staleness.Reject:
-		return fmt.Errorf("staleness-policy %s: expected %s or %s with tables of embeddings, whose rows it does not cover", bound.Policy, staleness.Apply, staleness.Scale)
+// CheckWithTables refuses a wire type that embedding tables do not support.
+func CheckWithTables(dtype WireDType) error {
+	if dtype == BFloat16 {
+		return fmt.Errorf("wire-dtype %s: expected %s with embedding tables", dtype, Float32)
 	}
 	return nil
 }
@@ -140,7 +137,7 @@ func (c *Config) Validate() error {
 	if _, ok := wireDTypes[c.WireDType]; !ok {
 		return fmt.Errorf("params.Config.WireDType is %q: expected %s or %s", c.WireDType, Float32, BFloat16)
 	}
-	if err := CheckWithTables(c.WireDType, c.Staleness); err != nil && len(c.Tables) > 0 {
+	if err := CheckWithTables(c.WireDType); err != nil && len(c.Tables) > 0 {
 		return fmt.Errorf("params.Config: %w", err)
 	}
 	c.ReplyTimeout = cmp.Or(c.ReplyTimeout, 20*time.Second)
@@ -157,8 +154,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// StaleError says that a gradient came too late: the shards are at Version already (a push: one of its blocks is). Pull
-// that version and compute the gradient of the same batch again.
+// StaleError says that a gradient was staged too late: the shards are at Version already. Pull that version, compute the
+// gradient of the same batch again and stage it.
 type StaleError struct {
 	Version uint64
 }

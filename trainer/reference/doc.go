@@ -5,8 +5,7 @@
 //
 // Asynchronous: each mini-batch is one fused push-pull. The mean gradient is applied on arrival, and the parameters that
 // come back are what the next mini-batch is computed at. With PushEvery the mean is over the records of several
-// mini-batches, with PullEvery fewer pushes bring parameters back. A gradient that is rejected, because too many updates
-// of others came before it, is computed again from the same records and new parameters, and pushed as the same step.
+// mini-batches, with PullEvery fewer pushes bring parameters back.
 //
 // Synchronous, for each mini-batch:
 //

@@ -31,34 +31,26 @@ func (e Exchange) Check(synchronous bool) error {
 	return e.Staleness.Validate()
 }
 
-// push has the mean gradient of a group of mini-batches applied, computing it again
-// as often as it is rejected. Its step is the number of updates that the parameters
-// will have seen with it, as far as this trainer knows: so the schedule of the
-// learning rate goes on where the job is, and not where this trainer began, and its
-// length does not depend on the number of trainers.
-func (s *session) push(ctx context.Context, group []*model.Batch, report *TaskReport) (lossSum float64, err error) {
+// push pushes the mean gradient of a group of mini-batches. The step is the number
+// of updates that the parameters will have had with it, as far as this trainer
+// knows. So the learning-rate schedule follows the job and not the start of this
+// trainer, and the schedule's length does not depend on the number of trainers.
+func (s *session) push(ctx context.Context, group []*model.Batch) (lossSum float64, err error) {
 	s.step = max(s.step, s.version) + 1
 	s.unpulled++
 	pull := s.unpulled*max(s.Exchange.PushEvery, 1) >= s.Exchange.PullEvery
 	if pull {
 		s.unpulled = 0
 	}
-	for ; ; report.Recomputed += len(group) {
-		if lossSum, err = s.mean(ctx, group); err != nil {
-			return 0, err
-		}
-		version, err := s.send(ctx, pull)
-		if err == nil {
-			s.version = version
-			return lossSum, s.sendRows(ctx)
-		}
-		if !errors.As(err, new(*params.StaleError)) {
-			return 0, fmt.Errorf("push step %d: %w", s.step, err)
-		}
-		if s.version, err = s.Parameters.Pull(ctx, s.sharedParams, 0); err != nil {
-			return 0, fmt.Errorf("pull after step %d was rejected: %w", s.step, err)
-		}
+	if lossSum, err = s.mean(ctx, group); err != nil {
+		return 0, err
 	}
+	version, err := s.send(ctx, pull)
+	if err != nil {
+		return 0, fmt.Errorf("push step %d: %w", s.step, err)
+	}
+	s.version = version
+	return lossSum, s.sendRows(ctx)
 }
 
 // send pushes, and pulls in the same exchange if that is due.

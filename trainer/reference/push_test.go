@@ -20,12 +20,9 @@ type exchanged struct {
 	model.Model
 	*trainerLink
 	*shelf
-	rejects func() bool // the next push is to be
-
 	unpushed int      // mini-batches, computed since the last push that was applied
 	records  int      // in them
 	pushes   []string // applied
-	rejected int
 	finished int
 }
 
@@ -35,28 +32,18 @@ func (e *exchanged) Gradients(parameters []model.Tensor, batch *model.Batch, gra
 	return e.Model.Gradients(parameters, batch, gradients)
 }
 
-func (e *exchanged) pushed(kind string) error {
-	defer func() { e.unpushed, e.records = 0, 0 }()
-	if e.rejects != nil && e.rejects() {
-		e.rejected++
-		e.bystander()
-		return &params.StaleError{Version: e.version}
-	}
+func (e *exchanged) pushed(kind string) {
 	e.pushes = append(e.pushes, fmt.Sprintf("%s %d/%d", kind, e.unpushed, e.records))
-	return nil
+	e.unpushed, e.records = 0, 0
 }
 
 func (e *exchanged) Push(ctx context.Context, step uint64, scale float32, gradients []params.Tensor) (uint64, error) {
-	if err := e.pushed("push"); err != nil {
-		return 0, err
-	}
+	e.pushed("push")
 	return e.shelf.Push(ctx, step, scale, gradients)
 }
 
 func (e *exchanged) PushPull(ctx context.Context, step uint64, scale float32, gradients, parameters []params.Tensor) (uint64, error) {
-	if err := e.pushed("both"); err != nil {
-		return 0, err
-	}
+	e.pushed("both")
 	return e.shelf.PushPull(ctx, step, scale, gradients, parameters)
 }
 
@@ -71,17 +58,16 @@ func (e *exchanged) Next(ctx context.Context, finished *taskqueue.Task) (*taskqu
 }
 
 // exchange trains once over records in tasks of at most perTask of them.
-func exchange(t *testing.T, records [][]byte, perTask, batch int, how reference.Exchange, rejects func() bool) (*exchanged, reference.TaskReport) {
+func exchange(t *testing.T, records [][]byte, perTask, batch int, how reference.Exchange) (*exchanged, reference.TaskReport) {
 	t.Helper()
 	c := newCoordinator(t, writeTable(t, records, perTask), taskqueue.Options{Passes: 1})
-	e := &exchanged{Model: newModel(t, model.Softmax, 0), trainerLink: c.join("trainer-0"), shelf: &shelf{rate: 0.5}, rejects: rejects}
+	e := &exchanged{Model: newModel(t, model.Softmax, 0), trainerLink: c.join("trainer-0"), shelf: &shelf{rate: 0.5}}
 	var total reference.TaskReport
 	runAll(t, []*reference.Trainer{{
 		ID: "trainer-0", Model: e, BatchSize: batch, Exchange: how, Tasks: e, Parameters: e,
 		Report: func(r reference.TaskReport) {
 			total.Records += r.Records
 			total.Batches += r.Batches
-			total.Recomputed += r.Recomputed
 		},
 	}})
 	return e, total
@@ -102,7 +88,7 @@ func TestPushEvery(t *testing.T) {
 		{1, 3, append(slices.Repeat([]string{"push 1/10", "push 1/10", "both 1/10"}, 4), "push 1/10", "push 1/10")},
 		{100, 0, []string{"both 7/70", "both 7/70"}},
 	} {
-		e, total := exchange(t, train[:140], 70, 10, reference.Exchange{PushEvery: tt.push, PullEvery: tt.pull}, nil)
+		e, total := exchange(t, train[:140], 70, 10, reference.Exchange{PushEvery: tt.push, PullEvery: tt.pull})
 		if !slices.Equal(e.pushes, tt.want) || total.Records != 140 || total.Batches != 14 {
 			t.Errorf("every %d and %d: %d records in %d mini-batches, %q; expected 140 in 14, %q", tt.push, tt.pull, total.Records, total.Batches, e.pushes, tt.want)
 		}
@@ -112,8 +98,8 @@ func TestPushEvery(t *testing.T) {
 // The gradient of a push is the mean over its records, whatever mini-batches they came in.
 func TestPushIsTheMean(t *testing.T) {
 	train, _ := digits(t)
-	whole, _ := exchange(t, train[:40], 40, 40, reference.Exchange{}, nil)
-	parts, _ := exchange(t, train[:40], 40, 12, reference.Exchange{PushEvery: 4}, nil)
+	whole, _ := exchange(t, train[:40], 40, 40, reference.Exchange{})
+	parts, _ := exchange(t, train[:40], 40, 12, reference.Exchange{PushEvery: 4})
 	for i, want := range whole.parameters {
 		for j, v := range want.Data {
 			if d := parts.parameters[i].Data[j] - v; d > 1e-6 || d < -1e-6 {
@@ -123,17 +109,15 @@ func TestPushIsTheMean(t *testing.T) {
 	}
 }
 
-// Whatever the sizes and whichever pushes are rejected: no task is finished before all of it is pushed, and every record
-// is in one push.
+// Whatever the sizes: no task is finished before all of it is pushed, and every record is in one push.
 func TestNothingIsFinishedUnpushed(t *testing.T) {
 	train, _ := digits(t)
 	random := rand.New(rand.NewPCG(1, 2))
-	rejected := 0
 	for range 60 {
 		records, perTask, batch := 1+random.IntN(120), 1+random.IntN(60), 1+random.IntN(20)
 		how := reference.Exchange{PushEvery: 1 + random.IntN(6)}
 		how.PullEvery = how.PushEvery * random.IntN(4)
-		e, total := exchange(t, train[:records], perTask, batch, how, func() bool { return random.IntN(4) == 0 })
+		e, total := exchange(t, train[:records], perTask, batch, how)
 		in := 0
 		for _, p := range e.pushes {
 			var kind string
@@ -143,43 +127,9 @@ func TestNothingIsFinishedUnpushed(t *testing.T) {
 			}
 			in += n
 		}
-		if in != records || total.Records != records || e.finished != (records+perTask-1)/perTask || (total.Recomputed > 0) != (e.rejected > 0) {
-			t.Fatalf("%d records in tasks of %d, mini-batches of %d, %+v: %d were pushed, %d reported, %d tasks finished, %d mini-batches recomputed after %d rejections",
-				records, perTask, batch, how, in, total.Records, e.finished, total.Recomputed, e.rejected)
-		}
-		rejected += e.rejected
-	}
-	if rejected == 0 {
-		t.Error("nothing was rejected")
-	}
-}
-
-// A rejected push is computed again at the parameters that overtook it, and has the step that it had.
-func TestRejectedPushIsComputedAgain(t *testing.T) {
-	train, _ := digits(t)
-	once := true
-	e, total := exchange(t, train[:20], 20, 20, reference.Exchange{}, func() bool { defer func() { once = false }(); return once })
-	if total.Recomputed != 1 || !slices.Equal(e.steps, []uint64{1}) {
-		t.Fatalf("%d recomputed, steps %v; expected 1, and step 1", total.Recomputed, e.steps)
-	}
-	want := &shelf{rate: 0.5, parameters: asParams(newModel(t, model.Softmax, 0).Parameters())}
-	want.bystander()
-	m := newModel(t, model.Softmax, 0)
-	batch, gradients := m.NewBatch(20), model.ZerosLike(m.Parameters())
-	table := writeTable(t, train[:20], 20)
-	fillFrom(t, batch, table, contribution{first: 0, records: 20})
-	if _, err := m.Gradients(asModel(want.parameters), batch, gradients); err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range gradients {
-		for i := range g.Data {
-			g.Data[i] *= float32(1) / 20
-		}
-	}
-	want.apply(asParams(gradients), 1)
-	for i, tensor := range want.parameters {
-		if !slices.Equal(e.parameters[i].Data, tensor.Data) {
-			t.Errorf("%s differs from that of one push after the one that overtook it", tensor.Name)
+		if in != records || total.Records != records || e.finished != (records+perTask-1)/perTask {
+			t.Fatalf("%d records in tasks of %d, mini-batches of %d, %+v: %d were pushed, %d reported, %d tasks finished",
+				records, perTask, batch, how, in, total.Records, e.finished)
 		}
 	}
 }

@@ -38,8 +38,7 @@ type Parameters interface {
 	// have acknowledged. step grows from call to call.
 	PushPull(ctx context.Context, step uint64, scale float32, gradients, parameters []params.Tensor) (version uint64, err error)
 
-	// Push is PushPull without reading. Of both, the error is a *params.StaleError when the gradients were rejected: after a
-	// Pull they are to be computed again and sent with the same step.
+	// Push is PushPull without reading.
 	Push(ctx context.Context, step uint64, scale float32, gradients []params.Tensor) (version uint64, err error)
 
 	// Pull waits until the parameters have at least the given version and reads them.
@@ -217,7 +216,7 @@ func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, 
 		before := report.Records
 		var loss float64
 		if s.Steps == nil {
-			loss, err = s.push(ctx, group, &report)
+			loss, err = s.push(ctx, group)
 		} else {
 			loss, err = s.stage(ctx, task.Token.Epoch, group[0], &report)
 		}

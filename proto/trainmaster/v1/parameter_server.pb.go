@@ -484,12 +484,11 @@ func (x *LearningRateSchedule) GetFactor() float64 {
 	return 0
 }
 
-// StalenessBound says what becomes of a gradient when the block that it is for has
-// had more than limit updates of other trainers since the parameters that it was
-// computed at.
+// StalenessBound lowers the learning rate of a gradient if its block or slot had
+// more than limit updates of other trainers since the gradient was computed.
 type StalenessBound struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "" (it is applied), "reject" or "scale" (the learning rate times 1/staleness).
+	// "" (full learning rate) or "scale" (learning rate times 1/staleness).
 	Policy        string `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
 	Limit         uint64 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1081,10 +1080,9 @@ type ParameterServerCounters struct {
 	Refused      uint64 `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
 	Connections  uint64 `protobuf:"varint,8,opt,name=connections,proto3" json:"connections,omitempty"`
 	StagedBytes  uint64 `protobuf:"varint,9,opt,name=staged_bytes,json=stagedBytes,proto3" json:"staged_bytes,omitempty"`
-	// Pushes of a block that were rejected, or applied with a smaller learning
-	// rate, because they were beyond the bound of staleness.
-	StaleRejected uint64 `protobuf:"varint,20,opt,name=stale_rejected,json=staleRejected,proto3" json:"stale_rejected,omitempty"`
-	StaleScaled   uint64 `protobuf:"varint,21,opt,name=stale_scaled,json=staleScaled,proto3" json:"stale_scaled,omitempty"`
+	// Pushes of a block that were applied with a lower learning rate because they
+	// exceeded the staleness bound.
+	StaleScaled uint64 `protobuf:"varint,21,opt,name=stale_scaled,json=staleScaled,proto3" json:"stale_scaled,omitempty"`
 	// Sum and greatest of the staleness of the pushes that were applied.
 	StalenessSum uint64 `protobuf:"varint,22,opt,name=staleness_sum,json=stalenessSum,proto3" json:"staleness_sum,omitempty"`
 	StalenessMax uint64 `protobuf:"varint,23,opt,name=staleness_max,json=stalenessMax,proto3" json:"staleness_max,omitempty"`
@@ -1188,13 +1186,6 @@ func (x *ParameterServerCounters) GetConnections() uint64 {
 func (x *ParameterServerCounters) GetStagedBytes() uint64 {
 	if x != nil {
 		return x.StagedBytes
-	}
-	return 0
-}
-
-func (x *ParameterServerCounters) GetStaleRejected() uint64 {
-	if x != nil {
-		return x.StaleRejected
 	}
 	return 0
 }
@@ -3731,7 +3722,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +
 	"\x12STATE_INITIALISING\x10\x02\x12\x0f\n" +
-	"\vSTATE_READY\x10\x03\"\xee\x04\n" +
+	"\vSTATE_READY\x10\x03\"\xdd\x04\n" +
 	"\x17ParameterServerCounters\x12#\n" +
 	"\rblocks_pulled\x18\x01 \x01(\x04R\fblocksPulled\x12#\n" +
 	"\rblocks_pushed\x18\x02 \x01(\x04R\fblocksPushed\x12\x1e\n" +
@@ -3743,8 +3734,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\rsteps_adopted\x18\x06 \x01(\x04R\fstepsAdopted\x12\x18\n" +
 	"\arefused\x18\a \x01(\x04R\arefused\x12 \n" +
 	"\vconnections\x18\b \x01(\x04R\vconnections\x12!\n" +
-	"\fstaged_bytes\x18\t \x01(\x04R\vstagedBytes\x12%\n" +
-	"\x0estale_rejected\x18\x14 \x01(\x04R\rstaleRejected\x12!\n" +
+	"\fstaged_bytes\x18\t \x01(\x04R\vstagedBytes\x12!\n" +
 	"\fstale_scaled\x18\x15 \x01(\x04R\vstaleScaled\x12#\n" +
 	"\rstaleness_sum\x18\x16 \x01(\x04R\fstalenessSum\x12#\n" +
 	"\rstaleness_max\x18\x17 \x01(\x04R\fstalenessMax\x12$\n" +
@@ -3753,7 +3743,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"rowsPushed\x12\x1f\n" +
 	"\vrows_staged\x18  \x01(\x04R\n" +
 	"rowsStaged\x12\x1b\n" +
-	"\trows_held\x18! \x01(\x04R\browsHeld\"\xec\x01\n" +
+	"\trows_held\x18! \x01(\x04R\browsHeldJ\x04\b\x14\x10\x15R\x0estale_rejected\"\xec\x01\n" +
 	"\x15InitParametersRequest\x124\n" +
 	"\x05model\x18\x01 \x01(\v2\x1e.trainmaster.v1.ParameterModelR\x05model\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
