@@ -86,6 +86,7 @@ func (x *Indexer) indexFile(v fileVersion) ([]recordio.Index, error) {
 		return nil, err
 	}
 	for _, ix := range index {
+		//guard:empty-chunk-skipped
 		if ix.Records > 0 {
 			return index, nil
 		}

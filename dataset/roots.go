@@ -64,6 +64,7 @@ func (r *roots) checkFile(path string, isLink bool) error {
 	if err != nil {
 		return err
 	}
+	//guard:links-resolved
 	if !within(resolved, r.resolved) {
 		return r.outside(path)
 	}
@@ -87,6 +88,7 @@ func (r *roots) outside(path string) error {
 
 func within(path string, folders []string) bool {
 	for _, folder := range folders {
+		//guard:path-within-root
 		if rel, err := filepath.Rel(folder, path); err == nil && filepath.IsLocal(rel) {
 			return true
 		}

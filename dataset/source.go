@@ -79,6 +79,7 @@ func (r *roots) expandAll(ctx context.Context, names []string) ([]string, error)
 		found, errs[i] = r.expandName(name)
 		paths = append(paths, found...)
 	}
+	//guard:files-sorted
 	slices.Sort(paths)
 	return slices.Compact(paths), joinFiles(errs)
 }
@@ -87,6 +88,7 @@ func (r *roots) expandName(name string) ([]string, error) {
 	if name == "" || strings.ContainsRune(name, 0) {
 		return nil, fmt.Errorf("%q is no file name", name)
 	}
+	//guard:url-refused
 	if scheme, _, ok := strings.Cut(name, "://"); ok && !strings.ContainsRune(scheme, filepath.Separator) {
 		return nil, fmt.Errorf("%s: %w, not %s", name, ErrScheme, scheme)
 	}
@@ -147,6 +149,7 @@ func (r *roots) look(path string) (File, error) {
 
 // usable says why a file cannot be part of a dataset.
 func usable(path string, info fs.FileInfo) error {
+	//guard:regular-files-only
 	if err := recordio.CheckRegular(path, info.Mode()); err != nil {
 		return err
 	}

@@ -217,6 +217,7 @@ func (d *decompressor) inflate(b []byte, limit int64) error {
 		return fmt.Errorf("%w: gzip: %w", ErrCorrupt, err)
 	case n > limit:
 		return fmt.Errorf("%w: more than %d bytes when decompressed", ErrCorrupt, limit)
+	//guard:no-trailing-bytes
 	case d.in.Len() > 0:
 		return fmt.Errorf("%w: %d bytes after the end of the gzip stream", ErrCorrupt, d.in.Len())
 	}

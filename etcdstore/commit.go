@@ -130,6 +130,7 @@ func (l *Lock) putPart(ctx context.Context, expectMod int64, part *taskqueue.Wri
 	key := l.store.abs(part.Key)
 	pause := backoff{least: 20 * time.Millisecond, most: time.Second}
 	for {
+		//guard:part-write-attempt-timeout
 		attempt, cancel := context.WithTimeout(ctx, l.TTL()/2)
 		answer, err := l.store.txn(attempt, &pb.TxnRequest{Compare: l.term().Compares(expectMod), Success: []*pb.RequestOp{l.term().Op(part)}})
 		cancel()
@@ -156,7 +157,9 @@ func (l *Lock) Announce(ctx context.Context, addr string, term uint64) error {
 		return fmt.Errorf("encode %s: %w", keyAddr, err)
 	}
 	answer, err := l.store.txn(ctx, &pb.TxnRequest{
+		//guard:announce-requires-lock
 		Compare: l.term().Compares(0)[:1],
+		//guard:address-bound-to-lease
 		Success: []*pb.RequestOp{opPut(l.store.abs(keyAddr), value, l.lease)},
 	})
 	switch {

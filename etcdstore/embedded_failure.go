@@ -70,6 +70,7 @@ func (f *failure) explain(err error) error {
 
 // IsDiskFull reports whether err means that a disk, or the quota of a user on it, has no room.
 func IsDiskFull(err error) bool {
+	//guard:disk-full-detected
 	return errors.Is(err, ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
@@ -81,6 +82,7 @@ func (f *failure) logger() (func(*embed.Config) error, error) {
 	config.ErrorOutputPaths = config.OutputPaths
 	config.Level = zap.NewAtomicLevelAt(zap.ErrorLevel)
 	config.DisableStacktrace = true
+	//guard:etcd-fatal-hook
 	log, err := config.Build(zap.WithFatalHook(f), zap.WithPanicHook(f))
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", config.OutputPaths[0], err)

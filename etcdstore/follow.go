@@ -32,6 +32,7 @@ func (s *Store) follow(ctx context.Context, from, end string, changed func(listi
 		case refused(err):
 			return fmt.Errorf("list %s: %w", from, err)
 		case err != nil:
+			//guard:watch-backoff
 			if err := sleep(ctx, pause.next()); err != nil {
 				return err
 			}
@@ -53,6 +54,7 @@ func (s *Store) follow(ctx context.Context, from, end string, changed func(listi
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
+		//guard:watch-retried
 		case refused(err):
 			return fmt.Errorf("watch %s: %w", from, err)
 		}

@@ -83,6 +83,7 @@ func (h *held) spawn(f func()) {
 // after an unknown outcome. owner is the value of who has the key, when not us.
 func (h *held) place(ctx context.Context, key string, value []byte) (ours bool, owner []byte, err error) {
 	answer, err := h.store.txn(ctx, &pb.TxnRequest{
+		//guard:claim-requires-free-key
 		Compare: []*pb.Compare{createdAt(key, 0)},
 		Success: []*pb.RequestOp{opPut(key, value, h.lease)},
 		Failure: []*pb.RequestOp{opGet(key)},
@@ -119,6 +120,7 @@ func (h *held) keepAlive() {
 	pause := backoff{least: 50 * time.Millisecond, most: h.ttl / 6}
 	for h.ctx.Err() == nil {
 		err := h.keepAliveStream()
+		//guard:keepalive-retried
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) || refused(err) {
 			h.lose(fmt.Errorf("lease %x: %w", h.lease, err))
 			return
@@ -150,6 +152,7 @@ func (h *held) keepAliveStream() error {
 		if answer.TTL <= 0 {
 			return rpctypes.ErrLeaseNotFound
 		}
+		//guard:lease-margin
 		h.trust(sent + time.Duration(answer.TTL)*time.Second - h.margin)
 		patience.Reset(h.every + h.ttl/3) // the pause, and the next answer
 		if err := sleep(ctx, h.every); err != nil {

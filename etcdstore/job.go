@@ -79,6 +79,7 @@ func (j Job) compare(key string, stored []byte) error {
 		differs = append(differs, fmt.Sprintf("job is %q there and %q here", found.Name, j.Name))
 	}
 	for _, setting := range slices.Sorted(maps.Keys(j.Settings)) {
+		//guard:settings-compared
 		if there, named := found.Settings[setting]; named && there != j.Settings[setting] {
 			differs = append(differs, fmt.Sprintf("%s was %q at the beginning and is %q here", setting, there, j.Settings[setting]))
 		}

@@ -87,6 +87,7 @@ func (s *Store) Campaign(ctx context.Context, cfg CampaignConfig) (*Lock, error)
 			return lock, nil
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("campaign for %s: %w", s.abs(LockPrefix), ctx.Err())
+		//guard:campaign-retried
 		case refused(err):
 			return nil, fmt.Errorf("campaign for %s: %w: %w", s.abs(LockPrefix), ErrRefused, err)
 		}
@@ -138,6 +139,7 @@ func (h *held) queue(ctx context.Context, cfg CampaignConfig) error {
 		if err != nil {
 			return h.orLost(err)
 		}
+		//guard:campaign-queue
 		if before.key == "" {
 			return nil
 		}

@@ -73,6 +73,7 @@ func (r *Roster) take(now servers) {
 	r.known, r.now, r.failed = true, now, nil
 	for t := range r.during {
 		if now.addrs[t.index] != t.addr {
+			//guard:replaced-server-announced
 			t.cancel(ErrServerReplaced)
 			delete(r.during, t)
 		}
@@ -176,6 +177,7 @@ func (s *Store) Evict(ctx context.Context, h Held) error {
 			return nil
 		case err != nil:
 			return fmt.Errorf("read lease %x of parameter server %d: %w", h.Lease, h.Index, err)
+		//guard:renewed-lease-not-evicted
 		case answer.TTL > answer.GrantedTTL-silentSeconds && answer.TTL >= 0:
 			return fmt.Errorf("parameter server %d at %s: %w", h.Index, h.Addr, ErrRenewed)
 		}

@@ -333,6 +333,7 @@ func (s *Store) freeIndex(ctx context.Context, addr string, waiting func(string)
 	var said string
 	err = s.followServers(ctx, func(r servers) bool {
 		for _, h := range r.held {
+			//guard:server-evicts-earlier-start
 			if h.Addr == addr && !asked[h.Lease] {
 				asked[h.Lease] = true
 				evicting.Go(func() { s.evictPredecessor(ctx, h, waiting) })

@@ -85,6 +85,7 @@ func (s *Store) Depose(ctx context.Context, suspect Candidate, by Takeover) erro
 	if err != nil {
 		return fmt.Errorf("depose %s: expected a lease in hexadecimal, found %q", suspect.Key, suspect.Lease)
 	}
+	//guard:takeover-holddown
 	if !by.Exempt {
 		if err := s.holdDown(ctx, suspect, by); err != nil {
 			return err

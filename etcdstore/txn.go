@@ -63,6 +63,7 @@ func outcome(err error, sent bool) error {
 		codes.Unauthenticated, codes.Unimplemented, codes.ResourceExhausted:
 		return fmt.Errorf("etcd refused the transaction, nothing written: %w", cause)
 	}
+	//guard:unknown-outcome-error
 	return fmt.Errorf("%w: %w", taskqueue.ErrUnknownOutcome, cause)
 }
 

@@ -49,6 +49,7 @@ func endGroup(id int, deadline time.Time) (killed bool) {
 	if !killed {
 		return false
 	}
+	//guard:process-group-killed
 	_ = signalGroup(id, syscall.SIGKILL) // it may have ended by now
 	for limit := time.Now().Add(groupGone); groupRuns(id) && time.Now().Before(limit); {
 		time.Sleep(groupPoll)

@@ -63,6 +63,7 @@ func (p *process) run(ctx context.Context) error {
 	for n := 0; ; n++ {
 		err := p.once(ctx)
 		switch {
+		//guard:ended-process-not-restarted
 		case ctx.Err() != nil, err == nil, slices.Contains(p.endCodes, exitCode(err)):
 			return nil
 		case p.final.Load():

@@ -52,6 +52,7 @@ func (a *attendance) run(ctx context.Context) error {
 			if watched[s] == nil {
 				watching, end := context.WithCancel(ctx)
 				watched[s] = end
+				//guard:eviction-outlives-watch
 				watchers.Go(func() { a.watch(watching, s, func(before int) (renewed bool) { return a.evict(ctx, s, before) }) })
 			}
 		}
@@ -80,7 +81,9 @@ func (a *attendance) watch(ctx context.Context, s Server, evict func(before int)
 			if time.Since(began) < decide.BeatEvery { // a full port closes it each time
 				pause(ctx, decide.BeatEvery)
 			}
+		//guard:dead-server-evicted
 		case known && errors.Is(err, syscall.ECONNREFUSED):
+			//guard:eviction-repeated
 			if !evict(renewed) {
 				pause(ctx, decide.BeatEvery)
 			} else if renewed++; renewed < renewedLooks {

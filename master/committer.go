@@ -38,6 +38,7 @@ type committer struct {
 
 func newCommitter(s *state) *committer {
 	c := &committer{inbox: newInbox(), state: s, over: func() {}, sample: s.time.Now()}
+	//guard:job-clock-restored
 	c.clock.Now, c.clock.Committed = s.queue.Clock(), s.queue.Clock()
 	return c
 }
@@ -108,6 +109,7 @@ func (c *committer) linger(ctx context.Context, timer *time.Timer) {
 // round commits all that waits, then lets the parked askers try again for as long as that
 // gives anyone a task.
 func (c *committer) round(ctx context.Context, tick bool) error {
+	//guard:tick-after-batch
 	c.batch = c.take(c.batch)
 	if tick { // after all that waited: whoever is late because the store is slow, is not too late
 		c.batch = append(c.batch, &op{ctx: ctx, event: &taskqueue.Tick{}, done: make(chan struct{}, 1)})
@@ -121,6 +123,7 @@ func (c *committer) round(ctx context.Context, tick bool) error {
 	if err := c.commitAll(ctx); err != nil {
 		return err
 	}
+	//guard:parked-requests-retried
 	for waiting := len(c.parked); waiting > 0 && (c.moved || c.queue.Dispatchable()); waiting = len(c.parked) {
 		c.batch, c.parked, c.moved = append(c.batch, c.parked...), c.parked[:0], false
 		if err := c.commitAll(ctx); err != nil {
@@ -153,11 +156,14 @@ func (c *committer) commit(ctx context.Context) error {
 	}
 	step, stepped := c.completeStep()
 	extra := writesOf(c.batch[:n])
+	//guard:job-end-stored-first
 	if c.queue.Dirty() || stepped || len(extra) > 0 || consequential(c.batch[:n]) {
 		if stepped {
 			extra = append(extra, taskqueue.Write{Key: StepKey, Value: step.Encode()})
 		}
+		//guard:answer-after-commit
 		err := c.save(ctx, extra)
+		//guard:slow-commit-not-counted
 		if c.since(t) > slowStore {
 			c.sample = c.time.Now() // nobody could be heard, or hear, meanwhile
 		}
@@ -185,7 +191,7 @@ func (c *committer) commit(ctx context.Context) error {
 				c.log.WithField("version", step.Version).Warn("the parameters are of an earlier life of the job: going on from their version")
 			}
 		}
-	} else if !c.lead.Valid() {
+	} else if !c.lead.Valid() { //guard:lease-valid-before-answer
 		return fmt.Errorf("%w: the lease may have run out", taskqueue.ErrFenced)
 	}
 	wrote, waiting := c.written.After(t), c.len() // before the answered ones are back
@@ -197,6 +203,8 @@ func (c *committer) commit(ctx context.Context) error {
 
 // slowStore is how long a commit may take and still count as time that passes: a store that
 // is slower, or refuses after longer, times nobody out.
+//
+//guard:slow-store-threshold
 const slowStore = time.Second
 
 // apply applies the batch to the queue until a transaction is full; it returns how many
@@ -250,7 +258,9 @@ func (c *committer) putParts(ctx context.Context, parts *partsWrite) error {
 		if c.stopping.Err() != nil {
 			return ErrStopping
 		}
+		//guard:part-write-time-limit
 		bounded, cancel := c.time.WithTimeout(ctx, c.lead.TTL())
+		//guard:stop-ends-part-write
 		release := context.AfterFunc(c.stopping, cancel)
 		err := c.lead.PutParts(bounded, c.revision, parts.writes[i:i+1], nil)
 		release()
@@ -281,9 +291,11 @@ func (c *committer) roomInBatch() bool {
 func (c *committer) echo(ctx context.Context, event taskqueue.Event) error {
 	r, ok := event.(*taskqueue.Request)
 	last := c.number.Load()
+	//guard:commit-number-proof
 	if !ok || r.SeenCommit <= last || r.JobID != c.queue.JobID() || !c.proves(r.SeenCommit, r.SeenProof) {
 		return nil
 	}
+	//guard:deposed-leader-reads-state
 	if _, _, err := c.readBack(ctx, c.time.Now().Add(c.lead.TTL())); err != nil {
 		return fmt.Errorf("a trainer saw commit %d, the last one here is %d: %w", r.SeenCommit, last, err)
 	}
@@ -297,6 +309,7 @@ func (c *committer) applyOne(o *op, now taskqueue.Clock) {
 		case *taskqueue.CutBegin:
 			c.cutDisturbed = false
 		case *taskqueue.CutFence:
+			//guard:cut-after-refusal
 			if c.cutDisturbed {
 				o.err = errCutDisturbed
 				return
@@ -320,6 +333,7 @@ func (c *committer) guard(o *op, do func()) (ok bool) {
 	defer func() {
 		if r := recover(); r != nil {
 			c.log.WithField("event", fmt.Sprintf("%T", o.event)).WithField("panic", r).WithField("stack", stack()).Error("an event was dropped")
+			//guard:panic-drops-one-request
 			o.drop(fmt.Errorf("internal error: %v; nothing was changed", r))
 		}
 	}()
@@ -352,6 +366,7 @@ func consequential(batch []*op) bool {
 // those who only look see the state that stands.
 func (c *committer) refuse(n int, err error) error {
 	c.counts.refused.Add(1)
+	//guard:rollback-after-refusal
 	if err := c.rollBack(); err != nil {
 		return err
 	}

@@ -148,6 +148,7 @@ func (c Config) Tasks(chunks int) int {
 // user chose is not changed, but refused.
 func (c Config) group(table *taskqueue.Table) error {
 	wanted := c.chunksPerTask(table.Chunks())
+	//guard:task-size-limit
 	n, fits := table.GroupWithin(wanted, taskqueue.MaxTaskBytes)
 	switch {
 	case !fits:

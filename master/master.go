@@ -83,6 +83,7 @@ func (m *Master) Run(ctx context.Context) error {
 			return fmt.Errorf("campaign: %w", err)
 		}
 		err = m.lead(ctx, lead, kept)
+		//guard:stop-resigns-term
 		resignTerm(lead)
 		switch {
 		case ctx.Err() != nil:
@@ -129,6 +130,7 @@ func fatal(err error) bool {
 func resignTerm(lead Leadership) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
+	//guard:resign-on-stop
 	_ = lead.Resign(ctx) // else the lease runs out
 }
 

@@ -97,6 +97,7 @@ func (d detached) do(ctx context.Context, patience time.Duration, call func(cont
 	select {
 	case err := <-done:
 		return err
+	//guard:sealing-time-limit
 	case <-time.After(patience):
 		return fmt.Errorf("%w: %w", errHangs, context.Cause(ctx))
 	}

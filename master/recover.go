@@ -20,6 +20,7 @@ import (
 // different commits.
 func recoverState(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
 	s, err := readOrBegin(ctx, store, lead, config, kept, heard, clock, log)
+	//guard:interrupted-recovery-is-not-damage
 	if fatal(err) {
 		if _, _, lost := lead.ReadState(ctx); lost != nil {
 			return nil, fmt.Errorf("the state was read while the term ended: %w", lost)
@@ -65,6 +66,7 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 		return nil, err
 	}
 	if revision == 0 {
+		//guard:remains-refused
 		if err := refuseRemains(ctx, store); err != nil {
 			return nil, err
 		}
@@ -87,6 +89,7 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 		return nil, err
 	}
 	moved := snapshot.Cluster != cluster
+	//guard:cluster-compared
 	if moved && !config.AcceptCluster {
 		return nil, fmt.Errorf("%w: expected cluster %x, found %x: etcd was restored or replaced; if this state is the one to go on with, start with --accept-cluster", ErrForeign, snapshot.Cluster, cluster)
 	}
@@ -105,6 +108,7 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 	s.committed(snapshot.Commit)
 	s.tables.Store(&tables)
 	s.queue.Hold(len(stored) > s.limit)
+	//guard:upgrade-stored
 	if moved || format < taskqueue.Format {
 		if err := s.renew(ctx, moved, format); err != nil {
 			return nil, err
@@ -203,6 +207,7 @@ func loadTable(ctx context.Context, store Store, set *taskqueue.SetSnapshot) (*t
 	if err != nil {
 		return nil, err
 	}
+	//guard:parts-digest
 	if digest := partsDigest(parts); string(digest[:]) != string(set.PartsDigest) {
 		return nil, fmt.Errorf("%w: its %d parts have another digest than the state says", taskqueue.ErrDamaged, len(parts))
 	}

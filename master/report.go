@@ -58,14 +58,17 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 		defer m.reports.now.end()
 		m.reports.source.Progress = m.reports.now.step(m.log, listing)
 	}
+	//guard:report-within-roots
 	found, err := m.reports.source.List(ctx, names)
 	if err != nil {
 		return fmt.Errorf("on the master's machine: %w", err)
 	}
 	if known {
+		//guard:dataset-compared
 		if digest != found.Digest {
 			return fmt.Errorf("%w: %s", taskqueue.ErrOtherDataset, t.difference(found))
 		}
+		//guard:report-cache
 		m.reports.checked.add(digest, given)
 		return nil
 	}
@@ -154,6 +157,7 @@ func (m *Master) Register(ctx context.Context, table *taskqueue.Table, digest [3
 func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, files [32]byte) error {
 	defer m.reports.now.end()
 	log := m.log.WithField("tasks", table.Tasks())
+	//guard:unused-parts-before-report
 	if err := t.unused.remove(ctx, t, nil); err != nil {
 		return fmt.Errorf("remove the parts of an earlier report: %w", err) // else each repeated report would leave more
 	}
@@ -170,6 +174,7 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 	for i, p := range parts {
 		writes[i] = taskqueue.Write{Key: m.store.PartKey(id, i), Value: p}
 	}
+	//guard:refused-report-cleanup
 	defer func() { t.removeUnused(ctx, table, writes) }()
 	_, err = t.committer.do(ctx, func(o *op) {
 		o.parts = &partsWrite{writes: writes, progress: m.reports.now.step(log, storing)}
@@ -225,6 +230,7 @@ func (u *unusedParts) remove(ctx context.Context, t *term, parts []taskqueue.Wri
 func (u *unusedParts) run(ctx context.Context, t *term) error {
 	for ctx.Err() == nil {
 		t.committer.time.Sleep(ctx, removeEvery)
+		//guard:unused-parts-retried
 		if err := u.remove(ctx, t, nil); err != nil && ctx.Err() == nil {
 			t.committer.log.WithError(err).Debug("parts of a refused report are not removed yet")
 		}

@@ -83,6 +83,7 @@ func (r *rewinding) run(ctx context.Context) error {
 		}
 		if due.Release { // of a leader that died, or etcd refused it
 			if err := r.event(ctx, &taskqueue.CutRelease{}); err != nil {
+				//guard:refused-release-retried
 				r.log.WithError(err).Warn("trainers still stand still for a cut that is over, trying again")
 				r.term.committer.time.Sleep(ctx, checkpointRetry)
 			}
@@ -140,6 +141,7 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 	switch {
 	case isNew && ended:
 		err = r.revive(ctx, epoch)
+	//guard:new-server-detected
 	case isNew:
 		err = r.goBack(ctx, "a parameter server began anew")
 	case isLost && !ended:
@@ -183,7 +185,9 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 			err = errors.Join(err, cut.Abort(context.WithoutCancel(ctx)))
 		}
 	}()
+	//guard:cut-quiesces-trainers
 	err = r.standStill(ctx, number)
+	//guard:cut-fences-hung-trainers
 	if errors.Is(err, errNotFlushed) && whole.Err() == nil {
 		cancel()
 		ctx, cancel = r.within(whole, beginTimeout)
@@ -194,6 +198,7 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 	}
 	// No push of a trainer whose session is over may be applied after the cut. An attempt that ended sessions may have failed
 	// before all servers heard of that, also one of an earlier leader.
+	//guard:fenced-trainers-retired
 	if err := r.master.tellRetired(ctx, r.term); err != nil {
 		return nil, nil, fmt.Errorf("cut %d: %w", number, err)
 	}
@@ -208,6 +213,7 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 		return cut, nil, err
 	}
 	at.position.Step = number
+	//guard:restart-during-cut
 	if states, err = r.shards.States(ctx); err == nil && slices.ContainsFunc(states, func(s ShardState) bool { return s.Rewound != place.Epoch }) {
 		err = fmt.Errorf("cut %d: a parameter server began anew meanwhile", number)
 	}
@@ -297,6 +303,7 @@ func (r *rewinding) publish(ctx context.Context, number uint64, set []byte) erro
 	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { generation = q.Steps().Generation }); err != nil {
 		return err
 	}
+	//guard:cut-committed-before-set
 	return stepDone(r.term.committer.do(ctx, func(o *op) {
 		o.event = &taskqueue.StepCommit{Generation: generation, Step: number}
 		o.writes = []taskqueue.Write{{Key: LatestSetKey, Value: set}}
@@ -327,6 +334,7 @@ func (r *rewinding) goBack(ctx context.Context, why string) error {
 	r.log.WithFields(logrus.Fields{"reason": why, "set": place.Step, "epoch": a.Place.Epoch}).Warn("the job goes back to its last cut")
 	bounded, cancel := r.within(ctx, writeTimeout)
 	defer cancel()
+	//guard:rollback-loads-set
 	return r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set, r.placed())
 }
 

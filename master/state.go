@@ -61,7 +61,9 @@ func terminal(err error) bool {
 // save commits the queue with all that it changed, and extra keys.
 func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	flushed := s.queue.Flush()
+	//guard:roster-stored
 	writes := append(flushed.Writes, extra...)
+	//guard:ledger-entry-written
 	if len(flushed.Record) > 0 && !s.config.NoRecord {
 		flushed.Record = taskqueue.StampRecord(flushed.Record, s.time.Now())
 		writes = append(writes, taskqueue.Write{Key: taskqueue.RecordKey(s.queue.Commit()), Value: flushed.Record})
@@ -113,6 +115,7 @@ func (s *state) since(t time.Time) time.Duration { return s.time.Now().Sub(t) }
 func (s *state) write(ctx context.Context, encoded []byte, writes []taskqueue.Write) (int64, error) {
 	revision, err := s.send(ctx, encoded, writes)
 	if errors.Is(err, taskqueue.ErrUnknownOutcome) {
+		//guard:unknown-outcome-resolved
 		return s.settle(ctx, encoded, writes, err)
 	}
 	return revision, err
@@ -156,6 +159,7 @@ func (s *state) settle(ctx context.Context, encoded []byte, writes []taskqueue.W
 		if err == nil || errors.Is(err, taskqueue.ErrFenced) && ctx.Err() != nil {
 			return revision, err
 		}
+		//guard:refusal-after-unknown-outcome
 		cause = err
 	}
 }
@@ -168,6 +172,7 @@ const (
 
 // givesUp reports whether an unknown outcome is not waited for any longer.
 func (s *state) givesUp(until time.Time) bool {
+	//guard:unknown-outcome-time-limit
 	return !s.time.Now().Before(until) || s.stopping.Err() != nil
 }
 
@@ -206,6 +211,7 @@ func (s *state) rollBack() error {
 	if err != nil {
 		return err
 	}
+	//guard:restored-queue-continues
 	q.Continue(s.queue)
 	q.Hold(len(s.stored) > s.limit)
 	s.queue = q

@@ -95,6 +95,7 @@ func (s *steps) complete(runners []taskqueue.Ordinal, known func(taskqueue.Ordin
 	for _, o := range runners {
 		by, ok := s.staged[o]
 		switch {
+		//guard:step-names-live-sessions
 		case ok && known(o, by.Incarnation):
 			next.Contributors = append(next.Contributors, by)
 			continue
@@ -105,6 +106,7 @@ func (s *steps) complete(runners []taskqueue.Ordinal, known func(taskqueue.Ordin
 			next.Earlier = append(next.Earlier, was)
 		}
 	}
+	//guard:step-waits-for-trainers
 	if len(next.Contributors) < max(1, len(runners)-s.backups) {
 		return Step{}, false
 	}

@@ -278,6 +278,7 @@ func (m *Master) termOver() {
 	m.current.Store(nil)
 	m.fresh.term.Store(0)
 	if m.OnTermOver != nil {
+		//guard:term-end-closes-connections
 		m.OnTermOver()
 	}
 }

@@ -95,6 +95,7 @@ func New(l net.Listener, config Config) *Splitter {
 	} else if config.Reserve == 0 {
 		config.Reserve = defaultReserve
 	}
+	//guard:connection-limit
 	if config.MaxConnections == 0 {
 		config.MaxConnections = affordable(config.Reserve)
 	}
@@ -186,6 +187,7 @@ func (s *Splitter) accept(ctx context.Context, l net.Listener, greeting *sync.Wa
 func (s *Splitter) admit(c *counted) bool {
 	s.mu.Lock()
 	oldest := s.silent.Front()
+	//guard:full-port-admits-hello
 	full := s.open >= s.config.MaxConnections+s.config.Reserve
 	if full && (oldest == nil || s.config.Reserve == 0) {
 		s.mu.Unlock()
@@ -221,6 +223,7 @@ func (s *Splitter) place(c *counted) bool {
 		c.used.Store(monotonic())
 		c.reserved = s.reserved.PushBack(c)
 	} else {
+		//guard:reserved-connections
 		if s.handed >= s.config.MaxConnections {
 			s.mu.Unlock()
 			return false
@@ -251,6 +254,7 @@ func (s *Splitter) reservedVictim(now int64) (victim *counted) {
 	idle := now - idleAfter.Nanoseconds()
 	for e := s.reserved.Front(); e != nil; e = e.Next() {
 		c := e.Value.(*counted)
+		//guard:reserved-connection-per-host
 		if count[hostOf(c.RemoteAddr())] < most {
 			continue
 		}
@@ -313,6 +317,7 @@ func hostOf(addr net.Addr) string {
 func (s *Splitter) greet(ctx context.Context, conn *counted) {
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
+	//guard:hello-timeout
 	if conn.SetReadDeadline(time.Now().Add(s.config.HelloTimeout)) != nil {
 		conn.Close()
 		return

@@ -86,6 +86,7 @@ func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale 
 	if fault := b.movingLocked(); fault != nil {
 		return fault
 	}
+	//guard:block-push-once
 	fresh := head.Step > t.applied[b.local]
 	var update optimizer.Step
 	var kept *image

@@ -134,6 +134,7 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 	w.Worked = pace.worked
 	if err = c.writeFiles(ctx, w, h, cut); err == nil {
 		// An update that was under way at the first check can be a part of the cut. It is noted by now: the copies waited for it.
+		//guard:checkpoint-checks-overflow
 		err = c.shard.checkOverflow()
 	}
 	if err == nil {

@@ -41,6 +41,7 @@ func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contribut
 	switch at := s.jobEpoch.Load(); {
 	case jobEpoch < at:
 		return now, false, fmt.Errorf("%w: job epoch %d is over, shard %d is at %d", errMismatch, jobEpoch, s.index, at)
+	//guard:step-of-later-epoch
 	case jobEpoch > at && s.rewound.Load() != 0:
 		return now, false, fmt.Errorf("%w: job epoch %d, shard %d is at %d and waits for the set to go back to", errMismatch, jobEpoch, s.index, at)
 	case jobEpoch > at:
@@ -49,6 +50,7 @@ func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contribut
 	if version <= now {
 		return now, false, nil
 	}
+	//guard:no-version-during-migration
 	if s.moving.holds {
 		return now, false, fmt.Errorf("%w: shard %d makes no version before it was told where they are", errMidMove, s.index)
 	}
@@ -58,6 +60,7 @@ func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contribut
 		s.prune(version, nil)
 		return version, true, nil
 	}
+	//guard:new-shard-adopts-version
 	late := s.restored || now == 0 && version > 1 // it came into a job that was at work
 	late = late || h.isEmpty()
 	if version > now+1 && !late {

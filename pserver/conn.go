@@ -139,6 +139,7 @@ func (c *conn) read() (buf *buffer, isFinite bool, err error) {
 	}
 	n := int(c.head.Length)
 	if n == 0 {
+		//guard:frame-header-checksum
 		return nil, true, wire.Verify(&c.raw, nil)
 	}
 	if buf = c.room(); buf == nil {
@@ -187,6 +188,7 @@ func (c *conn) payload(buf *buffer, n int) (isFinite bool, err error) {
 		}
 		isFinite = isFinite && finite
 	}
+	//guard:shared-payload-checked
 	return isFinite, sum.Check(&c.raw)
 }
 
@@ -194,6 +196,7 @@ func (c *conn) payload(buf *buffer, n int) (isFinite bool, err error) {
 // takes buf over it says so in r.buf.
 func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) {
 	defer func() {
+		//guard:panic-ends-connection
 		if err := recover(); err != nil {
 			c.log.WithFields(logrus.Fields{"op": c.head.Op, "panic": err, "stack": string(debug.Stack())}).Error("request failed: closing this connection")
 			if r.buf != buf {
@@ -332,6 +335,7 @@ func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
 	if fault := checkPayload(head, b); fault != nil {
 		return nil, fault
 	}
+	//guard:gradient-finite
 	if !isFinite {
 		i := wire.FirstNotFinite(buf.floats[:b.Len])
 		if i < 0 {

@@ -93,10 +93,12 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	//guard:declared-tables-checked
 	if err := m.checkDeclared(); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	key := c.shard.tableKey // of tables that begin here; a trainer learns the key from the reply
+	//guard:table-key-from-request
 	if request.TableKey != nil {
 		if n := len(request.TableKey); n != 0 && n != sparse.KeySize {
 			return nil, status.Errorf(codes.InvalidArgument, "key of table ids has %d bytes: expected %d, or none", n, sparse.KeySize)

@@ -214,6 +214,7 @@ func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids
 		if err := h.freezeSlot(id); err != nil {
 			return err
 		}
+		//guard:slot-migration-holds-version
 		s.moving.holds = true
 	}
 	if s.moving.since.IsZero() {
@@ -393,6 +394,7 @@ func (s *shard) switchLocked(old *holding, m *model, jobEpoch uint32) error {
 	}
 	s.arriveSlotsLocked(old, h, arrived)
 	s.holding.Store(h)
+	//guard:joining-server-is-not-new
 	if isNew && jobEpoch != 0 { // no set has anything of this shard
 		s.jobEpoch.Store(jobEpoch)
 		s.rewound.Store(jobEpoch)
@@ -443,6 +445,7 @@ func (s *shard) arriveLocked(h *holding, b *block, a *arrival) {
 
 // heedRetiredLocked forgets whom the source of a block, or of a slot, has forgotten.
 func (s *shard) heedRetiredLocked(h *holding, said retirement) {
+	//guard:migration-carries-retired
 	if said.after(&s.retired) {
 		s.retired = said
 		s.dropLocked(h.shut)

@@ -22,6 +22,7 @@ type stagedRows struct {
 // slotsStay refuses rows for a placement that is over, or about to be. The caller has the lock of a stage.
 func (s *shard) slotsStay(h *holding, t *sparse.Table) *wire.Fault {
 	switch now := s.holding.Load(); {
+	//guard:staged-rows-of-this-placement
 	case now == nil || now.model.table.Epoch != h.model.table.Epoch:
 		return wire.Faultf(wire.Moved, "placement epoch %d of table %q is over at shard %d", h.model.table.Epoch, t.Config().Name, s.index)
 	case t.Leaving() != nil:
@@ -48,6 +49,7 @@ func (s *shard) sendStaged(o *slotOut, send func(slotPiece) error) error {
 func (s *shard) stagedFor(o *slotOut, incarnation uint64) (*stagedRows, error) {
 	s.commitMu.Lock() // no placement changes, and no version
 	defer s.commitMu.Unlock()
+	//guard:staged-rows-need-frozen-slots
 	if !o.IsFrozen() {
 		return nil, fmt.Errorf("%w: slot %d of table %d is not frozen any more", errOldMove, o.slot, o.slotID.table)
 	}
@@ -97,12 +99,14 @@ func (st *stages) placeRowsLocked(old, h *holding, arrived []*slotArrival) {
 		for _, g := range st.byIncarnation {
 			rows := &g.rows[k]
 			if left {
+				//guard:staged-rows-of-held-slots
 				rows.only(table)
 			}
 			if len(slots) == 0 {
 				continue
 			}
 			p := g.arrival(slots, table.Config().Dim)
+			//guard:staged-table-complete
 			if whole := rows.whole() || len(old.tables[k].Held()) == 0; p == nil || !whole {
 				rows.reset() // its trainer stages the table again
 				continue

@@ -15,6 +15,7 @@ var errOverflow = errors.New("parameters overflowed")
 // overflowed notes the first value that is not finite. Describe says it from then on, and no checkpoint takes the place of one with
 // finite values.
 func (s *shard) overflowed(what string) {
+	//guard:overflow-recorded
 	if s.overflow.CompareAndSwap(nil, &what) {
 		s.log.WithField("value", what).Error("parameters overflowed: no more checkpoints are written")
 	}

@@ -149,6 +149,7 @@ func (r *restoring) candidates(ctx context.Context) (list []candidate, damaged [
 		return len(sets) == 0 || index >= len(sets[0].Shards) || g.Compare(sets[0].Shards[index].Generation) > 0
 	}
 	for _, m := range own {
+		//guard:job-instance-compared
 		if r.job.Shards > 1 && m.Life == r.job.Life && !r.job.otherLife(m) && newer(r.shard.index, m.Generation) {
 			c := r.alone(m)
 			c.resumed = true
@@ -195,6 +196,7 @@ func (r *restoring) sets(ctx context.Context) (sets []*checkpoint.Set, damaged [
 		return nil, nil, err
 	}
 	for _, n := range numbers {
+		//guard:unreferenced-set-skipped
 		if n >= latest {
 			continue
 		}
@@ -251,6 +253,7 @@ func (r *restoring) own(ctx context.Context) (own []*checkpoint.Manifest, others
 		switch {
 		case damaged:
 			own = append(own, &checkpoint.Manifest{Generation: g})
+		//guard:set-part-is-not-a-checkpoint
 		case m == nil || m.Set != 0:
 		case r.job.Shards != 0 && m.Placement.Shards != r.job.Shards:
 			others++
@@ -334,8 +337,10 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 		trainers, jobEpoch = map[uint32]*trainer{}, max(1, job.Epoch)
 	}
 	s.holding.Store(h)
+	//guard:applied-pushes-restored
 	s.trainers = trainers
 	if !job.otherLife(man) { // incarnations are told apart in one life only
+		//guard:retired-restored
 		s.retireRestored(parts)
 	}
 	s.version.Store(version)

@@ -59,6 +59,7 @@ func (s *shard) retire(term uint64, to retirement, version *uint64) error {
 	}
 	s.retired = to
 	h := s.holding.Load()
+	//guard:retired-trainer-connection
 	n := s.dropLocked(func(t *trainer) { fence(h, t) })
 	if n > 0 {
 		s.log.WithFields(logrus.Fields{"retired": n, "known": len(s.trainers)}).Info("trainers that are gone for good are forgotten")

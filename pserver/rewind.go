@@ -57,6 +57,7 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 		return err
 	}
 	c.dropLocked("the job goes back to a set")
+	//guard:rollback-clears-table-history
 	c.tables = tableHistory{} // nothing that comes is based on what was: the next checkpoint has all rows
 	resume := door.pause()
 	defer resume()
@@ -107,6 +108,7 @@ func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []by
 		name = set.String()
 		parts, err := store.Open(ctx, set)
 		if err == nil {
+			//guard:rollback-keeps-placement
 			err = s.fillFrom(parts, job, layout)
 		}
 		if err != nil {

@@ -98,6 +98,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.socket != nil {
 		defer s.socket.Close()
 	}
+	//guard:port-open-until-stopped
 	defer s.keepPort()()
 	claim, err := s.cfg.Registry.ClaimPS(ctx, s.Addr(), func(reason string) {
 		s.cfg.Log.WithField("reason", reason).Info("waiting for an index")
@@ -160,6 +161,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	group.Go(func() error {
 		select {
 		case <-claim.Lost():
+			//guard:lost-lease-ends-server
 			return ErrLeaseLost
 		case <-groupCtx.Done():
 			return nil
@@ -198,6 +200,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		shard.log.Info("parameter server ended: all its blocks were moved to others")
 		return nil
 	}
+	//guard:last-checkpoint-needs-lease
 	if err == nil && checkpoints != nil && shard.ready.Load() {
 		err = checkpoints.saveSelf(context.WithoutCancel(ctx), checkpoint.Stop)
 	}
@@ -228,6 +231,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 	if err := folder.Prepare(); err != nil {
 		return nil, nil, fmt.Errorf("folder for checkpoints (--checkpoint-dir): %w; choose one that this user may write to", err)
 	}
+	//guard:checkpoints-of-this-job
 	if err := job.checkJob(ctx, store, index, s.cfg.CheckpointsOf); err != nil { // before a server of that job loses its folder to this one
 		return nil, nil, err
 	}
@@ -262,6 +266,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 }
 
 func (s *Server) controlServer(shard *shard, checkpoints *checkpoints, door *door) *grpc.Server {
+	//guard:control-message-limit
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxControlMessage), grpc.MaxSendMsgSize(maxControlMessage),
 		grpc.ConnectionTimeout(s.cfg.HelloTimeout), grpc.MaxConcurrentStreams(64),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))

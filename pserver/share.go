@@ -38,6 +38,7 @@ func (c *conn) elements(buf *buffer, n int) elements {
 
 // at returns the floats from lo to hi, pieceElements at most, where nobody else can change them, and whether they are finite.
 func (e elements) at(lo, hi int) (piece []float32, isFinite bool) {
+	//guard:shared-gradient-copied
 	if e.piece == nil {
 		return e.floats[lo:hi], true // they were checked
 	}
@@ -68,6 +69,7 @@ type commons struct {
 // take makes the memory of a connection; nil when there is no room for it, or no such memory.
 func (p *commons) take() (*shared, *os.File, error) {
 	const size = sharedSlots * sharedmem.SlotBytes
+	//guard:shared-memory-limit
 	if p.used.Add(size) > p.most {
 		p.used.Add(-size)
 		return nil, nil, nil
@@ -124,6 +126,7 @@ func (c *conn) takeTurn() *wire.Fault {
 	case c.head.Flags&wire.Shared == 0:
 	case c.shared != nil:
 		c.slot = c.shared.slots[c.shared.Next()]
+	//guard:shared-memory-requested
 	case c.head.Op != wire.Hello || sharedmem.Through(c.nc) == nil:
 		return wire.Faultf(wire.Malformed, "%v in shared memory, on a connection that has none", c.head.Op)
 	}

@@ -117,8 +117,10 @@ func (s *shard) openStage(t *trainer, head *wire.Header) (*stage, *wire.Fault) {
 	switch {
 	case head.Step < now || head.Step < g.version:
 		fault = wire.Faultf(wire.Stale, "gradient was computed at version %d, shard %d is at %d", head.Step, s.index, now)
+	//guard:stage-of-version-kept
 	case head.Step > now: // what is staged for the version that is to come now is still needed
 		fault = wire.Faultf(wire.Wait, "gradient was computed at version %d, shard %d is at %d and will hear of it", head.Step, s.index, now)
+	//guard:stage-of-newest-attempt
 	case head.Step == g.version && head.Argument != g.records && head.Sequence < g.newest():
 		fault = wire.Faultf(wire.Stale, "gradient is of an earlier attempt at version %d, of %d records: there is one of %d by now", head.Step, head.Argument, g.records)
 	}

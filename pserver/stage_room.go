@@ -38,6 +38,7 @@ func (s *shard) withRoom(h *holding, t *trainer, more int64, stage func() *wire.
 		return fault
 	}
 	s.stages.prune(s.version.Load(), nil)
+	//guard:retirement-drops-stages
 	s.dropUnnamed()
 	if fault = stage(); fault == nil || fault.Code != wire.Busy {
 		return fault
@@ -59,6 +60,7 @@ func (s *shard) withRoom(h *holding, t *trainer, more int64, stage func() *wire.
 		t.crowded.Store(&now)
 		return fault
 	}
+	//guard:stage-wait-limit
 	if now.since.Sub(since.since) < s.stageWait {
 		return fault
 	}
@@ -73,6 +75,7 @@ func (s *shard) dropUnnamed() {
 	s.mu.Lock()
 	unnamed, after := s.unnamed, s.unnamedAfter
 	s.mu.Unlock()
+	//guard:committed-stage-kept
 	s.stages.dropIf(func(g *stage) bool { return unnamed.over(g.incarnation) && g.version >= after })
 }
 

@@ -53,6 +53,7 @@ func (c *checkpoints) startCut(h *holding) *cut {
 	if slices.ContainsFunc(h.tables, (*sparse.Table).LostTrack) {
 		base = nil
 	}
+	//guard:dropped-cut-clears-base
 	if base == nil {
 		// This cut clears the marks of changed rows, so that no checkpoint can be based on an older one any more: if the cut is
 		// dropped or its write fails, the next checkpoint has all rows too.

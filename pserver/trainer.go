@@ -44,6 +44,7 @@ func (s *shard) greet(h *holding, ordinal uint32, incarnation uint64) (*trainer,
 		return nil, wire.Faultf(wire.Fenced, "trainer %d is at incarnation %d, this is %d", ordinal, old.incarnation, incarnation)
 	case s.retired.over(incarnation) && !s.told:
 		return nil, wire.Faultf(wire.Busy, "shard %d has not heard yet who is at work: in its checkpoint incarnation %d is over", s.index, incarnation)
+	//guard:retired-trainer-refused
 	case s.retired.over(incarnation):
 		return nil, wire.Faultf(wire.Fenced, "incarnation %d of trainer %d is over: it has no session", incarnation, ordinal)
 	case old != nil:

@@ -141,6 +141,7 @@ func (w *work) seal(ctx context.Context, made uint64) (size int, err error) {
 	next := w.head
 	next.ID, next.Folder, next.Through, next.File, next.Digest = w.id, w.folder(), last, sealed.name, digest
 	next.Files, next.Bytes = next.Files+1, next.Bytes+sealed.size
+	//guard:ledger-head-before-delete
 	if err := w.replace(ctx, next); err != nil {
 		return 0, err
 	}
@@ -211,6 +212,7 @@ func (w *work) trim(ctx context.Context, from uint64) error {
 			return nil
 		}
 		first = left[0].Commit
+		//guard:delete-sealed-entries-only
 		last := min(first+deleteBatch-1, w.head.Through)
 		if err := w.lock.DeleteRecord(ctx, first, last); err != nil {
 			return fmt.Errorf("delete the sealed record from commit %d to %d: %w", first, last, err)
@@ -265,6 +267,7 @@ func (w *work) tooOld() int {
 	if w.Keep.Age == 0 {
 		return 0
 	}
+	//guard:ledger-gap-limit
 	longest := min(max(w.Keep.Age/8, longestGap), w.Keep.Age/4*3)
 	age := time.Duration(0)
 	for i := len(w.files) - 1; i > 0; i-- {
@@ -272,6 +275,7 @@ func (w *work) tooOld() int {
 		if gap < longest.Milliseconds() {
 			age += time.Duration(gap) * time.Millisecond
 		} else {
+			//guard:ledger-age-limit
 			age += longest
 		}
 		if age > w.Keep.Age {
@@ -314,6 +318,7 @@ func (w *work) sweep(ctx context.Context) error {
 	}
 	var stale []string
 	for _, name := range names {
+		//guard:sweep-keeps-ledger-files
 		if first, ok := firstOf(name); ok && first <= w.head.Through && !part[name] {
 			stale = append(stale, name)
 		}

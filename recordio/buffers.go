@@ -89,6 +89,7 @@ func (b *buffers) stored(f *File, offset int64, h header, l Layout) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
+	//guard:chunk-checksum
 	if sum := l.checksum(payload); sum != h.checksum {
 		return nil, fmt.Errorf("%w: the payload of %d bytes has %#08x, its header says %#08x",
 			ErrBadChecksum, size, sum, h.checksum)
@@ -172,9 +173,11 @@ func (b *buffers) expect(f *File, ix Index) (header, error) {
 		return header{}, fmt.Errorf("%w: %w", ErrChanged, err)
 	}
 	found := h.index(ix.Offset, ix.Layout)
+	//guard:chunk-checksum-compared
 	if ix.Checksum == 0 {
 		found.Checksum = 0
 	}
+	//guard:chunk-header-compared
 	if found != ix {
 		return header{}, fmt.Errorf("%w: the index says %s, the header says %s", ErrChanged, ix.summary(), found.summary())
 	}

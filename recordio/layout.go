@@ -154,10 +154,12 @@ func (h header) check(left, limit int64) error {
 	if int64(h.size) > limit {
 		return fmt.Errorf("%w: the header declares a payload of %d bytes, the limit is %d", ErrTooLarge, h.size, limit)
 	}
+	//guard:record-count-limit
 	if int64(h.records) > limit/lengthSize {
 		return fmt.Errorf("%w: the header declares %d records, which take at least %d bytes, the limit is %d",
 			ErrTooLarge, h.records, int64(h.records)*lengthSize, limit)
 	}
+	//guard:chunk-within-file
 	if int64(h.size) > left {
 		return fmt.Errorf("%w: the header declares a payload of %d bytes, the file ends after %d", ErrTruncated, h.size, left)
 	}

@@ -36,6 +36,7 @@ func (d *decompressor) unsnapStream(stored []byte, limit int64) ([]byte, error) 
 	var size int64
 	err := walkFrames(stored, func(kind byte, _ uint32, body []byte) error {
 		n, err := framePlainSize(kind, body)
+		//guard:decompressed-size-limit
 		if size += n; err == nil && size > limit {
 			err = pastLimit(limit)
 		}

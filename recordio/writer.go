@@ -88,6 +88,7 @@ func (w *Writer) Write(record []byte) error {
 		return fmt.Errorf("%w: a record of %d bytes, a chunk holds at most %d and its length", ErrTooLarge,
 			len(record), w.options.MaxChunkBytes-lengthSize)
 	}
+	//guard:chunk-size-limit
 	if w.payloadSize()+size > int64(w.options.ChunkBytes) {
 		if err := w.Flush(); err != nil {
 			return err

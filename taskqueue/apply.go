@@ -85,6 +85,7 @@ var (
 // next and returns the answer. now never goes back; an earlier one is taken as the
 // time of the last event.
 func (q *Queue) Apply(now Clock, ev Event) Answer {
+	//guard:job-clock-monotonic
 	q.clock = max(q.clock, now)
 	return ev.apply(q)
 }
@@ -129,6 +130,7 @@ func (ev *Report) apply(q *Queue) Answer {
 func (q *Queue) advance(s *set) {
 	for !s.ended && (q.status == Running || q.status == Paused) {
 		s.skipAside()
+		//guard:pass-end
 		if len(s.open) > 0 && s.open[0].live == 0 && s.open[0].since == 0 && s.dispatched(s.open[0].pass) == s.tasks {
 			q.closePass(s)
 			continue
@@ -160,6 +162,7 @@ func (q *Queue) advance(s *set) {
 }
 
 func (q *Queue) maxOpen() int {
+	//guard:pass-barrier
 	if q.opt.Rolling {
 		return openPassesRolling
 	}
@@ -188,6 +191,7 @@ func (s *set) skipAside() {
 		return
 	}
 	o := s.orderOf(s.pass)
+	//guard:set-aside-skipped
 	for s.cursor < s.tasks && s.aside[o.index(s.cursor)] != nil {
 		s.cursor++
 	}
@@ -219,6 +223,7 @@ func (q *Queue) closePass(s *set) {
 			p.pass, s.id, p.counted, s.tasks, setAside, p.sum1, p.sum2, want.sum1, want.sum2))
 	case s.tasks == 0:
 		q.end(Failed, fmt.Sprintf("dataset %d has no tasks: expected at least one chunk in its files", s.id))
+	//guard:empty-pass-fails
 	case p.counted == 0:
 		q.end(Failed, fmt.Sprintf("pass %d of dataset %d counted nothing: all %d tasks are set aside; see their last errors, mend the cause, and start a new job", p.pass, s.id, s.tasks))
 	}

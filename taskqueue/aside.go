@@ -57,6 +57,7 @@ func (q *Queue) setAside(e *entry) {
 		spared := s.openPass(newer) != nil && s.orderOf(newer).position(index) < s.dispatched(newer)
 		s.aside[index] = &asideTask{index: index, pass: e.pass, failures: e.failures, losses: e.losses, next: e.next, nextNewer: 1, base: e.base, spared: spared}
 	}
+	//guard:set-aside-listed
 	q.asides[AsideKey(s.id, index)] = asideDetail(s, e, index)
 	q.record.setAside(e, index)
 	q.notice(true, "task set aside", map[string]any{

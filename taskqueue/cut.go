@@ -21,6 +21,7 @@ import (
 // holding reports whether members that flushed stand still. The end of the job lets them go, too.
 func (q *Queue) holding() bool {
 	over := q.status == Ended || q.status == Failed
+	//guard:cut-ends-with-job
 	return q.opt.Cuts && q.exact != nil && q.exact.round != 0 && !q.exact.flushed[0] && !over
 }
 
@@ -109,6 +110,8 @@ type CutFence struct {
 }
 
 // MaxFenced is how many sessions one CutFence ends: a transaction writes a bounded number of keys.
+//
+//guard:fenced-per-transaction
 const MaxFenced = 40
 
 func (ev *CutFence) apply(q *Queue) Answer {

@@ -102,6 +102,7 @@ func (q *Queue) roomToDispatch() bool {
 	for _, s := range q.sets {
 		n += len(s.byKey)
 	}
+	//guard:uncommitted-limit
 	return n < q.opt.MaxUncommitted
 }
 
@@ -124,6 +125,7 @@ func (q *Queue) waitsFor() WaitFor {
 			return WaitTask // others have the last ones
 		}
 	}
+	//guard:commit-requested
 	return WaitCommit
 }
 
@@ -182,9 +184,11 @@ func (ev *LastStep) apply(q *Queue) Answer {
 	if refused != nil {
 		return *refused
 	}
+	//guard:member-of-this-epoch
 	if ev.Epoch != 0 && ev.Epoch != q.epoch {
 		return q.stepAnswer() // it joins anew; a member that never flushes would stop all
 	}
+	//guard:cut-holds-new-members
 	if q.holding() && t != nil && !q.exact.members[t.ordinal] {
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush} // what it pushes before the moments are fixed would be in the cut
 	}
@@ -335,13 +339,16 @@ func (q *Queue) unflushed(step uint64) (wait bool, err error) {
 		switch {
 		case x.flushed[t.ordinal] || !x.members[t.ordinal] && len(t.holds) == 0:
 		case !t.gone:
+			//guard:commit-waits-for-members
 			wait = true
+		//guard:lost-member-with-task
 		case len(t.holds) > 0:
 			return false, fmt.Errorf("%w: trainer %s, step %d", ErrMemberLost, t.id, step)
 		}
 	}
 	for _, s := range q.sets {
 		for _, a := range s.since { // finished later: the step may have a part of it
+			//guard:lost-member-after-finish
 			if a.step <= step || x.flushed[a.by] {
 				continue
 			}
@@ -365,6 +372,7 @@ func (q *Queue) commitStep(step uint64) {
 	for _, s := range q.sets {
 		before := len(s.since)
 		s.since = slices.DeleteFunc(s.since, func(a applied) bool {
+			//guard:commit-excludes-later-steps
 			if a.step > step {
 				return false
 			}
@@ -388,6 +396,7 @@ func (q *Queue) moveBases(s *set) {
 	s.compact()
 	for _, e := range s.live {
 		if mark := e.holders[0].mark; e.held > 0 && mark != 0 && mark-1 != e.base {
+			//guard:commit-moves-base
 			e.base = mark - 1
 			q.record.partly(s.id, liveKey{e.pass, e.position}, e.next-1, e.base)
 		}
@@ -433,6 +442,7 @@ func (ev *Rollback) apply(q *Queue) Answer {
 		return Answer{Err: errLeadersStep}
 	}
 	x := q.exact
+	//guard:rollback-once-per-generation
 	switch {
 	case ev.Generation < x.generation || ev.Generation == 0:
 		return Answer{Err: x.otherGeneration(ev.Generation)}
@@ -450,6 +460,7 @@ func (ev *Rollback) apply(q *Queue) Answer {
 	case q.epoch == math.MaxUint32:
 		return Answer{Err: fmt.Errorf("%w: epoch %d", ErrTooOften, q.epoch)}
 	}
+	//guard:rollback-starts-epoch
 	q.epoch++
 	q.rollBack(ev.Generation)
 	q.enter(t)
@@ -467,6 +478,7 @@ func (q *Queue) rollBack(generation uint64) {
 	q.dirty = true
 	q.record.rolledBack(x.committed, generation, q.epoch)
 	back := 0
+	//guard:rollback-undoes-finishes
 	for _, s := range q.sets {
 		s.compact()
 		for _, e := range s.live {

@@ -35,6 +35,7 @@ func (ev *Join) apply(q *Queue) Answer {
 // roomForSession refuses a session beyond the limit. The roster costs memory, keys in etcd and time
 // in each tick, and anyone can join.
 func (q *Queue) roomForSession() error {
+	//guard:session-limit
 	if n := len(q.trainers); n >= q.opt.MaxSessions {
 		return fmt.Errorf("%w: expected at most %d, found %d: wait until some end, or raise --max-sessions", ErrTooManySessions, q.opt.MaxSessions, n)
 	}
@@ -58,6 +59,8 @@ func (q *Queue) saveTrainer(t *trainer) {
 }
 
 // hear takes a sign of life.
+//
+//guard:reconnect-ends-grace
 func (q *Queue) hear(t *trainer) { t.seen, t.lostAt = q.clock, 0 }
 
 // Heartbeat keeps a session alive. A task in Moving, on which the trainer made progress,
@@ -74,6 +77,7 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 	if t == nil {
 		return Answer{Kind: AnswerRejoin}
 	}
+	//guard:heartbeat-extends-session
 	q.hear(t)
 	t.progress = ev.Progress
 	for _, tok := range ev.Moving {
@@ -93,6 +97,7 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 // extend sets the soft deadline to now + timeout, within the hard deadline.
 func (q *Queue) extend(e *entry, h *holder) {
 	timeout := q.timeoutOf(e)
+	//guard:hard-deadline
 	h.soft = min(q.clock.Add(timeout), h.start.Add(hardDeadlineFactor*timeout))
 }
 
@@ -134,8 +139,10 @@ func (ev *Disconnected) apply(q *Queue) Answer {
 	switch {
 	case t == nil:
 	case t.plain:
+		//guard:closed-plain-connection
 		q.lose(t, true)
 	case t.lostAt == 0:
+		//guard:lost-connection-grace
 		t.lostAt = q.clock.Add(q.opt.Grace)
 	}
 	return Answer{}
@@ -177,6 +184,7 @@ const (
 
 func (ev *Tick) apply(q *Queue) Answer {
 	q.endSessions()
+	//guard:deadline-key-limit
 	limit := q.PendingWrites() + deadlineKeysPerTick
 	if q.exact != nil {
 		q.tickExact(limit)
@@ -190,6 +198,7 @@ func (ev *Tick) apply(q *Queue) Answer {
 func (q *Queue) endSessions() {
 	var lost []*trainer
 	for _, t := range q.trainers {
+		//guard:session-timeout
 		silent := !t.plain && q.clock > t.seen.Add(q.opt.SessionTTL)
 		if !t.gone && (silent || t.lostAt != 0 && q.clock >= t.lostAt) {
 			lost = append(lost, t)
@@ -212,6 +221,7 @@ func (q *Queue) passDeadlines(limit int) {
 			e := s.live[i]
 			for k := 0; !e.gone && k < e.held; {
 				h := e.holders[k]
+				//guard:task-deadline
 				if h.start == 0 || q.clock < h.soft {
 					k++
 					continue
@@ -250,9 +260,11 @@ func (q *Queue) lose(t *trainer, charge bool) {
 		if charge {
 			q.chargeAll(t)
 		}
+		//guard:lost-trainer-keeps-tasks-until-rollback
 		q.keep(t)
 		return
 	}
+	//guard:lost-trainer-returns-tasks
 	if !q.opt.LossesIgnored {
 		q.giveBack(t, charge && (!t.plain || t.lostAt == 0))
 	}
@@ -352,6 +364,7 @@ func (ev *PlainAsk) apply(q *Queue) Answer {
 func (q *Queue) finishPlain(t *trainer, ev *PlainAsk) FinishStatus {
 	for _, e := range t.holds {
 		tok := q.token(e, e.holderOf(t).attempt)
+		//guard:plain-finish-matches-task
 		if e.set.orderOf(e.pass).index(e.position) != ev.Index || !ev.Token.IsZero() && ev.Token != tok {
 			continue
 		}
@@ -361,6 +374,7 @@ func (q *Queue) finishPlain(t *trainer, ev *PlainAsk) FinishStatus {
 		return q.finish(t, tok, 0)
 	}
 	for _, l := range slices.Backward(t.late) {
+		//guard:plain-late-finish
 		if l.index == ev.Index && (ev.Token.IsZero() || ev.Token == l.token) && ev.Error == "" {
 			return q.finish(t, l.token, 0)
 		}

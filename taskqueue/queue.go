@@ -356,6 +356,7 @@ func (q *Queue) timeout(s *set) time.Duration {
 // task in its pass, up to TimeoutMax. So a task that is slower than the others is finished in the end.
 func (q *Queue) timeoutOf(e *entry) time.Duration {
 	t := q.timeout(e.set)
+	//guard:timeout-grows-with-failures
 	for n := 0; n < e.failures && t < q.opt.TimeoutMax; n++ {
 		t = min(2*t, q.opt.TimeoutMax)
 	}
@@ -433,6 +434,7 @@ func (q *Queue) Known(o Ordinal, incarnation uint64) bool { return q.known(o, in
 // and no later one will be below it.
 func (q *Queue) Sessions() (floor uint64, incarnations []uint64) {
 	for _, t := range q.trainers {
+		//guard:sessions-listed
 		incarnations = append(incarnations, t.incarnation)
 	}
 	slices.Sort(incarnations)

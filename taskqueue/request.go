@@ -62,6 +62,7 @@ func (ev *Request) apply(q *Queue) Answer {
 		a.Kind = AnswerRejoin
 		return a
 	}
+	//guard:request-of-this-epoch
 	if q.exact != nil && ev.Epoch != q.epoch {
 		a.Kind, a.Place = AnswerRolledBack, q.stepPlace()
 		return a
@@ -78,7 +79,9 @@ func (ev *Request) apply(q *Queue) Answer {
 func (q *Queue) dropLostReplies(t *trainer, ev *Request) {
 	for i := len(t.holds) - 1; i >= 0; i-- {
 		e := t.holds[i]
+		//guard:returned-attempt-copied
 		h := *e.holderOf(t)
+		//guard:unheld-task-returned
 		if h.request < ev.Ack && !slices.Contains(ev.Held, q.token(e, h.attempt)) {
 			q.release(e, t)
 			q.record.returned(e, t.ordinal, h.attempt)
@@ -90,6 +93,7 @@ func (q *Queue) dropLostReplies(t *trainer, ev *Request) {
 // ask answers a trainer that wants a task.
 func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 	for _, e := range t.holds {
+		//guard:repeated-request
 		if h := e.holderOf(t); h.request == seq && !t.plain {
 			q.answerTask(e, h.attempt, a)
 			return
@@ -165,6 +169,7 @@ func (q *Queue) pick(s *set, t *trainer) *entry {
 		if q.exact != nil && q.exhausted(e) {
 			continue // the next tick sets it aside
 		}
+		//guard:retry-dispatched
 		if !e.lost || t.finished {
 			return e
 		}
@@ -192,6 +197,7 @@ func (q *Queue) pick(s *set, t *trainer) *entry {
 func (q *Queue) slowest(s *set, t *trainer) *entry {
 	var slowest *entry
 	for _, e := range s.live {
+		//guard:no-copy-of-exhausted-task
 		if e.gone || e.held != 1 || e.holders[0].start == 0 || e.holders[0].trainer == t || q.exhausted(e) {
 			continue
 		}
@@ -224,6 +230,7 @@ func (q *Queue) dispatch(e *entry, t *trainer, seq uint64, a *Answer) {
 }
 
 func (q *Queue) answerTask(e *entry, attempt Attempt, a *Answer) {
+	//guard:dispatch-with-base
 	a.Kind, a.Set, a.Base = AnswerTask, e.set.id, e.base
 	a.Token = q.token(e, attempt)
 	a.Index = e.set.orderOf(e.pass).index(e.position)
@@ -261,37 +268,45 @@ func (e *entry) holderOf(t *trainer) *holder {
 // locate returns where a token points: its set and, when live, its entry. Any set of
 // numbers may come from a client.
 func (q *Queue) locate(tok Token) (s *set, e *entry, status FinishStatus) {
+	//guard:finish-of-this-epoch
 	if tok.Epoch != q.epoch || tok.Dataset < 0 || tok.Dataset >= len(q.sets) {
 		return nil, nil, Stale
 	}
 	s = q.sets[tok.Dataset]
+	//guard:token-range
 	if tok.Kind != s.kind || tok.Position < 0 || tok.Position >= s.tasks || tok.Pass == 0 || tok.Pass > s.pass || tok.Attempt == 0 {
 		return nil, nil, Stale
 	}
+	//guard:finish-of-its-pass
 	if e = s.byKey[liveKey{tok.Pass, tok.Position}]; e != nil {
+		//guard:finish-of-known-attempt
 		if tok.Attempt >= e.next {
 			return nil, nil, Stale
 		}
 		return s, e, Counted
 	}
+	//guard:finish-of-dispatched-task
 	if tok.Position >= s.dispatched(tok.Pass) {
 		return nil, nil, Stale
 	}
 	if len(s.aside) > 0 {
 		o := newOrder(s.algorithm, s.seed, tok.Pass, s.tasks)
 		if a := s.aside[o.index(tok.Position)]; a.missing(tok.Pass) {
+			//guard:late-finish-of-set-aside-task
 			if a.dropped || s.openPass(tok.Pass) == nil || tok.Attempt >= a.nextAttempt(tok.Pass) {
 				return nil, nil, Stale
 			}
 			return s, nil, Counted
 		}
 	}
+	//guard:finish-counts-once
 	return s, nil, AlreadyCounted
 }
 
 // finish counts a task once, or with explicit commits keeps it for the commit of its step. by
 // is the trainer that says so, nil for one unknown.
 func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
+	//guard:late-finish-averaged
 	q.observeLate(by, tok)
 	s, e, status := q.locate(tok)
 	if status != Counted {
@@ -303,7 +318,8 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 	mark, had := int64(0), Ordinal(0)
 	if e == nil { // late, for one that was set aside in an open pass
 		q.finishAside(s, s.aside[s.orderOf(tok.Pass).index(tok.Position)], tok.Pass)
-	} else {
+	} else { //guard:finish-removes-all-copies
+		//guard:late-finish-counts
 		for i := range e.held {
 			h := &e.holders[i]
 			mark, had = h.mark, h.trainer.ordinal
@@ -318,6 +334,7 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 	}
 	if q.exact != nil {
 		step = max(step, q.exact.committed+1)
+		//guard:finish-keeps-flush-mark
 		s.apply(applied{liveKey{tok.Pass, tok.Position}, step, e.base, mark, e.next, had})
 	} else {
 		s.openPass(tok.Pass).count(tok.Position)
@@ -337,6 +354,7 @@ func (p *openPass) count(position int) {
 	x := uint64(position)
 	p.counted++
 	p.sum1 += x
+	//guard:duration-sums
 	p.sum2 += x * x
 }
 
@@ -383,6 +401,7 @@ func (q *Queue) fail(by *trainer, tok Token, text string) FinishStatus {
 		if q.exact != nil && h.trainer.gone {
 			return Stale // the end of its session was charged
 		}
+		//guard:failure-charged
 		e.failures++
 		e.lastError, e.lastHolder = clip(text), h.trainer.id
 		if q.exact != nil {
@@ -411,6 +430,7 @@ func (q *Queue) release(e *entry, t *trainer) {
 	if t.running() {
 		return
 	}
+	//guard:prefetched-task-starts
 	if len(t.holds) > 0 {
 		next := t.holds[0]
 		q.start(next, next.holderOf(t))
@@ -450,5 +470,6 @@ func (q *Queue) settle(e *entry) {
 
 // exhausted reports whether a task failed too often in its pass.
 func (q *Queue) exhausted(e *entry) bool {
+	//guard:failure-limit
 	return lossWeight*e.failures+e.losses > lossWeight*q.opt.MaxFailures
 }

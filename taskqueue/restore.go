@@ -103,6 +103,7 @@ func (q *Queue) Continue(from *Queue) {
 		case t.plain: // its connection is gone
 			t.seen, t.lostAt = q.clock, q.clock
 		default:
+			//guard:grace-after-refused-commit
 			t.seen, t.lostAt = q.clock, q.clock.Add(q.opt.Grace)
 		}
 	}
@@ -125,6 +126,7 @@ func (q *Queue) restoreTrainer(id string, value []byte) error {
 	}
 	t.seen = q.clock
 	if t.plain && !t.gone {
+		//guard:plain-connection-without-grace
 		t.lostAt = q.clock // its connection ended with the term that accepted it
 	}
 	q.trainers[t.ordinal], q.byID[id] = t, t
@@ -198,6 +200,7 @@ func (s *set) addsUp() error {
 				aside++
 			}
 		}
+		//guard:restored-sums-checked
 		if p.counted < 0 || p.counted+p.live+p.since+aside != s.dispatched(p.pass) {
 			return fmt.Errorf("pass %d does not add up: %d tasks counted, %d live, %d not committed and %d set aside of %d dispatched", p.pass, p.counted, p.live, p.since, aside, s.dispatched(p.pass))
 		}
@@ -258,6 +261,7 @@ func (q *Queue) restoreLive(s *set, data []byte) error {
 		e.failures = int(c.uint(math.MaxInt32))
 		losses := c.uint(math.MaxInt32)
 		e.losses, e.lost = int(losses>>1), losses&1 != 0
+		//guard:attempts-restored
 		e.next = Attempt(c.uint(math.MaxUint32-1)) + 1
 		e.held = int(c.uint(uint64(len(e.holders))))
 	}
@@ -310,11 +314,13 @@ func (q *Queue) restoreHolders(entries []entry, c *columns) error {
 	request := uint64(0)
 	each(func(e *entry, h *holder) {
 		request += uint64(c.int())
+		//guard:request-number-restored
 		h.request = request
 	})
 	each(func(e *entry, h *holder) {
 		if age := c.uint(uint64(q.clock)); age > 0 {
 			h.start = q.clock - Clock(age-1)
+			//guard:deadline-extended-by-failover
 			q.extend(e, h)
 		}
 	})

@@ -23,6 +23,7 @@ func (q *Queue) CountCut(step uint64) error {
 	if q.exact == nil {
 		return nil // what was finished is counted
 	}
+	//guard:backup-cut-compared
 	if q.exact.round != step {
 		return fmt.Errorf("%w: the set is of cut %d, its tasks are at cut %d (0: none)", ErrDamaged, step, q.exact.round)
 	}

@@ -123,6 +123,7 @@ func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {
 	}
 	for i, set := range q.sets {
 		set.compact()
+		//guard:dataset-snapshot
 		s.Sets[i] = SetSnapshot{
 			Kind: set.kind, Digest: set.digest[:], ReportID: set.reportID, Parts: set.parts, PartsDigest: set.partsDigest[:],
 			ChunksPerTask: set.chunksPerTask, Chunks: set.chunks, Tasks: set.tasks, Algorithm: set.algorithm, Seed: set.seed,
@@ -156,6 +157,7 @@ func (s *set) encodeLive(now Clock, exact bool) []byte {
 		position = e.position
 	}
 	for _, e := range s.live {
+		//guard:base-stored
 		b = binary.AppendUvarint(b, uint64(e.base))
 		b = binary.AppendUvarint(b, uint64(e.failures))
 		lost := uint64(0)

@@ -24,6 +24,7 @@ func (s *Snapshot) Upgrade() (from int, err error) {
 		return from, fmt.Errorf("%w: format %d: expected 1 to %d", ErrDamaged, from, Format)
 	}
 	next := *s
+	//guard:snapshot-upgraded
 	for next.Format < Format {
 		if err := upgrades[next.Format](&next); err != nil {
 			return from, fmt.Errorf("upgrade the state from format %d: %w", next.Format, err)
@@ -36,6 +37,7 @@ func (s *Snapshot) Upgrade() (from int, err error) {
 
 // neverRestored checks that the commit numbers of format 1 fit where format 2 has them.
 func neverRestored(s *Snapshot) error {
+	//guard:upgrade-checks-state
 	if s.Restores != 0 || s.Commit > maxCommit {
 		return fmt.Errorf("%w: restored %d times, commit %d", ErrDamaged, s.Restores, s.Commit)
 	}

@@ -90,6 +90,7 @@ func (p *Proxy) SetTarget(target string) {
 	defer p.mu.Unlock()
 	p.target = target
 	for l := range p.links {
+		//guard:proxy-moves-connections
 		if target != "" && l.target != target {
 			p.endLocked(l)
 		}

@@ -198,6 +198,7 @@ func (l *leader) withFullStore(ctx context.Context, err error) error {
 	bounded, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	full := l.store.CheckSpace(bounded)
+	//guard:status-reads-alarms
 	if errors.Is(full, taskqueue.ErrStoreFull) {
 		return fmt.Errorf("%w; %w", err, full)
 	}

@@ -21,6 +21,7 @@ func untilSignal(ctx context.Context, signals <-chan os.Signal, kill func(os.Sig
 		<-signals
 		cancel()
 		for first := time.Now(); ; {
+			//guard:signal-pause
 			if again := <-signals; time.Since(first) >= signalPause {
 				kill(again)
 				return

@@ -29,7 +29,9 @@ const StateKey = taskqueue.StateKey
 // last revision of the state; 0: it must not exist.
 func (t *Term) Compares(expectMod int64) []*pb.Compare {
 	return []*pb.Compare{
+		//guard:commit-requires-lock
 		CreatedAt(t.LockKey, t.Revision),
+		//guard:commit-requires-state
 		ModifiedAt(t.Prefix+StateKey, expectMod),
 	}
 }
@@ -47,6 +49,7 @@ func (t *Term) Commit(expectMod int64, state []byte, writes []taskqueue.Write) *
 // Read reads a key while the lock is held.
 func (t *Term) Read(key string) *pb.TxnRequest {
 	return &pb.TxnRequest{
+		//guard:read-requires-lock
 		Compare: []*pb.Compare{CreatedAt(t.LockKey, t.Revision)},
 		Success: []*pb.RequestOp{Get(t.Prefix + key)},
 	}

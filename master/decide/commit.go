@@ -25,9 +25,12 @@ type JobClock struct {
 
 // Advance lets time pass.
 func (c *JobClock) Advance(elapsed time.Duration) taskqueue.Clock {
+	//guard:job-clock-rate
 	c.remainder += max(elapsed, 0)
 	ms := taskqueue.Clock(c.remainder / time.Millisecond)
+	//guard:job-clock-remainder
 	c.remainder %= time.Millisecond
+	//guard:job-clock-lead-limit
 	c.Now = min(c.Now+ms, c.Committed.Add(ClockLead))
 	return c.Now
 }
@@ -73,7 +76,9 @@ func Judge(sent []byte, expected int64, found []byte, revision int64) Outcome {
 	case bytes.Equal(sent, found):
 		return Committed
 	case revision == expected:
+		//guard:unchanged-state-is-not-committed
 		return Again
 	}
+	//guard:other-state-ends-term
 	return Over
 }

@@ -11,7 +11,8 @@ type Beat struct {
 
 // The rhythm of beats.
 const (
-	BeatEvery   = 200 * time.Millisecond
+	BeatEvery = 200 * time.Millisecond
+	//guard:missed-heartbeats
 	missedBeats = 3
 	MaxBeatAge  = time.Second // a beat that knows etcd's last answer to be older counts as missed
 )
@@ -59,6 +60,7 @@ func (p *Probe) Look(revision int64) Verdict {
 		p.revision = revision
 	}
 	p.missed++
+	//guard:commit-clears-suspicion
 	if revision != p.revision {
 		p.missed = 0
 		return Alive

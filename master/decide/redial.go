@@ -39,6 +39,7 @@ func (r *Redial) NotConnected(refused bool) (wait time.Duration, gone bool) {
 }
 
 func (r *Redial) backOff() time.Duration {
+	//guard:standby-redial-backoff
 	r.wait = min(max(2*r.wait, redialFirst), BeatEvery)
 	return r.wait
 }

@@ -40,6 +40,7 @@ func (w *Watch) Heard(key string, b Beat, etcdAnswers func() bool) Verdict {
 	case b.Lease != w.suspect.Lease:
 		return Dead // another process has its port
 	default:
+		//guard:standby-counts-heartbeat
 		w.probe.Hears(b, b.AgeMs <= MaxBeatAge.Milliseconds() || etcdAnswers())
 	}
 	return Alive
@@ -73,6 +74,7 @@ func (w *Watch) other(own string) bool { return w.suspect.Key != "" && w.suspect
 // predecessor judges a suspect with the standby's own address: the standby has the port, so the
 // key is that of an earlier start of the same master.
 func (w *Watch) predecessor(own string) Verdict {
+	//guard:standby-keeps-own-lease
 	if own != "" && w.other(own) && w.suspect.Address == w.Address {
 		return Dead
 	}

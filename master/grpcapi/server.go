@@ -52,6 +52,7 @@ func New(m *master.Master, log *logrus.Entry) *Server {
 	s := &Server{master: m, log: log}
 	s.stopping, s.endStreams = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
+		//guard:grpc-message-limit
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxSendMsgSize(maxMessage),
 		grpc.MaxHeaderListSize(maxHeaders),

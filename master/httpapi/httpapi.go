@@ -82,6 +82,7 @@ func (s *Server) route(m *master.Master, metrics ...prometheus.Collector) {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registry.MustRegister(metrics...)
 	routes := http.NewServeMux()
+	//guard:standby-is-healthy
 	routes.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	routes.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, m) })
 	routes.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: s.log}))
@@ -95,6 +96,7 @@ func (s *Server) connection(conn net.Conn, state http.ConnState) {
 	var over net.Conn
 	switch state {
 	case http.StateNew:
+		//guard:http-connection-limit
 		if len(s.open) >= maxConnections {
 			over = s.givesWay(conn)
 			delete(s.open, over)
@@ -132,6 +134,7 @@ func (s *Server) givesWay(fresh net.Conn) net.Conn {
 	switch {
 	case idle != nil:
 		return idle
+	//guard:http-slow-request
 	case time.Since(s.open[slow].since) > slowRequest:
 		return slow
 	}

@@ -65,6 +65,7 @@ func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.Canc
 
 // began is called for a message with bytes that have not arrived yet.
 func (c *codec) began() error {
+	//guard:message-timeout
 	return c.conn.SetReadDeadline(time.Now().Add(c.timeouts.message))
 }
 
@@ -95,6 +96,7 @@ func (c *codec) arrived() error {
 		return nil
 	}
 	if !c.large.report(c.host) {
+		//guard:large-message-slots
 		return wire.ErrBusy
 	}
 	c.mu.Lock()
@@ -164,6 +166,7 @@ func (c *codec) ReadRequestHeader(r *rpc.Request) error {
 // chunks, of which only the presence is used: decoding less takes less memory.
 func (c *codec) ReadRequestBody(body any) error {
 	task, ok := body.(*taskqueue.Task)
+	//guard:finished-chunks-not-decoded
 	if !ok {
 		return c.dec.Decode(body)
 	}
@@ -190,6 +193,7 @@ func (c *codec) ReadRequestBody(body any) error {
 // it receives tasks with, and a task that it cannot decode, or cannot send back, would only
 // come back by its timeout, time and again until it is set aside.
 func (c *codec) fits() error {
+	//guard:task-format-compared
 	if c.fitting {
 		return nil
 	}

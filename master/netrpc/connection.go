@@ -51,6 +51,7 @@ func (c *connection) answered() {
 func (c *connection) idleFor(d time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	//guard:idle-connection-closed
 	return c.own.Ordinal == 0 && c.joined.Ordinal == 0 && c.underWay == 0 && time.Since(c.since) >= d
 }
 
@@ -83,6 +84,7 @@ func (c *connection) speakers() (own, joined wire.Trainer) {
 func (c *connection) recovered(method string, err *error) {
 	if r := recover(); r != nil {
 		c.server.Log.WithFields(logrus.Fields{"method": method, "panic": r, "stack": string(debug.Stack())}).Error("a call panicked")
+		//guard:panic-fails-call
 		*err = fmt.Errorf("internal error in %s: %v", method, r)
 	}
 }

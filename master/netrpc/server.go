@@ -207,6 +207,7 @@ func (c *connection) closed() {
 	defer cancel()
 	own, joined := c.speakers()
 	for _, who := range []wire.Trainer{own, joined} {
+		//guard:closed-connection-reported
 		if who.Ordinal == 0 {
 			continue
 		}

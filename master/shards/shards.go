@@ -185,6 +185,7 @@ func (c *Client) watch(of *conn, index int, addr string) {
 		if c.conns[addr] == of {
 			delete(c.conns, addr)
 		}
+		//guard:replaced-shard-closed
 		of.Close()
 	})
 	of.unwatch = func() { stop(); release() }

@@ -16,6 +16,7 @@ func (c *Client) CheckStageRoom(ctx context.Context, trainers, servers int) erro
 	}
 	replies := make([]*pb.DescribeReply, len(addrs))
 	if err := c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) (err error) {
+		//guard:stage-room-without-placement
 		replies[i], err = server.Describe(ctx, &pb.DescribeRequest{Brief: true})
 		return err
 	}); err != nil {
@@ -33,6 +34,7 @@ func (c *Client) CheckStageRoom(ctx context.Context, trainers, servers int) erro
 		}
 		all, limit = all+r.GetStageNeed(), min(limit, r.GetStageLimit())
 	}
+	//guard:stage-room-before-scale
 	if servers == 0 {
 		return nil
 	}

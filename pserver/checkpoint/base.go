@@ -45,6 +45,7 @@ func (f Folder) readBase(ctx context.Context, b *Base, of Generation) (*Checkpoi
 // baseOf is the checkpoint that g needs, nil if none, or g is damaged: then it is of no use, with or without.
 func (f Folder) baseOf(ctx context.Context, g Generation) (*Generation, error) {
 	m, err := f.Manifest(ctx, g)
+	//guard:unavailable-base-kept
 	if errors.Is(err, ErrUnavailable) {
 		return nil, err
 	}

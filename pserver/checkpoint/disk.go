@@ -60,6 +60,8 @@ func (d Disk) Prepare(dir string) error { return os.MkdirAll(d.path(dir), 0o755)
 func (d Disk) Claim(_ context.Context, dir string) error { return os.Mkdir(d.path(dir), 0o755) }
 
 // temporary ends the name of a file that has not its own yet.
+//
+//guard:temporary-file-name
 const temporary = ".tmp"
 
 type pendingFile struct {

@@ -53,6 +53,7 @@ func (f Folder) Generations(ctx context.Context) ([]Generation, error) {
 			list = append(list, g)
 		}
 	}
+	//guard:newest-checkpoint-first
 	slices.SortFunc(list, func(a, b Generation) int { return b.Compare(a) })
 	return list, nil
 }
@@ -212,6 +213,7 @@ func (f Folder) Discard(ctx context.Context, jobID string, latest uint64) (remov
 		if errors.Is(err, ErrUnavailable) {
 			return false, err
 		}
+		//guard:discard-own-sets-only
 		return err == nil && m.JobID == jobID && m.Set > latest, nil
 	}
 	err = f.removeBut(ctx, list, func(g Generation) (bool, error) {

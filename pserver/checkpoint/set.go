@@ -255,6 +255,7 @@ func (s Store) Stopped(ctx context.Context) (*Set, error) {
 		if err != nil || c.Manifest.Set != 0 || c.Manifest.Life != m.Life || c.Manifest.JobID != m.JobID || c.Manifest.Saved != m.Saved {
 			return nil, unavailable(err)
 		}
+		//guard:stop-of-all-servers
 		if resumed, err := s.Shard(i).resumed(ctx, c.Manifest.Generation); err != nil || resumed {
 			return nil, err
 		}

@@ -143,7 +143,7 @@ func (w *Writer) Finish(ctx context.Context, m *Manifest) (size int64, sum strin
 	w.folder.did("manifest written")
 	if starts, err := w.folder.starts(ctx); err != nil {
 		return 0, "", err
-	} else if starts != w.generation.Start {
+	} else if starts != w.generation.Start { //guard:checkpoint-owner
 		return 0, "", fmt.Errorf("%w: it counts %d starts, this is the %dth", ErrSuperseded, starts, w.generation.Start)
 	}
 	if err := f.Publish(); err != nil {
@@ -173,5 +173,6 @@ func (w *Writer) Abandon(ctx context.Context, why error) {
 	if errors.Is(why, ErrUnavailable) {
 		return
 	}
+	//guard:failed-checkpoint-removed
 	w.folder.place.RemoveAll(ctx, w.dir) //nolint:errcheck // what stays has no manifest, and is pruned
 }

@@ -62,6 +62,8 @@ func (k *Key) UnmarshalText(text []byte) error {
 
 // hash of an id: the upper 10 bits are the slot, the next 32 the place in the
 // slot's index, the lowest 8 the tag in it.
+//
+//guard:keyed-hash
 func (k Key) hash(id int64) uint64 {
 	h := mix(uint64(id) ^ k[0])
 	if k[1] == 0 {

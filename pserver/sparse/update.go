@@ -51,6 +51,7 @@ func (t *Table) UpdateStale(rows *wire.Rows, column *Column, step Step, weight f
 	for _, span := range rows.Spans {
 		n := int(span.Rows)
 		grads := rows.Values[k*t.cfg.Dim : (k+n)*t.cfg.Dim]
+		//guard:shared-rows-copied
 		if rows.Shared {
 			sc.sums = grown(sc.sums, len(grads))
 			if !wire.CopyFinite(sc.sums, grads) {
@@ -80,15 +81,18 @@ func (t *Table) push(number uint32, ids []int64, grads []float32, column *Column
 	if err := t.movingLocked(number); err != nil {
 		return false, err
 	}
+	//guard:row-push-once
 	if step.Number <= column.steps[number] {
 		return false, nil
 	}
 	if err := s.checkRoom(len(ids)); err != nil {
 		return false, fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, number, err)
 	}
+	//guard:cut-copies-before-update
 	t.preserveLocked(number)
 	column.steps[number] = step.Number
 	if weight != nil {
+		//guard:row-staleness
 		step.Scale *= weight(column.missed(number, s.pushed))
 	}
 	s.pushed++
@@ -134,6 +138,7 @@ func (t *Table) Commit(number uint32, shares []Share, factor float32, step Step)
 // updateLocked sums the gradients of equal ids, multiplies by factor and applies the rule.
 func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float32, step Step, sc *scratch) {
 	s.expire(t.cfg.Expiry, step.Number)
+	//guard:row-age-by-server-clock
 	version := max(1, s.clock) // not the step: that of a slow trainer may be long past
 	dim := t.cfg.Dim
 	sc.rows, sc.waiting = grown(sc.rows, len(ids)), sc.waiting[:0]
@@ -160,6 +165,7 @@ func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float
 			addTo(grads[first*dim:(first+1)*dim], grads[k*dim:(k+1)*dim])
 			continue
 		}
+		//guard:row-copied-before-update
 		s.preserve(row)
 		*v = marked | uint32(k)
 		sc.rows[k] = row

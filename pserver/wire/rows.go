@@ -109,6 +109,7 @@ func parseRows(payload []byte, dim int, own *Index) (r Rows, err error) {
 		return r, fmt.Errorf("payload has %d bytes, which are not those of %d slots and %d rows of %d floats", len(payload), spans, rows, dim)
 	}
 	index := payload
+	//guard:shared-ids-copied
 	if own != nil {
 		index = own.copyOf(payload[:RowsSize(int(spans), int(rows), 0)])
 	}

@@ -116,6 +116,7 @@ func (l *link) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 	if serves == nil {
 		return ctx, func() { cancel(nil) }
 	}
+	//guard:replaced-server-ends-calls
 	stop := context.AfterFunc(serves, func() { cancel(context.Cause(serves)) })
 	return ctx, func() {
 		stop()
@@ -310,6 +311,7 @@ func (l *link) connect(ctx context.Context) error {
 func (l *link) pause(ctx context.Context, pause *pauses, err error) error {
 	waiting, release := l.bound(ctx)
 	defer release()
+	//guard:replaced-server-ends-pause
 	waited := pause.wait(waiting, err)
 	if waited == nil || ctx.Err() != nil {
 		return waited

@@ -31,6 +31,7 @@ func (p *rowPlan) findRepeats(table *Table, ids []int64, slots []uint16) {
 		for index[at] != 0 && ids[index[at]-1] != id {
 			at = (at + 1) & (size - 1)
 		}
+		//guard:repeated-ids-merged
 		if first := index[at] - 1; first >= 0 {
 			slots[i] = repeated
 			p.repeats = append(p.repeats, repeat{first, int32(i)})
@@ -54,6 +55,7 @@ func (p *rowPlan) sumRepeats(call *rowCall) ([]float32, error) {
 	for _, r := range p.repeats {
 		blas32.Axpy(1, row(call.grads, r.place), row(p.sums, r.first))
 	}
+	//guard:gradient-sum-finite
 	if !wire.Finite(p.sums) {
 		i := wire.FirstNotFinite(p.sums)
 		return nil, fmt.Errorf("table %q: element %d of the sum of the gradients of id %d is %v", call.table.Name, i%dim, call.ids[i/dim], p.sums[i])

@@ -60,6 +60,7 @@ const maxReason = 1 << 10
 func (s *Session) Next(want bool, progress taskqueue.Progress) *wire.NextRequest {
 	if s.flight == nil {
 		s.seq++
+		//guard:request-acknowledges-answered
 		s.flight = &wire.NextRequest{
 			Trainer: s.who, Seq: s.seq, Ack: s.seq, Held: slices.Clone(s.held), Finished: s.results, Want: want,
 			SeenCommit: s.commit, SeenProof: s.proof, JobID: s.jobID, Progress: progress, Epoch: s.epoch,
@@ -87,6 +88,7 @@ func (s *Session) Answered(r *wire.NextReply) *taskqueue.Task {
 	if r.Task.Index < 0 || len(r.Task.Chunks) == 0 {
 		return nil
 	}
+	//guard:held-token-listed
 	s.held = append(s.held, r.Task.Token)
 	return &r.Task
 }

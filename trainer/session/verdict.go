@@ -30,11 +30,13 @@ func Judge(err error) Verdict {
 	switch {
 	case err == nil:
 		return Answered
+	//guard:retry-on-failover
 	case errors.Is(err, wire.ErrNotLeader), errors.Is(err, wire.ErrNotStored):
 		return Again
 	case errors.As(err, &server):
 		return Answered
 	}
+	//guard:retry-on-broken-connection
 	return Again
 }
 
@@ -42,5 +44,6 @@ func Judge(err error) Verdict {
 // half, so that ten thousand trainers do not come back at once.
 func Backoff(n int, random float64) time.Duration {
 	pause := min(pauseFirst<<min(n, 20), pauseMost)
+	//guard:backoff-jitter
 	return pause/2 + time.Duration(random*float64(pause/2))
 }

@@ -4,33 +4,40 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
 // root is the project's, seen from this folder.
 const root = "../../.."
 
-// Each bug can be planted: its text stands once in its file, and the bug changes it.
-func TestBugsCanBePlanted(t *testing.T) {
-	all := mutants
+// all returns the bugs of both lists.
+func all() []mutant {
+	list := slices.Clone(mutants)
 	for _, g := range guards {
-		all = append(all[:len(all):len(all)], g.mutant)
+		list = append(list, g.mutant)
 	}
-	names := map[string]bool{}
-	for _, m := range all {
-		if names[m.Name] {
-			t.Errorf("two bugs are called %q", m.Name)
-		}
-		names[m.Name] = true
-		source, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(m.File)))
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		if n := strings.Count(string(source), m.Old); n != 1 || m.Old == m.New {
-			t.Errorf("%s: %s has the text %d times, expected once, and to be changed", m.Name, m.File, n)
-		}
+	return list
+}
+
+var foundMarkers = sync.OnceValues(func() (map[string]marker, error) { return findMarkers(root) })
+
+// markers returns those of the module.
+func markers(t *testing.T) map[string]marker {
+	t.Helper()
+	found, err := foundMarkers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// Each bug can be planted: its marker is unique, its edit applies and parses. Each marker has a bug.
+func TestBugsCanBePlanted(t *testing.T) {
+	if err := checkLists(markers(t), all()); err != nil {
+		t.Error(err)
 	}
 }
 

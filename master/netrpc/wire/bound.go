@@ -66,6 +66,7 @@ func (b *Bound) next() (err error) {
 	if err != nil {
 		return err
 	}
+	//guard:declared-length-limit
 	if length > uint64(b.Limit) {
 		return fmt.Errorf("%w: %d bytes, at most %d are taken", ErrTooLarge, length, b.Limit)
 	}

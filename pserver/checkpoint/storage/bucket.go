@@ -129,6 +129,7 @@ func (b *bucket) each(ctx context.Context, dir, delimiter string, visit func(key
 	list := b.objects.List(&blob.ListOptions{Prefix: under(dir), Delimiter: delimiter})
 	for {
 		o, err := list.Next(ctx)
+		//guard:cut-list-fails
 		if err == io.EOF { //nolint:errorlint // a connection that was cut is one too, wrapped: the list would seem to end there
 			return nil
 		}
@@ -182,6 +183,7 @@ func (b *bucket) Remove(ctx context.Context, name string) error {
 
 // RemoveAll implements [checkpoint.Place]. The claim goes last: while anything is left, the dir is somebody's.
 func (b *bucket) RemoveAll(ctx context.Context, dir string) error {
+	//guard:unfinished-uploads-removed
 	if err := b.dropUploads(ctx, dir); err != nil {
 		return err
 	}

@@ -51,6 +51,7 @@ func (b *bucket) failed(do, key string, err error) error {
 	if errors.Is(err, errNoCredentials) {
 		err = errNoCredentials // the library's words around it are about its own parts
 	}
+	//guard:unavailable-is-not-damaged
 	return fmt.Errorf("%w: %s %s: %s: %w", checkpoint.ErrUnavailable, do, at, whatToDo(code, err), err)
 }
 

@@ -23,6 +23,7 @@ func newHTTPClient() *http.Client {
 		if err != nil {
 			return nil, err
 		}
+		//guard:stalled-connection-closed
 		return &movingConn{conn, stallLimit}, nil
 	}
 	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, _ []*http.Request) error {

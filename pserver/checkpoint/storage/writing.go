@@ -39,6 +39,7 @@ func (b *bucket) Create(ctx context.Context, name string, size int64, kind check
 	u := &upload{bucket: b, name: name, kind: kind, sum: sha256.New()}
 	u.ctx, u.cancel = context.WithCancel(ctx)
 	var err error
+	//guard:final-object-not-overwritten
 	if u.writer, err = b.objects.NewWriter(u.ctx, name, &blob.WriterOptions{
 		BufferSize: int(max(leastPart, size/mostParts)), MaxConcurrency: partsOnTheirWay,
 		ContentType: "application/octet-stream", IfNotExist: kind == checkpoint.Final,

@@ -21,6 +21,7 @@ func ToProto(tables []sparse.Config) []*pb.ParameterTable {
 func FromProto(list []*pb.ParameterTable) []sparse.Config {
 	var tables []sparse.Config
 	for _, t := range list {
+		//guard:table-key-kept
 		tables = append(tables, sparse.Config{
 			Name: t.GetName(), Dim: int(t.GetDim()), Init: t.GetInitialiser(), Scale: t.GetScale(), Seed: t.GetSeed(), Expiry: t.GetExpiry(), Admission: t.GetAdmission(), Key: sparse.KeyOf(t.GetKey()),
 		})
