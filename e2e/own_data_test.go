@@ -66,7 +66,7 @@ func TestRunOnConvertedData(t *testing.T) {
 				t.Errorf("found %s, expected model %s and an accuracy of at least %v", o.stdout, c.model, c.accuracy)
 			}
 			var again measured
-			o = run(t, dir, "model", "evaluate", result.ModelPath, "--data", "data/own-test-*", "-o", "json")
+			o = run(t, dir, "model", "evaluate", result.ModelPath, "--data", "data/own", "-o", "json")
 			o.wants(t, 0)
 			o.decode(t, &again)
 			if again.Model != c.model || again.Records != result.TestRecords || again.Accuracy != *result.Accuracy || again.Loss != *result.Loss ||
@@ -110,5 +110,16 @@ func TestRunOnDataThatDoesNotFit(t *testing.T) {
 	saved := "trainmaster-run/001/flowers-softmax.safetensors"
 	run(t, dir, "model", "evaluate", saved).wants(t, exitUsage, "--data")
 	run(t, dir, "model", "evaluate", saved, "--data", "data/none*").wants(t, exitFailed, "matches no file")
+	run(t, dir, "model", "evaluate", saved, "--data", "data/none").wants(t, exitFailed, "expected shards data/none-00000-of-00001 and so on")
+	for want, args := range map[string][]string{
+		"(300 records)": {"model", "evaluate", saved, "--data", "data/flowers"},
+		"trainmaster-run/002/flowers-softmax.safetensors": {"run", "--data", "data/flowers-0*", "--passes", "1"},
+	} {
+		o := run(t, dir, args...)
+		o.wants(t, 0)
+		if !strings.Contains(o.stdout, want) {
+			t.Errorf("%q: found %s, expected %q", args, o.stdout, want)
+		}
+	}
 	run(t, dir, "model", "evaluate", "data/flowers-00000-of-00001", "--data", "data/flowers-0*").wants(t, exitFailed, "load the model")
 }

@@ -168,7 +168,7 @@ func (c *Config) Validate() error {
 // validateOwn is Validate of a run of own trainers.
 func (c *Config) validateOwn() error {
 	if c.Data != "" && !c.Resume {
-		if _, _, err := datasetFiles(context.Background(), c.Data); err != nil {
+		if _, _, err := convert.Resolve(context.Background(), c.Data); err != nil {
 			return err
 		}
 	}
@@ -280,7 +280,7 @@ func (j *Job) reason(ctx context.Context, err error) error {
 func (j *Job) prepare(ctx context.Context) (err error) {
 	switch {
 	case j.config.Data != "" && len(j.config.Command) > 0:
-		j.data.Train.Paths, j.data.Test.Paths, err = datasetFiles(ctx, j.config.Data)
+		j.data.Train.Paths, j.data.Test.Paths, err = convert.Resolve(ctx, j.config.Data)
 		return err
 	case j.config.Data != "":
 		j.data, err = describe(ctx, j.config.Data)
@@ -467,7 +467,11 @@ func (j *Job) define() {
 }
 
 func (j *Job) modelPath() string {
-	return j.path(cmp.Or(j.config.Dataset, filepath.Base(j.config.Data)) + "-" + j.config.Model + ".safetensors")
+	name := j.config.Dataset
+	if name == "" {
+		name = convert.NameOf(j.data.Train.Paths[0])
+	}
+	return j.path(name + "-" + j.config.Model + ".safetensors")
 }
 
 // supervise runs the processes until the master has ended the job, then stops the rest:

@@ -3,11 +3,14 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
-	"trainmaster/dataset"
+	"trainmaster/dataset/convert"
 	"trainmaster/local"
+	"trainmaster/recordio"
 )
 
 // evaluated is the result of `master model evaluate`.
@@ -23,28 +26,31 @@ type evaluated struct {
 
 func modelEvaluateCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "evaluate FILE --data GLOB",
+		Use:   "evaluate FILE --data PREFIX|GLOB",
 		Short: "Measure a saved model on records",
 		Long: `Evaluate computes the accuracy and the mean loss of a model on the records of files, and for a model of
 two classes that gives scores the area under the ROC curve. FILE is a model that 'master trainer --save-model'
 or 'master run' saved. No process of a job has to run. The records must have the features of the model. If
-their labels or scaling are known to differ from those of the data of the model, evaluate fails.`,
-		Example: `  master model evaluate trainmaster-run/001/digits-softmax.safetensors --data 'data/digits-test-*'`,
+their labels or scaling are known to differ from those of the data of the model, evaluate fails.
+
+With --data PREFIX of a dataset that 'master recordio convert' wrote, evaluate reads the held-out shards
+PREFIX-test-00000-of-00001 and so on, or all shards if none are held out. The same holds for a glob that
+matches both kinds of shards.`,
+		Example: `  master model evaluate trainmaster-run/001/digits-softmax.safetensors --data data/digits`,
 		Args:    cobra.ExactArgs(1),
 	}
-	data := cmd.Flags().StringSlice("data", nil, "`paths` and globs of the RecordIO files to measure on")
+	data := cmd.Flags().StringSlice("data", nil, "`prefix` of a converted dataset, or paths and globs of RecordIO files to measure on")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(*data) == 0 {
 			return usageErrorf("--data: expected the RecordIO files to measure on, found nothing")
 		}
-		listing, err := dataset.Source{}.List(cmd.Context(), *data)
+		files, heldOut, err := convert.Resolve(cmd.Context(), *data...)
 		if err != nil {
 			return err
 		}
-		var files []string
-		for _, f := range listing.Files {
-			files = append(files, f.Path)
+		if len(heldOut) > 0 {
+			files = heldOut
 		}
 		saved, found, err := local.EvaluateSaved(cmd.Context(), args[0], files)
 		if err != nil {
@@ -52,7 +58,7 @@ their labels or scaling are known to differ from those of the data of the model,
 		}
 		e := evaluated{args[0], saved.Kind, saved.Version, found.Records, found.Accuracy(), found.Loss(), found.AUC}
 		return render(cmd.OutOrStdout(), *format, e, func(w io.Writer) {
-			fmt.Fprintf(w, "model\t%s\naccuracy\t%.4f (%s)\n", e.Model, e.Accuracy, counted(e.Records, "record"))
+			fmt.Fprintf(w, "model\t%s\ndata\t%s\naccuracy\t%.4f (%s)\n", e.Model, firstOf(files), e.Accuracy, counted(e.Records, "record"))
 			if e.AUC != nil {
 				fmt.Fprintf(w, "area under the ROC curve\t%.4f\n", *e.AUC)
 			}
@@ -60,4 +66,18 @@ their labels or scaling are known to differ from those of the data of the model,
 		})
 	}
 	return cmd
+}
+
+// firstOf names files in a few words.
+func firstOf(files []string) string {
+	text := recordio.DisplayName(files[0])
+	if here, err := os.Getwd(); err == nil {
+		if relative, err := filepath.Rel(here, files[0]); err == nil && filepath.IsLocal(relative) {
+			text = recordio.DisplayName(relative)
+		}
+	}
+	if len(files) > 1 {
+		text += fmt.Sprintf(" and %d more", len(files)-1)
+	}
+	return text
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -116,4 +117,19 @@ func TestVerifyOfAFolderIsNotDamage(t *testing.T) {
 			t.Errorf("%s prints %q", command, got)
 		}
 	}
+}
+
+// The trainer reports the shards of a prefix, and leaves other names to the master.
+func TestTrainerDataTakesPrefix(t *testing.T) {
+	dir := t.TempDir()
+	prefix := filepath.Join(dir, "d")
+	runArgs(t, "recordio", "convert", "--shards", "2", "--held-out", "0.2", textFile(t, "t.csv", strings.Repeat("1,2,0\n", 20)), prefix).wants(t, exitOK)
+	want := []string{prefix + "-00000-of-00002", prefix + "-00001-of-00002", "other/x", "d-0*"}
+	if got, err := withShards([]string{prefix, "other/x", "d-0*"}); err != nil || !slices.Equal(got, want) {
+		t.Errorf("found %q, %v, expected %q", got, err, want)
+	}
+	if err := os.Remove(want[0]); err != nil {
+		t.Fatal(err)
+	}
+	runArgs(t, "trainer", "--addr", "127.0.0.1:1", "--servers", "127.0.0.1:1", "--data", prefix).wants(t, exitUsage, "--data: expected the shard "+prefix+"-00000-of-00002")
 }

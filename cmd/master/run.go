@@ -38,7 +38,8 @@ again: kill one with -9 and look.
 
 With --data PREFIX the model is trained on a dataset of your own, PREFIX-00000-of-00004 and so on as 'master recordio convert'
 writes them. The numbers of features and classes come from the dataset. The model is measured on PREFIX-test-00000-of-00001
-and so on, which convert writes with --held-out.
+and so on, which convert writes with --held-out. With --data GLOB the model is trained on the RecordIO files that match, except
+for held-out shards that match together with the shards to train on: these measure the model.
 
 With a command after --, each of --trainers runs that command in place of the built-in trainer. Its environment has
 TRAINMASTER_ADDR (host:port of the master, the same while masters change), TRAINMASTER_JOB and TRAINMASTER_TRAINER (its
@@ -74,7 +75,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	flags.StringVar(&dir, "dir", runsDir, "`folder` for the folders of runs")
 	flags.StringVar(&resume, "resume", "", "`folder` of a run to go on with, with its settings")
 	data := addChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
-	flags.StringVar(&mnist, "data", "", "`prefix` of your own shards, or a glob; with --dataset mnist, the folder of its idx files")
+	flags.StringVar(&mnist, "data", "", "`prefix` of a converted dataset, or a glob of RecordIO files; with --dataset mnist, the folder of its idx files")
 	kind := addChoice(cmd, "model", "", "what to train (auto: fm for categories, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
 	checkOptimizer := addOptimizer(cmd, &c.Optimizer)
 	dtype := addWireDType(cmd)
@@ -235,7 +236,7 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 	}
 	err = render(out, format, result, func(w io.Writer) {
 		if result.Accuracy == nil && len(c.Command) == 0 {
-			fmt.Fprintln(w, "test accuracy\tnot measured: no records were held out (master recordio convert --held-out)")
+			fmt.Fprintln(w, "test accuracy\tnot measured: the data has no held-out shards (master recordio convert --held-out)")
 		}
 		if result.Accuracy != nil {
 			fmt.Fprintf(w, "test accuracy\t%.4f (%s)\n", *result.Accuracy, counted(result.TestRecords, "record"))

@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"trainmaster/dataset/convert"
 	"trainmaster/etcdstore"
 	"trainmaster/local"
 	"trainmaster/taskqueue"
@@ -48,7 +49,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 	flags.StringVar(&addr, "addr", "", "`host:port` of the master (default: found through etcd)")
 	flags.StringSliceVar(&servers, "servers", nil, "`host:port` of every parameter server (default: found through etcd)")
 	flags.StringVar(&w.Trainer.ID, "id", defaultID(), "`name` of this trainer; a second one with the same name takes its place")
-	flags.StringSliceVar(&w.Data, "data", nil, "`paths` and globs of the RecordIO files to train on")
+	flags.StringSliceVar(&w.Data, "data", nil, "`prefix` of a converted dataset, or paths and globs of RecordIO files to train on")
 	kind := addChoice(cmd, "model", "", "what to train", model.Kinds()...)
 	flags.IntVar(&w.Classes, "classes", 0, "`number` of classes, above the greatest label (0: as the dataset states, else 10; 2 for models of categories)")
 	flags.IntVar(&w.Recipe.Hidden, "hidden", 0, "units of the hidden layer (0: chosen by the data)")
@@ -77,6 +78,10 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 		if err := checkTables(*kind, *dtype); err != nil {
 			return err
 		}
+		var err error
+		if w.Data, err = withShards(w.Data); err != nil {
+			return usageErrorf("--data: %w", err)
+		}
 		w.Kind, w.WireDType = *kind, params.WireDType(*dtype)
 		w.Log = newLogger(cmd).WithField("trainer", w.Trainer.ID)
 		w.Trainer.Log = w.Log
@@ -96,6 +101,21 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 		return trainBy(cmd.Context(), store, &w, addr, servers)
 	}
 	return cmd
+}
+
+// withShards replaces each prefix by the shards to train on. The master expands other names.
+func withShards(names []string) (all []string, err error) {
+	for _, name := range names {
+		shards, _, err := convert.Shards(name)
+		if err != nil {
+			return nil, err
+		}
+		if len(shards) == 0 {
+			shards = []string{name}
+		}
+		all = append(all, shards...)
+	}
+	return all, nil
 }
 
 // validateWorker names the first flag with a value that makes no sense.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"syscall"
 
 	"trainmaster/dataset/sample"
 	"trainmaster/recordio"
@@ -61,23 +62,27 @@ func baseNames(paths []string) []string {
 //
 // A missing shard, shards of two conversions, and records of another program are errors.
 func Describe(ctx context.Context, prefix string) (Result, error) {
-	r, err := describeShards(ctx, prefix)
+	train, test, err := Shards(prefix)
+	if err == nil && len(train) == 0 {
+		err = fmt.Errorf("expected files named %s-00000-of-00001 and so on, found none: write them with `master recordio convert`", prefix)
+	}
 	if err != nil {
 		return Result{}, fmt.Errorf("describe the dataset %s: %w", prefix, err)
+	}
+	return DescribeFiles(ctx, train, test)
+}
+
+// DescribeFiles is Describe of files that Resolve listed. There must be at least one to train on.
+func DescribeFiles(ctx context.Context, train, test []string) (Result, error) {
+	r, err := describeFiles(ctx, train, test)
+	if err != nil {
+		return Result{}, fmt.Errorf("describe the dataset: %w", err)
 	}
 	return r, nil
 }
 
-func describeShards(ctx context.Context, prefix string) (r Result, err error) {
-	if r.Train.Paths, err = shardsOf(prefix); err != nil {
-		return r, err
-	}
-	if len(r.Train.Paths) == 0 {
-		return r, fmt.Errorf("expected files named %s-00000-of-00001 and so on, found none: write them with `master recordio convert`", prefix)
-	}
-	if r.Test.Paths, err = shardsOf(prefix + "-test"); err != nil {
-		return r, err
-	}
+func describeFiles(ctx context.Context, train, test []string) (r Result, err error) {
+	r.Train.Paths, r.Test.Paths = train, test
 	var shape sample.Shape
 	for _, split := range []*Split{&r.Train, &r.Test} {
 		for _, path := range split.Paths {
@@ -103,7 +108,9 @@ func describeShards(ctx context.Context, prefix string) (r Result, err error) {
 		}
 	}
 	r.Kind, r.Features, r.Classes, r.Scale = shape.Kind, shape.Features, shape.Classes, shape.Scale
-	r.origin, err = readOrigin(DescriptionPath(prefix), r)
+	if prefix := prefixOf(train[0]); prefix != "" {
+		r.origin, err = readOrigin(DescriptionPath(prefix), r)
+	}
 	return r, err
 }
 
@@ -161,13 +168,18 @@ func countClasses(ctx context.Context, paths []string) (classes int, err error) 
 	return classes, nil
 }
 
-// Shards lists the shards of prefix to train on, and those held out, without a look at their records. None is no error. A missing
-// shard, or shards of two conversions, are errors.
+// Shards lists the shards of prefix to train on, and those held out, without a look at their records. Paths are absolute. None is no
+// error. A missing shard, or shards of two conversions, are errors.
 func Shards(prefix string) (train, test []string, err error) {
-	if train, err = shardsOf(prefix); err != nil {
+	if prefix == "" {
+		return nil, nil, nil
+	}
+	if prefix, err = filepath.Abs(prefix); err != nil {
 		return nil, nil, err
 	}
-	test, err = shardsOf(prefix + "-test")
+	if train, err = shardsOf(prefix); err == nil {
+		test, err = shardsOf(prefix + "-test")
+	}
 	return train, test, err
 }
 
@@ -177,6 +189,9 @@ var shardName = regexp.MustCompile(`^-(\d{5})-of-(\d{5})$`)
 func shardsOf(prefix string) ([]string, error) {
 	folder, base := filepath.Dir(prefix), filepath.Base(prefix)
 	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, recordio.OpenError(prefix, err)
 	}
