@@ -18,6 +18,7 @@ import (
 
 	"trainmaster/drill"
 	"trainmaster/etcdstore"
+	"trainmaster/local"
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
@@ -47,7 +48,7 @@ func addLeaderFlags(cmd *cobra.Command) (from place, open func(ctx context.Conte
 	flags := cmd.Flags()
 	addr := flags.String("addr", "", "`host:port` of the master (default: looked up in etcd if --endpoints are given, else that of a master run under way here, else "+defaultAddr+")")
 	from.dataDir = flags.String("data-dir", "trainmaster-data", "`folder` of an embedded etcd, whether its master runs or not")
-	dir := flags.String("dir", runsDir, "`folder` of a master run that is under way, or of several: the newest of them")
+	dir := flags.String("dir", runsDir, "`folder` of a master run, or of several: the newest that is under way")
 	return from, func(ctx context.Context) (*leader, error) {
 		l := &leader{addr: *addr, place: from, close: func() {}}
 		if cmd.Flag("job").Changed {
@@ -67,6 +68,8 @@ func addLeaderFlags(cmd *cobra.Command) (from place, open func(ctx context.Conte
 		default:
 			scene, found, err := findRun(*dir)
 			switch {
+			case cmd.Flag("dir").Changed && isStoppedRun(*dir):
+				*from.dataDir = filepath.Join(*dir, etcdDir)
 			case err == nil:
 				from.etcd.Endpoints = []string{scene.Endpoint}
 				if !cmd.Flag("dir").Changed {
@@ -101,6 +104,22 @@ func findRun(dir string) (scene *drill.Scene, found string, err error) {
 	return scene, dir, err
 }
 
+// etcdDir is the folder of the embedded etcd in that of a run.
+const etcdDir = "etcd"
+
+// isStoppedRun reports whether a folder is that of a `master run` that no process continues.
+func isStoppedRun(dir string) bool {
+	if _, _, err := local.Settings(dir); err != nil {
+		return false
+	}
+	is, err := etcdstore.IsEmbedded(filepath.Join(dir, etcdDir))
+	if err != nil || !is {
+		return false
+	}
+	at, err := etcdstore.RunningEmbedded(filepath.Join(dir, etcdDir))
+	return err == nil && at == ""
+}
+
 // hangUp ends what the questions needed.
 func (l *leader) hangUp() {
 	if l.conn != nil {
@@ -131,7 +150,8 @@ func (l *leader) find(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", etcdstore.ErrUnreachable, err)
 	}
-	if found.Addr == "" {
+	// In an etcd that this command started, the address is that of a master which was killed.
+	if found.Addr == "" || len(l.place.etcd.Endpoints) == 0 {
 		return "", l.nobodyLeads(bounded)
 	}
 	return found.Addr, nil
@@ -146,9 +166,15 @@ func (l *leader) nobodyLeads(ctx context.Context) error {
 		return &overError{fmt.Errorf("job %q is over, it %v, and no master leads it any more; see its tasks with: master queues --literal %s; the proof: master verify %s",
 			l.place.etcd.Job, o, l.place.flags(), l.place.flags())}
 	}
-	return l.withFullStore(ctx, fmt.Errorf("no master leads job %q now; start one with: master %s; its last state: master queues --literal %s",
-		l.place.etcd.Job, l.place.flags(), l.place.flags()))
+	err := fmt.Errorf("no master leads job %q now; continue with: %s; its last state: master queues --literal %s", l.place.etcd.Job, l.place.startCommand(), l.place.flags())
+	if len(l.place.etcd.Endpoints) == 0 {
+		return &stoppedError{err}
+	}
+	return l.withFullStore(ctx, err)
 }
+
+// stoppedError says that no process uses the folder of a job that is not over.
+type stoppedError struct{ error }
 
 // over reports whether the job is over by its stored state: its master leaves then, perhaps between two looks.
 func (l *leader) over(ctx context.Context) bool {

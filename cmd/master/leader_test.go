@@ -54,6 +54,10 @@ func TestDataDirLeadsToJob(t *testing.T) {
 	stop()
 	runArgs(t, "queues", "--data-dir", dir).wants(t, exitFailed, "no master leads job", "master queues --literal --data-dir "+dir)
 	runArgs(t, "queues", "--literal", "--data-dir", dir).wants(t, exitOK)
+	stored := runArgs(t, "status", "--data-dir", dir)
+	if stored.wants(t, exitOK); !strings.Contains(stored.stdout, "job       default, stopped\n") || !strings.Contains(stored.stdout, "continue  master --data-dir ") {
+		t.Errorf("of a folder that no process uses, status found %s", stored.stdout)
+	}
 
 	empty := t.TempDir()
 	runArgs(t, "queues", "--data-dir", empty).wants(t, exitUsage, "no master has kept its etcd there")
@@ -70,6 +74,33 @@ func TestDataDirLeadsToJob(t *testing.T) {
 		}
 		defer os.Chmod(dir, 0o700) //nolint:errcheck // the folder is removed
 		runArgs(t, "queues", "--literal", "--data-dir", dir).wants(t, exitUsage, "permission denied")
+	}
+}
+
+// The folder of a run that was killed leads to the stored state, and to the command that continues the run.
+func TestFolderOfAStoppedRunLeadsToItsState(t *testing.T) {
+	run := t.TempDir()
+	l, stop := leadEmbedded(t, filepath.Join(run, "etcd"))
+	l.report(4)
+	l.join("a").take()
+	l.stop()
+	if _, err := l.store.Client().Put(t.Context(), l.store.Prefix()+"/master/addr", `{"addr":"127.0.0.1:1","term":1}`); err != nil { // as kill -9 leaves it
+		t.Fatal(err)
+	}
+	stop()
+	if err := os.WriteFile(filepath.Join(run, "run.json"), []byte(`{"settings": {}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, where := range [][]string{{"--data-dir", filepath.Join(run, "etcd")}, {"--data-dir", run}, {"--dir", run}} {
+		r := runArgs(t, append([]string{"status"}, where...)...)
+		if r.wants(t, exitOK); !strings.Contains(r.stdout, "default, stopped\n") || !strings.Contains(strings.Join(strings.Fields(r.stdout), " "), "continue master run --resume "+run+" ") {
+			t.Errorf("%q: found %s", where, r.stdout)
+		}
+		s := decode[jobStatus](t, runArgs(t, append([]string{"status", "-o", "json"}, where...)...).stdout)
+		if s.Status != "stopped" || s.Leader.Address != "" || len(s.Datasets) != 1 || s.Datasets[0].Todo+s.Datasets[0].Pending+s.Datasets[0].Retry != 4 {
+			t.Errorf("%q: found %+v", where, s)
+		}
+		runArgs(t, append([]string{"pause"}, where...)...).wants(t, exitFailed, "no master leads job", "continue with: master run --resume "+run)
 	}
 }
 

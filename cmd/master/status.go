@@ -22,7 +22,7 @@ import (
 // jobStatus is what `master status` says.
 type jobStatus struct {
 	Job      string          `json:"job"`
-	Status   string          `json:"status"` // running, paused, ended, failed
+	Status   string          `json:"status"` // running, paused, ended, failed; stopped: running when its processes ended
 	Reason   string          `json:"reason"`
 	Leader   jobLeader       `json:"leader"`
 	Epoch    uint32          `json:"epoch"`
@@ -41,6 +41,8 @@ type jobStatus struct {
 
 	Progress *float64 `json:"progress"` // share of all passes of all datasets; null: there is no end, or no dataset yet
 	Left     *float64 `json:"left_s"`   // null: not known
+
+	next string // command that continues a job whose folder no process uses; "": the job is over, or a master leads it
 }
 
 type checkpointStatus struct {
@@ -147,7 +149,8 @@ func statusCommand() *cobra.Command {
 the present speed, the tasks of each dataset, and the speed and the loss of the trainers. It names missing parameter servers.
 
 Without flags it asks the leader of a master run that is under way in this folder, else the master at 127.0.0.1:8080. With
---data-dir or --endpoints it finds the leader in etcd; for a job that is over it reads the result there.`,
+--data-dir or --endpoints it finds the leader in etcd; for a job that is over it reads the result there. With the
+--data-dir or --dir of a job that no process runs, it shows the stored state and the command that continues the job.`,
 		Example: `  # the master on this machine
   master status
   # whichever master leads the job digits, again and again
@@ -168,10 +171,12 @@ Without flags it asks the leader of a master run that is under way in this folde
 		defer l.hangUp()
 		return v.show(cmd, func() (any, func(io.Writer), bool, error) {
 			s, err := askStatus(cmd.Context(), l)
-			if _, over := errors.AsType[*overError](err); over {
+			_, over := errors.AsType[*overError](err)
+			_, stopped := errors.AsType[*stoppedError](err)
+			if over || stopped {
 				s, err = storedStatus(cmd.Context(), l)
 			}
-			return s, s.table, s.over() || err != nil && l.over(cmd.Context()), err
+			return s, s.table, stopped || s.over() || err != nil && l.over(cmd.Context()), err
 		})
 	}
 	return cmd
@@ -188,13 +193,21 @@ func askStatus(ctx context.Context, l *leader) (s jobStatus, err error) {
 	return s, err
 }
 
-// storedStatus is what the state in etcd says of a job that is over. No master leads it, so nobody knows its speed.
+// storedStatus is what the state in etcd says of a job that no master leads: the job is over, or no process uses its folder. The speed
+// of such a job is not known.
 func storedStatus(ctx context.Context, l *leader) (jobStatus, error) {
 	queue, _, err := readQueue(ctx, l.store, l.place)
 	if err != nil {
 		return jobStatus{}, err
 	}
 	s := newJobStatus(grpcapi.StatusReply(new(queue.Overview())))
+	if !s.over() {
+		s.next = l.place.startCommand()
+		if s.Status == "running" {
+			s.Status = "stopped"
+		}
+		return s, nil
+	}
 	for i := range s.Datasets {
 		s.Datasets[i].Passes = s.Datasets[i].Pass // how many there were to be is a setting of the master
 	}
@@ -265,8 +278,12 @@ func (s jobStatus) rows(w io.Writer) {
 	if s.Progress != nil {
 		fmt.Fprintf(w, "progress\t%s\n", s.progressText())
 	}
-	if s.over() && s.Leader.Address == "" {
-		fmt.Fprintf(w, "leader\tnone: the job is over\ncommits\t%s; epoch %d\n", thousands(s.Commit), s.Epoch)
+	if s.Leader.Address == "" && (s.over() || s.next != "") {
+		none := "the job is over"
+		if s.next != "" {
+			none = "no process uses the folder\ncontinue\t" + s.next
+		}
+		fmt.Fprintf(w, "leader\tnone: "+none+"\ncommits\t%s; epoch %d\n", thousands(s.Commit), s.Epoch)
 		s.Steps.table(w)
 		return
 	}

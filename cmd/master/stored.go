@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"trainmaster/etcdstore"
+	"trainmaster/local"
 	"trainmaster/master"
 	"trainmaster/master/onetcd"
 	"trainmaster/taskqueue"
@@ -45,6 +47,16 @@ func (p place) flags() string {
 		text += " --job " + p.etcd.Job
 	}
 	return text
+}
+
+// startCommand is the command that starts a master of the job.
+func (p place) startCommand() string {
+	if run := filepath.Dir(filepath.Clean(*p.dataDir)); len(p.etcd.Endpoints) == 0 && filepath.Base(*p.dataDir) == etcdDir {
+		if _, _, err := local.Settings(run); err == nil {
+			return "master run --resume " + run
+		}
+	}
+	return "master " + p.flags()
 }
 
 // open opens an etcd that must answer now, or starts the embedded one. A folder without any stays as it is.
@@ -94,9 +106,16 @@ func (p place) findRunning() error {
 	return nil
 }
 
-// checkDataDir reports why there is no embedded etcd in the folder.
+// checkDataDir reports why there is no embedded etcd in the folder. In the folder of a `master run` it takes the one below it.
 func (p place) checkDataDir() error {
 	is, err := etcdstore.IsEmbedded(*p.dataDir)
+	if below := filepath.Join(*p.dataDir, etcdDir); err == nil && !is {
+		if _, _, noRun := local.Settings(*p.dataDir); noRun == nil {
+			if is, err = etcdstore.IsEmbedded(below); is {
+				*p.dataDir = below
+			}
+		}
+	}
 	switch {
 	case err != nil:
 		if wrong := checkFolder(*p.dataDir); wrong != nil {
