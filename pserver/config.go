@@ -11,7 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -35,11 +35,11 @@ type JobState struct {
 	Name      string // "": not known
 	ID        string // hexadecimal, another one for each life of a job of that name; "": not known
 	Epoch     uint32
-	Shards    int        // of the model; 0: as many as there were
-	Life      int64      // another one after there was no server at all
-	LatestSet []byte     // the set of checkpoints to start from, see [checkpoint.Set]; nil: none is named
-	TableKey  sparse.Key // by which the ids of embedding tables are hashed, unless the checkpoint has another key; zero: none
-	Placement []byte     // where blocks were moved to, see [placement.Layout]; nil: none was
+	Shards    int       // of the model; 0: as many as there were
+	Life      int64     // another one after there was no server at all
+	LatestSet []byte    // the set of checkpoints to start from, see [checkpoint.Set]; nil: none is named
+	TableKey  table.Key // by which the ids of embedding tables are hashed, unless the checkpoint has another key; zero: none
+	Placement []byte    // where blocks were moved to, see [placement.Layout]; nil: none was
 }
 
 // Config is what a Server needs to know. Registry has no default.

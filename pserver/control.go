@@ -14,7 +14,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
 	placewire "trainmaster/pserver/placement/onwire"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 )
 
 // control is the gRPC face of a shard: wire to domain and back, and one table of codes.
@@ -100,10 +100,10 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	key := c.shard.tableKey // of tables that begin here; a trainer learns the key from the reply
 	//guard:table-key-from-request
 	if request.TableKey != nil {
-		if n := len(request.TableKey); n != 0 && n != sparse.KeySize {
-			return nil, status.Errorf(codes.InvalidArgument, "key of table ids has %d bytes: expected %d, or none", n, sparse.KeySize)
+		if n := len(request.TableKey); n != 0 && n != table.KeySize {
+			return nil, status.Errorf(codes.InvalidArgument, "key of table ids has %d bytes: expected %d, or none", n, table.KeySize)
 		}
-		key = sparse.KeyOf(request.TableKey)
+		key = table.KeyOf(request.TableKey)
 	}
 	m = m.keyed(key)
 	if c.shard.index >= m.table.Shards {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 )
 
 // cuts makes consistent images of a shard while updates go on. A cut is a
@@ -28,7 +28,7 @@ type cut struct {
 	version  uint64
 	jobEpoch uint32
 	trainers []*trainer // by ordinal; those that come later have pushed nothing before the moment
-	tables   []*sparse.Cut
+	tables   []*table.Cut
 	retired  retirement
 	base     *checkpoint.Base // has all rows of tables, when this cut has those that changed since; nil: it has all
 }

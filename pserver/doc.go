@@ -32,7 +32,7 @@
 //
 // # Tables
 //
-// Tables of embeddings (package sparse) are sparse parameters: rows by id. What is
+// Tables of embeddings (package table) are sparse parameters: rows by id. What is
 // said of blocks holds for their slots, which are looked up, pushed and staged by
 // operations of their own.
 //

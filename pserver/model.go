@@ -11,9 +11,9 @@ import (
 	"trainmaster/pserver/optimizer/onwire"
 	"trainmaster/pserver/placement"
 	placewire "trainmaster/pserver/placement/onwire"
-	"trainmaster/pserver/sparse"
-	sparsewire "trainmaster/pserver/sparse/onwire"
 	"trainmaster/pserver/staleness"
+	"trainmaster/pserver/table"
+	tablewire "trainmaster/pserver/table/onwire"
 )
 
 // model is what all trainers of a job agree on, and where its blocks lie.
@@ -59,7 +59,7 @@ func (m *model) checkDeclared() error {
 }
 
 // keyed is m with a key for the ids of its tables.
-func (m *model) keyed(key sparse.Key) *model {
+func (m *model) keyed(key table.Key) *model {
 	if len(m.table.Sparse) == 0 {
 		return m
 	}
@@ -88,7 +88,7 @@ func modelFromProto(m *pb.ParameterModel) (*model, error) {
 	if m.GetMode() != pb.UpdateMode_UPDATE_MODE_ASYNC && m.GetMode() != pb.UpdateMode_UPDATE_MODE_SYNC {
 		return nil, fmt.Errorf("model has update mode %v: expected asynchronous or synchronous", m.GetMode())
 	}
-	table, err := placement.New(placewire.TensorsFromProto(m.GetTensors()), int(m.GetShards()), sparsewire.FromProto(m.GetTables())...)
+	table, err := placement.New(placewire.TensorsFromProto(m.GetTensors()), int(m.GetShards()), tablewire.FromProto(m.GetTables())...)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (m *model) toProto() *pb.ParameterModel {
 		Mode:      m.modeToProto(),
 		Shards:    uint32(m.table.Shards),
 		Staleness: &pb.StalenessBound{Policy: m.staleness.Policy, Limit: m.staleness.Limit},
-		Tables:    sparsewire.ToProto(m.table.Sparse),
+		Tables:    tablewire.ToProto(m.table.Sparse),
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse/onwire"
+	"trainmaster/pserver/table/onwire"
 	"trainmaster/pserver/wire"
 )
 

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -107,11 +107,11 @@ func pieceFromProto(m *pb.SlotPiece) (slotPiece, error) {
 		return p, fmt.Errorf("%w: slot %d of table %d came with %d bytes of values, and %d waiting ids with %d and %d numbers",
 			errMismatch, p.slot, p.table, len(m.GetValues()), n, len(m.GetWaitingUpdates()), len(m.GetWaitingVersions()))
 	}
-	p.image = &sparse.Image{
+	p.image = &table.Image{
 		Clock: m.GetClock(), Living: int(m.GetRows()), IDs: m.GetIds(), Versions: m.GetVersions(), Updates: m.GetUpdates(), Values: floatsOf(m.GetValues()),
 	}
 	for k, id := range m.GetWaitingIds() {
-		p.image.Waiting = append(p.image.Waiting, sparse.Waiting{ID: id, Updates: m.GetWaitingUpdates()[k], Version: m.GetWaitingVersions()[k]})
+		p.image.Waiting = append(p.image.Waiting, table.Waiting{ID: id, Updates: m.GetWaitingUpdates()[k], Version: m.GetWaitingVersions()[k]})
 	}
 	for _, by := range m.GetApplied() {
 		p.applied = append(p.applied, appliedStep{by.GetOrdinal(), by.GetIncarnation(), by.GetStep()})

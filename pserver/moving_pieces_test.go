@@ -10,7 +10,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -18,12 +18,12 @@ import (
 func piecesOf(t *testing.T) (s *tableShard, id slotID, pieces []*pb.SlotPiece) {
 	t.Helper()
 	s = openTableShard(t, t.TempDir(), 1)
-	wide := sparse.Config{Name: "wide", Dim: 4000, Init: sparse.Uniform, Scale: 1, Admission: 2}
-	table, err := placement.New([]placement.Tensor{{Name: "w"}}, 2, wide)
+	wide := table.Config{Name: "wide", Dim: 4000, Init: table.Uniform, Scale: 1, Admission: 2}
+	placed, err := placement.New([]placement.Tensor{{Name: "w"}}, 2, wide)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(optimizer.Config{Kind: optimizer.Adam}, false, table)
+	m, err := newModel(optimizer.Config{Kind: optimizer.Adam}, false, placed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,13 +37,13 @@ func piecesOf(t *testing.T) (s *tableShard, id slotID, pieces []*pb.SlotPiece) {
 	}
 	step := uint64(0)
 	for row, seen := int64(0), 0; seen < 60; row++ {
-		if sparse.SlotOf(row) != id.slot {
+		if table.SlotOf(row) != id.slot {
 			continue
 		}
 		for range 1 + seen%2 { // every second one is not admitted yet
 			step++
 			batch := wire.Rows{Spans: []wire.Span{{Slot: id.slot, Rows: 1}}, IDs: []int64{row}, Values: make([]float32, wide.Dim)}
-			if _, err := h.tables[0].Update(&batch, who.columns[0], sparse.Step{Number: step, Scale: 1}); err != nil {
+			if _, err := h.tables[0].Update(&batch, who.columns[0], table.Step{Number: step, Scale: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}

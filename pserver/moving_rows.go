@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -20,7 +20,7 @@ type stagedRows struct {
 }
 
 // slotsStay refuses rows for a placement that is over, or about to be. The caller has the lock of a stage.
-func (s *shard) slotsStay(h *holding, t *sparse.Table) *wire.Fault {
+func (s *shard) slotsStay(h *holding, t *table.Table) *wire.Fault {
 	switch now := s.holding.Load(); {
 	//guard:staged-rows-of-this-placement
 	case now == nil || now.model.table.Epoch != h.model.table.Epoch:
@@ -149,7 +149,7 @@ func (g *stage) arrival(slots []*slotArrival, dim int) *rowPart {
 }
 
 // only drops the rows of slots that a table does not hold.
-func (st *rowStage) only(t *sparse.Table) {
+func (st *rowStage) only(t *table.Table) {
 	dim := t.Config().Dim
 	for i := range st.parts {
 		rows := &st.parts[i].rows
@@ -168,7 +168,7 @@ func (st *rowStage) only(t *sparse.Table) {
 }
 
 // checkStaged says what does not fit a slot that came with what is staged for it.
-func checkStaged(t *sparse.Table, slot uint32, r *stagedRows) error {
+func checkStaged(t *table.Table, slot uint32, r *stagedRows) error {
 	dim := t.Config().Dim
 	if len(r.grads) != len(r.ids)*dim {
 		return fmt.Errorf("%w: %d floats are staged for %d ids of table %q: expected %d for each", errMismatch, len(r.grads), len(r.ids), t.Config().Name, dim)

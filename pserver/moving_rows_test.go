@@ -11,29 +11,29 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
 // A table on one shard whose slots a test gives and takes.
-var stagedTable = sparse.Config{Name: "t", Dim: 2, Init: sparse.Zeros}
+var stagedTable = table.Config{Name: "t", Dim: 2, Init: table.Zeros}
 
 // holdingOf holds some slots of the table.
 func holdingOf(t *testing.T, slots ...uint32) *holding {
 	t.Helper()
-	table, err := placement.New([]placement.Tensor{{Name: "w"}}, 1, stagedTable)
+	placed, err := placement.New([]placement.Tensor{{Name: "w"}}, 1, stagedTable)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHolding(&model{table: table, sync: true}, 0)
-	h.tables = []*sparse.Table{sparse.New(table.Sparse[0], optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, slots, func() *sparse.Cut { return nil })}
+	h := newHolding(&model{table: placed, sync: true}, 0)
+	h.tables = []*table.Table{table.New(placed.Sparse[0], optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, slots, func() *table.Cut { return nil })}
 	return h
 }
 
 // idOf is an id of a slot.
 func idOf(slot uint32) int64 {
 	for id := int64(0); ; id++ {
-		if sparse.SlotOf(id) == slot {
+		if table.SlotOf(id) == slot {
 			return id
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -18,7 +18,7 @@ type slotID struct{ table, slot uint32 }
 type slotPiece struct {
 	slotID
 	staged *stagedRows // what a trainer has staged, or
-	image  *sparse.Image
+	image  *table.Image
 	last   bool // and then what follows is there too
 	origin
 }
@@ -33,7 +33,7 @@ type origin struct {
 // slotArrival is a slot that another shard gave.
 type slotArrival struct {
 	slotID
-	*sparse.Incoming
+	*table.Incoming
 	staged []*stagedRows
 	origin
 }
@@ -53,9 +53,9 @@ func (h *holding) slotsHeld() (n int) {
 func (h *holding) isEmpty() bool { return len(h.blocks)+h.slotsHeld() == 0 }
 
 // tableOf is the table of a slot.
-func (h *holding) tableOf(id slotID) (*sparse.Table, error) {
-	if int(id.table) >= len(h.tables) || id.slot >= sparse.Slots {
-		return nil, fmt.Errorf("%w: slot %d of table %d: there are %d tables of %d slots", errMismatch, id.slot, id.table, len(h.tables), sparse.Slots)
+func (h *holding) tableOf(id slotID) (*table.Table, error) {
+	if int(id.table) >= len(h.tables) || id.slot >= table.Slots {
+		return nil, fmt.Errorf("%w: slot %d of table %d: there are %d tables of %d slots", errMismatch, id.slot, id.table, len(h.tables), table.Slots)
 	}
 	return h.tables[id.table], nil
 }
@@ -111,8 +111,8 @@ func (s *shard) readSlot(term uint64, epoch uint32, id slotID, send func(slotPie
 // slotOut is a frozen slot that is read.
 type slotOut struct {
 	slotID
-	*sparse.Outgoing
-	table    *sparse.Table
+	*table.Outgoing
+	table    *table.Table
 	at       moment
 	stagedBy []uint64 // incarnations that have staged all of the table
 }
@@ -208,7 +208,7 @@ func (s *shard) placeTables(old, h *holding, jobEpoch uint32) (arrived []*slotAr
 		}
 	}
 	for k, t := range old.tables {
-		placed, err := t.Placed(h.model.table.HeldSlots(k, s.index), func(slot uint32) *sparse.Incoming {
+		placed, err := t.Placed(h.model.table.HeldSlots(k, s.index), func(slot uint32) *table.Incoming {
 			a := s.moving.slots[slotID{uint32(k), slot}]
 			if a == nil || s.moving.epoch != h.model.table.Epoch {
 				return nil
@@ -247,9 +247,9 @@ func (s *shard) arriveSlotsLocked(old, h *holding, arrived []*slotArrival) {
 // slotFault is what the answer is when a slot of a batch took no update or has no rows; nil for another error.
 func slotFault(err error) *wire.Fault {
 	switch {
-	case errors.Is(err, sparse.ErrMoved):
+	case errors.Is(err, table.ErrMoved):
 		return wire.Faultf(wire.Moved, "%v", err)
-	case errors.Is(err, sparse.ErrFrozen):
+	case errors.Is(err, table.ErrFrozen):
 		return wire.Faultf(wire.Wait, "%v", err)
 	}
 	return nil

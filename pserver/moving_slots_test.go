@@ -14,7 +14,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/trainer/params"
 )
 
@@ -123,7 +123,7 @@ func TestScanWhileSlotsMove(t *testing.T) {
 	var ids []int64
 	many := map[uint32]int{100: 40, 140: 40, 180: 40, 1000: 40} // in these slots, several of which are in a frame; in others, one
 	for id := int64(0); id < 1<<18; id++ {
-		if slot := sparse.SlotOf(id); many[slot] > 0 || id < 60 {
+		if slot := table.SlotOf(id); many[slot] > 0 || id < 60 {
 			many[slot]--
 			ids = append(ids, id)
 		}

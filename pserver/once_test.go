@@ -17,8 +17,8 @@ import (
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
 	"trainmaster/pserver/staleness"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -37,11 +37,11 @@ const unitSlots unit = 100
 
 var (
 	slotRows  = []int64{0, 1, 2, 3, 4, 5} // in as many slots
-	slotTable = sparse.Config{Name: "t", Dim: 2, Init: sparse.Zeros}
+	slotTable = table.Config{Name: "t", Dim: 2, Init: table.Zeros}
 )
 
 // slotOf is the slot of a unit that is one.
-func slotOf(u unit) uint32 { return sparse.SlotOf(slotRows[u-unitSlots]) }
+func slotOf(u unit) uint32 { return table.SlotOf(slotRows[u-unitSlots]) }
 
 // unitsOf lists all units of a placement, slots in the order in which frames have them.
 func unitsOf(t *placement.Table) (list []unit) {
@@ -227,7 +227,7 @@ func (n *node) compare(u unit) {
 	values, version := make([]float32, slotTable.Dim), uint64(len(want.updates)) // which rows have none of
 	if u >= unitSlots {
 		id := slotRows[u-unitSlots]
-		if err := h.tables[0].Lookup(&wire.Rows{Spans: []wire.Span{{Slot: sparse.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, values); err != nil {
+		if err := h.tables[0].Lookup(&wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, values); err != nil {
 			n.Fatal(err)
 		}
 	} else {

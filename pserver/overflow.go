@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -59,7 +59,7 @@ func (s *shard) seeBlock(b *block, lo, hi int, isFinite bool, slots []string, up
 }
 
 // seeTable notes the first row of a table that is not finite after an update.
-func (s *shard) seeTable(t *sparse.Table, update string, number uint64) {
+func (s *shard) seeTable(t *table.Table, update string, number uint64) {
 	if o := t.Overflow(); o != nil && s.overflow.Load() == nil {
 		s.overflowed(fmt.Sprintf("table %q: %v after %s %d", t.Config().Name, o, update, number))
 	}

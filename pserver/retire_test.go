@@ -15,7 +15,7 @@ import (
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -32,7 +32,7 @@ func retiring(t *testing.T, dir string) (*shard, *checkpoints) {
 	if s.ready.Load() {
 		return s, files
 	}
-	table, err := placement.New([]placement.Tensor{{Name: "a", Shape: []int{3}}}, 1, sparse.Config{Name: "rows", Dim: 2, Init: sparse.Zeros, Admission: 1})
+	table, err := placement.New([]placement.Tensor{{Name: "a", Shape: []int{3}}}, 1, table.Config{Name: "rows", Dim: 2, Init: table.Zeros, Admission: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,8 +193,8 @@ func TestRetiredTrainerIsFenced(t *testing.T) {
 	if fault := h.blocks[0].push(s, h, gone, &wire.Header{Step: 1}, 1, elements{floats: make([]float32, 3)}, &r); fault == nil || fault.Code != wire.Fenced {
 		t.Errorf("a push to a block: %v, expected it to be fenced", fault)
 	}
-	rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: sparse.SlotOf(5), Rows: 1}}, IDs: []int64{5}, Values: []float32{1, 1}}
-	if n, err := h.tables[0].Update(&rows, gone.columns[0], sparse.Step{Number: 1, Scale: 1}); err == nil || n != 0 {
+	rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: table.SlotOf(5), Rows: 1}}, IDs: []int64{5}, Values: []float32{1, 1}}
+	if n, err := h.tables[0].Update(&rows, gone.columns[0], table.Step{Number: 1, Scale: 1}); err == nil || n != 0 {
 		t.Errorf("a push to a row: %d applied, %v: expected it to be refused", n, err)
 	}
 }

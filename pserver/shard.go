@@ -8,7 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -30,7 +30,7 @@ type shard struct {
 	finishing bool                // the claim is used up, and what was put is made durable
 	trainers  map[uint32]*trainer // by ordinal: the newest incarnation of each
 	job       string              // the id of the job, hexadecimal; "": not known yet
-	tableKey  sparse.Key          // of the job, for tables that begin here; set before the shard is used
+	tableKey  table.Key           // of the job, for tables that begin here; set before the shard is used
 	retired   retirement
 	told      bool // of retired, in this process
 	// No version after unnamedAfter has gradients of the incarnations in unnamed. The leader says so: retired can also be of a checkpoint.
@@ -65,7 +65,7 @@ type holding struct {
 	model  *model
 	blocks []*block          // by number
 	byID   map[uint64]*block // by the number in the placement
-	tables []*sparse.Table   // by number, those without a slot here too
+	tables []*table.Table    // by number, those without a slot here too
 }
 
 // stored is about how many bytes a checkpoint has, or more if it leaves out rows that the one before it has.

@@ -14,7 +14,7 @@ import (
 
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -67,10 +67,10 @@ func rowsIn(buf *buffer, slots ...uint32) (payload []byte, r wire.Rows) {
 }
 
 // rowsOfTable are the ids that a table holds.
-func rowsOfTable(t *testing.T, table *sparse.Table) (ids []int64) {
+func rowsOfTable(t *testing.T, held *table.Table) (ids []int64) {
 	t.Helper()
 	var rows wire.Rows
-	if _, err := table.Scan(sparse.Place{}, &rows); err != nil {
+	if _, err := held.Scan(table.Place{}, &rows); err != nil {
 		t.Fatal(err)
 	}
 	for _, v := range rows.Values {
@@ -194,7 +194,7 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(&text)
 	h := *c.holding
-	h.tables = []*sparse.Table{nil}
+	h.tables = []*table.Table{nil}
 	here, there := net.Pipe()
 	defer here.Close()
 	bad := &conn{

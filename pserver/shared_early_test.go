@@ -7,7 +7,7 @@ import (
 	"trainmaster/pserver"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/sharedmem"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params"
 )
@@ -76,16 +76,16 @@ func sharingTable(t *testing.T, addr, path string, table params.Table) (*peer, *
 
 // batchOf is a push of rows of every slot.
 func batchOf(memory []byte, perSlot, dim int) ([]byte, wire.Rows) {
-	bySlot := make([][]int64, sparse.Slots)
-	for id, full := int64(1), 0; full < sparse.Slots; id++ {
-		slot := sparse.SlotOf(id)
+	bySlot := make([][]int64, table.Slots)
+	for id, full := int64(1), 0; full < table.Slots; id++ {
+		slot := table.SlotOf(id)
 		if len(bySlot[slot]) < perSlot {
 			if bySlot[slot] = append(bySlot[slot], id); len(bySlot[slot]) == perSlot {
 				full++
 			}
 		}
 	}
-	payload, r := wire.Layout(memory, sparse.Slots, sparse.Slots*perSlot, dim)
+	payload, r := wire.Layout(memory, table.Slots, table.Slots*perSlot, dim)
 	wire.Number(payload, 0, 1)
 	ids := r.IDs[:0]
 	for slot := range bySlot {

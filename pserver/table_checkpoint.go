@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 )
 
 // changesBetween is how many checkpoints with the changed rows only come between two with all rows.
@@ -50,7 +50,7 @@ func (c *checkpoints) startCut(h *holding) *cut {
 		return c.shard.startCut(nil)
 	}
 	base := c.tables.base()
-	if slices.ContainsFunc(h.tables, (*sparse.Table).LostTrack) {
+	if slices.ContainsFunc(h.tables, (*table.Table).LostTrack) {
 		base = nil
 	}
 	//guard:dropped-cut-clears-base
@@ -74,7 +74,7 @@ func (c *checkpoints) writeTables(w *checkpoint.Writer, h *holding, cut *cut, me
 	return nil
 }
 
-func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *sparse.Table, cut *cut, meta map[string]string) error {
+func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *table.Table, cut *cut, meta map[string]string) error {
 	rows := 0
 	for _, slot := range t.Held() {
 		rows += t.Sizes(slot, cut.tables[k]).Rows
@@ -83,7 +83,7 @@ func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *spa
 	if err != nil {
 		return err
 	}
-	m := &sparse.Image{}
+	m := &table.Image{}
 	for _, slot := range t.Held() {
 		m = t.CollectInto(slot, cut.tables[k], m)
 		if m.Lost { // just before the moment
@@ -101,7 +101,7 @@ func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *spa
 // checkpoint's marks.
 func (h *holding) loadTables(c *checkpoint.Checkpoint, roster []*trainer, slots []int) error {
 	for k, t := range h.tables {
-		columns := make([]*sparse.Column, len(roster))
+		columns := make([]*table.Column, len(roster))
 		for i, known := range roster {
 			columns[i] = known.columns[k]
 		}

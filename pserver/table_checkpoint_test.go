@@ -19,7 +19,7 @@ import (
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 	"trainmaster/safetensors"
 )
@@ -31,9 +31,9 @@ type tableShard struct {
 	r *rand.Rand
 }
 
-var testTables = []sparse.Config{
-	{Name: "users", Dim: 3, Init: sparse.Uniform, Scale: 1},
-	{Name: "words", Dim: 2, Init: sparse.Zeros, Expiry: 5, Admission: 2},
+var testTables = []table.Config{
+	{Name: "users", Dim: 3, Init: table.Uniform, Scale: 1},
+	{Name: "words", Dim: 2, Init: table.Zeros, Expiry: 5, Admission: 2},
 }
 
 func newTableShard(t testing.TB, dir string, o optimizer.Config) *tableShard {
@@ -80,18 +80,18 @@ func (s *tableShard) push(t testing.TB, ordinal uint32, step uint64, k int, seed
 	if fault != nil {
 		t.Fatal(fault)
 	}
-	r, table := rand.New(rand.NewPCG(seed, 2)), h.tables[k]
-	dim, applied := table.Config().Dim, 0
+	r, tbl := rand.New(rand.NewPCG(seed, 2)), h.tables[k]
+	dim, applied := tbl.Config().Dim, 0
 	for range 40 {
 		id := r.Int64N(100)
-		batch := wire.Rows{Spans: []wire.Span{{Slot: sparse.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
+		batch := wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
 		for range dim {
 			batch.Values = append(batch.Values, float32(r.NormFloat64()))
 		}
-		if table.Check(&batch) != nil {
+		if tbl.Check(&batch) != nil {
 			continue
 		}
-		n, err := table.Update(&batch, who.columns[k], sparse.Step{Number: step, Scale: 1})
+		n, err := tbl.Update(&batch, who.columns[k], table.Step{Number: step, Scale: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,12 +102,12 @@ func (s *tableShard) push(t testing.TB, ordinal uint32, step uint64, k int, seed
 }
 
 func (s *tableShard) values() (list []float32) {
-	for _, table := range s.holding.Load().tables {
+	for _, tbl := range s.holding.Load().tables {
 		for id := range int64(100) {
-			batch := wire.Rows{Spans: []wire.Span{{Slot: sparse.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
-			if table.Check(&batch) == nil {
-				row := make([]float32, table.Config().Dim)
-				table.Lookup(&batch, row)
+			batch := wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
+			if tbl.Check(&batch) == nil {
+				row := make([]float32, tbl.Config().Dim)
+				tbl.Lookup(&batch, row)
 				list = append(list, row...)
 			}
 		}
@@ -379,19 +379,19 @@ func TestNextCheckpointHasAllRowsWhenTrackIsLost(t *testing.T) {
 	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 0.1})
 	s.push(t, 0, 1, 1, 1)
 	s.mustSave(t)
-	table := s.holding.Load().tables[1] // whose rows expire after five steps
+	tbl := s.holding.Load().tables[1] // whose rows expire after five steps
 	who, fault := s.greet(s.holding.Load(), 0, 1)
 	if fault != nil {
 		t.Fatal(fault)
 	}
 	id := int64(1000)
-	for step := uint64(2); !table.LostTrack(); step++ {
-		for !slices.Contains(table.Held(), sparse.SlotOf(id)) || sparse.SlotOf(id) != table.Held()[0] {
+	for step := uint64(2); !tbl.LostTrack(); step++ {
+		for !slices.Contains(tbl.Held(), table.SlotOf(id)) || table.SlotOf(id) != tbl.Held()[0] {
 			id++
 		}
 		for again := range uint64(2) { // the second update makes the row
-			rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: sparse.SlotOf(id), Rows: 1}}, IDs: []int64{id}, Values: []float32{1, 1}}
-			if _, err := table.Update(&rows, who.columns[1], sparse.Step{Number: 2*step + again, Scale: 1}); err != nil {
+			rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}, Values: []float32{1, 1}}
+			if _, err := tbl.Update(&rows, who.columns[1], table.Step{Number: 2*step + again, Scale: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -406,8 +406,8 @@ func TestNextCheckpointHasAllRowsWhenTrackIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if restored := heir.holding.Load().tables[1]; restored.Rows() != table.Rows() {
-		t.Errorf("%d rows were restored, expected %d", restored.Rows(), table.Rows())
+	if restored := heir.holding.Load().tables[1]; restored.Rows() != tbl.Rows() {
+		t.Errorf("%d rows were restored, expected %d", restored.Rows(), tbl.Rows())
 	}
 }
 
@@ -416,14 +416,14 @@ func TestNextCheckpointHasAllRowsWhenTrackIsLost(t *testing.T) {
 func TestCheckpointAfterDroppedFullCutHasAllRows(t *testing.T) {
 	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 1})
 	s.cutLimit = time.Minute
-	table := s.holding.Load().tables[1] // rows expire after five steps, and the second update of an id makes its row
+	tbl := s.holding.Load().tables[1] // rows expire after five steps, and the second update of an id makes its row
 	who, fault := s.greet(s.holding.Load(), 1, 2)
 	if fault != nil {
 		t.Fatal(fault)
 	}
 	next := int64(1000)
 	fresh := func(slot uint32) int64 {
-		for next++; sparse.SlotOf(next) != slot; next++ {
+		for next++; table.SlotOf(next) != slot; next++ {
 		}
 		return next
 	}
@@ -433,12 +433,12 @@ func TestCheckpointAfterDroppedFullCutHasAllRows(t *testing.T) {
 		for i := range batch.Values {
 			batch.Values[i] = -1
 		}
-		if n, err := table.Update(&batch, who.columns[1], sparse.Step{Number: step, Scale: 1}); err != nil || n != 1 {
+		if n, err := tbl.Update(&batch, who.columns[1], table.Step{Number: step, Scale: 1}); err != nil || n != 1 {
 			t.Fatal(n, err)
 		}
 		s.counters.rowsPushed.Add(1)
 	}
-	busy, quiet := table.Held()[0], table.Held()[1]
+	busy, quiet := tbl.Held()[0], tbl.Held()[1]
 	changed, other := fresh(quiet), fresh(quiet)
 	update(quiet, 1, changed, other)
 	update(quiet, 2, changed, other)
@@ -448,7 +448,7 @@ func TestCheckpointAfterDroppedFullCutHasAllRows(t *testing.T) {
 	update(quiet, 4, made)
 	update(quiet, 5, made)
 	step := uint64(1)
-	for ; !table.LostTrack(); step += 2 { // rows of another slot are made and expire
+	for ; !tbl.LostTrack(); step += 2 { // rows of another slot are made and expire
 		id := fresh(busy)
 		update(busy, step, id)
 		update(busy, step+1, id)
@@ -471,14 +471,14 @@ func TestCheckpointAfterDroppedFullCutHasAllRows(t *testing.T) {
 	for name, id := range map[string]int64{"changed before the cut": changed, "changed beside the cut": other, "made before the cut": made} {
 		want, got := make([]float32, 2), make([]float32, 2)
 		batch := wire.Rows{Spans: []wire.Span{{Slot: quiet, Rows: 1}}, IDs: []int64{id}}
-		if err := errors.Join(table.Lookup(&batch, want), restored.Lookup(&batch, got)); err != nil {
+		if err := errors.Join(tbl.Lookup(&batch, want), restored.Lookup(&batch, got)); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("the row %s is %v after the restart, expected %v", name, got, want)
 		}
 	}
-	if restored.Rows() != table.Rows() {
-		t.Errorf("%d rows after the restart, expected %d", restored.Rows(), table.Rows())
+	if restored.Rows() != tbl.Rows() {
+		t.Errorf("%d rows after the restart, expected %d", restored.Rows(), tbl.Rows())
 	}
 }

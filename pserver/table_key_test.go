@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"trainmaster/pserver"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/trainer/params"
 )
 
 // keyedServers starts two servers of a job with tables, which keep checkpoints in dirs.
-func keyedServers(t *testing.T, key sparse.Key, dirs []string) (b *book, stop func()) {
+func keyedServers(t *testing.T, key table.Key, dirs []string) (b *book, stop func()) {
 	t.Helper()
 	b = newBook(2)
 	b.job = pserver.JobState{TableKey: key, Life: 1}
@@ -50,14 +50,14 @@ func keyedInit(t *testing.T, b *book, incarnation uint64) error {
 // A server that lost its checkpoint begins its tables anew with the key of the server that has them, not with that of the job.
 func TestServerThatLostItsTablesTakesTheKeyOfTheOthers(t *testing.T) {
 	for name, lost := range map[string]int{"first": 0, "second": 1} {
-		for kind, key := range map[string]sparse.Key{"no key": {}, "key of another job": {1, 2}} {
+		for kind, key := range map[string]table.Key{"no key": {}, "key of another job": {1, 2}} {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				dirs := []string{t.TempDir(), t.TempDir()}
 				b, stop := keyedServers(t, key, dirs)
 				must(t, keyedInit(t, b, 1))
 				stop()
 				dirs[lost] = t.TempDir()
-				b, _ = keyedServers(t, sparse.Key{3, 4}, dirs)
+				b, _ = keyedServers(t, table.Key{3, 4}, dirs)
 				must(t, keyedInit(t, b, 2))
 				if got := heldKey(t, b); got != key {
 					t.Errorf("the tables have key %v, expected %v", got, key)
@@ -70,13 +70,13 @@ func TestServerThatLostItsTablesTakesTheKeyOfTheOthers(t *testing.T) {
 // Servers that hold tables with different keys are named, with what to do.
 func TestServersWithDifferentKeysAreNamed(t *testing.T) {
 	var dirs [2][]string
-	for i, key := range []sparse.Key{{1, 2}, {3, 4}} {
+	for i, key := range []table.Key{{1, 2}, {3, 4}} {
 		dirs[i] = []string{t.TempDir(), t.TempDir()}
 		b, stop := keyedServers(t, key, dirs[i])
 		must(t, keyedInit(t, b, 1))
 		stop()
 	}
-	b, _ := keyedServers(t, sparse.Key{5, 6}, []string{dirs[0][0], dirs[1][1]})
+	b, _ := keyedServers(t, table.Key{5, 6}, []string{dirs[0][0], dirs[1][1]})
 	err := keyedInit(t, b, 2)
 	if err == nil || !strings.Contains(err.Error(), "parameter servers 0 and 1 have different keys of ids") || !strings.Contains(err.Error(), "restore all of them from one checkpoint") {
 		t.Errorf("init: %v", err)
@@ -86,7 +86,7 @@ func TestServersWithDifferentKeysAreNamed(t *testing.T) {
 // The master of a new release stores the secret of the job after one server has started and before the other one starts.
 func TestServersThatStartBeforeAndAfterTheSecretHaveOneKey(t *testing.T) {
 	b := newBook(2)
-	for i, key := range []sparse.Key{{}, {3, 4}} {
+	for i, key := range []table.Key{{}, {3, 4}} {
 		own := newBook(2)
 		own.job = pserver.JobState{TableKey: key, Life: 1}
 		b.set(i, startServer(t, own, i, pserver.Config{}).addr)

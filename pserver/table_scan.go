@@ -3,7 +3,7 @@ package pserver
 import (
 	"math"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -15,20 +15,20 @@ func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 		return wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.tables))
 	case buf != nil:
 		return wire.Faultf(wire.BadLength, "%v with a payload of %d bytes", head.Op, head.Length)
-	case head.Argument >= sparse.Slots || head.Step > math.MaxUint32:
-		return wire.Faultf(wire.Malformed, "%v from row %d of slot %d: expected a slot below %d", head.Op, head.Step, head.Argument, sparse.Slots)
+	case head.Argument >= table.Slots || head.Step > math.MaxUint32:
+		return wire.Faultf(wire.Malformed, "%v from row %d of slot %d: expected a slot below %d", head.Op, head.Step, head.Argument, table.Slots)
 	}
-	table := h.tables[head.Block]
+	t := h.tables[head.Block]
 	rows := scans.Get().(*wire.Rows)
 	defer scans.Put(rows)
-	next, err := table.Scan(sparse.Place{Slot: head.Argument, Row: uint32(head.Step)}, rows)
+	next, err := t.Scan(table.Place{Slot: head.Argument, Row: uint32(head.Step)}, rows)
 	if err != nil {
 		return slotFault(err)
 	}
 	if r.buf = c.room(); r.buf == nil {
 		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.index)
 	}
-	payload, laid := wire.Layout(r.buf.bytes, len(rows.Spans), len(rows.IDs), table.Config().Dim)
+	payload, laid := wire.Layout(r.buf.bytes, len(rows.Spans), len(rows.IDs), t.Config().Dim)
 	wire.Number(payload, 0, 1)
 	copy(laid.Spans, rows.Spans)
 	copy(laid.IDs, rows.IDs)

@@ -8,7 +8,7 @@ import (
 
 	"trainmaster/pserver"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params"
 )
@@ -21,7 +21,7 @@ func TestScan(t *testing.T) {
 	mustInit(t, c, little())
 	inOneSlot := []int64{}
 	for id := int64(0); len(inOneSlot) < 70; id++ { // 32 of them fill a frame
-		if sparse.SlotOf(id) == 700 {
+		if table.SlotOf(id) == 700 {
 			inOneSlot = append(inOneSlot, id)
 		}
 	}
@@ -79,7 +79,7 @@ func TestScan(t *testing.T) {
 func TestScanRefused(t *testing.T) {
 	book := startServers(t, 1, pserver.Config{})
 	connectTables(t, book, params.Config{Mode: params.Async})
-	table, err := placement.New([]placement.Tensor{{Name: "b", Shape: []int{2}}}, 1, users, words)
+	placed, err := placement.New([]placement.Tensor{{Name: "b", Shape: []int{2}}}, 1, users, words)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,11 +87,11 @@ func TestScanRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	digest := table.Digest()
+	digest := placed.Digest()
 	for want, change := range map[wire.Code]func(*wire.Header) []byte{
 		wire.NoSuchTable: func(h *wire.Header) []byte { h.Block = 2; return nil },
 		wire.BadLength:   func(*wire.Header) []byte { return make([]byte, 8) },
-		wire.Malformed:   func(h *wire.Header) []byte { h.Argument = sparse.Slots; return nil },
+		wire.Malformed:   func(h *wire.Header) []byte { h.Argument = table.Slots; return nil },
 	} {
 		p := dial(t, addrs[0])
 		hello, _, err := p.ask(wire.Header{Op: wire.Hello, Block: 9, Incarnation: 9}, digest[:])

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -115,15 +115,15 @@ func (g *stage) missingRows(h *holding) string {
 }
 
 // sharesOf are the contributions to every slot of a table, in the order of the contributors and their parts.
-func sharesOf(table int, dim int, sums []*stage) *[sparse.Slots][]sparse.Share {
-	shares := &[sparse.Slots][]sparse.Share{}
+func sharesOf(number int, dim int, sums []*stage) *[table.Slots][]table.Share {
+	shares := &[table.Slots][]table.Share{}
 	for _, g := range sums {
-		for i := range g.rows[table].parts {
-			r := &g.rows[table].parts[i].rows
+		for i := range g.rows[number].parts {
+			r := &g.rows[number].parts[i].rows
 			k := 0
 			for _, span := range r.Spans {
 				n := k + int(span.Rows)
-				shares[span.Slot] = append(shares[span.Slot], sparse.Share{IDs: r.IDs[k:n], Grads: r.Values[k*dim : n*dim]})
+				shares[span.Slot] = append(shares[span.Slot], table.Share{IDs: r.IDs[k:n], Grads: r.Values[k*dim : n*dim]})
 				k = n
 			}
 		}
@@ -132,7 +132,7 @@ func sharesOf(table int, dim int, sums []*stage) *[sparse.Slots][]sparse.Share {
 }
 
 // shares are those of all tables. An error says which slot has no room.
-func (h *holding) shares(sums []*stage) (all []*[sparse.Slots][]sparse.Share, err error) {
+func (h *holding) shares(sums []*stage) (all []*[table.Slots][]table.Share, err error) {
 	for k, t := range h.tables {
 		shares := sharesOf(k, t.Config().Dim, sums)
 		for _, slot := range t.Held() {
@@ -151,9 +151,9 @@ func (h *holding) shares(sums []*stage) (all []*[sparse.Slots][]sparse.Share, er
 
 // reduceRows applies the step to every table. Slots are spread over the processors;
 // within one the order is fixed. All slots hear of the version, for the rows that expire.
-func (h *holding) reduceRows(version uint64, all []*[sparse.Slots][]sparse.Share, records uint64, scale float32) {
+func (h *holding) reduceRows(version uint64, all []*[table.Slots][]table.Share, records uint64, scale float32) {
 	factor := float32(1 / float64(records))
-	step := sparse.Step{Number: version, Scale: h.model.update(0, version, scale).Scale}
+	step := table.Step{Number: version, Scale: h.model.update(0, version, scale).Scale}
 	for k, t := range h.tables {
 		var next atomic.Int64
 		var workers sync.WaitGroup

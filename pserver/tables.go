@@ -6,22 +6,22 @@ import (
 	"math"
 	"sync"
 
-	"trainmaster/pserver/sparse"
 	"trainmaster/pserver/staleness"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
 // newTables makes the shard's share of a model's tables of embeddings, without rows.
-func (s *shard) newTables(m *model) []*sparse.Table {
-	list := make([]*sparse.Table, len(m.table.Sparse))
+func (s *shard) newTables(m *model) []*table.Table {
+	list := make([]*table.Table, len(m.table.Sparse))
 	for k := range list {
 		list[k] = s.newTable(m, k, m.table.HeldSlots(k, s.index))
 	}
 	return list
 }
 
-func (s *shard) newTable(m *model, k int, held []uint32) *sparse.Table {
-	return sparse.New(m.table.Sparse[k], m.optimizer, held, func() *sparse.Cut {
+func (s *shard) newTable(m *model, k int, held []uint32) *table.Table {
+	return table.New(m.table.Sparse[k], m.optimizer, held, func() *table.Cut {
 		if c := s.cuts.current.Load(); c != nil {
 			return c.tables[k]
 		}
@@ -37,19 +37,19 @@ func (s *shard) newHolding(m *model) *holding {
 }
 
 // newColumns is what the tables know of a trainer that has pushed nothing.
-func (h *holding) newColumns() []*sparse.Column {
-	columns := make([]*sparse.Column, len(h.tables))
+func (h *holding) newColumns() []*table.Column {
+	columns := make([]*table.Column, len(h.tables))
 	for k := range columns {
-		columns[k] = &sparse.Column{}
+		columns[k] = &table.Column{}
 	}
 	return columns
 }
 
 // cutTables is what a cut fixes of the tables.
-func (s *shard) cutTables(c *cut) []*sparse.Cut {
-	list := make([]*sparse.Cut, len(s.holding.Load().tables))
+func (s *shard) cutTables(c *cut) []*table.Cut {
+	list := make([]*table.Cut, len(s.holding.Load().tables))
 	for k := range list {
-		list[k] = &sparse.Cut{Number: c.number, Full: c.base == nil}
+		list[k] = &table.Cut{Number: c.number, Full: c.base == nil}
 		for _, t := range c.trainers {
 			list[k].Columns = append(list[k].Columns, t.columns[k])
 		}
@@ -68,7 +68,7 @@ func (h *holding) rowsHeld() (n int) {
 // rowFrame is a checked frame about rows of a table.
 type rowFrame struct {
 	number int // of the table
-	table  *sparse.Table
+	table  *table.Table
 	rows   wire.Rows
 }
 
@@ -134,7 +134,7 @@ func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wir
 		return f, wire.Faultf(wire.BadRows, "%v for table %q: %v", head.Op, cfg.Name, err)
 	}
 	switch err := f.table.Check(&f.rows); {
-	case errors.Is(err, sparse.ErrNotHeld):
+	case errors.Is(err, table.ErrNotHeld):
 		return f, wire.Faultf(wire.NoSuchSlot, "%v at shard %d: %v", head.Op, c.shard.index, err)
 	case err != nil:
 		return f, wire.Faultf(wire.BadRows, "%v: %v", head.Op, err)
@@ -198,13 +198,13 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 	if err != nil {
 		return wire.Faultf(wire.Malformed, "%v", err)
 	}
-	step := sparse.Step{Number: c.head.Step, Scale: c.holding.model.update(0, c.head.Step, scale).Scale}
+	step := table.Step{Number: c.head.Step, Scale: c.holding.model.update(0, c.head.Step, scale).Scale}
 	var weight func(staleness uint64) float32
 	if bound := c.holding.model.staleness; bound.Policy == staleness.Scale {
 		weight = bound.Weight
 	}
 	applied, err := f.table.UpdateStale(&f.rows, c.trainer.columns[f.number], step, weight)
-	if errors.Is(err, sparse.ErrFrozen) {
+	if errors.Is(err, table.ErrFrozen) {
 		c.awaitMove(f.table.Frozen(&f.rows))
 		var more int
 		more, err = f.table.UpdateStale(&f.rows, c.trainer.columns[f.number], step, weight) // all but those that have it by now
@@ -217,9 +217,9 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 	switch fault := slotFault(err); {
 	case fault != nil:
 		return fault
-	case errors.Is(err, sparse.ErrNotFinite):
+	case errors.Is(err, table.ErrNotFinite):
 		return wire.Faultf(wire.Malformed, "%v: %v", c.head.Op, err)
-	case errors.Is(err, sparse.ErrEnded):
+	case errors.Is(err, table.ErrEnded):
 		return wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", c.trainer.incarnation, c.trainer.ordinal)
 	case err != nil:
 		return wire.Faultf(wire.BadRows, "%v: %v", c.head.Op, err)
@@ -234,7 +234,7 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 }
 
 // sameTables says what differs between the tables of this shard and others, nil if nothing.
-func sameTables(mine, yours []sparse.Config) error {
+func sameTables(mine, yours []table.Config) error {
 	for i := range max(len(mine), len(yours)) {
 		switch {
 		case i >= len(yours) || i < len(mine) && mine[i].Name < yours[i].Name:

@@ -16,7 +16,7 @@ import (
 	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/trainer/params"
 )
 
@@ -291,8 +291,8 @@ func damageFile(t testing.TB, path string) {
 // The key by which ids are hashed comes from the job when tables begin. It is in the checkpoints, and goes with them to another number of
 // servers and to another job; a job with an older checkpoint goes on without a key.
 func TestTableKeyGoesWithTheCheckpoint(t *testing.T) {
-	first, second := sparse.Key{1, 2}, sparse.Key{3, 4}
-	for name, key := range map[string]sparse.Key{"a key": first, "no key": {}} {
+	first, second := table.Key{1, 2}, table.Key{3, 4}
+	for name, key := range map[string]table.Key{"a key": first, "no key": {}} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			c := startClusterOf(t, dir, 2, pserver.JobState{TableKey: key})
@@ -328,13 +328,13 @@ func TestTableKeyGoesWithTheCheckpoint(t *testing.T) {
 }
 
 // heldKey is the key of the first table, as the first server describes it.
-func heldKey(t testing.TB, b *book) sparse.Key {
+func heldKey(t testing.TB, b *book) table.Key {
 	t.Helper()
 	d, err := describe(t, b).Describe(within(t), &pb.DescribeRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sparse.KeyOf(d.GetPlacement().GetTables()[0].GetKey())
+	return table.KeyOf(d.GetPlacement().GetTables()[0].GetKey())
 }
 
 // describe returns the control service of the first server.

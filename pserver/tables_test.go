@@ -15,7 +15,7 @@ import (
 	"trainmaster/pserver"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params"
 )
@@ -69,8 +69,8 @@ func rowsOf(t testing.TB, c *params.Client, table params.Table, ids []int64, ver
 
 // reference is a table of one process, to be compared with those of servers.
 type reference struct {
-	*sparse.Table
-	columns map[uint32]*sparse.Column
+	*table.Table
+	columns map[uint32]*table.Column
 }
 
 func newReference(t testing.TB, cfg params.Table, o params.Optimizer) *reference {
@@ -79,22 +79,22 @@ func newReference(t testing.TB, cfg params.Table, o params.Optimizer) *reference
 		t.Fatal(err)
 	}
 	var all []uint32
-	for slot := range uint32(sparse.Slots) {
+	for slot := range uint32(table.Slots) {
 		all = append(all, slot)
 	}
-	return &reference{sparse.New(cfg, o, all, func() *sparse.Cut { return nil }), map[uint32]*sparse.Column{}}
+	return &reference{table.New(cfg, o, all, func() *table.Cut { return nil }), map[uint32]*table.Column{}}
 }
 
 // push applies a batch slot by slot, as it would be in frames of its own.
 func (r *reference) push(t testing.TB, ordinal uint32, step uint64, ids []int64, grads []float32) {
 	t.Helper()
 	if r.columns[ordinal] == nil {
-		r.columns[ordinal] = &sparse.Column{}
+		r.columns[ordinal] = &table.Column{}
 	}
 	dim := r.Config().Dim
 	batches := map[uint32]*wire.Rows{} // by slot
 	for k, id := range ids {
-		slot := sparse.SlotOf(id)
+		slot := table.SlotOf(id)
 		batch := batches[slot]
 		if batch == nil {
 			batch = &wire.Rows{Spans: []wire.Span{{Slot: slot}}}
@@ -104,7 +104,7 @@ func (r *reference) push(t testing.TB, ordinal uint32, step uint64, ids []int64,
 		batch.IDs, batch.Values = append(batch.IDs, id), append(batch.Values, grads[k*dim:(k+1)*dim]...)
 	}
 	for _, batch := range batches {
-		if _, err := r.Update(batch, r.columns[ordinal], sparse.Step{Number: step, Scale: 1}); err != nil {
+		if _, err := r.Update(batch, r.columns[ordinal], table.Step{Number: step, Scale: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -114,7 +114,7 @@ func (r *reference) values(ids []int64) []float32 {
 	dim := r.Config().Dim
 	dst := make([]float32, len(ids)*dim)
 	for k, id := range ids {
-		r.Lookup(&wire.Rows{Spans: []wire.Span{{Slot: sparse.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, dst[k*dim:(k+1)*dim])
+		r.Lookup(&wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, dst[k*dim:(k+1)*dim])
 	}
 	return dst
 }
@@ -165,23 +165,23 @@ func TestStageRows(t *testing.T) {
 		group.Go(func() {
 			c := connectTables(t, book, params.Config{Mode: params.Sync, Optimizer: o, Ordinal: uint32(ordinal)})
 			for version := range uint64(steps) {
-				for _, table := range []params.Table{users, words} {
-					dst := make([]float32, n*table.Dim)
-					if got, err := c.Lookup(within(t), table.Name, everyID(n), dst, version); err != nil || got != version {
+				for _, of := range []params.Table{users, words} {
+					dst := make([]float32, n*of.Dim)
+					if got, err := c.Lookup(within(t), of.Name, everyID(n), dst, version); err != nil || got != version {
 						t.Errorf("lookup at version %d: %d, %v", version, got, err)
 					}
-					ids, grads := rowBatch(version*2+uint64(ordinal), n, table.Dim)
+					ids, grads := rowBatch(version*2+uint64(ordinal), n, of.Dim)
 					if version == 4 && ordinal == 1 { // it touched none
 						ids, grads = nil, nil
 					}
 					if version%3 == 1 { // staging again replaces, also what came in more frames
-						many, other := rowBatch(99, 40_000, table.Dim)
-						if err := c.StageRows(within(t), table.Name, version, many, other, int(records[ordinal])); err != nil {
+						many, other := rowBatch(99, 40_000, of.Dim)
+						if err := c.StageRows(within(t), of.Name, version, many, other, int(records[ordinal])); err != nil {
 							t.Error(err)
 						}
 					}
 					for range 2 {
-						if err := c.StageRows(within(t), table.Name, version, ids, grads, int(records[ordinal])); err != nil {
+						if err := c.StageRows(within(t), of.Name, version, ids, grads, int(records[ordinal])); err != nil {
 							t.Error(err)
 						}
 					}
@@ -194,8 +194,8 @@ func TestStageRows(t *testing.T) {
 		})
 	}
 	want := map[string]*reference{}
-	for _, table := range []params.Table{users, words} {
-		want[table.Name] = newReference(t, table, o)
+	for _, of := range []params.Table{users, words} {
+		want[of.Name] = newReference(t, of, o)
 	}
 	for version := range uint64(steps) {
 		<-staged
@@ -203,16 +203,16 @@ func TestStageRows(t *testing.T) {
 		if err := m.commit(within(t), version+1, by(0, records[0]), by(1, records[1])); err != nil {
 			t.Fatal(err)
 		}
-		for _, table := range []params.Table{users, words} {
-			var shares [sparse.Slots][]sparse.Share
+		for _, of := range []params.Table{users, words} {
+			var shares [table.Slots][]table.Share
 			for ordinal := range uint64(2) {
-				ids, grads := rowBatch(version*2+ordinal, n, table.Dim)
+				ids, grads := rowBatch(version*2+ordinal, n, of.Dim)
 				if version == 4 && ordinal == 1 {
 					continue
 				}
 				own := map[int64][]float32{} // a client sums the gradients of an id that repeats, in their order
 				for k, id := range ids {
-					grad := grads[k*table.Dim : (k+1)*table.Dim]
+					grad := grads[k*of.Dim : (k+1)*of.Dim]
 					if sum := own[id]; sum != nil {
 						for i := range sum {
 							sum[i] += grad[i]
@@ -220,20 +220,20 @@ func TestStageRows(t *testing.T) {
 						continue
 					}
 					own[id] = grad
-					slot := sparse.SlotOf(id)
-					shares[slot] = append(shares[slot], sparse.Share{IDs: []int64{id}, Grads: grad})
+					slot := table.SlotOf(id)
+					shares[slot] = append(shares[slot], table.Share{IDs: []int64{id}, Grads: grad})
 				}
 			}
-			for slot := range uint32(sparse.Slots) {
-				want[table.Name].Commit(slot, shares[slot], float32(1/float64(27)), sparse.Step{Number: version + 1, Scale: 1})
+			for slot := range uint32(table.Slots) {
+				want[of.Name].Commit(slot, shares[slot], float32(1/float64(27)), table.Step{Number: version + 1, Scale: 1})
 			}
 		}
 	}
 	group.Wait()
 	c := connectTables(t, book, params.Config{Mode: params.Sync, Optimizer: o, Ordinal: 5})
-	for _, table := range []params.Table{users, words} {
-		if got := rowsOf(t, c, table, everyID(n), steps); !slices.Equal(got, want[table.Name].values(everyID(n))) {
-			t.Errorf("%s: other values than in memory", table.Name)
+	for _, of := range []params.Table{users, words} {
+		if got := rowsOf(t, c, of, everyID(n), steps); !slices.Equal(got, want[of.Name].values(everyID(n))) {
+			t.Errorf("%s: other values than in memory", of.Name)
 		}
 	}
 }
@@ -336,21 +336,21 @@ func TestServerRefusesRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, err := placement.New([]placement.Tensor{{Name: "b", Shape: []int{2}}}, 2, users, words)
+	placed, err := placement.New([]placement.Tensor{{Name: "b", Shape: []int{2}}}, 2, users, words)
 	if err != nil {
 		t.Fatal(err)
 	}
-	digest := table.Digest()
+	digest := placed.Digest()
 	p := dial(t, addrs[0])
 	hello, _, err := p.ask(wire.Header{Op: wire.Hello, Block: 9, Incarnation: 9}, digest[:])
 	if err != nil {
 		t.Fatal(err)
 	}
 	here, there := int64(0), int64(0)
-	for table.SlotOwners[0][sparse.SlotOf(here)] != 0 {
+	for placed.SlotOwners[0][table.SlotOf(here)] != 0 {
 		here++
 	}
-	for table.SlotOwners[0][sparse.SlotOf(there)] != 1 {
+	for placed.SlotOwners[0][table.SlotOf(there)] != 1 {
 		there++
 	}
 	good := wire.Header{Op: wire.PushRows, DType: wire.RowBatch, Incarnation: 9, Placement: hello.Placement, ShardEpoch: hello.ShardEpoch, JobEpoch: hello.JobEpoch, Step: 1}
@@ -361,7 +361,7 @@ func TestServerRefusesRows(t *testing.T) {
 		r.Values[2] = value
 		return payload
 	}
-	ours := sparse.SlotOf(here)
+	ours := table.SlotOf(here)
 	for want, f := range map[string]struct {
 		code    wire.Code
 		change  func(*wire.Header)
@@ -371,7 +371,7 @@ func TestServerRefusesRows(t *testing.T) {
 		"payload is float32":                            {wire.BadDType, func(h *wire.Header) { h.DType = wire.Float32 }, batch(here, ours, 1)},
 		"1 rows of 3 floats":                            {wire.BadRows, func(h *wire.Header) { h.Block = 1 }, batch(here, ours, 1)},
 		"payload has 0 bytes":                           {wire.BadRows, func(*wire.Header) {}, nil},
-		"is not held here":                              {wire.NoSuchSlot, func(*wire.Header) {}, batch(there, sparse.SlotOf(there), 1)},
+		"is not held here":                              {wire.NoSuchSlot, func(*wire.Header) {}, batch(there, table.SlotOf(there), 1)},
 		"id is not of this slot":                        {wire.BadRows, func(*wire.Header) {}, batch(there, ours, 1)},
 		fmt.Sprintf("element 2 of id %d is NaN", here):  {wire.NotFinite, func(*wire.Header) {}, batch(here, ours, float32(math.NaN()))},
 		fmt.Sprintf("element 2 of id %d is -Inf", here): {wire.NotFinite, func(*wire.Header) {}, batch(here, ours, float32(math.Inf(-1)))},

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -19,8 +19,8 @@ type trainer struct {
 	fenced      atomic.Bool
 	crowded     atomic.Pointer[crowd]
 	connections atomic.Int32
-	applied     []uint64         // by local block: the last step applied
-	columns     []*sparse.Column // by table
+	applied     []uint64        // by local block: the last step applied
+	columns     []*table.Column // by table
 }
 
 // newTrainer is one that has pushed nothing.

@@ -9,7 +9,7 @@ import (
 
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/safetensors"
 )
 
@@ -18,12 +18,12 @@ import (
 func writeRows(t *testing.T, w *checkpoint.Writer, k int, share checkpoint.Share, shard int, o optimizer.Config, value float32) {
 	t.Helper()
 	cfg, total := share.Table.Sparse[k], 0
-	var images []*sparse.Image
+	var images []*table.Image
 	held := share.Table.HeldSlots(k, shard)
 	for _, slot := range held {
-		m := &sparse.Image{}
+		m := &table.Image{}
 		for id := int64(20 + value); id >= -5; id-- {
-			if sparse.SlotOf(id) != slot {
+			if table.SlotOf(id) != slot {
 				continue
 			}
 			m.IDs, m.Versions = append(m.IDs, id), append(m.Versions, 1)
@@ -50,7 +50,7 @@ func writeRows(t *testing.T, w *checkpoint.Writer, k int, share checkpoint.Share
 
 func TestModelWithTables(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "checkpoints")
-	users := sparse.Config{Name: "users", Dim: 3, Init: sparse.Zeros}
+	users := table.Config{Name: "users", Dim: 3, Init: table.Zeros}
 	first := writeSet(t, dir, 1, 0, users)
 	writeSet(t, dir, 2, 2, users)
 	file, plain := filepath.Join(t.TempDir(), "model.safetensors"), filepath.Join(t.TempDir(), "plain.safetensors")

@@ -12,8 +12,8 @@ import (
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
 	"trainmaster/pserver/staleness"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 	"trainmaster/safetensors"
 	"trainmaster/scripts/prepared"
@@ -21,7 +21,7 @@ import (
 
 // writeSet writes set number of two shards to dir; element j of tensor i is value + 1000 i + j, and the rows of tables are
 // as writeRows has them.
-func writeSet(t *testing.T, dir string, number uint64, value float32, tables ...sparse.Config) string {
+func writeSet(t *testing.T, dir string, number uint64, value float32, tables ...table.Config) string {
 	t.Helper()
 	return writeTensors(t, dir, number, value, []placement.Tensor{{Name: "bias", Shape: []int{3}}, {Name: "big", Shape: []int{3, wire.BlockElements}}}, tables...)
 }
@@ -30,7 +30,7 @@ func writeSet(t *testing.T, dir string, number uint64, value float32, tables ...
 const leastVersion = 40
 
 // writeTensors is writeSet with other tensors.
-func writeTensors(t *testing.T, dir string, number uint64, value float32, tensors []placement.Tensor, tables ...sparse.Config) string {
+func writeTensors(t *testing.T, dir string, number uint64, value float32, tensors []placement.Tensor, tables ...table.Config) string {
 	t.Helper()
 	table, err := placement.New(tensors, 2, tables...)
 	if err != nil {

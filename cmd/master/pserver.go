@@ -12,7 +12,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint/storage"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -131,5 +131,5 @@ type psClaim struct{ *etcdstore.Claim }
 
 func (c psClaim) Job() pserver.JobState {
 	job := c.Claim.Job()
-	return pserver.JobState{Name: job.Name, ID: hex.EncodeToString(job.ID), Epoch: job.Epoch, Shards: job.Desired, Life: job.Life, LatestSet: job.LatestSet, Placement: job.Placement, TableKey: sparse.KeyOf(job.TableKey)}
+	return pserver.JobState{Name: job.Name, ID: hex.EncodeToString(job.ID), Epoch: job.Epoch, Shards: job.Desired, Life: job.Life, LatestSet: job.LatestSet, Placement: job.Placement, TableKey: table.KeyOf(job.TableKey)}
 }

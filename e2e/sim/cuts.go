@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"trainmaster/master/netrpc/wire"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer/session"
 )
@@ -194,7 +194,7 @@ func (m *cutter) push(task place, first, n int64) error {
 	}
 	m.pushes++
 	for i := range ids {
-		slices.SortFunc(ids[i], func(a, b int64) int { return cmp.Compare(sparse.SlotOf(a), sparse.SlotOf(b)) })
+		slices.SortFunc(ids[i], func(a, b int64) int { return cmp.Compare(table.SlotOf(a), table.SlotOf(b)) })
 		if err := m.deliver(i, m.pushes, ids[i]); err != nil {
 			return err
 		}

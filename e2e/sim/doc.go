@@ -8,7 +8,7 @@
 // commits, read-backs and roll-backs, its cuts and how it has a job go back (master.Driven), the
 // clock, the linger, and what a standby judges and when it dials again (master/decide), the fenced transactions (etcdstore/fence), the
 // client's session, repeats and pauses (trainer/session), and the rows of parameter servers with
-// the steps of each trainer, the moment of a cut and what is restored of it (pserver/sparse).
+// the steps of each trainer, the moment of a cut and what is restored of it (pserver/table).
 // In every third history a sealer (record.Driven) moves the ledger into files, which are values of
 // the modelled etcd.
 //

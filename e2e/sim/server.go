@@ -10,20 +10,20 @@ import (
 	"trainmaster/master"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 	"trainmaster/taskqueue"
 )
 
 // Parameter servers, as far as cuts go. The model is a table that counts: each record adds 1 to a
 // row of its own. Rows, the steps of each trainer, moments and what is restored from them are the
-// production code's (pserver/sparse); who may do what, and when, is restated from pserver.
+// production code's (pserver/table); who may do what, and when, is restated from pserver.
 
 const servers = 2
 
 var (
 	countRule  = optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}
-	countTable = sparse.Config{Name: "records", Dim: 1, Init: sparse.Zeros, Admission: 1}
+	countTable = table.Config{Name: "records", Dim: 1, Init: table.Zeros, Admission: 1}
 )
 
 // folder is where all servers keep their checkpoints: it outlives them.
@@ -38,7 +38,7 @@ type file struct {
 	part     checkpoint.Part
 	epoch    uint32
 	roster   []pusher
-	images   map[uint32]*sparse.Image
+	images   map[uint32]*table.Image
 	contents map[sample]int
 }
 
@@ -57,10 +57,10 @@ type server struct {
 	start uint64
 
 	// what the process knows
-	table   *sparse.Table
-	columns map[pusher]*sparse.Column
+	table   *table.Table
+	columns map[pusher]*table.Column
 	newest  map[taskqueue.Ordinal]uint64 // incarnations
-	current *sparse.Cut
+	current *table.Cut
 	written uint64 // files, and cuts
 	ready   bool
 	epoch   uint32 // of the job
@@ -78,13 +78,13 @@ type server struct {
 // serverCut is a cut that a master began.
 type serverCut struct {
 	number, term uint64
-	cut          *sparse.Cut
+	cut          *table.Cut
 	roster       []pusher
 	part         checkpoint.Part // has a digest once the file is there
 }
 
 func (w *world) held(index int) (slots []uint32) {
-	for i := uint32(index); i < sparse.Slots; i += servers {
+	for i := uint32(index); i < table.Slots; i += servers {
 		slots = append(slots, i)
 	}
 	return slots
@@ -124,8 +124,8 @@ func (w *world) latestSet() *checkpoint.Set {
 
 // become takes the rows and the steps of a set; without one, none.
 func (s *server) become(set *checkpoint.Set, epoch uint32) {
-	s.table = sparse.New(countTable, countRule, s.world.held(s.index), func() *sparse.Cut { return s.current })
-	s.columns, s.newest, s.current, s.ready, s.epoch = map[pusher]*sparse.Column{}, map[taskqueue.Ordinal]uint64{}, nil, set != nil, epoch
+	s.table = table.New(countTable, countRule, s.world.held(s.index), func() *table.Cut { return s.current })
+	s.columns, s.newest, s.current, s.ready, s.epoch = map[pusher]*table.Column{}, map[taskqueue.Ordinal]uint64{}, nil, set != nil, epoch
 	if set == nil {
 		return
 	}
@@ -135,9 +135,9 @@ func (s *server) become(set *checkpoint.Set, epoch uint32) {
 		return
 	}
 	s.epoch = f.epoch
-	columns := make([]*sparse.Column, len(f.roster))
+	columns := make([]*table.Column, len(f.roster))
 	for i, p := range f.roster {
-		columns[i] = &sparse.Column{}
+		columns[i] = &table.Column{}
 		s.columns[p], s.newest[p.ordinal] = columns[i], p.incarnation
 	}
 	for _, slot := range s.table.Held() {
@@ -201,7 +201,7 @@ func (s *server) beginCut(number, term uint64, epoch uint32) error {
 	}
 	s.dropCut()
 	s.written++
-	o := &serverCut{number: number, term: term, cut: &sparse.Cut{Number: s.written, Full: true}}
+	o := &serverCut{number: number, term: term, cut: &table.Cut{Number: s.written, Full: true}}
 	o.roster = slices.SortedFunc(maps.Keys(s.columns), func(a, b pusher) int { return int(a.ordinal) - int(b.ordinal) })
 	for _, p := range o.roster {
 		o.cut.Columns = append(o.cut.Columns, s.columns[p])
@@ -230,7 +230,7 @@ func (s *server) writeCut(number, term uint64, done func(checkpoint.Part, error)
 		return
 	}
 	g := checkpoint.Generation{Start: s.start, Sequence: o.cut.Number}
-	f := &file{set: number, epoch: s.epoch, roster: o.roster, images: map[uint32]*sparse.Image{}, contents: map[sample]int{}}
+	f := &file{set: number, epoch: s.epoch, roster: o.roster, images: map[uint32]*table.Image{}, contents: map[sample]int{}}
 	f.part = checkpoint.Part{Shard: s.index, Generation: g, SHA256: fmt.Sprintf("%d of %v", s.index, g)}
 	slots := s.table.Held()
 	half := s.rng.IntN(len(slots))
@@ -249,7 +249,7 @@ func (s *server) writeCut(number, term uint64, done func(checkpoint.Part, error)
 	})
 }
 
-func (f *file) add(s *server, slot uint32, m *sparse.Image) {
+func (f *file) add(s *server, slot uint32, m *table.Image) {
 	f.images[slot] = m
 	for i, id := range m.IDs {
 		f.contents[s.world.sampleOf(id)] += int(m.Values[i])
@@ -340,7 +340,7 @@ func (s *server) rewind(term uint64, epoch uint32, text []byte) error {
 func (s *server) contents() map[sample]int {
 	found := map[sample]int{}
 	var rows wire.Rows
-	for from := (sparse.Place{}); from.Slot < sparse.Slots; {
+	for from := (table.Place{}); from.Slot < table.Slots; {
 		next, err := s.table.Scan(from, &rows)
 		if err != nil {
 			panic(err) // no slot moves
@@ -359,7 +359,7 @@ func (w *world) sampleOf(id int64) sample {
 	return sample{place{taskqueue.Pass(task / int64(w.plan.tasks)), int(task % int64(w.plan.tasks))}, id % recordsOfTask}
 }
 
-func (w *world) serverOf(s sample) int { return int(sparse.SlotOf(w.idOf(s)) % servers) }
+func (w *world) serverOf(s sample) int { return int(table.SlotOf(w.idOf(s)) % servers) }
 
 func (w *world) idOf(s sample) int64 {
 	return (int64(s.pass)*int64(w.plan.tasks)+int64(s.position))*recordsOfTask + s.record
@@ -409,7 +409,7 @@ func (s *server) hello(who pusher, epoch uint32) (*dataConn, error) {
 			s.table.Close(old)
 			delete(s.columns, pusher{who.ordinal, s.newest[who.ordinal]})
 		}
-		s.columns[who], s.newest[who.ordinal] = &sparse.Column{}, who.incarnation
+		s.columns[who], s.newest[who.ordinal] = &table.Column{}, who.incarnation
 	}
 	s.ready = true // who comes first brings the parameters; here they are all 0
 	c := &dataConn{server: s, life: s.life, who: who}
@@ -425,7 +425,7 @@ func (s *server) push(c *dataConn, step uint64, ids []int64) error {
 	}
 	rows := wire.Rows{Parts: 1, IDs: ids}
 	for _, id := range ids {
-		slot := sparse.SlotOf(id)
+		slot := table.SlotOf(id)
 		if n := len(rows.Spans); n == 0 || rows.Spans[n-1].Slot != slot {
 			rows.Spans = append(rows.Spans, wire.Span{Slot: slot})
 		}
@@ -435,6 +435,6 @@ func (s *server) push(c *dataConn, step uint64, ids []int64) error {
 	if err := s.table.Check(&rows); err != nil {
 		s.breaks("a push fits", "%v", err)
 	}
-	_, err := s.table.Update(&rows, column, sparse.Step{Number: step, Scale: 1})
+	_, err := s.table.Update(&rows, column, table.Step{Number: step, Scale: 1})
 	return err
 }

@@ -6,8 +6,8 @@ import (
 
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
 	"trainmaster/pserver/staleness"
+	"trainmaster/pserver/table"
 )
 
 // The files of one checkpoint. docs/formats/parameter-server-checkpoint.md describes them.
@@ -82,8 +82,8 @@ type Placement struct {
 	Tensors []Tensor `json:"tensors"`
 	Owners  []uint32 `json:"owners"`
 
-	Tables     []sparse.Config `json:"tables,omitempty"`
-	SlotOwners [][]uint32      `json:"slot_owners,omitempty"` // by table
+	Tables     []table.Config `json:"tables,omitempty"`
+	SlotOwners [][]uint32     `json:"slot_owners,omitempty"` // by table
 }
 
 // Tensor is a tensor of the model.
@@ -106,19 +106,19 @@ const (
 )
 
 // NewManifest describes a model; the rest is the caller's and the [Writer]'s.
-func NewManifest(o optimizer.Config, s staleness.Bound, mode string, table *placement.Table) *Manifest {
-	tensors := make([]Tensor, len(table.Tensors))
-	for i, t := range table.Tensors {
+func NewManifest(o optimizer.Config, s staleness.Bound, mode string, placed *placement.Table) *Manifest {
+	tensors := make([]Tensor, len(placed.Tensors))
+	for i, t := range placed.Tensors {
 		tensors[i] = Tensor(t)
 	}
-	m := &Manifest{Format: fullFormat, Mode: mode, Optimizer: o, Staleness: s, Placement: Placement{table.Epoch, table.Shards, tensors, table.Owners, table.Sparse, table.SlotOwners}}
+	m := &Manifest{Format: fullFormat, Mode: mode, Optimizer: o, Staleness: s, Placement: Placement{placed.Epoch, placed.Shards, tensors, placed.Owners, placed.Sparse, placed.SlotOwners}}
 	if o.Plain() && s == (staleness.Bound{}) {
 		m.Format = plainFormat
 	}
-	if len(table.Sparse) > 0 {
+	if len(placed.Sparse) > 0 {
 		m.Format = tablesFormat
 	}
-	if slices.ContainsFunc(table.Sparse, func(t sparse.Config) bool { return t.Key != sparse.Key{} }) {
+	if slices.ContainsFunc(placed.Sparse, func(t table.Config) bool { return t.Key != table.Key{} }) {
 		m.Format = keyedFormat
 	}
 	return m

@@ -7,8 +7,8 @@ import (
 
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
 	"trainmaster/pserver/staleness"
+	"trainmaster/pserver/table"
 )
 
 // Older versions read a plain optimizer's manifest, and refuse any other.
@@ -36,8 +36,8 @@ func TestManifestFormats(t *testing.T) {
 			t.Errorf("%v has format %d, %v, expected %d", m.Optimizer, m.Format, err, want)
 		}
 	}
-	for want, key := range map[int]sparse.Key{3: {}, 4: {1, 2}} {
-		table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{10}}}, 1, sparse.Config{Name: "t", Dim: 1, Init: sparse.Zeros, Key: key})
+	for want, key := range map[int]table.Key{3: {}, 4: {1, 2}} {
+		table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{10}}}, 1, table.Config{Name: "t", Dim: 1, Init: table.Zeros, Key: key})
 		if err != nil {
 			t.Fatal(err)
 		}

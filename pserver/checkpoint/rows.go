@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 )
 
 // Rows are all rows of a table, of all shards together.
@@ -14,7 +14,7 @@ type Rows struct {
 
 	dim    int
 	parts  int // slices of a row: parameters, then the optimizer's state
-	images []*sparse.Image
+	images []*table.Image
 	places []place // by id
 }
 
@@ -28,7 +28,7 @@ func (r *Rows) Values(i, part int) []float32 {
 }
 
 // Tables describes the tables of embeddings.
-func (m *Model) Tables() []sparse.Config { return m.parts[0].Share.Table.Sparse }
+func (m *Model) Tables() []table.Config { return m.parts[0].Share.Table.Sparse }
 
 // RowCount is the number of rows of table k.
 func (m *Model) RowCount(k int) (n int, err error) {
@@ -44,15 +44,15 @@ func (m *Model) RowCount(k int) (n int, err error) {
 
 // Rows reads table k, with the optimizer's state, into memory.
 func (m *Model) Rows(k int) (*Rows, error) {
-	slots := make([]uint32, sparse.Slots)
+	slots := make([]uint32, table.Slots)
 	for i := range slots {
 		slots[i] = uint32(i)
 	}
 	cfg := m.Tables()[k]
-	table := sparse.New(cfg, m.parts[0].Manifest.Optimizer, slots, func() *sparse.Cut { return nil })
+	t := table.New(cfg, m.parts[0].Manifest.Optimizer, slots, func() *table.Cut { return nil })
 	read := 0
 	for _, part := range m.parts {
-		n, err := part.Table(k, table, nil)
+		n, err := part.Table(k, t, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -62,9 +62,9 @@ func (m *Model) Rows(k int) (*Rows, error) {
 		return nil, fmt.Errorf("table %q: the shards have %d of %d slots", cfg.Name, read, len(slots))
 	}
 	r := &Rows{dim: cfg.Dim, parts: 1 + len(m.parts[0].Slots)}
-	all := &sparse.Cut{Number: 1, Full: true}
+	all := &table.Cut{Number: 1, Full: true}
 	for _, slot := range slots {
-		image := table.Collect(slot, all)
+		image := t.Collect(slot, all)
 		for row := range image.IDs {
 			r.places = append(r.places, place{len(r.images), row})
 		}

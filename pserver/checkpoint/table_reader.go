@@ -7,14 +7,14 @@ import (
 	"io"
 	"slices"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 	"trainmaster/safetensors"
 )
 
 // Table restores the slots of table k that the checkpoint has and the table holds, and returns how many. columns are
 // those of the trainers, as in [Checkpoint.Marks]; without any their steps are passed over.
-func (c *Checkpoint) Table(k int, into *sparse.Table, columns []*sparse.Column) (slots int, err error) {
+func (c *Checkpoint) Table(k int, into *table.Table, columns []*table.Column) (slots int, err error) {
 	before := into.Rows()
 	if c.base != nil {
 		if _, _, err := c.base.readTable(k, into, nil); err != nil {
@@ -53,7 +53,7 @@ type tableReader struct {
 
 // readTable restores what the files of this checkpoint have, not those of its base. living is how many rows the slots
 // have after it.
-func (c *Checkpoint) readTable(k int, into *sparse.Table, columns []*sparse.Column) (slots, living int, err error) {
+func (c *Checkpoint) readTable(k int, into *table.Table, columns []*table.Column) (slots, living int, err error) {
 	r := &tableReader{dim: into.Config().Dim}
 	defer r.close()
 	held := c.Share.Table.HeldSlots(k, c.Manifest.Shard)
@@ -167,9 +167,9 @@ func (r *tableReader) total(name string) (n int) {
 }
 
 // next reads the i-th slot; slots are read, or skipped, in order.
-func (r *tableReader) next(i int) (*sparse.Image, error) {
+func (r *tableReader) next(i int) (*table.Image, error) {
 	n := int(r.slots[slotRows][i])
-	m := &sparse.Image{
+	m := &table.Image{
 		Clock: uint32(r.slots[slotClocks][i]), Living: int(r.slots[slotLiving][i]),
 		IDs: make([]int64, n), Values: make([]float32, n*r.dim*len(r.values)),
 	}
@@ -203,14 +203,14 @@ func (r *tableReader) next(i int) (*sparse.Image, error) {
 }
 
 // takeSlot takes what the slots file has of the i-th slot.
-func (r *tableReader) takeSlot(i int, m *sparse.Image) {
+func (r *tableReader) takeSlot(i int, m *table.Image) {
 	for _, id := range r.take(freedIDs, int(r.slots[slotFreed][i])) {
 		m.Freed = append(m.Freed, int64(id))
 	}
 	waiting := int(r.slots[slotWaiting][i])
 	of, counts, last := r.take(waitingIDs, waiting), r.take(waitingCount, waiting), r.take(waitingLast, waiting)
 	for k := range of {
-		m.Waiting = append(m.Waiting, sparse.Waiting{ID: int64(of[k]), Updates: uint32(counts[k]), Version: uint32(last[k])})
+		m.Waiting = append(m.Waiting, table.Waiting{ID: int64(of[k]), Updates: uint32(counts[k]), Version: uint32(last[k])})
 	}
 	for t := range r.trainers {
 		m.Steps = append(m.Steps, r.slots[slotSteps][t*len(r.slots[heldSlots])+i])
@@ -233,7 +233,7 @@ func (r *tableReader) skip(i int) error {
 	if r.updates != nil {
 		pass(r.updates, 4)
 	}
-	r.takeSlot(i, &sparse.Image{})
+	r.takeSlot(i, &table.Image{})
 	return errors.Join(errs...)
 }
 

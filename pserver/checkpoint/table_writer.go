@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 
 	"trainmaster/pserver/optimizer"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 	"trainmaster/safetensors"
 )
@@ -13,7 +13,7 @@ import (
 type TableWriter struct {
 	writer   *Writer
 	number   int
-	cfg      sparse.Config
+	cfg      table.Config
 	metadata map[string]string
 
 	values   []*File // parameters, then the optimizer's state
@@ -28,7 +28,7 @@ type TableWriter struct {
 }
 
 // CreateTable begins the files of table k, which has so many rows in all slots together. Finish must follow.
-func (w *Writer) CreateTable(k int, cfg sparse.Config, o optimizer.Config, rows, trainers int, metadata map[string]string) (*TableWriter, error) {
+func (w *Writer) CreateTable(k int, cfg table.Config, o optimizer.Config, rows, trainers int, metadata map[string]string) (*TableWriter, error) {
 	t := &TableWriter{writer: w, number: k, cfg: cfg, metadata: metadata, slots: map[string][]uint64{}, trainers: make([][]uint64, trainers)}
 	var err error
 	begin := func(what string, dtype safetensors.DType, shape ...int) *File {
@@ -51,7 +51,7 @@ func (w *Writer) CreateTable(k int, cfg sparse.Config, o optimizer.Config, rows,
 }
 
 // Add writes what there is of a slot. Slots come in their order.
-func (t *TableWriter) Add(slot uint32, m *sparse.Image) error {
+func (t *TableWriter) Add(slot uint32, m *table.Image) error {
 	t.bytes = t.bytes[:0]
 	for _, id := range m.IDs {
 		t.bytes = binary.LittleEndian.AppendUint64(t.bytes, uint64(id))
@@ -83,7 +83,7 @@ func (t *TableWriter) Add(slot uint32, m *sparse.Image) error {
 	return nil
 }
 
-func (t *TableWriter) noteSlot(slot uint32, m *sparse.Image) {
+func (t *TableWriter) noteSlot(slot uint32, m *table.Image) {
 	note := func(tensor string, value uint64) { t.slots[tensor] = append(t.slots[tensor], value) }
 	note(heldSlots, uint64(slot))
 	note(slotRows, uint64(len(m.IDs)))

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 )
 
 // Whatever was moved before: all blocks are on the shards asked for, within a block of each
@@ -73,9 +73,9 @@ func TestBalance(t *testing.T) {
 func TestBalanceSlots(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 100 {
-		var tables []sparse.Config
+		var tables []table.Config
 		for i := range 1 + random.IntN(4) {
-			tables = append(tables, sparse.Config{Name: string(rune('p' + i)), Dim: 1, Init: sparse.Zeros})
+			tables = append(tables, table.Config{Name: string(rune('p' + i)), Dim: 1, Init: table.Zeros})
 		}
 		table, err := placement.New([]placement.Tensor{{Name: "a"}}, 1+random.IntN(5), tables...)
 		if err != nil {
@@ -140,12 +140,12 @@ func countSlots(t *placement.Table, shards int) [][]int {
 // was, and does not do for a model with tables.
 func TestLayoutOfSlots(t *testing.T) {
 	tensors := []placement.Tensor{{Name: "a", Shape: []int{7}}}
-	table, err := placement.New(tensors, 2, sparse.Config{Name: "t", Dim: 2, Init: sparse.Zeros}, sparse.Config{Name: "u", Dim: 1, Init: sparse.Zeros})
+	placed, err := placement.New(tensors, 2, table.Config{Name: "t", Dim: 2, Init: table.Zeros}, table.Config{Name: "u", Dim: 1, Init: table.Zeros})
 	if err != nil {
 		t.Fatal(err)
 	}
-	table.Epoch, table.SlotOwners[1][2] = 3, 0
-	text, err := placement.LayoutOf(table, 3).Encode()
+	placed.Epoch, placed.SlotOwners[1][2] = 3, 0
+	text, err := placement.LayoutOf(placed, 3).Encode()
 	if want := `{"format":2,"epoch":3,"shards":2,"goal":3,"owners":"0","slots":["0*512 1*512","1*2 0 1*509 0*512"]}`; err != nil || string(text) != want {
 		t.Fatalf("%s, %v; expected %s", text, err, want)
 	}
@@ -153,15 +153,15 @@ func TestLayoutOfSlots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := layout.Apply(table); err != nil || again.Digest() != table.Digest() {
-		t.Errorf("%+v, %v; expected %+v", again, err, table)
+	if again, err := layout.Apply(placed); err != nil || again.Digest() != placed.Digest() {
+		t.Errorf("%+v, %v; expected %+v", again, err, placed)
 	}
 	layout.Owners = placement.Owners{1}
-	if !layout.Gives(table, 1) || layout.Gives(table, 0) {
+	if !layout.Gives(placed, 1) || layout.Gives(placed, 0) {
 		t.Error("shard 1 was given a block")
 	}
 	layout.Owners, layout.Slots[0][9] = placement.Owners{0}, 1
-	if !layout.Gives(table, 1) || layout.Gives(table, 0) || !layout.Owns(1) || layout.Owns(2) {
+	if !layout.Gives(placed, 1) || layout.Gives(placed, 0) || !layout.Owns(1) || layout.Owns(2) {
 		t.Error("shard 1 was given a slot")
 	}
 	for want, wrong := range map[string]string{
@@ -173,7 +173,7 @@ func TestLayoutOfSlots(t *testing.T) {
 	} {
 		l, err := placement.ParseLayout([]byte(wrong))
 		if err == nil {
-			_, err = l.Apply(table)
+			_, err = l.Apply(placed)
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)

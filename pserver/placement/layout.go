@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 )
 
 // Layout is what the store keeps of the table of a job whose blocks are moved: where
@@ -69,8 +69,8 @@ func ParseLayout(text []byte) (*Layout, error) {
 		}
 	}
 	for k, owners := range l.Slots {
-		if len(owners) != sparse.Slots {
-			return nil, fmt.Errorf("placement has owners for %d slots of table %d: expected %d", len(owners), k, sparse.Slots)
+		if len(owners) != table.Slots {
+			return nil, fmt.Errorf("placement has owners for %d slots of table %d: expected %d", len(owners), k, table.Slots)
 		}
 		if most := slices.Max(owners); int(most) >= l.Shards {
 			return nil, fmt.Errorf("placement gives a slot of table %d to shard %d of %d", k, most, l.Shards)

@@ -10,7 +10,7 @@
 // shard with the fewest bytes so far (equal ones to the lower index), so that
 // no two shards differ by more than one block.
 //
-// The slots of a table of embeddings ([sparse.Slots]) are dealt out in runs, as
+// The slots of a table of embeddings ([table.Slots]) are dealt out in runs, as
 // many to each shard as to any other, but for one.
 package placement
 
@@ -24,7 +24,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -62,8 +62,8 @@ type Table struct {
 	Tensors []Tensor // sorted by name
 	Owners  []uint32 // the shard of every block
 
-	Sparse     []sparse.Config // tables of embeddings, sorted by name
-	SlotOwners [][]uint32      // the shard of every slot, by table
+	Sparse     []table.Config // tables of embeddings, sorted by name
+	SlotOwners [][]uint32     // the shard of every slot, by table
 }
 
 // Block is a slice of a tensor.
@@ -75,7 +75,7 @@ type Block struct {
 }
 
 // New computes the table for tensors, and tables of embeddings, on a number of shards.
-func New(tensors []Tensor, shards int, tables ...sparse.Config) (*Table, error) {
+func New(tensors []Tensor, shards int, tables ...table.Config) (*Table, error) {
 	if shards < 1 || shards > MaxShards {
 		return nil, fmt.Errorf("%d shards: expected 1 to %d", shards, MaxShards)
 	}

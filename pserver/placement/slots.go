@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 )
 
 // placeSlots gives every shard as many slots of a table as any other one, but
@@ -15,9 +15,9 @@ import (
 // is over does not always go to the same.
 func (t *Table) placeSlots() {
 	for k := range t.Sparse {
-		owners := make([]uint32, sparse.Slots)
+		owners := make([]uint32, table.Slots)
 		for slot := range owners {
-			owners[slot] = uint32((slot*t.Shards/sparse.Slots + k) % t.Shards)
+			owners[slot] = uint32((slot*t.Shards/table.Slots + k) % t.Shards)
 		}
 		t.SlotOwners = append(t.SlotOwners, owners)
 	}
@@ -34,9 +34,9 @@ func (t *Table) HeldSlots(table, shard int) (slots []uint32) {
 }
 
 // sortTables sorts tables by name, and fills their defaults in.
-func sortTables(tables []sparse.Config) ([]sparse.Config, error) {
+func sortTables(tables []table.Config) ([]table.Config, error) {
 	tables = slices.Clone(tables)
-	slices.SortFunc(tables, func(a, b sparse.Config) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(tables, func(a, b table.Config) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range tables {
 		if err := tables[i].Validate(); err != nil {
 			return nil, err
@@ -46,8 +46,8 @@ func sortTables(tables []sparse.Config) ([]sparse.Config, error) {
 }
 
 func (t *Table) checkTables() error {
-	if len(t.Sparse) > sparse.MaxTables {
-		return fmt.Errorf("%d tables: expected at most %d", len(t.Sparse), sparse.MaxTables)
+	if len(t.Sparse) > table.MaxTables {
+		return fmt.Errorf("%d tables: expected at most %d", len(t.Sparse), table.MaxTables)
 	}
 	for i, table := range t.Sparse {
 		if err := table.Validate(); err != nil {
@@ -64,8 +64,8 @@ func (t *Table) checkTables() error {
 		return fmt.Errorf("placement has the slots of %d tables, there are %d", len(t.SlotOwners), len(t.Sparse))
 	}
 	for i, owners := range t.SlotOwners {
-		if len(owners) != sparse.Slots {
-			return fmt.Errorf("table %q has owners for %d slots: expected %d", t.Sparse[i].Name, len(owners), sparse.Slots)
+		if len(owners) != table.Slots {
+			return fmt.Errorf("table %q has owners for %d slots: expected %d", t.Sparse[i].Name, len(owners), table.Slots)
 		}
 		for slot, owner := range owners {
 			if int(owner) >= t.Shards {

@@ -6,32 +6,32 @@ import (
 	"strings"
 	"testing"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 )
 
-var embeddings = []sparse.Config{
-	{Name: "words", Dim: 16, Init: sparse.Uniform, Scale: 0.1, Seed: 1},
-	{Name: "users", Dim: 8, Init: sparse.Zeros, Expiry: 100, Admission: 2},
+var embeddings = []table.Config{
+	{Name: "words", Dim: 16, Init: table.Uniform, Scale: 0.1, Seed: 1},
+	{Name: "users", Dim: 8, Init: table.Zeros, Expiry: 100, Admission: 2},
 }
 
 // Every slot has an owner, and shards differ by one slot of a table at most.
 func TestSlotsAreSpread(t *testing.T) {
 	for _, shards := range []int{1, 2, 3, 7, 1000, 1024, 2000} {
-		table, err := New(network, shards, embeddings...)
+		placed, err := New(network, shards, embeddings...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for k := range table.Sparse {
-			least, most, all := sparse.Slots, 0, 0
+		for k := range placed.Sparse {
+			least, most, all := table.Slots, 0, 0
 			for shard := range shards {
-				n := len(table.HeldSlots(k, shard))
+				n := len(placed.HeldSlots(k, shard))
 				least, most, all = min(least, n), max(most, n), all+n
 			}
-			if all != sparse.Slots || most-least > 1 {
+			if all != table.Slots || most-least > 1 {
 				t.Errorf("%d shards: %d slots, between %d and %d", shards, all, least, most)
 			}
 		}
-		if err := table.Check(); err != nil {
+		if err := placed.Check(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -40,12 +40,12 @@ func TestSlotsAreSpread(t *testing.T) {
 // The digest has every setting of a table, and without tables it is what it always was (see TestTableIsFixed).
 func TestDigestHasTables(t *testing.T) {
 	digest := func(change func(*Table)) string {
-		table, err := New(network, 2, embeddings...)
+		placed, err := New(network, 2, embeddings...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		change(table)
-		d := table.Digest()
+		change(placed)
+		d := placed.Digest()
 		return hex.EncodeToString(d[:8])
 	}
 	first := digest(func(*Table) {})
@@ -56,7 +56,7 @@ func TestDigestHasTables(t *testing.T) {
 	for name, change := range map[string]func(*Table){
 		"name":      func(t *Table) { t.Sparse[0].Name = "others" },
 		"dim":       func(t *Table) { t.Sparse[0].Dim++ },
-		"init":      func(t *Table) { t.Sparse[1].Init = sparse.Normal },
+		"init":      func(t *Table) { t.Sparse[1].Init = table.Normal },
 		"scale":     func(t *Table) { t.Sparse[1].Scale = math.Nextafter32(0.1, 1) },
 		"seed":      func(t *Table) { t.Sparse[1].Seed++ },
 		"expiry":    func(t *Table) { t.Sparse[0].Expiry++ },
@@ -78,7 +78,7 @@ func TestCheckOfTables(t *testing.T) {
 		"slots of 1 tables":   func(t *Table) { t.SlotOwners = t.SlotOwners[:1] },
 		"for 1023 slots":      func(t *Table) { t.SlotOwners[0] = t.SlotOwners[0][1:] },
 		"shard 2 of 2":        func(t *Table) { t.SlotOwners[0][9] = 2 },
-		"1025 tables":         func(t *Table) { t.Sparse = make([]sparse.Config, 1025) },
+		"1025 tables":         func(t *Table) { t.Sparse = make([]table.Config, 1025) },
 	} {
 		table, err := New(network, 2, embeddings...)
 		if err != nil {

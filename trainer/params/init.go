@@ -13,7 +13,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/optimizer/onwire"
 	"trainmaster/pserver/placement"
-	sparsewire "trainmaster/pserver/sparse/onwire"
+	tablewire "trainmaster/pserver/table/onwire"
 	"trainmaster/pserver/wire"
 )
 
@@ -226,7 +226,7 @@ func (c *Client) modelToProto() *pb.ParameterModel {
 		Optimizer: onwire.ToProto(c.cfg.Optimizer),
 		Mode:      pb.UpdateMode_UPDATE_MODE_ASYNC, Shards: uint32(len(c.links)),
 		Staleness: &pb.StalenessBound{Policy: c.cfg.Staleness.Policy, Limit: c.cfg.Staleness.Limit},
-		Tables:    sparsewire.ToProto(c.cfg.Tables),
+		Tables:    tablewire.ToProto(c.cfg.Tables),
 	}
 	if c.cfg.Mode == Sync {
 		m.Mode = pb.UpdateMode_UPDATE_MODE_SYNC

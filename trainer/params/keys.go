@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 )
 
 // errOtherKey: a server has another key of table ids than was known. Asking all servers again says which one counts.
@@ -17,7 +17,7 @@ const otherKeyHelp = "stop the servers and restore all of them from one checkpoi
 
 // tableKey is the key by which all servers hash the ids of tables, and the first server that has it. nil: it is not known.
 type tableKey struct {
-	sparse.Key
+	table.Key
 	shard int
 }
 
@@ -46,7 +46,7 @@ func (c *Client) learnKey(ctx context.Context) (*tableKey, error) {
 		if len(tables) == 0 {
 			continue
 		}
-		found := &tableKey{sparse.KeyOf(tables[0].GetKey()), l.index}
+		found := &tableKey{table.KeyOf(tables[0].GetKey()), l.index}
 		switch {
 		case reply.GetState() != pb.DescribeReply_STATE_READY:
 			if begun == nil {
@@ -60,7 +60,7 @@ func (c *Client) learnKey(ctx context.Context) (*tableKey, error) {
 	}
 	c.key = ready
 	known := cmp.Or(ready, begun)
-	var key sparse.Key
+	var key table.Key
 	if known != nil {
 		key = known.Key
 	}
@@ -69,7 +69,7 @@ func (c *Client) learnKey(ctx context.Context) (*tableKey, error) {
 }
 
 // setKey sets the key of the tables of the placement computed here.
-func (c *Client) setKey(key sparse.Key) {
+func (c *Client) setKey(key table.Key) {
 	tables := append([]Table(nil), c.table.Sparse...)
 	for k := range tables {
 		tables[k].Key = key
@@ -83,7 +83,7 @@ func (c *Client) checkKey(known *tableKey, l *link, reply *pb.InitParametersRepl
 	if len(c.table.Sparse) == 0 || len(tables) == 0 {
 		return known, nil
 	}
-	found := &tableKey{sparse.KeyOf(tables[0].GetKey()), l.index}
+	found := &tableKey{table.KeyOf(tables[0].GetKey()), l.index}
 	switch {
 	case known == nil:
 		c.setKey(found.Key)

@@ -9,7 +9,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/placement/onwire"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 )
 
 // errMoved: a block, or the whole placement, is another one than this client knows.
@@ -81,7 +81,7 @@ func difference(theirs, mine *placement.Table) string {
 func (c *Client) takeKeys(theirs []Table) {
 	mine := slices.Clone(c.table.Sparse)
 	for k := range mine {
-		if k < len(theirs) && mine[k].Key == (sparse.Key{}) {
+		if k < len(theirs) && mine[k].Key == (table.Key{}) {
 			mine[k].Key = theirs[k].Key
 		}
 	}

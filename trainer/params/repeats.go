@@ -6,7 +6,7 @@ import (
 
 	"gonum.org/v1/gonum/blas/blas32"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -14,7 +14,7 @@ import (
 type repeat struct{ first, place int32 }
 
 // repeated stands for the slot of an id that is in the batch before.
-const repeated = sparse.Slots
+const repeated = table.Slots
 
 // findRepeats sets the slot of every id, or repeated, and lists the repeats in the order of the batch.
 func (p *rowPlan) findRepeats(table *Table, ids []int64, slots []uint16) {

@@ -7,18 +7,18 @@ import (
 	"math"
 	"slices"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
 // Table is a table of embeddings: rows of Dim float32 by int64 id. It belongs to the job: all trainers give the same.
-type Table = sparse.Config
+type Table = table.Config
 
 // The initialisers of a Table.
 const (
-	Zeros   = sparse.Zeros
-	Uniform = sparse.Uniform
-	Normal  = sparse.Normal
+	Zeros   = table.Zeros
+	Uniform = table.Uniform
+	Normal  = table.Normal
 )
 
 // frameBytes is about what a frame of rows carries: little enough that both ends work at the same time.
@@ -52,7 +52,7 @@ type rowFrame struct {
 type rowPlan struct {
 	slots   []uint16 // by place, or repeated
 	places  []int32  // slot after slot
-	starts  [sparse.Slots + 2]int32
+	starts  [table.Slots + 2]int32
 	index   []int32 // open addressing: places of ids, from 1
 	repeats []repeat
 	sums    []float32 // of gradients
@@ -168,12 +168,12 @@ func (c *Client) planRows(call *rowCall) error {
 		p.slots, p.places = make([]uint16, n+n/2), make([]int32, n+n/2)
 	}
 	slots, places := p.slots[:len(call.ids)], p.places[:len(call.ids)]
-	p.starts = [sparse.Slots + 2]int32{}
+	p.starts = [table.Slots + 2]int32{}
 	p.findRepeats(&call.table, call.ids, slots)
 	for _, slot := range slots {
 		p.starts[slot+1]++
 	}
-	for slot := range sparse.Slots + 1 { // those that repeat come last
+	for slot := range table.Slots + 1 { // those that repeat come last
 		p.starts[slot+1] += p.starts[slot]
 	}
 	next := p.starts
@@ -185,7 +185,7 @@ func (c *Client) planRows(call *rowCall) error {
 		l.rows = l.rows[:0]
 	}
 	most := wire.MostRows(call.table.Dim)
-	for slot := range uint32(sparse.Slots) {
+	for slot := range uint32(table.Slots) {
 		lo, hi := p.starts[slot], p.starts[slot+1]
 		if int(hi-lo) > most && call.op != wire.LookupRows {
 			return fmt.Errorf("table %q: %d of the %d different ids are of slot %d, which goes in one frame, and a frame has room for %d: make the batch smaller",

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"unsafe"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -37,7 +37,7 @@ func (c *Client) Scan(ctx context.Context, table string, yield func(ids []int64,
 type scan struct {
 	call  rowCall
 	yield func(ids []int64, values []float32) error
-	done  [sparse.Slots]bool
+	done  [table.Slots]bool
 
 	open   uint32 // the slot of which there are rows here, and more to come
 	ids    []int64
@@ -59,17 +59,17 @@ func (c *Client) scanLinks(ctx context.Context, s *scan) error {
 func (l *link) scan(ctx context.Context, s *scan) error {
 	owners := l.client.table.SlotOwners[s.call.number]
 	here := func(slot uint32) bool { return owners[slot] == uint32(l.index) }
-	var at sparse.Place
+	var at table.Place
 	restarted := func() {
 		at.Row = 0
 		s.drop()
 	}
 	s.drop()
 	for {
-		for at.Slot < sparse.Slots && (!here(at.Slot) || s.done[at.Slot]) {
-			at = sparse.Place{Slot: at.Slot + 1}
+		for at.Slot < table.Slots && (!here(at.Slot) || s.done[at.Slot]) {
+			at = table.Place{Slot: at.Slot + 1}
 		}
-		if at.Slot == sparse.Slots {
+		if at.Slot == table.Slots {
 			return nil
 		}
 		var rows wire.Rows
@@ -129,7 +129,7 @@ func (s *scan) flush() error {
 }
 
 // scan asks for the rows from a place on.
-func (s *stream) scan(ctx context.Context, l *link, call *rowCall, from sparse.Place) (rows wire.Rows, next sparse.Place, err error) {
+func (s *stream) scan(ctx context.Context, l *link, call *rowCall, from table.Place) (rows wire.Rows, next table.Place, err error) {
 	head := wire.Header{
 		Op: wire.ScanRows, Block: uint64(call.number), Incarnation: l.client.cfg.Incarnation, Placement: s.place,
 		Argument: from.Slot, Step: uint64(from.Row), ShardEpoch: s.epoch, JobEpoch: s.job, Sequence: l.client.sequence.next(),
@@ -151,7 +151,7 @@ func (s *stream) scan(ctx context.Context, l *link, call *rowCall, from sparse.P
 		if err := s.header(ctx, head.Sequence, at); err != nil {
 			return err
 		}
-		next = sparse.Place{Slot: s.head.Argument, Row: uint32(s.head.Step)}
+		next = table.Place{Slot: s.head.Argument, Row: uint32(s.head.Step)}
 		if s.head.DType != wire.RowBatch || s.head.Length > wire.MaxPayload {
 			return fmt.Errorf("%v reply has %d bytes of %v, expected at most %d of %v", head.Op, s.head.Length, s.head.DType, wire.MaxPayload, wire.RowBatch)
 		}

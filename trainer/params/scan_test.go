@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -42,6 +42,6 @@ func TestScanGivesWholeSlots(t *testing.T) {
 	s.drop() // it went elsewhere
 	s.done[50] = true
 	frame(70, 50, 70)
-	frame(sparse.Slots)
+	frame(table.Slots)
 	wants("[70 71] [70 70]")
 }

@@ -4,7 +4,7 @@ package onwire
 import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/sparse/onwire"
+	"trainmaster/pserver/table/onwire"
 )
 
 // ToProto describes a placement, which it shares.

@@ -3,11 +3,11 @@ package onwire
 
 import (
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/pserver/sparse"
+	"trainmaster/pserver/table"
 )
 
 // ToProto describes tables.
-func ToProto(tables []sparse.Config) []*pb.ParameterTable {
+func ToProto(tables []table.Config) []*pb.ParameterTable {
 	var list []*pb.ParameterTable
 	for _, t := range tables {
 		list = append(list, &pb.ParameterTable{
@@ -17,13 +17,13 @@ func ToProto(tables []sparse.Config) []*pb.ParameterTable {
 	return list
 }
 
-// FromProto is what ToProto describes; it may be anything, see [sparse.Config.Validate].
-func FromProto(list []*pb.ParameterTable) []sparse.Config {
-	var tables []sparse.Config
+// FromProto is what ToProto describes; it may be anything, see [table.Config.Validate].
+func FromProto(list []*pb.ParameterTable) []table.Config {
+	var tables []table.Config
 	for _, t := range list {
 		//guard:table-key-kept
-		tables = append(tables, sparse.Config{
-			Name: t.GetName(), Dim: int(t.GetDim()), Init: t.GetInitialiser(), Scale: t.GetScale(), Seed: t.GetSeed(), Expiry: t.GetExpiry(), Admission: t.GetAdmission(), Key: sparse.KeyOf(t.GetKey()),
+		tables = append(tables, table.Config{
+			Name: t.GetName(), Dim: int(t.GetDim()), Init: t.GetInitialiser(), Scale: t.GetScale(), Seed: t.GetSeed(), Expiry: t.GetExpiry(), Admission: t.GetAdmission(), Key: table.KeyOf(t.GetKey()),
 		})
 	}
 	return tables
@@ -41,7 +41,7 @@ func SlotsToProto(owners [][]uint32) []uint32 {
 // SlotsFromProto is what SlotsToProto describes; the last table may be too short.
 func SlotsFromProto(flat []uint32) (owners [][]uint32) {
 	for len(flat) > 0 {
-		n := min(len(flat), sparse.Slots)
+		n := min(len(flat), table.Slots)
 		owners, flat = append(owners, flat[:n:n]), flat[n:]
 	}
 	return owners

@@ -1,4 +1,4 @@
-// Package sparse is the memory of embedding tables: rows of float32 by int64 id,
+// Package table is the memory of embedding tables: rows of float32 by int64 id,
 // with the optimizer's state beside each row. It knows no network and no disk.
 //
 // A table has a fixed number of hash slots ([Slots]); an id belongs to the slot
@@ -47,4 +47,4 @@
 // A [Cut] is a moment. It has of each slot ([Image]) all rows, or those changed since
 // the last full cut. An update copies the rows that it is about to change, and
 // [Table.Collect] the other rows, a piece of 64 KiB under the lock at a time.
-package sparse
+package table
