@@ -32,7 +32,7 @@ var house = []room{
 	{dir: "recordio"},
 	{dir: "dataset", may: []string{"recordio"}},
 	{dir: "taskqueue", may: []string{"recordio"}, pure: true},
-	{dir: "record", may: []string{"taskqueue"}},
+	{dir: "ledger", may: []string{"taskqueue"}},
 	{dir: "snapshot", may: []string{"taskqueue"}},
 	{dir: "rendezvous", pure: true},
 	{dir: "evaluation", pure: true},
@@ -56,7 +56,7 @@ var house = []room{
 	// the application
 	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "snapshot", "rendezvous", "evaluation", "master/decide"}},
 	// faces and adapters
-	{dir: "etcdstore", may: []string{"recordio", "taskqueue", "record", "etcdstore/fence"}},
+	{dir: "etcdstore", may: []string{"recordio", "taskqueue", "ledger", "etcdstore/fence"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
 	{dir: "master/grpcapi", may: []string{"master", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
 	{dir: "master/httpapi", may: []string{"master"}},
@@ -69,7 +69,7 @@ var house = []room{
 	{dir: "tcpproxy"},
 	{dir: "freeport"},
 	// the one joint between two that know nothing of each other
-	{dir: "master/onetcd", may: []string{"master", "etcdstore", "taskqueue", "record"}},
+	{dir: "master/onetcd", may: []string{"master", "etcdstore", "taskqueue", "ledger"}},
 	// commands and tools
 	{dir: "cmd", may: anything},
 	{dir: "drill", may: []string{"etcdstore", "taskqueue", "tcpproxy"}},

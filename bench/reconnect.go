@@ -46,9 +46,9 @@ type ReconnectFigures struct {
 	P50AfterMS   float64 `json:"p50_after_ms"` // of what was answered from five seconds after the fault
 	P99AfterMS   float64 `json:"p99_after_ms"`
 	TasksPerS    float64 `json:"tasks_per_s"` // before
-	Lost         int     `json:"lost"`        // finishes that were acknowledged, and that the record lacks
+	Lost         int     `json:"lost"`        // finishes that were acknowledged, and that the ledger lacks
 	Doubled      int     `json:"doubled"`     // tasks of a pass that were counted twice
-	Finished     int     `json:"finished"`    // acknowledged finishes that were looked for in the record
+	Finished     int     `json:"finished"`    // acknowledged finishes that were looked for in the ledger
 	SessionsLost int64   `json:"sessions_lost"`
 	RSSBytes     int64   `json:"rss_bytes"`      // of the leader, all at work
 	RSSIdleBytes int64   `json:"rss_idle_bytes"` // of the leader, all connected and idle
@@ -99,7 +99,7 @@ func (r *Reconnect) Run(ctx context.Context) (figures ReconnectFigures, err erro
 		return figures, err
 	}
 	defer store.Close()
-	s := &storm{Reconnect: r, store: store, ledger: filepath.Join(dir, "ledger"), figures: &figures,
+	s := &storm{Reconnect: r, store: store, journal: filepath.Join(dir, "journal"), figures: &figures,
 		daemons: daemons{program: r.Program, endpoint: etcd.Endpoint, dir: dir}}
 	defer s.kill()
 	return figures, s.run(ctx, data)
@@ -128,7 +128,7 @@ type storm struct {
 	*Reconnect
 	daemons
 	store   *etcdstore.Store
-	ledger  string
+	journal string
 	figures *ReconnectFigures
 	crowd   *child // the trainers
 }
@@ -146,7 +146,7 @@ func (s *storm) run(ctx context.Context, data []string) (err error) {
 		return err
 	}
 	s.say(fmt.Sprintf("%d trainers join", s.Trainers))
-	config := trainersConfig{Endpoint: s.endpoint, N: s.Trainers, Data: data, TaskTime: s.TaskTime, Window: s.Window, Settle: backAfter, Ledger: s.ledger}
+	config := trainersConfig{Endpoint: s.endpoint, N: s.Trainers, Data: data, TaskTime: s.TaskTime, Window: s.Window, Settle: backAfter, Journal: s.journal}
 	if s.crowd, err = s.Reconnect.Program.start(roleTrainers, config, s.Stderr); err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (s *storm) run(ctx context.Context, data []string) (err error) {
 	if err := s.measure(ctx); err != nil {
 		return err
 	}
-	s.say("reading the record")
+	s.say("reading the ledger")
 	return s.audit(ctx)
 }
 
@@ -271,10 +271,10 @@ func (s *storm) resident(ctx context.Context) (int64, error) {
 	return residentBytes(leader), nil
 }
 
-// audit compares what the trainers know to be finished with the record.
+// audit compares what the trainers know to be finished with the ledger.
 func (s *storm) audit(ctx context.Context) error {
 	counted := map[finished]int{}
-	for ev, err := range RecordEvents(ctx, s.store) {
+	for ev, err := range LedgerEvents(ctx, s.store) {
 		if err != nil {
 			return err
 		}
@@ -287,7 +287,7 @@ func (s *storm) audit(ctx context.Context) error {
 			s.figures.Doubled++
 		}
 	}
-	file, err := os.Open(s.ledger)
+	file, err := os.Open(s.journal)
 	if err != nil {
 		return err
 	}
@@ -298,7 +298,7 @@ func (s *storm) audit(ctx context.Context) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return fmt.Errorf("read the trainers' ledger: %w", err)
+			return fmt.Errorf("read the trainers' journal: %w", err)
 		}
 		s.figures.Finished++
 		if counted[f] == 0 {

@@ -30,7 +30,7 @@ type trainersConfig struct {
 	TaskTime time.Duration // on average
 	Window   time.Duration // of a measurement of latencies
 	Settle   time.Duration // from the fault to the second measurement
-	Ledger   string        // file for the tasks that were finished and acknowledged
+	Journal  string        // file for the tasks that were finished and acknowledged
 }
 
 // What it says, in this order, with two windows, one before the fault and one after it. It
@@ -64,7 +64,7 @@ type crowd struct {
 	last    string // the master that answered last
 }
 
-// finished is a line of the ledger.
+// finished is a line of the journal.
 type finished struct {
 	Pass     taskqueue.Pass `json:"pass"`
 	Position int            `json:"position"`
@@ -284,7 +284,7 @@ func (c *crowd) session(ctx context.Context, i int) error {
 }
 
 func (c *crowd) write() error {
-	file, err := os.Create(c.Ledger)
+	file, err := os.Create(c.Journal)
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
 // Package drill makes faults happen to a running job, on purpose, and says what came of it: who took over, after how long,
-// what was given out again, and, by the job's record, that nothing was lost or counted twice.
+// what was given out again, and, by the job's ledger, that nothing was lost or counted twice.
 //
 // A [Drill] needs the job's etcd, and a process of this machine to hurt. A [Scene] says which those are: `master run` keeps
 // it in a file of its folder, [SceneFile]. Without one the leader is who listens at the address that it announced. A process

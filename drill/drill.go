@@ -31,23 +31,23 @@ type Drill struct {
 	Delay   time.Duration    // of SlowStore: of everything, each way
 	// Patience bounds the wait for the job to go on, and to count what was held at the fault.
 	Patience time.Duration
-	Record   Record
-	// Verify proves from the record what became of each pass, and says what is wrong.
+	Ledger   Ledger
+	// Verify proves from the ledger what became of each pass, and says what is wrong.
 	Verify   func(ctx context.Context) ([]taskqueue.PassReport, error)
 	Progress func(now string) // may be nil
 
-	states <-chan etcdstore.Version
-	last   taskqueue.Snapshot
-	gap    gap
-	term   int64     // whose leader is hurt; 0: the fault has not come yet
-	took   time.Time // when a later term's first commit was seen
-	ledger *ledger
+	states  <-chan etcdstore.Version
+	last    taskqueue.Snapshot
+	gap     gap
+	term    int64     // whose leader is hurt; 0: the fault has not come yet
+	took    time.Time // when a later term's first commit was seen
+	tracker *tracker
 }
 
 // maxState bounds the decoded state.
 const maxState = 64 << 20
 
-// Pauses between looks at the record, and at what a signal did.
+// Pauses between looks at the ledger, and at what a signal did.
 const lookEvery = 200 * time.Millisecond
 
 // gap is the longest time between two commits.
@@ -68,7 +68,7 @@ func (g *gap) commit(now time.Time) {
 func (d *Drill) Run(ctx context.Context) (report *Report, err error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	d.states, d.ledger = d.Store.WatchState(watching), newLedger()
+	d.states, d.tracker = d.Store.WatchState(watching), newTracker()
 	if err := d.awaitWork(ctx); err != nil {
 		return nil, err
 	}
@@ -76,11 +76,11 @@ func (d *Drill) Run(ctx context.Context) (report *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.ledger.follow(ctx, d.Record, &d.last); err != nil {
+	if err := d.tracker.follow(ctx, d.Ledger, &d.last); err != nil {
 		return nil, err
 	}
-	d.ledger.mark(strike.trainer)
-	report = &Report{Drill: d.Kind, Victim: strike.victim, Pending: d.ledger.pending}
+	d.tracker.mark(strike.trainer)
+	report = &Report{Drill: d.Kind, Victim: strike.victim, Pending: d.tracker.pending}
 	if err := d.hurt(ctx, strike, report); err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (d *Drill) Run(ctx context.Context) (report *Report, err error) {
 		return nil, err
 	}
 	report.StoodStill = d.gap.longest.Seconds()
-	report.Resent = append([]Resent{}, d.ledger.resent...)
+	report.Resent = append([]Resent{}, d.tracker.resent...)
 	return report, d.prove(ctx, report)
 }
 
@@ -243,11 +243,11 @@ func (d *Drill) findTrainer(ctx context.Context) (Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.Patience)
 	defer cancel()
 	for {
-		if err := d.ledger.follow(ctx, d.Record, &d.last); err != nil {
+		if err := d.tracker.follow(ctx, d.Ledger, &d.last); err != nil {
 			return Process{}, err
 		}
 		for _, p := range d.Scene.Processes {
-			if p.lives() && d.ledger.holds(p.Name) > 0 {
+			if p.lives() && d.tracker.holds(p.Name) > 0 {
 				return p, nil
 			}
 		}

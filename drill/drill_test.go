@@ -319,19 +319,19 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// The ledger says who holds what at the fault, what came back and went out again, and when all of it is counted.
-func TestLedger(t *testing.T) {
-	l := newLedger()
-	apply := func(events ...taskqueue.RecordEvent) {
+// The tracker says who holds what at the fault, what came back and went out again, and when all of it is counted.
+func TestTracker(t *testing.T) {
+	l := newTracker()
+	apply := func(events ...taskqueue.LedgerEvent) {
 		for i := range events {
 			l.apply(&events[i])
 		}
 		l.read++
 	}
-	at := func(kind taskqueue.EventKind, trainer taskqueue.Ordinal, position int, attempt taskqueue.Attempt) taskqueue.RecordEvent {
-		return taskqueue.RecordEvent{Kind: kind, Pass: 1, Position: position, Attempt: attempt, Trainer: trainer}
+	at := func(kind taskqueue.EventKind, trainer taskqueue.Ordinal, position int, attempt taskqueue.Attempt) taskqueue.LedgerEvent {
+		return taskqueue.LedgerEvent{Kind: kind, Pass: 1, Position: position, Attempt: attempt, Trainer: trainer}
 	}
-	apply(taskqueue.RecordEvent{Kind: taskqueue.EventJoined, Trainer: 1, ID: "a"}, taskqueue.RecordEvent{Kind: taskqueue.EventJoined, Trainer: 2, ID: "b"})
+	apply(taskqueue.LedgerEvent{Kind: taskqueue.EventJoined, Trainer: 1, ID: "a"}, taskqueue.LedgerEvent{Kind: taskqueue.EventJoined, Trainer: 2, ID: "b"})
 	apply(at(taskqueue.EventDispatched, 1, 0, 1), at(taskqueue.EventDispatched, 1, 1, 1), at(taskqueue.EventDispatched, 2, 2, 1))
 	apply(at(taskqueue.EventFailed, 1, 0, 1), at(taskqueue.EventDispatched, 1, 0, 2), at(taskqueue.EventDispatched, 2, 3, 1), at(taskqueue.EventFinished, 2, 3, 1))
 	l.mark("b")
@@ -342,7 +342,7 @@ func TestLedger(t *testing.T) {
 	if l.settled() {
 		t.Error("settled before the job knows of the death, and with a task open")
 	}
-	apply(taskqueue.RecordEvent{Kind: taskqueue.EventLost, Trainer: 2}, at(taskqueue.EventReturned, 2, 2, 1))
+	apply(taskqueue.LedgerEvent{Kind: taskqueue.EventLost, Trainer: 2}, at(taskqueue.EventReturned, 2, 2, 1))
 	if l.settled() {
 		t.Error("settled with a task that came back")
 	}
@@ -357,12 +357,12 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// The state says that a pass is over: what the record lacks of it keeps no drill waiting, for the proof finds it.
-func TestLedgerOfDamagedRecord(t *testing.T) {
-	l := newLedger()
+// The state says that a pass is over: what the ledger lacks of it keeps no drill waiting, for the proof finds it.
+func TestTrackerOfDamagedLedger(t *testing.T) {
+	l := newTracker()
 	none := func(context.Context, uint64) iter.Seq2[Entry, error] { return func(func(Entry, error) bool) {} }
-	l.apply(&taskqueue.RecordEvent{Kind: taskqueue.EventDispatched, Pass: 1, Position: 3, Attempt: 1, Trainer: 1})
-	l.apply(&taskqueue.RecordEvent{Kind: taskqueue.EventDispatched, Pass: 2, Position: 4, Attempt: 1, Trainer: 1})
+	l.apply(&taskqueue.LedgerEvent{Kind: taskqueue.EventDispatched, Pass: 1, Position: 3, Attempt: 1, Trainer: 1})
+	l.apply(&taskqueue.LedgerEvent{Kind: taskqueue.EventDispatched, Pass: 2, Position: 4, Attempt: 1, Trainer: 1})
 	l.mark("")
 	for _, c := range []struct {
 		open    []taskqueue.OpenPass
@@ -397,7 +397,7 @@ func TestReport(t *testing.T) {
 			t.Errorf("expected %q in:\n%s", words, text.String())
 		}
 	}
-	for _, bad := range []Report{{Lost: 1}, {CountedTwice: 1}, {Problems: []string{"the record and the state disagree"}}} {
+	for _, bad := range []Report{{Lost: 1}, {CountedTwice: 1}, {Problems: []string{"the ledger and the state disagree"}}} {
 		if bad.OK() {
 			t.Errorf("%+v is OK", bad)
 		}

@@ -128,11 +128,11 @@ func (d *Drill) settle(ctx context.Context) error {
 	bounded, cancel := context.WithTimeoutCause(ctx, d.Patience, fmt.Errorf("not all that trainers held at the fault is counted after %v: wait longer with --patience, or look with `master tasks`", d.Patience))
 	defer cancel()
 	for {
-		if err := d.ledger.follow(bounded, d.Record, &d.last); err != nil {
+		if err := d.tracker.follow(bounded, d.Ledger, &d.last); err != nil {
 			return err
 		}
 		switch {
-		case d.ledger.settled():
+		case d.tracker.settled():
 			return nil
 		case d.over():
 			return errOver
@@ -149,9 +149,9 @@ func (d *Drill) settle(ctx context.Context) error {
 	}
 }
 
-// prove verifies the job by its record.
+// prove verifies the job by its ledger.
 func (d *Drill) prove(ctx context.Context, report *Report) error {
-	d.say("verifying the record")
+	d.say("verifying the ledger")
 	passes, wrong := d.Verify(ctx)
 	if passes == nil {
 		return wrong

@@ -74,7 +74,7 @@ func TestResumeFromABucket(t *testing.T) {
 		p.kill()
 	}
 	file := filepath.Join(t.TempDir(), "job.tms")
-	c.says(c.in("snapshot", "save", file, "--checkpoint-dir", c.bucket), "with its parameters", "with its record")
+	c.says(c.in("snapshot", "save", file, "--checkpoint-dir", c.bucket), "with its parameters", "with its ledger")
 
 	c.loseEtcd(nil)
 	m, all := c.counted("async", "rewind", "--resume", c.bucket)

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"trainmaster/ledger"
 	"trainmaster/master/mastertest"
-	"trainmaster/record"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer/reference"
 )
@@ -26,7 +26,7 @@ type delivery struct {
 	trainer string // its id
 }
 
-// history is what the record of a job says, read by this test itself, without the verifier.
+// history is what the ledger of a job says, read by this test itself, without the verifier.
 type history struct {
 	finished   map[place][]delivery // as they were counted
 	dispatched map[place]int        // how often
@@ -35,11 +35,11 @@ type history struct {
 	lost       map[string]int       // trainer id -> how often it was lost
 }
 
-// history reads the record.
+// history reads the ledger.
 func (j *job) history() history {
 	j.t.Helper()
 	state, _, _ := mastertest.State(j.t, j.store)
-	reader, err := record.Open(j.t.Context(), j.store, j.name, "")
+	reader, err := ledger.Open(j.t.Context(), j.store, j.name, "")
 	if err != nil {
 		j.t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func (j *job) history() history {
 		if err != nil {
 			j.t.Fatal(err)
 		}
-		for ev, err := range taskqueue.RecordEvents(entry.Events) {
+		for ev, err := range taskqueue.LedgerEvents(entry.Events) {
 			if err != nil {
 				j.t.Fatalf("commit %d: %v", entry.Commit, err)
 			}
@@ -72,10 +72,10 @@ func (j *job) history() history {
 	return h
 }
 
-// trained is what the trainers noted in their ledger.
+// trained is what the trainers noted in their journal.
 func (j *job) trained() map[delivery]reference.Entry {
 	j.t.Helper()
-	content, err := os.ReadFile(j.ledger())
+	content, err := os.ReadFile(j.journal())
 	if err != nil {
 		j.t.Fatal(err)
 	}
@@ -83,14 +83,14 @@ func (j *job) trained() map[delivery]reference.Entry {
 	for line := range bytes.Lines(content) {
 		var e reference.Entry
 		if err := json.Unmarshal(line, &e); err != nil {
-			j.t.Fatalf("line %q of the ledger: %v", line, err)
+			j.t.Fatalf("line %q of the journal: %v", line, err)
 		}
 		entries[delivery{place{e.Pass, e.Position}, e.Attempt, e.Trainer}] = e
 	}
 	return entries
 }
 
-// wantExactlyOnce fails the test unless every task of every pass was counted once: by `master verify`, by the record as
+// wantExactlyOnce fails the test unless every task of every pass was counted once: by `master verify`, by the ledger as
 // this test reads it, and by what the trainers noted themselves. Trainers may have trained more than was counted (the
 // finish of a killed one never came), never less.
 func (j *job) wantExactlyOnce(passes, tasks int) history {
@@ -107,7 +107,7 @@ func (j *job) wantExactlyOnce(passes, tasks int) history {
 			}
 			entry, ok := trained[counted[0]]
 			if !ok {
-				j.t.Errorf("position %d of pass %d was counted for %+v, whose ledger does not have it", position, pass, counted[0])
+				j.t.Errorf("position %d of pass %d was counted for %+v, whose journal does not have it", position, pass, counted[0])
 			}
 			records += entry.Records
 			indices[entry.Index] = true

@@ -23,7 +23,7 @@ func drillReport(t testing.TB, dir string, code int, args ...string) (r drill.Re
 }
 
 // Every drill, one after the other, on a run with a stand-by: each says what happened, nothing is lost, and the job goes on.
-// When the record lacks a finish, a drill says so and exits with 1.
+// When the ledger lacks a finish, a drill says so and exits with 1.
 func TestDrills(t *testing.T) {
 	t.Parallel()
 	r := startRunOf(t, 7, "--masters", "2", "--drillable", "--passes", "1000000")
@@ -55,22 +55,22 @@ func TestDrills(t *testing.T) {
 	lost := r.loseLastOfPass(t)
 	report := drillReport(t, r.job.dir, 1, drill.SlowStore, "--delay", "10ms", "--for", "1s")
 	if report.OK() {
-		t.Errorf("%s was taken out of the record, and the drill found nothing: %+v", lost, report)
+		t.Errorf("%s was taken out of the ledger, and the drill found nothing: %+v", lost, report)
 	}
 }
 
-// loseLastOfPass takes out of the record the commit in which the last task of a pass was finished, and returns its key.
-// Nothing later in the record says what became of that task.
+// loseLastOfPass takes out of the ledger the commit in which the last task of a pass was finished, and returns its key.
+// Nothing later in the ledger says what became of that task.
 func (r *runJob) loseLastOfPass(t testing.TB) (lost string) {
 	t.Helper()
 	eventually(t, "a pass has ended", func() (bool, string) {
-		values, _, err := r.store.Prefixed(t.Context(), "/record/0")
+		values, _, err := r.store.Prefixed(t.Context(), "/ledger/0")
 		if err != nil {
 			return false, err.Error()
 		}
 		for key, value := range values {
 			last := taskqueue.EventKind(0)
-			for event, err := range taskqueue.RecordEvents(value) {
+			for event, err := range taskqueue.LedgerEvents(value) {
 				switch {
 				case err != nil:
 					t.Fatal(err)

@@ -40,7 +40,7 @@ func TestStandbyTakesOver(t *testing.T) {
 			}
 			leader.wantExit(0)
 			if h := j.wantExactlyOnce(passes, tasksPerPass); len(h.sessions) != len(trainers) {
-				t.Errorf("%d trainers in the record, expected %d", len(h.sessions), len(trainers))
+				t.Errorf("%d trainers in the ledger, expected %d", len(h.sessions), len(trainers))
 			}
 		})
 	}

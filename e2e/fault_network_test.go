@@ -135,7 +135,7 @@ func TestSpuriousTakeovers(t *testing.T) {
 	for _, trainer := range trainers {
 		trainer.wantExit(0)
 	}
-	j.wantVerified(passes, tasksPerPass) // by the record alone: between the last two nobody was heard for longer than the grace
+	j.wantVerified(passes, tasksPerPass) // by the ledger alone: between the last two nobody was heard for longer than the grace
 }
 
 // F14: trainers read the address of a master that does not lead, and look further until they reach the one that does.

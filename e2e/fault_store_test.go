@@ -63,7 +63,7 @@ func TestMasterDiesBetweenCommitAndReply(t *testing.T) {
 	}
 	answer := client.Go("RPCServer.Next", again, &wire.NextReply{}, make(chan *rpc.Call, 1))
 	at := place{finished.Pass, finished.Position}
-	eventually(t, "the commit stands in etcd", func() (bool, string) { return len(j.history().finished[at]) == 1, "no finish in the record" })
+	eventually(t, "the commit stands in etcd", func() (bool, string) { return len(j.history().finished[at]) == 1, "no finish in the ledger" })
 	select {
 	case <-answer.Done:
 		t.Fatalf("answered before the master could know the outcome: %+v, %v", answer.Reply, answer.Error)

@@ -118,8 +118,8 @@ func (j *job) server(args ...string) *process {
 	return start(j.t, "pserver", j.dir, append(j.in("pserver", "--ps-ttl", "60s", "--checkpoint-dir", j.checkpoints()), args...)...)
 }
 
-func (j *job) ledger() string { return filepath.Join(j.dir, "ledger.jsonl") }
-func (j *job) model() string  { return filepath.Join(j.dir, "model.safetensors") }
+func (j *job) journal() string { return filepath.Join(j.dir, "journal.jsonl") }
+func (j *job) model() string   { return filepath.Join(j.dir, "model.safetensors") }
 
 // trainer starts a trainer on the digits.
 func (j *job) trainer(id string, args ...string) *process {
@@ -130,7 +130,7 @@ func (j *job) trainer(id string, args ...string) *process {
 func (j *job) trainerOn(id string, paths []string, args ...string) *process {
 	j.t.Helper()
 	return start(j.t, id, j.dir, append(j.in("trainer", "--id", id, "--data", strings.Join(paths, ","),
-		"--ledger", j.ledger(), "--save-model", j.model(), "--record-delay", "1ms"), args...)...)
+		"--journal", j.journal(), "--save-model", j.model(), "--record-delay", "1ms"), args...)...)
 }
 
 // leader asks the leading master, wherever that is.

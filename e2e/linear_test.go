@@ -46,9 +46,9 @@ type token struct {
 	attempt taskqueue.Attempt
 }
 
-// sight is an event of the record, as the watch showed it.
+// sight is an event of the ledger, as the watch showed it.
 type sight struct {
-	taskqueue.RecordEvent
+	taskqueue.LedgerEvent
 	when int64
 }
 
@@ -61,7 +61,7 @@ func (l *journal) add(client int, call, end int64, a act, r result) {
 // forever is when a call ends that never ended.
 const forever = int64(1) << 60
 
-// watch notes what is written to the record, until ctx ends. Each commit's events come in the transaction of its state.
+// watch notes what is written to the ledger, until ctx ends. Each commit's events come in the transaction of its state.
 func (l *journal) watch(ctx context.Context, t *testing.T, j *job, from int64) {
 	prefix := j.store.Prefix()
 	options := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithRev(from)}
@@ -77,27 +77,27 @@ func (l *journal) watch(ctx context.Context, t *testing.T, j *job, from int64) {
 			}
 		}
 		for _, event := range answer.Events {
-			key, ok := strings.CutPrefix(string(event.Kv.Key), prefix+"/record/0")
+			key, ok := strings.CutPrefix(string(event.Kv.Key), prefix+"/ledger/0")
 			if !ok || event.Type != clientv3.EventTypePut {
 				continue
 			}
 			if !states[event.Kv.ModRevision] {
-				t.Errorf("commit %s of the record was written without a state", key)
+				t.Errorf("commit %s of the ledger was written without a state", key)
 			}
-			for recorded, err := range taskqueue.RecordEvents(event.Kv.Value) {
+			for entry, err := range taskqueue.LedgerEvents(event.Kv.Value) {
 				if err != nil {
-					t.Errorf("commit %s of the record: %v", key, err)
+					t.Errorf("commit %s of the ledger: %v", key, err)
 					break
 				}
 				l.mu.Lock()
-				l.seen = append(l.seen, sight{recorded, when})
+				l.seen = append(l.seen, sight{entry, when})
 				l.mu.Unlock()
 			}
 		}
 	}
 }
 
-// resolve settles what no caller was told, by what the watch showed: a finish that is not in the record never was, one that is
+// resolve settles what no caller was told, by what the watch showed: a finish that is not in the ledger never was, one that is
 // there ended when it was seen; and what was given out to nobody who heard of it was given out all the same.
 func (l *journal) resolve() []porcupine.Operation {
 	finished := map[token]int64{}
@@ -402,7 +402,7 @@ func (l *journal) final(t *testing.T, j *job) []porcupine.Operation {
 	for _, n := range h.dispatched {
 		total += n
 	}
-	eventually(t, "the watch has seen all of the record", func() (bool, string) {
+	eventually(t, "the watch has seen all of the ledger", func() (bool, string) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		finished, dispatched := 0, 0

@@ -44,7 +44,7 @@ func TestReconnectBench(t *testing.T) { // not parallel: the bound is for a mach
 		case f.Lost == nil || f.Doubled == nil || *f.Lost != 0 || *f.Doubled != 0:
 			t.Errorf("%s: something was lost or counted twice: %s", mode, got.stdout)
 		case f.Finished == 0: // how many, the machine says
-			t.Errorf("%s: no finish was looked for in the record: %s", mode, got.stdout)
+			t.Errorf("%s: no finish was looked for in the ledger: %s", mode, got.stdout)
 		}
 	}
 }

@@ -212,7 +212,7 @@ func TestSnapshotWithModel(t *testing.T) {
 			_, all := c.counted(mode, "rewind")
 			c.awaitSets(0, 2)
 			file := filepath.Join(t.TempDir(), "job.tms")
-			c.says(c.in("snapshot", "save", file, "--checkpoint-dir", c.checkpoints()), "with its parameters", "with its record")
+			c.says(c.in("snapshot", "save", file, "--checkpoint-dir", c.checkpoints()), "with its parameters", "with its ledger")
 			c.loseEtcd(all)
 			if err := os.RemoveAll(c.checkpoints()); err != nil {
 				t.Fatal(err)

@@ -149,7 +149,7 @@ func TestRewindWithMovedBlocks(t *testing.T) {
 func TestRunResumed(t *testing.T) {
 	t.Parallel()
 	passes := passesOf(50, 15)
-	r := startRun(t, "--passes", fmt.Sprint(passes), "--on-shard-loss", "rewind", "--checkpoint-every", "50ms", "--ledger", "-o", "json")
+	r := startRun(t, "--passes", fmt.Sprint(passes), "--on-shard-loss", "rewind", "--checkpoint-every", "50ms", "--journal", "-o", "json")
 	pass := r.awaitStatus("pass 3", func(s *pb.StatusReply) bool { return len(s.Datasets) > 0 && s.Datasets[0].Pass >= 3 }).Datasets[0].Pass
 	killed := r.awaitChildren()
 	r.kill()

@@ -173,7 +173,7 @@ func (r *runJob) awaitPass(pass uint32) uint32 {
 func TestRunSurvivesKills(t *testing.T) {
 	t.Parallel()
 	passes := passesOf(200, 50)
-	r := startRun(t, "--passes", fmt.Sprint(passes), "--ledger", "-o", "json")
+	r := startRun(t, "--passes", fmt.Sprint(passes), "--journal", "-o", "json")
 	pass := uint32(1)
 	for _, victim := range r.awaitChildren() {
 		pass = r.awaitPass(pass + 1)

@@ -39,7 +39,7 @@ func TestKilledTrainer(t *testing.T) {
 	master.wantExit(0)
 	h := j.wantExactlyOnce(passes, tasksPerPass)
 	if h.lost["b"] != 1 {
-		t.Errorf("the record says that b was lost %d times, expected once", h.lost["b"])
+		t.Errorf("the ledger says that b was lost %d times, expected once", h.lost["b"])
 	}
 	j.wantPassedOn(h, "b")
 }
@@ -208,7 +208,7 @@ func TestLeavingTrainer(t *testing.T) {
 	master.wantExit(0)
 	h := j.wantExactlyOnce(passes, tasksPerPass)
 	if h.lost["b"] != 0 {
-		t.Error("b left in order, and the record says that it was lost")
+		t.Error("b left in order, and the ledger says that it was lost")
 	}
 }
 
@@ -229,5 +229,5 @@ func TestTrainersOfOneName(t *testing.T) {
 	loser.awaitLog(`another trainer runs under the same name, "twin"`)
 	winner.wantExit(0)
 	master.wantExit(0)
-	j.wantVerified(passes, tasksPerPass) // the record names nobody for what a session finishes that is lost already
+	j.wantVerified(passes, tasksPerPass) // the ledger names nobody for what a session finishes that is lost already
 }

@@ -173,7 +173,7 @@ func TestUnwritableFolders(t *testing.T) {
 		t.Errorf("the parameter server does not say which folder it cannot write: %s", text)
 	}
 	j.server()
-	for _, flag := range []string{"--ledger", "--save-model"} {
+	for _, flag := range []string{"--journal", "--save-model"} {
 		file := filepath.Join(inside, "file")
 		trainer := j.trainer("a", flag, file)
 		trainer.wantExit(exitFailed)

@@ -21,7 +21,7 @@ import (
 var ErrOccupied = errors.New("there is a job already")
 
 // jobKeys are all that a job can have, as Together takes them.
-var jobKeys = []string{keyJob, keyState, keyState + "/", keyTrainers, keyPS, keyPSDesired, keyPSBlocks, "/ps_step", "/checkpoints/", "/record/", "/master/"}
+var jobKeys = []string{keyJob, keyState, keyState + "/", keyTrainers, keyPS, keyPSDesired, keyPSBlocks, "/ps_step", "/checkpoints/", "/ledger/", "/master/"}
 
 // Adoption is a job to be put where there is none.
 type Adoption struct {

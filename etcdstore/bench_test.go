@@ -19,12 +19,12 @@ import (
 func BenchmarkCommit(b *testing.B) {
 	lock, _ := benchLock(b)
 	state := randomBytes(1 << 10)
-	record := []taskqueue.Write{{Key: "/record/0000000000000001", Value: randomBytes(64)}}
+	ledger := []taskqueue.Write{{Key: "/ledger/0000000000000001", Value: randomBytes(64)}}
 	var mod int64
 	b.ReportAllocs()
 	for b.Loop() {
 		var err error
-		if mod, err = lock.Commit(context.Background(), mod, state, record); err != nil {
+		if mod, err = lock.Commit(context.Background(), mod, state, ledger); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -33,7 +33,7 @@ func BenchmarkCommit(b *testing.B) {
 
 func BenchmarkRawTxn(b *testing.B) {
 	lock, s := benchLock(b)
-	value, record := string(randomBytes(1<<10)), string(randomBytes(64))
+	value, ledger := string(randomBytes(1<<10)), string(randomBytes(64))
 	key := s.Prefix() + "/task_queues"
 	var mod int64
 	b.ReportAllocs()
@@ -41,7 +41,7 @@ func BenchmarkRawTxn(b *testing.B) {
 		answer, err := s.Client().Txn(context.Background()).
 			If(clientv3.Compare(clientv3.CreateRevision(lock.Key()), "=", lock.Revision()),
 				clientv3.Compare(clientv3.ModRevision(key), "=", mod)).
-			Then(clientv3.OpPut(key, value), clientv3.OpPut(s.Prefix()+"/record/0000000000000001", record)).
+			Then(clientv3.OpPut(key, value), clientv3.OpPut(s.Prefix()+"/ledger/0000000000000001", ledger)).
 			Commit()
 		if err != nil || !answer.Succeeded {
 			b.Fatal(err)

@@ -19,18 +19,18 @@ func TestPrefixedReadsAllPages(t *testing.T) {
 	for from := 0; from < n; from += 100 {
 		var puts []clientv3.Op
 		for i := from; i < from+100; i++ {
-			puts = append(puts, clientv3.OpPut(fmt.Sprintf("%s/record/%016x", s.Prefix(), i), fmt.Sprint(i)))
+			puts = append(puts, clientv3.OpPut(fmt.Sprintf("%s/ledger/%016x", s.Prefix(), i), fmt.Sprint(i)))
 		}
 		if _, err := s.Client().Txn(t.Context()).Then(puts...).Commit(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	keys, revision, err := s.Prefixed(t.Context(), "/record/")
+	keys, revision, err := s.Prefixed(t.Context(), "/ledger/")
 	if err != nil || len(keys) != n || revision == 0 {
 		t.Fatalf("%d keys at %d, %v", len(keys), revision, err)
 	}
 	for i := range n {
-		if got := string(keys[fmt.Sprintf("/record/%016x", i)]); got != fmt.Sprint(i) {
+		if got := string(keys[fmt.Sprintf("/ledger/%016x", i)]); got != fmt.Sprint(i) {
 			t.Fatalf("key %d has %q", i, got)
 		}
 	}

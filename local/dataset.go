@@ -25,7 +25,7 @@ func describe(ctx context.Context, name string) (convert.Result, error) {
 func (c *Config) takeShape() (like string, err error) {
 	var data convert.Result
 	if c.Resume {
-		var began runRecord
+		var began savedRun
 		began, err = readRun(c.Dir)
 		data = began.Data
 	} else {

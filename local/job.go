@@ -59,7 +59,7 @@ type Config struct {
 	OnShardLoss     string            // continue or rewind; default continue
 	Resume          bool              // go on with the run in Dir
 	Settings        map[string]string // kept there for whoever goes on with it
-	Ledger          bool              // trainers note what they trained, in ledger.jsonl
+	Journal         bool              // trainers note what they trained, in journal.jsonl
 	Drillable       bool              // a proxy stands between each master and etcd, for `master drill`
 	Log             *logrus.Entry
 }
@@ -459,8 +459,8 @@ func (j *Job) define() {
 		}
 		args = append(args, "--push-every", strconv.Itoa(c.Exchange.PushEvery), "--pull-every", strconv.Itoa(c.Exchange.PullEvery),
 			"--staleness", strconv.FormatUint(c.Exchange.Staleness.Limit, 10), "--staleness-policy", c.Exchange.Staleness.Name())
-		if c.Ledger {
-			args = append(args, "--ledger", j.path("ledger.jsonl"))
+		if c.Journal {
+			args = append(args, "--journal", j.path("journal.jsonl"))
 		}
 		j.trainers = append(j.trainers, child(name, args...))
 	}

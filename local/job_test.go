@@ -111,7 +111,7 @@ func flagsOf(t *testing.T, p *process) map[string][]string {
 
 // What the processes are told follows the configuration.
 func TestArguments(t *testing.T) {
-	job := newTestJob(t, Config{Servers: 4, Trainers: 5, Passes: 6, Sync: true, Seed: 7, Model: model.MLP, CheckpointEvery: 3 * time.Second, Ledger: true})
+	job := newTestJob(t, Config{Servers: 4, Trainers: 5, Passes: 6, Sync: true, Seed: 7, Model: model.MLP, CheckpointEvery: 3 * time.Second, Journal: true})
 	job.endpoint = "http://127.0.0.1:1"
 	job.define()
 	if len(job.servers) != 4 || len(job.trainers) != 5 {
@@ -147,7 +147,7 @@ func TestArguments(t *testing.T) {
 	for _, p := range job.trainers {
 		names[p.name] = true
 		want(p, "trainer", map[string]string{
-			"id": p.name, "model": model.MLP, "model-seed": "7", "ledger": job.path("ledger.jsonl"), "save-model": job.modelPath(),
+			"id": p.name, "model": model.MLP, "model-seed": "7", "journal": job.path("journal.jsonl"), "save-model": job.modelPath(),
 		})
 		if data := flagsOf(t, p)["data"]; !slices.Equal(data, job.data.Train.Paths) {
 			t.Errorf("%s trains on %q", p.name, data)
@@ -163,8 +163,8 @@ func TestArguments(t *testing.T) {
 	job = newTestJob(t, Config{})
 	job.define()
 	want(job.master, "", map[string]string{"update-mode": "async"})
-	if _, told := flagsOf(t, job.trainers[0])["ledger"]; told {
-		t.Error("a ledger that nobody asked for")
+	if _, told := flagsOf(t, job.trainers[0])["journal"]; told {
+		t.Error("a journal that nobody asked for")
 	}
 }
 

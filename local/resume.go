@@ -19,7 +19,7 @@ const (
 	checkpointsDir = "checkpoints"
 )
 
-type runRecord struct {
+type savedRun struct {
 	Settings map[string]string `json:"settings"`
 	Command  []string          `json:"command,omitempty"` // of the user's own trainers
 	Folder   string            `json:"folder,omitempty"`  // where the command runs; absent from older runs
@@ -35,7 +35,7 @@ func Settings(dir string) (settings map[string]string, command []string, err err
 	return r.Settings, r.Command, err
 }
 
-func readRun(dir string) (r runRecord, err error) {
+func readRun(dir string) (r savedRun, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, runFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, fmt.Errorf("%w: expected a folder of `master run` with a %s, which is written when its data is there: %w", ErrNoRun, runFile, err)
@@ -68,7 +68,7 @@ func (j *Job) begin(ctx context.Context) error {
 			return err
 		}
 	}
-	text, err := json.MarshalIndent(runRecord{j.config.Settings, j.config.Command, j.folder, j.data}, "", "  ")
+	text, err := json.MarshalIndent(savedRun{j.config.Settings, j.config.Command, j.folder, j.data}, "", "  ")
 	if err != nil {
 		return err
 	}

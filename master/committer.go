@@ -275,13 +275,13 @@ func (c *committer) putParts(ctx context.Context, parts *partsWrite) error {
 	return nil
 }
 
-// maxBatchRecord bounds what the record of one transaction may grow to, in bytes, before the
+// maxBatchLedger bounds what the ledger of one transaction may grow to, in bytes, before the
 // op that passes it.
-const maxBatchRecord = 256 << 10
+const maxBatchLedger = 256 << 10
 
 // roomInBatch reports whether a transaction takes another op.
 func (c *committer) roomInBatch() bool {
-	return c.queue.PendingWrites() < maxBatchKeys-batchSlack && c.queue.PendingRecord() < maxBatchRecord
+	return c.queue.PendingWrites() < maxBatchKeys-batchSlack && c.queue.PendingLedger() < maxBatchLedger
 }
 
 // echo compares what a trainer saw with what the store knows. Only a number with its proof is believed: any client can

@@ -101,7 +101,7 @@ func TestFullStore(t *testing.T) {
 		}
 	}
 	if p := mastertest.Verify(t, store)[0]; p.CountedOnce != trainers {
-		t.Errorf("%d tasks are counted by the record, want %d", p.CountedOnce, trainers)
+		t.Errorf("%d tasks are counted by the ledger, want %d", p.CountedOnce, trainers)
 	}
 }
 
@@ -269,7 +269,7 @@ func TestUnknownOutcome(t *testing.T) {
 	})
 }
 
-// wantOneDispatch checks that the state and the record know of one dispatch: the one that
+// wantOneDispatch checks that the state and the ledger know of one dispatch: the one that
 // was answered.
 func wantOneDispatch(t *testing.T, r *mastertest.Running, store *etcdstore.Store, reply master.Reply) {
 	t.Helper()
@@ -278,7 +278,7 @@ func wantOneDispatch(t *testing.T, r *mastertest.Running, store *etcdstore.Store
 		t.Errorf("answered %v; pending are %+v, %v", reply.Assignment.Task.Token, tasks, err)
 	}
 	if p := mastertest.Verify(t, store)[0]; p.Redelivered != 0 {
-		t.Errorf("the record tells of %d more dispatches", p.Redelivered)
+		t.Errorf("the ledger tells of %d more dispatches", p.Redelivered)
 	}
 }
 

@@ -31,7 +31,7 @@ type Config struct {
 	Linger time.Duration // how long a finished job waits for its trainers to hear of it; default 30 s
 
 	AcceptCluster bool // go on with a state that another etcd cluster wrote
-	NoRecord      bool // do not write the record; nothing can be verified then
+	NoLedger      bool // do not write the ledger; nothing can be verified then
 }
 
 const (
@@ -173,6 +173,6 @@ var (
 	ErrNewEpoch    = errors.New("rolled back")
 	ErrNotSync     = errors.New("this job has no synchronous steps")
 	ErrOtherJob    = errors.New("this master cannot join the job")
-	ErrOtherRecord = errors.New("this master does not see the record of the job")
+	ErrOtherLedger = errors.New("this master does not see the ledger of the job")
 	ErrForeign     = errors.New("the stored state is of another etcd cluster")
 )

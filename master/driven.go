@@ -118,10 +118,10 @@ func (d *Driven) Proven() (commit uint64, proof []byte) {
 	return p.number, p.proof
 }
 
-// Recorded is how far commits, and the events in them, are.
-func (d *Driven) Recorded() RecordProgress {
+// LedgerProgress is how far commits, and the events in them, are.
+func (d *Driven) LedgerProgress() LedgerProgress {
 	c := d.term.committer
-	return RecordProgress{Commit: c.number.Load(), Bytes: c.recorded.Load()}
+	return LedgerProgress{Commit: c.number.Load(), Bytes: c.ledgerBytes.Load()}
 }
 
 // End refuses all that waits and all that comes.

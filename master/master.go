@@ -19,7 +19,7 @@ import (
 type Master struct {
 	OnTermOver     func()                          // called when a term has ended; set before Run
 	OnBegun        func(ctx context.Context) error // called in each term when the job has a state, before anybody hears of the term; its error ends Run; set before Run
-	Recorder       Recorder                        // seals the record; nil: it stays in the store; set before Run
+	Sealer         Sealer                          // seals the ledger; nil: it stays in the store; set before Run
 	ServerRegistry ServerRegistry                  // to evict parameter servers that died; nil: their leases run out; set before Run
 	Placer         Placer                          // moves blocks between parameter servers; nil: they stay; set before Run
 
@@ -32,7 +32,7 @@ type Master struct {
 	standby atomic.Pointer[standby]
 	fresh   freshness
 
-	checking, sealing detached     // calls of Recorder
+	checking, sealing detached     // calls of Sealer
 	waiting           atomic.Value // string: why this master does not lead
 }
 
@@ -66,7 +66,7 @@ func (m *Master) Run(ctx context.Context) error {
 	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); fatal(err) {
 		return err
 	}
-	if err := m.checkRecord(ctx, ""); err != nil {
+	if err := m.checkLedger(ctx, ""); err != nil {
 		return err
 	}
 	asking, stopAsking := context.WithCancel(ctx)
@@ -118,7 +118,7 @@ const termPause = 200 * time.Millisecond
 
 // fatal reports errors that another term would meet again.
 func fatal(err error) bool {
-	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer, ErrForeign, ErrOtherJob, ErrOtherRecord, ErrRolledBack} {
+	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer, ErrForeign, ErrOtherJob, ErrOtherLedger, ErrRolledBack} {
 		if errors.Is(err, kind) {
 			return true
 		}

@@ -153,8 +153,8 @@ func TestManyJoinsFitTheirTransactions(t *testing.T) {
 					}
 				}
 				t.Logf("%d commits, the largest request had %d bytes", len(store.written()), store.most.Load())
-				if most := store.most.Load(); most >= 2*maxBatchRecord {
-					t.Errorf("the largest request had %d bytes, expected less than %d", most, 2*maxBatchRecord)
+				if most := store.most.Load(); most >= 2*maxBatchLedger {
+					t.Errorf("the largest request had %d bytes, expected less than %d", most, 2*maxBatchLedger)
 				}
 			})
 		})

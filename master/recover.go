@@ -167,17 +167,17 @@ func refuseRemains(ctx context.Context, store Store) error {
 		return fmt.Errorf("read the roster: %w", err)
 	}
 	const first = 2 // commit with events: the one before it writes the empty state
-	record, err := store.Value(ctx, taskqueue.RecordKey(first))
+	ledger, err := store.Value(ctx, taskqueue.LedgerKey(first))
 	if err != nil {
-		return fmt.Errorf("read the record: %w", err)
+		return fmt.Errorf("read the ledger: %w", err)
 	}
-	if record == nil {
-		if record, err = store.Value(ctx, taskqueue.SealedKey); err != nil {
-			return fmt.Errorf("read how far the record is sealed: %w", err)
+	if ledger == nil {
+		if ledger, err = store.Value(ctx, taskqueue.SealedKey); err != nil {
+			return fmt.Errorf("read how far the ledger is sealed: %w", err)
 		}
 	}
-	if len(roster) > 0 || record != nil {
-		return fmt.Errorf("%w: /task_queues is gone, but a record or %d trainers of the job are there; nothing was changed: restore a backup of etcd, or start the job under another name", taskqueue.ErrDamaged, len(roster))
+	if len(roster) > 0 || ledger != nil {
+		return fmt.Errorf("%w: /task_queues is gone, but a ledger or %d trainers of the job are there; nothing was changed: restore a backup of etcd, or start the job under another name", taskqueue.ErrDamaged, len(roster))
 	}
 	return nil
 }

@@ -49,12 +49,12 @@ func TestStateOfAnOlderMaster(t *testing.T) {
 	}
 
 	r = mastertest.Start(t, store, master.Config{})
-	upgrade, _, err := store.Prefixed(t.Context(), "/record/")
+	upgrade, _, err := store.Prefixed(t.Context(), "/ledger/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	after, _, _ := mastertest.State(t, store)
-	if after.Format != taskqueue.Format || after.Commit != before.Commit+1 || upgrade[taskqueue.RecordKey(after.Commit)] != nil {
+	if after.Format != taskqueue.Format || after.Commit != before.Commit+1 || upgrade[taskqueue.LedgerKey(after.Commit)] != nil {
 		t.Errorf("stored is format %d, commit %d; want %d, %d, and no event of it", after.Format, after.Commit, taskqueue.Format, before.Commit+1)
 	}
 	before.Format, before.Commit, before.Nonce, before.LockRevision = after.Format, after.Commit, after.Nonce, after.LockRevision

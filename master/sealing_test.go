@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// hungRecorder is a recorder on a file system that does not answer until released.
-type hungRecorder struct {
+// hungSealer is a sealer on a file system that does not answer until released.
+type hungSealer struct {
 	check, seal chan struct{} // closed: the file system answers
 	sealing     atomic.Int64  // calls under way
 	most        atomic.Int64  // at once
 }
 
-func (r *hungRecorder) Check(context.Context, string) error {
+func (r *hungSealer) Check(context.Context, string) error {
 	<-r.check
 	return nil
 }
 
-func (r *hungRecorder) Seal(ctx context.Context, _ Leadership, _ string, _ func() RecordProgress) error {
+func (r *hungSealer) Seal(ctx context.Context, _ Leadership, _ string, _ func() LedgerProgress) error {
 	r.most.Store(max(r.most.Load(), r.sealing.Add(1)))
 	defer r.sealing.Add(-1)
 	<-r.seal
@@ -28,9 +28,9 @@ func (r *hungRecorder) Seal(ctx context.Context, _ Leadership, _ string, _ func(
 	return context.Cause(ctx)
 }
 
-func (*hungRecorder) Status() RecordStatus { return RecordStatus{} }
+func (*hungSealer) Status() LedgerStatus { return LedgerStatus{} }
 
-// A file system that hangs while the record is sealed, or is looked at, keeps a master neither from leading nor from
+// A file system that hangs while the ledger is sealed, or is looked at, keeps a master neither from leading nor from
 // giving up the lock. The next term waits for the sealing of the one before.
 func TestHungFileSystemDoesNotKeepTheLock(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -39,11 +39,11 @@ func TestHungFileSystemDoesNotKeepTheLock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		recorder := &hungRecorder{check: make(chan struct{}), seal: make(chan struct{})}
-		m.Recorder = recorder
-		answers := sync.OnceFunc(func() { close(recorder.check) })
+		sealer := &hungSealer{check: make(chan struct{}), seal: make(chan struct{})}
+		m.Sealer = sealer
+		answers := sync.OnceFunc(func() { close(sealer.check) })
 		defer time.Sleep(time.Minute) // what is left ends
-		defer close(recorder.seal)
+		defer close(sealer.seal)
 		defer answers()
 		run := func() (stop context.CancelFunc, ended chan error) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -51,7 +51,7 @@ func TestHungFileSystemDoesNotKeepTheLock(t *testing.T) {
 			go func() { ended <- m.Run(ctx) }()
 			for limit := time.Now().Add(time.Minute); !m.Leading(); time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(limit) {
-					t.Fatal("it does not lead within a minute of a hung look at the record")
+					t.Fatal("it does not lead within a minute of a hung look at the ledger")
 				}
 			}
 			return cancel, ended
@@ -64,10 +64,10 @@ func TestHungFileSystemDoesNotKeepTheLock(t *testing.T) {
 		}
 		answers()
 		stop, ended := run()
-		recorder.seal <- struct{}{} // the sealing of the first term ends
-		recorder.seal <- struct{}{} // and that of this one begins
+		sealer.seal <- struct{}{} // the sealing of the first term ends
+		sealer.seal <- struct{}{} // and that of this one begins
 		time.Sleep(time.Second)
-		if n, most := recorder.sealing.Load(), recorder.most.Load(); n != 1 || most != 1 {
+		if n, most := sealer.sealing.Load(), sealer.most.Load(); n != 1 || most != 1 {
 			t.Errorf("%d terms seal, %d at once: expected one", n, most)
 		}
 		stop()

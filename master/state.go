@@ -25,21 +25,21 @@ type state struct {
 	log    *logrus.Entry
 	time   Time
 
-	queue    *taskqueue.Queue
-	revision int64             // of the stored state; 0: there is none
-	stored   []byte            // the stored state
-	limit    int               // of its size: above it nothing new is dispatched
-	roster   map[string][]byte // as stored, by trainer id
-	written  time.Time         // when the last commit ended
-	tables   atomic.Pointer[[]*taskqueue.Table]
-	number   atomic.Uint64 // of the last commit
-	recorded atomic.Uint64 // bytes of the record, in this term
-	secret   jobSecret
-	proven   atomic.Pointer[provenCommit] // the last commit
-	stopping context.Context              // ends when the master is to stop
-	refusal  atomic.Value                 // string: why the store refused the last commit; "": it did not
-	heard    func()                       // called when etcd answered
-	counts   counters
+	queue       *taskqueue.Queue
+	revision    int64             // of the stored state; 0: there is none
+	stored      []byte            // the stored state
+	limit       int               // of its size: above it nothing new is dispatched
+	roster      map[string][]byte // as stored, by trainer id
+	written     time.Time         // when the last commit ended
+	tables      atomic.Pointer[[]*taskqueue.Table]
+	number      atomic.Uint64 // of the last commit
+	ledgerBytes atomic.Uint64 // bytes of the ledger, in this term
+	secret      jobSecret
+	proven      atomic.Pointer[provenCommit] // the last commit
+	stopping    context.Context              // ends when the master is to stop
+	refusal     atomic.Value                 // string: why the store refused the last commit; "": it did not
+	heard       func()                       // called when etcd answered
+	counts      counters
 }
 
 type counters struct {
@@ -64,9 +64,9 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	//guard:roster-stored
 	writes := append(flushed.Writes, extra...)
 	//guard:ledger-entry-written
-	if len(flushed.Record) > 0 && !s.config.NoRecord {
-		flushed.Record = taskqueue.StampRecord(flushed.Record, s.time.Now())
-		writes = append(writes, taskqueue.Write{Key: taskqueue.RecordKey(s.queue.Commit()), Value: flushed.Record})
+	if len(flushed.Ledger) > 0 && !s.config.NoLedger {
+		flushed.Ledger = taskqueue.StampEvents(flushed.Ledger, s.time.Now())
+		writes = append(writes, taskqueue.Write{Key: taskqueue.LedgerKey(s.queue.Commit()), Value: flushed.Ledger})
 	}
 	if !s.secret.stored {
 		writes = append(writes, taskqueue.Write{Key: taskqueue.SecretKey, Value: s.secret.Encode()})
@@ -83,7 +83,7 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	s.refusal.Store("")
 	s.revision, s.stored, s.written, s.secret.stored = revision, encoded, s.time.Now(), true
 	s.committed(s.queue.Commit())
-	s.recorded.Add(uint64(len(flushed.Record)))
+	s.ledgerBytes.Add(uint64(len(flushed.Ledger)))
 	s.heard()
 	s.queue.Hold(len(encoded) > s.limit)
 	s.counts.commits.Add(1)

@@ -16,7 +16,7 @@ type Status struct {
 	Commits int64  // of this term
 	Refused int64  // commits of this term that the store did not take
 	Refusal string // why it did not take the last commit; "": it did
-	Record  RecordStatus
+	Ledger  LedgerStatus
 
 	Checkpoint *CheckpointStatus // nil: this master takes none
 
@@ -33,8 +33,8 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	s := Status{Leader: m.config.Advertise, Term: uint64(t.committer.lead.Revision()), Registration: m.reports.now.status()}
-	if m.Recorder != nil {
-		s.Record = m.Recorder.Status()
+	if m.Sealer != nil {
+		s.Ledger = m.Sealer.Status()
 	}
 	if t.checkpoints != nil {
 		status := t.checkpoints.status()

@@ -42,7 +42,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	t := &term{committer: c, jobID: s.queue.JobID(), catching: newTurn()}
-	if err := m.checkRecord(ctx, hex.EncodeToString(t.jobID[:])); err != nil {
+	if err := m.checkLedger(ctx, hex.EncodeToString(t.jobID[:])); err != nil {
 		return err
 	}
 	m.fresh.term.Store(lead.Revision())

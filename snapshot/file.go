@@ -26,8 +26,8 @@ import (
 const (
 	magic = "TMBACKUP"
 
-	plainVersion = 1
-	filesVersion = 2 // with files of checkpoints
+	plainVersion = 3
+	filesVersion = 4 // with files of checkpoints
 
 	maxHead = 1 << 20
 	maxItem = 64 << 20
@@ -48,7 +48,7 @@ type Head struct {
 	Epoch    uint32    `json:"epoch"`
 	Status   string    `json:"status"`
 	Restores uint8     `json:"restores"`
-	Record   bool      `json:"record"`        // it has the job's record
+	Ledger   bool      `json:"ledger"`        // it has the job's ledger
 	Set      uint64    `json:"set,omitempty"` // of checkpoints, at whose cut the state is; 0: it is of another moment
 	Model    bool      `json:"model"`         // it has the files of that set
 	TakenAt  string    `json:"taken_at,omitempty"`
@@ -250,7 +250,7 @@ func (f *File) check(in io.Reader) error {
 	}
 	v := binary.LittleEndian.Uint32(begin[len(magic):])
 	if v < plainVersion || v > filesVersion {
-		return fmt.Errorf("expected version %d to %d, found %d: read it with a newer program", plainVersion, filesVersion, v)
+		return fmt.Errorf("expected version %d or %d, found %d: read the file with the release that wrote it", plainVersion, filesVersion, v)
 	}
 	f.files = v == filesVersion
 	n := int64(binary.LittleEndian.Uint32(begin[len(magic)+4:]))

@@ -120,7 +120,7 @@ func (ev *Report) apply(q *Queue) Answer {
 	}
 	q.sets = append(q.sets, s)
 	q.dirty = true
-	q.record.report(s)
+	q.ledger.report(s)
 	q.notice(false, "dataset registered", map[string]any{"set": s.id, "tasks": s.tasks, "chunks": s.chunks, "chunks_per_task": s.chunksPerTask})
 	q.advance(s)
 	return Answer{}
@@ -148,7 +148,7 @@ func (q *Queue) advance(s *set) {
 		s.open = append(s.open, openPass{pass: s.pass})
 		s.orderOf(s.pass)
 		q.dirty = true
-		q.record.passOpened(s.id, s.pass)
+		q.ledger.passOpened(s.id, s.pass)
 		q.notice(false, "pass started", map[string]any{"set": s.id, "pass": s.pass})
 	}
 	for _, s := range q.sets {
@@ -171,7 +171,7 @@ func (q *Queue) maxOpen() int {
 
 func (q *Queue) end(status Status, reason string) {
 	q.status, q.reason, q.dirty = status, reason, true
-	q.record.ended(status, reason)
+	q.ledger.ended(status, reason)
 	fields, setAside := map[string]any{}, 0
 	for _, s := range q.sets {
 		setAside += len(s.aside)
@@ -215,7 +215,7 @@ func (q *Queue) closePass(s *set) {
 	}
 	s.open = s.open[1:]
 	q.dirty = true
-	q.record.passClosed(s.id, p.pass, p.counted, setAside)
+	q.ledger.passClosed(s.id, p.pass, p.counted, setAside)
 	q.notice(false, "pass ended", map[string]any{"set": s.id, "pass": p.pass, "counted": p.counted, "set_aside": setAside})
 	switch {
 	case p.counted != want.counted || p.sum1 != want.sum1 || p.sum2 != want.sum2:

@@ -59,7 +59,7 @@ func (q *Queue) setAside(e *entry) {
 	}
 	//guard:set-aside-listed
 	q.asides[AsideKey(s.id, index)] = asideDetail(s, e, index)
-	q.record.setAside(e, index)
+	q.ledger.setAside(e, index)
 	q.notice(true, "task set aside", map[string]any{
 		"set": s.id, "task": index, "pass": e.pass, "failures": e.failures, "losses": e.losses, "holder": e.lastHolder, "error": e.lastError,
 	})
@@ -114,7 +114,7 @@ func (ev *RetryAside) apply(q *Queue) Answer {
 		return Answer{Err: fmt.Errorf("%w: task %d of dataset %d stays set aside", ErrDropped, ev.Index, ev.Set)}
 	}
 	s := q.sets[ev.Set]
-	q.record.retried(s.id, ev.Index)
+	q.ledger.retried(s.id, ev.Index)
 	q.leaveAside(s, a, a.pass)
 	if len(s.aside) <= q.opt.MaxSetAside && !strings.HasPrefix(q.reason, operatorsWord) {
 		q.resume()

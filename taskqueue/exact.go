@@ -367,7 +367,7 @@ func (q *Queue) commitStep(step uint64) {
 	x := q.exact
 	x.committed = step
 	q.dirty = true
-	q.record.committed(step, x.generation)
+	q.ledger.committed(step, x.generation)
 	counted := 0
 	for _, s := range q.sets {
 		before := len(s.since)
@@ -398,13 +398,13 @@ func (q *Queue) moveBases(s *set) {
 		if mark := e.holders[0].mark; e.held > 0 && mark != 0 && mark-1 != e.base {
 			//guard:commit-moves-base
 			e.base = mark - 1
-			q.record.partly(s.id, liveKey{e.pass, e.position}, e.next-1, e.base)
+			q.ledger.partly(s.id, liveKey{e.pass, e.position}, e.next-1, e.base)
 		}
 	}
 	for i := range s.since {
 		if a := &s.since[i]; a.mark != 0 && a.mark-1 != a.base {
 			a.base = a.mark - 1
-			q.record.partly(s.id, a.liveKey, a.next-1, a.base)
+			q.ledger.partly(s.id, a.liveKey, a.next-1, a.base)
 		}
 	}
 }
@@ -476,7 +476,7 @@ func (q *Queue) rollBack(generation uint64) {
 	q.endRound()
 	clear(x.members)
 	q.dirty = true
-	q.record.rolledBack(x.committed, generation, q.epoch)
+	q.ledger.rolledBack(x.committed, generation, q.epoch)
 	back := 0
 	//guard:rollback-undoes-finishes
 	for _, s := range q.sets {
@@ -485,7 +485,7 @@ func (q *Queue) rollBack(generation uint64) {
 			for e.held > 0 {
 				h := e.holders[0]
 				q.detach(e, h.trainer)
-				q.record.returned(e, h.trainer.ordinal, h.attempt)
+				q.ledger.returned(e, h.trainer.ordinal, h.attempt)
 				back++
 			}
 		}

@@ -23,7 +23,7 @@ type ring struct {
 	table   *Table
 	stored  []byte
 	roster  map[string][]byte
-	record  *Verifier
+	ledger  *Verifier
 	now     Clock
 	members []*member
 	sent    []said // for late copies
@@ -76,7 +76,7 @@ func newRing(t *rapid.T) *ring {
 		MaxUncommitted: rapid.SampledFrom([]int{3, 8, 20_000}).Draw(t, "max uncommitted"), FirstTimeout: 20 * time.Second, TimeoutMin: 10 * time.Second,
 	}
 	r := &ring{
-		T: t, opt: opt, table: tableOf(t, rapid.IntRange(1, 12).Draw(t, "tasks")), roster: map[string][]byte{}, record: NewVerifier(), now: 1,
+		T: t, opt: opt, table: tableOf(t, rapid.IntRange(1, 12).Draw(t, "tasks")), roster: map[string][]byte{}, ledger: NewVerifier(), now: 1,
 		q: New("job", [16]byte{1}, 7, opt), model: map[trained]int{}, saved: map[uint64]map[trained]int{0: {}}, since: map[liveKey]uint64{}, done: map[liveKey]bool{},
 	}
 	r.q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: r.table, Shuffle: rapid.Bool().Draw(t, "shuffle"), Seed: 42})
@@ -138,11 +138,11 @@ func (r *ring) commit() {
 			r.roster[id] = w.Value
 		}
 	}
-	if err := r.record.Add(r.q.Commit(), f.Record); err != nil {
-		r.Fatalf("record: %v", err)
+	if err := r.ledger.Add(r.q.Commit(), f.Ledger); err != nil {
+		r.Fatalf("ledger: %v", err)
 	}
-	if err := r.record.CrossCheck(s); err != nil {
-		r.Fatalf("record against state: %v", err)
+	if err := r.ledger.CrossCheck(s); err != nil {
+		r.Fatalf("ledger against state: %v", err)
 	}
 }
 

@@ -50,7 +50,7 @@ func (q *Queue) enlist(t *trainer) {
 	q.joins++
 	q.trainers[t.ordinal], q.byID[t.id] = t, t
 	q.saveTrainer(t)
-	q.record.joined(t)
+	q.ledger.joined(t)
 }
 
 func (q *Queue) saveTrainer(t *trainer) {
@@ -164,7 +164,7 @@ func (ev *Undelivered) apply(q *Queue) Answer {
 	for i := range e.held {
 		if h := e.holders[i]; h.trainer == t && h.attempt == ev.Token.Attempt {
 			q.release(e, t)
-			q.record.returned(e, t.ordinal, h.attempt)
+			q.ledger.returned(e, t.ordinal, h.attempt)
 			q.settle(e)
 			break
 		}
@@ -246,14 +246,14 @@ func (q *Queue) timeOut(e *entry, h holder) {
 	if n := len(h.trainer.late); n > maxLate {
 		h.trainer.late = slices.Delete(h.trainer.late, 0, n-maxLate)
 	}
-	q.record.timedOut(e, h.trainer.ordinal, h.attempt)
+	q.ledger.timedOut(e, h.trainer.ordinal, h.attempt)
 	q.notice(false, "task timed out", map[string]any{"set": e.set.id, "pass": e.pass, "position": e.position, "trainer": h.trainer.id, "attempt": h.attempt})
 }
 
 // lose ends the session of a trainer that went away without a word. Nothing is charged for
 // a connection that the master before this one had: it went with that master.
 func (q *Queue) lose(t *trainer, charge bool) {
-	q.record.lost(t)
+	q.ledger.lost(t)
 	q.notice(false, "trainer lost", map[string]any{"trainer": t.id, "incarnation": t.incarnation, "tasks": len(t.holds)})
 	t.gone = true
 	if q.exact != nil {
@@ -286,7 +286,7 @@ func (q *Queue) giveBack(t *trainer, loss bool) {
 			t.charge(e)
 		}
 		q.detach(e, t)
-		q.record.returned(e, t.ordinal, h.attempt)
+		q.ledger.returned(e, t.ordinal, h.attempt)
 		q.settle(e)
 	}
 }
@@ -305,7 +305,7 @@ func (t *trainer) charge(e *entry) {
 func (q *Queue) forget(t *trainer) {
 	t.gone = true
 	if t.draining {
-		q.record.left(t) // a reader of the record need not remember it any longer
+		q.ledger.left(t) // a reader of the ledger need not remember it any longer
 	}
 	delete(q.trainers, t.ordinal)
 	if q.exact != nil {

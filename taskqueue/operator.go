@@ -46,7 +46,7 @@ func (q *Queue) over() bool { return q.status == Ended || q.status == Failed }
 
 func (q *Queue) pause(reason string) {
 	q.status, q.reason, q.dirty = Paused, reason, true
-	q.record.paused(reason)
+	q.ledger.paused(reason)
 	q.notice(!strings.HasPrefix(reason, operatorsWord), "job paused", map[string]any{"reason": reason})
 }
 
@@ -55,7 +55,7 @@ func (q *Queue) resume() {
 		return
 	}
 	q.status, q.reason, q.dirty = Running, "", true
-	q.record.resumed()
+	q.ledger.resumed()
 	q.notice(false, "job resumed", nil)
 }
 
@@ -74,7 +74,7 @@ func (ev *Drain) apply(q *Queue) Answer {
 	}
 	t.draining = true
 	q.saveTrainer(t)
-	q.record.draining(t)
+	q.ledger.draining(t)
 	q.notice(false, "trainer draining", map[string]any{"trainer": t.id, "incarnation": t.incarnation, "tasks": len(t.holds)})
 	if q.exact != nil {
 		return Answer{} // it may have begun what it has prefetched
@@ -82,7 +82,7 @@ func (ev *Drain) apply(q *Queue) Answer {
 	for _, e := range slices.Backward(slices.Clone(t.holds)) {
 		if h := *e.holderOf(t); h.start == 0 {
 			q.release(e, t)
-			q.record.returned(e, t.ordinal, h.attempt)
+			q.ledger.returned(e, t.ordinal, h.attempt)
 			q.settle(e)
 		}
 	}
@@ -108,7 +108,7 @@ func (ev *DropTask) apply(q *Queue) Answer {
 		return Answer{}
 	}
 	a.dropped, q.dirty = true, true
-	q.record.dropped(ev.Set, ev.Index)
+	q.ledger.dropped(ev.Set, ev.Index)
 	q.notice(false, "task dropped", map[string]any{"set": ev.Set, "task": ev.Index})
 	return Answer{}
 }

@@ -47,7 +47,7 @@ type pair struct {
 	stored []byte
 	roster map[string][]byte
 	naive  *naive
-	record *Verifier
+	ledger *Verifier
 
 	joined   []*client
 	plain    []*plainClient
@@ -89,7 +89,7 @@ func newPair(t *rapid.T) *pair {
 	tasks := rapid.OneOf(rapid.IntRange(1, 4), rapid.IntRange(1, 50)).Draw(t, "tasks")
 	shuffle := rapid.Bool().Draw(t, "shuffle")
 	p := &pair{
-		T: t, opt: opt, table: tableOf(t, tasks), roster: map[string][]byte{}, record: NewVerifier(),
+		T: t, opt: opt, table: tableOf(t, tasks), roster: map[string][]byte{}, ledger: NewVerifier(),
 		q: New("job", [16]byte{1}, 7, opt), n: newNaive(opt, tasks, shuffle, 42),
 	}
 	if a := p.q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: p.table, Shuffle: shuffle, Seed: 42}); a.Err != nil {
@@ -132,7 +132,7 @@ func TestQueueAgainstNaive(t *testing.T) {
 			"plain closed": p.plainClosed,
 		})
 		p.commit()
-		p.checkRecord()
+		p.checkLedger()
 	})
 }
 
@@ -463,11 +463,11 @@ func (p *pair) commit() {
 		}
 	}
 	p.stored, p.naive = b.Bytes(), p.n.clone()
-	if err := p.record.Add(p.q.Commit(), f.Record); err != nil {
-		p.Fatalf("record of commit %d: %v", p.q.Commit(), err)
+	if err := p.ledger.Add(p.q.Commit(), f.Ledger); err != nil {
+		p.Fatalf("ledger of commit %d: %v", p.q.Commit(), err)
 	}
-	if err := p.record.CrossCheck(snapshot); err != nil {
-		p.Fatalf("record against state: %v", err)
+	if err := p.ledger.CrossCheck(snapshot); err != nil {
+		p.Fatalf("ledger against state: %v", err)
 	}
 }
 
@@ -615,9 +615,9 @@ func (p *pair) compareTrainers() {
 	}
 }
 
-// checkRecord holds the report of the record against what the naive queue counted.
-func (p *pair) checkRecord() {
-	for _, r := range p.record.Report() {
+// checkLedger holds the report of the ledger against what the naive queue counted.
+func (p *pair) checkLedger() {
+	for _, r := range p.ledger.Report() {
 		counted := 0
 		for key := range p.n.counted {
 			if key[0] == int(r.Pass) {
@@ -625,10 +625,10 @@ func (p *pair) checkRecord() {
 			}
 		}
 		if r.CountedTwice != 0 || r.Missing != 0 || r.CountedOnce != counted || r.Tasks != p.n.tasks {
-			p.Fatalf("record: %+v, expected %d counted once", r, counted)
+			p.Fatalf("ledger: %+v, expected %d counted once", r, counted)
 		}
 		if p.n.passOf(r.Pass) == nil && r.CountedOnce+r.SetAside != r.Tasks {
-			p.Fatalf("record: closed pass %+v", r)
+			p.Fatalf("ledger: closed pass %+v", r)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 // Queue is the state machine of one job. It is not safe for concurrent use and has
 // no clock: every event carries the job clock. What an event changes beyond the
-// state itself (roster keys, details of set-aside tasks, the record) gathers in the
+// state itself (roster keys, details of set-aside tasks, the ledger) gathers in the
 // queue until Flush hands it over, to be written with the state in one transaction.
 type Queue struct {
 	opt Options
@@ -35,7 +35,7 @@ type Queue struct {
 	dirty   bool
 	roster  map[string]*trainer // id -> trainer, nil for a deleted key
 	asides  map[string][]byte   // key -> detail, nil for a deleted key
-	record  recordWriter
+	ledger  ledgerWriter
 	notices []Notice
 	joins   int  // in this commit
 	hold    bool // no new dispatches
@@ -418,8 +418,8 @@ func (q *Queue) SetDigest(set int) (digest [32]byte, ok bool) {
 	return q.sets[set].digest, true
 }
 
-// PendingRecord returns how many bytes of the record Flush would hand over.
-func (q *Queue) PendingRecord() int { return len(q.record.buf) }
+// PendingLedger returns how many bytes of the ledger Flush would hand over.
+func (q *Queue) PendingLedger() int { return len(q.ledger.buf) }
 
 // Touch makes the next commit happen, for the job clock's sake.
 func (q *Queue) Touch() { q.dirty = true }

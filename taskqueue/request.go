@@ -84,7 +84,7 @@ func (q *Queue) dropLostReplies(t *trainer, ev *Request) {
 		//guard:unheld-task-returned
 		if h.request < ev.Ack && !slices.Contains(ev.Held, q.token(e, h.attempt)) {
 			q.release(e, t)
-			q.record.returned(e, t.ordinal, h.attempt)
+			q.ledger.returned(e, t.ordinal, h.attempt)
 			q.settle(e)
 		}
 	}
@@ -225,7 +225,7 @@ func (q *Queue) dispatch(e *entry, t *trainer, seq uint64, a *Answer) {
 	}
 	t.holds = append(t.holds, e)
 	q.dirty = true
-	q.record.dispatched(e, t.ordinal, attempt)
+	q.ledger.dispatched(e, t.ordinal, attempt)
 	q.answerTask(e, attempt, a)
 }
 
@@ -344,7 +344,7 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 		q.saveTrainer(by)
 	}
 	q.dirty = true
-	q.record.finished(s.id, tok, by, step)
+	q.ledger.finished(s.id, tok, by, step)
 	q.advance(s)
 	return Counted
 }
@@ -405,12 +405,12 @@ func (q *Queue) fail(by *trainer, tok Token, text string) FinishStatus {
 		e.failures++
 		e.lastError, e.lastHolder = clip(text), h.trainer.id
 		if q.exact != nil {
-			q.record.failed(e, h.trainer.ordinal, tok.Attempt)
+			q.ledger.failed(e, h.trainer.ordinal, tok.Attempt)
 			q.lose(h.trainer, false)
 			return Returned
 		}
 		q.release(e, h.trainer)
-		q.record.failed(e, h.trainer.ordinal, tok.Attempt)
+		q.ledger.failed(e, h.trainer.ordinal, tok.Attempt)
 		q.settle(e)
 		return Returned
 	}

@@ -65,7 +65,7 @@ func (q *Queue) Revive(job string, jobID [16]byte, cluster uint64) error {
 	}
 	for _, t := range q.sortedTrainers() {
 		if !t.gone {
-			q.record.lost(t)
+			q.ledger.lost(t)
 		}
 		t.gone = true
 		q.giveBack(t, false)

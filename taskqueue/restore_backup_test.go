@@ -7,17 +7,17 @@ import (
 	"testing"
 )
 
-// history is a queue with its record, committed after each event.
+// history is a queue with its ledger, committed after each event.
 type history struct {
 	t        *testing.T
 	q        *Queue
 	verifier *Verifier
-	record   []recorded
+	ledger   []ledgerEntry
 	tokens   map[Token]bool // that were handed out
 	newest   uint64         // incarnation
 }
 
-type recorded struct {
+type ledgerEntry struct {
 	commit uint64
 	events []byte
 }
@@ -35,17 +35,17 @@ func (h *history) do(ev Event) Answer {
 
 func (h *history) commit() {
 	h.t.Helper()
-	if f := h.q.Flush(); len(f.Record) > 0 {
-		h.add(recorded{h.q.Commit(), f.Record})
+	if f := h.q.Flush(); len(f.Ledger) > 0 {
+		h.add(ledgerEntry{h.q.Commit(), f.Ledger})
 	}
 	if err := h.verifier.CrossCheck(h.q.Snapshot(1, 2)); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-func (h *history) add(r recorded) {
+func (h *history) add(r ledgerEntry) {
 	h.t.Helper()
-	h.record = append(h.record, r)
+	h.ledger = append(h.ledger, r)
 	if err := h.verifier.Add(r.commit, r.events); err != nil {
 		h.t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestRevive(t *testing.T) {
 		t.Fatal("nobody holds a task")
 	}
 	backup, roster := h.q.Snapshot(1, 2), h.q.encodedRoster()
-	record := h.record
+	ledger := h.ledger
 	counted := h.q.Overview().Sets[0].Done
 	h.work(15, "a", "b", "d", "e") // and on
 
@@ -109,7 +109,7 @@ func TestRevive(t *testing.T) {
 		t.Fatal(err)
 	}
 	revived := &history{t: t, q: q, verifier: NewVerifier(), tokens: map[Token]bool{}}
-	for _, r := range record {
+	for _, r := range ledger {
 		revived.add(r)
 	}
 	revived.commit()

@@ -100,7 +100,7 @@ type scenario struct {
 	conns  map[string]*plainClient
 	stored []byte
 	roster map[string][]byte
-	record *Verifier
+	ledger *Verifier
 }
 
 // play runs the command of one block and returns the block as it should read. Comments
@@ -235,7 +235,7 @@ func (s *scenario) start(options map[string]string, number func(string) int) {
 		ExplicitCommit: has("explicit"), Cuts: has("cuts"), MaxUncommitted: number("max-uncommitted"),
 	}
 	s.names, s.conns = map[string]*client{}, map[string]*plainClient{}
-	s.now, s.roster, s.record = 1, map[string][]byte{}, NewVerifier()
+	s.now, s.roster, s.ledger = 1, map[string][]byte{}, NewVerifier()
 	s.table = tableOf(s, number("tasks"))
 	s.q = New("job", [16]byte{1}, 7, s.opt)
 	s.q.Apply(s.now, &Report{Digest: [32]byte{9}, ReportID: "r", Table: s.table, Shuffle: has("shuffle"), Seed: 42})
@@ -437,13 +437,13 @@ func (s *scenario) commit() string {
 			fmt.Fprintf(&out, "put %s %s\n", w.Key, w.Value)
 		}
 	}
-	if err := s.record.Add(s.q.Commit(), f.Record); err != nil {
+	if err := s.ledger.Add(s.q.Commit(), f.Ledger); err != nil {
 		s.Fatal(err)
 	}
-	if err := s.record.CrossCheck(snapshot); err != nil {
+	if err := s.ledger.CrossCheck(snapshot); err != nil {
 		s.Fatal(err)
 	}
-	for _, r := range s.record.Report() {
+	for _, r := range s.ledger.Report() {
 		line := fmt.Sprintf("verify: %+v\n", r)
 		out.WriteString(strings.Replace(line, " Dropped:0", "", 1)) // said where there is one
 	}

@@ -70,25 +70,25 @@ type OpenPass struct {
 // Flushed is what a commit must write besides the state.
 type Flushed struct {
 	Writes  []Write
-	Record  []byte // events, without their key
+	Ledger  []byte // events, without their key
 	Notices []Notice
 }
 
-// The keys of the state; of the record; and the one that says how far it is sealed.
+// The keys of the state; of the ledger; and the one that says how far it is sealed.
 const (
 	StateKey     = "/task_queues"
-	RecordPrefix = "/record/"
-	SealedKey    = RecordPrefix + "sealed"
+	LedgerPrefix = "/ledger/"
+	SealedKey    = LedgerPrefix + "sealed"
 )
 
-// RecordKey is where the events of a commit stand.
-func RecordKey(commit uint64) string { return fmt.Sprintf(RecordPrefix+"%016x", commit) }
+// LedgerKey is where the events of a commit stand.
+func LedgerKey(commit uint64) string { return fmt.Sprintf(LedgerPrefix+"%016x", commit) }
 
 // Flush gives the state its next commit number and hands over all that changed since
 // the last Flush. The caller commits it with Snapshot, in one transaction.
 func (q *Queue) Flush() Flushed {
 	q.commit++
-	f := Flushed{Record: q.record.take(), Notices: q.notices}
+	f := Flushed{Ledger: q.ledger.take(), Notices: q.notices}
 	for id, t := range q.roster {
 		if t == nil {
 			f.Writes = append(f.Writes, Write{Key: rosterKey(id), Delete: true})
@@ -107,7 +107,7 @@ func (q *Queue) Flush() Flushed {
 	return f
 }
 
-// PendingWrites returns how many keys Flush would write besides the state and the record.
+// PendingWrites returns how many keys Flush would write besides the state and the ledger.
 func (q *Queue) PendingWrites() int { return len(q.roster) + len(q.asides) }
 
 // Snapshot returns the state. LockRevision and Nonce are the caller's.

@@ -13,7 +13,7 @@ var upgrades = map[int]func(*Snapshot) error{
 }
 
 // Upgrade brings a decoded state to the newest format, and returns the one that it was
-// written in. What it needs to know stands in the state itself: roster, parts and record are
+// written in. What it needs to know stands in the state itself: roster, parts and ledger are
 // the same in all formats. ErrNewer and ErrDamaged leave the state as it was.
 func (s *Snapshot) Upgrade() (from int, err error) {
 	from = s.Format

@@ -2,7 +2,7 @@ package taskqueue
 
 import "fmt"
 
-// PassReport says what became of the tasks of one pass, by the record alone. In a closed
+// PassReport says what became of the tasks of one pass, by the ledger alone. In a closed
 // pass every task is counted once, set aside or missing, and no task is counted twice;
 // missing and counted_twice are 0 or the guarantee is broken. The tasks of an open pass
 // that are neither are still to be done.
@@ -17,12 +17,12 @@ type PassReport struct {
 	Missing      int  `json:"missing"`
 	CountedTwice int  `json:"counted_twice"`
 
-	// Unseen says that the pass, or the beginning of it, is in a part of the record that is
+	// Unseen says that the pass, or the beginning of it, is in a part of the ledger that is
 	// not kept any more. Then nothing is known of it but its number of tasks.
 	Unseen bool `json:"unseen"`
 }
 
-// Verifier proves the guarantee from the record: feed it the commits in order. It keeps
+// Verifier proves the guarantee from the ledger: feed it the commits in order. It keeps
 // its own books, a bit for each task that an open pass dispatched or finished, and trusts
 // no sum that the queue wrote.
 type Verifier struct {
@@ -60,13 +60,13 @@ type verifiedPass struct {
 func NewVerifier() *Verifier { return &Verifier{draining: map[Ordinal]bool{}} }
 
 // Add takes the events of one commit. Commits must come in rising order; those that have
-// no events have no record. An error wraps ErrBadRecord: the value does not decode, or
+// no events have no entry in it. An error wraps ErrBadLedger: the value does not decode, or
 // tells what cannot have happened, as after the loss of a commit before it.
 func (v *Verifier) Add(commit uint64, value []byte) error {
 	if commit <= v.last {
-		return fmt.Errorf("%w: commit %d after commit %d", ErrBadRecord, commit, v.last)
+		return fmt.Errorf("%w: commit %d after commit %d", ErrBadLedger, commit, v.last)
 	}
-	for ev, err := range RecordEvents(value) {
+	for ev, err := range LedgerEvents(value) {
 		if err == nil {
 			err = v.event(&ev)
 		}
@@ -82,10 +82,10 @@ func (v *Verifier) Add(commit uint64, value []byte) error {
 func (v *Verifier) Last() uint64 { return v.last }
 
 func impossible(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{ErrBadRecord}, args...)...)
+	return fmt.Errorf("%w: "+format, append([]any{ErrBadLedger}, args...)...)
 }
 
-func (v *Verifier) event(ev *RecordEvent) error {
+func (v *Verifier) event(ev *LedgerEvent) error {
 	switch ev.Kind {
 	case EventJoined, EventStamped:
 		return nil
@@ -180,7 +180,7 @@ func (v *Verifier) event(ev *RecordEvent) error {
 }
 
 // steps counts what a committed step has, or forgets what a rollback has not.
-func (v *Verifier) steps(ev *RecordEvent) error {
+func (v *Verifier) steps(ev *LedgerEvent) error {
 	if ev.Kind == EventCommitted && ev.Step <= v.step || ev.Kind == EventRolledBack && ev.Step != v.step {
 		return impossible("event %d of step %d after the commit of step %d", ev.Kind, ev.Step, v.step)
 	}
@@ -217,7 +217,7 @@ func (s *verifiedSet) find(p Pass) *verifiedPass {
 	return nil
 }
 
-func (s *verifiedSet) openPass(ev *RecordEvent) error {
+func (s *verifiedSet) openPass(ev *LedgerEvent) error {
 	if ev.Pass != s.pass+1 {
 		return impossible("pass %d opened after pass %d", ev.Pass, s.pass)
 	}
@@ -291,24 +291,24 @@ func (v *Verifier) Report() []PassReport {
 	return list
 }
 
-// CrossCheck compares the record with the stored state of the same revision: what the
-// record counted, dispatched and set aside must be what the state says.
+// CrossCheck compares the ledger with the stored state of the same revision: what the
+// ledger counted, dispatched and set aside must be what the state says.
 func (v *Verifier) CrossCheck(state *Snapshot) error {
 	if v.last > state.Commit {
-		return fmt.Errorf("the record goes to commit %d, the state only to %d", v.last, state.Commit)
+		return fmt.Errorf("the ledger goes to commit %d, the state only to %d", v.last, state.Commit)
 	}
 	q, err := Restore(state, nil, make([]*Table, len(state.Sets)), Options{})
 	if err != nil {
 		return err
 	}
 	if q.exact != nil && q.exact.committed != v.step {
-		return fmt.Errorf("step %d is the last committed one by the record, step %d by the state", v.step, q.exact.committed)
+		return fmt.Errorf("step %d is the last committed one by the ledger, step %d by the state", v.step, q.exact.committed)
 	}
 	if len(q.sets) != len(v.sets) {
-		return fmt.Errorf("expected %d datasets as in the record, found %d in the state", len(v.sets), len(q.sets))
+		return fmt.Errorf("expected %d datasets as in the ledger, found %d in the state", len(v.sets), len(q.sets))
 	}
 	if over := q.status == Ended || q.status == Failed; over != (v.status != Running) || over && q.status != v.status {
-		return fmt.Errorf("the job is %s by the record and %s by the state", v.status, q.status)
+		return fmt.Errorf("the job is %s by the ledger and %s by the state", v.status, q.status)
 	}
 	for i, s := range v.sets {
 		if err := s.crossCheck(q.sets[i]); err != nil {
@@ -320,7 +320,7 @@ func (v *Verifier) CrossCheck(state *Snapshot) error {
 
 func (s *verifiedSet) crossCheck(state *set) error {
 	if s.tasks != state.tasks || s.algorithm != state.algorithm || s.seed != state.seed || s.pass != state.pass || len(s.open) != len(state.open) {
-		return fmt.Errorf("record: %d tasks, order %d, seed %d, pass %d, %d open; state: %d tasks, order %d, seed %d, pass %d, %d open",
+		return fmt.Errorf("ledger: %d tasks, order %d, seed %d, pass %d, %d open; state: %d tasks, order %d, seed %d, pass %d, %d open",
 			s.tasks, s.algorithm, s.seed, s.pass, len(s.open), state.tasks, state.algorithm, state.seed, state.pass, len(state.open))
 	}
 	for i, p := range s.open {
@@ -329,26 +329,26 @@ func (s *verifiedSet) crossCheck(state *set) error {
 			continue
 		}
 		if o.pass == p.report.Pass && o.since != len(p.applied) {
-			return fmt.Errorf("pass %d: %d finished tasks wait for a commit by the record, %d by the state", o.pass, len(p.applied), o.since)
+			return fmt.Errorf("pass %d: %d finished tasks wait for a commit by the ledger, %d by the state", o.pass, len(p.applied), o.since)
 		}
 		if o.pass != p.report.Pass || o.counted != p.finished.n || o.sum1 != p.sum1 || o.sum2 != p.sum2 {
-			return fmt.Errorf("record: pass %d, %d counted, sums %d, %d; state: pass %d, %d counted, sums %d, %d",
+			return fmt.Errorf("ledger: pass %d, %d counted, sums %d, %d; state: pass %d, %d counted, sums %d, %d",
 				p.report.Pass, p.finished.n, p.sum1, p.sum2, o.pass, o.counted, o.sum1, o.sum2)
 		}
 	}
 	if len(s.aside) != len(state.aside) {
-		return fmt.Errorf("expected %d tasks set aside as in the record, found %d in the state", len(s.aside), len(state.aside))
+		return fmt.Errorf("expected %d tasks set aside as in the ledger, found %d in the state", len(s.aside), len(state.aside))
 	}
 	for index, since := range s.aside {
 		if a := state.aside[index]; a == nil || a.pass != since {
-			return fmt.Errorf("task %d is set aside since pass %d by the record, not so by the state", index, since)
+			return fmt.Errorf("task %d is set aside since pass %d by the ledger, not so by the state", index, since)
 		} else if a.dropped != s.dropped[index] {
-			return fmt.Errorf("task %d: dropped is %t by the record and %t by the state", index, s.dropped[index], a.dropped)
+			return fmt.Errorf("task %d: dropped is %t by the ledger and %t by the state", index, s.dropped[index], a.dropped)
 		}
 	}
 	for _, a := range state.since {
 		if p := s.find(a.pass); !p.report.Unseen && p.applied[a.position] != a.step {
-			return fmt.Errorf("position %d of pass %d waits for the commit of step %d by the state, of step %d by the record (0: it does not)", a.position, a.pass, a.step, p.applied[a.position])
+			return fmt.Errorf("position %d of pass %d waits for the commit of step %d by the state, of step %d by the ledger (0: it does not)", a.position, a.pass, a.step, p.applied[a.position])
 		}
 	}
 	for _, e := range state.live {
@@ -357,7 +357,7 @@ func (s *verifiedSet) crossCheck(state *set) error {
 			continue
 		}
 		if p.finished.has(e.position) || e.held > 0 && !p.dispatched.has(e.position) {
-			return fmt.Errorf("position %d of pass %d is live by the state and not so by the record", e.position, e.pass)
+			return fmt.Errorf("position %d of pass %d is live by the state and not so by the ledger", e.position, e.pass)
 		}
 	}
 	return nil

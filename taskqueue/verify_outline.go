@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Outline is what the record up to a commit leaves behind for whoever reads on from there
+// Outline is what the ledger up to a commit leaves behind for whoever reads on from there
 // without it: which datasets there are, how far their passes are and what is set aside. Its
 // size grows with the number of set-aside tasks and of sessions that drain only. The zero value is
-// that of a record that is read from its beginning.
+// that of a ledger that is read from its beginning.
 type Outline struct {
 	Commit   uint64       `json:"commit"`
 	Status   Status       `json:"status"`
@@ -48,7 +48,7 @@ func (v *Verifier) Outline() Outline {
 	return o
 }
 
-// Outline is that of a record which ends with the last commit of this queue.
+// Outline is that of a ledger which ends with the last commit of this queue.
 func (q *Queue) Outline() Outline {
 	o := Outline{Commit: q.commit, Status: Running, Sets: make([]SetOutline, len(q.sets))}
 	switch q.status {
@@ -85,7 +85,7 @@ func ResumeVerifier(o Outline) (*Verifier, error) {
 	for i, from := range o.Sets {
 		s, err := from.resume(i)
 		if err != nil {
-			return nil, fmt.Errorf("%w: outline of commit %d: dataset %d: %w", ErrBadRecord, o.Commit, i, err)
+			return nil, fmt.Errorf("%w: outline of commit %d: dataset %d: %w", ErrBadLedger, o.Commit, i, err)
 		}
 		v.sets = append(v.sets, s)
 	}

@@ -11,7 +11,7 @@ import (
 // Read on from an outline of any commit, later passes are reported as they are by who read
 // everything, and of those that had begun nothing is claimed. The state agrees throughout.
 func TestResumeVerifier(t *testing.T) {
-	commits := jobRecord(t)
+	commits := jobLedger(t)
 	whole, err := verify(commits)
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestResumeVerifier(t *testing.T) {
 		}
 		want, got := before.Outline(), q.Outline()
 		if want.Draining = nil; !reflect.DeepEqual(got, want) { // the roster has who drains
-			t.Errorf("commit %d: the outline of the state is %+v, that of the record %+v", commits[cut].number, got, want)
+			t.Errorf("commit %d: the outline of the state is %+v, that of the ledger %+v", commits[cut].number, got, want)
 		}
 	}
 	if unseen[0] == 0 || unseen[1] < 5 || unseen[2] < 5 {
@@ -78,7 +78,7 @@ func TestResumeVerifier(t *testing.T) {
 
 // What a pass counts after the cut is found twice or missing only in passes that are seen.
 func TestResumedVerifierFindsWhatIsBroken(t *testing.T) {
-	commits := jobRecord(t)
+	commits := jobLedger(t)
 	before := NewVerifier()
 	for i, c := range commits {
 		if c.events[0].Kind == EventDispatched && c.events[0].Pass == 1 {
@@ -113,7 +113,7 @@ func TestBadOutline(t *testing.T) {
 		"no such task":         {Tasks: 5, Pass: 1, Aside: []AsideOutline{{Index: 5, Since: 1}}},
 		"aside since never":    {Tasks: 5, Pass: 1, Aside: []AsideOutline{{Index: 4}}},
 	} {
-		if _, err := ResumeVerifier(Outline{Sets: []SetOutline{o}}); !errors.Is(err, ErrBadRecord) {
+		if _, err := ResumeVerifier(Outline{Sets: []SetOutline{o}}); !errors.Is(err, ErrBadLedger) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -127,8 +127,8 @@ func TestVerifierForgetsDrainedTrainersThatAreGone(t *testing.T) {
 	now := Clock(1)
 	flush := func() {
 		t.Helper()
-		record := q.Flush().Record
-		if err := v.Add(q.Commit(), record); err != nil {
+		ledger := q.Flush().Ledger
+		if err := v.Add(q.Commit(), ledger); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,20 +12,20 @@ import (
 // commit is what one commit left: its events, and the state beside them.
 type commit struct {
 	number   uint64
-	events   []RecordEvent
+	events   []LedgerEvent
 	snapshot *Snapshot
 }
 
-// jobRecord runs two passes of six tasks with a commit after every event; task 2 fails too
+// jobLedger runs two passes of six tasks with a commit after every event; task 2 fails too
 // often in the first pass, is retried by an operator, and fails no more.
-func jobRecord(t *testing.T) []commit {
+func jobLedger(t *testing.T) []commit {
 	t.Helper()
 	q := New("job", [16]byte{1}, 7, Options{Passes: 2, MaxFailures: 1})
 	var commits []commit
 	do := func(ev Event) Answer {
 		a := q.Apply(q.Clock()+10, ev)
 		f := q.Flush()
-		list, err := events(f.Record)
+		list, err := events(f.Ledger)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func jobRecord(t *testing.T) []commit {
 
 // write encodes events as the queue does.
 func (c commit) write() []byte {
-	var w recordWriter
+	var w ledgerWriter
 	for _, ev := range c.events {
 		s := &set{id: ev.Set, tasks: ev.Tasks, chunks: ev.Chunks, algorithm: ev.Algorithm, seed: ev.Seed, reportID: ev.ID}
 		e := &entry{set: s, pass: ev.Pass, position: ev.Position, next: ev.Attempt + 1}
@@ -105,7 +105,7 @@ func verify(commits []commit) (*Verifier, error) {
 }
 
 func TestVerify(t *testing.T) {
-	commits := jobRecord(t)
+	commits := jobLedger(t)
 	v := NewVerifier()
 	for _, c := range commits {
 		if err := v.Add(c.number, c.write()); err != nil {
@@ -192,7 +192,7 @@ func TestVerifyFindsWhatIsBroken(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			commits := jobRecord(t)
+			commits := jobLedger(t)
 			c.damage(t, commits)
 			v, err := verify(commits)
 			if err != nil {
@@ -207,9 +207,9 @@ func TestVerifyFindsWhatIsBroken(t *testing.T) {
 
 // The tasks of an open pass that are still to be done are not missing.
 func TestVerifyOpenPass(t *testing.T) {
-	commits := jobRecord(t)
+	commits := jobLedger(t)
 	closed := slices.IndexFunc(commits, func(c commit) bool {
-		return slices.ContainsFunc(c.events, func(ev RecordEvent) bool { return ev.Kind == EventPassClosed })
+		return slices.ContainsFunc(c.events, func(ev LedgerEvent) bool { return ev.Kind == EventPassClosed })
 	})
 	v, err := verify(commits[:closed])
 	if err != nil {
@@ -259,16 +259,16 @@ func TestVerifyRefuses(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := verify(damage(t, jobRecord(t))); !errors.Is(err, ErrBadRecord) || !strings.Contains(err.Error(), "commit ") {
-				t.Fatalf("expected %v with its commit, found %v", ErrBadRecord, err)
+			if _, err := verify(damage(t, jobLedger(t))); !errors.Is(err, ErrBadLedger) || !strings.Contains(err.Error(), "commit ") {
+				t.Fatalf("expected %v with its commit, found %v", ErrBadLedger, err)
 			}
 		})
 	}
 }
 
-// A record and a state that do not belong together are told apart at every commit.
+// A ledger and a state that do not belong together are told apart at every commit.
 func TestCrossCheckFinds(t *testing.T) {
-	commits := jobRecord(t)
+	commits := jobLedger(t)
 	for i := 1; i < len(commits); i++ {
 		v, err := verify(commits[:i])
 		if err != nil {
@@ -277,15 +277,15 @@ func TestCrossCheckFinds(t *testing.T) {
 		if err := v.CrossCheck(commits[i-1].snapshot); err != nil {
 			t.Fatalf("commit %d: %v", commits[i-1].number, err)
 		}
-		silent := !slices.ContainsFunc(commits[i].events, func(ev RecordEvent) bool { // no task is the nearer to its count for it
+		silent := !slices.ContainsFunc(commits[i].events, func(ev LedgerEvent) bool { // no task is the nearer to its count for it
 			return ev.Kind != EventJoined && ev.Kind != EventFailed && (ev.Kind != EventDispatched || ev.Attempt == 1)
 		})
 		if err := v.CrossCheck(commits[i].snapshot); err == nil && !silent {
-			t.Fatalf("record up to commit %d, state of commit %d: accepted; the events between are %+v", commits[i-1].number, commits[i].number, commits[i].events)
+			t.Fatalf("ledger up to commit %d, state of commit %d: accepted; the events between are %+v", commits[i-1].number, commits[i].number, commits[i].events)
 		}
 		if i > 1 {
 			if err := v.CrossCheck(commits[i-2].snapshot); err == nil {
-				t.Fatalf("record up to commit %d, state of commit %d: accepted", commits[i-1].number, commits[i-2].number)
+				t.Fatalf("ledger up to commit %d, state of commit %d: accepted", commits[i-1].number, commits[i-2].number)
 			}
 		}
 	}

@@ -79,13 +79,13 @@ func next(t *testing.T, c *trainer.Client, finished *taskqueue.Task) *taskqueue.
 	return task
 }
 
-// ledger is what trainers trained: how often each record in each pass.
-type ledger struct {
+// tally is what trainers trained: how often each record in each pass.
+type tally struct {
 	mu   sync.Mutex
 	seen map[string]int
 }
 
-func (l *ledger) add(pass taskqueue.Pass, record []byte) {
+func (l *tally) add(pass taskqueue.Pass, record []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.seen == nil {
@@ -95,7 +95,7 @@ func (l *ledger) add(pass taskqueue.Pass, record []byte) {
 }
 
 // train works until the job is over.
-func train(ctx context.Context, c *trainer.Client, l *ledger) error {
+func train(ctx context.Context, c *trainer.Client, l *tally) error {
 	var done *taskqueue.Task
 	for {
 		task, err := c.Next(ctx, done)
@@ -115,9 +115,9 @@ func train(ctx context.Context, c *trainer.Client, l *ledger) error {
 	}
 }
 
-// wantOnce checks that by the record every task, and by the ledger every record, was trained
+// wantOnce checks that by the ledger every task, and by the tally every record, was trained
 // once in each pass.
-func wantOnce(t *testing.T, store *etcdstore.Store, l *ledger, passes, tasks int) {
+func wantOnce(t *testing.T, store *etcdstore.Store, l *tally, passes, tasks int) {
 	t.Helper()
 	reports := mastertest.Verify(t, store)
 	if len(reports) != passes {
@@ -197,7 +197,7 @@ func TestClientsRunAJob(t *testing.T) {
 	names := files(t, 3)
 	store := etcdtest.Store(t)
 	r := mastertest.Start(t, store, master.Config{Shuffle: true, Seed: 5, ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 2}})
-	var l ledger
+	var l tally
 	var wg sync.WaitGroup
 	for i := range 3 {
 		c := join(t, fmt.Sprint("t", i), trainer.At(r.Addr))
@@ -225,7 +225,7 @@ func TestMastersComeAndGo(t *testing.T) {
 	}
 	store := etcdtest.Open(t, etcdtest.Endpoint(t), job)
 	r := start()
-	var l ledger
+	var l tally
 	var wg sync.WaitGroup
 	for i := range 4 {
 		c := join(t, fmt.Sprint("t", i), follow(t, store))
@@ -260,7 +260,7 @@ func TestBrokenConnections(t *testing.T) {
 	r := mastertest.Start(t, store, master.Config{Shuffle: true, ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 3}})
 	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
 	locate := trainer.At(proxy.Addr())
-	var l ledger
+	var l tally
 	var wg sync.WaitGroup
 	for i := range 3 {
 		c := join(t, fmt.Sprint("t", i), locate)

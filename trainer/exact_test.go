@@ -170,7 +170,7 @@ func TestExactResume(t *testing.T) {
 		t.Error(err)
 	}
 	if reports := mastertest.Verify(t, store); len(reports) != 1 || reports[0].CountedOnce != 10 || reports[0].CountedTwice+reports[0].Missing > 0 {
-		t.Errorf("by the record: %+v", reports)
+		t.Errorf("by the ledger: %+v", reports)
 	}
 }
 

@@ -18,7 +18,7 @@ func benchReconnectCommand() *cobra.Command {
 		Long: `Bench reconnect runs etcd, two masters and a process with many trainers, which all hold a session and a connection and work
 slowly. Then the leader dies (SIGKILL) or hangs (SIGSTOP). It measures how long it takes until the next leader has answered
 every trainer, how long GetTask takes before the fault and from five seconds after it, and the leader's memory; and it
-compares the finishes that were acknowledged with the record: none may be lost, and none counted twice.
+compares the finishes that were acknowledged with the ledger: none may be lost, and none counted twice.
 
 The process of the trainers and the leader need a connection for each trainer: the limit of open files (ulimit -Hn) must be
 500 above their number.`,

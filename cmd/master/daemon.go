@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"trainmaster/etcdstore"
+	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/httpapi"
@@ -24,7 +25,6 @@ import (
 	"trainmaster/master/onetcd"
 	"trainmaster/master/shards"
 	"trainmaster/portsplit"
-	"trainmaster/record"
 	"trainmaster/taskqueue"
 )
 
@@ -42,8 +42,8 @@ type daemonSettings struct {
 	update     *string
 	shardLoss  *string
 	fault      bool
-	record     bool
-	sealing    record.Config
+	ledger     bool
+	sealing    ledger.Config
 	keep       string
 	checkpoint string // how often
 	resume     string // the folder or bucket of checkpoints to begin from
@@ -92,10 +92,10 @@ func addDaemon(cmd *cobra.Command) {
 	s.shardLoss = addChoice(cmd, "on-shard-loss", "", "what becomes of the job when a parameter server is lost: the others go on (continue), or all go back to the last checkpoint, the data too (rewind)", "continue", "rewind")
 	flags.IntVar(&c.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
 	flags.StringVar(&s.resume, "resume", "", "`folder`, or s3://bucket/prefix, of checkpoints of a job that etcd has lost: begin it anew from the newest set there, data and parameters; a job that has begun so goes on")
-	flags.BoolVar(&s.record, "record", true, "write the record, from which master verify proves what was counted")
-	flags.StringVar(&s.sealing.Dir, "record-dir", "", "`folder` for the sealed record, the same for all masters of the job (default: record in --data-dir; with --endpoints, etcd)")
-	flags.StringVar(&s.keep, "record-keep", "", "how much of the sealed record to keep: a `size` such as 10GiB, an age such as 720h, or all (default 1GiB in a folder, 64MiB in etcd)")
-	flags.Uint64Var(&s.sealing.Every, "record-seal-every", 10_000, "seal the record after so many `commits`, or 1 MiB")
+	flags.BoolVar(&s.ledger, "ledger", true, "write the ledger, from which master verify proves what was counted")
+	flags.StringVar(&s.sealing.Dir, "ledger-dir", "", "`folder` for the sealed ledger, the same for all masters of the job (default: ledger in --data-dir; with --endpoints, etcd)")
+	flags.StringVar(&s.keep, "ledger-keep", "", "how much of the sealed ledger to keep: a `size` such as 10GiB, an age such as 720h, or all (default 1GiB in a folder, 64MiB in etcd)")
+	flags.Uint64Var(&s.sealing.Every, "ledger-seal-every", 10_000, "seal the ledger after so many `commits`, or 1 MiB")
 	flags.DurationVar(&c.Linger, "linger", 30*time.Second, "how long a finished job waits for its trainers to hear of it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.httpChosen = cmd.Flags().Changed("http")
@@ -115,7 +115,7 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	s.config.Job = s.etcd.Job
 	s.config.Queue.Rolling = *s.passMode == "rolling"
 	s.config.Queue.LossesIgnored = !s.fault
-	s.config.NoRecord = !s.record
+	s.config.NoLedger = !s.ledger
 	s.config.Sync = *s.update == "sync"
 	if *s.shardLoss == "rewind" {
 		if q := &s.config.Queue; q.ExplicitCommit {
@@ -126,18 +126,18 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 		s.config.Queue.ExplicitCommit, s.config.Queue.Cuts = true, true
 	}
 	var err error
-	if s.sealing.Keep, err = record.ParseKeep(s.keep); err != nil {
-		return settingErrorf(cmd, "record-keep", "expected a size such as 64MiB or 10GiB, an age such as 720h, or all")
+	if s.sealing.Keep, err = ledger.ParseKeep(s.keep); err != nil {
+		return settingErrorf(cmd, "ledger-keep", "expected a size such as 64MiB or 10GiB, an age such as 720h, or all")
 	}
 	if s.config.CheckpointEvery, err = master.ParseCadence(s.checkpoint); err != nil {
 		return settingErrorf(cmd, "checkpoint-every", "expected a time such as 60s, steps such as 500steps, passes such as 1pass, one of each at most, separated by commas, or never")
 	}
 	if s.sealing.Every == 0 {
-		return settingErrorf(cmd, "record-seal-every", "expected at least 1")
+		return settingErrorf(cmd, "ledger-seal-every", "expected at least 1")
 	}
 	s.sealing.Job = s.etcd.Job
 	if s.sealing.Dir == "" && len(s.etcd.Endpoints) == 0 {
-		s.sealing.Dir = recordDir(s.dataDir)
+		s.sealing.Dir = ledgerDir(s.dataDir)
 	}
 	if s.leaseTTL < time.Second {
 		return settingErrorf(cmd, "lease-ttl", "expected at least 1s")
@@ -197,8 +197,8 @@ func (s *daemonSettings) validateBounds(cmd *cobra.Command) error {
 	return nil
 }
 
-// recordDir is where the record of a master with an embedded etcd is sealed.
-func recordDir(dataDir string) string { return filepath.Join(dataDir, "record") }
+// ledgerDir is where the ledger of a master with an embedded etcd is sealed.
+func ledgerDir(dataDir string) string { return filepath.Join(dataDir, "ledger") }
 
 // run serves until the job is over or ctx ends. It ends in this order: the committer
 // finishes what waits, the lock is resigned, the port closes, the store closes.
@@ -319,7 +319,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	m.Placer = told
 	m.ServerRegistry = onetcd.Servers{Store: store, Roster: roster}
 	m.OnBegun = func(ctx context.Context) error { return s.desire(ctx, store, log) }
-	m.Recorder = onetcd.Recorder{Sealer: &record.Sealer{Store: store, Config: s.sealing, Log: log}}
+	m.Sealer = onetcd.Sealer{Sealer: &ledger.Sealer{Store: store, Config: s.sealing, Log: log}}
 	split := portsplit.New(listener, portsplit.Config{Log: log, Reserved: portsplit.HTTPGet}) // heartbeats for standbys
 	rpcs := &netrpc.Server{Master: m, Log: log}
 	grpcs := grpcapi.New(m, log)
@@ -348,7 +348,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	if serveErr := group.Wait(); err == nil {
 		err = serveErr
 	}
-	if errors.Is(err, master.ErrOtherJob) || errors.Is(err, master.ErrOtherRecord) {
+	if errors.Is(err, master.ErrOtherJob) || errors.Is(err, master.ErrOtherLedger) {
 		return usageErrorf("%w", err)
 	}
 	return err

@@ -33,7 +33,7 @@ func drillCommand() *cobra.Command {
 		Use:   "drill",
 		Short: "Make a fault happen to a running job, and see that nothing is lost",
 		Long: `Drill hurts a running job on purpose and reports who took over, after how long, what was given out again, and, by the
-job's record, whether anything was lost or counted twice. It exits with 1 if anything was.
+job's ledger, whether anything was lost or counted twice. It exits with 1 if anything was.
 
 It finds the job of a ` + "`master run`" + ` on this machine by the folder of the run; any other job by the --endpoints of its etcd, where the
 leader must be a process of this machine and this user. Whatever a drill does to a process that lives it undoes, also when
@@ -131,17 +131,17 @@ func openDrill(ctx context.Context, d *drill.Drill, from *place, dir string, dir
 	if d.Store, closeStore, err = from.open(ctx); err != nil {
 		return nil, err
 	}
-	d.Record = func(ctx context.Context, through uint64) iter.Seq2[drill.Entry, error] {
+	d.Ledger = func(ctx context.Context, through uint64) iter.Seq2[drill.Entry, error] {
 		return entries(ctx, d.Store, *from, through)
 	}
 	d.Verify = func(ctx context.Context) ([]taskqueue.PassReport, error) { return verify(ctx, d.Store, *from, "") }
 	return closeStore, nil
 }
 
-// entries reads the record up to a commit.
+// entries reads the ledger up to a commit.
 func entries(ctx context.Context, store *etcdstore.Store, from place, through uint64) iter.Seq2[drill.Entry, error] {
 	return func(yield func(drill.Entry, error) bool) {
-		reader, _, err := openRecord(ctx, store, from, "")
+		reader, _, err := openLedger(ctx, store, from, "")
 		if err != nil {
 			yield(drill.Entry{}, err)
 			return

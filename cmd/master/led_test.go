@@ -16,11 +16,11 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/onetcd"
 	"trainmaster/master/shards"
-	"trainmaster/record"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
@@ -51,14 +51,14 @@ func leadJob(t *testing.T, store *etcdstore.Store, config master.Config) *led {
 	return leadSealing(t, store, config, nil)
 }
 
-// leadSealing starts a master of the store's job, which seals the record unless sealing is nil.
-func leadSealing(t *testing.T, store *etcdstore.Store, config master.Config, sealing *record.Config) *led {
+// leadSealing starts a master of the store's job, which seals the ledger unless sealing is nil.
+func leadSealing(t *testing.T, store *etcdstore.Store, config master.Config, sealing *ledger.Config) *led {
 	t.Helper()
 	return leadWith(t, store, config, sealing, nil)
 }
 
 // leadWith starts a master of the store's job that moves blocks between parameter servers, unless told is nil.
-func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealing *record.Config, told *shards.Client) *led {
+func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealing *ledger.Config, told *shards.Client) *led {
 	t.Helper()
 	l := &led{t: t, store: store, job: strings.TrimPrefix(store.Prefix(), "/jobs/"), ended: make(chan struct{})}
 	l.etcd = []string{"--endpoints", etcdtest.Endpoint(t), "--job", l.job}
@@ -83,7 +83,7 @@ func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealin
 	}
 	if sealing != nil {
 		sealing.Job = l.job
-		l.Recorder = onetcd.Recorder{Sealer: &record.Sealer{Store: store, Config: *sealing, Log: log}}
+		l.Sealer = onetcd.Sealer{Sealer: &ledger.Sealer{Store: store, Config: *sealing, Log: log}}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

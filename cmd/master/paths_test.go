@@ -33,13 +33,13 @@ func TestFlagsSayWhatTheyFound(t *testing.T) {
 		{nil, "data-dir", file, aFile},
 		{nil, "data-dir", link, aLink},
 		{nil, "resume", link, aLink},
-		{nil, "record-dir", file, aFile},
+		{nil, "ledger-dir", file, aFile},
 		{[]string{"pserver"}, "checkpoint-dir", file, aFile},
 		{[]string{"bench", "queue"}, "dir", file, aFile},
 		{[]string{"status"}, "cacert", dir, "expected a PEM file, found a folder"},
 		{[]string{"status"}, "cacert", link, "expected a PEM file, found a link to"},
 		{[]string{"trainer"}, "save-model", dir, "expected a file, found a folder"},
-		{[]string{"trainer"}, "ledger", dir, "expected a file, found a folder"},
+		{[]string{"trainer"}, "journal", dir, "expected a file, found a folder"},
 	} {
 		t.Run(fmt.Sprint(c.args, c.flag), func(t *testing.T) {
 			runArgs(t, append(c.args, "--"+c.flag, c.path)...).wants(t, exitUsage, fmt.Sprintf("bad value %q for --%s from the command line: %s", c.path, c.flag, c.want))

@@ -83,15 +83,15 @@ func TestQueuesOfManyPages(t *testing.T) {
 	}
 }
 
-// ledger keeps the lists of one pass as they are meant, by what the trainers were told.
-type ledger struct {
+// tally keeps the lists of one pass as they are meant, by what the trainers were told.
+type tally struct {
 	tasks   int
 	pending map[int]bool
 	done    map[int]bool
 	aside   map[int]bool
 }
 
-func (g *ledger) compare(t *testing.T, what string, d literalDatasets) {
+func (g *tally) compare(t *testing.T, what string, d literalDatasets) {
 	t.Helper()
 	indices := func(entries []literalEntry) []int {
 		var list []int
@@ -125,13 +125,13 @@ func (g *ledger) compare(t *testing.T, what string, d literalDatasets) {
 	}
 }
 
-// After every event, what is decoded from etcd is what the running queue holds, and what a naive ledger says.
+// After every event, what is decoded from etcd is what the running queue holds, and what a naive tally says.
 func TestLiteralQueues(t *testing.T) {
 	const tasks = 12
 	l := lead(t, master.Config{Shuffle: true, Seed: 3, Queue: taskqueue.Options{Passes: 2, MaxFailures: 1}})
 	l.report(tasks)
-	fresh := func() *ledger {
-		return &ledger{tasks: tasks, pending: map[int]bool{}, done: map[int]bool{}, aside: map[int]bool{}}
+	fresh := func() *tally {
+		return &tally{tasks: tasks, pending: map[int]bool{}, done: map[int]bool{}, aside: map[int]bool{}}
 	}
 	g := fresh()
 	check := func(what string) {

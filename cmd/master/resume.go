@@ -133,7 +133,7 @@ func (s *daemonSettings) openSet(ctx context.Context, folder checkpoint.Store, l
 	if err != nil {
 		return nil, refuse("%w", err)
 	}
-	r := &revival{file: file, record: s.record, set: set, text: text}
+	r := &revival{file: file, ledger: s.ledger, set: set, text: text}
 	if r.tables, err = indexAgain(ctx, file, s.config.Roots, log); err != nil {
 		return nil, refuse("%w", err)
 	}

@@ -12,9 +12,9 @@ import (
 	"strings"
 
 	"trainmaster/etcdstore"
+	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/record"
 	"trainmaster/snapshot"
 	"trainmaster/taskqueue"
 )
@@ -22,14 +22,14 @@ import (
 // revival is a job on its way from a snapshot into an etcd where there is none.
 type revival struct {
 	file   *snapshot.File
-	record bool // there is one to go on with: in the snapshot, or it begins here
+	ledger bool // there is one to go on with: in the snapshot, or it begins here
 
 	set    *checkpoint.Set // of the cut that the state is at; nil: it is of another moment
 	text   []byte          // of the set
 	tables []indexed       // of the datasets; nil: the snapshot has them
 
 	// What queue finds in the snapshot.
-	outline taskqueue.Outline // of the record before
+	outline taskqueue.Outline // of the ledger before
 	desired []byte            // parameter servers; nil: the master says it
 }
 
@@ -58,7 +58,7 @@ func (r *revival) adopt(ctx context.Context, store *etcdstore.Store, name string
 	if err := queue.Revive(name, [16]byte(random[:]), cluster); err != nil {
 		return restoredJob{}, err
 	}
-	events := queue.Flush().Record // what else it has to write are keys of sessions, to be deleted; they are not restored
+	events := queue.Flush().Ledger // what else it has to write are keys of sessions, to be deleted; they are not restored
 	state := queue.Snapshot(0, binary.LittleEndian.Uint64(random[16:]))
 	encoded, err := etcdstore.Encode(state)
 	if err != nil {
@@ -73,7 +73,7 @@ func (r *revival) adopt(ctx context.Context, store *etcdstore.Store, name string
 	})
 	job := restoredJob{
 		Job: name, JobID: hex.EncodeToString(state.JobID), Cluster: fmt.Sprintf("%x", cluster), Commit: state.Commit, Epoch: state.Epoch,
-		Restores: state.Restores, Again: len(queue.PendingTasks()), Record: r.file.Head.Record,
+		Restores: state.Restores, Again: len(queue.PendingTasks()), Ledger: r.file.Head.Ledger,
 	}
 	return job, err
 }
@@ -180,15 +180,15 @@ func (r *revival) lastKeys(queue *taskqueue.Queue, events []byte) (keys []taskqu
 			keys = append(keys, taskqueue.Write{Key: master.StepKey, Value: master.Step{Version: r.set.Version, Epoch: queue.Epoch()}.Encode()})
 		}
 	}
-	if r.record && !r.file.Head.Record {
+	if r.ledger && !r.file.Head.Ledger {
 		begin, err := json.Marshal(r.outline)
 		if err != nil {
 			return nil, err
 		}
-		keys = append(keys, taskqueue.Write{Key: record.BeginKey, Value: begin})
+		keys = append(keys, taskqueue.Write{Key: ledger.BeginKey, Value: begin})
 	}
-	if r.record && len(events) > 0 {
-		keys = append(keys, taskqueue.Write{Key: taskqueue.RecordKey(queue.Commit()), Value: events})
+	if r.ledger && len(events) > 0 {
+		keys = append(keys, taskqueue.Write{Key: taskqueue.LedgerKey(queue.Commit()), Value: events})
 	}
 	return keys, nil
 }

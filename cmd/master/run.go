@@ -90,7 +90,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
 	shardLoss := addChoice(cmd, "on-shard-loss", "", "when a parameter server is lost the others go on (continue), or all go back to the last checkpoint, the data too (rewind)", "continue", "rewind")
-	flags.BoolVar(&c.Ledger, "ledger", false, "have the trainers note what they trained, in ledger.jsonl")
+	flags.BoolVar(&c.Journal, "journal", false, "have the trainers note what they trained, in journal.jsonl")
 	flags.BoolVar(&c.Drillable, "drillable", false, "put a proxy between each master and etcd, for the drills partition and slow-store")
 	output := addOutput(cmd)
 	cmd.Args = onlyAfterDash
@@ -239,7 +239,7 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 			fmt.Fprintln(w, "test accuracy\tnot measured: the data has no held-out shards (master recordio convert --held-out)")
 		}
 		if result.Accuracy != nil {
-			fmt.Fprintf(w, "test accuracy\t%.4f (%s)\n", *result.Accuracy, counted(result.TestRecords, "record"))
+			fmt.Fprintf(w, "test accuracy\t%.4f (%s)\n", *result.Accuracy, counted(result.TestRecords, "ledger"))
 		}
 		if result.AUC != nil {
 			fmt.Fprintf(w, "area under the ROC curve\t%.4f\n", *result.AUC)

@@ -16,11 +16,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/etcdstore"
+	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/onetcd"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
-	"trainmaster/record"
 	"trainmaster/snapshot"
 	"trainmaster/taskqueue"
 )
@@ -43,7 +43,7 @@ func snapshotCommand() *cobra.Command {
 		Use:   "snapshot",
 		Short: "Save a job to a file and restore it elsewhere",
 		Long: `Snapshot keeps what etcd holds of a job in a file, from which the job can be restored in another etcd or under another
-name: its tasks, how far its passes are, what is set aside and why, its settings and its record; with --checkpoint-dir also
+name: its tasks, how far its passes are, what is set aside and why, its settings and its ledger; with --checkpoint-dir also
 the parameters, of the same moment.`,
 		Example: `  master snapshot save backup.tms --endpoints 10.0.0.1:2379`,
 	}
@@ -62,7 +62,7 @@ master may be using.
 With --checkpoint-dir, the folder of its parameter servers, the file has the latest set of checkpoints too, and the job as it
 was at the cut of that set: from such a file both go on from one moment. Without it there are no parameters in the file.
 
-A job whose record is not wholly kept any more, as --record-keep of the master says, can be saved with --record=false
+A job whose ledger is not wholly kept any more, as --ledger-keep of the master says, can be saved with --ledger=false
 only: nothing proves its passes after a restore.`,
 		Example: `  master snapshot save backup.tms --endpoints 10.0.0.1:2379
   # with the parameters
@@ -71,8 +71,8 @@ only: nothing proves its passes after a restore.`,
 		Args: cobra.ExactArgs(1),
 	}
 	from := addPlaceFlags(cmd, addEtcdFlags(cmd))
-	withRecord := cmd.Flags().Bool("record", true, "save the record too, from which master verify proves what was counted")
-	dir := cmd.Flags().String("record-dir", "", "`folder` of the sealed record, as the master was told (default: where the master says that it is)")
+	withLedger := cmd.Flags().Bool("ledger", true, "save the ledger too, from which master verify proves what was counted")
+	dir := cmd.Flags().String("ledger-dir", "", "`folder` of the sealed ledger, as the master was told (default: where the master says that it is)")
 	checkpoints := cmd.Flags().String("checkpoint-dir", "", "`folder`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (default: the parameters are not saved)")
 	force := cmd.Flags().Bool("force", false, "replace a file that exists")
 	format := addOutput(cmd)
@@ -85,7 +85,7 @@ only: nothing proves its passes after a restore.`,
 			return err
 		}
 		defer closeStore()
-		b := &backup{store: store, from: from, withRecord: *withRecord, recordDir: *dir}
+		b := &backup{store: store, from: from, withLedger: *withLedger, ledgerDir: *dir}
 		if err := b.read(cmd.Context()); err != nil {
 			return err
 		}
@@ -115,17 +115,17 @@ only: nothing proves its passes after a restore.`,
 type backup struct {
 	store      *etcdstore.Store
 	from       place
-	withRecord bool
-	recordDir  string
+	withLedger bool
+	ledgerDir  string
 
-	values map[string][]byte // but for parts and record, all of one revision
+	values map[string][]byte // but for parts and ledger, all of one revision
 	state  taskqueue.Snapshot
 	head   snapshot.Head
-	record *record.Reader
+	ledger *ledger.Reader
 	set    []byte // the latest; nil: none
 }
 
-// read reads what may change, in one transaction. The parts that the state names never do, and the record only grows.
+// read reads what may change, in one transaction. The parts that the state names never do, and the ledger only grows.
 func (b *backup) read(ctx context.Context) error {
 	var err error
 	var revision int64
@@ -148,18 +148,18 @@ func (b *backup) read(ctx context.Context) error {
 	if err := etcdstore.Decode(b.values[taskqueue.StateKey], &b.state, maxStateDecoded); err != nil {
 		return err
 	}
-	if b.withRecord {
-		if b.record, err = record.Open(ctx, b.store, b.from.etcd.Job, b.recordDir); err != nil {
+	if b.withLedger {
+		if b.ledger, err = ledger.Open(ctx, b.store, b.from.etcd.Job, b.ledgerDir); err != nil {
 			return err
 		}
-		if gone := b.record.Outline().Commit; gone > 0 {
-			return usageErrorf("the record up to commit %d is not kept any more (--record-keep of the master): save the job with --record=false", gone)
+		if gone := b.ledger.Outline().Commit; gone > 0 {
+			return usageErrorf("the ledger up to commit %d is not kept any more (--ledger-keep of the master): save the job with --ledger=false", gone)
 		}
 	}
 	s := &b.state
-	if b.record != nil && len(s.Sets) > 0 { // with a dataset there are events, unless the master wrote no record
+	if b.ledger != nil && len(s.Sets) > 0 { // with a dataset there are events, unless the master wrote no ledger
 		found := false
-		for _, err := range b.record.Entries(ctx, s.Commit) {
+		for _, err := range b.ledger.Entries(ctx, s.Commit) {
 			if err != nil {
 				return err
 			}
@@ -167,18 +167,18 @@ func (b *backup) read(ctx context.Context) error {
 			break
 		}
 		if !found {
-			b.record = nil
+			b.ledger = nil
 		}
 	}
 	b.head = snapshot.Head{
 		Job: s.Job, JobID: hex.EncodeToString(s.JobID), Cluster: fmt.Sprintf("%x", s.Cluster), Revision: revision, Format: s.Format,
-		Commit: s.Commit, Epoch: s.Epoch, Status: s.Status.String(), Restores: s.Restores, Record: b.record != nil,
+		Commit: s.Commit, Epoch: s.Epoch, Status: s.Status.String(), Restores: s.Restores, Ledger: b.ledger != nil,
 		TakenAt: time.Now().UTC().Format(time.RFC3339), TakenBy: readVersion().Version, Datasets: snapshot.DatasetsOf(queue),
 	}
 	return nil
 }
 
-// items yields what goes into the file: small things first, then the parts, then the record.
+// items yields what goes into the file: small things first, then the parts, then the ledger.
 func (b *backup) items(ctx context.Context) iter.Seq2[taskqueue.Write, error] {
 	return func(yield func(taskqueue.Write, error) bool) {
 		for _, key := range slices.Sorted(maps.Keys(b.values)) {
@@ -201,11 +201,11 @@ func (b *backup) items(ctx context.Context) iter.Seq2[taskqueue.Write, error] {
 				}
 			}
 		}
-		if b.record == nil {
+		if b.ledger == nil {
 			return
 		}
-		for e, err := range b.record.Entries(ctx, b.state.Commit) {
-			if !yield(taskqueue.Write{Key: taskqueue.RecordKey(e.Commit), Value: e.Events}, err) || err != nil {
+		for e, err := range b.ledger.Entries(ctx, b.state.Commit) {
+			if !yield(taskqueue.Write{Key: taskqueue.LedgerKey(e.Commit), Value: e.Events}, err) || err != nil {
 				return
 			}
 		}
@@ -254,9 +254,9 @@ func showSnapshot(cmd *cobra.Command, format, path string) error {
 		for _, d := range info.Datasets {
 			fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%d\n", d.Dataset, d.Pass, d.Done, d.Pending, d.Retry, d.SetAside, d.Tasks)
 		}
-		what := "with its record"
-		if !info.Record {
-			what = "without its record: master verify can prove nothing of it"
+		what := "with its ledger"
+		if !info.Ledger {
+			what = "without its ledger: master verify can prove nothing of it"
 		}
 		model := "without its parameters"
 		if info.Model {

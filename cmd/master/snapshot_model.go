@@ -87,11 +87,11 @@ func (b *backup) goTo(ctx context.Context, folder checkpoint.Store, set *checkpo
 		}
 	}
 	if !bytes.Equal(at.JobID, b.state.JobID) {
-		b.record = nil // it was resumed from that set, and its record begins there
+		b.ledger = nil // it was resumed from that set, and its ledger begins there
 	}
 	b.values, b.state = values, at
 	head := file.Head
-	head.Revision, head.TakenAt, head.TakenBy, head.Record, head.Model = b.head.Revision, b.head.TakenAt, b.head.TakenBy, b.record != nil, true
+	head.Revision, head.TakenAt, head.TakenBy, head.Ledger, head.Model = b.head.Revision, b.head.TakenAt, b.head.TakenBy, b.ledger != nil, true
 	b.head = head
 	return nil
 }

@@ -21,7 +21,7 @@ type restoredJob struct {
 	Epoch    uint32 `json:"epoch"`
 	Restores uint8  `json:"restores"`
 	Again    int    `json:"delivered_again"`
-	Record   bool   `json:"record"`
+	Ledger   bool   `json:"ledger"`
 }
 
 func snapshotRestoreCommand() *cobra.Command {
@@ -71,9 +71,9 @@ send counts in it.`,
 		if stored, _, err := store.State(cmd.Context()); err == nil && stored != nil { // before much is written
 			return usageErrorf("job %q in %v: %w: choose another --job, or remove that one as docs/keys.md says", to.etcd.Job, to, etcdstore.ErrOccupied)
 		}
-		r := &revival{file: file, record: file.Head.Record}
+		r := &revival{file: file, ledger: file.Head.Ledger}
 		if file.Head.Model {
-			r.record = true
+			r.ledger = true
 			place, err := storage.Open(*checkpoints)
 			if err != nil {
 				return usageErrorf("--checkpoint-dir: %w", err)
@@ -100,11 +100,11 @@ send counts in it.`,
 				fmt.Fprintf(w, "its parameters are those of set %d, in %s: start its parameter servers with --checkpoint-dir %[2]s\n", r.set.Number, *checkpoints)
 			}
 			switch {
-			case job.Record:
-			case r.record:
-				fmt.Fprintln(w, "its record is not in the snapshot: master verify proves what comes from here on")
+			case job.Ledger:
+			case r.ledger:
+				fmt.Fprintln(w, "its ledger is not in the snapshot: master verify proves what comes from here on")
 			default:
-				fmt.Fprintln(w, "its record is not in the snapshot: start its masters with --record=false")
+				fmt.Fprintln(w, "its ledger is not in the snapshot: start its masters with --ledger=false")
 			}
 		})
 	}

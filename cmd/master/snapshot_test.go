@@ -39,7 +39,7 @@ func saved(t *testing.T, config master.Config) (l *led, a *session, file string)
 		}
 	}
 	file = filepath.Join(t.TempDir(), "backup.tms")
-	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).says(t, "job "+l.job, "whole, with its record")
+	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).says(t, "job "+l.job, "whole, with its ledger")
 	return l, a, file
 }
 
@@ -63,7 +63,7 @@ func TestSnapshotRestore(t *testing.T) {
 	l, a, file := saved(t, config)
 	info := decode[snapshotInfo](t, runArgs(t, "snapshot", "inspect", file, "-o", "json").stdout)
 	d := info.Datasets[0]
-	if info.Job != l.job || info.Status != "running" || !info.Record || d.Tasks != 40 || d.Done == 0 || d.Done+d.Pending+d.Retry+d.SetAside >= 40 || d.Pending == 0 {
+	if info.Job != l.job || info.Status != "running" || !info.Ledger || d.Tasks != 40 || d.Done == 0 || d.Done+d.Pending+d.Retry+d.SetAside >= 40 || d.Pending == 0 {
 		t.Fatalf("the snapshot is of %+v", info)
 	}
 	before := slices.Clone(a.held)
@@ -153,7 +153,7 @@ func TestRestoreThatWasBrokenOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &revival{file: s, record: true}
+	r := &revival{file: s, ledger: true}
 	_, settings, err := r.queue()
 	if err != nil {
 		t.Fatal(err)
@@ -204,9 +204,11 @@ func TestDamagedSnapshot(t *testing.T) {
 		check(fmt.Sprint("cut at ", at), whole[:at], "no whole snapshot")
 	}
 	runArgs(t, "snapshot", "inspect", bad).wants(t, exitFailed, "no whole snapshot")
-	newer := slices.Clone(whole)
-	newer[len("TMBACKUP")] = 9
-	check("a newer version", newer, "expected version 1 to 2, found 9")
+	other := slices.Clone(whole)
+	other[len("TMBACKUP")] = 9
+	check("a newer version", other, "expected version 3 or 4, found 9")
+	other[len("TMBACKUP")] = 1 // with the ledger under other keys
+	check("an earlier version", other, "expected version 3 or 4, found 1")
 	store := etcdtest.Store(t)
 	job := strings.TrimPrefix(store.Prefix(), "/jobs/")
 	runArgs(t, "snapshot", "restore", bad, "--endpoints", etcdtest.Endpoint(t), "--job", job).wants(t, exitFailed, "no whole snapshot")
@@ -239,7 +241,7 @@ func TestSnapshotThatCannotBeWritten(t *testing.T) {
 	if after, err := os.ReadFile(file); err != nil || !slices.Equal(before, after) {
 		t.Errorf("a file that exists was not kept: %v", err)
 	}
-	runArgs(t, append([]string{"snapshot", "save", file, "--force"}, l.etcd...)...).says(t, "whole, with its record")
+	runArgs(t, append([]string{"snapshot", "save", file, "--force"}, l.etcd...)...).says(t, "whole, with its ledger")
 	runArgs(t, append([]string{"snapshot", "save", filepath.Dir(file)}, l.etcd...)...).wants(t, exitUsage, "expected the name of a file, found a folder")
 	missing := filepath.Join(t.TempDir(), "no", "folder")
 	r := runArgs(t, append([]string{"snapshot", "save", missing}, l.etcd...)...)
@@ -250,13 +252,13 @@ func TestSnapshotThatCannotBeWritten(t *testing.T) {
 	runArgs(t, "snapshot", "inspect", filepath.Dir(file)).wants(t, exitUsage, "expected a regular file, found a folder")
 }
 
-func TestSnapshotWithoutARecord(t *testing.T) {
-	l := lead(t, master.Config{NoRecord: true})
+func TestSnapshotWithoutLedger(t *testing.T) {
+	l := lead(t, master.Config{NoLedger: true})
 	l.report(3)
 	l.join("a").take()
 	file := filepath.Join(t.TempDir(), "backup.tms")
-	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).says(t, "without its record")
-	runArgs(t, "snapshot", "restore", file, "--endpoints", etcdtest.Endpoint(t), "--job", etcdtest.NewJob(t)).says(t, "--record=false")
+	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).says(t, "without its ledger")
+	runArgs(t, "snapshot", "restore", file, "--endpoints", etcdtest.Endpoint(t), "--job", etcdtest.NewJob(t)).says(t, "--ledger=false")
 	runArgs(t, "snapshot", "save", file, "--force", "--endpoints", etcdtest.Endpoint(t), "--job", "nobody").wants(t, exitUsage, `no job "nobody"`)
 }
 
@@ -272,7 +274,7 @@ func TestSnapshotKnowsEveryKey(t *testing.T) {
 	known := map[string]string{
 		"/master/": process, "/ps/": process, "/trainers/": session,
 		"/master/secret": saved, "/job": saved, "/task_queues": saved, "/task_queues/tasks/": saved, "/task_queues/aside/": saved, "/ps_desired": saved, "/ps_step": saved,
-		"/record/begin": "made of the state", "/record/": read, "/ps_life": process, "/checkpoints/": other, "/ps_blocks": other,
+		"/ledger/begin": "made of the state", "/ledger/": read, "/ps_life": process, "/checkpoints/": other, "/ps_blocks": other,
 	}
 	rows := 0
 	for line := range strings.Lines(string(text)) {

@@ -40,7 +40,7 @@ dispatched again, and those that failed too often and were set aside. A task tha
 
 What becomes of a set-aside task is your word: master tasks retry puts it back, master tasks drop gives it up.
 
-With --of-record it asks no master: it finds the task that a record of a file is in, and says from the job's record which
+With --of-record it asks no master: it finds the task that a record of a file is in, and says from the job's ledger which
 trainers had it in each pass, when, and whose training was counted. Without --endpoints it reads the embedded etcd under
 --data-dir, which no master may be using.`,
 		Example: `  master tasks
@@ -53,7 +53,7 @@ trainers had it in each pass, when, and whose training was counted. Without --en
 	format := addOutput(cmd)
 	state := addChoice(cmd, "state", "", "only tasks in this state", taskStates...)
 	ofRecord := cmd.Flags().String("of-record", "", "what became of record N, from 0, of a file: `FILE:N`")
-	dir := addRecordDir(cmd)
+	dir := addLedgerDir(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *ofRecord != "" {
 			store, closeStore, err := from.open(cmd.Context())

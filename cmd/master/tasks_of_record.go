@@ -35,7 +35,7 @@ type recordPass struct {
 type recordDelivery struct {
 	Attempt          taskqueue.Attempt `json:"attempt"`
 	Trainer          string            `json:"trainer"`
-	Dispatched       string            `json:"dispatched"` // when: RFC 3339, UTC; empty: in a part of the record that is not kept
+	Dispatched       string            `json:"dispatched"` // when: RFC 3339, UTC; empty: in a part of the ledger that is not kept
 	DispatchedCommit uint64            `json:"dispatched_commit"`
 	Outcome          string            `json:"outcome"` // counted, returned, failed, timed_out, pending
 	Settled          string            `json:"settled"` // when it came to that
@@ -59,7 +59,7 @@ func parseRecord(text string) (path string, n int64, err error) {
 	return text[:at], n, nil
 }
 
-// traceRecord finds the task that a record is in, and follows it through the job's record.
+// traceRecord finds the task that a record is in, and follows it through the job's ledger.
 func traceRecord(ctx context.Context, store *etcdstore.Store, from place, dir, what string) (recordTrace, error) {
 	path, n, err := parseRecord(what)
 	if err != nil {
@@ -73,7 +73,7 @@ func traceRecord(ctx context.Context, store *etcdstore.Store, from place, dir, w
 	if err != nil {
 		return trace, err
 	}
-	reader, state, err := openRecord(ctx, store, from, dir)
+	reader, state, err := openLedger(ctx, store, from, dir)
 	if err != nil {
 		return trace, err
 	}
@@ -84,12 +84,12 @@ func traceRecord(ctx context.Context, store *etcdstore.Store, from place, dir, w
 			err = tracer.Add(e.Commit, e.Events)
 		}
 		if err != nil {
-			return trace, fmt.Errorf("read the record: %w", err)
+			return trace, fmt.Errorf("read the ledger: %w", err)
 		}
 		read = true
 	}
 	if !read {
-		return trace, noRecord(store, from)
+		return trace, noLedger(store, from)
 	}
 	names := map[taskqueue.Ordinal]string{}
 	for _, t := range queue.Overview().Trainers {
@@ -193,6 +193,6 @@ func (r recordTrace) table(w io.Writer) {
 		fmt.Fprintln(w, "It was not dispatched yet.")
 	}
 	if r.Kept > 1 {
-		fmt.Fprintf(w, "\nThe record is kept from commit %d on; of what was before nothing is known.\n", r.Kept)
+		fmt.Fprintf(w, "\nThe ledger is kept from commit %d on; of what was before nothing is known.\n", r.Kept)
 	}
 }

@@ -9,27 +9,27 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/etcdstore"
-	"trainmaster/record"
+	"trainmaster/ledger"
 	"trainmaster/taskqueue"
 )
 
 func verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Prove from the record that every task was counted exactly once",
-		Long: `Verify reads the record of a job, which the master writes in the same transactions as the state, and says for each pass what
-became of its tasks: every one must be counted once or set aside. Then it compares the record with the state. It needs no
+		Short: "Prove from the ledger that every task was counted exactly once",
+		Long: `Verify reads the ledger of a job, which the master writes in the same transactions as the state, and says for each pass what
+became of its tasks: every one must be counted once or set aside. Then it compares the ledger with the state. It needs no
 master, and can run while one leads. Without --endpoints it reads the embedded etcd under --data-dir, which no master may
-be using. What the master has sealed is read where the master says that it is, or under --record-dir.
+be using. What the master has sealed is read where the master says that it is, or under --ledger-dir.
 
-It exits with 1 if a task is missing or was counted twice, if the record and the state disagree, or if a sealed file is
-damaged or missing, and with 2 if there is no record. Passes whose record is not kept any longer, as --record-keep of the
+It exits with 1 if a task is missing or was counted twice, if the ledger and the state disagree, or if a sealed file is
+damaged or missing, and with 2 if there is no ledger. Passes whose ledger is not kept any longer, as --ledger-keep of the
 master says, are listed without figures.`,
 		Example: `  master verify --endpoints 10.0.0.1:2379 --job digits
   master verify --data-dir trainmaster-data -o json`,
 	}
 	from := addPlaceFlags(cmd, addEtcdFlags(cmd))
-	dir := addRecordDir(cmd)
+	dir := addLedgerDir(cmd)
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		store, closeStore, err := from.open(cmd.Context())
@@ -46,13 +46,13 @@ master says, are listed without figures.`,
 	return cmd
 }
 
-// addRecordDir gives cmd the flag for who reads the record.
-func addRecordDir(cmd *cobra.Command) *string {
-	return cmd.Flags().String("record-dir", "", "`folder` of the sealed record, as the master was told (default: where the master says that it is)")
+// addLedgerDir gives cmd the flag for who reads the ledger.
+func addLedgerDir(cmd *cobra.Command) *string {
+	return cmd.Flags().String("ledger-dir", "", "`folder` of the sealed ledger, as the master was told (default: where the master says that it is)")
 }
 
-// openRecord reads the state of a job, decoded, and finds its record.
-func openRecord(ctx context.Context, store *etcdstore.Store, from place, dir string) (*record.Reader, *taskqueue.Snapshot, error) {
+// openLedger reads the state of a job, decoded, and finds its ledger.
+func openLedger(ctx context.Context, store *etcdstore.Store, from place, dir string) (*ledger.Reader, *taskqueue.Snapshot, error) {
 	stored, _, err := store.State(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -64,8 +64,8 @@ func openRecord(ctx context.Context, store *etcdstore.Store, from place, dir str
 	if err := etcdstore.Decode(stored, state, maxStateDecoded); err != nil {
 		return nil, nil, fmt.Errorf("read the state: %w", err)
 	}
-	reader, err := record.Open(ctx, store, from.etcd.Job, dir)
-	if errors.Is(err, record.ErrElsewhere) {
+	reader, err := ledger.Open(ctx, store, from.etcd.Job, dir)
+	if errors.Is(err, ledger.ErrElsewhere) {
 		return nil, nil, usageErrorf("%w", err)
 	}
 	return reader, state, err
@@ -73,15 +73,15 @@ func openRecord(ctx context.Context, store *etcdstore.Store, from place, dir str
 
 const maxStateDecoded = 64 << 20
 
-// noRecord is the usage error of a job that has none.
-func noRecord(store *etcdstore.Store, from place) error {
-	return usageErrorf("no record of job %q under %s%s: it ran with --record=false, or nobody has joined it yet; nothing can be verified", from.etcd.Job, store.Prefix(), taskqueue.RecordPrefix)
+// noLedger is the usage error of a job that has none.
+func noLedger(store *etcdstore.Store, from place) error {
+	return usageErrorf("no ledger of job %q under %s%s: it ran with --ledger=false, or nobody has joined it yet; nothing can be verified", from.etcd.Job, store.Prefix(), taskqueue.LedgerPrefix)
 }
 
-// verify feeds the record up to the stored state to a verifier. The reports are nil when there is none to be made. What
+// verify feeds the ledger up to the stored state to a verifier. The reports are nil when there is none to be made. What
 // is found wrong comes with them.
 func verify(ctx context.Context, store *etcdstore.Store, from place, dir string) (reports []taskqueue.PassReport, wrong error) {
-	reader, state, err := openRecord(ctx, store, from, dir)
+	reader, state, err := openLedger(ctx, store, from, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -94,11 +94,11 @@ func verify(ctx context.Context, store *etcdstore.Store, from place, dir string)
 			err = verifier.Add(e.Commit, e.Events)
 		}
 		if err != nil {
-			return append([]taskqueue.PassReport{}, verifier.Report()...), fmt.Errorf("read the record: %w", err)
+			return append([]taskqueue.PassReport{}, verifier.Report()...), fmt.Errorf("read the ledger: %w", err)
 		}
 	}
 	if verifier.Last() == 0 {
-		return nil, noRecord(store, from)
+		return nil, noLedger(store, from)
 	}
 	reports = append([]taskqueue.PassReport{}, verifier.Report()...)
 	var bad []error
@@ -108,7 +108,7 @@ func verify(ctx context.Context, store *etcdstore.Store, from place, dir string)
 		}
 	}
 	if err := verifier.CrossCheck(state); err != nil {
-		bad = append(bad, fmt.Errorf("the record and the state of commit %d disagree: %w", state.Commit, err))
+		bad = append(bad, fmt.Errorf("the ledger and the state of commit %d disagree: %w", state.Commit, err))
 	}
 	return reports, errors.Join(bad...)
 }
@@ -131,11 +131,11 @@ func verifyTable(w io.Writer, reports []taskqueue.PassReport, wrong error) {
 	}
 	switch {
 	case wrong == nil && unseen == 0:
-		fmt.Fprintln(w, "\nNothing is missing and nothing was counted twice; the record agrees with the state.")
+		fmt.Fprintln(w, "\nNothing is missing and nothing was counted twice; the ledger agrees with the state.")
 	case wrong == nil:
-		fmt.Fprintln(w, "\nIn the passes with figures nothing is missing and nothing was counted twice; the record agrees with the state.")
+		fmt.Fprintln(w, "\nIn the passes with figures nothing is missing and nothing was counted twice; the ledger agrees with the state.")
 	}
 	if unseen > 0 {
-		fmt.Fprintf(w, "Of %s, marked with -, the record is not kept any longer (--record-keep of the master), or was lost before the job was resumed: nothing is known of them.\n", counted(unseen, "pass"))
+		fmt.Fprintf(w, "Of %s, marked with -, the ledger is not kept any longer (--ledger-keep of the master), or was lost before the job was resumed: nothing is known of them.\n", counted(unseen, "pass"))
 	}
 }

@@ -17,9 +17,9 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/onetcd"
-	"trainmaster/record"
 	"trainmaster/taskqueue"
 )
 
@@ -91,7 +91,7 @@ func TestVerify(t *testing.T) {
 	}{
 		"a finish is gone":          {nil, exitFailed, []string{"pass 1: 1 task missing, 0 counted twice"}},
 		"a finish for another task": {finishes[keys[0]], exitFailed, []string{"pass 1: 1 task missing, 1 counted twice"}},
-		"damaged":                   {[]byte{1, 0xff}, exitFailed, []string{"damaged record", "commit "}},
+		"damaged":                   {[]byte{1, 0xff}, exitFailed, []string{"damaged ledger", "commit "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer put(t, l.store, keys[1], finishes[keys[1]])
@@ -113,16 +113,16 @@ func put(t *testing.T, store *etcdstore.Store, key string, value []byte) {
 	}
 }
 
-// finishes finds what the record has of commits with one event, a finish in the first pass.
+// finishes finds what the ledger has of commits with one event, a finish in the first pass.
 func (l *led) finishes() map[string][]byte {
 	l.t.Helper()
-	found, _, err := l.store.Prefixed(l.t.Context(), taskqueue.RecordPrefix)
+	found, _, err := l.store.Prefixed(l.t.Context(), taskqueue.LedgerPrefix)
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	maps.DeleteFunc(found, func(_ string, value []byte) bool {
-		var events []taskqueue.RecordEvent
-		for ev, err := range taskqueue.RecordEvents(value) {
+		var events []taskqueue.LedgerEvent
+		for ev, err := range taskqueue.LedgerEvents(value) {
 			if err != nil {
 				l.t.Fatal(err)
 			}
@@ -165,11 +165,11 @@ func TestVerifyWhileTheJobRuns(t *testing.T) {
 	<-finished
 }
 
-func TestVerifyWithoutARecord(t *testing.T) {
-	l := lead(t, master.Config{NoRecord: true})
+func TestVerifyWithoutLedger(t *testing.T) {
+	l := lead(t, master.Config{NoLedger: true})
 	l.report(3)
 	l.join("a").take()
-	runArgs(t, append([]string{"verify"}, l.etcd...)...).wants(t, exitUsage, "no record of job", "--record=false")
+	runArgs(t, append([]string{"verify"}, l.etcd...)...).wants(t, exitUsage, "no ledger of job", "--ledger=false")
 	runArgs(t, "verify", "--endpoints", etcdtest.Endpoint(t), "--job", "nobody").wants(t, exitUsage, `no job "nobody"`, "name one of these with --job: ")
 	runArgs(t, "verify", "--endpoints", closedPort(t), "--dial-timeout", "300ms").wants(t, exitStore, "etcd is unreachable")
 }
@@ -186,10 +186,10 @@ func TestVerifyOfAnEmbeddedEtcd(t *testing.T) {
 }
 
 // What was sealed is verified like what is not; a damaged or missing file is named, and of
-// passes whose record is not kept nothing is claimed.
+// passes whose ledger is not kept nothing is claimed.
 func TestVerifySealed(t *testing.T) {
 	dir := t.TempDir()
-	l := leadSealing(t, etcdtest.Store(t), master.Config{Shuffle: true, Queue: taskqueue.Options{Passes: 5, MaxFailures: 1}}, &record.Config{Dir: dir, Every: 16, Keep: record.Keep{All: true}})
+	l := leadSealing(t, etcdtest.Store(t), master.Config{Shuffle: true, Queue: taskqueue.Options{Passes: 5, MaxFailures: 1}}, &ledger.Config{Dir: dir, Every: 16, Keep: ledger.Keep{All: true}})
 	sealedFiles := func(enough func(n int) bool) []string {
 		t.Helper()
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -203,7 +203,7 @@ func TestVerifySealed(t *testing.T) {
 		}
 	}
 	l.train(30)
-	for l.Recorder.Status().Sealed < 8*16 {
+	for l.Sealer.Status().Sealed < 8*16 {
 		time.Sleep(time.Millisecond)
 	}
 	l.stop()
@@ -220,8 +220,8 @@ func TestVerifySealed(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	runArgs(t, append(args, "--record-dir", dir)...).wants(t, exitOK)
-	runArgs(t, append(args, "--record-dir", t.TempDir())...).wants(t, exitUsage, "sealed elsewhere", "--record-dir")
+	runArgs(t, append(args, "--ledger-dir", dir)...).wants(t, exitOK)
+	runArgs(t, append(args, "--ledger-dir", t.TempDir())...).wants(t, exitUsage, "sealed elsewhere", "--ledger-dir")
 
 	whole, err := os.ReadFile(files[2])
 	if err != nil {
@@ -238,7 +238,7 @@ func TestVerifySealed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		runArgs(t, args...).wants(t, exitFailed, "damaged record", files[2]+": at byte ", "restore the file")
+		runArgs(t, args...).wants(t, exitFailed, "damaged ledger", files[2]+": at byte ", "restore the file")
 		if err := os.WriteFile(files[2], whole, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -251,11 +251,11 @@ func TestVerifySealed(t *testing.T) {
 	}
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
-	few := &record.Sealer{Store: l.store, Config: record.Config{Job: l.job, Dir: dir, Keep: record.Keep{Bytes: 1}}, Log: logrus.NewEntry(quiet)}
+	few := &ledger.Sealer{Store: l.store, Config: ledger.Config{Job: l.job, Dir: dir, Keep: ledger.Keep{Bytes: 1}}, Log: logrus.NewEntry(quiet)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- few.Run(ctx, lock, jobIDOf(t, l.store), func() record.Progress { return record.Progress{} })
+		done <- few.Run(ctx, lock, jobIDOf(t, l.store), func() ledger.Progress { return ledger.Progress{} })
 	}()
 	sealedFiles(func(n int) bool { return n <= 2 }) // the newest, and what the master was about to seal when it was stopped
 	cancel()
@@ -274,11 +274,11 @@ func TestVerifySealed(t *testing.T) {
 	}
 	of := runArgs(t, append([]string{"tasks", "--of-record", "/data/a:0"}, l.etcd...)...)
 	of.wants(t, exitOK)
-	if !strings.Contains(of.stdout, "not kept") || !strings.Contains(of.stdout, "The record is kept from commit") {
+	if !strings.Contains(of.stdout, "not kept") || !strings.Contains(of.stdout, "The ledger is kept from commit") {
 		t.Errorf("of a record:\n%s", of.stdout)
 	}
-	other := onetcd.Recorder{Sealer: &record.Sealer{Store: l.store, Config: record.Config{Job: l.job, Dir: t.TempDir()}, Log: logrus.NewEntry(quiet)}}
-	if err := other.Check(t.Context(), ""); !errors.Is(err, master.ErrOtherRecord) {
+	other := onetcd.Sealer{Sealer: &ledger.Sealer{Store: l.store, Config: ledger.Config{Job: l.job, Dir: t.TempDir()}, Log: logrus.NewEntry(quiet)}}
+	if err := other.Check(t.Context(), ""); !errors.Is(err, master.ErrOtherLedger) {
 		t.Errorf("a master with another folder: %v", err)
 	}
 }

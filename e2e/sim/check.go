@@ -18,7 +18,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// check holds the invariants. It keeps its own books from the record, which it reads as it
+// check holds the invariants. It keeps its own books from the ledger, which it reads as it
 // is written, and compares them with the stored state and with what trainers are told.
 type check struct {
 	world    *world
@@ -33,7 +33,7 @@ type check struct {
 	verifier *taskqueue.Verifier
 
 	trained          map[delivery]bool // by clients that do not join
-	recorded         map[uint64][]byte // the ledger, in histories that keep it
+	events           map[uint64][]byte // the ledger, in histories that keep it
 	sealed           uint64            // of it, the last commit that was found in a file
 	tasks            map[place]*history
 	sessions         map[taskqueue.Ordinal]*sessionState
@@ -59,7 +59,7 @@ type place struct {
 	position int
 }
 
-// history is what the record says of a task in a pass.
+// history is what the ledger says of a task in a pass.
 type history struct {
 	finished bool
 	applied  uint64 // the step of its finish, which is not committed
@@ -126,7 +126,7 @@ type sendState struct {
 func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
-		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, trained: map[delivery]bool{}, recorded: map[uint64][]byte{}, sessions: map[taskqueue.Ordinal]*sessionState{},
+		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, trained: map[delivery]bool{}, events: map[uint64][]byte{}, sessions: map[taskqueue.Ordinal]*sessionState{},
 		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, epochs: map[uint32]map[sample]int{},
 	}
 }
@@ -163,19 +163,19 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	before := c.state
 	c.state = next
 	c.world.note("commit %d, term %d, clock %d", next.Commit, next.LockRevision, next.Clock)
-	var record []byte
+	var ledger []byte
 	for _, op := range req.Success[1:] {
-		if p := op.GetRequestPut(); p != nil && strings.HasPrefix(string(p.Key), "/record/") {
-			if string(p.Key) != taskqueue.RecordKey(next.Commit) {
-				c.breaks("the record goes with the state", "commit %d carries %s", next.Commit, p.Key)
+		if p := op.GetRequestPut(); p != nil && strings.HasPrefix(string(p.Key), "/ledger/") {
+			if string(p.Key) != taskqueue.LedgerKey(next.Commit) {
+				c.breaks("the ledger goes with the state", "commit %d carries %s", next.Commit, p.Key)
 			}
-			record = p.Value
+			ledger = p.Value
 			if c.world.etcd.ledger {
-				c.recorded[next.Commit] = bytes.Clone(record)
+				c.events[next.Commit] = bytes.Clone(ledger)
 			}
 		}
 	}
-	c.record(before, next, record)
+	c.applyEvents(before, next, ledger)
 	if c.named != nil && c.step != c.named.Number {
 		c.breaks("the name of a set and what counts are one", "set %d is named, cut %d is committed", c.named.Number, c.step)
 	}
@@ -187,7 +187,7 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	}
 	if c.commits%8 == 0 || next.Status == taskqueue.Ended || next.Status == taskqueue.Failed {
 		if err := c.verifier.CrossCheck(&snapshot); err != nil {
-			c.breaks("the record and the state agree", "commit %d: %v", next.Commit, err)
+			c.breaks("the ledger and the state agree", "commit %d: %v", next.Commit, err)
 		}
 	}
 	if c.world.failed != nil {
@@ -291,15 +291,15 @@ func (c *check) of(p place) *history {
 	return h
 }
 
-// record takes the events of a commit into the books.
-func (c *check) record(before, next *stored, value []byte) {
+// applyEvents updates the books by the events of a commit.
+func (c *check) applyEvents(before, next *stored, value []byte) {
 	if err := c.verifier.Add(next.Commit, value); err != nil {
-		c.breaks("the record tells what can have happened", "%v", err)
+		c.breaks("the ledger tells what can have happened", "%v", err)
 		return
 	}
 	clear(c.joins)
 	clear(c.charged)
-	for ev, err := range taskqueue.RecordEvents(value) {
+	for ev, err := range taskqueue.LedgerEvents(value) {
 		if err == nil && ev.Kind == taskqueue.EventJoined {
 			c.joins[ev.ID] = true // and the session that had the name is lost
 		}
@@ -307,9 +307,9 @@ func (c *check) record(before, next *stored, value []byte) {
 			c.charged[ev.Trainer] = true
 		}
 	}
-	for ev, err := range taskqueue.RecordEvents(value) {
+	for ev, err := range taskqueue.LedgerEvents(value) {
 		if err != nil {
-			c.breaks("the record tells what can have happened", "%v", err)
+			c.breaks("the ledger tells what can have happened", "%v", err)
 			return
 		}
 		c.world.note("  %+v", ev)
@@ -317,7 +317,7 @@ func (c *check) record(before, next *stored, value []byte) {
 	}
 }
 
-func (c *check) event(before, next *stored, ev *taskqueue.RecordEvent) {
+func (c *check) event(before, next *stored, ev *taskqueue.LedgerEvent) {
 	p := place{ev.Pass, ev.Position}
 	switch ev.Kind {
 	case taskqueue.EventJoined:
@@ -389,7 +389,7 @@ func (c *check) event(before, next *stored, ev *taskqueue.RecordEvent) {
 }
 
 // takenBack: a task is taken back from one who holds it, and for a time-out not before its time.
-func (c *check) takenBack(next *stored, ev *taskqueue.RecordEvent) {
+func (c *check) takenBack(next *stored, ev *taskqueue.LedgerEvent) {
 	h := c.of(place{ev.Pass, ev.Position})
 	a := h.attempts[ev.Attempt]
 	if a == nil || !a.open || a.trainer != ev.Trainer {

@@ -81,7 +81,7 @@ func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus, at ti
 		fallthrough
 	case taskqueue.AlreadyCounted:
 		if (h == nil || !h.finished && h.applied == 0) && !c.closed[r.Token.Pass] { // a closed pass is not looked up
-			c.breaks("what is answered is stored", "%v is %v, and not finished by the record", r.Token, status)
+			c.breaks("what is answered is stored", "%v is %v, and not finished by the ledger", r.Token, status)
 		}
 	case taskqueue.Stale:
 		if r.Error == "" && genuine && h.attempts[r.Token.Attempt].moment < at && c.state.open(r.Token.Pass) {
@@ -95,7 +95,7 @@ func (c *check) handed(r *taskqueue.Request, tok taskqueue.Token) {
 	d := dispatch{place{tok.Pass, tok.Position}, tok.Attempt}
 	h := c.tasks[d.place]
 	if h == nil || h.attempts[d.attempt] == nil || h.attempts[d.attempt].trainer != r.Trainer {
-		c.breaks("what is answered is stored", "%v for trainer %d is not in the record", tok, r.Trainer)
+		c.breaks("what is answered is stored", "%v for trainer %d is not in the ledger", tok, r.Trainer)
 		return
 	}
 	key := request{r.Trainer, r.Incarnation, r.Seq}

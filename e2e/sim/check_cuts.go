@@ -39,7 +39,7 @@ func (c *check) whole(set *checkpoint.Set) {
 }
 
 // cutCommitted is what the set of a cut has. The set is named, and what it has counts, in one transaction.
-func (c *check) cutCommitted(ev *taskqueue.RecordEvent) map[sample]int {
+func (c *check) cutCommitted(ev *taskqueue.LedgerEvent) map[sample]int {
 	if c.named == nil || c.named.Number != ev.Step {
 		c.breaks("the name of a set and what counts are one", "cut %d is committed, with it set %+v is named", ev.Step, c.named)
 		return nil

@@ -9,7 +9,7 @@ import (
 )
 
 // steps takes a commit or a rollback of steps into the books.
-func (c *check) steps(before *stored, ev *taskqueue.RecordEvent) {
+func (c *check) steps(before *stored, ev *taskqueue.LedgerEvent) {
 	rings := c.world.rings
 	c.stepped = true
 	switch ev.Kind {
@@ -41,7 +41,7 @@ func (c *check) steps(before *stored, ev *taskqueue.RecordEvent) {
 }
 
 // saved is what the step has that is committed.
-func (c *check) saved(ev *taskqueue.RecordEvent) map[sample]int {
+func (c *check) saved(ev *taskqueue.LedgerEvent) map[sample]int {
 	if c.world.plan.cuts {
 		return c.cutCommitted(ev)
 	}
@@ -119,7 +119,7 @@ func (c *check) exactly(next *stored) {
 	}
 }
 
-// since: what waits for a commit is what the record says, and it is bounded.
+// since: what waits for a commit is what the ledger says, and it is bounded.
 func (c *check) since(next *stored) {
 	got, want := map[place]uint64{}, map[place]uint64{}
 	for _, row := range next.since {
@@ -131,7 +131,7 @@ func (c *check) since(next *stored) {
 		}
 	}
 	if !maps.Equal(got, want) {
-		c.breaks("the record and the state agree", "%v wait for a commit by the state, %v by the record", describePlaces(got), describePlaces(want))
+		c.breaks("the ledger and the state agree", "%v wait for a commit by the state, %v by the ledger", describePlaces(got), describePlaces(want))
 	}
 	if n, limit := len(next.since), c.world.plan.options.MaxUncommitted+c.retried; n > limit {
 		c.breaks("what is not committed is bounded", "%d tasks, at most %d may", n, limit)

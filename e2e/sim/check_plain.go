@@ -23,7 +23,7 @@ func (c *check) trains(task taskqueue.Task) {
 func (s *sessionState) plain() bool { return strings.HasPrefix(s.id, "conn-") }
 
 // plainFinish: what a connection that does not join finishes, its client trained.
-func (c *check) plainFinish(ev *taskqueue.RecordEvent) {
+func (c *check) plainFinish(ev *taskqueue.LedgerEvent) {
 	s := c.sessions[ev.Trainer]
 	if s == nil || !s.plain() || c.world.plan.faults.forge != 0 {
 		return
@@ -76,7 +76,7 @@ func (c *check) plainAnswer(e *errand, ask *taskqueue.PlainAsk, a taskqueue.Answ
 	case taskqueue.AnswerTask:
 		h := c.tasks[place{a.Token.Pass, a.Token.Position}]
 		if h == nil || h.attempts[a.Token.Attempt] == nil || h.attempts[a.Token.Attempt].trainer != a.Ordinal {
-			c.breaks("what is answered is stored", "%v for connection %s is not in the record", a.Token, ask.Connection)
+			c.breaks("what is answered is stored", "%v for connection %s is not in the ledger", a.Token, ask.Connection)
 		}
 	case taskqueue.AnswerEnded, taskqueue.AnswerFailed:
 		if !c.over() {

@@ -48,7 +48,7 @@ func (c *check) holders(next *stored, e liveRow) {
 	}
 	for _, holder := range e.holders {
 		if h == nil || h.attempts[holder.attempt] == nil || !h.attempts[holder.attempt].open || h.attempts[holder.attempt].trainer != holder.trainer {
-			c.breaks("the record and the state agree", "pass %d, position %d is held by trainer %d, attempt %d, not so by the record", e.pass, e.position, holder.trainer, holder.attempt)
+			c.breaks("the ledger and the state agree", "pass %d, position %d is held by trainer %d, attempt %d, not so by the ledger", e.pass, e.position, holder.trainer, holder.attempt)
 			return
 		}
 		if s := c.sessions[holder.trainer]; (s == nil || s.lost) && !c.world.plan.exact {
@@ -71,7 +71,7 @@ func (c *check) openPass(next *stored, open taskqueue.OpenPass, live map[place]b
 		}
 	}
 	if counted != open.Counted {
-		c.breaks("the record and the state agree", "pass %d: %d finished by the record, %d counted by the state", open.Pass, counted, open.Counted)
+		c.breaks("the ledger and the state agree", "pass %d: %d finished by the ledger, %d counted by the state", open.Pass, counted, open.Counted)
 	}
 	aside := 0
 	for _, a := range next.aside {

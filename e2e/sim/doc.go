@@ -9,7 +9,7 @@
 // clock, the linger, and what a standby judges and when it dials again (master/decide), the fenced transactions (etcdstore/fence), the
 // client's session, repeats and pauses (trainer/session), and the rows of parameter servers with
 // the steps of each trainer, the moment of a cut and what is restored of it (pserver/table).
-// In every third history a sealer (record.Driven) moves the ledger into files, which are values of
+// In every third history a sealer (ledger.Driven) moves ledger entries into files, which are values of
 // the modelled etcd.
 //
 // # What is modelled
@@ -28,12 +28,12 @@
 //
 // # Invariants
 //
-// check reads the record as it is written and the columns of the state with a reader of its
+// check reads the ledger as it is written and the columns of the state with a reader of its
 // own, and says of each commit: only the holder of the lock wrote it; it follows the one
 // before; the job clock is neither faster nor slower than time allows; each task of an open pass is counted, live, set
 // aside or to do, and only one of them; no task is counted twice in a pass; nothing finished
 // is handed out again or comes back; nothing is taken back before its time, and nobody lost
-// who is heard; set-aside tasks are listed; the state is small; the record and the state
+// who is heard; set-aside tasks are listed; the state is small; the ledger and the state
 // agree. Of each answer: it is stored, and one request has one. And at the end: once the
 // faults stop, the job ends within ten minutes of virtual time, with every task of every pass
 // counted once or set aside.

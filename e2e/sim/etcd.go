@@ -202,7 +202,7 @@ func (e *etcd) execute(op *pb.RequestOp, a *answer) {
 		if old := e.keys[key]; old != nil {
 			kv.CreateRevision = old.CreateRevision
 		}
-		if e.ledger || !strings.HasPrefix(key, taskqueue.RecordPrefix) { // who checks reads it as it is written
+		if e.ledger || !strings.HasPrefix(key, taskqueue.LedgerPrefix) { // who checks reads it as it is written
 			e.keys[key] = kv
 		}
 		e.tell(key)

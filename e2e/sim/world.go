@@ -10,9 +10,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/netrpc/wire"
-	"trainmaster/record"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
@@ -62,7 +62,7 @@ type plan struct {
 	exact     bool // explicit commits
 	cuts      bool // that the leader takes
 	every     time.Duration
-	sealing   record.Config    // Every is 0: the ledger is not kept
+	sealing   ledger.Config    // Every is 0: the ledger is not kept
 	away      [2]time.Duration // how long a server that died is away, at least and at most
 }
 
@@ -126,9 +126,9 @@ func newPlan(rng *rand.Rand) plan {
 	}
 	p.somePlain(rng)
 	if rng.IntN(3) == 0 {
-		p.sealing = record.Config{Every: 3 + rng.Uint64N(30), Keep: record.Keep{All: true}}
+		p.sealing = ledger.Config{Every: 3 + rng.Uint64N(30), Keep: ledger.Keep{All: true}}
 		if rng.IntN(4) == 0 {
-			p.sealing.Keep = record.Keep{Bytes: 2000}
+			p.sealing.Keep = ledger.Keep{Bytes: 2000}
 		}
 	}
 	return p

@@ -10,15 +10,15 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// audit compares what was counted, by the record, with what the trainers know to have trained.
+// audit compares what was counted, by the ledger, with what the trainers know to have trained.
 type audit struct {
 	trained  map[delivery]string // by whom
 	trainers map[taskqueue.Ordinal]string
 	counted  map[place]struct{}
-	closed   map[taskqueue.Pass]int // what the record says was counted in it
+	closed   map[taskqueue.Pass]int // what the ledger says was counted in it
 
 	twice    []place
-	unknown  []string // counted, and not in the ledger of whom it was counted for
+	unknown  []string // counted, and not in the journal of whom it was counted for
 	sessions int
 	lost     int
 }
@@ -39,16 +39,16 @@ func newAudit() *audit {
 	return &audit{trained: map[delivery]string{}, trainers: map[taskqueue.Ordinal]string{}, counted: map[place]struct{}{}, closed: map[taskqueue.Pass]int{}}
 }
 
-// ledger takes the lines of a ledger.
-func (a *audit) ledger(lines io.Reader) error {
+// journal takes the lines of a journal.
+func (a *audit) journal(lines io.Reader) error {
 	scan := bufio.NewScanner(lines)
 	for scan.Scan() {
 		var e reference.Entry
 		if err := json.Unmarshal(scan.Bytes(), &e); err != nil {
-			return fmt.Errorf("line %q of a ledger: %w", scan.Text(), err)
+			return fmt.Errorf("line %q of a journal: %w", scan.Text(), err)
 		}
 		if e.Records != recordsPerChunk {
-			return fmt.Errorf("line %q of a ledger: expected %d records", scan.Text(), recordsPerChunk)
+			return fmt.Errorf("line %q of a journal: expected %d records", scan.Text(), recordsPerChunk)
 		}
 		d := delivery{place{e.Pass, e.Position}, e.Attempt}
 		if other, ok := a.trained[d]; ok && other != e.Trainer {
@@ -59,8 +59,8 @@ func (a *audit) ledger(lines io.Reader) error {
 	return scan.Err()
 }
 
-// event takes the next event of the record, after all ledgers.
-func (a *audit) event(ev *taskqueue.RecordEvent) {
+// event takes the next event of the ledger, after all journals.
+func (a *audit) event(ev *taskqueue.LedgerEvent) {
 	switch ev.Kind {
 	case taskqueue.EventJoined:
 		a.trainers[ev.Trainer] = ev.ID
@@ -105,10 +105,10 @@ func (a *audit) errs(passes int) (errs []error) {
 		errs = append(errs, fmt.Errorf("%d tasks were counted twice, the first: position %d of pass %d", n, a.twice[0].position, a.twice[0].pass))
 	}
 	if n := len(a.unknown); n > 0 {
-		errs = append(errs, fmt.Errorf("%d tasks were counted, and the trainer's ledger lacks them, the first: %s", n, a.unknown[0]))
+		errs = append(errs, fmt.Errorf("%d tasks were counted, and the trainer's journal lacks them, the first: %s", n, a.unknown[0]))
 	}
 	if len(a.closed) != passes {
-		errs = append(errs, fmt.Errorf("the record closes %d passes, expected %d", len(a.closed), passes))
+		errs = append(errs, fmt.Errorf("the ledger closes %d passes, expected %d", len(a.closed), passes))
 	}
 	if n := len(a.counted); n != passes*tasksPerPass {
 		errs = append(errs, fmt.Errorf("%d tasks were counted, expected %d passes of %d", n, passes, tasksPerPass))

@@ -11,12 +11,12 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// history is a job of two passes and its ledger, all well.
-func history(t *testing.T) (events []taskqueue.RecordEvent, lines []string) {
+// history is a job of two passes and its journal, all well.
+func history(t *testing.T) (events []taskqueue.LedgerEvent, lines []string) {
 	t.Helper()
 	events = append(events,
-		taskqueue.RecordEvent{Kind: taskqueue.EventJoined, Trainer: 1, ID: "a"},
-		taskqueue.RecordEvent{Kind: taskqueue.EventJoined, Trainer: 2, ID: "b"})
+		taskqueue.LedgerEvent{Kind: taskqueue.EventJoined, Trainer: 1, ID: "a"},
+		taskqueue.LedgerEvent{Kind: taskqueue.EventJoined, Trainer: 2, ID: "b"})
 	for pass := taskqueue.Pass(1); pass <= 2; pass++ {
 		for position := range tasksPerPass {
 			by := position % 2
@@ -25,17 +25,17 @@ func history(t *testing.T) (events []taskqueue.RecordEvent, lines []string) {
 				t.Fatal(err)
 			}
 			lines = append(lines, string(text))
-			events = append(events, taskqueue.RecordEvent{Kind: taskqueue.EventFinished, Pass: pass, Position: position, Attempt: 1, Trainer: taskqueue.Ordinal(by + 1)})
+			events = append(events, taskqueue.LedgerEvent{Kind: taskqueue.EventFinished, Pass: pass, Position: position, Attempt: 1, Trainer: taskqueue.Ordinal(by + 1)})
 		}
-		events = append(events, taskqueue.RecordEvent{Kind: taskqueue.EventPassClosed, Pass: pass, Counted: tasksPerPass})
+		events = append(events, taskqueue.LedgerEvent{Kind: taskqueue.EventPassClosed, Pass: pass, Counted: tasksPerPass})
 	}
 	return events, lines
 }
 
-func audited(t *testing.T, events []taskqueue.RecordEvent, lines []string) string {
+func audited(t *testing.T, events []taskqueue.LedgerEvent, lines []string) string {
 	t.Helper()
 	a := newAudit()
-	if err := a.ledger(strings.NewReader(strings.Join(lines, "\n"))); err != nil {
+	if err := a.journal(strings.NewReader(strings.Join(lines, "\n"))); err != nil {
 		return err.Error()
 	}
 	for i := range events {
@@ -47,72 +47,72 @@ func audited(t *testing.T, events []taskqueue.RecordEvent, lines []string) strin
 func TestAudit(t *testing.T) {
 	const some = 700 // of the events: a finish
 	tests := map[string]struct {
-		spoil func(events []taskqueue.RecordEvent, lines []string) ([]taskqueue.RecordEvent, []string)
+		spoil func(events []taskqueue.LedgerEvent, lines []string) ([]taskqueue.LedgerEvent, []string)
 		found string
 	}{
 		"nothing is wrong": {
-			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) { return e, l },
+			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) { return e, l },
 			"[]",
 		},
 		"a trainer finished in vain": {
-			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				return e, append(l, strings.Replace(l[3], `"attempt":1`, `"attempt":2`, 1))
 			},
 			"[]",
 		},
 		"a finish is missing": {
-			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				return slices.Delete(e, some, some+1), l
 			},
 			"lost: 1 tasks were not counted, the first: position 698 of pass 1",
 		},
 		"a finish counts twice": {
-			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				return slices.Insert(e, some+5, e[some]), l
 			},
 			"1 tasks were counted twice, the first: position 698 of pass 1",
 		},
 		"nobody trained what was counted": {
-			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				return e, slices.Delete(l, 10, 11)
 			},
-			"1 tasks were counted, and the trainer's ledger lacks them, the first: position 10 of pass 1, attempt 1, by \"a\"",
+			"1 tasks were counted, and the trainer's journal lacks them, the first: position 10 of pass 1, attempt 1, by \"a\"",
 		},
 		"another one trained it": {
-			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				e[some].Trainer = 3 - e[some].Trainer
 				return e, l
 			},
-			"the trainer's ledger lacks them",
+			"the trainer's journal lacks them",
 		},
 		"the session of who trained it was lost": {
-			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				e[some].Trainer = 0
 				return e, l
 			},
 			"[]",
 		},
 		"nobody trained it, and it names nobody": {
-			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				e[some].Trainer = 0
 				return e, slices.Delete(l, 698, 699)
 			},
-			"1 tasks were counted, and the trainer's ledger lacks them",
+			"1 tasks were counted, and the trainer's journal lacks them",
 		},
 		"two trained one delivery": {
-			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				return e, append(l, strings.Replace(l[4], `"trainer":"a"`, `"trainer":"b"`, 1))
 			},
 			"both trained",
 		},
 		"a pass is not closed": {
-			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				return e[:len(e)-1], l
 			},
-			"the record closes 1 passes, expected 2",
+			"the ledger closes 1 passes, expected 2",
 		},
 		"records are missing": {
-			func(e []taskqueue.RecordEvent, l []string) ([]taskqueue.RecordEvent, []string) {
+			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				l[0] = strings.Replace(l[0], fmt.Sprintf(`"records":%d`, recordsPerChunk), `"records":1`, 1)
 				return e, l
 			},

@@ -167,7 +167,7 @@ func (c *cluster) setPasses(n int) {
 
 func (c *cluster) layTrainers(self string) (err error) {
 	for i := range c.trainers {
-		config := trainers{Endpoints: c.endpoints(), Data: []string{filepath.Join(c.dir, "data", "*")}, Ledger: c.ledger(i), TaskTime: taskTime}
+		config := trainers{Endpoints: c.endpoints(), Data: []string{filepath.Join(c.dir, "data", "*")}, Journal: c.journal(i), TaskTime: taskTime}
 		for n := range trainersPerOne {
 			config.IDs = append(config.IDs, fmt.Sprintf("trainer-%d-%d", i, n))
 		}
@@ -178,8 +178,8 @@ func (c *cluster) layTrainers(self string) (err error) {
 	return nil
 }
 
-func (c *cluster) ledger(i int) string {
-	return filepath.Join(c.dir, fmt.Sprintf("ledger-%d.jsonl", i))
+func (c *cluster) journal(i int) string {
+	return filepath.Join(c.dir, fmt.Sprintf("journal-%d.jsonl", i))
 }
 
 // start starts everything, and returns when etcd serves.

@@ -35,7 +35,7 @@ type report struct {
 
 	Flat     []flatness `json:"flat"`
 	Failures []string   `json:"failures"`
-	Folder   string     `json:"folder,omitempty"` // of logs and ledgers, when it failed
+	Folder   string     `json:"folder,omitempty"` // of logs and journals, when it failed
 }
 
 func (r *report) total() (n int) {
@@ -61,7 +61,7 @@ func (r *report) print(w io.Writer) {
 		fmt.Fprintf(w, "FAILED: %s\n", text)
 	}
 	if r.Folder != "" {
-		fmt.Fprintf(w, "logs and ledgers are in %s\n", r.Folder)
+		fmt.Fprintf(w, "logs and journals are in %s\n", r.Folder)
 	}
 	verdict := "passed"
 	if !r.Passed {

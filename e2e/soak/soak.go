@@ -183,21 +183,21 @@ func (s *soak) verify(ctx context.Context, c *cluster, r *report) error {
 	return nil
 }
 
-// audit compares the record with the ledgers.
+// audit compares the ledger with the journals.
 func (s *soak) audit(ctx context.Context, c *cluster, r *report) error {
 	a := newAudit()
 	for i := range c.trainers {
-		file, err := os.Open(c.ledger(i))
+		file, err := os.Open(c.journal(i))
 		if err != nil {
 			return err
 		}
-		err = a.ledger(file)
+		err = a.journal(file)
 		file.Close()
 		if err != nil {
 			return err
 		}
 	}
-	for ev, err := range bench.RecordEvents(ctx, c.store) {
+	for ev, err := range bench.LedgerEvents(ctx, c.store) {
 		if err != nil {
 			return err
 		}

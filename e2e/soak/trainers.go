@@ -26,7 +26,7 @@ type trainers struct {
 	IDs       []string
 	Endpoints []string // of etcd
 	Data      []string
-	Ledger    string
+	Journal   string
 	TaskTime  time.Duration // of a task, on average
 }
 
@@ -37,11 +37,11 @@ func (t *trainers) run(ctx context.Context) error {
 		return err
 	}
 	defer store.Close()
-	ledger, err := os.OpenFile(t.Ledger, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	journal, err := os.OpenFile(t.Journal, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
 	}
-	defer ledger.Close()
+	defer journal.Close()
 	following, stop := context.WithCancel(ctx)
 	follow := trainer.NewFollow()
 	var group errgroup.Group
@@ -54,7 +54,7 @@ func (t *trainers) run(ctx context.Context) error {
 	var working errgroup.Group
 	for _, id := range t.IDs {
 		working.Go(func() error {
-			if err := t.train(ctx, trainer.Config{ID: id, Locate: follow}, ledger); err != nil {
+			if err := t.train(ctx, trainer.Config{ID: id, Locate: follow}, journal); err != nil {
 				return fmt.Errorf("trainer %s: %w", id, err)
 			}
 			return nil
@@ -66,9 +66,9 @@ func (t *trainers) run(ctx context.Context) error {
 }
 
 // train is a trainer's life: a session that was lost is begun anew.
-func (t *trainers) train(ctx context.Context, config trainer.Config, ledger io.Writer) error {
+func (t *trainers) train(ctx context.Context, config trainer.Config, journal io.Writer) error {
 	for {
-		err := t.session(ctx, config, ledger)
+		err := t.session(ctx, config, journal)
 		switch {
 		case errors.Is(err, io.EOF), ctx.Err() != nil:
 			return nil
@@ -80,7 +80,7 @@ func (t *trainers) train(ctx context.Context, config trainer.Config, ledger io.W
 	}
 }
 
-func (t *trainers) session(ctx context.Context, config trainer.Config, ledger io.Writer) error {
+func (t *trainers) session(ctx context.Context, config trainer.Config, journal io.Writer) error {
 	client, err := trainer.Join(ctx, config)
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (t *trainers) session(ctx context.Context, config trainer.Config, ledger io
 			return context.Cause(ctx)
 		}
 		client.Progressed(entry.Records, 0)
-		if err := note(ledger, entry); err != nil {
+		if err := note(journal, entry); err != nil {
 			return err
 		}
 		done = task
@@ -118,13 +118,13 @@ func (t *trainers) session(ctx context.Context, config trainer.Config, ledger io
 }
 
 // note writes a line by a single call, so that lines do not mix and a killed process leaves none half-written.
-func note(ledger io.Writer, entry reference.Entry) error {
+func note(journal io.Writer, entry reference.Entry) error {
 	line, err := json.Marshal(entry)
 	if err == nil {
-		_, err = ledger.Write(append(line, '\n'))
+		_, err = journal.Write(append(line, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("append to the ledger: %w", err)
+		return fmt.Errorf("append to the journal: %w", err)
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ var table = []struct {
 	{taskqueue.ErrFenced, codes.Unavailable, "NOT_LEADER"},
 	{taskqueue.ErrUnknownOutcome, codes.Unavailable, "NOT_LEADER"},
 	{master.ErrOtherJob, codes.FailedPrecondition, "OTHER_SETTINGS"},
-	{master.ErrOtherRecord, codes.FailedPrecondition, "OTHER_RECORD"},
+	{master.ErrOtherLedger, codes.FailedPrecondition, "OTHER_LEDGER"},
 	{master.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
 	{master.ErrCannotScale, codes.FailedPrecondition, "CANNOT_SCALE"},
 	{master.ErrNoServers, codes.FailedPrecondition, "NO_PARAMETER_SERVERS"},
@@ -71,7 +71,7 @@ var table = []struct {
 	{taskqueue.ErrStoreFull, codes.ResourceExhausted, "STORE_FULL"},
 	{taskqueue.ErrTooOften, codes.FailedPrecondition, "RESTORED_TOO_OFTEN"},
 	{taskqueue.ErrDamaged, codes.DataLoss, "DAMAGED_STATE"},
-	{taskqueue.ErrBadRecord, codes.DataLoss, "DAMAGED_RECORD"},
+	{taskqueue.ErrBadLedger, codes.DataLoss, "DAMAGED_LEDGER"},
 	{taskqueue.ErrNewer, codes.FailedPrecondition, "NEWER_STATE"},
 	{master.ErrNotStored, codes.Unavailable, "NOT_STORED"}, // why it was not may be a row above
 

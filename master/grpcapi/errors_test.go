@@ -134,7 +134,7 @@ func TestErrorTable(t *testing.T) {
 		"in no row":           {errors.New("a surprise"), codes.Unknown, "UNKNOWN"},
 		"a status of grpc's":  {status.Error(codes.Unimplemented, "no"), codes.Unimplemented, ""},
 		"a status inside":     {fmt.Errorf("etcd: %w", status.Error(codes.NotFound, "no")), codes.Unknown, "UNKNOWN"},
-		"another record":      {master.ErrOtherRecord, codes.FailedPrecondition, "OTHER_RECORD"},
+		"another ledger":      {master.ErrOtherLedger, codes.FailedPrecondition, "OTHER_LEDGER"},
 		"of another cluster":  {master.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
 		"the job is finished": {fmt.Errorf("%w: all passes are done", master.ErrJobFinished), codes.FailedPrecondition, "JOB_FINISHED"},
 	}

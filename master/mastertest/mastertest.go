@@ -1,5 +1,5 @@
 // Package mastertest gives the tests of every room a master that leads a job on a real etcd,
-// and the proof, from the record in that etcd, that each task was counted once.
+// and the proof, from the ledger in that etcd, that each task was counted once.
 package mastertest
 
 import (
@@ -220,19 +220,19 @@ func State(t testing.TB, store *etcdstore.Store) (state *taskqueue.Snapshot, enc
 	return state, encoded, revision
 }
 
-// Verify proves from the record that in each pass every task was counted at most once, and
+// Verify proves from the ledger that in each pass every task was counted at most once, and
 // in a closed one exactly once or set aside; and that the stored state says the same. It
 // returns what became of each pass.
 func Verify(t testing.TB, store *etcdstore.Store) []taskqueue.PassReport {
 	t.Helper()
-	values, _, err := store.Prefixed(context.Background(), "/record/")
+	values, _, err := store.Prefixed(context.Background(), "/ledger/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	state, _, _ := State(t, store)
 	verifier := taskqueue.NewVerifier()
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		commit, err := strconv.ParseUint(strings.TrimPrefix(key, "/record/"), 16, 64)
+		commit, err := strconv.ParseUint(strings.TrimPrefix(key, "/ledger/"), 16, 64)
 		if err != nil {
 			continue // not the events of a commit
 		}

@@ -94,7 +94,7 @@ func TestPlainClientRunsAJob(t *testing.T) {
 }
 
 // A client that reuses its reply variable gets a mixture of two tasks, for gob leaves zeros
-// out: it trains what it did not get and says so. By the record, whatever was counted is
+// out: it trains what it did not get and says so. By the ledger, whatever was counted is
 // what it trained.
 func TestReusedReplyNeverMiscounts(t *testing.T) {
 	r := serve(t, 20, master.Config{Queue: taskqueue.Options{Passes: 3}}) // in order: a task's index is its position
@@ -127,15 +127,15 @@ func TestReusedReplyNeverMiscounts(t *testing.T) {
 	}
 	table := mastertest.Table(t, 20)
 	counted := 0
-	values, _, err := r.Store.Prefixed(t.Context(), "/record/")
+	values, _, err := r.Store.Prefixed(t.Context(), "/ledger/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		if _, err := strconv.ParseUint(strings.TrimPrefix(key, "/record/"), 16, 64); err != nil {
+		if _, err := strconv.ParseUint(strings.TrimPrefix(key, "/ledger/"), 16, 64); err != nil {
 			continue
 		}
-		for event, err := range taskqueue.RecordEvents(values[key]) {
+		for event, err := range taskqueue.LedgerEvents(values[key]) {
 			if err != nil {
 				t.Fatal(err)
 			}

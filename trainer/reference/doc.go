@@ -21,13 +21,13 @@
 // # Guarantees
 //
 // A task is passed on as finished only when every one of its mini-batches is in: acknowledged by every shard that has a
-// part of it (asynchronous), or in a committed version (synchronous). Its line is in the ledger before that. The last
+// part of it (asynchronous), or in a committed version (synchronous). Its line is in the journal before that. The last
 // mini-batch of a task may be smaller; no mini-batch, and no push of several, spans two tasks.
 //
 // # Failure
 //
 // A record that cannot be read or does not fit the model fails its task, with the reason, and the loop goes on with the
 // next one; mini-batches that were in before that stay in, those not pushed yet are dropped. Everything else ends Run with an error and leaves the task
-// unfinished, so that it is sent to another trainer: parameter servers that refuse, a model that diverged, a ledger that
+// unfinished, so that it is sent to another trainer: parameter servers that refuse, a model that diverged, a journal that
 // cannot be written, a context that ended.
 package reference

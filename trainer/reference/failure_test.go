@@ -215,10 +215,10 @@ func TestUnreadableTask(t *testing.T) {
 				}
 			}
 			c := newCoordinator(t, table, taskqueue.Options{Passes: 2, MaxFailures: 2})
-			path := filepath.Join(t.TempDir(), "ledger")
+			path := filepath.Join(t.TempDir(), "journal")
 			trainer := &reference.Trainer{
 				ID: "trainer-0", Model: newModel(t, model.Softmax, 0), BatchSize: 8,
-				Tasks: c.join("trainer-0"), Parameters: &shelf{rate: 0.1}, Ledger: openLedger(t, path),
+				Tasks: c.join("trainer-0"), Parameters: &shelf{rate: 0.1}, Journal: openJournal(t, path),
 			}
 			runAll(t, []*reference.Trainer{trainer})
 			if len(c.failed) != 3 {
@@ -235,30 +235,30 @@ func TestUnreadableTask(t *testing.T) {
 				t.Errorf("tasks %v are set aside, want task 1", got)
 			}
 			trained := map[int]int{}
-			for _, entry := range readLedger(t, path) {
+			for _, entry := range readJournal(t, path) {
 				trained[entry.Index] += entry.Records
 			}
 			if len(trained) != 2 || trained[0] != 40 || trained[2] != 40 {
-				t.Errorf("the ledger has records by task %v, want 40 of 0 and of 2", trained)
+				t.Errorf("the journal has records by task %v, want 40 of 0 and of 2", trained)
 			}
 		})
 	}
 }
 
-// watched checks that a task's line is in the ledger before its finish is sent.
+// watched checks that a task's line is in the journal before its finish is sent.
 type watched struct {
 	*trainerLink
-	ledger string
-	fail   error // of Fail
+	journal string
+	fail    error // of Fail
 }
 
 func (w watched) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue.Task, error) {
 	if finished != nil {
-		entries := readLedger(w.t, w.ledger)
+		entries := readJournal(w.t, w.journal)
 		want := reference.Entry{Trainer: "trainer-0", Pass: finished.Token.Pass, Position: finished.Token.Position,
 			Attempt: finished.Token.Attempt, Index: finished.Index, Records: w.queue.Table(0).TaskRecords(finished.Index)}
 		if len(entries) == 0 || entries[len(entries)-1] != want {
-			w.t.Errorf("the ledger is %+v when %+v is sent as finished", entries, want)
+			w.t.Errorf("the journal is %+v when %+v is sent as finished", entries, want)
 		}
 	}
 	return w.trainerLink.Next(ctx, finished)
@@ -271,7 +271,7 @@ func (w watched) Fail(ctx context.Context, task *taskqueue.Task, reason error) e
 	return w.trainerLink.Fail(ctx, task, reason)
 }
 
-// TestEndsWithError: what is not the task's fault ends Run, and the task is neither in the ledger nor finished.
+// TestEndsWithError: what is not the task's fault ends Run, and the task is neither in the journal nor finished.
 func TestEndsWithError(t *testing.T) {
 	refused := errors.New("no route to shard 1")
 	train, _ := digits(t)
@@ -294,11 +294,11 @@ func TestEndsWithError(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCoordinator(t, writeTable(t, test.records, 10), taskqueue.Options{Passes: 1})
-			path := filepath.Join(t.TempDir(), "ledger")
+			path := filepath.Join(t.TempDir(), "journal")
 			s := &shelf{rate: 0.1}
-			w := &watched{trainerLink: c.join("trainer-0"), ledger: path}
+			w := &watched{trainerLink: c.join("trainer-0"), journal: path}
 			trainer := &reference.Trainer{ID: "trainer-0", Model: newModel(t, model.Softmax, 0), BatchSize: 2,
-				Tasks: w, Parameters: s, Ledger: openLedger(t, path)}
+				Tasks: w, Parameters: s, Journal: openJournal(t, path)}
 			test.change(trainer, s, w)
 			err := trainer.Run(within(t))
 			if err == nil || !strings.Contains(err.Error(), test.want) {
@@ -307,8 +307,8 @@ func TestEndsWithError(t *testing.T) {
 			if test.is != nil && !errors.Is(err, test.is) {
 				t.Errorf("%v does not wrap %v", err, test.is)
 			}
-			if entries := readLedger(t, path); len(entries) > 0 {
-				t.Errorf("the ledger has %+v", entries)
+			if entries := readJournal(t, path); len(entries) > 0 {
+				t.Errorf("the journal has %+v", entries)
 			}
 			if o := c.queue.Overview().Sets[0]; o.Done != 0 {
 				t.Errorf("%d tasks are counted", o.Done)

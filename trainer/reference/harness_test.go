@@ -215,21 +215,21 @@ func runAll(t testing.TB, trainers []*reference.Trainer) {
 	}
 }
 
-func openLedger(t testing.TB, path string) *reference.Ledger {
+func openJournal(t testing.TB, path string) *reference.Journal {
 	t.Helper()
-	ledger, err := reference.OpenLedger(path)
+	journal, err := reference.OpenJournal(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := ledger.Close(); err != nil {
+		if err := journal.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return ledger
+	return journal
 }
 
-func readLedger(t testing.TB, path string) []reference.Entry {
+func readJournal(t testing.TB, path string) []reference.Entry {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -239,7 +239,7 @@ func readLedger(t testing.TB, path string) []reference.Entry {
 	for line := range bytes.Lines(content) {
 		var entry reference.Entry
 		if err := json.Unmarshal(line, &entry); err != nil {
-			t.Fatalf("ledger line %q: %v", line, err)
+			t.Fatalf("journal line %q: %v", line, err)
 		}
 		entries = append(entries, entry)
 	}

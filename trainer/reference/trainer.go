@@ -78,7 +78,7 @@ type TaskReport struct {
 
 // Trainer trains until the job is over. Its fields are set before Run and not changed after.
 type Trainer struct {
-	ID        string // names this trainer in the ledger
+	ID        string // names this trainer in the journal
 	Model     model.Model
 	BatchSize int // records of a mini-batch
 	Exchange  Exchange
@@ -89,9 +89,9 @@ type Trainer struct {
 	Steps      Steps // nil: asynchronous
 	Cuts       Cuts  // nil: none are taken
 
-	Ledger *Ledger                                  // nil: none is kept
-	Report func(TaskReport)                         // called after each trained task, before it is passed on as finished; nil: nobody listens
-	Failed func(task *taskqueue.Task, reason error) // called for each task that could not be trained, before it is given back; nil: nobody listens
+	Journal *Journal                                 // nil: none is kept
+	Report  func(TaskReport)                         // called after each trained task, before it is passed on as finished; nil: nobody listens
+	Failed  func(task *taskqueue.Task, reason error) // called for each task that could not be trained, before it is given back; nil: nobody listens
 }
 
 func (t *Trainer) validate() error {
@@ -150,8 +150,8 @@ func (t *Trainer) Run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("train task %d of pass %d: %w", task.Index, task.Token.Pass, err)
 		}
-		if t.Ledger != nil {
-			if err := t.Ledger.append(t.ID, task, report.Records); err != nil {
+		if t.Journal != nil {
+			if err := t.Journal.append(t.ID, task, report.Records); err != nil {
 				return err
 			}
 		}

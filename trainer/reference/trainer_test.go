@@ -23,7 +23,7 @@ func TestAsynchronous(t *testing.T) {
 	table := writeTable(t, train, 60)
 	c := newCoordinator(t, table, taskqueue.Options{Passes: recipe.Passes})
 	addresses := startShards(t, 2)
-	path := filepath.Join(t.TempDir(), "ledger")
+	path := filepath.Join(t.TempDir(), "journal")
 	var trainers []*reference.Trainer
 	var client *params.Client
 	for i := range 3 {
@@ -32,7 +32,7 @@ func TestAsynchronous(t *testing.T) {
 		client = connect(t, addresses, link, params.Async, recipe, params.Float32)
 		trainers = append(trainers, &reference.Trainer{
 			ID: id, Model: newModel(t, model.MLP, recipe.Hidden), BatchSize: recipe.BatchSize,
-			Tasks: link, Parameters: client, Ledger: openLedger(t, path),
+			Tasks: link, Parameters: client, Journal: openJournal(t, path),
 		})
 	}
 	runAll(t, trainers)
@@ -43,17 +43,17 @@ func TestAsynchronous(t *testing.T) {
 	}
 	seen := map[place]bool{}
 	records := map[taskqueue.Pass]int{}
-	for _, entry := range readLedger(t, path) {
+	for _, entry := range readJournal(t, path) {
 		at := place{entry.Pass, entry.Position}
 		if seen[at] {
-			t.Errorf("pass %d, position %d is in the ledger twice", entry.Pass, entry.Position)
+			t.Errorf("pass %d, position %d is in the journal twice", entry.Pass, entry.Position)
 		}
 		seen[at] = true
 		records[entry.Pass] += entry.Records
 	}
 	for pass := range taskqueue.Pass(recipe.Passes) {
 		if records[pass+1] != len(train) {
-			t.Errorf("the ledger has %d records of pass %d, want %d", records[pass+1], pass+1, len(train))
+			t.Errorf("the journal has %d records of pass %d, want %d", records[pass+1], pass+1, len(train))
 		}
 	}
 	m := newModel(t, model.MLP, recipe.Hidden)

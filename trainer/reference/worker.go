@@ -40,9 +40,9 @@ type Worker struct {
 
 	WireDType params.WireDType // of gradients and parameters on their way; default float32
 
-	SavePath   string // where the elected trainer writes the model; "": nowhere
-	LedgerPath string // "": no ledger
-	Log        *logrus.Entry
+	SavePath    string // where the elected trainer writes the model; "": nowhere
+	JournalPath string // "": no journal
+	Log         *logrus.Entry
 
 	RecordDelay time.Duration // waited before each record: makes a small dataset last, for drills
 }
@@ -64,17 +64,17 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.checkSavePath(); err != nil {
 		return err
 	}
-	var ledger *Ledger
-	if w.LedgerPath != "" {
+	var journal *Journal
+	if w.JournalPath != "" {
 		var err error
-		if ledger, err = OpenLedger(w.LedgerPath); err != nil {
+		if journal, err = OpenJournal(w.JournalPath); err != nil {
 			return err
 		}
-		defer ledger.Close()
+		defer journal.Close()
 	}
 	for brief := 0; ; {
 		began := time.Now()
-		err := w.session(ctx, ledger)
+		err := w.session(ctx, journal)
 		switch {
 		case errors.Is(err, trainer.ErrSessionLost), errors.Is(err, params.ErrFenced):
 			if brief++; time.Since(began) > briefSession {
@@ -114,7 +114,7 @@ func (w *Worker) checkSavePath() error {
 }
 
 // session is one incarnation of the trainer.
-func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
+func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	before := w.savedModel()
 	client, err := trainer.Join(ctx, w.Trainer)
 	switch {
@@ -153,7 +153,7 @@ func (w *Worker) session(ctx context.Context, ledger *Ledger) (err error) {
 		return err
 	}
 	defer servers.Close()
-	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: client, Parameters: servers, Rows: servers, Ledger: ledger}
+	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: client, Parameters: servers, Rows: servers, Journal: journal}
 	if client.Sync() {
 		t.Steps = client
 	}

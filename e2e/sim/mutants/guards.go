@@ -117,7 +117,7 @@ var guards = []guard{
 	{"F64", "master/httpapi.TestHalfRequestsGiveWay", mutant{"half a request keeps its place", "http-slow-request",
 		condition("$1 < 0"),
 		"a few slow connections keep probes out, and the process is restarted"}},
-	{"F15", "record.TestStepOfAClockAloneMakesNoFileTooOld", mutant{"a step of a clock counts more than a short age", "ledger-gap-limit",
+	{"F15", "ledger.TestStepOfAClockAloneMakesNoFileTooOld", mutant{"a step of a clock counts more than a short age", "ledger-gap-limit",
 		value("$1"),
 		"a step of a clock removes files of the last minutes"}},
 	{"F91", "local.TestNormalEndKillsBackgroundProcesses", mutant{"what a command leaves behind stays", "process-group-killed",
@@ -279,7 +279,7 @@ var guards = []guard{
 		value("t == nil"),
 		"what the dead held waits for its time-out"}},
 
-	{"F15", "record.TestClockStepRemovesNoFile", mutant{"a step of a clock counts as time", "ledger-age-limit",
+	{"F15", "ledger.TestClockStepRemovesNoFile", mutant{"a step of a clock counts as time", "ledger-age-limit",
 		value("time.Duration(gap) * time.Millisecond"),
 		"a clock that steps by a month removes the ledger of the last hour"}},
 

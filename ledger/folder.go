@@ -1,0 +1,154 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Archive keeps sealed files.
+type Archive interface {
+	// Read returns the first limit bytes of a file, or all of it. A missing one is
+	// fs.ErrNotExist.
+	Read(ctx context.Context, name string, limit int64) ([]byte, error)
+	// Write makes a file that is whole and durable once it returns. The same bytes may be
+	// written again.
+	Write(ctx context.Context, name string, file []byte) error
+	// Remove removes files, those that are there.
+	Remove(ctx context.Context, names []string) error
+	// List returns the names of all files, temporary ones too.
+	List(ctx context.Context) ([]string, error)
+	// Path is where a file is, for messages.
+	Path(name string) string
+}
+
+// Folder is an archive on a disk. All masters of the job must see the same one.
+type Folder struct {
+	Dir string
+
+	step func(name string) error // a test makes it fail after the named step
+}
+
+const (
+	idFile    = "id"
+	temporary = ".tmp"
+)
+
+// Path is where a file is.
+func (f Folder) Path(name string) string { return filepath.Join(f.Dir, name) }
+
+// Read returns the first limit bytes of a file.
+func (f Folder) Read(_ context.Context, name string, limit int64) ([]byte, error) {
+	file, err := os.Open(f.Path(name))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, limit))
+}
+
+// ID returns the id of the job whose ledger is in the folder; "": of none.
+func (f Folder) ID() (string, error) {
+	id, err := os.ReadFile(f.Path(idFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the id of the ledger's folder: %w", err)
+	}
+	return strings.TrimSpace(string(id)), nil
+}
+
+// Claim makes the folder, if need be, and writes the id of the job into it.
+func (f Folder) Claim(ctx context.Context, id string) error {
+	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
+		return fmt.Errorf("make the ledger's folder: %w", err)
+	}
+	return f.Write(ctx, idFile, []byte(id+"\n"))
+}
+
+// Write writes a temporary file, makes it durable, and gives it its name.
+func (f Folder) Write(_ context.Context, name string, file []byte) (err error) {
+	temp, err := os.CreateTemp(f.Dir, name+".*"+temporary)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil && !errors.Is(err, errCrash) {
+			_ = os.Remove(temp.Name()) // else the next leader does
+		}
+	}()
+	_, err = temp.Write(file)
+	if err == nil {
+		err = f.stepped("file written")
+	}
+	if err == nil {
+		err = temp.Sync()
+	}
+	if closeErr := temp.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = f.stepped("file synced")
+	}
+	if err == nil {
+		err = os.Rename(temp.Name(), f.Path(name))
+	}
+	if err == nil {
+		err = f.stepped("file renamed")
+	}
+	if err == nil {
+		err = f.sync()
+	}
+	if err != nil {
+		return fmt.Errorf("write sealed file: %w", err)
+	}
+	return f.stepped("folder synced")
+}
+
+// sync makes the names in the folder durable.
+func (f Folder) sync() error {
+	dir, err := os.Open(f.Dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// Remove removes files.
+func (f Folder) Remove(_ context.Context, names []string) error {
+	for _, name := range names {
+		if err := os.Remove(f.Path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove sealed file: %w", err)
+		}
+	}
+	return nil
+}
+
+// List returns the names of all files.
+func (f Folder) List(context.Context) ([]string, error) {
+	entries, err := os.ReadDir(f.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("list the ledger's folder: %w", err)
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, nil
+}
+
+// errCrash is what a test's step returns for a process that dies there.
+var errCrash = errors.New("crash")
+
+func (f Folder) stepped(name string) error {
+	if f.step == nil {
+		return nil
+	}
+	return f.step(name)
+}

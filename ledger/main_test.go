@@ -1,0 +1,9 @@
+package ledger_test
+
+import (
+	"testing"
+
+	"trainmaster/etcdstore/etcdtest"
+)
+
+func TestMain(m *testing.M) { etcdtest.Main(m) }

@@ -1,0 +1,159 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/taskqueue"
+)
+
+// Sealer seals the ledger of a job while this process leads it. Its methods may be called at
+// any time; Run is for one term after the other.
+type Sealer struct {
+	Store  Store
+	Config Config
+	Log    *logrus.Entry
+
+	through, failures, bytes atomic.Int64
+	failing                  atomic.Bool
+
+	step  func(name string) error // a test makes it fail after the named step
+	retry time.Duration           // 0: retryPause
+}
+
+// Status is how sealing goes.
+type Status struct {
+	Through  uint64 // the last sealed commit, as far as this process knows
+	Bytes    int64  // of the sealed files that are kept
+	Failures int64  // attempts that failed
+	Failing  bool   // the last attempt did
+}
+
+// Status returns how sealing goes.
+func (s *Sealer) Status() Status {
+	return Status{Through: uint64(s.through.Load()), Bytes: s.bytes.Load(), Failures: s.failures.Load(), Failing: s.failing.Load()}
+}
+
+// Progress is how far the job's commits and their events are.
+type Progress struct {
+	Commit uint64 // the last one
+	Bytes  uint64 // of events, written by this process
+}
+
+const (
+	lookEvery   = 250 * time.Millisecond
+	retryPause  = 10 * time.Second
+	pageCommits = 500
+	deleteBatch = 1000 // commits
+)
+
+// Check finds out whether this process sees what is sealed of the ledger, and whether its
+// folder is the job's. It is ErrElsewhere when not; other errors say that it cannot be known
+// now. jobID may be "" when it is not known yet.
+func (s *Sealer) Check(ctx context.Context, jobID string) error {
+	value, _, err := s.Store.Value(ctx, HeadKey)
+	if err != nil {
+		return fmt.Errorf("read how far the ledger is sealed: %w", err)
+	}
+	head, err := parseHead(value)
+	if err != nil {
+		return err
+	}
+	return s.sees(head, jobID)
+}
+
+// sees compares the head with the folder.
+func (s *Sealer) sees(head Head, jobID string) error {
+	dir := s.Config.folder()
+	switch {
+	case head.sealed() && head.Folder == "" && dir != "":
+		return fmt.Errorf("%w: in etcd, not in a folder: start without --ledger-dir", ErrElsewhere)
+	case head.sealed() && head.Folder != "" && dir == "":
+		return fmt.Errorf("%w: in the folder %s: name the one above it with --ledger-dir", ErrElsewhere, head.Folder)
+	case dir == "":
+		return nil
+	}
+	id, err := Folder{Dir: dir}.ID()
+	switch {
+	case err != nil:
+		return err
+	case head.sealed() && id == "":
+		return fmt.Errorf("%w: nothing is in %s, and every master of the job needs the folder that was %s: is it mounted?", ErrElsewhere, dir, head.Folder)
+	case head.sealed() && id != head.ID, id != "" && jobID != "" && id != jobID:
+		return fmt.Errorf("%w: %s has the ledger of another job, that with the id %s: choose another --ledger-dir, or move that folder away", ErrElsewhere, dir, id)
+	}
+	return nil
+}
+
+// Run seals while the lock is held. It returns when ctx ends, when the lock is lost
+// (taskqueue.ErrFenced); whatever else goes wrong is logged and tried again.
+func (s *Sealer) Run(ctx context.Context, lock Lock, jobID string, progress func() Progress) error {
+	d := s.Drive(lock, jobID)
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-pause.C:
+		}
+		next, err := d.Round(ctx, progress())
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		pause.Reset(next)
+	}
+}
+
+// Driven is the sealing of one term without a clock of its own: Run drives it in real time, a
+// simulator in virtual time. It is for one goroutine.
+type Driven struct{ w *work }
+
+// Drive begins the sealing of a term.
+func (s *Sealer) Drive(lock Lock, jobID string) *Driven {
+	w := &work{Sealer: s, Config: s.Config.withDefaults(), lock: lock, id: jobID}
+	w.archive = parts{s.Store, lock}
+	if dir := w.folder(); dir != "" {
+		w.archive = Folder{Dir: dir, step: s.step}
+	}
+	return &Driven{w}
+}
+
+// Round seals all that is due, and returns the pause before the next round. An error ends the
+// term; other failures are logged, and the next round tries again.
+func (d *Driven) Round(ctx context.Context, now Progress) (pause time.Duration, err error) {
+	s := d.w.Sealer
+	switch err := d.w.round(ctx, now); {
+	case ctx.Err() != nil:
+		return 0, context.Cause(ctx)
+	case errors.Is(err, taskqueue.ErrFenced), errors.Is(err, errCrash):
+		return 0, fmt.Errorf("seal the ledger: %w", err)
+	case err != nil:
+		s.failures.Add(1)
+		if !s.failing.Swap(true) {
+			s.Log.WithError(err).Error("the ledger cannot be sealed: it stays in etcd, and is tried again")
+		}
+		d.w.loaded = false
+		return cmp.Or(s.retry, retryPause), nil
+	}
+	if s.failing.Swap(false) {
+		s.Log.Info("the ledger can be sealed again")
+	}
+	return lookEvery, nil
+}
+
+func (s *Sealer) stepped(name string) error {
+	if s.step == nil {
+		return nil
+	}
+	return s.step(name)
+}

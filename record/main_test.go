@@ -1,9 +1,0 @@
-package record_test
-
-import (
-	"testing"
-
-	"trainmaster/etcdstore/etcdtest"
-)
-
-func TestMain(m *testing.M) { etcdtest.Main(m) }

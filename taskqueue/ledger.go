@@ -1,0 +1,389 @@
+package taskqueue
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"time"
+)
+
+// EventKind is the kind of one event in the ledger.
+type EventKind uint8
+
+// The kinds of events in the ledger. The numbers are part of the stored format.
+const (
+	EventReported   EventKind = 1
+	EventPassOpened EventKind = 2
+	EventPassClosed EventKind = 3
+	EventDispatched EventKind = 4
+	EventFinished   EventKind = 5
+	EventReturned   EventKind = 6 // uncharged, or with a lost trainer
+	EventFailed     EventKind = 7
+	EventTimedOut   EventKind = 8
+	EventSetAside   EventKind = 9
+	EventRetried    EventKind = 10
+	EventJoined     EventKind = 11
+	EventLost       EventKind = 12
+	EventEnded      EventKind = 13
+	EventPaused     EventKind = 14
+	EventResumed    EventKind = 15
+	EventDraining   EventKind = 16
+	EventDropped    EventKind = 17
+	EventStamped    EventKind = 18 // the first of a commit: when it was made
+	EventApplied    EventKind = 19 // finished with explicit commits: to be counted with its step
+	EventCommitted  EventKind = 20 // a step: what was applied up to it is counted
+	EventPartly     EventKind = 21 // a task of which the committed step has its first records
+	EventRolledBack EventKind = 22 // to a step: what was applied later is to be done again
+	EventLeft       EventKind = 23 // the session of a draining trainer is over
+)
+
+// Ledger flags, in the kind byte.
+const (
+	flagSamePass     = 0x80 // set and pass are those of the event before, in the same commit
+	flagFirstAttempt = 0x40
+	kindMask         = 0x3f
+	ledgerVersion    = 1
+)
+
+// LedgerEvent is one event of the ledger, decoded. Which fields are set depends on Kind.
+type LedgerEvent struct {
+	Kind        EventKind
+	Set         int
+	Pass        Pass
+	Position    int
+	Attempt     Attempt
+	Trainer     Ordinal // 0: unknown
+	Incarnation uint64
+	ID          string // of a trainer, or of a report
+	Tasks       int
+	Chunks      int
+	Algorithm   uint8
+	Seed        uint64
+	Counted     int
+	SetAside    int
+	Index       int // of a task
+	Status      Status
+	Reason      string
+	Step        uint64
+	Generation  uint64
+	Epoch       uint32
+	Records     int64
+	At          int64 // milliseconds since 1970 by the master's wall clock
+}
+
+// ledgerWriter gathers the events of one commit: a version byte, then per event a kind
+// byte with flags and varints; a position is the signed distance to the one before.
+type ledgerWriter struct {
+	buf      []byte
+	set      int
+	pass     Pass
+	position int
+	some     bool
+}
+
+func (w *ledgerWriter) take() []byte {
+	b := w.buf
+	*w = ledgerWriter{}
+	return b
+}
+
+func (w *ledgerWriter) kind(k EventKind, flags uint8) {
+	if len(w.buf) == 0 {
+		w.buf = append(w.buf, ledgerVersion)
+	}
+	w.buf = append(w.buf, uint8(k)|flags)
+}
+
+func (w *ledgerWriter) uint(v uint64) { w.buf = binary.AppendUvarint(w.buf, v) }
+
+func (w *ledgerWriter) text(s string) {
+	w.uint(uint64(len(s)))
+	w.buf = append(w.buf, s...)
+}
+
+// place writes the head of an event that concerns one dispatch.
+func (w *ledgerWriter) place(k EventKind, set int, pass Pass, position int, attempt Attempt) {
+	var flags uint8
+	same := w.some && w.set == set && w.pass == pass
+	if same {
+		flags |= flagSamePass
+	}
+	if attempt == 1 {
+		flags |= flagFirstAttempt
+	}
+	w.kind(k, flags)
+	if !same {
+		w.uint(uint64(set))
+		w.uint(uint64(pass))
+	}
+	w.buf = binary.AppendVarint(w.buf, int64(position-w.position))
+	if attempt != 1 {
+		w.uint(uint64(attempt))
+	}
+	w.set, w.pass, w.position, w.some = set, pass, position, true
+}
+
+func (w *ledgerWriter) report(s *set) {
+	w.kind(EventReported, 0)
+	w.uint(uint64(s.id))
+	w.uint(uint64(s.tasks))
+	w.uint(uint64(s.chunks))
+	w.uint(uint64(s.algorithm))
+	w.uint(s.seed)
+	w.text(s.reportID)
+}
+
+func (w *ledgerWriter) passOpened(set int, p Pass) {
+	w.kind(EventPassOpened, 0)
+	w.uint(uint64(set))
+	w.uint(uint64(p))
+}
+
+func (w *ledgerWriter) passClosed(set int, p Pass, counted, setAside int) {
+	w.kind(EventPassClosed, 0)
+	w.uint(uint64(set))
+	w.uint(uint64(p))
+	w.uint(uint64(counted))
+	w.uint(uint64(setAside))
+}
+
+func (w *ledgerWriter) held(k EventKind, e *entry, o Ordinal, attempt Attempt) {
+	w.place(k, e.set.id, e.pass, e.position, attempt)
+	w.uint(uint64(o))
+}
+
+func (w *ledgerWriter) dispatched(e *entry, o Ordinal, a Attempt) { w.held(EventDispatched, e, o, a) }
+func (w *ledgerWriter) returned(e *entry, o Ordinal, a Attempt)   { w.held(EventReturned, e, o, a) }
+func (w *ledgerWriter) failed(e *entry, o Ordinal, a Attempt)     { w.held(EventFailed, e, o, a) }
+func (w *ledgerWriter) timedOut(e *entry, o Ordinal, a Attempt)   { w.held(EventTimedOut, e, o, a) }
+
+// finished writes a finish; one with a step is to be counted with it.
+func (w *ledgerWriter) finished(set int, tok Token, by *trainer, step uint64) {
+	kind := EventFinished
+	if step != 0 {
+		kind = EventApplied
+	}
+	w.place(kind, set, tok.Pass, tok.Position, tok.Attempt)
+	ordinal := Ordinal(0)
+	if by != nil {
+		ordinal = by.ordinal
+	}
+	w.uint(uint64(ordinal))
+	if step != 0 {
+		w.uint(step)
+	}
+}
+
+func (w *ledgerWriter) committed(step, generation uint64) {
+	w.kind(EventCommitted, 0)
+	w.uint(step)
+	w.uint(generation)
+}
+
+func (w *ledgerWriter) rolledBack(step, generation uint64, epoch uint32) {
+	w.kind(EventRolledBack, 0)
+	w.uint(step)
+	w.uint(generation)
+	w.uint(uint64(epoch))
+}
+
+func (w *ledgerWriter) partly(set int, k liveKey, last Attempt, base int64) {
+	w.place(EventPartly, set, k.pass, k.position, last)
+	w.uint(uint64(base))
+}
+
+func (w *ledgerWriter) setAside(e *entry, index int) {
+	w.place(EventSetAside, e.set.id, e.pass, e.position, e.next-1)
+	w.uint(uint64(index))
+}
+
+func (w *ledgerWriter) retried(set, index int) {
+	w.kind(EventRetried, 0)
+	w.uint(uint64(set))
+	w.uint(uint64(index))
+}
+
+func (w *ledgerWriter) joined(t *trainer) {
+	w.kind(EventJoined, 0)
+	w.uint(uint64(t.ordinal))
+	w.uint(t.incarnation)
+	w.text(t.id)
+}
+
+func (w *ledgerWriter) lost(t *trainer) {
+	w.kind(EventLost, 0)
+	w.uint(uint64(t.ordinal))
+}
+
+func (w *ledgerWriter) ended(s Status, reason string) {
+	w.kind(EventEnded, 0)
+	w.uint(uint64(s))
+	w.text(reason)
+}
+
+func (w *ledgerWriter) paused(reason string) {
+	w.kind(EventPaused, 0)
+	w.text(reason)
+}
+
+func (w *ledgerWriter) resumed() { w.kind(EventResumed, 0) }
+
+func (w *ledgerWriter) draining(t *trainer) {
+	w.kind(EventDraining, 0)
+	w.uint(uint64(t.ordinal))
+}
+
+func (w *ledgerWriter) left(t *trainer) {
+	w.kind(EventLeft, 0)
+	w.uint(uint64(t.ordinal))
+}
+
+func (w *ledgerWriter) dropped(set, index int) {
+	w.kind(EventDropped, 0)
+	w.uint(uint64(set))
+	w.uint(uint64(index))
+}
+
+// StampEvents puts in front of the events of a commit when it is made, by the wall clock. That
+// is for people: nothing is ever decided by it.
+func StampEvents(value []byte, at time.Time) []byte {
+	w := ledgerWriter{buf: make([]byte, 0, len(value)+8)}
+	w.kind(EventStamped, 0)
+	w.uint(uint64(max(0, at.UnixMilli())))
+	return append(w.buf, value[1:]...)
+}
+
+// ErrBadLedger says that a value of the ledger does not decode.
+var ErrBadLedger = errors.New("damaged ledger")
+
+// LedgerEvents decodes the value of one ledger key.
+func LedgerEvents(value []byte) iter.Seq2[LedgerEvent, error] {
+	return func(yield func(LedgerEvent, error) bool) {
+		if len(value) == 0 {
+			return
+		}
+		if value[0] != ledgerVersion {
+			yield(LedgerEvent{}, fmt.Errorf("%w: expected version %d, found %d", ErrBadLedger, ledgerVersion, value[0]))
+			return
+		}
+		r := ledgerReader{buf: value, at: 1}
+		for r.at < len(value) {
+			ev := r.event()
+			if r.bad {
+				yield(LedgerEvent{}, fmt.Errorf("%w: at byte %d of %d", ErrBadLedger, r.at, len(value)))
+				return
+			}
+			if !yield(ev, nil) {
+				return
+			}
+		}
+	}
+}
+
+type ledgerReader struct {
+	buf      []byte
+	at       int
+	bad      bool
+	set      int
+	pass     Pass
+	position int
+}
+
+func (r *ledgerReader) uint() uint64 {
+	v, n := binary.Uvarint(r.buf[min(r.at, len(r.buf)):])
+	if n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.at += n
+	return v
+}
+
+// upTo reads a number that must fit; what does not is damage.
+func (r *ledgerReader) upTo(limit uint64) uint64 {
+	v := r.uint()
+	if v > limit {
+		r.bad = true
+		return 0
+	}
+	return v
+}
+
+func (r *ledgerReader) int() int         { return int(r.upTo(math.MaxInt)) }
+func (r *ledgerReader) passNumber() Pass { return Pass(r.upTo(math.MaxUint32)) }
+func (r *ledgerReader) ordinal() Ordinal { return Ordinal(r.upTo(math.MaxUint32)) }
+
+func (r *ledgerReader) text() string {
+	n := r.uint()
+	if r.bad || n > uint64(len(r.buf)-r.at) {
+		r.bad = true
+		return ""
+	}
+	r.at += int(n)
+	return string(r.buf[r.at-int(n) : r.at])
+}
+
+func (r *ledgerReader) event() LedgerEvent {
+	head := r.buf[r.at]
+	r.at++
+	ev := LedgerEvent{Kind: EventKind(head & kindMask)}
+	switch ev.Kind {
+	case EventReported:
+		ev.Set, ev.Tasks, ev.Chunks, ev.Algorithm, ev.Seed, ev.ID = r.int(), r.int(), r.int(), uint8(r.upTo(math.MaxUint8)), r.uint(), r.text()
+	case EventPassOpened:
+		ev.Set, ev.Pass = r.int(), r.passNumber()
+	case EventPassClosed:
+		ev.Set, ev.Pass, ev.Counted, ev.SetAside = r.int(), r.passNumber(), r.int(), r.int()
+	case EventDispatched, EventFinished, EventReturned, EventFailed, EventTimedOut:
+		r.place(head, &ev)
+		ev.Trainer = r.ordinal()
+	case EventApplied:
+		r.place(head, &ev)
+		ev.Trainer, ev.Step = r.ordinal(), r.uint()
+	case EventCommitted:
+		ev.Step, ev.Generation = r.uint(), r.uint()
+	case EventRolledBack:
+		ev.Step, ev.Generation, ev.Epoch = r.uint(), r.uint(), uint32(r.upTo(math.MaxUint32))
+	case EventPartly:
+		r.place(head, &ev)
+		ev.Records = int64(r.upTo(math.MaxInt64))
+	case EventSetAside:
+		r.place(head, &ev)
+		ev.Index = r.int()
+	case EventRetried, EventDropped:
+		ev.Set, ev.Index = r.int(), r.int()
+	case EventJoined:
+		ev.Trainer, ev.Incarnation, ev.ID = r.ordinal(), r.uint(), r.text()
+	case EventLost, EventDraining, EventLeft:
+		ev.Trainer = r.ordinal()
+	case EventEnded:
+		ev.Status, ev.Reason = Status(r.upTo(math.MaxUint8)), r.text()
+	case EventPaused:
+		ev.Reason = r.text()
+	case EventResumed:
+	case EventStamped:
+		ev.At = int64(r.upTo(math.MaxInt64))
+	default:
+		r.bad = true
+	}
+	return ev
+}
+
+func (r *ledgerReader) place(head uint8, ev *LedgerEvent) {
+	if head&flagSamePass == 0 {
+		r.set, r.pass = r.int(), r.passNumber()
+	}
+	d, n := binary.Varint(r.buf[min(r.at, len(r.buf)):])
+	if n <= 0 {
+		r.bad = true
+		return
+	}
+	r.at += n
+	r.position += int(d)
+	ev.Set, ev.Pass, ev.Position, ev.Attempt = r.set, r.pass, r.position, 1
+	if head&flagFirstAttempt == 0 {
+		ev.Attempt = Attempt(r.upTo(math.MaxUint32))
+	}
+}

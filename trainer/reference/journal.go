@@ -1,0 +1,58 @@
+package reference
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"trainmaster/taskqueue"
+)
+
+// Journal is a file with one line of JSON for each task that a trainer trained wholly, written before the master hears of
+// it: what the trainer itself knows to have done, to be compared with what the master counted. Several trainers may
+// append to one file, and a trainer that starts again goes on in it.
+type Journal struct {
+	file *os.File
+}
+
+// Entry is a line of a journal.
+type Entry struct {
+	Trainer  string            `json:"trainer"`
+	Pass     taskqueue.Pass    `json:"pass"`
+	Position int               `json:"position"` // in the order of the pass
+	Attempt  taskqueue.Attempt `json:"attempt"`
+	Index    int               `json:"index"` // of the task
+	Records  int               `json:"records"`
+}
+
+// OpenJournal opens the file at path to append to it, and creates it if it is not there.
+func OpenJournal(path string) (*Journal, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("journal: expected a file that can be written: %w", err)
+	}
+	return &Journal{file}, nil
+}
+
+// Close closes the file.
+func (l *Journal) Close() error { return l.file.Close() }
+
+// append writes a line by a single call, so that lines of several processes do not mix and a killed one leaves none
+// half-written. It survives the process, not the machine: nothing is synced.
+func (l *Journal) append(trainer string, task *taskqueue.Task, records int) error {
+	line, err := json.Marshal(Entry{
+		Trainer:  trainer,
+		Pass:     task.Token.Pass,
+		Position: task.Token.Position,
+		Attempt:  task.Token.Attempt,
+		Index:    task.Index,
+		Records:  records,
+	})
+	if err != nil {
+		return fmt.Errorf("encode journal line: %w", err)
+	}
+	if _, err := l.file.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("append to journal: %w", err)
+	}
+	return nil
+}
