@@ -111,7 +111,14 @@ func TestRunOnDataThatDoesNotFit(t *testing.T) {
 	run(t, dir, "model", "evaluate", saved).wants(t, exitUsage, "--data")
 	run(t, dir, "model", "evaluate", saved, "--data", "data/none*").wants(t, exitFailed, "matches no file")
 	run(t, dir, "model", "evaluate", saved, "--data", "data/none").wants(t, exitFailed, "expected shards data/none-00000-of-00001 and so on")
+	if err := os.WriteFile(filepath.Join(dir, "later"), []byte(flowers(90)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, dir, "recordio", "convert", "--like", "data/flowers", "later", "data/later").wants(t, 0, "3 classes (iris, lily, rose)")
+	run(t, dir, "recordio", "convert", "--text-labels", "later", "data/other").wants(t, 0)
+	run(t, dir, "model", "evaluate", saved, "--data", "data/other").wants(t, exitFailed, "expected the scaling of the data", "--like")
 	for want, args := range map[string][]string{
+		"(90 records)":  {"model", "evaluate", saved, "--data", "data/later"},
 		"(300 records)": {"model", "evaluate", saved, "--data", "data/flowers"},
 		"trainmaster-run/002/flowers-softmax.safetensors": {"run", "--data", "data/flowers-0*", "--passes", "1"},
 	} {

@@ -70,9 +70,9 @@ func sameMeaning(of convert.Meaning, modelPath string, files []string) error {
 			return err
 		case found == (convert.Meaning{}):
 		case found.Labels != of.Labels:
-			return fmt.Errorf("%s: %w: expected the labels of the data that %s was trained on, found others: convert all data at once, with --held-out for the records to measure on", file, ErrOtherMeaning, modelPath)
+			return fmt.Errorf("%s: %w: expected the labels of the data that %s was trained on, found others: convert all data at once, with --held-out for the records to measure on, or the later data with --like", file, ErrOtherMeaning, modelPath)
 		case found.Scaling != of.Scaling:
-			return fmt.Errorf("%s: %w: expected the scaling of the data that %s was trained on, found another: convert all data at once, with --held-out for the records to measure on, or both parts with --scaling none, or pixels with one --max-pixel", file, ErrOtherMeaning, modelPath)
+			return fmt.Errorf("%s: %w: expected the scaling of the data that %s was trained on, found another: convert all data at once, with --held-out for the records to measure on, or the later data with --like", file, ErrOtherMeaning, modelPath)
 		}
 	}
 	return nil

@@ -40,6 +40,13 @@ func TestModelIsNotEvaluatedOnDataConvertedDifferently(t *testing.T) {
 	if _, _, err := EvaluateSaved(t.Context(), path, trained.Test.Paths); err != nil {
 		t.Errorf("held-out records: %v", err)
 	}
+	later, err := convert.CSV(context.Background(), strings.NewReader("9.5,1,b\n"), convert.Options{Prefix: filepath.Join(dir, "later"), Like: filepath.Join(dir, "trained")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := EvaluateSaved(t.Context(), path, later.Train.Paths); err != nil {
+		t.Errorf("records converted later, like the others: %v", err)
+	}
 	for name, c := range map[string]struct{ rows, word string }{
 		"labels":  {strings.ReplaceAll(rows, "b", "c"), "labels"},
 		"scaling": {strings.ReplaceAll(rows, "0.5", "7.5"), "scaling"},

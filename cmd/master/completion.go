@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"io"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"trainmaster/dataset/convert"
 )
 
 func completionCommand() *cobra.Command {
@@ -63,4 +67,21 @@ func trainerNames(cmd *cobra.Command, open func(context.Context) (*leader, error
 		}
 	}
 	return names
+}
+
+// completePrefixes completes the values of a flag with the prefixes of converted datasets, or with files where there are none.
+func completePrefixes(cmd *cobra.Command, flag string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		found, err := filepath.Glob(begun + convert.DescriptionPath("*"))
+		if err != nil || len(found) == 0 {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		for i := range found {
+			found[i] = strings.TrimSuffix(found[i], convert.DescriptionPath(""))
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp
+	})
+	if err != nil {
+		panic(err) // the flag was added a line ago
+	}
 }

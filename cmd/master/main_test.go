@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -226,6 +228,15 @@ func TestCompletion(t *testing.T) {
 	t.Setenv(envName("config"), "/does/not/exist") // a broken setting must not break the tab key
 	if r := runArgs(t, cobra.ShellCompRequestCmd, "version", "--output", ""); !strings.HasPrefix(r.stdout, "table\njson\nyaml\n") {
 		t.Errorf("completion of --output: %q", r.stdout)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "digits.dataset.json"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range [][]string{{"recordio", "convert", "--like"}, {"run", "--data"}, {"model", "evaluate", "--data"}} {
+		if r := runArgs(t, append(append([]string{cobra.ShellCompRequestCmd}, command...), dir+"/di")...); !strings.HasPrefix(r.stdout, dir+"/digits\n") {
+			t.Errorf("completion of %q: %q", command, r.stdout)
+		}
 	}
 	if r := runArgs(t, cobra.ShellCompRequestCmd, "vers"); !strings.HasPrefix(r.stdout, "version\t") {
 		t.Errorf("completion of vers: %q", r.stdout)

@@ -40,6 +40,7 @@ matches both kinds of shards.`,
 		Args:    cobra.ExactArgs(1),
 	}
 	data := cmd.Flags().StringSlice("data", nil, "`prefix` of a converted dataset, or paths and globs of RecordIO files to measure on")
+	completePrefixes(cmd, "data")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(*data) == 0 {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"trainmaster/dataset/convert"
+	"trainmaster/dataset/sample"
 	"trainmaster/master"
 	"trainmaster/recordio"
 )
@@ -31,12 +32,18 @@ other columns are numbers: pixels if all are whole and from 0 to 255, else numbe
 as --scaling says. With --format categorical they are the texts of categories, of which the shards
 keep an id. A heading in line 1 is recognized and skipped; --header decides where that is not clear.
 
+With --like PREFIX the new dataset has the labels and the scaling of one that was converted before, as its
+description PREFIX.dataset.json says: a model of one can then be evaluated on the other. The table must have
+the same features in the same order. A label that the other dataset lacks is an error.
+
 The samples are permuted by --seed. With --held-out the first part of them goes to PREFIX-test-00000-of-00001 and so on,
 which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Shards that are there already are kept unless
 --force is given.`,
 		Example: `  master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits
   # a table with a heading; the column "species" has the label, as a text
   master recordio convert --label species --text-labels --held-out 0.2 iris.csv data/iris
+  # flowers that were found later, to evaluate a model on
+  master recordio convert --like data/iris later.csv data/later
   master recordio convert --format idx --shards 8 --compression snappy \
     train-images-idx3-ubyte train-labels-idx1-ubyte data/mnist
   # flights by origin, destination, hour and weekday; was it more than 15 minutes late?
@@ -55,6 +62,8 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Sha
 	cmd.Flags().StringVar(&o.Label, "label", "", "`column` of a table with the label: its number, from 1, or its name in the heading (default the last)")
 	cmd.Flags().BoolVar(&o.TextLabels, "text-labels", false, "number the labels of a table in the order of their texts")
 	scaling := addChoice(cmd, "scaling", "", "of numbers that are not pixels: mean 0 and deviation 1 (standard), or as they are", convert.ScalingStandard, convert.ScalingNone)
+	cmd.Flags().StringVar(&o.Like, "like", "", "`prefix` of a converted dataset with the labels and the scaling to take")
+	completePrefixes(cmd, "like")
 	force := cmd.Flags().Bool("force", false, "replace shards that exist")
 	format := addOutput(cmd)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
@@ -79,7 +88,15 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Sha
 				return usageErrorf("--%s: expected --format csv, found %s", flag, *input)
 			}
 		}
-		o.Heading, o.Scaling = *header, *scaling
+		o.Heading = *header
+		if cmd.Flags().Changed("scaling") || o.Like == "" {
+			o.Scaling = *scaling
+		}
+		if o.Like != "" {
+			if err := checkLike(cmd, o.Like, input); err != nil {
+				return err
+			}
+		}
 		if cmd.Flags().Changed("label-above") {
 			if o.TextLabels {
 				return usageErrorf("--label-above: expected labels that are numbers, found --text-labels")
@@ -108,6 +125,27 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Sha
 		})
 	}
 	return cmd
+}
+
+// checkLike refuses flags whose values --like takes from a dataset, and takes the format of that dataset if none is given.
+func checkLike(cmd *cobra.Command, prefix string, input *string) error {
+	for _, flag := range []string{"scaling", "max-pixel", "text-labels"} {
+		if cmd.Flags().Changed(flag) {
+			return usageErrorf("--%s: expected it without --like, which takes it from %s", flag, prefix)
+		}
+	}
+	like, err := convert.ReadDescription(prefix)
+	if err != nil {
+		return fmt.Errorf("--like: %w", err)
+	}
+	categories := like.Kind == sample.Categories
+	switch {
+	case cmd.Flags().Changed("format") && categories != (*input == "categorical"):
+		return usageErrorf("--format %s: expected the format of %s, which has %s: omit --format", *input, prefix, like.Kind)
+	case categories:
+		*input = "categorical"
+	}
+	return nil
 }
 
 // converted is the result of a conversion.

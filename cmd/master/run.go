@@ -76,6 +76,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	flags.StringVar(&resume, "resume", "", "`folder` of a run to go on with, with its settings")
 	data := addChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
 	flags.StringVar(&mnist, "data", "", "`prefix` of a converted dataset, or a glob of RecordIO files; with --dataset mnist, the folder of its idx files")
+	completePrefixes(cmd, "data")
 	kind := addChoice(cmd, "model", "", "what to train (auto: fm for categories, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
 	checkOptimizer := addOptimizer(cmd, &c.Optimizer)
 	dtype := addWireDType(cmd)

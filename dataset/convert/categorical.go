@@ -39,7 +39,7 @@ func (t *categoryTable) append(record []byte, i, classes int) ([]byte, error) {
 }
 
 func readCategories(ctx context.Context, in io.Reader, o *Options) (*categoryTable, error) {
-	if o.TextLabels && (o.Heading == HeadingAuto || o.Heading == "") {
+	if named := o.like != nil && o.like.LabelColumn != ""; !named && o.TextLabels && (o.Heading == HeadingAuto || o.Heading == "") {
 		return nil, fmt.Errorf("text labels in a table of categories: expected --header yes or --header no: a heading cannot be told from a row")
 	}
 	t, err := newTable(in, o, func(row []string, label int) bool { return !isNumber(row[label]) })

@@ -33,6 +33,9 @@ func readCSV(ctx context.Context, in io.Reader, o *Options) (samples, error) {
 		return nil, err
 	}
 	n := numericTable{width: t.width - 1}
+	if o.like != nil && o.like.Kind == sample.Numbers {
+		n.numbers = []float64{} // whole numbers are none of pixels then
+	}
 	if err := t.each(ctx, func(row []string, text string, at func(int) string) error {
 		for i, field := range row {
 			value, err := parseNumber(field)
@@ -97,10 +100,20 @@ func (t *numericTable) samples(o *Options, from origin) (samples, error) {
 		if o.MaxPixel > 0 {
 			return nil, fmt.Errorf("a maximum pixel of %d was given: expected whole numbers from 0 to 255, found %s", o.MaxPixel, t.other)
 		}
-		return &numberTable{width: t.width, values: t.numbers, labels: t.labels, scaling: o.Scaling, origin: from}, nil
+		table := &numberTable{width: t.width, values: t.numbers, labels: t.labels, scaling: o.Scaling, origin: from}
+		if like := o.like; like != nil {
+			if like.Kind == sample.Pixels {
+				return nil, fmt.Errorf("like %s: expected whole numbers from 0 to 255, as in that dataset, found %s", o.Like, t.other)
+			}
+			table.scaling, table.Means, table.Deviations = ScalingNone, like.Means, like.Deviations // nothing is learned
+		}
+		return table, nil
 	}
 	if len(t.pixels) == 0 {
 		return nil, errNoSamples
+	}
+	if like := o.like; like != nil {
+		return &imageTable{width: t.width, pixels: t.pixels, labels: t.labels, scale: like.Scale, origin: from}, nil
 	}
 	largest := slices.Max(t.pixels)
 	maxPixel := o.MaxPixel

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -225,24 +224,12 @@ func shardsOf(prefix string) ([]string, error) {
 
 // readOrigin reads the part of a description that the records do not have.
 func readOrigin(path string, r Result) (o origin, err error) {
-	file, err := os.Open(path)
+	d, err := readDescription(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return o, nil
 	}
 	if err != nil {
-		return o, err
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxDescriptionBytes))
-	if err != nil {
-		return o, err
-	}
-	var d description
-	if err := json.Unmarshal(text, &d); err != nil {
-		return o, fmt.Errorf("%s: expected the description of a dataset in JSON: %w: remove the file to continue without names", path, err)
-	}
-	if d.Version > descriptionVersion {
-		return o, fmt.Errorf("%s: expected version %d, found %d: use a newer release", path, descriptionVersion, d.Version)
+		return o, fmt.Errorf("%w: remove the file to continue without names", err)
 	}
 	if d.Kind != r.Kind || d.Features != r.Features || d.Classes != r.Classes {
 		return o, nil // of an earlier conversion with the same prefix

@@ -39,11 +39,21 @@ type Options struct {
 	TextLabels bool   // number the labels of a table in the order of their texts
 	Scaling    string // of a table of numbers: ScalingStandard (the default) or ScalingNone
 
+	// Like is the prefix of an earlier conversion. The new dataset has its labels and scaling, so that a model of one can be evaluated on
+	// the other. Other options of labels and scaling must not be set, but LabelAbove if the description lacks it. A table of other
+	// features or labels is an error.
+	Like string
+	like *Result
+
 	// Progress, if set, is called with the number of samples written.
 	Progress func(done, total int)
 }
 
-func (o Options) validate() error {
+func (o *Options) validate() error {
+	if err := o.takeLike(); err != nil {
+		return err
+	}
+
 	name := filepath.Base(o.Prefix)
 	switch {
 	case o.Prefix == "" || strings.HasSuffix(o.Prefix, string(filepath.Separator)) || name == "." || name == "..":
@@ -54,6 +64,8 @@ func (o Options) validate() error {
 		return fmt.Errorf("heading %q: expected %s, %s or %s", o.Heading, HeadingAuto, HeadingYes, HeadingNo)
 	case o.Scaling != "" && o.Scaling != ScalingStandard && o.Scaling != ScalingNone:
 		return fmt.Errorf("scaling %q: expected %s or %s", o.Scaling, ScalingStandard, ScalingNone)
+	case o.Like != "" && filepath.Clean(o.Like) == filepath.Clean(o.Prefix):
+		return fmt.Errorf("like %s: expected another dataset than that to write", o.Like)
 	case o.TextLabels && o.LabelAbove != nil:
 		return fmt.Errorf("labels above %v: expected numbers, found that labels are texts", *o.LabelAbove)
 	case math.IsNaN(o.HeldOut) || o.HeldOut < 0 || o.HeldOut >= 1:
@@ -106,6 +118,7 @@ type origin struct {
 	Columns     []string  `json:"columns,omitempty"`      // names of the features, from the heading
 	LabelColumn string    `json:"label_column,omitempty"` // from the heading
 	Labels      []string  `json:"labels,omitempty"`       // text of each label, with Options.TextLabels
+	LabelAbove  *float64  `json:"label_above,omitempty"`  // Options.LabelAbove
 	Means       []float64 `json:"means,omitempty"`        // subtracted from each feature, before the division by its deviation
 	Deviations  []float64 `json:"deviations,omitempty"`
 }

@@ -52,6 +52,9 @@ func write(ctx context.Context, t samples, o Options) (Result, error) {
 	if n == 0 {
 		return Result{}, errNoSamples
 	}
+	if err := o.check(t.shape()); err != nil {
+		return Result{}, err
+	}
 	held := int(math.Round(float64(n) * o.HeldOut))
 	trainShards, testShards := max(o.Shards, 1), 0
 	if o.HeldOut > 0 {
@@ -64,6 +67,9 @@ func write(ctx context.Context, t samples, o Options) (Result, error) {
 	order := permutation(n, o.Seed)
 	t.fit(order[held:])
 	r := t.shape()
+	if o.like != nil {
+		r.Classes = o.like.Classes
+	}
 	w := shardWriter{ctx: ctx, samples: t, options: o, classes: r.Classes, total: n}
 	defer w.discard()
 	var err error

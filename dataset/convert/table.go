@@ -51,6 +51,12 @@ func newTable(in io.Reader, o *Options, looks func(row []string, label int) bool
 	}
 	t := &table{rows: csv.NewReader(text), options: o, looks: looks, numbers: map[string]int{}}
 	t.rows.ReuseRecord = true
+	if o.like != nil {
+		for i, text := range o.like.Labels {
+			t.numbers[text] = i
+		}
+		t.texts = o.like.Labels
+	}
 	row, err := t.rows.Read()
 	if errors.Is(err, io.EOF) {
 		return nil, errNoSamples
@@ -76,7 +82,7 @@ func newTable(in io.Reader, o *Options, looks func(row []string, label int) bool
 		t.first = row
 		return t, nil
 	}
-	t.named = row[t.label]
+	t.named = strings.TrimSpace(row[t.label])
 	t.columns = slices.Delete(row, t.label, t.label+1)
 	return t, nil
 }
@@ -84,10 +90,16 @@ func newTable(in io.Reader, o *Options, looks func(row []string, label int) bool
 // labelColumn finds the column of the label by its number or, in a heading, by its name.
 func (t *table) labelColumn(row []string) (column int, byName bool, err error) {
 	name := t.options.Label
+	number, err := strconv.Atoi(name)
+	if like := t.options.like; name == "" && like != nil && like.LabelColumn != "" {
+		name = strings.TrimSpace(like.LabelColumn) // not a number, even if it looks like one
+		if t.options.Heading == HeadingNo || !slices.ContainsFunc(row, func(cell string) bool { return strings.TrimSpace(cell) == name }) {
+			return 0, false, fmt.Errorf("line 1: expected a heading with the label %q, as in %s, found %.200q: of a table without a heading, name the number of the column with --label", name, t.options.Like, strings.Join(row, ","))
+		}
+	}
 	if name == "" {
 		return len(row) - 1, false, nil
 	}
-	number, err := strconv.Atoi(name)
 	if err == nil && number >= 1 && number <= len(row) {
 		return number - 1, false, nil
 	}
@@ -169,6 +181,9 @@ func (t *table) parseLabel(text string) (int, error) {
 			return 0, errors.New("expected a label, found an empty field")
 		}
 		i, known := t.numbers[text]
+		if !known && t.options.like != nil {
+			return 0, fmt.Errorf("label %q: expected a label of %s: %.200s", text, t.options.Like, strings.Join(t.texts, ", "))
+		}
 		if !known {
 			i = len(t.texts)
 			t.texts = append(t.texts, text)
@@ -202,7 +217,7 @@ const maxTextLabels = 1000
 
 // sortTexts numbers text labels in the order of the texts, so that the order of the rows does not matter.
 func (t *table) sortTexts(labels []int) {
-	if !t.options.TextLabels {
+	if !t.options.TextLabels || t.options.like != nil {
 		return
 	}
 	sorted := slices.Sorted(slices.Values(t.texts))
@@ -214,7 +229,7 @@ func (t *table) sortTexts(labels []int) {
 
 // origin is what a conversion says about the table.
 func (t *table) origin() origin {
-	return origin{Columns: t.columns, LabelColumn: t.named, Labels: t.texts}
+	return origin{Columns: t.columns, LabelColumn: t.named, Labels: t.texts, LabelAbove: t.options.LabelAbove}
 }
 
 // isNumber accepts what ParseFloat does, but no words such as "infinity" and "nan".
