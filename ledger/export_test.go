@@ -1,12 +1,13 @@
 package ledger
 
-import "time"
+import (
+	"time"
 
-// ErrCrash is what a step returns for a leader that dies there.
-var ErrCrash = errCrash
+	"trainmaster/internal/failpoint"
+)
 
-// OnStep calls step after each step of sealing, and fails as it says.
-func (s *Sealer) OnStep(step func(name string) error) { s.step = step }
+// OnStep calls the hook after each step of sealing.
+func (s *Sealer) OnStep(hook failpoint.Hook) { s.points = hook }
 
 // Retry shortens the pause after a failure.
 func (s *Sealer) Retry(pause time.Duration) { s.retry = pause }

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"trainmaster/internal/failpoint"
 )
 
 // Archive keeps sealed files.
@@ -31,7 +33,7 @@ type Archive interface {
 type Folder struct {
 	Dir string
 
-	step func(name string) error // a test makes it fail after the named step
+	points failpoint.Hook
 }
 
 const (
@@ -79,13 +81,13 @@ func (f Folder) Write(_ context.Context, name string, file []byte) (err error) {
 		return err
 	}
 	defer func() {
-		if err != nil && !errors.Is(err, errCrash) {
+		if err != nil && !errors.Is(err, failpoint.ErrCrash) {
 			_ = os.Remove(temp.Name()) // else the next leader does
 		}
 	}()
 	_, err = temp.Write(file)
 	if err == nil {
-		err = f.stepped("file written")
+		err = f.points.Reach("file written")
 	}
 	if err == nil {
 		err = temp.Sync()
@@ -94,13 +96,13 @@ func (f Folder) Write(_ context.Context, name string, file []byte) (err error) {
 		err = closeErr
 	}
 	if err == nil {
-		err = f.stepped("file synced")
+		err = f.points.Reach("file synced")
 	}
 	if err == nil {
 		err = os.Rename(temp.Name(), f.Path(name))
 	}
 	if err == nil {
-		err = f.stepped("file renamed")
+		err = f.points.Reach("file renamed")
 	}
 	if err == nil {
 		err = f.sync()
@@ -108,7 +110,7 @@ func (f Folder) Write(_ context.Context, name string, file []byte) (err error) {
 	if err != nil {
 		return fmt.Errorf("write sealed file: %w", err)
 	}
-	return f.stepped("folder synced")
+	return f.points.Reach("folder synced")
 }
 
 // sync makes the names in the folder durable.
@@ -141,14 +143,4 @@ func (f Folder) List(context.Context) ([]string, error) {
 		names[i] = e.Name()
 	}
 	return names, nil
-}
-
-// errCrash is what a test's step returns for a process that dies there.
-var errCrash = errors.New("crash")
-
-func (f Folder) stepped(name string) error {
-	if f.step == nil {
-		return nil
-	}
-	return f.step(name)
 }

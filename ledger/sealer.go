@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/internal/failpoint"
 	"trainmaster/taskqueue"
 )
 
@@ -23,8 +24,8 @@ type Sealer struct {
 	through, failures, bytes atomic.Int64
 	failing                  atomic.Bool
 
-	step  func(name string) error // a test makes it fail after the named step
-	retry time.Duration           // 0: retryPause
+	points failpoint.Hook
+	retry  time.Duration // 0: retryPause
 }
 
 // Status is how sealing goes.
@@ -123,7 +124,7 @@ func (s *Sealer) Drive(lock Lock, jobID string) *Driven {
 	w := &work{Sealer: s, Config: s.Config.withDefaults(), lock: lock, id: jobID}
 	w.archive = parts{s.Store, lock}
 	if dir := w.folder(); dir != "" {
-		w.archive = Folder{Dir: dir, step: s.step}
+		w.archive = Folder{Dir: dir, points: s.points}
 	}
 	return &Driven{w}
 }
@@ -135,7 +136,7 @@ func (d *Driven) Round(ctx context.Context, now Progress) (pause time.Duration, 
 	switch err := d.w.round(ctx, now); {
 	case ctx.Err() != nil:
 		return 0, context.Cause(ctx)
-	case errors.Is(err, taskqueue.ErrFenced), errors.Is(err, errCrash):
+	case errors.Is(err, taskqueue.ErrFenced), errors.Is(err, failpoint.ErrCrash):
 		return 0, fmt.Errorf("seal the ledger: %w", err)
 	case err != nil:
 		s.failures.Add(1)
@@ -149,11 +150,4 @@ func (d *Driven) Round(ctx context.Context, now Progress) (pause time.Duration, 
 		s.Log.Info("the ledger can be sealed again")
 	}
 	return lookEvery, nil
-}
-
-func (s *Sealer) stepped(name string) error {
-	if s.step == nil {
-		return nil
-	}
-	return s.step(name)
 }

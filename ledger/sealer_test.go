@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/internal/failpoint"
 	"trainmaster/ledger"
 	"trainmaster/taskqueue"
 )
@@ -84,11 +85,11 @@ func TestCrashAfterEveryStep(t *testing.T) {
 			var seen []string
 			s.OnStep(func(name string) error {
 				if seen = append(seen, name); len(seen) == at+1 {
-					return fmt.Errorf("%w after %s", ledger.ErrCrash, name)
+					return fmt.Errorf("%w after %s", failpoint.ErrCrash, name)
 				}
 				return nil
 			})
-			if err := j.seal(s); !errors.Is(err, ledger.ErrCrash) {
+			if err := j.seal(s); !errors.Is(err, failpoint.ErrCrash) {
 				t.Fatalf("step %d: %v", at, err)
 			}
 			name := seen[at]

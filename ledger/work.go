@@ -146,7 +146,7 @@ func (w *work) seal(ctx context.Context, made uint64) (size int, err error) {
 		return 0, err
 	}
 	w.files = append(w.files, sealed)
-	if err := w.stepped("head replaced"); err != nil {
+	if err := w.points.Reach("head replaced"); err != nil {
 		return 0, err
 	}
 	return size, w.trim(ctx, first)
@@ -217,7 +217,7 @@ func (w *work) trim(ctx context.Context, from uint64) error {
 		if err := w.lock.DeleteLedgerEntries(ctx, first, last); err != nil {
 			return fmt.Errorf("delete the sealed ledger from commit %d to %d: %w", first, last, err)
 		}
-		if err := w.stepped("keys deleted"); err != nil {
+		if err := w.points.Reach("keys deleted"); err != nil {
 			return err
 		}
 		first = last + 1
@@ -254,7 +254,7 @@ func (w *work) retain(ctx context.Context) error {
 	}
 	w.files = append([]sealedFile(nil), w.files[n:]...)
 	w.Log.WithField("from_commit", next.From).WithField("files", n).Info("old ledger files deleted")
-	if err := w.stepped("files forgotten"); err != nil {
+	if err := w.points.Reach("files forgotten"); err != nil {
 		return err
 	}
 	return w.archive.Remove(ctx, names)

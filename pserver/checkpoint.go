@@ -169,7 +169,7 @@ func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 	if err != nil {
 		return err
 	}
-	c.did("headers written")
+	c.folder.Points.Observe("headers written")
 	marks := newMarks(h, cut)
 	for _, b := range h.blocks {
 		i := c.shard.collect(b, cut)
@@ -182,15 +182,9 @@ func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
-		c.did("block written")
+		c.folder.Points.Observe("block written")
 	}
 	return w.Marks(marks, meta)
-}
-
-func (c *checkpoints) did(what string) {
-	if c.folder.Step != nil {
-		c.folder.Step(what)
-	}
 }
 
 // newMarks makes room for the marks at a cut.

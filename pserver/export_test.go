@@ -1,7 +1,12 @@
 package pserver
 
-// OnStep sets what is called after each thing that a checkpoint changes on the disk.
-func (s *Server) OnStep(step func(what string)) { s.step = step }
+// OnStep calls the function after each step of writing a checkpoint.
+func (s *Server) OnStep(step func(what string)) {
+	s.points = func(what string) error {
+		step(what)
+		return nil
+	}
+}
 
 // ChangesBetween is for tests outside.
 const ChangesBetween = changesBetween

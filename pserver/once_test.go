@@ -186,7 +186,7 @@ func (n *node) start() {
 	n.pushes, n.seenAt = map[unit]uint32{}, map[update]uint32{}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	server := &Server{cfg: Config{Keep: 2, InitTimeout: time.Minute, Log: logrus.NewEntry(log)}, place: checkpoint.Disk(n.dir), step: n.wrote}
+	server := &Server{cfg: Config{Keep: 2, InitTimeout: time.Minute, Log: logrus.NewEntry(log)}, place: checkpoint.Disk(n.dir), points: n.wrote}
 	var err error
 	if n.shard, n.files, err = server.open(context.Background(), seat{node: n}); err != nil {
 		n.Fatal(err)
@@ -270,10 +270,10 @@ func (n *node) checkpoint(dying int) {
 var errKilled = fmt.Errorf("killed")
 
 // wrote is called after each step of a checkpoint.
-func (n *node) wrote(what string) {
+func (n *node) wrote(what string) error {
 	if what == "folder made" { // the cut follows at once
 		n.cutting = n.clone()
-		return
+		return nil
 	}
 	if what == "manifest renamed" {
 		n.stored = n.cutting
@@ -284,6 +284,7 @@ func (n *node) wrote(what string) {
 	for range n.random.IntN(3) {
 		n.deliver()
 	}
+	return nil
 }
 
 // join makes a trainer's next incarnation. The one before may not know that it is over.

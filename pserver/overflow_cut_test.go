@@ -23,19 +23,22 @@ func TestCheckpointOfUpdateThatOverflowsIsRefused(t *testing.T) {
 			s, c := retiring(t, t.TempDir())
 			c.cutLimit = time.Minute
 			b := s.holding.Load().blocks[0]
-			overflow := func(string) {
+			overflow := func(string) error {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				b.params[0] = float32(math.Inf(1))
 				s.seeBlock(b, 0, b.Len, false, nil, "version", 7)
+				return nil
 			}
 			if name == "set" {
 				if _, err := c.beginCut(1, 1, s.jobEpoch.Load()); err != nil {
 					t.Fatal(err)
 				}
-				overflow("")
+				if err := overflow(""); err != nil {
+					t.Fatal(err)
+				}
 			} else {
-				c.folder.Step = overflow
+				c.folder.Points = overflow
 			}
 			if err := write(c); !errors.Is(err, errOverflow) {
 				t.Errorf("error %v, expected %v", err, errOverflow)

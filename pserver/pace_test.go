@@ -130,7 +130,7 @@ func TestCheckpointsRest(t *testing.T) {
 		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
 	}
 	s.holding.Store(h)
-	store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir()), Step: func(string) {}}
+	store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir()), Points: func(string) error { return nil }}
 	c := &checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.log}
 	if err := c.folder.Prepare(); err != nil {
 		t.Fatal(err)
@@ -152,10 +152,11 @@ func TestCheckpointsRest(t *testing.T) {
 		{"an evaluation", &s.counters.pulled, false},
 		{"an evaluation of tables", &s.counters.rowsLookedUp, false},
 	} {
-		c.folder.Step = func(what string) {
+		c.folder.Points = func(what string) error {
 			if what == "block written" {
 				tt.came.Add(1)
 			}
+			return nil
 		}
 		if err := c.saveSelf(t.Context(), checkpoint.Stop); err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"trainmaster/internal/failpoint"
 	"trainmaster/portsplit"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
@@ -32,9 +33,9 @@ const (
 // Server is one parameter server: a port, and while Run runs a shard behind it.
 type Server struct {
 	cfg    Config
-	socket *socket           // nil: none
-	place  checkpoint.Place  // nil: no checkpoints are kept
-	step   func(what string) // see checkpoint.Folder.Step
+	socket *socket          // nil: none
+	place  checkpoint.Place // nil: no checkpoints are kept
+	points failpoint.Hook   // see checkpoint.Folder
 }
 
 // New checks the configuration, makes the folder for checkpoints and opens the
@@ -226,7 +227,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 		shard.stageWait = s.cfg.StageWait
 		return shard, nil, shard.checkRestored(layout)
 	}
-	store := checkpoint.Store{Place: s.place, Step: s.step}
+	store := checkpoint.Store{Place: s.place, Points: s.points}
 	folder := store.Shard(index)
 	if err := folder.Prepare(); err != nil {
 		return nil, nil, fmt.Errorf("folder for checkpoints (--checkpoint-dir): %w; choose one that this user may write to", err)

@@ -317,10 +317,11 @@ func TestTablesAfterAFailure(t *testing.T) {
 		n++
 		s.push(t, 1, n, 0, n)
 		blocked := filepath.Join(s.folder.String(), checkpoint.Generation{Start: 1, Sequence: s.sequence + 1}.String())
-		s.folder.Step = func(what string) {
+		s.folder.Points = func(what string) error {
 			if fails && what == "rows written" { // what could not be published before
 				os.RemoveAll(blocked)
 			}
+			return nil
 		}
 		if err := s.saveSelf(t.Context(), checkpoint.First); (err != nil) != fails {
 			t.Fatalf("checkpoint %d: %v", n, err)
@@ -356,12 +357,13 @@ func TestTablesInACut(t *testing.T) {
 	s.push(t, 1, 1, 0, 1)
 	before := s.values()
 	once := false
-	s.folder.Step = func(what string) {
+	s.folder.Points = func(what string) error {
 		if what == "headers written" && !once {
 			once = true
 			s.push(t, 1, 2, 0, 2)
 			s.push(t, 1, 2, 1, 2)
 		}
+		return nil
 	}
 	s.mustSave(t)
 	heir, err := s.again(t, 2)

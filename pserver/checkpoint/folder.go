@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"trainmaster/internal/failpoint"
 )
 
 const startsFile = "STARTS"
@@ -20,14 +22,8 @@ var ErrSuperseded = errors.New("the checkpoint folder was taken over by a later 
 type Folder struct {
 	place Place
 	name  string // in place
-	// Step (may be nil) is called after each thing that changes what is there; tests die there.
-	Step func(what string)
-}
-
-func (f Folder) did(what string) {
-	if f.Step != nil {
-		f.Step(what)
-	}
+	// Points is called after each change of what is stored.
+	Points failpoint.Hook
 }
 
 func (f Folder) path(g Generation) string { return path.Join(f.name, g.String()) }
@@ -133,12 +129,12 @@ func (f Folder) Remove(ctx context.Context, g Generation) error {
 		if err := f.place.Sync(dir); err != nil {
 			return err
 		}
-		f.did("old manifest removed")
+		f.Points.Observe("old manifest removed")
 	}
 	if err := f.place.RemoveAll(ctx, dir); err != nil {
 		return err
 	}
-	f.did("old folder removed")
+	f.Points.Observe("old folder removed")
 	return nil
 }
 

@@ -171,7 +171,7 @@ func (a *Arrival) Put(ctx context.Context, name string, size int64, data io.Read
 	if err := f.Publish(); err != nil {
 		return err
 	}
-	a.store.did("file put")
+	a.store.Points.Observe("file put")
 	return a.store.Place.Sync(dir)
 }
 

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"trainmaster/internal/failpoint"
 )
 
 const setFormat = 1
@@ -68,19 +70,13 @@ func ParseSet(text []byte) (*Set, error) {
 // Store has all checkpoints of a job.
 type Store struct {
 	Place Place
-	// Step (may be nil) is called after each thing that changes what is there; tests die there.
-	Step func(what string)
+	// Points is called after each change of what is stored.
+	Points failpoint.Hook
 }
 
 // Shard is the folder of one shard.
 func (s Store) Shard(index int) Folder {
-	return Folder{place: s.Place, name: "ps-" + strconv.Itoa(index), Step: s.Step}
-}
-
-func (s Store) did(what string) {
-	if s.Step != nil {
-		s.Step(what)
-	}
+	return Folder{place: s.Place, name: "ps-" + strconv.Itoa(index), Points: s.Points}
 }
 
 // SetsDir has the files of the sets.
@@ -173,12 +169,12 @@ func (s Store) WriteSet(ctx context.Context, text, state []byte) error {
 	if err := s.Place.Prepare(SetsDir); err != nil {
 		return err
 	}
-	s.did("sets made")
+	s.Points.Observe("sets made")
 	if set.State != nil {
 		if err := writeFile(ctx, s.Place, SetsDir, set.State.Name, state, Final); err != nil {
 			return err
 		}
-		s.did("state of the job written")
+		s.Points.Observe("state of the job written")
 	}
 	f, err := createFile(ctx, s.Place, SetsDir, setName(set.Number), int64(len(text)), Final)
 	if err != nil {
@@ -188,17 +184,17 @@ func (s Store) WriteSet(ctx context.Context, text, state []byte) error {
 	if _, err := f.Write(text); err != nil {
 		return err
 	}
-	s.did("set written")
+	s.Points.Observe("set written")
 	if err := f.Publish(); err != nil {
 		return err
 	}
-	s.did("set renamed")
+	s.Points.Observe("set renamed")
 	for _, dir := range []string{SetsDir, ""} {
 		if err := s.Place.Sync(dir); err != nil {
 			return err
 		}
 	}
-	s.did("set synced")
+	s.Points.Observe("set synced")
 	return nil
 }
 
@@ -294,7 +290,7 @@ func (s Store) PruneSets(ctx context.Context, upTo uint64, keep int) (kept []*Se
 		if err := s.Place.Remove(ctx, path.Join(SetsDir, setName(n))); err != nil {
 			return nil, err
 		}
-		s.did("old set removed")
+		s.Points.Observe("old set removed")
 	}
 	return kept, s.pruneStates(ctx)
 }
@@ -312,7 +308,7 @@ func (s Store) pruneStates(ctx context.Context) error {
 		if err := s.Place.Remove(ctx, path.Join(SetsDir, fileName(n, stateSuffix))); err != nil {
 			return err
 		}
-		s.did("old state removed")
+		s.Points.Observe("old state removed")
 	}
 	return nil
 }
@@ -337,7 +333,7 @@ func (s Store) Discard(ctx context.Context, jobID string, latest uint64) error {
 		if err := s.Place.Remove(ctx, path.Join(SetsDir, setName(n))); err != nil {
 			return err
 		}
-		s.did("failed set removed")
+		s.Points.Observe("failed set removed")
 	}
 	return s.pruneStates(ctx)
 }

@@ -31,7 +31,7 @@ func (f Folder) Begin(ctx context.Context, g Generation) (*Writer, error) {
 	if err := f.place.Claim(ctx, w.dir); err != nil {
 		return nil, err
 	}
-	f.did("folder made")
+	f.Points.Observe("folder made")
 	return w, nil
 }
 
@@ -112,12 +112,12 @@ func (w *Writer) publish() error {
 			return err
 		}
 		w.entries = append(w.entries, e)
-		w.folder.did(e.Name + " published")
+		w.folder.Points.Observe(e.Name + " published")
 	}
 	if err := w.folder.place.Sync(w.dir); err != nil {
 		return err
 	}
-	w.folder.did("folder synced")
+	w.folder.Points.Observe("folder synced")
 	return nil
 }
 
@@ -140,7 +140,7 @@ func (w *Writer) Finish(ctx context.Context, m *Manifest) (size int64, sum strin
 	if _, err := f.Write(text); err != nil {
 		return 0, "", err
 	}
-	w.folder.did("manifest written")
+	w.folder.Points.Observe("manifest written")
 	if starts, err := w.folder.starts(ctx); err != nil {
 		return 0, "", err
 	} else if starts != w.generation.Start { //guard:checkpoint-owner
@@ -149,15 +149,15 @@ func (w *Writer) Finish(ctx context.Context, m *Manifest) (size int64, sum strin
 	if err := f.Publish(); err != nil {
 		return 0, "", err
 	}
-	w.folder.did("manifest renamed")
+	w.folder.Points.Observe("manifest renamed")
 	if err := w.folder.place.Sync(w.dir); err != nil {
 		return 0, "", err
 	}
-	w.folder.did("manifest synced")
+	w.folder.Points.Observe("manifest synced")
 	if err := w.folder.place.Sync(w.folder.name); err != nil {
 		return 0, "", err
 	}
-	w.folder.did("parent synced")
+	w.folder.Points.Observe("parent synced")
 	for _, e := range w.entries {
 		size += e.Size
 	}
