@@ -31,7 +31,8 @@ type committer struct {
 
 	cutDisturbed bool // a commit was slow or refused since the last CutBegin
 
-	moved bool // something happened that those who are parked may be to hear of
+	mailboxes []*mailbox
+	unblocked [taskqueue.WaitFors]bool // an event may have changed the answer of a parked op that waits for it
 
 	missing time.Time // since when a deterministic step waits, or when that was said; zero: it does not
 }
@@ -123,17 +124,32 @@ func (c *committer) round(ctx context.Context, tick bool) error {
 	if err := c.commitAll(ctx); err != nil {
 		return err
 	}
-	//guard:parked-requests-retried
-	for waiting := len(c.parked); waiting > 0 && (c.moved || c.queue.Dispatchable()); waiting = len(c.parked) {
-		c.batch, c.parked, c.moved = append(c.batch, c.parked...), c.parked[:0], false
+	for waiting := len(c.parked); waiting > 0 && c.unpark(); waiting = len(c.parked) {
 		if err := c.commitAll(ctx); err != nil {
 			return err
 		}
 		if len(c.parked) == waiting {
-			break // what there is, is not for them
+			break // the dispatchable tasks do not fit the parked ops
 		}
 	}
 	return nil
+}
+
+// unpark moves the parked ops whose answer may have changed to the batch. It returns false if there is none.
+func (c *committer) unpark() bool {
+	//guard:parked-requests-retried
+	all := c.queue.Dispatchable()
+	kept := c.parked[:0]
+	for _, o := range c.parked {
+		if all || c.unblocked[o.answer.WaitFor] {
+			c.batch = append(c.batch, o)
+		} else {
+			kept = append(kept, o)
+		}
+	}
+	clear(c.parked[len(kept):])
+	c.parked, c.unblocked = kept, [taskqueue.WaitFors]bool{}
+	return len(c.batch) > 0
 }
 
 func (c *committer) commitAll(ctx context.Context) error {
@@ -156,13 +172,16 @@ func (c *committer) commit(ctx context.Context) error {
 	}
 	step, stepped := c.completeStep()
 	extra := writesOf(c.batch[:n])
-	//guard:job-end-stored-first
-	if c.queue.Dirty() || stepped || len(extra) > 0 || consequential(c.batch[:n]) {
-		if stepped {
-			extra = append(extra, taskqueue.Write{Key: StepKey, Value: step.Encode()})
-		}
+	if stepped {
+		extra = append(extra, taskqueue.Write{Key: StepKey, Value: step.Encode()})
+	}
+	if len(extra) > 0 {
+		c.queue.Touch()
+	}
+	ready := c.queue.Ready()
+	if ready.MustCommit {
 		//guard:answer-after-commit
-		err := c.save(ctx, extra)
+		err := c.save(ctx, ready, extra)
 		//guard:slow-commit-not-counted
 		if c.since(t) > slowStore {
 			c.sample = c.time.Now() // nobody could be heard, or hear, meanwhile
@@ -191,6 +210,7 @@ func (c *committer) commit(ctx context.Context) error {
 				c.log.WithField("version", step.Version).Warn("the parameters are of an earlier life of the job: going on from their version")
 			}
 		}
+		c.publishEffects(ready.Effects)
 	} else if !c.lead.Valid() { //guard:lease-valid-before-answer
 		return fmt.Errorf("%w: the lease may have run out", taskqueue.ErrFenced)
 	}
@@ -317,10 +337,6 @@ func (c *committer) applyOne(o *op, now taskqueue.Clock) {
 		}
 		o.answer = c.queue.Apply(now, o.event)
 		o.err = o.answer.Err
-		switch o.event.(type) {
-		case *taskqueue.Drain, *taskqueue.StepFlushed, *taskqueue.Rollback, *taskqueue.CutBegin, *taskqueue.CutRelease:
-			c.moved = true
-		}
 	case o.stage != nil:
 		o.err = c.stage(o.stage)
 	case o.reached > 0:
@@ -351,15 +367,26 @@ func writesOf(batch []*op) (writes []taskqueue.Write) {
 	return writes
 }
 
-// consequential reports whether any answer may only leave after a fenced write, also when
-// it changes nothing.
-func consequential(batch []*op) bool {
-	for _, o := range batch {
-		if k := o.answer.Kind; k == taskqueue.AnswerEnded || k == taskqueue.AnswerFailed || k == taskqueue.AnswerStep || o.answer.Granted {
-			return true
+// publishEffects posts the effects of a committed batch.
+func (c *committer) publishEffects(effects []taskqueue.Effect) {
+	for _, e := range effects {
+		if u, ok := e.(taskqueue.Unblocked); ok {
+			c.unblocked[u.On] = true
+		}
+		for _, m := range c.mailboxes {
+			m.post(e)
 		}
 	}
-	return false
+}
+
+// subscribe returns a mailbox for effects of the given kinds, which has the outstanding ones already. It must be called before run.
+func (c *committer) subscribe(kinds ...taskqueue.EffectKind) *mailbox {
+	m := newMailbox(kinds...)
+	for _, e := range c.queue.Outstanding() {
+		m.post(e)
+	}
+	c.mailboxes = append(c.mailboxes, m)
+	return m
 }
 
 // refuse gives the first n callers of the batch the error of a commit that did not happen;

@@ -13,6 +13,8 @@ import (
 type Time interface {
 	Now() time.Time
 	Sleep(ctx context.Context, d time.Duration)
+	// Wait returns when wake has a token, which it takes, when ctx ends, or after d. It has no time limit if d is negative.
+	Wait(ctx context.Context, wake <-chan struct{}, d time.Duration)
 	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 }
 
@@ -21,6 +23,19 @@ type machineTime struct{}
 
 func (machineTime) Now() time.Time                             { return time.Now() }
 func (machineTime) Sleep(ctx context.Context, d time.Duration) { pause(ctx, d) }
+func (machineTime) Wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
+	var late <-chan time.Time
+	if d >= 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-wake:
+	case <-late:
+	}
+}
 func (machineTime) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -43,19 +42,8 @@ func TestDeposedWhileRecovering(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = master.Drive(t.Context(), slow, lead, master.Config{}, machineClock{}, logrus.NewEntry(logrus.New()))
+	_, err = master.Drive(t.Context(), slow, lead, master.Config{}, master.MachineTime{}, logrus.NewEntry(logrus.New()))
 	if !errors.Is(err, taskqueue.ErrFenced) || errors.Is(err, taskqueue.ErrDamaged) {
 		t.Fatalf("got %v, expected %v alone", err, taskqueue.ErrFenced)
 	}
-}
-
-// machineClock is the machine's time.
-type machineClock struct{}
-
-func (machineClock) Now() time.Time { return time.Now() }
-
-func (machineClock) Sleep(_ context.Context, d time.Duration) { time.Sleep(d) }
-
-func (machineClock) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, d)
 }

@@ -19,27 +19,29 @@ type RetiringShards interface {
 }
 
 const (
-	retireEvery   = 5 * time.Second
+	retireEvery   = 5 * time.Second // for servers that were restarted with an older checkpoint
 	retireTimeout = 10 * time.Second
 )
 
-// retire tells the servers which sessions there are, again and again: a server that was started meanwhile knows as much as
-// its checkpoint. That a session is over is committed by then, for good; so even a leader that was deposed and does not
-// know it says nothing wrong, only less.
-func (m *Master) retire(ctx context.Context, t *term) error {
+// retire sends the sessions to the servers when one has ended, and again after retireEvery. The end of a session is committed
+// before it is sent, so a former leader sends nothing wrong, only less.
+func (m *Master) retire(ctx context.Context, t *term, ended *mailbox) error {
 	clock := t.committer.time
 	for ctx.Err() == nil {
+		ended.take()
 		bounded, cancel := clock.WithTimeout(ctx, retireTimeout)
 		err := m.tellRetired(bounded, t)
 		late := bounded.Err() != nil
 		cancel()
+		rest := ended.changed
 		switch {
 		case late, errors.Is(err, errNotTold):
-			m.log.WithError(err).Debug("not all parameter servers heard which trainers are gone, telling again")
+			m.log.WithError(err).Debug("sessions not sent to all parameter servers, retrying")
+			rest = nil // a later end of a session does not make the retry earlier
 		case err != nil && ctx.Err() == nil:
 			return err
 		}
-		clock.Sleep(ctx, retireEvery)
+		clock.Wait(ctx, rest, retireEvery)
 	}
 	return context.Cause(ctx)
 }

@@ -66,3 +66,27 @@ func TestServersHearWhoIsGone(t *testing.T) {
 		}
 	})
 }
+
+// The servers receive the end of a session with its commit, and those of a former term when a term begins.
+func TestServersReceiveTheEndOfASessionAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, store := &forgetting{}, newMemory()
+		m, stop, _ := leads(t, store, Config{}, s)
+		a, b := joins(t, m, "a"), joins(t, m, "b")
+		if err := m.Leave(t.Context(), a.Ordinal, a.Incarnation); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond) // of virtual time, far less than retireEvery
+		if !s.over(a.Incarnation) || s.over(b.Incarnation) {
+			t.Errorf("sessions over: a %v, b %v; expected a alone", s.over(a.Incarnation), s.over(b.Incarnation))
+		}
+		stop()
+		s = &forgetting{}
+		_, stop, _ = leads(t, store.copied(), Config{}, s)
+		defer stop()
+		time.Sleep(100 * time.Millisecond)
+		if !s.over(a.Incarnation) || s.over(b.Incarnation) {
+			t.Errorf("in the next term: sessions over: a %v, b %v; expected a alone", s.over(a.Incarnation), s.over(b.Incarnation))
+		}
+	})
+}

@@ -58,15 +58,15 @@ func terminal(err error) bool {
 	return errors.Is(err, taskqueue.ErrFenced) || errors.Is(err, taskqueue.ErrUnknownOutcome)
 }
 
-// save commits the queue with all that it changed, and extra keys.
-func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
-	flushed := s.queue.Flush()
+// save commits what a batch left to write, and extra keys.
+func (s *state) save(ctx context.Context, ready taskqueue.Ready, extra []taskqueue.Write) error {
 	//guard:roster-stored
-	writes := append(flushed.Writes, extra...)
+	writes := append(ready.Writes, extra...)
+	entries := ready.Entries
 	//guard:ledger-entry-written
-	if len(flushed.Ledger) > 0 && !s.config.NoLedger {
-		flushed.Ledger = taskqueue.StampEvents(flushed.Ledger, s.time.Now())
-		writes = append(writes, taskqueue.Write{Key: taskqueue.LedgerKey(s.queue.Commit()), Value: flushed.Ledger})
+	if len(entries) > 0 && !s.config.NoLedger {
+		entries = taskqueue.StampEvents(entries, s.time.Now())
+		writes = append(writes, taskqueue.Write{Key: taskqueue.LedgerKey(s.queue.Commit()), Value: entries})
 	}
 	if !s.secret.stored {
 		writes = append(writes, taskqueue.Write{Key: taskqueue.SecretKey, Value: s.secret.Encode()})
@@ -83,11 +83,11 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 	s.refusal.Store("")
 	s.revision, s.stored, s.written, s.secret.stored = revision, encoded, s.time.Now(), true
 	s.committed(s.queue.Commit())
-	s.ledgerBytes.Add(uint64(len(flushed.Ledger)))
+	s.ledgerBytes.Add(uint64(len(entries)))
 	s.heard()
 	s.queue.Hold(len(encoded) > s.limit)
 	s.counts.commits.Add(1)
-	for _, w := range flushed.Writes {
+	for _, w := range ready.Writes {
 		if id, ok := strings.CutPrefix(w.Key, taskqueue.RosterPrefix); ok {
 			if w.Delete {
 				delete(s.roster, id)
@@ -97,7 +97,7 @@ func (s *state) save(ctx context.Context, extra []taskqueue.Write) error {
 		}
 	}
 	s.publish()
-	for _, n := range flushed.Notices {
+	for _, n := range ready.Notices {
 		line := s.log.WithFields(n.Fields)
 		if n.Error {
 			line.Error(n.What)

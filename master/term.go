@@ -72,6 +72,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 			checkpoints.cuts.placed = t.scaler.committed
 		}
 	}
+	ended, retired := c.subscribe(taskqueue.OnJobEnded, taskqueue.OnSessionsChanged), c.subscribe(taskqueue.OnSessionsChanged)
 	m.current.Store(t) // who comes as soon as it is announced waits for the committer, and is not sent away
 	defer m.termOver()
 	if err := m.announce(ctx, lead); err != nil {
@@ -94,13 +95,13 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 		group.Go(func() error { return m.watchOverflow(ctx, t, shards) })
 	}
 	if _, ok := m.shards.(RetiringShards); ok {
-		group.Go(func() error { return m.retire(ctx, t) })
+		group.Go(func() error { return m.retire(ctx, t, retired) })
 	}
 	if m.ServerRegistry != nil {
 		group.Go(func() error { return (&attendance{m.ServerRegistry, m.log}).run(ctx) })
 	}
 	group.Go(func() error { return c.run(ctx) })
-	group.Go(func() error { return m.watchEnd(ctx, t) })
+	group.Go(func() error { return t.awaitEnd(ctx, ended, m.config.Linger) })
 	group.Go(func() error { return t.unused.run(ctx, t) })
 	group.Go(func() error { return m.seal(ctx, t) })
 	m.log.WithField("term", lead.Revision()).Info("leading")
@@ -146,34 +147,39 @@ func whileHeld(parent context.Context, lead Leadership) (held context.Context, r
 
 var errJobOver = errors.New("the job is over")
 
-// watchEnd waits until the job is over and every trainer has heard of it and left, or the
-// linger is over. A trainer that saves the model is waited for.
-func (m *Master) watchEnd(ctx context.Context, t *term) error {
-	poll := time.NewTicker(200 * time.Millisecond)
-	defer poll.Stop()
-	var over time.Time
+// awaitEnd returns errJobOver when the job has ended and all sessions have, or the linger is over. It waits longer for a trainer
+// that saves the model.
+func (t *term) awaitEnd(ctx context.Context, ended *mailbox, linger time.Duration) error {
+	clock := t.committer.time
+	var deadline time.Time // of the linger; zero: the job goes on
+	rest := time.Duration(-1)
 	for {
-		select {
-		case <-ctx.Done():
+		clock.Wait(ctx, ended.changed, rest)
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
-		case <-poll.C:
 		}
-		var status taskqueue.Status
+		ended.take()
+		var over bool
 		var trainers int
-		var saving bool
+		var saving time.Duration
 		if err := t.inspect(ctx, func(q *taskqueue.Queue) {
-			status, _ = q.Status()
-			trainers, saving = q.Trainers(), q.Saving()
+			status, _ := q.Status()
+			over, trainers, saving = status == taskqueue.Ended || status == taskqueue.Failed, q.Trainers(), q.Saving()
 		}); err != nil {
 			return err
 		}
-		if status != taskqueue.Ended && status != taskqueue.Failed {
+		if !over {
 			continue
 		}
-		if over.IsZero() {
-			over = time.Now()
+		now := clock.Now()
+		if deadline.IsZero() {
+			deadline = now.Add(linger)
 		}
-		if trainers == 0 || time.Since(over) > m.config.Linger && !saving {
+		rest = deadline.Sub(now)
+		if rest <= 0 && saving > 0 {
+			rest = max(saving, tickEvery) // the job clock may stand still
+		}
+		if trainers == 0 || rest <= 0 {
 			t.lastCheckpoint(ctx)
 			return errJobOver
 		}

@@ -87,7 +87,9 @@ var (
 func (q *Queue) Apply(now Clock, ev Event) Answer {
 	//guard:job-clock-monotonic
 	q.clock = max(q.clock, now)
-	return ev.apply(q)
+	a := ev.apply(q)
+	q.final = q.final || a.isFinal()
+	return a
 }
 
 // Report registers a dataset. The caller has scanned it and stored the parts of its
@@ -172,6 +174,7 @@ func (q *Queue) maxOpen() int {
 func (q *Queue) end(status Status, reason string) {
 	q.status, q.reason, q.dirty = status, reason, true
 	q.ledger.ended(status, reason)
+	q.raise(JobEnded{status, reason})
 	fields, setAside := map[string]any{}, 0
 	for _, s := range q.sets {
 		setAside += len(s.aside)

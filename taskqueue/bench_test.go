@@ -27,7 +27,7 @@ func newFleet(b *testing.B, tasks, trainers int, opt Options) *fleet {
 		f.trainers[i] = client{ordinal: a.Ordinal, incarnation: a.Incarnation, seq: uint64(i % 100)}
 		f.next(i)
 	}
-	f.q.Flush()
+	f.q.Ready()
 	return f
 }
 
@@ -60,7 +60,7 @@ func BenchmarkApply(b *testing.B) {
 				f.next(i % trainers)
 				if i++; i%64 == 0 {
 					f.now++
-					f.q.Flush()
+					f.q.Ready()
 					for _, s := range f.q.sets {
 						s.compact() // as Snapshot does
 					}

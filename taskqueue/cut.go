@@ -59,7 +59,7 @@ func (ev *CutBegin) apply(q *Queue) Answer {
 	q.endRound()
 	delete(q.exact.members, 0)
 	q.exact.round = ev.Step
-	q.dirty = true
+	q.unblock(WaitTask, WaitFlush)
 	return q.stepAnswer()
 }
 
@@ -96,7 +96,7 @@ func (ev *CutRelease) apply(q *Queue) Answer {
 			q.exact.members[0] = true
 		}
 		q.exact.flushed[0] = true
-		q.dirty = true
+		q.unblock(WaitTask, WaitFlush)
 	}
 	return q.stepAnswer()
 }

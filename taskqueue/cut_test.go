@@ -46,7 +46,7 @@ func TestCountCut(t *testing.T) {
 	q.Apply(3, &CutBegin{Step: 3})
 	taken := func() *Queue {
 		t.Helper()
-		q.Flush()
+		q.Ready()
 		copied, err := Restore(q.Snapshot(1, 2), q.encodedRoster(), []*Table{nil}, BackupOptions)
 		if err != nil {
 			t.Fatal(err)

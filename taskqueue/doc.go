@@ -29,7 +29,7 @@
 // task with an attempt that was handed out counts, whoever sends it and however late; one
 // for a task that is done is "already counted"; any other is "stale" and changes nothing.
 //
-// What happened is in the ledger that Flush hands over beside the state. A Verifier proves
+// What happened is in the ledger that Ready returns beside the state. A Verifier proves
 // the guarantee from it, with books of its own.
 //
 // # Explicit commits

@@ -47,6 +47,7 @@ const (
 	WaitRollback         // a trainer was lost with a task: nothing is given out before a rollback
 	WaitFlush            // of a commit: not every member has flushed its step
 	WaitCut              // the leader takes a cut: the trainer is to flush it first
+	WaitFors             // how many there are
 )
 
 func (w WaitFor) String() string {
@@ -248,7 +249,7 @@ func (ev *StepFlushed) apply(q *Queue) Answer {
 		}
 	}
 	x.flushed[t.ordinal] = true
-	q.dirty = true
+	q.unblock(WaitTask, WaitFlush)
 	return q.flushAnswer()
 }
 
@@ -475,7 +476,7 @@ func (q *Queue) rollBack(generation uint64) {
 	x.generation, x.rolledTo = generation, x.committed
 	q.endRound()
 	clear(x.members)
-	q.dirty = true
+	q.unblock(WaitTask, WaitFlush)
 	q.ledger.rolledBack(x.committed, generation, q.epoch)
 	back := 0
 	//guard:rollback-undoes-finishes

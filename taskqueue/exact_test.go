@@ -124,7 +124,8 @@ func (r *ring) apply(ev Event) Answer {
 }
 
 func (r *ring) commit() {
-	f := r.q.Flush()
+	r.q.Touch()
+	f := r.q.Ready()
 	s := r.q.Snapshot(3, 4)
 	var b bytes.Buffer
 	if err := gob.NewEncoder(&b).Encode(s); err != nil {
@@ -138,7 +139,7 @@ func (r *ring) commit() {
 			r.roster[id] = w.Value
 		}
 	}
-	if err := r.ledger.Add(r.q.Commit(), f.Ledger); err != nil {
+	if err := r.ledger.Add(r.q.Commit(), f.Entries); err != nil {
 		r.Fatalf("ledger: %v", err)
 	}
 	if err := r.ledger.CrossCheck(s); err != nil {

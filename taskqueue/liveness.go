@@ -308,6 +308,7 @@ func (q *Queue) forget(t *trainer) {
 		q.ledger.left(t) // a reader of the ledger need not remember it any longer
 	}
 	delete(q.trainers, t.ordinal)
+	q.sessionEnded, q.dirty = true, true
 	if q.exact != nil {
 		delete(q.exact.members, t.ordinal) // what it flushed stays flushed
 	}
@@ -394,7 +395,7 @@ func (ev *SaveModel) apply(q *Queue) Answer {
 	if t == nil {
 		return Answer{Kind: AnswerRejoin}
 	}
-	if q.Saving() && q.saver != t.ordinal {
+	if q.Saving() > 0 && q.saver != t.ordinal {
 		return Answer{}
 	}
 	q.saver, q.saverUntil, q.dirty = t.ordinal, q.clock+ev.Lease, true

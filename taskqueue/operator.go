@@ -74,6 +74,7 @@ func (ev *Drain) apply(q *Queue) Answer {
 	}
 	t.draining = true
 	q.saveTrainer(t)
+	q.unblock(WaitTask)
 	q.ledger.draining(t)
 	q.notice(false, "trainer draining", map[string]any{"trainer": t.id, "incarnation": t.incarnation, "tasks": len(t.holds)})
 	if q.exact != nil {

@@ -445,7 +445,8 @@ func (p *pair) saveModel(t *rapid.T) {
 
 // commit stores what the queue hands over, all of it or nothing.
 func (p *pair) commit() {
-	f := p.q.Flush()
+	p.q.Touch()
+	f := p.q.Ready()
 	snapshot := p.q.Snapshot(3, 4)
 	var b bytes.Buffer
 	if err := gob.NewEncoder(&b).Encode(snapshot); err != nil {
@@ -463,7 +464,7 @@ func (p *pair) commit() {
 		}
 	}
 	p.stored, p.naive = b.Bytes(), p.n.clone()
-	if err := p.ledger.Add(p.q.Commit(), f.Ledger); err != nil {
+	if err := p.ledger.Add(p.q.Commit(), f.Entries); err != nil {
 		p.Fatalf("ledger of commit %d: %v", p.q.Commit(), err)
 	}
 	if err := p.ledger.CrossCheck(snapshot); err != nil {

@@ -9,7 +9,7 @@ import (
 // Queue is the state machine of one job. It is not safe for concurrent use and has
 // no clock: every event carries the job clock. What an event changes beyond the
 // state itself (roster keys, details of set-aside tasks, the ledger) gathers in the
-// queue until Flush hands it over, to be written with the state in one transaction.
+// queue until Ready returns it, to be written with the state in one transaction.
 type Queue struct {
 	opt Options
 
@@ -31,14 +31,18 @@ type Queue struct {
 	trainers map[Ordinal]*trainer
 	byID     map[string]*trainer
 
-	// What Flush hands over.
-	dirty   bool
-	roster  map[string]*trainer // id -> trainer, nil for a deleted key
-	asides  map[string][]byte   // key -> detail, nil for a deleted key
-	ledger  ledgerWriter
-	notices []Notice
-	joins   int  // in this commit
-	hold    bool // no new dispatches
+	// What Ready returns.
+	dirty        bool
+	final        bool                // an answer of the batch is final
+	roster       map[string]*trainer // id -> trainer, nil for a deleted key
+	asides       map[string][]byte   // key -> detail, nil for a deleted key
+	ledger       ledgerWriter
+	notices      []Notice
+	effects      effects
+	sessionEnded bool
+
+	joins int  // in this commit
+	hold  bool // no new dispatches
 }
 
 // set is one dataset.
@@ -192,6 +196,7 @@ func empty(opt Options) *Queue {
 		byID:     map[string]*trainer{},
 		roster:   map[string]*trainer{},
 		asides:   map[string][]byte{},
+		effects:  effects{},
 	}
 }
 
@@ -203,9 +208,6 @@ func (q *Queue) JobID() [16]byte { return q.jobID }
 
 // Status returns the state of the job and, unless it runs, the reason.
 func (q *Queue) Status() (Status, string) { return q.status, q.reason }
-
-// Dirty reports whether there is anything to commit.
-func (q *Queue) Dirty() bool { return q.dirty }
 
 // Clock returns the job clock of the last event.
 func (q *Queue) Clock() Clock { return q.clock }
@@ -404,10 +406,12 @@ func (q *Queue) Runners() []Ordinal {
 // Trainers returns how many sessions there are.
 func (q *Queue) Trainers() int { return len(q.trainers) }
 
-// Saving reports whether a trainer was elected to save the model and its lease runs.
-func (q *Queue) Saving() bool {
-	t := q.trainers[q.saver]
-	return t != nil && !t.gone && q.clock < q.saverUntil
+// Saving returns how long the lease of the trainer that was elected to save the model still runs; 0: there is none.
+func (q *Queue) Saving() time.Duration {
+	if t := q.trainers[q.saver]; t == nil || t.gone || q.clock >= q.saverUntil {
+		return 0
+	}
+	return q.saverUntil.Sub(q.clock)
 }
 
 // SetDigest returns the digest of a registered dataset.
@@ -418,7 +422,7 @@ func (q *Queue) SetDigest(set int) (digest [32]byte, ok bool) {
 	return q.sets[set].digest, true
 }
 
-// PendingLedger returns how many bytes of the ledger Flush would hand over.
+// PendingLedger returns how many bytes of ledger entries Ready would return.
 func (q *Queue) PendingLedger() int { return len(q.ledger.buf) }
 
 // Touch makes the next commit happen, for the job clock's sake.

@@ -21,7 +21,7 @@ func running(t *testing.T, opt Options, n int, ids ...string) (*Queue, []Answer)
 	for _, id := range ids {
 		sessions = append(sessions, q.Apply(1, &Join{ID: id}))
 	}
-	q.Flush()
+	q.Ready()
 	return q, sessions
 }
 
@@ -38,7 +38,7 @@ func TestReport(t *testing.T) {
 	if a := q.Apply(1, &Report{Digest: [32]byte{8}, Table: tableOf(t, 3)}); a.Err == nil {
 		t.Error("another dataset was taken")
 	}
-	if q.Dirty() {
+	if q.dirty {
 		t.Error("a report that changes nothing is to be committed")
 	}
 	if _, ok := q.SetDigest(1); ok {
@@ -52,7 +52,7 @@ func TestSumsThatDoNotAddUp(t *testing.T) {
 	q, sessions := running(t, Options{Passes: 2}, 2, "a")
 	first := ask(t, q, sessions[0], 1)
 	second := ask(t, q, sessions[0], 2, Result{Token: first.Token})
-	q.Flush()
+	q.Ready()
 	s := q.Snapshot(1, 2)
 	s.Sets[0].Open[0].Sum2++
 	damaged, err := Restore(s, q.encodedRoster(), []*Table{tableOf(t, 2)}, Options{Passes: 2})
@@ -105,11 +105,11 @@ func TestTickIsBounded(t *testing.T) {
 			t.Fatalf("%+v", a)
 		}
 	}
-	q.Flush()
+	q.Ready()
 	for ticks := 0; q.Trainers() > 0; ticks++ {
 		before := q.Trainers()
 		q.Apply(q.Clock().Add(time.Minute), &Tick{})
-		if n := len(q.Flush().Writes); n > sessionKeysPerTick+deadlineKeysPerTick+2*maxHeldJoined {
+		if n := len(q.Ready().Writes); n > sessionKeysPerTick+deadlineKeysPerTick+2*maxHeldJoined {
 			t.Fatalf("%d keys in one tick", n)
 		}
 		if q.Trainers() == before || ticks > 20 {
@@ -200,7 +200,7 @@ func TestLongErrors(t *testing.T) {
 		a := ask(t, q, sessions[0], 2*i+1)
 		q.Apply(1, &Request{Trainer: sessions[0].Ordinal, Incarnation: sessions[0].Incarnation, Seq: 2*i + 2, Finished: []Result{{Token: a.Token, Error: strings.Repeat("ü", 1000) + "!"}}})
 	}
-	for _, w := range q.Flush().Writes {
+	for _, w := range q.Ready().Writes {
 		if w.Key != AsideKey(0, 0) {
 			continue
 		}
@@ -246,7 +246,7 @@ func TestStateIsSmall(t *testing.T) {
 			who := q.Apply(1, &Join{ID: fmt.Sprint(i)})
 			ask(t, q, who, 1)
 		}
-		q.Flush()
+		q.Ready()
 		if n := len(q.Snapshot(1, 2).Sets[0].Live); n > 16*64 {
 			t.Errorf("%d tasks: %d bytes for 64 pending ones", tasks, n)
 		}
@@ -271,7 +271,7 @@ func TestJobEndNotice(t *testing.T) {
 		for seq := uint64(4); task.Kind == AnswerTask; seq++ {
 			task = send(seq, Result{Token: task.Token})
 		}
-		notices := q.Flush().Notices
+		notices := q.Ready().Notices
 		if got := notices[len(notices)-1]; !reflect.DeepEqual(got, want) {
 			t.Errorf("after %d failures: %+v, expected %+v", 2*failures, got, want)
 		}

@@ -35,8 +35,8 @@ func (h *history) do(ev Event) Answer {
 
 func (h *history) commit() {
 	h.t.Helper()
-	if f := h.q.Flush(); len(f.Ledger) > 0 {
-		h.add(ledgerEntry{h.q.Commit(), f.Ledger})
+	if f := h.q.Ready(); len(f.Entries) > 0 {
+		h.add(ledgerEntry{h.q.Commit(), f.Entries})
 	}
 	if err := h.verifier.CrossCheck(h.q.Snapshot(1, 2)); err != nil {
 		h.t.Fatal(err)
@@ -113,7 +113,7 @@ func TestRevive(t *testing.T) {
 		revived.add(r)
 	}
 	revived.commit()
-	if len(q.encodedRoster()) != 0 || q.Trainers() != 0 || q.Saving() {
+	if len(q.encodedRoster()) != 0 || q.Trainers() != 0 || q.Saving() > 0 {
 		t.Errorf("of the old job there are the trainers %v; saving %v", q.encodedRoster(), q.Saving())
 	}
 	v := q.Overview()
@@ -178,7 +178,7 @@ func TestReviveChargesNothing(t *testing.T) {
 	answer := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 9, Want: true})
 	other := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 10, Want: true, Held: []Token{answer.Token}})
 	q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 11, Finished: []Result{{Token: other.Token}}}) // a loss would be charged
-	q.Flush()
+	q.Ready()
 	backup, err := Restore(q.Snapshot(1, 2), q.encodedRoster(), []*Table{table}, BackupOptions)
 	if err != nil {
 		t.Fatal(err)

@@ -417,7 +417,7 @@ func place(p Pass, position int, a Attempt) string { return fmt.Sprintf("%d/%d.%
 
 // commit stores the queue, and lists the keys and events of the commit.
 func (s *scenario) commit() string {
-	f := s.q.Flush()
+	f := s.q.Ready()
 	snapshot := s.q.Snapshot(3, 4)
 	var b bytes.Buffer
 	if err := gob.NewEncoder(&b).Encode(snapshot); err != nil {
@@ -437,7 +437,7 @@ func (s *scenario) commit() string {
 			fmt.Fprintf(&out, "put %s %s\n", w.Key, w.Value)
 		}
 	}
-	if err := s.ledger.Add(s.q.Commit(), f.Ledger); err != nil {
+	if err := s.ledger.Add(s.q.Commit(), f.Entries); err != nil {
 		s.Fatal(err)
 	}
 	if err := s.ledger.CrossCheck(snapshot); err != nil {

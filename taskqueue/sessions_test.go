@@ -24,11 +24,11 @@ func TestJoinFloodDelaysNoDeadline(t *testing.T) {
 					q.Apply(now, &Join{ID: fmt.Sprint("flood-", n)})
 					n++
 				}
-				q.Flush()
+				q.Ready()
 			}
 			q.Apply(now, &Heartbeat{Trainer: j.Ordinal, Incarnation: j.Incarnation})
 			q.Apply(now, &Tick{})
-			q.Flush()
+			q.Ready()
 			now = now.Add(100 * time.Millisecond)
 		}
 		if q.Trainers() < 1500 {
@@ -49,13 +49,13 @@ func TestTickWritesABoundedNumberOfKeys(t *testing.T) {
 			var a Answer
 			for range maxHeldPlain {
 				a = q.Apply(now, &PlainAsk{Trainer: a.Ordinal, Incarnation: a.Incarnation, Connection: fmt.Sprint(now, "-", i), Want: true})
-				q.Flush()
+				q.Ready()
 			}
 		}
 		now = now.Add(3 * time.Second)
 		for i := range 200 {
 			q.Apply(now, &Join{ID: fmt.Sprint(now, "joined-", i)})
-			q.Flush()
+			q.Ready()
 		}
 		now = now.Add(3 * time.Second)
 		for range 60 {
@@ -63,7 +63,7 @@ func TestTickWritesABoundedNumberOfKeys(t *testing.T) {
 			if n := q.PendingWrites(); n > 100 {
 				t.Fatalf("a tick writes %d keys, expected at most 100", n)
 			}
-			q.Flush()
+			q.Ready()
 		}
 	}
 	if len(q.SetAsideTasks(0)) < 400 {
@@ -81,8 +81,8 @@ func TestSessionsBeyondTheLimitAreRefused(t *testing.T) {
 	}
 	refused := func(what string, ev Event) {
 		t.Helper()
-		q.Flush()
-		if got := q.Apply(1, ev); !errors.Is(got.Err, ErrTooManySessions) || got.Kind == AnswerTask || q.Trainers() != 3 || q.Dirty() {
+		q.Ready()
+		if got := q.Apply(1, ev); !errors.Is(got.Err, ErrTooManySessions) || got.Kind == AnswerTask || q.Trainers() != 3 || q.dirty {
 			t.Errorf("%s: %+v, %d sessions, expected the error that there are too many", what, got, q.Trainers())
 		}
 	}

@@ -12,7 +12,7 @@ func datasetQueue(t *testing.T, n int, opt Options) *Queue {
 	if a := q.Apply(1, &Report{ReportID: "r", Table: tableOf(t, n), Parts: 1}); a.Err != nil {
 		t.Fatal(a.Err)
 	}
-	q.Flush()
+	q.Ready()
 	return q
 }
 
@@ -50,7 +50,7 @@ func TestSlowTasksOnPlainConnectionsAreCounted(t *testing.T) {
 			}
 			now = now.Add(time.Second)
 			q.Apply(now, &Tick{})
-			q.Flush()
+			q.Ready()
 		}
 		status, _ := q.Status()
 		v := q.Overview().Sets[0]
@@ -104,7 +104,7 @@ func TestSlowTasksOfJoinedTrainersAreTrainedAboutOnce(t *testing.T) {
 		}
 		now = now.Add(time.Second)
 		q.Apply(now, &Tick{})
-		q.Flush()
+		q.Ready()
 		status, _ = q.Status()
 	}
 	v := q.Overview().Sets[0]
@@ -147,7 +147,7 @@ func TestTaskSlowerThanTheOthersIsNotSetAside(t *testing.T) {
 		}
 		now = now.Add(time.Second)
 		q.Apply(now, &Tick{})
-		q.Flush()
+		q.Ready()
 	}
 	status, _ := q.Status()
 	if v := q.Overview().Sets[0]; status != Ended || v.Done != 20 || v.SetAside > 0 {

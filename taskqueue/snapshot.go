@@ -3,8 +3,6 @@ package taskqueue
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
-	"strings"
 )
 
 // Format is the version of Snapshot that this build writes. It reads all before it: see
@@ -67,13 +65,6 @@ type OpenPass struct {
 	Sum1, Sum2 uint64
 }
 
-// Flushed is what a commit must write besides the state.
-type Flushed struct {
-	Writes  []Write
-	Ledger  []byte // events, without their key
-	Notices []Notice
-}
-
 // The keys of the state; of the ledger; and the one that says how far it is sealed.
 const (
 	StateKey     = "/task_queues"
@@ -83,32 +74,6 @@ const (
 
 // LedgerKey is where the events of a commit stand.
 func LedgerKey(commit uint64) string { return fmt.Sprintf(LedgerPrefix+"%016x", commit) }
-
-// Flush gives the state its next commit number and hands over all that changed since
-// the last Flush. The caller commits it with Snapshot, in one transaction.
-func (q *Queue) Flush() Flushed {
-	q.commit++
-	f := Flushed{Ledger: q.ledger.take(), Notices: q.notices}
-	for id, t := range q.roster {
-		if t == nil {
-			f.Writes = append(f.Writes, Write{Key: rosterKey(id), Delete: true})
-			continue
-		}
-		t.stored = true
-		f.Writes = append(f.Writes, Write{Key: rosterKey(id), Value: t.encode()})
-	}
-	for key, value := range q.asides {
-		f.Writes = append(f.Writes, Write{Key: key, Value: value, Delete: value == nil})
-	}
-	slices.SortFunc(f.Writes, func(a, b Write) int { return strings.Compare(a.Key, b.Key) })
-	clear(q.roster)
-	clear(q.asides)
-	q.notices, q.dirty, q.joins = nil, false, 0
-	return f
-}
-
-// PendingWrites returns how many keys Flush would write besides the state and the ledger.
-func (q *Queue) PendingWrites() int { return len(q.roster) + len(q.asides) }
 
 // Snapshot returns the state. LockRevision and Nonce are the caller's.
 func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {

@@ -25,7 +25,7 @@ func goldenQueue(t testing.TB) *Queue {
 	q.restores = 1
 	now := Clock(1000)
 	q.Apply(now, &Report{Digest: [32]byte{1, 2, 3}, ReportID: "report-1", Parts: 2, PartsDigest: [32]byte{4, 5}, Table: tableOf(t, 8), Shuffle: true, Seed: 42})
-	q.Flush()
+	q.Ready()
 	c := map[string]*client{}
 	join := func(id string) {
 		a := q.Apply(now, &Join{ID: id, Address: "10.0.0.1:80"})
@@ -60,7 +60,7 @@ func goldenQueue(t testing.TB) *Queue {
 	for q.sets[0].pass < 2 || q.sets[0].cursor < 8 {
 		finish("b", ask("b"))
 	}
-	q.Flush()
+	q.Ready()
 	fail("a", spared)
 	for range 2 {
 		fail("a", ask("a"))
@@ -127,7 +127,7 @@ func TestGoldenSnapshots(t *testing.T) {
 func writeGolden(t *testing.T, name string) {
 	t.Helper()
 	q := goldenQueue(t)
-	q.Flush()
+	q.Ready()
 	set := q.Snapshot(1, 2).Sets[0]
 	documented(t, "task_queues.md", set.Live)
 	documented(t, "task_queues.md", set.Aside)
@@ -328,7 +328,7 @@ func exercise(t *testing.T, q *Queue) {
 	}
 	q.PendingTasks()
 	q.Overview()
-	q.Flush()
+	q.Ready()
 	if s := q.Snapshot(1, 2); len(s.Sets) != 1 {
 		t.Fatalf("%d datasets", len(s.Sets))
 	}
@@ -361,7 +361,7 @@ func FuzzTokens(f *testing.F) {
 		} {
 			q.Apply(q.Clock(), ev)
 		}
-		q.Flush()
+		q.Ready()
 		if _, err := Restore(q.Snapshot(1, 2), q.encodedRoster(), []*Table{nil}, goldenOptions); err != nil {
 			t.Fatal(err)
 		}

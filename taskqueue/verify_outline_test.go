@@ -127,7 +127,7 @@ func TestVerifierForgetsDrainedTrainersThatAreGone(t *testing.T) {
 	now := Clock(1)
 	flush := func() {
 		t.Helper()
-		ledger := q.Flush().Ledger
+		ledger := q.Ready().Entries
 		if err := v.Add(q.Commit(), ledger); err != nil {
 			t.Fatal(err)
 		}

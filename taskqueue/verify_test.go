@@ -24,8 +24,8 @@ func jobLedger(t *testing.T) []commit {
 	var commits []commit
 	do := func(ev Event) Answer {
 		a := q.Apply(q.Clock()+10, ev)
-		f := q.Flush()
-		list, err := events(f.Ledger)
+		f := q.Ready()
+		list, err := events(f.Entries)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -58,7 +58,7 @@ func (r *revival) adopt(ctx context.Context, store *etcdstore.Store, name string
 	if err := queue.Revive(name, [16]byte(random[:]), cluster); err != nil {
 		return restoredJob{}, err
 	}
-	events := queue.Flush().Ledger // what else it has to write are keys of sessions, to be deleted; they are not restored
+	events := queue.Ready().Entries // what else it has to write are keys of sessions, to be deleted; they are not restored
 	state := queue.Snapshot(0, binary.LittleEndian.Uint64(random[16:]))
 	encoded, err := etcdstore.Encode(state)
 	if err != nil {

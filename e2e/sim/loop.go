@@ -159,7 +159,8 @@ type process struct {
 	*machine
 	resume func() (struct{}, bool)
 	yield  func(struct{}) bool
-	waits  int // numbers the waits
+	stir   func() // wakes a component of a term; nil: it never waited
+	waits  int    // numbers the waits
 	idle   bool
 }
 

@@ -33,13 +33,15 @@ type node struct {
 	driven   *master.Driven
 	stopTerm context.CancelFunc
 	cuts     *shards // nil: there are none
-	endCuts  context.CancelCauseFunc
-	lock     *lock
-	errands  []*errand
-	arrived  int
-	wake     func()
-	stopping bool
-	conns    []*conn
+
+	components []*process // of terms, besides the committer; some outlive their term for a while
+	endCuts    context.CancelCauseFunc
+	lock       *lock
+	errands    []*errand
+	arrived    int
+	wake       func()
+	stopping   bool
+	conns      []*conn
 
 	bid       *lock  // in the queue, and not leading
 	own       string // lease of the last key in the queue
@@ -83,13 +85,52 @@ func (n *node) pauses(d time.Duration) {
 
 func (n *node) Now() time.Time { return time.Unix(0, 0).Add(n.now + n.jump) }
 
-// Sleep sleeps in the process that ctx names: that of the cuts, or that of the term.
-func (n *node) Sleep(ctx context.Context, d time.Duration) {
+// processOf returns the process that ctx names: a component of the term, or the term itself.
+func (n *node) processOf(ctx context.Context) *process {
 	if p, ok := ctx.Value(sleeper{}).(*process); ok {
-		p.sleep(d)
+		return p
+	}
+	return n.proc
+}
+
+// Sleep implements master.Time.
+func (n *node) Sleep(ctx context.Context, d time.Duration) { n.processOf(ctx).sleep(d) }
+
+// Wait implements master.Time. Each round of the term wakes the waiting components.
+func (n *node) Wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
+	p, until := n.processOf(ctx), n.now+d
+	for ctx.Err() == nil && (d < 0 || n.now < until) {
+		select {
+		case <-wake:
+			return
+		default:
+		}
+		n.await(p, func(again func()) {
+			if d >= 0 {
+				n.after(until-n.now, again)
+			}
+		})
+	}
+}
+
+// await stops the process of a component until stir, or until again is called.
+func (n *node) await(p *process, arm func(again func())) {
+	p.wait(func(wake func()) {
+		p.stir = wake
+		arm(wake)
+	})
+}
+
+// stir lets the components of this life look again at what they wait for.
+func (n *node) stir(life int) {
+	if n.life != life {
 		return
 	}
-	n.proc.sleep(d)
+	for _, p := range n.components {
+		if p.stir != nil {
+			p.stir()
+		}
+	}
 }
 
 // sleeper is the key of the process that a context is for.
@@ -102,6 +143,7 @@ func (n *node) boot() {
 	}
 	n.cuts, n.driven, n.lock, n.bid, n.errands, n.conns, n.wake, n.stopping, n.arrived = nil, nil, nil, nil, nil, nil, nil, false, 0
 	n.stopTerm = func() {}
+	n.components = nil
 	n.own, n.watching, n.listeners = "", decide.Watch{Address: n.addr}, nil
 	if n.listening != nil {
 		n.listening.over = true
@@ -328,9 +370,7 @@ func (n *node) flush() {
 	for _, answer := range over {
 		answer()
 	}
-	if n.cuts != nil {
-		n.cuts.stir(n.life)
-	}
+	n.stir(n.life)
 }
 
 // termOver refuses all callers and closes their connections.

@@ -17,7 +17,6 @@ import (
 type shards struct {
 	*node
 	proc *process
-	wake func()
 }
 
 // ask is one call of a server.
@@ -39,7 +38,7 @@ func (h *shards) all(ctx context.Context, what string, to []*server, call func(i
 	var errs []error
 	for i, a := range asks {
 		for !a.done && !a.failed && ctx.Err() == nil {
-			h.proc.wait(func(wake func()) { h.wake = wake })
+			h.await(h.proc, func(func()) {})
 		}
 		if !a.done {
 			a.err = errUnavailable
@@ -86,19 +85,10 @@ func (h *shards) ask(what string, s *server, do func(reply func(error))) *ask {
 	return a
 }
 
-// stir wakes whoever waits for an answer, in the life that it was asked in.
-func (h *shards) stir(life int) {
-	if h.life == life && h.wake != nil {
-		h.wake()
-	}
-}
-
 // wakeLeaders lets leaders see that a server is gone.
 func (w *world) wakeLeaders() {
 	for _, n := range w.nodes {
-		if n.cuts != nil {
-			n.cuts.stir(n.life)
-		}
+		n.stir(n.life)
 	}
 }
 
@@ -204,6 +194,7 @@ func (n *node) takeCuts(d *master.Driven) {
 	n.cuts, n.endCuts = h, cancel
 	n.beside(func(p *process) {
 		h.proc = p
+		n.components = append(n.components, p)
 		link := &link{process: p, etcd: n.world.etcd, world: n.world, cut: &n.cut, heard: &n.heard, idle: func() {}}
 		err := d.TakeCuts(context.WithValue(ctx, sleeper{}, p), &store{link: link}, h, func(done <-chan struct{}) {
 			n.world.instant("an errand", "begun by", n.machine, n.dies)
@@ -219,10 +210,11 @@ func (n *node) takeCuts(d *master.Driven) {
 					p.sleep(0)
 					return
 				default:
-					p.wait(func(wake func()) { h.wake = wake })
+					n.await(p, func(func()) {})
 				}
 			}
 		})
+		n.components = slices.DeleteFunc(n.components, func(other *process) bool { return other == p })
 		n.note("%s: takes no more cuts: %v", n.name, err)
 		if ctx.Err() == nil {
 			n.world.breaks("only the end of a term ends its cuts", "%s: %v", n.name, err)
@@ -236,9 +228,7 @@ func (n *node) WithTimeout(ctx context.Context, d time.Duration) (context.Contex
 	n.after(d, func() {
 		if bounded.Err() == nil {
 			cancel(context.DeadlineExceeded)
-			if n.cuts != nil {
-				n.cuts.stir(n.life)
-			}
+			n.stir(n.life)
 		}
 	})
 	return bounded, func() { cancel(context.Canceled) }

@@ -67,7 +67,7 @@ func newCoordinator(t testing.TB, table *taskqueue.Table, options taskqueue.Opti
 // update changes the queue and wakes those who wait.
 func (c *coordinator) update(event taskqueue.Event) taskqueue.Answer {
 	answer := c.queue.Apply(c.queue.Clock(), event)
-	c.queue.Flush()
+	c.queue.Ready()
 	c.wake()
 	return answer
 }
@@ -191,7 +191,7 @@ func (l *trainerLink) Next(ctx context.Context, finished *taskqueue.Task) (next 
 		request := l.request()
 		request.Want = true
 		answer := l.queue.Apply(l.queue.Clock(), request)
-		l.queue.Flush()
+		l.queue.Ready()
 		switch answer.Kind {
 		case taskqueue.AnswerTask:
 			next = &taskqueue.Task{Index: answer.Index, Chunks: l.queue.Table(0).TaskChunks(answer.Index), Token: answer.Token}

@@ -1,0 +1,75 @@
+package taskqueue
+
+// Effect is something that the committed state asks a component for. Effects are level-triggered and idempotent: a newer
+// effect with the same key replaces an older one, and a component that missed all of them starts from Outstanding.
+type Effect interface{ Key() EffectKey }
+
+// EffectKey identifies what an effect is about. Of several effects with one key only the newest matters.
+type EffectKey struct {
+	Kind EffectKind
+	Set  int // 0 for effects that are not about a dataset
+}
+
+// EffectKind is the type of an effect.
+type EffectKind uint8
+
+// The kinds of effects.
+const (
+	OnJobEnded EffectKind = iota
+	OnSessionsChanged
+	OnUnblocked
+)
+
+// JobEnded follows the end of the job. Status is Ended or Failed.
+type JobEnded struct {
+	Status Status
+	Reason string
+}
+
+// SessionsChanged follows the end of a session. Every incarnation below Floor that is not in Live has ended for good.
+type SessionsChanged struct {
+	Floor uint64
+	Live  []uint64 // ascending
+}
+
+// Unblocked asks the committer to apply the parked requests that wait for On again.
+type Unblocked struct{ On WaitFor }
+
+// Key implements Effect.
+func (JobEnded) Key() EffectKey { return EffectKey{Kind: OnJobEnded} }
+
+// Key implements Effect.
+func (SessionsChanged) Key() EffectKey { return EffectKey{Kind: OnSessionsChanged} }
+
+// Key implements Effect. What a request waits for takes the place of the dataset.
+func (e Unblocked) Key() EffectKey { return EffectKey{Kind: OnUnblocked, Set: int(e.On)} }
+
+// effects are the effects of one batch, at most one of each key.
+type effects map[EffectKey]Effect
+
+func (q *Queue) raise(e Effect) {
+	q.effects[e.Key()] = e
+	q.dirty = true
+}
+
+// Outstanding returns the effects that the state still asks for. A new term starts its components from them: effects are
+// not stored.
+func (q *Queue) Outstanding() []Effect {
+	list := []Effect{q.sessionsChanged()}
+	if q.over() {
+		list = append(list, JobEnded{q.status, q.reason})
+	}
+	return list
+}
+
+// unblock lets the committer apply the parked requests that wait for any of these again.
+func (q *Queue) unblock(on ...WaitFor) {
+	for _, w := range on {
+		q.raise(Unblocked{w})
+	}
+}
+
+func (q *Queue) sessionsChanged() SessionsChanged {
+	floor, live := q.Sessions()
+	return SessionsChanged{floor, live}
+}

@@ -1,0 +1,77 @@
+package taskqueue
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+)
+
+// readyEffects ends a batch and returns its effects.
+func readyEffects(q *Queue) []Effect { return q.Ready().Effects }
+
+func TestReadyWithoutAChangeChangesNothing(t *testing.T) {
+	q := New("job", [16]byte{}, 1, Options{})
+	q.Ready()
+	before := q.Commit()
+	if r := q.Ready(); r.MustCommit || q.Commit() != before {
+		t.Errorf("%+v, commit %d: expected none after %d", r, q.Commit(), before)
+	}
+}
+
+// A saver is elected again: the state is the same, but the answer may leave only after a fenced write.
+func TestReadyOfAFinalAnswerMustBeCommitted(t *testing.T) {
+	q := New("job", [16]byte{}, 1, Options{Passes: 1})
+	a := q.Apply(1, &Join{ID: "a"})
+	q.Apply(1, &Report{Digest: [32]byte{1}, Table: tableOf(t, 1)})
+	task := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 1, Want: true})
+	ask := &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 2, Finished: []Result{{Token: task.Token}}, Want: true}
+	q.Apply(1, ask)
+	q.Ready()
+	if a := q.Apply(1, ask); a.Kind != AnswerEnded || q.dirty || !q.Ready().MustCommit {
+		t.Errorf("answer %+v of an unchanged state is not committed", a)
+	}
+}
+
+func TestSessionsChangedFollowsTheEndOfASession(t *testing.T) {
+	q := New("job", [16]byte{}, 1, Options{})
+	a, b := q.Apply(1, &Join{ID: "a"}), q.Apply(1, &Join{ID: "b"})
+	if got := readyEffects(q); len(got) > 0 {
+		t.Errorf("effects of joins: %+v", got)
+	}
+	q.Apply(1, &Leave{Trainer: a.Ordinal, Incarnation: a.Incarnation})
+	c := q.Apply(1, &Join{ID: "c"})
+	got := readyEffects(q)
+	if len(got) != 1 {
+		t.Fatalf("effects %+v: expected one", got)
+	}
+	changed := got[0].(SessionsChanged)
+	if want := []uint64{b.Incarnation, c.Incarnation}; !slices.Equal(changed.Live, want) || changed.Floor <= c.Incarnation {
+		t.Errorf("%+v: expected %v and a floor above them", changed, want)
+	}
+	if next := q.Apply(1, &Join{ID: "d"}); next.Incarnation < changed.Floor {
+		t.Errorf("a later session has incarnation %d, below the floor %d", next.Incarnation, changed.Floor)
+	}
+}
+
+func TestOutstandingAfterRestoreIsWhatReadySaid(t *testing.T) {
+	q := New("job", [16]byte{}, 1, Options{Passes: 1})
+	q.Apply(1, &Report{Digest: [32]byte{1}, Table: tableOf(t, 0)}) // fails the job
+	q.Apply(1, &Join{ID: "a"})
+	left := q.Apply(1, &Join{ID: "b"})
+	q.Apply(1, &Leave{Trainer: left.Ordinal, Incarnation: left.Incarnation})
+	said := readyEffects(q)
+	restored, err := Restore(q.Snapshot(1, 2), q.encodedRoster(), []*Table{nil}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	byKind := func(list []Effect) map[EffectKey]Effect {
+		m := map[EffectKey]Effect{}
+		for _, e := range list {
+			m[e.Key()] = e
+		}
+		return m
+	}
+	if got, want := byKind(restored.Outstanding()), byKind(said); !reflect.DeepEqual(got, want) || len(want) != 2 {
+		t.Errorf("outstanding %+v: expected %+v", got, want)
+	}
+}
