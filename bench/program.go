@@ -73,6 +73,12 @@ func (c *child) proceed() error {
 	return err
 }
 
+// proceedWith lets the child go on, and gives it a line.
+func (c *child) proceedWith(line string) error {
+	_, err := io.WriteString(c.in, line+"\n")
+	return err
+}
+
 // stopPatience is what a child has to end by itself.
 const stopPatience = 10 * time.Second
 
@@ -97,6 +103,12 @@ type parent struct {
 func (p *parent) await() (proceed bool) {
 	_, err := p.in.ReadByte()
 	return err == nil
+}
+
+// line waits for the line of proceedWith.
+func (p *parent) line() (line string, proceed bool) {
+	line, err := p.in.ReadString('\n')
+	return strings.TrimSuffix(line, "\n"), err == nil
 }
 
 // ServeChild is a child: args are its role and its configuration.

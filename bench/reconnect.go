@@ -181,7 +181,7 @@ func (s *storm) measure(ctx context.Context) (err error) {
 	if f.RSSBytes, err = s.resident(ctx); err != nil {
 		return err
 	}
-	leader, err := s.leader(ctx) // which is another one than at first, if this machine was too slow for that one
+	addr, leader, err := s.leader(ctx) // which is another one than at first, if this machine was too slow for that one
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (s *storm) measure(ctx context.Context) (err error) {
 	if err := leader.Process.Signal(signal); err != nil {
 		return err
 	}
-	if err := s.crowd.proceed(); err != nil {
+	if err := s.crowd.proceedWith(addr); err != nil {
 		return err
 	}
 	var back backReply
@@ -242,29 +242,29 @@ func (s *storm) awaitLeader(ctx context.Context) error {
 }
 
 // leader waits for one: on a busy machine the term of the last one may be over.
-func (s *storm) leader(ctx context.Context) (*exec.Cmd, error) {
+func (s *storm) leader(ctx context.Context) (addr string, cmd *exec.Cmd, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, failoverPatience, fmt.Errorf("nobody leads within %v", failoverPatience))
 	defer cancel()
 	for {
 		at, err := s.store.MasterAddr(ctx)
 		if err != nil {
-			return nil, err
+			return "", nil, err
 		}
 		if cmd := s.running[at.Addr]; cmd != nil {
-			return cmd, nil
+			return at.Addr, cmd, nil
 		}
 		if at.Addr != "" {
-			return nil, fmt.Errorf("the leader at %q is none of ours", at.Addr)
+			return "", nil, fmt.Errorf("the leader at %q is none of ours", at.Addr)
 		}
 		if err := rest(ctx, settleTime/10); err != nil {
-			return nil, err
+			return "", nil, err
 		}
 	}
 }
 
 // resident is the leader's memory.
 func (s *storm) resident(ctx context.Context) (int64, error) {
-	leader, err := s.leader(ctx)
+	_, leader, err := s.leader(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -42,6 +42,7 @@ type codec struct {
 
 	fitting bool // the client's type of tasks was compared with ours
 	placed  bool // a finished task has a place in large.finishes
+	turn    bool // a place in server.turns is taken
 
 	mu      sync.Mutex
 	large   *largeMessages // of the server
@@ -59,8 +60,27 @@ func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.Canc
 		large: c.server.large, host: hostOf(conn.RemoteAddr()), holding: map[uint64]int{},
 	}
 	codec.in.Began, codec.in.Grew, codec.in.Ended, codec.in.Arrived = codec.began, codec.grew, codec.ended, codec.arrived
+	codec.in.Waits, codec.in.Whole = codec.giveTurn, codec.takeTurn
 	codec.dec = gob.NewDecoder(codec.in)
 	return codec
+}
+
+// takeTurn waits for a place in server.turns before a message of n bytes is decoded, and lets others run first. A large message has a
+// place of its kind.
+func (c *codec) takeTurn(n int) {
+	//guard:decoding-takes-turns
+	if n <= wire.MaxShortMessage {
+		c.connection.server.takeTurn()
+		c.turn = true
+	}
+}
+
+// giveTurn gives the place back, if there is one: no connection has it while it waits for bytes.
+func (c *codec) giveTurn() {
+	if c.turn {
+		c.connection.server.giveTurn()
+		c.turn = false
+	}
 }
 
 // began is called for a message with bytes that have not arrived yet.
@@ -145,6 +165,7 @@ const (
 
 func (c *codec) ReadRequestHeader(r *rpc.Request) error {
 	c.unanswered <- struct{}{}
+	defer c.giveTurn()
 	c.in.Limit = wire.MaxShortMessage
 	if err := c.dec.Decode(r); err != nil {
 		c.cancel()
@@ -165,6 +186,7 @@ func (c *codec) ReadRequestHeader(r *rpc.Request) error {
 // ReadRequestBody decodes the argument of a call. A finished task comes with all its
 // chunks, of which only the presence is used: decoding less takes less memory.
 func (c *codec) ReadRequestBody(body any) error {
+	defer c.giveTurn()
 	task, ok := body.(*taskqueue.Task)
 	//guard:finished-chunks-not-decoded
 	if !ok {

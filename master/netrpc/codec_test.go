@@ -22,7 +22,7 @@ import (
 // too many is refused, and the stream goes on.
 func TestLargeReportsOfOneNumber(t *testing.T) {
 	const most = maxReports / 2 // of one host
-	server := &Server{Log: logrus.NewEntry(logrus.New()), timeouts: defaultTimeouts, large: newLargeMessages()}
+	server := &Server{Log: logrus.NewEntry(logrus.New()), timeouts: defaultTimeouts, large: newLargeMessages(), turns: newTurns()}
 	near, far := net.Pipe()
 	defer far.Close()
 	codec := newCodec(&connection{ctx: t.Context(), server: server}, near, bufio.NewReader(near), func() {})

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/rpc"
+	"runtime"
 	"sync"
 	"time"
 
@@ -42,11 +43,30 @@ type Server struct {
 	done  bool
 	wg    sync.WaitGroup
 	large *largeMessages
+
+	// turns bounds the connections that the processors work for at a time. Thousands of trainers that come to a new leader at once
+	// would keep the processors for seconds: the leader could neither renew its lease nor commit, would lose the lock, and all of them
+	// would come again.
+	turns chan struct{}
 }
+
+// turnsPerProcessor is more than one because what has a turn may still wait, for the collector for example.
+const turnsPerProcessor = 2
+
+func newTurns() chan struct{} { return make(chan struct{}, turnsPerProcessor*runtime.GOMAXPROCS(0)) }
+
+// takeTurn waits for a turn. It yields then: the scheduler runs a goroutine that was just woken before all others.
+func (s *Server) takeTurn() {
+	s.turns <- struct{}{}
+	runtime.Gosched()
+}
+
+func (s *Server) giveTurn() { <-s.turns }
 
 // Serve takes connections until ctx ends, then closes them all and waits.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.large = newLargeMessages()
+	s.turns = newTurns()
 	if s.timeouts == (timeouts{}) {
 		s.timeouts = defaultTimeouts
 	}
@@ -128,8 +148,11 @@ func (s *Server) serve(ctx context.Context, conn net.Conn) {
 	defer cancel()
 	c := &connection{since: time.Now(), ctx: ctx, server: s, peer: conn.RemoteAddr().String(), name: fmt.Sprintf("conn-%s-%d", conn.RemoteAddr(), time.Now().UnixNano())}
 	defer c.closed()
+	s.takeTurn()
 	server := rpc.NewServer()
-	if err := server.RegisterName(wire.Service, c); err != nil {
+	err := server.RegisterName(wire.Service, c)
+	s.giveTurn()
+	if err != nil {
 		s.Log.WithError(err).Error("register the service")
 		return
 	}

@@ -49,6 +49,10 @@ type Bound struct {
 	Grew    func(n int) error
 	Ended   func() error
 	Arrived func() error
+	// Waits, if it is not nil, is called before the reader waits for a message, and Whole with the
+	// bytes of that message when all of them are there.
+	Waits func()
+	Whole func(n int)
 
 	r       *bufio.Reader
 	head    [9]byte
@@ -201,9 +205,15 @@ func (b *Bound) fill() error {
 	if b.message.Cap() > MaxShortMessage {
 		b.message = bytes.Buffer{} // large ones are rare
 	}
+	if b.Waits != nil {
+		b.Waits()
+	}
 	err := b.err
 	if err == nil {
 		err = b.next()
+	}
+	if err == nil && b.Whole != nil {
+		b.Whole(b.message.Len())
 	}
 	if err != nil {
 		b.message = bytes.Buffer{}
