@@ -40,13 +40,13 @@ func writtenAt(t testing.TB, tasks, passes int, clock func(n int) time.Time) ([]
 	do := func(ev taskqueue.Event) taskqueue.Answer {
 		if q.Commit()%10 == 8 {
 			q.Touch()
-			q.Flush()
+			q.Ready()
 		}
 		a := q.Apply(q.Clock()+10, ev)
-		f := q.Flush()
+		f := q.Ready()
 		n++
-		if len(f.Ledger) > 0 {
-			entries = append(entries, ledger.Entry{Commit: q.Commit(), Events: taskqueue.StampEvents(f.Ledger, clock(n))})
+		if len(f.Entries) > 0 {
+			entries = append(entries, ledger.Entry{Commit: q.Commit(), Events: taskqueue.StampEvents(f.Entries, clock(n))})
 		}
 		return a
 	}
