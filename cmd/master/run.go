@@ -240,7 +240,7 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 			fmt.Fprintln(w, "test accuracy\tnot measured: the data has no held-out shards (master recordio convert --held-out)")
 		}
 		if result.Accuracy != nil {
-			fmt.Fprintf(w, "test accuracy\t%.4f (%s)\n", *result.Accuracy, counted(result.TestRecords, "ledger"))
+			fmt.Fprintf(w, "test accuracy\t%.4f (%s)\n", *result.Accuracy, counted(result.TestRecords, "record"))
 		}
 		if result.AUC != nil {
 			fmt.Fprintf(w, "area under the ROC curve\t%.4f\n", *result.AUC)
