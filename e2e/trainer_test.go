@@ -227,6 +227,7 @@ func TestTrainersOfOneName(t *testing.T) {
 	}
 	loser.wantExit(exitFailed)
 	loser.awaitLog(`another trainer runs under the same name, "twin"`)
+	master.awaitLog("trainers with the same name displace each other")
 	winner.wantExit(0)
 	master.wantExit(0)
 	j.wantVerified(passes, tasksPerPass) // the ledger names nobody for what a session finishes that is lost already

@@ -99,9 +99,12 @@ func (s *state) save(ctx context.Context, ready taskqueue.Ready, extra []taskque
 	s.publish()
 	for _, n := range ready.Notices {
 		line := s.log.WithFields(n.Fields)
-		if n.Error {
+		switch {
+		case n.Error:
 			line.Error(n.What)
-		} else {
+		case n.Warning:
+			line.Warn(n.What)
+		default:
 			line.Info(n.What)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Join begins a session. A trainer that joins again is a new incarnation: the old one
@@ -22,14 +23,50 @@ const (
 )
 
 func (ev *Join) apply(q *Queue) Answer {
-	if old := q.byID[ev.ID]; old != nil && !old.gone {
+	old := q.byID[ev.ID]
+	displaces := old != nil && !old.gone
+	if displaces {
 		q.lose(old, true) // the new session takes its place
 	} else if err := q.roomForSession(); err != nil {
 		return Answer{Err: err}
 	}
 	t := &trainer{id: ev.ID, address: ev.Address}
+	if displaces && old.lostAt == 0 && old.address != ev.Address {
+		t.rivals = old.rivals
+		q.noteRival(t, old.address)
+	}
 	q.enlist(t)
 	return Answer{Ordinal: t.ordinal, Incarnation: t.incarnation}
+}
+
+// rivals counts sessions that took the place of one whose connection was intact. A trainer that was killed and started again has no
+// such connection.
+type rivals struct {
+	since      Clock
+	times      int
+	quietUntil Clock // the next warning
+}
+
+// The limits of a warning about trainers with the same name.
+const (
+	rivalTimes = 3
+	rivalSpan  = 10 * time.Second
+	rivalPause = time.Minute
+)
+
+// noteRival warns if trainers with the same name displace each other again and again.
+func (q *Queue) noteRival(t *trainer, displaced string) {
+	r := &t.rivals
+	if q.clock > r.since.Add(rivalSpan) {
+		r.since, r.times = q.clock, 0
+	}
+	r.times++
+	if r.times < rivalTimes || q.clock < r.quietUntil {
+		return
+	}
+	r.quietUntil = q.clock.Add(rivalPause)
+	q.notices = append(q.notices, Notice{Warning: true, What: "trainers with the same name displace each other: give each a name of its own, as with --id",
+		Fields: map[string]any{"trainer": t.id, "address": t.address, "displaced": displaced, "times": r.times}})
 }
 
 // roomForSession refuses a session beyond the limit. The roster costs memory, keys in etcd and time

@@ -163,6 +163,7 @@ type trainer struct {
 	keeps    bool  // and it is counted in exact.lost
 	progress Progress
 	late     []lateTask // the newest last
+	rivals   rivals
 }
 
 // lateTask is an attempt that timed out. Its trainer may still finish it.
@@ -232,13 +233,14 @@ func (q *Queue) Table(set int) *Table {
 
 // Notice is a change of state worth a line in the log.
 type Notice struct {
-	Error  bool
-	What   string // a constant message
-	Fields map[string]any
+	Error   bool
+	Warning bool   // of what is no error yet
+	What    string // a constant message
+	Fields  map[string]any
 }
 
 func (q *Queue) notice(isError bool, what string, fields map[string]any) {
-	q.notices = append(q.notices, Notice{isError, what, fields})
+	q.notices = append(q.notices, Notice{Error: isError, What: what, Fields: fields})
 }
 
 // orderOf returns the permutation of an open pass.

@@ -256,8 +256,8 @@ func TestStateIsSmall(t *testing.T) {
 // The notice of the end of a job has a reason only if there is one, and names set-aside tasks as an error.
 func TestJobEndNotice(t *testing.T) {
 	for failures, want := range []Notice{
-		0: {false, "job ended", map[string]any{}},
-		1: {true, "job ended", map[string]any{"set_aside": 1}},
+		0: {What: "job ended", Fields: map[string]any{}},
+		1: {Error: true, What: "job ended", Fields: map[string]any{"set_aside": 1}},
 	} {
 		q := datasetQueue(t, 2, Options{Passes: 1, MaxFailures: 1})
 		a := q.Apply(1, &Join{ID: "a"})
