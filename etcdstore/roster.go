@@ -34,10 +34,10 @@ type Roster struct {
 	during  map[*tenure]struct{}
 }
 
-// tenure is the time during which an address serves an index.
+// tenure is the time during which one claim of an index lasts.
 type tenure struct {
 	index  int
-	addr   string
+	held   Held // its claim
 	cancel context.CancelCauseFunc
 }
 
@@ -72,7 +72,8 @@ func (r *Roster) take(now servers) {
 	defer r.mu.Unlock()
 	r.known, r.now, r.failed = true, now, nil
 	for t := range r.during {
-		if now.addrs[t.index] != t.addr {
+		//guard:replaced-claim-ends-calls
+		if now.holder(t.index) != t.held {
 			//guard:replaced-server-announced
 			t.cancel(ErrServerReplaced)
 			delete(r.during, t)
@@ -111,14 +112,14 @@ func (r *Roster) Addrs(ctx context.Context, missing func(indices []int)) ([]stri
 	}
 }
 
-// During returns a context that ends with parent, with release, and as soon as addr no longer serves the index. addr comes from
-// Addrs of the same roster.
+// During returns a context that ends with parent, with release, and as soon as addr no longer serves the index, or serves it under
+// another claim: a server on another machine can have the same name. addr comes from Addrs of the same roster.
 func (r *Roster) During(parent context.Context, index int, addr string) (ctx context.Context, release context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
-	t := &tenure{index, addr, cancel}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.known && r.now.addrs[index] != addr {
+	t := &tenure{index, r.now.holder(index), cancel}
+	if t.held.Addr != addr {
 		cancel(ErrServerReplaced)
 		return ctx, func() {}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 )
@@ -55,6 +57,37 @@ func TestRosterEndsContextsOfReplacedServers(t *testing.T) {
 	claim(t, s, "c:1")
 	if got := receive(t, "all", whole); !slices.Equal(got, []string{"c:1", "b:1"}) {
 		t.Errorf("addresses %v", got)
+	}
+}
+
+// A context of an address ends when the index is claimed again under the same address, also if the roster does not see the time between
+// the claims: a name can lead to another machine, and a connection to the earlier one hangs.
+func TestRosterEndsContextsOfAnotherClaimWithTheSameAddress(t *testing.T) {
+	job := etcdtest.NewJob(t)
+	s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	desire(t, s, 1)
+	claim(t, s, "ps-0:1")
+	r := s.FollowServers(t.Context())
+	if _, err := r.Addrs(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	first, release := r.During(t.Context(), 0, "ps-0:1")
+	defer release()
+	lease, err := s.Client().Grant(t.Context(), 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Client().Put(t.Context(), s.Prefix()+"/ps/0", "ps-0:1", clientv3.WithLease(lease.ID)); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, "the end of the first", first.Done())
+	if context.Cause(first) != etcdstore.ErrServerReplaced {
+		t.Errorf("cause %v", context.Cause(first))
+	}
+	second, release := r.During(t.Context(), 0, "ps-0:1")
+	defer release()
+	if second.Err() != nil {
+		t.Errorf("a context of the present claim has ended: %v", context.Cause(second))
 	}
 }
 

@@ -43,6 +43,16 @@ func (r servers) list(n int) []string {
 	return addrs
 }
 
+// holder returns the claim of an index, the zero value if there is none.
+func (r servers) holder(index int) Held {
+	for _, h := range r.held {
+		if h.Index == index {
+			return h
+		}
+	}
+	return Held{}
+}
+
 // missing lists the indices below n that nobody holds.
 func (r servers) missing(n int) []int {
 	var out []int

@@ -67,9 +67,11 @@ func (c *connection) speaksFor(t wire.Trainer) {
 	c.joined = t
 }
 
-// heard takes note of a trainer that spoke, unless the master does not know it.
+// heard takes note of a trainer that spoke and was answered. A refusal does not tell whether the session exists: a forged request
+// would exempt its connection from the idle limit.
 func (c *connection) heard(t wire.Trainer, err error) {
-	if !errors.Is(err, master.ErrRejoin) {
+	//guard:refused-trainers-not-noted
+	if err == nil {
 		c.speaksFor(t)
 	}
 }

@@ -365,6 +365,34 @@ func TestIdleConnectionsWithoutASessionAreClosed(t *testing.T) {
 	}
 }
 
+// F64: a request for a session that the master cannot check, here because it does not lead, does not exempt its connection from the idle
+// limit.
+func TestConnectionWithForgedSessionIsClosed(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger, _ := logtest.NewNullLogger()
+	server := &netrpc.Server{Master: new(master.Master), Log: logrus.NewEntry(logger)}
+	server.SetIdle(500 * time.Millisecond)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, listener) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	forged := connect(t, listener.Addr().String())
+	if _, err := forged.Write(request(t, "Heartbeat", wire.HeartbeatRequest{Trainer: wire.Trainer{Ordinal: 1, Incarnation: 1}})); err != nil {
+		t.Fatal(err)
+	}
+	if got := closedWithin(t, forged, 30*time.Second); len(got) == 0 {
+		t.Error("the request was not answered")
+	}
+}
+
 // Another method or path than rpc.DialHTTP's is told so.
 func TestOtherHTTP(t *testing.T) {
 	addr := face(t, nil, time.Second, time.Second, time.Second)
