@@ -64,11 +64,11 @@ var house = []room{
 	{dir: "pserver/checkpoint", may: []string{"safetensors", "internal/failpoint", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"safetensors", "internal/failpoint", "pserver/checkpoint", "proto", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "portsplit", "pserver/checkpoint/storage", "pserver/placement/onwire"}},
 	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "trainer/session", "pserver/placement/onwire"}},
-	{dir: "pserver/checkpoint/storage", may: []string{"pserver/checkpoint", "freeport", "scripts"}},
+	{dir: "pserver/checkpoint/storage", may: []string{"pserver/checkpoint", "internal/freeport", "scripts"}},
 	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint", "pserver/placement", "pserver/placement/onwire"}},
 	{dir: "portsplit"},
 	{dir: "tcpproxy"},
-	{dir: "freeport"},
+	{dir: "internal/freeport"},
 	// the one joint between two that know nothing of each other
 	{dir: "master/onetcd", may: []string{"master", "etcdstore", "taskqueue", "ledger"}},
 	// commands and tools
@@ -80,7 +80,7 @@ var house = []room{
 	{dir: "e2e", may: anything},
 	{dir: "bench", may: anything},
 	{dir: "master/mastertest", may: anything},
-	{dir: "etcdstore/etcdtest", may: []string{"etcdstore", "tcpproxy", "freeport"}},
+	{dir: "etcdstore/etcdtest", may: []string{"etcdstore", "tcpproxy", "internal/freeport"}},
 	{dir: "scripts"},
 }
 

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"trainmaster/freeport"
+	"trainmaster/internal/freeport"
 )
 
 // daemons are masters in processes of their own, which all serve one job.

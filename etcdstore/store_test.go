@@ -12,7 +12,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
-	"trainmaster/freeport"
+	"trainmaster/internal/freeport"
 )
 
 // freeAddress is a port of loopback that nobody serves.

@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"trainmaster/etcdstore"
-	"trainmaster/freeport"
+	"trainmaster/internal/freeport"
 	"trainmaster/recordio"
 	"trainmaster/tcpproxy"
 )

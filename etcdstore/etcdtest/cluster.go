@@ -15,7 +15,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
-	"trainmaster/freeport"
+	"trainmaster/internal/freeport"
 )
 
 // memberEnv tells a child which member of a cluster it is.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"trainmaster/freeport"
+	"trainmaster/internal/freeport"
 	"trainmaster/scripts/prepared"
 )
 

@@ -4,7 +4,7 @@ import (
 	"net"
 	"testing"
 
-	"trainmaster/freeport"
+	"trainmaster/internal/freeport"
 )
 
 func TestAddr(t *testing.T) {
