@@ -62,11 +62,11 @@ var house = []room{
 	{dir: "master/grpcapi", may: []string{"master", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
 	{dir: "master/httpapi", may: []string{"master"}},
 	{dir: "pserver/checkpoint", may: []string{"safetensors", "internal/failpoint", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
-	{dir: "pserver", may: []string{"safetensors", "internal/failpoint", "pserver/checkpoint", "proto", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "portsplit", "pserver/checkpoint/storage", "pserver/placement/onwire"}},
+	{dir: "pserver", may: []string{"safetensors", "internal/failpoint", "pserver/checkpoint", "proto", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "internal/portsplit", "pserver/checkpoint/storage", "pserver/placement/onwire"}},
 	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "trainer/session", "pserver/placement/onwire"}},
 	{dir: "pserver/checkpoint/storage", may: []string{"pserver/checkpoint", "internal/freeport", "scripts"}},
 	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint", "pserver/placement", "pserver/placement/onwire"}},
-	{dir: "portsplit"},
+	{dir: "internal/portsplit"},
 	{dir: "tcpproxy"},
 	{dir: "internal/freeport"},
 	// the one joint between two that know nothing of each other

@@ -11,10 +11,10 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/internal/portsplit"
 	"trainmaster/master"
 	"trainmaster/master/decide"
 	"trainmaster/master/mastertest"
-	"trainmaster/portsplit"
 )
 
 // F64: connections of trainers, or of strangers, that take all places of the leader's port do

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"trainmaster/internal/failpoint"
-	"trainmaster/portsplit"
+	"trainmaster/internal/portsplit"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"trainmaster/etcdstore"
+	"trainmaster/internal/portsplit"
 	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
@@ -24,7 +25,6 @@ import (
 	"trainmaster/master/netrpc"
 	"trainmaster/master/onetcd"
 	"trainmaster/master/shards"
-	"trainmaster/portsplit"
 	"trainmaster/taskqueue"
 )
 

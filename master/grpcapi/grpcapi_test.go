@@ -16,10 +16,10 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/internal/portsplit"
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/onetcd"
-	"trainmaster/portsplit"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"

@@ -21,10 +21,10 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"trainmaster/etcdstore"
+	"trainmaster/internal/portsplit"
 	"trainmaster/master"
 	"trainmaster/master/netrpc"
 	"trainmaster/master/onetcd"
-	"trainmaster/portsplit"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )

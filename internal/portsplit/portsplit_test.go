@@ -19,7 +19,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
-	"trainmaster/portsplit"
+	"trainmaster/internal/portsplit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

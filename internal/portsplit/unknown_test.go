@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"trainmaster/portsplit"
+	"trainmaster/internal/portsplit"
 )
 
 // Bytes of an unknown protocol are logged once a minute for each host.
