@@ -67,20 +67,20 @@ var house = []room{
 	{dir: "pserver/checkpoint/storage", may: []string{"pserver/checkpoint", "internal/freeport", "scripts"}},
 	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint", "pserver/placement", "pserver/placement/onwire"}},
 	{dir: "internal/portsplit"},
-	{dir: "tcpproxy"},
+	{dir: "internal/tcpproxy"},
 	{dir: "internal/freeport"},
 	// the one joint between two that know nothing of each other
 	{dir: "master/onetcd", may: []string{"master", "etcdstore", "taskqueue", "ledger"}},
 	// commands and tools
 	{dir: "cmd", may: anything},
-	{dir: "drill", may: []string{"etcdstore", "taskqueue", "tcpproxy"}},
-	{dir: "local", may: []string{"tcpproxy", "recordio", "dataset", "taskqueue", "etcdstore", "pserver/optimizer", "trainer", "testdata", "drill"}},
+	{dir: "drill", may: []string{"etcdstore", "taskqueue", "internal/tcpproxy"}},
+	{dir: "local", may: []string{"internal/tcpproxy", "recordio", "dataset", "taskqueue", "etcdstore", "pserver/optimizer", "trainer", "testdata", "drill"}},
 	{dir: "testdata"},
 	{dir: "examples", may: []string{"trainer", "taskqueue", "dataset"}},
 	{dir: "e2e", may: anything},
 	{dir: "bench", may: anything},
 	{dir: "master/mastertest", may: anything},
-	{dir: "etcdstore/etcdtest", may: []string{"etcdstore", "tcpproxy", "internal/freeport"}},
+	{dir: "etcdstore/etcdtest", may: []string{"etcdstore", "internal/tcpproxy", "internal/freeport"}},
 	{dir: "scripts"},
 }
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"trainmaster/etcdstore"
-	"trainmaster/tcpproxy"
+	"trainmaster/internal/tcpproxy"
 )
 
 const roleEtcd = "etcd"

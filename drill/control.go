@@ -12,7 +12,7 @@ import (
 	"net/http"
 	"time"
 
-	"trainmaster/tcpproxy"
+	"trainmaster/internal/tcpproxy"
 )
 
 // command is what the control takes: POST /proxies, with the secret in the header that secretHeader names.

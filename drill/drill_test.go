@@ -21,8 +21,8 @@ import (
 	"go.uber.org/goleak"
 
 	"trainmaster/etcdstore"
+	"trainmaster/internal/tcpproxy"
 	"trainmaster/taskqueue"
-	"trainmaster/tcpproxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"trainmaster/tcpproxy"
+	"trainmaster/internal/tcpproxy"
 )
 
 // State is what a proxy does to the bytes that go through it, in both directions.

@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"trainmaster/internal/tcpproxy"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint/storage/s3test"
-	"trainmaster/tcpproxy"
 )
 
 // A job keeps its checkpoints in a bucket. While the store is away no set is written, which status says, and training goes on; after

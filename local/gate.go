@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"trainmaster/etcdstore"
-	"trainmaster/tcpproxy"
+	"trainmaster/internal/tcpproxy"
 )
 
 // gate is one address for all masters of a run. Connections go to the current leader, so the address in a trainer's

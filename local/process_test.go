@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"trainmaster/tcpproxy"
+	"trainmaster/internal/tcpproxy"
 )
 
 func logOf(t *testing.T, p *process) string {

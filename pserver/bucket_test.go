@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/internal/tcpproxy"
 	lead "trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage/s3test"
-	"trainmaster/tcpproxy"
 	"trainmaster/trainer/params"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/internal/freeport"
+	"trainmaster/internal/tcpproxy"
 	"trainmaster/recordio"
-	"trainmaster/tcpproxy"
 )
 
 // What runs.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"trainmaster/tcpproxy"
+	"trainmaster/internal/tcpproxy"
 )
 
 // Proxy stands before an etcd, or another server, for the length of a test.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/internal/tcpproxy"
 	"trainmaster/pserver"
-	"trainmaster/tcpproxy"
 	"trainmaster/trainer/params"
 )
 

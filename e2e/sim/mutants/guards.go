@@ -669,7 +669,7 @@ var guards = []guard{
 	{"F64", "pserver.TestSharedMemoryIsBounded", mutant{"any connection gets memory", "shared-memory-limit",
 		condition("$1 < 0"),
 		"trainers of one machine take all memory"}},
-	{"F90", "tcpproxy.TestSetTargetMovesConnections", mutant{"connections to a former leader stay", "proxy-moves-connections",
+	{"F90", "internal/tcpproxy.TestSetTargetMovesConnections", mutant{"connections to a former leader stay", "proxy-moves-connections",
 		text(`!= ""`, `== "-"`),
 		"trainers of a run wait for a leader that was replaced"}},
 }

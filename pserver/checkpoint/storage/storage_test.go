@@ -22,10 +22,10 @@ import (
 
 	"go.uber.org/goleak"
 
+	"trainmaster/internal/tcpproxy"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
 	"trainmaster/pserver/checkpoint/storage/s3test"
-	"trainmaster/tcpproxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
