@@ -19,8 +19,8 @@ import (
 
 	"trainmaster/dataset/sample"
 	"trainmaster/etcdstore"
+	"trainmaster/internal/safetensors"
 	"trainmaster/recordio"
-	"trainmaster/safetensors"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 	"trainmaster/trainer/model"

@@ -12,10 +12,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"trainmaster/internal/safetensors"
 	"trainmaster/local"
 	"trainmaster/master/mastertest"
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/safetensors"
 )
 
 // counted starts a job of counters, that goes back as a whole or not.

@@ -19,10 +19,10 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/dataset/sample"
+	"trainmaster/internal/safetensors"
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
-	"trainmaster/safetensors"
 	"trainmaster/trainer/params"
 	"trainmaster/trainer/reference"
 )

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/internal/safetensors"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/optimizer"
-	"trainmaster/safetensors"
 	"trainmaster/trainer/params"
 )
 

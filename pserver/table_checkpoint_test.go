@@ -16,12 +16,12 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
-	"trainmaster/safetensors"
 )
 
 // tableShard is the second of two shards with two tables, and a writer of checkpoints.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"trainmaster/safetensors"
+	"trainmaster/internal/safetensors"
 )
 
 // A FIFO that nothing writes, and a silent standard input, end with the context, as at Ctrl-C, and leave no temporary file.

@@ -19,10 +19,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
 	"trainmaster/pserver/wire"
-	"trainmaster/safetensors"
 )
 
 func modelCommand() *cobra.Command {

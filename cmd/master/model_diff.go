@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
-	"trainmaster/safetensors"
 )
 
 // tensorDiff is how a tensor differs between two models.

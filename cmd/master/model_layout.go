@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"trainmaster/safetensors"
+	"trainmaster/internal/safetensors"
 )
 
 // The layouts of `master model export`. Parameter servers keep the weight of a linear layer as [inputs, outputs]. PyTorch's

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/wire"
-	"trainmaster/safetensors"
 )
 
 // The tensors that a table of embeddings is in a safetensors file, after its name.

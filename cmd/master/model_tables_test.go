@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
+	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/table"
-	"trainmaster/safetensors"
 )
 
 // writeRows writes a shard's slots of table k: ids from -5 up to 20 + value, whose elements are id + value, with the

@@ -9,13 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
-	"trainmaster/safetensors"
 	"trainmaster/scripts/prepared"
 )
 

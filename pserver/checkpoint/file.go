@@ -10,7 +10,7 @@ import (
 	"path"
 	"time"
 
-	"trainmaster/safetensors"
+	"trainmaster/internal/safetensors"
 )
 
 // file is one that is being written, with what a manifest says of it.

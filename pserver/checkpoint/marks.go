@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"trainmaster/safetensors"
+	"trainmaster/internal/safetensors"
 )
 
 // The tensors of pushes.safetensors.

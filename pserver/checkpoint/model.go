@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math"
 
+	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/placement"
-	"trainmaster/safetensors"
 )
 
 // Model is what all shards have together.

@@ -3,8 +3,8 @@ package checkpoint
 import (
 	"fmt"
 
+	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/placement"
-	"trainmaster/safetensors"
 )
 
 // Share is what one shard holds of a model.

@@ -7,9 +7,9 @@ import (
 	"io"
 	"slices"
 
+	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
-	"trainmaster/safetensors"
 )
 
 // Table restores the slots of table k that the checkpoint has and the table holds, and returns how many. columns are

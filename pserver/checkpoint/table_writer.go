@@ -3,10 +3,10 @@ package checkpoint
 import (
 	"encoding/binary"
 
+	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
-	"trainmaster/safetensors"
 )
 
 // TableWriter writes the files of one table of embeddings, slot after slot.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"trainmaster/safetensors"
+	"trainmaster/internal/safetensors"
 )
 
 // Writer writes one checkpoint: its files, then the manifest that names them.

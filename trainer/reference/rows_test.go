@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"trainmaster/dataset/sample"
+	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/optimizer"
-	"trainmaster/safetensors"
 	"trainmaster/taskqueue"
 	"trainmaster/testdata"
 	"trainmaster/trainer/model"

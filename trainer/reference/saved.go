@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"trainmaster/dataset/convert"
-	"trainmaster/safetensors"
+	"trainmaster/internal/safetensors"
 	"trainmaster/trainer/model"
 	"trainmaster/trainer/params"
 )
