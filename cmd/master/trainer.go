@@ -60,7 +60,7 @@ back costs it a pause. One trainer of the job is elected to save the model at th
 	checkExchange := addExchange(cmd, &w.Recipe.Exchange)
 	flags.Uint64Var(&w.Seed, "model-seed", 1, "of the initial parameters")
 	flags.StringVar(&w.SavePath, "save-model", "", "safetensors `file` that the elected trainer writes at the end")
-	flags.StringVar(&w.JournalPath, "journal", "", "`file` to note each trained task in, as a line of JSON")
+	flags.StringVar(&w.JournalPath, "journal", "", "`file` for one line of JSON per trained task")
 	flags.DurationVar(&w.RecordDelay, "record-delay", 0, "`time` to wait before each record, so that a small dataset lasts (for drills)")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {

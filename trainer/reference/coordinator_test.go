@@ -17,8 +17,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// coordinator stands in for the master: a real queue behind a mutex, and the rule of synchronous steps. It keeps the record
-// of what went into each version.
+// coordinator stands in for the master: a real queue behind a mutex, and the rule of synchronous steps. It keeps the
+// contributors of each version.
 type coordinator struct {
 	t      testing.TB
 	shards []pb.ParameterServerClient

@@ -106,7 +106,7 @@ func pull(t *testing.T, client *params.Client, m model.Model) []params.Tensor {
 }
 
 // TestSynchronous trains tasks of unequal size with three trainers, leaves some stages out of their version, and replays
-// the record of the committed versions in this process: it gives the same bits.
+// the committed versions in this process: it gives the same bits.
 func TestSynchronous(t *testing.T) {
 	recipe := model.Recipe{Hidden: 70, BatchSize: 16, LearningRate: 0.1, Momentum: 0.9, Passes: 3}
 	train, _ := digits(t)
