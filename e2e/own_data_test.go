@@ -119,6 +119,7 @@ func TestRunOnDataThatDoesNotFit(t *testing.T) {
 	run(t, dir, "model", "evaluate", saved, "--data", "data/other").wants(t, exitFailed, "expected the scaling of the data", "--like")
 	for want, args := range map[string][]string{
 		"(90 records)":  {"model", "evaluate", saved, "--data", "data/later"},
+		"(390 records)": {"model", "evaluate", saved, "--data", "data/later", "--data", "data/flowers"},
 		"(300 records)": {"model", "evaluate", saved, "--data", "data/flowers"},
 		"trainmaster-run/002/flowers-softmax.safetensors": {"run", "--data", "data/flowers-0*", "--passes", "1"},
 	} {

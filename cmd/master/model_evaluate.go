@@ -46,12 +46,16 @@ matches both kinds of shards.`,
 		if len(*data) == 0 {
 			return usageErrorf("--data: expected the RecordIO files to measure on, found nothing")
 		}
-		files, heldOut, err := convert.Resolve(cmd.Context(), *data...)
-		if err != nil {
-			return err
-		}
-		if len(heldOut) > 0 {
-			files = heldOut
+		var files []string
+		for _, name := range *data { // one may have held-out shards, and another none
+			all, heldOut, err := convert.Resolve(cmd.Context(), name)
+			if err != nil {
+				return err
+			}
+			if len(heldOut) > 0 {
+				all = heldOut
+			}
+			files = append(files, all...)
 		}
 		saved, found, err := local.EvaluateSaved(cmd.Context(), args[0], files)
 		if err != nil {

@@ -135,7 +135,7 @@ func (p place) noSuchJob(ctx context.Context, store *etcdstore.Store) error {
 	case err != nil: // perhaps this user may not look there
 		return usageErrorf("no job %q in %v", p.etcd.Job, p)
 	case len(names) == 0:
-		return usageErrorf("no job has run in %v yet; start a master with: master %s", p, p.flags())
+		return usageErrorf("no job has run in %v yet; start a master with: %s", p, p.startCommand())
 	}
 	return usageErrorf("no job %q in %v; name one of these with --job: %s", p.etcd.Job, p, strings.Join(names, ", "))
 }

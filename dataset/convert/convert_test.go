@@ -230,6 +230,7 @@ func TestCSVRefuses(t *testing.T) {
 		"word":           {"1,2\n1,2\nx,2\n", `line 3, column 1: "x" is not a number`},
 		"nothing there":  {"1,2\n,2\n", `line 2, column 1: "" is not a number`},
 		"NaN":            {"1,2\nNaN,2\n", `line 2, column 1: "NaN" is not a number`},
+		"label is first": {"kind,a\nx,2\n", `line 2, column 1: "x" is not a number: if the column "kind" has the label, use --label`},
 		"too large":      {"1,2\n1e308,2\n", `line 2, column 1: expected a number within ±3.4e+38, the range of float32, found 1e308`},
 		"far too large":  {"1,2\n-1e400,2\n", `line 2, column 1: expected a number within ±3.4e+38, the range of float32, found -1e400`},
 		"UTF-16":         {"\xff\xfe1\x00,\x002\x00\n\x00", "expected UTF-8 text, found UTF-16: convert the file first"},

@@ -39,6 +39,9 @@ func readCSV(ctx context.Context, in io.Reader, o *Options) (samples, error) {
 	if err := t.each(ctx, func(row []string, text string, at func(int) string) error {
 		for i, field := range row {
 			value, err := parseNumber(field)
+			if err != nil && t.columns != nil && o.Label == "" {
+				return fmt.Errorf("%s: %w: if the column %q has the label, use --label", at(i), err, t.columns[i])
+			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", at(i), err)
 			}
