@@ -87,13 +87,43 @@ func TestAnotherNumberOfServers(t *testing.T) {
 	}
 }
 
-// F52 and F53: bits of the newest set rot on the disk while nobody runs. Servers that start say so and take the set before
-// it, all of them, and the job goes on from there.
+// rot changes a byte of the weights of server 1 in a set, and returns the file.
+func (j *job) rot(set *checkpoint.Set) (weights string) {
+	j.t.Helper()
+	weights = filepath.Join(j.checkpoints(), "ps-1", set.Shards[1].Generation.String(), checkpoint.WeightsFile)
+	data, err := os.ReadFile(weights)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	data[len(data)/2] ^= 1
+	if err := os.WriteFile(weights, data, 0o600); err != nil {
+		j.t.Fatal(err)
+	}
+	return weights
+}
+
+// awaitRefusal waits until the status names a file that servers wait for.
+func (j *job) awaitRefusal(weights string) {
+	j.t.Helper()
+	status := j.awaitStatus("servers wait for a set", func(s *pb.StatusReply) bool { return s.GetParameterServers().GetUnrestored() != "" })
+	if text := status.GetParameterServers().GetUnrestored(); !strings.Contains(text, filepath.Dir(weights)) || !strings.Contains(text, checkpoint.WeightsFile+" has ") || !strings.Contains(text, "master checkpoint use") {
+		j.t.Errorf("the status does not name %s and the command: %s", weights, text)
+	}
+}
+
+// use gives the command that names a set.
+func (j *job) use(number uint64) outcome {
+	j.t.Helper()
+	return run(j.t, j.dir, j.in("checkpoint", "use", fmt.Sprint(number), "--checkpoint-dir", j.checkpoints())...)
+}
+
+// F52 and F53: bits of the newest set rot on the disk while nobody runs. Servers that start say so, and wait until an operator names the set
+// before it: the job goes on from there.
 func TestRottenSet(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
 	flags := []string{"--passes", "100000", "--ps", "2", "--checkpoint-keep", "1000"} // none goes while it is looked at
-	processes := []*process{j.master(flags...), j.server(), j.server(), j.trainer("a")}
+	processes := []*process{j.master(flags...), j.server(mortal...), j.server(mortal...), j.trainer("a")}
 	j.awaitSet(2, 2)
 	for _, p := range processes {
 		p.kill()
@@ -101,27 +131,63 @@ func TestRottenSet(t *testing.T) {
 	newest := j.latestSet()
 	older := filepath.Join(t.TempDir(), "older.safetensors")
 	run(t, j.dir, "model", "export", j.setArg(newest.Number-1), "--file", older).wants(t, 0)
-	folder := filepath.Join(j.checkpoints(), "ps-1", newest.Shards[1].Generation.String())
-	weights := filepath.Join(folder, checkpoint.WeightsFile)
-	data, err := os.ReadFile(weights)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data[len(data)/2] ^= 1
-	if err := os.WriteFile(weights, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	weights := j.rot(newest)
 
 	j.master(flags...)
-	for _, s := range []*process{j.server(), j.server()} {
+	servers := []*process{j.server(mortal...), j.server(mortal...)}
+	j.awaitRefusal(weights)
+	if named := j.latestSet(); named.Number != newest.Number {
+		t.Errorf("set %d is named, expected %d: nobody has named another one", named.Number, newest.Number)
+	}
+	list := run(t, j.dir, j.in("checkpoint", "list", "--checkpoint-dir", j.checkpoints())...)
+	if list.wants(t, 0); !strings.Contains(list.stdout, "DAMAGED") || !strings.Contains(list.stdout, checkpoint.WeightsFile) {
+		t.Errorf("the list does not name the damaged file:\n%s", list.stdout)
+	}
+	j.use(newest.Number).wants(t, 1, "expected a complete set", checkpoint.WeightsFile)
+	j.use(newest.Number-1).wants(t, 0)
+	for _, s := range servers {
 		s.awaitLog("parameters restored")
-		if text := s.log(); !strings.Contains(text, folder) || !strings.Contains(text, checkpoint.WeightsFile+" has ") {
-			t.Errorf("a server does not say that %s is damaged", weights)
-		}
 	}
 	_, after := j.awaitSet(2, newest.Number) // nobody trains yet
 	run(t, j.dir, "model", "diff", older, after).wants(t, 0)
 	j.trainer("a")
-	status := j.awaitStatus("the master answers", func(*pb.StatusReply) bool { return true })
+	status := j.awaitStatus("the servers wait no more", func(s *pb.StatusReply) bool { return s.GetParameterServers().GetUnrestored() == "" })
 	j.awaitStatus("training goes on", func(s *pb.StatusReply) bool { return s.Totals.GetCommits() > status.Totals.GetCommits()+10 })
+}
+
+// F52, in a job that goes back as a whole: data and parameters go on from the cut that an operator names, and each record of each pass is in
+// the model once. The command is refused while something of the job runs.
+func TestRottenSetOfARewind(t *testing.T) {
+	for _, mode := range []string{"async", "sync"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c := newCounters(t)
+			_, m, servers, trainers := c.started(mode, rewindPasses)
+			c.awaitSets(0, 3)
+			for _, p := range append(append([]*process{m}, servers...), trainers...) {
+				p.kill()
+			}
+			newest := c.latestSet()
+			weights := c.rot(newest)
+
+			_, m, servers, trainers = c.started(mode, rewindPasses)
+			c.awaitRefusal(weights)
+			c.use(newest.Number-1).wants(t, 1, "stop all of them")
+			for _, p := range append(append([]*process{m}, servers...), trainers...) {
+				p.kill()
+			}
+			eventually(t, "the command is taken when the leases are over", func() (bool, string) {
+				r := c.use(newest.Number - 1)
+				return r.code == 0, r.stderr
+			})
+			_, m, _, trainers = c.started(mode, rewindPasses)
+			c.hurry()
+			for _, p := range trainers {
+				p.wantExit(0)
+			}
+			m.wantExit(0)
+			c.wantCounted(rewindPasses)
+			run(t, c.dir, c.in("verify")...).wants(t, 0)
+		})
+	}
 }

@@ -31,7 +31,14 @@ type Adoption struct {
 	Keys     iter.Seq2[taskqueue.Write, error] // all but the settings, the state and Last
 	State    []byte                            // must carry a nonce
 	Last     []taskqueue.Write                 // written with the state, in one transaction: who sees one of them sees the job
+
+	// Replaces is what the job had when the operator decided to replace it. Its tasks, trainers, ledger and set of checkpoints are
+	// removed, and it goes on with those of the adoption; nil: there must be no job. No master or parameter server may run.
+	Replaces *Pointer
 }
+
+// replacedKeys are those of a job that an adoption replaces. The parts of task tables stay, and where blocks lie.
+var replacedKeys = []string{keyState, taskqueue.AsidePrefix, keyTrainers, keyLatest, "/ps_step", taskqueue.LedgerPrefix}
 
 // Adopt writes a job under this store's prefix. The state is written last, in one transaction
 // that compares that nobody interfered: until then there is no job, and after it the whole.
@@ -84,10 +91,22 @@ func (s *Store) beginAdoption(ctx context.Context, a Adoption) (int64, error) {
 		Success: []*pb.RequestOp{opPut(key, []byte(a.ID), 0), opPut(s.abs(keyJob), job, 0)},
 		Failure: []*pb.RequestOp{opGet(key)},
 	}
+	if a.Replaces != nil {
+		req.Compare = []*pb.Compare{
+			s.noneUnder(LockPrefix), s.noneUnder(keyPS), createdAt(key, 0),
+			fence.ModifiedAt(s.abs(keyState), a.Replaces.state), fence.ModifiedAt(s.abs(keyLatest), a.Replaces.named),
+		}
+		for _, k := range replacedKeys {
+			req.Success = append(req.Success, opDelete(s.abs(k)))
+		}
+	}
 	for _, k := range jobKeys {
-		absent := createdAt(s.abs(k), 0) // of a range: of every key in it
+		if a.Replaces != nil {
+			break
+		}
+		absent := createdAt(s.abs(k), 0)
 		if k[len(k)-1] == '/' {
-			absent.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(s.abs(k)))
+			absent = s.noneUnder(k)
 		}
 		req.Compare = append(req.Compare, absent)
 	}
@@ -103,6 +122,8 @@ func (s *Store) beginAdoption(ctx context.Context, a Adoption) (int64, error) {
 		found = kvs[0]
 	}
 	switch {
+	case found == nil && a.Replaces != nil:
+		return 0, ErrJobRuns
 	case found == nil:
 		return 0, fmt.Errorf("%w: something stands under %s, %s or the like: choose another --job, or remove that one as docs/keys.md says", ErrOccupied, s.abs(keyJob), s.abs(keyState))
 	case string(found.Value) != a.ID:
@@ -170,4 +191,13 @@ func ParseJob(value []byte) (Job, error) {
 		return Job{}, fmt.Errorf("%w: %s: its digest is not that of its settings: somebody edited it", ErrCorrupt, keyJob)
 	}
 	return j, nil
+}
+
+// opDelete deletes a key, or all that begin with one that ends in a slash.
+func opDelete(key string) *pb.RequestOp {
+	request := &pb.DeleteRangeRequest{Key: []byte(key)}
+	if key[len(key)-1] == '/' {
+		request.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(key))
+	}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: request}}
 }

@@ -173,7 +173,8 @@ type ServedJob struct {
 	Epoch     uint32
 	Desired   int    // parameter servers
 	Life      int64  // of them: another one after there was none at all
-	LatestSet []byte // the set of checkpoints that a leader named last; nil: none
+	LatestSet []byte // the set of checkpoints that was named last; nil: none
+	Named     int64  // mod revision of LatestSet; 0: none
 	Placement []byte // where blocks were moved to; nil: none was
 	TableKey  []byte // derived from the secret of the job, for the hash of the ids of embedding tables; nil: the job has no secret
 }
@@ -273,7 +274,7 @@ func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
 			case 1:
 				job.Life = kv.ModRevision
 			case 2:
-				job.LatestSet = kv.Value
+				job.LatestSet, job.Named = kv.Value, kv.ModRevision
 			case 3:
 				job.Placement = kv.Value
 			case 4:
@@ -372,6 +373,9 @@ func (c *Claim) Index() int { return c.index }
 
 // Job is what the job was at when the index was claimed.
 func (c *Claim) Job() ServedJob { return c.job }
+
+// Current returns what the job is at now.
+func (c *Claim) Current(ctx context.Context) (ServedJob, error) { return c.store.servedJob(ctx) }
 
 // Lost closes when the index is no longer ours; the server must stop then.
 func (c *Claim) Lost() <-chan struct{} { return c.lost }

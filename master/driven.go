@@ -123,7 +123,7 @@ func (d *Driven) TakeCuts(ctx context.Context, store Store, shards RewindShards,
 	c.await = await
 	m := &Master{store: store, shards: shards, config: d.config, log: c.log}
 	checkpoints := &checkpointer{master: m, term: d.term, still: &boundary{d.term, shards, newTurn()}, log: c.log, one: newTurn(), failed: true, datasets: described{}}
-	checkpoints.cuts = &rewinding{checkpoints, shards, func() []byte { return nil }} // no blocks move
+	checkpoints.cuts = &rewinding{checkpointer: checkpoints, shards: shards, placed: func() []byte { return nil }} // no blocks move
 	return checkpoints.run(ctx)
 }
 

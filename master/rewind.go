@@ -1,6 +1,7 @@
 package master
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ type ShardState struct {
 	Ready   bool   // it has parameters
 	Rewound uint32 // the job epoch that this process was brought to; 0: none, it has just begun
 	LastCut uint64 // the greatest number of a cut that it knows of
+	// Unrestored is why it waits without parameters: its checkpoint is damaged or missing; "": it does not.
+	Unrestored string
 }
 
 // rewinding takes the cuts of a job that goes back as a whole when it loses something, and has
@@ -52,7 +55,14 @@ type ShardState struct {
 type rewinding struct {
 	*checkpointer
 	shards RewindShards
-	placed func() []byte // the committed value of [PlacementKey]
+	// refused is the set that a server could not load when the job went back to it last, and its error.
+	refused *refusedSet
+	placed  func() []byte // the committed value of [PlacementKey]
+}
+
+type refusedSet struct {
+	set []byte
+	err error
 }
 
 const (
@@ -138,6 +148,16 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 	}
 	ended := status == taskqueue.Ended || status == taskqueue.Failed
 	isNew := slices.ContainsFunc(states, func(s ShardState) bool { return s.Rewound != epoch })
+	unrestored := slices.ContainsFunc(states, func(s ShardState) bool { return s.Unrestored != "" })
+	if refused := r.refused; refused != nil && unrestored {
+		set, err := r.master.store.Value(ctx, LatestSetKey)
+		if err != nil {
+			return false, err
+		}
+		if bytes.Equal(set, refused.set) {
+			return false, refused.err // going back once more would only use up an epoch
+		}
+	}
 	switch {
 	case isNew && ended:
 		err = r.revive(ctx, epoch)
@@ -335,7 +355,11 @@ func (r *rewinding) goBack(ctx context.Context, why string) error {
 	bounded, cancel := r.within(ctx, writeTimeout)
 	defer cancel()
 	//guard:rollback-loads-set
-	return r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set, r.placed())
+	err = r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set, r.placed())
+	if r.refused = nil; err != nil {
+		r.refused = &refusedSet{set, err}
+	}
+	return err
 }
 
 // revive brings servers that were lost after the end to the last cut: nothing came after it.

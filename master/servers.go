@@ -14,7 +14,9 @@ type ServersStatus struct {
 	Placement uint32 // epoch of the committed one; 0: blocks were never moved
 	Waiting   string // why a move does not go on; "": it does, or there is none
 	Overflow  string // the values that are not finite, as the servers said at most some seconds ago; "": there are none
-	Unknown   string // why nobody can say who is there; then neither Present nor Missing says anything
+	// Unrestored is why servers wait without parameters, as they said at most some seconds ago; "": none does.
+	Unrestored string
+	Unknown    string // why nobody can say who is there; then neither Present nor Missing says anything
 }
 
 // serversTimeout is short, as all else that people ask for is known without the store.
@@ -31,9 +33,9 @@ func (m *Master) Servers(ctx context.Context) (ServersStatus, error) {
 	if text := t.stageRoom.Load(); text != nil && s.Waiting == "" {
 		s.Waiting = *text
 	}
-	if text := t.overflow.Load(); text != nil {
+	if faults := t.faults.Load(); faults != nil {
 		//guard:overflow-in-status
-		s.Overflow = *text
+		s.Overflow, s.Unrestored = faults.Overflow, faults.Unrestored
 	}
 	if s.Wanted == 0 {
 		return s, nil

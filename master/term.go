@@ -22,9 +22,9 @@ type term struct {
 	checkpoints *checkpointer // nil: none are taken
 	scaler      *scaler       // nil: blocks stay where they are
 	unused      unusedParts
-	catching    turn                   // to catch up with the version of the parameter servers
-	overflow    atomic.Pointer[string] // the values of parameter servers that are not finite; "" or nil: none is known
-	stageRoom   atomic.Pointer[string] // why no synchronous step can be complete; "" or nil: it can
+	catching    turn                        // to catch up with the version of the parameter servers
+	faults      atomic.Pointer[ShardFaults] // of parameter servers; nil: none is known
+	stageRoom   atomic.Pointer[string]      // why no synchronous step can be complete; "" or nil: it can
 }
 
 // lead recovers the state and serves until the term ends. It returns nil when the job is
@@ -61,7 +61,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	if m.shards != nil && (m.config.CheckpointEvery != (Cadence{}) || m.config.Queue.Cuts) {
 		t.checkpoints = checkpoints
 		if shards, ok := m.shards.(RewindShards); ok && m.config.Queue.Cuts {
-			checkpoints.cuts = &rewinding{checkpoints, shards, func() []byte { return nil }}
+			checkpoints.cuts = &rewinding{checkpointer: checkpoints, shards: shards, placed: func() []byte { return nil }}
 		}
 	}
 	if m.shards != nil && m.Placer != nil {
@@ -91,8 +91,8 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	if t.scaler != nil {
 		group.Go(func() error { return t.scaler.run(ctx) })
 	}
-	if shards, ok := m.shards.(OverflowShards); ok {
-		group.Go(func() error { return m.watchOverflow(ctx, t, shards) })
+	if shards, ok := m.shards.(FaultyShards); ok {
+		group.Go(func() error { return m.watchFaults(ctx, t, shards) })
 	}
 	if _, ok := m.shards.(RetiringShards); ok {
 		group.Go(func() error { return m.retire(ctx, t, retired) })

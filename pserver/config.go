@@ -25,7 +25,9 @@ type Registry interface {
 // Claim is an index that this process holds.
 type Claim interface {
 	Index() int
-	Job() JobState                     // as it was when the index was claimed
+	Job() JobState // as it was when the index was claimed
+	// Current returns the job as it is now.
+	Current(ctx context.Context) (JobState, error)
 	Lost() <-chan struct{}             // closed when the lease is gone without Release
 	Release(ctx context.Context) error // frees the index for the next server
 }
@@ -38,6 +40,7 @@ type JobState struct {
 	Shards    int       // of the model; 0: as many as there were
 	Life      int64     // another one after there was no server at all
 	LatestSet []byte    // the set of checkpoints to start from, see [checkpoint.Set]; nil: none is named
+	Named     int64     // revision of LatestSet: greater after each write, also of the same set; 0: none is named
 	TableKey  table.Key // by which the ids of embedding tables are hashed, unless the checkpoint has another key; zero: none
 	Placement []byte    // where blocks were moved to, see [placement.Layout]; nil: none was
 }

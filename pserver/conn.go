@@ -260,6 +260,9 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	case int64(c.head.Argument) != int64(c.shard.index):
 		return wire.Faultf(wire.WrongShard, "this is shard %d, not %d", c.shard.index, c.head.Argument)
 	}
+	if text := c.shard.unrestoredText(); text != "" {
+		return wire.Faultf(wire.Busy, "shard %d waits: %s", c.shard.index, text)
+	}
 	h := c.shard.holding.Load()
 	if h == nil && c.shard.moving.joins {
 		return wire.Faultf(wire.Busy, "shard %d has not heard yet which blocks it has", c.shard.index)

@@ -31,7 +31,7 @@ func statusOf(err error) error {
 		return nil
 	case errors.Is(err, errNotClaimed):
 		return status.Error(codes.Aborted, err.Error())
-	case errors.Is(err, errIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut), errors.Is(err, errOldMove), errors.Is(err, errBlocksLost), errors.Is(err, errMidMove), errors.Is(err, errNotHeeded), errors.Is(err, errOverflow):
+	case errors.Is(err, errIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut), errors.Is(err, errOldMove), errors.Is(err, errBlocksLost), errors.Is(err, errMidMove), errors.Is(err, errNotHeeded), errors.Is(err, errOverflow), errors.Is(err, errUnusable):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, errMismatch):
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -45,7 +45,7 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	reply := &pb.DescribeReply{
 		Index: uint32(s.index), ShardEpoch: uint32(s.epoch), JobEpoch: s.jobEpoch.Load(), State: pb.DescribeReply_STATE_EMPTY, Counters: s.counters.toProto(),
 	}
-	reply.Rewound, reply.Overflow = s.rewound.Load(), s.overflowText()
+	reply.Rewound, reply.Overflow, reply.Unrestored = s.rewound.Load(), s.overflowText(), s.unrestoredText()
 	reply.Counters.StagedBytes = uint64(s.stages.bytes.Load())
 	if c.checkpoints != nil {
 		reply.Checkpoint, reply.CheckpointError = c.checkpoints.status()
@@ -66,7 +66,7 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 		reply.TableBytes = append(reply.TableBytes, uint64(t.Bytes()))
 	}
 	if h.model.sync {
-		reply.StageNeed, reply.StageLimit = uint64(h.stageNeed()), uint64(s.stages.limit)
+		reply.StageNeed, reply.StageRows, reply.StageLimit = uint64(h.stageNeed()), uint64(s.stages.mostRows()), uint64(s.stages.limit)
 	}
 	if request.GetBrief() {
 		return reply, nil
@@ -82,6 +82,9 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	}
 	if request.GetIncarnation() == 0 {
 		return nil, status.Error(codes.InvalidArgument, "incarnation is 0")
+	}
+	if text := c.shard.unrestoredText(); text != "" {
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d waits: %s", c.shard.index, text)
 	}
 	if c.shard.moving.joins && c.shard.holding.Load() == nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has not heard yet which blocks it has", c.shard.index)

@@ -94,9 +94,10 @@ func (p *place) ClaimPS(_ context.Context, addr string, _ func(string)) (pserver
 	p.book.set(p.index, addr)
 	return p, nil
 }
-func (p *place) Index() int            { return p.index }
-func (p *place) Job() pserver.JobState { return p.book.state() }
-func (p *place) Lost() <-chan struct{} { return p.lost }
+func (p *place) Index() int                                        { return p.index }
+func (p *place) Job() pserver.JobState                             { return p.book.state() }
+func (p *place) Current(context.Context) (pserver.JobState, error) { return p.book.state(), nil }
+func (p *place) Lost() <-chan struct{}                             { return p.lost }
 func (p *place) Release(context.Context) error {
 	p.book.set(p.index, "")
 	return nil

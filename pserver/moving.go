@@ -337,6 +337,8 @@ func (s *shard) settle(term uint64, epoch uint32, m *model, jobEpoch uint32) (wa
 			t.Thaw()
 		}
 		s.moving.since = time.Time{}
+	case s.unrestored.Load() != nil:
+		return false, fmt.Errorf("%w: shard %d waits: %s", errIncomplete, s.index, s.unrestoredText())
 	case m == nil:
 		return true, nil
 	case h != nil && !ready:

@@ -15,15 +15,15 @@ import (
 	"trainmaster/pserver/placement"
 )
 
-// restoring is the choice of what a shard starts from: the first of these that is whole and
-// undamaged.
+// restoring is the choice of what a shard starts from, the first of these that exists:
 //
 //  1. What the shard saved itself in this life of the servers, newer than the latest set: the
 //     others have gone on without it, and it goes on too.
 //  2. What all shards saved themselves when they were stopped in order, newer than the latest set.
-//  3. The set that etcd names, or without one the newest on the disk; then those before it.
-//  4. Where there never was a set: what the shard saved itself.
+//  3. The set that etcd names, or the newest on the disk if etcd names none.
+//  4. What the shard saved itself, if there is no set.
 //
+// If the choice is damaged, the shard takes no other one: it waits for an operator.
 // All shards that start together choose the same, since none of 1 is there then.
 type restoring struct {
 	shard *shard
@@ -90,128 +90,121 @@ func (j *JobState) otherLife(m *checkpoint.Manifest) bool {
 	return j.ID != "" && m.JobID != "" && j.ID != m.JobID
 }
 
+// errUnusable says that the checkpoint to start from is damaged or missing. Another one would lose updates without a word.
+var errUnusable = errors.New("checkpoint is damaged or missing")
+
 // candidate is something to start from.
 type candidate struct {
-	name  string
-	own   string // the checkpoint of this shard in it, if there is one
-	parts func(ctx context.Context) ([]*checkpoint.Checkpoint, error)
+	name   string
+	own    string // the checkpoint of this shard in it, if there is one
+	remedy string // what an operator can do if it is damaged
+	parts  func(ctx context.Context) ([]*checkpoint.Checkpoint, error)
 
 	resumed bool // this shard alone goes on from it
 	stopped bool // all shards saved themselves for it
 }
 
-// run fills the shard, and says from what: the zero value when there is nothing to start from. Damaged candidates are
-// passed over and said. When nothing else is left that is an error: to start empty would hide
-// the loss. So is a place that cannot be read now: what is there may be the newest.
+// run fills the shard, and says from what: the zero value when there is nothing to start from. The error is errUnusable if the
+// choice is damaged, and [checkpoint.ErrUnavailable] if a place cannot be read now.
 func (r *restoring) run(ctx context.Context) (candidate, error) {
 	if r.moved != nil && !r.moved.Owns(r.shard.index) {
 		return candidate{}, nil // the leader says what the model is
 	}
-	list, damaged, err := r.candidates(ctx)
-	if err != nil {
+	c, err := r.choose(ctx)
+	if err != nil || c == nil {
 		return candidate{}, err
 	}
-	for _, c := range list {
-		parts, err := c.parts(ctx)
-		if err == nil {
-			err = r.shard.fillFrom(parts, r.job, r.moved)
-		}
-		if err == nil && c.resumed {
-			err = r.store.Shard(r.shard.index).Resume(ctx, parts[0].Manifest.Generation)
-		}
-		if err == nil {
-			r.shard.log.WithFields(logrus.Fields{"checkpoint": c.name, "version": r.shard.version.Load(), "epoch": r.shard.epoch}).Info("parameters restored")
-			return c, nil
-		}
-		err = fmt.Errorf("%s: %w", c.name, err)
-		if errors.Is(err, checkpoint.ErrUnavailable) {
+	parts, err := c.parts(ctx)
+	if err == nil {
+		err = r.shard.fillFrom(parts, r.job, r.moved)
+	}
+	//guard:damaged-set-refused
+	if err != nil {
+		return candidate{}, unusable(c.name, err, c.remedy)
+	}
+	if c.resumed {
+		if err := r.store.Shard(r.shard.index).Resume(ctx, parts[0].Manifest.Generation); err != nil {
 			return candidate{}, err
 		}
-		r.shard.log.WithError(err).Error("checkpoint is damaged, or not complete: trying the one before it")
-		damaged = append(damaged, err)
 	}
-	if len(damaged) > 0 {
-		return candidate{}, fmt.Errorf("no usable checkpoint in %q; to start without one, move the folder away: %w", r.store.Place, errors.Join(damaged...))
-	}
-	return candidate{}, nil
+	r.shard.log.WithFields(logrus.Fields{"checkpoint": c.name, "version": r.shard.version.Load(), "epoch": r.shard.epoch}).Info("parameters restored")
+	return *c, nil
 }
 
-func (r *restoring) candidates(ctx context.Context) (list []candidate, damaged []error, err error) {
-	sets, damaged, err := r.sets(ctx)
-	if err != nil {
-		return nil, nil, err
+// unusable is the error of a damaged checkpoint. A place that cannot be read says nothing about what is there.
+func unusable(name string, err error, remedy string) error {
+	if errors.Is(err, checkpoint.ErrUnavailable) {
+		return fmt.Errorf("%s: %w", name, err)
 	}
-	own, others, err := r.own(ctx)
+	return fmt.Errorf("%s: %w: %w: %s", name, errUnusable, err, remedy)
+}
+
+// useAnother names the commands that move the pointer to another set.
+func useAnother(store checkpoint.Store) string {
+	return fmt.Sprintf("restore the file, or choose another set: master checkpoint list --checkpoint-dir %[1]q, then master checkpoint use SET --checkpoint-dir %[1]q", store.Place)
+}
+
+const moveAway = "restore the file, or move that checkpoint out of the folder to go on without it; then start the server again"
+
+// choose returns what to start from, nil if there is nothing.
+func (r *restoring) choose(ctx context.Context) (*candidate, error) {
+	set, err := r.set(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	newer := func(index int, g checkpoint.Generation) bool {
-		return len(sets) == 0 || index >= len(sets[0].Shards) || g.Compare(sets[0].Shards[index].Generation) > 0
+		return set == nil || index >= len(set.Shards) || g.Compare(set.Shards[index].Generation) > 0
 	}
-	for _, m := range own {
-		//guard:job-instance-compared
-		if r.job.Shards > 1 && m.Life == r.job.Life && !r.job.otherLife(m) && newer(r.shard.index, m.Generation) {
-			c := r.alone(m)
-			c.resumed = true
-			list = append(list, c)
-		}
+	own, others, err := r.own(ctx, newer)
+	if err != nil {
+		return nil, err
+	}
+	//guard:job-instance-compared
+	if own != nil && r.job.Shards > 1 && own.Life == r.job.Life && !r.job.otherLife(own) {
+		c := r.alone(own)
+		c.resumed = true
+		return c, nil
 	}
 	stopped, err := r.store.Stopped(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, unusable("checkpoints of the last stop", err, moveAway)
 	}
 	if stopped != nil && newer(0, stopped.Shards[0].Generation) && (r.job.LatestSet == nil || r.job.ID == stopped.JobID) {
-		c := r.together(stopped)
+		c := r.together(stopped, moveAway)
 		c.stopped = true
-		list = append(list, c)
+		return c, nil
 	}
-	for _, set := range sets {
-		list = append(list, r.together(set))
+	switch {
+	case set != nil:
+		return r.together(set, useAnother(r.store)), nil
+	case own != nil:
+		return r.alone(own), nil
+	case others > 0:
+		return nil, fmt.Errorf("checkpoints of shard %d in %q: expected %d shards, found %d checkpoints for another number and no set of all shards: start as many servers as there were", r.shard.index, r.store.Place, r.job.Shards, others)
 	}
-	if len(sets)+len(damaged) == 0 {
-		for _, m := range own {
-			list = append(list, r.alone(m))
-		}
-	}
-	if len(list)+len(damaged) == 0 && others > 0 {
-		damaged = append(damaged, fmt.Errorf("there are %d checkpoints of this shard among another number of shards than %d, and no set of all of them: start as many servers as there were", others, r.job.Shards))
-	}
-	return list, damaged, nil
+	return nil, nil
 }
 
-// sets lists the sets that may be used, the newest first. One that is newer than what etcd
-// names was never finished.
-func (r *restoring) sets(ctx context.Context) (sets []*checkpoint.Set, damaged []error, err error) {
-	latest := uint64(math.MaxUint64)
+// set returns the set that etcd names, or the newest one of the folder if etcd names none; nil if there is none. A set that is
+// newer than the one that etcd names was never finished, or an operator has chosen an older one.
+func (r *restoring) set(ctx context.Context) (*checkpoint.Set, error) {
+	//guard:unreferenced-set-skipped
 	if r.job.LatestSet != nil {
 		set, err := checkpoint.ParseSet(r.job.LatestSet)
 		if err != nil {
-			return nil, nil, fmt.Errorf("the latest set that etcd names: %w", err)
+			return nil, unusable("the set that etcd names under /checkpoints/latest", err, useAnother(r.store))
 		}
-		latest = set.Number
-		sets = append(sets, set)
+		return set, nil
 	}
 	numbers, err := r.store.Sets(ctx)
+	if err != nil || len(numbers) == 0 {
+		return nil, err
+	}
+	set, err := r.store.ReadSet(ctx, numbers[0])
 	if err != nil {
-		return nil, nil, err
+		return nil, unusable(fmt.Sprintf("set %d", numbers[0]), err, useAnother(r.store))
 	}
-	for _, n := range numbers {
-		//guard:unreferenced-set-skipped
-		if n >= latest {
-			continue
-		}
-		set, err := r.store.ReadSet(ctx, n)
-		if errors.Is(err, checkpoint.ErrUnavailable) {
-			return nil, nil, err
-		}
-		if err != nil {
-			r.shard.log.WithError(err).Error("set of checkpoints is damaged")
-			damaged = append(damaged, err)
-			continue
-		}
-		sets = append(sets, set)
-	}
-	return sets, damaged, nil
+	return set, nil
 }
 
 // lastCut is the greatest number of a cut that left something.
@@ -221,52 +214,57 @@ func (r *restoring) lastCut(ctx context.Context) (uint64, error) {
 		return 0, err
 	}
 	last := slices.Max(append(numbers, 0))
-	if r.job.LatestSet != nil {
-		set, err := checkpoint.ParseSet(r.job.LatestSet)
-		if err != nil {
-			return 0, err
-		}
+	if set, err := checkpoint.ParseSet(r.job.LatestSet); err == nil { // set refuses a pointer that cannot be parsed
 		last = max(last, set.Number)
 	}
 	return last, nil
 }
 
-// own lists what this shard saved by itself, the newest first, and counts those of another number of shards. A manifest that
-// cannot be read is left to whoever opens it.
-func (r *restoring) own(ctx context.Context) (own []*checkpoint.Manifest, others int, err error) {
+// own returns the newest checkpoint that this shard saved by itself, if it is newer than the set; nil if there is none. others
+// counts those of another number of shards before it.
+func (r *restoring) own(ctx context.Context, newer func(int, checkpoint.Generation) bool) (own *checkpoint.Manifest, others int, err error) {
 	folder := r.store.Shard(r.shard.index)
 	list, err := folder.Generations(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, g := range list {
-		m, err := folder.Manifest(ctx, g)
-		if errors.Is(err, checkpoint.ErrUnavailable) {
+		if !newer(r.shard.index, g) {
+			break
+		}
+		whole, err := folder.Whole(ctx, g)
+		if err != nil {
 			return nil, 0, err
 		}
-		damaged := false
-		if err != nil {
-			if damaged, err = folder.Whole(ctx, g); err != nil {
-				return nil, 0, err
+		if !whole {
+			continue // it was never finished
+		}
+		m, err := folder.Manifest(ctx, g)
+		inSet := false
+		if err != nil && !errors.Is(err, checkpoint.ErrUnavailable) {
+			var inErr error
+			if inSet, inErr = r.store.InSet(ctx, r.shard.index, g); inErr != nil {
+				return nil, 0, inErr
 			}
 		}
 		switch {
-		case damaged:
-			own = append(own, &checkpoint.Manifest{Generation: g})
+		case inSet: // of a set that is not named any more
+		case err != nil:
+			return nil, 0, unusable(fmt.Sprintf("checkpoint %v of this shard", g), err, moveAway)
 		//guard:set-part-is-not-a-checkpoint
-		case m == nil || m.Set != 0:
+		case m.Set != 0:
 		case r.job.Shards != 0 && m.Placement.Shards != r.job.Shards:
 			others++
 		default:
-			own = append(own, m)
+			return m, others, nil
 		}
 	}
-	return own, others, nil
+	return nil, others, nil
 }
 
-func (r *restoring) alone(m *checkpoint.Manifest) candidate {
+func (r *restoring) alone(m *checkpoint.Manifest) *candidate {
 	folder := r.store.Shard(r.shard.index)
-	return candidate{name: fmt.Sprintf("checkpoint %v of this shard", m.Generation), own: m.Generation.String(), parts: func(ctx context.Context) ([]*checkpoint.Checkpoint, error) {
+	return &candidate{name: fmt.Sprintf("checkpoint %v of this shard", m.Generation), own: m.Generation.String(), remedy: moveAway, parts: func(ctx context.Context) ([]*checkpoint.Checkpoint, error) {
 		c, err := folder.Open(ctx, m.Generation)
 		if err == nil && c.Manifest.Shard != r.shard.index {
 			err = fmt.Errorf("%q has a checkpoint of shard %d, this is shard %d", folder, c.Manifest.Shard, r.shard.index)
@@ -275,12 +273,12 @@ func (r *restoring) alone(m *checkpoint.Manifest) candidate {
 	}}
 }
 
-func (r *restoring) together(set *checkpoint.Set) candidate {
+func (r *restoring) together(set *checkpoint.Set, remedy string) *candidate {
 	own := ""
 	if r.shard.index < len(set.Shards) {
 		own = set.Shards[r.shard.index].Generation.String()
 	}
-	return candidate{name: set.String(), own: own, parts: func(ctx context.Context) ([]*checkpoint.Checkpoint, error) { return r.store.Open(ctx, set) }}
+	return &candidate{name: set.String(), own: own, remedy: remedy, parts: func(ctx context.Context) ([]*checkpoint.Checkpoint, error) { return r.store.Open(ctx, set) }}
 }
 
 // fillFrom takes from the checkpoints the blocks of this shard. The placement is that of the

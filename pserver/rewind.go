@@ -2,6 +2,7 @@ package pserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -63,8 +64,13 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 	defer resume()
 	name, err := s.becomeSet(ctx, c.store, text, c.job, layout, epoch)
 	if err != nil {
-		return fmt.Errorf("go back to %s: %w", name, err)
+		err = unusable(name, err, useAnother(c.store))
+		if errors.Is(err, errUnusable) {
+			c.refuse(err) //guard:refused-rollback-shown
+		}
+		return fmt.Errorf("go back: %w", err)
 	}
+	s.unrestored.Store(nil)
 	if h := s.holding.Load(); h != nil {
 		s.cuts.reserve(h)
 	}

@@ -179,6 +179,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		}
 	})
 	if checkpoints != nil {
+		group.Go(func() error { return checkpoints.awaitSet(groupCtx, claim) })
 		group.Go(func() error {
 			select {
 			case <-checkpoints.superseded:
@@ -214,10 +215,6 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 // open makes the shard, from its checkpoint if there is one.
 func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, error) {
 	index, job := claim.Index(), claim.Job()
-	layout, err := job.layout()
-	if err != nil {
-		return nil, nil, err
-	}
 	log := s.cfg.Log.WithField("shard", index)
 	if s.place == nil {
 		// Nothing survives a start, so any other number than the last one does.
@@ -225,7 +222,11 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 		shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
 		shard.job, shard.tableKey = job.ID, job.TableKey
 		shard.stageWait = s.cfg.StageWait
-		return shard, nil, shard.checkRestored(layout)
+		layout, err := job.layout()
+		if err == nil {
+			err = shard.checkRestored(layout)
+		}
+		return shard, nil, err
 	}
 	store := checkpoint.Store{Place: s.place, Points: s.points}
 	folder := store.Shard(index)
@@ -243,27 +244,11 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 	shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
 	shard.job, shard.tableKey = job.ID, job.TableKey
 	shard.stageWait = s.cfg.StageWait
-	restoring := &restoring{shard, store, job, layout}
-	from, err := restoring.run(ctx)
-	if err == nil {
-		err = shard.checkRestored(layout)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
 	c := &checkpoints{
-		shard: shard, store: store, folder: folder, start: start, job: job, keep: s.cfg.Keep, cutLimit: s.cfg.CutLimit, log: log,
-		newest: from.own, superseded: make(chan struct{}),
+		shard: shard, store: store, folder: folder, start: start, keep: s.cfg.Keep, cutLimit: s.cfg.CutLimit, log: log,
+		superseded: make(chan struct{}),
 	}
-	if shard.ready.Load() {
-		shard.cuts.reserve(shard.holding.Load())
-	}
-	if from.stopped {
-		c.stopped = shard.changes()
-	}
-	last, err := restoring.lastCut(ctx)
-	c.lastCut.Store(last)
-	return shard, c, err
+	return shard, c, c.restore(ctx, job)
 }
 
 func (s *Server) controlServer(shard *shard, checkpoints *checkpoints, door *door) *grpc.Server {

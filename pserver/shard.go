@@ -37,12 +37,13 @@ type shard struct {
 	unnamed      retirement
 	unnamedAfter uint64
 
-	rewound   atomic.Uint32          // the job epoch of the last rewind of this process; 0: there was none
-	overflow  atomic.Pointer[string] // the first value that is not finite, in words; nil: none
-	jobEpoch  atomic.Uint32          // grows with every roll-back of the job, from 1; fits a header
-	version   atomic.Uint64          // sync: the version reached
-	versionMu sync.Mutex
-	changed   chan struct{} // closed and replaced when version grows, guarded by versionMu
+	unrestored atomic.Pointer[string] // why the shard waits without parameters; nil: it does not
+	rewound    atomic.Uint32          // the job epoch of the last rewind of this process; 0: there was none
+	overflow   atomic.Pointer[string] // the first value that is not finite, in words; nil: none
+	jobEpoch   atomic.Uint32          // grows with every roll-back of the job, from 1; fits a header
+	version    atomic.Uint64          // sync: the version reached
+	versionMu  sync.Mutex
+	changed    chan struct{} // closed and replaced when version grows, guarded by versionMu
 
 	stages    stages
 	stageWait time.Duration // see Config

@@ -100,9 +100,7 @@ func (st *stages) held(live map[uint64]bool) (trainers int, rows int64) {
 		if live[incarnation] {
 			g.mu.Lock()
 			trainers++
-			for i := range g.rows {
-				rows += g.rows[i].bytes()
-			}
+			rows += g.rowBytes()
 			g.mu.Unlock()
 		}
 	}
@@ -132,8 +130,26 @@ func (g *stage) bytes() (n int64) {
 	for _, p := range g.parts {
 		n += int64(4 * len(p.sum))
 	}
+	return n + g.rowBytes()
+}
+
+// rowBytes is the memory of the rows in a stage, whose lock is held. It stays from version to version.
+func (g *stage) rowBytes() (n int64) {
 	for i := range g.rows {
 		n += g.rows[i].bytes()
 	}
 	return n
+}
+
+// mostRows is the greatest memory of rows in a stage: what a trainer needs besides its blocks, as far as is known.
+func (st *stages) mostRows() (most int64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, g := range st.byIncarnation {
+		g.mu.Lock()
+		//guard:staged-rows-counted
+		most = max(most, g.rowBytes())
+		g.mu.Unlock()
+	}
+	return most
 }

@@ -104,3 +104,19 @@ func TestRetirementKeepsStageOfCommittedStep(t *testing.T) {
 	must(t, m.commit(within(t), 1, by(0, 1)))
 	must(t, next.Stage(within(t), 1, model(), 1))
 }
+
+// Describe has the memory of staged rows beside that of the blocks: a scale is refused if both do not fit.
+func TestDescribeCountsStagedRows(t *testing.T) {
+	book := startServers(t, 1, pserver.Config{})
+	addrs, err := book.complete(within(t))
+	must(t, err)
+	for ordinal, ids := range [][]int64{{1, 2, 3}, {4}} {
+		c := connectTables(t, book, params.Config{Mode: params.Sync, Ordinal: uint32(ordinal)})
+		must(t, c.Stage(within(t), 0, little(), 1))
+		must(t, c.StageRows(within(t), "users", 0, ids, make([]float32, 4*len(ids)), 1))
+	}
+	reply, err := control(t, addrs[0]).Describe(within(t), &pb.DescribeRequest{Brief: true})
+	if least := uint64(3 * (8 + 4*4)); err != nil || reply.GetStageRows() < least || reply.GetStageRows() > 2*least { // ids, values and spans
+		t.Errorf("%d bytes of rows, %v: expected about %d, those of the trainer with the most", reply.GetStageRows(), err, least)
+	}
+}

@@ -129,7 +129,16 @@ func (r psRegistry) ClaimPS(ctx context.Context, addr string, waiting func(strin
 
 type psClaim struct{ *etcdstore.Claim }
 
-func (c psClaim) Job() pserver.JobState {
-	job := c.Claim.Job()
-	return pserver.JobState{Name: job.Name, ID: hex.EncodeToString(job.ID), Epoch: job.Epoch, Shards: job.Desired, Life: job.Life, LatestSet: job.LatestSet, Placement: job.Placement, TableKey: table.KeyOf(job.TableKey)}
+func (c psClaim) Job() pserver.JobState { return jobState(c.Claim.Job()) }
+
+func (c psClaim) Current(ctx context.Context) (pserver.JobState, error) {
+	job, err := c.Claim.Current(ctx)
+	return jobState(job), err
+}
+
+func jobState(job etcdstore.ServedJob) pserver.JobState {
+	return pserver.JobState{
+		Name: job.Name, ID: hex.EncodeToString(job.ID), Epoch: job.Epoch, Shards: job.Desired, Life: job.Life,
+		LatestSet: job.LatestSet, Named: job.Named, Placement: job.Placement, TableKey: table.KeyOf(job.TableKey),
+	}
 }

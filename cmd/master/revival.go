@@ -26,7 +26,9 @@ type revival struct {
 
 	set    *checkpoint.Set // of the cut that the state is at; nil: it is of another moment
 	text   []byte          // of the set
-	tables []indexed       // of the datasets; nil: the snapshot has them
+	tables []indexed       // of the datasets; nil: the snapshot has them, or etcd
+
+	replaces *etcdstore.Pointer // the job that the revived one takes the place of; nil: there is none
 
 	// What queue finds in the snapshot.
 	outline taskqueue.Outline // of the ledger before
@@ -69,7 +71,7 @@ func (r *revival) adopt(ctx context.Context, store *etcdstore.Store, name string
 		return restoredJob{}, err
 	}
 	err = store.Adopt(ctx, etcdstore.Adoption{
-		ID: r.file.Digest, Name: name, Settings: settings, State: encoded, Keys: r.keys(), Last: last,
+		ID: r.file.Digest, Name: name, Settings: settings, State: encoded, Keys: r.keys(), Last: last, Replaces: r.replaces,
 	})
 	job := restoredJob{
 		Job: name, JobID: hex.EncodeToString(state.JobID), Cluster: fmt.Sprintf("%x", cluster), Commit: state.Commit, Epoch: state.Epoch,

@@ -18,6 +18,7 @@ type serversStatus struct {
 	Waiting        string   `json:"waiting"`
 	Unknown        string   `json:"unknown"` // why nobody can say who is there
 	Overflow       string   `json:"overflow"`
+	Unrestored     string   `json:"unrestored"` // why servers wait without parameters
 }
 
 func newServersStatus(p *pb.ParameterServers) *serversStatus {
@@ -26,15 +27,19 @@ func newServersStatus(p *pb.ParameterServers) *serversStatus {
 	}
 	return &serversStatus{
 		Wanted: p.GetWanted(), Present: p.GetPresent(), Missing: append([]uint32{}, p.GetMissing()...), MovingTo: p.GetMovingTo(),
-		PlacementEpoch: p.GetPlacementEpoch(), Waiting: p.GetWaiting(), Unknown: p.GetUnknown(), Overflow: p.GetOverflow(),
+		PlacementEpoch: p.GetPlacementEpoch(), Waiting: p.GetWaiting(), Unknown: p.GetUnknown(), Overflow: p.GetOverflow(), Unrestored: p.GetUnrestored(),
 	}
 }
 
 func (s *serversStatus) String() string {
+	text := s.presence()
 	if s.Overflow != "" {
-		return s.presence() + "; parameters overflowed, no checkpoints are written: " + lined(s.Overflow)
+		text += "; parameters overflowed, no checkpoints are written: " + lined(s.Overflow)
 	}
-	return s.presence()
+	if s.Unrestored != "" {
+		text += "; waiting without parameters: " + lined(s.Unrestored)
+	}
+	return text
 }
 
 func (s *serversStatus) presence() string {

@@ -38,6 +38,8 @@ func TestLineOfParameterServers(t *testing.T) {
 			"3, moving to 1 (placement 7); waiting: one; two"},
 		"one overflowed and one is missing": {&pb.ParameterServers{Wanted: 2, Present: 1, Missing: []uint32{1}, Overflow: "parameter server 0: w is +Inf"},
 			"1 of 2, index 1 is missing: start one with: master pserver --endpoints ...; parameters overflowed, no checkpoints are written: parameter server 0: w is +Inf"},
+		"one waits for a set": {&pb.ParameterServers{Wanted: 2, Present: 2, Unrestored: "parameter server 1: set 7: damaged"},
+			"2; waiting without parameters: parameter server 1: set 7: damaged"},
 		"nobody knows": {&pb.ParameterServers{Wanted: 3, Unknown: "etcd is silent"}, "3; it is not known which are there: etcd is silent"},
 	}
 	for name, tt := range tests {
@@ -57,8 +59,8 @@ func unwrapped(text string) string { return strings.Join(strings.Fields(text), "
 func TestParameterServersInJSON(t *testing.T) {
 	tests := map[string]*pb.ParameterServers{
 		`"parameter_servers":null`: nil,
-		`"parameter_servers":{"wanted":2,"present":2,"missing":[],"moving_to":0,"placement_epoch":0,"waiting":"","unknown":"","overflow":""}`:              {Wanted: 2, Present: 2},
-		`"parameter_servers":{"wanted":2,"present":1,"missing":[0,2],"moving_to":3,"placement_epoch":6,"waiting":"why","unknown":"etcd","overflow":"inf"}`: {Wanted: 2, Present: 1, Missing: []uint32{0, 2}, MovingTo: 3, PlacementEpoch: 6, Waiting: "why", Unknown: "etcd", Overflow: "inf"},
+		`"parameter_servers":{"wanted":2,"present":2,"missing":[],"moving_to":0,"placement_epoch":0,"waiting":"","unknown":"","overflow":"","unrestored":""}`:              {Wanted: 2, Present: 2},
+		`"parameter_servers":{"wanted":2,"present":1,"missing":[0,2],"moving_to":3,"placement_epoch":6,"waiting":"why","unknown":"etcd","overflow":"inf","unrestored":"set 7"}`: {Wanted: 2, Present: 1, Missing: []uint32{0, 2}, MovingTo: 3, PlacementEpoch: 6, Waiting: "why", Unknown: "etcd", Overflow: "inf", Unrestored: "set 7"},
 	}
 	for want, servers := range tests {
 		text, err := json.Marshal(newJobStatus(&pb.StatusReply{ParameterServers: servers}))
@@ -185,24 +187,24 @@ func TestStatusWithoutParameterServers(t *testing.T) {
 	}
 }
 
-// overflowed is a parameter server with a value that is not finite.
-type overflowed struct {
+// faulty is a parameter server with a value that is not finite, and with a damaged set.
+type faulty struct {
 	pb.UnimplementedParameterServerServer
 }
 
-func (overflowed) Describe(context.Context, *pb.DescribeRequest) (*pb.DescribeReply, error) {
-	return &pb.DescribeReply{State: pb.DescribeReply_STATE_READY, Overflow: `tensor "w": element 3 is +Inf after update 7`}, nil
+func (faulty) Describe(context.Context, *pb.DescribeRequest) (*pb.DescribeReply, error) {
+	return &pb.DescribeReply{State: pb.DescribeReply_STATE_READY, Overflow: `tensor "w": element 3 is +Inf after update 7`, Unrestored: "set 7 is damaged"}, nil
 }
 
-// The status of a job without checkpoints names the value that overflowed.
-func TestStatusNamesAnOverflow(t *testing.T) {
+// The status of a job without checkpoints names the value that overflowed, and the set that a server waits for.
+func TestStatusNamesFaultsOfServers(t *testing.T) {
 	store, told := servedJob(t, 1)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	server, done := grpc.NewServer(), make(chan struct{})
-	pb.RegisterParameterServerServer(server, overflowed{})
+	pb.RegisterParameterServerServer(server, faulty{})
 	go func() {
 		defer close(done)
 		_ = server.Serve(listener)
@@ -219,5 +221,5 @@ func TestStatusNamesAnOverflow(t *testing.T) {
 	found := serversOf(t, l)
 	for ; found.Overflow == "" && patient.Err() == nil; found = serversOf(t, l) {
 	}
-	wantServers(t, "a value overflowed", found, serversStatus{Wanted: 1, Present: 1, Missing: []uint32{}, Overflow: `parameter server 0: tensor "w": element 3 is +Inf after update 7`})
+	wantServers(t, "a value overflowed", found, serversStatus{Wanted: 1, Present: 1, Missing: []uint32{}, Overflow: `parameter server 0: tensor "w": element 3 is +Inf after update 7`, Unrestored: "parameter server 0: set 7 is damaged"})
 }

@@ -76,7 +76,7 @@ func parameterServers(s master.ServersStatus) *pb.ParameterServers {
 		return nil
 	}
 	p := &pb.ParameterServers{
-		Wanted: uint32(s.Wanted), Present: uint32(s.Present), MovingTo: uint32(s.MovingTo), PlacementEpoch: s.Placement, Waiting: s.Waiting, Unknown: s.Unknown, Overflow: s.Overflow,
+		Wanted: uint32(s.Wanted), Present: uint32(s.Present), MovingTo: uint32(s.MovingTo), PlacementEpoch: s.Placement, Waiting: s.Waiting, Unknown: s.Unknown, Overflow: s.Overflow, Unrestored: s.Unrestored,
 	}
 	for _, index := range s.Missing {
 		p.Missing = append(p.Missing, uint32(index))

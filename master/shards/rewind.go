@@ -26,7 +26,7 @@ func (c *Client) States(ctx context.Context) ([]master.ShardState, error) {
 	c.forget(addrs)
 	return states, c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
 		reply, err := server.Describe(ctx, &pb.DescribeRequest{Brief: true})
-		states[i] = master.ShardState{Present: err == nil, Ready: reply.GetState() == pb.DescribeReply_STATE_READY, Rewound: reply.GetRewound(), LastCut: reply.GetLastCut()}
+		states[i] = master.ShardState{Present: err == nil, Ready: reply.GetState() == pb.DescribeReply_STATE_READY, Rewound: reply.GetRewound(), LastCut: reply.GetLastCut(), Unrestored: reply.GetUnrestored()}
 		return err
 	})
 }

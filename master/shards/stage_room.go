@@ -8,7 +8,8 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// CheckStageRoom implements [master.StageRoomShards].
+// CheckStageRoom implements [master.StageRoomShards]. Rows of tables count as the most that one trainer has staged so far: a
+// scale spreads them with the slots.
 func (c *Client) CheckStageRoom(ctx context.Context, trainers, servers int) error {
 	addrs, err := c.whole(ctx)
 	if err != nil {
@@ -28,11 +29,12 @@ func (c *Client) CheckStageRoom(ctx context.Context, trainers, servers int) erro
 		if r.GetStageLimit() == 0 {
 			return nil // without parameters, or asynchronous
 		}
-		if need := uint64(trainers) * r.GetStageNeed(); servers == 0 && need > r.GetStageLimit() {
+		each := r.GetStageNeed() + r.GetStageRows() //guard:stage-room-of-rows
+		if servers == 0 && uint64(trainers)*each > r.GetStageLimit() {
 			return fmt.Errorf("%w: parameter server %d: expected at most %d bytes (--stage-bytes), found %d trainers with %d bytes each: start the servers with a greater --stage-bytes, or add servers with master scale",
-				master.ErrStageRoom, i, r.GetStageLimit(), trainers, r.GetStageNeed())
+				master.ErrStageRoom, i, r.GetStageLimit(), trainers, each)
 		}
-		all, limit = all+r.GetStageNeed(), min(limit, r.GetStageLimit())
+		all, limit = all+each, min(limit, r.GetStageLimit())
 	}
 	//guard:stage-room-before-scale
 	if servers == 0 {

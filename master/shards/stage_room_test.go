@@ -35,6 +35,23 @@ func TestStageRoomIsCheckedNowAndBeforeAScale(t *testing.T) {
 	if a.whole+b.whole > 0 {
 		t.Errorf("%d times a server was asked for its placement, which is not needed", a.whole+b.whole)
 	}
+	a.described, b.described = &pb.DescribeReply{StageNeed: 60, StageRows: 30, StageLimit: 200}, &pb.DescribeReply{StageNeed: 40, StageRows: 70, StageLimit: 200}
+	for _, try := range []struct {
+		trainers, servers int
+		says              string
+	}{
+		{1, 0, ""},
+		{2, 0, "parameter server 1: expected at most 200 bytes (--stage-bytes), found 2 trainers with 110 bytes each"},
+		{1, 1, ""},
+		{2, 1, "on 1 parameter servers: expected at most 200 bytes (--stage-bytes), found 2 trainers with 200 bytes each"},
+		{2, 2, ""},
+		{3, 2, "on 2 parameter servers: expected at most 200 bytes (--stage-bytes), found 3 trainers with 100 bytes each"},
+	} {
+		err := c.CheckStageRoom(within(t), try.trainers, try.servers)
+		if try.says == "" && err != nil || try.says != "" && (!errors.Is(err, master.ErrStageRoom) || !strings.Contains(err.Error(), try.says)) {
+			t.Errorf("with rows: %d trainers, %d servers: %v, expected %q", try.trainers, try.servers, err, try.says)
+		}
+	}
 	a.described = &pb.DescribeReply{} // asynchronous
 	if err := c.CheckStageRoom(within(t), 1000, 1); err != nil {
 		t.Error(err)

@@ -78,23 +78,25 @@ func (f Folder) Manifest(ctx context.Context, g Generation) (*Manifest, error) {
 	return c.Manifest, nil
 }
 
-// newest is the newest checkpoint that was finished; of its files nothing was read.
-func (f Folder) newest(ctx context.Context) (*Checkpoint, error) {
+// newest is the newest checkpoint that was finished; of its files nothing was read. If its manifest is damaged, g names it.
+func (f Folder) newest(ctx context.Context) (g Generation, c *Checkpoint, err error) {
 	list, err := f.Generations(ctx)
 	if err != nil {
-		return nil, err
+		return g, nil, err
 	}
 	for _, g := range list {
 		whole, err := f.Whole(ctx, g)
 		if err != nil {
-			return nil, err
+			return g, nil, err
 		}
 		if whole {
-			c, _, err := f.begin(ctx, g)
-			return c, err
+			if c, _, err = f.begin(ctx, g); err != nil {
+				return g, nil, fmt.Errorf("checkpoint %q: %w", f.where(g), err)
+			}
+			return g, c, nil
 		}
 	}
-	return nil, fs.ErrNotExist
+	return g, nil, fs.ErrNotExist
 }
 
 // Weights reads the parameters: into says where those of a block belong, nil if nowhere.

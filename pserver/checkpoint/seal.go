@@ -23,7 +23,7 @@ func seal(manifest any) ([]byte, error) {
 func unseal(text []byte, manifest any) error {
 	var s sealed
 	if err := json.Unmarshal(text, &s); err != nil {
-		return err
+		return fmt.Errorf("expected JSON {sha256, manifest}, found %d bytes that are not: %w", len(text), err)
 	}
 	if got := fmt.Sprintf("%x", sha256.Sum256(s.Manifest)); got != s.SHA256 {
 		return fmt.Errorf("SHA-256 starts with %.12s, the file says %.12s", got, s.SHA256)

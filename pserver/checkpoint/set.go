@@ -238,18 +238,22 @@ func (s Store) openPart(ctx context.Context, set *Set, p Part) (*Checkpoint, err
 
 // Stopped makes a set of the newest checkpoints of the shards, if all of them saved
 // themselves for the same reason in the same life of the servers, and none of them went on
-// from there. Nil if that is not so: then they are of different moments.
+// from there. Nil if that is not so: then they are of different moments. It is an error if a manifest is damaged: whether that
+// is so cannot be said then.
 func (s Store) Stopped(ctx context.Context) (*Set, error) {
-	first, err := s.Shard(0).newest(ctx)
-	if err != nil {
-		return nil, unavailable(err)
+	first, err := s.newest(ctx, 0)
+	if err != nil || first == nil {
+		return nil, err
 	}
 	m := first.Manifest
 	set := &Set{Format: setFormat, Job: m.Job, JobID: m.JobID, Mode: m.Mode, Version: m.Version, JobEpoch: m.JobEpoch}
 	for i := range m.Placement.Shards {
-		c, err := s.Shard(i).newest(ctx)
-		if err != nil || c.Manifest.Set != 0 || c.Manifest.Life != m.Life || c.Manifest.JobID != m.JobID || c.Manifest.Saved != m.Saved {
-			return nil, unavailable(err)
+		c, err := s.newest(ctx, i)
+		if err != nil || c == nil {
+			return nil, err
+		}
+		if c.Manifest.Set != 0 || c.Manifest.Life != m.Life || c.Manifest.JobID != m.JobID || c.Manifest.Saved != m.Saved {
+			return nil, nil
 		}
 		//guard:stop-of-all-servers
 		if resumed, err := s.Shard(i).resumed(ctx, c.Manifest.Generation); err != nil || resumed {
@@ -261,12 +265,38 @@ func (s Store) Stopped(ctx context.Context) (*Set, error) {
 	return set, nil
 }
 
-// unavailable is err if it says nothing about what is there, else nil.
-func unavailable(err error) error {
-	if errors.Is(err, ErrUnavailable) {
-		return err
+// newest is the newest checkpoint of a shard that was finished, nil if there is none, or if its manifest is damaged and a set
+// names it.
+func (s Store) newest(ctx context.Context, shard int) (*Checkpoint, error) {
+	g, c, err := s.Shard(shard).newest(ctx)
+	switch {
+	case errors.Is(err, ErrUnavailable):
+		return nil, err
+	case err == nil, errors.Is(err, fs.ErrNotExist):
+		return c, nil
 	}
-	return nil
+	if named, inErr := s.InSet(ctx, shard, g); named || inErr != nil {
+		return nil, inErr
+	}
+	return nil, fmt.Errorf("newest checkpoint of shard %d: %w", shard, err)
+}
+
+// InSet reports whether a set in the folder names a checkpoint of a shard. Sets that are damaged name none.
+func (s Store) InSet(ctx context.Context, shard int, g Generation) (bool, error) {
+	numbers, err := s.Sets(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, n := range numbers {
+		set, err := s.ReadSet(ctx, n)
+		switch {
+		case errors.Is(err, ErrUnavailable):
+			return false, err
+		case err == nil && shard < len(set.Shards) && set.Shards[shard].Generation == g:
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // PruneSets removes the sets beyond the newest to keep, of those up to a number, and

@@ -406,7 +406,10 @@ type ParameterServers struct {
 	// Why the leader cannot say who is there: present and missing say nothing then.
 	Unknown string `protobuf:"bytes,7,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	// The first value that is not finite, as each server that has one says it; empty: none has. No checkpoints are written then.
-	Overflow      string `protobuf:"bytes,8,opt,name=overflow,proto3" json:"overflow,omitempty"`
+	Overflow string `protobuf:"bytes,8,opt,name=overflow,proto3" json:"overflow,omitempty"`
+	// Of each server that waits because the checkpoint to start from is damaged or missing: what was expected and found, and the
+	// command; empty: none waits.
+	Unrestored    string `protobuf:"bytes,9,opt,name=unrestored,proto3" json:"unrestored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -493,6 +496,13 @@ func (x *ParameterServers) GetUnknown() string {
 func (x *ParameterServers) GetOverflow() string {
 	if x != nil {
 		return x.Overflow
+	}
+	return ""
+}
+
+func (x *ParameterServers) GetUnrestored() string {
+	if x != nil {
+		return x.Unrestored
 	}
 	return ""
 }
@@ -2262,7 +2272,7 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"checkpoint\x12+\n" +
 	"\x05steps\x18\f \x01(\v2\x15.trainmaster.v1.StepsR\x05steps\x12M\n" +
 	"\x11parameter_servers\x18\r \x01(\v2 .trainmaster.v1.ParameterServersR\x10parameterServers\x12\x18\n" +
-	"\arefusal\x18\x0e \x01(\tR\arefusal\"\xf4\x01\n" +
+	"\arefusal\x18\x0e \x01(\tR\arefusal\"\x94\x02\n" +
 	"\x10ParameterServers\x12\x16\n" +
 	"\x06wanted\x18\x01 \x01(\rR\x06wanted\x12\x18\n" +
 	"\apresent\x18\x02 \x01(\rR\apresent\x12\x18\n" +
@@ -2271,7 +2281,10 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\x0fplacement_epoch\x18\x05 \x01(\rR\x0eplacementEpoch\x12\x18\n" +
 	"\awaiting\x18\x06 \x01(\tR\awaiting\x12\x18\n" +
 	"\aunknown\x18\a \x01(\tR\aunknown\x12\x1a\n" +
-	"\boverflow\x18\b \x01(\tR\boverflow\"_\n" +
+	"\boverflow\x18\b \x01(\tR\boverflow\x12\x1e\n" +
+	"\n" +
+	"unrestored\x18\t \x01(\tR\n" +
+	"unrestored\"_\n" +
 	"\x10CheckpointStatus\x12\x10\n" +
 	"\x03set\x18\x01 \x01(\x04R\x03set\x12\x1f\n" +
 	"\vage_seconds\x18\x02 \x01(\x01R\n" +

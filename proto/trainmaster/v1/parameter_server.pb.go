@@ -911,9 +911,13 @@ type DescribeReply struct {
 	// finite. No checkpoint is written from then on.
 	Overflow string `protobuf:"bytes,16,opt,name=overflow,proto3" json:"overflow,omitempty"`
 	// Of a synchronous model: bytes that the staged gradients of one trainer take for the blocks of this shard, without rows of
-	// tables, and the limit for those of all trainers (--stage-bytes).
-	StageNeed     uint64 `protobuf:"varint,17,opt,name=stage_need,json=stageNeed,proto3" json:"stage_need,omitempty"`
-	StageLimit    uint64 `protobuf:"varint,18,opt,name=stage_limit,json=stageLimit,proto3" json:"stage_limit,omitempty"`
+	// tables (see stage_rows), and the limit for those of all trainers (--stage-bytes).
+	StageNeed  uint64 `protobuf:"varint,17,opt,name=stage_need,json=stageNeed,proto3" json:"stage_need,omitempty"`
+	StageLimit uint64 `protobuf:"varint,18,opt,name=stage_limit,json=stageLimit,proto3" json:"stage_limit,omitempty"`
+	// Why the shard waits without parameters: the checkpoint to start from is damaged or missing. Empty: it does not.
+	Unrestored string `protobuf:"bytes,19,opt,name=unrestored,proto3" json:"unrestored,omitempty"`
+	// Of a synchronous model with tables: most bytes of rows that one trainer has staged at once.
+	StageRows     uint64 `protobuf:"varint,20,opt,name=stage_rows,json=stageRows,proto3" json:"stage_rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1063,6 +1067,20 @@ func (x *DescribeReply) GetStageNeed() uint64 {
 func (x *DescribeReply) GetStageLimit() uint64 {
 	if x != nil {
 		return x.StageLimit
+	}
+	return 0
+}
+
+func (x *DescribeReply) GetUnrestored() string {
+	if x != nil {
+		return x.Unrestored
+	}
+	return ""
+}
+
+func (x *DescribeReply) GetStageRows() uint64 {
+	if x != nil {
+		return x.StageRows
 	}
 	return 0
 }
@@ -3692,7 +3710,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"slotOwners\"T\n" +
 	"\x0fDescribeRequest\x12+\n" +
 	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\x12\x14\n" +
-	"\x05brief\x18\x02 \x01(\bR\x05brief\"\xf9\x05\n" +
+	"\x05brief\x18\x02 \x01(\bR\x05brief\"\xb8\x06\n" +
 	"\rDescribeReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.trainmaster.v1.DescribeReply.StateR\x05state\x12\x1f\n" +
@@ -3717,7 +3735,12 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\n" +
 	"stage_need\x18\x11 \x01(\x04R\tstageNeed\x12\x1f\n" +
 	"\vstage_limit\x18\x12 \x01(\x04R\n" +
-	"stageLimit\"X\n" +
+	"stageLimit\x12\x1e\n" +
+	"\n" +
+	"unrestored\x18\x13 \x01(\tR\n" +
+	"unrestored\x12\x1d\n" +
+	"\n" +
+	"stage_rows\x18\x14 \x01(\x04R\tstageRows\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +

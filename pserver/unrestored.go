@@ -1,0 +1,109 @@
+package pserver
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// pointerPoll is how often a shard that waits looks whether an operator has named another set.
+const pointerPoll = time.Second
+
+// restore fills the shard with the checkpoint to start from. If that is damaged or missing, the shard has no parameters
+// afterwards, and waits.
+func (c *checkpoints) restore(ctx context.Context, job JobState) error {
+	c.job = job
+	layout, err := job.layout()
+	if err != nil {
+		return err
+	}
+	r := &restoring{c.shard, c.store, job, layout}
+	last, err := r.lastCut(ctx)
+	if err != nil {
+		return err
+	}
+	c.lastCut.Store(max(last, c.lastCut.Load()))
+	from, err := r.run(ctx)
+	if errors.Is(err, errUnusable) {
+		c.refuse(err)
+		return nil
+	}
+	if err == nil {
+		err = c.shard.checkRestored(layout)
+	}
+	if err != nil {
+		return err
+	}
+	c.statusMu.Lock()
+	c.newest = from.own
+	c.statusMu.Unlock()
+	if c.shard.ready.Load() {
+		c.shard.cuts.reserve(c.shard.holding.Load())
+	}
+	if from.stopped {
+		c.stopped = c.shard.changes()
+	}
+	c.shard.unrestored.Store(nil)
+	return nil
+}
+
+// refuse notes why the shard waits.
+func (c *checkpoints) refuse(err error) {
+	text := err.Error()
+	if before := c.shard.unrestored.Swap(&text); before == nil || *before != text {
+		c.log.WithError(err).Error("checkpoint refused, waiting for an operator")
+	}
+}
+
+// awaitSet restores a shard that waits each time that an operator has named a set. It returns when ctx ends, or with an error that
+// ends the server.
+func (c *checkpoints) awaitSet(ctx context.Context, claim Claim) error {
+	named := claim.Job().Named
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pointerPoll):
+		}
+		if c.shard.unrestored.Load() == nil {
+			continue
+		}
+		job, err := claim.Current(ctx)
+		if err != nil {
+			c.log.WithError(err).Debug("set of checkpoints to start from not read, asking again")
+			continue
+		}
+		if job.Named == named {
+			continue
+		}
+		named = job.Named
+		if err := c.restoreAgain(ctx, job); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+// restoreAgain is restore while connections come and go: a shard that waits serves none of them.
+func (c *checkpoints) restoreAgain(ctx context.Context, job JobState) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.shard
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	s.moving.mu.Lock()
+	defer s.moving.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unrestored.Load() == nil {
+		return nil // the leader has brought the shard to a set meanwhile
+	}
+	return c.restore(ctx, job)
+}
+
+// unrestoredText is why the shard waits; empty: it does not.
+func (s *shard) unrestoredText() string {
+	if text := s.unrestored.Load(); text != nil {
+		return *text
+	}
+	return ""
+}
