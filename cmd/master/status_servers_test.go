@@ -59,7 +59,7 @@ func unwrapped(text string) string { return strings.Join(strings.Fields(text), "
 func TestParameterServersInJSON(t *testing.T) {
 	tests := map[string]*pb.ParameterServers{
 		`"parameter_servers":null`: nil,
-		`"parameter_servers":{"wanted":2,"present":2,"missing":[],"moving_to":0,"placement_epoch":0,"waiting":"","unknown":"","overflow":"","unrestored":""}`:              {Wanted: 2, Present: 2},
+		`"parameter_servers":{"wanted":2,"present":2,"missing":[],"moving_to":0,"placement_epoch":0,"waiting":"","unknown":"","overflow":"","unrestored":""}`:                   {Wanted: 2, Present: 2},
 		`"parameter_servers":{"wanted":2,"present":1,"missing":[0,2],"moving_to":3,"placement_epoch":6,"waiting":"why","unknown":"etcd","overflow":"inf","unrestored":"set 7"}`: {Wanted: 2, Present: 1, Missing: []uint32{0, 2}, MovingTo: 3, PlacementEpoch: 6, Waiting: "why", Unknown: "etcd", Overflow: "inf", Unrestored: "set 7"},
 	}
 	for want, servers := range tests {
