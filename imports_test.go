@@ -33,7 +33,7 @@ var house = []room{
 	{dir: "dataset", may: []string{"recordio"}},
 	{dir: "taskqueue", may: []string{"recordio"}, pure: true},
 	{dir: "ledger", may: []string{"taskqueue", "internal/failpoint"}},
-	{dir: "snapshot", may: []string{"taskqueue"}},
+	{dir: "master/snapshot", may: []string{"taskqueue"}},
 	{dir: "rendezvous", pure: true},
 	{dir: "evaluation", pure: true},
 	{dir: "internal/safetensors"},
@@ -55,7 +55,7 @@ var house = []room{
 	{dir: "trainer/session", may: []string{"taskqueue", "master/netrpc/wire"}},
 	{dir: "etcdstore/fence", may: []string{"taskqueue"}},
 	// the application
-	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "snapshot", "rendezvous", "evaluation", "master/decide"}},
+	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "master/snapshot", "rendezvous", "evaluation", "master/decide"}},
 	// faces and adapters
 	{dir: "etcdstore", may: []string{"recordio", "taskqueue", "ledger", "etcdstore/fence"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},

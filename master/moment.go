@@ -9,7 +9,7 @@ import (
 	"maps"
 	"slices"
 
-	"trainmaster/snapshot"
+	"trainmaster/master/snapshot"
 	"trainmaster/taskqueue"
 )
 

@@ -9,7 +9,7 @@ import (
 	"trainmaster/bench"
 	"trainmaster/drill"
 	"trainmaster/local"
-	"trainmaster/snapshot"
+	"trainmaster/master/snapshot"
 	"trainmaster/taskqueue"
 )
 

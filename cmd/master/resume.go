@@ -16,9 +16,9 @@ import (
 	"trainmaster/dataset"
 	"trainmaster/etcdstore"
 	"trainmaster/master"
+	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
-	"trainmaster/snapshot"
 	"trainmaster/taskqueue"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"trainmaster/dataset"
 	"trainmaster/master"
-	"trainmaster/snapshot"
+	"trainmaster/master/snapshot"
 )
 
 // A job that begins anew from a set of checkpoints refuses files whose chunks are alike but have other records. A set of an earlier

@@ -14,8 +14,8 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
 	"trainmaster/master"
+	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/snapshot"
 	"trainmaster/taskqueue"
 )
 

@@ -19,9 +19,9 @@ import (
 	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/onetcd"
+	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
-	"trainmaster/snapshot"
 	"trainmaster/taskqueue"
 )
 

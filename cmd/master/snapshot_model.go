@@ -13,8 +13,8 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/master"
+	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/snapshot"
 	"trainmaster/taskqueue"
 )
 

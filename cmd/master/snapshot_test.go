@@ -13,7 +13,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
-	"trainmaster/snapshot"
+	"trainmaster/master/snapshot"
 	"trainmaster/taskqueue"
 )
 

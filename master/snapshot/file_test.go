@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"trainmaster/snapshot"
+	"trainmaster/master/snapshot"
 )
 
 // content has keys and files, one of them larger than what is read at once.
