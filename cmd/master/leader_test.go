@@ -77,6 +77,14 @@ func TestDataDirLeadsToJob(t *testing.T) {
 	}
 }
 
+// A place without a folder, as the progress of `master run` has it, is named by its endpoints.
+func TestStartCommandWithoutFolder(t *testing.T) {
+	p := place{etcd: &etcdstore.Config{Endpoints: []string{"127.0.0.1:2379"}}}
+	if got, want := p.startCommand(), "master --endpoints 127.0.0.1:2379"; got != want {
+		t.Errorf("found %q, expected %q", got, want)
+	}
+}
+
 // The folder of a run that was killed leads to the stored state, and to the command that continues the run.
 func TestFolderOfAStoppedRunLeadsToItsState(t *testing.T) {
 	run := t.TempDir()

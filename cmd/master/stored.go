@@ -51,12 +51,14 @@ func (p place) flags() string {
 
 // startCommand is the command that starts a master of the job.
 func (p place) startCommand() string {
-	if run := filepath.Dir(filepath.Clean(*p.dataDir)); len(p.etcd.Endpoints) == 0 && filepath.Base(*p.dataDir) == etcdDir {
-		if _, _, err := local.Settings(run); err == nil {
-			return "master run --resume " + run
-		}
+	if len(p.etcd.Endpoints) > 0 || filepath.Base(*p.dataDir) != etcdDir {
+		return "master " + p.flags()
 	}
-	return "master " + p.flags()
+	run := filepath.Dir(filepath.Clean(*p.dataDir))
+	if _, _, err := local.Settings(run); err != nil {
+		return "master " + p.flags()
+	}
+	return "master run --resume " + run
 }
 
 // open opens an etcd that must answer now, or starts the embedded one. A folder without any stays as it is.
