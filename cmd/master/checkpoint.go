@@ -13,9 +13,9 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/master"
+	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
-	"trainmaster/snapshot"
 	"trainmaster/taskqueue"
 )
 
