@@ -202,7 +202,7 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) 
 			if r.buf != buf {
 				c.buffers.give(r.buf)
 			}
-			fault = wire.Faultf(wire.Stopping, "%v failed at shard %d by an error of the server, see its log", c.head.Op, c.shard.index)
+			fault = wire.Faultf(wire.Failed, "%v failed at shard %d by an error of the server, see its log", c.head.Op, c.shard.index)
 		}
 	}()
 	if c.head.Flags&^wire.Shared != 0 {

@@ -222,7 +222,7 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 	if _, err := io.ReadFull(here, raw[:]); err != nil {
 		t.Fatal(err)
 	}
-	if err := head.Decode(&raw); err != nil || head.Flags&wire.Error == 0 || wire.Code(head.Argument) != wire.Stopping {
+	if err := head.Decode(&raw); err != nil || head.Flags&wire.Error == 0 || wire.Code(head.Argument) != wire.Failed {
 		t.Errorf("reply %+v, %v", head, err)
 	}
 	io.Copy(io.Discard, here) //nolint:errcheck // until the server closes

@@ -29,6 +29,7 @@ const (
 	BadRows       Code = 20 // the payload is no batch of rows of this table: an error of the caller
 	Moved         Code = 21 // the block, a slot of the rows, or the placement, has moved on: learn the table, send again under the same step
 	NoRoom        Code = 22 // the gradients of a step do not fit --stage-bytes, and nothing frees memory before it: an error of the operator
+	Failed        Code = 23 // the server failed on this request, see its log; the connection is closed, send again a few times at most
 )
 
 var codeNames = [...]string{
@@ -36,7 +37,7 @@ var codeNames = [...]string{
 	BadDType: "bad dtype", NotFinite: "not finite", Resync: "resync", Stale: "stale", Uninitialised: "uninitialised",
 	OtherModel: "other model", Fenced: "fenced", WrongMode: "wrong mode", Busy: "busy", Wait: "wait",
 	WrongShard: "wrong shard", Stopping: "stopping", NotClaimed: "not claimed",
-	NoSuchTable: "no such table", NoSuchSlot: "no such slot", BadRows: "bad rows", Moved: "moved", NoRoom: "no room",
+	NoSuchTable: "no such table", NoSuchSlot: "no such slot", BadRows: "bad rows", Moved: "moved", NoRoom: "no room", Failed: "failed",
 }
 
 func (c Code) String() string {
@@ -49,7 +50,7 @@ func (c Code) String() string {
 // Fatal says that the connection is closed after this answer.
 func (c Code) Fatal() bool {
 	switch c {
-	case Malformed, BadChecksum, Fenced, WrongShard, OtherModel, Uninitialised, Stopping:
+	case Malformed, BadChecksum, Fenced, WrongShard, OtherModel, Uninitialised, Stopping, Failed:
 		return true
 	}
 	return false

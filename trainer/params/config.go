@@ -172,6 +172,9 @@ var ErrUninitialised = errors.New("parameter server has no parameters: call Init
 // it. This one is over.
 var ErrFenced = errors.New("this incarnation of the trainer is over, a newer one is at work or its session was lost: join again")
 
+// ErrServerFailed: a parameter server failed on a request each time that it was sent. The log of the server has the reason.
+var ErrServerFailed = errors.New("parameter server failed on the request")
+
 // ErrRewound: the job went back to a set of checkpoints, in a new epoch. What was computed before is void.
 var ErrRewound = errors.New("the job went back to its last checkpoint: join it again")
 

@@ -88,6 +88,7 @@ type link struct {
 	epoch   uint16 // of the shard when it last said hello; 0: never
 	down    bool   // lost, and not found again yet
 	crowded bool   // was said to have no room for a stage
+	failed  int    // answers in a row that the server failed on a request
 	control *grpc.ClientConn
 	dialed  string // the address that control goes to
 }
@@ -178,6 +179,7 @@ func (l *link) persist(ctx context.Context, restarted func(), try func(ctx conte
 		}
 		err := l.try(ctx, try, again)
 		if err == nil {
+			l.failed = 0
 			return nil
 		}
 		if err := l.judge(ctx, err); err != nil {
@@ -210,6 +212,9 @@ func (l *link) sum(call call) {
 	}
 }
 
+// maxFailures is how often a request is sent again that the server failed on.
+const maxFailures = 3
+
 // judge decides what an error of an exchange means: nil to try again, the
 // stream or the address dropped where that is due.
 func (l *link) judge(ctx context.Context, err error) error {
@@ -241,6 +246,14 @@ func (l *link) judge(ctx context.Context, err error) error {
 		return nil
 	case wire.Wait, wire.BadChecksum, wire.WrongShard, wire.Stopping:
 		l.log.WithField("answer", fault.Error()).Debug("parameter server asks for patience")
+		return nil
+	case wire.Failed:
+		//guard:failed-request-ends
+		if l.failed++; l.failed > maxFailures {
+			l.failed = 0
+			return fmt.Errorf("shard %d: %w: %s", l.index, ErrServerFailed, fault.Message)
+		}
+		l.log.WithFields(logrus.Fields{"answer": fault.Message, "attempt": l.failed}).Warn("parameter server failed on a request: sending it again")
 		return nil
 	case wire.Moved:
 		return fmt.Errorf("shard %d: %w", l.index, errMoved)
@@ -294,6 +307,7 @@ func (l *link) connect(ctx context.Context) error {
 		}
 		err := l.open(ctx)
 		if err == nil {
+			l.failed = 0
 			return nil
 		}
 		if err := l.judge(ctx, err); err != nil {

@@ -155,10 +155,11 @@ func (p *place) ClaimPS(context.Context, string, func(string)) (pserver.Claim, e
 	close(p.claimed)
 	return p, nil
 }
-func (p *place) Index() int                    { return p.index }
-func (p *place) Job() pserver.JobState         { return pserver.JobState{} }
-func (p *place) Lost() <-chan struct{}         { return p.lost }
-func (p *place) Release(context.Context) error { return nil }
+func (p *place) Index() int                                        { return p.index }
+func (p *place) Job() pserver.JobState                             { return pserver.JobState{} }
+func (p *place) Current(context.Context) (pserver.JobState, error) { return p.Job(), nil }
+func (p *place) Lost() <-chan struct{}                             { return p.lost }
+func (p *place) Release(context.Context) error                     { return nil }
 
 func connect(t testing.TB, addresses []string, link *trainerLink, mode params.Mode, recipe model.Recipe, dtype params.WireDType) *params.Client {
 	t.Helper()
