@@ -34,7 +34,7 @@ const (
 
 var codeNames = [...]string{
 	Malformed: "malformed", BadChecksum: "bad checksum", NoSuchBlock: "no such block", BadLength: "bad length",
-	BadDType: "bad dtype", NotFinite: "not finite", Resync: "resync", Stale: "stale", Uninitialised: "uninitialised",
+	BadDType: "bad dtype", NotFinite: "not finite", Resync: "resync", Stale: "stale", Uninitialised: "uninitialized",
 	OtherModel: "other model", Fenced: "fenced", WrongMode: "wrong mode", Busy: "busy", Wait: "wait",
 	WrongShard: "wrong shard", Stopping: "stopping", NotClaimed: "not claimed",
 	NoSuchTable: "no such table", NoSuchSlot: "no such slot", BadRows: "bad rows", Moved: "moved", NoRoom: "no room", Failed: "failed",
