@@ -65,7 +65,7 @@ var house = []room{
 	{dir: "pserver", may: []string{"internal/safetensors", "internal/failpoint", "pserver/checkpoint", "proto", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "internal/portsplit", "pserver/checkpoint/storage", "pserver/placement/onwire"}},
 	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "trainer/session", "pserver/placement/onwire"}},
 	{dir: "pserver/checkpoint/storage", may: []string{"pserver/checkpoint", "internal/freeport", "scripts"}},
-	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint", "pserver/placement", "pserver/placement/onwire"}},
+	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint", "pserver/placement", "pserver/placement/onwire", "taskqueue"}},
 	{dir: "internal/portsplit"},
 	{dir: "internal/tcpproxy"},
 	{dir: "internal/freeport"},

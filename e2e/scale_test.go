@@ -20,9 +20,9 @@ import (
 
 	"trainmaster/dataset/sample"
 	"trainmaster/internal/safetensors"
-	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
+	"trainmaster/taskqueue"
 	"trainmaster/trainer/params"
 	"trainmaster/trainer/reference"
 )
@@ -453,11 +453,11 @@ func TestServerKilledAfterBlocksMoved(t *testing.T) {
 func (j *job) awaitSteps(more uint64) {
 	j.t.Helper()
 	version := func() uint64 {
-		value, _, err := j.store.Value(j.t.Context(), master.StepKey)
+		value, _, err := j.store.Value(j.t.Context(), taskqueue.StepKey)
 		if err != nil {
 			j.t.Fatal(err)
 		}
-		var step master.Step
+		var step taskqueue.Step
 		if value != nil {
 			err = json.Unmarshal(value, &step)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"trainmaster/master/decide"
+	"trainmaster/taskqueue"
 )
 
 // freshness knows when etcd last answered this master, and which term it leads.
@@ -47,7 +48,7 @@ func (m *Master) keepFresh(ctx context.Context) {
 			continue
 		}
 		asking, cancel := context.WithTimeout(ctx, askTimeout)
-		_, err := m.store.Value(asking, StepKey)
+		_, err := m.store.Value(asking, taskqueue.StepKey)
 		cancel()
 		if err == nil {
 			m.fresh.heard()

@@ -21,12 +21,8 @@ func (b *boundary) hold(ctx context.Context) error {
 	if err := b.telling.take(ctx); err != nil {
 		return err
 	}
-	var last Step
-	err := b.term.inspect(ctx, func(*taskqueue.Queue) {
-		if s := b.term.committer.steps; s != nil {
-			last = s.last
-		}
-	})
+	var last taskqueue.Step
+	err := b.term.inspect(ctx, func(q *taskqueue.Queue) { last, _ = q.SyncStep() })
 	if err == nil && last.Version > 0 {
 		_, err = b.shards.CommitStep(ctx, last)
 	}

@@ -338,9 +338,8 @@ func (t *term) progress(ctx context.Context) (p progress, err error) {
 		for _, set := range q.Overview().Sets {
 			p.passes += uint64(set.Pass)
 		}
-		if t.committer.steps != nil {
-			p.steps = t.committer.steps.last.Version
-		}
+		last, _ := q.SyncStep()
+		p.steps = last.Version
 		p.clock = q.Clock()
 	})
 	p.at = t.committer.time.Now()

@@ -62,7 +62,7 @@ func (s *cutting) taken() string {
 	return text
 }
 
-func (s *cutting) CommitStep(ctx context.Context, step Step) (uint64, error) {
+func (s *cutting) CommitStep(ctx context.Context, step taskqueue.Step) (uint64, error) {
 	if step.Version == 0 {
 		return 0, nil // it was only asked
 	}
@@ -173,7 +173,7 @@ func TestCheckpoints(t *testing.T) {
 func TestCheckpointsBetweenSteps(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
-		store.keys[StepKey] = Step{Version: 3, Epoch: 1}.Encode() // told again every 500 ms
+		store.keys[taskqueue.StepKey] = taskqueue.Step{Version: 3, Epoch: 1}.Encode() // told again every 500 ms
 		s := &cutting{store: store}
 		_, stop, ended := leads(t, store, Config{Sync: true, CheckpointEvery: Cadence{Time: 300 * time.Millisecond}}, s)
 		defer func() {
@@ -288,16 +288,16 @@ func TestCatchUpWithTheServers(t *testing.T) {
 		if _, _, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 9, 3, 1); err == nil || !strings.Contains(err.Error(), "expected at most 7") {
 			t.Errorf("at a version that no server has: %v", err)
 		}
-		step, err := newSteps(store.keys[StepKey], 0)
-		if err != nil || step.last.Version != 7 || step.last.Epoch != 1 {
-			t.Errorf("the step is %+v, %v; expected version 7 in epoch 1", step.last, err)
+		step, err := taskqueue.DecodeStep(store.keys[taskqueue.StepKey])
+		if err != nil || step.Version != 7 || step.Epoch != 1 {
+			t.Errorf("the step is %+v, %v; expected version 7 in epoch 1", step, err)
 		}
 		shards.version.Store(5)
 		if _, included, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 6, 3, 1); err != nil || included {
 			t.Errorf("at a version that was passed: included %t, %v", included, err)
 		}
-		if step, err := newSteps(store.keys[StepKey], 0); err != nil || step.last.Version != 7 {
-			t.Errorf("the step is %+v, %v; expected version 7 as before", step.last, err)
+		if step, err := taskqueue.DecodeStep(store.keys[taskqueue.StepKey]); err != nil || step.Version != 7 {
+			t.Errorf("the step is %+v, %v; expected version 7 as before", step, err)
 		}
 	})
 }
@@ -311,9 +311,9 @@ func (toldToGoBack) Rewind(context.Context, uint64, uint32, []byte, []byte) erro
 // Servers that are ahead of each other, and of the master, are all brought to the version of the foremost, by nobody's staging:
 // no trainer gets parameters of one version before. A version that this job has made stays what it is.
 func TestFollowsTheForemostServer(t *testing.T) {
-	known := Step{Version: 5, Epoch: 1, Contributors: []Contributor{{1, 1 << 16, 3}}}
+	known := taskqueue.Step{Version: 5, Epoch: 1, Contributors: []taskqueue.Contributor{{Ordinal: 1, Incarnation: 1 << 16, Records: 3}}}
 	for name, tt := range map[string]struct {
-		stored  *Step
+		stored  *taskqueue.Step
 		at      uint64
 		queue   taskqueue.Options
 		version uint64
@@ -329,7 +329,7 @@ func TestFollowsTheForemostServer(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				store := newMemory()
 				if tt.stored != nil {
-					store.keys[StepKey] = tt.stored.Encode()
+					store.keys[taskqueue.StepKey] = tt.stored.Encode()
 				}
 				shards := &told{}
 				shards.version.Store(tt.at)
@@ -337,11 +337,11 @@ func TestFollowsTheForemostServer(t *testing.T) {
 				time.Sleep(10 * stepRepeat)
 				stop()
 				<-ended
-				heard := append([]Step{{}}, shards.heard()...)
+				heard := append([]taskqueue.Step{{}}, shards.heard()...)
 				last := heard[len(heard)-1]
-				stored, err := newSteps(store.keys[StepKey], 0)
-				if err != nil || stored.last.Version != tt.version || last.Version != tt.version || len(last.Contributors) > 0 != tt.known {
-					t.Errorf("stored %+v, %v, told %+v; expected version %d", stored.last, err, last, tt.version)
+				stored, err := taskqueue.DecodeStep(store.keys[taskqueue.StepKey])
+				if err != nil || stored.Version != tt.version || last.Version != tt.version || len(last.Contributors) > 0 != tt.known {
+					t.Errorf("stored %+v, %v, told %+v; expected version %d", stored, err, last, tt.version)
 				}
 			})
 		})
@@ -356,9 +356,13 @@ func TestVersionOfTheLatestSet(t *testing.T) {
 		if tt.set > 0 {
 			store.keys[LatestSetKey] = []byte("set 1")
 		}
-		steps := &steps{last: Step{Version: tt.stored}}
-		if err := (&Master{store: store, shards: s}).latestVersion(t.Context(), steps); err != nil || steps.last.Version != tt.want {
-			t.Errorf("stored %d, set %d: version %d, %v; expected %d", tt.stored, tt.set, steps.last.Version, err, tt.want)
+		restored := &state{queue: taskqueue.New("job", [16]byte{}, 1, taskqueue.Options{Sync: true})}
+		if err := restored.setStep(taskqueue.Step{Version: tt.stored}.Encode()); err != nil {
+			t.Fatal(err)
+		}
+		err := (&Master{store: store, shards: s}).latestVersion(t.Context(), restored)
+		if step, _ := restored.queue.SyncStep(); err != nil || step.Version != tt.want {
+			t.Errorf("stored %d, set %d: version %d, %v; expected %d", tt.stored, tt.set, step.Version, err, tt.want)
 		}
 	}
 }

@@ -17,24 +17,19 @@ import (
 type committer struct {
 	*inbox
 	*state
-	over   func()    // called first when the term ends
-	steps  *steps    // nil unless synchronous
-	shards chan Step // hears of each committed step
+	over func() // called first when the term ends
 
 	clock  decide.JobClock
 	sample time.Time // of clock
 	pace   decide.Pace
 
-	batch   []*op
-	parked  []*op // answered "wait", held back
-	staging []*op // wait for their step
+	batch  []*op
+	parked []*op // answered "wait", held back
 
 	cutDisturbed bool // a commit was slow or refused since the last CutBegin
 
 	mailboxes []*mailbox
 	unblocked [taskqueue.WaitFors]bool // an event may have changed the answer of a parked op that waits for it
-
-	missing time.Time // since when a deterministic step waits, or when that was said; zero: it does not
 }
 
 func newCommitter(s *state) *committer {
@@ -84,7 +79,7 @@ func (c *committer) end(err error) {
 		told = err // the next term would say the same
 	}
 	left := c.close(fmt.Errorf("%w: %w", ErrNotLeader, err))
-	for _, list := range [][]*op{c.batch, c.parked, c.staging, left} {
+	for _, list := range [][]*op{c.batch, c.parked, left} {
 		for _, o := range list {
 			o.finish(told)
 		}
@@ -141,7 +136,7 @@ func (c *committer) unpark() bool {
 	all := c.queue.Dispatchable()
 	kept := c.parked[:0]
 	for _, o := range c.parked {
-		if all || c.unblocked[o.answer.WaitFor] {
+		if w := o.answer.WaitFor; c.unblocked[w] || all && w != taskqueue.WaitStep {
 			c.batch = append(c.batch, o)
 		} else {
 			kept = append(kept, o)
@@ -170,11 +165,7 @@ func (c *committer) commit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	step, stepped := c.completeStep()
 	extra := writesOf(c.batch[:n])
-	if stepped {
-		extra = append(extra, taskqueue.Write{Key: StepKey, Value: step.Encode()})
-	}
 	if len(extra) > 0 {
 		c.queue.Touch()
 	}
@@ -197,18 +188,6 @@ func (c *committer) commit(ctx context.Context) error {
 		default:
 			c.log.WithError(err).Error("commit refused, nothing was written")
 			return c.refuse(n, fmt.Errorf("%w: %w", ErrNotStored, err))
-		}
-		for _, o := range c.batch[:n] {
-			if o.stored != nil && o.writing() {
-				o.stored()
-			}
-		}
-		if stepped {
-			c.steps.commit(step)
-			hand(c.shards, step)
-			if len(step.Contributors) == 0 {
-				c.log.WithField("version", step.Version).Warn("the parameters are of an earlier life of the job: going on from their version")
-			}
 		}
 		c.publishEffects(ready.Effects)
 	} else if !c.lead.Valid() { //guard:lease-valid-before-answer
@@ -337,10 +316,6 @@ func (c *committer) applyOne(o *op, now taskqueue.Clock) {
 		}
 		o.answer = c.queue.Apply(now, o.event)
 		o.err = o.answer.Err
-	case o.stage != nil:
-		o.err = c.stage(o.stage)
-	case o.reached > 0:
-		c.steps.reached = max(c.steps.reached, o.reached)
 	}
 }
 
@@ -417,11 +392,6 @@ func (c *committer) settle(n int) (answered int) {
 	for _, o := range c.batch[:n] {
 		switch {
 		case o.err != nil:
-		case o.stage != nil && o.stage.version >= c.steps.last.Version:
-			c.staging = append(c.staging, o)
-			continue
-		case o.stage != nil:
-			c.steps.answer(o.stage)
 		case o.inspect != nil:
 			c.guard(o, func() { o.inspect(c.queue) })
 		case o.patient && o.held() && o.ctx.Err() == nil:
@@ -435,9 +405,6 @@ func (c *committer) settle(n int) (answered int) {
 	rest := copy(c.batch, c.batch[n:])
 	clear(c.batch[rest:])
 	c.batch = c.batch[:rest]
-	if c.steps != nil {
-		c.answerStaged(func(o *op) bool { return o.stage.version < c.steps.last.Version })
-	}
 	return answered
 }
 
@@ -453,80 +420,4 @@ func (c *committer) expire(now time.Time) {
 	}
 	clear(c.parked[len(kept):])
 	c.parked = kept
-	if c.steps != nil {
-		c.answerStaged(func(o *op) bool { return now.After(o.until) || o.ctx.Err() != nil })
-	}
-}
-
-// answerStaged answers those whose step is committed, or who are to ask again.
-func (c *committer) answerStaged(ready func(*op) bool) {
-	kept := c.staging[:0]
-	for _, o := range c.staging {
-		if !ready(o) {
-			kept = append(kept, o)
-			continue
-		}
-		c.steps.answer(o.stage)
-		o.finish(nil)
-	}
-	clear(c.staging[len(kept):])
-	c.staging = kept
-}
-
-func (c *committer) stage(s *staging) error {
-	if c.steps == nil {
-		return ErrNotSync
-	}
-	if !c.queue.Known(s.trainer, s.incarnation) {
-		return ErrRejoin
-	}
-	if s.epoch != 0 && s.epoch != c.queue.Epoch() {
-		return fmt.Errorf("%w: the job is at epoch %d, the trainer at %d", ErrNewEpoch, c.queue.Epoch(), s.epoch)
-	}
-	_, err := c.steps.stage(s.version, Contributor{s.trainer, s.incarnation, s.records})
-	return err
-}
-
-// rewound is called when the job went back: the last step is that of the set, and nobody waits for another.
-func (c *committer) rewound(step Step) {
-	c.steps.rewound(step)
-	hand(c.shards, step)
-	for _, o := range c.staging {
-		o.finish(fmt.Errorf("%w to version %d", ErrNewEpoch, step.Version))
-	}
-	clear(c.staging)
-	c.staging = c.staging[:0]
-}
-
-func (c *committer) completeStep() (Step, bool) {
-	if c.steps == nil {
-		return Step{}, false
-	}
-	if step, ok := c.steps.overtaken(c.queue.Epoch()); ok {
-		return step, true
-	}
-	if len(c.steps.staged) == 0 {
-		return Step{}, false
-	}
-	trainers, all := c.queue.Contributors()
-	if !all {
-		c.sayMissing(len(trainers))
-		return Step{}, false
-	}
-	c.missing = time.Time{}
-	return c.steps.complete(trainers, c.queue.Known, c.queue.Epoch())
-}
-
-// missingSaid is how long a deterministic step waits for a trainer before that is said, and said again.
-const missingSaid = 10 * time.Second
-
-// sayMissing says that a step waits for a trainer that is not there, or is between two tasks for long.
-func (c *committer) sayMissing(running int) {
-	switch {
-	case c.missing.IsZero():
-		c.missing = c.sample
-	case c.sample.Sub(c.missing) >= missingSaid:
-		c.missing = c.sample
-		c.log.WithField("running", running).WithField("expected", c.queue.Ranks()).Warn("a deterministic step waits for a trainer: start as many as --trainers says")
-	}
 }

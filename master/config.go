@@ -62,6 +62,7 @@ func (c Config) withDefaults() Config {
 	if c.Deterministic {
 		c.Queue.Ranks = c.Trainers
 	}
+	c.Queue.Sync, c.Queue.Backups = c.Sync, c.Backups
 	if c.Linger == 0 {
 		c.Linger = 30 * time.Second
 	}
@@ -170,8 +171,8 @@ var (
 	ErrNotStored   = errors.New("not stored, nothing was changed: try again")
 	ErrRolledBack  = errors.New("the store went back in time")
 	ErrHeldDown    = errors.New("a take-over was forced a short while ago")
-	ErrNewEpoch    = errors.New("rolled back")
-	ErrNotSync     = errors.New("this job has no synchronous steps")
+	ErrNewEpoch    = taskqueue.ErrNewEpoch
+	ErrNotSync     = taskqueue.ErrNotSync
 	ErrOtherJob    = errors.New("this master cannot join the job")
 	ErrOtherLedger = errors.New("this master does not see the ledger of the job")
 	ErrForeign     = errors.New("the stored state is of another etcd cluster")

@@ -26,7 +26,7 @@ func TestDeterministicStepWaitsForAll(t *testing.T) {
 		if c, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5, 0); err != nil || c != 0 || included {
 			t.Fatalf("a step without the second trainer: %d, %v, %v", c, included, err)
 		}
-		time.Sleep(2 * missingSaid)
+		time.Sleep(2 * 10 * time.Second)
 		warned := 0
 		for _, e := range said.AllEntries() {
 			if e.Data["expected"] == 2 && e.Data["running"] == 1 {

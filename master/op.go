@@ -8,15 +8,12 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// op is one caller's errand on its way through the committer: exactly one of event, stage,
-// reached, writes and inspect is set, or event and writes. answer and err stand once done has a token.
+// op is a request queued for the committer. Exactly one of event, writes and inspect is set, or event and writes. answer and err
+// are valid once done has a token.
 type op struct {
 	ctx     context.Context
 	event   taskqueue.Event
-	stage   *staging
-	reached uint64                 // a version that a parameter server was found to have
 	writes  []taskqueue.Write      // keys of others, to be written with the state; with event: if that is answered AnswerStep
-	stored  func()                 // called by the committer once writes are; may be nil
 	inspect func(*taskqueue.Queue) // sees the committed state
 	parts   *partsWrite            // to be written before event
 
@@ -33,17 +30,6 @@ type op struct {
 type partsWrite struct {
 	writes   []taskqueue.Write
 	progress func(done, total int)
-}
-
-// staging is a report that all shards hold a trainer's gradients of a version.
-type staging struct {
-	trainer     taskqueue.Ordinal
-	incarnation uint64
-	version     uint64
-	records     int
-	epoch       uint32 // that the trainer goes by; 0: any
-	committed   uint64 // the answer: the last committed version,
-	included    bool   // and whether these gradients are in version+1
 }
 
 var ops = sync.Pool{New: func() any { return &op{done: make(chan struct{}, 1)} }}
@@ -67,7 +53,7 @@ func (o *op) drop(err error) { o.err, o.dropped = err, true }
 // held reports whether an answer is one to hold back: a wait for what others do.
 func (o *op) held() bool {
 	w := o.answer.WaitFor
-	return o.answer.Kind == taskqueue.AnswerWait && (w == taskqueue.WaitTask || w == taskqueue.WaitFlush)
+	return o.answer.Kind == taskqueue.AnswerWait && (w == taskqueue.WaitTask || w == taskqueue.WaitFlush || w == taskqueue.WaitStep)
 }
 
 // park prepares an op to be applied again: its finishes are counted, only its wish is left.
@@ -83,6 +69,8 @@ func (o *op) park(until time.Time) {
 		ev.Finished = nil
 	case *taskqueue.PlainAsk:
 		ev.Finished = false
+	case *taskqueue.StageGradients:
+		ev.Epoch = o.answer.Epoch // a rollback refuses what was staged before it
 	}
 }
 

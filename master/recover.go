@@ -75,6 +75,9 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 			return nil, fmt.Errorf("choose a job id: %w", err)
 		}
 		s.queue = taskqueue.New(config.Job, id, cluster, config.Queue)
+		if err := s.readStep(ctx); err != nil {
+			return nil, err
+		}
 		if err := s.save(ctx, s.queue.Ready(), nil); err != nil {
 			return nil, err
 		}
@@ -104,6 +107,9 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 	if s.queue, err = taskqueue.Restore(&snapshot, s.roster, tables, config.Queue); err != nil {
 		return nil, err
 	}
+	if err := s.readStep(ctx); err != nil {
+		return nil, err
+	}
 	s.stored, s.revision = stored, revision
 	s.committed(snapshot.Commit)
 	s.tables.Store(&tables)
@@ -118,6 +124,18 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 		"commit": snapshot.Commit, "datasets": len(tables), "trainers": len(s.roster), "took": s.since(began).Round(time.Millisecond).String(),
 	}).Info("state recovered")
 	return s, nil
+}
+
+// readStep reads the last synchronous step.
+func (s *state) readStep(ctx context.Context) error {
+	if !s.config.Sync {
+		return nil
+	}
+	step, err := s.store.Value(ctx, taskqueue.StepKey)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", taskqueue.StepKey, err)
+	}
+	return s.setStep(step)
 }
 
 // readState reads the stored state; revision 0 says that the job is still to be begun.

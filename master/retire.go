@@ -59,9 +59,8 @@ func (m *Master) tellRetired(ctx context.Context, t *term) error {
 	var version *uint64
 	if err := t.inspect(ctx, func(q *taskqueue.Queue) {
 		floor, live = q.Sessions()
-		if steps := t.committer.steps; steps != nil {
-			last := steps.last.Version
-			version = &last
+		if last, ok := q.SyncStep(); ok {
+			version = &last.Version
 		}
 	}); err != nil {
 		return err

@@ -340,14 +340,7 @@ func (r *rewinding) goBack(ctx context.Context, why string) error {
 	if err != nil {
 		return err
 	}
-	step := Step{Version: version, Epoch: place.Epoch + 1}
-	a, err := r.term.committer.do(ctx, func(o *op) {
-		o.event = &taskqueue.Rollback{Generation: place.Generation + 1, Step: place.Step}
-		if r.term.committer.steps != nil {
-			o.writes = []taskqueue.Write{{Key: StepKey, Value: step.Encode()}}
-			o.stored = func() { r.term.committer.rewound(step) }
-		}
-	})
+	a, err := r.term.ask(ctx, &taskqueue.Rollback{Generation: place.Generation + 1, Step: place.Step, Version: version}, false)
 	if err := stepDone(a, err); err != nil {
 		return err
 	}

@@ -57,9 +57,7 @@ func (m *Master) Join(ctx context.Context, id, address string) (Session, error) 
 	if err != nil {
 		return Session{}, err
 	}
-	var epoch uint32
-	err = t.inspect(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() })
-	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync, Explicit: m.config.Queue.ExplicitCommit, Cuts: m.config.Queue.Cuts, Epoch: epoch, TTL: m.config.Queue.SessionTTL}, err
+	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync, Explicit: m.config.Queue.ExplicitCommit, Cuts: m.config.Queue.Cuts, Epoch: a.Epoch, TTL: m.config.Queue.SessionTTL}, nil
 }
 
 const maxID = 200
@@ -194,20 +192,20 @@ func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, v
 	if err != nil {
 		return 0, false, err
 	}
-	s := &staging{trainer: o, incarnation: incarnation, version: version, records: records, epoch: epoch}
-	report := func() error {
-		_, err := t.committer.do(ctx, func(o *op) { o.stage, o.until = s, time.Now().Add(longPoll) })
-		return err
-	}
-	if err = report(); errors.Is(err, errAhead) && !m.config.Queue.Cuts { // a job that goes back as a whole takes the servers back instead
+	ev := &taskqueue.StageGradients{By: taskqueue.Contributor{Ordinal: o, Incarnation: incarnation, Records: records}, Version: version, Epoch: epoch}
+	a, err := t.ask(ctx, ev, true)
+	if errors.Is(err, taskqueue.ErrAhead) && !m.config.Queue.Cuts { // a job that goes back as a whole takes the servers back instead
 		if err = m.catchUp(ctx, t, version); err == nil {
-			err = report()
+			a, err = t.ask(ctx, ev, true)
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return 0, false, err
+	case a.Kind == taskqueue.AnswerRejoin:
+		return 0, false, ErrRejoin
 	}
-	return s.committed, s.included, nil
+	return a.Version, a.Included, nil
 }
 
 // Overview summarises the committed state.

@@ -177,7 +177,7 @@ func (w *warm) table(report string) *taskqueue.Table {
 func (s *standby) etcdAnswers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, decide.BeatEvery)
 	defer cancel()
-	_, err := s.store.Value(ctx, StepKey)
+	_, err := s.store.Value(ctx, taskqueue.StepKey)
 	return err == nil
 }
 

@@ -30,6 +30,7 @@ type state struct {
 	stored      []byte            // the stored state
 	limit       int               // of its size: above it nothing new is dispatched
 	roster      map[string][]byte // as stored, by trainer id
+	step        []byte            // the value of taskqueue.StepKey, or one that the latest checkpoint set implies
 	written     time.Time         // when the last commit ended
 	tables      atomic.Pointer[[]*taskqueue.Table]
 	number      atomic.Uint64 // of the last commit
@@ -88,6 +89,9 @@ func (s *state) save(ctx context.Context, ready taskqueue.Ready, extra []taskque
 	s.queue.Hold(len(encoded) > s.limit)
 	s.counts.commits.Add(1)
 	for _, w := range ready.Writes {
+		if w.Key == taskqueue.StepKey {
+			s.step = w.Value
+		}
 		if id, ok := strings.CutPrefix(w.Key, taskqueue.RosterPrefix); ok {
 			if w.Delete {
 				delete(s.roster, id)
@@ -226,7 +230,18 @@ func (s *state) decode(stored []byte, tables []*taskqueue.Table) (*taskqueue.Que
 	if err := s.store.Decode(stored, &snapshot, maxStoredState); err != nil {
 		return nil, fmt.Errorf("decode /task_queues: %w", err)
 	}
-	return taskqueue.Restore(&snapshot, s.roster, tables, s.config.Queue)
+	q, err := taskqueue.Restore(&snapshot, s.roster, tables, s.config.Queue)
+	if err != nil {
+		return nil, err
+	}
+	err = q.RestoreStep(s.step)
+	return q, err
+}
+
+// setStep makes a step the last one of the restored queue.
+func (s *state) setStep(step []byte) error {
+	s.step = step
+	return s.queue.RestoreStep(step)
 }
 
 // publish lets the faces build tasks of newly registered datasets.

@@ -60,7 +60,7 @@ type Shards interface {
 	// CommitStep returns once every shard has heard of the step, or ctx ends, and with it the greatest version that any
 	// of them has by then. A step without contributors is one of which nobody knows any more what it was made of; of
 	// version 0 it only asks.
-	CommitStep(ctx context.Context, step Step) (reached uint64, err error)
+	CommitStep(ctx context.Context, step taskqueue.Step) (reached uint64, err error)
 	// SetAt reads what a set says of its cut.
 	SetAt(set []byte) (SetAt, error)
 	// Discard removes what was written for sets that are newer than the latest one, nil if there is none yet: they were

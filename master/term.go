@@ -52,7 +52,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 		}
 	}
 	if m.config.Sync {
-		if err := m.recoverSteps(ctx, c); err != nil {
+		if err := m.latestVersion(ctx, s); err != nil {
 			return err
 		}
 	}
@@ -73,6 +73,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 		}
 	}
 	ended, retired := c.subscribe(taskqueue.OnJobEnded, taskqueue.OnSessionsChanged), c.subscribe(taskqueue.OnSessionsChanged)
+	steps := c.subscribe(taskqueue.OnStepCommitted)
 	m.current.Store(t) // who comes as soon as it is announced waits for the committer, and is not sent away
 	defer m.termOver()
 	if err := m.announce(ctx, lead); err != nil {
@@ -82,7 +83,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	t.announced.Store(true)
 	group, ctx := errgroup.WithContext(ctx)
 	if m.config.Sync {
-		group.Go(func() error { return m.tellShards(ctx, t, telling) })
+		group.Go(func() error { return m.tellShards(ctx, t, steps, telling) })
 		group.Go(func() error { return m.watchStageRoom(ctx, t) })
 	}
 	if t.checkpoints != nil {
@@ -192,27 +193,8 @@ func (t *term) inspect(ctx context.Context, look func(*taskqueue.Queue)) error {
 	return err
 }
 
-// recoverSteps reads the last committed step, for the shards to be told of it again.
-func (m *Master) recoverSteps(ctx context.Context, c *committer) error {
-	stored, err := m.store.Value(ctx, StepKey)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", StepKey, err)
-	}
-	if c.steps, err = newSteps(stored, m.config.Backups); err != nil {
-		return err
-	}
-	if err := m.latestVersion(ctx, c.steps); err != nil {
-		return err
-	}
-	c.shards = make(chan Step, 1)
-	if c.steps.last.Version > 0 {
-		hand(c.shards, c.steps.last) // the last leader may have died before it told them
-	}
-	return nil
-}
-
-// latestVersion goes on from the latest set, if no step is known that is as new: parameters never go back behind it.
-func (m *Master) latestVersion(ctx context.Context, s *steps) error {
+// latestVersion continues from the latest checkpoint set if the last step is older: parameters never go back to an earlier version.
+func (m *Master) latestVersion(ctx context.Context, s *state) error {
 	set, err := m.store.Value(ctx, LatestSetKey)
 	if err != nil || set == nil {
 		return err
@@ -221,54 +203,72 @@ func (m *Master) latestVersion(ctx context.Context, s *steps) error {
 	if err != nil {
 		return fmt.Errorf("read %s: %w", LatestSetKey, err)
 	}
-	if at.Version > s.last.Version {
-		s.last = Step{Version: at.Version, Epoch: s.last.Epoch}
+	if last, _ := s.queue.SyncStep(); at.Version > last.Version {
+		return s.setStep(taskqueue.Step{Version: at.Version, Epoch: last.Epoch}.Encode())
 	}
 	return nil
+}
+
+// catchUp finds out how far the parameters are when a trainer has staged at a version that this job does not know of.
+func (m *Master) catchUp(ctx context.Context, t *term, version uint64) error {
+	if err := t.catching.take(ctx); err != nil { // one asks for all
+		return err
+	}
+	defer t.catching.give()
+	var last taskqueue.Step
+	if err := t.inspect(ctx, func(q *taskqueue.Queue) { last, _ = q.SyncStep() }); err != nil || version <= last.Version {
+		return err
+	}
+	bounded, cancel := t.committer.time.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	reached, err := m.shards.Version(bounded)
+	if err != nil {
+		return fmt.Errorf("staged at version %d, and only version %d is known: ask the parameter servers: %w", version, last.Version, err)
+	}
+	return t.serversAhead(ctx, reached)
+}
+
+// serversAhead continues from the version that a server has, if it is later than the last step. The steps of this term are committed
+// before any server receives them, so a later version is not one of them.
+func (t *term) serversAhead(ctx context.Context, reached uint64) error {
+	_, err := t.apply(ctx, &taskqueue.ServersAhead{Version: reached})
+	return err
 }
 
 // tellShards tells the parameter servers of committed steps, in order. While nothing new
 // comes it repeats the last one, for a server that was restarted; the others ignore it. A server
 // that turns out to be ahead is followed, by the others too: until then no trainer gets parameters
 // of one version. Not in a job that goes back as a whole: it has the servers go back.
-func (m *Master) tellShards(ctx context.Context, t *term, telling turn) error {
-	steps, follows := t.committer.shards, !m.config.Queue.Cuts
-	repeat := time.NewTicker(stepRepeat)
-	defer repeat.Stop()
-	var last Step
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case last = <-steps:
-		case <-repeat.C:
-			select {
-			case last = <-steps: // rather than repeat the one before it
-			default:
-			}
+func (m *Master) tellShards(ctx context.Context, t *term, steps *mailbox, telling turn) error {
+	follows := !m.config.Queue.Cuts
+	var last taskqueue.Step
+	for ; ctx.Err() == nil; t.committer.time.Wait(ctx, steps.changed, stepRepeat) {
+		for _, e := range steps.take() {
+			last = e.(taskqueue.StepCommitted).Step
 		}
 		if last.Version == 0 && !follows {
 			continue
 		}
-		reached, err := m.tell(ctx, last, telling)
+		reached, err := m.tell(ctx, t, last, telling)
 		if follows && reached > last.Version {
-			err = errors.Join(err, t.found(ctx, reached))
+			err = errors.Join(err, t.serversAhead(ctx, reached))
 		}
 		if err != nil && ctx.Err() == nil && max(last.Version, reached) > 0 {
 			m.log.WithError(err).WithField("version", last.Version).Warn("telling the parameter servers of a step, trying again")
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // tell takes the turn for a step. Version 0 is told to nobody: the servers are only asked.
-func (m *Master) tell(ctx context.Context, step Step, telling turn) (reached uint64, err error) {
+func (m *Master) tell(ctx context.Context, t *term, step taskqueue.Step, telling turn) (reached uint64, err error) {
 	if step.Version > 0 {
 		if err := telling.take(ctx); err != nil {
 			return 0, err
 		}
 		defer telling.give()
 	}
-	bounded, cancel := context.WithTimeout(ctx, stepTimeout)
+	bounded, cancel := t.committer.time.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	return m.shards.CommitStep(bounded, step)
 }

@@ -400,17 +400,17 @@ type told struct {
 	version atomic.Uint64 // that they are at
 
 	mu    sync.Mutex
-	steps []Step
+	steps []taskqueue.Step
 }
 
 // heard returns the steps so far.
-func (s *told) heard() []Step {
+func (s *told) heard() []taskqueue.Step {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.steps)
 }
 
-func (s *told) CommitStep(ctx context.Context, step Step) (uint64, error) {
+func (s *told) CommitStep(ctx context.Context, step taskqueue.Step) (uint64, error) {
 	if step.Version > 0 { // else it was only asked
 		s.mu.Lock()
 		s.steps = append(s.steps, step)
@@ -579,7 +579,7 @@ func TestRefusedStageDoesNotCount(t *testing.T) {
 func TestShardsAreToldAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
-		store.keys[StepKey] = Step{Version: 7, Epoch: 1, Contributors: []Contributor{{1, 1 << 16, 3}}}.Encode()
+		store.keys[taskqueue.StepKey] = taskqueue.Step{Version: 7, Epoch: 1, Contributors: []taskqueue.Contributor{{Ordinal: 1, Incarnation: 1 << 16, Records: 3}}}.Encode()
 		shards := &told{block: true}
 		m, _, _ := leads(t, store, Config{Sync: true}, shards)
 		register(t, m, 10)

@@ -40,7 +40,10 @@ type Answer struct {
 	Ordinal     Ordinal
 	Incarnation uint64
 	Granted     bool
-	Draining    bool // of a heartbeat: its trainer is to leave when it has finished what it runs
+	Epoch       uint32 // of the job, for a trainer that joins or stages gradients
+	Version     uint64 // of the last synchronous step
+	Included    bool   // staged gradients are in the version after theirs
+	Draining    bool   // of a heartbeat: its trainer is to leave when it has finished what it runs
 	Err         error
 }
 

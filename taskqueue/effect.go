@@ -18,6 +18,7 @@ const (
 	OnJobEnded EffectKind = iota
 	OnSessionsChanged
 	OnUnblocked
+	OnStepCommitted
 )
 
 // JobEnded follows the end of the job. Status is Ended or Failed.
@@ -34,6 +35,12 @@ type SessionsChanged struct {
 
 // Unblocked asks the committer to apply the parked requests that wait for On again.
 type Unblocked struct{ On WaitFor }
+
+// StepCommitted follows a synchronous step, or a rollback to one.
+type StepCommitted struct{ Step }
+
+// Key implements Effect.
+func (StepCommitted) Key() EffectKey { return EffectKey{Kind: OnStepCommitted} }
 
 // Key implements Effect.
 func (JobEnded) Key() EffectKey { return EffectKey{Kind: OnJobEnded} }
@@ -56,6 +63,9 @@ func (q *Queue) raise(e Effect) {
 // not stored.
 func (q *Queue) Outstanding() []Effect {
 	list := []Effect{q.sessionsChanged()}
+	if step, ok := q.SyncStep(); ok && step.Version > 0 {
+		list = append(list, StepCommitted{step})
+	}
 	if q.over() {
 		list = append(list, JobEnded{q.status, q.reason})
 	}

@@ -47,11 +47,12 @@ const (
 	WaitRollback         // a trainer was lost with a task: nothing is given out before a rollback
 	WaitFlush            // of a commit: not every member has flushed its step
 	WaitCut              // the leader takes a cut: the trainer is to flush it first
+	WaitStep             // the step of staged gradients is not committed
 	WaitFors             // how many there are
 )
 
 func (w WaitFor) String() string {
-	return [...]string{"wait", "wait: commit", "wait: rollback", "wait: flush", "wait: cut"}[w%5]
+	return [...]string{"wait", "wait: commit", "wait: rollback", "wait: flush", "wait: cut", "wait: step"}[w%WaitFors]
 }
 
 // StepPlace is where the steps of a job of explicit commits stand.
@@ -432,6 +433,7 @@ type Rollback struct {
 	Incarnation uint64
 	Generation  uint64
 	Step        uint64
+	Version     uint64 // of the parameters at that step, in a synchronous job
 }
 
 func (ev *Rollback) apply(q *Queue) Answer {
@@ -464,6 +466,7 @@ func (ev *Rollback) apply(q *Queue) Answer {
 	//guard:rollback-starts-epoch
 	q.epoch++
 	q.rollBack(ev.Generation)
+	q.resetSteps(Step{Version: ev.Version, Epoch: q.epoch})
 	q.enter(t)
 	return q.stepAnswer()
 }
@@ -476,7 +479,7 @@ func (q *Queue) rollBack(generation uint64) {
 	x.generation, x.rolledTo = generation, x.committed
 	q.endRound()
 	clear(x.members)
-	q.unblock(WaitTask, WaitFlush)
+	q.unblock(WaitTask, WaitFlush, WaitStep)
 	q.ledger.rolledBack(x.committed, generation, q.epoch)
 	back := 0
 	//guard:rollback-undoes-finishes

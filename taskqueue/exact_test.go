@@ -325,14 +325,14 @@ func (r *ring) rollBack(t *rapid.T) {
 		return
 	}
 	if r.generation > 0 && place.Step != r.q.exact.rolledTo {
-		if a := r.apply(&Rollback{m.ordinal, m.incarnation, r.generation, place.Step}); !errors.Is(a.Err, ErrOtherStep) {
+		if a := r.apply(&Rollback{Trainer: m.ordinal, Incarnation: m.incarnation, Generation: r.generation, Step: place.Step}); !errors.Is(a.Err, ErrOtherStep) {
 			r.Fatalf("generation %d began from step %d and again from %d: %+v", r.generation, r.q.exact.rolledTo, place.Step, a)
 		}
 	}
 	generation := r.generation + uint64(rapid.IntRange(1, 3).Draw(t, "generation by"))
-	a := r.apply(&Rollback{m.ordinal, m.incarnation, generation, place.Step})
-	again := r.apply(&Rollback{m.ordinal, m.incarnation, generation, place.Step})
-	other := r.apply(&Rollback{m.ordinal, m.incarnation, generation, place.Step + 1})
+	a := r.apply(&Rollback{Trainer: m.ordinal, Incarnation: m.incarnation, Generation: generation, Step: place.Step})
+	again := r.apply(&Rollback{Trainer: m.ordinal, Incarnation: m.incarnation, Generation: generation, Step: place.Step})
+	other := r.apply(&Rollback{Trainer: m.ordinal, Incarnation: m.incarnation, Generation: generation, Step: place.Step + 1})
 	if a.Kind != AnswerStep || again.Place != a.Place || !errors.Is(other.Err, ErrOtherStep) {
 		r.Fatalf("rollback: %+v, again %+v, to another step %+v", a, again, other)
 	}

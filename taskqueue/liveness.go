@@ -36,7 +36,7 @@ func (ev *Join) apply(q *Queue) Answer {
 		q.noteRival(t, old.address)
 	}
 	q.enlist(t)
-	return Answer{Ordinal: t.ordinal, Incarnation: t.incarnation}
+	return Answer{Ordinal: t.ordinal, Incarnation: t.incarnation, Epoch: q.epoch}
 }
 
 // rivals counts sessions that took the place of one whose connection was intact. A trainer that was killed and started again has no

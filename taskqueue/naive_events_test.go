@@ -191,7 +191,7 @@ func (n *naive) join(id string, incarnation uint64) Answer {
 	n.dropName(id)
 	t := n.enlist(id, incarnation, false)
 	n.reuse(t)
-	return Answer{Ordinal: t.ordinal, Incarnation: incarnation}
+	return Answer{Ordinal: t.ordinal, Incarnation: incarnation, Epoch: 1}
 }
 
 func (n *naive) plainAsk(ev *PlainAsk, incarnation uint64) Answer {

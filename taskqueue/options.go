@@ -23,6 +23,9 @@ type Options struct {
 	LossesIgnored bool          // losses of trainers return nothing, only timeouts do
 	Ranks         int           // so many trainers, each of which gets the positions of its rank; 0: whoever asks gets the next one
 
+	Sync    bool // gradients are applied in synchronous steps: see StageGradients
+	Backups int  // trainers that a synchronous step does not wait for
+
 	// ExplicitCommit makes a new job one of explicit commits: see StepCommit. It is fixed when
 	// the job begins: Restore goes by the stored state.
 	ExplicitCommit bool

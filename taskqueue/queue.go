@@ -24,8 +24,9 @@ type Queue struct {
 	reason      string
 	saver       Ordinal
 	saverUntil  Clock
-	restores    uint8  // from a backup
-	exact       *exact // nil: a finish counts when it is committed
+	restores    uint8      // from a backup
+	exact       *exact     // nil: a finish counts when it is committed
+	sync        *syncSteps // nil: gradients are applied as they arrive
 
 	sets     []*set
 	trainers map[Ordinal]*trainer
@@ -191,7 +192,7 @@ func New(job string, jobID [16]byte, cluster uint64, opt Options) *Queue {
 }
 
 func empty(opt Options) *Queue {
-	return &Queue{
+	q := &Queue{
 		opt:      opt.withDefaults(),
 		trainers: map[Ordinal]*trainer{},
 		byID:     map[string]*trainer{},
@@ -199,6 +200,10 @@ func empty(opt Options) *Queue {
 		asides:   map[string][]byte{},
 		effects:  effects{},
 	}
+	if opt.Sync {
+		q.sync = newSyncSteps()
+	}
+	return q
 }
 
 // Commit returns the number of the last commit that was handed over.
@@ -241,6 +246,10 @@ type Notice struct {
 
 func (q *Queue) notice(isError bool, what string, fields map[string]any) {
 	q.notices = append(q.notices, Notice{Error: isError, What: what, Fields: fields})
+}
+
+func (q *Queue) warn(what string, fields map[string]any) {
+	q.notices = append(q.notices, Notice{What: what, Fields: fields, Warning: true})
 }
 
 // orderOf returns the permutation of an open pass.

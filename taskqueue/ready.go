@@ -17,9 +17,10 @@ type Ready struct {
 	Notices    []Notice
 }
 
-// Ready ends a batch: it returns what changed since the last call, and gives the state its next commit number. If nothing must be
+// Ready ends a batch: it completes at most one synchronous step, returns what changed since the last call, and gives the state its next commit number. If nothing must be
 // committed, it changes nothing.
 func (q *Queue) Ready() Ready {
+	q.completeStep()
 	//guard:job-end-stored-first
 	if !q.dirty && !q.final {
 		return Ready{}
@@ -36,6 +37,12 @@ func (q *Queue) Ready() Ready {
 	}
 	for key, value := range q.asides {
 		r.Writes = append(r.Writes, Write{Key: key, Value: value, Delete: value == nil})
+	}
+	if x := q.sync; x != nil && x.changed {
+		r.Writes = append(r.Writes, Write{Key: StepKey, Value: x.last.Encode()})
+		q.raise(StepCommitted{x.last})
+		q.unblock(WaitStep)
+		x.changed = false
 	}
 	slices.SortFunc(r.Writes, func(a, b Write) int { return strings.Compare(a.Key, b.Key) })
 	if q.sessionEnded {

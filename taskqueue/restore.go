@@ -85,6 +85,9 @@ func (h *holder) order() Clock {
 // the commit that failed has the grace to show up again.
 func (q *Queue) Continue(from *Queue) {
 	q.clock = max(q.clock, from.clock)
+	if q.sync != nil && from.sync != nil {
+		q.sync.continues(from.sync)
+	}
 	for _, s := range q.sets {
 		for _, e := range s.live {
 			for k := range e.held {

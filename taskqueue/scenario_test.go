@@ -333,7 +333,7 @@ func (s *scenario) steps(word string, args []string, generation uint64) string {
 	case "step":
 		return s.answer(c, s.q.Apply(s.now, &StepCommit{c.ordinal, c.incarnation, generation, step}))
 	case "rollback":
-		return s.answer(c, s.q.Apply(s.now, &Rollback{c.ordinal, c.incarnation, generation, step}))
+		return s.answer(c, s.q.Apply(s.now, &Rollback{Trainer: c.ordinal, Incarnation: c.incarnation, Generation: generation, Step: step}))
 	}
 	ev := &StepFlushed{Trainer: c.ordinal, Incarnation: c.incarnation, Generation: generation, Step: step}
 	for _, text := range args[2:] {

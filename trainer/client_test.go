@@ -693,7 +693,7 @@ func TestEnd(t *testing.T) {
 }
 
 // steps takes what the master tells the parameter servers.
-type steps chan master.Step
+type steps chan taskqueue.Step
 
 func (steps) Begin(context.Context, uint64, uint32, func(uint64) uint64) (master.Cut, error) {
 	return nil, master.ErrNothingToCut
@@ -703,7 +703,7 @@ func (steps) SetAt([]byte) (master.SetAt, error)            { return master.SetA
 func (steps) Discard(context.Context, uint64, []byte) error { return nil }
 func (steps) Version(context.Context) (uint64, error)       { return 0, master.ErrNothingToCut }
 
-func (s steps) CommitStep(_ context.Context, step master.Step) (uint64, error) {
+func (s steps) CommitStep(_ context.Context, step taskqueue.Step) (uint64, error) {
 	if step.Version == 0 {
 		return 0, nil // it was only asked
 	}
@@ -748,7 +748,7 @@ func TestStaged(t *testing.T) {
 	if err := <-staged; err != nil {
 		t.Error(err)
 	}
-	want := []master.Contributor{{Ordinal: a.Ordinal(), Incarnation: a.Incarnation(), Records: 7}, {Ordinal: b.Ordinal(), Incarnation: b.Incarnation(), Records: 3}}
+	want := []taskqueue.Contributor{{Ordinal: a.Ordinal(), Incarnation: a.Incarnation(), Records: 7}, {Ordinal: b.Ordinal(), Incarnation: b.Incarnation(), Records: 3}}
 	if step := <-heard; step.Version != 1 || !slices.Equal(step.Contributors, want) {
 		t.Errorf("the shards were told %+v", step)
 	}

@@ -165,7 +165,7 @@ func (r *revival) leaves(key string) bool {
 	switch {
 	case slices.Contains([]string{taskqueue.StateKey, jobKey, psDesiredKey}, key):
 		return true
-	case r.set != nil && (key == master.StepKey || key == master.LatestSetKey): // the set says them
+	case r.set != nil && (key == taskqueue.StepKey || key == master.LatestSetKey): // the set says them
 		return true
 	}
 	return strings.HasPrefix(key, taskqueue.RosterPrefix) || strings.HasPrefix(key, snapshot.DatasetPrefix)
@@ -179,7 +179,7 @@ func (r *revival) lastKeys(queue *taskqueue.Queue, events []byte) (keys []taskqu
 	if r.set != nil {
 		keys = append(keys, taskqueue.Write{Key: master.LatestSetKey, Value: r.text})
 		if r.set.Mode == checkpoint.Sync {
-			keys = append(keys, taskqueue.Write{Key: master.StepKey, Value: master.Step{Version: r.set.Version, Epoch: queue.Epoch()}.Encode()})
+			keys = append(keys, taskqueue.Write{Key: taskqueue.StepKey, Value: taskqueue.Step{Version: r.set.Version, Epoch: queue.Epoch()}.Encode()})
 		}
 	}
 	if r.ledger && !r.file.Head.Ledger {

@@ -10,6 +10,7 @@ import (
 
 	"trainmaster/master"
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/taskqueue"
 )
 
 // shards is how a leader talks to the servers: master.RewindShards, as master/shards has it, with messages that are
@@ -92,7 +93,7 @@ func (w *world) wakeLeaders() {
 	}
 }
 
-func (h *shards) CommitStep(context.Context, master.Step) (uint64, error) { return 0, nil }
+func (h *shards) CommitStep(context.Context, taskqueue.Step) (uint64, error) { return 0, nil }
 
 func (h *shards) States(ctx context.Context) ([]master.ShardState, error) {
 	states := make([]master.ShardState, servers)

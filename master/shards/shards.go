@@ -18,6 +18,7 @@ import (
 
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
 )
 
 // Client reaches all parameter servers of a job. The zero value but Addrs is ready.
@@ -51,7 +52,7 @@ func (c *conn) close() {
 }
 
 // CommitStep returns once every server has taken the step, or ctx ends, and the greatest version that any of them has.
-func (c *Client) CommitStep(ctx context.Context, step master.Step) (reached uint64, err error) {
+func (c *Client) CommitStep(ctx context.Context, step taskqueue.Step) (reached uint64, err error) {
 	addrs, err := c.Addrs(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("find the parameter servers: %w", err)

@@ -18,6 +18,7 @@ import (
 	"trainmaster/master"
 	"trainmaster/master/shards"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -129,7 +130,7 @@ func codeOf(err error) codes.Code {
 	return codes.OK
 }
 
-var step = master.Step{Version: 8, Epoch: 3, Contributors: []master.Contributor{{Ordinal: 2, Incarnation: 1 << 40, Records: 7}, {Ordinal: 5, Incarnation: 9, Records: 1<<32 - 1}}}
+var step = taskqueue.Step{Version: 8, Epoch: 3, Contributors: []taskqueue.Contributor{{Ordinal: 2, Incarnation: 1 << 40, Records: 7}, {Ordinal: 5, Incarnation: 9, Records: 1<<32 - 1}}}
 
 // Every server hears of a step as it was committed, also when it is told again.
 func TestEveryServerHears(t *testing.T) {

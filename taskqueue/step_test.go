@@ -1,15 +1,27 @@
-package master
+package taskqueue
 
 import (
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
-
-	"trainmaster/taskqueue"
 )
 
-func staged(t *testing.T, s *steps, version uint64, ordinals ...taskqueue.Ordinal) {
+// stepsAt returns the steps of a queue whose stored step is text.
+func stepsAt(t *testing.T, text string) (*Queue, *syncSteps) {
+	t.Helper()
+	q := New("job", [16]byte{}, 1, Options{Sync: true})
+	var stored []byte
+	if text != "" {
+		stored = []byte(text)
+	}
+	if err := q.RestoreStep(stored); err != nil {
+		t.Fatal(err)
+	}
+	return q, q.sync
+}
+
+func staged(t *testing.T, s *syncSteps, version uint64, ordinals ...Ordinal) {
 	t.Helper()
 	for _, o := range ordinals {
 		if current, err := s.stage(version, Contributor{Ordinal: o, Incarnation: uint64(o) * 10, Records: int(o)}); err != nil || !current {
@@ -20,7 +32,7 @@ func staged(t *testing.T, s *steps, version uint64, ordinals ...taskqueue.Ordina
 
 // A step is complete when all that run have staged, and has those only, in their order.
 func TestStepIsOfThoseThatRun(t *testing.T) {
-	type ordinals = []taskqueue.Ordinal
+	type ordinals = []Ordinal
 	tests := map[string]struct{ staged, runners, want ordinals }{
 		"nobody runs":               {ordinals{1}, nil, nil},
 		"one has not staged":        {ordinals{1, 3}, ordinals{1, 2, 3}, nil},
@@ -31,12 +43,9 @@ func TestStepIsOfThoseThatRun(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			s, err := newSteps(nil, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			_, s := stepsAt(t, "")
 			staged(t, s, 0, tt.staged...)
-			step, ok := s.complete(tt.runners, everyone, 7)
+			step, ok := s.complete(tt.runners, everyone, 0)
 			var got ordinals
 			for _, c := range step.Contributors {
 				got = append(got, c.Ordinal)
@@ -47,18 +56,15 @@ func TestStepIsOfThoseThatRun(t *testing.T) {
 			if ok != (tt.want != nil) || !reflect.DeepEqual(got, tt.want) {
 				t.Fatalf("got %v, %v; want %v", got, ok, tt.want)
 			}
-			if ok && (step.Version != 1 || step.Epoch != 7) {
-				t.Errorf("got version %d, epoch %d", step.Version, step.Epoch)
+			if ok && step.Version != 1 {
+				t.Errorf("got version %d", step.Version)
 			}
 		})
 	}
 }
 
 func TestStageIsOfTheLastVersion(t *testing.T) {
-	s, err := newSteps([]byte(`{"version":5,"epoch":1,"contributors":[{"ordinal":1,"incarnation":10,"records":3}]}`), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q, s := stepsAt(t, `{"version":5,"epoch":1,"contributors":[{"ordinal":1,"incarnation":10,"records":3}]}`)
 	for name, tt := range map[string]struct {
 		version uint64
 		records int
@@ -79,45 +85,42 @@ func TestStageIsOfTheLastVersion(t *testing.T) {
 			t.Errorf("%s: got %v, %v", name, current, err)
 		}
 	}
-	if _, err := newSteps([]byte(`{`), 0); err == nil || !strings.Contains(err.Error(), StepKey) {
+	if err := q.RestoreStep([]byte(`{`)); err == nil || !strings.Contains(err.Error(), StepKey) {
 		t.Errorf("damaged: got %v", err)
 	}
 }
 
 // The same question has the same answer, however often it is asked.
 func TestStageIsAnswered(t *testing.T) {
-	s, _ := newSteps(nil, 0)
+	q, s := stepsAt(t, "")
 	staged(t, s, 0, 1, 2)
-	step, ok := s.complete([]taskqueue.Ordinal{1}, everyone, 1)
+	step, ok := s.complete([]Ordinal{1}, everyone, 0)
 	if !ok {
 		t.Fatal("not complete")
 	}
-	s.commit(step)
+	q.setStep(step)
 	for range 2 {
 		for _, tt := range []struct {
-			by       taskqueue.Ordinal
+			by       Ordinal
 			version  uint64
 			included bool
 		}{{1, 0, true}, {2, 0, false}, {1, 1, false}} {
-			a := staging{trainer: tt.by, incarnation: uint64(tt.by) * 10, version: tt.version}
-			s.answer(&a)
-			if a.committed != 1 || a.included != tt.included {
-				t.Errorf("trainer %d at version %d: committed %d, included %v", tt.by, tt.version, a.committed, a.included)
+			if got := s.includes(tt.version, Contributor{Ordinal: tt.by, Incarnation: uint64(tt.by) * 10}); got != tt.included {
+				t.Errorf("trainer %d at version %d: included %v", tt.by, tt.version, got)
 			}
 		}
 	}
-	a := staging{trainer: 1, incarnation: 11, version: 0}
-	if s.answer(&a); a.included {
+	if s.includes(0, Contributor{Ordinal: 1, Incarnation: 11}) {
 		t.Error("another incarnation is taken for the contributor")
 	}
-	if len(s.staged) != 0 {
+	if s.anyStaged() {
 		t.Error("gradients of the committed step are still staged")
 	}
 }
 
 // With backups a step is of the first that come; who comes too late again and again is waited for.
 func TestStepWithBackups(t *testing.T) {
-	type ordinals = []taskqueue.Ordinal
+	type ordinals = []Ordinal
 	for name, tt := range map[string]struct {
 		backups                      int
 		staged, late, runners, wants ordinals
@@ -133,7 +136,7 @@ func TestStepWithBackups(t *testing.T) {
 		"a late one that is lost":       {1, ordinals{1}, ordinals{2}, ordinals{1, 3}, ordinals{1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, _ := newSteps([]byte(`{"version":9,"epoch":1,"contributors":[]}`), tt.backups)
+			q, s := stepsAt(t, `{"version":9,"epoch":1,"contributors":[]}`)
 			for _, o := range tt.late {
 				for range mostLate {
 					if current, err := s.stage(8, Contributor{Ordinal: o, Incarnation: 1, Records: 1}); current || err != nil {
@@ -142,7 +145,7 @@ func TestStepWithBackups(t *testing.T) {
 				}
 			}
 			staged(t, s, 9, tt.staged...)
-			step, ok := s.complete(tt.runners, everyone, 1)
+			step, ok := s.complete(tt.runners, everyone, tt.backups)
 			var got ordinals
 			for _, c := range step.Contributors {
 				got = append(got, c.Ordinal)
@@ -150,7 +153,10 @@ func TestStepWithBackups(t *testing.T) {
 			if ok != (tt.wants != nil) || !reflect.DeepEqual(got, tt.wants) {
 				t.Fatalf("got %v, %v; want %v", got, ok, tt.wants)
 			}
-			if s.commit(step); ok && slices.ContainsFunc(got, func(o taskqueue.Ordinal) bool { return s.late[o] > 0 }) {
+			for _, o := range tt.runners {
+				q.trainers[o] = &trainer{ordinal: o}
+			}
+			if q.setStep(step); ok && slices.ContainsFunc(got, func(o Ordinal) bool { return s.late[o] > 0 }) {
 				t.Error("who had a part in the step still counts as late")
 			}
 		})
@@ -160,8 +166,8 @@ func TestStepWithBackups(t *testing.T) {
 // A trainer that did not hear that it had a part in a step is told so however many versions
 // later, by the next leader too; else it would bring the same mini-batch in twice.
 func TestStageIsAnsweredLater(t *testing.T) {
-	s, _ := newSteps(nil, 1)
-	runners := []taskqueue.Ordinal{1, 2}
+	q, s := stepsAt(t, "")
+	runners := []Ordinal{1, 2}
 	for version := range uint64(4) {
 		staged(t, s, version, 2)
 		if version == 0 {
@@ -171,56 +177,37 @@ func TestStageIsAnsweredLater(t *testing.T) {
 		if !ok {
 			t.Fatalf("version %d is not complete", version+1)
 		}
-		if s.commit(step); version == 2 {
-			var err error
-			if s, err = newSteps(step.Encode(), 1); err != nil {
-				t.Fatal(err)
-			}
+		if q.setStep(step); version == 2 {
+			q, s = stepsAt(t, string(step.Encode()))
 		}
 		for at, included := range []bool{true, false, false, false}[:version+1] {
-			a := staging{trainer: 1, incarnation: 10, version: uint64(at)}
-			if s.answer(&a); a.committed != version+1 || a.included != included {
-				t.Errorf("at version %d: committed %d, included %v in version %d", version+1, a.committed, a.included, at+1)
+			if got := s.includes(uint64(at), Contributor{Ordinal: 1, Incarnation: 10}); s.last.Version != version+1 || got != included {
+				t.Errorf("at version %d: committed %d, included %v in version %d", version+1, s.last.Version, got, at+1)
 			}
 		}
 	}
 	staged(t, s, 4, 2)
-	if step, _ := s.complete([]taskqueue.Ordinal{2}, everyone, 1); len(step.Earlier) > 0 {
+	if step, _ := s.complete([]Ordinal{2}, everyone, 1); len(step.Earlier) > 0 {
 		t.Errorf("%v is kept of a trainer that is gone", step.Earlier)
 	}
 }
 
-// Nobody who tells the shards can hold the committer up: the newest step takes the place of
-// one that was not taken.
-func TestHandNeverBlocks(t *testing.T) {
-	c := make(chan Step, 1)
-	for v := range uint64(5) {
-		hand(c, Step{Version: v + 1})
-	}
-	if got := (<-c).Version; got != 5 {
-		t.Errorf("got step %d, want 5", got)
-	}
-}
-
-func everyone(taskqueue.Ordinal, uint64) bool { return true }
+func everyone(Ordinal, uint64) bool { return true }
 
 // An ordinal whose trainer was replaced runs again, and the stage is of the incarnation before.
 func TestStepLeavesOutIncarnationWithoutSession(t *testing.T) {
-	s, err := newSteps(nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, s := stepsAt(t, "")
 	if _, err := s.stage(0, Contributor{1, 10, 5}); err != nil {
 		t.Fatal(err)
 	}
-	known := func(_ taskqueue.Ordinal, incarnation uint64) bool { return incarnation == 11 }
-	if step, ok := s.complete([]taskqueue.Ordinal{1}, known, 1); ok {
+	known := func(_ Ordinal, incarnation uint64) bool { return incarnation == 11 }
+	if step, ok := s.complete([]Ordinal{1}, known, 0); ok {
 		t.Errorf("step %+v: expected none", step)
 	}
 	if _, err := s.stage(0, Contributor{1, 11, 5}); err != nil {
 		t.Fatal(err)
 	}
-	if step, ok := s.complete([]taskqueue.Ordinal{1}, known, 1); !ok || step.Contributors[0].Incarnation != 11 {
+	if step, ok := s.complete([]Ordinal{1}, known, 0); !ok || step.Contributors[0].Incarnation != 11 {
 		t.Errorf("step %+v, %v: expected one of incarnation 11", step, ok)
 	}
 }
