@@ -72,15 +72,10 @@ func (d *Driven) Put(ctx context.Context, event taskqueue.Event) (*Errand, error
 		o.patient, o.until = len(r.Held) == 0, d.term.committer.time.Now().Add(longPoll)
 	}
 	switch event.(type) {
-	case *taskqueue.PlainAsk, *taskqueue.StepCommit, *taskqueue.StepFlushed, *taskqueue.LastStep, *taskqueue.CutWatch:
+	case *taskqueue.PlainAsk, *taskqueue.StepCommit, *taskqueue.StepFlushed, *taskqueue.LastStep, *taskqueue.CutWatch, *taskqueue.StageGradients:
 		o.patient, o.until = true, d.term.committer.time.Now().Add(longPoll)
 	}
 	return d.put(o)
-}
-
-// Inspect has look called with the committed queue in a later round.
-func (d *Driven) Inspect(ctx context.Context, look func(*taskqueue.Queue)) (*Errand, error) {
-	return d.put(&op{ctx: ctx, inspect: look, done: make(chan struct{}, 1)})
 }
 
 func (d *Driven) put(o *op) (*Errand, error) {
@@ -117,14 +112,24 @@ func (d *Driven) Round(ctx context.Context, tick bool) error {
 }
 
 // TakeCuts does what the leader of a job with Options.Cuts does besides: it takes cuts, and has the job go back. It returns
-// when ctx ends, or the term. await waits until there is a token in done, and takes it.
-func (d *Driven) TakeCuts(ctx context.Context, store Store, shards RewindShards, await func(done <-chan struct{})) error {
+// when ctx ends, or the term. await waits until there is a token in done, and takes it;
+// ctx names the caller.
+func (d *Driven) TakeCuts(ctx context.Context, store Store, shards RewindShards, await func(ctx context.Context, done <-chan struct{})) error {
 	c := d.term.committer
 	c.await = await
 	m := &Master{store: store, shards: shards, config: d.config, log: c.log}
 	checkpoints := &checkpointer{master: m, term: d.term, still: &boundary{d.term, shards, newTurn()}, log: c.log, one: newTurn(), failed: true, datasets: described{}}
 	checkpoints.cuts = &rewinding{checkpointer: checkpoints, shards: shards, placed: func() []byte { return nil }} // no blocks move
 	return checkpoints.run(ctx)
+}
+
+// SendSteps subscribes to the committed steps of a synchronous job. The returned function sends them to the parameter servers until
+// its context ends. await is as for TakeCuts.
+func (d *Driven) SendSteps(shards Shards, await func(ctx context.Context, done <-chan struct{})) func(context.Context) error {
+	c := d.term.committer
+	c.await = await
+	m, steps := &Master{shards: shards, config: d.config, log: c.log}, c.subscribe(taskqueue.OnStepCommitted)
+	return func(ctx context.Context) error { return m.tellShards(ctx, d.term, steps, newTurn()) }
 }
 
 // Proven returns the number of the last commit and its proof.

@@ -81,9 +81,9 @@ type inbox struct {
 	target  int   // signal full at so many
 	closed  error // why nothing is taken any more
 
-	await func(done <-chan struct{}) // waits for an errand; nil: as any receiver
-	some  chan struct{}              // at least one waits
-	full  chan struct{}              // target wait
+	await func(ctx context.Context, done <-chan struct{}) // waits for an answer; nil: as any receiver
+	some  chan struct{}                                   // at least one waits
+	full  chan struct{}                                   // target wait
 }
 
 func newInbox() *inbox {
@@ -164,7 +164,7 @@ func (b *inbox) do(ctx context.Context, fill func(*op)) (taskqueue.Answer, error
 		return taskqueue.Answer{}, err
 	}
 	if b.await != nil {
-		b.await(o.done)
+		b.await(ctx, o.done)
 	} else {
 		<-o.done
 	}

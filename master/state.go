@@ -234,6 +234,7 @@ func (s *state) decode(stored []byte, tables []*taskqueue.Table) (*taskqueue.Que
 	if err != nil {
 		return nil, err
 	}
+	//guard:step-restored
 	err = q.RestoreStep(s.step)
 	return q, err
 }

@@ -250,6 +250,7 @@ func (m *Master) tellShards(ctx context.Context, t *term, steps *mailbox, tellin
 			continue
 		}
 		reached, err := m.tell(ctx, t, last, telling)
+		//guard:servers-ahead-followed
 		if follows && reached > last.Version {
 			err = errors.Join(err, t.serversAhead(ctx, reached))
 		}

@@ -63,6 +63,7 @@ func (q *Queue) raise(e Effect) {
 // not stored.
 func (q *Queue) Outstanding() []Effect {
 	list := []Effect{q.sessionsChanged()}
+	//guard:last-step-outstanding
 	if step, ok := q.SyncStep(); ok && step.Version > 0 {
 		list = append(list, StepCommitted{step})
 	}

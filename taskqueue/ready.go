@@ -39,6 +39,7 @@ func (q *Queue) Ready() Ready {
 		r.Writes = append(r.Writes, Write{Key: key, Value: value, Delete: value == nil})
 	}
 	if x := q.sync; x != nil && x.changed {
+		//guard:step-stored
 		r.Writes = append(r.Writes, Write{Key: StepKey, Value: x.last.Encode()})
 		q.raise(StepCommitted{x.last})
 		q.unblock(WaitStep)

@@ -226,6 +226,7 @@ func (x *syncSteps) complete(runners []Ordinal, known func(Ordinal, uint64) bool
 		if x.late[o] >= mostLate {
 			return Step{}, false
 		}
+		//guard:step-keeps-inclusions
 		if was, ok := x.included(o); ok {
 			next.Earlier = append(next.Earlier, was)
 		}

@@ -48,9 +48,10 @@ type check struct {
 	stepped          bool                       // in this commit
 	retried          int                        // tasks, by an operator
 	charged          map[taskqueue.Ordinal]bool // whose sessions ended for a time-out or a failure, in this commit
-	named            *checkpoint.Set            // by this commit; nil: none
-	epochs           map[uint32]map[sample]int  // what was committed when each began
-	untrusted        bool                       // the answers of this moment left without a commit, and without a lease that is trusted
+	stepBook         *stepBook
+	named            *checkpoint.Set           // by this commit; nil: none
+	epochs           map[uint32]map[sample]int // what was committed when each began
+	untrusted        bool                      // the answers of this moment left without a commit, and without a lease that is trusted
 }
 
 // place is a task in a pass.
@@ -127,7 +128,7 @@ func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
 		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, trained: map[delivery]bool{}, events: map[uint64][]byte{}, sessions: map[taskqueue.Ordinal]*sessionState{},
-		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, epochs: map[uint32]map[sample]int{},
+		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, epochs: map[uint32]map[sample]int{}, stepBook: newStepBook(),
 	}
 }
 
@@ -158,6 +159,7 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	c.commits++
 	c.names(req)
 	c.term(req, next)
+	c.stepWritten(req)
 	c.time(next)
 	c.jobID(next)
 	before := c.state

@@ -55,5 +55,9 @@
 // and nothing else; nothing but the end of a term ends its cuts. Somebody dies between any two
 // messages of a cut: by chance in these histories, and one after the other in a test of its own.
 //
+// Of synchronous histories: a step is committed before any server or trainer learns of it; each version is committed once and has
+// the gradients that were staged at the version before it; a mini-batch counts once; each trainer learns whether the committed step
+// has its gradients, from any leader. Servers begin ahead of etcd in some of these histories, as after a loss of etcd.
+//
 // A history that fails prints its seed, its last events and the command that replays it.
 package sim

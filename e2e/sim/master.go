@@ -34,6 +34,7 @@ type node struct {
 	stopTerm context.CancelFunc
 	cuts     *shards // nil: there are none
 
+	endSteps   context.CancelCauseFunc
 	components []*process // of terms, besides the committer; some outlive their term for a while
 	endCuts    context.CancelCauseFunc
 	lock       *lock
@@ -251,6 +252,9 @@ func (n *node) lead(k *lock) error {
 	if n.world.plan.cuts {
 		n.takeCuts(d)
 	}
+	if n.world.plan.sync {
+		n.sendSteps(d)
+	}
 	if n.world.plan.sealing.Every > 0 {
 		n.seal(d, k)
 	}
@@ -330,20 +334,6 @@ func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uin
 	n.takes(&errand{e, n.lock.term.Revision, ctx, ev, n.now, n.waiting(), reply})
 }
 
-// inspect looks at the committed queue.
-func (n *node) inspect(c *conn, look func(*taskqueue.Queue), reply func(error)) {
-	if n.driven == nil {
-		reply(master.ErrNotLeader)
-		return
-	}
-	e, err := n.driven.Inspect(c.ctx, look)
-	if err != nil {
-		reply(err)
-		return
-	}
-	n.takes(&errand{e, n.lock.term.Revision, c.ctx, nil, n.now, n.waiting(), func(_ taskqueue.Answer, _ uint64, err error) { reply(err) }})
-}
-
 func (n *node) takes(e *errand) {
 	n.errands = append(n.errands, e)
 	n.arrived++
@@ -383,6 +373,9 @@ func (n *node) termOver(cause error) {
 		n.driven.End(cause)
 		if n.cuts != nil {
 			n.endCuts(cause)
+		}
+		if n.world.plan.sync {
+			n.endSteps(cause)
 		}
 		n.flush()
 	}
@@ -465,11 +458,8 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 			if err == nil {
 				c.who = j.Trainer
 			}
-			if err != nil || !n.world.plan.cuts {
-				reply(j, words(a, err))
-				return
-			}
-			n.inspect(c, func(q *taskqueue.Queue) { j.Epoch = q.Epoch() }, func(err error) { reply(j, words(a, err)) })
+			j.Epoch = a.Epoch
+			reply(j, words(a, err))
 		})
 	case *wire.NextRequest:
 		c.who = r.Trainer
@@ -498,6 +488,8 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 		n.put(c, &taskqueue.Leave{Trainer: r.Ordinal, Incarnation: r.Incarnation}, func(a taskqueue.Answer, _ uint64, err error) {
 			reply(nil, words(a, err))
 		})
+	case wire.StagedRequest:
+		n.serveStaged(c, r, reply)
 	case wire.LastStepRequest, wire.CutWatchRequest, wire.FlushedRequest, wire.StepRequest, rollbackRequest:
 		n.serveSteps(c, r, reply)
 	default:

@@ -197,30 +197,27 @@ func (n *node) takeCuts(d *master.Driven) {
 		h.proc = p
 		n.components = append(n.components, p)
 		link := &link{process: p, etcd: n.world.etcd, world: n.world, cut: &n.cut, heard: &n.heard, idle: func() {}}
-		err := d.TakeCuts(context.WithValue(ctx, sleeper{}, p), &store{link: link}, h, func(done <-chan struct{}) {
-			n.world.instant("an errand", "begun by", n.machine, n.dies)
-			p.sleep(0)
-			n.arrived++
-			if n.wake != nil {
-				n.wake()
-			}
-			for {
-				select {
-				case <-done:
-					n.world.instant("an errand", "done by", n.machine, n.dies)
-					p.sleep(0)
-					return
-				default:
-					n.await(p, func(func()) {})
-				}
-			}
-		})
+		err := d.TakeCuts(context.WithValue(ctx, sleeper{}, p), &store{link: link}, h, n.awaitAnswer)
 		n.components = slices.DeleteFunc(n.components, func(other *process) bool { return other == p })
 		n.note("%s: takes no more cuts: %v", n.name, err)
 		if ctx.Err() == nil {
 			n.world.breaks("only the end of a term ends its cuts", "%s: %v", n.name, err)
 		}
 	})
+}
+
+// awaitAnswer lets the process of a component wait for the answer to a request.
+func (n *node) awaitAnswer(ctx context.Context, done <-chan struct{}) {
+	p := n.processOf(ctx)
+	n.world.instant("a request", "sent by", n.machine, n.dies)
+	p.sleep(0)
+	n.arrived++
+	if n.wake != nil {
+		n.wake()
+	}
+	n.Wait(context.WithoutCancel(ctx), done, -1)
+	n.world.instant("a request", "answered to", n.machine, n.dies)
+	p.sleep(0)
 }
 
 // WithTimeout is context.WithTimeout on this machine.

@@ -75,6 +75,31 @@ func TestHistories(t *testing.T) {
 	}
 }
 
+// Synchronous jobs alone, one history in stepsEvery of those above: servers that begin ahead of etcd, and leaders that die between
+// the commit of a step and its last message.
+func TestHistoriesOfSynchronousSteps(t *testing.T) {
+	steps, adopted, resent := 0, 0, 0
+	for seed := uint64(6); seed < 6+100*stepsEvery; seed += stepsEvery {
+		w, err := newWorld(seed, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.run(); err != nil {
+			t.Errorf("seed %d: %v\nreplay: go test ./e2e/sim -run TestHistories -sim.seed=%d -v", seed, err, seed)
+		}
+		for _, step := range w.check.stepBook.steps {
+			if steps++; len(step.Contributors) == 0 {
+				adopted++
+			}
+		}
+		resent += w.check.stepBook.resent
+	}
+	t.Logf("%d steps, %d of them without contributors, %d sent by another leader than the one that committed them", steps, adopted, resent)
+	if steps == 0 || adopted == 0 || resent == 0 {
+		t.Error("these histories prove nothing about synchronous steps")
+	}
+}
+
 // A seed is a history: what happened once happens again.
 func TestSeedDecides(t *testing.T) {
 	for seed := range uint64(20) {

@@ -249,7 +249,11 @@ func (t *trainer) session(p *process) bool {
 		case err != nil:
 			return true
 		}
-		w.train(task, tasks)
+		if !t.world.plan.sync {
+			w.train(task, tasks)
+		} else if err := w.trainInSteps(task, tasks); err != nil {
+			return t.outOfRing(p, err)
+		}
 		if t.chance(t.habit.leaves) && t.now < t.world.plan.quiet {
 			t.leave(p)
 			p.sleep(t.between(100*time.Millisecond, 5*time.Second))
@@ -311,6 +315,7 @@ type worker struct {
 	ready   *taskqueue.Task
 	base    int64 // of ready
 	waits   taskqueue.WaitFor
+	batches int // mini-batches of this session
 }
 
 func (w *worker) send(want bool) {

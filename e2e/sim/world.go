@@ -19,7 +19,8 @@ import (
 
 const (
 	exactEvery = 4 // every such seed is a history of explicit commits,
-	cutsEvery  = 8 // every such one, two later, of cuts
+	cutsEvery  = 8 // every such one, two later, of cuts,
+	stepsEvery = 8 // and every such one, six later, of synchronous steps
 	masters    = 3
 	trainers   = 8
 )
@@ -62,6 +63,9 @@ type plan struct {
 	exact     bool // explicit commits
 	cuts      bool // that the leader takes
 	every     time.Duration
+	sync      bool // gradients are applied in synchronous steps
+	backups   int
+	ahead     [servers]uint64  // versions of the servers at the start of a synchronous job
 	sealing   ledger.Config    // Every is 0: the ledger is not kept
 	away      [2]time.Duration // how long a server that died is away, at least and at most
 }
@@ -197,8 +201,9 @@ type world struct {
 	rings       *rings
 	servers     []*server // of histories of cuts
 	folder      folder
-	instants    int // between two messages of a cut, so far
-	strike      int // the one in which somebody dies; 0: none
+	stepServers []*stepServer // of histories of synchronous steps
+	instants    int           // between two messages of a cut, so far
+	strike      int           // the one in which somebody dies; 0: none
 }
 
 func newWorld(seed uint64, trace bool) (*world, error) {
@@ -214,6 +219,8 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 		w.plan.explicit(l.rng)
 	case seed%cutsEvery == 2:
 		w.plan.takeCuts(l.rng)
+	case seed%stepsEvery == 6:
+		w.plan.synchronous(l.rng)
 	}
 	change(&w.plan)
 	w.codec.real = w.plan.realCodec
@@ -222,7 +229,7 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 	quiet.SetOutput(io.Discard)
 	quiet.SetLevel(logrus.PanicLevel)
 	w.log = logrus.NewEntry(quiet)
-	w.config = master.Config{Queue: w.plan.options, Shuffle: w.plan.shuffle, Seed: seed, CheckpointEvery: master.Cadence{Time: w.plan.every}}
+	w.config = master.Config{Queue: w.plan.options, Shuffle: w.plan.shuffle, Seed: seed, CheckpointEvery: master.Cadence{Time: w.plan.every}, Sync: w.plan.sync, Backups: w.plan.backups}
 	if err := w.makeTable(); err != nil {
 		return nil, err
 	}
@@ -232,6 +239,11 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 		n := &node{machine: &machine{loop: l, name: fmt.Sprintf("m%d", i)}, world: w, addr: fmt.Sprintf("m%d:1", i)}
 		w.nodes = append(w.nodes, n)
 		n.boot()
+	}
+	if w.plan.sync {
+		for _, version := range w.plan.ahead {
+			w.stepServers = append(w.stepServers, &stepServer{version: version, staged: map[stager]uint64{}})
+		}
 	}
 	if w.plan.cuts {
 		for i := range servers {

@@ -1,0 +1,324 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"trainmaster/master"
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+)
+
+// Histories of synchronous steps. The queue completes the steps and the leader sends them to the servers (master.Driven.SendSteps,
+// the production code). The servers of this file only hold a version and who staged at it, and never crash. In some histories they
+// begin ahead of etcd, and of each other, as after a loss of etcd.
+
+// stepServer is a parameter server of a synchronous job.
+type stepServer struct {
+	version uint64
+	staged  map[stager]uint64 // version of the gradients
+}
+
+// stager is a trainer's session.
+type stager struct {
+	ordinal     taskqueue.Ordinal
+	incarnation uint64
+}
+
+// synchronous makes a history one of synchronous steps.
+func (p *plan) synchronous(rng interface {
+	IntN(int) int
+	Float64() float64
+}) {
+	p.sync, p.backups = true, rng.IntN(3)
+	p.options.Speculate = false
+	p.patience *= 3
+	p.tasks = min(p.tasks, 1+rng.IntN(16))
+	for i := range p.habits {
+		h := &p.habits[i]
+		h.plain, h.moving = false, false // a connection that does not join is no contributor
+		h.task[1] = min(h.task[1], time.Second)
+	}
+	if rng.IntN(2) == 0 {
+		for i := range p.ahead {
+			p.ahead[i] = uint64(rng.IntN(6))
+		}
+	}
+	if rng.IntN(2) == 0 {
+		p.faults.between = 0.05 * rng.Float64() * rng.Float64()
+	}
+}
+
+// miniBatch names what a trainer computes gradients of.
+type miniBatch struct {
+	stager
+	nth int
+}
+
+// stageBook is what a trainer staged at a version.
+type stageBook struct {
+	batch   miniBatch
+	records int
+}
+
+type stageKey struct {
+	stager
+	version uint64
+}
+
+// stepBook has the steps by what etcd stored, and what trainers staged.
+type stepBook struct {
+	steps   map[uint64]taskqueue.Step
+	last    uint64
+	terms   map[uint64]int64 // that committed each version
+	resent  int              // messages of a leader about a step of an earlier term that their server did not have
+	stages  map[stageKey]stageBook
+	counted map[miniBatch]uint64 // the version with its gradients
+}
+
+func newStepBook() *stepBook {
+	return &stepBook{steps: map[uint64]taskqueue.Step{}, terms: map[uint64]int64{}, stages: map[stageKey]stageBook{}, counted: map[miniBatch]uint64{}}
+}
+
+// stepWritten checks a step that etcd has just stored.
+func (c *check) stepWritten(req *pb.TxnRequest) {
+	for _, op := range req.Success[1:] {
+		p := op.GetRequestPut()
+		if p == nil || string(p.Key) != taskqueue.StepKey {
+			continue
+		}
+		step, err := taskqueue.DecodeStep(p.Value)
+		if err != nil {
+			c.breaks("a step can be read", "%v", err)
+			return
+		}
+		c.world.note("step %d of %v", step.Version, step.Contributors)
+		b := c.stepBook
+		switch {
+		case step.Version <= b.last:
+			c.breaks("a version is committed once", "version %d after version %d", step.Version, b.last)
+		case len(step.Contributors) > 0 && step.Version != b.last+1:
+			c.breaks("versions have no gaps", "version %d of %d trainers after version %d", step.Version, len(step.Contributors), b.last)
+		case len(step.Contributors) == 0 && !slices.ContainsFunc(c.world.stepServers, func(s *stepServer) bool { return s.version == step.Version }):
+			c.breaks("versions have no gaps", "version %d, which no server has, after version %d", step.Version, b.last)
+		}
+		for _, by := range step.Contributors {
+			who := stager{by.Ordinal, by.Incarnation}
+			book, ok := b.stages[stageKey{who, step.Version - 1}]
+			was, twice := b.counted[book.batch]
+			switch {
+			case !ok || book.records != by.Records || by.Records == 0:
+				c.breaks("a step has what was staged", "version %d: %+v, staged %+v", step.Version, by, book)
+			case twice:
+				c.breaks("a contributor counts once", "mini-batch %+v is in versions %d and %d", book.batch, was, step.Version)
+			}
+			b.counted[book.batch] = step.Version
+		}
+		b.last = step.Version
+		b.steps[step.Version], b.terms[step.Version] = step, c.last
+	}
+}
+
+// stepSent checks a step that a leader sends to a server.
+func (c *check) stepSent(from *node, s *stepServer, step taskqueue.Step) {
+	if step.Version == 0 {
+		return
+	}
+	known, ok := c.stepBook.steps[step.Version]
+	if !ok || !slices.Equal(known.Contributors, step.Contributors) {
+		c.breaks("no effect before its commit", "%s sends version %d of %v, etcd has %v", from.name, step.Version, step.Contributors, known.Contributors)
+	}
+	if step.Version > s.version && from.lock != nil && from.lock.Revision() != c.stepBook.terms[step.Version] {
+		c.stepBook.resent++
+	}
+	if step.Version != s.version+1 {
+		return
+	}
+	for _, by := range step.Contributors {
+		if at, ok := s.staged[stager{by.Ordinal, by.Incarnation}]; !ok || at != s.version {
+			c.breaks("servers have what a step is made of", "version %d: %+v", step.Version, by)
+		}
+	}
+}
+
+// outcome checks what a trainer learns about the gradients that it staged.
+func (c *check) outcome(who stager, version, committed uint64, included bool) {
+	if committed > c.stepBook.last {
+		c.breaks("no effect before its commit", "a trainer learns of version %d, etcd has %d", committed, c.stepBook.last)
+	}
+	truth := slices.ContainsFunc(c.stepBook.steps[version+1].Contributors, func(by taskqueue.Contributor) bool {
+		return by.Ordinal == who.ordinal && by.Incarnation == who.incarnation
+	})
+	if included != truth {
+		c.breaks("the outcome of a stage never changes", "trainer %d at version %d: included %v, in the step %v", who.ordinal, version, included, truth)
+	}
+}
+
+// stepShards is how a leader talks to the servers: master.Shards, with messages that are late or lost.
+type stepShards struct{ *node }
+
+func (h stepShards) CommitStep(ctx context.Context, step taskqueue.Step) (reached uint64, err error) {
+	p := h.processOf(ctx)
+	asks := make([]*ask, len(h.world.stepServers))
+	versions := make([]uint64, len(asks))
+	for i, s := range h.world.stepServers {
+		h.world.instant("a step", "sent by", h.machine, h.dies)
+		p.sleep(0)
+		asks[i] = h.send(func() { versions[i] = h.world.commitAt(h.node, s, step) })
+	}
+	for i, a := range asks {
+		for !a.done && !a.failed && ctx.Err() == nil {
+			h.await(p, func(func()) {})
+		}
+		if !a.done {
+			err = errors.Join(err, errUnavailable)
+			continue
+		}
+		reached = max(reached, versions[i])
+	}
+	return reached, err
+}
+
+// send carries a message to a server, and the answer back. Either may be lost.
+func (h stepShards) send(do func()) *ask {
+	a := &ask{}
+	f, life := &h.world.plan.faults, h.life
+	faulty := h.now < h.world.plan.quiet
+	lostRequest, lostReply := faulty && h.chance(f.lostRequest/2), faulty && h.chance(f.lostReply/2)
+	h.loop.after(h.world.netDelay(), func() {
+		if !lostRequest {
+			do()
+		}
+		h.loop.after(h.world.netDelay(), func() {
+			a.failed = lostRequest || lostReply
+			a.done = !a.failed
+			h.stir(life)
+		})
+	})
+	return a
+}
+
+// commitAt applies a step at a server and returns the version that the server then has. Late and repeated steps change nothing.
+func (w *world) commitAt(from *node, s *stepServer, step taskqueue.Step) uint64 {
+	w.check.stepSent(from, s, step)
+	s.version = max(s.version, step.Version)
+	return s.version
+}
+
+func (h stepShards) Begin(context.Context, uint64, uint32, func(uint64) uint64) (master.Cut, error) {
+	return nil, master.ErrNothingToCut
+}
+func (h stepShards) SetAt([]byte) (master.SetAt, error) {
+	return master.SetAt{}, master.ErrNothingToCut
+}
+func (h stepShards) Discard(context.Context, uint64, []byte) error { return nil }
+func (h stepShards) Version(context.Context) (uint64, error)       { return 0, errUnavailable }
+
+// sendSteps runs beside a term, in a process of its own on the leader's machine.
+func (n *node) sendSteps(d *master.Driven) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	n.endSteps = cancel
+	send := d.SendSteps(stepShards{n}, n.awaitAnswer)
+	n.beside(func(p *process) {
+		n.components = append(n.components, p)
+		err := send(context.WithValue(ctx, sleeper{}, p))
+		n.components = slices.DeleteFunc(n.components, func(other *process) bool { return other == p })
+		n.note("%s: sends no more steps: %v", n.name, err)
+		if ctx.Err() == nil {
+			n.world.breaks("only the end of a term ends its steps", "%s: %v", n.name, err)
+		}
+	})
+}
+
+// serveStaged takes the report of a staged gradient. At a version that this job does not know the trainer asks again: the process
+// that sends the steps finds out soon which version the servers have.
+func (n *node) serveStaged(c *conn, r wire.StagedRequest, reply func(any, error)) {
+	c.who = r.Trainer
+	ev := &taskqueue.StageGradients{
+		By: taskqueue.Contributor{Ordinal: r.Ordinal, Incarnation: r.Incarnation, Records: r.Records}, Version: r.Version, Epoch: r.Epoch,
+	}
+	n.put(c, ev, func(a taskqueue.Answer, _ uint64, err error) {
+		if errors.Is(err, taskqueue.ErrAhead) {
+			a.Version, err = r.Version, nil
+		}
+		reply(&wire.StagedReply{Committed: a.Version, Included: a.Included}, words(a, err))
+	})
+}
+
+// trainInSteps trains a task in mini-batches, each of them in one synchronous step.
+func (w *worker) trainInSteps(task *taskqueue.Task, nth int) error {
+	w.hangs(w.p, task.Token, nth)
+	w.moving = []taskqueue.Token{task.Token}
+	defer func() { w.moving = nil }()
+	for range 1 + w.rng.IntN(3) {
+		w.batches++
+		if err := w.miniBatch(miniBatch{stager{w.who.Ordinal, w.who.Incarnation}, w.batches}); err != nil {
+			return err
+		}
+	}
+	w.session.Finish(task.Token, w.poisoned(w.p, task.Index), 0)
+	return nil
+}
+
+// asksForAStep is how often a trainer asks for a step before it leaves: its task may have timed out, and then no step waits for it.
+const asksForAStep = 3
+
+// miniBatch stages gradients until they are in a step.
+func (w *worker) miniBatch(batch miniBatch) error {
+	for {
+		version := w.pull()
+		w.p.sleep(w.between(w.habit.task[0], w.habit.task[1]))
+		records := recordsOfTask
+		for _, s := range w.world.stepServers {
+			w.p.sleep(w.world.netDelay())
+			if s.version != version {
+				records = 0 // refused as late
+				break
+			}
+			s.staged[batch.stager] = version
+		}
+		w.world.check.stepBook.stages[stageKey{batch.stager, version}] = stageBook{batch, records}
+		var r *wire.StagedReply
+		for asks := 0; r == nil || r.Committed <= version; asks++ {
+			if asks == asksForAStep {
+				return errLeaves
+			}
+			reply, err := w.call(wire.StagedRequest{Trainer: w.who, Version: version, Records: records}).collect(w.p)
+			switch {
+			case errors.Is(err, wire.ErrRejoin):
+				return err
+			case err != nil:
+				w.world.check.surprises(w.trainer, err)
+				w.p.sleep(w.between(50*time.Millisecond, 500*time.Millisecond))
+				continue
+			}
+			if r = reply.(*wire.StagedReply); r.Committed <= version {
+				w.p.sleep(w.between(time.Millisecond, 100*time.Millisecond))
+			}
+		}
+		w.world.check.outcome(batch.stager, version, r.Committed, r.Included)
+		if r.Included {
+			return nil
+		}
+	}
+}
+
+// pull waits until all servers have one version.
+func (w *worker) pull() uint64 {
+	for {
+		var versions []uint64
+		for _, s := range w.world.stepServers {
+			w.p.sleep(w.world.netDelay())
+			versions = append(versions, s.version)
+		}
+		if slices.MinFunc(versions, cmp.Compare) == slices.MaxFunc(versions, cmp.Compare) {
+			return versions[0]
+		}
+		w.p.sleep(w.between(10*time.Millisecond, 100*time.Millisecond))
+	}
+}
