@@ -117,6 +117,20 @@ func TestCutKeepsTrainerThatStandsStillLate(t *testing.T) {
 	})
 }
 
+// Parameter servers that answer slowly delay the beginning of a cut: the time of the trainers begins when they can hear of the cut.
+func TestCutBehindSlowServersKeepsTrainers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := leadsWithCuts(t)
+		c.servers.statesTake = beginTimeout * 9 / 10
+		c.flushes(c.member("late"), beginTimeout/2)
+		c.begin()
+		time.Sleep(6 * beginTimeout)
+		if n := c.sessions(); n != 1 {
+			t.Errorf("%d sessions, expected 1", n)
+		}
+	})
+}
+
 // Etcd refuses the report of a trainer that has stopped for the cut, and takes writes again before the trainer repeats its report: the
 // trainer keeps its session.
 func TestCutKeepsTrainerWhoseReportEtcdRefused(t *testing.T) {

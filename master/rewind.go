@@ -205,6 +205,9 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 			err = errors.Join(err, cut.Abort(context.WithoutCancel(ctx)))
 		}
 	}()
+	cancel()
+	//guard:quiesce-time-begins-with-the-cut
+	ctx, cancel = r.within(whole, beginTimeout) // trainers hear of the cut from now on: a slow commit may have delayed it
 	//guard:cut-quiesces-trainers
 	err = r.standStill(ctx, number)
 	//guard:cut-fences-hung-trainers

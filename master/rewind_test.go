@@ -28,11 +28,16 @@ type retiringTogether struct {
 	spared        []uint64
 	unreachable   error // answer of Retire; nil: it is heard
 	absent        bool  // no cut is taken
+	statesTake    time.Duration
 	floorAtBegin  uint64
 	sparedAtBegin []uint64
 }
 
-func (s *retiringTogether) States(context.Context) ([]ShardState, error) {
+func (s *retiringTogether) States(ctx context.Context) ([]ShardState, error) {
+	s.mu.Lock()
+	takes := s.statesTake
+	s.mu.Unlock()
+	pause(ctx, takes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return []ShardState{{Present: !s.absent, Ready: true, Rewound: 1}}, nil

@@ -155,6 +155,7 @@ func (n *node) boot() {
 		n.link = &link{process: p, etcd: n.world.etcd, world: n.world, cut: &n.cut, heard: &n.heard, idle: n.flush}
 		n.heard = n.now
 		n.watch()
+		n.checkCallers()
 		for !n.stopping {
 			k := n.campaign()
 			if k == nil {
@@ -168,6 +169,16 @@ func (n *node) boot() {
 		n.up = false
 		n.hangsUp()
 	})
+}
+
+// checkCallers checks every second that no caller waits too long.
+func (n *node) checkCallers() {
+	for _, e := range n.errands {
+		if waited := n.waited(e.since); waited > answerWithin {
+			n.breaks("a caller is answered while something fails", "%s: %T of term %d waits for %v", n.name, e.event, e.term, waited)
+		}
+	}
+	n.after(time.Second, n.checkCallers)
 }
 
 // campaign queues for the lock and waits for it.

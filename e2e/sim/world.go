@@ -49,6 +49,7 @@ type faults struct {
 
 // plan is what a seed decides about a history before it begins.
 type plan struct {
+	masters   int
 	tasks     int
 	options   taskqueue.Options
 	shuffle   bool
@@ -87,7 +88,7 @@ func newPlan(rng *rand.Rand) plan {
 	}
 	pick := func(of ...time.Duration) time.Duration { return of[rng.IntN(len(of))] }
 	p := plan{
-		tasks: 1 + rng.IntN(40), shuffle: rng.IntN(2) == 0, realCodec: rng.IntN(16) == 0,
+		masters: masters, tasks: 1 + rng.IntN(40), shuffle: rng.IntN(2) == 0, realCodec: rng.IntN(16) == 0,
 		tick: master.TickEvery * time.Duration(1+rng.IntN(3)), heartbeat: pick(time.Second, 3*time.Second),
 		quiet: 10*time.Second + time.Duration(rng.Int64N(int64(30*time.Second))), patience: 10 * time.Minute,
 		poison: map[int]poison{}, away: [2]time.Duration{100 * time.Millisecond, 6 * time.Second},
@@ -235,7 +236,7 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 	}
 	w.check = newCheck(w)
 	w.etcd.wrote, w.etcd.ledger = w.check.wrote, w.plan.sealing.Every > 0
-	for i := range masters {
+	for i := range w.plan.masters {
 		n := &node{machine: &machine{loop: l, name: fmt.Sprintf("m%d", i)}, world: w, addr: fmt.Sprintf("m%d:1", i)}
 		w.nodes = append(w.nodes, n)
 		n.boot()
