@@ -37,6 +37,7 @@ type ServerRegistry interface {
 type attendance struct {
 	registry ServerRegistry
 	log      *logrus.Entry
+	changed  func() // called after each change of the registry
 }
 
 func (a *attendance) run(ctx context.Context) error {
@@ -46,6 +47,8 @@ func (a *attendance) run(ctx context.Context) error {
 	defer stop()
 	watched := map[Server]context.CancelFunc{}
 	return a.registry.WatchServers(ctx, func(now []Server) {
+		//guard:registry-change-posted
+		a.changed()
 		held := map[Server]bool{}
 		for _, s := range now {
 			held[s] = true

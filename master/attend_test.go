@@ -49,7 +49,7 @@ func attended(t *testing.T) *fakeServers {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := (&attendance{f, logrus.NewEntry(log)}).run(ctx); !errors.Is(err, context.Canceled) {
+		if err := (&attendance{f, logrus.NewEntry(log), func() {}}).run(ctx); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	}()
@@ -142,7 +142,7 @@ func TestEvictionIsLoggedWhenTheRegistryIsFaster(t *testing.T) {
 	f := &fakeServers{now: make(chan []Server)}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- (&attendance{listedBeforeAnswer{f}, logrus.NewEntry(log)}).run(ctx) }()
+	go func() { done <- (&attendance{listedBeforeAnswer{f}, logrus.NewEntry(log), func() {}}).run(ctx) }()
 	defer func() { stop(); <-done }()
 	dying, accept := port(t)
 	f.now <- []Server{{0, dying.Addr().String(), 7}}
@@ -186,7 +186,7 @@ func TestServerIsEvictedOnceItRenewsNoMore(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- (&attendance{f, logrus.NewEntry(log)}).run(ctx) }()
+	go func() { done <- (&attendance{f, logrus.NewEntry(log), func() {}}).run(ctx) }()
 	defer func() { stop(); <-done }()
 	dying, accept := port(t)
 	server := Server{0, dying.Addr().String(), 7}

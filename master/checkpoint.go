@@ -56,6 +56,7 @@ type checkpointer struct {
 	cuts   *rewinding // of trainers too; nil: of the servers alone
 	log    *logrus.Entry
 
+	box      *mailbox
 	one      turn // checkpoint at a time
 	failed   bool // what a set left that was not finished may lie on the disks
 	datasets described
@@ -68,7 +69,6 @@ type checkpointer struct {
 }
 
 const (
-	checkpointPoll  = 200 * time.Millisecond
 	checkpointRetry = time.Second // after a failure; pauses double up to
 	checkpointPause = time.Minute // this
 	beginTimeout    = 10 * time.Second
@@ -81,24 +81,24 @@ func (c *checkpointer) run(ctx context.Context) error {
 	if c.cuts != nil {
 		return c.cuts.run(ctx)
 	}
-	poll := time.NewTicker(checkpointPoll)
-	defer poll.Stop()
 	last, err := c.begun(ctx)
 	if err != nil {
 		return err
 	}
+	clock := c.term.committer.time
 	var retry pace
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-poll.C:
-		}
+	for ctx.Err() == nil {
+		c.box.take()
 		now, err := c.term.progress(ctx)
 		if err != nil {
 			return err
 		}
-		if retry.tooSoon(now.at) || !c.due(now, last) {
+		if !c.due(now, last) {
+			clock.Wait(ctx, c.box.changed, c.rest(now, last))
+			continue
+		}
+		if retry.tooSoon(now.at) {
+			clock.Wait(ctx, c.box.changed, retry.again.Sub(now.at))
 			continue
 		}
 		if err := c.take(ctx); err != nil {
@@ -107,6 +107,27 @@ func (c *checkpointer) run(ctx context.Context) error {
 		}
 		last, retry = &now, pace{}
 	}
+	return context.Cause(ctx)
+}
+
+// subscribe opens the mailbox of what can make a checkpoint due, besides time.
+func (c *checkpointer) subscribe() {
+	kinds := []taskqueue.EffectKind{taskqueue.OnPassClosed}
+	if c.master.config.CheckpointEvery.Steps > 0 {
+		kinds = append(kinds, taskqueue.OnStepCommitted)
+	}
+	if c.cuts != nil {
+		kinds = append(kinds, taskqueue.OnBarrierHeld, taskqueue.OnCheckpointDue, taskqueue.OnRollbackDue, onServersChanged)
+	}
+	c.box = c.term.committer.subscribe(kinds...)
+}
+
+// rest returns when time makes a checkpoint due that is not due now; negative: never.
+func (c *checkpointer) rest(now progress, last *progress) time.Duration {
+	if every := c.master.config.CheckpointEvery.Time; every > 0 && last != nil {
+		return last.at.Add(every).Sub(now.at)
+	}
+	return -1
 }
 
 // due says whether it is time for a set; last is how far the job was at the latest one, nil: there is none. The first one is

@@ -334,7 +334,7 @@ func TestFollowsTheForemostServer(t *testing.T) {
 				shards := &told{}
 				shards.version.Store(tt.at)
 				_, stop, ended := leads(t, store, Config{Sync: true, Queue: tt.queue}, toldToGoBack{shards})
-				time.Sleep(10 * stepRepeat)
+				time.Sleep(10 * stepRetry)
 				stop()
 				<-ended
 				heard := append([]taskqueue.Step{{}}, shards.heard()...)

@@ -348,15 +348,20 @@ func (c *committer) publishEffects(effects []taskqueue.Effect) {
 		if u, ok := e.(taskqueue.Unblocked); ok {
 			c.unblocked[u.On] = true
 		}
-		for _, m := range c.mailboxes {
-			m.post(e)
-		}
+		c.post(e)
+	}
+}
+
+func (c *committer) post(e taskqueue.Effect) {
+	for _, m := range c.mailboxes {
+		m.post(e)
 	}
 }
 
 // subscribe returns a mailbox for effects of the given kinds, which has the outstanding ones already. It must be called before run.
 func (c *committer) subscribe(kinds ...taskqueue.EffectKind) *mailbox {
 	m := newMailbox(kinds...)
+	//guard:mailbox-starts-outstanding
 	for _, e := range c.queue.Outstanding() {
 		m.post(e)
 	}

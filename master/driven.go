@@ -111,16 +111,20 @@ func (d *Driven) Round(ctx context.Context, tick bool) error {
 	return d.term.committer.round(ctx, tick)
 }
 
-// TakeCuts does what the leader of a job with Options.Cuts does besides: it takes cuts, and has the job go back. It returns
-// when ctx ends, or the term. await waits until there is a token in done, and takes it;
+// ServersChanged reports a change of the registry of parameter servers.
+func (d *Driven) ServersChanged() { d.term.committer.post(serversChanged{}) }
+
+// TakeCuts subscribes to what the leader of a job with Options.Cuts does besides. The returned function takes cuts, and has the job
+// go back, until ctx ends, or the term. await waits until there is a token in done, and takes it;
 // ctx names the caller.
-func (d *Driven) TakeCuts(ctx context.Context, store Store, shards RewindShards, await func(ctx context.Context, done <-chan struct{})) error {
+func (d *Driven) TakeCuts(store Store, shards RewindShards, await func(ctx context.Context, done <-chan struct{})) func(context.Context) error {
 	c := d.term.committer
 	c.await = await
 	m := &Master{store: store, shards: shards, config: d.config, log: c.log}
 	checkpoints := &checkpointer{master: m, term: d.term, still: &boundary{d.term, shards, newTurn()}, log: c.log, one: newTurn(), failed: true, datasets: described{}}
 	checkpoints.cuts = &rewinding{checkpointer: checkpoints, shards: shards, placed: func() []byte { return nil }} // no blocks move
-	return checkpoints.run(ctx)
+	checkpoints.subscribe()
+	return checkpoints.run
 }
 
 // SendSteps subscribes to the committed steps of a synchronous job. The returned function sends them to the parameter servers until
@@ -128,7 +132,7 @@ func (d *Driven) TakeCuts(ctx context.Context, store Store, shards RewindShards,
 func (d *Driven) SendSteps(shards Shards, await func(ctx context.Context, done <-chan struct{})) func(context.Context) error {
 	c := d.term.committer
 	c.await = await
-	m, steps := &Master{shards: shards, config: d.config, log: c.log}, c.subscribe(taskqueue.OnStepCommitted)
+	m, steps := &Master{shards: shards, config: d.config, log: c.log}, c.subscribe(taskqueue.OnStepCommitted, onServersChanged)
 	return func(ctx context.Context) error { return m.tellShards(ctx, d.term, steps, newTurn()) }
 }
 

@@ -3,9 +3,22 @@ package master
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"trainmaster/taskqueue"
 )
+
+// serversChanged is posted when the registry of parameter servers changes. A server that registers has just started.
+type serversChanged struct{}
+
+const onServersChanged taskqueue.EffectKind = 255 // not an effect of the queue
+
+// Key implements taskqueue.Effect.
+func (serversChanged) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: onServersChanged} }
+
+// resendEvery is how often a component repeats its last message to parameter servers, for a server that started without a change
+// of the registry.
+const resendEvery = 5 * time.Second
 
 // mailbox holds the newest effect of each key until its component takes it. Posting never blocks.
 type mailbox struct {

@@ -66,22 +66,27 @@ type refusedSet struct {
 }
 
 const (
-	cutPoll   = 50 * time.Millisecond
-	statePoll = 4 // of these, for each look at the servers
-	readyWait = time.Second
+	statesRetry = 200 * time.Millisecond // while servers are not as a cut or a rollback needs them
+	readyWait   = time.Second
 )
 
-// run does what is due until ctx ends.
+// run does what is due until ctx ends. It looks at the servers when one registers, when a cut or a rollback is due, and after
+// resendEvery.
 func (r *rewinding) run(ctx context.Context) error {
 	last, err := r.begun(ctx)
 	if err != nil {
 		return err
 	}
+	clock := r.term.committer.time
 	var retry pace
-	for n := 0; ; n++ {
-		r.term.committer.time.Sleep(ctx, cutPoll)
+	var looked time.Time // zero: look at the servers now
+	for rest := time.Duration(0); ; {
+		clock.Wait(ctx, r.box.changed, rest)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
+		}
+		if slices.Contains(r.box.take(), taskqueue.Effect(serversChanged{})) {
+			looked = time.Time{}
 		}
 		now, err := r.term.progress(ctx)
 		if err != nil {
@@ -95,24 +100,32 @@ func (r *rewinding) run(ctx context.Context) error {
 			if err := r.event(ctx, &taskqueue.CutRelease{}); err != nil {
 				//guard:refused-release-retried
 				r.log.WithError(err).Warn("trainers still stand still for a cut that is over, trying again")
-				r.term.committer.time.Sleep(ctx, checkpointRetry)
+				clock.Sleep(ctx, checkpointRetry)
 			}
+			rest = 0
 			continue
 		}
 		if retry.tooSoon(now.at) {
+			rest = retry.again.Sub(now.at)
 			continue
 		}
 		isCut := due.Commit || r.due(now, last)
-		if n%statePoll != 0 && !isCut && !due.Rollback {
+		if unlooked := resendEvery - now.at.Sub(looked); !isCut && !due.Rollback && unlooked > 0 {
+			if rest = unlooked; r.rest(now, last) >= 0 {
+				rest = min(rest, r.rest(now, last))
+			}
 			continue
 		}
+		looked, rest = now.at, 0
 		switch done, err := r.step(ctx, due.Rollback, isCut); {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil:
-			retry.failed(r.term.committer.time.Now(), err)
+			retry.failed(clock.Now(), err)
 		case done:
 			last, retry = &now, pace{}
+		case isCut || due.Rollback:
+			rest = statesRetry
 		}
 	}
 }

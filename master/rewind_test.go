@@ -80,7 +80,7 @@ func testSilentAtACut(t *testing.T, withTask bool) {
 		store := newMemory()
 		shards := &cutting{store: store, abouts: map[uint64]About{}, versions: map[uint64]uint64{}}
 		config := Config{CheckpointEvery: Cadence{Time: time.Minute}, CheckpointKeep: 1, Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true, SessionTTL: 20 * time.Second}}
-		servers := &retiringTogether{cutTogether: cutTogether{shards}}
+		servers := &retiringTogether{cutTogether: cutTogether{shards}, absent: true}
 		m, stop, ended := leads(t, store, config, servers)
 		defer func() {
 			stop()
@@ -118,7 +118,10 @@ func testSilentAtACut(t *testing.T, withTask bool) {
 				pause(ctx, 10*time.Millisecond)
 			}
 		}()
-		time.Sleep(2 * beginTimeout)
+		servers.mu.Lock()
+		servers.absent = false // the first cut is due at once
+		servers.mu.Unlock()
+		time.Sleep(2*beginTimeout + statesRetry)
 		s := m.current.Load().checkpoints.status()
 		if withTask {
 			if !strings.Contains(s.Failure, "waited for hangs: if") {

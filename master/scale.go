@@ -81,6 +81,7 @@ type scaler struct {
 
 	unmoved int // servers while stored is nil
 
+	box  *mailbox
 	turn turn // of who changes stored
 
 	mu     sync.Mutex
@@ -91,7 +92,7 @@ type scaler struct {
 }
 
 const (
-	scalePoll    = 200 * time.Millisecond
+	scaleRetry   = 200 * time.Millisecond
 	moveTimeout  = 30 * time.Second
 	scaleTimeout = 5 * time.Second
 )
@@ -146,6 +147,7 @@ func (s *scaler) resize(ctx context.Context, servers int) error {
 		return err
 	}
 	s.leave(Left{}) // another goal
+	s.box.post(serversChanged{})
 	return nil
 }
 
@@ -172,22 +174,22 @@ func (s *scaler) commit(ctx context.Context, next []byte) error {
 	return nil
 }
 
-// run goes towards the goal until ctx ends.
+// run migrates blocks until the goal is reached, and sends the placement when a server registers and after resendEvery, until ctx ends.
 func (s *scaler) run(ctx context.Context) error {
-	poll := time.NewTicker(scalePoll)
-	defer poll.Stop()
-	for {
-		select {
-		case <-ctx.Done():
+	for rest := time.Duration(0); ; {
+		s.term.committer.time.Wait(ctx, s.box.changed, rest)
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
-		case <-poll.C:
 		}
+		s.box.take()
+		rest = resendEvery
 		for more := true; more && ctx.Err() == nil; {
 			var err error
 			if more, err = s.round(ctx); errors.Is(err, errNotCommitted) {
 				return err // perhaps it is: the next term reads what counts
 			} else if err != nil && ctx.Err() == nil {
 				s.wait(err)
+				rest = scaleRetry
 			}
 		}
 	}

@@ -72,8 +72,12 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 			checkpoints.cuts.placed = t.scaler.committed
 		}
 	}
-	ended, retired := c.subscribe(taskqueue.OnJobEnded, taskqueue.OnSessionsChanged), c.subscribe(taskqueue.OnSessionsChanged)
-	steps := c.subscribe(taskqueue.OnStepCommitted)
+	ended, retired := c.subscribe(taskqueue.OnJobEnded, taskqueue.OnSessionsChanged), c.subscribe(taskqueue.OnSessionsChanged, onServersChanged)
+	steps := c.subscribe(taskqueue.OnStepCommitted, onServersChanged)
+	checkpoints.subscribe()
+	if t.scaler != nil {
+		t.scaler.box = c.subscribe(onServersChanged)
+	}
 	m.current.Store(t) // who comes as soon as it is announced waits for the committer, and is not sent away
 	defer m.termOver()
 	if err := m.announce(ctx, lead); err != nil {
@@ -99,7 +103,9 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 		group.Go(func() error { return m.retire(ctx, t, retired) })
 	}
 	if m.ServerRegistry != nil {
-		group.Go(func() error { return (&attendance{m.ServerRegistry, m.log}).run(ctx) })
+		group.Go(func() error {
+			return (&attendance{m.ServerRegistry, m.log, func() { c.post(serversChanged{}) }}).run(ctx)
+		})
 	}
 	group.Go(func() error { return c.run(ctx) })
 	group.Go(func() error { return t.awaitEnd(ctx, ended, m.config.Linger) })
@@ -235,17 +241,20 @@ func (t *term) serversAhead(ctx context.Context, reached uint64) error {
 	return err
 }
 
-// tellShards tells the parameter servers of committed steps, in order. While nothing new
-// comes it repeats the last one, for a server that was restarted; the others ignore it. A server
-// that turns out to be ahead is followed, by the others too: until then no trainer gets parameters
-// of one version. Not in a job that goes back as a whole: it has the servers go back.
+// tellShards sends the newest committed step to the parameter servers, and again when a server registers, after an error, and after
+// resendEvery. Servers that have it ignore it. If a server is ahead, the job continues from its version, so that trainers find one
+// version on all servers. In a job that rolls back as a whole, the servers roll back instead.
 func (m *Master) tellShards(ctx context.Context, t *term, steps *mailbox, telling turn) error {
 	follows := !m.config.Queue.Cuts
 	var last taskqueue.Step
-	for ; ctx.Err() == nil; t.committer.time.Wait(ctx, steps.changed, stepRepeat) {
+	rest := time.Duration(0)
+	for ; ctx.Err() == nil; t.committer.time.Wait(ctx, steps.changed, rest) {
 		for _, e := range steps.take() {
-			last = e.(taskqueue.StepCommitted).Step
+			if step, ok := e.(taskqueue.StepCommitted); ok {
+				last = step.Step
+			}
 		}
+		rest = resendEvery
 		if last.Version == 0 && !follows {
 			continue
 		}
@@ -253,6 +262,9 @@ func (m *Master) tellShards(ctx context.Context, t *term, steps *mailbox, tellin
 		//guard:servers-ahead-followed
 		if follows && reached > last.Version {
 			err = errors.Join(err, t.serversAhead(ctx, reached))
+		}
+		if err != nil {
+			rest = stepRetry
 		}
 		if err != nil && ctx.Err() == nil && max(last.Version, reached) > 0 {
 			m.log.WithError(err).WithField("version", last.Version).Warn("telling the parameter servers of a step, trying again")
@@ -275,7 +287,7 @@ func (m *Master) tell(ctx context.Context, t *term, step taskqueue.Step, telling
 }
 
 const (
-	stepRepeat  = 500 * time.Millisecond
+	stepRetry   = 500 * time.Millisecond
 	stepTimeout = 10 * time.Second
 )
 

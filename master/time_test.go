@@ -597,7 +597,7 @@ func TestShardsAreToldAgain(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("silent shards held the steps up for %v", took)
 		}
-		time.Sleep(2*stepTimeout + stepRepeat)
+		time.Sleep(2*stepTimeout + stepRetry)
 		var versions []uint64
 		for _, s := range shards.heard() {
 			versions = append(versions, s.Version)

@@ -222,6 +222,7 @@ func (q *Queue) closePass(s *set) {
 	s.open = s.open[1:]
 	q.dirty = true
 	q.ledger.passClosed(s.id, p.pass, p.counted, setAside)
+	q.raise(PassClosed{s.id, p.pass})
 	q.notice(false, "pass ended", map[string]any{"set": s.id, "pass": p.pass, "counted": p.counted, "set_aside": setAside})
 	switch {
 	case p.counted != want.counted || p.sum1 != want.sum1 || p.sum2 != want.sum2:

@@ -19,6 +19,10 @@ const (
 	OnSessionsChanged
 	OnUnblocked
 	OnStepCommitted
+	OnPassClosed
+	OnBarrierHeld
+	OnCheckpointDue
+	OnRollbackDue
 )
 
 // JobEnded follows the end of the job. Status is Ended or Failed.
@@ -38,6 +42,33 @@ type Unblocked struct{ On WaitFor }
 
 // StepCommitted follows a synchronous step, or a rollback to one.
 type StepCommitted struct{ Step }
+
+// PassClosed follows the end of a pass over a dataset.
+type PassClosed struct {
+	Set  int
+	Pass Pass
+}
+
+// BarrierHeld asks for a CutRelease: trainers wait at a cut of an earlier leader.
+type BarrierHeld struct{ Checkpoint uint64 }
+
+// CheckpointDue asks for a cut: few or no tasks are dispatched before it.
+type CheckpointDue struct{}
+
+// RollbackDue asks for a Rollback: no task is dispatched before it.
+type RollbackDue struct{}
+
+// Key implements Effect.
+func (e PassClosed) Key() EffectKey { return EffectKey{Kind: OnPassClosed, Set: e.Set} }
+
+// Key implements Effect.
+func (BarrierHeld) Key() EffectKey { return EffectKey{Kind: OnBarrierHeld} }
+
+// Key implements Effect.
+func (CheckpointDue) Key() EffectKey { return EffectKey{Kind: OnCheckpointDue} }
+
+// Key implements Effect.
+func (RollbackDue) Key() EffectKey { return EffectKey{Kind: OnRollbackDue} }
 
 // Key implements Effect.
 func (StepCommitted) Key() EffectKey { return EffectKey{Kind: OnStepCommitted} }
@@ -66,6 +97,18 @@ func (q *Queue) Outstanding() []Effect {
 	//guard:last-step-outstanding
 	if step, ok := q.SyncStep(); ok && step.Version > 0 {
 		list = append(list, StepCommitted{step})
+	}
+	if q.opt.Cuts {
+		due := q.StepsDue()
+		if due.Release {
+			list = append(list, BarrierHeld{q.exact.round})
+		}
+		if due.Commit {
+			list = append(list, CheckpointDue{})
+		}
+		if due.Rollback {
+			list = append(list, RollbackDue{})
+		}
 	}
 	if q.over() {
 		list = append(list, JobEnded{q.status, q.reason})

@@ -59,7 +59,7 @@ func TestOutstandingAfterRestoreIsWhatReadySaid(t *testing.T) {
 	q.Apply(1, &Join{ID: "a"})
 	left := q.Apply(1, &Join{ID: "b"})
 	q.Apply(1, &Leave{Trainer: left.Ordinal, Incarnation: left.Incarnation})
-	said := readyEffects(q)
+	said := slices.DeleteFunc(readyEffects(q), func(e Effect) bool { return e.Key().Kind == OnPassClosed }) // the state has the pass
 	restored, err := Restore(q.Snapshot(1, 2), q.encodedRoster(), []*Table{nil}, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -74,4 +74,50 @@ func TestOutstandingAfterRestoreIsWhatReadySaid(t *testing.T) {
 	if got, want := byKind(restored.Outstanding()), byKind(said); !reflect.DeepEqual(got, want) || len(want) != 2 {
 		t.Errorf("outstanding %+v: expected %+v", got, want)
 	}
+}
+
+// What a leader with cuts must do next is raised when it becomes due, and outstanding for the next leader.
+func TestEffectsOfCuts(t *testing.T) {
+	q := New("job", [16]byte{}, 1, Options{ExplicitCommit: true, Cuts: true, MaxUncommitted: 4})
+	q.Apply(1, &Report{Digest: [32]byte{1}, Table: tableOf(t, 8)})
+	a := q.Apply(1, &Join{ID: "a"})
+	q.Apply(1, &LastStep{Trainer: a.Ordinal, Incarnation: a.Incarnation})
+	q.Ready()
+	kinds := func(list []Effect) (kinds []EffectKind) {
+		for _, e := range list {
+			if k := e.Key().Kind; k == OnBarrierHeld || k == OnCheckpointDue || k == OnRollbackDue {
+				kinds = append(kinds, k)
+			}
+		}
+		return kinds
+	}
+	want := func(when string, raised, outstanding []EffectKind) {
+		t.Helper()
+		if got := kinds(readyEffects(q)); !slices.Equal(got, raised) {
+			t.Errorf("%s: raised %v, expected %v", when, got, raised)
+		}
+		if got := kinds(q.Outstanding()); !slices.Equal(got, outstanding) {
+			t.Errorf("%s: outstanding %v, expected %v", when, got, outstanding)
+		}
+	}
+	seq := uint64(0)
+	next := func(finished ...Result) Answer {
+		seq++
+		return q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: seq, Ack: seq, Finished: finished, Want: true, Epoch: 1})
+	}
+	task := next()
+	for range 3 {
+		want("little is finished", nil, nil)
+		task = next(Result{Token: task.Token, Step: 1})
+	}
+	want("much waits for a commit", []EffectKind{OnCheckpointDue}, []EffectKind{OnCheckpointDue})
+	q.Touch()
+	want("it still does", nil, []EffectKind{OnCheckpointDue})
+	q.Apply(1, &CutBegin{Step: 1})
+	want("a cut is under way", nil, []EffectKind{OnBarrierHeld, OnCheckpointDue})
+	q.Apply(1, &CutRelease{})
+	q.Apply(1, &Leave{Trainer: a.Ordinal, Incarnation: a.Incarnation})
+	want("a task is lost", []EffectKind{OnRollbackDue}, []EffectKind{OnRollbackDue})
+	q.Apply(1, &Rollback{Generation: 1})
+	want("rolled back", nil, nil)
 }

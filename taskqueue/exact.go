@@ -515,6 +515,10 @@ func (q *Queue) keep(t *trainer) {
 	t.keeps = true
 	q.exact.lost++
 	q.dirty = true
+	if q.opt.Cuts {
+		//guard:rollback-due-raised
+		q.raise(RollbackDue{})
+	}
 	if q.byID[t.id] == t {
 		q.saveTrainer(t)
 	}

@@ -41,6 +41,7 @@ type Queue struct {
 	notices      []Notice
 	effects      effects
 	sessionEnded bool
+	commitDue    bool // CheckpointDue was raised
 
 	joins int  // in this commit
 	hold  bool // no new dispatches

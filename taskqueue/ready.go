@@ -46,6 +46,14 @@ func (q *Queue) Ready() Ready {
 		x.changed = false
 	}
 	slices.SortFunc(r.Writes, func(a, b Write) int { return strings.Compare(a.Key, b.Key) })
+	if q.opt.Cuts {
+		due := q.StepsDue().Commit
+		if due && !q.commitDue {
+			q.raise(CheckpointDue{})
+		}
+		q.commitDue = due
+	}
+	//guard:session-end-raised
 	if q.sessionEnded {
 		q.raise(q.sessionsChanged())
 	}

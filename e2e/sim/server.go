@@ -100,6 +100,7 @@ func (s *server) boot() {
 	s.written, s.rewound, s.term, s.lastCut, s.open, s.busy = 0, 0, 0, 0, nil, false
 	s.conns, s.errands, s.asked = nil, nil, map[*ask]bool{}
 	s.machine.start(func(*process) {})
+	s.world.serversChanged()
 	s.become(s.world.latestSet(), 1)
 	for number := range s.world.folder.sets {
 		s.lastCut = max(s.lastCut, number)

@@ -86,6 +86,20 @@ func (h *shards) ask(what string, s *server, do func(reply func(error))) *ask {
 	return a
 }
 
+// serversChanged lets leaders learn of a server that registers, by a watch that may be late or cut.
+func (w *world) serversChanged() {
+	for _, n := range w.nodes {
+		if d := n.driven; d != nil && !n.cut {
+			n.after(w.watchDelay(), func() {
+				if n.driven == d {
+					d.ServersChanged()
+					n.stir(n.life)
+				}
+			})
+		}
+	}
+}
+
 // wakeLeaders lets leaders see that a server is gone.
 func (w *world) wakeLeaders() {
 	for _, n := range w.nodes {
@@ -193,11 +207,12 @@ func (n *node) takeCuts(d *master.Driven) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	h := &shards{node: n}
 	n.cuts, n.endCuts = h, cancel
+	link := &link{etcd: n.world.etcd, world: n.world, cut: &n.cut, heard: &n.heard, idle: func() {}}
+	take := d.TakeCuts(&store{link: link}, h, n.awaitAnswer)
 	n.beside(func(p *process) {
-		h.proc = p
+		h.proc, link.process = p, p
 		n.components = append(n.components, p)
-		link := &link{process: p, etcd: n.world.etcd, world: n.world, cut: &n.cut, heard: &n.heard, idle: func() {}}
-		err := d.TakeCuts(context.WithValue(ctx, sleeper{}, p), &store{link: link}, h, n.awaitAnswer)
+		err := take(context.WithValue(ctx, sleeper{}, p))
 		n.components = slices.DeleteFunc(n.components, func(other *process) bool { return other == p })
 		n.note("%s: takes no more cuts: %v", n.name, err)
 		if ctx.Err() == nil {

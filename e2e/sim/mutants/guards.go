@@ -693,4 +693,17 @@ var guards = []guard{
 	{"F90", "internal/tcpproxy.TestSetTargetMovesConnections", mutant{"connections to a former leader stay", "proxy-moves-connections",
 		text(`!= ""`, `== "-"`),
 		"trainers of a run wait for a leader that was replaced"}},
+	// effects
+	{"F54", "master.TestServersReceiveTheEndOfASessionAtOnce", mutant{"the end of a session raises no effect", "session-end-raised",
+		remove(),
+		"parameter servers wait for the gradients of a trainer without a session"}},
+	{"F29", "master.TestLeaderOfAnEndedJobStopsFromOutstandingAlone", mutant{"a new leader does not know what is outstanding", "mailbox-starts-outstanding",
+		remove(),
+		"the leader of a job that has ended never stops"}},
+	{"F59", "master.TestLostTaskRollsTheJobBackAtOnce", mutant{"a lost task raises no effect", "rollback-due-raised",
+		remove(),
+		"no task is dispatched until the leader looks by itself"}},
+	{"F59", "master.TestServerThatRegistersIsRolledBackAtOnce", mutant{"a change of the registry wakes no component", "registry-change-posted",
+		remove(),
+		"a server that started again has no parameters for seconds"}},
 }

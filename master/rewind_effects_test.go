@@ -1,0 +1,179 @@
+package master
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"trainmaster/taskqueue"
+)
+
+// rollingBack is parameter servers that note to which epochs they were brought.
+type rollingBack struct {
+	cutTogether
+	mu      sync.Mutex
+	absent  bool
+	rewound uint32 // 0: the server has just started
+	epochs  []uint32
+}
+
+func (s *rollingBack) States(context.Context) ([]ShardState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return []ShardState{{Present: !s.absent, Ready: true, Rewound: s.rewound}}, nil
+}
+
+func (s *rollingBack) Rewind(_ context.Context, _ uint64, epoch uint32, _, _ []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rewound, s.epochs = epoch, append(s.epochs, epoch)
+	return nil
+}
+
+func (s *rollingBack) set(absent bool, rewound uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.absent, s.rewound = absent, rewound
+}
+
+func (s *rollingBack) last() uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rewound
+}
+
+var cutsEveryHour = Config{CheckpointEvery: Cadence{Time: time.Hour}, CheckpointKeep: 1, Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true}}
+
+func newRollingBack(store *memory) *rollingBack {
+	return &rollingBack{cutTogether: cutTogether{&cutting{store: store, abouts: map[uint64]About{}, versions: map[uint64]uint64{}}}, rewound: 1}
+}
+
+// losesATask has a trainer leave with a task.
+func losesATask(t *testing.T, m *Master) {
+	t.Helper()
+	register(t, m, 4)
+	w := joins(t, m, "a")
+	if _, _, err := m.LastStep(t.Context(), &taskqueue.LastStep{Trainer: w.Ordinal, Incarnation: w.Incarnation, Epoch: 1}); err != nil {
+		t.Fatal(err)
+	}
+	request := &taskqueue.Request{Trainer: w.Ordinal, Incarnation: w.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1}
+	if reply, err := m.Next(t.Context(), request); err != nil || reply.Assignment == nil {
+		t.Fatalf("no task: %+v, %v", reply, err)
+	}
+	if err := m.Leave(t.Context(), w.Ordinal, w.Incarnation); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// soon is far less than resendEvery, after which the leader looks at the servers anyway.
+const soon = resendEvery / 10
+
+func TestLostTaskRollsTheJobBackAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		servers := newRollingBack(store)
+		m, stop, ended := leads(t, store, cutsEveryHour, servers)
+		defer func() { stop(); <-ended }()
+		time.Sleep(soon) // after the first cut
+		losesATask(t, m)
+		time.Sleep(soon)
+		if got := servers.last(); got != 2 {
+			t.Errorf("servers are at epoch %d: expected 2", got)
+		}
+	})
+}
+
+func TestNextLeaderRollsTheJobBackFromOutstandingAlone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		servers := newRollingBack(store)
+		servers.set(true, 1) // the first leader can roll nothing back
+		m, stop, ended := leads(t, store, cutsEveryHour, servers)
+		losesATask(t, m)
+		stop()
+		<-ended
+		store = store.copied()
+		servers = newRollingBack(store)
+		_, stop, ended = leads(t, store, cutsEveryHour, servers)
+		defer func() { stop(); <-ended }()
+		time.Sleep(soon)
+		if got := servers.last(); got != 2 {
+			t.Errorf("servers are at epoch %d: expected 2", got)
+		}
+	})
+}
+
+// registered is a registry whose watch reports a change when told.
+type registered chan struct{}
+
+func (r registered) WatchServers(ctx context.Context, changed func([]Server)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-r:
+			changed(nil)
+		}
+	}
+}
+
+func (r registered) Evict(context.Context, Server) (bool, error) { return false, nil }
+
+// A server that registers is brought to the epoch of the job at once, and without a change of the registry after resendEvery.
+func TestServerThatRegistersIsRolledBackAtOnce(t *testing.T) {
+	for name, isSeen := range map[string]bool{"the registry changes": true, "the change is not seen": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				store := newMemory()
+				servers, registry := newRollingBack(store), make(registered)
+				m, err := New(cutsEveryHour, store, servers, quiet())
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.ServerRegistry = registry
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() { defer close(ended); _ = m.Run(ctx) }()
+				defer func() { cancel(); <-ended }()
+				time.Sleep(soon)
+				servers.set(false, 0)
+				want := uint32(0)
+				if isSeen {
+					registry <- struct{}{}
+					want = 2
+				}
+				time.Sleep(soon)
+				if got := servers.last(); got != want {
+					t.Errorf("the server is at epoch %d: expected %d", got, want)
+				}
+				time.Sleep(resendEvery)
+				if got := servers.last(); got != 2 {
+					t.Errorf("after %v the server is at epoch %d: expected 2", resendEvery, got)
+				}
+			})
+		})
+	}
+}
+
+// With a cadence of passes no timer runs: the end of a pass makes the checkpoint due.
+func TestEndOfAPassTakesACheckpoint(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		s := &cutting{store: store}
+		m, stop, ended := leads(t, store, Config{CheckpointEvery: Cadence{Passes: 1}, Queue: taskqueue.Options{Passes: 3}}, s)
+		defer func() { stop(); <-ended }()
+		register(t, m, 1)
+		a := joins(t, m, "a")
+		time.Sleep(soon)
+		s.taken() // the first one, at once
+		if !a.next() || !a.next() {
+			t.Fatal("expected a task in each of two passes")
+		}
+		time.Sleep(soon)
+		if got := s.taken(); strings.Count(got, "latest") != 1 {
+			t.Errorf("after the first pass: %q, expected one set", got)
+		}
+	})
+}
