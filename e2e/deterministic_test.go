@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"testing"
 )
@@ -60,5 +61,45 @@ func TestDeterministic(t *testing.T) {
 				t.Errorf("two deterministic runs have made different models, of %d and %d bytes", len(one), len(other))
 			}
 		})
+	}
+}
+
+// A deterministic job that rolls back makes the model that it makes without losses, whichever process is killed.
+func TestDeterministicWithRollbacks(t *testing.T) {
+	t.Parallel()
+	const model, passes = "fm", 2 // with embedding tables
+	withQuickProgram(t)
+	delays := map[string]string{"a": "0s", "b": "1ms", "c": "3ms"}
+	want := trainedDeterministically(t, model, "2", delays, func(*job) {}, "a", "b", "c")
+
+	j := newJob(t)
+	tasks := j.useFlights()
+	flags := []string{"--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", "sync", "--trainers", "3", "--seed", "7", "--deterministic",
+		"--on-shard-loss", "rewind", "--checkpoint-every", "100ms", "--session-ttl", "5s"}
+	m := j.master(flags...)
+	servers := []*process{j.server(mortal...), j.server(mortal...)}
+	started := func(id string) *process { return j.trainer(id, "--model", model, "--record-delay", delays[id]) }
+	trainers := []*process{started("c"), started("a"), started("b")}
+	next := func() { set := j.latestSet().Number; j.awaitSet(2, set) }
+	next()
+	servers[1].kill()
+	servers[1] = j.server(mortal...)
+	next()
+	trainers[0].kill()
+	trainers[0] = started("c")
+	next()
+	m.kill()
+	m = j.master(flags...)
+	for _, p := range trainers {
+		p.wantExit(0)
+	}
+	m.wantExit(0)
+	j.wantVerified(passes, tasks)
+	got, err := os.ReadFile(j.model())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("a job with rollbacks made another model than the same job without: %d and %d bytes", len(got), len(want))
 	}
 }

@@ -141,3 +141,63 @@ func testSilentAtACut(t *testing.T, withTask bool) {
 		}
 	})
 }
+
+// During a cut no step is made, and a trainer that waits for a step is answered at once, so that it can flush the cut.
+func TestStagingTrainersFlushACut(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		shards := &cutting{store: store, abouts: map[uint64]About{}, versions: map[uint64]uint64{}}
+		config := Config{Sync: true, CheckpointEvery: Cadence{Time: time.Minute}, CheckpointKeep: 1, Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true, SessionTTL: 20 * time.Second}}
+		m, stop, ended := leads(t, store, config, cutTogether{shards})
+		defer func() {
+			stop()
+			<-ended
+		}()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		register(t, m, 4)
+		staged := func(w *worker) (included bool, took time.Duration) {
+			began := time.Now()
+			_, included, err := m.Staged(ctx, w.Ordinal, w.Incarnation, 0, 5, 0)
+			if err != nil {
+				t.Error(err)
+			}
+			return included, time.Since(began)
+		}
+		var crew []*worker
+		for _, id := range []string{"a", "b"} {
+			w := joins(t, m, id)
+			if _, _, err := m.LastStep(ctx, &taskqueue.LastStep{Trainer: w.Ordinal, Incarnation: w.Incarnation, Epoch: 1}); err != nil {
+				t.Fatal(err)
+			}
+			request := &taskqueue.Request{Trainer: w.Ordinal, Incarnation: w.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1}
+			if reply, err := m.Next(ctx, request); err != nil || reply.Assignment == nil {
+				t.Fatalf("no task: %+v, %v", reply, err)
+			}
+			w.beats(ctx, false)
+			crew = append(crew, w)
+		}
+		var waits sync.WaitGroup
+		for _, w := range crew {
+			waits.Go(func() {
+				p, done, err := m.CutWatch(ctx, &taskqueue.CutWatch{Trainer: w.Ordinal, Incarnation: w.Incarnation})
+				for ; err == nil && !done; p, done, err = m.CutWatch(ctx, &taskqueue.CutWatch{Trainer: w.Ordinal, Incarnation: w.Incarnation}) {
+				}
+				included, took := staged(w)
+				if included || took > time.Second || err != nil {
+					t.Errorf("staged in a cut: included %t after %v, %v; expected an answer at once, without a step", included, took, err)
+				}
+				if _, _, err := m.Flushed(ctx, &taskqueue.StepFlushed{Trainer: w.Ordinal, Incarnation: w.Incarnation, Generation: p.Generation, Step: p.Round}); err != nil {
+					t.Error(err)
+				}
+				if included, took := staged(w); !included || took > time.Second {
+					t.Errorf("after the cut: included %t after %v, expected the step", included, took)
+				}
+			})
+		}
+		waits.Wait()
+		if s := m.current.Load().checkpoints.status(); s.Failure != "" {
+			t.Errorf("the cut failed: %q", s.Failure)
+		}
+	})
+}

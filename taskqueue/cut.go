@@ -1,9 +1,6 @@
 package taskqueue
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // Cuts: with Options.Cuts the leader alone takes the steps of a job of explicit commits. Step
 // c is cut c: one moment of the data and of all parameter servers.
@@ -13,6 +10,9 @@ import (
 //	members go on ◀── CutRelease(c) ◀──────────────────────────────────────────┘
 //	                       ⋮ files
 //	                  StepCommit(c), with the set's name in the same transaction
+//
+// No synchronous step is made between CutBegin and CutRelease: the cut is at the last committed version. A trainer
+// that waits for a step flushes as well; its staged gradient is for the version after the cut.
 //
 // Of the sets of members the leader is member 0. That it flushed means that it let the others go;
 // that it is a member, that it did so before all stood still: such a cut is never committed. A
@@ -28,6 +28,12 @@ func (q *Queue) holding() bool {
 // toFlush reports whether a cut waits for this member.
 func (q *Queue) toFlush(t *trainer) bool {
 	return q.holding() && q.exact.members[t.ordinal] && !q.exact.flushed[t.ordinal]
+}
+
+// isStopping reports whether a cut waits for this trainer to flush.
+func (q *Queue) isStopping(o Ordinal) bool {
+	t := q.trainers[o]
+	return t != nil && !t.gone && q.toFlush(t)
 }
 
 // cutting finds out whether the leader may do something for a cut.
@@ -53,7 +59,7 @@ func (ev *CutBegin) apply(q *Queue) Answer {
 	if x := q.exact; ev.Step <= x.committed || ev.Step <= x.round {
 		return Answer{Err: fmt.Errorf("%w: cut %d is committed and cut %d (0: none) was begun, found %d", ErrOtherStep, x.committed, x.round, ev.Step)}
 	}
-	if q.exact.lost > 0 {
+	if q.exact.lost > 0 || q.misplaced() {
 		return Answer{Err: fmt.Errorf("%w: its open task may be in part in the parameters", ErrMemberLost)}
 	}
 	q.endRound()
@@ -192,7 +198,7 @@ func (q *Queue) StepsDue() (due StepsDue) {
 	}
 	due.Release = q.holding()
 	switch {
-	case q.exact.lost > 0:
+	case q.exact.lost > 0 || q.misplaced():
 		due.Rollback = true
 	case q.uncommitted() >= q.opt.MaxUncommitted*3/4, q.waitsFor() == WaitCommit:
 		due.Commit = true
@@ -205,12 +211,4 @@ type StepsDue struct {
 	Release  bool // members stand still: if no cut is under way, nobody else lets them go on
 	Commit   bool // little or nothing is given out before a commit
 	Rollback bool // nothing is given out before a rollback
-}
-
-// withoutHeld leaves those out that stand still for a cut.
-func (q *Queue) withoutHeld(runners []Ordinal) []Ordinal {
-	if !q.holding() {
-		return runners
-	}
-	return slices.DeleteFunc(runners, func(o Ordinal) bool { return q.exact.flushed[o] })
 }

@@ -6,30 +6,28 @@ import (
 	"testing"
 )
 
-// A synchronous step is made without those who stand still for a cut, and with them once it is over.
-func TestStepsWithoutWhoStandsStill(t *testing.T) {
-	q := New("job", [16]byte{1}, 7, Options{ExplicitCommit: true, Cuts: true})
-	q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: tableOf(t, 4)})
-	var joined []Answer
-	for _, id := range []string{"a", "b"} {
-		a := q.Apply(1, &Join{ID: id})
-		joined = append(joined, a)
-		q.Apply(1, &LastStep{Trainer: a.Ordinal, Incarnation: a.Incarnation})
-		q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1})
-	}
-	want := func(what string, expected ...Ordinal) {
+// No step is made between the beginning of a cut and its release, and a trainer that waits for a step is to flush the cut.
+func TestNoStepIsMadeInACut(t *testing.T) {
+	q, joined := cutJob(t)
+	want := func(what string, ok bool, stopping ...Ordinal) {
 		t.Helper()
-		if got, ok := q.Contributors(); !ok || !slices.Equal(got, expected) {
-			t.Errorf("%s: contributors %v, expected %v", what, got, expected)
+		list, got := q.Contributors()
+		if got != ok || !slices.Equal(list, []Ordinal{1, 2}) {
+			t.Errorf("%s: contributors %v, %t; expected [1 2], %t", what, list, got, ok)
+		}
+		for _, o := range []Ordinal{1, 2} {
+			if q.isStopping(o) != slices.Contains(stopping, o) {
+				t.Errorf("%s: the cut waits for trainer %d: %t", what, o, q.isStopping(o))
+			}
 		}
 	}
-	want("before", 1, 2)
+	want("before", true)
 	q.Apply(1, &CutBegin{Step: 1})
-	want("begun", 1, 2)
+	want("begun", false, 1, 2)
 	q.Apply(1, &StepFlushed{Trainer: 1, Incarnation: joined[0].Incarnation, Step: 1})
-	want("a stands still", 2)
+	want("a has flushed", false, 2)
 	q.Apply(1, &CutRelease{})
-	want("released", 1, 2)
+	want("released", true)
 }
 
 // What is taken down at a cut, while all stand still, becomes what the commit of the cut makes of it.

@@ -113,7 +113,7 @@ func (q *Queue) waitsFor() WaitFor {
 	switch {
 	case q.exact == nil:
 		return WaitTask
-	case q.exact.lost > 0:
+	case q.exact.lost > 0 || q.misplaced():
 		return WaitRollback
 	case q.uncommitted() == 0:
 		return WaitTask

@@ -87,8 +87,6 @@ func (o Options) Validate() error {
 		return fmt.Errorf("max-uncommitted: expected 0 (the default, 20000) or more, found %d", o.MaxUncommitted)
 	case o.Cuts && !o.ExplicitCommit:
 		return errors.New("cuts: expected explicit-commit with them")
-	case o.Cuts && o.Ranks > 0:
-		return fmt.Errorf("ranks: expected 0 with cuts, which stop trainers one after another, found %d", o.Ranks)
 	case o.ExplicitCommit && o.Speculate:
 		return errors.New("speculate: expected false with explicit-commit, found true: a second copy of a task would apply its records twice")
 	case o.Ranks < 0:

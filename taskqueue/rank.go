@@ -5,13 +5,17 @@ package taskqueue
 // are dispatched in their order, nobody prefetches, and a task that comes back goes
 // to its rank again. A trainer's rank is its place by ordinal among those that can
 // be given tasks; one beyond the last rank stands by.
+//
+// With Options.Cuts too, the steps after a rollback are those that would have been made without it: tasks are dispatched
+// only while all ranks have a member, and the job rolls back if a trainer holds a task of another rank, since the steps
+// would then depend on which trainer was lost.
 
 // trainerOf is the trainer that a position is for, nil while there is none.
 func (q *Queue) trainerOf(position int) *trainer {
 	rank := position % q.opt.Ranks
 	for _, t := range q.sortedTrainers() {
 		switch {
-		case t.gone || t.plain || t.draining:
+		case !q.isRanked(t):
 		case rank == 0:
 			return t
 		default:
@@ -21,13 +25,52 @@ func (q *Queue) trainerOf(position int) *trainer {
 	return nil
 }
 
+// isRanked reports whether a trainer counts for the ranks: with cuts, a member of this epoch.
+func (q *Queue) isRanked(t *trainer) bool {
+	return !t.gone && !t.plain && !t.draining && (!q.opt.Cuts || q.exact.members[t.ordinal])
+}
+
+// ranksAbsent reports whether a rank has no trainer in a job with cuts.
+func (q *Queue) ranksAbsent() bool {
+	if q.opt.Ranks == 0 || !q.opt.Cuts {
+		return false
+	}
+	present := 0
+	for _, t := range q.trainers {
+		if q.isRanked(t) {
+			present++
+		}
+	}
+	return present < q.opt.Ranks
+}
+
+// misplaced reports whether a trainer holds a task of another rank in a job with cuts.
+func (q *Queue) misplaced() bool {
+	if q.opt.Ranks == 0 || !q.opt.Cuts {
+		return false
+	}
+	for _, s := range q.sets {
+		for _, e := range s.live {
+			//guard:task-of-another-rank
+			if !e.gone && e.held > 0 && e.holders[0].trainer != q.trainerOf(e.position) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // due are the positions of a set that would be dispatched now if their trainers asked:
 // those that came back, and the next one of the pass.
 func (q *Queue) due(s *set) (back []*entry, next int, more bool) {
 	for _, e := range s.live {
-		if !e.gone && e.held == 0 {
+		if !e.gone && e.held == 0 && (q.exact == nil || !q.exhausted(e)) { // else the next tick sets it aside
 			back = append(back, e)
 		}
+	}
+	//guard:returned-positions-in-order
+	if q.opt.Cuts && len(back) > 0 { // a rollback returns positions that were not dispatched at the cut: each waits for those before it
+		return back[:1], s.cursor, false
 	}
 	s.skipAside()
 	return back, s.cursor, len(s.open) > 0 && s.cursor < s.tasks
@@ -41,7 +84,7 @@ func (q *Queue) pickRanked(s *set, t *trainer) *entry {
 			return e
 		}
 	}
-	if !more || q.trainerOf(next) != t {
+	if !more || q.trainerOf(next) != t || !q.roomToDispatch() {
 		return nil
 	}
 	s.cursor++
@@ -51,9 +94,14 @@ func (q *Queue) pickRanked(s *set, t *trainer) *entry {
 }
 
 // Contributors are the trainers that a synchronous step is made of, by ordinal: those on
-// whose tasks the clock runs. With Options.Ranks a step has to wait, and ok is false, while
-// a trainer has not asked for a task that is due to it: else the step would depend on who is fast.
+// whose tasks the clock runs. ok is false while no step may be made: during a cut, which is
+// at the last committed version, and with Options.Ranks while a trainer has not asked for a task
+// that is due to it.
 func (q *Queue) Contributors() (list []Ordinal, ok bool) {
+	//guard:no-step-in-a-cut
+	if q.holding() {
+		return q.Runners(), false
+	}
 	if q.opt.Ranks > 0 {
 		for _, s := range q.sets {
 			back, next, more := q.due(s)
@@ -67,7 +115,7 @@ func (q *Queue) Contributors() (list []Ordinal, ok bool) {
 			}
 		}
 	}
-	return q.withoutHeld(q.Runners()), true
+	return q.Runners(), true
 }
 
 // Ranks is how many trainers deterministic steps are of; 0: they are not.

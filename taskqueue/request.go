@@ -141,6 +141,10 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 		}
 		return
 	}
+	//guard:ranks-present-before-dispatch
+	if q.ranksAbsent() {
+		return
+	}
 	for _, s := range q.sets {
 		if e := q.pick(s, t); e != nil {
 			q.dispatch(e, t, seq, a)

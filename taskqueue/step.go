@@ -118,6 +118,7 @@ func (q *Queue) SyncStep() (step Step, ok bool) {
 // StageGradients reports that all shards hold the gradients that a trainer computed at Version from By.Records records, or, with 0
 // records, that some shards refused them because Version is past. The answer is AnswerWait until the step after Version is
 // committed. Then Answer.Version is the last committed version, and Answer.Included tells whether the gradients are in Version+1.
+// If a cut waits for the trainer, the answer does not wait: the step is made after the cut.
 type StageGradients struct {
 	By      Contributor
 	Version uint64
@@ -139,7 +140,8 @@ func (ev *StageGradients) apply(q *Queue) Answer {
 		return Answer{Err: err}
 	}
 	a := Answer{Version: x.last.Version, Epoch: q.epoch, Included: x.includes(ev.Version, ev.By)}
-	if wait {
+	//guard:stage-answered-in-a-cut
+	if wait && !q.isStopping(ev.By.Ordinal) {
 		a.Kind, a.WaitFor = AnswerWait, WaitStep
 	}
 	return a
@@ -292,6 +294,7 @@ func (x *syncSteps) continues(from *syncSteps) {
 // warnMissing warns when a step waits for a trainer that has not joined, or has not requested its next task.
 func (q *Queue) warnMissing(running int) {
 	switch x := q.sync; {
+	case q.opt.Ranks == 0: // a cut is under way
 	case x.missing == 0:
 		x.missing = q.clock
 	case q.clock.Sub(x.missing) >= stepWarning:

@@ -96,7 +96,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 		c.exact = session.NewSteps()
 	}
 	if reply.Cuts {
-		c.cuts = &cuts{epoch: reply.Epoch, flushed: make(chan struct{}, 1)}
+		c.cuts = &cuts{epoch: reply.Epoch, flushed: make(chan struct{}, 1), came: make(chan struct{}, 1)}
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.owned.Go(c.beat)
@@ -284,8 +284,48 @@ func (c *Client) RequestSaveModel(ctx context.Context) (elected bool, err error)
 // Staged reports that all parameter servers hold this trainer's gradients of so many
 // records, computed at version (0 records: some refused them, as that version is past), and
 // waits for the step. included says that they are in version+1. If not, committed is the last committed version: the same one means that
-// nothing is decided yet, a later one that they came too late.
+// nothing is decided yet, a later one that they came too late. If a cut begins meanwhile, Staged stops for it as Boundary does:
+// the cut has the last committed version, without these gradients.
 func (c *Client) Staged(ctx context.Context, version uint64, _ uint32, records int) (committed uint64, included bool, err error) {
+	if c.cuts == nil {
+		return c.staged(ctx, version, records)
+	}
+	for {
+		select {
+		case <-c.cuts.came: // of a cut that wanted tells of
+		default:
+		}
+		isCut := c.cuts.wanted.Load() != 0
+		bounded, release := ctx, func() {}
+		if !isCut {
+			bounded, release = c.untilCut(ctx)
+		}
+		committed, included, err = c.staged(bounded, version, records)
+		interrupted := bounded.Err() != nil && ctx.Err() == nil
+		release()
+		switch {
+		case err != nil && interrupted: // no step is made any more: the next answer says whether this one was
+		case err != nil || included || committed > version:
+			return committed, included, err
+		case !isCut: // perhaps the answer came before the word of a cut
+			select {
+			case <-c.cuts.came:
+			case <-time.After(cutNotice):
+			case <-ctx.Done():
+				return 0, false, context.Cause(ctx)
+			}
+		default:
+			if err := c.Boundary(ctx); err != nil {
+				return 0, false, err
+			}
+		}
+	}
+}
+
+// cutNotice is the pause before an undecided stage is reported again.
+const cutNotice = 50 * time.Millisecond
+
+func (c *Client) staged(ctx context.Context, version uint64, records int) (committed uint64, included bool, err error) {
 	reply, err := call[wire.StagedReply](ctx, c.link, "Staged", wire.StagedRequest{Trainer: c.who, Version: version, Records: records, Epoch: c.Epoch()})
 	switch {
 	case errors.Is(err, wire.ErrRolledBack):

@@ -16,6 +16,7 @@ type cuts struct {
 	entered bool          // it is a member of the ring
 	step    uint64        // that its records are in: the cut after the last one that it flushed
 	wanted  atomic.Uint64 // the cut that waits for it; 0: none
+	came    chan struct{} // has a token when wanted was set
 	flushed chan struct{} // has a token when it was flushed
 }
 
@@ -50,6 +51,19 @@ func (c *Client) Boundary(ctx context.Context) error {
 	return c.flushCut(ctx, c.cuts.wanted.Load())
 }
 
+// untilCut returns a context that ends when a cut begins to wait for this trainer, and a function that releases it.
+func (c *Client) untilCut(ctx context.Context) (context.Context, context.CancelFunc) {
+	bounded, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-c.cuts.came:
+			cancel()
+		case <-bounded.Done():
+		}
+	}()
+	return bounded, cancel
+}
+
 // enter makes this trainer a member before its first task.
 func (c *Client) enter(ctx context.Context) error {
 	for {
@@ -82,6 +96,10 @@ func (c *Client) watchCuts() {
 			continue
 		}
 		c.cuts.wanted.Store(reply.Place.Round)
+		select {
+		case c.cuts.came <- struct{}{}:
+		default:
+		}
 		select {
 		case <-c.cuts.flushed:
 		case <-c.ctx.Done():

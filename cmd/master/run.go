@@ -150,9 +150,6 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 			c.Model = "" // chosen by the data
 		}
 		c.OnShardLoss, c.Settings = *shardLoss, runSettings(cmd)
-		if *shardLoss == "rewind" && c.Deterministic {
-			return usageErrorf("--deterministic: expected it without --on-shard-loss rewind, whose cuts stop trainers one after another")
-		}
 		if err := (master.Config{Sync: c.Sync, Backups: c.Backups, Deterministic: c.Deterministic}).Validate(); err != nil {
 			return usageErrorf("--%v", err)
 		}
