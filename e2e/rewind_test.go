@@ -176,3 +176,35 @@ func TestRunResumed(t *testing.T) {
 	r.open()
 	r.wantVerified(passes, runTasks)
 }
+
+// With --on-trainer-loss retrain the job does not roll back for a lost trainer: its task is trained again, and each record of each
+// pass is in the model at least once.
+func TestTrainerLossRetrainsItsTask(t *testing.T) {
+	for _, mode := range []string{"async", "sync"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c := newCounters(t)
+			m := c.master("--passes", fmt.Sprint(rewindPasses), "--ps", "2", "--update-mode", mode, "--on-shard-loss", "rewind", "--on-trainer-loss", "retrain",
+				"--session-ttl", "5s", "--checkpoint-every", "200ms")
+			c.server(mortal...)
+			c.server(mortal...)
+			trainers := []*process{c.counter("a"), c.counter("b")}
+			before := c.awaitSets(0, 2)
+			for range 2 {
+				trainers[1].kill()
+				trainers[1] = c.counter("b")
+				before = c.awaitSets(before, 2)
+			}
+			if n := strings.Count(m.log(), "the job goes back"); n != 1 {
+				t.Errorf("the job rolled back %d times, expected once, when its servers began", n)
+			}
+			c.hurry()
+			for _, p := range trainers {
+				p.wantExit(0)
+			}
+			m.wantExit(0)
+			c.wantVerified(rewindPasses, countedRecords/countedChunk)
+			c.wantCountedAtLeast(rewindPasses)
+		})
+	}
+}

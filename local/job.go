@@ -28,6 +28,12 @@ import (
 	"trainmaster/trainer/reference"
 )
 
+// The values of Config.OnTrainerLoss.
+const (
+	Rewind  = "rewind"  // the job rolls back
+	Retrain = "retrain" // the lost trainer's task alone is trained again
+)
+
 // Config says what to run. Binary and Dir have no default.
 type Config struct {
 	Binary string // the program `master`
@@ -57,6 +63,7 @@ type Config struct {
 
 	CheckpointEvery time.Duration     // default 2 s
 	OnShardLoss     string            // continue or rewind; default continue
+	OnTrainerLoss   string            // Rewind or Retrain; default Rewind; with OnShardLoss rewind
 	Resume          bool              // go on with the run in Dir
 	Settings        map[string]string // kept there for whoever goes on with it
 	Journal         bool              // trainers note what they trained, in journal.jsonl
@@ -180,6 +187,8 @@ func (c *Config) validateOwn() error {
 		return errors.New("--update-mode sync: expected parameter servers: add --ps 1 or more")
 	case c.Servers == 0 && c.OnShardLoss == "rewind":
 		return errors.New("--on-shard-loss rewind: expected parameter servers: add --ps 1 or more")
+	case c.OnTrainerLoss == Retrain && c.Deterministic:
+		return errors.New("--on-trainer-loss: expected rewind with --deterministic, found retrain")
 	}
 	return nil
 }
@@ -419,7 +428,7 @@ func (j *Job) define() {
 		one := child(masterName(i), "--listen", "127.0.0.1:0", "--http", "", "--own-etcd", "--lease-ttl", "2s", "--linger", linger,
 			"--ps", strconv.Itoa(c.Servers), "--trainers", strconv.Itoa(c.Trainers), "--passes", strconv.Itoa(c.Passes),
 			"--update-mode", update, "--backup-workers", strconv.Itoa(c.Backups),
-			"--deterministic="+strconv.FormatBool(c.Deterministic), "--on-shard-loss", cmp.Or(c.OnShardLoss, "continue"), "--checkpoint-every", checkpointEvery, "--seed", strconv.FormatUint(c.Seed, 10))
+			"--deterministic="+strconv.FormatBool(c.Deterministic), "--on-shard-loss", cmp.Or(c.OnShardLoss, "continue"), "--on-trainer-loss", cmp.Or(c.OnTrainerLoss, Rewind), "--checkpoint-every", checkpointEvery, "--seed", strconv.FormatUint(c.Seed, 10))
 		if c.Data == "" {
 			one.args = append(one.args, "--data-roots", j.path("data"))
 		}

@@ -86,6 +86,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("deterministic: expected no backup-workers, found %d: which trainers a step leaves out depends on who is fast", c.Backups)
 	case c.Deterministic && c.Queue.Rolling:
 		return errors.New("deterministic: expected pass-mode barrier: with rolling passes it depends on time which pass a task is of")
+	case c.Deterministic && c.Queue.RetrainLost:
+		return errors.New("on-trainer-loss: expected rewind with deterministic, found retrain: the steps would depend on which trainer was lost")
 	case c.Deterministic && c.Queue.Speculate:
 		return errors.New("deterministic: expected no speculation, in which the faster of two trainers is counted")
 	case c.Sync && c.Queue.ExplicitCommit && !c.Queue.Cuts: // a rewind takes the steps back as well
@@ -121,6 +123,9 @@ func (c Config) Settings() map[string]string {
 	}
 	if c.Queue.Cuts {
 		commit = "cuts"
+	}
+	if c.Queue.RetrainLost {
+		commit = "cuts, lost tasks retrained"
 	}
 	s := map[string]string{"deterministic": deterministic, "pass-mode": mode, "shuffle": fmt.Sprint(c.Shuffle), "seed": fmt.Sprint(c.Seed), "commit-mode": commit, "update-mode": update}
 	if c.ChunksPerTask != 0 {

@@ -79,7 +79,12 @@ func TestCountCut(t *testing.T) {
 // cutJob is one of cuts with two tasks and two members, each of which has one.
 func cutJob(t *testing.T) (q *Queue, joined []Answer) {
 	t.Helper()
-	q = New("job", [16]byte{1}, 7, Options{ExplicitCommit: true, Cuts: true})
+	return cutJobOf(t, Options{ExplicitCommit: true, Cuts: true})
+}
+
+func cutJobOf(t *testing.T, opt Options) (q *Queue, joined []Answer) {
+	t.Helper()
+	q = New("job", [16]byte{1}, 7, opt)
 	q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: tableOf(t, 4)})
 	for _, id := range []string{"a", "b"} {
 		a := q.Apply(1, &Join{ID: id})
@@ -88,6 +93,49 @@ func cutJob(t *testing.T) (q *Queue, joined []Answer) {
 		q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1})
 	}
 	return q, joined
+}
+
+// With RetrainLost the task of a lost trainer goes to another one at once, from its base, and the job takes cuts without a rollback.
+func TestLostTrainersTaskIsRetrainedAlone(t *testing.T) {
+	for what, end := range map[string]func(q *Queue, a, b Answer){
+		"lost":   func(q *Queue, a, _ Answer) { q.Apply(1, &Join{ID: "a"}) },
+		"leaves": func(q *Queue, a, _ Answer) { q.Apply(1, &Leave{a.Ordinal, a.Incarnation}) },
+		"fails": func(q *Queue, a, _ Answer) {
+			q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 2, Ack: 2, Epoch: 1, Finished: []Result{{Token: Token{1, 0, 0, 1, 0, 1}, Error: "damaged"}}})
+		},
+		"is lost in a cut, after it flushed": func(q *Queue, a, b Answer) {
+			q.Apply(1, &CutBegin{Step: 1})
+			flushed := &StepFlushed{Trainer: a.Ordinal, Incarnation: a.Incarnation, Step: 1, Positions: []TaskPosition{{Token{1, 0, 0, 1, 0, 1}, 4}}}
+			if answer := q.Apply(1, flushed); answer.Err != nil {
+				t.Fatal(answer.Err)
+			}
+			q.Apply(1, &Join{ID: "a"})
+			q.Apply(1, &StepFlushed{Trainer: b.Ordinal, Incarnation: b.Incarnation, Step: 1})
+			q.Apply(1, &CutRelease{})
+			if answer := q.Apply(1, &StepCommit{Step: 1}); answer.Err != nil || answer.Kind != AnswerStep {
+				t.Errorf("commit of a cut whose trainer was lost: %+v", answer)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			q, joined := cutJobOf(t, Options{ExplicitCommit: true, Cuts: true, RetrainLost: true})
+			end(q, joined[0], joined[1])
+			if due := q.StepsDue(); due.Rollback {
+				t.Error("a rollback is due")
+			}
+			b := joined[1]
+			got := q.Apply(1, &Request{Trainer: b.Ordinal, Incarnation: b.Incarnation, Seq: 2, Ack: 2, Want: true, Epoch: 1, Finished: []Result{{Token: Token{1, 0, 0, 1, 1, 1}, Step: 2}}})
+			if got.Kind != AnswerTask || got.Token.Position != 0 || got.Token.Attempt != 2 || got.Base != 0 {
+				t.Fatalf("got %+v, expected the second attempt of position 0, from its beginning", got)
+			}
+			q.Apply(1, &CutBegin{Step: 2})
+			q.Apply(1, &StepFlushed{Trainer: b.Ordinal, Incarnation: b.Incarnation, Step: 2, Positions: []TaskPosition{{got.Token, 3}}})
+			q.Apply(1, &CutRelease{})
+			if answer := q.Apply(1, &StepCommit{Step: 2}); answer.Err != nil || answer.Kind != AnswerStep {
+				t.Errorf("the next cut: %+v", answer)
+			}
+		})
+	}
 }
 
 // A trainer that goes by an epoch that is over is no member of this one: it would never flush, and no cut would be complete.

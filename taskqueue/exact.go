@@ -506,6 +506,12 @@ func (q *Queue) rollBack(generation uint64) {
 	q.notice(false, "rolled back", map[string]any{"step": x.committed, "generation": generation, "epoch": q.epoch, "tasks": back})
 }
 
+// keepsTasks reports whether the tasks of a lost trainer stay with it until a rollback.
+func (q *Queue) keepsTasks() bool {
+	//guard:lost-trainer-retrained-alone
+	return q.exact != nil && !q.opt.RetrainLost
+}
+
 // keep ends a session whose tasks stay where they are until a rollback.
 func (q *Queue) keep(t *trainer) {
 	if len(t.holds) == 0 {

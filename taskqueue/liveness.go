@@ -154,7 +154,7 @@ type Leave struct {
 func (ev *Leave) apply(q *Queue) Answer {
 	if t := q.known(ev.Trainer, ev.Incarnation); t != nil {
 		t.gone = true
-		if q.exact != nil {
+		if q.keepsTasks() {
 			q.keep(t)
 			return Answer{}
 		}
@@ -293,7 +293,7 @@ func (q *Queue) lose(t *trainer, charge bool) {
 	q.ledger.lost(t)
 	q.notice(false, "trainer lost", map[string]any{"trainer": t.id, "incarnation": t.incarnation, "tasks": len(t.holds)})
 	t.gone = true
-	if q.exact != nil {
+	if q.keepsTasks() {
 		if charge {
 			q.chargeAll(t)
 		}

@@ -30,6 +30,7 @@ type Options struct {
 	// the job begins: Restore goes by the stored state.
 	ExplicitCommit bool
 	Cuts           bool // the leader takes the steps, and nobody else: see CutBegin; with ExplicitCommit
+	RetrainLost    bool // a lost trainer's tasks are dispatched again, without a rollback; with Cuts
 	MaxUncommitted int  // tasks that are live or wait for a commit, before new ones wait for one; default 20,000
 }
 
@@ -87,6 +88,10 @@ func (o Options) Validate() error {
 		return fmt.Errorf("max-uncommitted: expected 0 (the default, 20000) or more, found %d", o.MaxUncommitted)
 	case o.Cuts && !o.ExplicitCommit:
 		return errors.New("cuts: expected explicit-commit with them")
+	case o.RetrainLost && !o.Cuts:
+		return errors.New("on-trainer-loss retrain: expected it with cuts only")
+	case o.RetrainLost && o.Ranks > 0:
+		return errors.New("on-trainer-loss: expected rewind with ranks, found retrain: the steps would depend on which trainer was lost")
 	case o.ExplicitCommit && o.Speculate:
 		return errors.New("speculate: expected false with explicit-commit, found true: a second copy of a task would apply its records twice")
 	case o.Ranks < 0:

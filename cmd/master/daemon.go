@@ -19,6 +19,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/internal/portsplit"
 	"trainmaster/ledger"
+	"trainmaster/local"
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/httpapi"
@@ -41,6 +42,7 @@ type daemonSettings struct {
 	passMode   *string
 	update     *string
 	shardLoss  *string
+	lostTask   *string
 	fault      bool
 	ledger     bool
 	sealing    ledger.Config
@@ -90,6 +92,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs of as many trainers as --trainers says agree bit by bit, with synchronous steps")
 	flags.StringVar(&s.checkpoint, "checkpoint-every", "1m", "how often to take a checkpoint of all parameter servers: a `cadence` such as 60s, 1pass, 500steps (with --update-mode sync), 60s,1pass (whichever comes first), or never")
 	s.shardLoss = addChoice(cmd, "on-shard-loss", "", "what becomes of the job when a parameter server is lost: the others go on (continue), or all go back to the last checkpoint, the data too (rewind)", "continue", "rewind")
+	s.lostTask = addTrainerLoss(cmd)
 	flags.IntVar(&c.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
 	flags.StringVar(&s.resume, "resume", "", "`folder`, or s3://bucket/prefix, of checkpoints of a job that etcd has lost: begin it anew from the newest set there, data and parameters; a job that has begun so goes on")
 	flags.BoolVar(&s.ledger, "ledger", true, "write the ledger, from which master verify proves what was counted")
@@ -125,6 +128,7 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 		}
 		s.config.Queue.ExplicitCommit, s.config.Queue.Cuts = true, true
 	}
+	s.config.Queue.RetrainLost = *s.lostTask == local.Retrain && s.config.Queue.Cuts
 	var err error
 	if s.sealing.Keep, err = ledger.ParseKeep(s.keep); err != nil {
 		return settingErrorf(cmd, "ledger-keep", "expected a size such as 64MiB or 10GiB, an age such as 720h, or all")
@@ -427,4 +431,9 @@ func advertise(given string, bound net.Addr) (string, error) {
 		return "", usageErrorf("%s %s is no address that trainers could dial: say with --advertise host:port where they reach this process", flag, strings.TrimSpace(given))
 	}
 	return given, nil
+}
+
+// addTrainerLoss gives cmd the flag --on-trainer-loss.
+func addTrainerLoss(cmd *cobra.Command) *string {
+	return addChoice(cmd, "on-trainer-loss", "", "with --on-shard-loss rewind, if a trainer is lost with a task: roll back the job (rewind) or train only that task again (retrain)", local.Rewind, local.Retrain)
 }

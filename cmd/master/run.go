@@ -90,6 +90,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	flags.IntVar(&c.Trainers, "trainers", usualTrainers, "number of trainers, at most 1000")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
+	lostTask := addTrainerLoss(cmd)
 	shardLoss := addChoice(cmd, "on-shard-loss", "", "when a parameter server is lost the others go on (continue), or all go back to the last checkpoint, the data too (rewind)", "continue", "rewind")
 	flags.BoolVar(&c.Journal, "journal", false, "have the trainers write one line of JSON per trained task to journal.jsonl")
 	flags.BoolVar(&c.Drillable, "drillable", false, "put a proxy between each master and etcd, for the drills partition and slow-store")
@@ -149,7 +150,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 		if c.Model == autoModel {
 			c.Model = "" // chosen by the data
 		}
-		c.OnShardLoss, c.Settings = *shardLoss, runSettings(cmd)
+		c.OnShardLoss, c.OnTrainerLoss, c.Settings = *shardLoss, *lostTask, runSettings(cmd)
 		if err := (master.Config{Sync: c.Sync, Backups: c.Backups, Deterministic: c.Deterministic}).Validate(); err != nil {
 			return usageErrorf("--%v", err)
 		}
