@@ -125,11 +125,15 @@ func TestRewindWithMovedBlocks(t *testing.T) {
 			m = master()
 			eventually(t, "one server", func() (bool, string) { return c.layout().Shards == 1, fmt.Sprint(c.layout()) })
 			c.awaitSet(1, set.Number)
+			isLast := func(s *process) bool { return strings.Contains(s.log(), "shard=0") }
 			for _, s := range servers {
-				if strings.Contains(s.log(), "shard=0") {
+				if !isLast(s) {
+					s.wantExit(0) // the leader informs it once all servers are there
+				}
+			}
+			for _, s := range servers {
+				if isLast(s) {
 					s.kill()
-				} else {
-					s.wantExit(0)
 				}
 			}
 			c.server(mortal...).awaitLog("gone back")
