@@ -134,14 +134,6 @@ func TestNothingIsFinishedUnpushed(t *testing.T) {
 	}
 }
 
-func asParams(tensors []model.Tensor) []params.Tensor {
-	list := make([]params.Tensor, len(tensors))
-	for i, tensor := range tensors {
-		list[i] = params.Tensor(tensor)
-	}
-	return list
-}
-
 func TestExchangeIsChecked(t *testing.T) {
 	for words, how := range map[string]reference.Exchange{
 		"pull-every 3: expected a multiple of push-every, 2": {PushEvery: 2, PullEvery: 3},
