@@ -21,6 +21,7 @@ var readsClock = map[string]string{
 	"master/report.go":            "how long a scan took, for the log",
 	"master/report_recent.go":     "how long files that were read are not read again: monotonic, and nothing is stored",
 	"master/attend.go":            "whether a look at the leader ended at once: then the next one waits",
+	"ledger/hang.go":              "how long an access to the directory takes, for the log and the status",
 	"etcdstore/store.go":          "how long etcd took for its first answer, for the message",
 	"etcdstore/boottime_other.go": "where there is no CLOCK_BOOTTIME: time since the start of the process",
 }

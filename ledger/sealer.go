@@ -22,7 +22,8 @@ type Sealer struct {
 	Log    *logrus.Entry
 
 	through, failures, bytes atomic.Int64
-	failing                  atomic.Bool
+	failure                  atomic.Value // string: why the last attempt failed; "": it did not
+	hang                     hang
 
 	points failpoint.Hook
 	retry  time.Duration // 0: retryPause
@@ -33,12 +34,19 @@ type Status struct {
 	Through  uint64 // the last sealed commit, as far as this process knows
 	Bytes    int64  // of the sealed files that are kept
 	Failures int64  // attempts that failed
-	Failing  bool   // the last attempt did
+	Failure  string // why the last attempt failed; "": it did not
+	Dir      string // of the job; "": files are kept in etcd
+	// Hangs is how long the directory has not answered. It is 0 while an access takes less than 10 s.
+	Hangs time.Duration
 }
 
 // Status returns how sealing goes.
 func (s *Sealer) Status() Status {
-	return Status{Through: uint64(s.through.Load()), Bytes: s.bytes.Load(), Failures: s.failures.Load(), Failing: s.failing.Load()}
+	failure, _ := s.failure.Load().(string)
+	return Status{
+		Through: uint64(s.through.Load()), Bytes: s.bytes.Load(), Failures: s.failures.Load(), Failure: failure,
+		Dir: s.Config.folder(), Hangs: s.hang.lasts(),
+	}
 }
 
 // Progress is how far the job's commits and their events are.
@@ -66,11 +74,11 @@ func (s *Sealer) Check(ctx context.Context, jobID string) error {
 	if err != nil {
 		return err
 	}
-	return s.sees(head, jobID)
+	return s.sees(head, jobID, Folder{Dir: s.Config.folder()})
 }
 
 // sees compares the head with the folder.
-func (s *Sealer) sees(head Head, jobID string) error {
+func (s *Sealer) sees(head Head, jobID string, folder interface{ ID() (string, error) }) error {
 	dir := s.Config.folder()
 	switch {
 	case head.sealed() && head.Folder == "" && dir != "":
@@ -80,7 +88,7 @@ func (s *Sealer) sees(head Head, jobID string) error {
 	case dir == "":
 		return nil
 	}
-	id, err := Folder{Dir: dir}.ID()
+	id, err := folder.ID()
 	switch {
 	case err != nil:
 		return err
@@ -124,7 +132,8 @@ func (s *Sealer) Drive(lock Lock, jobID string) *Driven {
 	w := &work{Sealer: s, Config: s.Config.withDefaults(), lock: lock, id: jobID}
 	w.archive = parts{s.Store, lock}
 	if dir := w.folder(); dir != "" {
-		w.archive = Folder{Dir: dir, points: s.points}
+		w.disk = watched{Folder{Dir: dir, points: s.points}, &s.hang, s.Log}
+		w.archive = w.disk
 	}
 	return &Driven{w}
 }
@@ -133,20 +142,22 @@ func (s *Sealer) Drive(lock Lock, jobID string) *Driven {
 // term; other failures are logged, and the next round tries again.
 func (d *Driven) Round(ctx context.Context, now Progress) (pause time.Duration, err error) {
 	s := d.w.Sealer
-	switch err := d.w.round(ctx, now); {
+	err = d.w.round(ctx, now)
+	s.hang.roundEnded(s.Log, s.Config.folder())
+	switch {
 	case ctx.Err() != nil:
 		return 0, context.Cause(ctx)
 	case errors.Is(err, taskqueue.ErrFenced), errors.Is(err, failpoint.ErrCrash):
 		return 0, fmt.Errorf("seal the ledger: %w", err)
 	case err != nil:
 		s.failures.Add(1)
-		if !s.failing.Swap(true) {
+		if before, _ := s.failure.Swap(err.Error()).(string); before == "" {
 			s.Log.WithError(err).Error("the ledger cannot be sealed: it stays in etcd, and is tried again")
 		}
 		d.w.loaded = false
 		return cmp.Or(s.retry, retryPause), nil
 	}
-	if s.failing.Swap(false) {
+	if before, _ := s.failure.Swap("").(string); before != "" {
 		s.Log.Info("the ledger can be sealed again")
 	}
 	return lookEvery, nil

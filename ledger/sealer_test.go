@@ -32,7 +32,7 @@ func TestSeal(t *testing.T) {
 		if h.From != 1 || h.Through != j.sealable() || h.Files != int(j.sealable()/j.config.Every) || len(j.files()) != h.Files || h.ID != jobID {
 			t.Errorf("%+v with %d files", h, len(j.files()))
 		}
-		if got := s.Status(); got.Through != h.Through || got.Bytes != h.Bytes || got.Failures != 0 || got.Failing {
+		if got := s.Status(); got.Through != h.Through || got.Bytes != h.Bytes || got.Failures != 0 || got.Failure != "" {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -358,7 +358,7 @@ func TestFolderThatCannotBeWritten(t *testing.T) {
 			for s.Status().Failures < 3 {
 				time.Sleep(time.Millisecond)
 			}
-			if !s.Status().Failing || j.head().Through != 0 {
+			if s.Status().Failure == "" || j.head().Through != 0 {
 				t.Errorf("%+v, %+v", s.Status(), j.head())
 			}
 			left, _, _, err := j.store.LedgerEntries(t.Context(), 1, j.state.Commit, 1000)
@@ -372,7 +372,7 @@ func TestFolderThatCannotBeWritten(t *testing.T) {
 			for !j.settled() {
 				time.Sleep(time.Millisecond)
 			}
-			for s.Status().Failing {
+			for s.Status().Failure != "" {
 				time.Sleep(time.Millisecond)
 			}
 			cancel()

@@ -14,6 +14,7 @@ type work struct {
 	Config
 	lock    Lock
 	archive Archive
+	disk    watched // the archive, if it is a directory
 	id      string
 
 	loaded   bool // what follows is what stands in etcd
@@ -60,7 +61,7 @@ func (w *work) load(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", BeginKey, err)
 	}
 	w.swept, w.files = false, nil
-	if err := w.sees(w.head, w.id); err != nil {
+	if err := w.sees(w.head, w.id, w.disk); err != nil {
 		return err
 	}
 	if !w.head.sealed() {
@@ -81,14 +82,13 @@ func (w *work) load(ctx context.Context) error {
 
 // claim makes a new folder the job's.
 func (w *work) claim(ctx context.Context) error {
-	folder, ok := w.archive.(Folder)
-	if !ok {
+	if w.disk.Dir == "" {
 		return nil
 	}
-	if id, err := folder.ID(); err != nil || id == w.id {
+	if id, err := w.disk.ID(); err != nil || id == w.id {
 		return err
 	}
-	return folder.Claim(ctx, w.id)
+	return w.disk.Claim(ctx, w.id)
 }
 
 // replay brings the books to the end of the newest file.

@@ -31,7 +31,10 @@ type LedgerStatus struct {
 	Sealed   uint64 // the last sealed commit
 	Bytes    int64  // of what is sealed and kept
 	Failures int64  // attempts that failed
-	Failing  bool   // the last attempt did
+	Failure  string // why the last attempt failed; "": it did not
+	Dir      string // of the sealed files; "": they are kept in etcd
+	// Hangs is how long the directory has not answered. It is 0 while an access takes less than 10 s.
+	Hangs time.Duration
 }
 
 // checkLedger is ErrOtherLedger or nil: an answer that is not known now keeps no master from leading.

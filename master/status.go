@@ -11,12 +11,12 @@ import (
 // Status is where the job stands and who leads it.
 type Status struct {
 	taskqueue.Overview
-	Leader  string // address that trainers dial
-	Term    uint64 // create revision of the leader's lock
-	Commits int64  // of this term
-	Refused int64  // commits of this term that the store did not take
-	Refusal string // why it did not take the last commit; "": it did
-	Ledger  LedgerStatus
+	Leader  string        // address that trainers dial
+	Term    uint64        // create revision of the leader's lock
+	Commits int64         // of this term
+	Refused int64         // commits of this term that the store did not take
+	Refusal string        // why it did not take the last commit; "": it did
+	Ledger  *LedgerStatus // nil: this master writes no ledger
 
 	Checkpoint *CheckpointStatus // nil: this master takes none
 
@@ -33,8 +33,9 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	s := Status{Leader: m.config.Advertise, Term: uint64(t.committer.lead.Revision()), Registration: m.reports.now.status()}
-	if m.Sealer != nil {
-		s.Ledger = m.Sealer.Status()
+	if m.Sealer != nil && !m.config.NoLedger {
+		status := m.Sealer.Status()
+		s.Ledger = &status
 	}
 	if t.checkpoints != nil {
 		status := t.checkpoints.status()

@@ -54,13 +54,22 @@ func leadJob(t *testing.T, store *etcdstore.Store, config master.Config) *led {
 // leadSealing starts a master of the store's job, which seals the ledger unless sealing is nil.
 func leadSealing(t *testing.T, store *etcdstore.Store, config master.Config, sealing *ledger.Config) *led {
 	t.Helper()
-	return leadWith(t, store, config, sealing, nil)
+	if sealing == nil {
+		return leadWith(t, store, config, nil, nil)
+	}
+	quiet := logrus.New()
+	quiet.SetOutput(io.Discard)
+	sealing.Job = jobOf(store)
+	return leadWith(t, store, config, onetcd.Sealer{Sealer: &ledger.Sealer{Store: store, Config: *sealing, Log: logrus.NewEntry(quiet)}}, nil)
 }
 
-// leadWith starts a master of the store's job that moves blocks between parameter servers, unless told is nil.
-func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealing *ledger.Config, told *shards.Client) *led {
+func jobOf(store *etcdstore.Store) string { return strings.TrimPrefix(store.Prefix(), "/jobs/") }
+
+// leadWith starts a master of the store's job that seals the ledger unless sealer is nil, and moves blocks between parameter servers
+// unless told is nil.
+func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealer master.Sealer, told *shards.Client) *led {
 	t.Helper()
-	l := &led{t: t, store: store, job: strings.TrimPrefix(store.Prefix(), "/jobs/"), ended: make(chan struct{})}
+	l := &led{t: t, store: store, job: jobOf(store), ended: make(chan struct{})}
 	l.etcd = []string{"--endpoints", etcdtest.Endpoint(t), "--job", l.job}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -81,10 +90,7 @@ func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealin
 	if told != nil {
 		l.Placer = told
 	}
-	if sealing != nil {
-		sealing.Job = l.job
-		l.Sealer = onetcd.Sealer{Sealer: &ledger.Sealer{Store: store, Config: *sealing, Log: log}}
-	}
+	l.Sealer = sealer
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {

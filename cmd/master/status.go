@@ -38,6 +38,8 @@ type jobStatus struct {
 	Steps   *jobSteps      `json:"steps,omitempty"` // of explicit commits
 	// Refusal is why etcd did not take the last commit, and what to do; "": it took it.
 	Refusal string `json:"refusal"`
+	// Ledger describes how the leader seals the ledger; null if it writes none.
+	Ledger *ledgerStatus `json:"ledger"`
 
 	Progress *float64 `json:"progress"` // share of all passes of all datasets; null: there is no end, or no dataset yet
 	Left     *float64 `json:"left_s"`   // null: not known
@@ -67,6 +69,36 @@ func (c *checkpointStatus) String() string {
 		text += "; the last attempt failed: " + c.Failure
 	}
 	return text
+}
+
+type ledgerStatus struct {
+	Sealed  uint64  `json:"sealed"`
+	Bytes   uint64  `json:"bytes"`
+	Dir     string  `json:"directory"` // "": in etcd
+	Hangs   float64 `json:"hangs_s"`
+	Failure string  `json:"failure"`
+}
+
+func newLedgerStatus(l *pb.LedgerStatus) *ledgerStatus {
+	if l == nil {
+		return nil
+	}
+	return &ledgerStatus{l.GetSealed(), l.GetBytes(), l.GetDirectory(), l.GetHangSeconds(), l.GetFailure()}
+}
+
+// trouble describes why the ledger is not sealed; "": it is.
+func (l *ledgerStatus) trouble() string {
+	var parts []string
+	if l.Hangs > 0 {
+		parts = append(parts, fmt.Sprintf("directory %s has not answered for %s: check its file system", l.Dir, span(l.Hangs)))
+	}
+	if l.Failure != "" {
+		parts = append(parts, "the last attempt to seal failed: "+l.Failure)
+	}
+	if len(parts) > 0 {
+		parts = append(parts, "entries stay in etcd meanwhile")
+	}
+	return strings.Join(parts, "; ")
 }
 
 type jobSteps struct {
@@ -229,6 +261,7 @@ func newJobStatus(r *pb.StatusReply) jobStatus {
 		Job: r.GetJob(), Status: word(r.GetStatus(), "JOB_STATUS_"), Reason: r.GetReason(),
 		Leader: jobLeader{r.GetLeaderAddress(), r.GetTerm()}, Epoch: r.GetEpoch(), Commit: r.GetCommit(), Datasets: []datasetStatus{},
 		Registration: newRegistration(r.GetRegistration()), Checkpoint: newCheckpointStatus(r.GetCheckpoint()), Servers: newServersStatus(r.GetParameterServers()), Refusal: r.GetRefusal(),
+		Ledger: newLedgerStatus(r.GetLedger()),
 		Totals: jobTotals{
 			Trainers: t.GetTrainers(), RecordsTrained: t.GetRecordsTrained(), RecordsPerSecond: t.GetRecordsPerSecond(),
 			MeanLoss: t.MeanLoss, Commits: t.GetCommits(), CommitsRefused: t.GetCommitsRefused(), Uptime: t.GetUptimeSeconds(),
@@ -302,6 +335,11 @@ func (s jobStatus) rows(w io.Writer) {
 	}
 	if s.Refusal != "" {
 		fmt.Fprintf(w, "etcd\t%s\n", lined(s.Refusal))
+	}
+	if s.Ledger != nil {
+		if text := s.Ledger.trouble(); text != "" {
+			fmt.Fprintf(w, "ledger\t%s\n", text)
+		}
 	}
 	fmt.Fprintf(w, "trainers\t%s\n", s.Totals.line())
 }

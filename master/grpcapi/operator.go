@@ -53,6 +53,9 @@ func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.Statu
 	if c := s.Checkpoint; c != nil {
 		reply.Checkpoint = &pb.CheckpointStatus{Set: c.Set, AgeSeconds: c.Age.Seconds(), Failure: c.Failure}
 	}
+	if l := s.Ledger; l != nil {
+		reply.Ledger = &pb.LedgerStatus{Sealed: l.Sealed, Bytes: uint64(l.Bytes), Failure: l.Failure, Directory: l.Dir, HangSeconds: l.Hangs.Seconds()}
+	}
 	if r := s.Registration; r.Step != "" {
 		reply.Registration = &pb.Registration{Step: r.Step, Done: uint64(r.Done), Total: uint64(r.Total)}
 	}

@@ -19,6 +19,20 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
+// hungSealer is a sealer whose directory has not answered for 42 s.
+type hungSealer struct{}
+
+func (hungSealer) Check(context.Context, string) error { return nil }
+
+func (hungSealer) Seal(ctx context.Context, _ master.Leadership, _ string, _ func() master.LedgerProgress) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func (hungSealer) Status() master.LedgerStatus {
+	return master.LedgerStatus{Sealed: 7, Dir: "/mnt/ledger/default", Hangs: 42 * time.Second}
+}
+
 // serve runs a master and its HTTP face; lead says whether it may campaign.
 func serve(t *testing.T, lead bool) (base string, m *master.Master) {
 	t.Helper()
@@ -29,6 +43,7 @@ func serve(t *testing.T, lead bool) (base string, m *master.Master) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.Sealer = hungSealer{}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +112,7 @@ func TestLeader(t *testing.T) {
 	if !strings.Contains(body, "trainmaster_commits_total ") {
 		t.Error("/metrics has no trainmaster_commits_total")
 	}
-	for _, line := range []string{"trainmaster_leading 1", "trainmaster_trainers 0", "trainmaster_store_bytes 123", "trainmaster_store_quota_bytes 456"} {
+	for _, line := range []string{"trainmaster_leading 1", "trainmaster_trainers 0", "trainmaster_store_bytes 123", "trainmaster_store_quota_bytes 456", "trainmaster_ledger_sealed_commit 7", "trainmaster_ledger_hang_seconds 42"} {
 		if !strings.Contains(body, line+"\n") {
 			t.Errorf("/metrics has no %q", line)
 		}

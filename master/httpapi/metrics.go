@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -27,6 +28,7 @@ var (
 	descSealed   = desc("ledger_sealed_commit", "The last commit whose ledger is sealed, out of etcd's way.")
 	descKept     = desc("ledger_sealed_bytes", "Size of the sealed ledger that is kept.")
 	descUnsealed = desc("ledger_seal_failures_total", "Attempts of this process to seal the ledger that failed; it stays in etcd meanwhile.")
+	descHangs    = desc("ledger_hang_seconds", "How long the ledger's directory has not answered; 0 while an access takes less than 10 s. Entries stay in etcd meanwhile.")
 	descQuota    = desc("store_quota_bytes", "Size at which etcd stops taking writes; 0 when it does not say.")
 )
 
@@ -43,7 +45,7 @@ type collector struct {
 
 // Describe lists the metrics, whether or not this master leads.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descLeading, descWarm, descCommits, descRefused, descTasks, descPass, descCounted, descTrainers, descSealed, descKept, descUnsealed, descStore, descQuota} {
+	for _, d := range []*prometheus.Desc{descLeading, descWarm, descCommits, descRefused, descTasks, descPass, descCounted, descTrainers, descSealed, descKept, descUnsealed, descHangs, descStore, descQuota} {
 		out <- d
 	}
 }
@@ -73,9 +75,11 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(s.Refused))
 	gauge(descCounted, float64(s.Commit))
 	gauge(descTrainers, float64(len(s.Trainers)))
-	gauge(descSealed, float64(s.Ledger.Sealed))
-	gauge(descKept, float64(s.Ledger.Bytes))
-	out <- prometheus.MustNewConstMetric(descUnsealed, prometheus.CounterValue, float64(s.Ledger.Failures))
+	ledger := cmp.Or(s.Ledger, &master.LedgerStatus{})
+	gauge(descSealed, float64(ledger.Sealed))
+	gauge(descKept, float64(ledger.Bytes))
+	gauge(descHangs, ledger.Hangs.Seconds())
+	out <- prometheus.MustNewConstMetric(descUnsealed, prometheus.CounterValue, float64(ledger.Failures))
 	for i, d := range s.Sets {
 		set := strconv.Itoa(i)
 		gauge(descPass, float64(d.Pass), set)

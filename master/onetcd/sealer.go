@@ -37,5 +37,5 @@ func (r Sealer) Seal(ctx context.Context, lead master.Leadership, jobID string, 
 // Status returns how sealing goes.
 func (r Sealer) Status() master.LedgerStatus {
 	s := r.Sealer.Status()
-	return master.LedgerStatus{Sealed: s.Through, Bytes: s.Bytes, Failures: s.Failures, Failing: s.Failing}
+	return master.LedgerStatus{Sealed: s.Through, Bytes: s.Bytes, Failures: s.Failures, Failure: s.Failure, Dir: s.Dir, Hangs: s.Hangs}
 }

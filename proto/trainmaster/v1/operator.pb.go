@@ -255,7 +255,9 @@ type StatusReply struct {
 	// Absent when the job has none.
 	ParameterServers *ParameterServers `protobuf:"bytes,13,opt,name=parameter_servers,json=parameterServers,proto3" json:"parameter_servers,omitempty"`
 	// Why etcd did not take the last commit, and what to do; empty: it took it.
-	Refusal       string `protobuf:"bytes,14,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	Refusal string `protobuf:"bytes,14,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	// Absent if the master writes no ledger.
+	Ledger        *LedgerStatus `protobuf:"bytes,15,opt,name=ledger,proto3" json:"ledger,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -388,6 +390,95 @@ func (x *StatusReply) GetRefusal() string {
 	return ""
 }
 
+func (x *StatusReply) GetLedger() *LedgerStatus {
+	if x != nil {
+		return x.Ledger
+	}
+	return nil
+}
+
+// LedgerStatus describes how the leader seals the ledger. Entries that are not sealed stay in etcd.
+type LedgerStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Last sealed commit, as far as this leader has read it.
+	Sealed uint64 `protobuf:"varint,1,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	// Size of the sealed files that are kept.
+	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Why the last attempt to seal failed; empty: it did not.
+	Failure string `protobuf:"bytes,3,opt,name=failure,proto3" json:"failure,omitempty"`
+	// Directory of the sealed files; empty: they are kept in etcd.
+	Directory string `protobuf:"bytes,4,opt,name=directory,proto3" json:"directory,omitempty"`
+	// How long the directory has not answered; 0 while an access takes less than 10 s.
+	HangSeconds   float64 `protobuf:"fixed64,5,opt,name=hang_seconds,json=hangSeconds,proto3" json:"hang_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LedgerStatus) Reset() {
+	*x = LedgerStatus{}
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LedgerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LedgerStatus) ProtoMessage() {}
+
+func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LedgerStatus.ProtoReflect.Descriptor instead.
+func (*LedgerStatus) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *LedgerStatus) GetSealed() uint64 {
+	if x != nil {
+		return x.Sealed
+	}
+	return 0
+}
+
+func (x *LedgerStatus) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *LedgerStatus) GetFailure() string {
+	if x != nil {
+		return x.Failure
+	}
+	return ""
+}
+
+func (x *LedgerStatus) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
+}
+
+func (x *LedgerStatus) GetHangSeconds() float64 {
+	if x != nil {
+		return x.HangSeconds
+	}
+	return 0
+}
+
 // ParameterServers says which of them are there.
 type ParameterServers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -416,7 +507,7 @@ type ParameterServers struct {
 
 func (x *ParameterServers) Reset() {
 	*x = ParameterServers{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -428,7 +519,7 @@ func (x *ParameterServers) String() string {
 func (*ParameterServers) ProtoMessage() {}
 
 func (x *ParameterServers) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -441,7 +532,7 @@ func (x *ParameterServers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterServers.ProtoReflect.Descriptor instead.
 func (*ParameterServers) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{2}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ParameterServers) GetWanted() uint32 {
@@ -523,7 +614,7 @@ type CheckpointStatus struct {
 
 func (x *CheckpointStatus) Reset() {
 	*x = CheckpointStatus{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -535,7 +626,7 @@ func (x *CheckpointStatus) String() string {
 func (*CheckpointStatus) ProtoMessage() {}
 
 func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -548,7 +639,7 @@ func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointStatus.ProtoReflect.Descriptor instead.
 func (*CheckpointStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{3}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CheckpointStatus) GetSet() uint64 {
@@ -587,7 +678,7 @@ type Steps struct {
 
 func (x *Steps) Reset() {
 	*x = Steps{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +690,7 @@ func (x *Steps) String() string {
 func (*Steps) ProtoMessage() {}
 
 func (x *Steps) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +703,7 @@ func (x *Steps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Steps.ProtoReflect.Descriptor instead.
 func (*Steps) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{4}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Steps) GetCommitted() uint64 {
@@ -650,7 +741,7 @@ type Registration struct {
 
 func (x *Registration) Reset() {
 	*x = Registration{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +753,7 @@ func (x *Registration) String() string {
 func (*Registration) ProtoMessage() {}
 
 func (x *Registration) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +766,7 @@ func (x *Registration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registration.ProtoReflect.Descriptor instead.
 func (*Registration) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{5}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Registration) GetStep() string {
@@ -735,7 +826,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +838,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +851,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{6}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DatasetStatus) GetDataset() uint32 {
@@ -911,7 +1002,7 @@ type JobTotals struct {
 
 func (x *JobTotals) Reset() {
 	*x = JobTotals{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1014,7 @@ func (x *JobTotals) String() string {
 func (*JobTotals) ProtoMessage() {}
 
 func (x *JobTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1027,7 @@ func (x *JobTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobTotals.ProtoReflect.Descriptor instead.
 func (*JobTotals) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{7}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *JobTotals) GetTrainers() uint32 {
@@ -1005,7 +1096,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1108,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1121,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{8}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListTasksRequest) GetJob() string {
@@ -1074,7 +1165,7 @@ type ListTasksReply struct {
 
 func (x *ListTasksReply) Reset() {
 	*x = ListTasksReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1086,7 +1177,7 @@ func (x *ListTasksReply) String() string {
 func (*ListTasksReply) ProtoMessage() {}
 
 func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1099,7 +1190,7 @@ func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksReply.ProtoReflect.Descriptor instead.
 func (*ListTasksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{9}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListTasksReply) GetTasks() []*TaskEntry {
@@ -1143,7 +1234,7 @@ type TaskEntry struct {
 
 func (x *TaskEntry) Reset() {
 	*x = TaskEntry{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1155,7 +1246,7 @@ func (x *TaskEntry) String() string {
 func (*TaskEntry) ProtoMessage() {}
 
 func (x *TaskEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1168,7 +1259,7 @@ func (x *TaskEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEntry.ProtoReflect.Descriptor instead.
 func (*TaskEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{10}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TaskEntry) GetDataset() uint32 {
@@ -1271,7 +1362,7 @@ type TaskHolder struct {
 
 func (x *TaskHolder) Reset() {
 	*x = TaskHolder{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1283,7 +1374,7 @@ func (x *TaskHolder) String() string {
 func (*TaskHolder) ProtoMessage() {}
 
 func (x *TaskHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1296,7 +1387,7 @@ func (x *TaskHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHolder.ProtoReflect.Descriptor instead.
 func (*TaskHolder) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{11}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TaskHolder) GetTrainer() string {
@@ -1341,7 +1432,7 @@ type ListTrainersRequest struct {
 
 func (x *ListTrainersRequest) Reset() {
 	*x = ListTrainersRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1444,7 @@ func (x *ListTrainersRequest) String() string {
 func (*ListTrainersRequest) ProtoMessage() {}
 
 func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1457,7 @@ func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersRequest.ProtoReflect.Descriptor instead.
 func (*ListTrainersRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{12}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListTrainersRequest) GetJob() string {
@@ -1401,7 +1492,7 @@ type ListTrainersReply struct {
 
 func (x *ListTrainersReply) Reset() {
 	*x = ListTrainersReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +1504,7 @@ func (x *ListTrainersReply) String() string {
 func (*ListTrainersReply) ProtoMessage() {}
 
 func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +1517,7 @@ func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersReply.ProtoReflect.Descriptor instead.
 func (*ListTrainersReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{13}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListTrainersReply) GetTrainers() []*TrainerEntry {
@@ -1468,7 +1559,7 @@ type TrainerEntry struct {
 
 func (x *TrainerEntry) Reset() {
 	*x = TrainerEntry{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1571,7 @@ func (x *TrainerEntry) String() string {
 func (*TrainerEntry) ProtoMessage() {}
 
 func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1584,7 @@ func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrainerEntry.ProtoReflect.Descriptor instead.
 func (*TrainerEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{14}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TrainerEntry) GetId() string {
@@ -1584,7 +1675,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1687,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1700,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DrainRequest) GetJob() string {
@@ -1634,7 +1725,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1737,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1750,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{17}
 }
 
 type PauseRequest struct {
@@ -1673,7 +1764,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +1776,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +1789,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PauseRequest) GetJob() string {
@@ -1723,7 +1814,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +1826,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +1839,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{19}
 }
 
 type ResumeRequest struct {
@@ -1760,7 +1851,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1863,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1876,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ResumeRequest) GetJob() string {
@@ -1803,7 +1894,7 @@ type ResumeReply struct {
 
 func (x *ResumeReply) Reset() {
 	*x = ResumeReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +1906,7 @@ func (x *ResumeReply) String() string {
 func (*ResumeReply) ProtoMessage() {}
 
 func (x *ResumeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +1919,7 @@ func (x *ResumeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeReply.ProtoReflect.Descriptor instead.
 func (*ResumeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{21}
 }
 
 type RetryTaskRequest struct {
@@ -1846,7 +1937,7 @@ type RetryTaskRequest struct {
 
 func (x *RetryTaskRequest) Reset() {
 	*x = RetryTaskRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +1949,7 @@ func (x *RetryTaskRequest) String() string {
 func (*RetryTaskRequest) ProtoMessage() {}
 
 func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +1962,7 @@ func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskRequest.ProtoReflect.Descriptor instead.
 func (*RetryTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RetryTaskRequest) GetJob() string {
@@ -1940,7 +2031,7 @@ type RetryTaskReply struct {
 
 func (x *RetryTaskReply) Reset() {
 	*x = RetryTaskReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2043,7 @@ func (x *RetryTaskReply) String() string {
 func (*RetryTaskReply) ProtoMessage() {}
 
 func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2056,7 @@ func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskReply.ProtoReflect.Descriptor instead.
 func (*RetryTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{22}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RetryTaskReply) GetRetried() uint64 {
@@ -1986,7 +2077,7 @@ type DropTaskRequest struct {
 
 func (x *DropTaskRequest) Reset() {
 	*x = DropTaskRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2089,7 @@ func (x *DropTaskRequest) String() string {
 func (*DropTaskRequest) ProtoMessage() {}
 
 func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2102,7 @@ func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskRequest.ProtoReflect.Descriptor instead.
 func (*DropTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{23}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DropTaskRequest) GetJob() string {
@@ -2043,7 +2134,7 @@ type DropTaskReply struct {
 
 func (x *DropTaskReply) Reset() {
 	*x = DropTaskReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2146,7 @@ func (x *DropTaskReply) String() string {
 func (*DropTaskReply) ProtoMessage() {}
 
 func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2159,7 @@ func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskReply.ProtoReflect.Descriptor instead.
 func (*DropTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{24}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{25}
 }
 
 type ScaleRequest struct {
@@ -2082,7 +2173,7 @@ type ScaleRequest struct {
 
 func (x *ScaleRequest) Reset() {
 	*x = ScaleRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2185,7 @@ func (x *ScaleRequest) String() string {
 func (*ScaleRequest) ProtoMessage() {}
 
 func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2198,7 @@ func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
 func (*ScaleRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{25}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ScaleRequest) GetJob() string {
@@ -2150,7 +2241,7 @@ type ScaleReply struct {
 
 func (x *ScaleReply) Reset() {
 	*x = ScaleReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2253,7 @@ func (x *ScaleReply) String() string {
 func (*ScaleReply) ProtoMessage() {}
 
 func (x *ScaleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_operator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2266,7 @@ func (x *ScaleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleReply.ProtoReflect.Descriptor instead.
 func (*ScaleReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{26}
+	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ScaleReply) GetParameterServers() uint32 {
@@ -2254,7 +2345,7 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"\x1dtrainmaster/v1/operator.proto\x12\x0etrainmaster.v1\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\xdb\x04\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\x91\x05\n" +
 	"\vStatusReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x121\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x19.trainmaster.v1.JobStatusR\x06status\x12\x16\n" +
@@ -2272,7 +2363,14 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"checkpoint\x12+\n" +
 	"\x05steps\x18\f \x01(\v2\x15.trainmaster.v1.StepsR\x05steps\x12M\n" +
 	"\x11parameter_servers\x18\r \x01(\v2 .trainmaster.v1.ParameterServersR\x10parameterServers\x12\x18\n" +
-	"\arefusal\x18\x0e \x01(\tR\arefusal\"\x94\x02\n" +
+	"\arefusal\x18\x0e \x01(\tR\arefusal\x124\n" +
+	"\x06ledger\x18\x0f \x01(\v2\x1c.trainmaster.v1.LedgerStatusR\x06ledger\"\x97\x01\n" +
+	"\fLedgerStatus\x12\x16\n" +
+	"\x06sealed\x18\x01 \x01(\x04R\x06sealed\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x18\n" +
+	"\afailure\x18\x03 \x01(\tR\afailure\x12\x1c\n" +
+	"\tdirectory\x18\x04 \x01(\tR\tdirectory\x12!\n" +
+	"\fhang_seconds\x18\x05 \x01(\x01R\vhangSeconds\"\x94\x02\n" +
 	"\x10ParameterServers\x12\x16\n" +
 	"\x06wanted\x18\x01 \x01(\rR\x06wanted\x12\x18\n" +
 	"\apresent\x18\x02 \x01(\rR\apresent\x12\x18\n" +
@@ -2470,76 +2568,78 @@ func file_trainmaster_v1_operator_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_operator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_trainmaster_v1_operator_proto_goTypes = []any{
 	(JobStatus)(0),              // 0: trainmaster.v1.JobStatus
 	(TaskKind)(0),               // 1: trainmaster.v1.TaskKind
 	(TaskState)(0),              // 2: trainmaster.v1.TaskState
 	(*StatusRequest)(nil),       // 3: trainmaster.v1.StatusRequest
 	(*StatusReply)(nil),         // 4: trainmaster.v1.StatusReply
-	(*ParameterServers)(nil),    // 5: trainmaster.v1.ParameterServers
-	(*CheckpointStatus)(nil),    // 6: trainmaster.v1.CheckpointStatus
-	(*Steps)(nil),               // 7: trainmaster.v1.Steps
-	(*Registration)(nil),        // 8: trainmaster.v1.Registration
-	(*DatasetStatus)(nil),       // 9: trainmaster.v1.DatasetStatus
-	(*JobTotals)(nil),           // 10: trainmaster.v1.JobTotals
-	(*ListTasksRequest)(nil),    // 11: trainmaster.v1.ListTasksRequest
-	(*ListTasksReply)(nil),      // 12: trainmaster.v1.ListTasksReply
-	(*TaskEntry)(nil),           // 13: trainmaster.v1.TaskEntry
-	(*TaskHolder)(nil),          // 14: trainmaster.v1.TaskHolder
-	(*ListTrainersRequest)(nil), // 15: trainmaster.v1.ListTrainersRequest
-	(*ListTrainersReply)(nil),   // 16: trainmaster.v1.ListTrainersReply
-	(*TrainerEntry)(nil),        // 17: trainmaster.v1.TrainerEntry
-	(*DrainRequest)(nil),        // 18: trainmaster.v1.DrainRequest
-	(*DrainReply)(nil),          // 19: trainmaster.v1.DrainReply
-	(*PauseRequest)(nil),        // 20: trainmaster.v1.PauseRequest
-	(*PauseReply)(nil),          // 21: trainmaster.v1.PauseReply
-	(*ResumeRequest)(nil),       // 22: trainmaster.v1.ResumeRequest
-	(*ResumeReply)(nil),         // 23: trainmaster.v1.ResumeReply
-	(*RetryTaskRequest)(nil),    // 24: trainmaster.v1.RetryTaskRequest
-	(*RetryTaskReply)(nil),      // 25: trainmaster.v1.RetryTaskReply
-	(*DropTaskRequest)(nil),     // 26: trainmaster.v1.DropTaskRequest
-	(*DropTaskReply)(nil),       // 27: trainmaster.v1.DropTaskReply
-	(*ScaleRequest)(nil),        // 28: trainmaster.v1.ScaleRequest
-	(*ScaleReply)(nil),          // 29: trainmaster.v1.ScaleReply
+	(*LedgerStatus)(nil),        // 5: trainmaster.v1.LedgerStatus
+	(*ParameterServers)(nil),    // 6: trainmaster.v1.ParameterServers
+	(*CheckpointStatus)(nil),    // 7: trainmaster.v1.CheckpointStatus
+	(*Steps)(nil),               // 8: trainmaster.v1.Steps
+	(*Registration)(nil),        // 9: trainmaster.v1.Registration
+	(*DatasetStatus)(nil),       // 10: trainmaster.v1.DatasetStatus
+	(*JobTotals)(nil),           // 11: trainmaster.v1.JobTotals
+	(*ListTasksRequest)(nil),    // 12: trainmaster.v1.ListTasksRequest
+	(*ListTasksReply)(nil),      // 13: trainmaster.v1.ListTasksReply
+	(*TaskEntry)(nil),           // 14: trainmaster.v1.TaskEntry
+	(*TaskHolder)(nil),          // 15: trainmaster.v1.TaskHolder
+	(*ListTrainersRequest)(nil), // 16: trainmaster.v1.ListTrainersRequest
+	(*ListTrainersReply)(nil),   // 17: trainmaster.v1.ListTrainersReply
+	(*TrainerEntry)(nil),        // 18: trainmaster.v1.TrainerEntry
+	(*DrainRequest)(nil),        // 19: trainmaster.v1.DrainRequest
+	(*DrainReply)(nil),          // 20: trainmaster.v1.DrainReply
+	(*PauseRequest)(nil),        // 21: trainmaster.v1.PauseRequest
+	(*PauseReply)(nil),          // 22: trainmaster.v1.PauseReply
+	(*ResumeRequest)(nil),       // 23: trainmaster.v1.ResumeRequest
+	(*ResumeReply)(nil),         // 24: trainmaster.v1.ResumeReply
+	(*RetryTaskRequest)(nil),    // 25: trainmaster.v1.RetryTaskRequest
+	(*RetryTaskReply)(nil),      // 26: trainmaster.v1.RetryTaskReply
+	(*DropTaskRequest)(nil),     // 27: trainmaster.v1.DropTaskRequest
+	(*DropTaskReply)(nil),       // 28: trainmaster.v1.DropTaskReply
+	(*ScaleRequest)(nil),        // 29: trainmaster.v1.ScaleRequest
+	(*ScaleReply)(nil),          // 30: trainmaster.v1.ScaleReply
 }
 var file_trainmaster_v1_operator_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
-	9,  // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
-	10, // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
-	8,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
-	6,  // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
-	7,  // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
-	5,  // 6: trainmaster.v1.StatusReply.parameter_servers:type_name -> trainmaster.v1.ParameterServers
-	1,  // 7: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
-	2,  // 8: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
-	13, // 9: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
-	2,  // 10: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
-	14, // 11: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
-	17, // 12: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	3,  // 13: trainmaster.v1.Operator.Status:input_type -> trainmaster.v1.StatusRequest
-	11, // 14: trainmaster.v1.Operator.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
-	15, // 15: trainmaster.v1.Operator.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
-	18, // 16: trainmaster.v1.Operator.Drain:input_type -> trainmaster.v1.DrainRequest
-	20, // 17: trainmaster.v1.Operator.Pause:input_type -> trainmaster.v1.PauseRequest
-	22, // 18: trainmaster.v1.Operator.Resume:input_type -> trainmaster.v1.ResumeRequest
-	24, // 19: trainmaster.v1.Operator.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	28, // 20: trainmaster.v1.Operator.Scale:input_type -> trainmaster.v1.ScaleRequest
-	26, // 21: trainmaster.v1.Operator.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	4,  // 22: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
-	12, // 23: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	16, // 24: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	19, // 25: trainmaster.v1.Operator.Drain:output_type -> trainmaster.v1.DrainReply
-	21, // 26: trainmaster.v1.Operator.Pause:output_type -> trainmaster.v1.PauseReply
-	23, // 27: trainmaster.v1.Operator.Resume:output_type -> trainmaster.v1.ResumeReply
-	25, // 28: trainmaster.v1.Operator.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	29, // 29: trainmaster.v1.Operator.Scale:output_type -> trainmaster.v1.ScaleReply
-	27, // 30: trainmaster.v1.Operator.DropTask:output_type -> trainmaster.v1.DropTaskReply
-	22, // [22:31] is the sub-list for method output_type
-	13, // [13:22] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	10, // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
+	11, // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
+	9,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
+	7,  // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
+	8,  // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
+	6,  // 6: trainmaster.v1.StatusReply.parameter_servers:type_name -> trainmaster.v1.ParameterServers
+	5,  // 7: trainmaster.v1.StatusReply.ledger:type_name -> trainmaster.v1.LedgerStatus
+	1,  // 8: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
+	2,  // 9: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
+	14, // 10: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
+	2,  // 11: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
+	15, // 12: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
+	18, // 13: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
+	3,  // 14: trainmaster.v1.Operator.Status:input_type -> trainmaster.v1.StatusRequest
+	12, // 15: trainmaster.v1.Operator.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
+	16, // 16: trainmaster.v1.Operator.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
+	19, // 17: trainmaster.v1.Operator.Drain:input_type -> trainmaster.v1.DrainRequest
+	21, // 18: trainmaster.v1.Operator.Pause:input_type -> trainmaster.v1.PauseRequest
+	23, // 19: trainmaster.v1.Operator.Resume:input_type -> trainmaster.v1.ResumeRequest
+	25, // 20: trainmaster.v1.Operator.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	29, // 21: trainmaster.v1.Operator.Scale:input_type -> trainmaster.v1.ScaleRequest
+	27, // 22: trainmaster.v1.Operator.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	4,  // 23: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
+	13, // 24: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	17, // 25: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	20, // 26: trainmaster.v1.Operator.Drain:output_type -> trainmaster.v1.DrainReply
+	22, // 27: trainmaster.v1.Operator.Pause:output_type -> trainmaster.v1.PauseReply
+	24, // 28: trainmaster.v1.Operator.Resume:output_type -> trainmaster.v1.ResumeReply
+	26, // 29: trainmaster.v1.Operator.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	30, // 30: trainmaster.v1.Operator.Scale:output_type -> trainmaster.v1.ScaleReply
+	28, // 31: trainmaster.v1.Operator.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	23, // [23:32] is the sub-list for method output_type
+	14, // [14:23] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_operator_proto_init() }
@@ -2547,9 +2647,9 @@ func file_trainmaster_v1_operator_proto_init() {
 	if File_trainmaster_v1_operator_proto != nil {
 		return
 	}
-	file_trainmaster_v1_operator_proto_msgTypes[7].OneofWrappers = []any{}
-	file_trainmaster_v1_operator_proto_msgTypes[14].OneofWrappers = []any{}
-	file_trainmaster_v1_operator_proto_msgTypes[21].OneofWrappers = []any{
+	file_trainmaster_v1_operator_proto_msgTypes[8].OneofWrappers = []any{}
+	file_trainmaster_v1_operator_proto_msgTypes[15].OneofWrappers = []any{}
+	file_trainmaster_v1_operator_proto_msgTypes[22].OneofWrappers = []any{
 		(*RetryTaskRequest_Index)(nil),
 		(*RetryTaskRequest_All)(nil),
 	}
@@ -2559,7 +2659,7 @@ func file_trainmaster_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_operator_proto_rawDesc), len(file_trainmaster_v1_operator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

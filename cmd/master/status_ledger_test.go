@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+)
+
+// statusSealer seals nothing and reports a given status.
+type statusSealer struct{ status master.LedgerStatus }
+
+func (statusSealer) Check(context.Context, string) error { return nil }
+
+func (statusSealer) Seal(ctx context.Context, _ master.Leadership, _ string, _ func() master.LedgerProgress) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func (s statusSealer) Status() master.LedgerStatus { return s.status }
+
+func TestStatusNamesLedgerThatIsNotSealed(t *testing.T) {
+	const dir = "/mnt/ledger/digits"
+	for name, tt := range map[string]struct {
+		status master.LedgerStatus
+		row    string // without line breaks; "": the table has no row
+		json   ledgerStatus
+	}{
+		"sealed": {master.LedgerStatus{Sealed: 7, Bytes: 8, Dir: dir}, "", ledgerStatus{Sealed: 7, Bytes: 8, Dir: dir}},
+		"directory hangs": {
+			master.LedgerStatus{Sealed: 7, Dir: dir, Hangs: 42 * time.Second},
+			"directory " + dir + " has not answered for 42s: check its file system; entries stay in etcd meanwhile",
+			ledgerStatus{Sealed: 7, Dir: dir, Hangs: 42},
+		},
+		"attempt failed": {
+			master.LedgerStatus{Dir: dir, Failures: 1, Failure: "no space left"},
+			"the last attempt to seal failed: no space left; entries stay in etcd meanwhile",
+			ledgerStatus{Dir: dir, Failure: "no space left"},
+		},
+		"directory hangs after failure": {
+			master.LedgerStatus{Dir: dir, Failures: 1, Failure: "no space left", Hangs: time.Hour},
+			"directory " + dir + " has not answered for 1h0m0s: check its file system; the last attempt to seal failed: no space left; entries stay",
+			ledgerStatus{Dir: dir, Failure: "no space left", Hangs: 3600},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := leadWith(t, etcdtest.Store(t), master.Config{}, statusSealer{tt.status}, nil)
+			table := strings.Join(strings.Fields(runArgs(t, "status", "--addr", l.addr).stdout), " ")
+			if _, row, found := strings.Cut(table, " ledger "); found != (tt.row != "") || !strings.HasPrefix(row, tt.row) {
+				t.Errorf("table %q, expected a row %q", table, tt.row)
+			}
+			r := runArgs(t, "status", "-o", "json", "--addr", l.addr)
+			r.wants(t, exitOK)
+			if got := decode[jobStatus](t, r.stdout).Ledger; got == nil || *got != tt.json {
+				t.Errorf("JSON %+v, expected %+v", got, tt.json)
+			}
+		})
+	}
+	l := leadWith(t, etcdtest.Store(t), master.Config{NoLedger: true}, statusSealer{}, nil)
+	if r := runArgs(t, "status", "-o", "json", "--addr", l.addr); !strings.Contains(r.stdout, `"ledger": null`) {
+		t.Errorf("status of a master without a ledger: %s", r.stdout)
+	}
+}
