@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
 	pb "trainmaster/proto/trainmaster/v1"
@@ -387,14 +386,6 @@ func stopAndSucceed(t *testing.T, g *ground) {
 	if err := second.wait(); err == nil || !strings.Contains(err.Error(), "taken over by a later start") {
 		t.Errorf("the overtaken server returned %v", err)
 	}
-}
-
-// logged collects what a server says.
-func logged() (*logrus.Entry, *bytes.Buffer) {
-	var text bytes.Buffer
-	log := logrus.New()
-	log.SetOutput(&text)
-	return logrus.NewEntry(log), &text
 }
 
 // F52: whatever byte of a checkpoint is damaged, the server names the file, and waits instead of using the one before it.
