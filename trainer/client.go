@@ -287,6 +287,7 @@ func (c *Client) RequestSaveModel(ctx context.Context) (elected bool, err error)
 // nothing is decided yet, a later one that they came too late. If a cut begins meanwhile, Staged stops for it as Boundary does:
 // the cut has the last committed version, without these gradients.
 func (c *Client) Staged(ctx context.Context, version uint64, _ uint32, records int) (committed uint64, included bool, err error) {
+	//guard:staged-stops-for-a-cut
 	if c.cuts == nil {
 		return c.staged(ctx, version, records)
 	}

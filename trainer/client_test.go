@@ -753,3 +753,77 @@ func TestStaged(t *testing.T) {
 		t.Errorf("the shards were told %+v", step)
 	}
 }
+
+// cutSteps are parameter servers of a job that takes cuts.
+type cutSteps struct{ steps }
+
+func (cutSteps) States(context.Context) ([]master.ShardState, error) {
+	return []master.ShardState{{Present: true, Ready: true, Rewound: 1}}, nil
+}
+func (cutSteps) Rewind(context.Context, uint64, uint32, []byte, []byte) error { return nil }
+func (cutSteps) Begin(_ context.Context, _ uint64, _ uint32, number func(uint64) uint64) (master.Cut, error) {
+	return plainCut(number(0)), nil
+}
+
+type plainCut uint64
+
+func (c plainCut) Number() uint64 { return uint64(c) }
+func (c plainCut) Write(context.Context, master.About) ([]byte, error) {
+	return fmt.Appendf(nil, "set %d", c), nil
+}
+func (plainCut) Abort(context.Context) error      { return nil }
+func (plainCut) Prune(context.Context, int) error { return nil }
+
+// A trainer that waits for a step stops for a cut, and its gradient is in the step after the cut.
+func TestStagedStopsForACut(t *testing.T) {
+	store := etcdtest.Store(t)
+	config := master.Config{Sync: true, CheckpointEvery: master.Cadence{Time: 100 * time.Millisecond}, CheckpointKeep: 1, Queue: taskqueue.Options{ExplicitCommit: true, Cuts: true}}
+	r := mastertest.StandBy(t, store, config, cutSteps{make(steps, 100)})
+	r.AwaitLeading()
+	r.Register(10)
+	locate := trainer.At(r.Addr)
+	a, b := join(t, "a", locate), join(t, "b", locate)
+	next(t, a, nil)
+	next(t, b, nil)
+	staged := make(chan error, 1)
+	go func() {
+		for {
+			committed, included, err := a.Staged(within(t), 0, 1, 7)
+			if err == nil && committed == 0 {
+				continue // undecided
+			}
+			if err == nil && (committed != 1 || !included) {
+				err = fmt.Errorf("committed %d, included %v", committed, included)
+			}
+			staged <- err
+			return
+		}
+	}()
+	set := func() string {
+		value, _, err := store.Value(t.Context(), master.LatestSetKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(value)
+	}
+	first := set()
+	for began := time.Now(); set() == first || set() == ""; {
+		if err := b.Boundary(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatal("no cut is complete while a trainer waits for a step")
+		}
+	}
+	for {
+		if committed, included, err := b.Staged(within(t), 0, 1, 3); err != nil || included {
+			if err != nil || committed != 1 {
+				t.Errorf("got %d, %v, %v", committed, included, err)
+			}
+			break
+		}
+	}
+	if err := <-staged; err != nil {
+		t.Error(err)
+	}
+}
