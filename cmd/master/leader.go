@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +38,7 @@ type leader struct {
 	place place
 	store *etcdstore.Store // nil with addr
 	close func()
+	hint  string // commands for the newest run here that no process uses, if no address was given and no run is under way
 	conn  *grpc.ClientConn
 	at    string // where conn leads to
 }
@@ -76,9 +78,9 @@ func addLeaderFlags(cmd *cobra.Command) (from place, open func(ctx context.Conte
 					fmt.Fprintf(cmd.ErrOrStderr(), "%s: the run in %s; another master: --addr or --endpoints\n", cmd.CommandPath(), found)
 				}
 			case cmd.Flag("dir").Changed:
-				return nil, usageErrorf("--dir %q: %w", *dir, err)
+				return nil, usageErrorf("--dir %q: %w%s", *dir, err, stoppedRunHint(*dir))
 			default:
-				l.addr = defaultAddr
+				l.addr, l.hint = defaultAddr, stoppedRunHint(*dir)
 				return l, nil
 			}
 		}
@@ -118,6 +120,23 @@ func isStoppedRun(dir string) bool {
 	}
 	at, err := etcdstore.RunningEmbedded(filepath.Join(dir, etcdDir))
 	return err == nil && at == ""
+}
+
+// stoppedRunHint returns the commands that show and continue the newest run below a directory that no process uses; "": there is none.
+// Whether its job is over is not known without starting its etcd.
+func stoppedRunHint(parent string) string {
+	found, err := filepath.Glob(filepath.Join(parent, "*", etcdDir))
+	if err != nil {
+		return ""
+	}
+	slices.Sort(found)
+	for _, path := range slices.Backward(found) {
+		if run := filepath.Dir(path); isStoppedRun(run) {
+			return fmt.Sprintf("; no process uses the newest run here, %s: show its state with: master status --dir %s; if the job is not over, continue it with: master run --resume %s",
+				run, run, run)
+		}
+	}
+	return ""
 }
 
 // hangUp ends what the questions needed.
@@ -260,7 +279,7 @@ func (l *leader) explain(addr string, err error) error {
 		return fmt.Errorf("the master at %s, which etcd names as the leader, does not answer: %s; if it died, another one takes over when its lease has run out; start one with: master %s",
 			addr, why, l.place.flags())
 	case s.Code() == codes.Unavailable:
-		return fmt.Errorf("no master answers at %s: %s; start one with: master --listen %s; or say where it is: --addr host:port, or --endpoints host:port of its etcd; a job that is over has none: see it with master queues --literal or master verify", addr, why, addr)
+		return fmt.Errorf("no master answers at %s: %s; start one with: master --listen %s; or say where it is: --addr host:port, or --endpoints host:port of its etcd; a job that is over has none: see it with master queues --literal or master verify%s", addr, why, addr, l.hint)
 	case s.Code() == codes.Unimplemented:
 		return fmt.Errorf("what answers at %s is no master of this version: %s", addr, s.Message())
 	case s.Code() == codes.DeadlineExceeded:

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"trainmaster/drill"
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
@@ -109,6 +111,49 @@ func TestFolderOfAStoppedRunLeadsToItsState(t *testing.T) {
 			t.Errorf("%q: found %+v", where, s)
 		}
 		runArgs(t, append([]string{"pause"}, where...)...).wants(t, exitFailed, "no master leads job", "continue with: master run --resume "+run)
+	}
+}
+
+// Without an address, and without a run under way, the error names the newest run that no process uses.
+func TestNoRunUnderWayNamesNewestStoppedRun(t *testing.T) {
+	parent := t.TempDir()
+	t.Chdir(parent)
+	ask := func() string {
+		_, open := addLeaderFlags(&cobra.Command{Use: "status"})
+		l, err := open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.hangUp()
+		if l.addr != defaultAddr {
+			t.Errorf("address %q without flags, expected %s", l.addr, defaultAddr)
+		}
+		l.addr = closedPort(t) // another process may listen at the default address
+		_, err = askStatus(t.Context(), l)
+		return err.Error()
+	}
+	if err := ask(); strings.Contains(err, "run --resume") {
+		t.Errorf("without a run: %s", err)
+	}
+	for _, name := range []string{"001", "002", "003"} {
+		run := filepath.Join(runsDir, name)
+		if err := os.MkdirAll(run, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if name != "003" { // which failed before it had an etcd
+			if err := os.WriteFile(filepath.Join(run, "run.json"), []byte(`{"settings": {}}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, stop := leadEmbedded(t, filepath.Join(run, etcdDir))
+			stop()
+		}
+	}
+	newest := filepath.Join(runsDir, "002")
+	for _, command := range []string{"the newest run here, " + newest + ":", "master status --dir " + newest, "master run --resume " + newest} {
+		if err := ask(); !strings.Contains(err, "no master answers at 127.0.0.1:") || !strings.Contains(err, command) {
+			t.Errorf("found %s, expected %q", err, command)
+		}
+		runArgs(t, "status", "--dir", runsDir).wants(t, exitUsage, "no run is under way", command)
 	}
 }
 

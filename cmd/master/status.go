@@ -180,7 +180,8 @@ func statusCommand() *cobra.Command {
 		Long: `Status asks the leader of a job for its progress: the share of the work that is done, the time that the rest takes at
 the present speed, the tasks of each dataset, and the speed and the loss of the trainers. It names missing parameter servers.
 
-Without flags it asks the leader of a master run that is under way in this folder, else the master at 127.0.0.1:8080. With
+Without flags it asks the leader of a master run that is under way in this folder, else the master at 127.0.0.1:8080. If
+neither answers, the error names the newest run that no process uses, and the command that continues it. With
 --data-dir or --endpoints it finds the leader in etcd; for a job that is over it reads the result there. With the
 --data-dir or --dir of a job that no process runs, it shows the stored state and the command that continues the job.`,
 		Example: `  # the master on this machine
