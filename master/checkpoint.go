@@ -369,6 +369,6 @@ func (t *term) progress(ctx context.Context) (p progress, err error) {
 
 // publish writes keys in one transaction with the state.
 func (t *term) publish(ctx context.Context, writes ...taskqueue.Write) error {
-	_, err := t.committer.do(ctx, func(o *op) { o.writes = writes })
+	_, err := t.committer.submit(ctx, request{event: &taskqueue.StoreKeys{Writes: writes}})
 	return err
 }

@@ -108,7 +108,7 @@ func (c *committer) round(ctx context.Context, tick bool) error {
 	//guard:tick-after-batch
 	c.batch = c.take(c.batch)
 	if tick { // after all that waited: whoever is late because the store is slow, is not too late
-		c.batch = append(c.batch, &op{ctx: ctx, event: &taskqueue.Tick{}, done: make(chan struct{}, 1)})
+		c.batch = append(c.batch, &op{ctx: ctx, request: request{event: &taskqueue.Tick{}}, done: make(chan struct{}, 1)})
 		if c.lead.Valid() { // else what they are answered must come of a commit
 			c.expire(c.time.Now())
 		}
@@ -116,18 +116,18 @@ func (c *committer) round(ctx context.Context, tick bool) error {
 			c.queue.Touch() // so that the job clock goes on
 		}
 	}
-	if err := c.commitAll(ctx); err != nil {
-		return err
-	}
-	for waiting := len(c.parked); waiting > 0 && c.unpark(); waiting = len(c.parked) {
-		if err := c.commitAll(ctx); err != nil {
-			return err
+	for waiting := 0; ; {
+		for len(c.batch) > 0 {
+			if err := c.commit(ctx); err != nil {
+				return err
+			}
 		}
-		if len(c.parked) == waiting {
-			break // the dispatchable tasks do not fit the parked ops
+		parked := len(c.parked)
+		if parked == waiting || !c.unpark() { // equal: the dispatchable tasks do not fit the parked requests
+			return nil
 		}
+		waiting = parked
 	}
-	return nil
 }
 
 // unpark moves the parked ops whose answer may have changed to the batch. It returns false if there is none.
@@ -147,15 +147,6 @@ func (c *committer) unpark() bool {
 	return len(c.batch) > 0
 }
 
-func (c *committer) commitAll(ctx context.Context) error {
-	for len(c.batch) > 0 {
-		if err := c.commit(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // commit applies as much of the batch as fits one transaction, writes it and answers.
 func (c *committer) commit(ctx context.Context) error {
 	t := c.time.Now()
@@ -165,14 +156,10 @@ func (c *committer) commit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	extra := writesOf(c.batch[:n])
-	if len(extra) > 0 {
-		c.queue.Touch()
-	}
 	ready := c.queue.Ready()
 	if ready.MustCommit {
 		//guard:answer-after-commit
-		err := c.save(ctx, ready, extra)
+		err := c.save(ctx, ready)
 		//guard:slow-commit-not-counted
 		if c.since(t) > slowStore {
 			c.sample = c.time.Now() // nobody could be heard, or hear, meanwhile
@@ -233,7 +220,7 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 				}
 				o.parts = nil
 			}
-			again = !c.guard(o, func() { c.applyOne(o, now) })
+			again = !c.applyOne(o, now)
 		}
 		if again {
 			if err := c.rollBack(); err != nil {
@@ -301,45 +288,39 @@ func (c *committer) echo(ctx context.Context, event taskqueue.Event) error {
 	return fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrRolledBack, r.SeenCommit, last)
 }
 
-func (c *committer) applyOne(o *op, now taskqueue.Clock) {
-	switch {
-	case o.event != nil:
-		switch o.event.(type) {
-		case *taskqueue.CutBegin:
-			c.cutDisturbed = false
-		case *taskqueue.CutFence:
-			//guard:cut-after-refusal
-			if c.cutDisturbed {
-				o.err = errCutDisturbed
-				return
-			}
+// applyOne applies the event of an op, if it has one. If the event panics, applyOne drops the op and returns false.
+func (c *committer) applyOne(o *op, now taskqueue.Clock) (ok bool) {
+	defer c.recoverOp(o)
+	switch o.event.(type) {
+	case nil:
+		return true
+	case *taskqueue.CutBegin:
+		c.cutDisturbed = false
+	case *taskqueue.CutFence:
+		//guard:cut-after-refusal
+		if c.cutDisturbed {
+			o.err = errCutDisturbed
+			return true
 		}
-		o.answer = c.queue.Apply(now, o.event)
-		o.err = o.answer.Err
 	}
-}
-
-// guard does something for an op; false says that it panicked, and the op is dropped.
-func (c *committer) guard(o *op, do func()) (ok bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			c.log.WithField("event", fmt.Sprintf("%T", o.event)).WithField("panic", r).WithField("stack", stack()).Error("an event was dropped")
-			//guard:panic-drops-one-request
-			o.drop(fmt.Errorf("internal error: %v; nothing was changed", r))
-		}
-	}()
-	do()
+	o.answer = c.queue.Apply(now, o.event)
+	o.err = o.answer.Err
 	return true
 }
 
-// writesOf gathers what others want written.
-func writesOf(batch []*op) (writes []taskqueue.Write) {
-	for _, o := range batch {
-		if o.writing() {
-			writes = append(writes, o.writes...)
-		}
+// read calls the read function of an op with the committed queue.
+func (c *committer) read(o *op) {
+	defer c.recoverOp(o)
+	o.read(c.queue)
+}
+
+// recoverOp drops an op that panicked.
+func (c *committer) recoverOp(o *op) {
+	if r := recover(); r != nil {
+		c.log.WithField("event", fmt.Sprintf("%T", o.event)).WithField("panic", r).WithField("stack", stack()).Error("an event was dropped")
+		//guard:panic-drops-one-request
+		o.drop(fmt.Errorf("internal error: %v; nothing was changed", r))
 	}
-	return writes
 }
 
 // publishEffects posts the effects of a committed batch.
@@ -380,8 +361,8 @@ func (c *committer) refuse(n int, err error) error {
 	for _, o := range c.batch[:n] {
 		switch {
 		case o.dropped:
-		case o.inspect != nil:
-			c.guard(o, func() { o.inspect(c.queue) })
+		case o.read != nil:
+			c.read(o)
 		default:
 			o.err = err
 		}
@@ -397,8 +378,8 @@ func (c *committer) settle(n int) (answered int) {
 	for _, o := range c.batch[:n] {
 		switch {
 		case o.err != nil:
-		case o.inspect != nil:
-			c.guard(o, func() { o.inspect(c.queue) })
+		case o.read != nil:
+			c.read(o)
 		case o.patient && o.held() && o.ctx.Err() == nil:
 			o.park(c.sample.Add(longPoll))
 			c.parked = append(c.parked, o)

@@ -67,7 +67,7 @@ type Errand struct {
 
 // Put hands an event over. Its answer stands after a later round.
 func (d *Driven) Put(ctx context.Context, event taskqueue.Event) (*Errand, error) {
-	o := &op{ctx: ctx, event: event, done: make(chan struct{}, 1)}
+	o := &op{ctx: ctx, request: request{event: event}, done: make(chan struct{}, 1)}
 	if r, ok := event.(*taskqueue.Request); ok {
 		o.patient, o.until = len(r.Held) == 0, d.term.committer.time.Now().Add(longPoll)
 	}

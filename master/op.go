@@ -8,20 +8,22 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// op is a request queued for the committer. Exactly one of event, writes and inspect is set, or event and writes. answer and err
-// are valid once done has a token.
-type op struct {
-	ctx     context.Context
+// request is what a caller wants of the committer: to apply event, or to read the committed queue.
+type request struct {
 	event   taskqueue.Event
-	writes  []taskqueue.Write      // keys of others, to be written with the state; with event: if that is answered AnswerStep
-	inspect func(*taskqueue.Queue) // sees the committed state
-	parts   *partsWrite            // to be written before event
+	read    func(*taskqueue.Queue)
+	parts   *partsWrite // written before event
+	patient bool        // the answer waits while it is AnswerWait
+}
 
-	patient bool      // a wait answer is held back until there is a task,
-	until   time.Time // but no longer; set when it is held back
+// op is a request queued for the committer. answer and err are valid once done has a token.
+type op struct {
+	request
+	ctx   context.Context
+	until time.Time // limit of a patient wait; zero before the first answer
 
 	answer   taskqueue.Answer
-	finishes []taskqueue.FinishStatus // of the first application, when it was held back
+	finishes []taskqueue.FinishStatus // of the first application, when it was parked
 	err      error
 	dropped  bool // not to be applied: its caller went away, or it panicked
 	done     chan struct{}
@@ -40,11 +42,6 @@ func (o *op) finish(err error) {
 		o.err = err
 	}
 	o.done <- struct{}{}
-}
-
-// writing reports whether the op's keys are to be written.
-func (o *op) writing() bool {
-	return !o.dropped && o.err == nil && (o.event == nil || o.answer.Kind == taskqueue.AnswerStep)
 }
 
 // drop keeps an op from being applied, also when its batch is applied once more.
@@ -154,12 +151,10 @@ func signal(c chan struct{}) {
 	}
 }
 
-// do hands an errand to the committer and waits until it is done. The committer alone ends
-// it: it answers those whose context has ended at its next turn.
-func (b *inbox) do(ctx context.Context, fill func(*op)) (taskqueue.Answer, error) {
+// submit queues a request for the committer and waits for the answer. The committer answers within a round, even if ctx has ended.
+func (b *inbox) submit(ctx context.Context, r request) (taskqueue.Answer, error) {
 	o := ops.Get().(*op)
-	o.ctx = ctx
-	fill(o)
+	o.ctx, o.request = ctx, r
 	if err := b.put(o); err != nil {
 		return taskqueue.Answer{}, err
 	}

@@ -40,7 +40,7 @@ func (s *state) begin(ctx context.Context) error {
 		return nil // it was, to begin the job or to renew the state
 	}
 	s.queue.Touch()
-	err := s.save(ctx, s.queue.Ready(), nil)
+	err := s.save(ctx, s.queue.Ready())
 	if err == nil || terminal(err) {
 		return err
 	}
@@ -78,7 +78,7 @@ func readOrBegin(ctx context.Context, store Store, lead Leadership, config Confi
 		if err := s.readStep(ctx); err != nil {
 			return nil, err
 		}
-		if err := s.save(ctx, s.queue.Ready(), nil); err != nil {
+		if err := s.save(ctx, s.queue.Ready()); err != nil {
 			return nil, err
 		}
 		return s, nil
@@ -165,7 +165,7 @@ var errRestoring = errors.New("the job is being restored from a backup, or that 
 // it: once, not at every start.
 func (s *state) renew(ctx context.Context, moved bool, format int) error {
 	s.queue.Touch()
-	if err := s.save(ctx, s.queue.Ready(), nil); err != nil {
+	if err := s.save(ctx, s.queue.Ready()); err != nil {
 		return fmt.Errorf("store the state anew, as format %d: %w", taskqueue.Format, err)
 	}
 	if moved {

@@ -176,12 +176,12 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 	}
 	//guard:refused-report-cleanup
 	defer func() { t.removeUnused(ctx, table, writes) }()
-	_, err = t.committer.do(ctx, func(o *op) {
-		o.parts = &partsWrite{writes: writes, progress: m.reports.now.step(log, storing)}
-		o.event = &taskqueue.Report{
+	_, err = t.committer.submit(ctx, request{
+		parts: &partsWrite{writes: writes, progress: m.reports.now.step(log, storing)},
+		event: &taskqueue.Report{
 			Kind: taskqueue.Training, Digest: files, ReportID: id, Parts: len(parts), PartsDigest: digest,
 			Table: table, Shuffle: m.config.Shuffle, Seed: m.config.Seed,
-		}
+		},
 	})
 	return err
 }

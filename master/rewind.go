@@ -124,7 +124,7 @@ func (r *rewinding) run(ctx context.Context) error {
 			retry.failed(clock.Now(), err)
 		case done:
 			last, retry = &now, pace{}
-		case isCut || due.Rollback:
+		default: // a server may be missing, or not have taken a rollback yet
 			rest = statesRetry
 		}
 	}
@@ -340,10 +340,9 @@ func (r *rewinding) publish(ctx context.Context, number uint64, set []byte) erro
 		return err
 	}
 	//guard:cut-committed-before-set
-	return stepDone(r.term.committer.do(ctx, func(o *op) {
-		o.event = &taskqueue.StepCommit{Generation: generation, Step: number}
-		o.writes = []taskqueue.Write{{Key: LatestSetKey, Value: set}}
-	}))
+	return stepDone(r.term.committer.submit(ctx, request{event: &taskqueue.StepCommit{
+		Generation: generation, Step: number, Keys: []taskqueue.Write{{Key: LatestSetKey, Value: set}},
+	}}))
 }
 
 // goBack has the job go on from its last cut, or from its beginning. The caller has the turn.

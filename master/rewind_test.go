@@ -148,7 +148,8 @@ func TestStagingTrainersFlushACut(t *testing.T) {
 		store := newMemory()
 		shards := &cutting{store: store, abouts: map[uint64]About{}, versions: map[uint64]uint64{}}
 		config := Config{Sync: true, CheckpointEvery: Cadence{Time: time.Minute}, CheckpointKeep: 1, Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true, SessionTTL: 20 * time.Second}}
-		m, stop, ended := leads(t, store, config, cutTogether{shards})
+		servers := &retiringTogether{cutTogether: cutTogether{shards}, absent: true}
+		m, stop, ended := leads(t, store, config, servers)
 		defer func() {
 			stop()
 			<-ended
@@ -195,6 +196,9 @@ func TestStagingTrainersFlushACut(t *testing.T) {
 				}
 			})
 		}
+		servers.mu.Lock()
+		servers.absent = false // the first cut is due at once
+		servers.mu.Unlock()
 		waits.Wait()
 		if s := m.current.Load().checkpoints.status(); s.Failure != "" {
 			t.Errorf("the cut failed: %q", s.Failure)

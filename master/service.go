@@ -86,7 +86,7 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	if max(len(r.Finished), len(r.Held)) > maxFinished {
 		return Reply{}, fmt.Errorf("finished, held: expected at most %d tasks, found %d and %d", maxFinished, len(r.Finished), len(r.Held))
 	}
-	a, err := t.ask(ctx, r, len(r.Held) == 0)
+	a, err := t.committer.submit(ctx, request{event: r, patient: len(r.Held) == 0})
 	if err != nil {
 		return Reply{}, err
 	}
@@ -107,7 +107,7 @@ func (m *Master) PlainAsk(ctx context.Context, r *taskqueue.PlainAsk) (Reply, er
 	if err != nil {
 		return Reply{}, err
 	}
-	a, err := t.ask(ctx, r, true)
+	a, err := t.committer.submit(ctx, request{event: r, patient: true})
 	if err != nil {
 		return Reply{}, err
 	}
@@ -244,7 +244,7 @@ func (m *Master) send(ctx context.Context, ev taskqueue.Event) error {
 }
 
 func (t *term) apply(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer, error) {
-	a, err := t.committer.do(ctx, func(o *op) { o.event = ev })
+	a, err := t.committer.submit(ctx, request{event: ev})
 	if err == nil && a.Kind == taskqueue.AnswerRejoin {
 		err = ErrRejoin
 	}
@@ -252,5 +252,5 @@ func (t *term) apply(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer,
 }
 
 func (t *term) ask(ctx context.Context, ev taskqueue.Event, patient bool) (taskqueue.Answer, error) {
-	return t.committer.do(ctx, func(o *op) { o.event, o.patient = ev, patient })
+	return t.committer.submit(ctx, request{event: ev, patient: patient})
 }

@@ -59,10 +59,10 @@ func terminal(err error) bool {
 	return errors.Is(err, taskqueue.ErrFenced) || errors.Is(err, taskqueue.ErrUnknownOutcome)
 }
 
-// save commits what a batch left to write, and extra keys.
-func (s *state) save(ctx context.Context, ready taskqueue.Ready, extra []taskqueue.Write) error {
+// save commits what a batch left to write.
+func (s *state) save(ctx context.Context, ready taskqueue.Ready) error {
 	//guard:roster-stored
-	writes := append(ready.Writes, extra...)
+	writes := ready.Writes
 	entries := ready.Entries
 	//guard:ledger-entry-written
 	if len(entries) > 0 && !s.config.NoLedger {
@@ -76,7 +76,11 @@ func (s *state) save(ctx context.Context, ready taskqueue.Ready, extra []taskque
 	if err != nil {
 		return fmt.Errorf("encode the state: %w", err)
 	}
-	revision, err := s.write(ctx, encoded, writes)
+	revision, err := s.send(ctx, encoded, writes)
+	if errors.Is(err, taskqueue.ErrUnknownOutcome) {
+		//guard:unknown-outcome-resolved
+		revision, err = s.settle(ctx, encoded, writes, err)
+	}
 	if err != nil {
 		s.refusal.Store(err.Error())
 		return err
@@ -116,17 +120,6 @@ func (s *state) save(ctx context.Context, ready taskqueue.Ready, extra []taskque
 }
 
 func (s *state) since(t time.Time) time.Duration { return s.time.Now().Sub(t) }
-
-// write commits. The outcome is known when it returns, unless the error is ErrUnknownOutcome:
-// then the term must end.
-func (s *state) write(ctx context.Context, encoded []byte, writes []taskqueue.Write) (int64, error) {
-	revision, err := s.send(ctx, encoded, writes)
-	if errors.Is(err, taskqueue.ErrUnknownOutcome) {
-		//guard:unknown-outcome-resolved
-		return s.settle(ctx, encoded, writes, err)
-	}
-	return revision, err
-}
 
 // send commits once.
 func (s *state) send(ctx context.Context, encoded []byte, writes []taskqueue.Write) (int64, error) {

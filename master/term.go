@@ -195,7 +195,7 @@ func (t *term) awaitEnd(ctx context.Context, ended *mailbox, linger time.Duratio
 
 // inspect calls look with the committed queue.
 func (t *term) inspect(ctx context.Context, look func(*taskqueue.Queue)) error {
-	_, err := t.committer.do(ctx, func(o *op) { o.inspect = look })
+	_, err := t.committer.submit(ctx, request{read: look})
 	return err
 }
 

@@ -95,6 +95,20 @@ func (q *Queue) Apply(now Clock, ev Event) Answer {
 	return a
 }
 
+// StoreKeys writes keys that other components own in the transaction of its batch. The queue does not read them.
+type StoreKeys struct{ Writes []Write }
+
+func (ev *StoreKeys) apply(q *Queue) Answer {
+	q.storeKeys(ev.Writes)
+	return Answer{}
+}
+
+func (q *Queue) storeKeys(writes []Write) {
+	if len(writes) > 0 {
+		q.keys, q.dirty = append(q.keys, writes...), true
+	}
+}
+
 // Report registers a dataset. The caller has scanned it and stored the parts of its
 // table, or found the digest equal to a registered one.
 type Report struct {

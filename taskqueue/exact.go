@@ -299,6 +299,7 @@ type StepCommit struct {
 	Incarnation uint64
 	Generation  uint64
 	Step        uint64
+	Keys        []Write // of other components, stored with the commit: the manifest of the checkpoint set
 }
 
 func (ev *StepCommit) apply(q *Queue) Answer {
@@ -330,6 +331,7 @@ func (ev *StepCommit) apply(q *Queue) Answer {
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
 	}
 	q.commitStep(ev.Step)
+	q.storeKeys(ev.Keys)
 	return q.stepAnswer()
 }
 

@@ -37,6 +37,7 @@ type Queue struct {
 	final        bool                // an answer of the batch is final
 	roster       map[string]*trainer // id -> trainer, nil for a deleted key
 	asides       map[string][]byte   // key -> detail, nil for a deleted key
+	keys         []Write             // of other components
 	ledger       ledgerWriter
 	notices      []Notice
 	effects      effects

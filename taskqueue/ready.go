@@ -26,7 +26,7 @@ func (q *Queue) Ready() Ready {
 		return Ready{}
 	}
 	q.commit++
-	r := Ready{MustCommit: true, Entries: q.ledger.take(), Notices: q.notices}
+	r := Ready{MustCommit: true, Writes: q.keys, Entries: q.ledger.take(), Notices: q.notices}
 	for id, t := range q.roster {
 		if t == nil {
 			r.Writes = append(r.Writes, Write{Key: rosterKey(id), Delete: true})
@@ -63,12 +63,12 @@ func (q *Queue) Ready() Ready {
 	clear(q.roster)
 	clear(q.asides)
 	clear(q.effects)
-	q.notices, q.dirty, q.final, q.sessionEnded, q.joins = nil, false, false, false, 0
+	q.keys, q.notices, q.dirty, q.final, q.sessionEnded, q.joins = nil, nil, false, false, false, 0
 	return r
 }
 
 // PendingWrites returns how many keys Ready would return besides the state and the ledger entries.
-func (q *Queue) PendingWrites() int { return len(q.roster) + len(q.asides) }
+func (q *Queue) PendingWrites() int { return len(q.roster) + len(q.asides) + len(q.keys) }
 
 // isFinal reports whether an answer may leave only after a fenced write, even if the state is unchanged.
 func (a *Answer) isFinal() bool {

@@ -331,7 +331,7 @@ func (s *scenario) steps(word string, args []string, generation uint64) string {
 	}
 	switch word {
 	case "step":
-		return s.answer(c, s.q.Apply(s.now, &StepCommit{c.ordinal, c.incarnation, generation, step}))
+		return s.answer(c, s.q.Apply(s.now, &StepCommit{Trainer: c.ordinal, Incarnation: c.incarnation, Generation: generation, Step: step}))
 	case "rollback":
 		return s.answer(c, s.q.Apply(s.now, &Rollback{Trainer: c.ordinal, Incarnation: c.incarnation, Generation: generation, Step: step}))
 	}

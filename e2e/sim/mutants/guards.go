@@ -85,7 +85,7 @@ var guards = []guard{
 		condition("false"),
 		"who could not be heard is taken for lost"}},
 	{"F9", "master.TestTimePassesAfterAllThatWaited", mutant{"a tick is applied before what waited", "tick-after-batch",
-		whole("if tick {\n\t\tc.batch = append(c.batch, &op{ctx: ctx, event: &taskqueue.Tick{}, done: make(chan struct{}, 1)})\n\t}\n\t$"),
+		whole("if tick {\n\t\tc.batch = append(c.batch, &op{ctx: ctx, request: request{event: &taskqueue.Tick{}}, done: make(chan struct{}, 1)})\n\t}\n\t$"),
 		"who was back in time is too late"}},
 	{"F10", "master.TestStoreThatWentBackInTime", mutant{"an echo of what never was is not heard", "commit-number-proof",
 		condition("$1 || true || $2 || $3 || $4"),
