@@ -80,6 +80,8 @@ func (o *Options) check(r Result) error {
 		return fmt.Errorf("like %s: expected %s, found %s", o.Like, like.Kind, r.Kind)
 	case r.Features != like.Features:
 		return fmt.Errorf("like %s: expected %d features, found %d", o.Like, like.Features, r.Features)
+	case like.Columns != nil && len(like.Columns) != like.Features:
+		return fmt.Errorf("like %s: expected %d columns, found %d: the description is damaged, convert that dataset again", o.Like, like.Features, len(like.Columns))
 	case r.Classes > like.Classes:
 		return fmt.Errorf("like %s: expected labels below %d, found %d", o.Like, like.Classes, r.Classes-1)
 	case r.Kind == sample.Pixels && r.Scale != like.Scale:

@@ -1,7 +1,10 @@
 package convert_test
 
 import (
+	"bytes"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -103,5 +106,30 @@ func TestConvertLikeRefusesOtherTables(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: found %v, expected %q", name, err, c.want)
 		}
+	}
+}
+
+// The description names fewer columns than it has features.
+func TestConvertLikeRefusesDamagedDescription(t *testing.T) {
+	dir := t.TempDir()
+	prefix := filepath.Join(dir, "numbers")
+	if _, err := convert.CSV(t.Context(), strings.NewReader("a,b,kind\n0.5,1,x\n1.5,2,y\n"), convert.Options{Prefix: prefix, TextLabels: true}); err != nil {
+		t.Fatal(err)
+	}
+	path := prefix + ".dataset.json"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := regexp.MustCompile(`("columns":\s*\[\s*"a"),\s*"b"`).ReplaceAll(text, []byte("$1"))
+	if bytes.Equal(text, damaged) {
+		t.Fatalf("no columns in %s", text)
+	}
+	if err := os.WriteFile(path, damaged, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = convert.CSV(t.Context(), strings.NewReader("a,b,kind\n1,2,x\n"), convert.Options{Like: prefix, Prefix: filepath.Join(dir, "later")})
+	if err == nil || !strings.Contains(err.Error(), "expected 2 columns, found 1: the description is damaged") {
+		t.Errorf("found %v", err)
 	}
 }

@@ -45,6 +45,7 @@ var table = []struct {
 	{taskqueue.ErrExplicit, codes.FailedPrecondition, "EXPLICIT"},
 	{taskqueue.ErrOtherGeneration, codes.FailedPrecondition, "OTHER_GENERATION"},
 	{taskqueue.ErrOtherStep, codes.FailedPrecondition, "OTHER_STEP"},
+	{taskqueue.ErrAhead, codes.FailedPrecondition, "TRAINER_AHEAD"},
 	{taskqueue.ErrNotHeld, codes.FailedPrecondition, "NOT_HELD"},
 	{taskqueue.ErrMemberLost, codes.FailedPrecondition, "MEMBER_LOST"},
 	{master.ErrHeldDown, codes.FailedPrecondition, "HELD_DOWN"},

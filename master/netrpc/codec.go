@@ -65,11 +65,14 @@ func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.Canc
 	return codec
 }
 
+// maxLengthBytes is the size of the longest length prefix of a message in gob.
+const maxLengthBytes = 9
+
 // takeTurn waits for a place in server.turns before a message of n bytes is decoded, and lets others run first. A large message has a
 // place of its kind.
 func (c *codec) takeTurn(n int) {
 	//guard:decoding-takes-turns
-	if n <= wire.MaxShortMessage {
+	if n <= wire.MaxShortMessage+maxLengthBytes {
 		c.connection.server.takeTurn()
 		c.turn = true
 	}

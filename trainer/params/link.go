@@ -245,7 +245,7 @@ func (l *link) judge(ctx context.Context, err error) error {
 		}
 		return nil
 	case wire.Wait, wire.BadChecksum, wire.WrongShard, wire.Stopping:
-		l.log.WithField("answer", fault.Error()).Debug("parameter server asks for patience")
+		l.log.WithField("answer", fault.Error()).Debug("parameter server busy, retrying")
 		return nil
 	case wire.Failed:
 		//guard:failed-request-ends
@@ -307,7 +307,6 @@ func (l *link) connect(ctx context.Context) error {
 		}
 		err := l.open(ctx)
 		if err == nil {
-			l.failed = 0
 			return nil
 		}
 		if err := l.judge(ctx, err); err != nil {
