@@ -2,6 +2,9 @@ package trainmaster
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -39,6 +42,45 @@ func TestPagesHaveTheirTests(t *testing.T) {
 			}
 		}
 	}
+}
+
+// docs/architecture.md follows a task and a gradient: each function that it names is in the file that it names.
+func TestArchitectureNamesFunctionsThatExist(t *testing.T) {
+	text, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile("(?m)^\\| `(\\w+)\\.(\\w+)` \\| `([\\w/]+\\.go)` \\|").FindAllStringSubmatch(string(text), -1)
+	if len(rows) < 35 {
+		t.Fatalf("found %d functions, expected 35 at least", len(rows))
+	}
+	for _, m := range rows {
+		receiver, name, path := m[1], m[2], m[3]
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if !slices.ContainsFunc(file.Decls, func(d ast.Decl) bool {
+			f, ok := d.(*ast.FuncDecl)
+			return ok && f.Recv != nil && f.Name.Name == name && receiverOf(f) == receiver
+		}) {
+			t.Errorf("docs/architecture.md names %s.%s, which is not in %s", receiver, name, path)
+		}
+	}
+}
+
+// receiverOf is the name of the type that has the method.
+func receiverOf(f *ast.FuncDecl) string {
+	of := f.Recv.List[0].Type
+	if star, ok := of.(*ast.StarExpr); ok {
+		of = star.X
+	}
+	name, _ := of.(*ast.Ident)
+	if name == nil {
+		return ""
+	}
+	return name.Name
 }
 
 // The faults up to F65 have their rows in this order, and none is left out. Each later one has one row.
