@@ -16,9 +16,11 @@ import (
 const rewindPasses = 3
 
 // started is a job that goes back as a whole, at work: two servers, two counters.
-func (c counters) started(mode string, passes int) (master func() *process, m *process, servers, trainers []*process) {
+func (c counters) started(mode string, passes int, flags ...string) (master func() *process, m *process, servers, trainers []*process) {
 	master = func() *process {
-		return c.master("--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", mode, "--on-shard-loss", "rewind", "--session-ttl", "5s", "--checkpoint-every", "200ms")
+		return c.master(append([]string{
+			"--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", mode, "--on-shard-loss", "rewind", "--session-ttl", "5s", "--checkpoint-every", "200ms",
+		}, flags...)...)
 	}
 	m = master()
 	servers = []*process{c.server(mortal...), c.server(mortal...)}

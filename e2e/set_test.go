@@ -162,7 +162,8 @@ func TestRottenSetOfARewind(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			c := newCounters(t)
-			_, m, servers, trainers := c.started(mode, rewindPasses)
+			ledgers := []string{"--ledger-dir", t.TempDir()}
+			_, m, servers, trainers := c.started(mode, rewindPasses, ledgers...)
 			c.awaitSets(0, 3)
 			for _, p := range append(append([]*process{m}, servers...), trainers...) {
 				p.kill()
@@ -170,7 +171,7 @@ func TestRottenSetOfARewind(t *testing.T) {
 			newest := c.latestSet()
 			weights := c.rot(newest)
 
-			_, m, servers, trainers = c.started(mode, rewindPasses)
+			_, m, servers, trainers = c.started(mode, rewindPasses, ledgers...)
 			c.awaitRefusal(weights)
 			c.use(newest.Number-1).wants(t, 1, "stop all of them")
 			for _, p := range append(append([]*process{m}, servers...), trainers...) {
@@ -180,14 +181,14 @@ func TestRottenSetOfARewind(t *testing.T) {
 				r := c.use(newest.Number - 1)
 				return r.code == 0, r.stderr
 			})
-			_, m, _, trainers = c.started(mode, rewindPasses)
+			_, m, _, trainers = c.started(mode, rewindPasses, ledgers...)
 			c.hurry()
 			for _, p := range trainers {
 				p.wantExit(0)
 			}
 			m.wantExit(0)
 			c.wantCounted(rewindPasses)
-			run(t, c.dir, c.in("verify")...).wants(t, 0)
+			run(t, c.dir, append(c.in("verify"), ledgers...)...).wants(t, 0)
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -30,6 +31,7 @@ type Adoption struct {
 	Settings map[string]string                 // the immutable ones
 	Keys     iter.Seq2[taskqueue.Write, error] // all but the settings, the state and Last
 	State    []byte                            // must carry a nonce
+	Begin    []taskqueue.Write                 // written first, with the marker: who repeats a broken-off adoption finds them
 	Last     []taskqueue.Write                 // written with the state, in one transaction: who sees one of them sees the job
 
 	// Replaces is what the job had when the operator decided to replace it. Its tasks, trainers, ledger and set of checkpoints are
@@ -97,8 +99,11 @@ func (s *Store) beginAdoption(ctx context.Context, a Adoption) (int64, error) {
 			fence.ModifiedAt(s.abs(keyState), a.Replaces.state), fence.ModifiedAt(s.abs(keyLatest), a.Replaces.named),
 		}
 		for _, k := range replacedKeys {
-			req.Success = append(req.Success, opDelete(s.abs(k)))
+			req.Success = append(req.Success, s.opsDelete(k, a.Begin)...)
 		}
+	}
+	for _, w := range a.Begin {
+		req.Success = append(req.Success, opPut(s.abs(w.Key), w.Value, 0))
 	}
 	for _, k := range jobKeys {
 		if a.Replaces != nil {
@@ -191,6 +196,21 @@ func ParseJob(value []byte) (Job, error) {
 		return Job{}, fmt.Errorf("%w: %s: its digest is not that of its settings: somebody edited it", ErrCorrupt, keyJob)
 	}
 	return j, nil
+}
+
+// opsDelete deletes a key, or all that begin with one that ends in a slash, except those that are put in the same transaction: etcd refuses
+// a transaction that deletes and puts a key. The keys of but must be in order.
+func (s *Store) opsDelete(key string, but []taskqueue.Write) (ops []*pb.RequestOp) {
+	last := opDelete(s.abs(key)).GetRequestDeleteRange()
+	for _, w := range but {
+		if !strings.HasPrefix(w.Key, key) {
+			continue
+		}
+		before := &pb.DeleteRangeRequest{Key: last.Key, RangeEnd: []byte(s.abs(w.Key))}
+		ops = append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: before}})
+		last.Key = append(bytes.Clone(before.RangeEnd), 0)
+	}
+	return append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: last}})
 }
 
 // opDelete deletes a key, or all that begin with one that ends in a slash.

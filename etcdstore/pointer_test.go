@@ -7,6 +7,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/taskqueue"
 )
 
 const latestKey = "/checkpoints/latest"
@@ -66,4 +67,37 @@ func TestMovePointerComparesLeaderAndSet(t *testing.T) {
 			t.Errorf("after the leader left: %v", err)
 		}
 	})
+}
+
+// If the adoption that replaces a job is broken off, the ledger of that job is gone, and what says where the new one begins is there.
+func TestBrokenOffAdoptionKeepsWhereTheLedgerBegins(t *testing.T) {
+	s := etcdtest.Open(t, etcdtest.Endpoint(t), etcdtest.NewJob(t))
+	for _, key := range []string{"/ledger/0000000000000001", "/ledger/begin", "/ledger/begin2", "/ledger/sealed"} {
+		if _, err := s.Client().Put(t.Context(), s.Prefix()+key, "old"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	from, err := s.ReadPointer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	crash := errors.New("crash")
+	broken := func(yield func(taskqueue.Write, error) bool) { yield(taskqueue.Write{}, crash) }
+	adoption := etcdstore.Adoption{
+		ID: "x", Name: "x", State: []byte("state"), Keys: broken, Replaces: &from, Begin: []taskqueue.Write{{Key: "/ledger/begin", Value: []byte("new")}},
+	}
+	if err := s.Adopt(t.Context(), adoption); !errors.Is(err, crash) {
+		t.Fatalf("found %v, expected %v", err, crash)
+	}
+	left, _, err := s.Prefixed(t.Context(), "/ledger/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 1 || string(left["/ledger/begin"]) != "new" {
+		t.Errorf("found %q, expected /ledger/begin alone, with %q", left, "new")
+	}
+	adoption.Keys = func(func(taskqueue.Write, error) bool) {}
+	if err := s.Adopt(t.Context(), adoption); err != nil {
+		t.Errorf("the same again: %v", err)
+	}
 }

@@ -66,6 +66,15 @@ func (f Folder) ID() (string, error) {
 	return strings.TrimSpace(string(id)), nil
 }
 
+// setAside renames the folder, which has the ledger of the job with an id: NAME-ID. It returns the new path. It fails if that folder exists.
+func (f Folder) setAside(id string) (string, error) {
+	aside := filepath.Clean(f.Dir) + "-" + id
+	if err := os.Rename(f.Dir, aside); err != nil {
+		return "", fmt.Errorf("move the ledger of the replaced job: %w", err)
+	}
+	return aside, Folder{Dir: filepath.Dir(aside)}.sync()
+}
+
 // Claim makes the folder, if need be, and writes the id of the job into it.
 func (f Folder) Claim(ctx context.Context, id string) error {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {

@@ -90,6 +90,15 @@ func (w watched) ID() (id string, err error) {
 	return id, err
 }
 
+// setAside renames the directory.
+func (w watched) setAside(id string) (aside string, err error) {
+	err = w.access(func() error {
+		aside, err = w.Folder.setAside(id)
+		return err
+	})
+	return aside, err
+}
+
 // Claim makes the directory, if need be, and writes the id of the job into it.
 func (w watched) Claim(ctx context.Context, id string) error {
 	return w.access(func() error { return w.Folder.Claim(ctx, id) })

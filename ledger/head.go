@@ -15,9 +15,16 @@ import (
 const (
 	HeadKey   = taskqueue.SealedKey
 	PartsKeys = HeadKey + "/" // and the name of a file: where sealed files are without a folder
-	// BeginKey has, as JSON, the outline that the ledger of a job goes on from whose ledger before it was lost.
+	// BeginKey has, as JSON, the [Begin] of the ledger of a job whose ledger before it was lost or replaced.
 	BeginKey = taskqueue.LedgerPrefix + "begin"
 )
+
+// Begin is where the ledger of a job begins if not with its first commit.
+type Begin struct {
+	taskqueue.Outline
+	// Replaced has the ids, hexadecimal, of the jobs that this one has replaced. Their folder is renamed when the ledger is first sealed.
+	Replaced []string `json:"replaced,omitempty"`
+}
 
 // ErrElsewhere says that the sealed part of the ledger is not where this process looks: it
 // must not lead the job, and cannot read its ledger.
@@ -61,7 +68,7 @@ func parseHead(value []byte) (Head, error) {
 }
 
 // readHead reads how far the ledger is sealed, and what it goes on from; that is in the first file once there is one.
-func readHead(ctx context.Context, store Store) (h Head, revision int64, begin taskqueue.Outline, err error) {
+func readHead(ctx context.Context, store Store) (h Head, revision int64, begin Begin, err error) {
 	value, revision, err := store.Value(ctx, HeadKey)
 	if err != nil {
 		return h, 0, begin, fmt.Errorf("read how far the ledger is sealed: %w", err)

@@ -20,8 +20,8 @@ type Reader struct {
 // for the one that the master itself named.
 func Open(ctx context.Context, store Store, job, dir string) (*Reader, error) {
 	r := &Reader{store: store, config: Config{Job: job, Dir: dir}.withDefaults()}
-	var err error
-	if r.head, _, r.outline, err = readHead(ctx, store); err != nil || !r.head.sealed() {
+	head, _, begin, err := readHead(ctx, store)
+	if r.head, r.outline = head, begin.Outline; err != nil || !head.sealed() {
 		return r, err
 	}
 	archive, err := r.archive(r.head)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -66,19 +67,15 @@ const (
 // folder is the job's. It is ErrElsewhere when not; other errors say that it cannot be known
 // now. jobID may be "" when it is not known yet.
 func (s *Sealer) Check(ctx context.Context, jobID string) error {
-	value, _, err := s.Store.Value(ctx, HeadKey)
-	if err != nil {
-		return fmt.Errorf("read how far the ledger is sealed: %w", err)
-	}
-	head, err := parseHead(value)
+	head, _, begin, err := readHead(ctx, s.Store)
 	if err != nil {
 		return err
 	}
-	return s.sees(head, jobID, Folder{Dir: s.Config.folder()})
+	return s.sees(head, begin.Replaced, jobID, Folder{Dir: s.Config.folder()})
 }
 
-// sees compares the head with the folder.
-func (s *Sealer) sees(head Head, jobID string, folder interface{ ID() (string, error) }) error {
+// sees compares the head with the folder. Before anything is sealed, the folder may be that of a replaced job.
+func (s *Sealer) sees(head Head, replaced []string, jobID string, folder interface{ ID() (string, error) }) error {
 	dir := s.Config.folder()
 	switch {
 	case head.sealed() && head.Folder == "" && dir != "":
@@ -94,7 +91,7 @@ func (s *Sealer) sees(head Head, jobID string, folder interface{ ID() (string, e
 		return err
 	case head.sealed() && id == "":
 		return fmt.Errorf("%w: nothing is in %s, and every master of the job needs the folder that was %s: is it mounted?", ErrElsewhere, dir, head.Folder)
-	case head.sealed() && id != head.ID, id != "" && jobID != "" && id != jobID:
+	case head.sealed() && id != head.ID, id != "" && jobID != "" && id != jobID && !slices.Contains(replaced, id):
 		return fmt.Errorf("%w: %s has the ledger of another job, that with the id %s: choose another --ledger-dir, or move that folder away", ErrElsewhere, dir, id)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -493,4 +494,47 @@ func TestLedgerThatBeginsLater(t *testing.T) {
 			t.Errorf("sealed %+v, expected commits %d to %d in files of %d", head, begin+1, j.sealable(), j.config.Every)
 		}
 	})
+}
+
+// The folder of a job that this one has replaced is renamed when the ledger is first sealed, and keeps its files. That of any other job is refused.
+func TestLedgerOfAReplacedJobIsMoved(t *testing.T) {
+	const was = "00112233445566778899aabbccddeeff"
+	for name, replaced := range map[string][]string{"replaced": {"of one before", was}, "another": {"of one before"}} {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(t, true)
+			dir := filepath.Join(j.dir, "default")
+			if err := (ledger.Folder{Dir: dir}).Claim(t.Context(), was); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "old.sealed"), []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			begin, err := json.Marshal(ledger.Begin{Replaced: replaced})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := j.store.Client().Put(t.Context(), j.store.Prefix()+ledger.BeginKey, string(begin)); err != nil {
+				t.Fatal(err)
+			}
+			if name == "another" {
+				if err := j.sealer().Check(t.Context(), jobID); !errors.Is(err, ledger.ErrElsewhere) {
+					t.Errorf("found %v, expected %v", err, ledger.ErrElsewhere)
+				}
+				return
+			}
+			if err := j.sealer().Check(t.Context(), jobID); err != nil {
+				t.Fatal(err)
+			}
+			if err := j.seal(j.sealer()); err != nil {
+				t.Fatal(err)
+			}
+			j.wantAll()
+			if old, err := os.ReadFile(filepath.Join(dir+"-"+was, "old.sealed")); err != nil || string(old) != "x" {
+				t.Errorf("the old folder has %q, %v", old, err)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "old.sealed")); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("a file of the replaced job is in the new folder: %v", err)
+			}
+		})
+	}
 }

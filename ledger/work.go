@@ -52,16 +52,16 @@ func (w *work) round(ctx context.Context, now Progress) error {
 
 // load reads what the term before left, and finishes what it had begun.
 func (w *work) load(ctx context.Context) error {
-	var begin taskqueue.Outline
+	var begin Begin
 	var err error
 	if w.head, w.revision, begin, err = readHead(ctx, w.Store); err != nil {
 		return err
 	}
-	if w.books, err = taskqueue.ResumeVerifier(begin); err != nil {
+	if w.books, err = taskqueue.ResumeVerifier(begin.Outline); err != nil {
 		return fmt.Errorf("%s: %w", BeginKey, err)
 	}
 	w.swept, w.files = false, nil
-	if err := w.sees(w.head, w.id, w.disk); err != nil {
+	if err := w.sees(w.head, begin.Replaced, w.id, w.disk); err != nil {
 		return err
 	}
 	if !w.head.sealed() {
@@ -80,13 +80,21 @@ func (w *work) load(ctx context.Context) error {
 	return w.sweep(ctx)
 }
 
-// claim makes a new folder the job's.
+// claim makes a new folder the job's. One of a job that this one has replaced is renamed, and nothing in it is removed.
 func (w *work) claim(ctx context.Context) error {
 	if w.disk.Dir == "" {
 		return nil
 	}
-	if id, err := w.disk.ID(); err != nil || id == w.id {
+	id, err := w.disk.ID()
+	if err != nil || id == w.id {
 		return err
+	}
+	if id != "" {
+		aside, err := w.disk.setAside(id)
+		if err != nil {
+			return err
+		}
+		w.Log.WithField("directory", aside).WithField("job_id", id).Info("ledger of the replaced job moved")
 	}
 	return w.disk.Claim(ctx, w.id)
 }

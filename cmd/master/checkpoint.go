@@ -3,15 +3,18 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"trainmaster/etcdstore"
+	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
@@ -142,7 +145,7 @@ Servers that have parameters keep them. Sets that are newer than the named one a
 
 With --on-shard-loss rewind the tasks go back with the parameters: stop all masters and parameter servers of the job, give the
 command, and start them again. Tasks that were counted after the cut are trained again. The job gets a new id, and its ledger
-begins at the cut.
+begins at the cut. In --ledger-dir, the folder of the ledger before is renamed to JOB-OLDID.
 
 The command changes nothing if the leader or the named set changes meanwhile. It exits with 1 then: give it again.`,
 		Example: `  # the newest set that is complete, as master checkpoint list shows
@@ -177,7 +180,7 @@ func useSet(cmd *cobra.Command, from place, store *etcdstore.Store, folder check
 	if err != nil {
 		return err
 	}
-	values, _, err := store.Together(ctx, jobKey)
+	values, _, err := store.Together(ctx, jobKey, taskqueue.StateKey)
 	if err != nil {
 		return err
 	}
@@ -195,10 +198,13 @@ func useSet(cmd *cobra.Command, from place, store *etcdstore.Store, folder check
 	if set.Job != "" && set.Job != job.Name {
 		return usageErrorf("set %d: expected job %q, found job %q", number, job.Name, set.Job)
 	}
-	if stopped, err := folder.Stopped(ctx); err != nil {
-		return err
-	} else if stopped != nil && stopped.Shards[0].Compare(set.Shards[0].Generation) > 0 {
-		return fmt.Errorf("set %d: expected no newer checkpoints of a stop in %q, found %s/%v, which servers load instead: move it out of the folder", number, folder.Place, folder.Shard(0), stopped.Shards[0].Generation)
+	jobID := ""
+	if values[taskqueue.StateKey] != nil { // a cut that was broken off leaves none
+		var state struct{ JobID []byte }
+		if err := etcdstore.Decode(values[taskqueue.StateKey], &state, maxStateDecoded); err != nil {
+			return err
+		}
+		jobID = hex.EncodeToString(state.JobID)
 	}
 	var position master.Position
 	if set.Position != nil {
@@ -207,8 +213,8 @@ func useSet(cmd *cobra.Command, from place, store *etcdstore.Store, folder check
 		}
 	}
 	if position.Step != 0 {
-		err = useCut(ctx, from, store, folder, &revival{set: set, text: text}, pointer)
-	} else {
+		err = useCut(ctx, from, store, folder, &revival{set: set, text: text}, pointer, jobID)
+	} else if err = noNewerStop(ctx, folder, set, jobID); err == nil {
 		err = store.MovePointer(ctx, pointer, text)
 	}
 	if errors.Is(err, etcdstore.ErrJobRuns) {
@@ -219,6 +225,16 @@ func useSet(cmd *cobra.Command, from place, store *etcdstore.Store, folder check
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "set %d is named: parameter servers load it\n", number)
 	return nil
+}
+
+// noNewerStop refuses a set that servers would not load, because all of them saved themselves later, when they were stopped. The stop of a job with
+// another id counts for nothing.
+func noNewerStop(ctx context.Context, folder checkpoint.Store, set *checkpoint.Set, jobID string) error {
+	stopped, err := folder.Stopped(ctx)
+	if err != nil || stopped == nil || stopped.JobID != jobID || stopped.Shards[0].Compare(set.Shards[0].Generation) <= 0 {
+		return err
+	}
+	return fmt.Errorf("set %d: expected no newer checkpoints of a stop in %q, found %s/%v, which servers load instead: move it out of the folder", set.Number, folder.Place, folder.Shard(0), stopped.Shards[0].Generation)
 }
 
 // wholeSet reads a set, all of whose files are as its manifests say.
@@ -241,7 +257,7 @@ func wholeSet(ctx context.Context, folder checkpoint.Store, number uint64) (*che
 }
 
 // useCut replaces the job with its state at the cut of a set.
-func useCut(ctx context.Context, from place, store *etcdstore.Store, folder checkpoint.Store, r *revival, pointer etcdstore.Pointer) error {
+func useCut(ctx context.Context, from place, store *etcdstore.Store, folder checkpoint.Store, r *revival, pointer etcdstore.Pointer, jobID string) error {
 	state, err := folder.ReadState(ctx, r.set)
 	if err != nil {
 		return err
@@ -254,9 +270,28 @@ func useCut(ctx context.Context, from place, store *etcdstore.Store, folder chec
 		return err
 	}
 	r.ledger, r.replaces = len(keys) > 0, &pointer
+	if r.replaced, err = replacedBefore(ctx, store); err != nil {
+		return err
+	}
+	if jobID != "" && !slices.Contains(r.replaced, jobID) {
+		r.replaced = append(r.replaced, jobID)
+	}
 	if bytes.Equal(r.text, pointer.Set) {
 		return store.MovePointer(ctx, pointer, r.text) // the tasks are at its cut
 	}
 	_, err = r.adopt(ctx, store, from.etcd.Job)
 	return err
+}
+
+// replacedBefore returns the ids of the jobs that this one has replaced. No master may have moved their ledgers yet.
+func replacedBefore(ctx context.Context, store *etcdstore.Store) ([]string, error) {
+	value, _, err := store.Value(ctx, ledger.BeginKey)
+	if err != nil || value == nil {
+		return nil, err
+	}
+	var begin ledger.Begin
+	if err := json.Unmarshal(value, &begin); err != nil {
+		return nil, fmt.Errorf("%s: expected JSON, found %.80q: %w", ledger.BeginKey, value, err)
+	}
+	return begin.Replaced, nil
 }

@@ -29,6 +29,7 @@ type revival struct {
 	tables []indexed       // of the datasets; nil: the snapshot has them, or etcd
 
 	replaces *etcdstore.Pointer // the job that the revived one takes the place of; nil: there is none
+	replaced []string           // ids of the jobs before, hexadecimal
 
 	// What queue finds in the snapshot.
 	outline taskqueue.Outline // of the ledger before
@@ -70,8 +71,13 @@ func (r *revival) adopt(ctx context.Context, store *etcdstore.Store, name string
 	if err != nil {
 		return restoredJob{}, err
 	}
+	begin, err := r.beginKeys()
+	if err != nil {
+		return restoredJob{}, err
+	}
 	err = store.Adopt(ctx, etcdstore.Adoption{
-		ID: r.file.Digest, Name: name, Settings: settings, State: encoded, Keys: r.keys(), Last: last, Replaces: r.replaces,
+		Begin: begin,
+		ID:    r.file.Digest, Name: name, Settings: settings, State: encoded, Keys: r.keys(), Last: last, Replaces: r.replaces,
 	})
 	job := restoredJob{
 		Job: name, JobID: hex.EncodeToString(state.JobID), Cluster: fmt.Sprintf("%x", cluster), Commit: state.Commit, Epoch: state.Epoch,
@@ -171,6 +177,16 @@ func (r *revival) leaves(key string) bool {
 	return strings.HasPrefix(key, taskqueue.RosterPrefix) || strings.HasPrefix(key, snapshot.DatasetPrefix)
 }
 
+// beginKeys say where the ledger begins. They are written before everything else: the adoption of a job that is replaced deletes the ledger, and
+// if it is broken off, the next attempt sees by them that there was one.
+func (r *revival) beginKeys() ([]taskqueue.Write, error) {
+	if !r.ledger || r.file.Head.Ledger {
+		return nil, nil
+	}
+	begin, err := json.Marshal(ledger.Begin{Outline: r.outline, Replaced: r.replaced})
+	return []taskqueue.Write{{Key: ledger.BeginKey, Value: begin}}, err
+}
+
 // lastKeys are those that say where the job goes on, and that it may.
 func (r *revival) lastKeys(queue *taskqueue.Queue, events []byte) (keys []taskqueue.Write, err error) {
 	if r.desired != nil {
@@ -181,13 +197,6 @@ func (r *revival) lastKeys(queue *taskqueue.Queue, events []byte) (keys []taskqu
 		if r.set.Mode == checkpoint.Sync {
 			keys = append(keys, taskqueue.Write{Key: taskqueue.StepKey, Value: taskqueue.Step{Version: r.set.Version, Epoch: queue.Epoch()}.Encode()})
 		}
-	}
-	if r.ledger && !r.file.Head.Ledger {
-		begin, err := json.Marshal(r.outline)
-		if err != nil {
-			return nil, err
-		}
-		keys = append(keys, taskqueue.Write{Key: ledger.BeginKey, Value: begin})
 	}
 	if r.ledger && len(events) > 0 {
 		keys = append(keys, taskqueue.Write{Key: taskqueue.LedgerKey(queue.Commit()), Value: events})
