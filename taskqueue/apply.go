@@ -17,17 +17,16 @@ type AnswerKind uint8
 const (
 	AnswerNone       AnswerKind = iota // nothing was asked for
 	AnswerTask                         // Token and Index name the task
-	AnswerWait                         // nothing to be had yet: ask again
-	AnswerEnded                        // the job is over
-	AnswerFailed                       // the job is over and failed
+	AnswerWait                         // no answer yet: ask again
+	AnswerEnded                        // the job has ended
+	AnswerFailed                       // the job has failed
 	AnswerRejoin                       // the trainer is not known (any more): join
 	AnswerDrained                      // the trainer is drained and holds nothing: leave
 	AnswerStep                         // Place says where the steps of the job stand
-	AnswerRolledBack                   // so does Place: the trainer goes by an older epoch
+	AnswerRolledBack                   // so does Place: the trainer has an older epoch
 )
 
-// Answer is what an event returns to the one who sent it. It may leave the master
-// only after the commit that carries the event's changes.
+// Answer is the result of an event. The master may send it only after the commit that carries the event's changes.
 type Answer struct {
 	Kind        AnswerKind
 	Token       Token

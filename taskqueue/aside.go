@@ -21,7 +21,7 @@ func (a *asideTask) missing(p Pass) bool {
 	return a != nil && a.pass <= p && !(a.spared && p == a.pass+1)
 }
 
-// nextAttempt is the next attempt in pass p: all below it were handed out.
+// nextAttempt returns the next attempt in pass p: all lower attempts were dispatched.
 func (a *asideTask) nextAttempt(p Pass) Attempt {
 	switch p {
 	case a.pass:
@@ -43,7 +43,7 @@ func (a *asideTask) baseIn(p Pass) int64 {
 	return 0
 }
 
-// setAside takes a task without holders out of its pass, and out of all that come.
+// setAside takes a task without holders out of its pass and of all later passes.
 func (q *Queue) setAside(e *entry) {
 	s := e.set
 	index := s.orderOf(e.pass).index(e.position)
@@ -94,9 +94,8 @@ func asideDetail(s *set, e *entry, index int) []byte {
 	return b
 }
 
-// RetryAside puts a set-aside task back, by an operator's word. Where the oldest open
-// pass is already beyond its position it is dispatched again in that pass; else the
-// cursor will reach it.
+// RetryAside puts a set-aside task back on the operator's request. If the oldest open pass is already beyond its position, the
+// task is dispatched again in that pass. Otherwise the cursor reaches it later.
 type RetryAside struct {
 	Set   int
 	Index int
@@ -135,5 +134,5 @@ func (q *Queue) leaveAside(s *set, a *asideTask, from Pass) {
 			e.next, e.base = a.nextAttempt(p.pass), a.baseIn(p.pass)
 		}
 	}
-	s.compact() // it came out of order, and the next asker may be of the same commit
+	s.compact() // it came out of order, and the next request may be in the same commit
 }

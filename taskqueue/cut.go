@@ -2,23 +2,23 @@ package taskqueue
 
 import "fmt"
 
-// Cuts: with Options.Cuts the leader alone takes the steps of a job of explicit commits. Step
-// c is cut c: one moment of the data and of all parameter servers.
+// Cuts: with Options.Cuts the leader alone commits the steps of a job of explicit commits. Step c is cut c: a consistent point
+// of the data and of all parameter servers.
 //
-//	CutBegin(c) ──▶ every member: StepFlushed(c), then it stands still ──▶ CutReady(c)
-//	                                                                          │ the servers fix their moments
-//	members go on ◀── CutRelease(c) ◀──────────────────────────────────────────┘
+//	CutBegin(c) ──▶ every member: StepFlushed(c), then it is quiesced ──▶ CutReady(c)
+//	                                                                          │ each server fixes its version
+//	members continue ◀── CutRelease(c) ◀───────────────────────────────────────┘
 //	                       ⋮ files
 //	                  StepCommit(c), with the set's name in the same transaction
 //
-// No synchronous step is made between CutBegin and CutRelease: the cut is at the last committed version. A trainer
-// that waits for a step flushes as well; its staged gradient is for the version after the cut.
+// No synchronous step is made between CutBegin and CutRelease: the cut is at the last committed version. A trainer that waits
+// for a step flushes as well. Its staged gradient is for the version after the cut.
 //
-// Of the sets of members the leader is member 0. That it flushed means that it let the others go;
-// that it is a member, that it did so before all stood still: such a cut is never committed. A
-// cut that is not committed changes nothing: the next one has another number and begins anew.
+// In the sets flushed and members, ordinal 0 is the leader. flushed[0] records that the leader released the members.
+// members[0] records that it did so before all had flushed: such a cut is never committed. A cut that is not committed changes
+// nothing: the next cut has a new number and starts over.
 
-// holding reports whether members that flushed stand still. The end of the job lets them go, too.
+// holding reports whether members that flushed are quiesced. The end of the job releases them too.
 func (q *Queue) holding() bool {
 	over := q.status == Ended || q.status == Failed
 	//guard:cut-ends-with-job
@@ -49,7 +49,7 @@ func (q *Queue) cutting() *Answer {
 	return nil
 }
 
-// CutBegin begins a cut, in the place of one that was not committed.
+// CutBegin begins a cut and replaces an uncommitted cut.
 type CutBegin struct{ Step uint64 }
 
 func (ev *CutBegin) apply(q *Queue) Answer {
@@ -69,7 +69,7 @@ func (ev *CutBegin) apply(q *Queue) Answer {
 	return q.stepAnswer()
 }
 
-// CutReady waits until every member has flushed the cut and stands still.
+// CutReady waits until every member has flushed the cut and is quiesced.
 type CutReady struct{ Step uint64 }
 
 func (ev *CutReady) apply(q *Queue) Answer {
@@ -89,8 +89,8 @@ func (ev *CutReady) apply(q *Queue) Answer {
 	return q.stepAnswer()
 }
 
-// CutRelease lets the members go on. Without a cut it does nothing; one that a member had not
-// flushed is given up.
+// CutRelease releases the quiesced members. Without a cut it does nothing. A cut that some member has not flushed is
+// abandoned.
 type CutRelease struct{}
 
 func (ev *CutRelease) apply(q *Queue) Answer {
@@ -107,9 +107,9 @@ func (ev *CutRelease) apply(q *Queue) Answer {
 	return q.stepAnswer()
 }
 
-// CutFence ends the sessions of named members that hold no task and have not flushed the cut: their process may hang while its
-// heartbeats continue, and then no deadline of a task ends the wait. The answer is as that of CutReady. Each session deletes a
-// key, so of more than MaxFenced trainers the others keep their sessions until the next one.
+// CutFence ends the sessions of the named members that hold no task and have not flushed the cut. Such a process may hang
+// while its heartbeats continue, and then no task deadline ends the wait. The answer is as for CutReady. Each session deletes
+// a key, so at most MaxFenced sessions end. The other trainers keep their sessions until the next CutFence.
 type CutFence struct {
 	Step     uint64
 	Trainers []string
@@ -150,8 +150,8 @@ func (q *Queue) Idle() (ids []string) {
 	return ids
 }
 
-// Unflushed names the trainers that a cut waits for: their process may hang while its heartbeats go on. One with a task is
-// lost when that times out, one without by [CutFence].
+// Unflushed names the trainers that a cut waits for: such a process may hang while its heartbeats continue. A trainer with a
+// task is lost when the task times out. A trainer without a task is lost by [CutFence].
 func (q *Queue) Unflushed() (ids []string) {
 	if !q.holding() {
 		return nil
@@ -191,7 +191,7 @@ func (q *Queue) Steps() (p StepPlace) {
 	return p
 }
 
-// StepsDue says what the leader of a job with Options.Cuts is to do next.
+// StepsDue returns the actions that the leader of a job with Options.Cuts must take next.
 func (q *Queue) StepsDue() (due StepsDue) {
 	if q.exact == nil || q.status == Ended || q.status == Failed {
 		return due
@@ -206,9 +206,9 @@ func (q *Queue) StepsDue() (due StepsDue) {
 	return due
 }
 
-// StepsDue is what is due.
+// StepsDue lists the actions that are due.
 type StepsDue struct {
-	Release  bool // members stand still: if no cut is under way, nobody else lets them go on
-	Commit   bool // little or nothing is given out before a commit
-	Rollback bool // nothing is given out before a rollback
+	Release  bool // members are quiesced: if no cut is in progress, only the leader can release them
+	Commit   bool // few or no tasks are dispatched before a commit
+	Rollback bool // no task is dispatched before a rollback
 }

@@ -1,6 +1,6 @@
-// Package taskqueue is the pure state machine of a job: which tasks are to do, pending,
-// done and set aside, and who holds them. It has no clock, no goroutine and no I/O: every
-// event carries the time, and a master commits what changed before it answers.
+// Package taskqueue implements the state machine of a job: which tasks are to do, pending, done and set aside, and which
+// trainers hold them. It has no clock, no goroutine and no I/O. Every event carries the time, and a master commits the changes
+// before it answers.
 //
 //	                    ask                      finish
 //	   todo ─────────────────────────▶ pending ────────────▶ done
@@ -14,33 +14,31 @@
 //
 // # Guarantee
 //
-// In each pass every task is delivered at least once and counted exactly once, or is set
-// aside and reported. It holds for every sequence of events, repeated, late and made up
-// ones included, if the state that Snapshot returns is stored before an answer leaves.
+// In each pass every task is delivered at least once, and is counted exactly once or set aside and reported. The guarantee
+// holds for every sequence of events, including repeated, late and forged events, if the state that Snapshot returns is stored
+// before an answer is sent.
 //
 // # State
 //
-// The order of a pass is a permutation of the task indices that is computed, not stored
-// (see order). So the state is small: the cursor, the live tasks (dispatched, or waiting to
-// be dispatched again), the set-aside ones and a few sums. Whatever lies before the cursor
-// and is in no list is done.
+// The order of a pass is a permutation of the task indices. It is computed, not stored (see order). So the state is small: the
+// cursor, the live tasks (dispatched, or waiting to be dispatched again), the set-aside tasks and a few sums. Each task before
+// the cursor that is in no list is done.
 //
-// A Token names one dispatch; a finish is judged by its token alone. One that names a live
-// task with an attempt that was handed out counts, whoever sends it and however late; one
-// for a task that is done is "already counted"; any other is "stale" and changes nothing.
+// A Token identifies one dispatch. A finish is judged by its token alone, whichever trainer sends it and at any time. A token
+// of a live task with an attempt that was dispatched counts. A token of a task that is done is "already counted". Any other
+// token is "stale" and changes nothing.
 //
-// What happened is in the ledger that Ready returns beside the state. A Verifier proves
-// the guarantee from it, with books of its own.
+// Ready returns the state and the ledger of the events. A Verifier proves the guarantee from the ledger, with its own
+// accounting.
 //
 // # Explicit commits
 //
-// A job may be one where trainers save the model at steps of their choice, and a task counts
-// once a saved step has all of it: see StepFlushed, StepCommit and Rollback. Then each record
-// of a pass is in exactly one committed step, or its task is set aside.
+// In a job of explicit commits, trainers save the model at steps of their choice. A task counts once a saved step has all of
+// it: see StepFlushed, StepCommit and Rollback. Then each record of a pass is in exactly one committed step, or its task is
+// set aside.
 //
-// # Failure behaviour
+// # Failure behavior
 //
-// Events never fail half way. Input from clients (tokens, indices, request numbers) is
-// judged, never trusted. A pass whose sums do not add up ends the job as failed rather than
-// going on from a damaged state.
+// An event applies completely or not at all. Input from clients (tokens, indices, request numbers) is checked, never trusted.
+// If the sums of a pass do not add up, the job fails instead of continuing from a damaged state.
 package taskqueue

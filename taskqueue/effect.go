@@ -31,7 +31,8 @@ type JobEnded struct {
 	Reason string
 }
 
-// SessionsChanged follows the end of a session. Every incarnation below Floor that is not in Live has ended for good.
+// SessionsChanged follows the end of a session. The session of every incarnation below Floor that is not in Live has ended
+// permanently.
 type SessionsChanged struct {
 	Floor uint64
 	Live  []uint64 // ascending
@@ -79,7 +80,7 @@ func (JobEnded) Key() EffectKey { return EffectKey{Kind: OnJobEnded} }
 // Key implements Effect.
 func (SessionsChanged) Key() EffectKey { return EffectKey{Kind: OnSessionsChanged} }
 
-// Key implements Effect. What a request waits for takes the place of the dataset.
+// Key implements Effect. The reason of the wait takes the place of the dataset.
 func (e Unblocked) Key() EffectKey { return EffectKey{Kind: OnUnblocked, Set: int(e.On)} }
 
 // effects are the effects of one batch, at most one of each key.

@@ -7,10 +7,9 @@ import (
 	"slices"
 )
 
-// Explicit commits: the model is saved by its trainers at steps that they choose, and a task
-// counts once a saved step has all of it. A finish says which step applied its last record; it
-// waits in since until that step is committed. What a commit has not is undone by a rollback,
-// for the model goes back too.
+// Explicit commits: the trainers save the model at steps that they choose, and a task counts once a saved step has all of it.
+// A finish names the step that applied its last record. It waits in since until that step is committed. A rollback undoes
+// everything after the last committed step, since the model rolls back too.
 //
 //	          finish(step n)            commit(s), s >= n
 //	pending ─────────────────▶ since ─────────────────────▶ done
@@ -19,20 +18,21 @@ import (
 //	   │            │
 //	   └─── ask ── retry
 //
-// Whatever takes a task from a trainer before it is finished (loss, time-out, a reported
-// failure, leaving with it) ends the trainer's session and leaves the task where it is: steps
-// that nobody committed have a part of it. Only a rollback gives it to another.
+//
+// If a loss, a timeout, a reported failure or a leave takes a task from a trainer before it is finished, the trainer's session
+// ends and the task stays where it is, because uncommitted steps have a part of it. Only a rollback dispatches it to another
+// trainer.
 
 // exact is what a job of explicit commits keeps besides its tasks.
 type exact struct {
 	committed  uint64           // step; 0: none
 	generation uint64           // of the ring that is at work; 0: it was never said
 	rolledTo   uint64           // the step that this generation began from
-	members    map[Ordinal]bool // sessions that heard of this generation
+	members    map[Ordinal]bool // sessions that know this generation
 	round      uint64           // the step that is being flushed; 0: none
 	flushed    map[Ordinal]bool // who flushed it
 
-	lost int // sessions that are over and keep tasks; derived
+	lost int // sessions that have ended and keep tasks; derived
 }
 
 func newExact() *exact { return &exact{members: map[Ordinal]bool{}, flushed: map[Ordinal]bool{}} }
@@ -40,13 +40,13 @@ func newExact() *exact { return &exact{members: map[Ordinal]bool{}, flushed: map
 // WaitFor says what an answer AnswerWait waits for.
 type WaitFor uint8
 
-// What there is to wait for.
+// Reasons to wait.
 const (
 	WaitTask     WaitFor = iota
-	WaitCommit           // nothing is given out before a commit
-	WaitRollback         // a trainer was lost with a task: nothing is given out before a rollback
+	WaitCommit           // no task is dispatched before a commit
+	WaitRollback         // a trainer was lost with a task: no task is dispatched before a rollback
 	WaitFlush            // of a commit: not every member has flushed its step
-	WaitCut              // the leader takes a cut: the trainer is to flush it first
+	WaitCut              // the leader takes a cut: the trainer must flush it first
 	WaitStep             // the step of staged gradients is not committed
 	WaitFors             // how many there are
 )
@@ -95,7 +95,7 @@ func (q *Queue) uncommitted() int {
 	return n
 }
 
-// roomToDispatch reports whether a new task may be given out: each may come to wait for a commit.
+// roomToDispatch reports whether a new task may be dispatched: each task may come to wait for a commit.
 func (q *Queue) roomToDispatch() bool {
 	if q.exact == nil {
 		return true
@@ -108,7 +108,7 @@ func (q *Queue) roomToDispatch() bool {
 	return n < q.opt.MaxUncommitted
 }
 
-// waitsFor says why nothing can be given out before a commit or a rollback.
+// waitsFor returns the reason that no task can be dispatched before a commit or a rollback.
 func (q *Queue) waitsFor() WaitFor {
 	switch {
 	case q.exact == nil:
@@ -163,7 +163,7 @@ func (x *exact) otherGeneration(found uint64) error {
 	return fmt.Errorf("%w: expected generation %d, found %d: ask for the step to load, and join that ring", ErrOtherGeneration, x.generation, found)
 }
 
-// enter makes a session that hears where the steps stand a member of this generation.
+// enter makes a session that receives the current step a member of this generation.
 func (q *Queue) enter(t *trainer) {
 	if t != nil && !q.exact.members[t.ordinal] {
 		q.exact.members[t.ordinal] = true
@@ -174,11 +174,11 @@ func (q *Queue) enter(t *trainer) {
 	}
 }
 
-// LastStep asks which step to load, and makes the one who asks a member of the ring, unless it goes by another epoch.
+// LastStep asks which step to load, and makes the trainer a member of the ring, unless its epoch differs.
 type LastStep struct {
 	Trainer     Ordinal
 	Incarnation uint64
-	Epoch       uint32 // that it goes by; 0: it goes by the one of the answer
+	Epoch       uint32 // of the trainer; 0: it takes the epoch of the answer
 }
 
 func (ev *LastStep) apply(q *Queue) Answer {
@@ -188,27 +188,26 @@ func (ev *LastStep) apply(q *Queue) Answer {
 	}
 	//guard:member-of-this-epoch
 	if ev.Epoch != 0 && ev.Epoch != q.epoch {
-		return q.stepAnswer() // it joins anew; a member that never flushes would stop all
+		return q.stepAnswer() // it joins again; a member that never flushes would stop all
 	}
 	//guard:cut-holds-new-members
 	if q.holding() && t != nil && !q.exact.members[t.ordinal] {
-		return Answer{Kind: AnswerWait, WaitFor: WaitFlush} // what it pushes before the moments are fixed would be in the cut
+		return Answer{Kind: AnswerWait, WaitFor: WaitFlush} // gradients that it pushes before the versions are fixed would be in the cut
 	}
 	q.enter(t)
 	return q.stepAnswer()
 }
 
-// TaskPosition says how far a trainer is in a task: Records of it, in the task's order, are
-// in steps up to the one that is flushed.
+// TaskPosition is the progress of a trainer in a task: Records of it, in the task's order, are in steps up to the flushed
+// step.
 type TaskPosition struct {
 	Token   Token
 	Records int64
 }
 
-// StepFlushed says that a member has saved its part of step Step of the model, and that all
-// finishes of steps up to it are said. Positions lists the tasks of which those steps have some
-// records and not all: what it holds, and what it finished since. All members flush the same
-// step, and the next one only when that is committed or rolled back.
+// StepFlushed reports that a member has saved its part of step Step of the model, and has sent all finishes of steps up to it.
+// Positions lists the tasks of which those steps have some records but not all: tasks that it holds, and tasks that it has
+// finished since. All members flush the same step, and the next step only after that step is committed or rolled back.
 type StepFlushed struct {
 	Trainer     Ordinal
 	Incarnation uint64
@@ -254,7 +253,7 @@ func (ev *StepFlushed) apply(q *Queue) Answer {
 	return q.flushAnswer()
 }
 
-// flushAnswer has whoever flushed a cut wait for the leader's word.
+// flushAnswer makes a member that flushed a cut wait for its release by the leader.
 func (q *Queue) flushAnswer() Answer {
 	if q.holding() {
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
@@ -291,9 +290,9 @@ func (q *Queue) markOf(t *trainer, p TaskPosition, step uint64) (mark *int64, er
 	return mark, nil
 }
 
-// StepCommit counts what was finished in steps up to Step, once every member has flushed it;
-// until then it is answered AnswerWait. The members are the sessions that heard of this
-// generation, by LastStep or Rollback; one that is over counts while it keeps a task.
+// StepCommit counts the tasks finished in steps up to Step, once every member has flushed it. Until then the answer is
+// AnswerWait. The members are the sessions that entered this generation by LastStep or Rollback. An ended session counts while
+// it keeps a task.
 type StepCommit struct {
 	Trainer     Ordinal
 	Incarnation uint64
@@ -335,8 +334,8 @@ func (ev *StepCommit) apply(q *Queue) Answer {
 	return q.stepAnswer()
 }
 
-// unflushed reports whether a member has still to flush a step. The error is that one never
-// will, and what it did by that step is not known.
+// unflushed reports whether a member has still to flush a step. It returns an error if a member can never flush it: the
+// records that the member trained by that step are then unknown.
 func (q *Queue) unflushed(step uint64) (wait bool, err error) {
 	x := q.exact
 	for _, t := range q.sortedTrainers() {
@@ -366,7 +365,7 @@ func (q *Queue) unflushed(step uint64) (wait bool, err error) {
 	return wait, nil
 }
 
-// commitStep counts what is finished by a step, and moves base of what is not.
+// commitStep counts the tasks finished by a step, and moves base of the other tasks.
 func (q *Queue) commitStep(step uint64) {
 	x := q.exact
 	x.committed = step
@@ -395,7 +394,7 @@ func (q *Queue) commitStep(step uint64) {
 	}
 }
 
-// moveBases takes the marks for the bases of what is in the committed steps in part.
+// moveBases makes the marks of the partly committed tasks their bases.
 func (q *Queue) moveBases(s *set) {
 	s.compact()
 	for _, e := range s.live {
@@ -427,9 +426,9 @@ func (q *Queue) endRound() {
 	}
 }
 
-// Rollback begins a new generation of the ring from the last committed step: what was finished
-// later, and everything live, is to be given out again, from base on. The epoch grows, so that
-// nothing of the old one changes anything any more. Saying it again has the same answer.
+// Rollback begins a new generation of the ring from the last committed step. All live tasks and all tasks that were finished
+// later are to be dispatched again, starting at base. The epoch grows, so that nothing of the old epoch has an effect. A
+// repeated Rollback has the same answer.
 type Rollback struct {
 	Trainer     Ordinal
 	Incarnation uint64
@@ -473,9 +472,8 @@ func (ev *Rollback) apply(q *Queue) Answer {
 	return q.stepAnswer()
 }
 
-// rollBack goes back to the last committed step, in an epoch that is new. What it writes is
-// the state alone: the next ticks bury sessions that are over, and set aside what failed too
-// often, some at a time.
+// rollBack returns to the last committed step in a new epoch. It writes the state alone. The next ticks end the remaining
+// sessions and set aside the tasks that failed too often, a bounded number at a time.
 func (q *Queue) rollBack(generation uint64) {
 	x := q.exact
 	x.generation, x.rolledTo = generation, x.committed
@@ -541,8 +539,8 @@ func (q *Queue) chargeAll(t *trainer) {
 	}
 }
 
-// tickExact lets deadlines pass, and does what rollbacks left to do. It writes a bounded
-// number of keys, until limit are pending; the next one goes on.
+// tickExact handles expired deadlines and completes earlier rollbacks. It writes a bounded number of keys, until limit are
+// pending; the next tick continues.
 func (q *Queue) tickExact(limit int) {
 	for _, s := range q.sets {
 		for i := 0; i < len(s.live) && q.PendingWrites() < limit; i++ {

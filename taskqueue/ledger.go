@@ -33,15 +33,15 @@ const (
 	EventDropped    EventKind = 17
 	EventStamped    EventKind = 18 // the first of a commit: when it was made
 	EventApplied    EventKind = 19 // finished with explicit commits: to be counted with its step
-	EventCommitted  EventKind = 20 // a step: what was applied up to it is counted
+	EventCommitted  EventKind = 20 // a step: records applied up to it are counted
 	EventPartly     EventKind = 21 // a task of which the committed step has its first records
 	EventRolledBack EventKind = 22 // to a step: what was applied later is to be done again
-	EventLeft       EventKind = 23 // the session of a draining trainer is over
+	EventLeft       EventKind = 23 // the session of a draining trainer has ended
 )
 
 // Ledger flags, in the kind byte.
 const (
-	flagSamePass     = 0x80 // set and pass are those of the event before, in the same commit
+	flagSamePass     = 0x80 // set and pass are as in the event before, in the same commit
 	flagFirstAttempt = 0x40
 	kindMask         = 0x3f
 	ledgerVersion    = 1
@@ -73,8 +73,8 @@ type LedgerEvent struct {
 	At          int64 // milliseconds since 1970 by the master's wall clock
 }
 
-// ledgerWriter gathers the events of one commit: a version byte, then per event a kind
-// byte with flags and varints; a position is the signed distance to the one before.
+// ledgerWriter gathers the events of one commit: a version byte, then per event a kind byte with flags and varints. A position
+// is the signed distance to the previous position.
 type ledgerWriter struct {
 	buf      []byte
 	set      int
@@ -301,7 +301,7 @@ func (r *ledgerReader) uint() uint64 {
 	return v
 }
 
-// upTo reads a number that must fit; what does not is damage.
+// upTo reads a number. A number above limit is damage.
 func (r *ledgerReader) upTo(limit uint64) uint64 {
 	v := r.uint()
 	if v > limit {

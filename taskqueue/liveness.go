@@ -39,8 +39,8 @@ func (ev *Join) apply(q *Queue) Answer {
 	return Answer{Ordinal: t.ordinal, Incarnation: t.incarnation, Epoch: q.epoch}
 }
 
-// rivals counts sessions that took the place of one whose connection was intact. A trainer that was killed and started again has no
-// such connection.
+// rivals counts sessions that took the place of a session with an intact connection. A trainer that was killed and started
+// again has no such connection.
 type rivals struct {
 	since      Clock
 	times      int
@@ -54,7 +54,7 @@ const (
 	rivalPause = time.Minute
 )
 
-// noteRival warns if trainers with the same name displace each other again and again.
+// noteRival warns if trainers with the same name displace each other repeatedly.
 func (q *Queue) noteRival(t *trainer, displaced string) {
 	r := &t.rivals
 	if q.clock > r.since.Add(rivalSpan) {
@@ -69,8 +69,8 @@ func (q *Queue) noteRival(t *trainer, displaced string) {
 		Fields: map[string]any{"trainer": t.id, "address": t.address, "displaced": displaced, "times": r.times}})
 }
 
-// roomForSession refuses a session beyond the limit. The roster costs memory, keys in etcd and time
-// in each tick, and anyone can join.
+// roomForSession refuses a session beyond the limit. The roster costs memory, keys in etcd and time in each tick, and any
+// client can join.
 func (q *Queue) roomForSession() error {
 	//guard:session-limit
 	if n := len(q.trainers); n >= q.opt.MaxSessions {
@@ -95,7 +95,7 @@ func (q *Queue) saveTrainer(t *trainer) {
 	q.dirty = true
 }
 
-// hear takes a sign of life.
+// hear records a sign of life.
 //
 //guard:reconnect-ends-grace
 func (q *Queue) hear(t *trainer) { t.seen, t.lostAt = q.clock, 0 }
@@ -164,8 +164,8 @@ func (ev *Leave) apply(q *Queue) Answer {
 	return Answer{}
 }
 
-// Disconnected says that the connection of a trainer is gone. One that joined has a
-// grace to come back, any other is lost at once.
+// Disconnected reports that the connection of a trainer has closed. A joined trainer has a grace period to reconnect. Any
+// other trainer is lost immediately.
 type Disconnected struct {
 	Trainer     Ordinal
 	Incarnation uint64
@@ -209,13 +209,12 @@ func (ev *Undelivered) apply(q *Queue) Answer {
 	return Answer{}
 }
 
-// Tick lets time pass: sessions end, deadlines are reached. One tick writes a bounded number of
-// keys, since a transaction does; the next one goes on. Deadlines have keys of their own, so that
-// no number of sessions that end delays them.
+// Tick advances the time: sessions end, deadlines are reached. One tick writes a bounded number of keys, since a transaction
+// does; the next tick continues. Deadlines have a limit of their own, so that no number of sessions that end delays them.
 type Tick struct{}
 
 const (
-	sessionKeysPerTick  = 60 // no further session ends if so many keys are pending
+	sessionKeysPerTick  = 60 // no further session ends if this number of keys is pending
 	deadlineKeysPerTick = 20
 )
 
@@ -312,9 +311,8 @@ func (q *Queue) lose(t *trainer, charge bool) {
 	}
 }
 
-// giveBack returns all that t holds. A loss is charged to the task whose clock runs, once,
-// if this incarnation had finished another task before or a trainer was lost with this
-// task already.
+// giveBack returns all tasks that t holds. A loss is charged once, to the task whose clock runs, if this incarnation had
+// finished another task before or a trainer was already lost with this task.
 func (q *Queue) giveBack(t *trainer, loss bool) {
 	for len(t.holds) > 0 {
 		e := t.holds[len(t.holds)-1]
@@ -347,7 +345,7 @@ func (q *Queue) forget(t *trainer) {
 	delete(q.trainers, t.ordinal)
 	q.sessionEnded, q.dirty = true, true
 	if q.exact != nil {
-		delete(q.exact.members, t.ordinal) // what it flushed stays flushed
+		delete(q.exact.members, t.ordinal) // its flushed steps stay flushed
 	}
 	if q.byID[t.id] != t {
 		return // its key is a later incarnation's
@@ -359,9 +357,8 @@ func (q *Queue) forget(t *trainer) {
 	}
 }
 
-// PlainAsk is the minimum: a connection that did not join says what it finished and gets
-// a task. Trainer is 0 until the connection was given its first task, which is when its
-// session begins.
+// PlainAsk is the minimum: a connection that did not join reports its finished task and gets another task. Trainer is 0 until
+// the connection gets its first task. Its session begins then.
 type PlainAsk struct {
 	Trainer     Ordinal
 	Incarnation uint64

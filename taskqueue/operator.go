@@ -12,8 +12,8 @@ import (
 // operator's Resume alone; one for too many set-aside tasks also when enough are retried.
 const operatorsWord = "an operator's word"
 
-// Pause stops dispatches until Resume. Finishes count, and the clocks of the running tasks
-// go on. A job that is paused already takes the new reason.
+// Pause stops dispatches until Resume. Finishes count, and the clocks of the running tasks continue. A paused job takes the
+// new reason.
 type Pause struct{ Reason string }
 
 func (ev *Pause) apply(q *Queue) Answer {
@@ -31,7 +31,7 @@ func (ev *Pause) apply(q *Queue) Answer {
 	return Answer{}
 }
 
-// Resume lets a paused job go on, whyever it is paused. One that runs stays as it is.
+// Resume continues a paused job, for whatever reason it is paused. It does not change a running job.
 type Resume struct{}
 
 func (ev *Resume) apply(q *Queue) Answer {
@@ -59,9 +59,8 @@ func (q *Queue) resume() {
 	q.notice(false, "job resumed", nil)
 }
 
-// Drain lets a trainer finish what it runs, and then tells it to leave (AnswerDrained). What
-// it has prefetched goes back uncharged. It holds for this incarnation: one that joins again
-// gets tasks.
+// Drain lets a trainer finish its running task, and then asks it to leave (AnswerDrained). Its prefetched tasks go back
+// uncharged. Drain holds for this incarnation: a trainer that joins again gets tasks.
 type Drain struct{ ID string }
 
 func (ev *Drain) apply(q *Queue) Answer {
@@ -90,8 +89,7 @@ func (ev *Drain) apply(q *Queue) Answer {
 	return Answer{}
 }
 
-// DropTask gives a set-aside task up: it stays set aside for ever. No retry brings it back,
-// nor does a late finish.
+// DropTask drops a set-aside task: it stays set aside permanently. Neither a retry nor a late finish brings it back.
 type DropTask struct {
 	Set   int
 	Index int
@@ -114,7 +112,7 @@ func (ev *DropTask) apply(q *Queue) Answer {
 	return Answer{}
 }
 
-// asideTask finds a task that is set aside; the error names those that are.
+// asideTask finds a set-aside task. The error lists the set-aside tasks.
 func (q *Queue) asideTask(set, index int) (*asideTask, error) {
 	if set < 0 || set >= len(q.sets) {
 		return nil, fmt.Errorf("%w: task %d of dataset %d; there are %d datasets", ErrNotAside, index, set, len(q.sets))

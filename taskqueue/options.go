@@ -9,7 +9,7 @@ import (
 // Options are the settings of a queue that may change from term to term. The zero
 // value of each field means its default.
 type Options struct {
-	Passes        int           // walks over each dataset; 0: for ever
+	Passes        int           // walks over each dataset; 0: unlimited
 	MaxFailures   int           // a task with more failures in a pass is set aside; default 3
 	MaxSetAside   int           // more tasks set aside pause the job; default 1,000
 	TimeoutMin    time.Duration // bounds of the task timeout; default 30 s
@@ -17,19 +17,19 @@ type Options struct {
 	FirstTimeout  time.Duration // before the first finish of a dataset; default 10 min
 	SessionTTL    time.Duration // a joined trainer that is silent for longer is lost; default 15 s
 	MaxSessions   int           // joined trainers and plain connections with a session; default 50,000
-	Grace         time.Duration // what a lost connection of a joined trainer is given to come back; default 5 s
+	Grace         time.Duration // time for a joined trainer to reconnect after its connection closes; default 5 s
 	Rolling       bool          // start the next pass as soon as todo is empty
 	Speculate     bool          // second copies of the slowest tasks at the end of a pass
 	LossesIgnored bool          // losses of trainers return nothing, only timeouts do
-	Ranks         int           // so many trainers, each of which gets the positions of its rank; 0: whoever asks gets the next one
+	Ranks         int           // number of trainers that each get the positions of their rank; 0: any trainer gets the next position
 
 	Sync    bool // gradients are applied in synchronous steps: see StageGradients
 	Backups int  // trainers that a synchronous step does not wait for
 
-	// ExplicitCommit makes a new job one of explicit commits: see StepCommit. It is fixed when
-	// the job begins: Restore goes by the stored state.
+	// ExplicitCommit makes a new job a job of explicit commits: see StepCommit. It is fixed when the job begins: Restore uses
+	// the stored value.
 	ExplicitCommit bool
-	Cuts           bool // the leader takes the steps, and nobody else: see CutBegin; with ExplicitCommit
+	Cuts           bool // only the leader takes the steps: see CutBegin; with ExplicitCommit
 	RetrainLost    bool // a lost trainer's tasks are dispatched again, without a rollback; with Cuts
 	MaxUncommitted int  // tasks that are live or wait for a commit, before new ones wait for one; default 20,000
 }

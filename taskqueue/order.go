@@ -2,8 +2,8 @@ package taskqueue
 
 import "math/bits"
 
-// Order algorithms. They are part of the stored state: one that was ever written
-// stays here, with its golden file, for as long as a job may live.
+// Order algorithms. They are part of the stored state: an algorithm that was ever written stays here, with its golden file,
+// for as long as a job may live.
 const (
 	orderIdentity uint8 = 0 // position i is task i
 	orderFeistel  uint8 = 1 // the Feistel network below
@@ -11,10 +11,9 @@ const (
 
 const feistelRounds = 6
 
-// order is the order of one pass: a permutation of 0..n-1 that is computed, not
-// stored. It is an unbalanced Feistel network over the smallest power of two that
-// holds n, with cycle walking for the values beyond n (Black and Rogaway, "Ciphers
-// with Arbitrary Finite Domains", 2002), keyed by (seed, pass).
+// order is the order of one pass: a permutation of 0..n-1 that is computed, not stored. It is an unbalanced Feistel network
+// over the smallest power of two that holds n, keyed by (seed, pass). Values beyond n are walked in cycles (Black and Rogaway,
+// "Ciphers with Arbitrary Finite Domains", 2002).
 type order struct {
 	n         uint64
 	low, high uint // bits of the two halves

@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// Queue is the state machine of one job. It is not safe for concurrent use and has
-// no clock: every event carries the job clock. What an event changes beyond the
-// state itself (roster keys, details of set-aside tasks, the ledger) gathers in the
-// queue until Ready returns it, to be written with the state in one transaction.
+// Queue is the state machine of one job. It is not safe for concurrent use and has no clock: every event carries the job
+// clock. The changes of an event beyond the state itself (roster keys, details of set-aside tasks, the ledger) gather in the
+// queue. Ready returns them, to be written with the state in one transaction.
 type Queue struct {
 	opt Options
 
@@ -61,7 +60,7 @@ type set struct {
 	chunks        int
 	algorithm     uint8
 	seed          uint64
-	pass          Pass  // the newest open or, when none is open, the last one
+	pass          Pass  // the newest open pass or, if none is open, the last pass
 	cursor        int   // positions of pass below it were dispatched or skipped
 	average       int64 // of completion times, in microseconds; 0 before the first
 	open          []openPass
@@ -73,7 +72,7 @@ type set struct {
 	free  []*entry
 	since []applied // in (pass, position) order; of explicit commits only
 	retry int       // entries without holder
-	first int       // no entry without holder lies before live[first]
+	first int       // all entries before live[first] have a holder
 	aside map[int]*asideTask
 
 	order     order // of pass
@@ -100,8 +99,8 @@ type openPass struct {
 	since      int // derived
 }
 
-// entry is a dispatched task that is neither done nor set aside. Without a holder it
-// waits to be dispatched again.
+// entry is a task that was dispatched and is still to be finished or set aside. Without a holder it waits to be dispatched
+// again.
 type entry struct {
 	set      *set
 	pass     Pass
@@ -131,8 +130,8 @@ type holder struct {
 	mark    int64 // what base becomes with the commit that is under way, plus 1; 0: base stays
 }
 
-// asideTask is a task that failed too often in pass. Where pass+1 was open as well and had
-// dispatched it already, it goes on there on its own account: it is spared.
+// asideTask is a task that failed too often in pass. If pass+1 was also open and had dispatched it already, the task is
+// spared: it continues in pass+1.
 type asideTask struct {
 	index     int
 	pass      Pass
@@ -143,7 +142,7 @@ type asideTask struct {
 	base      int64   // as of an entry, in pass
 	baseNewer int64   // in pass+1
 	spared    bool    // in pass+1 it is live or counted
-	dropped   bool    // for ever, by an operator's word
+	dropped   bool    // permanently, by the operator
 }
 
 // trainer is one entry of the roster.
@@ -177,7 +176,7 @@ type lateTask struct {
 	observed bool // its completion time is in the average
 }
 
-// Progress is what a trainer says of itself. It is not stored.
+// Progress is the progress that a trainer reports. It is not stored.
 type Progress struct {
 	Records int64   // trained by this incarnation
 	Loss    float64 // mean over the last records
@@ -220,7 +219,7 @@ func (q *Queue) Status() (Status, string) { return q.status, q.reason }
 // Clock returns the job clock of the last event.
 func (q *Queue) Clock() Clock { return q.clock }
 
-// Active reports whether any task is dispatched: then the job clock must go on.
+// Active reports whether any task is dispatched: then the job clock must advance.
 func (q *Queue) Active() bool {
 	for _, s := range q.sets {
 		if len(s.byKey) > 0 {
@@ -241,7 +240,7 @@ func (q *Queue) Table(set int) *Table {
 // Notice is a change of state worth a line in the log.
 type Notice struct {
 	Error   bool
-	Warning bool   // of what is no error yet
+	Warning bool   // not an error yet
 	What    string // a constant message
 	Fields  map[string]any
 }
@@ -367,8 +366,8 @@ func (q *Queue) timeout(s *set) time.Duration {
 	return min(max(t, q.opt.TimeoutMin), q.opt.TimeoutMax)
 }
 
-// timeoutOf returns the timeout of a task: that of its dataset, doubled for each failure of the
-// task in its pass, up to TimeoutMax. So a task that is slower than the others is finished in the end.
+// timeoutOf returns the timeout of a task: the timeout of its dataset, doubled for each failure of the task in its pass, up to
+// TimeoutMax. So a task that is slower than the others eventually finishes.
 func (q *Queue) timeoutOf(e *entry) time.Duration {
 	t := q.timeout(e.set)
 	//guard:timeout-grows-with-failures
@@ -385,7 +384,7 @@ func (q *Queue) sortedTrainers() []*trainer {
 	return slices.SortedFunc(maps.Values(q.trainers), byOrdinal)
 }
 
-// Dispatchable reports whether an asker who was told to wait might now be answered.
+// Dispatchable reports whether a waiting trainer might now get an answer.
 func (q *Queue) Dispatchable() bool {
 	if q.status != Running {
 		return q.status != Paused
@@ -441,14 +440,14 @@ func (q *Queue) PendingLedger() int { return len(q.ledger.buf) }
 // Touch makes the next commit happen, for the job clock's sake.
 func (q *Queue) Touch() { q.dirty = true }
 
-// Hold stops new dispatches, while the stored state is too large; finishes go on.
+// Hold stops new dispatches while the stored state is too large. Finishes still count.
 func (q *Queue) Hold(on bool) { q.hold = on }
 
 // Known reports whether a trainer has a session.
 func (q *Queue) Known(o Ordinal, incarnation uint64) bool { return q.known(o, incarnation) != nil }
 
-// Sessions lists the incarnations of all trainers that have a session, ascending. All others below floor are over for good,
-// and no later one will be below it.
+// Sessions lists the incarnations of all trainers that have a session, ascending. All other sessions below floor have ended
+// permanently, and no later incarnation is below it.
 func (q *Queue) Sessions() (floor uint64, incarnations []uint64) {
 	for _, t := range q.trainers {
 		//guard:sessions-listed

@@ -1,14 +1,13 @@
 package taskqueue
 
-// With Options.Ranks the dispatch is a function of what is finished and not of who
-// asks first: position p of a pass is for the trainer of rank p mod Ranks, positions
-// are dispatched in their order, nobody prefetches, and a task that comes back goes
-// to its rank again. A trainer's rank is its place by ordinal among those that can
-// be given tasks; one beyond the last rank stands by.
+// With Options.Ranks the dispatch depends on the finished tasks and not on the order of requests: position p of a pass is for
+// the trainer of rank p mod Ranks, positions are dispatched in their order, trainers do not prefetch, and a returned task goes
+// to its rank again. A trainer's rank is its place by ordinal among the trainers that can get tasks. A trainer beyond the last
+// rank waits as a spare.
 //
-// With Options.Cuts too, the steps after a rollback are those that would have been made without it: tasks are dispatched
-// only while all ranks have a member, and the job rolls back if a trainer holds a task of another rank, since the steps
-// would then depend on which trainer was lost.
+// With Options.Cuts too, the steps after a rollback are the same as without it. Tasks are dispatched only while all ranks have
+// a member. The job rolls back if a trainer holds a task of another rank, since the steps would then depend on which trainer
+// was lost.
 
 // trainerOf is the trainer that a position is for, nil while there is none.
 func (q *Queue) trainerOf(position int) *trainer {
@@ -60,8 +59,8 @@ func (q *Queue) misplaced() bool {
 	return false
 }
 
-// due are the positions of a set that would be dispatched now if their trainers asked:
-// those that came back, and the next one of the pass.
+// due returns the positions of a set that would be dispatched now if their trainers asked: the returned positions, and the
+// next position of the pass.
 func (q *Queue) due(s *set) (back []*entry, next int, more bool) {
 	for _, e := range s.live {
 		if !e.gone && e.held == 0 && (q.exact == nil || !q.exhausted(e)) { // else the next tick sets it aside
@@ -93,10 +92,9 @@ func (q *Queue) pickRanked(s *set, t *trainer) *entry {
 	return e
 }
 
-// Contributors are the trainers that a synchronous step is made of, by ordinal: those on
-// whose tasks the clock runs. ok is false while no step may be made: during a cut, which is
-// at the last committed version, and with Options.Ranks while a trainer has not asked for a task
-// that is due to it.
+// Contributors returns the trainers that a synchronous step is made of, by ordinal: the trainers with a task whose clock runs.
+// ok is false while no step may be made. That is during a cut, which is at the last committed version, and with Options.Ranks
+// while a trainer has not asked for a task that is due to it.
 func (q *Queue) Contributors() (list []Ordinal, ok bool) {
 	//guard:no-step-in-a-cut
 	if q.holding() {

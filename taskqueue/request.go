@@ -58,7 +58,7 @@ func (ev *Request) apply(q *Queue) Answer {
 			}
 		}
 	}
-	if !known || t.gone { // what it failed may have ended its session
+	if !known || t.gone { // the task that it failed may have ended its session
 		a.Kind = AnswerRejoin
 		return a
 	}
@@ -136,7 +136,7 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 		}
 	}
 	if why := q.waitsFor(); why != WaitTask {
-		if !q.opt.Cuts { // else it is the leader who sees to it
+		if !q.opt.Cuts { // else the leader does this
 			a.WaitFor = why
 		}
 		return
@@ -153,9 +153,9 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 	}
 }
 
-// pick chooses what to dispatch: the retry with the lowest (pass, position), else the
-// next position, else, with speculation, a second copy of the slowest task. A retry on
-// which a trainer was lost goes to one that has finished nothing only as a last resort.
+// pick chooses a task to dispatch: the retry with the lowest (pass, position), else the next position, else, with speculation,
+// a second copy of the slowest task. A retry on which a trainer was lost goes to a trainer without a finished task only as a
+// last resort.
 func (q *Queue) pick(s *set, t *trainer) *entry {
 	if q.opt.Ranks > 0 {
 		return q.pickRanked(s, t)
@@ -195,9 +195,8 @@ func (q *Queue) pick(s *set, t *trainer) *entry {
 	return lastResort
 }
 
-// slowest returns the running task that began first and has one holder, not t. One that
-// failed too often gets no second copy: it is set aside when its holder gives it back, and
-// copies of copies would put that off for ever.
+// slowest returns the running task that began first and has one holder, not t. A task that failed too often gets no second
+// copy: it is set aside when its holder gives it back, and copies of copies would delay that without limit.
 func (q *Queue) slowest(s *set, t *trainer) *entry {
 	var slowest *entry
 	for _, e := range s.live {
@@ -307,8 +306,8 @@ func (q *Queue) locate(tok Token) (s *set, e *entry, status FinishStatus) {
 	return s, nil, AlreadyCounted
 }
 
-// finish counts a task once, or with explicit commits keeps it for the commit of its step. by
-// is the trainer that says so, nil for one unknown.
+// finish counts a task once, or with explicit commits keeps it for the commit of its step. by is the reporting trainer, nil if
+// it is unknown.
 func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 	//guard:late-finish-averaged
 	q.observeLate(by, tok)
@@ -320,7 +319,7 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 		return Stale // set aside by an earlier rollback
 	}
 	mark, had := int64(0), Ordinal(0)
-	if e == nil { // late, for one that was set aside in an open pass
+	if e == nil { // late, for a task that was set aside in an open pass
 		q.finishAside(s, s.aside[s.orderOf(tok.Pass).index(tok.Position)], tok.Pass)
 	} else { //guard:finish-removes-all-copies
 		//guard:late-finish-counts
@@ -464,8 +463,7 @@ func (q *Queue) detach(e *entry, t *trainer) {
 	}
 }
 
-// settle decides about a task that a holder gave back: once the last one is gone it is
-// to be retried, or set aside.
+// settle decides about a task that a holder gave back: without a remaining holder it is to be retried, or set aside.
 func (q *Queue) settle(e *entry) {
 	if e.held == 0 && q.exhausted(e) {
 		q.setAside(e)

@@ -16,11 +16,10 @@ var (
 	ErrNewer   = errors.New("the stored state is of a newer version")
 )
 
-// Restore rebuilds a queue from its stored state (of the newest format: see Upgrade), the roster (trainer id -> value) and
-// the tables of its datasets. Volatile things start anew: every trainer is heard now,
-// every soft deadline is a whole timeout away, within the hard one; a connection that did
-// not join is lost with the next tick, since it ended with the term that accepted it (but see
-// Continue). A state that does not add up is refused with ErrDamaged.
+// Restore rebuilds a queue from its stored state (of the newest format: see Upgrade), the roster (trainer id -> value) and the
+// tables of its datasets. Volatile values start over. Every trainer counts as seen now. Every soft deadline is a whole timeout
+// away, within the hard deadline. A connection that did not join is lost with the next tick, since it ended with the term that
+// accepted it (but see Continue). Restore refuses a state that does not add up with ErrDamaged.
 func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options) (*Queue, error) {
 	switch {
 	case s.Format != Format:
@@ -80,9 +79,8 @@ func (h *holder) order() Clock {
 	return h.start
 }
 
-// Continue takes over what is not stored from the queue that ruled until now, within one
-// term: the time, when its trainers were heard, and their progress. A trainer that went in
-// the commit that failed has the grace to show up again.
+// Continue takes the volatile values from the previous queue of the same term: the time, when its trainers were last seen, and
+// their progress. A trainer whose session ended in the failed commit has the grace period to report again.
 func (q *Queue) Continue(from *Queue) {
 	q.clock = max(q.clock, from.clock)
 	if q.sync != nil && from.sync != nil {
@@ -336,8 +334,8 @@ func (q *Queue) restoreHolders(entries []entry, c *columns) error {
 	return nil
 }
 
-// holderByOrdinal finds a trainer of the roster. One whose key is a later incarnation's
-// has lost its session: only time returns its tasks.
+// holderByOrdinal finds a trainer of the roster. A trainer whose key belongs to a later incarnation has lost its session: only
+// time returns its tasks.
 func (q *Queue) holderByOrdinal(o Ordinal) *trainer {
 	if t := q.trainers[o]; t != nil {
 		return t

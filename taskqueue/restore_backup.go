@@ -6,8 +6,8 @@ import (
 	"math"
 )
 
-// RestoringKey stands while a job is being restored from a backup: what is there is not whole
-// yet, and no master begins a job over it.
+// RestoringKey exists while a job is restored from a backup: the stored state is incomplete, and no master begins a job over
+// it.
 const RestoringKey = "/master/restoring"
 
 // ErrTooOften says that a job cannot be restored from a backup once more.
@@ -17,11 +17,11 @@ var ErrTooOften = errors.New("the job was restored too often")
 // theirs sets a task aside or pauses the job.
 var BackupOptions = Options{MaxFailures: math.MaxInt32, MaxSetAside: math.MaxInt32}
 
-// CountCut makes the state of a queue at a cut, which its leader took down while all stood still, what it became with the
-// commit of that cut: see the diagram of cuts. It is for a queue that was restored from what lies beside a set of checkpoints.
+// CountCut applies the commit of a cut to a queue at that cut: see the diagram of cuts. The queue is restored from the state
+// that is stored with a set of checkpoints. The leader recorded that state while all members were quiesced.
 func (q *Queue) CountCut(step uint64) error {
 	if q.exact == nil {
-		return nil // what was finished is counted
+		return nil // all finished tasks are counted
 	}
 	//guard:backup-cut-compared
 	if q.exact.round != step {
@@ -38,18 +38,16 @@ func (q *Queue) CountCut(step uint64) error {
 	return nil
 }
 
-// Revive makes a queue that was restored from a backup a job of its own, in the store of
-// another cluster or under another name. What was counted stays counted. The job may have gone
-// on after the backup, and everything that knows of that is cut off from it:
+// Revive makes a queue that was restored from a backup a separate job, in the store of another cluster or under another name.
+// Counted tasks stay counted. The original job may have continued after the backup, so everything later is invalidated:
 //
-//   - With explicit commits, what was not committed is given out again: the model is that of
-//     the last committed step.
-//   - Sessions end, uncharged, and what they held goes back: it is delivered again.
-//   - A new job id: a trainer that saw later commits of the old job says nothing about this one.
-//   - A new epoch: no token of the old job finishes anything here, and a parameter server that
-//     hears of it takes no push of the old job any more.
-//   - Incarnations greater than any that the old job can have given: a parameter server that
-//     kept its memory takes nothing of a new trainer for a repetition.
+//   - With explicit commits, uncommitted tasks are dispatched again: the model is at the last committed step.
+//   - Sessions end, uncharged, and their tasks go back: they are delivered again.
+//   - The job gets a new id: reports from a trainer that saw later commits of the old job do not apply to this job.
+//   - The epoch grows: no token of the old job finishes anything here, and a parameter server that receives the new epoch
+//     takes no push of the old job.
+//   - Incarnations are greater than any incarnation of the old job: a parameter server that kept its memory does not take a
+//     push of a new trainer for a repetition.
 //
 // The caller flushes and stores it.
 func (q *Queue) Revive(job string, jobID [16]byte, cluster uint64) error {

@@ -17,7 +17,7 @@ type applied struct {
 	base int64   // of the entry that it was, and will be if it is rolled back
 	mark int64   // as of a holder
 	next Attempt // as of an entry
-	by   Ordinal // who had it; 0: nobody, by then
+	by   Ordinal // the trainer that held it; 0: unknown
 }
 
 func (k liveKey) compare(o liveKey) int {
@@ -74,8 +74,8 @@ func (s *set) encodeSince() []byte {
 	return b
 }
 
-// sinceEntryBytes is the least that an entry takes: pass, position, step, base, mark, next attempt,
-// trainer.
+// sinceEntryBytes is the minimum size of an entry. Each of its fields takes at least one byte: pass, position, step, base,
+// mark, next attempt and trainer.
 const sinceEntryBytes = 7
 
 // restoreSince reads what waits for a commit of a step after the last committed one.

@@ -65,7 +65,7 @@ type OpenPass struct {
 	Sum1, Sum2 uint64
 }
 
-// The keys of the state; of the ledger; and the one that says how far it is sealed.
+// The keys of the state, of the ledger, and of the sealing progress.
 const (
 	StateKey     = "/task_queues"
 	LedgerPrefix = "/ledger/"
@@ -102,8 +102,8 @@ func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {
 	return s
 }
 
-// liveEntryBytes is the least that a live entry takes: pass, position, base record,
-// failures, losses, next attempt, number of holders.
+// liveEntryBytes is the minimum size of a live entry: pass, position, base record, failures, losses, next attempt and number
+// of holders take at least one byte each.
 const liveEntryBytes = 7
 
 // encodeLive writes the live entries column by column: what varies little from entry to

@@ -12,9 +12,8 @@ var upgrades = map[int]func(*Snapshot) error{
 	1: neverRestored,
 }
 
-// Upgrade brings a decoded state to the newest format, and returns the one that it was
-// written in. What it needs to know stands in the state itself: roster, parts and ledger are
-// the same in all formats. ErrNewer and ErrDamaged leave the state as it was.
+// Upgrade brings a decoded state to the newest format, and returns the format that it was written in. The state itself has all
+// it needs: roster, parts and ledger are the same in all formats. ErrNewer and ErrDamaged leave the state unchanged.
 func (s *Snapshot) Upgrade() (from int, err error) {
 	from = s.Format
 	switch {

@@ -66,9 +66,9 @@ var (
 )
 
 // syncSteps decides when a synchronous step is complete: when every trainer whose task has a running deadline has staged its
-// gradients of the current version, or all of these trainers but the number of backups (Chen, Pan, Monga, Bengio and Jozefowicz,
-// "Revisiting Distributed Synchronous SGD", 2016). A trainer between two tasks is no contributor, so the pass barrier and the step
-// never wait for each other.
+// gradients of the current version, or all of these trainers but the number of backups. Backups follow Chen, Pan, Monga,
+// Bengio and Jozefowicz, "Revisiting Distributed Synchronous SGD", 2016. A trainer between two tasks is no contributor, so the
+// pass barrier and the step never wait for each other.
 //
 // Only last is stored. The rest is volatile: trainers repeat their reports to the next leader.
 type syncSteps struct {
@@ -115,10 +115,10 @@ func (q *Queue) SyncStep() (step Step, ok bool) {
 	return q.sync.last, true
 }
 
-// StageGradients reports that all shards hold the gradients that a trainer computed at Version from By.Records records, or, with 0
-// records, that some shards refused them because Version is past. The answer is AnswerWait until the step after Version is
-// committed. Then Answer.Version is the last committed version, and Answer.Included tells whether the gradients are in Version+1.
-// If a cut waits for the trainer, the answer does not wait: the step is made after the cut.
+// StageGradients reports that all shards hold the gradients of By.Records records, which a trainer computed at Version. With 0
+// records it reports that some shards refused them because Version is past. The answer is AnswerWait until the step after
+// Version is committed. Then Answer.Version is the last committed version, and Answer.Included is true if the gradients are in
+// Version+1. If a cut waits for the trainer, the answer does not wait: the step is made after the cut.
 type StageGradients struct {
 	By      Contributor
 	Version uint64
@@ -159,7 +159,7 @@ func (x *syncSteps) stage(version uint64, by Contributor) (wait bool, err error)
 		return false, fmt.Errorf("%w: staged at version %d: expected at most %d, the last committed one", ErrAhead, version, x.last.Version)
 	case by.Records < 0 || by.Records > math.MaxUint32:
 		return false, fmt.Errorf("staged %d records: expected 1 to %d, or 0 where shards refused them as late", by.Records, uint32(math.MaxUint32))
-	case by.Records == 0: // shards have a later version, which ServersAhead reports soon
+	case by.Records == 0: // shards have a later version, which ServersAhead reports
 		return true, nil
 	}
 	x.staged[by.Ordinal] = stage{by, version}
@@ -178,7 +178,7 @@ func (ev *ServersAhead) apply(q *Queue) Answer {
 	return Answer{}
 }
 
-// completeStep makes the next step the last one, if it is complete. Ready calls it once for each batch.
+// completeStep commits the next step, if it is complete. Ready calls it once for each batch.
 func (q *Queue) completeStep() {
 	x := q.sync
 	switch {
@@ -241,8 +241,8 @@ func (x *syncSteps) complete(runners []Ordinal, known func(Ordinal, uint64) bool
 	return next, true
 }
 
-// setStep makes a step the last one. The stages of the version before stay until the next step: if the store refuses this one,
-// Continue takes them back.
+// setStep records a step as the last step. The staged gradients of the version before stay until the next step: if the store
+// refuses this step, Continue takes them back.
 func (q *Queue) setStep(step Step) {
 	x := q.sync
 	maps.DeleteFunc(x.staged, func(_ Ordinal, s stage) bool { return s.version < x.last.Version })
@@ -253,7 +253,7 @@ func (q *Queue) setStep(step Step) {
 	x.last, x.changed, q.dirty = step, true, true
 }
 
-// resetSteps makes the step of a checkpoint set the last one and forgets what was staged.
+// resetSteps takes the step of a checkpoint set as the last step and discards staged gradients.
 func (q *Queue) resetSteps(step Step) {
 	if x := q.sync; x != nil {
 		clear(x.staged)
@@ -284,7 +284,7 @@ func (x *syncSteps) included(o Ordinal) (Inclusion, bool) {
 	return Inclusion{}, false
 }
 
-// continues takes over what is not stored. A stage of a step that was refused counts again.
+// continues takes over the volatile values. A staged gradient of a refused step counts again.
 func (x *syncSteps) continues(from *syncSteps) {
 	x.reached, x.missing = from.reached, from.missing
 	maps.Copy(x.staged, from.staged)

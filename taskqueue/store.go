@@ -11,11 +11,9 @@ type Write struct {
 	LeaseBound bool // goes when the leader's lease goes
 }
 
-// How a commit can end other than well. A store wraps these; every other error
-// means that nothing was written and the same leader may go on.
+// Errors of a commit. A store wraps these. Every other error means that nothing was written and the same leader may continue.
 var (
-	// ErrFenced says that the lock or the stored state is no longer what the
-	// leader believed: its term is over.
+	// ErrFenced reports that the lock or the stored state has changed since the leader last saw it: its term has ended.
 	ErrFenced = errors.New("not the leader")
 
 	// ErrUnknownOutcome says that the write may or may not have happened. It is

@@ -128,8 +128,8 @@ func (t *Table) take(kinds []byte) {
 	t.totalRecords += records
 }
 
-// IndexDigest is the SHA-256 of what is known of the chunks of a file: two files with the same one have as many records in as
-// many chunks, of the same sizes.
+// IndexDigest is the SHA-256 of the known facts about the chunks of a file: two files with the same digest have equally many
+// records in equally many chunks, of the same sizes.
 func (t *Table) IndexDigest(file int) [sha256.Size]byte {
 	f := &t.files[file]
 	sum := sha256.New()
@@ -218,7 +218,7 @@ func (t *Table) TaskChunks(index int) []Chunk {
 	return chunks
 }
 
-// checksum is that of a chunk, 0 if it is not known.
+// checksum returns the checksum of a chunk, 0 if it is not known.
 func (t *Table) checksum(chunk int) uint32 {
 	if t.checksums == nil {
 		return 0
@@ -226,7 +226,7 @@ func (t *Table) checksum(chunk int) uint32 {
 	return t.checksums[chunk]
 }
 
-// TaskFiles returns the files that a task's chunks lie in, in their order.
+// TaskFiles returns the files with the task's chunks, in their order.
 func (t *Table) TaskFiles(index int) []File {
 	first, last := index*t.chunksPerTask, min((index+1)*t.chunksPerTask, len(t.sizes))
 	var files []File
@@ -256,10 +256,9 @@ func (t *Table) offset(chunk int) int64 {
 	return offset
 }
 
-// Part is a stored piece of a table: some consecutive chunks with the files they
-// lie in. A file's chunks may go on in the next part, under the same path. Sizes
-// and record counts are byte planes (all lowest bytes first, all highest last):
-// gzip then sees the nearly constant high bytes as runs.
+// Part is a stored part of a table: some consecutive chunks with their files. A file's chunks may continue in the next part,
+// under the same path. Sizes and record counts are byte planes (all lowest bytes first, all highest last): gzip then sees the
+// nearly constant high bytes as runs.
 type Part struct {
 	First        int // first chunk
 	Paths        []string
@@ -301,7 +300,7 @@ func (t *Table) Part(first, count int) Part {
 	return p
 }
 
-// AddPart appends the next part of a stored table. One that is damaged is refused whole.
+// AddPart appends the next part of a stored table. It refuses a damaged part completely.
 func (t *Table) AddPart(p *Part) error {
 	if err := t.checkPart(p); err != nil {
 		return fmt.Errorf("part at chunk %d: %w", p.First, err)
@@ -326,7 +325,7 @@ func (t *Table) AddPart(p *Part) error {
 	return nil
 }
 
-// goesOn reports whether a path is that of the last file.
+// goesOn reports whether a path equals the path of the last file.
 func (t *Table) goesOn(path string) bool {
 	return len(t.files) > 0 && t.files[len(t.files)-1].Path == path
 }

@@ -13,7 +13,7 @@ type Moment struct {
 	At     int64
 }
 
-// Delivery is one dispatch of a task and what became of it.
+// Delivery is one dispatch of a task and its outcome.
 type Delivery struct {
 	Attempt    Attempt
 	Trainer    Ordinal   // 0: unknown
@@ -23,7 +23,7 @@ type Delivery struct {
 	Step       uint64    // of EventApplied, which is EventFinished once its step is committed
 }
 
-// TracedPass is what became of a task in one pass.
+// TracedPass is the history of a task in one pass.
 type TracedPass struct {
 	Pass       Pass
 	Deliveries []Delivery // by attempt
@@ -61,7 +61,7 @@ func NewTracer(set, index int, from Outline) *Tracer {
 	return t
 }
 
-// Passes returns what became of the task, by pass.
+// Passes returns the history of the task, by pass.
 func (t *Tracer) Passes() []TracedPass { return t.passes }
 
 // Name returns the id of a trainer; ok is false when it joined in a part of the ledger that
@@ -99,7 +99,7 @@ func (t *Tracer) Add(commit uint64, value []byte) error {
 	return nil
 }
 
-// steps counts deliveries whose step was committed; those that were rolled back came to nothing.
+// steps counts deliveries whose step was committed; deliveries that were rolled back have no effect.
 func (t *Tracer) steps(ev *LedgerEvent, now Moment) {
 	for i := range t.passes {
 		for k := range t.passes[i].Deliveries {
@@ -115,7 +115,7 @@ func (t *Tracer) steps(ev *LedgerEvent, now Moment) {
 	}
 }
 
-// concerns reports whether a place is that of the task.
+// concerns reports whether an event is about the traced task.
 func (t *Tracer) concerns(ev *LedgerEvent) bool {
 	if ev.Set != t.set || !t.known || t.index >= t.outline.Tasks {
 		return false

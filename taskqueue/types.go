@@ -45,11 +45,11 @@ type Pass uint32
 // Attempt numbers the dispatches of one task within one pass, from 1.
 type Attempt uint32
 
-// Ordinal is the small number of a trainer within its job; 0 is nobody.
+// Ordinal is the small number of a trainer within its job; 0 is no trainer.
 type Ordinal uint32
 
-// Clock is the job clock in milliseconds, from 1. It is no wall clock: it advances only
-// while the leader can commit, and goes on from the stored value in the next term.
+// Clock is the job clock in milliseconds, from 1. It is no wall clock: it advances only while the leader can commit, and
+// continues from the stored value in the next term.
 type Clock int64
 
 // Add returns c moved by d, which is truncated to milliseconds.
@@ -58,7 +58,7 @@ func (c Clock) Add(d time.Duration) Clock { return c + Clock(d/time.Millisecond)
 // Sub returns the time from u to c.
 func (c Clock) Sub(u Clock) time.Duration { return time.Duration(c-u) * time.Millisecond }
 
-// Kind says what a dataset's tasks are for.
+// Kind is the purpose of a dataset's tasks.
 type Kind uint8
 
 // The kinds of tasks.

@@ -2,10 +2,9 @@ package taskqueue
 
 import "fmt"
 
-// PassReport says what became of the tasks of one pass, by the ledger alone. In a closed
-// pass every task is counted once, set aside or missing, and no task is counted twice;
-// missing and counted_twice are 0 or the guarantee is broken. The tasks of an open pass
-// that are neither are still to be done.
+// PassReport reports the outcome of the tasks of one pass, by the ledger alone. In a closed pass every task is counted once,
+// set aside or missing, and no task is counted twice; missing and counted_twice are 0 or the guarantee is broken. The tasks of
+// an open pass that are neither are still to be done.
 type PassReport struct {
 	Set          int  `json:"set"`
 	Pass         Pass `json:"pass"`
@@ -59,9 +58,8 @@ type verifiedPass struct {
 // NewVerifier returns a verifier that has seen nothing yet.
 func NewVerifier() *Verifier { return &Verifier{draining: map[Ordinal]bool{}} }
 
-// Add takes the events of one commit. Commits must come in rising order; those that have
-// no events have no entry in it. An error wraps ErrBadLedger: the value does not decode, or
-// tells what cannot have happened, as after the loss of a commit before it.
+// Add takes the events of one commit. Commits must come in rising order; commits without events have no ledger entry. An error
+// wraps ErrBadLedger if the value does not decode, or if its events are impossible, as after the loss of an earlier commit.
 func (v *Verifier) Add(commit uint64, value []byte) error {
 	if commit <= v.last {
 		return fmt.Errorf("%w: commit %d after commit %d", ErrBadLedger, commit, v.last)
@@ -268,7 +266,7 @@ func (s *verifiedSet) report(p *verifiedPass) PassReport {
 	r.CountedOnce = p.finished.n - p.twice.n
 	for index, since := range s.aside {
 		position := p.order.position(index)
-		skipped := p.aside[position] || !p.dispatched.has(position) // else it was spared, and goes on
+		skipped := p.aside[position] || !p.dispatched.has(position) // else it was spared, and continues
 		if since <= r.Pass && skipped && !p.finished.has(position) {
 			r.SetAside++
 			if s.dropped[index] {
@@ -279,7 +277,7 @@ func (s *verifiedSet) report(p *verifiedPass) PassReport {
 	return r
 }
 
-// Report returns what became of each pass, closed and open, by dataset and pass.
+// Report returns the outcome of each pass, closed and open, by dataset and pass.
 func (v *Verifier) Report() []PassReport {
 	var list []PassReport
 	for _, s := range v.sets {
@@ -291,8 +289,8 @@ func (v *Verifier) Report() []PassReport {
 	return list
 }
 
-// CrossCheck compares the ledger with the stored state of the same revision: what the
-// ledger counted, dispatched and set aside must be what the state says.
+// CrossCheck compares the ledger with the stored state of the same revision: the tasks that the ledger counted, dispatched and
+// set aside must match the state.
 func (v *Verifier) CrossCheck(state *Snapshot) error {
 	if v.last > state.Commit {
 		return fmt.Errorf("the ledger goes to commit %d, the state only to %d", v.last, state.Commit)

@@ -6,10 +6,9 @@ import (
 	"slices"
 )
 
-// Outline is what the ledger up to a commit leaves behind for whoever reads on from there
-// without it: which datasets there are, how far their passes are and what is set aside. Its
-// size grows with the number of set-aside tasks and of sessions that drain only. The zero value is
-// that of a ledger that is read from its beginning.
+// Outline summarizes the ledger up to a commit, so that a reader can continue without the earlier part: the datasets, the
+// progress of their passes and the set-aside tasks. Its size grows only with the number of set-aside tasks and of draining
+// sessions. The zero value is the outline of an empty ledger.
 type Outline struct {
 	Commit   uint64       `json:"commit"`
 	Status   Status       `json:"status"`
@@ -36,7 +35,7 @@ type AsideOutline struct {
 	Dropped bool `json:"dropped,omitempty"`
 }
 
-// Outline returns the outline of all that was added.
+// Outline returns the outline of the added events.
 func (v *Verifier) Outline() Outline {
 	o := Outline{Commit: v.last, Step: v.step, Status: v.status, Paused: v.paused, Draining: slices.Sorted(maps.Keys(v.draining)), Sets: make([]SetOutline, len(v.sets))}
 	for i, s := range v.sets {
@@ -48,7 +47,7 @@ func (v *Verifier) Outline() Outline {
 	return o
 }
 
-// Outline is that of a ledger which ends with the last commit of this queue.
+// Outline returns the outline of a ledger that ends with the last commit of this queue.
 func (q *Queue) Outline() Outline {
 	o := Outline{Commit: q.commit, Status: Running, Sets: make([]SetOutline, len(q.sets))}
 	switch q.status {
@@ -74,8 +73,8 @@ func (q *Queue) Outline() Outline {
 	return o
 }
 
-// ResumeVerifier returns a verifier that goes on after an outline. Of the passes that were
-// open or closed by then it says nothing but that they are unseen; of later ones everything.
+// ResumeVerifier returns a verifier that continues after an outline. Passes that were open or closed at that commit are only
+// reported as unseen. Later passes are reported completely.
 func ResumeVerifier(o Outline) (*Verifier, error) {
 	v := NewVerifier()
 	v.last, v.status, v.paused, v.step = o.Commit, o.Status, o.Paused, o.Step

@@ -35,7 +35,7 @@ type SetOverview struct {
 	Records       int64
 	ChunksPerTask int
 	Pass          Pass
-	Passes        int // 0: for ever
+	Passes        int // 0: unlimited
 	Cursor        int
 	Todo          int
 	Pending       int
@@ -123,7 +123,7 @@ func (q *Queue) setOverview(s *set) SetOverview {
 type PendingTask struct {
 	Set      int
 	Index    int
-	Token    Token // Attempt is that of the last dispatch
+	Token    Token // Attempt is the attempt of the last dispatch
 	Failures int
 	Losses   int
 	Holders  []TaskHolder
@@ -172,9 +172,8 @@ func (q *Queue) SetAsideTasks(set int) []int {
 	return list
 }
 
-// TaskQueues builds the literal queues of the oldest open pass of a dataset (of the last
-// one when none is open), in the order of the pass. Set-aside tasks stand in none; those that
-// wait for a commit are pending.
+// TaskQueues builds the literal queues of the oldest open pass of a dataset (of the last pass if none is open), in the order
+// of the pass. Set-aside tasks are in none of them; tasks that wait for a commit are pending.
 func (q *Queue) TaskQueues(set int) TaskQueues {
 	s := q.sets[set]
 	view := TaskQueues{Pending: map[int]TaskEntry{}}
