@@ -21,7 +21,7 @@ import (
 // ErrOccupied says that there is a job where one was to be restored.
 var ErrOccupied = errors.New("there is a job already")
 
-// jobKeys are all that a job can have, as Together takes them.
+// jobKeys lists all keys that a job can have, in the form that Together takes.
 var jobKeys = []string{keyJob, keyState, keyState + "/", keyTrainers, keyPS, keyPSDesired, keyPSBlocks, "/ps_step", "/checkpoints/", "/ledger/", "/master/"}
 
 // Adoption is a job to be put where there is none.
@@ -34,21 +34,22 @@ type Adoption struct {
 	Begin    []taskqueue.Write                 // written first, with the marker: who repeats a broken-off adoption finds them
 	Last     []taskqueue.Write                 // written with the state, in one transaction: who sees one of them sees the job
 
-	// Replaces is what the job had when the operator decided to replace it. Its tasks, trainers, ledger and set of checkpoints are
-	// removed, and it goes on with those of the adoption; nil: there must be no job. No master or parameter server may run.
+	// Replaces is the state that the job had when the operator decided to replace it. Its tasks, trainers, ledger and
+	// checkpoint set are removed, and the adoption's take their place; nil: there must be no job. No master or parameter
+	// server may run.
 	Replaces *Pointer
 }
 
-// replacedKeys are those of a job that an adoption replaces. The parts of task tables stay, and where blocks lie.
+// replacedKeys are the keys of a job that an adoption replaces. The parts of task tables and the placement of blocks stay.
 var replacedKeys = []string{keyState, taskqueue.AsidePrefix, keyTrainers, keyLatest, "/ps_step", taskqueue.LedgerPrefix}
 
-// Adopt writes a job under this store's prefix. The state is written last, in one transaction
-// that compares that nobody interfered: until then there is no job, and after it the whole.
+// Adopt writes a job under this store's prefix. The state is written last, in one transaction that compares that no other
+// process interfered: until then there is no job, and after it the whole job.
 //
-//	nothing there ──▶ keyRestoring, /job ──▶ keys, a batch at a time ──▶ /task_queues, no keyRestoring
-//	  else ErrOccupied     │ broken off: the same Adoption goes on          compares keyRestoring; no state
+//	no key exists  ──▶ keyRestoring, /job ──▶ keys, a batch at a time ──▶ /task_queues, no keyRestoring
+//	  else ErrOccupied     │ interrupted: the same Adoption continues       compares keyRestoring; no state
 //
-// It needs no lock: a master that leads meanwhile finds keyRestoring, and waits.
+// It needs no lock: a master that leads during the restore finds keyRestoring, and waits.
 func (s *Store) Adopt(ctx context.Context, a Adoption) error {
 	marker, err := s.beginAdoption(ctx, a)
 	if err != nil {
@@ -81,8 +82,8 @@ func (s *Store) Adopt(ctx context.Context, a Adoption) error {
 	return s.endAdoption(ctx, marker, a.State, a.Last)
 }
 
-// beginAdoption puts the marker where nothing is, or finds that of a restore of the same that
-// was broken off. It returns the marker's create revision.
+// beginAdoption writes the marker if there is no job, or finds the marker of an interrupted restore of the same backup. It
+// returns the marker's create revision.
 func (s *Store) beginAdoption(ctx context.Context, a Adoption) (int64, error) {
 	key := s.abs(keyRestoring)
 	job, err := json.Marshal(newJob(a.Name, a.Settings))
@@ -172,7 +173,7 @@ func (s *Store) endAdoption(ctx context.Context, marker int64, state []byte, las
 	return fmt.Errorf("end the restore: %w: another one ended it, or the job was removed meanwhile", ErrOccupied)
 }
 
-// settled sends a transaction until its outcome is known. It must be one that may be sent again.
+// settled sends a transaction until its outcome is known. The transaction must be safe to repeat.
 func (s *Store) settled(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
 	pause := backoff{least: 20 * time.Millisecond, most: time.Second}
 	for {
@@ -186,7 +187,7 @@ func (s *Store) settled(ctx context.Context, req *pb.TxnRequest) (*pb.TxnRespons
 	}
 }
 
-// ParseJob reads the value of /job and checks that nobody edited it.
+// ParseJob reads the value of /job and checks that it was not edited.
 func ParseJob(value []byte) (Job, error) {
 	var j Job
 	if err := json.Unmarshal(value, &j); err != nil {
@@ -213,7 +214,7 @@ func (s *Store) opsDelete(key string, but []taskqueue.Write) (ops []*pb.RequestO
 	return append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: last}})
 }
 
-// opDelete deletes a key, or all that begin with one that ends in a slash.
+// opDelete deletes a key, or with a final slash all keys with this prefix.
 func opDelete(key string) *pb.RequestOp {
 	request := &pb.DeleteRangeRequest{Key: []byte(key)}
 	if key[len(key)-1] == '/' {

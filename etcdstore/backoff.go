@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// backoff yields pauses that double from least to most, each drawn from
-// [half, whole], so that many waiters do not come back at once.
+// backoff yields pauses that double from least to most, each drawn from [half, whole], so that many waiters do not retry at
+// the same time.
 type backoff struct {
 	least, most time.Duration
 	last        time.Duration

@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootTime is CLOCK_BOOTTIME: it never steps, and goes on while the machine is
-// suspended.
+// bootTime is CLOCK_BOOTTIME: it never steps, and advances while the machine is suspended.
 func bootTime() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {

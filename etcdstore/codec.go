@@ -21,10 +21,9 @@ var ErrCorrupt = errors.New("corrupt or partial")
 
 const whatToDoCorrupt = "the bytes were left untouched: restore etcd from a snapshot, or start a new job under another --job"
 
-// compressor encodes values of one type. A gob stream describes its types before the first
-// value; to describe and compress them again for every commit costs more than the value. So
-// the encoder goes on for ever, and each value gets the description in front that the first
-// one had, compressed once and flushed to a byte boundary:
+// compressor encodes values of one type. A gob stream describes its types before the first value. To describe and compress
+// them again for every commit costs more than the value. So the encoder is never reset, and each value begins with the
+// description of the first value, compressed once and flushed to a byte boundary:
 //
 //	┌─────────────┬──────────────────────┬────────────────┬──────────────┐
 //	│ gzip header │ deflate: types, sync │ deflate: value │ CRC-32, size │  RFC 1951, 1952
@@ -39,8 +38,8 @@ type compressor struct {
 	zip   *flate.Writer // onto out; it weighs hundreds of kilobytes
 }
 
-// spares are compressors of one type that nobody uses now. To make one costs many times what a value does, so that some stay:
-// a sync.Pool lets them go with the garbage, and under the race detector every fourth that it is given.
+// spares are unused compressors of one type. To make a compressor costs many times as much as to encode a value, so some are
+// kept: a sync.Pool drops its values at garbage collection, and under the race detector every fourth value.
 type spares struct {
 	mu   sync.Mutex
 	list []*compressor
@@ -134,7 +133,7 @@ func (c *compressor) compress(value []byte) error {
 	return nil
 }
 
-// holdsInterface walks a type; seen are those that it is in or was through with.
+// holdsInterface walks a type. seen are the types that it has entered.
 func holdsInterface(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if t == nil || seen[t] {
 		return t == nil

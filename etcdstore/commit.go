@@ -15,15 +15,12 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Commit replaces /task_queues and does the writes, all in one transaction that
-// compares the lock key's create revision and, with expectMod, the last
-// revision of /task_queues (0: it must not exist). It returns the new one.
+// Commit replaces /task_queues and does the writes, all in one transaction that compares the lock key's create revision and,
+// with expectMod, the last revision of /task_queues (0: it must not exist). It returns the new revision.
 //
-// Errors: [taskqueue.ErrFenced], [taskqueue.ErrUnknownOutcome] and
-// [taskqueue.ErrStoreFull], wrapped; any other means that nothing was written.
-// state must differ from every state committed before (it carries a nonce):
-// that is how a write is recognised as ours. The arguments may be reused after
-// the return.
+// Errors: [taskqueue.ErrFenced], [taskqueue.ErrUnknownOutcome] and [taskqueue.ErrStoreFull], wrapped; any other means that
+// nothing was written. state must differ from every state committed before (it carries a nonce): that identifies the leader's
+// own write. The arguments may be reused after the return.
 func (l *Lock) Commit(ctx context.Context, expectMod int64, state []byte, writes []taskqueue.Write) (modRevision int64, err error) {
 	answer, err := l.store.txn(ctx, l.term().Commit(expectMod, state, writes))
 	switch {
@@ -60,8 +57,8 @@ func (l *Lock) fenced(ctx context.Context, expectMod int64) error {
 		taskqueue.ErrFenced, l.store.abs(keyState), kv.GetModRevision(), expectMod)
 }
 
-// settle finds out what a "space exceeded" meant. etcd has answered, so the
-// transaction is either in or out by now, and a read tells which.
+// settle finds the outcome after a "space exceeded" answer. etcd has answered, so the transaction has either been applied or
+// not, and a read shows the outcome.
 func (l *Lock) settle(ctx context.Context, expectMod int64, state []byte) (modRevision int64, err error) {
 	kv, err := l.readFenced(ctx, keyState)
 	switch {
@@ -104,11 +101,9 @@ func (l *Lock) readFenced(ctx context.Context, key string) (*mvccpb.KeyValue, er
 // to 1.5 MiB by default.
 const MaxPart = 1 << 20
 
-// PutParts writes immutable keys, one fenced transaction each, without touching
-// /task_queues: its revision must stay expectMod meanwhile. progress (may be
-// nil) is called after each. An unknown outcome is answered by sending the same
-// bytes again, until ctx ends. One attempt waits for half of the lease's time to
-// live, so that one that hangs leaves time for another.
+// PutParts writes immutable keys, one fenced transaction each, without touching /task_queues: its revision must stay
+// expectMod. progress (may be nil) is called after each key. After an unknown outcome it sends the same bytes again, until ctx
+// ends. One attempt waits for half of the lease's time to live, so that an attempt that hangs leaves time for another.
 func (l *Lock) PutParts(ctx context.Context, expectMod int64, parts []taskqueue.Write, progress func(done, total int)) error {
 	for i := range parts {
 		if n := len(parts[i].Value); n > MaxPart {
@@ -147,10 +142,9 @@ func (l *Lock) putPart(ctx context.Context, expectMod int64, part *taskqueue.Wri
 	}
 }
 
-// Announce puts addr under /master/addr for those who look for the leader. It
-// goes with the lease, and is put only while the lock key is ours. It compares
-// no revision of /task_queues: the same holder may write it again at any time,
-// and no state depends on it.
+// Announce puts addr under /master/addr, where clients look for the leader. The key is on the lease, and is put only while
+// this lock is held. It compares no revision of /task_queues: the same holder may write it again at any time, and no state
+// depends on it.
 func (l *Lock) Announce(ctx context.Context, addr string, term uint64) error {
 	value, err := json.Marshal(Addr{Addr: addr, Term: term, Lease: fmt.Sprintf("%x", l.lease)})
 	if err != nil {

@@ -47,20 +47,19 @@ func (s *Store) compact(ctx context.Context, keep int64) error {
 	if target <= 0 {
 		return nil
 	}
-	// "compacted" says that somebody went at least as far before.
+	// "compacted" means that another process compacted at least as far.
 	if _, err := s.client.Compact(ctx, target); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 		return fmt.Errorf("compact etcd's history to revision %d: %w", target, err)
 	}
 	return nil
 }
 
-// uncompacted is how much history makes us say that nobody compacts it.
+// uncompacted is the number of revisions of history above which CheckAutoCompaction warns.
 var uncompacted int64 = 200_000 // lowered by the test
 
-// CheckAutoCompaction says in warning what is wrong when nobody seems to compact
-// the history of this etcd; "" when that is well or cannot be known yet. etcd
-// tells no client how it is configured, but a revision far behind that can
-// still be read tells as much: ask again from time to time.
+// CheckAutoCompaction returns a warning if the history of this etcd seems not to be compacted; "" if it is compacted or that
+// is not known yet. etcd reports its configuration to no client, but a far older revision that can still be read shows it:
+// call it periodically.
 func (s *Store) CheckAutoCompaction(ctx context.Context) (warning string, err error) {
 	answer, err := s.get(ctx, s.abs(keyState), clientv3.WithCountOnly())
 	if err != nil {

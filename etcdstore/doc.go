@@ -1,6 +1,5 @@
-// Package etcdstore is all that touches etcd: the leader's lock, its fenced
-// commits, the registry of processes, readers and watches, and the embedded
-// server. docs/keys.md lists every key.
+// Package etcdstore implements all access to etcd: the leader's lock, its fenced commits, the registry of processes, readers
+// and watches, and the embedded server. docs/keys.md lists every key.
 //
 // # The lock
 //
@@ -12,27 +11,19 @@
 //	                                                key gone, or no keep-alive
 //	                                                answer in time, or Resign
 //
-// A campaigner grants a lease and puts /master/lock/<lease> on it; the key with
-// the lowest create revision leads. A holder believes in its lock no longer
-// than (keep-alive SENT + TTL - margin), measured on CLOCK_BOOTTIME, which also
-// runs while the machine is suspended. etcd counts the lease's time from when
-// it received that keep-alive, so the holder stops first. That belief only
-// decides what may be answered without a write. Writes do not rest on any
-// clock: every commit compares the lock key's create revision and the last
-// revision of /task_queues inside the transaction, so a holder that was paused,
-// or a transaction that lands late, changes nothing.
+// A campaigner grants a lease and puts /master/lock/<lease> on it; the key with the lowest create revision leads. A holder
+// trusts its lock no longer than (keep-alive SENT + TTL - margin), measured on CLOCK_BOOTTIME, which also runs while the
+// machine is suspended. etcd counts the lease's time from when it received that keep-alive, so the holder stops first. That
+// trust only decides which requests may be answered without a write. Writes do not depend on a clock. Every commit compares
+// the lock key's create revision and the last revision of /task_queues inside the transaction. So a holder that was paused, or
+// a transaction that arrives late, changes nothing.
 //
 // # How a transaction can end
 //
-// A mutation is sent once. The etcd client's own retries are off
-// (MaxUnaryRetries 1): it would send a transaction again after a deadline
-// reported by the server, and the second one's failed compare would hide that
-// the first one was done. gRPC itself sends again only what no server has
-// begun to process.
+// A mutation is sent once. The etcd client's own retries are off (MaxUnaryRetries 1): it would send a transaction again after
+// a deadline reported by the server. The failed compare of the second attempt would then hide the success of the first. gRPC
+// itself sends again only requests that no server has begun to process.
 //
-//	answer                                           outcome
-//	succeeded                                        done
-//	compare failed                                   taskqueue.ErrFenced
 //	lease not found (a LeaseBound write)             taskqueue.ErrFenced
 //	never handed to a connection (any code)          definite failure
 //	InvalidArgument, FailedPrecondition, OutOfRange,
@@ -45,15 +36,16 @@
 // "Database space exceeded" is answered both before and after a transaction was
 // applied (the applier that crosses the quota first applies, then complains).
 // [Lock.Commit] therefore reads the state back: unchanged is
-// taskqueue.ErrStoreFull, our own bytes are success.
 //
-// An expired authentication token is refreshed and the request sent again: etcd
-// checks it before anything else.
+// "Database space exceeded" is answered both before and after a transaction was applied (the applier that crosses the quota
+// first applies, then returns the error). [Lock.Commit] therefore reads the state back: unchanged is taskqueue.ErrStoreFull,
+// its own bytes are success.
+//
+// An expired authentication token is refreshed and the request sent again: etcd checks it before anything else.
 //
 // # Reads and watches
 //
-// Reads are linearizable and are repeated while etcd is unavailable, until their
-// context ends. Watches are level-triggered: list, then follow; when the history
-// was compacted under a watch, or the watch broke, they list again. What a
-// caller sees is always a state that was true, never a pile of events.
+// Reads are linearizable and are repeated while etcd is unavailable, until their context ends. Watches are level-triggered:
+// list, then follow. If the history was compacted under a watch, or the watch broke, they list again. A caller always sees a
+// state that existed, never a sequence of events.
 package etcdstore

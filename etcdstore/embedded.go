@@ -23,9 +23,8 @@ type EmbeddedConfig struct {
 	// Dir holds the data, the log, the lock and what survives a restart.
 	Dir string
 
-	// ClientURL is host:port (or http://host:port) on the loopback interface.
-	// Default "127.0.0.1:0": the port of the last run of this Dir if it is
-	// free, else one that the kernel chooses.
+	// ClientURL is host:port (or http://host:port) on the loopback interface. Default "127.0.0.1:0": the port of the last run
+	// of this Dir if it is free, else a port that the kernel chooses.
 	ClientURL string
 
 	// ReadyTimeout bounds the start, recovery included. Default 30 s.
@@ -45,15 +44,15 @@ const defaultReadyTimeout = 30 * time.Second
 
 // Names inside EmbeddedConfig.Dir.
 const (
-	embeddedLock     = "LOCK"          // flock, held while a server uses the folder
+	embeddedLock     = "LOCK"          // flock, held while a server uses the directory
 	embeddedIdentity = "embedded.json" // identity
 	embeddedLog      = "etcd.log"      // errors only
 	embeddedData     = "etcd"          // etcd's data dir
 )
 
-// identity is what a folder's server keeps from run to run.
+// identity holds the facts that a directory's server keeps from run to run.
 type identity struct {
-	ClusterToken string `json:"cluster_token"` // makes the cluster id unlike any other folder's
+	ClusterToken string `json:"cluster_token"` // makes the cluster id unlike any other directory's
 	ClientAddr   string `json:"client_addr"`   // of the last run
 }
 
@@ -68,7 +67,7 @@ type Embedded struct {
 	closing  chan struct{} // closed when Close begins
 }
 
-// IsEmbedded reports whether an embedded etcd ever ran on a folder. A folder that cannot be read is an error.
+// IsEmbedded reports whether an embedded etcd ever ran on a directory. A directory that cannot be read is an error.
 func IsEmbedded(dir string) (bool, error) {
 	_, err := os.Stat(filepath.Join(dir, embeddedIdentity))
 	if errors.Is(err, os.ErrNotExist) {
@@ -77,7 +76,7 @@ func IsEmbedded(dir string) (bool, error) {
 	return err == nil, err
 }
 
-// RunningEmbedded returns the endpoint of the etcd that another process runs on a folder; "" if none does.
+// RunningEmbedded returns the endpoint of the etcd that another process runs on a directory; "" if none does.
 func RunningEmbedded(dir string) (endpoint string, err error) {
 	if is, err := IsEmbedded(dir); err != nil || !is {
 		return "", err
@@ -104,8 +103,8 @@ func RunningEmbedded(dir string) (endpoint string, err error) {
 	return "http://" + id.ClientAddr, nil
 }
 
-// StartEmbedded starts etcd and waits until it serves. A folder that is in use
-// by another process, or cannot be written, is refused with what to do.
+// StartEmbedded starts etcd and waits until it serves. If another process uses the directory, or it cannot be written, the
+// error names the remedy.
 func StartEmbedded(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 	if cfg.ReadyTimeout == 0 {
 		cfg.ReadyTimeout = defaultReadyTimeout
@@ -129,8 +128,7 @@ const (
 	lockPause    = 20 * time.Millisecond
 )
 
-// lockDir makes the folder ours: etcd itself would wait without a word for
-// another process to leave.
+// lockDir locks the directory for this process: etcd itself would wait without a message for another process to exit.
 func lockDir(ctx context.Context, dir string) (*os.File, error) {
 	if dir == "" {
 		return nil, errors.New("embedded etcd: expected a data folder, found no name")
@@ -239,7 +237,7 @@ func (c EmbeddedConfig) options(addr, clusterToken string) (*embed.Config, error
 		return nil, fmt.Errorf("client URL %q: it has no authentication and listens on loopback only, such as 127.0.0.1:0; run an etcd of its own for other machines", addr)
 	}
 	client := url.URL{Scheme: "http", Host: addr}
-	// Nobody ever dials the only member's peer port: any free one will do.
+	// No process dials the only member's peer port: any free port is suitable.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 
 	options := embed.NewConfig()
@@ -309,11 +307,10 @@ func (e *Embedded) watch() {
 // Endpoint is what goes into Config.Endpoints: http://127.0.0.1:PORT.
 func (e *Embedded) Endpoint() string { return e.endpoint }
 
-// Err yields why the server ended by itself, for example [ErrDiskFull], and closes when it has ended.
+// Err yields the reason if the server ends without Close, for example [ErrDiskFull], and closes when it has ended.
 func (e *Embedded) Err() <-chan error { return e.err }
 
-// Close stops the server and releases the folder. Close its clients first: it
-// waits seconds for those that still watch.
+// Close stops the server and releases the directory. Close its clients first: it waits seconds for clients that still watch.
 func (e *Embedded) Close() {
 	close(e.closing)
 	e.watcher.Wait()

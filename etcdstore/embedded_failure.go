@@ -13,19 +13,19 @@ import (
 )
 
 var (
-	// ErrDiskFull: the embedded etcd could not write, because its disk has no room. What it has confirmed is on the disk, and
-	// a start with room on the disk continues from there.
+	// ErrDiskFull: the embedded etcd could not write, because its disk has no space. Confirmed writes are on the disk, and a
+	// start with space on the disk continues from there.
 	ErrDiskFull = errors.New("the disk is full")
 
-	// ErrStorage: the embedded etcd could not go on for another reason, such as a disk that does not read or write.
+	// ErrStorage: the embedded etcd stopped for another reason, such as a disk that does not read or write.
 	ErrStorage = errors.New("the embedded etcd failed")
 
-	// ErrInUse: another process uses the folder of an embedded etcd.
+	// ErrInUse: another process uses the directory of an embedded etcd.
 	ErrInUse = errors.New("in use by another process")
 )
 
-// failure catches the reason for which an embedded etcd cannot go on. etcd writes it to its log as fatal or as a panic, and
-// relies on the end of the process there.
+// failure catches the reason for which an embedded etcd stops. etcd writes it to its log as fatal or as a panic, and relies on
+// the end of the process there.
 type failure struct {
 	dir      string
 	once     sync.Once
@@ -54,7 +54,7 @@ func (f *failure) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	select {}
 }
 
-// explain names the folder of a full disk.
+// explain names the directory of a full disk.
 func (f *failure) explain(err error) error {
 	select {
 	case <-f.happened:
@@ -74,7 +74,7 @@ func IsDiskFull(err error) bool {
 	return errors.Is(err, ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// logger writes etcd's errors to a file in its folder, as its own logger does, and reports those that are fatal.
+// logger writes etcd's errors to a file in its directory, as its own logger does, and reports fatal errors.
 func (f *failure) logger() (func(*embed.Config) error, error) {
 	config := zap.NewProductionConfig()
 	config.EncoderConfig.EncodeTime = zapcore.ISO8601TimeEncoder

@@ -13,11 +13,10 @@ import (
 // listing is what a key range held at one revision, by absolute key.
 type listing map[string]*mvccpb.KeyValue
 
-// follow calls changed with what the keys in [from, end) hold (with end "", the
-// one key), and again after each change, until changed returns false (nil), ctx
-// ends (its error) or etcd refuses us. The ranges are small: registries, one
-// key. It survives compaction under the watch, lost connections and a member
-// without a leader: each time it lists again. The listing belongs to follow.
+// follow calls changed with the contents of the keys in [from, end) (with end "", the one key), and again after each change,
+// until changed returns false (nil), ctx ends (its error) or etcd refuses the request. The ranges are small: registries, one
+// key. It survives compaction under the watch, lost connections and a member without a leader: each time it lists again. The
+// listing belongs to follow.
 func (s *Store) follow(ctx context.Context, from, end string, changed func(listing) (more bool)) error {
 	var opts []clientv3.OpOption
 	if end != "" {
@@ -87,8 +86,8 @@ func (s *Store) watch(ctx context.Context, from string, opts []clientv3.OpOption
 	return true, nil
 }
 
-// latest runs source on the store's own time and ctx's, and hands on what it
-// emits through a channel that holds the newest value only.
+// latest runs source until the store closes or ctx ends, and sends each value that it emits through a channel that holds the
+// newest value only.
 func latest[V any](ctx context.Context, s *Store, source func(ctx context.Context, emit func(V)) error) <-chan V {
 	out := make(chan V, 1)
 	ctx, cancel := s.bound(ctx)

@@ -14,9 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// held is a lease, kept alive, and the one key of ours that lives on it. It is
-// lost, once and for good, when etcd says that the lease or the key is gone,
-// when no keep-alive was answered in time, or when we let go.
+// held is a lease, kept alive, and the one key that this process put on it. It is lost, once and permanently, when etcd
+// reports that the lease or the key is gone, when no keep-alive was answered in time, or on release.
 //
 // Its goroutines end with the loss; release and abandon wait for them.
 type held struct {
@@ -44,7 +43,7 @@ type held struct {
 
 var errReleased = errors.New("released")
 
-// hold grants a lease and keeps it alive from then on, each third of its time to live and at least as often as every.
+// hold grants a lease and keeps it alive, each third of its time to live and at least as often as every.
 func (s *Store) hold(ctx context.Context, ttl, margin, every time.Duration) (*held, error) {
 	sent := bootTime()
 	seconds := int64(math.Ceil(ttl.Seconds()))
@@ -79,8 +78,8 @@ func (h *held) spawn(f func()) {
 	})
 }
 
-// place puts the key on the lease unless another holds it. It may be repeated
-// after an unknown outcome. owner is the value of who has the key, when not us.
+// place puts the key on the lease unless another process holds it. It may be repeated after an unknown outcome. owner is the
+// value of the other holder's key.
 func (h *held) place(ctx context.Context, key string, value []byte) (ours bool, owner []byte, err error) {
 	answer, err := h.store.txn(ctx, &pb.TxnRequest{
 		//guard:claim-requires-free-key
@@ -169,8 +168,8 @@ func (h *held) trust(until time.Duration) {
 	}
 }
 
-// expireCheck is how late a loss can be seen after the machine woke from a
-// suspension: Go's timers stand still meanwhile, the boot clock does not.
+// expireCheck is the maximum delay of noticing a loss after the machine resumes from a suspension: Go's timers stop during the
+// suspension, the boot clock does not.
 const expireCheck = 100 * time.Millisecond
 
 // expire ends the holding when the trust has run out.
@@ -223,7 +222,7 @@ func (h *held) release(ctx context.Context) error {
 	return nil
 }
 
-// abandonTime bounds giving back what was not used.
+// abandonTime limits the release of unused leases.
 const abandonTime = time.Second
 
 // abandon is release for a holding that came to nothing.

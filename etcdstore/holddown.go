@@ -14,20 +14,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ErrHeldDown says that a take-over was forced a short while ago: another one
-// has to wait.
+// ErrHeldDown reports that a takeover was forced recently: another takeover must wait.
 var ErrHeldDown = errors.New("a take-over was forced recently")
 
 // Takeover is how a suspect is to be deposed.
 type Takeover struct {
-	// Holddown is the least time between two forced take-overs. It is
-	// /master/holddown, on a lease that nobody keeps alive.
+	// Holddown is the minimum time between two forced takeovers. It is /master/holddown, on a lease without keep-alives.
 	Holddown time.Duration
-	// Silent: the suspect may live, and only be too busy to be heard. Taking
-	// over makes the next leader busier still, so after each take-over of a
-	// silent leader the next of that kind waits twice as long, up to
-	// mostHolddowns. A leader that then holds out for as long again ends the
-	// series. It is /master/flapping, on a lease of twice that time.
+	// Silent: the suspect may be alive, and only too busy to answer. A takeover makes the next leader busier still. So after
+	// each takeover of a silent leader the next takeover of that kind waits twice as long, up to mostHolddowns. A leader that
+	// then lasts for as long again ends the series. It is /master/flapping, on a lease of twice that time.
 	Silent bool
 	// Exempt: the suspect never committed; it can be deposed at any time.
 	Exempt bool
@@ -38,13 +34,12 @@ const mostHolddowns = 8
 
 // series is what /master/flapping says.
 type series struct {
-	takeovers int   // its value: of silent leaders, each soon after the one before
+	takeovers int   // its value: takeovers of silent leaders, each within the time of the series
 	revision  int64 // of the key; 0: there is none
-	pausing   bool  // it is too soon for another one
+	pausing   bool  // the holddown or the pause has not ended
 }
 
-// pause is how long after that many take-overs of silent leaders the next one
-// waits.
+// pause is the time to wait after that many takeovers of silent leaders.
 func (r series) pause(holddown time.Duration) time.Duration {
 	pause := holddown
 	for range r.takeovers - 1 {
@@ -55,8 +50,8 @@ func (r series) pause(holddown time.Duration) time.Duration {
 	return pause
 }
 
-// holdDown records a forced take-over of the suspect, in a transaction that
-// finds the suspect in place and no other take-over too soon before.
+// holdDown records a forced takeover of the suspect, in a transaction that compares that the suspect is in place and that no
+// other holddown applies.
 func (s *Store) holdDown(ctx context.Context, suspect Candidate, by Takeover) (err error) {
 	last, err := s.lastTakeover(ctx, by)
 	if err != nil {
@@ -100,12 +95,12 @@ func (s *Store) holdDown(ctx context.Context, suspect Candidate, by Takeover) (e
 	case answer.Succeeded:
 		return nil
 	case len(answer.Responses[0].GetResponseRange().Kvs) > 0:
-		return ErrHeldDown // by one that came first
+		return ErrHeldDown // by an earlier takeover
 	}
 	return fmt.Errorf("%s is gone already", suspect.Key)
 }
 
-// lastTakeover is ErrHeldDown when it is too soon for another one.
+// lastTakeover returns ErrHeldDown while a holddown applies.
 func (s *Store) lastTakeover(ctx context.Context, by Takeover) (series, error) {
 	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyHolddown)), opGet(s.abs(FlappingKey))}})
 	if err != nil {
@@ -133,13 +128,12 @@ func (s *Store) series(ctx context.Context, kv *mvccpb.KeyValue) (series, error)
 	// etcd says the rest in whole seconds, rounded down.
 	takeovers, err := strconv.Atoi(string(kv.Value))
 	if err != nil {
-		takeovers = 1 // somebody edited it
+		takeovers = 1 // the value was edited
 	}
 	return series{takeovers: takeovers, revision: kv.ModRevision, pausing: 2*(lease.TTL+1) > lease.GrantedTTL}, nil
 }
 
-// abandon revokes leases that nothing stands on; one that it does not reach
-// runs out.
+// abandon revokes unused leases. A lease that it does not reach expires.
 func (s *Store) abandon(leases []int64) {
 	ctx, cancel := context.WithTimeout(s.ctx, abandonTime)
 	defer cancel()

@@ -37,10 +37,9 @@ func newJob(name string, settings map[string]string) Job {
 	return Job{Name: name, Settings: settings, Digest: hex.EncodeToString(sum.Sum(nil))}
 }
 
-// EnsureJob writes /job if it is absent; else it compares. A setting that
-// differs is refused by name with [ErrOtherSettings]; a setting that only one
-// side names is not compared, so that a newer master can add one. Needs no
-// lock: the value is immutable and the first writer wins.
+// EnsureJob writes /job if it is absent; else it compares. A setting that differs is refused by name with [ErrOtherSettings].
+// A setting that only one side names is not compared, so that a newer master can add a setting. It needs no lock: the value is
+// immutable and the first writer wins.
 func (s *Store) EnsureJob(ctx context.Context, name string, settings map[string]string) error {
 	key := s.abs(keyJob)
 	mine := newJob(name, settings)

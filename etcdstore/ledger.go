@@ -70,8 +70,8 @@ func (l *Lock) PutFenced(ctx context.Context, key string, value []byte) error {
 	return err
 }
 
-// ReplaceFenced writes a key that nobody has written since expectRevision (0: that is absent),
-// while the lock is held, and returns its new revision.
+// ReplaceFenced writes a key that was not written since expectRevision (0: it is absent), while the lock is held, and returns
+// its new revision.
 func (l *Lock) ReplaceFenced(ctx context.Context, key string, expectRevision int64, value []byte) (revision int64, err error) {
 	return l.fencedTxn(ctx, key, fence.ModifiedAt(l.store.abs(key), expectRevision), opPut(l.store.abs(key), value, 0))
 }
@@ -96,9 +96,8 @@ func (l *Lock) DeleteLedgerEntries(ctx context.Context, first, last uint64) erro
 	return err
 }
 
-// fencedTxn does one operation while the lock is held and, unless nil, also is true. It
-// touches nothing that commits touch, and so compares no revision of /task_queues. When also
-// is false the error is no taskqueue.ErrFenced: the term goes on.
+// fencedTxn does one operation while the lock is held and, unless nil, also is true. It touches no key that commits touch, and
+// so compares no revision of /task_queues. If also is false the error is no taskqueue.ErrFenced: the term continues.
 func (l *Lock) fencedTxn(ctx context.Context, key string, also *pb.Compare, op *pb.RequestOp) (revision int64, err error) {
 	req := &pb.TxnRequest{Compare: l.term().Compares(0)[:1], Success: []*pb.RequestOp{op}}
 	if also != nil {

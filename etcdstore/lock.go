@@ -25,11 +25,10 @@ type CampaignConfig struct {
 	// and etcd's and for the time that an answer takes to compute. Default TTL/10.
 	Margin time.Duration
 
-	// Waiting (may be nil) hears why we do not lead yet, when that changes.
+	// Waiting (may be nil) receives the reason that this process does not lead yet, when it changes.
 	Waiting func(reason string)
 
-	// Queued (may be nil) hears the lease, in hexadecimal, of each key that we
-	// put in the queue.
+	// Queued (may be nil) receives the lease, in hexadecimal, of each key that Campaign puts in the queue.
 	Queued func(lease string)
 }
 
@@ -67,11 +66,9 @@ type bidder struct {
 
 var errBidLost = errors.New("our place in the queue is gone")
 
-// Campaign queues for the lock and blocks until it is ours. The lease is
-// granted and the key queued at once; while we wait, the next-lower key is
-// watched. A bid that is lost (etcd away for longer than the lease, somebody
-// deleted the key) is made anew. It fails when ctx or the store ends, or etcd
-// refuses us.
+// Campaign queues for the lock and blocks until this process holds it. It grants the lease and queues the key immediately,
+// then watches the next-lower key. If the bid is lost (etcd away for longer than the lease, the key deleted), it queues again.
+// It fails when ctx or the store ends, or etcd refuses a request.
 func (s *Store) Campaign(ctx context.Context, cfg CampaignConfig) (*Lock, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -126,7 +123,7 @@ func (h *held) queue(ctx context.Context, cfg CampaignConfig) error {
 	if err != nil {
 		return fmt.Errorf("encode the lock's value: %w", err)
 	}
-	cfg.Queued(id) // before anybody can see the key
+	cfg.Queued(id) // before another process can see the key
 	ours, _, err := h.place(ctx, h.store.abs(LockPrefix)+id, value)
 	if err != nil {
 		return err

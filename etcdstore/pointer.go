@@ -18,7 +18,7 @@ var (
 	ErrJobRuns = errors.New("a master or a parameter server of the job runs")
 )
 
-// Pointer is the set of checkpoints that etcd names, and whoever leads the job then.
+// Pointer is the checkpoint set that etcd names, and the leader of the job at that time.
 type Pointer struct {
 	Set   []byte // nil: none is named
 	named int64  // mod revision
@@ -52,7 +52,7 @@ func (s *Store) ReadPointer(ctx context.Context) (Pointer, error) {
 	return p, nil
 }
 
-// MovePointer names another set, if neither the pointer nor the leader has changed since it was read.
+// MovePointer names another set, if the pointer and the leader are unchanged since it was read.
 func (s *Store) MovePointer(ctx context.Context, from Pointer, set []byte) error {
 	lock := s.noneUnder(LockPrefix)
 	if from.lock != "" {

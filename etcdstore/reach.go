@@ -102,8 +102,8 @@ func refused(err error) bool {
 	return errors.Is(rpctypes.Error(err), rpctypes.ErrAuthFailed) || errors.Is(rpctypes.Error(err), rpctypes.ErrUserEmpty)
 }
 
-// staleToken says that etcd refused the request for its authentication token
-// alone, before it looked at anything else; the client has a new one by now.
+// staleToken reports whether etcd refused the request only for its authentication token, before it looked at anything else.
+// The client has a new token then.
 func staleToken(err error) bool {
 	dressed := rpctypes.Error(err)
 	return errors.Is(dressed, rpctypes.ErrInvalidAuthToken) || errors.Is(dressed, rpctypes.ErrAuthOldRevision)

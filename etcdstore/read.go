@@ -203,7 +203,7 @@ func (s *Store) WatchMasterAddr(ctx context.Context) <-chan Addr {
 			for key, kv := range keys {
 				parsed, err := parseAddr(key, kv.Value)
 				if err != nil {
-					return true // not ours; wait for a leader to write it anew
+					return true // not this version; wait for a leader to write it again
 				}
 				a = parsed
 			}

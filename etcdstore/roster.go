@@ -160,9 +160,9 @@ const (
 	lookAgain     = 100 * time.Millisecond
 )
 
-// Evict ends the lease of a parameter server that is dead, and its index with it: another server can take it at once. It affects
-// this claim only. It returns [ErrRenewed], and changes nothing, if the lease was renewed within the last second: a dead process
-// renews nothing. The second look is for etcd itself: after a pause it can answer before it has taken a renewal.
+// Evict ends the lease of a dead parameter server, and its index with it: another server can take the index immediately. It
+// affects this claim only. It returns [ErrRenewed], and changes nothing, if the lease was renewed within the last second: a
+// dead process renews nothing. The second look is for etcd itself: after a pause it can answer before it has taken a renewal.
 func (s *Store) Evict(ctx context.Context, h Held) error {
 	for look := range 2 {
 		if look > 0 {

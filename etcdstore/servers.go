@@ -25,8 +25,7 @@ type servers struct {
 	held    []Held
 }
 
-// serving is how many servers have to be there for the job to go on: of those that are
-// desired, some may have no block yet.
+// serving is the number of servers that the job needs to continue: some desired servers may have no block yet.
 func (r servers) serving() int {
 	if r.spread < 0 || r.desired < 0 {
 		return r.desired
@@ -53,7 +52,7 @@ func (r servers) holder(index int) Held {
 	return Held{}
 }
 
-// missing lists the indices below n that nobody holds.
+// missing lists the indices below n without a holder.
 func (r servers) missing(n int) []int {
 	var out []int
 	for i := range n {
@@ -93,8 +92,8 @@ func (s *Store) parseServers(keys listing) (servers, error) {
 	return r, nil
 }
 
-// followServers follows /ps/, /ps_blocks and /ps_desired, which are neighbours; /ps_step,
-// which changes with every synchronous step, lies behind them.
+// followServers follows /ps/, /ps_blocks and /ps_desired, which are neighbors. /ps_step, which changes with every synchronous
+// step, sorts after them.
 func (s *Store) followServers(ctx context.Context, changed func(servers) (more bool)) error {
 	var wrong error
 	err := s.follow(ctx, s.abs(keyPS), s.abs(keyPSDesired)+"\x00", func(keys listing) bool {
@@ -107,8 +106,7 @@ func (s *Store) followServers(ctx context.Context, changed func(servers) (more b
 	return errors.Join(err, wrong)
 }
 
-// SetDesiredIfAbsent writes /ps_desired unless it is there, and returns what is
-// there now.
+// SetDesiredIfAbsent writes /ps_desired if it is absent, and returns the stored value.
 func (s *Store) SetDesiredIfAbsent(ctx context.Context, n int) (int, error) {
 	key := s.abs(keyPSDesired)
 	pause := backoff{least: 20 * time.Millisecond, most: time.Second}
@@ -145,7 +143,7 @@ func (s *Store) Desired(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-// DesiredNow is the number of parameter servers that the job wants, -1 if nobody has said so.
+// DesiredNow returns the number of parameter servers that the job wants, -1 if it is not set.
 func (s *Store) DesiredNow(ctx context.Context) (int, error) {
 	answer, err := s.get(ctx, s.abs(keyPSDesired))
 	if err != nil {
@@ -166,7 +164,7 @@ type Claim struct {
 	job   ServedJob
 }
 
-// ServedJob is what a parameter server has to know of its job when it starts.
+// ServedJob holds the facts of its job that a parameter server needs to start.
 type ServedJob struct {
 	Name      string // "" before a master has begun the job
 	ID        []byte
@@ -179,9 +177,8 @@ type ServedJob struct {
 	TableKey  []byte // derived from the secret of the job, for the hash of the ids of embedding tables; nil: the job has no secret
 }
 
-// ClaimPS takes the first free index below the desired count for a server that
-// serves at addr. While all are taken, or the count is not known yet, it stands
-// by; waiting (may be nil) hears what for.
+// ClaimPS takes the first free index below the desired count for a server that serves at addr. While all are taken, or the
+// count is not known yet, it waits as a standby; waiting (may be nil) receives the reason.
 func (s *Store) ClaimPS(ctx context.Context, addr string, ttl time.Duration, waiting func(reason string)) (*Claim, error) {
 	if ttl < time.Second {
 		return nil, fmt.Errorf("claim a parameter server's index: lease TTL %v; want at least 1s", ttl)
@@ -235,7 +232,7 @@ func (s *Store) tryClaim(ctx context.Context, addr string, ttl time.Duration, wa
 	return &Claim{held: h, index: index, job: job}, nil
 }
 
-// placeServer puts the key of a server. The first one after there was none begins another life.
+// placeServer puts the key of a server. If there was no server, it also writes keyPSLife.
 func (s *Store) placeServer(ctx context.Context, h *held, key, addr string) (ours bool, err error) {
 	none := createdAt(s.abs(keyPS), 0) // true of all keys in an empty range
 	none.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(s.abs(keyPS)))
@@ -300,8 +297,8 @@ func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
 	return job, nil
 }
 
-// Servers returns the addresses of the job's parameter servers by index, "" where there is
-// none now; nil while no master has said how many there shall be.
+// Servers returns the addresses of the job's parameter servers by index, "" for an index without a server; nil while no master
+// has set their number.
 func (s *Store) Servers(ctx context.Context) ([]string, error) {
 	r, err := s.readServers(ctx)
 	if err != nil || r.desired < 0 {
@@ -403,9 +400,8 @@ func (s *Store) WatchPS(ctx context.Context) <-chan map[int]string {
 	})
 }
 
-// WaitPS waits until all desired indices are held and returns their addresses
-// in order. missing (may be nil) hears which are not, when that changes; nil
-// while no master has said how many there shall be.
+// WaitPS waits until all desired indices are held and returns their addresses in order. missing (may be nil) receives the
+// missing indices, when they change; nil while no master has set their number.
 func (s *Store) WaitPS(ctx context.Context, missing func(indices []int)) (addrs []string, err error) {
 	said := []int{-1} // nothing yet
 	err = s.followServers(ctx, func(r servers) bool {

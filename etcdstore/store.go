@@ -39,8 +39,7 @@ type Config struct {
 	// live under /jobs/NAME.
 	Job string
 
-	// OwnEtcd says that this etcd serves nobody else, so that its history may
-	// be compacted.
+	// OwnEtcd means that no other application uses this etcd, so that its history may be compacted.
 	OwnEtcd bool
 }
 
@@ -201,7 +200,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := s.connect(opening, cfg, tlsConfig); err != nil {
 		s.cancel()
 		if s.client != nil {
-			_ = s.client.Close() // only ever says that it was cancelled
+			_ = s.client.Close() // its only error is that it was canceled
 		}
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return nil, fmt.Errorf("open etcd: %w", ctx.Err())
@@ -245,9 +244,8 @@ func (s *Store) connect(ctx context.Context, cfg Config, tlsConfig *tls.Config) 
 	return nil
 }
 
-// OpenRetry opens, and while etcd is unreachable tries again with jitter, until
-// ctx ends. failed (may be nil) hears every failure and the pause that follows.
-// A refusal or a wrong configuration is returned at once.
+// OpenRetry opens, and while etcd is unreachable tries again with jitter, until ctx ends. failed (may be nil) receives every
+// failure and the pause that follows. A refusal or a wrong configuration is returned immediately.
 func OpenRetry(ctx context.Context, cfg Config, failed func(err error, next time.Duration)) (*Store, error) {
 	pause := backoff{least: 200 * time.Millisecond, most: 5 * time.Second}
 	for {
@@ -265,11 +263,10 @@ func OpenRetry(ctx context.Context, cfg Config, failed func(err error, next time
 	}
 }
 
-// Client is the raw client, for what this package does not know. Its unary
-// calls are never repeated by themselves.
+// Client is the raw client, for requests that this package does not provide. Its unary calls are never repeated automatically.
 func (s *Store) Client() *clientv3.Client { return s.client }
 
-// OwnEtcd says whether this etcd serves nobody else.
+// OwnEtcd reports whether no other application uses this etcd.
 func (s *Store) OwnEtcd() bool { return s.ownEtcd }
 
 // Prefix is what stands before every key of the job: "" or "/jobs/NAME".
@@ -284,9 +281,8 @@ func (s *Store) ClusterID(ctx context.Context) (uint64, error) {
 	return answer.Header.ClusterId, nil
 }
 
-// Close ends every watch, lock and claim of this store without releasing them
-// in etcd (their leases run out; Resign and Release give them back), waits for
-// what it started, and disconnects.
+// Close ends every watch, lock and claim of this store without releasing them in etcd (their leases run out; Resign and
+// Release give them back), waits for its goroutines, and disconnects.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -14,7 +14,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Candidate is a key in the queue for the lock. The zero Candidate is nobody.
+// Candidate is a key in the queue for the lock. The zero Candidate is none.
 type Candidate struct {
 	Key      string // absolute
 	Revision int64  // create revision: the term, if it leads
@@ -22,8 +22,8 @@ type Candidate struct {
 	Lease    string // hexadecimal
 }
 
-// WatchLeader hands on who holds the first key of the queue for the lock: the
-// leader, or who is about to lead. It lists again after compaction.
+// WatchLeader sends the holder of the first key of the queue for the lock: the leader, or the next leader. It lists again
+// after compaction.
 func (s *Store) WatchLeader(ctx context.Context) <-chan Candidate {
 	queue := s.abs(LockPrefix)
 	return latest(ctx, s, func(ctx context.Context, emit func(Candidate)) error {
@@ -73,10 +73,9 @@ func (s *Store) WatchState(ctx context.Context) <-chan Version {
 	})
 }
 
-// Depose revokes the lease of a suspect, if it is still the first in the queue
-// for the lock. The fence holds: a suspect that lives just loses its term. Of
-// all who would force a take-over at the same time, one does; the others, and
-// those who come too soon after it, are told ErrHeldDown.
+// Depose revokes the lease of a suspect, if it is still the first in the queue for the lock. The fence holds: a live suspect
+// just loses its term. Of several concurrent forced takeovers, one succeeds. The others, and takeovers during the holddown,
+// return ErrHeldDown.
 func (s *Store) Depose(ctx context.Context, suspect Candidate, by Takeover) error {
 	if suspect.Key == "" {
 		return errors.New("depose: expected a candidate, found nobody")

@@ -23,8 +23,7 @@ var (
 	errLeaseGone = errors.New("etcd: the lease is gone")
 )
 
-// txn sends a transaction once and says how it ended: see the package doc. A
-// failed compare is no error here.
+// txn sends a transaction once and returns its outcome: see the package doc. A failed compare is no error here.
 func (s *Store) txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
 	answer, sent, err := s.send(ctx, req)
 	if err != nil && staleToken(err) {

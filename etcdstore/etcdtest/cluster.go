@@ -18,7 +18,7 @@ import (
 	"trainmaster/internal/freeport"
 )
 
-// memberEnv tells a child which member of a cluster it is.
+// memberEnv holds the member of a cluster that a child process runs.
 const memberEnv = "TRAINMASTER_ETCDTEST_MEMBER"
 
 // member is one of the etcds of a cluster.
@@ -84,7 +84,7 @@ func freeAddresses(t testing.TB, host string, n int) (addresses []string) {
 	return addresses
 }
 
-// Endpoints are those of all members.
+// Endpoints returns the endpoints of all members.
 func (c *Cluster) Endpoints() (list []string) {
 	for _, p := range c.Members {
 		list = append(list, p.Endpoint())

@@ -1,12 +1,9 @@
-// Package etcdtest gives the tests of every room a real etcd.
+// Package etcdtest implements etcd servers for the tests of every package.
 //
-// A package's TestMain calls [Main]. Then [Store] opens a store on the one
-// embedded etcd of the test binary, with a job of its own per call, so that
-// tests cannot see each other; [StartProcess] runs an etcd in a process that
-// can be killed and started again on the same data, [StartCluster] one of three
-// members; [StartProxy] stands in
-// front of an etcd and loses, holds or delays what goes through it. All ports
-// are chosen by the kernel, on 127.0.0.1.
+// A package's TestMain calls [Main]. Then [Store] opens a store on the one embedded etcd of the test binary, with a job of its
+// own per call, so that tests cannot see each other. [StartProcess] runs an etcd in a process that can be killed and started
+// again on the same data. [StartCluster] runs an etcd of three members. [StartProxy] proxies an etcd and drops, holds or
+// delays its traffic. All ports are chosen by the kernel, on 127.0.0.1.
 package etcdtest
 
 import (

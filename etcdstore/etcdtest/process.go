@@ -18,7 +18,7 @@ import (
 	"trainmaster/etcdstore"
 )
 
-// How a child of the test binary is told to serve etcd.
+// Environment variables that make a child of the test binary serve etcd.
 const (
 	processDirEnv   = "TRAINMASTER_ETCDTEST_DIR"
 	processQuotaEnv = "TRAINMASTER_ETCDTEST_QUOTA"

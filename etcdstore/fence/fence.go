@@ -1,11 +1,11 @@
-// Package fence builds the transactions of a term. It is pure, so that a modelled etcd can
-// execute what the real one does.
+// Package fence implements the transactions of a term. It is pure, so that a modeled etcd can execute the same transactions as
+// the real etcd.
 //
 // # Guarantee
 //
-// Each of them compares the lock key's create revision, so that a leader that lost the lock
-// changes nothing, and Commit compares the state's own last revision too, so that an earlier
-// transaction of the same leader that lands late changes nothing either.
+// Each transaction compares the lock key's create revision, so that a leader that lost the lock changes nothing. Commit
+// compares the state's own last revision too, so that an earlier transaction of the same leader that arrives late changes
+// nothing either.
 package fence
 
 import (
@@ -67,7 +67,7 @@ func (t *Term) Op(w *taskqueue.Write) *pb.RequestOp {
 	return Put(key, w.Value, 0)
 }
 
-// CreatedAt is true while key is the one that was created at revision; 0: while there is none.
+// CreatedAt is true while key still exists as created at revision; 0: while there is none.
 func CreatedAt(key string, revision int64) *pb.Compare {
 	return &pb.Compare{
 		Result:      pb.Compare_EQUAL,
@@ -77,7 +77,7 @@ func CreatedAt(key string, revision int64) *pb.Compare {
 	}
 }
 
-// ModifiedAt is true while nobody has written key since revision; 0: while there is none.
+// ModifiedAt is true while key has not been written since revision; 0: while there is none.
 func ModifiedAt(key string, revision int64) *pb.Compare {
 	return &pb.Compare{
 		Result:      pb.Compare_EQUAL,
