@@ -27,15 +27,17 @@
 //	lease not found (a LeaseBound write)             taskqueue.ErrFenced
 //	never handed to a connection (any code)          definite failure
 //	InvalidArgument, FailedPrecondition, OutOfRange,
+//	answer                                           outcome
+//	succeeded                                        done
+//	compare failed                                   taskqueue.ErrFenced
+//	lease not found (a LeaseBound write)             taskqueue.ErrFenced
+//	never handed to a connection (any code)          definite failure
+//	InvalidArgument, FailedPrecondition, OutOfRange,
 //	  PermissionDenied, Unauthenticated,
 //	  Unimplemented, ResourceExhausted               definite failure
 //	database space exceeded                          read back, see below
 //	Unavailable, DeadlineExceeded, Canceled,
 //	  Unknown, Internal, Aborted, DataLoss, the rest taskqueue.ErrUnknownOutcome
-//
-// "Database space exceeded" is answered both before and after a transaction was
-// applied (the applier that crosses the quota first applies, then complains).
-// [Lock.Commit] therefore reads the state back: unchanged is
 //
 // "Database space exceeded" is answered both before and after a transaction was applied (the applier that crosses the quota
 // first applies, then returns the error). [Lock.Commit] therefore reads the state back: unchanged is taskqueue.ErrStoreFull,

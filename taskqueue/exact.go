@@ -18,7 +18,6 @@ import (
 //	   │            │
 //	   └─── ask ── retry
 //
-//
 // If a loss, a timeout, a reported failure or a leave takes a task from a trainer before it is finished, the trainer's session
 // ends and the task stays where it is, because uncommitted steps have a part of it. Only a rollback dispatches it to another
 // trainer.
