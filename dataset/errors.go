@@ -14,7 +14,7 @@ var (
 	ErrNoRecords    = errors.New("the chunks of the file hold no records")
 	ErrScheme       = errors.New("only files of the local file system can be read")
 
-	// ErrReplaced is about a file that is no longer the one that was listed.
+	// ErrReplaced is about a file that has changed since it was listed.
 	ErrReplaced = errors.New("the file was replaced since it was listed")
 )
 

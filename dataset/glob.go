@@ -24,7 +24,7 @@ func (r *roots) glob(pattern string) ([]string, error) {
 	return matches, err
 }
 
-// expand appends to matches what segments match in folder.
+// expand appends to matches the paths in folder that segments match.
 func (r *roots) expand(matches []string, folder string, segments []string) ([]string, error) {
 	segment, rest := segments[0], segments[1:]
 	if !hasMeta(segment) {

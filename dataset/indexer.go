@@ -8,8 +8,8 @@ import (
 	"trainmaster/recordio"
 )
 
-// Indexer reads the chunk indexes of the files of a listing. One that was interrupted goes on where it was: files that are
-// done are remembered, by path, size and modification time, until a call succeeds. Its zero value is ready.
+// Indexer reads the chunk indexes of the files of a listing. After an interruption it continues: finished files are
+// remembered, by path, size and modification time, until a call succeeds. Its zero value is ready.
 type Indexer struct {
 	// Parallel is how many files are read together; zero means four for each processor.
 	Parallel int
@@ -78,7 +78,7 @@ func (x *Indexer) forget() {
 
 func (x *Indexer) indexFile(v fileVersion) ([]recordio.Index, error) {
 	index, err := x.readIndex(v.path)
-	// Looked at afterwards, the stamp vouches for what was read; and a replaced file explains any error.
+	// A stamp that is checked afterwards proves that the read bytes are of this file. A replaced file explains any error.
 	if changed := Check(v.path, v.stamp); changed != nil {
 		return nil, changed
 	}

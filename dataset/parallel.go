@@ -12,7 +12,7 @@ import (
 // further call begins and the error is that of ctx.
 func forEach(ctx context.Context, n, parallel int, progress func(done, total int), work func(i int) error) ([]error, error) {
 	if parallel <= 0 {
-		parallel = 4 * runtime.GOMAXPROCS(0) // files may lie on a network, where waiting is most of the work
+		parallel = 4 * runtime.GOMAXPROCS(0) // files may be on a network, where waiting is most of the work
 	}
 	var (
 		errs = make([]error, n)

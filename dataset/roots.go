@@ -10,7 +10,7 @@ import (
 type roots struct {
 	named    []string // absolute and cleaned
 	resolved []string // the same without symlinks
-	folders  sync.Map // path of a folder -> its resolved path
+	folders  sync.Map // path of a directory -> its resolved path
 }
 
 func newRoots(folders []string) (*roots, error) {
@@ -29,7 +29,7 @@ func newRoots(folders []string) (*roots, error) {
 	return r, nil
 }
 
-// checkName refuses a cleaned absolute path by its name alone, so that nobody learns by the answer what lies elsewhere.
+// checkName refuses a cleaned absolute path by its name alone, so that the answer does not reveal files elsewhere.
 func (r *roots) checkName(path string) error {
 	if len(r.named) == 0 || within(path, r.named) || within(path, r.resolved) {
 		return nil
@@ -37,7 +37,7 @@ func (r *roots) checkName(path string) error {
 	return r.outside(path)
 }
 
-// checkFolder resolves the symlinks of a folder before it is read.
+// checkFolder resolves the symlinks of a directory before it is read.
 func (r *roots) checkFolder(path string) error {
 	if len(r.named) == 0 {
 		return nil

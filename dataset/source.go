@@ -17,7 +17,7 @@ import (
 
 // Source lists files of the local file system.
 type Source struct {
-	// Roots are the folders that files must lie in once symlinks are resolved. Empty means anywhere.
+	// Roots are the directories that must contain all files once symlinks are resolved. Empty means anywhere.
 	Roots []string
 	// Parallel is how many files are looked at together; zero means four for each processor.
 	Parallel int

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Stamp tells a file from one that took its place.
+// Stamp distinguishes a file from a later file at the same path.
 type Stamp struct {
 	Size    int64
 	ModTime int64 // Unix time in nanoseconds
 }
 
-// Check is nil while the file at path is still the one of which s was taken, by size and modification time. Otherwise it
-// wraps ErrReplaced and says what was found.
+// Check is nil while the file at path is unchanged since s was taken, by size and modification time. Otherwise it wraps
+// ErrReplaced and names the difference.
 func Check(path string, s Stamp) error {
 	info, err := os.Stat(path)
 	if err != nil {

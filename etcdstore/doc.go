@@ -24,9 +24,6 @@
 // a deadline reported by the server. The failed compare of the second attempt would then hide the success of the first. gRPC
 // itself sends again only requests that no server has begun to process.
 //
-//	lease not found (a LeaseBound write)             taskqueue.ErrFenced
-//	never handed to a connection (any code)          definite failure
-//	InvalidArgument, FailedPrecondition, OutOfRange,
 //	answer                                           outcome
 //	succeeded                                        done
 //	compare failed                                   taskqueue.ErrFenced

@@ -19,7 +19,7 @@ type sealedFile struct {
 
 const headerRead = 64 << 10 // enough for most
 
-// chain returns the files from the one that covers commit from to the newest, in their order.
+// chain returns the files from the file with commit from to the newest file, in their order.
 func chain(ctx context.Context, archive Archive, head Head, from uint64) ([]sealedFile, error) {
 	var files []sealedFile
 	end := head.Through
@@ -68,7 +68,7 @@ func read(ctx context.Context, archive Archive, name string, limit int64) ([]byt
 	return file, nil
 }
 
-// entries reads a file. digest is that of its bytes, if it is known.
+// entries reads a file. digest is the digest of its bytes, if it is known.
 func (f sealedFile) entries(ctx context.Context, archive Archive, digest string) (iter.Seq2[Entry, error], error) {
 	file, err := read(ctx, archive, f.name, math.MaxInt64)
 	if err != nil {

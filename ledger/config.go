@@ -26,7 +26,7 @@ type Keep struct {
 	All   bool
 }
 
-// What is kept unless Config says otherwise.
+// Default retention.
 var (
 	KeepFolder = Keep{Bytes: 1 << 30}
 	KeepEtcd   = Keep{Bytes: 64 << 20}
@@ -56,7 +56,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// folder is that of the job; "": there is none.
+// folder returns the directory of the job; "": there is none.
 func (c Config) folder() string {
 	if c.Dir == "" {
 		return ""

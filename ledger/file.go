@@ -28,7 +28,7 @@ type Entry struct {
 	Events []byte
 }
 
-// Header begins a sealed file and says what it is.
+// Header begins a sealed file and identifies it.
 type Header struct {
 	Job     string            `json:"job"`
 	ID      string            `json:"id"`    // of the job, hexadecimal
@@ -61,7 +61,7 @@ var decoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxBlock))
 })
 
-// Encode makes a sealed file of entries, whose commits rise, and lie in what the header covers.
+// Encode makes a sealed file of entries with rising commits within the range of the header.
 func Encode(h Header, entries []Entry) ([]byte, error) {
 	zip, err := encoder()
 	if err != nil {
@@ -248,7 +248,7 @@ func (d *blocks) next(limit uint64) (entries []Entry, more bool, err error) {
 		d.last += delta
 		from := len(plain) - in.Len()
 		entries = append(entries, Entry{d.last, slices.Clip(plain[from : from+int(length)])})
-		_, _ = in.Seek(int64(length), 1) // within what is left
+		_, _ = in.Seek(int64(length), 1) // within the remaining bytes
 	}
 	return entries, true, nil
 }

@@ -21,7 +21,7 @@ type Archive interface {
 	// Write makes a file that is whole and durable once it returns. The same bytes may be
 	// written again.
 	Write(ctx context.Context, name string, file []byte) error
-	// Remove removes files, those that are there.
+	// Remove removes the files that exist.
 	Remove(ctx context.Context, names []string) error
 	// List returns the names of all files, temporary ones too.
 	List(ctx context.Context) ([]string, error)
@@ -29,7 +29,7 @@ type Archive interface {
 	Path(name string) string
 }
 
-// Folder is an archive on a disk. All masters of the job must see the same one.
+// Folder is an archive on a disk. All masters of the job must see the same directory.
 type Folder struct {
 	Dir string
 
@@ -54,7 +54,7 @@ func (f Folder) Read(_ context.Context, name string, limit int64) ([]byte, error
 	return io.ReadAll(io.LimitReader(file, limit))
 }
 
-// ID returns the id of the job whose ledger is in the folder; "": of none.
+// ID returns the id of the job whose ledger is in the directory; "": there is none.
 func (f Folder) ID() (string, error) {
 	id, err := os.ReadFile(f.Path(idFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +75,7 @@ func (f Folder) setAside(id string) (string, error) {
 	return aside, Folder{Dir: filepath.Dir(aside)}.sync()
 }
 
-// Claim makes the folder, if need be, and writes the id of the job into it.
+// Claim makes the directory, if it is missing, and writes the id of the job into it.
 func (f Folder) Claim(ctx context.Context, id string) error {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return fmt.Errorf("make the ledger's folder: %w", err)
@@ -122,7 +122,7 @@ func (f Folder) Write(_ context.Context, name string, file []byte) (err error) {
 	return f.points.Reach("folder synced")
 }
 
-// sync makes the names in the folder durable.
+// sync makes the names in the directory durable.
 func (f Folder) sync() error {
 	dir, err := os.Open(f.Dir)
 	if err != nil {

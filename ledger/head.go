@@ -10,8 +10,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// The keys of the ledger, below the job's prefix. Beside them stand the events of commits,
-// under taskqueue.LedgerKey.
+// The keys of the ledger, below the job's prefix. The events of commits are under taskqueue.LedgerKey.
 const (
 	HeadKey   = taskqueue.SealedKey
 	PartsKeys = HeadKey + "/" // and the name of a file: where sealed files are without a folder
@@ -30,13 +29,13 @@ type Begin struct {
 // must not lead the job, and cannot read its ledger.
 var ErrElsewhere = errors.New("the job's ledger is sealed elsewhere")
 
-// Head says how far the ledger is sealed. The zero Head is that of a ledger that is not sealed.
+// Head is the sealing progress of the ledger. The zero Head is the head of a ledger that is not sealed.
 type Head struct {
 	Format  int    `json:"format"`
 	ID      string `json:"id"`      // of the job, hexadecimal; the folder says the same
 	Folder  string `json:"folder"`  // of the job, as the master knows it; "": the files are in etcd
 	From    uint64 `json:"from"`    // the first commit that is kept
-	Through uint64 `json:"through"` // the last one that is sealed
+	Through uint64 `json:"through"` // the last sealed commit
 	Files   int    `json:"files"`   // that are kept
 	Bytes   int64  `json:"bytes"`   // of them
 	File    string `json:"file"`    // the newest
@@ -67,7 +66,8 @@ func parseHead(value []byte) (Head, error) {
 	return h, nil
 }
 
-// readHead reads how far the ledger is sealed, and what it goes on from; that is in the first file once there is one.
+// readHead reads the sealing progress, and the outline from which the ledger continues. The first file has the outline once
+// there is a file.
 func readHead(ctx context.Context, store Store) (h Head, revision int64, begin Begin, err error) {
 	value, revision, err := store.Value(ctx, HeadKey)
 	if err != nil {

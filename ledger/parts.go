@@ -22,8 +22,7 @@ type Store interface {
 type Lock interface {
 	// PutFenced writes a key.
 	PutFenced(ctx context.Context, key string, value []byte) error
-	// ReplaceFenced writes a key that nobody has written since expectRevision (0: that is
-	// absent), and returns its new revision.
+	// ReplaceFenced writes a key that was not written since expectRevision (0: it is absent), and returns its new revision.
 	ReplaceFenced(ctx context.Context, key string, expectRevision int64, value []byte) (revision int64, err error)
 	// DeleteFenced deletes keys.
 	DeleteFenced(ctx context.Context, keys ...string) error
@@ -31,7 +30,7 @@ type Lock interface {
 	DeleteLedgerEntries(ctx context.Context, first, last uint64) error
 }
 
-// parts is the archive of a job without a folder: a file is a value of etcd.
+// parts is the archive of a job without a directory: a file is a value of etcd.
 type parts struct {
 	store Store
 	lock  Lock // nil for reading

@@ -8,7 +8,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Reader reads the ledger of a job, sealed or not, while a leader goes on or without one.
+// Reader reads the ledger of a job, sealed or not, with or without a running leader.
 type Reader struct {
 	store   Store
 	config  Config
@@ -16,8 +16,8 @@ type Reader struct {
 	outline taskqueue.Outline
 }
 
-// Open finds out where the ledger is. dir is the folder of folders that a master was told, ""
-// for the one that the master itself named.
+// Open locates the ledger. dir is the parent directory that a master was started with, "" for the directory that the master
+// itself named.
 func Open(ctx context.Context, store Store, job, dir string) (*Reader, error) {
 	r := &Reader{store: store, config: Config{Job: job, Dir: dir}.withDefaults()}
 	head, _, begin, err := readHead(ctx, store)
@@ -36,8 +36,7 @@ func Open(ctx context.Context, store Store, job, dir string) (*Reader, error) {
 	return r, nil
 }
 
-// Outline returns that of the part of the ledger that is not kept any more; the zero Outline
-// when all is kept.
+// Outline returns the outline of the part of the ledger that was removed; the zero Outline if all is kept.
 func (r *Reader) Outline() taskqueue.Outline { return r.outline }
 
 // archive is where a head's files are.
@@ -63,7 +62,7 @@ func (r *Reader) archive(head Head) (Archive, error) {
 	return folder, nil
 }
 
-// kept explains an error of reading files: retention may have removed them meanwhile.
+// kept explains an error of reading files: retention may have removed them during the read.
 func (r *Reader) kept(ctx context.Context, err error) error {
 	value, _, valueErr := r.store.Value(ctx, HeadKey)
 	if now, headErr := parseHead(value); valueErr == nil && headErr == nil && now.From > r.head.From {

@@ -52,7 +52,7 @@ func (s *Sealer) Status() Status {
 
 // Progress is how far the job's commits and their events are.
 type Progress struct {
-	Commit uint64 // the last one
+	Commit uint64 // the last commit
 	Bytes  uint64 // of events, written by this process
 }
 
@@ -63,9 +63,8 @@ const (
 	deleteBatch = 1000 // commits
 )
 
-// Check finds out whether this process sees what is sealed of the ledger, and whether its
-// folder is the job's. It is ErrElsewhere when not; other errors say that it cannot be known
-// now. jobID may be "" when it is not known yet.
+// Check checks that this process sees the sealed part of the ledger, and that its directory belongs to the job. It returns
+// ErrElsewhere if not; other errors mean that it is not known now. jobID may be "" if it is not known yet.
 func (s *Sealer) Check(ctx context.Context, jobID string) error {
 	head, _, begin, err := readHead(ctx, s.Store)
 	if err != nil {
@@ -135,8 +134,8 @@ func (s *Sealer) Drive(lock Lock, jobID string) *Driven {
 	return &Driven{w}
 }
 
-// Round seals all that is due, and returns the pause before the next round. An error ends the
-// term; other failures are logged, and the next round tries again.
+// Round seals all due commits, and returns the pause before the next round. An error ends the term; other failures are logged,
+// and the next round tries again.
 func (d *Driven) Round(ctx context.Context, now Progress) (pause time.Duration, err error) {
 	s := d.w.Sealer
 	err = d.w.round(ctx, now)

@@ -17,16 +17,16 @@ type work struct {
 	disk    watched // the archive, if it is a directory
 	id      string
 
-	loaded   bool // what follows is what stands in etcd
+	loaded   bool // the fields below match etcd
 	head     Head
 	revision int64 // of the head
 	files    []sealedFile
 	books    *taskqueue.Verifier // has the ledger through the head; for outlines
 	swept    bool                // since this term sealed something
-	sealedAt uint64              // of Progress.Bytes, those that are sealed
+	sealedAt uint64              // sealed part of Progress.Bytes
 }
 
-// round does all that is due.
+// round does all due work.
 func (w *work) round(ctx context.Context, now Progress) error {
 	if !w.loaded {
 		if err := w.load(ctx); err != nil {
@@ -120,8 +120,7 @@ func (w *work) replay(ctx context.Context) error {
 	return nil
 }
 
-// seal moves the next commits, up to the last one that was made, into a file. It returns the
-// bytes of their events.
+// seal moves the next commits, up to the last commit that was made, into a file. It returns the bytes of their events.
 func (w *work) seal(ctx context.Context, made uint64) (size int, err error) {
 	first := w.head.through() + 1
 	entries, last, size, err := w.collect(ctx, first, min(made, w.head.through()+w.Every))
@@ -160,8 +159,8 @@ func (w *work) seal(ctx context.Context, made uint64) (size int, err error) {
 	return size, w.trim(ctx, first)
 }
 
-// collect reads what stands in etcd from first on: to last, or until it is enough for a file.
-// Then the last commit is that of the last entry.
+// collect reads the entries in etcd from first to last, or until they are enough for a file. Then the last commit is the
+// commit of the last entry.
 func (w *work) collect(ctx context.Context, first, last uint64) (entries []Entry, through uint64, size int, err error) {
 	for from := first; from <= last; from += pageCommits {
 		page, _, revision, err := w.Store.LedgerEntries(ctx, from, min(last, from+pageCommits-1), pageCommits)
@@ -181,7 +180,7 @@ func (w *work) collect(ctx context.Context, first, last uint64) (entries []Entry
 	return entries, last, size, nil
 }
 
-// newest is when the last of entries was made, as far as they say so.
+// newest returns the time of the last entry that has a time.
 func newest(entries []Entry) int64 {
 	for i := len(entries) - 1; i >= 0; i-- {
 		for ev, err := range taskqueue.LedgerEvents(entries[i].Events) {
@@ -208,8 +207,7 @@ func (w *work) replace(ctx context.Context, next Head) error {
 	return nil
 }
 
-// trim deletes what is sealed and still stands in etcd, a batch at a time, so that no commit
-// waits long behind it.
+// trim deletes sealed entries that are still in etcd, a batch at a time, so that it does not delay commits for long.
 func (w *work) trim(ctx context.Context, from uint64) error {
 	for first := from; first <= w.head.Through; {
 		left, _, _, err := w.Store.LedgerEntries(ctx, first, w.head.Through, 1)
@@ -297,7 +295,7 @@ func (w *work) tooOld() int {
 // if that is more, and never more than three quarters of Keep.Age: one step of a clock alone makes no file too old.
 const longestGap = time.Hour
 
-// size is that of a file; of those that a term before wrote it is read when it is needed.
+// size returns the size of a file. The size of a file of an earlier term is read when it is needed.
 func (w *work) size(ctx context.Context, i int) (int64, error) {
 	f := &w.files[i]
 	if f.size == 0 {
@@ -310,11 +308,10 @@ func (w *work) size(ctx context.Context, i int) (int64, error) {
 	return f.size, nil
 }
 
-// sweep removes files that no head leads to. One that begins after the head's through may be
-// another leader's, on its way to become part of the ledger; a file before it can never
-// become one, whoever wrote it, and a head that was read long ago says the same of fewer. It is
-// done when a term begins, and once more when it has sealed something: then what the term
-// before was about to seal is behind the head.
+// sweep removes files that no head leads to. A file that begins after the head's through may be written by another leader and
+// become part of the ledger. An earlier file can never become part of it, whichever process wrote it, and an old head proves
+// this of fewer files. sweep runs when a term begins, and again after it first sealed a file: then a file that the previous
+// term was about to seal is behind the head.
 func (w *work) sweep(ctx context.Context) error {
 	names, err := w.archive.List(ctx)
 	if err != nil {

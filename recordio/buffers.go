@@ -35,8 +35,8 @@ type window struct {
 	data []byte
 }
 
-// view returns the bytes [offset, offset+size) of f, which must lie in the file; they are valid until the next call. When
-// it has to read, it reads ahead up to want bytes.
+// view returns the bytes [offset, offset+size) of f, which must be in the file; they are valid until the next call. If it has
+// to read, it reads ahead up to want bytes.
 func (w *window) view(f *File, offset, size, want int64) ([]byte, error) {
 	if offset < w.base || offset+size > w.base+int64(len(w.data)) {
 		if err := w.fill(f, offset, min(max(size, want), f.size-offset)); err != nil {
@@ -110,7 +110,7 @@ func (b *buffers) records(f *File, offset int64, h header, l Layout, yield func(
 	return split(plain, h.records, yield)
 }
 
-// detect finds the layout of the file from its first chunk: the one whose checksum holds.
+// detect finds the layout of the file from its first chunk: the layout whose checksum matches.
 func (b *buffers) detect(f *File) (Layout, error) {
 	if known := Layout(f.layout.Load()); known != 0 {
 		return known, nil
@@ -150,7 +150,7 @@ func (b *buffers) detect(f *File) (Layout, error) {
 		headers = others
 	}
 	if headers[len(headers)-1].layout == Fluid && len(headers) > 1 && headers[len(headers)-2].layout == Second {
-		headers = headers[:len(headers)-1] // the same words; only the checksum could tell which, and it holds for neither
+		headers = headers[:len(headers)-1] // the same words; only the checksum could distinguish the layouts, and it matches neither
 	}
 	if len(headers) == 1 {
 		return 0, headers[0].err
@@ -158,7 +158,7 @@ func (b *buffers) detect(f *File) (Layout, error) {
 	return 0, fmt.Errorf("no layout fits: the %s: %w; the %s: %w", headers[0].layout, headers[0].err, headers[1].layout, headers[1].err)
 }
 
-// expect reads the chunk of ix, header and payload at once, and returns its header if it is what ix says.
+// expect reads the chunk of ix, header and payload together, and returns its header if it matches ix.
 func (b *buffers) expect(f *File, ix Index) (header, error) {
 	switch {
 	case !ix.Layout.Valid() || ix.Offset < 0:

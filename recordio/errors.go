@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// What can be wrong with a file. Every error of a reader is an *[Error] that wraps one of these or what the underlying
-// reader returned; ErrChanged comes together with the one that says how the file differs, where there is one.
+// Errors of a file. Every error of a reader is an *[Error] that wraps one of these or the error of the underlying reader.
+// ErrChanged comes together with the error for the difference, where there is one.
 var (
 	ErrEmpty         = errors.New("no chunks: the file is empty")
 	ErrTruncated     = errors.New("truncated")

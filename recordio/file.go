@@ -13,8 +13,8 @@ import (
 // DefaultMaxChunkBytes bounds the memory that one chunk may take, stored as well as decompressed.
 const DefaultMaxChunkBytes = 256 << 20
 
-// File reads a RecordIO file. Its methods may be called by several goroutines at once, each of which takes buffers of
-// its own from a pool.
+// File reads a RecordIO file. Its methods may be called by several goroutines concurrently. Each call takes its own buffers
+// from a pool.
 type File struct {
 	// MaxChunkBytes refuses chunks that are larger, stored or decompressed; zero means DefaultMaxChunkBytes. Set it
 	// before the first read.
@@ -46,7 +46,7 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// CheckRegular returns an error that wraps ErrNotRegular and says what is at path if it is anything but a regular file.
+// CheckRegular returns an error that wraps ErrNotRegular and names the type of the file at path if it is not a regular file.
 func CheckRegular(path string, mode fs.FileMode) error {
 	var kind string
 	switch {
@@ -64,7 +64,7 @@ func CheckRegular(path string, mode fs.FileMode) error {
 	return &Error{File: path, Offset: -1, Err: fmt.Errorf("%w but %s", ErrNotRegular, kind)}
 }
 
-// NewFile reads the first size bytes of r, of which errors speak as name. Closing the File does not close r.
+// NewFile reads the first size bytes of r. Errors use name for the file. Closing the File does not close r.
 func NewFile(r io.ReaderAt, size int64, name string) *File {
 	return &File{reader: r, size: size, name: name}
 }
@@ -92,7 +92,7 @@ func (f *File) errorAt(offset int64, err error) error {
 	return &Error{File: f.name, Offset: offset, Err: err}
 }
 
-// Layout reads the first chunk, if that was not done yet, and says which layout the file has.
+// Layout reads the first chunk, if that was not done yet, and returns the layout of the file.
 func (f *File) Layout() (Layout, error) {
 	b := bufferPool.Get().(*buffers)
 	defer b.release()

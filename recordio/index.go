@@ -2,8 +2,8 @@ package recordio
 
 import "fmt"
 
-// Index is one entry of a file's chunk index: all that it takes to open that chunk without scanning the file. It
-// travels over RPC and is stored, so that its fields are exported and only ever added to.
+// Index is one entry of a file's chunk index: it is enough to open that chunk without scanning the file. It travels over RPC
+// and is stored, so that its fields are exported and only ever added to.
 type Index struct {
 	Offset      int64  // of the chunk's header in the file
 	Size        uint32 // of the payload as stored, after the HeaderSize bytes of the header

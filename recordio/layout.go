@@ -6,8 +6,8 @@ import (
 	"hash/crc32"
 )
 
-// Compression says how the payload of a chunk is stored. The numbers are those of this package's API and of the first
-// and the Fluid layout; the second layout has other codes in its files.
+// Compression is the storage form of a chunk's payload. The numbers are the codes of this package's API and of the first and
+// the Fluid layout; the second layout has other codes in its files.
 type Compression uint8
 
 const (

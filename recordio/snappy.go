@@ -8,9 +8,9 @@ import (
 	"github.com/klauspost/compress/s2"
 )
 
-// The framing format of snappy: a stream identifier, then frames of at most 64 KiB of plain bytes. Walking the frames
-// here, instead of through a stream reader, tells the length of the output before any memory is taken, and decodes
-// straight into its place.
+// The framing format of snappy: a stream identifier, then frames of at most 64 KiB of plain bytes. Walking the frames here,
+// instead of through a stream reader, gives the length of the output before any memory is taken, and decodes straight into its
+// place.
 const (
 	frameIdentifier   = 0xff
 	frameCompressed   = 0x00

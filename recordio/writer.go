@@ -11,7 +11,7 @@ import (
 	"github.com/klauspost/compress/s2"
 )
 
-// DefaultChunkBytes is the size of a chunk when neither bytes nor records are asked for.
+// DefaultChunkBytes is the size of a chunk if the options set neither bytes nor records.
 const DefaultChunkBytes = 1 << 20
 
 // WriterOptions says how a Writer cuts and stores chunks. The zero value means uncompressed chunks of DefaultChunkBytes
@@ -170,8 +170,8 @@ func (s *sink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close writes what is left and refuses further records. It does not close the underlying writer. A second Close
-// returns what the first one did.
+// Close writes the remaining records and refuses further records. It does not close the underlying writer. A second Close
+// returns the same error.
 func (w *Writer) Close() error {
 	if errors.Is(w.err, ErrClosed) {
 		return nil

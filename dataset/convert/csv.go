@@ -72,7 +72,7 @@ func parseNumber(field string) (float64, error) {
 	return value, nil
 }
 
-// numericTable holds pixels until a value is none, and numbers from then on.
+// numericTable holds pixels until a value is not a pixel, and numbers afterwards.
 type numericTable struct {
 	width   int
 	pixels  []byte
@@ -97,7 +97,7 @@ func (t *numericTable) add(value float64, at string) {
 	t.numbers = append(t.numbers, value)
 }
 
-// samples is the table as what it turned out to be.
+// samples returns the table as pixels or as numbers.
 func (t *numericTable) samples(o *Options, from origin) (samples, error) {
 	if t.numbers != nil {
 		if o.MaxPixel > 0 {

@@ -19,7 +19,7 @@ import (
 // DescriptionPath is the file in which a conversion describes its dataset.
 func DescriptionPath(prefix string) string { return prefix + ".dataset.json" }
 
-// description is the content of that file. Paths are relative to its folder, so that a dataset can be moved as a whole.
+// description is the content of that file. Paths are relative to its directory, so that a dataset can be moved as a whole.
 type description struct {
 	Version int `json:"version"`
 	Result

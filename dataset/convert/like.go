@@ -42,7 +42,7 @@ func readDescription(path string) (d description, err error) {
 	return d, nil
 }
 
-// takeLike takes from the description of Options.Like what the new dataset must have in common with that one.
+// takeLike takes the values that the new dataset must share with Options.Like from its description.
 func (o *Options) takeLike() error {
 	if o.Like == "" {
 		return nil

@@ -16,7 +16,7 @@ const maxShards = 99_999
 
 // Options say where and how shards are written. Only Prefix is required.
 type Options struct {
-	Prefix string // of the shards' paths; its folder is made if it is missing
+	Prefix string // of the shards' paths; its directory is made if it is missing
 
 	Shards          int // of the samples to train on; zero means 1
 	RecordsPerChunk int // as in recordio.WriterOptions; if this and ChunkBytes are zero, chosen so that a small dataset has enough tasks
@@ -35,7 +35,7 @@ type Options struct {
 	LabelAbove *float64
 
 	Heading    string // of a table: HeadingAuto (the default), HeadingYes or HeadingNo
-	Label      string // column of a table with the label: its number, from 1, or its name in the heading; "": the last one
+	Label      string // column of a table with the label: its number, from 1, or its name in the heading; "": the last column
 	TextLabels bool   // number the labels of a table in the order of their texts
 	Scaling    string // of a table of numbers: ScalingStandard (the default) or ScalingNone
 
@@ -113,7 +113,7 @@ type Result struct {
 	origin
 }
 
-// origin is what a description knows of the source. Records do not have it.
+// origin is the part of a description about the source. Records do not have it.
 type origin struct {
 	Columns     []string  `json:"columns,omitempty"`      // names of the features, from the heading
 	LabelColumn string    `json:"label_column,omitempty"` // from the heading

@@ -29,7 +29,7 @@ func Resolve(ctx context.Context, names ...string) (train, test []string, err er
 	return unique(train), unique(test), nil
 }
 
-// unique drops each path that is there already.
+// unique drops duplicate paths.
 func unique(paths []string) []string {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(paths, func(path string) bool {

@@ -194,10 +194,10 @@ func (w *shardWriter) publish() error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// discard removes what was not published.
+// discard removes unpublished files.
 func (w *shardWriter) discard() {
 	for _, p := range w.pending {
-		os.Remove(p.temporary) // what cannot be removed is hidden and under a name that no glob of shards matches
+		os.Remove(p.temporary) // a file that cannot be removed is hidden and under a name that no glob of shards matches
 	}
 }
 

@@ -276,7 +276,7 @@ func withoutMark(in io.Reader) (io.Reader, error) {
 	start, _ := buffered.Peek(len(mark)) // its error comes again from the first read
 	switch {
 	case string(start) == mark:
-		_, _ = buffered.Discard(len(mark)) // of what was peeked: cannot fail
+		_, _ = buffered.Discard(len(mark)) // these bytes were peeked: cannot fail
 	case bytes.HasPrefix(start, []byte("\xff\xfe")), bytes.HasPrefix(start, []byte("\xfe\xff")):
 		return nil, errors.New("expected UTF-8 text, found UTF-16: convert the file first, as with: iconv -f UTF-16 -t UTF-8 TABLE > TABLE.utf8")
 	case bytes.IndexByte(start, 0) >= 0:

@@ -30,9 +30,9 @@ const (
 	MaxFields = 255
 )
 
-// CategoryID is the number of a category of a field, from 0: the field in the upper 16 bits, and in the others the lower 48
-// of the 64-bit FNV-1a hash of the category's text. Nobody has to keep a table of the categories; of a million
-// categories of one field two have the same number with a probability of 0.2 %.
+// CategoryID is the number of a category of a field, from 0: the field in the upper 16 bits, and in the others the lower 48 of
+// the 64-bit FNV-1a hash of the category's text. No table of the categories is needed. Of a million categories of one field
+// two have the same number with a probability of 0.2 %.
 func CategoryID(field int, text string) int64 {
 	hash := fnv.New64a()
 	hash.Write([]byte(text))

@@ -133,5 +133,5 @@ func Decode(rec []byte, s *Sample) error {
 	return nil
 }
 
-// infinite has the bits of the exponent of infinities and of what is not a number.
+// infinite has the bits of the exponent of infinities and NaNs.
 const infinite = 0x7f800000
