@@ -280,6 +280,9 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 	var set []byte
 	about, err := c.about(bounded, at, cut.Number())
 	if err == nil {
+		about.After, err = c.before(bounded)
+	}
+	if err == nil {
 		set, err = cut.Write(bounded, about)
 	}
 	switch {
@@ -295,6 +298,19 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 		return nil, errors.Join(err, cut.Abort(bounded))
 	}
 	return cut, nil
+}
+
+// before is the number of the set that the store names; 0: none.
+func (c *checkpointer) before(ctx context.Context) (uint64, error) {
+	set, err := c.master.store.Value(ctx, LatestSetKey)
+	if err != nil || set == nil {
+		return 0, err
+	}
+	at, err := c.master.shards.SetAt(set)
+	if err != nil {
+		return 0, nil //nolint:nilerr // whoever loads the set says it; the next one replaces it
+	}
+	return at.Number, nil
 }
 
 // begin fixes the moments of all servers.

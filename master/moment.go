@@ -15,6 +15,8 @@ import (
 
 // About is what a set of checkpoints is to say of the job at its cut.
 type About struct {
+	After uint64 // number of the set that the store names; 0: none
+
 	Job      string
 	JobID    string // hexadecimal
 	Position []byte // where the data stood: a [Position]

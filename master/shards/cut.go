@@ -118,7 +118,7 @@ func (c *cut) all(what string, call func(i int, server pb.ParameterServerClient)
 // Write has all servers write their checkpoints, and one of them the manifest of the set.
 func (c *cut) Write(ctx context.Context, about master.About) ([]byte, error) {
 	set := &checkpoint.Set{
-		Job: about.Job, JobID: about.JobID, Number: c.Number(), Mode: c.mode, Version: c.version, JobEpoch: c.epoch,
+		Job: about.Job, JobID: about.JobID, Number: c.Number(), After: about.After, Mode: c.mode, Version: c.version, JobEpoch: c.epoch,
 		Position: about.Position, State: checkpoint.StateOf(c.Number(), about.State), Shards: make([]checkpoint.Part, len(c.addrs)),
 	}
 	if err := c.all("write", func(i int, server pb.ParameterServerClient) error {

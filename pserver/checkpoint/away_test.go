@@ -122,3 +122,28 @@ func TestAwayIsNotGone(t *testing.T) {
 		t.Errorf("pruned to %v, %v", list, err)
 	}
 }
+
+// Sets that an operator has passed over do not count as kept: after set 1 was named instead of set 2, set 3 has set 1 before it.
+func TestPassedOverSetIsRemovedFirst(t *testing.T) {
+	store := Store{Place: Disk(t.TempDir())}
+	for number, after := range map[uint64]uint64{1: 0, 2: 1, 3: 1} {
+		set := &Set{Job: "test", Number: number, After: after, Mode: Async, JobEpoch: 1, Shards: []Part{{Generation: Generation{1, number}, SHA256: "x"}}}
+		text, err := set.Encode()
+		if err == nil {
+			err = store.WriteSet(t.Context(), text, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := store.PruneSets(t.Context(), 3, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(kept) != 2 || kept[0].Number != 3 || kept[1].Number != 1 {
+		t.Errorf("kept %v, expected sets 3 and 1", kept)
+	}
+	if left, err := store.Sets(t.Context()); err != nil || len(left) != 2 {
+		t.Errorf("left %v, %v, expected 2 sets", left, err)
+	}
+}

@@ -20,10 +20,13 @@ const setFormat = 1
 
 // Set is one checkpoint of every shard, all taken at one cut.
 type Set struct {
-	Format   int    `json:"format"`
-	Job      string `json:"job"`
-	JobID    string `json:"job_id,omitempty"` // hexadecimal; another one for each life of a job of that name
-	Number   uint64 `json:"number"`           // of the cut; 0: the shards were stopped, see [Store.Stopped]
+	Format int    `json:"format"`
+	Job    string `json:"job"`
+	JobID  string `json:"job_id,omitempty"` // hexadecimal; another one for each life of a job of that name
+	Number uint64 `json:"number"`           // of the cut; 0: the shards were stopped, see [Store.Stopped]
+	// After is the number of the set that etcd named before; 0: none, or a version before wrote the set. Sets between the two
+	// were never finished, or an operator has named an older one instead.
+	After    uint64 `json:"after,omitempty"`
 	Mode     string `json:"mode"`
 	Version  uint64 `json:"version"` // of all parameters, in synchronous mode
 	JobEpoch uint32 `json:"job_epoch"`
@@ -300,18 +303,22 @@ func (s Store) InSet(ctx context.Context, shard int, g Generation) (bool, error)
 }
 
 // PruneSets removes the sets beyond the newest to keep, of those up to a number, and
-// returns those that stay.
+// returns those that stay. A set between one and the set before it ([Set.After]) does not count, and is removed.
 func (s Store) PruneSets(ctx context.Context, upTo uint64, keep int) (kept []*Set, err error) {
 	numbers, err := s.Sets(ctx)
 	if err != nil {
 		return nil, err
 	}
+	after := upTo // of the newest set that stays: one above it is not among the older ones
 	for _, n := range numbers {
 		set, err := s.ReadSet(ctx, n)
 		if errors.Is(err, ErrUnavailable) {
 			return nil, err
 		}
-		if n > upTo || len(kept) < keep && err == nil {
+		if n > upTo || n <= after && len(kept) < keep && err == nil {
+			if err == nil && n <= upTo && set.After > 0 {
+				after = set.After
+			}
 			if err == nil {
 				kept = append(kept, set)
 			}
