@@ -25,15 +25,16 @@ type Server struct {
 type ServerRegistry interface {
 	// WatchServers calls changed with all of them, now and after each change, until ctx ends.
 	WatchServers(ctx context.Context, changed func([]Server)) error
-	// Evict ends the claim of a server, so that another one can take the index at once. It does nothing but report renewed if
-	// the server renewed its claim within the last second.
+	// Evict ends the claim of a server so that another process can take the index immediately. If the server renewed
+	// its claim within the last second, Evict only reports renewed.
 	Evict(ctx context.Context, s Server) (renewed bool, err error)
 }
 
-// attendance detects parameter servers whose process is gone, while a term lasts. It holds a silent connection to each. If
-// that breaks, the port refuses another one, and the server no longer renews its claim, the process is gone. Something else than the
-// server can refuse connections, for example a port forwarder that restarts; the renewals tell. A server that hangs keeps its
-// port open, and one that stops does until it has freed its index: neither is evicted.
+// attendance detects parameter servers whose process has ended, for the length of a term. It keeps an idle connection
+// to each server. A process counts as ended if the connection breaks, the port refuses a new connection, and the server
+// stops renewing its claim. The renewals are checked because a port forwarder that restarts also refuses connections. A
+// server that hangs keeps its port open, and a server that stops does so until it has released its index: attendance
+// evicts neither.
 type attendance struct {
 	registry ServerRegistry
 	log      *logrus.Entry
@@ -71,9 +72,9 @@ func (a *attendance) run(ctx context.Context) error {
 // watch calls evict when the process of s seems to be gone, and again while s renews its claim. It returns when ctx ends.
 func (a *attendance) watch(ctx context.Context, s Server, evict func(before int) (renewed bool)) {
 	dialer := net.Dialer{Timeout: attendTimeout, KeepAlive: attendTimeout}
-	known := false // it was there: a port that refuses from now on can be a process that is gone
+	known := false // a connection succeeded before: if the port refuses now, the process may have ended
 	renewed := 0   // evictions in a row that found it renewing its claim
-	redials := 0   // left of those that follow a broken connection closely
+	redials := 0   // quick redials left after a broken connection
 	for ctx.Err() == nil {
 		conn, err := dialer.DialContext(ctx, "tcp", s.Addr)
 		switch {

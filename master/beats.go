@@ -21,7 +21,7 @@ type freshness struct {
 // queued takes the lease of our key.
 func (f *freshness) queued(lease string) { f.lease.Store(lease) }
 
-// ownLease is the last one; "" before there is one.
+// ownLease returns the newest lease, or "" if this master has none.
 func (f *freshness) ownLease() string {
 	lease, _ := f.lease.Load().(string)
 	return lease
@@ -29,7 +29,7 @@ func (f *freshness) ownLease() string {
 
 var start = time.Now()
 
-// heard notes that etcd answered just now.
+// heard records that etcd has just answered.
 func (f *freshness) heard() { f.answered.Store(int64(time.Since(start))) }
 
 // age is the time since etcd last answered.
@@ -40,7 +40,7 @@ const (
 	askTimeout = time.Second
 )
 
-// keepFresh asks etcd something small whenever nothing else did for a while.
+// keepFresh sends etcd a small request when no other request did so for a while.
 func (m *Master) keepFresh(ctx context.Context) {
 	for ctx.Err() == nil {
 		if age := m.fresh.age(); age < askAfter {
@@ -58,9 +58,8 @@ func (m *Master) keepFresh(ctx context.Context) {
 	}
 }
 
-// ServeBeats sends a beat, as a line of JSON, every BeatEvery until the caller goes. A
-// master that stands by sends them too: whoever is before others in the queue for the lock
-// is watched, also before it leads.
+// ServeBeats sends a heartbeat, as a line of JSON, every BeatEvery until the caller disconnects. A standby sends
+// heartbeats too: a master ahead of others in the lock queue is watched before it leads.
 func (m *Master) ServeBeats(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := http.NewResponseController(w)

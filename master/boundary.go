@@ -6,17 +6,17 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// boundary is the place between two synchronous steps: while it is held nobody is told of a step, and all
-// parameter servers are at the version of the last one that they were told of. In a job without steps there is
-// nothing to hold. Steps may be committed meanwhile: the servers hear of them afterwards.
+// boundary is the interval between two synchronous steps. While a caller holds it, no step is sent to a server, and all
+// parameter servers are at the version of the last step sent. In a job without steps there is nothing to hold. Steps
+// can be committed meanwhile; they are sent to the servers afterwards.
 type boundary struct {
 	term    *term
 	shards  Shards
 	telling turn
 }
 
-// hold returns once every server has the last committed step: some may not have been told of it yet, and trainers
-// may know of it already.
+// hold returns once every server has the last committed step. Trainers can receive that step before all servers have
+// it.
 func (b *boundary) hold(ctx context.Context) error {
 	if err := b.telling.take(ctx); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Cadence says how often a checkpoint is taken: when any of what is not zero has gone by. The
-// zero value is never.
+// Cadence is the interval between checkpoints: a checkpoint is due when any nonzero limit is reached. The zero value
+// means never.
 type Cadence struct {
 	Time   time.Duration
 	Steps  uint64 // versions of the parameters; synchronous mode only
@@ -48,7 +48,7 @@ type progress struct {
 	at     time.Time
 	steps  uint64
 	passes uint64
-	clock  taskqueue.Clock // of the job, which goes on from term to term
+	clock  taskqueue.Clock // job clock, which continues across terms
 }
 
 func (c Cadence) due(now, last progress) bool {

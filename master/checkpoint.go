@@ -12,18 +12,18 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// LatestSetKey holds the manifest of the newest complete set of checkpoints: what is not
-// named there was never finished.
+// LatestSetKey holds the manifest of the newest complete checkpoint set. A set that the manifest does not name is
+// incomplete.
 const LatestSetKey = "/checkpoints/latest"
 
 // ErrNothingToCut is the answer of parameter servers that have nothing to keep, or no place
 // for it, and of a job that has none.
 var ErrNothingToCut = errors.New("there is nothing to take a checkpoint of")
 
-// ErrServerMissing: a parameter server of the job is not there.
+// ErrServerMissing is returned if a parameter server of the job is not registered.
 var ErrServerMissing = errors.New("is not there")
 
-// Cut is a moment of all parameter servers.
+// Cut is a consistent point of all parameter servers.
 type Cut interface {
 	Number() uint64
 	// Write returns the manifest of the set of checkpoints of that moment, when all of it is on
@@ -42,13 +42,12 @@ type CheckpointStatus struct {
 	Failure string        // why the last attempt failed
 }
 
-// checkpointer takes checkpoints of all parameter servers while a term lasts.
+// checkpointer takes checkpoints of all parameter servers during a term.
 //
 //	hold ──▶ begin on all ──▶ release ──▶ write on all ──▶ the set's manifest ──▶ /checkpoints/latest ──▶ prune
-//	              │ whatever fails: the cut is dropped, the set before it stays
+//	              │ any failure: the cut is dropped, the previous set stays
 //
-// What is held is only held while the moments are fixed; the files are written meanwhile
-// training goes on.
+// Steps are held only while the cut is fixed. The files are written while training continues.
 type checkpointer struct {
 	master *Master
 	term   *term
@@ -58,7 +57,7 @@ type checkpointer struct {
 
 	box      *mailbox
 	one      turn // checkpoint at a time
-	failed   bool // what a set left that was not finished may lie on the disks
+	failed   bool // the files of an incomplete set may remain on the disks
 	datasets described
 	awaited  string // why the first checkpoint waits, as it was logged
 
@@ -130,8 +129,8 @@ func (c *checkpointer) rest(now progress, last *progress) time.Duration {
 	return -1
 }
 
-// due says whether it is time for a set; last is how far the job was at the latest one, nil: there is none. The first one is
-// due at once: until then servers that are all lost may come back with parameters of different moments.
+// due reports whether a set is due. last is the progress at the latest set, or nil if there is none. The first set is
+// due immediately: without a set, servers that are all lost could return with parameters of different versions.
 func (c *checkpointer) due(now progress, last *progress) bool {
 	every := c.master.config.CheckpointEvery
 	return every != (Cadence{}) && (last == nil || every.due(now, *last))
@@ -169,8 +168,8 @@ func (c *checkpointer) begun(ctx context.Context) (*progress, error) {
 	return &p, nil
 }
 
-// pace says when a cut that failed is tried again: ever later, since what a failed set left stays on the disk until a newer
-// one is complete. One that left nothing is tried again soon.
+// pace schedules retries of a failed cut. The pause grows, because the files of a failed set stay on the disk until a
+// newer set is complete. A cut that left no files is retried soon.
 type pace struct {
 	again time.Time // not before
 	pause time.Duration
@@ -191,17 +190,17 @@ func (c *checkpointer) within(ctx context.Context, d time.Duration) (context.Con
 	return c.term.committer.time.WithTimeout(ctx, d)
 }
 
-// lastCheckpoint keeps what the job came to: nobody trains any more.
+// lastCheckpoint saves the final parameters of the job, after training has ended.
 func (t *term) lastCheckpoint(ctx context.Context) {
 	if t.checkpoints == nil || t.checkpoints.cuts != nil { // the last cut has all
 		return
 	}
 	bounded, cancel := t.checkpoints.within(ctx, lastTimeout)
 	defer cancel()
-	_ = t.checkpoints.take(bounded) // it is said
+	_ = t.checkpoints.take(bounded) // take logs the error
 }
 
-// take takes a checkpoint, or says why there is none: the one before it stays.
+// take takes a checkpoint, or logs why there is none. On failure the previous set stays.
 func (c *checkpointer) take(ctx context.Context) error {
 	if err := c.one.take(ctx); err != nil {
 		return err
@@ -226,7 +225,7 @@ func (c *checkpointer) take(ctx context.Context) error {
 	case err != nil:
 		c.note(0, err)
 		c.log.WithError(err).Error("checkpoint not complete: the set before it stays, training goes on")
-		if !terminal(err) { // else the next leader finds out what became of it
+		if !terminal(err) { // otherwise the next leader reads back the outcome
 			c.discard(ctx)
 		}
 		return err
@@ -320,7 +319,7 @@ func (c *checkpointer) begin(ctx context.Context) (Cut, *moment, error) {
 	}
 	ctx, cancel := c.within(ctx, beginTimeout)
 	defer cancel()
-	at, err := c.term.moment(ctx) // before the servers hear of the last step and their moments are fixed: they have all that is counted
+	at, err := c.term.moment(ctx) // before the servers receive the last step: they then have all that is counted
 	if err != nil {
 		return nil, nil, err
 	}
@@ -352,8 +351,7 @@ func (c *checkpointer) status() CheckpointStatus {
 	return s
 }
 
-// turn is had by one at a time: by who tells the servers of a step, or fixes the moments of a
-// cut.
+// turn is a lock that a context can cancel. The holder sends a step to the servers or fixes a cut.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }

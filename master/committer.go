@@ -9,7 +9,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// committer is the one writer of a term: it owns the state, and nobody else touches it.
+// committer serializes all writes of a term. It owns the state; no other goroutine reads or modifies it.
 //
 //	gather ──▶ apply ──▶ write ──▶ answer ──▶ linger ──▶ gather
 //	                       │ definitely failed: back to the committed state,
@@ -42,13 +42,13 @@ func newCommitter(s *state) *committer {
 // run commits until the term ends, and returns why.
 func (c *committer) run(ctx context.Context) (err error) {
 	defer func() { c.end(err) }()
-	c.sample = c.time.Now() // nobody could be heard while the term was announced
+	c.sample = c.time.Now() // no request could arrive while the term was announced
 	c.stopping = ctx
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	work, release := whileHeld(context.WithoutCancel(ctx), c.lead) // a write under way is seen to its end, unless nobody may hear of it any more
+	work, release := whileHeld(context.WithoutCancel(ctx), c.lead) // a write in progress runs to its end unless the lock is lost
 	defer release()
 	for {
 		tick := false
@@ -71,9 +71,9 @@ func (c *committer) run(ctx context.Context) (err error) {
 	}
 }
 
-// end refuses all that waits and all that comes.
+// end fails all queued ops and rejects new ones.
 func (c *committer) end(err error) {
-	c.over() // before anybody hears of it
+	c.over() // before any caller receives the error
 	told := ErrNotLeader
 	if fatal(err) {
 		told = err // the next term would say the same
@@ -86,7 +86,7 @@ func (c *committer) end(err error) {
 	}
 }
 
-// linger waits a little for the callers that were just answered.
+// linger delays the next batch so that callers of the previous batch can join it.
 func (c *committer) linger(ctx context.Context, timer *time.Timer) {
 	target, limit := c.pace.Linger(c.len())
 	rest := limit - c.since(c.written)
@@ -102,18 +102,18 @@ func (c *committer) linger(ctx context.Context, timer *time.Timer) {
 	timer.Stop()
 }
 
-// round commits all that waits, then lets the parked askers try again for as long as that
-// gives anyone a task.
+// round commits all queued ops. It then retries the parked ops, and repeats that while a retry answers at least one of
+// them.
 func (c *committer) round(ctx context.Context, tick bool) error {
 	//guard:tick-after-batch
 	c.batch = c.take(c.batch)
-	if tick { // after all that waited: whoever is late because the store is slow, is not too late
+	if tick { // after all queued ops: a request that a slow store delayed is not late
 		c.batch = append(c.batch, &op{ctx: ctx, request: request{event: &taskqueue.Tick{}}, done: make(chan struct{}, 1)})
 		if c.lead.Valid() { // else what they are answered must come of a commit
 			c.expire(c.time.Now())
 		}
 		if (c.queue.Active() || c.queue.Trainers() > 0) && c.since(c.written) >= commitEvery {
-			c.queue.Touch() // so that the job clock goes on
+			c.queue.Touch() // advances the job clock
 		}
 	}
 	for waiting := 0; ; {
@@ -162,7 +162,7 @@ func (c *committer) commit(ctx context.Context) error {
 		err := c.save(ctx, ready)
 		//guard:slow-commit-not-counted
 		if c.since(t) > slowStore {
-			c.sample = c.time.Now() // nobody could be heard, or hear, meanwhile
+			c.sample = c.time.Now() // no request could arrive or be answered meanwhile
 		}
 		if err != nil || c.since(t) > slowStore {
 			c.cutDisturbed = true
@@ -187,15 +187,14 @@ func (c *committer) commit(ctx context.Context) error {
 	return nil
 }
 
-// slowStore is how long a commit may take and still count as time that passes: a store that
-// is slower, or refuses after longer, times nobody out.
+// slowStore is the longest commit that advances the job clock. A commit that takes longer, or fails later, does not
+// count toward any timeout.
 //
 //guard:slow-store-threshold
 const slowStore = time.Second
 
-// apply applies the batch to the queue until a transaction is full; it returns how many
-// ops that were. An op that panics is dropped alone: the queue goes back to what is stored,
-// and the others are applied again.
+// apply applies the batch to the queue until a transaction is full. It returns the number of ops applied. If an op
+// panics, apply drops that op, restores the stored state and applies the other ops again.
 func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err error) {
 	for again := true; again; {
 		again = false
@@ -231,13 +230,13 @@ func (c *committer) apply(ctx context.Context, now taskqueue.Clock) (n int, err 
 	return n, nil
 }
 
-// putParts writes the parts of a table. All callers wait meanwhile, so an outcome that stays unknown ends the term, as that of a
-// commit does: after the time to live of the lease for one part, or when the master stops.
+// putParts writes the parts of a table. All callers wait meanwhile, so an unknown outcome ends the term, as for a
+// commit: after the time to live of the lease for one part, or when the master stops.
 func (c *committer) putParts(ctx context.Context, parts *partsWrite) error {
 	began := c.time.Now()
 	defer func() {
 		if c.since(began) > slowStore {
-			c.sample, c.cutDisturbed = c.time.Now(), true // nobody could be heard meanwhile
+			c.sample, c.cutDisturbed = c.time.Now(), true // no request could arrive meanwhile
 		}
 	}()
 	for i := range parts.writes {
@@ -270,10 +269,9 @@ func (c *committer) roomInBatch() bool {
 	return c.queue.PendingWrites() < maxBatchKeys-batchSlack && c.queue.PendingLedger() < maxBatchLedger
 }
 
-// echo compares what a trainer saw with what the store knows. Only a number with its proof is believed: any client can
-// send a number. That the store went back may be
-// said only by one that leads: a leader that was deposed and has not heard of it yet has
-// merely missed the commits since.
+// echo compares the newest commit that a trainer has seen with the last commit of this term. A number counts only with
+// its proof, because any client can send a number. Only a current leader may report that the store went back in time: a
+// leader that lost its lock without noticing has only missed later commits.
 func (c *committer) echo(ctx context.Context, event taskqueue.Event) error {
 	r, ok := event.(*taskqueue.Request)
 	last := c.number.Load()
@@ -350,8 +348,7 @@ func (c *committer) subscribe(kinds ...taskqueue.EffectKind) *mailbox {
 	return m
 }
 
-// refuse gives the first n callers of the batch the error of a commit that did not happen;
-// those who only look see the state that stands.
+// refuse returns the error of a failed commit to the first n callers of the batch. Read-only ops see the stored state.
 func (c *committer) refuse(n int, err error) error {
 	c.counts.refused.Add(1)
 	//guard:rollback-after-refusal
@@ -394,7 +391,7 @@ func (c *committer) settle(n int) (answered int) {
 	return answered
 }
 
-// expire gives up on those who waited long enough or went away.
+// expire answers parked ops that reached their deadline or whose caller is gone.
 func (c *committer) expire(now time.Time) {
 	kept := c.parked[:0]
 	for _, o := range c.parked {

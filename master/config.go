@@ -16,7 +16,7 @@ type Config struct {
 	Queue         taskqueue.Options
 	Shuffle       bool
 	Seed          uint64
-	ChunksPerTask int  // 0: from Trainers, at least 8 tasks for each
+	ChunksPerTask int  // 0: computed from Trainers, at least 8 tasks per trainer
 	Trainers      int  // how many are expected; default 8
 	Sync          bool // gradients are applied in synchronous steps
 	Backups       int  // trainers that a synchronous step does not wait for
@@ -25,24 +25,24 @@ type Config struct {
 	CheckpointEvery Cadence // zero: never
 	CheckpointKeep  int     // sets of checkpoints; default 2
 
-	Holddown time.Duration // least time between two forced take-overs; default 10 s
+	Holddown time.Duration // minimum time between two forced takeovers; default 10 s
 
-	Roots  []string      // folders that datasets may lie in; none: any
-	Linger time.Duration // how long a finished job waits for its trainers to hear of it; default 30 s
+	Roots  []string      // folders that datasets must be in; empty: any folder
+	Linger time.Duration // how long a finished job waits for its trainers to learn its end; default 30 s
 
-	AcceptCluster bool // go on with a state that another etcd cluster wrote
+	AcceptCluster bool // continue with a state that another etcd cluster wrote
 	NoLedger      bool // do not write the ledger; nothing can be verified then
 }
 
 const (
 	tickEvery       = 100 * time.Millisecond
-	longPoll        = 10 * time.Second // what an asker waits at most for a task
+	longPoll        = 10 * time.Second // maximum wait for a task
 	commitEvery     = 5 * time.Second  // at least, while a task is dispatched or a trainer has a session
 	maxBatchKeys    = 100              // of 128 operations in a transaction of etcd
 	maxStateBytes   = 512 << 10        // beyond it nothing new is dispatched
 	commitTimeout   = 5 * time.Second
 	tasksPerTrainer = 8
-	maxChunksOfTask = 4096 // unless chunks-per-task says so; see also taskqueue.MaxTaskBytes
+	maxChunksOfTask = 4096 // unless chunks-per-task is set; see also taskqueue.MaxTaskBytes
 	saveLease       = 60 * time.Second
 )
 
@@ -143,8 +143,8 @@ func (c Config) chunksPerTask(chunks int) int {
 	return min(max(1, chunks/(c.Trainers*tasksPerTrainer)), maxChunksOfTask)
 }
 
-// Tasks returns the number of tasks that a dataset of so many chunks has under this configuration. There are more if a task of as many
-// chunks is too large for a message, see group.
+// Tasks returns the number of tasks of a dataset with the given number of chunks. The actual number is higher if a full
+// task is too large for a message; see group.
 func (c Config) Tasks(chunks int) int {
 	each := c.chunksPerTask(chunks)
 	return (chunks + each - 1) / each

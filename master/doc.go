@@ -1,39 +1,37 @@
-// Package master is the application between the faces (master/netrpc, master/grpcapi)
-// and the cores: it leads a job for as long as it holds the lock, and answers nothing
-// that is not committed.
+// Package master implements the master process of a job. It sits between the network faces (master/netrpc,
+// master/grpcapi) and the core packages. A master leads the job while it holds the lock, and returns no result before
+// it is committed.
 //
 //	           campaign              recovered
 //	standby ────────────▶ recovering ──────────▶ leading ──▶ job over: linger, exit
 //	   ▲                      │                     │
 //	   └──────────────────────┴─────────────────────┘
-//	     lock lost, fenced, or an outcome that stays unknown
+//	     lock lost, fenced, or an unknown outcome that is not settled
 //
-// # One writer
+// # Committer
 //
-// A term has one committer. Callers hand it events; it applies all that wait to the
-// queue, writes the new state in one transaction that compares the lock and the state's
-// last revision, and only then gives the answers out. While one transaction is under way
-// the next batch gathers; after it, the committer lingers a little for the callers that it
-// just answered, because one transaction for many is what makes the rate.
+// A term has one committer. Callers queue events. The committer applies all queued events to the task queue and writes
+// the new state in one transaction. The transaction compares the lock and the last revision of the state. The committer
+// returns the answers only after the write. While a transaction is in progress, the next batch gathers. After a
+// transaction, the committer waits briefly for the callers of that batch, because large batches give the highest rate.
 //
 // # Guarantees
 //
-// Nobody is told what is not stored, and nobody who does not lead tells anything: an answer
-// leaves after the fenced write that carries it or, when it changes nothing, while the lease
-// of the lock is trusted to hold. The next master goes on from the last commit, with the same
-// answers to repeated requests. docs/protocols.md has the rules, each with its test.
+// No caller receives a result that is not stored, and only the leader returns results. An answer is returned after the
+// fenced write that contains it. An answer that changes nothing is returned while the lease of the lock is valid. The
+// next master continues from the last commit and gives the same answers to repeated requests. docs/protocols.md lists
+// the rules, each with its test.
 //
-// # Failure behaviour
+// # Failure behavior
 //
-// A transaction that definitely failed: the queue goes back to the last committed state
-// and the batch's callers get ErrNotStored; they may repeat. An outcome that is unknown is
-// read back: if it stands there, it happened; if the state is unchanged, the same bytes are
-// sent again; if anything else stands there, the term is over. An event that panics is
-// dropped alone: the others of its batch are applied again to the last committed state.
+// If a transaction definitely failed, the queue is restored to the last committed state and the callers of the batch
+// get ErrNotStored. They may repeat the request. If the outcome is unknown, the committer reads the state back. If the
+// new state is stored, the commit succeeded; if the state is unchanged, the same bytes are sent again; if another state
+// is stored, the term ends. If an event panics, only that event is dropped. The other events of its batch are applied
+// again to the last committed state.
 //
-// When the lock is lost the term ends at once: a write under way is abandoned, callers get
-// ErrNotLeader, and OnTermOver lets the faces close their connections. Run then campaigns
-// again. It gives up only on what every term would meet again: a state that is damaged,
-// partial, newer, of another cluster or of a job with other settings, and a store that went
-// back in time. Nothing is ever written over such a state.
+// If the lock is lost, the term ends immediately: a write in progress is abandoned, callers get ErrNotLeader, and
+// OnTermOver lets the faces close their connections. Run then campaigns again. Run returns only for errors that every
+// term would meet: a damaged, partial or newer state, a state of another cluster or of a job with other settings, and a
+// store that went back in time. Such a state is never overwritten.
 package master

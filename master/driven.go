@@ -59,7 +59,7 @@ func Drive(ctx context.Context, store Store, lead Leadership, config Config, clo
 	return &Driven{&term{committer: newCommitter(s), jobID: s.queue.JobID()}, config}, nil
 }
 
-// Errand is an event on its way through a driven term.
+// Errand is an event queued in a driven term.
 type Errand struct {
 	term *term
 	op   *op
@@ -106,7 +106,7 @@ func (d *Driven) Linger() (target int, rest time.Duration) {
 	return target, limit - c.since(c.written)
 }
 
-// Round commits all that waits; tick lets time pass as well. An error ends the term.
+// Round commits all queued events. With tick, it also advances the job clock. An error ends the term.
 func (d *Driven) Round(ctx context.Context, tick bool) error {
 	return d.term.committer.round(ctx, tick)
 }
@@ -114,9 +114,9 @@ func (d *Driven) Round(ctx context.Context, tick bool) error {
 // ServersChanged reports a change of the registry of parameter servers.
 func (d *Driven) ServersChanged() { d.term.committer.post(serversChanged{}) }
 
-// TakeCuts subscribes to what the leader of a job with Options.Cuts does besides. The returned function takes cuts, and has the job
-// go back, until ctx ends, or the term. await waits until there is a token in done, and takes it;
-// ctx names the caller.
+// TakeCuts subscribes to the other duties of the leader of a job with Options.Cuts. The returned function takes cuts
+// and rolls the job back until ctx or the term ends. await waits for a token in done and takes it; ctx identifies the
+// caller.
 func (d *Driven) TakeCuts(store Store, shards RewindShards, await func(ctx context.Context, done <-chan struct{})) func(context.Context) error {
 	c := d.term.committer
 	c.await = await
@@ -148,7 +148,7 @@ func (d *Driven) LedgerProgress() LedgerProgress {
 	return LedgerProgress{Commit: c.number.Load(), Bytes: c.ledgerBytes.Load()}
 }
 
-// End refuses all that waits and all that comes.
+// End fails all queued events and rejects new ones.
 func (d *Driven) End(cause error) { d.term.committer.end(cause) }
 
 // JobID returns the random id of the job.

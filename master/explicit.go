@@ -16,13 +16,13 @@ func (m *Master) LastStep(ctx context.Context, ev *taskqueue.LastStep) (place ta
 	return m.stepEvent(ctx, ev.Trainer, ev)
 }
 
-// CutWatch waits until a cut waits for a member; done is false when none did for a while.
+// CutWatch waits until a cut waits for a member. done is false if no cut did so within the long poll.
 func (m *Master) CutWatch(ctx context.Context, ev *taskqueue.CutWatch) (place taskqueue.StepPlace, done bool, err error) {
 	return m.stepEvent(ctx, ev.Trainer, ev)
 }
 
-// Flushed says that a member saved its part of a step. A cut it waits for until the member may
-// go on; done is false when that takes long: say it again.
+// Flushed reports that a member saved its part of a step. If a cut waits for it, Flushed returns when the member may
+// continue. If that takes too long, done is false and the member must report again.
 func (m *Master) Flushed(ctx context.Context, ev *taskqueue.StepFlushed) (place taskqueue.StepPlace, done bool, err error) {
 	if len(ev.Positions) > maxPositions {
 		return place, false, fmt.Errorf("positions: expected at most %d, found %d", maxPositions, len(ev.Positions))

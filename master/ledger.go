@@ -14,22 +14,22 @@ type Sealer interface {
 	// before: then it must not lead. Other errors say that it cannot be known now. jobID is
 	// "" before the state is read.
 	Check(ctx context.Context, jobID string) error
-	// Seal seals until the term ends. Whatever goes wrong with the ledger is its own affair;
-	// its error is that the term is over.
+	// Seal seals the ledger until the term ends. It handles failures of the ledger itself; the returned error means
+	// that the term is over.
 	Seal(ctx context.Context, lead Leadership, jobID string, progress func() LedgerProgress) error
 	Status() LedgerStatus
 }
 
 // LedgerProgress is how far commits, and the events in them, are.
 type LedgerProgress struct {
-	Commit uint64 // the last one
+	Commit uint64 // number of the last commit
 	Bytes  uint64 // of events, in this term
 }
 
 // LedgerStatus is how sealing goes.
 type LedgerStatus struct {
 	Sealed   uint64 // the last sealed commit
-	Bytes    int64  // of what is sealed and kept
+	Bytes    int64  // size of the sealed files that are kept
 	Failures int64  // attempts that failed
 	Failure  string // why the last attempt failed; "": it did not
 	Dir      string // of the sealed files; "": they are kept in etcd
@@ -81,7 +81,7 @@ type detached struct{ turn }
 
 var errHangs = errors.New("call has not returned")
 
-// do runs call and waits for it, patience longer than ctx.
+// do runs call and waits for it, up to patience after ctx ends.
 func (d detached) do(ctx context.Context, patience time.Duration, call func(context.Context) error) error {
 	if err := d.take(ctx); err != nil {
 		return fmt.Errorf("wait for an earlier call: %w", err)

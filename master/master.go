@@ -18,14 +18,14 @@ import (
 // without the lock they return ErrNotLeader.
 type Master struct {
 	OnTermOver     func()                          // called when a term has ended; set before Run
-	OnBegun        func(ctx context.Context) error // called in each term when the job has a state, before anybody hears of the term; its error ends Run; set before Run
+	OnBegun        func(ctx context.Context) error // called in each term before its announcement; an error ends Run; set before Run
 	Sealer         Sealer                          // seals the ledger; nil: it stays in the store; set before Run
 	ServerRegistry ServerRegistry                  // to evict parameter servers that died; nil: their leases run out; set before Run
 	Placer         Placer                          // moves blocks between parameter servers; nil: they stay; set before Run
 
 	config  Config
 	store   Store
-	shards  Shards // nil: none are told of anything
+	shards  Shards // nil: the job has no parameter servers
 	log     *logrus.Entry
 	reports reporter
 	current atomic.Pointer[term]
@@ -58,11 +58,11 @@ func New(config Config, store Store, shards Shards, log *logrus.Entry) (*Master,
 	return m, nil
 }
 
-// Run campaigns and leads, term after term, until the job is over and its trainers were
-// told (nil, or ErrJobFailed), ctx is cancelled (nil, after a last commit and resigning), or
-// the state cannot be used by any term.
+// Run campaigns and leads, term after term. It returns nil if the job is over and its trainers have been informed, or
+// if ctx is canceled, after a last commit and resignation. It returns ErrJobFailed if the job failed, and another error
+// if no term can use the state.
 func (m *Master) Run(ctx context.Context) error {
-	// Each term looks again; this look is for a stand-by, which would hear of it only when it leads.
+	// Each term checks again. Without this check, a standby would find the error only when it leads.
 	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); fatal(err) {
 		return err
 	}
@@ -97,7 +97,7 @@ func (m *Master) Run(ctx context.Context) error {
 	}
 }
 
-// campaign waits for the lock as a stand-by; it returns what was kept warm.
+// campaign waits for the lock as a standby. It returns the task tables that it loaded meanwhile.
 func (m *Master) campaign(ctx context.Context) (Leadership, *warm, error) {
 	s := &standby{store: m.store, config: m.config, log: m.log, own: m.fresh.ownLease}
 	m.fresh.queued("")
@@ -126,7 +126,7 @@ func fatal(err error) bool {
 	return false
 }
 
-// resignTerm lets the next master lead at once.
+// resignTerm releases the lock so that the next master can lead immediately.
 func resignTerm(lead Leadership) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -141,7 +141,7 @@ func (m *Master) leading() (*term, error) {
 	return nil, ErrNotLeader
 }
 
-// Warm reports whether this master stands by with the task tables loaded.
+// Warm reports whether this master is a standby with the task tables loaded.
 func (m *Master) Warm() bool {
 	s := m.standby.Load()
 	return s != nil && s.warm.Load() != nil

@@ -23,9 +23,9 @@ type About struct {
 	State    []byte // a snapshot of the job without its task tables: what it can begin from where etcd has lost it
 }
 
-// Position is what a set says of the data at its cut.
+// Position describes the data at the cut of a set.
 type Position struct {
-	Step     uint64            `json:"step,omitempty"` // the number of the cut, in a job that goes back as a whole
+	Step     uint64            `json:"step,omitempty"` // number of the cut, in a job with rollback
 	Epoch    uint32            `json:"epoch"`
 	Commit   uint64            `json:"commit"` // of the tasks' state
 	Clock    taskqueue.Clock   `json:"clock"`  // of the job
@@ -36,11 +36,11 @@ type Position struct {
 type DatasetPosition struct {
 	Pass  taskqueue.Pass `json:"pass"`
 	Tasks int            `json:"tasks"`
-	Done  int            `json:"done"` // finished, and wholly in the set
+	Done  int            `json:"done"` // finished, and entirely in the set
 }
 
-// moment is the job as its leader had committed it when a cut was taken. What is counted in it is wholly in the parameters
-// at the cut; in a job that goes back as a whole, so is what was finished and waits for the cut's commit.
+// moment is the committed state of the job when a cut was taken. Everything that it counts is in the parameters at the
+// cut. In a job with rollback, this includes tasks that are finished and wait for the commit of the cut.
 type moment struct {
 	state    *taskqueue.Snapshot
 	roster   map[string][]byte
@@ -49,7 +49,7 @@ type moment struct {
 	position Position
 }
 
-// moment takes down the job. It is little work: the committer does nothing else meanwhile.
+// moment copies the state of the job. The copy is small: the committer does nothing else meanwhile.
 func (t *term) moment(ctx context.Context) (m *moment, err error) {
 	err = t.inspect(ctx, func(q *taskqueue.Queue) {
 		m = &moment{state: q.Snapshot(0, 0), roster: maps.Clone(t.committer.roster), tables: *t.committer.tables.Load()}
@@ -88,7 +88,7 @@ func (c *checkpointer) about(ctx context.Context, m *moment, number uint64) (a A
 	return a, err
 }
 
-// items are the keys of the job at that moment but for its task tables, which are made anew of the files of its datasets.
+// items returns the keys of the job at the cut, except the task tables: a restore rebuilds them from the dataset files.
 func (c *checkpointer) items(ctx context.Context, m *moment) ([]snapshot.Item, error) {
 	settings, err := c.master.store.Value(ctx, jobKey)
 	if err != nil {

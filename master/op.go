@@ -20,7 +20,7 @@ type request struct {
 type op struct {
 	request
 	ctx   context.Context
-	until time.Time // limit of a patient wait; zero before the first answer
+	until time.Time // limit of a long poll; zero before the first answer
 
 	answer   taskqueue.Answer
 	finishes []taskqueue.FinishStatus // of the first application, when it was parked
@@ -47,7 +47,7 @@ func (o *op) finish(err error) {
 // drop keeps an op from being applied, also when its batch is applied once more.
 func (o *op) drop(err error) { o.err, o.dropped = err, true }
 
-// held reports whether an answer is one to hold back: a wait for what others do.
+// held reports whether an answer is held back because it waits for other trainers.
 func (o *op) held() bool {
 	w := o.answer.WaitFor
 	return o.answer.Kind == taskqueue.AnswerWait && (w == taskqueue.WaitTask || w == taskqueue.WaitFlush || w == taskqueue.WaitStep)
@@ -134,7 +134,7 @@ func (b *inbox) expect(target int) bool {
 	return len(b.waiting) < target
 }
 
-// close refuses all that comes, and returns what waits.
+// close rejects new ops and returns the queued ones.
 func (b *inbox) close(err error) []*op {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,9 +15,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// recoverState is readOrBegin, whose verdict on what is stored only counts while this master
-// leads: the keys are read one after the other, and whoever was deposed meanwhile reads them of
-// different commits.
+// recoverState calls readOrBegin. A verdict on the stored state counts only while this master leads. The keys are read
+// one by one, so a master that lost the lock can read them from different commits.
 func recoverState(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
 	s, err := readOrBegin(ctx, store, lead, config, kept, heard, clock, log)
 	//guard:interrupted-recovery-is-not-damage
@@ -32,9 +31,8 @@ func recoverState(ctx context.Context, store Store, lead Leadership, config Conf
 	return s, s.begin(ctx)
 }
 
-// begin commits once before anybody is answered: stand-bys take a leader that never committed
-// for one that cannot, and depose it without regard to the hold-down. A store that takes no
-// writes now is no reason not to lead: that is said to those who ask.
+// begin commits once before the first answer. A standby regards a leader that never committed as unable to commit, and
+// takes over without a holddown. If the store rejects writes now, the term continues: callers receive that error.
 func (s *state) begin(ctx context.Context) error {
 	if s.revision > s.lead.Revision() {
 		return nil // it was, to begin the job or to renew the state
@@ -158,7 +156,7 @@ func readState(ctx context.Context, store Store, lead Leadership) (stored []byte
 	return stored, revision, nil
 }
 
-// errRestoring ends a term, not the master: the restore may go on.
+// errRestoring ends a term but not the master, because the restore may continue.
 var errRestoring = errors.New("the job is being restored from a backup, or that was broken off: run master snapshot restore with the same file again")
 
 // renew stores a state that is not as this master found it before anything else is done with
@@ -177,14 +175,14 @@ func (s *state) renew(ctx context.Context, moved bool, format int) error {
 	return nil
 }
 
-// refuseRemains finds out whether a job without a state ever had one: then somebody deleted
-// it, and to begin anew would write over what is left.
+// refuseRemains reports an error if a job without a state once had a state. The state was then deleted, and a new one
+// would overwrite the remaining keys.
 func refuseRemains(ctx context.Context, store Store) error {
 	roster, err := store.Roster(ctx)
 	if err != nil {
 		return fmt.Errorf("read the roster: %w", err)
 	}
-	const first = 2 // commit with events: the one before it writes the empty state
+	const first = 2 // first commit with events: the commit before it writes the empty state
 	ledger, err := store.Value(ctx, taskqueue.LedgerKey(first))
 	if err != nil {
 		return fmt.Errorf("read the ledger: %w", err)
@@ -200,7 +198,7 @@ func refuseRemains(ctx context.Context, store Store) error {
 	return nil
 }
 
-// loadTables reads the tables that a state names, but for those that are kept warm.
+// loadTables reads the tables that a state names, except the tables in kept.
 func loadTables(ctx context.Context, store Store, snapshot *taskqueue.Snapshot, kept *warm) ([]*taskqueue.Table, error) {
 	tables := make([]*taskqueue.Table, len(snapshot.Sets))
 	for i := range snapshot.Sets {

@@ -10,7 +10,7 @@ import (
 // Registration is how far the registration of a dataset is: Done of Total in its current
 // step. The zero Registration is none.
 type Registration struct {
-	Step        string // what is being done, as a line in a log
+	Step        string // current step, in the form of a log line
 	Done, Total int
 }
 
@@ -29,7 +29,7 @@ type registration struct {
 	at atomic.Pointer[Registration]
 }
 
-// step begins a step and returns what hears of its progress, from one goroutine at a time.
+// step begins a step and returns its progress callback, for one goroutine at a time.
 func (r *registration) step(log *logrus.Entry, step string) func(done, total int) {
 	said := time.Now()
 	r.at.Store(&Registration{Step: step})

@@ -25,9 +25,8 @@ type reporter struct {
 	now     registration
 }
 
-// ReportDataset registers the files that names (paths and globs) stand for. The first
-// dataset is honoured; the same one again succeeds without a scan; another one is an error
-// that says what differs.
+// ReportDataset registers the files that match names (paths and globs). The first dataset is registered. The same
+// dataset again succeeds without a scan. Another dataset is an error that names the difference.
 func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	t, err := m.leading()
 	if err != nil {
@@ -123,7 +122,7 @@ func (m *Master) comparePaths(ctx context.Context, t *term, names []string) erro
 	return nil
 }
 
-// TableOf reads the chunks of files; how many of them make a task is still to be said.
+// TableOf reads the chunks of files. The caller sets the number of chunks per task.
 func TableOf(ctx context.Context, indexer *dataset.Indexer, found dataset.Listing) (*taskqueue.Table, error) {
 	indices, err := indexer.Index(ctx, found)
 	if err != nil {
@@ -186,8 +185,8 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 	return err
 }
 
-// removeUnused removes the parts of a table that is not the dataset of the job: its report was
-// refused, or the same dataset was registered meanwhile. Parts that the term cannot remove any more are harmless.
+// removeUnused removes the parts of a table that is not the dataset of the job: its report was refused, or another
+// report registered the dataset meanwhile. Parts that the term can no longer remove are harmless.
 func (t *term) removeUnused(ctx context.Context, table *taskqueue.Table, parts []taskqueue.Write) {
 	ctx = context.WithoutCancel(ctx) // whose report was refused may have gone away
 	used := true
@@ -205,7 +204,8 @@ type unusedParts struct {
 	keys []string
 }
 
-// remove removes the parts, and those that could not be removed before. What it cannot remove is kept for the next time.
+// remove removes the parts, and the parts left by earlier failures. Parts that it cannot remove are kept for the next
+// call.
 func (u *unusedParts) remove(ctx context.Context, t *term, parts []taskqueue.Write) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -241,8 +241,8 @@ func (u *unusedParts) run(ctx context.Context, t *term) error {
 // removeEvery is how often the parts of refused reports are tried again.
 const removeEvery = 10 * time.Second
 
-// removedAtOnce is how many keys of a refused report one transaction deletes, beside what its
-// batch writes.
+// removedAtOnce is the number of keys of a refused report that one transaction deletes, in addition to the writes of
+// its batch.
 const removedAtOnce = 16
 
 // entries are the files of the registered dataset.

@@ -12,9 +12,10 @@ import (
 // RetiringShards are parameter servers that forget trainers.
 type RetiringShards interface {
 	Shards
-	// Retire tells all servers that are there that the incarnations of a job's trainers below floor are over, but for the
-	// spared ones. To tell it late, or again, is harmless. A server that has heard a later term, or is of another job, refuses.
-	// No version after the given one has gradients of a retired incarnation (nil: unknown).
+	// Retire sends all registered servers the incarnation floor of a job: incarnations of its trainers below floor are
+	// over, except the spared ones. A late or repeated call is harmless. A server refuses if it has seen a later term
+	// or belongs to another job. No version after the given one contains gradients of a retired incarnation (nil:
+	// unknown).
 	Retire(ctx context.Context, term uint64, job [16]byte, floor uint64, spared []uint64, version *uint64) error
 }
 
@@ -48,7 +49,7 @@ func (m *Master) retire(ctx context.Context, t *term, ended *mailbox) error {
 
 var errNotTold = errors.New("not all parameter servers were told which trainers are gone")
 
-// tellRetired tells the servers once.
+// tellRetired sends the floor to the servers once.
 func (m *Master) tellRetired(ctx context.Context, t *term) error {
 	shards, ok := m.shards.(RetiringShards)
 	if !ok {

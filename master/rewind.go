@@ -14,14 +14,14 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// RewindShards are parameter servers that can go back to a set of checkpoints while they run.
+// RewindShards are parameter servers that can return to a checkpoint set while they run.
 type RewindShards interface {
 	Shards
 	// States says how the servers are, by index; nil for a job without.
 	States(ctx context.Context) ([]ShardState, error)
-	// Rewind brings all servers to a set, or with none to no parameters, in a job epoch. One that
-	// was brought to that epoch before does nothing. placed is the value of [PlacementKey], by which
-	// they take their blocks from the set; nil: blocks never moved.
+	// Rewind loads a set into all servers in a job epoch; without a set, it removes their parameters. A server that
+	// already reached the epoch ignores the call. placed is the value of [PlacementKey], which assigns the blocks of
+	// the set to servers; nil: blocks never moved.
 	Rewind(ctx context.Context, term uint64, epoch uint32, set, placed []byte) error
 }
 
@@ -30,15 +30,15 @@ type ShardState struct {
 	Present bool
 	Ready   bool   // it has parameters
 	Rewound uint32 // the job epoch that this process was brought to; 0: none, it has just begun
-	LastCut uint64 // the greatest number of a cut that it knows of
+	LastCut uint64 // greatest number of a cut that the server has seen
 	// Unrestored is why it waits without parameters: its checkpoint is damaged or missing; "": it does not.
 	Unrestored string
 }
 
-// rewinding takes the cuts of a job that goes back as a whole when it loses something, and has
-// it go back. Data and parameters are at one moment, always:
+// rewinding takes the cuts of a job with rollback, and rolls the job back after a loss. Data and parameters are always
+// at the same cut.
 //
-//	CutBegin ──▶ all trainers stand still ──▶ all servers fix their moments ──▶ CutRelease ──▶ files
+//	CutBegin ──▶ all trainers quiesce ──────▶ all servers fix the cut ────────▶ CutRelease ──▶ files
 //	   ▲              │ too late: CutRelease, nothing changed                                     │
 //	   │              ▼                                                                           ▼
 //	   │◀─────────────┴──────────── {latest = set, StepCommit} in one transaction, then prune ◀───┘
@@ -46,12 +46,11 @@ type ShardState struct {
 //	a server that was not brought to this epoch, or a trainer lost with a task:
 //	{Rollback, the step of the parameters} in one transaction: a new epoch ──▶ all servers load the set
 //
-// A leader that dies between the two of a going back leaves servers of an older epoch: the next
-// one has them go back again.
+// A leader that stops between the two parts of a rollback leaves servers at an older epoch. The next leader rolls them
+// back again.
 //
-// A move of blocks and a going back take turns. Blocks that were frozen or copied for a move that
-// was not committed are as the set has them afterwards, where they were; those of a committed one
-// are so where they are now.
+// Migrations and rollbacks take turns. A rollback restores blocks that were frozen or copied for an uncommitted
+// migration at their old servers. Blocks of a committed migration are restored at their new servers.
 type rewinding struct {
 	*checkpointer
 	shards RewindShards
@@ -70,8 +69,8 @@ const (
 	readyWait   = time.Second
 )
 
-// run does what is due until ctx ends. It looks at the servers when one registers, when a cut or a rollback is due, and after
-// resendEvery.
+// run takes cuts and rolls back as required until ctx ends. It checks the servers when a server registers, when a cut
+// or a rollback is due, and after resendEvery.
 func (r *rewinding) run(ctx context.Context) error {
 	last, err := r.begun(ctx)
 	if err != nil {
@@ -138,8 +137,8 @@ func (r *rewinding) step(ctx context.Context, isLost, isCut bool) (cut bool, err
 	return true, r.take(ctx)
 }
 
-// look has the job go back if it must, and says whether a cut that is due can be taken. No blocks
-// move meanwhile: a server that has just got its first ones is not one that began anew.
+// look rolls the job back if required, and reports whether a cut that is due can be taken. No migration runs meanwhile:
+// a server that has just received its first blocks must not look like a restarted one.
 func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err error) {
 	if err := r.one.take(ctx); err != nil {
 		return false, err
@@ -168,7 +167,7 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 			return false, err
 		}
 		if bytes.Equal(set, refused.set) {
-			return false, refused.err // going back once more would only use up an epoch
+			return false, refused.err // another rollback would only consume an epoch
 		}
 	}
 	switch {
@@ -189,7 +188,7 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 	return false, err
 }
 
-// begin has all trainers stand still while the servers fix their moments.
+// begin quiesces all trainers while the servers fix the cut.
 func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) {
 	whole := ctx
 	ctx, cancel := r.within(whole, beginTimeout)
@@ -220,7 +219,7 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 	}()
 	cancel()
 	//guard:quiesce-time-begins-with-the-cut
-	ctx, cancel = r.within(whole, beginTimeout) // trainers hear of the cut from now on: a slow commit may have delayed it
+	ctx, cancel = r.within(whole, beginTimeout) // trainers see the cut from now on: a slow commit may have delayed it
 	//guard:cut-quiesces-trainers
 	err = r.standStill(ctx, number)
 	//guard:cut-fences-hung-trainers
@@ -232,8 +231,8 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("cut %d: wait for trainers to stand still: %w%s", number, err, r.awaited(context.WithoutCancel(ctx)))
 	}
-	// No push of a trainer whose session is over may be applied after the cut. An attempt that ended sessions may have failed
-	// before all servers heard of that, also one of an earlier leader.
+	// No push of a trainer whose session ended may be applied after the cut. An earlier attempt, also of an earlier
+	// leader, may have ended sessions and failed before all servers received the floor.
 	//guard:fenced-trainers-retired
 	if err := r.master.tellRetired(ctx, r.term); err != nil {
 		return nil, nil, fmt.Errorf("cut %d: %w", number, err)
@@ -280,8 +279,8 @@ var (
 	errCutDisturbed = errors.New("etcd was slow or refused commits during the cut: no trainer was fenced")
 )
 
-// standStill waits until every trainer has flushed the cut. It looks again after a while: one
-// that was lost may be all that was waited for.
+// standStill waits until every trainer has flushed the cut. It checks again after readyWait, because the last missing
+// trainer may be lost.
 func (r *rewinding) standStill(ctx context.Context, number uint64) error {
 	for {
 		bounded, cancel := r.within(ctx, readyWait)
@@ -297,14 +296,14 @@ func (r *rewinding) standStill(ctx context.Context, number uint64) error {
 	}
 }
 
-// fence ends the sessions of the trainers that are silent at the cut and hold no task, and waits on. A trainer that comes to
-// hold no task meanwhile keeps its session. Without such trainers it returns late.
+// fence ends the sessions of trainers that are silent at the cut and hold no task, and then waits again. A trainer that
+// loses its last task meanwhile keeps its session. If there is no such trainer, fence returns late.
 func (r *rewinding) fence(ctx context.Context, number uint64, late error) error {
 	var ids []string
 	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { ids = q.Idle() }); err != nil || len(ids) == 0 {
 		return errors.Join(late, err)
 	}
-	brief, cancel := r.within(ctx, readyWait) // a master that was paused reads first what has arrived meanwhile
+	brief, cancel := r.within(ctx, readyWait) // a master that was paused first reads the requests that arrived meanwhile
 	err := r.standStill(brief, number)
 	cancel()
 	if !errors.Is(err, errNotFlushed) {
@@ -345,7 +344,7 @@ func (r *rewinding) publish(ctx context.Context, number uint64, set []byte) erro
 	}}))
 }
 
-// goBack has the job go on from its last cut, or from its beginning. The caller has the turn.
+// goBack rolls the job back to its last cut, or to its beginning. The caller holds the turn.
 func (r *rewinding) goBack(ctx context.Context, why string) error {
 	if err := r.still.telling.take(ctx); err != nil {
 		return err

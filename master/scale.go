@@ -14,8 +14,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// PlacementKey says where the blocks of the model lie, once they were moved, and on how many
-// parameter servers they shall; desiredKey, how many servers may register.
+// PlacementKey holds the placement of the blocks after the first migration, and the target number of parameter servers.
+// desiredKey holds the number of servers that may register.
 const (
 	PlacementKey = "/ps_blocks"
 	desiredKey   = "/ps_desired"
@@ -27,14 +27,14 @@ var ErrCannotScale = errors.New("the number of parameter servers cannot be chang
 // ErrNoServers is the answer of a job that has no parameters to move.
 var ErrNoServers = errors.New("this job has no parameter servers: its master was started without --ps")
 
-// Placer moves blocks of the model between parameter servers. What it is given and returns as
-// stored is the value of [PlacementKey].
+// Placer moves blocks of the model between parameter servers. The stored arguments and results are values of
+// [PlacementKey].
 type Placer interface {
 	// Resize is stored with another goal; nil is a job whose blocks never moved. [ErrNoServers] if the
 	// job has none.
 	Resize(ctx context.Context, stored []byte, servers int) (next []byte, err error)
-	// Tell has all servers hear what is committed. It ends whatever move was begun.
-	// jobEpoch is that of a job that goes back as a whole, for servers that join; 0: it never does.
+	// Tell sends the committed placement to all servers. It ends a migration that was begun. jobEpoch is the epoch of a
+	// job with rollback, for servers that join; 0: the job has no rollback.
 	Tell(ctx context.Context, term uint64, stored []byte, jobEpoch uint32) error
 	// Move prepares the next step towards the goal: some blocks are frozen, and copied. next is
 	// to be committed, or it never was; nil when there is nothing left to do. left is what there is
@@ -42,17 +42,17 @@ type Placer interface {
 	Move(ctx context.Context, term uint64, stored []byte) (next []byte, left Left, err error)
 	// Extent says how far it is.
 	Extent(stored []byte) (Extent, error)
-	// Addresses returns those of the servers that hold an index now, "" where nobody does.
+	// Addresses returns the addresses of the servers by index, "" for an index without a server.
 	Addresses(ctx context.Context) ([]string, error)
 }
 
-// Extent is over how many servers a model is spread.
+// Extent is the number of servers that a model is placed on.
 type Extent struct {
 	Servers, Goal int
 	Epoch         uint32
 }
 
-// Left counts what is not yet where it shall be, of all that there is. The zero value: it is not known.
+// Left counts the blocks and slots that are not yet in their place, and the totals. The zero value means unknown.
 type Left struct {
 	Blocks, Slots       int
 	AllBlocks, AllSlots int
@@ -63,16 +63,16 @@ type Scaling struct {
 	Extent
 	Left    Left   // by this term's last step, 0 before
 	Moves   int    // steps of this term
-	Waiting string // why it does not go on, "": it does
+	Waiting string // why the migration waits; "": it does not
 	Done    bool
 }
 
-// scaler brings the servers to the goal in the store, while a term lasts.
+// scaler moves blocks until the placement reaches the stored target, during a term.
 //
 //	goal ──▶ a set of checkpoints ──▶ [ prepare ──▶ commit ──▶ tell all ]... ──▶ a set of checkpoints
 //
-// A server that is lost in between goes on from the last set, wherever its blocks lay then. A job that
-// goes back as a whole does so from any of its sets, and needs but one.
+// A server that is lost during a migration is restored from the last set, whatever the placement was then. A job with
+// rollback restores from any of its sets, and needs only one.
 type scaler struct {
 	master      *Master
 	term        *term
@@ -87,7 +87,7 @@ type scaler struct {
 	mu     sync.Mutex
 	stored []byte // as committed, nil: blocks never moved
 	state  Scaling
-	began  bool // by run alone: the set before the first move is there
+	began  bool // used by run only: the set before the first migration is complete
 	moved  bool // something since then
 }
 
@@ -97,7 +97,7 @@ const (
 	scaleTimeout = 5 * time.Second
 )
 
-// Scale sets the number of parameter servers, unless it is 0, and says how far that is.
+// Scale sets the target number of parameter servers, unless servers is 0, and returns the progress.
 func (m *Master) Scale(ctx context.Context, servers int) (Scaling, error) {
 	t, err := m.leading()
 	if err != nil {
@@ -197,7 +197,7 @@ func (s *scaler) run(ctx context.Context) error {
 
 var errNotCommitted = errors.New("placement not committed")
 
-// wait says why it does not go on, once.
+// wait logs why the migration waits, once.
 func (s *scaler) wait(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +207,7 @@ func (s *scaler) wait(err error) {
 	s.state.Waiting = err.Error()
 }
 
-// round tells all servers what is committed, and takes one step if the goal is not reached.
+// round sends the committed placement to all servers. It takes one step if the target is not reached.
 func (s *scaler) round(ctx context.Context) (more bool, err error) {
 	stored := s.committed()
 	if stored == nil {
@@ -239,17 +239,17 @@ func (s *scaler) round(ctx context.Context) (more bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !bytes.Equal(stored, s.stored) {
-		return true, nil // another goal was set meanwhile
+		return true, nil // the target changed meanwhile
 	}
 	s.state.Done, s.state.Waiting, s.began, s.moved = true, "", false, false
 	s.log.WithFields(logrus.Fields{"servers": s.state.Servers, "placement": s.state.Epoch}).Info("parameter servers: all blocks are where they shall be")
 	return false, nil
 }
 
-// goesBack says whether the job goes back to its last cut as a whole.
+// goesBack reports whether the job has rollback.
 func (s *scaler) goesBack() bool { return s.checkpoints.cuts != nil }
 
-// checkpoint takes a set of what the servers have, if they keep anything.
+// checkpoint takes a set if the servers save checkpoints.
 func (s *scaler) checkpoint(ctx context.Context) error {
 	if s.goesBack() {
 		return s.firstCut(ctx)
@@ -260,8 +260,8 @@ func (s *scaler) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// firstCut takes the first cut of a job that goes back as a whole, unless it has one. Any cut will
-// do for blocks that lie anywhere; a job without begins with the placement that trainers compute.
+// firstCut takes the first cut of a job with rollback, unless the job has a cut. Any cut is valid for any placement; a
+// job without a cut begins with the placement that trainers compute.
 func (s *scaler) firstCut(ctx context.Context) error {
 	latest, err := s.master.store.Value(ctx, LatestSetKey)
 	if err != nil || latest != nil {
@@ -285,8 +285,7 @@ func (s *scaler) tell(ctx context.Context) error {
 	return s.master.Placer.Tell(ctx, uint64(s.term.committer.lead.Revision()), s.committed(), epoch)
 }
 
-// step moves some blocks; no moment of a checkpoint lies within, and no synchronous step. more is false when none
-// is left.
+// step moves some blocks. No cut and no synchronous step happens during it. more is false if no block is left to move.
 func (s *scaler) step(ctx context.Context) (more bool, err error) {
 	if err := s.checkpoints.one.take(ctx); err != nil {
 		return false, err
@@ -305,7 +304,7 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 	defer still.release()
 	next, left, err := s.master.Placer.Move(bounded, uint64(s.term.committer.lead.Revision()), s.committed())
 	if err != nil {
-		return false, errors.Join(err, s.tell(ctx)) // ends what was begun before servers hear of a step
+		return false, errors.Join(err, s.tell(ctx)) // ends the migration before servers receive a step
 	}
 	if next == nil {
 		return false, nil

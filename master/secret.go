@@ -11,8 +11,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// jobSecret is the secret of the job. One that is not stored is written with the next commit
-// of the term, so that it is fenced as the state is.
+// jobSecret is the secret of the job. A secret that is not stored is written with the next commit of the term, so that
+// it is fenced like the state.
 type jobSecret struct {
 	taskqueue.Secret
 	stored bool
@@ -41,7 +41,7 @@ type provenCommit struct {
 	proof  []byte // nil: the secret is not stored yet
 }
 
-// commitProofSize is that of a truncated HMAC-SHA256.
+// commitProofSize is the size of a truncated HMAC-SHA256 in bytes.
 const commitProofSize = 16
 
 // committed notes the number of the last commit.
@@ -63,7 +63,7 @@ func (s *state) prove(number uint64) []byte {
 	return mac.Sum(nil)[:commitProofSize]
 }
 
-// proves reports whether a proof is that of a commit number.
+// proves reports whether a proof matches a commit number.
 func (s *state) proves(number uint64, proof []byte) bool {
 	return s.secret.stored && hmac.Equal(proof, s.prove(number))
 }

@@ -7,16 +7,16 @@ import (
 
 // ServersStatus says which parameter servers there are.
 type ServersStatus struct {
-	Wanted    int    // that the model is spread over; 0: the job has none
-	Present   int    // of those, and of those that blocks move to
+	Wanted    int    // servers that the model is placed on; 0: the job has none
+	Present   int    // registered servers of these, and of the targets of a migration
 	Missing   []int  // the indices of the others, ascending
 	MovingTo  int    // 0: blocks do not move
 	Placement uint32 // epoch of the committed one; 0: blocks were never moved
-	Waiting   string // why a move does not go on; "": it does, or there is none
+	Waiting   string // why a migration waits; "": it does not, or there is none
 	Overflow  string // the values that are not finite, as the servers said at most some seconds ago; "": there are none
 	// Unrestored is why servers wait without parameters, as they said at most some seconds ago; "": none does.
 	Unrestored string
-	Unknown    string // why nobody can say who is there; then neither Present nor Missing says anything
+	Unknown    string // why the registered servers are unknown; Present and Missing then have no meaning
 }
 
 // serversTimeout is short, as all else that people ask for is known without the store.
@@ -57,7 +57,7 @@ func (m *Master) Servers(ctx context.Context) (ServersStatus, error) {
 	return s, nil
 }
 
-// servers is what is known without asking who is there.
+// servers returns the status without reading the registered servers.
 func (s *scaler) servers() ServersStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()

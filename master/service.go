@@ -75,9 +75,8 @@ func validateID(id string) error {
 	return nil
 }
 
-// Next takes what a joined trainer finished and, when it wants one, gives it a task. A
-// trainer that holds nothing waits up to ten seconds for one to turn up; one that would
-// prefetch is answered at once.
+// Next accepts the finished tasks of a joined trainer and assigns a task if requested. A trainer that holds no task
+// waits up to 10 s for a task; a prefetch is answered immediately.
 func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) {
 	t, err := m.leading()
 	if err != nil {
@@ -182,11 +181,11 @@ func (m *Master) SaveModel(ctx context.Context, o taskqueue.Ordinal, incarnation
 	return a.Granted, err
 }
 
-// Staged reports that all shards hold the caller's gradients, computed at version from so
-// many records; 0: some refused them, as that version is past. It waits until that step is committed and returns the last committed
-// version: when it is still version, ask again. included says that the gradients are in
-// version+1; if they are not, they came too late. An epoch that is not 0 is the one that the
-// caller goes by: ErrNewEpoch when the job is at another.
+// Staged reports that all shards hold the caller's gradients, computed at version from the given number of records. 0
+// records means that a shard refused the gradients because that version is past. Staged waits until the step is
+// committed and returns the last committed version; if this is still version, the caller must ask again. included
+// reports whether the gradients are in version+1; otherwise they came too late. A nonzero epoch is the epoch of the
+// caller: ErrNewEpoch if the job is at another epoch.
 func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, version uint64, records int, epoch uint32) (committed uint64, included bool, err error) {
 	t, err := m.leading()
 	if err != nil {
@@ -194,7 +193,7 @@ func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, v
 	}
 	ev := &taskqueue.StageGradients{By: taskqueue.Contributor{Ordinal: o, Incarnation: incarnation, Records: records}, Version: version, Epoch: epoch}
 	a, err := t.ask(ctx, ev, true)
-	if errors.Is(err, taskqueue.ErrAhead) && !m.config.Queue.Cuts { // a job that goes back as a whole takes the servers back instead
+	if errors.Is(err, taskqueue.ErrAhead) && !m.config.Queue.Cuts { // a job with rollback rolls the servers back instead
 		if err = m.catchUp(ctx, t, version); err == nil {
 			a, err = t.ask(ctx, ev, true)
 		}
@@ -208,7 +207,7 @@ func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, v
 	return a.Version, a.Included, nil
 }
 
-// Overview summarises the committed state.
+// Overview summarizes the committed state.
 func (m *Master) Overview(ctx context.Context) (taskqueue.Overview, error) {
 	var v taskqueue.Overview
 	if err := m.inspect(ctx, func(q *taskqueue.Queue) { v = q.Overview() }); err != nil {

@@ -7,19 +7,18 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Speedometer tells how fast trainers train, from the counts of records that they report
-// with their requests and heartbeats. It is safe for concurrent use; whoever has one
-// observes at least every second.
+// Speedometer computes the training rate from the record counts that trainers send with requests and heartbeats. It is
+// safe for concurrent use. Its user must observe at least every second.
 //
-// Of each session it keeps the reports of the last speedWindow, and at least the last
-// keptReports, since some trainers report only at the end of a task: the rate is that
-// between the oldest and the newest of them. A session that was there when the term began has no
-// rate before its second report: the first one names records that were trained long ago.
+// For each session, it keeps the reports of the last speedWindow, and at least the last keptReports, because some
+// trainers report only at the end of a task. The rate is computed from the oldest and the newest of these reports. A
+// session older than the term has no rate before its second report: the first report counts records that were trained
+// long ago.
 type Speedometer struct {
 	mu       sync.Mutex
 	now      time.Time // of the last observation
 	term     uint64
-	old      uint64               // sessions up to this incarnation were there when the term began
+	old      uint64               // sessions up to this incarnation are older than the term
 	sessions map[uint64][]reading // by incarnation, oldest first
 	average  time.Duration        // of the tasks, 0: unknown
 	timeout  time.Duration        // of a task, 0: unknown
@@ -39,7 +38,7 @@ const (
 	stalledTask = 2                // the same in average tasks, while the interval is not known well
 )
 
-// Observe takes note of what the trainers report now, and forgets those that are gone.
+// Observe records the current reports of the trainers and removes trainers that are gone.
 func (s *Speedometer) Observe(now time.Time, status Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,8 +88,8 @@ func (s *Speedometer) RecordsPerSecond(incarnation uint64) float64 {
 	return float64(last.records-first.records) / elapsed.Seconds()
 }
 
-// patience is the silence after which a session with these reports is taken for stalled. A task is given to another trainer
-// after its timeout, so that is the most.
+// patience is the silence after which a session with these reports counts as stalled. The maximum is the task timeout,
+// after which the task is dispatched to another trainer.
 func (s *Speedometer) patience(seen []reading) time.Duration {
 	var longest time.Duration
 	for i, r := range seen[1:] {

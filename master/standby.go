@@ -25,9 +25,9 @@ type Suspect = decide.Suspect
 
 // Takeover is how a suspect is to be deposed.
 type Takeover struct {
-	Holddown time.Duration // least time between two forced take-overs
-	Silent   bool          // it may live: the more such take-overs follow each other, the longer the next one waits
-	Exempt   bool          // it never committed: no take-over is too soon
+	Holddown time.Duration // minimum time between two forced takeovers
+	Silent   bool          // the leader may be alive: each further such takeover waits longer
+	Exempt   bool          // the leader never committed: no takeover is too soon
 }
 
 // Version is the state as stored, at one revision.
@@ -77,14 +77,14 @@ func (s *standby) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// heard is one thing that the stand-by heard of a suspect.
+// heard is a heartbeat that the standby received from a suspect.
 type heard struct {
 	of   Suspect
 	beat decide.Beat
 	gone bool // the connection broke, and the port refuses another one
 }
 
-// watch judges the suspect and deposes it.
+// watch judges the suspect and takes over.
 func (s *standby) watch(ctx context.Context, leaders <-chan Suspect, beats <-chan heard) error {
 	ticker := time.NewTicker(decide.BeatEvery)
 	defer ticker.Stop()
@@ -181,7 +181,7 @@ func (s *standby) etcdAnswers(ctx context.Context) bool {
 	return err == nil
 }
 
-// depose forces a take-over. Who leads then is for the queue to say.
+// depose forces a takeover. The lock queue determines the next leader.
 func (s *standby) depose(ctx context.Context, suspect Suspect, judged decide.Verdict) {
 	log := s.log.WithFields(logrus.Fields{"suspect": suspect.Address, "term": suspect.Revision, "found": judged})
 	by := Takeover{
@@ -203,7 +203,7 @@ func (s *standby) depose(ctx context.Context, suspect Suspect, judged decide.Ver
 
 const deposeTimeout = 2 * time.Second
 
-// listen reads the beats of whoever is the suspect.
+// listen reads the heartbeats of the current suspect.
 func (s *standby) listen(ctx context.Context, suspects <-chan Suspect, beats chan<- heard) error {
 	var next Suspect
 	for {
@@ -225,8 +225,8 @@ func (s *standby) listen(ctx context.Context, suspects <-chan Suspect, beats cha
 	}
 }
 
-// hear holds a connection to the suspect. When it breaks it dials again: a port that refuses
-// is a process that is gone.
+// hear keeps a connection to the suspect. When the connection breaks, hear dials again: if the port refuses, the
+// process has ended.
 func (s *standby) hear(ctx context.Context, suspect Suspect, beats chan<- heard) {
 	var look decide.Redial
 	for ctx.Err() == nil {
@@ -247,7 +247,7 @@ func (s *standby) hear(ctx context.Context, suspect Suspect, beats chan<- heard)
 	}
 }
 
-// readBeats passes beats on until the connection breaks, and returns their number.
+// readBeats forwards heartbeats until the connection breaks, and returns their number.
 func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect Suspect, beats chan<- heard) (n int) {
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", BeatsPath, suspect.Address); err != nil {
 		return 0
@@ -272,7 +272,7 @@ func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect Suspect,
 	return n
 }
 
-// BeatsPath is where a master sends its beats, on the trainer port.
+// BeatsPath is the path of the heartbeats on the trainer port.
 const BeatsPath = "/beats"
 
 func sendTo[V any](ctx context.Context, c chan<- V, v V) {

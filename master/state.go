@@ -26,11 +26,11 @@ type state struct {
 	time   Time
 
 	queue       *taskqueue.Queue
-	revision    int64             // of the stored state; 0: there is none
+	revision    int64             // of the stored state; 0: no state is stored
 	stored      []byte            // the stored state
 	limit       int               // of its size: above it nothing new is dispatched
 	roster      map[string][]byte // as stored, by trainer id
-	step        []byte            // the value of taskqueue.StepKey, or one that the latest checkpoint set implies
+	step        []byte            // value of taskqueue.StepKey, or the step that the latest checkpoint set implies
 	written     time.Time         // when the last commit ended
 	tables      atomic.Pointer[[]*taskqueue.Table]
 	number      atomic.Uint64 // of the last commit
@@ -47,7 +47,7 @@ type counters struct {
 	commits, refused atomic.Int64
 }
 
-// batchSlack is room in a transaction for what one event can write beyond its first key.
+// batchSlack is the number of keys reserved in a transaction for the writes of one event after its first key.
 const batchSlack = 40
 
 const maxStoredState = 64 << 20 // decoded; far above what maxStateBytes of gzip can hold in columns
@@ -132,11 +132,10 @@ func (s *state) send(ctx context.Context, encoded []byte, writes []taskqueue.Wri
 	return revision, err
 }
 
-// settle finds out about an unknown outcome. While an attempt may still be under way, only the
-// stored state settles the outcome, and no later answer: a refusal is about its own attempt.
-// The same bytes are sent until they, or another state, are stored. A store that refuses for
-// good would keep the callers waiting for ever: after the time to live of the lease, or when the master
-// stops, the term ends instead, and the revoked lease fences the attempts under way.
+// settle resolves an unknown outcome. While an attempt may still be in progress, only the stored state decides the
+// outcome. A later answer does not: a refusal concerns its own attempt. The same bytes are sent until they, or another
+// state, are stored. A store that refuses permanently would block the callers forever. The term therefore ends after
+// the time to live of the lease, or when the master stops; the revoked lease fences the attempts in progress.
 func (s *state) settle(ctx context.Context, encoded []byte, writes []taskqueue.Write, cause error) (int64, error) {
 	s.log.WithError(cause).Warn("outcome of a commit unknown, reading back")
 	until := s.time.Now().Add(s.lead.TTL())
@@ -232,7 +231,7 @@ func (s *state) decode(stored []byte, tables []*taskqueue.Table) (*taskqueue.Que
 	return q, err
 }
 
-// setStep makes a step the last one of the restored queue.
+// setStep sets the last step of the restored queue.
 func (s *state) setStep(step []byte) error {
 	s.step = step
 	return s.queue.RestoreStep(step)

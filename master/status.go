@@ -8,10 +8,10 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Status is where the job stands and who leads it.
+// Status is the state of the job and its leader.
 type Status struct {
 	taskqueue.Overview
-	Leader  string        // address that trainers dial
+	Leader  string        // address for trainers
 	Term    uint64        // create revision of the leader's lock
 	Commits int64         // of this term
 	Refused int64         // commits of this term that the store did not take
@@ -46,13 +46,12 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 		s.Refusal, _ = t.committer.refusal.Load().(string)
 	})
 	if err != nil {
-		return Status{}, err // look may still be on its way to s
+		return Status{}, err // look may still be writing s
 	}
 	return s, nil
 }
 
-// Tasks are those that stand somewhere by themselves: what is not among them is to do or
-// done.
+// Tasks lists the tasks with a state of their own. All other tasks are todo or done.
 type Tasks struct {
 	Live     []taskqueue.PendingTask // by dataset, pass and position; one without holders is to be dispatched again
 	SetAside []SetAsideTask          // by dataset and index

@@ -10,17 +10,17 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// What an operator may tell the leader. Each call returns after the commit.
+// Commands of an operator to the leader. Each call returns after the commit.
 
-// Pause stops dispatches until Resume, whichever master leads by then.
+// Pause stops dispatches until Resume, also under later leaders.
 func (m *Master) Pause(ctx context.Context, reason string) error {
 	return m.send(ctx, &taskqueue.Pause{Reason: reason})
 }
 
-// Resume lets a paused job go on.
+// Resume resumes a paused job.
 func (m *Master) Resume(ctx context.Context) error { return m.send(ctx, &taskqueue.Resume{}) }
 
-// Drain lets a trainer finish what it runs, and then tells it to leave.
+// Drain lets a trainer finish its tasks and then leave.
 func (m *Master) Drain(ctx context.Context, trainer string) error {
 	return m.send(ctx, &taskqueue.Drain{ID: trainer})
 }
@@ -63,7 +63,7 @@ func (m *Master) RetryAllTasks(ctx context.Context, set int) (retried int, err e
 	return int(n.Load()), err
 }
 
-// DropTask gives a set-aside task up for ever.
+// DropTask excludes a set-aside task permanently.
 func (m *Master) DropTask(ctx context.Context, set, index int) error {
 	return m.send(ctx, &taskqueue.DropTask{Set: set, Index: index})
 }

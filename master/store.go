@@ -9,8 +9,8 @@ import (
 
 // Store is what a master needs of etcd.
 type Store interface {
-	// Campaign blocks until this master leads. Others can probe address meanwhile. queued is
-	// called with the lease (hexadecimal) of each key that it puts in the queue.
+	// Campaign blocks until this master leads. Others can probe address meanwhile. Campaign calls queued with the lease
+	// (hexadecimal) of each key that it adds to the lock queue.
 	Campaign(ctx context.Context, address string, queued func(lease string)) (Leadership, error)
 	ClusterID(ctx context.Context) (uint64, error)
 	// EnsureJob writes the immutable settings, or compares them with the stored ones.
@@ -30,8 +30,8 @@ type Store interface {
 	WatchLeader(ctx context.Context, changed func(Suspect)) error
 	// WatchState does the same with the stored state; of several it may skip all but the last.
 	WatchState(ctx context.Context, changed func(Version)) error
-	// Depose revokes the lease of a suspect that is still the first. Too soon after another
-	// forced take-over it is ErrHeldDown.
+	// Depose revokes the lease of the suspect if it is still first in the queue. It returns ErrHeldDown if the previous
+	// forced takeover is too recent.
 	Depose(ctx context.Context, suspect Suspect, by Takeover) error
 
 	Encode(v any) ([]byte, error)
@@ -54,23 +54,23 @@ type Leadership interface {
 
 // Shards are the parameter servers.
 type Shards interface {
-	// Begin fixes a moment on every shard, under a number that is chosen by the greatest that
-	// any of them knows of. [ErrNothingToCut] when there is nothing to keep.
+	// Begin fixes a cut on every shard. number chooses the number of the cut from the greatest number that any shard
+	// has seen. Begin returns [ErrNothingToCut] if there is nothing to save.
 	Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (Cut, error)
-	// CommitStep returns once every shard has heard of the step, or ctx ends, and with it the greatest version that any
-	// of them has by then. A step without contributors is one of which nobody knows any more what it was made of; of
-	// version 0 it only asks.
+	// CommitStep returns when every shard has received the step, or when ctx ends. reached is the greatest version of
+	// any shard. A step without contributors is a step whose contributors are unknown. A step of version 0 only queries
+	// the version.
 	CommitStep(ctx context.Context, step taskqueue.Step) (reached uint64, err error)
-	// SetAt reads what a set says of its cut.
+	// SetAt decodes the cut of a set.
 	SetAt(set []byte) (SetAt, error)
 	// Discard removes what was written for sets that are newer than the latest one, nil if there is none yet: they were
 	// never finished.
 	Discard(ctx context.Context, term uint64, latest []byte) error
-	// Version is the greatest that any shard has parameters of. ErrNothingToCut while not every one of them is there.
+	// Version returns the greatest version of any shard, or ErrNothingToCut if not every shard is registered.
 	Version(ctx context.Context) (uint64, error)
 }
 
-// SetAt is what a set says of its cut.
+// SetAt describes the cut of a set.
 type SetAt struct {
 	Number   uint64
 	Version  uint64    // of the parameters, in synchronous mode

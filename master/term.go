@@ -27,8 +27,8 @@ type term struct {
 	stageRoom   atomic.Pointer[string]      // why no synchronous step can be complete; "" or nil: it can
 }
 
-// lead recovers the state and serves until the term ends. It returns nil when the job is
-// over and its trainers were told.
+// lead recovers the state and serves until the term ends. It returns nil if the job is over and its trainers have been
+// informed.
 func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	if t.scaler != nil {
 		t.scaler.box = c.subscribe(onServersChanged)
 	}
-	m.current.Store(t) // who comes as soon as it is announced waits for the committer, and is not sent away
+	m.current.Store(t) // stored before the announcement: early requests wait for the committer and are not rejected
 	defer m.termOver()
 	if err := m.announce(ctx, lead); err != nil {
 		c.end(err)
@@ -121,7 +121,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 	return nil
 }
 
-// announce says where the leader is. Who heard of it by then is not kept waiting when the lock is lost.
+// announce publishes the address of the leader. If the lock is lost, announce returns early.
 func (m *Master) announce(ctx context.Context, lead Leadership) error {
 	ctx, release := whileHeld(ctx, lead)
 	defer release()
@@ -154,11 +154,11 @@ func whileHeld(parent context.Context, lead Leadership) (held context.Context, r
 
 var errJobOver = errors.New("the job is over")
 
-// awaitEnd returns errJobOver when the job has ended and all sessions have, or the linger is over. It waits longer for a trainer
-// that saves the model.
+// awaitEnd returns errJobOver when the job has ended and all sessions have ended, or when the linger has passed. It
+// waits longer for a trainer that saves the model.
 func (t *term) awaitEnd(ctx context.Context, ended *mailbox, linger time.Duration) error {
 	clock := t.committer.time
-	var deadline time.Time // of the linger; zero: the job goes on
+	var deadline time.Time // end of the linger; zero: the job is running
 	rest := time.Duration(-1)
 	for {
 		clock.Wait(ctx, ended.changed, rest)
@@ -184,7 +184,7 @@ func (t *term) awaitEnd(ctx context.Context, ended *mailbox, linger time.Duratio
 		}
 		rest = deadline.Sub(now)
 		if rest <= 0 && saving > 0 {
-			rest = max(saving, tickEvery) // the job clock may stand still
+			rest = max(saving, tickEvery) // the job clock may not advance
 		}
 		if trainers == 0 || rest <= 0 {
 			t.lastCheckpoint(ctx)
@@ -215,7 +215,7 @@ func (m *Master) latestVersion(ctx context.Context, s *state) error {
 	return nil
 }
 
-// catchUp finds out how far the parameters are when a trainer has staged at a version that this job does not know of.
+// catchUp queries the version of the parameters when a trainer has staged at a version that is unknown to this job.
 func (m *Master) catchUp(ctx context.Context, t *term, version uint64) error {
 	if err := t.catching.take(ctx); err != nil { // one asks for all
 		return err
@@ -273,7 +273,7 @@ func (m *Master) tellShards(ctx context.Context, t *term, steps *mailbox, tellin
 	return context.Cause(ctx)
 }
 
-// tell takes the turn for a step. Version 0 is told to nobody: the servers are only asked.
+// tell takes the turn and sends a step to the servers. Version 0 is a query without the turn.
 func (m *Master) tell(ctx context.Context, t *term, step taskqueue.Step, telling turn) (reached uint64, err error) {
 	if step.Version > 0 {
 		if err := telling.take(ctx); err != nil {
