@@ -41,18 +41,17 @@ type Pace struct {
 	average  time.Duration // of commits, moving
 }
 
-// Committed takes note of a commit: how many callers it answered, how many were waiting
-// by then, and how long it took.
+// Committed records a commit: the number of callers that it answered, the number of callers that were waiting by then,
+// and its duration.
 func (p *Pace) Committed(answered, waiting int, took time.Duration) {
 	p.answered = answered + waiting
 	took = min(took, 2*LingerMax)
 	p.average += (took - p.average) / 8
 }
 
-// Linger returns for how many callers to wait, and until how long after the end of the
-// last commit. Callers that were just answered are expected back; those that wait for a
-// task to turn up are not. As long as all are back within about the time of a commit, one
-// commit for all beats two for a half each: master bench queue shows it.
+// Linger returns the number of callers to wait for, and the limit of the wait after the end of the last commit. Callers
+// that were just answered are expected again; callers in a long poll are not. If all return within about the duration
+// of a commit, one commit for all is faster than two commits for half of them each: master bench queue measures it.
 func (p *Pace) Linger(arrived int) (target int, limit time.Duration) {
 	if arrived >= p.answered || p.answered < 2 {
 		return 0, 0
@@ -67,10 +66,10 @@ type Outcome int
 const (
 	Committed Outcome = iota
 	Again             // nothing happened yet: send the same bytes again
-	Over              // the term is over
+	Over              // another state is stored: the term ends
 )
 
-// Judge decides after an unknown outcome, from what a linearizable read found.
+// Judge decides an unknown outcome from the result of a linearizable read.
 func Judge(sent []byte, expected int64, found []byte, revision int64) Outcome {
 	switch {
 	case bytes.Equal(sent, found):

@@ -5,13 +5,13 @@ import "time"
 // redialFirst is the first pause between two connections to a master that sends no heartbeats.
 const redialFirst = 10 * time.Millisecond
 
-// Redial says when a standby connects again to the master that it watches, and whether that
-// master is gone. It has no clock: the caller waits.
+// Redial decides when a standby reconnects to the master that it watches, and whether that master is gone. It has no
+// clock: the caller waits.
 //
-// A connection that ended after heartbeats is dialed again at once, because a process that
-// was killed refuses the next connection. Each further attempt without a heartbeat doubles
-// the pause, up to BeatEvery: a process that is being torn down can reset a connection before
-// it closes its port, and a port with too many connections accepts and closes each new one.
+// A connection that ended after heartbeats is dialed again immediately, because the port of a killed process refuses
+// the next connection. Each further attempt without a heartbeat doubles the pause, up to BeatEvery. A process that is
+// terminating can reset a connection before it closes its port, and a port with too many connections accepts and closes
+// each new one.
 type Redial struct {
 	known bool // a connection succeeded: if the port refuses from now on, the process is gone
 	wait  time.Duration

@@ -9,8 +9,8 @@ type Suspect struct {
 	Lease    string
 }
 
-// Watch judges the suspect of one standby by what the standby sees: the queue, heartbeats and
-// connections. It has no clock, no connection and no store; a simulator drives it as a master does.
+// Watch judges the suspect of one standby from the lock queue, heartbeats and connections. It has no clock, connection
+// or store; a simulator drives it like a master.
 //
 //	following ──── silent: heartbeats missed, or dead: gone, another process, predecessor ────▶ depose
 //	    ▲                                                                                        │
@@ -32,8 +32,7 @@ func (w *Watch) Follow(next Suspect, own string) Verdict {
 	return w.predecessor(own)
 }
 
-// Heard takes a heartbeat that was sent for a key. etcdAnswers is asked if etcd does not answer
-// the sender.
+// Heard records a heartbeat that was sent for a key. It calls etcdAnswers if etcd does not answer the sender.
 func (w *Watch) Heard(key string, b Beat, etcdAnswers func() bool) Verdict {
 	switch {
 	case key != w.suspect.Key:
@@ -54,7 +53,7 @@ func (w *Watch) Gone(key string) Verdict {
 	return Dead
 }
 
-// Look is called every BeatEvery; revision is that of the stored state, as watched.
+// Look must be called every BeatEvery. revision is the watched revision of the stored state.
 func (w *Watch) Look(revision int64, own string) Verdict {
 	if !w.other(own) {
 		return Alive
@@ -65,14 +64,14 @@ func (w *Watch) Look(revision int64, own string) Verdict {
 	return w.probe.Look(revision)
 }
 
-// Forget begins anew after a verdict.
+// Forget resets the probe after a verdict.
 func (w *Watch) Forget() { w.probe = Probe{} }
 
 // other reports whether the suspect is another master.
 func (w *Watch) other(own string) bool { return w.suspect.Key != "" && w.suspect.Lease != own }
 
-// predecessor judges a suspect with the standby's own address: the standby has the port, so the
-// key is that of an earlier start of the same master.
+// predecessor judges a suspect with the standby's own address. The standby holds the port, so the key belongs to an
+// earlier start of the same master.
 func (w *Watch) predecessor(own string) Verdict {
 	//guard:standby-keeps-own-lease
 	if own != "" && w.other(own) && w.suspect.Address == w.Address {

@@ -1,15 +1,13 @@
-// Package grpcapi is the gRPC face of a master: it turns messages into calls of package
-// master, and its errors into codes.
+// Package grpcapi implements the gRPC face of a master. It translates messages into calls of package master, and errors
+// into codes.
 //
-// Besides the service Operator the port has the standard health service, which says
-// SERVING for "" and for each service while this master leads, and the reflection service,
-// so that grpcurl and the like work without .proto files.
+// In addition to the Operator service, the port serves the standard health service and the reflection service. The
+// health service reports SERVING for "" and for each service while this master leads. With reflection, grpcurl and
+// similar tools need no .proto files.
 //
-// # Failure behaviour
+// # Failure behavior
 //
-// One table (errors.go) gives every error of the master its code and a reason that
-// programs can compare. A call that panics fails alone, with INTERNAL, and the stack is in
-// the log. Messages, headers and streams are bounded; a client that pings too often is
-// disconnected. A call that asks the master something is answered within readTimeout, also
-// when etcd does not answer.
+// A table (errors.go) gives every error of the master a code and a reason for programs. A call that panics fails alone,
+// with INTERNAL, and the stack is logged. Messages, headers and streams are bounded; a client that pings too often is
+// disconnected. A call that reads from the master is answered within readTimeout, even if etcd does not answer.
 package grpcapi

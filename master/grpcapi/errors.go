@@ -21,10 +21,10 @@ var (
 
 const errorDomain = "trainmaster"
 
-// table gives each error its code and the reason in its ErrorInfo. The first row that an
-// error is counts, so that one which means "ask the leader" comes before what it wraps.
+// table gives each error its code and the reason in its ErrorInfo. The first matching row applies. An error that means
+// "ask the leader" therefore precedes the errors that it wraps.
 //
-// UNAVAILABLE is what a client may send again, to whoever leads then.
+// UNAVAILABLE means that a client may repeat the request to the current leader.
 var table = []struct {
 	is     error
 	code   codes.Code
@@ -80,8 +80,7 @@ var table = []struct {
 	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE_EXCEEDED"},
 }
 
-// statusOf is the error that a client gets. One that is a status already stays as it is;
-// one that is in no row is UNKNOWN.
+// statusOf returns the error for a client. A status is returned unchanged; an error without a row is UNKNOWN.
 func statusOf(err error) error {
 	if err == nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"trainmaster/master"
 )
 
-// healthService is the standard health service: SERVING while this master leads. Check is
-// exact; those who Watch hear of a change within healthEvery.
+// healthService is the standard health service: SERVING while this master leads. Check is exact; Watch reports a change
+// within healthEvery.
 type healthService struct {
 	*health.Server
 	master *master.Master

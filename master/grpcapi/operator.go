@@ -87,7 +87,7 @@ func parameterServers(s master.ServersStatus) *pb.ParameterServers {
 	return p
 }
 
-// StatusReply is what the state of a job says of it, whether or not a master leads it.
+// StatusReply converts the state of a job, with or without a leader.
 func StatusReply(v *taskqueue.Overview) *pb.StatusReply {
 	reply := &pb.StatusReply{Job: v.Job, Status: statuses[v.Status], Reason: v.Reason, Epoch: v.Epoch, Commit: v.Commit}
 	for i, d := range v.Sets {
@@ -182,8 +182,8 @@ func liveTask(t *taskqueue.PendingTask) *pb.TaskEntry {
 	return entry
 }
 
-// fillDetails reads why the set-aside ones of the entries are. One that is set aside no
-// longer keeps its bare line: it was when the list was made.
+// fillDetails reads the reasons of the set-aside entries. A task that is no longer set aside keeps its entry without
+// details: it was set aside when the list was made.
 func (o *operator) fillDetails(ctx context.Context, entries []*pb.TaskEntry) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(detailsAtOnce)

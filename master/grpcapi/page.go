@@ -12,9 +12,8 @@ const (
 	maxPage     = 1000
 )
 
-// place is where an entry stands in the order of its list. A page token is the place of
-// the last entry of the page before, so that a page begins at the right entry also when
-// the list has changed since.
+// place is the position of an entry in the order of its list. A page token is the place of the last entry of the
+// previous page, so that a page begins at the right entry even if the list has changed.
 type place struct{ list, dataset, pass, at uint64 }
 
 func (p place) compare(o place) int {
@@ -49,7 +48,7 @@ func parsePlace(token string) (place, error) {
 	return p, nil
 }
 
-// page takes the entries of a list, in order, and keeps those of one page.
+// page receives the entries of a list in order and keeps the entries of one page.
 type page[E any] struct {
 	entries []E
 	size    int
@@ -87,7 +86,7 @@ func (p *page[E]) add(at place, entry E) {
 	}
 }
 
-// next is the token of the next page, "" after the last one.
+// next returns the token of the next page, or "" after the last page.
 func (p *page[E]) next() string {
 	if !p.more {
 		return ""

@@ -89,7 +89,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// stop ends the streams and waits for the calls; what is not over by then is cut off.
+// stop ends the streams and waits for the calls. Calls that do not end in time are aborted.
 func (s *Server) stop() {
 	s.health.Shutdown()
 	s.endStreams()
@@ -98,8 +98,7 @@ func (s *Server) stop() {
 	s.grpc.GracefulStop()
 }
 
-// watchSpeed observes what the trainers report, so that a rate is known whenever somebody
-// asks.
+// watchSpeed observes the reports of the trainers continuously, so that a rate is always available.
 func (s *Server) watchSpeed(ctx context.Context) {
 	ticker := time.NewTicker(speedEvery)
 	defer ticker.Stop()

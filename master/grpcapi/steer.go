@@ -18,7 +18,7 @@ func (o *operator) steer(ctx context.Context, job string, do func(context.Contex
 	return do(ctx)
 }
 
-// Drain lets a trainer go.
+// Drain drains a trainer.
 func (o *operator) Drain(ctx context.Context, req *pb.DrainRequest) (*pb.DrainReply, error) {
 	if req.GetTrainer() == "" {
 		return nil, fmt.Errorf("%w: trainer: expected the id of one, found nothing", errArgument)
@@ -33,7 +33,7 @@ func (o *operator) Pause(ctx context.Context, req *pb.PauseRequest) (*pb.PauseRe
 	return &pb.PauseReply{}, err
 }
 
-// Resume lets a paused job go on.
+// Resume resumes a paused job.
 func (o *operator) Resume(ctx context.Context, req *pb.ResumeRequest) (*pb.ResumeReply, error) {
 	err := o.steer(ctx, req.GetJob(), o.master.Resume)
 	return &pb.ResumeReply{}, err

@@ -30,7 +30,7 @@ const (
 	idleTimeout    = 30 * time.Second // of a connection between two requests
 	maxHeader      = 16 << 10
 	maxConnections = 128 // probes and scrapes
-	// slowRequest is how long a request may be under way before its connection can give way to a new one.
+	// slowRequest is the age of a request at which its connection can be closed for a new connection.
 	slowRequest = time.Second
 )
 
@@ -89,8 +89,7 @@ func (s *Server) route(m *master.Master, metrics ...prometheus.Collector) {
 	s.routes.Store(routes)
 }
 
-// connection takes note of the state of a connection. If a new one is beyond the limit, another
-// one gives way.
+// connection records the state of a connection. If a new connection exceeds the limit, a connection is closed.
 func (s *Server) connection(conn net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	var over net.Conn
@@ -117,9 +116,9 @@ func (s *Server) connection(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// givesWay returns the connection that is closed for a new one: the one without a request for
-// longest, or the one whose request has been under way for longest, or, if that is not longer than
-// slowRequest, the new one itself.
+// givesWay returns the connection to close for a new one. It is the connection that has been without a request for
+// longest, otherwise the connection with the oldest request. If that request is not older than slowRequest, it is the
+// new connection itself.
 func (s *Server) givesWay(fresh net.Conn) net.Conn {
 	var idle, slow net.Conn
 	for conn, u := range s.open {

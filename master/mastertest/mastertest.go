@@ -1,5 +1,5 @@
-// Package mastertest gives the tests of every room a master that leads a job on a real etcd,
-// and the proof, from the ledger in that etcd, that each task was counted once.
+// Package mastertest implements test helpers: a master that leads a job on a real etcd, and a check of the ledger in
+// that etcd, which proves that each task was counted once.
 package mastertest
 
 import (
@@ -35,7 +35,7 @@ const LeaseTTL = 5 * time.Second
 // Running is a master that a test started; it ends with the test.
 type Running struct {
 	*master.Master
-	Addr  string // of its net/rpc face and its beats
+	Addr  string // of its net/rpc face and its heartbeats
 	Store *etcdstore.Store
 	Log   *logtest.Hook
 
@@ -220,9 +220,8 @@ func State(t testing.TB, store *etcdstore.Store) (state *taskqueue.Snapshot, enc
 	return state, encoded, revision
 }
 
-// Verify proves from the ledger that in each pass every task was counted at most once, and
-// in a closed one exactly once or set aside; and that the stored state says the same. It
-// returns what became of each pass.
+// Verify checks the ledger and the stored state. In each pass, every task must be counted at most once; in a closed
+// pass, it must be counted exactly once or set aside. Verify returns a report of each pass.
 func Verify(t testing.TB, store *etcdstore.Store) []taskqueue.PassReport {
 	t.Helper()
 	values, _, err := store.Prefixed(context.Background(), "/ledger/")
@@ -284,7 +283,7 @@ func (t *Trainer) At(r *Running) *Trainer {
 	return &moved
 }
 
-// Request is the next one that this trainer sends.
+// Request returns the next request of this trainer.
 func (t *Trainer) Request(held, finished []taskqueue.Token) *taskqueue.Request {
 	t.seq++
 	request := &taskqueue.Request{
@@ -296,7 +295,7 @@ func (t *Trainer) Request(held, finished []taskqueue.Token) *taskqueue.Request {
 	return request
 }
 
-// Next says what is finished and waits for a task.
+// Next reports the finished tasks and waits for a task.
 func (t *Trainer) Next(ctx context.Context, finished ...taskqueue.Token) (master.Reply, error) {
 	return t.master.Next(ctx, t.Request(nil, finished))
 }
@@ -322,8 +321,7 @@ func (t *Trainer) Leave(tb testing.TB) {
 	}
 }
 
-// Work takes and finishes tasks until the job is over, repeats what was not answered, and
-// leaves.
+// Work requests and finishes tasks until the job is over, repeats unanswered requests, and leaves.
 func (t *Trainer) Work(ctx context.Context) error { return t.WorkWhile(ctx, func() {}) }
 
 // WorkWhile is Work for a trainer that calls let before each request.

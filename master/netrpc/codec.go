@@ -21,9 +21,8 @@ import (
 // maxUnanswered requests of a connection are read; then nothing more is.
 const maxUnanswered = 16
 
-// codec is net/rpc's gob codec with bounds on what comes in and a deadline on what goes
-// out. It ends the connection's context as soon as nothing can be read any more, so that
-// nobody waits for a task on its behalf.
+// codec is the gob codec of net/rpc with limits on received messages and a deadline for sent messages. It ends the
+// context of the connection when no further message can be read, so that no request waits for a task on its behalf.
 type codec struct {
 	ctx        context.Context // of the connection
 	conn       net.Conn
@@ -48,7 +47,7 @@ type codec struct {
 	large   *largeMessages // of the server
 	host    string         // of the client
 	arrival *arrival       // the large message that is arriving
-	holding map[uint64]int // places in large.reports of the requests of this connection, by number: a stranger's may repeat
+	holding map[uint64]int // places in large.reports of the requests of this connection, by number: another connection may use the same number
 }
 
 func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.CancelFunc) *codec {
@@ -68,8 +67,8 @@ func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.Canc
 // maxLengthBytes is the size of the longest length prefix of a message in gob.
 const maxLengthBytes = 9
 
-// takeTurn waits for a place in server.turns before a message of n bytes is decoded, and lets others run first. A large message has a
-// place of its kind.
+// takeTurn waits for a place in server.turns before a message of n bytes is decoded, and lets other goroutines run
+// first. A large message takes a place for large messages.
 func (c *codec) takeTurn(n int) {
 	//guard:decoding-takes-turns
 	if n <= wire.MaxShortMessage+maxLengthBytes {
@@ -109,9 +108,9 @@ func (c *codec) ended() error {
 	return c.conn.SetReadDeadline(time.Time{})
 }
 
-// arrived takes a place in memory for a large message. A report keeps its place until it is
-// answered, so it is refused if there is none: what comes after it, a heartbeat perhaps, must
-// not wait. A finished task keeps its place for the time of decoding alone.
+// arrived takes a place in memory for a large message. A report keeps its place until it is answered. It is therefore
+// refused if there is no place: later messages, such as a heartbeat, must not wait. A finished task keeps its place
+// only while it is decoded.
 func (c *codec) arrived() error {
 	if c.request.ServiceMethod == getTask {
 		c.large.finishes <- struct{}{}
@@ -214,9 +213,8 @@ func (c *codec) ReadRequestBody(body any) error {
 	return nil
 }
 
-// fits refuses a client whose tasks are not ours with its first call: it sends the type that
-// it receives tasks with, and a task that it cannot decode, or cannot send back, would only
-// come back by its timeout, time and again until it is set aside.
+// fits refuses the first call of a client with another task format. The client sends the type that it receives tasks
+// with. A task that it cannot decode or send back would return only by its timeout, repeatedly, until it is set aside.
 func (c *codec) fits() error {
 	//guard:task-format-compared
 	if c.fitting {
@@ -235,7 +233,7 @@ func (c *codec) WriteResponse(r *rpc.Response, body any) error {
 		<-c.unanswered
 	}()
 	c.release(r.Seq)
-	err := c.ctx.Err() // nobody is there any more
+	err := c.ctx.Err() // the connection has ended
 	if err == nil {
 		err = c.conn.SetWriteDeadline(time.Now().Add(c.timeouts.write))
 	}

@@ -27,8 +27,8 @@ type connection struct {
 	plain sync.Mutex // one GetTask at a time
 
 	mu     sync.Mutex
-	own    wire.Trainer // its session when it speaks for itself; zero until its first task
-	joined wire.Trainer // the trainer that was heard on it last; zero if none was
+	own    wire.Trainer // its session without a join; zero until its first task
+	joined wire.Trainer // last trainer answered on it; zero if there was none
 
 	underWay int       // requests that are read and not answered
 	since    time.Time // of the last answer, or of the handshake
@@ -67,8 +67,8 @@ func (c *connection) speaksFor(t wire.Trainer) {
 	c.joined = t
 }
 
-// heard takes note of a trainer that spoke and was answered. A refusal does not tell whether the session exists: a forged request
-// would exempt its connection from the idle limit.
+// heard records a trainer whose request was answered. A refusal does not prove that the session exists: a forged
+// request would exempt its connection from the idle limit.
 func (c *connection) heard(t wire.Trainer, err error) {
 	//guard:refused-trainers-not-noted
 	if err == nil {
@@ -117,7 +117,7 @@ func (c *connection) GetTask(finished *taskqueue.Task, result *taskqueue.Task) (
 	return nil
 }
 
-// ask speaks for a connection that did not join. Its session begins with its first task.
+// ask sends a request for a connection that did not join. The session begins with the first task.
 func (c *connection) ask(ask *taskqueue.PlainAsk) (master.Reply, error) {
 	own, _ := c.speakers()
 	ask.Trainer, ask.Incarnation = own.Ordinal, own.Incarnation
@@ -145,7 +145,7 @@ func (c *connection) Join(req wire.JoinRequest, reply *wire.JoinReply) (err erro
 	return nil
 }
 
-// Next says what is finished and gets a task.
+// Next reports the finished tasks and requests a task.
 func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) (err error) {
 	defer c.recovered("Next", &err)
 	if req.Seq == 0 {

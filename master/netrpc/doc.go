@@ -1,8 +1,8 @@
-// Package netrpc is the net/rpc face of a master: it turns messages into calls of
-// package master and its errors into words. Package wire has the messages.
+// Package netrpc implements the net/rpc face of a master. It translates messages into calls of package master, and
+// errors into texts. Package wire defines the messages.
 //
-// Every connection has a service of its own, which knows what that connection holds: a
-// client that did not join is its connection. What it says is finished counts only if this
-// connection holds it, and when it closes its tasks go back at once. The first message of a
-// connection must be an HTTP CONNECT to /_goRPC_, as rpc.DialHTTP sends.
+// Every connection has its own service, which records the tasks that the connection holds. A client that did not join
+// is identified by its connection. Its finished tasks count only if the connection holds them. When the connection
+// closes, its tasks are returned immediately. The first message of a connection must be an HTTP CONNECT to /_goRPC_, as
+// rpc.DialHTTP sends.
 package netrpc

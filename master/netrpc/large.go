@@ -12,17 +12,16 @@ import (
 // The bounds of large messages, over wire.MaxShortMessage, of all connections together. One
 // remote host has half of the places for reports at most.
 const (
-	maxArriving = 16 * wire.MaxMessage // bytes of messages of which some are missing
+	maxArriving = 16 * wire.MaxMessage // bytes of messages that are incomplete
 	maxReports  = 4                    // reports that are not answered
 	maxFinishes = 4                    // finished tasks that are being decoded
 
-	// staleAfter is how long a message may arrive without progress before it gives way to any other.
+	// staleAfter is how long a message can arrive without progress before it is dropped for any other message.
 	staleAfter = time.Second
 )
 
-// largeMessages bounds the memory of large messages. No message waits for the bytes of
-// another: it counts with the bytes that have arrived, not with those that its length
-// promises, and takes a place for reports when all its bytes are there.
+// largeMessages bounds the memory of large messages. No message waits for the bytes of another. A message counts with
+// the bytes that have arrived, not with its announced length, and takes a place for reports when it is complete.
 type largeMessages struct {
 	finishes chan struct{}
 
@@ -43,16 +42,16 @@ type arrival struct {
 	bytes    int
 	progress time.Time
 	place    *list.Element // nil: no bytes are counted
-	lost     bool          // it gave way
+	lost     bool          // dropped for another message
 }
 
 func newLargeMessages() *largeMessages {
 	return &largeMessages{finishes: make(chan struct{}, maxFinishes), hosts: map[string]hostLarge{}}
 }
 
-// grow counts n more bytes of a message that have arrived. If the bytes of all messages are too
-// many, others give way, and their connections are closed: see giveWay. If none gives way, the
-// bytes of this message are no longer counted, and the error is wire.ErrBusy.
+// grow counts n more bytes of a message that have arrived. If the total exceeds the limit, other messages are dropped
+// and their connections are closed: see giveWay. If no message can be dropped, the bytes of this message are no longer
+// counted, and the error is wire.ErrBusy.
 func (l *largeMessages) grow(a *arrival, n int) error {
 	now := time.Now()
 	l.mu.Lock()
@@ -79,9 +78,9 @@ func (l *largeMessages) grow(a *arrival, n int) error {
 	return nil
 }
 
-// giveWay returns the message that gives way to n more bytes of a: the one that has made no
-// progress for longest, if that is staleAfter or more. Else it is one of the host that has the
-// most bytes, if the host of a will not have as many: then hosts share evenly.
+// giveWay returns the message to drop for n more bytes of a. It is the message without progress for longest, if for at
+// least staleAfter. Otherwise it is a message of the host with the most bytes, if the host of a will have fewer: hosts
+// then get equal shares.
 func (l *largeMessages) giveWay(a *arrival, n int, now time.Time) *arrival {
 	heaviest := a.host
 	for host, h := range l.hosts {

@@ -44,9 +44,9 @@ type Server struct {
 	wg    sync.WaitGroup
 	large *largeMessages
 
-	// turns bounds the connections that the processors work for at a time. Thousands of trainers that come to a new leader at once
-	// would keep the processors for seconds: the leader could neither renew its lease nor commit, would lose the lock, and all of them
-	// would come again.
+	// turns bounds the number of connections that are decoded at a time. Thousands of trainers that reach a new leader
+	// together would occupy the processors for seconds. The leader could neither renew its lease nor commit, would lose
+	// the lock, and all trainers would reconnect.
 	turns chan struct{}
 }
 
@@ -126,8 +126,7 @@ func (s *Server) closeAll() {
 	}
 }
 
-// Disconnect closes all connections: a master that lost its lock answers nobody, and its
-// clients look for the next one.
+// Disconnect closes all connections when a master lost its lock, so that clients look for the next leader.
 func (s *Server) Disconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,10 +220,10 @@ func (s *Server) handshake(conn net.Conn, r *bufio.Reader) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// lastCallTimeout bounds what is told to the master about a closed connection.
+// lastCallTimeout bounds the calls to the master about a closed connection.
 const lastCallTimeout = 10 * time.Second
 
-// closed tells the master that the connection is gone.
+// closed reports the end of the connection to the master.
 func (c *connection) closed() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastCallTimeout)
 	defer cancel()

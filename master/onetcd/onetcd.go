@@ -1,5 +1,5 @@
-// Package onetcd lets a master run on an etcd store: it is the wiring between the two,
-// which know nothing of each other.
+// Package onetcd implements the store of a master on etcdstore. It connects the two packages, which do not import each
+// other.
 package onetcd
 
 import (
@@ -17,7 +17,7 @@ import (
 type Store struct {
 	*etcdstore.Store
 	LeaseTTL time.Duration       // of the leader's lock; default 5 s
-	Waiting  func(reason string) // hears why this master does not lead yet; may be nil
+	Waiting  func(reason string) // receives the reason why this master does not lead yet; may be nil
 }
 
 var _ master.Store = Store{}

@@ -12,11 +12,11 @@ import (
 	"trainmaster/pserver/checkpoint"
 )
 
-// abortTimeout bounds how long servers are told that a cut was not begun.
+// abortTimeout bounds the calls that abort a cut on the servers.
 const abortTimeout = 2 * time.Second
 
-// Begin looks for the servers and, if all are there with parameters and a place to keep them,
-// begins a cut on each; number chooses its number from the greatest that any of them knows of.
+// Begin begins a cut on each server if all servers are registered, have parameters and can save them. number chooses
+// the number of the cut from the greatest number that any server has seen.
 func (c *Client) Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (master.Cut, error) {
 	addrs, err := c.whole(ctx)
 	if err != nil {
@@ -45,8 +45,8 @@ func (c *Client) Begin(ctx context.Context, term uint64, epoch uint32, number fu
 	}
 	cut := &cut{client: c, addrs: addrs, name: &pb.Cut{Number: number(last.Load()), Term: term}, epoch: epoch}
 	if err := cut.begin(ctx); err != nil {
-		// Not with ctx, whose time may be over: servers that answered would seem to be silent. One that is not told drops the
-		// cut when it hears of a later one.
+		// ctx may have expired, and all calls would then fail. A server that misses the abort drops the cut when a
+		// later cut begins.
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 		defer cancel()
 		_ = cut.Abort(bounded)
@@ -76,7 +76,7 @@ func (c *Client) keepAlike(ctx context.Context, addrs []string) error {
 	return checkKept(addrs, kept)
 }
 
-// cut is a moment of all parameter servers.
+// cut is a consistent point of all parameter servers.
 type cut struct {
 	client  *Client
 	addrs   []string

@@ -20,7 +20,7 @@ const (
 
 var _ master.Placer = (*Client)(nil)
 
-// described is what a server says of its model.
+// described is the model as a server reports it.
 type described struct {
 	model *pb.ParameterModel
 	table *placement.Table
@@ -93,7 +93,7 @@ func (c *Client) Resize(ctx context.Context, stored []byte, servers int) ([]byte
 		}
 	}
 	layout := placement.LayoutOf(d.table, servers)
-	layout.Epoch++ // so that all hear of it before the first move
+	layout.Epoch++ // so that all servers receive it before the first migration
 	return layout.Encode()
 }
 
@@ -109,8 +109,8 @@ func (c *Client) Extent(stored []byte) (master.Extent, error) {
 // Addresses implements [master.Placer].
 func (c *Client) Addresses(ctx context.Context) ([]string, error) { return c.Registered(ctx) }
 
-// Tell implements [master.Placer]. Servers that get blocks hear of it first: as long as one of
-// them has not, nobody gives its copy away. Those that are not needed any more hear of it too, and end.
+// Tell implements [master.Placer]. Servers that receive blocks are called first: no server releases its copy before
+// that. Servers that are no longer needed are called too, and end.
 func (c *Client) Tell(ctx context.Context, term uint64, stored []byte, jobEpoch uint32) error {
 	layout, err := placement.ParseLayout(stored)
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *Client) Tell(ctx context.Context, term uint64, stored []byte, jobEpoch 
 	return c.place(ctx, addrs, behind, &pb.SetPlacementRequest{Move: move, JobEpoch: jobEpoch}, layout)
 }
 
-// place tells those that are behind, first those that get blocks.
+// place sends the placement to the servers that are behind, first to the servers that receive blocks.
 func (c *Client) place(ctx context.Context, addrs []string, behind []int, request *pb.SetPlacementRequest, layout *placement.Layout) error {
 	if len(behind) == 0 {
 		return nil

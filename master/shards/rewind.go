@@ -44,7 +44,7 @@ func (c *Client) Rewind(ctx context.Context, term uint64, epoch uint32, set, pla
 	})
 }
 
-// Retire tells all servers that are there which incarnations are over.
+// Retire sends the retired incarnations to all registered servers.
 func (c *Client) Retire(ctx context.Context, term uint64, job [16]byte, floor uint64, spared []uint64, version *uint64) error {
 	registered, err := c.Registered(ctx)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *Client) Retire(ctx context.Context, term uint64, job [16]byte, floor ui
 	})
 }
 
-// SetAt reads what a set says of its cut.
+// SetAt decodes the cut of a set.
 func (c *Client) SetAt(set []byte) (master.SetAt, error) {
 	s, err := checkpoint.ParseSet(set)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package shards is how a master talks to the parameter servers: it tells every one of them
-// of each committed synchronous step, and takes checkpoints of all of them at one cut. A
-// server ignores a step that it knows, so that telling it again is always right.
+// Package shards implements the calls of a master to the parameter servers: it sends each committed synchronous step to
+// every server, and takes checkpoints of all servers at one cut. A server ignores a step that it already has, so a call
+// can always be repeated.
 package shards
 
 import (
@@ -25,11 +25,11 @@ import (
 type Client struct {
 	// Addrs waits until all parameter servers are registered and returns "ip:port" by index.
 	Addrs func(ctx context.Context) ([]string, error)
-	// Present returns those that are registered now, "" in the place of one that is not; nil
-	// for a job without parameter servers.
+	// Present returns the registered servers of the placement, "" for a server that is not registered; nil for a job
+	// without parameter servers.
 	Present func(ctx context.Context) ([]string, error)
-	// Registered returns all that are registered, also those that have no block yet, or none
-	// any more; "" where there is none.
+	// Registered returns all registered servers, including servers without blocks; "" for an index that is not
+	// registered.
 	Registered func(ctx context.Context) ([]string, error)
 
 	// During returns a context that ends with parent, with release, and as soon as the registry names another address for the
@@ -71,7 +71,8 @@ func (c *Client) CommitStep(ctx context.Context, step taskqueue.Step) (reached u
 	return slices.Max(append(versions, 0)), err
 }
 
-// StartAnother ends what is said of a server that is not there; its flags are for who knows them to complete.
+// StartAnother ends the errors about a missing server. A caller that has the flags can use StartAnotherWith and
+// complete them.
 const (
 	StartAnother     = StartAnotherWith + "--endpoints ..."
 	StartAnotherWith = "start one with: master pserver "
@@ -81,7 +82,7 @@ func missing(index, servers int) error {
 	return fmt.Errorf("parameter server with index %d (of 0 to %d) %w: %s", index, servers-1, master.ErrServerMissing, StartAnother)
 }
 
-// whole returns the addresses of all servers if they are there now.
+// whole returns the addresses of all servers if all are registered now.
 func (c *Client) whole(ctx context.Context) ([]string, error) {
 	addrs, err := c.Present(ctx)
 	if err != nil {
@@ -116,7 +117,7 @@ func (c *Client) Version(ctx context.Context) (uint64, error) {
 
 const maxMessage = 64 << 20 // a placement of some million blocks
 
-// all calls every server, and waits for all: one that fails keeps no other from hearing.
+// all calls every server and waits for all calls: a failed call does not stop the others.
 func (c *Client) all(addrs []string, what string, call func(i int, server pb.ParameterServerClient) error) error {
 	errs := make([]error, len(addrs))
 	began := time.Now()

@@ -14,7 +14,7 @@ type step struct {
 	slots  []placement.SlotMove
 }
 
-// nextStep is the next one on the way to goal servers.
+// nextStep returns the next step toward the placement on goal servers.
 func (c *Client) nextStep(ctx context.Context, addrs []string, table *placement.Table, goal int) (s step, err error) {
 	s.blocks = table.Balance(goal)
 	if s.blocks = s.blocks[:min(atOnce, len(s.blocks))]; len(s.blocks) > 0 {
@@ -49,7 +49,7 @@ func atOneTime(moves []placement.SlotMove, size func(placement.SlotMove) (uint64
 	return moves, nil
 }
 
-// slotBytes is about the size of a slot's rows: ids are hashed, so that those of a table have the same.
+// slotBytes estimates the size of the rows of a slot: ids are hashed, so the slots of a table have about the same size.
 func (d described) slotBytes(m placement.SlotMove) uint64 {
 	held := len(d.table.HeldSlots(int(m.Table), int(m.From)))
 	if held == 0 || int(m.Table) >= len(d.bytes) {

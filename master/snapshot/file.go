@@ -1,5 +1,5 @@
-// Package snapshot is the file that has a job: what etcd holds of it at one moment and, if it is to go on with its model, the
-// files of a set of checkpoints. docs/formats/snapshot.md draws the bytes.
+// Package snapshot implements the file format of a job snapshot. A file contains the keys of a job in etcd at one
+// revision and, optionally, the files of a checkpoint set with its model. docs/formats/snapshot.md describes the bytes.
 //
 // A file is there as a whole or not at all, and a digest at its end covers all of it: nothing of one that was cut short or
 // changed is believed. Files of checkpoints are streamed, whatever their size.
@@ -37,12 +37,12 @@ const (
 // ErrDamaged says that a file is no snapshot, or not whole any more.
 var ErrDamaged = errors.New("no whole snapshot")
 
-// Head begins a snapshot and says what is in it.
+// Head begins a snapshot and describes its content.
 type Head struct {
 	Job      string    `json:"job"`
 	JobID    string    `json:"job_id"`
 	Cluster  string    `json:"cluster"`            // of etcd
-	Revision int64     `json:"revision,omitempty"` // of etcd; 0: a master wrote it, beside a set of checkpoints
+	Revision int64     `json:"revision,omitempty"` // of etcd; 0: written by a master, with a checkpoint set
 	Format   int       `json:"format"`             // of the state
 	Commit   uint64    `json:"commit"`
 	Epoch    uint32    `json:"epoch"`
@@ -88,12 +88,12 @@ type Content struct {
 
 // Member is a file of a set of checkpoints.
 type Member struct {
-	Path string // below the folder of checkpoints, with slashes
+	Path string // relative to the checkpoint folder, with slashes
 	Size int64
 	Data io.Reader
 }
 
-// Write writes a file that is there as a whole or not at all.
+// Write writes a file atomically.
 func Write(path string, c Content) error {
 	dir := filepath.Dir(path)
 	file, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*.tmp")
@@ -154,7 +154,7 @@ func Encode(out io.Writer, c Content) error {
 	return err
 }
 
-// lengths are those of a key and its value, or of a path and its file.
+// lengths encodes the lengths of a key and its value, or of a path and its file.
 func lengths(key, value uint64) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(nil, key), value)
 }
@@ -196,7 +196,7 @@ func encodeFiles(w io.Writer, files iter.Seq2[Member, error]) error {
 	return err
 }
 
-// File is one that was found whole.
+// File is a verified snapshot.
 type File struct {
 	Name   string
 	Head   Head
@@ -223,7 +223,7 @@ func Open(path string) (*File, error) {
 	})
 }
 
-// Parse is Open for a file whose bytes are there.
+// Parse is like Open, for bytes in memory.
 func Parse(name string, b []byte) (*File, error) {
 	return find(name, int64(len(b)), func() (io.ReaderAt, io.Closer, error) { return bytes.NewReader(b), io.NopCloser(nil), nil })
 }
@@ -290,7 +290,7 @@ func (f *File) Items() iter.Seq2[Item, error] {
 	}
 }
 
-// Files yields the files of checkpoints that it holds, in its order. Data is to be read before the next one.
+// Files yields the checkpoint files of the snapshot in order. Data must be read before the next iteration.
 func (f *File) Files() iter.Seq2[Member, error] {
 	return func(yield func(Member, error) bool) {
 		if !f.files {
@@ -302,7 +302,7 @@ func (f *File) Files() iter.Seq2[Member, error] {
 	}
 }
 
-// walk calls item with all items, then file with all files. One that returns false ends it.
+// walk calls item with all items, then file with all files, until a callback returns false.
 func (f *File) walk(item func(Item) bool, file func(Member) bool) error {
 	in, closer, err := f.open()
 	if err != nil {
@@ -330,7 +330,7 @@ func (f *File) walk(item func(Item) bool, file func(Member) bool) error {
 		if !file(Member{string(name), int64(size), data}) { //nolint:gosec // a digest covers it
 			return nil
 		}
-		if _, err := io.Copy(io.Discard, data); err != nil { // what was not read of it
+		if _, err := io.Copy(io.Discard, data); err != nil { // the rest that the caller did not read
 			return err
 		}
 	}
@@ -373,7 +373,8 @@ func walkItems(in *bufio.Reader, item func(Item) bool) (more bool, err error) {
 	}
 }
 
-// DatasetKey is that of the list of [DataFile]s of a dataset, as JSON, in a snapshot without task tables. etcd has no such key.
+// DatasetKey returns the key of the list of [DataFile]s of a dataset, as JSON, in a snapshot without task tables. etcd
+// has no such key.
 func DatasetKey(dataset int) string { return fmt.Sprintf("%s%d", DatasetPrefix, dataset) }
 
 // DatasetPrefix begins the keys of DatasetKey.

@@ -16,9 +16,8 @@ import (
 // ErrTooLarge says that a message was longer than the bound.
 var ErrTooLarge = errors.New("message too large")
 
-// ErrBusy says that a message was skipped because others of its size are in memory. The
-// stream goes on with the next message. The text is that of ErrNotStored: nothing was
-// changed, and the request can be repeated.
+// ErrBusy reports that a message was skipped because other large messages are in memory. The stream continues with the
+// next message. The text is that of ErrNotStored: nothing was changed, and the request can be repeated.
 var ErrBusy = fmt.Errorf("%w: too many large messages at a time: repeat the request", ErrNotStored)
 
 // The bounds of gob messages, in bytes. Most are short; a report of some ten thousand paths,
@@ -28,14 +27,13 @@ const (
 	MaxShortMessage = 64 << 10
 )
 
-// Bound ends a gob stream at the first message that says it is longer than it may be, before
-// gob takes memory for it. A gob stream is a run of messages, each with its length in front
-// (encoding/gob, "Encoding Details": a byte below 128 is the value; else its negation is the
-// number of big-endian bytes that follow). A message that begins with a negative number
-// describes a type.
+// Bound ends a gob stream at the first message whose announced length exceeds the limit, before gob allocates memory
+// for it. A gob stream is a sequence of messages, each prefixed with its length (encoding/gob, "Encoding Details"). A
+// byte below 128 is the value; otherwise its negation is the number of big-endian bytes that follow. A message that
+// begins with a negative number describes a type.
 //
-// gob takes memory for a whole message at once, on the word of its length. So a message is
-// read here first, into a buffer that grows with what really arrives.
+// gob allocates memory for the announced length of a message. Bound therefore reads a message first, into a buffer that
+// grows with the bytes that arrive.
 type Bound struct {
 	// Limit is the longest message that passes; it may change between messages.
 	Limit int
@@ -49,8 +47,8 @@ type Bound struct {
 	Grew    func(n int) error
 	Ended   func() error
 	Arrived func() error
-	// Waits, if it is not nil, is called before the reader waits for a message, and Whole with the
-	// bytes of that message when all of them are there.
+	// Waits, if not nil, is called before the reader waits for a message. Whole is called with the size of the message
+	// when it is complete.
 	Waits func()
 	Whole func(n int)
 
@@ -58,7 +56,7 @@ type Bound struct {
 	head    [9]byte
 	message bytes.Buffer // with its length in front, to be passed on
 	types   types
-	err     error // for good: gob would go on in the middle of a message
+	err     error // permanent: gob would continue in the middle of a message
 }
 
 // NewBound returns a bounded reader of r, whose messages are short ones.

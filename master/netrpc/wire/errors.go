@@ -37,8 +37,8 @@ type remote struct {
 func (e remote) Error() string   { return string(e.text) }
 func (e remote) Unwrap() []error { return []error{e.kind, e.text} }
 
-// Error makes errors.Is work on an error that a call returned. One that is not of the
-// server (the connection broke) is returned as it is.
+// Error makes errors.Is work on the error of a call. An error that is not from the server (the connection broke) is
+// returned unchanged.
 func Error(err error) error {
 	var text rpc.ServerError
 	if !errors.As(err, &text) {

@@ -27,12 +27,12 @@ type JoinReply struct {
 	JobID    [16]byte
 	Sync     bool          // gradients are applied in synchronous steps
 	Explicit bool          // tasks count with the commit of a step
-	Cuts     bool          // which the master takes: a trainer stands still for it
+	Cuts     bool          // cuts of the master: trainers quiesce for them
 	Epoch    uint32        // of the job
 	TTL      time.Duration // a trainer that is silent for longer is lost; 0: the master does not say
 }
 
-// NextRequest says what is finished and whether a task is wanted.
+// NextRequest reports the finished tasks and may request a task.
 type NextRequest struct {
 	Trainer
 	Seq        uint64 // number of this request, from 1; a repeat has the same
@@ -43,11 +43,12 @@ type NextRequest struct {
 	SeenCommit uint64 // highest commit number seen in a reply
 	JobID      [16]byte
 	Progress   taskqueue.Progress
-	Epoch      uint32 // of explicit commits: that the trainer goes by
+	Epoch      uint32 // epoch of the trainer, with explicit commits
 	SeenProof  []byte // CommitProof of the reply that SeenCommit is of: without it SeenCommit is ignored
 }
 
-// NextReply answers it. Without a task (Task.Index -1) one that wanted one asks again.
+// NextReply is the answer to a NextRequest. If a task was requested and there is none (Task.Index -1), the trainer asks
+// again.
 type NextReply struct {
 	Task     taskqueue.Task
 	Stamps   []dataset.Stamp // of the files of Task.Chunks, in the order of their first chunk
@@ -68,7 +69,7 @@ type TaskFailedRequest struct {
 	Error string
 }
 
-// What a heartbeat is answered with.
+// Answers to a heartbeat.
 const (
 	HeartbeatGoOn     = 0
 	HeartbeatDraining = 1 // a task that is fetched and not begun was given to another: drop it

@@ -2,7 +2,7 @@ package wire
 
 import "trainmaster/taskqueue"
 
-// The messages of explicit commits: taskqueue.StepFlushed and its neighbours say what they do.
+// The messages of explicit commits. taskqueue.StepFlushed and the other step events describe their effect.
 
 // LastStepRequest asks which step to load.
 type LastStepRequest struct {

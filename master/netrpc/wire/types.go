@@ -7,9 +7,8 @@ import (
 	"slices"
 )
 
-// ErrRecursive says that a connection described a type that holds itself. gob walks such a
-// value, also one that nobody asked for, with a stack as deep as the value: some megabytes of
-// message end the process.
+// ErrRecursive reports that a connection described a type that contains itself. gob decodes such a value, even an
+// ignored one, with a stack as deep as the value: a message of a few megabytes ends the process.
 var ErrRecursive = errors.New("recursive type")
 
 // ErrMalformed says that a stream is none of gob.
@@ -21,18 +20,17 @@ const (
 	firstOwnType = 64      // lower ids are gob's own types, which hold nothing
 )
 
-// types are those that a gob stream described: which ones each of them holds.
+// types records the types that a gob stream described, and the types that each of them contains.
 //
 // A description is gob's wireType (encoding/gob, "Types and Values"): a struct of one of
 //
 //	ArrayT  {CommonType, Elem, Len}     SliceT {CommonType, Elem}
 //	StructT {CommonType, []{Name, Id}}  MapT   {CommonType, Key, Elem}
 //
-// or of a CommonType {Name, Id} alone, for a type that encodes itself. Field numbers are
-// deltas, 0 ends a struct.
+// or a CommonType {Name, Id} alone, for a type that encodes itself. Field numbers are deltas; 0 ends a struct.
 type types struct {
 	held  map[int][]int
-	safe  map[int]bool     // looked through, with all that they hold
+	safe  map[int]bool     // checked, with all contained types
 	names map[int][]string // of the fields of structs
 	last  int              // type of the last value
 
@@ -89,7 +87,7 @@ const (
 	structType = 2
 )
 
-// check refuses a value of a type that holds itself, or one that was not described.
+// check refuses a value of a type that contains itself or was not described.
 func (t *types) check(id int) error { return t.walk(id, nil) }
 
 func (t *types) walk(id int, within []int) error {
@@ -146,7 +144,7 @@ func (r *typeReader) int() (int, error) {
 	return int(u >> 1), err
 }
 
-// fields calls value for each field that is there, with its number.
+// fields calls value with the number of each field in the message.
 func (r *typeReader) fields(value func(field int) error) error {
 	for field := -1; ; {
 		delta, err := r.uint()
