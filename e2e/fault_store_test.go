@@ -225,7 +225,7 @@ func TestSlowStore(t *testing.T) {
 	trainers := []*process{j.trainer("a"), j.trainer("b")}
 	before := j.awaitMidPass(1).Commit
 	proxy.Delay(time.Second, time.Second)
-	j.awaitStatus("three slow commits", func(s *pb.StatusReply) bool { return s.Commit > before+3 })
+	j.awaitSlowStatus(5*time.Second, "three slow commits", func(s *pb.StatusReply) bool { return s.Commit > before+3 })
 	if h := j.history(); len(h.returned) > 0 || len(h.lost) > 0 {
 		t.Errorf("taken back: %v, lost: %v; expected nothing and nobody", h.returned, h.lost)
 	}

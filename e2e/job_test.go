@@ -154,8 +154,14 @@ func (j *job) leader() (pb.OperatorClient, error) {
 	return pb.NewOperatorClient(j.conn), nil
 }
 
-// awaitStatus waits until the leader's status is as condition says.
+// awaitStatus waits until the leader's status is as condition says. It asks often: a leader that hangs delays it by a second.
 func (j *job) awaitStatus(what string, condition func(*pb.StatusReply) bool) *pb.StatusReply {
+	j.t.Helper()
+	return j.awaitSlowStatus(time.Second, what, condition)
+}
+
+// awaitSlowStatus is awaitStatus with a time limit for each answer: with a slow store, an answer waits for a commit.
+func (j *job) awaitSlowStatus(patience time.Duration, what string, condition func(*pb.StatusReply) bool) *pb.StatusReply {
 	j.t.Helper()
 	var s *pb.StatusReply
 	eventually(j.t, what, func() (bool, string) {
@@ -163,8 +169,7 @@ func (j *job) awaitStatus(what string, condition func(*pb.StatusReply) bool) *pb
 		if err != nil {
 			return false, err.Error()
 		}
-		// With a slow store, the answer waits for the commit that is under way.
-		ctx, cancel := context.WithTimeout(j.t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(j.t.Context(), patience)
 		defer cancel()
 		if s, err = leader.Status(ctx, &pb.StatusRequest{Job: j.name}); err != nil {
 			return false, err.Error()
