@@ -24,7 +24,7 @@ type Config struct {
 	Locate    Locator
 	Heartbeat time.Duration // default a fifth of what a session lasts, 3 s at most
 	Log       *logrus.Entry // default: the standard logger
-	Answered  func(Answer)  // hears of each call that was answered, by several goroutines; may be nil
+	Answered  func(Answer)  // called after each answered call, by several goroutines; may be nil
 }
 
 // Answer is a call that a master answered.
@@ -57,7 +57,7 @@ type Client struct {
 	owned sync.WaitGroup
 
 	flight chan fetched // outcome of the request under way; nil: there is none
-	ended  bool         // the job is over: its master may be gone
+	ended  bool         // the job has ended: its master may have exited
 	ready  *taskqueue.Task
 	stamps map[taskqueue.Token][]dataset.Stamp
 	wait   taskqueue.WaitFor // of the last reply
@@ -147,8 +147,8 @@ func report(ctx context.Context, l *link, names []string) error {
 }
 
 // Next reports finished, unless it is nil, and returns the next task. It waits while there
-// is none to be had. It returns io.EOF when the job is over, and ErrDrained when an operator
-// drained this trainer: what it finished is counted, and all that is left to do is Close.
+// is none. It returns io.EOF when the job has ended, and ErrDrained when an operator
+// drained this trainer: its finished tasks are counted, and the caller must call Close.
 //
 // In a job of explicit commits it may also return ErrCommitFirst, ErrRollbackFirst and
 // ErrRolledBack, which say what to do before it is called again, with nil.
@@ -373,7 +373,7 @@ func (c *Client) beat() {
 		c.mu.Unlock()
 		reply, err := call[int](c.ctx, c.link, "Heartbeat", beat)
 		switch {
-		case errors.Is(err, io.EOF): // nobody leads, unless somebody comes yet
+		case errors.Is(err, io.EOF): // there is no leader yet
 		case err != nil && c.ctx.Err() == nil:
 			c.config.Log.WithError(err).Warn("heartbeat refused") // the next request says the same
 		case err == nil && *reply == wire.HeartbeatDraining:
@@ -390,8 +390,8 @@ const (
 	leaveTimeout = 2 * time.Second
 )
 
-// Close ends the session in order: what is finished is said, tasks that are not finished go
-// back at once. Once is enough; more do nothing.
+// Close reports finished tasks, returns unfinished tasks to the queue, and ends the session.
+// Further calls have no effect.
 func (c *Client) Close() error {
 	if c.ctx.Err() != nil {
 		return nil
@@ -409,8 +409,8 @@ func (c *Client) Close() error {
 	return errors.Join(err, c.files.close())
 }
 
-// flush says what is finished, unless that was said. The end of the job, or of the session,
-// is no news here.
+// flush reports finished tasks that are not reported yet. It ignores the end of the job or of
+// the session.
 func (c *Client) flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()

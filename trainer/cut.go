@@ -9,8 +9,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// cuts is what a trainer of a job that goes back as a whole knows of the cuts that its master
-// takes.
+// cuts is the trainer's view of the cuts of its master, in a job with rollback.
 type cuts struct {
 	epoch   uint32        // of the job, at the join
 	entered bool          // it is a member of the ring
@@ -20,10 +19,10 @@ type cuts struct {
 	flushed chan struct{} // has a token when it was flushed
 }
 
-// Cuts reports whether the job takes cuts of the data and the parameters together, and goes
-// back to the last one when it loses something: with --on-shard-loss rewind of its master. Such
-// a trainer calls Boundary between two mini-batches and Used after each, its parameters are
-// those of [Client.Epoch], and after ErrRolledBack it joins anew.
+// Cuts reports whether the job takes cuts of data and parameters, and rolls back to the last
+// cut after a loss (--on-shard-loss rewind of its master). The trainer of such a job must call
+// Boundary between two mini-batches and Used after each, must use the parameters of
+// [Client.Epoch], and must join again after ErrRolledBack.
 func (c *Client) Cuts() bool { return c.cuts != nil }
 
 // Epoch counts how often the job went back, from 1, at the join. 0: it never does.
@@ -34,16 +33,16 @@ func (c *Client) Epoch() uint32 {
 	return c.cuts.epoch
 }
 
-// Used says that so many more records of a task are in the parameters, acknowledged by all
-// servers, or in a committed step.
+// Used adds records of a task that the parameters include: all servers acknowledged them, or
+// their step is committed.
 func (c *Client) Used(task *taskqueue.Task, records int) {
 	if c.cuts != nil {
 		c.exact.Apply(task.Token, c.cuts.step, records)
 	}
 }
 
-// Boundary stands still while a cut is taken, if one is. Everything that this trainer pushed is
-// acknowledged, and said with Used.
+// Boundary waits while a cut is taken. Before the call, all pushes of this trainer must be
+// acknowledged and reported with Used.
 func (c *Client) Boundary(ctx context.Context) error {
 	if c.cuts == nil || c.cuts.wanted.Load() == 0 {
 		return nil
@@ -91,7 +90,7 @@ func (c *Client) watchCuts() {
 		reply, err := call[wire.StepReply](c.ctx, c.link, "CutWatch", wire.CutWatchRequest{Trainer: c.who})
 		switch {
 		case err != nil:
-			return // Next hears the same
+			return // Next gets the same error
 		case !reply.Done:
 			continue
 		}

@@ -1,5 +1,5 @@
-// Package trainer is the Go client of a master, for programs that train: it finds the
-// leader, keeps a session, takes tasks, reads their records and says what is finished.
+// Package trainer implements the Go client of a master for training programs. The client finds
+// the leader, keeps a session, takes tasks, reads their records and reports finished tasks.
 //
 //	client, err := trainer.Join(ctx, trainer.Config{ID: "t0", Locate: trainer.At("127.0.0.1:8080")})
 //	...
@@ -9,7 +9,7 @@
 //	for {
 //		task, err := client.Next(ctx, done)
 //		if err == io.EOF || err == trainer.ErrDrained {
-//			break // the job is over, or an operator lets this trainer go
+//			break // the job has ended, or an operator drained this trainer
 //		}
 //		...
 //		for record, err := range client.Records(task) { ... }
@@ -18,25 +18,25 @@
 //
 // # Guarantees
 //
-// A master that fails over, restarts or cannot be reached costs a pause, never an error:
-// requests are repeated with the same number until they are answered, by whichever master
-// leads, and a repeated one has no second effect. Only the end of ctx, a job that failed or
-// was begun with another dataset, ErrDrained and ErrSessionLost are returned.
+// A failover, a restart or an unreachable master causes a pause, never an error: the client
+// repeats a request with the same number until a leader answers, and a repeated request has no
+// second effect. Calls return only the end of ctx, the failure of the job, a job with another
+// dataset, ErrDrained and ErrSessionLost.
 //
-// While a task is trained the next one is fetched, so that Next usually returns at once.
+// The client fetches the next task during training, so Next usually returns immediately.
 //
 // # Explicit commits
 //
-// In a job of explicit commits the trainers of a ring make its steps together, and save the
-// model at some of them. A restart begins with LastStep: which step to load. In the loop, Applied
-// says which step took how many records of a task, and Checkpoint saves a step in the one order
-// that loses and doubles nothing: save, flush, commit, publish. After a loss one member of the
-// new ring calls Rollback, the others hear ErrRolledBack and call LastStep. Records, in their
-// order, then begin where the loaded step ends.
+// In a job with explicit commits the trainers of a ring make its steps together, and save the
+// model at some steps. After a restart, LastStep returns the step to load. In the loop, Applied
+// reports the records of a task that a step used. Checkpoint saves a step in the only order
+// without loss or repetition: save, flush, commit, publish. After a loss one member of the new
+// ring calls Rollback; the others get ErrRolledBack and call LastStep. Records then begin, in
+// order, where the loaded step ends.
 //
-// # Failure behaviour
+// # Failure behavior
 //
-// A trainer that was silent for longer than its session lasts gets ErrSessionLost: its
-// tasks were given to others. It joins again, as a new incarnation; what it finished
-// meanwhile still counts if nobody else was faster.
+// A trainer that is silent for longer than its session lasts gets ErrSessionLost, and its
+// tasks are dispatched to other trainers. It must join again, as a new incarnation. A task that
+// it finished meanwhile still counts, unless another trainer finished the task first.
 package trainer

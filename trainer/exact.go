@@ -27,9 +27,9 @@ func (c *Client) Base(task *taskqueue.Task) int64 {
 	return c.exact.Used(task.Token)
 }
 
-// Applied says that step applied so many more records of a task, in the order of Records. A
-// program that shuffles them does so within the task, and always in the same way. Steps count
-// from 1 and never go back but by a rollback. The last one said is the step of the finish.
+// Applied reports that step applied further records of a task, in the order of Records. A
+// program may shuffle records only within a task, and always in the same way. Steps count from
+// 1 and decrease only by a rollback. The last reported step is the step of the finish.
 func (c *Client) Applied(task *taskqueue.Task, step uint64, records int) {
 	c.exact.Apply(task.Token, step, records)
 }
@@ -46,8 +46,8 @@ func (c *Client) mustDo() error {
 	return nil
 }
 
-// LastStep asks which step to load, 0 for a model that has none, and goes by what is true from
-// there: tasks of an older epoch are dropped. A trainer calls it before its first Next.
+// LastStep returns the step to load, or 0 for a new model, and drops tasks of an older epoch.
+// A trainer must call LastStep before its first Next.
 func (c *Client) LastStep(ctx context.Context) (taskqueue.StepPlace, error) {
 	if err := c.settle(ctx); err != nil {
 		return taskqueue.StepPlace{}, err
@@ -66,7 +66,7 @@ func (c *Client) Rollback(ctx context.Context, step, generation uint64) (taskque
 	return c.adopt(reply, err, fmt.Sprintf("roll back to step %d", step))
 }
 
-// settle waits for the request under way, whose answer may be of an epoch that is over.
+// settle waits for the request in progress, whose answer may be of an earlier epoch.
 func (c *Client) settle(ctx context.Context) error {
 	if c.exact == nil {
 		return ErrNotExplicit
@@ -77,7 +77,7 @@ func (c *Client) settle(ctx context.Context) error {
 	return nil
 }
 
-// adopt goes by an answer.
+// adopt applies an answer of the master.
 func (c *Client) adopt(reply *wire.StepReply, err error, what string) (taskqueue.StepPlace, error) {
 	if err != nil {
 		return taskqueue.StepPlace{}, c.stepRefused(err, what)
@@ -115,10 +115,10 @@ type Checkpoint struct {
 	Publish func(context.Context) error // names the step as the latest; nil where another member does
 }
 
-// Checkpoint saves a step: Save, then the master is told, then all members' parts are waited
-// for and the step is committed, then Publish. Every member of the ring calls it for the same
-// step. A crash between any two leaves the step before as what LastStep says, or this one,
-// whose parts are all there.
+// Checkpoint saves a step: it calls Save, reports to the master, waits for the parts of all
+// members and the commit of the step, and calls Publish. Every member of the ring must call it
+// for the same step. After a crash between two of these actions, LastStep returns the previous
+// step, or this step with all its parts saved.
 func (c *Client) Checkpoint(ctx context.Context, p Checkpoint) error {
 	if err := p.Save(ctx); err != nil {
 		return fmt.Errorf("save step %d: %w", p.Step, err)
@@ -138,7 +138,7 @@ func (c *Client) Checkpoint(ctx context.Context, p Checkpoint) error {
 	return nil
 }
 
-// Flushed says that this member saved its part of a step, after all that it finished was said.
+// Flushed reports finished tasks, then that this member saved its part of a step.
 func (c *Client) Flushed(ctx context.Context, step uint64) error {
 	if c.exact == nil {
 		return ErrNotExplicit

@@ -26,12 +26,12 @@ const (
 	answerTimeout = 10 * time.Second // of a call that the master answers at once
 )
 
-// link calls the leader, whoever that is and however often it changes.
+// link calls the current leader and follows changes of the leader.
 //
-// A master that is paused, or whose machine is gone, leaves its connections open. Calls that
-// are answered at once notice it by their time-out, and drop the connection; those that may
-// take long (a task to turn up, a dataset to be scanned, a step) are repeated on the next
-// one. Heartbeats see to it that there is always a call of the first kind.
+// The connections of a paused master or a failed machine stay open. A short call detects this
+// by its timeout and closes the connection. Long calls (waiting for a task, the scan of a
+// dataset, a step) are repeated on the next connection. Heartbeats ensure that a short call is
+// always in progress.
 type link struct {
 	locate   Locator
 	log      *logrus.Entry
@@ -123,7 +123,8 @@ func (l *link) attempt(ctx context.Context, client *connection, moved <-chan str
 	}
 }
 
-// connect returns the connection to addr, made anew if it broke or leads elsewhere.
+// connect returns the connection to addr: the open one, or a new one in place of a connection
+// to another address. A broken connection is removed by drop.
 func (l *link) connect(ctx context.Context, addr string) (*connection, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,8 +200,8 @@ func firstLine(body io.Reader) string {
 	return ": " + strconv.QuoteToGraphic(line)
 }
 
-// impatient is a connection whose writes do not wait for ever: net/rpc writes a request while
-// it holds the lock of all others, and the kernel of a frozen machine keeps a full window open.
+// impatient is a connection with a write deadline: net/rpc writes a request while it holds the
+// lock of all others, and the kernel of a frozen machine keeps a full window open.
 type impatient struct {
 	net.Conn
 	patience time.Duration // for one write

@@ -25,15 +25,15 @@ type Follow struct {
 	mu    sync.Mutex
 	addr  string
 	term  uint64
-	over  error // why nobody will lead
+	over  error // why there will be no leader
 	moved chan struct{}
 }
 
 // NewFollow returns a Locator that knows no leader yet.
 func NewFollow() *Follow { return &Follow{moved: make(chan struct{})} }
 
-// Set tells who leads; "" means that nobody is known to. The same address in another term is
-// another leader.
+// Set sets the address of the leader; "" means that no leader is known. The same address in
+// another term is another leader.
 func (f *Follow) Set(addr string, term uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -44,7 +44,7 @@ func (f *Follow) Set(addr string, term uint64) {
 	f.tellLocked()
 }
 
-// End tells those who wait for a leader why there will be none: io.EOF or ErrJobFailed.
+// End makes calls of Leader return why, which is io.EOF or ErrJobFailed.
 func (f *Follow) End(why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 // Mode says when gradients reach the parameters.
 type Mode int
 
-// The modes. A job has one, fixed when its parameters are initialised.
+// The modes. A job has one mode, fixed when its parameters are initialized.
 const (
 	Async Mode = iota + 1 // PushPull: applied on arrival
 	Sync                  // Stage: applied when the master commits a version
@@ -95,7 +95,7 @@ type Config struct {
 
 	JobEpoch uint32 // that the trainer goes by: servers at another one are waited for, or [ErrRewound]; 0: any
 
-	WireDType WireDType // of gradients and parameters on their way; default Float32
+	WireDType WireDType // of gradients and parameters in transit; default Float32
 
 	ReplyTimeout time.Duration // a server silent for this long is taken for lost; default 20 s
 	RetryMin     time.Duration // first pause before another attempt, default 50 ms; pauses double, with jitter, up to
@@ -168,14 +168,14 @@ func (e *StaleError) Error() string {
 // checkpoint, so that its share of the model is lost.
 var ErrUninitialised = errors.New("parameter server has no parameters: call Init first; after a restart of the server its --checkpoint-dir must be the same folder")
 
-// ErrFenced: a newer incarnation of this trainer has spoken to the servers, or its session ended and the servers have forgotten
-// it. This one is over.
+// ErrFenced: a newer incarnation of this trainer has connected to the servers, or the servers retired the trainer after its
+// session ended. This incarnation must stop.
 var ErrFenced = errors.New("this incarnation of the trainer is over, a newer one is at work or its session was lost: join again")
 
 // ErrServerFailed: a parameter server failed on a request each time that it was sent. The log of the server has the reason.
 var ErrServerFailed = errors.New("parameter server failed on the request")
 
-// ErrRewound: the job went back to a set of checkpoints, in a new epoch. What was computed before is void.
+// ErrRewound: the job rolled back to a checkpoint set, in a new epoch. Earlier results are invalid.
 var ErrRewound = errors.New("the job went back to its last checkpoint: join it again")
 
 // shapes are the names and shapes of tensors, in the same order.

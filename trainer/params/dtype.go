@@ -6,8 +6,8 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// WireDType is what gradients and parameters are on their way between trainer and
-// servers. It is a trainer's own: others of the job may have another one.
+// WireDType is the element type of gradients and parameters between a trainer and
+// the servers. Trainers of one job may use different types.
 type WireDType string
 
 // The types. The servers keep parameters and optimizer state as float32 anyway.

@@ -20,7 +20,7 @@ import (
 // Init declares the model and makes sure that the servers have its parameters:
 // one trainer of the job gives those in tensors, the others wait. Then tensors
 // are filled with what the servers hold, which after a restart of the job may
-// be those of a checkpoint. If the initialiser dies while the servers take its
+// be those of a checkpoint. If the initializing trainer exits while the servers take its
 // parameters over, another trainer gives its own to the servers that have none.
 func (c *Client) Init(ctx context.Context, tensors []Tensor) error {
 	if err := c.declare(tensors); err != nil {
@@ -107,8 +107,8 @@ func again(err error) bool {
 	return errors.Is(err, ErrUninitialised) || errors.Is(err, errMoved) || errors.Is(err, errOtherKey)
 }
 
-// claim asks the shards in order for the right to initialise them, up to the
-// first that another trainer holds.
+// claim requests the right to initialize the shards in order, up to the
+// first shard claimed by another trainer.
 func (c *Client) claim(ctx context.Context) (claimed []*link, holder *uint32, err error) {
 	key, err := c.learnKey(ctx)
 	if err != nil {
@@ -138,8 +138,8 @@ func (c *Client) claim(ctx context.Context) (claimed []*link, holder *uint32, er
 	return claimed, nil, nil
 }
 
-// fill gives the claimed shards their parameters. All have them before the
-// first is told that it is complete.
+// fill sends the claimed shards their parameters. All shards have them before
+// fill marks the first shard as complete.
 func (c *Client) fill(ctx context.Context, claimed []*link, tensors []Tensor) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, l := range claimed {

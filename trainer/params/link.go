@@ -201,9 +201,9 @@ func (l *link) try(ctx context.Context, try func(ctx context.Context, again bool
 	return err
 }
 
-// sum makes the sums of what is sent again. They are those of the check, unless
-// the caller, who should not, has changed it meanwhile: then it would be refused
-// for ever.
+// sum computes the checksums of a repeated request. They differ from the first
+// ones if the caller changed the gradient meanwhile, which is not allowed: with
+// the old checksums the servers would refuse every repetition.
 func (l *link) sum(call call) {
 	for i := range l.slots {
 		if slot := &l.slots[i]; slot.pending {
@@ -286,7 +286,7 @@ func (l *link) drop() {
 	l.dialed = "" // gRPC's own reconnecting would wait longer and longer
 }
 
-// lost says so once.
+// lost logs the loss of the connection once.
 func (l *link) lost(err error) {
 	if !l.down {
 		l.down = true
@@ -393,7 +393,7 @@ func (l *link) open(ctx context.Context) error {
 }
 
 // localBuffer is the size of socket buffers within one machine: little enough
-// that what is on its way stays in the processor's cache, which saves an eighth
+// that data in transit stays in the processor's cache, which saves an eighth
 // of the processor time. A network needs what the kernel gives it.
 const localBuffer = 128 << 10
 

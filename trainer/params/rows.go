@@ -228,8 +228,8 @@ func (l *link) addRows(span wire.Span, places []int32, dim int) {
 	*f = rowFrame{spans: append(f.spans[:0], span), places: append(f.places[:0], places...)}
 }
 
-// runRows does a call at all shards that have a part in it. When slots are elsewhere by now all of it is sent anew, by the
-// later placement: a slot that has the step already knows it, since what tells it so moved along.
+// runRows makes a call at all shards that have a part in it. After a migration of slots runRows repeats the whole call, by the
+// later placement. A slot that has the step ignores the repetition, since its last applied step moved with the slot.
 func (c *Client) runRows(ctx context.Context, call rowCall) error {
 	for {
 		err := c.everywhere(ctx, func(l *link) bool { return len(l.rows) > 0 }, func(ctx context.Context, l *link) error { return l.runRows(ctx, call) })

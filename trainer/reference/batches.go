@@ -18,7 +18,7 @@ func (e *recordError) Error() string {
 }
 func (e *recordError) Unwrap() error { return e.err }
 
-// batches cuts records into mini-batches, and these into groups. Its memory is used again and again.
+// batches cuts records into mini-batches, and mini-batches into groups. It reuses its memory.
 type batches struct {
 	memory []*model.Batch // a group
 	size   int

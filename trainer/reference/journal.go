@@ -8,9 +8,9 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Journal is a file with one line of JSON for each task that a trainer trained wholly, written before the master hears of
-// it: what the trainer itself knows to have done, to be compared with what the master counted. Several trainers may
-// append to one file, and a trainer that starts again goes on in it.
+// Journal is a file with one line of JSON for each task that a trainer trained completely, written before the report to
+// the master. It can be compared with the counts of the master. Several trainers may append to one file, and a restarted
+// trainer continues the file.
 type Journal struct {
 	file *os.File
 }

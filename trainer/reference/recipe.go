@@ -29,7 +29,7 @@ func DatasetLike(kind string, inputs int) string {
 	return model.Digits
 }
 
-// Complete checks what is there, and fills in what is known to work for a model on a dataset of model.RecipeFor.
+// Complete checks the given settings, and sets missing ones to the values of model.RecipeFor if it has any that fit.
 func (r Recipe) Complete(kind, dataset string, synchronous bool) (Recipe, error) {
 	if err := r.Exchange.Check(synchronous); err != nil {
 		return Recipe{}, err

@@ -16,8 +16,8 @@ import (
 
 // Tasks is where the tasks come from. It may hold one more task ready, so that Next returns at once.
 type Tasks interface {
-	// Next reports finished, unless it is nil, and returns the next task. It waits while there is none to be had, and
-	// returns io.EOF when the job is over.
+	// Next reports finished, unless it is nil, and returns the next task. It waits while there is none, and
+	// returns io.EOF when the job has ended.
 	Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue.Task, error)
 
 	// Fail reports that a task could not be trained.
@@ -57,11 +57,11 @@ type Steps interface {
 	Staged(ctx context.Context, version uint64, epoch uint32, records int) (committed uint64, included bool, err error)
 }
 
-// Cuts is where trainers stand still for checkpoints of data and parameters together.
+// Cuts quiesces trainers for checkpoints of data and parameters together.
 type Cuts interface {
-	// Boundary stands still while one is taken. Everything that was pushed is acknowledged.
+	// Boundary waits while a cut is taken. All pushes must be acknowledged before the call.
 	Boundary(ctx context.Context) error
-	// Used says that so many more records of a task are in the parameters.
+	// Used adds records of a task that the parameters include.
 	Used(task *taskqueue.Task, records int)
 }
 
@@ -76,7 +76,7 @@ type TaskReport struct {
 	Elapsed    time.Duration // from the first record to the last acknowledgement
 }
 
-// Trainer trains until the job is over. Its fields are set before Run and not changed after.
+// Trainer trains until the job ends. Its fields are set before Run and not changed after.
 type Trainer struct {
 	ID        string // names this trainer in the journal
 	Model     model.Model
@@ -90,8 +90,8 @@ type Trainer struct {
 	Cuts       Cuts  // nil: none are taken
 
 	Journal *Journal                                 // nil: none is kept
-	Report  func(TaskReport)                         // called after each trained task, before it is passed on as finished; nil: nobody listens
-	Failed  func(task *taskqueue.Task, reason error) // called for each task that could not be trained, before it is given back; nil: nobody listens
+	Report  func(TaskReport)                         // called after each trained task, before the task is reported as finished; may be nil
+	Failed  func(task *taskqueue.Task, reason error) // called for each task that could not be trained, before the task is returned; may be nil
 }
 
 func (t *Trainer) validate() error {
@@ -110,7 +110,7 @@ func (t *Trainer) validate() error {
 	return t.Exchange.Check(t.Steps != nil)
 }
 
-// Run initialises the parameters and trains tasks until the job is over, which is no error, or something fails.
+// Run initializes the parameters and trains tasks. It returns nil when the job ends, or the first error.
 func (t *Trainer) Run(ctx context.Context) error {
 	if err := t.validate(); err != nil {
 		return err

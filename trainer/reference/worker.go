@@ -24,8 +24,8 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// Worker is a whole trainer process: it joins, reports the dataset, trains until the job is
-// over and, if elected, saves the model. A session that is lost is begun anew.
+// Worker is a whole trainer process: it joins, reports the dataset, trains until the job
+// ends and, if elected, saves the model. After the loss of its session it joins again.
 type Worker struct {
 	Trainer trainer.Config
 	Servers func(ctx context.Context) ([]string, error) // addresses of all parameter servers, by index
@@ -38,7 +38,7 @@ type Worker struct {
 	Recipe  Recipe
 	Seed    uint64 // of the initial parameters
 
-	WireDType params.WireDType // of gradients and parameters on their way; default float32
+	WireDType params.WireDType // of gradients and parameters in transit; default float32
 
 	SavePath    string // where the elected trainer writes the model; "": nowhere
 	JournalPath string // "": no journal
@@ -58,8 +58,8 @@ const (
 	maxBrief     = 5               // in a row
 )
 
-// Run returns nil when the job is over, or when ctx ended and the session was left in order.
-// What it cannot write to at the end is an error at the start.
+// Run returns nil when the job has ended, or when ctx ended and the session was closed.
+// An output path that is not writable is an error at the start.
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.checkSavePath(); err != nil {
 		return err
@@ -275,7 +275,7 @@ func (w *Worker) savedModel() os.FileInfo {
 	return info
 }
 
-// savedSince reports whether somebody wrote the model since there was what before describes.
+// savedSince reports whether the file of the model differs from before.
 func (w *Worker) savedSince(before os.FileInfo) bool {
 	now := w.savedModel()
 	return now != nil && (before == nil || !os.SameFile(before, now) || !before.ModTime().Equal(now.ModTime()))

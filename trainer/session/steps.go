@@ -44,7 +44,7 @@ func (x *Steps) Used(token taskqueue.Token) int64 {
 	return w.base
 }
 
-// Apply says that a step took so many more records.
+// Apply adds records that a step applied.
 func (x *Steps) Apply(token taskqueue.Token, step uint64, records int) {
 	if x == nil || x.works[token] == nil {
 		return

@@ -22,9 +22,9 @@ const (
 	Again                   // repeat the same request, perhaps to another master
 )
 
-// Judge decides about the outcome of a call. Whatever is no answer of the job itself is
-// repeated: the connection broke, the one who answered does not lead, or its store takes no
-// writes now.
+// Judge decides about the outcome of a call. A call without an answer of the job itself is
+// repeated: the connection broke, the master is not the leader, or its store accepts no
+// writes at present.
 func Judge(err error) Verdict {
 	var server rpc.ServerError
 	switch {
