@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -142,6 +143,14 @@ func TestRottenSet(t *testing.T) {
 	list := run(t, j.dir, j.in("checkpoint", "list", "--checkpoint-dir", j.checkpoints())...)
 	if list.wants(t, 0); !strings.Contains(list.stdout, "DAMAGED") || !strings.Contains(list.stdout, checkpoint.WeightsFile) {
 		t.Errorf("the list does not name the damaged file:\n%s", list.stdout)
+	}
+	asJSON := run(t, j.dir, j.in("checkpoint", "list", "--checkpoint-dir", j.checkpoints(), "-o", "json")...)
+	var sets []struct {
+		Set      uint64
+		Complete bool
+	}
+	if err := json.Unmarshal([]byte(asJSON.stdout), &sets); err != nil || len(sets) < 2 || sets[0].Complete == sets[1].Complete {
+		t.Errorf("expected a damaged and a complete set, found %v (%v) in:\n%s", sets, err, asJSON.stdout)
 	}
 	j.use(newest.Number).wants(t, 1, "expected a complete set", checkpoint.WeightsFile)
 	j.use(newest.Number-1).wants(t, 0)
