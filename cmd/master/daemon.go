@@ -106,8 +106,18 @@ func addDaemon(cmd *cobra.Command) {
 			return err
 		}
 		s.failed = make(chan error, 1)
-		return orFailed(func() error { return s.run(cmd.Context(), newLogger(cmd).WithField("job", s.etcd.Job)) }, s.failed)
+		log := newLogger(cmd).WithField("job", s.etcd.Job)
+		return orFailed(func() error { return unlessStopped(cmd.Context(), log, s.run(cmd.Context(), log)) }, s.failed)
 	}
+}
+
+// unlessStopped returns the error of a daemon. A daemon that is stopped while it starts has nothing to end: that is no error.
+func unlessStopped(ctx context.Context, log *logrus.Entry, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		log.Info("stopped during the start")
+		return nil
+	}
+	return err
 }
 
 // leastSessionTTL is more than a commit and the heartbeat after it take together.

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -154,6 +156,35 @@ func TestMasterIsStopped(t *testing.T) {
 	}
 	if got := <-code; got != exitOK {
 		t.Errorf("exit code %d", got)
+	}
+}
+
+// Etcd accepts connections and answers nothing while a daemon starts. A daemon that is stopped then has stopped in order.
+func TestDaemonStoppedDuringTheStartExitsWithZero(t *testing.T) {
+	for name, args := range map[string][]string{
+		"master":  {"--listen", "127.0.0.1:0", "--http", ""},
+		"pserver": {"pserver", "--listen", "127.0.0.1:0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() {
+				if conn, err := listener.Accept(); err == nil {
+					defer conn.Close()
+					cancel() // it waits for etcd
+					<-t.Context().Done()
+				}
+			}()
+			var errs bytes.Buffer
+			if code := run(ctx, append(args, "--endpoints", listener.Addr().String()), io.Discard, &errs); code != exitOK {
+				t.Errorf("exit code %d, expected 0: %s", code, errs.String())
+			}
+		})
 	}
 }
 

@@ -62,7 +62,8 @@ when it loses its index, since another server may have it by then.`,
 		case c.StageBytes != 0 && c.StageBytes < wire.MaxPayload:
 			return settingErrorf(cmd, "stage-bytes", "expected 0 (the default) or at least %d", wire.MaxPayload)
 		}
-		return s.run(cmd.Context(), newLogger(cmd))
+		logger := newLogger(cmd)
+		return unlessStopped(cmd.Context(), logger.WithField("job", s.etcd.Job), s.run(cmd.Context(), logger))
 	}
 	return cmd
 }
