@@ -279,6 +279,7 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 	var set []byte
 	about, err := c.about(bounded, at, cut.Number())
 	if err == nil {
+		//guard:set-names-its-predecessor
 		about.After, err = c.before(bounded)
 	}
 	if err == nil {
@@ -299,7 +300,8 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 	return cut, nil
 }
 
-// before is the number of the set that the store names; 0: none.
+// before returns the number of the set that the store names; 0: none. A damaged name is no error here: servers that load the set
+// report it, and the next set replaces it.
 func (c *checkpointer) before(ctx context.Context) (uint64, error) {
 	set, err := c.master.store.Value(ctx, LatestSetKey)
 	if err != nil || set == nil {
@@ -307,7 +309,7 @@ func (c *checkpointer) before(ctx context.Context) (uint64, error) {
 	}
 	at, err := c.master.shards.SetAt(set)
 	if err != nil {
-		return 0, nil //nolint:nilerr // whoever loads the set says it; the next one replaces it
+		return 0, nil //nolint:nilerr // see above
 	}
 	return at.Number, nil
 }

@@ -145,6 +145,9 @@ func TestCheckpoints(t *testing.T) {
 		want("too early", "", 1, "")
 		time.Sleep(2 * time.Second)
 		want("the next", "begin 2, write 2, set 2 latest, keep 3, 2", 2, "")
+		if s.abouts[1].After != 0 || s.abouts[2].After != 1 {
+			t.Errorf("set 1 is after %d, set 2 after %d; expected 0 and 1", s.abouts[1].After, s.abouts[2].After)
+		}
 		s.fail("write")
 		time.Sleep(time.Minute)
 		if got := s.taken(); !strings.HasPrefix(got, `begin 3, write 3, abort 3, discard beyond "set 2", 3`) || strings.Contains(got, "latest") {

@@ -38,8 +38,8 @@ set that etcd names and no other one. If a file of that set is damaged or missin
 func addCheckpointDir(cmd *cobra.Command) (dir *string, open func() (checkpoint.Store, error)) {
 	dir = cmd.Flags().String("checkpoint-dir", "", "`folder`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (required)")
 	return dir, func() (checkpoint.Store, error) {
-		if *dir == "" {
-			return checkpoint.Store{}, usageErrorf("--checkpoint-dir: expected the folder of the job's parameter servers, found nothing")
+		if err := wantCheckpointDir(*dir); err != nil {
+			return checkpoint.Store{}, err
 		}
 		place, err := storage.Open(*dir)
 		if err != nil {
@@ -49,16 +49,23 @@ func addCheckpointDir(cmd *cobra.Command) (dir *string, open func() (checkpoint.
 	}
 }
 
+func wantCheckpointDir(dir string) error {
+	if dir == "" {
+		return usageErrorf("--checkpoint-dir: expected the folder of the job's parameter servers, found nothing")
+	}
+	return nil
+}
+
 // listedSet is what `master checkpoint list` shows of a set.
 type listedSet struct {
-	Set     uint64 `json:"set"`
-	Named   bool   `json:"named"` // by etcd
-	Mode    string `json:"mode"`
-	Version uint64 `json:"version"`
-	Shards  int    `json:"shards"`
-	Bytes   int64  `json:"bytes"`
-	Whole   bool   `json:"complete"`
-	Problem string `json:"problem"`
+	Set      uint64 `json:"set"`
+	Named    bool   `json:"named"` // by etcd
+	Mode     string `json:"mode"`
+	Version  uint64 `json:"version"`
+	Shards   int    `json:"shards"`
+	Bytes    int64  `json:"bytes"`
+	Complete bool   `json:"complete"`
+	Problem  string `json:"problem"`
 }
 
 func checkpointListCommand() *cobra.Command {
@@ -74,8 +81,8 @@ etcd names, which parameter servers load. It exits with 0 also if a set is damag
 	dir, _ := addCheckpointDir(cmd)
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if *dir == "" {
-			return usageErrorf("--checkpoint-dir: expected the folder of the job's parameter servers, found nothing")
+		if err := wantCheckpointDir(*dir); err != nil {
+			return err
 		}
 		store, closeStore, err := from.open(cmd.Context())
 		if err != nil {
@@ -93,7 +100,7 @@ etcd names, which parameter servers load. It exits with 0 also if a set is damag
 				if s.Named {
 					named = "*"
 				}
-				if !s.Whole {
+				if !s.Complete {
 					state = "DAMAGED: " + s.Problem
 				}
 				fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\n", s.Set, named, s.Mode, s.Version, s.Shards, thousands(uint64(s.Bytes)), state)
@@ -122,7 +129,7 @@ func listSets(ctx context.Context, store *etcdstore.Store, dir string) ([]listed
 		if r.Set == 0 {
 			continue // of the last stop: servers take it by themselves
 		}
-		s := listedSet{Set: r.Set, Named: r.Set == named, Mode: r.Mode, Version: r.Version, Shards: len(r.Shards), Whole: r.Complete, Problem: r.Problem}
+		s := listedSet{Set: r.Set, Named: r.Set == named, Mode: r.Mode, Version: r.Version, Shards: len(r.Shards), Complete: r.Complete, Problem: r.Problem}
 		for _, part := range r.Shards {
 			s.Bytes += part.Bytes
 		}
@@ -141,7 +148,7 @@ func checkpointUseCommand() *cobra.Command {
 		Short: "Name the checkpoint set that servers load",
 		Long: `Use checks all files of the set with that number in --checkpoint-dir, and names it in etcd. Parameter servers that wait because
 the set before was damaged load it within seconds. Updates after its cut are lost; tasks that were counted since are not trained again.
-Servers that have parameters keep them. Sets that are newer than the named one are removed when the next set is complete.
+Servers that have parameters keep them. Sets that are newer than the named one are removed, at the latest when the next set is complete.
 
 With --on-shard-loss rewind the tasks go back with the parameters: stop all masters and parameter servers of the job, give the
 command, and start them again. Tasks that were counted after the cut are trained again. The job gets a new id, and its ledger
@@ -227,8 +234,8 @@ func useSet(cmd *cobra.Command, from place, store *etcdstore.Store, folder check
 	return nil
 }
 
-// noNewerStop refuses a set that servers would not load, because all of them saved themselves later, when they were stopped. The stop of a job with
-// another id counts for nothing.
+// noNewerStop returns an error if servers would not load the set: when they were stopped, all of them saved newer checkpoints of the
+// same job id.
 func noNewerStop(ctx context.Context, folder checkpoint.Store, set *checkpoint.Set, jobID string) error {
 	stopped, err := folder.Stopped(ctx)
 	if err != nil || stopped == nil || stopped.JobID != jobID || stopped.Shards[0].Compare(set.Shards[0].Generation) <= 0 {

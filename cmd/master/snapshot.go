@@ -72,7 +72,7 @@ only: nothing proves its passes after a restore.`,
 	}
 	from := addPlaceFlags(cmd, addEtcdFlags(cmd))
 	withLedger := cmd.Flags().Bool("ledger", true, "save the ledger too, from which master verify proves what was counted")
-	dir := cmd.Flags().String("ledger-dir", "", "`folder` of the sealed ledger, as the master was told (default: where the master says that it is)")
+	dir := cmd.Flags().String("ledger-dir", "", "`folder` of the sealed ledger, that of --ledger-dir of the masters (default: the folder that etcd names)")
 	checkpoints := cmd.Flags().String("checkpoint-dir", "", "`folder`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (default: the parameters are not saved)")
 	force := cmd.Flags().Bool("force", false, "replace a file that exists")
 	format := addOutput(cmd)

@@ -48,7 +48,7 @@ master says, are listed without figures.`,
 
 // addLedgerDir gives cmd the flag for who reads the ledger.
 func addLedgerDir(cmd *cobra.Command) *string {
-	return cmd.Flags().String("ledger-dir", "", "`folder` of the sealed ledger, as the master was told (default: where the master says that it is)")
+	return cmd.Flags().String("ledger-dir", "", "`folder` of the sealed ledger, that of --ledger-dir of the masters (default: the folder that etcd names)")
 }
 
 // openLedger reads the state of a job, decoded, and finds its ledger.
@@ -75,7 +75,7 @@ const maxStateDecoded = 64 << 20
 
 // noLedger is the usage error of a job that has none.
 func noLedger(store *etcdstore.Store, from place) error {
-	return usageErrorf("no ledger of job %q under %s%s: it ran with --ledger=false, or nobody has joined it yet; nothing can be verified", from.etcd.Job, store.Prefix(), taskqueue.LedgerPrefix)
+	return usageErrorf("no ledger of job %q under %s%s: expected entries, found none: it ran with --ledger=false, or no trainer has joined it yet", from.etcd.Job, store.Prefix(), taskqueue.LedgerPrefix)
 }
 
 // verify feeds the ledger up to the stored state to a verifier. The reports are nil when there is none to be made. What

@@ -315,6 +315,7 @@ func (s Store) PruneSets(ctx context.Context, upTo uint64, keep int) (kept []*Se
 		if errors.Is(err, ErrUnavailable) {
 			return nil, err
 		}
+		//guard:passed-over-set-pruned-first
 		if n > upTo || n <= after && len(kept) < keep && err == nil {
 			if err == nil && n <= upTo && set.After > 0 {
 				after = set.After
