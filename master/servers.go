@@ -19,7 +19,7 @@ type ServersStatus struct {
 	Unknown    string // why the registered servers are unknown; Present and Missing then have no meaning
 }
 
-// serversTimeout is short, as all else that people ask for is known without the store.
+// serversTimeout bounds the only read of the store in a status.
 const serversTimeout = time.Second / 2
 
 // Servers says which parameter servers there are. It asks none of them now, and a store that does

@@ -320,7 +320,7 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 		return fmt.Errorf("job epoch %d: expected 1 to %d", jobEpoch, math.MaxUint16)
 	}
 	if i := slices.IndexFunc(h.blocks, func(b *block) bool { return b.params == nil }); i >= 0 {
-		return fmt.Errorf("nobody has %s", h.blocks[i].name())
+		return fmt.Errorf("expected %s in a checkpoint of the set, found it in none", h.blocks[i].name())
 	}
 	if err := h.missingSlots(slots); err != nil {
 		return err

@@ -17,8 +17,8 @@ type Ready struct {
 	Notices    []Notice
 }
 
-// Ready ends a batch: it completes at most one synchronous step, returns what changed since the last call, and gives the state its next commit number. If nothing must be
-// committed, it changes nothing.
+// Ready ends a batch: it completes at most one synchronous step, returns what changed since the last call, and gives the state its
+// next commit number. If nothing must be committed, it changes nothing.
 func (q *Queue) Ready() Ready {
 	q.completeStep()
 	//guard:job-end-stored-first
