@@ -359,6 +359,9 @@ type turn chan struct{}
 func newTurn() turn { return make(turn, 1) }
 
 func (t turn) take(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // if both cases are ready, select chooses at random, and simulated histories differ
+	}
 	select {
 	case t <- struct{}{}:
 		return nil
