@@ -51,16 +51,17 @@ var house = []room{
 	{dir: "pserver/placement/onwire", may: []string{"pserver/placement", "pserver/table/onwire", "proto"}},
 	{dir: "pserver/optimizer/onwire", may: []string{"pserver/optimizer", "proto"}},
 	// decisions of the rooms around them, and what the simulator shares with them
-	{dir: "master/decide", may: []string{"taskqueue"}, pure: true},
+	{dir: "master/store", may: []string{"taskqueue", "ledger"}},
+	{dir: "master/decide", may: []string{"taskqueue", "master/store"}, pure: true},
 	{dir: "trainer/session", may: []string{"taskqueue", "master/netrpc/wire"}},
 	{dir: "etcdstore/fence", may: []string{"taskqueue"}},
 	// the application
-	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "master/snapshot", "rendezvous", "evaluation", "master/decide"}},
+	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "ledger", "master/store", "master/snapshot", "rendezvous", "evaluation", "master/decide"}},
 	// faces and adapters
-	{dir: "etcdstore", may: []string{"recordio", "taskqueue", "ledger", "etcdstore/fence"}},
+	{dir: "etcdstore", may: []string{"taskqueue", "ledger", "etcdstore/fence", "master/store"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
 	{dir: "master/grpcapi", may: []string{"master", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
-	{dir: "master/httpapi", may: []string{"master"}},
+	{dir: "master/httpapi", may: []string{"master", "ledger"}},
 	{dir: "pserver/checkpoint", may: []string{"internal/safetensors", "internal/failpoint", "pserver/wire", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"internal/safetensors", "internal/failpoint", "pserver/checkpoint", "proto", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "internal/portsplit", "pserver/checkpoint/storage", "pserver/placement/onwire"}},
 	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "trainer/session", "pserver/placement/onwire"}},
@@ -69,11 +70,9 @@ var house = []room{
 	{dir: "internal/portsplit"},
 	{dir: "internal/tcpproxy"},
 	{dir: "internal/freeport"},
-	// the one joint between two that know nothing of each other
-	{dir: "master/onetcd", may: []string{"master", "etcdstore", "taskqueue", "ledger"}},
 	// commands and tools
 	{dir: "cmd", may: anything},
-	{dir: "drill", may: []string{"etcdstore", "taskqueue", "internal/tcpproxy"}},
+	{dir: "drill", may: []string{"etcdstore", "master/store", "taskqueue", "internal/tcpproxy"}},
 	{dir: "local", may: []string{"internal/tcpproxy", "recordio", "dataset", "taskqueue", "etcdstore", "pserver/optimizer", "trainer", "testdata", "drill"}},
 	{dir: "testdata"},
 	{dir: "examples", may: []string{"trainer", "taskqueue", "dataset"}},

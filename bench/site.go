@@ -14,7 +14,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/master"
-	"trainmaster/master/onetcd"
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -34,7 +34,7 @@ func startSite(ctx context.Context, endpoint string, tasks int) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &site{store: &watchedStore{Store: onetcd.Store{Store: store}}, ran: make(chan struct{})}
+	s := &site{store: &watchedStore{Store: store}, ran: make(chan struct{})}
 	config := master.Config{Advertise: "bench", Shuffle: true, Seed: 1, Queue: taskqueue.Options{Rolling: true}}
 	if s.Master, err = master.New(config, s.store, nil, silent()); err != nil {
 		_ = store.Close()
@@ -100,7 +100,7 @@ func (s *site) close() error {
 
 // watchedStore counts what its master commits.
 type watchedStore struct {
-	onetcd.Store
+	*etcdstore.Store
 	lock       atomic.Pointer[watchedLock]
 	commits    atomic.Int64
 	stateBytes atomic.Int64 // sum of all commits
@@ -114,9 +114,9 @@ func (w *watchedStore) counters() commitCounters {
 	return commitCounters{w.commits.Load(), w.stateBytes.Load(), w.putBytes.Load()}
 }
 
-// Campaign notes when and how the lock was won.
-func (w *watchedStore) Campaign(ctx context.Context, address string, queued func(lease string)) (master.Leadership, error) {
-	lead, err := w.Store.Campaign(ctx, address, queued)
+// Lead notes when and how the lock was won.
+func (w *watchedStore) Lead(ctx context.Context, c store.Campaign) (store.Leadership, error) {
+	lead, err := w.Store.Lead(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (w *watchedStore) Campaign(ctx context.Context, address string, queued func
 }
 
 type watchedLock struct {
-	master.Leadership
+	store.Leadership
 	store *watchedStore
 	won   time.Time
 }

@@ -67,7 +67,7 @@ func (m *masterSubject) start(ctx context.Context, callers int) (session, error)
 
 func (m *masterSubject) raw() *rawLoop {
 	lock := m.store.lock.Load()
-	return newRawLoop(m.store.Store.Store, lock.key(), lock.Revision())
+	return newRawLoop(m.store.Store, lock.key(), lock.Revision())
 }
 
 func (m *masterSubject) counters() commitCounters { return m.store.counters() }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"trainmaster/etcdstore"
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -36,7 +37,7 @@ type Drill struct {
 	Verify   func(ctx context.Context) ([]taskqueue.PassReport, error)
 	Progress func(now string) // may be nil
 
-	states  <-chan etcdstore.Version
+	states  <-chan store.Version
 	last    taskqueue.Snapshot
 	gap     gap
 	term    int64     // whose leader is hurt; 0: the fault has not come yet

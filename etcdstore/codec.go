@@ -13,11 +13,15 @@ import (
 
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/gzip"
+	"trainmaster/taskqueue"
 )
 
 // ErrCorrupt says that stored bytes are not what Encode made. They are left as
 // they are.
 var ErrCorrupt = errors.New("corrupt or partial")
+
+// errDamaged is [ErrCorrupt] of what every term reads: a master ends with it.
+var errDamaged = fmt.Errorf("%w: %w", taskqueue.ErrDamaged, ErrCorrupt)
 
 const whatToDoCorrupt = "the bytes were left untouched: restore etcd from a snapshot, or start a new job under another --job"
 
@@ -174,6 +178,12 @@ func Encode(v any) ([]byte, error) {
 	spare.give(c)
 	return encoded, nil
 }
+
+// Encode implements [store.Store].
+func (*Store) Encode(v any) ([]byte, error) { return Encode(v) }
+
+// Decode implements [store.Store].
+func (*Store) Decode(b []byte, v any, limit int64) error { return Decode(b, v, limit) }
 
 type decompressor struct {
 	in  bytes.Reader

@@ -2,7 +2,6 @@ package etcdstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -12,22 +11,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"trainmaster/master/store"
 )
-
-// ErrHeldDown reports that a takeover was forced recently: another takeover must wait.
-var ErrHeldDown = errors.New("a take-over was forced recently")
-
-// Takeover is how a suspect is to be deposed.
-type Takeover struct {
-	// Holddown is the minimum time between two forced takeovers. It is /master/holddown, on a lease without keep-alives.
-	Holddown time.Duration
-	// Silent: the suspect may be alive, and only too busy to answer. A takeover makes the next leader busier still. So after
-	// each takeover of a silent leader the next takeover of that kind waits twice as long, up to mostHolddowns. A leader that
-	// then lasts for as long again ends the series. It is /master/flapping, on a lease of twice that time.
-	Silent bool
-	// Exempt: the suspect never committed; it can be deposed at any time.
-	Exempt bool
-}
 
 // mostHolddowns bounds how many hold-downs a silent leader is left alone for.
 const mostHolddowns = 8
@@ -52,7 +37,7 @@ func (r series) pause(holddown time.Duration) time.Duration {
 
 // holdDown records a forced takeover of the suspect, in a transaction that compares that the suspect is in place and that no
 // other holddown applies.
-func (s *Store) holdDown(ctx context.Context, suspect Candidate, by Takeover) (err error) {
+func (s *Store) holdDown(ctx context.Context, suspect store.Candidate, by store.Takeover) (err error) {
 	last, err := s.lastTakeover(ctx, by)
 	if err != nil {
 		return err
@@ -95,19 +80,19 @@ func (s *Store) holdDown(ctx context.Context, suspect Candidate, by Takeover) (e
 	case answer.Succeeded:
 		return nil
 	case len(answer.Responses[0].GetResponseRange().Kvs) > 0:
-		return ErrHeldDown // by an earlier takeover
+		return store.ErrHeldDown // by an earlier takeover
 	}
 	return fmt.Errorf("%s is gone already", suspect.Key)
 }
 
-// lastTakeover returns ErrHeldDown while a holddown applies.
-func (s *Store) lastTakeover(ctx context.Context, by Takeover) (series, error) {
+// lastTakeover returns store.ErrHeldDown while a holddown applies.
+func (s *Store) lastTakeover(ctx context.Context, by store.Takeover) (series, error) {
 	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyHolddown)), opGet(s.abs(FlappingKey))}})
 	if err != nil {
 		return series{}, fmt.Errorf("read %s: %w", s.abs(keyHolddown), rpctypes.Error(err))
 	}
 	if len(answer.Responses[0].GetResponseRange().Kvs) > 0 {
-		return series{}, ErrHeldDown
+		return series{}, store.ErrHeldDown
 	}
 	flapping := answer.Responses[1].GetResponseRange().Kvs
 	if len(flapping) == 0 || !by.Silent {
@@ -115,7 +100,7 @@ func (s *Store) lastTakeover(ctx context.Context, by Takeover) (series, error) {
 	}
 	last, err := s.series(ctx, flapping[0])
 	if err == nil && last.pausing {
-		err = ErrHeldDown
+		err = store.ErrHeldDown
 	}
 	return last, err
 }

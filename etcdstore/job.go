@@ -14,12 +14,9 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
-
-// ErrOtherSettings says that /job belongs to a job with other immutable
-// settings.
-var ErrOtherSettings = errors.New("settings differ from those that the job began with")
 
 // Job is the value of /job, written once by the first master.
 type Job struct {
@@ -37,7 +34,7 @@ func newJob(name string, settings map[string]string) Job {
 	return Job{Name: name, Settings: settings, Digest: hex.EncodeToString(sum.Sum(nil))}
 }
 
-// EnsureJob writes /job if it is absent; else it compares. A setting that differs is refused by name with [ErrOtherSettings].
+// EnsureJob writes /job if it is absent; else it compares. A setting that differs is refused by name with [store.ErrOtherJob].
 // A setting that only one side names is not compared, so that a newer master can add a setting. It needs no lock: the value is
 // immutable and the first writer wins.
 func (s *Store) EnsureJob(ctx context.Context, name string, settings map[string]string) error {
@@ -68,10 +65,10 @@ func (s *Store) EnsureJob(ctx context.Context, name string, settings map[string]
 func (j Job) compare(key string, stored []byte) error {
 	var found Job
 	if err := json.Unmarshal(stored, &found); err != nil {
-		return fmt.Errorf("%w: %s: want JSON {name, settings, digest}, found %.80q: %w; use another --job", ErrCorrupt, key, stored, err)
+		return fmt.Errorf("%w: %s: want JSON {name, settings, digest}, found %.80q: %w; use another --job", errDamaged, key, stored, err)
 	}
 	if sound := newJob(found.Name, found.Settings); sound.Digest != found.Digest {
-		return fmt.Errorf("%w: %s: its digest is %.12s, its settings give %.12s: somebody edited it; put it back, or use another --job", ErrCorrupt, key, found.Digest, sound.Digest)
+		return fmt.Errorf("%w: %s: its digest is %.12s, its settings give %.12s: somebody edited it; put it back, or use another --job", errDamaged, key, found.Digest, sound.Digest)
 	}
 	var differs []string
 	if found.Name != j.Name {
@@ -84,7 +81,7 @@ func (j Job) compare(key string, stored []byte) error {
 		}
 	}
 	if len(differs) > 0 {
-		return fmt.Errorf("%w: %s (by %s); start with the same settings, or begin another job with --job", ErrOtherSettings, strings.Join(differs, ", "), key)
+		return fmt.Errorf("%w: settings differ from those that the job began with: %s (by %s); start with the same settings, or begin another job with --job", store.ErrOtherJob, strings.Join(differs, ", "), key)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master/store"
 )
 
 func TestOtherSettingsAreRefused(t *testing.T) { // F20
@@ -44,7 +45,7 @@ func TestOtherSettingsAreRefused(t *testing.T) { // F20
 		switch {
 		case c.says == "" && err != nil:
 			t.Errorf("%v: %v", c.settings, err)
-		case c.says != "" && (!errors.Is(err, etcdstore.ErrOtherSettings) || !strings.Contains(err.Error(), c.says)):
+		case c.says != "" && (!errors.Is(err, store.ErrOtherJob) || !strings.Contains(err.Error(), c.says)):
 			t.Errorf("%v: %v, want %q", c.settings, err, c.says)
 		}
 	}
@@ -63,7 +64,7 @@ func TestFirstSettingsWin(t *testing.T) {
 			switch err := s.EnsureJob(t.Context(), "j", map[string]string{"seed": seed}); {
 			case err == nil:
 				won.Add(1)
-			case !errors.Is(err, etcdstore.ErrOtherSettings):
+			case !errors.Is(err, store.ErrOtherJob):
 				t.Error(err)
 			}
 		})

@@ -31,3 +31,6 @@ const (
 func PartKey(reportID string, i int) string {
 	return fmt.Sprintf("%s%s/%04d", keyParts, reportID, i)
 }
+
+// PartKey implements [store.Store].
+func (*Store) PartKey(reportID string, i int) string { return PartKey(reportID, i) }

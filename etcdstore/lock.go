@@ -10,6 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"trainmaster/master/store"
 )
 
 // CampaignConfig says who campaigns and on what terms.
@@ -94,6 +95,15 @@ func (s *Store) Campaign(ctx context.Context, cfg CampaignConfig) (*Lock, error)
 			return nil, fmt.Errorf("campaign for %s: %w", s.abs(LockPrefix), err)
 		}
 	}
+}
+
+// Lead is [Store.Campaign] with the default margin. With it, the store implements [store.Store].
+func (s *Store) Lead(ctx context.Context, c store.Campaign) (store.Leadership, error) {
+	lock, err := s.Campaign(ctx, CampaignConfig{Address: c.Address, TTL: c.TTL, Waiting: c.Waiting, Queued: c.Queued})
+	if err != nil {
+		return nil, err // a nil *Lock is not a nil Leadership
+	}
+	return lock, nil
 }
 
 // bid makes one bid and waits with it.

@@ -88,7 +88,7 @@ func (s *Store) partsOnce(ctx context.Context, reportID string, n int) ([][]byte
 	if answer.Count < int64(n) {
 		return nil, revision, fmt.Errorf("%w: task table %s: %d of %d parts under %s; "+
 			"the state names parts that are gone: restore etcd from a snapshot that has both, or start a new job under another --job",
-			ErrCorrupt, reportID, answer.Count, n, s.abs(keyParts+reportID+"/"))
+			errDamaged, reportID, answer.Count, n, s.abs(keyParts+reportID+"/"))
 	}
 	parts := make([][]byte, n)
 	group, ctx := errgroup.WithContext(ctx)
@@ -101,7 +101,7 @@ func (s *Store) partsOnce(ctx context.Context, reportID string, n int) ([][]byte
 				return fmt.Errorf("read %s at revision %d: %w", key, revision, err)
 			}
 			if len(answer.Kvs) == 0 {
-				return fmt.Errorf("%w: task table %s: part %s is missing at revision %d", ErrCorrupt, reportID, key, revision)
+				return fmt.Errorf("%w: task table %s: part %s is missing at revision %d", errDamaged, reportID, key, revision)
 			}
 			parts[i] = answer.Kvs[0].Value
 			return nil

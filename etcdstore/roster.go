@@ -10,17 +10,11 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"trainmaster/master/store"
 )
 
 // ErrServerReplaced is why a context of [Roster.During] ends.
 var ErrServerReplaced = errors.New("etcd names another address for this parameter server, or none")
-
-// Held is the index of a parameter server as registered.
-type Held struct {
-	Index int
-	Addr  string
-	Lease int64 // another one for each claim
-}
 
 // Roster is the registry of the parameter servers, as one watch of etcd sees it.
 type Roster struct {
@@ -37,7 +31,7 @@ type Roster struct {
 // tenure is the time during which one claim of an index lasts.
 type tenure struct {
 	index  int
-	held   Held // its claim
+	held   store.Server // its claim
 	cancel context.CancelCauseFunc
 }
 
@@ -133,7 +127,7 @@ func (r *Roster) During(parent context.Context, index int, addr string) (ctx con
 }
 
 // Each calls changed with the holders of all indices, now and after each change, until ctx ends. While etcd refuses there is none.
-func (r *Roster) Each(ctx context.Context, changed func([]Held)) error {
+func (r *Roster) Each(ctx context.Context, changed func([]store.Server)) error {
 	for {
 		r.mu.Lock()
 		known, now, failed, next := r.known, r.now, r.failed, r.changed
@@ -149,9 +143,6 @@ func (r *Roster) Each(ctx context.Context, changed func([]Held)) error {
 	}
 }
 
-// ErrRenewed is the error of [Store.Evict] for a server that renews its lease.
-var ErrRenewed = errors.New("parameter server renews its lease")
-
 const (
 	// renewServer is how often a parameter server renews its lease, if a third of the time to live is not less.
 	renewServer = 300 * time.Millisecond
@@ -161,9 +152,9 @@ const (
 )
 
 // Evict ends the lease of a dead parameter server, and its index with it: another server can take the index immediately. It
-// affects this claim only. It returns [ErrRenewed], and changes nothing, if the lease was renewed within the last second: a
+// affects this claim only. It returns [store.ErrRenewed], and changes nothing, if the lease was renewed within the last second: a
 // dead process renews nothing. The second look is for etcd itself: after a pause it can answer before it has taken a renewal.
-func (s *Store) Evict(ctx context.Context, h Held) error {
+func (s *Store) Evict(ctx context.Context, h store.Server) error {
 	for look := range 2 {
 		if look > 0 {
 			if err := sleep(ctx, lookAgain); err != nil {
@@ -180,7 +171,7 @@ func (s *Store) Evict(ctx context.Context, h Held) error {
 			return fmt.Errorf("read lease %x of parameter server %d: %w", h.Lease, h.Index, err)
 		//guard:renewed-lease-not-evicted
 		case answer.TTL > answer.GrantedTTL-silentSeconds && answer.TTL >= 0:
-			return fmt.Errorf("parameter server %d at %s: %w", h.Index, h.Addr, ErrRenewed)
+			return fmt.Errorf("parameter server %d at %s: %w", h.Index, h.Addr, store.ErrRenewed)
 		}
 	}
 	_, err := again(ctx, func() (*pb.LeaseRevokeResponse, error) {
@@ -192,16 +183,19 @@ func (s *Store) Evict(ctx context.Context, h Held) error {
 	return nil
 }
 
+// Evict does the same as [Store.Evict]: with it, a roster implements [store.Servers].
+func (r *Roster) Evict(ctx context.Context, h store.Server) error { return r.store.Evict(ctx, h) }
+
 // evictPredecessor ends the claim of a dead server with the same address, until ctx ends. Usually that is an earlier start of this
 // one. A server that renews its lease keeps its index: the address was given to two servers by mistake, or names another host there.
-func (s *Store) evictPredecessor(ctx context.Context, h Held, waiting func(string)) {
+func (s *Store) evictPredecessor(ctx context.Context, h store.Server, waiting func(string)) {
 	pause := backoff{least: lookAgain, most: 2 * time.Second}
 	for looks := 0; ; looks++ {
 		err := s.Evict(ctx, h)
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return
-		case !errors.Is(err, ErrRenewed):
+		case !errors.Is(err, store.ErrRenewed):
 			waiting(err.Error())
 		case looks == 20:
 			waiting(fmt.Sprintf("index %d is held by a living server with the same address %s: give each server its own --advertise", h.Index, h.Addr))

@@ -12,6 +12,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master/store"
 )
 
 // A context of an address ends when its lease does, and not for the changes of others.
@@ -137,22 +138,22 @@ func TestEvictFreesTheIndexOfOneClaim(t *testing.T) {
 		}
 		next <- c
 	}()
-	held := make(chan []etcdstore.Held, 10)
+	held := make(chan []store.Server, 10)
 	r := s.FollowServers(t.Context())
-	go r.Each(t.Context(), func(h []etcdstore.Held) { held <- h }) //nolint:errcheck // it ends with the test
+	go r.Each(t.Context(), func(h []store.Server) { held <- h }) //nolint:errcheck // it ends with the test
 	of := receive(t, "the claim", held)
 	if len(of) != 1 || of[0].Addr != "a:1" {
 		t.Fatalf("held: %+v", of)
 	}
-	if err := s.Evict(t.Context(), of[0]); !errors.Is(err, etcdstore.ErrRenewed) {
-		t.Errorf("eviction of a living server: error %v, expected %v", err, etcdstore.ErrRenewed)
+	if err := s.Evict(t.Context(), of[0]); !errors.Is(err, store.ErrRenewed) {
+		t.Errorf("eviction of a living server: error %v, expected %v", err, store.ErrRenewed)
 	}
 	dying.Close()                // its lease stays, as after a crash
 	for ended := 0; ended < 2; { // the second time does nothing
 		switch err := s.Evict(t.Context(), of[0]); {
 		case err == nil:
 			ended++
-		case !errors.Is(err, etcdstore.ErrRenewed):
+		case !errors.Is(err, store.ErrRenewed):
 			t.Fatal(err)
 		}
 	}

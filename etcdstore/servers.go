@@ -14,6 +14,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -22,7 +23,7 @@ type servers struct {
 	desired int            // -1 while /ps_desired is absent
 	spread  int            // servers that the model is spread over, -1 while that is desired
 	addrs   map[int]string // by index
-	held    []Held
+	held    []store.Server
 }
 
 // serving is the number of servers that the job needs to continue: some desired servers may have no block yet.
@@ -43,13 +44,13 @@ func (r servers) list(n int) []string {
 }
 
 // holder returns the claim of an index, the zero value if there is none.
-func (r servers) holder(index int) Held {
+func (r servers) holder(index int) store.Server {
 	for _, h := range r.held {
 		if h.Index == index {
 			return h
 		}
 	}
-	return Held{}
+	return store.Server{}
 }
 
 // missing lists the indices below n without a holder.
@@ -86,7 +87,7 @@ func (s *Store) parseServers(keys listing) (servers, error) {
 		}
 		if index, err := strconv.Atoi(strings.TrimPrefix(key, s.abs(keyPS))); err == nil && index >= 0 {
 			r.addrs[index] = string(kv.Value)
-			r.held = append(r.held, Held{Index: index, Addr: string(kv.Value), Lease: kv.Lease})
+			r.held = append(r.held, store.Server{Index: index, Addr: string(kv.Value), Lease: kv.Lease})
 		}
 	}
 	return r, nil

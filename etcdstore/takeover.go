@@ -11,23 +11,16 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
-// Candidate is a key in the queue for the lock. The zero Candidate is none.
-type Candidate struct {
-	Key      string // absolute
-	Revision int64  // create revision: the term, if it leads
-	Address  string
-	Lease    string // hexadecimal
-}
-
 // WatchLeader sends the holder of the first key of the queue for the lock: the leader, or the next leader. It lists again
 // after compaction.
-func (s *Store) WatchLeader(ctx context.Context) <-chan Candidate {
+func (s *Store) WatchLeader(ctx context.Context) <-chan store.Candidate {
 	queue := s.abs(LockPrefix)
-	return latest(ctx, s, func(ctx context.Context, emit func(Candidate)) error {
-		var last Candidate
+	return latest(ctx, s, func(ctx context.Context, emit func(store.Candidate)) error {
+		var last store.Candidate
 		first := true
 		return s.follow(ctx, queue, clientv3.GetPrefixRangeEnd(queue), func(keys listing) bool {
 			if c := firstOf(keys); first || c != last {
@@ -39,33 +32,27 @@ func (s *Store) WatchLeader(ctx context.Context) <-chan Candidate {
 	})
 }
 
-func firstOf(keys listing) Candidate {
-	var first Candidate
+func firstOf(keys listing) store.Candidate {
+	var first store.Candidate
 	for key, kv := range keys {
 		if first.Key != "" && kv.CreateRevision >= first.Revision {
 			continue
 		}
 		var b bidder
 		_ = json.Unmarshal(kv.Value, &b) // a damaged one has no address, and is not probed
-		first = Candidate{Key: key, Revision: kv.CreateRevision, Address: b.Address, Lease: b.Lease}
+		first = store.Candidate{Key: key, Revision: kv.CreateRevision, Address: b.Address, Lease: b.Lease}
 	}
 	return first
 }
 
-// Version is the state as stored, at one revision. The zero Version is none.
-type Version struct {
-	State    []byte
-	Revision int64 // modification
-}
-
-// WatchState hands on each new /task_queues, or only the newest of several.
-func (s *Store) WatchState(ctx context.Context) <-chan Version {
+// WatchState sends each new /task_queues, or only the newest of several.
+func (s *Store) WatchState(ctx context.Context) <-chan store.Version {
 	key := s.abs(keyState)
-	return latest(ctx, s, func(ctx context.Context, emit func(Version)) error {
+	return latest(ctx, s, func(ctx context.Context, emit func(store.Version)) error {
 		return s.follow(ctx, key, "", func(keys listing) bool {
-			var v Version
+			var v store.Version
 			if kv := keys[key]; kv != nil {
-				v = Version{kv.Value, kv.ModRevision}
+				v = store.Version{State: kv.Value, Revision: kv.ModRevision}
 			}
 			emit(v)
 			return true
@@ -75,8 +62,8 @@ func (s *Store) WatchState(ctx context.Context) <-chan Version {
 
 // Depose revokes the lease of a suspect, if it is still the first in the queue for the lock. The fence holds: a live suspect
 // just loses its term. Of several concurrent forced takeovers, one succeeds. The others, and takeovers during the holddown,
-// return ErrHeldDown.
-func (s *Store) Depose(ctx context.Context, suspect Candidate, by Takeover) error {
+// return [store.ErrHeldDown].
+func (s *Store) Depose(ctx context.Context, suspect store.Candidate, by store.Takeover) error {
 	if suspect.Key == "" {
 		return errors.New("depose: expected a candidate, found nobody")
 	}

@@ -8,8 +8,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master/store"
 )
 
 // The more take-overs of silent leaders follow each other, the longer the next one waits; a
@@ -25,7 +25,7 @@ func TestTakeoversOfSilentLeadersWaitLonger(t *testing.T) {
 		defer lock.Resign(t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		return s.Depose(t.Context(), <-s.WatchLeader(ctx), etcdstore.Takeover{Holddown: holddown, Silent: silent})
+		return s.Depose(t.Context(), <-s.WatchLeader(ctx), store.Takeover{Holddown: holddown, Silent: silent})
 	}
 	for before, want := range map[string]struct {
 		count string
@@ -62,17 +62,43 @@ func TestTakeoversOfSilentLeadersWaitLonger(t *testing.T) {
 		if count, granted := string(found.Kvs[0].Value), time.Duration(lease.GrantedTTL)*time.Second; count != want.count || granted != want.lease {
 			t.Errorf("after %q: %s take-overs, on a lease of %v; expected %s, %v", before, count, granted, want.count, want.lease)
 		}
-		if err := depose(false); !errors.Is(err, etcdstore.ErrHeldDown) {
+		if err := depose(false); !errors.Is(err, store.ErrHeldDown) {
 			t.Errorf("after %q: a dead leader in the hold-down: %v", before, err)
 		}
 		if _, err := kv.Delete(t.Context(), s.Prefix()+"/master/holddown"); err != nil { // as if it were over
 			t.Fatal(err)
 		}
-		if err := depose(true); !errors.Is(err, etcdstore.ErrHeldDown) {
+		if err := depose(true); !errors.Is(err, store.ErrHeldDown) {
 			t.Errorf("after %q: a silent leader in the pause: %v", before, err)
 		}
 		if err := depose(false); err != nil {
 			t.Errorf("after %q: a dead leader in the pause: %v", before, err)
 		}
+	}
+}
+
+// The queue for the lock names the leader by its lease. A second forced takeover within the holddown is refused.
+func TestDeposeWithinHolddownIsRefused(t *testing.T) {
+	s := etcdtest.Store(t)
+	depose := func() error {
+		lease := make(chan string, 1)
+		lock, err := s.Lead(t.Context(), store.Campaign{Address: "127.0.0.1:1", Queued: func(l string) { lease <- l }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Resign(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		leader := <-s.WatchLeader(ctx)
+		if leader.Lease != <-lease || leader.Address != "127.0.0.1:1" || leader.Revision != lock.Revision() {
+			t.Errorf("the leader is %+v", leader)
+		}
+		return s.Depose(t.Context(), leader, store.Takeover{Holddown: 5 * time.Second})
+	}
+	if err := depose(); err != nil {
+		t.Errorf("first takeover: %v", err)
+	}
+	if err := depose(); !errors.Is(err, store.ErrHeldDown) {
+		t.Errorf("second takeover: error %v, expected %v", err, store.ErrHeldDown)
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/mastertest"
-	"trainmaster/master/onetcd"
 	"trainmaster/taskqueue"
 )
 
@@ -95,11 +94,11 @@ func leadsFlat(t *testing.T, store *etcdstore.Store, passes int, sealing ledger.
 	log := logrus.NewEntry(quiet)
 	config := master.Config{Shuffle: true, Advertise: "here"}
 	config.Queue.Passes = passes
-	m, err := master.New(config, onetcd.Store{Store: store}, nil, log)
+	m, err := master.New(config, store, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Sealer = onetcd.Sealer{Sealer: &ledger.Sealer{Store: store, Config: sealing, Log: log}}
+	m.Sealer = &ledger.Sealer{Store: store, Config: sealing, Log: log}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running errgroup.Group
 	running.Go(func() error { return m.Run(ctx) })

@@ -134,7 +134,7 @@ func TestHungDirectoryShowsInStatusAndLogWhileItHangs(t *testing.T) {
 		wants("when the directory answers", 0, silent, again)
 		time.Sleep(time.Minute)
 		wants("a minute later", 0, silent, again)
-		if n := store.counts(); n >= len(all) || s.Status().Through == 0 {
+		if n := store.counts(); n >= len(all) || s.Status().Sealed == 0 {
 			t.Errorf("%d of %d entries in etcd, status %+v: expected most of them sealed", n, len(all), s.Status())
 		}
 	})

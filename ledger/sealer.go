@@ -32,7 +32,7 @@ type Sealer struct {
 
 // Status is how sealing goes.
 type Status struct {
-	Through  uint64 // the last sealed commit, as far as this process knows
+	Sealed   uint64 // the last sealed commit, as far as this process knows
 	Bytes    int64  // of the sealed files that are kept
 	Failures int64  // attempts that failed
 	Failure  string // why the last attempt failed; "": it did not
@@ -45,7 +45,7 @@ type Status struct {
 func (s *Sealer) Status() Status {
 	failure, _ := s.failure.Load().(string)
 	return Status{
-		Through: uint64(s.through.Load()), Bytes: s.bytes.Load(), Failures: s.failures.Load(), Failure: failure,
+		Sealed: uint64(s.through.Load()), Bytes: s.bytes.Load(), Failures: s.failures.Load(), Failure: failure,
 		Dir: s.Config.folder(), Hangs: s.hang.lasts(),
 	}
 }

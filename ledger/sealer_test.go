@@ -33,7 +33,7 @@ func TestSeal(t *testing.T) {
 		if h.From != 1 || h.Through != j.sealable() || h.Files != int(j.sealable()/j.config.Every) || len(j.files()) != h.Files || h.ID != jobID {
 			t.Errorf("%+v with %d files", h, len(j.files()))
 		}
-		if got := s.Status(); got.Through != h.Through || got.Bytes != h.Bytes || got.Failures != 0 || got.Failure != "" {
+		if got := s.Status(); got.Sealed != h.Through || got.Bytes != h.Bytes || got.Failures != 0 || got.Failure != "" {
 			t.Errorf("%+v", got)
 		}
 	})

@@ -12,23 +12,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/master/decide"
+	"trainmaster/master/store"
 )
-
-// Server is an index of a parameter server as registered.
-type Server struct {
-	Index int
-	Addr  string
-	Claim int64 // another one for each claim
-}
-
-// ServerRegistry says which parameter servers hold an index.
-type ServerRegistry interface {
-	// WatchServers calls changed with all of them, now and after each change, until ctx ends.
-	WatchServers(ctx context.Context, changed func([]Server)) error
-	// Evict ends the claim of a server so that another process can take the index immediately. If the server renewed
-	// its claim within the last second, Evict only reports renewed.
-	Evict(ctx context.Context, s Server) (renewed bool, err error)
-}
 
 // attendance detects parameter servers whose process has ended, for the length of a term. It keeps an idle connection
 // to each server. A process counts as ended if the connection breaks, the port refuses a new connection, and the server
@@ -36,7 +21,7 @@ type ServerRegistry interface {
 // server that hangs keeps its port open, and a server that stops does so until it has released its index: attendance
 // evicts neither.
 type attendance struct {
-	registry ServerRegistry
+	registry store.Servers
 	log      *logrus.Entry
 	changed  func() // called after each change of the registry
 }
@@ -46,11 +31,11 @@ func (a *attendance) run(ctx context.Context) error {
 	var watchers sync.WaitGroup
 	defer watchers.Wait()
 	defer stop()
-	watched := map[Server]context.CancelFunc{}
-	return a.registry.WatchServers(ctx, func(now []Server) {
+	watched := map[store.Server]context.CancelFunc{}
+	return a.registry.Each(ctx, func(now []store.Server) {
 		//guard:registry-change-posted
 		a.changed()
-		held := map[Server]bool{}
+		held := map[store.Server]bool{}
 		for _, s := range now {
 			held[s] = true
 			if watched[s] == nil {
@@ -70,7 +55,7 @@ func (a *attendance) run(ctx context.Context) error {
 }
 
 // watch calls evict when the process of s seems to be gone, and again while s renews its claim. It returns when ctx ends.
-func (a *attendance) watch(ctx context.Context, s Server, evict func(before int) (renewed bool)) {
+func (a *attendance) watch(ctx context.Context, s store.Server, evict func(before int) (renewed bool)) {
 	dialer := net.Dialer{Timeout: attendTimeout, KeepAlive: attendTimeout}
 	known := false // a connection succeeded before: if the port refuses now, the process may have ended
 	renewed := 0   // evictions in a row that found it renewing its claim
@@ -124,11 +109,12 @@ func awaitEnd(ctx context.Context, conn net.Conn) {
 
 // evict frees the index of s. ctx lasts as long as the term, and longer than the watch of s: the registry can name the others before
 // the eviction has its answer. It reports whether the server renews its claim; before is how often it did so in a row.
-func (a *attendance) evict(ctx context.Context, s Server, before int) (renewed bool) {
+func (a *attendance) evict(ctx context.Context, s store.Server, before int) (renewed bool) {
 	bounded, cancel := context.WithTimeout(ctx, attendTimeout)
 	defer cancel()
 	log := a.log.WithFields(logrus.Fields{"server": s.Index, "addr": s.Addr})
-	renewed, err := a.registry.Evict(bounded, s)
+	err := a.registry.Evict(bounded, s)
+	renewed = errors.Is(err, store.ErrRenewed)
 	switch {
 	case renewed && before == renewedLooks:
 		log.Warn("parameter server renews its lease, but its address refuses connections")

@@ -9,16 +9,17 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"trainmaster/master/store"
 )
 
 // fakeServers is a registry that a test writes.
 type fakeServers struct {
-	now     chan []Server
-	evicted chan Server
+	now     chan []store.Server
+	evicted chan store.Server
 	refuse  chan error // one for each eviction that fails
 }
 
-func (f *fakeServers) WatchServers(ctx context.Context, changed func([]Server)) error {
+func (f *fakeServers) Each(ctx context.Context, changed func([]store.Server)) error {
 	for {
 		select {
 		case now := <-f.now:
@@ -29,20 +30,20 @@ func (f *fakeServers) WatchServers(ctx context.Context, changed func([]Server)) 
 	}
 }
 
-func (f *fakeServers) Evict(_ context.Context, s Server) (renewed bool, err error) {
+func (f *fakeServers) Evict(_ context.Context, s store.Server) error {
 	select {
 	case err := <-f.refuse:
-		return false, err
+		return err
 	default:
 	}
 	f.evicted <- s
-	return false, nil
+	return nil
 }
 
 // attended runs the attendance of a leader until the test ends.
 func attended(t *testing.T) *fakeServers {
 	t.Helper()
-	f := &fakeServers{now: make(chan []Server), evicted: make(chan Server, 100), refuse: make(chan error, 1)}
+	f := &fakeServers{now: make(chan []store.Server), evicted: make(chan store.Server, 100), refuse: make(chan error, 1)}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	ctx, stop := context.WithCancel(context.Background())
@@ -82,8 +83,8 @@ func TestDeadParameterServerIsEvicted(t *testing.T) {
 	f := attended(t)
 	dying, acceptDying := port(t)
 	living, acceptLiving := port(t)
-	dead, alive := Server{0, dying.Addr().String(), 7}, Server{1, living.Addr().String(), 8}
-	f.now <- []Server{dead, alive}
+	dead, alive := store.Server{Index: 0, Addr: dying.Addr().String(), Lease: 7}, store.Server{Index: 1, Addr: living.Addr().String(), Lease: 8}
+	f.now <- []store.Server{dead, alive}
 	first := acceptDying()
 	for range 3 {
 		acceptLiving().Close() // as a port does with a connection that is silent for long
@@ -100,8 +101,8 @@ func TestDeadParameterServerIsEvicted(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("a dead server was not evicted")
 	}
-	f.now <- []Server{alive}
-	f.now <- []Server{alive} // the first one is no longer watched
+	f.now <- []store.Server{alive}
+	f.now <- []store.Server{alive} // the first one is no longer watched
 	for len(f.evicted) > 0 {
 		if got := <-f.evicted; got != dead {
 			t.Errorf("evicted %+v", got)
@@ -115,7 +116,7 @@ func TestParameterServerThatWasNeverReachedIsNotEvicted(t *testing.T) {
 	closed, _ := port(t)
 	closed.Close()
 	living, acceptLiving := port(t)
-	f.now <- []Server{{0, closed.Addr().String(), 7}, {1, living.Addr().String(), 8}}
+	f.now <- []store.Server{{Index: 0, Addr: closed.Addr().String(), Lease: 7}, {Index: 1, Addr: living.Addr().String(), Lease: 8}}
 	for range 3 { // each after a pause, in which the other one was dialed as well
 		acceptLiving().Close()
 	}
@@ -127,10 +128,10 @@ func TestParameterServerThatWasNeverReachedIsNotEvicted(t *testing.T) {
 // listedBeforeAnswer is a registry that names the servers that are left before it answers an eviction.
 type listedBeforeAnswer struct{ *fakeServers }
 
-func (f listedBeforeAnswer) Evict(ctx context.Context, _ Server) (renewed bool, err error) {
+func (f listedBeforeAnswer) Evict(ctx context.Context, _ store.Server) error {
 	f.now <- nil
 	f.now <- nil // the first one has been heard
-	return false, ctx.Err()
+	return ctx.Err()
 }
 
 // The log says that an index was freed, also when the registry names the servers that are left before the eviction has its answer.
@@ -139,13 +140,13 @@ func TestEvictionIsLoggedWhenTheRegistryIsFaster(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	log.AddHook(hook(func(e *logrus.Entry) { logged <- e.Message }))
-	f := &fakeServers{now: make(chan []Server)}
+	f := &fakeServers{now: make(chan []store.Server)}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- (&attendance{listedBeforeAnswer{f}, logrus.NewEntry(log), func() {}}).run(ctx) }()
 	defer func() { stop(); <-done }()
 	dying, accept := port(t)
-	f.now <- []Server{{0, dying.Addr().String(), 7}}
+	f.now <- []store.Server{{Index: 0, Addr: dying.Addr().String(), Lease: 7}}
 	conn := accept()
 	dying.Close()
 	conn.Close()
@@ -165,10 +166,10 @@ type renewing struct {
 	left chan struct{}
 }
 
-func (f renewing) Evict(ctx context.Context, s Server) (renewed bool, err error) {
+func (f renewing) Evict(ctx context.Context, s store.Server) error {
 	select {
 	case <-f.left:
-		return true, nil
+		return store.ErrRenewed
 	default:
 		return f.fakeServers.Evict(ctx, s)
 	}
@@ -180,7 +181,7 @@ func TestServerIsEvictedOnceItRenewsNoMore(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	log.AddHook(hook(func(e *logrus.Entry) { logged <- e.Message }))
-	f := renewing{&fakeServers{now: make(chan []Server), evicted: make(chan Server, 1)}, make(chan struct{}, 5)}
+	f := renewing{&fakeServers{now: make(chan []store.Server), evicted: make(chan store.Server, 1)}, make(chan struct{}, 5)}
 	for range cap(f.left) {
 		f.left <- struct{}{}
 	}
@@ -189,8 +190,8 @@ func TestServerIsEvictedOnceItRenewsNoMore(t *testing.T) {
 	go func() { done <- (&attendance{f, logrus.NewEntry(log), func() {}}).run(ctx) }()
 	defer func() { stop(); <-done }()
 	dying, accept := port(t)
-	server := Server{0, dying.Addr().String(), 7}
-	f.now <- []Server{server}
+	server := store.Server{Index: 0, Addr: dying.Addr().String(), Lease: 7}
+	f.now <- []store.Server{server}
 	conn := accept()
 	dying.Close()
 	conn.Close()

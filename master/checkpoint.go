@@ -142,13 +142,13 @@ func (c *checkpointer) begun(ctx context.Context) (*progress, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, err := c.master.store.Value(ctx, LatestSetKey)
+	set, _, err := c.master.store.Value(ctx, LatestSetKey)
 	for err != nil {
 		c.log.WithError(err).Warn("the latest set of checkpoints is not known yet, asking again")
 		if c.term.committer.time.Sleep(ctx, checkpointRetry); ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		set, err = c.master.store.Value(ctx, LatestSetKey)
+		set, _, err = c.master.store.Value(ctx, LatestSetKey)
 	}
 	if set == nil {
 		return nil, nil
@@ -246,14 +246,14 @@ func (c *checkpointer) isBeforeFirst(ctx context.Context, err error) bool {
 	if !errors.Is(err, ErrServerMissing) {
 		return false
 	}
-	latest, err := c.master.store.Value(ctx, LatestSetKey)
+	latest, _, err := c.master.store.Value(ctx, LatestSetKey)
 	return err == nil && latest == nil
 }
 
 // discard removes what failed sets have left.
 func (c *checkpointer) discard(ctx context.Context) {
 	c.failed = true
-	latest, err := c.master.store.Value(ctx, LatestSetKey)
+	latest, _, err := c.master.store.Value(ctx, LatestSetKey)
 	if err == nil {
 		bounded, cancel := c.within(ctx, writeTimeout)
 		defer cancel()
@@ -303,7 +303,7 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 // before returns the number of the set that the store names; 0: none. A damaged name is no error here: servers that load the set
 // report it, and the next set replaces it.
 func (c *checkpointer) before(ctx context.Context) (uint64, error) {
-	set, err := c.master.store.Value(ctx, LatestSetKey)
+	set, _, err := c.master.store.Value(ctx, LatestSetKey)
 	if err != nil || set == nil {
 		return 0, err
 	}

@@ -117,7 +117,7 @@ func (s *cutting) Version(context.Context) (uint64, error) { return 0, nil }
 func (s *cutting) Abort(context.Context) error { return s.note("abort") }
 
 func (s *cutting) Prune(ctx context.Context, keep int) error {
-	latest, err := s.store.Value(ctx, LatestSetKey)
+	latest, _, err := s.store.Value(ctx, LatestSetKey)
 	return errors.Join(err, s.note(fmt.Sprintf("%s latest, keep %d,", latest, keep)))
 }
 
@@ -154,7 +154,7 @@ func TestCheckpoints(t *testing.T) {
 			t.Errorf("a server whose disk is full: %s", got)
 		}
 		want("a server whose disk is full", "", 2, "disk full")
-		if latest, _ := store.Value(t.Context(), LatestSetKey); string(latest) != "set 2" {
+		if latest, _, _ := store.Value(t.Context(), LatestSetKey); string(latest) != "set 2" {
 			t.Errorf("%s is named, expected set 2", latest)
 		}
 		s.fail("")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -25,6 +26,7 @@ type Config struct {
 	CheckpointEvery Cadence // zero: never
 	CheckpointKeep  int     // sets of checkpoints; default 2
 
+	LeaseTTL time.Duration // of the leader's lock; default 5 s
 	Holddown time.Duration // minimum time between two forced takeovers; default 10 s
 
 	Roots  []string      // folders that datasets must be in; empty: any folder
@@ -175,10 +177,10 @@ var (
 	ErrDrained     = errors.New("drained: the trainer gets no more tasks and is to leave")
 	ErrNotStored   = errors.New("not stored, nothing was changed: try again")
 	ErrRolledBack  = errors.New("the store went back in time")
-	ErrHeldDown    = errors.New("a take-over was forced a short while ago")
+	ErrHeldDown    = store.ErrHeldDown
 	ErrNewEpoch    = taskqueue.ErrNewEpoch
 	ErrNotSync     = taskqueue.ErrNotSync
-	ErrOtherJob    = errors.New("this master cannot join the job")
+	ErrOtherJob    = store.ErrOtherJob
 	ErrOtherLedger = errors.New("this master does not see the ledger of the job")
 	ErrForeign     = errors.New("the stored state is of another etcd cluster")
 )

@@ -6,6 +6,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/ledger"
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -50,7 +52,7 @@ type Driven struct {
 
 // Drive recovers the state under a lock that is held. When ctx ends, the master is to stop: an
 // unknown outcome ends the term then.
-func Drive(ctx context.Context, store Store, lead Leadership, config Config, clock Time, log *logrus.Entry) (*Driven, error) {
+func Drive(ctx context.Context, store store.Store, lead store.Leadership, config Config, clock Time, log *logrus.Entry) (*Driven, error) {
 	config = config.withDefaults()
 	s, err := recoverState(ctx, store, lead, config, nil, func() {}, clock, log)
 	if err != nil {
@@ -117,7 +119,7 @@ func (d *Driven) ServersChanged() { d.term.committer.post(serversChanged{}) }
 // TakeCuts subscribes to the other duties of the leader of a job with Options.Cuts. The returned function takes cuts
 // and rolls the job back until ctx or the term ends. await waits for a token in done and takes it; ctx identifies the
 // caller.
-func (d *Driven) TakeCuts(store Store, shards RewindShards, await func(ctx context.Context, done <-chan struct{})) func(context.Context) error {
+func (d *Driven) TakeCuts(store store.Store, shards RewindShards, await func(ctx context.Context, done <-chan struct{})) func(context.Context) error {
 	c := d.term.committer
 	c.await = await
 	m := &Master{store: store, shards: shards, config: d.config, log: c.log}
@@ -143,9 +145,9 @@ func (d *Driven) Proven() (commit uint64, proof []byte) {
 }
 
 // LedgerProgress is how far commits, and the events in them, are.
-func (d *Driven) LedgerProgress() LedgerProgress {
+func (d *Driven) LedgerProgress() ledger.Progress {
 	c := d.term.committer
-	return LedgerProgress{Commit: c.number.Load(), Bytes: c.ledgerBytes.Load()}
+	return ledger.Progress{Commit: c.number.Load(), Bytes: c.ledgerBytes.Load()}
 }
 
 // End fails all queued events and rejects new ones.

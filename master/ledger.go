@@ -6,35 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"trainmaster/ledger"
 )
 
-// Sealer moves the ledger out of the store's way while a term lasts.
+// Sealer moves the ledger from etcd to sealed files while a term lasts. *ledger.Sealer implements it.
 type Sealer interface {
-	// Check is ErrOtherLedger when this master does not see what was sealed of the ledger
-	// before: then it must not lead. Other errors say that it cannot be known now. jobID is
-	// "" before the state is read.
+	// Check returns ledger.ErrElsewhere if this master does not see the sealed part of the ledger: it must not lead then. Other
+	// errors mean that this is not known now. jobID is "" before the state is read.
 	Check(ctx context.Context, jobID string) error
-	// Seal seals the ledger until the term ends. It handles failures of the ledger itself; the returned error means
-	// that the term is over.
-	Seal(ctx context.Context, lead Leadership, jobID string, progress func() LedgerProgress) error
-	Status() LedgerStatus
-}
-
-// LedgerProgress is how far commits, and the events in them, are.
-type LedgerProgress struct {
-	Commit uint64 // number of the last commit
-	Bytes  uint64 // of events, in this term
-}
-
-// LedgerStatus is how sealing goes.
-type LedgerStatus struct {
-	Sealed   uint64 // the last sealed commit
-	Bytes    int64  // size of the sealed files that are kept
-	Failures int64  // attempts that failed
-	Failure  string // why the last attempt failed; "": it did not
-	Dir      string // of the sealed files; "": they are kept in etcd
-	// Hangs is how long the directory has not answered. It is 0 while an access takes less than 10 s.
-	Hangs time.Duration
+	// Run seals the ledger until the term ends. It handles failures of the ledger itself; the returned error means that the term is
+	// over.
+	Run(ctx context.Context, lock ledger.Lock, jobID string, progress func() ledger.Progress) error
+	Status() ledger.Status
 }
 
 // checkLedger is ErrOtherLedger or nil: an answer that is not known now keeps no master from leading.
@@ -45,11 +28,13 @@ func (m *Master) checkLedger(ctx context.Context, jobID string) error {
 	bounded, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	err := m.checking.do(bounded, 0, func(ctx context.Context) error { return m.Sealer.Check(ctx, jobID) })
-	if err != nil && !errors.Is(err, ErrOtherLedger) {
-		m.log.WithError(err).Warn("whether the ledger is where this master looks is not known")
-		return nil
+	if errors.Is(err, ledger.ErrElsewhere) {
+		return fmt.Errorf("%w: %w", ErrOtherLedger, err)
 	}
-	return err
+	if err != nil {
+		m.log.WithError(err).Warn("whether the ledger is where this master looks is not known")
+	}
+	return nil
 }
 
 // seal runs the sealer for a term. It returns soon after the term has ended, also if the file system
@@ -60,8 +45,8 @@ func (m *Master) seal(ctx context.Context, t *term) error {
 	}
 	c := t.committer
 	err := m.sealing.do(ctx, sealPatience, func(ctx context.Context) error {
-		return m.Sealer.Seal(ctx, c.lead, hex.EncodeToString(t.jobID[:]), func() LedgerProgress {
-			return LedgerProgress{Commit: c.number.Load(), Bytes: c.ledgerBytes.Load()}
+		return m.Sealer.Run(ctx, c.lead, hex.EncodeToString(t.jobID[:]), func() ledger.Progress {
+			return ledger.Progress{Commit: c.number.Load(), Bytes: c.ledgerBytes.Load()}
 		})
 	})
 	if errors.Is(err, errHangs) {

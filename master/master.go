@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/dataset"
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -20,11 +21,11 @@ type Master struct {
 	OnTermOver     func()                          // called when a term has ended; set before Run
 	OnBegun        func(ctx context.Context) error // called in each term before its announcement; an error ends Run; set before Run
 	Sealer         Sealer                          // seals the ledger; nil: it stays in the store; set before Run
-	ServerRegistry ServerRegistry                  // to evict parameter servers that died; nil: their leases run out; set before Run
+	ServerRegistry store.Servers                   // to evict parameter servers that died; nil: their leases run out; set before Run
 	Placer         Placer                          // moves blocks between parameter servers; nil: they stay; set before Run
 
 	config  Config
-	store   Store
+	store   store.Store
 	shards  Shards // nil: the job has no parameter servers
 	log     *logrus.Entry
 	reports reporter
@@ -36,12 +37,15 @@ type Master struct {
 	waiting           atomic.Value // string: why this master does not lead
 }
 
-// Waits takes the reason why this master does not lead. Status returns it until the master leads.
-func (m *Master) Waits(reason string) { m.waiting.Store(reason) }
+// waits stores the reason why this master does not lead. Status returns it until the master leads.
+func (m *Master) waits(reason string) {
+	m.waiting.Store(reason)
+	m.log.WithField("reason", reason).Info("waiting for the lock")
+}
 
 // New returns a master that does nothing until Run. shards may be nil unless
 // config.Sync; no checkpoints are taken then.
-func New(config Config, store Store, shards Shards, log *logrus.Entry) (*Master, error) {
+func New(config Config, store store.Store, shards Shards, log *logrus.Entry) (*Master, error) {
 	config = config.withDefaults()
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -91,21 +95,21 @@ func (m *Master) Run(ctx context.Context) error {
 		case err == nil, errors.Is(err, ErrJobFailed), fatal(err):
 			return err
 		}
-		m.Waits(err.Error())
+		m.waiting.Store(err.Error())
 		m.log.WithError(err).Warn("term over, campaigning again")
 		pause(ctx, termPause)
 	}
 }
 
 // campaign waits for the lock as a standby. It returns the task tables that it loaded meanwhile.
-func (m *Master) campaign(ctx context.Context) (Leadership, *warm, error) {
+func (m *Master) campaign(ctx context.Context) (store.Leadership, *warm, error) {
 	s := &standby{store: m.store, config: m.config, log: m.log, own: m.fresh.ownLease}
 	m.fresh.queued("")
 	following, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	m.standby.Store(s)
 	go func() { done <- s.run(following) }()
-	lead, err := m.store.Campaign(ctx, m.config.Advertise, m.fresh.queued)
+	lead, err := m.store.Lead(ctx, store.Campaign{Address: m.config.Advertise, TTL: m.config.LeaseTTL, Waiting: m.waits, Queued: m.fresh.queued})
 	stop()
 	if failed := <-done; failed != nil && !errors.Is(failed, context.Canceled) {
 		m.log.WithError(failed).Warn("the stand-by could not follow the leader")
@@ -127,7 +131,7 @@ func fatal(err error) bool {
 }
 
 // resignTerm releases the lock so that the next master can lead immediately.
-func resignTerm(lead Leadership) {
+func resignTerm(lead store.Leadership) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	//guard:resign-on-stop

@@ -15,6 +15,8 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"trainmaster/etcdstore"
+	"trainmaster/ledger"
+	"trainmaster/master/store"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
@@ -22,6 +24,8 @@ import (
 // memory is a store for one master that takes as long as a test wants, on the clock of a
 // synctest bubble, where no real etcd can be.
 type memory struct {
+	ledger.Lock // nil: nothing is sealed
+
 	mu       sync.Mutex
 	keys     map[string][]byte
 	revision int64
@@ -69,39 +73,48 @@ func (s *memory) written() []time.Time {
 	return s.commits[:len(s.commits):len(s.commits)]
 }
 
-func (s *memory) Campaign(context.Context, string, func(string)) (Leadership, error) { return s, nil }
-func (s *memory) WatchLeader(ctx context.Context, _ func(Suspect)) error {
-	<-ctx.Done()
-	return ctx.Err()
+func (s *memory) Lead(context.Context, store.Campaign) (store.Leadership, error) { return s, nil }
+func (s *memory) WatchLeader(ctx context.Context) <-chan store.Candidate {
+	return untilEnd[store.Candidate](ctx)
 }
-func (s *memory) WatchState(ctx context.Context, _ func(Version)) error {
-	<-ctx.Done()
-	return ctx.Err()
+func (s *memory) WatchState(ctx context.Context) <-chan store.Version {
+	return untilEnd[store.Version](ctx)
 }
-func (s *memory) Depose(context.Context, Suspect, Takeover) error            { return nil }
-func (s *memory) ClusterID(context.Context) (uint64, error)                  { return 1, nil }
-func (s *memory) EnsureJob(context.Context, string, map[string]string) error { return nil }
-func (s *memory) PartKey(id string, i int) string                            { return fmt.Sprintf("/parts/%s/%d", id, i) }
-func (s *memory) Encode(v any) ([]byte, error)                               { return etcdstore.Encode(v) }
-func (s *memory) Decode(b []byte, v any, limit int64) error                  { return etcdstore.Decode(b, v, limit) }
-func (s *memory) Revision() int64                                            { return s.term }
-func (s *memory) TTL() time.Duration                                         { return 5 * time.Second }
-func (s *memory) Lost() <-chan struct{}                                      { return s.lost }
-func (s *memory) Resign(context.Context) error                               { return nil }
+
+// untilEnd is a channel that sends the values, and closes when ctx ends.
+func untilEnd[V any](ctx context.Context, values ...V) <-chan V {
+	c := make(chan V, len(values))
+	for _, v := range values {
+		c <- v
+	}
+	context.AfterFunc(ctx, func() { close(c) })
+	return c
+}
+
+func (s *memory) Depose(context.Context, store.Candidate, store.Takeover) error { return nil }
+func (s *memory) ClusterID(context.Context) (uint64, error)                     { return 1, nil }
+func (s *memory) EnsureJob(context.Context, string, map[string]string) error    { return nil }
+func (s *memory) PartKey(id string, i int) string                               { return fmt.Sprintf("/parts/%s/%d", id, i) }
+func (s *memory) Encode(v any) ([]byte, error)                                  { return etcdstore.Encode(v) }
+func (s *memory) Decode(b []byte, v any, limit int64) error                     { return etcdstore.Decode(b, v, limit) }
+func (s *memory) Revision() int64                                               { return s.term }
+func (s *memory) TTL() time.Duration                                            { return 5 * time.Second }
+func (s *memory) Lost() <-chan struct{}                                         { return s.lost }
+func (s *memory) Resign(context.Context) error                                  { return nil }
 
 func (s *memory) Announce(ctx context.Context, _ string, _ uint64) error {
 	pause(ctx, s.announcing)
 	return errors.Join(s.unannounced, ctx.Err())
 }
 
-func (s *memory) Parts(_ context.Context, id string, n int) ([][]byte, error) {
+func (s *memory) Parts(_ context.Context, id string, n int) ([][]byte, int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	parts := make([][]byte, n)
 	for i := range parts {
 		parts[i] = s.keys[s.PartKey(id, i)]
 	}
-	return parts, nil
+	return parts, s.revision, nil
 }
 
 func (s *memory) Roster(context.Context) (map[string][]byte, error) {
@@ -116,12 +129,14 @@ func (s *memory) Roster(context.Context) (map[string][]byte, error) {
 	return roster, nil
 }
 
-func (s *memory) Asides(context.Context) (map[string][]byte, error) { return nil, nil }
+func (s *memory) Prefixed(context.Context, string) (map[string][]byte, int64, error) {
+	return nil, 0, nil
+}
 
-func (s *memory) Value(_ context.Context, key string) ([]byte, error) {
+func (s *memory) Value(_ context.Context, key string) ([]byte, int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.keys[key], nil
+	return s.keys[key], s.revision, nil
 }
 
 func (s *memory) ReadState(context.Context) ([]byte, int64, error) {

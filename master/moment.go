@@ -90,7 +90,7 @@ func (c *checkpointer) about(ctx context.Context, m *moment, number uint64) (a A
 
 // items returns the keys of the job at the cut, except the task tables: a restore rebuilds them from the dataset files.
 func (c *checkpointer) items(ctx context.Context, m *moment) ([]snapshot.Item, error) {
-	settings, err := c.master.store.Value(ctx, jobKey)
+	settings, _, err := c.master.store.Value(ctx, jobKey)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (c *checkpointer) items(ctx context.Context, m *moment) ([]snapshot.Item, e
 	}
 	aside := map[string][]byte{}
 	if slices.ContainsFunc(m.head.Datasets, func(d snapshot.Dataset) bool { return d.SetAside > 0 }) {
-		if aside, err = c.master.store.Asides(ctx); err != nil {
+		if aside, _, err = c.master.store.Prefixed(ctx, taskqueue.AsidePrefix); err != nil {
 			return nil, err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -22,7 +23,7 @@ type measured struct {
 	most atomic.Int64 // bytes of keys and values
 }
 
-func (s *measured) Campaign(context.Context, string, func(string)) (Leadership, error) { return s, nil }
+func (s *measured) Lead(context.Context, store.Campaign) (store.Leadership, error) { return s, nil }
 
 func (s *measured) Commit(ctx context.Context, expected int64, state []byte, writes []taskqueue.Write) (int64, error) {
 	bytes := len("/task_queues") + len(state)

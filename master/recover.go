@@ -12,12 +12,13 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
 // recoverState calls readOrBegin. A verdict on the stored state counts only while this master leads. The keys are read
 // one by one, so a master that lost the lock can read them from different commits.
-func recoverState(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
+func recoverState(ctx context.Context, store store.Store, lead store.Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
 	s, err := readOrBegin(ctx, store, lead, config, kept, heard, clock, log)
 	//guard:interrupted-recovery-is-not-damage
 	if fatal(err) {
@@ -48,7 +49,7 @@ func (s *state) begin(ctx context.Context) error {
 
 // readOrBegin reads what the term before left, or begins a job that never ran. Nothing is
 // ever begun over a state that cannot be read.
-func readOrBegin(ctx context.Context, store Store, lead Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
+func readOrBegin(ctx context.Context, store store.Store, lead store.Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
 	began := clock.Now()
 	s := &state{store: store, lead: lead, config: config, log: log, time: clock, written: began, stopping: ctx, limit: maxStateBytes, roster: map[string][]byte{}, heard: heard}
 	s.tables.Store(&[]*taskqueue.Table{})
@@ -129,7 +130,7 @@ func (s *state) readStep(ctx context.Context) error {
 	if !s.config.Sync {
 		return nil
 	}
-	step, err := s.store.Value(ctx, taskqueue.StepKey)
+	step, _, err := s.store.Value(ctx, taskqueue.StepKey)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", taskqueue.StepKey, err)
 	}
@@ -137,7 +138,7 @@ func (s *state) readStep(ctx context.Context) error {
 }
 
 // readState reads the stored state; revision 0 says that the job is still to be begun.
-func readState(ctx context.Context, store Store, lead Leadership) (stored []byte, revision int64, err error) {
+func readState(ctx context.Context, store store.Store, lead store.Leadership) (stored []byte, revision int64, err error) {
 	for look := range 2 { // a restore may end between two looks
 		if stored, revision, err = lead.ReadState(ctx); err != nil {
 			return nil, 0, fmt.Errorf("read /task_queues: %w", err)
@@ -145,7 +146,7 @@ func readState(ctx context.Context, store Store, lead Leadership) (stored []byte
 		if revision != 0 || look > 0 {
 			break
 		}
-		restoring, err := store.Value(ctx, taskqueue.RestoringKey)
+		restoring, _, err := store.Value(ctx, taskqueue.RestoringKey)
 		switch {
 		case err != nil:
 			return nil, 0, fmt.Errorf("read %s: %w", taskqueue.RestoringKey, err)
@@ -177,18 +178,18 @@ func (s *state) renew(ctx context.Context, moved bool, format int) error {
 
 // refuseRemains reports an error if a job without a state once had a state. The state was then deleted, and a new one
 // would overwrite the remaining keys.
-func refuseRemains(ctx context.Context, store Store) error {
+func refuseRemains(ctx context.Context, store store.Store) error {
 	roster, err := store.Roster(ctx)
 	if err != nil {
 		return fmt.Errorf("read the roster: %w", err)
 	}
 	const first = 2 // first commit with events: the commit before it writes the empty state
-	ledger, err := store.Value(ctx, taskqueue.LedgerKey(first))
+	ledger, _, err := store.Value(ctx, taskqueue.LedgerKey(first))
 	if err != nil {
 		return fmt.Errorf("read the ledger: %w", err)
 	}
 	if ledger == nil {
-		if ledger, err = store.Value(ctx, taskqueue.SealedKey); err != nil {
+		if ledger, _, err = store.Value(ctx, taskqueue.SealedKey); err != nil {
 			return fmt.Errorf("read how far the ledger is sealed: %w", err)
 		}
 	}
@@ -199,7 +200,7 @@ func refuseRemains(ctx context.Context, store Store) error {
 }
 
 // loadTables reads the tables that a state names, except the tables in kept.
-func loadTables(ctx context.Context, store Store, snapshot *taskqueue.Snapshot, kept *warm) ([]*taskqueue.Table, error) {
+func loadTables(ctx context.Context, store store.Store, snapshot *taskqueue.Snapshot, kept *warm) ([]*taskqueue.Table, error) {
 	tables := make([]*taskqueue.Table, len(snapshot.Sets))
 	for i := range snapshot.Sets {
 		if tables[i] = kept.table(snapshot.Sets[i].ReportID); tables[i] != nil {
@@ -215,11 +216,11 @@ func loadTables(ctx context.Context, store Store, snapshot *taskqueue.Snapshot, 
 }
 
 // loadTable reads the parts, decodes them side by side and appends them in order.
-func loadTable(ctx context.Context, store Store, set *taskqueue.SetSnapshot) (*taskqueue.Table, error) {
+func loadTable(ctx context.Context, store store.Store, set *taskqueue.SetSnapshot) (*taskqueue.Table, error) {
 	if set.Parts < 0 || set.ChunksPerTask < 1 {
 		return nil, fmt.Errorf("%w: %d parts, %d chunks for each task", taskqueue.ErrDamaged, set.Parts, set.ChunksPerTask)
 	}
-	parts, err := store.Parts(ctx, set.ReportID, set.Parts)
+	parts, _, err := store.Parts(ctx, set.ReportID, set.Parts)
 	if err != nil {
 		return nil, err
 	}

@@ -11,13 +11,13 @@ import (
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
 	"trainmaster/master/mastertest"
-	"trainmaster/master/onetcd"
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
 // pausedReader is a store whose master is paused between reading the state and the roster.
 type pausedReader struct {
-	master.Store
+	store.Store
 	pause func()
 }
 
@@ -31,14 +31,14 @@ func (s pausedReader) Roster(ctx context.Context) (map[string][]byte, error) {
 func TestDeposedWhileRecovering(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	open := func() *etcdstore.Store { return etcdtest.Open(t, etcdtest.Endpoint(t), job) }
-	store := open()
-	slow := pausedReader{Store: onetcd.Store{Store: store}, pause: func() {
-		depose(t, store)
+	etcd := open()
+	slow := pausedReader{Store: etcd, pause: func() {
+		depose(t, etcd)
 		next := mastertest.Start(t, open(), master.Config{})
 		next.Register(3)
 		next.Join("a").Take(t)
 	}}
-	lead, err := slow.Campaign(t.Context(), "paused", func(string) {})
+	lead, err := slow.Lead(t.Context(), store.Campaign{Address: "paused"})
 	if err != nil {
 		t.Fatal(err)
 	}

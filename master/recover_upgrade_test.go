@@ -11,7 +11,6 @@ import (
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
 	"trainmaster/master/mastertest"
-	"trainmaster/master/onetcd"
 	"trainmaster/taskqueue"
 )
 
@@ -40,7 +39,7 @@ func TestStateOfAnOlderMaster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue, err := master.Stored(t.Context(), onetcd.Store{Store: store}, encoded, roster)
+	queue, err := master.Stored(t.Context(), store, encoded, roster)
 	if err != nil || queue.Overview().Sets[0].Pending != 1 {
 		t.Fatalf("looked at: %v", err)
 	}

@@ -162,7 +162,7 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 	isNew := slices.ContainsFunc(states, func(s ShardState) bool { return s.Rewound != epoch })
 	unrestored := slices.ContainsFunc(states, func(s ShardState) bool { return s.Unrestored != "" })
 	if refused := r.refused; refused != nil && unrestored {
-		set, err := r.master.store.Value(ctx, LatestSetKey)
+		set, _, err := r.master.store.Value(ctx, LatestSetKey)
 		if err != nil {
 			return false, err
 		}
@@ -382,7 +382,7 @@ func (r *rewinding) revive(ctx context.Context, epoch uint32) error {
 
 // latest is the last cut; the queue and the set are of the same one.
 func (r *rewinding) latest(ctx context.Context) (set []byte, version uint64, place taskqueue.StepPlace, err error) {
-	if set, err = r.master.store.Value(ctx, LatestSetKey); err != nil {
+	if set, _, err = r.master.store.Value(ctx, LatestSetKey); err != nil {
 		return nil, 0, place, err
 	}
 	var at SetAt

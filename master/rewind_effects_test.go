@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -108,7 +109,7 @@ func TestNextLeaderRollsTheJobBackFromOutstandingAlone(t *testing.T) {
 // registered is a registry whose watch reports a change when told.
 type registered chan struct{}
 
-func (r registered) WatchServers(ctx context.Context, changed func([]Server)) error {
+func (r registered) Each(ctx context.Context, changed func([]store.Server)) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -119,7 +120,7 @@ func (r registered) WatchServers(ctx context.Context, changed func([]Server)) er
 	}
 }
 
-func (r registered) Evict(context.Context, Server) (bool, error) { return false, nil }
+func (r registered) Evict(context.Context, store.Server) error { return nil }
 
 // A server that registers is brought to the epoch of the job at once, and without a change of the registry after resendEvery.
 func TestServerThatRegistersIsRolledBackAtOnce(t *testing.T) {

@@ -263,7 +263,7 @@ func (s *scaler) checkpoint(ctx context.Context) error {
 // firstCut takes the first cut of a job with rollback, unless the job has a cut. Any cut is valid for any placement; a
 // job without a cut begins with the placement that trainers compute.
 func (s *scaler) firstCut(ctx context.Context) error {
-	latest, err := s.master.store.Value(ctx, LatestSetKey)
+	latest, _, err := s.master.store.Value(ctx, LatestSetKey)
 	if err != nil || latest != nil {
 		return err
 	}
@@ -324,7 +324,7 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 func (m *Master) recoverScaler(ctx context.Context, t *term, checkpoints *checkpointer) (*scaler, error) {
 	s := &scaler{master: m, term: t, checkpoints: checkpoints, log: m.log, turn: newTurn()}
 	var err error
-	if s.stored, err = m.store.Value(ctx, PlacementKey); err != nil {
+	if s.stored, _, err = m.store.Value(ctx, PlacementKey); err != nil {
 		return nil, fmt.Errorf("read %s: %w", PlacementKey, err)
 	}
 	if s.stored != nil {
@@ -332,7 +332,7 @@ func (m *Master) recoverScaler(ctx context.Context, t *term, checkpoints *checkp
 			return nil, fmt.Errorf("%s: %w", PlacementKey, err)
 		}
 	}
-	desired, err := m.store.Value(ctx, desiredKey)
+	desired, _, err := m.store.Value(ctx, desiredKey)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", desiredKey, err)
 	}

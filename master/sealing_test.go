@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"trainmaster/ledger"
 )
 
 // hungSealer is a sealer on a file system that does not answer until released.
@@ -20,7 +21,7 @@ func (r *hungSealer) Check(context.Context, string) error {
 	return nil
 }
 
-func (r *hungSealer) Seal(ctx context.Context, _ Leadership, _ string, _ func() LedgerProgress) error {
+func (r *hungSealer) Run(ctx context.Context, _ ledger.Lock, _ string, _ func() ledger.Progress) error {
 	r.most.Store(max(r.most.Load(), r.sealing.Add(1)))
 	defer r.sealing.Add(-1)
 	<-r.seal
@@ -28,7 +29,7 @@ func (r *hungSealer) Seal(ctx context.Context, _ Leadership, _ string, _ func() 
 	return context.Cause(ctx)
 }
 
-func (*hungSealer) Status() LedgerStatus { return LedgerStatus{} }
+func (*hungSealer) Status() ledger.Status { return ledger.Status{} }
 
 // A file system that hangs while the ledger is sealed, or is looked at, keeps a master neither from leading nor from
 // giving up the lock. The next term waits for the sealing of the one before.

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -19,8 +20,8 @@ type jobSecret struct {
 }
 
 // readSecret reads the secret of the job, or chooses one for a job that has none.
-func readSecret(ctx context.Context, store Store) (jobSecret, error) {
-	value, err := store.Value(ctx, taskqueue.SecretKey)
+func readSecret(ctx context.Context, store store.Store) (jobSecret, error) {
+	value, _, err := store.Value(ctx, taskqueue.SecretKey)
 	if err != nil {
 		return jobSecret{}, fmt.Errorf("read %s: %w", taskqueue.SecretKey, err)
 	}

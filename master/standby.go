@@ -17,24 +17,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"trainmaster/master/decide"
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
-
-// Suspect is the holder of the first key in the queue for the lock.
-type Suspect = decide.Suspect
-
-// Takeover is how a suspect is to be deposed.
-type Takeover struct {
-	Holddown time.Duration // minimum time between two forced takeovers
-	Silent   bool          // the leader may be alive: each further such takeover waits longer
-	Exempt   bool          // the leader never committed: no takeover is too soon
-}
-
-// Version is the state as stored, at one revision.
-type Version struct {
-	State    []byte
-	Revision int64
-}
 
 // standby is what a master does while another one leads: it keeps what a term begins with
 // warm, and watches over the leader.
@@ -43,7 +28,7 @@ type Version struct {
 //	    │
 //	    └── our key is the first: Campaign returns, the term begins with what is warm
 type standby struct {
-	store   Store
+	store   store.Store
 	config  Config
 	log     *logrus.Entry
 	warm    atomic.Pointer[warm]
@@ -54,22 +39,24 @@ type standby struct {
 // run follows until ctx ends: then the lock is held, or the master stops.
 func (s *standby) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	beats, leaders, toHear, states := make(chan heard), make(chan Suspect), make(chan Suspect), make(chan Version, 1)
+	beats, leaders, toHear, states := make(chan heard), make(chan store.Candidate), make(chan store.Candidate), make(chan store.Version, 1)
 	group.Go(func() error {
-		return s.store.WatchLeader(ctx, func(next Suspect) {
+		for next := range s.store.WatchLeader(ctx) {
 			sendTo(ctx, leaders, next)
 			sendTo(ctx, toHear, next)
-		})
+		}
+		return context.Cause(ctx)
 	})
 	group.Go(func() error {
-		return s.store.WatchState(ctx, func(v Version) {
+		for v := range s.store.WatchState(ctx) {
 			s.version.Store(v.Revision)
 			select {
 			case <-states:
 			default:
 			}
 			states <- v
-		})
+		}
+		return context.Cause(ctx)
 	})
 	group.Go(func() error { return s.keepWarm(ctx, states) })
 	group.Go(func() error { return s.listen(ctx, toHear, beats) })
@@ -79,13 +66,13 @@ func (s *standby) run(ctx context.Context) error {
 
 // heard is a heartbeat that the standby received from a suspect.
 type heard struct {
-	of   Suspect
+	of   store.Candidate
 	beat decide.Beat
 	gone bool // the connection broke, and the port refuses another one
 }
 
 // watch judges the suspect and takes over.
-func (s *standby) watch(ctx context.Context, leaders <-chan Suspect, beats <-chan heard) error {
+func (s *standby) watch(ctx context.Context, leaders <-chan store.Candidate, beats <-chan heard) error {
 	ticker := time.NewTicker(decide.BeatEvery)
 	defer ticker.Stop()
 	watch := decide.Watch{Address: s.config.Advertise}
@@ -122,7 +109,7 @@ type warm struct {
 const warmEvery = time.Second
 
 // keepWarm loads the tables that the state names.
-func (s *standby) keepWarm(ctx context.Context, states <-chan Version) error {
+func (s *standby) keepWarm(ctx context.Context, states <-chan store.Version) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -138,7 +125,7 @@ func (s *standby) keepWarm(ctx context.Context, states <-chan Version) error {
 	}
 }
 
-func (s *standby) load(ctx context.Context, v Version) error {
+func (s *standby) load(ctx context.Context, v store.Version) error {
 	var snapshot taskqueue.Snapshot
 	if err := s.store.Decode(v.State, &snapshot, maxStoredState); err != nil {
 		return err
@@ -177,14 +164,14 @@ func (w *warm) table(report string) *taskqueue.Table {
 func (s *standby) etcdAnswers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, decide.BeatEvery)
 	defer cancel()
-	_, err := s.store.Value(ctx, taskqueue.StepKey)
+	_, _, err := s.store.Value(ctx, taskqueue.StepKey)
 	return err == nil
 }
 
 // depose forces a takeover. The lock queue determines the next leader.
-func (s *standby) depose(ctx context.Context, suspect Suspect, judged decide.Verdict) {
+func (s *standby) depose(ctx context.Context, suspect store.Candidate, judged decide.Verdict) {
 	log := s.log.WithFields(logrus.Fields{"suspect": suspect.Address, "term": suspect.Revision, "found": judged})
-	by := Takeover{
+	by := store.Takeover{
 		Holddown: s.config.Holddown,
 		Silent:   judged == decide.Silent,
 		Exempt:   s.version.Load() < suspect.Revision,
@@ -192,7 +179,7 @@ func (s *standby) depose(ctx context.Context, suspect Suspect, judged decide.Ver
 	bounded, cancel := context.WithTimeout(ctx, deposeTimeout)
 	defer cancel()
 	switch err := s.store.Depose(bounded, suspect, by); {
-	case errors.Is(err, ErrHeldDown):
+	case errors.Is(err, store.ErrHeldDown):
 		log.Debug("the leader does not answer; the last take-over was too short ago")
 	case err != nil:
 		log.WithError(err).Warn("the leader does not answer, and could not be deposed")
@@ -204,8 +191,8 @@ func (s *standby) depose(ctx context.Context, suspect Suspect, judged decide.Ver
 const deposeTimeout = 2 * time.Second
 
 // listen reads the heartbeats of the current suspect.
-func (s *standby) listen(ctx context.Context, suspects <-chan Suspect, beats chan<- heard) error {
-	var next Suspect
+func (s *standby) listen(ctx context.Context, suspects <-chan store.Candidate, beats chan<- heard) error {
+	var next store.Candidate
 	for {
 		suspect := next
 		hearing, stop := context.WithCancel(ctx)
@@ -227,7 +214,7 @@ func (s *standby) listen(ctx context.Context, suspects <-chan Suspect, beats cha
 
 // hear keeps a connection to the suspect. When the connection breaks, hear dials again: if the port refuses, the
 // process has ended.
-func (s *standby) hear(ctx context.Context, suspect Suspect, beats chan<- heard) {
+func (s *standby) hear(ctx context.Context, suspect store.Candidate, beats chan<- heard) {
 	var look decide.Redial
 	for ctx.Err() == nil {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", suspect.Address)
@@ -248,7 +235,7 @@ func (s *standby) hear(ctx context.Context, suspect Suspect, beats chan<- heard)
 }
 
 // readBeats forwards heartbeats until the connection breaks, and returns their number.
-func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect Suspect, beats chan<- heard) (n int) {
+func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect store.Candidate, beats chan<- heard) (n int) {
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", BeatsPath, suspect.Address); err != nil {
 		return 0
 	}

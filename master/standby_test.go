@@ -12,22 +12,21 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"trainmaster/master/decide"
+	"trainmaster/master/store"
 )
 
 // suspected is a store of a job that somebody leads, who never commits; it tells how that one is to be deposed, and lets nobody.
 type suspected struct {
 	*memory
-	leader   Suspect
-	takeover chan Takeover
+	leader   store.Candidate
+	takeover chan store.Takeover
 }
 
-func (s suspected) WatchLeader(ctx context.Context, changed func(Suspect)) error {
-	changed(s.leader)
-	<-ctx.Done()
-	return ctx.Err()
+func (s suspected) WatchLeader(ctx context.Context) <-chan store.Candidate {
+	return untilEnd(ctx, s.leader)
 }
 
-func (s suspected) Depose(ctx context.Context, _ Suspect, by Takeover) error {
+func (s suspected) Depose(ctx context.Context, _ store.Candidate, by store.Takeover) error {
 	select {
 	case s.takeover <- by:
 	case <-ctx.Done():
@@ -59,24 +58,24 @@ func TestSilentAndDeadLeaders(t *testing.T) {
 		conns.Range(func(conn, _ any) bool { return conn.(net.Conn).Close() == nil })
 	})
 	defer die()
-	store := suspected{newMemory(), Suspect{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan Takeover)}
+	db := suspected{newMemory(), store.Candidate{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan store.Takeover)}
 	logger, _ := logtest.NewNullLogger()
-	s := &standby{store: store, config: Config{Holddown: time.Minute}, log: logrus.NewEntry(logger), own: func() string { return "2" }}
+	s := &standby{store: db, config: Config{Holddown: time.Minute}, log: logrus.NewEntry(logger), own: func() string { return "2" }}
 	ctx, cancel := context.WithCancel(t.Context())
 	var standing sync.WaitGroup
 	standing.Go(func() { _ = s.run(ctx) })
 	defer standing.Wait()
 	defer cancel()
 
-	next := func() Takeover {
+	next := func() store.Takeover {
 		t.Helper()
 		select {
-		case by := <-store.takeover:
+		case by := <-db.takeover:
 			return by
 		case <-time.After(time.Minute):
 			t.Fatal("nobody deposes it")
 		}
-		return Takeover{}
+		return store.Takeover{}
 	}
 	if by := next(); !by.Silent || by.Holddown != time.Minute {
 		t.Errorf("a leader that says nothing is deposed by %+v", by)
@@ -112,9 +111,9 @@ func TestStandbyRedialsWithPauses(t *testing.T) {
 	})
 	defer serving.Wait()
 	defer listener.Close()
-	store := suspected{newMemory(), Suspect{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan Takeover)}
+	db := suspected{newMemory(), store.Candidate{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan store.Takeover)}
 	logger, _ := logtest.NewNullLogger()
-	s := &standby{store: store, config: Config{Holddown: time.Minute}, log: logrus.NewEntry(logger), own: func() string { return "2" }}
+	s := &standby{store: db, config: Config{Holddown: time.Minute}, log: logrus.NewEntry(logger), own: func() string { return "2" }}
 	ctx, cancel := context.WithCancel(t.Context())
 	var standing sync.WaitGroup
 	standing.Go(func() { _ = s.run(ctx) })
@@ -122,7 +121,7 @@ func TestStandbyRedialsWithPauses(t *testing.T) {
 	defer cancel()
 	began := time.Now()
 	for range 3 { // each after three heartbeats that were missed
-		<-store.takeover
+		<-db.takeover
 	}
 	most := 10 + int64(time.Since(began)/decide.BeatEvery)
 	if n := accepted.Load(); n > most {
@@ -135,14 +134,14 @@ func TestPredecessor(t *testing.T) {
 	const here, there = "10.0.0.1:8080", "10.0.0.2:8080"
 	for name, tt := range map[string]struct {
 		own     string
-		suspect Suspect
+		suspect store.Candidate
 		want    decide.Verdict
 	}{
-		"an earlier start":              {"2", Suspect{Key: "/master/lock/1", Address: here, Lease: "1"}, decide.Dead},
-		"our own key":                   {"2", Suspect{Key: "/master/lock/2", Address: here, Lease: "2"}, decide.Alive},
-		"before we know our own key":    {"", Suspect{Key: "/master/lock/2", Address: here, Lease: "2"}, decide.Alive},
-		"a master at another address":   {"2", Suspect{Key: "/master/lock/1", Address: there, Lease: "1"}, decide.Alive},
-		"nobody is in the queue at all": {"2", Suspect{}, decide.Alive},
+		"an earlier start":              {"2", store.Candidate{Key: "/master/lock/1", Address: here, Lease: "1"}, decide.Dead},
+		"our own key":                   {"2", store.Candidate{Key: "/master/lock/2", Address: here, Lease: "2"}, decide.Alive},
+		"before we know our own key":    {"", store.Candidate{Key: "/master/lock/2", Address: here, Lease: "2"}, decide.Alive},
+		"a master at another address":   {"2", store.Candidate{Key: "/master/lock/1", Address: there, Lease: "1"}, decide.Alive},
+		"nobody is in the queue at all": {"2", store.Candidate{}, decide.Alive},
 	} {
 		watch := decide.Watch{Address: here}
 		for n := range 2 { // at once, and at the next look

@@ -13,14 +13,15 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/master/decide"
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
 // state is the queue of a term with its stored form: what the committer applies events to,
 // saves, and goes back to.
 type state struct {
-	store  Store
-	lead   Leadership
+	store  store.Store
+	lead   store.Leadership
 	config Config
 	log    *logrus.Entry
 	time   Time

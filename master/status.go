@@ -5,18 +5,20 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"trainmaster/ledger"
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
 // Status is the state of the job and its leader.
 type Status struct {
 	taskqueue.Overview
-	Leader  string        // address for trainers
-	Term    uint64        // create revision of the leader's lock
-	Commits int64         // of this term
-	Refused int64         // commits of this term that the store did not take
-	Refusal string        // why it did not take the last commit; "": it did
-	Ledger  *LedgerStatus // nil: this master writes no ledger
+	Leader  string         // address for trainers
+	Term    uint64         // create revision of the leader's lock
+	Commits int64          // of this term
+	Refused int64          // commits of this term that the store did not take
+	Refusal string         // why it did not take the last commit; "": it did
+	Ledger  *ledger.Status // nil: this master writes no ledger
 
 	Checkpoint *CheckpointStatus // nil: this master takes none
 
@@ -83,7 +85,7 @@ func (m *Master) Tasks(ctx context.Context) (Tasks, error) {
 // AsideDetail reads why a task is set aside; found is false when it no longer is.
 func (m *Master) AsideDetail(ctx context.Context, task SetAsideTask) (detail taskqueue.AsideDetail, found bool, err error) {
 	key := taskqueue.AsideKey(task.Set, task.Index)
-	value, err := m.store.Value(ctx, key)
+	value, _, err := m.store.Value(ctx, key)
 	if err != nil || value == nil {
 		return detail, false, err
 	}
@@ -109,7 +111,7 @@ func (m *Master) TaskQueues(ctx context.Context, set int) (view taskqueue.TaskQu
 
 // Stored rebuilds a queue from its stored state and the roster of the same revision,
 // without leading: for tools that look at a job that no master leads.
-func Stored(ctx context.Context, store Store, state []byte, roster map[string][]byte) (*taskqueue.Queue, error) {
+func Stored(ctx context.Context, store store.Store, state []byte, roster map[string][]byte) (*taskqueue.Queue, error) {
 	var snapshot taskqueue.Snapshot
 	if err := store.Decode(state, &snapshot, maxStoredState); err != nil {
 		return nil, fmt.Errorf("%w: decode /task_queues: %w", taskqueue.ErrDamaged, err)

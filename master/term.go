@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -29,7 +30,7 @@ type term struct {
 
 // lead recovers the state and serves until the term ends. It returns nil if the job is over and its trainers have been
 // informed.
-func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
+func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *warm) error {
 	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
 		return err
 	}
@@ -122,7 +123,7 @@ func (m *Master) lead(ctx context.Context, lead Leadership, kept *warm) error {
 }
 
 // announce publishes the address of the leader. If the lock is lost, announce returns early.
-func (m *Master) announce(ctx context.Context, lead Leadership) error {
+func (m *Master) announce(ctx context.Context, lead store.Leadership) error {
 	ctx, release := whileHeld(ctx, lead)
 	defer release()
 	err := lead.Announce(ctx, m.config.Advertise, uint64(lead.Revision()))
@@ -136,7 +137,7 @@ func (m *Master) announce(ctx context.Context, lead Leadership) error {
 }
 
 // whileHeld is a context that ends with the lock, and with parent. release must be called.
-func whileHeld(parent context.Context, lead Leadership) (held context.Context, release func()) {
+func whileHeld(parent context.Context, lead store.Leadership) (held context.Context, release func()) {
 	held, cancel := context.WithCancelCause(parent)
 	var watch sync.WaitGroup
 	watch.Go(func() {
@@ -201,7 +202,7 @@ func (t *term) inspect(ctx context.Context, look func(*taskqueue.Queue)) error {
 
 // latestVersion continues from the latest checkpoint set if the last step is older: parameters never go back to an earlier version.
 func (m *Master) latestVersion(ctx context.Context, s *state) error {
-	set, err := m.store.Value(ctx, LatestSetKey)
+	set, _, err := m.store.Value(ctx, LatestSetKey)
 	if err != nil || set == nil {
 		return err
 	}

@@ -24,7 +24,6 @@ import (
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/httpapi"
 	"trainmaster/master/netrpc"
-	"trainmaster/master/onetcd"
 	"trainmaster/master/shards"
 	"trainmaster/taskqueue"
 )
@@ -319,21 +318,15 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 		Present: store.Servers, Registered: store.RegisteredServers, During: roster.During,
 	}
 	defer told.Close()
-	var m *master.Master
-	m, err := master.New(s.config, onetcd.Store{
-		Store: store, LeaseTTL: s.leaseTTL,
-		Waiting: func(reason string) {
-			m.Waits(reason)
-			log.WithField("reason", reason).Info("waiting for the lock")
-		},
-	}, told, log)
+	s.config.LeaseTTL = s.leaseTTL
+	m, err := master.New(s.config, store, told, log)
 	if err != nil {
 		return usageErrorf("%v", err)
 	}
 	m.Placer = told
-	m.ServerRegistry = onetcd.Servers{Store: store, Roster: roster}
+	m.ServerRegistry = roster
 	m.OnBegun = func(ctx context.Context) error { return s.desire(ctx, store, log) }
-	m.Sealer = onetcd.Sealer{Sealer: &ledger.Sealer{Store: store, Config: s.sealing, Log: log}}
+	m.Sealer = &ledger.Sealer{Store: store, Config: s.sealing, Log: log}
 	split := portsplit.New(listener, portsplit.Config{Log: log, Reserved: portsplit.HTTPGet}) // heartbeats for standbys
 	rpcs := &netrpc.Server{Master: m, Log: log}
 	grpcs := grpcapi.New(m, log)

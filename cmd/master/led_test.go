@@ -19,7 +19,6 @@ import (
 	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
-	"trainmaster/master/onetcd"
 	"trainmaster/master/shards"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
@@ -60,7 +59,7 @@ func leadSealing(t *testing.T, store *etcdstore.Store, config master.Config, sea
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
 	sealing.Job = jobOf(store)
-	return leadWith(t, store, config, onetcd.Sealer{Sealer: &ledger.Sealer{Store: store, Config: *sealing, Log: logrus.NewEntry(quiet)}}, nil)
+	return leadWith(t, store, config, &ledger.Sealer{Store: store, Config: *sealing, Log: logrus.NewEntry(quiet)}, nil)
 }
 
 func jobOf(store *etcdstore.Store) string { return strings.TrimPrefix(store.Prefix(), "/jobs/") }
@@ -84,7 +83,8 @@ func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealer
 	if told != nil {
 		servers = told
 	}
-	if l.Master, err = master.New(config, onetcd.Store{Store: store, LeaseTTL: time.Minute}, servers, log); err != nil {
+	config.LeaseTTL = time.Minute
+	if l.Master, err = master.New(config, store, servers, log); err != nil {
 		t.Fatal(err)
 	}
 	if told != nil {
@@ -189,10 +189,8 @@ func standBy(t *testing.T, l *led) string {
 	}
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
-	waiting := make(chan struct{}, 10)
-	second, err := master.New(master.Config{Job: l.job, Advertise: listener.Addr().String()}, onetcd.Store{
-		Store: l.store, LeaseTTL: time.Minute, Waiting: func(string) { waiting <- struct{}{} },
-	}, nil, logrus.NewEntry(quiet))
+	config := master.Config{Job: l.job, Advertise: listener.Addr().String(), LeaseTTL: time.Minute}
+	second, err := master.New(config, l.store, nil, logrus.NewEntry(quiet))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +199,13 @@ func standBy(t *testing.T, l *led) string {
 	running.Go(func() { _ = second.Run(ctx) })
 	running.Go(func() { _ = grpcapi.New(second, logrus.NewEntry(quiet)).Serve(ctx, listener) })
 	t.Cleanup(func() { cancel(); running.Wait() })
-	<-waiting
+	isWaiting := func() bool {
+		_, err := second.Status(t.Context())
+		return err != nil && err.Error() != master.ErrNotLeader.Error() // it has a reason
+	}
+	for !isWaiting() {
+		time.Sleep(time.Millisecond) // between two looks
+	}
 	return listener.Addr().String()
 }
 

@@ -18,7 +18,6 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
 	"trainmaster/master"
-	"trainmaster/master/onetcd"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
@@ -141,7 +140,7 @@ func (b *backup) read(ctx context.Context) error {
 	if _, err := etcdstore.ParseJob(b.values[jobKey]); err != nil {
 		return err
 	}
-	queue, err := master.Stored(ctx, onetcd.Store{Store: b.store}, b.values[taskqueue.StateKey], rosterOf(b.values))
+	queue, err := master.Stored(ctx, b.store, b.values[taskqueue.StateKey], rosterOf(b.values))
 	if err != nil {
 		return err
 	}

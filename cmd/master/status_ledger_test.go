@@ -7,41 +7,42 @@ import (
 	"time"
 
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/ledger"
 	"trainmaster/master"
 )
 
 // statusSealer seals nothing and reports a given status.
-type statusSealer struct{ status master.LedgerStatus }
+type statusSealer struct{ status ledger.Status }
 
 func (statusSealer) Check(context.Context, string) error { return nil }
 
-func (statusSealer) Seal(ctx context.Context, _ master.Leadership, _ string, _ func() master.LedgerProgress) error {
+func (statusSealer) Run(ctx context.Context, _ ledger.Lock, _ string, _ func() ledger.Progress) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
-func (s statusSealer) Status() master.LedgerStatus { return s.status }
+func (s statusSealer) Status() ledger.Status { return s.status }
 
 func TestStatusNamesLedgerThatIsNotSealed(t *testing.T) {
 	const dir = "/mnt/ledger/digits"
 	for name, tt := range map[string]struct {
-		status master.LedgerStatus
+		status ledger.Status
 		row    string // without line breaks; "": the table has no row
 		json   ledgerStatus
 	}{
-		"sealed": {master.LedgerStatus{Sealed: 7, Bytes: 8, Dir: dir}, "", ledgerStatus{Sealed: 7, Bytes: 8, Dir: dir}},
+		"sealed": {ledger.Status{Sealed: 7, Bytes: 8, Dir: dir}, "", ledgerStatus{Sealed: 7, Bytes: 8, Dir: dir}},
 		"directory hangs": {
-			master.LedgerStatus{Sealed: 7, Dir: dir, Hangs: 42 * time.Second},
+			ledger.Status{Sealed: 7, Dir: dir, Hangs: 42 * time.Second},
 			"directory " + dir + " has not answered for 42s: check its file system; entries stay in etcd meanwhile",
 			ledgerStatus{Sealed: 7, Dir: dir, Hangs: 42},
 		},
 		"attempt failed": {
-			master.LedgerStatus{Dir: dir, Failures: 1, Failure: "no space left"},
+			ledger.Status{Dir: dir, Failures: 1, Failure: "no space left"},
 			"the last attempt to seal failed: no space left; entries stay in etcd meanwhile",
 			ledgerStatus{Dir: dir, Failure: "no space left"},
 		},
 		"directory hangs after failure": {
-			master.LedgerStatus{Dir: dir, Failures: 1, Failure: "no space left", Hangs: time.Hour},
+			ledger.Status{Dir: dir, Failures: 1, Failure: "no space left", Hangs: time.Hour},
 			"directory " + dir + " has not answered for 1h0m0s: check its file system; the last attempt to seal failed: no space left; entries stay",
 			ledgerStatus{Dir: dir, Failure: "no space left", Hangs: 3600},
 		},

@@ -236,7 +236,7 @@ func TestNobodyToAsk(t *testing.T) {
 func TestStandByIsNoLeader(t *testing.T) {
 	l := lead(t, master.Config{})
 	second := standBy(t, l)
-	runArgs(t, "status", "--addr", second).wants(t, exitFailed, second+" does not lead", "--endpoints")
+	runArgs(t, "status", "--addr", second).wants(t, exitFailed, second+": not the leader: stand-by: waiting for ")
 }
 
 func TestEmptyEtcd(t *testing.T) {

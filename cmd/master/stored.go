@@ -12,7 +12,6 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/local"
 	"trainmaster/master"
-	"trainmaster/master/onetcd"
 	"trainmaster/taskqueue"
 )
 
@@ -150,7 +149,7 @@ func readQueue(ctx context.Context, store *etcdstore.Store, from place) (queue *
 	if values[taskqueue.StateKey] == nil {
 		return nil, nil, from.noSuchJob(ctx, store)
 	}
-	queue, err = master.Stored(ctx, onetcd.Store{Store: store}, values[taskqueue.StateKey], rosterOf(values))
+	queue, err = master.Stored(ctx, store, values[taskqueue.StateKey], rosterOf(values))
 	return queue, values, err
 }
 

@@ -19,7 +19,6 @@ import (
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/ledger"
 	"trainmaster/master"
-	"trainmaster/master/onetcd"
 	"trainmaster/taskqueue"
 )
 
@@ -277,8 +276,8 @@ func TestVerifySealed(t *testing.T) {
 	if !strings.Contains(of.stdout, "not kept") || !strings.Contains(of.stdout, "The ledger is kept from commit") {
 		t.Errorf("of a record:\n%s", of.stdout)
 	}
-	other := onetcd.Sealer{Sealer: &ledger.Sealer{Store: l.store, Config: ledger.Config{Job: l.job, Dir: t.TempDir()}, Log: logrus.NewEntry(quiet)}}
-	if err := other.Check(t.Context(), ""); !errors.Is(err, master.ErrOtherLedger) {
+	other := &ledger.Sealer{Store: l.store, Config: ledger.Config{Job: l.job, Dir: t.TempDir()}, Log: logrus.NewEntry(quiet)}
+	if err := other.Check(t.Context(), ""); !errors.Is(err, ledger.ErrElsewhere) {
 		t.Errorf("a master with another folder: %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"trainmaster/master"
 	"trainmaster/master/decide"
 	"trainmaster/master/netrpc/wire"
+	ports "trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -433,11 +434,11 @@ func (n *node) queueChanged() {
 }
 
 // first is the first in the queue.
-func (n *node) first() decide.Suspect {
+func (n *node) first() ports.Candidate {
 	if kv := n.world.etcd.first(lockPrefix); kv != nil {
-		return decide.Suspect{Key: string(kv.Key), Revision: kv.CreateRevision, Address: string(kv.Value), Lease: leaseName(kv.Lease)}
+		return ports.Candidate{Key: string(kv.Key), Revision: kv.CreateRevision, Address: string(kv.Value), Lease: leaseName(kv.Lease)}
 	}
-	return decide.Suspect{}
+	return ports.Candidate{}
 }
 
 // words says an answer as the trainers' port does.

@@ -8,6 +8,7 @@ import (
 
 	"trainmaster/etcdstore/fence"
 	"trainmaster/master/decide"
+	ports "trainmaster/master/store"
 )
 
 // synAgain is the pause before a connection that nothing answered is tried again.
@@ -16,7 +17,7 @@ const synAgain = time.Second
 // listening is the connection of a standby to the master that it watches: dialed, and dialed
 // again by decide.Redial, with a heartbeat every BeatEvery.
 type listening struct {
-	of         decide.Suspect
+	of         ports.Candidate
 	redial     decide.Redial
 	heartbeats int  // on the connection that is open
 	over       bool // another suspect, or another life
@@ -26,7 +27,7 @@ type listening struct {
 func leaseName(id int64) string { return fmt.Sprintf("%x", id) }
 
 // follow takes the first in the queue; n.bid is set while this master waits.
-func (n *node) follow(next decide.Suspect) {
+func (n *node) follow(next ports.Candidate) {
 	if n.listening != nil {
 		n.listening.over = true
 		n.listening = nil
@@ -121,7 +122,7 @@ func (n *node) judges(v decide.Verdict) {
 
 // depose revokes the lease of a suspect, unless a take-over was forced a short while ago. Real ones back off from silent
 // leaders; these do not, so that there are more of them.
-func (n *node) depose(s decide.Suspect, found decide.Verdict) {
+func (n *node) depose(s ports.Candidate, found decide.Verdict) {
 	e := n.world.etcd
 	exempt := n.version < s.Revision
 	n.world.check.deposes(n, s, found)
@@ -158,7 +159,7 @@ const excusedFor = synAgain + 5*decide.BeatEvery
 func (n *node) excuse(d time.Duration) { n.excused = max(n.excused, n.now+d+excusedFor) }
 
 // deposes: a master that runs, and that etcd and its standby can reach, is not deposed.
-func (c *check) deposes(n *node, s decide.Suspect, found decide.Verdict) {
+func (c *check) deposes(n *node, s ports.Candidate, found decide.Verdict) {
 	w, other := c.world, c.world.nodeAt(s.Address)
 	f := &w.plan.faults
 	switch {

@@ -15,7 +15,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"trainmaster/etcdstore/fence"
-	"trainmaster/master"
+	"trainmaster/ledger"
+	ports "trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -117,18 +118,18 @@ func (l *link) read(do func() answer) (answer, error) {
 // store is what a term needs of etcd. The embedded interface is nil: a method that a driven
 // term does not call.
 type store struct {
-	master.Store
+	ports.Store
 	link *link
 }
 
 func (s *store) ClusterID(context.Context) (uint64, error) { return 7, nil }
 
-func (s *store) Parts(_ context.Context, reportID string, n int) ([][]byte, error) {
+func (s *store) Parts(_ context.Context, reportID string, n int) ([][]byte, int64, error) {
 	parts := make([][]byte, n)
 	for i := range parts {
 		parts[i] = s.link.world.part
 	}
-	return parts, nil
+	return parts, 0, nil
 }
 
 func (s *store) Roster(context.Context) (map[string][]byte, error) {
@@ -143,19 +144,19 @@ func (s *store) Roster(context.Context) (map[string][]byte, error) {
 	return roster, err
 }
 
-func (s *store) Asides(context.Context) (map[string][]byte, error) {
-	asides := map[string][]byte{}
+func (s *store) Prefixed(_ context.Context, prefix string) (map[string][]byte, int64, error) {
+	values := map[string][]byte{}
 	_, err := s.link.read(func() answer {
-		clear(asides)
-		for _, key := range s.link.etcd.list(taskqueue.AsidePrefix) {
-			asides[key] = s.link.etcd.keys[key].Value
+		clear(values)
+		for _, key := range s.link.etcd.list(prefix) {
+			values[key] = s.link.etcd.keys[key].Value
 		}
 		return answer{}
 	})
-	return asides, err
+	return values, 0, err
 }
 
-func (s *store) Value(_ context.Context, key string) ([]byte, error) {
+func (s *store) Value(_ context.Context, key string) ([]byte, int64, error) {
 	var value []byte
 	_, err := s.link.read(func() answer {
 		value = nil
@@ -164,7 +165,7 @@ func (s *store) Value(_ context.Context, key string) ([]byte, error) {
 		}
 		return answer{}
 	})
-	return value, err
+	return value, 0, err
 }
 
 func (s *store) Encode(v any) ([]byte, error) { return s.link.world.codec.encode(v) }
@@ -206,8 +207,9 @@ func (c *codec) decode(b []byte, v any) error {
 	return gob.NewDecoder(zip).Decode(v)
 }
 
-// lock is a held lock: master.Leadership over the modelled etcd.
+// lock is a held lock: ports.Leadership over the modelled etcd. The embedded interface is nil: ledgerLink has its writes.
 type lock struct {
+	ledger.Lock
 	link    *link
 	term    fence.Term
 	trusted time.Duration // until then it is surely ours

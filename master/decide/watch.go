@@ -1,13 +1,6 @@
 package decide
 
-// Suspect is the holder of the first key in the queue for the lock: the leader, or the master
-// that is about to lead. The zero Suspect stands for an empty queue.
-type Suspect struct {
-	Key      string
-	Revision int64  // create revision of the key: its term
-	Address  string // where it sends heartbeats
-	Lease    string
-}
+import "trainmaster/master/store"
 
 // Watch judges the suspect of one standby from the lock queue, heartbeats and connections. It has no clock, connection
 // or store; a simulator drives it like a master.
@@ -18,16 +11,16 @@ type Suspect struct {
 type Watch struct {
 	Address string // of the standby
 
-	suspect Suspect
+	suspect store.Candidate
 	probe   Probe
 }
 
 // Suspect returns the suspect.
-func (w *Watch) Suspect() Suspect { return w.suspect }
+func (w *Watch) Suspect() store.Candidate { return w.suspect }
 
 // Follow takes the first key in the queue. own is the lease of the standby's own key, "" before
 // there is one.
-func (w *Watch) Follow(next Suspect, own string) Verdict {
+func (w *Watch) Follow(next store.Candidate, own string) Verdict {
 	w.suspect, w.probe = next, Probe{}
 	return w.predecessor(own)
 }

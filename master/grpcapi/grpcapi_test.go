@@ -19,7 +19,6 @@ import (
 	"trainmaster/internal/portsplit"
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
-	"trainmaster/master/onetcd"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
@@ -53,7 +52,7 @@ func serve(t *testing.T, n int, config master.Config) *served {
 	}
 	s.addr = l.Addr().String()
 	config.Advertise = s.addr
-	if s.Master, err = master.New(config, onetcd.Store{Store: s.store, LeaseTTL: time.Minute}, nil, quiet()); err != nil {
+	if s.Master, err = master.New(config, s.store, nil, quiet()); err != nil {
 		t.Fatal(err)
 	}
 	leading, abdicate := context.WithCancel(context.Background())

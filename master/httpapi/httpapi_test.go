@@ -12,9 +12,9 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/httpapi"
-	"trainmaster/master/onetcd"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
@@ -24,13 +24,13 @@ type hungSealer struct{}
 
 func (hungSealer) Check(context.Context, string) error { return nil }
 
-func (hungSealer) Seal(ctx context.Context, _ master.Leadership, _ string, _ func() master.LedgerProgress) error {
+func (hungSealer) Run(ctx context.Context, _ ledger.Lock, _ string, _ func() ledger.Progress) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
-func (hungSealer) Status() master.LedgerStatus {
-	return master.LedgerStatus{Sealed: 7, Dir: "/mnt/ledger/default", Hangs: 42 * time.Second}
+func (hungSealer) Status() ledger.Status {
+	return ledger.Status{Sealed: 7, Dir: "/mnt/ledger/default", Hangs: 42 * time.Second}
 }
 
 // serve runs a master and its HTTP face; lead says whether it may campaign.
@@ -39,7 +39,7 @@ func serve(t *testing.T, lead bool) (base string, m *master.Master) {
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
 	log := logrus.NewEntry(quiet)
-	m, err := master.New(master.Config{Advertise: "127.0.0.1:1"}, onetcd.Store{Store: etcdtest.Store(t)}, nil, log)
+	m, err := master.New(master.Config{Advertise: "127.0.0.1:1"}, etcdtest.Store(t), nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}

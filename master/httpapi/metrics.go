@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/ledger"
 	"trainmaster/master"
 )
 
@@ -75,7 +76,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(s.Refused))
 	gauge(descCounted, float64(s.Commit))
 	gauge(descTrainers, float64(len(s.Trainers)))
-	ledger := cmp.Or(s.Ledger, &master.LedgerStatus{})
+	ledger := cmp.Or(s.Ledger, &ledger.Status{})
 	gauge(descSealed, float64(ledger.Sealed))
 	gauge(descKept, float64(ledger.Bytes))
 	gauge(descHangs, ledger.Hangs.Seconds())

@@ -24,7 +24,6 @@ import (
 	"trainmaster/internal/portsplit"
 	"trainmaster/master"
 	"trainmaster/master/netrpc"
-	"trainmaster/master/onetcd"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
@@ -70,8 +69,8 @@ func StandByOn(t testing.TB, store *etcdstore.Store, config master.Config, shard
 	logger, hook := logtest.NewNullLogger()
 	log := logrus.NewEntry(logger)
 	config.Advertise = listener.Addr().String()
-	var m *master.Master
-	m, err = master.New(config, onetcd.Store{Store: store, LeaseTTL: LeaseTTL, Waiting: func(reason string) { m.Waits(reason) }}, shards, log)
+	config.LeaseTTL = LeaseTTL
+	m, err := master.New(config, store, shards, log)
 	if err != nil {
 		listener.Close()
 		t.Fatal(err)

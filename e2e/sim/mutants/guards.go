@@ -147,7 +147,7 @@ var guards = []guard{
 	{"F12", "etcdstore.TestTwoCampaignersOneLeads", mutant{"everybody is the first in the queue", "campaign-queue",
 		condition("true"),
 		"several masters lead"}},
-	{"F13", "master/onetcd.TestHolddown", mutant{"no hold-down", "takeover-holddown",
+	{"F13", "etcdstore.TestDeposeWithinHolddownIsRefused", mutant{"no hold-down", "takeover-holddown",
 		condition("false"),
 		"masters depose each other without end"}},
 	{"F13", "master/decide.TestProbe", mutant{"a commit acquits nobody", "commit-clears-suspicion",

@@ -1,0 +1,74 @@
+package master_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+	"trainmaster/master/mastertest"
+	"trainmaster/master/store"
+)
+
+// outcomes is a store that tells what became of each take-over.
+type outcomes struct {
+	*etcdstore.Store
+	of chan error
+}
+
+func (s outcomes) Depose(ctx context.Context, suspect store.Candidate, by store.Takeover) error {
+	err := s.Store.Depose(ctx, suspect, by)
+	select {
+	case s.of <- err:
+	case <-ctx.Done():
+	}
+	return err
+}
+
+// Two masters that reach etcd and not each other take each other for dead. Each term begins with a commit, so that neither is
+// ever one that cannot commit: the first take-over holds off all that would follow.
+func TestMastersThatDoNotSeeEachOther(t *testing.T) {
+	etcd := outcomes{etcdtest.Store(t), make(chan error)}
+	ctx, cancel := context.WithCancel(t.Context())
+	var ran sync.WaitGroup
+	defer ran.Wait()
+	defer cancel()
+	start := func(nobody string) *master.Master { // listens there
+		logger, _ := logtest.NewNullLogger()
+		m, err := master.New(master.Config{Advertise: nobody, Holddown: time.Hour}, etcd, nil, logrus.NewEntry(logger))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ran.Go(func() {
+			if err := m.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		return m
+	}
+	mastertest.Eventually(t, "the first one leads", start("127.0.0.1:1").Leading) // and began the job before the other one queues
+	start("127.0.0.1:2")
+	const most = 4 // one, and those of a stand-by that has not seen the state yet
+	for forced, held := 0, 0; held < 3; {
+		select {
+		case err := <-etcd.of:
+			switch {
+			case err == nil:
+				if forced++; forced > most {
+					t.Fatalf("%d take-overs were forced, %d held off: expected one in an hour", forced, held)
+				}
+			case errors.Is(err, store.ErrHeldDown):
+				held++
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("no take-over is tried any more: %d were forced, %d held off", forced, held)
+		}
+	}
+}
