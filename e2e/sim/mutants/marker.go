@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// marker is a comment //guard:name in the production code, with the code that it marks: the outermost node that begins first on the
-// line of the comment or, if the comment stands alone, on the next line of code.
+// marker is a comment //guard:name in the production code, with the marked node: the outermost node that begins first on the
+// line of the comment. If the line has no code, it is that node of the next line of code.
 type marker struct {
 	file   string
 	source []byte
@@ -28,7 +28,7 @@ var markerComment = regexp.MustCompile(`^//guard:(\S*)$`)
 var markerName = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 
 // findMarkers returns the markers in the Go files below root, except in tests and in this package, by name.
-// The error joins all comments that mark nothing, and all names that stand twice.
+// The error joins all comments without marked code and all repeated names.
 func findMarkers(root string) (map[string]marker, error) {
 	found := map[string]marker{}
 	var faults []error
@@ -65,7 +65,7 @@ func findMarkers(root string) (map[string]marker, error) {
 				case twice:
 					faults = append(faults, fmt.Errorf("%s: marker %s is also in %s: names must be unique", at, name, first.file))
 				case node == nil:
-					faults = append(faults, fmt.Errorf("%s: marker %s: no code begins on its line or on the next one", at, name))
+					faults = append(faults, fmt.Errorf("%s: marker %s: no code begins on its line or the next line", at, name))
 				default:
 					found[name] = marker{path, source, files, node}
 				}
@@ -76,7 +76,7 @@ func findMarkers(root string) (map[string]marker, error) {
 	return found, errors.Join(append(faults, err)...)
 }
 
-// marked returns the node that a comment marks, nil if there is none.
+// marked returns the node that a comment marks, or nil.
 func marked(files *token.FileSet, parsed *ast.File, source []byte, comment *ast.Comment, group *ast.CommentGroup) ast.Node {
 	at := files.Position(comment.Pos())
 	line := at.Line
@@ -86,7 +86,7 @@ func marked(files *token.FileSet, parsed *ast.File, source []byte, comment *ast.
 	return firstOn(files, parsed, line)
 }
 
-// firstOn returns the outermost node among those that begin first on a line.
+// firstOn returns the outermost node that begins first on a line.
 func firstOn(files *token.FileSet, parsed *ast.File, line int) (first ast.Node) {
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		switch n.(type) {
@@ -103,11 +103,11 @@ func firstOn(files *token.FileSet, parsed *ast.File, line int) (first ast.Node) 
 	return first
 }
 
-// edit says what a bug does to a marked node. The replacement may contain $, the replaced code, and $1 to $9, its operands (see
-// operands); $0 is the function of a call. The edit thus names few identifiers, and renames do not break it.
+// edit is the change of a marked node. In the replacement, $ is the replaced code, $1 to $9 are its operands (see
+// operandsOf), and $0 is the function of a call. An edit therefore names few identifiers, and renames seldom break it.
 type edit struct {
 	part part
-	from string // of text alone
+	from string // only for textPart
 	to   string
 }
 
@@ -129,14 +129,14 @@ func whole(to string) edit { return edit{wholePart, "", to} }
 // condition replaces the condition of an if or a for, the expressions of a case, or the communication of a case of a select.
 func condition(to string) edit { return edit{conditionPart, "", to} }
 
-// value replaces what is assigned, returned, declared, called or given to a key. The value of an if or a switch is that of its
-// first statement: the call in "if err := f(); err != nil".
+// value replaces the value that is assigned, returned, declared, called or stored under a key. For an if or a switch, this is
+// the value of its first statement: the call in "if err := f(); err != nil".
 func value(to string) edit { return edit{valuePart, "", to} }
 
-// text replaces a text that stands exactly once in the node. It is for what the others cannot express.
+// text replaces a text that occurs exactly once in the node. Use it only if no other edit fits.
 func text(from, to string) edit { return edit{textPart, from, to} }
 
-// apply returns the source of the marker's file with the edit. The result differs from the source, and can be parsed.
+// apply returns the source of the marker's file with the edit. The result differs from the source and parses.
 func (m marker) apply(e edit) ([]byte, error) {
 	begin, end, operands, err := m.target(e)
 	if err != nil {
@@ -149,7 +149,7 @@ func (m marker) apply(e edit) ([]byte, error) {
 		}
 	}
 	if comma := bytes.TrimLeft(m.source[end:], " \t"); e == remove() && bytes.HasPrefix(comma, []byte(",")) {
-		end = len(m.source) - len(comma) + 1 // it was an element of a list
+		end = len(m.source) - len(comma) + 1 // remove the comma of a list element as well
 	}
 	planted := bytes.Join([][]byte{m.source[:begin], []byte(to), m.source[end:]}, nil)
 	if bytes.Equal(planted, m.source) {
@@ -260,8 +260,12 @@ func valueOf(n ast.Node) []ast.Expr {
 	return nil
 }
 
-// operandsOf returns what $1 to $9 stand for: the elements of a list; the operands of a binary operation, all of them in a chain of one
-// operator; the operand of a unary operation; the arguments of a call, whose function is the element 0.
+// operandsOf returns the expressions for $1 to $9. They depend on the replaced code:
+//
+//   - a list: its elements
+//   - a binary operation: its operands, or all operands of a chain of one operator
+//   - a unary operation: its operand
+//   - a call: its arguments; $0 is its function
 func operandsOf(list []ast.Expr) []ast.Expr {
 	operands := []ast.Expr{nil}
 	if len(list) != 1 {
@@ -285,7 +289,7 @@ func chain(x ast.Expr, op token.Token) []ast.Expr {
 	return []ast.Expr{x}
 }
 
-// apply returns the source of the file that has the marker of a bug, with the bug.
+// apply plants a bug: it returns the modified source of the file that contains the marker.
 func apply(markers map[string]marker, bug mutant) ([]byte, error) {
 	at, ok := markers[bug.Marker]
 	if !ok {
@@ -298,13 +302,13 @@ func apply(markers map[string]marker, bug mutant) ([]byte, error) {
 	return planted, nil
 }
 
-// checkLists reports all bugs that cannot be planted, names that stand twice, and markers without a bug.
+// checkLists reports all bugs that cannot be planted, repeated names, and markers without a bug.
 func checkLists(markers map[string]marker, bugs []mutant) error {
 	var faults []error
 	names, used := map[string]bool{}, map[string]bool{}
 	for _, bug := range bugs {
 		if names[bug.Name] {
-			faults = append(faults, fmt.Errorf("two bugs have the name %q", bug.Name))
+			faults = append(faults, fmt.Errorf("bug %q: name is not unique", bug.Name))
 		}
 		names[bug.Name], used[bug.Marker] = true, true
 		if _, err := apply(markers, bug); err != nil {

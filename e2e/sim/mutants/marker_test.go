@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// inModule writes a module of one package with the source.
-func inModule(t *testing.T, source string) string {
+// writeModule writes a module of one package with the source and returns its root.
+func writeModule(t *testing.T, source string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "pkg")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -57,7 +57,7 @@ func TestEditOfMarkedNodeChangesThatNodeAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const before, after = "package p\n\nfunc p() {\n", "\n}\n"
-			found, err := findMarkers(inModule(t, before+c.marked+after))
+			found, err := findMarkers(writeModule(t, before+c.marked+after))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,19 +98,19 @@ func TestUnusableMarkerOrEditIsReported(t *testing.T) {
 	}{
 		"marker without a bug":     {marked, nil, "marker a has no bug"},
 		"bug without a marker":     {marked, []mutant{bug("a", value("2")), bug("b", remove())}, "no comment //guard:b"},
-		"two bugs with one name":   {marked, []mutant{bug("a", value("2")), bug("a", remove())}, `two bugs have the name "n a"`},
+		"two bugs with one name":   {marked, []mutant{bug("a", value("2")), bug("a", remove())}, `bug "n a": name is not unique`},
 		"edit without a change":    {marked, []mutant{bug("a", value("$"))}, "the edit changes nothing"},
 		"edit that does not parse": {marked, []mutant{bug("a", value("2 +"))}, "the edit does not parse"},
 		"part that is missing":     {marked, []mutant{bug("a", condition("false"))}, "has no such part"},
 		"operand that is missing":  {marked, []mutant{bug("a", value("$1"))}, "has no operand $1"},
 		"text that is missing":     {marked, []mutant{bug("a", text("2", "3"))}, "expected once in the marked *ast.GenDecl, found 0 times"},
-		"text that stands twice":   {marked, []mutant{bug("a", text("a", "b"))}, "found 2 times"},
+		"text that occurs twice":   {marked, []mutant{bug("a", text("a", "b"))}, "found 2 times"},
 		"two markers of one name":  {marked + "\n//guard:a\nvar b = 1\n", []mutant{bug("a", value("2"))}, "marker a is also in"},
 		"marker without code":      {marked + "\n//guard:b\n\nvar b = 1\n", []mutant{bug("a", value("2"))}, "marker b: no code begins"},
 		"marker with another name": {marked + "\n//guard:B_c\nvar b = 1\n", []mutant{bug("a", value("2"))}, `marker "B_c": expected words`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			found, err := findMarkers(inModule(t, c.source))
+			found, err := findMarkers(writeModule(t, c.source))
 			if err == nil {
 				err = checkLists(found, c.bugs)
 			}
@@ -122,7 +122,7 @@ func TestUnusableMarkerOrEditIsReported(t *testing.T) {
 }
 
 func TestMarkersInTestsAreIgnored(t *testing.T) {
-	root := inModule(t, "package p\n\nvar _ = \"//guard:text\"\n")
+	root := writeModule(t, "package p\n\nvar _ = \"//guard:text\"\n")
 	if err := os.WriteFile(filepath.Join(root, "p_test.go"), []byte("package p\n\n//guard:test\nvar a = 1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -20,9 +20,9 @@ import (
 )
 
 var (
-	histories = flag.Int("mutants.n", 10000, "histories for each planted bug of the simulator, at most")
-	only      = flag.String("mutants.only", "", "plant only the bugs whose names, or faults, match this regular expression")
-	limit     = flag.Duration("mutants.limit", 10*time.Minute, "how long the test, or the histories, may take with one bug: one that makes them hang is not caught")
+	histories = flag.Int("mutants.n", 10000, "maximum `number` of histories for each planted bug of the simulator")
+	only      = flag.String("mutants.only", "", "plant only bugs with a name or fault that matches this `regexp`")
+	limit     = flag.Duration("mutants.limit", 10*time.Minute, "time limit of the test or the histories of one bug; a bug that exceeds it is not caught")
 )
 
 func TestPlantedBugs(t *testing.T) {
@@ -32,7 +32,7 @@ func TestPlantedBugs(t *testing.T) {
 	}
 	var table strings.Builder
 	planted, survived := 0, 0
-	see := func(fault string, m mutant, catch func(overlay string) string) {
+	try := func(fault string, m mutant, catch func(overlay string) string) {
 		if !wanted.MatchString(m.Name) && (fault == "" || !wanted.MatchString(fault)) {
 			return
 		}
@@ -49,31 +49,31 @@ func TestPlantedBugs(t *testing.T) {
 		table.WriteString(line)
 		fmt.Print(line)
 	}
-	var sound sync.Once
+	var unmodified sync.Once
 	for _, m := range mutants {
-		see("", m, func(overlay string) string {
-			sound.Do(func() { // else it would find what was not planted
+		try("", m, func(overlay string) string {
+			unmodified.Do(func() { // a failure without a bug would count as its discovery
 				if by := simulate(t, mutant{}, writeOverlay(t, nil)); !strings.HasPrefix(by, "NOT CAUGHT in") {
-					t.Fatalf("without a bug the simulator says: %s", by)
+					t.Fatalf("simulator without a bug: expected no failure, found: %s", by)
 				}
 			})
 			return simulate(t, m, overlay)
 		})
 	}
 	for _, g := range guards {
-		see(g.Fault, g.mutant, func(overlay string) string { return runTest(t, g, overlay) })
+		try(g.Fault, g.mutant, func(overlay string) string { return runTest(t, g, overlay) })
 	}
 	if survived > 0 || planted == 0 {
 		t.Fatalf("%d of %d planted bugs were not caught:\n%s", survived, planted, table.String())
 	}
 }
 
-// plant writes an overlay with one bug. If the edit cannot be applied, why says so.
+// plant writes an overlay with one bug. If the edit does not apply, overlay is empty and why names the reason.
 func plant(t *testing.T, m mutant) (overlay, why string) {
 	t.Helper()
 	planted, err := apply(markers(t), m)
 	if err != nil {
-		return "", fmt.Sprintf("NOT CAUGHT: %v: repair the list", err)
+		return "", fmt.Sprintf("NOT CAUGHT: %v: correct the list", err)
 	}
 	original, err := filepath.Abs(markers(t)[m.Marker].file)
 	if err != nil {
@@ -86,7 +86,7 @@ func plant(t *testing.T, m mutant) (overlay, why string) {
 	return writeOverlay(t, map[string]string{original: mutated}), ""
 }
 
-// writeOverlay writes which files take the place of which.
+// writeOverlay writes an overlay that maps each original file to its replacement.
 func writeOverlay(t *testing.T, replace map[string]string) string {
 	t.Helper()
 	text, err := json.Marshal(map[string]map[string]string{"Replace": replace})
@@ -100,8 +100,8 @@ func writeOverlay(t *testing.T, replace map[string]string) string {
 	return overlay
 }
 
-// compile builds the tests of a package with what is planted. The programs that a test builds have the bug too: they are
-// built by the same GOFLAGS.
+// compile builds the tests of a package with the overlay. The programs that a test builds contain the bug as well, because
+// they are built with the same GOFLAGS.
 func compile(t *testing.T, overlay, pkg string) (program, out string, err error) {
 	t.Helper()
 	program = filepath.Join(filepath.Dir(overlay), "planted.test")
@@ -111,16 +111,16 @@ func compile(t *testing.T, overlay, pkg string) (program, out string, err error)
 	return program, string(text), err
 }
 
-// environment has a test that lacks something skip, whatever is required of others: its complaint catches no bug.
+// environment clears REQUIRE: a test that fails because a tool is missing would count as a caught bug. It is skipped instead.
 func environment(overlay string) []string {
 	return append(os.Environ(), strings.TrimSpace("GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay), "REQUIRE=")
 }
 
-// lateness is for a test that does not even end itself at its limit.
+// lateness is the time after the limit until a test that does not end itself is killed.
 const lateness = 10 * time.Second
 
-// run runs compiled tests in the folder of their package, up to the first that fails: each may wait long for what a bug keeps
-// from coming. Neither they nor the processes that they started outlive it.
+// run runs compiled tests in the directory of their package until the first failure. Further tests could each wait a long
+// time because of the bug. When run returns, the tests and all processes that they started have ended.
 func run(t *testing.T, overlay, pkg, program string, args ...string) (out string, hung bool, err error) {
 	t.Helper()
 	interrupted, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
@@ -143,7 +143,7 @@ func run(t *testing.T, overlay, pkg, program string, args ...string) (out string
 }
 
 var (
-	// brokenInvariant is how a history ends that found a bug.
+	// brokenInvariant matches the failure of a history that found a bug.
 	brokenInvariant = regexp.MustCompile(`history (\d+): invariant: ([^:]+):`)
 	timedOut        = regexp.MustCompile(`(?m)^panic: test timed out after `)
 	crashed         = regexp.MustCompile(`(?m)^(panic|fatal error): .*`)
@@ -151,7 +151,7 @@ var (
 	skipped         = regexp.MustCompile(`(?m)^ *--- SKIP: (\S+)`)
 )
 
-// simulate runs histories until one finds the bug; it returns what caught it.
+// simulate runs histories until one finds the bug. It returns the number of the history and the invariant.
 func simulate(t *testing.T, m mutant, overlay string) string {
 	t.Helper()
 	const pkg = "e2e/sim"
@@ -172,7 +172,7 @@ func simulate(t *testing.T, m mutant, overlay string) string {
 	return fmt.Sprintf("NOT CAUGHT by an invariant: %.300s", out)
 }
 
-// runTest runs the one test of a row that is to catch the bug; it returns what it said.
+// runTest runs the test that must catch the bug, and returns its first failure.
 func runTest(t *testing.T, g guard, overlay string) string {
 	t.Helper()
 	pkg, test, _ := strings.Cut(g.Test, ".")
