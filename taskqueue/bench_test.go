@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// fleet is a queue without a table, of which nothing here asks, with trainers that hold a
-// task each.
+// fleet is a queue without a table and with trainers that hold one task each. The benchmarks never read the table.
 type fleet struct {
 	*testing.B
 	q        *Queue
@@ -20,7 +19,7 @@ type fleet struct {
 func newFleet(b *testing.B, tasks, trainers int, opt Options) *fleet {
 	f := &fleet{B: b, q: New("job", [16]byte{1}, 7, opt), now: 1, trainers: make([]client, trainers)}
 	table := NewTable(0)
-	table.sizes = make([]uint32, tasks) // all that Report looks at
+	table.sizes = make([]uint32, tasks) // Report reads nothing else
 	f.q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: table, Shuffle: true, Seed: 42})
 	for i := range f.trainers {
 		a := f.q.Apply(1, &Join{ID: fmt.Sprint("trainer-", i), Address: "10.0.0.1:4000"})
@@ -31,7 +30,7 @@ func newFleet(b *testing.B, tasks, trainers int, opt Options) *fleet {
 	return f
 }
 
-// next finishes what trainer i holds and asks for another task.
+// next finishes the task of trainer i and asks for another task.
 func (f *fleet) next(i int) {
 	c := &f.trainers[i]
 	c.seq++
@@ -48,8 +47,8 @@ func (f *fleet) next(i int) {
 	c.held = append(c.held[:0], a.Token)
 }
 
-// BenchmarkApply is a finish and an ask in one request, at 10 million tasks, with a commit
-// every 64 of them.
+// BenchmarkApply measures one request that finishes a task and asks for the next, at 10 million tasks and one commit
+// every 64 requests.
 func BenchmarkApply(b *testing.B) {
 	for _, trainers := range []int{64, 1024, 10000} {
 		b.Run(fmt.Sprint(trainers), func(b *testing.B) {
@@ -85,13 +84,13 @@ func compressed(b *testing.B, s *Snapshot) int {
 	return out.Len()
 }
 
-// BenchmarkSnapshot is the stored state, whose size follows the pending tasks alone.
+// BenchmarkSnapshot measures the stored state. Its size depends only on the number of pending tasks.
 func BenchmarkSnapshot(b *testing.B) {
 	for _, tasks := range []int{20_000, 10_000_000} {
 		for _, pending := range []int{64, 1024, 10000} {
 			b.Run(fmt.Sprintf("tasks=%d/pending=%d", tasks, pending), func(b *testing.B) {
 				f := newFleet(b, tasks, pending, Options{Rolling: true})
-				for i := range 3 * pending { // the trainers get out of step
+				for i := range 3 * pending { // the trainers lose step with each other
 					f.now += Clock(i % 7)
 					f.next(i * 7919 % pending)
 				}

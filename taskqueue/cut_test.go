@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// No step is made between the beginning of a cut and its release, and a trainer that waits for a step is to flush the cut.
-func TestNoStepIsMadeInACut(t *testing.T) {
+// Between the beginning of a cut and its release no step completes, and a trainer that waits for a step must flush
+// the cut.
+func TestNoStepCompletesDuringCut(t *testing.T) {
 	q, joined := cutJob(t)
 	want := func(what string, ok bool, stopping ...Ordinal) {
 		t.Helper()
@@ -30,7 +31,7 @@ func TestNoStepIsMadeInACut(t *testing.T) {
 	want("released", true)
 }
 
-// What is taken down at a cut, while all stand still, becomes what the commit of the cut makes of it.
+// CountCut lists the open tasks at a cut. The commit of the cut leaves the queue with exactly that state.
 func TestCountCut(t *testing.T) {
 	q := New("job", [16]byte{1}, 7, Options{ExplicitCommit: true, Cuts: true})
 	q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: tableOf(t, 4)})
@@ -39,7 +40,7 @@ func TestCountCut(t *testing.T) {
 	first := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1})
 	second := q.Apply(2, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 2, Ack: 2, Want: true, Epoch: 1, Finished: []Result{{Token: first.Token, Step: 3}}})
 	if second.Kind != AnswerTask {
-		t.Fatalf("the second task: %+v", second)
+		t.Fatalf("second task: got %+v", second)
 	}
 	q.Apply(3, &CutBegin{Step: 3})
 	taken := func() *Queue {
@@ -52,13 +53,13 @@ func TestCountCut(t *testing.T) {
 		return copied
 	}
 	if err := taken().CountCut(3); !errors.Is(err, ErrDamaged) {
-		t.Errorf("a trainer had not stopped: %v", err)
+		t.Errorf("cut with a trainer that has not stopped: found error %v", err)
 	}
 	if flushed := q.Apply(4, &StepFlushed{Trainer: a.Ordinal, Incarnation: a.Incarnation, Step: 3, Positions: []TaskPosition{{second.Token, 1}}}); flushed.Err != nil {
 		t.Fatal(flushed.Err)
 	}
 	if err := taken().CountCut(2); !errors.Is(err, ErrDamaged) {
-		t.Errorf("of another set: %v", err)
+		t.Errorf("other set: found error %v", err)
 	}
 	at := taken()
 	if err := at.CountCut(3); err != nil {
@@ -69,14 +70,14 @@ func TestCountCut(t *testing.T) {
 	}
 	v := at.Overview().Sets[0]
 	if v.Done != 1 || v.Uncommitted != 0 || v.Retry != 1 || at.Steps().Step != 3 {
-		t.Errorf("after the cut: %+v, step %d; expected one task counted, one to be given out again, step 3", v, at.Steps().Step)
+		t.Errorf("after the cut: %+v, step %d; expected one task counted, one to dispatch again, step 3", v, at.Steps().Step)
 	}
 	if base := at.sets[0].live[0].base; base != 1 {
-		t.Errorf("the open task goes on from record %d, expected 1", base)
+		t.Errorf("base of the open task: expected 1, found %d", base)
 	}
 }
 
-// cutJob is one of cuts with two tasks and two members, each of which has one.
+// cutJob returns a queue with cuts, two tasks and two members that hold one task each.
 func cutJob(t *testing.T) (q *Queue, joined []Answer) {
 	t.Helper()
 	return cutJobOf(t, Options{ExplicitCommit: true, Cuts: true})
@@ -95,7 +96,8 @@ func cutJobOf(t *testing.T, opt Options) (q *Queue, joined []Answer) {
 	return q, joined
 }
 
-// With RetrainLost the task of a lost trainer goes to another one at once, from its base, and the job takes cuts without a rollback.
+// With RetrainLost, another trainer immediately receives the task of a lost trainer, from its base. The job takes
+// cuts without a rollback.
 func TestLostTrainersTaskIsRetrainedAlone(t *testing.T) {
 	for what, end := range map[string]func(q *Queue, a, b Answer){
 		"lost":   func(q *Queue, a, _ Answer) { q.Apply(1, &Join{ID: "a"}) },
@@ -113,7 +115,7 @@ func TestLostTrainersTaskIsRetrainedAlone(t *testing.T) {
 			q.Apply(1, &StepFlushed{Trainer: b.Ordinal, Incarnation: b.Incarnation, Step: 1})
 			q.Apply(1, &CutRelease{})
 			if answer := q.Apply(1, &StepCommit{Step: 1}); answer.Err != nil || answer.Kind != AnswerStep {
-				t.Errorf("commit of a cut whose trainer was lost: %+v", answer)
+				t.Errorf("commit of a cut after the loss of its trainer: %+v", answer)
 			}
 		},
 	} {
@@ -126,7 +128,7 @@ func TestLostTrainersTaskIsRetrainedAlone(t *testing.T) {
 			b := joined[1]
 			got := q.Apply(1, &Request{Trainer: b.Ordinal, Incarnation: b.Incarnation, Seq: 2, Ack: 2, Want: true, Epoch: 1, Finished: []Result{{Token: Token{1, 0, 0, 1, 1, 1}, Step: 2}}})
 			if got.Kind != AnswerTask || got.Token.Position != 0 || got.Token.Attempt != 2 || got.Base != 0 {
-				t.Fatalf("got %+v, expected the second attempt of position 0, from its beginning", got)
+				t.Fatalf("got %+v, expected the second attempt of position 0, from its first record", got)
 			}
 			q.Apply(1, &CutBegin{Step: 2})
 			q.Apply(1, &StepFlushed{Trainer: b.Ordinal, Incarnation: b.Incarnation, Step: 2, Positions: []TaskPosition{{got.Token, 3}}})
@@ -138,13 +140,14 @@ func TestLostTrainersTaskIsRetrainedAlone(t *testing.T) {
 	}
 }
 
-// A trainer that goes by an epoch that is over is no member of this one: it would never flush, and no cut would be complete.
-func TestOnlyWhoGoesByThisEpochIsAMember(t *testing.T) {
+// A trainer that reports an ended epoch is not a member of the current epoch. It would never flush, and no cut would
+// complete.
+func TestTrainerOfEndedEpochIsNoCutMember(t *testing.T) {
 	q, joined := cutJob(t)
 	q.Apply(1, &Rollback{Generation: 1})
 	late := q.Apply(1, &LastStep{Trainer: 1, Incarnation: joined[0].Incarnation, Epoch: 1})
 	if late.Kind != AnswerStep || late.Place.Epoch != 2 {
-		t.Errorf("an epoch that is over: got %+v, expected to be told of epoch 2", late)
+		t.Errorf("trainer of an ended epoch: expected the number of epoch 2, got %+v", late)
 	}
 	q.Apply(1, &LastStep{Trainer: 2, Incarnation: joined[1].Incarnation, Epoch: 2})
 	q.Apply(1, &CutBegin{Step: 1})
@@ -152,20 +155,20 @@ func TestOnlyWhoGoesByThisEpochIsAMember(t *testing.T) {
 		t.Fatal(a.Err)
 	}
 	if a := q.Apply(1, &CutReady{Step: 1}); a.Kind != AnswerStep {
-		t.Errorf("the one member has flushed: got %+v, expected the cut to be ready", a)
+		t.Errorf("after the flush of the only member: expected a ready cut, got %+v", a)
 	}
 }
 
-// Who stands still when the job fails goes on, and hears of it.
-func TestEndLetsWhoStandsStillGo(t *testing.T) {
+// When the job fails, quiesced trainers receive the end and are released.
+func TestJobEndReleasesQuiescedTrainers(t *testing.T) {
 	q, joined := cutJob(t)
 	q.Apply(1, &CutBegin{Step: 1})
 	flushed := &StepFlushed{Trainer: 1, Incarnation: joined[0].Incarnation, Step: 1}
 	if a := q.Apply(1, flushed); a.Kind != AnswerWait || !q.StepsDue().Release {
-		t.Fatalf("got %+v and due %+v, expected to wait for the leader's word", a, q.StepsDue())
+		t.Fatalf("got %+v and due %+v, expected a trainer that waits for the leader", a, q.StepsDue())
 	}
-	q.status = Failed // the last task that was left is set aside, say
+	q.status = Failed // as if the last task were set aside
 	if a := q.Apply(1, flushed); a.Kind != AnswerStep {
-		t.Errorf("after the end: got %+v, expected to go on", a)
+		t.Errorf("after the end: expected a released trainer, got %+v", a)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Ten thousand plain connections of an earlier term hold a task each. Their tasks return within 20 s of ticks, and a connection of the new
-// term is given a task in each tick meanwhile.
+// Ten thousand plain connections of an earlier term hold one task each. Their tasks return within 20 s of ticks. In
+// each of those ticks a connection of the new term receives a task.
 func TestTasksOfTenThousandPlainConnectionsReturn(t *testing.T) {
 	const connections, bound = 10_000, 20 * time.Second
 	q := datasetQueue(t, connections+1000, Options{Passes: 1, FirstTimeout: time.Hour, TimeoutMax: 2 * time.Hour})
@@ -31,12 +31,12 @@ func TestTasksOfTenThousandPlainConnectionsReturn(t *testing.T) {
 		r.Apply(now, &Tick{})
 		r.Ready()
 		if now.Sub(began) > bound {
-			t.Fatalf("%d sessions are left after %v", r.Trainers(), bound)
+			t.Fatalf("expected no session after %[2]v, found %[1]d", r.Trainers(), bound)
 		}
 	}
 	for _, p := range r.PendingTasks() {
 		if len(p.Holders) > 1 || len(p.Holders) == 1 && p.Holders[0].Trainer != "new" {
-			t.Fatalf("task %+v is held by a connection of the earlier term", p)
+			t.Fatalf("task %+v: expected a holder of this term, found a connection of the earlier term", p)
 		}
 	}
 }

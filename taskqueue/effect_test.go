@@ -18,7 +18,7 @@ func TestReadyWithoutAChangeChangesNothing(t *testing.T) {
 	}
 }
 
-// A saver is elected again: the state is the same, but the answer may leave only after a fenced write.
+// A repeated election of the saver changes nothing in the state. The answer still requires a fenced write.
 func TestReadyOfAFinalAnswerMustBeCommitted(t *testing.T) {
 	q := New("job", [16]byte{}, 1, Options{Passes: 1})
 	a := q.Apply(1, &Join{ID: "a"})
@@ -53,7 +53,7 @@ func TestSessionsChangedFollowsTheEndOfASession(t *testing.T) {
 	}
 }
 
-func TestOutstandingAfterRestoreIsWhatReadySaid(t *testing.T) {
+func TestOutstandingAfterRestoreEqualsReady(t *testing.T) {
 	q := New("job", [16]byte{}, 1, Options{Passes: 1})
 	q.Apply(1, &Report{Digest: [32]byte{1}, Table: tableOf(t, 0)}) // fails the job
 	q.Apply(1, &Join{ID: "a"})
@@ -76,7 +76,7 @@ func TestOutstandingAfterRestoreIsWhatReadySaid(t *testing.T) {
 	}
 }
 
-// What a leader with cuts must do next is raised when it becomes due, and outstanding for the next leader.
+// An effect for a leader with cuts is raised when it becomes due. It stays outstanding for the next leader.
 func TestEffectsOfCuts(t *testing.T) {
 	q := New("job", [16]byte{}, 1, Options{ExplicitCommit: true, Cuts: true, MaxUncommitted: 4})
 	q.Apply(1, &Report{Digest: [32]byte{1}, Table: tableOf(t, 8)})

@@ -13,9 +13,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// ring is a job of explicit commits as its trainers see it: a model that has records of tasks,
-// each in one step, and checkpoints of it. What the queue counts, and where it lets tasks go on,
-// is held against what the checkpoint of the committed step really has.
+// ring is a job of explicit commits as its trainers see it: a model that contains records of tasks, each in one step,
+// and checkpoints of that model. The tests compare the counts and bases of the queue with the checkpoint of the
+// committed step.
 type ring struct {
 	*rapid.T
 	q       *Queue
@@ -26,7 +26,7 @@ type ring struct {
 	ledger  *Verifier
 	now     Clock
 	members []*member
-	sent    []said // for late copies
+	sent    []sentEvent // for late copies
 
 	step       uint64
 	model      map[trained]int
@@ -50,10 +50,10 @@ type member struct {
 	incarnation uint64
 	epoch       uint32
 	seq         uint64
-	works       []*work // held, and finished since the last flush
+	works       []*work // held, or finished since the last flush
 }
 
-// work is what a member did to a task: after steps[i] it had used records[i].
+// work is the progress of a member on a task: after steps[i] it had used records[i].
 type work struct {
 	token    Token
 	used     int64
@@ -62,8 +62,8 @@ type work struct {
 	finished bool
 }
 
-// said is an event, and the generation of the ring that said it.
-type said struct {
+// sentEvent is an event with the generation of the ring that sent it.
+type sentEvent struct {
 	ev         Event
 	generation uint64
 }
@@ -108,8 +108,8 @@ func TestExactQueueAgainstModel(t *testing.T) {
 	})
 }
 
-// apply gives the queue an event and commits. Some commits are refused first: then the event
-// comes again.
+// apply applies an event to the queue and commits. The store refuses some commits first; the ring then sends the
+// event again.
 func (r *ring) apply(ev Event) Answer {
 	if rapid.IntRange(0, 9).Draw(r.T, "refused") == 0 {
 		r.q.Apply(r.now, ev)
@@ -118,7 +118,7 @@ func (r *ring) apply(ev Event) Answer {
 		r.q.Continue(before)
 	}
 	a := r.q.Apply(r.now, ev)
-	r.sent = append(r.sent, said{ev, r.generation})
+	r.sent = append(r.sent, sentEvent{ev, r.generation})
 	r.commit()
 	return a
 }
@@ -174,7 +174,7 @@ func (r *ring) member(t *rapid.T) *member {
 	return rapid.SampledFrom(r.members).Draw(t, "member")
 }
 
-// send sends a request; the finishes in it are taken.
+// send sends a request and checks that its finishes are accepted.
 func (r *ring) send(m *member, want bool, finished ...Result) {
 	m.seq++
 	ev := &Request{Trainer: m.ordinal, Incarnation: m.incarnation, Seq: m.seq, Ack: m.seq, Finished: finished, Want: want, Epoch: m.epoch}
@@ -194,7 +194,7 @@ func (r *ring) send(m *member, want bool, finished ...Result) {
 		m.works = append(m.works, &work{token: a.Token, used: a.Base})
 	case AnswerWait:
 		if a.WaitFor == WaitCommit && len(r.since) == 0 {
-			r.Fatal("told to wait for a commit of nothing")
+			r.Fatal("expected no wait for a commit: no task is uncommitted")
 		}
 	}
 }
@@ -231,7 +231,7 @@ func (r *ring) train(t *rapid.T) {
 	}
 }
 
-// at is how many records of the task are in steps up to s; ok is false when none of this work.
+// at returns the number of records of the task in steps up to s. ok is false if no record is in them.
 func (w *work) at(s uint64) (records int64, ok bool) {
 	for i, step := range w.steps {
 		if step <= s {
@@ -241,7 +241,7 @@ func (w *work) at(s uint64) (records int64, ok bool) {
 	return records, ok
 }
 
-// flush says that a member flushed the round's step; without a round one begins.
+// flush reports that a member flushed the step of the current round. Without a round it begins one.
 func (r *ring) flush(t *rapid.T) { r.flushOf(r.member(t)) }
 
 func (r *ring) flushAll(*rapid.T) {
@@ -276,7 +276,7 @@ func (r *ring) commitStep(t *rapid.T) {
 	m := r.member(t)
 	a := r.apply(&StepCommit{Trainer: m.ordinal, Incarnation: m.incarnation, Generation: r.generation, Step: r.round})
 	if a.Kind != AnswerStep {
-		return // not all have flushed, or one is lost
+		return // a member has not flushed, or is lost
 	}
 	if a.Place.Step != r.round {
 		r.Fatalf("committed step %d, expected %d", a.Place.Step, r.round)
@@ -297,7 +297,7 @@ func (r *ring) lose(t *rapid.T) {
 	m := r.member(t)
 	r.members = slices.DeleteFunc(r.members, func(o *member) bool { return o == m })
 	var ev Event = &Leave{m.ordinal, m.incarnation}
-	if rapid.Bool().Draw(t, "without a word") {
+	if rapid.Bool().Draw(t, "without leaving") {
 		ev = &Disconnected{m.ordinal, m.incarnation}
 	}
 	r.apply(ev)
@@ -344,7 +344,7 @@ func (r *ring) rollBack(t *rapid.T) {
 	}
 }
 
-// late is a copy of something that was said long ago.
+// late sends a copy of an earlier event.
 func (r *ring) late(t *rapid.T) {
 	if len(r.sent) == 0 {
 		return
@@ -366,13 +366,13 @@ func (r *ring) late(t *rapid.T) {
 	case *StepFlushed, *StepCommit, *Rollback:
 		before := r.q.exact.committed
 		if r.q.Apply(r.now, ev); r.q.exact.committed != before {
-			r.Fatalf("a late %+v was taken", ev)
+			r.Fatalf("late event %+v: expected a refusal", ev)
 		}
 		r.commit()
 	}
 }
 
-// check holds the queue against the naive books, and against the model of the committed step.
+// check compares the queue with the expected counts and with the model of the committed step.
 func (r *ring) check() {
 	s := r.q.sets[0]
 	got := map[liveKey]uint64{}
@@ -383,7 +383,7 @@ func (r *ring) check() {
 		r.Fatalf("wait for a commit: %v, expected %v", got, r.since)
 	}
 	if n := len(s.since) + len(s.byKey); n > r.opt.MaxUncommitted {
-		r.Fatalf("%d tasks wait for a commit or are live, at most %d may", n, r.opt.MaxUncommitted)
+		r.Fatalf("expected at most %[2]d live and uncommitted tasks, found %[1]d", n, r.opt.MaxUncommitted)
 	}
 	if r.q.exact.committed != r.committed {
 		r.Fatalf("step %d is committed, expected %d", r.q.exact.committed, r.committed)
@@ -402,12 +402,12 @@ func (r *ring) check() {
 	}
 	for k, e := range s.byKey {
 		if r.done[k] {
-			r.Fatalf("%v is live again after it was committed", k)
+			r.Fatalf("task %v: expected no live entry after its commit", k)
 		}
 		has(k, e.base)
 	}
 	if model := r.saved[r.committed]; !maps.Equal(counted, model) {
-		r.Fatalf("step %d has other records than are counted:\n got      %v\n expected %v", r.committed, sortedRecords(counted), sortedRecords(model))
+		r.Fatalf("step %d: the counted records differ from the records of the model:\n got      %v\n expected %v", r.committed, sortedRecords(counted), sortedRecords(model))
 	}
 	for _, p := range s.open {
 		n := 0

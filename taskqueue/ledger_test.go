@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// exampleLedger writes one event of each kind, and places in every form.
+// exampleLedger encodes one event of each kind, with places in every form.
 func exampleLedger() ([]byte, []LedgerEvent) {
 	first := &set{id: 0, tasks: 7, chunks: 14, algorithm: orderFeistel, seed: 42, reportID: "report-1"}
 	second := &set{id: 1, tasks: 1 << 40, chunks: 1 << 40, algorithm: orderIdentity, seed: 1<<64 - 1, reportID: ""}
@@ -92,7 +92,7 @@ func TestLedgerRoundTrip(t *testing.T) {
 		t.Fatalf("got\n%+v\nexpected\n%+v", got, want)
 	}
 	if got, err := events(nil); err != nil || got != nil {
-		t.Fatalf("of a commit without events: %v, %v", got, err)
+		t.Fatalf("commit without events: found %v, %v", got, err)
 	}
 }
 
@@ -115,15 +115,15 @@ func TestGoldenLedger(t *testing.T) {
 	golden(t, "ledger-1.txt", b.String())
 }
 
-// A value that is cut anywhere but between two events is refused, never read as something
-// else; one of another version is refused whole.
+// A value that is cut within an event is refused and never read as other events. A value of another version is
+// refused as a whole.
 func TestLedgerDamaged(t *testing.T) {
 	value, want := exampleLedger()
 	borders := 0
 	for n := 1; n < len(value); n++ {
 		got, err := events(value[:n])
 		if !slices.Equal(got, want[:len(got)]) {
-			t.Fatalf("cut at %d: read %+v", n, got)
+			t.Fatalf("cut at %d: expected an error, found %+v", n, got)
 		}
 		if err == nil {
 			borders++
@@ -132,7 +132,7 @@ func TestLedgerDamaged(t *testing.T) {
 		}
 	}
 	if borders != len(want) {
-		t.Fatalf("%d cuts were read without error, expected the %d between events", borders, len(want))
+		t.Fatalf("expected %[2]d readable cuts, one after each event; found %[1]d", borders, len(want))
 	}
 	for _, value := range [][]byte{{ledgerVersion + 1}, {0}, {ledgerVersion, 0}, {ledgerVersion, 19}, {ledgerVersion, 0x3f}} {
 		if _, err := events(value); !errors.Is(err, ErrBadLedger) {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// The events of the naive queue.
+// This file has the events of the naive queue.
 
 func (n *naive) request(ev *Request) Answer {
 	a := Answer{}
@@ -27,7 +27,7 @@ func (n *naive) request(ev *Request) Answer {
 		for _, h := range n.task(at).holders {
 			if h.trainer == t.ordinal && h.request < ev.Ack && !slices.Contains(ev.Held, n.token(at, h.attempt)) {
 				n.take(at, t.ordinal, true)
-				n.judge(at)
+				n.setAsideIfFailed(at)
 				break
 			}
 		}
@@ -138,7 +138,7 @@ func (n *naive) lose(t *naiveTrainer, charge bool) {
 	n.end(t, charge)
 }
 
-// end returns all that a trainer holds, the last first.
+// end returns all tasks of a trainer, the last dispatch first.
 func (n *naive) end(t *naiveTrainer, charge bool) {
 	t.gone = true
 	for len(t.holds) > 0 {
@@ -152,18 +152,18 @@ func (n *naive) end(t *naiveTrainer, charge bool) {
 			}
 			task.lost = true
 		}
-		n.judge(at)
+		n.setAsideIfFailed(at)
 	}
 }
 
-// enlist begins the session whose ordinal the queue must give next.
+// enlist begins a session with the ordinal that the queue must assign next.
 func (n *naive) enlist(id string, incarnation uint64, plain bool) *naiveTrainer {
 	n.trainers = append(n.trainers, naiveTrainer{ordinal: n.ordinal, incarnation: incarnation, id: id, plain: plain, seen: n.now})
 	n.ordinal++
 	return &n.trainers[len(n.trainers)-1]
 }
 
-// reuse takes the name of a new trainer from the ones before it.
+// reuse ends the earlier sessions with the name of a new trainer.
 func (n *naive) reuse(t *naiveTrainer) {
 	for i := range n.trainers {
 		if o := &n.trainers[i]; o.id == t.id && o.ordinal != t.ordinal {
@@ -172,7 +172,7 @@ func (n *naive) reuse(t *naiveTrainer) {
 	}
 }
 
-// dropName loses the session under a name that is used again.
+// dropName ends the session with a name that is used again.
 func (n *naive) dropName(id string) {
 	for i := len(n.trainers) - 1; i >= 0; i-- {
 		if t := &n.trainers[i]; t.id == id && !t.gone {
@@ -180,7 +180,7 @@ func (n *naive) dropName(id string) {
 			break
 		}
 	}
-	n.bury()
+	n.forgetGone()
 }
 
 func (n *naive) join(id string, incarnation uint64) Answer {
@@ -274,7 +274,7 @@ func (n *naive) undelivered(ev *Undelivered) {
 	for _, h := range n.task(at).holders {
 		if h.trainer == t.ordinal && h.attempt == ev.Token.Attempt {
 			n.take(at, t.ordinal, true)
-			n.judge(at)
+			n.setAsideIfFailed(at)
 			return
 		}
 	}
@@ -301,7 +301,7 @@ func (n *naive) tick() {
 			n.lose(t, !t.plain)
 		}
 	}
-	n.bury()
+	n.forgetGone()
 	var late []naivePlace
 	for i := range n.open {
 		for position, task := range n.open[i].at {
@@ -327,10 +327,10 @@ func (n *naive) tick() {
 			holder.late = append(holder.late, naiveLate{n.token(at, h.attempt), task.index, h.start, false})
 			holder.late = holder.late[max(0, len(holder.late)-16):]
 			n.take(at, h.trainer, true)
-			n.judge(at)
+			n.setAsideIfFailed(at)
 		}
 	}
-	n.bury()
+	n.forgetGone()
 }
 
 func (n *naive) retryAside(ev *RetryAside) bool {
@@ -338,7 +338,7 @@ func (n *naive) retryAside(ev *RetryAside) bool {
 		return false
 	}
 	n.restore(ev.Index, 0)
-	if n.status == Paused && !n.word && len(n.skipped) <= n.opt.MaxSetAside {
+	if n.status == Paused && !n.operatorPause && len(n.skipped) <= n.opt.MaxSetAside {
 		n.status = Running
 	}
 	n.roll()
@@ -357,7 +357,7 @@ func (n *naive) pause(resume bool) bool {
 	if n.status == Ended || n.status == Failed {
 		return false
 	}
-	n.status, n.word = Paused, true
+	n.status, n.operatorPause = Paused, true
 	if resume {
 		n.status = Running
 	}
@@ -375,7 +375,7 @@ func (n *naive) drain(ev *Drain) bool {
 			for _, h := range n.task(at).holders {
 				if h.trainer == t.ordinal && h.start == 0 {
 					n.take(at, t.ordinal, true)
-					n.judge(at)
+					n.setAsideIfFailed(at)
 					break
 				}
 			}
@@ -389,7 +389,7 @@ func (n *naive) leave(ev *Leave) {
 	if t := n.trainer(ev.Trainer, ev.Incarnation); t != nil {
 		n.end(t, false)
 	}
-	n.bury()
+	n.forgetGone()
 }
 
 func (n *naive) disconnected(ev *Disconnected) {
@@ -401,10 +401,10 @@ func (n *naive) disconnected(ev *Disconnected) {
 	case t.lostAt == 0:
 		t.lostAt = n.now.Add(n.opt.Grace)
 	}
-	n.bury()
+	n.forgetGone()
 }
 
-// view is the literal queues of the oldest open pass.
+// view returns the literal queues of the oldest open pass.
 func (n *naive) view() TaskQueues {
 	v := TaskQueues{Pending: map[int]TaskEntry{}}
 	if len(n.open) == 0 {

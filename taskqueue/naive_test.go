@@ -9,30 +9,29 @@ import (
 	"time"
 )
 
-// naive is the queue as one would write it who has no need to be fast or small: every
-// task of every open pass stands in a slice with all that is known of it. The property
-// test holds the real queue against it after every event. It takes the permutation from
-// newOrder, which has tests of its own, and nothing else.
+// naive is a reference queue without any concern for speed or size: each task of each open pass is in a slice with
+// its full state. The property test compares the real queue with it after every event. It shares newOrder with the
+// real queue, which has its own tests, and nothing else.
 type naive struct {
-	opt      Options
-	tasks    int
-	shuffle  bool
-	seed     uint64
-	now      Clock
-	average  int64 // µs
-	status   Status
-	pass     Pass
-	open     []naivePass
-	skipped  map[int]Pass // task index -> since which pass it is set aside
-	dropped  map[int]bool // of these
-	word     bool         // it is an operator who paused the job
-	trainers []naiveTrainer
-	ordinal  Ordinal
-	saver    Ordinal
-	saveEnds Clock
-	counted  map[[2]int]int // (pass, index) -> how often, over all passes
-	judged   Token          // of the last late finish of a plain connection
-	fresh    bool           // the one that asks has no session yet
+	opt           Options
+	tasks         int
+	shuffle       bool
+	seed          uint64
+	now           Clock
+	average       int64 // µs
+	status        Status
+	pass          Pass
+	open          []naivePass
+	skipped       map[int]Pass // task index -> first pass in which it is set aside
+	dropped       map[int]bool // task indices, a subset of skipped
+	operatorPause bool         // an operator paused the job
+	trainers      []naiveTrainer
+	ordinal       Ordinal
+	saver         Ordinal
+	saveEnds      Clock
+	counted       map[[2]int]int // (pass, index) -> number of finishes that counted, over all passes
+	judged        Token          // token of the last late finish of a plain connection
+	fresh         bool           // the connection that asks has no session yet
 }
 
 type naivePass struct {
@@ -82,14 +81,14 @@ type naiveTrainer struct {
 	charged     bool
 	draining    bool
 	gone        bool
-	nameless    bool // its name is another's: nothing of it is stored but that it holds
+	nameless    bool // another trainer has its name: only its tasks are stored
 	seen        Clock
 	lostAt      Clock
 	holds       []naivePlace
 	late        []naiveLate
 }
 
-// naiveLate is an attempt that timed out, under its trainer.
+// naiveLate is an attempt that timed out, listed under its trainer.
 type naiveLate struct {
 	token    Token
 	index    int
@@ -121,8 +120,8 @@ func (n *naive) clone() *naive {
 	return &c
 }
 
-// restart is what a new queue does not know of the one before. In the same term it knows
-// its connections.
+// restart drops the state that a new queue does not take over from the previous queue. In the same term the queue
+// keeps its connections.
 func (n *naive) restart(before *naive) {
 	for i := range n.trainers {
 		t := &n.trainers[i]
@@ -138,7 +137,7 @@ func (n *naive) restart(before *naive) {
 			t.lostAt = 0
 		}
 	}
-	// What was dispatched within the same millisecond is told apart by its place alone.
+	// Dispatches of the same millisecond differ only in their place.
 	for i := range n.trainers {
 		t := &n.trainers[i]
 		start := func(at naivePlace) Clock {
@@ -188,7 +187,7 @@ func (n *naive) restart(before *naive) {
 	}
 }
 
-// roll opens and closes passes, and moves the cursors over what is set aside.
+// roll opens and closes passes, and moves the cursors past the tasks that are set aside.
 func (n *naive) roll() {
 	for n.status == Running || n.status == Paused {
 		for i := range n.open {
@@ -197,7 +196,7 @@ func (n *naive) roll() {
 				p.cursor++
 			}
 		}
-		if len(n.open) > 0 && n.over(&n.open[0]) {
+		if len(n.open) > 0 && n.passDone(&n.open[0]) {
 			done := 0
 			for _, t := range n.open[0].at {
 				if t.state == naiveDone {
@@ -242,7 +241,7 @@ func (n *naive) roll() {
 	}
 }
 
-func (n *naive) over(p *naivePass) bool {
+func (n *naive) passDone(p *naivePass) bool {
 	for _, t := range p.at {
 		if t.state != naiveDone && t.state != naiveAside {
 			return false
@@ -287,7 +286,7 @@ func (n *naive) timeout() time.Duration {
 	return min(max(5*time.Duration(n.average)*time.Microsecond, n.opt.TimeoutMin), n.opt.TimeoutMax)
 }
 
-// taskTimeout is twice as long after each failure of the task, up to the maximum.
+// taskTimeout doubles after each failure of the task, up to the maximum.
 func (n *naive) taskTimeout(task *naiveTask) time.Duration {
 	timeout := n.timeout()
 	for range task.failures {
@@ -325,14 +324,13 @@ func (n *naive) runs(t *naiveTrainer) bool {
 	return false
 }
 
-// take removes a holder, and gives the trainer's prefetched task its clock unless the
-// trainer is being given up.
+// take removes a holder. It starts the clock of the trainer's prefetched task unless the trainer is being removed.
 func (n *naive) take(at naivePlace, o Ordinal, startNext bool) naiveHolder {
 	task := n.task(at)
 	i := slices.IndexFunc(task.holders, func(h naiveHolder) bool { return h.trainer == o })
 	h := task.holders[i]
-	// The last of two takes the place of the one that goes, here as in the queue: which of
-	// two holders is named first is all that it decides.
+	// As in the queue, the last of two holders moves to the place of the removed holder. This decides only the order
+	// in which holders are listed.
 	task.holders[i] = task.holders[len(task.holders)-1]
 	task.holders = task.holders[:len(task.holders)-1]
 	if len(task.holders) == 0 {
@@ -356,15 +354,15 @@ func (n *naive) tooOften(task naiveTask) bool {
 	return 3*task.failures+task.losses > 3*n.opt.MaxFailures
 }
 
-// judge sets a task aside whose last holder is gone and that failed too often.
-func (n *naive) judge(at naivePlace) {
+// setAsideIfFailed sets aside a task without a holder that failed too often.
+func (n *naive) setAsideIfFailed(at naivePlace) {
 	task := n.task(at)
 	if task.state == naiveTodo && n.tooOften(*task) {
 		task.state = naiveAside
 		if since := n.skipped[task.index]; since == 0 || at.pass < since {
 			n.skipped[task.index] = at.pass
 		}
-		for i := range n.open { // passes that have not come to it yet skip it
+		for i := range n.open { // passes whose cursor is before the task skip it
 			for position := range n.open[i].at {
 				t := &n.open[i].at[position]
 				if t.index == task.index && n.open[i].pass > at.pass && position >= n.open[i].cursor {
@@ -373,13 +371,13 @@ func (n *naive) judge(at naivePlace) {
 			}
 		}
 		if len(n.skipped) > n.opt.MaxSetAside && n.status == Running {
-			n.status, n.word = Paused, false
+			n.status, n.operatorPause = Paused, false
 		}
 	}
 	n.roll()
 }
 
-// restore puts a task back into the open passes from the given one on.
+// restore returns a task to the open passes, from the given pass on.
 func (n *naive) restore(index int, from Pass) {
 	delete(n.skipped, index)
 	for i := range n.open {
@@ -411,8 +409,8 @@ func (n *naive) judgeToken(tok Token) (naivePlace, FinishStatus) {
 	return at, Counted
 }
 
-// closedVerdict reports whether two verdicts agree. One on a closed pass may be either:
-// both say that nothing changed.
+// closedVerdict reports whether two verdicts agree. For a token of a closed pass both verdicts are right: neither
+// changes the state.
 func (n *naive) closedVerdict(tok Token, a, b FinishStatus) bool {
 	if a == b {
 		return true
@@ -453,7 +451,7 @@ func (n *naive) finish(by *naiveTrainer, tok Token) FinishStatus {
 		by.finished = true
 	}
 	n.roll()
-	n.bury()
+	n.forgetGone()
 	return Counted
 }
 
@@ -467,16 +465,16 @@ func (n *naive) fail(by *naiveTrainer, tok Token) FinishStatus {
 		if h.attempt == tok.Attempt && (by == nil || h.trainer == by.ordinal) {
 			task.failures++
 			n.take(at, h.trainer, true)
-			n.judge(at)
-			n.bury()
+			n.setAsideIfFailed(at)
+			n.forgetGone()
 			return Returned
 		}
 	}
 	return Stale
 }
 
-// bury forgets trainers that are gone and hold nothing.
-func (n *naive) bury() {
+// forgetGone removes trainers whose session ended and that hold no task.
+func (n *naive) forgetGone() {
 	n.trainers = slices.DeleteFunc(n.trainers, func(t naiveTrainer) bool { return t.gone && len(t.holds) == 0 })
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// golden compares with a file that only -update changes.
+// golden compares got with a file that only -update changes.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", "golden", name)
@@ -57,7 +57,7 @@ func permutation(t *testing.T, o order, n int) {
 	}
 }
 
-// Orders too large to walk: the inverse holds, and nothing is outside.
+// Orders that are too large to walk: the inverse holds, and every index is in range.
 func TestOrderOfManyTasks(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{10_000_000, 1<<32 - 1, 1<<32 + 1, maxTasks - 1, maxTasks} {
@@ -74,8 +74,7 @@ func TestOrderOfManyTasks(t *testing.T) {
 	}
 }
 
-// Neighbours in one pass are no neighbours in the next, and every task comes early in some
-// pass: good enough for training, which is all that is asked of the order.
+// Neighbors in one pass are not neighbors in the next, and every task comes early in some pass.
 func TestOrderShuffles(t *testing.T) {
 	const n, passes = 1000, 200
 	first := make([]int, n) // how often a task is in the first tenth

@@ -34,8 +34,8 @@ func tableOf(t rapid.TB, n int) *Table {
 	return table
 }
 
-// pair is a queue beside a naive one, with a store that keeps what the queue commits and
-// clients that know what clients know.
+// pair is a queue with its naive reference queue, a store of the committed state, and clients with the state of real
+// clients.
 type pair struct {
 	*rapid.T
 	q     *Queue
@@ -51,7 +51,7 @@ type pair struct {
 
 	joined   []*client
 	plain    []*plainClient
-	tokens   []Token // all that were ever handed out
+	tokens   []Token // every token that was dispatched
 	lastJoin uint64  // the newest incarnation
 }
 
@@ -136,7 +136,7 @@ func TestQueueAgainstNaive(t *testing.T) {
 	})
 }
 
-// apply gives the queue an event at the pair's time.
+// apply applies an event to the queue at the time of the pair.
 func (p *pair) apply(ev Event) Answer {
 	a := p.q.Apply(p.n.now, ev)
 	if a.Kind == AnswerTask {
@@ -182,7 +182,7 @@ func (p *pair) join(t *rapid.T) {
 	p.joined = append(p.joined, &client{id: id, ordinal: got.Ordinal, incarnation: got.Incarnation})
 }
 
-// client picks a joined client, usually one of the newest.
+// client draws a joined client, usually one of the newest.
 func (p *pair) client(t *rapid.T) *client {
 	if len(p.joined) == 0 {
 		p.join(t)
@@ -197,7 +197,7 @@ func (p *pair) client(t *rapid.T) *client {
 	return rapid.SampledFrom(newest).Draw(t, "client")
 }
 
-// send gives a request to both and, unless its reply is lost, its answer to the client.
+// send sends a request to both queues. Unless the reply is lost, the client receives the answer.
 func (p *pair) send(t *rapid.T, c *client, ev *Request, lost bool) {
 	got := p.apply(ev)
 	tokens := make([]Token, len(ev.Finished))
@@ -210,7 +210,7 @@ func (p *pair) send(t *rapid.T, c *client, ev *Request, lost bool) {
 	}
 }
 
-// request makes the client's next request.
+// request sends the next request of a client.
 func (p *pair) request(t *rapid.T, c *client, finished []Result, want bool) {
 	c.seq++
 	if rapid.IntRange(0, 3).Draw(t, "ack") > 0 {
@@ -223,7 +223,7 @@ func (p *pair) request(t *rapid.T, c *client, finished []Result, want bool) {
 
 func (p *pair) ask(t *rapid.T) { p.request(t, p.client(t), nil, true) }
 
-// give takes one task from what the client holds.
+// give draws a task that the client holds.
 func (c *client) give(t *rapid.T) (Token, bool) {
 	if len(c.held) == 0 {
 		return Token{}, false
@@ -250,7 +250,7 @@ func (p *pair) fail(t *rapid.T) {
 	}
 }
 
-// poison is a client that fails whatever it gets, some times in a row.
+// poison fails each task that a client receives, several times in a row.
 func (p *pair) poison(t *rapid.T) {
 	c := p.client(t)
 	for range rapid.IntRange(2, 6).Draw(t, "failures") {
@@ -273,7 +273,7 @@ func (p *pair) repeat(t *rapid.T) {
 	p.send(t, c, ev, false)
 }
 
-// token draws one that was handed out, perhaps changed, or a made-up one.
+// token draws a dispatched token, possibly changed, or an invented token.
 func (p *pair) token(t *rapid.T) Token {
 	tok := Token{
 		Epoch: rapid.Uint32Range(0, 2).Draw(t, "epoch"), Kind: Kind(rapid.IntRange(0, 1).Draw(t, "kind")), Dataset: rapid.IntRange(-1, 1).Draw(t, "dataset"),
@@ -337,8 +337,7 @@ func (p *pair) undelivered(t *rapid.T) {
 	p.n.undelivered(ev)
 }
 
-// plainAsk is a connection that finishes the last task it heard of, like one who reuses
-// its reply, or names any other.
+// plainAsk draws a connection that finishes its last task, repeats an earlier reply, or sends any other token.
 func (p *pair) plainAsk(t *rapid.T) {
 	if len(p.plain) == 0 || len(p.plain) < 6 && rapid.IntRange(0, 3).Draw(t, "new connection") == 0 {
 		p.plain = append(p.plain, &plainClient{name: rapid.SampledFrom([]string{"1:1", "1:2", "a"}).Draw(t, "name"), index: -1})
@@ -416,7 +415,7 @@ func (p *pair) dropTask(t *rapid.T) {
 	}
 }
 
-// pauseOrResume resumes more often than it pauses, so that there is something to see.
+// pauseOrResume resumes more often than it pauses, so that tasks are dispatched.
 func (p *pair) pauseOrResume(t *rapid.T) {
 	var ev Event = &Resume{}
 	resume := rapid.IntRange(0, 3).Draw(t, "resume") > 0
@@ -443,7 +442,7 @@ func (p *pair) saveModel(t *rapid.T) {
 	p.agree("save model", p.apply(ev), p.n.saveModel(ev))
 }
 
-// commit stores what the queue hands over, all of it or nothing.
+// commit stores the whole output of the queue, or nothing.
 func (p *pair) commit() {
 	p.q.Touch()
 	f := p.q.Ready()
@@ -472,8 +471,8 @@ func (p *pair) commit() {
 	}
 }
 
-// restart replaces the queue by what its stored state gives: a new term, or the same one
-// after a commit was refused.
+// restart replaces the queue with a queue of the stored state: in a new term, or in the same term after a refused
+// commit.
 func (p *pair) restart(sameTerm bool) {
 	var s Snapshot
 	if err := gob.NewDecoder(bytes.NewReader(p.stored)).Decode(&s); err != nil {
@@ -497,7 +496,7 @@ func (p *pair) restart(sameTerm bool) {
 	for _, t := range p.n.trainers {
 		p.lastJoin = max(p.lastJoin, t.incarnation)
 	}
-	// What was handed out since was never said: the answers had to wait for the commit.
+	// Dispatches since the last commit were never answered: an answer waits for its commit.
 	known := func(tok Token) bool {
 		pass := p.n.passOf(tok.Pass)
 		return pass == nil && tok.Pass <= p.n.pass || pass != nil && tok.Attempt < pass.at[tok.Position].next
@@ -616,7 +615,7 @@ func (p *pair) compareTrainers() {
 	}
 }
 
-// checkLedger holds the report of the ledger against what the naive queue counted.
+// checkLedger compares the report of the ledger with the counts of the naive queue.
 func (p *pair) checkLedger() {
 	for _, r := range p.ledger.Report() {
 		counted := 0

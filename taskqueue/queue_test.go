@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// running is a queue with n tasks and trainers that joined.
-func running(t *testing.T, opt Options, n int, ids ...string) (*Queue, []Answer) {
+// runningQueue returns a queue with n tasks and joined trainers.
+func runningQueue(t *testing.T, opt Options, n int, ids ...string) (*Queue, []Answer) {
 	t.Helper()
 	q := New("job", [16]byte{1}, 7, opt)
 	if a := q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: tableOf(t, n), Seed: 42}); a.Err != nil {
@@ -31,25 +31,24 @@ func ask(t *testing.T, q *Queue, who Answer, seq uint64, results ...Result) Answ
 }
 
 func TestReport(t *testing.T) {
-	q, _ := running(t, Options{}, 3)
+	q, _ := runningQueue(t, Options{}, 3)
 	if a := q.Apply(1, &Report{Digest: [32]byte{9}, Table: tableOf(t, 3)}); a.Err != nil {
 		t.Errorf("the same dataset again: %v", a.Err)
 	}
 	if a := q.Apply(1, &Report{Digest: [32]byte{8}, Table: tableOf(t, 3)}); a.Err == nil {
-		t.Error("another dataset was taken")
+		t.Error("report of another dataset: expected an error")
 	}
 	if q.dirty {
-		t.Error("a report that changes nothing is to be committed")
+		t.Error("repeated report: expected no commit")
 	}
 	if _, ok := q.SetDigest(1); ok {
-		t.Error("a second dataset")
+		t.Error("report of a second dataset: expected an error")
 	}
 }
 
-// A pass whose counts are right and whose sums are not was counted wrongly: the job fails
-// rather than go on.
-func TestSumsThatDoNotAddUp(t *testing.T) {
-	q, sessions := running(t, Options{Passes: 2}, 2, "a")
+// A pass with the right count and wrong sums was counted wrongly, so the job must fail.
+func TestWrongSumsFailJob(t *testing.T) {
+	q, sessions := runningQueue(t, Options{Passes: 2}, 2, "a")
 	first := ask(t, q, sessions[0], 1)
 	second := ask(t, q, sessions[0], 2, Result{Token: first.Token})
 	q.Ready()
@@ -76,7 +75,7 @@ func TestSumsInClosedForm(t *testing.T) {
 		sum1 += n
 		sum2 += n * n
 	}
-	// Beyond 64 bits both wrap alike: the step from n to n+1 is n and its square.
+	// Above 64 bits both values wrap the same way: the step from n to n+1 adds n and its square.
 	for _, n := range []uint64{1 << 21, 1<<22 + 1, 1<<32 - 1, 1<<40 - 1, 1<<40 + 2} {
 		if sumTo(n+1)-sumTo(n) != n || squaresTo(n+1)-squaresTo(n) != n*n {
 			t.Fatalf("step at %d", n)
@@ -84,8 +83,8 @@ func TestSumsInClosedForm(t *testing.T) {
 	}
 }
 
-func TestClockNeverGoesBack(t *testing.T) {
-	q, sessions := running(t, Options{}, 2, "a")
+func TestQueueClockNeverDecreases(t *testing.T) {
+	q, sessions := runningQueue(t, Options{}, 2, "a")
 	q.Apply(5000, &Tick{})
 	q.Apply(10, &Heartbeat{Trainer: sessions[0].Ordinal, Incarnation: sessions[0].Incarnation})
 	if q.Clock() != 5000 {
@@ -93,13 +92,13 @@ func TestClockNeverGoesBack(t *testing.T) {
 	}
 }
 
-// One tick writes no more keys than fit a transaction; those that follow do the rest.
+// One tick writes at most as many keys as fit a transaction. Later ticks end the remaining sessions.
 func TestTickIsBounded(t *testing.T) {
 	var ids []string
 	for i := range 500 {
 		ids = append(ids, fmt.Sprint("trainer-", i))
 	}
-	q, sessions := running(t, Options{MaxFailures: 1}, 500, ids...)
+	q, sessions := runningQueue(t, Options{MaxFailures: 1}, 500, ids...)
 	for _, s := range sessions {
 		if a := ask(t, q, s, 1); a.Kind != AnswerTask {
 			t.Fatalf("%+v", a)
@@ -113,59 +112,59 @@ func TestTickIsBounded(t *testing.T) {
 			t.Fatalf("%d keys in one tick", n)
 		}
 		if q.Trainers() == before || ticks > 20 {
-			t.Fatalf("%d trainers are left after %d ticks", q.Trainers(), ticks)
+			t.Fatalf("expected no trainer after %[2]d ticks, found %[1]d", q.Trainers(), ticks)
 		}
 	}
 }
 
-// Hold stops dispatches, not finishes nor the answers given before.
+// Hold stops dispatches. Finishes and repeated answers still work.
 func TestHold(t *testing.T) {
-	q, sessions := running(t, Options{}, 3, "a")
+	q, sessions := runningQueue(t, Options{}, 3, "a")
 	first := ask(t, q, sessions[0], 1)
 	q.Hold(true)
 	if q.Dispatchable() {
 		t.Error("dispatchable while on hold")
 	}
 	if a := ask(t, q, sessions[0], 1); a.Token != first.Token {
-		t.Errorf("repeated: %+v", a)
+		t.Errorf("repeated request: got %+v", a)
 	}
 	if a := ask(t, q, sessions[0], 2, Result{Token: first.Token}); a.Finishes[0] != Counted || a.Kind != AnswerWait {
 		t.Errorf("finish and ask: %+v", a)
 	}
 	q.Hold(false)
 	if a := ask(t, q, sessions[0], 3); a.Kind != AnswerTask || !q.Dispatchable() {
-		t.Errorf("after it: %+v", a)
+		t.Errorf("after the hold: got %+v", a)
 	}
 }
 
-// A waiting asker is worth asking for again only when it might be answered.
+// A parked request is repeated only if its answer may differ.
 func TestDispatchable(t *testing.T) {
-	q, sessions := running(t, Options{Passes: 1}, 1, "a", "b")
+	q, sessions := runningQueue(t, Options{Passes: 1}, 1, "a", "b")
 	if !q.Dispatchable() || q.Active() {
-		t.Error("before the first dispatch")
+		t.Error("before the first dispatch: expected a dispatchable task")
 	}
 	a := ask(t, q, sessions[0], 1)
 	if q.Dispatchable() || !q.Active() {
-		t.Error("while the last task is out")
+		t.Error("while the last task is pending: expected no dispatchable task")
 	}
 	if runners := q.Runners(); !slices.Equal(runners, []Ordinal{sessions[0].Ordinal}) {
 		t.Errorf("runners %v", runners)
 	}
 	q.Apply(1, &Undelivered{sessions[0].Ordinal, sessions[0].Incarnation, a.Token})
 	if !q.Dispatchable() || !q.Active() {
-		t.Error("after it came back")
+		t.Error("after the task returned: expected a dispatchable task")
 	}
 	a = ask(t, q, sessions[1], 1)
 	ask(t, q, sessions[1], 2, Result{Token: a.Token})
 	if status, _ := q.Status(); !q.Dispatchable() || q.Active() || status != Ended {
-		t.Error("the end is an answer too")
+		t.Error("after the end of the job: expected an answer for parked requests")
 	}
 }
 
-// A synchronous step waits for the joined trainers that run a task: not for one that has only
-// fetched ahead or holds nothing, nor for a connection that did not join and stages no gradients.
+// A synchronous step waits for the joined trainers that run a task. It does not wait for trainers that only
+// prefetched, for idle trainers, or for connections without a session.
 func TestRunners(t *testing.T) {
-	q, sessions := running(t, Options{}, 5, "a", "b", "idle")
+	q, sessions := runningQueue(t, Options{}, 5, "a", "b", "idle")
 	plain := q.Apply(1, &PlainAsk{Connection: "10.0.0.9:4711", Want: true})
 	ask(t, q, sessions[1], 1)
 	ask(t, q, sessions[0], 1)
@@ -193,9 +192,9 @@ func TestOverview(t *testing.T) {
 	}
 }
 
-// The last error of a set-aside task is kept to 256 bytes, in whole characters.
+// The last error of a set-aside task is cut to 256 bytes, at a character boundary.
 func TestLongErrors(t *testing.T) {
-	q, sessions := running(t, Options{MaxFailures: 1}, 2, "a")
+	q, sessions := runningQueue(t, Options{MaxFailures: 1}, 2, "a")
 	for i := range uint64(2) {
 		a := ask(t, q, sessions[0], 2*i+1)
 		q.Apply(1, &Request{Trainer: sessions[0].Ordinal, Incarnation: sessions[0].Incarnation, Seq: 2*i + 2, Finished: []Result{{Token: a.Token, Error: strings.Repeat("ü", 1000) + "!"}}})
@@ -234,8 +233,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// The state of ten thousand pending tasks is small whatever the number of tasks: it is
-// O(pending).
+// With ten thousand pending tasks the state stays small for any number of tasks: its size is O(pending).
 func TestStateIsSmall(t *testing.T) {
 	for _, tasks := range []int{1000, 1_000_000} {
 		q := New("job", [16]byte{1}, 7, Options{Rolling: true})
@@ -248,12 +246,12 @@ func TestStateIsSmall(t *testing.T) {
 		}
 		q.Ready()
 		if n := len(q.Snapshot(1, 2).Sets[0].Live); n > 16*64 {
-			t.Errorf("%d tasks: %d bytes for 64 pending ones", tasks, n)
+			t.Errorf("%d tasks: found %d bytes of state for 64 pending tasks", tasks, n)
 		}
 	}
 }
 
-// The notice of the end of a job has a reason only if there is one, and names set-aside tasks as an error.
+// The notice at the end of a job has a reason only if one exists. It reports set-aside tasks as an error.
 func TestJobEndNotice(t *testing.T) {
 	for failures, want := range []Notice{
 		0: {What: "job ended", Fields: map[string]any{}},

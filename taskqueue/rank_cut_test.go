@@ -8,15 +8,15 @@ import (
 	"testing"
 )
 
-// rankJob is a synchronous job of ranks with cuts: its leader takes cuts, and rolls the job back.
+// rankJob is a synchronous job of ranks whose leader takes cuts and rolls the job back.
 type rankJob struct {
 	*testing.T
 	queue  *Queue
 	random *rand.Rand
 	crew   []*cutRunner
-	made   []string // the steps of this epoch
+	made   []string // steps of this epoch
 
-	cut       uint64 // that the leader takes; 0: none
+	cut       uint64 // number of the cut under way, or 0
 	released  bool
 	version   int // of the cut
 	committed int // the version of the last committed cut
@@ -25,18 +25,18 @@ type rankJob struct {
 	cuts, rollbacks, interrupted int
 }
 
-// cutRunner is a trainer in such a job. Each mini-batch has one record.
+// cutRunner is a trainer in a rankJob. Each mini-batch has one record.
 type cutRunner struct {
 	session Answer
 	joined  bool
 	epoch   uint32
 	seq     uint64
-	step    uint64 // that its next record is in
+	step    uint64 // step of its next record
 	task    *Token
 	base    int
 	used    int
 	size    int
-	last    uint64 // the step that has the task's last record
+	last    uint64 // step of the last record of the task
 	staged  bool
 	stopped bool // it flushed the cut
 }
@@ -49,7 +49,7 @@ func (j *rankJob) must(a Answer) Answer {
 	return a
 }
 
-// act has a trainer do its next thing.
+// act runs the next action of a trainer.
 func (j *rankJob) act(r *cutRunner) {
 	q := j.queue
 	if r.joined && (r.epoch != q.epoch || q.known(r.session.Ordinal, r.session.Incarnation) == nil) {
@@ -92,7 +92,7 @@ func (j *rankJob) ask(r *cutRunner, wants bool) {
 	}
 }
 
-// flush stops a trainer for the cut. One that has staged does so too: no step is made before the release.
+// flush stops a trainer for the cut, also a trainer that has staged: no step completes before the release.
 func (j *rankJob) flush(r *cutRunner) {
 	if r.task != nil && r.used == r.size {
 		j.ask(r, false)
@@ -105,7 +105,7 @@ func (j *rankJob) flush(r *cutRunner) {
 	r.stopped, r.step = true, j.queue.exact.round+1
 }
 
-// lead has the leader do its next thing.
+// lead runs the next action of the leader.
 func (j *rankJob) lead() {
 	q := j.queue
 	switch due := q.StepsDue(); {
@@ -117,14 +117,14 @@ func (j *rankJob) lead() {
 		j.must(q.Apply(1, &Rollback{Generation: place.Generation + 1, Step: place.Step}))
 		j.made, j.cut, j.released = j.made[:j.committed], 0, false
 		j.rollbacks++
-	case j.cut == 0 && due.Release: // of a leader before it
+	case j.cut == 0 && due.Release: // a cut of the previous leader
 		j.must(q.Apply(1, &CutRelease{}))
 	case j.cut == 0 && (due.Commit || j.random.IntN(8) == 0):
 		place := q.Steps()
 		j.cut, j.released = max(place.Step, place.Round)+1, false
 		j.must(q.Apply(1, &CutBegin{Step: j.cut}))
 	case j.cut == 0:
-	case j.random.IntN(20) == 0: // another leader
+	case j.random.IntN(20) == 0: // the next leader
 		j.cut = 0
 	case !j.released:
 		if a := j.must(q.Apply(1, &CutReady{Step: j.cut})); a.Kind == AnswerStep {
@@ -140,7 +140,7 @@ func (j *rankJob) lead() {
 	}
 }
 
-// makeStep makes a step if the trainers that it needs have staged.
+// makeStep completes a step if all required trainers have staged.
 func (j *rankJob) makeStep() {
 	list, ok := j.queue.Contributors()
 	if !ok || len(list) == 0 {
@@ -163,25 +163,25 @@ func (j *rankJob) makeStep() {
 	j.made = append(j.made, strings.Join(parts, " "))
 }
 
-// Cuts, rollbacks and lost trainers change no step of a job of ranks, whenever they come: each step that is in the last cut is the one that
-// the same job makes without them.
+// Cuts, rollbacks and lost trainers change no step of a job of ranks, at any time. Each step up to the last cut
+// equals the step of the same job without them.
 func TestRanksWithCutsMakeTheSameSteps(t *testing.T) {
 	cuts, rollbacks, interrupted := 0, 0, 0
 	for _, trainers := range []int{1, 2, 3, 5} {
 		for _, tasks := range []int{4, 7, 20} {
 			var want []string
 			for seed := range uint64(20) {
-				q, _ := running(t, Options{Passes: 3, Ranks: trainers, ExplicitCommit: true, Cuts: true}, tasks)
+				q, _ := runningQueue(t, Options{Passes: 3, Ranks: trainers, ExplicitCommit: true, Cuts: true}, tasks)
 				j := &rankJob{T: t, queue: q, random: rand.New(rand.NewPCG(3, seed)), crew: make([]*cutRunner, trainers+1)}
 				for i := range j.crew {
-					j.crew[i] = &cutRunner{} // one stands by
+					j.crew[i] = &cutRunner{} // one trainer is spare
 				}
 				for turn := 0; ; turn++ {
 					if status, _ := q.Status(); status == Ended {
 						break
 					}
 					if turn > 2000*tasks*trainers {
-						t.Fatalf("%d trainers, %d tasks, seed %d: the job stands still after %d steps: %+v", trainers, tasks, seed, len(j.made), q.PendingTasks())
+						t.Fatalf("%d trainers, %d tasks, seed %d: no progress after %d steps: %+v", trainers, tasks, seed, len(j.made), q.PendingTasks())
 					}
 					r := j.crew[j.random.IntN(len(j.crew))]
 					switch n := j.random.IntN(1000); {
@@ -215,13 +215,13 @@ func TestRanksWithCutsMakeTheSameSteps(t *testing.T) {
 	}
 	t.Logf("%d cuts, %d rollbacks, %d trainers stopped while they waited for a step", cuts, rollbacks, interrupted)
 	if cuts < 1000 || rollbacks < 200 || interrupted < 1000 {
-		t.Error("expected more of each")
+		t.Error("expected more cuts, rollbacks and interrupted waits")
 	}
 }
 
 // No task is dispatched before all ranks have joined, also after a rollback.
 func TestRanksWithCutsDispatchOnceAllHaveJoined(t *testing.T) {
-	q, _ := running(t, Options{Ranks: 2, ExplicitCommit: true, Cuts: true}, 4)
+	q, _ := runningQueue(t, Options{Ranks: 2, ExplicitCommit: true, Cuts: true}, 4)
 	j := &rankJob{T: t, queue: q}
 	join := func() *cutRunner {
 		r := &cutRunner{}

@@ -8,22 +8,22 @@ import (
 	"testing"
 )
 
-// runner is a trainer in synchronous steps: one mini-batch of its task in each.
+// runner is a trainer in synchronous steps. Each step trains one mini-batch of its task.
 type runner struct {
 	session Answer
 	joined  bool
 	seq     uint64
 	task    *Token
 	index   int // of the task
-	left    int // mini-batches of it
+	left    int // remaining mini-batches of the task
 	staged  bool
 }
 
-// steps trains a job to its end: trainers join, ask, stage and finish in an order that only random knows. It returns the
-// steps, each as the (pass, position, mini-batch) of its contributors in their order.
-func steps(t *testing.T, opt Options, tasks, trainers int, random *rand.Rand) []string {
+// trainToEnd runs a job until it ends. Trainers join, ask, stage and finish in a random order. It returns the steps,
+// each as the (pass, position, mini-batch) of its contributors in their order.
+func trainToEnd(t *testing.T, opt Options, tasks, trainers int, random *rand.Rand) []string {
 	t.Helper()
-	q, _ := running(t, opt, tasks)
+	q, _ := runningQueue(t, opt, tasks)
 	crew := make([]*runner, trainers)
 	for i := range crew {
 		crew[i] = &runner{}
@@ -34,7 +34,7 @@ func steps(t *testing.T, opt Options, tasks, trainers int, random *rand.Rand) []
 			return made
 		}
 		if turn > 200*tasks*trainers {
-			t.Fatalf("the job stands still after %d steps: %+v", len(made), q.PendingTasks())
+			t.Fatalf("no progress after %d steps: %+v", len(made), q.PendingTasks())
 		}
 		r := crew[random.IntN(trainers)]
 		switch {
@@ -44,7 +44,7 @@ func steps(t *testing.T, opt Options, tasks, trainers int, random *rand.Rand) []
 			r.ask(t, q)
 		case r.left == 0:
 			r.ask(t, q, Result{Token: *r.task})
-		case r.left == 1 && (r.task.Position == 3 && r.task.Attempt == 1 || r.index == 2): // its last record is damaged, the second one for ever
+		case r.left == 1 && (r.task.Position == 3 && r.task.Attempt == 1 || r.index == 2): // the last record of two tasks is damaged, of the second task in every attempt
 			r.ask(t, q, Result{Token: *r.task, Error: "a damaged chunk"})
 		case !r.staged:
 			r.staged = true
@@ -74,7 +74,7 @@ func steps(t *testing.T, opt Options, tasks, trainers int, random *rand.Rand) []
 	}
 }
 
-// ask finishes or fails the task at hand and takes the next one.
+// ask finishes or fails the current task and takes the next task.
 func (r *runner) ask(t *testing.T, q *Queue, results ...Result) {
 	t.Helper()
 	if len(results) > 0 {
@@ -85,7 +85,7 @@ func (r *runner) ask(t *testing.T, q *Queue, results ...Result) {
 	case AnswerTask:
 		r.task, r.index, r.left = &a.Token, a.Index, 1+(a.Index*7)%5
 		if again := ask(t, q, r.session, r.seq+1); again.Kind != AnswerWait || again.Err != nil {
-			t.Fatalf("who has a task asks for another and gets %+v", again)
+			t.Fatalf("second ask of a trainer with a task: got %+v", again)
 		}
 		r.seq++
 	case AnswerWait, AnswerEnded:
@@ -94,14 +94,14 @@ func (r *runner) ask(t *testing.T, q *Queue, results ...Result) {
 	}
 }
 
-// With ranks the steps are the same whoever is fast, and each is of all trainers that have something left.
+// With ranks the steps do not depend on the speed of trainers. Each step has all trainers with remaining work.
 func TestRanksMakeTheSameSteps(t *testing.T) {
 	for _, trainers := range []int{1, 2, 3, 5} {
 		for _, tasks := range []int{4, 7, 20} {
 			opt := Options{Passes: 3, Ranks: trainers, MaxFailures: 1}
-			want := steps(t, opt, tasks, trainers, rand.New(rand.NewPCG(0, 0)))
+			want := trainToEnd(t, opt, tasks, trainers, rand.New(rand.NewPCG(0, 0)))
 			for seed := range uint64(60) {
-				got := steps(t, opt, tasks, trainers, rand.New(rand.NewPCG(1, seed)))
+				got := trainToEnd(t, opt, tasks, trainers, rand.New(rand.NewPCG(1, seed)))
 				if !slices.Equal(got, want) {
 					at := 0
 					for at < min(len(got), len(want)) && got[at] == want[at] {
@@ -117,31 +117,31 @@ func TestRanksMakeTheSameSteps(t *testing.T) {
 	}
 }
 
-// One trainer too many stands by, and takes over when one is lost; one too few is waited for.
-func TestRanksAreForSoManyTrainers(t *testing.T) {
-	q, sessions := running(t, Options{Ranks: 2}, 6, "a", "b", "c")
+// A job of ranks waits for a missing trainer. A surplus trainer waits and replaces a lost trainer.
+func TestRanksWaitForMissingTrainer(t *testing.T) {
+	q, sessions := runningQueue(t, Options{Ranks: 2}, 6, "a", "b", "c")
 	first, second := ask(t, q, sessions[0], 1), ask(t, q, sessions[1], 1)
 	if first.Token.Position != 0 || second.Token.Position != 1 {
 		t.Fatalf("positions %d and %d, expected 0 and 1", first.Token.Position, second.Token.Position)
 	}
 	if a := ask(t, q, sessions[2], 1); a.Kind != AnswerWait {
-		t.Fatalf("a third trainer gets %+v", a)
+		t.Fatalf("third trainer: expected no task, got %+v", a)
 	}
 	if list, ok := q.Contributors(); !ok || len(list) != 2 {
 		t.Errorf("contributors %v, %v; expected two", list, ok)
 	}
 	q.Apply(1, &Leave{sessions[1].Ordinal, sessions[1].Incarnation})
 	if list, ok := q.Contributors(); ok {
-		t.Errorf("a step of %v while position 1 is due", list)
+		t.Errorf("position 1 is due: expected no step, got one of %v", list)
 	}
 	if a := ask(t, q, sessions[2], 2); a.Kind != AnswerTask || a.Token.Position != 1 {
-		t.Errorf("the third trainer gets %+v, expected position 1", a)
+		t.Errorf("third trainer: expected position 1, got %+v", a)
 	}
 	q.Apply(1, &Leave{sessions[2].Ordinal, sessions[2].Incarnation})
 	if a := ask(t, q, sessions[0], 2, Result{Token: first.Token}); a.Kind != AnswerTask || a.Token.Position != 2 {
-		t.Errorf("the first one gets %+v, expected position 2", a)
+		t.Errorf("first trainer: expected position 2, got %+v", a)
 	}
 	if list, ok := q.Contributors(); ok {
-		t.Errorf("a step of %v while one trainer is missing", list)
+		t.Errorf("one trainer is missing: expected no step, got one of %v", list)
 	}
 }

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// history is a queue with its ledger, committed after each event.
+// history is a queue with its ledger. It commits after each event.
 type history struct {
 	t        *testing.T
 	q        *Queue
 	verifier *Verifier
 	ledger   []ledgerEntry
-	tokens   map[Token]bool // that were handed out
+	tokens   map[Token]bool // every dispatched token
 	newest   uint64         // incarnation
 }
 
@@ -51,7 +51,7 @@ func (h *history) add(r ledgerEntry) {
 	}
 }
 
-// work lets trainers join and finish so many tasks; it returns what they hold then.
+// work lets trainers join and finish the given number of tasks. It returns their remaining tasks.
 func (h *history) work(tasks int, ids ...string) (held map[Token]Request) {
 	h.t.Helper()
 	held = map[Token]Request{}
@@ -85,8 +85,8 @@ func (h *history) work(tasks int, ids ...string) (held map[Token]Request) {
 	return held
 }
 
-// A backup is revived while the job that it is of goes on: nothing that was handed out, or is
-// known by, the one is taken by the other; every task of the revived one is counted once.
+// A job is restored from a backup while the original job continues. Neither accepts tokens or sessions of the other,
+// and each task of the restored job counts once.
 func TestRevive(t *testing.T) {
 	table := tableOf(t, 20)
 	h := &history{t: t, q: New("old", [16]byte{1}, 7, Options{Passes: 2}), verifier: NewVerifier(), tokens: map[Token]bool{}}
@@ -94,12 +94,12 @@ func TestRevive(t *testing.T) {
 	held := h.work(9, "a", "b", "c")
 	h.do(&SaveModel{Trainer: 1, Incarnation: held[anyOf(held)].Incarnation, Lease: 60_000})
 	if len(held) == 0 {
-		t.Fatal("nobody holds a task")
+		t.Fatal("expected pending tasks, found none")
 	}
 	backup, roster := h.q.Snapshot(1, 2), h.q.encodedRoster()
 	ledger := h.ledger
 	counted := h.q.Overview().Sets[0].Done
-	h.work(15, "a", "b", "d", "e") // and on
+	h.work(15, "a", "b", "d", "e") // the original job continues
 
 	q, err := Restore(backup, roster, []*Table{table}, BackupOptions)
 	if err != nil {
@@ -114,15 +114,15 @@ func TestRevive(t *testing.T) {
 	}
 	revived.commit()
 	if len(q.encodedRoster()) != 0 || q.Trainers() != 0 || q.Saving() > 0 {
-		t.Errorf("of the old job there are the trainers %v; saving %v", q.encodedRoster(), q.Saving())
+		t.Errorf("restored job: expected no trainer and no saver of the original job, found trainers %v and saver %v", q.encodedRoster(), q.Saving())
 	}
 	v := q.Overview()
 	if v.Job != "new" || q.JobID() != [16]byte{2} || v.Sets[0].Done != counted || v.Sets[0].Pending != 0 || v.Sets[0].Retry != len(held) || v.Epoch != 2 {
-		t.Errorf("revived: %+v; want %d tasks counted and %d to be delivered again", v, counted, len(held))
+		t.Errorf("restored: %+v; expected %d tasks counted and %d to be delivered again", v, counted, len(held))
 	}
 	s := q.Snapshot(1, 2)
 	if s.Cluster != 8 || s.Restores != 1 || s.Commit <= backup.Commit || s.Saver != 0 || s.SaverUntil != 0 {
-		t.Errorf("revived: %+v", s)
+		t.Errorf("restored: %+v", s)
 	}
 	if q, err = Restore(s, nil, []*Table{table}, Options{Passes: 2}); err != nil { // the next master
 		t.Fatal(err)
@@ -130,17 +130,17 @@ func TestRevive(t *testing.T) {
 	revived.q = q
 	a := revived.do(&Join{ID: "a"})
 	if a.Incarnation <= h.newest {
-		t.Errorf("incarnation %x was given, the old job has given %x", a.Incarnation, h.newest)
+		t.Errorf("expected an incarnation above that of the original job, %[2]x; found %[1]x", a.Incarnation, h.newest)
 	}
 	for token := range h.tokens {
 		answer := revived.do(&Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Finished: []Result{{Token: token}}})
 		if answer.Finishes[0] != Stale {
-			t.Fatalf("a finish of %v, of the old job, is %v", token, answer.Finishes[0])
+			t.Fatalf("finish of token %v of the original job: got %v", token, answer.Finishes[0])
 		}
 	}
 	for _, r := range held {
 		if answer := revived.do(&r); answer.Kind != AnswerRejoin {
-			t.Errorf("a trainer of the old job is told %+v", answer)
+			t.Errorf("trainer of the original job: got %+v", answer)
 		}
 	}
 	revived.work(1000, "a", "b")
@@ -149,7 +149,7 @@ func TestRevive(t *testing.T) {
 	}
 	for token := range revived.tokens {
 		if h.tokens[token] {
-			t.Errorf("token %v was handed out by both", token)
+			t.Errorf("token %v: dispatched by both jobs", token)
 		}
 	}
 	if r := revived.verifier.Report(); len(r) != 2 || r[0].CountedOnce != 20 || r[1].CountedOnce != 20 || r[0].Redelivered != len(held) {
@@ -164,7 +164,7 @@ func anyOf(held map[Token]Request) Token {
 	return Token{}
 }
 
-// A task that is near its limits goes back as it is, whatever the limits of the job are.
+// A task near its limits keeps its failures and losses, for any limits of the job.
 func TestReviveChargesNothing(t *testing.T) {
 	opt := Options{MaxFailures: 9}
 	table := tableOf(t, 2)
@@ -187,11 +187,11 @@ func TestReviveChargesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if tasks := backup.PendingTasks(); len(tasks) != 1 || len(tasks[0].Holders) != 0 || tasks[0].Failures != 8 || tasks[0].Losses != 0 {
-		t.Errorf("the task stands as %+v", tasks)
+		t.Errorf("restored task: found %+v", tasks)
 	}
 }
 
-func TestReviveTooOften(t *testing.T) {
+func TestReviveBeyondMaxRestoresIsRefused(t *testing.T) {
 	q := goldenQueue(t)
 	q.restores = math.MaxUint8
 	if err := q.Revive("new", [16]byte{2}, 8); !errors.Is(err, ErrTooOften) || q.job != "golden" || q.epoch != 1 {

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// Two processes with one name displace each other: the third time within 10 s is a warning, and for a minute none follows. A trainer
-// that is killed and started again, or joins again over the same connection, is no rival.
-func TestRivalsOfOneNameAreWarnedOf(t *testing.T) {
+// Two processes with one name displace each other. The third time within 10 s is logged as a warning, and no other
+// follows for a minute. A trainer that is killed and started again, or joins again over the same connection, is not
+// reported.
+func TestRivalsOfOneNameAreLogged(t *testing.T) {
 	const second = Clock(1000)
 	for name, c := range map[string]struct {
 		joins   int
@@ -17,12 +18,12 @@ func TestRivalsOfOneNameAreWarnedOf(t *testing.T) {
 		cut     bool // the connection is lost before the next join
 		want    int
 	}{
-		"rivals":           {8, second, perJoin, false, 1},
-		"for long":         {70 * 2, second, perJoin, false, 3},
-		"not often enough": {3, second, perJoin, false, 0},
-		"slowly":           {40, 6 * second, perJoin, false, 0},
-		"crashes":          {20, second, perJoin, true, 0},
-		"same connection":  {20, second, func(int) string { return "10.0.0.1:1" }, false, 0},
+		"rivals":          {8, second, perJoin, false, 1},
+		"for minutes":     {70 * 2, second, perJoin, false, 3},
+		"below the limit": {3, second, perJoin, false, 0},
+		"slowly":          {40, 6 * second, perJoin, false, 0},
+		"crashes":         {20, second, perJoin, true, 0},
+		"same connection": {20, second, func(int) string { return "10.0.0.1:1" }, false, 0},
 	} {
 		q := datasetQueue(t, 2, Options{Passes: 1})
 		now, warnings := q.Clock(), 0

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "write the expected output of scenarios and the golden files anew")
+var update = flag.Bool("update", false, "write the expected output of scenarios and the golden files")
 
-// TestScenarios plays the files under testdata/scenarios: blocks of one command, a line
-// of dashes, and what is expected of it, which is the answer and the full state.
+// TestScenarios plays the files under testdata/scenarios: blocks of one command, a line of dashes, the expected
+// answer and the full state.
 //
 //	new tasks=N [passes=N] [shuffle] [rolling] [speculate] [max-failures=N] [max-set-aside=N] [losses-ignored] [explicit] [cuts] [max-uncommitted=N]
 //	join NAME                      a session; the same name again is its next incarnation
@@ -36,13 +36,13 @@ var update = flag.Bool("update", false, "write the expected output of scenarios 
 //	plain CONN [index=N] [token=T] [error=TEXT] [nowant]
 //	close CONN                     the connection is gone
 //	retry INDEX | drop INDEX | pause [REASON] | resume | drain NAME
-//	                               an operator's word
+//	                               commands of an operator
 //	flushed NAME STEP [gen=N] [TOKEN=RECORDS...]
 //	step NAME STEP [gen=N]         a member, or the master (-), commits a step
-//	rollback NAME STEP gen=N       the same goes back to it
+//	rollback NAME STEP gen=N       a member, or the master (-), rolls back to a step
 //	laststep NAME
 //	cutbegin STEP | cutready STEP | cutrelease | watch NAME
-//	commit | restart | refused     store; a new term from what is stored; back to it in the same term
+//	commit | restart | refused     store; begin a new term from the stored state; reload the stored state in the same term
 //	queues                         the literal queues
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/scenarios/*.txt")
@@ -103,8 +103,7 @@ type scenario struct {
 	ledger *Verifier
 }
 
-// play runs the command of one block and returns the block as it should read. Comments
-// stand before the command.
+// play runs the command of one block and returns the block with the actual result. Comments precede the command.
 func (s *scenario) play(block string) string {
 	input, _, _ := strings.Cut(block, "\n----")
 	lines := strings.Split(input, "\n")
@@ -260,8 +259,7 @@ func (s *scenario) pass(d time.Duration, silent []string, moving string) {
 	}
 }
 
-// next is what a client sends that keeps the rules: all before is answered, and it lists
-// what it holds.
+// next sends the request of a well-behaved client: it acknowledges all earlier answers and lists its tasks.
 func (s *scenario) next(name string, finished []Result, want bool) string {
 	c := s.names[name]
 	c.seq++
@@ -290,7 +288,7 @@ func (s *scenario) answer(c *client, a Answer) string {
 	case AnswerWait:
 		parts = append(parts, a.WaitFor.String())
 	case AnswerStep, AnswerRolledBack:
-		if c != nil && c.epoch != a.Place.Epoch { // it drops what it held
+		if c != nil && c.epoch != a.Place.Epoch { // the client drops its tasks
 			c.epoch, c.held = a.Place.Epoch, nil
 		}
 		text := fmt.Sprintf("step %d, generation %d, epoch %d, %d uncommitted", a.Place.Step, a.Place.Generation, a.Place.Epoch, a.Place.Uncommitted)
@@ -445,7 +443,7 @@ func (s *scenario) commit() string {
 	}
 	for _, r := range s.ledger.Report() {
 		line := fmt.Sprintf("verify: %+v\n", r)
-		out.WriteString(strings.Replace(line, " Dropped:0", "", 1)) // said where there is one
+		out.WriteString(strings.Replace(line, " Dropped:0", "", 1)) // printed only if not 0
 	}
 	return out.String()
 }
@@ -466,7 +464,7 @@ func (s *scenario) restore(sameTerm bool) string {
 	return ""
 }
 
-// state prints all there is.
+// state prints the full state.
 func (s *scenario) state() string {
 	var out strings.Builder
 	status, reason := s.q.Status()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A thousand trainers a second join and are not heard again, so more sessions are to end than a tick
-// ends. A task whose trainer hangs comes back at its deadline all the same.
+// A thousand trainers a second join and send nothing more, so more sessions expire than one tick can end. A task of a
+// trainer that hangs still returns at its deadline.
 func TestJoinFloodDelaysNoDeadline(t *testing.T) {
 	for _, explicit := range []bool{false, true} {
 		q := datasetQueue(t, 3, Options{Passes: 1, FirstTimeout: 5 * time.Second, SessionTTL: time.Second, ExplicitCommit: explicit})
@@ -35,12 +35,12 @@ func TestJoinFloodDelaysNoDeadline(t *testing.T) {
 			t.Fatalf("explicit %v: %d sessions: expected more than ticks can end", explicit, q.Trainers())
 		}
 		if p := q.PendingTasks()[0]; p.Failures != 1 || !explicit && len(p.Holders) > 0 {
-			t.Errorf("explicit %v: after its deadline the task is %+v", explicit, p)
+			t.Errorf("explicit %v: after the deadline: expected a returned task, found %+v", explicit, p)
 		}
 	}
 }
 
-// Ticks that end as many sessions as they can, and set tasks aside, still fit a transaction.
+// The keys of a tick that ends the maximum number of sessions, and sets tasks aside, fit one transaction.
 func TestTickWritesABoundedNumberOfKeys(t *testing.T) {
 	q := datasetQueue(t, 500, Options{Passes: 1, MaxFailures: 1, FirstTimeout: time.Second, SessionTTL: time.Second})
 	now := q.Clock()
@@ -88,17 +88,17 @@ func TestSessionsBeyondTheLimitAreRefused(t *testing.T) {
 	}
 	refused("a trainer", &Join{ID: "d"})
 	refused("a connection", &PlainAsk{Connection: "e", Want: true})
-	// Sessions that exist go on.
+	// Existing sessions continue.
 	if got := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 1, Want: true}); got.Kind != AnswerTask {
-		t.Errorf("a session that exists gets %+v", got)
+		t.Errorf("existing session: got %+v", got)
 	}
 	c.Index = q.Apply(1, &PlainAsk{Trainer: c.Ordinal, Incarnation: c.Incarnation, Connection: "c", Finished: true, Index: c.Index, Token: c.Token, Want: true}).Index
 	if c.Index == 0 {
-		t.Error("a connection with a session gets no further task")
+		t.Error("connection with a session: expected another task")
 	}
-	// A trainer that joins again takes its own place, and one that leaves makes room.
+	// A trainer that joins again replaces its own session. A trainer that leaves makes room.
 	if got := q.Apply(1, &Join{ID: "b"}); got.Err != nil || got.Ordinal == b.Ordinal {
-		t.Errorf("a trainer that joins again gets %+v", got)
+		t.Errorf("trainer that joins again: got %+v", got)
 	}
 	refused("a trainer", &Join{ID: "d"})
 	q.Apply(1, &Leave{a.Ordinal, a.Incarnation})

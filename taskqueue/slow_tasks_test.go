@@ -63,8 +63,8 @@ func TestSlowTasksOnPlainConnectionsAreCounted(t *testing.T) {
 	}
 }
 
-// Joined trainers make progress on tasks of 400 s, after a quick one that set the hard deadline
-// to 300 s. Without learning from late finishes, these 20 tasks are trained 37 times.
+// Joined trainers report progress on tasks of 400 s. A quick first task set the hard deadline to 300 s. Without
+// learning from late finishes, these 20 tasks are trained 37 times.
 func TestSlowTasksOfJoinedTrainersAreTrainedAboutOnce(t *testing.T) {
 	q := datasetQueue(t, 20, Options{Passes: 1})
 	now := q.Clock()
@@ -119,9 +119,9 @@ func TestSlowTasksOfJoinedTrainersAreTrainedAboutOnce(t *testing.T) {
 	}
 }
 
-// One task takes 180 s where the others take 1 s, and the other trainers wait. With the same timeout,
-// 30 s, for each attempt it fails four times within 120 s, and the job ends without it.
-func TestTaskSlowerThanTheOthersIsNotSetAside(t *testing.T) {
+// One task takes 180 s, all others 1 s, and the other trainers wait. With the same timeout of 30 s for each attempt,
+// the task fails four times within 120 s and the job ends without it.
+func TestSlowestTaskIsNotSetAside(t *testing.T) {
 	q := datasetQueue(t, 20, Options{Passes: 1})
 	now := q.Clock()
 	type client struct {

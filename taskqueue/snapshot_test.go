@@ -15,10 +15,14 @@ import (
 	"time"
 )
 
-// goldenQueue has something in each field of the state: two open passes, tasks held by
-// one, by two and by nobody, running and prefetched ones, failures and losses, a task set
-// aside in both passes and one that is spared in the newer one, a saver, a connection that
-// did not join; the job was restored from a backup once, and a task is dropped.
+// goldenQueue returns a queue with a value in each field of the state:
+//
+// - two open passes, with running and prefetched tasks
+// - tasks with no holder, one holder and two holders
+// - failures and losses
+// - a task set aside in both passes, another spared in the newer pass, and a dropped task
+// - a saver, and a connection without a session
+// - a restore from a backup
 func goldenQueue(t testing.TB) *Queue {
 	t.Helper()
 	q := New("golden", [16]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 0xc1a5, goldenOptions)
@@ -48,7 +52,7 @@ func goldenQueue(t testing.TB) *Queue {
 	}
 	spared := ask("a")
 	ask("a")
-	for range 3 { // set aside, in pass 1 and on
+	for range 3 { // set aside, from pass 1 on
 		fail("b", ask("b"))
 	}
 	finish("c", ask("c"))
@@ -65,7 +69,7 @@ func goldenQueue(t testing.TB) *Queue {
 	for range 2 {
 		fail("a", ask("a"))
 	}
-	q.Apply(now, &PlainAsk{Connection: "10.0.0.9:4711", Want: true}) // a second copy of the slowest
+	q.Apply(now, &PlainAsk{Connection: "10.0.0.9:4711", Want: true}) // a second attempt of the slowest task
 	fail("b", charged)
 	q.Apply(now, &SaveModel{c["b"].ordinal, c["b"].incarnation, 60_000})
 	q.Apply(now, &DropTask{Set: 0, Index: 6})
@@ -84,8 +88,8 @@ func (q *Queue) encodedRoster() map[string][]byte {
 	return roster
 }
 
-// What every format ever written says: a state of it is upgraded, says the same as when it was
-// written, and goes on. The files of older formats are never written again.
+// A state of every earlier format can be upgraded. Its fields are those in its golden file, and the job continues.
+// The files of older formats are never written again.
 func TestGoldenSnapshots(t *testing.T) {
 	for format := 1; format <= Format; format++ {
 		t.Run(fmt.Sprint("format ", format), func(t *testing.T) {
@@ -113,8 +117,7 @@ func TestGoldenSnapshots(t *testing.T) {
 				t.Fatal(err)
 			}
 			diff(t, name+"state.txt", readGolden(t, name+"state.txt"), describe(restored))
-			// gob numbers types by their first use in a process, so the bytes differ from test to
-			// test; what they say may not.
+			// gob numbers types by their first use in a process, so only decoded values are comparable.
 			if fresh := restored.Snapshot(77, 0xabcdef); !reflect.DeepEqual(*fresh, s) {
 				t.Fatalf("stored again:\n got      %+v\n expected %+v", *fresh, s)
 			}
@@ -123,7 +126,7 @@ func TestGoldenSnapshots(t *testing.T) {
 	}
 }
 
-// writeGolden checks what this build writes, and writes it with -update.
+// writeGolden compares the output of this build with the golden file, or writes the file with -update.
 func writeGolden(t *testing.T, name string) {
 	t.Helper()
 	q := goldenQueue(t)
@@ -156,7 +159,7 @@ func readGolden(t *testing.T, name string) string {
 	return string(text)
 }
 
-// An upgrade that fails, and a format that is not known, leave the state as it was.
+// A failed upgrade, or an unknown format, leaves the snapshot unchanged.
 func TestUpgradeRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(s *Snapshot)
@@ -184,7 +187,7 @@ func TestUpgradeRefuses(t *testing.T) {
 	}
 }
 
-// documented fails when a page on a format does not show these bytes.
+// documented fails if the page of a format does not show the given bytes.
 func documented(t *testing.T, page string, b []byte) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/formats/" + page)
@@ -211,7 +214,7 @@ func undump(t *testing.T, text string) []byte {
 	return out
 }
 
-// describe prints all that is stored of a queue.
+// describe prints the stored state of a queue.
 func describe(q *Queue) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "job %s %x, cluster %x, epoch %d, commit %d, clock %d, next ordinal %d, %v %s, saver %d until %d\n",
@@ -247,32 +250,32 @@ func TestRestoreRefuses(t *testing.T) {
 		change func(s *Snapshot, roster map[string][]byte)
 		want   error
 	}{
-		"another format":         {func(s *Snapshot, _ map[string][]byte) { s.Format = Format - 1 }, ErrDamaged},
-		"a commit out of range":  {func(s *Snapshot, _ map[string][]byte) { s.Commit = maxCommit + 1 }, ErrDamaged},
-		"no format":              {func(s *Snapshot, _ map[string][]byte) { s.Format = 0 }, ErrDamaged},
-		"another mode":           {func(s *Snapshot, _ map[string][]byte) { s.Mode = 1 }, ErrDamaged},
-		"no job id":              {func(s *Snapshot, _ map[string][]byte) { s.JobID = nil }, ErrDamaged},
-		"no clock":               {func(s *Snapshot, _ map[string][]byte) { s.Clock = 0 }, ErrDamaged},
-		"a dataset too many":     {func(s *Snapshot, _ map[string][]byte) { s.Sets = append(s.Sets, SetSnapshot{}) }, ErrDamaged},
-		"an unknown status":      {func(s *Snapshot, _ map[string][]byte) { s.Status = 9 }, ErrDamaged},
-		"an unknown order":       {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Algorithm = 9 }, ErrDamaged},
-		"other tasks":            {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Tasks++ }, ErrDamaged},
-		"a cursor beyond":        {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Cursor = s.Sets[0].Tasks + 1 }, ErrDamaged},
-		"a cursor ahead":         {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Cursor++ }, ErrDamaged},
-		"a finish less":          {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Open[0].Counted-- }, ErrDamaged},
-		"a finish more":          {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Open[1].Counted++ }, ErrDamaged},
-		"no live tasks":          {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Live = []byte{0} }, ErrDamaged},
-		"live tasks cut short":   {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Live = s.Sets[0].Live[:5] }, ErrDamaged},
-		"more live than bytes":   {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Live = []byte{255, 255, 255, 255, 127, 0} }, ErrDamaged},
-		"nothing set aside":      {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Aside = nil }, ErrDamaged},
-		"passes out of order":    {func(s *Snapshot, _ map[string][]byte) { slices.Reverse(s.Sets[0].Open) }, ErrDamaged},
-		"three open passes":      {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Open = append(s.Sets[0].Open, OpenPass{Pass: 3}) }, ErrDamaged},
-		"ordinals handed back":   {func(s *Snapshot, _ map[string][]byte) { s.NextOrdinal = 1 }, ErrDamaged},
-		"a roster entry":         {func(_ *Snapshot, roster map[string][]byte) { roster["a"] = []byte("{") }, ErrDamaged},
-		"two of one ordinal":     {func(_ *Snapshot, roster map[string][]byte) { roster["z"] = roster["a"] }, ErrDamaged},
-		"an entry of nobody":     {func(_ *Snapshot, roster map[string][]byte) { roster["z"] = []byte(`{}`) }, ErrDamaged},
-		"an average beyond time": {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].AverageMicros = 1 << 62 }, ErrDamaged},
-		"a short digest":         {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Digest = nil }, ErrDamaged},
+		"another format":              {func(s *Snapshot, _ map[string][]byte) { s.Format = Format - 1 }, ErrDamaged},
+		"a commit out of range":       {func(s *Snapshot, _ map[string][]byte) { s.Commit = maxCommit + 1 }, ErrDamaged},
+		"no format":                   {func(s *Snapshot, _ map[string][]byte) { s.Format = 0 }, ErrDamaged},
+		"another mode":                {func(s *Snapshot, _ map[string][]byte) { s.Mode = 1 }, ErrDamaged},
+		"no job id":                   {func(s *Snapshot, _ map[string][]byte) { s.JobID = nil }, ErrDamaged},
+		"no clock":                    {func(s *Snapshot, _ map[string][]byte) { s.Clock = 0 }, ErrDamaged},
+		"two datasets":                {func(s *Snapshot, _ map[string][]byte) { s.Sets = append(s.Sets, SetSnapshot{}) }, ErrDamaged},
+		"an unknown status":           {func(s *Snapshot, _ map[string][]byte) { s.Status = 9 }, ErrDamaged},
+		"an unknown order":            {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Algorithm = 9 }, ErrDamaged},
+		"other tasks":                 {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Tasks++ }, ErrDamaged},
+		"a cursor past the end":       {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Cursor = s.Sets[0].Tasks + 1 }, ErrDamaged},
+		"a cursor ahead":              {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Cursor++ }, ErrDamaged},
+		"one finish too few":          {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Open[0].Counted-- }, ErrDamaged},
+		"one finish too many":         {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Open[1].Counted++ }, ErrDamaged},
+		"no live tasks":               {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Live = []byte{0} }, ErrDamaged},
+		"live tasks cut short":        {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Live = s.Sets[0].Live[:5] }, ErrDamaged},
+		"more live than bytes":        {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Live = []byte{255, 255, 255, 255, 127, 0} }, ErrDamaged},
+		"nothing set aside":           {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Aside = nil }, ErrDamaged},
+		"passes out of order":         {func(s *Snapshot, _ map[string][]byte) { slices.Reverse(s.Sets[0].Open) }, ErrDamaged},
+		"three open passes":           {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Open = append(s.Sets[0].Open, OpenPass{Pass: 3}) }, ErrDamaged},
+		"next ordinal too low":        {func(s *Snapshot, _ map[string][]byte) { s.NextOrdinal = 1 }, ErrDamaged},
+		"a roster entry":              {func(_ *Snapshot, roster map[string][]byte) { roster["a"] = []byte("{") }, ErrDamaged},
+		"two trainers of one ordinal": {func(_ *Snapshot, roster map[string][]byte) { roster["z"] = roster["a"] }, ErrDamaged},
+		"an entry without a trainer":  {func(_ *Snapshot, roster map[string][]byte) { roster["z"] = []byte(`{}`) }, ErrDamaged},
+		"an average out of range":     {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].AverageMicros = 1 << 62 }, ErrDamaged},
+		"a short digest":              {func(s *Snapshot, _ map[string][]byte) { s.Sets[0].Digest = nil }, ErrDamaged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := goldenQueue(t)
@@ -289,8 +292,8 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// FuzzRestore feeds damaged columns and numbers: an error or a queue that works, never a
-// panic, nor memory beyond what the bytes can hold.
+// FuzzRestore restores damaged columns and numbers. It expects an error or a queue that works: no panic, and no
+// memory beyond the size of the input.
 func FuzzRestore(f *testing.F) {
 	q := goldenQueue(f)
 	s := q.Snapshot(1, 2)
@@ -315,7 +318,7 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// exercise lets a restored queue work until all its time is over.
+// exercise runs a restored queue until each deadline has expired.
 func exercise(t *testing.T, q *Queue) {
 	join := q.Apply(q.Clock(), &Join{ID: "fuzz"})
 	for i := range 20 {
@@ -334,7 +337,7 @@ func exercise(t *testing.T, q *Queue) {
 	}
 }
 
-// FuzzTokens gives any token to every event that takes one.
+// FuzzTokens sends any token with every event that has one.
 func FuzzTokens(f *testing.F) {
 	f.Add(uint32(1), uint8(0), 0, uint32(1), 3, uint32(1), uint32(1), uint64(0x20000), 3, "x")
 	f.Add(uint32(1), uint8(0), 0, uint32(2), -1, uint32(0), uint32(4), uint64(0), -1, "")

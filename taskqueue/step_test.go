@@ -30,16 +30,17 @@ func staged(t *testing.T, s *syncSteps, version uint64, ordinals ...Ordinal) {
 	}
 }
 
-// A step is complete when all that run have staged, and has those only, in their order.
-func TestStepIsOfThoseThatRun(t *testing.T) {
+// A step completes when all trainers that run a task have staged. It consists of their gradients, in the order of
+// ordinals.
+func TestStepCompletesOnceRunnersStaged(t *testing.T) {
 	type ordinals = []Ordinal
 	tests := map[string]struct{ staged, runners, want ordinals }{
-		"nobody runs":               {ordinals{1}, nil, nil},
-		"one has not staged":        {ordinals{1, 3}, ordinals{1, 2, 3}, nil},
-		"all have":                  {ordinals{3, 1, 2}, ordinals{1, 2, 3}, ordinals{1, 2, 3}},
-		"a lost one is left out":    {ordinals{1, 2, 3}, ordinals{1, 3}, ordinals{1, 3}},
-		"a new one is waited for":   {ordinals{1, 2}, ordinals{1, 2, 4}, nil},
-		"ten is not less than nine": {ordinals{10, 9}, ordinals{9, 10}, ordinals{9, 10}},
+		"no trainer runs":               {ordinals{1}, nil, nil},
+		"one has not staged":            {ordinals{1, 3}, ordinals{1, 2, 3}, nil},
+		"all have":                      {ordinals{3, 1, 2}, ordinals{1, 2, 3}, ordinals{1, 2, 3}},
+		"a lost trainer is left out":    {ordinals{1, 2, 3}, ordinals{1, 3}, ordinals{1, 3}},
+		"a new trainer delays the step": {ordinals{1, 2}, ordinals{1, 2, 4}, nil},
+		"ten is not less than nine":     {ordinals{10, 9}, ordinals{9, 10}, ordinals{9, 10}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -50,7 +51,7 @@ func TestStepIsOfThoseThatRun(t *testing.T) {
 			for _, c := range step.Contributors {
 				got = append(got, c.Ordinal)
 				if c.Incarnation != uint64(c.Ordinal)*10 || c.Records != int(c.Ordinal) {
-					t.Errorf("contributor %+v is not as it was staged", c)
+					t.Errorf("contributor %+v: differs from its stage", c)
 				}
 			}
 			if ok != (tt.want != nil) || !reflect.DeepEqual(got, tt.want) {
@@ -63,7 +64,7 @@ func TestStepIsOfThoseThatRun(t *testing.T) {
 	}
 }
 
-func TestStageIsOfTheLastVersion(t *testing.T) {
+func TestStageAcceptsOnlyLastVersion(t *testing.T) {
 	q, s := stepsAt(t, `{"version":5,"epoch":1,"contributors":[{"ordinal":1,"incarnation":10,"records":3}]}`)
 	for name, tt := range map[string]struct {
 		version uint64
@@ -71,14 +72,14 @@ func TestStageIsOfTheLastVersion(t *testing.T) {
 		current bool
 		words   string
 	}{
-		"late":                  {4, 3, false, ""},
-		"from the future":       {6, 3, false, "staged at version 6: expected at most 5"},
-		"refused by a shard":    {5, 0, true, ""},
-		"a negative number":     {5, -1, false, "staged -1 records"},
-		"more than a step has":  {5, 1 << 32, false, "expected 1 to 4294967295"},
-		"of the last version":   {5, 3, true, ""},
-		"once more":             {5, 3, true, ""},
-		"the greatest there is": {5, 1<<32 - 1, true, ""},
+		"late":                 {4, 3, false, ""},
+		"of a later version":   {6, 3, false, "staged at version 6: expected at most 5"},
+		"refused by a shard":   {5, 0, true, ""},
+		"a negative number":    {5, -1, false, "staged -1 records"},
+		"more than a step has": {5, 1 << 32, false, "expected 1 to 4294967295"},
+		"of the last version":  {5, 3, true, ""},
+		"once more":            {5, 3, true, ""},
+		"the maximum":          {5, 1<<32 - 1, true, ""},
 	} {
 		current, err := s.stage(tt.version, Contributor{2, 20, tt.records})
 		if current != tt.current || (err == nil) != (tt.words == "") || err != nil && !strings.Contains(err.Error(), tt.words) {
@@ -86,17 +87,17 @@ func TestStageIsOfTheLastVersion(t *testing.T) {
 		}
 	}
 	if err := q.RestoreStep([]byte(`{`)); err == nil || !strings.Contains(err.Error(), StepKey) {
-		t.Errorf("damaged: got %v", err)
+		t.Errorf("damaged step: got %v", err)
 	}
 }
 
-// The same question has the same answer, however often it is asked.
-func TestStageIsAnswered(t *testing.T) {
+// A repeated question has the same answer.
+func TestStageOfCommittedStepIsAnswered(t *testing.T) {
 	q, s := stepsAt(t, "")
 	staged(t, s, 0, 1, 2)
 	step, ok := s.complete([]Ordinal{1}, everyone, 0)
 	if !ok {
-		t.Fatal("not complete")
+		t.Fatal("step: expected it to be complete")
 	}
 	q.setStep(step)
 	for range 2 {
@@ -111,29 +112,30 @@ func TestStageIsAnswered(t *testing.T) {
 		}
 	}
 	if s.includes(0, Contributor{Ordinal: 1, Incarnation: 11}) {
-		t.Error("another incarnation is taken for the contributor")
+		t.Error("another incarnation: expected no contributor")
 	}
 	if s.anyStaged() {
-		t.Error("gradients of the committed step are still staged")
+		t.Error("committed step: expected no staged gradients")
 	}
 }
 
-// With backups a step is of the first that come; who comes too late again and again is waited for.
+// With backups, a step completes without the last trainers. A trainer that was late for several steps must be in the
+// next.
 func TestStepWithBackups(t *testing.T) {
 	type ordinals = []Ordinal
 	for name, tt := range map[string]struct {
 		backups                      int
 		staged, late, runners, wants ordinals
 	}{
-		"one may be missing":            {1, ordinals{3, 1}, nil, ordinals{1, 2, 3}, ordinals{1, 3}},
-		"two may not":                   {1, ordinals{1}, nil, ordinals{1, 2, 3}, nil},
-		"nobody is left out needlessly": {1, ordinals{1, 2, 3}, nil, ordinals{1, 2, 3}, ordinals{1, 2, 3}},
-		"somebody is needed":            {5, nil, nil, ordinals{1, 2, 3}, nil},
-		"one is enough":                 {5, ordinals{2}, nil, ordinals{1, 2, 3}, ordinals{2}},
-		"a lost one is no contributor":  {1, ordinals{3, 4}, nil, ordinals{1, 2, 3}, nil},
-		"the late one is waited for":    {1, ordinals{1, 3}, ordinals{2}, ordinals{1, 2, 3}, nil},
-		"another one is not":            {1, ordinals{1, 2}, ordinals{2}, ordinals{1, 2, 3}, ordinals{1, 2}},
-		"a late one that is lost":       {1, ordinals{1}, ordinals{2}, ordinals{1, 3}, ordinals{1}},
+		"one missing trainer":              {1, ordinals{3, 1}, nil, ordinals{1, 2, 3}, ordinals{1, 3}},
+		"two missing trainers":             {1, ordinals{1}, nil, ordinals{1, 2, 3}, nil},
+		"all staged":                       {1, ordinals{1, 2, 3}, nil, ordinals{1, 2, 3}, ordinals{1, 2, 3}},
+		"none staged":                      {5, nil, nil, ordinals{1, 2, 3}, nil},
+		"one staged, five backups":         {5, ordinals{2}, nil, ordinals{1, 2, 3}, ordinals{2}},
+		"a lost trainer is no contributor": {1, ordinals{3, 4}, nil, ordinals{1, 2, 3}, nil},
+		"a late trainer is missing":        {1, ordinals{1, 3}, ordinals{2}, ordinals{1, 2, 3}, nil},
+		"another trainer is missing":       {1, ordinals{1, 2}, ordinals{2}, ordinals{1, 2, 3}, ordinals{1, 2}},
+		"a late trainer is lost":           {1, ordinals{1}, ordinals{2}, ordinals{1, 3}, ordinals{1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, s := stepsAt(t, `{"version":9,"epoch":1,"contributors":[]}`)
@@ -157,15 +159,15 @@ func TestStepWithBackups(t *testing.T) {
 				q.trainers[o] = &trainer{ordinal: o}
 			}
 			if q.setStep(step); ok && slices.ContainsFunc(got, func(o Ordinal) bool { return s.late[o] > 0 }) {
-				t.Error("who had a part in the step still counts as late")
+				t.Error("contributor of the step: expected it to be no longer late")
 			}
 		})
 	}
 }
 
-// A trainer that did not hear that it had a part in a step is told so however many versions
-// later, by the next leader too; else it would bring the same mini-batch in twice.
-func TestStageIsAnsweredLater(t *testing.T) {
+// A trainer that missed the answer to its stage receives it at any later version, also from a later leader. Otherwise
+// the trainer would contribute the same mini-batch twice.
+func TestStageOfEarlierStepIsAnswered(t *testing.T) {
 	q, s := stepsAt(t, "")
 	runners := []Ordinal{1, 2}
 	for version := range uint64(4) {
@@ -188,13 +190,13 @@ func TestStageIsAnsweredLater(t *testing.T) {
 	}
 	staged(t, s, 4, 2)
 	if step, _ := s.complete([]Ordinal{2}, everyone, 1); len(step.Earlier) > 0 {
-		t.Errorf("%v is kept of a trainer that is gone", step.Earlier)
+		t.Errorf("trainer without a session: expected no earlier stages, found %v", step.Earlier)
 	}
 }
 
 func everyone(Ordinal, uint64) bool { return true }
 
-// An ordinal whose trainer was replaced runs again, and the stage is of the incarnation before.
+// A stage of an earlier incarnation does not count for the incarnation that runs under the same ordinal.
 func TestStepLeavesOutIncarnationWithoutSession(t *testing.T) {
 	_, s := stepsAt(t, "")
 	if _, err := s.stage(0, Contributor{1, 10, 5}); err != nil {

@@ -30,10 +30,10 @@ func stageAt(q *Queue, by Answer, version uint64) Answer {
 func TestReadyCompletesAStepOnceAllHaveStaged(t *testing.T) {
 	q, by := syncQueue(t, 2, Options{})
 	if a := stageAt(q, by[0], 0); a.Kind != AnswerWait || a.WaitFor != WaitStep {
-		t.Errorf("staged: %+v", a)
+		t.Errorf("staged: got %+v", a)
 	}
 	if r := q.Ready(); r.MustCommit {
-		t.Errorf("a step of one trainer of two: %+v", r)
+		t.Errorf("one of two trainers staged: expected no step, found %+v", r)
 	}
 	stageAt(q, by[1], 0)
 	r := q.Ready()
@@ -44,21 +44,21 @@ func TestReadyCompletesAStepOnceAllHaveStaged(t *testing.T) {
 		t.Errorf("step %+v, %v", step, err)
 	}
 	if a := stageAt(q, by[0], 0); a.Kind != AnswerNone || a.Version != 1 || !a.Included {
-		t.Errorf("the report again: %+v", a)
+		t.Errorf("repeated report: got %+v", a)
 	}
 	if r := q.Ready(); r.MustCommit {
-		t.Errorf("a step is committed twice: %+v", r)
+		t.Errorf("committed step: expected no second commit, found %+v", r)
 	}
 }
 
-// The store refuses a step. The same stages complete it in the next batch.
+// The store refuses a step. The same stages complete the step in the next batch.
 func TestStagesOfARefusedStepCountAgain(t *testing.T) {
 	q, by := syncQueue(t, 2, Options{})
 	stored, roster := q.Snapshot(1, 2), q.encodedRoster()
 	stageAt(q, by[0], 0)
 	stageAt(q, by[1], 0)
 	if !q.Ready().MustCommit {
-		t.Fatal("no step")
+		t.Fatal("expected a step")
 	}
 	back, err := Restore(stored, roster, []*Table{nil}, Options{Sync: true})
 	if err != nil {
@@ -73,10 +73,10 @@ func TestStagesOfARefusedStepCountAgain(t *testing.T) {
 	}
 }
 
-func TestServersAheadAreFollowedOnce(t *testing.T) {
+func TestStepFollowsServersAheadOnce(t *testing.T) {
 	q, by := syncQueue(t, 1, Options{})
 	if a := stageAt(q, by[0], 7); !errors.Is(a.Err, ErrAhead) {
-		t.Errorf("staged at a version that is not known: %+v", a)
+		t.Errorf("staged at an unknown version: got %+v", a)
 	}
 	for _, reached := range []uint64{7, 5, 7} {
 		q.Apply(1, &ServersAhead{Version: reached})
@@ -96,11 +96,11 @@ func TestServersAheadAreFollowedOnce(t *testing.T) {
 	}
 }
 
-// What was staged before a rollback belongs to parameters that no longer exist.
+// Gradients staged before a rollback belong to discarded parameters.
 func TestRollbackResetsTheStep(t *testing.T) {
 	q, by := syncQueue(t, 2, Options{ExplicitCommit: true, Cuts: true})
 	first := by[0]
-	first.Epoch = 0 // any: the committer fills in the epoch of the answer when it parks the request
+	first.Epoch = 0 // the committer fills in the epoch of the answer when it parks the request
 	a := stageAt(q, first, 0)
 	if a.Epoch != 1 {
 		t.Errorf("staged: %+v", a)
@@ -139,5 +139,5 @@ func TestOutstandingNamesTheLastStep(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the last step is not outstanding")
+	t.Error("outstanding effects: expected the last step")
 }

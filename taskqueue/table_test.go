@@ -51,8 +51,8 @@ func randomTable(t testing.TB, r *rand.Rand, files, maxChunks int) literal {
 	return l
 }
 
-// same compares a table, grouped by perTask, with the list.
-func (l literal) same(t *testing.T, table *Table, perTask int) {
+// requireSame compares a table, grouped by perTask, with the list.
+func (l literal) requireSame(t *testing.T, table *Table, perTask int) {
 	t.Helper()
 	table.Group(perTask)
 	tasks := (len(l.chunks) + perTask - 1) / perTask
@@ -90,13 +90,12 @@ func TestTable(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		l := randomTable(t, r, 1+r.IntN(8), 300)
 		for _, perTask := range []int{1, 2, 7, 64, 1000} {
-			l.same(t, l.table, perTask)
+			l.requireSame(t, l.table, perTask)
 		}
 	}
 }
 
-// Parts of any size give the table back: files go on over the border of a part, tasks lie
-// over files and parts.
+// Parts of any size restore the table: files span parts, and tasks span files and parts.
 func TestTableParts(t *testing.T) {
 	for seed := range uint64(10) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -109,7 +108,7 @@ func TestTableParts(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			l.same(t, table, 5)
+			l.requireSame(t, table, 5)
 		}
 	}
 }
@@ -128,7 +127,7 @@ func TestTableRefusesFiles(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if table.Chunks() != 0 || len(table.Files()) != 0 {
-			t.Errorf("%s: %d chunks of a refused file", name, table.Chunks())
+			t.Errorf("%s: %d chunks after a refused file, expected 0", name, table.Chunks())
 		}
 	}
 }
@@ -136,7 +135,7 @@ func TestTableRefusesFiles(t *testing.T) {
 func TestTableRefusesDamagedParts(t *testing.T) {
 	l := randomTable(t, rand.New(rand.NewPCG(3, 3)), 4, 50)
 	half := len(l.chunks) / 2
-	for l.chunks[half].Path != l.chunks[half-1].Path { // the second part goes on with a file
+	for l.chunks[half].Path != l.chunks[half-1].Path { // a file spans both parts
 		half++
 	}
 	for name, damage := range map[string]func(p *Part){
@@ -184,7 +183,7 @@ func TestTableRefusesDamagedParts(t *testing.T) {
 			if err := table.AddPart(&good); err != nil {
 				t.Fatal(err)
 			}
-			l.same(t, table, 3)
+			l.requireSame(t, table, 3)
 		})
 	}
 }
@@ -219,7 +218,7 @@ func BenchmarkAddPart(b *testing.B) {
 	b.ReportMetric(float64(chunks)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mchunks/s")
 }
 
-// Files with other chunks have another digest of their index, wherever the difference is.
+// Indexes with different chunks have different digests, for a difference at any place.
 func TestIndexDigest(t *testing.T) {
 	digests := map[[32]byte]int{}
 	for i, change := range []func(c *recordio.Index){
@@ -242,13 +241,13 @@ func TestIndexDigest(t *testing.T) {
 		if before, ok := digests[sum]; ok && i < 4 {
 			t.Errorf("index %d has the digest of index %d", i, before)
 		} else if i == 4 && (!ok || before != 0) {
-			t.Error("the same index has another digest")
+			t.Error("same index: expected the same digest")
 		}
 		digests[sum] = i
 	}
 }
 
-// Checksums have a digest of their own: tables of earlier releases do not know them.
+// Checksums have their own digest, because tables of earlier releases have none.
 func TestChecksumsDigest(t *testing.T) {
 	table := NewTable(2)
 	for i, sums := range [][]uint32{{1, 2}, {1, 2}, {1, 3}} {
@@ -261,11 +260,11 @@ func TestChecksumsDigest(t *testing.T) {
 	for i := range digests {
 		var known bool
 		if digests[i], known = table.ChecksumsDigest(i); !known {
-			t.Errorf("file %d: not known", i)
+			t.Errorf("file %d: expected known checksums", i)
 		}
 	}
 	if digests[0] != digests[1] || digests[0] == digests[2] {
-		t.Errorf("the digests are %x", digests)
+		t.Errorf("digests: got %x", digests)
 	}
 	old := NewTable(0)
 	part := table.Part(0, 6)
@@ -274,11 +273,11 @@ func TestChecksumsDigest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, known := old.ChecksumsDigest(0); known {
-		t.Error("a table without checksums knows them")
+		t.Error("table without checksums: expected none")
 	}
 }
 
-// Each form of a part that was ever written stays readable, as a master of its release stored it.
+// Every earlier encoding of a part stays readable, as a master of its release stored it.
 func TestGoldenParts(t *testing.T) {
 	l := randomTable(t, rand.New(rand.NewPCG(9, 9)), 3, 6)
 	now := l.table.Part(0, len(l.chunks))
@@ -305,11 +304,11 @@ func TestGoldenParts(t *testing.T) {
 				want.chunks[i].Index.Checksum = 0
 			}
 		}
-		want.same(t, table, 2)
+		want.requireSame(t, table, 2)
 	}
 }
 
-// partBeforeChecksums is Part as it was written first.
+// partBeforeChecksums is the first encoding of Part.
 type partBeforeChecksums struct {
 	First        int
 	Paths        []string

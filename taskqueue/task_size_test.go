@@ -11,7 +11,7 @@ import (
 	"trainmaster/recordio"
 )
 
-// The bound of a chunk holds for every value that a chunk can have.
+// The size bound of a chunk holds for all values of its fields.
 func TestChunkBytesBoundTheEncoding(t *testing.T) {
 	size := func(chunks int) int {
 		task := Task{Index: math.MaxInt64, Token: Token{math.MaxUint32, math.MaxUint8, math.MaxInt64, math.MaxUint32, math.MaxInt64, math.MaxUint32}}
@@ -34,7 +34,8 @@ func TestChunkBytesBoundTheEncoding(t *testing.T) {
 	}
 }
 
-// pathsTable returns a table with files of so many chunks each, whose paths are so long.
+// pathsTable returns a table with one file per element: chunks has the number of chunks, length the length of the
+// path.
 func pathsTable(t *testing.T, chunks, length []int) *Table {
 	t.Helper()
 	table := NewTable(0)

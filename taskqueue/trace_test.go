@@ -9,8 +9,7 @@ import (
 	"trainmaster/recordio"
 )
 
-// Each task is followed through the passes: who had it, what became of that, and in which
-// commits.
+// The tracer follows each task through the passes: its holders, their results and the commits of both.
 func TestTracer(t *testing.T) {
 	commits := jobLedger(t)
 	at := func(c uint64) time.Time { return time.UnixMilli(1_700_000_000_000 + int64(c)) }
@@ -28,7 +27,7 @@ func TestTracer(t *testing.T) {
 	}
 	o := newOrder(orderIdentity, 42, 1, 6)
 	for index := range 6 {
-		var want []TracedPass // by a plain walk over the events
+		var want []TracedPass // computed by a plain walk over the events
 		for _, c := range commits {
 			now := Moment{c.number, at(c.number).UnixMilli()}
 			for _, ev := range c.events {
@@ -57,7 +56,7 @@ func TestTracer(t *testing.T) {
 		}
 		tr := trace(index, Outline{})
 		if !reflect.DeepEqual(tr.Passes(), want) {
-			t.Errorf("task %d:\n%+v, expected\n%+v", index, tr.Passes(), want)
+			t.Errorf("task %d:\n got      %+v\n expected %+v", index, tr.Passes(), want)
 		}
 		counted := 0
 		for _, p := range tr.Passes() {
@@ -84,10 +83,10 @@ func TestTracer(t *testing.T) {
 	}
 	resumed := trace(1, before.Outline())
 	if len(resumed.Passes()) != 2 || resumed.Passes()[1].Counted() == nil {
-		t.Errorf("read on from commit %d: %+v", before.Last(), resumed.Passes())
+		t.Errorf("resumed from commit %d: got %+v", before.Last(), resumed.Passes())
 	}
 	if _, ok := resumed.Name(1); ok {
-		t.Error("a name is known that is not in what was read")
+		t.Error("name of an unread part of the ledger: expected none")
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Read on from an outline of any commit, later passes are reported as they are by who read
-// everything, and of those that had begun nothing is claimed. The state agrees throughout.
+// A verifier that resumes from an outline reports each later pass like a verifier of the whole ledger. It reports
+// nothing of passes that had begun before the outline. The state agrees at each commit.
 func TestResumeVerifier(t *testing.T) {
 	commits := jobLedger(t)
 	whole, err := verify(commits)
@@ -33,15 +33,15 @@ func TestResumeVerifier(t *testing.T) {
 		}
 		for _, c := range commits[cut:] {
 			if err := v.Add(c.number, c.write()); err != nil {
-				t.Fatalf("read on from commit %d: %v", outline.Commit, err)
+				t.Fatalf("resumed from commit %d: %v", outline.Commit, err)
 			}
 			if err := v.CrossCheck(c.snapshot); err != nil {
-				t.Fatalf("read on from commit %d to %d: %v", outline.Commit, c.number, err)
+				t.Fatalf("resumed from commit %d to %d: %v", outline.Commit, c.number, err)
 			}
 		}
 		reports, all := v.Report(), whole.Report()
 		if len(reports) != len(all) {
-			t.Fatalf("read on from commit %d: %+v", outline.Commit, reports)
+			t.Fatalf("resumed from commit %d: %+v", outline.Commit, reports)
 		}
 		n := 0
 		for i, r := range reports {
@@ -51,12 +51,12 @@ func TestResumeVerifier(t *testing.T) {
 				want = PassReport{Set: want.Set, Pass: want.Pass, Tasks: want.Tasks, Unseen: true}
 			}
 			if r != want {
-				t.Errorf("read on from commit %d: %+v, expected %+v", outline.Commit, r, want)
+				t.Errorf("resumed from commit %d: %+v, expected %+v", outline.Commit, r, want)
 			}
 		}
 		unseen[n]++
 		if !reflect.DeepEqual(v.Outline(), whole.Outline()) {
-			t.Errorf("read on from commit %d: the outline is %+v, expected %+v", outline.Commit, v.Outline(), whole.Outline())
+			t.Errorf("resumed from commit %d: the outline is %+v, expected %+v", outline.Commit, v.Outline(), whole.Outline())
 		}
 		if err := before.Add(commits[cut].number, commits[cut].write()); err != nil {
 			t.Fatal(err)
@@ -67,17 +67,17 @@ func TestResumeVerifier(t *testing.T) {
 			t.Fatal(err)
 		}
 		want, got := before.Outline(), q.Outline()
-		if want.Draining = nil; !reflect.DeepEqual(got, want) { // the roster has who drains
-			t.Errorf("commit %d: the outline of the state is %+v, that of the ledger %+v", commits[cut].number, got, want)
+		if want.Draining = nil; !reflect.DeepEqual(got, want) { // only the roster has draining trainers
+			t.Errorf("commit %d: outline of the state %+v, outline of the ledger %+v", commits[cut].number, got, want)
 		}
 	}
 	if unseen[0] == 0 || unseen[1] < 5 || unseen[2] < 5 {
-		t.Errorf("cuts by the number of unseen passes: %v", unseen)
+		t.Errorf("expected cuts with each number of unseen passes, found %v", unseen)
 	}
 }
 
-// What a pass counts after the cut is found twice or missing only in passes that are seen.
-func TestResumedVerifierFindsWhatIsBroken(t *testing.T) {
+// Doubled and missing finishes after the outline are counted only in passes that began after it.
+func TestResumedVerifierCountsDamage(t *testing.T) {
 	commits := jobLedger(t)
 	before := NewVerifier()
 	for i, c := range commits {
@@ -111,7 +111,7 @@ func TestBadOutline(t *testing.T) {
 		"unknown order":        {Tasks: 5, Algorithm: 9},
 		"more open than begun": {Tasks: 5, Pass: 1, Open: 2},
 		"no such task":         {Tasks: 5, Pass: 1, Aside: []AsideOutline{{Index: 5, Since: 1}}},
-		"aside since never":    {Tasks: 5, Pass: 1, Aside: []AsideOutline{{Index: 4}}},
+		"aside since no pass":  {Tasks: 5, Pass: 1, Aside: []AsideOutline{{Index: 4}}},
 	} {
 		if _, err := ResumeVerifier(Outline{Sets: []SetOutline{o}}); !errors.Is(err, ErrBadLedger) {
 			t.Errorf("%s: %v", name, err)
@@ -119,8 +119,8 @@ func TestBadOutline(t *testing.T) {
 	}
 }
 
-// Trainers that were drained and are gone leave nothing behind: a verifier, and each outline in a
-// sealed file, would grow with every drain of a long job.
+// The verifier forgets drained trainers without a session. Otherwise the verifier, and each outline in a sealed file,
+// would grow with every drain of a long job.
 func TestVerifierForgetsDrainedTrainersThatAreGone(t *testing.T) {
 	q := New("job", [16]byte{1}, 7, Options{SessionTTL: 10 * time.Second})
 	v := NewVerifier()
@@ -150,7 +150,7 @@ func TestVerifierForgetsDrainedTrainersThatAreGone(t *testing.T) {
 		switch i % 3 {
 		case 0:
 			apply(&Leave{Trainer: a.Ordinal, Incarnation: a.Incarnation})
-		case 1: // it is silent until its session ends
+		case 1: // it sends nothing until its session ends
 			for range 30 {
 				now = now.Add(time.Second)
 				apply(&Tick{})
@@ -160,7 +160,7 @@ func TestVerifierForgetsDrainedTrainersThatAreGone(t *testing.T) {
 		}
 		flush()
 		if got := v.Outline().Draining; len(got) != 0 {
-			t.Errorf("drain %d: %v still drain, and none of them is there", i, got)
+			t.Errorf("drain %d: expected no draining trainer without a session, found %v", i, got)
 		}
 	}
 }

@@ -9,15 +9,15 @@ import (
 	"testing"
 )
 
-// commit is what one commit left: its events, and the state beside them.
+// commit has the events of one commit and the state after it.
 type commit struct {
 	number   uint64
 	events   []LedgerEvent
 	snapshot *Snapshot
 }
 
-// jobLedger runs two passes of six tasks with a commit after every event; task 2 fails too
-// often in the first pass, is retried by an operator, and fails no more.
+// jobLedger runs two passes of six tasks with a commit after every event. Task 2 fails too often in the first pass.
+// An operator retries the task, and it succeeds.
 func jobLedger(t *testing.T) []commit {
 	t.Helper()
 	q := New("job", [16]byte{1}, 7, Options{Passes: 2, MaxFailures: 1})
@@ -56,11 +56,11 @@ func jobLedger(t *testing.T) []commit {
 			}
 		}
 	}
-	t.Fatal("the job does not end")
+	t.Fatal("expected the end of the job")
 	return nil
 }
 
-// write encodes events as the queue does.
+// write encodes events like the queue.
 func (c commit) write() []byte {
 	var w ledgerWriter
 	for _, ev := range c.events {
@@ -93,7 +93,7 @@ func (c commit) write() []byte {
 	return w.take()
 }
 
-// verify feeds commits to a new verifier.
+// verify passes commits to a new verifier.
 func verify(commits []commit) (*Verifier, error) {
 	v := NewVerifier()
 	for _, c := range commits {
@@ -146,13 +146,13 @@ func find(t *testing.T, commits []commit, kind EventKind, n int) (*commit, int) 
 	return nil, 0
 }
 
-// The damage that breaks the guarantee is counted, whatever the queue says of it itself.
-func TestVerifyFindsWhatIsBroken(t *testing.T) {
+// The verifier counts each violation of the guarantee, whatever the queue itself recorded.
+func TestVerifyCountsDamage(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage func(t *testing.T, commits []commit)
 		want   []PassReport
 	}{
-		"a finish is taken out": {
+		"a finish is missing": {
 			func(t *testing.T, commits []commit) {
 				c, k := find(t, commits, EventFinished, 1)
 				c.events = slices.Delete(c.events, k, k+1)
@@ -166,7 +166,7 @@ func TestVerifyFindsWhatIsBroken(t *testing.T) {
 			},
 			[]PassReport{{Pass: 1, Tasks: 6, CountedOnce: 4, SetAside: 1, Redelivered: 1, CountedTwice: 1}, {Pass: 2, Tasks: 6, CountedOnce: 6}},
 		},
-		"a finish is another's": {
+		"a finish of another task": {
 			func(t *testing.T, commits []commit) {
 				c, k := find(t, commits, EventFinished, 6)
 				before, b := find(t, commits, EventFinished, 5)
@@ -174,7 +174,7 @@ func TestVerifyFindsWhatIsBroken(t *testing.T) {
 			},
 			[]PassReport{{Pass: 1, Tasks: 6, CountedOnce: 5, SetAside: 1, Redelivered: 1}, {Pass: 2, Tasks: 6, CountedOnce: 4, CountedTwice: 1, Missing: 1}},
 		},
-		"a task is set aside without a word": {
+		"a task is set aside without an event": {
 			func(t *testing.T, commits []commit) {
 				c, k := find(t, commits, EventSetAside, 0)
 				c.events = slices.Delete(c.events, k, k+1)
@@ -183,7 +183,7 @@ func TestVerifyFindsWhatIsBroken(t *testing.T) {
 			},
 			[]PassReport{{Pass: 1, Tasks: 6, CountedOnce: 5, Redelivered: 1, Missing: 1}, {Pass: 2, Tasks: 6, CountedOnce: 6}},
 		},
-		"sums that the queue made up": {
+		"sums that match the damage": {
 			func(t *testing.T, commits []commit) {
 				c, k := find(t, commits, EventPassClosed, 0)
 				c.events[k].Counted, c.events[k].SetAside = 6, 0
@@ -205,7 +205,7 @@ func TestVerifyFindsWhatIsBroken(t *testing.T) {
 	}
 }
 
-// The tasks of an open pass that are still to be done are not missing.
+// Tasks of an open pass that are still todo do not count as missing.
 func TestVerifyOpenPass(t *testing.T) {
 	commits := jobLedger(t)
 	closed := slices.IndexFunc(commits, func(c commit) bool {
@@ -221,10 +221,10 @@ func TestVerifyOpenPass(t *testing.T) {
 	}
 }
 
-// What cannot have happened is an error, which names the commit.
+// Impossible events are an error with the number of the commit.
 func TestVerifyRefuses(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, commits []commit) []commit{
-		"a dispatch is taken out": func(t *testing.T, commits []commit) []commit {
+		"a dispatch is missing": func(t *testing.T, commits []commit) []commit {
 			c, k := find(t, commits, EventDispatched, 1)
 			c.events = slices.Delete(c.events, k, k+1)
 			return commits
@@ -242,7 +242,7 @@ func TestVerifyRefuses(t *testing.T) {
 			c.events[k].Pass = 1
 			return commits
 		},
-		"a position beyond": func(t *testing.T, commits []commit) []commit {
+		"a position out of range": func(t *testing.T, commits []commit) []commit {
 			c, k := find(t, commits, EventDispatched, 2)
 			c.events[k].Position = 6
 			return commits
@@ -252,7 +252,7 @@ func TestVerifyRefuses(t *testing.T) {
 			c.events[k].Index = 3
 			return commits
 		},
-		"a retry of what was not set aside": func(t *testing.T, commits []commit) []commit {
+		"a retry of a task that is not set aside": func(t *testing.T, commits []commit) []commit {
 			c, k := find(t, commits, EventRetried, 0)
 			c.events[k].Index = 3
 			return commits
@@ -266,7 +266,7 @@ func TestVerifyRefuses(t *testing.T) {
 	}
 }
 
-// A ledger and a state that do not belong together are told apart at every commit.
+// At every commit, CrossCheck finds that a ledger and a state do not match.
 func TestCrossCheckFinds(t *testing.T) {
 	commits := jobLedger(t)
 	for i := 1; i < len(commits); i++ {
@@ -277,7 +277,7 @@ func TestCrossCheckFinds(t *testing.T) {
 		if err := v.CrossCheck(commits[i-1].snapshot); err != nil {
 			t.Fatalf("commit %d: %v", commits[i-1].number, err)
 		}
-		silent := !slices.ContainsFunc(commits[i].events, func(ev LedgerEvent) bool { // no task is the nearer to its count for it
+		silent := !slices.ContainsFunc(commits[i].events, func(ev LedgerEvent) bool { // events that change no count
 			return ev.Kind != EventJoined && ev.Kind != EventFailed && (ev.Kind != EventDispatched || ev.Attempt == 1)
 		})
 		if err := v.CrossCheck(commits[i].snapshot); err == nil && !silent {
