@@ -92,13 +92,13 @@ func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale 
 	var kept *image
 	if fresh {
 		age := b.stalenessLocked(head.Version)
-		weight := h.model.staleness.Weight(age)
+		weight := h.model.Staleness.Weight(age)
 		s.counters.stale(age, weight)
 		kept = s.preserveLocked(b)
 		t.applied[b.local] = head.Step
 		b.version++
 		b.updates++
-		update = h.model.update(b.updates, head.Step, scale*weight)
+		update = h.model.Update(b.updates, head.Step, scale*weight)
 		s.counters.pushed.Add(1)
 	} else {
 		r.head.Flags |= wire.Duplicate
@@ -116,7 +116,7 @@ func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale 
 		}
 		if fresh && fault == nil {
 			if grad, isFinite := values.at(lo, hi); isFinite {
-				b.stepLocked(h.model.rule, lo, hi, grad, update)
+				b.stepLocked(h.model.Rule, lo, hi, grad, update)
 			} else {
 				fault = changed(head.Op, b.name())
 			}
@@ -128,7 +128,7 @@ func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale 
 			isFinite = wire.Finite(b.params[lo:hi])
 		}
 		if fresh && fault == nil {
-			s.seeBlock(b, lo, hi, isFinite, h.model.rule.Slots(), "step", head.Step)
+			s.seeBlock(b, lo, hi, isFinite, h.model.Rule.Slots(), "step", head.Step)
 		}
 	}
 	r.end()

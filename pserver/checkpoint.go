@@ -138,7 +138,7 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 		err = c.shard.checkOverflow()
 	}
 	if err == nil {
-		m := checkpoint.NewManifest(h.model.optimizer, h.model.staleness, modeName(h.model.sync), h.model.table)
+		m := checkpoint.NewManifest(h.model.Optimizer, h.model.Staleness, h.model.Mode(), h.model.Placement)
 		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.index, on.set, on.saved, c.job.Life, cut.version, cut.jobEpoch
 		m.Job, m.JobID = c.job.Name, c.job.ID
 		m.TablesBase, m.Retired = cut.base, cut.retired.stored()
@@ -160,12 +160,12 @@ func (c *checkpoints) writeFiles(ctx context.Context, w *checkpoint.Writer, h *h
 }
 
 func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *holding, cut *cut, meta map[string]string) error {
-	share := checkpoint.ShareOf(h.model.table, c.shard.index)
+	share := checkpoint.ShareOf(h.model.Placement, c.shard.index)
 	weights, err := w.Create(checkpoint.WeightsFile, share.Tensors(""), meta)
 	if err != nil {
 		return err
 	}
-	states, err := w.CreateSlots(share, h.model.rule.Slots(), meta)
+	states, err := w.CreateSlots(share, h.model.Rule.Slots(), meta)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 // newMarks makes room for the marks at a cut.
 func newMarks(h *holding, c *cut) *checkpoint.Marks {
 	m := &checkpoint.Marks{Versions: make([]uint64, len(h.blocks))}
-	if !h.model.optimizer.Plain() {
+	if !h.model.Optimizer.Plain() {
 		m.Updates = make([]uint64, len(h.blocks))
 	}
 	for _, t := range c.trainers {

@@ -8,17 +8,18 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 )
 
-func modelOf(t *testing.T, elements int) *model {
+func modelOf(t *testing.T, elements int) *model.Model {
 	t.Helper()
 	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{elements}}}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 0.1}, false, table)
+	m, err := model.New(optimizer.Config{Kind: optimizer.SGD, LearningRate: 0.1}, false, table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func TestSuccessorBringsItsModel(t *testing.T) {
 	s := newShard(logrus.NewEntry(logrus.New()), 0, 1, time.Second, 1<<30)
 	now := time.Now()
 	first, second := modelOf(t, 10), modelOf(t, 10)
-	second.staleness.Policy = "scale"
+	second.Staleness.Policy = "scale"
 	if o, _, err := s.requestClaim(first, 1, 100, now); o != outcomeClaimed || err != nil {
 		t.Fatal(o, err)
 	}
@@ -80,7 +81,7 @@ func TestSuccessorBringsItsModel(t *testing.T) {
 		t.Fatal(o, err)
 	}
 	if found := s.holding.Load().model; found != second {
-		t.Errorf("the model has staleness bound %q, expected that of the second one", found.staleness)
+		t.Errorf("the model has staleness bound %q, expected that of the second one", found.Staleness)
 	}
 }
 

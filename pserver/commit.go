@@ -157,7 +157,7 @@ func unlockAll(sums []*stage) {
 // reduce applies the step to every block. Blocks are spread over the
 // processors; within one the order is fixed.
 func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64, scale float32) {
-	share, slots := float32(1/float64(records)), h.model.rule.Slots()
+	share, slots := float32(1/float64(records)), h.model.Rule.Slots()
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(h.blocks)) {
@@ -172,7 +172,7 @@ func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64
 				b.mu.Lock()
 				kept := s.preserveLocked(b)
 				b.updates++
-				update := h.model.update(b.updates, version, scale)
+				update := h.model.Update(b.updates, version, scale)
 				for lo := 0; lo < b.Len; lo += pieceElements {
 					hi := min(lo+pieceElements, b.Len)
 					piece := sum[:hi-lo]
@@ -184,7 +184,7 @@ func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64
 						piece[j] *= share
 					}
 					kept.keep(b, lo, hi)
-					b.stepLocked(h.model.rule, lo, hi, piece, update)
+					b.stepLocked(h.model.Rule, lo, hi, piece, update)
 					s.seeBlock(b, lo, hi, wire.Finite(b.params[lo:hi]), slots, "version", version)
 				}
 				b.version = version
@@ -206,7 +206,7 @@ func (s *shard) adopt(version uint64) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	h := s.holding.Load()
-	if !s.restored || s.moving.holds || !h.model.sync || version <= s.version.Load() || s.stages.anyAt(version-1) {
+	if !s.restored || s.moving.holds || !h.model.Sync || version <= s.version.Load() || s.stages.anyAt(version-1) {
 		return
 	}
 	s.log.WithFields(logrus.Fields{"from": s.version.Load(), "version": version}).Warn("restored shard adopts the committed version")

@@ -270,8 +270,8 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	if h == nil {
 		return wire.Faultf(wire.Uninitialised, "shard %d has no parameters", c.shard.index)
 	}
-	if buf == nil || c.head.Length < wire.DigestSize || [wire.DigestSize]byte(buf.bytes) != h.model.digest {
-		return otherPlacement(c.shard.index, c.head.Placement, h.model.table.Epoch)
+	if buf == nil || c.head.Length < wire.DigestSize || [wire.DigestSize]byte(buf.bytes) != h.model.Digest {
+		return otherPlacement(c.shard.index, c.head.Placement, h.model.Placement.Epoch)
 	}
 	if meant := buf.bytes[wire.DigestSize:c.head.Length]; len(meant) > 0 && (c.socket == nil || !bytes.Equal(meant, c.socket.offer.Server[:])) {
 		return wire.Faultf(wire.WrongShard, "this is another server than the one that offered this socket")
@@ -283,7 +283,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	c.trainer, c.holding = t, h
 	t.connections.Add(1)
 	c.log = c.log.WithField("trainer", t.ordinal).WithField("incarnation", t.incarnation)
-	r.head.Block, r.head.Placement = uint64(c.shard.index), h.model.table.Epoch
+	r.head.Block, r.head.Placement = uint64(c.shard.index), h.model.Placement.Epoch
 	r.head.Version, r.head.JobEpoch = clampVersion(c.shard.version.Load()), uint16(c.shard.jobEpoch.Load())
 	c.share(r)
 	if c.socket != nil {
@@ -301,8 +301,8 @@ func (c *conn) checkShard() *wire.Fault {
 	if head.Incarnation != c.trainer.incarnation {
 		return wire.Faultf(wire.Malformed, "frame of incarnation %d on the connection of %d", head.Incarnation, c.trainer.incarnation)
 	}
-	if head.Placement != h.model.table.Epoch {
-		return wire.Faultf(wire.OtherModel, "placement epoch %d, shard %d is at %d", head.Placement, c.shard.index, h.model.table.Epoch)
+	if head.Placement != h.model.Placement.Epoch {
+		return wire.Faultf(wire.OtherModel, "placement epoch %d, shard %d is at %d", head.Placement, c.shard.index, h.model.Placement.Epoch)
 	}
 	if !reads && head.ShardEpoch != c.shard.epoch {
 		return wire.Faultf(wire.Resync, "shard epoch %d, shard %d is at %d: it was restarted", head.ShardEpoch, c.shard.index, c.shard.epoch)
@@ -313,8 +313,8 @@ func (c *conn) checkShard() *wire.Fault {
 	if head.Op != wire.Put && !c.shard.ready.Load() {
 		return wire.Faultf(wire.Uninitialised, "shard %d has no parameters yet", c.shard.index)
 	}
-	if stages := head.Op == wire.Stage || head.Op == wire.StageRows; !reads && head.Op != wire.Put && stages != h.model.sync {
-		return wire.Faultf(wire.WrongMode, "%v, but shard %d is updated in mode %s", head.Op, c.shard.index, modeName(h.model.sync))
+	if stages := head.Op == wire.Stage || head.Op == wire.StageRows; !reads && head.Op != wire.Put && stages != h.model.Sync {
+		return wire.Faultf(wire.WrongMode, "%v, but shard %d is updated in mode %s", head.Op, c.shard.index, h.model.Mode())
 	}
 	return nil
 }
@@ -361,7 +361,7 @@ func checkPayload(head *wire.Header, b *block) *wire.Fault {
 }
 
 func (c *conn) pull(b *block, r *reply) *wire.Fault {
-	if fault := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); fault != nil && c.holding.model.sync {
+	if fault := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); fault != nil && c.holding.model.Sync {
 		return fault
 	}
 	if r.buf = c.room(); r.buf == nil {

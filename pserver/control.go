@@ -13,6 +13,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
+	modelwire "trainmaster/pserver/model/onwire"
 	placewire "trainmaster/pserver/placement/onwire"
 	"trainmaster/pserver/table"
 )
@@ -65,13 +66,13 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	for _, t := range h.tables {
 		reply.TableBytes = append(reply.TableBytes, uint64(t.Bytes()))
 	}
-	if h.model.sync {
+	if h.model.Sync {
 		reply.StageNeed, reply.StageRows, reply.StageLimit = uint64(h.stageNeed()), uint64(s.stages.mostRows()), uint64(s.stages.limit)
 	}
 	if request.GetBrief() {
 		return reply, nil
 	}
-	reply.Model, reply.Placement = h.model.toProto(), placewire.ToProto(h.model.table)
+	reply.Model, reply.Placement = modelwire.ToProto(h.model), placewire.ToProto(h.model.Placement)
 	return reply, nil
 }
 
@@ -92,12 +93,12 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if err := c.shard.checkEpoch(request.GetJobEpoch()); err != nil {
 		return nil, err
 	}
-	m, err := modelFromProto(request.GetModel())
+	m, err := modelwire.FromProto(request.GetModel())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	//guard:declared-tables-checked
-	if err := m.checkDeclared(); err != nil {
+	if err := m.CheckDeclared(); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	key := c.shard.tableKey // of tables that begin here; a trainer learns the key from the reply
@@ -108,9 +109,9 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 		}
 		key = table.KeyOf(request.TableKey)
 	}
-	m = m.keyed(key)
-	if c.shard.index >= m.table.Shards {
-		return nil, status.Errorf(codes.InvalidArgument, "your model is spread over %d shards, this is shard %d", m.table.Shards, c.shard.index)
+	m = m.WithKey(key)
+	if c.shard.index >= m.Placement.Shards {
+		return nil, status.Errorf(codes.InvalidArgument, "your model is spread over %d shards, this is shard %d", m.Placement.Shards, c.shard.index)
 	}
 	if err := c.shard.checkStageRoom(newHolding(m, c.shard.index)); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.index, err)
@@ -119,7 +120,7 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.index, err)
 	}
-	reply := &pb.InitParametersReply{Holder: holder, Placement: placewire.ToProto(c.shard.holding.Load().model.table)}
+	reply := &pb.InitParametersReply{Holder: holder, Placement: placewire.ToProto(c.shard.holding.Load().model.Placement)}
 	switch outcome {
 	case outcomeReady:
 		reply.Outcome = pb.InitParametersReply_OUTCOME_READY
@@ -150,7 +151,7 @@ func (c *control) CommitStep(_ context.Context, request *pb.CommitStepRequest) (
 	if h == nil || !c.shard.ready.Load() {
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has no parameters yet", c.shard.index)
 	}
-	if !h.model.sync {
+	if !h.model.Sync {
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d is updated in mode async: nothing is staged there", c.shard.index)
 	}
 	jobEpoch := cmp.Or(request.GetJobEpoch(), c.shard.jobEpoch.Load())

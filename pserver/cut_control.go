@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	modelwire "trainmaster/pserver/model/onwire"
 )
 
 // cutting returns the checkpoints of a shard that has something to keep, and a place for it.
@@ -34,7 +35,7 @@ func (c *control) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.
 		return nil, statusOf(err)
 	}
 	m := c.shard.holding.Load().model
-	return &pb.BeginCutReply{Version: version, Mode: m.modeToProto(), PlacementEpoch: m.table.Epoch}, nil
+	return &pb.BeginCutReply{Version: version, Mode: modelwire.ModeToProto(m), PlacementEpoch: m.Placement.Epoch}, nil
 }
 
 // WriteCut implements the service.

@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
@@ -28,7 +29,7 @@ func TestCutsAreMoments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, table)
+	m, err := model.New(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func TestCutsAreMoments(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
@@ -133,7 +134,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(optimizer.Config{Kind: optimizer.Momentum, LearningRate: 1, Momentum: 0.5}, true, table)
+	m, err := model.New(optimizer.Config{Kind: optimizer.Momentum, LearningRate: 1, Momentum: 0.5}, true, table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
@@ -185,7 +186,7 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(optimizer.Config{Kind: optimizer.Adam}, false, table)
+	m, err := model.New(optimizer.Config{Kind: optimizer.Adam}, false, table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,7 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
@@ -257,7 +258,7 @@ func TestFirstCheckpointOfNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(optimizer.Config{Kind: optimizer.Adam}, false, table)
+	m, err := model.New(optimizer.Config{Kind: optimizer.Adam}, false, table)
 	if err != nil {
 		t.Fatal(err)
 	}

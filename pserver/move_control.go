@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/model"
+	modelwire "trainmaster/pserver/model/onwire"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/table/onwire"
 	"trainmaster/pserver/wire"
@@ -129,7 +131,7 @@ func floatsOf(b []byte) []float32 {
 
 // SetPlacement implements the service.
 func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementRequest) (*pb.SetPlacementReply, error) {
-	var m *model
+	var m *model.Model
 	if request.GetJobEpoch() > math.MaxUint16 {
 		return nil, status.Errorf(codes.InvalidArgument, "job epoch %d: frames have room for %d", request.GetJobEpoch(), math.MaxUint16)
 	}
@@ -138,7 +140,7 @@ func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementReques
 		if m, err = placedFromProto(request.GetModel(), request.GetPlacement()); err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
-		if h := c.shard.holding.Load(); h != nil && !h.model.sameButPlace(m) || m.table.Epoch != request.GetMove().GetEpoch() {
+		if h := c.shard.holding.Load(); h != nil && !h.model.EqualButOwners(m) || m.Placement.Epoch != request.GetMove().GetEpoch() {
 			return nil, status.Errorf(codes.InvalidArgument, "shard %d has another model, or the placement is not that of epoch %d", c.shard.index, request.GetMove().GetEpoch())
 		}
 	}
@@ -150,7 +152,7 @@ func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementReques
 }
 
 // settle takes turns with checkpoints, whose cuts are of one placement.
-func (c *control) settle(request *pb.SetPlacementRequest, m *model) (wanted bool, err error) {
+func (c *control) settle(request *pb.SetPlacementRequest, m *model.Model) (wanted bool, err error) {
 	if c.checkpoints != nil && m != nil {
 		c.checkpoints.mu.Lock()
 		defer c.checkpoints.mu.Unlock()
@@ -166,8 +168,8 @@ func (c *control) settle(request *pb.SetPlacementRequest, m *model) (wanted bool
 	return c.shard.settle(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), m, request.GetJobEpoch())
 }
 
-func placedFromProto(described *pb.ParameterModel, p *pb.ParameterPlacement) (*model, error) {
-	m, err := modelFromProto(described)
+func placedFromProto(described *pb.ParameterModel, p *pb.ParameterPlacement) (*model.Model, error) {
+	m, err := modelwire.FromProto(described)
 	if err != nil {
 		return nil, err
 	}
@@ -175,5 +177,5 @@ func placedFromProto(described *pb.ParameterModel, p *pb.ParameterPlacement) (*m
 	for _, owners := range onwire.SlotsFromProto(p.GetSlotOwners()) {
 		l.Slots = append(l.Slots, owners)
 	}
-	return m.placedAs(l)
+	return m.WithLayout(l)
 }

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 )
@@ -178,8 +178,8 @@ func (m *moving) heedLocked(s *shard, term uint64, epoch uint32) (*holding, erro
 	switch {
 	case h == nil || !s.ready.Load():
 		return nil, fmt.Errorf("%w: shard %d has no parameters yet", errIncomplete, s.index)
-	case epoch != h.model.table.Epoch+1:
-		return nil, fmt.Errorf("%w: it leads to epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.table.Epoch)
+	case epoch != h.model.Placement.Epoch+1:
+		return nil, fmt.Errorf("%w: it leads to epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.Placement.Epoch)
 	}
 	m.term = term
 	return h, nil
@@ -267,14 +267,14 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 	if err != nil {
 		return err
 	}
-	all := h.model.table.Blocks()
+	all := h.model.Placement.Blocks()
 	arrivals := map[uint64]*arrival{}
 	for _, id := range ids {
 		a, err := from.block(id)
 		if err != nil {
 			return err
 		}
-		if id >= uint64(len(all)) || len(a.params) != all[id].Len || len(a.state) != len(h.model.rule.Slots())*all[id].Len {
+		if id >= uint64(len(all)) || len(a.params) != all[id].Len || len(a.state) != len(h.model.Rule.Slots())*all[id].Len {
 			return fmt.Errorf("%w: block %d came with %d parameters and %d of state", errMismatch, id, len(a.params), len(a.state))
 		}
 		arrivals[id] = a
@@ -311,7 +311,7 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 
 // settle takes over what is committed; m is nil when only the epoch is said, and wanted
 // says that it is not enough. A shard that joins does so in jobEpoch, unless that is 0.
-func (s *shard) settle(term uint64, epoch uint32, m *model, jobEpoch uint32) (wanted bool, err error) {
+func (s *shard) settle(term uint64, epoch uint32, m *model.Model, jobEpoch uint32) (wanted bool, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.moving.mu.Lock()
@@ -325,9 +325,9 @@ func (s *shard) settle(term uint64, epoch uint32, m *model, jobEpoch uint32) (wa
 	h := s.holding.Load()
 	ready := h != nil && s.ready.Load()
 	switch {
-	case ready && epoch < h.model.table.Epoch:
-		return false, fmt.Errorf("%w: epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.table.Epoch)
-	case ready && epoch == h.model.table.Epoch:
+	case ready && epoch < h.model.Placement.Epoch:
+		return false, fmt.Errorf("%w: epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.Placement.Epoch)
+	case ready && epoch == h.model.Placement.Epoch:
 		for _, b := range h.blocks {
 			b.mu.Lock()
 			b.thawLocked()
@@ -354,7 +354,7 @@ func (s *shard) settle(term uint64, epoch uint32, m *model, jobEpoch uint32) (wa
 
 // switchLocked changes to the blocks that m gives this shard, all at one moment: nobody is
 // inside any block. old is nil in a server that joins.
-func (s *shard) switchLocked(old *holding, m *model, jobEpoch uint32) error {
+func (s *shard) switchLocked(old *holding, m *model.Model, jobEpoch uint32) error {
 	isNew := old == nil
 	if isNew {
 		old = &holding{model: m}
@@ -365,7 +365,7 @@ func (s *shard) switchLocked(old *holding, m *model, jobEpoch uint32) error {
 		from[i] = -1
 		if kept := old.byID[b.ID]; kept != nil {
 			h.blocks[i], h.byID[b.ID], from[i] = kept, kept, kept.local
-		} else if s.moving.taken[b.ID] == nil || s.moving.epoch != m.table.Epoch {
+		} else if s.moving.taken[b.ID] == nil || s.moving.epoch != m.Placement.Epoch {
 			return s.lacks(b.name(), jobEpoch)
 		}
 	}
@@ -406,7 +406,7 @@ func (s *shard) switchLocked(old *holding, m *model, jobEpoch uint32) error {
 	for _, b := range old.blocks {
 		b.mu.Unlock()
 	}
-	fields := logrus.Fields{"epoch": m.table.Epoch, "blocks": len(h.blocks), "before": len(old.blocks)}
+	fields := logrus.Fields{"epoch": m.Placement.Epoch, "blocks": len(h.blocks), "before": len(old.blocks)}
 	if len(h.tables) > 0 {
 		fields["slots"] = h.slotsHeld()
 	}
@@ -415,7 +415,7 @@ func (s *shard) switchLocked(old *holding, m *model, jobEpoch uint32) error {
 		s.moving.since = time.Time{}
 	}
 	s.log.WithFields(fields).Info("placement changed")
-	if s.index >= m.table.Shards {
+	if s.index >= m.Placement.Shards {
 		s.end(nil)
 	}
 	return nil
@@ -498,23 +498,4 @@ func (s *shard) end(err error) {
 	case s.over <- err:
 	default:
 	}
-}
-
-// placedAs is m with the blocks where a layout has them.
-func (m *model) placedAs(l *placement.Layout) (*model, error) {
-	table, err := l.Apply(m.table)
-	if err != nil {
-		return nil, err
-	}
-	placed := *m
-	placed.table, placed.digest = table, table.Digest()
-	return &placed, nil
-}
-
-// sameButPlace says whether two models differ in nothing but where their blocks lie.
-func (m *model) sameButPlace(other *model) bool {
-	return m.optimizer == other.optimizer && m.sync == other.sync && m.staleness == other.staleness && slices.Equal(m.table.Sparse, other.table.Sparse) &&
-		slices.EqualFunc(m.table.Tensors, other.table.Tensors, func(a, b placement.Tensor) bool {
-			return a.Name == b.Name && slices.Equal(a.Shape, b.Shape)
-		})
 }

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/table"
@@ -23,7 +24,7 @@ func piecesOf(t *testing.T) (s *tableShard, id slotID, pieces []*pb.SlotPiece) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(optimizer.Config{Kind: optimizer.Adam}, false, placed)
+	m, err := model.New(optimizer.Config{Kind: optimizer.Adam}, false, placed)
 	if err != nil {
 		t.Fatal(err)
 	}

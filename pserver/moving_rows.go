@@ -23,8 +23,8 @@ type stagedRows struct {
 func (s *shard) slotsStay(h *holding, t *table.Table) *wire.Fault {
 	switch now := s.holding.Load(); {
 	//guard:staged-rows-of-this-placement
-	case now == nil || now.model.table.Epoch != h.model.table.Epoch:
-		return wire.Faultf(wire.Moved, "placement epoch %d of table %q is over at shard %d", h.model.table.Epoch, t.Config().Name, s.index)
+	case now == nil || now.model.Placement.Epoch != h.model.Placement.Epoch:
+		return wire.Faultf(wire.Moved, "placement epoch %d of table %q is over at shard %d", h.model.Placement.Epoch, t.Config().Name, s.index)
 	case t.Leaving() != nil:
 		return wire.Faultf(wire.Wait, "slots of table %q are about to move", t.Config().Name)
 	}

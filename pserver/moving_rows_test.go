@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/table"
@@ -25,7 +26,7 @@ func holdingOf(t *testing.T, slots ...uint32) *holding {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHolding(&model{table: placed, sync: true}, 0)
+	h := newHolding(&model.Model{Placement: placed, Sync: true}, 0)
 	h.tables = []*table.Table{table.New(placed.Sparse[0], optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, slots, func() *table.Cut { return nil })}
 	return h
 }
@@ -135,7 +136,7 @@ func TestNoRowsAreMissingWithoutSlots(t *testing.T) {
 func TestStagingAgainReplacesWhatArrived(t *testing.T) {
 	s := openTableShard(t, t.TempDir(), 1)
 	h := holdingOf(t, 1, 2)
-	h.model.table.Epoch = 2
+	h.model.Placement.Epoch = 2
 	s.holding.Store(h)
 	s.version.Store(3)
 	st := &s.stages
@@ -192,7 +193,7 @@ func TestNothingIsStagedWhileSlotsLeave(t *testing.T) {
 	h.tables[0].Thaw()
 	want("it stays", 0)
 	next := holdingOf(t, 1)
-	next.model.table.Epoch++
+	next.model.Placement.Epoch++
 	s.holding.Store(next)
 	want("another placement", wire.Moved)
 }
@@ -201,9 +202,9 @@ func TestNothingIsStagedWhileSlotsLeave(t *testing.T) {
 func TestMoveEndsWhileStagedRowsAreSent(t *testing.T) {
 	s := openTableShard(t, t.TempDir(), 1)
 	h := holdingOf(t, 1, 2)
-	h.model.table.Epoch, h.model.optimizer.LearningRate = 1, 1
-	h.model.optimizer.Kind = optimizer.SGD
-	h.model.rule = h.model.optimizer.Rule()
+	h.model.Placement.Epoch, h.model.Optimizer.LearningRate = 1, 1
+	h.model.Optimizer.Kind = optimizer.SGD
+	h.model.Rule = h.model.Optimizer.Rule()
 	h.blocks, h.byID = nil, map[uint64]*block{}
 	s.holding.Store(h)
 	s.ready.Store(true)

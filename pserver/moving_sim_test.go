@@ -168,7 +168,7 @@ func (n *node) tell() {
 	if n.shard.ready.Load() {
 		other = n
 	}
-	placed, err := other.shard.holding.Load().model.placedAs(m.layout)
+	placed, err := other.shard.holding.Load().model.WithLayout(m.layout)
 	n.must(err)
 	move := &pb.SetPlacementRequest{Move: &pb.Move{Term: m.term, Epoch: m.layout.Epoch}}
 	if _, err := (&control{shard: n.shard, checkpoints: n.files}).settle(move, placed); err != nil {
@@ -209,8 +209,8 @@ func (n *node) restart() {
 // learn takes the newest placement that a shard has.
 func (c *crewman) learn() {
 	for _, n := range c.nodes {
-		if h := n.shard.holding.Load(); h != nil && h.model.table.Epoch > c.known.Epoch {
-			c.known = h.model.table
+		if h := n.shard.holding.Load(); h != nil && h.model.Placement.Epoch > c.known.Epoch {
+			c.known = h.model.Placement
 			clear(c.lines)
 		}
 	}
@@ -220,7 +220,7 @@ func (c *crewman) learn() {
 func (c *crewman) elsewhere(n *node, fault *wire.Fault) bool {
 	var at uint32
 	if h := n.shard.holding.Load(); h != nil {
-		at = h.model.table.Epoch
+		at = h.model.Placement.Epoch
 	}
 	if c.known.Epoch == at {
 		return false

@@ -203,14 +203,14 @@ func (k *slotTaker) add(p slotPiece) error {
 // placeTables makes the tables of h, after a move: slots that stay are those of old, the others have arrived.
 func (s *shard) placeTables(old, h *holding, jobEpoch uint32) (arrived []*slotArrival, err error) {
 	if old.model == h.model { // it joins
-		for k := range h.model.table.Sparse {
+		for k := range h.model.Placement.Sparse {
 			old.tables = append(old.tables, s.newTable(h.model, k, nil))
 		}
 	}
 	for k, t := range old.tables {
-		placed, err := t.Placed(h.model.table.HeldSlots(k, s.index), func(slot uint32) *table.Incoming {
+		placed, err := t.Placed(h.model.Placement.HeldSlots(k, s.index), func(slot uint32) *table.Incoming {
 			a := s.moving.slots[slotID{uint32(k), slot}]
-			if a == nil || s.moving.epoch != h.model.table.Epoch {
+			if a == nil || s.moving.epoch != h.model.Placement.Epoch {
 				return nil
 			}
 			arrived = append(arrived, a)

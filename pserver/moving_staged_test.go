@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/placement"
 )
 
@@ -14,7 +15,7 @@ func TestStagedPartsMeet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHolding(&model{table: table}, 0)
+	h := newHolding(&model.Model{Placement: table}, 0)
 	for name, c := range map[string]struct {
 		here, comes   stagedPart // of block 0, and of block 1
 		wantAt, parts string

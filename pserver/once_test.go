@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/staleness"
@@ -201,16 +202,16 @@ func (n *node) start() {
 	if n.move.layout != nil { // no block is here
 		return
 	}
-	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, n.table)
+	m, err := model.New(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, n.table)
 	if err == nil {
-		m, err = m.bounded(n.bound)
+		m, err = m.WithStaleness(n.bound)
 	}
 	if err != nil {
 		n.Fatal(err)
 	}
 	h := n.shard.newHolding(m)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
 	}
 	for _, u := range n.world.units {
 		if ownerOf(n.table, u) == uint32(n.index) {

@@ -11,6 +11,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
@@ -119,7 +120,7 @@ func TestCheckpointsRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, table)
+	m, err := model.New(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +128,7 @@ func TestCheckpointsRest(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir()), Points: func(string) error { return nil }}

@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/placement"
 )
 
@@ -296,11 +297,11 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 	if err != nil {
 		return err
 	}
-	m, err := newModel(man.Optimizer, man.Mode == checkpoint.Sync, table)
+	m, err := model.New(man.Optimizer, man.Mode == checkpoint.Sync, table)
 	if err != nil {
 		return err
 	}
-	if m, err = m.bounded(man.Staleness); err != nil {
+	if m, err = m.WithStaleness(man.Staleness); err != nil {
 		return fmt.Errorf("manifest: %w", err)
 	}
 	h := s.newHolding(m)
@@ -325,7 +326,7 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 	if err := h.missingSlots(slots); err != nil {
 		return err
 	}
-	if m.sync {
+	if m.Sync {
 		h.reach(version)
 	}
 	if job.otherLife(man) { // nobody who pushed in that life pushes again, and the new one counts from the beginning

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/table"
@@ -36,13 +37,13 @@ func retiring(t *testing.T, dir string) (*shard, *checkpoints) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, table)
+	m, err := model.New(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, table)
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := s.newHolding(m)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
@@ -228,7 +229,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 	store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir())}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, table)
+	m, err := model.New(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, false, table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +238,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 		s := newShard(logrus.NewEntry(log), i, 1, time.Minute, 1<<20)
 		h := s.newHolding(m)
 		for _, b := range h.blocks {
-			b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
+			b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
 		}
 		s.holding.Store(h)
 		s.ready.Store(true)

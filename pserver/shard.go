@@ -8,6 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -63,7 +64,7 @@ type shard struct {
 // holding is a model and the blocks of it that this shard has. It never
 // changes; the contents of the blocks do.
 type holding struct {
-	model  *model
+	model  *model.Model
 	blocks []*block          // by number
 	byID   map[uint64]*block // by the number in the placement
 	tables []*table.Table    // by number, those without a slot here too
@@ -72,7 +73,7 @@ type holding struct {
 // stored is about how many bytes a checkpoint has, or more if it leaves out rows that the one before it has.
 func (h *holding) stored() (n int64) {
 	for _, b := range h.blocks {
-		n += int64(4 * b.Len * (1 + len(h.model.rule.Slots())))
+		n += int64(4 * b.Len * (1 + len(h.model.Rule.Slots())))
 	}
 	for _, t := range h.tables {
 		n += int64(t.Bytes())
@@ -125,10 +126,10 @@ func newShard(log *logrus.Entry, index int, epoch uint16, initTimeout time.Durat
 	return s
 }
 
-func newHolding(m *model, index int) *holding {
+func newHolding(m *model.Model, index int) *holding {
 	h := &holding{model: m, byID: map[uint64]*block{}}
-	for i, b := range m.table.Owned(index) {
-		blk := &block{Block: b, local: i, tensor: m.table.Tensors[b.Tensor].Name}
+	for i, b := range m.Placement.Owned(index) {
+		blk := &block{Block: b, local: i, tensor: m.Placement.Tensors[b.Tensor].Name}
 		h.blocks = append(h.blocks, blk)
 		h.byID[b.ID] = blk
 	}
@@ -146,23 +147,23 @@ const (
 
 // requestClaim gives the claim to a trainer if nobody holds it who is still at
 // work. The error says how the trainer's model differs from the shard's.
-func (s *shard) requestClaim(m *model, ordinal uint32, incarnation uint64, now time.Time) (outcome, uint32, error) {
+func (s *shard) requestClaim(m *model.Model, ordinal uint32, incarnation uint64, now time.Time) (outcome, uint32, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.holding.Load()
 	if s.ready.Load() {
-		return outcomeReady, 0, h.model.same(m)
+		return outcomeReady, 0, h.model.Differ(m)
 	}
 	if s.finishing {
-		return outcomeWait, s.claim.ordinal, h.model.same(m)
+		return outcomeWait, s.claim.ordinal, h.model.Differ(m)
 	}
 	idle := now.Sub(s.claim.last)
 	if held := s.claim.incarnation != 0 && s.claim.incarnation != incarnation; held && idle < s.initTimeout {
-		return outcomeWait, s.claim.ordinal, h.model.same(m)
+		return outcomeWait, s.claim.ordinal, h.model.Differ(m)
 	} else if held {
 		s.log.WithFields(logrus.Fields{"trainer": s.claim.ordinal, "silent": idle, "successor": ordinal}).Warn("initialiser lost its claim")
 	}
-	if h == nil || !h.model.agrees(m) {
+	if h == nil || !h.model.Equal(m) {
 		s.holding.Store(s.newHolding(m))
 		clear(s.trainers)
 	}
@@ -178,7 +179,7 @@ func (s *shard) put(h *holding, b *block, incarnation uint64, values elements, n
 		return wire.Faultf(wire.NotClaimed, "incarnation %d does not hold the claim to initialise shard %d", incarnation, s.index)
 	}
 	s.claim.last = now
-	if !b.fill(values, h.model.rule) {
+	if !b.fill(values, h.model.Rule) {
 		return changed(wire.Put, b.name())
 	}
 	return nil
@@ -223,7 +224,7 @@ func (s *shard) finish(incarnation uint64, durable func()) error {
 	s.claim, s.finishing = claim{}, false
 	s.ready.Store(true)
 	s.mu.Unlock()
-	s.log.WithFields(logrus.Fields{"blocks": len(h.blocks), "tensors": len(h.model.table.Tensors), "mode": modeName(h.model.sync)}).Info("parameters initialised")
+	s.log.WithFields(logrus.Fields{"blocks": len(h.blocks), "tensors": len(h.model.Placement.Tensors), "mode": h.model.Mode()}).Info("parameters initialised")
 	return nil
 }
 

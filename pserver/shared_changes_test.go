@@ -12,6 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/table"
@@ -25,7 +26,7 @@ func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, sync, table)
+	m, err := model.New(optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, sync, table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +34,7 @@ func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	log.SetOutput(io.Discard)
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
 	h := s.newHolding(m)
-	h.blocks[0].fill(elements{floats: make([]float32, h.blocks[0].Len)}, m.rule)
+	h.blocks[0].fill(elements{floats: make([]float32, h.blocks[0].Len)}, m.Rule)
 	s.holding.Store(h)
 	s.ready.Store(true)
 	who, fault := s.greet(h, 0, 1)
@@ -93,7 +94,7 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 			t.Run(name+"/"+op.String(), func(t *testing.T) {
 				c, buf := sharingConn(t, op == wire.StageRows)
 				payload, r := rowsIn(buf, 1, 2)
-				c.head = wire.Header{Op: op, DType: wire.RowBatch, Length: uint32(len(payload)), Incarnation: 1, Placement: c.holding.model.table.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Argument: 0, Sequence: 1}
+				c.head = wire.Header{Op: op, DType: wire.RowBatch, Length: uint32(len(payload)), Incarnation: 1, Placement: c.holding.model.Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Argument: 0, Sequence: 1}
 				if op == wire.StageRows {
 					c.head.Step, c.head.Argument = 0, 1
 				}
@@ -147,7 +148,7 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 				for i := range b.Len {
 					buf.floats[i] = 1
 				}
-				c.head = wire.Header{Op: op, DType: wire.Float32, Block: b.ID, Length: uint32(4 * b.Len), Incarnation: 1, Placement: c.holding.model.table.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1}
+				c.head = wire.Header{Op: op, DType: wire.Float32, Block: b.ID, Length: uint32(4 * b.Len), Incarnation: 1, Placement: c.holding.model.Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1}
 				if op == wire.Put {
 					c.shard.ready.Store(false)
 					c.shard.claim = claim{0, 1, time.Now()}
@@ -212,7 +213,7 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 		}()
 		bad.serve()
 	}()
-	head := wire.Header{Op: wire.LookupRows, DType: wire.RowBatch, Incarnation: 1, Placement: h.model.table.Epoch, ShardEpoch: 1, JobEpoch: 1, Sequence: 1}
+	head := wire.Header{Op: wire.LookupRows, DType: wire.RowBatch, Incarnation: 1, Placement: h.model.Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Sequence: 1}
 	var raw [wire.HeaderSize]byte
 	head.Encode(&raw)
 	wire.Seal(&raw, nil)
@@ -230,7 +231,7 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 	if !strings.Contains(text.String(), "request failed") || !strings.Contains(text.String(), "checkRows") {
 		t.Errorf("log: %q", text.String())
 	}
-	c.head = wire.Header{Op: wire.Pull, Block: c.holding.blocks[0].ID, Incarnation: 1, Placement: h.model.table.Epoch}
+	c.head = wire.Header{Op: wire.Pull, Block: c.holding.blocks[0].ID, Incarnation: 1, Placement: h.model.Placement.Epoch}
 	c.slot = nil
 	r := answer(&c.head, 1)
 	if fault := c.handle(nil, true, &r); fault != nil {

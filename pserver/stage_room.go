@@ -23,7 +23,7 @@ func (h *holding) stageNeed() (n int64) {
 
 // checkStageRoom refuses a shard that is too big for the gradients of any trainer.
 func (s *shard) checkStageRoom(h *holding) error {
-	if need := h.stageNeed(); h.model.sync && need > s.stages.limit {
+	if need := h.stageNeed(); h.model.Sync && need > s.stages.limit {
 		return fmt.Errorf("staged gradients: expected at most %d bytes (--stage-bytes) of all trainers, found %d of one: start the parameter servers with a greater --stage-bytes, or more of them", s.stages.limit, need)
 	}
 	return nil

@@ -79,7 +79,7 @@ func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *tab
 	for _, slot := range t.Held() {
 		rows += t.Sizes(slot, cut.tables[k]).Rows
 	}
-	out, err := w.CreateTable(k, t.Config(), h.model.optimizer, rows, len(cut.trainers), meta)
+	out, err := w.CreateTable(k, t.Config(), h.model.Optimizer, rows, len(cut.trainers), meta)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/table"
@@ -43,13 +44,13 @@ func newTableShard(t testing.TB, dir string, o optimizer.Config) *tableShard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(o, false, table)
+	m, err := model.New(o, false, table)
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := s.newHolding(m)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.rule)
+		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)

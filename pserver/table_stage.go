@@ -58,7 +58,7 @@ func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header)
 	if head.Sequence < st.since {
 		return nil // an older frame, overtaken by those of a later attempt
 	}
-	if epoch := h.model.table.Epoch; int(f.rows.Parts) != len(st.parts) || st.since == 0 || st.epoch != epoch {
+	if epoch := h.model.Placement.Epoch; int(f.rows.Parts) != len(st.parts) || st.since == 0 || st.epoch != epoch {
 		if f.rows.Parts > maxParts {
 			return wire.Faultf(wire.BadRows, "%d parts for table %q: expected at most %d", f.rows.Parts, f.table.Config().Name, maxParts)
 		}
@@ -108,7 +108,7 @@ const maxParts = 1 << 16
 func (g *stage) missingRows(h *holding) string {
 	for k := range g.rows {
 		if st := &g.rows[k]; !st.whole() && len(h.tables[k].Held()) > 0 {
-			return fmt.Sprintf("%d of %d parts of table %q", st.present, max(1, len(st.parts)), h.model.table.Sparse[k].Name)
+			return fmt.Sprintf("%d of %d parts of table %q", st.present, max(1, len(st.parts)), h.model.Placement.Sparse[k].Name)
 		}
 	}
 	return ""
@@ -153,7 +153,7 @@ func (h *holding) shares(sums []*stage) (all []*[table.Slots][]table.Share, err 
 // within one the order is fixed. All slots hear of the version, for the rows that expire.
 func (h *holding) reduceRows(version uint64, all []*[table.Slots][]table.Share, records uint64, scale float32) {
 	factor := float32(1 / float64(records))
-	step := table.Step{Number: version, Scale: h.model.update(0, version, scale).Scale}
+	step := table.Step{Number: version, Scale: h.model.Update(0, version, scale).Scale}
 	for k, t := range h.tables {
 		var next atomic.Int64
 		var workers sync.WaitGroup

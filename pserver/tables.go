@@ -6,22 +6,23 @@ import (
 	"math"
 	"sync"
 
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
 // newTables makes the shard's share of a model's tables of embeddings, without rows.
-func (s *shard) newTables(m *model) []*table.Table {
-	list := make([]*table.Table, len(m.table.Sparse))
+func (s *shard) newTables(m *model.Model) []*table.Table {
+	list := make([]*table.Table, len(m.Placement.Sparse))
 	for k := range list {
-		list[k] = s.newTable(m, k, m.table.HeldSlots(k, s.index))
+		list[k] = s.newTable(m, k, m.Placement.HeldSlots(k, s.index))
 	}
 	return list
 }
 
-func (s *shard) newTable(m *model, k int, held []uint32) *table.Table {
-	return table.New(m.table.Sparse[k], m.optimizer, held, func() *table.Cut {
+func (s *shard) newTable(m *model.Model, k int, held []uint32) *table.Table {
+	return table.New(m.Placement.Sparse[k], m.Optimizer, held, func() *table.Cut {
 		if c := s.cuts.current.Load(); c != nil {
 			return c.tables[k]
 		}
@@ -30,7 +31,7 @@ func (s *shard) newTable(m *model, k int, held []uint32) *table.Table {
 }
 
 // newHolding is a model's holding of this shard, with its tables.
-func (s *shard) newHolding(m *model) *holding {
+func (s *shard) newHolding(m *model.Model) *holding {
 	h := newHolding(m, s.index)
 	h.tables = s.newTables(m)
 	return h
@@ -163,10 +164,10 @@ var (
 
 // lookupRows answers with the rows as they are. In mode sync all of a frame are of one version.
 func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
-	if fault := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); fault != nil && c.holding.model.sync {
+	if fault := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); fault != nil && c.holding.model.Sync {
 		return fault
 	}
-	if c.holding.model.staleness.Policy == staleness.Scale {
+	if c.holding.model.Staleness.Policy == staleness.Scale {
 		f.table.Look(&f.rows, c.trainer.columns[f.number])
 	}
 	n := len(f.rows.IDs) * f.table.Config().Dim
@@ -198,9 +199,9 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 	if err != nil {
 		return wire.Faultf(wire.Malformed, "%v", err)
 	}
-	step := table.Step{Number: c.head.Step, Scale: c.holding.model.update(0, c.head.Step, scale).Scale}
+	step := table.Step{Number: c.head.Step, Scale: c.holding.model.Update(0, c.head.Step, scale).Scale}
 	var weight func(staleness uint64) float32
-	if bound := c.holding.model.staleness; bound.Policy == staleness.Scale {
+	if bound := c.holding.model.Staleness; bound.Policy == staleness.Scale {
 		weight = bound.Weight
 	}
 	applied, err := f.table.UpdateStale(&f.rows, c.trainer.columns[f.number], step, weight)
@@ -230,21 +231,5 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 	}
 	r.head.Version = clampVersion(c.shard.version.Load())
 	r.end()
-	return nil
-}
-
-// sameTables says what differs between the tables of this shard and others, nil if nothing.
-func sameTables(mine, yours []table.Config) error {
-	for i := range max(len(mine), len(yours)) {
-		switch {
-		case i >= len(yours) || i < len(mine) && mine[i].Name < yours[i].Name:
-			return fmt.Errorf("this model has the table %q, yours has not", mine[i].Name)
-		case i >= len(mine) || yours[i].Name < mine[i].Name:
-			return fmt.Errorf("your model has the table %q, this one has not", yours[i].Name)
-		}
-		if what := mine[i].Differ(yours[i]); what != "" {
-			return errors.New(what)
-		}
-	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/staleness"
@@ -101,8 +102,8 @@ type Entry struct {
 
 // The modes of a model: how gradients change it.
 const (
-	Async = "async"
-	Sync  = "sync"
+	Async = model.Async
+	Sync  = model.Sync
 )
 
 // NewManifest describes a model; the rest is the caller's and the [Writer]'s.
