@@ -14,8 +14,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// BenchmarkCommit is the hot path, one transaction at a time, 1 KB of state;
-// BenchmarkRawTxn beside it is the same through the plain client.
+// BenchmarkCommit measures one transaction at a time with 1 KB of state. BenchmarkRawTxn measures the same
+// transaction with the plain etcd client.
 func BenchmarkCommit(b *testing.B) {
 	lock, _ := benchLock(b)
 	state := randomBytes(1 << 10)
@@ -61,7 +61,7 @@ func benchLock(b *testing.B) (*etcdstore.Lock, *etcdstore.Store) {
 	return lock, s
 }
 
-// BenchmarkParts reads what 10 million tasks take: 45 parts of 1 MB.
+// BenchmarkParts reads the table of 10 million tasks: 45 parts of 1 MB.
 func BenchmarkParts(b *testing.B) {
 	lock, s := benchLock(b)
 	mod, err := lock.Commit(context.Background(), 0, []byte("state"), nil)

@@ -36,7 +36,7 @@ func encode(t testing.TB, v any) []byte {
 
 func TestCodecRoundTrip(t *testing.T) {
 	var wg sync.WaitGroup
-	for range 8 { // the pools are shared
+	for range 8 { // Encode and Decode share pooled compressors
 		wg.Go(func() {
 			for range 20 {
 				var got columns
@@ -45,7 +45,7 @@ func TestCodecRoundTrip(t *testing.T) {
 					err = etcdstore.Decode(b, &got, 1<<20)
 				}
 				if err != nil || !reflect.DeepEqual(got, sample()) {
-					t.Errorf("came back as %+v, %v", got.Name, err)
+					t.Errorf("decoded: got %+v, %v", got.Name, err)
 				}
 			}
 		})
@@ -53,28 +53,28 @@ func TestCodecRoundTrip(t *testing.T) {
 	wg.Wait()
 }
 
-// Whatever was encoded before a value, it can be decoded by itself.
-func TestCodecValuesStandAlone(t *testing.T) {
+// Each value can be decoded alone, whatever values the codec encoded before it.
+func TestCodecDecodesEachValueAlone(t *testing.T) {
 	for _, want := range []columns{{}, {Name: "first"}, sample(), {Ids: []uint64{7}}, {ByKey: map[string]int{"b": 2, "c": 3}}} {
 		var got columns
 		if err := etcdstore.Decode(encode(t, &want), &got, 1<<20); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%+v came back as %+v, %v", want, got, err)
+			t.Errorf("%+v: decoded as %+v, %v", want, got, err)
 		}
 	}
 }
 
-// gob describes a type behind an interface when it comes, which may be in an earlier value.
+// gob describes a type behind an interface at its first use, possibly in an earlier value.
 func TestCodecRefusesInterfaces(t *testing.T) {
 	type leaf struct{ Any any }
 	type tree struct{ Leaves map[string][]*leaf }
 	for _, v := range []any{leaf{}, &tree{}, []any{1}} {
 		if b, err := etcdstore.Encode(v); err == nil {
-			t.Errorf("%T became %d bytes", v, len(b))
+			t.Errorf("%T: expected an error, found %d bytes", v, len(b))
 		}
 	}
 }
 
-// The stored form is what it is said to be: any gzip and gob can read it.
+// The encoding is gob in gzip: the standard packages can decode it.
 func TestCodecIsGobInGzip(t *testing.T) {
 	zip, err := gzip.NewReader(bytes.NewReader(encode(t, sample())))
 	if err != nil {
@@ -86,7 +86,7 @@ func TestCodecIsGobInGzip(t *testing.T) {
 	}
 }
 
-// F18: whatever is cut off or flipped is noticed, and nothing comes out.
+// F18: Decode refuses each truncated value and each flipped bit.
 func TestDecodeRefusesDamage(t *testing.T) {
 	whole := encode(t, sample())
 	damaged := map[string][]byte{
@@ -106,7 +106,7 @@ func TestDecodeRefusesDamage(t *testing.T) {
 		if !errors.Is(err, etcdstore.ErrCorrupt) {
 			t.Errorf("%.30s (%d bytes): %v, want ErrCorrupt", name, len(b), err)
 		} else if !strings.Contains(err.Error(), "snapshot") {
-			t.Errorf("%.30s: %v does not say what to do", name, err)
+			t.Errorf("%.30s: expected an action in the error, found %v", name, err)
 		}
 	}
 	for bit := range len(whole) * 8 {
@@ -114,7 +114,7 @@ func TestDecodeRefusesDamage(t *testing.T) {
 		flipped[bit/8] ^= 1 << (bit % 8)
 		got := columns{}
 		if err := etcdstore.Decode(flipped, &got, 1<<20); err == nil && !reflect.DeepEqual(got, sample()) {
-			t.Errorf("bit %d flipped: decoded into something else", bit)
+			t.Errorf("bit %d flipped: decoded without an error", bit)
 		}
 	}
 }
@@ -144,24 +144,24 @@ func gzipped(t *testing.T, b []byte) []byte {
 func TestDecodeIsBounded(t *testing.T) {
 	bomb := encode(t, columns{Plane: make([]byte, 32<<20)})
 	if len(bomb) > 1<<20 {
-		t.Fatalf("%d bytes are no bomb", len(bomb))
+		t.Fatalf("compressed bomb: found %d bytes", len(bomb))
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	var got columns
 	if err := etcdstore.Decode(bomb, &got, 64<<10); !errors.Is(err, etcdstore.ErrCorrupt) {
-		t.Fatalf("a bomb: %v", err)
+		t.Fatalf("bomb: got %v", err)
 	}
 	runtime.ReadMemStats(&after)
 	if taken := after.TotalAlloc - before.TotalAlloc; taken > 8<<20 {
-		t.Errorf("%d bytes taken before it was refused", taken)
+		t.Errorf("bomb: %d bytes allocated before the refusal", taken)
 	}
 	if err := etcdstore.Decode(bomb, &got, 33<<20); err != nil || len(got.Plane) != 32<<20 {
 		t.Errorf("within its limit: %v", err)
 	}
 }
 
-func TestEncodeSaysWhatItCannot(t *testing.T) {
+func TestEncodeRefusesUnsupportedTypes(t *testing.T) {
 	if _, err := etcdstore.Encode(struct{ F func() }{}); err == nil || !strings.Contains(err.Error(), "encode") {
 		t.Errorf("%v", err)
 	}
@@ -177,7 +177,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		var again columns
 		if err := etcdstore.Decode(encode(t, got), &again, 1<<20); err != nil || !reflect.DeepEqual(got, again) {
-			t.Errorf("%+v became %+v, %v", got, again, err)
+			t.Errorf("%+v: decoded again as %+v, %v", got, again, err)
 		}
 	})
 }

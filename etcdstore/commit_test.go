@@ -20,7 +20,7 @@ func TestCommitWritesAllOrNothing(t *testing.T) {
 	s := etcdtest.Store(t)
 	lock := lead(t, s, "a")
 	if value, mod, err := lock.ReadState(t.Context()); value != nil || mod != 0 || err != nil {
-		t.Fatalf("a new job has the state %q, %d, %v", value, mod, err)
+		t.Fatalf("new job: expected no state, found %q, %d, %v", value, mod, err)
 	}
 	mod, err := lock.Commit(t.Context(), 0, []byte("one"), []taskqueue.Write{
 		{Key: "/trainers/x", Value: []byte("x")},
@@ -48,12 +48,12 @@ func TestCommitWritesAllOrNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if roster, err = s.Roster(t.Context()); err != nil || len(roster) != 0 {
-		t.Errorf("what was lease-bound is still there: %q, %v", roster, err)
+		t.Errorf("lease-bound keys: expected none, found %q, %v", roster, err)
 	}
 }
 
-// F1: the lease ends underneath a holder that does not know it yet, and nobody
-// has moved the state: only the compare of the lock's key fences it.
+// F1: the lease ends without the knowledge of its holder, and the state is unchanged. Only the comparison of the lock
+// key fences the holder.
 func TestPausedHolderIsFenced(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	other := etcdtest.Open(t, etcdtest.Endpoint(t), job)
@@ -85,7 +85,7 @@ func TestPausedHolderIsFenced(t *testing.T) {
 	}
 }
 
-// F1 again: the next leader leads, and has moved the state on.
+// F1: the next leader has changed the state.
 func TestOldLeaderCannotWriteOverTheNext(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	second := etcdtest.Open(t, etcdtest.Endpoint(t), job)
@@ -104,8 +104,8 @@ func TestOldLeaderCannotWriteOverTheNext(t *testing.T) {
 	wantState(t, second, "next", mod2)
 }
 
-// F4: a transaction of the same holder is held up in the network, the state
-// moves on under the same lock, then the old one lands.
+// F4: the network delays a transaction. The same holder changes the state under the same lock. Then the delayed
+// transaction arrives.
 func TestLateCommitOfTheSameHolderIsFenced(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	proxy := etcdtest.StartProxy(t, etcdtest.Endpoint(t))
@@ -122,8 +122,8 @@ func TestLateCommitOfTheSameHolderIsFenced(t *testing.T) {
 		_, err := lock.Commit(context.Background(), mod, []byte("late"), nil)
 		late <- err
 	}()
-	eventually(t, "the commit to be on its way", func() bool { return proxy.HeldRequests() > 0 })
-	// What the holder's later transaction does, over another connection.
+	eventually(t, "a held commit", func() bool { return proxy.HeldRequests() > 0 })
+	// A later transaction of the holder, over another connection.
 	answer, err := direct.Client().Txn(t.Context()).
 		If(clientv3.Compare(clientv3.CreateRevision(lock.Key()), "=", lock.Revision())).
 		Then(clientv3.OpPut(direct.Prefix()+"/task_queues", "two")).Commit()
@@ -134,7 +134,7 @@ func TestLateCommitOfTheSameHolderIsFenced(t *testing.T) {
 	if err := receive(t, "the late commit's answer", late); !errors.Is(err, taskqueue.ErrFenced) {
 		t.Errorf("late commit: %v, want ErrFenced", err)
 	} else if !strings.Contains(err.Error(), "revision") {
-		t.Errorf("%v does not say what moved on", err)
+		t.Errorf("error %v: expected the key that changed", err)
 	}
 	wantState(t, direct, "two", answer.Header.Revision)
 }
@@ -180,7 +180,7 @@ func TestRefusedTransactionsAreDefinite(t *testing.T) {
 		}
 	}
 	wantState(t, s, "one", mod)
-	commit(t, lock, mod, "two") // the same leader goes on
+	commit(t, lock, mod, "two") // the same leader continues
 }
 
 func TestPartsAreReadInOrder(t *testing.T) {
@@ -198,7 +198,7 @@ func TestPartsAreReadInOrder(t *testing.T) {
 			t.Errorf("total %d", total)
 		}
 	}
-	for range 2 { // the same bytes may be sent again
+	for range 2 { // the leader may send the same bytes again
 		if err := lock.PutParts(t.Context(), mod, parts, progress); err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func TestPartsAreReadInOrder(t *testing.T) {
 	if len(steps) != 24 || steps[11] != 12 {
 		t.Errorf("progress %v", steps)
 	}
-	wantState(t, s, "one", mod) // untouched
+	wantState(t, s, "one", mod) // unchanged
 	got, revision, err := s.Parts(t.Context(), "beef", 12)
 	if err != nil || revision < mod {
 		t.Fatal(revision, err)
@@ -217,17 +217,17 @@ func TestPartsAreReadInOrder(t *testing.T) {
 		}
 	}
 	if _, _, err := s.Parts(t.Context(), "beef", 13); err == nil || !strings.Contains(err.Error(), "12 of 13") {
-		t.Errorf("a missing part: %v", err)
+		t.Errorf("missing part: got %v", err)
 	}
 	if _, err := s.Client().Delete(t.Context(), s.Prefix()+etcdstore.PartKey("beef", 5)); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := s.Parts(t.Context(), "beef", 11); err == nil || !strings.Contains(err.Error(), "0005") {
-		t.Errorf("a hole: %v", err)
+		t.Errorf("gap between parts: got %v", err)
 	}
 	tooLarge := []taskqueue.Write{{Key: etcdstore.PartKey("beef", 0), Value: make([]byte, etcdstore.MaxPart+1)}}
 	if err := lock.PutParts(t.Context(), mod, tooLarge, nil); err == nil || !strings.Contains(err.Error(), "cut it smaller") {
-		t.Errorf("a part that is too large: %v", err)
+		t.Errorf("part above the limit: got %v", err)
 	}
 }
 
@@ -254,12 +254,12 @@ func TestAnnounce(t *testing.T) {
 	if err := lock.Resign(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if addr := receive(t, "its end", seen); addr != (etcdstore.Addr{}) {
+	if addr := receive(t, "the end of the announcement", seen); addr != (etcdstore.Addr{}) {
 		t.Errorf("after resigning: %v", addr)
 	}
 }
 
-// F14: a leader whose key is gone, while its lease lives, announces itself no more.
+// F14: a leader whose key is deleted, and whose lease is valid, can no longer announce its address.
 func TestAnnounceIsFenced(t *testing.T) {
 	s := etcdtest.Store(t)
 	lock := lead(t, s, "a")

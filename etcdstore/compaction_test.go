@@ -32,9 +32,9 @@ func TestCompactLoopKeepsTheNewest(t *testing.T) {
 		}
 		return err == nil
 	}
-	eventually(t, "the old history to go", func() bool { return !readable(mod - 11) })
+	eventually(t, "compaction of the old history", func() bool { return !readable(mod - 11) })
 	if !readable(mod - 10) {
-		t.Error("more than asked for is gone")
+		t.Error("expected the newest revisions to be readable")
 	}
 	cancel()
 	if err := receive(t, "the loop's end", ended); err != nil {
@@ -50,7 +50,7 @@ func TestForeignEtcdIsNotCompacted(t *testing.T) {
 	}
 	defer func() { _ = s.Close() }()
 	if err := s.CompactLoop(t.Context(), time.Millisecond, 1); err == nil {
-		t.Error("compacted an etcd that is not our own")
+		t.Error("external etcd: expected no compaction")
 	}
 }
 
@@ -67,7 +67,7 @@ func TestCheckAutoCompaction(t *testing.T) {
 		return warning
 	}
 	if warning := check(); warning != "" {
-		t.Errorf("a young etcd: %s", warning)
+		t.Errorf("new etcd: got warning %s", warning)
 	}
 	lock := lead(t, s, "a")
 	var mod int64
@@ -75,13 +75,13 @@ func TestCheckAutoCompaction(t *testing.T) {
 		mod = commit(t, lock, mod, fmt.Sprint(i))
 	}
 	if check() == "" {
-		t.Error("no warning although nobody compacts")
+		t.Error("expected a warning: etcd is not compacted")
 	}
 	if _, err := s.Client().Compact(t.Context(), mod-10); err != nil {
 		t.Fatal(err)
 	}
 	if warning := check(); warning != "" {
-		t.Errorf("a compacted one: %s", warning)
+		t.Errorf("compacted etcd: got warning %s", warning)
 	}
 }
 

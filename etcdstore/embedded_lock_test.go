@@ -10,15 +10,16 @@ import (
 	"time"
 )
 
-// A process that looks whether a folder is in use does not keep another from starting there; one that uses it does.
-func TestLockOfFolderWaitsForThoseWhoLook(t *testing.T) {
+// A process that only checks whether a data directory is in use does not prevent a start. A process that uses it
+// does.
+func TestDirectoryLockWaitsForChecks(t *testing.T) {
 	dir := t.TempDir()
 	for name, tt := range map[string]struct {
 		held time.Duration
 		want error
 	}{
-		"a look": {lockPatience / 2, nil},
-		"a user": {2 * lockPatience, ErrInUse},
+		"a check": {lockPatience / 2, nil},
+		"in use":  {2 * lockPatience, ErrInUse},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			other, err := os.OpenFile(filepath.Join(dir, embeddedLock), os.O_RDWR|os.O_CREATE, 0o600)
@@ -36,7 +37,7 @@ func TestLockOfFolderWaitsForThoseWhoLook(t *testing.T) {
 			if err == nil {
 				lock.Close()
 			}
-			time.Sleep(2 * lockPatience) // virtual: until the other file is closed
+			time.Sleep(2 * lockPatience) // virtual time: until the other file is closed
 		})
 	}
 }

@@ -49,12 +49,12 @@ func TestEmbeddedKeepsDataAndPort(t *testing.T) {
 	if second := write("one", "two"); second != first {
 		t.Errorf("served at %s, then at %s", first, second)
 	}
-	// Somebody else has the port now, we if nobody was faster: another one is taken.
+	// The port is taken, by this test or by another process: the next start uses another port.
 	if taken, err := net.Listen("tcp", strings.TrimPrefix(first, "http://")); err == nil {
 		defer func() { _ = taken.Close() }()
 	}
 	if third := write("two", "three"); third == first || !strings.HasPrefix(third, "http://127.0.0.1:") {
-		t.Errorf("served at %s although the port is taken", third)
+		t.Errorf("expected another port than %s", third)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestEmbeddedEndsOnce(t *testing.T) {
 	}
 	e.Close()
 	if err, more := <-e.Err(); more {
-		t.Errorf("an ordinary end reports %v", err)
+		t.Errorf("ordinary end: got error %v", err)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestEmbeddedRefusals(t *testing.T) {
 		says string
 	}{
 		"in use":          {etcdstore.EmbeddedConfig{Dir: inUse}, "in use by another process"},
-		"no folder":       {etcdstore.EmbeddedConfig{}, "expected a data folder"},
+		"no directory":    {etcdstore.EmbeddedConfig{}, "expected a data folder"},
 		"a file":          {etcdstore.EmbeddedConfig{Dir: file}, "create data folder"},
 		"below a file":    {etcdstore.EmbeddedConfig{Dir: filepath.Join(file, "x")}, "create data folder"},
 		"all interfaces":  {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: "0.0.0.0:2379"}, "loopback"},
@@ -95,7 +95,7 @@ func TestEmbeddedRefusals(t *testing.T) {
 		"a port in use":   {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: taken}, "address already in use"},
 		"damaged records": {etcdstore.EmbeddedConfig{Dir: damaged}, "delete it"},
 	}
-	if os.Getuid() != 0 { // root may write anywhere
+	if os.Getuid() != 0 { // root may write to any file
 		readOnly := t.TempDir()
 		if err := os.Chmod(readOnly, 0o500); err != nil {
 			t.Fatal(err)
@@ -116,41 +116,41 @@ func TestEmbeddedRefusals(t *testing.T) {
 	}
 }
 
-// A folder that may not be read is not taken for one without an etcd.
+// A directory that cannot be read is an error, not a directory without etcd.
 func TestIsEmbeddedReportsUnreadableFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if is, err := etcdstore.IsEmbedded(t.TempDir()); is || err != nil {
-		t.Errorf("an empty folder: %t, %v", is, err)
+		t.Errorf("empty directory: %t, %v", is, err)
 	}
 	if is, err := etcdstore.IsEmbedded(file); is || err == nil {
-		t.Errorf("a file in the place of the folder: %t, %v, want an error", is, err)
+		t.Errorf("a file instead of a directory: got %t, %v, expected an error", is, err)
 	}
 	if os.Getuid() == 0 {
-		return // root may read anywhere
+		return // root may read any file
 	}
 	closed := t.TempDir()
 	if err := os.Chmod(closed, 0o000); err != nil {
 		t.Fatal(err)
 	}
 	if is, err := etcdstore.IsEmbedded(closed); is || !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("a closed folder: %t, %v, want that permission is denied", is, err)
+		t.Errorf("unreadable directory: got %t, %v, expected a permission error", is, err)
 	}
 }
 
 func TestRunningEmbeddedNamesEndpoint(t *testing.T) {
 	dir := t.TempDir()
 	if at, err := etcdstore.RunningEmbedded(dir); at != "" || err != nil {
-		t.Errorf("an empty folder: %q, %v", at, err)
+		t.Errorf("empty directory: %q, %v", at, err)
 	}
 	e := embedded(t, etcdstore.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
 	if at, err := etcdstore.RunningEmbedded(dir); at != e.Endpoint() || err != nil {
-		t.Errorf("while it runs: %q, %v, want %s", at, err, e.Endpoint())
+		t.Errorf("running: %q, %v, want %s", at, err, e.Endpoint())
 	}
 	e.Close()
 	if at, err := etcdstore.RunningEmbedded(dir); at != "" || err != nil {
-		t.Errorf("after its end: %q, %v", at, err)
+		t.Errorf("ended: %q, %v", at, err)
 	}
 }

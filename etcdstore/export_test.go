@@ -1,6 +1,6 @@
 package etcdstore
 
-// SetUncompacted lowers the bound of CheckAutoCompaction; the result restores it.
+// SetUncompacted lowers the bound of CheckAutoCompaction. The returned function restores it.
 func SetUncompacted(n int64) (restore func()) {
 	old := uncompacted
 	uncompacted = n

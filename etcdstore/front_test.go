@@ -17,21 +17,20 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// front is a gRPC server before a real etcd. It passes every call on, and can
-// answer transactions with an error of its own, either before they reach etcd
-// or after etcd has done them, and reads before they do.
+// front is a gRPC proxy for a real etcd. Tests can replace the answers of transactions with an error, before they
+// reach etcd or after etcd has applied them, and the answers of reads.
 type front struct {
 	endpoint string
 	backend  *grpc.ClientConn
 
 	mu     sync.Mutex
-	before error // instead of passing the next transactions on
-	after  error // instead of etcd's answer
-	txns   int   // that arrived here
-	hang   int   // so many of the next transactions get no answer
+	before error // answer of the next transactions, which do not reach etcd
+	after  error // replaces the answer of etcd
+	txns   int   // number of transactions that arrived
+	hang   int   // number of next transactions without an answer
 
-	unread error       // instead of passing the next reads on
-	reads  []time.Time // when each arrived here
+	unread error       // answer of the next reads, which do not reach etcd
+	reads  []time.Time // time at which each read arrived
 }
 
 const (
@@ -63,21 +62,21 @@ func startFront(t *testing.T, etcd string) *front {
 	return f
 }
 
-// lie sets what transactions are answered with from now on.
-func (f *front) lie(before, after error) {
+// failTxns sets the errors that replace the answers of transactions.
+func (f *front) failTxns(before, after error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.before, f.after, f.txns = before, after, 0
 }
 
-// lieOfReads sets what reads are answered with from now on; nil: with what etcd says.
-func (f *front) lieOfReads(err error) {
+// failReads sets the error that replaces the answers of reads. With nil, etcd answers.
+func (f *front) failReads(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unread, f.reads = err, nil
 }
 
-// readsAt is when reads arrived since then.
+// readsAt returns the times of the reads since the last call of failReads.
 func (f *front) readsAt() []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,7 +92,7 @@ func (f *front) arrived() int {
 func (f *front) handle(_ any, client grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(client)
 	var before, after error
-	// Reads under the lock are transactions too; only those that put are lied about.
+	// Reads under the lock are transactions too. Only transactions that put are changed.
 	first := &frame{}
 	if err := client.RecvMsg(first); err != nil {
 		return err
@@ -159,7 +158,7 @@ func (f *front) handle(_ any, client grpc.ServerStream) error {
 	}
 }
 
-// frame is a message whose meaning is nobody's business here.
+// frame is a message that the proxy passes on without decoding it.
 type frame struct{ data []byte }
 
 type rawCodec struct{}

@@ -71,14 +71,14 @@ func TestFirstSettingsWin(t *testing.T) {
 	}
 	wg.Wait()
 	if won.Load() != 1 {
-		t.Errorf("%d masters won", won.Load())
+		t.Errorf("expected one master to set the settings, found %d", won.Load())
 	}
 }
 
 func TestDamagedJobIsRefused(t *testing.T) {
 	for _, damage := range []string{
 		"not JSON",
-		`{"name":"j","settings":{"seed":"2"},"digest":"00"}`, // edited by hand
+		`{"name":"j","settings":{"seed":"2"},"digest":"00"}`, // edited manually
 	} {
 		s := etcdtest.Store(t)
 		if _, err := s.Client().Put(t.Context(), s.Prefix()+"/job", damage); err != nil {

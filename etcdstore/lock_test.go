@@ -28,7 +28,7 @@ func TestTwoCampaignersOneLeads(t *testing.T) { // F12
 				return
 			}
 			if n := leading.Add(1); n != 1 {
-				t.Errorf("%d lead at once", n)
+				t.Errorf("expected at most one leader, found %d", n)
 			}
 			locks <- lock
 		}()
@@ -41,19 +41,19 @@ func TestTwoCampaignersOneLeads(t *testing.T) { // F12
 		}
 		last = lock.Revision()
 		if !lock.Valid() || !open(t, lock.Lost()) || lock.Cause() != nil {
-			t.Error("a fresh lock is not valid")
+			t.Error("new lock: expected it to be valid")
 		}
 		leading.Add(-1)
 		if err := lock.Resign(t.Context()); err != nil {
 			t.Error(err)
 		}
 		if lock.Valid() || open(t, lock.Lost()) || lock.Cause() == nil {
-			t.Error("a resigned lock is still believed in")
+			t.Error("resigned lock: expected it to be invalid")
 		}
 	}
 }
 
-func TestLockKeySaysWho(t *testing.T) {
+func TestLockKeyContainsHolder(t *testing.T) {
 	s := etcdtest.Store(t)
 	lock := lead(t, s, "10.0.0.1:8080")
 	keys, _, err := s.Prefixed(t.Context(), "/master/lock/")
@@ -72,30 +72,30 @@ func TestLockKeySaysWho(t *testing.T) {
 		t.Fatal(err)
 	}
 	if keys, _, err = s.Prefixed(t.Context(), "/master/"); err != nil || len(keys) != 0 {
-		t.Errorf("after resigning there are %v, %v", keys, err)
+		t.Errorf("after resigning: expected no keys, found %v, %v", keys, err)
 	}
 }
 
-// Who campaigns knows its key before anybody can see it, so that nobody takes
-// a fresh key of their own for another's.
-func TestKeyIsToldBeforeItStands(t *testing.T) {
+// A campaign reports its key before the key exists, so a process never takes its own new key for the key of another
+// process.
+func TestCampaignReportsKeyBeforeCreation(t *testing.T) {
 	s := etcdtest.Store(t)
 	var told []string
 	lock, err := s.Campaign(t.Context(), etcdstore.CampaignConfig{TTL: time.Minute, Queued: func(lease string) {
 		told = append(told, lease)
 		if keys, _, err := s.Prefixed(t.Context(), "/master/lock/"); err != nil || len(keys) > 0 {
-			t.Errorf("when lease %s is told there are %v, %v", lease, keys, err)
+			t.Errorf("report of lease %s: expected no key yet, found %v, %v", lease, keys, err)
 		}
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(told) != 1 || !strings.HasSuffix(lock.Key(), "/"+told[0]) {
-		t.Errorf("told were %v, the key is %s", told, lock.Key())
+		t.Errorf("reported leases %v, key %s", told, lock.Key())
 	}
 }
 
-func TestStandbySaysWhomItWaitsFor(t *testing.T) {
+func TestStandbyReportsLeader(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	first := lead(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), "10.0.0.1:1")
 	second := etcdtest.Open(t, etcdtest.Endpoint(t), job)
@@ -111,7 +111,7 @@ func TestStandbySaysWhomItWaitsFor(t *testing.T) {
 	if reason := receive(t, "a reason to wait", reasons); !strings.Contains(reason, "10.0.0.1:1") {
 		t.Errorf("reason %q does not name the leader", reason)
 	}
-	// The key alone is deleted, as an operator might.
+	// Only the key is deleted, as by an operator.
 	if _, err := second.Client().Delete(t.Context(), first.Key()); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestStandbySaysWhomItWaitsFor(t *testing.T) {
 	if first.Valid() || !strings.Contains(first.Cause().Error(), "gone") {
 		t.Errorf("valid %v, cause %v", first.Valid(), first.Cause())
 	}
-	if lock := receive(t, "the stand-by's lock", done); !lock.Valid() {
+	if lock := receive(t, "the lock of the standby", done); !lock.Valid() {
 		t.Error("the new lock is not valid")
 	}
 }
@@ -132,13 +132,12 @@ func TestRevokedLeaseLosesTheLock(t *testing.T) {
 	}
 	receive(t, "Lost to close", lock.Lost())
 	if lock.Valid() {
-		t.Error("still valid")
+		t.Error("expected an invalid lock")
 	}
 }
 
-// A stand-by whose queued key was deleted must not believe that it leads when
-// the keys before it are gone.
-func TestDeletedBidIsMadeAnew(t *testing.T) {
+// A standby whose queued key was deleted must not assume leadership when the earlier keys disappear.
+func TestDeletedCampaignKeyIsCreatedAgain(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	first := lead(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), "first")
 	second := etcdtest.Open(t, etcdtest.Endpoint(t), job)
@@ -168,12 +167,12 @@ func TestDeletedBidIsMadeAnew(t *testing.T) {
 	}
 	lock := receive(t, "the second lock", done)
 	if lock.Key() == bid {
-		t.Fatalf("leads with the deleted key %s", bid)
+		t.Fatalf("expected another key than the deleted key %s", bid)
 	}
 	commit(t, lock, 0, "state")
 }
 
-// F6: cut off from etcd, the holder stops no later than its lease.
+// F6: a holder that is cut off from etcd stops before its lease expires.
 func TestCutOffHolderStopsInTime(t *testing.T) {
 	t.Parallel()
 	job := etcdtest.NewJob(t)
@@ -185,23 +184,23 @@ func TestCutOffHolderStopsInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.HoldRequests(true)
-	cut := time.Now() // every keep-alive that etcd can still see was sent before
+	cut := time.Now() // etcd received no later keep-alive
 	receive(t, "Lost to close", lock.Lost())
 	if took := time.Since(cut); took > ttl-margin+250*time.Millisecond {
-		t.Errorf("lost only %v after the cut; the promise is %v", took, ttl-margin)
+		t.Errorf("lock lost %v after the cut, expected at most %v", took, ttl-margin)
 	}
 	if lock.Valid() {
-		t.Error("still valid")
+		t.Error("expected an invalid lock")
 	}
 	direct := etcdtest.Open(t, etcdtest.Endpoint(t), job)
 	if got, err := direct.Client().Get(t.Context(), lock.Key()); err != nil || len(got.Kvs) == 0 {
-		t.Errorf("etcd had dropped the key (%v, %v) before its holder stopped", got, err)
+		t.Errorf("expected the key to exist when its holder stops, found %v, %v", got, err)
 	}
-	lead(t, direct, "next") // and another takes over once etcd has dropped it
+	lead(t, direct, "next") // the next holder gets the lock once etcd has deleted the key
 }
 
-// A lock outlives its TTL many times while etcd answers.
-func TestKeepAliveKeeps(t *testing.T) {
+// A lock remains valid for many times its TTL while etcd answers.
+func TestLockOutlivesTTLWithKeepAlives(t *testing.T) {
 	t.Parallel()
 	s := etcdtest.Store(t)
 	lock, err := s.Campaign(t.Context(), etcdstore.CampaignConfig{TTL: 2 * time.Second})
@@ -219,7 +218,7 @@ func TestKeepAliveKeeps(t *testing.T) {
 	commit(t, lock, 0, "still leading")
 }
 
-// etcd is killed and comes back within the lease: the lock stays, and is kept alive again.
+// etcd is killed and restarts within the lease. The lock remains valid, and its keep-alives resume.
 func TestLockSurvivesARestartOfEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.StartProcess(t, 0)
@@ -247,8 +246,8 @@ func TestLockSurvivesARestartOfEtcd(t *testing.T) {
 	}
 }
 
-// A stand-by goes on trying while etcd is away for longer than its lease: when it would
-// queue, and when it has queued and loses its place.
+// A standby retries while etcd is unreachable for longer than its lease: before it has queued a key, and when it
+// loses its queued key.
 func TestCampaignOutlivesAnOutage(t *testing.T) { // F11
 	t.Parallel()
 	t.Run("before it queued", func(t *testing.T) {
@@ -309,9 +308,8 @@ func TestCampaignOutlivesAnOutage(t *testing.T) { // F11
 	})
 }
 
-// F1, by the clock: etcd stands still (SIGSTOP), no answers come, the holder
-// stops by itself.
-func TestStoppedEtcdEndsTheTrust(t *testing.T) {
+// F1: etcd is stopped by SIGSTOP and sends no answers. The holder stops when the lease expires by its own clock.
+func TestHolderStopsWhenEtcdIsStopped(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.StartProcess(t, 0)
 	s := etcd.Store()
@@ -338,13 +336,13 @@ func TestCampaignEndsWithItsContext(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("campaign ended with %v", err)
 	}
-	eventually(t, "the bid to be given back", func() bool {
+	eventually(t, "the queued key to be deleted", func() bool {
 		keys, _, err := second.Prefixed(t.Context(), "/master/lock/")
 		return err == nil && len(keys) == 1
 	})
 }
 
-func TestCampaignChecksItsTerms(t *testing.T) {
+func TestCampaignRejectsInvalidConfig(t *testing.T) {
 	s := etcdtest.Store(t)
 	for _, cfg := range []etcdstore.CampaignConfig{
 		{TTL: time.Millisecond},

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// patience is for what must come soon, on a machine that may be busy.
+// patience limits waits for conditions. The machine may be busy.
 const patience = 30 * time.Second
 
 func eventually(t *testing.T, what string, holds func() bool) {
@@ -22,7 +22,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %v: %s", patience, what)
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(2 * time.Millisecond) // interval between checks of the condition
 	}
 }
 
@@ -47,12 +47,12 @@ func open(t *testing.T, isClosed <-chan struct{}) bool {
 	}
 }
 
-// lead makes s the leader, for the length of the test.
+// lead makes s the leader for the rest of the test.
 func lead(t *testing.T, s *etcdstore.Store, address string) *etcdstore.Lock {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	lock, err := s.Campaign(ctx, etcdstore.CampaignConfig{Address: address, TTL: time.Minute}) // a busy machine may hold us up
+	lock, err := s.Campaign(ctx, etcdstore.CampaignConfig{Address: address, TTL: time.Minute}) // TTL for a busy machine
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func wantState(t *testing.T, s *etcdstore.Store, want string, wantMod int64) {
 	}
 }
 
-// Short names for etcd's options.
+// Shorter names of etcd options.
 var (
 	prefixed = clientv3.WithPrefix()
 	physical = clientv3.WithCompactPhysical()

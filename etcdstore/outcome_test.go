@@ -18,7 +18,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// kind is how a caller of Commit must take its error.
+// kind is the class of an error of Commit.
 type kind string
 
 const (
@@ -49,9 +49,8 @@ func kindOf(err error) kind {
 	return kinds[0]
 }
 
-// The table of the package doc, answer by answer: etcd is real, a gRPC server
-// before it changes its answer to the commit. Each answer is given once without
-// and once with the transaction done.
+// TestOutcomes checks the table of the package documentation. A proxy replaces the answer of a real etcd to a commit.
+// Each answer is tested with a transaction that was not applied and with one that was.
 func TestOutcomes(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	f := startFront(t, etcdtest.Endpoint(t))
@@ -62,9 +61,9 @@ func TestOutcomes(t *testing.T) {
 	grpcError := func(code codes.Code, text string) error { return status.Error(code, text) }
 	cases := []struct {
 		answer     error
-		undone     kind // the answer came, and the transaction was not done
-		didHappen  kind // the answer came, and it was
-		impossible bool // etcd never says this after the fact
+		undone     kind // the transaction was not applied
+		didHappen  kind // the transaction was applied
+		impossible bool // etcd never sends this answer after it applied a transaction
 	}{
 		{answer: rpctypes.ErrGRPCTimeout, undone: unknown, didHappen: unknown},
 		{answer: rpctypes.ErrGRPCTimeoutDueToLeaderFail, undone: unknown, didHappen: unknown},
@@ -96,20 +95,20 @@ func TestOutcomes(t *testing.T) {
 	}
 	for i, c := range cases {
 		before := fmt.Sprintf("PUT: %d before", i)
-		f.lie(c.answer, nil)
+		f.failTxns(c.answer, nil)
 		_, err := lock.Commit(t.Context(), mod, []byte(before), nil)
 		sent := f.arrived()
-		f.lie(nil, nil)
+		f.failTxns(nil, nil)
 		if got := kindOf(err); got != c.undone {
-			t.Errorf("%v, not done: taken as %s (%v), want %s", c.answer, got, err, c.undone)
+			t.Errorf("%v, not applied: got %s (%v), expected %s", c.answer, got, err, c.undone)
 		}
-		// An authentication token may be renewed; nothing else is sent twice.
+		// The client may renew an authentication token. It sends nothing else twice.
 		want := 1
 		if errors.Is(c.answer, rpctypes.ErrGRPCInvalidAuthToken) {
 			want = 2
 		}
 		if sent != want {
-			t.Errorf("%v: the transaction was sent %d times, want %d", c.answer, sent, want)
+			t.Errorf("%v: expected %[3]d transactions, found %[2]d", c.answer, sent, want)
 		}
 		if _, now, err := direct.State(t.Context()); err != nil || now != mod {
 			t.Fatalf("%v: state moved from %d to %d, %v", c.answer, mod, now, err)
@@ -118,11 +117,11 @@ func TestOutcomes(t *testing.T) {
 			continue
 		}
 		after := fmt.Sprintf("PUT: %d after", i)
-		f.lie(nil, c.answer)
+		f.failTxns(nil, c.answer)
 		_, err = lock.Commit(t.Context(), mod, []byte(after), nil)
-		f.lie(nil, nil)
+		f.failTxns(nil, nil)
 		if got := kindOf(err); got != c.didHappen {
-			t.Errorf("%v, done: taken as %s (%v), want %s", c.answer, got, err, c.didHappen)
+			t.Errorf("%v, applied: got %s (%v), expected %s", c.answer, got, err, c.didHappen)
 		}
 		value, now, err := direct.State(t.Context())
 		if err != nil || string(value) != after {
@@ -132,7 +131,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// F3: the request reached etcd, the connection breaks before the answer.
+// F3: etcd received the request, and the connection breaks before the answer.
 func TestCutAfterTheRequestIsUnknown(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	proxy := etcdtest.StartProxy(t, etcdtest.Endpoint(t))
@@ -146,19 +145,19 @@ func TestCutAfterTheRequestIsUnknown(t *testing.T) {
 		_, err := lock.Commit(context.Background(), mod, []byte("two"), nil)
 		outcome <- err
 	}()
-	eventually(t, "etcd to have done it", func() bool {
+	eventually(t, "etcd to apply the request", func() bool {
 		value, _, err := direct.State(t.Context())
 		return err == nil && string(value) == "two"
 	})
 	if len(outcome) > 0 {
-		t.Fatal("an outcome is known before any answer")
+		t.Fatal("expected no outcome before an answer")
 	}
 	proxy.Cut()
 	proxy.HoldReplies(false)
 	if err := receive(t, "the outcome", outcome); kindOf(err) != unknown {
 		t.Fatalf("taken as %s (%v), want unknown", kindOf(err), err)
 	}
-	// The read-back says that it was ours, and the term goes on.
+	// The state is the state of this commit, so the term continues.
 	value, now, err := lock.ReadState(t.Context())
 	if err != nil || string(value) != "two" {
 		t.Fatalf("read back %q, %v", value, err)
@@ -166,7 +165,7 @@ func TestCutAfterTheRequestIsUnknown(t *testing.T) {
 	commit(t, lock, now, "three")
 }
 
-// F3: the request left us and never reached etcd.
+// F3: the request was sent and did not reach etcd.
 func TestCutBeforeTheRequestIsUnknown(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	proxy := etcdtest.StartProxy(t, etcdtest.Endpoint(t))
@@ -179,7 +178,7 @@ func TestCutBeforeTheRequestIsUnknown(t *testing.T) {
 		_, err := lock.Commit(context.Background(), mod, []byte("two"), nil)
 		outcome <- err
 	}()
-	eventually(t, "the request to be on its way", func() bool { return proxy.HeldRequests() > 0 })
+	eventually(t, "a held request", func() bool { return proxy.HeldRequests() > 0 })
 	proxy.Cut()
 	proxy.HoldRequests(false)
 	if err := receive(t, "the outcome", outcome); kindOf(err) != unknown {
@@ -191,7 +190,7 @@ func TestCutBeforeTheRequestIsUnknown(t *testing.T) {
 	commit(t, lock, mod, "two") // the same bytes under the same compares
 }
 
-// F3: no answer in time. The transaction is done, or will be.
+// F3: no answer before the deadline. etcd applies the transaction at some time.
 func TestDeadlineIsUnknown(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	proxy := etcdtest.StartProxy(t, etcdtest.Endpoint(t))
@@ -211,8 +210,7 @@ func TestDeadlineIsUnknown(t *testing.T) {
 	}
 }
 
-// What was never handed to a connection is a definite failure, however long it
-// waited for one.
+// A request that never reached a connection is a definite failure, after a wait of any length.
 func TestNeverSentIsDefinite(t *testing.T) {
 	t.Parallel()
 	job := etcdtest.NewJob(t)
@@ -231,10 +229,10 @@ func TestNeverSentIsDefinite(t *testing.T) {
 		_, err := lock.Commit(ctx, mod, []byte("two"), nil)
 		return kindOf(err) == definite
 	}
-	// The first one may still be given to the dying connection.
+	// The dying connection may still accept the first request.
 	eventually(t, "a definite failure without a connection", definiteOnce)
 	if !definiteOnce() {
-		t.Error("not definite the second time")
+		t.Error("second request: expected a definite failure")
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -243,13 +241,13 @@ func TestNeverSentIsDefinite(t *testing.T) {
 	}
 	wantState(t, direct, "one", mod)
 	proxy.Refuse(false)
-	eventually(t, "the same leader to go on", func() bool {
+	eventually(t, "a commit of the same leader", func() bool {
 		_, err := lock.Commit(t.Context(), mod, []byte("two"), nil)
 		return err == nil
 	})
 }
 
-// A part's unknown outcome is settled by sending it again.
+// A part with an unknown outcome is sent again.
 func TestPartsSurviveACut(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	proxy := etcdtest.StartProxy(t, etcdtest.Endpoint(t))
@@ -261,7 +259,7 @@ func TestPartsSurviveACut(t *testing.T) {
 	go func() {
 		outcome <- lock.PutParts(context.Background(), mod, []taskqueue.Write{{Key: etcdstore.PartKey("r", 0), Value: []byte("part")}}, nil)
 	}()
-	eventually(t, "etcd to have the part", func() bool {
+	eventually(t, "the part in etcd", func() bool {
 		value, _, err := direct.Value(t.Context(), etcdstore.PartKey("r", 0))
 		return err == nil && string(value) == "part"
 	})
@@ -272,7 +270,7 @@ func TestPartsSurviveACut(t *testing.T) {
 	}
 }
 
-// An attempt to write a part that gets no answer ends, and the next one writes it.
+// An attempt to write a part ends without an answer. The next attempt writes the part.
 func TestPartWithoutAnAnswerIsSentAgain(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	f := startFront(t, etcdtest.Endpoint(t))
@@ -296,7 +294,7 @@ func TestPartWithoutAnAnswerIsSentAgain(t *testing.T) {
 	}
 }
 
-// F8: etcd runs full, says so, and goes on once there is room.
+// F8: etcd becomes full and reports it. The store continues once etcd has room.
 func TestStoreFull(t *testing.T) {
 	etcd := etcdtest.StartProcess(t, 4<<20)
 	s := etcd.Store()
@@ -317,7 +315,7 @@ func TestStoreFull(t *testing.T) {
 	var full error
 	for i := 0; full == nil; i++ {
 		if full = filling(i); i > 100 {
-			t.Fatal("4 MiB do not fill up")
+			t.Fatal("expected a full store after 4 MiB")
 		}
 	}
 	if !errors.Is(full, taskqueue.ErrStoreFull) || kindOf(full) != "store full" || !strings.Contains(full.Error(), "alarm disarm") {
@@ -325,10 +323,10 @@ func TestStoreFull(t *testing.T) {
 	}
 	wantState(t, s, string(state), mod)
 	if _, err := lock.Commit(t.Context(), mod, []byte("small"), nil); !errors.Is(err, taskqueue.ErrStoreFull) {
-		t.Errorf("a small one: %v", err)
+		t.Errorf("small commit: got %v", err)
 	}
 	if err := lock.PutParts(t.Context(), mod, []taskqueue.Write{{Key: etcdstore.PartKey("r", 0)}}, nil); !errors.Is(err, taskqueue.ErrStoreFull) {
-		t.Errorf("a part: %v", err)
+		t.Errorf("part: got %v", err)
 	}
 	wantState(t, s, string(state), mod)
 
@@ -339,7 +337,7 @@ func TestStoreFull(t *testing.T) {
 	commit(t, lock, mod, "room again")
 }
 
-// makeRoom does what the error says.
+// makeRoom follows the action in the error: compact, defragment, disarm.
 func makeRoom(t *testing.T, s *etcdstore.Store, endpoint string) {
 	t.Helper()
 	client := s.Client()

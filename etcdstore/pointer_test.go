@@ -12,7 +12,7 @@ import (
 
 const latestKey = "/checkpoints/latest"
 
-// An operator's write counts only while the leader and the named set are what the operator saw.
+// A write of an operator succeeds only if the leader and the named set are unchanged since the operator read them.
 func TestMovePointerComparesLeaderAndSet(t *testing.T) {
 	put := func(t *testing.T, s *etcdstore.Store, value string) {
 		t.Helper()
@@ -43,7 +43,7 @@ func TestMovePointerComparesLeaderAndSet(t *testing.T) {
 			meanwhile(t, s)
 			err = s.MovePointer(t.Context(), from, []byte("set 1"))
 			if moved := errors.Is(err, etcdstore.ErrPointerMoved); moved != (name != "nothing") || !moved && err != nil {
-				t.Errorf("named another set: %v", err)
+				t.Errorf("expected a refusal, found %v", err)
 			}
 		})
 	}
@@ -55,7 +55,7 @@ func TestMovePointerComparesLeaderAndSet(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := s.MovePointer(t.Context(), from, []byte("set 1")); err != nil {
-			t.Errorf("under the same leader: %v", err)
+			t.Errorf("same leader: got %v", err)
 		}
 		if from, err = s.ReadPointer(t.Context()); err != nil {
 			t.Fatal(err)
@@ -64,13 +64,14 @@ func TestMovePointerComparesLeaderAndSet(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := s.MovePointer(t.Context(), from, []byte("set 2")); !errors.Is(err, etcdstore.ErrPointerMoved) {
-			t.Errorf("after the leader left: %v", err)
+			t.Errorf("after the leader resigned: got %v", err)
 		}
 	})
 }
 
-// If the adoption that replaces a job is broken off, the ledger of that job is gone, and what says where the new one begins is there.
-func TestBrokenOffAdoptionKeepsWhereTheLedgerBegins(t *testing.T) {
+// An interrupted adoption has deleted the ledger of the replaced job, and has stored where the ledger of the new job
+// begins.
+func TestInterruptedAdoptionKeepsLedgerBegin(t *testing.T) {
 	s := etcdtest.Open(t, etcdtest.Endpoint(t), etcdtest.NewJob(t))
 	for _, key := range []string{"/ledger/0000000000000001", "/ledger/begin", "/ledger/begin2", "/ledger/sealed"} {
 		if _, err := s.Client().Put(t.Context(), s.Prefix()+key, "old"); err != nil {
@@ -98,6 +99,6 @@ func TestBrokenOffAdoptionKeepsWhereTheLedgerBegins(t *testing.T) {
 	}
 	adoption.Keys = func(func(taskqueue.Write, error) bool) {}
 	if err := s.Adopt(t.Context(), adoption); err != nil {
-		t.Errorf("the same again: %v", err)
+		t.Errorf("second adoption: got %v", err)
 	}
 }

@@ -39,10 +39,10 @@ func TestPrefixedReadsAllPages(t *testing.T) {
 	}
 }
 
-func TestJobsAreApart(t *testing.T) {
+func TestJobsDoNotShareKeys(t *testing.T) {
 	a, b := etcdtest.Store(t), etcdtest.Store(t)
 	commit(t, lead(t, a, "a"), 0, "a's")
-	commit(t, lead(t, b, "b"), 0, "b's") // leads although a does
+	commit(t, lead(t, b, "b"), 0, "b's") // the leader of another job
 	if value, _, err := b.State(t.Context()); string(value) != "b's" || err != nil {
 		t.Errorf("state of b: %q, %v", value, err)
 	}
@@ -61,8 +61,8 @@ func TestAbsentKeys(t *testing.T) {
 	}
 }
 
-// F7: the history is compacted past what a watch has seen while its connection
-// is away; it lists again and misses nothing that still holds.
+// F7: the history is compacted past the last revision of a watch while its connection is down. The watch lists the
+// keys again and reports the present values.
 func TestWatchSurvivesCompaction(t *testing.T) {
 	t.Parallel()
 	job := etcdtest.NewJob(t)
@@ -102,28 +102,28 @@ func TestWatchSurvivesCompaction(t *testing.T) {
 	want("six")
 }
 
-// A watch that etcd is too busy to answer asks again, at growing distances.
+// A watch repeats a list that etcd refuses as too busy, with growing pauses.
 func TestWatchAsksAgainLater(t *testing.T) {
 	t.Parallel()
 	f := startFront(t, etcdtest.Endpoint(t))
 	s := etcdtest.Open(t, f.endpoint, etcdtest.NewJob(t))
-	f.lieOfReads(rpctypes.ErrGRPCRequestTooManyRequests)
+	f.failReads(rpctypes.ErrGRPCRequestTooManyRequests)
 	seen := s.WatchMasterAddr(t.Context())
 	const pauses = 6
-	eventually(t, "the list is asked for again", func() bool { return len(f.readsAt()) > pauses })
+	eventually(t, "repeated lists", func() bool { return len(f.readsAt()) > pauses })
 	asked := f.readsAt()
-	f.lieOfReads(nil)
+	f.failReads(nil)
 	receive(t, "the first view", seen)
-	least := 10 * time.Millisecond // half of the first pause: the rest is drawn
+	least := 10 * time.Millisecond // half of the first pause; the other half is random
 	for i := range pauses {
 		if pause := asked[i+1].Sub(asked[i]); pause < least {
-			t.Errorf("list %d was asked for %v after the one before, want %v at least", i+1, pause, least)
+			t.Errorf("list %d: expected a pause of at least %[3]v, found %[2]v", i+1, pause, least)
 		}
 		least *= 2
 	}
 }
 
-// Reads are repeated while etcd is away.
+// Reads are repeated while etcd is unreachable.
 func TestReadsWaitForEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.StartProcess(t, 0)
@@ -152,7 +152,7 @@ func TestReadsWaitForEtcd(t *testing.T) {
 	wantState(t, s, "one", mod)
 }
 
-func TestClusterIDIsTheDataDirs(t *testing.T) { // F10, the part that etcd can tell
+func TestClusterIDBelongsToDataDirectory(t *testing.T) { // F10, the part that etcd can detect
 	t.Parallel()
 	a, b := etcdtest.StartProcess(t, 0), etcdtest.StartProcess(t, 0)
 	first, err := a.Store().ClusterID(t.Context())
@@ -166,7 +166,7 @@ func TestClusterIDIsTheDataDirs(t *testing.T) { // F10, the part that etcd can t
 	a.Kill()
 	a.Start()
 	if again, err := a.Store().ClusterID(t.Context()); err != nil || again != first {
-		t.Errorf("cluster id %x after a restart, %v; it was %x", again, err, first)
+		t.Errorf("cluster id after a restart: expected %[3]x, found %[1]x, %[2]v", again, err, first)
 	}
 }
 
@@ -178,9 +178,9 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 	receive(t, "the first view", servers)
 	cancel()
 	if _, more := <-addrs; more {
-		t.Error("another view after the end")
+		t.Error("expected no view after the end")
 	}
 	if _, more := <-servers; more {
-		t.Error("another view after the end")
+		t.Error("expected no view after the end")
 	}
 }

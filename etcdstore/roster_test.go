@@ -15,7 +15,7 @@ import (
 	"trainmaster/master/store"
 )
 
-// A context of an address ends when its lease does, and not for the changes of others.
+// The context of an address ends with the lease of its server, and not with changes of other servers.
 func TestRosterEndsContextsOfReplacedServers(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
@@ -34,12 +34,12 @@ func TestRosterEndsContextsOfReplacedServers(t *testing.T) {
 	if err := first.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	receive(t, "the end of the first", a.Done())
+	receive(t, "the end of the first context", a.Done())
 	if context.Cause(a) != etcdstore.ErrServerReplaced || b.Err() != nil {
 		t.Errorf("causes %v and %v", context.Cause(a), context.Cause(b))
 	}
 	if late, release := r.During(t.Context(), 0, "a:1"); late.Err() == nil {
-		t.Error("a context of an address that is gone is alive")
+		t.Error("context of a removed address: expected it to end")
 	} else {
 		release()
 	}
@@ -52,7 +52,7 @@ func TestRosterEndsContextsOfReplacedServers(t *testing.T) {
 		}
 		whole <- addrs
 	}()
-	if got := receive(t, "what is missing", missing); !slices.Equal(got, []int{0}) {
+	if got := receive(t, "the missing indices", missing); !slices.Equal(got, []int{0}) {
 		t.Errorf("missing %v", got)
 	}
 	claim(t, s, "c:1")
@@ -61,8 +61,8 @@ func TestRosterEndsContextsOfReplacedServers(t *testing.T) {
 	}
 }
 
-// A context of an address ends when the index is claimed again under the same address, also if the roster does not see the time between
-// the claims: a name can lead to another machine, and a connection to the earlier one hangs.
+// The context of an address ends when the index is claimed again under the same address, even if the roster sees no
+// time without a claim. The name can lead to another machine, where a connection of the earlier claim hangs.
 func TestRosterEndsContextsOfAnotherClaimWithTheSameAddress(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
@@ -81,14 +81,14 @@ func TestRosterEndsContextsOfAnotherClaimWithTheSameAddress(t *testing.T) {
 	if _, err := s.Client().Put(t.Context(), s.Prefix()+"/ps/0", "ps-0:1", clientv3.WithLease(lease.ID)); err != nil {
 		t.Fatal(err)
 	}
-	receive(t, "the end of the first", first.Done())
+	receive(t, "the end of the first context", first.Done())
 	if context.Cause(first) != etcdstore.ErrServerReplaced {
 		t.Errorf("cause %v", context.Cause(first))
 	}
 	second, release := r.During(t.Context(), 0, "ps-0:1")
 	defer release()
 	if second.Err() != nil {
-		t.Errorf("a context of the present claim has ended: %v", context.Cause(second))
+		t.Errorf("context of the present claim: expected it to continue, found %v", context.Cause(second))
 	}
 }
 
@@ -121,7 +121,8 @@ func TestRosterRecoversFromAMalformedValue(t *testing.T) {
 	}
 }
 
-// A server that died is evicted, and its index taken at once; a later claim of the index stays.
+// Evict removes the claim of a dead server, and its index is free immediately. It does not remove a later claim of
+// the index.
 func TestEvictFreesTheIndexOfOneClaim(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
@@ -148,8 +149,8 @@ func TestEvictFreesTheIndexOfOneClaim(t *testing.T) {
 	if err := s.Evict(t.Context(), of[0]); !errors.Is(err, store.ErrRenewed) {
 		t.Errorf("eviction of a living server: error %v, expected %v", err, store.ErrRenewed)
 	}
-	dying.Close()                // its lease stays, as after a crash
-	for ended := 0; ended < 2; { // the second time does nothing
+	dying.Close()                // the lease remains, as after a crash
+	for ended := 0; ended < 2; { // the second call has no effect
 		switch err := s.Evict(t.Context(), of[0]); {
 		case err == nil:
 			ended++
@@ -162,7 +163,7 @@ func TestEvictFreesTheIndexOfOneClaim(t *testing.T) {
 	}
 }
 
-// A server that starts again at its address does not wait for the lease of its earlier start.
+// A server that restarts at its address does not wait for the lease of its earlier start.
 func TestServerEvictsItsEarlierStart(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	desire(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), 2)
@@ -172,7 +173,7 @@ func TestServerEvictsItsEarlierStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if addr == "b:1" {
-			s.Close() // its lease stays, as after a crash
+			s.Close() // the lease remains, as after a crash
 		}
 	}
 	again := etcdtest.Open(t, etcdtest.Endpoint(t), job)
@@ -184,7 +185,8 @@ func TestServerEvictsItsEarlierStart(t *testing.T) {
 	}
 }
 
-// A server with the address of another one by mistake stands by: the other one renews its lease, and keeps its index.
+// A second server with the address of a running server waits. The running server renews its lease and keeps its
+// index.
 func TestStandbyWithAddressOfLivingServerWaits(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	desire(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), 1)
@@ -201,7 +203,7 @@ func TestStandbyWithAddressOfLivingServerWaits(t *testing.T) {
 		c, _ := store.ClaimPS(ctx, "a:1", time.Hour, func(reason string) { told <- reason })
 		second <- c
 	}()
-	for reason := ""; !strings.Contains(reason, "give each server its own --advertise"); { // after 20 looks
+	for reason := ""; !strings.Contains(reason, "give each server its own --advertise"); { // after 20 checks
 		select {
 		case reason = <-told:
 		case c := <-second:
@@ -209,7 +211,7 @@ func TestStandbyWithAddressOfLivingServerWaits(t *testing.T) {
 		}
 	}
 	if !open(t, sound.Lost()) {
-		t.Errorf("the sound server lost its index: %v", sound.Cause())
+		t.Errorf("running server: expected it to keep its index, found %v", sound.Cause())
 	}
 	cancel()
 	if c := receive(t, "the standby to end", second); c != nil {

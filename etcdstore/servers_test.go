@@ -54,24 +54,24 @@ func TestTwoServersClaimOneIndex(t *testing.T) { // F56
 	if first.Index() != 0 {
 		t.Errorf("index %d", first.Index())
 	}
-	if reason := receive(t, "the other to stand by", standing); !strings.Contains(reason, "standing by") {
+	if reason := receive(t, "the other server to wait", standing); !strings.Contains(reason, "standing by") {
 		t.Errorf("reason %q", reason)
 	}
 	if len(won) > 0 {
-		t.Fatal("both hold index 0")
+		t.Fatal("expected one holder of index 0, found two")
 	}
 	if err := first.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if open(t, first.Lost()) {
-		t.Error("a released claim is not lost")
+		t.Error("released claim: expected it to be lost")
 	}
-	if second := receive(t, "the stand-by to take over", won); second.Index() != 0 {
+	if second := receive(t, "the claim of the waiting server", won); second.Index() != 0 {
 		t.Errorf("index %d", second.Index())
 	}
 }
 
-// Many at once: every index below the desired count is held exactly once.
+// If many servers claim concurrently, every index below the desired count has exactly one holder.
 func TestManyServersClaimAllIndices(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	watcher := etcdtest.Open(t, etcdtest.Endpoint(t), job)
@@ -79,7 +79,7 @@ func TestManyServersClaimAllIndices(t *testing.T) {
 	claims := make(chan *etcdstore.Claim, n)
 	for i := range n {
 		s := etcdtest.Open(t, etcdtest.Endpoint(t), job)
-		go func() { // before anybody says how many there shall be
+		go func() { // before the desired count is set
 			c, err := s.ClaimPS(context.Background(), fmt.Sprintf("host:%d", i), 10*time.Second, nil)
 			if err != nil {
 				t.Error(err)
@@ -121,19 +121,19 @@ func TestLostServerFreesItsIndex(t *testing.T) { // F55, the part of the registr
 		t.Fatalf("servers %v", got)
 	}
 	proxy.HoldRequests(true)
-	receive(t, "the cut-off server to notice", cut.Lost())
-	if got := receive(t, "its end", seen); !maps.Equal(got, map[int]string{1: "stays:1"}) {
+	receive(t, "the loss of the cut-off server", cut.Lost())
+	if got := receive(t, "the view without the lost server", seen); !maps.Equal(got, map[int]string{1: "stays:1"}) {
 		t.Errorf("servers %v", got)
 	}
 	if again := claim(t, s, "new:1"); again.Index() != 0 {
 		t.Errorf("index %d", again.Index())
 	}
-	if got := receive(t, "the new one", seen); !maps.Equal(got, map[int]string{0: "new:1", 1: "stays:1"}) {
+	if got := receive(t, "the view with the new server", seen); !maps.Equal(got, map[int]string{0: "new:1", 1: "stays:1"}) {
 		t.Errorf("servers %v", got)
 	}
 }
 
-func TestWaitPSSaysWhatIsMissing(t *testing.T) {
+func TestWaitPSReportsMissingIndices(t *testing.T) {
 	s := etcdtest.Store(t)
 	missing := make(chan []int, 10)
 	ready := make(chan []string, 1)
@@ -145,7 +145,7 @@ func TestWaitPSSaysWhatIsMissing(t *testing.T) {
 		ready <- addrs
 	}()
 	if got := receive(t, "an unknown count", missing); got != nil {
-		t.Errorf("missing %v before anybody said how many", got)
+		t.Errorf("without a desired count: got missing indices %v", got)
 	}
 	desire(t, s, 2)
 	if got := receive(t, "both missing", missing); !slices.Equal(got, []int{0, 1}) {
@@ -172,20 +172,20 @@ func TestDesired(t *testing.T) {
 		waited <- n
 	}()
 	if n, err := s.DesiredNow(t.Context()); n != -1 || err != nil {
-		t.Errorf("desired %d, %v, before anybody has said so", n, err)
+		t.Errorf("without a desired count: got %d, %v", n, err)
 	}
 	if value, _, err := s.Value(t.Context(), "/ps_desired"); value != nil || err != nil {
-		t.Errorf("a question left %q, %v", value, err)
+		t.Errorf("read of the desired count: expected no key, found %q, %v", value, err)
 	}
 	desire(t, s, 3)
 	if n, err := s.DesiredNow(t.Context()); n != 3 || err != nil {
-		t.Errorf("desired %d, %v now", n, err)
+		t.Errorf("after the write: got desired count %d, %v", n, err)
 	}
 	if n := receive(t, "the count", waited); n != 3 {
 		t.Errorf("desired %d", n)
 	}
 	if n, err := s.SetDesiredIfAbsent(t.Context(), 7); n != 3 || err != nil {
-		t.Errorf("the second writer got %d, %v; want what is there", n, err)
+		t.Errorf("second writer: expected the stored count, got %d, %v", n, err)
 	}
 	if _, err := s.Client().Put(t.Context(), s.Prefix()+"/ps_desired", "three"); err != nil {
 		t.Fatal(err)
@@ -202,8 +202,7 @@ func TestDesired(t *testing.T) {
 	}
 }
 
-// /ps_step changes with every synchronous step: it must not wake those who wait
-// for servers.
+// /ps_step changes with every synchronous step. The change must not trigger waits for servers.
 func TestStepsDoNotWakeTheRegistry(t *testing.T) {
 	s := etcdtest.Store(t)
 	desire(t, s, 1)
@@ -227,16 +226,16 @@ func TestStepsDoNotWakeTheRegistry(t *testing.T) {
 	claim(t, s, "a:1")
 	receive(t, "the claim", all)
 	if len(views) != 1 {
-		t.Errorf("%d views of one claim", len(views))
+		t.Errorf("expected one view of one claim, found %d", len(views))
 	}
 }
 
-// A server gets a key for the ids of tables that is derived from the secret of the job, and none of a job without a secret.
+// The key for the ids of tables is derived from the secret of the job. Without a secret there is no key.
 func TestClaimHasTheKeyOfTableIDs(t *testing.T) {
 	s := etcdtest.Store(t)
 	desire(t, s, 3)
 	if key := claim(t, s, "10.0.0.1:1").Job().TableKey; key != nil {
-		t.Errorf("a job without a secret has key %x", key)
+		t.Errorf("job without a secret: expected no key, found %x", key)
 	}
 	put := func(secret taskqueue.Secret) {
 		if _, err := s.Client().Put(t.Context(), s.Prefix()+taskqueue.SecretKey, string(secret.Encode())); err != nil {
@@ -248,13 +247,13 @@ func TestClaimHasTheKeyOfTableIDs(t *testing.T) {
 	put(taskqueue.Secret{2})
 	second := claim(t, s, "10.0.0.3:1").Job().TableKey
 	if len(first) < 16 || bytes.Equal(first, second) || bytes.HasPrefix(first, []byte{1}) {
-		t.Errorf("keys %x and %x of two secrets", first, second)
+		t.Errorf("two secrets: expected two keys, found %x and %x", first, second)
 	}
 }
 
-// A life of the servers lasts while any of them is registered; a server hears of it, and of
-// the latest set, with its claim.
-func TestLivesOfServers(t *testing.T) {
+// The life number is the same while any server is registered. A server receives the number and the latest set with
+// its claim.
+func TestServersShareLifeNumberAndSet(t *testing.T) {
 	s := etcdtest.Store(t)
 	desire(t, s, 2)
 	first := claim(t, s, "10.0.0.1:1")
@@ -263,7 +262,7 @@ func TestLivesOfServers(t *testing.T) {
 	}
 	second := claim(t, s, "10.0.0.2:1")
 	if a, b := first.Job(), second.Job(); a.Life == 0 || a.Life != b.Life || a.LatestSet != nil || string(b.LatestSet) != "a set" || b.Desired != 2 {
-		t.Errorf("the first server was told %+v, the second %+v", a, b)
+		t.Errorf("first server: got %+v, second server: got %+v", a, b)
 	}
 	release := func(c *etcdstore.Claim) {
 		if err := c.Release(t.Context()); err != nil {
@@ -273,12 +272,12 @@ func TestLivesOfServers(t *testing.T) {
 	release(first)
 	again := claim(t, s, "10.0.0.3:1")
 	if again.Job().Life != second.Job().Life {
-		t.Error("another life, and a server was there all the time")
+		t.Error("expected the same life number while a server is registered")
 	}
 	release(again)
 	release(second)
 	if next := claim(t, s, "10.0.0.4:1"); next.Job().Life <= second.Job().Life {
-		t.Errorf("life %d after none was there, life %d before", next.Job().Life, second.Job().Life)
+		t.Errorf("expected another life number after all servers left, found %d, before %d", next.Job().Life, second.Job().Life)
 	}
 	if addrs, err := s.Servers(t.Context()); err != nil || !slices.Equal(addrs, []string{"10.0.0.4:1", ""}) {
 		t.Errorf("servers %q, %v", addrs, err)

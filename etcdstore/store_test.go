@@ -15,7 +15,7 @@ import (
 	"trainmaster/internal/freeport"
 )
 
-// freeAddress is a port of loopback that nobody serves.
+// freeAddress returns a loopback address without a listener.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	addr, err := freeport.Addr("127.0.0.1")
@@ -25,9 +25,9 @@ func freeAddress(t *testing.T) string {
 	return addr
 }
 
-func TestOpenSaysWhatIsWrong(t *testing.T) {
+func TestOpenErrorsNameCause(t *testing.T) {
 	t.Parallel()
-	nobody := freeAddress(t)
+	unused := freeAddress(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, never answers
 	if err != nil {
 		t.Fatal(err)
@@ -38,19 +38,19 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		is   error
 		says []string
 	}{
-		"nobody there":   {etcdstore.Config{Endpoints: []string{nobody}}, etcdstore.ErrUnreachable, []string{nobody, "connection refused", "--endpoints"}},
-		"nobody, a user": {etcdstore.Config{Endpoints: []string{nobody}, User: "u:p", DialTimeout: 3 * time.Second}, etcdstore.ErrUnreachable, []string{nobody, "connection refused"}},
-		"silence":        {etcdstore.Config{Endpoints: []string{silent.Addr().String()}, DialTimeout: time.Second}, etcdstore.ErrUnreachable, []string{"a process listens there but did not answer in ", "is etcd hung", "; name other --endpoints"}},
-		"a hung etcd":    {etcdstore.Config{Endpoints: []string{silent.Addr().String()}, DialTimeout: time.Minute}, etcdstore.ErrUnreachable, []string{"a process listens there but did not answer in", "is etcd hung"}},
-		"TLS to none":    {etcdstore.Config{Endpoints: []string{"https://" + strings.TrimPrefix(etcdtest.Endpoint(t), "http://")}, DialTimeout: 10 * time.Second}, etcdstore.ErrUnreachable, []string{"the server does not speak TLS: use http://"}},
-		"no endpoint":    {etcdstore.Config{}, nil, []string{"endpoints"}},
-		"no port":        {etcdstore.Config{Endpoints: []string{nobody, "localhost"}}, nil, []string{"endpoints", `"localhost"`, "host:port"}},
-		"no endpoints":   {etcdstore.Config{Endpoints: []string{""}}, nil, []string{"endpoints", "host:port"}},
-		"port 0":         {etcdstore.Config{Endpoints: []string{"localhost:0"}}, nil, []string{"endpoints", "65535", `"0"`}},
-		"a wrong scheme": {etcdstore.Config{Endpoints: []string{"ftp://" + nobody}}, nil, []string{"endpoints", "ftp", "http"}},
-		"a wrong job":    {etcdstore.Config{Endpoints: []string{nobody}, Job: "a/b"}, nil, []string{"job", "a/b"}},
-		"half a pair":    {etcdstore.Config{Endpoints: []string{nobody}, Cert: "x"}, nil, []string{"both or none"}},
-		"no CA file":     {etcdstore.Config{Endpoints: []string{nobody}, CACert: "/nowhere/ca.pem"}, nil, []string{"/nowhere/ca.pem"}},
+		"no listener":         {etcdstore.Config{Endpoints: []string{unused}}, etcdstore.ErrUnreachable, []string{unused, "connection refused", "--endpoints"}},
+		"no listener, a user": {etcdstore.Config{Endpoints: []string{unused}, User: "u:p", DialTimeout: 3 * time.Second}, etcdstore.ErrUnreachable, []string{unused, "connection refused"}},
+		"silence":             {etcdstore.Config{Endpoints: []string{silent.Addr().String()}, DialTimeout: time.Second}, etcdstore.ErrUnreachable, []string{"a process listens there but did not answer in ", "is etcd hung", "; name other --endpoints"}},
+		"a hung etcd":         {etcdstore.Config{Endpoints: []string{silent.Addr().String()}, DialTimeout: time.Minute}, etcdstore.ErrUnreachable, []string{"a process listens there but did not answer in", "is etcd hung"}},
+		"TLS to none":         {etcdstore.Config{Endpoints: []string{"https://" + strings.TrimPrefix(etcdtest.Endpoint(t), "http://")}, DialTimeout: 10 * time.Second}, etcdstore.ErrUnreachable, []string{"the server does not speak TLS: use http://"}},
+		"no endpoint":         {etcdstore.Config{}, nil, []string{"endpoints"}},
+		"no port":             {etcdstore.Config{Endpoints: []string{unused, "localhost"}}, nil, []string{"endpoints", `"localhost"`, "host:port"}},
+		"no endpoints":        {etcdstore.Config{Endpoints: []string{""}}, nil, []string{"endpoints", "host:port"}},
+		"port 0":              {etcdstore.Config{Endpoints: []string{"localhost:0"}}, nil, []string{"endpoints", "65535", `"0"`}},
+		"a wrong scheme":      {etcdstore.Config{Endpoints: []string{"ftp://" + unused}}, nil, []string{"endpoints", "ftp", "http"}},
+		"a wrong job":         {etcdstore.Config{Endpoints: []string{unused}, Job: "a/b"}, nil, []string{"job", "a/b"}},
+		"half a pair":         {etcdstore.Config{Endpoints: []string{unused}, Cert: "x"}, nil, []string{"both or none"}},
+		"no CA file":          {etcdstore.Config{Endpoints: []string{unused}, CACert: "/nowhere/ca.pem"}, nil, []string{"/nowhere/ca.pem"}},
 	}
 	for name, c := range cases {
 		began := time.Now()
@@ -68,7 +68,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 				t.Errorf("%s: %v does not say %q", name, err, part)
 			}
 		}
-		if took := time.Since(began); took > 20*time.Second { // long on a busy machine, and less than the timeout of a hung etcd
+		if took := time.Since(began); took > 20*time.Second { // above the time on a busy machine, below the timeout of a hung etcd
 			t.Errorf("%s: took %v", name, took)
 		}
 	}
@@ -109,7 +109,7 @@ func TestOpenRetryWaitsForEtcd(t *testing.T) { // F11
 	}
 }
 
-// Users, as etcdctl makes them: a role for one job, and who has none.
+// Users as made with etcdctl: a role for one job, and a user without a role.
 func TestUsers(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.StartProcess(t, 0)
@@ -154,7 +154,7 @@ func TestUsers(t *testing.T) {
 	lock := lead(t, s, "a")
 	mod := commit(t, lock, 0, "one")
 
-	// The token becomes invalid under us: renewed, and the commit is done once.
+	// The token becomes invalid during the test. The client renews it, and the commit is applied once.
 	root, err := etcdstore.Open(t.Context(), config("root:rootpw", "", ""))
 	if err != nil {
 		t.Fatal(err)

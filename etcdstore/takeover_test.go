@@ -12,10 +12,10 @@ import (
 	"trainmaster/master/store"
 )
 
-// The more take-overs of silent leaders follow each other, the longer the next one waits; a
-// leader that is dead waits for the hold-down alone.
+// The pause before a takeover of a silent leader grows with each takeover that follows another. The takeover of a
+// dead leader waits only for the holddown.
 func TestTakeoversOfSilentLeadersWaitLonger(t *testing.T) {
-	const holddown = 20 * time.Second // nobody waits for it: the test deletes the key
+	const holddown = 20 * time.Second // no test waits for it: the key is deleted
 	s := etcdtest.Store(t)
 	kv := s.Client()
 	flapping := s.Prefix() + "/master/flapping"
@@ -29,7 +29,7 @@ func TestTakeoversOfSilentLeadersWaitLonger(t *testing.T) {
 	}
 	for before, want := range map[string]struct {
 		count string
-		lease time.Duration // of which the first half is the pause
+		lease time.Duration // the first half of the lease is the pause
 	}{
 		"":        {"1", 2 * holddown},
 		"1":       {"2", 4 * holddown},
@@ -42,7 +42,7 @@ func TestTakeoversOfSilentLeadersWaitLonger(t *testing.T) {
 		if _, err := kv.Delete(t.Context(), s.Prefix()+"/master/", clientv3.WithPrefix()); err != nil {
 			t.Fatal(err)
 		}
-		if before != "" { // without a lease: its pause is over
+		if before != "" { // without a lease: its pause has expired
 			if _, err := kv.Put(t.Context(), flapping, before); err != nil {
 				t.Fatal(err)
 			}
@@ -60,19 +60,19 @@ func TestTakeoversOfSilentLeadersWaitLonger(t *testing.T) {
 			t.Fatal(err)
 		}
 		if count, granted := string(found.Kvs[0].Value), time.Duration(lease.GrantedTTL)*time.Second; count != want.count || granted != want.lease {
-			t.Errorf("after %q: %s take-overs, on a lease of %v; expected %s, %v", before, count, granted, want.count, want.lease)
+			t.Errorf("after %q: %s takeovers, on a lease of %v; expected %s, %v", before, count, granted, want.count, want.lease)
 		}
 		if err := depose(false); !errors.Is(err, store.ErrHeldDown) {
-			t.Errorf("after %q: a dead leader in the hold-down: %v", before, err)
+			t.Errorf("after %q: takeover of a dead leader during the holddown: got %v", before, err)
 		}
-		if _, err := kv.Delete(t.Context(), s.Prefix()+"/master/holddown"); err != nil { // as if it were over
+		if _, err := kv.Delete(t.Context(), s.Prefix()+"/master/holddown"); err != nil { // as if it had expired
 			t.Fatal(err)
 		}
 		if err := depose(true); !errors.Is(err, store.ErrHeldDown) {
-			t.Errorf("after %q: a silent leader in the pause: %v", before, err)
+			t.Errorf("after %q: takeover of a silent leader during the pause: got %v", before, err)
 		}
 		if err := depose(false); err != nil {
-			t.Errorf("after %q: a dead leader in the pause: %v", before, err)
+			t.Errorf("after %q: takeover of a dead leader during the pause: got %v", before, err)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestDeposeWithinHolddownIsRefused(t *testing.T) {
 		defer cancel()
 		leader := <-s.WatchLeader(ctx)
 		if leader.Lease != <-lease || leader.Address != "127.0.0.1:1" || leader.Revision != lock.Revision() {
-			t.Errorf("the leader is %+v", leader)
+			t.Errorf("leader: got %+v", leader)
 		}
 		return s.Depose(t.Context(), leader, store.Takeover{Holddown: 5 * time.Second})
 	}

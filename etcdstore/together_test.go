@@ -36,7 +36,7 @@ func TestTogetherReadsOneRevision(t *testing.T) {
 }
 
 func TestJobsAreListed(t *testing.T) {
-	endpoint := etcdtest.StartProcess(t, 0).Endpoint() // an etcd with no other test's jobs
+	endpoint := etcdtest.StartProcess(t, 0).Endpoint() // an etcd without jobs of other tests
 	first := etcdtest.Open(t, endpoint, "digits")
 	names := func(limit int) []string {
 		t.Helper()
@@ -47,7 +47,7 @@ func TestJobsAreListed(t *testing.T) {
 		return list
 	}
 	if list := names(10); len(list) != 0 {
-		t.Errorf("found %v before any job ran", list)
+		t.Errorf("without a job: expected none, found %v", list)
 	}
 	for _, job := range []string{"digits", "digits-2", "mnist", "default"} {
 		s := etcdtest.Open(t, endpoint, job)

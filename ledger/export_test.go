@@ -6,14 +6,14 @@ import (
 	"trainmaster/internal/failpoint"
 )
 
-// OnStep calls the hook after each step of sealing.
+// OnStep sets a hook that runs after each step of sealing.
 func (s *Sealer) OnStep(hook failpoint.Hook) { s.points = hook }
 
-// Retry shortens the pause after a failure.
+// Retry sets the pause after a failure.
 func (s *Sealer) Retry(pause time.Duration) { s.retry = pause }
 
 // ParseHead decodes the value of HeadKey.
 var ParseHead = parseHead
 
-// FileName is that of a sealed file.
+// FileName returns the name of a sealed file.
 func FileName(h Header, file []byte) string { return fileName(h.First, h.Last, digestOf(file)) }

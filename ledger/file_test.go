@@ -16,9 +16,9 @@ import (
 	"trainmaster/taskqueue"
 )
 
-var update = flag.Bool("update", false, "write the golden file anew")
+var update = flag.Bool("update", false, "write the golden file")
 
-// exampleFile has entries of all sizes, in more than one block.
+// exampleFile returns a header and entries of all sizes, for more than one block.
 func exampleFile(t testing.TB) (ledger.Header, []ledger.Entry) {
 	t.Helper()
 	entries, _ := written(t, 12, 4)
@@ -76,7 +76,7 @@ func TestFileRoundTrip(t *testing.T) {
 	}
 }
 
-// Files that were ever written can be read for ever.
+// Every version of the file format remains readable.
 func TestGoldenFile(t *testing.T) {
 	const path = "testdata/version-1.sealed"
 	h, entries := exampleFile(t)
@@ -99,8 +99,8 @@ func TestGoldenFile(t *testing.T) {
 	}
 }
 
-// A file with any bit flipped, cut anywhere or with anything after its end is refused, with
-// its name and a place in it; no entry that comes out before is wrong.
+// A flipped bit, a truncation or appended bytes are refused with the name of the file and a position. Entries decoded
+// before the error are correct.
 func TestDamagedFile(t *testing.T) {
 	h, entries := exampleFile(t)
 	file, err := ledger.Encode(h, entries)
@@ -115,7 +115,7 @@ func TestDamagedFile(t *testing.T) {
 		}
 		for i, e := range list {
 			if e.Commit != entries[i].Commit || !bytes.Equal(e.Events, entries[i].Events) {
-				t.Fatalf("%s at %d: entry %d is another one", what, at, i)
+				t.Fatalf("%s at %d: expected the original entry %d", what, at, i)
 			}
 		}
 	}
@@ -142,8 +142,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// A sealed file that is missing, damaged or exchanged for another one is named when the
-// ledger is read, with the offset; what comes before it is still read.
+// A missing, damaged or exchanged sealed file is an error of the read, with its name and an offset. Entries of
+// earlier files are still returned.
 func TestReadDamaged(t *testing.T) {
 	for name, tt := range map[string]struct {
 		damage func(t *testing.T, path string, file []byte)
@@ -201,8 +201,8 @@ func overwrite(t *testing.T, path string, file []byte) {
 	}
 }
 
-// The folder that the master named is found without being told, and another one is refused.
-func TestReadFromElsewhere(t *testing.T) {
+// The reader finds the directory that the master recorded. Another directory is refused.
+func TestReadFindsRecordedDirectory(t *testing.T) {
 	j := newJob(t, true)
 	if err := j.seal(j.sealer()); err != nil {
 		t.Fatal(err)
@@ -214,13 +214,13 @@ func TestReadFromElsewhere(t *testing.T) {
 	}
 	j.dir = t.TempDir()
 	if _, err := ledger.Open(context.Background(), j.store, "", j.dir); !errors.Is(err, ledger.ErrElsewhere) || !strings.Contains(err.Error(), "--ledger-dir") {
-		t.Errorf("an empty folder: %v", err)
+		t.Errorf("empty directory: %v", err)
 	}
 	if err := os.RemoveAll(told); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := ledger.Open(context.Background(), j.store, "", ""); !errors.Is(err, ledger.ErrElsewhere) {
-		t.Errorf("a folder that is gone: %v", err)
+		t.Errorf("missing directory: %v", err)
 	}
 }
 

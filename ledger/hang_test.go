@@ -17,7 +17,7 @@ import (
 	"trainmaster/ledger"
 )
 
-// memory is a store and the leader's lock without etcd, for tests in virtual time.
+// memory implements the store and the lock of the leader without etcd, for tests in virtual time.
 type memory struct {
 	mu       sync.Mutex
 	entries  []ledger.Entry
@@ -73,12 +73,12 @@ func (m *memory) PutFenced(context.Context, string, []byte) error { return error
 func (m *memory) DeleteFenced(context.Context, ...string) error   { return errors.ErrUnsupported }
 func (m *memory) counts() (entries int)                           { m.mu.Lock(); defer m.mu.Unlock(); return len(m.entries) }
 
-// A file system that hangs while a file is written shows in the status after 10 s, until it answers. The log has one line for the
-// beginning and one for the end, also if two accesses of one attempt hang.
+// If the file system hangs during a write, the status shows it after 10 s and until it answers. The log has one line
+// at the beginning and one at the end, also if two accesses of one attempt hang.
 func TestHungDirectoryShowsInStatusAndLogWhileItHangs(t *testing.T) {
 	dir := t.TempDir()
 	all, state := written(t, 12, 4)
-	if _, err := ledger.Encode(ledger.Header{First: 1, Last: all[0].Commit}, all[:1]); err != nil { // makes the compressor, which other tests share, outside the bubble
+	if _, err := ledger.Encode(ledger.Header{First: 1, Last: all[0].Commit}, all[:1]); err != nil { // creates the shared compressor outside the synctest bubble
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestHungDirectoryShowsInStatusAndLogWhileItHangs(t *testing.T) {
 		}
 		answers := make(chan struct{})
 		s.OnStep(func(name string) error {
-			if name == "file written" { // of the id, and then of the sealed file
+			if name == "file written" { // the id first, then the sealed file
 				<-answers
 			}
 			return nil

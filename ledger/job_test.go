@@ -22,8 +22,8 @@ import (
 
 const jobID = "000102030405060708090a0b0c0d0e0f"
 
-// written is the ledger of a real queue: passes of so many tasks, a commit after each event;
-// one task fails too often in the first pass. Every tenth commit has no events.
+// written returns the ledger of a real queue with passes of the given number of tasks and a commit after each event.
+// One task fails too often in the first pass. Every tenth commit has no events.
 func written(t testing.TB, tasks, passes int) ([]ledger.Entry, *taskqueue.Snapshot) {
 	t.Helper()
 	return writtenAt(t, tasks, passes, func(n int) time.Time { return jobBegan.Add(time.Duration(n) * time.Second) })
@@ -31,7 +31,7 @@ func written(t testing.TB, tasks, passes int) ([]ledger.Entry, *taskqueue.Snapsh
 
 var jobBegan = time.UnixMilli(1_700_000_000_000)
 
-// writtenAt is written with the leader's clock, by the number of the entry.
+// writtenAt is written with the clock of the leader as a function of the entry number.
 func writtenAt(t testing.TB, tasks, passes int, clock func(n int) time.Time) ([]ledger.Entry, *taskqueue.Snapshot) {
 	t.Helper()
 	q := taskqueue.New("job", [16]byte{1}, 7, taskqueue.Options{Passes: passes, MaxFailures: 1})
@@ -76,13 +76,13 @@ func writtenAt(t testing.TB, tasks, passes int, clock func(n int) time.Time) ([]
 			request.Finished[0].Error = "bad"
 		}
 	}
-	t.Fatal("the job does not end")
+	t.Fatal("expected the end of the job")
 	return nil, nil
 }
 
-// job is a ledger in a real etcd, and those who seal and read it.
+// job is a ledger in a real etcd with functions that seal and read it.
 type job struct {
-	keeps  int // files that retention leaves; 0: seal does not wait for it
+	keeps  int // files after retention; 0: seal does not wait for it
 	t      testing.TB
 	store  *etcdstore.Store
 	dir    string // "": sealed in etcd
@@ -92,10 +92,10 @@ type job struct {
 	log    *logtest.Hook
 	logger *logrus.Logger
 
-	leftOver bool // files that nobody removes now
+	leftOver bool // expect files that no leader removes
 }
 
-// newJob puts a whole ledger into etcd.
+// newJob writes a whole ledger to etcd.
 func newJob(t testing.TB, inFolder bool) *job {
 	t.Helper()
 	j := &job{t: t, store: etcdtest.Store(t)}
@@ -118,7 +118,7 @@ func (j *job) put(entries []ledger.Entry) {
 	}
 }
 
-// bothWays runs a test with sealed files in a folder, and in etcd.
+// bothWays runs a test with sealed files in a directory and with sealed files in etcd.
 func bothWays(t *testing.T, test func(t *testing.T, inFolder bool)) {
 	t.Run("folder", func(t *testing.T) { test(t, true) })
 	t.Run("etcd", func(t *testing.T) { test(t, false) })
@@ -146,10 +146,10 @@ func (j *job) sealer() *ledger.Sealer {
 
 func (j *job) progress() ledger.Progress { return ledger.Progress{Commit: j.state.Commit} }
 
-// sealable is the last commit that is sealed when nothing goes wrong.
+// sealable returns the last commit that is sealed without failures.
 func (j *job) sealable() uint64 { return j.state.Commit - j.state.Commit%j.config.Every }
 
-// seal leads for as long as it takes to seal all that can be, or to fail.
+// seal runs the sealer as the leader until it has sealed every sealable commit, or fails.
 func (j *job) seal(s *ledger.Sealer) error {
 	j.t.Helper()
 	lock := j.campaign()
@@ -175,7 +175,7 @@ func (j *job) seal(s *ledger.Sealer) error {
 	}
 }
 
-// settled reports whether all is sealed that can be, and what was sealed is deleted.
+// settled reports whether every sealable commit is sealed and deleted from etcd.
 func (j *job) settled() bool {
 	h := j.head()
 	if j.state.Commit-h.Through >= j.config.Every || j.config.Keep.Bytes == 1 && h.Files != 1 || j.keeps > 0 && h.Files != j.keeps {
@@ -201,7 +201,7 @@ func (j *job) head() ledger.Head {
 	return h
 }
 
-// files are the sealed files that there are, temporary and left-over ones too.
+// files returns all present files, including temporary and unreferenced files.
 func (j *job) files() []string {
 	j.t.Helper()
 	var names []string
@@ -227,7 +227,7 @@ func (j *job) files() []string {
 	return names
 }
 
-// read reads all that is kept.
+// read returns all kept entries.
 func (j *job) read() ([]ledger.Entry, *ledger.Reader, error) {
 	reader, err := ledger.Open(context.Background(), j.store, "", j.dir)
 	if err != nil {
@@ -243,7 +243,7 @@ func (j *job) read() ([]ledger.Entry, *ledger.Reader, error) {
 	return found, reader, nil
 }
 
-// wantAll fails the test unless every commit is read, once.
+// wantAll checks that every commit is read once.
 func (j *job) wantAll() {
 	j.t.Helper()
 	found, _, err := j.read()

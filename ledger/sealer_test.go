@@ -17,6 +17,7 @@ import (
 
 	"trainmaster/internal/failpoint"
 	"trainmaster/ledger"
+	"trainmaster/master/mastertest"
 	"trainmaster/taskqueue"
 )
 
@@ -39,7 +40,7 @@ func TestSeal(t *testing.T) {
 	})
 }
 
-// Events of more than so many bytes are sealed too, before there are so many commits.
+// Events beyond the limit of bytes are sealed before the number of commits is reached.
 func TestSealBySize(t *testing.T) {
 	j := newJob(t, true)
 	j.config.Every, j.config.Bytes = 1<<40, 100
@@ -54,7 +55,7 @@ func TestSealBySize(t *testing.T) {
 	go func() {
 		done <- j.sealer().Run(ctx, lock, jobID, func() ledger.Progress { return ledger.Progress{Commit: j.state.Commit, Bytes: total} })
 	}()
-	for left := j.config.Bytes; left >= j.config.Bytes; time.Sleep(time.Millisecond) {
+	for left := j.config.Bytes; left >= j.config.Bytes; time.Sleep(time.Millisecond) { // interval between checks
 		entries, _, _, err := j.store.LedgerEntries(ctx, 1, j.state.Commit, 1000)
 		if err != nil {
 			t.Fatal(err)
@@ -72,15 +73,15 @@ func TestSealBySize(t *testing.T) {
 	j.wantAll()
 }
 
-// A leader that dies after any step of sealing loses and doubles nothing, and the next one
-// finishes what it began: no file and no key is left over.
+// A leader that dies after any step of sealing loses and doubles nothing. The next leader completes the step and
+// leaves no unused file or key.
 func TestCrashAfterEveryStep(t *testing.T) {
 	bothWays(t, func(t *testing.T, inFolder bool) {
 		var steps []string
 		crashed := map[string]int{}
 		for at := 0; at == 0 || at < len(steps); at++ {
 			j := newJob(t, inFolder)
-			j.config.Keep = ledger.Keep{Bytes: 1} // so that old files are removed too
+			j.config.Keep = ledger.Keep{Bytes: 1} // removal of old files runs too
 			j.config.Every = 16
 			s := j.sealer()
 			var seen []string
@@ -100,7 +101,7 @@ func TestCrashAfterEveryStep(t *testing.T) {
 				t.Fatalf("step %d, %s: %v", at, name, err)
 			}
 			j.wantFrom(found, reader)
-			if at == 0 { // how many steps there are without a crash
+			if at == 0 { // count the steps without a crash
 				whole := newJob(t, inFolder)
 				whole.config = j.config
 				whole.config.Dir = whole.dir
@@ -119,7 +120,7 @@ func TestCrashAfterEveryStep(t *testing.T) {
 			}
 			j.wantFrom(found, reader)
 			if h := j.head(); h.Files != 1 || len(j.files()) != 1 {
-				t.Errorf("step %d, %s: the head names %d files, there are %v", at, name, h.Files, j.files())
+				t.Errorf("step %d, %s: expected the %d files of the head, found %v", at, name, h.Files, j.files())
 			}
 		}
 		want := []string{"head replaced", "keys deleted", "files forgotten"}
@@ -128,14 +129,13 @@ func TestCrashAfterEveryStep(t *testing.T) {
 		}
 		for _, name := range want {
 			if crashed[name] == 0 {
-				t.Errorf("no leader died after %q", name)
+				t.Errorf("expected a crash after %q", name)
 			}
 		}
 	})
 }
 
-// wantFrom fails the test unless every commit after the outline is read once, and what is
-// verified of them agrees with the state.
+// wantFrom checks that every commit after the outline is read once, and that the verified part agrees with the state.
 func (j *job) wantFrom(found []ledger.Entry, reader *ledger.Reader) {
 	j.t.Helper()
 	want := j.all
@@ -164,8 +164,7 @@ func (j *job) wantFrom(found []ledger.Entry, reader *ledger.Reader) {
 	}
 }
 
-// A deposed leader's file never becomes part of the ledger, whenever it wakes; nor does it
-// delete anything.
+// A file of a former leader never becomes part of the ledger, at any later time. A former leader deletes nothing.
 func TestDeposedLeaderSealsNothing(t *testing.T) {
 	for _, at := range []string{"file written", "folder synced", "head replaced", "keys deleted"} {
 		t.Run(at, func(t *testing.T) {
@@ -175,7 +174,7 @@ func TestDeposedLeaderSealsNothing(t *testing.T) {
 			var once sync.Once
 			s.OnStep(func(name string) error {
 				if name == at {
-					once.Do(func() { // it pauses here, while another one takes over and seals other ranges
+					once.Do(func() { // the sealer pauses here while another leader takes over and seals other ranges
 						j.resign(first)
 						j.config.Every, j.leftOver = 20, true
 						if err := j.seal(j.sealer()); err != nil {
@@ -188,12 +187,12 @@ func TestDeposedLeaderSealsNothing(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- s.Run(ctx, first, jobID, j.progress) }()
-			for ended := false; !ended && s.Status().Failures == 0; { // or the next leader has swept its file
+			for ended := false; !ended && s.Status().Failures == 0; { // or until the next leader has removed its file
 				select {
 				case err := <-done:
 					ended = true
 					if !errors.Is(err, taskqueue.ErrFenced) {
-						t.Errorf("the deposed leader ended with: %v", err)
+						t.Errorf("former leader: got error %v", err)
 					}
 				case <-time.After(time.Millisecond):
 				}
@@ -201,7 +200,7 @@ func TestDeposedLeaderSealsNothing(t *testing.T) {
 			cancel()
 			j.wantAll()
 			j.leftOver = false
-			if err := j.seal(j.sealer()); err != nil { // who comes next sweeps
+			if err := j.seal(j.sealer()); err != nil { // the next leader removes unused files
 				t.Fatal(err)
 			}
 			j.wantAll()
@@ -212,14 +211,14 @@ func TestDeposedLeaderSealsNothing(t *testing.T) {
 	}
 }
 
-// Whoever reads while it is sealed reads every commit once, however the two interleave.
+// Readers that run while the ledger is sealed read every commit once, for any interleaving.
 func TestReadWhileSealing(t *testing.T) {
 	bothWays(t, func(t *testing.T, inFolder bool) {
 		j := newJob(t, inFolder)
 		j.config.Every = 3
 		s := j.sealer()
 		var reads int
-		s.OnStep(func(string) error { // between every two steps
+		s.OnStep(func(string) error { // after each step
 			j.wantAll()
 			reads++
 			return nil
@@ -229,7 +228,7 @@ func TestReadWhileSealing(t *testing.T) {
 			t.Fatal(err)
 		}
 		var found []ledger.Entry
-		for e, err := range reader.Entries(t.Context(), j.state.Commit) { // and one reader is overtaken
+		for e, err := range reader.Entries(t.Context(), j.state.Commit) { // sealing overtakes one reader
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -243,7 +242,7 @@ func TestReadWhileSealing(t *testing.T) {
 			t.Errorf("read commits %v, expected %v", commits(found), commits(j.all))
 		}
 		if reads < 30 {
-			t.Errorf("read %d times while it was sealed", reads)
+			t.Errorf("found only %d reads during the sealing", reads)
 		}
 	})
 }
@@ -258,7 +257,7 @@ func TestKeep(t *testing.T) {
 		"as many bytes":     {ledger.Keep{Bytes: 1 << 20}, 0},
 		"few bytes":         {ledger.Keep{Bytes: 1}, 1},
 		"two hours":         {ledger.Keep{Age: 2 * time.Hour}, 0},
-		"a short time":      {ledger.Keep{Age: time.Millisecond}, 2}, // the time between two files may be a step of the clock
+		"a short time":      {ledger.Keep{Age: time.Millisecond}, 2}, // a clock step could explain the age between two files
 		"the last 20 s":     {ledger.Keep{Age: 20 * time.Second}, 2},
 		"default of etcd":   {ledger.Keep{}, 0},
 		"nothing to remove": {ledger.Keep{Bytes: 1 << 40}, 0},
@@ -291,8 +290,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// F15: the clock of the leader's machine steps by a month, forward and back, in the middle of a job. All files are of the last minutes:
-// none is removed.
+// F15: the clock of the leader steps by a month, forward and back, during a job. All files are at most minutes old,
+// so none is removed.
 func TestClockStepRemovesNoFile(t *testing.T) {
 	const month = 31 * 24 * time.Hour
 	for name, step := range map[string]func(n int) time.Duration{
@@ -311,15 +310,16 @@ func TestClockStepRemovesNoFile(t *testing.T) {
 				}
 			}
 			if h := j.head(); h.From != 1 || h.Files != int(j.sealable()/j.config.Every) {
-				t.Errorf("files were removed: %+v", h)
+				t.Errorf("expected all files to remain, found %+v", h)
 			}
 			j.wantAll()
 		})
 	}
 }
 
-// What cannot be written stays in etcd, is said once, and is written when that is possible.
-func TestFolderThatCannotBeWritten(t *testing.T) {
+// Entries that cannot be sealed stay in etcd. The failure is logged once, and the entries are sealed once the
+// directory works.
+func TestUnwritableDirectoryKeepsEntriesInEtcd(t *testing.T) {
 	for name, tt := range map[string]struct {
 		breaks func(j *job, s *ledger.Sealer) (mend func())
 		says   string
@@ -337,7 +337,7 @@ func TestFolderThatCannotBeWritten(t *testing.T) {
 			})
 			return func() { mu.Lock(); defer mu.Unlock(); full = false }
 		}, "no space left"},
-		"no folder": {func(j *job, s *ledger.Sealer) func() {
+		"no directory": {func(j *job, s *ledger.Sealer) func() {
 			s.Config.Dir = filepath.Join(j.dir, "file")
 			j.config.Dir, j.dir = s.Config.Dir, s.Config.Dir
 			if err := os.WriteFile(j.dir, nil, 0o600); err != nil {
@@ -356,9 +356,7 @@ func TestFolderThatCannotBeWritten(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- s.Run(ctx, lock, jobID, j.progress) }()
-			for s.Status().Failures < 3 {
-				time.Sleep(time.Millisecond)
-			}
+			mastertest.Eventually(t, "3 failures", func() bool { return s.Status().Failures >= 3 })
 			if s.Status().Failure == "" || j.head().Through != 0 {
 				t.Errorf("%+v, %+v", s.Status(), j.head())
 			}
@@ -370,12 +368,8 @@ func TestFolderThatCannotBeWritten(t *testing.T) {
 				t.Errorf("logged %q", lines)
 			}
 			mend()
-			for !j.settled() {
-				time.Sleep(time.Millisecond)
-			}
-			for s.Status().Failure != "" {
-				time.Sleep(time.Millisecond)
-			}
+			mastertest.Eventually(t, "the end of sealing", j.settled)
+			mastertest.Eventually(t, "no failure in the status", func() bool { return s.Status().Failure == "" })
 			cancel()
 			<-done
 			j.wantAll()
@@ -386,8 +380,8 @@ func TestFolderThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A master that looks for the ledger elsewhere must not lead.
-func TestElsewhere(t *testing.T) {
+// A master with another ledger directory must not lead.
+func TestCheckRefusesOtherLedgerDirectory(t *testing.T) {
 	sealed := func(inFolder bool) func(t *testing.T) *job {
 		return func(t *testing.T) *job {
 			j := newJob(t, inFolder)
@@ -411,18 +405,18 @@ func TestElsewhere(t *testing.T) {
 		job   func(t *testing.T) *job
 		dir   func(t *testing.T) string // nil: its own
 		jobID string
-		says  string // "": all is well
+		says  string // "": no error
 	}{
-		"nothing is sealed yet":           {fresh, nil, jobID, ""},
-		"nothing is sealed, no folder":    {fresh, none, jobID, ""},
-		"its own folder":                  {sealed(true), nil, "", ""},
-		"in etcd":                         {sealed(false), nil, jobID, ""},
-		"no folder, but it is in one":     {sealed(true), none, "", "--ledger-dir"},
-		"a folder, but it is in etcd":     {sealed(false), empty, "", "start without --ledger-dir"},
-		"an empty folder":                 {sealed(true), empty, "", "is it mounted?"},
-		"the folder of another job":       {sealed(true), claimed, "", "the ledger of another job"},
-		"a new job in another's folder":   {fresh, claimed, jobID, "the ledger of another job"},
-		"before it is known whose job is": {fresh, claimed, "", ""},
+		"nothing is sealed yet":                 {fresh, nil, jobID, ""},
+		"nothing is sealed, no directory":       {fresh, none, jobID, ""},
+		"its own directory":                     {sealed(true), nil, "", ""},
+		"in etcd":                               {sealed(false), nil, jobID, ""},
+		"sealed in a directory, none given":     {sealed(true), none, "", "--ledger-dir"},
+		"sealed in etcd, directory given":       {sealed(false), empty, "", "start without --ledger-dir"},
+		"an empty directory":                    {sealed(true), empty, "", "is it mounted?"},
+		"the directory of another job":          {sealed(true), claimed, "", "the ledger of another job"},
+		"a new job in the directory of another": {fresh, claimed, jobID, "the ledger of another job"},
+		"before the job id is known":            {fresh, claimed, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := tt.job(t)
@@ -437,9 +431,9 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// The ledger of a job that was resumed without the one before goes on from an outline: it is read, proves and is sealed from
-// there, and nothing is sealed, or looked for, before it.
-func TestLedgerThatBeginsLater(t *testing.T) {
+// The ledger of a job that was resumed without its earlier ledger begins with an outline. Reads, proofs and sealing
+// begin there. Nothing before the outline is sealed or read.
+func TestLedgerResumesFromOutline(t *testing.T) {
 	bothWays(t, func(t *testing.T, inFolder bool) {
 		j := newJob(t, inFolder)
 		const begin = 30
@@ -484,7 +478,7 @@ func TestLedgerThatBeginsLater(t *testing.T) {
 			}
 		}
 		proves("before it is sealed")
-		for range 2 { // the second leader reads what the first one sealed
+		for range 2 { // the second leader reads the files of the first
 			if err := j.seal(j.sealer()); err != nil {
 				t.Fatal(err)
 			}
@@ -496,7 +490,8 @@ func TestLedgerThatBeginsLater(t *testing.T) {
 	})
 }
 
-// The folder of a job that this one has replaced is renamed when the ledger is first sealed, and keeps its files. That of any other job is refused.
+// The first sealing renames the directory of a replaced job, which keeps its files. The directory of any other job is
+// refused.
 func TestLedgerOfAReplacedJobIsMoved(t *testing.T) {
 	const was = "00112233445566778899aabbccddeeff"
 	for name, replaced := range map[string][]string{"replaced": {"of one before", was}, "another": {"of one before"}} {
@@ -530,10 +525,10 @@ func TestLedgerOfAReplacedJobIsMoved(t *testing.T) {
 			}
 			j.wantAll()
 			if old, err := os.ReadFile(filepath.Join(dir+"-"+was, "old.sealed")); err != nil || string(old) != "x" {
-				t.Errorf("the old folder has %q, %v", old, err)
+				t.Errorf("old directory: found %q, %v", old, err)
 			}
 			if _, err := os.Stat(filepath.Join(dir, "old.sealed")); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("a file of the replaced job is in the new folder: %v", err)
+				t.Errorf("new directory: expected no file of the replaced job, found %v", err)
 			}
 		})
 	}

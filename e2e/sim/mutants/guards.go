@@ -120,7 +120,7 @@ var guards = []guard{
 	{"F64", "master/httpapi.TestHalfRequestsGiveWay", mutant{"slow HTTP request keeps its connection", "http-slow-request",
 		condition("$1 < 0"),
 		"a few slow connections block probes, and the process is restarted"}},
-	{"F15", "ledger.TestStepOfAClockAloneMakesNoFileTooOld", mutant{"clock step counts as age", "ledger-gap-limit",
+	{"F15", "ledger.TestClockStepMakesNoFileTooOld", mutant{"clock step counts as age", "ledger-gap-limit",
 		value("$1"),
 		"a clock step removes ledger files of the last minutes"}},
 	{"F91", "local.TestNormalEndKillsBackgroundProcesses", mutant{"background processes of a command not killed", "process-group-killed",
