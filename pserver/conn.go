@@ -35,13 +35,13 @@ const (
 // conn is one data connection. Two goroutines own it: serve reads and handles
 // frames in order, send writes the replies in the same order.
 type conn struct {
-	shard   *shard
-	socket  *socket // that the shard offers, nil: none
-	buffers *buffers
-	commons *commons
-	limits  *Config
-	stop    <-chan struct{} // closed when the server stops
-	log     *logrus.Entry
+	shard      *shard
+	socket     *socket // that the shard offers, nil: none
+	buffers    *buffers
+	sharedPool *sharedPool
+	limits     *Config
+	stop       <-chan struct{} // closed when the server stops
+	log        *logrus.Entry
 
 	nc net.Conn
 	r  *bufio.Reader
@@ -78,7 +78,7 @@ func (c *conn) serve() {
 		c.log.WithError(err).Info("data connection broke")
 	}
 	c.nc.Close()
-	c.unshare()
+	c.releaseShared()
 }
 
 // linger lets the peer read the refusal and close: closing with unread bytes
@@ -134,7 +134,7 @@ func (c *conn) read() (buf *buffer, isFinite bool, err error) {
 	if err := c.head.Decode(&c.raw); err != nil {
 		return nil, false, err
 	}
-	if fault := c.takeTurn(); fault != nil {
+	if fault := c.selectSlot(); fault != nil {
 		return nil, false, fault
 	}
 	n := int(c.head.Length)
@@ -285,7 +285,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	c.log = c.log.WithField("trainer", t.ordinal).WithField("incarnation", t.incarnation)
 	r.head.Block, r.head.Placement = uint64(c.shard.index), h.model.Placement.Epoch
 	r.head.Version, r.head.JobEpoch = clampVersion(c.shard.version.Load()), uint16(c.shard.jobEpoch.Load())
-	c.share(r)
+	c.attachShared(r)
 	if c.socket != nil {
 		r.attach(c.socket.offer.Append(nil))
 	} else {

@@ -23,7 +23,7 @@ type control struct {
 	pb.UnimplementedParameterServerServer
 	shard       *shard
 	checkpoints *checkpoints // nil: none are kept
-	door        *door
+	data        *dataListener
 }
 
 func statusOf(err error) error {

@@ -77,9 +77,9 @@ func pieceToProto(p slotPiece) *pb.SlotPiece {
 	i := p.image
 	m := &pb.SlotPiece{
 		Table: p.table, Slot: p.slot, Ids: i.IDs, Versions: i.Versions, Updates: i.Updates, Values: wire.FloatBytes(i.Values),
-		Clock: i.Clock, Rows: uint32(i.Living), Last: p.last, Retired: p.retired.toProto(), JobEpoch: p.at.jobEpoch, Reached: p.at.version,
+		Clock: i.Clock, Rows: uint32(i.LiveRows), Last: p.last, Retired: p.retired.toProto(), JobEpoch: p.at.jobEpoch, Reached: p.at.version,
 	}
-	for _, w := range i.Waiting {
+	for _, w := range i.Candidates {
 		m.WaitingIds, m.WaitingUpdates, m.WaitingVersions = append(m.WaitingIds, w.ID), append(m.WaitingUpdates, w.Updates), append(m.WaitingVersions, w.Version)
 	}
 	for _, by := range p.applied {
@@ -108,10 +108,10 @@ func pieceFromProto(m *pb.SlotPiece) (slotPiece, error) {
 			errMismatch, p.slot, p.table, len(m.GetValues()), n, len(m.GetWaitingUpdates()), len(m.GetWaitingVersions()))
 	}
 	p.image = &table.Image{
-		Clock: m.GetClock(), Living: int(m.GetRows()), IDs: m.GetIds(), Versions: m.GetVersions(), Updates: m.GetUpdates(), Values: floatsOf(m.GetValues()),
+		Clock: m.GetClock(), LiveRows: int(m.GetRows()), IDs: m.GetIds(), Versions: m.GetVersions(), Updates: m.GetUpdates(), Values: floatsOf(m.GetValues()),
 	}
 	for k, id := range m.GetWaitingIds() {
-		p.image.Waiting = append(p.image.Waiting, table.Waiting{ID: id, Updates: m.GetWaitingUpdates()[k], Version: m.GetWaitingVersions()[k]})
+		p.image.Candidates = append(p.image.Candidates, table.Candidate{ID: id, Updates: m.GetWaitingUpdates()[k], Version: m.GetWaitingVersions()[k]})
 	}
 	for _, by := range m.GetApplied() {
 		p.applied = append(p.applied, appliedStep{by.GetOrdinal(), by.GetIncarnation(), by.GetStep()})

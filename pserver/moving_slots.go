@@ -191,8 +191,8 @@ func (k *slotTaker) add(p slotPiece) error {
 	if !p.last {
 		return nil
 	}
-	if got := k.open.Rows(); got != p.image.Living {
-		return fmt.Errorf("%w: slot %d of table %d came with %d rows: expected %d", errMismatch, p.slot, p.table, got, p.image.Living)
+	if got := k.open.Rows(); got != p.image.LiveRows {
+		return fmt.Errorf("%w: slot %d of table %d came with %d rows: expected %d", errMismatch, p.slot, p.table, got, p.image.LiveRows)
 	}
 	k.open.origin = p.origin
 	k.taken[p.slotID] = k.open

@@ -25,16 +25,16 @@ import (
 // checkpoint, optimizer state and all, and the push that the trainer repeats is
 // in the parameters once.
 func TestKilledAtEveryStepOfACheckpoint(t *testing.T) {
-	onEachGround(t, killedAtEveryStepOfACheckpoint)
+	onEachBackend(t, killedAtEveryStepOfACheckpoint)
 }
 
-func killedAtEveryStepOfACheckpoint(t *testing.T, g *ground) {
+func killedAtEveryStepOfACheckpoint(t *testing.T, g *storageBackend) {
 	start, grads := tiny(random(1)), tiny(random(2))
 	wantOnce := stepped(start, grads, 1)
 	wantTwice := stepped(start, grads, 2)
 	for dieAt, done := 1, false; !done; dieAt++ {
 		b := newBook(1)
-		dir, _ := g.place(t)
+		dir, _ := g.newDir(t)
 		cfg := params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7}
 		victim := startChild(t, b, childConfig{Dir: dir, Keep: 1, DieAt: dieAt})
 		trainUntilGone(t, b, cfg, victim, start, grads)
@@ -354,11 +354,11 @@ func listing(t testing.TB, dir string) string {
 
 // Told to stop, a server writes what it has; the next start counts one more
 // epoch, and a server that another start has overtaken writes nothing more.
-func TestStopAndSucceed(t *testing.T) { onEachGround(t, stopAndSucceed) }
+func TestStopAndSucceed(t *testing.T) { onEachBackend(t, stopAndSucceed) }
 
-func stopAndSucceed(t *testing.T, g *ground) {
+func stopAndSucceed(t *testing.T, g *storageBackend) {
 	b := newBook(1)
-	dir, _ := g.place(t)
+	dir, _ := g.newDir(t)
 	first := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	c := connect(t, b, params.Config{Mode: params.Async})
 	values := tensors(constant(1))
@@ -389,11 +389,11 @@ func stopAndSucceed(t *testing.T, g *ground) {
 }
 
 // F52: whatever byte of a checkpoint is damaged, the server names the file, and waits instead of using the one before it.
-func TestDamagedCheckpoints(t *testing.T) { onEachGround(t, damagedCheckpoints) }
+func TestDamagedCheckpoints(t *testing.T) { onEachBackend(t, damagedCheckpoints) }
 
-func damagedCheckpoints(t *testing.T, g *ground) {
+func damagedCheckpoints(t *testing.T, g *storageBackend) {
 	b := newBook(1)
-	dir, files := g.place(t)
+	dir, files := g.newDir(t)
 	c := connectLater(t, b)
 	for step := range uint64(2) { // two checkpoints: parameters 0 and -1, after the initial 1
 		s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})

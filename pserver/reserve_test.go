@@ -44,7 +44,7 @@ func TestRoomForCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.cuts.free = nil
-	if err := files.rewind(t.Context(), 1, 2, text, nil, newDoor(nil, &Config{}, s, nil)); err != nil {
+	if err := files.rewind(t.Context(), 1, 2, text, nil, newDataListener(nil, &Config{}, s, nil)); err != nil {
 		t.Fatal(err)
 	}
 	reserved("going back to a set", s)

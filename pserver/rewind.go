@@ -31,7 +31,7 @@ func (c *control) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.Re
 		}
 	}
 	ctx = context.WithoutCancel(ctx) // who asks again waits for this one
-	if err := c.checkpoints.rewind(ctx, request.GetTerm(), request.GetJobEpoch(), request.GetSet(), layout, c.door); err != nil {
+	if err := c.checkpoints.rewind(ctx, request.GetTerm(), request.GetJobEpoch(), request.GetSet(), layout, c.data); err != nil {
 		return nil, statusOf(err)
 	}
 	return &pb.RewindReply{}, nil
@@ -40,7 +40,7 @@ func (c *control) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.Re
 // rewind brings the shard to a set, or without one to no parameters, in a new job epoch; layout
 // is where blocks were moved to, nil if none ever was. What the shard had is gone. Nobody is
 // connected meanwhile; who comes back hears of the epoch.
-func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, text []byte, layout *placement.Layout, door *door) error {
+func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, text []byte, layout *placement.Layout, data *dataListener) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.shard
@@ -60,7 +60,7 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 	c.dropLocked("the job goes back to a set")
 	//guard:rollback-clears-table-history
 	c.tables = tableHistory{} // nothing that comes is based on what was: the next checkpoint has all rows
-	resume := door.pause()
+	resume := data.pause()
 	defer resume()
 	name, err := s.becomeSet(ctx, c.store, text, c.job, layout, epoch)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 
 // Servers go back to a set while they run: with its parameters, in another epoch, and whoever
 // goes by the one before is told. Without a set they begin anew.
-func TestRewind(t *testing.T) { onEachGround(t, rewind) }
+func TestRewind(t *testing.T) { onEachBackend(t, rewind) }
 
-func rewind(t *testing.T, g *ground) {
-	dir, _ := g.place(t)
+func rewind(t *testing.T, g *storageBackend) {
+	dir, _ := g.newDir(t)
 	start, grads := small(random(1)), small(random(2))
 	c, trainer := trainedCluster(t, dir, start)
 	set := c.mustTake(t)

@@ -146,12 +146,12 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	if s.socket != nil {
 		port.Join(s.socket)
 	}
-	door := newDoor(port.Branch(dataPreface), &s.cfg, shard, s.socket)
+	data := newDataListener(port.Branch(dataPreface), &s.cfg, shard, s.socket)
 	calls := port.Branch(portsplit.HTTP2)
-	control := s.controlServer(shard, checkpoints, door)
+	control := s.controlServer(shard, checkpoints, data)
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return port.Run(groupCtx) })
-	group.Go(door.run)
+	group.Go(data.run)
 	group.Go(func() error {
 		err := control.Serve(calls)
 		if groupCtx.Err() != nil {
@@ -191,7 +191,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	}
 	group.Go(func() error {
 		<-groupCtx.Done()
-		door.stop()
+		data.stop()
 		timer := time.AfterFunc(gracePeriod, control.Stop)
 		defer timer.Stop()
 		control.GracefulStop()
@@ -251,12 +251,12 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 	return shard, c, c.restore(ctx, job)
 }
 
-func (s *Server) controlServer(shard *shard, checkpoints *checkpoints, door *door) *grpc.Server {
+func (s *Server) controlServer(shard *shard, checkpoints *checkpoints, data *dataListener) *grpc.Server {
 	//guard:control-message-limit
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxControlMessage), grpc.MaxSendMsgSize(maxControlMessage),
 		grpc.ConnectionTimeout(s.cfg.HelloTimeout), grpc.MaxConcurrentStreams(64),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
-	pb.RegisterParameterServerServer(server, &control{shard: shard, checkpoints: checkpoints, door: door})
+	pb.RegisterParameterServerServer(server, &control{shard: shard, checkpoints: checkpoints, data: data})
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server

@@ -147,10 +147,10 @@ func trainedClusterOf(t testing.TB, dir string, start []params.Tensor, job pserv
 // F53 and F52: what is newer than the set that etcd names does not count, be it written for a
 // set that was not finished or by one server alone; where a file of the named set is damaged all
 // servers wait until another one is named.
-func TestOnlyACompleteSetLoads(t *testing.T) { onEachGround(t, onlyACompleteSetLoads) }
+func TestOnlyACompleteSetLoads(t *testing.T) { onEachBackend(t, onlyACompleteSetLoads) }
 
-func onlyACompleteSetLoads(t *testing.T, g *ground) {
-	dir, files := g.place(t)
+func onlyACompleteSetLoads(t *testing.T, g *storageBackend) {
+	dir, files := g.newDir(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
 	mustPush(t, client, 1, grads)
@@ -212,10 +212,10 @@ func damage(t testing.TB, folder string, set []byte, shard int) {
 
 // A server that is stopped and started while the others go on loses nothing; servers that
 // were all stopped in order go on where they were.
-func TestStoppedServersGoOn(t *testing.T) { onEachGround(t, stoppedServersGoOn) }
+func TestStoppedServersGoOn(t *testing.T) { onEachBackend(t, stoppedServersGoOn) }
 
-func stoppedServersGoOn(t *testing.T, g *ground) {
-	dir, _ := g.place(t)
+func stoppedServersGoOn(t *testing.T, g *storageBackend) {
+	dir, _ := g.newDir(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
 	mustPush(t, client, 1, grads)
@@ -241,10 +241,10 @@ func stoppedServersGoOn(t *testing.T, g *ground) {
 }
 
 // A set that its master did not come to name in etcd counts only where etcd names none.
-func TestSetThatNobodyNamed(t *testing.T) { onEachGround(t, setThatNobodyNamed) }
+func TestSetThatNobodyNamed(t *testing.T) { onEachBackend(t, setThatNobodyNamed) }
 
-func setThatNobodyNamed(t *testing.T, g *ground) {
-	dir, files := g.place(t)
+func setThatNobodyNamed(t *testing.T, g *storageBackend) {
+	dir, files := g.newDir(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
 	var named []byte
@@ -276,10 +276,10 @@ func setThatNobodyNamed(t *testing.T, g *ground) {
 }
 
 // What servers saved one after the other, in a rolling restart, is no moment of all.
-func TestRollingRestart(t *testing.T) { onEachGround(t, rollingRestart) }
+func TestRollingRestart(t *testing.T) { onEachBackend(t, rollingRestart) }
 
-func rollingRestart(t *testing.T, g *ground) {
-	dir, _ := g.place(t)
+func rollingRestart(t *testing.T, g *storageBackend) {
+	dir, _ := g.newDir(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
 	mustPush(t, client, 1, grads)
@@ -301,10 +301,10 @@ func rollingRestart(t *testing.T, g *ground) {
 
 // A server that is killed while others go on takes its part of the latest set, not what it
 // wrote for one that was never finished.
-func TestKilledServerTakesItsPart(t *testing.T) { onEachGround(t, killedServerTakesItsPart) }
+func TestKilledServerTakesItsPart(t *testing.T) { onEachBackend(t, killedServerTakesItsPart) }
 
-func killedServerTakesItsPart(t *testing.T, g *ground) {
-	dir, _ := g.place(t)
+func killedServerTakesItsPart(t *testing.T, g *storageBackend) {
+	dir, _ := g.newDir(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
 	mustPush(t, client, 1, grads)
@@ -336,12 +336,12 @@ func killedServerTakesItsPart(t *testing.T, g *ground) {
 
 // A set of two servers loads onto three and onto one: the same bits, optimizer and marks of
 // pushes too, and training goes on.
-func TestSetOntoAnotherNumberOfServers(t *testing.T) { onEachGround(t, setOntoAnotherNumberOfServers) }
+func TestSetOntoAnotherNumberOfServers(t *testing.T) { onEachBackend(t, setOntoAnotherNumberOfServers) }
 
-func setOntoAnotherNumberOfServers(t *testing.T, g *ground) {
+func setOntoAnotherNumberOfServers(t *testing.T, g *storageBackend) {
 	for _, n := range []int{3, 1} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			dir, _ := g.place(t)
+			dir, _ := g.newDir(t)
 			start, grads := small(random(1)), small(random(2))
 			c, client := trainedCluster(t, dir, start)
 			mustPush(t, client, 1, grads)
@@ -434,9 +434,9 @@ func TestCuts(t *testing.T) {
 
 // F50: a server is killed after every single step of writing sets. Whatever all start from
 // then is one moment: that of the set that etcd names, or of the newest on the disk.
-func TestKilledAtEveryStepOfASet(t *testing.T) { onEachGround(t, killedAtEveryStepOfASet) }
+func TestKilledAtEveryStepOfASet(t *testing.T) { onEachBackend(t, killedAtEveryStepOfASet) }
 
-func killedAtEveryStepOfASet(t *testing.T, g *ground) {
+func killedAtEveryStepOfASet(t *testing.T, g *storageBackend) {
 	start, grads := tiny(random(1)), tiny(random(2))
 	train := func(ctx context.Context, b *book, take func() error) error {
 		c, err := params.Connect(ctx, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7, Addrs: b.complete, Log: quiet()})
@@ -464,10 +464,10 @@ func killedAtEveryStepOfASet(t *testing.T, g *ground) {
 // killedAtEveryStepOfSets kills one of two servers, or (2) the leader, after every step from one on, those before being of the
 // first parameters, while a trainer takes a set after each of its steps; check looks at what the next servers have.
 // The leader's are the steps of the first server: it is not heard of any more from then on.
-func killedAtEveryStepOfSets(t *testing.T, g *ground, whom, from int, train func(context.Context, *book, func() error) error, check func(what string, b *book, steps int)) {
+func killedAtEveryStepOfSets(t *testing.T, g *storageBackend, whom, from int, train func(context.Context, *book, func() error) error, check func(what string, b *book, steps int)) {
 	for dieAt, done := from, false; !done; dieAt++ {
 		b := newBook(2)
-		dir, files := g.place(t)
+		dir, files := g.newDir(t)
 		var servers []*child
 		for i := range 2 {
 			config := childConfig{Dir: dir, Index: i}
@@ -594,10 +594,10 @@ func TestResumedLife(t *testing.T) {
 }
 
 // The checkpoints of another job are refused in words, unless they are meant.
-func TestCheckpointsOfAnotherJob(t *testing.T) { onEachGround(t, testCheckpointsOfAnotherJob) }
+func TestCheckpointsOfAnotherJob(t *testing.T) { onEachBackend(t, testCheckpointsOfAnotherJob) }
 
-func testCheckpointsOfAnotherJob(t *testing.T, g *ground) {
-	dir, _ := g.place(t)
+func testCheckpointsOfAnotherJob(t *testing.T, g *storageBackend) {
+	dir, _ := g.newDir(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedClusterOf(t, dir, start, pserver.JobState{Name: "digits", ID: "aa"})
 	mustPush(t, client, 1, grads)
@@ -624,10 +624,10 @@ func testCheckpointsOfAnotherJob(t *testing.T, g *ground) {
 
 // What a failed set left is removed by the word of a leader, and nothing else is: not what etcd names, not what servers saved
 // themselves, not what another life of the job left.
-func TestDiscard(t *testing.T) { onEachGround(t, testDiscard) }
+func TestDiscard(t *testing.T) { onEachBackend(t, testDiscard) }
 
-func testDiscard(t *testing.T, g *ground) {
-	dir, place := g.place(t)
+func testDiscard(t *testing.T, g *storageBackend) {
+	dir, place := g.newDir(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedClusterOf(t, dir, start, pserver.JobState{Name: "test", ID: "aa"})
 	mustPush(t, client, 1, grads)

@@ -41,7 +41,7 @@ func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	if fault != nil {
 		t.Fatal(fault)
 	}
-	pool := &commons{most: 1 << 30}
+	pool := &sharedPool{most: 1 << 30}
 	memory, file, err := pool.take()
 	if err != nil || memory == nil {
 		t.Skipf("this system has no shared memory: %v", err)

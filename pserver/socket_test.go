@@ -42,7 +42,7 @@ func theSocket(t testing.TB, dir string) string {
 }
 
 // way is a trainer of the model in tensors that has pulled once, and how it came there.
-func way(t testing.TB, b *book, timeout time.Duration) (c *params.Client, log string) {
+func connectLogged(t testing.TB, b *book, timeout time.Duration) (c *params.Client, log string) {
 	t.Helper()
 	logger, hook := logtest.NewNullLogger()
 	logger.SetLevel(logrus.DebugLevel)
@@ -90,7 +90,7 @@ func TestTrainersOnTheSameMachineUseTheSocket(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode() != fs.ModeSocket|0o600 {
 		t.Errorf("socket is %v, %v; expected mode 0600", info.Mode(), err)
 	}
-	c, log := way(t, b, 0)
+	c, log := connectLogged(t, b, 0)
 	if !strings.Contains(log, bySocket) {
 		t.Errorf("the trainer says %q", log)
 	}
@@ -131,7 +131,7 @@ func TestSocketsThatAreNotTheServers(t *testing.T) {
 			dir := socketFolder(t)
 			other := newBook(1)
 			server := startServer(t, other, 0, pserver.Config{DataSocket: dir})
-			way(t, other, 0)
+			connectLogged(t, other, 0)
 			must(t, os.Rename(theSocket(t, dir), path))
 			t.Cleanup(func() {
 				// It would be fenced if the other server had taken a hello of a newer incarnation.
@@ -148,7 +148,7 @@ func TestSocketsThatAreNotTheServers(t *testing.T) {
 			dir := socketFolder(t)
 			b := startServers(t, 1, pserver.Config{DataSocket: dir})
 			try.spoil(t, theSocket(t, dir))
-			c, log := way(t, b, quickAnswer)
+			c, log := connectLogged(t, b, quickAnswer)
 			if !strings.Contains(log, try.says) || !strings.Contains(log, byTCP) || strings.Contains(log, bySocket) {
 				t.Errorf("the trainer says %q, expected %q", log, try.says)
 			}
@@ -217,7 +217,7 @@ func TestHelloForAnotherServer(t *testing.T) {
 
 func TestNoSocket(t *testing.T) {
 	b := startServers(t, 1, pserver.Config{DataSocket: pserver.SocketOff})
-	c, log := way(t, b, 0)
+	c, log := connectLogged(t, b, 0)
 	if log != "" {
 		t.Errorf("the trainer says %q", log)
 	}
@@ -253,7 +253,7 @@ func TestSocketsOfKilledServersAreReplaced(t *testing.T) {
 	if _, err := os.Stat(living); err != nil {
 		t.Errorf("the living server's socket: %v", err)
 	}
-	if _, log := way(t, b, 0); strings.Count(log, bySocket) != 2 {
+	if _, log := connectLogged(t, b, 0); strings.Count(log, bySocket) != 2 {
 		t.Errorf("the trainer says %q", log)
 	}
 	alive.stop()
@@ -311,7 +311,7 @@ func TestFoldersThatSocketsCannotBeIn(t *testing.T) {
 	// Nobody asked for the default: it is done without.
 	t.Setenv("TMPDIR", long)
 	b := startServers(t, 1, pserver.Config{})
-	c, log := way(t, b, 0)
+	c, log := connectLogged(t, b, 0)
 	if log != "" {
 		t.Errorf("the trainer says %q", log)
 	}

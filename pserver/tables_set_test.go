@@ -117,7 +117,7 @@ func TestKilledAtEveryStepOfASetWithTables(t *testing.T) {
 		}
 		return err
 	}
-	killedAtEveryStepOfSets(t, &ground{}, 0, 25, train, func(what string, b *book, steps int) {
+	killedAtEveryStepOfSets(t, &storageBackend{}, 0, 25, train, func(what string, b *book, steps int) {
 		cfg := tablesConfig
 		cfg.Tables = []params.Table{users}
 		c := connect(t, b, cfg)
@@ -164,13 +164,13 @@ func (j *tablesJob) joins(t testing.TB, dir string, text []byte, pushes int) {
 // A set of two servers with tables, one with all rows or one with what changed since, loads onto three and onto one: the same
 // bits, optimizer and steps of trainers too.
 func TestTablesOntoAnotherNumberOfServers(t *testing.T) {
-	onEachGround(t, tablesOntoAnotherNumberOfServers)
+	onEachBackend(t, tablesOntoAnotherNumberOfServers)
 }
 
-func tablesOntoAnotherNumberOfServers(t *testing.T, g *ground) {
+func tablesOntoAnotherNumberOfServers(t *testing.T, g *storageBackend) {
 	for _, servers := range []int{3, 1} {
 		t.Run(fmt.Sprint(servers), func(t *testing.T) {
-			dir, files := g.place(t)
+			dir, files := g.newDir(t)
 			j := newTablesJob(t, dir)
 			const steps = pserver.ChangesBetween + 3
 			var set []byte
@@ -232,10 +232,10 @@ func TestSetsAfterARewindHaveAllRows(t *testing.T) {
 
 // F52: where a file of a table is damaged, or of what it is based on, all servers wait for a set without it. What a kept
 // set is based on stays as long as that set.
-func TestDamagedTableOfASet(t *testing.T) { onEachGround(t, damagedTableOfASet) }
+func TestDamagedTableOfASet(t *testing.T) { onEachBackend(t, damagedTableOfASet) }
 
-func damagedTableOfASet(t *testing.T, g *ground) {
-	dir, files := g.place(t)
+func damagedTableOfASet(t *testing.T, g *storageBackend) {
+	dir, files := g.newDir(t)
 	j := newTablesJob(t, dir)
 	sets := [][]byte{nil}
 	for range pserver.ChangesBetween + 1 { // the first checkpoint is that of the first parameters

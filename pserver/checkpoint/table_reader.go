@@ -77,7 +77,7 @@ func (c *Checkpoint) readTable(k int, into *table.Table, columns []*table.Column
 		if err := into.Restore(slot, image, columns); err != nil {
 			return 0, 0, err
 		}
-		slots, living = slots+1, living+image.Living
+		slots, living = slots+1, living+image.LiveRows
 	}
 	return slots, living, nil
 }
@@ -170,7 +170,7 @@ func (r *tableReader) total(name string) (n int) {
 func (r *tableReader) next(i int) (*table.Image, error) {
 	n := int(r.slots[slotRows][i])
 	m := &table.Image{
-		Clock: uint32(r.slots[slotClocks][i]), Living: int(r.slots[slotLiving][i]),
+		Clock: uint32(r.slots[slotClocks][i]), LiveRows: int(r.slots[slotLiving][i]),
 		IDs: make([]int64, n), Values: make([]float32, n*r.dim*len(r.values)),
 	}
 	ids := make([]byte, 8*n)
@@ -210,7 +210,7 @@ func (r *tableReader) takeSlot(i int, m *table.Image) {
 	waiting := int(r.slots[slotWaiting][i])
 	of, counts, last := r.take(waitingIDs, waiting), r.take(waitingCount, waiting), r.take(waitingLast, waiting)
 	for k := range of {
-		m.Waiting = append(m.Waiting, table.Waiting{ID: int64(of[k]), Updates: uint32(counts[k]), Version: uint32(last[k])})
+		m.Candidates = append(m.Candidates, table.Candidate{ID: int64(of[k]), Updates: uint32(counts[k]), Version: uint32(last[k])})
 	}
 	for t := range r.trainers {
 		m.Steps = append(m.Steps, r.slots[slotSteps][t*len(r.slots[heldSlots])+i])

@@ -87,14 +87,14 @@ func (t *TableWriter) noteSlot(slot uint32, m *table.Image) {
 	note := func(tensor string, value uint64) { t.slots[tensor] = append(t.slots[tensor], value) }
 	note(heldSlots, uint64(slot))
 	note(slotRows, uint64(len(m.IDs)))
-	note(slotLiving, uint64(m.Living))
+	note(slotLiving, uint64(m.LiveRows))
 	note(slotClocks, uint64(m.Clock))
 	note(slotFreed, uint64(len(m.Freed)))
 	for _, id := range m.Freed {
 		note(freedIDs, uint64(id))
 	}
-	note(slotWaiting, uint64(len(m.Waiting)))
-	for _, w := range m.Waiting {
+	note(slotWaiting, uint64(len(m.Candidates)))
+	for _, w := range m.Candidates {
 		note(waitingIDs, uint64(w.ID))
 		note(waitingCount, uint64(w.Updates))
 		note(waitingLast, uint64(w.Version))

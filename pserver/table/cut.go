@@ -24,20 +24,20 @@ type Cut struct {
 // Image is what a cut has of a slot.
 type Image struct {
 	Clock    uint32 // the greatest step applied
-	Living   int    // rows in use, here or not
+	LiveRows int    // rows in use, here or not
 	IDs      []int64
 	Versions []uint32  // the slot's clock at the last update, by row
 	Updates  []uint32  // by row; nil when the rule does not count
 	Values   []float32 // [rows, 1 + slices of state, dim]
 
-	Lost    bool      // more ids were dropped than are kept: this image is of no use. Never in a full cut
-	Freed   []int64   // ids dropped since the last full cut; some may have a row again. None in a full cut
-	Waiting []Waiting // ids without a row, ascending, all of them
-	Steps   []uint64  // last applied, by column of the cut
+	Lost       bool        // more ids were dropped than are kept: this image is of no use. Never in a full cut
+	Freed      []int64     // ids dropped since the last full cut; some may have a row again. None in a full cut
+	Candidates []Candidate // ids without a row, ascending, all of them
+	Steps      []uint64    // last applied, by column of the cut
 }
 
 // Waiting is an id that has been updated too seldom to have a row.
-type Waiting struct {
+type Candidate struct {
 	ID      int64
 	Updates uint32
 	Version uint32
@@ -61,11 +61,11 @@ func (t *Table) addRow(m *Image, r record) {
 	m.Values = append(m.Values, t.arena.floats(r)...)
 }
 
-// waitingLocked copies what is known of ids without a row.
-func (s *slot) waitingLocked(ids []int64) (list []Waiting) {
+// candidatesLocked copies what is known of ids without a row.
+func (s *slot) candidatesLocked(ids []int64) (list []Candidate) {
 	for _, id := range ids {
-		w := s.waiting[id]
-		list = append(list, Waiting{id, w.updates, w.version})
+		w := s.candidates[id]
+		list = append(list, Candidate{id, w.updates, w.version})
 	}
 	return list
 }
@@ -73,7 +73,7 @@ func (s *slot) waitingLocked(ids []int64) (list []Waiting) {
 // countLocked is the number of rows in use, or of those that changed since the last full cut.
 func (s *slot) countLocked(full bool) (n int) {
 	if full {
-		return s.living
+		return s.liveRows
 	}
 	for i := range s.chunks {
 		for _, word := range s.chunks[i].dirty {
@@ -94,7 +94,7 @@ func (t *Table) LostTrack() bool {
 }
 
 // Sizes of an image, before it is collected.
-type Sizes struct{ Rows, Freed, Waiting int }
+type Sizes struct{ Rows, Freed, Candidates int }
 
 // Sizes are those of what Collect will return for a slot.
 func (t *Table) Sizes(number uint32, c *Cut) Sizes {
@@ -104,7 +104,7 @@ func (t *Table) Sizes(number uint32, c *Cut) Sizes {
 	if s.cut == c.Number {
 		return Sizes{s.saved.count, len(s.saved.image.Freed), s.saved.waited}
 	}
-	z := Sizes{Rows: s.countLocked(c.Full), Waiting: len(s.waiting)}
+	z := Sizes{Rows: s.countLocked(c.Full), Candidates: len(s.candidates)}
 	if !c.Full {
 		z.Freed = len(s.freed)
 	}
@@ -138,8 +138,8 @@ func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
 	if err := t.addRows(s, number, m); err != nil {
 		return err
 	}
-	s.waiting = nil
-	if err := t.addWaiting(s, number, m.Waiting); err != nil {
+	s.candidates = nil
+	if err := t.addCandidates(s, number, m.Candidates); err != nil {
 		return err
 	}
 	for i, column := range columns {
@@ -190,16 +190,16 @@ func (t *Table) addRows(s *slot, number uint32, m *Image) error {
 	return nil
 }
 
-// addWaiting adds ids without a row.
-func (t *Table) addWaiting(s *slot, number uint32, list []Waiting) error {
+// addCandidates adds ids without a row.
+func (t *Table) addCandidates(s *slot, number uint32, list []Candidate) error {
 	for _, w := range list {
 		if t.cfg.SlotOf(w.ID) != number {
 			return fmt.Errorf("table %q, slot %d: waiting id %d: %w: expected slot %d", t.cfg.Name, number, w.ID, ErrWrongSlot, t.cfg.SlotOf(w.ID))
 		}
-		if s.waiting == nil {
-			s.waiting = make(map[int64]candidate, len(list))
+		if s.candidates == nil {
+			s.candidates = make(map[int64]candidate, len(list))
 		}
-		s.waiting[w.ID] = candidate{w.Updates, w.Version}
+		s.candidates[w.ID] = candidate{w.Updates, w.Version}
 	}
 	return nil
 }
@@ -219,7 +219,7 @@ func (t *Table) remove(number uint32, ids []int64) error {
 		if v := s.at(row).version(); *v != 0 { // else it is there twice
 			*v = 0
 			s.free = append(s.free, row)
-			s.living--
+			s.liveRows--
 		}
 	}
 	if len(ids) > 0 {

@@ -132,7 +132,7 @@ func (o *Outgoing) Next(most int) (m *Image, last bool, err error) {
 	if s.frozen != o.frozen {
 		return nil, false, fmt.Errorf("table %q, slot %d is not frozen any more: %w", t.cfg.Name, o.number, ErrMoved)
 	}
-	m = &Image{Clock: s.clock, Living: s.living}
+	m = &Image{Clock: s.clock, LiveRows: s.liveRows}
 	for ; o.row < s.end && len(m.IDs) < most; o.row++ {
 		if r := s.at(o.row); *r.version() != 0 {
 			t.addRow(m, r)
@@ -142,10 +142,10 @@ func (o *Outgoing) Next(most int) (m *Image, last bool, err error) {
 		return m, false, nil
 	}
 	if !o.rows {
-		o.rows, o.ids = true, slices.Sorted(maps.Keys(s.waiting))
+		o.rows, o.ids = true, slices.Sorted(maps.Keys(s.candidates))
 	}
 	n := min(most-len(m.IDs), len(o.ids))
-	m.Waiting = s.waitingLocked(o.ids[:n])
+	m.Candidates = s.candidatesLocked(o.ids[:n])
 	o.ids = o.ids[n:]
 	return m, len(o.ids) == 0, nil
 }
@@ -193,11 +193,11 @@ func (in *Incoming) Add(m *Image) error {
 		return err
 	}
 	in.slot.clock = m.Clock
-	return t.addWaiting(in.slot, in.number, m.Waiting)
+	return t.addCandidates(in.slot, in.number, m.Candidates)
 }
 
 // Rows is the number of rows that it has by now.
-func (in *Incoming) Rows() int { return in.slot.living }
+func (in *Incoming) Rows() int { return in.slot.liveRows }
 
 // Placed is the share of the table after a move. Slots that are held before and after it are the same in both; the
 // others come from arrived. The error names one that is in neither.
@@ -229,7 +229,7 @@ func (t *Table) Leave(after *Table) {
 		chunks := s.chunks
 		s.thawLocked()
 		s.moved = true
-		s.index, s.chunks, s.free, s.freed, s.waiting, s.saved, s.living, s.end = nil, nil, nil, nil, nil, nil, 0, 0
+		s.index, s.chunks, s.free, s.freed, s.candidates, s.saved, s.liveRows, s.end = nil, nil, nil, nil, nil, nil, 0, 0
 		s.mu.Unlock()
 		t.arena.give(chunks)
 	}

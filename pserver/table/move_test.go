@@ -24,19 +24,19 @@ func send(t testing.TB, from, to *Table, slots []uint32, most int, columns []*Co
 			t.Fatal(err)
 		}
 		arrived[slot] = to.Receive(slot)
-		living := 0
+		liveRows := 0
 		for last := false; !last; {
 			var m *Image
 			if m, last, err = out.Next(most); err == nil {
 				err = arrived[slot].Add(m)
 			}
-			if err != nil || len(m.IDs)+len(m.Waiting) > most {
-				t.Fatalf("a piece of %d rows and %d waiting ids: %v", len(m.IDs), len(m.Waiting), err)
+			if err != nil || len(m.IDs)+len(m.Candidates) > most {
+				t.Fatalf("a piece of %d rows and %d candidates: %v", len(m.IDs), len(m.Candidates), err)
 			}
-			living = m.Living
+			liveRows = m.LiveRows
 		}
-		if got := arrived[slot].Rows(); got != living {
-			t.Fatalf("slot %d arrived with %d rows, expected %d", slot, got, living)
+		if got := arrived[slot].Rows(); got != liveRows {
+			t.Fatalf("slot %d arrived with %d rows, expected %d", slot, got, liveRows)
 		}
 		for _, c := range columns {
 			steps[slot] = append(steps[slot], out.Step(c))
@@ -242,7 +242,7 @@ func TestPiecesThatDoNotFit(t *testing.T) {
 		"expected slot":   {IDs: []int64{6}, Versions: []uint32{1}, Values: []float32{1}},
 		"has version 0":   {IDs: []int64{7}, Versions: []uint32{0}, Values: []float32{1}},
 		"with 1 versions": {IDs: []int64{5}, Versions: []uint32{1}, Values: []float32{1, 2}},
-		"waiting id 6":    {Waiting: []Waiting{{ID: 6}}},
+		"candidate 6":    {Candidates: []Candidate{{ID: 6}}},
 	} {
 		in := table.Receive(slot)
 		if err := in.Add(&Image{IDs: []int64{5}, Versions: []uint32{1}, Values: []float32{1}}); err != nil {

@@ -16,14 +16,14 @@ const pieceWords = 1 << 14
 // Each row that the cut has is copied once: due has its bit until then. In a full cut due also has the rows that were free, since
 // to find those takes a look at every row. Such a row still has version 0 when it is copied, or when it is used again.
 type saved struct {
-	cut     *Cut
-	arena   *arena
-	image   *Image // without rows and waiting ids
-	count   int    // of rows that the cut has
-	due     []uint64
-	kept    []keptRow // that updates were about to change
-	waited  int       // ids without a row at the cut
-	waiting map[int64]candidate
+	cut        *Cut
+	arena      *arena
+	image      *Image // without rows and waiting ids
+	count      int    // of rows that the cut has
+	due        []uint64
+	kept       []keptRow // that updates were about to change
+	waited     int       // ids without a row at the cut
+	candidates map[int64]candidate
 	// waiting has the ids that changed since, as they were at the cut. updates is 0 of an id that was not there.
 }
 
@@ -54,11 +54,11 @@ func (c *Cut) at(place uint32, a *arena) record {
 func (t *Table) saveLocked(number uint32, c *Cut) *saved {
 	s := t.slots[number]
 	s.cut = c.Number
-	m := &Image{Clock: s.clock, Living: s.living, Lost: s.lost, Freed: s.freed[:len(s.freed):len(s.freed)]}
+	m := &Image{Clock: s.clock, LiveRows: s.liveRows, Lost: s.lost, Freed: s.freed[:len(s.freed):len(s.freed)]}
 	for _, column := range c.Columns {
 		m.Steps = append(m.Steps, column.steps[number])
 	}
-	p := &saved{cut: c, arena: t.arena, image: m, count: s.countLocked(c.Full), waited: len(s.waiting), due: make([]uint64, (s.end+63)/64)}
+	p := &saved{cut: c, arena: t.arena, image: m, count: s.countLocked(c.Full), waited: len(s.candidates), due: make([]uint64, (s.end+63)/64)}
 	if c.Full {
 		for i := range p.due {
 			p.due[i] = ^uint64(0)
@@ -99,19 +99,19 @@ func (s *slot) takeDue(p *saved, row uint32) record {
 	return nil
 }
 
-// preserveWaiting copies what is known of an id without a row, before it changes.
-func (s *slot) preserveWaiting(id int64) {
+// preserveCandidate copies what is known of an id without a row, before it changes.
+func (s *slot) preserveCandidate(id int64) {
 	p := s.saved
 	if p == nil {
 		return
 	}
-	if _, there := p.waiting[id]; there {
+	if _, there := p.candidates[id]; there {
 		return
 	}
-	if p.waiting == nil {
-		p.waiting = map[int64]candidate{}
+	if p.candidates == nil {
+		p.candidates = map[int64]candidate{}
 	}
-	p.waiting[id] = s.waiting[id]
+	p.candidates[id] = s.candidates[id]
 }
 
 // copyDue copies due rows from a row on, and returns the row to go on from and whether there are more.
@@ -156,11 +156,11 @@ func (t *Table) CollectInto(number uint32, c *Cut, into *Image) *Image {
 	for row, more := s.copyDue(p, 0); more; row, more = s.copyDue(p, row) {
 		s.pause()
 	}
-	waiting := make([]Waiting, 0, p.waited)
+	list := make([]Candidate, 0, p.waited)
 	seen := 0
-	for id, w := range s.waiting { // changes meanwhile are fine: of an id that changes p.waiting has the old value
-		if _, changed := p.waiting[id]; !changed {
-			waiting = append(waiting, Waiting{id, w.updates, w.version})
+	for id, w := range s.candidates { // changes meanwhile are fine: of an id that changes p.candidates has the old value
+		if _, changed := p.candidates[id]; !changed {
+			list = append(list, Candidate{id, w.updates, w.version})
 		}
 		if seen++; seen%1024 == 0 {
 			s.pause()
@@ -172,7 +172,7 @@ func (t *Table) CollectInto(number uint32, c *Cut, into *Image) *Image {
 	m.IDs, m.Versions, m.Updates, m.Values = into.IDs[:0], into.Versions[:0], into.Updates[:0], into.Values[:0]
 	*into = *m
 	t.fill(into, p)
-	into.Waiting = p.mergeWaiting(waiting)
+	into.Candidates = p.mergeCandidates(list)
 	return into
 }
 
@@ -200,14 +200,14 @@ func (t *Table) fill(m *Image, p *saved) {
 	}
 }
 
-// mergeWaiting returns the ids without a row at the cut, ascending: those that did not change, and those that did.
-func (p *saved) mergeWaiting(list []Waiting) []Waiting {
-	for id, w := range p.waiting {
+// mergeCandidates returns the ids without a row at the cut, ascending: those that did not change, and those that did.
+func (p *saved) mergeCandidates(list []Candidate) []Candidate {
+	for id, w := range p.candidates {
 		if w.updates > 0 {
-			list = append(list, Waiting{id, w.updates, w.version})
+			list = append(list, Candidate{id, w.updates, w.version})
 		}
 	}
-	slices.SortFunc(list, func(a, b Waiting) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(list, func(a, b Candidate) int { return cmp.Compare(a.ID, b.ID) })
 	list = slices.Compact(list) // an id that changed after it was read is there twice, with one value
 	if len(list) == 0 {
 		return nil

@@ -35,12 +35,12 @@ func TestFirstUpdateAfterFullCutCopiesItsRowsOnly(t *testing.T) {
 		if _, err := table.Update(&r, column, Step{Number: 2 + step, Scale: 1}); err != nil {
 			t.Fatal(err)
 		}
-		if p := table.slots[9].saved; len(p.kept) != 2 || cut.keeps != 2 || len(p.waiting) != 2 {
-			t.Fatalf("after push %d of 2 rows and 2 waiting ids: %d rows and %d waiting ids were copied", step+1, len(p.kept), len(p.waiting))
+		if p := table.slots[9].saved; len(p.kept) != 2 || cut.keeps != 2 || len(p.candidates) != 2 {
+			t.Fatalf("after push %d of 2 rows and 2 candidates: %d rows and %d candidates were copied", step+1, len(p.kept), len(p.candidates))
 		}
 	}
-	if m := table.Collect(9, cut); len(m.IDs) != 2500 || len(m.Waiting) != 500 || m.Steps[0] != 1 {
-		t.Errorf("the cut has %d rows, %d waiting ids and step %d, expected 2500, 500 and 1", len(m.IDs), len(m.Waiting), m.Steps[0])
+	if m := table.Collect(9, cut); len(m.IDs) != 2500 || len(m.Candidates) != 500 || m.Steps[0] != 1 {
+		t.Errorf("the cut has %d rows, %d candidates and step %d, expected 2500, 500 and 1", len(m.IDs), len(m.Candidates), m.Steps[0])
 	}
 	current.Store(nil)
 	free := len(table.arena.free)
@@ -108,12 +108,12 @@ func TestCollectDuringUpdatesReturnsStateAtCut(t *testing.T) {
 			collecting.Wait()
 			current.Store(nil)
 			table.EndCut()
-			if (sizes != Sizes{len(m.IDs), len(m.Freed), len(m.Waiting)}) || len(m.IDs) == 0 || len(m.Waiting) == 0 {
-				t.Fatalf("full %t, cut %d: %d rows, %d freed, %d waiting; its sizes were %v", isFull, number, len(m.IDs), len(m.Freed), len(m.Waiting), sizes)
+			if (sizes != Sizes{len(m.IDs), len(m.Freed), len(m.Candidates)}) || len(m.IDs) == 0 || len(m.Candidates) == 0 {
+				t.Fatalf("full %t, cut %d: %d rows, %d freed, %d waiting; its sizes were %v", isFull, number, len(m.IDs), len(m.Freed), len(m.Candidates), sizes)
 			}
 			if !reflect.DeepEqual(m, want) {
-				t.Fatalf("full %t, cut %d: the image of %d rows and %d waiting ids differs from that of the moment, of %d and %d",
-					isFull, number, len(m.IDs), len(m.Waiting), len(want.IDs), len(want.Waiting))
+				t.Fatalf("full %t, cut %d: the image of %d rows and %d candidates differs from that of the moment, of %d and %d",
+					isFull, number, len(m.IDs), len(m.Candidates), len(want.IDs), len(want.Candidates))
 			}
 		}
 	}

@@ -21,18 +21,18 @@ const (
 // slot is a share of a table. mu guards everything, the columns' entries for
 // this slot too.
 type slot struct {
-	mu     sync.Mutex
-	key    Key // of the table
-	index  []uint32
-	chunks []chunk
-	stride int      // words of a row, once there is one
-	living int      // rows in use
-	end    uint32   // row numbers from here on were never used
-	free   []uint32 // those below that are free
-	clock  uint32   // the greatest step applied
-	pushed uint32   // updates by trainers since this process has the slot
+	mu       sync.Mutex
+	key      Key // of the table
+	index    []uint32
+	chunks   []chunk
+	stride   int      // words of a row, once there is one
+	liveRows int      // rows in use
+	end      uint32   // row numbers from here on were never used
+	free     []uint32 // those below that are free
+	clock    uint32   // the greatest step applied
+	pushed   uint32   // updates by trainers since this process has the slot
 
-	waiting map[int64]candidate // nil: none
+	candidates map[int64]candidate // nil: none
 
 	cut     uint64  // number of the last cut that has this slot
 	saved   *saved  // what is kept for that cut; nil: it was collected, or there is none
@@ -136,7 +136,7 @@ func (s *slot) findAll(ids []int64, rows []uint32, sc *scratch) {
 
 // insert makes a row for an id that has none, with values all 0 or left over.
 func (s *slot) insert(h uint64, id int64, a *arena) uint32 {
-	if 5*(s.living+1) > 4*len(s.index) {
+	if 5*(s.liveRows+1) > 4*len(s.index) {
 		s.reindex(max(leastRows, len(s.index)+len(s.index)/2))
 	}
 	var row uint32
@@ -147,7 +147,7 @@ func (s *slot) insert(h uint64, id int64, a *arena) uint32 {
 		s.end++
 		s.extend(row, a)
 	}
-	s.living++
+	s.liveRows++
 	s.at(row).setID(id)
 	s.enter(h, row)
 	return row
@@ -212,16 +212,16 @@ func (s *slot) expire(n, step uint64) {
 			s.noteFreed(r.id())
 		}
 		s.free = append(s.free, row)
-		s.living--
+		s.liveRows--
 		dropped = true
 	}
 	if dropped {
 		s.reindex(len(s.index))
 	}
-	for id, w := range s.waiting {
+	for id, w := range s.candidates {
 		if w.version < least {
-			s.preserveWaiting(id)
-			delete(s.waiting, id)
+			s.preserveCandidate(id)
+			delete(s.candidates, id)
 		}
 	}
 }
@@ -241,8 +241,8 @@ const leastFreed = 256
 
 // checkRoom says whether as many more rows fit.
 func (s *slot) checkRoom(more int) error {
-	if s.living+more > maxRows {
-		return fmt.Errorf("%w: %d rows, and %d more: expected at most %d", ErrFull, s.living, more, maxRows)
+	if s.liveRows+more > maxRows {
+		return fmt.Errorf("%w: %d rows, and %d more: expected at most %d", ErrFull, s.liveRows, more, maxRows)
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ func (t *Table) Rows() (n int) {
 	for _, i := range t.held {
 		s := t.slots[i]
 		s.mu.Lock()
-		n += s.living
+		n += s.liveRows
 		s.mu.Unlock()
 	}
 	return n
@@ -122,12 +122,12 @@ func (t *Table) Close(c *Column) {
 
 // scratch is what a call works with. Its slices are as long as the batch.
 type scratch struct {
-	rows    []uint32
-	places  []uint32
-	waiting []int
-	ids     []int64
-	sums    []float32
-	touched uint32 // of no meaning: it makes what only warms the cache count
+	rows          []uint32
+	places        []uint32
+	newCandidates []int
+	ids           []int64
+	sums          []float32
+	touched       uint32 // of no meaning: it makes what only warms the cache count
 }
 
 var scratches = sync.Pool{New: func() any { return &scratch{} }}

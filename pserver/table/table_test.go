@@ -133,7 +133,7 @@ func TestClosedColumn(t *testing.T) {
 func TestFullSlot(t *testing.T) {
 	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut), &Column{}
 	s := table.slots[SlotOf(1)]
-	s.living = maxRows // as if
+	s.liveRows = maxRows // as if
 	batch, _ := grouped([]int64{1}, []float32{1}, 1)
 	if _, err := table.Update(&batch, column, Step{1, 1}); !errors.Is(err, ErrFull) || s.end != 0 {
 		t.Errorf("%v, and %d rows", err, s.end)
@@ -141,7 +141,7 @@ func TestFullSlot(t *testing.T) {
 	if err := table.CheckRoom(SlotOf(1), 1); !errors.Is(err, ErrFull) {
 		t.Error(err)
 	}
-	s.living = 0
+	s.liveRows = 0
 	if n, err := table.Update(&batch, column, Step{1, 1}); err != nil || n != 1 {
 		t.Errorf("the step that was refused is taken for a repetition: %d slots, %v", n, err)
 	}
@@ -267,8 +267,8 @@ func TestFullAndChangesRestore(t *testing.T) {
 			for _, slot := range table.Held() {
 				z := table.Sizes(slot, cut)
 				m := table.Collect(slot, cut)
-				if (z != Sizes{len(m.IDs), len(m.Freed), len(m.Waiting)}) {
-					t.Fatalf("cut %d of slot %d: its sizes were %v, it has %d rows, %d freed, %d waiting", number, slot, z, len(m.IDs), len(m.Freed), len(m.Waiting))
+				if (z != Sizes{len(m.IDs), len(m.Freed), len(m.Candidates)}) {
+					t.Fatalf("cut %d of slot %d: its sizes were %v, it has %d rows, %d freed, %d waiting", number, slot, z, len(m.IDs), len(m.Freed), len(m.Candidates))
 				}
 				images[slot] = m
 			}
@@ -326,7 +326,7 @@ func TestRestoreRefuses(t *testing.T) {
 		},
 		"version 0":  func(m *Image) { m.Versions = []uint32{0} },
 		"freed id":   func(m *Image) { m.Freed = []int64{id + 1} },
-		"waiting id": func(m *Image) { m.Waiting = []Waiting{{ID: id + 1}} },
+		"candidate": func(m *Image) { m.Candidates = []Candidate{{ID: id + 1}} },
 		"1 steps":    func(m *Image) { m.Steps = []uint64{1} },
 	} {
 		m := good

@@ -141,7 +141,7 @@ func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float
 	//guard:row-age-by-server-clock
 	version := max(1, s.clock) // not the step: that of a slow trainer may be long past
 	dim := t.cfg.Dim
-	sc.rows, sc.waiting = grown(sc.rows, len(ids)), sc.waiting[:0]
+	sc.rows, sc.newCandidates = grown(sc.rows, len(ids)), sc.newCandidates[:0]
 	s.findAll(ids, sc.rows, sc)
 	made := false // then an id that repeats may have a row now
 	for k, id := range ids {
@@ -192,10 +192,10 @@ func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float
 		t.rule.Apply(params, grads[k*dim:(k+1)*dim], state, update)
 		t.see(r.id(), values)
 	}
-	for _, k := range sc.waiting {
-		w := s.waiting[ids[k]]
+	for _, k := range sc.newCandidates {
+		w := s.candidates[ids[k]]
 		w.version = version
-		s.waiting[ids[k]] = w
+		s.candidates[ids[k]] = w
 	}
 }
 
@@ -205,22 +205,22 @@ func (s *slot) admit(id int64, k int, admission uint32, sc *scratch) bool {
 	if admission <= 1 {
 		return true
 	}
-	w := s.waiting[id]
+	w := s.candidates[id]
 	if w.version&marked != 0 {
 		return false
 	}
-	s.preserveWaiting(id)
+	s.preserveCandidate(id)
 	w.updates++
 	if w.updates >= admission {
-		delete(s.waiting, id)
+		delete(s.candidates, id)
 		return true
 	}
 	w.version = marked
-	if s.waiting == nil {
-		s.waiting = map[int64]candidate{}
+	if s.candidates == nil {
+		s.candidates = map[int64]candidate{}
 	}
-	s.waiting[id] = w
-	sc.waiting = append(sc.waiting, k)
+	s.candidates[id] = w
+	sc.newCandidates = append(sc.newCandidates, k)
 	return false
 }
 

@@ -216,10 +216,10 @@ func (c *Client) prepare(what string, dtype wire.DType, tensors []Tensor) error 
 func (c *Client) run(ctx context.Context, call call) error {
 	for {
 		err := c.runLinks(ctx, call)
-		if !outdated(err) {
+		if !isLayoutStale(err) {
 			return err
 		}
-		if err := c.relearn(ctx, err); err != nil {
+		if err := c.refreshLayout(ctx, err); err != nil {
 			return err
 		}
 		call.resumed = true
@@ -229,7 +229,7 @@ func (c *Client) run(ctx context.Context, call call) error {
 // runLinks does a call once. That a gradient is stale at one shard does not keep it from the others.
 func (c *Client) runLinks(ctx context.Context, call call) error {
 	var stale atomic.Pointer[StaleError]
-	err := c.everywhere(ctx, func(l *link) bool { return len(l.slots) > 0 }, func(ctx context.Context, l *link) error {
+	err := c.forEachLink(ctx, func(l *link) bool { return len(l.slots) > 0 }, func(ctx context.Context, l *link) error {
 		err := l.run(ctx, call)
 		if late, ok := errors.AsType[*StaleError](err); ok {
 			stale.Store(late)
@@ -243,16 +243,16 @@ func (c *Client) runLinks(ctx context.Context, call call) error {
 	return err
 }
 
-// everywhere does something at all shards that have a part in it. That a block, or a slot, is elsewhere
+// forEachLink does something at all shards that have a part in it. That a block, or a slot, is elsewhere
 // by now does not keep it from the other shards.
-func (c *Client) everywhere(ctx context.Context, has func(*link) bool, do func(context.Context, *link) error) error {
+func (c *Client) forEachLink(ctx context.Context, has func(*link) bool, do func(context.Context, *link) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var moved atomic.Pointer[error]
 	for _, l := range c.links {
 		if has(l) {
 			group.Go(func() error {
 				err := do(ctx, l)
-				if outdated(err) {
+				if isLayoutStale(err) {
 					moved.Store(&err)
 					return nil
 				}

@@ -19,14 +19,14 @@ func TestRequestThatTheServerFailsOnEndsTheCall(t *testing.T) {
 	l := &link{index: 2, log: logrus.NewEntry(log)}
 	fault := wire.Faultf(wire.Failed, "push failed at shard 2")
 	for attempt := range maxFailures {
-		if err := l.judge(t.Context(), fault); err != nil {
+		if err := l.classify(t.Context(), fault); err != nil {
 			t.Fatalf("attempt %d: %v", attempt, err)
 		}
 	}
 	if n := strings.Count(text.String(), "level=warning"); n != maxFailures {
 		t.Errorf("%d warnings, expected %d: %s", n, maxFailures, text.String())
 	}
-	if err := l.judge(t.Context(), fault); !errors.Is(err, ErrServerFailed) || !strings.Contains(err.Error(), "push failed at shard 2") {
+	if err := l.classify(t.Context(), fault); !errors.Is(err, ErrServerFailed) || !strings.Contains(err.Error(), "push failed at shard 2") {
 		t.Errorf("attempt %d: %v, expected %v", maxFailures, err, ErrServerFailed)
 	}
 }

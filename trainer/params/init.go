@@ -79,7 +79,7 @@ func (c *Client) initialise(ctx context.Context, tensors []Tensor) error {
 			}
 		}
 		if _, lacking := errors.AsType[*shardsError](err); lacking {
-			if err := c.relearn(ctx, err); err != nil {
+			if err := c.refreshLayout(ctx, err); err != nil {
 				return err
 			}
 			continue

@@ -154,7 +154,7 @@ func (l *link) run(ctx context.Context, call call) error {
 			l.slots[i].pending = l.slots[i].pending || !call.behind
 		}
 	}
-	return l.persist(ctx, restarted, func(ctx context.Context, again bool) error {
+	return l.retry(ctx, restarted, func(ctx context.Context, again bool) error {
 		if again {
 			l.sum(call)
 		}
@@ -162,11 +162,11 @@ func (l *link) run(ctx context.Context, call call) error {
 	})
 }
 
-// persist tries an exchange until it succeeds, or trying again cannot help. When
+// retry tries an exchange until it succeeds, or trying again cannot help. When
 // the server was restarted in the middle of the call, what it acknowledged before
 // may be lost: restarted is called for it to be sent again, under its old step, which
 // tells the server whether it has it.
-func (l *link) persist(ctx context.Context, restarted func(), try func(ctx context.Context, again bool) error) error {
+func (l *link) retry(ctx context.Context, restarted func(), try func(ctx context.Context, again bool) error) error {
 	began := l.epoch
 	pause := l.client.cfg.pause()
 	for again := false; ; again = true {
@@ -182,7 +182,7 @@ func (l *link) persist(ctx context.Context, restarted func(), try func(ctx conte
 			l.failed = 0
 			return nil
 		}
-		if err := l.judge(ctx, err); err != nil {
+		if err := l.classify(ctx, err); err != nil {
 			return err
 		}
 		if err := l.pause(ctx, pause, err); err != nil {
@@ -215,9 +215,9 @@ func (l *link) sum(call call) {
 // maxFailures is how often a request is sent again that the server failed on.
 const maxFailures = 3
 
-// judge decides what an error of an exchange means: nil to try again, the
+// classify decides what an error of an exchange means: nil to try again, the
 // stream or the address dropped where that is due.
-func (l *link) judge(ctx context.Context, err error) error {
+func (l *link) classify(ctx context.Context, err error) error {
 	var fault *wire.Fault
 	if errors.Is(err, ErrRewound) {
 		l.drop()
@@ -309,7 +309,7 @@ func (l *link) connect(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if err := l.judge(ctx, err); err != nil {
+		if err := l.classify(ctx, err); err != nil {
 			return err
 		}
 		if err := l.pause(ctx, pause, err); err != nil {

@@ -23,8 +23,8 @@ func (e *shardsError) Error() string {
 	return fmt.Sprintf("found %d parameter servers: the model is spread over %d", e.found, e.expected)
 }
 
-// outdated says whether a later placement may help.
-func outdated(err error) bool {
+// isLayoutStale says whether a later placement may help.
+func isLayoutStale(err error) bool {
 	var lacking *shardsError
 	return errors.Is(err, errMoved) || errors.As(err, &lacking)
 }
@@ -46,7 +46,7 @@ func (c *Client) takePlacement(p *pb.ParameterPlacement) error {
 	case !sameModel || theirs.Epoch == c.table.Epoch:
 		return fmt.Errorf("the server's placement is not the one computed here: %s", difference(theirs, c.table))
 	case theirs.Epoch > c.table.Epoch:
-		c.adopt(theirs)
+		c.usePlacement(theirs)
 	}
 	return fmt.Errorf("%w: the server's placement has epoch %d", errMoved, theirs.Epoch)
 }
@@ -88,9 +88,9 @@ func (c *Client) takeKeys(theirs []Table) {
 	c.table.Sparse = mine
 }
 
-// adopt gives every link the slots of a later table. What a slot knows goes with it, so that a
+// usePlacement gives every link the slots of a later table. What a slot knows goes with it, so that a
 // call goes on where it was.
-func (c *Client) adopt(table *placement.Table) {
+func (c *Client) usePlacement(table *placement.Table) {
 	slots := make([]slot, len(table.Owners))
 	for _, l := range c.links {
 		for _, s := range l.slots {
@@ -114,9 +114,9 @@ func (c *Client) adopt(table *placement.Table) {
 	c.cfg.Log.WithField("epoch", table.Epoch).WithField("shards", table.Shards).Info("blocks of the model were moved: going on with the new placement")
 }
 
-// relearn asks the servers until one has a later placement, or cause says that there may be none.
+// refreshLayout asks the servers until one has a later placement, or cause says that there may be none.
 // Servers that lie on as many as this client knows of, where there are fewer, will hear of it.
-func (c *Client) relearn(ctx context.Context, cause error) error {
+func (c *Client) refreshLayout(ctx context.Context, cause error) error {
 	pause := c.cfg.pause()
 	for {
 		var newest *pb.ParameterPlacement

@@ -232,11 +232,11 @@ func (l *link) addRows(span wire.Span, places []int32, dim int) {
 // later placement. A slot that has the step ignores the repetition, since its last applied step moved with the slot.
 func (c *Client) runRows(ctx context.Context, call rowCall) error {
 	for {
-		err := c.everywhere(ctx, func(l *link) bool { return len(l.rows) > 0 }, func(ctx context.Context, l *link) error { return l.runRows(ctx, call) })
-		if !outdated(err) {
+		err := c.forEachLink(ctx, func(l *link) bool { return len(l.rows) > 0 }, func(ctx context.Context, l *link) error { return l.runRows(ctx, call) })
+		if !isLayoutStale(err) {
 			return err
 		}
-		if err := c.relearn(ctx, err); err != nil {
+		if err := c.refreshLayout(ctx, err); err != nil {
 			return err
 		}
 		if err := c.planRows(&call); err != nil {
@@ -266,7 +266,7 @@ func (l *link) runRows(ctx context.Context, call rowCall) error {
 			l.rows[i].pending = l.rows[i].pending || !call.behind
 		}
 	}
-	return l.persist(ctx, restarted, func(ctx context.Context, _ bool) error {
+	return l.retry(ctx, restarted, func(ctx context.Context, _ bool) error {
 		s := l.stream
 		due := pendingRows(l.rows)
 		for _, i := range due {

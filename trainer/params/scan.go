@@ -20,13 +20,13 @@ func (c *Client) Scan(ctx context.Context, table string, yield func(ids []int64,
 	}
 	for {
 		err := c.scanLinks(ctx, &s)
-		if !outdated(err) && err != nil {
+		if !isLayoutStale(err) && err != nil {
 			return fmt.Errorf("scan: %w", err)
 		}
 		if err == nil {
 			return nil
 		}
-		if err := c.relearn(ctx, err); err != nil {
+		if err := c.refreshLayout(ctx, err); err != nil {
 			return fmt.Errorf("scan: %w", err)
 		}
 	}
@@ -74,7 +74,7 @@ func (l *link) scan(ctx context.Context, s *scan) error {
 		}
 		var rows wire.Rows
 		next := at
-		err := l.persist(ctx, restarted, func(ctx context.Context, _ bool) (err error) {
+		err := l.retry(ctx, restarted, func(ctx context.Context, _ bool) (err error) {
 			rows, next, err = l.stream.scan(ctx, l, &s.call, at)
 			return err
 		})

@@ -11,14 +11,14 @@ import (
 const dataPreface = "TMPS"
 
 // door takes data connections in and knows which are open.
-type door struct {
-	listener net.Listener
-	cfg      *Config
-	shard    *shard
-	socket   *socket // nil: there is none
-	buffers  *buffers
-	commons  commons
-	stopped  chan struct{}
+type dataListener struct {
+	listener   net.Listener
+	cfg        *Config
+	shard      *shard
+	socket     *socket // nil: there is none
+	buffers    *buffers
+	sharedPool sharedPool
+	stopped    chan struct{}
 
 	mu     sync.Mutex
 	closed bool          // for a while: see pause
@@ -27,16 +27,16 @@ type door struct {
 	conns  sync.WaitGroup
 }
 
-func newDoor(listener net.Listener, cfg *Config, shard *shard, socket *socket) *door {
-	return &door{
+func newDataListener(listener net.Listener, cfg *Config, shard *shard, socket *socket) *dataListener {
+	return &dataListener{
 		listener: listener, cfg: cfg, shard: shard, socket: socket, buffers: newBuffers(cfg.BufferBytes),
-		commons: commons{most: cfg.BufferBytes},
-		stopped: make(chan struct{}), cut: make(chan struct{}), open: map[net.Conn]struct{}{},
+		sharedPool: sharedPool{most: cfg.BufferBytes},
+		stopped:    make(chan struct{}), cut: make(chan struct{}), open: map[net.Conn]struct{}{},
 	}
 }
 
 // run accepts until the port is closed.
-func (d *door) run() error {
+func (d *dataListener) run() error {
 	for {
 		nc, err := d.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -54,7 +54,7 @@ func (d *door) run() error {
 			defer d.leave(nc)
 			log := d.shard.log.WithField("peer", nc.RemoteAddr().String())
 			c := &conn{
-				shard: d.shard, socket: d.socket, buffers: d.buffers, commons: &d.commons, limits: d.cfg, stop: stop, log: log,
+				shard: d.shard, socket: d.socket, buffers: d.buffers, sharedPool: &d.sharedPool, limits: d.cfg, stop: stop, log: log,
 				nc: nc, r: bufio.NewReaderSize(nc, readAhead),
 			}
 			c.serve()
@@ -63,7 +63,7 @@ func (d *door) run() error {
 }
 
 // enter lets a connection in; stop closes when it is to end.
-func (d *door) enter(nc net.Conn) (stop <-chan struct{}, ok bool) {
+func (d *dataListener) enter(nc net.Conn) (stop <-chan struct{}, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	select {
@@ -80,7 +80,7 @@ func (d *door) enter(nc net.Conn) (stop <-chan struct{}, ok bool) {
 	return d.cut, true
 }
 
-func (d *door) leave(nc net.Conn) {
+func (d *dataListener) leave(nc net.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.open, nc)
@@ -88,7 +88,7 @@ func (d *door) leave(nc net.Conn) {
 }
 
 // stop closes every connection, and returns when nobody serves one any more.
-func (d *door) stop() {
+func (d *dataListener) stop() {
 	d.mu.Lock()
 	close(d.stopped)
 	d.cutLocked()
@@ -98,7 +98,7 @@ func (d *door) stop() {
 
 // pause closes every connection and lets none in until resume. It returns when nobody serves
 // one any more.
-func (d *door) pause() (resume func()) {
+func (d *dataListener) pause() (resume func()) {
 	d.mu.Lock()
 	d.closed = true
 	d.cutLocked()
@@ -111,7 +111,7 @@ func (d *door) pause() (resume func()) {
 	}
 }
 
-func (d *door) cutLocked() {
+func (d *dataListener) cutLocked() {
 	close(d.cut)
 	d.cut = make(chan struct{})
 	for nc := range d.open {

@@ -86,7 +86,7 @@ func TestSharedMemoryIsBounded(t *testing.T) {
 	startServer(t, b, 0, pserver.Config{DataSocket: socketFolder(t), BufferBytes: 9 << 20}) // twice 4 MiB, and some
 	var clients []*params.Client
 	for i := range 4 {
-		c, log := way(t, b, 0)
+		c, log := connectLogged(t, b, 0)
 		if !strings.Contains(log, bySocket) {
 			t.Errorf("trainer %d says %q", i, log)
 		}
@@ -96,7 +96,7 @@ func TestSharedMemoryIsBounded(t *testing.T) {
 	await(t, before+4)
 	must(t, clients[0].Close())
 	await(t, before+2)
-	c, _ := way(t, b, 0)
+	c, _ := connectLogged(t, b, 0)
 	unchanged(t, c)
 	await(t, before+4)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // apart is two synchronous servers of which only the second one has made the last version, and a trainer's client.
-func apart(t *testing.T, cfg pserver.Config) (b *book, servers []*server, c *params.Client, values []params.Tensor) {
+func versionSkew(t *testing.T, cfg pserver.Config) (b *book, servers []*server, c *params.Client, values []params.Tensor) {
 	t.Helper()
 	b = newBook(2)
 	servers = []*server{startServer(t, b, 0, cfg), startServer(t, b, 1, cfg)}
@@ -35,7 +35,7 @@ func apart(t *testing.T, cfg pserver.Config) (b *book, servers []*server, c *par
 // A server that lives on and is a version behind goes on from the one that the others have, when nobody knows any more what
 // it was made of: of a step that is known it wants the gradients.
 func TestServerBehindTakesTheVersionOfTheOthers(t *testing.T) {
-	b, servers, c, values := apart(t, pserver.Config{})
+	b, servers, c, values := versionSkew(t, pserver.Config{})
 	m := newMaster(t, b)
 	reply, err := control(t, servers[0].addr).CommitStep(within(t), &pb.CommitStepRequest{Version: 2, JobEpoch: 1})
 	if err != nil || !reply.GetAdopted() || reply.GetVersion() != 2 {
@@ -63,7 +63,7 @@ func TestServerBehindTakesTheVersionOfTheOthers(t *testing.T) {
 func TestServersStoppedAVersionApart(t *testing.T) {
 	for first := range 2 {
 		dir := t.TempDir()
-		_, servers, _, values := apart(t, pserver.Config{CheckpointDir: dir})
+		_, servers, _, values := versionSkew(t, pserver.Config{CheckpointDir: dir})
 		for _, i := range []int{first, 1 - first} {
 			servers[i].stop()
 			if err := servers[i].wait(); err != nil {

@@ -61,13 +61,13 @@ func changed(op wire.Op, what string) *wire.Fault {
 }
 
 // commons bounds the memory of all connections together.
-type commons struct {
+type sharedPool struct {
 	most int64 // bytes
 	used atomic.Int64
 }
 
 // take makes the memory of a connection; nil when there is no room for it, or no such memory.
-func (p *commons) take() (*shared, *os.File, error) {
+func (p *sharedPool) take() (*shared, *os.File, error) {
 	const size = sharedSlots * sharedmem.SlotBytes
 	//guard:shared-memory-limit
 	if p.used.Add(size) > p.most {
@@ -86,20 +86,20 @@ func (p *commons) take() (*shared, *os.File, error) {
 	return s, file, nil
 }
 
-func (p *commons) give(s *shared) {
+func (p *sharedPool) give(s *shared) {
 	p.used.Add(-int64(s.Slots()) * sharedmem.SlotBytes)
 	s.Close() //nolint:errcheck // nothing can be done about it
 }
 
 // share completes the reply to a hello: it says that memory can be had through the socket,
 // or gives it to who asks there. Whoever gets none has payloads in the frames.
-func (c *conn) share(r *reply) {
+func (c *conn) attachShared(r *reply) {
 	switch {
 	case c.socket == nil:
 	case c.head.Flags&wire.Shared == 0:
 		r.head.Argument = sharedSlots
 	default:
-		memory, file, err := c.commons.take()
+		memory, file, err := c.sharedPool.take()
 		if err != nil {
 			c.log.WithError(err).Info("no memory to share with a trainer: its payloads go through the data socket")
 		}
@@ -113,14 +113,14 @@ func (c *conn) share(r *reply) {
 }
 
 // unshare is called when nobody handles a frame or sends a reply any more.
-func (c *conn) unshare() {
+func (c *conn) releaseShared() {
 	if c.shared != nil {
-		c.commons.give(c.shared)
+		c.sharedPool.give(c.shared)
 	}
 }
 
 // takeTurn finds the slot of the frame in c.head, if it has one.
-func (c *conn) takeTurn() *wire.Fault {
+func (c *conn) selectSlot() *wire.Fault {
 	c.slot = nil
 	switch {
 	case c.head.Flags&wire.Shared == 0:
