@@ -194,7 +194,7 @@ func (t *Table) addRows(s *slot, number uint32, m *Image) error {
 func (t *Table) addCandidates(s *slot, number uint32, list []Candidate) error {
 	for _, w := range list {
 		if t.cfg.SlotOf(w.ID) != number {
-			return fmt.Errorf("table %q, slot %d: waiting id %d: %w: expected slot %d", t.cfg.Name, number, w.ID, ErrWrongSlot, t.cfg.SlotOf(w.ID))
+			return fmt.Errorf("table %q, slot %d: candidate %d: %w: expected slot %d", t.cfg.Name, number, w.ID, ErrWrongSlot, t.cfg.SlotOf(w.ID))
 		}
 		if s.candidates == nil {
 			s.candidates = make(map[int64]candidate, len(list))

@@ -242,7 +242,7 @@ func TestPiecesThatDoNotFit(t *testing.T) {
 		"expected slot":   {IDs: []int64{6}, Versions: []uint32{1}, Values: []float32{1}},
 		"has version 0":   {IDs: []int64{7}, Versions: []uint32{0}, Values: []float32{1}},
 		"with 1 versions": {IDs: []int64{5}, Versions: []uint32{1}, Values: []float32{1, 2}},
-		"candidate 6":    {Candidates: []Candidate{{ID: 6}}},
+		"candidate 6":     {Candidates: []Candidate{{ID: 6}}},
 	} {
 		in := table.Receive(slot)
 		if err := in.Add(&Image{IDs: []int64{5}, Versions: []uint32{1}, Values: []float32{1}}); err != nil {

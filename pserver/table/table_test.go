@@ -324,10 +324,10 @@ func TestRestoreRefuses(t *testing.T) {
 		"there twice": func(m *Image) {
 			m.IDs, m.Versions, m.Values = []int64{id, id}, []uint32{1, 1}, []float32{1, 1}
 		},
-		"version 0":  func(m *Image) { m.Versions = []uint32{0} },
-		"freed id":   func(m *Image) { m.Freed = []int64{id + 1} },
+		"version 0": func(m *Image) { m.Versions = []uint32{0} },
+		"freed id":  func(m *Image) { m.Freed = []int64{id + 1} },
 		"candidate": func(m *Image) { m.Candidates = []Candidate{{ID: id + 1}} },
-		"1 steps":    func(m *Image) { m.Steps = []uint64{1} },
+		"1 steps":   func(m *Image) { m.Steps = []uint64{1} },
 	} {
 		m := good
 		change(&m)
