@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// writeFile makes a file with the given number of chunks of two records each.
+// writeFile creates a file with the given number of chunks, each of two records.
 func writeFile(t testing.TB, path string, chunks int) {
 	t.Helper()
 	var file bytes.Buffer
@@ -58,7 +58,8 @@ func link(t testing.TB, target, path string) {
 	}
 }
 
-// folder makes files a-0, a-1, b-0 with 1, 2, 3 chunks, sub/c-0 and other/d-0 with one each, and a hidden one.
+// folder creates a directory with the files a-0, a-1 and b-0 of 1, 2 and 3 chunks, the files sub/c-0 and other/d-0 of
+// one chunk, and a hidden file.
 func folder(t testing.TB) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -116,13 +117,13 @@ func TestListExpandsNames(t *testing.T) {
 		{[]string{"link"}, []string{"link"}},
 	} {
 		if got := pathsOf(list(t, dataset.Source{}, under(dir, c.names...)...)); !slices.Equal(got, under(dir, c.want...)) {
-			t.Errorf("%q gave %q, want %q", c.names, got, c.want)
+			t.Errorf("%q: found %q, expected %q", c.names, got, c.want)
 		}
 	}
 	t.Run("relative", func(t *testing.T) {
 		t.Chdir(dir)
 		if got := pathsOf(list(t, dataset.Source{}, "sub/*", "a-0")); !slices.Equal(got, under(dir, "a-0", "sub/c-0")) {
-			t.Errorf("gave %q", got)
+			t.Errorf("found %q", got)
 		}
 	})
 }
@@ -145,7 +146,7 @@ func TestListDescribesFiles(t *testing.T) {
 	}
 }
 
-// TestDigest recomputes the digest from its description, and checks what it depends on.
+// TestDigest computes the digest from its description and checks its inputs.
 func TestDigest(t *testing.T) {
 	dir := folder(t)
 	var b []byte
@@ -160,13 +161,13 @@ func TestDigest(t *testing.T) {
 	}
 	original := list(t, dataset.Source{}, under(dir, "b-0", "a-0")...).Digest
 	if want := sha256.Sum256(b); original != want {
-		t.Fatalf("digest is %x, want %x", original, want)
+		t.Fatalf("digest: found %x, expected %x", original, want)
 	}
 	if got := list(t, dataset.Source{}, under(dir, "*-0", "a-0")...).Digest; got != original {
-		t.Error("the same files in another order and by a glob have another digest")
+		t.Error("same files in another order and by a glob: expected the same digest")
 	}
 	if got := list(t, dataset.Source{}, under(dir, "a-0", "a-1")...).Digest; got == original {
-		t.Error("other files have the same digest")
+		t.Error("other files: expected another digest")
 	}
 	path := filepath.Join(dir, "b-0")
 	touched := time.Now().Add(time.Hour)
@@ -174,7 +175,7 @@ func TestDigest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := list(t, dataset.Source{}, under(dir, "*-0")...).Digest; got != original {
-		t.Error("the digest depends on the modification time")
+		t.Error("other modification time: expected the same digest")
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -183,11 +184,11 @@ func TestDigest(t *testing.T) {
 	content[4]++ // the checksum of the first chunk
 	put(t, path, content)
 	if got := list(t, dataset.Source{}, under(dir, "*-0")...).Digest; got == original {
-		t.Error("a file of the same size with another first chunk has the same digest")
+		t.Error("file of the same size with another first chunk: expected another digest")
 	}
 }
 
-// TestListRefuses is F42. A FIFO or device that is opened would hang the test.
+// TestListRefuses covers F42. An open of a FIFO or a device would block the test.
 func TestListRefuses(t *testing.T) {
 	dir := folder(t)
 	put(t, filepath.Join(dir, "bad/empty"), nil)
@@ -226,20 +227,20 @@ func TestListRefuses(t *testing.T) {
 	} {
 		_, err := dataset.Source{}.List(t.Context(), under(dir, c.name, "a-0"))
 		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), filepath.Join(dir, c.name)) || !strings.Contains(err.Error(), c.words) {
-			t.Errorf("%s gave %v, want %v", c.name, err, c.want)
+			t.Errorf("%s: found error %v, expected %v", c.name, err, c.want)
 		}
 	}
 	if _, err := (dataset.Source{}).List(t.Context(), []string{"/dev/zero"}); !errors.Is(err, recordio.ErrNotRegular) {
-		t.Errorf("a device gave %v", err)
+		t.Errorf("device: found error %v", err)
 	}
 	for _, names := range [][]string{nil, {""}, {"a\x00b"}, {"s3://bucket/file"}} {
 		if _, err := (dataset.Source{}).List(t.Context(), names); err == nil {
-			t.Errorf("%q was accepted", names)
+			t.Errorf("%q: expected an error", names)
 		}
 	}
 }
 
-// F63: data files are local; a name that is a URL is refused, and not taken for a path.
+// F63: data files are local. A URL is refused and not read as a path.
 func TestURLIsRefused(t *testing.T) {
 	for _, name := range []string{"s3://bucket/file", "http://169.254.169.254/latest", "file:///etc/passwd", "gs://bucket/*"} {
 		if _, err := (dataset.Source{}).List(t.Context(), []string{name}); !errors.Is(err, dataset.ErrScheme) {
@@ -248,10 +249,11 @@ func TestURLIsRefused(t *testing.T) {
 	}
 }
 
-// TestGlobReportsUnreadableFolders: filepath.Glob would leave their files out.
-func TestGlobReportsUnreadableFolders(t *testing.T) {
+// TestGlobReportsUnreadableDirectories uses a glob that filepath.Glob expands without the files of unreadable
+// directories.
+func TestGlobReportsUnreadableDirectories(t *testing.T) {
 	if os.Getuid() == 0 {
-		t.Log("as root every folder can be read; a symlink loop stands in for one that cannot")
+		t.Log("root can read every directory: a symbolic link loop replaces the unreadable directory")
 	}
 	dir := folder(t)
 	closed := filepath.Join(dir, "sub")
@@ -263,11 +265,11 @@ func TestGlobReportsUnreadableFolders(t *testing.T) {
 	}
 	_, err := dataset.Source{}.List(t.Context(), under(dir, "*/*"))
 	if err == nil || !strings.Contains(err.Error(), closed) {
-		t.Errorf("gave %v", err)
+		t.Errorf("found error %v", err)
 	}
 }
 
-// TestRoots is F62.
+// TestRoots covers F62.
 func TestRoots(t *testing.T) {
 	dir := folder(t)
 	link(t, "../sub/c-0", filepath.Join(dir, "other/escape"))
@@ -279,7 +281,7 @@ func TestRoots(t *testing.T) {
 		s := dataset.Source{Roots: under(dir, root)}
 		for _, name := range []string{"other/d-0", "other/*-0", "other/inside", root + "/d-0", root + "/../" + root + "/d-0"} {
 			if l := list(t, s, under(dir, name)...); len(l.Files) != 1 {
-				t.Errorf("root %s: %s gave %q", root, name, pathsOf(l))
+				t.Errorf("root %s: %s: found %q", root, name, pathsOf(l))
 			}
 		}
 		for _, name := range []string{
@@ -288,15 +290,15 @@ func TestRoots(t *testing.T) {
 		} {
 			_, err := s.List(t.Context(), []string{dir + "/" + name})
 			if !errors.Is(err, dataset.ErrOutsideRoots) {
-				t.Errorf("root %s: %s gave %v", root, name, err)
+				t.Errorf("root %s: %s: found error %v", root, name, err)
 			}
 		}
 		if _, err := s.List(t.Context(), []string{"/etc/passwd"}); !errors.Is(err, dataset.ErrOutsideRoots) {
-			t.Errorf("/etc/passwd gave %v", err)
+			t.Errorf("/etc/passwd: found error %v", err)
 		}
 	}
 	if _, err := (dataset.Source{Roots: under(dir, "missing")}).List(t.Context(), under(dir, "a-0")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a root that does not exist gave %v", err)
+		t.Errorf("missing root: found error %v", err)
 	}
 	list(t, dataset.Source{Roots: []string{"/"}}, filepath.Join(dir, "a-0"))
 }
@@ -309,11 +311,11 @@ func TestErrorsOfManyFilesAreCounted(t *testing.T) {
 	_, err := dataset.Source{}.List(t.Context(), under(dir, "*-*"))
 	many, ok := errors.AsType[*dataset.FilesError](err)
 	if !ok || many.Bad != 20 || many.Files != 23 {
-		t.Fatalf("gave %#v", err)
+		t.Fatalf("found error %#v", err)
 	}
 	for _, words := range []string{"20 of 23 files", "bad-00", "bad-04: byte 0", "and 15 more"} {
 		if !strings.Contains(err.Error(), words) {
-			t.Errorf("%q does not say %q", err, words)
+			t.Errorf("error %q: expected %q", err, words)
 		}
 	}
 }
@@ -327,7 +329,7 @@ func TestListIsCancelled(t *testing.T) {
 		}
 	}}
 	if _, err := s.List(ctx, under(dir, "*-0", "*/*-0")); !errors.Is(err, context.Canceled) {
-		t.Fatalf("gave %v", err)
+		t.Fatalf("found error %v", err)
 	}
 }
 
@@ -358,7 +360,7 @@ func TestDifference(t *testing.T) {
 	}
 }
 
-// TestCheck is F41.
+// TestCheck covers F41.
 func TestCheck(t *testing.T) {
 	dir := folder(t)
 	path := filepath.Join(dir, "a-0")
@@ -395,7 +397,7 @@ func TestCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := dataset.Check(path, stamp); !errors.Is(err, dataset.ErrReplaced) || !strings.Contains(err.Error(), path) {
-				t.Errorf("gave %v", err)
+				t.Errorf("found error %v", err)
 			}
 		})
 	}

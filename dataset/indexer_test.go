@@ -32,11 +32,11 @@ func TestIndexer(t *testing.T) {
 		}
 	}
 	if last != [2]int{3, 3} {
-		t.Errorf("the last progress was %d of %d", last[0], last[1])
+		t.Errorf("last progress: found %d of %d", last[0], last[1])
 	}
 }
 
-// damage cuts the last byte off a file, keeping the listing's view of it: the damage was there when it was listed.
+// damage truncates a file by one byte. The listing has the size of the truncated file.
 func damage(t *testing.T, path string) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -55,35 +55,35 @@ func TestIndexerNamesDamage(t *testing.T) {
 	listing := list(t, dataset.Source{}, under(dir, "*-*")...)
 	_, err := new(dataset.Indexer).Index(t.Context(), listing)
 	if !errors.Is(err, recordio.ErrTruncated) {
-		t.Fatalf("gave %v", err)
+		t.Fatalf("found error %v", err)
 	}
 	for _, words := range []string{"2 of 3 files", "a-1: byte ", "b-0: byte "} {
 		if !strings.Contains(err.Error(), words) {
-			t.Errorf("%q does not say %q", err, words)
+			t.Errorf("error %q: expected %q", err, words)
 		}
 	}
 }
 
 func TestIndexerRefusesFilesWithoutRecords(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hollow")
-	put(t, path, append([]byte{4, 3, 2, 1}, make([]byte, 16)...)) // one chunk of no records
+	put(t, path, append([]byte{4, 3, 2, 1}, make([]byte, 16)...)) // one chunk without records
 	_, err := new(dataset.Indexer).Index(t.Context(), list(t, dataset.Source{}, path))
 	if !errors.Is(err, dataset.ErrNoRecords) || !strings.Contains(err.Error(), path) {
-		t.Fatalf("gave %v", err)
+		t.Fatalf("found error %v", err)
 	}
 }
 
-func TestIndexerNoticesReplacedFiles(t *testing.T) {
+func TestIndexerRefusesReplacedFiles(t *testing.T) {
 	dir := folder(t)
 	listing := list(t, dataset.Source{}, under(dir, "*-*")...)
 	writeFile(t, filepath.Join(dir, "a-1"), 5)
 	_, err := new(dataset.Indexer).Index(t.Context(), listing)
 	if !errors.Is(err, dataset.ErrReplaced) {
-		t.Fatalf("gave %v", err)
+		t.Fatalf("found error %v", err)
 	}
 }
 
-// TestIndexerResumes makes the finished files unreadable in a way that size and time do not show: a second look at them
+// TestIndexerResumes damages the finished files without a change of size and time. A second read of a finished file
 // would be an error.
 func TestIndexerResumes(t *testing.T) {
 	dir := folder(t)
@@ -96,7 +96,7 @@ func TestIndexerResumes(t *testing.T) {
 	listing := list(t, dataset.Source{}, under(dir, "*-*")...)
 	var x dataset.Indexer
 	if _, err := x.Index(t.Context(), listing); !errors.Is(err, recordio.ErrTruncated) {
-		t.Fatalf("gave %v", err)
+		t.Fatalf("found error %v", err)
 	}
 
 	put(t, broken, whole)
@@ -109,7 +109,7 @@ func TestIndexerResumes(t *testing.T) {
 	listing = list(t, dataset.Source{}, under(dir, "*-*")...)
 	indexes, err := x.Index(t.Context(), listing)
 	if err != nil {
-		t.Fatalf("the finished files were read again: %v", err)
+		t.Fatalf("expected no second read of the finished files, found error %v", err)
 	}
 	for i, want := range []int{1, 2, 3} {
 		if len(indexes[i]) != want {
@@ -117,7 +117,7 @@ func TestIndexerResumes(t *testing.T) {
 		}
 	}
 	if _, err := x.Index(t.Context(), listing); !errors.Is(err, recordio.ErrBadMagic) {
-		t.Errorf("after a success nothing is remembered, but the next call gave %v", err)
+		t.Errorf("call after a success: expected an error of the damaged files, found %v", err)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestIndexerResumesAfterCancel(t *testing.T) {
 		}
 	}}
 	if _, err := x.Index(ctx, listing); !errors.Is(err, context.Canceled) {
-		t.Fatalf("gave %v", err)
+		t.Fatalf("found error %v", err)
 	}
 	for _, f := range listing.Files[:2] {
 		put(t, f.Path, make([]byte, f.Size))
@@ -140,7 +140,7 @@ func TestIndexerResumesAfterCancel(t *testing.T) {
 		}
 	}
 	if _, err := x.Index(t.Context(), listing); err != nil {
-		t.Fatalf("the finished files were read again: %v", err)
+		t.Fatalf("expected no second read of the finished files, found error %v", err)
 	}
 }
 

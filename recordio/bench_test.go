@@ -11,7 +11,7 @@ import (
 	"trainmaster/recordio"
 )
 
-// text makes n records of 1 KB of words drawn by a power law, as in prose.
+// text returns n records of 1 KB of words with the frequencies of prose (a power law).
 func text(n int) [][]byte {
 	rng := rand.New(rand.NewPCG(7, 7))
 	zipf := rand.NewZipf(rng, 1.1, 3, 20_000)

@@ -16,7 +16,7 @@ import (
 	"trainmaster/recordio"
 )
 
-// wantError checks the sentinel, the file's name and the offset in an error of a reader.
+// wantError checks the sentinel, the file name and the offset of an error.
 func wantError(t *testing.T, err, sentinel error, offset int64) {
 	t.Helper()
 	where, ok := errors.AsType[*recordio.Error](err)
@@ -24,13 +24,13 @@ func wantError(t *testing.T, err, sentinel error, offset int64) {
 	case !errors.Is(err, sentinel):
 		t.Errorf("error is %q, want %q", err, sentinel)
 	case !ok:
-		t.Errorf("error %q does not say where", err)
+		t.Errorf("error %q: expected the file and the offset", err)
 	case where.File != "test.rec" || where.Offset != offset:
 		t.Errorf("error is about %s at %d, want test.rec at %d", where.File, where.Offset, offset)
 	}
 }
 
-// chunk builds a chunk by hand, with a checksum that holds.
+// chunk encodes a chunk with a valid checksum.
 func chunk(layout recordio.Layout, code uint32, records uint32, payload []byte) []byte {
 	words := []uint32{0x01020304, crc32.ChecksumIEEE(payload), code, uint32(len(payload)), records}
 	switch layout {
@@ -46,7 +46,7 @@ func chunk(layout recordio.Layout, code uint32, records uint32, payload []byte) 
 	return append(b, payload...)
 }
 
-// TestDamage is F40: the second of three chunks is damaged in every way, and the error says so.
+// TestDamage covers F40: each kind of damage to the second of three chunks is an error with its position.
 func TestDamage(t *testing.T) {
 	records := words(30)
 	for _, layout := range allLayouts {
@@ -79,13 +79,13 @@ func TestDamage(t *testing.T) {
 					got, err := read(open(file))
 					wantError(t, err, c.sentinel, second)
 					if !equal(got, records[:10]) {
-						t.Errorf("%d records came before the error, want those of the first chunk", len(got))
+						t.Errorf("expected the records of the first chunk before the error, found %d", len(got))
 					}
 					if name == "payload" || name == "smaller size" {
 						return // an index does not read payloads
 					}
 					if index, err := open(file).Index(); err == nil {
-						t.Errorf("Index gave %d chunks", len(index))
+						t.Errorf("Index: found %d chunks", len(index))
 					} else {
 						wantError(t, err, c.sentinel, second)
 					}
@@ -95,7 +95,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestFirstChunkDamage: the chunk that decides about the layout.
+// TestFirstChunkDamage damages the first chunk, which determines the layout.
 func TestFirstChunkDamage(t *testing.T) {
 	for _, layout := range allLayouts {
 		whole := write(t, recordio.WriterOptions{Layout: layout}, words(30)...)
@@ -123,7 +123,7 @@ func TestFirstChunkDamage(t *testing.T) {
 	}
 }
 
-// TestNeitherLayoutFits: a header by two layouts or by none, where the error must speak of two.
+// TestNeitherLayoutFits reads headers that fit two layouts or none. The error must name both attempts.
 func TestNeitherLayoutFits(t *testing.T) {
 	for name, c := range map[string]struct {
 		header   []byte
@@ -140,8 +140,8 @@ func TestNeitherLayoutFits(t *testing.T) {
 	}
 }
 
-// TestChunkNoticesChanges: an index entry that no longer fits the file.
-func TestChunkNoticesChanges(t *testing.T) {
+// TestChunkRefusesOtherIndex reads chunks with index entries that do not match the file.
+func TestChunkRefusesOtherIndex(t *testing.T) {
 	whole := write(t, recordio.WriterOptions{RecordsPerChunk: 10}, words(30)...)
 	index, err := open(whole).Index()
 	if err != nil {
@@ -190,7 +190,7 @@ func TestChunkNoticesChanges(t *testing.T) {
 		}
 		file := write(t, recordio.WriterOptions{RecordsPerChunk: 10}, others...)
 		wantError(t, first(open(file), index[1]), recordio.ErrChanged, index[1].Offset)
-		unknown := change(func(ix *recordio.Index) { ix.Checksum = 0 }) // of an earlier release
+		unknown := change(func(ix *recordio.Index) { ix.Checksum = 0 }) // an index of an earlier release has no checksum
 		if err := first(open(file), unknown); err != nil {
 			t.Errorf("an index without a checksum gave %v", err)
 		}
@@ -204,7 +204,7 @@ func TestChunkNoticesChanges(t *testing.T) {
 	})
 }
 
-// shrinking is a file that was cut after it was opened.
+// shrinking is a file that is truncated after it was opened.
 type shrinking struct{ left []byte }
 
 func (s shrinking) ReadAt(p []byte, off int64) (int, error) {
@@ -220,7 +220,7 @@ func TestFileShrinksAfterOpen(t *testing.T) {
 	f := recordio.NewFile(shrinking{whole[:index[2].Offset]}, int64(len(whole)), "test.rec")
 	records, err := read(f)
 	if err == nil || len(records) > 20 {
-		t.Fatalf("%d records and %v of a file that lost a third of its 30", len(records), err)
+		t.Fatalf("file without its last third of 30 records: found %d records, error %v", len(records), err)
 	}
 	if !errors.Is(err, recordio.ErrTruncated) {
 		t.Fatalf("error is %v", err)
@@ -238,7 +238,7 @@ func TestReadErrorsAreKept(t *testing.T) {
 	wantError(t, err, errBroken, 0)
 }
 
-// endless pretends to be a file of zeros after a header: sizes can be declared that no test could write.
+// endless is a header followed by zeros without end, for sizes that are too large to write.
 type endless struct{ header []byte }
 
 func (e endless) ReadAt(p []byte, off int64) (int, error) {
@@ -249,7 +249,7 @@ func (e endless) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// allocated is how much memory f takes altogether.
+// allocated returns the bytes that f allocates in total.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -266,7 +266,7 @@ func header(words ...uint32) []byte {
 	return b
 }
 
-// TestDeclaredSizes is the first half of F43: nothing is allocated for what a header or a length merely declares.
+// TestDeclaredSizes covers the first half of F43: the reader allocates no memory for a size that is only declared.
 func TestDeclaredSizes(t *testing.T) {
 	const huge = math.MaxUint32
 	for name, c := range map[string]struct {
@@ -314,12 +314,12 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// TestBombs is the second half of F43: payloads of a few kilobytes that decompress to far more.
+// TestBombs covers the second half of F43: payloads of a few kilobytes that decompress to much more.
 func TestBombs(t *testing.T) {
 	const limit = 1 << 20
 	zeroFrame := func() []byte {
 		block := s2.EncodeSnappy(nil, make([]byte, 64<<10))
-		frame := header(uint32(4+len(block))<<8, 0) // its checksum does not matter: the sizes are summed up before
+		frame := header(uint32(4+len(block))<<8, 0) // the checksum is not read: the sum of the sizes is checked first
 		return append(frame, block...)
 	}()
 	stream := []byte("\xff\x06\x00\x00sNaPpY")
@@ -329,13 +329,13 @@ func TestBombs(t *testing.T) {
 		payload  []byte
 		sentinel error
 	}{
-		"gzip":                      {recordio.First, 2, gzipped(io.LimitReader(zeros{}, 16<<20)), recordio.ErrTooLarge},
-		"gzip, second layout":       {recordio.Second, 3, gzipped(io.LimitReader(zeros{}, 16<<20)), recordio.ErrTooLarge},
-		"snappy frames":             {recordio.First, 1, append(stream, bytes.Repeat(zeroFrame, 100)...), recordio.ErrTooLarge},
-		"snappy block":              {recordio.Second, 2, s2.EncodeSnappy(nil, make([]byte, 2<<20)), recordio.ErrTooLarge},
-		"snappy block that lies":    {recordio.Second, 2, []byte("\xff\xff\xff\xff\x0fabc"), recordio.ErrMalformed},
-		"snappy frame that lies":    {recordio.First, 1, append(bytes.Clone(stream), "\x00\x0a\x00\x00....\xff\xff\x03abc"...), recordio.ErrMalformed},
-		"snappy frame, over 64 KiB": {recordio.First, 1, append(bytes.Clone(stream), bigFrame()...), recordio.ErrMalformed},
+		"gzip":                       {recordio.First, 2, gzipped(io.LimitReader(zeros{}, 16<<20)), recordio.ErrTooLarge},
+		"gzip, second layout":        {recordio.Second, 3, gzipped(io.LimitReader(zeros{}, 16<<20)), recordio.ErrTooLarge},
+		"snappy frames":              {recordio.First, 1, append(stream, bytes.Repeat(zeroFrame, 100)...), recordio.ErrTooLarge},
+		"snappy block":               {recordio.Second, 2, s2.EncodeSnappy(nil, make([]byte, 2<<20)), recordio.ErrTooLarge},
+		"snappy block of wrong size": {recordio.Second, 2, []byte("\xff\xff\xff\xff\x0fabc"), recordio.ErrMalformed},
+		"snappy frame of wrong size": {recordio.First, 1, append(bytes.Clone(stream), "\x00\x0a\x00\x00....\xff\xff\x03abc"...), recordio.ErrMalformed},
+		"snappy frame, over 64 KiB":  {recordio.First, 1, append(bytes.Clone(stream), bigFrame()...), recordio.ErrMalformed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := open(chunk(c.layout, c.code, 1, c.payload))
@@ -354,7 +354,7 @@ func bigFrame() []byte {
 	return append(header(uint32(4+len(plain))<<8|1, 0), plain...)
 }
 
-// TestMalformedPayloads: the checksum holds, so that a broken writer made them.
+// TestMalformedPayloads reads payloads with a valid checksum, as a faulty writer produces them.
 func TestMalformedPayloads(t *testing.T) {
 	one := append(header(3), "abc"...)
 	stream := "\xff\x06\x00\x00sNaPpY"
@@ -385,7 +385,7 @@ func TestMalformedPayloads(t *testing.T) {
 	}
 }
 
-// TestForeignWriters reads what other implementations may write and this one does not.
+// TestForeignWriters reads valid encodings that other implementations write and this package does not.
 func TestForeignWriters(t *testing.T) {
 	one := append(header(3), "abc"...)
 	two := append(header(2), "de"...)

@@ -42,7 +42,7 @@ func Example() {
 	defer f.Close()
 	for record, err := range f.Records() {
 		if err != nil {
-			log.Fatal(err) // names the file and the byte
+			log.Fatal(err) // has the file and the byte
 		}
 		fmt.Printf("%s\n", record)
 	}
@@ -52,7 +52,7 @@ func Example() {
 	// three
 }
 
-// An entry of the index is all that it takes to read one chunk, now or on another machine.
+// An entry of the index is sufficient to read one chunk, later or on another machine.
 func ExampleFile_Chunk() {
 	var file bytes.Buffer
 	w := recordio.NewWriter(&file, recordio.WriterOptions{RecordsPerChunk: 2})

@@ -9,7 +9,7 @@ import (
 	"trainmaster/recordio"
 )
 
-// fuzzOptions turns fuzzed numbers into valid options, for not many more than ten chunks: a gzip writer is slow to reset.
+// fuzzOptions converts fuzzed numbers to valid options for about ten chunks, because a gzip writer is slow to reset.
 func fuzzOptions(size int, layout, compression bool, kind uint8, chunkBytes, perChunk uint16) recordio.WriterOptions {
 	o := recordio.WriterOptions{Compression: recordio.Compression(kind % 3), Layout: recordio.First}
 	if chunkBytes > 0 {
@@ -27,7 +27,7 @@ func fuzzOptions(size int, layout, compression bool, kind uint8, chunkBytes, per
 	return o
 }
 
-// cut makes records of data: each begins with a byte that says how many follow.
+// cut splits data into records. The first byte of each record is its length.
 func cut(data []byte) (records [][]byte) {
 	for len(data) > 0 {
 		n := min(int(data[0]), len(data)-1)
@@ -56,7 +56,7 @@ func FuzzRoundTrip(f *testing.F) {
 	})
 }
 
-// FuzzBitFlip: whatever bit is turned over, the reader says so, and what it delivered before is what was written.
+// FuzzBitFlip flips one bit. The reader must return an error, and the records before the error must be correct.
 func FuzzBitFlip(f *testing.F) {
 	f.Add([]byte("\x05Hello\x06World!\x00"), false, true, uint8(1), uint16(8), uint32(70))
 	f.Add(bytes.Repeat([]byte("\x03abc"), 300), true, true, uint8(2), uint16(64), uint32(200))
@@ -70,10 +70,10 @@ func FuzzBitFlip(f *testing.F) {
 		file[bit/8] ^= 1 << (bit % 8)
 		got, err := read(open(file))
 		if err == nil {
-			t.Fatalf("bit %d of a file of %d bytes was turned over without an error", bit, len(file))
+			t.Fatalf("flipped bit %d of a file of %d bytes: expected an error", bit, len(file))
 		}
 		if _, ok := errors.AsType[*recordio.Error](err); !ok {
-			t.Fatalf("%v does not say where", err)
+			t.Fatalf("error %v: expected the file and the offset", err)
 		}
 		if len(got) > len(records) || !equal(got, records[:len(got)]) {
 			t.Fatalf("wrong records were delivered before %v", err)
@@ -81,7 +81,7 @@ func FuzzBitFlip(f *testing.F) {
 	})
 }
 
-// FuzzTruncation: a file that was cut gives an error, but for a cut exactly between chunks, which gives whole chunks.
+// FuzzTruncation truncates a file. A cut between chunks leaves whole chunks. Every other cut is an error.
 func FuzzTruncation(f *testing.F) {
 	f.Add([]byte("\x05Hello\x06World!\x00"), false, true, uint8(1), uint16(8), uint32(30))
 	f.Add(bytes.Repeat([]byte("\x03abc"), 300), true, false, uint8(2), uint16(64), uint32(84))
@@ -103,7 +103,7 @@ func FuzzTruncation(f *testing.F) {
 			n += int(ix.Records)
 		}
 		if !equal(got, records[:n]) {
-			t.Fatalf("%d records of a file cut at %d, want the %d of its whole chunks", len(got), length, n)
+			t.Fatalf("expected %[3]d records of a file cut at %[2]d, found %[1]d", len(got), length, n)
 		}
 		atBoundary := length > 0 && index[whole].Offset == int64(length)
 		switch {
@@ -117,7 +117,7 @@ func FuzzTruncation(f *testing.F) {
 	})
 }
 
-// FuzzReader feeds anything to the reader: no panic, no more memory than the limit, every error says where.
+// FuzzReader reads arbitrary bytes: no panic, no more memory than the limit, and a position in every error.
 func FuzzReader(f *testing.F) {
 	for _, layout := range allLayouts {
 		for _, compression := range allCompressions {
@@ -135,7 +135,7 @@ func FuzzReader(f *testing.F) {
 			r.MaxChunkBytes = 1 << 20
 			if _, err := read(r); err != nil {
 				if _, ok := errors.AsType[*recordio.Error](err); !ok {
-					t.Fatalf("%v does not say where", err)
+					t.Fatalf("error %v: expected the file and the offset", err)
 				}
 			}
 			if index, err := r.Index(); err == nil && len(index) > 0 && index[len(index)-1].End() != int64(len(file)) {

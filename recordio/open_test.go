@@ -11,7 +11,7 @@ import (
 	"trainmaster/recordio"
 )
 
-func TestOpenNamesWhatIsThere(t *testing.T) {
+func TestOpenErrorNamesFileType(t *testing.T) {
 	dir := t.TempDir()
 	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
@@ -34,7 +34,7 @@ func TestOpenNamesWhatIsThere(t *testing.T) {
 		t.Errorf("a missing file gave %v", err)
 	}
 	odd := filepath.Join(dir, "a\nb")
-	if err := os.WriteFile(odd, []byte("not records, but long enough"), 0o600); err != nil {
+	if err := os.WriteFile(odd, []byte("no records, 20 bytes or more"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f, err := recordio.Open(odd)

@@ -25,7 +25,7 @@ var (
 	allCompressions = []recordio.Compression{recordio.None, recordio.Snappy, recordio.Gzip}
 )
 
-// write returns the file that holds records.
+// write returns the bytes of a file with the given records.
 func write(t testing.TB, options recordio.WriterOptions, records ...[]byte) []byte {
 	t.Helper()
 	var file bytes.Buffer
@@ -45,7 +45,7 @@ func open(file []byte) *recordio.File {
 	return recordio.NewFile(bytes.NewReader(file), int64(len(file)), "test.rec")
 }
 
-// read returns copies of the records up to the first error.
+// read returns copies of the records before the first error.
 func read(f *recordio.File) (records [][]byte, err error) {
 	for r, err := range f.Records() {
 		if err != nil {
@@ -67,7 +67,7 @@ func mustRead(t testing.TB, file []byte) [][]byte {
 
 func equal(a, b [][]byte) bool { return slices.EqualFunc(a, b, bytes.Equal) }
 
-// words makes n records of text, some empty.
+// words returns n records of text, some of them empty.
 func words(n int) [][]byte {
 	rng := rand.New(rand.NewPCG(1, uint64(n)))
 	records := make([][]byte, n)
@@ -130,7 +130,7 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// TestRoundTrip walks all layouts, compressions and ways of cutting, by Records and by Index and Chunk.
+// TestRoundTrip covers all layouts, compressions and chunk sizes, with Records and with Index and Chunk.
 func TestRoundTrip(t *testing.T) {
 	records := words(400)
 	for _, layout := range allLayouts {
@@ -140,7 +140,7 @@ func TestRoundTrip(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%d bytes/%d records", layout, compression, cut.ChunkBytes, cut.RecordsPerChunk), func(t *testing.T) {
 					file := write(t, cut, records...)
 					if !equal(mustRead(t, file), records) {
-						t.Error("Records gave other records")
+						t.Error("Records: expected the written records")
 					}
 					f := open(file)
 					index, err := f.Index()
@@ -167,7 +167,7 @@ func TestRoundTrip(t *testing.T) {
 						}
 					}
 					if end != int64(len(file)) || !equal(got, records) {
-						t.Error("Chunk gave other records")
+						t.Error("Chunk: expected the written records")
 					}
 				})
 			}
@@ -175,7 +175,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestLargeRecordsGetTheirOwnChunk is F44.
+// TestLargeRecordsGetTheirOwnChunk covers F44.
 func TestLargeRecordsGetTheirOwnChunk(t *testing.T) {
 	large := bytes.Repeat([]byte("large "), 1000)
 	records := [][]byte{[]byte("a"), []byte("b"), large, []byte("c"), []byte("d")}
@@ -194,7 +194,7 @@ func TestLargeRecordsGetTheirOwnChunk(t *testing.T) {
 				t.Errorf("%s, %s: chunks hold %v records, want %v", layout, compression, counts, want)
 			}
 			if !equal(mustRead(t, file), records) {
-				t.Errorf("%s, %s: other records were read", layout, compression)
+				t.Errorf("%s, %s: expected the written records", layout, compression)
 			}
 		}
 	}
@@ -207,7 +207,7 @@ func TestWriterRefusesWhatReadersWould(t *testing.T) {
 		t.Fatalf("a record of 97 bytes and its length of 4: %v", err)
 	}
 	if err := w.Write(make([]byte, 96)); err != nil {
-		t.Fatalf("the largest record, after one that was refused: %v", err)
+		t.Fatalf("largest record after a refused record: got %v", err)
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
@@ -227,10 +227,10 @@ func TestWriterOptionsAreChecked(t *testing.T) {
 		var file bytes.Buffer
 		w := recordio.NewWriter(&file, options)
 		if err := w.Write(nil); err == nil {
-			t.Errorf("%+v: Write accepts them", options)
+			t.Errorf("%+v: Write: expected an error", options)
 		}
 		if err := w.Close(); err == nil {
-			t.Errorf("%+v: Close accepts them", options)
+			t.Errorf("%+v: Close: expected an error", options)
 		}
 		if file.Len() != 0 {
 			t.Errorf("%+v: %d bytes were written", options, file.Len())
@@ -238,7 +238,7 @@ func TestWriterOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// failAfter accepts n writes.
+// failAfter fails after n writes.
 type failAfter struct{ n int }
 
 var errDiskFull = errors.New("disk full")
@@ -290,12 +290,12 @@ func TestStopEarly(t *testing.T) {
 			}
 		}
 		if n != stop+1 {
-			t.Fatalf("the loop went on to record %d after a break at %d", n, stop)
+			t.Fatalf("break at record %[2]d: the loop continued to record %[1]d", n, stop)
 		}
 	}
 }
 
-// TestRecordsDoNotOverlap: appending to a record must not reach the next one.
+// TestRecordsDoNotOverlap appends to a record. The next record must not change.
 func TestRecordsDoNotOverlap(t *testing.T) {
 	records := words(100)
 	i := 0
@@ -306,12 +306,12 @@ func TestRecordsDoNotOverlap(t *testing.T) {
 		if !bytes.Equal(r, records[i]) {
 			t.Fatalf("record %d was overwritten: %q", i, r)
 		}
-		_ = append(r, "some bytes that are not of the next record"...)
+		_ = append(r, "bytes beyond the record"...)
 		i++
 	}
 }
 
-// TestConcurrentReaders shares one File among goroutines; the race detector and the content are the judges.
+// TestConcurrentReaders reads one File in several goroutines.
 func TestConcurrentReaders(t *testing.T) {
 	records := words(500)
 	for _, compression := range allCompressions {
@@ -357,7 +357,8 @@ func TestBuffersAreReused(t *testing.T) {
 				}
 			}
 			scan()
-			// The pool may be emptied in between, and gzip builds small tables; buffers for each chunk are what must not be.
+			// The pool may be emptied in between, and gzip allocates small tables. Buffers must not be allocated for
+			// each chunk.
 			if bytes, chunks := allocated(scan), uint64(len(index)); bytes > 4096*chunks/4 {
 				t.Errorf("%s, %s: %d bytes were allocated for %d chunks of 4096", layout, compression, bytes, chunks)
 			}
@@ -365,7 +366,7 @@ func TestBuffersAreReused(t *testing.T) {
 	}
 }
 
-func TestIndexTravelsInGob(t *testing.T) {
+func TestIndexRoundTripInGob(t *testing.T) {
 	want := []recordio.Index{{Offset: 1 << 40, Size: 1 << 31, Records: 77, Compression: recordio.Gzip, Layout: recordio.Second}, {Layout: recordio.First}}
 	var wire bytes.Buffer
 	if err := gob.NewEncoder(&wire).Encode(want); err != nil {
@@ -401,7 +402,7 @@ func TestOpen(t *testing.T) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{fifo, dir} { // an Open that waited for a writer would hang here
+	for _, path := range []string{fifo, dir} { // an Open that waits for a writer would block here
 		if _, err := recordio.Open(path); !errors.Is(err, recordio.ErrNotRegular) || !strings.Contains(err.Error(), path) {
 			t.Errorf("Open(%s) gave %v", path, err)
 		}
@@ -418,6 +419,6 @@ func TestParseCompression(t *testing.T) {
 		}
 	}
 	if _, err := recordio.ParseCompression("lz4"); err == nil {
-		t.Error("lz4 was accepted")
+		t.Error("lz4: expected an error")
 	}
 }

@@ -87,7 +87,7 @@ func TestCategoricalRefuses(t *testing.T) {
 				t.Errorf("error %v, want one with %q", err, c.want)
 			}
 			if left := names(t, dir); len(left) > 0 {
-				t.Errorf("the folder holds %q", left)
+				t.Errorf("directory: found %q", left)
 			}
 		})
 	}

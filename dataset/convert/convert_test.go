@@ -31,7 +31,7 @@ func openDigits(t testing.TB) io.Reader {
 	return bytes.NewReader(content)
 }
 
-// key is the content of a sample, to compare sets of them.
+// key returns a sample as text, to compare sets of samples.
 func key(s sample.Sample) string {
 	if len(s.Numbers) > 0 {
 		return fmt.Sprint(s.Label, s.Scale, s.Numbers)
@@ -39,7 +39,7 @@ func key(s sample.Sample) string {
 	return fmt.Sprint(s.Label, s.Scale, s.Pixels)
 }
 
-// readShards returns the samples of all shards in order, and the number of records of each shard.
+// readShards returns the samples of all shards in order, and the number of records in each shard.
 func readShards(t testing.TB, paths []string) (samples []string, counts []int) {
 	t.Helper()
 	for _, path := range paths {
@@ -65,7 +65,7 @@ func readShards(t testing.TB, paths []string) (samples []string, counts []int) {
 	return samples, counts
 }
 
-// writeRecords writes a file of records.
+// writeRecords creates a file of records.
 func writeRecords(t testing.TB, path string, records [][]byte) {
 	t.Helper()
 	file, err := os.Create(path)
@@ -83,7 +83,7 @@ func writeRecords(t testing.TB, path string, records [][]byte) {
 	}
 }
 
-// names lists a folder.
+// names lists a directory.
 func names(t testing.TB, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -96,7 +96,7 @@ func names(t testing.TB, dir string) (names []string) {
 	return names
 }
 
-// TestDigits converts the table that comes with the project and compares every sample with its row.
+// TestDigits converts the bundled table and compares every sample with its row.
 func TestDigits(t *testing.T) {
 	z, err := gzip.NewReader(openDigits(t))
 	if err != nil {
@@ -136,7 +136,7 @@ func TestDigits(t *testing.T) {
 	}
 	wantNames := []string{"digits-00000-of-00004", "digits-00001-of-00004", "digits-00002-of-00004", "digits-00003-of-00004", "digits-test-00000-of-00001", "digits.dataset.json"}
 	if got := names(t, filepath.Join(dir, "new")); !slices.Equal(got, wantNames) {
-		t.Errorf("the folder holds %q", got)
+		t.Errorf("directory: found %q", got)
 	}
 	train, counts := readShards(t, r.Train.Paths)
 	if !slices.Equal(counts, []int{359, 360, 359, 360}) {
@@ -148,17 +148,17 @@ func TestDigits(t *testing.T) {
 	}
 	got := slices.Concat(train, test)
 	if slices.Equal(got, want) {
-		t.Error("the order was not changed")
+		t.Error("expected shuffled samples")
 	}
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		t.Error("train and test together are not the samples of the table")
+		t.Error("expected all samples of the table in train and test")
 	}
 }
 
-// TestSeedDecides: the same seed gives the same bytes, another one another split.
-func TestSeedDecides(t *testing.T) {
+// TestConvertSplitDependsOnSeed converts with equal and different seeds: equal seeds give equal bytes, other seeds another split.
+func TestConvertSplitDependsOnSeed(t *testing.T) {
 	run := func(seed uint64) (all []byte) {
 		dir := t.TempDir()
 		r, err := convert.CSV(t.Context(), openDigits(t), convert.Options{Prefix: filepath.Join(dir, "d"), Shards: 3, HeldOut: 0.5, Seed: seed, Compression: recordio.Gzip})
@@ -176,16 +176,16 @@ func TestSeedDecides(t *testing.T) {
 	}
 	first := run(1)
 	if !bytes.Equal(first, run(1)) {
-		t.Error("the same seed gave other shards")
+		t.Error("same seed: expected the same shards")
 	}
 	if bytes.Equal(first, run(2)) {
-		t.Error("another seed gave the same shards")
+		t.Error("other seed: expected other shards")
 	}
 }
 
-// TestHeldOutSamplesStay fixes which samples are held out: a model that was trained by one release must not be tested by
-// the next one on what it was trained with.
-func TestHeldOutSamplesStay(t *testing.T) {
+// TestHeldOutSamplesAreFixed fixes the held-out samples. Otherwise a later release could test a model on its training
+// samples.
+func TestHeldOutSamplesAreFixed(t *testing.T) {
 	var table strings.Builder
 	for i := range 20 {
 		fmt.Fprintf(&table, "%d,%d\n", 7, i)
@@ -200,7 +200,7 @@ func TestHeldOutSamplesStay(t *testing.T) {
 		labels = append(labels, strings.Fields(s)[0])
 	}
 	if got, want := strings.Join(labels, " "), "9 16 7 15 1"; got != want {
-		t.Errorf("held out are %s, want %s", got, want)
+		t.Errorf("held-out labels: found %s, expected %s", got, want)
 	}
 }
 
@@ -218,7 +218,7 @@ func TestMaxPixel(t *testing.T) {
 		}
 	}
 	if _, err := convert.CSV(t.Context(), strings.NewReader("1,4,0\n"), convert.Options{Prefix: filepath.Join(t.TempDir(), "t"), MaxPixel: 3}); err == nil {
-		t.Error("a maximum below the largest value was accepted")
+		t.Error("maximum below the largest value: expected an error")
 	}
 }
 
@@ -228,7 +228,7 @@ func TestCSVRefuses(t *testing.T) {
 		"heading alone":  {"pixel,label\n", "no samples"},
 		"half a heading": {"age,7\n1,2\n", `line 1, column 1: "age" is not a number; if line 1 is a heading, use --header yes`},
 		"word":           {"1,2\n1,2\nx,2\n", `line 3, column 1: "x" is not a number`},
-		"nothing there":  {"1,2\n,2\n", `line 2, column 1: "" is not a number`},
+		"empty cell":     {"1,2\n,2\n", `line 2, column 1: "" is not a number`},
 		"NaN":            {"1,2\nNaN,2\n", `line 2, column 1: "NaN" is not a number`},
 		"label is first": {"kind,a\nx,2\n", `line 2, column 1: "x" is not a number: if the column "kind" has the label, use --label`},
 		"too large":      {"1,2\n1e308,2\n", `line 2, column 1: expected a number within ±3.4e+38, the range of float32, found 1e308`},
@@ -246,10 +246,10 @@ func TestCSVRefuses(t *testing.T) {
 		dir := t.TempDir()
 		_, err := convert.CSV(t.Context(), strings.NewReader(c.table), convert.Options{Prefix: filepath.Join(dir, "t")})
 		if err == nil || !strings.Contains(err.Error(), c.words) {
-			t.Errorf("%s gave %v", name, err)
+			t.Errorf("%s: found error %v", name, err)
 		}
 		if left := names(t, dir); len(left) > 0 {
-			t.Errorf("%s left %q", name, left)
+			t.Errorf("%s: expected no files, found %q", name, left)
 		}
 	}
 }
@@ -263,11 +263,11 @@ func TestOptionsAreChecked(t *testing.T) {
 		{Prefix: filepath.Join(dir, "t"), Compression: 9},
 	} {
 		if _, err := convert.CSV(t.Context(), strings.NewReader("1,0\n2,0\n3,0\n"), o); err == nil {
-			t.Errorf("%+v were accepted", o)
+			t.Errorf("%+v: expected an error", o)
 		}
 	}
 	if left := names(t, dir); len(left) > 0 {
-		t.Errorf("%q were left", left)
+		t.Errorf("expected no files, found %q", left)
 	}
 }
 
@@ -277,16 +277,16 @@ func TestEarlierShards(t *testing.T) {
 		_, err := convert.CSV(t.Context(), openDigits(t), convert.Options{Prefix: filepath.Join(dir, "d"), Shards: shards, HeldOut: 0.2})
 		return err
 	}
-	for range 2 { // the second time over the first
+	for range 2 { // the second conversion replaces the first
 		if err := run(2); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := run(3); err == nil || !strings.Contains(err.Error(), "d-00000-of-00002") {
-		t.Errorf("another number of shards gave %v", err)
+		t.Errorf("other number of shards: found error %v", err)
 	}
 	if want := []string{"d-00000-of-00002", "d-00001-of-00002", "d-test-00000-of-00001", "d.dataset.json"}; !slices.Equal(names(t, dir), want) {
-		t.Errorf("the folder holds %q", names(t, dir))
+		t.Errorf("directory: found %q", names(t, dir))
 	}
 }
 
@@ -296,20 +296,20 @@ func TestCancelLeavesNothing(t *testing.T) {
 	_, err := convert.CSV(ctx, openDigits(t), convert.Options{Prefix: filepath.Join(dir, "d"), Shards: 4, HeldOut: 0.2, Progress: func(done, _ int) {
 		if done == 1000 {
 			if len(names(t, dir)) == 0 {
-				t.Error("no shard was begun")
+				t.Error("expected an unfinished shard")
 			}
 			cancel()
 		}
 	}})
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("gave %v", err)
+		t.Errorf("found error %v", err)
 	}
 	if left := names(t, dir); len(left) > 0 {
-		t.Errorf("%q were left", left)
+		t.Errorf("expected no files, found %q", left)
 	}
 }
 
-// idx makes a file in MNIST's format.
+// idx returns a file in the format of MNIST.
 func idx(content []byte, shape ...uint32) []byte {
 	b := []byte{0, 0, 8, byte(len(shape))}
 	for _, dimension := range shape {
@@ -373,7 +373,7 @@ func TestIDXRefuses(t *testing.T) {
 	} {
 		_, err := convert.IDX(t.Context(), bytes.NewReader(c.images), bytes.NewReader(c.labels), convert.Options{Prefix: filepath.Join(t.TempDir(), "m")})
 		if err == nil || !strings.Contains(err.Error(), c.words) {
-			t.Errorf("%s gave %v", name, err)
+			t.Errorf("%s: found error %v", name, err)
 		}
 	}
 }
@@ -401,7 +401,7 @@ func ExampleCSV() {
 	// tiny-test-00000-of-00001 1
 }
 
-// The promise of the flag --records-per-chunk: 16 to 64 chunks, whatever the numbers of samples and shards are.
+// The flag --records-per-chunk documents 16 to 64 chunks, for any number of samples and shards.
 func TestConvertChoosesNumberOfChunks(t *testing.T) {
 	for _, tt := range []struct{ n, shards int }{
 		{1, 1}, {5, 1}, {16, 1}, {17, 15}, {60, 7}, {70, 1}, {127, 2}, {130, 1}, {500, 33}, {500, 90}, {1023, 13}, {1025, 4}, {1438, 1}, {1797, 1}, {1797, 40}, {2100, 1}, {2100, 63},
@@ -420,7 +420,7 @@ func TestConvertChoosesNumberOfChunks(t *testing.T) {
 	}
 }
 
-// More shards than files may be open at a time: each is closed before the next one.
+// The number of shards exceeds the limit of open files: each shard is closed before the next begins.
 func TestConvertKeepsFewFilesOpen(t *testing.T) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

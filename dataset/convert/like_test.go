@@ -13,7 +13,7 @@ import (
 	"trainmaster/dataset/sample"
 )
 
-// Rows that are converted later, like the others, give the records that they gave with the others.
+// Rows that are converted later like an existing dataset give the same records as in that dataset.
 func TestConvertLikeGivesTheSameRecords(t *testing.T) {
 	for name, c := range map[string]struct {
 		whole, later string
@@ -55,7 +55,7 @@ func TestConvertLikeGivesTheSameRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := convert.MeaningOf(later.Train.Paths[0]); err != nil || got != want {
-			t.Errorf("%s: found the meaning %v, %v, expected %v", name, got, err, want)
+			t.Errorf("%s: found shape %v, %v, expected %v", name, got, err, want)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestConvertLikeRefusesOtherTables(t *testing.T) {
 	}
 }
 
-// The description names fewer columns than it has features.
+// The description has fewer column names than features.
 func TestConvertLikeRefusesDamagedDescription(t *testing.T) {
 	dir := t.TempDir()
 	prefix := filepath.Join(dir, "numbers")

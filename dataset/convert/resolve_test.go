@@ -11,7 +11,7 @@ import (
 	"trainmaster/dataset/convert"
 )
 
-// Each name that a command takes for a dataset leads to the files to train on and to those held out.
+// Each way to name a dataset resolves to its training files and its held-out files.
 func TestResolveTakesPrefixesPathsAndGlobs(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

@@ -16,7 +16,7 @@ import (
 	"trainmaster/dataset/sample"
 )
 
-// convertText converts a table and returns the samples, sorted.
+// convertText converts a table and returns the sorted samples.
 func convertText(t *testing.T, table string, o convert.Options) (convert.Result, []string, error) {
 	t.Helper()
 	o.Prefix = filepath.Join(t.TempDir(), "t")
@@ -38,7 +38,7 @@ func TestTableOptions(t *testing.T) {
 		want    []string
 	}{
 		"heading":               {"age,income,label\n1,2,0\n2,0,1\n", convert.Options{}, pixels},
-		"heading as told":       {"1990,1991,1992\n1,2,0\n2,0,1\n", convert.Options{Heading: convert.HeadingYes}, pixels},
+		"heading by option":     {"1990,1991,1992\n1,2,0\n2,0,1\n", convert.Options{Heading: convert.HeadingYes}, pixels},
 		"label by number":       {"0,1,2\n1,2,0\n", convert.Options{Label: "1"}, pixels},
 		"label by name":         {"a,label,b\n1,0,2\n2,1,0\n", convert.Options{Label: "label"}, pixels},
 		"name in a number row":  {"7,label,8\n1,0,2\n2,1,0\n", convert.Options{Label: "label"}, pixels},
@@ -53,10 +53,10 @@ func TestTableOptions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, got, err := convertText(t, c.table, c.options)
 			if err != nil || !slices.Equal(got, c.want) {
-				t.Errorf("found %q, %v, want %q", got, err, c.want)
+				t.Errorf("found %q, %v, expected %q", got, err, c.want)
 			}
 			if r.Features != 2 || r.Train.Records != 2 || r.Train.Chunks != 2 {
-				t.Errorf("the result is %+v", r)
+				t.Errorf("result: got %+v", r)
 			}
 		})
 	}
@@ -90,13 +90,13 @@ func manyLabels(n int) string {
 	return b.String()
 }
 
-// cut is a gzip file without its end.
+// cut returns a truncated gzip file.
 func cut(t *testing.T, text string) string {
 	z := gzipped(t, []byte(text))
 	return string(z[:len(z)-10])
 }
 
-// The scale of numbers comes from the training samples alone: what was held out must not influence a model.
+// The scale of numbers depends only on training samples. Held-out samples must not influence a model.
 func TestScalingIgnoresHeldOutSamples(t *testing.T) {
 	var b strings.Builder
 	for i := range 100 {
@@ -121,8 +121,8 @@ func TestScalingIgnoresHeldOutSamples(t *testing.T) {
 	}
 }
 
-// A mark at the beginning of a UTF-8 file was once taken for a part of the first category.
-func TestByteOrderMarkIsNoPartOfACategory(t *testing.T) {
+// A byte order mark at the beginning of a UTF-8 file is not a part of the first category.
+func TestByteOrderMarkIsRemoved(t *testing.T) {
 	var ids []string
 	for _, mark := range []string{"", "\ufeff"} {
 		for _, zip := range []bool{false, true} {
@@ -163,11 +163,11 @@ func TestCategoricalHeadingAndLabel(t *testing.T) {
 		}
 	}
 	if _, err := convert.Categorical(t.Context(), strings.NewReader("a,yes\n"), convert.Options{Prefix: filepath.Join(t.TempDir(), "t"), TextLabels: true}); err == nil || !strings.Contains(err.Error(), "--header yes or --header no") {
-		t.Errorf("text labels without a word about the heading gave %v", err)
+		t.Errorf("text labels without a heading option: found error %v", err)
 	}
 }
 
-// A small dataset is cut into enough chunks for several trainers unless the caller says otherwise.
+// A small dataset is split into enough chunks for several trainers unless the caller sets the number.
 func TestDefaultChunksGiveTasks(t *testing.T) {
 	for _, c := range []struct {
 		rows, shards, want int
@@ -208,10 +208,10 @@ func TestDescribeConvertedDataset(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := convert.Describe(t.Context(), options.Prefix); err == nil || !strings.Contains(err.Error(), "expected 2 shards") {
-		t.Errorf("a missing shard gave %v", err)
+		t.Errorf("missing shard: found error %v", err)
 	}
 	if _, err := convert.Describe(t.Context(), filepath.Join(dir, "other")); err == nil || !strings.Contains(err.Error(), "found none") {
-		t.Errorf("no shards gave %v", err)
+		t.Errorf("no shards: found error %v", err)
 	}
 	for name, c := range map[string]func(context.Context, io.Reader, convert.Options) (convert.Result, error){"pixels": convert.CSV, "categories": convert.Categorical} {
 		r, err := c(t.Context(), strings.NewReader("1,2,0\n2,0,1\n"), convert.Options{Prefix: filepath.Join(dir, name)})
@@ -222,7 +222,7 @@ func TestDescribeConvertedDataset(t *testing.T) {
 	}
 }
 
-// Shards of earlier releases do not state the number of classes: it comes from their labels.
+// Shards of earlier releases have no number of classes. Describe counts the labels.
 func TestDescribeOldShards(t *testing.T) {
 	prefix := filepath.Join(t.TempDir(), "old")
 	var records [][]byte

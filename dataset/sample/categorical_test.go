@@ -18,13 +18,13 @@ func TestCategoricalGoldenBytes(t *testing.T) {
 	}
 }
 
-// The hash of "foobar" is a vector of the FNV reference, 85944171f73967e8.
+// 85944171f73967e8 is the hash of "foobar" in the FNV reference.
 func TestCategoryID(t *testing.T) {
 	if got := sample.CategoryID(3, "foobar"); got != 0x0003_4171_f739_67e8 {
-		t.Errorf("the number is %x", got)
+		t.Errorf("id: found %x", got)
 	}
 	if sample.CategoryID(0, "LAS") == sample.CategoryID(1, "LAS") {
-		t.Error("categories of two fields have one number")
+		t.Error("equal categories of two fields: expected two ids")
 	}
 }
 
@@ -48,10 +48,10 @@ func TestDecodeCategoricalRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := sample.Categorical{Label: 42, IDs: []int64{1}}
 			if err := sample.DecodeCategorical(rec, &c); !errors.Is(err, sample.ErrMalformed) {
-				t.Fatalf("DecodeCategorical gave %v, want ErrMalformed", err)
+				t.Fatalf("DecodeCategorical: found error %v, expected ErrMalformed", err)
 			}
 			if c.Label != 42 || !slices.Equal(c.IDs, []int64{1}) {
-				t.Fatalf("a refused record changed the example to %+v", c)
+				t.Fatalf("refused record: expected an unchanged example, found %+v", c)
 			}
 		})
 	}
@@ -66,7 +66,7 @@ func FuzzDecodeCategorical(f *testing.F) {
 			return
 		}
 		if again := sample.AppendCategorical(nil, c); !bytes.Equal(again, rec) {
-			t.Fatalf("% x was read as %+v, which is written as % x", rec, c, again)
+			t.Fatalf("% x: decoded as %+v, encoded again as % x", rec, c, again)
 		}
 	})
 }

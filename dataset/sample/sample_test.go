@@ -37,10 +37,10 @@ func TestDecodeRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := sample.Sample{Label: 42, Pixels: []byte("kept")}
 			if err := sample.Decode(rec, &s); !errors.Is(err, sample.ErrMalformed) {
-				t.Fatalf("Decode gave %v, want ErrMalformed", err)
+				t.Fatalf("Decode: found error %v, expected ErrMalformed", err)
 			}
 			if s.Label != 42 || string(s.Pixels) != "kept" {
-				t.Fatalf("a refused record changed the sample to %+v", s)
+				t.Fatalf("refused record: expected an unchanged sample, found %+v", s)
 			}
 		})
 	}
@@ -55,10 +55,10 @@ func TestDecodeCopiesAndReuses(t *testing.T) {
 	}
 	clear(rec)
 	if string(s.Pixels) != "abcd" {
-		t.Fatalf("pixels are %q after the record's buffer was reused", s.Pixels)
+		t.Fatalf("pixels after a reuse of the record buffer: found %q", s.Pixels)
 	}
 	if &s.Pixels[0] != room {
-		t.Fatal("the room in s.Pixels was not reused")
+		t.Fatal("expected a reuse of the memory of s.Pixels")
 	}
 }
 
@@ -73,7 +73,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if again := sample.Append(nil, s); !bytes.Equal(again, rec) {
-			t.Fatalf("% x was read as %+v, which is written as % x", rec, s, again)
+			t.Fatalf("% x: decoded as %+v, encoded again as % x", rec, s, again)
 		}
 	})
 }
@@ -81,7 +81,7 @@ func FuzzDecode(f *testing.F) {
 func ExampleDecode() {
 	rec := sample.Append(nil, sample.Sample{Label: 9, Scale: 1.0 / 16, Pixels: []byte{0, 4, 16}})
 
-	var s sample.Sample // declared outside the loop over records: its memory is reused
+	var s sample.Sample // declared outside the loop over records to reuse its memory
 	if err := sample.Decode(rec, &s); err != nil {
 		fmt.Println(err)
 		return

@@ -23,7 +23,7 @@ func TestNumericGoldenBytes(t *testing.T) {
 		}
 		var back sample.Sample
 		if err := sample.Decode(record, &back); err != nil || back.Label != s.Label || back.Classes != s.Classes || !slices.Equal(back.AppendFeatures(nil), s.AppendFeatures(nil)) {
-			t.Errorf("%+v was read as %+v, %v", s, back, err)
+			t.Errorf("%+v: decoded as %+v, %v", s, back, err)
 		}
 	}
 	const want = "02010300" + "02000000" + "0500000000000000"
@@ -71,11 +71,11 @@ func TestNumericRecordRefused(t *testing.T) {
 	} {
 		s := sample.Sample{Label: 42}
 		if err := sample.Decode(rec, &s); !errors.Is(err, sample.ErrMalformed) || !strings.Contains(err.Error(), want) || s.Label != 42 {
-			t.Errorf("Decode gave %v, want an error with %q", err, want)
+			t.Errorf("Decode: found error %v, expected an error with %q", err, want)
 		}
 	}
 	var c sample.Categorical
 	if err := sample.DecodeCategorical(good, &c); !errors.Is(err, sample.ErrMalformed) || !strings.Contains(err.Error(), "use --model softmax or --model mlp") {
-		t.Errorf("numbers as categories gave %v", err)
+		t.Errorf("numbers as categories: found error %v", err)
 	}
 }

@@ -302,7 +302,7 @@ var guards = []guard{
 	{"F41", "trainer.TestReplacedFile", mutant{"file stamps not compared by a trainer", "trainer-checks-stamp",
 		condition("false"),
 		"a replaced file is trained"}},
-	{"F41", "recordio.TestChunkNoticesChanges", mutant{"chunk header not compared with the index", "chunk-header-compared",
+	{"F41", "recordio.TestChunkRefusesOtherIndex", mutant{"chunk header not compared with the index", "chunk-header-compared",
 		condition("found.Size != ix.Size"),
 		"a chunk of another task is trained"}},
 	{"F41", "trainer.TestReplacedFileWithTheSameSizeAndTime", mutant{"checksum of a chunk not compared", "chunk-checksum-compared",
