@@ -11,8 +11,8 @@ import (
 	"trainmaster/trainer"
 )
 
-// Whoever measures hears of each answer, whom it came from, and how long it took with all attempts.
-func TestAnsweredHearsOfEachCall(t *testing.T) {
+// The Answered callback receives each answer with its master and the total time of all attempts.
+func TestAnsweredReceivesEachCall(t *testing.T) {
 	const away = 100 * time.Millisecond
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 1})
 	follow := trainer.NewFollow()
@@ -38,10 +38,10 @@ func TestAnsweredHearsOfEachCall(t *testing.T) {
 	defer mu.Unlock()
 	for _, call := range []string{"Join", "ReportDataset", "Next", "Leave"} {
 		if a := heard[call]; a.Call != call || a.Master != r.Addr || a.Took <= 0 {
-			t.Errorf("%s: heard %+v", call, a)
+			t.Errorf("%s: got %+v", call, a)
 		}
 	}
 	if a := heard["Join"]; a.Took < away {
-		t.Errorf("Join took %v, and its master was away for %v of it", a.Took, away)
+		t.Errorf("Join: found a time of %v, expected at least %v, the time without a master", a.Took, away)
 	}
 }

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// files writes RecordIO files of ten chunks of ten records each.
+// files writes n RecordIO files of ten chunks with ten records each.
 func files(t *testing.T, n int) (names []string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -63,7 +63,7 @@ func join(t *testing.T, id string, locate trainer.Locator) *trainer.Client {
 	return c
 }
 
-// within is a context that no test should outlast.
+// within returns a context that bounds the time of a test.
 func within(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	t.Cleanup(cancel)
@@ -79,7 +79,7 @@ func next(t *testing.T, c *trainer.Client, finished *taskqueue.Task) *taskqueue.
 	return task
 }
 
-// tally is what trainers trained: how often each record in each pass.
+// tally counts how often each record was trained in each pass.
 type tally struct {
 	mu   sync.Mutex
 	seen map[string]int
@@ -94,7 +94,7 @@ func (l *tally) add(pass taskqueue.Pass, record []byte) {
 	l.seen[fmt.Sprintf("%d %s", pass, record)]++
 }
 
-// train works until the job is over.
+// train works until the job ends.
 func train(ctx context.Context, c *trainer.Client, l *tally) error {
 	var done *taskqueue.Task
 	for {
@@ -115,8 +115,7 @@ func train(ctx context.Context, c *trainer.Client, l *tally) error {
 	}
 }
 
-// wantOnce checks that by the ledger every task, and by the tally every record, was trained
-// once in each pass.
+// wantOnce checks that every task counts once in the ledger, and every record once in the tally, in each pass.
 func wantOnce(t *testing.T, store *etcdstore.Store, l *tally, passes, tasks int) {
 	t.Helper()
 	reports := mastertest.Verify(t, store)
@@ -125,11 +124,11 @@ func wantOnce(t *testing.T, store *etcdstore.Store, l *tally, passes, tasks int)
 	}
 	for _, p := range reports {
 		if p.CountedOnce != tasks || p.Redelivered != 0 {
-			t.Errorf("pass %d: %d of %d tasks counted, %d delivered again", p.Pass, p.CountedOnce, tasks, p.Redelivered)
+			t.Errorf("pass %d: %d of %d tasks counted, %d redelivered", p.Pass, p.CountedOnce, tasks, p.Redelivered)
 		}
 	}
 	if len(l.seen) != passes*tasks*10 {
-		t.Errorf("%d different records were trained, want %d", len(l.seen), passes*tasks*10)
+		t.Errorf("tally: found %d records, expected %d", len(l.seen), passes*tasks*10)
 	}
 	for record, n := range l.seen {
 		if n != 1 {
@@ -138,7 +137,7 @@ func wantOnce(t *testing.T, store *etcdstore.Store, l *tally, passes, tasks int)
 	}
 }
 
-// follow is a locator that follows the announcements of a job, as the command does.
+// follow returns a locator that watches the announcements of a job, as the command does.
 func follow(t *testing.T, store *etcdstore.Store) *trainer.Follow {
 	f := trainer.NewFollow()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -155,7 +154,7 @@ func follow(t *testing.T, store *etcdstore.Store) *trainer.Follow {
 	return f
 }
 
-// A trainer that heard that nobody will lead any more goes on with its session when somebody does after all.
+// A trainer that received the final end of leadership continues its session if a leader appears later.
 func TestLeaderAfterTheEnd(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	leader := trainer.NewFollow()
@@ -177,9 +176,9 @@ func TestLeaderAfterTheEnd(t *testing.T) {
 	leader.Set("", 0)
 	leader.End(io.EOF)
 	if _, err := c.Next(within(t), nil); !errors.Is(err, io.EOF) {
-		t.Errorf("while nobody leads: %v", err)
+		t.Errorf("without a leader: got error %v", err)
 	}
-	for range 3 { // what was under way, and what comes of it, is over
+	for range 3 { // requests under way and their effects have ended
 		select {
 		case <-beats:
 		case <-time.After(50 * time.Millisecond):
@@ -189,7 +188,7 @@ func TestLeaderAfterTheEnd(t *testing.T) {
 	select {
 	case <-beats:
 	case <-within(t).Done():
-		t.Error("nobody keeps its session any more")
+		t.Error("expected a heartbeat to the next leader")
 	}
 }
 
@@ -214,9 +213,9 @@ func TestClientsRunAJob(t *testing.T) {
 	wantOnce(t, store, &l, 2, 30)
 }
 
-// Masters come and go while trainers train: stopped in order, and deposed. It costs a pause;
-// no call fails, and every task is trained and counted once.
-func TestMastersComeAndGo(t *testing.T) {
+// Masters stop in order and are replaced by takeovers while trainers train. No call fails, and every task is trained
+// and counted once.
+func TestTrainersSurviveMasterChanges(t *testing.T) {
 	names := files(t, 6)
 	job := etcdtest.NewJob(t)
 	config := master.Config{Shuffle: true, ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 4}}
@@ -236,7 +235,7 @@ func TestMastersComeAndGo(t *testing.T) {
 		})
 	}
 	for range 3 {
-		mastertest.Eventually(t, "some tasks are done", func() bool {
+		mastertest.Eventually(t, "a finished task", func() bool {
 			v, err := r.Overview(t.Context())
 			return err != nil || len(v.Sets) == 1 && v.Sets[0].Done > 5 || v.Status != taskqueue.Running
 		})
@@ -252,8 +251,8 @@ func TestMastersComeAndGo(t *testing.T) {
 	wantOnce(t, store, &l, 4, 60)
 }
 
-// Connections break in the middle of requests: answers are lost, requests come twice. Each
-// is answered as the first time: no task is delivered again, nothing is counted twice.
+// Connections break during requests: answers are lost and requests are repeated. A repeated request receives the same
+// answer. No task is redelivered, and nothing counts twice.
 func TestBrokenConnections(t *testing.T) {
 	names := files(t, 6)
 	store := etcdtest.Store(t)
@@ -286,7 +285,7 @@ func TestBrokenConnections(t *testing.T) {
 	}
 	for ; !done(); cuts++ {
 		var before uint64
-		mastertest.Eventually(t, "it goes on", func() bool { // in spite of the last cut
+		mastertest.Eventually(t, "progress after the cut", func() bool {
 			v, err := r.Overview(t.Context())
 			if before == 0 {
 				before = v.Commit
@@ -294,7 +293,7 @@ func TestBrokenConnections(t *testing.T) {
 			return err != nil || v.Commit > before+2 || done()
 		})
 		proxy.HoldReplies(true)
-		mastertest.Eventually(t, "an answer is on its way", func() bool { return proxy.HeldReplies() > 0 || done() })
+		mastertest.Eventually(t, "a held answer", func() bool { return proxy.HeldReplies() > 0 || done() })
 		proxy.Cut()
 		proxy.HoldReplies(false)
 	}
@@ -302,13 +301,13 @@ func TestBrokenConnections(t *testing.T) {
 		t.Error(err)
 	}
 	if cuts < 5 {
-		t.Errorf("only %d cuts", cuts)
+		t.Errorf("expected more cuts, found %d", cuts)
 	}
 	wantOnce(t, store, &l, 3, 60)
 }
 
-// A master that is paused keeps its connections open: its trainers leave it when another one
-// is announced, or come back when it goes on.
+// A paused master keeps its connections open. Its trainers leave it when another master is announced, or continue
+// when it resumes.
 func TestSilentMaster(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	first := mastertest.Start(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), master.Config{})
@@ -329,15 +328,15 @@ func TestSilentMaster(t *testing.T) {
 		}()
 	}
 	ask()
-	mastertest.Eventually(t, "it waits for a dataset", func() bool {
+	mastertest.Eventually(t, "a trainer that waits for a dataset", func() bool {
 		v, err := first.Overview(t.Context())
 		return err == nil && len(v.Trainers) == 1
 	})
 	proxy.HoldRequests(true)
 	proxy.HoldReplies(true)
 	first.Register(10)
-	proxy.Cut() // it comes back to a master that is silent
-	time.Sleep(500 * time.Millisecond)
+	proxy.Cut() // the client reconnects to a silent master
+	mastertest.Eventually(t, "a held request", func() bool { return proxy.HeldRequests() > 0 })
 	proxy.HoldRequests(false)
 	proxy.HoldReplies(false)
 	task := <-waiting
@@ -356,17 +355,17 @@ func TestSilentMaster(t *testing.T) {
 	if task, err := c.Next(ctx, task); err != nil || task == nil {
 		t.Error(task, err)
 	}
-	mastertest.Eventually(t, "the next master counts what was finished", func() bool {
+	mastertest.Eventually(t, "the finish at the next master", func() bool {
 		v, err := second.Overview(t.Context())
 		return err == nil && v.Sets[0].Done == 1
 	})
 	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("expected the finish within 10 s, found %v", took)
 	}
 }
 
-// A trainer that was silent for longer than its session lasts is told so; what it finished
-// meanwhile counts, for nobody else was faster; and it joins anew.
+// A trainer that was silent for longer than its session receives an error and joins again. Its finish in that time
+// counts if no other trainer finished the task.
 func TestSessionLost(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{SessionTTL: 500 * time.Millisecond}})
 	r.Register(1)
@@ -375,16 +374,16 @@ func TestSessionLost(t *testing.T) {
 	c := join(t, "a", locate)
 	first := next(t, c, nil)
 	proxy.HoldRequests(true)
-	mastertest.Eventually(t, "its session is over", func() bool {
+	mastertest.Eventually(t, "the end of the session", func() bool {
 		v, err := r.Overview(t.Context())
 		return err == nil && len(v.Trainers) == 0
 	})
 	proxy.HoldRequests(false)
 	if _, err := c.Next(within(t), first); !errors.Is(err, trainer.ErrSessionLost) {
-		t.Fatalf("got %v", err)
+		t.Fatalf("got error %v", err)
 	}
 	if _, err := c.RequestSaveModel(within(t)); !errors.Is(err, trainer.ErrSessionLost) {
-		t.Errorf("the election of a saver: %v", err)
+		t.Errorf("election of the saver: got error %v", err)
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
@@ -394,11 +393,11 @@ func TestSessionLost(t *testing.T) {
 		t.Errorf("incarnation %d after %d", again.Incarnation(), c.Incarnation())
 	}
 	if task := next(t, again, nil); task.Token.Pass != 2 {
-		t.Errorf("the finish of a lost session was not counted: got %v", task.Token)
+		t.Errorf("finish of a lost session: expected it to count, got token %v", task.Token)
 	}
 }
 
-// While a task is trained the next one is there already, also when the master is away.
+// While a task is trained, the client prefetches the next task, also without a master.
 func TestPrefetch(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	r.Register(3)
@@ -406,16 +405,16 @@ func TestPrefetch(t *testing.T) {
 	c := join(t, "a", trainer.At(proxy.Addr()))
 	first := next(t, c, nil)
 	var tasks []taskqueue.PendingTask
-	mastertest.Eventually(t, "one is trained, and one fetched", func() (ok bool) {
+	mastertest.Eventually(t, "a running and a prefetched task", func() (ok bool) {
 		var err error
 		tasks, err = r.PendingTasks(t.Context())
 		return err == nil && len(tasks) == 2
 	})
 	if tasks[0].Holders[0].Prefetched || !tasks[1].Holders[0].Prefetched {
-		t.Errorf("pending: %+v; want that the clock runs for the first one only", tasks)
+		t.Errorf("pending: expected a clock for the first task only, found %+v", tasks)
 	}
 	c.Progressed(10, 0.5)
-	mastertest.Eventually(t, "its progress is known", func() bool {
+	mastertest.Eventually(t, "a stored progress", func() bool {
 		v, err := r.Overview(t.Context())
 		return err == nil && v.Trainers[0].Progress == taskqueue.Progress{Records: 10, Loss: 0.5}
 	})
@@ -426,8 +425,7 @@ func TestPrefetch(t *testing.T) {
 	proxy.HoldReplies(false)
 }
 
-// F28: a task that fails is given out again, and set aside in the end, with who had it and
-// why.
+// F28: a task that fails is dispatched again, and set aside in the end with its last holder and error.
 func TestFail(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	r.Register(2)
@@ -449,7 +447,7 @@ func TestFail(t *testing.T) {
 		task = next(t, c, nil)
 	}
 	var aside []master.SetAsideTask
-	mastertest.Eventually(t, "it is set aside", func() bool {
+	mastertest.Eventually(t, "a set-aside task", func() bool {
 		tasks, err := r.Tasks(t.Context())
 		aside = tasks.SetAside
 		return err == nil && len(aside) == 1
@@ -458,28 +456,28 @@ func TestFail(t *testing.T) {
 	if err != nil || !found || detail.Holder != "a" || detail.Error != "the third record is no image" || detail.Failures != 4 {
 		t.Errorf("got %+v, %v, %v", detail, found, err)
 	}
-	if task := next(t, c, nil); task.Token.Position != 1 { // the pass goes on
+	if task := next(t, c, nil); task.Token.Position != 1 { // the pass continues
 		t.Errorf("got %v", task.Token)
 	}
 }
 
-// Close says what is finished, gives back what is not, uncharged, and ends the session.
-func TestCloseLeavesInOrder(t *testing.T) {
+// Close reports finished tasks, returns all others without a failure, and ends the session.
+func TestCloseReturnsTasksAndEndsSession(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	r.Register(5)
 	c := join(t, "a", trainer.At(r.Addr))
 	first := next(t, c, nil)
-	next(t, c, first) // its request is under way when the client closes
+	next(t, c, first) // this request is under way when the client closes
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
 	v, err := r.Overview(t.Context())
 	if err != nil || len(v.Trainers) != 0 || v.Sets[0].Done != 1 || v.Sets[0].Pending != 0 {
-		t.Errorf("got %+v, %v; want one done, none pending, nobody there", v, err)
+		t.Errorf("got %+v, %v; expected one done task, no pending task, no trainer", v, err)
 	}
 	tasks, err := r.PendingTasks(t.Context())
 	if err != nil || slices.ContainsFunc(tasks, func(p taskqueue.PendingTask) bool { return p.Failures+p.Losses > 0 }) {
-		t.Errorf("somebody was blamed: %+v, %v", tasks, err)
+		t.Errorf("expected no failure, found %+v, %v", tasks, err)
 	}
 
 	gone := join(t, "b", trainer.At(r.Addr))
@@ -488,12 +486,12 @@ func TestCloseLeavesInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	gone.Next(canceled(t, 10*time.Millisecond), task) // may have one that was fetched
+	gone.Next(canceled(t, 10*time.Millisecond), task) // may return a prefetched task
 	if err := gone.Close(); err == nil {
-		t.Error("it left a master that is gone, without an error")
+		t.Error("Close without a master: expected an error")
 	}
 	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("Close took %v without a master", took)
+		t.Errorf("Close without a master: took %v", took)
 	}
 }
 
@@ -503,8 +501,7 @@ func canceled(t *testing.T, after time.Duration) context.Context {
 	return ctx
 }
 
-// The end of a context is returned with its cause, and costs nothing: the next call goes on
-// where that one stopped.
+// The end of a context is returned with its cause. The next call continues the canceled call.
 func TestCanceledCalls(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	c := join(t, "a", trainer.At(r.Addr))
@@ -521,18 +518,18 @@ func TestCanceledCalls(t *testing.T) {
 	}
 	nowhere := trainer.NewFollow()
 	if _, err := trainer.Join(canceled(t, 20*time.Millisecond), trainer.Config{ID: "b", Locate: nowhere}); err == nil || !strings.Contains(err.Error(), `join as "b": enough`) {
-		t.Errorf("no master is known: %v", err)
+		t.Errorf("without a known master: got error %v", err)
 	}
 	if _, err := trainer.Join(t.Context(), trainer.Config{ID: "b"}); err == nil || !strings.Contains(err.Error(), "Locate") {
-		t.Errorf("no locator: %v", err)
+		t.Errorf("without a locator: got error %v", err)
 	}
 	if _, err := trainer.Join(t.Context(), trainer.Config{ID: "a b", Locate: trainer.At(r.Addr)}); err == nil || !strings.Contains(err.Error(), "trainer id") {
-		t.Errorf("a wrong id: %v", err)
+		t.Errorf("invalid id: got error %v", err)
 	}
 }
 
-// F41: a file that was replaced since it was indexed is an error that names it.
-// F41: a file of the same size, time and chunks takes the place of the one that was reported. Only the checksums of its chunks differ.
+// F41: a reported file is replaced by a file of the same size, time and chunks. Only the checksums of its chunks
+// differ.
 func TestReplacedFileWithTheSameSizeAndTime(t *testing.T) {
 	names := files(t, 1)
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 5})
@@ -571,20 +568,21 @@ func TestReplacedFileWithTheSameSizeAndTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after, err := os.Stat(names[0]); err != nil || after.Size() != before.Size() {
-		t.Fatalf("the other file has another size: %v, %v", after, err)
+		t.Fatalf("replacement: expected the same size, found %v, %v", after, err)
 	}
 	var failed error
 	for record, err := range c.Records(next(t, c, nil)) {
 		if err == nil {
-			t.Fatalf("a record of the other file was read: %q", record)
+			t.Fatalf("expected no record of the replacement, found %q", record)
 		}
 		failed = err
 	}
 	if !errors.Is(failed, recordio.ErrChanged) {
-		t.Errorf("reading gave %v", failed)
+		t.Errorf("read: got error %v", failed)
 	}
 }
 
+// F41: a file that was replaced since it was indexed is an error with its name.
 func TestReplacedFile(t *testing.T) {
 	names := files(t, 2)
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 5})
@@ -611,7 +609,7 @@ func TestReplacedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	temporary := names[0] + ".new"
-	if err := errors.Join(os.WriteFile(temporary, content, 0o600), os.Rename(temporary, names[0])); err != nil { // the same bytes, at another time
+	if err := errors.Join(os.WriteFile(temporary, content, 0o600), os.Rename(temporary, names[0])); err != nil { // the same bytes with another time
 		t.Fatal(err)
 	}
 	task = next(t, c, task)
@@ -632,7 +630,7 @@ func TestReplacedFile(t *testing.T) {
 	}
 }
 
-// F31, and a report that no message takes.
+// F31, and a report that exceeds the size of a message.
 func TestReports(t *testing.T) {
 	names := files(t, 2)
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
@@ -644,16 +642,16 @@ func TestReports(t *testing.T) {
 		t.Error(err)
 	}
 	if err := c.ReportDataset(within(t), names[:1]); err == nil || !strings.Contains(err.Error(), "part-001") {
-		t.Errorf("another dataset: %v", err)
+		t.Errorf("other dataset: got error %v", err)
 	}
 	if err := c.ReportDataset(within(t), []string{strings.Repeat("x", 5<<20)}); err == nil || !strings.Contains(err.Error(), "name them by a glob") {
-		t.Errorf("a name of five megabytes: %v", err)
+		t.Errorf("name of 5 MB: got error %v", err)
 	}
 }
 
-// The end of the job is io.EOF, however often it is asked for; a failed one is ErrJobFailed.
-// One trainer is elected to save the model.
-func TestEnd(t *testing.T) {
+// The end of the job is io.EOF, for any number of calls. The end of a failed job is ErrJobFailed. One trainer is
+// elected to save the model.
+func TestNextReturnsEndOfJob(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{Passes: 1}})
 	r.Register(1)
 	a, b := join(t, "a", trainer.At(r.Addr)), join(t, "b", trainer.At(r.Addr))
@@ -667,16 +665,16 @@ func TestEnd(t *testing.T) {
 		t.Errorf("got %v, want EOF", err)
 	}
 	if first, err := a.RequestSaveModel(within(t)); err != nil || !first {
-		t.Errorf("the first one that asks: %v, %v", first, err)
+		t.Errorf("first trainer that asks: %v, %v", first, err)
 	}
 	if second, err := b.RequestSaveModel(within(t)); err != nil || second {
-		t.Errorf("the second one: %v, %v", second, err)
+		t.Errorf("second trainer that asks: %v, %v", second, err)
 	}
 	if a.Sync() {
-		t.Error("the job has synchronous steps")
+		t.Error("expected a job without synchronous steps")
 	}
 	if _, _, err := a.Staged(within(t), 0, 0, 1); err == nil || !strings.Contains(err.Error(), master.ErrNotSync.Error()) {
-		t.Errorf("a stage in a job without steps: %v", err)
+		t.Errorf("stage in a job without steps: got error %v", err)
 	}
 
 	failing := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{Passes: 1}})
@@ -692,7 +690,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// steps takes what the master tells the parameter servers.
+// steps records the steps that the master sends to the parameter servers.
 type steps chan taskqueue.Step
 
 func (steps) Begin(context.Context, uint64, uint32, func(uint64) uint64) (master.Cut, error) {
@@ -705,16 +703,16 @@ func (steps) Version(context.Context) (uint64, error)       { return 0, master.E
 
 func (s steps) CommitStep(_ context.Context, step taskqueue.Step) (uint64, error) {
 	if step.Version == 0 {
-		return 0, nil // it was only asked
+		return 0, nil // a query of the version
 	}
 	select {
 	case s <- step:
-	default: // told again
+	default: // a repeated step
 	}
 	return 0, nil
 }
 
-// A staged gradient waits for its step, over connections that break.
+// A staged gradient waits for its step while connections break.
 func TestStaged(t *testing.T) {
 	heard := make(steps, 100)
 	r := mastertest.StandBy(t, etcdtest.Store(t), master.Config{Sync: true}, heard)
@@ -734,12 +732,12 @@ func TestStaged(t *testing.T) {
 		staged <- err
 	}()
 	for range 5 {
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // for cuts at different times of the request
 		proxy.Cut()
 	}
 	select {
 	case err := <-staged:
-		t.Fatalf("a step without one that runs: %v", err)
+		t.Fatalf("expected no step without the second trainer, got %v", err)
 	default:
 	}
 	if committed, included, err := b.Staged(within(t), 0, 0, 3); err != nil || committed != 1 || !included {
@@ -750,11 +748,11 @@ func TestStaged(t *testing.T) {
 	}
 	want := []taskqueue.Contributor{{Ordinal: a.Ordinal(), Incarnation: a.Incarnation(), Records: 7}, {Ordinal: b.Ordinal(), Incarnation: b.Incarnation(), Records: 3}}
 	if step := <-heard; step.Version != 1 || !slices.Equal(step.Contributors, want) {
-		t.Errorf("the shards were told %+v", step)
+		t.Errorf("step of the shards: got %+v", step)
 	}
 }
 
-// cutSteps are parameter servers of a job that takes cuts.
+// cutSteps implements the parameter servers of a job with cuts.
 type cutSteps struct{ steps }
 
 func (cutSteps) States(context.Context) ([]master.ShardState, error) {
@@ -774,7 +772,7 @@ func (c plainCut) Write(context.Context, master.About) ([]byte, error) {
 func (plainCut) Abort(context.Context) error      { return nil }
 func (plainCut) Prune(context.Context, int) error { return nil }
 
-// A trainer that waits for a step stops for a cut, and its gradient is in the step after the cut.
+// A trainer that waits for a step stops for a cut. Its gradient is in the step after the cut.
 func TestStagedStopsForACut(t *testing.T) {
 	store := etcdtest.Store(t)
 	config := master.Config{Sync: true, CheckpointEvery: master.Cadence{Time: 100 * time.Millisecond}, CheckpointKeep: 1, Queue: taskqueue.Options{ExplicitCommit: true, Cuts: true}}
@@ -790,7 +788,7 @@ func TestStagedStopsForACut(t *testing.T) {
 		for {
 			committed, included, err := a.Staged(within(t), 0, 1, 7)
 			if err == nil && committed == 0 {
-				continue // undecided
+				continue // no outcome yet
 			}
 			if err == nil && (committed != 1 || !included) {
 				err = fmt.Errorf("committed %d, included %v", committed, included)
@@ -812,7 +810,7 @@ func TestStagedStopsForACut(t *testing.T) {
 			t.Fatal(err)
 		}
 		if time.Since(began) > 30*time.Second {
-			t.Fatal("no cut is complete while a trainer waits for a step")
+			t.Fatal("expected a complete cut while a trainer waits for a step")
 		}
 	}
 	for {

@@ -15,7 +15,7 @@ import (
 	"trainmaster/trainer"
 )
 
-// model is what a ring has trained: how often each record, and what its saved steps have.
+// model has the trained records of a ring with their counts, and its saved steps.
 type model struct {
 	step   uint64
 	seen   map[string]int
@@ -23,8 +23,8 @@ type model struct {
 	latest uint64
 }
 
-// apply is a step in which one member applies the next records of its task, at most n. It reports
-// whether the task is through.
+// apply runs one step in which a member applies the next records of its task, at most n. It reports whether the task
+// has no more records.
 func (m *model) apply(t *testing.T, c *trainer.Client, task *taskqueue.Task, n int) bool {
 	t.Helper()
 	m.step++
@@ -45,7 +45,7 @@ func (m *model) apply(t *testing.T, c *trainer.Client, task *taskqueue.Task, n i
 	return through
 }
 
-// save keeps a step, by all members.
+// save saves a step with all members.
 func (m *model) save(t *testing.T, members ...*trainer.Client) {
 	t.Helper()
 	m.saved[m.step] = maps.Clone(m.seen)
@@ -74,13 +74,13 @@ func (m *model) load(t *testing.T, c *trainer.Client) {
 		t.Fatal(err)
 	}
 	if place.Step != m.latest {
-		t.Fatalf("the step to load is %d, %d was published", place.Step, m.latest)
+		t.Fatalf("step to load: expected %[2]d, found %[1]d", place.Step, m.latest)
 	}
 	m.step, m.seen = place.Step, maps.Clone(m.saved[place.Step])
 }
 
-// A member dies in the middle of a task, and a master between two calls; the ring goes on from
-// the committed step: each record is in the model once.
+// A member fails during a task, and a master between two calls. The ring continues from the committed step, and each
+// record is in the model once.
 func TestExactResume(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	config := master.Config{ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 1, ExplicitCommit: true}}
@@ -94,7 +94,7 @@ func TestExactResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := a.Next(within(t), nil); !errors.Is(err, trainer.ErrRolledBack) {
-		t.Fatalf("before it knows which step to load: %v", err)
+		t.Fatalf("before the step to load is known: got error %v", err)
 	}
 	m := &model{seen: map[string]int{}, saved: map[uint64]map[string]int{0: {}}}
 	m.load(t, a)
@@ -104,7 +104,7 @@ func TestExactResume(t *testing.T) {
 	m.apply(t, b, ofB, 10)
 	ofB = next(t, b, ofB)
 	m.apply(t, b, ofB, 3)
-	if err := a.Flushed(within(t), m.step); err != nil { // and again in save, to the next master
+	if err := a.Flushed(within(t), m.step); err != nil { // repeated by save, for the next master
 		t.Fatal(err)
 	}
 	if err := r.Stop(); err != nil {
@@ -115,7 +115,7 @@ func TestExactResume(t *testing.T) {
 	m.apply(t, a, ofA, 10)
 	ofA = next(t, a, ofA)
 	m.apply(t, a, ofA, 10)
-	if err := b.Close(); err != nil { // with a task in its hands
+	if err := b.Close(); err != nil { // while it holds a task
 		t.Fatal(err)
 	}
 	for {
@@ -124,7 +124,7 @@ func TestExactResume(t *testing.T) {
 		}
 	}
 	if _, err := a.Next(within(t), nil); !errors.Is(err, trainer.ErrRollbackFirst) {
-		t.Fatalf("after a member was lost: %v", err)
+		t.Fatalf("after the loss of a member: got error %v", err)
 	}
 	m.load(t, a)
 	if _, err := a.Rollback(within(t), m.step, 1); err != nil {
@@ -155,26 +155,26 @@ func TestExactResume(t *testing.T) {
 		t.Errorf("tasks began at records %v: expected 3 and 7 among them", began)
 	}
 	if len(m.saved[m.latest]) != 100 {
-		t.Errorf("%d records are in the last saved step, expected 100", len(m.saved[m.latest]))
+		t.Errorf("last saved step: expected 100 records, found %d", len(m.saved[m.latest]))
 	}
 	for record, n := range m.saved[m.latest] {
 		if n != 1 {
-			t.Errorf("record %s is in the model %d times", record, n)
+			t.Errorf("record %s: expected it once in the model, found it %d times", record, n)
 		}
 	}
 	_, err := b.Next(within(t), nil)
 	if !errors.Is(err, io.EOF) {
-		t.Errorf("the other member hears %v", err)
+		t.Errorf("other member: got error %v", err)
 	}
 	if err := errors.Join(a.Close(), b.Close(), r.Wait()); err != nil {
 		t.Error(err)
 	}
 	if reports := mastertest.Verify(t, store); len(reports) != 1 || reports[0].CountedOnce != 10 || reports[0].CountedTwice+reports[0].Missing > 0 {
-		t.Errorf("by the ledger: %+v", reports)
+		t.Errorf("ledger: %+v", reports)
 	}
 }
 
-// A job without explicit commits says so.
+// A job without explicit commits refuses the calls of explicit commits.
 func TestNoExplicitCommits(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	c := join(t, "a", trainer.At(r.Addr))

@@ -2,7 +2,7 @@ package trainer
 
 import "time"
 
-// SetPatience makes a client wait so long for calls that the master answers at once.
+// SetPatience sets how long a client waits for the answer of a call that is no long poll.
 func (c *Client) SetPatience(d time.Duration) {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()

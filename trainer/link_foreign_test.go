@@ -17,8 +17,9 @@ import (
 	"trainmaster/master/netrpc/wire"
 )
 
-// A trainer whose address leads to another program says what it found there, as a warning, and tries on.
-func TestAddressOfAnotherProgramIsNamed(t *testing.T) {
+// If the address of the master belongs to another program, the trainer logs the found answer as a warning and
+// retries.
+func TestAnswerOfAnotherProgramIsLogged(t *testing.T) {
 	for name, c := range map[string]struct{ answer, want string }{
 		"a data port": {"HTTP/1.1 421 Misdirected Request\r\nConnection: close\r\n\r\nthis is a data port\n", `found an answer "421 Misdirected Request": "this is a data port"`},
 		"no HTTP":     {"SSH-2.0-x\r\n", "found a program of another protocol"},
@@ -37,7 +38,7 @@ func TestAddressOfAnotherProgramIsNamed(t *testing.T) {
 					if err != nil {
 						return
 					}
-					_, _ = http.ReadRequest(bufio.NewReader(conn)) // whatever it is
+					_, _ = http.ReadRequest(bufio.NewReader(conn)) // any request
 					_, _ = io.WriteString(conn, c.answer)
 					_ = conn.Close()
 					if n == 3 {
@@ -51,7 +52,7 @@ func TestAddressOfAnotherProgramIsNamed(t *testing.T) {
 			_ = listener.Close()
 			<-answered
 			if !errors.Is(err, context.Canceled) {
-				t.Errorf("the call ended with %v, want that it tries on", err)
+				t.Errorf("call: expected retries until the deadline, got %v", err)
 			}
 			entries := hook.AllEntries()
 			if len(entries) != 1 || entries[0].Level != logrus.WarnLevel {

@@ -15,7 +15,7 @@ import (
 	"trainmaster/master/netrpc/wire"
 )
 
-// A master that freezes while it takes a large request is left for the next one, by all calls.
+// If a master freezes during a large request, all calls leave it for the next master.
 func TestMasterFrozenInALargeRequest(t *testing.T) {
 	serve := func(enough int64, reached chan<- struct{}) string {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -40,7 +40,7 @@ func TestMasterFrozenInALargeRequest(t *testing.T) {
 					continue
 				}
 				_, _ = io.WriteString(conn, "HTTP/1.0 200 Connected to Go RPC\n\n")
-				_, _ = io.CopyN(io.Discard, r, enough) // and never reads again
+				_, _ = io.CopyN(io.Discard, r, enough) // and reads no more
 				select {
 				case reached <- struct{}{}:
 				default:
@@ -51,13 +51,13 @@ func TestMasterFrozenInALargeRequest(t *testing.T) {
 	}
 	first, second := make(chan struct{}, 1), make(chan struct{}, 1)
 	follow := NewFollow()
-	follow.Set(serve(64<<10, first), 1) // in the middle of a report
+	follow.Set(serve(64<<10, first), 1) // during a report
 	next := serve(1, second)
 	l := &link{locate: follow, log: logrus.NewEntry(logrus.New()), patience: 300 * time.Millisecond}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{}, 2)
 	go func() {
-		_, _ = call[int](ctx, l, "ReportDataset", []string{strings.Repeat("x", wire.MaxMessage-100)}) // nobody answers
+		_, _ = call[int](ctx, l, "ReportDataset", []string{strings.Repeat("x", wire.MaxMessage-100)}) // there is no answer
 		ended <- struct{}{}
 	}()
 	<-first
@@ -73,10 +73,10 @@ func TestMasterFrozenInALargeRequest(t *testing.T) {
 			t.Fatal(what)
 		}
 	}
-	await("no call goes to the master that leads now", second)
+	await("expected a call to the present leader", second)
 	cancel()
 	for range 2 {
-		await("a call does not return though its context has ended", ended)
+		await("expected the call to return after the end of its context", ended)
 	}
 	l.close()
 }

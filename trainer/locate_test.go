@@ -9,8 +9,8 @@ import (
 	"trainmaster/trainer"
 )
 
-// Who waits for a leader hears that there will be none, until there is one after all.
-func TestFollowToTheEnd(t *testing.T) {
+// Calls that wait for a leader end with the final end of leadership. A later leader is found again.
+func TestLocatorReportsEndOfLeadership(t *testing.T) {
 	f := trainer.NewFollow()
 	heard := make(chan error)
 	go func() {
@@ -19,10 +19,10 @@ func TestFollowToTheEnd(t *testing.T) {
 	}()
 	f.End(io.EOF)
 	if err := <-heard; !errors.Is(err, io.EOF) {
-		t.Errorf("who waited heard %v", err)
+		t.Errorf("waiting call: got error %v", err)
 	}
 	if _, err := trainer.Join(t.Context(), trainer.Config{ID: "late", Locate: f}); !errors.Is(err, io.EOF) {
-		t.Errorf("who joins hears %v", err)
+		t.Errorf("join: got error %v", err)
 	}
 	f.Set("10.0.0.7:8080", 12)
 	if addr, moved, err := f.Leader(t.Context()); addr != "10.0.0.7:8080" || moved == nil || err != nil {
@@ -32,6 +32,6 @@ func TestFollowToTheEnd(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := f.Leader(gone); !errors.Is(err, context.Canceled) {
-		t.Errorf("nobody leads for a while: %v", err)
+		t.Errorf("without a leader: got error %v", err)
 	}
 }

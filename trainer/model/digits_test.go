@@ -13,7 +13,7 @@ import (
 	"trainmaster/trainer/model"
 )
 
-// readDigits returns the real digits, divided by a seeded permutation into a held-out fifth and the rest.
+// readDigits returns the digits, divided by a seeded permutation into a held-out fifth and the rest.
 func readDigits(t *testing.T) (train, heldOut []sample.Sample) {
 	t.Helper()
 	file, err := os.Open("../../testdata/digits.csv.gz")
@@ -51,7 +51,7 @@ func number(t *testing.T, field string) int {
 	return n
 }
 
-// update is what one trainer brings to a step.
+// update is the contribution of one trainer to a step.
 type update struct {
 	grads   []model.Tensor
 	records int
@@ -82,16 +82,16 @@ func (l *learner) step(updates ...update) {
 	}
 }
 
-// TestLearnsDigits trains both kinds with their recipes in the three ways that updates reach the parameters: at once, as
-// from a single trainer; two updates late, as from three trainers that do not wait for each other; and three at a time,
-// as from three trainers in step.
+// TestLearnsDigits trains both kinds with their recipes in the three ways that updates reach the parameters:
+// immediately, as from one trainer; after two other updates, as from three asynchronous trainers; and three in one
+// step, as from three synchronous trainers.
 func TestLearnsDigits(t *testing.T) {
 	train, heldOut := readDigits(t)
 	for _, kind := range []string{model.Softmax, model.MLP} {
 		for _, way := range []struct {
 			name        string
 			synchronous bool
-			delay       int // updates that are applied before one's own
+			delay       int // updates that are applied between the computation of an update and its own application
 			together    int // updates in a step
 		}{
 			{name: "alone", together: 1},
@@ -141,7 +141,7 @@ func TestLearnsDigits(t *testing.T) {
 					t.Errorf("accuracy on the held-out fifth is %.4f, want at least %.2f", accuracy, want)
 				}
 				if lastLoss > firstLoss/4 {
-					t.Errorf("the loss only fell from %.1f to %.1f", firstLoss, lastLoss)
+					t.Errorf("loss: expected at most a quarter, found %[2]v, %[1]v before", firstLoss, lastLoss)
 				}
 			})
 		}

@@ -14,12 +14,12 @@ import (
 	"trainmaster/trainer/model"
 )
 
-// examples are records of three fields in which categories occur several times, also twice in one.
+// examples are records of three fields. Some categories occur several times, also twice in one record.
 var examples = []sample.Categorical{
 	{Label: 1, IDs: []int64{7, 8, 9}}, {Label: 0, IDs: []int64{7, -3, 9}}, {Label: 1, IDs: []int64{5, 5, 9}}, {Label: 0, IDs: []int64{7, 8, 1 << 50}},
 }
 
-// rowParameters are a model's parameters and the rows that a batch needs, all drawn at random.
+// rowParameters returns the parameters of a model and the rows of a batch with random values.
 func rowParameters(m model.Model, batch *model.Batch, random *rand.Rand) []model.Tensor {
 	params := append(m.Parameters(), model.ZerosLike(model.Rows(m.Tables(), batch))...)
 	for _, p := range params {
@@ -30,7 +30,7 @@ func rowParameters(m model.Model, batch *model.Batch, random *rand.Rand) []model
 	return params
 }
 
-// logitByPairs is Rendle's equation 1 as it stands, in float64: over all pairs.
+// logitByPairs is equation 1 of Rendle in float64, as a sum over all pairs.
 func logitByPairs(params [][]float64, rank int, rows []int) float64 {
 	z := params[0][0]
 	for i, a := range rows {
@@ -44,7 +44,7 @@ func logitByPairs(params [][]float64, rank int, rows []int) float64 {
 	return z
 }
 
-// Every derivative is compared with central differences of the loss by its definition.
+// Every derivative is compared with central differences of the loss.
 func TestFactorizationAgainstDifferences(t *testing.T) {
 	for kind, rank := range map[string]int{model.Logistic: 0, model.FM: 3} {
 		t.Run(kind, func(t *testing.T) {
@@ -130,17 +130,17 @@ func TestFactorizationRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := m.Gradients(m.Parameters(), batch, nil); err == nil || !strings.Contains(err.Error(), "1 parameters, expected 3") {
-		t.Errorf("without rows the error is %v", err)
+		t.Errorf("without rows: got error %v", err)
 	}
 	images, err := model.New(model.Softmax, model.Config{Inputs: 2, Classes: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := images.Evaluate(images.Parameters(), batch); err == nil {
-		t.Error("a model of images took categories")
+		t.Error("model of images: expected an error for categories")
 	}
 	if _, _, err := m.Evaluate(m.Parameters(), images.NewBatch(1)); err == nil {
-		t.Error("a model of categories took images")
+		t.Error("model of categories: expected an error for images")
 	}
 	for want, c := range map[string]model.Config{
 		"Classes is 3, expected 2":         {Inputs: 2, Classes: 3, Rank: 1},
@@ -149,7 +149,7 @@ func TestFactorizationRefuses(t *testing.T) {
 		"Inputs is 0, expected at least 1": {Classes: 2, Rank: 1},
 	} {
 		if _, err := model.New(model.FM, c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v gave error %v, want %q", c, err, want)
+			t.Errorf("%+v: got error %v, expected %q", c, err, want)
 		}
 	}
 }
@@ -174,14 +174,14 @@ func TestAUC(t *testing.T) {
 		}
 	}
 	if got, want := model.AUC(scores, labels), wins/pairs; math.Abs(got-want) > 1e-12 {
-		t.Errorf("the area is %v, over all pairs %v", got, want)
+		t.Errorf("area: found %v, expected %v, computed over all pairs", got, want)
 	}
 	if got := model.AUC([]float64{1, 2}, []int{1, 1}); got != 0.5 {
-		t.Errorf("of one label it is %v", got)
+		t.Errorf("records of one label: got area %v", got)
 	}
 }
 
-// shelf keeps the rows of a table, and changes them by Adagrad, as parameter servers do.
+// shelf keeps the rows of a table and updates them by Adagrad, like a parameter server.
 type shelf struct {
 	table   model.Table
 	rate    float64
@@ -241,7 +241,7 @@ func readFlights(t *testing.T) (train, heldOut []sample.Categorical) {
 	return all[len(all)/5:], all[:len(all)/5]
 }
 
-// Both models of categories learn to tell late flights, trained in one process by their recipes.
+// Both models of categories learn to predict late flights, trained in one process by their recipes.
 func TestLearnsFlights(t *testing.T) {
 	train, heldOut := readFlights(t)
 	for _, kind := range []string{model.Logistic, model.FM} {

@@ -8,7 +8,7 @@ import (
 	"trainmaster/trainer/model"
 )
 
-// lossIn64 is the sum of the losses, computed record by record from the definition, in float64.
+// lossIn64 computes the sum of the losses record by record from the definition, in float64.
 func lossIn64(params [][]float64, inputs, classes int, records []sample.Sample) float64 {
 	sum := 0.0
 	for _, s := range records {
@@ -39,8 +39,8 @@ func lossIn64(params [][]float64, inputs, classes int, records []sample.Sample) 
 	return sum
 }
 
-// TestGradientsAgainstDifferences compares every derivative with central differences of the loss in float64. At most one
-// in a hundred may be off because the step crosses the kink of a ReLU.
+// TestGradientsAgainstDifferences compares every derivative with central differences of the loss in float64. At most
+// 1 % may differ, because a step can cross the kink of a ReLU.
 func TestGradientsAgainstDifferences(t *testing.T) {
 	for _, s := range shapes[:3] {
 		t.Run(s.String(), func(t *testing.T) { compareWithDifferences(t, s) })
@@ -105,11 +105,11 @@ func compareWithDifferences(t *testing.T, s shape) {
 		}
 	}
 	if off > total/100 {
-		t.Fatalf("%d of %d derivatives are off", off, total)
+		t.Fatalf("%d of %d derivatives differ", off, total)
 	}
 }
 
-// TestExtremeLogits uses weights that put logits far beyond the range of exp.
+// TestExtremeLogits uses weights that produce logits far beyond the range of exp.
 func TestExtremeLogits(t *testing.T) {
 	m, err := model.New(model.Softmax, model.Config{Inputs: 1, Classes: 3})
 	if err != nil {
@@ -145,7 +145,7 @@ func TestExtremeLogits(t *testing.T) {
 	}
 }
 
-// TestTiesAndNaN: of equal logits the lowest class is the answer, and a NaN is never one.
+// TestTiesAndNaN: among equal logits the lowest class wins, and a NaN never wins.
 func TestTiesAndNaN(t *testing.T) {
 	m, err := model.New(model.Softmax, model.Config{Inputs: 1, Classes: 3})
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"trainmaster/trainer/model"
 )
 
-// shape is a model with the batch size to try it with.
+// shape is a model with a batch size.
 type shape struct {
 	kind   string
 	config model.Config
 	batch  int
 }
 
-// shapes cover both kinds, on both sides of the sizes at which products are cut into tiles.
+// shapes cover both kinds of models, below and above the sizes at which products are split into tiles.
 var shapes = []shape{
 	{model.Softmax, model.Config{Inputs: 5, Classes: 3, Seed: 1}, 4},
 	{model.MLP, model.Config{Inputs: 5, Classes: 3, Hidden: 7, Seed: 2}, 6},
@@ -55,7 +55,7 @@ func randomBatch(t testing.TB, m model.Model, s shape, random *rand.Rand) *model
 	for range s.batch {
 		record := sample.Sample{Label: random.IntN(s.config.Classes), Scale: 1.0 / 255, Pixels: make([]byte, s.config.Inputs)}
 		for i := range record.Pixels {
-			if random.IntN(5) == 0 { // the rest is background, as much as in MNIST
+			if random.IntN(5) == 0 { // background otherwise, in the proportion of MNIST
 				record.Pixels[i] = byte(random.IntN(256))
 			}
 		}
@@ -83,7 +83,7 @@ func TestSameBits(t *testing.T) {
 			}
 			for offset := range 16 {
 				runtime.GOMAXPROCS(1 + offset%8)
-				m, _, batch := s.build(t) // fresh scratch memory too
+				m, _, batch := s.build(t) // with new scratch memory
 				moved, grads := movedBy(offset, params), movedBy((offset*7)%16, model.ZerosLike(params))
 				loss, err := m.Gradients(moved, batch, grads)
 				if err != nil {
@@ -99,7 +99,7 @@ func TestSameBits(t *testing.T) {
 				}
 				for i := range want {
 					if !slices.EqualFunc(grads[i].Data, want[i].Data, sameBits) {
-						t.Fatalf("offset %d: gradient %s has other bits than at offset 0", offset, want[i].Name)
+						t.Fatalf("offset %d: gradient %s: expected the bits of offset 0", offset, want[i].Name)
 					}
 				}
 			}
@@ -109,7 +109,7 @@ func TestSameBits(t *testing.T) {
 
 func sameBits(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
 
-// movedBy copies tensors to addresses that lie offset values behind a multiple of 64 bytes.
+// movedBy copies tensors to addresses at the given offset from a multiple of 64 bytes.
 func movedBy(offset int, tensors []model.Tensor) []model.Tensor {
 	moved := slices.Clone(tensors)
 	for i := range moved {
@@ -142,7 +142,7 @@ func TestInitialValues(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Fatalf("parameters are %v, want %v", names, want)
 	}
-	// Golden: another value here changes every trained model.
+	// Golden: a change of these values changes every trained model.
 	if got := fmt.Sprint(params[0].Data[:3], params[2].Data[:2]); got != golden {
 		t.Errorf("first values are %s, want %s", got, golden)
 	}
@@ -166,13 +166,13 @@ func TestInitialValues(t *testing.T) {
 		}
 	}
 	if !slices.Equal(params[0].Data, build(7, 100)[0].Data) {
-		t.Error("the same seed gave other values")
+		t.Error("same seed: expected the same values")
 	}
 	if slices.Equal(params[0].Data, build(8, 100)[0].Data) {
-		t.Error("another seed gave the same values")
+		t.Error("other seed: expected other values")
 	}
 	if slices.Equal(params[0].Data[:100], params[2].Data[:100]) {
-		t.Error("two tensors of one seed have the same values")
+		t.Error("two tensors of one seed: expected different values")
 	}
 }
 
@@ -257,7 +257,7 @@ func TestBatchRefusesRecords(t *testing.T) {
 	if batch.Len() != 0 {
 		t.Errorf("the batch holds %d records after four refused ones", batch.Len())
 	}
-	for range 3 { // beyond the capacity
+	for range 3 { // above the capacity
 		if err := batch.AppendImage(good); err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +283,7 @@ func TestRecipes(t *testing.T) {
 		}
 	}
 	if _, err := model.RecipeFor(model.MLP, model.Flights, false); err == nil || !strings.Contains(err.Error(), `--model logistic or fm with --dataset flights`) {
-		t.Errorf("a dataset of another kind gave error %v", err)
+		t.Errorf("dataset of another kind: got error %v", err)
 	}
 }
 
@@ -311,7 +311,7 @@ func BenchmarkGradients(b *testing.B) {
 	}
 }
 
-// TestNoAllocation holds for every call after the first with a batch of that size.
+// TestNoAllocation checks every call after the first with a batch of the same size.
 func TestNoAllocation(t *testing.T) {
 	for _, s := range shapes {
 		m, params, batch := s.build(t)

@@ -17,17 +17,17 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// coordinator stands in for the master: a real queue behind a mutex, and the rule of synchronous steps. It keeps the
+// coordinator replaces the master: a real queue behind a mutex, with the rule of synchronous steps. It keeps the
 // contributors of each version.
 type coordinator struct {
 	t      testing.TB
 	shards []pb.ParameterServerClient
 
-	// late says that a trainer's stage is to be left out of a version, as if it had come too late, unless it is alone.
-	// nil: never.
+	// late reports whether a stage is left out of a version, as if it had arrived too late, unless it is the only
+	// stage. nil: never.
 	late func(version uint64, trainer taskqueue.Ordinal) bool
 
-	// crowd is how many trainers must have asked before the first gets a task.
+	// crowd is the number of trainers that must have asked before the first task is dispatched.
 	crowd int
 
 	mu      sync.Mutex
@@ -35,12 +35,12 @@ type coordinator struct {
 	changed chan struct{} // closed at each change
 	staged  map[taskqueue.Ordinal]contribution
 	taken   map[taskqueue.Token]int // records of the task that are in committed versions
-	steps   [][]contribution        // steps[v] made version v+1
-	leftOut int                     // stages that came too late for their version
+	steps   [][]contribution        // steps[v] is the step from version v to v+1
+	leftOut int                     // stages that arrived after their version
 	failed  []string
 }
 
-// contribution is a run of records of one task, whose gradients one trainer staged.
+// contribution is a run of records of one task with gradients that one trainer staged.
 type contribution struct {
 	trainer     taskqueue.Ordinal
 	incarnation uint64
@@ -64,7 +64,7 @@ func newCoordinator(t testing.TB, table *taskqueue.Table, options taskqueue.Opti
 	return c
 }
 
-// update changes the queue and wakes those who wait.
+// update applies an event to the queue and wakes waiting requests.
 func (c *coordinator) update(event taskqueue.Event) taskqueue.Answer {
 	answer := c.queue.Apply(c.queue.Clock(), event)
 	c.queue.Ready()
@@ -77,7 +77,7 @@ func (c *coordinator) wake() {
 	c.changed = make(chan struct{})
 }
 
-// await calls ready, with the lock held, until it returns true.
+// await calls ready, under the lock, until it returns true.
 func (c *coordinator) await(ctx context.Context, ready func() bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +96,7 @@ func (c *coordinator) await(ctx context.Context, ready func() bool) error {
 	return nil
 }
 
-// commit makes a version once every trainer on whose task the clock runs has staged.
+// commit completes a version once every trainer with a running task has staged.
 func (c *coordinator) commit() {
 	runners := c.queue.Runners()
 	version := uint64(len(c.steps))
@@ -146,7 +146,7 @@ func (c *coordinator) connect(addresses []string) {
 	}
 }
 
-// trainerLink is one trainer's link to the coordinator: reference.Tasks and reference.Steps.
+// trainerLink is the link of one trainer to the coordinator. It implements reference.Tasks and reference.Steps.
 type trainerLink struct {
 	*coordinator
 	ordinal     taskqueue.Ordinal

@@ -20,7 +20,7 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// shelf holds parameters for a single trainer and follows a script: what comes of its pushes, stages and reports.
+// shelf holds the parameters of a single trainer. A script sets the outcomes of its pushes, stages and reports.
 type shelf struct {
 	rate       float32
 	parameters []params.Tensor
@@ -28,10 +28,10 @@ type shelf struct {
 	staged     []params.Tensor
 	records    int
 	steps      []uint64 // of pushes
-	refused    int      // reports of stages that the shards had refused
+	refused    int      // reports of stages that shards had refused
 
 	pushError error
-	// outcomes of stages and reports, in their order; "included" when there are no more.
+	// outcomes of stages and reports, in order; then "included"
 	outcomes []string
 }
 
@@ -60,7 +60,7 @@ func (s *shelf) PushPull(ctx context.Context, step uint64, scale float32, gradie
 
 func (s *shelf) Pull(_ context.Context, parameters []params.Tensor, atLeast uint64) (uint64, error) {
 	if atLeast > s.version {
-		return 0, errors.New("a version was asked for that nobody would ever commit")
+		return 0, errors.New("pull: expected a version that will be committed")
 	}
 	for i := range parameters {
 		copy(parameters[i].Data, s.parameters[i].Data)
@@ -75,7 +75,7 @@ func (s *shelf) Stage(_ context.Context, version uint64, sums []params.Tensor, r
 		return &params.StaleError{Version: s.version}
 	}
 	if version != s.version {
-		return errors.New("a gradient was staged that was computed at another version")
+		return errors.New("stage: expected a gradient of the current version")
 	}
 	s.staged, s.records = cloned(sums), records
 	return nil
@@ -103,7 +103,7 @@ func (s *shelf) Staged(_ context.Context, version uint64, _ uint32, _ int) (comm
 	return 0, false, errors.New(outcome)
 }
 
-// bystander is a version that another trainer makes alone.
+// bystander is a version with another trainer only.
 func (s *shelf) bystander() {
 	for _, p := range s.parameters {
 		for i := range p.Data {
@@ -130,7 +130,8 @@ func cloned(tensors []params.Tensor) []params.Tensor {
 	return list
 }
 
-// TestLateStages: whatever overtakes a mini-batch, it is computed again at the version that did, and is in exactly once.
+// TestLateStages: a mini-batch that another version overtakes is computed again at that version. Each mini-batch is
+// included exactly once.
 func TestLateStages(t *testing.T) {
 	train, _ := digits(t)
 	table := writeTable(t, train[:40], 40)
@@ -143,7 +144,7 @@ func TestLateStages(t *testing.T) {
 	}
 	runAll(t, []*reference.Trainer{trainer})
 
-	// Batch 0 meets two bystanders, batch 1 two, batch 2 one: the same versions, computed here.
+	// Batches 0 and 1 meet two versions of other trainers each, batch 2 meets one. The same versions, computed here.
 	want := &shelf{rate: 0.5}
 	m := newModel(t, model.Softmax, 0)
 	var shared []params.Tensor
@@ -173,19 +174,19 @@ func TestLateStages(t *testing.T) {
 	}
 	for i, tensor := range want.parameters {
 		if !slices.Equal(s.parameters[i].Data, tensor.Data) {
-			t.Errorf("%s differs from that of three batches at their versions", tensor.Name)
+			t.Errorf("%s: expected the result of three batches at their versions", tensor.Name)
 		}
 	}
 	if s.refused != 3 {
-		t.Errorf("the master heard of %d stages that the shards had refused, want 3", s.refused)
+		t.Errorf("stages refused by shards: expected 3 reports, found %d", s.refused)
 	}
 	if report.Recomputed != 5 || report.Batches != 3 || report.Records != 40 || report.LossSum != wantLoss || report.Version != want.version {
 		t.Errorf("report is %+v, want 3 batches, 40 records, 5 recomputed, loss %v, version %d", report, wantLoss, want.version)
 	}
 }
 
-// TestUnreadableTask: a damaged chunk (F40) fails its task with file and offset until it is set aside; a record that does not
-// fit the model likewise. The other tasks are trained.
+// TestUnreadableTask: a damaged chunk (F40), or a record that does not fit the model, fails its task with file and
+// offset until the task is set aside. The other tasks are trained.
 func TestUnreadableTask(t *testing.T) {
 	train, _ := digits(t)
 	wide := sample.Append(nil, sample.Sample{Label: 1, Scale: 1, Pixels: make([]byte, 65)})
@@ -222,12 +223,12 @@ func TestUnreadableTask(t *testing.T) {
 			}
 			runAll(t, []*reference.Trainer{trainer})
 			if len(c.failed) != 3 {
-				t.Errorf("the task failed %d times, want 3: %q", len(c.failed), c.failed)
+				t.Errorf("task: expected 3 failures, found %d: %q", len(c.failed), c.failed)
 			}
 			for _, reason := range c.failed {
 				for _, part := range test.want {
 					if !strings.Contains(reason, part) {
-						t.Errorf("failed because %q, want it to say %q", reason, part)
+						t.Errorf("reason %q: expected %q", reason, part)
 					}
 				}
 			}
@@ -245,7 +246,7 @@ func TestUnreadableTask(t *testing.T) {
 	}
 }
 
-// watched checks that a task's line is in the journal before its finish is sent.
+// watched checks that the line of a task is in the journal before its finish is sent.
 type watched struct {
 	*trainerLink
 	journal string
@@ -271,7 +272,7 @@ func (w watched) Fail(ctx context.Context, task *taskqueue.Task, reason error) e
 	return w.trainerLink.Fail(ctx, task, reason)
 }
 
-// TestEndsWithError: what is not the task's fault ends Run, and the task is neither in the journal nor finished.
+// TestEndsWithError: an error that the task did not cause ends Run. The task is not in the journal and not finished.
 func TestEndsWithError(t *testing.T) {
 	refused := errors.New("no route to shard 1")
 	train, _ := digits(t)
@@ -317,7 +318,7 @@ func TestEndsWithError(t *testing.T) {
 	}
 }
 
-// TestJobEndsWhileATaskFails: the answer to a failed task may be that the job is over. That is the end of Run, and no error.
+// TestJobEndsWhileATaskFails: the job ends while a trainer reports a failed task. Run returns no error.
 func TestJobEndsWhileATaskFails(t *testing.T) {
 	c := newCoordinator(t, writeTable(t, [][]byte{[]byte("text")}, 10), taskqueue.Options{Passes: 1})
 	told := 0
@@ -394,9 +395,9 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// A trainer that comes into a job at work counts its steps from where the job is: the schedule of the learning rate goes
-// by them.
-func TestStepsGoOnWhereTheJobIs(t *testing.T) {
+// A trainer that joins a running job continues the step count of the job. The schedule of the learning rate depends
+// on it.
+func TestStepsContinueCountOfJob(t *testing.T) {
 	train, _ := digits(t)
 	table := writeTable(t, train[:40], 40)
 	servers := &shelf{rate: 0.01, version: 500}

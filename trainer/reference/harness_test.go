@@ -31,14 +31,14 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// within is a context that no test should outlast.
+// within returns a context that bounds the time of a test.
 func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Minute, errors.New("the test took more than two minutes"))
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// digits returns the records of the real digits, divided by a seeded permutation into a held-out fifth and the rest.
+// digits returns the digits, divided by a seeded permutation into a held-out fifth and the rest.
 func digits(t testing.TB) (train, heldOut [][]byte) {
 	t.Helper()
 	file, err := os.Open("../../testdata/digits.csv.gz")
@@ -72,8 +72,8 @@ func digits(t testing.TB) (train, heldOut [][]byte) {
 	return records[len(records)/5:], records[:len(records)/5]
 }
 
-// writeTable writes records to a RecordIO file with the given numbers of records in its chunks, the last of which repeats,
-// and returns a table in which each chunk is a task.
+// writeTable writes records to a RecordIO file and returns a table with one task a chunk. sizes are the numbers of
+// records of the chunks; the last size repeats.
 func writeTable(t testing.TB, records [][]byte, sizes ...int) *taskqueue.Table {
 	t.Helper()
 	var content bytes.Buffer
@@ -145,7 +145,7 @@ func startShards(t testing.TB, n int) []string {
 	return addresses
 }
 
-// place gives out one index; it is pserver.Registry and pserver.Claim.
+// place claims one index. It implements pserver.Registry and pserver.Claim.
 type place struct {
 	index         int
 	lost, claimed chan struct{}
@@ -196,7 +196,7 @@ func newModel(t testing.TB, kind string, hidden int) model.Model {
 	return m
 }
 
-// runAll runs trainers at the same time until all are done.
+// runAll runs trainers concurrently until all have ended.
 func runAll(t testing.TB, trainers []*reference.Trainer) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(within(t))
@@ -206,7 +206,7 @@ func runAll(t testing.TB, trainers []*reference.Trainer) {
 		group.Go(func() {
 			if err := trainer.Run(ctx); err != nil {
 				t.Errorf("%s: %v", trainer.ID, err)
-				cancel() // the others may wait for this one
+				cancel() // another trainer may wait for this trainer
 			}
 		})
 	}
@@ -247,7 +247,7 @@ func readJournal(t testing.TB, path string) []reference.Entry {
 	return entries
 }
 
-// sequence yields records as they would come from a file.
+// sequence yields records like a reader of a file.
 func sequence(records [][]byte) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for _, record := range records {
@@ -258,7 +258,7 @@ func sequence(records [][]byte) iter.Seq2[[]byte, error] {
 	}
 }
 
-// asModel is the same memory as tensors of a model.
+// asModel returns tensors of a model that share the memory.
 func asModel(tensors []params.Tensor) []model.Tensor {
 	list := make([]model.Tensor, len(tensors))
 	for i, tensor := range tensors {

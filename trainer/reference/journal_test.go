@@ -12,7 +12,7 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// TestJournal: lines have the documented fields, stand there before the finish is sent, and follow what was there.
+// TestJournal: lines have the documented fields, are written before the finish is sent, and follow earlier lines.
 func TestJournal(t *testing.T) {
 	train, _ := digits(t)
 	c := newCoordinator(t, writeTable(t, train[:50], 20), taskqueue.Options{Passes: 1})
@@ -27,7 +27,7 @@ func TestJournal(t *testing.T) {
 	runAll(t, []*reference.Trainer{trainer})
 	entries := readJournal(t, path)
 	if want := (reference.Entry{Trainer: "trainer-0", Pass: 9, Position: 8, Attempt: 7, Index: 6, Records: 5}); entries[0] != want {
-		t.Errorf("the earlier line reads %+v, want %+v", entries[0], want)
+		t.Errorf("earlier line: got %+v, expected %+v", entries[0], want)
 	}
 	var positions, indices, records []int
 	for _, entry := range entries[1:] {
@@ -45,7 +45,7 @@ func TestJournal(t *testing.T) {
 
 func TestJournalCannotBeWritten(t *testing.T) {
 	if _, err := reference.OpenJournal(filepath.Join(t.TempDir(), "missing", "journal")); err == nil {
-		t.Error("a journal was opened in a folder that is not there")
+		t.Error("journal in a missing directory: expected an error")
 	}
 	train, _ := digits(t)
 	c := newCoordinator(t, writeTable(t, train[:10], 10), taskqueue.Options{Passes: 1})
@@ -59,9 +59,9 @@ func TestJournalCannotBeWritten(t *testing.T) {
 	trainer := &reference.Trainer{ID: "trainer-0", Model: newModel(t, model.Softmax, 0), BatchSize: 8,
 		Tasks: c.join("trainer-0"), Parameters: &shelf{rate: 0.1}, Journal: journal}
 	if err := trainer.Run(within(t)); err == nil {
-		t.Error("Run went on without its journal")
+		t.Error("Run without its journal: expected an error")
 	}
 	if o := c.queue.Overview().Sets[0]; o.Done != 0 {
-		t.Errorf("%d tasks are counted that are not in the journal", o.Done)
+		t.Errorf("expected no counted task outside the journal, found %d", o.Done)
 	}
 }

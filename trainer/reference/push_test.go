@@ -14,14 +14,14 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// exchanged is one trainer's way to a shelf, with a book of what went over it. It is the model, the tasks and the
-// parameters of the trainer at once, so that it sees what was computed and not pushed yet.
+// exchanged connects one trainer to a shelf and counts the exchange. It implements the model, the tasks and the
+// parameters of the trainer, so it sees computed gradients before they are pushed.
 type exchanged struct {
 	model.Model
 	*trainerLink
 	*shelf
-	unpushed int      // mini-batches, computed since the last push that was applied
-	records  int      // in them
+	unpushed int      // mini-batches computed since the last applied push
+	records  int      // records in them
 	pushes   []string // applied
 	finished int
 }
@@ -51,13 +51,13 @@ func (e *exchanged) Next(ctx context.Context, finished *taskqueue.Task) (*taskqu
 	if finished != nil {
 		e.finished++
 		if e.unpushed != 0 {
-			e.t.Errorf("task %d is sent as finished with %d mini-batches that were not pushed", finished.Index, e.unpushed)
+			e.t.Errorf("finish of task %d: expected no unpushed mini-batches, found %d", finished.Index, e.unpushed)
 		}
 	}
 	return e.trainerLink.Next(ctx, finished)
 }
 
-// exchange trains once over records in tasks of at most perTask of them.
+// exchange trains one pass over records, in tasks of at most perTask records.
 func exchange(t *testing.T, records [][]byte, perTask, batch int, how reference.Exchange) (*exchanged, reference.TaskReport) {
 	t.Helper()
 	c := newCoordinator(t, writeTable(t, records, perTask), taskqueue.Options{Passes: 1})
@@ -73,7 +73,7 @@ func exchange(t *testing.T, records [][]byte, perTask, batch int, how reference.
 	return e, total
 }
 
-// What is pushed when: mini-batches and records in each push, and whether it brought parameters back.
+// The number of mini-batches and records of each push, and whether it returned parameters.
 func TestPushEvery(t *testing.T) {
 	train, _ := digits(t)
 	for _, tt := range []struct {
@@ -95,7 +95,7 @@ func TestPushEvery(t *testing.T) {
 	}
 }
 
-// The gradient of a push is the mean over its records, whatever mini-batches they came in.
+// The gradient of a push is the mean over its records, for any mini-batches.
 func TestPushIsTheMean(t *testing.T) {
 	train, _ := digits(t)
 	whole, _ := exchange(t, train[:40], 40, 40, reference.Exchange{})
@@ -109,8 +109,8 @@ func TestPushIsTheMean(t *testing.T) {
 	}
 }
 
-// Whatever the sizes: no task is finished before all of it is pushed, and every record is in one push.
-func TestNothingIsFinishedUnpushed(t *testing.T) {
+// For any sizes, no task is finished before all of its records are pushed, and every record is in one push.
+func TestTasksFinishAfterPush(t *testing.T) {
 	train, _ := digits(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 60 {
@@ -128,7 +128,7 @@ func TestNothingIsFinishedUnpushed(t *testing.T) {
 			in += n
 		}
 		if in != records || total.Records != records || e.finished != (records+perTask-1)/perTask {
-			t.Fatalf("%d records in tasks of %d, mini-batches of %d, %+v: %d were pushed, %d reported, %d tasks finished",
+			t.Fatalf("%d records in tasks of %d, mini-batches of %d, %+v: found %d pushed, %d reported, %d tasks finished",
 				records, perTask, batch, how, in, total.Records, e.finished)
 		}
 	}

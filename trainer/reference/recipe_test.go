@@ -10,7 +10,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// What a trainer would be refused by its parameter servers' client is found before it looks for them.
+// A setting that the client of the parameter servers would refuse is refused before the trainer connects.
 func TestClipNormWithTables(t *testing.T) {
 	clipped := Recipe{Optimizer: params.Optimizer{ClipNorm: 1}}
 	_, err := clipped.Complete(model.FM, model.Flights, false)
@@ -22,12 +22,13 @@ func TestClipNormWithTables(t *testing.T) {
 	}
 }
 
-// Without a learning rate it is what is known for the data, or what goes with the optimizer; where neither is, it is asked for.
+// Without a setting, the learning rate is the known rate of the data, or the default of the optimizer. Without
+// either, the setting is required.
 func TestLearningRates(t *testing.T) {
 	for _, tt := range []struct {
 		kind, optimizer string
 		inputs          int
-		want            float32 // 0: none is known
+		want            float32 // 0: no known rate
 	}{
 		{model.FM, "", 4, 0.02},
 		{model.FM, optimizer.Adagrad, 4, 0.02},

@@ -50,10 +50,10 @@ func flights(t testing.TB, n int) (records [][]byte) {
 	return records
 }
 
-// fmTables are those of the factorization machine.
+// fmTables are the tables of the factorization machine.
 var fmTables = []params.Table{{Name: "weights", Dim: 1, Init: params.Zeros, Seed: 3}, {Name: "factors", Dim: 4, Init: params.Normal, Scale: 0.05, Seed: 3}}
 
-// trainFM trains a factorization machine with one trainer, and returns it as it would be saved.
+// trainFM trains a factorization machine with one trainer and returns the saved model.
 func trainFM(t *testing.T, records [][]byte, shards int, mode params.Mode, exchange reference.Exchange) reference.Saved {
 	t.Helper()
 	config := model.Config{Inputs: 4, Classes: 2, Rank: 4, Seed: 3}
@@ -94,7 +94,7 @@ func trainFM(t *testing.T, records [][]byte, shards int, mode params.Mode, excha
 	return saved
 }
 
-// contents are the rows of a table by id.
+// contents returns the rows of a table by id.
 func contents(s reference.SavedTable) map[int64][]float32 {
 	rows := map[int64][]float32{}
 	for i, id := range s.IDs {
@@ -103,7 +103,8 @@ func contents(s reference.SavedTable) map[int64][]float32 {
 	return rows
 }
 
-// One trainer's factorization machine is the same on however many servers, bit by bit, and it learns; what is saved is read back.
+// The factorization machine of one trainer has the same bits with any number of servers. It learns, and the saved
+// model can be read.
 func TestFactorizationMachineOnServers(t *testing.T) {
 	records := flights(t, 4000)
 	for name, c := range map[string]struct {
@@ -117,11 +118,11 @@ func TestFactorizationMachineOnServers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			one, three := trainFM(t, records, 1, c.mode, c.exchange), trainFM(t, records, 3, c.mode, c.exchange)
 			if one.Tensors[0].Data[0] != three.Tensors[0].Data[0] || one.Tensors[0].Data[0] == 0 {
-				t.Errorf("the bias is %v with one server, %v with three", one.Tensors[0].Data[0], three.Tensors[0].Data[0])
+				t.Errorf("bias: found %v with one server, %v with three", one.Tensors[0].Data[0], three.Tensors[0].Data[0])
 			}
 			for i, table := range one.Tables {
 				if mine, theirs := contents(table), contents(three.Tables[i]); !maps.EqualFunc(mine, theirs, slices.Equal) {
-					t.Errorf("table %s has %d rows with one server, %d with three, and not the same", table.Name, len(mine), len(theirs))
+					t.Errorf("table %s: expected the same rows, found %d with one server, %d with three", table.Name, len(mine), len(theirs))
 				}
 			}
 			path := filepath.Join(t.TempDir(), "fm.safetensors")
@@ -145,13 +146,13 @@ func TestFactorizationMachineOnServers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if *before.AUC < 0.68 || *after.AUC != *before.AUC || after.LossSum != before.LossSum {
-				t.Errorf("on its own records the area under the ROC curve is %.4f, loss %v; read back %.4f, %v", *before.AUC, before.LossSum, *after.AUC, after.LossSum)
+				t.Errorf("training records: area under the ROC curve %.4f, loss %v; of the read model %.4f, %v", *before.AUC, before.LossSum, *after.AUC, after.LossSum)
 			}
 		})
 	}
 }
 
-// A category that no record had has the values that every row starts with.
+// A category without records has the initial values of rows.
 func TestRowOfAnUnseenCategory(t *testing.T) {
 	m, err := model.New(model.FM, model.Config{Inputs: 1, Classes: 2, Rank: 4, Seed: 3})
 	if err != nil {
@@ -170,7 +171,7 @@ func TestRowOfAnUnseenCategory(t *testing.T) {
 	}
 }
 
-// The ids of a saved model ascend, in whatever order servers sent them, and its rows start where the job's rows started.
+// The ids of a saved model ascend, for any order of the servers, and its rows keep the initialization of the job.
 func TestSavedTablesAreInOrder(t *testing.T) {
 	config := model.Config{Inputs: 4, Classes: 2, Rank: 4, Seed: 3}
 	saved := reference.Saved{Kind: model.FM, Config: config, Tensors: []model.Tensor{{Name: "bias", Shape: []int{1}, Data: []float32{0}}}, Tables: []reference.SavedTable{
@@ -194,7 +195,7 @@ func TestSavedTablesAreInOrder(t *testing.T) {
 		t.Errorf("rows of %s start as %s %v, expected %s 0.125", table.Name, table.Init, table.Scale, params.Uniform)
 	}
 
-	// Models of earlier versions do not say where rows start: uniformly in [-0.05, 0.05).
+	// Models of earlier versions have no initialization of rows: it is uniform in [-0.05, 0.05).
 	tensors, metadata, err := safetensors.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -23,8 +23,8 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// TestTrainersOfOneName: two that take the session from each other do not go on for ever. One ends and says why; the other
-// one trains to the end, and each task is counted once.
+// TestTrainersOfOneName: two trainers of one name end each other's sessions only until one of them ends with an
+// error. The other trains to the end, and each task counts once.
 func TestTrainersOfOneName(t *testing.T) {
 	const passes = 20
 	train, _ := digits(t)
@@ -43,10 +43,10 @@ func TestTrainersOfOneName(t *testing.T) {
 		go func() { ended <- rival().Run(within(t)) }()
 	}
 	if err := <-ended; !errors.Is(err, reference.ErrRival) || !strings.Contains(err.Error(), `"twin"`) {
-		t.Errorf("the first to end says %v, want that another one runs under its name", err)
+		t.Errorf("first trainer to end: expected the error of a second trainer with its name, got %v", err)
 	}
 	if err := <-ended; err != nil {
-		t.Errorf("the other one ends with %v", err)
+		t.Errorf("other trainer: got error %v", err)
 	}
 	if err := r.Wait(); err != nil {
 		t.Error(err)
@@ -62,7 +62,7 @@ func TestTrainersOfOneName(t *testing.T) {
 	}
 }
 
-// A converted table of numbers describes itself: a trainer learns its three classes without any setting.
+// A converted table of numbers describes itself: a trainer learns its three classes without settings.
 func TestWorkerLearnsConvertedNumbers(t *testing.T) {
 	var table strings.Builder
 	random := rand.New(rand.NewPCG(1, 2))
@@ -86,7 +86,7 @@ func TestWorkerLearnsConvertedNumbers(t *testing.T) {
 	}
 	saved, err := reference.ReadSaved(w.SavePath)
 	if err != nil || saved.Config.Classes != 3 || saved.Config.Inputs != 2 {
-		t.Fatalf("saved %+v, %v", saved.Config, err)
+		t.Fatalf("saved model: %+v, %v", saved.Config, err)
 	}
 	m, err := saved.Model()
 	if err != nil {
@@ -103,7 +103,7 @@ func TestWorkerLearnsConvertedNumbers(t *testing.T) {
 	}
 }
 
-// A model with fewer classes than the dataset would fail task by task: a trainer refuses it at the start.
+// With fewer classes than the dataset, a model would fail task by task. The trainer refuses it at the start.
 func TestWorkerRefusesTooFewClasses(t *testing.T) {
 	for want, w := range map[string]*reference.Worker{
 		"the dataset has 12 classes, the model softmax has 10: omit --classes, or start with --classes 12": {Kind: model.Softmax, Classes: 10},
@@ -117,15 +117,15 @@ func TestWorkerRefusesTooFewClasses(t *testing.T) {
 		w.Trainer = trainer.Config{ID: "a", Locate: trainer.At(r.Addr), Log: quiet()}
 		w.Data, w.Log = data.Train.Paths, quiet()
 		if err := w.Run(within(t)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("it ends with %v, want %q", err, want)
+			t.Errorf("got error %v, expected %q", err, want)
 		}
 	}
 }
 
-// TestNobodyToElectWhoSaves: a trainer that was told to save the model finds that the job is over and no master left. It does
-// not end as if it had saved it, unless another one did.
-func TestNobodyToElectWhoSaves(t *testing.T) {
-	for name, saved := range map[string]bool{"nobody saved": false, "another one saved": true} {
+// TestSaverWithoutMasterReturnsError: a trainer that must save the model finds an ended job without a master. It returns an
+// error unless another trainer saved the model.
+func TestSaverWithoutMasterReturnsError(t *testing.T) {
+	for name, saved := range map[string]bool{"not saved": false, "saved by another trainer": true} {
 		t.Run(name, func(t *testing.T) {
 			train, _ := digits(t)
 			table := writeTable(t, train[:40], 20)
@@ -136,7 +136,7 @@ func TestNobodyToElectWhoSaves(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "model")
 			over := func() {
 				if saved {
-					if err := os.WriteFile(path, []byte("the other one's"), 0o600); err != nil {
+					if err := os.WriteFile(path, []byte("model of another trainer"), 0o600); err != nil {
 						t.Error(err)
 					}
 				}
@@ -156,18 +156,18 @@ func TestNobodyToElectWhoSaves(t *testing.T) {
 			case saved && err != nil:
 				t.Error(err)
 			case !saved && (err == nil || !strings.Contains(err.Error(), "did not save the model")):
-				t.Errorf("it ends with %v", err)
+				t.Errorf("got error %v", err)
 			}
 			content, err := os.ReadFile(path)
-			if (err == nil) != saved || saved && string(content) != "the other one's" {
-				t.Errorf("the model is %q, %v", content, err)
+			if (err == nil) != saved || saved && string(content) != "model of another trainer" {
+				t.Errorf("model: found %q, %v", content, err)
 			}
 		})
 	}
 }
 
-// TestSavePath: a trainer that could not save the model at the end says so before it joins; what is there already stays as it
-// is.
+// TestSavePath: a trainer that cannot save the model at the end returns an error before it joins. An existing file
+// remains unchanged.
 func TestSavePath(t *testing.T) {
 	dir := t.TempDir()
 	earlier := filepath.Join(dir, "earlier")
@@ -175,7 +175,7 @@ func TestSavePath(t *testing.T) {
 		t.Fatal(err)
 	}
 	asked, cancel := context.WithCancel(t.Context())
-	cancel() // to stop: whatever joins ends without an error
+	cancel() // the worker stops: a join ends without an error
 	for _, test := range []struct{ path, want string }{
 		{dir, "expected a file, or nothing yet, found d"},
 		{os.DevNull, "expected a file, or nothing yet, found D"},
@@ -188,17 +188,17 @@ func TestSavePath(t *testing.T) {
 		err := w.Run(asked)
 		if test.want == "" {
 			if err != nil {
-				t.Errorf("to save as %q: %v", test.path, err)
+				t.Errorf("save as %q: got error %v", test.path, err)
 			}
 		} else if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.path) {
-			t.Errorf("to save as %q: %v, want %q", test.path, err, test.want)
+			t.Errorf("save as %q: got error %v, expected %q", test.path, err, test.want)
 		}
 	}
 	found, err := os.ReadDir(dir)
 	if err != nil || len(found) != 1 {
-		t.Errorf("left behind are %v, %v", found, err)
+		t.Errorf("expected no other files, found %v, %v", found, err)
 	}
 	if content, err := os.ReadFile(earlier); err != nil || string(content) != "a model" {
-		t.Errorf("the earlier file has %q, %v", content, err)
+		t.Errorf("earlier file: found %q, %v", content, err)
 	}
 }

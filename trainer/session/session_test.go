@@ -24,8 +24,8 @@ func newTestSession() *Session {
 	return New(&wire.JoinReply{Trainer: wire.Trainer{Ordinal: 3, Incarnation: 9}, JobID: [16]byte{7}})
 }
 
-// A request lists what was held when it was made and reports what was finished before; it
-// echoes the highest commit; the number grows.
+// A request lists the tasks that were held when it was made, reports the earlier finishes and echoes the highest
+// commit. Its number grows.
 func TestSessionRequests(t *testing.T) {
 	s := newTestSession()
 	want := func(r *wire.NextRequest, seq uint64, commit uint64, held []taskqueue.Token, finished ...int) {
@@ -35,7 +35,7 @@ func TestSessionRequests(t *testing.T) {
 			positions = append(positions, f.Token.Position)
 		}
 		if commit > 0 && !bytes.Equal(r.SeenProof, []byte{byte(commit)}) {
-			t.Errorf("commit %d is echoed with the proof %x", commit, r.SeenProof)
+			t.Errorf("commit %d: got proof %x", commit, r.SeenProof)
 		}
 		if r.Seq != seq || r.Ack != seq || r.SeenCommit != commit || !reflect.DeepEqual(r.Held, held) || !reflect.DeepEqual(positions, finished) || r.JobID != [16]byte{7} || r.Ordinal != 3 || r.Incarnation != 9 {
 			t.Errorf("got %+v, want seq %d, commit %d, held %v, finished %v", r, seq, commit, held, finished)
@@ -51,28 +51,27 @@ func TestSessionRequests(t *testing.T) {
 	s.Finish(token(1), "", 0)
 	want(s.Next(true, taskqueue.Progress{}), 4, 50, []taskqueue.Token{}, 1)
 	if s.Answered(waits) != nil {
-		t.Error("a wait answer is a task")
+		t.Error("answer to wait: expected no task")
 	}
 	want(s.Next(false, taskqueue.Progress{}), 5, 50, []taskqueue.Token{})
 }
 
-// Until it is answered the same request is repeated, whatever happened since: what was
-// finished meanwhile is in the one after it.
+// An unanswered request is repeated unchanged. Later finishes are in the next request.
 func TestSessionRepeats(t *testing.T) {
 	s := newTestSession()
 	first := s.Next(true, taskqueue.Progress{Records: 1})
 	before := *first
 	s.Finish(token(5), "", 0)
 	if again := s.Next(false, taskqueue.Progress{Records: 2}); again != first || !reflect.DeepEqual(*again, before) {
-		t.Errorf("the repeated request is %+v, was %+v", again, before)
+		t.Errorf("repeated request: found %+v, expected %+v", again, before)
 	}
 	s.Answered(waits)
 	if next := s.Next(true, taskqueue.Progress{}); len(next.Finished) != 1 || next.Seq != 2 {
-		t.Errorf("the next request is %+v", next)
+		t.Errorf("next request: got %+v", next)
 	}
 }
 
-func TestSessionKnowsWhatIsUnsaid(t *testing.T) {
+func TestSessionReportsUnsentFinishes(t *testing.T) {
 	s := newTestSession()
 	steps := []struct {
 		what   string
@@ -82,8 +81,8 @@ func TestSessionKnowsWhatIsUnsaid(t *testing.T) {
 		{"nothing is finished", func() {}, false},
 		{"asked", func() { s.Next(true, taskqueue.Progress{}) }, false},
 		{"finished, while another request is under way", func() { s.Finish(token(0), "", 0) }, true},
-		{"that one is answered", func() { s.Answered(waits) }, true},
-		{"said, not answered", func() { s.Next(true, taskqueue.Progress{}) }, true},
+		{"that request is answered", func() { s.Answered(waits) }, true},
+		{"reported, not answered", func() { s.Next(true, taskqueue.Progress{}) }, true},
 		{"answered", func() { s.Answered(waits) }, false},
 		{"failed", func() { s.Finish(token(1), "broken", 0) }, true},
 		{"said", func() { s.Next(true, taskqueue.Progress{}) }, true},
@@ -92,16 +91,16 @@ func TestSessionKnowsWhatIsUnsaid(t *testing.T) {
 	for _, step := range steps {
 		step.do()
 		if got := s.Unsaid(); got != step.unsaid {
-			t.Errorf("%s: unsaid is %v", step.what, got)
+			t.Errorf("%s: got unsaid %v", step.what, got)
 		}
 	}
 }
 
-// Why a task failed is said as far as a message takes it.
+// The reason of a failed task is truncated to the size of a message.
 func TestSessionBoundsReasons(t *testing.T) {
 	s := newTestSession()
 	s.Finish(token(0), strings.Repeat("x", 1<<20), 0)
 	if n := len(s.Next(true, taskqueue.Progress{}).Finished[0].Error); n != maxReason {
-		t.Errorf("a reason of %d bytes is sent", n)
+		t.Errorf("reason: found %d bytes", n)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"trainmaster/master/netrpc/wire"
 )
 
-// Pauses double up to a limit, and spread over the upper half of their range.
+// Pauses double up to a limit, and are random in the upper half of their range.
 func TestBackoff(t *testing.T) {
 	for n, want := range []time.Duration{20, 40, 80, 160, 320, 640, 1280, 2000, 2000, 2000} {
 		want *= time.Millisecond
@@ -21,11 +21,11 @@ func TestBackoff(t *testing.T) {
 		}
 	}
 	if got := Backoff(1<<40, 1); got != pauseMost {
-		t.Errorf("after ever so many attempts: %v", got)
+		t.Errorf("after many attempts: got %v", got)
 	}
 }
 
-// Only an answer of the job itself ends a call; whatever else happened, it is repeated.
+// Only an answer of the job itself ends a call. After any other outcome the call is repeated.
 func TestJudge(t *testing.T) {
 	say := func(kind error) error { return wire.Error(rpc.ServerError(kind.Error() + ": and why")) }
 	for _, tt := range []struct {
