@@ -18,23 +18,23 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// check holds the invariants. It keeps its own books from the ledger, which it reads as it
-// is written, and compares them with the stored state and with what trainers are told.
+// check holds the invariants. It derives the expected state from the ledger, as it is written,
+// and compares that with the stored state and with the answers to trainers.
 type check struct {
 	world    *world
 	ctx      context.Context
 	state    *stored
 	commits  int
-	terms    map[int64]string // term -> its lock key
-	last     int64            // the newest term that committed
+	terms    map[int64]string // lock key by term
+	last     int64            // newest term with a commit
 	begin    map[int64]taskqueue.Clock
 	heard    map[int64]*termState
-	written  time.Duration // when the last commit was sent
+	written  time.Duration // time of the last commit's first transaction
 	verifier *taskqueue.Verifier
 
-	trained          map[delivery]bool // by clients that do not join
-	events           map[uint64][]byte // the ledger, in histories that keep it
-	sealed           uint64            // of it, the last commit that was found in a file
+	trained          map[delivery]bool // by clients with plain connections
+	events           map[uint64][]byte // ledger entries by commit, in histories with a ledger
+	sealed           uint64            // newest sealed commit
 	tasks            map[place]*history
 	sessions         map[taskqueue.Ordinal]*sessionState
 	answered         map[request]dispatch
@@ -43,15 +43,15 @@ type check struct {
 	closed           map[taskqueue.Pass]bool
 	newest           map[taskqueue.Ordinal]*taskqueue.Request
 	ended            taskqueue.Status
-	step, generation uint64                     // the last committed one, and the ring's, with explicit commits
-	stepAt           time.Duration              // when it was committed
-	stepped          bool                       // in this commit
-	retried          int                        // tasks, by an operator
-	charged          map[taskqueue.Ordinal]bool // whose sessions ended for a time-out or a failure, in this commit
+	step, generation uint64                     // of the last committed step, with explicit commits
+	stepAt           time.Duration              // time of that commit
+	stepped          bool                       // this commit commits or rolls back steps
+	retried          int                        // number of tasks that an operator retried
+	charged          map[taskqueue.Ordinal]bool // trainers with a timeout or a failure in this commit
 	stepBook         *stepBook
-	named            *checkpoint.Set           // by this commit; nil: none
-	epochs           map[uint32]map[sample]int // what was committed when each began
-	untrusted        bool                      // the answers of this moment left without a commit, and without a lease that is trusted
+	named            *checkpoint.Set           // checkpoint set that this commit names, or nil
+	epochs           map[uint32]map[sample]int // committed records at the start of each epoch
+	untrusted        bool                      // answers are being sent without a commit and without a valid lease
 }
 
 // place is a task in a pass.
@@ -60,13 +60,13 @@ type place struct {
 	position int
 }
 
-// history is what the ledger says of a task in a pass.
+// history holds the ledger events of a task in a pass.
 type history struct {
 	finished bool
-	applied  uint64 // the step of its finish, which is not committed
+	applied  uint64 // the step of its finish, while that is not committed; otherwise 0
 	stuck    bool   // taken from a trainer in this epoch, with explicit commits
 	aside    bool
-	index    int // of the task that was set aside
+	index    int // task index, if the task was set aside
 	failures int
 	returns  int
 	attempts map[taskqueue.Attempt]*handout
@@ -78,31 +78,31 @@ type handout struct {
 	clock   taskqueue.Clock
 	term    int64
 	moment  time.Duration
-	open    bool // neither finished nor taken back
+	open    bool // not finished and not taken back
 }
 
 type sessionState struct {
 	id          string
-	term        int64 // that it joined in
+	term        int64 // term of its join
 	incarnation uint64
 	joined      time.Duration
 	lost        bool
 	left        bool
 }
 
-// termState is what a term heard of the trainers.
+// termState holds the requests that a term has received from trainers.
 type termState struct {
 	began time.Duration
-	sent  time.Duration // its last batch
+	sent  time.Duration // start of the last batch
 	heard map[taskqueue.Ordinal][]hearing
-	gone  map[taskqueue.Ordinal]time.Duration // its connection
+	gone  map[taskqueue.Ordinal]time.Duration // when a connection was closed
 
-	failed          time.Duration   // when a commit failed last
-	clock           taskqueue.Clock // of its last commit
-	clockAt         time.Duration   // when that was sent; 0: there is none
-	saveAt, saveEnd time.Duration   // of the save under way, or the last one
+	failed          time.Duration   // time of the last failed commit
+	clock           taskqueue.Clock // job clock of the last commit
+	clockAt         time.Duration   // start of that commit; 0: none
+	saveAt, saveEnd time.Duration   // start and end of the newest save
 	uncounted       time.Duration   // slow saves since clockAt
-	behind          time.Duration   // the clock, since the term's first commit
+	behind          time.Duration   // delay of the clock since the first commit of the term
 }
 
 // request is one request of a session.
@@ -117,7 +117,7 @@ type dispatch struct {
 	attempt taskqueue.Attempt
 }
 
-// sendState is what a term sent last.
+// sendState is the newest commit that a term has sent.
 type sendState struct {
 	number  uint64
 	bytes   string
@@ -140,7 +140,7 @@ func (c *check) over() bool {
 	return c.ended == taskqueue.Ended || c.ended == taskqueue.Failed
 }
 
-// wrote checks a transaction that etcd has just applied.
+// wrote checks a transaction that etcd has applied.
 func (c *check) wrote(req *pb.TxnRequest) {
 	put := req.Success[0].GetRequestPut()
 	if put == nil || string(put.Key) != fence.StateKey {
@@ -179,7 +179,7 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	}
 	c.applyEvents(before, next, ledger)
 	if c.named != nil && c.step != c.named.Number {
-		c.breaks("the name of a set and what counts are one", "set %d is named, cut %d is committed", c.named.Number, c.step)
+		c.breaks("a set is named with its cut", "set %d is named, cut %d is committed", c.named.Number, c.step)
 	}
 	c.columns(next)
 	c.keys(next)
@@ -197,8 +197,8 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	}
 }
 
-// term: two masters never commit in one term, nor in an older one than the last; commits
-// follow each other without a gap.
+// term checks that only the holder of the lock commits, that terms never decrease, and that
+// commit numbers have no gaps.
 func (c *check) term(req *pb.TxnRequest, next *stored) {
 	var key string
 	var revision int64
@@ -209,7 +209,7 @@ func (c *check) term(req *pb.TxnRequest, next *stored) {
 	}
 	holder := c.world.etcd.first(lockPrefix)
 	if revision != next.LockRevision || string(holder.GetKey()) != key || holder.GetCreateRevision() != next.LockRevision {
-		c.breaks("only the leader commits", "commit %d says term %d of %s (fence %d), the lock is %s of term %d", next.Commit, next.LockRevision, key, revision, holder.GetKey(), holder.GetCreateRevision())
+		c.breaks("only the leader commits", "commit %d has term %d of %s (fence %d), the lock is %s of term %d", next.Commit, next.LockRevision, key, revision, holder.GetKey(), holder.GetCreateRevision())
 	}
 	if other := c.terms[next.LockRevision]; other != "" && other != key || next.LockRevision < c.last {
 		c.breaks("two masters never commit in one term", "commit %d of term %d by %s, after term %d (%s)", next.Commit, next.LockRevision, key, c.last, other)
@@ -223,14 +223,14 @@ func (c *check) term(req *pb.TxnRequest, next *stored) {
 	}
 }
 
-// time: the job clock never goes back, and never further than its lead beyond a commit.
+// time checks that the job clock never runs backward or faster than real time, and by at most its lead between commits.
 func (c *check) time(next *stored) {
 	if c.state.Commit == 0 {
 		return
 	}
 	passed := next.Clock.Sub(c.state.Clock)
 	if passed < 0 || passed > decide.ClockLead {
-		c.breaks("the job clock stands while nothing commits", "from commit %d to %d it goes from %d to %d", c.state.Commit, next.Commit, c.state.Clock, next.Clock)
+		c.breaks("the job clock stops without commits", "commits %d to %d: clock %d to %d", c.state.Commit, next.Commit, c.state.Clock, next.Clock)
 	}
 	t := c.heard[next.LockRevision]
 	if t == nil || c.world.plan.faults.jump != 0 {
@@ -243,11 +243,11 @@ func (c *check) time(next *stored) {
 	c.slow(t, next)
 }
 
-// slowStore is what a commit may take and still be time that the job clock counts.
+// slowStore is the longest duration of a commit that the job clock counts.
 const slowStore = time.Second
 
-// slow: in a term, the job clock counts all time but that of commits slower than slowStore, and
-// that beyond its lead.
+// slow checks that the job clock counts all time in a term, except time beyond its lead and
+// commits slower than slowStore.
 func (c *check) slow(t *termState, next *stored) {
 	gone, passed := t.sent-t.clockAt-t.uncounted, next.Clock.Sub(t.clock)
 	first := t.clockAt == 0
@@ -260,7 +260,7 @@ func (c *check) slow(t *termState, next *stored) {
 	}
 }
 
-// saving follows a save of a term: from its first transaction to the last answer.
+// saving records a save of a term: from its first transaction to the last answer.
 func (t *termState) saving(now time.Duration, begins bool) {
 	if begins {
 		t.settle()
@@ -269,7 +269,7 @@ func (t *termState) saving(now time.Duration, begins bool) {
 	t.saveEnd = now
 }
 
-// settle takes the save that is over into what the clock does not count.
+// settle adds a finished slow save to the uncounted time.
 func (t *termState) settle() {
 	if took := t.saveEnd - t.saveAt; took > slowStore {
 		t.uncounted += took
@@ -279,7 +279,7 @@ func (t *termState) settle() {
 
 func (c *check) jobID(next *stored) {
 	if c.state.Commit > 0 && string(next.JobID) != string(c.state.JobID) {
-		c.breaks("a job is never begun anew", "commit %d has another job id", next.Commit)
+		c.breaks("a job keeps its id", "commit %d has another job id", next.Commit)
 	}
 	copy(c.world.jobID[:], next.JobID)
 }
@@ -293,17 +293,17 @@ func (c *check) of(p place) *history {
 	return h
 }
 
-// applyEvents updates the books by the events of a commit.
+// applyEvents updates the expected state by the events of a commit.
 func (c *check) applyEvents(before, next *stored, value []byte) {
 	if err := c.verifier.Add(next.Commit, value); err != nil {
-		c.breaks("the ledger tells what can have happened", "%v", err)
+		c.breaks("the ledger is consistent", "%v", err)
 		return
 	}
 	clear(c.joins)
 	clear(c.charged)
 	for ev, err := range taskqueue.LedgerEvents(value) {
 		if err == nil && ev.Kind == taskqueue.EventJoined {
-			c.joins[ev.ID] = true // and the session that had the name is lost
+			c.joins[ev.ID] = true // the previous session with this id is lost
 		}
 		if err == nil && c.world.plan.exact && (ev.Kind == taskqueue.EventTimedOut || ev.Kind == taskqueue.EventFailed) {
 			c.charged[ev.Trainer] = true
@@ -311,7 +311,7 @@ func (c *check) applyEvents(before, next *stored, value []byte) {
 	}
 	for ev, err := range taskqueue.LedgerEvents(value) {
 		if err != nil {
-			c.breaks("the ledger tells what can have happened", "%v", err)
+			c.breaks("the ledger is consistent", "%v", err)
 			return
 		}
 		c.world.note("  %+v", ev)
@@ -329,13 +329,13 @@ func (c *check) event(before, next *stored, ev *taskqueue.LedgerEvent) {
 	case taskqueue.EventDispatched:
 		h := c.of(p)
 		if h.finished || h.applied != 0 {
-			c.breaks("a finished task is never handed out again", "pass %d, position %d", ev.Pass, ev.Position)
+			c.breaks("a finished task is never dispatched again", "pass %d, position %d", ev.Pass, ev.Position)
 		}
 		if h.stuck {
-			c.breaks("what was taken from a trainer is handed out in a new epoch only", "pass %d, position %d", ev.Pass, ev.Position)
+			c.breaks("a task taken from a trainer is dispatched in a new epoch only", "pass %d, position %d", ev.Pass, ev.Position)
 		}
 		if h.attempts[ev.Attempt] != nil {
-			c.breaks("an attempt is handed out once", "pass %d, position %d, attempt %d", ev.Pass, ev.Position, ev.Attempt)
+			c.breaks("an attempt is dispatched once", "pass %d, position %d, attempt %d", ev.Pass, ev.Position, ev.Attempt)
 		}
 		h.attempts[ev.Attempt] = &handout{trainer: ev.Trainer, clock: next.Clock, term: next.LockRevision, moment: c.world.now, open: true}
 	case taskqueue.EventFinished:
@@ -344,7 +344,7 @@ func (c *check) event(before, next *stored, ev *taskqueue.LedgerEvent) {
 			c.breaks("a task is counted once in a pass", "pass %d, position %d", ev.Pass, ev.Position)
 		}
 		if h.attempts[ev.Attempt] == nil {
-			c.breaks("only what was handed out counts", "pass %d, position %d, attempt %d", ev.Pass, ev.Position, ev.Attempt)
+			c.breaks("only a dispatched attempt counts", "pass %d, position %d, attempt %d", ev.Pass, ev.Position, ev.Attempt)
 		}
 		h.finished = true
 		for _, a := range h.attempts {
@@ -357,7 +357,7 @@ func (c *check) event(before, next *stored, ev *taskqueue.LedgerEvent) {
 			c.breaks("a task is counted once in a pass", "pass %d, position %d", ev.Pass, ev.Position)
 		}
 		if h.attempts[ev.Attempt] == nil {
-			c.breaks("only what was handed out counts", "pass %d, position %d, attempt %d", ev.Pass, ev.Position, ev.Attempt)
+			c.breaks("only a dispatched attempt counts", "pass %d, position %d, attempt %d", ev.Pass, ev.Position, ev.Attempt)
 		}
 		h.applied = ev.Step
 		for _, a := range h.attempts {
@@ -390,16 +390,16 @@ func (c *check) event(before, next *stored, ev *taskqueue.LedgerEvent) {
 	}
 }
 
-// takenBack: a task is taken back from one who holds it, and for a time-out not before its time.
+// takenBack checks that the trainer holds the task, and that a timeout is not early.
 func (c *check) takenBack(next *stored, ev *taskqueue.LedgerEvent) {
 	h := c.of(place{ev.Pass, ev.Position})
 	a := h.attempts[ev.Attempt]
 	if a == nil || !a.open || a.trainer != ev.Trainer {
-		c.breaks("only what is held is taken back", "%+v", *ev)
+		c.breaks("only a held task is taken back", "%+v", *ev)
 		return
 	}
 	if c.world.plan.exact && ev.Kind != taskqueue.EventReturned {
-		h.stuck = true // and stays where it is
+		h.stuck = true // the trainer keeps it until a rollback
 	} else {
 		a.open = false
 	}
@@ -414,14 +414,14 @@ func (c *check) takenBack(next *stored, ev *taskqueue.LedgerEvent) {
 	h.failures++
 	least := c.world.plan.options.TimeoutMin
 	if ran := next.Clock.Sub(a.clock); ran < least {
-		c.breaks("nothing times out early", "pass %d, position %d, attempt %d after %v", ev.Pass, ev.Position, ev.Attempt, ran)
+		c.breaks("no task times out early", "pass %d, position %d, attempt %d after %v", ev.Pass, ev.Position, ev.Attempt, ran)
 	}
 	if ran := next.Clock.Sub(c.begin[next.LockRevision]); a.term != next.LockRevision && ran < least && next.Clock.Sub(a.clock) < 10*least {
-		c.breaks("a new term gives every task its time", "pass %d, position %d, attempt %d timed out %v after the term began", ev.Pass, ev.Position, ev.Attempt, ran)
+		c.breaks("a new term extends all deadlines", "pass %d, position %d, attempt %d timed out %v after the term began", ev.Pass, ev.Position, ev.Attempt, ran)
 	}
 }
 
-// lost: a trainer that is heard is not lost.
+// lost checks that a lost trainer was silent for its time to live, or for the grace period.
 func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 	s := c.sessions[o]
 	if s == nil || s.lost {
@@ -440,7 +440,7 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 		}
 	}
 	silence := c.world.plan.options.SessionTTL
-	if c.world.plan.exact { // one that timed out in a commit that was refused has the grace to show up
+	if c.world.plan.exact { // after a timeout in a refused commit, the trainer has the grace period
 		silence = min(silence, c.world.plan.options.Grace)
 	}
 	t := c.heard[next.LockRevision]
@@ -449,11 +449,11 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 		silence = min(silence, c.world.plan.options.Grace)
 	}
 	if c.world.plan.faults.jump == 0 && !c.joins[s.id] && c.world.now-heard < silence {
-		c.breaks("who is heard is not lost", "trainer %d, heard %v ago", o, c.world.now-heard)
+		c.breaks("an active trainer is not lost", "trainer %d, last request %v ago", o, c.world.now-heard)
 	}
 }
 
-// sends: what was sent under a number is all that is ever sent under it, unless it failed.
+// sends checks that a commit number is sent with one content, unless the commit failed.
 func (c *check) sends(k *lock, state []byte) {
 	var s taskqueue.Snapshot
 	if err := c.world.codec.decode(state, &s); err != nil {
@@ -462,7 +462,7 @@ func (c *check) sends(k *lock, state []byte) {
 	}
 	last := c.sending[k]
 	if last != nil && last.unknown && last.number == s.Commit && last.bytes != string(state) {
-		c.breaks("one batch under one number", "commit %d of term %d is sent with other bytes while the first ones may be on their way", s.Commit, k.term.Revision)
+		c.breaks("a commit number has one batch", "commit %d of term %d is sent with other bytes while its outcome is unknown", s.Commit, k.term.Revision)
 	}
 	if last == nil || last.bytes != string(state) {
 		if t := c.heard[k.term.Revision]; t != nil {
@@ -473,7 +473,7 @@ func (c *check) sends(k *lock, state []byte) {
 	}
 }
 
-// returns is called when a call of a term to etcd is over.
+// returns records the end of a call of a term to etcd.
 func (c *check) returns(k *lock) {
 	if t := c.heard[k.term.Revision]; t != nil && t.saveAt != 0 {
 		t.saving(c.world.now, false)
@@ -489,7 +489,7 @@ func (c *check) sent(k *lock, err error) {
 	}
 }
 
-// recovers: what was stored can be read by the next term.
+// recovers checks that a new term can read the stored state.
 func (c *check) recovers(n *node, k *lock, err error) {
 	c.ledger()
 	c.heard[k.term.Revision] = &termState{began: c.world.now, heard: map[taskqueue.Ordinal][]hearing{}, gone: map[taskqueue.Ordinal]time.Duration{}}
@@ -500,7 +500,7 @@ func (c *check) recovers(n *node, k *lock, err error) {
 	}
 }
 
-// hears notes an event that the leader was handed.
+// hears records an event that a leader received.
 func (c *check) hears(ctx context.Context, n *node, ev taskqueue.Event) {
 	switch ev := ev.(type) {
 	case *taskqueue.Request:
@@ -514,7 +514,7 @@ func (c *check) hears(ctx context.Context, n *node, ev taskqueue.Event) {
 		if s := c.sessions[ev.Trainer]; s != nil && s.incarnation == ev.Incarnation {
 			c.termOf(n).gone[ev.Trainer] = c.world.now
 		}
-	case *taskqueue.Join: // also when its commit is refused: the process is another one
+	case *taskqueue.Join: // also if its commit is refused, because the process is a new one
 		for _, s := range c.sessions {
 			s.left = s.left || s.id == ev.ID
 		}
@@ -532,16 +532,16 @@ func (c *check) hear(ctx context.Context, n *node, o taskqueue.Ordinal, incarnat
 	}
 }
 
-// hearing is an event that the leader was handed. It is heard with the batch that it is in,
-// unless its connection is gone by then.
+// hearing is an event that a leader received. It counts when its batch is sent, unless its
+// connection is closed before.
 type hearing struct {
 	at  time.Duration
 	ctx context.Context
 }
 
-// lastHeard is when a term had last heard a trainer, by the time that it sent its last batch.
+// lastHeard returns the time of the newest event of a trainer that was in a batch of the term.
 func (c *check) lastHeard(t *termState, o taskqueue.Ordinal) time.Duration {
-	last := t.began // a term takes every trainer as heard
+	last := t.began // a new term treats all sessions as active
 	for _, h := range t.heard[o] {
 		if h.at < t.sent && h.ctx.Err() == nil {
 			last = max(last, h.at)
@@ -550,7 +550,7 @@ func (c *check) lastHeard(t *termState, o taskqueue.Ordinal) time.Duration {
 	return last
 }
 
-// termOf is what the term that a node leads heard.
+// termOf returns the events of the term that a node leads.
 func (c *check) termOf(n *node) *termState {
 	return c.heard[n.lock.term.Revision]
 }
@@ -561,7 +561,7 @@ func (c *check) leaves(who wire.Trainer) {
 	}
 }
 
-// final checks the reports of a job that is over.
+// final checks the reports of a job that has ended.
 func (c *check) final() {
 	for _, r := range c.verifier.Report() {
 		if c.ended == taskqueue.Ended && !c.closed[r.Pass] {
@@ -580,12 +580,12 @@ func (c *check) final() {
 	}
 }
 
-// describe says where the job stands.
+// describe formats the state of the job.
 func (c *check) describe() string {
 	return fmt.Sprintf("commit %d, status %v, %+v, live %+v, aside %+v", c.state.Commit, c.state.Status, c.state.set, c.state.live, c.state.aside)
 }
 
-// anyToken makes up a token, or finds an old one.
+// anyToken returns a random or an old token.
 func (c *check) anyToken(rng *rand.Rand) taskqueue.Token {
 	tok := taskqueue.Token{
 		Epoch: uint32(rng.IntN(3)), Pass: taskqueue.Pass(rng.IntN(5)), Position: rng.IntN(c.world.plan.tasks+4) - 2, Attempt: taskqueue.Attempt(rng.IntN(4)),
@@ -597,7 +597,7 @@ func (c *check) anyToken(rng *rand.Rand) taskqueue.Token {
 		tok.Position = int(rng.Int64()) - 1<<62
 	}
 	if c.world.plan.exact {
-		tok.Epoch = c.state.Epoch - 1 // one of this epoch that was handed out is a claim, and believed
+		tok.Epoch = c.state.Epoch - 1 // the master trusts a finish with a dispatched token of this epoch
 	}
 	if len(c.state.live) > 0 && rng.IntN(2) == 0 {
 		e := c.state.live[rng.IntN(len(c.state.live))]

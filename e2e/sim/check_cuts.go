@@ -10,14 +10,14 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// names takes the set that a transaction names.
+// names records the checkpoint set that a transaction names.
 func (c *check) names(req *pb.TxnRequest) {
 	c.named = nil
 	for _, op := range req.Success {
 		if p := op.GetRequestPut(); p != nil && string(p.Key) == master.LatestSetKey {
 			set, err := checkpoint.ParseSet(p.Value)
 			if err != nil {
-				c.breaks("latest names a whole set", "%v", err)
+				c.breaks("latest names a complete set", "%v", err)
 				return
 			}
 			c.named = set
@@ -26,22 +26,22 @@ func (c *check) names(req *pb.TxnRequest) {
 	}
 }
 
-// whole: every file of the set that is named is there.
+// whole checks that every file of a named set exists.
 func (c *check) whole(set *checkpoint.Set) {
 	if set == nil {
 		return
 	}
 	for i, part := range set.Shards {
 		if f := c.world.folder.files[part.SHA256]; part.SHA256 == "" || f == nil || f.part.Shard != i {
-			c.breaks("latest names a whole set", "set %d: %+v is not there", set.Number, part)
+			c.breaks("latest names a complete set", "set %d: missing file %+v", set.Number, part)
 		}
 	}
 }
 
-// cutCommitted is what the set of a cut has. The set is named, and what it has counts, in one transaction.
+// cutCommitted returns the records of a committed cut. It checks that the same transaction names the set of the cut.
 func (c *check) cutCommitted(ev *taskqueue.LedgerEvent) map[sample]int {
 	if c.named == nil || c.named.Number != ev.Step {
-		c.breaks("the name of a set and what counts are one", "cut %d is committed, with it set %+v is named", ev.Step, c.named)
+		c.breaks("a set is named with its cut", "cut %d is committed, set %+v is named", ev.Step, c.named)
 		return nil
 	}
 	all := map[sample]int{}
@@ -53,10 +53,10 @@ func (c *check) cutCommitted(ev *taskqueue.LedgerEvent) map[sample]int {
 	return all
 }
 
-// wentBack: what a server has in a new epoch is what was committed when that began, and nothing else.
+// wentBack checks that a server has exactly the records that were committed at the start of the epoch.
 func (c *check) wentBack(s *server, epoch uint32) {
 	want, begun := map[sample]int{}, c.epochs[epoch]
-	if c.over() { // a server that was lost after the end is to have the last cut, in the epoch that there is
+	if c.over() { // a server that was lost after the end loads the last cut in the current epoch
 		begun = c.world.rings.committed
 	}
 	for r, n := range begun {
@@ -65,11 +65,11 @@ func (c *check) wentBack(s *server, epoch uint32) {
 		}
 	}
 	if begun == nil || !maps.Equal(s.contents(), want) {
-		c.breaks("what no set has is gone after going back", "%s in epoch %d has %d records, the set has %d", s.name, epoch, len(s.contents()), len(want))
+		c.breaks("a rollback restores exactly the set", "%s in epoch %d has %d records, the set has %d", s.name, epoch, len(s.contents()), len(want))
 	}
 }
 
-// latestIsLast: when the job is over, the set that is named is the last committed cut.
+// latestIsLast checks that the named set is the last committed cut when the job has ended.
 func (c *check) latestIsLast() {
 	set := c.world.latestSet()
 	c.whole(set)
@@ -78,6 +78,6 @@ func (c *check) latestIsLast() {
 		number = set.Number
 	}
 	if number != c.step {
-		c.breaks("the name of a set and what counts are one", "at the end set %d is named, and cut %d is committed", number, c.step)
+		c.breaks("a set is named with its cut", "at the end set %d is named, cut %d is committed", number, c.step)
 	}
 }

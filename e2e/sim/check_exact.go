@@ -8,14 +8,14 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// steps takes a commit or a rollback of steps into the books.
+// steps records a commit or a rollback of steps.
 func (c *check) steps(before *stored, ev *taskqueue.LedgerEvent) {
 	rings := c.world.rings
 	c.stepped = true
 	switch ev.Kind {
 	case taskqueue.EventCommitted:
 		if ev.Step <= c.step || ev.Generation != c.generation {
-			c.breaks("nothing committed is undone", "step %d of generation %d is committed after step %d, in generation %d", ev.Step, ev.Generation, c.step, c.generation)
+			c.breaks("a committed step is never undone", "step %d of generation %d is committed after step %d, in generation %d", ev.Step, ev.Generation, c.step, c.generation)
 		}
 		if rings.committed = c.saved(ev); rings.committed == nil {
 			return
@@ -40,7 +40,7 @@ func (c *check) steps(before *stored, ev *taskqueue.LedgerEvent) {
 	}
 }
 
-// saved is what the step has that is committed.
+// saved returns the records of a committed step.
 func (c *check) saved(ev *taskqueue.LedgerEvent) map[sample]int {
 	if c.world.plan.cuts {
 		return c.cutCommitted(ev)
@@ -53,7 +53,7 @@ func (c *check) saved(ev *taskqueue.LedgerEvent) map[sample]int {
 	return m.saved[ev.Step]
 }
 
-// keeps notes the tasks that stay with a session that is over.
+// keeps marks the tasks that remain with an ended session.
 func (c *check) keeps(o taskqueue.Ordinal) {
 	for _, h := range c.tasks {
 		for _, a := range h.attempts {
@@ -64,15 +64,15 @@ func (c *check) keeps(o taskqueue.Ordinal) {
 	}
 }
 
-// toldCommitted: a commit that is told is stored.
+// toldCommitted checks that an acknowledged commit is stored.
 func (c *check) toldCommitted(generation, step uint64) {
 	if generation == c.generation && step > c.step {
-		c.breaks("what is answered is stored", "step %d of generation %d is told to be committed, step %d is", step, generation, c.step)
+		c.breaks("an answer is stored", "step %d of generation %d is acknowledged, step %d is committed", step, generation, c.step)
 	}
 }
 
-// exactly: the committed step has every record of what is counted, of what is not those before
-// its base, each once, and no other.
+// exactly checks that the committed step contains each record once: all records of counted tasks,
+// the records before the base of other tasks, and nothing else.
 func (c *check) exactly(next *stored) {
 	model := c.world.rings.committed
 	want := map[sample]int{}
@@ -101,7 +101,7 @@ func (c *check) exactly(next *stored) {
 	}
 	for s, n := range model {
 		if !next.open(s.pass) && !c.of(s.place).finished {
-			delete(want, s) // of a task that was set aside in a closed pass nothing is known
+			delete(want, s) // the base of a task set aside in a closed pass is unknown
 			if n == 1 {
 				continue
 			}
@@ -119,7 +119,7 @@ func (c *check) exactly(next *stored) {
 	}
 }
 
-// since: what waits for a commit is what the ledger says, and it is bounded.
+// since checks that the uncommitted tasks agree with the ledger and are within their limit.
 func (c *check) since(next *stored) {
 	got, want := map[place]uint64{}, map[place]uint64{}
 	for _, row := range next.since {
@@ -131,10 +131,10 @@ func (c *check) since(next *stored) {
 		}
 	}
 	if !maps.Equal(got, want) {
-		c.breaks("the ledger and the state agree", "%v wait for a commit by the state, %v by the ledger", describePlaces(got), describePlaces(want))
+		c.breaks("the ledger and the state agree", "uncommitted tasks: %v in the state, %v in the ledger", describePlaces(got), describePlaces(want))
 	}
 	if n, limit := len(next.since), c.world.plan.options.MaxUncommitted+c.retried; n > limit {
-		c.breaks("what is not committed is bounded", "%d tasks, at most %d may", n, limit)
+		c.breaks("uncommitted tasks are limited", "%d tasks, limit %d", n, limit)
 	}
 }
 

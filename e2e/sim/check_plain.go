@@ -8,21 +8,21 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// delivery is a task of a pass, as a client without a session trained it: by the data that it
-// read, not by what it says.
+// delivery identifies a task that a plain client trained, by the data that the client read
+// instead of the token that it sends.
 type delivery struct {
 	pass   taskqueue.Pass
 	offset int64
 }
 
-// trains notes what a client that does not join trained.
+// trains records a task that a plain client trained.
 func (c *check) trains(task taskqueue.Task) {
 	c.trained[delivery{task.Token.Pass, task.Chunks[0].Index.Offset}] = true
 }
 
 func (s *sessionState) plain() bool { return strings.HasPrefix(s.id, "conn-") }
 
-// plainFinish: what a connection that does not join finishes, its client trained.
+// plainFinish checks that the client of a plain connection trained the task that it finishes.
 func (c *check) plainFinish(ev *taskqueue.LedgerEvent) {
 	s := c.sessions[ev.Trainer]
 	if s == nil || !s.plain() || c.world.plan.faults.forge != 0 {
@@ -30,11 +30,11 @@ func (c *check) plainFinish(ev *taskqueue.LedgerEvent) {
 	}
 	index := c.index(ev.Pass, ev.Position)
 	if offset := c.world.table.TaskChunks(index)[0].Index.Offset; !c.trained[delivery{ev.Pass, offset}] {
-		c.breaks("what a plain connection finishes was trained", "pass %d, position %d, task %d", ev.Pass, ev.Position, index)
+		c.breaks("a plain connection finishes only trained tasks", "pass %d, position %d, task %d", ev.Pass, ev.Position, index)
 	}
 }
 
-// index is the task at a position of a pass.
+// index returns the task at a position of a pass.
 func (c *check) index(pass taskqueue.Pass, position int) int {
 	for index := range c.world.plan.tasks {
 		if c.world.order(pass, index) == position {
@@ -44,15 +44,15 @@ func (c *check) index(pass taskqueue.Pass, position int) int {
 	return -1
 }
 
-// disconnected: the session of a connection that does not join ends with it, once that is stored.
+// disconnected checks that the session of a closed plain connection has ended.
 func (c *check) disconnected(who wire.Trainer) {
 	if s := c.sessions[who.Ordinal]; s != nil && s.incarnation == who.Incarnation && !s.lost {
 		c.breaks("a closed connection has no session", "trainer %d, %s", who.Ordinal, s.id)
 	}
 }
 
-// plainLost: the session of a connection that does not join ends when the connection closes,
-// or with the term.
+// plainLost checks that the session of a plain connection ends only with the connection or the
+// term.
 func (c *check) plainLost(next *stored, o taskqueue.Ordinal, s *sessionState) {
 	if s.term != next.LockRevision {
 		return
@@ -62,8 +62,8 @@ func (c *check) plainLost(next *stored, o taskqueue.Ordinal, s *sessionState) {
 	}
 }
 
-// plainAnswer checks what a connection that does not join is answered.
-func (c *check) plainAnswer(e *errand, ask *taskqueue.PlainAsk, a taskqueue.Answer) {
+// plainAnswer checks the answer to a plain connection.
+func (c *check) plainAnswer(e *pendingEvent, ask *taskqueue.PlainAsk, a taskqueue.Answer) {
 	s := c.sessions[ask.Trainer]
 	for _, status := range a.Finishes {
 		h := c.tasks[place{ask.Token.Pass, ask.Token.Position}]
@@ -76,17 +76,17 @@ func (c *check) plainAnswer(e *errand, ask *taskqueue.PlainAsk, a taskqueue.Answ
 	case taskqueue.AnswerTask:
 		h := c.tasks[place{a.Token.Pass, a.Token.Position}]
 		if h == nil || h.attempts[a.Token.Attempt] == nil || h.attempts[a.Token.Attempt].trainer != a.Ordinal {
-			c.breaks("what is answered is stored", "%v for connection %s is not in the ledger", a.Token, ask.Connection)
+			c.breaks("an answer is stored", "%v for connection %s is not in the ledger", a.Token, ask.Connection)
 		}
 	case taskqueue.AnswerEnded, taskqueue.AnswerFailed:
 		if !c.over() {
-			c.breaks("the end is told when it is stored", "to connection %s", ask.Connection)
+			c.breaks("the end of a job is stored before it is answered", "to connection %s", ask.Connection)
 		}
 	}
 }
 
-// ticked: a connection that does not join ends with the term that accepted it, and its session
-// with a tick of the next term, unless a commit failed since the round began.
+// ticked checks that a tick ends the sessions of plain connections of earlier terms, unless a
+// commit failed since the round began.
 func (c *check) ticked(k *lock, began time.Duration) {
 	t := c.heard[k.term.Revision]
 	if k.gone || t == nil || t.failed >= began {

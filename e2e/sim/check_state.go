@@ -6,7 +6,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// columns: each task of an open pass is in one state; what was acknowledged stays done.
+// columns checks that each task of an open pass is in one state, and that no acknowledged finish is undone.
 func (c *check) columns(next *stored) {
 	if next.set == nil {
 		return
@@ -48,16 +48,16 @@ func (c *check) holders(next *stored, e liveRow) {
 	}
 	for _, holder := range e.holders {
 		if h == nil || h.attempts[holder.attempt] == nil || !h.attempts[holder.attempt].open || h.attempts[holder.attempt].trainer != holder.trainer {
-			c.breaks("the ledger and the state agree", "pass %d, position %d is held by trainer %d, attempt %d, not so by the ledger", e.pass, e.position, holder.trainer, holder.attempt)
+			c.breaks("the ledger and the state agree", "pass %d, position %d: held by trainer %d, attempt %d, in the state only", e.pass, e.position, holder.trainer, holder.attempt)
 			return
 		}
 		if s := c.sessions[holder.trainer]; (s == nil || s.lost) && !c.world.plan.exact {
-			c.breaks("what a lost trainer held goes back", "pass %d, position %d is held by trainer %d", e.pass, e.position, holder.trainer)
+			c.breaks("tasks of a lost trainer are returned", "pass %d, position %d is held by trainer %d", e.pass, e.position, holder.trainer)
 		}
 	}
 }
 
-// openPass: counted, live, set aside and still to do are all there is, and each is one.
+// openPass checks that each dispatched task is counted, live, set aside or uncommitted, and in one state only.
 func (c *check) openPass(next *stored, open taskqueue.OpenPass, live map[place]bool) {
 	counted, pending := 0, 0
 	for p, h := range c.tasks {
@@ -71,7 +71,7 @@ func (c *check) openPass(next *stored, open taskqueue.OpenPass, live map[place]b
 		}
 	}
 	if counted != open.Counted {
-		c.breaks("the ledger and the state agree", "pass %d: %d finished by the ledger, %d counted by the state", open.Pass, counted, open.Counted)
+		c.breaks("the ledger and the state agree", "pass %d: %d finished in the ledger, %d counted in the state", open.Pass, counted, open.Counted)
 	}
 	aside := 0
 	for _, a := range next.aside {
@@ -92,11 +92,11 @@ func (c *check) openPass(next *stored, open taskqueue.OpenPass, live map[place]b
 		}
 	}
 	if counted+pending+aside+waiting != next.dispatched(open.Pass) {
-		c.breaks("a task is in one state", "pass %d: %d counted, %d live, %d set aside, %d wait for a commit of %d handed out", open.Pass, counted, pending, aside, waiting, next.dispatched(open.Pass))
+		c.breaks("a task is in one state", "pass %d: %d counted, %d live, %d set aside, %d uncommitted, of %d dispatched", open.Pass, counted, pending, aside, waiting, next.dispatched(open.Pass))
 	}
 }
 
-// keys: whatever is set aside is listed, and nothing else; whoever holds a task is in the roster.
+// keys checks that exactly the set-aside tasks are listed, and that the roster has no more keys than sessions.
 func (c *check) keys(next *stored) {
 	const prefix = taskqueue.AsidePrefix
 	listed := 0
@@ -123,7 +123,7 @@ func (c *check) keys(next *stored) {
 			sessions++
 		}
 	}
-	if len(roster) > sessions && !c.world.plan.exact { // there, what is lost with a task stays until a rollback
+	if len(roster) > sessions && !c.world.plan.exact { // with explicit commits, a trainer that is lost with a task stays in the roster until a rollback
 		c.breaks("the roster has the sessions", "%d keys for %d sessions", len(roster), sessions)
 	}
 }

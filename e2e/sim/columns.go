@@ -8,14 +8,14 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// stored is the state as its columns say, read without the production code: by
+// stored is a decoded state. Its columns are decoded without the production code, according to
 // docs/formats/task_queues.md.
 type stored struct {
 	*taskqueue.Snapshot
 	set   *taskqueue.SetSnapshot // nil before the report
 	live  []liveRow
 	aside []asideRow
-	since []sinceRow // of explicit commits
+	since []sinceRow // uncommitted tasks, with explicit commits
 }
 
 type liveRow struct {
@@ -32,7 +32,7 @@ type holderRow struct {
 	trainer taskqueue.Ordinal
 	attempt taskqueue.Attempt
 	request uint64
-	age     uint64 // 0: its clock does not run; else what it ran, plus 1
+	age     uint64 // time since its start plus 1; 0: not started
 }
 
 type asideRow struct {
@@ -41,7 +41,7 @@ type asideRow struct {
 	failures int
 	losses   int
 	spared   bool
-	bases    [2]int64 // in pass, and in the one after it
+	bases    [2]int64 // in pass and in the next pass
 }
 
 type sinceRow struct {
@@ -51,14 +51,14 @@ type sinceRow struct {
 	base     int64
 }
 
-// missing reports whether a pass goes without the task.
+// missing reports whether a pass excludes the task.
 func (a asideRow) missing(p taskqueue.Pass) bool {
 	return a.pass <= p && !(a.spared && p == a.pass+1)
 }
 
-var errColumns = errors.New("the columns end early or late")
+var errColumns = errors.New("columns have missing or extra bytes")
 
-// reader reads varints until they run out.
+// reader reads varints. It sets bad if it reaches the end.
 type reader struct {
 	b   []byte
 	bad bool
@@ -190,7 +190,7 @@ func (r *reader) aside(explicit bool) []asideRow {
 	return rows
 }
 
-// dispatched is the end of the positions of an open pass that were handed out or skipped.
+// dispatched returns the end of the positions of an open pass that were dispatched or skipped.
 func (s *stored) dispatched(p taskqueue.Pass) int {
 	if p == s.set.Pass {
 		return s.set.Cursor

@@ -12,16 +12,16 @@ import (
 	"trainmaster/trainer/session"
 )
 
-// Histories of cuts: the leader takes them and has the job go back (master.Driven.TakeCuts, the production code),
-// trainers push to servers and stand still in between.
+// Histories of cuts. The leader takes cuts and rolls the job back with the production code
+// (master.Driven.TakeCuts). Trainers push to the servers and quiesce for each cut.
 
-// cutter is a trainer of such a job: trainer.Client, its cuts, and the loop around it, restated.
+// cutter is a trainer of a job with cuts. It models trainer.Client, including its cuts, and the user's loop.
 type cutter struct {
 	*worker
 	steps  *session.Steps
 	epoch  uint32
-	step   uint64 // that its records are in
-	wanted uint64 // the cut that waits for it
+	step   uint64 // step that contains its records
+	wanted uint64 // the cut that waits for this trainer
 	task   *taskqueue.Task
 	nth    int
 
@@ -29,10 +29,10 @@ type cutter struct {
 	data   [servers]*dataConn
 }
 
-// withCuts works until the session ends, whose error it returns.
+// withCuts trains until the session ends, and returns the cause.
 func (w *worker) withCuts(epoch uint32) error {
 	m := &cutter{worker: w, steps: session.NewSteps(), epoch: epoch}
-	for i := range m.data { // the parameters are there before the first task is asked for
+	for i := range m.data { // the parameters must exist before the first request for a task
 		if err := m.deliver(i, 0, nil); err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func (w *worker) withCuts(epoch uint32) error {
 	}
 }
 
-// enter makes this trainer a member before its first task.
+// enter registers the trainer as a member before its first task.
 func (m *cutter) enter() error {
 	for {
 		reply, err := m.call(wire.LastStepRequest{Trainer: m.who, Epoch: m.epoch}).collect(m.p)
@@ -72,7 +72,7 @@ func (m *cutter) enter() error {
 	}
 }
 
-// watch notes which cut waits for this trainer, as long as the session lasts.
+// watch records the cut that waits for this trainer, until the session ends.
 func (m *cutter) watch() {
 	who := m.who
 	c := m.trainer.call(wire.CutWatchRequest{Trainer: who})
@@ -82,7 +82,7 @@ func (m *cutter) watch() {
 		}
 		if r := c.reply.(*wire.StepReply); r.Done {
 			m.wanted = r.Place.Round
-			return // until it is flushed
+			return // boundary watches again after the flush
 		}
 		m.watch()
 	}
@@ -113,7 +113,7 @@ func (m *cutter) turn() error {
 	return m.train()
 }
 
-// train is one mini-batch of the task.
+// train trains a mini-batch of the task.
 func (m *cutter) train() error {
 	h, token := m.habit, m.task.Token
 	if h.moving {
@@ -145,7 +145,7 @@ func (m *cutter) train() error {
 	return nil
 }
 
-// boundary stands still while a cut is taken, if one is.
+// boundary quiesces for a cut that waits for this trainer.
 func (m *cutter) boundary() error {
 	cut := m.wanted
 	if cut == 0 {
@@ -167,7 +167,7 @@ func (m *cutter) boundary() error {
 		m.world.instant("flushed", "answered to", m.machine, m.die)
 		m.p.sleep(0)
 		switch {
-		case errors.Is(err, wire.ErrOtherStep): // it was given up
+		case errors.Is(err, wire.ErrOtherStep): // the cut was aborted
 			done = true
 		case err != nil:
 			return err
@@ -184,7 +184,7 @@ func (m *cutter) boundary() error {
 	return nil
 }
 
-// push counts records of a task on the servers, and returns when all have acknowledged it.
+// push pushes records of a task to the servers, and returns after all servers have acknowledged them.
 func (m *cutter) push(task place, first, n int64) error {
 	var ids [servers][]int64
 	for k := range n {
@@ -202,8 +202,8 @@ func (m *cutter) push(task place, first, n int64) error {
 	return nil
 }
 
-// deliver repeats a push, over as many connections as it takes, until the server says that it has it. Without ids it only
-// says hello.
+// deliver repeats a push, over new connections if necessary, until the server acknowledges it. Without ids, deliver only
+// sends the hello.
 func (m *cutter) deliver(i int, step uint64, ids []int64) error {
 	s := m.world.servers[i]
 	for {
@@ -231,7 +231,7 @@ func (m *cutter) deliver(i int, step uint64, ids []int64) error {
 	}
 }
 
-// exchange is a message to a server and its answer. A frame that is late arrives on its connection, if that is open.
+// exchange sends a message to a server and waits for the answer. A late frame is dropped if its connection is closed.
 func (m *cutter) exchange(s *server, c *dataConn, do func(reply func(error))) error {
 	if c != nil && c.broken {
 		return errNotThere
@@ -260,7 +260,7 @@ func (m *cutter) exchange(s *server, c *dataConn, do func(reply func(error))) er
 			}
 			do(func(e error) { m.loop.after(m.world.netDelay(), func() { finish(e) }) })
 		}
-		if c != nil && faulty && m.chance(f.breaks) { // before or after it arrived; or it arrives when it was sent again
+		if c != nil && faulty && m.chance(f.breaks) { // the frame is lost, arrives, or arrives after its repetition
 			if m.chance(0.5) {
 				m.loop.after(m.between(0, 5*time.Second), arrive)
 			}

@@ -15,21 +15,21 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// etcd is a modelled etcd: one history of revisions. It executes the transactions that the
-// real one gets, compares included, and knows leases on its own clock.
+// etcd is a modelled etcd with one history of revisions. It executes the transactions of the
+// production code, including compares, and expires leases on its own clock.
 type etcd struct {
 	*loop
 	revision int64
 	keys     map[string]*mvccpb.KeyValue
 	leases   map[int64]*lease
 	granted  int64
-	down     bool // nobody answers
+	down     bool // no member answers
 	ledger   bool // the ledger is kept
 	full     bool // every write is refused
-	filling  bool // the next write is applied and answered as refused, and etcd is full from then on
+	filling  bool // the next write is applied and answered as refused, and then etcd is full
 	refused  uint64
 	changed  []func(key string)
-	wrote    func(*pb.TxnRequest) // a transaction of a term has been applied
+	wrote    func(*pb.TxnRequest) // called after each applied transaction with writes
 }
 
 type lease struct {
@@ -39,7 +39,7 @@ type lease struct {
 
 var (
 	errNoSpace   = errors.New("etcd: database space exceeded")
-	errLeaseGone = errors.New("etcd: the lease is gone")
+	errLeaseGone = errors.New("etcd: lease not found")
 )
 
 func newEtcd(l *loop) *etcd {
@@ -61,7 +61,7 @@ func (e *etcd) grant(ttl time.Duration) int64 {
 	return e.granted
 }
 
-// renew keeps a lease alive; false: it is gone.
+// renew extends a lease. It returns false if the lease does not exist.
 func (e *etcd) renew(id int64) bool {
 	held := e.leases[id]
 	if held == nil {
@@ -74,17 +74,17 @@ func (e *etcd) renew(id int64) bool {
 
 func (e *etcd) expire(id int64) {
 	if held := e.leases[id]; held != nil && e.now >= held.expires {
-		if e.down { // nobody expires a lease without a quorum
+		if e.down { // without a quorum no lease expires
 			held.expires = e.now + held.ttl
 			e.after(held.ttl, func() { e.expire(id) })
 			return
 		}
-		e.note("etcd: lease %d ran out", id)
+		e.note("etcd: lease %d expired", id)
 		e.revoke(id)
 	}
 }
 
-// lead is a new leader of etcd: every lease gets its whole time anew.
+// lead elects a new leader of etcd, which renews every lease.
 func (e *etcd) lead() {
 	for id := int64(1); id <= e.granted; id++ {
 		e.renew(id)
@@ -113,7 +113,7 @@ func (e *etcd) list(prefix string) []string {
 	return keys
 }
 
-// first is the key with the lowest create revision below a prefix.
+// first returns the key with the lowest create revision below a prefix.
 func (e *etcd) first(prefix string) *mvccpb.KeyValue {
 	var first *mvccpb.KeyValue
 	for _, key := range e.list(prefix) {
@@ -139,14 +139,14 @@ func (e *etcd) holds(c *pb.Compare) bool {
 	case c.Target == pb.Compare_MOD:
 		return kv.GetModRevision() == c.GetModRevision()
 	}
-	panic(fmt.Sprintf("sim: a comparison that the model does not know: %v", c))
+	panic(fmt.Sprintf("sim: compare not modelled: %v", c))
 }
 
-// answer is what a transaction came to.
+// answer is the result of a transaction.
 type answer struct {
 	ok       bool
 	revision int64
-	found    []*mvccpb.KeyValue // by the gets; nil for an absent key
+	found    []*mvccpb.KeyValue // results of the gets; nil for an absent key
 }
 
 // txn executes a transaction as etcd does: all or nothing, at one revision.
@@ -202,7 +202,7 @@ func (e *etcd) execute(op *pb.RequestOp, a *answer) {
 		if old := e.keys[key]; old != nil {
 			kv.CreateRevision = old.CreateRevision
 		}
-		if e.ledger || !strings.HasPrefix(key, taskqueue.LedgerPrefix) { // who checks reads it as it is written
+		if e.ledger || !strings.HasPrefix(key, taskqueue.LedgerPrefix) { // otherwise check reads the ledger as it is written
 			e.keys[key] = kv
 		}
 		e.tell(key)

@@ -10,11 +10,11 @@ import (
 	"trainmaster/trainer/session"
 )
 
-// Histories of explicit commits. The trainers of a generation are a ring around one model:
-// each of its steps applies some records of one member's task. What a ring trained after the
-// last committed step is gone when the next one begins from it.
+// Histories of explicit commits. The trainers of a generation form a ring that trains one model.
+// Each step applies some records of one member's task. The next ring begins from the last
+// committed step and discards later steps.
 
-const recordsOfTask = 10 // as makeTable makes them
+const recordsOfTask = 10 // makeTable creates chunks of this size
 
 // sample is one record of a task in a pass.
 type sample struct {
@@ -22,11 +22,11 @@ type sample struct {
 	record int64
 }
 
-// model is what one generation of the ring trained.
+// model holds the trained records of one generation.
 type model struct {
 	step  uint64
 	seen  map[sample]int
-	round uint64 // the step that is being saved; 0: none
+	round uint64 // step of the save in progress; 0: none
 	saved map[uint64]map[sample]int
 }
 
@@ -34,18 +34,18 @@ func newModel(step uint64, seen map[sample]int) *model {
 	return &model{step: step, seen: maps.Clone(seen), saved: map[uint64]map[sample]int{}}
 }
 
-// rings are all generations, and what the committed step has.
+// rings holds all generations and the records of the committed step.
 type rings struct {
 	models    map[uint64]*model
 	committed map[sample]int
-	formed    uint64 // as a rendezvous numbers them
+	formed    uint64 // newest generation that the rendezvous has formed
 }
 
 func newRings() *rings {
 	return &rings{models: map[uint64]*model{0: newModel(0, map[sample]int{})}, committed: map[sample]int{}}
 }
 
-// member is a trainer in a ring: trainer.Client and the loop around it, restated.
+// member is a trainer in a ring. It models trainer.Client and the user's loop.
 type member struct {
 	*worker
 	steps   *session.Steps
@@ -53,14 +53,14 @@ type member struct {
 	task    *taskqueue.Task
 	nth     int
 	flushed uint64
-	waited  int // commits in a row that waited for other members
+	waited  int // number of consecutive commits that waited for other members
 }
 
-// ringPatience is how many commits, of 10 s each, wait for a member that hangs without a task: no
-// deadline ends its session, so the others form the next ring, as after a timeout of an all-reduce.
+// ringPatience is the number of commits, of 10 s each, that wait for a member that hangs without a task. No deadline ends
+// its session. The other members then form the next ring, as after a timeout of an all-reduce.
 const ringPatience = 6
 
-// inRing works until the session ends, whose error it returns.
+// inRing trains until the session ends, and returns the cause.
 func (w *worker) inRing() error {
 	m := &member{worker: w, steps: session.NewSteps()}
 	for {
@@ -72,7 +72,7 @@ func (w *worker) inRing() error {
 				if err := m.rollBack(); err != nil {
 					return err
 				}
-			case errors.Is(err, wire.ErrOtherStep): // another one was faster
+			case errors.Is(err, wire.ErrOtherStep): // another member was faster
 				m.p.sleep(m.between(10*time.Millisecond, 100*time.Millisecond))
 			default:
 				return err
@@ -109,7 +109,7 @@ func (m *member) turn() error {
 	return nil
 }
 
-// enter asks which step to load, and drops what it had.
+// enter requests the step to load, and drops all tasks.
 func (m *member) enter() error {
 	if err := m.worker.collect(); err != nil && !errors.Is(err, wire.ErrRolledBack) {
 		return err
@@ -134,7 +134,7 @@ func (m *member) ask(request any) (taskqueue.StepPlace, error) {
 	return reply.(*wire.StepReply).Place, nil
 }
 
-// next gets a task, or does what there is to do first.
+// next requests a task. If the answer demands a commit or a rollback, next begins that instead.
 func (m *member) next() error {
 	if err := m.worker.collect(); err != nil {
 		return err
@@ -162,7 +162,7 @@ func (m *member) next() error {
 	return nil
 }
 
-// train makes one step with records of the task; false: the trainer ends, or failed the task.
+// train makes one step with records of the task. It returns false if the trainer failed the task.
 func (m *member) train(model *model) bool {
 	h, token := m.habit, m.task.Token
 	if h.moving {
@@ -192,7 +192,7 @@ func (m *member) train(model *model) bool {
 	return true
 }
 
-// begin chooses the step to save.
+// begin begins to save the current step.
 func (m *member) begin(model *model) {
 	if model.saved[model.step] == nil && model.step > 0 {
 		model.round = model.step
@@ -200,7 +200,7 @@ func (m *member) begin(model *model) {
 	}
 }
 
-// save flushes the step that is being saved, and perhaps commits it.
+// save flushes the step of the save, and in some cases commits it.
 func (m *member) save(model *model) error {
 	step, generation := model.round, m.steps.Generation
 	if m.flushed < step {
@@ -219,7 +219,7 @@ func (m *member) save(model *model) error {
 		m.flushed = step
 	}
 	if m.task != nil && m.chance(0.5) {
-		return nil // another one may do it
+		return nil // another member may commit it
 	}
 	reply, err := m.call(wire.StepRequest{Trainer: m.who, Generation: generation, Step: step}).collect(m.p)
 	if err != nil {
@@ -241,7 +241,7 @@ func (m *member) save(model *model) error {
 	return nil
 }
 
-// rollBack forms the next ring.
+// rollBack rolls back to the committed step and forms the next ring.
 func (m *member) rollBack() error {
 	if err := m.worker.collect(); err != nil && !errors.Is(err, wire.ErrRolledBack) {
 		return err
@@ -257,10 +257,10 @@ func (m *member) rollBack() error {
 	return err
 }
 
-// rollbackRequest is a StepRequest for the other of its two methods.
+// rollbackRequest is a StepRequest of the method Rollback.
 type rollbackRequest struct{ wire.StepRequest }
 
-// serveSteps takes a request of explicit commits.
+// serveSteps handles a request of explicit commits.
 func (n *node) serveSteps(c *conn, request any, reply func(any, error)) {
 	var who wire.Trainer
 	var ev taskqueue.Event

@@ -6,7 +6,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// schedule plans the events that are no messages.
+// schedule schedules the faults that are independent of messages.
 func (w *world) schedule() {
 	f := &w.plan.faults
 	w.often(f.crash, func() {
@@ -16,7 +16,7 @@ func (w *world) schedule() {
 	w.often(f.stop, func() {
 		n := w.anyNode()
 		if n.up && !n.stopping {
-			w.note("%s: is stopped in order", n.name)
+			w.note("%s: is stopped gracefully", n.name)
 			n.stopping = true
 			n.stopTerm()
 			if n.wake != nil {
@@ -26,7 +26,7 @@ func (w *world) schedule() {
 			var again func()
 			again = func() {
 				switch {
-				case !n.stopping: // it crashed meanwhile, and runs again
+				case !n.stopping: // it crashed and was restarted
 				case n.up:
 					if waited := n.waited(asked); waited > answerWithin {
 						w.breaks("a stopped master ends", "%s still runs after %v", n.name, waited)
@@ -53,27 +53,27 @@ func (w *world) schedule() {
 	})
 	w.often(f.cut, func() {
 		n := w.anyNode()
-		w.note("%s: is cut off from etcd", n.name)
+		w.note("%s: partitioned from etcd", n.name)
 		n.cut = true
 		d := w.between(100*time.Millisecond, 12*time.Second)
 		n.excuse(d)
 		w.after(d, func() {
 			n.cut = false
 			if n.up {
-				n.after(w.watchDelay(), n.queueChanged) // its watches list again
+				n.after(w.watchDelay(), n.queueChanged) // its watches reconnect
 			}
 		})
 	})
 	w.often(f.deaf, func() {
 		n := w.anyNode()
-		w.note("%s: neither hears beats nor is heard", n.name)
+		w.note("%s: partitioned from other masters", n.name)
 		n.deaf = true
 		d := w.between(100*time.Millisecond, 5*time.Second)
 		n.excuse(d)
 		w.after(d, func() { n.deaf = false })
 	})
 	w.often(f.down, func() {
-		w.note("etcd: is away")
+		w.note("etcd: unreachable")
 		w.etcd.down = true
 		d := w.between(100*time.Millisecond, 20*time.Second)
 		w.etcdExcused = max(w.etcdExcused, w.now+d+excusedFor)
@@ -82,7 +82,7 @@ func (w *world) schedule() {
 	w.often(f.full, func() {
 		w.etcd.filling = w.chance(0.5)
 		w.etcd.full = !w.etcd.filling
-		w.note("etcd: is full %v, or with the next write", w.etcd.full)
+		w.note("etcd: full: %v, otherwise with the next write", w.etcd.full)
 		w.after(w.between(100*time.Millisecond, 12*time.Second), func() { w.etcd.full, w.etcd.filling = false, false })
 	})
 	w.often(f.election, w.etcd.lead)
@@ -99,7 +99,7 @@ func (w *world) schedule() {
 	})
 }
 
-// dies ends the process of a master; it comes back after a while.
+// dies crashes the process of a master. It restarts within 10 s.
 func (n *node) dies() {
 	if !n.up {
 		return
@@ -113,7 +113,7 @@ func (n *node) dies() {
 	n.loop.after(n.between(50*time.Millisecond, 10*time.Second), n.boot)
 }
 
-// often does something about every so often until the faults end.
+// often calls do at random times, on average once per interval, until the faults end.
 func (w *world) often(every time.Duration, do func()) {
 	if every == 0 {
 		return
@@ -146,14 +146,14 @@ func (w *world) leader() *node {
 	return nil
 }
 
-// retryAside is an operator who puts a set-aside task back.
+// retryAside retries a set-aside task, as an operator does.
 func (w *world) retryAside() {
 	if n := w.leader(); n != nil && len(w.check.state.aside) > 0 {
 		n.put(nil, &taskqueue.RetryAside{Index: w.check.state.aside[w.rng.IntN(len(w.check.state.aside))].index}, nil)
 	}
 }
 
-// forge sends a finish with a token that was never handed out, or an old one.
+// forge sends a finish with a token that is old or was never dispatched.
 func (w *world) forge() {
 	n := w.leader()
 	if n == nil {

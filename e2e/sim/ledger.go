@@ -16,10 +16,10 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Histories with a sealer: the leader moves the ledger into sealed files, values of the modelled
-// etcd, by the production code (ledger.Driven), while all other faults happen.
+// Histories with a sealer. The leader moves the ledger into sealed files with the production code
+// (ledger.Driven). The files are values of the modelled etcd.
 
-// seal seals for as long as a term lasts.
+// seal runs the sealer of a term until the term ends.
 func (n *node) seal(d *master.Driven, k *lock) {
 	n.beside(func(p *process) {
 		l := &link{process: p, etcd: n.world.etcd, world: n.world, cut: &n.cut, heard: &n.heard, idle: func() {}}
@@ -30,9 +30,9 @@ func (n *node) seal(d *master.Driven, k *lock) {
 		for n.driven == d {
 			pause, err := sealing.Round(context.Background(), ledger.Progress(d.LedgerProgress()))
 			if err != nil {
-				n.note("%s: seals no more: %v", n.name, err)
+				n.note("%s: sealer stopped: %v", n.name, err)
 				if !errors.Is(err, taskqueue.ErrFenced) {
-					n.breaks("only the end of a term ends its sealing", "%s: %v", n.name, err)
+					n.breaks("only the end of a term ends its sealer", "%s: %v", n.name, err)
 				}
 				return
 			}
@@ -41,7 +41,7 @@ func (n *node) seal(d *master.Driven, k *lock) {
 	})
 }
 
-// ledgerLink is ledger.Store and ledger.Lock over the modelled etcd, as etcdstore has them.
+// ledgerLink implements ledger.Store and ledger.Lock on the modelled etcd, like etcdstore.
 type ledgerLink struct {
 	link *link
 	term fence.Term
@@ -108,7 +108,7 @@ func (l *ledgerLink) fenced(also *pb.Compare, op *pb.RequestOp) (int64, error) {
 		})
 		switch {
 		case err == nil && held:
-			err = errors.New("written meanwhile")
+			err = errors.New("key has changed")
 		case err == nil:
 			err = taskqueue.ErrFenced
 		}
@@ -119,7 +119,7 @@ func (l *ledgerLink) fenced(also *pb.Compare, op *pb.RequestOp) (int64, error) {
 	return a.revision, nil
 }
 
-// ledgerEntries returns what is in etcd of the ledger, and the head.
+// ledgerEntries returns the ledger entries in etcd, and the head.
 func (e *etcd) ledgerEntries(first, last uint64, limit int) (entries []ledger.Entry, head []byte, revision int64) {
 	for commit := first; commit <= last && len(entries) < limit; commit++ {
 		if kv := e.keys[taskqueue.LedgerKey(commit)]; kv != nil {
@@ -130,7 +130,7 @@ func (e *etcd) ledgerEntries(first, last uint64, limit int) (entries []ledger.En
 	return entries, kv.GetValue(), kv.GetModRevision()
 }
 
-// atOnce is ledger.Store as one looks at etcd without a network.
+// atOnce is ledger.Store without a network.
 type atOnce struct{ *etcd }
 
 func (e atOnce) LedgerEntries(_ context.Context, first, last uint64, limit int) ([]ledger.Entry, []byte, int64, error) {
@@ -144,8 +144,8 @@ func (e atOnce) Value(_ context.Context, key string) ([]byte, int64, error) {
 
 func (e atOnce) Keys(_ context.Context, prefix string) ([]string, error) { return e.list(prefix), nil }
 
-// ledger: each commit is in the ledger once, with its events, in files or not, in whatever step
-// of sealing a leader died.
+// ledger checks that each commit is in the ledger once, with its events, in etcd or in a file.
+// This must hold after a crash at any step of the sealer.
 func (c *check) ledger() {
 	if c.world.plan.sealing.Every == 0 {
 		return
@@ -170,7 +170,7 @@ func (c *check) ledger() {
 		for ; next < e.Commit && len(c.events[next]) == 0; next++ {
 		}
 		if e.Commit != next || !bytes.Equal(e.Events, c.events[e.Commit]) {
-			c.breaks("each commit is in the ledger once", "commit %d follows, expected %d, %d bytes of events, expected %d", e.Commit, next, len(e.Events), len(c.events[e.Commit]))
+			c.breaks("each commit is in the ledger once", "found commit %d with %[3]d bytes of events, expected commit %[2]d with %[4]d bytes", e.Commit, next, len(e.Events), len(c.events[e.Commit]))
 			return
 		}
 		next++
@@ -178,7 +178,7 @@ func (c *check) ledger() {
 	for ; next <= c.state.Commit && len(c.events[next]) == 0; next++ {
 	}
 	if next <= c.state.Commit {
-		c.breaks("each commit is in the ledger once", "it ends before commit %d of %d", next, c.state.Commit)
+		c.breaks("each commit is in the ledger once", "the ledger ends before commit %d of %d", next, c.state.Commit)
 	}
 	c.sealed = max(c.sealed, head.Through)
 }

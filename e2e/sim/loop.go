@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// loop is virtual time: events in the order of their time, and of their making where that is
-// the same. Whatever happens is a function of the seed.
+// loop runs events in virtual time. It orders them by time, and by creation if the times are
+// equal. The seed decides every event.
 type loop struct {
 	rng    *rand.Rand
 	now    time.Duration
 	made   uint64
 	events events
-	failed error // the first invariant that broke
+	failed error // the first violation
 	lines  []string
 	trace  bool
 }
@@ -47,7 +47,7 @@ func (l *loop) after(d time.Duration, do func()) {
 	heap.Push(&l.events, event{l.now + max(d, 0), l.made, do})
 }
 
-// step runs the next event; false: there is none.
+// step runs the next event. It returns false if there is none.
 func (l *loop) step() bool {
 	if len(l.events) == 0 {
 		return false
@@ -61,7 +61,7 @@ func (l *loop) step() bool {
 // chance is true with probability p.
 func (l *loop) chance(p float64) bool { return p > 0 && l.rng.Float64() < p }
 
-// between draws a time, evenly.
+// between draws a duration from a uniform distribution.
 func (l *loop) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(l.rng.Int64N(int64(most-least)+1))
 }
@@ -73,7 +73,7 @@ func (l *loop) note(format string, args ...any) {
 	}
 }
 
-// breaks says that an invariant does not hold.
+// breaks records a violation; only the first one counts.
 func (l *loop) breaks(invariant, format string, args ...any) {
 	if l.failed == nil {
 		l.failed = &Violation{Invariant: invariant, Detail: fmt.Sprintf(format, args...)}
@@ -81,7 +81,7 @@ func (l *loop) breaks(invariant, format string, args ...any) {
 	}
 }
 
-// Violation is an invariant that did not hold.
+// Violation is the error of a violated invariant.
 type Violation struct {
 	Invariant string
 	Detail    string
@@ -89,20 +89,20 @@ type Violation struct {
 
 func (v *Violation) Error() string { return v.Invariant + ": " + v.Detail }
 
-// machine is where one process runs. What belongs to a life that is over does not happen;
-// what comes due while it is paused happens when it wakes.
+// machine runs one process at a time. Events of an earlier process are dropped. Events that
+// come due during a pause run after it.
 type machine struct {
 	*loop
 	name   string
-	life   int
+	life   int // increases when a process starts and when it crashes
 	up     bool
-	paused time.Duration // until
+	paused time.Duration // end of the pause
 	stop   func()        // ends the process
 }
 
 func (m *machine) awake() bool { return m.up && m.now >= m.paused }
 
-// after is loop.after on this machine, in this life.
+// after is loop.after for the current process.
 func (m *machine) after(d time.Duration, do func()) {
 	life := m.life
 	var due func()
@@ -110,7 +110,7 @@ func (m *machine) after(d time.Duration, do func()) {
 		switch {
 		case m.life != life || !m.up:
 		case m.now < m.paused:
-			m.loop.after(m.paused-m.now+m.between(0, 20*time.Millisecond), due) // what waited comes in any order
+			m.loop.after(m.paused-m.now+m.between(0, 20*time.Millisecond), due) // delayed events run in any order
 		default:
 			do()
 		}
@@ -118,15 +118,15 @@ func (m *machine) after(d time.Duration, do func()) {
 	m.loop.after(d, due)
 }
 
-// start begins a life, in which body runs until it returns or the machine crashes. body is
-// written as one blocks: it stops in wait and goes on when it is woken.
+// start starts a process. Its body runs until it returns or the machine crashes. The body may
+// block in wait.
 func (m *machine) start(body func(p *process)) {
 	m.life++
 	m.up, m.paused, m.stop = true, 0, func() {}
 	m.beside(body)
 }
 
-// beside runs another body in this life.
+// beside runs another body in the current process.
 func (m *machine) beside(body func(p *process)) {
 	p := &process{machine: m}
 	next, stop := iter.Pull(func(yield func(struct{}) bool) {
@@ -143,7 +143,7 @@ func (m *machine) beside(body func(p *process)) {
 	m.after(0, func() { p.resume() })
 }
 
-// crash ends the life; the process stops where it stands.
+// crash ends the process at its current wait.
 func (m *machine) crash() {
 	m.up = false
 	m.life++
@@ -154,17 +154,17 @@ type crashed struct{}
 
 var errCrash = crashed{}
 
-// process is a body under way on a machine.
+// process is a running body on a machine.
 type process struct {
 	*machine
 	resume func() (struct{}, bool)
 	yield  func(struct{}) bool
-	stir   func() // wakes a component of a term; nil: it never waited
-	waits  int    // numbers the waits
+	stir   func() // wakes a component of a term; nil before its first wait
+	waits  int    // number of the current wait
 	idle   bool
 }
 
-// wait stops until wake is called; arm gets it. Calling it later, or twice, does nothing.
+// wait blocks until wake, which arm receives, is called. Later calls of wake have no effect.
 func (p *process) wait(arm func(wake func())) {
 	p.waits++
 	p.idle = true

@@ -18,66 +18,67 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// node is a master: the shell around a driven term, and a stand-by that probes.
+// node is a master: it drives a term as the leader, or watches the leader as a standby.
 type node struct {
 	*machine
 	world *world
 	addr  string
 	cut   bool          // from etcd
-	deaf  bool          // to the beats of others
-	heard time.Duration // when etcd last answered
-	jump  time.Duration // what its clock is ahead
+	deaf  bool          // no heartbeats from and to other masters
+	heard time.Duration // time of the last answer of etcd
+	jump  time.Duration // offset of its clock
 	proc  *process
 	link  *link
 
-	away     time.Duration // all pauses so far
+	away     time.Duration // sum of its pauses
 	driven   *master.Driven
 	stopTerm context.CancelFunc
-	cuts     *shards // nil: there are none
+	cuts     *shards // nil if the job has no cuts
 
 	endSteps   context.CancelCauseFunc
-	components []*process // of terms, besides the committer; some outlive their term for a while
+	components []*process // components of terms except the committer; they may end after their term
 	endCuts    context.CancelCauseFunc
 	lock       *lock
-	errands    []*errand
+	pending    []*pendingEvent
 	arrived    int
 	wake       func()
 	stopping   bool
 	conns      []*conn
 
-	bid       *lock  // in the queue, and not leading
+	bid       *lock  // key in the queue for the lock; nil on the leader
 	own       string // lease of the last key in the queue
-	version   int64  // of the stored state, as watched
+	version   int64  // newest revision of the stored state that the watch reported
 	watching  decide.Watch
-	excused   time.Duration // a standby may judge by a fault until then
+	excused   time.Duration // until then, a takeover after a fault is no violation
 	listening *listening
-	listeners []func() // each ends the connection of a standby
+	listeners []func() // functions that end the connections of standbys
 }
 
-// errand is a caller's event in a term, and how to answer.
-type errand struct {
+// pendingEvent is the event of a caller that has no answer yet.
+type pendingEvent struct {
 	*master.Errand
 	term  int64
-	ctx   context.Context // of the connection
+	ctx   context.Context // ends with the connection
 	event taskqueue.Event
 	at    time.Duration
 	since waiting
 	reply func(taskqueue.Answer, uint64, error)
 }
 
-// answerWithin bounds how long a caller of a master waits for an answer, or for the end of the
-// term, whatever fails meanwhile. It covers a commit under way and the caller's own one, each
-// with its time limit and a read-back of the lease's time to live, and the long poll.
+// answerWithin is the time within which a caller of a master receives an answer, or the term
+// ends, regardless of faults. It covers the long poll and two commits: the commit in progress and
+// the commit of the request. Each commit has its time limit and a read-back within the time to
+// live of the lease.
 const answerWithin = 60 * time.Second
 
-// waiting is a moment on the clock of a master that stands still while it is paused.
+// waiting is a time on the clock of a master. The clock stops during pauses.
 type waiting struct{ at, away time.Duration }
 
 func (n *node) waiting() waiting { return waiting{n.now, n.away} }
 
 func (n *node) waited(w waiting) time.Duration { return n.now - w.at - (n.away - w.away) }
 
-// pauses stops the machine for a while.
+// pauses pauses the machine for d.
 func (n *node) pauses(d time.Duration) {
 	until := max(n.paused, n.now+d)
 	n.away += until - max(n.paused, n.now)
@@ -98,7 +99,7 @@ func (n *node) processOf(ctx context.Context) *process {
 // Sleep implements master.Time.
 func (n *node) Sleep(ctx context.Context, d time.Duration) { n.processOf(ctx).sleep(d) }
 
-// Wait implements master.Time. Each round of the term wakes the waiting components.
+// Wait implements master.Time. Each round of the term wakes the components.
 func (n *node) Wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
 	p, until := n.processOf(ctx), n.now+d
 	for ctx.Err() == nil && (d < 0 || n.now < until) {
@@ -115,7 +116,7 @@ func (n *node) Wait(ctx context.Context, wake <-chan struct{}, d time.Duration) 
 	}
 }
 
-// await stops the process of a component until stir, or until again is called.
+// await blocks the process of a component until stir or again is called.
 func (n *node) await(p *process, arm func(again func())) {
 	p.wait(func(wake func()) {
 		p.stir = wake
@@ -123,7 +124,7 @@ func (n *node) await(p *process, arm func(again func())) {
 	})
 }
 
-// stir lets the components of this life look again at what they wait for.
+// stir makes the components of a process check their conditions again.
 func (n *node) stir(life int) {
 	if n.life != life {
 		return
@@ -135,7 +136,7 @@ func (n *node) stir(life int) {
 	}
 }
 
-// sleeper is the key of the process that a context is for.
+// sleeper is the context key of the process that a call belongs to.
 type sleeper struct{}
 
 // boot starts the process of a master.
@@ -143,7 +144,7 @@ func (n *node) boot() {
 	if n.up {
 		return
 	}
-	n.cuts, n.driven, n.lock, n.bid, n.errands, n.conns, n.wake, n.stopping, n.arrived = nil, nil, nil, nil, nil, nil, nil, false, 0
+	n.cuts, n.driven, n.lock, n.bid, n.pending, n.conns, n.wake, n.stopping, n.arrived = nil, nil, nil, nil, nil, nil, nil, false, 0
 	n.stopTerm = func() {}
 	n.components = nil
 	n.own, n.watching, n.listeners = "", decide.Watch{Address: n.addr}, nil
@@ -172,9 +173,9 @@ func (n *node) boot() {
 	})
 }
 
-// checkCallers checks every second that no caller waits too long.
+// checkCallers checks every second that no caller waits longer than answerWithin.
 func (n *node) checkCallers() {
-	for _, e := range n.errands {
+	for _, e := range n.pending {
 		if waited := n.waited(e.since); waited > answerWithin {
 			n.breaks("a caller is answered while something fails", "%s: %T of term %d waits for %v", n.name, e.event, e.term, waited)
 		}
@@ -199,7 +200,7 @@ func (n *node) campaign() *lock {
 			Success: []*pb.RequestOp{fence.Put(k.term.LockKey, []byte(n.addr), id)},
 		})
 		if err != nil || !a.ok {
-			n.proc.sleep(n.between(50*time.Millisecond, time.Second)) // the lease runs out
+			n.proc.sleep(n.between(50*time.Millisecond, time.Second)) // the lease expires
 			continue
 		}
 		k.term.Revision = a.revision
@@ -215,7 +216,7 @@ func (n *node) campaign() *lock {
 	return nil
 }
 
-// queue waits until ours is the first key; false: it is gone.
+// queue waits until the key is the first in the queue. It returns false if the key is deleted.
 func (n *node) queue(k *lock) bool {
 	for !k.gone && !n.stopping {
 		mine, first := false, false
@@ -228,7 +229,7 @@ func (n *node) queue(k *lock) bool {
 		switch {
 		case err != nil:
 		case !mine:
-			k.lose("the key is gone")
+			k.lose("key deleted")
 		case first && !k.gone:
 			return true
 		default:
@@ -301,7 +302,7 @@ func (n *node) lead(k *lock) error {
 	}
 }
 
-// reportDataset is what each trainer does when it begins, until it succeeds.
+// reportDataset reports the dataset, as each trainer does at its start, until the report succeeds.
 func (n *node) reportDataset(to *master.Driven) {
 	n.put(nil, n.world.report, func(_ taskqueue.Answer, _ uint64, err error) {
 		if err != nil && n.driven == to {
@@ -323,7 +324,7 @@ func (n *node) waitFor(k *lock, d time.Duration) {
 	})
 }
 
-// put hands an event to the term.
+// put passes an event to the term.
 func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uint64, error)) {
 	if n.driven == nil {
 		if reply != nil {
@@ -343,21 +344,21 @@ func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uin
 		return
 	}
 	n.world.check.hears(ctx, n, ev)
-	n.takes(&errand{e, n.lock.term.Revision, ctx, ev, n.now, n.waiting(), reply})
+	n.takes(&pendingEvent{e, n.lock.term.Revision, ctx, ev, n.now, n.waiting(), reply})
 }
 
-func (n *node) takes(e *errand) {
-	n.errands = append(n.errands, e)
+func (n *node) takes(e *pendingEvent) {
+	n.pending = append(n.pending, e)
 	n.arrived++
 	if n.wake != nil {
 		n.wake()
 	}
 }
 
-// flush sends the answers that stand.
+// flush sends the available answers.
 func (n *node) flush() {
-	var over []func() // who is answered may come with the next errand
-	n.errands = slices.DeleteFunc(n.errands, func(e *errand) bool {
+	var over []func() // called after the loop, because an answered caller may put another event
+	n.pending = slices.DeleteFunc(n.pending, func(e *pendingEvent) bool {
 		a, commit, done, err := e.Answer()
 		if done {
 			over = append(over, func() {
@@ -391,14 +392,14 @@ func (n *node) termOver(cause error) {
 		}
 		n.flush()
 	}
-	n.cuts, n.driven, n.lock, n.errands = nil, nil, nil, nil
+	n.cuts, n.driven, n.lock, n.pending = nil, nil, nil, nil
 	for _, c := range n.conns {
 		c.breaks()
 	}
 	n.conns = nil
 }
 
-// watch follows etcd: the key of our own lock, the queue for it, the state.
+// watch watches etcd: the node's key, the queue for the lock, and the state.
 func (n *node) watch() {
 	life := n.life
 	n.world.etcd.changed = append(n.world.etcd.changed, func(key string) {
@@ -422,7 +423,7 @@ func (n *node) queueChanged() {
 	e := n.world.etcd
 	for _, k := range []*lock{n.bid, n.lock} {
 		if k != nil && e.keys[k.term.LockKey].GetCreateRevision() != k.term.Revision {
-			k.lose("the key is gone")
+			k.lose("key deleted")
 		}
 	}
 	if n.bid != nil && n.wake != nil {
@@ -433,7 +434,7 @@ func (n *node) queueChanged() {
 	}
 }
 
-// first is the first in the queue.
+// first returns the candidate with the first key in the queue.
 func (n *node) first() ports.Candidate {
 	if kv := n.world.etcd.first(lockPrefix); kv != nil {
 		return ports.Candidate{Key: string(kv.Key), Revision: kv.CreateRevision, Address: string(kv.Value), Lease: leaseName(kv.Lease)}
@@ -441,7 +442,7 @@ func (n *node) first() ports.Candidate {
 	return ports.Candidate{}
 }
 
-// words says an answer as the trainers' port does.
+// words returns the error that the trainers' port sends for an answer.
 func words(a taskqueue.Answer, err error) error {
 	switch {
 	case err == nil && a.Kind == taskqueue.AnswerEnded:
@@ -461,7 +462,7 @@ func words(a taskqueue.Answer, err error) error {
 	return wire.Error(rpc.ServerError(err.Error()))
 }
 
-// serve takes a request from a trainer's connection. A request may be a copy of an old one.
+// serve handles a request from a trainer's connection. The request may be a delayed copy.
 func (n *node) serve(c *conn, request any, reply func(any, error)) {
 	switch r := request.(type) {
 	case wire.JoinRequest:

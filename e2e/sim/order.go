@@ -6,9 +6,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// order is where a task stands in the order of a pass. It asks the production code for the
-// whole order of a queue that nothing happened to: where each position stands is part of the
-// stored format, and has golden files.
+// order returns the position of a task in a pass. It uses the production code for the order of a
+// pass: the order is part of the stored format and has golden files.
 func (w *world) order(p taskqueue.Pass, index int) int {
 	if !w.plan.shuffle {
 		return index

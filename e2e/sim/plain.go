@@ -11,7 +11,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// getTask is a request of a client that does not join: GetTask, or TaskFailed where Error is set.
+// getTask is a request of a plain client: GetTask, or TaskFailed if error is set.
 type getTask struct {
 	finished bool
 	index    int
@@ -19,11 +19,11 @@ type getTask struct {
 	error    string
 }
 
-// plainTimeout ends a connection without an answer: a long poll takes 10 s.
+// plainTimeout is the time without an answer after which a client closes its connection. A long poll takes 10 s.
 const plainTimeout = 20 * time.Second
 
-// plainly is the minimal client: one connection, one task at a time, and nothing is repeated.
-// It returns false if the trainer is through.
+// plainly runs the minimal client: one connection, one task at a time, no retries. It returns false
+// if the job has ended.
 func (t *trainer) plainly(p *process) bool {
 	var n *node
 	for _, other := range t.world.nodes {
@@ -49,7 +49,7 @@ func (t *trainer) plainly(p *process) bool {
 	return true
 }
 
-// overConnection asks for tasks until the connection or the job is over.
+// overConnection requests and trains tasks until the connection or the job ends.
 func (t *trainer) overConnection(p *process, c *conn) error {
 	var task taskqueue.Task
 	for n := 1; ; n++ {
@@ -64,7 +64,7 @@ func (t *trainer) overConnection(p *process, c *conn) error {
 			task = next
 		}
 		if len(next.Chunks) == 0 {
-			continue // the answer was to wait
+			continue // the answer was "wait"
 		}
 		t.note("%s: gets task %d, %v", t.name, next.Index, next.Token)
 		t.hangs(p, next.Token, n)
@@ -81,8 +81,8 @@ func (t *trainer) overConnection(p *process, c *conn) error {
 	}
 }
 
-// overlay is what gob makes of a reply that is decoded into a variable with an older one: fields
-// that are zero are not sent, and stay as they were.
+// overlay decodes a reply into the variable of an older reply, as gob does: fields with the value
+// zero are not sent and keep their old values.
 func overlay(task *taskqueue.Task, next taskqueue.Task) {
 	if next.Index != 0 {
 		task.Index = next.Index
@@ -110,7 +110,7 @@ func overlay(task *taskqueue.Task, next taskqueue.Task) {
 	}
 }
 
-// getTask sends one request over a connection and waits for its answer, or for the end of the
+// getTask sends a request over a connection and waits for the answer or the end of the
 // connection.
 func (t *trainer) getTask(p *process, c *conn, request getTask) (task taskqueue.Task, err error) {
 	w, f := t.world, &t.world.plan.faults
@@ -147,8 +147,8 @@ func (t *trainer) getTask(p *process, c *conn, request getTask) (task taskqueue.
 	return task, err
 }
 
-// serveGetTask is what netrpc's connection does with a request: the connection is the session,
-// which begins with its first task; an answer that cannot be written gives its task back.
+// serveGetTask handles a request as a connection of master/netrpc does. The connection is the
+// session, which begins with its first task. If the answer cannot be written, its task is returned.
 func (n *node) serveGetTask(c *conn, r getTask, reply func(taskqueue.Task, error)) {
 	ev := &taskqueue.PlainAsk{
 		Trainer: c.who.Ordinal, Incarnation: c.who.Incarnation, Connection: c.plain,
@@ -175,7 +175,7 @@ func (n *node) serveGetTask(c *conn, r getTask, reply func(taskqueue.Task, error
 	})
 }
 
-// disconnected tells the queue that a connection is closed.
+// disconnected reports a closed connection to the queue.
 func (n *node) disconnected(c *conn) {
 	who := c.who
 	if who.Ordinal == 0 {

@@ -15,9 +15,9 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Parameter servers, as far as cuts go. The model is a table that counts: each record adds 1 to a
-// row of its own. Rows, the steps of each trainer, moments and what is restored from them are the
-// production code's (pserver/table); who may do what, and when, is restated from pserver.
+// Parameter servers in histories of cuts. The parameters are a table of counters: each record adds
+// 1 to its own row. The rows, the steps of each trainer, cuts and restores are production code
+// (pserver/table). The order of requests models pserver.
 
 const servers = 2
 
@@ -26,7 +26,7 @@ var (
 	countTable = table.Config{Name: "records", Dim: 1, Init: table.Zeros, Admission: 1}
 )
 
-// folder is where all servers keep their checkpoints: it outlives them.
+// folder is the checkpoint directory of all servers. It survives their crashes.
 type folder struct {
 	files map[string]*file
 	sets  map[uint64][]byte
@@ -34,7 +34,7 @@ type folder struct {
 
 // file is the checkpoint of one server.
 type file struct {
-	set      uint64 // for which it was written
+	set      uint64 // number of its checkpoint set
 	part     checkpoint.Part
 	epoch    uint32
 	roster   []pusher
@@ -42,7 +42,7 @@ type file struct {
 	contents map[sample]int
 }
 
-// pusher is a trainer as a server knows it.
+// pusher identifies a trainer at a server.
 type pusher struct {
 	ordinal     taskqueue.Ordinal
 	incarnation uint64
@@ -53,15 +53,15 @@ type server struct {
 	*machine
 	world *world
 	index int
-	gone  time.Duration // when it died
+	gone  time.Duration // time of the last crash
 	start uint64
 
-	// what the process knows
+	// state of the process
 	table   *table.Table
 	columns map[pusher]*table.Column
-	newest  map[taskqueue.Ordinal]uint64 // incarnations
+	newest  map[taskqueue.Ordinal]uint64 // newest incarnations
 	current *table.Cut
-	written uint64 // files, and cuts
+	written uint64 // number of files and cuts so far
 	ready   bool
 	epoch   uint32 // of the job
 	rewound uint32
@@ -72,7 +72,7 @@ type server struct {
 	conns   []*dataConn
 	errands []func(done func()) // one at a time, as under one lock
 	busy    bool
-	asked   map[*ask]bool // not answered yet
+	asked   map[*ask]bool // calls without an answer
 }
 
 // serverCut is a cut that a master began.
@@ -80,7 +80,7 @@ type serverCut struct {
 	number, term uint64
 	cut          *table.Cut
 	roster       []pusher
-	part         checkpoint.Part // has a digest once the file is there
+	part         checkpoint.Part // has a digest when the file is complete
 }
 
 func (w *world) held(index int) (slots []uint32) {
@@ -90,8 +90,8 @@ func (w *world) held(index int) (slots []uint32) {
 	return slots
 }
 
-// boot starts the process: from the set that etcd names, if there is one. What came after it is gone, and the epoch is
-// that of the set: whether the job went on since is not for the server to know.
+// boot starts the process from the set that etcd names, if any. Later updates are lost. The server takes the epoch of the
+// set, because it does not know the current epoch of the job.
 func (s *server) boot() {
 	if s.up {
 		return
@@ -110,7 +110,7 @@ func (s *server) boot() {
 	}
 }
 
-// latestSet is the one that etcd names; nil: none.
+// latestSet returns the set that etcd names, or nil.
 func (w *world) latestSet() *checkpoint.Set {
 	kv := w.etcd.keys[master.LatestSetKey]
 	if kv == nil {
@@ -118,12 +118,12 @@ func (w *world) latestSet() *checkpoint.Set {
 	}
 	set, err := checkpoint.ParseSet(kv.Value)
 	if err != nil {
-		w.breaks("latest names a whole set", "%v", err)
+		w.breaks("latest names a complete set", "%v", err)
 	}
 	return set
 }
 
-// become takes the rows and the steps of a set; without one, none.
+// become loads the rows and the steps of a set, or clears them if set is nil.
 func (s *server) become(set *checkpoint.Set, epoch uint32) {
 	s.table = table.New(countTable, countRule, s.world.held(s.index), func() *table.Cut { return s.current })
 	s.columns, s.newest, s.current, s.ready, s.epoch = map[pusher]*table.Column{}, map[taskqueue.Ordinal]uint64{}, nil, set != nil, epoch
@@ -132,7 +132,7 @@ func (s *server) become(set *checkpoint.Set, epoch uint32) {
 	}
 	f := s.world.folder.files[set.Shards[s.index].SHA256]
 	if f == nil {
-		s.breaks("latest names a whole set", "set %d: the file of server %d is not there", set.Number, s.index)
+		s.breaks("latest names a complete set", "set %d: missing file of server %d", set.Number, s.index)
 		return
 	}
 	s.epoch = f.epoch
@@ -143,12 +143,12 @@ func (s *server) become(set *checkpoint.Set, epoch uint32) {
 	}
 	for _, slot := range s.table.Held() {
 		if err := s.table.Restore(slot, f.images[slot], columns); err != nil {
-			s.breaks("what was written can be read", "%v", err)
+			s.breaks("a written file can be read", "%v", err)
 		}
 	}
 }
 
-// die ends the process; it comes back after a while.
+// die crashes the process. It restarts within the limits of plan.away.
 func (s *server) die() {
 	if !s.up {
 		return
@@ -159,17 +159,17 @@ func (s *server) die() {
 	for _, c := range slices.Clone(s.conns) {
 		c.close()
 	}
-	for a := range s.asked { // their order is decided by when they come due
+	for a := range s.asked { // the order of the map does not matter
 		a.failed = true
 	}
 	s.world.after(s.between(time.Millisecond, 5*time.Millisecond), s.world.wakeLeaders)
 	s.world.after(s.between(s.world.plan.away[0], s.world.plan.away[1]), s.boot)
 }
 
-// registered: a lease outlives its server for a while.
+// registered reports whether the registration of the server exists. The lease expires 1 s after a crash.
 func (s *server) registered() bool { return s.up || s.now < s.gone+time.Second }
 
-// control runs an errand of a master when those before it are done.
+// control queues a request of a master. Requests run one at a time.
 func (s *server) control(do func(done func())) {
 	s.errands = append(s.errands, do)
 	s.next()
@@ -189,7 +189,7 @@ func (s *server) next() {
 }
 
 var (
-	errOldCut = errors.New("the cut is over")
+	errOldCut = errors.New("cut is closed")
 	errNoCut  = errors.New("no such cut")
 )
 
@@ -219,7 +219,7 @@ func (s *server) dropCut() {
 	s.open = nil
 }
 
-// writeCut writes the file of a cut, slot after slot, while updates go on.
+// writeCut writes the file of a cut in two halves of its slots. Updates continue in between.
 func (s *server) writeCut(number, term uint64, done func(checkpoint.Part, error)) {
 	o := s.open
 	switch {
@@ -265,7 +265,7 @@ func (s *server) writeSet(number, term uint64, text []byte) error {
 	return nil
 }
 
-// pruneSets removes what no set but the newest ones needs. The first server removes sets, each its own files.
+// pruneSets removes all but the newest sets, and the server's files that no remaining set names.
 func (s *server) pruneSets(number, term uint64, keep int) error {
 	if term < s.term {
 		return errOldCut
@@ -293,7 +293,7 @@ func (s *server) pruneSets(number, term uint64, keep int) error {
 	return nil
 }
 
-// discard removes what was written for sets that are newer than the latest one.
+// discard removes sets and files that are newer than the latest set.
 func (s *server) discard(latest, term uint64) error {
 	if term < s.term {
 		return errOldCut
@@ -306,7 +306,7 @@ func (s *server) discard(latest, term uint64) error {
 	return nil
 }
 
-// rewind brings the server to a set in a new epoch. Nobody is connected meanwhile.
+// rewind loads a set in a new epoch and closes all connections.
 func (s *server) rewind(term uint64, epoch uint32, text []byte) error {
 	switch {
 	case term < s.term:
@@ -332,19 +332,19 @@ func (s *server) rewind(term uint64, epoch uint32, text []byte) error {
 	}
 	s.become(set, epoch)
 	s.epoch, s.rewound = epoch, epoch
-	s.note("%s: goes back, epoch %d", s.name, epoch)
+	s.note("%s: rolled back, epoch %d", s.name, epoch)
 	s.world.check.wentBack(s, epoch)
 	return nil
 }
 
-// contents are the counts that the server has now.
+// contents returns the counters of the server.
 func (s *server) contents() map[sample]int {
 	found := map[sample]int{}
 	var rows wire.Rows
 	for from := (table.Place{}); from.Slot < table.Slots; {
 		next, err := s.table.Scan(from, &rows)
 		if err != nil {
-			panic(err) // no slot moves
+			panic(err) // no slot migrates
 		}
 		for i, id := range rows.IDs {
 			found[s.world.sampleOf(id)] = int(rows.Values[i])
@@ -354,7 +354,7 @@ func (s *server) contents() map[sample]int {
 	return found
 }
 
-// sampleOf is the record that a row counts, idOf the reverse.
+// sampleOf returns the record of a row. idOf is its inverse.
 func (w *world) sampleOf(id int64) sample {
 	task := id / recordsOfTask
 	return sample{place{taskqueue.Pass(task / int64(w.plan.tasks)), int(task % int64(w.plan.tasks))}, id % recordsOfTask}
@@ -371,12 +371,12 @@ type dataConn struct {
 	server *server
 	life   int
 	who    pusher
-	closed bool // by the server
-	broken bool // as the trainer knows
+	closed bool // closed by the server
+	broken bool // the trainer has noticed the end
 	broke  func()
 }
 
-// close ends a connection; the trainer hears of it later.
+// close closes a connection. The trainer notices it after a network delay.
 func (c *dataConn) close() {
 	c.closed = true
 	c.server.conns = slices.DeleteFunc(c.server.conns, func(o *dataConn) bool { return o == c })
@@ -389,13 +389,13 @@ func (c *dataConn) close() {
 }
 
 var (
-	errRewound  = errors.New("the job went back")
-	errNotYet   = errors.New("the server is of an older epoch")
-	errFenced   = errors.New("a newer incarnation is there")
+	errRewound  = errors.New("job was rolled back")
+	errNotYet   = errors.New("server has an older epoch")
+	errFenced   = errors.New("fenced by a newer incarnation")
 	errNotThere = errors.New("connection refused")
 )
 
-// hello binds a connection to a trainer. A newer incarnation fences the one before it.
+// hello binds a connection to a trainer. A newer incarnation fences the previous one.
 func (s *server) hello(who pusher, epoch uint32) (*dataConn, error) {
 	switch {
 	case epoch < s.epoch:
@@ -412,13 +412,13 @@ func (s *server) hello(who pusher, epoch uint32) (*dataConn, error) {
 		}
 		s.columns[who], s.newest[who.ordinal] = &table.Column{}, who.incarnation
 	}
-	s.ready = true // who comes first brings the parameters; here they are all 0
+	s.ready = true // the first trainer initializes the parameters; here to 0
 	c := &dataConn{server: s, life: s.life, who: who}
 	s.conns = append(s.conns, c)
 	return c, nil
 }
 
-// push counts records, in every slot that has not had the step.
+// push counts records in every slot that has not applied the step.
 func (s *server) push(c *dataConn, step uint64, ids []int64) error {
 	column := s.columns[c.who]
 	if column == nil {

@@ -13,22 +13,22 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// shards is how a leader talks to the servers: master.RewindShards, as master/shards has it, with messages that are
-// lost, late, and between any two of which somebody dies.
+// shards calls the servers for a leader. It implements master.RewindShards. Messages are lost or late, and a process may
+// die between any two of them.
 type shards struct {
 	*node
 	proc *process
 }
 
-// ask is one call of a server.
+// ask is a call of a server.
 type ask struct {
 	done, failed bool
 	err          error
 }
 
-var errUnavailable = errors.New("the server does not answer")
+var errUnavailable = errors.New("server does not answer")
 
-// all calls every server of a list and waits for all.
+// all calls every server of a list and waits for all answers.
 func (h *shards) all(ctx context.Context, what string, to []*server, call func(i int, s *server, reply func(error))) error {
 	asks := make([]*ask, len(to))
 	for i, s := range to {
@@ -51,7 +51,7 @@ func (h *shards) all(ctx context.Context, what string, to []*server, call func(i
 	return errors.Join(errs...)
 }
 
-// ask sends one message; the answer may never come.
+// ask sends a message. The answer may be lost.
 func (h *shards) ask(what string, s *server, do func(reply func(error))) *ask {
 	a := &ask{}
 	f, life := &h.world.plan.faults, h.life
@@ -86,7 +86,7 @@ func (h *shards) ask(what string, s *server, do func(reply func(error))) *ask {
 	return a
 }
 
-// serversChanged lets leaders learn of a server that registers, by a watch that may be late or cut.
+// serversChanged notifies leaders of a server that registers. A leader partitioned from etcd is not notified.
 func (w *world) serversChanged() {
 	for _, n := range w.nodes {
 		if d := n.driven; d != nil && !n.cut {
@@ -100,7 +100,7 @@ func (w *world) serversChanged() {
 	}
 }
 
-// wakeLeaders lets leaders see that a server is gone.
+// wakeLeaders wakes the components of all masters, which then find that a server has crashed.
 func (w *world) wakeLeaders() {
 	for _, n := range w.nodes {
 		n.stir(n.life)
@@ -145,7 +145,7 @@ func (h *shards) Discard(ctx context.Context, term uint64, latest []byte) error 
 	return h.all(ctx, "discard", h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.discard(at.Number, term)) })
 }
 
-// Version: there are no steps.
+// Version returns 0, because these jobs have no steps.
 func (h *shards) Version(context.Context) (uint64, error) { return 0, nil }
 
 func (h *shards) Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (master.Cut, error) {
@@ -202,7 +202,7 @@ func (c *moment) Prune(ctx context.Context, keep int) error {
 	return c.shards.all(ctx, "prune", all, prune)
 }
 
-// takeCuts runs beside a term, in a process of its own on the leader's machine.
+// takeCuts takes the cuts of a term, in its own process on the leader's machine.
 func (n *node) takeCuts(d *master.Driven) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	h := &shards{node: n}
@@ -214,14 +214,14 @@ func (n *node) takeCuts(d *master.Driven) {
 		n.components = append(n.components, p)
 		err := take(context.WithValue(ctx, sleeper{}, p))
 		n.components = slices.DeleteFunc(n.components, func(other *process) bool { return other == p })
-		n.note("%s: takes no more cuts: %v", n.name, err)
+		n.note("%s: cuts stopped: %v", n.name, err)
 		if ctx.Err() == nil {
 			n.world.breaks("only the end of a term ends its cuts", "%s: %v", n.name, err)
 		}
 	})
 }
 
-// awaitAnswer lets the process of a component wait for the answer to a request.
+// awaitAnswer blocks the process of a component until its request is answered.
 func (n *node) awaitAnswer(ctx context.Context, done <-chan struct{}) {
 	p := n.processOf(ctx)
 	n.world.instant("a request", "sent by", n.machine, n.dies)
@@ -247,11 +247,11 @@ func (n *node) WithTimeout(ctx context.Context, d time.Duration) (context.Contex
 	return bounded, func() { cancel(context.Canceled) }
 }
 
-// instant is one between two messages of a cut, or of a going back: whoever is there may die.
+// instant is a crash point between two messages of a cut or a rollback: the process may die.
 func (w *world) instant(what, where string, m *machine, die func()) {
 	w.instants++
 	if w.instants == w.strike || w.now < w.plan.quiet && w.chance(w.plan.faults.between) {
-		w.note("%s %s %s: the last thing that it does", what, where, m.name)
+		w.note("%s %s %s: last message before its crash", what, where, m.name)
 		w.loop.after(0, die)
 	}
 }

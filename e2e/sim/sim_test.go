@@ -12,16 +12,16 @@ import (
 )
 
 var (
-	histories = flag.Int("sim.n", 2000, "how many histories to run")
-	first     = flag.Uint64("sim.first", 1, "seed of the first one")
-	one       = flag.Uint64("sim.seed", 0, "run this seed alone, and print its last events")
-	lines     = flag.Int("sim.lines", 80, "how many events to print")
+	histories = flag.Int("sim.n", 2000, "`number` of histories")
+	first     = flag.Uint64("sim.first", 1, "`seed` of the first history")
+	one       = flag.Uint64("sim.seed", 0, "`seed` of a single history to run and print")
+	lines     = flag.Int("sim.lines", 80, "maximum `number` of events to print")
 )
 
-// fewer histories than asked for are run; 0: as many.
+// fewer limits the number of histories; 0: no limit.
 var fewer int
 
-// Of the instants of a cut, one of so many is tried.
+// oneOf is the stride of the tested crash points: 1 tests each of them.
 var oneOf = 1
 
 func TestHistories(t *testing.T) {
@@ -52,7 +52,7 @@ func TestHistories(t *testing.T) {
 				seed := *first + i - 1
 				result, err := Run(seed, false)
 				if err != nil {
-					kind := "broken"
+					kind := "simulator failed"
 					if _, ok := errors.AsType[*Violation](err); ok {
 						kind = "invariant"
 					}
@@ -66,17 +66,17 @@ func TestHistories(t *testing.T) {
 		})
 	}
 	workers.Wait()
-	t.Logf("%d histories, %d commits, %d of them sealed, %d terms, %d forced take-overs", n, commits.Load(), sealed.Load(), terms.Load(), takeovers.Load())
+	t.Logf("%d histories, %d commits, %d of them sealed, %d terms, %d forced takeovers", n, commits.Load(), sealed.Load(), terms.Load(), takeovers.Load())
 	if n >= 100 && sealed.Load() == 0 && !t.Failed() {
-		t.Error("no part of a ledger was sealed: these histories prove nothing about it")
+		t.Error("expected sealed ledger entries, found none")
 	}
 	if n >= 100 && takeovers.Load() == 0 && !t.Failed() {
-		t.Error("no stand-by ever deposed a leader: these histories prove nothing about it")
+		t.Error("expected forced takeovers, found none")
 	}
 }
 
-// Synchronous jobs alone, one history in stepsEvery of those above: servers that begin ahead of etcd, and leaders that die between
-// the commit of a step and its last message.
+// The histories include servers that start ahead of etcd, and leaders that die between the commit of a step and its last
+// message.
 func TestHistoriesOfSynchronousSteps(t *testing.T) {
 	steps, adopted, resent := 0, 0, 0
 	for seed := uint64(6); seed < 6+100*stepsEvery; seed += stepsEvery {
@@ -94,14 +94,13 @@ func TestHistoriesOfSynchronousSteps(t *testing.T) {
 		}
 		resent += w.check.stepBook.resent
 	}
-	t.Logf("%d steps, %d of them without contributors, %d sent by another leader than the one that committed them", steps, adopted, resent)
+	t.Logf("%d steps, %d of them without contributors, %d sent by a later leader", steps, adopted, resent)
 	if steps == 0 || adopted == 0 || resent == 0 {
-		t.Error("these histories prove nothing about synchronous steps")
+		t.Errorf("expected steps, adopted versions and resent steps, found %d, %d and %d", steps, adopted, resent)
 	}
 }
 
-// A seed is a history: what happened once happens again.
-func TestSeedDecides(t *testing.T) {
+func TestSameSeedGivesTheSameHistory(t *testing.T) {
 	for seed := range uint64(20) {
 		one, err := Run(seed, true)
 		if err != nil {
@@ -112,25 +111,25 @@ func TestSeedDecides(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.Equal(one.Trace, other.Trace) {
-			t.Fatalf("seed %d made two histories, of %d and %d events", seed, len(one.Trace), len(other.Trace))
+			t.Fatalf("seed %d: expected equal histories, found different ones of %d and %d events", seed, len(one.Trace), len(other.Trace))
 		}
 	}
 }
 
-// Whoever takes part in a cut, or in a going back, dies between any two of its messages: in the same short history, once in each
-// of these moments. Nothing else fails in it.
-func TestSomebodyDiesBetweenAnyTwoMessagesOfACut(t *testing.T) {
-	inEachInstant(t, func(*world) {})
+// A process that takes part in a cut or a rollback dies between two of its messages. The same short history runs once for
+// each of these crash points, without other faults.
+func TestCrashBetweenMessagesOfACut(t *testing.T) {
+	runEachCrashPoint(t, func(*world) {})
 }
 
-// A server that died is back before the next message of the cut reaches it, with what its last checkpoint had.
-func TestServerIsBackInTheMiddleOfACut(t *testing.T) {
-	inEachInstant(t, func(w *world) { w.plan.away = [2]time.Duration{time.Microsecond, time.Millisecond} })
+// A crashed server restarts from its last checkpoint before the next message of the cut reaches it.
+func TestServerRestartDuringACut(t *testing.T) {
+	runEachCrashPoint(t, func(w *world) { w.plan.away = [2]time.Duration{time.Microsecond, time.Millisecond} })
 }
 
-// The leader that follows one that died in the middle of a cut finds etcd full, and lets the trainers go once it is not.
-func TestFullStoreAfterALeaderDiedInACut(t *testing.T) {
-	refused := inEachInstant(t, func(w *world) {
+// A leader dies during a cut. Its successor finds etcd full, and releases the trainers when etcd has space again.
+func TestReleaseWhileEtcdIsFullAfterACrashDuringACut(t *testing.T) {
+	refused := runEachCrashPoint(t, func(w *world) {
 		leaders := 0
 		w.etcd.changed = append(w.etcd.changed, func(key string) {
 			if key != addrKey || w.etcd.keys[key] == nil {
@@ -143,19 +142,19 @@ func TestFullStoreAfterALeaderDiedInACut(t *testing.T) {
 		})
 	})
 	if refused == 0 {
-		t.Error("no leader followed one that had died: these histories prove nothing")
+		t.Error("expected refused commits of a second leader, found none")
 	}
 }
 
-// etcd is full for two minutes while outcomes of commits are unknown, some of transactions that crossed the quota: callers
-// are answered, or the term ends, long before there is room.
+// etcd is full for two minutes while outcomes of commits are unknown. Some of these transactions cross the quota. Callers
+// are answered, or the term ends, before etcd has space again.
 func TestCallersAreAnsweredWhileEtcdIsFull(t *testing.T) {
 	var refused, applied uint64
 	for seed := uint64(1); seed <= 40; seed++ {
 		w, err := newPlanned(seed, false, func(p *plan) {
 			p.faults = faults{lostReply: 0.2, stop: 90 * time.Second}
 			p.quiet = 150 * time.Second
-			p.options.Passes = 50 // it goes on while etcd is full
+			p.options.Passes = 50 // the job is still running when etcd is full
 			p.masters = 1         // no standby takes the lock of a leader that etcd refuses
 		})
 		if err != nil {
@@ -181,21 +180,21 @@ func TestCallersAreAnsweredWhileEtcdIsFull(t *testing.T) {
 		refused += w.etcd.refused
 	}
 	if refused == 0 || applied == 0 {
-		t.Errorf("%d commits were refused in %d histories: these prove nothing", refused, applied)
+		t.Errorf("expected refused commits and writes that cross the quota, found %d and %d", refused, applied)
 	}
 }
 
-// inEachInstant runs a short history once for each instant between two messages of its cuts, in which somebody dies. It returns
-// how many commits a full etcd refused in all of them.
-func inEachInstant(t *testing.T, prepare func(*world)) (refused uint64) {
+// runEachCrashPoint runs short histories once for each crash point. It returns the total number of commits that a full etcd
+// refused.
+func runEachCrashPoint(t *testing.T, prepare func(*world)) (refused uint64) {
 	t.Helper()
 	for _, seed := range []uint64{18, 26} {
-		refused += inEachInstantOf(t, seed, prepare)
+		refused += runEachCrashPointOf(t, seed, prepare)
 	}
 	return refused
 }
 
-func inEachInstantOf(t *testing.T, seed uint64, prepare func(*world)) (refused uint64) {
+func runEachCrashPointOf(t *testing.T, seed uint64, prepare func(*world)) (refused uint64) {
 	t.Helper()
 	whole := newShortHistory(t, seed, 0)
 	if err := whole.run(); err != nil || whole.check.step == 0 {
@@ -211,21 +210,21 @@ func inEachInstantOf(t *testing.T, seed uint64, prepare func(*world)) (refused u
 				w := newShortHistory(t, seed, strike)
 				prepare(w)
 				if err := w.run(); err != nil {
-					t.Errorf("somebody dies in instant %d of %d: %v", strike, last, err)
+					t.Errorf("crash point %d of %d: %v", strike, last, err)
 				}
 				if w.instants < strike {
-					t.Errorf("instant %d of %d never came", strike, last)
+					t.Errorf("crash point %d of %d: expected to be reached", strike, last)
 				}
 				full.Add(w.etcd.refused)
 			}
 		})
 	}
 	workers.Wait()
-	t.Logf("%d instants, %d cuts, %d commits refused", last, whole.check.step, full.Load())
+	t.Logf("%d crash points, %d cuts, %d commits refused", last, whole.check.step, full.Load())
 	return full.Load()
 }
 
-// newShortHistory is one of cuts in which nothing fails, but for who is there in one instant between two messages.
+// newShortHistory returns a history of cuts whose only fault is a crash at the given crash point; 0: none.
 func newShortHistory(t *testing.T, seed uint64, strike int) *world {
 	t.Helper()
 	w, err := newPlanned(seed, false, func(p *plan) {

@@ -11,22 +11,22 @@ import (
 	ports "trainmaster/master/store"
 )
 
-// synAgain is the pause before a connection that nothing answered is tried again.
+// synAgain is the pause before the retry of an unanswered dial.
 const synAgain = time.Second
 
-// listening is the connection of a standby to the master that it watches: dialed, and dialed
-// again by decide.Redial, with a heartbeat every BeatEvery.
+// listening is the connection of a standby to the master that it watches. decide.Redial decides
+// when to dial again. A heartbeat arrives every BeatEvery.
 type listening struct {
 	of         ports.Candidate
 	redial     decide.Redial
-	heartbeats int  // on the connection that is open
-	over       bool // another suspect, or another life
+	heartbeats int  // number received over the open connection
+	over       bool // the standby watches another master, or has ended
 }
 
-// lease names a lease as the queue and heartbeats do.
+// leaseName formats a lease as in queue keys and heartbeats.
 func leaseName(id int64) string { return fmt.Sprintf("%x", id) }
 
-// follow takes the first in the queue; n.bid is set while this master waits.
+// follow watches the first candidate in the queue. n.bid is set while this master waits for the lock.
 func (n *node) follow(next ports.Candidate) {
 	if n.listening != nil {
 		n.listening.over = true
@@ -43,8 +43,8 @@ func (n *node) follow(next ports.Candidate) {
 	}
 }
 
-// dial connects to the suspect: a process refuses or accepts, and a network that is cut does
-// neither. A machine that is paused accepts and sends nothing.
+// dial connects to the watched master. A process accepts, a stopped process refuses, and a
+// partitioned network does not answer. A paused machine accepts and sends nothing.
 func (n *node) dial(l *listening) {
 	n.after(n.world.netDelay(), func() {
 		other := n.world.nodeAt(l.of.Address)
@@ -72,7 +72,7 @@ func (n *node) dial(l *listening) {
 	})
 }
 
-// serveBeats sends heartbeats, as master.ServeBeats does, until this life ends.
+// serveBeats sends heartbeats until the process ends. It models the function master.ServeBeats.
 func (n *node) serveBeats(to *node, l *listening) {
 	if l.over {
 		return
@@ -92,7 +92,7 @@ func (n *node) serveBeats(to *node, l *listening) {
 	n.after(decide.BeatEvery, func() { n.serveBeats(to, l) })
 }
 
-// hangsUp ends the connections of standbys, with the process.
+// hangsUp closes the connections of standbys when the process ends.
 func (n *node) hangsUp() {
 	for _, ended := range n.listeners {
 		ended()
@@ -100,10 +100,10 @@ func (n *node) hangsUp() {
 	n.listeners = nil
 }
 
-// look judges the first in the queue, every BeatEvery.
+// look judges the watched master every BeatEvery.
 func (n *node) look() {
 	n.after(decide.BeatEvery, n.look)
-	if !n.cut && !n.world.etcd.down { // it asks etcd something small when nothing else did
+	if !n.cut && !n.world.etcd.down { // a standby without other requests sends a small one
 		n.after(n.link.etcdDelay(), func() { n.heard = n.now })
 	}
 	if n.bid != nil {
@@ -120,8 +120,8 @@ func (n *node) judges(v decide.Verdict) {
 	n.watching.Forget()
 }
 
-// depose revokes the lease of a suspect, unless a take-over was forced a short while ago. Real ones back off from silent
-// leaders; these do not, so that there are more of them.
+// depose revokes the lease of the watched master, unless the holddown of the previous takeover exists. The backoff from
+// silent leaders is not modelled, so that takeovers are frequent.
 func (n *node) depose(s ports.Candidate, found decide.Verdict) {
 	e := n.world.etcd
 	exempt := n.version < s.Revision
@@ -130,7 +130,7 @@ func (n *node) depose(s ports.Candidate, found decide.Verdict) {
 		if n.cut || e.down || string(e.first(lockPrefix).GetKey()) != s.Key || !exempt && e.keys[holdKey] != nil {
 			return
 		}
-		n.note("%s: deposes %s in term %d: %v", n.name, s.Address, s.Revision, found)
+		n.note("%s: revokes the lease of %s in term %d: %v", n.name, s.Address, s.Revision, found)
 		lease := e.keys[s.Key].Lease
 		if !exempt {
 			if _, err := e.txn(&pb.TxnRequest{Success: []*pb.RequestOp{fence.Put(holdKey, nil, e.grant(10*time.Second))}}); err != nil {
@@ -151,22 +151,22 @@ func (w *world) nodeAt(addr string) *node {
 	return nil
 }
 
-// excusedFor is how long after a fault a standby may still judge by it: three heartbeats, and a
-// connection that is tried again.
+// excusedFor is the time after a fault during which a takeover is no violation: five intervals of
+// heartbeats and the retry of a dial.
 const excusedFor = synAgain + 5*decide.BeatEvery
 
-// excuse notes that a master is paused or cut off for d.
+// excuse records that a master is paused or partitioned for d.
 func (n *node) excuse(d time.Duration) { n.excused = max(n.excused, n.now+d+excusedFor) }
 
-// deposes: a master that runs, and that etcd and its standby can reach, is not deposed.
+// deposes checks that a standby does not replace a running master that etcd and the standby can reach.
 func (c *check) deposes(n *node, s ports.Candidate, found decide.Verdict) {
 	w, other := c.world, c.world.nodeAt(s.Address)
 	f := &w.plan.faults
 	switch {
-	case !other.up || other.own != s.Lease: // another process has its port
+	case !other.up || other.own != s.Lease: // another process uses its address
 	case w.now < w.plan.quiet+5*time.Second && (f.lag > 0 || f.slow > 0):
 	case w.now < max(n.excused, other.excused, w.etcdExcused):
 	default:
-		c.breaks("a healthy master is not deposed", "%s judges %s to be %v in term %d", n.name, other.name, found, s.Revision)
+		c.breaks("a healthy master is not replaced", "%s judges %s to be %v in term %d", n.name, other.name, found, s.Revision)
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Histories of synchronous steps. The queue completes the steps and the leader sends them to the servers (master.Driven.SendSteps,
-// the production code). The servers of this file only hold a version and who staged at it, and never crash. In some histories they
-// begin ahead of etcd, and of each other, as after a loss of etcd.
+// Histories of synchronous steps. The production code completes the steps and sends them to the servers
+// (master.Driven.SendSteps). The servers of this file hold only a version and the trainers that staged at it. They never
+// crash. In some histories they start ahead of etcd, and at different versions, as after a loss of etcd.
 
 // stepServer is a parameter server of a synchronous job.
 type stepServer struct {
@@ -30,7 +30,7 @@ type stager struct {
 	incarnation uint64
 }
 
-// synchronous makes a history one of synchronous steps.
+// synchronous selects synchronous steps.
 func (p *plan) synchronous(rng interface {
 	IntN(int) int
 	Float64() float64
@@ -41,7 +41,7 @@ func (p *plan) synchronous(rng interface {
 	p.tasks = min(p.tasks, 1+rng.IntN(16))
 	for i := range p.habits {
 		h := &p.habits[i]
-		h.plain, h.moving = false, false // a connection that does not join is no contributor
+		h.plain, h.moving = false, false // a plain connection is no contributor
 		h.task[1] = min(h.task[1], time.Second)
 	}
 	if rng.IntN(2) == 0 {
@@ -54,13 +54,13 @@ func (p *plan) synchronous(rng interface {
 	}
 }
 
-// miniBatch names what a trainer computes gradients of.
+// miniBatch identifies a mini-batch of a trainer.
 type miniBatch struct {
 	stager
 	nth int
 }
 
-// stageBook is what a trainer staged at a version.
+// stageBook records the gradients that a trainer staged at a version.
 type stageBook struct {
 	batch   miniBatch
 	records int
@@ -71,12 +71,12 @@ type stageKey struct {
 	version uint64
 }
 
-// stepBook has the steps by what etcd stored, and what trainers staged.
+// stepBook records the steps that etcd stored, and the staged gradients.
 type stepBook struct {
 	steps   map[uint64]taskqueue.Step
 	last    uint64
-	terms   map[uint64]int64 // that committed each version
-	resent  int              // messages of a leader about a step of an earlier term that their server did not have
+	terms   map[uint64]int64 // term that committed each version
+	resent  int              // number of steps that a server received only from a later term
 	stages  map[stageKey]stageBook
 	counted map[miniBatch]uint64 // the version with its gradients
 }
@@ -85,7 +85,7 @@ func newStepBook() *stepBook {
 	return &stepBook{steps: map[uint64]taskqueue.Step{}, terms: map[uint64]int64{}, stages: map[stageKey]stageBook{}, counted: map[miniBatch]uint64{}}
 }
 
-// stepWritten checks a step that etcd has just stored.
+// stepWritten checks a step that etcd has stored.
 func (c *check) stepWritten(req *pb.TxnRequest) {
 	for _, op := range req.Success[1:] {
 		p := op.GetRequestPut()
@@ -141,15 +141,15 @@ func (c *check) stepSent(from *node, s *stepServer, step taskqueue.Step) {
 	}
 	for _, by := range step.Contributors {
 		if at, ok := s.staged[stager{by.Ordinal, by.Incarnation}]; !ok || at != s.version {
-			c.breaks("servers have what a step is made of", "version %d: %+v", step.Version, by)
+			c.breaks("servers hold the gradients of a step", "version %d: %+v", step.Version, by)
 		}
 	}
 }
 
-// outcome checks what a trainer learns about the gradients that it staged.
+// outcome checks the answer to a trainer about its staged gradients.
 func (c *check) outcome(who stager, version, committed uint64, included bool) {
 	if committed > c.stepBook.last {
-		c.breaks("no effect before its commit", "a trainer learns of version %d, etcd has %d", committed, c.stepBook.last)
+		c.breaks("no effect before its commit", "a trainer receives version %d, etcd has %d", committed, c.stepBook.last)
 	}
 	truth := slices.ContainsFunc(c.stepBook.steps[version+1].Contributors, func(by taskqueue.Contributor) bool {
 		return by.Ordinal == who.ordinal && by.Incarnation == who.incarnation
@@ -159,7 +159,7 @@ func (c *check) outcome(who stager, version, committed uint64, included bool) {
 	}
 }
 
-// stepShards is how a leader talks to the servers: master.Shards, with messages that are late or lost.
+// stepShards calls the servers for a leader. It implements master.Shards. Messages are late or lost.
 type stepShards struct{ *node }
 
 func (h stepShards) CommitStep(ctx context.Context, step taskqueue.Step) (reached uint64, err error) {
@@ -219,7 +219,7 @@ func (h stepShards) SetAt([]byte) (master.SetAt, error) {
 func (h stepShards) Discard(context.Context, uint64, []byte) error { return nil }
 func (h stepShards) Version(context.Context) (uint64, error)       { return 0, errUnavailable }
 
-// sendSteps runs beside a term, in a process of its own on the leader's machine.
+// sendSteps sends the steps of a term, in its own process on the leader's machine.
 func (n *node) sendSteps(d *master.Driven) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	n.endSteps = cancel
@@ -228,15 +228,15 @@ func (n *node) sendSteps(d *master.Driven) {
 		n.components = append(n.components, p)
 		err := send(context.WithValue(ctx, sleeper{}, p))
 		n.components = slices.DeleteFunc(n.components, func(other *process) bool { return other == p })
-		n.note("%s: sends no more steps: %v", n.name, err)
+		n.note("%s: steps stopped: %v", n.name, err)
 		if ctx.Err() == nil {
 			n.world.breaks("only the end of a term ends its steps", "%s: %v", n.name, err)
 		}
 	})
 }
 
-// serveStaged takes the report of a staged gradient. At a version that this job does not know the trainer asks again: the process
-// that sends the steps finds out soon which version the servers have.
+// serveStaged handles the report of a staged gradient. If the job does not know the version yet, the trainer repeats the
+// report: the leader adopts the version of the servers.
 func (n *node) serveStaged(c *conn, r wire.StagedRequest, reply func(any, error)) {
 	c.who = r.Trainer
 	ev := &taskqueue.StageGradients{
@@ -250,7 +250,7 @@ func (n *node) serveStaged(c *conn, r wire.StagedRequest, reply func(any, error)
 	})
 }
 
-// trainInSteps trains a task in mini-batches, each of them in one synchronous step.
+// trainInSteps trains a task in mini-batches, one in each synchronous step.
 func (w *worker) trainInSteps(task *taskqueue.Task, nth int) error {
 	w.hangs(w.p, task.Token, nth)
 	w.moving = []taskqueue.Token{task.Token}
@@ -265,10 +265,10 @@ func (w *worker) trainInSteps(task *taskqueue.Task, nth int) error {
 	return nil
 }
 
-// asksForAStep is how often a trainer asks for a step before it leaves: its task may have timed out, and then no step waits for it.
+// asksForAStep is the number of reports without a step before a trainer leaves. No step waits for a trainer with an expired task.
 const asksForAStep = 3
 
-// miniBatch stages gradients until they are in a step.
+// miniBatch stages gradients until a step contains them.
 func (w *worker) miniBatch(batch miniBatch) error {
 	for {
 		version := w.pull()
@@ -277,7 +277,7 @@ func (w *worker) miniBatch(batch miniBatch) error {
 		for _, s := range w.world.stepServers {
 			w.p.sleep(w.world.netDelay())
 			if s.version != version {
-				records = 0 // refused as late
+				records = 0 // the server refuses them as late
 				break
 			}
 			s.staged[batch.stager] = version
@@ -308,7 +308,7 @@ func (w *worker) miniBatch(batch miniBatch) error {
 	}
 }
 
-// pull waits until all servers have one version.
+// pull waits until all servers have the same version, and returns it.
 func (w *worker) pull() uint64 {
 	for {
 		var versions []uint64

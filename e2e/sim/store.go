@@ -31,20 +31,20 @@ const (
 
 var (
 	errNoAnswer = errors.New("etcd does not answer")
-	errNotSent  = errors.New("not sent to etcd, nothing written")
+	errNotSent  = errors.New("request not sent to etcd")
 )
 
-// link is the way of one process to etcd, with its faults.
+// link connects a process to etcd, with faults.
 type link struct {
 	*process
 	etcd  *etcd
 	world *world
 	cut   *bool
-	heard *time.Duration // when etcd last answered
+	heard *time.Duration // time of the last answer of etcd
 	idle  func()         // called before the process waits
 }
 
-// call sends one request; do runs when it arrives, if it does.
+// call sends a request. do runs if the request arrives.
 func (l *link) call(do func() (answer, error)) (a answer, err error) {
 	f := &l.world.plan.faults
 	if l.now < l.world.plan.quiet && l.chance(f.notSent) {
@@ -99,12 +99,12 @@ func (l *link) etcdDelay() time.Duration {
 	return l.between(300*time.Microsecond, 3*time.Millisecond)
 }
 
-// txn sends a transaction once.
+// txn sends a transaction without retries.
 func (l *link) txn(req *pb.TxnRequest) (answer, error) {
 	return l.call(func() (answer, error) { return l.etcd.txn(req) })
 }
 
-// read repeats a read until it is answered or took callTimeout.
+// read repeats a read until it is answered or callTimeout has passed.
 func (l *link) read(do func() answer) (answer, error) {
 	for began := l.now; ; {
 		a, err := l.call(func() (answer, error) { return do(), nil })
@@ -172,8 +172,8 @@ func (s *store) Encode(v any) ([]byte, error) { return s.link.world.codec.encode
 
 func (s *store) Decode(b []byte, v any, _ int64) error { return s.link.world.codec.decode(b, v) }
 
-// codec encodes the state. The real form, gob and gzip, takes most of the time of a history,
-// so that most of them keep the columns as they are, under a number.
+// codec encodes the state. The real encoding, gob and gzip, takes most of the time of a history.
+// Most histories therefore keep the columns in memory and store a number.
 type codec struct {
 	real bool
 	kept []*taskqueue.Snapshot
@@ -207,15 +207,15 @@ func (c *codec) decode(b []byte, v any) error {
 	return gob.NewDecoder(zip).Decode(v)
 }
 
-// lock is a held lock: ports.Leadership over the modelled etcd. The embedded interface is nil: ledgerLink has its writes.
+// lock is a held lock: ports.Leadership over the modelled etcd. The embedded interface is nil, because ledgerLink writes the ledger.
 type lock struct {
 	ledger.Lock
 	link    *link
 	term    fence.Term
-	trusted time.Duration // until then it is surely ours
+	trusted time.Duration // until then, the lease is certainly valid
 	lost    chan struct{}
 	gone    bool
-	wake    func() // the process that leads, when it waits
+	wake    func() // wakes the waiting process of the leader
 }
 
 func (k *lock) Revision() int64       { return k.term.Revision }
@@ -234,15 +234,15 @@ func (k *lock) lose(why string) {
 	}
 }
 
-// guard keeps the lease alive and watches over the trust in it.
+// guard renews the lease, and loses the lock if no renewal is answered in time.
 func (k *lock) guard() {
 	l := k.link
 	if k.gone {
 		return
 	}
 	if l.now >= k.trusted {
-		// A machine that just woke looks at its clock a little later.
-		l.machine.after(l.between(0, 100*time.Millisecond), func() { k.lose("no keep-alive was answered in time") })
+		// After a pause, the process may notice the time later.
+		l.machine.after(l.between(0, 100*time.Millisecond), func() { k.lose("no keep-alive answered in time") })
 		return
 	}
 	sent := l.now
@@ -268,7 +268,7 @@ func (k *lock) ReadState(context.Context) ([]byte, int64, error) {
 	case err != nil:
 		return nil, 0, err
 	case !a.ok:
-		return nil, 0, fmt.Errorf("%w: the lock is gone", taskqueue.ErrFenced)
+		return nil, 0, fmt.Errorf("%w: lock not found", taskqueue.ErrFenced)
 	}
 	return a.found[0].GetValue(), a.found[0].GetModRevision(), nil
 }
@@ -282,7 +282,7 @@ func (k *lock) Commit(ctx context.Context, expectMod int64, state []byte, writes
 		return a.revision, nil
 	case err == nil, errors.Is(err, errLeaseGone):
 		err = taskqueue.ErrFenced
-	case errors.Is(err, errNoSpace): // the one that crosses the quota is applied
+	case errors.Is(err, errNoSpace): // a write that crosses the quota is applied
 		found, revision, failed := k.ReadState(ctx)
 		switch {
 		case failed != nil:

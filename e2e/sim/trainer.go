@@ -18,14 +18,14 @@ import (
 type conn struct {
 	trainer *trainer
 	node    *node
-	life    int // of the node
+	life    int // life of the node at the dial
 	who     wire.Trainer
 	broken  bool
 	ctx     *connContext
 
-	plain   string // name of a connection that does not join; "": another one
-	pending bool   // it waits for an answer, at the server
-	ended   func() // called when the client hears of the end; nil: none waits
+	plain   string // name of a plain connection; otherwise empty
+	pending bool   // the server handles a request
+	ended   func() // called when the client notices the end; nil if it does not wait
 }
 
 // connContext ends with the connection, as the server sees it.
@@ -36,7 +36,7 @@ type connContext struct {
 
 func (c *connContext) Err() error { return c.err }
 
-// breaks ends a connection; both sides hear of it later.
+// breaks breaks a connection. Each side notices it after a network delay.
 func (c *conn) breaks() {
 	if c.broken {
 		return
@@ -46,7 +46,7 @@ func (c *conn) breaks() {
 	if n.life == c.life {
 		n.after(n.world.netDelay(), func() {
 			c.ctx.err = context.Canceled
-			if !c.pending { // else the answer comes first
+			if !c.pending { // otherwise disconnected follows the answer
 				n.disconnected(c)
 			}
 		})
@@ -66,19 +66,19 @@ func (c *conn) breaks() {
 	})
 }
 
-// habit is what a trainer does besides training.
+// habit is the behavior of a trainer.
 type habit struct {
 	task       [2]time.Duration // bounds of the time that a task takes
-	fails      float64          // chance that it fails a task
-	hangsAfter int              // tasks; then it only sends heartbeats; 0: never
-	moving     bool             // and they say that it moves
-	leaves     float64          // chance to leave after a task, and come back
-	silent     bool             // once it crashed it stays away
-	plain      bool             // it does not join
-	reuses     bool             // its reply variable, if it does not join
+	fails      float64          // probability that it fails a task
+	hangsAfter int              // number of tasks until it hangs and sends only heartbeats; 0: never
+	moving     bool             // its heartbeats report progress
+	leaves     float64          // probability that it leaves after a task, and joins again
+	silent     bool             // it does not restart after a crash
+	plain      bool             // it uses plain connections
+	reuses     bool             // a plain client that reuses its reply variable
 }
 
-// trainer is a trainer's process: the loop of a client around the rules of a session.
+// trainer is the process of a trainer. It models the client around trainer/session.
 type trainer struct {
 	*machine
 	world  *world
@@ -90,12 +90,12 @@ type trainer struct {
 	beat   *call
 	who    wire.Trainer
 	moving []taskqueue.Token
-	told   bool // that the job is over
+	told   bool // received the end of the job
 	hung   bool
 	died   time.Duration
 }
 
-// call is a request that is repeated until it is answered.
+// call is a request that the client repeats until it is answered.
 type call struct {
 	t       *trainer
 	request any
@@ -119,7 +119,7 @@ func (t *trainer) boot() {
 	})
 }
 
-// follow hears who leads.
+// follow watches the address of the leader.
 func (t *trainer) follow() {
 	life := t.life
 	look := func() {
@@ -153,7 +153,7 @@ func (t *trainer) call(request any) *call {
 	return c
 }
 
-// collect waits for the outcome.
+// collect waits for the answer.
 func (c *call) collect(p *process) (any, error) {
 	for !c.done {
 		p.wait(func(wake func()) { c.wake = wake })
@@ -161,7 +161,7 @@ func (c *call) collect(p *process) (any, error) {
 	return c.reply, c.err
 }
 
-// attempt sends the request to the leader; nobody leads: later.
+// attempt sends the request to the leader. Without a leader, follow calls it again later.
 func (c *call) attempt() {
 	t := c.t
 	c.conn = nil
@@ -190,7 +190,7 @@ func (c *call) attempt() {
 	t.world.send(c)
 }
 
-// fails takes an error that is no answer of the job, or one that is.
+// fails handles an error: it finishes the call if the error is an answer, and otherwise retries.
 func (c *call) fails(err error) {
 	if c.done {
 		return
@@ -222,7 +222,7 @@ func (c *call) finish(reply any, err error) {
 	}
 }
 
-// session joins and works until the session ends; false: the trainer is through.
+// session joins and trains until the session ends. It returns false if the job has ended.
 func (t *trainer) session(p *process) bool {
 	reply, err := t.call(wire.JoinRequest{ID: t.id}).collect(p)
 	if err != nil {
@@ -262,7 +262,7 @@ func (t *trainer) session(p *process) bool {
 	}
 }
 
-// outOfRing is what becomes of a session that ended; false: the trainer is through.
+// outOfRing handles the end of a session. It returns false if the job has ended.
 func (t *trainer) outOfRing(p *process, err error) bool {
 	switch {
 	case errors.Is(err, wire.ErrJobFinished), errors.Is(err, wire.ErrJobFailed):
@@ -293,7 +293,7 @@ func (t *trainer) leave(p *process) {
 	})
 }
 
-// heartbeat sends heartbeats for as long as this session is the trainer's.
+// heartbeat sends heartbeats until the trainer has another session.
 func (t *trainer) heartbeat(who wire.Trainer) {
 	t.after(t.world.plan.heartbeat, func() {
 		if t.who != who {
@@ -306,14 +306,14 @@ func (t *trainer) heartbeat(who wire.Trainer) {
 	})
 }
 
-// worker is trainer.Client, restated for virtual time.
+// worker models trainer.Client in virtual time.
 type worker struct {
 	*trainer
 	p       *process
 	session *session.Session
 	flight  *call
 	ready   *taskqueue.Task
-	base    int64 // of ready
+	base    int64 // base of ready
 	waits   taskqueue.WaitFor
 	batches int // mini-batches of this session
 }
@@ -322,8 +322,8 @@ func (w *worker) send(want bool) {
 	w.flight = w.call(w.session.Next(want, taskqueue.Progress{}))
 }
 
-// collect takes the outcome of the request under way. An error that is neither the end nor
-// the loss of the session is tried again, as users do.
+// collect waits for the answer to the request in progress. It returns errors that end the session.
+// It retries after other errors, as users do.
 func (w *worker) collect() error {
 	for w.flight != nil {
 		reply, err := w.flight.collect(w.p)
@@ -348,7 +348,7 @@ func (w *worker) collect() error {
 	return nil
 }
 
-// next waits for a task, and asks for the one after it.
+// next waits for a task, and requests the following task in advance.
 func (w *worker) next() (*taskqueue.Task, error) {
 	if err := w.collect(); err != nil {
 		return nil, err
@@ -365,7 +365,7 @@ func (w *worker) next() (*taskqueue.Task, error) {
 	return task, nil
 }
 
-// train works on a task and reports it.
+// train trains a task and reports the result.
 func (w *worker) train(task *taskqueue.Task, nth int) {
 	h := w.habit
 	if h.moving {
@@ -378,7 +378,7 @@ func (w *worker) train(task *taskqueue.Task, nth int) {
 	w.session.Finish(task.Token, reason, 0)
 }
 
-// hangs is where some trainers stop for good.
+// hangs blocks forever if the trainer hangs at its nth task.
 func (t *trainer) hangs(p *process, token taskqueue.Token, nth int) {
 	if t.habit.hangsAfter > 0 && nth >= t.habit.hangsAfter {
 		t.note("%s: hangs on %v", t.name, token)
@@ -389,19 +389,19 @@ func (t *trainer) hangs(p *process, token taskqueue.Token, nth int) {
 	}
 }
 
-// poisoned is why a task cannot be trained, "" where it can; some tasks end the trainer.
+// poisoned returns the reason why a task fails, or "". Some tasks crash the trainer.
 func (t *trainer) poisoned(p *process, index int) (reason string) {
 	switch poison := t.world.plan.poison[index]; {
 	case poison == poisonCrash && t.chance(0.9):
 		t.loop.after(0, t.die)
 		p.sleep(time.Hour)
 	case poison != 0 || t.chance(t.habit.fails) && t.now < t.world.plan.quiet:
-		return "cannot train this"
+		return "task failed"
 	}
 	return ""
 }
 
-// die ends the process; most come back after a while.
+// die crashes the process. Unless habit.silent is set, it restarts within 8 s.
 func (t *trainer) die() {
 	if !t.up || t.told {
 		return

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	exactEvery = 4 // every such seed is a history of explicit commits,
-	cutsEvery  = 8 // every such one, two later, of cuts,
-	stepsEvery = 8 // and every such one, six later, of synchronous steps
+	exactEvery = 4 // seed%exactEvery == 0: explicit commits
+	cutsEvery  = 8 // seed%cutsEvery == 2: cuts
+	stepsEvery = 8 // seed%stepsEvery == 6: synchronous steps
 	masters    = 3
 	trainers   = 8
 )
 
-// poison is what a task does to whoever trains it.
+// poison is the effect of a task on its trainer.
 type poison uint8
 
 const (
@@ -33,7 +33,7 @@ const (
 	poisonCrash poison = 2
 )
 
-// faults are chances per message, and mean times between events (0: never).
+// faults holds probabilities per message, and mean times between events (0: never).
 type faults struct {
 	notSent, lostRequest, lostReply, late, slow float64 // between masters and etcd
 	breaks, stale, lag                          float64 // between trainers and masters
@@ -43,11 +43,11 @@ type faults struct {
 	die                                 time.Duration // of a trainer
 	retry                               time.Duration // of set-aside tasks, by an operator
 	perish                              time.Duration // of a parameter server
-	between                             float64       // that somebody dies between two messages of a cut
-	forge                               time.Duration // finishes that nobody may send
+	between                             float64       // probability that a process dies between two messages of a cut
+	forge                               time.Duration // forged finishes
 }
 
-// plan is what a seed decides about a history before it begins.
+// plan holds the settings of a history, which its seed decides.
 type plan struct {
 	masters   int
 	tasks     int
@@ -56,24 +56,24 @@ type plan struct {
 	realCodec bool
 	tick      time.Duration
 	heartbeat time.Duration
-	quiet     time.Duration // no more faults from then on
-	patience  time.Duration // for the job's end from then on
+	quiet     time.Duration // end of the faults
+	patience  time.Duration // time from quiet until the job must have ended
 	faults    faults
 	poison    map[int]poison
 	habits    [trainers]habit
 	exact     bool // explicit commits
-	cuts      bool // that the leader takes
+	cuts      bool // the leader takes cuts
 	every     time.Duration
-	sync      bool // gradients are applied in synchronous steps
+	sync      bool // synchronous steps
 	backups   int
 	ahead     [servers]uint64  // versions of the servers at the start of a synchronous job
 	sealing   ledger.Config    // Every is 0: the ledger is not kept
-	away      [2]time.Duration // how long a server that died is away, at least and at most
+	away      [2]time.Duration // minimum and maximum downtime of a server
 }
 
 func newPlan(rng *rand.Rand) plan {
-	// Each history has some kinds of faults, and some of them often: a mixture of all hides
-	// what needs much of one.
+	// Each history has only some kinds of faults, and some of these often: a mixture of all kinds hides
+	// bugs that need many faults of one kind.
 	chance := func(p, most float64) float64 {
 		if rng.Float64() > p {
 			return 0
@@ -117,7 +117,7 @@ func newPlan(rng *rand.Rand) plan {
 	leaving := chance(0.3, 0.2)
 	for i := range p.habits {
 		h := habit{task: [2]time.Duration{slow / 4, slow}, fails: failing, leaves: leaving}
-		if i >= 3 { // the first ones are good
+		if i >= 3 { // the first three trainers are reliable
 			switch rng.IntN(8) {
 			case 0:
 				h.hangsAfter, h.moving = 1+rng.IntN(6), rng.IntN(2) == 0
@@ -139,7 +139,7 @@ func newPlan(rng *rand.Rand) plan {
 	return p
 }
 
-// somePlain has some trainers, in every other history, speak over connections that do not join.
+// somePlain gives some trainers plain connections, in half of the histories.
 func (p *plan) somePlain(rng *rand.Rand) {
 	if rng.IntN(2) == 0 {
 		return
@@ -151,21 +151,21 @@ func (p *plan) somePlain(rng *rand.Rand) {
 	}
 }
 
-// explicit makes a history one of explicit commits.
+// explicit selects explicit commits.
 func (p *plan) explicit(rng *rand.Rand) {
 	p.exact = true
 	for i := range p.habits {
-		p.habits[i].plain = false // it takes no tasks of such a job
+		p.habits[i].plain = false // a plain connection receives no tasks of such a job
 	}
 	p.options.ExplicitCommit, p.options.Speculate = true, false
 	p.options.MaxUncommitted = []int{4, 8, 20_000}[rng.IntN(3)]
 }
 
-// takeCuts makes a history one of cuts.
+// takeCuts selects cuts.
 func (p *plan) takeCuts(rng *rand.Rand) {
 	p.explicit(rng)
 	p.cuts, p.options.Cuts = true, true
-	p.patience *= 3 // who loses a task takes the work of all back
+	p.patience *= 3 // a lost task rolls back the work of all trainers
 	p.tasks = min(p.tasks, 1+rng.IntN(16))
 	for i := range p.habits {
 		p.habits[i].task[1] = min(p.habits[i].task[1], 2*time.Second)
@@ -196,22 +196,22 @@ type world struct {
 	part        []byte
 	jobID       [16]byte
 	takeovers   int
-	etcdExcused time.Duration // a standby may judge by an outage of etcd until then
-	plainConns  int           // that were made
-	orders      [][]int       // of each pass: task indices
+	etcdExcused time.Duration // until then, a takeover after an outage of etcd is no violation
+	plainConns  int           // number of plain connections so far
+	orders      [][]int       // task indices by pass and position
 	rings       *rings
-	servers     []*server // of histories of cuts
+	servers     []*server // in histories of cuts
 	folder      folder
-	stepServers []*stepServer // of histories of synchronous steps
-	instants    int           // between two messages of a cut, so far
-	strike      int           // the one in which somebody dies; 0: none
+	stepServers []*stepServer // in histories of synchronous steps
+	instants    int           // number of crash points so far
+	strike      int           // the crash point at which a process dies; 0: none
 }
 
 func newWorld(seed uint64, trace bool) (*world, error) {
 	return newPlanned(seed, trace, func(*plan) {})
 }
 
-// newPlanned is the history of a seed, but for what is changed of its plan.
+// newPlanned returns the history of a seed with a changed plan.
 func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 	l := &loop{rng: rand.New(rand.NewPCG(seed, 0x7472_6169_6e)), trace: trace}
 	w := &world{loop: l, plan: newPlan(l.rng), rings: newRings(), folder: folder{map[string]*file{}, map[uint64][]byte{}}}
@@ -299,9 +299,9 @@ func (w *world) watchDelay() time.Duration {
 	return w.between(time.Millisecond, 10*time.Millisecond)
 }
 
-// send carries a request over its connection, and the reply back. What the network does to
-// it by its faults: the connection breaks before or after the request arrived; a copy of it
-// arrives much later.
+// send carries a request over its connection, and the reply back. Faults of the network: the
+// connection breaks before or after the request arrives, or a copy of the request arrives up to
+// 15 s later.
 func (w *world) send(c *call) {
 	f := &w.plan.faults
 	conn, request, life := c.conn, c.request, c.t.life
@@ -334,10 +334,10 @@ func (w *world) send(c *call) {
 	})
 }
 
-// arriveLate is a copy of a request that was long on its way, to whoever leads by then.
+// arriveLate delivers a delayed copy of a request to the current leader.
 func (w *world) arriveLate(request any) {
 	if _, join := request.(wire.JoinRequest); join {
-		return // a connection begins with it, and it is no copy
+		return // it begins a connection, so that no copy can exist
 	}
 	for _, n := range w.nodes {
 		if n.driven != nil && n.awake() {
@@ -346,7 +346,7 @@ func (w *world) arriveLate(request any) {
 	}
 }
 
-// ended reports whether the job is over and every trainer that lives was told.
+// ended reports whether the job has ended and every running trainer has received that answer.
 func (w *world) ended() bool {
 	if !w.check.over() {
 		return false
@@ -359,19 +359,19 @@ func (w *world) ended() bool {
 	return true
 }
 
-// Result says what a history was.
+// Result summarizes a history.
 type Result struct {
 	Seed      uint64
 	Virtual   time.Duration
 	Commits   int
 	Terms     int
-	Takeovers int    // that were forced by a stand-by
-	Sealed    uint64 // commits
+	Takeovers int    // forced by a standby
+	Sealed    uint64 // number of sealed commits
 	Trace     []string
 }
 
-// Run runs the history of a seed. Its error is a *Violation, or says that the simulator
-// itself could not go on.
+// Run runs the history of a seed. The error is a *Violation, or a failure of the simulator
+// itself.
 func Run(seed uint64, trace bool) (result Result, err error) {
 	w, err := newWorld(seed, trace)
 	if err != nil {
@@ -381,7 +381,7 @@ func Run(seed uint64, trace bool) (result Result, err error) {
 	return Result{Seed: seed, Virtual: w.now, Commits: w.check.commits, Terms: len(w.check.terms), Takeovers: w.takeovers, Sealed: w.check.sealed, Trace: w.lines}, err
 }
 
-// run goes on until the job is over, or an invariant breaks.
+// run runs the history until the job ends or an invariant is violated.
 func (w *world) run() (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -391,11 +391,11 @@ func (w *world) run() (err error) {
 	}()
 	for w.failed == nil && !w.ended() {
 		if w.now > w.plan.quiet+w.plan.patience {
-			w.breaks("the job ends", "it did not within %v of the last fault: %s", w.plan.patience, w.check.describe())
+			w.breaks("the job ends", "still running %v after the last fault: %s", w.plan.patience, w.check.describe())
 			break
 		}
 		if !w.step() {
-			w.breaks("the job ends", "nothing happens any more at %v: %s", w.now, w.check.describe())
+			w.breaks("the job ends", "no events left at %v: %s", w.now, w.check.describe())
 		}
 	}
 	if w.failed == nil {
