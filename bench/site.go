@@ -35,8 +35,8 @@ func startSite(ctx context.Context, endpoint string, tasks int) (*site, error) {
 		return nil, err
 	}
 	s := &site{store: &watchedStore{Store: store}, ran: make(chan struct{})}
-	config := master.Config{Advertise: "bench", Shuffle: true, Seed: 1, Queue: taskqueue.Options{Rolling: true}}
-	if s.Master, err = master.New(config, s.store, nil, silent()); err != nil {
+	config := master.Config{Store: s.store, Log: silent(), Advertise: "bench", Shuffle: true, Seed: 1, Queue: taskqueue.Options{Rolling: true}}
+	if s.Master, err = master.New(config); err != nil {
 		_ = store.Close()
 		return nil, err
 	}

@@ -92,13 +92,13 @@ func leadsFlat(t *testing.T, store *etcdstore.Store, passes int, sealing ledger.
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
 	log := logrus.NewEntry(quiet)
-	config := master.Config{Shuffle: true, Advertise: "here"}
+	config := master.Config{Store: store, Log: log, Shuffle: true, Advertise: "here"}
+	config.Ledger = &ledger.Sealer{Store: store, Config: sealing, Log: log}
 	config.Queue.Passes = passes
-	m, err := master.New(config, store, nil, log)
+	m, err := master.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Sealer = &ledger.Sealer{Store: store, Config: sealing, Log: log}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running errgroup.Group
 	running.Go(func() error { return m.Run(ctx) })

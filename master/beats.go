@@ -48,7 +48,7 @@ func (m *Master) keepFresh(ctx context.Context) {
 			continue
 		}
 		asking, cancel := context.WithTimeout(ctx, askTimeout)
-		_, _, err := m.store.Value(asking, taskqueue.StepKey)
+		_, _, err := m.config.Store.Value(asking, taskqueue.StepKey)
 		cancel()
 		if err == nil {
 			m.fresh.heard()

@@ -11,7 +11,6 @@ import (
 // can be committed meanwhile; they are sent to the servers afterwards.
 type boundary struct {
 	term    *term
-	shards  Shards
 	telling turn
 }
 
@@ -24,7 +23,7 @@ func (b *boundary) hold(ctx context.Context) error {
 	var last taskqueue.Step
 	err := b.term.inspect(ctx, func(q *taskqueue.Queue) { last, _ = q.SyncStep() })
 	if err == nil && last.Version > 0 {
-		_, err = b.shards.CommitStep(ctx, last)
+		_, err = b.term.config.Servers.CommitStep(ctx, last)
 	}
 	if err != nil {
 		b.telling.give()

@@ -49,11 +49,10 @@ type CheckpointStatus struct {
 //
 // Steps are held only while the cut is fixed. The files are written while training continues.
 type checkpointer struct {
-	master *Master
-	term   *term
-	still  *boundary
-	cuts   *rewinding // of trainers too; nil: of the servers alone
-	log    *logrus.Entry
+	term  *term
+	still *boundary
+	cuts  *rewinding // of trainers too; nil: of the servers alone
+	log   *logrus.Entry
 
 	box      *mailbox
 	one      turn // checkpoint at a time
@@ -74,6 +73,11 @@ const (
 	writeTimeout    = 10 * time.Minute
 	lastTimeout     = time.Minute
 )
+
+// newCheckpointer returns the checkpointer of a term. telling is held while a step is sent to the servers.
+func newCheckpointer(t *term, telling turn) *checkpointer {
+	return &checkpointer{term: t, still: &boundary{t, telling}, log: t.config.Log, one: newTurn(), failed: true, datasets: described{}}
+}
 
 // run takes a checkpoint whenever one is due, until ctx ends.
 func (c *checkpointer) run(ctx context.Context) error {
@@ -112,7 +116,7 @@ func (c *checkpointer) run(ctx context.Context) error {
 // subscribe opens the mailbox of what can make a checkpoint due, besides time.
 func (c *checkpointer) subscribe() {
 	kinds := []taskqueue.EffectKind{taskqueue.OnPassClosed}
-	if c.master.config.CheckpointEvery.Steps > 0 {
+	if c.term.config.CheckpointEvery.Steps > 0 {
 		kinds = append(kinds, taskqueue.OnStepCommitted)
 	}
 	if c.cuts != nil {
@@ -123,7 +127,7 @@ func (c *checkpointer) subscribe() {
 
 // rest returns when time makes a checkpoint due that is not due now; negative: never.
 func (c *checkpointer) rest(now progress, last *progress) time.Duration {
-	if every := c.master.config.CheckpointEvery.Time; every > 0 && last != nil {
+	if every := c.term.config.CheckpointEvery.Time; every > 0 && last != nil {
 		return last.at.Add(every).Sub(now.at)
 	}
 	return -1
@@ -132,7 +136,7 @@ func (c *checkpointer) rest(now progress, last *progress) time.Duration {
 // due reports whether a set is due. last is the progress at the latest set, or nil if there is none. The first set is
 // due immediately: without a set, servers that are all lost could return with parameters of different versions.
 func (c *checkpointer) due(now progress, last *progress) bool {
-	every := c.master.config.CheckpointEvery
+	every := c.term.config.CheckpointEvery
 	return every != (Cadence{}) && (last == nil || every.due(now, *last))
 }
 
@@ -142,18 +146,18 @@ func (c *checkpointer) begun(ctx context.Context) (*progress, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, _, err := c.master.store.Value(ctx, LatestSetKey)
+	set, _, err := c.term.config.Store.Value(ctx, LatestSetKey)
 	for err != nil {
 		c.log.WithError(err).Warn("the latest set of checkpoints is not known yet, asking again")
 		if c.term.committer.time.Sleep(ctx, checkpointRetry); ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		set, _, err = c.master.store.Value(ctx, LatestSetKey)
+		set, _, err = c.term.config.Store.Value(ctx, LatestSetKey)
 	}
 	if set == nil {
 		return nil, nil
 	}
-	at, err := c.master.shards.SetAt(set)
+	at, err := c.term.config.Servers.SetAt(set)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", LatestSetKey, err)
 	}
@@ -234,7 +238,7 @@ func (c *checkpointer) take(ctx context.Context) error {
 	c.log.WithFields(logrus.Fields{"set": cut.Number(), "took": c.term.committer.since(began).Round(time.Millisecond)}).Info("checkpoint complete")
 	bounded, cancel := c.within(ctx, writeTimeout)
 	defer cancel()
-	if err := cut.Prune(bounded, c.master.config.CheckpointKeep); err != nil && ctx.Err() == nil {
+	if err := cut.Prune(bounded, c.term.config.CheckpointKeep); err != nil && ctx.Err() == nil {
 		c.log.WithError(err).Warn("older checkpoints not removed")
 	}
 	return nil
@@ -246,18 +250,18 @@ func (c *checkpointer) isBeforeFirst(ctx context.Context, err error) bool {
 	if !errors.Is(err, ErrServerMissing) {
 		return false
 	}
-	latest, _, err := c.master.store.Value(ctx, LatestSetKey)
+	latest, _, err := c.term.config.Store.Value(ctx, LatestSetKey)
 	return err == nil && latest == nil
 }
 
 // discard removes what failed sets have left.
 func (c *checkpointer) discard(ctx context.Context) {
 	c.failed = true
-	latest, _, err := c.master.store.Value(ctx, LatestSetKey)
+	latest, _, err := c.term.config.Store.Value(ctx, LatestSetKey)
 	if err == nil {
 		bounded, cancel := c.within(ctx, writeTimeout)
 		defer cancel()
-		err = c.master.shards.Discard(bounded, uint64(c.term.committer.lead.Revision()), latest)
+		err = c.term.config.Servers.Discard(bounded, uint64(c.term.committer.lead.Revision()), latest)
 	}
 	if err != nil {
 		if ctx.Err() == nil {
@@ -303,11 +307,11 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 // before returns the number of the set that the store names; 0: none. A damaged name is no error here: servers that load the set
 // report it, and the next set replaces it.
 func (c *checkpointer) before(ctx context.Context) (uint64, error) {
-	set, _, err := c.master.store.Value(ctx, LatestSetKey)
+	set, _, err := c.term.config.Store.Value(ctx, LatestSetKey)
 	if err != nil || set == nil {
 		return 0, err
 	}
-	at, err := c.master.shards.SetAt(set)
+	at, err := c.term.config.Servers.SetAt(set)
 	if err != nil {
 		return 0, nil //nolint:nilerr // see above
 	}
@@ -329,7 +333,7 @@ func (c *checkpointer) begin(ctx context.Context) (Cut, *moment, error) {
 		return nil, nil, fmt.Errorf("stop for a checkpoint: %w", err)
 	}
 	defer c.still.release()
-	cut, err := c.master.shards.Begin(ctx, uint64(c.term.committer.lead.Revision()), at.position.Epoch, func(last uint64) uint64 { return last + 1 })
+	cut, err := c.term.config.Servers.Begin(ctx, uint64(c.term.committer.lead.Revision()), at.position.Epoch, func(last uint64) uint64 { return last + 1 })
 	return cut, at, err
 }
 

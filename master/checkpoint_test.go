@@ -22,6 +22,7 @@ const midStep = "in the middle of a step"
 
 // cutting is parameter servers that only note what is asked of them.
 type cutting struct {
+	None  // the rest
 	store *memory
 
 	mu      sync.Mutex
@@ -363,7 +364,7 @@ func TestVersionOfTheLatestSet(t *testing.T) {
 		if err := restored.setStep(taskqueue.Step{Version: tt.stored}.Encode()); err != nil {
 			t.Fatal(err)
 		}
-		err := (&Master{store: store, shards: s}).latestVersion(t.Context(), restored)
+		err := latestVersion(t.Context(), Config{Store: store, Servers: s}, restored)
 		if step, _ := restored.queue.SyncStep(); err != nil || step.Version != tt.want {
 			t.Errorf("stored %d, set %d: version %d, %v; expected %d", tt.stored, tt.set, step.Version, err, tt.want)
 		}
@@ -390,7 +391,7 @@ func TestFirstCheckpointWaitsForServers(t *testing.T) {
 		s := &absent{cutting: &cutting{store: store}}
 		s.missing.Store(true)
 		logger, hook := logtest.NewNullLogger()
-		m, err := New(Config{CheckpointEvery: Cadence{Time: time.Minute}}, store, s, logrus.NewEntry(logger))
+		m, err := New(Config{Store: store, Servers: s, Log: logrus.NewEntry(logger), CheckpointEvery: Cadence{Time: time.Minute}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,16 +1,29 @@
 package master
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"trainmaster/master/store"
+
 	"trainmaster/taskqueue"
 )
 
-// Config holds every setting of a master. The zero value of a field means its default.
+// Config holds the dependencies and the settings of a master. The zero value of a field means its default; Store has none.
 type Config struct {
+	Store    store.Store
+	Servers  Servers       // default [None]
+	Registry store.Servers // to evict parameter servers that died; nil: their leases run out
+	Ledger   Sealer        // seals the ledger; nil: it stays in the store
+	Clock    Time          // default: the clock of the machine
+	Log      *logrus.Entry // default: the standard logger
+
+	// Begun is called in each term before its announcement; may be nil. An error ends Run.
+	Begun func(ctx context.Context) error
+
 	Job       string // name; default "default"
 	Advertise string // address that trainers dial: host:port
 
@@ -49,6 +62,15 @@ const (
 )
 
 func (c Config) withDefaults() Config {
+	if c.Servers == nil {
+		c.Servers = None{}
+	}
+	if c.Clock == nil {
+		c.Clock = machineTime{}
+	}
+	if c.Log == nil {
+		c.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
 	if c.Job == "" {
 		c.Job = "default"
 	}
@@ -70,6 +92,9 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
+
+// seals reports whether this master moves the ledger to sealed files.
+func (c Config) seals() bool { return c.Ledger != nil && !c.NoLedger }
 
 // Validate names the first field with a value that makes no sense.
 func (c Config) Validate() error {

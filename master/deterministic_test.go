@@ -14,7 +14,7 @@ func TestDeterministicStepWaitsForAll(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var shards told
 		m, _, _ := leads(t, newMemory(), Config{Sync: true, Deterministic: true, Trainers: 2}, &shards)
-		said := logtest.NewLocal(m.log.Logger)
+		said := logtest.NewLocal(m.config.Log.Logger)
 		register(t, m, 4)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

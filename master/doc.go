@@ -31,7 +31,7 @@
 // again to the last committed state.
 //
 // If the lock is lost, the term ends immediately: a write in progress is abandoned, callers get ErrNotLeader, and
-// OnTermOver lets the faces close their connections. Run then campaigns again. Run returns only for errors that every
+// TermDone lets the faces close their connections. Run then campaigns again. Run returns only for errors that every
 // term would meet: a damaged, partial or newer state, a state of another cluster or of a job with other settings, and a
 // store that went back in time. Such a state is never overwritten.
 package master

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"trainmaster/ledger"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
@@ -45,20 +43,17 @@ func (machineTime) WithTimeout(ctx context.Context, d time.Duration) (context.Co
 // Driven is a term whose rounds another one drives: recovery, batches, commits, read-backs
 // and answers as in any term, but no goroutine and no clock of its own. A simulator drives
 // it in virtual time. It is for one goroutine.
-type Driven struct {
-	term   *term
-	config Config
-}
+type Driven struct{ term *term }
 
 // Drive recovers the state under a lock that is held. When ctx ends, the master is to stop: an
 // unknown outcome ends the term then.
-func Drive(ctx context.Context, store store.Store, lead store.Leadership, config Config, clock Time, log *logrus.Entry) (*Driven, error) {
+func Drive(ctx context.Context, lead store.Leadership, config Config) (*Driven, error) {
 	config = config.withDefaults()
-	s, err := recoverState(ctx, store, lead, config, nil, func() {}, clock, log)
+	s, err := recoverState(ctx, lead, config, nil, func() {})
 	if err != nil {
 		return nil, err
 	}
-	return &Driven{&term{committer: newCommitter(s), jobID: s.queue.JobID()}, config}, nil
+	return &Driven{newTerm(config, newCommitter(s))}, nil
 }
 
 // Errand is an event queued in a driven term.
@@ -117,25 +112,29 @@ func (d *Driven) Round(ctx context.Context, tick bool) error {
 func (d *Driven) ServersChanged() { d.term.committer.post(serversChanged{}) }
 
 // TakeCuts subscribes to the other duties of the leader of a job with Options.Cuts. The returned function takes cuts
-// and rolls the job back until ctx or the term ends. await waits for a token in done and takes it; ctx identifies the
-// caller.
-func (d *Driven) TakeCuts(store store.Store, shards RewindShards, await func(ctx context.Context, done <-chan struct{})) func(context.Context) error {
-	c := d.term.committer
-	c.await = await
-	m := &Master{store: store, shards: shards, config: d.config, log: c.log}
-	checkpoints := &checkpointer{master: m, term: d.term, still: &boundary{d.term, shards, newTurn()}, log: c.log, one: newTurn(), failed: true, datasets: described{}}
-	checkpoints.cuts = &rewinding{checkpointer: checkpoints, shards: shards, placed: func() []byte { return nil }} // no blocks move
+// and rolls the job back until ctx or the term ends. It reads from db. await waits for a token in done and takes it; ctx identifies
+// the caller.
+func (d *Driven) TakeCuts(db store.Store, servers Servers, await func(ctx context.Context, done <-chan struct{})) func(context.Context) error {
+	checkpoints := newCheckpointer(d.beside(db, servers, await), newTurn())
+	checkpoints.cuts = &rewinding{checkpointer: checkpoints, placed: func() []byte { return nil }} // no blocks move
 	checkpoints.subscribe()
 	return checkpoints.run
 }
 
 // SendSteps subscribes to the committed steps of a synchronous job. The returned function sends them to the parameter servers until
 // its context ends. await is as for TakeCuts.
-func (d *Driven) SendSteps(shards Shards, await func(ctx context.Context, done <-chan struct{})) func(context.Context) error {
-	c := d.term.committer
-	c.await = await
-	m, steps := &Master{shards: shards, config: d.config, log: c.log}, c.subscribe(taskqueue.OnStepCommitted, onServersChanged)
-	return func(ctx context.Context) error { return m.tellShards(ctx, d.term, steps, newTurn()) }
+func (d *Driven) SendSteps(servers Servers, await func(ctx context.Context, done <-chan struct{})) func(context.Context) error {
+	t := d.beside(d.term.config.Store, servers, await)
+	steps := t.committer.subscribe(taskqueue.OnStepCommitted, onServersChanged)
+	return func(ctx context.Context) error { return t.tellShards(ctx, steps, newTurn()) }
+}
+
+// beside returns the term as a component with its own store and servers uses it.
+func (d *Driven) beside(db store.Store, servers Servers, await func(ctx context.Context, done <-chan struct{})) *term {
+	config := d.term.config
+	config.Store, config.Servers = db, servers
+	d.term.committer.await = await
+	return newTerm(config, d.term.committer)
 }
 
 // Proven returns the number of the last commit and its proof.

@@ -22,17 +22,17 @@ type Sealer interface {
 
 // checkLedger is ErrOtherLedger or nil: an answer that is not known now keeps no master from leading.
 func (m *Master) checkLedger(ctx context.Context, jobID string) error {
-	if m.Sealer == nil || m.config.NoLedger {
+	if !m.config.seals() {
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	err := m.checking.do(bounded, 0, func(ctx context.Context) error { return m.Sealer.Check(ctx, jobID) })
+	err := m.checking.do(bounded, 0, func(ctx context.Context) error { return m.config.Ledger.Check(ctx, jobID) })
 	if errors.Is(err, ledger.ErrElsewhere) {
 		return fmt.Errorf("%w: %w", ErrOtherLedger, err)
 	}
 	if err != nil {
-		m.log.WithError(err).Warn("whether the ledger is where this master looks is not known")
+		m.config.Log.WithError(err).Warn("whether the ledger is where this master looks is not known")
 	}
 	return nil
 }
@@ -40,17 +40,17 @@ func (m *Master) checkLedger(ctx context.Context, jobID string) error {
 // seal runs the sealer for a term. It returns soon after the term has ended, also if the file system
 // hangs: the leader must resign then.
 func (m *Master) seal(ctx context.Context, t *term) error {
-	if m.Sealer == nil || m.config.NoLedger {
+	if !m.config.seals() {
 		return nil
 	}
 	c := t.committer
 	err := m.sealing.do(ctx, sealPatience, func(ctx context.Context) error {
-		return m.Sealer.Run(ctx, c.lead, hex.EncodeToString(t.jobID[:]), func() ledger.Progress {
+		return m.config.Ledger.Run(ctx, c.lead, hex.EncodeToString(t.jobID[:]), func() ledger.Progress {
 			return ledger.Progress{Commit: c.number.Load(), Bytes: c.ledgerBytes.Load()}
 		})
 	})
 	if errors.Is(err, errHangs) {
-		m.log.Warn("sealing did not end with the term: the file system of the ledger does not answer")
+		m.config.Log.Warn("sealing did not end with the term: the file system of the ledger does not answer")
 	}
 	return err
 }

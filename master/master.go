@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"trainmaster/dataset"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
@@ -18,20 +16,12 @@ import (
 // Master leads a job whenever it holds the lock. Its methods may be called at any time;
 // without the lock they return ErrNotLeader.
 type Master struct {
-	OnTermOver     func()                          // called when a term has ended; set before Run
-	OnBegun        func(ctx context.Context) error // called in each term before its announcement; an error ends Run; set before Run
-	Sealer         Sealer                          // seals the ledger; nil: it stays in the store; set before Run
-	ServerRegistry store.Servers                   // to evict parameter servers that died; nil: their leases run out; set before Run
-	Placer         Placer                          // moves blocks between parameter servers; nil: they stay; set before Run
-
 	config  Config
-	store   store.Store
-	shards  Shards // nil: the job has no parameter servers
-	log     *logrus.Entry
 	reports reporter
 	current atomic.Pointer[term]
 	standby atomic.Pointer[standby]
 	fresh   freshness
+	ended   atomic.Pointer[chan struct{}] // closes when the current or the next term ends
 
 	checking, sealing detached     // calls of Sealer
 	waiting           atomic.Value // string: why this master does not lead
@@ -40,34 +30,38 @@ type Master struct {
 // waits stores the reason why this master does not lead. Status returns it until the master leads.
 func (m *Master) waits(reason string) {
 	m.waiting.Store(reason)
-	m.log.WithField("reason", reason).Info("waiting for the lock")
+	m.config.Log.WithField("reason", reason).Info("waiting for the lock")
 }
 
-// New returns a master that does nothing until Run. shards may be nil unless
-// config.Sync; no checkpoints are taken then.
-func New(config Config, store store.Store, shards Shards, log *logrus.Entry) (*Master, error) {
+// New returns a master that does nothing until Run.
+func New(config Config) (*Master, error) {
 	config = config.withDefaults()
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	if config.Sync && shards == nil {
+	if hasNone := config.Servers == Servers(None{}); hasNone && config.Sync {
 		return nil, errors.New("synchronous steps need parameter servers")
-	}
-	if _, ok := shards.(RewindShards); config.Queue.Cuts && !ok {
+	} else if hasNone && config.Queue.Cuts {
 		return nil, errors.New("on-shard-loss rewind: expected parameter servers")
 	}
-	m := &Master{config: config, store: store, shards: shards, log: log}
+	m := &Master{config: config}
+	ended := make(chan struct{})
+	m.ended.Store(&ended)
 	m.reports.one, m.checking, m.sealing = newTurn(), detached{newTurn()}, detached{newTurn()}
 	m.reports.source = dataset.Source{Roots: config.Roots}
 	return m, nil
 }
+
+// TermDone returns a channel that closes when the current term ends, or the next one if this master does not lead. The faces close
+// the connections of trainers then, so that the trainers look for the next leader.
+func (m *Master) TermDone() <-chan struct{} { return *m.ended.Load() }
 
 // Run campaigns and leads, term after term. It returns nil if the job is over and its trainers have been informed, or
 // if ctx is canceled, after a last commit and resignation. It returns ErrJobFailed if the job failed, and another error
 // if no term can use the state.
 func (m *Master) Run(ctx context.Context) error {
 	// Each term checks again. Without this check, a standby would find the error only when it leads.
-	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); fatal(err) {
+	if err := m.config.Store.EnsureJob(ctx, m.config.Job, m.config.Settings()); fatal(err) {
 		return err
 	}
 	if err := m.checkLedger(ctx, ""); err != nil {
@@ -96,23 +90,23 @@ func (m *Master) Run(ctx context.Context) error {
 			return err
 		}
 		m.waiting.Store(err.Error())
-		m.log.WithError(err).Warn("term over, campaigning again")
+		m.config.Log.WithError(err).Warn("term over, campaigning again")
 		pause(ctx, termPause)
 	}
 }
 
 // campaign waits for the lock as a standby. It returns the task tables that it loaded meanwhile.
 func (m *Master) campaign(ctx context.Context) (store.Leadership, *warm, error) {
-	s := &standby{store: m.store, config: m.config, log: m.log, own: m.fresh.ownLease}
+	s := &standby{config: m.config, own: m.fresh.ownLease}
 	m.fresh.queued("")
 	following, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	m.standby.Store(s)
 	go func() { done <- s.run(following) }()
-	lead, err := m.store.Lead(ctx, store.Campaign{Address: m.config.Advertise, TTL: m.config.LeaseTTL, Waiting: m.waits, Queued: m.fresh.queued})
+	lead, err := m.config.Store.Lead(ctx, store.Campaign{Address: m.config.Advertise, TTL: m.config.LeaseTTL, Waiting: m.waits, Queued: m.fresh.queued})
 	stop()
 	if failed := <-done; failed != nil && !errors.Is(failed, context.Canceled) {
-		m.log.WithError(failed).Warn("the stand-by could not follow the leader")
+		m.config.Log.WithError(failed).Warn("the stand-by could not follow the leader")
 	}
 	m.standby.Store(nil)
 	return lead, s.warm.Load(), err

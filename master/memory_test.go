@@ -222,9 +222,9 @@ func bubble(t *testing.T, test func(t *testing.T)) {
 }
 
 // leads is starts, and waits until it leads.
-func leads(t *testing.T, store *memory, config Config, shards Shards) (m *Master, stop func(), ended <-chan error) {
+func leads(t *testing.T, store *memory, config Config, servers Servers) (m *Master, stop func(), ended <-chan error) {
 	t.Helper()
-	m, stop, ended = starts(t, store, config, shards)
+	m, stop, ended = starts(t, store, config, servers)
 	for limit := time.Now().Add(time.Minute); !m.Leading(); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatal("it does not lead within a minute")
@@ -234,9 +234,10 @@ func leads(t *testing.T, store *memory, config Config, shards Shards) (m *Master
 }
 
 // starts starts a master in a bubble; stop ends it, ended gives what its Run returned.
-func starts(t *testing.T, store *memory, config Config, shards Shards) (m *Master, stop func(), ended <-chan error) {
+func starts(t *testing.T, store *memory, config Config, servers Servers) (m *Master, stop func(), ended <-chan error) {
 	t.Helper()
-	m, err := New(config, store, shards, quiet())
+	config.Store, config.Servers, config.Log = store, servers, quiet()
+	m, err := New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,8 +265,8 @@ type driven struct {
 
 func drives(t *testing.T, store *memory, config Config) driven {
 	t.Helper()
-	logger, _ := logtest.NewNullLogger()
-	term, err := Drive(t.Context(), store, store, config, machineTime{}, logrus.NewEntry(logger))
+	config.Store, config.Log = store, quiet()
+	term, err := Drive(t.Context(), store, config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,11 +90,11 @@ func (c *checkpointer) about(ctx context.Context, m *moment, number uint64) (a A
 
 // items returns the keys of the job at the cut, except the task tables: a restore rebuilds them from the dataset files.
 func (c *checkpointer) items(ctx context.Context, m *moment) ([]snapshot.Item, error) {
-	settings, _, err := c.master.store.Value(ctx, jobKey)
+	settings, _, err := c.term.config.Store.Value(ctx, jobKey)
 	if err != nil {
 		return nil, err
 	}
-	state, err := c.master.store.Encode(m.state)
+	state, err := c.term.config.Store.Encode(m.state)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (c *checkpointer) items(ctx context.Context, m *moment) ([]snapshot.Item, e
 	}
 	aside := map[string][]byte{}
 	if slices.ContainsFunc(m.head.Datasets, func(d snapshot.Dataset) bool { return d.SetAside > 0 }) {
-		if aside, _, err = c.master.store.Prefixed(ctx, taskqueue.AsidePrefix); err != nil {
+		if aside, _, err = c.term.config.Store.Prefixed(ctx, taskqueue.AsidePrefix); err != nil {
 			return nil, err
 		}
 	}

@@ -76,7 +76,7 @@ func TestPendingTasksStayWithinARequest(t *testing.T) {
 		store := &measured{memory: newMemory()}
 		logger, _ := logtest.NewNullLogger()
 		options := taskqueue.Options{Passes: 1, TimeoutMin: 24 * time.Hour, TimeoutMax: 24 * time.Hour}
-		m, err := New(Config{Shuffle: true, Seed: 1, ChunksPerTask: 1, Queue: options}, store, nil, logrus.NewEntry(logger))
+		m, err := New(Config{Store: store, Log: logrus.NewEntry(logger), Shuffle: true, Seed: 1, ChunksPerTask: 1, Queue: options})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestManyJoinsFitTheirTransactions(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				store := &measured{memory: newMemory()}
 				logger, _ := logtest.NewNullLogger()
-				term, err := Drive(t.Context(), store, store, Config{}, machineTime{}, logrus.NewEntry(logger))
+				term, err := Drive(t.Context(), store, Config{Store: store, Log: logrus.NewEntry(logger)})
 				if err != nil {
 					t.Fatal(err)
 				}

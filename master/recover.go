@@ -18,8 +18,8 @@ import (
 
 // recoverState calls readOrBegin. A verdict on the stored state counts only while this master leads. The keys are read
 // one by one, so a master that lost the lock can read them from different commits.
-func recoverState(ctx context.Context, store store.Store, lead store.Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
-	s, err := readOrBegin(ctx, store, lead, config, kept, heard, clock, log)
+func recoverState(ctx context.Context, lead store.Leadership, config Config, kept *warm, heard func()) (*state, error) {
+	s, err := readOrBegin(ctx, lead, config, kept, heard)
 	//guard:interrupted-recovery-is-not-damage
 	if fatal(err) {
 		if _, _, lost := lead.ReadState(ctx); lost != nil {
@@ -49,9 +49,9 @@ func (s *state) begin(ctx context.Context) error {
 
 // readOrBegin reads what the term before left, or begins a job that never ran. Nothing is
 // ever begun over a state that cannot be read.
-func readOrBegin(ctx context.Context, store store.Store, lead store.Leadership, config Config, kept *warm, heard func(), clock Time, log *logrus.Entry) (*state, error) {
-	began := clock.Now()
-	s := &state{store: store, lead: lead, config: config, log: log, time: clock, written: began, stopping: ctx, limit: maxStateBytes, roster: map[string][]byte{}, heard: heard}
+func readOrBegin(ctx context.Context, lead store.Leadership, config Config, kept *warm, heard func()) (*state, error) {
+	store, log, began := config.Store, config.Log, config.Clock.Now()
+	s := &state{store: store, lead: lead, config: config, log: log, time: config.Clock, written: began, stopping: ctx, limit: maxStateBytes, roster: map[string][]byte{}, heard: heard}
 	s.tables.Store(&[]*taskqueue.Table{})
 	cluster, err := store.ClusterID(ctx)
 	if err != nil {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/sirupsen/logrus"
-
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
@@ -42,7 +40,7 @@ func TestDeposedWhileRecovering(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = master.Drive(t.Context(), slow, lead, master.Config{}, master.MachineTime{}, logrus.NewEntry(logrus.New()))
+	_, err = master.Drive(t.Context(), lead, master.Config{Store: slow})
 	if !errors.Is(err, taskqueue.ErrFenced) || errors.Is(err, taskqueue.ErrDamaged) {
 		t.Fatalf("got %v, expected %v alone", err, taskqueue.ErrFenced)
 	}

@@ -55,7 +55,7 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 		}
 	} else {
 		defer m.reports.now.end()
-		m.reports.source.Progress = m.reports.now.step(m.log, listing)
+		m.reports.source.Progress = m.reports.now.step(m.config.Log, listing)
 	}
 	//guard:report-within-roots
 	found, err := m.reports.source.List(ctx, names)
@@ -71,7 +71,7 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 		m.reports.checked.add(digest, given)
 		return nil
 	}
-	log := m.log.WithField("files", len(found.Files))
+	log := m.config.Log.WithField("files", len(found.Files))
 	log.Info(indexing)
 	m.reports.indexer.Progress = m.reports.now.step(log, indexing)
 	table, err := TableOf(ctx, &m.reports.indexer, found)
@@ -155,12 +155,12 @@ func (m *Master) Register(ctx context.Context, table *taskqueue.Table, digest [3
 
 func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, files [32]byte) error {
 	defer m.reports.now.end()
-	log := m.log.WithField("tasks", table.Tasks())
+	log := m.config.Log.WithField("tasks", table.Tasks())
 	//guard:unused-parts-before-report
 	if err := t.unused.remove(ctx, t, nil); err != nil {
 		return fmt.Errorf("remove the parts of an earlier report: %w", err) // else each repeated report would leave more
 	}
-	parts, digest, err := TableParts(m.store.Encode, table)
+	parts, digest, err := TableParts(m.config.Store.Encode, table)
 	if err != nil {
 		return fmt.Errorf("encode the task table: %w", err)
 	}
@@ -171,7 +171,7 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 	id := hex.EncodeToString(random[:])
 	writes := make([]taskqueue.Write, len(parts))
 	for i, p := range parts {
-		writes[i] = taskqueue.Write{Key: m.store.PartKey(id, i), Value: p}
+		writes[i] = taskqueue.Write{Key: m.config.Store.PartKey(id, i), Value: p}
 	}
 	//guard:refused-report-cleanup
 	defer func() { t.removeUnused(ctx, table, writes) }()

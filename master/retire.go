@@ -9,16 +9,6 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// RetiringShards are parameter servers that forget trainers.
-type RetiringShards interface {
-	Shards
-	// Retire sends all registered servers the incarnation floor of a job: incarnations of its trainers below floor are
-	// over, except the spared ones. A late or repeated call is harmless. A server refuses if it has seen a later term
-	// or belongs to another job. No version after the given one contains gradients of a retired incarnation (nil:
-	// unknown).
-	Retire(ctx context.Context, term uint64, job [16]byte, floor uint64, spared []uint64, version *uint64) error
-}
-
 const (
 	retireEvery   = 5 * time.Second // for servers that were restarted with an older checkpoint
 	retireTimeout = 10 * time.Second
@@ -26,18 +16,18 @@ const (
 
 // retire sends the sessions to the servers when one has ended, and again after retireEvery. The end of a session is committed
 // before it is sent, so a former leader sends nothing wrong, only less.
-func (m *Master) retire(ctx context.Context, t *term, ended *mailbox) error {
+func (t *term) retire(ctx context.Context, ended *mailbox) error {
 	clock := t.committer.time
 	for ctx.Err() == nil {
 		ended.take()
 		bounded, cancel := clock.WithTimeout(ctx, retireTimeout)
-		err := m.tellRetired(bounded, t)
+		err := t.tellRetired(bounded)
 		late := bounded.Err() != nil
 		cancel()
 		rest := ended.changed
 		switch {
 		case late, errors.Is(err, errNotTold):
-			m.log.WithError(err).Debug("sessions not sent to all parameter servers, retrying")
+			t.config.Log.WithError(err).Debug("sessions not sent to all parameter servers, retrying")
 			rest = nil // a later end of a session does not make the retry earlier
 		case err != nil && ctx.Err() == nil:
 			return err
@@ -50,11 +40,7 @@ func (m *Master) retire(ctx context.Context, t *term, ended *mailbox) error {
 var errNotTold = errors.New("not all parameter servers were told which trainers are gone")
 
 // tellRetired sends the floor to the servers once.
-func (m *Master) tellRetired(ctx context.Context, t *term) error {
-	shards, ok := m.shards.(RetiringShards)
-	if !ok {
-		return nil
-	}
+func (t *term) tellRetired(ctx context.Context) error {
 	var floor uint64
 	var live []uint64
 	var version *uint64
@@ -66,7 +52,7 @@ func (m *Master) tellRetired(ctx context.Context, t *term) error {
 	}); err != nil {
 		return err
 	}
-	if err := shards.Retire(ctx, uint64(t.committer.lead.Revision()), t.jobID, floor, live, version); err != nil {
+	if err := t.config.Servers.Retire(ctx, uint64(t.committer.lead.Revision()), t.jobID, floor, live, version); err != nil {
 		return fmt.Errorf("%w: %w", errNotTold, err)
 	}
 	return nil

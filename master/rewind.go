@@ -14,27 +14,6 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// RewindShards are parameter servers that can return to a checkpoint set while they run.
-type RewindShards interface {
-	Shards
-	// States says how the servers are, by index; nil for a job without.
-	States(ctx context.Context) ([]ShardState, error)
-	// Rewind loads a set into all servers in a job epoch; without a set, it removes their parameters. A server that
-	// already reached the epoch ignores the call. placed is the value of [PlacementKey], which assigns the blocks of
-	// the set to servers; nil: blocks never moved.
-	Rewind(ctx context.Context, term uint64, epoch uint32, set, placed []byte) error
-}
-
-// ShardState is how a parameter server is.
-type ShardState struct {
-	Present bool
-	Ready   bool   // it has parameters
-	Rewound uint32 // the job epoch that this process was brought to; 0: none, it has just begun
-	LastCut uint64 // greatest number of a cut that the server has seen
-	// Unrestored is why it waits without parameters: its checkpoint is damaged or missing; "": it does not.
-	Unrestored string
-}
-
 // rewinding takes the cuts of a job with rollback, and rolls the job back after a loss. Data and parameters are always
 // at the same cut.
 //
@@ -53,7 +32,6 @@ type ShardState struct {
 // migration at their old servers. Blocks of a committed migration are restored at their new servers.
 type rewinding struct {
 	*checkpointer
-	shards RewindShards
 	// refused is the set that a server could not load when the job went back to it last, and its error.
 	refused *refusedSet
 	placed  func() []byte // the committed value of [PlacementKey]
@@ -145,7 +123,7 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 	}
 	defer r.one.give()
 	bounded, cancel := r.within(ctx, beginTimeout)
-	states, err := r.shards.States(bounded)
+	states, err := r.term.config.Servers.States(bounded)
 	cancel()
 	if err != nil || len(states) == 0 || slices.ContainsFunc(states, func(s ShardState) bool { return !s.Present }) {
 		return false, err
@@ -162,7 +140,7 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 	isNew := slices.ContainsFunc(states, func(s ShardState) bool { return s.Rewound != epoch })
 	unrestored := slices.ContainsFunc(states, func(s ShardState) bool { return s.Unrestored != "" })
 	if refused := r.refused; refused != nil && unrestored {
-		set, _, err := r.master.store.Value(ctx, LatestSetKey)
+		set, _, err := r.term.config.Store.Value(ctx, LatestSetKey)
 		if err != nil {
 			return false, err
 		}
@@ -197,7 +175,7 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { place = q.Steps() }); err != nil {
 		return nil, nil, err
 	}
-	states, err := r.shards.States(ctx)
+	states, err := r.term.config.Servers.States(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -234,14 +212,14 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 	// No push of a trainer whose session ended may be applied after the cut. An earlier attempt, also of an earlier
 	// leader, may have ended sessions and failed before all servers received the floor.
 	//guard:fenced-trainers-retired
-	if err := r.master.tellRetired(ctx, r.term); err != nil {
+	if err := r.term.tellRetired(ctx); err != nil {
 		return nil, nil, fmt.Errorf("cut %d: %w", number, err)
 	}
 	if err := r.still.hold(ctx); err != nil {
 		return nil, nil, err
 	}
 	defer r.still.release()
-	if cut, err = r.shards.Begin(ctx, uint64(r.term.committer.lead.Revision()), place.Epoch, func(uint64) uint64 { return number }); err != nil {
+	if cut, err = r.term.config.Servers.Begin(ctx, uint64(r.term.committer.lead.Revision()), place.Epoch, func(uint64) uint64 { return number }); err != nil {
 		return nil, nil, err
 	}
 	if at, err = r.term.moment(ctx); err != nil {
@@ -249,7 +227,7 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 	}
 	at.position.Step = number
 	//guard:restart-during-cut
-	if states, err = r.shards.States(ctx); err == nil && slices.ContainsFunc(states, func(s ShardState) bool { return s.Rewound != place.Epoch }) {
+	if states, err = r.term.config.Servers.States(ctx); err == nil && slices.ContainsFunc(states, func(s ShardState) bool { return s.Rewound != place.Epoch }) {
 		err = fmt.Errorf("cut %d: a parameter server began anew meanwhile", number)
 	}
 	return cut, at, err
@@ -362,7 +340,7 @@ func (r *rewinding) goBack(ctx context.Context, why string) error {
 	bounded, cancel := r.within(ctx, writeTimeout)
 	defer cancel()
 	//guard:rollback-loads-set
-	err = r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set, r.placed())
+	err = r.term.config.Servers.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set, r.placed())
 	if r.refused = nil; err != nil {
 		r.refused = &refusedSet{set, err}
 	}
@@ -377,17 +355,17 @@ func (r *rewinding) revive(ctx context.Context, epoch uint32) error {
 	}
 	bounded, cancel := r.within(ctx, writeTimeout)
 	defer cancel()
-	return r.shards.Rewind(bounded, uint64(r.term.committer.lead.Revision()), epoch, set, r.placed())
+	return r.term.config.Servers.Rewind(bounded, uint64(r.term.committer.lead.Revision()), epoch, set, r.placed())
 }
 
 // latest is the last cut; the queue and the set are of the same one.
 func (r *rewinding) latest(ctx context.Context) (set []byte, version uint64, place taskqueue.StepPlace, err error) {
-	if set, _, err = r.master.store.Value(ctx, LatestSetKey); err != nil {
+	if set, _, err = r.term.config.Store.Value(ctx, LatestSetKey); err != nil {
 		return nil, 0, place, err
 	}
 	var at SetAt
 	if set != nil {
-		if at, err = r.shards.SetAt(set); err != nil {
+		if at, err = r.term.config.Servers.SetAt(set); err != nil {
 			return nil, 0, place, fmt.Errorf("read %s: %w", LatestSetKey, err)
 		}
 	}

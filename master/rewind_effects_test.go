@@ -129,11 +129,12 @@ func TestServerThatRegistersIsRolledBackAtOnce(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				store := newMemory()
 				servers, registry := newRollingBack(store), make(registered)
-				m, err := New(cutsEveryHour, store, servers, quiet())
+				config := cutsEveryHour
+				config.Store, config.Servers, config.Registry, config.Log = store, servers, registry, quiet()
+				m, err := New(config)
 				if err != nil {
 					t.Fatal(err)
 				}
-				m.ServerRegistry = registry
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan struct{})
 				go func() { defer close(ended); _ = m.Run(ctx) }()

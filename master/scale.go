@@ -27,25 +27,6 @@ var ErrCannotScale = errors.New("the number of parameter servers cannot be chang
 // ErrNoServers is the answer of a job that has no parameters to move.
 var ErrNoServers = errors.New("this job has no parameter servers: its master was started without --ps")
 
-// Placer moves blocks of the model between parameter servers. The stored arguments and results are values of
-// [PlacementKey].
-type Placer interface {
-	// Resize is stored with another goal; nil is a job whose blocks never moved. [ErrNoServers] if the
-	// job has none.
-	Resize(ctx context.Context, stored []byte, servers int) (next []byte, err error)
-	// Tell sends the committed placement to all servers. It ends a migration that was begun. jobEpoch is the epoch of a
-	// job with rollback, for servers that join; 0: the job has no rollback.
-	Tell(ctx context.Context, term uint64, stored []byte, jobEpoch uint32) error
-	// Move prepares the next step towards the goal: some blocks are frozen, and copied. next is
-	// to be committed, or it never was; nil when there is nothing left to do. left is what there is
-	// to move after it.
-	Move(ctx context.Context, term uint64, stored []byte) (next []byte, left Left, err error)
-	// Extent says how far it is.
-	Extent(stored []byte) (Extent, error)
-	// Addresses returns the addresses of the servers by index, "" for an index without a server.
-	Addresses(ctx context.Context) ([]string, error)
-}
-
 // Extent is the number of servers that a model is placed on.
 type Extent struct {
 	Servers, Goal int
@@ -74,7 +55,6 @@ type Scaling struct {
 // A server that is lost during a migration is restored from the last set, whatever the placement was then. A job with
 // rollback restores from any of its sets, and needs only one.
 type scaler struct {
-	master      *Master
 	term        *term
 	checkpoints *checkpointer
 	log         *logrus.Entry
@@ -103,11 +83,8 @@ func (m *Master) Scale(ctx context.Context, servers int) (Scaling, error) {
 	if err != nil {
 		return Scaling{}, err
 	}
-	if t.scaler == nil {
-		return Scaling{}, ErrNoServers
-	}
 	if servers > 0 {
-		if err := m.checkStageRoom(ctx, t, servers); err != nil {
+		if err := t.checkStageRoom(ctx, servers); err != nil {
 			return Scaling{}, fmt.Errorf("%w: %w", ErrCannotScale, err)
 		}
 		if err := t.scaler.resize(ctx, servers); err != nil {
@@ -136,7 +113,7 @@ func (s *scaler) resize(ctx context.Context, servers int) error {
 	defer s.turn.give()
 	bounded, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
-	next, err := s.master.Placer.Resize(bounded, s.committed(), servers)
+	next, err := s.term.config.Servers.Resize(bounded, s.committed(), servers)
 	switch {
 	case errors.Is(err, ErrNoServers):
 		return err
@@ -159,7 +136,7 @@ func (s *scaler) leave(left Left) {
 
 // commit makes next what counts, and lets as many servers register as it needs.
 func (s *scaler) commit(ctx context.Context, next []byte) error {
-	extent, err := s.master.Placer.Extent(next)
+	extent, err := s.term.config.Servers.Extent(next)
 	if err != nil {
 		return err
 	}
@@ -263,7 +240,7 @@ func (s *scaler) checkpoint(ctx context.Context) error {
 // firstCut takes the first cut of a job with rollback, unless the job has a cut. Any cut is valid for any placement; a
 // job without a cut begins with the placement that trainers compute.
 func (s *scaler) firstCut(ctx context.Context) error {
-	latest, _, err := s.master.store.Value(ctx, LatestSetKey)
+	latest, _, err := s.term.config.Store.Value(ctx, LatestSetKey)
 	if err != nil || latest != nil {
 		return err
 	}
@@ -282,7 +259,7 @@ func (s *scaler) tell(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.master.Placer.Tell(ctx, uint64(s.term.committer.lead.Revision()), s.committed(), epoch)
+	return s.term.config.Servers.Tell(ctx, uint64(s.term.committer.lead.Revision()), s.committed(), epoch)
 }
 
 // step moves some blocks. No cut and no synchronous step happens during it. more is false if no block is left to move.
@@ -302,7 +279,7 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 		return false, fmt.Errorf("stop between two steps: %w", err)
 	}
 	defer still.release()
-	next, left, err := s.master.Placer.Move(bounded, uint64(s.term.committer.lead.Revision()), s.committed())
+	next, left, err := s.term.config.Servers.Move(bounded, uint64(s.term.committer.lead.Revision()), s.committed())
 	if err != nil {
 		return false, errors.Join(err, s.tell(ctx)) // ends the migration before servers receive a step
 	}
@@ -321,18 +298,18 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 }
 
 // recoverScaler reads what is committed.
-func (m *Master) recoverScaler(ctx context.Context, t *term, checkpoints *checkpointer) (*scaler, error) {
-	s := &scaler{master: m, term: t, checkpoints: checkpoints, log: m.log, turn: newTurn()}
+func recoverScaler(ctx context.Context, t *term, checkpoints *checkpointer) (*scaler, error) {
+	s := &scaler{term: t, checkpoints: checkpoints, log: t.config.Log, turn: newTurn()}
 	var err error
-	if s.stored, _, err = m.store.Value(ctx, PlacementKey); err != nil {
+	if s.stored, _, err = t.config.Store.Value(ctx, PlacementKey); err != nil {
 		return nil, fmt.Errorf("read %s: %w", PlacementKey, err)
 	}
 	if s.stored != nil {
-		if s.state.Extent, err = m.Placer.Extent(s.stored); err != nil {
+		if s.state.Extent, err = t.config.Servers.Extent(s.stored); err != nil {
 			return nil, fmt.Errorf("%s: %w", PlacementKey, err)
 		}
 	}
-	desired, _, err := m.store.Value(ctx, desiredKey)
+	desired, _, err := t.config.Store.Value(ctx, desiredKey)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", desiredKey, err)
 	}

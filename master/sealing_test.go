@@ -36,12 +36,11 @@ func (*hungSealer) Status() ledger.Status { return ledger.Status{} }
 func TestHungFileSystemDoesNotKeepTheLock(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
-		m, err := New(Config{}, store, nil, quiet())
+		sealer := &hungSealer{check: make(chan struct{}), seal: make(chan struct{})}
+		m, err := New(Config{Store: store, Ledger: sealer, Log: quiet()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		sealer := &hungSealer{check: make(chan struct{}), seal: make(chan struct{})}
-		m.Sealer = sealer
 		answers := sync.OnceFunc(func() { close(sealer.check) })
 		defer time.Sleep(time.Minute) // what is left ends
 		defer close(sealer.seal)

@@ -26,7 +26,7 @@ const serversTimeout = time.Second / 2
 // not answer makes it Unknown.
 func (m *Master) Servers(ctx context.Context) (ServersStatus, error) {
 	t, err := m.leading()
-	if err != nil || t.scaler == nil {
+	if err != nil {
 		return ServersStatus{}, err
 	}
 	s := t.scaler.servers()
@@ -42,7 +42,7 @@ func (m *Master) Servers(ctx context.Context) (ServersStatus, error) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, serversTimeout)
 	defer cancel()
-	addrs, err := m.Placer.Addresses(bounded)
+	addrs, err := m.config.Servers.Addresses(bounded)
 	if err != nil {
 		s.Unknown = err.Error()
 		return s, nil

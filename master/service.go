@@ -194,7 +194,7 @@ func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, v
 	ev := &taskqueue.StageGradients{By: taskqueue.Contributor{Ordinal: o, Incarnation: incarnation, Records: records}, Version: version, Epoch: epoch}
 	a, err := t.ask(ctx, ev, true)
 	if errors.Is(err, taskqueue.ErrAhead) && !m.config.Queue.Cuts { // a job with rollback rolls the servers back instead
-		if err = m.catchUp(ctx, t, version); err == nil {
+		if err = t.catchUp(ctx, version); err == nil {
 			a, err = t.ask(ctx, ev, true)
 		}
 	}

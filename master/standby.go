@@ -28,9 +28,7 @@ import (
 //	    │
 //	    └── our key is the first: Campaign returns, the term begins with what is warm
 type standby struct {
-	store   store.Store
 	config  Config
-	log     *logrus.Entry
 	warm    atomic.Pointer[warm]
 	version atomic.Int64  // revision of the stored state, as watched
 	own     func() string // the lease of our own key in the queue; "" before there is one
@@ -41,14 +39,14 @@ func (s *standby) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	beats, leaders, toHear, states := make(chan heard), make(chan store.Candidate), make(chan store.Candidate), make(chan store.Version, 1)
 	group.Go(func() error {
-		for next := range s.store.WatchLeader(ctx) {
+		for next := range s.config.Store.WatchLeader(ctx) {
 			sendTo(ctx, leaders, next)
 			sendTo(ctx, toHear, next)
 		}
 		return context.Cause(ctx)
 	})
 	group.Go(func() error {
-		for v := range s.store.WatchState(ctx) {
+		for v := range s.config.Store.WatchState(ctx) {
 			s.version.Store(v.Revision)
 			select {
 			case <-states:
@@ -117,7 +115,7 @@ func (s *standby) keepWarm(ctx context.Context, states <-chan store.Version) err
 		case v := <-states:
 			if v.State != nil {
 				if err := s.load(ctx, v); err != nil && ctx.Err() == nil {
-					s.log.WithError(err).Warn("the state cannot be kept warm")
+					s.config.Log.WithError(err).Warn("the state cannot be kept warm")
 				}
 			}
 			pause(ctx, warmEvery)
@@ -127,7 +125,7 @@ func (s *standby) keepWarm(ctx context.Context, states <-chan store.Version) err
 
 func (s *standby) load(ctx context.Context, v store.Version) error {
 	var snapshot taskqueue.Snapshot
-	if err := s.store.Decode(v.State, &snapshot, maxStoredState); err != nil {
+	if err := s.config.Store.Decode(v.State, &snapshot, maxStoredState); err != nil {
 		return err
 	}
 	have := s.warm.Load()
@@ -139,7 +137,7 @@ func (s *standby) load(ctx context.Context, v store.Version) error {
 		if table == nil {
 			fresh = true
 			var err error
-			if table, err = loadTable(ctx, s.store, set); err != nil {
+			if table, err = loadTable(ctx, s.config.Store, set); err != nil {
 				return err
 			}
 		}
@@ -147,7 +145,7 @@ func (s *standby) load(ctx context.Context, v store.Version) error {
 	}
 	s.warm.Store(next)
 	if fresh {
-		s.log.WithFields(logrus.Fields{"datasets": len(next.tables), "commit": snapshot.Commit}).Info("stand-by is warm")
+		s.config.Log.WithFields(logrus.Fields{"datasets": len(next.tables), "commit": snapshot.Commit}).Info("stand-by is warm")
 	}
 	return nil
 }
@@ -164,13 +162,13 @@ func (w *warm) table(report string) *taskqueue.Table {
 func (s *standby) etcdAnswers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, decide.BeatEvery)
 	defer cancel()
-	_, _, err := s.store.Value(ctx, taskqueue.StepKey)
+	_, _, err := s.config.Store.Value(ctx, taskqueue.StepKey)
 	return err == nil
 }
 
 // depose forces a takeover. The lock queue determines the next leader.
 func (s *standby) depose(ctx context.Context, suspect store.Candidate, judged decide.Verdict) {
-	log := s.log.WithFields(logrus.Fields{"suspect": suspect.Address, "term": suspect.Revision, "found": judged})
+	log := s.config.Log.WithFields(logrus.Fields{"suspect": suspect.Address, "term": suspect.Revision, "found": judged})
 	by := store.Takeover{
 		Holddown: s.config.Holddown,
 		Silent:   judged == decide.Silent,
@@ -178,7 +176,7 @@ func (s *standby) depose(ctx context.Context, suspect store.Candidate, judged de
 	}
 	bounded, cancel := context.WithTimeout(ctx, deposeTimeout)
 	defer cancel()
-	switch err := s.store.Depose(bounded, suspect, by); {
+	switch err := s.config.Store.Depose(bounded, suspect, by); {
 	case errors.Is(err, store.ErrHeldDown):
 		log.Debug("the leader does not answer; the last take-over was too short ago")
 	case err != nil:

@@ -60,7 +60,7 @@ func TestSilentAndDeadLeaders(t *testing.T) {
 	defer die()
 	db := suspected{newMemory(), store.Candidate{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan store.Takeover)}
 	logger, _ := logtest.NewNullLogger()
-	s := &standby{store: db, config: Config{Holddown: time.Minute}, log: logrus.NewEntry(logger), own: func() string { return "2" }}
+	s := &standby{config: Config{Store: db, Log: logrus.NewEntry(logger), Holddown: time.Minute}, own: func() string { return "2" }}
 	ctx, cancel := context.WithCancel(t.Context())
 	var standing sync.WaitGroup
 	standing.Go(func() { _ = s.run(ctx) })
@@ -113,7 +113,7 @@ func TestStandbyRedialsWithPauses(t *testing.T) {
 	defer listener.Close()
 	db := suspected{newMemory(), store.Candidate{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan store.Takeover)}
 	logger, _ := logtest.NewNullLogger()
-	s := &standby{store: db, config: Config{Holddown: time.Minute}, log: logrus.NewEntry(logger), own: func() string { return "2" }}
+	s := &standby{config: Config{Store: db, Log: logrus.NewEntry(logger), Holddown: time.Minute}, own: func() string { return "2" }}
 	ctx, cancel := context.WithCancel(t.Context())
 	var standing sync.WaitGroup
 	standing.Go(func() { _ = s.run(ctx) })

@@ -35,8 +35,8 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	s := Status{Leader: m.config.Advertise, Term: uint64(t.committer.lead.Revision()), Registration: m.reports.now.status()}
-	if m.Sealer != nil && !m.config.NoLedger {
-		status := m.Sealer.Status()
+	if m.config.seals() {
+		status := m.config.Ledger.Status()
 		s.Ledger = &status
 	}
 	if t.checkpoints != nil {
@@ -85,7 +85,7 @@ func (m *Master) Tasks(ctx context.Context) (Tasks, error) {
 // AsideDetail reads why a task is set aside; found is false when it no longer is.
 func (m *Master) AsideDetail(ctx context.Context, task SetAsideTask) (detail taskqueue.AsideDetail, found bool, err error) {
 	key := taskqueue.AsideKey(task.Set, task.Index)
-	value, _, err := m.store.Value(ctx, key)
+	value, _, err := m.config.Store.Value(ctx, key)
 	if err != nil || value == nil {
 		return detail, false, err
 	}

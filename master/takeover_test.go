@@ -42,7 +42,7 @@ func TestMastersThatDoNotSeeEachOther(t *testing.T) {
 	defer cancel()
 	start := func(nobody string) *master.Master { // listens there
 		logger, _ := logtest.NewNullLogger()
-		m, err := master.New(master.Config{Advertise: nobody, Holddown: time.Hour}, etcd, nil, logrus.NewEntry(logger))
+		m, err := master.New(master.Config{Store: etcd, Log: logrus.NewEntry(logger), Advertise: nobody, Holddown: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,24 +17,29 @@ import (
 
 // term is one leadership: everything in it ends when the lock is lost.
 type term struct {
+	config      Config
 	committer   *committer
 	jobID       [16]byte
 	announced   atomic.Bool
 	checkpoints *checkpointer // nil: none are taken
-	scaler      *scaler       // nil: blocks stay where they are
+	scaler      *scaler
 	unused      unusedParts
 	catching    turn                        // to catch up with the version of the parameter servers
 	faults      atomic.Pointer[ShardFaults] // of parameter servers; nil: none is known
 	stageRoom   atomic.Pointer[string]      // why no synchronous step can be complete; "" or nil: it can
 }
 
+func newTerm(config Config, c *committer) *term {
+	return &term{config: config, committer: c, jobID: c.queue.JobID(), catching: newTurn()}
+}
+
 // lead recovers the state and serves until the term ends. It returns nil if the job is over and its trainers have been
 // informed.
 func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *warm) error {
-	if err := m.store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
+	if err := m.config.Store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
 		return err
 	}
-	s, err := recoverState(ctx, m.store, lead, m.config, kept, m.fresh.heard, machineTime{}, m.log)
+	s, err := recoverState(ctx, lead, m.config, kept, m.fresh.heard)
 	if err != nil {
 		return err
 	}
@@ -42,43 +47,36 @@ func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *warm) er
 	c.over = m.termOver
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	t := &term{committer: c, jobID: s.queue.JobID(), catching: newTurn()}
+	t := newTerm(m.config, c)
 	if err := m.checkLedger(ctx, hex.EncodeToString(t.jobID[:])); err != nil {
 		return err
 	}
 	m.fresh.term.Store(lead.Revision())
-	if m.OnBegun != nil {
-		if err := m.OnBegun(ctx); err != nil {
+	if m.config.Begun != nil {
+		if err := m.config.Begun(ctx); err != nil {
 			return err
 		}
 	}
 	if m.config.Sync {
-		if err := m.latestVersion(ctx, s); err != nil {
+		if err := latestVersion(ctx, m.config, s); err != nil {
 			return err
 		}
 	}
 	telling := newTurn()
-	checkpoints := &checkpointer{master: m, term: t, still: &boundary{t, m.shards, telling}, log: m.log, one: newTurn(), failed: true, datasets: described{}}
-	if m.shards != nil && (m.config.CheckpointEvery != (Cadence{}) || m.config.Queue.Cuts) {
-		t.checkpoints = checkpoints
-		if shards, ok := m.shards.(RewindShards); ok && m.config.Queue.Cuts {
-			checkpoints.cuts = &rewinding{checkpointer: checkpoints, shards: shards, placed: func() []byte { return nil }}
-		}
+	checkpoints := newCheckpointer(t, telling)
+	if t.scaler, err = recoverScaler(ctx, t, checkpoints); err != nil {
+		return err
 	}
-	if m.shards != nil && m.Placer != nil {
-		if t.scaler, err = m.recoverScaler(ctx, t, checkpoints); err != nil {
-			return err
-		}
-		if checkpoints.cuts != nil {
-			checkpoints.cuts.placed = t.scaler.committed
-		}
+	if m.config.CheckpointEvery != (Cadence{}) || m.config.Queue.Cuts {
+		t.checkpoints = checkpoints
+	}
+	if m.config.Queue.Cuts {
+		checkpoints.cuts = &rewinding{checkpointer: checkpoints, placed: t.scaler.committed}
 	}
 	ended, retired := c.subscribe(taskqueue.OnJobEnded, taskqueue.OnSessionsChanged), c.subscribe(taskqueue.OnSessionsChanged, onServersChanged)
 	steps := c.subscribe(taskqueue.OnStepCommitted, onServersChanged)
 	checkpoints.subscribe()
-	if t.scaler != nil {
-		t.scaler.box = c.subscribe(onServersChanged)
-	}
+	t.scaler.box = c.subscribe(onServersChanged)
 	m.current.Store(t) // stored before the announcement: early requests wait for the committer and are not rejected
 	defer m.termOver()
 	if err := m.announce(ctx, lead); err != nil {
@@ -88,31 +86,25 @@ func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *warm) er
 	t.announced.Store(true)
 	group, ctx := errgroup.WithContext(ctx)
 	if m.config.Sync {
-		group.Go(func() error { return m.tellShards(ctx, t, steps, telling) })
-		group.Go(func() error { return m.watchStageRoom(ctx, t) })
+		group.Go(func() error { return t.tellShards(ctx, steps, telling) })
+		group.Go(func() error { return t.watchStageRoom(ctx) })
 	}
 	if t.checkpoints != nil {
 		group.Go(func() error { return t.checkpoints.run(ctx) })
 	}
-	if t.scaler != nil {
-		group.Go(func() error { return t.scaler.run(ctx) })
-	}
-	if shards, ok := m.shards.(FaultyShards); ok {
-		group.Go(func() error { return m.watchFaults(ctx, t, shards) })
-	}
-	if _, ok := m.shards.(RetiringShards); ok {
-		group.Go(func() error { return m.retire(ctx, t, retired) })
-	}
-	if m.ServerRegistry != nil {
+	group.Go(func() error { return t.scaler.run(ctx) })
+	group.Go(func() error { return t.watchFaults(ctx) })
+	group.Go(func() error { return t.retire(ctx, retired) })
+	if m.config.Registry != nil {
 		group.Go(func() error {
-			return (&attendance{m.ServerRegistry, m.log, func() { c.post(serversChanged{}) }}).run(ctx)
+			return (&attendance{m.config.Registry, m.config.Log, func() { c.post(serversChanged{}) }}).run(ctx)
 		})
 	}
 	group.Go(func() error { return c.run(ctx) })
 	group.Go(func() error { return t.awaitEnd(ctx, ended, m.config.Linger) })
 	group.Go(func() error { return t.unused.run(ctx, t) })
 	group.Go(func() error { return m.seal(ctx, t) })
-	m.log.WithField("term", lead.Revision()).Info("leading")
+	m.config.Log.WithField("term", lead.Revision()).Info("leading")
 	if err := group.Wait(); !errors.Is(err, errJobOver) {
 		return err
 	}
@@ -201,12 +193,12 @@ func (t *term) inspect(ctx context.Context, look func(*taskqueue.Queue)) error {
 }
 
 // latestVersion continues from the latest checkpoint set if the last step is older: parameters never go back to an earlier version.
-func (m *Master) latestVersion(ctx context.Context, s *state) error {
-	set, _, err := m.store.Value(ctx, LatestSetKey)
+func latestVersion(ctx context.Context, config Config, s *state) error {
+	set, _, err := config.Store.Value(ctx, LatestSetKey)
 	if err != nil || set == nil {
 		return err
 	}
-	at, err := m.shards.SetAt(set)
+	at, err := config.Servers.SetAt(set)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", LatestSetKey, err)
 	}
@@ -217,7 +209,7 @@ func (m *Master) latestVersion(ctx context.Context, s *state) error {
 }
 
 // catchUp queries the version of the parameters when a trainer has staged at a version that is unknown to this job.
-func (m *Master) catchUp(ctx context.Context, t *term, version uint64) error {
+func (t *term) catchUp(ctx context.Context, version uint64) error {
 	if err := t.catching.take(ctx); err != nil { // one asks for all
 		return err
 	}
@@ -228,7 +220,7 @@ func (m *Master) catchUp(ctx context.Context, t *term, version uint64) error {
 	}
 	bounded, cancel := t.committer.time.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	reached, err := m.shards.Version(bounded)
+	reached, err := t.config.Servers.Version(bounded)
 	if err != nil {
 		return fmt.Errorf("staged at version %d, and only version %d is known: ask the parameter servers: %w", version, last.Version, err)
 	}
@@ -245,8 +237,8 @@ func (t *term) serversAhead(ctx context.Context, reached uint64) error {
 // tellShards sends the newest committed step to the parameter servers, and again when a server registers, after an error, and after
 // resendEvery. Servers that have it ignore it. If a server is ahead, the job continues from its version, so that trainers find one
 // version on all servers. In a job that rolls back as a whole, the servers roll back instead.
-func (m *Master) tellShards(ctx context.Context, t *term, steps *mailbox, telling turn) error {
-	follows := !m.config.Queue.Cuts
+func (t *term) tellShards(ctx context.Context, steps *mailbox, telling turn) error {
+	follows := !t.config.Queue.Cuts
 	var last taskqueue.Step
 	rest := time.Duration(0)
 	for ; ctx.Err() == nil; t.committer.time.Wait(ctx, steps.changed, rest) {
@@ -259,7 +251,7 @@ func (m *Master) tellShards(ctx context.Context, t *term, steps *mailbox, tellin
 		if last.Version == 0 && !follows {
 			continue
 		}
-		reached, err := m.tell(ctx, t, last, telling)
+		reached, err := t.tell(ctx, last, telling)
 		//guard:servers-ahead-followed
 		if follows && reached > last.Version {
 			err = errors.Join(err, t.serversAhead(ctx, reached))
@@ -268,14 +260,14 @@ func (m *Master) tellShards(ctx context.Context, t *term, steps *mailbox, tellin
 			rest = stepRetry
 		}
 		if err != nil && ctx.Err() == nil && max(last.Version, reached) > 0 {
-			m.log.WithError(err).WithField("version", last.Version).Warn("telling the parameter servers of a step, trying again")
+			t.config.Log.WithError(err).WithField("version", last.Version).Warn("telling the parameter servers of a step, trying again")
 		}
 	}
 	return context.Cause(ctx)
 }
 
 // tell takes the turn and sends a step to the servers. Version 0 is a query without the turn.
-func (m *Master) tell(ctx context.Context, t *term, step taskqueue.Step, telling turn) (reached uint64, err error) {
+func (t *term) tell(ctx context.Context, step taskqueue.Step, telling turn) (reached uint64, err error) {
 	if step.Version > 0 {
 		if err := telling.take(ctx); err != nil {
 			return 0, err
@@ -284,7 +276,7 @@ func (m *Master) tell(ctx context.Context, t *term, step taskqueue.Step, telling
 	}
 	bounded, cancel := t.committer.time.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	return m.shards.CommitStep(bounded, step)
+	return t.config.Servers.CommitStep(bounded, step)
 }
 
 const (
@@ -292,13 +284,18 @@ const (
 	stepTimeout = 10 * time.Second
 )
 
-// termOver hides the term; its trainers' connections are closed, so that they look for the
-// next leader.
+// termOver hides the term and ends it for the faces.
 func (m *Master) termOver() {
-	m.current.Store(nil)
 	m.fresh.term.Store(0)
-	if m.OnTermOver != nil {
-		//guard:term-end-closes-connections
-		m.OnTermOver()
+	if m.current.Swap(nil) == nil {
+		return
 	}
+	//guard:term-end-closes-connections
+	m.endTermDone()
+}
+
+// endTermDone closes the channel of TermDone and opens that of the next term.
+func (m *Master) endTermDone() {
+	next := make(chan struct{})
+	close(*m.ended.Swap(&next))
 }

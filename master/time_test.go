@@ -396,6 +396,7 @@ func TestFinishedJobLingers(t *testing.T) {
 
 // told is what the parameter servers hear.
 type told struct {
+	None    // the rest
 	block   bool
 	version atomic.Uint64 // that they are at
 

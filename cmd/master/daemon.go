@@ -318,20 +318,19 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 		Present: store.Servers, Registered: store.RegisteredServers, During: roster.During,
 	}
 	defer told.Close()
-	s.config.LeaseTTL = s.leaseTTL
-	m, err := master.New(s.config, store, told, log)
+	config := s.config
+	config.LeaseTTL = s.leaseTTL
+	config.Store, config.Servers, config.Registry, config.Log = store, told, roster, log
+	config.Ledger = &ledger.Sealer{Store: store, Config: s.sealing, Log: log}
+	config.Begun = func(ctx context.Context) error { return s.desire(ctx, store, log) }
+	m, err := master.New(config)
 	if err != nil {
 		return usageErrorf("%v", err)
 	}
-	m.Placer = told
-	m.ServerRegistry = roster
-	m.OnBegun = func(ctx context.Context) error { return s.desire(ctx, store, log) }
-	m.Sealer = &ledger.Sealer{Store: store, Config: s.sealing, Log: log}
 	split := portsplit.New(listener, portsplit.Config{Log: log, Reserved: portsplit.HTTPGet}) // heartbeats for standbys
 	rpcs := &netrpc.Server{Master: m, Log: log}
 	grpcs := grpcapi.New(m, log)
 	rpcListener, grpcListener, httpListener := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTP2), split.Branch(portsplit.HTTPGet)
-	m.OnTermOver = rpcs.Disconnect
 
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -28,6 +28,7 @@ func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // led is a job that a real master leads, with its gRPC face on a real port.
 type led struct {
+	sealer master.Sealer
 	*master.Master
 	t     *testing.T
 	store *etcdstore.Store
@@ -68,7 +69,7 @@ func jobOf(store *etcdstore.Store) string { return strings.TrimPrefix(store.Pref
 // unless told is nil.
 func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealer master.Sealer, told *shards.Client) *led {
 	t.Helper()
-	l := &led{t: t, store: store, job: jobOf(store), ended: make(chan struct{})}
+	l := &led{t: t, store: store, sealer: sealer, job: jobOf(store), ended: make(chan struct{})}
 	l.etcd = []string{"--endpoints", etcdtest.Endpoint(t), "--job", l.job}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -79,18 +80,13 @@ func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealer
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
 	log := logrus.NewEntry(quiet)
-	var servers master.Shards // a nil client would be one
-	if told != nil {
-		servers = told
+	config.Store, config.Log, config.LeaseTTL, config.Ledger = store, log, time.Minute, sealer
+	if told != nil { // a nil client would be one
+		config.Servers = told
 	}
-	config.LeaseTTL = time.Minute
-	if l.Master, err = master.New(config, store, servers, log); err != nil {
+	if l.Master, err = master.New(config); err != nil {
 		t.Fatal(err)
 	}
-	if told != nil {
-		l.Placer = told
-	}
-	l.Sealer = sealer
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -189,8 +185,9 @@ func standBy(t *testing.T, l *led) string {
 	}
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
-	config := master.Config{Job: l.job, Advertise: listener.Addr().String(), LeaseTTL: time.Minute}
-	second, err := master.New(config, l.store, nil, logrus.NewEntry(quiet))
+	second, err := master.New(master.Config{
+		Store: l.store, Log: logrus.NewEntry(quiet), Job: l.job, Advertise: listener.Addr().String(), LeaseTTL: time.Minute,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -202,7 +202,7 @@ func TestVerifySealed(t *testing.T) {
 		}
 	}
 	l.train(30)
-	for l.Sealer.Status().Sealed < 8*16 {
+	for l.sealer.Status().Sealed < 8*16 {
 		time.Sleep(time.Millisecond)
 	}
 	l.stop()

@@ -251,7 +251,9 @@ func (n *node) lead(k *lock) error {
 	if n.stopping {
 		stop()
 	}
-	d, err := master.Drive(running, &store{link: n.link}, k, n.world.config, n, n.world.log)
+	config := n.world.config
+	config.Store, config.Clock, config.Log = &store{link: n.link}, n, n.world.log
+	d, err := master.Drive(running, k, config)
 	n.world.check.recovers(n, k, err)
 	if err != nil {
 		return err

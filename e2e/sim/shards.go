@@ -13,11 +13,12 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// shards calls the servers for a leader. It implements master.RewindShards. Messages are lost or late, and a process may
+// shards calls the servers for a leader. It implements master.Servers. Messages are lost or late, and a process may
 // die between any two of them.
 type shards struct {
 	*node
-	proc *process
+	master.None // what these servers are never asked
+	proc        *process
 }
 
 // ask is a call of a server.

@@ -159,8 +159,11 @@ func (c *check) outcome(who stager, version, committed uint64, included bool) {
 	}
 }
 
-// stepShards calls the servers for a leader. It implements master.Shards. Messages are late or lost.
-type stepShards struct{ *node }
+// stepShards calls the servers for a leader. It implements master.Servers. Messages are late or lost.
+type stepShards struct {
+	*node
+	master.None // what these servers are never asked
+}
 
 func (h stepShards) CommitStep(ctx context.Context, step taskqueue.Step) (reached uint64, err error) {
 	p := h.processOf(ctx)
@@ -210,20 +213,13 @@ func (w *world) commitAt(from *node, s *stepServer, step taskqueue.Step) uint64 
 	return s.version
 }
 
-func (h stepShards) Begin(context.Context, uint64, uint32, func(uint64) uint64) (master.Cut, error) {
-	return nil, master.ErrNothingToCut
-}
-func (h stepShards) SetAt([]byte) (master.SetAt, error) {
-	return master.SetAt{}, master.ErrNothingToCut
-}
-func (h stepShards) Discard(context.Context, uint64, []byte) error { return nil }
-func (h stepShards) Version(context.Context) (uint64, error)       { return 0, errUnavailable }
+func (h stepShards) Version(context.Context) (uint64, error) { return 0, errUnavailable }
 
 // sendSteps sends the steps of a term, in its own process on the leader's machine.
 func (n *node) sendSteps(d *master.Driven) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	n.endSteps = cancel
-	send := d.SendSteps(stepShards{n}, n.awaitAnswer)
+	send := d.SendSteps(stepShards{node: n}, n.awaitAnswer)
 	n.beside(func(p *process) {
 		n.components = append(n.components, p)
 		err := send(context.WithValue(ctx, sleeper{}, p))

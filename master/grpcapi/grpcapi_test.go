@@ -52,7 +52,8 @@ func serve(t *testing.T, n int, config master.Config) *served {
 	}
 	s.addr = l.Addr().String()
 	config.Advertise = s.addr
-	if s.Master, err = master.New(config, s.store, nil, quiet()); err != nil {
+	config.Store, config.Log = s.store, quiet()
+	if s.Master, err = master.New(config); err != nil {
 		t.Fatal(err)
 	}
 	leading, abdicate := context.WithCancel(context.Background())

@@ -193,7 +193,7 @@ func TestHostileBytesHarmNobodyElse(t *testing.T) {
 
 // F17: a panic fails its call alone.
 func TestPanicFailsOneCall(t *testing.T) {
-	m, err := master.New(master.Config{Advertise: "127.0.0.1:1"}, etcdtest.Store(t), nil, quiet())
+	m, err := master.New(master.Config{Store: etcdtest.Store(t), Log: quiet(), Advertise: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +270,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 
 // A port that is taken away under the server is an error.
 func TestServeReportsALostPort(t *testing.T) {
-	m, err := master.New(master.Config{Advertise: "127.0.0.1:1"}, etcdtest.Store(t), nil, quiet())
+	m, err := master.New(master.Config{Store: etcdtest.Store(t), Log: quiet(), Advertise: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,11 +39,10 @@ func serve(t *testing.T, lead bool) (base string, m *master.Master) {
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
 	log := logrus.NewEntry(quiet)
-	m, err := master.New(master.Config{Advertise: "127.0.0.1:1"}, etcdtest.Store(t), nil, log)
+	m, err := master.New(master.Config{Store: etcdtest.Store(t), Ledger: hungSealer{}, Log: log, Advertise: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Sealer = hungSealer{}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -53,14 +53,14 @@ func Start(t testing.TB, store *etcdstore.Store, config master.Config) *Running 
 	return r
 }
 
-// StandBy starts a master with its net/rpc face. shards may be nil unless config.Sync.
-func StandBy(t testing.TB, store *etcdstore.Store, config master.Config, shards master.Shards) *Running {
+// StandBy starts a master with its net/rpc face. servers may be nil unless config.Sync.
+func StandBy(t testing.TB, store *etcdstore.Store, config master.Config, servers master.Servers) *Running {
 	t.Helper()
-	return StandByOn(t, store, config, shards, portsplit.Config{})
+	return StandByOn(t, store, config, servers, portsplit.Config{})
 }
 
 // StandByOn is StandBy with bounds of the port.
-func StandByOn(t testing.TB, store *etcdstore.Store, config master.Config, shards master.Shards, port portsplit.Config) *Running {
+func StandByOn(t testing.TB, store *etcdstore.Store, config master.Config, servers master.Servers, port portsplit.Config) *Running {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -69,8 +69,8 @@ func StandByOn(t testing.TB, store *etcdstore.Store, config master.Config, shard
 	logger, hook := logtest.NewNullLogger()
 	log := logrus.NewEntry(logger)
 	config.Advertise = listener.Addr().String()
-	config.LeaseTTL = LeaseTTL
-	m, err := master.New(config, store, shards, log)
+	config.Store, config.Servers, config.Log, config.LeaseTTL = store, servers, log, LeaseTTL
+	m, err := master.New(config)
 	if err != nil {
 		listener.Close()
 		t.Fatal(err)
@@ -78,7 +78,6 @@ func StandByOn(t testing.TB, store *etcdstore.Store, config master.Config, shard
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Running{Master: m, Addr: config.Advertise, Store: store, Log: hook, t: t, cancel: cancel, ended: make(chan struct{})}
 	server := &netrpc.Server{Master: m, Log: log}
-	m.OnTermOver = server.Disconnect
 	serving, stopServing := context.WithCancel(context.Background())
 	port.Log, port.Reserved = log, portsplit.HTTPGet
 	split := portsplit.New(listener, port)

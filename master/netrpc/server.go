@@ -79,6 +79,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	serving, ended := context.WithCancel(ctx)
 	defer ended()
 	s.wg.Go(func() { s.closeIdle(serving) })
+	if s.Master != nil { // nil: a test in which every call panics
+		over := s.Master.TermDone()
+		s.wg.Go(func() { s.closeWithTerm(serving, over) })
+	}
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -126,12 +130,21 @@ func (s *Server) closeAll() {
 	}
 }
 
-// Disconnect closes all connections when a master lost its lock, so that clients look for the next leader.
-func (s *Server) Disconnect() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for conn := range s.conns {
-		conn.Close()
+// closeWithTerm closes all connections when a term ends, so that clients look for the next leader. over closes at the end of the
+// current term.
+func (s *Server) closeWithTerm(ctx context.Context, over <-chan struct{}) {
+	for {
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return
+		}
+		over = s.Master.TermDone()
+		s.mu.Lock()
+		for conn := range s.conns {
+			conn.Close()
+		}
+		s.mu.Unlock()
 	}
 }
 

@@ -30,7 +30,11 @@ func TestFirstRequestsLeaveProcessorsToOthers(t *testing.T) {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	server := &Server{Master: new(master.Master), Log: logrus.NewEntry(log)} // it leads nobody, and answers so
+	idle, err := master.New(master.Config{}) // it does not run
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &Server{Master: idle, Log: logrus.NewEntry(log)} // it leads nobody, and answers so
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	var writes atomic.Int64

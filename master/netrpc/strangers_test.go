@@ -373,7 +373,11 @@ func TestConnectionWithForgedSessionIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	logger, _ := logtest.NewNullLogger()
-	server := &netrpc.Server{Master: new(master.Master), Log: logrus.NewEntry(logger)}
+	idle, err := master.New(master.Config{}) // it does not run
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &netrpc.Server{Master: idle, Log: logrus.NewEntry(logger)}
 	server.SetIdle(500 * time.Millisecond)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -9,7 +9,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// Faults implements [master.FaultyShards].
+// Faults implements [master.Servers].
 func (c *Client) Faults(ctx context.Context) (master.ShardFaults, error) {
 	registered, err := c.Registered(ctx)
 	if err != nil {

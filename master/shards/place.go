@@ -18,7 +18,7 @@ const (
 	bytesAtOnce = 16 << 20 // of their rows, unless one slot has more
 )
 
-var _ master.Placer = (*Client)(nil)
+var _ master.Servers = (*Client)(nil)
 
 // described is the model as a server reports it.
 type described struct {
@@ -59,7 +59,7 @@ func (c *Client) at(addrs []string, index int, what string, call func(server pb.
 	return nil
 }
 
-// Resize implements [master.Placer].
+// Resize implements [master.Servers].
 func (c *Client) Resize(ctx context.Context, stored []byte, servers int) ([]byte, error) {
 	if servers < 1 || servers > placement.MaxShards {
 		return nil, fmt.Errorf("%d parameter servers: expected 1 to %d", servers, placement.MaxShards)
@@ -97,7 +97,7 @@ func (c *Client) Resize(ctx context.Context, stored []byte, servers int) ([]byte
 	return layout.Encode()
 }
 
-// Extent implements [master.Placer].
+// Extent implements [master.Servers].
 func (c *Client) Extent(stored []byte) (master.Extent, error) {
 	layout, err := placement.ParseLayout(stored)
 	if err != nil {
@@ -106,10 +106,10 @@ func (c *Client) Extent(stored []byte) (master.Extent, error) {
 	return master.Extent{Servers: layout.Shards, Goal: layout.Goal, Epoch: layout.Epoch}, nil
 }
 
-// Addresses implements [master.Placer].
+// Addresses implements [master.Servers].
 func (c *Client) Addresses(ctx context.Context) ([]string, error) { return c.Registered(ctx) }
 
-// Tell implements [master.Placer]. Servers that receive blocks are called first: no server releases its copy before
+// Tell implements [master.Servers]. Servers that receive blocks are called first: no server releases its copy before
 // that. Servers that are no longer needed are called too, and end.
 func (c *Client) Tell(ctx context.Context, term uint64, stored []byte, jobEpoch uint32) error {
 	layout, err := placement.ParseLayout(stored)
@@ -192,7 +192,7 @@ func (c *Client) place(ctx context.Context, addrs []string, behind []int, reques
 	return nil
 }
 
-// Move implements [master.Placer].
+// Move implements [master.Servers].
 func (c *Client) Move(ctx context.Context, term uint64, stored []byte) (next []byte, left master.Left, err error) {
 	layout, err := placement.ParseLayout(stored)
 	if err != nil {

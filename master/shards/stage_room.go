@@ -8,7 +8,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// CheckStageRoom implements [master.StageRoomShards]. Rows of tables count as the most that one trainer has staged so far: a
+// CheckStageRoom implements [master.Servers]. Rows of tables count as the most that one trainer has staged so far: a
 // scale spreads them with the slots.
 func (c *Client) CheckStageRoom(ctx context.Context, trainers, servers int) error {
 	addrs, err := c.whole(ctx)
