@@ -30,8 +30,8 @@ func writeRows(t *testing.T, w *checkpoint.Writer, k int, share checkpoint.Share
 			m.Values = append(m.Values, slices.Repeat([]float32{float32(id) + value}, cfg.Dim)...)
 			m.Values = append(m.Values, slices.Repeat([]float32{-float32(id) - value}, cfg.Dim)...)
 		}
-		m.Living = len(m.IDs)
-		total += m.Living
+		m.LiveRows = len(m.IDs)
+		total += m.LiveRows
 		images = append(images, m)
 	}
 	out, err := w.CreateTable(k, cfg, o, total, 0, nil)
