@@ -15,12 +15,12 @@ func TestJobClock(t *testing.T) {
 		want      taskqueue.Clock
 	}
 	tests := map[string][]step{
-		"goes with time":                       {{7 * ms, true, 107}, {0, true, 107}, {13 * ms, true, 120}},
-		"keeps what is less than its unit":     {{400 * time.Microsecond, true, 100}, {400 * time.Microsecond, true, 100}, {400 * time.Microsecond, true, 101}},
-		"goes 10 s beyond the last commit":     {{8 * time.Second, false, 8100}, {8 * time.Second, false, 10100}, {time.Hour, false, 10100}},
-		"and no time is made up for":           {{time.Hour, true, 10100}, {5 * ms, true, 10105}},
-		"a commit gives 10 s more":             {{time.Hour, true, 10100}, {time.Hour, true, 20100}},
-		"does not go back with a clock before": {{10 * ms, true, 110}, {-time.Hour, true, 110}, {10 * ms, true, 120}},
+		"advances with time":               {{7 * ms, true, 107}, {0, true, 107}, {13 * ms, true, 120}},
+		"carries fractions of its unit":    {{400 * time.Microsecond, true, 100}, {400 * time.Microsecond, true, 100}, {400 * time.Microsecond, true, 101}},
+		"stops 10 s after the last commit": {{8 * time.Second, false, 8100}, {8 * time.Second, false, 10100}, {time.Hour, false, 10100}},
+		"lost time is not added later":     {{time.Hour, true, 10100}, {5 * ms, true, 10105}},
+		"a commit adds 10 s":               {{time.Hour, true, 10100}, {time.Hour, true, 20100}},
+		"does not go back":                 {{10 * ms, true, 110}, {-time.Hour, true, 110}, {10 * ms, true, 120}},
 	}
 	for name, steps := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestJobClock(t *testing.T) {
 	}
 }
 
-func TestPaceLingersForThoseWhoWereAnswered(t *testing.T) {
+func TestPaceLingersForAnsweredCallers(t *testing.T) {
 	tests := map[string]struct {
 		answered, waiting int
 		took              time.Duration
@@ -45,39 +45,39 @@ func TestPaceLingersForThoseWhoWereAnswered(t *testing.T) {
 		target            int
 		limited           bool
 	}{
-		"nobody was answered":             {0, 0, time.Millisecond, 0, 0, false},
-		"one caller is not waited for":    {1, 0, time.Millisecond, 0, 0, false},
-		"two are":                         {2, 0, time.Millisecond, 1, 2, true},
-		"all are there":                   {8, 0, time.Millisecond, 8, 0, false},
-		"more are there":                  {8, 0, time.Millisecond, 20, 0, false},
-		"those who came meanwhile count":  {8, 3, time.Millisecond, 9, 11, true},
-		"a slow store makes nobody wait ": {8, 0, time.Minute, 1, 8, true},
+		"no answers":                   {0, 0, time.Millisecond, 0, 0, false},
+		"one answer":                   {1, 0, time.Millisecond, 0, 0, false},
+		"two answers":                  {2, 0, time.Millisecond, 1, 2, true},
+		"all callers are back":         {8, 0, time.Millisecond, 8, 0, false},
+		"more callers are back":        {8, 0, time.Millisecond, 20, 0, false},
+		"new callers count":            {8, 3, time.Millisecond, 9, 11, true},
+		"a slow store limits the wait": {8, 0, time.Minute, 1, 8, true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			var p Pace
-			for range 100 { // until the average is settled
+			for range 100 { // until the average is stable
 				p.Committed(tt.answered, tt.waiting, tt.took)
 			}
 			target, limit := p.Linger(tt.arrived)
 			if target != tt.target || limit > LingerMax || limit > 0 != tt.limited {
-				t.Errorf("waits for %d, %v at most; want %d, up to %v", target, limit, tt.target, LingerMax)
+				t.Errorf("linger: expected %[3]d callers, up to %[4]v; found %[1]d, %[2]v", target, limit, tt.target, LingerMax)
 			}
 		})
 	}
 }
 
-func TestJudgeAnUnknownOutcome(t *testing.T) {
+func TestJudgeClassifiesUnknownOutcome(t *testing.T) {
 	tests := map[string]struct {
 		found    string
 		revision int64
 		want     Outcome
 	}{
-		"our bytes":                           {"mine", 8, Committed},
-		"nothing happened":                    {"before", 7, Again},
-		"somebody else's":                     {"other", 8, Over},
-		"somebody else's, and then as before": {"before", 9, Over},
-		"it is gone":                          {"", 0, Over},
+		"own bytes":                              {"mine", 8, Committed},
+		"not applied":                            {"before", 7, Again},
+		"bytes of another master":                {"other", 8, Over},
+		"changed and restored by another master": {"before", 9, Over},
+		"deleted":                                {"", 0, Over},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 func TestRedialBacksOffAfterEveryAttemptWithoutHeartbeat(t *testing.T) {
 	var r decide.Redial
 	if wait := r.Ended(5); wait != 0 {
-		t.Errorf("after heartbeats: %v, expected no pause", wait)
+		t.Errorf("after heartbeats: expected no pause, found %v", wait)
 	}
 	total := time.Duration(0)
 	for i := range 100 {
@@ -28,16 +28,16 @@ func TestRedialBacksOffAfterEveryAttemptWithoutHeartbeat(t *testing.T) {
 	}
 }
 
-func TestRedialFindsThatAMasterIsGone(t *testing.T) {
+func TestRedialReportsGoneMaster(t *testing.T) {
 	var r decide.Redial
 	if wait, gone := r.NotConnected(true); gone || wait != decide.BeatEvery {
-		t.Errorf("a port that was never open: %v, gone: %v", wait, gone)
+		t.Errorf("port that was never open: pause %v, gone %v", wait, gone)
 	}
 	r.Ended(0)
 	if wait, gone := r.NotConnected(false); gone || wait <= 0 {
-		t.Errorf("no answer from a port that was open: %v, gone: %v", wait, gone)
+		t.Errorf("no answer from a port that was open: pause %v, gone %v", wait, gone)
 	}
 	if wait, gone := r.NotConnected(true); !gone || wait != decide.BeatEvery {
-		t.Errorf("a port that was open refuses: %v, gone: %v", wait, gone)
+		t.Errorf("refusal of a port that was open: pause %v, gone %v", wait, gone)
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// wants fails the test unless err has the code, the reason, and all the words.
+// wants checks the code, the reason and the words of err.
 func wants(t *testing.T, err error, code codes.Code, reason string, words ...string) {
 	t.Helper()
 	s := status.Convert(err)
@@ -41,7 +41,7 @@ func wants(t *testing.T, err error, code codes.Code, reason string, words ...str
 	}
 	for _, word := range words {
 		if !strings.Contains(s.Message(), word) {
-			t.Errorf("%q lacks %q", s.Message(), word)
+			t.Errorf("message %q: expected %q", s.Message(), word)
 		}
 	}
 }
@@ -128,26 +128,26 @@ func TestErrorTable(t *testing.T) {
 		reason string
 	}{
 		"wrapped":             {fmt.Errorf("ask: %w", taskqueue.ErrStoreFull), codes.ResourceExhausted, "STORE_FULL"},
-		"the term is over":    {fmt.Errorf("%w: %w", master.ErrNotLeader, taskqueue.ErrDamaged), codes.Unavailable, "NOT_LEADER"},
+		"the term has ended":  {fmt.Errorf("%w: %w", master.ErrNotLeader, taskqueue.ErrDamaged), codes.Unavailable, "NOT_LEADER"},
 		"rolled back":         {fmt.Errorf("%w: %w", master.ErrNotLeader, master.ErrRolledBack), codes.DataLoss, "ROLLED_BACK"},
 		"deadline":            {context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE_EXCEEDED"},
-		"in no row":           {errors.New("a surprise"), codes.Unknown, "UNKNOWN"},
+		"without a row":       {errors.New("a surprise"), codes.Unknown, "UNKNOWN"},
 		"a status of grpc's":  {status.Error(codes.Unimplemented, "no"), codes.Unimplemented, ""},
 		"a status inside":     {fmt.Errorf("etcd: %w", status.Error(codes.NotFound, "no")), codes.Unknown, "UNKNOWN"},
 		"another ledger":      {master.ErrOtherLedger, codes.FailedPrecondition, "OTHER_LEDGER"},
-		"of another cluster":  {master.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
+		"another cluster":     {master.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
 		"the job is finished": {fmt.Errorf("%w: all passes are done", master.ErrJobFinished), codes.FailedPrecondition, "JOB_FINISHED"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) { wants(t, grpcapi.StatusOf(tt.err), tt.code, tt.reason) })
 	}
 	if grpcapi.StatusOf(nil) != nil {
-		t.Error("no error became one")
+		t.Error("nil: expected no status")
 	}
 }
 
-// Every error that package master and taskqueue export has a row.
-func TestErrorTableIsWhole(t *testing.T) {
+// Every error that packages master and taskqueue export has a row.
+func TestErrorTableHasEveryExportedError(t *testing.T) {
 	rows := grpcapi.TableErrors()
 	for _, dir := range []string{"..", "../../taskqueue"} {
 		n := 0
@@ -163,7 +163,7 @@ func TestErrorTableIsWhole(t *testing.T) {
 	}
 }
 
-// exportedErrors finds `ErrX = errors.New("text")` in the files of a package.
+// exportedErrors returns the errors of a package that are declared as `ErrX = errors.New("text")`.
 func exportedErrors(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))

@@ -2,10 +2,10 @@ package grpcapi
 
 import "google.golang.org/grpc"
 
-// StatusOf is the error table.
+// StatusOf converts an error by the error table.
 var StatusOf = statusOf
 
-// TableErrors are the errors that have a row.
+// TableErrors returns the errors of the table.
 func TableErrors() (list []error) {
 	for _, row := range table {
 		list = append(list, row.is)

@@ -32,17 +32,17 @@ func quiet() *logrus.Entry {
 	return logrus.NewEntry(l)
 }
 
-// served is a master with its gRPC face on a real port.
+// served is a master with its gRPC API on a real port.
 type served struct {
 	*master.Master
 	store *etcdstore.Store
 	addr  string
 	conn  *grpc.ClientConn
-	stop  context.CancelFunc // of the face, not of the master
-	ended chan error         // of the face
+	stop  context.CancelFunc // stops the API, not the master
+	ended chan error         // end of the API
 }
 
-// serve starts a master that leads a job with n tasks.
+// serve starts a master as the leader of a job with n tasks.
 func serve(t *testing.T, n int, config master.Config) *served {
 	t.Helper()
 	s := &served{store: etcdtest.Store(t), ended: make(chan error, 1)}
@@ -74,7 +74,7 @@ func serve(t *testing.T, n int, config master.Config) *served {
 		}
 	})
 	for !s.Leading() {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // interval between checks
 	}
 	s.conn = dial(t, s.addr)
 	if n > 0 {
@@ -108,7 +108,7 @@ func dial(t *testing.T, addr string) *grpc.ClientConn {
 	return conn
 }
 
-// client is a trainer's session.
+// client is the session of a trainer.
 type client struct {
 	t    *testing.T
 	s    *served
@@ -177,7 +177,7 @@ func TestStatus(t *testing.T) {
 		t.Fatalf("%d datasets, want 1", len(reply.Datasets))
 	}
 	d := reply.Datasets[0]
-	// The failed task is dispatched again before a new one.
+	// The failed task is dispatched before a new task.
 	if d.Kind != pb.TaskKind_TASK_KIND_TRAINING || d.Pass != 1 || d.Passes != 3 || d.Tasks != 20 || d.Done != 1 || d.Pending != 2 || d.Retry != 0 || d.SetAside != 0 ||
 		d.Todo != 17 || d.Cursor != 3 || d.Chunks != 20 || d.Records != 200 || d.ChunksPerTask != 1 {
 		t.Errorf("dataset: %v", d)
@@ -194,7 +194,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-func TestStatusTellsTheRate(t *testing.T) {
+func TestStatusReportsRate(t *testing.T) {
 	s := serve(t, 100, master.Config{})
 	c := s.join(t, "a")
 	operator := pb.NewOperatorClient(s.conn)
@@ -225,7 +225,7 @@ func TestListTasks(t *testing.T) {
 	s := serve(t, 20, master.Config{Queue: taskqueue.Options{MaxFailures: 1}})
 	a, b := s.join(t, "a"), s.join(t, "b")
 	poison := a.next()
-	for range 2 { // the second failure is one too many
+	for range 2 { // the second failure exceeds the limit
 		if task := a.next(failed(poison, "record 3 is torn")); task.Index == poison.Index {
 			poison = task
 		}
@@ -254,11 +254,11 @@ func TestListTasks(t *testing.T) {
 	}
 	retry := all[pb.TaskState_TASK_STATE_RETRY]
 	if len(retry) != 1 || retry[0].Index != uint64(back.Index) || retry[0].Attempt != 1 || len(retry[0].Holders) != 0 || retry[0].Failures != 0 {
-		t.Errorf("retry: %v, want task %d", retry, back.Index)
+		t.Errorf("retry: found %v, expected task %d", retry, back.Index)
 	}
 	pending := all[pb.TaskState_TASK_STATE_PENDING]
 	if len(pending) != len(a.held) {
-		t.Fatalf("pending: %v, want those that a holds: %v", pending, a.held)
+		t.Fatalf("pending: found %v, expected the tasks of trainer a: %v", pending, a.held)
 	}
 	for i, task := range pending {
 		token := a.held[i].Token
@@ -276,7 +276,7 @@ func TestPages(t *testing.T) {
 	for i := range 3 {
 		c := s.join(t, fmt.Sprintf("t%d", i))
 		task := c.next()
-		for n := range 8 { // two failures are one too many: four tasks are set aside
+		for n := range 8 { // the second failure exceeds the limit: four tasks are set aside
 			task = c.next(failed(task, fmt.Sprintf("failure %d of %s", n, task.Token)))
 		}
 	}
@@ -286,7 +286,7 @@ func TestPages(t *testing.T) {
 		t.Fatal(whole, err)
 	}
 	if len(whole.Tasks) != 15 {
-		t.Fatalf("%d tasks to page through, want 3 pending and 12 set aside", len(whole.Tasks))
+		t.Fatalf("expected 3 pending and 12 set-aside tasks, found %d in total", len(whole.Tasks))
 	}
 	for _, size := range []int32{1, 2, 5, int32(len(whole.Tasks))} {
 		var paged []string
@@ -342,7 +342,7 @@ func TestListTrainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(reply.Trainers) != 2 {
-		t.Fatalf("%v, want a and b", reply.Trainers)
+		t.Fatalf("trainers: found %v, expected a and b", reply.Trainers)
 	}
 	x, y := reply.Trainers[0], reply.Trainers[1]
 	if x.Id != "a" || x.Ordinal != uint32(a.req.Trainer) || x.Incarnation != a.req.Incarnation || x.Address != "10.0.0.1:1" || !x.Joined || x.Draining ||

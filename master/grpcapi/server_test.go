@@ -48,7 +48,7 @@ func TestHealthFollowsTheLock(t *testing.T) {
 		t.Helper()
 		for _, service := range services {
 			for health(t, s.conn, service) != want {
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // interval between checks
 			}
 		}
 		for {
@@ -61,7 +61,7 @@ func TestHealthFollowsTheLock(t *testing.T) {
 	}
 	hears(healthpb.HealthCheckResponse_SERVING)
 
-	// Another one queues for the lock, then the leader loses it.
+	// Another master queues for the lock. Then the leader loses the lock.
 	won := make(chan *etcdstore.Lock, 1)
 	queued := make(chan struct{}, 10)
 	go func() {
@@ -124,18 +124,18 @@ func TestReflectionListsTheServices(t *testing.T) {
 	}
 	for _, want := range []string{pb.Operator_ServiceDesc.ServiceName, healthpb.Health_ServiceDesc.ServiceName} {
 		if !slices.Contains(names, want) {
-			t.Errorf("%s is not among %v", want, names)
+			t.Errorf("service %s: expected it among %v", want, names)
 		}
 	}
 	file := ask(&reflectionpb.ServerReflectionRequest{
 		MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: services[1] + ".ListTasks"},
 	}).GetFileDescriptorResponse().GetFileDescriptorProto()
 	if len(file) == 0 || !bytes.Contains(file[0], []byte("ListTasksRequest")) {
-		t.Error("no descriptor of ListTasks")
+		t.Error("expected a descriptor of ListTasks")
 	}
 }
 
-// raw sends bytes as they are.
+// raw is a codec that passes bytes through.
 type raw struct{}
 
 func (raw) Name() string { return "proto" }
@@ -149,7 +149,7 @@ func (raw) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-func TestHostileBytesHarmNobodyElse(t *testing.T) {
+func TestInvalidBytesEndOnlyTheirConnection(t *testing.T) {
 	s := serve(t, 5, master.Config{})
 	send := func(message []byte) error {
 		var reply []byte
@@ -183,15 +183,15 @@ func TestHostileBytesHarmNobodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) {
-		t.Error("a connection of garbage stays open")
+		t.Error("connection of invalid bytes: expected its end")
 	}
 
 	if reply, err := pb.NewOperatorClient(s.conn).Status(t.Context(), &pb.StatusRequest{}); err != nil || reply.Datasets[0].Tasks != 5 {
-		t.Errorf("afterwards: %v, %v", reply, err)
+		t.Errorf("valid client: got %v, %v", reply, err)
 	}
 }
 
-// F17: a panic fails its call alone.
+// F17: a panic ends only its own call.
 func TestPanicFailsOneCall(t *testing.T) {
 	m, err := master.New(master.Config{Store: etcdtest.Store(t), Log: quiet(), Advertise: "127.0.0.1:1"})
 	if err != nil {
@@ -226,7 +226,7 @@ func TestPanicFailsOneCall(t *testing.T) {
 	}
 	wants(t, stream.RecvMsg(&emptypb.Empty{}), codes.Internal, "PANIC", "no such stream")
 	if got := health(t, conn, ""); got != healthpb.HealthCheckResponse_NOT_SERVING {
-		t.Errorf("health afterwards: %v", got)
+		t.Errorf("health after the panics: %v", got)
 	}
 	cancel()
 	if err := <-ended; err != nil {
@@ -234,7 +234,7 @@ func TestPanicFailsOneCall(t *testing.T) {
 	}
 	for _, want := range []string{"no such index", "no such stream", "/test.Panics/Unary", "goroutine"} {
 		if !strings.Contains(lines.String(), want) {
-			t.Errorf("the log lacks %q", want)
+			t.Errorf("log: expected %q", want)
 		}
 	}
 }
@@ -255,7 +255,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	}
 	s.ended <- nil
 	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("a watched server took %v to stop", took)
+		t.Errorf("stop of a watched server: took %v", took)
 	}
 	for {
 		if _, err := watch.Recv(); err != nil {
@@ -264,12 +264,12 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	}
 	_, err = pb.NewOperatorClient(s.conn).Status(t.Context(), &pb.StatusRequest{})
 	if status.Code(err) != codes.Unavailable {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("call after the end: got %v", err)
 	}
 }
 
-// A port that is taken away under the server is an error.
-func TestServeReportsALostPort(t *testing.T) {
+// The loss of the port under the server is an error.
+func TestServeReportsLossOfPort(t *testing.T) {
 	m, err := master.New(master.Config{Store: etcdtest.Store(t), Log: quiet(), Advertise: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// do makes a call that must not fail.
+// do makes a call that must succeed.
 func do[Request, Reply any](t *testing.T, call func(context.Context, Request, ...grpc.CallOption) (Reply, error), req Request) Reply {
 	t.Helper()
 	reply, err := call(t.Context(), req)
@@ -24,13 +24,13 @@ func do[Request, Reply any](t *testing.T, call func(context.Context, Request, ..
 	return reply
 }
 
-// outcome is what a request for a task came to.
+// outcome is the result of a request for a task.
 type outcome struct {
 	reply master.Reply
 	err   error
 }
 
-// asking sends a request that finishes some tasks and wants one, which may take long.
+// asking sends a request that finishes tasks and wants a task. The request may take long.
 func (c *client) asking(results ...taskqueue.Result) chan outcome {
 	c.req.Seq++
 	c.req.Ack, c.req.Want = c.req.Seq, true
@@ -55,14 +55,14 @@ func TestPauseAndResume(t *testing.T) {
 		t.Errorf("after Pause: %v", status)
 	}
 
-	// A finish counts, and its sender waits until Resume.
+	// A finish counts, and its sender waits for the end of the pause.
 	got := a.asking(finished(first))
 	for do(t, o.Status, &pb.StatusRequest{}).Datasets[0].Done != 1 {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // interval between checks
 	}
 	select {
 	case answer := <-got:
-		t.Fatalf("a paused job answered %+v, expected that the trainer waits", answer)
+		t.Fatalf("paused job: expected no answer, got %+v", answer)
 	default:
 	}
 	do(t, o.Resume, &pb.ResumeRequest{})
@@ -76,10 +76,10 @@ func TestDrain(t *testing.T) {
 	o := pb.NewOperatorClient(s.conn)
 	a, b := s.join(t, "a"), s.join(t, "b")
 	running, prefetched := a.next(), a.next()
-	waits := b.asking() // there is nothing left for it
+	waits := b.asking() // no task is left for it
 	do(t, o.Drain, &pb.DrainRequest{Trainer: "a"})
 	if answer := <-waits; answer.err != nil || answer.reply.Assignment == nil || answer.reply.Assignment.Task.Index != prefetched.Index {
-		t.Fatalf("b: %+v, expected task %d, which a had not begun", answer, prefetched.Index)
+		t.Fatalf("b: got %+v, expected task %d, prefetched by a", answer, prefetched.Index)
 	}
 	h := taskqueue.Heartbeat{Trainer: a.req.Trainer, Incarnation: a.req.Incarnation}
 	if draining, err := s.Heartbeat(t.Context(), &h); err != nil || !draining {
@@ -91,19 +91,19 @@ func TestDrain(t *testing.T) {
 		}
 	}
 	if answer := <-a.asking(finished(running)); !errors.Is(answer.err, master.ErrDrained) {
-		t.Errorf("a, when its task is finished: %+v, expected ErrDrained", answer)
+		t.Errorf("finish of the last task of a: got %+v, expected ErrDrained", answer)
 	}
 	if d := do(t, o.Status, &pb.StatusRequest{}).Datasets[0]; d.Done != 1 || d.Pending != 1 {
-		t.Errorf("expected that a's last task is counted, found %v", d)
+		t.Errorf("last task of a: expected it to count, found %v", d)
 	}
 
-	// One that waits for a task is told at once, not when its long poll is over.
+	// A trainer that waits for a task is answered immediately, before the end of its long poll.
 	c := s.join(t, "c")
 	waits = c.asking()
 	began := time.Now()
 	do(t, o.Drain, &pb.DrainRequest{Trainer: "c"})
 	if answer := <-waits; !errors.Is(answer.err, master.ErrDrained) || time.Since(began) > 5*time.Second {
-		t.Errorf("c, which waited: %+v after %v, expected ErrDrained at once", answer, time.Since(began))
+		t.Errorf("waiting trainer c: got %+v after %v, expected ErrDrained immediately", answer, time.Since(began))
 	}
 }
 
@@ -112,7 +112,7 @@ func TestRetryAndDrop(t *testing.T) {
 	o := pb.NewOperatorClient(s.conn)
 	a := s.join(t, "a")
 	task := a.next()
-	for range 80 { // two failures are one too many
+	for range 80 { // the second failure exceeds the limit
 		task = a.next(failed(task, "torn"))
 	}
 	list := func() (aside, dropped []uint64) {
@@ -127,24 +127,24 @@ func TestRetryAndDrop(t *testing.T) {
 	}
 	aside, _ := list()
 	if len(aside) != 40 {
-		t.Fatalf("set aside are %v, want 40", aside)
+		t.Fatalf("set aside: found %v, expected 40", aside)
 	}
 	do(t, o.DropTask, &pb.DropTaskRequest{Index: aside[0]})
 	if _, dropped := list(); len(dropped) != 1 || dropped[0] != aside[0] {
-		t.Errorf("dropped are %v, want task %d", dropped, aside[0])
+		t.Errorf("dropped: found %v, expected task %d", dropped, aside[0])
 	}
 	_, err := o.RetryTask(t.Context(), &pb.RetryTaskRequest{Which: &pb.RetryTaskRequest_Index{Index: aside[0]}})
 	wants(t, err, codes.FailedPrecondition, "DROPPED", "stays set aside")
 	if n := do(t, o.RetryTask, &pb.RetryTaskRequest{Which: &pb.RetryTaskRequest_Index{Index: aside[1]}}).Retried; n != 1 {
-		t.Errorf("put back: %d, want 1", n)
+		t.Errorf("retried: found %d, expected 1", n)
 	}
 	_, err = o.DropTask(t.Context(), &pb.DropTaskRequest{Index: aside[1]})
 	wants(t, err, codes.FailedPrecondition, "NOT_SET_ASIDE", "and 19 more")
 	if n := do(t, o.RetryTask, &pb.RetryTaskRequest{Which: &pb.RetryTaskRequest_All{All: true}}).Retried; n != 38 {
-		t.Errorf("put back: %d, want the other 38", n)
+		t.Errorf("retried: found %d, expected the other 38", n)
 	}
 	if left, _ := list(); len(left) != 1 || left[0] != aside[0] {
-		t.Errorf("set aside are %v, want the dropped one", left)
+		t.Errorf("set aside: found %v, expected the dropped task", left)
 	}
 }
 

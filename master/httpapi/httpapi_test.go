@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// hungSealer is a sealer whose directory has not answered for 42 s.
+// hungSealer is a sealer with a directory that has not answered for 42 s.
 type hungSealer struct{}
 
 func (hungSealer) Check(context.Context, string) error { return nil }
@@ -33,7 +33,7 @@ func (hungSealer) Status() ledger.Status {
 	return ledger.Status{Sealed: 7, Dir: "/mnt/ledger/default", Hangs: 42 * time.Second}
 }
 
-// serve runs a master and its HTTP face; lead says whether it may campaign.
+// serve starts a master and its HTTP server. If lead is false, the master does not campaign.
 func serve(t *testing.T, lead bool) (base string, m *master.Master) {
 	t.Helper()
 	quiet := logrus.New()
@@ -86,13 +86,13 @@ func get(t *testing.T, url string) (code int, body string) {
 func TestBeforeTheLock(t *testing.T) {
 	base, _ := serve(t, false)
 	if code, _ := get(t, base+"/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz: %d, expected 200: the process lives", code)
+		t.Errorf("/healthz: got %d, expected 200 from a running process", code)
 	}
 	if code, body := get(t, base+"/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "not ready") {
 		t.Errorf("/readyz: %d %q, expected 503 with the reason", code, body)
 	}
 	if code, body := get(t, base+"/metrics"); code != http.StatusOK || !strings.Contains(body, "trainmaster_leading 0") || strings.Contains(body, "trainmaster_commits_total") {
-		t.Errorf("/metrics: %d, expected its role and nothing of a job:\n%s", code, body)
+		t.Errorf("/metrics: got %d, expected the role and no metric of a job:\n%s", code, body)
 	}
 }
 
@@ -100,20 +100,20 @@ func TestLeader(t *testing.T) {
 	base, m := serve(t, true)
 	for !m.Leading() {
 		if t.Context().Err() != nil {
-			t.Fatal("never led")
+			t.Fatal("expected leadership")
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // interval between checks
 	}
 	if code, body := get(t, base+"/readyz"); code != http.StatusOK || body != "leader\n" {
 		t.Errorf("/readyz: %d %q, expected 200 leader", code, body)
 	}
 	_, body := get(t, base+"/metrics")
 	if !strings.Contains(body, "trainmaster_commits_total ") {
-		t.Error("/metrics has no trainmaster_commits_total")
+		t.Error("/metrics: expected trainmaster_commits_total")
 	}
 	for _, line := range []string{"trainmaster_leading 1", "trainmaster_trainers 0", "trainmaster_store_bytes 123", "trainmaster_store_quota_bytes 456", "trainmaster_ledger_sealed_commit 7", "trainmaster_ledger_hang_seconds 42"} {
 		if !strings.Contains(body, line+"\n") {
-			t.Errorf("/metrics has no %q", line)
+			t.Errorf("/metrics: expected %q", line)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"trainmaster/master/httpapi"
 )
 
-// limited serves a face without a master.
+// limited starts a server without a master.
 func limited(t *testing.T, prepare func(*httpapi.Server)) (addr string) {
 	t.Helper()
 	quiet := logrus.New()
@@ -47,7 +47,7 @@ func connect(t *testing.T, addr string) net.Conn {
 	return conn
 }
 
-// alive asks over a connection whether the process lives.
+// alive requests /healthz over a connection.
 func alive(conn net.Conn) error {
 	if _, err := fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		return err
@@ -60,8 +60,8 @@ func alive(conn net.Conn) error {
 	return err
 }
 
-// F64: a new connection beyond the limit takes the place of the one that has been silent or idle for longest.
-func TestNewConnectionTakesThePlaceOfTheOldestIdle(t *testing.T) {
+// F64: a new connection beyond the limit replaces the connection with the longest idle time.
+func TestNewConnectionReplacesOldestIdle(t *testing.T) {
 	addr := limited(t, func(*httpapi.Server) {})
 	probe := func() net.Conn {
 		t.Helper()
@@ -80,23 +80,23 @@ func TestNewConnectionTakesThePlaceOfTheOldestIdle(t *testing.T) {
 		probe()
 	}
 	if !open(used) {
-		t.Fatal("a connection within the limit was closed")
+		t.Fatal("connection within the limit: expected it to be open")
 	}
 	probe()
 	if open(silent) {
-		t.Error("the connection that never sent anything is open")
+		t.Error("connection without a request: expected its end")
 	}
 	probe()
 	if open(idle) {
-		t.Error("the connection that has been idle for longest is open")
+		t.Error("connection with the longest idle time: expected its end")
 	}
 	if !open(used) {
-		t.Error("a connection that was used lately was closed")
+		t.Error("recently used connection: expected it to be open")
 	}
 }
 
-// F64: connections that send half of a request take no probe's place for long.
-func TestHalfRequestsGiveWay(t *testing.T) {
+// F64: connections with half a request do not block probes for long.
+func TestHalfRequestsDoNotBlockProbes(t *testing.T) {
 	var server *httpapi.Server
 	addr := limited(t, func(s *httpapi.Server) { server = s })
 	for range httpapi.MaxConnections {
@@ -107,22 +107,22 @@ func TestHalfRequestsGiveWay(t *testing.T) {
 	began := time.Now()
 	for server.Requests() < httpapi.MaxConnections {
 		if time.Since(began) > 8*time.Second {
-			t.Fatalf("%d requests are under way, expected %d", server.Requests(), httpapi.MaxConnections)
+			t.Fatalf("requests under way: found %d, expected %d", server.Requests(), httpapi.MaxConnections)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // interval between checks
 	}
 	for alive(connect(t, addr)) != nil {
 		if time.Since(began) > 8*time.Second { // the server closes half requests after 10 s
-			t.Fatal("no new connection is served")
+			t.Fatal("new connection: expected an answer")
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // interval between checks
 	}
 }
 
 func TestIdleConnectionIsClosed(t *testing.T) {
 	addr := limited(t, func(s *httpapi.Server) {
 		if s.IdleTimeout() == 0 {
-			t.Error("idle connections stay")
+			t.Error("expected an idle timeout")
 		}
 		s.SetIdleTimeout(20 * time.Millisecond)
 	})
@@ -133,6 +133,6 @@ func TestIdleConnectionIsClosed(t *testing.T) {
 	_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
 	rest, err := io.ReadAll(conn)
 	if err != nil {
-		t.Errorf("an idle connection: read %q, %v, expected its end", rest, err)
+		t.Errorf("idle connection: read %q, %v, expected its end", rest, err)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"trainmaster/master/mastertest"
 )
 
-// F64: connections that ask for heartbeats, of the address that a standby has too, keep no standby
-// out: each new connection gets a heartbeat, however many there are.
-func TestStandbyIsHeardAmongStrangersOfItsAddress(t *testing.T) {
+// F64: connections that request heartbeats from the address of a standby do not block the standby. Each new
+// connection receives a heartbeat, for any number of connections.
+func TestStandbyReceivesHeartbeatsDespiteOtherConnections(t *testing.T) {
 	r := serve(t, 5, master.Config{})
 	for n := range 300 {
 		conn, err := net.Dial("tcp", r.Addr)
@@ -30,8 +30,8 @@ func TestStandbyIsHeardAmongStrangersOfItsAddress(t *testing.T) {
 		}
 		line, err := bufio.NewReader(conn).ReadString('\n')
 		if err != nil || line != "HTTP/1.1 200 OK\r\n" {
-			t.Fatalf("connection %d was answered %q, %v", n+1, line, err)
+			t.Fatalf("connection %d: got %q, %v", n+1, line, err)
 		}
 	}
-	mastertest.Eventually(t, "the master leads", r.Leading)
+	mastertest.Eventually(t, "leadership", r.Leading)
 }

@@ -18,10 +18,10 @@ import (
 	"trainmaster/master/netrpc/wire"
 )
 
-// Large reports in memory are counted, also where a stranger gives all of them one number. One
-// too many is refused, and the stream goes on.
+// Large reports in memory are counted, also if a client uses one number for all of them. A report beyond the limit is
+// refused, and the stream continues.
 func TestLargeReportsOfOneNumber(t *testing.T) {
-	const most = maxReports / 2 // of one host
+	const most = maxReports / 2 // limit of one host
 	server := &Server{Log: logrus.NewEntry(logrus.New()), timeouts: defaultTimeouts, large: newLargeMessages(), turns: newTurns()}
 	near, far := net.Pipe()
 	defer far.Close()
@@ -29,8 +29,8 @@ func TestLargeReportsOfOneNumber(t *testing.T) {
 	go func() {
 		var message bytes.Buffer
 		encoder := gob.NewEncoder(&message)
-		for err := error(nil); err == nil; { // until the other end closes
-			_ = encoder.Encode(rpc.Request{ServiceMethod: reportDataset, Seq: 7}) // a buffer takes all
+		for err := error(nil); err == nil; { // until the server closes the connection
+			_ = encoder.Encode(rpc.Request{ServiceMethod: reportDataset, Seq: 7}) // a buffer accepts every byte
 			_ = encoder.Encode([]string{strings.Repeat("x", 1<<20)})
 			_, err = message.WriteTo(far)
 		}
@@ -45,23 +45,23 @@ func TestLargeReportsOfOneNumber(t *testing.T) {
 	}
 	for i := range most + 2 {
 		if err := read(); errors.Is(err, wire.ErrBusy) != (i >= most) {
-			t.Fatalf("report %d of %d places: %v", i+1, most, err)
+			t.Fatalf("report %d of %d: %v", i+1, most, err)
 		}
 	}
 	codec.release(7)
 	if err := read(); err != nil {
-		t.Errorf("after one was answered: %v", err)
+		t.Errorf("after an answer: got %v", err)
 	}
 	codec.releaseAll()
 	if n := server.large.reports; n != 0 || len(server.large.hosts) != 0 {
-		t.Errorf("%d are still counted for a connection that ended: %v", n, server.large.hosts)
+		t.Errorf("after the end of the connection: found %d reports, %v", n, server.large.hosts)
 	}
 	near.Close()
 }
 
-// Messages share the memory by the bytes that have arrived. Those of a host that has the most give
-// way to another host's; one that makes no progress gives way to any.
-func TestArrivingMessagesTakeTurns(t *testing.T) {
+// Messages share memory by the bytes that have arrived. A message of the host with the most bytes yields to messages
+// of other hosts. A message without progress yields to every message.
+func TestArrivingMessagesShareMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		large := newLargeMessages()
 		arrive := func(host string) (net.Conn, *arrival) {
@@ -70,7 +70,7 @@ func TestArrivingMessagesTakeTurns(t *testing.T) {
 			return far, &arrival{host: host, conn: near}
 		}
 		closed := func(conn net.Conn) bool {
-			_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond)) // virtual
+			_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond)) // virtual time
 			_, err := conn.Read(make([]byte, 1))
 			return errors.Is(err, io.EOF)
 		}
@@ -82,32 +82,32 @@ func TestArrivingMessagesTakeTurns(t *testing.T) {
 		}
 		_, c := arrive("a")
 		if err := large.grow(c, 1); !errors.Is(err, wire.ErrBusy) {
-			t.Errorf("more of one host than there is: %v", err)
+			t.Errorf("more than the memory by one host: got %v", err)
 		}
 		_, d := arrive("b")
 		if err := large.grow(d, 1); err != nil || !closed(first) || closed(second) {
-			t.Errorf("of another host: %v; the oldest message lost its connection %v, the other one %v", err, closed(first), closed(second))
+			t.Errorf("other host: got %v; end of the oldest message %v, of the other %v", err, closed(first), closed(second))
 		}
 		if err := large.grow(a, 1); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("of a message that gave way: %v", err)
+			t.Errorf("message that yielded: got %v", err)
 		}
 		if err := large.grow(d, half-1); err != nil {
-			t.Errorf("up to the half: %v", err)
+			t.Errorf("up to half the memory: got %v", err)
 		}
 		if err := large.grow(d, 1); !errors.Is(err, wire.ErrBusy) || closed(second) {
-			t.Errorf("more than the half: %v", err)
+			t.Errorf("above half the memory: got %v", err)
 		}
 		_, e := arrive("b")
 		if err := large.grow(e, half); err != nil {
-			t.Errorf("after one was refused: %v", err)
+			t.Errorf("after a refusal: got %v", err)
 		}
-		time.Sleep(staleAfter / 2) // virtual
+		time.Sleep(staleAfter / 2) // virtual time
 		if err := large.grow(e, 0); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(staleAfter / 2)
+		time.Sleep(staleAfter / 2) // virtual time
 		if err := large.grow(e, 1); err != nil || !closed(second) {
-			t.Errorf("a message without progress for %v keeps its place: %v", staleAfter, err)
+			t.Errorf("message without progress for %v: expected it to yield, got %v", staleAfter, err)
 		}
 		large.end(e)
 		large.end(e)

@@ -16,8 +16,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// The program of docs/formats/net-rpc.md, as it stands there and with nothing else of this
-// project, runs a job: task 0 included, each task once in each pass.
+// The program in docs/formats/net-rpc.md runs a job unchanged and without other files of this project: each task once
+// in each pass, task 0 included.
 func TestMinimalClientOfTheDocument(t *testing.T) {
 	page, err := os.ReadFile("../../docs/formats/net-rpc.md")
 	if err != nil {
@@ -25,7 +25,7 @@ func TestMinimalClientOfTheDocument(t *testing.T) {
 	}
 	program := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindSubmatch(page)
 	if program == nil {
-		t.Fatal("the document has no program")
+		t.Fatal("document: expected a program")
 	}
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), program[1], 0o600); err != nil {
@@ -33,24 +33,24 @@ func TestMinimalClientOfTheDocument(t *testing.T) {
 	}
 	const tasks, passes = 30, 2
 	r := serve(t, tasks, master.Config{Shuffle: true, Queue: taskqueue.Options{Passes: passes}})
-	cmd := exec.CommandContext(t.Context(), "go", "run", "main.go", "127.0.0.1:1", r.Addr) // no master is at the first address
+	cmd := exec.CommandContext(t.Context(), "go", "run", "main.go", "127.0.0.1:1", r.Addr) // the first address has no master
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GO111MODULE=off", "GOFLAGS=")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if lines := strings.Count(string(out), "/data/part-00000"); lines != tasks*passes {
-		t.Errorf("%d chunks were trained, expected %d: %s", lines, tasks*passes, out)
+		t.Errorf("chunks: found %d, expected %d: %s", lines, tasks*passes, out)
 	}
 	for _, p := range mastertest.Verify(t, r.Store) {
 		if p.CountedOnce != tasks || p.Redelivered != 0 {
-			t.Errorf("pass %d: %d counted, %d delivered again", p.Pass, p.CountedOnce, p.Redelivered)
+			t.Errorf("pass %d: %d counted, %d redelivered", p.Pass, p.CountedOnce, p.Redelivered)
 		}
 	}
 }
 
-// A client whose struct cannot carry a task is told the reason by its first call and gets no
-// task, so that none is set aside because of it; the connection goes on.
+// If the struct of a client cannot hold a task, its first call returns the reason and no task, so no task is set
+// aside because of it. The connection continues.
 func TestClientWithAnotherTaskIsRefusedByItsFirstCall(t *testing.T) {
 	type index struct{ Offset, Size, Records int64 }
 	r := serve(t, 3, master.Config{Queue: taskqueue.Options{FirstTimeout: time.Second}})
@@ -85,17 +85,17 @@ func TestClientWithAnotherTaskIsRefusedByItsFirstCall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := dial(t, r.Addr)
-			for range 2 { // and by the second
+			for range 2 { // the second call too
 				err := c.Call("RPCServer.GetTask", tt.args, &struct{ Index int }{})
 				if err == nil || !strings.HasPrefix(err.Error(), "another message format: ") || !strings.Contains(err.Error(), tt.want) {
-					t.Errorf("the answer was %v, expected %q in it", err, tt.want)
+					t.Errorf("got error %v, expected %q", err, tt.want)
 				}
 			}
 			if task := take(t, c, taskqueue.Task{}); len(task.Chunks) != 1 {
-				t.Errorf("a right request on the same connection got %+v", task)
+				t.Errorf("valid request on the same connection: got %+v", task)
 			}
 			c.Close()
-			mastertest.Eventually(t, "its task goes back", func() bool {
+			mastertest.Eventually(t, "return of the task", func() bool {
 				v, err := r.Overview(t.Context())
 				return err == nil && len(v.Trainers) == 0
 			})
@@ -103,7 +103,7 @@ func TestClientWithAnotherTaskIsRefusedByItsFirstCall(t *testing.T) {
 	}
 	for _, task := range pending(t, r) {
 		if task.Failures != 0 || len(task.Holders) != 0 {
-			t.Errorf("task %v has %d failures and %d holders", task.Token, task.Failures, len(task.Holders))
+			t.Errorf("task %v: found %d failures and %d holders", task.Token, task.Failures, len(task.Holders))
 		}
 	}
 	if v, err := r.Overview(t.Context()); err != nil || v.Sets[0].SetAside != 0 {
@@ -111,7 +111,7 @@ func TestClientWithAnotherTaskIsRefusedByItsFirstCall(t *testing.T) {
 	}
 }
 
-// Fields that a client leaves out, and fields of its own, are no reason to refuse it.
+// A client may omit fields and may send other fields.
 func TestClientWithFewerFieldsIsServed(t *testing.T) {
 	type task struct {
 		Index  int

@@ -2,16 +2,16 @@ package netrpc
 
 import "time"
 
-// SetTimeouts makes a test quicker than the default ones allow.
+// SetTimeouts sets timeouts for tests.
 func (s *Server) SetTimeouts(handshake, message, write time.Duration) {
 	s.timeouts = timeouts{handshake, message, write, defaultTimeouts.idle}
 }
 
-// SetIdle sets the idle limit alone.
+// SetIdle sets the idle limit.
 func (s *Server) SetIdle(idle time.Duration) {
 	s.timeouts = defaultTimeouts
 	s.timeouts.idle = idle
 }
 
-// Words is the table of errors.
+// Words is the table of error texts.
 var Words = words

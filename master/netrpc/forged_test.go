@@ -9,7 +9,7 @@ import (
 	"trainmaster/master/netrpc/wire"
 )
 
-// A commit number that no master of the job said is ignored, whatever a client sends with it: it ends no master.
+// A commit number without the proof of a master of the job is ignored. It ends no master.
 func TestForgedCommitNumberIsIgnored(t *testing.T) {
 	r := serve(t, 5, master.Config{})
 	c := dial(t, r.Addr)
@@ -23,13 +23,13 @@ func TestForgedCommitNumberIsIgnored(t *testing.T) {
 		request.Seq++
 		request.Ack, request.SeenCommit, request.SeenProof = request.Seq, seen, proof
 		if err := c.Call("RPCServer.Next", request, &reply); err != nil {
-			t.Errorf("commit %d with the proof %x: %v", seen, proof, err)
+			t.Errorf("commit %d with proof %x: got %v", seen, proof, err)
 		}
 		return reply
 	}
 	first = next(0, nil)
 	if first.Commit == 0 || len(first.CommitProof) == 0 {
-		t.Fatalf("a reply with commit %d and the proof %x", first.Commit, first.CommitProof)
+		t.Fatalf("reply: found commit %d and proof %x", first.Commit, first.CommitProof)
 	}
 	for _, seen := range []uint64{first.Commit + 1, first.Commit + 1000, math.MaxUint64} {
 		for _, proof := range [][]byte{nil, {}, first.CommitProof, first.CommitProof[:1], make([]byte, len(first.CommitProof)), bytes.Repeat([]byte("x"), 4096)} {
@@ -38,6 +38,6 @@ func TestForgedCommitNumberIsIgnored(t *testing.T) {
 	}
 	last := next(first.Commit, first.CommitProof)
 	if r.Ended() || !r.Leading() || last.Commit < first.Commit {
-		t.Error("a forged commit number ended the master")
+		t.Error("forged commit number: expected the master to continue")
 	}
 }

@@ -9,13 +9,12 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// F23: a connection that did not join finishes a task after its timeout: the task is counted, and its time
-// enters the average.
+// F23: a plain connection finishes a task after its timeout. The task counts, and its duration enters the average.
 func TestLateFinishOfPlainConnectionIsCounted(t *testing.T) {
 	r := serve(t, 2, master.Config{Queue: taskqueue.Options{TimeoutMin: time.Millisecond, FirstTimeout: time.Millisecond}})
 	c := dial(t, r.Addr)
 	task := take(t, c, taskqueue.Task{})
-	mastertest.Eventually(t, "the task times out", func() bool {
+	mastertest.Eventually(t, "the timeout of the task", func() bool {
 		tasks := pending(t, r)
 		return len(tasks) == 1 && len(tasks[0].Holders) == 0 && tasks[0].Failures == 1
 	})

@@ -41,7 +41,7 @@ func dial(t testing.TB, addr string) *rpc.Client {
 	return c
 }
 
-// take asks for a task as a plain client does.
+// take requests a task like a plain client.
 func take(t testing.TB, c *rpc.Client, finished taskqueue.Task) (task taskqueue.Task) {
 	t.Helper()
 	if err := c.Call("RPCServer.GetTask", &finished, &task); err != nil {
@@ -59,7 +59,7 @@ func pending(t testing.TB, r *mastertest.Running) []taskqueue.PendingTask {
 	return tasks
 }
 
-// The documented minimum: a client that knows GetTask alone trains every task of every pass.
+// The documented minimum: a client that only knows GetTask trains every task of every pass.
 func TestPlainClientRunsAJob(t *testing.T) {
 	r := serve(t, 30, master.Config{Shuffle: true, Queue: taskqueue.Options{Passes: 2}})
 	c := dial(t, r.Addr)
@@ -79,35 +79,34 @@ func TestPlainClientRunsAJob(t *testing.T) {
 		finished = task
 	}
 	if len(seen) != 30 {
-		t.Fatalf("saw %d tasks, expected 30", len(seen))
+		t.Fatalf("tasks: found %d, expected 30", len(seen))
 	}
 	for index, n := range seen {
 		if n != 2 {
-			t.Errorf("task %d was given %d times, expected once in each of 2 passes", index, n)
+			t.Errorf("task %d: dispatched %d times, expected once in each of 2 passes", index, n)
 		}
 	}
 	for _, p := range mastertest.Verify(t, r.Store) {
 		if p.CountedOnce != 30 || p.Redelivered != 0 {
-			t.Errorf("pass %d: %d counted, %d delivered again", p.Pass, p.CountedOnce, p.Redelivered)
+			t.Errorf("pass %d: %d counted, %d redelivered", p.Pass, p.CountedOnce, p.Redelivered)
 		}
 	}
 }
 
-// A client that reuses its reply variable gets a mixture of two tasks, for gob leaves zeros
-// out: it trains what it did not get and says so. By the ledger, whatever was counted is
-// what it trained.
+// A client that reuses its reply variable receives a mixture of two tasks, because gob omits zeros. It trains and
+// finishes another task than the dispatched one. Every task that the ledger counts was trained.
 func TestReusedReplyNeverMiscounts(t *testing.T) {
-	r := serve(t, 20, master.Config{Queue: taskqueue.Options{Passes: 3}}) // in order: a task's index is its position
+	r := serve(t, 20, master.Config{Queue: taskqueue.Options{Passes: 3}}) // in order: the index of a task is its position
 	type delivery struct {
 		pass  taskqueue.Pass
-		chunk int64 // offset of the chunk that was read: what was really trained
+		chunk int64 // offset of the chunk that was trained
 	}
 	trained := map[delivery]bool{}
 	over := false
 	for calls := 0; !over; {
 		c := dial(t, r.Addr)
 		var task taskqueue.Task
-		for range 7 { // then the connection is closed, and what it holds goes back
+		for range 7 { // then the connection closes and its tasks return
 			if err := c.Call("RPCServer.GetTask", &task, &task); err != nil {
 				if !strings.HasPrefix(err.Error(), "job finished: ") {
 					t.Fatal(err)
@@ -120,7 +119,7 @@ func TestReusedReplyNeverMiscounts(t *testing.T) {
 			}
 			if calls++; calls > 2000 {
 				o, err := r.Overview(t.Context())
-				t.Fatalf("the job does not end: %+v %v", o, err)
+				t.Fatalf("expected the end of the job: %+v %v", o, err)
 			}
 		}
 		c.Close()
@@ -144,19 +143,17 @@ func TestReusedReplyNeverMiscounts(t *testing.T) {
 			}
 			counted++
 			if offset := table.TaskChunks(event.Position)[0].Index.Offset; !trained[delivery{event.Pass, offset}] {
-				t.Errorf("pass %d: task %d was counted and never trained", event.Pass, event.Position)
+				t.Errorf("pass %d: task %d: counted, but not trained", event.Pass, event.Position)
 			}
 		}
 	}
 	if counted != 60 {
-		t.Errorf("%d tasks were counted, want 60", counted)
+		t.Errorf("counted tasks: found %d, expected 60", counted)
 	}
 	mastertest.Verify(t, r.Store)
 }
 
-// When a plain connection closes, its tasks go back at once, and nobody is blamed who had
-// not finished any; a joined trainer has the grace to come back.
-// F14: an address that is stale may be that of another job's master by now.
+// F14: an outdated address can belong to the master of another job.
 func TestJoinAtTheMasterOfAnotherJob(t *testing.T) {
 	r := serve(t, 0, master.Config{Job: "digits"})
 	for job, want := range map[string]string{
@@ -165,20 +162,21 @@ func TestJoinAtTheMasterOfAnotherJob(t *testing.T) {
 	} {
 		err := dial(t, r.Addr).Call("RPCServer.Join", wire.JoinRequest{ID: "a", Job: job}, new(wire.JoinReply))
 		if got := fmt.Sprint(err); err == nil && want != "" || err != nil && got != want {
-			t.Errorf("a trainer of job %q: %v, expected %q", job, err, want)
+			t.Errorf("trainer of job %q: got %v, expected %q", job, err, want)
 		}
 		if err != nil && !errors.Is(wire.Error(err), wire.ErrNotLeader) {
-			t.Errorf("a trainer of job %q would not look further: %v", job, err)
+			t.Errorf("trainer of job %q: expected an error that is retried elsewhere, got %v", job, err)
 		}
 	}
 }
 
+// When a plain connection closes, its tasks return immediately and without a failure. A joined trainer has a grace period.
 func TestClosedConnection(t *testing.T) {
 	r := serve(t, 3, master.Config{Queue: taskqueue.Options{Grace: 300 * time.Millisecond}})
 	plain, other := dial(t, r.Addr), dial(t, r.Addr)
 	for range 3 {
 		if task := take(t, plain, taskqueue.Task{}); len(task.Chunks) == 0 {
-			t.Fatal("no task")
+			t.Fatal("expected a task")
 		}
 	}
 	waits := other.Go("RPCServer.GetTask", &taskqueue.Task{}, new(taskqueue.Task), nil)
@@ -186,11 +184,11 @@ func TestClosedConnection(t *testing.T) {
 	plain.Close()
 	<-waits.Done
 	if got := waits.Reply.(*taskqueue.Task); waits.Error != nil || len(got.Chunks) == 0 || got.Token.Attempt != 2 || time.Since(began) > 5*time.Second {
-		t.Errorf("after %v the other one got %+v, %v", time.Since(began), got, waits.Error)
+		t.Errorf("after %v: other connection got %+v, %v", time.Since(began), got, waits.Error)
 	}
 	for _, task := range pending(t, r) {
 		if task.Failures != 0 || task.Losses != 0 {
-			t.Errorf("a closed connection was charged: %+v", task)
+			t.Errorf("closed connection: expected no failure, found %+v", task)
 		}
 	}
 
@@ -205,12 +203,12 @@ func TestClosedConnection(t *testing.T) {
 	}
 	joined.Close()
 	back := dial(t, r.Addr)
-	mastertest.Eventually(t, "its connection is noticed as gone", func() bool {
+	mastertest.Eventually(t, "the end of its connection", func() bool {
 		v, err := r.Overview(t.Context())
 		return err == nil && slices.ContainsFunc(v.Trainers, func(o taskqueue.TrainerOverview) bool { return o.ID == "a" })
 	})
 	if err := back.Call("RPCServer.Heartbeat", wire.HeartbeatRequest{Trainer: who.Trainer}, new(int)); err != nil {
-		t.Errorf("it came back at once: %v", err)
+		t.Errorf("trainer that returned immediately: got %v", err)
 	}
 	holds := func() bool {
 		return slices.ContainsFunc(pending(t, r), func(p taskqueue.PendingTask) bool {
@@ -218,14 +216,13 @@ func TestClosedConnection(t *testing.T) {
 		})
 	}
 	if !holds() {
-		t.Error("its task was taken back")
+		t.Error("expected it to keep its task")
 	}
 	back.Close()
-	mastertest.Eventually(t, "it does not come back, and its task is", func() bool { return !holds() })
+	mastertest.Eventually(t, "the return of its task", func() bool { return !holds() })
 }
 
-// dying makes a connection die while its first task is being committed, in whatever way, and
-// waits until the task is given back.
+// dying ends a connection while its first task is being committed, and waits until the task returns.
 func dying(t *testing.T, tasks int, die func(r *mastertest.Running, conn net.Conn)) *mastertest.Running {
 	t.Helper()
 	proxy := etcdtest.StartProxy(t, etcdtest.Endpoint(t))
@@ -238,7 +235,7 @@ func dying(t *testing.T, tasks int, die func(r *mastertest.Running, conn net.Con
 	conn := connect(t, r.Addr)
 	c := rpc.NewClient(conn)
 	call := c.Go("RPCServer.GetTask", &taskqueue.Task{}, new(taskqueue.Task), nil)
-	mastertest.Eventually(t, "the dispatch is committed", func() bool {
+	mastertest.Eventually(t, "the commit of the dispatch", func() bool {
 		_, _, now := mastertest.State(t, direct)
 		return now > revision
 	})
@@ -246,43 +243,42 @@ func dying(t *testing.T, tasks int, die func(r *mastertest.Running, conn net.Con
 	<-call.Done
 	c.Close()
 	proxy.HoldReplies(false)
-	mastertest.Eventually(t, "the task is given back", func() bool {
+	mastertest.Eventually(t, "the return of the task", func() bool {
 		tasks := pending(t, r)
 		return len(tasks) == 1 && len(tasks[0].Holders) == 0 && tasks[0].Failures == 0 && tasks[0].Losses == 0
 	})
-	mastertest.Eventually(t, "its session ends", func() bool {
+	mastertest.Eventually(t, "the end of the session", func() bool {
 		v, err := r.Overview(t.Context())
 		return err == nil && len(v.Trainers) == 0
 	})
 	return r
 }
 
-// A connection that dies while its first task is being committed holds a task that nobody
-// can hear of: it goes back at once.
-func TestConnectionThatDiesWithItsFirstTask(t *testing.T) {
+// A connection that ends while its first task is being committed holds a task that no client received. The task
+// returns immediately.
+func TestTaskOfClosedConnectionReturns(t *testing.T) {
 	r := dying(t, 1, func(_ *mastertest.Running, conn net.Conn) { conn.Close() })
 	if task := take(t, dial(t, r.Addr), taskqueue.Task{}); task.Token.Position != 0 || task.Token.Attempt != 2 {
-		t.Errorf("the next one got %v", task.Token)
+		t.Errorf("next connection: got %v", task.Token)
 	}
 }
 
-// An answer that cannot be written returns its task as if it had never been given out: it is
-// no task that a trainer was lost with, and is the next one's, whoever that is.
-func TestAnswerThatCannotBeWritten(t *testing.T) {
+// If an answer cannot be written, its task returns as if it had not been dispatched: the next trainer receives the
+// same attempt.
+func TestTaskOfUnwrittenAnswerReturns(t *testing.T) {
 	r := dying(t, 3, func(r *mastertest.Running, conn net.Conn) {
-		if err := conn.(*net.TCPConn).SetLinger(0); err != nil { // the end is an error that is logged
+		if err := conn.(*net.TCPConn).SetLinger(0); err != nil { // the end is a logged error
 			t.Fatal(err)
 		}
 		conn.Close()
-		mastertest.Eventually(t, "the master has noticed", func() bool { return slices.Contains(r.Logged(), "connection closed") })
+		mastertest.Eventually(t, "the log of the end", func() bool { return slices.Contains(r.Logged(), "connection closed") })
 	})
 	if task := take(t, dial(t, r.Addr), taskqueue.Task{}); task.Token.Position != 0 || task.Token.Attempt != 2 {
-		t.Errorf("the next one got %v", task.Token)
+		t.Errorf("next connection: got %v", task.Token)
 	}
 }
 
-// Whatever a plain connection says of trainers that there are not, its own session is not
-// forgotten.
+// A plain connection that sends requests for unknown trainers keeps its own session.
 func TestConnectionKeepsItsOwnSession(t *testing.T) {
 	r := serve(t, 3, master.Config{})
 	c := dial(t, r.Addr)
@@ -293,7 +289,7 @@ func TestConnectionKeepsItsOwnSession(t *testing.T) {
 		c.Call("RPCServer.Next", wire.NextRequest{Trainer: made, Seq: 1}, new(wire.NextReply)),
 	} {
 		if !strings.HasPrefix(err.Error(), wire.ErrRejoin.Error()) {
-			t.Errorf("a made-up trainer was told %v", err)
+			t.Errorf("unknown trainer: got %v", err)
 		}
 	}
 	if err := c.Call("RPCServer.Leave", wire.LeaveRequest{Trainer: made}, new(int)); err != nil {
@@ -303,15 +299,15 @@ func TestConnectionKeepsItsOwnSession(t *testing.T) {
 		t.Errorf("got %v", next.Token)
 	}
 	if tasks := pending(t, r); len(tasks) != 1 {
-		t.Errorf("its finish was not counted: %+v", tasks)
+		t.Errorf("finish of the connection: expected it to count, found %+v", tasks)
 	}
 	c.Close()
-	mastertest.Eventually(t, "what it held goes back", func() bool { return len(pending(t, r)[0].Holders) == 0 })
+	mastertest.Eventually(t, "the return of its task", func() bool { return len(pending(t, r)[0].Holders) == 0 })
 }
 
-// F22, F25: whatever numbers a client makes up, it gets an answer or an error, no state
-// changes, and the connection goes on.
-func TestMadeUpArguments(t *testing.T) {
+// F22, F25: for any invented numbers a client receives an answer or an error. The state is unchanged, and the
+// connection continues.
+func TestInventedArgumentsChangeNoState(t *testing.T) {
 	r := serve(t, 5, master.Config{Sync: false})
 	a := r.Join("a")
 	right := wire.Trainer{Ordinal: a.Ordinal, Incarnation: a.Incarnation}
@@ -365,29 +361,29 @@ func TestMadeUpArguments(t *testing.T) {
 			t.Fatalf("%s(%+v): %v", x.method, x.args, err)
 		}
 	}
-	for _, index := range []int{-1, 0, 1, 5, huge, -huge} { // each gets a task, which goes back with the connection
+	for _, index := range []int{-1, 0, 1, 5, huge, -huge} { // each receives a task, which returns with the connection
 		plain := dial(t, r.Addr)
 		finished := taskqueue.Task{Index: index, Chunks: []taskqueue.Chunk{one}, Token: tokens[3]}
 		if got := take(t, plain, finished); len(got.Chunks) != 1 {
 			t.Errorf("index %d: got %+v", index, got)
 		}
 		plain.Close()
-		mastertest.Eventually(t, "it is forgotten", func() bool {
+		mastertest.Eventually(t, "the end of its session", func() bool {
 			v, err := r.Overview(t.Context())
 			return err == nil && len(v.Trainers) == 1
 		})
 	}
 	after, err := r.Overview(t.Context())
 	if err != nil || after.Sets[0].Done != 0 || after.Sets[0].SetAside != 0 || len(after.Trainers) != 1 || len(after.Trainers[0].Tasks) != 1 {
-		t.Errorf("the state was\n%+v\nand is\n%+v, %v", before, after, err)
+		t.Errorf("state: expected\n%+v\nfound\n%+v, %v", before, after, err)
 	}
 	if p := mastertest.Verify(t, r.Store)[0]; p.CountedOnce != 0 {
-		t.Errorf("%d tasks were counted", p.CountedOnce)
+		t.Errorf("expected no counted task, found %d", p.CountedOnce)
 	}
 }
 
-// A heartbeat says of a few tasks that they move. One that says so of more than any trainer
-// holds costs the master no more than its answer; the connection and the session go on.
+// A heartbeat reports progress on a few tasks. A heartbeat with more tasks than a trainer can hold costs only its
+// answer. The connection and the session continue.
 func TestHeartbeatIsBounded(t *testing.T) {
 	r := serve(t, 5, master.Config{})
 	a := r.Join("a")
@@ -402,7 +398,7 @@ func TestHeartbeatIsBounded(t *testing.T) {
 	} {
 		beat := wire.HeartbeatRequest{Trainer: wire.Trainer{Ordinal: a.Ordinal, Incarnation: a.Incarnation}, Moving: make([]taskqueue.Token, tt.moving)}
 		if err := c.Call("RPCServer.Heartbeat", beat, new(int)); asText(err) != tt.want {
-			t.Errorf("a heartbeat of %d tasks is answered %v, want %q", tt.moving, err, tt.want)
+			t.Errorf("heartbeat of %d tasks: got %v, expected %q", tt.moving, err, tt.want)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// A session beyond the limit is refused in words, and the client may repeat its request.
+// A session beyond the limit is refused with the reason, and the client may repeat its request.
 func TestSessionBeyondTheLimit(t *testing.T) {
 	r := serve(t, 3, master.Config{Queue: taskqueue.Options{MaxSessions: 1}})
 	c := dial(t, r.Addr)
@@ -28,6 +28,6 @@ func TestSessionBeyondTheLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := join(); err != nil {
-		t.Errorf("after the other one left: %v", err)
+		t.Errorf("after the other trainer left: got %v", err)
 	}
 }

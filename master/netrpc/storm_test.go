@@ -19,8 +19,9 @@ import (
 	"trainmaster/master/netrpc/wire"
 )
 
-// F32: a thousand trainers send their first request at once. The goroutines that renew the lease and commit get a turn between any few of
-// them, and not after all of them: with little processor time the leader would lose the lock, and all trainers would come again.
+// F32: a thousand trainers send their first request at the same time. The goroutines that renew the lease and commit
+// run between any few requests, and not after all of them. Otherwise the leader could lose the lock on a slow
+// machine, and all trainers would connect again.
 func TestFirstRequestsLeaveProcessorsToOthers(t *testing.T) {
 	const trainers = 400
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -34,7 +35,7 @@ func TestFirstRequestsLeaveProcessorsToOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &Server{Master: idle, Log: logrus.NewEntry(log)} // it leads nobody, and answers so
+	server := &Server{Master: idle, Log: logrus.NewEntry(log)} // it does not lead, and answers with that
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	var writes atomic.Int64
@@ -82,7 +83,7 @@ func TestFirstRequestsLeaveProcessorsToOthers(t *testing.T) {
 		}
 	}
 	if most := <-others; most > trainers/10 {
-		t.Errorf("%d requests were answered between two turns of another goroutine, expected at most %d", most, trainers/10)
+		t.Errorf("requests between two runs of another goroutine: found %d, expected at most %d", most, trainers/10)
 	}
 }
 

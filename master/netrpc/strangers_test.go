@@ -28,7 +28,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// face serves the net/rpc face of a master, alone and with timeouts for tests.
+// face serves the net/rpc API of a master with timeouts for tests.
 func face(t testing.TB, m *master.Master, handshake, message, write time.Duration) (addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,7 +50,7 @@ func face(t testing.TB, m *master.Master, handshake, message, write time.Duratio
 	return listener.Addr().String()
 }
 
-// connect opens a connection up to the first request.
+// connect opens a connection that is ready for its first request.
 func connect(t testing.TB, addr string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -67,18 +67,18 @@ func connect(t testing.TB, addr string) net.Conn {
 	return conn
 }
 
-// closedWithin waits for the end of a connection and returns what came before it.
+// closedWithin waits for the end of a connection and returns the bytes before it.
 func closedWithin(t testing.TB, conn net.Conn, patience time.Duration) []byte {
 	t.Helper()
 	conn.SetReadDeadline(time.Now().Add(patience))
 	got, err := io.ReadAll(conn)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the connection is open after %v", patience)
+		t.Errorf("connection: expected its end within %v", patience)
 	}
 	return got
 }
 
-// request is the bytes of one call.
+// request encodes one call.
 func request(t testing.TB, method string, body any) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -89,8 +89,7 @@ func request(t testing.TB, method string, body any) []byte {
 	return b.Bytes()
 }
 
-// F60: messages that are none, or too long, end their own connection; memory is bounded, and
-// others are served.
+// F60: malformed and too long messages end their own connection. Memory is bounded, and other clients are served.
 func TestMalformedMessages(t *testing.T) {
 	r := serve(t, 5, master.Config{})
 	whole := request(t, "GetTask", taskqueue.Task{})
@@ -100,16 +99,16 @@ func TestMalformedMessages(t *testing.T) {
 		return b
 	}
 	messages := map[string][]byte{
-		"noise":             bytes.Repeat([]byte{0x55, 0xaa, 0x13}, 100),
-		"zeros":             make([]byte, 100),
-		"four gigabytes":    {0xfb, 1, 0, 0, 0, 0},
-		"a claim":           append([]byte{0xfd, 0x3f, 0xff, 0xff}, whole...),
-		"another protocol":  []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
-		"a long header":     request(t, strings.Repeat("x", wire.MaxShortMessage), 1),
-		"a long next":       request(t, "Next", wire.NextRequest{Seq: 1, Finished: make([]taskqueue.Result, wire.MaxShortMessage)}),
-		"a long heartbeat":  request(t, "Heartbeat", wire.HeartbeatRequest{Moving: make([]taskqueue.Token, wire.MaxShortMessage)}),
-		"a long report":     request(t, "ReportDataset", []string{strings.Repeat("x", wire.MaxMessage)}),
-		"the end, too soon": whole[:len(whole)-3],
+		"noise":            bytes.Repeat([]byte{0x55, 0xaa, 0x13}, 100),
+		"zeros":            make([]byte, 100),
+		"four gigabytes":   {0xfb, 1, 0, 0, 0, 0},
+		"a claim":          append([]byte{0xfd, 0x3f, 0xff, 0xff}, whole...),
+		"another protocol": []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+		"a long header":    request(t, strings.Repeat("x", wire.MaxShortMessage), 1),
+		"a long next":      request(t, "Next", wire.NextRequest{Seq: 1, Finished: make([]taskqueue.Result, wire.MaxShortMessage)}),
+		"a long heartbeat": request(t, "Heartbeat", wire.HeartbeatRequest{Moving: make([]taskqueue.Token, wire.MaxShortMessage)}),
+		"a long report":    request(t, "ReportDataset", []string{strings.Repeat("x", wire.MaxMessage)}),
+		"truncated":        whole[:len(whole)-3],
 	}
 	for i := range whole {
 		messages[fmt.Sprint("byte ", i, " flipped")] = flip(i)
@@ -126,22 +125,21 @@ func TestMalformedMessages(t *testing.T) {
 	}
 	runtime.ReadMemStats(&after)
 	if each := (after.TotalAlloc - before.TotalAlloc) / uint64(len(messages)); each > 256<<10 {
-		t.Errorf("a bad message took %d bytes of memory, in the mean of %d", each, len(messages))
+		t.Errorf("invalid message: found %d bytes of memory, as the mean of %d", each, len(messages))
 	}
 	if task := take(t, dial(t, r.Addr), taskqueue.Task{}); len(task.Chunks) != 1 {
-		t.Errorf("a right client got %+v", task)
+		t.Errorf("valid client: got %+v", task)
 	}
 }
 
-// A message of the allowed length cannot take much more memory than it has bytes, whatever
-// it describes.
-func TestMessagesThatSwell(t *testing.T) {
+// A message of the allowed length allocates little more memory than its length, for any content.
+func TestMessageMemoryIsBounded(t *testing.T) {
 	r := serve(t, 5, master.Config{})
 	const fits = wire.MaxMessage/3 - 1000 // each takes three bytes, or one
 	for name, tt := range map[string]struct {
 		method string
 		body   any
-		most   uint64 // for each byte of the message
+		most   uint64 // per byte of the message
 	}{
 		"chunks of nothing": {"GetTask", taskqueue.Task{Index: 1, Chunks: make([]taskqueue.Chunk, fits)}, 20},
 		"empty names":       {"ReportDataset", make([]string, fits), 90},
@@ -156,23 +154,23 @@ func TestMessagesThatSwell(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := io.ReadFull(conn, make([]byte, 10)); err != nil {
-				t.Errorf("no answer: %v", err)
+				t.Errorf("answer: got %v", err)
 			}
 			runtime.ReadMemStats(&after)
-			t.Logf("%d bytes took %d of memory, a task of as many chunks has %d", len(data), after.TotalAlloc-before.TotalAlloc, fits*72)
+			t.Logf("message of %d bytes: %d bytes of memory, %d for a task of as many chunks", len(data), after.TotalAlloc-before.TotalAlloc, fits*72)
 			if took := after.TotalAlloc - before.TotalAlloc; took > tt.most*uint64(len(data)) {
-				t.Errorf("a message of %d bytes took %d of memory", len(data), took)
+				t.Errorf("message of %d bytes: found %d bytes of memory", len(data), took)
 			}
 		})
 	}
 }
 
-// A value nested a million times ends its connection, not the process.
-func TestMessageThatNests(t *testing.T) {
+// A value that is nested a million times ends its connection, not the process.
+func TestNestedMessageEndsConnection(t *testing.T) {
 	type nest []nest
 	type task struct {
 		Index int
-		Extra nest // gob skips what the receiver does not have, nested as it is
+		Extra nest // gob skips fields that the receiver does not have, with their nesting
 	}
 	r := serve(t, 5, master.Config{})
 	conn := connect(t, r.Addr)
@@ -184,14 +182,14 @@ func TestMessageThatNests(t *testing.T) {
 	}
 }
 
-// F64: who is slow at the handshake, or in the middle of a message, is not waited for; who
-// says nothing between two messages is.
+// F64: a connection that is slow in the handshake or within a message is closed. A connection that is idle between
+// two messages is not.
 func TestSlowConnections(t *testing.T) {
 	r := serve(t, 5, master.Config{})
 	const quick = 200 * time.Millisecond
 	addr := face(t, r.Master, quick, quick, quick)
 	for name, say := range map[string]func(t *testing.T) net.Conn{
-		"says nothing": func(t *testing.T) net.Conn {
+		"sends nothing": func(t *testing.T) net.Conn {
 			conn, err := net.Dial("tcp", addr)
 			if err != nil {
 				t.Fatal(err)
@@ -223,7 +221,7 @@ func TestSlowConnections(t *testing.T) {
 					if _, err := conn.Write([]byte{b}); err != nil {
 						return
 					}
-					time.Sleep(quick / 10)
+					time.Sleep(quick / 10) // slower than the limit of a message
 				}
 			}()
 			return conn
@@ -244,19 +242,19 @@ func TestSlowConnections(t *testing.T) {
 		_, _ = io.WriteString(conn, "CONNECT /_goRPC_ HTTP/1.0\nX: "+strings.Repeat("x", 20<<10))
 		closedWithin(t, conn, 50*quick)
 	})
-	t.Run("thinks between two messages", func(t *testing.T) {
+	t.Run("idle between two messages", func(t *testing.T) {
 		c := dial(t, addr)
 		task := take(t, c, taskqueue.Task{})
-		time.Sleep(3 * quick) // the task's work
+		time.Sleep(3 * quick) // longer than the limit of a message, as during the work on a task
 		if next := take(t, c, task); next.Token.Position != task.Token.Position+1 {
 			t.Errorf("got %v", next.Token)
 		}
 	})
 }
 
-// F64: large messages that stall take nothing from others: a large report is taken after a few
-// repeats, and the heartbeat behind it on the same connection does not wait.
-func TestStalledLargeMessagesDelayNoOther(t *testing.T) {
+// F64: stalled large messages do not delay others. A large report is accepted after a few repeats, and a heartbeat
+// after it on the same connection does not wait.
+func TestStalledLargeMessagesDoNotDelayOthers(t *testing.T) {
 	r := serve(t, 5, master.Config{})
 	addr := face(t, r.Master, time.Hour, time.Hour, time.Hour)
 	large := request(t, "ReportDataset", []string{strings.Repeat("x", 100<<10)})
@@ -276,11 +274,11 @@ func TestStalledLargeMessagesDelayNoOther(t *testing.T) {
 		case <-call.Done:
 			return call.Error
 		case <-time.After(30 * time.Second):
-			t.Fatal("no answer within 30 s: other messages are waited for")
+			t.Fatal("expected an answer within 30 s: it waits for other messages")
 		}
 		return nil
 	}
-	mastertest.Eventually(t, "a large report is taken", func() bool {
+	mastertest.Eventually(t, "an accepted large report", func() bool {
 		report := c.Go("RPCServer.ReportDataset", []string{strings.Repeat("/", 70<<10)}, new(int), nil)
 		beat := c.Go("RPCServer.Heartbeat", wire.HeartbeatRequest{Trainer: joined.Trainer}, new(int), nil)
 		if err := answered(beat); err != nil {
@@ -288,15 +286,15 @@ func TestStalledLargeMessagesDelayNoOther(t *testing.T) {
 		}
 		err := answered(report)
 		if err == nil || errors.Is(err, rpc.ErrShutdown) {
-			t.Fatalf("the report of a path that is too long: %v", err)
+			t.Fatalf("report of a too long path: got %v", err)
 		}
 		return !errors.Is(wire.Error(err), wire.ErrNotStored)
 	})
 }
 
-// F64: the length in front of a message takes no place: large reports are taken at once, however
-// many connections say that a large message will come.
-func TestLengthsOfLargeMessagesTakeNoPlace(t *testing.T) {
+// F64: the declared length of a message reserves no memory. Large reports are accepted immediately, for any number of
+// connections that declare large messages.
+func TestDeclaredLengthReservesNoMemory(t *testing.T) {
 	r := serve(t, 5, master.Config{})
 	large := request(t, "ReportDataset", []string{strings.Repeat("x", 100<<10)})
 	c := dial(t, r.Addr)
@@ -308,13 +306,12 @@ func TestLengthsOfLargeMessagesTakeNoPlace(t *testing.T) {
 		}
 		err := c.Call("RPCServer.ReportDataset", []string{strings.Repeat("/", 70<<10)}, new(int))
 		if err == nil || errors.Is(err, rpc.ErrShutdown) || errors.Is(wire.Error(err), wire.ErrNotStored) {
-			t.Fatalf("the report of a path that is too long: %v", err)
+			t.Fatalf("report of a too long path: got %v", err)
 		}
 	}
 }
 
-// F64: a connection that has no session and no request under way is closed after the idle
-// limit; others stay.
+// F64: a connection without a session and without a request is closed after the idle limit. Others remain.
 func TestIdleConnectionsWithoutASessionAreClosed(t *testing.T) {
 	r := serve(t, 5, master.Config{})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -334,7 +331,8 @@ func TestIdleConnectionsWithoutASessionAreClosed(t *testing.T) {
 		}
 	}()
 	addr := listener.Addr().String()
-	// session makes a first call, again on another connection if the machine is so busy that the idle limit was over before it.
+	// session makes the first call of a connection. On a busy machine the idle limit can close the connection first;
+	// session then uses another connection.
 	session := func(method string, args, reply any) *rpc.Client {
 		for range 20 {
 			c := dial(t, addr)
@@ -344,7 +342,7 @@ func TestIdleConnectionsWithoutASessionAreClosed(t *testing.T) {
 			}
 			t.Logf("%s: %v", method, err)
 		}
-		t.Fatalf("%s: no answer", method)
+		t.Fatalf("%s: expected an answer", method)
 		return nil
 	}
 	var task taskqueue.Task
@@ -358,15 +356,15 @@ func TestIdleConnectionsWithoutASessionAreClosed(t *testing.T) {
 	closedWithin(t, silent, 30*time.Second)
 	closedWithin(t, asked, 30*time.Second)
 	if next := take(t, plain, task); next.Token.Position != task.Token.Position+1 {
-		t.Errorf("a connection with a task got %v", next.Token)
+		t.Errorf("connection with a task: got %v", next.Token)
 	}
 	if err := joined.Call("RPCServer.Heartbeat", wire.HeartbeatRequest{Trainer: who.Trainer}, new(int)); err != nil {
-		t.Errorf("a connection with a session: %v", err)
+		t.Errorf("connection with a session: got %v", err)
 	}
 }
 
-// F64: a request for a session that the master cannot check, here because it does not lead, does not exempt its connection from the idle
-// limit.
+// F64: a request with a session that the master cannot verify, because it does not lead, does not exempt its
+// connection from the idle limit.
 func TestConnectionWithForgedSessionIsClosed(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -393,12 +391,12 @@ func TestConnectionWithForgedSessionIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := closedWithin(t, forged, 30*time.Second); len(got) == 0 {
-		t.Error("the request was not answered")
+		t.Error("request: expected an answer")
 	}
 }
 
-// Another method or path than rpc.DialHTTP's is told so.
-func TestOtherHTTP(t *testing.T) {
+// A request with another method or path than rpc.DialHTTP receives an HTTP error.
+func TestOtherHTTPRequestsAreRefused(t *testing.T) {
 	addr := face(t, nil, time.Second, time.Second, time.Second)
 	for _, line := range []string{"CONNECT /elsewhere HTTP/1.0", "POST /_goRPC_ HTTP/1.1", "GET / HTTP/1.1"} {
 		conn, err := net.Dial("tcp", addr)
@@ -407,15 +405,15 @@ func TestOtherHTTP(t *testing.T) {
 		}
 		_, _ = io.WriteString(conn, line+"\r\nHost: x\r\n\r\n")
 		if got := string(closedWithin(t, conn, 10*time.Second)); !strings.HasPrefix(got, "HTTP/1.0 405 must CONNECT") {
-			t.Errorf("%s was answered %q", line, got)
+			t.Errorf("%s: got %q", line, got)
 		}
 		conn.Close()
 	}
 }
 
-// F17: a call that panics is that call's error; the connection and the process go on.
+// F17: a panic is the error of its call. The connection and the process continue.
 func TestPanickingCall(t *testing.T) {
-	c := dial(t, face(t, nil, time.Second, time.Second, time.Second)) // without a master every method panics
+	c := dial(t, face(t, nil, time.Second, time.Second, time.Second)) // every method panics without a master
 	who := wire.Trainer{Ordinal: 1, Incarnation: 1}
 	for method, x := range map[string]struct{ args, reply any }{
 		"ReportDataset":    {[]string{"/a"}, new(int)},
@@ -434,7 +432,7 @@ func TestPanickingCall(t *testing.T) {
 	}
 }
 
-// A connection has sixteen unanswered requests; more are not even read.
+// A connection has at most sixteen unanswered requests. Further requests are not read.
 func TestUnansweredRequestsAreBounded(t *testing.T) {
 	r := serve(t, 0, master.Config{})
 	a := r.Join("a")
@@ -445,32 +443,32 @@ func TestUnansweredRequestsAreBounded(t *testing.T) {
 	for i := range n {
 		c.Go("RPCServer.Next", wire.NextRequest{Trainer: wire.Trainer{Ordinal: a.Ordinal, Incarnation: a.Incarnation}, Seq: uint64(i + 1), Ack: 1, Want: true}, new(wire.NextReply), calls)
 	}
-	other := dial(t, r.Addr) // is served meanwhile
+	other := dial(t, r.Addr) // another client is served
 	if err := other.Call("RPCServer.Heartbeat", wire.HeartbeatRequest{Trainer: wire.Trainer{Ordinal: a.Ordinal, Incarnation: a.Incarnation}}, new(int)); err != nil {
 		t.Error(err)
 	}
 	if more := runtime.NumGoroutine() - before; more > 60 {
-		t.Errorf("%d requests of one connection take %d goroutines", n, more)
+		t.Errorf("%d requests of one connection: found %d goroutines", n, more)
 	}
 	c.Close()
 	for range n {
 		if call := <-calls; call.Error == nil {
-			t.Error("an answer without a task, before its time")
+			t.Error("expected no answer before the end of the long poll")
 		}
 	}
 }
 
-// F64: two thousand connections that say nothing take little, and are all served.
+// F64: two thousand idle connections use little memory, and all are served.
 func TestIdleConnections(t *testing.T) {
 	const n = 2000
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur < 2*n+200 {
 		if os.Getenv("REQUIRE") == "all" {
-			t.Fatalf("%d open files are allowed, want %d: ulimit -n", limit.Cur, 2*n+200)
+			t.Fatalf("open files: found a limit of %d, expected %d: set ulimit -n", limit.Cur, 2*n+200)
 		}
-		t.Skipf("%d open files are allowed, the test needs %d: ulimit -n", limit.Cur, 2*n+200)
+		t.Skipf("open files: found a limit of %d, expected %d: set ulimit -n", limit.Cur, 2*n+200)
 	}
-	addr := face(t, nil, 10*time.Second, 10*time.Second, 10*time.Second) // every call is answered by an error
+	addr := face(t, nil, 10*time.Second, 10*time.Second, 10*time.Second) // the answer of every call is an error
 	memory := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -485,7 +483,7 @@ func TestIdleConnections(t *testing.T) {
 	each := (memory() - before) / n
 	t.Logf("%d bytes for each idle connection", each)
 	if each > 64<<10 {
-		t.Errorf("an idle connection takes %d bytes, want 64 KiB at most", each)
+		t.Errorf("idle connection: found %d bytes, expected at most 64 KiB", each)
 	}
 	call := request(t, "Heartbeat", wire.HeartbeatRequest{})
 	for _, conn := range conns {
@@ -502,7 +500,7 @@ func TestIdleConnections(t *testing.T) {
 	}
 }
 
-// What the master says, clients understand; nothing else is taken for it.
+// Clients recognize the errors of the master, and no other errors.
 func TestErrorWords(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error
@@ -516,7 +514,7 @@ func TestErrorWords(t *testing.T) {
 		"failed":              {fmt.Errorf("%w: nothing was counted", master.ErrJobFailed), wire.ErrJobFailed},
 		"no session":          {master.ErrRejoin, wire.ErrRejoin},
 		"another dataset":     {fmt.Errorf("%w: 3 files more", taskqueue.ErrOtherDataset), wire.ErrOtherDataset},
-		"went back in time":   {master.ErrRolledBack, nil},
+		"rolled back":         {master.ErrRolledBack, nil},
 		"too many held tasks": {taskqueue.ErrTooManyHeld, nil},
 		"too many sessions":   {taskqueue.ErrTooManySessions, wire.ErrNotStored},
 		"a surprise":          {errors.New("a surprise"), nil},
@@ -525,7 +523,7 @@ func TestErrorWords(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			said := netrpc.Words(tt.err)
 			if (said == nil) != (tt.err == nil) || !errors.Is(said, tt.err) {
-				t.Fatalf("%v became %v", tt.err, said)
+				t.Fatalf("%v: encoded as %v", tt.err, said)
 			}
 			if said == nil {
 				return
@@ -533,17 +531,17 @@ func TestErrorWords(t *testing.T) {
 			heard := wire.Error(rpc.ServerError(said.Error()))
 			for _, kind := range []error{wire.ErrNotLeader, wire.ErrNotStored, wire.ErrJobFinished, wire.ErrJobFailed, wire.ErrRejoin, wire.ErrOtherDataset} {
 				if errors.Is(heard, kind) != (kind == tt.kind) {
-					t.Errorf("%q is heard as %v: %v", said, kind, kind != tt.kind)
+					t.Errorf("%q: recognized as %v: %v", said, kind, kind != tt.kind)
 				}
 			}
 			if !strings.Contains(heard.Error(), tt.err.Error()) {
-				t.Errorf("%q lost its reason: %q", tt.err, heard)
+				t.Errorf("%q: expected its reason, found %q", tt.err, heard)
 			}
 		})
 	}
 }
 
-// A server that stops closes what is open and waits for it.
+// A server that stops closes its connections and waits for them.
 func TestServeStops(t *testing.T) {
 	r := serve(t, 0, master.Config{})
 	addr := func() string {
@@ -560,7 +558,7 @@ func TestServeStops(t *testing.T) {
 		c := dial(t, listener.Addr().String())
 		waits := c.Go("RPCServer.GetTask", &taskqueue.Task{}, new(taskqueue.Task), nil)
 		idle := connect(t, listener.Addr().String())
-		mastertest.Eventually(t, "the request is read", func() bool {
+		mastertest.Eventually(t, "the request", func() bool {
 			return c.Call("RPCServer.Heartbeat", wire.HeartbeatRequest{}, new(int)) != nil
 		})
 		cancel()
@@ -568,12 +566,12 @@ func TestServeStops(t *testing.T) {
 			t.Error(err)
 		}
 		if <-waits.Done; waits.Error == nil {
-			t.Error("who waited got an answer")
+			t.Error("waiting request: expected an error")
 		}
 		closedWithin(t, idle, 5*time.Second)
 		return listener.Addr().String()
 	}()
 	if _, err := net.Dial("tcp", addr); err == nil {
-		t.Error("the port is open")
+		t.Error("expected a closed port")
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// longPath returns a path in a new folder, of about n bytes.
+// longPath returns a path of about n bytes in a new directory.
 func longPath(t *testing.T, n int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -24,8 +24,8 @@ func longPath(t *testing.T, n int) string {
 	return filepath.Join(dir, "data")
 }
 
-// F60: a client that knows GetTask alone sends each task back whole. So the tasks of a dataset with many
-// chunks and long paths are grouped to fit a message, and a number of chunks that does not fit is refused.
+// F60: a client that only knows GetTask returns each task as a whole. Tasks with many chunks and long paths are
+// grouped to fit a message, and a number of chunks that does not fit is refused.
 func TestTaskOfManyLongPathsIsReturned(t *testing.T) {
 	const chunks, pathBytes = 10_000, 3800 // with 1,250 chunks a task: 4.75 MB
 	path := longPath(t, pathBytes)
@@ -69,6 +69,6 @@ func TestTaskOfManyLongPathsIsReturned(t *testing.T) {
 		finished = task
 	}
 	if seen != chunks {
-		t.Errorf("%d chunks were trained, expected %d", seen, chunks)
+		t.Errorf("chunks: found %d, expected %d", seen, chunks)
 	}
 }

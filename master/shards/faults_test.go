@@ -9,13 +9,14 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// Each server with a value that is not finite, or without a usable checkpoint, is named with it, also when another index is free.
+// Each server with a value that is not finite, or without a usable checkpoint, is reported, also if another index has
+// no server.
 func TestFaultsNameServers(t *testing.T) {
 	a, b := serve(t), serve(t)
 	c := &shards.Client{Registered: func(context.Context) ([]string, error) { return []string{a.addr, "", b.addr}, nil }}
 	t.Cleanup(c.Close)
 	if faults, err := c.Faults(within(t)); faults != (master.ShardFaults{}) || err != nil {
-		t.Errorf("all are sound: %+v, %v", faults, err)
+		t.Errorf("without faults: got %+v, %v", faults, err)
 	}
 	b.described = &pb.DescribeReply{Overflow: "w is +Inf", Unrestored: "set 7 is damaged"}
 	want := master.ShardFaults{Overflow: "parameter server 2: w is +Inf", Unrestored: "parameter server 2: set 7 is damaged"}
@@ -24,9 +25,9 @@ func TestFaultsNameServers(t *testing.T) {
 	}
 	a.stop()
 	if faults, err := c.Faults(within(t)); faults != want || err == nil {
-		t.Errorf("one server is silent: %+v, %v", faults, err)
+		t.Errorf("one server without an answer: got %+v, %v", faults, err)
 	}
 	if a.whole+b.whole > 0 {
-		t.Errorf("%d times a server was asked for its placement", a.whole+b.whole)
+		t.Errorf("expected no request for a placement, found %d", a.whole+b.whole)
 	}
 }

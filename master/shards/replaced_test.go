@@ -11,9 +11,9 @@ import (
 	"trainmaster/master/shards"
 )
 
-// F55: a call to a server that hangs ends when the registry names another address; the next one goes there.
+// F55: a call to a hung server ends when the registry has another address. The next call goes to the new address.
 func TestCallToAHungServerEndsWhenItIsReplaced(t *testing.T) {
-	hung, err := net.Listen("tcp", "127.0.0.1:0") // which nobody serves
+	hung, err := net.Listen("tcp", "127.0.0.1:0") // without a server
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is the control side of a parameter server that only listens.
+// server is the control API of a parameter server. It records the calls.
 type server struct {
 	pb.UnimplementedParameterServerServer
 	addr string
@@ -36,7 +36,7 @@ type server struct {
 	conns     int
 	whole     int // replies with the placement
 
-	hangs   bool // at BeginCut
+	hangs   bool // in BeginCut
 	aborted int
 }
 
@@ -119,7 +119,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// codeOf is the status of the one server that failed.
+// codeOf returns the status of the one server that failed.
 func codeOf(err error) codes.Code {
 	if carrier, ok := errors.AsType[interface {
 		error
@@ -132,8 +132,8 @@ func codeOf(err error) codes.Code {
 
 var step = taskqueue.Step{Version: 8, Epoch: 3, Contributors: []taskqueue.Contributor{{Ordinal: 2, Incarnation: 1 << 40, Records: 7}, {Ordinal: 5, Incarnation: 9, Records: 1<<32 - 1}}}
 
-// Every server hears of a step as it was committed, also when it is told again.
-func TestEveryServerHears(t *testing.T) {
+// Every server receives a committed step unchanged, also a repeated step.
+func TestEveryServerReceivesStep(t *testing.T) {
 	a, b := serve(t), serve(t)
 	c := client(t, func(context.Context) ([]string, error) { return []string{a.addr, b.addr}, nil })
 	for range 2 {
@@ -144,16 +144,16 @@ func TestEveryServerHears(t *testing.T) {
 	want := &pb.CommitStepRequest{Version: 8, JobEpoch: 3, Contributors: []*pb.StepContributor{{Ordinal: 2, Incarnation: 1 << 40, Records: 7}, {Ordinal: 5, Incarnation: 9, Records: 1<<32 - 1}}}
 	for _, s := range []*server{a, b} {
 		if len(s.heard) != 2 || !proto.Equal(s.heard[0], want) || !proto.Equal(s.heard[1], want) {
-			t.Errorf("heard %v, want twice %v", s.heard, want)
+			t.Errorf("steps: found %v, expected twice %v", s.heard, want)
 		}
 		if n := s.open(); n != 1 {
-			t.Errorf("%d connections to a server", n)
+			t.Errorf("expected one connection to a server, found %d", n)
 		}
 	}
 }
 
-// A server that refuses, or is gone, is named; the others hear all the same.
-func TestServerThatDoesNotTakeIt(t *testing.T) {
+// The error names a server that refuses a step or is unreachable. All other servers receive the step.
+func TestRefusingServerIsNamed(t *testing.T) {
 	a, b := serve(t), serve(t)
 	c := client(t, func(context.Context) ([]string, error) { return []string{a.addr, b.addr}, nil })
 	b.refuse = status.Error(codes.FailedPrecondition, "no parameters yet")
@@ -163,20 +163,19 @@ func TestServerThatDoesNotTakeIt(t *testing.T) {
 	}
 	b.stop()
 	if _, err := c.CommitStep(within(t), step); err == nil || !strings.Contains(err.Error(), "parameter server 1") {
-		t.Errorf("one is gone: %v", err)
+		t.Errorf("unreachable server: got %v", err)
 	}
 	if len(a.heard) == 0 {
-		t.Error("the other one heard nothing")
+		t.Error("other server: expected the step")
 	}
 	nobody := client(t, func(context.Context) ([]string, error) { return nil, errors.New("waiting for parameter server 1") })
 	if _, err := nobody.CommitStep(within(t), step); err == nil || !strings.Contains(err.Error(), "find the parameter servers: waiting for parameter server 1") {
-		t.Errorf("none is registered: %v", err)
+		t.Errorf("without a registered server: got %v", err)
 	}
 }
 
-// A server that was restarted elsewhere is reached there; the connection to where it was is
-// closed.
-func TestServerThatMoved(t *testing.T) {
+// A restarted server is reached at its new address. The connection to the old address is closed.
+func TestRestartedServerIsReachedAtNewAddress(t *testing.T) {
 	a, old, next := serve(t), serve(t), serve(t)
 	addrs := []string{a.addr, old.addr}
 	c := client(t, func(context.Context) ([]string, error) { return addrs, nil })
@@ -188,21 +187,21 @@ func TestServerThatMoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(next.heard) != 1 || len(old.heard) != 1 || len(a.heard) != 2 {
-		t.Errorf("heard %d, %d, %d times; want 2, 1, 1", len(a.heard), len(old.heard), len(next.heard))
+		t.Errorf("steps: found %d, %d and %d; expected 2, 1 and 1", len(a.heard), len(old.heard), len(next.heard))
 	}
-	for deadline := time.Now().Add(10 * time.Second); old.open() > 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); old.open() > 0; time.Sleep(time.Millisecond) { // interval between checks
 		if time.Now().After(deadline) {
-			t.Fatal("the connection to where it was is still open")
+			t.Fatal("connection to the old address: expected its end")
 		}
 	}
 	if a.open() != 1 || next.open() != 1 {
-		t.Errorf("%d and %d connections, want one each", a.open(), next.open())
+		t.Errorf("connections: found %d and %d, expected one each", a.open(), next.open())
 	}
 }
 
-// The end of the context ends the wait for a server that does not answer.
+// The end of the context ends a call to a server that does not answer.
 func TestSilentServer(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and does not answer
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,8 +215,8 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// Whoever misses a server is told which one, and how to start it.
-func TestWhatIsSaidOfAServerThatIsNotThere(t *testing.T) {
+// The error of a missing server has its index and a command that starts a server.
+func TestMissingServerIsNamedWithStartCommand(t *testing.T) {
 	a := serve(t)
 	list := func(addrs ...string) func(context.Context) ([]string, error) {
 		return func(context.Context) ([]string, error) { return addrs, nil }
@@ -226,20 +225,20 @@ func TestWhatIsSaidOfAServerThatIsNotThere(t *testing.T) {
 	c.Present, c.Registered = list(a.addr, ""), list(a.addr)
 	stored := []byte(`{"epoch":1,"shards":2,"goal":3,"owners":"0 1"}`)
 	if _, err := c.Resize(within(t), nil, 3); !missed(err, "1 (of 0 to 1)") {
-		t.Errorf("another number of servers: %v", err)
+		t.Errorf("resize: got %v", err)
 	}
 	if _, err := c.Version(within(t)); !missed(err, "1 (of 0 to 1)") {
-		t.Errorf("the version: %v", err)
+		t.Errorf("version: got %v", err)
 	}
 	if err := c.Tell(within(t), 1, stored, 0); !missed(err, "1 (of 0 to 1)") {
-		t.Errorf("a placement: %v", err)
+		t.Errorf("placement: got %v", err)
 	}
 	if _, _, err := c.Move(within(t), 1, stored); !missed(err, "2 (of 0 to 2)") {
-		t.Errorf("a move: %v", err)
+		t.Errorf("move: got %v", err)
 	}
 	c.Present = list()
 	if _, err := c.Resize(within(t), nil, 3); !errors.Is(err, master.ErrNoServers) {
-		t.Errorf("a job without servers: %v", err)
+		t.Errorf("job without servers: got %v", err)
 	}
 }
 

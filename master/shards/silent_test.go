@@ -12,7 +12,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// ready is a server that can begin a cut.
+// Describe returns a server that can begin a cut.
 func (s *server) Describe(_ context.Context, r *pb.DescribeRequest) (*pb.DescribeReply, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,7 +25,7 @@ func (s *server) Describe(_ context.Context, r *pb.DescribeRequest) (*pb.Describ
 	return &pb.DescribeReply{State: pb.DescribeReply_STATE_READY, KeepsCheckpoints: true}, nil
 }
 
-// BeginCut waits where the test says so.
+// BeginCut blocks if the test sets hangs.
 func (s *server) BeginCut(ctx context.Context, _ *pb.BeginCutRequest) (*pb.BeginCutReply, error) {
 	s.mu.Lock()
 	hangs := s.hangs
@@ -44,9 +44,10 @@ func (s *server) AbortCut(ctx context.Context, _ *pb.AbortCutRequest) (*pb.Abort
 	return &pb.AbortCutReply{}, nil
 }
 
-// A hung server is named with its address and the time, in words; a healthy one is not named, and hears that the cut is off.
+// The error of a hung server has its address and the time. A healthy server is not in the error and receives
+// AbortCut.
 func TestHungServerIsNamedAlone(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and does not answer
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,20 +59,20 @@ func TestHungServerIsNamedAlone(t *testing.T) {
 			addrs := func(context.Context) ([]string, error) { return []string{healthy.addr, addr}, nil }
 			c := client(t, addrs)
 			c.Present = addrs
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // enough for new connections on a busy machine
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // for new connections on a busy machine
 			defer cancel()
 			_, err := c.Begin(ctx, 1, 1, func(uint64) uint64 { return 1 })
 			if codeOf(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "parameter server 1 ("+addr+"): no answer in ") || !strings.Contains(err.Error(), "is it hung?") {
 				t.Errorf("found %v", err)
 			}
 			if strings.Contains(err.Error(), healthy.addr) || strings.Contains(err.Error(), "rpc error") {
-				t.Errorf("found the healthy server, or words of a library: %v", err)
+				t.Errorf("expected neither the healthy server nor a library error, found %v", err)
 			}
 		})
 	}
 	healthy.mu.Lock()
 	defer healthy.mu.Unlock()
 	if healthy.aborted == 0 {
-		t.Error("the healthy server was not told that the cut is off")
+		t.Error("healthy server: expected AbortCut")
 	}
 }

@@ -11,7 +11,8 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// The gradients of all trainers are compared with the limit of each server, now and on another number of them.
+// The size of the gradients of all trainers is compared with the limit of each server, for the present and a planned
+// number of servers.
 func TestStageRoomIsCheckedNowAndBeforeAScale(t *testing.T) {
 	a, b := serve(t), serve(t)
 	a.described, b.described = &pb.DescribeReply{StageNeed: 60, StageLimit: 200}, &pb.DescribeReply{StageNeed: 40, StageLimit: 200}
@@ -19,7 +20,7 @@ func TestStageRoomIsCheckedNowAndBeforeAScale(t *testing.T) {
 	t.Cleanup(c.Close)
 	for _, try := range []struct {
 		trainers, servers int
-		says              string // "": there is room
+		says              string // "": the gradients fit
 	}{
 		{3, 0, ""},
 		{4, 0, "parameter server 0: expected at most 200 bytes (--stage-bytes), found 4 trainers with 60 bytes each"},
@@ -33,7 +34,7 @@ func TestStageRoomIsCheckedNowAndBeforeAScale(t *testing.T) {
 		}
 	}
 	if a.whole+b.whole > 0 {
-		t.Errorf("%d times a server was asked for its placement, which is not needed", a.whole+b.whole)
+		t.Errorf("expected no request for a placement, found %d", a.whole+b.whole)
 	}
 	a.described, b.described = &pb.DescribeReply{StageNeed: 60, StageRows: 30, StageLimit: 200}, &pb.DescribeReply{StageNeed: 40, StageRows: 70, StageLimit: 200}
 	for _, try := range []struct {

@@ -8,7 +8,7 @@ import (
 	"trainmaster/pserver/placement"
 )
 
-// A step has as many slots as are copied in a moment, and one that is larger by itself.
+// A step moves as many slots as fit its size, or one larger slot.
 func TestSlotsAtOneTime(t *testing.T) {
 	moves := make([]placement.SlotMove, 1000)
 	for i := range moves {
@@ -26,16 +26,16 @@ func TestSlotsAtOneTime(t *testing.T) {
 		}
 	}
 	if got, err := atOneTime(nil, nil); len(got) > 0 || err != nil {
-		t.Errorf("%v, %v of no moves", got, err)
+		t.Errorf("no moves: got %v, %v", got, err)
 	}
 	away := errors.New("away")
 	if _, err := atOneTime(moves, func(placement.SlotMove) (uint64, error) { return 0, away }); !errors.Is(err, away) {
-		t.Errorf("%v: expected that a server is away", err)
+		t.Errorf("expected the error of an absent server, found %v", err)
 	}
 }
 
-// Slots of several tables go their ways by table, and are where they went to.
-func TestWaysOfAStep(t *testing.T) {
+// Each table has its own routes of slots. After the step the slots are at their destinations.
+func TestStepRoutesSlotsByTable(t *testing.T) {
 	s := step{slots: []placement.SlotMove{{Table: 0, Slot: 9, From: 0, To: 1}, {Table: 0, Slot: 8, From: 2, To: 1}, {Table: 1, Slot: 9, From: 0, To: 1}, {Table: 1, Slot: 7, From: 0, To: 1}}}
 	ways := s.ways()
 	if l := ways[way{0, 1}]; len(ways) != 2 || len(l.slots) != 2 || l.slots[0].String() != "slots:9" || l.slots[1].GetTable() != 1 || len(l.slots[1].GetSlots()) != 2 {
@@ -48,8 +48,8 @@ func TestWaysOfAStep(t *testing.T) {
 	}
 }
 
-// What is left is counted after the step, over all tables.
-func TestLeftAfterAStep(t *testing.T) {
+// The remaining slots of all tables are counted after the step.
+func TestRemainingSlotsAreCountedAfterStep(t *testing.T) {
 	before := &placement.Table{Shards: 2, SlotOwners: [][]uint32{{0, 0, 1, 1}, {1, 1, 1, 0}}}
 	s := step{slots: before.BalanceSlots(1)[:2]}
 	if got, want := leftAfter(s, before, 1), (master.Left{Slots: 3, AllSlots: 8}); got != want {

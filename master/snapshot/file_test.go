@@ -12,7 +12,7 @@ import (
 	"trainmaster/master/snapshot"
 )
 
-// content has keys and files, one of them larger than what is read at once.
+// content returns keys and files. One file is larger than one read.
 func content(big []byte) snapshot.Content {
 	return snapshot.Content{
 		Head: snapshot.Head{Job: "digits", Set: 7, Model: true},
@@ -34,7 +34,7 @@ func bytesOf(n int) []byte {
 	return b
 }
 
-// What is written is read: keys first, then files, whether all of a file is looked at or nothing.
+// A written file is read in order: keys, then files, with files read completely or skipped.
 func TestRoundTrip(t *testing.T) {
 	big := bytesOf(3 << 20)
 	path := filepath.Join(t.TempDir(), "job.tms")
@@ -72,7 +72,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// A bit that is flipped, wherever, and an end that is missing, is noticed.
+// Each flipped bit and each truncation is an error.
 func TestDamaged(t *testing.T) {
 	var b bytes.Buffer
 	if err := snapshot.Encode(&b, content(bytesOf(2000))); err != nil {
@@ -94,8 +94,8 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// A file that is not as long as it was said to be ends the writing, and what was there stays.
-func TestFileOfAnotherSize(t *testing.T) {
+// A file with another size than declared ends the writing. An existing snapshot is unchanged.
+func TestWriteRefusesFileOfOtherSize(t *testing.T) {
 	c := content(bytesOf(2000))
 	c.Files = func(yield func(snapshot.Member, error) bool) {
 		yield(snapshot.Member{Path: "x", Size: 5, Data: strings.NewReader("four")}, nil)
@@ -105,6 +105,6 @@ func TestFileOfAnotherSize(t *testing.T) {
 		t.Errorf("found %v", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
+		t.Errorf("remaining files: %v, %v", left, err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// stream is a gob stream of values.
+// stream encodes values as a gob stream.
 func stream(t testing.TB, values ...any) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -33,7 +33,7 @@ func stream(t testing.TB, values ...any) []byte {
 
 func bound(r io.Reader) *wire.Bound { return wire.NewBound(bufio.NewReaderSize(r, 16)) }
 
-// every message of this package, by one connection.
+// everyMessage returns each message of this package.
 func everyMessage() []any {
 	trainer, token := wire.Trainer{Ordinal: 7, Incarnation: 1 << 60}, taskqueue.Token{Epoch: 1, Pass: 2, Position: 300, Attempt: 4}
 	task := taskqueue.Task{Index: 5, Token: token, Chunks: []taskqueue.Chunk{{Idx: 1, Path: strings.Repeat("/data", 100)}}}
@@ -46,11 +46,11 @@ func everyMessage() []any {
 	}
 }
 
-// What is within the bounds arrives as it was sent, however the bytes come.
+// A stream within the bounds passes unchanged, for any split of its bytes.
 func TestBoundPassesMessages(t *testing.T) {
 	data := stream(t, everyMessage()...)
 	for name, r := range map[string]io.Reader{
-		"at once":      bytes.NewReader(data),
+		"in one read":  bytes.NewReader(data),
 		"byte by byte": iotest.OneByteReader(bytes.NewReader(data)),
 		"half by half": iotest.HalfReader(bytes.NewReader(data)),
 		"with its end": iotest.DataErrReader(bytes.NewReader(data)),
@@ -71,7 +71,7 @@ func TestBoundPassesMessages(t *testing.T) {
 	}
 }
 
-// Types that hold themselves.
+// Types that contain themselves.
 type (
 	list  []list
 	table map[string]table
@@ -79,8 +79,8 @@ type (
 	right struct{ Left map[int]left }
 )
 
-// Types that hold many, which hold many, are looked through once each.
-func TestBoundLooksThroughTypesOnce(t *testing.T) {
+// Nested types with many fields are inspected once each.
+func TestBoundInspectsTypesOnce(t *testing.T) {
 	type a struct{ A, B, C, D, E, F, G, H int }
 	type b struct{ A, B, C, D, E, F, G, H a }
 	type c struct{ A, B, C, D, E, F, G, H b }
@@ -123,7 +123,7 @@ func TestBoundRefuses(t *testing.T) {
 		"a list of itself":              {stream(t, list{list{}}), wire.ErrRecursive, ""},
 		"a map of itself":               {stream(t, table{"a": table{}}), wire.ErrRecursive, ""},
 		"two that hold each other":      {stream(t, left{Right: []right{{}}}), wire.ErrRecursive, ""},
-		"one that nobody asked for":     {stream(t, struct{ Index, More any }{1, nil}, struct{ X list }{list{}}), wire.ErrRecursive, ""},
+		"a field without a receiver":    {stream(t, struct{ Index, More any }{1, nil}, struct{ X list }{list{}}), wire.ErrRecursive, ""},
 		"an ended stream is just ended": {nil, nil, ""},
 		"messages of no bytes":          {[]byte{0, 0, 0, 0}, nil, ""},
 	} {
@@ -136,10 +136,10 @@ func TestBoundRefuses(t *testing.T) {
 	}
 }
 
-// The word of a length takes no memory: only what arrives does.
-func TestBoundTakesMemoryAsItArrives(t *testing.T) {
+// Memory is allocated for arrived bytes, not for the declared length.
+func TestBoundAllocatesArrivedBytesOnly(t *testing.T) {
 	const streams = 200
-	claims := []byte{0xfd, 0x3f, 0xff, 0xff, 1, 2, 3} // four megabytes, of which three bytes come
+	claims := []byte{0xfd, 0x3f, 0xff, 0xff, 1, 2, 3} // declares four megabytes, and sends three bytes
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range streams {
@@ -151,11 +151,11 @@ func TestBoundTakesMemoryAsItArrives(t *testing.T) {
 	}
 	runtime.ReadMemStats(&after)
 	if each := (after.TotalAlloc - before.TotalAlloc) / streams; each > 16<<10 {
-		t.Errorf("%d bytes were taken for a claim of %d", each, wire.MaxMessage)
+		t.Errorf("declared length: found %d bytes of memory for %d declared bytes", each, wire.MaxMessage)
 	}
 }
 
-func TestBoundTellsOfMessagesUnderWay(t *testing.T) {
+func TestBoundReportsMessagesUnderWay(t *testing.T) {
 	long, large := strings.Repeat("x", 1000), strings.Repeat("x", 100<<10)
 	refused := errors.New("not now")
 	for name, tt := range map[string]struct {
@@ -193,13 +193,13 @@ func FuzzBound(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		got, err := io.ReadAll(bound(bytes.NewReader(data)))
 		if err == nil && !bytes.Equal(got, data) || !bytes.HasPrefix(data, got) {
-			t.Fatalf("% x became % x, %v", data, got, err)
+			t.Fatalf("% x: passed as % x, %v", data, got, err)
 		}
 	})
 }
 
-// Over net/rpc an error is its text: the kinds that a client tells apart survive, those of
-// the connection stay what they are.
+// net/rpc transfers an error as its text. Known kinds of errors remain distinct, and errors of the connection are
+// unchanged.
 func TestErrorsOverTheWire(t *testing.T) {
 	kinds := []error{wire.ErrNotLeader, wire.ErrNotStored, wire.ErrJobFinished, wire.ErrJobFailed, wire.ErrRejoin, wire.ErrOtherDataset}
 	for _, kind := range kinds {
@@ -211,12 +211,12 @@ func TestErrorsOverTheWire(t *testing.T) {
 		}
 		var server rpc.ServerError
 		if !errors.As(got, &server) || got.Error() != kind.Error()+": and why" {
-			t.Errorf("%v is no answer of the server any more", got)
+			t.Errorf("error %v: expected an answer of the server", got)
 		}
 	}
 	for _, err := range []error{nil, io.ErrUnexpectedEOF, rpc.ErrShutdown, rpc.ServerError("seq: expected more")} {
 		if got := wire.Error(err); got != err {
-			t.Errorf("%v became %v", err, got)
+			t.Errorf("%v: got %v", err, got)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// document is the page that describes this package's messages.
+// document returns the page that describes the messages of this package.
 func document(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/formats/net-rpc.md")
@@ -28,7 +28,7 @@ func document(t *testing.T) string {
 	return string(text)
 }
 
-// everyStruct is all structs of messages: requests, replies, and what they have in them.
+// everyStruct returns all structs in messages: requests, replies and their fields.
 func everyStruct() map[string]reflect.Type {
 	structs := map[string]reflect.Type{}
 	var add func(t reflect.Type)
@@ -53,7 +53,7 @@ func everyStruct() map[string]reflect.Type {
 	return structs
 }
 
-// fields lists names and types: a struct by its name, any other type by what gob sends.
+// fields lists names and types: a struct by its name, any other type by its gob encoding.
 func fields(t reflect.Type) (list []string) {
 	var name func(t reflect.Type) string
 	name = func(t reflect.Type) string {
@@ -73,8 +73,8 @@ func fields(t reflect.Type) (list []string) {
 	return list
 }
 
-// The document has each struct with all its fields and their types, in every place where it
-// shows the struct, and no other struct.
+// The document has each struct with all its fields and types, in every place that shows the struct, and no other
+// struct.
 func TestDocumentListsEveryField(t *testing.T) {
 	want, found := everyStruct(), map[string]bool{}
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(document(t), -1)
@@ -105,24 +105,24 @@ func TestDocumentListsEveryField(t *testing.T) {
 			}
 			found[spec.Name.Name] = true
 			if has := fields(want[spec.Name.Name]); !slices.Equal(list, has) {
-				t.Errorf("%s: the document shows\n%q, expected\n%q", spec.Name.Name, list, has)
+				t.Errorf("%s: found in the document\n%q, expected\n%q", spec.Name.Name, list, has)
 			}
 			return true
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if !found[name] {
-			t.Errorf("the document does not show %s", name)
+			t.Errorf("document: expected struct %s", name)
 		}
 	}
 }
 
-// The document has a row for each error that clients tell apart.
+// The document has a row for each error that clients distinguish.
 func TestDocumentListsEveryError(t *testing.T) {
 	page := document(t)
 	for _, known := range wire.Known {
 		if !strings.Contains(page, "\n| `"+known.Error()+"` |") {
-			t.Errorf("no row for %q", known)
+			t.Errorf("document: expected a row for %q", known)
 		}
 	}
 	if rows := strings.Count(page[strings.Index(page, "| text begins with"):strings.Index(page, "All other texts")], "\n| `"); rows != len(wire.Known) {

@@ -1,4 +1,4 @@
 package wire
 
-// Known is the list of errors that clients tell apart.
+// Known is the list of errors that clients distinguish.
 var Known = known
