@@ -13,7 +13,7 @@ BUILDVCS := false
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
 endif
 
-TOOL := go tool -modfile=tools/go.mod
+TOOL := go tool -modfile=scripts/tools/go.mod
 TEST := go run ./scripts/testreport
 
 .PHONY: help

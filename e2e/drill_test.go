@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"trainmaster/drill"
+	"trainmaster/local/drill"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 )

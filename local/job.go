@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"trainmaster/dataset/convert"
-	"trainmaster/drill"
 	"trainmaster/etcdstore"
+	"trainmaster/local/drill"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/recordio"
 	"trainmaster/testdata"

@@ -17,7 +17,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"trainmaster/drill"
+	"trainmaster/local/drill"
 )
 
 // settingsPrefix begins the environment's settings: those are of `master run`, not of its

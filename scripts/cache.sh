@@ -26,7 +26,7 @@ cache_inputs() {
 		python3 -c 'import sys; print(sys.version, sys.base_prefix)' &&
 			cat "$cache_checkout/scripts/requirements.txt"
 		;;
-	s3) uname -sm && cat "$cache_checkout/tools/s3/go.mod" "$cache_checkout/tools/s3/go.sum" ;;
+	s3) uname -sm && cat "$cache_checkout/scripts/tools/s3/go.mod" "$cache_checkout/scripts/tools/s3/go.sum" ;;
 	vale) uname -sm && echo "$vale_version" ;;
 	mnist) echo "$mnist_package $mnist_digests" ;;
 	*) echo "cache.sh: expected python, s3, vale or mnist, found '$1'" >&2 && return 1 ;;

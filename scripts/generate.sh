@@ -10,6 +10,6 @@ mapfile -t protos < <(find proto -name '*.proto' | sort)
 protoc --proto_path=proto \
 	--plugin=protoc-gen-go="$(go tool -n protoc-gen-go)" \
 	--go_out="$out" --go_opt=module=trainmaster \
-	--plugin=protoc-gen-go-grpc="$(go tool -modfile=tools/go.mod -n protoc-gen-go-grpc)" \
+	--plugin=protoc-gen-go-grpc="$(go tool -modfile=scripts/tools/go.mod -n protoc-gen-go-grpc)" \
 	--go-grpc_out="$out" --go-grpc_opt=module=trainmaster \
 	"${protos[@]#proto/}"

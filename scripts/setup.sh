@@ -56,7 +56,7 @@ python_packages() {
 # A real S3 server, which keeps each object as a file. The tests of checkpoints in an object store use it; without it they are
 # skipped. It has its own module, so its dependencies stay out of go.mod.
 s3_server() {
-	CGO_ENABLED=0 go build -C tools/s3 -trimpath -buildvcs=false -ldflags "-s -w" -o "$1/versitygw" github.com/versity/versitygw/cmd/versitygw
+	CGO_ENABLED=0 go build -C scripts/tools/s3 -trimpath -buildvcs=false -ldflags "-s -w" -o "$1/versitygw" github.com/versity/versitygw/cmd/versitygw
 }
 
 # prepare ENTRY MESSAGE FUNCTION builds a missing entry of the cache.
@@ -69,4 +69,4 @@ prepare() {
 
 debian_packages
 prepare python "installing the packages of scripts/requirements.txt" python_packages
-prepare s3 "building the S3 server of tools/s3 (some minutes)" s3_server
+prepare s3 "building the S3 server of scripts/tools/s3 (some minutes)" s3_server

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"trainmaster/bench"
+	"trainmaster/local/bench"
 )
 
 func benchCommand() *cobra.Command {

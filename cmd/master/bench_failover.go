@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"trainmaster/bench"
+	"trainmaster/local/bench"
 )
 
 func benchFailoverCommand() *cobra.Command {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"trainmaster/bench"
+	"trainmaster/local/bench"
 )
 
 func benchPSCommand() *cobra.Command {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"trainmaster/bench"
+	"trainmaster/local/bench"
 )
 
 func benchQueueCommand() *cobra.Command {

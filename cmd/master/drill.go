@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"trainmaster/drill"
 	"trainmaster/etcdstore"
+	"trainmaster/local/drill"
 	"trainmaster/taskqueue"
 )
 

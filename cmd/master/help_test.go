@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"trainmaster/drill"
+	"trainmaster/local/drill"
 	"trainmaster/master"
 )
 

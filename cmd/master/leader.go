@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"trainmaster/drill"
 	"trainmaster/etcdstore"
 	"trainmaster/local"
+	"trainmaster/local/drill"
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"

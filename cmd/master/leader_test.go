@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"trainmaster/drill"
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/local/drill"
 	"trainmaster/master"
 )
 

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"trainmaster/bench"
-	"trainmaster/drill"
 	"trainmaster/local"
+	"trainmaster/local/bench"
+	"trainmaster/local/drill"
 	"trainmaster/master/snapshot"
 	"trainmaster/taskqueue"
 )

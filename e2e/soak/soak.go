@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"trainmaster/bench"
+	"trainmaster/local/bench"
 	"trainmaster/taskqueue"
 )
 

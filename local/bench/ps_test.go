@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"trainmaster/bench"
+	"trainmaster/local/bench"
 	"trainmaster/pserver/optimizer"
 )
 

@@ -6,9 +6,9 @@ import (
 	"net"
 	"strconv"
 
-	"trainmaster/bench/literal"
-	"trainmaster/bench/load"
 	"trainmaster/etcdstore"
+	"trainmaster/local/bench/literal"
+	"trainmaster/local/bench/load"
 	"trainmaster/master/netrpc"
 	"trainmaster/taskqueue"
 )

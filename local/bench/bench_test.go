@@ -17,7 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"trainmaster/bench"
+	"trainmaster/local/bench"
 )
 
 const childWord = "bench-child"

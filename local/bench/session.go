@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"trainmaster/bench/load"
+	"trainmaster/local/bench/load"
 )
 
 // Via says how a load reaches the queue.

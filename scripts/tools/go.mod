@@ -1,4 +1,4 @@
-module trainmaster/tools
+module trainmaster/scripts/tools
 
 go 1.26.0
 

@@ -12,7 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"trainmaster/bench/load"
+	"trainmaster/local/bench/load"
 )
 
 // Recovery measures how long a new leader takes from the lock to its first answer.

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"trainmaster/bench"
+	"trainmaster/local/bench"
 )
 
 // Nothing is timed here: it must run and say something.

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"trainmaster/bench/load"
 	"trainmaster/etcdstore"
+	"trainmaster/local/bench/load"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 )
