@@ -85,7 +85,7 @@ func TestResumeFromABucket(t *testing.T) {
 		p.kill()
 	}
 	c.loseEtcd(nil)
-	run(t, c.dir, c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket)...).wants(t, 2, "the folder is not empty")
+	run(t, c.dir, c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket)...).wants(t, 2, "directory is not empty")
 	c.bucket = store.URL("jobs/again")
 	c.says(c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket), "its parameters are those of set")
 	m, all = c.counted("async", "rewind")

@@ -72,7 +72,7 @@ func TestKilledParameterServer(t *testing.T) {
 				trainer.wantExit(0)
 			}
 			master.wantExit(0)
-			if strings.Contains(next.log(), "parameters initialised") {
+			if strings.Contains(next.log(), "parameters initialized") {
 				t.Error("the restarted parameter server was given new parameters, expected that it goes on from its checkpoint")
 			}
 			j.wantExactlyOnce(passes, tasksPerPass)

@@ -221,7 +221,7 @@ func TestSnapshotWithModel(t *testing.T) {
 			if err := os.MkdirAll(filepath.Join(c.checkpoints(), "something"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			run(t, c.dir, c.in("snapshot", "restore", file, "--checkpoint-dir", c.checkpoints())...).wants(t, 2, "the folder is not empty")
+			run(t, c.dir, c.in("snapshot", "restore", file, "--checkpoint-dir", c.checkpoints())...).wants(t, 2, "directory is not empty")
 			if err := os.RemoveAll(c.checkpoints()); err != nil {
 				t.Fatal(err)
 			}

@@ -24,7 +24,7 @@ func (t *term) watchFaults(ctx context.Context) error {
 		if err == nil || now != (ShardFaults{}) { // else nothing newer is known
 			t.faults.Store(&now)
 			if now.Overflow != "" && now.Overflow != before.Overflow {
-				t.config.Log.WithField("value", now.Overflow).Error("parameters overflowed: no more checkpoints are written")
+				t.config.Log.WithField("value", now.Overflow).Error("parameters overflowed: checkpoints stopped")
 			}
 			if now.Unrestored != "" && now.Unrestored != before.Unrestored {
 				t.config.Log.WithField("reason", now.Unrestored).Error("parameter servers wait: checkpoint is damaged or missing")

@@ -18,7 +18,7 @@ func TestAsyncTrainersPushAtOnce(t *testing.T) {
 	for ordinal := range trainers {
 		group.Go(func() {
 			c := connect(t, book, params.Config{Mode: params.Async, Ordinal: uint32(ordinal)})
-			values := tensors(constant(float32(ordinal))) // only the initialiser's count
+			values := tensors(constant(float32(ordinal))) // only the initializer's count
 			if err := c.Init(within(t), values); err != nil {
 				t.Error(err)
 				return

@@ -14,22 +14,22 @@ import (
 // stepping, copying and summing a piece happen in the fastest cache.
 const pieceElements = 4096
 
-// block is one slice of a tensor with all that changes together with it.
+// block is one slice of a tensor with its optimizer state, counters and applied steps.
 type block struct {
 	placement.Block
 	local  int // its index among the blocks of the shard
 	tensor string
 
 	mu      sync.Mutex
-	params  []float32 // nil until the first put
-	state   []float32 // of the optimizer: slot after slot, each as long as params
-	updates uint64    // applied to the parameters
-	version uint64    // sync: of the commit; async: pushes applied
-	cut     uint64    // number of the last cut that has this block
-	image   *image    // what that cut has, when an update came before the checkpoint's writer
+	params  []float32 // nil until the first put.
+	state   []float32 // State of the optimizer: slot after slot, each as long as params.
+	updates uint64    // Updates applied to the parameters.
+	version uint64    // Synchronous: version of the commit. Asynchronous: number of applied pushes.
+	cut     uint64    // Number of the last cut with this block.
+	image   *image    // Content at that cut, if an update came before the checkpoint writer. Otherwise nil.
 
-	frozen chan struct{} // nil: it is not; closed when the move that froze it is over
-	moved  bool          // another shard has it
+	frozen chan struct{} // Closed when the migration that froze the block ends; nil if the block is not frozen.
+	moved  bool          // Whether another shard owns the block.
 }
 
 func (b *block) name() string {
@@ -72,11 +72,9 @@ func (b *block) stepLocked(rule optimizer.Rule, lo, hi int, grad []float32, step
 	rule.Apply(b.params[lo:hi], grad, b.slots(lo, hi), step)
 }
 
-// push applies the gradient in values for the trainer's step in head, unless it
-// was applied before, and completes r. values are lost. With
-// r.buf set the parameters of that very moment take their place as the body of r,
-// whose dtype is set. If the trainer makes values in shared memory non-finite meanwhile, the
-// elements before them stay applied.
+// push applies the gradient in values for the trainer's step in head, unless the step was applied before, and completes r. It
+// overwrites values: if r.buf is set, with the parameters after the update as the body of r, whose dtype is set. If the trainer
+// makes values in shared memory non-finite during the call, the elements before them stay applied.
 func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale float32, values elements, r *reply) (fault *wire.Fault) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,8 +133,8 @@ func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale 
 	return fault
 }
 
-// stalenessLocked is the number of updates since version. There are none since one that
-// is not there yet: it was lost in a restart.
+// stalenessLocked is the number of updates since version. It is 0 for a version that the block has not reached, since a restart
+// lost that version.
 func (b *block) stalenessLocked(version uint32) uint64 {
 	now := clampVersion(b.version)
 	return uint64(now - min(version, now))

@@ -23,9 +23,8 @@ func newBuffer() *buffer {
 	return &buffer{frame: frame, bytes: frame[wire.HeaderSize:], floats: floats[wire.HeaderSize/4:]}
 }
 
-// buffers is a bounded pool. Whoever takes a buffer holds no other one, so
-// that waiting for one never waits for itself. The buffer given back last is
-// taken first: it may still be in the cache.
+// buffers is a bounded pool. A caller must hold at most one buffer: a caller that waits for a second one could wait forever.
+// The last buffer given back is taken first, because it may still be in the cache.
 type buffers struct {
 	slots chan struct{} // one per buffer that is out
 

@@ -15,24 +15,24 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// checkpoints writes the shard's checkpoints: at the cuts that the master takes for sets of
-// all shards, and by itself when the shard gets its first parameters and when it stops.
+// checkpoints writes the checkpoints of the shard: at the cuts of the master for checkpoint sets, and alone when the shard has its
+// first parameters or stops.
 type checkpoints struct {
 	shard    *shard
 	store    checkpoint.Store
 	folder   checkpoint.Folder // the shard's in store
 	start    uint64
-	job      JobState      // as it was at the start
-	keep     int           // of those that the shard saved itself, while there is no set
-	cutLimit time.Duration // how long a cut waits for its master: updates copy what they change meanwhile
+	job      JobState      // at the start
+	keep     int           // own checkpoints to keep without a set
+	cutLimit time.Duration // maximum duration of a cut; updates copy the state that they change until the cut ends
 	log      *logrus.Entry
 
-	superseded chan struct{} // closed when a later start has the folder
-	lastCut    atomic.Uint64 // the greatest number that is known here
+	superseded chan struct{} // closed when a later start owns the directory
+	lastCut    atomic.Uint64 // greatest known number of a cut
 
 	mu       sync.Mutex // one checkpoint at a time
 	sequence uint64
-	stopped  uint64     // changes() of what it started from, the checkpoints of the last stop; 0: of something else
+	stopped  uint64     // changes() after a restore from the checkpoints of the last stop, otherwise 0
 	term     uint64     // of the last master that took a cut
 	open     *masterCut // nil: none
 	tables   tableHistory
@@ -47,8 +47,9 @@ func (s *shard) changes() uint64 {
 	return s.counters.pushed.Load() + s.counters.rowsPushed.Load() + s.counters.committed.Load() + s.counters.adopted.Load() + s.counters.switched.Load() + 1
 }
 
-// saveSelf writes a checkpoint of this shard alone. When nothing has changed since it started from the checkpoints of the
-// last stop, they are those of this one too; any other one may be from before others went on.
+// saveSelf writes a checkpoint of this shard alone. If the shard started from the checkpoints of the last stop and nothing has
+// changed since, it writes nothing: the checkpoints of the last stop are current. Other checkpoints may be older than the other
+// shards.
 func (c *checkpoints) saveSelf(ctx context.Context, why string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +74,7 @@ func (c *checkpoints) saveSelf(ctx context.Context, why string) error {
 		return err
 	}
 	if sets, err := c.store.Sets(ctx); err != nil || len(sets) > 0 {
-		return nil //nolint:nilerr // the checkpoint is there; the master has older ones pruned
+		return nil //nolint:nilerr // the checkpoint is complete; the master removes older checkpoints
 	}
 	if err := c.folder.Prune(ctx, part.Generation, c.keep); err != nil {
 		c.log.WithError(err).Warn("older checkpoints not removed")
@@ -87,8 +88,8 @@ type occasion struct {
 	saved string
 }
 
-// save writes the checkpoint of a cut. Updates go on meanwhile. Disk errors are logged and kept for Describe, and the older checkpoints stay as
-// they are.
+// save writes the checkpoint of a cut while updates continue. Disk errors are logged and kept for Describe. After an error the
+// older checkpoints stay.
 func (c *checkpoints) save(ctx context.Context, h *holding, cut *cut, on occasion) (checkpoint.Part, error) {
 	began := time.Now()
 	c.sequence++
@@ -101,7 +102,7 @@ func (c *checkpoints) save(ctx context.Context, h *holding, cut *cut, on occasio
 		if errors.Is(err, checkpoint.ErrSuperseded) {
 			close(c.superseded) // once: nothing is written after it
 		}
-		log.WithError(err).Error("checkpoint not written: the one before it stays, training goes on")
+		log.WithError(err).Error("checkpoint not written: previous checkpoint stays")
 		return checkpoint.Part{}, err
 	}
 	log.WithFields(logrus.Fields{"set": on.set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond), "rested": pace.slept.Round(time.Microsecond)}).Info("checkpoint written")
@@ -133,7 +134,7 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 	}
 	w.Worked = pace.worked
 	if err = c.writeFiles(ctx, w, h, cut); err == nil {
-		// An update that was under way at the first check can be a part of the cut. It is noted by now: the copies waited for it.
+		// An update that began before the first check can be part of the cut. The copies waited for that update, so its overflow is noted.
 		//guard:checkpoint-checks-overflow
 		err = c.shard.checkOverflow()
 	}

@@ -26,7 +26,7 @@ func modelOf(t *testing.T, elements int) *model.Model {
 	return m
 }
 
-// While the first parameters are made durable nobody else may claim to initialise, put others
+// While the first parameters are made durable nobody else may claim to initialize, put others
 // in their place, or bring another model.
 func TestClaimsWhileTheFirstParametersAreWritten(t *testing.T) {
 	for name, second := range map[string]int{"the same model": 10, "another model": 20} {

@@ -29,7 +29,7 @@ type contributor struct {
 
 // commit makes version from the stages that the contributors computed at
 // version-1, in the order given, and returns the version reached. A shard at or
-// past version does nothing. A shard that was restored, or initialised when the
+// past version does nothing. A shard that was restored, or initialized when the
 // job was at work already, and lacks stages adopts the version without an
 // update, and says so; so does any shard when there are no contributors: other
 // shards have the version from a life of the job that nobody remembers.

@@ -17,8 +17,8 @@ import (
 
 // Registry gives servers their indices.
 type Registry interface {
-	// ClaimPS waits until an index is free, publishes addr under it for as long as a lease lives, and returns. While it
-	// waits it says why.
+	// ClaimPS waits until an index is free, publishes addr under it for as long as a lease lives, and returns. During the wait it
+	// calls waiting with the reason.
 	ClaimPS(ctx context.Context, addr string, waiting func(reason string)) (Claim, error)
 }
 
@@ -32,15 +32,16 @@ type Claim interface {
 	Release(ctx context.Context) error // frees the index for the next server
 }
 
-// JobState is what a server has to know of its job at its start.
+// JobState describes the job when a server starts.
 type JobState struct {
-	Name      string // "": not known
-	ID        string // hexadecimal, another one for each life of a job of that name; "": not known
-	Epoch     uint32
-	Shards    int       // of the model; 0: as many as there were
-	Life      int64     // another one after there was no server at all
-	LatestSet []byte    // the set of checkpoints to start from, see [checkpoint.Set]; nil: none is named
-	Named     int64     // revision of LatestSet: greater after each write, also of the same set; 0: none is named
+	Name   string // Empty if not known.
+	ID     string // Hexadecimal. Each job instance has another one. Empty if not known.
+	Epoch  uint32
+	Shards int   // Shards of the model; 0 keeps the number of the checkpoint.
+	Life   int64 // Changes when all servers were gone.
+
+	LatestSet []byte    // Set to start from, see [checkpoint.Set]; nil if no set is named.
+	Named     int64     // Revision of LatestSet, which grows with each write; 0 if no set is named.
 	TableKey  table.Key // by which the ids of embedding tables are hashed, unless the checkpoint has another key; zero: none
 	Placement []byte    // where blocks were moved to, see [placement.Layout]; nil: none was
 }
@@ -52,25 +53,27 @@ type Config struct {
 	Listener  net.Listener // the server's from now on; default: a free port of 127.0.0.1
 	Advertise string       // "ip:port" that trainers use; default: the listener's
 
-	// DataSocket is the folder for a unix domain socket that trainers on the same machine find by themselves: a folder of
-	// this user, closed to others. Default SocketAuto: one in the system's folder for temporary files, and a warning if
-	// that cannot be; SocketOff: none.
+	// DataSocket is the directory of a unix domain socket that trainers on the same machine find through the hello reply. It must
+	// belong to this user, with mode 0700. The default, SocketAuto, is a directory in the system's temporary directory, with a
+	// warning if that fails. SocketOff disables the socket.
 	DataSocket string
 
-	CheckpointDir string        // a folder or the URL of a bucket, see [storage.Open], the same for all servers of the job; "" keeps no checkpoints: a restart loses the parameters
-	CheckpointsOf string        // another job, whose checkpoints there it may begin from; default: none
-	Keep          int           // of those that the server saved itself, while there is no set; default 2
-	CutLimit      time.Duration // for a master to collect a cut that it began: updates copy what they change meanwhile; default 10 minutes
+	// CheckpointDir is a directory or the URL of a bucket, see [storage.Open], the same for all servers of the job. If it is
+	// empty, no checkpoints are kept and a restart loses the parameters.
+	CheckpointDir string
+	CheckpointsOf string        // Another job whose checkpoints may be loaded. Default: none.
+	Keep          int           // Own checkpoints to keep without a set. Default 2.
+	CutLimit      time.Duration // Maximum duration of a master's cut. Updates copy the state that they change until it ends. Default 10 minutes.
 
-	MaxConnections int           // default 4096
-	BufferBytes    int64         // for frames on their way, and as much again of memory shared with trainers on this machine; default 256 MiB
-	StageBytes     int64         // for staged gradients, default 4 GiB; beyond it trainers wait
-	StageWait      time.Duration // after this time without a step, a trainer whose gradients do not fit with the others' is refused; default 30 s
+	MaxConnections int           // Default 4096.
+	BufferBytes    int64         // For frames in transit, and the same again for memory shared with trainers on this machine. Default 256 MiB.
+	StageBytes     int64         // For staged gradients. Trainers wait when it is full. Default 4 GiB.
+	StageWait      time.Duration // Without a step for this time, gradients that do not fit are refused. Default 30 s.
 
-	HelloTimeout time.Duration // for a new connection's first frame, default 10 s
-	FrameTimeout time.Duration // for a payload once its header is there, and for a reply, default 30 s
-	PullWait     time.Duration // longest wait for a version before the client has to ask again, default 5 s
-	InitTimeout  time.Duration // an initialiser silent for this long loses its claim, default 30 s
+	HelloTimeout time.Duration // For the first frame of a connection. Default 10 s.
+	FrameTimeout time.Duration // For a payload after its header, and for a reply. Default 30 s.
+	PullWait     time.Duration // Maximum wait for a version; then the client asks again. Default 5 s.
+	InitTimeout  time.Duration // An initializer without a request for this time loses its claim. Default 30 s.
 
 	Log *logrus.Entry // default: the standard logger
 }
@@ -78,7 +81,7 @@ type Config struct {
 // Validate says which field is wrong, and fills the defaults in.
 func (c *Config) Validate() error {
 	if c.Registry == nil {
-		return errors.New("pserver.Config.Registry is nil: expected something that gives out indices")
+		return errors.New("pserver.Config.Registry is nil: expected a registry of indices")
 	}
 	if c.Advertise == "" && c.Listener != nil {
 		c.Advertise = c.Listener.Addr().String()
@@ -89,7 +92,7 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("pserver.Config.Advertise is %q: expected host:port: %w", c.Advertise, err)
 		}
 		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-			return fmt.Errorf("pserver.Config.Advertise is %q, every address of the machine: expected one that trainers reach", c.Advertise)
+			return fmt.Errorf("pserver.Config.Advertise is %q: expected an address that trainers reach, found all addresses of the machine", c.Advertise)
 		}
 	}
 	c.DataSocket = cmp.Or(c.DataSocket, SocketAuto)

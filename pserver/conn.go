@@ -85,7 +85,7 @@ func (c *conn) serve() {
 // would reset the connection and could take the refusal away.
 func (c *conn) linger() {
 	if c.nc.SetReadDeadline(time.Now().Add(lingering)) == nil {
-		io.CopyN(io.Discard, c.nc, 4*wire.MaxPayload) //nolint:errcheck // whatever comes, the connection is over
+		io.CopyN(io.Discard, c.nc, 4*wire.MaxPayload) //nolint:errcheck // the connection is closed in any case
 	}
 }
 
@@ -162,8 +162,8 @@ func (c *conn) room() *buffer {
 	return c.buffers.take(c.stop)
 }
 
-// payload takes n bytes into buf, unless they are there, piece by piece while they are
-// in the cache, and checks their sum. Elements of bfloat16 become float32.
+// payload reads n bytes into buf, unless they are in shared memory, and checks their sum. It works on pieces that fit the cache.
+// Elements of bfloat16 become float32.
 func (c *conn) payload(buf *buffer, n int) (isFinite bool, err error) {
 	isFloat := c.head.DType == wire.Float32 && n%4 == 0
 	isHalf := c.head.DType == wire.BFloat16 && n <= wire.MaxPayload/2
@@ -192,8 +192,7 @@ func (c *conn) payload(buf *buffer, n int) (isFinite bool, err error) {
 	return isFinite, sum.Check(&c.raw)
 }
 
-// handle does what the frame asks and completes r, or says why not. When r
-// takes buf over it says so in r.buf.
+// handle serves the frame and completes r, or returns a fault. It sets r.buf if r takes buf over.
 func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) {
 	defer func() {
 		//guard:panic-ends-connection
@@ -265,16 +264,16 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	}
 	h := c.shard.holding.Load()
 	if h == nil && c.shard.moving.joins {
-		return wire.Faultf(wire.Busy, "shard %d has not heard yet which blocks it has", c.shard.index)
+		return wire.Faultf(wire.Busy, "shard %d does not have its placement yet", c.shard.index)
 	}
 	if h == nil {
-		return wire.Faultf(wire.Uninitialised, "shard %d has no parameters", c.shard.index)
+		return wire.Faultf(wire.Uninitialized, "shard %d has no parameters", c.shard.index)
 	}
 	if buf == nil || c.head.Length < wire.DigestSize || [wire.DigestSize]byte(buf.bytes) != h.model.Digest {
 		return otherPlacement(c.shard.index, c.head.Placement, h.model.Placement.Epoch)
 	}
 	if meant := buf.bytes[wire.DigestSize:c.head.Length]; len(meant) > 0 && (c.socket == nil || !bytes.Equal(meant, c.socket.offer.Server[:])) {
-		return wire.Faultf(wire.WrongShard, "this is another server than the one that offered this socket")
+		return wire.Faultf(wire.WrongShard, "socket of another server: expected the server that offered this socket")
 	}
 	t, fault := c.shard.greet(h, uint32(c.head.Block), c.head.Incarnation)
 	if fault != nil {
@@ -311,7 +310,7 @@ func (c *conn) checkShard() *wire.Fault {
 		return wire.Faultf(wire.Resync, "job epoch %d, shard %d is at %d", head.JobEpoch, c.shard.index, at)
 	}
 	if head.Op != wire.Put && !c.shard.ready.Load() {
-		return wire.Faultf(wire.Uninitialised, "shard %d has no parameters yet", c.shard.index)
+		return wire.Faultf(wire.Uninitialized, "shard %d has no parameters yet", c.shard.index)
 	}
 	if stages := head.Op == wire.Stage || head.Op == wire.StageRows; !reads && head.Op != wire.Put && stages != h.model.Sync {
 		return wire.Faultf(wire.WrongMode, "%v, but shard %d is updated in mode %s", head.Op, c.shard.index, h.model.Mode())
@@ -379,8 +378,8 @@ func (c *conn) pull(b *block, r *reply) *wire.Fault {
 	return nil
 }
 
-// send writes replies until there are no more, little ones together. When the
-// connection breaks it goes on taking them, for their buffers.
+// send writes replies until the channel is closed, several small replies in one write. After an error it drains the channel to
+// free the buffers.
 func (c *conn) send() {
 	var (
 		little []byte

@@ -88,7 +88,7 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d waits: %s", c.shard.index, text)
 	}
 	if c.shard.moving.joins && c.shard.holding.Load() == nil {
-		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has not heard yet which blocks it has", c.shard.index)
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d does not have its placement yet", c.shard.index)
 	}
 	if err := c.shard.checkEpoch(request.GetJobEpoch()); err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 func (c *control) FinishInit(ctx context.Context, request *pb.FinishInitRequest) (*pb.FinishInitReply, error) {
 	err := c.shard.finish(request.GetIncarnation(), func() {
 		if c.checkpoints != nil {
-			c.checkpoints.saveSelf(context.WithoutCancel(ctx), checkpoint.First) //nolint:errcheck // it is in the log and in Describe; training goes on
+			c.checkpoints.saveSelf(context.WithoutCancel(ctx), checkpoint.First) //nolint:errcheck // it is in the log and in Describe; training continues
 		}
 	})
 	if err != nil {

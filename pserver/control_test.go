@@ -156,7 +156,7 @@ func TestConfigMistakesAreNamed(t *testing.T) {
 	registry := newBook(1).place(0)
 	for want, cfg := range map[string]pserver.Config{
 		"Registry is nil":                             {},
-		"every address of the machine":                {Registry: registry, Listener: everywhere},
+		"all addresses of the machine":                {Registry: registry, Listener: everywhere},
 		`Advertise is "here": expected host`:          {Registry: registry, Advertise: "here"},
 		"Keep is -1: expected at least 1":             {Registry: registry, Keep: -1},
 		"BufferBytes is 5: expected at least 1048576": {Registry: registry, BufferBytes: 5},

@@ -10,7 +10,7 @@ import (
 // dataPreface is what a data connection starts with: wire.Magic.
 const dataPreface = "TMPS"
 
-// door takes data connections in and knows which are open.
+// dataListener accepts data connections and keeps the set of open connections.
 type dataListener struct {
 	listener   net.Listener
 	cfg        *Config
@@ -21,8 +21,8 @@ type dataListener struct {
 	stopped    chan struct{}
 
 	mu     sync.Mutex
-	closed bool          // for a while: see pause
-	cut    chan struct{} // closed when the connections that are open now are to end
+	closed bool          // refuses connections between pause and resume
+	cut    chan struct{} // closed to end the connections that are open now
 	open   map[net.Conn]struct{}
 	conns  sync.WaitGroup
 }
@@ -87,7 +87,7 @@ func (d *dataListener) leave(nc net.Conn) {
 	d.shard.counters.connections.Add(-1)
 }
 
-// stop closes every connection, and returns when nobody serves one any more.
+// stop closes all connections and returns when all of them have ended.
 func (d *dataListener) stop() {
 	d.mu.Lock()
 	close(d.stopped)
@@ -96,8 +96,7 @@ func (d *dataListener) stop() {
 	d.conns.Wait()
 }
 
-// pause closes every connection and lets none in until resume. It returns when nobody serves
-// one any more.
+// pause closes all connections and refuses new connections until resume. It returns when all connections have ended.
 func (d *dataListener) pause() (resume func()) {
 	d.mu.Lock()
 	d.closed = true

@@ -89,7 +89,7 @@ func TestPiecesThatAreRefused(t *testing.T) {
 		"damaged on the way": func(list []*pb.SlotPiece) []*pb.SlotPiece { list[len(list)-1].WaitingUpdates[0]++; return list },
 		"rows: expected 30":  func(list []*pb.SlotPiece) []*pb.SlotPiece { return list[1:] },
 		"slots did not come": func(list []*pb.SlotPiece) []*pb.SlotPiece { return list[:1] },
-		"is there twice":     func(list []*pb.SlotPiece) []*pb.SlotPiece { return append(list[:1:1], list...) },
+		"duplicate id":       func(list []*pb.SlotPiece) []*pb.SlotPiece { return append(list[:1:1], list...) },
 		"was not asked for":  func(list []*pb.SlotPiece) []*pb.SlotPiece { list[0].Slot++; return list },
 	} {
 		var list []*pb.SlotPiece

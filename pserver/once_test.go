@@ -272,7 +272,7 @@ var errKilled = fmt.Errorf("killed")
 
 // wrote is called after each step of a checkpoint.
 func (n *node) wrote(what string) error {
-	if what == "folder made" { // the cut follows at once
+	if what == "directory made" { // the cut follows at once
 		n.cutting = n.clone()
 		return nil
 	}

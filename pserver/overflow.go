@@ -8,16 +8,15 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// errOverflow: parameters, or the optimizer's state, are not finite. A gradient that is finite can do that: 3e38 and 3e38 are, and
-// their sum and their squares are not.
+// errOverflow reports parameters or optimizer state that are not finite. Finite gradients can cause it: the sum of two values
+// of 3e38 and their squares overflow.
 var errOverflow = errors.New("parameters overflowed")
 
-// overflowed notes the first value that is not finite. Describe says it from then on, and no checkpoint takes the place of one with
-// finite values.
+// overflowed notes the first value that is not finite. Describe reports it, and no checkpoint is written after it.
 func (s *shard) overflowed(what string) {
 	//guard:overflow-recorded
 	if s.overflow.CompareAndSwap(nil, &what) {
-		s.log.WithField("value", what).Error("parameters overflowed: no more checkpoints are written")
+		s.log.WithField("value", what).Error("parameters overflowed: checkpoints stopped")
 	}
 }
 
@@ -37,14 +36,14 @@ func (s *shard) checkOverflow() error {
 		}
 	}
 	if what := s.overflowText(); what != "" {
-		return fmt.Errorf("%w at shard %d: %s: the checkpoints before it stay; lower the learning rate or clip gradients, and begin again from the latest set with master --resume", errOverflow, s.index, what)
+		return fmt.Errorf("%w at shard %d: %s: earlier checkpoints stay: lower the learning rate or clip gradients, and restart from the latest set with master --resume", errOverflow, s.index, what)
 	}
 	return nil
 }
 
-// seeBlock notes the first value of elements lo to hi of a block, or of their state, that is not finite after an update. Of the state
-// it looks at the last slice, which has squares in rules with squares: what is not finite in another one makes the parameter so.
-// isFinite says whether the parameters are, and slots names the state. The block's lock is held.
+// seeBlock notes the first value of elements lo to hi of a block, or of their state, that is not finite after an update. It checks
+// only the last slice of the state, which has the squares; a value that is not finite in another slice makes the parameter
+// non-finite too. isFinite describes the parameters, and slots names the state. The caller holds the block's lock.
 func (s *shard) seeBlock(b *block, lo, hi int, isFinite bool, slots []string, update string, number uint64) {
 	part, values := "", b.params
 	if last := len(slots) - 1; isFinite && last >= 0 {

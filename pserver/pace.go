@@ -15,14 +15,14 @@ const (
 	shortestPause = time.Millisecond
 	// slowedAtMost is by how much a checkpoint is made longer.
 	slowedAtMost = 2 * time.Minute
-	// writerShare is the part of a machine's processors that the writer of a checkpoint takes beside trainers.
+	// writerShare is the part of a machine's processors for the checkpoint writer while trainers are active.
 	writerShare = 1.0 / 8
 	// writtenBy is the part of the time that a checkpoint has, after which its data are to be written: the rest is for the disk, and the other servers.
 	writtenBy = 3.0 / 4
 )
 
-// pace holds the writer of one checkpoint back while trainers are at work, so that their steps take about as long as
-// without it. What it does in a while it rests for some more: on two processors it works a quarter of the time.
+// pace slows the writer of one checkpoint down while trainers are active, so that their steps take about as long as without it.
+// The writer sleeps in proportion to its work: on two processors it works a quarter of the time.
 //
 //	work of a slice ──▶ owed += work * (1/share - 1) ──▶ sleep what is owed, once that is enough to sleep
 //	                      nothing: no gradient for a second, slept two minutes for this checkpoint, or it would be too late
@@ -43,7 +43,7 @@ type pace struct {
 	slept time.Duration
 }
 
-// newPace is for a checkpoint of so many bytes, which has until ctx's deadline.
+// newPace returns the pace of a checkpoint of total bytes. The checkpoint must be complete at the deadline of ctx.
 func newPace(ctx context.Context, total int64, gradients func() uint64) *pace {
 	share := min(1, writerShare*float64(runtime.GOMAXPROCS(0)))
 	p := &pace{gradients: gradients, rest: 1/share - 1, now: time.Now, sleep: time.Sleep, total: total, seen: gradients()}
@@ -58,7 +58,7 @@ func (p *pace) within(limit time.Duration) {
 	p.due = p.now().Add(time.Duration(writtenBy * float64(limit)))
 }
 
-// late says whether what is left, without any rest, would be written too late after a rest.
+// late reports whether the remaining work, without any rest, would end too late after a rest.
 func (p *pace) late(now time.Time, rest time.Duration) bool {
 	left := float64(p.work) * float64(max(0, p.total-p.done)) / float64(max(1, p.done))
 	return !p.due.IsZero() && now.Add(rest+time.Duration(left)).After(p.due)

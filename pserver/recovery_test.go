@@ -86,7 +86,7 @@ func last(list []string) string {
 	return list[len(list)-1]
 }
 
-// trainUntilGone initialises, pushes step 1, and tells the server to stop; it
+// trainUntilGone initializes, pushes step 1, and tells the server to stop; it
 // dies somewhere on the way.
 func trainUntilGone(t testing.TB, b *book, cfg params.Config, victim *child, start, grads []params.Tensor) {
 	t.Helper()
@@ -380,10 +380,10 @@ func stopAndSucceed(t *testing.T, g *storageBackend) {
 	startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	mustInit(t, connect(t, b, params.Config{Mode: params.Async}), values) // the third is there
 	b.set(0, second.addr)
-	if _, err := newSetTaker(t, b).take(within(t)); err == nil || !strings.Contains(err.Error(), "taken over by a later start") {
+	if _, err := newSetTaker(t, b).take(within(t)); err == nil || !strings.Contains(err.Error(), "owned by a later start") {
 		t.Errorf("a cut of the overtaken server: %v", err)
 	}
-	if err := second.wait(); err == nil || !strings.Contains(err.Error(), "taken over by a later start") {
+	if err := second.wait(); err == nil || !strings.Contains(err.Error(), "owned by a later start") {
 		t.Errorf("the overtaken server returned %v", err)
 	}
 }

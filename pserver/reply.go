@@ -6,7 +6,7 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// reply is a frame to be sent. buf is what its body lies in, to be given back after.
+// reply is a frame to be sent. buf holds its body and is given back afterwards.
 type reply struct {
 	head wire.Header
 	raw  [wire.HeaderSize]byte
@@ -27,7 +27,7 @@ func (r *reply) begin(elements int) {
 	r.sum, r.begun = wire.Begin(&r.raw), true
 }
 
-// add puts the elements from lo on into the body, sums them, and says whether they are finite. It is called in order.
+// add puts elements from lo on into the body, adds them to the checksum, and reports whether they are finite. Calls are in order.
 func (r *reply) add(lo int, piece []float32) (isFinite bool) {
 	size := r.head.DType.Size()
 	body := r.body[lo*size : (lo+len(piece))*size]
@@ -50,7 +50,7 @@ func (r *reply) end() {
 	r.sum.Store(&r.raw)
 }
 
-// attach makes the frame ready, with a body in buf, or a little one of its own.
+// attach completes the frame with a body: in buf, or a small separate one.
 func (r *reply) attach(body []byte) {
 	r.body, r.head.Length = body, uint32(len(body))
 	r.encode()

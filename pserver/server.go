@@ -22,8 +22,8 @@ import (
 	"trainmaster/pserver/checkpoint/storage"
 )
 
-// ErrLeaseLost: the index may belong to another server by now, so that this one ended without another word.
-var ErrLeaseLost = errors.New("the lease on this server's index was lost: this process, or etcd, was away for longer than the lease; start it again, and it goes on from its last checkpoint")
+// ErrLeaseLost is returned when the lease is lost. The server ends at once, since another server may own the index.
+var ErrLeaseLost = errors.New("lease on the server index lost: this process or etcd was unavailable for longer than the lease: restart the server, it continues from its last checkpoint")
 
 const (
 	maxControlMessage = 64 << 20 // a placement table of some million blocks
@@ -35,11 +35,11 @@ type Server struct {
 	cfg    Config
 	socket *socket          // nil: none
 	place  checkpoint.Place // nil: no checkpoints are kept
-	points failpoint.Hook   // see checkpoint.Folder
+	points failpoint.Hook   // crash points for tests, see checkpoint.Folder
 }
 
-// New checks the configuration, makes the folder for checkpoints and opens the
-// port and the socket for trainers on this machine. Run must follow.
+// New checks the configuration, creates the checkpoint directory, and opens the port and the socket for trainers on this machine.
+// Run must follow.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("--checkpoint-dir: %w", err)
 		}
 		if err := s.place.Prepare(""); err != nil {
-			return nil, fmt.Errorf("folder for checkpoints (--checkpoint-dir): %w; choose one that this user may write to", err)
+			return nil, fmt.Errorf("checkpoint directory (--checkpoint-dir): %w: choose a directory with write permission", err)
 		}
 	}
 	if cfg.Listener == nil {
@@ -69,7 +69,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// openSocket fails only if a folder was asked for.
+// openSocket fails only if the configuration names a directory.
 func (s *Server) openSocket() (err error) {
 	if s.cfg.DataSocket == SocketOff {
 		return nil
@@ -119,8 +119,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(err, claim.Release(release))
 }
 
-// keepPort keeps the port open until release, also when nobody accepts there any more: a port that refuses says that the process
-// is gone. A server that stops has not freed its index yet, and may be writing its last checkpoint.
+// keepPort keeps the port open until release, also when the server no longer accepts connections: a refused connection means that
+// the process is gone. A server that stops still owns its index and may be writing its last checkpoint.
 func (s *Server) keepPort() (release func()) {
 	listener, ok := s.cfg.Listener.(*net.TCPListener)
 	if !ok {
@@ -155,7 +155,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	group.Go(func() error {
 		err := control.Serve(calls)
 		if groupCtx.Err() != nil {
-			return nil // told to stop
+			return nil // normal stop
 		}
 		return err
 	})
@@ -217,7 +217,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 	index, job := claim.Index(), claim.Job()
 	log := s.cfg.Log.WithField("shard", index)
 	if s.place == nil {
-		// Nothing survives a start, so any other number than the last one does.
+		// Nothing survives a restart, so any number works that differs from the last start.
 		start := uint64(time.Now().UnixNano())
 		shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
 		shard.job, shard.tableKey = job.ID, job.TableKey
@@ -231,10 +231,10 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 	store := checkpoint.Store{Place: s.place, Points: s.points}
 	folder := store.Shard(index)
 	if err := folder.Prepare(); err != nil {
-		return nil, nil, fmt.Errorf("folder for checkpoints (--checkpoint-dir): %w; choose one that this user may write to", err)
+		return nil, nil, fmt.Errorf("checkpoint directory (--checkpoint-dir): %w: choose a directory with write permission", err)
 	}
 	//guard:checkpoints-of-this-job
-	if err := job.checkJob(ctx, store, index, s.cfg.CheckpointsOf); err != nil { // before a server of that job loses its folder to this one
+	if err := job.checkJob(ctx, store, index, s.cfg.CheckpointsOf); err != nil { // before this start takes the directory from a server of that job
 		return nil, nil, err
 	}
 	start, err := folder.CountStart(ctx)

@@ -21,35 +21,36 @@ type shard struct {
 	initTimeout time.Duration
 	counters    counters
 
-	// ready is set when the parameters are complete; until then only the
-	// initialiser touches them. A rewind takes it back.
+	// ready is set when the parameters are complete. Until then only the initializer changes them. A rollback clears it.
 	ready   atomic.Bool
 	holding atomic.Pointer[holding] // nil until the first claim or a restore
 
 	mu        sync.Mutex
 	claim     claim
-	finishing bool                // the claim is used up, and what was put is made durable
+	finishing bool                // the claim is used up; finish makes the parameters durable
 	trainers  map[uint32]*trainer // by ordinal: the newest incarnation of each
 	job       string              // the id of the job, hexadecimal; "": not known yet
 	tableKey  table.Key           // of the job, for tables that begin here; set before the shard is used
 	retired   retirement
-	told      bool // of retired, in this process
-	// No version after unnamedAfter has gradients of the incarnations in unnamed. The leader says so: retired can also be of a checkpoint.
+	told      bool // whether the leader has sent retired in this process
+	// No version after unnamedAfter has gradients of the incarnations in unnamed. It comes from the leader; retired can also come
+	// from a checkpoint.
 	unnamed      retirement
 	unnamedAfter uint64
 
-	unrestored atomic.Pointer[string] // why the shard waits without parameters; nil: it does not
-	rewound    atomic.Uint32          // the job epoch of the last rewind of this process; 0: there was none
-	overflow   atomic.Pointer[string] // the first value that is not finite, in words; nil: none
-	jobEpoch   atomic.Uint32          // grows with every roll-back of the job, from 1; fits a header
-	version    atomic.Uint64          // sync: the version reached
-	versionMu  sync.Mutex
-	changed    chan struct{} // closed and replaced when version grows, guarded by versionMu
+	unrestored atomic.Pointer[string] // reason why the shard waits without parameters, or nil
+	rewound    atomic.Uint32          // job epoch of the last rollback of this process, or 0
+	overflow   atomic.Pointer[string] // description of the first value that is not finite, or nil
+
+	jobEpoch  atomic.Uint32 // Grows with each rollback of the job, from 1. Fits a header.
+	version   atomic.Uint64 // Synchronous: the version reached.
+	versionMu sync.Mutex
+	changed   chan struct{} // Closed and replaced when version grows. Guarded by versionMu.
 
 	stages    stages
 	stageWait time.Duration // see Config
 
-	// commitMu makes commits and the start of a cut take turns, so that a cut
+	// commitMu serializes commits and the start of a cut, so that a cut
 	// of a synchronous shard is of one version.
 	commitMu sync.Mutex
 	restored bool // started from a checkpoint and no step was applied since, guarded by commitMu
@@ -70,7 +71,7 @@ type holding struct {
 	tables []*table.Table    // by number, those without a slot here too
 }
 
-// stored is about how many bytes a checkpoint has, or more if it leaves out rows that the one before it has.
+// stored estimates the bytes of a checkpoint. It is more than the file size if the checkpoint leaves out unchanged rows.
 func (h *holding) stored() (n int64) {
 	for _, b := range h.blocks {
 		n += int64(4 * b.Len * (1 + len(h.model.Rule.Slots())))
@@ -81,10 +82,11 @@ func (h *holding) stored() (n int64) {
 	return n
 }
 
+// claim is the exclusive right of one trainer to put the first parameters.
 // claim is the right of one trainer to give the first parameters.
 type claim struct {
 	ordinal     uint32
-	incarnation uint64 // 0: nobody
+	incarnation uint64 // 0: no trainer
 	last        time.Time
 }
 
@@ -97,7 +99,7 @@ type counters struct {
 	staleScaled, stalenessSum, stalenessMax atomic.Uint64
 }
 
-// gradients is the number of gradients that came. Pulls and look-ups do not count: they may be of somebody who only reads.
+// gradients is the number of received gradients. Pulls and lookups do not count: their client may only read.
 func (c *counters) gradients() uint64 {
 	return c.pushed.Load() + c.duplicates.Load() + c.staged.Load() + c.rowsPushed.Load() + c.rowsStaged.Load()
 }
@@ -136,7 +138,7 @@ func newHolding(m *model.Model, index int) *holding {
 	return h
 }
 
-// outcome is what a trainer is told that wants to initialise.
+// outcome is the answer to a trainer that requests the claim to initialize.
 type outcome int
 
 const (
@@ -145,8 +147,8 @@ const (
 	outcomeClaimed
 )
 
-// requestClaim gives the claim to a trainer if nobody holds it who is still at
-// work. The error says how the trainer's model differs from the shard's.
+// requestClaim gives the claim to a trainer, unless another trainer holds it and is active. The error describes how the trainer's
+// model differs from the shard's.
 func (s *shard) requestClaim(m *model.Model, ordinal uint32, incarnation uint64, now time.Time) (outcome, uint32, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +163,7 @@ func (s *shard) requestClaim(m *model.Model, ordinal uint32, incarnation uint64,
 	if held := s.claim.incarnation != 0 && s.claim.incarnation != incarnation; held && idle < s.initTimeout {
 		return outcomeWait, s.claim.ordinal, h.model.Differ(m)
 	} else if held {
-		s.log.WithFields(logrus.Fields{"trainer": s.claim.ordinal, "silent": idle, "successor": ordinal}).Warn("initialiser lost its claim")
+		s.log.WithFields(logrus.Fields{"trainer": s.claim.ordinal, "silent": idle, "successor": ordinal}).Warn("initializer lost its claim")
 	}
 	if h == nil || !h.model.Equal(m) {
 		s.holding.Store(s.newHolding(m))
@@ -176,7 +178,7 @@ func (s *shard) put(h *holding, b *block, incarnation uint64, values elements, n
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ready.Load() || s.finishing || s.claim.incarnation != incarnation || s.holding.Load() != h {
-		return wire.Faultf(wire.NotClaimed, "incarnation %d does not hold the claim to initialise shard %d", incarnation, s.index)
+		return wire.Faultf(wire.NotClaimed, "incarnation %d does not hold the claim to initialize shard %d", incarnation, s.index)
 	}
 	s.claim.last = now
 	if !b.fill(values, h.model.Rule) {
@@ -195,8 +197,7 @@ func (h *holding) unfilled() *block {
 	return nil
 }
 
-// finish makes the parameters visible. Before it does, durable is called: nobody
-// has seen them yet.
+// finish makes the parameters visible. It calls durable first, when no trainer can read them.
 func (s *shard) finish(incarnation uint64, durable func()) error {
 	s.mu.Lock()
 	if s.ready.Load() {
@@ -205,7 +206,7 @@ func (s *shard) finish(incarnation uint64, durable func()) error {
 	}
 	if incarnation == 0 || s.finishing || s.claim.incarnation != incarnation {
 		s.mu.Unlock()
-		return fmt.Errorf("%w: incarnation %d does not hold the claim to initialise shard %d", errNotClaimed, incarnation, s.index)
+		return fmt.Errorf("%w: incarnation %d does not hold the claim to initialize shard %d", errNotClaimed, incarnation, s.index)
 	}
 	h := s.holding.Load()
 	if b := h.unfilled(); b != nil {
@@ -219,12 +220,12 @@ func (s *shard) finish(incarnation uint64, durable func()) error {
 	s.mu.Lock()
 	if s.holding.Load() != h {
 		s.mu.Unlock()
-		return fmt.Errorf("%w: shard %d went back to the beginning meanwhile", errNotClaimed, s.index)
+		return fmt.Errorf("%w: shard %d was reset during the call", errNotClaimed, s.index)
 	}
 	s.claim, s.finishing = claim{}, false
 	s.ready.Store(true)
 	s.mu.Unlock()
-	s.log.WithFields(logrus.Fields{"blocks": len(h.blocks), "tensors": len(h.model.Placement.Tensors), "mode": h.model.Mode()}).Info("parameters initialised")
+	s.log.WithFields(logrus.Fields{"blocks": len(h.blocks), "tensors": len(h.model.Placement.Tensors), "mode": h.model.Mode()}).Info("parameters initialized")
 	return nil
 }
 

@@ -8,9 +8,8 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// sharedSlots is how many payloads a trainer of the same machine may have on their way
-// without copies through the socket: while one is applied the next is written, and all of
-// them stay in the processor's cache.
+// sharedSlots is the number of payloads that a trainer of the same machine can have in transit in shared memory. The trainer writes
+// the next payload while the server applies one, and all slots fit the processor's cache.
 const sharedSlots = 4
 
 // shared is the memory of a connection.
@@ -36,7 +35,7 @@ func (c *conn) elements(buf *buffer, n int) elements {
 	return e
 }
 
-// at returns the floats from lo to hi, pieceElements at most, where nobody else can change them, and whether they are finite.
+// at returns the floats from lo to hi, at most pieceElements, in memory that the trainer cannot change, and whether they are finite.
 func (e elements) at(lo, hi int) (piece []float32, isFinite bool) {
 	//guard:shared-gradient-copied
 	if e.piece == nil {
@@ -46,7 +45,7 @@ func (e elements) at(lo, hi int) (piece []float32, isFinite bool) {
 	return piece, wire.CopyFinite(piece, e.floats[lo:hi])
 }
 
-// copyTo copies all floats, and says whether the copy is finite.
+// copyTo copies all floats and reports whether the copy is finite.
 func (e elements) copyTo(dst []float32) (isFinite bool) {
 	if e.piece == nil {
 		copy(dst, e.floats)
@@ -60,7 +59,7 @@ func changed(op wire.Op, what string) *wire.Fault {
 	return wire.Faultf(wire.Malformed, "%v for %s: elements in shared memory are no longer finite: the trainer changed them before the reply", op, what)
 }
 
-// commons bounds the memory of all connections together.
+// sharedPool bounds the shared memory of all connections together.
 type sharedPool struct {
 	most int64 // bytes
 	used atomic.Int64
@@ -91,8 +90,8 @@ func (p *sharedPool) give(s *shared) {
 	s.Close() //nolint:errcheck // nothing can be done about it
 }
 
-// share completes the reply to a hello: it says that memory can be had through the socket,
-// or gives it to who asks there. Whoever gets none has payloads in the frames.
+// attachShared completes the reply to a hello: it offers memory through the socket, or attaches memory if the request came through
+// the socket. Without memory, frames carry the payloads.
 func (c *conn) attachShared(r *reply) {
 	switch {
 	case c.socket == nil:
@@ -112,7 +111,7 @@ func (c *conn) attachShared(r *reply) {
 	}
 }
 
-// unshare is called when nobody handles a frame or sends a reply any more.
+// releaseShared frees the memory of the connection. It must be called after the last frame and reply.
 func (c *conn) releaseShared() {
 	if c.shared != nil {
 		c.sharedPool.give(c.shared)

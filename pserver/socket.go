@@ -13,7 +13,7 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// Values of Config.DataSocket besides a folder.
+// Values of Config.DataSocket other than a directory.
 const (
 	SocketAuto = "auto"
 	SocketOff  = "off"
@@ -26,15 +26,14 @@ const (
 	maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 )
 
-// socket is the way in for trainers on the same machine: the protocols of the
-// port over a unix domain socket, which costs half of what TCP does. Its file
-// has a name that no other start of a server has.
+// socket serves trainers on the same machine: the protocols of the port over a unix domain socket, at half the cost of TCP.
+// Each start of a server has its own file name.
 type socket struct {
 	*net.UnixListener
 	offer wire.Offer
 }
 
-// socketFolder is where the sockets of this user's servers lie.
+// socketFolder returns the directory of the sockets of this user's servers.
 func (c *Config) socketFolder() string {
 	if c.DataSocket != SocketAuto {
 		return c.DataSocket
@@ -42,7 +41,7 @@ func (c *Config) socketFolder() string {
 	return filepath.Join(os.TempDir(), "trainmaster-"+strconv.Itoa(os.Getuid()))
 }
 
-// openSocket listens in the folder, from which it takes what killed servers left.
+// openSocket creates a socket in the directory and removes the sockets of killed servers.
 func openSocket(folder string) (*socket, error) {
 	if err := privateFolder(folder); err != nil {
 		return nil, err
@@ -52,10 +51,10 @@ func openSocket(folder string) (*socket, error) {
 	rand.Read(s.offer.Server[:]) //nolint:errcheck // it never fails
 	name := fmt.Sprintf("%s%x%s", socketPrefix, s.offer.Server[:6], socketSuffix)
 	s.offer.Path = filepath.Join(folder, name)
-	// A socket gets its name when it listens already, so that a named one which refuses is dead.
+	// A socket is renamed to its final name after listen, so a socket with a final name that refuses connections is dead.
 	early := filepath.Join(folder, "."+name)
 	if len(early) > maxSocketPath {
-		return nil, fmt.Errorf("path %q has %d bytes, the system takes %d: choose a folder with a shorter name", early, len(early), maxSocketPath)
+		return nil, fmt.Errorf("path %q has %d bytes: expected at most %d: choose a directory with a shorter name", early, len(early), maxSocketPath)
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: early, Net: "unix"})
 	if err != nil {
@@ -77,7 +76,7 @@ func (s *socket) Close() error {
 	return s.UnixListener.Close()
 }
 
-// privateFolder makes the folder, or checks that nobody else can put anything there.
+// privateFolder creates the directory, or checks that only this user can write to it.
 func privateFolder(folder string) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
@@ -88,12 +87,12 @@ func privateFolder(folder string) error {
 	}
 	owner, known := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || !known || int(owner.Uid) != os.Getuid() || info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%q is %v: expected a folder of this user that is closed to others (mode 0700)", folder, info.Mode())
+		return fmt.Errorf("%q is %v: expected a directory of this user with mode 0700", folder, info.Mode())
 	}
 	return nil
 }
 
-// sweep removes the sockets on which nobody listens any more.
+// sweep removes the sockets that refuse connections.
 func sweep(folder string) {
 	files, _ := filepath.Glob(filepath.Join(folder, socketPrefix+"*"+socketSuffix))
 	for _, path := range files {
@@ -101,7 +100,7 @@ func sweep(folder string) {
 		if err == nil {
 			nc.Close()
 		} else if errors.Is(err, syscall.ECONNREFUSED) {
-			os.Remove(path) //nolint:errcheck // another server was faster, or the next one will
+			os.Remove(path) //nolint:errcheck // another server removed it, or the next start does
 		}
 	}
 }

@@ -295,9 +295,9 @@ func TestFoldersThatSocketsCannotBeIn(t *testing.T) {
 	must(t, os.Symlink(socketFolder(t), link))
 	long := filepath.Join(socketFolder(t), strings.Repeat("x", 100))
 	for name, try := range map[string]struct{ dir, text string }{
-		"open to others": {open, "closed to others"},
+		"open to others": {open, "mode 0700"},
 		"file":           {file, "not a directory"},
-		"link":           {link, "expected a folder"},
+		"link":           {link, "expected a directory"},
 		"too long":       {long, "choose a folder with a shorter name"},
 		"relative":       {"sockets", "absolute path"},
 	} {

@@ -186,7 +186,7 @@ func TestSyncRefusesWhatDoesNotFit(t *testing.T) {
 	}
 }
 
-// A shard that lost its parameters for good, and was initialised anew in a job
+// A shard that lost its parameters for good, and was initialized anew in a job
 // that is at version 50, follows from there.
 func TestSyncNewShardInAnOldJob(t *testing.T) {
 	book := startServers(t, 1, pserver.Config{})

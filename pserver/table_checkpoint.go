@@ -12,8 +12,8 @@ import (
 // changesBetween is how many checkpoints with the changed rows only come between two with all rows.
 const changesBetween = 9
 
-// tableHistory says which rows of tables a checkpoint has to have. One with the changes needs the last one with all
-// rows, and none of those between.
+// tableHistory decides which rows of tables a checkpoint must contain. An incremental checkpoint is based on the last full
+// checkpoint and on no checkpoint between.
 type tableHistory struct {
 	last    *checkpoint.Base // the last checkpoint with all rows; nil: there is none that this process wrote
 	changes int              // checkpoints with changes since
@@ -36,15 +36,15 @@ func (t *tableHistory) wrote(part checkpoint.Part, base *checkpoint.Base) {
 	t.last, t.changes = &checkpoint.Base{Generation: part.Generation, SHA256: part.SHA256}, 0
 }
 
-// rebase makes the next checkpoint one with all rows, if the shard has others than before: what changed of a slot since
-// the last one is known only where that one was written.
+// rebase makes the next checkpoint a full one if the shard has other slots than before: changes of a slot are known only since
+// the last full checkpoint with that slot.
 func (c *checkpoints) rebase(before *holding) {
 	if c.shard.holding.Load() != before {
 		c.tables = tableHistory{}
 	}
 }
 
-// startCut fixes the moment of a checkpoint.
+// startCut starts the cut of a checkpoint.
 func (c *checkpoints) startCut(h *holding) *cut {
 	if len(h.tables) == 0 {
 		return c.shard.startCut(nil)
@@ -55,14 +55,14 @@ func (c *checkpoints) startCut(h *holding) *cut {
 	}
 	//guard:dropped-cut-clears-base
 	if base == nil {
-		// This cut clears the marks of changed rows, so that no checkpoint can be based on an older one any more: if the cut is
-		// dropped or its write fails, the next checkpoint has all rows too.
+		// This cut clears the marks of changed rows. If the cut is dropped or its write fails, the next checkpoint must be full, because
+		// an incremental checkpoint would miss the changes before this cut.
 		c.tables = tableHistory{}
 	}
 	return c.shard.startCut(base)
 }
 
-var errLostTrack = errors.New("more rows were dropped since the last checkpoint with all rows than are kept track of: the next one has all rows again")
+var errLostTrack = errors.New("too many dropped rows since the last full checkpoint: next checkpoint is full")
 
 // writeTables writes the files of all tables.
 func (c *checkpoints) writeTables(w *checkpoint.Writer, h *holding, cut *cut, meta map[string]string) error {

@@ -31,7 +31,7 @@ func keyedServers(t *testing.T, key table.Key, dirs []string) (b *book, stop fun
 	}
 }
 
-// keyedInit connects a trainer, initialises the model and pushes the rows of a step.
+// keyedInit connects a trainer, initializes the model and pushes the rows of a step.
 func keyedInit(t *testing.T, b *book, incarnation uint64) error {
 	t.Helper()
 	cfg := tablesConfig

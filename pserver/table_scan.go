@@ -7,7 +7,7 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// scanRows answers with rows of a table from a place on, and with the place to go on from.
+// scanRows replies with rows of a table from a position on, and with the next position.
 func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 	head, h := &c.head, c.holding
 	switch {

@@ -10,9 +10,8 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// rowStage is what a trainer staged for a table: parts, each the batch of one
-// frame. It is whole when all parts are there, of which there is at least one:
-// a trainer that touched no row says so.
+// rowStage is the staged gradients of a table: parts, each the batch of one frame. It is complete when it has all parts. There is
+// at least one part: a trainer that touched no row stages an empty one.
 type rowStage struct {
 	parts   []rowPart
 	present int
@@ -56,7 +55,7 @@ func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header)
 	}
 	st := &g.rows[f.number]
 	if head.Sequence < st.since {
-		return nil // an older frame, overtaken by those of a later attempt
+		return nil // an older frame, replaced by a later attempt
 	}
 	if epoch := h.model.Placement.Epoch; int(f.rows.Parts) != len(st.parts) || st.since == 0 || st.epoch != epoch {
 		if f.rows.Parts > maxParts {
@@ -104,7 +103,7 @@ func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header)
 // maxParts is the most frames that a trainer's sums for one table and shard come in: 64 GiB.
 const maxParts = 1 << 16
 
-// missingRows says which table a stage has not wholly, "" if it has all that are needed here.
+// missingRows returns the first table whose parts are incomplete in a stage, empty if the stage is complete for this shard.
 func (g *stage) missingRows(h *holding) string {
 	for k := range g.rows {
 		if st := &g.rows[k]; !st.whole() && len(h.tables[k].Held()) > 0 {
@@ -131,7 +130,7 @@ func sharesOf(number int, dim int, sums []*stage) *[table.Slots][]table.Share {
 	return shares
 }
 
-// shares are those of all tables. An error says which slot has no room.
+// shares returns the shares of all tables. The error names the slot without room.
 func (h *holding) shares(sums []*stage) (all []*[table.Slots][]table.Share, err error) {
 	for k, t := range h.tables {
 		shares := sharesOf(k, t.Config().Dim, sums)
@@ -149,8 +148,8 @@ func (h *holding) shares(sums []*stage) (all []*[table.Slots][]table.Share, err 
 	return all, nil
 }
 
-// reduceRows applies the step to every table. Slots are spread over the processors;
-// within one the order is fixed. All slots hear of the version, for the rows that expire.
+// reduceRows applies the step to every table. Slots run in parallel; the order within a slot is fixed. All slots advance their
+// clock to the version, so that old rows expire.
 func (h *holding) reduceRows(version uint64, all []*[table.Slots][]table.Share, records uint64, scale float32) {
 	factor := float32(1 / float64(records))
 	step := table.Step{Number: version, Scale: h.model.Update(0, version, scale).Scale}

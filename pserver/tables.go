@@ -37,7 +37,7 @@ func (s *shard) newHolding(m *model.Model) *holding {
 	return h
 }
 
-// newColumns is what the tables know of a trainer that has pushed nothing.
+// newColumns returns the table columns of a trainer without pushes.
 func (h *holding) newColumns() []*table.Column {
 	columns := make([]*table.Column, len(h.tables))
 	for k := range columns {
@@ -73,7 +73,7 @@ type rowFrame struct {
 	rows   wire.Rows
 }
 
-// handleRows does what a frame about rows asks, and completes r. When r takes buf over it says so in r.buf.
+// handleRows serves a frame about rows and completes r. It sets r.buf if r takes buf over.
 func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
 	if fault := c.checkShard(); fault != nil {
 		return fault
@@ -208,7 +208,7 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 	if errors.Is(err, table.ErrFrozen) {
 		c.awaitMove(f.table.Frozen(&f.rows))
 		var more int
-		more, err = f.table.UpdateStale(&f.rows, c.trainer.columns[f.number], step, weight) // all but those that have it by now
+		more, err = f.table.UpdateStale(&f.rows, c.trainer.columns[f.number], step, weight) // all slots that do not have the step yet
 		applied += more
 	}
 	c.shard.seeTable(f.table, "step", step.Number)

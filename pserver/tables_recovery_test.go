@@ -60,7 +60,7 @@ func TestKilledAtEveryStepOfACheckpointWithTables(t *testing.T) {
 	}
 }
 
-// pushUntilGone initialises, pushes step 1, and tells the server to stop; it dies somewhere on the way.
+// pushUntilGone initializes, pushes step 1, and tells the server to stop; it dies somewhere on the way.
 func pushUntilGone(t testing.TB, b *book, cfg params.Config, victim *child, ids []int64, grads []float32) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(within(t))

@@ -95,7 +95,7 @@ func (c *checkpoints) restoreAgain(ctx context.Context, job JobState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unrestored.Load() == nil {
-		return nil // the leader has brought the shard to a set meanwhile
+		return nil // the leader rolled the shard back to a set before
 	}
 	return c.restore(ctx, job)
 }

@@ -6,8 +6,7 @@ import (
 	"fmt"
 )
 
-// Base names the checkpoint, in the same folder, that has all rows of the tables: the one that names it has those that
-// changed since.
+// Base names the checkpoint of the same shard with all rows of the tables. The checkpoint that names it has the rows changed since.
 type Base struct {
 	Generation
 	SHA256 string `json:"sha256"` // of its MANIFEST.json

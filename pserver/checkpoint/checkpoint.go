@@ -21,7 +21,7 @@ type Checkpoint struct {
 	base     *Checkpoint // has all rows of the tables, where this one has what changed since; nil: it has all
 }
 
-// Open reads the manifest of a checkpoint and checks the digests of all its files, and of those that it is based on.
+// Open reads the manifest of a checkpoint and checks the digests of all its files, including the files of its base.
 func (f Folder) Open(ctx context.Context, g Generation) (*Checkpoint, error) {
 	c, err := f.read(ctx, g)
 	if err != nil {
@@ -69,7 +69,7 @@ func (f Folder) begin(ctx context.Context, g Generation) (*Checkpoint, *placemen
 	return c, table, nil
 }
 
-// Manifest reads the manifest of a checkpoint. Whether its files are what it says, only Open tells.
+// Manifest reads the manifest of a checkpoint. It does not check the other files; Open does.
 func (f Folder) Manifest(ctx context.Context, g Generation) (*Manifest, error) {
 	c, _, err := f.begin(ctx, g)
 	if err != nil {
@@ -99,7 +99,7 @@ func (f Folder) newest(ctx context.Context) (g Generation, c *Checkpoint, err er
 	return g, nil, fs.ErrNotExist
 }
 
-// Weights reads the parameters: into says where those of a block belong, nil if nowhere.
+// Weights reads the parameters. into returns the memory for a block, nil to skip it.
 func (c *Checkpoint) Weights(into func(i int, b placement.Block) []float32) error {
 	return c.blocks(WeightsFile, "", into)
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A file on a disk, which does not look at contexts, ends with the slice in which its own is over.
+// A file on a disk does not watch contexts. The write fails in the slice during which its context ends.
 func TestFileEndsWithItsContext(t *testing.T) {
 	why := errors.New("its master is gone")
 	ctx, cancel := context.WithCancelCause(t.Context())

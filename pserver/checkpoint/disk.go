@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// Disk is a folder as a [Place]. It ignores contexts: a file system call cannot be given up.
+// Disk is a directory as a [Place]. It ignores contexts: a file system call cannot be canceled.
 type Disk string
 
 func (d Disk) String() string { return string(d) }
@@ -78,7 +78,7 @@ func (d Disk) Create(_ context.Context, name string, _ int64, _ Kind) (Pending, 
 	return pendingFile{f, d.path(name)}, nil
 }
 
-// Publish syncs and renames the file; the folder is [Disk.Sync]'s.
+// Publish syncs and renames the file. The caller syncs the directory with [Disk.Sync].
 func (f pendingFile) Publish() error {
 	if err := f.File.Sync(); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"trainmaster/internal/safetensors"
 )
 
-// file is one that is being written, with what a manifest says of it.
+// file is an unfinished file with its manifest entry.
 type file struct {
 	Pending
 	name string
@@ -54,7 +54,7 @@ func (f *file) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// entry publishes the file; to sync the folder is the caller's.
+// entry publishes the file. The caller syncs the directory.
 func (f *file) entry() (Entry, error) {
 	if err := f.Publish(); err != nil {
 		return Entry{}, err
@@ -88,7 +88,7 @@ func readFile(ctx context.Context, p Place, name string) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, 0, f.Size()))
 }
 
-// files are those of one checkpoint, which are read with the context that it was opened with.
+// files opens the files of one checkpoint, with the context of its Open.
 type files func(name string) (Object, error)
 
 // tensors opens a safetensors file of the checkpoint; close it after use.
@@ -119,10 +119,10 @@ func (open files) all(name string) ([]safetensors.Tensor, error) {
 	return list, nil
 }
 
-// verify compares the file with what the manifest says of it.
+// verify compares the file with its entry in the manifest.
 func (e Entry) verify(open files) error {
 	if path.Base(e.Name) != e.Name {
-		return fmt.Errorf("%s names %q: expected a file beside it", ManifestFile, e.Name)
+		return fmt.Errorf("%s names %q: expected a file in the same directory", ManifestFile, e.Name)
 	}
 	f, err := open(e.Name)
 	if err != nil {

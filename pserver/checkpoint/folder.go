@@ -15,14 +15,14 @@ import (
 
 const startsFile = "STARTS"
 
-// ErrSuperseded: a later start of the shard has taken the folder over.
-var ErrSuperseded = errors.New("the checkpoint folder was taken over by a later start of this shard")
+// ErrSuperseded is returned when a later start of the shard owns the directory.
+var ErrSuperseded = errors.New("checkpoint directory is owned by a later start of this shard")
 
-// Folder has the checkpoints of one shard.
+// Folder is the directory with the checkpoints of one shard.
 type Folder struct {
 	place Place
 	name  string // in place
-	// Points is called after each change of what is stored.
+	// Points is called after each change of the stored files.
 	Points failpoint.Hook
 }
 
@@ -31,10 +31,10 @@ func (f Folder) path(g Generation) string { return path.Join(f.name, g.String())
 // where is how messages name a checkpoint.
 func (f Folder) where(g Generation) string { return f.place.String() + "/" + f.path(g) }
 
-// String is how messages name the folder.
+// String names the directory in messages.
 func (f Folder) String() string { return f.place.String() + "/" + f.name }
 
-// Prepare makes the folder where it has to be made.
+// Prepare creates the directory where a place needs one.
 func (f Folder) Prepare() error { return f.place.Prepare(f.name) }
 
 // Generations lists the checkpoints, whole or not, the newest first.
@@ -59,7 +59,7 @@ func (f Folder) Whole(ctx context.Context, g Generation) (bool, error) {
 	return f.has(ctx, g, ManifestFile)
 }
 
-// has says whether there is a file beside a checkpoint; one that cannot be read is there.
+// has reports whether a file exists in the directory of a checkpoint. An unreadable file exists.
 func (f Folder) has(ctx context.Context, g Generation, name string) (bool, error) {
 	file, err := f.place.Open(ctx, path.Join(f.path(g), name))
 	switch {
@@ -71,10 +71,10 @@ func (f Folder) has(ctx context.Context, g Generation, name string) (bool, error
 	return !errors.Is(err, fs.ErrNotExist), nil
 }
 
-// resumedFile stands beside a checkpoint from which this shard alone went on.
+// resumedFile marks a checkpoint from which this shard alone continued.
 const resumedFile = "RESUMED"
 
-// Resume notes that the shard goes on from a checkpoint while others never stopped.
+// Resume marks a checkpoint: the shard continues from it while other shards were never stopped.
 func (f Folder) Resume(ctx context.Context, g Generation) error {
 	return writeFile(ctx, f.place, f.path(g), resumedFile, nil, Replaced)
 }
@@ -109,13 +109,13 @@ func (f Folder) starts(ctx context.Context) (uint64, error) {
 	}
 	starts, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s/%s holds %q: expected the number of starts; if the file was damaged, write a number greater than any that the folder names beside it start with", f, startsFile, text)
+		return 0, fmt.Errorf("%s/%s holds %q: expected the number of starts; if the file is damaged, write a number greater than the first number of all checkpoint directories", f, startsFile, text)
 	}
 	return starts, nil
 }
 
-// Remove removes a checkpoint, the manifest first, so that no half-removed one
-// is taken for whole.
+// Remove removes a checkpoint, the manifest first: a partly removed checkpoint is then not
+// a checkpoint.
 func (f Folder) Remove(ctx context.Context, g Generation) error {
 	dir := f.path(g)
 	whole, err := f.Whole(ctx, g)
@@ -134,12 +134,12 @@ func (f Folder) Remove(ctx context.Context, g Generation) error {
 	if err := f.place.RemoveAll(ctx, dir); err != nil {
 		return err
 	}
-	f.Points.Observe("old folder removed")
+	f.Points.Observe("old directory removed")
 	return nil
 }
 
-// Prune removes what is older than the newest checkpoints to keep and what they are based on, and what was
-// left half-written before latest.
+// Prune removes checkpoints that are older than the newest keep ones, except their bases. It also removes unfinished checkpoints
+// before latest.
 func (f Folder) Prune(ctx context.Context, latest Generation, keep int) error {
 	list, err := f.Generations(ctx)
 	if err != nil {
@@ -155,7 +155,7 @@ func (f Folder) Prune(ctx context.Context, latest Generation, keep int) error {
 	})
 }
 
-// removeBut removes of a list, the newest first, what is neither to stay nor what something that stays is based on.
+// removeBut removes checkpoints of a list in descending order. It keeps checkpoints for which stays is true, and their bases.
 func (f Folder) removeBut(ctx context.Context, list []Generation, stays func(Generation) (bool, error)) error {
 	needed := map[Generation]bool{}
 	for _, g := range list {
@@ -180,7 +180,7 @@ func (f Folder) removeBut(ctx context.Context, list []Generation, stays func(Gen
 	return nil
 }
 
-// PruneTo removes what is older than the newest of those to keep, none of them, and not what one that stays is based on.
+// PruneTo removes checkpoints that are older than the newest in keep. It keeps the checkpoints in keep and their bases.
 func (f Folder) PruneTo(ctx context.Context, keep []Generation) error {
 	if len(keep) == 0 {
 		return nil
@@ -193,8 +193,8 @@ func (f Folder) PruneTo(ctx context.Context, keep []Generation) error {
 	return f.removeBut(ctx, list, func(g Generation) (bool, error) { return g.Compare(newest) >= 0 || slices.Contains(keep, g), nil })
 }
 
-// Discard removes what was written of a job for sets that are newer than its latest, and what was left half-written: nobody
-// writes meanwhile. It returns what it removed.
+// Discard removes checkpoints of a job for sets that are newer than its latest set, and unfinished checkpoints. No process may
+// write at the same time. It returns the removed checkpoints.
 func (f Folder) Discard(ctx context.Context, jobID string, latest uint64) (removed []Generation, err error) {
 	list, err := f.Generations(ctx)
 	if err != nil {

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// Where the count of starts is lost, checkpoints that are there are not newer than those to come.
+// If the count of starts is lost, existing checkpoints are not newer than later ones.
 func TestStartsThatWereLost(t *testing.T) {
 	folder := Store{Place: Disk(t.TempDir())}.Shard(0)
 	if err := folder.place.Prepare(folder.path(Generation{7, 3})); err != nil {

@@ -15,7 +15,7 @@ type Generation struct {
 	Sequence uint64 `json:"sequence"`
 }
 
-// String is the name of its folder.
+// String is the name of its directory.
 func (g Generation) String() string { return fmt.Sprintf("%08d-%08d", g.Start, g.Sequence) }
 
 // Compare is below 0 when g is older than other.

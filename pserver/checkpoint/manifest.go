@@ -36,7 +36,7 @@ func SlotFile(slot int) string {
 	return fmt.Sprintf("optimizer-%d.safetensors", slot+1)
 }
 
-// Manifest is written last: a folder without one is not a checkpoint.
+// Manifest is written last: a directory without a manifest is not a checkpoint.
 type Manifest struct {
 	Format int `json:"format"`
 	Shard  int `json:"shard"`
@@ -45,9 +45,9 @@ type Manifest struct {
 	Set uint64 `json:"set,omitempty"`
 	// Saved is why the shard saved itself: [First] or [Stop]; empty with a set.
 	Saved string `json:"saved,omitempty"`
-	// Life is that of the servers, see [Store.Stopped].
+	// Life identifies one lifetime of the servers, see [Store.Stopped].
 	Life int64 `json:"life,omitempty"`
-	// Job and JobID (hexadecimal) are the job's, as in [Set]; empty where the server did not know them.
+	// Job and JobID (hexadecimal) name the job, as in [Set]; empty if the server had no job id.
 	Job       string           `json:"job,omitempty"`
 	JobID     string           `json:"job_id,omitempty"`
 	Mode      string           `json:"mode"`
@@ -57,13 +57,13 @@ type Manifest struct {
 	Staleness staleness.Bound  `json:"staleness,omitzero"`
 	Placement Placement        `json:"placement"`
 	Files     []Entry          `json:"files"`
-	// TablesBase has all rows of tables, when this one has those that changed since; nil: it has all.
+	// TablesBase is the checkpoint with all rows of tables, if this checkpoint has the changed rows only; otherwise nil.
 	TablesBase *Base `json:"tables_base,omitempty"`
-	// Retired says which trainers the marks leave out; nil: none.
+	// Retired lists the trainers that the marks leave out; nil: none.
 	Retired *Retired `json:"retired,omitempty"`
 }
 
-// Retired are the trainers of a job that are gone for good: whose incarnation is below Floor, and not Spared.
+// Retired is the set of retired trainers of a job: incarnations below Floor, except Spared.
 type Retired struct {
 	Job    string   `json:"job"` // its id, in hexadecimal digits
 	Floor  uint64   `json:"floor"`
@@ -72,8 +72,8 @@ type Retired struct {
 
 // Why a shard saves itself.
 const (
-	First = "first" // it has its first parameters
-	Stop  = "stop"  // it was told to stop
+	First = "first" // with the first parameters
+	Stop  = "stop"  // at a normal stop
 )
 
 // Placement is where the blocks of the model lay.
@@ -162,7 +162,7 @@ func (m *Manifest) check() (*placement.Table, error) {
 	return table, nil
 }
 
-// slots names the numbers that the optimizer keeps beside a parameter.
+// slots names the values of the optimizer state per parameter.
 func (m *Manifest) slots() ([]string, error) {
 	o := m.Optimizer
 	if err := o.Validate(); err != nil {

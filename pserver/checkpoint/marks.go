@@ -18,7 +18,7 @@ const (
 	appliedSteps  = "applied_steps"  // U64 [trainers, blocks]
 )
 
-// Marks are what tells a repeated push from a new one.
+// Marks holds the applied steps, by which a server detects a repeated push.
 type Marks struct {
 	Versions []uint64 // by block of the share
 	Updates  []uint64 // by block of the share; nil with a plain optimizer

@@ -15,7 +15,7 @@ import (
 
 // Member is a file of a set, which is read with the context that it was opened with.
 type Member struct {
-	Path string // below the folder of the store, with slashes
+	Path string // relative to the store, with slashes
 	Size int64
 
 	file Object
@@ -24,9 +24,9 @@ type Member struct {
 	want string // SHA-256, hexadecimal
 }
 
-// Members opens all files of a set: the manifests of the shards, what these name and are based on, and last the state of the
-// job and the set itself. In a folder they can be read also when the set is pruned meanwhile; in a bucket what is gone by
-// then is [fs.ErrNotExist]. Close must follow.
+// Members opens all files of a set: the manifests of the shards, their files and bases, then the state of the job and the set
+// itself. In a directory they stay readable if the set is pruned during the call; in a bucket a removed file returns
+// [fs.ErrNotExist]. Close must follow.
 func (s Store) Members(ctx context.Context, set *Set) (list Members, err error) {
 	defer func() {
 		if err != nil {
@@ -72,7 +72,7 @@ func (s Store) Members(ctx context.Context, set *Set) (list Members, err error) 
 
 func (s Store) member(ctx context.Context, list Members, name, want string) (Members, error) {
 	if !filepath.IsLocal(name) {
-		return list, fmt.Errorf("a manifest names %q: expected a file beside it", name)
+		return list, fmt.Errorf("a manifest names %q: expected a file in the same directory", name)
 	}
 	f, err := s.Place.Open(ctx, name)
 	if err != nil {
@@ -113,17 +113,17 @@ func (l Members) Close() error {
 	return errors.Join(errs...)
 }
 
-// ErrOccupied says that a folder, into which a set was to be put, has something else.
-var ErrOccupied = errors.New("the folder is not empty")
+// ErrOccupied is returned if the directory for a set has other files.
+var ErrOccupied = errors.New("directory is not empty")
 
-// arrivingFile stands in a folder while a set is being put there, and says which.
+// arrivingFile exists in a directory while a set is copied there. It contains the id of the set.
 const arrivingFile = "ARRIVING"
 
-// Arrival puts a set where there is none, file by file. It is a set with the last one; one that was broken off is begun again
+// Arrival copies a set into an empty directory, file by file. The set exists when its last file does. An interrupted copy restarts
 // with the same id.
 type Arrival struct{ store Store }
 
-// Arrive begins to put the set with that text. There is nothing left to do if it is there already.
+// Arrive starts the copy of the set with that text. done reports that the set exists already.
 func (s Store) Arrive(ctx context.Context, id string, text []byte) (a *Arrival, done bool, err error) {
 	set, err := ParseSet(text)
 	if err != nil {
@@ -151,10 +151,10 @@ func (s Store) Arrive(ctx context.Context, id string, text []byte) (a *Arrival, 
 	return &Arrival{s}, false, writeFile(ctx, s.Place, "", arrivingFile, []byte(id), Replaced)
 }
 
-// Put writes one file of so many bytes.
+// Put writes one file of size bytes.
 func (a *Arrival) Put(ctx context.Context, name string, size int64, data io.Reader) error {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
-		return fmt.Errorf("a file %q: expected a path below the folder", name)
+		return fmt.Errorf("a file %q: expected a relative path", name)
 	}
 	dir := path.Dir(name)
 	if err := a.store.Place.Prepare(dir); err != nil {
@@ -175,7 +175,7 @@ func (a *Arrival) Put(ctx context.Context, name string, size int64, data io.Read
 	return a.store.Place.Sync(dir)
 }
 
-// End says that all is there, if it is.
+// End checks that all files exist and completes the set.
 func (a *Arrival) End(ctx context.Context, number uint64) error {
 	set, err := a.store.ReadSet(ctx, number)
 	if err != nil {

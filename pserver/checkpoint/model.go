@@ -65,7 +65,7 @@ func (m *Model) Version() (uint64, error) {
 	return least, nil
 }
 
-// State names what the optimizer keeps beside each parameter, nothing if the model is without.
+// State names the values of the optimizer state per parameter, empty without state.
 func (m *Model) State() []string { return m.state }
 
 // Tensors describes the tensors, whole ones; all are float32.
@@ -106,8 +106,8 @@ func (m *Model) Read(name string) ([]float32, error) {
 // ErrNoSet: there is none.
 var ErrNoSet = errors.New("no set of checkpoints")
 
-// Newest returns the set to start from where nobody names one: what was saved when all shards
-// were stopped in order, or the newest set. Whether it is complete, Open tells.
+// Newest returns the default set to start from: the checkpoints of the last stop of all shards, or the newest set.
+// Only Open checks that it is complete.
 func (s Store) Newest(ctx context.Context) (*Set, error) {
 	numbers, err := s.Sets(ctx)
 	if err != nil {

@@ -7,12 +7,12 @@ import (
 	"io"
 )
 
-// ErrUnavailable: the place did not answer, or refused. It says nothing about what lies there, so that whoever hears it
-// must neither pass over a checkpoint nor remove one.
-var ErrUnavailable = errors.New("the place for checkpoints cannot be used")
+// ErrUnavailable is returned when a place does not answer or refuses. The state of its files is then unknown: the caller must not
+// skip a checkpoint or remove one.
+var ErrUnavailable = errors.New("checkpoint storage unavailable")
 
-// Place is where the files of checkpoints lie: a folder ([Disk]), or a bucket of an object store. Names are relative to it, with
-// slashes. What is not there is [fs.ErrNotExist].
+// Place stores the files of checkpoints: a directory ([Disk]) or a bucket of an object store. Names are relative, with slashes.
+// The error for an absent file is [fs.ErrNotExist].
 type Place interface {
 	fmt.Stringer // for messages
 	io.Closer    // after it, nothing
@@ -31,13 +31,13 @@ type Place interface {
 	// Sync returns when the names in dir outlast a crash of the machine.
 	Sync(dir string) error
 
-	// Remove removes a file, if it is there.
+	// Remove removes a file. An absent file is no error.
 	Remove(ctx context.Context, name string) error
-	// RemoveAll removes a dir with all that lies below it, and what was left half-written there.
+	// RemoveAll removes a directory with its files and unfinished uploads.
 	RemoveAll(ctx context.Context, dir string) error
 }
 
-// Kind says what becomes of a file that has the name by the time of [Pending.Publish].
+// Kind selects how [Pending.Publish] treats an existing file of the same name.
 type Kind int
 
 const (
@@ -58,7 +58,7 @@ type Object interface {
 // Pending is a file that has no name yet.
 type Pending interface {
 	io.Writer
-	// Publish gives the file its name: it is there whole, and not before.
+	// Publish gives the complete file its name. Before that the file does not exist.
 	Publish() error
 	// Close drops a file that was not published.
 	Close() error

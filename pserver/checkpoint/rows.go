@@ -21,7 +21,7 @@ type Rows struct {
 // place is where a row is in the images.
 type place struct{ image, row int }
 
-// Values are those of the i-th id: part 0 the parameters, the others what the optimizer keeps, of dim floats each.
+// Values returns the values of the i-th id, dim floats: part 0 is the parameters, the other parts are the optimizer state.
 func (r *Rows) Values(i, part int) []float32 {
 	at := (r.places[i].row*r.parts + part) * r.dim
 	return r.images[r.places[i].image].Values[at : at+r.dim]

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// sealed is what lies in a manifest's file: the manifest and the digest of its very bytes.
+// sealed is the content of a manifest file: the manifest and the digest of its exact bytes.
 type sealed struct {
 	SHA256   string          `json:"sha256"`
 	Manifest json.RawMessage `json:"manifest"`
@@ -26,7 +26,7 @@ func unseal(text []byte, manifest any) error {
 		return fmt.Errorf("expected JSON {sha256, manifest}, found %d bytes that are not: %w", len(text), err)
 	}
 	if got := fmt.Sprintf("%x", sha256.Sum256(s.Manifest)); got != s.SHA256 {
-		return fmt.Errorf("SHA-256 starts with %.12s, the file says %.12s", got, s.SHA256)
+		return fmt.Errorf("SHA-256 starts with %.12s: expected %.12s as in the file", got, s.SHA256)
 	}
 	return json.Unmarshal(s.Manifest, manifest)
 }

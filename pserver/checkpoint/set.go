@@ -22,7 +22,7 @@ const setFormat = 1
 type Set struct {
 	Format int    `json:"format"`
 	Job    string `json:"job"`
-	JobID  string `json:"job_id,omitempty"` // hexadecimal; another one for each life of a job of that name
+	JobID  string `json:"job_id,omitempty"` // hexadecimal; each job instance has another one
 	Number uint64 `json:"number"`           // of the cut; 0: the shards were stopped, see [Store.Stopped]
 	// After is the number of the set that etcd named before; 0: none, or a version before wrote the set. Sets between the two
 	// were never finished, or an operator has named an older one instead.
@@ -33,7 +33,7 @@ type Set struct {
 	Shards   []Part `json:"shards"` // by index
 	// Position is where the data of the job stood, as its master writes it.
 	Position json.RawMessage `json:"position,omitempty"`
-	// State is the file beside the set from which the job can begin where etcd has lost it; nil: there is none.
+	// State is the file from which the job starts if etcd has lost its state; nil: none.
 	State *Entry `json:"state,omitempty"`
 }
 
@@ -73,11 +73,11 @@ func ParseSet(text []byte) (*Set, error) {
 // Store has all checkpoints of a job.
 type Store struct {
 	Place Place
-	// Points is called after each change of what is stored.
+	// Points is called after each change of the stored files.
 	Points failpoint.Hook
 }
 
-// Shard is the folder of one shard.
+// Shard returns the directory of one shard.
 func (s Store) Shard(index int) Folder {
 	return Folder{place: s.Place, name: "ps-" + strconv.Itoa(index), Points: s.Points}
 }
@@ -94,7 +94,7 @@ func fileName(number uint64, suffix string) string { return fmt.Sprintf("%08d%s"
 
 func setName(number uint64) string { return fileName(number, setSuffix) }
 
-// StateOf describes the bytes that [Store.WriteSet] is to write beside a set, for [Set.State].
+// StateOf describes the state of the job that [Store.WriteSet] writes with a set, for [Set.State].
 func StateOf(number uint64, state []byte) *Entry {
 	return &Entry{fileName(number, stateSuffix), int64(len(state)), digest(state)}
 }
@@ -148,7 +148,7 @@ func (s Store) ReadText(ctx context.Context, number uint64) ([]byte, error) {
 	return readFile(ctx, s.Place, path.Join(SetsDir, setName(number)))
 }
 
-// ReadState returns the file beside a set from which its job can begin, whose digest holds.
+// ReadState returns the state of the job that is stored with a set, and checks its digest.
 func (s Store) ReadState(ctx context.Context, set *Set) ([]byte, error) {
 	if set.State == nil {
 		return nil, fmt.Errorf("%v: its master wrote no state of the job: it is of a version before that: %w", set, fs.ErrNotExist)
@@ -159,15 +159,15 @@ func (s Store) ReadState(ctx context.Context, set *Set) ([]byte, error) {
 	return readFile(ctx, s.Place, path.Join(SetsDir, set.State.Name))
 }
 
-// WriteSet writes what [Set.Encode] returned, and before it the state of the job that it describes: the set exists when
-// that has happened.
+// WriteSet writes the text of a set ([Set.Encode]), after the state of the job that the set names. The set exists when WriteSet
+// returns.
 func (s Store) WriteSet(ctx context.Context, text, state []byte) error {
 	set, err := ParseSet(text)
 	if err != nil {
 		return err
 	}
 	if set.State != nil && *set.State != *StateOf(set.Number, state) {
-		return fmt.Errorf("%v: the state of the job has %d bytes and a SHA-256 that starts with %.12s, the set says %d and %.12s", set, len(state), digest(state), set.State.Size, set.State.SHA256)
+		return fmt.Errorf("%v: state of the job has %d bytes and a SHA-256 that starts with %.12s: expected %d and %.12s", set, len(state), digest(state), set.State.Size, set.State.SHA256)
 	}
 	if err := s.Place.Prepare(SetsDir); err != nil {
 		return err
@@ -201,8 +201,7 @@ func (s Store) WriteSet(ctx context.Context, text, state []byte) error {
 	return nil
 }
 
-// Open opens the checkpoints of a set, by shard. It is complete when all are there as the
-// set names them and their digests hold.
+// Open opens the checkpoints of a set, by shard. It fails unless all of them exist and match the digests in the set.
 func (s Store) Open(ctx context.Context, set *Set) ([]*Checkpoint, error) {
 	parts := make([]*Checkpoint, len(set.Shards))
 	var errs []error
@@ -230,19 +229,18 @@ func (s Store) openPart(ctx context.Context, set *Set, p Part) (*Checkpoint, err
 	m := c.Manifest
 	switch {
 	case c.Digest != p.SHA256:
-		return nil, fmt.Errorf("%s of %v has a SHA-256 that starts with %.12s, the set says %.12s", ManifestFile, p.Generation, c.Digest, p.SHA256)
+		return nil, fmt.Errorf("%s of %v has a SHA-256 that starts with %.12s: expected %.12s as in the set", ManifestFile, p.Generation, c.Digest, p.SHA256)
 	case m.Shard != p.Shard || m.Placement.Shards != len(set.Shards):
 		return nil, fmt.Errorf("checkpoint %v is of shard %d of %d, expected %d of %d", p.Generation, m.Shard, m.Placement.Shards, p.Shard, len(set.Shards))
-	case m.Mode != set.Mode || m.Mode == Sync && m.Version != set.Version && set.Number != 0: // who was stopped first may lack a step, as if it had been killed
+	case m.Mode != set.Mode || m.Mode == Sync && m.Version != set.Version && set.Number != 0: // the shard that stopped first can lack a step, as after a kill
 		return nil, fmt.Errorf("checkpoint %v is of version %d in mode %s, the set of %d in mode %s", p.Generation, m.Version, m.Mode, set.Version, set.Mode)
 	}
 	return c, nil
 }
 
-// Stopped makes a set of the newest checkpoints of the shards, if all of them saved
-// themselves for the same reason in the same life of the servers, and none of them went on
-// from there. Nil if that is not so: then they are of different moments. It is an error if a manifest is damaged: whether that
-// is so cannot be said then.
+// Stopped returns a set of the newest checkpoints of the shards if they belong together: all shards saved themselves for the same
+// reason in the same lifetime of the servers, and no shard continued from its checkpoint. Otherwise it returns nil. A damaged
+// manifest is an error.
 func (s Store) Stopped(ctx context.Context) (*Set, error) {
 	first, err := s.newest(ctx, 0)
 	if err != nil || first == nil {
@@ -262,7 +260,7 @@ func (s Store) Stopped(ctx context.Context) (*Set, error) {
 		if resumed, err := s.Shard(i).resumed(ctx, c.Manifest.Generation); err != nil || resumed {
 			return nil, err
 		}
-		set.Version = max(set.Version, c.Manifest.Version) // who was stopped first may lack a step
+		set.Version = max(set.Version, c.Manifest.Version) // the shard that stopped first can lack a step
 		set.Shards = append(set.Shards, Part{i, c.Manifest.Generation, c.Digest})
 	}
 	return set, nil
@@ -284,7 +282,7 @@ func (s Store) newest(ctx context.Context, shard int) (*Checkpoint, error) {
 	return nil, fmt.Errorf("newest checkpoint of shard %d: %w", shard, err)
 }
 
-// InSet reports whether a set in the folder names a checkpoint of a shard. Sets that are damaged name none.
+// InSet reports whether a set of the store names a checkpoint of a shard. Damaged sets name none.
 func (s Store) InSet(ctx context.Context, shard int, g Generation) (bool, error) {
 	numbers, err := s.Sets(ctx)
 	if err != nil {
@@ -302,8 +300,8 @@ func (s Store) InSet(ctx context.Context, shard int, g Generation) (bool, error)
 	return false, nil
 }
 
-// PruneSets removes the sets beyond the newest to keep, of those up to a number, and
-// returns those that stay. A set between one and the set before it ([Set.After]) does not count, and is removed.
+// PruneSets removes sets up to a number, except the newest keep ones, and returns the remaining sets. A set between one and the
+// set before it ([Set.After]) does not count and is removed.
 func (s Store) PruneSets(ctx context.Context, upTo uint64, keep int) (kept []*Set, err error) {
 	numbers, err := s.Sets(ctx)
 	if err != nil {
@@ -333,7 +331,7 @@ func (s Store) PruneSets(ctx context.Context, upTo uint64, keep int) (kept []*Se
 	return kept, s.pruneStates(ctx)
 }
 
-// pruneStates removes the states of jobs beside which there is no set any more, or never was. No set is being written.
+// pruneStates removes states of jobs without a set. It must not run while a set is written.
 func (s Store) pruneStates(ctx context.Context) error {
 	names, err := s.Place.List(ctx, SetsDir)
 	if err != nil {
@@ -366,7 +364,7 @@ func (s Store) Discard(ctx context.Context, jobID string, latest uint64) error {
 			return err
 		}
 		if err != nil || set.JobID != jobID {
-			continue // whose it is, nobody knows
+			continue // unknown job
 		}
 		if err := s.Place.Remove(ctx, path.Join(SetsDir, setName(n))); err != nil {
 			return err

@@ -33,9 +33,8 @@ func (s Share) runs() []run {
 	return list
 }
 
-// Tensors describes the share as safetensors knows it: a whole tensor under its
-// own name and shape, each row of blocks of one that is spread over several shards
-// as "tensor[from:to]". suffix follows the tensor's name.
+// Tensors describes the share as safetensors: a whole tensor has its own name and shape. A tensor on several shards has one entry
+// for each run of blocks, named "tensor[from:to]". suffix follows the name of the tensor.
 func (s Share) Tensors(suffix string) []safetensors.Info {
 	list := s.runs()
 	infos := make([]safetensors.Info, len(list))

@@ -10,13 +10,13 @@ import (
 // tableFile names a file of the k-th table of embeddings.
 func tableFile(k int, what string) string { return fmt.Sprintf("table-%d-%s.safetensors", k, what) }
 
-// The files of a table; those of the optimizer's state are named as its slots.
+// The files of a table. Files of the optimizer state have the names of its slots.
 const (
 	rowsFile     = "rows"     // "NAME.rows" F32 [rows, dim]
 	idsFile      = "ids"      // "NAME.ids" I64 [rows]
 	versionsFile = "versions" // "NAME.versions" U32 [rows]: steps of the last updates
 	updatesFile  = "updates"  // "NAME.updates" U32 [rows], only of an optimizer that counts
-	slotsFile    = "slots"    // what there is of each slot
+	slotsFile    = "slots"    // the numbers of each slot
 )
 
 // The tensors of a slots file.
@@ -27,7 +27,7 @@ const (
 	slotClocks   = "slot_clocks"   // U64 [slots]: greatest step applied
 	slotFreed    = "slot_freed"    // U64 [slots]: how many of freed_ids are of each
 	freedIDs     = "freed_ids"     // U64: ids, as two's complement
-	slotWaiting  = "slot_waiting"  // U64 [slots]: how many of those that wait are of each
+	slotWaiting  = "slot_waiting"  // U64 [slots]: candidates of each
 	waitingIDs   = "waiting_ids"   // U64
 	waitingCount = "waiting_count" // U64: updates
 	waitingLast  = "waiting_last"  // U64: step of the last update

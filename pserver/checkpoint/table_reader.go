@@ -12,8 +12,8 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// Table restores the slots of table k that the checkpoint has and the table holds, and returns how many. columns are
-// those of the trainers, as in [Checkpoint.Marks]; without any their steps are passed over.
+// Table restores the slots of table k that the checkpoint contains and the table holds, and returns their number. columns are the
+// columns of the trainers, as in [Checkpoint.Marks]; without columns the applied steps are skipped.
 func (c *Checkpoint) Table(k int, into *table.Table, columns []*table.Column) (slots int, err error) {
 	before := into.Rows()
 	if c.base != nil {
@@ -51,8 +51,8 @@ type tableReader struct {
 	trainers int
 }
 
-// readTable restores what the files of this checkpoint have, not those of its base. living is how many rows the slots
-// have after it.
+// readTable restores the files of this checkpoint, without its base. living is the number of rows that the slots must have
+// afterwards.
 func (c *Checkpoint) readTable(k int, into *table.Table, columns []*table.Column) (slots, living int, err error) {
 	r := &tableReader{dim: into.Config().Dim}
 	defer r.close()
@@ -202,7 +202,7 @@ func (r *tableReader) next(i int) (*table.Image, error) {
 	return m, nil
 }
 
-// takeSlot takes what the slots file has of the i-th slot.
+// takeSlot reads the numbers of the i-th slot from the slots file.
 func (r *tableReader) takeSlot(i int, m *table.Image) {
 	for _, id := range r.take(freedIDs, int(r.slots[slotFreed][i])) {
 		m.Freed = append(m.Freed, int64(id))

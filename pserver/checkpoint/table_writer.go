@@ -21,13 +21,13 @@ type TableWriter struct {
 	versions *File
 	updates  *File // nil: not counted
 
-	slots    map[string][]uint64 // what the slots file will have
+	slots    map[string][]uint64 // content of the slots file
 	trainers [][]uint64          // applied_steps, by trainer
 	floats   []float32
 	bytes    []byte
 }
 
-// CreateTable begins the files of table k, which has so many rows in all slots together. Finish must follow.
+// CreateTable starts the files of table k with the given number of rows. Finish must follow.
 func (w *Writer) CreateTable(k int, cfg table.Config, o optimizer.Config, rows, trainers int, metadata map[string]string) (*TableWriter, error) {
 	t := &TableWriter{writer: w, number: k, cfg: cfg, metadata: metadata, slots: map[string][]uint64{}, trainers: make([][]uint64, trainers)}
 	var err error

@@ -11,7 +11,7 @@ import (
 
 // Writer writes one checkpoint: its files, then the manifest that names them.
 type Writer struct {
-	// Worked (may be nil) is called after each slice of data, with its bytes and the time that it took. Who wants to be slower sleeps there.
+	// Worked (may be nil) is called after each slice of data, with its bytes and duration. It can sleep to slow the writer down.
 	Worked func(bytes int, took time.Duration)
 
 	folder     Folder
@@ -22,7 +22,7 @@ type Writer struct {
 	entries    []Entry
 }
 
-// Begin makes the folder of a checkpoint. Finish or Abandon must follow; the files are written with ctx.
+// Begin creates the directory of a checkpoint. Finish or Abandon must follow. The files are written with ctx.
 func (f Folder) Begin(ctx context.Context, g Generation) (*Writer, error) {
 	w := &Writer{folder: f, dir: f.path(g), generation: g}
 	w.create = func(name string, size int64, kind Kind) (*file, error) {
@@ -31,7 +31,7 @@ func (f Folder) Begin(ctx context.Context, g Generation) (*Writer, error) {
 	if err := f.place.Claim(ctx, w.dir); err != nil {
 		return nil, err
 	}
-	f.Points.Observe("folder made")
+	f.Points.Observe("directory made")
 	return w, nil
 }
 
@@ -45,7 +45,7 @@ type File struct {
 // headerRoom is about what a file has besides its data.
 const headerRoom = 64 << 10
 
-// Create begins a file. Those of one checkpoint may be written side by side.
+// Create starts a file. Files of one checkpoint can be written in parallel.
 func (w *Writer) Create(name string, infos []safetensors.Info, metadata map[string]string) (*File, error) {
 	size := int64(headerRoom)
 	for _, i := range infos {
@@ -117,12 +117,12 @@ func (w *Writer) publish() error {
 	if err := w.folder.place.Sync(w.dir); err != nil {
 		return err
 	}
-	w.folder.Points.Observe("folder synced")
+	w.folder.Points.Observe("directory synced")
 	return nil
 }
 
-// Finish makes a checkpoint of the files, and returns their size and the SHA-256 of
-// the manifest's file. [ErrSuperseded] when another start has the folder by now.
+// Finish publishes the files and the manifest, and returns their size and the SHA-256 of the manifest file. The error is
+// [ErrSuperseded] if a later start owns the directory.
 func (w *Writer) Finish(ctx context.Context, m *Manifest) (size int64, sum string, err error) {
 	if err := w.publish(); err != nil {
 		return 0, "", err
@@ -164,8 +164,7 @@ func (w *Writer) Finish(ctx context.Context, m *Manifest) (size int64, sum strin
 	return size, digest(text), nil
 }
 
-// Abandon removes what there is of the checkpoint, unless the place cannot be reached: who waits for one that is away need not
-// wait again.
+// Abandon removes the unfinished checkpoint. If the place is unreachable, it removes nothing, to avoid a second wait.
 func (w *Writer) Abandon(ctx context.Context, why error) {
 	for _, f := range w.files {
 		f.out.Close()

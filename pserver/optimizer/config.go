@@ -93,9 +93,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// CheckGiven checks what is there of a Config that is still to be completed: a
-// zero is a number to be chosen, and without a Kind it will be SGD or Momentum. Of
-// the Schedule nothing is chosen later.
+// CheckGiven checks a Config that is completed later. A zero is a number to be chosen, and an empty Kind will be SGD or Momentum.
+// The Schedule is final.
 func (c *Config) CheckGiven() error {
 	for _, s := range c.Settings() {
 		if s.isZero() {
@@ -119,7 +118,7 @@ func (c *Config) CheckGiven() error {
 	return nil
 }
 
-// Plain says that it is SGD or Momentum and nothing else, which is all that there was once.
+// Plain reports whether the Config is SGD or Momentum without other settings, as in the first format of checkpoints.
 func (c Config) Plain() bool {
 	return (c.Kind == SGD || c.Kind == Momentum) && c == Config{Kind: c.Kind, LearningRate: c.LearningRate, Momentum: c.Momentum}
 }

@@ -155,7 +155,7 @@ func TestZeroIsNotTheDefault(t *testing.T) {
 	}
 }
 
-// What was written before there were other rules has the same JSON.
+// The JSON of the first format stays readable.
 func TestPlainJSON(t *testing.T) {
 	for want, c := range map[string]Config{
 		`{"kind":"momentum","learning_rate":0.1,"momentum":0.9}`: {Kind: Momentum, LearningRate: 0.1, Momentum: 0.9},

@@ -116,7 +116,7 @@ func TestPiecesDoNotMatter(t *testing.T) {
 				}
 			}
 			if results[piece] != results[n] {
-				t.Errorf("%s: in pieces of %d other bits than at once", c.Kind, piece)
+				t.Errorf("%s: in pieces of %d other bits than in one call", c.Kind, piece)
 			}
 		}
 	}
@@ -141,8 +141,8 @@ func TestNothingIsAllocated(t *testing.T) {
 	}
 }
 
-// BenchmarkApply steps what fits into a cache, as a block is stepped piece by
-// piece, and what is far too large for one, by every level's loops.
+// BenchmarkApply runs each level on a piece that fits into a cache, as for a block, and on an array far
+// larger than the cache.
 func BenchmarkApply(b *testing.B) {
 	const piece = 4096
 	r := rand.New(rand.NewPCG(1, 2))
@@ -154,7 +154,7 @@ func BenchmarkApply(b *testing.B) {
 				rule := c.rule(level)
 				state := newState(rule, params)
 				for _, slot := range state {
-					copy(slot, grad) // its memory is there before the time is taken
+					copy(slot, grad) // allocates the pages before the timer starts
 				}
 				b.Run(fmt.Sprintf("%s/%s/%d", kind, level.name, n), func(b *testing.B) {
 					for b.Loop() {

@@ -2,7 +2,7 @@ package optimizer
 
 import "unsafe"
 
-// loop is what is done to every element by itself.
+// loop is an operation on each element.
 type loop int
 
 const (
@@ -16,7 +16,7 @@ const (
 	loops
 )
 
-// plainLoops say what a loop does, bit by bit: every level has their results.
+// plainLoops define the result of a loop, bit by bit: every level gives the same result.
 var plainLoops = [loops]func(k numbers, params, grad []float32, state State){
 	loopClamp: clampPlain, loopSGD: sgdPlain, loopMomentum: momentumPlain, loopNesterov: nesterovPlain,
 	loopAdagrad: adagradPlain, loopAdam: adamPlain, loopFTRL: ftrlPlain,
@@ -44,8 +44,8 @@ type numbers struct {
 // first and second are the slots of state, nil where the loop has none.
 type kernel func(k numbers, params, grad, first, second *float32, n int)
 
-// level is the loops as one kind of processor does them. The results are those of
-// the plain loops: products are rounded before they are added, here too.
+// level is the loops for one kind of processor. Results equal the results of
+// the plain loops: products are rounded before they are added.
 type level struct {
 	name    string
 	lanes   int // elements that the kernels take at a time, a power of two; 0: there are none

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// wild are values that a loop may stumble over, among those of every magnitude.
+// wild fills values with special numbers among numbers of every magnitude.
 func wild(r *rand.Rand, values []float32) {
 	special := []float32{0, float32(math.Copysign(0, -1)), math.SmallestNonzeroFloat32, -1e-39, 1e-20, math.MaxFloat32, -math.MaxFloat32, 1, -1, 0.01, -0.01}
 	for i := range values {
@@ -23,8 +23,8 @@ func wild(r *rand.Rand, values []float32) {
 	}
 }
 
-// offset cuts n values out of an array of its own, so many elements behind a
-// boundary of 64 bytes, with a guard behind them.
+// offset returns n values of a separate array at the given number of elements after a 64-byte
+// boundary, with a guard after them.
 func offset(n, elements int) []float32 {
 	const guard = 16
 	all := make([]float32, n+elements+2*guard)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// history is one parameter with all that happened to it, in float64. Where the
-// rules go from step to step, what follows here sums over all steps since the first.
+// history is one parameter with all its gradients, in float64. Where the
+// rules go from step to step, the functions below sum over all steps since the first.
 type history struct {
 	c     Config
 	start float64

@@ -1,6 +1,6 @@
 package optimizer
 
-// MaxSlots is the most numbers that a rule keeps beside a parameter.
+// MaxSlots is the maximum number of state values of a rule per parameter.
 const MaxSlots = 2
 
 // State is what a rule keeps: as many slices as it has slots, each as long as the
@@ -10,12 +10,12 @@ type State [MaxSlots][]float32
 // Step says which update it is.
 type Step struct {
 	Count uint64  // of the updates of these parameters, this one too: from 1
-	Scale float32 // what the learning rate is multiplied by
+	Scale float32 // factor of the learning rate
 }
 
-// Rule changes parameters by gradients. It may be used by several goroutines at once.
+// Rule changes parameters by gradients. It is safe for concurrent use.
 type Rule interface {
-	// Slots names what is kept beside each parameter.
+	// Slots names the state values per parameter.
 	Slots() []string
 
 	// Start sets the state that goes with first parameters; it is all 0 before.

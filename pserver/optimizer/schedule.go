@@ -27,7 +27,7 @@ type Schedule struct {
 	Factor float64 `json:"factor,omitempty"` // of Stairs, at most 1; default 0.1
 }
 
-// At is what the learning rate is multiplied by in a step; steps count from 1.
+// At returns the factor of the learning rate in a step; steps count from 1.
 // In the warm-up it is step/Warmup. Then, with k = step-1-Warmup steps since:
 //
 //	constant  1
@@ -35,9 +35,8 @@ type Schedule struct {
 //	cosine    End + (1-End)*(1+cos(pi*x))/2
 //	step      Factor^floor(k/Every)
 //
-// k and the formulas are those of PyTorch's LinearLR, CosineAnnealingLR and
-// StepLR, and of the schedules with warm-up of Hugging Face's transformers; their
-// warm-up starts with a step of 0, this one does not waste it.
+// k and the formulas follow LinearLR, CosineAnnealingLR and StepLR of PyTorch, and the schedules with warm-up of Hugging Face's
+// transformers. Their warm-up starts with a step of 0; this one starts at 1/Warmup.
 func (s Schedule) At(step uint64) float64 {
 	if step <= s.Warmup {
 		return float64(step) / float64(s.Warmup)

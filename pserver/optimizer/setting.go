@@ -159,7 +159,7 @@ func (c Config) Flags() []string {
 // String is the command line of Flags.
 func (c Config) String() string { return strings.Join(c.Flags(), " ") }
 
-// Parse reads what String prints. What it returns is not validated.
+// Parse reads the output of String. It does not validate the result.
 func Parse(text string) (Config, error) {
 	var c Config
 	settings := c.Settings()

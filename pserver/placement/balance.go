@@ -15,10 +15,9 @@ type Move struct {
 // not worth a move.
 const evenly = 64
 
-// Balance lists the moves that put the blocks of t on shards 0 to shards-1. First those
-// that cannot stay, the largest first, go to the shard with the fewest elements; then
-// the fullest shard gives the emptiest the largest block that makes neither change
-// places, until they differ by less than 1/64 of a fair share or no block is small enough.
+// Balance lists the moves of the blocks of t to shards 0 to shards-1. First the blocks of removed shards move to the shard with the
+// fewest elements, the largest first. Then the fullest shard gives blocks to the emptiest: the largest block that does not make
+// the fuller shard the emptier one. This ends when they differ by less than 1/64 of a fair share or no block is small enough.
 // No block moves twice.
 func (t *Table) Balance(shards int) (moves []Move) {
 	blocks := t.Blocks()

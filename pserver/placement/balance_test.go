@@ -10,9 +10,8 @@ import (
 	"trainmaster/pserver/table"
 )
 
-// Whatever was moved before: all blocks are on the shards asked for, within a block of each
-// other, no block moves twice, and no more bytes do than the new shards' share and what
-// had to leave, but for one block.
+// After any earlier moves, all blocks are on the given shards, balanced within one block. No block moves twice. The moved bytes are at
+// most the share of the new shards plus the blocks of removed shards, within one block.
 func TestBalance(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -68,8 +67,8 @@ func TestBalance(t *testing.T) {
 	}
 }
 
-// Slots of each table are spread evenly, but for one, over the shards asked for, and no more move than have to. Shards that had their
-// slots in one row have them in few.
+// Slots of each table are balanced within one over the given shards, with the minimum number of moves. Shards keep their slots in few
+// runs.
 func TestBalanceSlots(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 100 {
@@ -136,8 +135,8 @@ func countSlots(t *placement.Table, shards int) [][]int {
 	return counts
 }
 
-// A layout with slots is of another format, which a version that knows no slots refuses with the model; a layout without is as it always
-// was, and does not do for a model with tables.
+// A layout with slots has another format, which an older version refuses with the model. A layout without slots keeps the first
+// format and does not apply to a model with tables.
 func TestLayoutOfSlots(t *testing.T) {
 	tensors := []placement.Tensor{{Name: "a", Shape: []int{7}}}
 	placed, err := placement.New(tensors, 2, table.Config{Name: "t", Dim: 2, Init: table.Zeros}, table.Config{Name: "u", Dim: 1, Init: table.Zeros})

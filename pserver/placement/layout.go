@@ -10,18 +10,18 @@ import (
 	"trainmaster/pserver/table"
 )
 
-// Layout is what the store keeps of the table of a job whose blocks are moved: where
-// they lie, and on how many shards they shall. The tensors, and the tables, are the servers'.
+// Layout is the stored placement of a job whose blocks were moved: owners, and the current and the wanted number of shards. The
+// servers have the tensors and tables.
 type Layout struct {
-	Format int      `json:"format,omitempty"` // of what is stored: 0 without slots, which every version reads, or slotsFormat
+	Format int      `json:"format,omitempty"` // 0 without slots, which every version reads, or slotsFormat
 	Epoch  uint32   `json:"epoch"`
 	Shards int      `json:"shards"`
-	Goal   int      `json:"goal"`            // shards that there shall be
+	Goal   int      `json:"goal"`            // wanted number of shards
 	Owners Owners   `json:"owners"`          // the shard of every block
 	Slots  []Owners `json:"slots,omitempty"` // the shard of every slot, by table of embeddings
 }
 
-// slotsFormat is that of a layout with slots.
+// slotsFormat is the format of a layout with slots.
 const slotsFormat = 2
 
 // Owners is written as the shards of blocks, or slots, in a row: "0*3 1" is 0, 0, 0, 1.
@@ -39,7 +39,7 @@ func LayoutOf(t *Table, goal int) *Layout {
 	return l
 }
 
-// Encode returns the stored form, or says that it is too long.
+// Encode returns the stored form, or an error if it exceeds the maximum length.
 func (l *Layout) Encode() ([]byte, error) {
 	if l.Format = 0; len(l.Slots) > 0 {
 		l.Format = slotsFormat

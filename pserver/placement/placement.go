@@ -1,17 +1,12 @@
-// Package placement cuts tensors into blocks and says which shard holds which
-// block. It is pure: the same tensors and the same number of shards give the
-// same table on every machine, and the table's digest tells whether two sides
-// mean the same.
+// Package placement implements the assignment of blocks and slots to shards. It is pure: the same tensors and the same number of
+// shards give the same table on every machine. Two sides compare the digests of their tables.
 //
-// Tensors are taken in the order of their names and cut into blocks of
-// [wire.BlockElements]; the last block of a tensor may be shorter, and no block
-// spans two tensors. Blocks are numbered from 0 in this order. They are dealt
-// out greedily by size, the largest first (equal ones by number), each to the
-// shard with the fewest bytes so far (equal ones to the lower index), so that
-// no two shards differ by more than one block.
+// Tensors are taken in the order of their names and cut into blocks of [wire.BlockElements]. The last block of a tensor may be
+// shorter, and no block spans two tensors. Blocks are numbered from 0 in this order. The largest block is assigned first (equal
+// blocks by number), to the shard with the fewest bytes so far (equal shards by index). Two shards therefore differ by at most one
+// block.
 //
-// The slots of a table of embeddings ([table.Slots]) are dealt out in runs, as
-// many to each shard as to any other, but for one.
+// The slots of a table of embeddings ([table.Slots]) are assigned in runs, the same number to each shard within one.
 package placement
 
 import (
@@ -28,7 +23,7 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// Limits that keep a stranger's table from taking memory.
+// Limits for tables from untrusted peers.
 const (
 	MaxTensors  = 1 << 20
 	MaxName     = 512     // bytes in a tensor's name
@@ -107,7 +102,7 @@ func New(tensors []Tensor, shards int, tables ...table.Config) (*Table, error) {
 	return t, nil
 }
 
-// Check says whether a table that came from elsewhere is one that could be used.
+// Check returns an error if a received table is unusable.
 func (t *Table) Check() error {
 	if t.Epoch == 0 {
 		return errors.New("placement has epoch 0")
@@ -142,7 +137,7 @@ func checkTensors(sorted []Tensor) error {
 			return fmt.Errorf("tensor name %q is not UTF-8, or reserved: choose another one", t.Name)
 		}
 		if i > 0 && sorted[i-1].Name >= t.Name {
-			return fmt.Errorf("tensor %q is there twice, or the tensors are not sorted by name", t.Name)
+			return fmt.Errorf("tensor %q is a duplicate or out of order: expected tensors sorted by name", t.Name)
 		}
 		if len(t.Shape) > MaxRank {
 			return fmt.Errorf("tensor %q has %d dimensions: expected at most %d", t.Name, len(t.Shape), MaxRank)

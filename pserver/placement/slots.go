@@ -10,9 +10,8 @@ import (
 	"trainmaster/pserver/table"
 )
 
-// placeSlots gives every shard as many slots of a table as any other one, but
-// for one: a run of them. The next table begins a shard further, so that what
-// is over does not always go to the same.
+// placeSlots gives every shard a run of slots of each table, of equal length within one. The next table begins one shard further, so
+// that the remainder is spread over the shards.
 func (t *Table) placeSlots() {
 	for k := range t.Sparse {
 		owners := make([]uint32, table.Slots)
@@ -54,7 +53,7 @@ func (t *Table) checkTables() error {
 			return err
 		}
 		if i > 0 && t.Sparse[i-1].Name >= table.Name {
-			return fmt.Errorf("table %q is there twice, or the tables are not sorted by name", table.Name)
+			return fmt.Errorf("table %q is a duplicate or out of order: expected tables sorted by name", table.Name)
 		}
 		if slices.ContainsFunc(t.Tensors, func(tensor Tensor) bool { return tensor.Name == table.Name }) {
 			return fmt.Errorf("%q is the name of a tensor and of a table: choose another one", table.Name)
@@ -76,7 +75,7 @@ func (t *Table) checkTables() error {
 	return nil
 }
 
-// appendTables adds the tables to what is digested; nothing if there are none.
+// appendTables adds the tables to the digest input; it adds nothing without tables.
 func (t *Table) appendTables(buf []byte) []byte {
 	if len(t.Sparse) == 0 {
 		return buf

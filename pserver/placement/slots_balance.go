@@ -11,9 +11,9 @@ type SlotMove struct {
 	From, To    uint32
 }
 
-// BalanceSlots lists the moves, table after table, that put the slots of t on shards 0 to shards-1, as many of each table on every
-// shard but for one. No more move than have to: who has most keeps what is over, and the last slots of a shard
-// go first, so that each has its slots in few rows. Equal tables have equal sizes of slots, since ids are hashed.
+// BalanceSlots lists the moves, table after table, of the slots of t to shards 0 to shards-1, balanced within one for each table. The
+// number of moves is minimal: the fullest shards keep the remainder. The last slots of a shard move first, so that shards keep
+// their slots in few runs. All slots of a table count equal, since ids are hashed.
 func (t *Table) BalanceSlots(shards int) (moves []SlotMove) {
 	total := make([]int, shards) // over all tables so far
 	for k, owners := range t.SlotOwners {
@@ -28,7 +28,7 @@ func (t *Table) BalanceSlots(shards int) (moves []SlotMove) {
 		slices.SortStableFunc(order, func(a, b int) int {
 			return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(total[a], total[b]))
 		})
-		room := make([]int, len(count)) // above 0: so many more; below: so many less
+		room := make([]int, len(count)) // slots to receive; negative: slots to give
 		for rank, i := range order {
 			fair := len(owners) / shards
 			if rank < len(owners)%shards {

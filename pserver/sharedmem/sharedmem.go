@@ -1,17 +1,15 @@
-// Package sharedmem is the memory that a parameter server shares with a trainer of the
-// same machine, so that payloads are not copied through a socket.
+// Package sharedmem implements memory that a parameter server shares with a trainer of the same machine, so that payloads are not
+// copied through a socket.
 //
-// The server makes it, one for each connection through its data socket, and the kernel
-// carries it there with the reply to the hello. It is a row of slots, each with room for one
-// payload. The n-th frame that uses it, counted from 0, uses slot n modulo their
-// number, and so does the reply to that frame: a trainer that never has more of these frames
-// unanswered than there are slots writes into none that the server still reads. Headers go
-// through the socket as ever, which tells each side when the other is done with a slot.
+// The server creates one memory for each connection of its data socket and sends its file with the reply to the hello. The memory
+// is a row of slots with room for one payload each. The n-th frame in shared memory, counted from 0, uses slot n modulo the number
+// of slots, and so does its reply. A trainer with at most that many unanswered frames never writes into a slot that the server
+// reads. Headers go through the socket and signal that a slot is free.
 //
-// Guarantees: nobody can change the size of the memory (the kernel seals it), so that a peer cannot make
-// the other side fail; the pages are there before the first frame. It belongs to no file
-// system and is gone when both sides have let go, or were killed. Failure: where the system
-// has no such memory, or has none left, [Create] says so, and payloads go through the socket.
+// Guarantees: the kernel seals the size of the memory, so a peer cannot crash the other side by shrinking it. All pages exist
+// before the first frame. The memory belongs to no file system and is freed when both sides close it or end.
+//
+// Failure: if the system has no such memory or none is left, [Create] returns an error, and payloads go through the socket.
 package sharedmem
 
 import (
@@ -28,7 +26,7 @@ const SlotBytes = wire.MaxPayload
 // MaxSlots bounds the slots of one connection.
 const MaxSlots = 64
 
-// Memory is one side's view of what is shared.
+// Memory is one side's mapping of the shared memory.
 type Memory struct {
 	bytes []byte
 	next  uint64

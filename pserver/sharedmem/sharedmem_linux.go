@@ -58,7 +58,7 @@ func Map(file *os.File, slots int) (*Memory, error) {
 	return &Memory{bytes: bytes}, nil
 }
 
-// Close lets go of the memory, which nobody may touch any more. Of nil it does nothing.
+// Close unmaps the memory. The slots must not be used afterwards. Close of nil does nothing.
 func (m *Memory) Close() error {
 	if m == nil {
 		return nil
@@ -75,8 +75,8 @@ func Send(socket *net.UnixConn, p []byte, memory *os.File) error {
 	return err
 }
 
-// Receive reads some of what comes next into p, and the file of a memory that comes with
-// it, nil if none does, for [Map].
+// Receive reads the next bytes into p, and the file of a memory that arrives with them, for [Map]. The file is nil if
+// there is none.
 func Receive(socket *net.UnixConn, p []byte) (n int, memory *os.File, err error) {
 	rights := make([]byte, unix.CmsgSpace(4))
 	n, size, _, _, err := socket.ReadMsgUnix(p, rights)

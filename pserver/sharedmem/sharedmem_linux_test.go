@@ -89,7 +89,7 @@ func TestBothSidesSeeTheSame(t *testing.T) {
 }
 
 // A peer that could make the memory smaller could end the other side by a signal.
-func TestNobodyTakesMemoryAway(t *testing.T) {
+func TestPeerCannotShrinkMemory(t *testing.T) {
 	_, file := create(t)
 	for _, size := range []int64{0, sharedmem.SlotBytes, 4 * sharedmem.SlotBytes} {
 		if err := file.Truncate(size); err == nil {
@@ -133,7 +133,7 @@ func TestMemoryThatIsNotWhatItShouldBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if m, err := sharedmem.Map(c.file, c.slots); err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("mapped it: %t; error %v, expected one that says %q", m != nil, err, c.says)
+				t.Errorf("mapped it: %t; error %v, expected %q", m != nil, err, c.says)
 			}
 		})
 	}

@@ -20,7 +20,7 @@ func (m *Memory) Close() error { return nil }
 // Send says that there is no such memory on this system.
 func Send(*net.UnixConn, []byte, *os.File) error { return errors.ErrUnsupported }
 
-// Receive reads some of what comes next into p.
+// Receive reads the next bytes into p.
 func Receive(socket *net.UnixConn, p []byte) (int, *os.File, error) {
 	n, err := socket.Read(p)
 	return n, nil, err

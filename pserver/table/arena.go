@@ -10,15 +10,15 @@ const (
 	chunkRows = 1 << chunkBits
 	leastRows = 32 // of a slot's first chunk, which grows to chunkRows
 
-	// arenaWords is about how much is allocated at once.
+	// arenaWords is the approximate size of one allocation.
 	arenaWords = 1 << 18
 )
 
-// shape is how a row lies in memory: side by side, since to fetch it takes longer than to step it.
+// shape is the layout of a row. Its parts are adjacent, since a fetch from memory takes longer than an update.
 //
 //	| id, low, high | version | updates | dim parameters | the optimizer's state, slice after slice |
 //
-// A word is 4 bytes; updates are there only if the rule counts them.
+// A word is 4 bytes. Updates exist only if the rule counts them.
 type shape struct {
 	head   int // words before the values
 	values int // floats
@@ -57,8 +57,8 @@ type chunk struct {
 	dirty [chunkRows / 64]uint64 // a bit for each row that changed since the last full cut
 }
 
-// arena gives out chunks that it allocates many at a time: what the collector has
-// to look at are the arena's allocations and not the chunks.
+// arena allocates many chunks at a time: the garbage collector scans the
+// allocations of the arena, not the chunks.
 type arena struct {
 	shape
 
@@ -82,7 +82,7 @@ func (a *arena) take() []uint32 {
 	return words
 }
 
-// give takes chunks back that nobody reads any more. What is in them stays: a row that is made sets all of it.
+// give takes chunks back. No reader may use them afterwards. Their content stays: a new row sets all its words.
 func (a *arena) give(chunks []chunk) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -8,15 +8,15 @@ import (
 	"unicode/utf8"
 )
 
-// The initialisers: where the values of a row start.
+// The initializers: where the values of a row start.
 const (
 	Zeros   = "zeros"
 	Uniform = "uniform" // in [-Scale, Scale)
 	Normal  = "normal"  // with mean 0 and deviation Scale
 )
 
-// Initialisers lists them.
-func Initialisers() []string { return []string{Zeros, Uniform, Normal} }
+// Initializers lists them.
+func Initializers() []string { return []string{Zeros, Uniform, Normal} }
 
 // Limits of a table.
 const (
@@ -38,7 +38,7 @@ type Config struct {
 	//	normal   ((s - 393210) / 65536) * Scale, s the sum of the twelve 16-bit quarters of u(3j), u(3j+1), u(3j+2): a sum of
 	//	         twelve uniform numbers (Irwin-Hall), which goes no further than 6 deviations and needs integers only
 	//
-	// The only rounding is that of the product with Scale, so that the bits are the same on every machine.
+	// Only the product with Scale is rounded, so the bits are the same on every machine.
 	Init  string  `json:"init"`
 	Scale float32 `json:"scale,omitempty"`
 	Seed  uint64  `json:"seed,omitempty"`
@@ -46,7 +46,7 @@ type Config struct {
 	Expiry    uint64 `json:"expiry,omitempty"`    // steps without an update after which a row is dropped; 0: never
 	Admission uint32 `json:"admission,omitempty"` // the update of an id that makes its row; default 1
 
-	Key Key `json:"key,omitzero"` // of the job; the servers set it, and tell the trainers
+	Key Key `json:"key,omitzero"` // of the job; the servers set it and send it to the trainers
 }
 
 // Validate says which field is wrong, and fills the defaults in. Two that mean
@@ -57,12 +57,12 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("table name %.40q: expected 1 to %d bytes of UTF-8, and not a reserved name", c.Name, MaxName)
 	case c.Dim < 1 || c.Dim > MaxDim:
 		return fmt.Errorf("table %q has rows of %d floats: expected 1 to %d", c.Name, c.Dim, MaxDim)
-	case !slices.Contains(Initialisers(), c.Init):
-		return fmt.Errorf("table %q has initialiser %q: expected one of %s", c.Name, c.Init, strings.Join(Initialisers(), ", "))
+	case !slices.Contains(Initializers(), c.Init):
+		return fmt.Errorf("table %q has initializer %q: expected one of %s", c.Name, c.Init, strings.Join(Initializers(), ", "))
 	case c.Scale < 0 || c.Scale-c.Scale != 0:
 		return fmt.Errorf("table %q has scale %v: expected a positive number", c.Name, c.Scale)
 	case (c.Scale == 0) != (c.Init == Zeros):
-		return fmt.Errorf("table %q has initialiser %s with scale %v: %s has none, the others need one", c.Name, c.Init, c.Scale, Zeros)
+		return fmt.Errorf("table %q has initializer %s with scale %v: %s has none, the others need one", c.Name, c.Init, c.Scale, Zeros)
 	case c.Expiry > maxClock:
 		return fmt.Errorf("table %q drops rows after %d steps: expected at most %d", c.Name, c.Expiry, uint32(maxClock))
 	case c.Admission > math.MaxInt32:
@@ -88,7 +88,7 @@ func (c Config) Differ(other Config) string {
 		mine, yours any
 	}{
 		{"dim", c.Dim, other.Dim},
-		{"initialiser", c.Init, other.Init},
+		{"initializer", c.Init, other.Init},
 		{"scale", c.Scale, other.Scale},
 		{"seed", c.Seed, other.Seed},
 		{"expiry", c.Expiry, other.Expiry},

@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// Cut is a moment: it has, of every slot, the updates before it and none after.
-// Who makes it collects every slot of a table, one after the other, and ends with EndCut.
+// Cut is a consistent state of a table: of every slot, it has the updates before the cut and none after it.
+// The owner of a cut collects every slot of a table, one after the other, and ends with EndCut.
 type Cut struct {
 	Number  uint64    // from 1, growing
-	Full    bool      // all rows; else those that changed since the last full cut
-	Columns []*Column // whose steps it has; a column that is made later has none
+	Full    bool      // all rows; otherwise the rows changed since the last full cut
+	Columns []*Column // whose steps it has; a later column has none
 
-	rows, words []uint32 // what the last Collect copied: numbers of rows, and the rows one after the other
+	rows, words []uint32 // copies of the last Collect: row numbers, and the rows in sequence
 
 	mu     sync.Mutex
 	memory []chunk // of rows that updates were about to change
@@ -70,7 +70,7 @@ func (s *slot) candidatesLocked(ids []int64) (list []Candidate) {
 	return list
 }
 
-// countLocked is the number of rows in use, or of those that changed since the last full cut.
+// countLocked returns the number of rows in use, or of rows changed since the last full cut.
 func (s *slot) countLocked(full bool) (n int) {
 	if full {
 		return s.liveRows
@@ -96,7 +96,7 @@ func (t *Table) LostTrack() bool {
 // Sizes of an image, before it is collected.
 type Sizes struct{ Rows, Freed, Candidates int }
 
-// Sizes are those of what Collect will return for a slot.
+// Sizes returns the sizes of the result of Collect for a slot.
 func (t *Table) Sizes(number uint32, c *Cut) Sizes {
 	s := t.slots[number]
 	s.mu.Lock()
@@ -111,7 +111,7 @@ func (t *Table) Sizes(number uint32, c *Cut) Sizes {
 	return z
 }
 
-// EndCut lets go of what was preserved and not collected. The cut is not the current one any more.
+// EndCut frees preserved rows that were not collected and ends the current cut.
 func (t *Table) EndCut() {
 	for _, i := range t.held {
 		t.slots[i].mu.Lock()
@@ -124,8 +124,8 @@ func (t *Table) EndCut() {
 	}
 }
 
-// Restore puts an image into a slot that nobody uses yet: that of a full cut, and after it perhaps one
-// of the changes since. columns are those of the cut. The error says what does not fit; the slot is then of no use.
+// Restore puts an image of a full cut into an unused slot, optionally followed by an image of later changes.
+// columns belong to the cut. After an error the slot is unusable.
 func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
 	s := t.slots[number]
 	if err := t.checkImage(number, m, len(columns)); err != nil {
@@ -158,7 +158,7 @@ func (t *Table) checkImage(number uint32, m *Image, steps int) error {
 	return nil
 }
 
-// addRows puts the rows of an image into a slot that nobody uses yet, in the place of those of the same ids.
+// addRows puts the rows of an image into an unused slot and replaces rows of the same ids.
 func (t *Table) addRows(s *slot, number uint32, m *Image) error {
 	n := len(m.IDs)
 	if err := s.checkRoom(n); err != nil {
@@ -171,7 +171,7 @@ func (t *Table) addRows(s *slot, number uint32, m *Image) error {
 		case slotOf(h) != number:
 			return fmt.Errorf("table %q, slot %d: id %d: %w: expected slot %d", t.cfg.Name, number, id, ErrWrongSlot, slotOf(h))
 		case seen[id]:
-			return fmt.Errorf("table %q, slot %d: id %d is there twice", t.cfg.Name, number, id)
+			return fmt.Errorf("table %q, slot %d: duplicate id %d", t.cfg.Name, number, id)
 		case m.Versions[k] == 0 || m.Versions[k] > maxClock:
 			return fmt.Errorf("table %q, slot %d: id %d has version %d", t.cfg.Name, number, id, m.Versions[k])
 		}
@@ -216,7 +216,7 @@ func (t *Table) remove(number uint32, ids []int64) error {
 		if row == noRow {
 			continue
 		}
-		if v := s.at(row).version(); *v != 0 { // else it is there twice
+		if v := s.at(row).version(); *v != 0 { // 0: a duplicate id
 			*v = 0
 			s.free = append(s.free, row)
 			s.liveRows--

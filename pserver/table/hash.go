@@ -23,9 +23,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Key is the secret of a job by which the ids of its tables are hashed. Ids come from data that a stranger may have written. Without
-// the key they cannot be chosen so that they share a slot, or a place in its index. The zero key is that of tables that were made
-// before there was a key.
+// Key is the secret of a job by which the ids of its tables are hashed. Ids come from untrusted data. Without the key, no one can
+// choose ids that share a slot or a position in its index. The zero key belongs to tables of older versions.
 type Key [2]uint64
 
 // KeySize is the size of a key in bytes.
@@ -94,17 +93,17 @@ func place(h uint64, n int) int {
 
 func tag(h uint64) uint32 { return uint32(h) << rowBits }
 
-// initialiser makes the values that rows start with.
-type initialiser struct {
+// initializer computes the initial values of rows.
+type initializer struct {
 	kind  string
 	scale float32
 	key   uint64
 }
 
-func newInitialiser(c Config) initialiser {
+func newInitializer(c Config) initializer {
 	name := fnv.New64a()
 	name.Write([]byte(c.Name)) //nolint:errcheck // a hash takes everything
-	return initialiser{c.Init, c.Scale, mix(c.Seed ^ name.Sum64())}
+	return initializer{c.Init, c.Scale, mix(c.Seed ^ name.Sum64())}
 }
 
 // stream is SplitMix64.
@@ -115,7 +114,7 @@ func (s *stream) next() uint64 {
 	return mix(uint64(*s))
 }
 
-func (i initialiser) fill(row []float32, id int64) {
+func (i initializer) fill(row []float32, id int64) {
 	s := stream(mix(i.key ^ uint64(id)))
 	switch i.kind {
 	case Uniform:

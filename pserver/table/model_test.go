@@ -33,7 +33,7 @@ func newNaive(cfg Config, o optimizer.Config) *naive {
 
 func (n *naive) initial(id int64) []float32 {
 	row := make([]float32, n.cfg.Dim)
-	newInitialiser(n.cfg).fill(row, id)
+	newInitializer(n.cfg).fill(row, id)
 	return row
 }
 
@@ -212,7 +212,7 @@ func compare(t *testing.T, cfg Config, o optimizer.Config) {
 	r := rand.New(rand.NewPCG(1, uint64(len(cfg.Name))))
 	table, want := New(cfg, o, held(1, 0), noCut), newNaive(cfg, o)
 	columns := []*Column{{}, {}}
-	sometimes := universe(r, 40) // few slots, so that a slot has many ids and its clock goes on
+	sometimes := universe(r, 40) // few slots, so that a slot has many ids and its clock advances
 	steps := []uint64{0, 0}
 	for round := range 120 {
 		ids := make([]int64, r.IntN(60))

@@ -9,9 +9,9 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// What a slot on its way to another shard answers.
+// Errors of a slot during a migration.
 var (
-	ErrFrozen = errors.New("slot is about to move")
+	ErrFrozen = errors.New("slot is frozen for a migration")
 	ErrMoved  = errors.New("slot is on another shard now")
 )
 
@@ -34,7 +34,7 @@ func (t *Table) Freeze(number uint32) error {
 	return nil
 }
 
-// Thaw lets updates of all slots go on.
+// Thaw permits updates of all slots again.
 func (t *Table) Thaw() {
 	for _, i := range t.held {
 		s := t.slots[i]
@@ -122,8 +122,8 @@ func (t *Table) Send(number uint32) (*Outgoing, error) {
 	return &Outgoing{table: t, number: number, frozen: s.frozen}, nil
 }
 
-// Next returns the next piece, of so many rows and waiting ids at most, and whether it is the last one. It has no steps.
-// The error says that the slot is not frozen any more.
+// Next returns the next piece, with at most the given number of rows and candidates, and whether it is the last piece. It has no steps.
+// It fails if the slot is not frozen any more.
 func (o *Outgoing) Next(most int) (m *Image, last bool, err error) {
 	t := o.table
 	s := t.slots[o.number]
@@ -166,7 +166,7 @@ func (o *Outgoing) Step(c *Column) uint64 {
 	return c.steps[o.number]
 }
 
-// Incoming is a slot that another shard gives: it is filled beside those that are held, see Placed.
+// Incoming is a slot of another shard in transfer. It is filled separately from the held slots, see Placed.
 type Incoming struct {
 	table  *Table
 	number uint32
@@ -178,7 +178,7 @@ func (t *Table) Receive(number uint32) *Incoming {
 	return &Incoming{table: t, number: number, slot: &slot{key: t.cfg.Key}}
 }
 
-// Add takes the next piece. The error says what does not fit; the slot is then of no use.
+// Add adds the next piece. After an error the slot is unusable.
 func (in *Incoming) Add(m *Image) error {
 	t := in.table
 	if err := t.checkImage(in.number, m, 0); err != nil {
@@ -186,7 +186,7 @@ func (in *Incoming) Add(m *Image) error {
 	}
 	for _, id := range m.IDs {
 		if in.slot.find(t.cfg.Key.hash(id), id) != noRow {
-			return fmt.Errorf("table %q, slot %d: id %d is there twice", t.cfg.Name, in.number, id)
+			return fmt.Errorf("table %q, slot %d: duplicate id %d", t.cfg.Name, in.number, id)
 		}
 	}
 	if err := t.addRows(in.slot, in.number, m); err != nil {
@@ -196,11 +196,11 @@ func (in *Incoming) Add(m *Image) error {
 	return t.addCandidates(in.slot, in.number, m.Candidates)
 }
 
-// Rows is the number of rows that it has by now.
+// Rows returns the current number of rows.
 func (in *Incoming) Rows() int { return in.slot.liveRows }
 
-// Placed is the share of the table after a move. Slots that are held before and after it are the same in both; the
-// others come from arrived. The error names one that is in neither.
+// Placed returns the share of the table after a move. Slots that are held before and after the move are the same in both; the
+// other slots come from arrived. The error names a slot in neither.
 func (t *Table) Placed(held []uint32, arrived func(number uint32) *Incoming) (*Table, error) {
 	placed := &Table{cfg: t.cfg, rule: t.rule, counted: t.counted, state: t.state, init: t.init, arena: t.arena, held: held, current: t.current}
 	placed.overflow.Store(t.overflow.Load())
@@ -218,7 +218,7 @@ func (t *Table) Placed(held []uint32, arrived func(number uint32) *Incoming) (*T
 	return placed, nil
 }
 
-// Leave lets go of the slots that another shard has from now on: whoever comes for one is told so.
+// Leave frees the slots that another shard owns after the move. Later operations on them fail with ErrMoved.
 func (t *Table) Leave(after *Table) {
 	for _, i := range t.held {
 		if after.slots[i] == t.slots[i] {

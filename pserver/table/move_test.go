@@ -10,7 +10,7 @@ import (
 	"trainmaster/pserver/optimizer"
 )
 
-// send moves slots from one shard of a table to another, in pieces of so many rows, and returns their shares after it.
+// send moves slots from one shard of a table to another, in pieces of at most most rows, and returns their shares after it.
 func send(t testing.TB, from, to *Table, slots []uint32, most int, columns []*Column, theirs []*Column) (after, taken *Table) {
 	t.Helper()
 	arrived := map[uint32]*Incoming{}
@@ -61,8 +61,8 @@ func send(t testing.TB, from, to *Table, slots []uint32, most int, columns []*Co
 	return after, taken
 }
 
-// Two shards between which slots move do what one naive table does, bit by bit: rows, moments, numbers of updates, what expires and who
-// waits. A repeated push changes nothing, wherever the slot is by then.
+// Two shards that exchange slots give the same result as one naive table, bit by bit: rows, moments, numbers of updates, expired rows
+// and candidates. A repeated push changes nothing, on both shards.
 func TestMovedSlotsAreTheNaiveOnes(t *testing.T) {
 	for _, o := range []optimizer.Config{plain, {Kind: optimizer.Adam}} {
 		cfg, o := valid(t, Config{Name: "t", Dim: 2, Init: Uniform, Scale: 1, Expiry: 40, Admission: 2}), validRule(t, o)
@@ -131,12 +131,12 @@ func TestMovedSlotsAreTheNaiveOnes(t *testing.T) {
 			}
 		}
 		if applied < 1000 || repeated < 1000 || moved < 1000 {
-			t.Errorf("%d slots updated, %d updated again, %d moved: the test tests less than it says", applied, repeated, moved)
+			t.Errorf("%d slots updated, %d updated again, %d moved: the test covers too little", applied, repeated, moved)
 		}
 	}
 }
 
-// Memory that a slot leaves behind is used again, and nothing of what was in it is seen.
+// Memory of a slot that left is reused, and its old content is invisible.
 func TestMemoryOfSlotsThatLeft(t *testing.T) {
 	o := validRule(t, optimizer.Config{Kind: optimizer.Adam})
 	table := newTable(t, Config{Name: "t", Dim: 4, Init: Uniform, Scale: 1}, o, noCut)
@@ -174,7 +174,7 @@ func TestMemoryOfSlotsThatLeft(t *testing.T) {
 	}
 }
 
-// What is on its way takes no update, and what has left answers so, to whoever still goes by the share from before.
+// A slot in transfer takes no update. A slot that has left returns an error to callers with the old share.
 func TestSlotsOnTheirWay(t *testing.T) {
 	table := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut)
 	id := int64(5)
@@ -210,7 +210,7 @@ func TestSlotsOnTheirWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := out.Next(9); !errors.Is(err, ErrMoved) {
-		t.Errorf("a piece of a move that is over: %v", err)
+		t.Errorf("a piece of an ended move: %v", err)
 	}
 	until = table.Frozen(&rows)
 	other := New(table.Config(), plain, nil, noCut)
@@ -233,12 +233,12 @@ func TestSlotsOnTheirWay(t *testing.T) {
 	}
 }
 
-// A piece that does not fit is refused, and says what does not.
+// A piece that does not fit is refused with the reason.
 func TestPiecesThatDoNotFit(t *testing.T) {
 	table := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut)
 	slot := SlotOf(5)
 	for want, m := range map[string]*Image{
-		"is there twice":  {IDs: []int64{5}, Versions: []uint32{1}, Values: []float32{1}},
+		"duplicate id":    {IDs: []int64{5}, Versions: []uint32{1}, Values: []float32{1}},
 		"expected slot":   {IDs: []int64{6}, Versions: []uint32{1}, Values: []float32{1}},
 		"has version 0":   {IDs: []int64{7}, Versions: []uint32{0}, Values: []float32{1}},
 		"with 1 versions": {IDs: []int64{5}, Versions: []uint32{1}, Values: []float32{1, 2}},

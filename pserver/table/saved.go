@@ -24,7 +24,7 @@ type saved struct {
 	kept       []keptRow // that updates were about to change
 	waited     int       // ids without a row at the cut
 	candidates map[int64]candidate
-	// waiting has the ids that changed since, as they were at the cut. updates is 0 of an id that was not there.
+	// waiting has the ids that changed since, as they were at the cut. updates is 0 for an id that was no candidate.
 }
 
 // keptRow is a copy of a row: its number in the slot, and the place of the copy in the memory of the cut.
@@ -44,7 +44,7 @@ func (c *Cut) keep(r record, a *arena) (place uint32) {
 	return place
 }
 
-// at is the copy of a row. The caller has mu, or nothing is kept meanwhile that it looks for.
+// at is the copy of a row. The caller holds mu, or no other row is preserved during the call.
 func (c *Cut) at(place uint32, a *arena) record {
 	i := int(place%chunkRows) * a.words()
 	return c.memory[place/chunkRows].words[i : i+a.words()]
@@ -114,7 +114,7 @@ func (s *slot) preserveCandidate(id int64) {
 	p.candidates[id] = s.candidates[id]
 }
 
-// copyDue copies due rows from a row on, and returns the row to go on from and whether there are more.
+// copyDue copies due rows from a row on, and returns the next row and whether there are more.
 func (s *slot) copyDue(p *saved, row uint32) (next uint32, more bool) {
 	c := p.cut
 	most := len(c.words) + pieceWords
@@ -139,7 +139,7 @@ func (s *slot) pause() {
 	s.mu.Lock()
 }
 
-// Collect returns a slot as it was at the cut, once. Updates go on meanwhile: the lock is held for one piece at a time.
+// Collect returns a slot as it was at the cut, once. Updates continue: the lock is held for one piece at a time.
 func (t *Table) Collect(number uint32, c *Cut) *Image { return t.CollectInto(number, c, &Image{}) }
 
 // CollectInto is Collect into an image whose memory is used again: fresh pages may take the system longer than the copy.
@@ -158,7 +158,7 @@ func (t *Table) CollectInto(number uint32, c *Cut, into *Image) *Image {
 	}
 	list := make([]Candidate, 0, p.waited)
 	seen := 0
-	for id, w := range s.candidates { // changes meanwhile are fine: of an id that changes p.candidates has the old value
+	for id, w := range s.candidates { // concurrent changes are harmless: p.candidates has the old values
 		if _, changed := p.candidates[id]; !changed {
 			list = append(list, Candidate{id, w.updates, w.version})
 		}
@@ -186,7 +186,7 @@ func (t *Table) fill(m *Image, p *saved) {
 	}
 	slices.SortFunc(p.kept, func(a, b keptRow) int { return cmp.Compare(a.row, b.row) })
 	c.mu.Lock()
-	memory := c.memory // grows, and what is there stays
+	memory := c.memory // append-only
 	c.mu.Unlock()
 	all, kept := Cut{memory: memory}, p.kept
 	for i, row := range c.rows {
@@ -200,7 +200,7 @@ func (t *Table) fill(m *Image, p *saved) {
 	}
 }
 
-// mergeCandidates returns the ids without a row at the cut, ascending: those that did not change, and those that did.
+// mergeCandidates returns the ids without a row at the cut, ascending, with changed ids as they were at the cut.
 func (p *saved) mergeCandidates(list []Candidate) []Candidate {
 	for id, w := range p.candidates {
 		if w.updates > 0 {
@@ -208,7 +208,7 @@ func (p *saved) mergeCandidates(list []Candidate) []Candidate {
 		}
 	}
 	slices.SortFunc(list, func(a, b Candidate) int { return cmp.Compare(a.ID, b.ID) })
-	list = slices.Compact(list) // an id that changed after it was read is there twice, with one value
+	list = slices.Compact(list) // an id that changed after it was read is a duplicate with the same value
 	if len(list) == 0 {
 		return nil
 	}

@@ -49,8 +49,8 @@ func TestFirstUpdateAfterFullCutCopiesItsRowsOnly(t *testing.T) {
 	}
 }
 
-// Collect returns what a collection at the moment of the cut would have returned, in the same order, although updates change, make
-// and drop rows, and admit and drop waiting ids, before and during it.
+// Collect returns the state at the cut, in the same order. Updates during and before the collection change, make and drop rows, and
+// admit and drop candidates.
 func TestCollectDuringUpdatesReturnsStateAtCut(t *testing.T) {
 	for _, full := range []bool{true, false} {
 		cfg := valid(t, Config{Name: "t", Dim: 40, Init: Uniform, Scale: 1, Expiry: 12, Admission: 2})
@@ -112,7 +112,7 @@ func TestCollectDuringUpdatesReturnsStateAtCut(t *testing.T) {
 				t.Fatalf("full %t, cut %d: %d rows, %d freed, %d waiting; its sizes were %v", isFull, number, len(m.IDs), len(m.Freed), len(m.Candidates), sizes)
 			}
 			if !reflect.DeepEqual(m, want) {
-				t.Fatalf("full %t, cut %d: the image of %d rows and %d candidates differs from that of the moment, of %d and %d",
+				t.Fatalf("full %t, cut %d: the image of %d rows and %d candidates differs from the image at the cut, of %d and %d",
 					isFull, number, len(m.IDs), len(m.Candidates), len(want.IDs), len(want.Candidates))
 			}
 		}

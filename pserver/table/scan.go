@@ -6,9 +6,9 @@ import "trainmaster/pserver/wire"
 // slot is Slots.
 type Place struct{ Slot, Row uint32 }
 
-// Scan reads rows from a place on, as many as a frame has room for, and says where to go on. A row that is there from the
-// first call to the last is read once, with its values of some moment in between; of those that come and go
-// meanwhile some are read. rows keeps its memory. The error is ErrMoved.
+// Scan reads rows from a position on, up to the room of a frame, and returns the next position. A row that exists from the first
+// call to the last is read once, with the values at some point between. Rows that appear or expire during the scan can be missing.
+// rows keeps its memory. The error is ErrMoved.
 func (t *Table) Scan(from Place, rows *wire.Rows) (next Place, err error) {
 	rows.Spans, rows.IDs, rows.Values = rows.Spans[:0], rows.IDs[:0], rows.Values[:0]
 	for _, number := range t.held {
@@ -25,7 +25,7 @@ func (t *Table) Scan(from Place, rows *wire.Rows) (next Place, err error) {
 	return Place{Slot: Slots}, nil
 }
 
-// scanSlot reads rows of one slot, and says at which row the frame was full.
+// scanSlot reads rows of one slot, and returns the row at which the frame was full.
 func (t *Table) scanSlot(from Place, rows *wire.Rows) (at uint32, whole bool, err error) {
 	s := t.slots[from.Slot]
 	dim := t.cfg.Dim
@@ -55,4 +55,4 @@ func (t *Table) scanSlot(from Place, rows *wire.Rows) (at uint32, whole bool, er
 }
 
 // First fills row, of Dim floats, with the values that the row of an id starts with.
-func (c Config) First(row []float32, id int64) { newInitialiser(c).fill(row, id) }
+func (c Config) First(row []float32, id int64) { newInitializer(c).fill(row, id) }

@@ -14,7 +14,7 @@ const (
 
 	// marked is set in the version of a row while an update is under way: the rest is the place of its id in the update.
 	marked = 1 << 31
-	// maxClock is the greatest step that is told from those after it.
+	// maxClock is the greatest distinguishable step.
 	maxClock = marked - 1
 )
 
@@ -40,8 +40,8 @@ type slot struct {
 	freed   []int64 // ids whose row was dropped since the last full cut
 	lost    bool    // they were too many to keep: the next cut is to be a full one
 
-	frozen chan struct{} // nil: it is not; closed when the move that froze it is over
-	moved  bool          // another shard has it
+	frozen chan struct{} // closed when the migration that froze the slot ends; nil if the slot is not frozen
+	moved  bool          // whether another shard owns the slot
 }
 
 // candidate is an id without a row.
@@ -100,8 +100,8 @@ func (s *slot) after(p int) int {
 	return 0
 }
 
-// findAll sets rows to those of ids, or noRow. It goes over them several times, so that they are fetched from memory at the same
-// time, their values too: to wait for one after the other would take most of the time.
+// findAll sets rows to the rows of ids, or noRow. It runs several passes, so that index entries and values are fetched from memory in
+// parallel: sequential fetches would take most of the time.
 func (s *slot) findAll(ids []int64, rows []uint32, sc *scratch) {
 	if len(s.index) == 0 {
 		for k := range rows {
@@ -226,8 +226,8 @@ func (s *slot) expire(n, step uint64) {
 	}
 }
 
-// noteFreed keeps an id for the next cut. There may never be one, so that what is kept is bounded: by about what the index of the
-// rows takes.
+// noteFreed keeps an id for the next cut. There may never be one, so the number of ids is bounded by about the size of the row
+// index.
 func (s *slot) noteFreed(id int64) {
 	if len(s.freed) >= leastFreed+2*int(s.end) {
 		s.freed, s.tracked, s.lost = nil, false, true

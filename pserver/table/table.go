@@ -11,7 +11,7 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// What is wrong with a batch.
+// Errors of a batch.
 var (
 	ErrNotHeld   = errors.New("slot is not held here")
 	ErrWrongSlot = errors.New("id is not of this slot")
@@ -28,15 +28,15 @@ type Table struct {
 	rule    optimizer.Rule
 	counted bool // the rule wants to know the number of updates
 	state   int  // slices of state
-	init    initialiser
-	arena   *arena       // which knows how a row lies in memory
+	init    initializer
+	arena   *arena       // with the layout of a row
 	slots   [Slots]*slot // nil: not held
 	held    []uint32
 	current func() *Cut
 	leaving atomic.Pointer[chan struct{}] // nil: no slot is frozen; closed when none is any more
 
 	overflow atomic.Pointer[Overflow]
-	cut      atomic.Pointer[Cut] // the last one that a slot kept something for
+	cut      atomic.Pointer[Cut] // last cut with preserved rows
 }
 
 // New makes an empty table with the slots held. cfg has passed Validate, and rule is o's.
@@ -46,7 +46,7 @@ func New(cfg Config, o optimizer.Config, held []uint32, current func() *Cut) *Ta
 	state := len(rule.Slots())
 	t := &Table{
 		cfg: cfg, rule: rule, counted: o.Counted(), state: state,
-		init: newInitialiser(cfg), held: held, current: current,
+		init: newInitializer(cfg), held: held, current: current,
 		arena: &arena{shape: newShape(cfg.Dim*(1+state), o.Counted())},
 	}
 	for _, i := range held {
@@ -104,7 +104,7 @@ func (t *Table) Bytes() int { return t.Rows() * t.RowBytes() }
 // RowBytes is the size of one row.
 func (t *Table) RowBytes() int { return 4 * t.arena.words() }
 
-// Column is what a table knows of one trainer: the step last applied, by slot.
+// Column is the state of one trainer in a table: the step last applied, by slot.
 type Column struct {
 	steps [Slots]uint64 // each guarded by the slot's lock
 	seen  [Slots]uint32 // likewise: 1 + the number of updates of the slot when the trainer last looked rows of it up, or updated it; 0: not known
@@ -116,7 +116,7 @@ func (t *Table) Close(c *Column) {
 	c.ended.Store(true)
 	for _, i := range t.held {
 		t.slots[i].mu.Lock()
-		t.slots[i].mu.Unlock() //nolint:staticcheck // empty on purpose: it waits for whoever is inside
+		t.slots[i].mu.Unlock() //nolint:staticcheck // empty on purpose: it waits for the current holder
 	}
 }
 
@@ -153,7 +153,7 @@ func (t *Table) Check(rows *wire.Rows) error {
 }
 
 // Lookup fills dst, of shape [ids, dim], with the values of the ids of a checked batch.
-// All of a slot are of one moment. The error is ErrMoved.
+// All rows of a slot come from one state. The error is ErrMoved.
 func (t *Table) Lookup(rows *wire.Rows, dst []float32) error {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)

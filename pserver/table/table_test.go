@@ -31,7 +31,7 @@ func TestSplitMix64(t *testing.T) {
 	}
 }
 
-// First values are part of what a checkpoint means: they never change.
+// Initial values are part of the meaning of a checkpoint: they never change.
 func TestInitialValues(t *testing.T) {
 	for _, c := range []struct {
 		cfg  Config
@@ -43,20 +43,20 @@ func TestInitialValues(t *testing.T) {
 		{Config{Name: "users", Dim: 3, Init: Zeros}, 1, []float32{0, 0, 0}},
 	} {
 		row := []float32{9, 9, 9}
-		newInitialiser(c.cfg).fill(row, c.id)
+		newInitializer(c.cfg).fill(row, c.id)
 		if !slices.Equal(row, c.want) {
 			t.Errorf("%s: %v, expected %v", c.cfg.Init, row, c.want)
 		}
 	}
 }
 
-// The initialisers have the mean, the deviation and the bounds that they say.
+// The initializers have the mean, the deviation and the bounds that they say.
 func TestInitialDistributions(t *testing.T) {
 	for _, c := range []struct {
 		init             string
 		deviation, bound float64
 	}{{Uniform, 2 / math.Sqrt(3), 2}, {Normal, 2, 12}} {
-		i := newInitialiser(Config{Name: "t", Init: c.init, Scale: 2})
+		i := newInitializer(Config{Name: "t", Init: c.init, Scale: 2})
 		var sum, squares float64
 		row := make([]float32, 10)
 		const n = 20_000
@@ -77,12 +77,12 @@ func TestInitialDistributions(t *testing.T) {
 	}
 }
 
-func TestConfigSaysWhatIsWrong(t *testing.T) {
+func TestConfigErrorsNameField(t *testing.T) {
 	good := Config{Name: "t", Dim: 1, Init: Uniform, Scale: 1}
 	for want, change := range map[string]func(*Config){
 		"name":        func(c *Config) { c.Name = "" },
 		"0 floats":    func(c *Config) { c.Dim = 0 },
-		"initialiser": func(c *Config) { c.Init = "xavier" },
+		"initializer": func(c *Config) { c.Init = "xavier" },
 		"scale NaN":   func(c *Config) { c.Scale = float32(math.NaN()) },
 		"scale -1":    func(c *Config) { c.Scale = -1 },
 		"scale 0":     func(c *Config) { c.Scale = 0 },
@@ -147,8 +147,8 @@ func TestFullSlot(t *testing.T) {
 	}
 }
 
-// Trainers push to the same rows while others look them up and a checkpoint is cut again and again: no row is torn, no push
-// is lost or applied twice, and every cut is one whole update of a slot or none.
+// Trainers push to rows while others look them up and checkpoints are cut repeatedly. No row is torn, no push
+// is lost or applied twice, and every cut has whole updates of a slot only.
 func TestConcurrency(t *testing.T) {
 	const trainers, ids, dim = 4, 200, 8
 	steps := uint64(60)
@@ -236,7 +236,7 @@ func TestConcurrency(t *testing.T) {
 	}
 }
 
-// A full cut and the changes since restore a table that goes on as the first one does.
+// A full cut and later changes restore a table with the same behavior.
 func TestFullAndChangesRestore(t *testing.T) {
 	for _, o := range []optimizer.Config{plain, {Kind: optimizer.Adam}} {
 		cfg := valid(t, Config{Name: "t", Dim: 2, Init: Normal, Scale: 1, Expiry: 8, Admission: 2})
@@ -298,7 +298,7 @@ func TestFullAndChangesRestore(t *testing.T) {
 				}
 			}
 			if freed == 0 {
-				t.Fatal("nothing expired between the cuts: the test tests less than it says")
+				t.Fatal("nothing expired between the cuts: the test covers too little")
 			}
 			step++
 			push(step, table, again)
@@ -356,8 +356,8 @@ func fillSlots(t testing.TB, table *Table, n int) {
 	}
 }
 
-// With as many rows in a slot as it has in a table of ten million, a row of 16 floats takes at most 1.35 times its 64 bytes,
-// id and index included, also where the index has just grown.
+// With the rows per slot of a table of ten million, a row of 16 floats takes at most 1.35 times its 64 bytes. That includes id and
+// index, also after the index has just grown.
 func TestMemoryOfARow(t *testing.T) {
 	for _, perSlot := range []int{9766, 12_300} {
 		heap := func() uint64 {
@@ -433,7 +433,7 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(used.Nano())
 }
 
-// What comes after the moment of a cut is not in it, whether pushed or committed.
+// An update after a cut is not in the cut, whether pushed or committed.
 func TestCutIsAMoment(t *testing.T) {
 	var current atomic.Pointer[Cut]
 	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, current.Load), &Column{}
@@ -458,8 +458,8 @@ func TestCutIsAMoment(t *testing.T) {
 	}
 }
 
-// Rows that come and go between two cuts, however many, are kept track of in bounded memory: beyond that only a full cut is right,
-// and it says so.
+// Rows that come and go between two cuts are tracked in bounded memory. Beyond the bound the next cut must be full, and
+// LostTrack reports it.
 func TestFreedRowsAreBounded(t *testing.T) {
 	cfg := valid(t, Config{Name: "t", Dim: 1, Init: Zeros, Expiry: 4})
 	var current atomic.Pointer[Cut]
@@ -488,7 +488,7 @@ func TestFreedRowsAreBounded(t *testing.T) {
 		}
 	}
 	if !table.LostTrack() || !collect(2, false).Lost {
-		t.Error("3990 rows came and went: expected that only a full cut is right, and that another one says so")
+		t.Error("3990 rows came and went: expected LostTrack, and Lost in a cut of changes")
 	}
 	if full := collect(3, true); full.Lost || table.LostTrack() || len(full.IDs) != table.Rows() {
 		t.Errorf("a full cut: lost %v, %d of %d rows; expected all is well again", full.Lost, len(full.IDs), table.Rows())
@@ -506,7 +506,7 @@ func idsOf(slot uint32, n int) (ids []int64) {
 }
 
 // A trainer whose steps are behind the others' updates an old row, makes a new row, and counts an update of an id without a row. All
-// three live for as long as those that a fast trainer updates.
+// three live as long as the rows of a fast trainer.
 func TestUpdateBySlowTrainerKeepsRow(t *testing.T) {
 	table := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros, Expiry: 100}, plain, noCut)
 	admits := newTable(t, Config{Name: "a", Dim: 1, Init: Zeros, Expiry: 100, Admission: 2}, plain, noCut)

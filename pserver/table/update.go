@@ -12,10 +12,10 @@ import (
 // Step says which update it is.
 type Step struct {
 	Number uint64  // of the trainer's push, or the version of a commit; moves the clocks of the slots on
-	Scale  float32 // what the learning rate is multiplied by
+	Scale  float32 // factor of the learning rate
 }
 
-// Look notes that a trainer looks up rows of the slots of a checked batch, before it does: what others push from then on makes its next
+// Look notes that a trainer is about to look up rows of the slots of a checked batch. Later pushes of others make its next
 // gradients stale.
 func (t *Table) Look(rows *wire.Rows, column *Column) {
 	for _, span := range rows.Spans {
@@ -35,9 +35,9 @@ func (c *Column) missed(slot, pushed uint32) uint64 {
 	return uint64(pushed - min(c.seen[slot]-1, pushed))
 }
 
-// Update applies the gradients of a checked batch for a trainer's step, to each slot
-// at once, and leaves other values in them. Slots that had the step already are left alone; applied
-// is the number of the others. With ErrFrozen, ErrMoved or ErrNotFinite, too, some may have it by now.
+// Update applies the gradients of a checked batch for a trainer's step, slot by slot, and overwrites the gradients. It skips slots
+// that have the step; applied is the number of the others. After ErrFrozen, ErrMoved or ErrNotFinite some slots may have
+// the step.
 func (t *Table) Update(rows *wire.Rows, column *Column, step Step) (applied int, err error) {
 	return t.UpdateStale(rows, column, step, nil)
 }
@@ -118,8 +118,8 @@ type Share struct {
 	Grads []float32 // [ids, dim]
 }
 
-// Commit applies the sum of shares, in their order, times factor to a slot. The shares stay as they
-// are; there may be none: the slot's clock goes on. The slot has room, see CheckRoom.
+// Commit applies the sum of shares, in their order, times factor to a slot. The shares do not change. Without shares only the
+// clock of the slot advances. The slot must have room, see CheckRoom.
 func (t *Table) Commit(number uint32, shares []Share, factor float32, step Step) {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
@@ -139,7 +139,7 @@ func (t *Table) Commit(number uint32, shares []Share, factor float32, step Step)
 func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float32, step Step, sc *scratch) {
 	s.expire(t.cfg.Expiry, step.Number)
 	//guard:row-age-by-server-clock
-	version := max(1, s.clock) // not the step: that of a slow trainer may be long past
+	version := max(1, s.clock) // not the step, which a slow trainer may have far behind
 	dim := t.cfg.Dim
 	sc.rows, sc.newCandidates = grown(sc.rows, len(ids)), sc.newCandidates[:0]
 	s.findAll(ids, sc.rows, sc)
@@ -199,8 +199,8 @@ func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float
 	}
 }
 
-// admit counts an update of an id without a row, once for all its places in the
-// batch, and says whether it gets one.
+// admit counts an update of an id without a row, once per batch, and reports whether
+// the id gets a row.
 func (s *slot) admit(id int64, k int, admission uint32, sc *scratch) bool {
 	if admission <= 1 {
 		return true

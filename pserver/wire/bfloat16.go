@@ -6,15 +6,15 @@ import (
 )
 
 // Narrow writes src as bfloat16, the upper half of a float32: dst has two bytes for
-// each element. It rounds to nearest, ties to even; a NaN stays one, and is quiet.
-// isFinite says that dst holds neither NaN nor infinities: numbers beyond the
+// each element. It rounds to nearest, ties to even; a NaN stays a quiet NaN.
+// isFinite reports that dst has no NaN and no infinity: numbers beyond the
 // greatest bfloat16, 3.39e38, round to infinity.
 func Narrow(dst []byte, src []float32) (isFinite bool) {
 	n, isFinite := narrowMost(dst[:2*len(src)], src)
 	return narrowPlain(dst[2*n:], src[n:]) && isFinite
 }
 
-// Widen reads bfloat16 from src, two bytes for each element of dst, and says
+// Widen reads bfloat16 from src, two bytes for each element of dst, and reports
 // whether all are finite. It goes forward: src may be the last half of dst's memory.
 func Widen(dst []float32, src []byte) (isFinite bool) {
 	n, isFinite := widenMost(dst, src[:2*len(dst)])

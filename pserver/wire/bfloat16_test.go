@@ -40,7 +40,7 @@ func TestNarrowIsTheNearest(t *testing.T) {
 	for range 50_000 {
 		src = append(src, math.Float32frombits(r.Uint32()))
 	}
-	for high := range uint32(1 << 16) { // all of bfloat16, half-way to the next, and around both
+	for high := range uint32(1 << 16) { // all of bfloat16, the midpoint to the next, and around both
 		for _, low := range []uint32{0, 1, 0x7fff, 0x8000, 0x8001, 0xffff} {
 			src = append(src, math.Float32frombits(high<<16|low))
 		}
@@ -59,7 +59,7 @@ func TestNarrowIsTheNearest(t *testing.T) {
 	}
 }
 
-// All that is a bfloat16 comes back, whatever the length and the alignment; nothing behind it is touched.
+// Each bfloat16 survives widening and narrowing, at any length and alignment. Memory after the end is untouched.
 func TestThereAndBack(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for n := range 100 {
@@ -109,7 +109,7 @@ func TestWidenInPlace(t *testing.T) {
 	}
 }
 
-// One element that is not finite is found at every place, also one that is only once it is rounded.
+// One element that is not finite is found at every position, also if only its rounded value is infinite.
 func TestBFloat16IsFiniteAtEveryPlace(t *testing.T) {
 	for _, n := range []int{1, 15, 16, 17, 53} {
 		src, narrow := make([]float32, n), make([]byte, 2*n)

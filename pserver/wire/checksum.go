@@ -7,8 +7,8 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Checksum is a CRC-32C that grows piece by piece, so that whoever touches a
-// payload in pieces can sum each one while it is in the cache.
+// Checksum is a CRC-32C that grows piece by piece: a caller that processes a payload in pieces sums each piece while it is in the
+// cache.
 type Checksum uint32
 
 // Begin sums the header's own bytes.
@@ -22,8 +22,8 @@ func (c Checksum) Add(payload []byte) Checksum {
 	return Checksum(crc32.Update(uint32(c), castagnoli, payload[n:]))
 }
 
-// AddFloats sums the next elements of the payload, and says in the same pass
-// whether they hold neither NaN nor infinities.
+// AddFloats sums the next elements of the payload, and reports in the same pass
+// whether all are finite.
 func (c Checksum) AddFloats(f []float32) (sum Checksum, isFinite bool) {
 	n, c, isFinite := sumMost(c, FloatBytes(f))
 	f = f[n/4:]
@@ -35,7 +35,7 @@ func (c Checksum) Store(raw *[HeaderSize]byte) {
 	binary.LittleEndian.PutUint32(raw[crcOffset:], uint32(c))
 }
 
-// Check compares the finished sum with the one that the header carries.
+// Check compares the finished sum with the sum in the header.
 func (c Checksum) Check(raw *[HeaderSize]byte) error {
 	if want := binary.LittleEndian.Uint32(raw[crcOffset:]); uint32(c) != want {
 		return Faultf(BadChecksum, "frame sums to %08x, its header says %08x", uint32(c), want)
@@ -53,9 +53,8 @@ func Verify(raw *[HeaderSize]byte, payload []byte) error {
 	return Begin(raw).Add(payload).Check(raw)
 }
 
-// Then is the sum of what c has summed, and after it the bytes that rest has
-// summed by themselves, from 0; d is their number. So a payload may be summed
-// before its header is known.
+// Then returns the sum of the bytes in c followed by the bytes in rest, whose sum started from 0; d is the number of bytes in rest.
+// A payload can thus be summed before its header is known.
 func (c Checksum) Then(rest Checksum, d Distance) Checksum {
 	return Checksum(multiply(uint32(c), uint32(d))) ^ rest
 }

@@ -13,13 +13,13 @@ func FloatBytes(f []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(f))), len(f)*4)
 }
 
-// Finite says whether f holds neither NaN nor infinities.
+// Finite reports whether f has no NaN and no infinity.
 func Finite(f []float32) bool {
 	n, _, isFinite := sumMost(0, FloatBytes(f))
 	return isFinite && finitePlain(f[n/4:])
 }
 
-// CopyFinite copies src to dst, of the same length, and says whether the copy holds neither NaN nor infinities: src may be in
+// CopyFinite copies src to dst, of the same length, and reports whether the copy has no NaN and no infinity. src may be in
 // memory that another process changes.
 func CopyFinite(dst, src []float32) bool {
 	n, isFinite := copyMost(FloatBytes(dst), FloatBytes(src))

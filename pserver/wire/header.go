@@ -141,7 +141,7 @@ func (h *Header) Decode(raw *[HeaderSize]byte) error {
 		return Faultf(Malformed, "frame starts with % x, expected % x (%q)", raw[:4], Magic[:], Magic[:])
 	}
 	if raw[4] != Version {
-		return Faultf(Malformed, "frame has version %d, this side speaks %d", raw[4], Version)
+		return Faultf(Malformed, "frame has version %d: expected %d", raw[4], Version)
 	}
 	h.Op, h.DType, h.Flags = Op(raw[5]), DType(raw[6]), Flags(raw[7])
 	h.Block = le.Uint64(raw[8:])

@@ -9,7 +9,7 @@ import (
 // DigestSize is the size of a placement's digest, with which the payload of a hello starts.
 const DigestSize = 32
 
-// Identity tells a start of a server from every other one: random bytes.
+// Identity identifies one start of a server: random bytes.
 type Identity [16]byte
 
 // Offer is the payload of a hello's reply: who answers, and the file of the

@@ -44,7 +44,7 @@ func RowsSize(spans, rows, dim int) int { return rowsHead + spanSize*spans + row
 // into a request, and into the reply of a lookup.
 func MostRows(dim int) int { return (MaxPayload - rowsHead - spanSize) / (idSize + 4*dim) }
 
-// Layout makes a payload in buf, which is aligned to 8 bytes, for so many spans and rows, and returns its parts,
+// Layout lays a payload out in buf, which is aligned to 8 bytes, for the given numbers of spans and rows, and returns its parts
 // for the caller to fill.
 func Layout(buf []byte, spans, rows, dim int) (payload []byte, r Rows) {
 	payload = buf[:RowsSize(spans, rows, dim)]
@@ -81,8 +81,8 @@ func cast[T any](b []byte, n int) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
 }
 
-// ParseRows reads a payload, which is aligned to 8 bytes and shared by what is returned; dim is 0 in a lookup.
-// The error says what does not fit. Slots ascend and none is there twice; values may be anything.
+// ParseRows reads a payload, which is aligned to 8 bytes and shared with the result; dim is 0 in a lookup.
+// It fails unless the slots ascend without duplicates. Values may be anything.
 func ParseRows(payload []byte, dim int) (r Rows, err error) { return parseRows(payload, dim, nil) }
 
 // ParseShared reads a payload that its sender can still change. Each byte of the spans and the ids is read once, into index,
@@ -106,7 +106,7 @@ func parseRows(payload []byte, dim int, own *Index) (r Rows, err error) {
 		return r, fmt.Errorf("part %d of %d: expected parts from 0 on, less than their number", r.Part, r.Parts)
 	}
 	if spans > MaxPayload || rows > MaxPayload || RowsSize(int(spans), int(rows), dim) != len(payload) {
-		return r, fmt.Errorf("payload has %d bytes, which are not those of %d slots and %d rows of %d floats", len(payload), spans, rows, dim)
+		return r, fmt.Errorf("payload has %d bytes, not the size of %d slots and %d rows of %d floats", len(payload), spans, rows, dim)
 	}
 	index := payload
 	//guard:shared-ids-copied

@@ -41,13 +41,13 @@ func TestRowsRoundTrip(t *testing.T) {
 
 func TestParseRowsRefuses(t *testing.T) {
 	for want, change := range map[string]func([]byte) []byte{
-		"15 bytes":       func(b []byte) []byte { return b[:15] },
-		"not those of":   func(b []byte) []byte { return b[:len(b)-1] },
-		"4 rows of":      func(b []byte) []byte { b[4] = 4; return b },
-		"part 3 of 3":    func(b []byte) []byte { b[8] = 3; return b },
-		"slot 9 follows": func(b []byte) []byte { b[16] = 9; return b },
-		"4 rows togethe": func(b []byte) []byte { b[20] = 2; return b },
-		"4294967295 slo": func(b []byte) []byte { copy(b, []byte{255, 255, 255, 255}); return b },
+		"15 bytes":        func(b []byte) []byte { return b[:15] },
+		"not the size of": func(b []byte) []byte { return b[:len(b)-1] },
+		"4 rows of":       func(b []byte) []byte { b[4] = 4; return b },
+		"part 3 of 3":     func(b []byte) []byte { b[8] = 3; return b },
+		"slot 9 follows":  func(b []byte) []byte { b[16] = 9; return b },
+		"4 rows togethe":  func(b []byte) []byte { b[20] = 2; return b },
+		"4294967295 slo":  func(b []byte) []byte { copy(b, []byte{255, 255, 255, 255}); return b },
 	} {
 		if _, err := ParseRows(change(sampleRows()), 2); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)

@@ -37,7 +37,7 @@ func powerOfX(n int) uint64 {
 //go:noescape
 func sumWide(k *constants, crc uint32, p *byte, n int) (sum, notFinite uint32)
 
-// sumMost adds the first n bytes of p to c, and says whether they are finite as float32.
+// sumMost adds the first n bytes of p to c, and reports whether they are finite as float32.
 func sumMost(c Checksum, p []byte) (n int, sum Checksum, isFinite bool) {
 	n = len(p) &^ (wideStep - 1)
 	if !wide || n == 0 {
@@ -53,7 +53,7 @@ func sumMost(c Checksum, p []byte) (n int, sum Checksum, isFinite bool) {
 //go:noescape
 func copyWide(dst, src *byte, n int, infinity uint32) (notFinite uint32)
 
-// copyMost copies the first n bytes of src, and says whether the copies are finite as float32.
+// copyMost copies the first n bytes of src, and reports whether the copies are finite as float32.
 func copyMost(dst, src []byte) (n int, isFinite bool) {
 	n = len(src) &^ (wideStep - 1)
 	if !wide || n == 0 {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Sums of any length, in any pieces, are those of the standard library.
-func TestSumsAreThoseOfTheStandardLibrary(t *testing.T) {
+// Sums of any length, in any pieces, equal the sums of the standard library.
+func TestChecksumEqualsStandardLibrary(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
 		p := make([]byte, r.IntN(3000)+r.IntN(2)*MaxPayload/16)

@@ -164,9 +164,9 @@ func (e *StaleError) Error() string {
 	return fmt.Sprintf("gradient is stale: parameters are at version %d; pull them and compute it again", e.Version)
 }
 
-// ErrUninitialised: a server holds no parameters. Either Init was not called, or the server was restarted without a
+// ErrUninitialized: a server holds no parameters. Either Init was not called, or the server was restarted without a
 // checkpoint, so that its share of the model is lost.
-var ErrUninitialised = errors.New("parameter server has no parameters: call Init first; after a restart of the server its --checkpoint-dir must be the same folder")
+var ErrUninitialized = errors.New("parameter server has no parameters: call Init first; after a restart of the server its --checkpoint-dir must be the same folder")
 
 // ErrFenced: a newer incarnation of this trainer has connected to the servers, or the servers retired the trainer after its
 // session ended. This incarnation must stop.

@@ -1,4 +1,4 @@
-// Package params is the trainer's side of the parameter servers: it initialises
+// Package params is the trainer's side of the parameter servers: it initializes
 // the model's parameters, pulls them, and pushes or stages gradients, on all
 // shards at once.
 //
@@ -37,7 +37,7 @@
 // what was not acknowledged. A restarted server has the parameters of its last
 // checkpoint: the client pulls them anew and goes on. A call returns an error
 // when ctx ends, when a gradient is refused for what it is, when the server
-// lost its parameters (ErrUninitialised), when this incarnation is over
+// lost its parameters (ErrUninitialized), when this incarnation is over
 // (ErrFenced), or when a gradient comes too late (*StaleError). After an
 // error the destination of a pull may hold a mixture.
 //

@@ -24,10 +24,10 @@ import (
 // parameters over, another trainer gives its own to the servers that have none.
 func (c *Client) Init(ctx context.Context, tensors []Tensor) error {
 	if err := c.declare(tensors); err != nil {
-		return fmt.Errorf("initialise parameters: %w", err)
+		return fmt.Errorf("initialize parameters: %w", err)
 	}
-	if err := c.initialise(ctx, tensors); err != nil {
-		return fmt.Errorf("initialise parameters: %w", err)
+	if err := c.initialize(ctx, tensors); err != nil {
+		return fmt.Errorf("initialize parameters: %w", err)
 	}
 	_, err := c.Pull(ctx, tensors, 0)
 	return err
@@ -58,8 +58,8 @@ func (c *Client) declare(tensors []Tensor) error {
 	return c.prepare("parameter", wire.Float32, tensors)
 }
 
-// initialise returns when every shard has parameters.
-func (c *Client) initialise(ctx context.Context, tensors []Tensor) error {
+// initialize returns when every shard has parameters.
+func (c *Client) initialize(ctx context.Context, tensors []Tensor) error {
 	pause := c.cfg.pause()
 	told := false
 	for {
@@ -74,7 +74,7 @@ func (c *Client) initialise(ctx context.Context, tensors []Tensor) error {
 			}
 		case err == nil:
 			if !told {
-				c.cfg.Log.WithField("initialiser", *holder).Info("waiting for another trainer to initialise the parameters")
+				c.cfg.Log.WithField("initializer", *holder).Info("waiting for another trainer to initialize the parameters")
 				told = true
 			}
 		}
@@ -104,7 +104,7 @@ func again(err error) bool {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.FailedPrecondition:
 		return true
 	}
-	return errors.Is(err, ErrUninitialised) || errors.Is(err, errMoved) || errors.Is(err, errOtherKey)
+	return errors.Is(err, ErrUninitialized) || errors.Is(err, errMoved) || errors.Is(err, errOtherKey)
 }
 
 // claim requests the right to initialize the shards in order, up to the
@@ -159,7 +159,7 @@ func (c *Client) fill(ctx context.Context, claimed []*link, tensors []Tensor) er
 			return err
 		}
 	}
-	c.cfg.Log.WithField("shards", len(claimed)).Info("parameters initialised")
+	c.cfg.Log.WithField("shards", len(claimed)).Info("parameters initialized")
 	return nil
 }
 

@@ -29,7 +29,7 @@ func (k *tableKey) toProto() []byte {
 }
 
 // learnKey asks every server for the key of its tables. Servers with parameters have it; before there is one, servers that are being
-// initialised do. A server keeps its tables, so what differs between two of the former stays so.
+// initialized do. A server keeps its tables, so what differs between two of the former stays so.
 func (c *Client) learnKey(ctx context.Context) (*tableKey, error) {
 	if len(c.table.Sparse) == 0 || c.key != nil {
 		return c.key, nil

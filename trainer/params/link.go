@@ -259,8 +259,8 @@ func (l *link) classify(ctx context.Context, err error) error {
 		return fmt.Errorf("shard %d: %w", l.index, errMoved)
 	case wire.Stale:
 		return &StaleError{Version: uint64(fault.Version)}
-	case wire.Uninitialised:
-		return fmt.Errorf("shard %d: %w", l.index, ErrUninitialised)
+	case wire.Uninitialized:
+		return fmt.Errorf("shard %d: %w", l.index, ErrUninitialized)
 	case wire.Fenced:
 		return fmt.Errorf("shard %d: %w", l.index, ErrFenced)
 	}

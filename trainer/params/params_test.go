@@ -246,8 +246,8 @@ func TestGradientsThatChangeMeanwhile(t *testing.T) {
 	}
 }
 
-// The initialiser vanishes after its claim: another trainer waits, and takes over when the claim is old.
-func TestInitialiserDies(t *testing.T) {
+// The initializer vanishes after its claim: another trainer waits, and takes over when the claim is old.
+func TestInitializerDies(t *testing.T) {
 	const patience = 300 * time.Millisecond
 	addrs, _ := startShards(t, 2, pserver.Config{InitTimeout: patience})
 	conn, err := grpc.NewClient("passthrough:///"+addrs[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -285,8 +285,8 @@ func TestInitialiserDies(t *testing.T) {
 	}
 }
 
-// Many trainers initialise at once: all see the values of one of them.
-func TestOneInitialises(t *testing.T) {
+// Many trainers initialize at once: all see the values of one of them.
+func TestOneInitializes(t *testing.T) {
 	addrs, _ := startShards(t, 3, pserver.Config{})
 	var group sync.WaitGroup
 	seen := make([]float32, 8)
@@ -334,8 +334,8 @@ func TestParametersLost(t *testing.T) {
 	stop[0]()
 	fresh, _ := startShards(t, 1, pserver.Config{})
 	book <- fresh
-	if _, err := c.PushPull(within(t), 1, 1, tensors(1), values); !errors.Is(err, params.ErrUninitialised) {
-		t.Errorf("push at a server without parameters: %v, expected %v", err, params.ErrUninitialised)
+	if _, err := c.PushPull(within(t), 1, 1, tensors(1), values); !errors.Is(err, params.ErrUninitialized) {
+		t.Errorf("push at a server without parameters: %v, expected %v", err, params.ErrUninitialized)
 	}
 }
 

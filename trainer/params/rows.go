@@ -14,7 +14,7 @@ import (
 // Table is a table of embeddings: rows of Dim float32 by int64 id. It belongs to the job: all trainers give the same.
 type Table = table.Config
 
-// The initialisers of a Table.
+// The initializers of a Table.
 const (
 	Zeros   = table.Zeros
 	Uniform = table.Uniform

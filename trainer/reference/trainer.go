@@ -117,7 +117,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 	}
 	s := newSession(t)
 	if err := t.Parameters.Init(ctx, s.sharedParams); err != nil {
-		return fmt.Errorf("initialise the parameters: %w", err)
+		return fmt.Errorf("initialize the parameters: %w", err)
 	}
 	if t.Steps == nil {
 		var err error

@@ -174,7 +174,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	case errors.Is(err, trainer.ErrDrained):
 		log.Info("drained: leaving, the others go on")
 		return nil
-	case client.Cuts() && errors.Is(err, params.ErrUninitialised):
+	case client.Cuts() && errors.Is(err, params.ErrUninitialized):
 		return fmt.Errorf("%w: %w", errNoParameters, err)
 	case err != nil:
 		return err

@@ -69,14 +69,14 @@ func openBucket(u *url.URL) (*bucket, error) {
 	}
 	b.client = s3.New(options, func(o *s3.Options) {
 		o.HTTPClient = b.http
-		o.Logger = logging.Nop{} // errors say all that it would
+		o.Logger = logging.Nop{} // errors contain the same text
 		if aws.IsCredentialsProvider(o.Credentials, (*ec2rolecreds.Provider)(nil)) && !asksForMachineRole() {
 			o.Credentials = noCredentials{}
 		}
 		if o.Region == "" {
 			o.Region = anyRegion
 		}
-		// What is read has a digest of our own. The store's would make of a damaged object one that cannot be read.
+		// Files have their own digests. With the store's validation, a damaged object would be reported as unreadable.
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 	})
 	if b.objects, err = s3blob.OpenBucket(ctx, b.client, b.name, &opener.Options); err != nil {
@@ -94,7 +94,7 @@ func asksForMachineRole() bool {
 	return strings.EqualFold(os.Getenv("AWS_EC2_METADATA_DISABLED"), "false")
 }
 
-// noCredentials is the answer if neither the environment nor ~/.aws has credentials.
+// noCredentials is returned if the environment and ~/.aws have no credentials.
 type noCredentials struct{}
 
 func (noCredentials) Retrieve(context.Context) (aws.Credentials, error) {
@@ -106,7 +106,7 @@ var errNoCredentials = errors.New("expected credentials in the environment or in
 // String is the URL without its parameters.
 func (b *bucket) String() string { return strings.TrimSuffix(b.url(""), "/") }
 
-// url is that of an object.
+// url returns the URL of an object.
 func (b *bucket) url(key string) string { return s3Scheme + "://" + b.name + "/" + b.prefix + key }
 
 // Close implements [checkpoint.Place].
@@ -116,7 +116,7 @@ func (b *bucket) Close() error {
 	return err
 }
 
-// under is the prefix of what lies in a dir.
+// under returns the prefix of the objects of a directory.
 func under(dir string) string {
 	if dir == "" {
 		return ""
@@ -159,7 +159,7 @@ func (b *bucket) Sync(string) error { return nil }
 
 // Claim implements [checkpoint.Place].
 func (b *bucket) Claim(ctx context.Context, dir string) error {
-	token := rand.Text() // tells our own claim, whose answer was lost, from another's
+	token := rand.Text() // identifies our own claim if its answer was lost
 	claim, err := b.Create(ctx, path.Join(dir, claimObject), int64(len(token)), checkpoint.Final)
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func (b *bucket) Remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// RemoveAll implements [checkpoint.Place]. The claim goes last: while anything is left, the dir is somebody's.
+// RemoveAll implements [checkpoint.Place]. It removes the claim last: the directory has an owner until it is empty.
 func (b *bucket) RemoveAll(ctx context.Context, dir string) error {
 	//guard:unfinished-uploads-removed
 	if err := b.dropUploads(ctx, dir); err != nil {
@@ -199,8 +199,8 @@ func (b *bucket) RemoveAll(ctx context.Context, dir string) error {
 	return b.Remove(ctx, claim)
 }
 
-// dropUploads ends the uploads below dir that nobody finished: a process that is killed leaves them. Where the store
-// does not tell of them they stay for its own rules.
+// dropUploads aborts unfinished uploads below dir, which killed processes leave. If the store does not list them, they stay until
+// its own rules remove them.
 func (b *bucket) dropUploads(ctx context.Context, dir string) error {
 	pages := s3.NewListMultipartUploadsPaginator(b.client, &s3.ListMultipartUploadsInput{Bucket: &b.name, Prefix: aws.String(b.prefix + under(dir))})
 	for pages.HasMorePages() {

@@ -16,11 +16,11 @@ const (
 	// readAttempts is how often in a row a stream may break without a byte.
 	readAttempts = 3
 
-	// readOver is how many bytes that nobody asks for are read on the way to those that are: a new request takes longer.
+	// readOver is the number of unneeded bytes to read instead of a new request, which takes longer.
 	readOver = 1 << 20
 )
 
-// object is read as one stream for as long as each read begins near the end of the one before it.
+// object is read as one stream while each read begins near the end of the previous read.
 type object struct {
 	ctx    context.Context
 	bucket *bucket

@@ -34,14 +34,14 @@ var advice = []struct {
 		"the clock of this machine is wrong: correct it"},
 }
 
-// failed says what could not be done to which object, why, and what to do about it.
+// failed names the operation, the object, the cause and the remedy.
 func (b *bucket) failed(do, key string, err error) error {
 	api, answered := errors.AsType[smithy.APIError](err)
 	code := ""
 	if answered {
 		code = api.ErrorCode()
 	}
-	if code == "NoSuchKey" || code == "NotFound" { // not any 404: it may be of whoever stands where the store should
+	if code == "NoSuchKey" || code == "NotFound" { // other 404 errors can come from another service at that address
 		return fmt.Errorf("%s %s: %w", do, b.url(key), fs.ErrNotExist)
 	}
 	at := b.url(key)

@@ -1,13 +1,11 @@
-// Package storage opens what --checkpoint-dir names: a folder, or a bucket of an
-// object store that speaks S3, by way of gocloud.dev/blob.
+// Package storage implements [checkpoint.Place] for the value of --checkpoint-dir: a directory, or a bucket of an S3-compatible
+// object store through gocloud.dev/blob.
 //
-// A bucket keeps the promises of a folder in its own way. An object appears whole
-// when its upload ends, so that it needs no other name before and no fsync after.
-// A folder that is one process's alone is an object that is created only if it is
-// absent. Every wait ends: with the context, or when the connection has not moved
-// a byte for a while, after which the SDK tries again twice. What a bucket says
-// about itself rather than about an object is [checkpoint.ErrUnavailable], with
-// what to do about it.
+// A bucket gives the guarantees of a directory by other means. An object appears complete when its upload ends, so it needs no
+// temporary name and no fsync. The claim on a directory is an object that is created only if it is absent.
+//
+// Every wait ends: with the context, or when the connection transfers no byte for 30 s, after which the SDK retries twice. An error
+// of the store as a whole, not of one object, is [checkpoint.ErrUnavailable] and contains the remedy.
 package storage
 
 import (
@@ -18,21 +16,21 @@ import (
 	"trainmaster/pserver/checkpoint"
 )
 
-// Open opens a folder, or the place in a bucket that a URL names: s3://bucket/prefix, with the parameters of
-// [s3blob.URLOpener] (endpoint, region, use_path_style, profile, ...). Nothing is asked of the store yet.
+// Open opens a directory, or a place in a bucket: s3://bucket/prefix with the parameters of [s3blob.URLOpener] (endpoint, region,
+// use_path_style, profile). It sends no request to the store.
 func Open(where string) (checkpoint.Place, error) {
 	if !IsURL(where) {
 		return checkpoint.Disk(where), nil
 	}
 	u, err := url.Parse(where)
 	if err != nil {
-		return nil, fmt.Errorf("%q: expected a folder, or s3://bucket/prefix: %w", where, err)
+		return nil, fmt.Errorf("%q: expected a directory or s3://bucket/prefix: %w", where, err)
 	}
 	if u.User != nil {
 		return nil, fmt.Errorf("%q: expected a URL without credentials; they come from the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), ~/.aws or the machine's role", u.Redacted())
 	}
 	if u.Scheme != s3Scheme || u.Host == "" {
-		return nil, fmt.Errorf("%q: expected a folder, or s3://bucket/prefix, with endpoint=URL behind a ? for a store other than Amazon's", where)
+		return nil, fmt.Errorf("%q: expected a directory or s3://bucket/prefix, with ?endpoint=URL for a store other than Amazon's", where)
 	}
 	return openBucket(u)
 }

@@ -98,7 +98,7 @@ func wants(t testing.TB, p checkpoint.Place, name, want string) {
 	}
 }
 
-// A file is there when it is published, and not before; a later one replaces it.
+// A file exists only after it is published. A later file replaces it.
 func written(t *testing.T, p checkpoint.Place) {
 	if _, err := get(t, p, "written/a"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("before it was written: %v", err)
@@ -121,7 +121,7 @@ func written(t *testing.T, p checkpoint.Place) {
 	}
 	wants(t, p, "written/a", "first")
 	for _, kind := range []checkpoint.Kind{checkpoint.Replaced, checkpoint.Final} {
-		for _, text := range []string{"", "second", "second"} { // what was written may be written again
+		for _, text := range []string{"", "second", "second"} { // the same content may be written again
 			if err := put(t, p, "written/"+string(rune('b'+kind))+text, []byte(text), kind); err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +176,7 @@ func large(t *testing.T, p checkpoint.Place) {
 	}
 }
 
-// What is given up was never there.
+// A dropped file never exists.
 func dropped(t *testing.T, p checkpoint.Place) {
 	if err := p.Prepare("dropped"); err != nil {
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func removed(t *testing.T, p checkpoint.Place) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 { // what is not there is removed
+	for range 2 { // absent files are no error
 		if err := errors.Join(p.Remove(t.Context(), "removed/a"), p.RemoveAll(t.Context(), "removed/b")); err != nil {
 			t.Error(err)
 		}
@@ -269,7 +269,7 @@ func removed(t *testing.T, p checkpoint.Place) {
 	wants(t, p, "removed/bb", "x")
 }
 
-// What is final in a bucket stays, whoever else wrote it.
+// A final object in a bucket stays, whichever process wrote it.
 func TestFinalObjectsStay(t *testing.T) {
 	s := s3test.Start(t)
 	one, other := open(t, s.URL("p")), open(t, s.URL("p"))
@@ -282,7 +282,7 @@ func TestFinalObjectsStay(t *testing.T) {
 	wants(t, one, "sets/1", "first")
 }
 
-// A process that is killed leaves parts of an upload, which nobody sees: they go with the dir.
+// A killed process leaves invisible parts of an upload. They are removed with the directory.
 func TestUnfinishedUploadsAreRemoved(t *testing.T) {
 	s := s3test.Start(t)
 	proxy, err := tcpproxy.New(s.Addr)
@@ -320,7 +320,7 @@ func TestUnfinishedUploadsAreRemoved(t *testing.T) {
 	if names, err := p.List(t.Context(), ""); err != nil || len(names) != 0 {
 		t.Errorf("%q, %v: a part of an upload is seen", names, err)
 	}
-	// The server may still be storing a part that arrived before the cut. S3 says so too: an upload under way may have to be
+	// The server may still be storing a part that arrived before the cut. S3 documents this too: an upload may have to be
 	// aborted again.
 	bounded, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -331,8 +331,8 @@ func TestUnfinishedUploadsAreRemoved(t *testing.T) {
 	}
 }
 
-// A stream that is cut goes on where it was cut.
-func TestCutStreamsGoOn(t *testing.T) {
+// A stream that is cut continues at the same offset.
+func TestCutStreamContinues(t *testing.T) {
 	s := s3test.Start(t)
 	proxy, err := tcpproxy.New(s.Addr)
 	if err != nil {
@@ -360,7 +360,7 @@ func TestCutStreamsGoOn(t *testing.T) {
 	}
 }
 
-// Who does not answer is given up, in the time of the context or of the connection; what was there is there.
+// A request to a silent store ends with the context or the stall limit. Existing objects stay.
 func TestSilentStore(t *testing.T) {
 	storage.SetStallLimit(t, 200*time.Millisecond)
 	s := s3test.Start(t)
@@ -396,7 +396,7 @@ func TestSilentStore(t *testing.T) {
 		t.Errorf("read: %v, %v", f, err)
 	}
 	if patience.Err() != nil {
-		t.Fatal("who does not answer is waited for")
+		t.Fatal("request to a silent store did not end")
 	}
 	proxy.HoldRequests(false)
 	proxy.Cut()
@@ -418,15 +418,15 @@ func TestSilentStore(t *testing.T) {
 			t.Errorf("canceled: %v", err)
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("a canceled upload goes on")
+		t.Fatal("a canceled upload continues")
 	}
 }
 
 // Mistakes are named, with what to do about them; no secret is in any message.
 func TestMistakesAreNamed(t *testing.T) {
 	for where, want := range map[string]string{
-		"gs://bucket/prefix":       "expected a folder, or s3://bucket/prefix",
-		"s3:///prefix":             "expected a folder, or s3://bucket/prefix",
+		"gs://bucket/prefix":       "expected a directory or s3://bucket/prefix",
+		"s3:///prefix":             "expected a directory or s3://bucket/prefix",
 		"s3://key:hidden@bucket/p": "expected a URL without credentials",
 		"s3://bucket/p?endpoint=http://a:hidden@127.0.0.1:1": "expected endpoint to be a URL without credentials",
 		"s3://bucket/p?endpoint=127.0.0.1:9000":              "expected endpoint to be a URL",
@@ -474,8 +474,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	}
 }
 
-// F51: a store that cuts the connection, before its answer or within it, has said nothing of
-// what it holds: the list fails, and does not end there.
+// F51: if the store cuts the connection, before its answer or within it, a list fails. It does not return a shorter list.
 func TestListOverACutConnectionFails(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "test")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")

@@ -11,10 +11,10 @@ import (
 
 const dialLimit = 10 * time.Second
 
-// stallLimit is how long a connection may move no byte while somebody waits for it. A variable for tests.
+// stallLimit is the time after which a connection that transfers no byte fails. A variable for tests.
 var stallLimit = 30 * time.Second
 
-// newHTTPClient is the SDK's, but for connections that stand still: they break.
+// newHTTPClient returns the client of the SDK, except that stalled connections fail.
 func newHTTPClient() *http.Client {
 	transport := awshttp.NewBuildableClient().WithDialerOptions(func(d *net.Dialer) { d.Timeout = dialLimit }).GetTransport()
 	dial := transport.DialContext
@@ -35,8 +35,7 @@ func newHTTPClient() *http.Client {
 	}}
 }
 
-// movingConn has its deadline moved by every read and every write: who waits for an answer while the request is still
-// being sent waits on.
+// movingConn extends its deadline with every read and write: a pending read does not fail while the request is still sent.
 type movingConn struct {
 	net.Conn
 	limit time.Duration

@@ -15,7 +15,7 @@ import (
 	"trainmaster/pserver/checkpoint"
 )
 
-// A large object goes in parts, so many at a time: each that is being written takes some 50 MiB, see the size of parts.
+// A large object is uploaded in several parts at a time. Each part in transit takes some 50 MiB, see the size of parts.
 const (
 	leastPart       = 8 << 20
 	mostParts       = 9000 // stores take 10,000
@@ -59,7 +59,7 @@ func (u *upload) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Publish ends the upload: the object is there from then on.
+// Publish ends the upload. Then the object exists.
 func (u *upload) Publish() error {
 	u.closed = true
 	defer u.cancel()
@@ -73,7 +73,7 @@ func (u *upload) Publish() error {
 	return u.bucket.failed("write", u.name, err)
 }
 
-// compare looks at the object that has the name by now: it may be this one, written by a request whose answer was lost.
+// compare checks the object with that name: a request whose answer was lost may have written it.
 func (u *upload) compare() error {
 	there, err := u.bucket.Open(u.ctx, u.name)
 	if err != nil {
@@ -95,7 +95,7 @@ func (u *upload) Close() error {
 	if !u.closed {
 		u.closed = true
 		u.cancel()
-		u.writer.Close() //nolint:errcheck // it says that it was canceled
+		u.writer.Close() //nolint:errcheck // the error is the cancellation
 	}
 	return nil
 }

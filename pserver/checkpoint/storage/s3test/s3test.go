@@ -1,5 +1,5 @@
-// Package s3test runs a real S3 server for tests: versitygw over a folder, where each object is a file. `make setup`
-// builds it.
+// Package s3test runs a real S3 server for tests: versitygw on a directory, where each object is a file. `make setup` builds
+// versitygw.
 package s3test
 
 import (
@@ -16,7 +16,7 @@ import (
 	"trainmaster/scripts/prepared"
 )
 
-// Bucket is there from the start.
+// Bucket exists when the server starts.
 const Bucket = "checkpoints"
 
 const (
@@ -50,7 +50,7 @@ type Server struct {
 	process *exec.Cmd
 }
 
-// Start starts a server that ends with the test. The environment of this process, and of those that it starts, has its credentials.
+// Start starts a server that ends with the test. It sets its credentials in the environment of this process and its children.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	binary := prepared.File(t, "s3", "versitygw")
@@ -98,7 +98,7 @@ func (s *Server) listens() bool {
 // URL is for --checkpoint-dir.
 func (s *Server) URL(prefix string) string { return URLAt(s.Addr, prefix) }
 
-// URLAt is that of a server behind another address.
+// URLAt returns the URL of a server at another address.
 func URLAt(addr, prefix string) string {
 	return fmt.Sprintf("s3://%s/%s?endpoint=http://%s&use_path_style=true", Bucket, prefix, addr)
 }
