@@ -45,7 +45,7 @@ func TestTableIsFixed(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	for want, tensors := range map[string][]Tensor{
 		"0 tensors":               nil,
-		`"w" is there`:            {{"w", []int{1}}, {"w", []int{2}}},
+		`"w" is a duplicate`:            {{"w", []int{1}}, {"w", []int{2}}},
 		"has 0 bytes":             {{"", []int{1}}},
 		"has 513 bytes":           {{strings.Repeat("x", 513), []int{1}}},
 		"is not UTF-8":            {{"w\xff", []int{1}}},
@@ -69,11 +69,11 @@ func TestNewRefuses(t *testing.T) {
 
 func TestCheckRefuses(t *testing.T) {
 	for want, change := range map[string]func(*Table){
-		"epoch 0":             func(t *Table) { t.Epoch = 0 },
-		"over 0 shards":       func(t *Table) { t.Shards = 0 },
-		"owners for 6 blocks": func(t *Table) { t.Owners = t.Owners[1:] },
-		"to shard 2 of 2":     func(t *Table) { t.Owners[3] = 2 },
-		"not sorted":          func(t *Table) { t.Tensors[0], t.Tensors[1] = t.Tensors[1], t.Tensors[0] },
+		"epoch 0":                 func(t *Table) { t.Epoch = 0 },
+		"over 0 shards":           func(t *Table) { t.Shards = 0 },
+		"owners for 6 blocks":     func(t *Table) { t.Owners = t.Owners[1:] },
+		"to shard 2 of 2":         func(t *Table) { t.Owners[3] = 2 },
+		"expected tensors sorted": func(t *Table) { t.Tensors[0], t.Tensors[1] = t.Tensors[1], t.Tensors[0] },
 	} {
 		table, err := New(network, 2)
 		if err != nil {

@@ -72,7 +72,7 @@ func TestDigestHasTables(t *testing.T) {
 
 func TestCheckOfTables(t *testing.T) {
 	for want, change := range map[string]func(*Table){
-		"there twice":         func(t *Table) { t.Sparse[1].Name = t.Sparse[0].Name },
+		"is a duplicate":      func(t *Table) { t.Sparse[1].Name = t.Sparse[0].Name },
 		"rows of 0 floats":    func(t *Table) { t.Sparse[0].Dim = 0 },
 		"tensor and of a tab": func(t *Table) { t.Sparse[0].Name = "b1" },
 		"slots of 1 tables":   func(t *Table) { t.SlotOwners = t.SlotOwners[:1] },

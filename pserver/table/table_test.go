@@ -321,7 +321,7 @@ func TestRestoreRefuses(t *testing.T) {
 		"1 rows with 0 versions": func(m *Image) { m.Versions = nil },
 		"2 values":               func(m *Image) { m.Values = []float32{1, 2} },
 		"expected slot":          func(m *Image) { m.IDs = []int64{id + 1} },
-		"there twice": func(m *Image) {
+		"duplicate id": func(m *Image) {
 			m.IDs, m.Versions, m.Values = []int64{id, id}, []uint32{1, 1}, []float32{1, 1}
 		},
 		"version 0": func(m *Image) { m.Versions = []uint32{0} },
