@@ -161,7 +161,7 @@ func TestConfigMistakesAreNamed(t *testing.T) {
 		"Keep is -1: expected at least 1":             {Registry: registry, Keep: -1},
 		"BufferBytes is 5: expected at least 1048576": {Registry: registry, BufferBytes: 5},
 		"HelloTimeout is -1":                          {Registry: registry, HelloTimeout: -1},
-		"choose a directory with write permission":         {Registry: registry, CheckpointDir: "/proc/checkpoints"},
+		"choose a directory with write permission":    {Registry: registry, CheckpointDir: "/proc/checkpoints"},
 	} {
 		if _, err := pserver.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, expected %q", err, want)

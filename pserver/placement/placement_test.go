@@ -45,7 +45,7 @@ func TestTableIsFixed(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	for want, tensors := range map[string][]Tensor{
 		"0 tensors":               nil,
-		`"w" is a duplicate`:            {{"w", []int{1}}, {"w", []int{2}}},
+		`"w" is a duplicate`:      {{"w", []int{1}}, {"w", []int{2}}},
 		"has 0 bytes":             {{"", []int{1}}},
 		"has 513 bytes":           {{strings.Repeat("x", 513), []int{1}}},
 		"is not UTF-8":            {{"w\xff", []int{1}}},
