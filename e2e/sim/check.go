@@ -35,7 +35,7 @@ type check struct {
 	trained          map[delivery]bool // by clients with plain connections
 	events           map[uint64][]byte // ledger entries by commit, in histories with a ledger
 	sealed           uint64            // newest sealed commit
-	tasks            map[place]*history
+	tasks            map[taskPosition]*history
 	sessions         map[taskqueue.Ordinal]*sessionState
 	answered         map[request]dispatch
 	sending          map[*lock]*sendState
@@ -54,8 +54,8 @@ type check struct {
 	untrusted        bool                      // answers are being sent without a commit and without a valid lease
 }
 
-// place is a task in a pass.
-type place struct {
+// taskPosition is a task in a pass.
+type taskPosition struct {
 	pass     taskqueue.Pass
 	position int
 }
@@ -69,15 +69,15 @@ type history struct {
 	index    int // task index, if the task was set aside
 	failures int
 	returns  int
-	attempts map[taskqueue.Attempt]*handout
+	attempts map[taskqueue.Attempt]*attempt
 }
 
-// handout is one dispatch.
-type handout struct {
+// attempt is one dispatch.
+type attempt struct {
 	trainer taskqueue.Ordinal
 	clock   taskqueue.Clock
 	term    int64
-	moment  time.Duration
+	at      time.Duration
 	open    bool // not finished and not taken back
 }
 
@@ -94,7 +94,7 @@ type sessionState struct {
 type termState struct {
 	began time.Duration
 	sent  time.Duration // start of the last batch
-	heard map[taskqueue.Ordinal][]hearing
+	heard map[taskqueue.Ordinal][]reception
 	gone  map[taskqueue.Ordinal]time.Duration // when a connection was closed
 
 	failed          time.Duration   // time of the last failed commit
@@ -113,7 +113,7 @@ type request struct {
 }
 
 type dispatch struct {
-	place
+	taskPosition
 	attempt taskqueue.Attempt
 }
 
@@ -127,7 +127,7 @@ type sendState struct {
 func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
-		verifier: taskqueue.NewVerifier(), tasks: map[place]*history{}, trained: map[delivery]bool{}, events: map[uint64][]byte{}, sessions: map[taskqueue.Ordinal]*sessionState{},
+		verifier: taskqueue.NewVerifier(), tasks: map[taskPosition]*history{}, trained: map[delivery]bool{}, events: map[uint64][]byte{}, sessions: map[taskqueue.Ordinal]*sessionState{},
 		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, epochs: map[uint32]map[sample]int{}, stepBook: newStepBook(),
 	}
 }
@@ -184,7 +184,7 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	c.columns(next)
 	c.keys(next)
 	if c.stepped && c.world.failed == nil {
-		c.exactly(next)
+		c.committedRecords(next)
 		c.stepped = false
 	}
 	if c.commits%8 == 0 || next.Status == taskqueue.Ended || next.Status == taskqueue.Failed {
@@ -240,15 +240,15 @@ func (c *check) time(next *stored) {
 		c.breaks("the job clock is no faster than time", "%v in %v", passed, gone)
 	}
 	c.written = t.sent
-	c.slow(t, next)
+	c.clockRate(t, next)
 }
 
 // slowStore is the longest duration of a commit that the job clock counts.
 const slowStore = time.Second
 
-// slow checks that the job clock counts all time in a term, except time beyond its lead and
+// clockRate checks that the job clock counts all time in a term, except time beyond its lead and
 // commits slower than slowStore.
-func (c *check) slow(t *termState, next *stored) {
+func (c *check) clockRate(t *termState, next *stored) {
 	gone, passed := t.sent-t.clockAt-t.uncounted, next.Clock.Sub(t.clock)
 	first := t.clockAt == 0
 	t.clockAt, t.clock, t.uncounted = t.sent, next.Clock, 0
@@ -263,14 +263,14 @@ func (c *check) slow(t *termState, next *stored) {
 // saving records a save of a term: from its first transaction to the last answer.
 func (t *termState) saving(now time.Duration, begins bool) {
 	if begins {
-		t.settle()
+		t.endSave()
 		t.saveAt = now
 	}
 	t.saveEnd = now
 }
 
-// settle adds a finished slow save to the uncounted time.
-func (t *termState) settle() {
+// endSave adds a finished slow save to the uncounted time.
+func (t *termState) endSave() {
 	if took := t.saveEnd - t.saveAt; took > slowStore {
 		t.uncounted += took
 	}
@@ -284,10 +284,10 @@ func (c *check) jobID(next *stored) {
 	copy(c.world.jobID[:], next.JobID)
 }
 
-func (c *check) of(p place) *history {
+func (c *check) of(p taskPosition) *history {
 	h := c.tasks[p]
 	if h == nil {
-		h = &history{attempts: map[taskqueue.Attempt]*handout{}}
+		h = &history{attempts: map[taskqueue.Attempt]*attempt{}}
 		c.tasks[p] = h
 	}
 	return h
@@ -320,7 +320,7 @@ func (c *check) applyEvents(before, next *stored, value []byte) {
 }
 
 func (c *check) event(before, next *stored, ev *taskqueue.LedgerEvent) {
-	p := place{ev.Pass, ev.Position}
+	p := taskPosition{ev.Pass, ev.Position}
 	switch ev.Kind {
 	case taskqueue.EventJoined:
 		c.sessions[ev.Trainer] = &sessionState{id: ev.ID, term: next.LockRevision, incarnation: ev.Incarnation, joined: c.heard[next.LockRevision].sent}
@@ -337,7 +337,7 @@ func (c *check) event(before, next *stored, ev *taskqueue.LedgerEvent) {
 		if h.attempts[ev.Attempt] != nil {
 			c.breaks("an attempt is dispatched once", "pass %d, position %d, attempt %d", ev.Pass, ev.Position, ev.Attempt)
 		}
-		h.attempts[ev.Attempt] = &handout{trainer: ev.Trainer, clock: next.Clock, term: next.LockRevision, moment: c.world.now, open: true}
+		h.attempts[ev.Attempt] = &attempt{trainer: ev.Trainer, clock: next.Clock, term: next.LockRevision, at: c.world.now, open: true}
 	case taskqueue.EventFinished:
 		h := c.of(p)
 		if h.finished {
@@ -392,7 +392,7 @@ func (c *check) event(before, next *stored, ev *taskqueue.LedgerEvent) {
 
 // takenBack checks that the trainer holds the task, and that a timeout is not early.
 func (c *check) takenBack(next *stored, ev *taskqueue.LedgerEvent) {
-	h := c.of(place{ev.Pass, ev.Position})
+	h := c.of(taskPosition{ev.Pass, ev.Position})
 	a := h.attempts[ev.Attempt]
 	if a == nil || !a.open || a.trainer != ev.Trainer {
 		c.breaks("only a held task is taken back", "%+v", *ev)
@@ -444,7 +444,7 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 		silence = min(silence, c.world.plan.options.Grace)
 	}
 	t := c.heard[next.LockRevision]
-	heard := max(s.joined, c.lastHeard(t, o))
+	heard := max(s.joined, c.lastReceived(t, o))
 	if gone, ok := t.gone[o]; ok && gone >= heard || s.left {
 		silence = min(silence, c.world.plan.options.Grace)
 	}
@@ -453,8 +453,8 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 	}
 }
 
-// sends checks that a commit number is sent with one content, unless the commit failed.
-func (c *check) sends(k *lock, state []byte) {
+// checkBatch checks that a commit number is sent with one content, unless the commit failed.
+func (c *check) checkBatch(k *lock, state []byte) {
 	var s taskqueue.Snapshot
 	if err := c.world.codec.decode(state, &s); err != nil {
 		c.breaks("the state can be read", "%v", err)
@@ -492,7 +492,7 @@ func (c *check) sent(k *lock, err error) {
 // recovers checks that a new term can read the stored state.
 func (c *check) recovers(n *node, k *lock, err error) {
 	c.ledger()
-	c.heard[k.term.Revision] = &termState{began: c.world.now, heard: map[taskqueue.Ordinal][]hearing{}, gone: map[taskqueue.Ordinal]time.Duration{}}
+	c.heard[k.term.Revision] = &termState{began: c.world.now, heard: map[taskqueue.Ordinal][]reception{}, gone: map[taskqueue.Ordinal]time.Duration{}}
 	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer} {
 		if errors.Is(err, kind) {
 			c.breaks("the next term can read the state", "%s: %v", n.name, err)
@@ -500,16 +500,16 @@ func (c *check) recovers(n *node, k *lock, err error) {
 	}
 }
 
-// hears records an event that a leader received.
-func (c *check) hears(ctx context.Context, n *node, ev taskqueue.Event) {
+// receives records an event that a leader received.
+func (c *check) receives(ctx context.Context, n *node, ev taskqueue.Event) {
 	switch ev := ev.(type) {
 	case *taskqueue.Request:
 		c.newest[ev.Trainer] = ev
-		c.hear(ctx, n, ev.Trainer, ev.Incarnation)
+		c.activity(ctx, n, ev.Trainer, ev.Incarnation)
 	case *taskqueue.Heartbeat:
-		c.hear(ctx, n, ev.Trainer, ev.Incarnation)
+		c.activity(ctx, n, ev.Trainer, ev.Incarnation)
 	case *taskqueue.PlainAsk:
-		c.hear(ctx, n, ev.Trainer, ev.Incarnation)
+		c.activity(ctx, n, ev.Trainer, ev.Incarnation)
 	case *taskqueue.Disconnected:
 		if s := c.sessions[ev.Trainer]; s != nil && s.incarnation == ev.Incarnation {
 			c.termOf(n).gone[ev.Trainer] = c.world.now
@@ -525,22 +525,22 @@ func (c *check) hears(ctx context.Context, n *node, ev taskqueue.Event) {
 	}
 }
 
-func (c *check) hear(ctx context.Context, n *node, o taskqueue.Ordinal, incarnation uint64) {
+func (c *check) activity(ctx context.Context, n *node, o taskqueue.Ordinal, incarnation uint64) {
 	if s := c.sessions[o]; s != nil && s.incarnation == incarnation {
 		t := c.termOf(n)
-		t.heard[o] = append(t.heard[o], hearing{c.world.now, ctx})
+		t.heard[o] = append(t.heard[o], reception{c.world.now, ctx})
 	}
 }
 
-// hearing is an event that a leader received. It counts when its batch is sent, unless its
+// reception is an event that a leader received. It counts when its batch is sent, unless its
 // connection is closed before.
-type hearing struct {
+type reception struct {
 	at  time.Duration
 	ctx context.Context
 }
 
-// lastHeard returns the time of the newest event of a trainer that was in a batch of the term.
-func (c *check) lastHeard(t *termState, o taskqueue.Ordinal) time.Duration {
+// lastReceived returns the time of the newest event of a trainer that was in a batch of the term.
+func (c *check) lastReceived(t *termState, o taskqueue.Ordinal) time.Duration {
 	last := t.began // a new term treats all sessions as active
 	for _, h := range t.heard[o] {
 		if h.at < t.sent && h.ctx.Err() == nil {

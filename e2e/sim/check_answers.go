@@ -44,7 +44,7 @@ func (c *check) answers(e *pendingEvent, a taskqueue.Answer, err error) {
 			c.breaks("a session outlives its master", "trainer %d must join again", r.Trainer)
 		}
 	case taskqueue.AnswerTask:
-		c.handed(r, a.Token)
+		c.taskAnswer(r, a.Token)
 	case taskqueue.AnswerEnded, taskqueue.AnswerFailed:
 		if !c.over() {
 			c.breaks("the end of a job is stored before it is answered", "to trainer %d", r.Trainer)
@@ -70,7 +70,7 @@ func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus, at ti
 	if c.world.plan.exact && r.Token.Epoch != c.state.Epoch {
 		return // its own commit may have rolled it back
 	}
-	h := c.tasks[place{r.Token.Pass, r.Token.Position}]
+	h := c.tasks[taskPosition{r.Token.Pass, r.Token.Position}]
 	genuine := h != nil && h.attempts[r.Token.Attempt] != nil && r.Token.Epoch == c.state.Epoch && r.Token.Dataset == 0 && r.Token.Kind == 0
 	switch status {
 	case taskqueue.Counted:
@@ -84,31 +84,31 @@ func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus, at ti
 			c.breaks("an answer is stored", "%v is %v, and not finished by the ledger", r.Token, status)
 		}
 	case taskqueue.Stale:
-		if r.Error == "" && genuine && h.attempts[r.Token.Attempt].moment < at && c.state.open(r.Token.Pass) {
+		if r.Error == "" && genuine && h.attempts[r.Token.Attempt].at < at && c.state.open(r.Token.Pass) {
 			c.breaks("a late finish counts", "%v is %v", r.Token, status)
 		}
 	}
 }
 
-// handed checks that a request is answered with one task.
-func (c *check) handed(r *taskqueue.Request, tok taskqueue.Token) {
-	d := dispatch{place{tok.Pass, tok.Position}, tok.Attempt}
-	h := c.tasks[d.place]
+// taskAnswer checks that a request is answered with one task.
+func (c *check) taskAnswer(r *taskqueue.Request, tok taskqueue.Token) {
+	d := dispatch{taskPosition{tok.Pass, tok.Position}, tok.Attempt}
+	h := c.tasks[d.taskPosition]
 	if h == nil || h.attempts[d.attempt] == nil || h.attempts[d.attempt].trainer != r.Trainer {
 		c.breaks("an answer is stored", "%v for trainer %d is not in the ledger", tok, r.Trainer)
 		return
 	}
 	key := request{r.Trainer, r.Incarnation, r.Seq}
 	if old, ok := c.answered[key]; ok && old != d && h.attempts[d.attempt].open { // the trainer recognizes a late answer
-		if was := c.tasks[old.place].attempts[old.attempt]; was.open {
+		if was := c.tasks[old.taskPosition].attempts[old.attempt]; was.open {
 			c.breaks("a request has one answer", "request %d of trainer %d got %v and %v", r.Seq, r.Trainer, old, d)
 		}
 	}
 	c.answered[key] = d
 }
 
-// surprises checks that a failover or a broken connection causes no error of a trainer.
-func (c *check) surprises(t *trainer, err error) {
+// unexpectedError checks that a failover or a broken connection causes no error of a trainer.
+func (c *check) unexpectedError(t *trainer, err error) {
 	t.note("%s: %v", t.name, err)
 	if _, answered := errors.AsType[rpc.ServerError](err); !answered || errors.Is(err, wire.ErrNotLeader) {
 		c.breaks("a failover causes no error", "%s: %v", t.name, err)

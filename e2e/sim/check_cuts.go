@@ -21,13 +21,13 @@ func (c *check) names(req *pb.TxnRequest) {
 				return
 			}
 			c.named = set
-			c.whole(set)
+			c.setComplete(set)
 		}
 	}
 }
 
-// whole checks that every file of a named set exists.
-func (c *check) whole(set *checkpoint.Set) {
+// setComplete checks that every file of a named set exists.
+func (c *check) setComplete(set *checkpoint.Set) {
 	if set == nil {
 		return
 	}
@@ -53,8 +53,8 @@ func (c *check) cutCommitted(ev *taskqueue.LedgerEvent) map[sample]int {
 	return all
 }
 
-// wentBack checks that a server has exactly the records that were committed at the start of the epoch.
-func (c *check) wentBack(s *server, epoch uint32) {
+// rolledBack checks that a server has exactly the records that were committed at the start of the epoch.
+func (c *check) rolledBack(s *server, epoch uint32) {
 	want, begun := map[sample]int{}, c.epochs[epoch]
 	if c.over() { // a server that was lost after the end loads the last cut in the current epoch
 		begun = c.world.rings.committed
@@ -72,7 +72,7 @@ func (c *check) wentBack(s *server, epoch uint32) {
 // latestIsLast checks that the named set is the last committed cut when the job has ended.
 func (c *check) latestIsLast() {
 	set := c.world.latestSet()
-	c.whole(set)
+	c.setComplete(set)
 	number := uint64(0)
 	if set != nil {
 		number = set.Number

@@ -64,19 +64,19 @@ func (c *check) keeps(o taskqueue.Ordinal) {
 	}
 }
 
-// toldCommitted checks that an acknowledged commit is stored.
-func (c *check) toldCommitted(generation, step uint64) {
+// acknowledged checks that an acknowledged commit is stored.
+func (c *check) acknowledged(generation, step uint64) {
 	if generation == c.generation && step > c.step {
 		c.breaks("an answer is stored", "step %d of generation %d is acknowledged, step %d is committed", step, generation, c.step)
 	}
 }
 
-// exactly checks that the committed step contains each record once: all records of counted tasks,
+// committedRecords checks that the committed step contains each record once: all records of counted tasks,
 // the records before the base of other tasks, and nothing else.
-func (c *check) exactly(next *stored) {
+func (c *check) committedRecords(next *stored) {
 	model := c.world.rings.committed
 	want := map[sample]int{}
-	has := func(p place, records int64) {
+	has := func(p taskPosition, records int64) {
 		for n := range records {
 			want[sample{p, n}] = 1
 		}
@@ -87,20 +87,20 @@ func (c *check) exactly(next *stored) {
 		}
 	}
 	for _, row := range next.live {
-		has(place{row.pass, row.position}, row.base)
+		has(taskPosition{row.pass, row.position}, row.base)
 	}
 	for _, row := range next.since {
-		has(place{row.pass, row.position}, row.base)
+		has(taskPosition{row.pass, row.position}, row.base)
 	}
 	for _, a := range next.aside {
 		for _, open := range next.set.Open {
 			if a.missing(open.Pass) && open.Pass <= a.pass+1 {
-				has(place{open.Pass, c.world.order(open.Pass, a.index)}, a.bases[open.Pass-a.pass])
+				has(taskPosition{open.Pass, c.world.order(open.Pass, a.index)}, a.bases[open.Pass-a.pass])
 			}
 		}
 	}
 	for s, n := range model {
-		if !next.open(s.pass) && !c.of(s.place).finished {
+		if !next.open(s.pass) && !c.of(s.taskPosition).finished {
 			delete(want, s) // the base of a task set aside in a closed pass is unknown
 			if n == 1 {
 				continue
@@ -112,7 +112,7 @@ func (c *check) exactly(next *stored) {
 		}
 	}
 	for s := range want {
-		if model[s] == 0 && (next.open(s.pass) || c.of(s.place).finished) {
+		if model[s] == 0 && (next.open(s.pass) || c.of(s.taskPosition).finished) {
 			c.breaks("each record is in one committed step", "pass %d, position %d, record %d: not in step %d, and counted", s.pass, s.position, s.record, c.step)
 			return
 		}
@@ -121,9 +121,9 @@ func (c *check) exactly(next *stored) {
 
 // since checks that the uncommitted tasks agree with the ledger and are within their limit.
 func (c *check) since(next *stored) {
-	got, want := map[place]uint64{}, map[place]uint64{}
+	got, want := map[taskPosition]uint64{}, map[taskPosition]uint64{}
 	for _, row := range next.since {
-		got[place{row.pass, row.position}] = row.step
+		got[taskPosition{row.pass, row.position}] = row.step
 	}
 	for p, h := range c.tasks {
 		if h.applied != 0 {
@@ -131,14 +131,14 @@ func (c *check) since(next *stored) {
 		}
 	}
 	if !maps.Equal(got, want) {
-		c.breaks("the ledger and the state agree", "uncommitted tasks: %v in the state, %v in the ledger", describePlaces(got), describePlaces(want))
+		c.breaks("the ledger and the state agree", "uncommitted tasks: %v in the state, %v in the ledger", describePositions(got), describePositions(want))
 	}
 	if n, limit := len(next.since), c.world.plan.options.MaxUncommitted+c.retried; n > limit {
 		c.breaks("uncommitted tasks are limited", "%d tasks, limit %d", n, limit)
 	}
 }
 
-func describePlaces(m map[place]uint64) []string {
+func describePositions(m map[taskPosition]uint64) []string {
 	var list []string
 	for p, step := range m {
 		list = append(list, fmt.Sprintf("%d/%d in %d", p.pass, p.position, step))

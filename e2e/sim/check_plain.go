@@ -15,8 +15,8 @@ type delivery struct {
 	offset int64
 }
 
-// trains records a task that a plain client trained.
-func (c *check) trains(task taskqueue.Task) {
+// trainedTask records a task that a plain client trained.
+func (c *check) trainedTask(task taskqueue.Task) {
 	c.trained[delivery{task.Token.Pass, task.Chunks[0].Index.Offset}] = true
 }
 
@@ -66,7 +66,7 @@ func (c *check) plainLost(next *stored, o taskqueue.Ordinal, s *sessionState) {
 func (c *check) plainAnswer(e *pendingEvent, ask *taskqueue.PlainAsk, a taskqueue.Answer) {
 	s := c.sessions[ask.Trainer]
 	for _, status := range a.Finishes {
-		h := c.tasks[place{ask.Token.Pass, ask.Token.Position}]
+		h := c.tasks[taskPosition{ask.Token.Pass, ask.Token.Position}]
 		mine := h != nil && h.attempts[ask.Token.Attempt] != nil && h.attempts[ask.Token.Attempt].trainer == ask.Trainer && !h.finished && !s.lost
 		if status != taskqueue.Stale || mine && c.index(ask.Token.Pass, ask.Token.Position) == ask.Index {
 			c.verdict(taskqueue.Result{Token: ask.Token, Error: ask.Error}, status, e.at)
@@ -74,7 +74,7 @@ func (c *check) plainAnswer(e *pendingEvent, ask *taskqueue.PlainAsk, a taskqueu
 	}
 	switch a.Kind {
 	case taskqueue.AnswerTask:
-		h := c.tasks[place{a.Token.Pass, a.Token.Position}]
+		h := c.tasks[taskPosition{a.Token.Pass, a.Token.Position}]
 		if h == nil || h.attempts[a.Token.Attempt] == nil || h.attempts[a.Token.Attempt].trainer != a.Ordinal {
 			c.breaks("an answer is stored", "%v for connection %s is not in the ledger", a.Token, ask.Connection)
 		}

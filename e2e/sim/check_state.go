@@ -18,9 +18,9 @@ func (c *check) columns(next *stored) {
 	if len(next.set.Open) > most {
 		c.breaks("a pass begins when it may", "%d are open", len(next.set.Open))
 	}
-	live := map[place]bool{}
+	live := map[taskPosition]bool{}
 	for _, e := range next.live {
-		p := place{e.pass, e.position}
+		p := taskPosition{e.pass, e.position}
 		if live[p] || !next.open(e.pass) || e.position < 0 || e.position >= next.dispatched(e.pass) {
 			c.breaks("a task is in one state", "pass %d, position %d is live twice, or beyond the cursor, or in a closed pass", e.pass, e.position)
 		}
@@ -39,7 +39,7 @@ func (c *check) columns(next *stored) {
 }
 
 func (c *check) holders(next *stored, e liveRow) {
-	h := c.tasks[place{e.pass, e.position}]
+	h := c.tasks[taskPosition{e.pass, e.position}]
 	if h != nil && h.finished {
 		c.breaks("an acknowledged finish is never undone", "pass %d, position %d is live again in commit %d", e.pass, e.position, next.Commit)
 	}
@@ -58,7 +58,7 @@ func (c *check) holders(next *stored, e liveRow) {
 }
 
 // openPass checks that each dispatched task is counted, live, set aside or uncommitted, and in one state only.
-func (c *check) openPass(next *stored, open taskqueue.OpenPass, live map[place]bool) {
+func (c *check) openPass(next *stored, open taskqueue.OpenPass, live map[taskPosition]bool) {
 	counted, pending := 0, 0
 	for p, h := range c.tasks {
 		if p.pass == open.Pass && h.finished {
@@ -80,7 +80,7 @@ func (c *check) openPass(next *stored, open taskqueue.OpenPass, live map[place]b
 		}
 		if position := c.world.order(open.Pass, a.index); position < next.dispatched(open.Pass) {
 			aside++
-			if h := c.tasks[place{open.Pass, position}]; h != nil && h.finished {
+			if h := c.tasks[taskPosition{open.Pass, position}]; h != nil && h.finished {
 				c.breaks("an acknowledged finish is never undone", "pass %d, position %d is finished and set aside", open.Pass, position)
 			}
 		}

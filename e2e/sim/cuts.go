@@ -133,7 +133,7 @@ func (m *cutter) train() error {
 	}
 	used := m.steps.Used(token)
 	k = min(k, recordsOfTask-used)
-	if err := m.push(place{token.Pass, token.Position}, used, k); err != nil {
+	if err := m.push(taskPosition{token.Pass, token.Position}, used, k); err != nil {
 		return err
 	}
 	m.steps.Apply(token, m.step, int(k))
@@ -185,7 +185,7 @@ func (m *cutter) boundary() error {
 }
 
 // push pushes records of a task to the servers, and returns after all servers have acknowledged them.
-func (m *cutter) push(task place, first, n int64) error {
+func (m *cutter) push(task taskPosition, first, n int64) error {
 	var ids [servers][]int64
 	for k := range n {
 		record := sample{task, first + k}
@@ -236,7 +236,7 @@ func (m *cutter) exchange(s *server, c *dataConn, do func(reply func(error))) er
 	if c != nil && c.broken {
 		return errNotThere
 	}
-	f, life := &m.world.plan.faults, s.life
+	f, life := &m.world.plan.faults, s.run
 	faulty := m.now < m.world.plan.quiet
 	var err error
 	over := false
@@ -254,7 +254,7 @@ func (m *cutter) exchange(s *server, c *dataConn, do func(reply func(error))) er
 			if c != nil && c.closed {
 				return
 			}
-			if !s.up || s.life != life && c != nil {
+			if !s.up || s.run != life && c != nil {
 				m.loop.after(m.world.netDelay(), func() { finish(errNotThere) })
 				return
 			}

@@ -97,7 +97,7 @@ func (e *etcd) revoke(id int64) {
 	for _, key := range e.list("/master/") {
 		if e.keys[key].Lease == id {
 			delete(e.keys, key)
-			e.tell(key)
+			e.notify(key)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (e *etcd) first(prefix string) *mvccpb.KeyValue {
 	return first
 }
 
-func (e *etcd) tell(key string) {
+func (e *etcd) notify(key string) {
 	for _, f := range e.changed {
 		f(key)
 	}
@@ -195,7 +195,7 @@ func (e *etcd) execute(op *pb.RequestOp, a *answer) {
 			break
 		}
 		delete(e.keys, key)
-		e.tell(key)
+		e.notify(key)
 	case *pb.RequestOp_RequestPut:
 		key := string(r.RequestPut.Key)
 		kv := &mvccpb.KeyValue{Key: r.RequestPut.Key, Value: bytes.Clone(r.RequestPut.Value), CreateRevision: e.revision, ModRevision: e.revision, Lease: r.RequestPut.Lease}
@@ -205,6 +205,6 @@ func (e *etcd) execute(op *pb.RequestOp, a *answer) {
 		if e.ledger || !strings.HasPrefix(key, taskqueue.LedgerPrefix) { // otherwise check reads the ledger as it is written
 			e.keys[key] = kv
 		}
-		e.tell(key)
+		e.notify(key)
 	}
 }

@@ -18,7 +18,7 @@ const recordsOfTask = 10 // makeTable creates chunks of this size
 
 // sample is one record of a task in a pass.
 type sample struct {
-	place
+	taskPosition
 	record int64
 }
 
@@ -181,7 +181,7 @@ func (m *member) train(model *model) bool {
 	k = min(k, recordsOfTask-used)
 	model.step++
 	for n := range k {
-		model.seen[sample{place{token.Pass, token.Position}, used + n}]++
+		model.seen[sample{taskPosition{token.Pass, token.Position}, used + n}]++
 	}
 	m.steps.Apply(token, model.step, int(k))
 	if used+k == recordsOfTask {
@@ -237,7 +237,7 @@ func (m *member) save(model *model) error {
 		model.round = 0
 	}
 	m.steps.Committed(step)
-	m.world.check.toldCommitted(generation, step)
+	m.world.check.acknowledged(generation, step)
 	return nil
 }
 
@@ -279,6 +279,6 @@ func (n *node) serveSteps(c *conn, request any, reply func(any, error)) {
 	}
 	c.who = who
 	n.put(c, ev, func(a taskqueue.Answer, _ uint64, err error) {
-		reply(&wire.StepReply{Place: a.Place, Done: a.Kind == taskqueue.AnswerStep}, words(a, err))
+		reply(&wire.StepReply{Place: a.Place, Done: a.Kind == taskqueue.AnswerStep}, replyError(a, err))
 	})
 }

@@ -87,7 +87,7 @@ func (w *world) schedule() {
 	})
 	w.often(f.election, w.etcd.lead)
 	w.often(f.die, func() { w.trainers[w.rng.IntN(len(w.trainers))].die() })
-	w.often(f.perish, func() { w.servers[w.rng.IntN(servers)].die() })
+	w.often(f.serverCrash, func() { w.servers[w.rng.IntN(servers)].die() })
 	w.often(f.retry, w.retryAside)
 	w.often(f.forge, w.forge)
 	w.after(w.plan.quiet, func() {
@@ -109,7 +109,7 @@ func (n *node) dies() {
 	for _, c := range n.conns {
 		c.breaks()
 	}
-	n.hangsUp()
+	n.closeListeners()
 	n.loop.after(n.between(50*time.Millisecond, 10*time.Second), n.boot)
 }
 

@@ -130,19 +130,19 @@ func (e *etcd) ledgerEntries(first, last uint64, limit int) (entries []ledger.En
 	return entries, kv.GetValue(), kv.GetModRevision()
 }
 
-// atOnce is ledger.Store without a network.
-type atOnce struct{ *etcd }
+// direct is ledger.Store without a network.
+type direct struct{ *etcd }
 
-func (e atOnce) LedgerEntries(_ context.Context, first, last uint64, limit int) ([]ledger.Entry, []byte, int64, error) {
+func (e direct) LedgerEntries(_ context.Context, first, last uint64, limit int) ([]ledger.Entry, []byte, int64, error) {
 	entries, head, revision := e.ledgerEntries(first, last, limit)
 	return entries, head, revision, nil
 }
 
-func (e atOnce) Value(_ context.Context, key string) ([]byte, int64, error) {
+func (e direct) Value(_ context.Context, key string) ([]byte, int64, error) {
 	return e.keys[key].GetValue(), e.keys[key].GetModRevision(), nil
 }
 
-func (e atOnce) Keys(_ context.Context, prefix string) ([]string, error) { return e.list(prefix), nil }
+func (e direct) Keys(_ context.Context, prefix string) ([]string, error) { return e.list(prefix), nil }
 
 // ledger checks that each commit is in the ledger once, with its events, in etcd or in a file.
 // This must hold after a crash at any step of the sealer.
@@ -156,7 +156,7 @@ func (c *check) ledger() {
 			c.breaks("the ledger can be read", "head: %v", err)
 		}
 	}
-	reader, err := ledger.Open(c.ctx, atOnce{c.world.etcd}, "", "")
+	reader, err := ledger.Open(c.ctx, direct{c.world.etcd}, "", "")
 	if err != nil {
 		c.breaks("the ledger can be read", "%v", err)
 		return

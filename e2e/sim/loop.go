@@ -94,7 +94,7 @@ func (v *Violation) Error() string { return v.Invariant + ": " + v.Detail }
 type machine struct {
 	*loop
 	name   string
-	life   int // increases when a process starts and when it crashes
+	run    int // increases when a process starts and when it crashes
 	up     bool
 	paused time.Duration // end of the pause
 	stop   func()        // ends the process
@@ -104,11 +104,11 @@ func (m *machine) awake() bool { return m.up && m.now >= m.paused }
 
 // after is loop.after for the current process.
 func (m *machine) after(d time.Duration, do func()) {
-	life := m.life
+	life := m.run
 	var due func()
 	due = func() {
 		switch {
-		case m.life != life || !m.up:
+		case m.run != life || !m.up:
 		case m.now < m.paused:
 			m.loop.after(m.paused-m.now+m.between(0, 20*time.Millisecond), due) // delayed events run in any order
 		default:
@@ -121,7 +121,7 @@ func (m *machine) after(d time.Duration, do func()) {
 // start starts a process. Its body runs until it returns or the machine crashes. The body may
 // block in wait.
 func (m *machine) start(body func(p *process)) {
-	m.life++
+	m.run++
 	m.up, m.paused, m.stop = true, 0, func() {}
 	m.beside(body)
 }
@@ -146,7 +146,7 @@ func (m *machine) beside(body func(p *process)) {
 // crash ends the process at its current wait.
 func (m *machine) crash() {
 	m.up = false
-	m.life++
+	m.run++
 	m.stop()
 }
 

@@ -126,7 +126,7 @@ func (n *node) await(p *process, arm func(again func())) {
 
 // stir makes the components of a process check their conditions again.
 func (n *node) stir(life int) {
-	if n.life != life {
+	if n.run != life {
 		return
 	}
 	for _, p := range n.components {
@@ -169,7 +169,7 @@ func (n *node) boot() {
 			p.sleep(200 * time.Millisecond)
 		}
 		n.up = false
-		n.hangsUp()
+		n.closeListeners()
 	})
 }
 
@@ -345,11 +345,11 @@ func (n *node) put(c *conn, ev taskqueue.Event, reply func(taskqueue.Answer, uin
 		}
 		return
 	}
-	n.world.check.hears(ctx, n, ev)
-	n.takes(&pendingEvent{e, n.lock.term.Revision, ctx, ev, n.now, n.waiting(), reply})
+	n.world.check.receives(ctx, n, ev)
+	n.enqueue(&pendingEvent{e, n.lock.term.Revision, ctx, ev, n.now, n.waiting(), reply})
 }
 
-func (n *node) takes(e *pendingEvent) {
+func (n *node) enqueue(e *pendingEvent) {
 	n.pending = append(n.pending, e)
 	n.arrived++
 	if n.wake != nil {
@@ -375,7 +375,7 @@ func (n *node) flush() {
 	for _, answer := range over {
 		answer()
 	}
-	n.stir(n.life)
+	n.stir(n.run)
 }
 
 // termOver refuses all callers and closes their connections.
@@ -403,9 +403,9 @@ func (n *node) termOver(cause error) {
 
 // watch watches etcd: the node's key, the queue for the lock, and the state.
 func (n *node) watch() {
-	life := n.life
+	life := n.run
 	n.world.etcd.changed = append(n.world.etcd.changed, func(key string) {
-		if n.life != life || n.cut {
+		if n.run != life || n.cut {
 			return
 		}
 		late := n.world.watchDelay()
@@ -418,7 +418,7 @@ func (n *node) watch() {
 		}
 	})
 	n.queueChanged()
-	n.look()
+	n.judge()
 }
 
 func (n *node) queueChanged() {
@@ -444,8 +444,8 @@ func (n *node) first() ports.Candidate {
 	return ports.Candidate{}
 }
 
-// words returns the error that the trainers' port sends for an answer.
-func words(a taskqueue.Answer, err error) error {
+// replyError returns the error that the trainers' port sends for an answer.
+func replyError(a taskqueue.Answer, err error) error {
 	switch {
 	case err == nil && a.Kind == taskqueue.AnswerEnded:
 		err = wire.ErrJobFinished
@@ -474,7 +474,7 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 				c.who = j.Trainer
 			}
 			j.Epoch = a.Epoch
-			reply(j, words(a, err))
+			reply(j, replyError(a, err))
 		})
 	case *wire.NextRequest:
 		c.who = r.Trainer
@@ -491,17 +491,17 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 			if err == nil && a.Kind == taskqueue.AnswerTask {
 				out.Task = taskqueue.Task{Index: a.Index, Token: a.Token, Chunks: n.world.table.TaskChunks(a.Index)}
 			}
-			reply(out, words(a, err))
+			reply(out, replyError(a, err))
 		})
 	case wire.HeartbeatRequest:
 		c.who = r.Trainer
 		n.put(c, &taskqueue.Heartbeat{Trainer: r.Ordinal, Incarnation: r.Incarnation, Moving: r.Moving}, func(a taskqueue.Answer, _ uint64, err error) {
-			reply(nil, words(a, err))
+			reply(nil, replyError(a, err))
 		})
 	case wire.LeaveRequest:
 		c.who = wire.Trainer{}
 		n.put(c, &taskqueue.Leave{Trainer: r.Ordinal, Incarnation: r.Incarnation}, func(a taskqueue.Answer, _ uint64, err error) {
-			reply(nil, words(a, err))
+			reply(nil, replyError(a, err))
 		})
 	case wire.StagedRequest:
 		n.serveStaged(c, r, reply)

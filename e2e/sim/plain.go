@@ -22,9 +22,9 @@ type getTask struct {
 // plainTimeout is the time without an answer after which a client closes its connection. A long poll takes 10 s.
 const plainTimeout = 20 * time.Second
 
-// plainly runs the minimal client: one connection, one task at a time, no retries. It returns false
+// runPlain runs the minimal client: one connection, one task at a time, no retries. It returns false
 // if the job has ended.
-func (t *trainer) plainly(p *process) bool {
+func (t *trainer) runPlain(p *process) bool {
 	var n *node
 	for _, other := range t.world.nodes {
 		if other.addr == t.leader.Addr && other.up {
@@ -36,13 +36,13 @@ func (t *trainer) plainly(p *process) bool {
 		return true
 	}
 	t.world.plainConns++
-	c := &conn{trainer: t, node: n, life: n.life, ctx: &connContext{Context: context.Background()}, plain: fmt.Sprintf("conn-%s-%d", t.id, t.world.plainConns)}
+	c := &conn{trainer: t, node: n, life: n.run, ctx: &connContext{Context: context.Background()}, plain: fmt.Sprintf("conn-%s-%d", t.id, t.world.plainConns)}
 	n.conns = append(n.conns, c)
 	t.conn = c
 	err := t.overConnection(p, c)
 	c.breaks()
 	if errors.Is(err, wire.ErrJobFinished) || errors.Is(err, wire.ErrJobFailed) {
-		t.told = true
+		t.jobEnded = true
 		return false
 	}
 	p.sleep(t.between(50*time.Millisecond, time.Second))
@@ -71,7 +71,7 @@ func (t *trainer) overConnection(p *process, c *conn) error {
 		p.sleep(t.between(t.habit.task[0], t.habit.task[1]))
 		reason := t.poisoned(p, task.Index)
 		if reason == "" {
-			t.world.check.trains(task)
+			t.world.check.trainedTask(task)
 			continue
 		}
 		if _, err := t.getTask(p, c, getTask{finished: true, index: task.Index, token: task.Token, error: reason}); err != nil {
@@ -129,7 +129,7 @@ func (t *trainer) getTask(p *process, c *conn, request getTask) (task taskqueue.
 			}
 		}
 		c.node.after(w.netDelay(), func() {
-			if c.node.life != c.life || c.ctx.err != nil {
+			if c.node.run != c.life || c.ctx.err != nil {
 				c.breaks()
 				return
 			}
@@ -165,7 +165,7 @@ func (n *node) serveGetTask(c *conn, r getTask, reply func(taskqueue.Task, error
 			task = taskqueue.Task{Index: a.Index, Token: a.Token, Chunks: n.world.table.TaskChunks(a.Index)}
 		}
 		if c.ctx.err == nil {
-			reply(task, words(a, err))
+			reply(task, replyError(a, err))
 			return
 		}
 		if len(task.Chunks) > 0 {

@@ -53,7 +53,7 @@ type server struct {
 	*machine
 	world *world
 	index int
-	gone  time.Duration // time of the last crash
+	died  time.Duration // time of the last crash
 	start uint64
 
 	// state of the process
@@ -69,10 +69,10 @@ type server struct {
 	lastCut uint64
 	open    *serverCut
 
-	conns   []*dataConn
-	errands []func(done func()) // one at a time, as under one lock
-	busy    bool
-	asked   map[*ask]bool // calls without an answer
+	conns    []*dataConn
+	requests []func(done func()) // one at a time, as under one lock
+	busy     bool
+	asked    map[*ask]bool // calls without an answer
 }
 
 // serverCut is a cut that a master began.
@@ -98,10 +98,10 @@ func (s *server) boot() {
 	}
 	s.start++
 	s.written, s.rewound, s.term, s.lastCut, s.open, s.busy = 0, 0, 0, 0, nil, false
-	s.conns, s.errands, s.asked = nil, nil, map[*ask]bool{}
+	s.conns, s.requests, s.asked = nil, nil, map[*ask]bool{}
 	s.machine.start(func(*process) {})
 	s.world.serversChanged()
-	s.become(s.world.latestSet(), 1)
+	s.load(s.world.latestSet(), 1)
 	for number := range s.world.folder.sets {
 		s.lastCut = max(s.lastCut, number)
 	}
@@ -123,8 +123,8 @@ func (w *world) latestSet() *checkpoint.Set {
 	return set
 }
 
-// become loads the rows and the steps of a set, or clears them if set is nil.
-func (s *server) become(set *checkpoint.Set, epoch uint32) {
+// load loads the rows and the steps of a set, or clears them if set is nil.
+func (s *server) load(set *checkpoint.Set, epoch uint32) {
 	s.table = table.New(countTable, countRule, s.world.held(s.index), func() *table.Cut { return s.current })
 	s.columns, s.newest, s.current, s.ready, s.epoch = map[pusher]*table.Column{}, map[taskqueue.Ordinal]uint64{}, nil, set != nil, epoch
 	if set == nil {
@@ -155,7 +155,7 @@ func (s *server) die() {
 	}
 	s.note("%s: dies", s.name)
 	s.crash()
-	s.gone = s.now
+	s.died = s.now
 	for _, c := range slices.Clone(s.conns) {
 		c.close()
 	}
@@ -167,20 +167,20 @@ func (s *server) die() {
 }
 
 // registered reports whether the registration of the server exists. The lease expires 1 s after a crash.
-func (s *server) registered() bool { return s.up || s.now < s.gone+time.Second }
+func (s *server) registered() bool { return s.up || s.now < s.died+time.Second }
 
 // control queues a request of a master. Requests run one at a time.
 func (s *server) control(do func(done func())) {
-	s.errands = append(s.errands, do)
+	s.requests = append(s.requests, do)
 	s.next()
 }
 
 func (s *server) next() {
-	if s.busy || len(s.errands) == 0 {
+	if s.busy || len(s.requests) == 0 {
 		return
 	}
-	do := s.errands[0]
-	s.errands = s.errands[1:]
+	do := s.requests[0]
+	s.requests = s.requests[1:]
 	s.busy = true
 	do(func() {
 		s.busy = false
@@ -289,7 +289,7 @@ func (s *server) pruneSets(number, term uint64, keep int) error {
 			delete(s.world.folder.files, name)
 		}
 	}
-	s.world.check.whole(s.world.latestSet())
+	s.world.check.setComplete(s.world.latestSet())
 	return nil
 }
 
@@ -302,7 +302,7 @@ func (s *server) discard(latest, term uint64) error {
 	s.dropCut()
 	maps.DeleteFunc(s.world.folder.sets, func(number uint64, _ []byte) bool { return number > latest })
 	maps.DeleteFunc(s.world.folder.files, func(_ string, f *file) bool { return f.part.Shard == s.index && f.set > latest })
-	s.world.check.whole(s.world.latestSet())
+	s.world.check.setComplete(s.world.latestSet())
 	return nil
 }
 
@@ -330,10 +330,10 @@ func (s *server) rewind(term uint64, epoch uint32, text []byte) error {
 			return err
 		}
 	}
-	s.become(set, epoch)
+	s.load(set, epoch)
 	s.epoch, s.rewound = epoch, epoch
 	s.note("%s: rolled back, epoch %d", s.name, epoch)
-	s.world.check.wentBack(s, epoch)
+	s.world.check.rolledBack(s, epoch)
 	return nil
 }
 
@@ -357,7 +357,7 @@ func (s *server) contents() map[sample]int {
 // sampleOf returns the record of a row. idOf is its inverse.
 func (w *world) sampleOf(id int64) sample {
 	task := id / recordsOfTask
-	return sample{place{taskqueue.Pass(task / int64(w.plan.tasks)), int(task % int64(w.plan.tasks))}, id % recordsOfTask}
+	return sample{taskPosition{taskqueue.Pass(task / int64(w.plan.tasks)), int(task % int64(w.plan.tasks))}, id % recordsOfTask}
 }
 
 func (w *world) serverOf(s sample) int { return int(table.SlotOf(w.idOf(s)) % servers) }
@@ -413,7 +413,7 @@ func (s *server) hello(who pusher, epoch uint32) (*dataConn, error) {
 		s.columns[who], s.newest[who.ordinal] = &table.Column{}, who.incarnation
 	}
 	s.ready = true // the first trainer initializes the parameters; here to 0
-	c := &dataConn{server: s, life: s.life, who: who}
+	c := &dataConn{server: s, life: s.run, who: who}
 	s.conns = append(s.conns, c)
 	return c, nil
 }

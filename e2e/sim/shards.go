@@ -55,7 +55,7 @@ func (h *shards) all(ctx context.Context, what string, to []*server, call func(i
 // ask sends a message. The answer may be lost.
 func (h *shards) ask(what string, s *server, do func(reply func(error))) *ask {
 	a := &ask{}
-	f, life := &h.world.plan.faults, h.life
+	f, life := &h.world.plan.faults, h.run
 	lost := h.now < h.world.plan.quiet && h.chance(f.lostReply/2)
 	h.world.after(h.world.netDelay(), func() {
 		if !s.up {
@@ -94,7 +94,7 @@ func (w *world) serversChanged() {
 			n.after(w.watchDelay(), func() {
 				if n.driven == d {
 					d.ServersChanged()
-					n.stir(n.life)
+					n.stir(n.run)
 				}
 			})
 		}
@@ -104,7 +104,7 @@ func (w *world) serversChanged() {
 // wakeLeaders wakes the components of all masters, which then find that a server has crashed.
 func (w *world) wakeLeaders() {
 	for _, n := range w.nodes {
-		n.stir(n.life)
+		n.stir(n.run)
 	}
 }
 
@@ -150,24 +150,24 @@ func (h *shards) Discard(ctx context.Context, term uint64, latest []byte) error 
 func (h *shards) Version(context.Context) (uint64, error) { return 0, nil }
 
 func (h *shards) Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (master.Cut, error) {
-	c := &moment{h, number(0), term, epoch}
+	c := &leaderCut{h, number(0), term, epoch}
 	if err := h.all(ctx, "begin", h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.beginCut(c.number, term, epoch)) }); err != nil {
 		return nil, errors.Join(err, c.Abort(ctx))
 	}
 	return c, nil
 }
 
-// moment is a cut of all servers.
-type moment struct {
+// leaderCut is a cut of all servers.
+type leaderCut struct {
 	shards *shards
 	number uint64
 	term   uint64
 	epoch  uint32
 }
 
-func (c *moment) Number() uint64 { return c.number }
+func (c *leaderCut) Number() uint64 { return c.number }
 
-func (c *moment) Write(ctx context.Context, about master.About) ([]byte, error) {
+func (c *leaderCut) Write(ctx context.Context, about master.About) ([]byte, error) {
 	all := c.shards.world.servers
 	set := &checkpoint.Set{Job: about.Job, JobID: about.JobID, Number: c.number, Mode: checkpoint.Async, JobEpoch: c.epoch, Position: about.Position, Shards: make([]checkpoint.Part, servers)}
 	if err := c.shards.all(ctx, "write", all, func(i int, s *server, reply func(error)) {
@@ -185,7 +185,7 @@ func (c *moment) Write(ctx context.Context, about master.About) ([]byte, error) 
 	return text, c.shards.all(ctx, "write the set", all[:1], func(_ int, s *server, reply func(error)) { reply(s.writeSet(c.number, c.term, text)) })
 }
 
-func (c *moment) Abort(ctx context.Context) error {
+func (c *leaderCut) Abort(ctx context.Context) error {
 	return c.shards.all(ctx, "abort", c.shards.world.servers, func(_ int, s *server, reply func(error)) {
 		if o := s.open; o != nil && o.number == c.number && o.term == c.term {
 			s.dropCut()
@@ -194,7 +194,7 @@ func (c *moment) Abort(ctx context.Context) error {
 	})
 }
 
-func (c *moment) Prune(ctx context.Context, keep int) error {
+func (c *leaderCut) Prune(ctx context.Context, keep int) error {
 	prune := func(_ int, s *server, reply func(error)) { reply(s.pruneSets(c.number, c.term, keep)) }
 	all := c.shards.world.servers
 	if err := c.shards.all(ctx, "prune", all[:1], prune); err != nil {
@@ -242,7 +242,7 @@ func (n *node) WithTimeout(ctx context.Context, d time.Duration) (context.Contex
 	n.after(d, func() {
 		if bounded.Err() == nil {
 			cancel(context.DeadlineExceeded)
-			n.stir(n.life)
+			n.stir(n.run)
 		}
 	})
 	return bounded, func() { cancel(context.Canceled) }

@@ -36,7 +36,7 @@ func (n *node) follow(next ports.Candidate) {
 	if n.bid == nil {
 		return
 	}
-	n.judges(judged)
+	n.act(judged)
 	if next.Address != "" && next.Address != n.addr {
 		n.listening = &listening{of: next}
 		n.dial(n.listening)
@@ -55,7 +55,7 @@ func (n *node) dial(l *listening) {
 		case !other.up:
 			wait, gone := l.redial.NotConnected(true)
 			if gone {
-				n.judges(n.watching.Gone(l.of.Key))
+				n.act(n.watching.Gone(l.of.Key))
 			}
 			n.after(wait, func() { n.dial(l) })
 		default:
@@ -85,47 +85,47 @@ func (n *node) serveBeats(to *node, l *listening) {
 		to.after(n.world.netDelay(), func() {
 			if !l.over {
 				l.heartbeats++
-				to.judges(to.watching.Heard(l.of.Key, beat, func() bool { return !to.cut && !to.world.etcd.down }))
+				to.act(to.watching.Heard(l.of.Key, beat, func() bool { return !to.cut && !to.world.etcd.down }))
 			}
 		})
 	}
 	n.after(decide.BeatEvery, func() { n.serveBeats(to, l) })
 }
 
-// hangsUp closes the connections of standbys when the process ends.
-func (n *node) hangsUp() {
+// closeListeners closes the connections of standbys when the process ends.
+func (n *node) closeListeners() {
 	for _, ended := range n.listeners {
 		ended()
 	}
 	n.listeners = nil
 }
 
-// look judges the watched master every BeatEvery.
-func (n *node) look() {
-	n.after(decide.BeatEvery, n.look)
+// judge judges the watched master every BeatEvery.
+func (n *node) judge() {
+	n.after(decide.BeatEvery, n.judge)
 	if !n.cut && !n.world.etcd.down { // a standby without other requests sends a small one
 		n.after(n.link.etcdDelay(), func() { n.heard = n.now })
 	}
 	if n.bid != nil {
-		n.judges(n.watching.Look(n.version, n.own))
+		n.act(n.watching.Look(n.version, n.own))
 	}
 }
 
-// judges acts on a verdict.
-func (n *node) judges(v decide.Verdict) {
+// act acts on a verdict.
+func (n *node) act(v decide.Verdict) {
 	if v == decide.Alive || n.bid == nil {
 		return
 	}
-	n.depose(n.watching.Suspect(), v)
+	n.takeOver(n.watching.Suspect(), v)
 	n.watching.Forget()
 }
 
-// depose revokes the lease of the watched master, unless the holddown of the previous takeover exists. The backoff from
+// takeOver revokes the lease of the watched master, unless the holddown of the previous takeover exists. The backoff from
 // silent leaders is not modelled, so that takeovers are frequent.
-func (n *node) depose(s ports.Candidate, found decide.Verdict) {
+func (n *node) takeOver(s ports.Candidate, found decide.Verdict) {
 	e := n.world.etcd
 	exempt := n.version < s.Revision
-	n.world.check.deposes(n, s, found)
+	n.world.check.takeover(n, s, found)
 	n.loop.after(n.between(time.Millisecond, 5*time.Millisecond), func() {
 		if n.cut || e.down || string(e.first(lockPrefix).GetKey()) != s.Key || !exempt && e.keys[holdKey] != nil {
 			return
@@ -158,8 +158,8 @@ const excusedFor = synAgain + 5*decide.BeatEvery
 // excuse records that a master is paused or partitioned for d.
 func (n *node) excuse(d time.Duration) { n.excused = max(n.excused, n.now+d+excusedFor) }
 
-// deposes checks that a standby does not replace a running master that etcd and the standby can reach.
-func (c *check) deposes(n *node, s ports.Candidate, found decide.Verdict) {
+// takeover checks that a standby does not replace a running master that etcd and the standby can reach.
+func (c *check) takeover(n *node, s ports.Candidate, found decide.Verdict) {
 	w, other := c.world, c.world.nodeAt(s.Address)
 	f := &w.plan.faults
 	switch {

@@ -190,7 +190,7 @@ func (h stepShards) CommitStep(ctx context.Context, step taskqueue.Step) (reache
 // send carries a message to a server, and the answer back. Either may be lost.
 func (h stepShards) send(do func()) *ask {
 	a := &ask{}
-	f, life := &h.world.plan.faults, h.life
+	f, life := &h.world.plan.faults, h.run
 	faulty := h.now < h.world.plan.quiet
 	lostRequest, lostReply := faulty && h.chance(f.lostRequest/2), faulty && h.chance(f.lostReply/2)
 	h.loop.after(h.world.netDelay(), func() {
@@ -242,7 +242,7 @@ func (n *node) serveStaged(c *conn, r wire.StagedRequest, reply func(any, error)
 		if errors.Is(err, taskqueue.ErrAhead) {
 			a.Version, err = r.Version, nil
 		}
-		reply(&wire.StagedReply{Committed: a.Version, Included: a.Included}, words(a, err))
+		reply(&wire.StagedReply{Committed: a.Version, Included: a.Included}, replyError(a, err))
 	})
 }
 
@@ -261,8 +261,8 @@ func (w *worker) trainInSteps(task *taskqueue.Task, nth int) error {
 	return nil
 }
 
-// asksForAStep is the number of reports without a step before a trainer leaves. No step waits for a trainer with an expired task.
-const asksForAStep = 3
+// maxStagedReports is the number of reports without a step before a trainer leaves. No step waits for a trainer with an expired task.
+const maxStagedReports = 3
 
 // miniBatch stages gradients until a step contains them.
 func (w *worker) miniBatch(batch miniBatch) error {
@@ -281,7 +281,7 @@ func (w *worker) miniBatch(batch miniBatch) error {
 		w.world.check.stepBook.stages[stageKey{batch.stager, version}] = stageBook{batch, records}
 		var r *wire.StagedReply
 		for asks := 0; r == nil || r.Committed <= version; asks++ {
-			if asks == asksForAStep {
+			if asks == maxStagedReports {
 				return errLeaves
 			}
 			reply, err := w.call(wire.StagedRequest{Trainer: w.who, Version: version, Records: records}).collect(w.p)
@@ -289,7 +289,7 @@ func (w *worker) miniBatch(batch miniBatch) error {
 			case errors.Is(err, wire.ErrRejoin):
 				return err
 			case err != nil:
-				w.world.check.surprises(w.trainer, err)
+				w.world.check.unexpectedError(w.trainer, err)
 				w.p.sleep(w.between(50*time.Millisecond, 500*time.Millisecond))
 				continue
 			}

@@ -274,7 +274,7 @@ func (k *lock) ReadState(context.Context) ([]byte, int64, error) {
 }
 
 func (k *lock) Commit(ctx context.Context, expectMod int64, state []byte, writes []taskqueue.Write) (int64, error) {
-	k.link.world.check.sends(k, state)
+	k.link.world.check.checkBatch(k, state)
 	a, err := k.link.txn(k.term.Commit(expectMod, bytes.Clone(state), writes))
 	k.link.world.check.returns(k)
 	switch {

@@ -43,7 +43,7 @@ func (c *conn) breaks() {
 	}
 	c.broken = true
 	n, t := c.node, c.trainer
-	if n.life == c.life {
+	if n.run == c.life {
 		n.after(n.world.netDelay(), func() {
 			c.ctx.err = context.Canceled
 			if !c.pending { // otherwise disconnected follows the answer
@@ -81,18 +81,18 @@ type habit struct {
 // trainer is the process of a trainer. It models the client around trainer/session.
 type trainer struct {
 	*machine
-	world  *world
-	id     string
-	habit  habit
-	leader announced
-	conn   *conn
-	calls  []*call
-	beat   *call
-	who    wire.Trainer
-	moving []taskqueue.Token
-	told   bool // received the end of the job
-	hung   bool
-	died   time.Duration
+	world    *world
+	id       string
+	habit    habit
+	leader   announced
+	conn     *conn
+	calls    []*call
+	beat     *call
+	who      wire.Trainer
+	moving   []taskqueue.Token
+	jobEnded bool // received the end of the job
+	hung     bool
+	died     time.Duration
 }
 
 // call is a request that the client repeats until it is answered.
@@ -113,15 +113,15 @@ func (t *trainer) boot() {
 	}
 	t.conn, t.calls, t.beat, t.who, t.moving = nil, nil, nil, wire.Trainer{}, nil
 	t.start(func(p *process) {
-		t.follow()
-		for !t.told && (t.habit.plain && t.plainly(p) || !t.habit.plain && t.session(p)) {
+		t.watchLeader()
+		for !t.jobEnded && (t.habit.plain && t.runPlain(p) || !t.habit.plain && t.session(p)) {
 		}
 	})
 }
 
-// follow watches the address of the leader.
-func (t *trainer) follow() {
-	life := t.life
+// watchLeader watches the address of the leader.
+func (t *trainer) watchLeader() {
+	life := t.run
 	look := func() {
 		var next announced
 		if kv := t.world.etcd.keys[addrKey]; kv != nil {
@@ -139,7 +139,7 @@ func (t *trainer) follow() {
 		}
 	}
 	t.world.etcd.changed = append(t.world.etcd.changed, func(key string) {
-		if key == addrKey && t.life == life {
+		if key == addrKey && t.run == life {
 			t.after(t.world.watchDelay(), look)
 		}
 	})
@@ -183,7 +183,7 @@ func (c *call) attempt() {
 			t.after(t.world.netDelay(), func() { c.fails(io.EOF) })
 			return
 		}
-		t.conn = &conn{trainer: t, node: n, life: n.life, ctx: &connContext{Context: context.Background()}}
+		t.conn = &conn{trainer: t, node: n, life: n.run, ctx: &connContext{Context: context.Background()}}
 		n.conns = append(n.conns, t.conn)
 	}
 	c.conn = t.conn
@@ -234,16 +234,16 @@ func (t *trainer) session(p *process) bool {
 	t.heartbeat(joined.Trainer)
 	w := &worker{trainer: t, p: p, session: session.New(joined)}
 	if t.world.plan.cuts {
-		return t.outOfRing(p, w.withCuts(joined.Epoch))
+		return t.sessionEnded(p, w.withCuts(joined.Epoch))
 	}
 	if t.world.plan.exact {
-		return t.outOfRing(p, w.inRing())
+		return t.sessionEnded(p, w.inRing())
 	}
 	for tasks := 1; ; tasks++ {
 		task, err := w.next()
 		switch {
 		case errors.Is(err, wire.ErrJobFinished), errors.Is(err, wire.ErrJobFailed):
-			t.told = true
+			t.jobEnded = true
 			t.leave(p)
 			return false
 		case err != nil:
@@ -252,7 +252,7 @@ func (t *trainer) session(p *process) bool {
 		if !t.world.plan.sync {
 			w.train(task, tasks)
 		} else if err := w.trainInSteps(task, tasks); err != nil {
-			return t.outOfRing(p, err)
+			return t.sessionEnded(p, err)
 		}
 		if t.chance(t.habit.leaves) && t.now < t.world.plan.quiet {
 			t.leave(p)
@@ -262,11 +262,11 @@ func (t *trainer) session(p *process) bool {
 	}
 }
 
-// outOfRing handles the end of a session. It returns false if the job has ended.
-func (t *trainer) outOfRing(p *process, err error) bool {
+// sessionEnded handles the end of a session. It returns false if the job has ended.
+func (t *trainer) sessionEnded(p *process, err error) bool {
 	switch {
 	case errors.Is(err, wire.ErrJobFinished), errors.Is(err, wire.ErrJobFailed):
-		t.told = true
+		t.jobEnded = true
 		t.leave(p)
 		return false
 	case errors.Is(err, errLeaves):
@@ -275,7 +275,7 @@ func (t *trainer) outOfRing(p *process, err error) bool {
 	case errors.Is(err, wire.ErrRolledBack) && t.world.plan.cuts:
 		t.leave(p)
 	case !errors.Is(err, wire.ErrRejoin):
-		t.world.check.surprises(t, err)
+		t.world.check.unexpectedError(t, err)
 		p.sleep(t.between(50*time.Millisecond, 500*time.Millisecond))
 	}
 	t.moving = nil
@@ -340,7 +340,7 @@ func (w *worker) collect() error {
 			w.session.Settled()
 			return err
 		default:
-			w.world.check.surprises(w.trainer, err)
+			w.world.check.unexpectedError(w.trainer, err)
 			w.p.sleep(w.between(50*time.Millisecond, 500*time.Millisecond))
 			w.send(true)
 		}
@@ -403,7 +403,7 @@ func (t *trainer) poisoned(p *process, index int) (reason string) {
 
 // die crashes the process. Unless habit.silent is set, it restarts within 8 s.
 func (t *trainer) die() {
-	if !t.up || t.told {
+	if !t.up || t.jobEnded {
 		return
 	}
 	t.note("%s: dies", t.name)

@@ -42,7 +42,7 @@ type faults struct {
 	down, full, election                time.Duration // of etcd
 	die                                 time.Duration // of a trainer
 	retry                               time.Duration // of set-aside tasks, by an operator
-	perish                              time.Duration // of a parameter server
+	serverCrash                         time.Duration // of a parameter server
 	between                             float64       // probability that a process dies between two messages of a cut
 	forge                               time.Duration // forged finishes
 }
@@ -129,7 +129,7 @@ func newPlan(rng *rand.Rand) plan {
 		}
 		p.habits[i] = h
 	}
-	p.somePlain(rng)
+	p.plainConnections(rng)
 	if rng.IntN(3) == 0 {
 		p.sealing = ledger.Config{Every: 3 + rng.Uint64N(30), Keep: ledger.Keep{All: true}}
 		if rng.IntN(4) == 0 {
@@ -139,8 +139,8 @@ func newPlan(rng *rand.Rand) plan {
 	return p
 }
 
-// somePlain gives some trainers plain connections, in half of the histories.
-func (p *plan) somePlain(rng *rand.Rand) {
+// plainConnections gives some trainers plain connections, in half of the histories.
+func (p *plan) plainConnections(rng *rand.Rand) {
 	if rng.IntN(2) == 0 {
 		return
 	}
@@ -176,7 +176,7 @@ func (p *plan) takeCuts(rng *rand.Rand) {
 		p.faults.between = 0.05 * rng.Float64() * rng.Float64()
 	}
 	if rng.IntN(2) == 0 {
-		p.faults.perish = 2*time.Second + time.Duration(rng.Int64N(int64(15*time.Second)))
+		p.faults.serverCrash = 2*time.Second + time.Duration(rng.Int64N(int64(15*time.Second)))
 	}
 }
 
@@ -304,7 +304,7 @@ func (w *world) watchDelay() time.Duration {
 // 15 s later.
 func (w *world) send(c *call) {
 	f := &w.plan.faults
-	conn, request, life := c.conn, c.request, c.t.life
+	conn, request, life := c.conn, c.request, c.t.run
 	faulty := w.now < w.plan.quiet
 	if faulty && w.chance(f.stale) {
 		w.after(w.between(0, 15*time.Second), func() { w.arriveLate(request) })
@@ -316,14 +316,14 @@ func (w *world) send(c *call) {
 		}
 	}
 	conn.node.after(w.netDelay(), func() {
-		if conn.node.life != conn.life {
+		if conn.node.run != conn.life {
 			conn.breaks()
 			return
 		}
 		conn.node.serve(conn, request, func(reply any, err error) {
 			c.t.after(w.netDelay(), func() {
 				switch {
-				case conn.broken || c.done || c.t.life != life || c.conn != conn:
+				case conn.broken || c.done || c.t.run != life || c.conn != conn:
 				case err != nil:
 					c.fails(err)
 				default:
@@ -341,7 +341,7 @@ func (w *world) arriveLate(request any) {
 	}
 	for _, n := range w.nodes {
 		if n.driven != nil && n.awake() {
-			n.serve(&conn{node: n, life: n.life, ctx: &connContext{Context: w.check.ctx}}, request, func(any, error) {})
+			n.serve(&conn{node: n, life: n.run, ctx: &connContext{Context: w.check.ctx}}, request, func(any, error) {})
 		}
 	}
 }
@@ -352,7 +352,7 @@ func (w *world) ended() bool {
 		return false
 	}
 	for _, t := range w.trainers {
-		if t.up && !t.told && !t.hung {
+		if t.up && !t.jobEnded && !t.hung {
 			return false
 		}
 	}

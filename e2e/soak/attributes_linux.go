@@ -2,8 +2,8 @@ package main
 
 import "syscall"
 
-// childAttributes gives a child a process group of its own, so that Ctrl-C is for this program alone, and lets it end
-// with the thread that started it.
+// childAttributes returns attributes for a child with its own process group, so that Ctrl-C reaches only this program.
+// The child is killed when the thread that started it ends.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

@@ -4,7 +4,7 @@ package main
 
 import "syscall"
 
-// childAttributes gives a child a process group of its own, so that Ctrl-C is for this program alone.
+// childAttributes returns attributes for a child with its own process group, so that Ctrl-C reaches only this program.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }

@@ -10,15 +10,15 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// audit compares what was counted, by the ledger, with what the trainers know to have trained.
+// audit compares the finishes in the ledger with the journals of the trainers.
 type audit struct {
-	trained  map[delivery]string // by whom
+	trained  map[delivery]string // trainer by attempt
 	trainers map[taskqueue.Ordinal]string
 	counted  map[place]struct{}
-	closed   map[taskqueue.Pass]int // what the ledger says was counted in it
+	closed   map[taskqueue.Pass]int // tasks counted in a pass, according to the ledger
 
 	twice    []place
-	unknown  []string // counted, and not in the journal of whom it was counted for
+	unknown  []string // finishes that the journal of their trainer lacks
 	sessions int
 	lost     int
 }
@@ -29,7 +29,7 @@ type place struct {
 	position int
 }
 
-// delivery is one dispatch of it, to one trainer.
+// delivery is an attempt of a task.
 type delivery struct {
 	place
 	attempt taskqueue.Attempt
@@ -39,7 +39,7 @@ func newAudit() *audit {
 	return &audit{trained: map[delivery]string{}, trainers: map[taskqueue.Ordinal]string{}, counted: map[place]struct{}{}, closed: map[taskqueue.Pass]int{}}
 }
 
-// journal takes the lines of a journal.
+// journal adds the lines of a journal.
 func (a *audit) journal(lines io.Reader) error {
 	scan := bufio.NewScanner(lines)
 	for scan.Scan() {
@@ -52,14 +52,14 @@ func (a *audit) journal(lines io.Reader) error {
 		}
 		d := delivery{place{e.Pass, e.Position}, e.Attempt}
 		if other, ok := a.trained[d]; ok && other != e.Trainer {
-			return fmt.Errorf("%s and %s both trained %+v, which was given to one", other, e.Trainer, d)
+			return fmt.Errorf("%s and %s both trained %+v, expected one trainer", other, e.Trainer, d)
 		}
 		a.trained[d] = e.Trainer
 	}
 	return scan.Err()
 }
 
-// event takes the next event of the ledger, after all journals.
+// event adds the next event of the ledger. All journals must be added before.
 func (a *audit) event(ev *taskqueue.LedgerEvent) {
 	switch ev.Kind {
 	case taskqueue.EventJoined:
@@ -75,7 +75,7 @@ func (a *audit) event(ev *taskqueue.LedgerEvent) {
 			a.twice = append(a.twice, d.place)
 		}
 		a.counted[d.place] = struct{}{}
-		// A finish that came after its session was lost counts, and names nobody.
+		// A finish after the loss of its session counts, and names no trainer.
 		by, named := a.trainers[ev.Trainer]
 		if trainer, ok := a.trained[d]; !ok || named && trainer != by {
 			a.unknown = append(a.unknown, fmt.Sprintf("position %d of pass %d, attempt %d, by %q", d.position, d.pass, d.attempt, by))
@@ -83,7 +83,7 @@ func (a *audit) event(ev *taskqueue.LedgerEvent) {
 	}
 }
 
-// missing are the tasks of the first passes that were not counted.
+// missing returns the tasks of the given number of passes that were not counted.
 func (a *audit) missing(passes int) (list []place) {
 	for pass := 1; pass <= passes; pass++ {
 		for position := range tasksPerPass {
@@ -96,7 +96,7 @@ func (a *audit) missing(passes int) (list []place) {
 	return list
 }
 
-// errs says what is wrong with so many passes that are over.
+// errs returns the errors in the given number of ended passes.
 func (a *audit) errs(passes int) (errs []error) {
 	if missing := a.missing(passes); len(missing) > 0 {
 		errs = append(errs, fmt.Errorf("lost: %d tasks were not counted, the first: position %d of pass %d", len(missing), missing[0].position, missing[0].pass))
@@ -105,7 +105,7 @@ func (a *audit) errs(passes int) (errs []error) {
 		errs = append(errs, fmt.Errorf("%d tasks were counted twice, the first: position %d of pass %d", n, a.twice[0].position, a.twice[0].pass))
 	}
 	if n := len(a.unknown); n > 0 {
-		errs = append(errs, fmt.Errorf("%d tasks were counted, and the trainer's journal lacks them, the first: %s", n, a.unknown[0]))
+		errs = append(errs, fmt.Errorf("%d counted tasks are missing from the journals of their trainers, the first: %s", n, a.unknown[0]))
 	}
 	if len(a.closed) != passes {
 		errs = append(errs, fmt.Errorf("the ledger closes %d passes, expected %d", len(a.closed), passes))

@@ -11,7 +11,7 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// history is a job of two passes and its journal, all well.
+// history returns the ledger events and the journal of a correct job with two passes.
 func history(t *testing.T) (events []taskqueue.LedgerEvent, lines []string) {
 	t.Helper()
 	events = append(events,
@@ -45,73 +45,73 @@ func audited(t *testing.T, events []taskqueue.LedgerEvent, lines []string) strin
 }
 
 func TestAudit(t *testing.T) {
-	const some = 700 // of the events: a finish
+	const some = 700 // index of a finish event
 	tests := map[string]struct {
 		spoil func(events []taskqueue.LedgerEvent, lines []string) ([]taskqueue.LedgerEvent, []string)
 		found string
 	}{
-		"nothing is wrong": {
+		"correct history": {
 			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) { return e, l },
 			"[]",
 		},
-		"a trainer finished in vain": {
+		"second attempt without a finish": {
 			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				return e, append(l, strings.Replace(l[3], `"attempt":1`, `"attempt":2`, 1))
 			},
 			"[]",
 		},
-		"a finish is missing": {
+		"missing finish": {
 			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				return slices.Delete(e, some, some+1), l
 			},
 			"lost: 1 tasks were not counted, the first: position 698 of pass 1",
 		},
-		"a finish counts twice": {
+		"finish counted twice": {
 			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				return slices.Insert(e, some+5, e[some]), l
 			},
 			"1 tasks were counted twice, the first: position 698 of pass 1",
 		},
-		"nobody trained what was counted": {
+		"finish without a journal entry": {
 			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				return e, slices.Delete(l, 10, 11)
 			},
-			"1 tasks were counted, and the trainer's journal lacks them, the first: position 10 of pass 1, attempt 1, by \"a\"",
+			"1 counted tasks are missing from the journals of their trainers, the first: position 10 of pass 1, attempt 1, by \"a\"",
 		},
-		"another one trained it": {
+		"journal entry of another trainer": {
 			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				e[some].Trainer = 3 - e[some].Trainer
 				return e, l
 			},
-			"the trainer's journal lacks them",
+			"missing from the journals of their trainers",
 		},
-		"the session of who trained it was lost": {
+		"finish after the loss of its session": {
 			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				e[some].Trainer = 0
 				return e, l
 			},
 			"[]",
 		},
-		"nobody trained it, and it names nobody": {
+		"finish without a trainer and a journal entry": {
 			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				e[some].Trainer = 0
 				return e, slices.Delete(l, 698, 699)
 			},
-			"1 tasks were counted, and the trainer's journal lacks them",
+			"1 counted tasks are missing from the journals of their trainers",
 		},
-		"two trained one delivery": {
+		"two journal entries of one attempt": {
 			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				return e, append(l, strings.Replace(l[4], `"trainer":"a"`, `"trainer":"b"`, 1))
 			},
 			"both trained",
 		},
-		"a pass is not closed": {
+		"pass not closed": {
 			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				return e[:len(e)-1], l
 			},
 			"the ledger closes 1 passes, expected 2",
 		},
-		"records are missing": {
+		"missing records": {
 			func(e []taskqueue.LedgerEvent, l []string) ([]taskqueue.LedgerEvent, []string) {
 				l[0] = strings.Replace(l[0], fmt.Sprintf(`"records":%d`, recordsPerChunk), `"records":1`, 1)
 				return e, l
@@ -123,7 +123,7 @@ func TestAudit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			events, lines := test.spoil(history(t))
 			if found := audited(t, events, lines); !strings.Contains(found, test.found) {
-				t.Errorf("found %s, expected %s", found, test.found)
+				t.Errorf("expected %s, found %s", test.found, found)
 			}
 		})
 	}

@@ -19,7 +19,7 @@ import (
 	"trainmaster/recordio"
 )
 
-// What runs.
+// Size of the cluster and of the job.
 const (
 	etcdMembers      = 3
 	masters          = 3
@@ -31,34 +31,34 @@ const (
 	tasksPerPass     = files * chunksPerFile
 	taskTime         = 100 * time.Millisecond
 	sessionTTL       = 6 * time.Second
-	survivor         = 0 // of the masters and of the processes of trainers: it is not made to end, so that a leak has time to show
+	survivor         = 0 // index of the master and of the trainer process that no fault ends, so that leaks can accumulate
 	startPatience    = 2 * time.Minute
 	statusPatience   = time.Second
 )
 
-// gate is a proxy that a fault can have for itself.
+// gate is a proxy that a fault can claim.
 type gate struct {
 	target
 	*tcpproxy.Proxy
 }
 
-// cluster is everything that runs.
+// cluster holds all processes and proxies.
 type cluster struct {
 	dir      string
 	program  string // the program under test
 	died     chan error
 	members  [etcdMembers]*process
-	clients  [etcdMembers]string // addresses of the members, behind their proxies
-	stores   [etcdMembers]*gate  // between masters, trainers and a member
-	peers    [etcdMembers]*gate  // between the others and a member
+	clients  [etcdMembers]string // addresses of the members without proxies
+	stores   [etcdMembers]*gate  // proxies from masters and trainers to a member
+	peers    [etcdMembers]*gate  // proxies from the other members to a member
 	masters  [masters]*process
 	tools    [masters]string // addresses of /metrics
-	doors    [masters]*gate  // between trainers, stand-bys and a master; the last one has none
+	ports    [masters]*gate  // proxies from trainers and standbys to a master; nil for the last master
 	trainers [trainerProcesses]*process
-	store    *etcdstore.Store // past the proxies
+	store    *etcdstore.Store // without proxies
 }
 
-// newCluster lays out addresses, proxies and files. Nothing runs yet.
+// newCluster prepares addresses, proxies and files. It starts no process.
 func newCluster(dir, program string) (c *cluster, err error) {
 	c = &cluster{dir: dir, program: program, died: make(chan error, 1)}
 	if err := writeRecords(filepath.Join(dir, "data")); err != nil {
@@ -66,7 +66,7 @@ func newCluster(dir, program string) (c *cluster, err error) {
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("find this program, to start it again: %w", err)
+		return nil, fmt.Errorf("path of this program: %w", err)
 	}
 	if err := c.layMembers(self); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (c *cluster) process(name, binary string, args ...string) *process {
 	return &process{target: target{name: name}, binary: binary, args: args, log: filepath.Join(c.dir, name+".log"), died: c.died}
 }
 
-// child is this program in a role.
+// child returns a process that runs this program in a role.
 func (c *cluster) child(self, name, role string, config any) (*process, error) {
 	text, err := json.Marshal(config)
 	return c.process(name, self, role, string(text)), err
@@ -106,10 +106,10 @@ func (c *cluster) layMembers(self string) (err error) {
 			return err
 		}
 		c.clients[i] = m.Client
-		if c.stores[i], err = newGate("the store's door "+m.Name, m.Client); err != nil {
+		if c.stores[i], err = newGate("client proxy of "+m.Name, m.Client); err != nil {
 			return err
 		}
-		if c.peers[i], err = newGate("the peers' door of "+m.Name, m.Peer); err != nil {
+		if c.peers[i], err = newGate("peer proxy of "+m.Name, m.Peer); err != nil {
 			return err
 		}
 		m.Advertise = c.peers[i].Addr()
@@ -124,7 +124,7 @@ func (c *cluster) layMembers(self string) (err error) {
 	return nil
 }
 
-// endpoints are those of etcd, through the proxies.
+// endpoints returns the addresses of the proxies of etcd.
 func (c *cluster) endpoints() []string {
 	var list []string
 	for _, g := range c.stores {
@@ -133,7 +133,7 @@ func (c *cluster) endpoints() []string {
 	return list
 }
 
-// layMasters: the last master is reached without a proxy, so that a dead one refuses connections as a machine does.
+// layMasters prepares the masters. The last master has no proxy, so that its port refuses connections when it is dead.
 func (c *cluster) layMasters() (err error) {
 	for i := range c.masters {
 		listen, err := freeport.Addr("127.0.0.1")
@@ -145,10 +145,10 @@ func (c *cluster) layMasters() (err error) {
 		}
 		advertise := listen
 		if i < masters-1 {
-			if c.doors[i], err = newGate(fmt.Sprintf("the door of master-%d", i), listen); err != nil {
+			if c.ports[i], err = newGate(fmt.Sprintf("proxy of master-%d", i), listen); err != nil {
 				return err
 			}
-			advertise = c.doors[i].Addr()
+			advertise = c.ports[i].Addr()
 		}
 		c.masters[i] = c.process(fmt.Sprintf("master-%d", i), c.program, "--endpoints", strings.Join(c.endpoints(), ","), "--own-etcd",
 			"--listen", listen, "--advertise", advertise, "--http", c.tools[i], "--lease-ttl", "3s", "--holddown", "2s",
@@ -158,7 +158,7 @@ func (c *cluster) layMasters() (err error) {
 	return nil
 }
 
-// setPasses says how many passes there shall be, for masters that start from now on.
+// setPasses sets the number of passes for masters that start later.
 func (c *cluster) setPasses(n int) {
 	for _, m := range c.masters {
 		m.args[len(m.args)-1] = strconv.Itoa(n)
@@ -182,7 +182,7 @@ func (c *cluster) journal(i int) string {
 	return filepath.Join(c.dir, fmt.Sprintf("journal-%d.jsonl", i))
 }
 
-// start starts everything, and returns when etcd serves.
+// start starts all processes. It returns when etcd is ready.
 func (c *cluster) start(ctx context.Context) error {
 	for _, m := range c.members {
 		if err := m.start(); err != nil {
@@ -193,7 +193,7 @@ func (c *cluster) start(ctx context.Context) error {
 	defer cancel()
 	var err error
 	if c.store, err = etcdstore.OpenRetry(opening, etcdstore.Config{Endpoints: c.clients[:]}, nil); err != nil {
-		return fmt.Errorf("etcd, whose logs are %s: %w", filepath.Join(c.dir, "etcd-*.log"), err)
+		return fmt.Errorf("etcd (logs: %s): %w", filepath.Join(c.dir, "etcd-*.log"), err)
 	}
 	for _, p := range append(c.masters[:], c.trainers[:]...) {
 		if err := p.start(); err != nil {
@@ -203,10 +203,10 @@ func (c *cluster) start(ctx context.Context) error {
 	return nil
 }
 
-// close kills what still runs.
+// close kills all running processes.
 func (c *cluster) close() {
 	if c.store != nil {
-		_ = c.store.Close() // its etcd is about to go
+		_ = c.store.Close() // its etcd is killed next
 	}
 	for _, p := range c.processes() {
 		if p != nil {
@@ -229,10 +229,10 @@ func (c *cluster) processes() []*process {
 func (c *cluster) gates() []*gate {
 	all := append([]*gate{}, c.stores[:]...)
 	all = append(all, c.peers[:]...)
-	return append(all, c.doors[:]...)
+	return append(all, c.ports[:]...)
 }
 
-// etcdLeader is the number of the member that leads, -1 when none says so.
+// etcdLeader returns the index of the leading member, or -1 if none reports to lead.
 func (c *cluster) etcdLeader(ctx context.Context) int {
 	for i, addr := range c.clients {
 		asking, cancel := context.WithTimeout(ctx, statusPatience)
@@ -249,7 +249,7 @@ func (c *cluster) memberStatus(ctx context.Context, addr string) (*clientv3.Stat
 	return c.store.Client().Status(ctx, addr)
 }
 
-// run runs a command of the program under test against this job, past the proxies.
+// run runs a command of the program under test against this job, without proxies.
 func (c *cluster) run(ctx context.Context, args ...string) ([]byte, error) {
 	out, err := exec.CommandContext(ctx, c.program, append(args, "--endpoints", strings.Join(c.clients[:], ","))...).Output()
 	return out, lastError(err)

@@ -1,26 +1,27 @@
-// Command soak runs one job on real processes for as long as it is told, lets something real go wrong every few
-// seconds, and proves at the end that nothing was lost, counted twice or stuck.
+// Command soak runs one job on real processes for a given time. It injects a fault every few seconds. At the end it
+// proves that no task was lost or counted twice, and that no process was stuck.
 //
-//	3 etcd members ◀─ a proxy each ─ 3 masters ◀─ a proxy each, but one ─ 5 processes of 4 trainers
+//	3 etcd members ◀─ a proxy each ─ 3 masters ◀─ a proxy for two ─ 5 processes of 4 trainers
 //	      ▲  a proxy each
 //	      └── peers
 //
-// The trainers are those of package trainer; they read their records, note each task in a journal before the master
-// hears of it, and train nothing. What goes wrong is listed in faults.go: processes are killed, stopped and told to
-// leave, connections are cut, answers lost, the store made slow. The order is drawn from a seed: the same seed draws the
-// same faults, targets and times; what they meet is as it happens.
+// The trainers use package trainer. They read their records, write each task to a journal before they report it, and
+// train nothing. faults.go lists the faults: processes are killed, paused or stopped, connections are cut, answers are
+// held back, and the store is slowed down. A seed decides the sequence of faults, targets and times. Their effects also
+// depend on the timing of the run.
 //
-// # What is proved
+// # Checks
 //
-// No process ends that was not made to, and the job never stands still for longer than stuckAfter. At the end all faults
-// are over, the masters are told how many passes there shall be, and the job ends by itself. Then
+// No process ends unless a fault ends it, and a task finishes at least every stuckAfter. After the last fault, the
+// masters restart with a number of passes, and the job must end. Then:
 //
-//   - `master verify` finds every task of every pass counted once, and the ledger at one with the state;
-//   - the ledger, read again here, has no finish twice, and each finish is in the journal of the trainer it names;
-//   - goroutines, memory and open files of the master that lives through all, and etcd's database, were flat (flat.go).
+//   - `master verify` finds every task of every pass counted once, and the ledger consistent with the state.
+//   - The ledger contains no finish twice, and each finish is in the journal of the trainer that it names.
+//   - The goroutines, memory and open files of the master that survives all faults, and the size of etcd's database,
+//     stay within bounds (flat.go).
 //
-// # Failure behaviour
+// # Failure behavior
 //
-// A soak that fails keeps its folder, with the log of every process and the journals, and says where it is. Ctrl-C ends
-// it in order. It ends only processes that it started, and they end with it, however it ends (on Linux).
+// If a check fails, soak keeps its directory with the journals and the log of every process, and prints the path. After
+// Ctrl-C it stops all processes that it started. On Linux these processes also end if soak is killed.
 package main

@@ -10,53 +10,53 @@ import (
 	"time"
 )
 
-// fault is a way for things to go wrong. begin lets it happen to one or more targets, which it claims, and returns how
-// to undo it; it is passed over (nil) when a target is not there, or another fault has it.
+// fault is a kind of fault. begin claims one or more targets and injects the fault. It returns nil, and the fault is
+// skipped, if a target does not exist or another fault has claimed it.
 type fault struct {
 	name        string
 	weight      int
-	least, most time.Duration // how long it lasts
+	least, most time.Duration // limits of its duration
 	begin       func(ctx context.Context, i *injector, which int) *broken
 }
 
-// broken is a fault that lasts.
+// broken is a fault in progress.
 type broken struct {
 	what   string
 	claims []*target
 	undo   func(ctx context.Context) error
 }
 
-// faults are all of them.
+// faults lists all kinds of faults.
 var faults = []fault{
 	{"kill the leader", 3, 0, 4 * time.Second, onMaster(theLeader, killed)},
 	{"kill a master", 1, 0, 4 * time.Second, onMaster(one, killed)},
-	{"stop the leader", 3, 500 * time.Millisecond, 8 * time.Second, onMaster(theLeader, stopped)},
-	{"stop a master", 1, 500 * time.Millisecond, 8 * time.Second, onMaster(one, stopped)},
-	{"the leader resigns", 2, 0, 2 * time.Second, onMaster(theLeader, left)},
-	{"cut the leader off", 2, 0, 5 * time.Second, onDoor(cutOff)},
-	{"lose the leader's answers", 2, 100 * time.Millisecond, 4 * time.Second, onDoor(unanswered)},
+	{"pause the leader", 3, 500 * time.Millisecond, 8 * time.Second, onMaster(theLeader, stopped)},
+	{"pause a master", 1, 500 * time.Millisecond, 8 * time.Second, onMaster(one, stopped)},
+	{"stop the leader gracefully", 2, 0, 2 * time.Second, onMaster(theLeader, left)},
+	{"partition the leader", 2, 0, 5 * time.Second, onPort(cutOff)},
+	{"hold back the leader's answers", 2, 100 * time.Millisecond, 4 * time.Second, onPort(unanswered)},
 
 	{"kill trainers", 3, 0, 8 * time.Second, onTrainers(killed)},
-	{"stop trainers", 3, time.Second, 15 * time.Second, onTrainers(stopped)},
-	{"trainers leave", 2, 0, 3 * time.Second, onTrainers(left)},
+	{"pause trainers", 3, time.Second, 15 * time.Second, onTrainers(stopped)},
+	{"stop trainers gracefully", 2, 0, 3 * time.Second, onTrainers(left)},
 	{"kill every trainer", 1, 0, 8 * time.Second, everyTrainer},
 
 	{"kill etcd's leader", 2, 0, 5 * time.Second, onMember(theLeader, killed)},
 	{"kill a member of etcd", 1, 0, 5 * time.Second, onMember(one, killed)},
-	{"stop etcd's leader", 2, 500 * time.Millisecond, 6 * time.Second, onMember(theLeader, stopped)},
-	{"stop a member of etcd", 1, 500 * time.Millisecond, 6 * time.Second, onMember(one, stopped)},
-	{"cut etcd's peers off", 2, 500 * time.Millisecond, 6 * time.Second, onPeers},
-	{"cut the store off", 1, 500 * time.Millisecond, 6 * time.Second, onStores(cutOff)},
-	{"lose the store's answers", 2, 100 * time.Millisecond, 3 * time.Second, onStores(unanswered)},
+	{"pause etcd's leader", 2, 500 * time.Millisecond, 6 * time.Second, onMember(theLeader, stopped)},
+	{"pause a member of etcd", 1, 500 * time.Millisecond, 6 * time.Second, onMember(one, stopped)},
+	{"partition a member of etcd", 2, 500 * time.Millisecond, 6 * time.Second, onPeers},
+	{"partition the store", 1, 500 * time.Millisecond, 6 * time.Second, onStores(cutOff)},
+	{"hold back the store's answers", 2, 100 * time.Millisecond, 3 * time.Second, onStores(unanswered)},
 	{"a slow store", 2, 2 * time.Second, 8 * time.Second, onStores(slowed)},
 }
 
-// draw is what the seed says of one fault: everything but whom it meets.
+// draw is one fault as the seed decides it: its kind, duration and a number that selects the target.
 type draw struct {
 	fault  *fault
 	which  int
 	length time.Duration
-	pause  time.Duration // before the next one
+	pause  time.Duration // pause before the next fault
 }
 
 const (
@@ -64,7 +64,7 @@ const (
 	mostPause  = 5 * time.Second
 )
 
-// draws is the endless list of a seed.
+// draws is the infinite sequence of faults of a seed.
 type draws struct {
 	random *rand.Rand
 	total  int
@@ -93,29 +93,29 @@ func (d *draws) next() draw {
 	}
 }
 
-// injector lets faults happen.
+// injector injects faults.
 type injector struct {
 	*cluster
-	leader func() int // the number of the master that leads, -1 when none is known to
-	say    func(format string, args ...any)
-	made   map[string]int
-	over   int // faults that were passed over
+	leader  func() int // index of the leader, or -1 if unknown
+	logf    func(format string, args ...any)
+	made    map[string]int
+	skipped int // number of skipped faults
 
 	wg   sync.WaitGroup
 	mu   sync.Mutex
 	errs []error // guarded by mu
 }
 
-// run lets things go wrong until ctx ends; then all is undone.
+// run injects faults until ctx ends, and then undoes all of them.
 func (i *injector) run(ctx context.Context, seed uint64) error {
 	list := newDraws(seed)
 	for ctx.Err() == nil {
 		d := list.next()
 		if b := d.fault.begin(ctx, i, d.which); b == nil {
-			i.over++
+			i.skipped++
 		} else {
 			i.made[d.fault.name]++
-			i.say("%s: %s for %v", d.fault.name, b.what, d.length.Round(time.Millisecond))
+			i.logf("%s: %s for %v", d.fault.name, b.what, d.length.Round(time.Millisecond))
 			i.wg.Go(func() { i.finish(ctx, b, d.length) })
 		}
 		rest(ctx, d.pause)
@@ -126,14 +126,14 @@ func (i *injector) run(ctx context.Context, seed uint64) error {
 	return errors.Join(i.errs...)
 }
 
-// finish undoes a fault when its time is over.
+// finish undoes a fault after its duration.
 func (i *injector) finish(ctx context.Context, b *broken, length time.Duration) {
 	rest(ctx, length)
 	if err := b.undo(context.WithoutCancel(ctx)); err != nil {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.errs = append(i.errs, fmt.Errorf("undo %s: %w", b.what, err))
-		return // nobody may have this target any more
+		return // the target remains claimed
 	}
 	for _, t := range b.claims {
 		t.busy.Unlock()
@@ -147,7 +147,7 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// claim takes all of the targets, or none.
+// claim claims all targets or none.
 func claim(targets ...*target) bool {
 	for n, t := range targets {
 		if !t.busy.TryLock() {
@@ -160,7 +160,7 @@ func claim(targets ...*target) bool {
 	return true
 }
 
-// chosen says which of several.
+// chosen selects the target among several processes.
 type chosen bool
 
 const (
@@ -168,9 +168,9 @@ const (
 	theLeader chosen = true
 )
 
-// hurt is what can be done to a process.
+// hurt is a fault of a process.
 type hurt struct {
-	ends bool // the process, which is not done to the survivors
+	ends bool // ends the process; the survivors are exempt
 	do   func(p *process) (undo func(ctx context.Context) error)
 }
 
@@ -181,7 +181,7 @@ var (
 	}}
 	left = hurt{true, func(p *process) func(context.Context) error {
 		p.signal(syscall.SIGTERM, true)
-		return func(ctx context.Context) error { // it may take as long as other things are broken
+		return func(ctx context.Context) error { // other faults may delay the end
 			if err := p.awaitEnd(ctx, leavePatience); err != nil {
 				return err
 			}
@@ -197,7 +197,7 @@ var (
 	}}
 )
 
-// strike does it to some processes, if no other fault has one of them.
+// strike injects a fault into processes. It returns nil if another fault has claimed one of them.
 func strike(h hurt, what string, victims ...*process) *broken {
 	b := &broken{what: what}
 	for _, p := range victims {
@@ -233,7 +233,7 @@ func onMaster(who chosen, h hurt) func(context.Context, *injector, int) *broken 
 	}
 }
 
-// mayBe picks one of several, not the survivor if it would end.
+// mayBe selects a process. A fault that ends processes does not select the survivor.
 func mayBe(h hurt, which, several int) int {
 	if h.ends {
 		return (survivor + 1 + which%(several-1)) % several
@@ -249,7 +249,7 @@ func onTrainers(h hurt) func(context.Context, *injector, int) *broken {
 }
 
 func everyTrainer(_ context.Context, i *injector, _ int) *broken {
-	return strike(killed, "all of them", i.trainers[:]...)
+	return strike(killed, "all trainer processes", i.trainers[:]...)
 }
 
 func onMember(who chosen, h hurt) func(context.Context, *injector, int) *broken {
@@ -265,7 +265,7 @@ func onMember(who chosen, h hurt) func(context.Context, *injector, int) *broken 
 	}
 }
 
-// snag is what can be done to connections.
+// snag is a fault of connections.
 type snag func(g *gate) (undo func())
 
 func cutOff(g *gate) func() {
@@ -274,7 +274,7 @@ func cutOff(g *gate) func() {
 	return func() { g.Refuse(false) }
 }
 
-// unanswered lets requests through, and loses the answers.
+// unanswered forwards requests and holds back the answers.
 func unanswered(g *gate) func() {
 	g.HoldReplies(true)
 	return func() {
@@ -283,14 +283,14 @@ func unanswered(g *gate) func() {
 	}
 }
 
-const slowness = 300 * time.Millisecond // each way
+const slowness = 300 * time.Millisecond // in each direction
 
 func slowed(g *gate) func() {
 	g.Delay(slowness, slowness)
 	return func() { g.Delay(0, 0) }
 }
 
-// entangle does it to some gates, if no other fault has one of them.
+// entangle injects a fault into proxies. It returns nil if another fault has claimed one of them.
 func entangle(s snag, what string, gates ...*gate) *broken {
 	b := &broken{what: what}
 	for _, g := range gates {
@@ -312,13 +312,13 @@ func entangle(s snag, what string, gates ...*gate) *broken {
 	return b
 }
 
-func onDoor(s snag) func(context.Context, *injector, int) *broken {
+func onPort(s snag) func(context.Context, *injector, int) *broken {
 	return func(_ context.Context, i *injector, _ int) *broken {
 		n := i.leader()
-		if n < 0 || i.doors[n] == nil {
+		if n < 0 || i.ports[n] == nil {
 			return nil
 		}
-		return entangle(s, i.doors[n].name, i.doors[n])
+		return entangle(s, i.ports[n].name, i.ports[n])
 	}
 }
 

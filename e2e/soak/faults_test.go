@@ -13,24 +13,24 @@ func drawn(seed uint64, n int) (list []draw) {
 	return list
 }
 
-func TestSeedDrawsTheSame(t *testing.T) {
+func TestSameSeedDrawsTheSameFaults(t *testing.T) {
 	const n = 2000
 	if !slices.Equal(drawn(7, n), drawn(7, n)) {
-		t.Error("the same seed drew other faults")
+		t.Error("same seed: expected equal faults")
 	}
 	if slices.Equal(drawn(7, n), drawn(8, n)) {
-		t.Error("another seed drew the same faults")
+		t.Error("different seeds: expected different faults")
 	}
 	seen := map[string]bool{}
 	for _, d := range drawn(7, n) {
 		seen[d.fault.name] = true
 		if d.length < d.fault.least || d.length > d.fault.most || d.pause < leastPause || d.pause > mostPause {
-			t.Fatalf("%s for %v, then a pause of %v", d.fault.name, d.length, d.pause)
+			t.Fatalf("%s: duration %v or pause %v outside its limits", d.fault.name, d.length, d.pause)
 		}
 	}
 	for _, f := range faults {
 		if !seen[f.name] {
-			t.Errorf("%q was not drawn once in %d", f.name, n)
+			t.Errorf("%q: not drawn in %d draws", f.name, n)
 		}
 	}
 }
@@ -38,24 +38,23 @@ func TestSeedDrawsTheSame(t *testing.T) {
 func TestClaimIsAllOrNothing(t *testing.T) {
 	var a, b, c target
 	if !claim(&a, &b) {
-		t.Fatal("nobody has them")
+		t.Fatal("unclaimed targets: expected the claim to succeed")
 	}
 	if claim(&c, &a) {
-		t.Fatal("a fault got what another one has")
+		t.Fatal("claimed target: expected the claim to fail")
 	}
 	if !claim(&c) {
-		t.Error("what was not got is not given back")
+		t.Error("target of a failed claim: expected it to be released")
 	}
 }
 
-// What ends processes leaves the survivor alone.
-func TestSurvivorIsSpared(t *testing.T) {
+func TestFaultsDoNotEndTheSurvivor(t *testing.T) {
 	for which := range 100 {
 		if n := mayBe(killed, which, masters); n == survivor || n < 0 || n >= masters {
-			t.Fatalf("%d: process %d", which, n)
+			t.Fatalf("draw %d: selected process %d", which, n)
 		}
 	}
 	if b := onMaster(theLeader, killed)(t.Context(), &injector{cluster: &cluster{}, leader: func() int { return survivor }}, 0); b != nil {
-		t.Error("the survivor was killed when it led")
+		t.Error("survivor leads: expected no fault that kills it")
 	}
 }

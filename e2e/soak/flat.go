@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// flatness compares a figure early and late in the run: medians over the second and the last third of the samples. The
-// first third is left to caches and pools to fill.
+// flatness compares a figure early and late in the run: the medians of the second and the last third of the samples.
+// Caches and pools fill during the first third.
 type flatness struct {
 	Figure string  `json:"figure"`
 	Early  float64 `json:"early"`
 	Late   float64 `json:"late"`
-	Bound  float64 `json:"bound"` // of Late
+	Bound  float64 `json:"bound"` // limit of Late
 }
 
 func (f *flatness) err() error {
@@ -23,7 +23,7 @@ func (f *flatness) err() error {
 	return fmt.Errorf("%s grew from %.0f to %.0f, expected at most %.0f", f.Figure, f.Early, f.Late, f.Bound)
 }
 
-// growth is how much more than early may be found late. What is busy by chance differs from third to third; a leak does not stop.
+// growth is the limit of a figure late in the run: early*factor + more. The figure varies with the load; a leak grows without end.
 type growth struct {
 	metric string
 	name   string
@@ -33,15 +33,15 @@ type growth struct {
 
 const mib = 1 << 20
 
-// growths are the bounds for the master that is never made to end.
+// growths lists the limits for the master that survives all faults.
 var growths = []growth{
 	{metricGoroutines, "goroutines", 1.2, 30},
 	{metricFiles, "open files", 1.2, 30},
 	{metricMemory, "resident bytes", 1.25, 32 * mib},
 }
 
-// storeGrowth is the bound for etcd's database. It fills until its history is compacted for the first times, so that
-// shorter runs than storeSettles have only storeMost as a bound.
+// storeGrowth is the limit for etcd's database. The database grows until the first compactions of its history. In runs
+// shorter than storeSettles, only storeMost limits it.
 var storeGrowth = growth{metricStore, "bytes of etcd's database", 1.1, 16 * mib}
 
 const (
@@ -49,7 +49,7 @@ const (
 	storeMost    = 512 * mib
 )
 
-// judge compares the thirds; nil when there are too few samples to tell.
+// judge compares the thirds. It returns nil if the samples are too few.
 func (g growth) judge(of string, samples []sample) *flatness {
 	var values []float64
 	for _, s := range samples {
@@ -57,7 +57,7 @@ func (g growth) judge(of string, samples []sample) *flatness {
 			values = append(values, v)
 		}
 	}
-	const least = 5 // in a third
+	const least = 5 // minimum number of samples in a third
 	third := len(values) / 3
 	if third < least {
 		return nil
@@ -72,13 +72,13 @@ func medianOf(values []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// flat judges all samples of a run that took so long.
+// flat judges all samples of a run.
 func flat(samples []sample, took time.Duration) []flatness {
 	var all []flatness
 	for _, role := range []struct {
 		name    string
 		leading bool
-	}{{"a leader", true}, {"a stand-by", false}} {
+	}{{"a leader", true}, {"a standby", false}} {
 		var own []sample
 		for _, s := range samples {
 			if s.master == survivor && s.leading == role.leading {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// samples of a survivor that leads for a while, and stands by for as long.
+// samples returns n samples of the survivor, which leads and stands by in turns of ten samples.
 func samples(n int, metric string, value func(i int) float64) []sample {
 	list := make([]sample, n)
 	for i := range list {
@@ -26,24 +26,24 @@ func TestFlat(t *testing.T) {
 		}
 		found := flat(samples(300, metric, leaking), time.Hour)
 		if len(found) != 2 {
-			t.Fatalf("%s: judged %d roles, expected a leader and a stand-by", metric, len(found))
+			t.Fatalf("%s: judged %d roles, expected a leader and a standby", metric, len(found))
 		}
 		for _, f := range found {
 			if err := f.err(); err == nil || !strings.Contains(err.Error(), name+" of a ") {
-				t.Errorf("%s: one more with each sample: %v", metric, err)
+				t.Errorf("%s grows with each sample: expected an error, found %v", metric, err)
 			}
 		}
 	}
 }
 
-// etcd's database fills at first; that is no leak.
+// The initial growth of etcd's database is no leak.
 func TestFlatStore(t *testing.T) {
 	filling := samples(3600, metricStore, func(i int) float64 { return 10*mib + 20*1024*float64(i) })
 	if f := flat(filling[:120], 2*time.Minute); len(f) != 1 || f[0].err() != nil {
 		t.Errorf("two minutes: %+v", f)
 	}
 	if f := flat(filling, time.Hour); len(f) != 1 || f[0].err() == nil {
-		t.Errorf("an hour: %+v, expected that 20 KiB per second are found", f)
+		t.Errorf("an hour: %+v, expected an error for 20 KiB per second", f)
 	}
 	full := samples(3600, metricStore, func(i int) float64 { return min(10*mib+80*1024*float64(i), 90*mib) })
 	if f := flat(full, time.Hour); len(f) != 1 || f[0].err() != nil {
@@ -51,8 +51,8 @@ func TestFlatStore(t *testing.T) {
 	}
 }
 
-func TestTooFewSamplesSayNothing(t *testing.T) {
+func TestTooFewSamplesAreNotJudged(t *testing.T) {
 	if f := flat(samples(10, metricGoroutines, func(int) float64 { return 1 }), time.Hour); len(f) > 0 {
-		t.Errorf("judged %+v by ten samples", f)
+		t.Errorf("ten samples: expected no result, found %+v", f)
 	}
 }

@@ -24,27 +24,27 @@ func main() {
 	}
 }
 
-var errFailed = errors.New("failed, see above")
+var errFailed = errors.New("failed: see the report")
 
-// run is the program, or one of the processes that it starts.
+// run runs the program, or a child process in its role.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) == 2 && (args[0] == roleMember || args[0] == roleTrainers) {
 		return runRole(ctx, args[0], args[1])
 	}
 	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	minutes := flags.Float64("minutes", 60, "how long things go wrong")
-	seed := flags.Uint64("seed", 0, "of the faults (0: one by chance)")
-	program := flags.String("program", filepath.Join("bin", "master"), "the `program` under test")
-	dir := flags.String("dir", "", "`folder` for the data, on a real disk (default: that of temporary files)")
-	output := flags.String("o", "text", "format of the closing report: text or json")
-	file := flags.String("report", "", "`file` to write the closing report to as well, as JSON")
+	minutes := flags.Float64("minutes", 60, "`duration` of the faults in minutes")
+	seed := flags.Uint64("seed", 0, "`seed` of the faults (0 = random)")
+	program := flags.String("program", filepath.Join("bin", "master"), "path of the `program` under test")
+	dir := flags.String("dir", "", "`directory` for the data, on a disk (default: the directory of temporary files)")
+	output := flags.String("o", "text", "`format` of the report: text or json")
+	file := flags.String("report", "", "additional `file` for the report as JSON")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	switch {
 	case flags.NArg() > 0:
-		return fmt.Errorf("expected flags alone, found %q", flags.Args())
+		return fmt.Errorf("expected only flags, found %q", flags.Args())
 	case !(*minutes > 0):
 		return fmt.Errorf("-minutes: expected more than 0, found %v", *minutes)
 	case *output != "text" && *output != "json":
@@ -55,13 +55,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		_, err = os.Stat(path)
 	}
 	if err != nil {
-		return fmt.Errorf("-program: expected the program under test, which `make build` makes: %w", err)
+		return fmt.Errorf("-program: expected the program under test, which `make build` builds: %w", err)
 	}
 	if *seed == 0 {
 		*seed = rand.Uint64()
 	}
 	began := time.Now()
-	s := soak{program: path, seed: *seed, length: time.Duration(*minutes * float64(time.Minute)), dir: *dir, say: func(format string, args ...any) {
+	s := soak{program: path, seed: *seed, length: time.Duration(*minutes * float64(time.Minute)), dir: *dir, logf: func(format string, args ...any) {
 		fmt.Fprintf(stderr, "%8s  %s\n", time.Since(began).Round(time.Second), fmt.Sprintf(format, args...))
 	}}
 	r, err := s.run(ctx)
@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return closing(r, *output, *file, stdout)
 }
 
-// runRole is a process that this program started.
+// runRole runs a child process.
 func runRole(ctx context.Context, role, config string) error {
 	var process interface {
 		run(ctx context.Context) error
@@ -85,7 +85,7 @@ func runRole(ctx context.Context, role, config string) error {
 	return process.run(ctx)
 }
 
-// closing writes the report. A soak that failed is an error.
+// closing writes the report. It returns an error if the soak failed.
 func closing(r *report, output, file string, stdout io.Writer) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {

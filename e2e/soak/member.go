@@ -11,17 +11,17 @@ import (
 
 const roleMember = "member"
 
-// member is one of several etcd servers, each in a process of its own. All addresses are host:port.
+// member is an etcd server in its own process. All addresses are host:port.
 type member struct {
 	Name      string
 	Dir       string
 	Client    string
 	Peer      string
-	Advertise string // for Peer: the proxy in front of it
-	Cluster   string // NAME=URL of all, by their Advertise
+	Advertise string // proxy of Peer
+	Cluster   string // NAME=URL of all members, with their Advertise addresses
 }
 
-// run serves until ctx ends. A member that was killed goes on with its data, and waits for the others.
+// run serves until ctx ends. After a kill, the member continues with its data and waits for the other members.
 func (m *member) run(ctx context.Context) error {
 	options := embed.NewConfig()
 	options.Name = m.Name
@@ -45,9 +45,9 @@ func (m *member) run(ctx context.Context) error {
 	case err := <-etcd.Err():
 		return fmt.Errorf("etcd %s: %w", m.Name, err)
 	case <-etcd.Server.StopNotify():
-		return errors.New("etcd " + m.Name + " stopped by itself")
+		return errors.New("etcd " + m.Name + " stopped unexpectedly")
 	}
-	return nil // the process ends, and so does etcd, as in a crash: closing waits for clients
+	return nil // etcd ends with the process, as in a crash; Close would wait for clients
 }
 
 func httpURL(addr string) url.URL { return url.URL{Scheme: "http", Host: addr} }

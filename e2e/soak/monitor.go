@@ -10,63 +10,63 @@ import (
 
 const (
 	sampleEvery = time.Second
-	sayEvery    = 20 * time.Second
-	stuckAfter  = 3 * time.Minute // without a task that is over; the longest fault lasts 15 s
+	logEvery    = 20 * time.Second
+	stuckAfter  = 3 * time.Minute // limit without a finished task; the longest fault lasts 15 s
 )
 
-// errStuck says that the job does not go on, or not end.
+// errStuck is the error of a job that makes no progress or does not end.
 var errStuck = errors.New("stuck")
 
-// monitor samples the masters, and notices when the job does not go on.
+// monitor samples the masters and detects a job without progress.
 type monitor struct {
 	*cluster
 	began time.Time
-	say   func(format string, args ...any)
+	logf  func(format string, args ...any)
 
 	mu      sync.Mutex // guards everything below
 	samples []sample
-	leader  int // number of the master that leads, -1: none is known to
-	terms   int // changes of it
-	passed  int // tasks that are over
+	leader  int // index of the leader, or -1 if unknown
+	terms   int // number of changes of the leader
+	passed  int // number of tasks that are done or set aside
 	at      time.Time
-	longest time.Duration // between two looks that found more tasks over
+	longest time.Duration // longest time without progress
 }
 
-func newMonitor(c *cluster, say func(string, ...any)) *monitor {
+func newMonitor(c *cluster, logf func(string, ...any)) *monitor {
 	now := time.Now()
-	return &monitor{cluster: c, began: now, say: say, leader: -1, at: now}
+	return &monitor{cluster: c, began: now, logf: logf, leader: -1, at: now}
 }
 
-// run samples until ctx ends. It returns an error when the job stands still.
+// run samples until ctx ends. It returns an error if the job makes no progress.
 func (m *monitor) run(ctx context.Context) error {
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
-	said := time.Now()
+	logged := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
 		}
-		m.look(ctx)
-		if still := m.still(); still > stuckAfter && ctx.Err() == nil {
-			return fmt.Errorf("%w: no task was finished for %v", errStuck, still.Round(time.Second))
+		m.sampleAll(ctx)
+		if idle := m.idle(); idle > stuckAfter && ctx.Err() == nil {
+			return fmt.Errorf("%w: no task was finished for %v", errStuck, idle.Round(time.Second))
 		}
-		if time.Since(said) >= sayEvery {
-			said = time.Now()
+		if time.Since(logged) >= logEvery {
+			logged = time.Now()
 			m.mu.Lock()
-			m.say("pass %d, %d tasks counted, %d terms, longest pause %v", m.passed/tasksPerPass+1, m.passed, m.terms, m.longest.Round(100*time.Millisecond))
+			m.logf("pass %d, %d tasks counted, %d terms, longest pause %v", m.passed/tasksPerPass+1, m.passed, m.terms, m.longest.Round(100*time.Millisecond))
 			m.mu.Unlock()
 		}
 	}
 }
 
-// look samples all masters together: one that is stopped must not hide the others.
-func (m *monitor) look(ctx context.Context) {
+// sampleAll samples all masters concurrently, so that a paused master does not delay the others.
+func (m *monitor) sampleAll(ctx context.Context) {
 	var wg sync.WaitGroup
 	found := make([]map[string]float64, masters)
 	for i, addr := range m.tools {
-		wg.Go(func() { found[i], _ = scrape(ctx, addr) }) // a master that is down says nothing
+		wg.Go(func() { found[i], _ = scrape(ctx, addr) }) // a dead master has no sample
 	}
 	wg.Wait()
 	m.mu.Lock()
@@ -83,7 +83,7 @@ func (m *monitor) look(ctx context.Context) {
 	}
 }
 
-// advance notes what a leader says.
+// advance records the progress that a leader reports.
 func (m *monitor) advance(leader, passed int) {
 	if leader != m.leader {
 		m.leader = leader
@@ -96,7 +96,7 @@ func (m *monitor) advance(leader, passed int) {
 	}
 }
 
-func (m *monitor) still() time.Duration {
+func (m *monitor) idle() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return time.Since(m.at)
@@ -114,7 +114,7 @@ func (m *monitor) tasksPassed() int {
 	return m.passed
 }
 
-// awaitTasks waits until so many tasks are over. That it takes for ever is run's to notice.
+// awaitTasks waits until n tasks are done or set aside. It has no time limit, because run detects a stuck job.
 func (m *monitor) awaitTasks(ctx context.Context, n int) error {
 	for m.tasksPassed() < n {
 		if rest(ctx, sampleEvery); ctx.Err() != nil {

@@ -15,33 +15,34 @@ import (
 	"time"
 )
 
-// target is what a fault can have for itself until it is over.
+// target is a process or a proxy. One fault at a time can claim it.
 type target struct {
 	name string
 	busy sync.Mutex
 }
 
-// process is a program that is started again and again, with one log.
+// process is a program that is started repeatedly and appends to one log.
 type process struct {
 	target
 	binary string
 	args   []string
 	log    string       // path
-	died   chan<- error // hears of ends that nobody wanted
+	died   chan<- error // receives unexpected ends
 
 	mu  sync.Mutex
 	now *life // guarded by mu; nil before the first start
 }
 
-// life is one run of a process.
+// life is one start of a process.
 type life struct {
 	pid    int
-	wanted bool          // its end; guarded by process.mu
+	wanted bool          // its end is expected; guarded by process.mu
 	gone   chan struct{} // closed when it has ended
 	exit   error         // valid once gone is closed
 }
 
-// settingsPrefix begins the environment's settings of the program under test, which gets them as flags alone.
+// settingsPrefix is the prefix of the variables that configure the program under test. They are removed: the program
+// receives its settings as flags only.
 const settingsPrefix = "TRAINMASTER_"
 
 // start starts the process. It must not be running.
@@ -60,10 +61,10 @@ func (p *process) start() error {
 	l := &life{gone: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // the process ends with the thread that starts it
+		runtime.LockOSThread() // the child is killed when this thread ends
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
-		_ = log.Close() // it is the child's now
+		_ = log.Close() // the child has its own descriptor
 		started <- err
 		if err == nil {
 			p.watch(l, cmd.Wait())
@@ -79,7 +80,7 @@ func (p *process) start() error {
 	return nil
 }
 
-// watch notes how a life ended.
+// watch records the end of a process.
 func (p *process) watch(l *life, exit error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,8 +90,8 @@ func (p *process) watch(l *life, exit error) {
 		return
 	}
 	select {
-	case p.died <- fmt.Errorf("%s ended by itself (%v), see %s", p.name, ending(exit), p.log):
-	default: // one such end is enough to fail
+	case p.died <- fmt.Errorf("%s: unexpected end (%v), see %s", p.name, ending(exit), p.log):
+	default: // one unexpected end is enough to fail
 	}
 }
 
@@ -101,7 +102,7 @@ func ending(exit error) string {
 	return exit.Error()
 }
 
-// signal sends a signal to the process, unless it has ended. wanted: it may end from now on.
+// signal sends a signal to the process, unless it has ended. If wanted is set, the process may end.
 func (p *process) signal(s syscall.Signal, wanted bool) *life {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,37 +112,37 @@ func (p *process) signal(s syscall.Signal, wanted bool) *life {
 	}
 	l.wanted = l.wanted || wanted
 	select {
-	case <-l.gone: // its number may be another process's by now
+	case <-l.gone: // another process may have its id
 	default:
-		_ = syscall.Kill(l.pid, s) // it may end in this moment
+		_ = syscall.Kill(l.pid, s) // the process may have ended
 	}
 	return l
 }
 
-// kill ends the process as kill -9 does, and waits until it is gone.
+// kill sends SIGKILL and waits until the process has ended.
 func (p *process) kill() {
 	if l := p.signal(syscall.SIGKILL, true); l != nil {
 		<-l.gone
 	}
 }
 
-// letEnd allows the process to end by itself.
+// letEnd marks an end of the process as expected.
 func (p *process) letEnd() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.now.wanted = true
 }
 
-// leavePatience is what a process has to end in order.
+// leavePatience is the time limit of a graceful stop.
 const leavePatience = 2 * time.Minute
 
-// leave tells the process to end in order, and expects it to.
+// leave stops the process gracefully and waits for its end.
 func (p *process) leave(ctx context.Context) error {
 	p.signal(syscall.SIGTERM, true)
 	return p.awaitEnd(ctx, leavePatience)
 }
 
-// awaitEnd waits until the process has ended, and expects success.
+// awaitEnd waits until the process has ended. It returns an error if the exit code is not 0.
 func (p *process) awaitEnd(ctx context.Context, patience time.Duration) error {
 	p.mu.Lock()
 	l := p.now
@@ -151,17 +152,17 @@ func (p *process) awaitEnd(ctx context.Context, patience time.Duration) error {
 	select {
 	case <-l.gone:
 		if l.exit != nil {
-			return fmt.Errorf("%s: expected it to end with exit status 0, found %w, see %s", p.name, l.exit, p.log)
+			return fmt.Errorf("%s: expected exit status 0, found %w, see %s", p.name, l.exit, p.log)
 		}
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("%w: %s still runs after %v, see %s", errStuck, p.name, patience, p.log)
+		return fmt.Errorf("%w: %s is still running after %v, see %s", errStuck, p.name, patience, p.log)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// lastError is what a command that failed wrote last.
+// lastError adds the error output of a failed command to its error.
 func lastError(err error) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))

@@ -8,34 +8,34 @@ import (
 	"time"
 )
 
-// report is what a soak found.
+// report is the result of a soak.
 type report struct {
-	Passed     bool           `json:"passed"`
-	Seed       uint64         `json:"seed"`
-	Minutes    float64        `json:"minutes"` // with faults
-	Etcd       int            `json:"etcd_members"`
-	Masters    int            `json:"masters"`
-	Trainers   int            `json:"trainers"`
-	Faults     map[string]int `json:"faults"`
-	PassedOver int            `json:"passed_over"` // faults whose target was not there, or had another fault
+	Passed   bool           `json:"passed"`
+	Seed     uint64         `json:"seed"`
+	Minutes  float64        `json:"minutes"` // with faults
+	Etcd     int            `json:"etcd_members"`
+	Masters  int            `json:"masters"`
+	Trainers int            `json:"trainers"`
+	Faults   map[string]int `json:"faults"`
+	Skipped  int            `json:"skipped"` // faults whose target was missing or claimed
 
 	Passes       int     `json:"passes"`
 	Tasks        int     `json:"tasks_per_pass"`
 	Counted      int     `json:"counted"`
 	Redelivered  int     `json:"redelivered"`
 	Sessions     int     `json:"sessions"`      // of trainers
-	LostSessions int     `json:"lost_sessions"` // that were not ended in order
-	Terms        int     `json:"terms"`         // of leadership, as far as they were seen
+	LostSessions int     `json:"lost_sessions"` // sessions that ended without a leave
+	Terms        int     `json:"terms"`         // observed changes of the leader
 	LongestPause float64 `json:"longest_pause_s"`
 
 	Missing      int `json:"missing"`
 	CountedTwice int `json:"counted_twice"`
 	SetAside     int `json:"set_aside"`
-	Stuck        int `json:"stuck"` // 1 when the job did not go on, or not end
+	Stuck        int `json:"stuck"` // 1 if the job made no progress or did not end
 
 	Flat     []flatness `json:"flat"`
 	Failures []string   `json:"failures"`
-	Folder   string     `json:"folder,omitempty"` // of logs and journals, when it failed
+	Dir      string     `json:"dir,omitempty"` // logs and journals of a failed soak
 }
 
 func (r *report) total() (n int) {
@@ -45,10 +45,10 @@ func (r *report) total() (n int) {
 	return n
 }
 
-// print writes the report for people.
+// print writes the report as text.
 func (r *report) print(w io.Writer) {
-	fmt.Fprintf(w, "\nseed %d: %.1f minutes with %d faults (%d more passed over), %d terms of leadership, longest pause %.1f s\n",
-		r.Seed, r.Minutes, r.total(), r.PassedOver, r.Terms, r.LongestPause)
+	fmt.Fprintf(w, "\nseed %d: %.1f minutes with %d faults (%d more skipped), %d terms of leadership, longest pause %.1f s\n",
+		r.Seed, r.Minutes, r.total(), r.Skipped, r.Terms, r.LongestPause)
 	for _, name := range slices.Sorted(maps.Keys(r.Faults)) {
 		fmt.Fprintf(w, "  %4d  %s\n", r.Faults[name], name)
 	}
@@ -60,8 +60,8 @@ func (r *report) print(w io.Writer) {
 	for _, text := range r.Failures {
 		fmt.Fprintf(w, "FAILED: %s\n", text)
 	}
-	if r.Folder != "" {
-		fmt.Fprintf(w, "logs and journals are in %s\n", r.Folder)
+	if r.Dir != "" {
+		fmt.Fprintf(w, "logs and journals: %s\n", r.Dir)
 	}
 	verdict := "passed"
 	if !r.Passed {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// sample is what a master's /metrics say at one time.
+// sample holds the metrics of a master at a point in time.
 type sample struct {
 	at      time.Duration // since the start
 	master  int
@@ -18,7 +18,7 @@ type sample struct {
 	values  map[string]float64
 }
 
-// Metrics, as they are named there.
+// Names of the metrics.
 const (
 	metricLeading    = "trainmaster_leading"
 	metricPass       = `trainmaster_pass{dataset="0"}`
@@ -32,7 +32,7 @@ const (
 
 var metrics = []string{metricLeading, metricPass, metricDone, metricAside, metricStore, metricGoroutines, metricMemory, metricFiles}
 
-// passed is how many tasks of all passes are over, by a leader's sample; false when it says nothing.
+// passed returns the number of tasks of all passes that are done or set aside. ok is false unless a leader sent the sample.
 func (s *sample) passed() (tasks int, ok bool) {
 	pass, ok := s.values[metricPass]
 	if !s.leading || !ok {
@@ -41,7 +41,7 @@ func (s *sample) passed() (tasks int, ok bool) {
 	return int(max(pass, 1)-1)*tasksPerPass + int(s.values[metricDone]+s.values[metricAside]), true
 }
 
-// scraper asks each time on a connection of its own: one to a master that is stopped would be stuck.
+// scraper uses a new connection for each request: an open connection to a paused master would hang.
 var scraper = http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 const scrapePatience = 2 * time.Second

@@ -16,32 +16,32 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// soak is a run of everything.
+// soak is one soak run.
 type soak struct {
 	program string // the program under test
 	seed    uint64
 	length  time.Duration // of the time with faults
-	dir     string        // where the run's folder is made
-	say     func(format string, args ...any)
+	dir     string        // parent of the run's directory
+	logf    func(format string, args ...any)
 }
 
 // Bounds of the phases without faults.
 const (
 	warmPasses  = 2 // before the first fault
-	calmPasses  = 2 // after the last one
-	lastPasses  = 2 // after the masters were told when to end
+	calmPasses  = 2 // after the last fault
+	lastPasses  = 2 // after the restart of the masters
 	endPatience = 5 * time.Minute
 )
 
-// run returns a report in any case; the error is that of an interruption.
+// run always returns a report. The error is the cause of an interruption.
 func (s *soak) run(ctx context.Context) (*report, error) {
 	r := &report{Seed: s.seed, Etcd: etcdMembers, Masters: masters, Trainers: trainerProcesses * trainersPerOne, Tasks: tasksPerPass, Faults: map[string]int{}}
 	dir, err := os.MkdirTemp(s.dir, "trainmaster-soak-")
 	if err != nil {
 		return r, err
 	}
-	r.Folder = dir
-	s.say("seed %d, %v with faults, everything is in %s", s.seed, s.length, dir)
+	r.Dir = dir
+	s.logf("seed %d, %v with faults, directory %s", s.seed, s.length, dir)
 	if err := s.within(ctx, dir, r); err != nil {
 		r.Failures = append(r.Failures, err.Error())
 	}
@@ -51,12 +51,12 @@ func (s *soak) run(ctx context.Context) (*report, error) {
 	}
 	if r.Passed = len(r.Failures) == 0; r.Passed {
 		os.RemoveAll(dir)
-		r.Folder = ""
+		r.Dir = ""
 	}
 	return r, nil
 }
 
-// within runs the phases in a folder.
+// within runs the phases in a directory.
 func (s *soak) within(ctx context.Context, dir string, r *report) error {
 	c, err := newCluster(dir, s.program)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *soak) within(ctx context.Context, dir string, r *report) error {
 	if err := c.start(ctx); err != nil {
 		return err
 	}
-	m := newMonitor(c, s.say)
+	m := newMonitor(c, s.logf)
 	watched, stop := context.WithCancel(ctx)
 	group, watched := errgroup.WithContext(watched)
 	group.Go(func() error { return m.run(watched) })
@@ -93,7 +93,7 @@ func (s *soak) within(ctx context.Context, dir string, r *report) error {
 	return s.judge(ctx, c, m, r)
 }
 
-// phases ends when the job has ended by itself.
+// phases runs the phases until the job has ended.
 func (s *soak) phases(ctx context.Context, c *cluster, m *monitor, r *report) error {
 	if err := m.awaitTasks(ctx, warmPasses*tasksPerPass); err != nil {
 		return err
@@ -101,13 +101,13 @@ func (s *soak) phases(ctx context.Context, c *cluster, m *monitor, r *report) er
 	faulty, cancel := context.WithTimeout(ctx, s.length)
 	defer cancel()
 	began := time.Now()
-	i := &injector{cluster: c, leader: m.leading, say: s.say, made: r.Faults}
+	i := &injector{cluster: c, leader: m.leading, logf: s.logf, made: r.Faults}
 	err := i.run(faulty, s.seed)
-	r.Minutes, r.PassedOver = time.Since(began).Minutes(), i.over
+	r.Minutes, r.Skipped = time.Since(began).Minutes(), i.skipped
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
-	s.say("no more faults")
+	s.logf("no more faults")
 	if err := m.awaitTasks(ctx, m.tasksPassed()+calmPasses*tasksPerPass); err != nil {
 		return err
 	}
@@ -115,9 +115,9 @@ func (s *soak) phases(ctx context.Context, c *cluster, m *monitor, r *report) er
 	return s.end(ctx, c, r.Passes)
 }
 
-// end starts the masters again, with the number of passes, and waits until everything has ended by itself.
+// end restarts the masters with a number of passes and waits until all processes have ended.
 func (s *soak) end(ctx context.Context, c *cluster, passes int) error {
-	s.say("the job shall end after pass %d", passes)
+	s.logf("the job ends after pass %d", passes)
 	for _, p := range c.masters {
 		if err := p.leave(ctx); err != nil {
 			return err
@@ -141,7 +141,7 @@ func (s *soak) end(ctx context.Context, c *cluster, passes int) error {
 	return nil
 }
 
-// judge finds out whether it went well.
+// judge runs all checks and adds the failures to the report.
 func (s *soak) judge(ctx context.Context, c *cluster, m *monitor, r *report) error {
 	fail := func(err error) {
 		if err != nil {
@@ -160,7 +160,7 @@ func (s *soak) judge(ctx context.Context, c *cluster, m *monitor, r *report) err
 	return ctx.Err()
 }
 
-// verify asks `master verify`.
+// verify runs `master verify`.
 func (s *soak) verify(ctx context.Context, c *cluster, r *report) error {
 	out, err := c.run(ctx, "verify", "-o", "json")
 	var reports []taskqueue.PassReport
@@ -208,7 +208,7 @@ func (s *soak) audit(ctx context.Context, c *cluster, r *report) error {
 	return errors.Join(a.errs(r.Passes)...)
 }
 
-// fatalText is what no log may have in it.
+// fatalText matches texts that no log may contain.
 var fatalText = regexp.MustCompile(`WARNING: DATA RACE|panic: .*|fatal error: .*|an event was dropped`)
 
 func readLog(p *process) error {

@@ -21,16 +21,16 @@ import (
 
 const roleTrainers = "trainers"
 
-// trainers are several trainers in one process. They read the records of their tasks and train nothing.
+// trainers runs several trainers in one process. They read the records of their tasks and train nothing.
 type trainers struct {
 	IDs       []string
 	Endpoints []string // of etcd
 	Data      []string
 	Journal   string
-	TaskTime  time.Duration // of a task, on average
+	TaskTime  time.Duration // mean duration of a task
 }
 
-// run returns nil when the job is over, or when ctx ended and all have left in order.
+// run returns nil when the job has ended, or when ctx has ended and all trainers have left.
 func (t *trainers) run(ctx context.Context) error {
 	store, err := etcdstore.OpenRetry(ctx, etcdstore.Config{Endpoints: t.Endpoints}, nil)
 	if err != nil {
@@ -65,7 +65,7 @@ func (t *trainers) run(ctx context.Context) error {
 	return errors.Join(err, group.Wait())
 }
 
-// train is a trainer's life: a session that was lost is begun anew.
+// train runs sessions of a trainer until the job ends. After the loss of a session it joins again.
 func (t *trainers) train(ctx context.Context, config trainer.Config, journal io.Writer) error {
 	for {
 		err := t.session(ctx, config, journal)
@@ -73,7 +73,7 @@ func (t *trainers) train(ctx context.Context, config trainer.Config, journal io.
 		case errors.Is(err, io.EOF), ctx.Err() != nil:
 			return nil
 		case errors.Is(err, trainer.ErrSessionLost):
-			logrus.WithField("trainer", config.ID).Info("the session was lost, joining again")
+			logrus.WithField("trainer", config.ID).Info("session lost, joining again")
 		default:
 			return err
 		}
@@ -117,7 +117,7 @@ func (t *trainers) session(ctx context.Context, config trainer.Config, journal i
 	}
 }
 
-// note writes a line by a single call, so that lines do not mix and a killed process leaves none half-written.
+// note writes a line with one call, so that lines do not mix and a killed process leaves no partial line.
 func note(journal io.Writer, entry reference.Entry) error {
 	line, err := json.Marshal(entry)
 	if err == nil {
