@@ -410,7 +410,7 @@ var guards = []guard{
 		condition("$1"),
 		"a job continues from damaged parameters"}},
 	{"F52", "pserver/checkpoint.TestPassedOverSetIsRemovedFirst", mutant{"skipped set counts as kept", "passed-over-set-pruned-first",
-		condition("$1 || len(kept) < keep && err == nil"),
+		condition("$1 || (n <= after || true) && len(kept) < keep && err == nil"),
 		"the damaged set remains, and the set that an operator chose is removed"}},
 	{"F52", "master.TestCheckpoints", mutant{"set does not name its predecessor", "set-names-its-predecessor",
 		remove(),
