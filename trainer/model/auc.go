@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// AUC is the area under the ROC curve: the probability that a record of label 1 has a greater score than one of label 0, where
-// equal ones count half (Mann and Whitney's U over the number of pairs). It is 0.5 when only one label occurs.
+// AUC returns the area under the ROC curve: the probability that a record of label 1 has a greater score than a record of label 0.
+// Equal scores count half (Mann and Whitney's U over the number of pairs). It is 0.5 when only one label occurs.
 func AUC(scores []float64, labels []int) float64 {
 	order := make([]int, len(scores))
 	for i := range order {

@@ -17,7 +17,7 @@ type Batch struct {
 	example         sample.Categorical
 }
 
-// categories are those of a batch, each once.
+// categories are the distinct categories of a batch.
 type categories struct {
 	ids   []int64
 	rowOf map[int64]int // index in ids
@@ -54,12 +54,12 @@ func (b *Batch) Categories() []int64 {
 	return b.categories.ids
 }
 
-// rowsOf are the indices, in Categories, of those of one record.
+// rowsOf returns the indices of a record's categories in Categories.
 func (b *Batch) rowsOf(record int) []int {
 	return b.categories.rows[record*b.inputs : (record+1)*b.inputs]
 }
 
-// Labels are those of the records. They are valid until the batch changes.
+// Labels returns the labels of the records. They are valid until the batch changes.
 func (b *Batch) Labels() []int { return b.labels }
 
 // Reset empties the batch and keeps its memory.
@@ -72,7 +72,7 @@ func (b *Batch) Reset() {
 	}
 }
 
-// Append reads a record of package sample, of the kind that the model learns from. One that does not fit the model is
+// Append reads a record of package sample, of the kind of the model. A record that does not fit the model is
 // refused and leaves the batch as it was.
 func (b *Batch) Append(record []byte) error {
 	if b.categories != nil {

@@ -82,9 +82,8 @@ func (l *learner) step(updates ...update) {
 	}
 }
 
-// TestLearnsDigits trains both kinds with their recipes in the three ways that updates reach the parameters:
-// immediately, as from one trainer; after two other updates, as from three asynchronous trainers; and three in one
-// step, as from three synchronous trainers.
+// TestLearnsDigits trains both kinds with their recipes and three kinds of updates: immediate as from one trainer; after two other
+// updates, as from three asynchronous trainers; and three in one step, as from three synchronous trainers.
 func TestLearnsDigits(t *testing.T) {
 	train, heldOut := readDigits(t)
 	for _, kind := range []string{model.Softmax, model.MLP} {

@@ -24,7 +24,7 @@ const (
 	weightsTable = "weights"
 	factorsTable = "factors"
 
-	// factorsDeviation is that of the first factors. Factors of 0 have no gradient.
+	// factorsDeviation is the standard deviation of the initial factors. Factors of 0 have no gradient.
 	factorsDeviation = 0.05
 )
 
@@ -137,7 +137,7 @@ func (f *factorization) expected(batch *Batch) []Tensor {
 
 func probability(logit float64) float64 { return 1 / (1 + math.Exp(-logit)) }
 
-// logisticLoss is -log of the probability of the label, computed so that it neither overflows nor loses small ones.
+// logisticLoss returns -log of the probability of the label, without overflow and without loss of small values.
 func logisticLoss(logit float64, label int) float64 {
 	if label == 1 {
 		logit = -logit

@@ -1,22 +1,22 @@
-// Package model holds the models of the reference trainer: softmax regression and a network with one hidden ReLU layer, of
-// images; logistic regression and a factorization machine, of categories. It is pure computation: no files, no sockets, no
+// Package model implements the models of the reference trainer: softmax regression and a network with one hidden ReLU layer for
+// images; logistic regression and a factorization machine for categories. It is pure computation: no files, no sockets, no
 // goroutines, no clock.
 //
 // # Layout
 //
-// A layer with n inputs and m outputs has a weight of shape [n, m] and a bias of shape [m]; a batch of B records is a
-// matrix of shape [B, n], and the layer computes x·W + b. (Keras' Dense keeps weights this way; PyTorch's Linear keeps
+// A layer with n inputs and m outputs has a weight of shape [n, m] and a bias of shape [m]. A batch of B records is a
+// matrix of shape [B, n], and the layer computes x·W + b. (Keras' Dense stores weights this way; PyTorch's Linear stores
 // the transpose.) The loss is the cross-entropy of the softmax of the last layer, in nats.
 //
 // # Sums, not means
 //
-// Gradients and losses are sums over the records of a batch. Whoever combines batches of unequal size adds the sums and
+// Gradients and losses are sums over the records of a batch. A caller that combines batches of unequal size adds the sums and
 // divides once by all the records, so no batch weighs more than another.
 //
 // # The same bits
 //
-// The same parameters and the same batch give the same bits, on one build and one kind of processor, whatever GOMAXPROCS
-// is and wherever the tensors lie in memory. Three things make it so:
+// The same parameters and the same batch give the same bits, on one build and one kind of processor, for any GOMAXPROCS and any
+// memory addresses. The reasons:
 //
 //   - Every element of a product is a chain of additions in ascending order of the inner index, in tiles that gonum
 //     computes on the calling goroutine. (Larger products gonum spreads over goroutines, one block of the result each,
@@ -30,8 +30,8 @@
 //
 // # Failure
 //
-// Labels and widths are checked when a record enters a Batch, tensors when they are used; an error says what was
-// expected and found, and leaves batch and gradients without a partial result that could be taken for one.
+// Labels and widths are checked when a record enters a Batch, tensors when they are used. An error names the expected and the found
+// value, and leaves no partial result in batch or gradients.
 package model
 
 import (
@@ -60,8 +60,8 @@ type Model interface {
 	// Parameters returns newly allocated tensors with the initial values, but for those in tables.
 	Parameters() []Tensor
 
-	// Tables lists the embedding tables, nil if there are none. What a batch needs of them comes behind the other
-	// parameters and gradients: see Table.
+	// Tables lists the embedding tables, nil if there are none. The rows for a batch follow the other parameters and gradients: see
+	// Table.
 	Tables() []Table
 
 	// NewBatch returns an empty batch with room for capacity records; it grows when more are appended.
@@ -71,12 +71,12 @@ type Model interface {
 	// parameter, and returns the sum of the losses. After an error grads is unchanged.
 	Gradients(params []Tensor, batch *Batch, grads []Tensor) (lossSum float64, err error)
 
-	// Evaluate returns how many records of the batch have their own label as the most likely one (of equally likely ones
-	// the lowest is taken; a NaN is never correct), and the sum of the losses.
+	// Evaluate returns the number of records whose most likely label is correct, and the sum of the losses. Of equally likely
+	// labels the lowest counts; a NaN is never correct.
 	Evaluate(params []Tensor, batch *Batch) (correct int, lossSum float64, err error)
 }
 
-// Scorer is a model of two classes, which tells how likely the second one is.
+// Scorer is a model of two classes that returns the likelihood of the second one.
 type Scorer interface {
 	// Scores appends the log-odds of label 1, one for each record of the batch.
 	Scores(params []Tensor, batch *Batch, scores []float64) ([]float64, error)
@@ -84,9 +84,9 @@ type Scorer interface {
 
 // Config says how large a model is and where its initial values come from.
 type Config struct {
-	Inputs  int    // features of a record, or fields
-	Classes int    // labels are 0 to Classes-1; 2 for a kind that learns from categories
-	Hidden  int    // units of the hidden layer; 0 for a kind that has none
+	Inputs  int    // features or fields of a record
+	Classes int    // labels are 0 to Classes-1; 2 for models of categories
+	Hidden  int    // units of the hidden layer, 0 without a hidden layer
 	Rank    int    // factors of a category; 0 for a kind that has none
 	Seed    uint64 // of the initial values
 }

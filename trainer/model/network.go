@@ -40,7 +40,7 @@ func newNetwork(seed uint64, layers []layer) *network {
 	return n
 }
 
-// Parameters draws the weights of hidden layers by He's rule and those of the last layer by Glorot's; biases are zero.
+// Parameters draws the weights of hidden layers by He's rule and the weights of the last layer by Glorot's; biases are zero.
 func (n *network) Parameters() []Tensor {
 	params := ZerosLike(n.shapes)
 	for i, l := range n.layers {
@@ -123,7 +123,7 @@ func (n *network) admit(params []Tensor, batch *Batch) error {
 	return nil
 }
 
-// forward computes every layer and returns what the last one computed, the logits.
+// forward computes every layer and returns the output of the last layer, the logits.
 func (n *network) forward(params []Tensor, batch *Batch) blas32.General {
 	for i, l := range n.layers {
 		out := n.output(i, batch)
@@ -167,9 +167,8 @@ func (n *network) output(i int, batch *Batch) blas32.General {
 	return matrix(batch.Len(), n.layers[i].outputs, n.outputs[i])
 }
 
-// softmax replaces the logits of one record by probabilities and returns the record's loss, -log of its label's one.
-// The largest logit is subtracted first, so that no exponential overflows and the loss stays exact when a probability
-// rounds to zero.
+// softmax replaces the logits of one record by probabilities and returns the record's loss, -log of the probability of its label.
+// The largest logit is subtracted first: exponentials do not overflow, and the loss stays exact if a probability rounds to zero.
 func softmax(logits []float32, label int) (loss float64) {
 	largest := float64(logits[0])
 	for _, v := range logits[1:] {

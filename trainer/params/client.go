@@ -28,7 +28,7 @@ type Client struct {
 	rows     rowPlan
 }
 
-// Connect finds the parameter servers. It waits until all are there.
+// Connect finds the parameter servers. It waits until all are present.
 func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -59,10 +59,9 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// Pull fills dst with the parameters. In mode Sync it waits for minVersion, and
-// all blocks are of the version returned, which may be a later one. In mode
-// Async every block is as it was at one moment, and the version is the number
-// of pushes that the block with the fewest of them has seen.
+// Pull fills dst with the parameters. In mode Sync it waits for minVersion, and all blocks have the returned version, which may be
+// later. In mode Async each block is consistent, and the version is the lowest number of applied pushes of a
+// block.
 func (c *Client) Pull(ctx context.Context, dst []Tensor, minVersion uint64) (version uint64, err error) {
 	if err := c.check("destination", dst); err != nil {
 		return 0, err
@@ -84,11 +83,10 @@ func (c *Client) Pull(ctx context.Context, dst []Tensor, minVersion uint64) (ver
 	}
 }
 
-// PushPull sends the gradients of one step, each the mean over its batch, and
-// fills dst with the parameters after it; scale multiplies the job's learning
-// rate, beside its schedule, which goes by step. Steps start at 1 and grow; a
-// step below one that was sent before is taken for a repetition and not applied.
-// The version is as in Pull. Optimizer.ClipNorm is applied to grads in place.
+// PushPull sends the gradients of one step, each the mean over its batch, and fills dst with the parameters after the push. scale
+// multiplies the scheduled learning rate of the job; the schedule depends on step. Steps start at 1 and grow. A step that is not
+// greater than an earlier step counts as a repetition and is not applied. The version is as in Pull. Optimizer.ClipNorm is applied
+// to grads in place.
 func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads, dst []Tensor) (version uint64, err error) {
 	if err := c.check("destination", dst); err != nil {
 		return 0, err
@@ -96,7 +94,7 @@ func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads
 	return c.push(ctx, call{op: wire.PushPull, step: step, src: grads, dst: dst}, scale)
 }
 
-// Push is PushPull without the parameters: those that the trainer has grow staler.
+// Push is PushPull without the parameters. The trainer's parameters become staler.
 func (c *Client) Push(ctx context.Context, step uint64, scale float32, grads []Tensor) (version uint64, err error) {
 	return c.push(ctx, call{op: wire.Push, step: step, src: grads}, scale)
 }
@@ -156,7 +154,7 @@ func (c *Client) clip(grads []Tensor, records int) {
 	}
 	factor := optimizer.ClipFactor(math.Sqrt(squares)/float64(records), limit)
 	if factor == 1 || squares-squares != 0 {
-		return // what is not finite is refused as it was
+		return // a gradient that is not finite is refused unchanged
 	}
 	for _, g := range grads {
 		optimizer.Scale(g.Data, factor)
@@ -211,8 +209,8 @@ func (c *Client) prepare(what string, dtype wire.DType, tensors []Tensor) error 
 	return nil
 }
 
-// run does a call at all shards that hold blocks. What was not acknowledged because its
-// block is elsewhere by now goes there.
+// run makes a call at all shards with blocks. After a migration it sends unacknowledged blocks to their
+// new owners.
 func (c *Client) run(ctx context.Context, call call) error {
 	for {
 		err := c.runLinks(ctx, call)
@@ -243,8 +241,8 @@ func (c *Client) runLinks(ctx context.Context, call call) error {
 	return err
 }
 
-// forEachLink does something at all shards that have a part in it. That a block, or a slot, is elsewhere
-// by now does not keep it from the other shards.
+// forEachLink runs do in parallel for all shards that have a part in a call. An error for a moved block or slot does not stop the
+// other shards.
 func (c *Client) forEachLink(ctx context.Context, has func(*link) bool, do func(context.Context, *link) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var moved atomic.Pointer[error]

@@ -76,24 +76,24 @@ type Tensor struct {
 
 // Config is what a Client needs to know. Addrs, Mode, Optimizer and Incarnation have no default.
 type Config struct {
-	// Addrs returns the "ip:port" of every shard by index. It waits until all are present, says what it waits for, and
-	// returns an error only when ctx ends or when waiting cannot help. It is called again after a shard was lost, also
-	// by several goroutines at once.
+	// Addrs returns the "ip:port" of every shard by index. It waits until all are present and reports the reason of the wait. It
+	// returns an error only when ctx ends or waiting cannot help. It is called again after a shard was lost, also
+	// concurrently.
 	Addrs func(ctx context.Context) ([]string, error)
 
-	// During returns a context that ends with parent, with release, and as soon as the registry names another address for the
-	// shard, or none: a call to a server that hangs ends then, and not with ReplyTimeout. Default: it ends with parent.
+	// During returns a context that ends with parent, with release, and when the registry names another address or none for the
+	// shard. A call to a hanging server then ends before ReplyTimeout. Default: it ends with parent.
 	During func(parent context.Context, index int, addr string) (ctx context.Context, release context.CancelFunc)
 
 	Mode      Mode
 	Optimizer Optimizer
 	Staleness Staleness // of mode Async; belongs to the job as well
-	Tables    []Table   // of embeddings, beside the tensors given to Init; the job's, as they are
+	Tables    []Table   // of embeddings; all trainers of the job give the same
 
 	Ordinal     uint32 // the trainer's own small number
 	Incarnation uint64 // of this start of the trainer, at least 1: greater than that of every earlier start of any trainer
 
-	JobEpoch uint32 // that the trainer goes by: servers at another one are waited for, or [ErrRewound]; 0: any
+	JobEpoch uint32 // epoch of the trainer: a call waits for servers at a lower epoch, and fails with [ErrRewound] at a higher one; 0: any
 
 	WireDType WireDType // of gradients and parameters in transit; default Float32
 
@@ -166,17 +166,17 @@ func (e *StaleError) Error() string {
 
 // ErrUninitialized: a server holds no parameters. Either Init was not called, or the server was restarted without a
 // checkpoint, so that its share of the model is lost.
-var ErrUninitialized = errors.New("parameter server has no parameters: call Init first; after a restart of the server its --checkpoint-dir must be the same folder")
+var ErrUninitialized = errors.New("parameter server has no parameters: call Init first: a restarted server must have the same --checkpoint-dir")
 
 // ErrFenced: a newer incarnation of this trainer has connected to the servers, or the servers retired the trainer after its
 // session ended. This incarnation must stop.
-var ErrFenced = errors.New("this incarnation of the trainer is over, a newer one is at work or its session was lost: join again")
+var ErrFenced = errors.New("incarnation of the trainer is fenced: a newer incarnation exists or its session was lost: join again")
 
 // ErrServerFailed: a parameter server failed on a request each time that it was sent. The log of the server has the reason.
 var ErrServerFailed = errors.New("parameter server failed on the request")
 
 // ErrRewound: the job rolled back to a checkpoint set, in a new epoch. Earlier results are invalid.
-var ErrRewound = errors.New("the job went back to its last checkpoint: join it again")
+var ErrRewound = errors.New("job rolled back to its last checkpoint: join again")
 
 // shapes are the names and shapes of tensors, in the same order.
 func shapes(tensors []Tensor) []placement.Tensor {

@@ -1,10 +1,9 @@
-// Package params is the trainer's side of the parameter servers: it initializes
-// the model's parameters, pulls them, and pushes or stages gradients, on all
-// shards at once.
+// Package params implements the trainer's client of the parameter servers: it initializes the parameters of the model, pulls them,
+// and pushes or stages gradients, on all shards in parallel.
 //
 //	client, err := params.Connect(ctx, params.Config{Addrs: ..., Mode: params.Async, ...})
-//	err = client.Init(ctx, parameters)                                      // one trainer gives them, the others get them
-//	version, err := client.PushPull(ctx, step, 1, gradients, parameters)    // async; Push leaves the parameters out
+//	err = client.Init(ctx, parameters)                                      // one trainer sets them, the others receive them
+//	version, err := client.PushPull(ctx, step, 1, gradients, parameters)    // async; Push returns no parameters
 //
 //	version, err := client.Pull(ctx, parameters, version)                   // sync: waits for that version,
 //	err = client.Stage(ctx, version, gradientSums, records)                 // stages, then the master commits version+1
@@ -13,33 +12,25 @@
 //	err = client.PushRows(ctx, "users", step, 1, ids, gradients)            // async
 //	err = client.StageRows(ctx, "users", version, ids, sums, records)       // sync
 //
-// Gradients and parameters are given in the same order, with the same names
-// and shapes, as at Init. In mode Async a gradient is the mean over the
-// records of the batch; in mode Sync it is the sum, since the servers divide by
-// the records of all contributors.
+// Gradients and parameters have the order, names and shapes of Init. In mode Async a gradient is the mean over the records of the
+// batch. In mode Sync it is the sum, since the servers divide by the records of all contributors.
 //
 // # Guarantees
 //
-// A push is applied once, however often it had to be sent: the servers know it
-// by (incarnation, step, block or slot of a table), and a step is sent only after every block of
-// the one before was acknowledged. What a call returns without an error is
-// acknowledged by every shard. In mode Sync all blocks that Pull returns are of
-// one version. A gradient with a NaN or an infinity is refused before any of it
-// is sent, with the tensor's name.
+// A push is applied once, even if it is sent several times: the servers identify it by incarnation, step, and block or slot of a
+// table. A step is sent only after every block of the previous step was acknowledged. If a call returns no error, every shard has
+// acknowledged it. In mode Sync all blocks of a Pull have one version. A gradient with a NaN or an infinity is refused with the name
+// of the tensor before any of it is sent.
 //
 // # Failure
 //
-// On the server's machine the data goes through its unix domain socket, if there
-// is a way to it that leads to that very server, else over TCP.
+// On the machine of the server, data goes through the unix domain socket of the server, or through TCP if the socket fails.
 //
-// A server that is lost, restarting or busy is a pause, not an error: the
-// client looks the addresses up again, reconnects with jitter and sends again
-// what was not acknowledged. A restarted server has the parameters of its last
-// checkpoint: the client pulls them anew and goes on. A call returns an error
-// when ctx ends, when a gradient is refused for what it is, when the server
-// lost its parameters (ErrUninitialized), when this incarnation is over
-// (ErrFenced), or when a gradient comes too late (*StaleError). After an
-// error the destination of a pull may hold a mixture.
+// If a server is lost, restarting or busy, a call waits: the client looks the addresses up, reconnects with jitter, and repeats
+// unacknowledged requests. A restarted server has the parameters of its last checkpoint. The client pulls them and continues. A
+// call returns an error if ctx ends, if a gradient is invalid, if the server lost its parameters (ErrUninitialized), if a newer
+// incarnation of the trainer exists (ErrFenced), or if a gradient is too late (*StaleError). After an error the destination of a
+// pull is undefined.
 //
-// A Client is used by one goroutine at a time.
+// A Client is not safe for concurrent use.
 package params

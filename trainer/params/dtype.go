@@ -25,8 +25,8 @@ var wireDTypes = map[WireDType]wire.DType{Float32: wire.Float32, BFloat16: wire.
 // WireDTypes lists the types.
 func WireDTypes() []string { return []string{string(Float32), string(BFloat16)} }
 
-// prepare makes the payload that will be sent of tensors, and its sum, and says
-// whether it is finite. The block is fetched from memory once for all of it.
+// prepare makes the payload of tensors and its sum, and reports
+// whether it is finite. It reads the block from memory once.
 func (s *slot) prepare(dtype wire.DType, tensors []Tensor) (isFinite bool) {
 	if s.dtype != dtype {
 		s.dtype, s.size = dtype, wire.DistanceOf(dtype.Size()*s.Len)

@@ -12,7 +12,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// What is only infinite as bfloat16 is refused, too, and the gradients stay as they are.
+// A value that is infinite only as bfloat16 is refused, and the gradients do not change.
 func TestBFloat16RefusesWhatItCannotHold(t *testing.T) {
 	addrs, _ := startShards(t, 1, pserver.Config{})
 	cfg := config(addrs, params.Async)
@@ -41,7 +41,7 @@ func TestBFloat16RefusesWhatItCannotHold(t *testing.T) {
 	}
 }
 
-// What is clipped is summed, and rounded, after it: the first time that it is sent.
+// Clipping happens before the sum and the rounding of the first attempt.
 func TestClippedGradientsArriveTheFirstTime(t *testing.T) {
 	for _, dtype := range params.WireDTypes() {
 		t.Run(dtype, func(t *testing.T) {

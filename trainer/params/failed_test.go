@@ -11,7 +11,7 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// F151: a request that the server fails on is sent again a few times, with a warning each; then the call fails with the answer.
+// F151: a request that the server fails on is repeated 3 times, with a warning each. Then the call fails with the answer.
 func TestRequestThatTheServerFailsOnEndsTheCall(t *testing.T) {
 	var text bytes.Buffer
 	log := logrus.New()

@@ -17,11 +17,9 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// Init declares the model and makes sure that the servers have its parameters:
-// one trainer of the job gives those in tensors, the others wait. Then tensors
-// are filled with what the servers hold, which after a restart of the job may
-// be those of a checkpoint. If the initializing trainer exits while the servers take its
-// parameters over, another trainer gives its own to the servers that have none.
+// Init declares the model and makes sure that the servers have its parameters: one trainer of the job sets them from tensors, the
+// others wait. Then Init fills tensors with the parameters on the servers; after a restart of the job they can come from a
+// checkpoint. If the initializing trainer exits while the servers take its parameters over, another trainer sets the rest.
 func (c *Client) Init(ctx context.Context, tensors []Tensor) error {
 	if err := c.declare(tensors); err != nil {
 		return fmt.Errorf("initialize parameters: %w", err)
@@ -70,7 +68,7 @@ func (c *Client) initialize(ctx context.Context, tensors []Tensor) error {
 		case err == nil && holder == nil:
 			err = c.fill(ctx, claimed, tensors)
 			if err == nil {
-				continue // ask again: all are ready, or another shard was restarted meanwhile
+				continue // ask again: all are ready, or another shard was restarted
 			}
 		case err == nil:
 			if !told {

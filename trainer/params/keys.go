@@ -13,7 +13,7 @@ import (
 // errOtherKey: a server has another key of table ids than was known. Asking all servers again says which one counts.
 var errOtherKey = errors.New("parameter servers have different keys of table ids")
 
-const otherKeyHelp = "stop the servers and restore all of them from one checkpoint, or begin anew with another folder of checkpoints"
+const otherKeyHelp = "stop the servers and restore all of them from one checkpoint, or start with an empty checkpoint directory"
 
 // tableKey is the key by which all servers hash the ids of tables, and the first server that has it. nil: it is not known.
 type tableKey struct {
@@ -28,8 +28,8 @@ func (k *tableKey) toProto() []byte {
 	return append([]byte{}, k.Bytes()...) // present, also where there is no key
 }
 
-// learnKey asks every server for the key of its tables. Servers with parameters have it; before there is one, servers that are being
-// initialized do. A server keeps its tables, so what differs between two of the former stays so.
+// learnKey asks every server for the key of its tables. Servers with parameters have a key; otherwise the first server that is
+// initialized chooses it. A server keeps its key, so a difference between two servers with parameters is permanent.
 func (c *Client) learnKey(ctx context.Context) (*tableKey, error) {
 	if len(c.table.Sparse) == 0 || c.key != nil {
 		return c.key, nil
@@ -77,7 +77,7 @@ func (c *Client) setKey(key table.Key) {
 	c.table.Sparse = tables
 }
 
-// checkKey compares the key in a server's reply with the one known, and returns the key known from then on.
+// checkKey compares the key in a server's reply with the known key, and returns the key to use.
 func (c *Client) checkKey(known *tableKey, l *link, reply *pb.InitParametersReply) (*tableKey, error) {
 	tables := reply.GetPlacement().GetTables()
 	if len(c.table.Sparse) == 0 || len(tables) == 0 {
@@ -91,7 +91,7 @@ func (c *Client) checkKey(known *tableKey, l *link, reply *pb.InitParametersRepl
 	case known.Key == found.Key:
 		return known, nil
 	case reply.GetOutcome() == pb.InitParametersReply_OUTCOME_CLAIMED:
-		return nil, fmt.Errorf("parameter server %d began its tables with another key of ids than parameter server %d has, although it was told that one: it is of an earlier release, restart it with the release of the others", l.index, known.shard)
+		return nil, fmt.Errorf("parameter server %d ignored the table key of parameter server %d: it has an earlier release: restart it with the same release", l.index, known.shard)
 	}
 	c.key = nil
 	return nil, fmt.Errorf("%w: parameter servers %d and %d", errOtherKey, known.shard, l.index)

@@ -79,16 +79,16 @@ type link struct {
 	index  int
 	log    *logrus.Entry
 	slots  []slot
-	rows   []rowFrame // of the call under way, or the last one
+	rows   []rowFrame // of the current or last call
 
 	addr    string             // "": to be looked up
 	serves  context.Context    // ends when the last addr no longer serves the shard; nil before the first
 	release context.CancelFunc // of serves
 	stream  *stream
-	epoch   uint16 // of the shard when it last said hello; 0: never
-	down    bool   // lost, and not found again yet
-	crowded bool   // was said to have no room for a stage
-	failed  int    // answers in a row that the server failed on a request
+	epoch   uint16 // shard epoch of the last hello, 0: none
+	down    bool   // lost and not found again
+	crowded bool   // had no room for a stage
+	failed  int    // consecutive failures of the server on a request
 	control *grpc.ClientConn
 	dialed  string // the address that control goes to
 }
@@ -162,10 +162,9 @@ func (l *link) run(ctx context.Context, call call) error {
 	})
 }
 
-// retry tries an exchange until it succeeds, or trying again cannot help. When
-// the server was restarted in the middle of the call, what it acknowledged before
-// may be lost: restarted is called for it to be sent again, under its old step, which
-// tells the server whether it has it.
+// retry repeats an exchange until it succeeds or another attempt cannot help. If the server was restarted during the call, it may
+// have lost acknowledged parts. Then retry calls restarted, so that they are sent again under the old step. The server skips
+// a step that it has.
 func (l *link) retry(ctx context.Context, restarted func(), try func(ctx context.Context, again bool) error) error {
 	began := l.epoch
 	pause := l.client.cfg.pause()
@@ -201,9 +200,8 @@ func (l *link) try(ctx context.Context, try func(ctx context.Context, again bool
 	return err
 }
 
-// sum computes the checksums of a repeated request. They differ from the first
-// ones if the caller changed the gradient meanwhile, which is not allowed: with
-// the old checksums the servers would refuse every repetition.
+// sum computes the checksums of a repeated request. They differ from the first ones if the caller changed the gradient during the
+// call, which is not allowed. With the old checksums the servers would refuse every repetition.
 func (l *link) sum(call call) {
 	for i := range l.slots {
 		if slot := &l.slots[i]; slot.pending {
@@ -215,8 +213,8 @@ func (l *link) sum(call call) {
 // maxFailures is how often a request is sent again that the server failed on.
 const maxFailures = 3
 
-// classify decides what an error of an exchange means: nil to try again, the
-// stream or the address dropped where that is due.
+// classify decides about an error of an exchange. It returns nil for another attempt, and drops the stream or the address if
+// needed.
 func (l *link) classify(ctx context.Context, err error) error {
 	var fault *wire.Fault
 	if errors.Is(err, ErrRewound) {
@@ -319,8 +317,8 @@ func (l *link) connect(ctx context.Context) error {
 	return nil
 }
 
-// pause waits before another attempt. The wait ends when the registry changes the server of the shard: a server that follows a dead
-// one is dialed at once.
+// pause waits before another attempt. The wait ends when the registry changes the server of the shard, so a new server is dialed
+// immediately.
 func (l *link) pause(ctx context.Context, pause *pauses, err error) error {
 	waiting, release := l.bound(ctx)
 	defer release()
@@ -354,7 +352,7 @@ func (l *link) find(ctx context.Context) error {
 	return nil
 }
 
-// open dials, says hello, and tells a restarted synchronous server where the others are.
+// open dials, says hello, and sends the committed version to a restarted synchronous server.
 func (l *link) open(ctx context.Context) error {
 	ctx, release := l.bound(ctx)
 	defer release()
@@ -378,7 +376,7 @@ func (l *link) open(ctx context.Context) error {
 		s = local
 	}
 	if restarted := l.epoch != 0 && s.epoch != l.epoch; restarted {
-		l.log.WithFields(logrus.Fields{"addr": l.addr, "epoch": s.epoch}).Warn("parameter server was restarted: going on from its checkpoint")
+		l.log.WithFields(logrus.Fields{"addr": l.addr, "epoch": s.epoch}).Warn("parameter server restarted from its checkpoint")
 		if err := l.catchUp(ctx); err != nil {
 			s.close() //nolint:errcheck // it is given up
 			return err

@@ -14,14 +14,12 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// localPatience is how long a socket's file may keep the trainer from going on over TCP.
+// localPatience is the maximum delay by the data socket before the trainer uses TCP.
 const localPatience = 2 * time.Second
 
-// openLocal is a connection to the same server through the socket that it
-// offers; nil when it is not on this machine, or this trainer cannot get there:
-// then TCP serves as well. The file may be another server's, of another
-// machine or an earlier time: it counts only if who answers is who made the
-// offer, and nobody else takes the hello. With shares the server has memory to share.
+// openLocal connects to the same server through the socket that it offers. It returns nil if the socket is unreachable; TCP serves
+// as well. The file may belong to another server, of another machine or an earlier time. Only the server that made the offer
+// accepts the hello. shares reports that the server has memory to share.
 func (l *link) openLocal(ctx context.Context, offer *wire.Offer, shares bool) *stream {
 	if offer == nil {
 		return nil
@@ -72,7 +70,7 @@ func (l *link) dialLocal(ctx context.Context, offer *wire.Offer, shares bool) (*
 func (s *stream) take(file *os.File) error {
 	defer file.Close()
 	if s.head.Flags&wire.Shared == 0 {
-		return errors.New("memory came with a reply that does not say so")
+		return errors.New("reply has memory without the flag")
 	}
 	m, err := sharedmem.Map(file, int(s.head.Argument))
 	if err != nil {

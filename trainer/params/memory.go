@@ -18,7 +18,7 @@ type place int
 // inFrame is the place of payloads that follow their header.
 const inFrame place = -1
 
-// flags are those of the frame.
+// flags returns the flags of the frame.
 func (p place) flags() wire.Flags {
 	if p == inFrame {
 		return 0

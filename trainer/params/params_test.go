@@ -30,7 +30,7 @@ func quiet() *logrus.Entry {
 	return logrus.NewEntry(log)
 }
 
-// place gives a server its index, and tells when it asked for it.
+// place gives a server its index, and records the time of the request.
 type place struct {
 	index   int
 	lost    chan struct{}
@@ -164,8 +164,8 @@ func (c *cutter) pipe(to, from net.Conn, bytes int64) {
 	from.Close()
 }
 
-// Connections break again and again, before, in and after frames; every push is
-// applied once all the same.
+// Connections break repeatedly, before, in and after frames. Every push is
+// applied once.
 func TestPushesThroughBrokenConnections(t *testing.T) {
 	for _, dtype := range params.WireDTypes() {
 		t.Run(dtype, func(t *testing.T) { pushThroughBrokenConnections(t, params.WireDType(dtype)) })
@@ -216,8 +216,8 @@ func pushThroughBrokenConnections(t *testing.T, dtype params.WireDType) {
 	t.Logf("%d connections for %d steps", cuts, steps)
 }
 
-// A caller that changes its gradients in the middle of a call gets what it asks for, at the latest when they are sent
-// again: a sum of what they were before would be refused for ever.
+// A caller that changes its gradients during a call succeeds with the changed values at the second attempt. The server would refuse
+// the old checksum forever.
 func TestGradientsThatChangeMeanwhile(t *testing.T) {
 	addrs, _ := startShards(t, 1, pserver.Config{DataSocket: pserver.SocketOff})
 	values, grads := tensors(0), tensors(-1)
@@ -246,8 +246,8 @@ func TestGradientsThatChangeMeanwhile(t *testing.T) {
 	}
 }
 
-// The initializer vanishes after its claim: another trainer waits, and takes over when the claim is old.
-func TestInitializerDies(t *testing.T) {
+// The initializer vanishes after its claim. Another trainer waits and takes over when the claim expires.
+func TestClaimOfDeadInitializerExpires(t *testing.T) {
 	const patience = 300 * time.Millisecond
 	addrs, _ := startShards(t, 2, pserver.Config{InitTimeout: patience})
 	conn, err := grpc.NewClient("passthrough:///"+addrs[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -285,7 +285,7 @@ func TestInitializerDies(t *testing.T) {
 	}
 }
 
-// Many trainers initialize at once: all see the values of one of them.
+// Many trainers initialize in parallel: all receive the values of one of them.
 func TestOneInitializes(t *testing.T) {
 	addrs, _ := startShards(t, 3, pserver.Config{})
 	var group sync.WaitGroup
@@ -310,7 +310,7 @@ func TestOneInitializes(t *testing.T) {
 	}
 }
 
-// Without a checkpoint a restart loses the parameters: that is an error, not a pause for ever.
+// Without a checkpoint a restart loses the parameters. The result is an error, not an endless wait.
 func TestParametersLost(t *testing.T) {
 	addrs, stop := startShards(t, 1, pserver.Config{})
 	book := make(chan []string, 1)
@@ -348,7 +348,7 @@ func TestContextEndsAWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop[0]()
-	why := errors.New("the job is over")
+	why := errors.New("job ended")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(100*time.Millisecond, func() { cancel(why) })
 	if _, err := c.Pull(ctx, values, 0); !errors.Is(err, why) {
@@ -364,18 +364,18 @@ func TestContextEndsAWaitForAVersion(t *testing.T) {
 	if err := c.Init(within(t), values); err != nil {
 		t.Fatal(err)
 	}
-	why := errors.New("the job is over")
+	why := errors.New("job ended")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(200*time.Millisecond, func() { cancel(why) }) // several answers "not yet" later
 	if _, err := c.Pull(ctx, values, 1); !errors.Is(err, why) {
-		t.Errorf("pull of a version that nobody commits: %v, expected %v", err, why)
+		t.Errorf("pull of an uncommitted version: %v, expected %v", err, why)
 	}
 	if _, err := c.Pull(within(t), values, 0); err != nil {
 		t.Errorf("the client after that: %v", err)
 	}
 }
 
-func TestReplacedTrainerIsTold(t *testing.T) {
+func TestPushOfReplacedTrainerReturnsErrFenced(t *testing.T) {
 	addrs, _ := startShards(t, 1, pserver.Config{})
 	old := connect(t, config(addrs, params.Async))
 	values := tensors(1)

@@ -88,8 +88,8 @@ func (c *Client) takeKeys(theirs []Table) {
 	c.table.Sparse = mine
 }
 
-// usePlacement gives every link the slots of a later table. What a slot knows goes with it, so that a
-// call goes on where it was.
+// usePlacement gives every link the slots of a later table. Slots keep their state, so that a call
+// continues.
 func (c *Client) usePlacement(table *placement.Table) {
 	slots := make([]slot, len(table.Owners))
 	for _, l := range c.links {
@@ -111,11 +111,11 @@ func (c *Client) usePlacement(table *placement.Table) {
 		l.slots = append(l.slots, s)
 	}
 	c.table = table
-	c.cfg.Log.WithField("epoch", table.Epoch).WithField("shards", table.Shards).Info("blocks of the model were moved: going on with the new placement")
+	c.cfg.Log.WithField("epoch", table.Epoch).WithField("shards", table.Shards).Info("blocks moved, using new placement")
 }
 
-// refreshLayout asks the servers until one has a later placement, or cause says that there may be none.
-// Servers that lie on as many as this client knows of, where there are fewer, will hear of it.
+// refreshLayout asks the servers until one has a later placement, or until cause excludes it.
+// It also waits while some servers have a placement with more shards than the client found.
 func (c *Client) refreshLayout(ctx context.Context, cause error) error {
 	pause := c.cfg.pause()
 	for {

@@ -10,7 +10,7 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// repeat is an id that is in a batch before: the places of both.
+// repeat is a duplicate id in a batch: the positions of the first occurrence and of the duplicate.
 type repeat struct{ first, place int32 }
 
 // repeated stands for the slot of an id that is in the batch before.
@@ -41,8 +41,8 @@ func (p *rowPlan) findRepeats(table *Table, ids []int64, slots []uint16) {
 	}
 }
 
-// sumRepeats returns gradients in which the first one of every id has the sum of all of its gradients, in their order. grads stay as
-// they are.
+// sumRepeats returns gradients in which the first occurrence of each id has the sum of all its gradients, in their order. grads do
+// not change.
 func (p *rowPlan) sumRepeats(call *rowCall) ([]float32, error) {
 	if len(p.repeats) == 0 {
 		return call.grads, nil
@@ -63,7 +63,7 @@ func (p *rowPlan) sumRepeats(call *rowCall) ([]float32, error) {
 	return p.sums, nil
 }
 
-// fillRepeats gives every id that repeats the row of the first one.
+// fillRepeats copies the row of the first occurrence of each id to its duplicates.
 func (p *rowPlan) fillRepeats(call *rowCall) {
 	dim := call.table.Dim
 	for _, r := range p.repeats {

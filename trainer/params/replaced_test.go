@@ -47,8 +47,8 @@ func (r *registry) during(parent context.Context, _ int, addr string) (context.C
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// F55: a server hangs, with all its connections open. A client continues at the next one as soon as the registry names it,
-// whatever it was doing, and not after the time for a reply.
+// F55: a server hangs with its connections open. A client continues at the next server when the registry names it,
+// in any operation, before the reply timeout.
 func TestHungServerIsLeftWhenTheRegistryNamesAnother(t *testing.T) {
 	for name, call := range map[string]func(ctx context.Context, c *params.Client) error{
 		"push": func(ctx context.Context, c *params.Client) error {
@@ -129,7 +129,7 @@ func TestPauseEndsWhenTheRegistryNamesAnotherServer(t *testing.T) {
 	select {
 	case err := <-ended:
 		t.Fatalf("the call ended without a server: %v", err)
-	case <-time.After(50 * time.Millisecond): // usually the pause has begun by then; it need not
+	case <-time.After(50 * time.Millisecond): // usually the pause has begun; either case must pass
 	}
 	r.set(addrs[0])
 	if err := <-ended; err != nil {
@@ -137,7 +137,7 @@ func TestPauseEndsWhenTheRegistryNamesAnotherServer(t *testing.T) {
 	}
 }
 
-// F151: the server answers the hello after each failed exchange, and the call ends all the same.
+// F151: the server answers the hello after each failed exchange. The call must still end.
 func TestCallEndsWhenTheServerFailsOnEachExchange(t *testing.T) {
 	addrs, _ := startShards(t, 1, pserver.Config{})
 	c := connect(t, config(addrs, params.Async))

@@ -58,10 +58,10 @@ type rowPlan struct {
 	sums    []float32 // of gradients
 }
 
-// Lookup fills dst, of shape [ids, dim], with the rows of ids, in their order; ids may repeat. A row that was never updated is
-// its initial one, and a lookup makes none. In mode Sync it waits for minVersion, and all rows are of the
-// version returned, which may be a later one: pull the other parameters of that version then. In mode Async every row is as it
-// was at one moment, and the version is 0. Without ids the version is minVersion, and nothing is waited for.
+// Lookup fills dst, of shape [ids, dim], with the rows of ids, in their order; ids may repeat. A row without updates has its initial
+// value, and a lookup creates no row. In mode Sync it waits for minVersion, and all rows have the returned version, which may
+// be later: pull the other parameters of that version then. In mode Async each row is consistent, and the version is 0.
+// Without ids Lookup returns minVersion and does not wait.
 func (c *Client) Lookup(ctx context.Context, table string, ids []int64, dst []float32, minVersion uint64) (version uint64, err error) {
 	call := rowCall{op: wire.LookupRows, ids: ids, dst: dst, version: uint32(min(minVersion, math.MaxUint32))}
 	if err := c.prepareRows(table, &call, dst); err != nil {
@@ -87,9 +87,9 @@ func (c *Client) Lookup(ctx context.Context, table string, ids []int64, dst []fl
 	}
 }
 
-// PushRows sends the gradients of some rows, of shape [ids, dim], each the mean over the batch; those of an id that repeats are
-// summed before they are sent, in their order. Only these rows change. Steps start at 1 and grow, one push for each table and step: a step that was sent
-// before is taken for a repetition and not applied. scale is as in PushPull.
+// PushRows sends the gradients of some rows, of shape [ids, dim], each the mean over the batch. Gradients of a repeated id are
+// summed in their order before they are sent. Only these rows change. Steps start at 1 and grow, one push for each table and step.
+// An earlier step counts as a repetition and is not applied. scale is as in PushPull.
 func (c *Client) PushRows(ctx context.Context, table string, step uint64, scale float32, ids []int64, grads []float32) error {
 	if err := c.checkMode(Async, "PushRows"); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (c *Client) planRows(call *rowCall) error {
 	for _, slot := range slots {
 		p.starts[slot+1]++
 	}
-	for slot := range table.Slots + 1 { // those that repeat come last
+	for slot := range table.Slots + 1 { // repeated ids come last
 		p.starts[slot+1] += p.starts[slot]
 	}
 	next := p.starts

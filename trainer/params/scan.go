@@ -9,10 +9,9 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// Scan reads the rows of a table that are kept, in no particular order, and gives them to yield, values of shape
-// [ids, dim]; both are valid during the call only. An id that was never updated has no row. While others push, a row is as
-// it was at some moment of the scan. None comes twice, also when a server was restarted in the middle, or slots were moved.
-// An error of yield ends the scan.
+// Scan reads the stored rows of a table, in no particular order, and passes them to yield, values of shape [ids, dim]. Both are
+// valid during the call only. An id without updates has no row. During concurrent pushes a row has its values at some point of the
+// scan. No row comes twice, even after a restart of a server or a migration. An error of yield ends the scan.
 func (c *Client) Scan(ctx context.Context, table string, yield func(ids []int64, values []float32) error) error {
 	s := scan{yield: yield}
 	if err := c.findTable(table, &s.call); err != nil {
@@ -32,8 +31,8 @@ func (c *Client) Scan(ctx context.Context, table string, yield func(ids []int64,
 	}
 }
 
-// scan is one under way. It knows the slots that it is through with: they may go to a shard that it has still to come to.
-// A slot is given to yield as a whole, so that it can be begun anew where it is by then.
+// scan is one scan in progress. It records the completed slots, since a migration can bring them to a later shard. yield receives a
+// whole slot, so that a slot can be read again from its new owner.
 type scan struct {
 	call  rowCall
 	yield func(ids []int64, values []float32) error
@@ -161,7 +160,7 @@ func (s *stream) scan(ctx context.Context, l *link, call *rowCall, from table.Pl
 			return err
 		}
 		if next.Slot < from.Slot || next.Slot == from.Slot && next.Row <= from.Row {
-			return fmt.Errorf("%v reply goes on from row %d of slot %d, after row %d of slot %d", head.Op, next.Row, next.Slot, from.Row, from.Slot)
+			return fmt.Errorf("%v reply continues at row %d of slot %d: expected a row after row %d of slot %d", head.Op, next.Row, next.Slot, from.Row, from.Slot)
 		}
 		rows, err = wire.ParseRows(payload, call.table.Dim)
 		return err

@@ -9,7 +9,7 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// A slot is given as a whole, in however many frames it comes, and once: what came of it is dropped when it has to be begun anew.
+// yield receives whole slots, once, for any number of frames. Rows of an interrupted slot are dropped and read again.
 func TestScanGivesWholeSlots(t *testing.T) {
 	var got []string
 	s := scan{call: rowCall{table: Table{Dim: 1}}, yield: func(ids []int64, values []float32) error {

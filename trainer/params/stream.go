@@ -65,8 +65,8 @@ func (s *stream) bound(ctx context.Context) (release func() bool) {
 // close ends the connection. No exchange is under way.
 func (s *stream) close() error { return errors.Join(s.nc.Close(), s.memory.close()) }
 
-// hello introduces the trainer and learns the shard's epochs, and what the server
-// offers, nil if it offers nothing. With meant any other server refuses; flags ask for more.
+// hello introduces the trainer and returns the offer of the server, nil without one. It stores the epochs of the shard. A server
+// refuses another identity than meant; flags request more.
 func (s *stream) hello(ctx context.Context, l *link, meant *wire.Identity, flags wire.Flags) (*wire.Offer, error) {
 	defer s.bound(ctx)()
 	digest := l.client.table.Digest()
@@ -271,7 +271,7 @@ func (s *stream) payload(payload []byte) error {
 	return s.check(sum)
 }
 
-// check compares the sum of a payload with that of its header.
+// check compares the sum of a payload with the sum in its header.
 func (s *stream) check(sum wire.Checksum) error {
 	if err := sum.Check(&s.raw); err != nil {
 		return fmt.Errorf("reply: %v", err) //nolint:errorlint // our finding, not the server's refusal

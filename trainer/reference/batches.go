@@ -32,9 +32,9 @@ func newBatches(m model.Model, size, group int) batches {
 	return b
 }
 
-// of yields groups of mini-batches of size records; the last mini-batch and the last group are smaller when they do not
-// come out even, and never empty. Each is valid until the next one is asked for. An error is a *recordError and the last
-// thing that is yielded: the mini-batches of an unfinished group before it are dropped.
+// of yields groups of mini-batches of size records. The last mini-batch and the last group may be smaller, but never empty. Each
+// group is valid until the next iteration. An error is a *recordError and the last yielded value: the mini-batches of an unfinished
+// group before it are dropped.
 func (b *batches) of(records iter.Seq2[[]byte, error]) iter.Seq2[[]*model.Batch, error] {
 	return func(yield func([]*model.Batch, error) bool) {
 		full := 0

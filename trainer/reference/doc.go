@@ -1,33 +1,34 @@
-// Package reference is the training loop of the reference trainer: it takes tasks, reads their records into mini-batches,
-// computes gradients with one of package model's models, and gives them to the parameter servers.
+// Package reference implements the training loop of the reference trainer: it takes tasks, reads their records into mini-batches,
+// computes gradients with a model of package model, and sends them to the parameter servers.
 //
-// # Two ways to train
+// # Asynchronous training
 //
-// Asynchronous: each mini-batch is one fused push-pull. The mean gradient is applied on arrival, and the parameters that
-// come back are what the next mini-batch is computed at. With PushEvery the mean is over the records of several
-// mini-batches, with PullEvery fewer pushes bring parameters back.
+// Each mini-batch is one combined push-pull. The servers apply the mean gradient on arrival, and the returned parameters are the
+// input of the next mini-batch. With PushEvery the mean is over the records of several mini-batches. With PullEvery fewer pushes
+// return parameters.
 //
-// Synchronous, for each mini-batch:
+// # Synchronous training
+//
+// For each mini-batch:
 //
 //	      +------------------------------------------------------------+
 //	      v                                                            | too late: the same batch
 //	pull version v --> sums of gradients at v --> stage on all shards --> report to the master --> in version v+1
 //
-// With backup workers a step leaves the slowest ones out; for them it is as if they had been overtaken.
-//
-// The sums are staged on every shard before the master hears of them. What comes too late for its version is computed
-// again from the same records at the version that overtook it.
+// With backup workers a step omits the slowest trainers, which continue as if they were too late. Every shard has the sums before
+// the report to the master. A gradient that is too late for its version is computed again from the same records at the committed
+// version.
 //
 // # Guarantees
 //
-// A task is passed on as finished only when every one of its mini-batches is in: acknowledged by every shard that has a
-// part of it (asynchronous), or in a committed version (synchronous). Its line is in the journal before that. The last
-// mini-batch of a task may be smaller; no mini-batch, and no push of several, spans two tasks.
+// A task is reported as finished only after each of its mini-batches is applied: acknowledged by every shard with a part of it
+// (asynchronous), or in a committed version (synchronous). Its line is in the journal before the report. The last mini-batch of a
+// task may be smaller. No mini-batch, and no push of several, spans two tasks.
 //
 // # Failure
 //
-// A record that cannot be read or does not fit the model fails its task, with the reason, and the loop goes on with the
-// next one; mini-batches that were in before that stay in, those not pushed yet are dropped. Everything else ends Run with an error and leaves the task
-// unfinished, so that it is sent to another trainer: parameter servers that refuse, a model that diverged, a journal that
-// cannot be written, a context that ended.
+// A record that is unreadable or does not fit the model fails its task with the reason, and the loop continues with the next task.
+// Earlier mini-batches stay applied; mini-batches without a push are dropped. Any other error ends Run and leaves the task
+// unfinished, so that the master dispatches it to another trainer. Examples are refusing parameter servers, a diverged model, a
+// journal that cannot be written, and an ended context.
 package reference

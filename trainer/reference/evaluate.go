@@ -8,7 +8,7 @@ import (
 	"trainmaster/trainer/model"
 )
 
-// evaluationBatch is how many records are evaluated at once: enough to keep the processor busy, few enough for its caches.
+// evaluationBatch is the number of records per evaluation step: enough to keep the processor busy, few enough for its caches.
 const evaluationBatch = 256
 
 // Evaluation is how well a model does on some records.

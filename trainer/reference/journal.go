@@ -25,7 +25,7 @@ type Entry struct {
 	Records  int               `json:"records"`
 }
 
-// OpenJournal opens the file at path to append to it, and creates it if it is not there.
+// OpenJournal opens the file at path for appending, and creates it if it does not exist.
 func OpenJournal(path string) (*Journal, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// Recipe is how a Worker trains. What is zero is chosen by the data's shape.
+// Recipe is the training settings of a Worker. Zero values are chosen by the shape of the data.
 type Recipe struct {
 	Hidden    int // units of the hidden layer
 	Rank      int // factors of a category

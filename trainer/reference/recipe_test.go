@@ -10,7 +10,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// A setting that the client of the parameter servers would refuse is refused before the trainer connects.
+// A setting that the client of the parameter servers refuses is refused before the trainer connects.
 func TestClipNormWithTables(t *testing.T) {
 	clipped := Recipe{Optimizer: params.Optimizer{ClipNorm: 1}}
 	_, err := clipped.Complete(model.FM, model.Flights, false)

@@ -21,7 +21,7 @@ type Rows interface {
 	StageRows(ctx context.Context, table string, version uint64, ids []int64, sums []float32, records int) error
 }
 
-// rows are those of the tables that a mini-batch needs, and what is to be pushed to them.
+// rows holds the table rows of a mini-batch, and the gradients for the next push.
 type rows struct {
 	server            Rows
 	tables            []model.Table
@@ -62,7 +62,7 @@ func fitted(tensors, shapes []model.Tensor) []model.Tensor {
 	return tensors
 }
 
-// keep adds the gradients of the mini-batch at hand to those of the push.
+// keep adds the gradients of the current mini-batch to the push.
 func (r *rows) keep(batch *model.Batch) {
 	r.ids = append(r.ids, batch.Categories()...)
 	for i, g := range r.gradients {
@@ -88,7 +88,7 @@ func (r *rows) push(ctx context.Context, step uint64) error {
 	return nil
 }
 
-// stage lays the gradients of the mini-batch at hand down.
+// stage stages the gradients of the current mini-batch.
 func (r *rows) stage(ctx context.Context, version uint64, batch *model.Batch) error {
 	for _, g := range r.gradients {
 		if err := r.server.StageRows(ctx, g.Name, version, batch.Categories(), g.Data, batch.Len()); err != nil {

@@ -50,7 +50,7 @@ func flights(t testing.TB, n int) (records [][]byte) {
 	return records
 }
 
-// fmTables are the tables of the factorization machine.
+// fmTables are the tables of the factorization machine model.
 var fmTables = []params.Table{{Name: "weights", Dim: 1, Init: params.Zeros, Seed: 3}, {Name: "factors", Dim: 4, Init: params.Normal, Scale: 0.05, Seed: 3}}
 
 // trainFM trains a factorization machine with one trainer and returns the saved model.

@@ -83,7 +83,7 @@ func (s Saved) RowsOf(batch *model.Batch) []model.Tensor {
 func idsTensor(table string) string  { return table + ".ids" }
 func rowsTensor(table string) string { return table + ".rows" }
 
-// initKey is the metadata that says where the rows of a table start: the initializer and its scale.
+// initKey is the metadata key for the initial values of a table: the initializer and its scale.
 func initKey(table string) string { return table + ".init" }
 
 // readInit takes what Write wrote into initKey. Models saved before there was such metadata start uniformly in [-0.05, 0.05).
@@ -128,7 +128,7 @@ func (s Saved) Write(path string) error {
 	return nil
 }
 
-// ErrNotSaved is in the error of a file with tensors that Write did not write, such as those of `master model export`.
+// ErrNotSaved is returned for a file with tensors that Write did not write, for example a file of `master model export`.
 var ErrNotSaved = errors.New("expected a model that `master run` or `master trainer --save-model` saved")
 
 // ReadSaved reads what Write wrote.

@@ -14,7 +14,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// Tasks is where the tasks come from. It may hold one more task ready, so that Next returns at once.
+// Tasks is the source of tasks. It may prefetch one task, so that Next returns immediately.
 type Tasks interface {
 	// Next reports finished, unless it is nil, and returns the next task. It waits while there is none, and
 	// returns io.EOF when the job has ended.
@@ -23,15 +23,15 @@ type Tasks interface {
 	// Fail reports that a task could not be trained.
 	Fail(ctx context.Context, task *taskqueue.Task, reason error) error
 
-	// Records yields the records of a task in their order. A record is valid until the next one is asked for; after an
-	// error there are no more.
+	// Records yields the records of a task in their order. A record is valid until the next iteration. No record follows an
+	// error.
 	Records(task *taskqueue.Task) iter.Seq2[[]byte, error]
 }
 
 // Parameters are the parameter servers; *params.Client is one. Tensors come in the order, and with the names and shapes,
 // of the call of Init.
 type Parameters interface {
-	// Init offers initial values, which one trainer of the job sets, and replaces them by those that were set.
+	// Init offers initial values and replaces them by the initial values of the job, which one trainer sets.
 	Init(ctx context.Context, parameters []params.Tensor) error
 
 	// PushPull has mean gradients applied, times the learning rate and scale, and reads the parameters, once all shards
@@ -51,9 +51,10 @@ type Parameters interface {
 
 // Steps is where synchronous steps are committed.
 type Steps interface {
-	// Staged reports that all shards hold this trainer's gradients of so many records, computed at version, or, with 0
-	// records, that some refused them because that version is past, and waits. included means that they are in version+1. If they are not, committed is the last committed version: the same one
-	// means that nothing is decided yet and Staged is to be called again, a later one that they came too late.
+	// Staged reports that all shards have this trainer's gradients of the given records, computed at version, and waits for the
+	// step. With 0 records it reports that a shard refused the version as too old. included reports that the gradients are in
+	// version+1. Otherwise committed is the last committed version: if it equals version, the step is undecided and Staged must be
+	// called again; if it is later, the gradients came too late.
 	Staged(ctx context.Context, version uint64, epoch uint32, records int) (committed uint64, included bool, err error)
 }
 
@@ -141,7 +142,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 				t.Failed(task, bad)
 			}
 			if err := t.Tasks.Fail(ctx, task, bad); errors.Is(err, io.EOF) {
-				return nil // the job ended meanwhile: the task was counted elsewhere
+				return nil // the job has ended: the task was counted elsewhere
 			} else if err != nil {
 				return fmt.Errorf("report task %d of pass %d as failed (%w), because: %w", task.Index, task.Token.Pass, err, bad)
 			}
@@ -162,7 +163,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 	}
 }
 
-// session is one Run: the parameters as this trainer last saw them, and what it computes with.
+// session is the state of one Run: the parameters that this trainer received last, and buffers.
 type session struct {
 	*Trainer
 	batches  batches
@@ -254,7 +255,7 @@ func (s *session) stage(ctx context.Context, epoch uint32, batch *model.Batch, r
 		if isStale {
 			records = 0
 		}
-		if err == nil || isStale { // the master hears of late ones too: who is late again and again is waited for
+		if err == nil || isStale { // late stages are reported too: the master waits for a trainer that is late repeatedly
 			s.version, included, err = s.awaitStep(ctx, at, epoch, records)
 		}
 		if isStale {
@@ -296,7 +297,7 @@ func (s *session) lay(ctx context.Context, version uint64, batch *model.Batch) e
 	return s.Parameters.Stage(ctx, version, s.sharedGradients, batch.Len())
 }
 
-// awaitStep reports a stage to the master until a step is committed, and returns the version to go on from.
+// awaitStep reports a stage to the master until a step is committed, and returns the version to continue from.
 func (s *session) awaitStep(ctx context.Context, at uint64, epoch uint32, records int) (version uint64, included bool, err error) {
 	for {
 		committed, included, err := s.Steps.Staged(ctx, at, epoch, records)
@@ -311,7 +312,7 @@ func (s *session) awaitStep(ctx context.Context, at uint64, epoch uint32, record
 	}
 }
 
-// compute leaves the gradients of the batch, as sums, in gradients, and those of its rows in s.rows.
+// compute stores the summed gradients of the batch in gradients, and the gradients of its rows in s.rows.
 func (s *session) compute(batch *model.Batch, gradients []model.Tensor) (lossSum float64, err error) {
 	parameters := s.parameters
 	if s.rows != nil {
