@@ -26,7 +26,7 @@ type JobStatus int32
 const (
 	JobStatus_JOB_STATUS_UNSPECIFIED JobStatus = 0
 	JobStatus_JOB_STATUS_RUNNING     JobStatus = 1
-	// Nothing is dispatched; finishes still count.
+	// No task is dispatched; finishes count.
 	JobStatus_JOB_STATUS_PAUSED JobStatus = 2
 	// All passes are done.
 	JobStatus_JOB_STATUS_ENDED  JobStatus = 3
@@ -138,7 +138,7 @@ const (
 	TaskState_TASK_STATE_PENDING TaskState = 1
 	// To be dispatched again.
 	TaskState_TASK_STATE_RETRY TaskState = 2
-	// Failed too often: skipped in every pass.
+	// Excluded from every pass after too many failures.
 	TaskState_TASK_STATE_SET_ASIDE TaskState = 3
 )
 
@@ -187,7 +187,7 @@ func (TaskState) EnumDescriptor() ([]byte, []int) {
 
 type StatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty for whichever the master leads.
+	// Empty: the job of the master.
 	Job           string `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -234,11 +234,11 @@ type StatusReply struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Job    string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	Status JobStatus              `protobuf:"varint,2,opt,name=status,proto3,enum=trainmaster.v1.JobStatus" json:"status,omitempty"`
-	// Why the job is paused or failed.
+	// Reason of a pause or failure.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Where trainers dial the leader.
+	// Address of the leader for trainers.
 	LeaderAddress string `protobuf:"bytes,4,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
-	// Create revision of the leader's lock in etcd: grows with every term.
+	// Create revision of the lock of the leader in etcd; increases with every term.
 	Term uint64 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
 	// Counts the rollbacks of the job, from 1.
 	Epoch uint32 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -246,15 +246,15 @@ type StatusReply struct {
 	Commit   uint64           `protobuf:"varint,7,opt,name=commit,proto3" json:"commit,omitempty"`
 	Datasets []*DatasetStatus `protobuf:"bytes,8,rep,name=datasets,proto3" json:"datasets,omitempty"`
 	Totals   *JobTotals       `protobuf:"bytes,9,opt,name=totals,proto3" json:"totals,omitempty"`
-	// Absent while no dataset is being registered.
+	// Absent unless a dataset is being registered.
 	Registration *Registration `protobuf:"bytes,10,opt,name=registration,proto3" json:"registration,omitempty"`
-	// Absent when this master takes no checkpoints.
+	// Absent if this master takes no checkpoints.
 	Checkpoint *CheckpointStatus `protobuf:"bytes,11,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	// Absent unless the job has explicit commits.
 	Steps *Steps `protobuf:"bytes,12,opt,name=steps,proto3" json:"steps,omitempty"`
-	// Absent when the job has none.
+	// Absent if the job has none.
 	ParameterServers *ParameterServers `protobuf:"bytes,13,opt,name=parameter_servers,json=parameterServers,proto3" json:"parameter_servers,omitempty"`
-	// Why etcd did not take the last commit, and what to do; empty: it took it.
+	// Reason why etcd refused the last commit, and the action; empty: accepted.
 	Refusal string `protobuf:"bytes,14,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	// Absent if the master writes no ledger.
 	Ledger        *LedgerStatus `protobuf:"bytes,15,opt,name=ledger,proto3" json:"ledger,omitempty"`
@@ -397,18 +397,18 @@ func (x *StatusReply) GetLedger() *LedgerStatus {
 	return nil
 }
 
-// LedgerStatus describes how the leader seals the ledger. Entries that are not sealed stay in etcd.
+// LedgerStatus describes the sealed ledger. Entries that are not sealed are in etcd.
 type LedgerStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Last sealed commit, as far as this leader has read it.
+	// Last sealed commit that this leader has read.
 	Sealed uint64 `protobuf:"varint,1,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	// Size of the sealed files that are kept.
 	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Why the last attempt to seal failed; empty: it did not.
+	// Error of the last attempt to seal; empty: none.
 	Failure string `protobuf:"bytes,3,opt,name=failure,proto3" json:"failure,omitempty"`
 	// Directory of the sealed files; empty: they are kept in etcd.
 	Directory string `protobuf:"bytes,4,opt,name=directory,proto3" json:"directory,omitempty"`
-	// How long the directory has not answered; 0 while an access takes less than 10 s.
+	// Time for which the directory has not answered; 0 while an access takes less than 10 s.
 	HangSeconds   float64 `protobuf:"fixed64,5,opt,name=hang_seconds,json=hangSeconds,proto3" json:"hang_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -479,27 +479,27 @@ func (x *LedgerStatus) GetHangSeconds() float64 {
 	return 0
 }
 
-// ParameterServers says which of them are there.
+// ParameterServers describes the registered parameter servers.
 type ParameterServers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Over so many the model is spread.
+	// Number of servers that hold the model.
 	Wanted uint32 `protobuf:"varint,1,opt,name=wanted,proto3" json:"wanted,omitempty"`
-	// Of those, and of those that blocks move to.
+	// Number of present servers, including destinations of a migration.
 	Present uint32 `protobuf:"varint,2,opt,name=present,proto3" json:"present,omitempty"`
-	// The indices of the others, from 0.
+	// Indices of absent servers, from 0.
 	Missing []uint32 `protobuf:"varint,3,rep,packed,name=missing,proto3" json:"missing,omitempty"`
-	// Blocks move to so many; 0: they do not move.
+	// Requested number of servers during a migration; 0: none in progress.
 	MovingTo uint32 `protobuf:"varint,4,opt,name=moving_to,json=movingTo,proto3" json:"moving_to,omitempty"`
-	// Of the committed placement of the blocks; 0: they were never moved.
+	// Epoch of the committed placement; 0: blocks were never moved.
 	PlacementEpoch uint32 `protobuf:"varint,5,opt,name=placement_epoch,json=placementEpoch,proto3" json:"placement_epoch,omitempty"`
-	// Why a move does not go on; empty: it does, or there is none.
+	// Reason why a migration does not progress; empty: it progresses, or there is none.
 	Waiting string `protobuf:"bytes,6,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// Why the leader cannot say who is there: present and missing say nothing then.
+	// Reason why the registered servers are unknown; present and missing then have no meaning.
 	Unknown string `protobuf:"bytes,7,opt,name=unknown,proto3" json:"unknown,omitempty"`
-	// The first value that is not finite, as each server that has one says it; empty: none has. No checkpoints are written then.
+	// The first value that is not finite of each server; empty: none. If it is not empty, no checkpoints are written.
 	Overflow string `protobuf:"bytes,8,opt,name=overflow,proto3" json:"overflow,omitempty"`
-	// Of each server that waits because the checkpoint to start from is damaged or missing: what was expected and found, and the
-	// command; empty: none waits.
+	// For each server that waits for a damaged or missing checkpoint: the expected and found value, and the command; empty: no
+	// server waits.
 	Unrestored    string `protobuf:"bytes,9,opt,name=unrestored,proto3" json:"unrestored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -598,15 +598,14 @@ func (x *ParameterServers) GetUnrestored() string {
 	return ""
 }
 
-// CheckpointStatus is about the checkpoints that the leader took in this term, of all
-// parameter servers at one cut.
+// CheckpointStatus describes the checkpoints of all parameter servers in this term.
 type CheckpointStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the newest complete set; 0: none yet.
+	// Number of the newest complete set; 0: none.
 	Set uint64 `protobuf:"varint,1,opt,name=set,proto3" json:"set,omitempty"`
-	// Since it was complete.
+	// Age of the set.
 	AgeSeconds float64 `protobuf:"fixed64,2,opt,name=age_seconds,json=ageSeconds,proto3" json:"age_seconds,omitempty"`
-	// Why the last attempt failed; empty when it did not.
+	// Error of the last attempt; empty: none.
 	Failure       string `protobuf:"bytes,3,opt,name=failure,proto3" json:"failure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -663,14 +662,14 @@ func (x *CheckpointStatus) GetFailure() string {
 	return ""
 }
 
-// Steps is where the steps of a job with explicit commits stand.
+// Steps describes the steps of a job with explicit commits.
 type Steps struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The last committed one: what a restart loads. 0: none.
+	// The last committed step, which a restart loads. 0: none.
 	Committed uint64 `protobuf:"varint,1,opt,name=committed,proto3" json:"committed,omitempty"`
-	// Of the ring that may commit.
+	// Generation of the ring that may commit.
 	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Finished tasks that wait for a commit, of all passes.
+	// Number of finished tasks of all passes without a commit.
 	Uncommitted   uint64 `protobuf:"varint,3,opt,name=uncommitted,proto3" json:"uncommitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -727,12 +726,12 @@ func (x *Steps) GetUncommitted() uint64 {
 	return 0
 }
 
-// Registration is how far the registration of a dataset is.
+// Registration is the progress of the registration of a dataset.
 type Registration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is being done, in words.
+	// The current step, as text.
 	Step string `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
-	// Of total, in this step.
+	// Files or parts of this step, of `total`.
 	Done          uint64 `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
 	Total         uint64 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -790,17 +789,17 @@ func (x *Registration) GetTotal() uint64 {
 	return 0
 }
 
-// DatasetStatus is where one dataset stands. todo, pending, retry, uncommitted,
-// done and set_aside are of the oldest open pass and add up to tasks.
+// DatasetStatus is the progress of one dataset. todo, pending, retry, uncommitted, done and set_aside are of the oldest open
+// pass and add up to tasks.
 type DatasetStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its number, from 0.
+	// Number of the dataset, from 0.
 	Dataset uint32   `protobuf:"varint,1,opt,name=dataset,proto3" json:"dataset,omitempty"`
 	Kind    TaskKind `protobuf:"varint,2,opt,name=kind,proto3,enum=trainmaster.v1.TaskKind" json:"kind,omitempty"`
 	// SHA-256 over its files: path, size, first bytes.
 	Digest []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
 	Pass   uint32 `protobuf:"varint,4,opt,name=pass,proto3" json:"pass,omitempty"`
-	// How many passes there are to be; 0: for ever.
+	// Number of passes; 0: no limit.
 	Passes  uint32 `protobuf:"varint,5,opt,name=passes,proto3" json:"passes,omitempty"`
 	Tasks   uint64 `protobuf:"varint,6,opt,name=tasks,proto3" json:"tasks,omitempty"`
 	Todo    uint64 `protobuf:"varint,7,opt,name=todo,proto3" json:"todo,omitempty"`
@@ -809,16 +808,16 @@ type DatasetStatus struct {
 	Retry    uint64 `protobuf:"varint,9,opt,name=retry,proto3" json:"retry,omitempty"`
 	Done     uint64 `protobuf:"varint,10,opt,name=done,proto3" json:"done,omitempty"`
 	SetAside uint64 `protobuf:"varint,11,opt,name=set_aside,json=setAside,proto3" json:"set_aside,omitempty"`
-	// Positions of the pass below it were dispatched or skipped.
+	// Number of positions of the pass that were dispatched or skipped.
 	Cursor        uint64 `protobuf:"varint,12,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	Chunks        uint64 `protobuf:"varint,13,opt,name=chunks,proto3" json:"chunks,omitempty"`
 	Records       uint64 `protobuf:"varint,14,opt,name=records,proto3" json:"records,omitempty"`
 	ChunksPerTask uint32 `protobuf:"varint,15,opt,name=chunks_per_task,json=chunksPerTask,proto3" json:"chunks_per_task,omitempty"`
 	// Moving average of completion times; 0 before the first finish.
 	AverageTaskSeconds float64 `protobuf:"fixed64,16,opt,name=average_task_seconds,json=averageTaskSeconds,proto3" json:"average_task_seconds,omitempty"`
-	// What a task may take now before it is taken back.
+	// Timeout of a task that has not failed.
 	TimeoutSeconds float64 `protobuf:"fixed64,17,opt,name=timeout_seconds,json=timeoutSeconds,proto3" json:"timeout_seconds,omitempty"`
-	// Finished, and not in a committed step yet.
+	// Finished, and not in a committed step.
 	Uncommitted   uint64 `protobuf:"varint,18,opt,name=uncommitted,proto3" json:"uncommitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -980,21 +979,21 @@ func (x *DatasetStatus) GetUncommitted() uint64 {
 	return 0
 }
 
-// JobTotals sums up what the trainers say of themselves, and this term.
+// JobTotals has sums over the reports of trainers, and figures of this term.
 type JobTotals struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Trainers uint32                 `protobuf:"varint,1,opt,name=trainers,proto3" json:"trainers,omitempty"`
-	// Trained by the sessions that there are now.
+	// Records of the current sessions.
 	RecordsTrained uint64 `protobuf:"varint,2,opt,name=records_trained,json=recordsTrained,proto3" json:"records_trained,omitempty"`
-	// Over the last seconds.
+	// Over at most the last 15 seconds.
 	RecordsPerSecond float64 `protobuf:"fixed64,3,opt,name=records_per_second,json=recordsPerSecond,proto3" json:"records_per_second,omitempty"`
-	// Of the trainers that reported one, weighted by what they trained of late.
+	// Mean of the reported losses, weighted by the recent records of each trainer.
 	MeanLoss *float64 `protobuf:"fixed64,4,opt,name=mean_loss,json=meanLoss,proto3,oneof" json:"mean_loss,omitempty"`
-	// Of this term.
+	// Commits of this term.
 	Commits uint64 `protobuf:"varint,5,opt,name=commits,proto3" json:"commits,omitempty"`
-	// Since this master process began to serve.
+	// Time since this master process started to serve.
 	UptimeSeconds float64 `protobuf:"fixed64,6,opt,name=uptime_seconds,json=uptimeSeconds,proto3" json:"uptime_seconds,omitempty"`
-	// Of this term, that the store did not take: their callers were told.
+	// Commits of this term that the store refused, with an error to their callers.
 	CommitsRefused uint64 `protobuf:"varint,7,opt,name=commits_refused,json=commitsRefused,proto3" json:"commits_refused,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1084,11 +1083,10 @@ type ListTasksRequest struct {
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	// Empty for all.
 	States []TaskState `protobuf:"varint,2,rep,packed,name=states,proto3,enum=trainmaster.v1.TaskState" json:"states,omitempty"`
-	// At most so many tasks in the reply; 0 for 500, which more than 1,000 is
-	// cut to.
+	// Maximum number of tasks in the reply, at most 1,000; 0: 500.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the reply before, with the same states. Tasks that move
-	// between two pages may be listed twice or not at all.
+	// next_page_token of the previous reply, with the same states. Tasks that change between two requests can be listed twice or
+	// not at all.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1154,8 +1152,7 @@ func (x *ListTasksRequest) GetPageToken() string {
 
 type ListTasksReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// PENDING and RETRY by dataset, pass and position; then SET_ASIDE by dataset
-	// and index.
+	// PENDING and RETRY by dataset, pass and position, followed by SET_ASIDE by dataset and index.
 	Tasks []*TaskEntry `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -1210,23 +1207,23 @@ func (x *ListTasksReply) GetNextPageToken() string {
 type TaskEntry struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Dataset uint32                 `protobuf:"varint,1,opt,name=dataset,proto3" json:"dataset,omitempty"`
-	// Number of the task in the dataset, from 0: the same in every pass.
+	// Index of the task in the dataset, from 0, the same in every pass.
 	Index uint64    `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	State TaskState `protobuf:"varint,3,opt,name=state,proto3,enum=trainmaster.v1.TaskState" json:"state,omitempty"`
 	Pass  uint32    `protobuf:"varint,4,opt,name=pass,proto3" json:"pass,omitempty"`
-	// In the order of the pass, from 0. Not set when the task is set aside.
+	// Position in the order of the pass, from 0. Not set if the task is set aside.
 	Position uint64 `protobuf:"varint,5,opt,name=position,proto3" json:"position,omitempty"`
-	// Of the last dispatch in this pass, from 1. Not set when the task is set aside.
+	// Attempt of the last dispatch in this pass, from 1. Not set if the task is set aside.
 	Attempt uint32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// In this pass: reported failures and timeouts.
+	// Reported failures and timeouts in this pass.
 	Failures uint32 `protobuf:"varint,7,opt,name=failures,proto3" json:"failures,omitempty"`
-	// In this pass: trainers that were lost with it and charged.
+	// Charged losses of trainers with the task in this pass.
 	Losses  uint32        `protobuf:"varint,8,opt,name=losses,proto3" json:"losses,omitempty"`
 	Holders []*TaskHolder `protobuf:"bytes,9,rep,name=holders,proto3" json:"holders,omitempty"`
-	// Of a task that is set aside: who had it last, and what went wrong.
+	// Last holder and last error of a task that is set aside.
 	LastHolder string `protobuf:"bytes,10,opt,name=last_holder,json=lastHolder,proto3" json:"last_holder,omitempty"`
 	LastError  string `protobuf:"bytes,11,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	// Set aside for ever, by an operator's word.
+	// Set aside permanently by an operator.
 	Dropped       bool `protobuf:"varint,12,opt,name=dropped,proto3" json:"dropped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1346,15 +1343,15 @@ func (x *TaskEntry) GetDropped() bool {
 	return false
 }
 
-// TaskHolder is one trainer that has a task.
+// TaskHolder is a trainer with a task.
 type TaskHolder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its id.
+	// Id of the trainer.
 	Trainer string `protobuf:"bytes,1,opt,name=trainer,proto3" json:"trainer,omitempty"`
 	Attempt uint32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Since its clock started.
+	// Time since its start.
 	AgeSeconds float64 `protobuf:"fixed64,3,opt,name=age_seconds,json=ageSeconds,proto3" json:"age_seconds,omitempty"`
-	// Its clock starts when the trainer's running task is finished.
+	// The task starts when the running task of the trainer is finished.
 	Prefetched    bool `protobuf:"varint,4,opt,name=prefetched,proto3" json:"prefetched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1421,10 +1418,9 @@ func (x *TaskHolder) GetPrefetched() bool {
 type ListTrainersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
-	// At most so many trainers in the reply; 0 for 500, which more than 1,000 is
-	// cut to.
+	// Maximum number of trainers in the reply, at most 1,000; 0: 500.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the reply before.
+	// next_page_token of the previous reply.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1537,21 +1533,21 @@ func (x *ListTrainersReply) GetNextPageToken() string {
 type TrainerEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Small number of the session within the job.
+	// Ordinal of the session in the job.
 	Ordinal     uint32 `protobuf:"varint,2,opt,name=ordinal,proto3" json:"ordinal,omitempty"`
 	Incarnation uint64 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	Address     string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
-	// False for a connection that takes tasks without having joined.
+	// False for a connection that takes tasks without a join.
 	Joined   bool `protobuf:"varint,5,opt,name=joined,proto3" json:"joined,omitempty"`
 	Draining bool `protobuf:"varint,6,opt,name=draining,proto3" json:"draining,omitempty"`
-	// Since its last sign of life.
+	// Time since its last message.
 	SilentSeconds float64 `protobuf:"fixed64,7,opt,name=silent_seconds,json=silentSeconds,proto3" json:"silent_seconds,omitempty"`
-	// Indices of the tasks that it holds.
+	// Indices of its tasks.
 	Tasks []uint64 `protobuf:"varint,8,rep,packed,name=tasks,proto3" json:"tasks,omitempty"`
-	// Trained by this session.
+	// Records of this session.
 	RecordsTrained   uint64  `protobuf:"varint,9,opt,name=records_trained,json=recordsTrained,proto3" json:"records_trained,omitempty"`
 	RecordsPerSecond float64 `protobuf:"fixed64,10,opt,name=records_per_second,json=recordsPerSecond,proto3" json:"records_per_second,omitempty"`
-	// Its mean over the last records; not set before it reported one.
+	// Mean over its last records; not set before its first report.
 	Loss          *float64 `protobuf:"fixed64,11,opt,name=loss,proto3,oneof" json:"loss,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1667,7 +1663,7 @@ func (x *TrainerEntry) GetLoss() float64 {
 type DrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
-	// Its id.
+	// Id of the trainer.
 	Trainer       string `protobuf:"bytes,2,opt,name=trainer,proto3" json:"trainer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1756,7 +1752,7 @@ func (*DrainReply) Descriptor() ([]byte, []int) {
 type PauseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
-	// For people; may be empty.
+	// Text for people; can be empty.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2013,7 +2009,7 @@ type RetryTaskRequest_Index struct {
 }
 
 type RetryTaskRequest_All struct {
-	// All of the dataset.
+	// All tasks of the dataset.
 	All bool `protobuf:"varint,4,opt,name=all,proto3,oneof"`
 }
 
@@ -2023,7 +2019,7 @@ func (*RetryTaskRequest_All) isRetryTaskRequest_Which() {}
 
 type RetryTaskReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many tasks were put back.
+	// Number of tasks that returned to the queue.
 	Retried       uint64 `protobuf:"varint,1,opt,name=retried,proto3" json:"retried,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2165,7 +2161,7 @@ func (*DropTaskReply) Descriptor() ([]byte, []int) {
 type ScaleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
-	// How many there shall be; 0 only asks.
+	// Requested number; 0: only return the progress.
 	ParameterServers uint32 `protobuf:"varint,2,opt,name=parameter_servers,json=parameterServers,proto3" json:"parameter_servers,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -2217,22 +2213,21 @@ func (x *ScaleRequest) GetParameterServers() uint32 {
 
 type ScaleReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Over so many the model is spread; 0: its blocks were never moved.
+	// Number of servers that hold the model; 0: blocks were never moved.
 	ParameterServers uint32 `protobuf:"varint,1,opt,name=parameter_servers,json=parameterServers,proto3" json:"parameter_servers,omitempty"`
 	Goal             uint32 `protobuf:"varint,2,opt,name=goal,proto3" json:"goal,omitempty"`
-	// Of the committed placement of the blocks.
+	// Epoch of the committed placement.
 	PlacementEpoch uint32 `protobuf:"varint,3,opt,name=placement_epoch,json=placementEpoch,proto3" json:"placement_epoch,omitempty"`
-	// Steps of moving that this leader took.
+	// Steps of the migration by this leader.
 	Moves uint64 `protobuf:"varint,4,opt,name=moves,proto3" json:"moves,omitempty"`
-	// Why it does not go on; empty: it does.
+	// Reason why the migration does not progress; empty: it progresses.
 	Waiting string `protobuf:"bytes,5,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// All blocks are where they shall be.
+	// The migration is complete.
 	Done bool `protobuf:"varint,6,opt,name=done,proto3" json:"done,omitempty"`
-	// What is still to move after the last step of this leader, of all that there is; all of
-	// it is 0 before its first step.
+	// Remaining blocks after the last step of this leader, and the number of all blocks; 0 before its first step.
 	BlocksLeft uint64 `protobuf:"varint,7,opt,name=blocks_left,json=blocksLeft,proto3" json:"blocks_left,omitempty"`
 	Blocks     uint64 `protobuf:"varint,8,opt,name=blocks,proto3" json:"blocks,omitempty"`
-	// Of embedding tables.
+	// The same for slots of embedding tables.
 	SlotsLeft     uint64 `protobuf:"varint,9,opt,name=slots_left,json=slotsLeft,proto3" json:"slots_left,omitempty"`
 	Slots         uint64 `protobuf:"varint,10,opt,name=slots,proto3" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields

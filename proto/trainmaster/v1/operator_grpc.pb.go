@@ -34,35 +34,32 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Operator lets people and their tools look at a job, and steer it. The leader
-// answers, from the committed state, and after the commit of what it was told; any other master answers UNAVAILABLE with the reason
-// NOT_LEADER. Errors carry a google.rpc.ErrorInfo whose domain is "trainmaster"
-// and whose reason is a word that programs can compare.
+// Operator shows and controls a job. The leader answers from the committed state, and after the commit of a change. Any
+// other master returns UNAVAILABLE with the reason NOT_LEADER. Errors have a google.rpc.ErrorInfo with the domain
+// "trainmaster" and a reason for programs.
 //
-// A request may name the job that it is about; a master of another job then
-// answers NOT_FOUND.
+// If a request names a job, a master of another job returns NOT_FOUND.
 type OperatorClient interface {
-	// Status sums the job up. It costs the master O(pending tasks + trainers).
+	// Status returns a summary of the job. It costs the master O(pending tasks + trainers).
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusReply, error)
-	// ListTasks lists the tasks that stand somewhere by themselves: dispatched,
-	// to be dispatched again, or set aside. What is not listed is to do or done.
+	// ListTasks lists the tasks that are dispatched, to be dispatched again, or set aside. All other tasks are to do or done.
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksReply, error)
 	// ListTrainers lists the sessions, by ordinal.
 	ListTrainers(ctx context.Context, in *ListTrainersRequest, opts ...grpc.CallOption) (*ListTrainersReply, error)
-	// Drain lets a trainer finish what it runs, gives it nothing more, and tells it
-	// to leave. Others go on. A trainer that joins again is not drained.
+	// Drain stops the dispatch to a trainer, which finishes its running task and leaves. Other trainers continue. A trainer that
+	// joins again is not drained.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainReply, error)
-	// Pause stops dispatches until Resume, over all changes of the leader. Finishes
-	// count, and running tasks go on. The latest reason stands.
+	// Pause stops the dispatch until Resume, also after a failover. Finishes count, and running tasks continue. The latest
+	// reason is kept.
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseReply, error)
-	// Resume lets a paused job go on, whyever it is paused.
+	// Resume continues a paused job, for any reason of the pause.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeReply, error)
-	// RetryTask puts set-aside tasks back: one, or all that were not dropped.
+	// RetryTask returns tasks that are set aside to the queue: one task, or all tasks that were not dropped.
 	RetryTask(ctx context.Context, in *RetryTaskRequest, opts ...grpc.CallOption) (*RetryTaskReply, error)
-	// Scale changes the number of parameter servers while the job runs, and says how far
-	// that is. It returns at once; asking goes on with 0.
+	// Scale changes the number of parameter servers of a running job. It returns the progress immediately. With 0 servers, it
+	// only returns the progress.
 	Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.CallOption) (*ScaleReply, error)
-	// DropTask gives a set-aside task up: it stays set aside for ever.
+	// DropTask drops a task that is set aside: it stays set aside permanently.
 	DropTask(ctx context.Context, in *DropTaskRequest, opts ...grpc.CallOption) (*DropTaskReply, error)
 }
 
@@ -168,35 +165,32 @@ func (c *operatorClient) DropTask(ctx context.Context, in *DropTaskRequest, opts
 // All implementations must embed UnimplementedOperatorServer
 // for forward compatibility.
 //
-// Operator lets people and their tools look at a job, and steer it. The leader
-// answers, from the committed state, and after the commit of what it was told; any other master answers UNAVAILABLE with the reason
-// NOT_LEADER. Errors carry a google.rpc.ErrorInfo whose domain is "trainmaster"
-// and whose reason is a word that programs can compare.
+// Operator shows and controls a job. The leader answers from the committed state, and after the commit of a change. Any
+// other master returns UNAVAILABLE with the reason NOT_LEADER. Errors have a google.rpc.ErrorInfo with the domain
+// "trainmaster" and a reason for programs.
 //
-// A request may name the job that it is about; a master of another job then
-// answers NOT_FOUND.
+// If a request names a job, a master of another job returns NOT_FOUND.
 type OperatorServer interface {
-	// Status sums the job up. It costs the master O(pending tasks + trainers).
+	// Status returns a summary of the job. It costs the master O(pending tasks + trainers).
 	Status(context.Context, *StatusRequest) (*StatusReply, error)
-	// ListTasks lists the tasks that stand somewhere by themselves: dispatched,
-	// to be dispatched again, or set aside. What is not listed is to do or done.
+	// ListTasks lists the tasks that are dispatched, to be dispatched again, or set aside. All other tasks are to do or done.
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksReply, error)
 	// ListTrainers lists the sessions, by ordinal.
 	ListTrainers(context.Context, *ListTrainersRequest) (*ListTrainersReply, error)
-	// Drain lets a trainer finish what it runs, gives it nothing more, and tells it
-	// to leave. Others go on. A trainer that joins again is not drained.
+	// Drain stops the dispatch to a trainer, which finishes its running task and leaves. Other trainers continue. A trainer that
+	// joins again is not drained.
 	Drain(context.Context, *DrainRequest) (*DrainReply, error)
-	// Pause stops dispatches until Resume, over all changes of the leader. Finishes
-	// count, and running tasks go on. The latest reason stands.
+	// Pause stops the dispatch until Resume, also after a failover. Finishes count, and running tasks continue. The latest
+	// reason is kept.
 	Pause(context.Context, *PauseRequest) (*PauseReply, error)
-	// Resume lets a paused job go on, whyever it is paused.
+	// Resume continues a paused job, for any reason of the pause.
 	Resume(context.Context, *ResumeRequest) (*ResumeReply, error)
-	// RetryTask puts set-aside tasks back: one, or all that were not dropped.
+	// RetryTask returns tasks that are set aside to the queue: one task, or all tasks that were not dropped.
 	RetryTask(context.Context, *RetryTaskRequest) (*RetryTaskReply, error)
-	// Scale changes the number of parameter servers while the job runs, and says how far
-	// that is. It returns at once; asking goes on with 0.
+	// Scale changes the number of parameter servers of a running job. It returns the progress immediately. With 0 servers, it
+	// only returns the progress.
 	Scale(context.Context, *ScaleRequest) (*ScaleReply, error)
-	// DropTask gives a set-aside task up: it stays set aside for ever.
+	// DropTask drops a task that is set aside: it stays set aside permanently.
 	DropTask(context.Context, *DropTaskRequest) (*DropTaskReply, error)
 	mustEmbedUnimplementedOperatorServer()
 }

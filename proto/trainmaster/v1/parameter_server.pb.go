@@ -25,7 +25,7 @@ type UpdateMode int32
 
 const (
 	UpdateMode_UPDATE_MODE_UNSPECIFIED UpdateMode = 0
-	// Gradients are applied as they arrive.
+	// Gradients are applied when they arrive.
 	UpdateMode_UPDATE_MODE_ASYNC UpdateMode = 1
 	// Gradients are staged, and applied when the master commits a version.
 	UpdateMode_UPDATE_MODE_SYNC UpdateMode = 2
@@ -76,9 +76,9 @@ type DescribeReply_State int32
 
 const (
 	DescribeReply_STATE_UNSPECIFIED DescribeReply_State = 0
-	// No parameters yet.
+	// No parameters.
 	DescribeReply_STATE_EMPTY DescribeReply_State = 1
-	// A trainer is putting them.
+	// A trainer puts the parameters.
 	DescribeReply_STATE_INITIALISING DescribeReply_State = 2
 	DescribeReply_STATE_READY        DescribeReply_State = 3
 )
@@ -130,9 +130,9 @@ type InitParametersReply_Outcome int32
 
 const (
 	InitParametersReply_OUTCOME_UNSPECIFIED InitParametersReply_Outcome = 0
-	// The caller is to put every block of this shard, then FinishInit.
+	// The caller must put every block of this shard, and then call FinishInit.
 	InitParametersReply_OUTCOME_CLAIMED InitParametersReply_Outcome = 1
-	// Another trainer is at it: ask again.
+	// Another trainer has the claim: repeat the request.
 	InitParametersReply_OUTCOME_WAIT InitParametersReply_Outcome = 2
 	// The shard has its parameters.
 	InitParametersReply_OUTCOME_READY InitParametersReply_Outcome = 3
@@ -235,30 +235,28 @@ func (x *ParameterTensor) GetShape() []int64 {
 	return nil
 }
 
-// ParameterOptimizer is the rule by which gradients change parameters.
-// docs/parameter-servers.md has the formulas. What a kind has no use for is 0;
-// 0 is the default where there is one.
+// ParameterOptimizer is the update rule. docs/optimizers.md has the formulas. A field that the kind does not use is 0. If a
+// field has a default, 0 selects it.
 type ParameterOptimizer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "sgd", "momentum", "nesterov", "adagrad", "adam", "adamw" or "ftrl".
 	Kind         string  `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	LearningRate float32 `protobuf:"fixed32,2,opt,name=learning_rate,json=learningRate,proto3" json:"learning_rate,omitempty"`
-	// Of "momentum" and "nesterov".
+	// For "momentum" and "nesterov".
 	Momentum float32 `protobuf:"fixed32,3,opt,name=momentum,proto3" json:"momentum,omitempty"`
-	// Of "adam" and "adamw".
+	// For "adam" and "adamw".
 	Beta1 float64 `protobuf:"fixed64,4,opt,name=beta1,proto3" json:"beta1,omitempty"`
 	Beta2 float64 `protobuf:"fixed64,5,opt,name=beta2,proto3" json:"beta2,omitempty"`
-	// Of "adam", "adamw" and "adagrad".
+	// For "adam", "adamw" and "adagrad".
 	Epsilon     float32 `protobuf:"fixed32,6,opt,name=epsilon,proto3" json:"epsilon,omitempty"`
 	WeightDecay float32 `protobuf:"fixed32,7,opt,name=weight_decay,json=weightDecay,proto3" json:"weight_decay,omitempty"`
-	// Servers limit every element of a mean gradient to this; 0: no limit.
+	// Limit for each element of a mean gradient, applied by servers; 0: no limit.
 	ClipValue float32 `protobuf:"fixed32,8,opt,name=clip_value,json=clipValue,proto3" json:"clip_value,omitempty"`
-	// Clients limit the norm of their mean gradient, all tensors together, to this,
-	// before they push or stage it: a server has a part of it only. 0: no limit.
+	// Limit for the norm of a mean gradient over all tensors, applied by clients before a push or stage; 0: no limit.
 	ClipNorm float32 `protobuf:"fixed32,9,opt,name=clip_norm,json=clipNorm,proto3" json:"clip_norm,omitempty"`
-	// Of "adagrad" and "ftrl".
+	// For "adagrad" and "ftrl".
 	InitialAccumulator float32 `protobuf:"fixed32,10,opt,name=initial_accumulator,json=initialAccumulator,proto3" json:"initial_accumulator,omitempty"`
-	// Of "ftrl".
+	// For "ftrl".
 	FtrlBeta      float32               `protobuf:"fixed32,11,opt,name=ftrl_beta,json=ftrlBeta,proto3" json:"ftrl_beta,omitempty"`
 	L1            float32               `protobuf:"fixed32,12,opt,name=l1,proto3" json:"l1,omitempty"`
 	L2            float32               `protobuf:"fixed32,13,opt,name=l2,proto3" json:"l2,omitempty"`
@@ -395,17 +393,17 @@ func (x *ParameterOptimizer) GetSchedule() *LearningRateSchedule {
 	return nil
 }
 
-// LearningRateSchedule makes the learning rate a function of the step: of the
-// step in the header of a push, and of the version that CommitStep makes.
+// LearningRateSchedule makes the learning rate a function of the step: the step in the header of a push, or the version of
+// CommitStep.
 type LearningRateSchedule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "" (constant), "linear", "step" or "cosine".
 	Kind        string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	WarmupSteps uint64 `protobuf:"varint,2,opt,name=warmup_steps,json=warmupSteps,proto3" json:"warmup_steps,omitempty"`
-	// Of "linear" and "cosine": the warm-up is counted.
+	// For "linear" and "cosine": includes the warm-up.
 	Steps uint64  `protobuf:"varint,3,opt,name=steps,proto3" json:"steps,omitempty"`
 	End   float64 `protobuf:"fixed64,4,opt,name=end,proto3" json:"end,omitempty"`
-	// Of "step".
+	// For "step".
 	Every         uint64  `protobuf:"varint,5,opt,name=every,proto3" json:"every,omitempty"`
 	Factor        float64 `protobuf:"fixed64,6,opt,name=factor,proto3" json:"factor,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -539,18 +537,18 @@ func (x *StalenessBound) GetLimit() uint64 {
 	return 0
 }
 
-// ParameterModel is what all trainers of a job must agree on.
+// ParameterModel has the settings that must be equal for all trainers of a job.
 type ParameterModel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In any order; the placement orders them by name.
+	// In any order; the placement sorts them by name.
 	Tensors   []*ParameterTensor  `protobuf:"bytes,1,rep,name=tensors,proto3" json:"tensors,omitempty"`
 	Optimizer *ParameterOptimizer `protobuf:"bytes,2,opt,name=optimizer,proto3" json:"optimizer,omitempty"`
 	Mode      UpdateMode          `protobuf:"varint,3,opt,name=mode,proto3,enum=trainmaster.v1.UpdateMode" json:"mode,omitempty"`
-	// How many shards share the model.
+	// Number of shards.
 	Shards uint32 `protobuf:"varint,4,opt,name=shards,proto3" json:"shards,omitempty"`
-	// Of asynchronous updates.
+	// For asynchronous updates.
 	Staleness *StalenessBound `protobuf:"bytes,12,opt,name=staleness,proto3" json:"staleness,omitempty"`
-	// Tables of embeddings, in any order; the placement orders them by name.
+	// Embedding tables, in any order; the placement sorts them by name.
 	Tables        []*ParameterTable `protobuf:"bytes,5,rep,name=tables,proto3" json:"tables,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -628,23 +626,22 @@ func (x *ParameterModel) GetTables() []*ParameterTable {
 	return nil
 }
 
-// ParameterTable is a table of embeddings: rows of float32 by int64 id.
-// docs/parameter-servers.md says what the settings mean.
+// ParameterTable is an embedding table: rows of float32 by int64 id. docs/embedding-tables.md describes the settings.
 type ParameterTable struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Floats in a row.
+	// Number of floats in a row.
 	Dim uint32 `protobuf:"varint,2,opt,name=dim,proto3" json:"dim,omitempty"`
 	// "zeros", "uniform" or "normal".
 	Initialiser string  `protobuf:"bytes,3,opt,name=initialiser,proto3" json:"initialiser,omitempty"`
 	Scale       float32 `protobuf:"fixed32,4,opt,name=scale,proto3" json:"scale,omitempty"`
 	Seed        uint64  `protobuf:"varint,5,opt,name=seed,proto3" json:"seed,omitempty"`
-	// Steps without an update after which a row is dropped; 0: never.
+	// Steps without an update after which a row is removed; 0: never.
 	Expiry uint64 `protobuf:"varint,6,opt,name=expiry,proto3" json:"expiry,omitempty"`
-	// The update of an id that makes its row; 0 means 1, the first.
+	// Number of the update that creates the row of an id; 0 means 1.
 	Admission uint32 `protobuf:"varint,7,opt,name=admission,proto3" json:"admission,omitempty"`
-	// The key by which ids are hashed to slots, 16 bytes: that of the job. Empty in a model that a trainer declares; the
-	// placement in the reply has it. All servers have the same key.
+	// Key of the hash of ids, 16 bytes, the same at all servers of a job. Empty in the model of a trainer; the placement in the
+	// reply has the key.
 	Key           []byte `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -736,19 +733,19 @@ func (x *ParameterTable) GetKey() []byte {
 	return nil
 }
 
-// ParameterPlacement says which shard holds which block.
+// ParameterPlacement maps blocks and slots to shards.
 type ParameterPlacement struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Epoch  uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Shards uint32                 `protobuf:"varint,2,opt,name=shards,proto3" json:"shards,omitempty"`
-	// Sorted by name. Tensors are cut into blocks of 262,144 elements, the last
-	// one of a tensor may be shorter; blocks are numbered from 0 in this order.
+	// Sorted by name. Tensors are cut into blocks of 262,144 elements; the last block of a tensor can be shorter. Blocks are
+	// numbered from 0 in this order.
 	Tensors []*ParameterTensor `protobuf:"bytes,3,rep,name=tensors,proto3" json:"tensors,omitempty"`
 	// The shard of every block.
 	Owners []uint32 `protobuf:"varint,4,rep,packed,name=owners,proto3" json:"owners,omitempty"`
 	// Sorted by name.
 	Tables []*ParameterTable `protobuf:"bytes,5,rep,name=tables,proto3" json:"tables,omitempty"`
-	// The shard of each of the 1,024 slots of every table, table after table.
+	// The shard of each of the 1,024 slots of every table, in the order of tables.
 	SlotOwners    []uint32 `protobuf:"varint,6,rep,packed,name=slot_owners,json=slotOwners,proto3" json:"slot_owners,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -828,11 +825,10 @@ func (x *ParameterPlacement) GetSlotOwners() []uint32 {
 
 type DescribeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The newest synchronous version that the caller knows to be committed, 0 if
-	// none. A shard that was restored from a checkpoint and is behind goes on
-	// from there with the parameters it has; others ignore it.
+	// The newest committed version that the caller knows; 0: none. A shard that was restored from a checkpoint with an older
+	// version adopts this version without its updates. Other shards ignore it.
 	CommittedVersion uint64 `protobuf:"varint,1,opt,name=committed_version,json=committedVersion,proto3" json:"committed_version,omitempty"`
-	// The reply is to have neither model nor placement, which can be large.
+	// The reply has no model and no placement, which can be large.
 	Brief         bool `protobuf:"varint,2,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -886,37 +882,37 @@ type DescribeReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Index uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	State DescribeReply_State    `protobuf:"varint,2,opt,name=state,proto3,enum=trainmaster.v1.DescribeReply_State" json:"state,omitempty"`
-	// Grows with every start of the shard.
+	// Increases with every start of the shard.
 	ShardEpoch uint32 `protobuf:"varint,3,opt,name=shard_epoch,json=shardEpoch,proto3" json:"shard_epoch,omitempty"`
 	// Not set in STATE_EMPTY.
 	Model     *ParameterModel     `protobuf:"bytes,4,opt,name=model,proto3" json:"model,omitempty"`
 	Placement *ParameterPlacement `protobuf:"bytes,5,opt,name=placement,proto3" json:"placement,omitempty"`
-	// Of a synchronous model: the version that the shard reached.
+	// Version of the shard, for a synchronous model.
 	Version  uint64                   `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
 	Counters *ParameterServerCounters `protobuf:"bytes,7,opt,name=counters,proto3" json:"counters,omitempty"`
-	// The newest checkpoint of this shard, and why the last attempt failed.
+	// The newest checkpoint of this shard, and the error of the last attempt.
 	Checkpoint      string `protobuf:"bytes,8,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	CheckpointError string `protobuf:"bytes,9,opt,name=checkpoint_error,json=checkpointError,proto3" json:"checkpoint_error,omitempty"`
-	// The newest job epoch that the shard has heard of, from 1.
+	// The newest job epoch that the shard knows, from 1.
 	JobEpoch uint32 `protobuf:"varint,10,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
-	// The greatest number of a cut that the shard knows of.
+	// The greatest known number of a cut.
 	LastCut uint64 `protobuf:"varint,11,opt,name=last_cut,json=lastCut,proto3" json:"last_cut,omitempty"`
-	// Whether it has a folder for checkpoints.
+	// Whether the shard has a checkpoint directory.
 	KeepsCheckpoints bool `protobuf:"varint,12,opt,name=keeps_checkpoints,json=keepsCheckpoints,proto3" json:"keeps_checkpoints,omitempty"`
-	// The job epoch of the last Rewind of this process; 0: there was none.
+	// The job epoch of the last Rewind of this process; 0: none.
 	Rewound uint32 `protobuf:"varint,14,opt,name=rewound,proto3" json:"rewound,omitempty"`
-	// Of each table, in the order of names: bytes of the rows that the shard has.
+	// Bytes of the rows of each table, in the order of names.
 	TableBytes []uint64 `protobuf:"varint,15,rep,packed,name=table_bytes,json=tableBytes,proto3" json:"table_bytes,omitempty"`
-	// The first parameter, or state of the optimizer, that became infinite or not a number, and after which update; empty: all are
-	// finite. No checkpoint is written from then on.
+	// The first parameter or optimizer state that is not finite, and its update; empty: all values are finite. If it is not
+	// empty, no checkpoint is written.
 	Overflow string `protobuf:"bytes,16,opt,name=overflow,proto3" json:"overflow,omitempty"`
-	// Of a synchronous model: bytes that the staged gradients of one trainer take for the blocks of this shard, without rows of
-	// tables (see stage_rows), and the limit for those of all trainers (--stage-bytes).
+	// For a synchronous model: bytes of the staged gradients of one trainer for the blocks of this shard, without rows of tables
+	// (see stage_rows), and the limit for all trainers (--stage-bytes).
 	StageNeed  uint64 `protobuf:"varint,17,opt,name=stage_need,json=stageNeed,proto3" json:"stage_need,omitempty"`
 	StageLimit uint64 `protobuf:"varint,18,opt,name=stage_limit,json=stageLimit,proto3" json:"stage_limit,omitempty"`
-	// Why the shard waits without parameters: the checkpoint to start from is damaged or missing. Empty: it does not.
+	// The damaged or missing checkpoint that the shard waits for. Empty: it does not wait.
 	Unrestored string `protobuf:"bytes,19,opt,name=unrestored,proto3" json:"unrestored,omitempty"`
-	// Of a synchronous model with tables: most bytes of rows that one trainer has staged at once.
+	// For a synchronous model with tables: largest number of bytes of rows that one trainer has staged.
 	StageRows     uint64 `protobuf:"varint,20,opt,name=stage_rows,json=stageRows,proto3" json:"stage_rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1085,7 +1081,7 @@ func (x *DescribeReply) GetStageRows() uint64 {
 	return 0
 }
 
-// ParameterServerCounters count since the process started.
+// ParameterServerCounters count from the start of the process.
 type ParameterServerCounters struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	BlocksPulled   uint64                 `protobuf:"varint,1,opt,name=blocks_pulled,json=blocksPulled,proto3" json:"blocks_pulled,omitempty"`
@@ -1093,7 +1089,7 @@ type ParameterServerCounters struct {
 	Duplicates     uint64                 `protobuf:"varint,3,opt,name=duplicates,proto3" json:"duplicates,omitempty"`
 	BlocksStaged   uint64                 `protobuf:"varint,4,opt,name=blocks_staged,json=blocksStaged,proto3" json:"blocks_staged,omitempty"`
 	StepsCommitted uint64                 `protobuf:"varint,5,opt,name=steps_committed,json=stepsCommitted,proto3" json:"steps_committed,omitempty"`
-	// Committed versions that were adopted without an update after a restart.
+	// Versions that were adopted without an update after a restart.
 	StepsAdopted uint64 `protobuf:"varint,6,opt,name=steps_adopted,json=stepsAdopted,proto3" json:"steps_adopted,omitempty"`
 	Refused      uint64 `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
 	Connections  uint64 `protobuf:"varint,8,opt,name=connections,proto3" json:"connections,omitempty"`
@@ -1101,15 +1097,15 @@ type ParameterServerCounters struct {
 	// Pushes of a block that were applied with a lower learning rate because they
 	// exceeded the staleness bound.
 	StaleScaled uint64 `protobuf:"varint,21,opt,name=stale_scaled,json=staleScaled,proto3" json:"stale_scaled,omitempty"`
-	// Sum and greatest of the staleness of the pushes that were applied.
+	// Sum and maximum of the staleness of the applied pushes.
 	StalenessSum uint64 `protobuf:"varint,22,opt,name=staleness_sum,json=stalenessSum,proto3" json:"staleness_sum,omitempty"`
 	StalenessMax uint64 `protobuf:"varint,23,opt,name=staleness_max,json=stalenessMax,proto3" json:"staleness_max,omitempty"`
-	// Rows of tables that were sent to trainers, and that came with pushes.
+	// Rows of tables in replies to lookups, and in pushes.
 	RowsLookedUp uint64 `protobuf:"varint,30,opt,name=rows_looked_up,json=rowsLookedUp,proto3" json:"rows_looked_up,omitempty"`
 	RowsPushed   uint64 `protobuf:"varint,31,opt,name=rows_pushed,json=rowsPushed,proto3" json:"rows_pushed,omitempty"`
-	// Rows that came with stages.
+	// Rows in stages.
 	RowsStaged uint64 `protobuf:"varint,32,opt,name=rows_staged,json=rowsStaged,proto3" json:"rows_staged,omitempty"`
-	// Rows that there are.
+	// Rows of the shard.
 	RowsHeld      uint64 `protobuf:"varint,33,opt,name=rows_held,json=rowsHeld,proto3" json:"rows_held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1260,15 +1256,14 @@ func (x *ParameterServerCounters) GetRowsHeld() uint64 {
 type InitParametersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Model *ParameterModel        `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// The index that the caller believes the shard to have: another one refuses.
+	// Index of the intended shard; a shard with another index rejects the request.
 	Index       uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	Ordinal     uint32 `protobuf:"varint,3,opt,name=ordinal,proto3" json:"ordinal,omitempty"`
 	Incarnation uint64 `protobuf:"varint,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// That the caller goes by; 0: any. A shard at an earlier one answers ABORTED,
-	// one at a later one OUT_OF_RANGE.
+	// Job epoch of the caller; 0: any. A shard in an earlier epoch returns ABORTED, and a shard in a later epoch OUT_OF_RANGE.
 	JobEpoch uint32 `protobuf:"varint,9,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
-	// The key of the tables at the other servers, 16 bytes, or empty where they have none. A server whose tables begin here takes
-	// it instead of its own. Absent when no server has tables yet, and from earlier releases.
+	// Key of the tables at the other servers, 16 bytes; empty: they have no key. A server that initializes its tables uses it
+	// instead of its own key. Absent if no server has tables.
 	TableKey      []byte `protobuf:"bytes,10,opt,name=table_key,json=tableKey,proto3,oneof" json:"table_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1350,7 +1345,7 @@ type InitParametersReply struct {
 	state     protoimpl.MessageState      `protogen:"open.v1"`
 	Outcome   InitParametersReply_Outcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=trainmaster.v1.InitParametersReply_Outcome" json:"outcome,omitempty"`
 	Placement *ParameterPlacement         `protobuf:"bytes,2,opt,name=placement,proto3" json:"placement,omitempty"`
-	// The trainer that holds the claim, for the waiting one's log.
+	// The trainer with the claim, for the log of the caller.
 	Holder        uint32 `protobuf:"varint,3,opt,name=holder,proto3" json:"holder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1489,16 +1484,14 @@ func (*FinishInitReply) Descriptor() ([]byte, []int) {
 
 type CommitStepRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The version to be made: 1 is made from gradients computed at 0.
+	// The new version: 1 is made from gradients at version 0.
 	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Counts the roll-backs of the job, from 1. A shard takes a greater one over
-	// and refuses a smaller one; 0 does not say.
+	// Counts the rollbacks of the job, from 1. A shard adopts a greater epoch and rejects a smaller epoch; 0: not stated.
 	JobEpoch uint32 `protobuf:"varint,2,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
-	// In rank order. None: nobody knows any more what other shards made the
-	// version of, and a shard behind it takes it over without an update. With
-	// version 0 a shard only says which one it has.
+	// In rank order. Empty: the contributors of the version are unknown, and a shard with an older version adopts it without an
+	// update. With version 0 a shard only returns its version.
 	Contributors []*StepContributor `protobuf:"bytes,3,rep,name=contributors,proto3" json:"contributors,omitempty"`
-	// Multiplies the learning rate of this step, beside the schedule; 0 means 1.
+	// Factor of the learning rate of this step, in addition to the schedule; 0 means 1.
 	LearningRateScale float32 `protobuf:"fixed32,4,opt,name=learning_rate_scale,json=learningRateScale,proto3" json:"learning_rate_scale,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1566,7 +1559,7 @@ type StepContributor struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Ordinal     uint32                 `protobuf:"varint,1,opt,name=ordinal,proto3" json:"ordinal,omitempty"`
 	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Records in its gradient sum: the same number as in its stage.
+	// Records in its gradient sum, the same number as in its stage.
 	Records       uint32 `protobuf:"varint,3,opt,name=records,proto3" json:"records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1625,10 +1618,9 @@ func (x *StepContributor) GetRecords() uint32 {
 
 type CommitStepReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The version that the shard is at now.
+	// The version of the shard after the call.
 	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// True when the shard had lost stages in a restart and took the version over
-	// without an update.
+	// True if the shard had lost stages in a restart and adopted the version without an update.
 	Adopted       bool `protobuf:"varint,2,opt,name=adopted,proto3" json:"adopted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1678,12 +1670,12 @@ func (x *CommitStepReply) GetAdopted() bool {
 	return false
 }
 
-// Cut names the moment of a checkpoint.
+// Cut identifies the cut of a checkpoint.
 type Cut struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Grows from cut to cut.
+	// Increases with every cut.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// Of the master that takes it: the create revision of its lock.
+	// Term of the leader: the create revision of its lock.
 	Term          uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1788,10 +1780,10 @@ func (x *BeginCutRequest) GetJobEpoch() uint32 {
 
 type BeginCutReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the parameters in the cut; 0 in asynchronous mode.
+	// Version of the parameters in the cut; 0 in asynchronous mode.
 	Version uint64     `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Mode    UpdateMode `protobuf:"varint,2,opt,name=mode,proto3,enum=trainmaster.v1.UpdateMode" json:"mode,omitempty"`
-	// Of the placement at the cut.
+	// Epoch of the placement at the cut.
 	PlacementEpoch uint32 `protobuf:"varint,3,opt,name=placement_epoch,json=placementEpoch,proto3" json:"placement_epoch,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1894,10 +1886,10 @@ func (x *WriteCutRequest) GetCut() *Cut {
 
 type WriteCutReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The folder of the checkpoint: the start of the shard, and the number within it.
+	// Directory of the checkpoint: the start of the shard, and the number within the start.
 	Start    uint64 `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"`
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// SHA-256 of its manifest's file, in hexadecimal.
+	// SHA-256 of the file of its manifest, in hexadecimal.
 	Sha256        string `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2037,9 +2029,9 @@ func (*AbortCutReply) Descriptor() ([]byte, []int) {
 type WriteSetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Cut   *Cut                   `protobuf:"bytes,1,opt,name=cut,proto3" json:"cut,omitempty"`
-	// The bytes of its file.
+	// Bytes of the file of the set.
 	Set []byte `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
-	// Those of the file beside it, from which the job can begin where etcd has lost it.
+	// Bytes of the state of the job at the cut, from which the job can be resumed if etcd is lost.
 	State         []byte `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2138,8 +2130,7 @@ type PruneSetsRequest struct {
 	Cut *Cut `protobuf:"bytes,1,opt,name=cut,proto3" json:"cut,omitempty"`
 	// At least 1.
 	Keep uint32 `protobuf:"varint,2,opt,name=keep,proto3" json:"keep,omitempty"`
-	// Instead of older sets those go that are newer, which were never finished; 0 for the number of
-	// the cut says that there is none yet.
+	// Removes the newer, unfinished sets instead of older sets. The number 0 of the cut means that no set exists.
 	Failed        bool `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2232,12 +2223,12 @@ func (*PruneSetsReply) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{27}
 }
 
-// Move names one step of moving blocks.
+// Move identifies one step of a migration.
 type Move struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the placement that it leads to.
+	// Epoch of the resulting placement.
 	Epoch uint32 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// See Cut; an older one than the last heard of is refused.
+	// See Cut; an older term than the last known term is rejected.
 	Term          uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2347,10 +2338,10 @@ func (x *FreezeBlocksRequest) GetSlots() []*TableSlots {
 	return nil
 }
 
-// TableSlots are some slots of a table of embeddings.
+// TableSlots are slots of one embedding table.
 type TableSlots struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its number in the order of names.
+	// Number of the table in the order of names.
 	Table         uint32   `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
 	Slots         []uint32 `protobuf:"varint,2,rep,packed,name=slots,proto3" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2491,21 +2482,21 @@ func (x *ReadBlockRequest) GetBlock() uint64 {
 
 type ReadBlockReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Little-endian float32: parameters, and the optimizer's state, slot after slot.
+	// Little-endian float32: parameters, and the state of the optimizer in the order of its slots.
 	Parameters []byte `protobuf:"bytes,1,opt,name=parameters,proto3" json:"parameters,omitempty"`
 	State      []byte `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	Updates    uint64 `protobuf:"varint,3,opt,name=updates,proto3" json:"updates,omitempty"`
 	Version    uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	// Of every trainer that the shard knows.
+	// Last step of every known trainer.
 	Applied []*AppliedStep `protobuf:"bytes,5,rep,name=applied,proto3" json:"applied,omitempty"`
 	// SHA-256 of parameters, then state.
 	Sha256 []byte `protobuf:"bytes,6,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	// Where the shard stands: its job epoch, and the version that it has reached.
+	// Job epoch and version of the shard.
 	JobEpoch uint32 `protobuf:"varint,7,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
 	Reached  uint64 `protobuf:"varint,8,opt,name=reached,proto3" json:"reached,omitempty"`
-	// The incarnations that have staged the block for that version.
+	// Incarnations that have staged the block for that version.
 	StagedBy []uint64 `protobuf:"varint,9,rep,packed,name=staged_by,json=stagedBy,proto3" json:"staged_by,omitempty"`
-	// Whom the shard has forgotten; absent: nobody.
+	// Retired trainers; absent: none.
 	Retired       *Retirement `protobuf:"bytes,10,opt,name=retired,proto3" json:"retired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2673,10 +2664,10 @@ func (x *ReadStagedRequest) GetIncarnation() uint64 {
 
 type ReadStagedReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At which the gradients were computed, of so many records.
+	// Version and number of records of the gradients.
 	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Records uint32 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
-	// Of the frame that brought it.
+	// Sequence of their frame.
 	Sequence uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Little-endian float32.
 	Sum           []byte `protobuf:"bytes,4,opt,name=sum,proto3" json:"sum,omitempty"`
@@ -2753,10 +2744,10 @@ func (x *ReadStagedReply) GetSha256() []byte {
 type RetireRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Retired *Retirement            `protobuf:"bytes,1,opt,name=retired,proto3" json:"retired,omitempty"`
-	// Of the leader: they grow from one to the next.
+	// Term of the leader; terms increase.
 	Term uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
-	// The last committed version of a synchronous job when retired was read: no later version
-	// has gradients of a retired incarnation. Absent: unknown.
+	// The last committed version of a synchronous job when `retired` was read: no later version has gradients of a retired
+	// incarnation. Absent: unknown.
 	Version       *uint64 `protobuf:"varint,3,opt,name=version,proto3,oneof" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2849,14 +2840,13 @@ func (*RetireReply) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
 }
 
-// Retirement says which incarnations of trainers are over: all below floor that are
-// not spared.
+// Retirement has the incarnations that have ended: all below `floor` that are not in `spared`.
 type Retirement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The id of the job, 16 bytes.
+	// Id of the job, 16 bytes.
 	Job   []byte `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	Floor uint64 `protobuf:"varint,2,opt,name=floor,proto3" json:"floor,omitempty"`
-	// Incarnations below floor that are at work.
+	// Incarnations below `floor` with a session.
 	Spared        []uint64 `protobuf:"varint,3,rep,packed,name=spared,proto3" json:"spared,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2913,7 +2903,7 @@ func (x *Retirement) GetSpared() []uint64 {
 	return nil
 }
 
-// AppliedStep is the last step of a trainer that a block has.
+// AppliedStep is the last applied step of a trainer for a block or slot.
 type AppliedStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ordinal       uint32                 `protobuf:"varint,1,opt,name=ordinal,proto3" json:"ordinal,omitempty"`
@@ -3026,39 +3016,35 @@ func (x *ReadSlotsRequest) GetSlots() []*TableSlots {
 	return nil
 }
 
-// SlotPiece is a part of a slot, in the order of ReadSlotsRequest: what one trainer has
-// staged for it, or some of its rows.
+// SlotPiece is a part of a slot, in the order of ReadSlotsRequest: the staged rows of one trainer, or rows of the slot.
 type SlotPiece struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Table uint32                 `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
 	Slot  uint32                 `protobuf:"varint,2,opt,name=slot,proto3" json:"slot,omitempty"`
-	// With it the piece has nothing else.
+	// If set, the part has no other field except table and slot.
 	Staged *StagedRows `protobuf:"bytes,16,opt,name=staged,proto3" json:"staged,omitempty"`
-	// Rows: ids, steps of their last updates, their numbers of updates if the rule
-	// counts them, and of each the parameters, then the optimizer's state, as
-	// little-endian float32.
+	// Rows: ids, steps of their last updates, numbers of updates if the rule counts them, and for each row the parameters
+	// followed by the state of the optimizer, as little-endian float32.
 	Ids      []int64  `protobuf:"fixed64,3,rep,packed,name=ids,proto3" json:"ids,omitempty"`
 	Versions []uint32 `protobuf:"fixed32,4,rep,packed,name=versions,proto3" json:"versions,omitempty"`
 	Updates  []uint32 `protobuf:"fixed32,5,rep,packed,name=updates,proto3" json:"updates,omitempty"`
 	Values   []byte   `protobuf:"bytes,6,opt,name=values,proto3" json:"values,omitempty"`
-	// Ids without a row, the updates that they had, and the steps of the last ones.
+	// Ids without a row, their number of updates, and the step of the last update.
 	WaitingIds      []int64  `protobuf:"fixed64,7,rep,packed,name=waiting_ids,json=waitingIds,proto3" json:"waiting_ids,omitempty"`
 	WaitingUpdates  []uint32 `protobuf:"fixed32,8,rep,packed,name=waiting_updates,json=waitingUpdates,proto3" json:"waiting_updates,omitempty"`
 	WaitingVersions []uint32 `protobuf:"fixed32,9,rep,packed,name=waiting_versions,json=waitingVersions,proto3" json:"waiting_versions,omitempty"`
-	// The greatest step applied.
+	// The greatest applied step.
 	Clock uint32 `protobuf:"varint,10,opt,name=clock,proto3" json:"clock,omitempty"`
 	// Rows in the slot.
 	Rows uint32 `protobuf:"varint,11,opt,name=rows,proto3" json:"rows,omitempty"`
-	// The last piece of the slot; it has the steps of every trainer that the shard knows,
-	// and whom it has forgotten.
+	// The last part of the slot. It has the steps of all known trainers, and the retired trainers.
 	Last    bool           `protobuf:"varint,12,opt,name=last,proto3" json:"last,omitempty"`
 	Applied []*AppliedStep `protobuf:"bytes,13,rep,name=applied,proto3" json:"applied,omitempty"`
 	Retired *Retirement    `protobuf:"bytes,15,opt,name=retired,proto3" json:"retired,omitempty"`
-	// Where the shard stands, with the last piece: see ReadBlockReply.
+	// Job epoch and version of the shard, in the last part: see ReadBlockReply.
 	JobEpoch uint32 `protobuf:"varint,17,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
 	Reached  uint64 `protobuf:"varint,18,opt,name=reached,proto3" json:"reached,omitempty"`
-	// SHA-256 of values, ids, versions, updates, and waiting ids, updates and
-	// versions, all little-endian.
+	// SHA-256 of values, ids, versions, updates, and waiting ids, updates and versions, all little-endian.
 	Sha256        []byte `protobuf:"bytes,14,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3220,18 +3206,17 @@ func (x *SlotPiece) GetSha256() []byte {
 	return nil
 }
 
-// StagedRows are the gradients that a trainer has staged for a slot, in the order in
-// which they are added.
+// StagedRows are the staged gradients of a trainer for a slot, in the order of their addition.
 type StagedRows struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Incarnation uint64                 `protobuf:"varint,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// At which they were computed, of so many records.
+	// Version and number of records of the gradients.
 	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	Records uint32 `protobuf:"varint,3,opt,name=records,proto3" json:"records,omitempty"`
-	// Of the last frame that brought some.
+	// Sequence of the last frame.
 	Sequence uint64  `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	Ids      []int64 `protobuf:"fixed64,5,rep,packed,name=ids,proto3" json:"ids,omitempty"`
-	// Of each id, little-endian float32.
+	// Gradient of each id, little-endian float32.
 	Gradients []byte `protobuf:"bytes,6,opt,name=gradients,proto3" json:"gradients,omitempty"`
 	// SHA-256 of gradients and ids, little-endian.
 	Sha256        []byte `protobuf:"bytes,7,opt,name=sha256,proto3" json:"sha256,omitempty"`
@@ -3322,7 +3307,7 @@ type TakeBlocksRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Move   *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
 	Blocks []uint64               `protobuf:"varint,2,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
-	// Address of the shard that has them.
+	// Address of the source shard.
 	Source        string        `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
 	Slots         []*TableSlots `protobuf:"bytes,4,rep,name=slots,proto3" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3425,13 +3410,12 @@ func (*TakeBlocksReply) Descriptor() ([]byte, []int) {
 
 type SetPlacementRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its epoch is that of the committed placement.
+	// Its epoch is the epoch of the committed placement.
 	Move *Move `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
-	// For a shard that is at an earlier one; it may be left out to ask.
+	// For a shard with an earlier placement; absent: the call only asks whether the shard needs it.
 	Model     *ParameterModel     `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
 	Placement *ParameterPlacement `protobuf:"bytes,3,opt,name=placement,proto3" json:"placement,omitempty"`
-	// Of a job that goes back as a whole (see Rewind): the epoch that a shard without parameters
-	// joins in. 0: the job never goes back.
+	// For a job with rollbacks (see Rewind): the epoch of a shard without parameters. 0: no rollbacks.
 	JobEpoch      uint32 `protobuf:"varint,4,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3497,7 +3481,7 @@ func (x *SetPlacementRequest) GetJobEpoch() uint32 {
 
 type SetPlacementReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The shard is at an earlier placement and was not told this one.
+	// The shard has an earlier placement and needs this placement.
 	Wanted        bool `protobuf:"varint,1,opt,name=wanted,proto3" json:"wanted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3542,14 +3526,14 @@ func (x *SetPlacementReply) GetWanted() bool {
 
 type RewindRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the master: the create revision of its lock.
+	// Term of the leader: the create revision of its lock.
 	Term uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
-	// Greater than every one before.
+	// Greater than all earlier epochs.
 	JobEpoch uint32 `protobuf:"varint,2,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
-	// The bytes of the set's file; empty: no parameters.
+	// Bytes of the file of the set; empty: no parameters.
 	Set []byte `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
-	// The committed placement, as the store has it; empty: no block was ever moved. The shard takes
-	// the blocks that this gives it from the set, whichever shards wrote them there.
+	// The committed placement as stored in etcd; empty: no block was ever moved. The shard loads the blocks that the placement
+	// assigns to it, from the files of all shards in the set.
 	Placement     []byte `protobuf:"bytes,4,opt,name=placement,proto3" json:"placement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -42,73 +42,57 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ParameterServer is the control side of one parameter shard. Parameters and
-// gradients travel on the data port (docs/formats/parameter-server-wire.md),
-// which is the same address: the first bytes of a connection tell them apart.
+// ParameterServer is the control interface of one shard. The data port (docs/formats/parameter-server-wire.md) transfers
+// parameters and gradients. It has the same address: the first bytes of a connection select the protocol.
 type ParameterServerClient interface {
-	// Describe says what the shard holds. It changes nothing, with one exception:
-	// a shard that was restored from a checkpoint adopts committed_version.
+	// Describe returns the state of the shard. It changes nothing, with one exception: a shard that was restored from a
+	// checkpoint adopts committed_version.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeReply, error)
-	// InitParameters asks for the right to give the shard its first parameters.
-	// One trainer gets it (CLAIMED), puts every block on the data port and ends
-	// with FinishInit; the others are told to WAIT and ask again. Whoever puts
-	// nothing for the claim's time-out loses it, and the next one to ask gets it.
+	// InitParameters requests the right to initialize the shard. One trainer gets it (CLAIMED), puts every block through the
+	// data port and calls FinishInit. Other trainers receive WAIT and repeat the request. A trainer that puts nothing until the
+	// timeout of the claim loses it to the next caller.
 	//
-	// With several shards a trainer asks them in the order of their indices and
-	// starts again from the first when one says WAIT, so that the first shard
-	// without parameters elects the trainer for all of them.
+	// With several shards, a trainer calls them in the order of their indices and restarts at the first when a shard returns
+	// WAIT. The first shard without parameters therefore elects the trainer for all shards.
 	InitParameters(ctx context.Context, in *InitParametersRequest, opts ...grpc.CallOption) (*InitParametersReply, error)
-	// FinishInit makes the parameters visible to all, and durable first where
-	// there is a checkpoint folder. Repeating it is harmless.
+	// FinishInit makes the parameters visible to all trainers. If the shard has a checkpoint directory, it first makes them
+	// durable. The call may be repeated.
 	FinishInit(ctx context.Context, in *FinishInitRequest, opts ...grpc.CallOption) (*FinishInitReply, error)
-	// CommitStep makes one synchronous version: the staged sums of the
-	// contributors are added in the order given, divided by their records and
-	// applied. A shard at or past the version ignores it, so that it may be sent
-	// again, by the next master too. It is to be sent again to a shard that was
-	// restarted.
+	// CommitStep makes one synchronous version: the staged sums of the contributors are added in the given order, divided by
+	// their records and applied. A shard at or after the version ignores the call, so it may be repeated, also by the next
+	// master. It must be repeated to a restarted shard.
 	CommitStep(ctx context.Context, in *CommitStepRequest, opts ...grpc.CallOption) (*CommitStepReply, error)
-	// BeginCut fixes the moment of a checkpoint, and returns at once: from then on
-	// updates copy what they change. The same number again is the same cut. A
-	// number that is not greater than every other one that the shard knows of is
-	// refused, and so is an older term. A cut of a greater number ends the one
-	// before it, and one that nobody writes is dropped after a time.
+	// BeginCut fixes the cut of a checkpoint and returns immediately; later updates copy the blocks that they change. A repeated
+	// number is the same cut. A number that is not greater than all other known numbers is rejected, and so is an older term.
+	// A cut with a greater number ends the previous cut. A cut without WriteCut is dropped after 10 minutes.
 	BeginCut(ctx context.Context, in *BeginCutRequest, opts ...grpc.CallOption) (*BeginCutReply, error)
-	// WriteCut writes the files of the cut; repeated, it says again what it wrote.
-	// They count once a set names them.
+	// WriteCut writes the files of the cut. A repeated call returns the same reply. The files count when a set names them.
 	WriteCut(ctx context.Context, in *WriteCutRequest, opts ...grpc.CallOption) (*WriteCutReply, error)
-	// AbortCut drops the cut. What was written of it is pruned with the next set. A
-	// shard that does not know the cut does nothing.
+	// AbortCut drops the cut. Its files are removed with the next set. An unknown cut is ignored.
 	AbortCut(ctx context.Context, in *AbortCutRequest, opts ...grpc.CallOption) (*AbortCutReply, error)
-	// WriteSet writes the manifest of a set, for all shards, which have the folder
-	// of checkpoints together.
+	// WriteSet writes the manifest of a set for all shards, which share the checkpoint directory.
 	WriteSet(ctx context.Context, in *WriteSetRequest, opts ...grpc.CallOption) (*WriteSetReply, error)
-	// PruneSets removes the sets before the newest ones to keep, and this shard's
-	// checkpoints that no kept set names.
+	// PruneSets removes the sets that are older than the newest `keep` sets, and the checkpoints of this shard without a set.
 	PruneSets(ctx context.Context, in *PruneSetsRequest, opts ...grpc.CallOption) (*PruneSetsReply, error)
-	// FreezeBlocks keeps pushes away from blocks, and slots of tables, that are to leave: they wait. Only
-	// SetPlacement ends that: who froze them may have committed the move.
+	// FreezeBlocks freezes blocks and slots of tables before a move; pushes to them wait. Only SetPlacement ends the freeze,
+	// because the move can be committed.
 	FreezeBlocks(ctx context.Context, in *FreezeBlocksRequest, opts ...grpc.CallOption) (*FreezeBlocksReply, error)
-	// ReadBlock returns a frozen block, with all that moves with it.
+	// ReadBlock returns a frozen block with its state.
 	ReadBlock(ctx context.Context, in *ReadBlockRequest, opts ...grpc.CallOption) (*ReadBlockReply, error)
-	// ReadStaged copies what a trainer has staged for a frozen block.
+	// ReadStaged returns the staged gradient of a trainer for a frozen block.
 	ReadStaged(ctx context.Context, in *ReadStagedRequest, opts ...grpc.CallOption) (*ReadStagedReply, error)
-	// ReadSlots returns frozen slots of tables, one after the other, each in pieces of about 1 MiB.
+	// ReadSlots returns frozen slots of tables in sequence, each in parts of about 1 MiB.
 	ReadSlots(ctx context.Context, in *ReadSlotsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SlotPiece], error)
-	// TakeBlocks has this shard read frozen blocks, and slots, of another one. They are held
-	// aside until SetPlacement says whose they are.
+	// TakeBlocks reads frozen blocks and slots from another shard. They are unused until SetPlacement assigns them.
 	TakeBlocks(ctx context.Context, in *TakeBlocksRequest, opts ...grpc.CallOption) (*TakeBlocksReply, error)
-	// SetPlacement tells the shard what is committed. It ends a move in either way:
-	// blocks that were frozen are used again or let go, blocks that were taken are
-	// used or dropped. Repeating it is harmless.
+	// SetPlacement sets the committed placement and ends a move. Frozen blocks are used again or dropped, and blocks of
+	// TakeBlocks are used or dropped. The call may be repeated.
 	SetPlacement(ctx context.Context, in *SetPlacementRequest, opts ...grpc.CallOption) (*SetPlacementReply, error)
-	// Rewind brings the shard to a set, or to no parameters at all, in a job epoch
-	// that is new: nothing of an older one changes it from then on. Data connections
-	// are closed. Repeated in the same epoch it does nothing.
+	// Rewind loads a set, or removes all parameters, in a new job epoch. Requests of older epochs are rejected afterwards. Data
+	// connections are closed. A repeated call in the same epoch does nothing.
 	Rewind(ctx context.Context, in *RewindRequest, opts ...grpc.CallOption) (*RewindReply, error)
-	// Retire tells the shard which trainers are gone for good, once the master has
-	// committed that. The shard forgets what they pushed, and refuses them from then
-	// on. The one with the lower floor does nothing. A leader that was followed by
-	// another one is refused, and so is the leader of another job.
+	// Retire sends the retired trainers, after the commit of the master. The shard deletes their steps and rejects them. A
+	// request with a lower floor does nothing. A former leader and the leader of another job are rejected.
 	Retire(ctx context.Context, in *RetireRequest, opts ...grpc.CallOption) (*RetireReply, error)
 }
 
@@ -303,73 +287,57 @@ func (c *parameterServerClient) Retire(ctx context.Context, in *RetireRequest, o
 // All implementations must embed UnimplementedParameterServerServer
 // for forward compatibility.
 //
-// ParameterServer is the control side of one parameter shard. Parameters and
-// gradients travel on the data port (docs/formats/parameter-server-wire.md),
-// which is the same address: the first bytes of a connection tell them apart.
+// ParameterServer is the control interface of one shard. The data port (docs/formats/parameter-server-wire.md) transfers
+// parameters and gradients. It has the same address: the first bytes of a connection select the protocol.
 type ParameterServerServer interface {
-	// Describe says what the shard holds. It changes nothing, with one exception:
-	// a shard that was restored from a checkpoint adopts committed_version.
+	// Describe returns the state of the shard. It changes nothing, with one exception: a shard that was restored from a
+	// checkpoint adopts committed_version.
 	Describe(context.Context, *DescribeRequest) (*DescribeReply, error)
-	// InitParameters asks for the right to give the shard its first parameters.
-	// One trainer gets it (CLAIMED), puts every block on the data port and ends
-	// with FinishInit; the others are told to WAIT and ask again. Whoever puts
-	// nothing for the claim's time-out loses it, and the next one to ask gets it.
+	// InitParameters requests the right to initialize the shard. One trainer gets it (CLAIMED), puts every block through the
+	// data port and calls FinishInit. Other trainers receive WAIT and repeat the request. A trainer that puts nothing until the
+	// timeout of the claim loses it to the next caller.
 	//
-	// With several shards a trainer asks them in the order of their indices and
-	// starts again from the first when one says WAIT, so that the first shard
-	// without parameters elects the trainer for all of them.
+	// With several shards, a trainer calls them in the order of their indices and restarts at the first when a shard returns
+	// WAIT. The first shard without parameters therefore elects the trainer for all shards.
 	InitParameters(context.Context, *InitParametersRequest) (*InitParametersReply, error)
-	// FinishInit makes the parameters visible to all, and durable first where
-	// there is a checkpoint folder. Repeating it is harmless.
+	// FinishInit makes the parameters visible to all trainers. If the shard has a checkpoint directory, it first makes them
+	// durable. The call may be repeated.
 	FinishInit(context.Context, *FinishInitRequest) (*FinishInitReply, error)
-	// CommitStep makes one synchronous version: the staged sums of the
-	// contributors are added in the order given, divided by their records and
-	// applied. A shard at or past the version ignores it, so that it may be sent
-	// again, by the next master too. It is to be sent again to a shard that was
-	// restarted.
+	// CommitStep makes one synchronous version: the staged sums of the contributors are added in the given order, divided by
+	// their records and applied. A shard at or after the version ignores the call, so it may be repeated, also by the next
+	// master. It must be repeated to a restarted shard.
 	CommitStep(context.Context, *CommitStepRequest) (*CommitStepReply, error)
-	// BeginCut fixes the moment of a checkpoint, and returns at once: from then on
-	// updates copy what they change. The same number again is the same cut. A
-	// number that is not greater than every other one that the shard knows of is
-	// refused, and so is an older term. A cut of a greater number ends the one
-	// before it, and one that nobody writes is dropped after a time.
+	// BeginCut fixes the cut of a checkpoint and returns immediately; later updates copy the blocks that they change. A repeated
+	// number is the same cut. A number that is not greater than all other known numbers is rejected, and so is an older term.
+	// A cut with a greater number ends the previous cut. A cut without WriteCut is dropped after 10 minutes.
 	BeginCut(context.Context, *BeginCutRequest) (*BeginCutReply, error)
-	// WriteCut writes the files of the cut; repeated, it says again what it wrote.
-	// They count once a set names them.
+	// WriteCut writes the files of the cut. A repeated call returns the same reply. The files count when a set names them.
 	WriteCut(context.Context, *WriteCutRequest) (*WriteCutReply, error)
-	// AbortCut drops the cut. What was written of it is pruned with the next set. A
-	// shard that does not know the cut does nothing.
+	// AbortCut drops the cut. Its files are removed with the next set. An unknown cut is ignored.
 	AbortCut(context.Context, *AbortCutRequest) (*AbortCutReply, error)
-	// WriteSet writes the manifest of a set, for all shards, which have the folder
-	// of checkpoints together.
+	// WriteSet writes the manifest of a set for all shards, which share the checkpoint directory.
 	WriteSet(context.Context, *WriteSetRequest) (*WriteSetReply, error)
-	// PruneSets removes the sets before the newest ones to keep, and this shard's
-	// checkpoints that no kept set names.
+	// PruneSets removes the sets that are older than the newest `keep` sets, and the checkpoints of this shard without a set.
 	PruneSets(context.Context, *PruneSetsRequest) (*PruneSetsReply, error)
-	// FreezeBlocks keeps pushes away from blocks, and slots of tables, that are to leave: they wait. Only
-	// SetPlacement ends that: who froze them may have committed the move.
+	// FreezeBlocks freezes blocks and slots of tables before a move; pushes to them wait. Only SetPlacement ends the freeze,
+	// because the move can be committed.
 	FreezeBlocks(context.Context, *FreezeBlocksRequest) (*FreezeBlocksReply, error)
-	// ReadBlock returns a frozen block, with all that moves with it.
+	// ReadBlock returns a frozen block with its state.
 	ReadBlock(context.Context, *ReadBlockRequest) (*ReadBlockReply, error)
-	// ReadStaged copies what a trainer has staged for a frozen block.
+	// ReadStaged returns the staged gradient of a trainer for a frozen block.
 	ReadStaged(context.Context, *ReadStagedRequest) (*ReadStagedReply, error)
-	// ReadSlots returns frozen slots of tables, one after the other, each in pieces of about 1 MiB.
+	// ReadSlots returns frozen slots of tables in sequence, each in parts of about 1 MiB.
 	ReadSlots(*ReadSlotsRequest, grpc.ServerStreamingServer[SlotPiece]) error
-	// TakeBlocks has this shard read frozen blocks, and slots, of another one. They are held
-	// aside until SetPlacement says whose they are.
+	// TakeBlocks reads frozen blocks and slots from another shard. They are unused until SetPlacement assigns them.
 	TakeBlocks(context.Context, *TakeBlocksRequest) (*TakeBlocksReply, error)
-	// SetPlacement tells the shard what is committed. It ends a move in either way:
-	// blocks that were frozen are used again or let go, blocks that were taken are
-	// used or dropped. Repeating it is harmless.
+	// SetPlacement sets the committed placement and ends a move. Frozen blocks are used again or dropped, and blocks of
+	// TakeBlocks are used or dropped. The call may be repeated.
 	SetPlacement(context.Context, *SetPlacementRequest) (*SetPlacementReply, error)
-	// Rewind brings the shard to a set, or to no parameters at all, in a job epoch
-	// that is new: nothing of an older one changes it from then on. Data connections
-	// are closed. Repeated in the same epoch it does nothing.
+	// Rewind loads a set, or removes all parameters, in a new job epoch. Requests of older epochs are rejected afterwards. Data
+	// connections are closed. A repeated call in the same epoch does nothing.
 	Rewind(context.Context, *RewindRequest) (*RewindReply, error)
-	// Retire tells the shard which trainers are gone for good, once the master has
-	// committed that. The shard forgets what they pushed, and refuses them from then
-	// on. The one with the lower floor does nothing. A leader that was followed by
-	// another one is refused, and so is the leader of another job.
+	// Retire sends the retired trainers, after the commit of the master. The shard deletes their steps and rejects them. A
+	// request with a lower floor does nothing. A former leader and the leader of another job are rejected.
 	Retire(context.Context, *RetireRequest) (*RetireReply, error)
 	mustEmbedUnimplementedParameterServerServer()
 }
