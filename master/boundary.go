@@ -10,7 +10,7 @@ import (
 // parameter servers are at the version of the last step sent. In a job without steps there is nothing to hold. Steps
 // can be committed meanwhile; they are sent to the servers afterwards.
 type boundary struct {
-	term    *term
+	term    *control
 	telling turn
 }
 
@@ -21,7 +21,7 @@ func (b *boundary) hold(ctx context.Context) error {
 		return err
 	}
 	var last taskqueue.Step
-	err := b.term.inspect(ctx, func(q *taskqueue.Queue) { last, _ = q.SyncStep() })
+	err := b.term.Read(ctx, func(q *taskqueue.Queue) { last, _ = q.SyncStep() })
 	if err == nil && last.Version > 0 {
 		_, err = b.term.config.Servers.CommitStep(ctx, last)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/master/component"
 	"trainmaster/taskqueue"
 )
 
@@ -49,12 +50,12 @@ type CheckpointStatus struct {
 //
 // Steps are held only while the cut is fixed. The files are written while training continues.
 type checkpointer struct {
-	term  *term
+	term  *control
 	still *boundary
 	cuts  *rewinding // of trainers too; nil: of the servers alone
 	log   *logrus.Entry
 
-	box      *mailbox
+	box      *component.Mailbox
 	one      turn // checkpoint at a time
 	failed   bool // the files of an incomplete set may remain on the disks
 	datasets described
@@ -74,9 +75,8 @@ const (
 	lastTimeout     = time.Minute
 )
 
-// newCheckpointer returns the checkpointer of a term. telling is held while a step is sent to the servers.
-func newCheckpointer(t *term, telling turn) *checkpointer {
-	return &checkpointer{term: t, still: &boundary{t, telling}, log: t.config.Log, one: newTurn(), failed: true, datasets: described{}}
+func newCheckpointer(t *control) *checkpointer {
+	return &checkpointer{term: t, still: &boundary{t, t.telling}, log: t.config.Log, one: newTurn(), failed: true, datasets: described{}}
 }
 
 // run takes a checkpoint whenever one is due, until ctx ends.
@@ -88,24 +88,24 @@ func (c *checkpointer) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	clock := c.term.committer.time
+	clock := c.term.Clock()
 	var retry pace
 	for ctx.Err() == nil {
-		c.box.take()
+		c.box.Take()
 		now, err := c.term.progress(ctx)
 		if err != nil {
 			return err
 		}
 		if !c.due(now, last) {
-			clock.Wait(ctx, c.box.changed, c.rest(now, last))
+			clock.Wait(ctx, c.box.Changed(), c.rest(now, last))
 			continue
 		}
 		if retry.tooSoon(now.at) {
-			clock.Wait(ctx, c.box.changed, retry.again.Sub(now.at))
+			clock.Wait(ctx, c.box.Changed(), retry.again.Sub(now.at))
 			continue
 		}
 		if err := c.take(ctx); err != nil {
-			retry.failed(c.term.committer.time.Now(), err)
+			retry.failed(c.term.Clock().Now(), err)
 			continue
 		}
 		last, retry = &now, pace{}
@@ -120,9 +120,9 @@ func (c *checkpointer) subscribe() {
 		kinds = append(kinds, taskqueue.OnStepCommitted)
 	}
 	if c.cuts != nil {
-		kinds = append(kinds, taskqueue.OnBarrierHeld, taskqueue.OnCheckpointDue, taskqueue.OnRollbackDue, onServersChanged)
+		kinds = append(kinds, taskqueue.OnBarrierHeld, taskqueue.OnCheckpointDue, taskqueue.OnRollbackDue, component.OnServersChanged)
 	}
-	c.box = c.term.committer.subscribe(kinds...)
+	c.box = c.term.Effects(kinds...)
 }
 
 // rest returns when time makes a checkpoint due that is not due now; negative: never.
@@ -149,7 +149,7 @@ func (c *checkpointer) begun(ctx context.Context) (*progress, error) {
 	set, _, err := c.term.config.Store.Value(ctx, LatestSetKey)
 	for err != nil {
 		c.log.WithError(err).Warn("the latest set of checkpoints is not known yet, asking again")
-		if c.term.committer.time.Sleep(ctx, checkpointRetry); ctx.Err() != nil {
+		if c.term.Clock().Sleep(ctx, checkpointRetry); ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 		set, _, err = c.term.config.Store.Value(ctx, LatestSetKey)
@@ -191,11 +191,11 @@ func (p *pace) failed(now time.Time, err error) {
 
 // within is context.WithTimeout on the clock of the term.
 func (c *checkpointer) within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return c.term.committer.time.WithTimeout(ctx, d)
+	return c.term.Clock().WithTimeout(ctx, d)
 }
 
 // lastCheckpoint saves the final parameters of the job, after training has ended.
-func (t *term) lastCheckpoint(ctx context.Context) {
+func (t *control) lastCheckpoint(ctx context.Context) {
 	if t.checkpoints == nil || t.checkpoints.cuts != nil { // the last cut has all
 		return
 	}
@@ -210,7 +210,7 @@ func (c *checkpointer) take(ctx context.Context) error {
 		return err
 	}
 	defer c.one.give()
-	began := c.term.committer.time.Now()
+	began := c.term.Clock().Now()
 	if c.failed {
 		c.discard(ctx) // of the term before, or what could not be removed
 	}
@@ -235,7 +235,7 @@ func (c *checkpointer) take(ctx context.Context) error {
 		return err
 	}
 	c.note(cut.Number(), nil)
-	c.log.WithFields(logrus.Fields{"set": cut.Number(), "took": c.term.committer.since(began).Round(time.Millisecond)}).Info("checkpoint complete")
+	c.log.WithFields(logrus.Fields{"set": cut.Number(), "took": c.term.since(began).Round(time.Millisecond)}).Info("checkpoint complete")
 	bounded, cancel := c.within(ctx, writeTimeout)
 	defer cancel()
 	if err := cut.Prune(bounded, c.term.config.CheckpointKeep); err != nil && ctx.Err() == nil {
@@ -261,7 +261,7 @@ func (c *checkpointer) discard(ctx context.Context) {
 	if err == nil {
 		bounded, cancel := c.within(ctx, writeTimeout)
 		defer cancel()
-		err = c.term.config.Servers.Discard(bounded, uint64(c.term.committer.lead.Revision()), latest)
+		err = c.term.config.Servers.Discard(bounded, uint64(c.term.Number()), latest)
 	}
 	if err != nil {
 		if ctx.Err() == nil {
@@ -294,7 +294,7 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 	case c.cuts != nil:
 		err = c.cuts.publish(ctx, cut.Number(), set)
 	default:
-		err = c.term.publish(ctx, taskqueue.Write{Key: LatestSetKey, Value: set})
+		err = publish(ctx, c.term, taskqueue.Write{Key: LatestSetKey, Value: set})
 	}
 	if err != nil {
 		bounded, cancel := c.within(context.WithoutCancel(ctx), beginTimeout)
@@ -333,7 +333,7 @@ func (c *checkpointer) begin(ctx context.Context) (Cut, *moment, error) {
 		return nil, nil, fmt.Errorf("stop for a checkpoint: %w", err)
 	}
 	defer c.still.release()
-	cut, err := c.term.config.Servers.Begin(ctx, uint64(c.term.committer.lead.Revision()), at.position.Epoch, func(last uint64) uint64 { return last + 1 })
+	cut, err := c.term.config.Servers.Begin(ctx, uint64(c.term.Number()), at.position.Epoch, func(last uint64) uint64 { return last + 1 })
 	return cut, at, err
 }
 
@@ -344,7 +344,7 @@ func (c *checkpointer) note(set uint64, err error) {
 		c.failure = err.Error()
 		return
 	}
-	c.set, c.at = set, c.term.committer.time.Now()
+	c.set, c.at = set, c.term.Clock().Now()
 }
 
 func (c *checkpointer) status() CheckpointStatus {
@@ -352,7 +352,7 @@ func (c *checkpointer) status() CheckpointStatus {
 	defer c.mu.Unlock()
 	s := CheckpointStatus{Set: c.set, Failure: c.failure}
 	if c.set > 0 {
-		s.Age = c.term.committer.since(c.at)
+		s.Age = c.term.since(c.at)
 	}
 	return s
 }
@@ -377,8 +377,8 @@ func (t turn) take(ctx context.Context) error {
 func (t turn) give() { <-t }
 
 // progress says how far the job is.
-func (t *term) progress(ctx context.Context) (p progress, err error) {
-	err = t.inspect(ctx, func(q *taskqueue.Queue) {
+func (t *control) progress(ctx context.Context) (p progress, err error) {
+	err = t.Read(ctx, func(q *taskqueue.Queue) {
 		for _, set := range q.Overview().Sets {
 			p.passes += uint64(set.Pass)
 		}
@@ -386,12 +386,12 @@ func (t *term) progress(ctx context.Context) (p progress, err error) {
 		p.steps = last.Version
 		p.clock = q.Clock()
 	})
-	p.at = t.committer.time.Now()
+	p.at = t.Clock().Now()
 	return p, err
 }
 
 // publish writes keys in one transaction with the state.
-func (t *term) publish(ctx context.Context, writes ...taskqueue.Write) error {
-	_, err := t.committer.submit(ctx, request{event: &taskqueue.StoreKeys{Writes: writes}})
+func publish(ctx context.Context, t component.Term, writes ...taskqueue.Write) error {
+	_, err := t.Submit(ctx, &taskqueue.StoreKeys{Writes: writes})
 	return err
 }

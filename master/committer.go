@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"trainmaster/master/component"
 	"trainmaster/master/decide"
 	"trainmaster/taskqueue"
 )
@@ -28,7 +29,7 @@ type committer struct {
 
 	cutDisturbed bool // a commit was slow or refused since the last CutBegin
 
-	mailboxes []*mailbox
+	mailboxes []*component.Mailbox
 	unblocked [taskqueue.WaitFors]bool // an event may have changed the answer of a parked op that waits for it
 }
 
@@ -333,16 +334,16 @@ func (c *committer) publishEffects(effects []taskqueue.Effect) {
 
 func (c *committer) post(e taskqueue.Effect) {
 	for _, m := range c.mailboxes {
-		m.post(e)
+		m.Post(e)
 	}
 }
 
 // subscribe returns a mailbox for effects of the given kinds, which has the outstanding ones already. It must be called before run.
-func (c *committer) subscribe(kinds ...taskqueue.EffectKind) *mailbox {
-	m := newMailbox(kinds...)
+func (c *committer) subscribe(kinds ...taskqueue.EffectKind) *component.Mailbox {
+	m := component.NewMailbox(kinds...)
 	//guard:mailbox-starts-outstanding
 	for _, e := range c.queue.Outstanding() {
-		m.post(e)
+		m.Post(e)
 	}
 	c.mailboxes = append(c.mailboxes, m)
 	return m

@@ -1,7 +1,6 @@
 package master
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -9,20 +8,20 @@ import (
 	"github.com/sirupsen/logrus"
 	"trainmaster/master/store"
 
+	"trainmaster/master/component"
 	"trainmaster/taskqueue"
 )
 
 // Config holds the dependencies and the settings of a master. The zero value of a field means its default; Store has none.
 type Config struct {
 	Store    store.Store
-	Servers  Servers       // default [None]
-	Registry store.Servers // to evict parameter servers that died; nil: their leases run out
-	Ledger   Sealer        // seals the ledger; nil: it stays in the store
-	Clock    Time          // default: the clock of the machine
-	Log      *logrus.Entry // default: the standard logger
+	Servers  Servers         // default [None]
+	Registry store.Servers   // to evict parameter servers that died; nil: their leases run out
+	Ledger   Sealer          // seals the ledger; nil: it stays in the store
+	Clock    component.Clock // default: the clock of the machine
+	Log      *logrus.Entry   // default: the standard logger
 
-	// Begun is called in each term before its announcement; may be nil. An error ends Run.
-	Begun func(ctx context.Context) error
+	Components []component.Component // further ones
 
 	Job       string // name; default "default"
 	Advertise string // address that trainers dial: host:port
@@ -66,7 +65,7 @@ func (c Config) withDefaults() Config {
 		c.Servers = None{}
 	}
 	if c.Clock == nil {
-		c.Clock = machineTime{}
+		c.Clock = component.MachineClock{}
 	}
 	if c.Log == nil {
 		c.Log = logrus.NewEntry(logrus.StandardLogger())

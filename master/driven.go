@@ -5,45 +5,18 @@ import (
 	"time"
 
 	"trainmaster/ledger"
+	"trainmaster/master/component"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
-// Time is the clock that a term goes by. Now must never go back.
-type Time interface {
-	Now() time.Time
-	Sleep(ctx context.Context, d time.Duration)
-	// Wait returns when wake has a token, which it takes, when ctx ends, or after d. It has no time limit if d is negative.
-	Wait(ctx context.Context, wake <-chan struct{}, d time.Duration)
-	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
-}
-
-// machineTime is the machine's monotonic clock.
-type machineTime struct{}
-
-func (machineTime) Now() time.Time                             { return time.Now() }
-func (machineTime) Sleep(ctx context.Context, d time.Duration) { pause(ctx, d) }
-func (machineTime) Wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
-	var late <-chan time.Time
-	if d >= 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		late = timer.C
-	}
-	select {
-	case <-ctx.Done():
-	case <-wake:
-	case <-late:
-	}
-}
-func (machineTime) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, d)
-}
-
 // Driven is a term whose rounds another one drives: recovery, batches, commits, read-backs
 // and answers as in any term, but no goroutine and no clock of its own. A simulator drives
 // it in virtual time. It is for one goroutine.
-type Driven struct{ term *term }
+type Driven struct {
+	term   *term
+	config Config
+}
 
 // Drive recovers the state under a lock that is held. When ctx ends, the master is to stop: an
 // unknown outcome ends the term then.
@@ -53,7 +26,7 @@ func Drive(ctx context.Context, lead store.Leadership, config Config) (*Driven, 
 	if err != nil {
 		return nil, err
 	}
-	return &Driven{newTerm(config, newCommitter(s))}, nil
+	return &Driven{newTerm(newCommitter(s)), config}, nil
 }
 
 // Errand is an event queued in a driven term.
@@ -66,11 +39,11 @@ type Errand struct {
 func (d *Driven) Put(ctx context.Context, event taskqueue.Event) (*Errand, error) {
 	o := &op{ctx: ctx, request: request{event: event}, done: make(chan struct{}, 1)}
 	if r, ok := event.(*taskqueue.Request); ok {
-		o.patient, o.until = len(r.Held) == 0, d.term.committer.time.Now().Add(longPoll)
+		o.patient, o.until = len(r.Held) == 0, d.term.Clock().Now().Add(longPoll)
 	}
 	switch event.(type) {
 	case *taskqueue.PlainAsk, *taskqueue.StepCommit, *taskqueue.StepFlushed, *taskqueue.LastStep, *taskqueue.CutWatch, *taskqueue.StageGradients:
-		o.patient, o.until = true, d.term.committer.time.Now().Add(longPoll)
+		o.patient, o.until = true, d.term.Clock().Now().Add(longPoll)
 	}
 	return d.put(o)
 }
@@ -109,13 +82,13 @@ func (d *Driven) Round(ctx context.Context, tick bool) error {
 }
 
 // ServersChanged reports a change of the registry of parameter servers.
-func (d *Driven) ServersChanged() { d.term.committer.post(serversChanged{}) }
+func (d *Driven) ServersChanged() { d.term.committer.post(component.ServersChanged{}) }
 
 // TakeCuts subscribes to the other duties of the leader of a job with Options.Cuts. The returned function takes cuts
 // and rolls the job back until ctx or the term ends. It reads from db. await waits for a token in done and takes it; ctx identifies
 // the caller.
 func (d *Driven) TakeCuts(db store.Store, servers Servers, await func(ctx context.Context, done <-chan struct{})) func(context.Context) error {
-	checkpoints := newCheckpointer(d.beside(db, servers, await), newTurn())
+	checkpoints := newCheckpointer(d.control(db, servers, await))
 	checkpoints.cuts = &rewinding{checkpointer: checkpoints, placed: func() []byte { return nil }} // no blocks move
 	checkpoints.subscribe()
 	return checkpoints.run
@@ -124,17 +97,17 @@ func (d *Driven) TakeCuts(db store.Store, servers Servers, await func(ctx contex
 // SendSteps subscribes to the committed steps of a synchronous job. The returned function sends them to the parameter servers until
 // its context ends. await is as for TakeCuts.
 func (d *Driven) SendSteps(servers Servers, await func(ctx context.Context, done <-chan struct{})) func(context.Context) error {
-	t := d.beside(d.term.config.Store, servers, await)
-	steps := t.committer.subscribe(taskqueue.OnStepCommitted, onServersChanged)
-	return func(ctx context.Context) error { return t.tellShards(ctx, steps, newTurn()) }
+	c := d.control(d.config.Store, servers, await)
+	c.subscribe()
+	return c.tellShards
 }
 
-// beside returns the term as a component with its own store and servers uses it.
-func (d *Driven) beside(db store.Store, servers Servers, await func(ctx context.Context, done <-chan struct{})) *term {
-	config := d.term.config
+// control returns the control of other parameter servers in this term.
+func (d *Driven) control(db store.Store, servers Servers, await func(ctx context.Context, done <-chan struct{})) *control {
+	config := d.config
 	config.Store, config.Servers = db, servers
 	d.term.committer.await = await
-	return newTerm(config, d.term.committer)
+	return newControl(d.term, config)
 }
 
 // Proven returns the number of the last commit and its proof.
@@ -144,10 +117,7 @@ func (d *Driven) Proven() (commit uint64, proof []byte) {
 }
 
 // LedgerProgress is how far commits, and the events in them, are.
-func (d *Driven) LedgerProgress() ledger.Progress {
-	c := d.term.committer
-	return ledger.Progress{Commit: c.number.Load(), Bytes: c.ledgerBytes.Load()}
-}
+func (d *Driven) LedgerProgress() ledger.Progress { return d.term.Progress() }
 
 // End fails all queued events and rejects new ones.
 func (d *Driven) End(cause error) { d.term.committer.end(cause) }

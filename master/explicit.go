@@ -54,7 +54,7 @@ func (m *Master) stepEvent(ctx context.Context, by taskqueue.Ordinal, ev taskque
 	if by == 0 {
 		return place, false, ErrRejoin
 	}
-	a, err := t.ask(ctx, ev, true)
+	a, err := t.Wait(ctx, ev)
 	if err != nil {
 		return place, false, err
 	}

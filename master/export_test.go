@@ -7,9 +7,6 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// MachineTime is the clock of the machine.
-type MachineTime = machineTime
-
 // Waiting is how many callers the committer has not looked at yet.
 func (m *Master) Waiting() int { return m.current.Load().committer.len() }
 

@@ -14,8 +14,8 @@ type ShardFaults struct {
 const faultsEvery = 5 * time.Second
 
 // watchFaults notes the faults of parameter servers for the status, until ctx ends.
-func (t *term) watchFaults(ctx context.Context) error {
-	clock := t.committer.time
+func (t *control) watchFaults(ctx context.Context) error {
+	clock := t.Clock()
 	var before ShardFaults
 	for ctx.Err() == nil {
 		bounded, cancel := clock.WithTimeout(ctx, faultsEvery)

@@ -75,7 +75,7 @@ func (c *cuts) begin() {
 
 func (c *cuts) sessions() (n int) {
 	c.t.Helper()
-	if err := c.current.Load().inspect(c.ctx, func(q *taskqueue.Queue) { n = q.Trainers() }); err != nil {
+	if err := c.current.Load().Read(c.ctx, func(q *taskqueue.Queue) { n = q.Trainers() }); err != nil {
 		c.t.Fatal(err)
 	}
 	return n
@@ -92,7 +92,7 @@ func TestCutFencesMoreTrainersThanATransactionTakes(t *testing.T) {
 		c.flushes(c.member("works"), 0)
 		c.begin()
 		time.Sleep(3 * beginTimeout)
-		if s := c.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
+		if s := c.Master.servers.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
 			t.Errorf("no cut within %v: %+v", 3*beginTimeout, s)
 		}
 		if n := c.sessions(); n != 1 {
@@ -108,7 +108,7 @@ func TestCutKeepsTrainerThatStandsStillLate(t *testing.T) {
 		c.flushes(c.member("late"), 5*time.Second)
 		c.begin()
 		time.Sleep(2 * beginTimeout)
-		if s := c.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
+		if s := c.Master.servers.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
 			t.Errorf("no cut within %v: %+v", 2*beginTimeout, s)
 		}
 		if n := c.sessions(); n != 1 {
@@ -162,7 +162,7 @@ func TestCutKeepsTrainerWhoseReportEtcdRefused(t *testing.T) {
 		if n := c.sessions(); n != 1 {
 			t.Errorf("%d sessions, expected 1", n)
 		}
-		if s := c.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
+		if s := c.Master.servers.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
 			t.Errorf("no cut within %v: %+v", 4*beginTimeout, s)
 		}
 	})
@@ -183,14 +183,14 @@ func TestNoCutBeforeServersHearWhoIsFenced(t *testing.T) {
 		if n := c.sessions(); n != 1 {
 			t.Errorf("%d sessions, expected 1", n)
 		}
-		if s := c.current.Load().checkpoints.status(); s.Set != 0 {
+		if s := c.Master.servers.current.Load().checkpoints.status(); s.Set != 0 {
 			t.Errorf("a cut was taken before all servers heard: %+v", s)
 		}
 		c.servers.mu.Lock()
 		c.servers.unreachable = nil
 		c.servers.mu.Unlock()
 		time.Sleep(2 * checkpointPause)
-		if s := c.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
+		if s := c.Master.servers.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
 			t.Errorf("no cut after the servers were told: %+v", s)
 		}
 		if !c.servers.overAtBegin(hangs.Incarnation) {

@@ -5,8 +5,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"github.com/sirupsen/logrus"
 	"time"
+
 	"trainmaster/ledger"
+	"trainmaster/master/component"
 )
 
 // Sealer moves the ledger from etcd to sealed files while a term lasts. *ledger.Sealer implements it.
@@ -20,37 +23,51 @@ type Sealer interface {
 	Status() ledger.Status
 }
 
-// checkLedger is ErrOtherLedger or nil: an answer that is not known now keeps no master from leading.
-func (m *Master) checkLedger(ctx context.Context, jobID string) error {
-	if !m.config.seals() {
-		return nil
-	}
+// sealing is the component that runs the sealer of the ledger.
+type sealing struct {
+	sealer            Sealer
+	log               *logrus.Entry
+	checking, running detached // calls of sealer
+}
+
+func newSealing(config Config) *sealing {
+	return &sealing{sealer: config.Ledger, log: config.Log, checking: detached{newTurn()}, running: detached{newTurn()}}
+}
+
+// Name implements [component.Component].
+func (s *sealing) Name() string { return "sealing of the ledger" }
+
+// Init compares the sealed ledger before the state is read.
+func (s *sealing) Init(ctx context.Context) error { return s.check(ctx, "") }
+
+// Prepare compares the sealed ledger with the job.
+func (s *sealing) Prepare(ctx context.Context, t component.Term) error {
+	id := t.JobID()
+	return s.check(ctx, hex.EncodeToString(id[:]))
+}
+
+// check returns ErrOtherLedger or nil. An answer that is not known now does not keep a master from leading.
+func (s *sealing) check(ctx context.Context, jobID string) error {
 	bounded, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	err := m.checking.do(bounded, 0, func(ctx context.Context) error { return m.config.Ledger.Check(ctx, jobID) })
+	err := s.checking.do(bounded, 0, func(ctx context.Context) error { return s.sealer.Check(ctx, jobID) })
 	if errors.Is(err, ledger.ErrElsewhere) {
 		return fmt.Errorf("%w: %w", ErrOtherLedger, err)
 	}
 	if err != nil {
-		m.config.Log.WithError(err).Warn("whether the ledger is where this master looks is not known")
+		s.log.WithError(err).Warn("whether the ledger is where this master looks is not known")
 	}
 	return nil
 }
 
-// seal runs the sealer for a term. It returns soon after the term has ended, also if the file system
-// hangs: the leader must resign then.
-func (m *Master) seal(ctx context.Context, t *term) error {
-	if !m.config.seals() {
-		return nil
-	}
-	c := t.committer
-	err := m.sealing.do(ctx, sealPatience, func(ctx context.Context) error {
-		return m.config.Ledger.Run(ctx, c.lead, hex.EncodeToString(t.jobID[:]), func() ledger.Progress {
-			return ledger.Progress{Commit: c.number.Load(), Bytes: c.ledgerBytes.Load()}
-		})
+// Run runs the sealer. It returns soon after the term has ended, also if the file system hangs: the leader must resign then.
+func (s *sealing) Run(ctx context.Context, t component.Term) error {
+	id := t.JobID()
+	err := s.running.do(ctx, sealPatience, func(ctx context.Context) error {
+		return s.sealer.Run(ctx, t.Lock(), hex.EncodeToString(id[:]), t.Progress)
 	})
 	if errors.Is(err, errHangs) {
-		m.config.Log.Warn("sealing did not end with the term: the file system of the ledger does not answer")
+		s.log.Warn("sealing did not end with the term: the file system of the ledger does not answer")
 	}
 	return err
 }

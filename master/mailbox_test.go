@@ -2,34 +2,11 @@ package master
 
 import (
 	"errors"
-	"reflect"
 	"testing"
 	"time"
 
 	"trainmaster/taskqueue"
 )
-
-func TestMailboxKeepsTheNewestOfEachKey(t *testing.T) {
-	m := newMailbox(taskqueue.OnSessionsChanged, taskqueue.OnUnblocked)
-	for floor := range uint64(3) { // nothing takes them: posting must not block
-		m.post(taskqueue.SessionsChanged{Floor: floor})
-		m.post(taskqueue.Unblocked{On: taskqueue.WaitTask})
-		m.post(taskqueue.Unblocked{On: taskqueue.WaitFlush})
-		m.post(taskqueue.JobEnded{})
-	}
-	select {
-	case <-m.changed:
-	default:
-		t.Error("the mailbox gives no signal")
-	}
-	want := []taskqueue.Effect{taskqueue.SessionsChanged{Floor: 2}, taskqueue.Unblocked{On: taskqueue.WaitTask}, taskqueue.Unblocked{On: taskqueue.WaitFlush}}
-	if got := m.take(); !reflect.DeepEqual(got, want) {
-		t.Errorf("took %+v: expected %+v", got, want)
-	}
-	if got := m.take(); len(got) > 0 {
-		t.Errorf("took %+v twice", got)
-	}
-}
 
 // A refused batch discards its effects: the parameter servers would end sessions that go on.
 func TestRefusedBatchPublishesNoEffect(t *testing.T) {
@@ -38,20 +15,20 @@ func TestRefusedBatchPublishesNoEffect(t *testing.T) {
 	d.put(&taskqueue.Join{ID: "a"})
 	d.round(false)
 	box := d.term.committer.subscribe(taskqueue.OnSessionsChanged)
-	box.take()
+	box.Take()
 	store.set(0, errors.New("full"))
 	again := d.put(&taskqueue.Join{ID: "a"}) // ends the session before it
 	d.round(false)
 	if _, _, done, err := again.Answer(); !done || err == nil {
 		t.Fatalf("the commit was not refused: %v, %v", done, err)
 	}
-	if got := box.take(); len(got) > 0 {
+	if got := box.Take(); len(got) > 0 {
 		t.Errorf("a refused batch published %+v", got)
 	}
 	store.set(0, nil)
 	d.put(&taskqueue.Join{ID: "a"})
 	d.round(false)
-	if got := box.take(); len(got) != 1 {
+	if got := box.Take(); len(got) != 1 {
 		t.Errorf("a committed batch published %+v: expected one effect", got)
 	}
 }

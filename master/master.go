@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"trainmaster/dataset"
+	"trainmaster/master/component"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
@@ -23,8 +24,10 @@ type Master struct {
 	fresh   freshness
 	ended   atomic.Pointer[chan struct{}] // closes when the current or the next term ends
 
-	checking, sealing detached     // calls of Sealer
-	waiting           atomic.Value // string: why this master does not lead
+	servers    *serverControl
+	unused     *unusedParts
+	components []component.Component
+	waiting    atomic.Value // string: why this master does not lead
 }
 
 // waits stores the reason why this master does not lead. Status returns it until the master leads.
@@ -47,8 +50,13 @@ func New(config Config) (*Master, error) {
 	m := &Master{config: config}
 	ended := make(chan struct{})
 	m.ended.Store(&ended)
-	m.reports.one, m.checking, m.sealing = newTurn(), detached{newTurn()}, detached{newTurn()}
-	m.reports.source = dataset.Source{Roots: config.Roots}
+	m.reports.one, m.reports.source = newTurn(), dataset.Source{Roots: config.Roots}
+	m.servers, m.unused = &serverControl{config: config}, &unusedParts{log: config.Log}
+	if config.seals() {
+		m.components = append(m.components, newSealing(config))
+	}
+	m.components = append(m.components, config.Components...)
+	m.components = append(m.components, m.servers, m.unused, &jobEnd{linger: config.Linger, before: m.servers.lastCheckpoint})
 	return m, nil
 }
 
@@ -64,8 +72,10 @@ func (m *Master) Run(ctx context.Context) error {
 	if err := m.config.Store.EnsureJob(ctx, m.config.Job, m.config.Settings()); fatal(err) {
 		return err
 	}
-	if err := m.checkLedger(ctx, ""); err != nil {
-		return err
+	for _, part := range m.components {
+		if err := part.Init(ctx); err != nil {
+			return err
+		}
 	}
 	asking, stopAsking := context.WithCancel(ctx)
 	var pulse sync.WaitGroup

@@ -50,9 +50,12 @@ type moment struct {
 }
 
 // moment copies the state of the job. The copy is small: the committer does nothing else meanwhile.
-func (t *term) moment(ctx context.Context) (m *moment, err error) {
-	err = t.inspect(ctx, func(q *taskqueue.Queue) {
-		m = &moment{state: q.Snapshot(0, 0), roster: maps.Clone(t.committer.roster), tables: *t.committer.tables.Load()}
+func (t *control) moment(ctx context.Context) (m *moment, err error) {
+	err = t.Read(ctx, func(q *taskqueue.Queue) {
+		m = &moment{state: q.Snapshot(0, 0), roster: maps.Clone(t.Roster())}
+		for set := 0; q.Table(set) != nil; set++ {
+			m.tables = append(m.tables, q.Table(set))
+		}
 		m.position = Position{Epoch: q.Epoch(), Commit: q.Commit(), Clock: q.Clock()}
 		for _, s := range q.Overview().Sets {
 			m.position.Datasets = append(m.position.Datasets, DatasetPosition{Pass: s.Pass, Tasks: s.Tasks, Done: s.Done + s.Uncommitted})

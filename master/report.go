@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/dataset"
+	"trainmaster/master/component"
 	"trainmaster/taskqueue"
 )
 
@@ -94,7 +95,7 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 
 // dataset returns the digest of the registered dataset.
 func (t *term) dataset(ctx context.Context) (digest [32]byte, known bool, err error) {
-	err = t.inspect(ctx, func(q *taskqueue.Queue) { digest, known = q.SetDigest(0) })
+	err = t.Read(ctx, func(q *taskqueue.Queue) { digest, known = q.SetDigest(0) })
 	return digest, known, err
 }
 
@@ -157,7 +158,7 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 	defer m.reports.now.end()
 	log := m.config.Log.WithField("tasks", table.Tasks())
 	//guard:unused-parts-before-report
-	if err := t.unused.remove(ctx, t, nil); err != nil {
+	if err := m.unused.remove(ctx, t, nil); err != nil {
 		return fmt.Errorf("remove the parts of an earlier report: %w", err) // else each repeated report would leave more
 	}
 	parts, digest, err := TableParts(m.config.Store.Encode, table)
@@ -174,7 +175,7 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 		writes[i] = taskqueue.Write{Key: m.config.Store.PartKey(id, i), Value: p}
 	}
 	//guard:refused-report-cleanup
-	defer func() { t.removeUnused(ctx, table, writes) }()
+	defer func() { m.removeUnused(ctx, t, table, writes) }()
 	_, err = t.committer.submit(ctx, request{
 		parts: &partsWrite{writes: writes, progress: m.reports.now.step(log, storing)},
 		event: &taskqueue.Report{
@@ -187,26 +188,28 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 
 // removeUnused removes the parts of a table that is not the dataset of the job: its report was refused, or another
 // report registered the dataset meanwhile. Parts that the term can no longer remove are harmless.
-func (t *term) removeUnused(ctx context.Context, table *taskqueue.Table, parts []taskqueue.Write) {
+func (m *Master) removeUnused(ctx context.Context, t *term, table *taskqueue.Table, parts []taskqueue.Write) {
 	ctx = context.WithoutCancel(ctx) // whose report was refused may have gone away
 	used := true
-	if err := t.inspect(ctx, func(q *taskqueue.Queue) { used = q.Table(0) == table }); err != nil || used {
+	if err := t.Read(ctx, func(q *taskqueue.Queue) { used = q.Table(0) == table }); err != nil || used {
 		return
 	}
-	if err := t.unused.remove(ctx, t, parts); err != nil {
-		t.committer.log.WithError(err).WithField("parts", len(parts)).Warn("parts of a refused report stay in etcd until it takes writes again")
+	if err := m.unused.remove(ctx, t, parts); err != nil {
+		m.config.Log.WithError(err).WithField("parts", len(parts)).Warn("parts of a refused report stay in etcd until it takes writes again")
 	}
 }
 
-// unusedParts are the parts of refused reports that are still to be removed.
+// unusedParts is the component that removes the parts of refused reports.
 type unusedParts struct {
+	log *logrus.Entry
+
 	mu   sync.Mutex // held while they are removed: one transaction takes the keys of one removal
 	keys []string
 }
 
 // remove removes the parts, and the parts left by earlier failures. Parts that it cannot remove are kept for the next
 // call.
-func (u *unusedParts) remove(ctx context.Context, t *term, parts []taskqueue.Write) error {
+func (u *unusedParts) remove(ctx context.Context, t component.Term, parts []taskqueue.Write) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, part := range parts {
@@ -218,7 +221,7 @@ func (u *unusedParts) remove(ctx context.Context, t *term, parts []taskqueue.Wri
 		for i, key := range some {
 			writes[i] = taskqueue.Write{Key: key, Delete: true}
 		}
-		if err := t.publish(ctx, writes...); err != nil {
+		if err := publish(ctx, t, writes...); err != nil {
 			return err
 		}
 		u.keys = u.keys[len(some):]
@@ -226,13 +229,27 @@ func (u *unusedParts) remove(ctx context.Context, t *term, parts []taskqueue.Wri
 	return nil
 }
 
-// run removes what could not be removed before, until ctx ends.
-func (u *unusedParts) run(ctx context.Context, t *term) error {
+// Name implements [component.Component].
+func (u *unusedParts) Name() string { return "unused parts" }
+
+// Init implements [component.Component].
+func (u *unusedParts) Init(context.Context) error { return nil }
+
+// Prepare forgets the parts of earlier terms: another master may have removed them.
+func (u *unusedParts) Prepare(context.Context, component.Term) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.keys = nil
+	return nil
+}
+
+// Run removes what could not be removed before, until ctx ends.
+func (u *unusedParts) Run(ctx context.Context, t component.Term) error {
 	for ctx.Err() == nil {
-		t.committer.time.Sleep(ctx, removeEvery)
+		t.Clock().Sleep(ctx, removeEvery)
 		//guard:unused-parts-retried
 		if err := u.remove(ctx, t, nil); err != nil && ctx.Err() == nil {
-			t.committer.log.WithError(err).Debug("parts of a refused report are not removed yet")
+			u.log.WithError(err).Debug("parts of a refused report are not removed yet")
 		}
 	}
 	return context.Cause(ctx)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"trainmaster/master/component"
 	"trainmaster/taskqueue"
 )
 
@@ -16,15 +17,15 @@ const (
 
 // retire sends the sessions to the servers when one has ended, and again after retireEvery. The end of a session is committed
 // before it is sent, so a former leader sends nothing wrong, only less.
-func (t *term) retire(ctx context.Context, ended *mailbox) error {
-	clock := t.committer.time
+func (t *control) retire(ctx context.Context, ended *component.Mailbox) error {
+	clock := t.Clock()
 	for ctx.Err() == nil {
-		ended.take()
+		ended.Take()
 		bounded, cancel := clock.WithTimeout(ctx, retireTimeout)
 		err := t.tellRetired(bounded)
 		late := bounded.Err() != nil
 		cancel()
-		rest := ended.changed
+		rest := ended.Changed()
 		switch {
 		case late, errors.Is(err, errNotTold):
 			t.config.Log.WithError(err).Debug("sessions not sent to all parameter servers, retrying")
@@ -40,11 +41,11 @@ func (t *term) retire(ctx context.Context, ended *mailbox) error {
 var errNotTold = errors.New("not all parameter servers were told which trainers are gone")
 
 // tellRetired sends the floor to the servers once.
-func (t *term) tellRetired(ctx context.Context) error {
+func (t *control) tellRetired(ctx context.Context) error {
 	var floor uint64
 	var live []uint64
 	var version *uint64
-	if err := t.inspect(ctx, func(q *taskqueue.Queue) {
+	if err := t.Read(ctx, func(q *taskqueue.Queue) {
 		floor, live = q.Sessions()
 		if last, ok := q.SyncStep(); ok {
 			version = &last.Version
@@ -52,7 +53,7 @@ func (t *term) tellRetired(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := t.config.Servers.Retire(ctx, uint64(t.committer.lead.Revision()), t.jobID, floor, live, version); err != nil {
+	if err := t.config.Servers.Retire(ctx, uint64(t.Number()), t.JobID(), floor, live, version); err != nil {
 		return fmt.Errorf("%w: %w", errNotTold, err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/master/component"
 	"trainmaster/taskqueue"
 )
 
@@ -54,15 +55,15 @@ func (r *rewinding) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	clock := r.term.committer.time
+	clock := r.term.Clock()
 	var retry pace
 	var looked time.Time // zero: look at the servers now
 	for rest := time.Duration(0); ; {
-		clock.Wait(ctx, r.box.changed, rest)
+		clock.Wait(ctx, r.box.Changed(), rest)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if slices.Contains(r.box.take(), taskqueue.Effect(serversChanged{})) {
+		if slices.Contains(r.box.Take(), taskqueue.Effect(component.ServersChanged{})) {
 			looked = time.Time{}
 		}
 		now, err := r.term.progress(ctx)
@@ -70,7 +71,7 @@ func (r *rewinding) run(ctx context.Context) error {
 			return err
 		}
 		var due taskqueue.StepsDue
-		if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { due = q.StepsDue() }); err != nil {
+		if err := r.term.Read(ctx, func(q *taskqueue.Queue) { due = q.StepsDue() }); err != nil {
 			return err
 		}
 		if due.Release { // of a leader that died, or etcd refused it
@@ -130,7 +131,7 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 	}
 	var epoch uint32
 	var status taskqueue.Status
-	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) {
+	if err := r.term.Read(ctx, func(q *taskqueue.Queue) {
 		epoch = q.Epoch()
 		status, _ = q.Status()
 	}); err != nil {
@@ -172,7 +173,7 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 	ctx, cancel := r.within(whole, beginTimeout)
 	defer func() { cancel() }()
 	var place taskqueue.StepPlace
-	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { place = q.Steps() }); err != nil {
+	if err := r.term.Read(ctx, func(q *taskqueue.Queue) { place = q.Steps() }); err != nil {
 		return nil, nil, err
 	}
 	states, err := r.term.config.Servers.States(ctx)
@@ -184,13 +185,13 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 		number = max(number, s.LastCut)
 	}
 	number++
-	began := r.term.committer.time.Now()
+	began := r.term.Clock().Now()
 	if err := r.event(ctx, &taskqueue.CutBegin{Step: number}); err != nil {
 		return nil, nil, err
 	}
 	defer func() {
 		if err = errors.Join(err, r.event(context.WithoutCancel(ctx), &taskqueue.CutRelease{})); err == nil {
-			r.log.WithFields(logrus.Fields{"cut": number, "paused": r.term.committer.since(began).Round(time.Microsecond)}).Info("cut taken, training goes on")
+			r.log.WithFields(logrus.Fields{"cut": number, "paused": r.term.since(began).Round(time.Microsecond)}).Info("cut taken, training goes on")
 		} else if cut != nil {
 			err = errors.Join(err, cut.Abort(context.WithoutCancel(ctx)))
 		}
@@ -219,7 +220,7 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 		return nil, nil, err
 	}
 	defer r.still.release()
-	if cut, err = r.term.config.Servers.Begin(ctx, uint64(r.term.committer.lead.Revision()), place.Epoch, func(uint64) uint64 { return number }); err != nil {
+	if cut, err = r.term.config.Servers.Begin(ctx, uint64(r.term.Number()), place.Epoch, func(uint64) uint64 { return number }); err != nil {
 		return nil, nil, err
 	}
 	if at, err = r.term.moment(ctx); err != nil {
@@ -235,7 +236,7 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 
 // event applies an event of the leader's own.
 func (r *rewinding) event(ctx context.Context, ev taskqueue.Event) error {
-	a, err := r.term.ask(ctx, ev, true)
+	a, err := r.term.Wait(ctx, ev)
 	return stepDone(a, err)
 }
 
@@ -278,7 +279,7 @@ func (r *rewinding) standStill(ctx context.Context, number uint64) error {
 // loses its last task meanwhile keeps its session. If there is no such trainer, fence returns late.
 func (r *rewinding) fence(ctx context.Context, number uint64, late error) error {
 	var ids []string
-	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { ids = q.Idle() }); err != nil || len(ids) == 0 {
+	if err := r.term.Read(ctx, func(q *taskqueue.Queue) { ids = q.Idle() }); err != nil || len(ids) == 0 {
 		return errors.Join(late, err)
 	}
 	brief, cancel := r.within(ctx, readyWait) // a master that was paused first reads the requests that arrived meanwhile
@@ -288,7 +289,7 @@ func (r *rewinding) fence(ctx context.Context, number uint64, late error) error 
 		return err
 	}
 	for some := range slices.Chunk(ids, taskqueue.MaxFenced) {
-		a, err := r.term.ask(ctx, &taskqueue.CutFence{Step: number, Trainers: some}, false) // it does not wait for the others
+		a, err := r.term.Submit(ctx, &taskqueue.CutFence{Step: number, Trainers: some}) // it does not wait for the others
 		switch err := stepDone(a, err); {
 		case errors.Is(err, errCutDisturbed):
 			return errors.Join(late, err)
@@ -303,7 +304,7 @@ func (r *rewinding) fence(ctx context.Context, number uint64, late error) error 
 // awaited says which trainers the cut waits for.
 func (r *rewinding) awaited(ctx context.Context) string {
 	var ids []string
-	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { ids = q.Unflushed() }); err != nil || len(ids) == 0 {
+	if err := r.term.Read(ctx, func(q *taskqueue.Queue) { ids = q.Unflushed() }); err != nil || len(ids) == 0 {
 		return ""
 	}
 	r.log.WithField("trainers", ids).Warn("a cut is given up, and tried again: these trainers do not stand still; if one of them hangs, end its process")
@@ -313,13 +314,13 @@ func (r *rewinding) awaited(ctx context.Context) string {
 // publish names the set and counts what it has, in one transaction.
 func (r *rewinding) publish(ctx context.Context, number uint64, set []byte) error {
 	var generation uint64
-	if err := r.term.inspect(ctx, func(q *taskqueue.Queue) { generation = q.Steps().Generation }); err != nil {
+	if err := r.term.Read(ctx, func(q *taskqueue.Queue) { generation = q.Steps().Generation }); err != nil {
 		return err
 	}
 	//guard:cut-committed-before-set
-	return stepDone(r.term.committer.submit(ctx, request{event: &taskqueue.StepCommit{
+	return stepDone(r.term.Submit(ctx, &taskqueue.StepCommit{
 		Generation: generation, Step: number, Keys: []taskqueue.Write{{Key: LatestSetKey, Value: set}},
-	}}))
+	}))
 }
 
 // goBack rolls the job back to its last cut, or to its beginning. The caller holds the turn.
@@ -332,7 +333,7 @@ func (r *rewinding) goBack(ctx context.Context, why string) error {
 	if err != nil {
 		return err
 	}
-	a, err := r.term.ask(ctx, &taskqueue.Rollback{Generation: place.Generation + 1, Step: place.Step, Version: version}, false)
+	a, err := r.term.Submit(ctx, &taskqueue.Rollback{Generation: place.Generation + 1, Step: place.Step, Version: version})
 	if err := stepDone(a, err); err != nil {
 		return err
 	}
@@ -340,7 +341,7 @@ func (r *rewinding) goBack(ctx context.Context, why string) error {
 	bounded, cancel := r.within(ctx, writeTimeout)
 	defer cancel()
 	//guard:rollback-loads-set
-	err = r.term.config.Servers.Rewind(bounded, uint64(r.term.committer.lead.Revision()), a.Place.Epoch, set, r.placed())
+	err = r.term.config.Servers.Rewind(bounded, uint64(r.term.Number()), a.Place.Epoch, set, r.placed())
 	if r.refused = nil; err != nil {
 		r.refused = &refusedSet{set, err}
 	}
@@ -355,7 +356,7 @@ func (r *rewinding) revive(ctx context.Context, epoch uint32) error {
 	}
 	bounded, cancel := r.within(ctx, writeTimeout)
 	defer cancel()
-	return r.term.config.Servers.Rewind(bounded, uint64(r.term.committer.lead.Revision()), epoch, set, r.placed())
+	return r.term.config.Servers.Rewind(bounded, uint64(r.term.Number()), epoch, set, r.placed())
 }
 
 // latest is the last cut; the queue and the set are of the same one.
@@ -369,7 +370,7 @@ func (r *rewinding) latest(ctx context.Context) (set []byte, version uint64, pla
 			return nil, 0, place, fmt.Errorf("read %s: %w", LatestSetKey, err)
 		}
 	}
-	err = r.term.inspect(ctx, func(q *taskqueue.Queue) { place = q.Steps() })
+	err = r.term.Read(ctx, func(q *taskqueue.Queue) { place = q.Steps() })
 	if err == nil && place.Step != at.Number {
 		err = fmt.Errorf("%s names set %d, the tasks are at cut %d: restore both from one backup", LatestSetKey, at.Number, place.Step)
 	}

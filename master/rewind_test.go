@@ -122,7 +122,7 @@ func testSilentAtACut(t *testing.T, withTask bool) {
 		servers.absent = false // the first cut is due at once
 		servers.mu.Unlock()
 		time.Sleep(2*beginTimeout + statesRetry)
-		s := m.current.Load().checkpoints.status()
+		s := m.servers.current.Load().checkpoints.status()
 		if withTask {
 			if !strings.Contains(s.Failure, "waited for hangs: if") {
 				t.Errorf("a trainer hangs, and the last attempt failed with %q", s.Failure)
@@ -133,7 +133,7 @@ func testSilentAtACut(t *testing.T, withTask bool) {
 			t.Errorf("there is no set of the first cut: %+v", s)
 		}
 		var live []uint64
-		if err := m.current.Load().inspect(ctx, func(q *taskqueue.Queue) { _, live = q.Sessions() }); err != nil || !slices.Equal(live, []uint64{works.Incarnation}) {
+		if err := m.current.Load().Read(ctx, func(q *taskqueue.Queue) { _, live = q.Sessions() }); err != nil || !slices.Equal(live, []uint64{works.Incarnation}) {
 			t.Errorf("sessions %v, %v, expected %d alone", live, err, works.Incarnation)
 		}
 		if !servers.overAtBegin(hangs.Incarnation) || servers.overAtBegin(works.Incarnation) {
@@ -200,7 +200,7 @@ func TestStagingTrainersFlushACut(t *testing.T) {
 		servers.absent = false // the first cut is due at once
 		servers.mu.Unlock()
 		waits.Wait()
-		if s := m.current.Load().checkpoints.status(); s.Failure != "" {
+		if s := m.servers.current.Load().checkpoints.status(); s.Failure != "" {
 			t.Errorf("the cut failed: %q", s.Failure)
 		}
 	})

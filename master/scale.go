@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/master/component"
 	"trainmaster/taskqueue"
 )
 
@@ -55,13 +56,13 @@ type Scaling struct {
 // A server that is lost during a migration is restored from the last set, whatever the placement was then. A job with
 // rollback restores from any of its sets, and needs only one.
 type scaler struct {
-	term        *term
+	term        *control
 	checkpoints *checkpointer
 	log         *logrus.Entry
 
 	unmoved int // servers while stored is nil
 
-	box  *mailbox
+	box  *component.Mailbox
 	turn turn // of who changes stored
 
 	mu     sync.Mutex
@@ -79,10 +80,10 @@ const (
 
 // Scale sets the target number of parameter servers, unless servers is 0, and returns the progress.
 func (m *Master) Scale(ctx context.Context, servers int) (Scaling, error) {
-	t, err := m.leading()
-	if err != nil {
+	if _, err := m.leading(); err != nil {
 		return Scaling{}, err
 	}
+	t := m.servers.current.Load()
 	if servers > 0 {
 		if err := t.checkStageRoom(ctx, servers); err != nil {
 			return Scaling{}, fmt.Errorf("%w: %w", ErrCannotScale, err)
@@ -124,7 +125,7 @@ func (s *scaler) resize(ctx context.Context, servers int) error {
 		return err
 	}
 	s.leave(Left{}) // another goal
-	s.box.post(serversChanged{})
+	s.box.Post(component.ServersChanged{})
 	return nil
 }
 
@@ -141,7 +142,7 @@ func (s *scaler) commit(ctx context.Context, next []byte) error {
 		return err
 	}
 	desired := strconv.Itoa(max(extent.Servers, extent.Goal))
-	if err := s.term.publish(ctx, taskqueue.Write{Key: PlacementKey, Value: next}, taskqueue.Write{Key: desiredKey, Value: []byte(desired)}); err != nil {
+	if err := publish(ctx, s.term, taskqueue.Write{Key: PlacementKey, Value: next}, taskqueue.Write{Key: desiredKey, Value: []byte(desired)}); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -154,11 +155,11 @@ func (s *scaler) commit(ctx context.Context, next []byte) error {
 // run migrates blocks until the goal is reached, and sends the placement when a server registers and after resendEvery, until ctx ends.
 func (s *scaler) run(ctx context.Context) error {
 	for rest := time.Duration(0); ; {
-		s.term.committer.time.Wait(ctx, s.box.changed, rest)
+		s.term.Clock().Wait(ctx, s.box.Changed(), rest)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		s.box.take()
+		s.box.Take()
 		rest = resendEvery
 		for more := true; more && ctx.Err() == nil; {
 			var err error
@@ -255,11 +256,11 @@ func (s *scaler) tell(ctx context.Context) error {
 	defer cancel()
 	var epoch uint32
 	if s.goesBack() {
-		if err := s.term.inspect(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() }); err != nil {
+		if err := s.term.Read(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() }); err != nil {
 			return err
 		}
 	}
-	return s.term.config.Servers.Tell(ctx, uint64(s.term.committer.lead.Revision()), s.committed(), epoch)
+	return s.term.config.Servers.Tell(ctx, uint64(s.term.Number()), s.committed(), epoch)
 }
 
 // step moves some blocks. No cut and no synchronous step happens during it. more is false if no block is left to move.
@@ -279,7 +280,7 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 		return false, fmt.Errorf("stop between two steps: %w", err)
 	}
 	defer still.release()
-	next, left, err := s.term.config.Servers.Move(bounded, uint64(s.term.committer.lead.Revision()), s.committed())
+	next, left, err := s.term.config.Servers.Move(bounded, uint64(s.term.Number()), s.committed())
 	if err != nil {
 		return false, errors.Join(err, s.tell(ctx)) // ends the migration before servers receive a step
 	}
@@ -298,7 +299,7 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 }
 
 // recoverScaler reads what is committed.
-func recoverScaler(ctx context.Context, t *term, checkpoints *checkpointer) (*scaler, error) {
+func recoverScaler(ctx context.Context, t *control, checkpoints *checkpointer) (*scaler, error) {
 	s := &scaler{term: t, checkpoints: checkpoints, log: t.config.Log, turn: newTurn()}
 	var err error
 	if s.stored, _, err = t.config.Store.Value(ctx, PlacementKey); err != nil {

@@ -25,10 +25,10 @@ const serversTimeout = time.Second / 2
 // Servers says which parameter servers there are. It asks none of them now, and a store that does
 // not answer makes it Unknown.
 func (m *Master) Servers(ctx context.Context) (ServersStatus, error) {
-	t, err := m.leading()
-	if err != nil {
+	if _, err := m.leading(); err != nil {
 		return ServersStatus{}, err
 	}
+	t := m.servers.current.Load()
 	s := t.scaler.servers()
 	if text := t.stageRoom.Load(); text != nil && s.Waiting == "" {
 		s.Waiting = *text

@@ -53,7 +53,7 @@ func (m *Master) Join(ctx context.Context, id, address string) (Session, error) 
 	if len(address) > maxID {
 		return Session{}, fmt.Errorf("trainer address: expected at most %d characters, found %d", maxID, len(address))
 	}
-	a, err := t.apply(ctx, &taskqueue.Join{ID: id, Address: address})
+	a, err := t.Submit(ctx, &taskqueue.Join{ID: id, Address: address})
 	if err != nil {
 		return Session{}, err
 	}
@@ -132,7 +132,7 @@ func (t *term) reply(ctx context.Context, a taskqueue.Answer) (Reply, error) {
 		return r, fmt.Errorf("%w: all passes are done", ErrJobFinished)
 	case taskqueue.AnswerFailed:
 		reason := ""
-		if err := t.inspect(ctx, func(q *taskqueue.Queue) { _, reason = q.Status() }); err != nil {
+		if err := t.Read(ctx, func(q *taskqueue.Queue) { _, reason = q.Status() }); err != nil {
 			return r, err
 		}
 		return r, fmt.Errorf("%w: %s", ErrJobFailed, reason)
@@ -152,7 +152,7 @@ func (m *Master) Heartbeat(ctx context.Context, h *taskqueue.Heartbeat) (drainin
 	if err != nil {
 		return false, err
 	}
-	a, err := t.apply(ctx, h)
+	a, err := t.Submit(ctx, h)
 	return a.Draining, err
 }
 
@@ -177,7 +177,7 @@ func (m *Master) SaveModel(ctx context.Context, o taskqueue.Ordinal, incarnation
 	if err != nil {
 		return false, err
 	}
-	a, err := t.apply(ctx, &taskqueue.SaveModel{Trainer: o, Incarnation: incarnation, Lease: taskqueue.Clock(saveLease / time.Millisecond)})
+	a, err := t.Submit(ctx, &taskqueue.SaveModel{Trainer: o, Incarnation: incarnation, Lease: taskqueue.Clock(saveLease / time.Millisecond)})
 	return a.Granted, err
 }
 
@@ -192,10 +192,10 @@ func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, v
 		return 0, false, err
 	}
 	ev := &taskqueue.StageGradients{By: taskqueue.Contributor{Ordinal: o, Incarnation: incarnation, Records: records}, Version: version, Epoch: epoch}
-	a, err := t.ask(ctx, ev, true)
+	a, err := t.Wait(ctx, ev)
 	if errors.Is(err, taskqueue.ErrAhead) && !m.config.Queue.Cuts { // a job with rollback rolls the servers back instead
-		if err = t.catchUp(ctx, version); err == nil {
-			a, err = t.ask(ctx, ev, true)
+		if err = m.servers.current.Load().catchUp(ctx, version); err == nil {
+			a, err = t.Wait(ctx, ev)
 		}
 	}
 	switch {
@@ -230,7 +230,7 @@ func (m *Master) inspect(ctx context.Context, look func(*taskqueue.Queue)) error
 	if err != nil {
 		return err
 	}
-	return t.inspect(ctx, look)
+	return t.Read(ctx, look)
 }
 
 func (m *Master) send(ctx context.Context, ev taskqueue.Event) error {
@@ -238,18 +238,6 @@ func (m *Master) send(ctx context.Context, ev taskqueue.Event) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.apply(ctx, ev)
+	_, err = t.Submit(ctx, ev)
 	return err
-}
-
-func (t *term) apply(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer, error) {
-	a, err := t.committer.submit(ctx, request{event: ev})
-	if err == nil && a.Kind == taskqueue.AnswerRejoin {
-		err = ErrRejoin
-	}
-	return a, err
-}
-
-func (t *term) ask(ctx context.Context, ev taskqueue.Event, patient bool) (taskqueue.Answer, error) {
-	return t.committer.submit(ctx, request{event: ev, patient: patient})
 }

@@ -14,20 +14,20 @@ var ErrStageRoom = errors.New("no room for staged gradients")
 const stageRoomEvery = 5 * time.Second
 
 // checkStageRoom returns nil in a job without synchronous steps.
-func (t *term) checkStageRoom(ctx context.Context, servers int) error {
+func (t *control) checkStageRoom(ctx context.Context, servers int) error {
 	if !t.config.Sync {
 		return nil
 	}
 	var trainers int
-	if err := t.inspect(ctx, func(q *taskqueue.Queue) { trainers = q.Trainers() }); err != nil {
+	if err := t.Read(ctx, func(q *taskqueue.Queue) { trainers = q.Trainers() }); err != nil {
 		return err
 	}
 	return t.config.Servers.CheckStageRoom(ctx, max(trainers-t.config.Backups, 1), servers)
 }
 
 // watchStageRoom notes for the status that steps cannot be complete, until ctx ends.
-func (t *term) watchStageRoom(ctx context.Context) error {
-	clock := t.committer.time
+func (t *control) watchStageRoom(ctx context.Context) error {
+	clock := t.Clock()
 	for ctx.Err() == nil {
 		bounded, cancel := clock.WithTimeout(ctx, stageRoomEvery)
 		err := t.checkStageRoom(bounded, 0)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/master/component"
 	"trainmaster/master/decide"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
@@ -24,7 +25,7 @@ type state struct {
 	lead   store.Leadership
 	config Config
 	log    *logrus.Entry
-	time   Time
+	time   component.Clock
 
 	queue       *taskqueue.Queue
 	revision    int64             // of the stored state; 0: no state is stored

@@ -34,16 +34,16 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 		}
 		return Status{}, err
 	}
-	s := Status{Leader: m.config.Advertise, Term: uint64(t.committer.lead.Revision()), Registration: m.reports.now.status()}
+	s := Status{Leader: m.config.Advertise, Term: uint64(t.Number()), Registration: m.reports.now.status()}
 	if m.config.seals() {
 		status := m.config.Ledger.Status()
 		s.Ledger = &status
 	}
-	if t.checkpoints != nil {
-		status := t.checkpoints.status()
+	if c := m.servers.current.Load().checkpoints; c != nil {
+		status := c.status()
 		s.Checkpoint = &status
 	}
-	err = t.inspect(ctx, func(q *taskqueue.Queue) {
+	err = t.Read(ctx, func(q *taskqueue.Queue) {
 		s.Overview, s.Commits, s.Refused = q.Overview(), t.committer.counts.commits.Load(), t.committer.counts.refused.Load()
 		s.Refusal, _ = t.committer.refusal.Load().(string)
 	})

@@ -322,7 +322,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	config.LeaseTTL = s.leaseTTL
 	config.Store, config.Servers, config.Registry, config.Log = store, told, roster, log
 	config.Ledger = &ledger.Sealer{Store: store, Config: s.sealing, Log: log}
-	config.Begun = func(ctx context.Context) error { return s.desire(ctx, store, log) }
+	config.Components = s.components(func(ctx context.Context) error { return s.desire(ctx, store, log) })
 	m, err := master.New(config)
 	if err != nil {
 		return usageErrorf("%v", err)
