@@ -214,3 +214,49 @@ func TestTrainerLossRetrainsItsTask(t *testing.T) {
 		})
 	}
 }
+
+// startedUnsaved is a synchronous job at work whose two parameter servers keep no checkpoints.
+func (c counters) startedUnsaved(passes int) (m *process, servers, trainers []*process) {
+	c.t.Helper()
+	m = c.master("--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", "sync", "--on-shard-loss", "rewind", "--session-ttl", "5s", "--checkpoint-every", "200ms")
+	flags := append([]string{"--checkpoint-dir", ""}, mortal...)
+	servers = []*process{c.server(flags...), c.server(flags...)}
+	trainers = []*process{c.counter("a"), c.counter("b")}
+	c.awaitSteps(5)
+	return m, servers, trainers
+}
+
+// A synchronous job without checkpoints trains to its end.
+func TestSynchronousJobWithoutCheckpoints(t *testing.T) {
+	t.Parallel()
+	c := newCounters(t)
+	m, _, trainers := c.startedUnsaved(2)
+	c.hurry()
+	for _, p := range trainers {
+		p.wantExit(0)
+	}
+	m.wantExit(0)
+	c.wantVerified(2, countedRecords/countedChunk)
+}
+
+// A synchronous job without checkpoints that loses a parameter server fails, whether or not another server takes its place.
+func TestSynchronousJobWithoutCheckpointsFailsOnServerLoss(t *testing.T) {
+	for _, isReplaced := range []bool{false, true} {
+		t.Run(fmt.Sprintf("replaced %t", isReplaced), func(t *testing.T) {
+			t.Parallel()
+			c := newCounters(t)
+			m, servers, trainers := c.startedUnsaved(20)
+			servers[1].kill()
+			if isReplaced {
+				c.server("--checkpoint-dir", "")
+			}
+			m.wantExit(1)
+			if log := m.log(); !strings.Contains(log, "parameter server 0 was ") && !strings.Contains(log, "parameter server 1 was ") || !strings.Contains(log, "--checkpoint-dir for each parameter server") {
+				t.Errorf("the log does not say which server was lost, and what to do:\n%s", log)
+			}
+			for _, p := range trainers {
+				p.wantExit(1)
+			}
+		})
+	}
+}

@@ -234,6 +234,10 @@ func (c *checkpointer) take(ctx context.Context) error {
 		}
 		return err
 	}
+	if _, ok := cut.(dataCut); ok {
+		c.note(0, nil)
+		return nil
+	}
 	c.note(cut.Number(), nil)
 	c.log.WithFields(logrus.Fields{"set": cut.Number(), "took": c.term.since(began).Round(time.Millisecond)}).Info("checkpoint complete")
 	bounded, cancel := c.within(ctx, writeTimeout)

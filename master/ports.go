@@ -69,6 +69,8 @@ type ShardState struct {
 	Ready   bool   // it has parameters
 	Rewound uint32 // the job epoch that this process was brought to; 0: none, it has just begun
 	LastCut uint64 // greatest number of a cut that the server has seen
+
+	KeepsCheckpoints bool // it was started with a place for them
 	// Unrestored is why it waits without parameters: its checkpoint is damaged or missing; "": it does not.
 	Unrestored string
 }

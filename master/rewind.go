@@ -36,6 +36,7 @@ type rewinding struct {
 	// refused is the set that a server could not load when the job went back to it last, and its error.
 	refused *refusedSet
 	placed  func() []byte // the committed value of [PlacementKey]
+	unsaved bool          // the servers that were seen last keep no checkpoints: there is nothing to roll back to
 }
 
 type refusedSet struct {
@@ -126,7 +127,14 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 	bounded, cancel := r.within(ctx, beginTimeout)
 	states, err := r.term.config.Servers.States(bounded)
 	cancel()
-	if err != nil || len(states) == 0 || slices.ContainsFunc(states, func(s ShardState) bool { return !s.Present }) {
+	if err != nil || len(states) == 0 {
+		return false, err
+	}
+	if slices.ContainsFunc(states, func(s ShardState) bool { return s.Present }) {
+		r.unsaved = keepNone(states)
+	}
+	if lost := slices.IndexFunc(states, func(s ShardState) bool { return !s.Present }); lost >= 0 {
+		_, err := r.fail(ctx, fmt.Sprintf("parameter server %d was lost", lost))
 		return false, err
 	}
 	var epoch uint32
@@ -138,7 +146,8 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 		return false, err
 	}
 	ended := status == taskqueue.Ended || status == taskqueue.Failed
-	isNew := slices.ContainsFunc(states, func(s ShardState) bool { return s.Rewound != epoch })
+	began := slices.IndexFunc(states, func(s ShardState) bool { return s.Rewound != epoch })
+	isNew := began >= 0
 	unrestored := slices.ContainsFunc(states, func(s ShardState) bool { return s.Unrestored != "" })
 	if refused := r.refused; refused != nil && unrestored {
 		set, _, err := r.term.config.Store.Value(ctx, LatestSetKey)
@@ -150,11 +159,12 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 		}
 	}
 	switch {
+	case isNew && ended && r.unsaved: // nothing to revive
 	case isNew && ended:
 		err = r.revive(ctx, epoch)
 	//guard:new-server-detected
 	case isNew:
-		err = r.goBack(ctx, "a parameter server began anew")
+		err = r.goBack(ctx, fmt.Sprintf("parameter server %d was restarted", began))
 	case isLost && !ended:
 		err = r.goBack(ctx, "a trainer was lost with a task")
 	case isCut && !ended && !slices.ContainsFunc(states, func(s ShardState) bool { return !s.Ready }):
@@ -166,6 +176,42 @@ func (r *rewinding) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 	}
 	return false, err
 }
+
+// keepNone reports whether no server that is present keeps checkpoints.
+func keepNone(states []ShardState) bool {
+	return !slices.ContainsFunc(states, func(s ShardState) bool { return s.KeepsCheckpoints })
+}
+
+// fail ends a job that must roll back, has trained, and keeps no checkpoints. It reports whether the job has failed.
+func (r *rewinding) fail(ctx context.Context, why string) (failed bool, err error) {
+	if !r.unsaved {
+		return false, nil
+	}
+	var last taskqueue.Step
+	var place taskqueue.StepPlace
+	if err := r.term.Read(ctx, func(q *taskqueue.Queue) {
+		last, _ = q.SyncStep()
+		place = q.Steps()
+	}); err != nil || last.Version == 0 && place.Step == 0 {
+		return false, err
+	}
+	set, _, err := r.term.config.Store.Value(ctx, LatestSetKey)
+	if err != nil || set != nil {
+		return false, err
+	}
+	//guard:job-without-checkpoints-fails
+	_, err = r.term.Submit(ctx, &taskqueue.Fail{Reason: fmt.Sprintf(
+		"%s, and the parameter servers keep no checkpoints to roll back to: start a new job, with --checkpoint-dir for each parameter server", why)})
+	return err == nil, err
+}
+
+// dataCut is a cut of a job whose parameter servers keep no checkpoints: its tasks count, and no set is written.
+type dataCut uint64
+
+func (c dataCut) Number() uint64                             { return uint64(c) }
+func (dataCut) Write(context.Context, About) ([]byte, error) { return nil, nil }
+func (dataCut) Abort(context.Context) error                  { return nil }
+func (dataCut) Prune(context.Context, int) error             { return nil }
 
 // begin quiesces all trainers while the servers fix the cut.
 func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) {
@@ -220,6 +266,10 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 		return nil, nil, err
 	}
 	defer r.still.release()
+	if keepNone(states) {
+		at, err = r.term.moment(ctx)
+		return dataCut(number), at, err
+	}
 	if cut, err = r.term.config.Servers.Begin(ctx, uint64(r.term.Number()), place.Epoch, func(uint64) uint64 { return number }); err != nil {
 		return nil, nil, err
 	}
@@ -311,20 +361,25 @@ func (r *rewinding) awaited(ctx context.Context) string {
 	return fmt.Sprintf("; waited for %s: if one of them hangs, end its process", strings.Join(ids, ", "))
 }
 
-// publish names the set and counts what it has, in one transaction.
+// publish names the set, if there is one, and counts what the cut has, in one transaction.
 func (r *rewinding) publish(ctx context.Context, number uint64, set []byte) error {
 	var generation uint64
 	if err := r.term.Read(ctx, func(q *taskqueue.Queue) { generation = q.Steps().Generation }); err != nil {
 		return err
 	}
+	commit := &taskqueue.StepCommit{Generation: generation, Step: number}
+	if set != nil {
+		commit.Keys = []taskqueue.Write{{Key: LatestSetKey, Value: set}}
+	}
 	//guard:cut-committed-before-set
-	return stepDone(r.term.Submit(ctx, &taskqueue.StepCommit{
-		Generation: generation, Step: number, Keys: []taskqueue.Write{{Key: LatestSetKey, Value: set}},
-	}))
+	return stepDone(r.term.Submit(ctx, commit))
 }
 
 // goBack rolls the job back to its last cut, or to its beginning. The caller holds the turn.
 func (r *rewinding) goBack(ctx context.Context, why string) error {
+	if failed, err := r.fail(ctx, why); failed || err != nil {
+		return err
+	}
 	if err := r.still.telling.take(ctx); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package master
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,7 @@ type rollingBack struct {
 func (s *rollingBack) States(context.Context) ([]ShardState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return []ShardState{{Present: !s.absent, Ready: true, Rewound: s.rewound}}, nil
+	return []ShardState{{Present: !s.absent, Ready: true, Rewound: s.rewound, KeepsCheckpoints: true}}, nil
 }
 
 func (s *rollingBack) Rewind(_ context.Context, _ uint64, epoch uint32, _, _ []byte) error {
@@ -180,4 +181,76 @@ func TestEndOfAPassTakesACheckpoint(t *testing.T) {
 			t.Errorf("after the first pass: %q, expected one set", got)
 		}
 	})
+}
+
+// unsavedServers are two parameter servers without a place for checkpoints.
+type unsavedServers struct {
+	*rollingBack
+	lost bool // one of them is not registered
+}
+
+func (s *unsavedServers) States(context.Context) ([]ShardState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return []ShardState{{Present: true, Ready: true, Rewound: s.rewound}, {Present: !s.lost, Ready: true, Rewound: s.rewound}}, nil
+}
+
+func (s *unsavedServers) lose() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = true
+}
+
+// A synchronous job whose parameter servers keep no checkpoints counts its tasks, and fails as soon as it must roll back.
+func TestJobWithoutCheckpointsFailsWhenItMustRollBack(t *testing.T) {
+	for name, loss := range map[string]struct {
+		happens func(*unsavedServers)
+		says    string
+	}{
+		"lost server":      {(*unsavedServers).lose, "parameter server 1 was lost"},
+		"restarted server": {func(s *unsavedServers) { s.set(false, 0) }, "parameter server 0 was restarted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				store := newMemory()
+				servers := &unsavedServers{rollingBack: newRollingBack(store)}
+				servers.set(false, 0)
+				config := cutsEveryHour
+				config.Sync = true
+				m, stop, ended := leads(t, store, config, servers)
+				defer stop()
+				time.Sleep(soon)
+				if got := servers.last(); got != 2 {
+					t.Fatalf("servers of a job that has not begun are at epoch %d: expected 2", got)
+				}
+				register(t, m, 4)
+				w := joins(t, m, "a")
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				w.beats(ctx, false)
+				if _, _, err := m.LastStep(t.Context(), &taskqueue.LastStep{Trainer: w.Ordinal, Incarnation: w.Incarnation}); err != nil {
+					t.Fatal(err)
+				}
+				if reply, err := m.Next(t.Context(), &taskqueue.Request{Trainer: w.Ordinal, Incarnation: w.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 2}); err != nil || reply.Assignment == nil {
+					t.Fatalf("no task: %+v, %v", reply, err)
+				}
+				if _, included, err := m.Staged(t.Context(), w.Ordinal, w.Incarnation, 0, 5, 2); err != nil || !included {
+					t.Fatalf("included %t, %v: expected a step", included, err)
+				}
+				loss.happens(servers)
+				time.Sleep(resendEvery + soon)
+				status, err := m.Status(t.Context())
+				if err != nil || status.Status != taskqueue.Failed || !strings.Contains(status.Reason, loss.says) || !strings.Contains(status.Reason, "--checkpoint-dir") {
+					t.Errorf("%v %q, %v: expected that the job failed, with %q", status.Status, status.Reason, err, loss.says)
+				}
+				if got := servers.last(); got > 2 {
+					t.Errorf("servers were rolled back to epoch %d: expected that they stay", got)
+				}
+				time.Sleep(time.Minute) // more than the linger
+				if err := <-ended; !errors.Is(err, ErrJobFailed) {
+					t.Errorf("the master ended with %v: expected %v", err, ErrJobFailed)
+				}
+			})
+		})
+	}
 }

@@ -15,7 +15,7 @@ import (
 type cutTogether struct{ *cutting }
 
 func (cutTogether) States(context.Context) ([]ShardState, error) {
-	return []ShardState{{Present: true, Ready: true, Rewound: 1}}, nil
+	return []ShardState{{Present: true, Ready: true, Rewound: 1, KeepsCheckpoints: true}}, nil
 }
 
 func (cutTogether) Rewind(context.Context, uint64, uint32, []byte, []byte) error { return nil }
@@ -40,7 +40,7 @@ func (s *retiringTogether) States(ctx context.Context) ([]ShardState, error) {
 	pause(ctx, takes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return []ShardState{{Present: !s.absent, Ready: true, Rewound: 1}}, nil
+	return []ShardState{{Present: !s.absent, Ready: true, Rewound: 1, KeepsCheckpoints: true}}, nil
 }
 
 func (s *retiringTogether) Retire(_ context.Context, _ uint64, _ [16]byte, floor uint64, spared []uint64, _ *uint64) error {

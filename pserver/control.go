@@ -23,7 +23,16 @@ type control struct {
 	pb.UnimplementedParameterServerServer
 	shard       *shard
 	checkpoints *checkpoints // nil: none are kept
+	rewinds     *checkpoints // as checkpoints; without a place if none are kept, to roll back to the beginning only
 	data        *dataListener
+}
+
+func newControl(s *shard, kept *checkpoints, data *dataListener) *control {
+	c := &control{shard: s, checkpoints: kept, rewinds: kept, data: data}
+	if kept == nil {
+		c.rewinds = &checkpoints{shard: s, log: s.log}
+	}
+	return c
 }
 
 func statusOf(err error) error {

@@ -17,7 +17,7 @@ import (
 
 // Rewind implements the service.
 func (c *control) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.RewindReply, error) {
-	if c.checkpoints == nil {
+	if c.checkpoints == nil && len(request.GetSet()) > 0 {
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d keeps no checkpoints: start it with --checkpoint-dir", c.shard.index)
 	}
 	if request.GetJobEpoch() == 0 || request.GetJobEpoch() > math.MaxUint16 {
@@ -31,7 +31,7 @@ func (c *control) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.Re
 		}
 	}
 	ctx = context.WithoutCancel(ctx) // who asks again waits for this one
-	if err := c.checkpoints.rewind(ctx, request.GetTerm(), request.GetJobEpoch(), request.GetSet(), layout, c.data); err != nil {
+	if err := c.rewinds.rewind(ctx, request.GetTerm(), request.GetJobEpoch(), request.GetSet(), layout, c.data); err != nil {
 		return nil, statusOf(err)
 	}
 	return &pb.RewindReply{}, nil

@@ -256,7 +256,7 @@ func (s *Server) controlServer(shard *shard, checkpoints *checkpoints, data *dat
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxControlMessage), grpc.MaxSendMsgSize(maxControlMessage),
 		grpc.ConnectionTimeout(s.cfg.HelloTimeout), grpc.MaxConcurrentStreams(64),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
-	pb.RegisterParameterServerServer(server, &control{shard: shard, checkpoints: checkpoints, data: data})
+	pb.RegisterParameterServerServer(server, newControl(shard, checkpoints, data))
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server

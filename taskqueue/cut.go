@@ -164,7 +164,7 @@ func (q *Queue) Unflushed() (ids []string) {
 	return ids
 }
 
-// CutWatch waits until a cut waits for the sender; Place.Round is its number.
+// CutWatch waits until a cut waits for the sender; Place.Round is its number. It ends when the job fails.
 type CutWatch struct {
 	Trainer     Ordinal
 	Incarnation uint64
@@ -177,6 +177,9 @@ func (ev *CutWatch) apply(q *Queue) Answer {
 		return *refused
 	case t == nil:
 		return Answer{Kind: AnswerRejoin}
+	//guard:failed-job-ends-cut-watch
+	case q.status == Failed:
+		return Answer{Kind: AnswerFailed}
 	case !q.toFlush(t):
 		return Answer{Kind: AnswerWait}
 	}

@@ -172,3 +172,39 @@ func TestJobEndReleasesQuiescedTrainers(t *testing.T) {
 		t.Errorf("after the end: expected a released trainer, got %+v", a)
 	}
 }
+
+// Fail ends a job with its reason and answers trainers that wait for a step or watch for a cut. It leaves a job alone that is over.
+func TestFailEndsJobAndItsWaits(t *testing.T) {
+	q, joined := cutJobOf(t, Options{ExplicitCommit: true, Cuts: true, Sync: true})
+	a := joined[0]
+	watch := &CutWatch{Trainer: a.Ordinal, Incarnation: a.Incarnation}
+	if got := q.Apply(1, watch); got.Kind != AnswerWait {
+		t.Fatalf("before: %+v, expected a wait", got)
+	}
+	if got := q.Apply(1, &Fail{"lost"}); got.Kind != AnswerFailed {
+		t.Errorf("%+v, expected AnswerFailed", got)
+	}
+	q.Apply(1, &Fail{"again"})
+	if status, reason := q.Status(); status != Failed || reason != "lost" {
+		t.Errorf("the job is %v for %q, expected %v for %q", status, reason, Failed, "lost")
+	}
+	if got := q.Apply(1, watch); got.Kind != AnswerFailed {
+		t.Errorf("a trainer that watches for a cut: %+v, expected AnswerFailed", got)
+	}
+	unblocked := map[WaitFor]bool{}
+	for _, e := range q.Ready().Effects {
+		if u, ok := e.(Unblocked); ok {
+			unblocked[u.On] = true
+		}
+	}
+	for _, w := range []WaitFor{WaitTask, WaitFlush, WaitStep} {
+		if !unblocked[w] {
+			t.Errorf("requests that %v are not answered", w)
+		}
+	}
+	over := New("job", [16]byte{1}, 7, Options{Passes: 1})
+	over.end(Ended, "")
+	if got := over.Apply(1, &Fail{"late"}); got.Kind != AnswerEnded {
+		t.Errorf("a job that has ended: %+v, expected AnswerEnded", got)
+	}
+}

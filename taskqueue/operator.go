@@ -42,6 +42,20 @@ func (ev *Resume) apply(q *Queue) Answer {
 	return Answer{}
 }
 
+// Fail ends a job that cannot continue. The state Failed is final. A job that is over keeps its state.
+type Fail struct{ Reason string }
+
+func (ev *Fail) apply(q *Queue) Answer {
+	if !q.over() {
+		q.end(Failed, ev.Reason)
+		q.unblock(WaitTask, WaitFlush, WaitStep)
+	}
+	if q.status == Ended {
+		return Answer{Kind: AnswerEnded}
+	}
+	return Answer{Kind: AnswerFailed}
+}
+
 func (q *Queue) over() bool { return q.status == Ended || q.status == Failed }
 
 func (q *Queue) pause(reason string) {

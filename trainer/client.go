@@ -96,7 +96,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 		c.exact = session.NewSteps()
 	}
 	if reply.Cuts {
-		c.cuts = &cuts{epoch: reply.Epoch, flushed: make(chan struct{}, 1), came: make(chan struct{}, 1)}
+		c.cuts = newCuts(reply.Epoch)
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.owned.Go(c.beat)

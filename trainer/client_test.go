@@ -756,7 +756,7 @@ func TestStaged(t *testing.T) {
 type cutSteps struct{ steps }
 
 func (cutSteps) States(context.Context) ([]master.ShardState, error) {
-	return []master.ShardState{{Present: true, Ready: true, Rewound: 1}}, nil
+	return []master.ShardState{{Present: true, Ready: true, Rewound: 1, KeepsCheckpoints: true}}, nil
 }
 func (cutSteps) Rewind(context.Context, uint64, uint32, []byte, []byte) error { return nil }
 func (cutSteps) Begin(_ context.Context, _ uint64, _ uint32, number func(uint64) uint64) (master.Cut, error) {

@@ -116,7 +116,7 @@ func (h *shards) States(ctx context.Context) ([]master.ShardState, error) {
 		return states, nil
 	}
 	err := h.all(ctx, "describe", h.world.servers, func(i int, s *server, reply func(error)) {
-		states[i] = master.ShardState{Present: true, Ready: s.ready, Rewound: s.rewound, LastCut: s.lastCut}
+		states[i] = master.ShardState{Present: true, Ready: s.ready, Rewound: s.rewound, LastCut: s.lastCut, KeepsCheckpoints: true}
 		reply(nil)
 	})
 	return states, err

@@ -18,15 +18,13 @@ func (c *Client) States(ctx context.Context) ([]master.ShardState, error) {
 		return nil, fmt.Errorf("find the parameter servers: %w", err)
 	}
 	states := make([]master.ShardState, len(addrs))
-	for _, addr := range addrs {
-		if addr == "" {
-			return states, nil
-		}
-	}
 	c.forget(addrs)
 	return states, c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
 		reply, err := server.Describe(ctx, &pb.DescribeRequest{Brief: true})
-		states[i] = master.ShardState{Present: err == nil, Ready: reply.GetState() == pb.DescribeReply_STATE_READY, Rewound: reply.GetRewound(), LastCut: reply.GetLastCut(), Unrestored: reply.GetUnrestored()}
+		states[i] = master.ShardState{
+			Present: err == nil, Ready: reply.GetState() == pb.DescribeReply_STATE_READY, Rewound: reply.GetRewound(), LastCut: reply.GetLastCut(),
+			KeepsCheckpoints: reply.GetKeepsCheckpoints(), Unrestored: reply.GetUnrestored(),
+		}
 		return err
 	})
 }

@@ -117,12 +117,15 @@ func (c *Client) Version(ctx context.Context) (uint64, error) {
 
 const maxMessage = 64 << 20 // a placement of some million blocks
 
-// all calls every server and waits for all calls: a failed call does not stop the others.
+// all calls every server that has an address, and waits for all calls: a failed call does not stop the others.
 func (c *Client) all(addrs []string, what string, call func(i int, server pb.ParameterServerClient) error) error {
 	errs := make([]error, len(addrs))
 	began := time.Now()
 	var all sync.WaitGroup
 	for i, addr := range addrs {
+		if addr == "" {
+			continue
+		}
 		all.Go(func() {
 			conn, err := c.conn(i, addr)
 			if err == nil {
