@@ -691,22 +691,21 @@ func TestNextReturnsEndOfJob(t *testing.T) {
 }
 
 // steps records the steps that the master sends to the parameter servers.
-type steps chan taskqueue.Step
-
-func (steps) Begin(context.Context, uint64, uint32, func(uint64) uint64) (master.Cut, error) {
-	return nil, master.ErrNothingToCut
+type steps struct {
+	master.None
+	heard chan taskqueue.Step
 }
 
-func (steps) SetAt([]byte) (master.SetAt, error)            { return master.SetAt{}, master.ErrNothingToCut }
-func (steps) Discard(context.Context, uint64, []byte) error { return nil }
-func (steps) Version(context.Context) (uint64, error)       { return 0, master.ErrNothingToCut }
+func newSteps() steps { return steps{heard: make(chan taskqueue.Step, 100)} }
+
+func (steps) SetAt([]byte) (master.SetAt, error) { return master.SetAt{}, master.ErrNothingToCut }
 
 func (s steps) CommitStep(_ context.Context, step taskqueue.Step) (uint64, error) {
 	if step.Version == 0 {
 		return 0, nil // a query of the version
 	}
 	select {
-	case s <- step:
+	case s.heard <- step:
 	default: // a repeated step
 	}
 	return 0, nil
@@ -714,8 +713,8 @@ func (s steps) CommitStep(_ context.Context, step taskqueue.Step) (uint64, error
 
 // A staged gradient waits for its step while connections break.
 func TestStaged(t *testing.T) {
-	heard := make(steps, 100)
-	r := mastertest.StandBy(t, etcdtest.Store(t), master.Config{Sync: true}, heard)
+	servers := newSteps()
+	r := mastertest.StandBy(t, etcdtest.Store(t), master.Config{Sync: true}, servers)
 	r.AwaitLeading()
 	r.Register(10)
 	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
@@ -747,7 +746,7 @@ func TestStaged(t *testing.T) {
 		t.Error(err)
 	}
 	want := []taskqueue.Contributor{{Ordinal: a.Ordinal(), Incarnation: a.Incarnation(), Records: 7}, {Ordinal: b.Ordinal(), Incarnation: b.Incarnation(), Records: 3}}
-	if step := <-heard; step.Version != 1 || !slices.Equal(step.Contributors, want) {
+	if step := <-servers.heard; step.Version != 1 || !slices.Equal(step.Contributors, want) {
 		t.Errorf("step of the shards: got %+v", step)
 	}
 }
@@ -776,7 +775,7 @@ func (plainCut) Prune(context.Context, int) error { return nil }
 func TestStagedStopsForACut(t *testing.T) {
 	store := etcdtest.Store(t)
 	config := master.Config{Sync: true, CheckpointEvery: master.Cadence{Time: 100 * time.Millisecond}, CheckpointKeep: 1, Queue: taskqueue.Options{ExplicitCommit: true, Cuts: true}}
-	r := mastertest.StandBy(t, store, config, cutSteps{make(steps, 100)})
+	r := mastertest.StandBy(t, store, config, cutSteps{newSteps()})
 	r.AwaitLeading()
 	r.Register(10)
 	locate := trainer.At(r.Addr)
