@@ -12,11 +12,11 @@ import (
 	"trainmaster/master/store"
 )
 
-// fakeServers is a registry that a test writes.
+// fakeServers is a registry whose content a test sets.
 type fakeServers struct {
 	now     chan []store.Server
 	evicted chan store.Server
-	refuse  chan error // one for each eviction that fails
+	refuse  chan error // one error for each eviction that fails
 }
 
 func (f *fakeServers) Each(ctx context.Context, changed func([]store.Server)) error {
@@ -40,7 +40,7 @@ func (f *fakeServers) Evict(_ context.Context, s store.Server) error {
 	return nil
 }
 
-// attended runs the attendance of a leader until the test ends.
+// attended runs attend for a leader until the test ends.
 func attended(t *testing.T) *fakeServers {
 	t.Helper()
 	f := &fakeServers{now: make(chan []store.Server), evicted: make(chan store.Server, 100), refuse: make(chan error, 1)}
@@ -58,7 +58,7 @@ func attended(t *testing.T) *fakeServers {
 	return f
 }
 
-// port is one that a process listens at.
+// port returns a listener and a function that accepts its next connection.
 func port(t *testing.T) (l net.Listener, accept func() net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -77,8 +77,8 @@ func port(t *testing.T) (l net.Listener, accept func() net.Conn) {
 	}
 }
 
-// F54: a parameter server whose port refuses after its connection broke is evicted, also when etcd fails once. One that closes
-// connections, and one that does not answer, are not.
+// F54: a parameter server whose port refuses connections after its connection broke is evicted, also if etcd fails
+// once. A server that closes connections, and a server that does not answer, are not evicted.
 func TestDeadParameterServerIsEvicted(t *testing.T) {
 	f := attended(t)
 	dying, acceptDying := port(t)
@@ -87,7 +87,7 @@ func TestDeadParameterServerIsEvicted(t *testing.T) {
 	f.now <- []store.Server{dead, alive}
 	first := acceptDying()
 	for range 3 {
-		acceptLiving().Close() // as a port does with a connection that is silent for long
+		acceptLiving().Close() // as a port closes an idle connection
 	}
 	acceptLiving()
 	f.refuse <- errors.New("etcd is away")
@@ -96,45 +96,46 @@ func TestDeadParameterServerIsEvicted(t *testing.T) {
 	select {
 	case got := <-f.evicted:
 		if got != dead {
-			t.Errorf("evicted %+v", got)
+			t.Errorf("eviction: got %+v", got)
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("a dead server was not evicted")
+		t.Fatal("dead server: expected its eviction")
 	}
 	f.now <- []store.Server{alive}
-	f.now <- []store.Server{alive} // the first one is no longer watched
+	f.now <- []store.Server{alive} // the first server is no longer watched
 	for len(f.evicted) > 0 {
 		if got := <-f.evicted; got != dead {
-			t.Errorf("evicted %+v", got)
+			t.Errorf("eviction: got %+v", got)
 		}
 	}
 }
 
-// A server that was never reached is left to its lease: perhaps the address is only wrong for the leader.
+// A server that was never reached is not evicted before its lease ends, because only the leader may have a wrong
+// address.
 func TestParameterServerThatWasNeverReachedIsNotEvicted(t *testing.T) {
 	f := attended(t)
 	closed, _ := port(t)
 	closed.Close()
 	living, acceptLiving := port(t)
 	f.now <- []store.Server{{Index: 0, Addr: closed.Addr().String(), Lease: 7}, {Index: 1, Addr: living.Addr().String(), Lease: 8}}
-	for range 3 { // each after a pause, in which the other one was dialed as well
+	for range 3 { // each after a pause with an attempt to reach the other server
 		acceptLiving().Close()
 	}
 	if len(f.evicted) > 0 {
-		t.Errorf("evicted %+v", <-f.evicted)
+		t.Errorf("expected no eviction, got %+v", <-f.evicted)
 	}
 }
 
-// listedBeforeAnswer is a registry that names the servers that are left before it answers an eviction.
+// listedBeforeAnswer is a registry that lists the remaining servers before it answers an eviction.
 type listedBeforeAnswer struct{ *fakeServers }
 
 func (f listedBeforeAnswer) Evict(ctx context.Context, _ store.Server) error {
 	f.now <- nil
-	f.now <- nil // the first one has been heard
+	f.now <- nil // the list without the evicted server has arrived
 	return ctx.Err()
 }
 
-// The log says that an index was freed, also when the registry names the servers that are left before the eviction has its answer.
+// The log reports a freed index, also if the registry lists the remaining servers before it answers the eviction.
 func TestEvictionIsLoggedWhenTheRegistryIsFaster(t *testing.T) {
 	logged := make(chan string, 10)
 	log := logrus.New()
@@ -156,11 +157,11 @@ func TestEvictionIsLoggedWhenTheRegistryIsFaster(t *testing.T) {
 			t.Errorf("logged %q", text)
 		}
 	case <-time.After(20 * time.Second):
-		t.Error("the eviction was not logged")
+		t.Error("log: expected the eviction")
 	}
 }
 
-// renewing is a registry whose server renews its claim a number of times.
+// renewing is a registry with a server that renews its claim several times.
 type renewing struct {
 	*fakeServers
 	left chan struct{}
@@ -175,7 +176,8 @@ func (f renewing) Evict(ctx context.Context, s store.Server) error {
 	}
 }
 
-// A port that refuses, of a server that renews its claim, is asked again; once the server no longer renews it, it is evicted.
+// A refusing port of a server that renews its claim is checked again. The server is evicted once it no longer renews
+// the claim.
 func TestServerIsEvictedOnceItRenewsNoMore(t *testing.T) {
 	logged := make(chan string, 10)
 	log := logrus.New()
@@ -198,10 +200,10 @@ func TestServerIsEvictedOnceItRenewsNoMore(t *testing.T) {
 	select {
 	case got := <-f.evicted:
 		if got != server || len(f.left) > 0 {
-			t.Errorf("evicted %+v with %d renewals left", got, len(f.left))
+			t.Errorf("evicted server: %+v, remaining renewals: %d", got, len(f.left))
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatal("the server was not evicted")
+		t.Fatal("expected an eviction")
 	}
 	if text := <-logged; text != "parameter server died: index freed" {
 		t.Errorf("logged %q", text)

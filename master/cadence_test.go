@@ -12,12 +12,12 @@ func TestCadence(t *testing.T) {
 		"1h30m,1pass": {Time: 90 * time.Minute, Passes: 1},
 	} {
 		if c, err := ParseCadence(text); err != nil || c != want {
-			t.Errorf("%q is %+v, %v; expected %+v", text, c, err, want)
+			t.Errorf("%q: got %+v, %v; expected %+v", text, c, err, want)
 		}
 	}
 	for _, text := range []string{"", "0s", "-1s", "5", "0pass", "1pass,2pass", "1s,2s", "1 pass", "5000000000steps", "1week"} {
 		if c, err := ParseCadence(text); err == nil {
-			t.Errorf("%q is %+v, expected an error", text, c)
+			t.Errorf("%q: got %+v, expected an error", text, c)
 		}
 	}
 	c := Cadence{Time: time.Minute, Steps: 10, Passes: 1}

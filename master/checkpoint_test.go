@@ -20,7 +20,7 @@ import (
 
 const midStep = "in the middle of a step"
 
-// cutting is parameter servers that only note what is asked of them.
+// cutting implements parameter servers that record their calls.
 type cutting struct {
 	None  // the rest
 	store *memory
@@ -28,11 +28,11 @@ type cutting struct {
 	mu      sync.Mutex
 	events  []string
 	number  uint64
-	failing string // what fails
-	telling bool   // a step is being told
+	failing string // name of the call that fails
+	telling bool   // a CommitStep is under way
 	abouts  map[uint64]About
 
-	versions map[uint64]uint64 // of sets
+	versions map[uint64]uint64 // versions by set
 }
 
 func (s *cutting) note(what string) error {
@@ -54,7 +54,7 @@ func (s *cutting) fail(what string) {
 	s.failing = what
 }
 
-// taken returns what happened since it was last asked.
+// taken returns the calls since the last call of taken.
 func (s *cutting) taken() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *cutting) taken() string {
 
 func (s *cutting) CommitStep(ctx context.Context, step taskqueue.Step) (uint64, error) {
 	if step.Version == 0 {
-		return 0, nil // it was only asked
+		return 0, nil // a query of the version
 	}
 	s.mu.Lock()
 	s.telling = true
@@ -122,8 +122,8 @@ func (s *cutting) Prune(ctx context.Context, keep int) error {
 	return errors.Join(err, s.note(fmt.Sprintf("%s latest, keep %d,", latest, keep)))
 }
 
-// A set is named in the store before anything older is removed; whatever fails, the one
-// before it stays, and that is said until one succeeds.
+// A set is named in the store before an older set is removed. After any failure the earlier set remains, and the
+// status has the failure until a checkpoint succeeds.
 func TestCheckpoints(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -140,8 +140,8 @@ func TestCheckpoints(t *testing.T) {
 				t.Errorf("%s: status %+v, %v; expected set %d and failure %q", what, status.Checkpoint, err, set, failure)
 			}
 		}
-		time.Sleep(time.Second + 100*time.Millisecond) // from here on never at a moment at which the leader does something
-		want("the first, at once", `discard beyond "", 0, begin 1, write 1, set 1 latest, keep 3, 1`, 1, "")
+		time.Sleep(time.Second + 100*time.Millisecond) // all later times differ from the times of the leader
+		want("the first, immediately", `discard beyond "", 0, begin 1, write 1, set 1 latest, keep 3, 1`, 1, "")
 		time.Sleep(58 * time.Second)
 		want("too early", "", 1, "")
 		time.Sleep(2 * time.Second)
@@ -152,11 +152,11 @@ func TestCheckpoints(t *testing.T) {
 		s.fail("write")
 		time.Sleep(time.Minute)
 		if got := s.taken(); !strings.HasPrefix(got, `begin 3, write 3, abort 3, discard beyond "set 2", 3`) || strings.Contains(got, "latest") {
-			t.Errorf("a server whose disk is full: %s", got)
+			t.Errorf("server with a full disk: %s", got)
 		}
-		want("a server whose disk is full", "", 2, "disk full")
+		want("server with a full disk", "", 2, "disk full")
 		if latest, _, _ := store.Value(t.Context(), LatestSetKey); string(latest) != "set 2" {
-			t.Errorf("%s is named, expected set 2", latest)
+			t.Errorf("latest set: found %s, expected set 2", latest)
 		}
 		s.fail("")
 		store.set(time.Millisecond, errors.New("etcd is full"))
@@ -167,44 +167,44 @@ func TestCheckpoints(t *testing.T) {
 		store.set(time.Millisecond, nil)
 		time.Sleep(2 * checkpointPause)
 		if got := s.taken(); !strings.Contains(got, fmt.Sprintf("set %d latest", s.Number())) {
-			t.Errorf("all is well again: %s", got)
+			t.Errorf("after the failure: %s", got)
 		}
-		want("all is well again", "", s.Number(), "")
+		want("after the failure", "", s.Number(), "")
 	})
 }
 
-// In synchronous mode the moments are fixed between two steps.
+// A cut of a synchronous job begins between two steps.
 func TestCheckpointsBetweenSteps(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
-		store.keys[taskqueue.StepKey] = taskqueue.Step{Version: 3, Epoch: 1}.Encode() // told again every 500 ms
+		store.keys[taskqueue.StepKey] = taskqueue.Step{Version: 3, Epoch: 1}.Encode() // resent every 500 ms
 		s := &cutting{store: store}
 		_, stop, ended := leads(t, store, Config{Sync: true, CheckpointEvery: Cadence{Time: 300 * time.Millisecond}}, s)
 		defer func() {
 			stop()
-			<-ended // it may be in the middle of a step
+			<-ended // a step may be under way
 		}()
 		time.Sleep(time.Minute)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(s.events) < 100 {
-			t.Errorf("only %d events", len(s.events))
+			t.Errorf("expected more events, found %d", len(s.events))
 		}
 		for i, e := range s.events {
 			if e == midStep && strings.HasPrefix(s.events[i-1], "begin") {
-				t.Fatalf("%q in the middle of a step", s.events[i-1])
+				t.Fatalf("%q during a step", s.events[i-1])
 			}
 		}
 	})
 }
 
-// Attempts that leave something on the disk follow each other ever later; those that leave nothing, and the first after a
-// success, soon.
+// After failed attempts that leave files on the disk, the pauses grow. After attempts that leave no files, and after
+// a success, the next attempt follows soon.
 func TestPaceOfFailedCheckpoints(t *testing.T) {
 	now := time.Unix(0, 0)
 	var p pace
 	if p.tooSoon(now) {
-		t.Error("the first attempt waits")
+		t.Error("first attempt: expected no pause")
 	}
 	full := errors.New("disk full")
 	for i, want := range []struct {
@@ -227,7 +227,7 @@ func TestPaceOfFailedCheckpoints(t *testing.T) {
 	}
 }
 
-// A leader goes on from the latest set of the one before it: what went by since then counts.
+// A leader continues the cadence from the latest set of the previous leader.
 func TestCadenceOverLeaders(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -235,7 +235,7 @@ func TestCadenceOverLeaders(t *testing.T) {
 		lead := func(lasts time.Duration) (events string) {
 			m, stop, ended := leads(t, store, Config{CheckpointEvery: Cadence{Time: time.Minute}}, s)
 			for began := time.Now(); time.Since(began) < lasts; time.Sleep(time.Second) {
-				if _, err := m.Join(t.Context(), "a", ""); err != nil { // the clock of the job goes on while somebody is there
+				if _, err := m.Join(t.Context(), "a", ""); err != nil { // the job clock advances while a trainer has a session
 					t.Fatal(err)
 				}
 			}
@@ -246,18 +246,18 @@ func TestCadenceOverLeaders(t *testing.T) {
 			return s.taken()
 		}
 		if got := lead(2 * time.Second); !strings.Contains(got, "begin 1") {
-			t.Fatalf("the first is due at once: %s", got)
+			t.Fatalf("first checkpoint: expected it immediately, got %s", got)
 		}
 		if got := lead(40 * time.Second); got != "" {
 			t.Errorf("less than a minute after the first: %s", got)
 		}
 		if got := lead(25 * time.Second); !strings.Contains(got, "begin 2") || strings.Contains(got, "begin 3") {
-			t.Errorf("more than a minute after that of a leader before, expected the next: %s", got)
+			t.Errorf("more than a minute after the checkpoint of an earlier leader: expected the next, got %s", got)
 		}
 	})
 }
 
-// Passes are counted from the latest set, too.
+// Passes are counted from the latest set, also by the next leader.
 func TestPassesSinceTheLatestSet(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -276,8 +276,8 @@ func TestPassesSinceTheLatestSet(t *testing.T) {
 	})
 }
 
-// A trainer that stages at a version that is not known makes the master ask the servers, once: an earlier life of the job
-// made it.
+// If a trainer stages at an unknown version, the master asks the servers for their version once. The servers can be
+// ahead of a restored job.
 func TestCatchUpWithTheServers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -290,7 +290,7 @@ func TestCatchUpWithTheServers(t *testing.T) {
 		}()
 		a := joins(t, m, "a")
 		if _, _, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 9, 3, 1); err == nil || !strings.Contains(err.Error(), "expected at most 7") {
-			t.Errorf("at a version that no server has: %v", err)
+			t.Errorf("stage at a version of no server: got %v", err)
 		}
 		step, err := taskqueue.DecodeStep(store.keys[taskqueue.StepKey])
 		if err != nil || step.Version != 7 || step.Epoch != 1 {
@@ -298,7 +298,7 @@ func TestCatchUpWithTheServers(t *testing.T) {
 		}
 		shards.version.Store(5)
 		if _, included, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 6, 3, 1); err != nil || included {
-			t.Errorf("at a version that was passed: included %t, %v", included, err)
+			t.Errorf("stage at an earlier version: included %t, %v", included, err)
 		}
 		if step, err := taskqueue.DecodeStep(store.keys[taskqueue.StepKey]); err != nil || step.Version != 7 {
 			t.Errorf("the step is %+v, %v; expected version 7 as before", step, err)
@@ -312,8 +312,9 @@ type toldToGoBack struct{ *told }
 func (toldToGoBack) States(context.Context) ([]ShardState, error)                 { return nil, nil }
 func (toldToGoBack) Rewind(context.Context, uint64, uint32, []byte, []byte) error { return nil }
 
-// Servers that are ahead of each other, and of the master, are all brought to the version of the foremost, by nobody's staging:
-// no trainer gets parameters of one version before. A version that this job has made stays what it is.
+// If servers are at different versions, or ahead of the master, the leader brings all of them to the highest version
+// without a stage of a trainer. Before that, no trainer receives parameters of one version. A version of this job
+// remains.
 func TestFollowsTheForemostServer(t *testing.T) {
 	known := taskqueue.Step{Version: 5, Epoch: 1, Contributors: []taskqueue.Contributor{{Ordinal: 1, Incarnation: 1 << 16, Records: 3}}}
 	for name, tt := range map[string]struct {
@@ -323,11 +324,11 @@ func TestFollowsTheForemostServer(t *testing.T) {
 		version uint64
 		known   bool
 	}{
-		"nothing is known":               {nil, 7, taskqueue.Options{}, 7, false},
-		"an older step is known":         {&known, 7, taskqueue.Options{}, 7, false},
-		"the step is known":              {&known, 5, taskqueue.Options{}, 5, true},
-		"some have not heard of it":      {&known, 4, taskqueue.Options{}, 5, true},
-		"the job goes back when it must": {&known, 7, taskqueue.Options{Cuts: true, ExplicitCommit: true}, 5, true},
+		"no known step":           {nil, 7, taskqueue.Options{}, 7, false},
+		"a known older step":      {&known, 7, taskqueue.Options{}, 7, false},
+		"a known step":            {&known, 5, taskqueue.Options{}, 5, true},
+		"servers behind the step": {&known, 4, taskqueue.Options{}, 5, true},
+		"a job with rollbacks":    {&known, 7, taskqueue.Options{Cuts: true, ExplicitCommit: true}, 5, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -345,14 +346,14 @@ func TestFollowsTheForemostServer(t *testing.T) {
 				last := heard[len(heard)-1]
 				stored, err := taskqueue.DecodeStep(store.keys[taskqueue.StepKey])
 				if err != nil || stored.Version != tt.version || last.Version != tt.version || len(last.Contributors) > 0 != tt.known {
-					t.Errorf("stored %+v, %v, told %+v; expected version %d", stored, err, last, tt.version)
+					t.Errorf("stored %+v, %v, sent %+v; expected version %d", stored, err, last, tt.version)
 				}
 			})
 		})
 	}
 }
 
-// Where no step is known the version is that of the latest set.
+// Without a known step the version is the version of the latest set.
 func TestVersionOfTheLatestSet(t *testing.T) {
 	for _, tt := range []struct{ stored, set, want uint64 }{{0, 5, 5}, {9, 5, 9}, {0, 0, 0}} {
 		store := newMemory()
@@ -371,7 +372,7 @@ func TestVersionOfTheLatestSet(t *testing.T) {
 	}
 }
 
-// absent is a job whose parameter servers are not all started.
+// absent implements the parameter servers of a job in which one server is missing.
 type absent struct {
 	*cutting
 	missing atomic.Bool
@@ -384,7 +385,7 @@ func (s *absent) Begin(ctx context.Context, term uint64, epoch uint32, number fu
 	return s.cutting.Begin(ctx, term, epoch, number)
 }
 
-// Before the first set a server that is not there is waited for; later it is an error.
+// Before the first set the leader waits for a missing server. Later a missing server is an error.
 func TestFirstCheckpointWaitsForServers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -402,7 +403,7 @@ func TestFirstCheckpointWaitsForServers(t *testing.T) {
 		levels := func(d time.Duration) (list []string) {
 			hook.Reset()
 			for began := time.Now(); time.Since(began) < d; time.Sleep(time.Second) {
-				_, _ = m.Join(ctx, "a", "") // the clock of the job goes on while a trainer is there
+				_, _ = m.Join(ctx, "a", "") // the job clock advances while a trainer has a session
 			}
 			for _, e := range hook.AllEntries() {
 				if strings.Contains(e.Message, "checkpoint") {
@@ -412,15 +413,15 @@ func TestFirstCheckpointWaitsForServers(t *testing.T) {
 			return list
 		}
 		if found := levels(time.Minute); !slices.Equal(found, []string{"info waiting for parameter servers before the first checkpoint"}) {
-			t.Errorf("before the servers are there: %q", found)
+			t.Errorf("with a missing server: %q", found)
 		}
 		s.missing.Store(false)
 		if found := levels(10 * time.Second); !slices.Contains(found, "info checkpoint complete") {
-			t.Errorf("when they are there: %q", found)
+			t.Errorf("with all servers: %q", found)
 		}
 		s.missing.Store(true)
 		if found := levels(2 * time.Minute); len(found) == 0 || !strings.HasPrefix(found[0], "error checkpoint not complete") {
-			t.Errorf("when one is lost later: %q", found)
+			t.Errorf("after the loss of a server: %q", found)
 		}
 	})
 }

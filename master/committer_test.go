@@ -18,8 +18,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// F8: a full etcd refuses commits: every caller of the batch hears it, nothing is counted or
-// handed out, and once there is room the same requests are answered.
+// F8: a full etcd refuses commits. Every caller of the batch receives the error, and nothing is counted or
+// dispatched. Once etcd has room, the same requests are answered.
 func TestFullStore(t *testing.T) {
 	etcd := etcdtest.StartProcess(t, 8<<20)
 	store := etcd.Store()
@@ -38,7 +38,7 @@ func TestFullStore(t *testing.T) {
 			break // full
 		}
 		if i > 100 {
-			t.Fatal("etcd does not get full")
+			t.Fatal("expected a full etcd")
 		}
 	}
 	_, before, revision := mastertest.State(t, store)
@@ -58,7 +58,7 @@ func TestFullStore(t *testing.T) {
 	for range 3 {
 		for i, err := range second(send()) {
 			if !errors.Is(err, master.ErrNotStored) || !errors.Is(err, taskqueue.ErrStoreFull) {
-				t.Fatalf("caller %d: expected that the store is full, got %v", i, err)
+				t.Fatalf("caller %d: expected a full store, found %v", i, err)
 			}
 		}
 	}
@@ -78,19 +78,19 @@ func TestFullStore(t *testing.T) {
 			}
 		}
 	})
-	for range 100 { // as a page does, some in the same batches
+	for range 100 { // as a status page does, some of them in the same batches
 		if status, err := r.Status(t.Context()); err != nil || status.Term != term.Term {
-			t.Errorf("a look at the state: term %d became %d, %v", term.Term, status.Term, err)
+			t.Errorf("read of the state: term %d, then %d, %v", term.Term, status.Term, err)
 		}
 	}
 	close(stop)
 	sending.Wait()
 	if _, after, now := mastertest.State(t, store); now != revision || string(after) != string(before) {
-		t.Errorf("the state moved from revision %d to %d", revision, now)
+		t.Errorf("state: expected revision %d, found %d", revision, now)
 	}
 	status, err := r.Status(t.Context())
 	if err != nil || status.Refused == 0 || status.Sets[0].Done != 0 || status.Sets[0].Pending != trainers {
-		t.Errorf("expected refused commits, nothing done, %d pending; got %+v, %v", trainers, status, err)
+		t.Errorf("status: expected refused commits, no done task, %d pending tasks; got %+v, %v", trainers, status, err)
 	}
 
 	empty(t, client)
@@ -101,12 +101,12 @@ func TestFullStore(t *testing.T) {
 		}
 	}
 	if p := mastertest.Verify(t, store)[0]; p.CountedOnce != trainers {
-		t.Errorf("%d tasks are counted by the ledger, want %d", p.CountedOnce, trainers)
+		t.Errorf("ledger: found %d counted tasks, expected %d", p.CountedOnce, trainers)
 	}
 }
 
-// F3, F8: the connection of a commit breaks, and etcd is full from then on. No answer settles the outcome: the caller is
-// refused, the master can be stopped and gives up the lock, and with room again another one leads on.
+// F3, F8: the connection of a commit breaks, and etcd is full from then on. No answer resolves the outcome. The
+// caller is refused, the master releases the lock, and another master leads once etcd has room.
 func TestFullStoreAfterAnUnknownOutcomeEndsTheTerm(t *testing.T) {
 	etcd := etcdtest.StartProcess(t, 8<<20)
 	job := etcdtest.NewJob(t)
@@ -120,23 +120,23 @@ func TestFullStoreAfterAnUnknownOutcomeEndsTheTerm(t *testing.T) {
 	answered := make(chan error, 1)
 	go func() { _, err := r.Next(context.Background(), request); answered <- err }()
 	const largerThanAKeepAlive = 400
-	mastertest.Eventually(t, "the commit is under way", func() bool { return proxy.HeldRequests() > largerThanAKeepAlive })
+	mastertest.Eventually(t, "a held commit", func() bool { return proxy.HeldRequests() > largerThanAKeepAlive })
 	filler := strings.Repeat("x", 1<<20)
 	for i := 0; ; i++ {
 		if _, err := direct.Client().Put(t.Context(), fmt.Sprint("/filler/", i), filler); err != nil {
 			break // full
 		}
 	}
-	proxy.Cut() // the request never arrives
+	proxy.Cut() // the request is lost
 	proxy.HoldRequests(false)
 	if err := <-answered; !errors.Is(err, master.ErrNotLeader) {
-		t.Errorf("the caller of an unknown outcome: %v, expected %v", err, master.ErrNotLeader)
+		t.Errorf("caller of an unknown outcome: got %v, expected %v", err, master.ErrNotLeader)
 	}
-	mastertest.Eventually(t, "the lock is given up", func() bool {
+	mastertest.Eventually(t, "the release of the lock", func() bool {
 		keys, _, err := direct.Prefixed(t.Context(), etcdstore.LockPrefix)
 		return err == nil && len(keys) == 0
 	})
-	mastertest.Eventually(t, "the status names the full store and the command", func() bool {
+	mastertest.Eventually(t, "a status with the full store and the command", func() bool {
 		_, err := r.Status(t.Context())
 		return errors.Is(err, master.ErrNotLeader) && strings.Contains(err.Error(), "the store is full") && strings.Contains(err.Error(), "etcdctl alarm disarm")
 	})
@@ -146,14 +146,14 @@ func TestFullStoreAfterAnUnknownOutcomeEndsTheTerm(t *testing.T) {
 	empty(t, direct.Client())
 	next := mastertest.Start(t, direct, master.Config{Queue: taskqueue.Options{Passes: 1}})
 	if reply, err := next.Next(t.Context(), request); err != nil || reply.Assignment == nil {
-		t.Errorf("the same request at the next master: %+v, %v", reply, err)
+		t.Errorf("same request to the next master: got %+v, %v", reply, err)
 	}
 	mastertest.Verify(t, direct)
 }
 
 func second[A, B any](_ A, b B) B { return b }
 
-// empty makes room as the error says: delete, compact, defragment, disarm.
+// empty makes room by the steps in the error: delete, compact, defragment, disarm.
 func empty(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	ctx := t.Context()
@@ -172,7 +172,7 @@ func empty(t *testing.T, client *clientv3.Client) {
 	}
 }
 
-// behind is a master whose etcd a proxy stands before, and a store that sees the truth.
+// behind returns a master that reaches etcd through a proxy, and a store with a direct connection.
 func behind(t *testing.T, config master.Config) (r *mastertest.Running, proxy *etcdtest.Proxy, direct *etcdstore.Store) {
 	t.Helper()
 	proxy = etcdtest.StartProxy(t, etcdtest.Endpoint(t))
@@ -186,7 +186,7 @@ type answer struct {
 	err   error
 }
 
-// asks sends a trainer's request without waiting for its answer.
+// asks sends a request of a trainer without waiting for its answer.
 func asks(t *testing.T, trainer *mastertest.Trainer, finished ...taskqueue.Token) <-chan answer {
 	c := make(chan answer, 1)
 	go func() {
@@ -196,26 +196,26 @@ func asks(t *testing.T, trainer *mastertest.Trainer, finished ...taskqueue.Token
 	return c
 }
 
-// largerThanAKeepAlive tells a held transaction from a held keep-alive.
+// largerThanAKeepAlive distinguishes a held transaction from a held keep-alive.
 const largerThanAKeepAlive = 200
 
-// F3: nobody is told anything before the outcome of the commit is known, whatever became of
-// it: it landed and the answer was lost; it never arrived; something else stands there.
+// F3: no caller is answered before the outcome of the commit is known, for each outcome: the commit was applied and
+// the answer was lost, the commit was lost, or another value was written.
 func TestUnknownOutcome(t *testing.T) {
-	t.Run("it landed", func(t *testing.T) {
+	t.Run("applied", func(t *testing.T) {
 		r, proxy, direct := behind(t, master.Config{})
 		r.Register(5)
 		a := r.Join("a")
 		before, _, revision := mastertest.State(t, direct)
 		proxy.HoldReplies(true)
 		answered := asks(t, a)
-		mastertest.Eventually(t, "the commit lands", func() bool {
+		mastertest.Eventually(t, "an applied commit", func() bool {
 			_, _, now := mastertest.State(t, direct)
 			return now > revision
 		})
 		select {
 		case got := <-answered:
-			t.Fatalf("answered before the outcome was known: %+v", got)
+			t.Fatalf("expected no answer before the outcome is known, got %+v", got)
 		default:
 		}
 		proxy.Cut()
@@ -225,18 +225,18 @@ func TestUnknownOutcome(t *testing.T) {
 			t.Fatalf("got %+v", got)
 		}
 		if after, _, _ := mastertest.State(t, direct); after.Commit != before.Commit+1 {
-			t.Errorf("%d commits were made of one", after.Commit-before.Commit)
+			t.Errorf("expected one commit, found %d", after.Commit-before.Commit)
 		}
 		wantOneDispatch(t, r, direct, got.reply)
 	})
-	t.Run("it never arrived", func(t *testing.T) {
+	t.Run("lost", func(t *testing.T) {
 		r, proxy, direct := behind(t, master.Config{})
 		r.Register(5)
 		a := r.Join("a")
 		before, _, revision := mastertest.State(t, direct)
 		proxy.HoldRequests(true)
 		answered := asks(t, a)
-		mastertest.Eventually(t, "the commit is on its way", func() bool { return proxy.HeldRequests() > largerThanAKeepAlive })
+		mastertest.Eventually(t, "a held commit", func() bool { return proxy.HeldRequests() > largerThanAKeepAlive })
 		proxy.Cut()
 		proxy.HoldRequests(false)
 		got := <-answered
@@ -244,24 +244,24 @@ func TestUnknownOutcome(t *testing.T) {
 			t.Fatalf("got %+v", got)
 		}
 		if after, _, now := mastertest.State(t, direct); after.Commit != before.Commit+1 || now == revision {
-			t.Errorf("commit %d became %d", before.Commit, after.Commit)
+			t.Errorf("commit: expected %d, found %d", before.Commit, after.Commit)
 		}
 		wantOneDispatch(t, r, direct, got.reply)
 	})
-	t.Run("something else stands there", func(t *testing.T) {
+	t.Run("another value", func(t *testing.T) {
 		r, proxy, direct := behind(t, master.Config{})
 		r.Register(5)
 		a := r.Join("a")
 		proxy.HoldRequests(true)
 		answered := asks(t, a)
-		mastertest.Eventually(t, "the commit is on its way", func() bool { return proxy.HeldRequests() > largerThanAKeepAlive })
+		mastertest.Eventually(t, "a held commit", func() bool { return proxy.HeldRequests() > largerThanAKeepAlive })
 		replaceState(t, direct, func(s *taskqueue.Snapshot) { s.Nonce++ })
 		proxy.Cut()
 		proxy.HoldRequests(false)
 		if got := <-answered; !errors.Is(got.err, master.ErrNotLeader) || got.reply.Assignment != nil {
-			t.Fatalf("expected that the term is over, got %+v", got)
+			t.Fatalf("expected the end of the term, got %+v", got)
 		}
-		r.AwaitLeading() // the next term goes on from what stands there
+		r.AwaitLeading() // the next term continues from the stored state
 		if _, err := a.Next(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -269,20 +269,19 @@ func TestUnknownOutcome(t *testing.T) {
 	})
 }
 
-// wantOneDispatch checks that the state and the ledger know of one dispatch: the one that
-// was answered.
+// wantOneDispatch checks that the state and the ledger have one dispatch: the dispatch in the answer.
 func wantOneDispatch(t *testing.T, r *mastertest.Running, store *etcdstore.Store, reply master.Reply) {
 	t.Helper()
 	tasks, err := r.PendingTasks(t.Context())
 	if err != nil || len(tasks) != 1 || tasks[0].Token != reply.Assignment.Task.Token {
-		t.Errorf("answered %v; pending are %+v, %v", reply.Assignment.Task.Token, tasks, err)
+		t.Errorf("answer: token %v; pending: %+v, %v", reply.Assignment.Task.Token, tasks, err)
 	}
 	if p := mastertest.Verify(t, store)[0]; p.Redelivered != 0 {
-		t.Errorf("the ledger tells of %d more dispatches", p.Redelivered)
+		t.Errorf("ledger: expected no further dispatch, found %d", p.Redelivered)
 	}
 }
 
-// replaceState writes what no master wrote, past every fence.
+// replaceState overwrites the state without a fence.
 func replaceState(t *testing.T, store *etcdstore.Store, change func(*taskqueue.Snapshot)) {
 	t.Helper()
 	state, _, _ := mastertest.State(t, store)
@@ -301,7 +300,7 @@ func overwrite(t *testing.T, store *etcdstore.Store, key string, value []byte) {
 	}
 }
 
-// together makes the calls of one batch: a commit before them is held until all wait.
+// together sends calls in one batch: the previous commit is held until all calls wait.
 func together(t *testing.T, r *mastertest.Running, proxy *etcdtest.Proxy, direct *etcdstore.Store, n int, call func(i int)) {
 	t.Helper()
 	_, _, revision := mastertest.State(t, direct)
@@ -312,7 +311,7 @@ func together(t *testing.T, r *mastertest.Running, proxy *etcdtest.Proxy, direct
 			t.Error(err)
 		}
 	})
-	mastertest.Eventually(t, "the commit before lands", func() bool {
+	mastertest.Eventually(t, "an applied earlier commit", func() bool {
 		_, _, now := mastertest.State(t, direct)
 		return now > revision
 	})
@@ -320,13 +319,13 @@ func together(t *testing.T, r *mastertest.Running, proxy *etcdtest.Proxy, direct
 	for i := range n {
 		wg.Go(func() { call(i) })
 	}
-	mastertest.Eventually(t, "all callers wait", func() bool { return r.Waiting() >= before+n })
+	mastertest.Eventually(t, "waiting callers", func() bool { return r.Waiting() >= before+n })
 	proxy.HoldReplies(false)
 	wg.Wait()
 }
 
-// F17: an event that panics is dropped alone: its caller hears of it, the others of its
-// batch get what they asked for, once.
+// F17: an event that panics is dropped alone. Its caller receives an error. The other callers of the batch receive
+// their answers once.
 func TestPanickingEventIsDroppedAlone(t *testing.T) {
 	r, proxy, direct := behind(t, master.Config{})
 	r.Register(20)
@@ -334,7 +333,7 @@ func TestPanickingEventIsDroppedAlone(t *testing.T) {
 	for i := range trainers {
 		trainers[i] = r.Join(fmt.Sprint("t", i))
 	}
-	greedy := r.Join("greedy") // finishes one of another trainer, and asks for more than it may hold
+	greedy := r.Join("greedy") // finishes a task of another trainer, and asks for more tasks than it may hold
 	held := []taskqueue.Token{greedy.Take(t)}
 	reply, err := r.Next(t.Context(), greedy.Request(held, nil))
 	if err != nil {
@@ -373,20 +372,19 @@ func TestPanickingEventIsDroppedAlone(t *testing.T) {
 		}
 	})
 	if len(tokens) != len(trainers) {
-		t.Errorf("%d different tasks were handed out, want %d", len(tokens), len(trainers))
+		t.Errorf("dispatched tasks: found %d, expected %d", len(tokens), len(trainers))
 	}
 	if p := mastertest.Verify(t, direct)[0]; p.Redelivered != 0 || p.CountedOnce != 1 {
-		t.Errorf("%d tasks were handed out twice, and %d counted; want 0 and 1", p.Redelivered, p.CountedOnce)
+		t.Errorf("found %d redelivered and %d counted tasks, expected 0 and 1", p.Redelivered, p.CountedOnce)
 	}
 	tasks, err := r.PendingTasks(t.Context())
 	if err != nil || len(tasks) != len(trainers)+len(held) {
-		t.Errorf("%d tasks are pending, want %d; %v", len(tasks), len(trainers)+len(held), err)
+		t.Errorf("pending tasks: found %d, expected %d; %v", len(tasks), len(trainers)+len(held), err)
 	}
 }
 
-// A caller that went away before its batch gets nothing: no task is handed to nobody. One
-// that goes away while its commit is under way still gets the answer, so that the face can
-// take the task back.
+// A caller that leaves before its batch receives no task. A caller that leaves during its commit receives the answer,
+// so that the API can return the task.
 func TestCanceledCaller(t *testing.T) {
 	r, proxy, direct := behind(t, master.Config{})
 	r.Register(5)
@@ -394,7 +392,7 @@ func TestCanceledCaller(t *testing.T) {
 	gone, cancel := context.WithCancelCause(t.Context())
 	together(t, r, proxy, direct, 2, func(i int) {
 		if i == 0 {
-			mastertest.Eventually(t, "it waits", func() bool { return r.Waiting() > 0 })
+			mastertest.Eventually(t, "a waiting call", func() bool { return r.Waiting() > 0 })
 			cancel(errors.New("hung up"))
 			if _, err := b.Next(t.Context()); err != nil {
 				t.Error(err)
@@ -402,12 +400,12 @@ func TestCanceledCaller(t *testing.T) {
 			return
 		}
 		if reply, err := a.Next(gone); err == nil || err.Error() != "hung up" {
-			t.Errorf("the one who hung up got %+v, %v", reply, err)
+			t.Errorf("canceled caller: got %+v, %v", reply, err)
 		}
 	})
 	tasks, err := r.PendingTasks(t.Context())
 	if err != nil || len(tasks) != 1 || tasks[0].Holders[0].Trainer != "b" {
-		t.Errorf("pending: %+v, %v; want one task of b", tasks, err)
+		t.Errorf("pending: found %+v, %v; expected one task of b", tasks, err)
 	}
 
 	_, _, revision := mastertest.State(t, direct)
@@ -418,18 +416,18 @@ func TestCanceledCaller(t *testing.T) {
 		reply, err := a.Next(late)
 		answered <- answer{reply, err}
 	}()
-	mastertest.Eventually(t, "the commit lands", func() bool {
+	mastertest.Eventually(t, "an applied commit", func() bool {
 		_, _, now := mastertest.State(t, direct)
 		return now > revision
 	})
 	hangUp()
 	proxy.HoldReplies(false)
 	if got := <-answered; got.err != nil || got.reply.Assignment == nil {
-		t.Errorf("its commit was under way, but it is not told of its task: %+v", got)
+		t.Errorf("caller of a commit under way: expected its task, got %+v", got)
 	}
 }
 
-// A batch that writes more keys than one transaction takes goes in several.
+// A batch with more keys than a transaction can write is split.
 func TestMoreKeysThanATransactionTakes(t *testing.T) {
 	r, proxy, direct := behind(t, master.Config{})
 	const n = 300
@@ -446,15 +444,15 @@ func TestMoreKeysThanATransactionTakes(t *testing.T) {
 	})
 	roster, err := direct.Roster(t.Context())
 	if err != nil || len(roster) != n+1 || len(ordinals) != n {
-		t.Errorf("%d trainers with %d ordinals are in the roster, want %d; %v", len(roster), len(ordinals), n+1, err)
+		t.Errorf("roster: found %d trainers with %d ordinals, expected %d; %v", len(roster), len(ordinals), n+1, err)
 	}
 }
 
-// Above a size of the state nothing new is handed out; finishes are taken, and when they have
-// made room the waiting ones get their tasks. A refused commit changes none of it.
+// If the state exceeds its size limit, no task is dispatched and finishes are accepted. Waiting trainers receive
+// tasks once finishes have made room. A refused commit changes none of it.
 func TestLargeStateTakesFinishesOnly(t *testing.T) {
 	store := etcdtest.Store(t)
-	r := mastertest.Start(t, store, master.Config{Shuffle: true, Queue: taskqueue.Options{SessionTTL: time.Hour}}) // nobody beats here
+	r := mastertest.Start(t, store, master.Config{Shuffle: true, Queue: taskqueue.Options{SessionTTL: time.Hour}}) // no trainer sends heartbeats
 	r.Register(100_000)
 	trainers := make([]*mastertest.Trainer, 300)
 	held := make([]taskqueue.Token, len(trainers))
@@ -465,33 +463,33 @@ func TestLargeStateTakesFinishesOnly(t *testing.T) {
 	_, encoded, _ := mastertest.State(t, store)
 	r.LimitState(t, len(encoded)-200)
 	waiting := asks(t, r.Join("waits"))
-	mastertest.Eventually(t, "it waits", func() bool { return r.Parked(t) == 1 })
-	if _, err := r.Heartbeat(t.Context(), nil); err == nil { // goes back to the stored state
-		t.Error("an event that panics was taken")
+	mastertest.Eventually(t, "a parked request", func() bool { return r.Parked(t) == 1 })
+	if _, err := r.Heartbeat(t.Context(), nil); err == nil { // reloads the stored state
+		t.Error("event that panics: expected an error")
 	}
 	for i, trainer := range trainers {
 		request := trainer.Request(nil, held[i:i+1])
 		request.Want = false
 		reply, err := r.Next(t.Context(), request)
 		if err != nil || reply.Finishes[0] != taskqueue.Counted {
-			t.Fatalf("a finish was answered %+v, %v", reply, err)
+			t.Fatalf("finish: got %+v, %v", reply, err)
 		}
 		select {
 		case got := <-waiting:
 			if got.err != nil || got.reply.Assignment == nil || got.reply.Assignment.Task.Token.Position != len(held) {
-				t.Errorf("the one who waited got %+v, want position %d", got, len(held))
+				t.Errorf("waiting trainer: got %+v, expected position %d", got, len(held))
 			}
 			if i == 0 {
-				t.Error("it did not wait")
+				t.Error("expected a waiting trainer")
 			}
 			return
 		default:
 		}
 	}
-	t.Error("all is finished, and it still waits")
+	t.Error("after all finishes: expected an answer for the waiting trainer")
 }
 
-// F30: those who wait get the last task as soon as its holder gives it back, in whatever way.
+// F30: a waiting trainer receives the last task as soon as its holder returns it in any way.
 func TestWaitingTrainersGetWhatComesBack(t *testing.T) {
 	for name, giveBack := range map[string]func(t *testing.T, r *mastertest.Running, a *mastertest.Trainer, task taskqueue.Token) error{
 		"leave": func(t *testing.T, r *mastertest.Running, a *mastertest.Trainer, _ taskqueue.Token) error {
@@ -511,7 +509,7 @@ func TestWaitingTrainersGetWhatComesBack(t *testing.T) {
 			a, b := r.Join("a"), r.Join("b")
 			task := a.Take(t)
 			answered := asks(t, b)
-			mastertest.Eventually(t, "b waits", func() bool { return r.Parked(t) == 1 })
+			mastertest.Eventually(t, "b in a long poll", func() bool { return r.Parked(t) == 1 })
 			began := time.Now()
 			if err := giveBack(t, r, a, task); err != nil {
 				t.Fatal(err)
@@ -521,13 +519,13 @@ func TestWaitingTrainersGetWhatComesBack(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 			if waited := time.Since(began); waited > time.Second {
-				t.Errorf("it took %v; a long poll is not answered by its end", waited)
+				t.Errorf("answer: took %v, expected less than a long poll", waited)
 			}
 		})
 	}
 }
 
-// Who holds a task and would prefetch another is answered at once.
+// A trainer that holds a task and asks for another task is answered immediately.
 func TestPrefetchDoesNotWait(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	r.Register(1)
@@ -540,7 +538,7 @@ func TestPrefetchDoesNotWait(t *testing.T) {
 	}
 }
 
-// The end of the job reaches all who wait. F29: a job whose tasks are all set aside fails.
+// The end of the job reaches all waiting trainers. F29: a job with all tasks set aside fails.
 func TestEndReachesAll(t *testing.T) {
 	for name, tt := range map[string]struct {
 		failures int
@@ -561,29 +559,29 @@ func TestEndReachesAll(t *testing.T) {
 			for i := range 5 {
 				waiting = append(waiting, asks(t, r.Join(fmt.Sprint("w", i))))
 			}
-			mastertest.Eventually(t, "five wait", func() bool { return r.Parked(t) == 5 })
+			mastertest.Eventually(t, "five waiting trainers", func() bool { return r.Parked(t) == 5 })
 			if tt.failures > 0 {
 				if err := r.Fail(t.Context(), a.Ordinal, a.Incarnation, task, "it does not converge"); err != nil {
 					t.Fatal(err)
 				}
 			} else if _, err := a.Next(t.Context(), task); !errors.Is(err, tt.want) {
-				t.Errorf("the last one got %v", err)
+				t.Errorf("last trainer: got %v", err)
 			}
 			for i, c := range waiting {
 				if got := <-c; !errors.Is(got.err, tt.want) {
-					t.Errorf("waiting trainer %d got %v, want %v", i, got.err, tt.want)
+					t.Errorf("waiting trainer %d: got %v, expected %v", i, got.err, tt.want)
 				}
 			}
 			err := r.Wait()
 			if tt.failures == 0 && err != nil || tt.failures > 0 && (!errors.Is(err, master.ErrJobFailed) || !strings.Contains(err.Error(), "set aside")) {
-				t.Errorf("the master ended with %v", err)
+				t.Errorf("end of the master: got %v", err)
 			}
 		})
 	}
 }
 
-// One trainer saves the model: the first that asks, as long as its lease runs and it lives;
-// the next master knows who.
+// One trainer saves the model: the first that asks, while its save lease and its session are valid. The next master
+// knows this trainer.
 func TestOneSaver(t *testing.T) {
 	store := etcdtest.Store(t)
 	r := mastertest.Start(t, store, master.Config{})
@@ -606,11 +604,11 @@ func TestOneSaver(t *testing.T) {
 	a.At(r).Leave(t)
 	elects(r, b, true)
 	if _, err := r.SaveModel(t.Context(), a.Ordinal, a.Incarnation); !errors.Is(err, master.ErrRejoin) {
-		t.Errorf("one without a session got %v", err)
+		t.Errorf("trainer without a session: got %v", err)
 	}
 }
 
-// What clients send is bounded before it can break a transaction for others.
+// Requests of clients are bounded, so that they cannot break a transaction with other requests.
 func TestRequestsAreBounded(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	a := r.Join("a")

@@ -29,7 +29,7 @@ func TestChunksPerTask(t *testing.T) {
 	}
 }
 
-// Tasks must agree with what a report makes of the same chunks.
+// Tasks returns the number of tasks that a report of the same chunks has.
 func TestConfigTasksAgreesWithGroup(t *testing.T) {
 	for _, trainers := range []int{1, 3, 8} {
 		for _, chunks := range []int{1, 2, 24, 47, 48, 49, 65, 1000} {
@@ -76,7 +76,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A job that began with asynchronous gradients must not be led as a synchronous one.
+// A job that began with asynchronous updates must not continue as a synchronous job.
 func TestUpdateModeIsASettingOfTheJob(t *testing.T) {
 	for want, c := range map[string]Config{"async": {}, "sync": {Sync: true}} {
 		if found := c.Settings()["update-mode"]; found != want {

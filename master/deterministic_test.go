@@ -9,7 +9,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 )
 
-// A deterministic step waits for as many trainers as there should be, and says so when that takes long.
+// A deterministic step waits for the configured number of trainers, and logs a warning when the wait is long.
 func TestDeterministicStepWaitsForAll(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var shards told
@@ -20,11 +20,11 @@ func TestDeterministicStepWaitsForAll(t *testing.T) {
 		defer cancel()
 		a := joins(t, m, "a")
 		if !a.next() {
-			t.Fatal("no task")
+			t.Fatal("expected a task")
 		}
 		a.beats(ctx, true)
 		if c, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5, 0); err != nil || c != 0 || included {
-			t.Fatalf("a step without the second trainer: %d, %v, %v", c, included, err)
+			t.Fatalf("without the second trainer: expected no step, got %d, %v, %v", c, included, err)
 		}
 		time.Sleep(2 * 10 * time.Second)
 		warned := 0
@@ -34,19 +34,19 @@ func TestDeterministicStepWaitsForAll(t *testing.T) {
 			}
 		}
 		if warned < 1 || warned > 3 {
-			t.Errorf("said %d times in 30 s that a trainer is missing, expected it every 10 s", warned)
+			t.Errorf("warnings of a missing trainer: found %d in 30 s, expected one every 10 s", warned)
 		}
 		b := joins(t, m, "b")
 		if !b.next() {
-			t.Fatal("no task")
+			t.Fatal("expected a task")
 		}
 		b.beats(ctx, true)
 		if c, included, err := m.Staged(ctx, b.Ordinal, b.Incarnation, 0, 5, 0); err != nil || c != 1 || !included {
-			t.Fatalf("with both: %d, %v, %v", c, included, err)
+			t.Fatalf("with both trainers: got %d, %v, %v", c, included, err)
 		}
 		synctest.Wait()
 		if step := shards.heard()[0]; len(step.Contributors) != 2 {
-			t.Errorf("the step is of %v", step.Contributors)
+			t.Errorf("step: found the contributors %v", step.Contributors)
 		}
 	})
 }

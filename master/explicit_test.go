@@ -6,8 +6,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Which step to load is said after a fenced write, also when nothing changes by it: a deposed master, who may not have
-// heard of the last commit, says nothing.
+// The step to load is answered after a fenced write, also if the state is unchanged. A former leader may have missed
+// the last commit and must not answer.
 func TestStepsAreAnsweredAfterAWrite(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -24,9 +24,9 @@ func TestStepsAreAnsweredAfterAWrite(t *testing.T) {
 			}
 			return len(store.written()) - before
 		}
-		ask() // makes it a member
+		ask() // makes the trainer a member
 		if writes := ask(); writes != 1 {
-			t.Errorf("asked again, it was told after %d writes, expected 1", writes)
+			t.Errorf("repeated request: found %d writes before the answer, expected 1", writes)
 		}
 	})
 }

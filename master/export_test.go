@@ -7,10 +7,10 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Waiting is how many callers the committer has not looked at yet.
+// Waiting returns the number of requests in the inbox of the committer.
 func (m *Master) Waiting() int { return m.current.Load().committer.len() }
 
-// Parked is how many askers wait for a task to turn up.
+// Parked returns the number of parked requests for a task.
 func (m *Master) Parked(t testing.TB) (n int) {
 	t.Helper()
 	if err := m.Inspect(t.Context(), func(*taskqueue.Queue) { n = len(m.current.Load().committer.parked) }); err != nil {
@@ -19,8 +19,8 @@ func (m *Master) Parked(t testing.TB) (n int) {
 	return n
 }
 
-// LimitState sets the size of the stored state beyond which nothing new is dispatched: with
-// the real one a test would need a million pending tasks.
+// LimitState sets the size of the stored state above which no task is dispatched. With the real size a test would
+// need a million pending tasks.
 func (m *Master) LimitState(t testing.TB, limit int) {
 	t.Helper()
 	if err := m.Inspect(t.Context(), func(*taskqueue.Queue) { m.current.Load().committer.limit = limit }); err != nil {
@@ -28,7 +28,7 @@ func (m *Master) LimitState(t testing.TB, limit int) {
 	}
 }
 
-// Inspect lets a test look at the committed queue, in the committer's own goroutine.
+// Inspect calls look with the committed queue in the goroutine of the committer.
 func (m *Master) Inspect(ctx context.Context, look func(*taskqueue.Queue)) error {
 	return m.inspect(ctx, look)
 }

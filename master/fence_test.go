@@ -10,7 +10,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// cuts is a job whose cuts include the trainers, on the clock of a bubble.
+// cuts is a job with cuts in a synctest bubble.
 type cuts struct {
 	*Master
 	t       *testing.T
@@ -19,7 +19,7 @@ type cuts struct {
 	servers *retiringTogether
 }
 
-// leadsWithCuts begins without cuts: see begin.
+// leadsWithCuts starts a leader. Cuts begin with a call of begin.
 func leadsWithCuts(t *testing.T) *cuts {
 	t.Helper()
 	store := newMemory()
@@ -44,7 +44,7 @@ func (c *cuts) member(id string) *worker {
 	if _, _, err := c.LastStep(c.ctx, &taskqueue.LastStep{Trainer: w.Ordinal, Incarnation: w.Incarnation, Epoch: 1}); err != nil {
 		c.t.Fatal(err)
 	}
-	go func() { // also after its session has ended
+	go func() { // continues after the end of the session
 		for c.ctx.Err() == nil {
 			_, _ = c.Heartbeat(c.ctx, &taskqueue.Heartbeat{Trainer: w.Ordinal, Incarnation: w.Incarnation})
 			pause(c.ctx, 3*time.Second)
@@ -53,7 +53,7 @@ func (c *cuts) member(id string) *worker {
 	return w
 }
 
-// flushes has a trainer stand still for each cut, some time after it hears of it.
+// flushes makes a trainer flush each cut, after a delay.
 func (c *cuts) flushes(w *worker, after time.Duration) {
 	go func() {
 		for c.ctx.Err() == nil {
@@ -66,7 +66,7 @@ func (c *cuts) flushes(w *worker, after time.Duration) {
 	}()
 }
 
-// begin has cuts be taken from now on.
+// begin allows cuts.
 func (c *cuts) begin() {
 	c.servers.mu.Lock()
 	defer c.servers.mu.Unlock()
@@ -81,8 +81,20 @@ func (c *cuts) sessions() (n int) {
 	return n
 }
 
-// More trainers than one transaction of etcd can delete hang without a task: their sessions end in several ones, and the same cut
-// goes on.
+// wantCutAndOneSession waits d and checks that a cut succeeded and that one session is left.
+func (c *cuts) wantCutAndOneSession(d time.Duration) {
+	c.t.Helper()
+	time.Sleep(d) // virtual time
+	if s := c.Master.servers.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
+		c.t.Errorf("expected a cut within %v, found %+v", d, s)
+	}
+	if n := c.sessions(); n != 1 {
+		c.t.Errorf("%d sessions, expected 1", n)
+	}
+}
+
+// More idle trainers hang than one transaction of etcd can delete. Their sessions end in several transactions, and
+// the cut continues.
 func TestCutFencesMoreTrainersThanATransactionTakes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := leadsWithCuts(t)
@@ -91,33 +103,22 @@ func TestCutFencesMoreTrainersThanATransactionTakes(t *testing.T) {
 		}
 		c.flushes(c.member("works"), 0)
 		c.begin()
-		time.Sleep(3 * beginTimeout)
-		if s := c.Master.servers.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
-			t.Errorf("no cut within %v: %+v", 3*beginTimeout, s)
-		}
-		if n := c.sessions(); n != 1 {
-			t.Errorf("%d sessions, expected 1", n)
-		}
+		c.wantCutAndOneSession(3 * beginTimeout)
 	})
 }
 
-// A trainer without a task that stands still after 5 s keeps its session.
+// A trainer without a task that flushes a cut after 5 s keeps its session.
 func TestCutKeepsTrainerThatStandsStillLate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := leadsWithCuts(t)
 		c.flushes(c.member("late"), 5*time.Second)
 		c.begin()
-		time.Sleep(2 * beginTimeout)
-		if s := c.Master.servers.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
-			t.Errorf("no cut within %v: %+v", 2*beginTimeout, s)
-		}
-		if n := c.sessions(); n != 1 {
-			t.Errorf("%d sessions, expected 1", n)
-		}
+		c.wantCutAndOneSession(2 * beginTimeout)
 	})
 }
 
-// Parameter servers that answer slowly delay the beginning of a cut: the time of the trainers begins when they can hear of the cut.
+// Parameter servers that answer slowly delay the beginning of a cut. The timeout of trainers begins when they can
+// receive the cut.
 func TestCutBehindSlowServersKeepsTrainers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := leadsWithCuts(t)
@@ -131,8 +132,8 @@ func TestCutBehindSlowServersKeepsTrainers(t *testing.T) {
 	})
 }
 
-// Etcd refuses the report of a trainer that has stopped for the cut, and takes writes again before the trainer repeats its report: the
-// trainer keeps its session.
+// etcd refuses the report of a trainer that has stopped for the cut, and accepts writes again before the trainer
+// repeats the report. The trainer keeps its session.
 func TestCutKeepsTrainerWhoseReportEtcdRefused(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := leadsWithCuts(t)
@@ -148,7 +149,7 @@ func TestCutKeepsTrainerWhoseReportEtcdRefused(t *testing.T) {
 					_, _, err := c.Flushed(c.ctx, &taskqueue.StepFlushed{Trainer: late.Ordinal, Incarnation: late.Incarnation, Generation: p.Generation, Step: p.Round})
 					if !refused {
 						if refused = errors.Is(err, ErrNotStored); !refused {
-							t.Errorf("a full store answered the report with %v", err)
+							t.Errorf("report to a full store: got %v", err)
 						}
 						c.store.set(time.Millisecond, nil)
 						pause(c.ctx, beginTimeout)
@@ -158,18 +159,12 @@ func TestCutKeepsTrainerWhoseReportEtcdRefused(t *testing.T) {
 			}
 		}()
 		c.begin()
-		time.Sleep(4 * beginTimeout)
-		if n := c.sessions(); n != 1 {
-			t.Errorf("%d sessions, expected 1", n)
-		}
-		if s := c.Master.servers.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
-			t.Errorf("no cut within %v: %+v", 4*beginTimeout, s)
-		}
+		c.wantCutAndOneSession(4 * beginTimeout)
 	})
 }
 
-// The sessions of trainers end at a cut, and a parameter server does not hear of it in time: no later cut is taken before all
-// servers have.
+// A cut ends sessions of trainers, and a parameter server does not receive it in time. The leader takes no later cut
+// before all servers have received it.
 func TestNoCutBeforeServersHearWhoIsFenced(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := leadsWithCuts(t)
@@ -184,17 +179,17 @@ func TestNoCutBeforeServersHearWhoIsFenced(t *testing.T) {
 			t.Errorf("%d sessions, expected 1", n)
 		}
 		if s := c.Master.servers.current.Load().checkpoints.status(); s.Set != 0 {
-			t.Errorf("a cut was taken before all servers heard: %+v", s)
+			t.Errorf("expected no cut before all servers received the ended sessions, found %+v", s)
 		}
 		c.servers.mu.Lock()
 		c.servers.unreachable = nil
 		c.servers.mu.Unlock()
 		time.Sleep(2 * checkpointPause)
 		if s := c.Master.servers.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
-			t.Errorf("no cut after the servers were told: %+v", s)
+			t.Errorf("expected a cut after the servers received the ended sessions, found %+v", s)
 		}
 		if !c.servers.overAtBegin(hangs.Incarnation) {
-			t.Error("the servers were not told who is over before the cut was taken")
+			t.Error("expected the ended sessions at the servers before the cut")
 		}
 	})
 }

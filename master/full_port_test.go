@@ -17,8 +17,8 @@ import (
 	"trainmaster/master/mastertest"
 )
 
-// F64: connections of trainers, or of strangers, that take all places of the leader's port do
-// not keep its heartbeats from the standbys: the leader stays.
+// F64: connections that fill the port of the leader do not block its heartbeats to the standbys. The leader keeps the
+// lock.
 func TestLeaderWithAFullPortStays(t *testing.T) {
 	const most = 10
 	job := etcdtest.NewJob(t)
@@ -35,10 +35,10 @@ func TestLeaderWithAFullPortStays(t *testing.T) {
 		defer conn.Close()
 		fmt.Fprintf(conn, "CONNECT /_goRPC_ HTTP/1.0\n\n")
 		if _, err := io.ReadFull(conn, make([]byte, 20)); err != nil {
-			t.Fatalf("a connection within the limit: %v", err)
+			t.Fatalf("connection within the limit: got %v", err)
 		}
 	}
-	mastertest.Eventually(t, "one connection more is refused", func() bool {
+	mastertest.Eventually(t, "a refused connection", func() bool {
 		conn, err := net.Dial("tcp", r.Addr)
 		if err != nil {
 			t.Fatal(err)
@@ -58,16 +58,16 @@ func TestLeaderWithAFullPortStays(t *testing.T) {
 	beats := bufio.NewScanner(response.Body)
 	for n := range 15 { // five times as many as a standby may miss
 		if !beats.Scan() {
-			t.Fatalf("the leader ended its heartbeats after %d", n)
+			t.Fatalf("expected more heartbeats, found %d", n)
 		}
 		longest, last = max(longest, time.Since(last)), time.Now()
 	}
 	switch now := term(t, store); {
 	case now == before:
-	case longest > 2*decide.BeatEvery: // the whole machine paused: then a standby is right, and this test cannot say more
-		t.Logf("term %d leads after term %d; there was no heartbeat for %v on this machine", now, before, longest)
+	case longest > 2*decide.BeatEvery: // the whole machine paused: the takeover was right, and the test has no result
+		t.Logf("no result: term %d leads after term %d, and this machine paused for %v", now, before, longest)
 	default:
-		t.Errorf("term %d leads, expected term %d, which is healthy", now, before)
+		t.Errorf("expected no takeover from the healthy term %[2]d, found term %[1]d", now, before)
 	}
 	refusals := 0
 	for _, line := range r.Logged() {
@@ -76,11 +76,11 @@ func TestLeaderWithAFullPortStays(t *testing.T) {
 		}
 	}
 	if refusals != 1 {
-		t.Errorf("%d log lines about refused connections within ten seconds, expected 1", refusals)
+		t.Errorf("log lines of refused connections in 10 s: found %d, expected 1", refusals)
 	}
 }
 
-// term returns the term that is announced.
+// term returns the announced term.
 func term(t *testing.T, store *etcdstore.Store) uint64 {
 	t.Helper()
 	announced, err := store.MasterAddr(t.Context())

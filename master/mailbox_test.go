@@ -8,7 +8,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// A refused batch discards its effects: the parameter servers would end sessions that go on.
+// A refused batch discards its effects. Otherwise the parameter servers would end sessions that continue.
 func TestRefusedBatchPublishesNoEffect(t *testing.T) {
 	store := newMemory()
 	d := drives(t, store, Config{})
@@ -17,23 +17,23 @@ func TestRefusedBatchPublishesNoEffect(t *testing.T) {
 	box := d.term.committer.subscribe(taskqueue.OnSessionsChanged)
 	box.Take()
 	store.set(0, errors.New("full"))
-	again := d.put(&taskqueue.Join{ID: "a"}) // ends the session before it
+	again := d.put(&taskqueue.Join{ID: "a"}) // ends the earlier session
 	d.round(false)
 	if _, _, done, err := again.Answer(); !done || err == nil {
-		t.Fatalf("the commit was not refused: %v, %v", done, err)
+		t.Fatalf("expected a refused commit, got %v, %v", done, err)
 	}
 	if got := box.Take(); len(got) > 0 {
-		t.Errorf("a refused batch published %+v", got)
+		t.Errorf("refused batch: expected no effects, found %+v", got)
 	}
 	store.set(0, nil)
 	d.put(&taskqueue.Join{ID: "a"})
 	d.round(false)
 	if got := box.Take(); len(got) != 1 {
-		t.Errorf("a committed batch published %+v: expected one effect", got)
+		t.Errorf("committed batch: expected one effect, found %+v", got)
 	}
 }
 
-// The leader of an ended job stops without a further event: in its term nothing raises an effect.
+// The leader of an ended job stops without a further event: no event of its term raises an effect.
 func TestLeaderOfAnEndedJobStopsFromOutstandingAlone(t *testing.T) {
 	for name, tt := range map[string]struct {
 		leaves bool
@@ -50,7 +50,7 @@ func TestLeaderOfAnEndedJobStopsFromOutstandingAlone(t *testing.T) {
 				register(t, m, 1)
 				a := joins(t, m, "a")
 				if !a.next() || a.next() {
-					t.Fatal("expected one task, and the end")
+					t.Fatal("expected one task, then the end")
 				}
 				stop()
 				<-ended
@@ -61,10 +61,10 @@ func TestLeaderOfAnEndedJobStopsFromOutstandingAlone(t *testing.T) {
 				began := time.Now()
 				_, _, ended = starts(t, next, config, nil)
 				if err := <-ended; err != nil {
-					t.Errorf("the master ended with %v", err)
+					t.Errorf("end of the master: got %v", err)
 				}
 				if waited := time.Since(began); !about(waited, tt.want) {
-					t.Errorf("the master ended after %v: expected %v", waited, tt.want)
+					t.Errorf("end of the master: after %v, expected %v", waited, tt.want)
 				}
 			})
 		})

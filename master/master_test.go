@@ -12,7 +12,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Eight trainers, three passes: by the ledger each task is counted once in each.
+// Eight trainers run three passes. In the ledger each task counts once in each pass.
 func TestJobRunsToItsEnd(t *testing.T) {
 	store := etcdtest.Store(t)
 	r := mastertest.Start(t, store, master.Config{Shuffle: true, Seed: 7, Queue: taskqueue.Options{Passes: 3}})
@@ -28,7 +28,7 @@ func TestJobRunsToItsEnd(t *testing.T) {
 	}
 	wg.Wait()
 	if err := r.Wait(); err != nil {
-		t.Errorf("the master ended with %v", err)
+		t.Errorf("end of the master: got %v", err)
 	}
 	wantPasses(t, mastertest.Verify(t, store), 3, 250)
 }
@@ -36,7 +36,7 @@ func TestJobRunsToItsEnd(t *testing.T) {
 func wantPasses(t testing.TB, reports []taskqueue.PassReport, passes, tasks int) {
 	t.Helper()
 	if len(reports) != passes {
-		t.Fatalf("the ledger tells of %d passes, want %d", len(reports), passes)
+		t.Fatalf("ledger: found %d passes, expected %d", len(reports), passes)
 	}
 	for _, p := range reports {
 		if p.Tasks != tasks || p.CountedOnce != tasks {

@@ -21,27 +21,27 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// memory is a store for one master that takes as long as a test wants, on the clock of a
-// synctest bubble, where no real etcd can be.
+// memory is a store for one master with a configurable write time. It works in a synctest bubble, where a real etcd
+// cannot run.
 type memory struct {
-	ledger.Lock // nil: nothing is sealed
+	ledger.Lock // nil: no ledger is sealed
 
 	mu       sync.Mutex
 	keys     map[string][]byte
 	revision int64
 	term     int64         // create revision of the lock
 	state    int64         // revision of the state
-	takes    time.Duration // for each write
-	refuse   error         // of each write
+	takes    time.Duration // time of each write
+	refuse   error         // error of each write
 	lost     chan struct{}
-	doubtful bool // the lease may have run out
+	doubtful bool // the lease may have expired
 	commits  []time.Time
 
-	partsHang chan struct{} // parts get no answer until it is closed; nil: they do
-	partsFit  int           // that the store is full from this part on; 0: it is not
+	partsHang chan struct{} // parts are answered once it is closed; nil: immediately
+	partsFit  int           // the store is full from this part on; 0: never
 
-	announcing  time.Duration // how long an announcement takes
-	unannounced error         // what it ends with
+	announcing  time.Duration // time of an announcement
+	unannounced error         // error of an announcement
 }
 
 func newMemory() *memory {
@@ -54,7 +54,7 @@ func (s *memory) set(takes time.Duration, refuse error) {
 	s.takes, s.refuse = takes, refuse
 }
 
-// doubt makes it look as if the lease had run out.
+// doubt makes the lease look expired.
 func (s *memory) doubt() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *memory) WatchState(ctx context.Context) <-chan store.Version {
 	return untilEnd[store.Version](ctx)
 }
 
-// untilEnd is a channel that sends the values, and closes when ctx ends.
+// untilEnd returns a channel that sends the values and closes when ctx ends.
 func untilEnd[V any](ctx context.Context, values ...V) <-chan V {
 	c := make(chan V, len(values))
 	for _, v := range values {
@@ -203,37 +203,37 @@ func (s *memory) put(writes []taskqueue.Write) {
 	}
 }
 
-// copied is the same store for the next master.
+// copied returns a copy of the store for the next master.
 func (s *memory) copied() *memory {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := newMemory()
 	next.keys, next.revision, next.state = maps.Clone(s.keys), s.revision+1, s.state
-	next.term = next.revision // its lock was created since
+	next.term = next.revision // the lock of the next master is newer
 	return next
 }
 
-// bubble runs a test on a clock of its own.
+// bubble runs a test in a synctest bubble.
 func bubble(t *testing.T, test func(t *testing.T)) {
-	fresh := func() { ops = sync.Pool{New: ops.New} } // channels of a bubble stay there
+	fresh := func() { ops = sync.Pool{New: ops.New} } // channels of a bubble must not leave it
 	fresh()
 	defer fresh()
 	synctest.Test(t, test)
 }
 
-// leads is starts, and waits until it leads.
+// leads starts a master and waits until it leads.
 func leads(t *testing.T, store *memory, config Config, servers Servers) (m *Master, stop func(), ended <-chan error) {
 	t.Helper()
 	m, stop, ended = starts(t, store, config, servers)
 	for limit := time.Now().Add(time.Minute); !m.Leading(); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
-			t.Fatal("it does not lead within a minute")
+			t.Fatal("expected leadership within a minute")
 		}
 	}
 	return m, stop, ended
 }
 
-// starts starts a master in a bubble; stop ends it, ended gives what its Run returned.
+// starts starts a master in a bubble. stop stops the master; ended receives the result of Run.
 func starts(t *testing.T, store *memory, config Config, servers Servers) (m *Master, stop func(), ended <-chan error) {
 	t.Helper()
 	config.Store, config.Servers, config.Log = store, servers, quiet()
@@ -257,7 +257,7 @@ func quiet() *logrus.Entry {
 	return logrus.NewEntry(logger)
 }
 
-// driven is a term whose rounds a test drives.
+// driven is a term whose rounds the test runs.
 type driven struct {
 	*Driven
 	t *testing.T
@@ -304,7 +304,7 @@ func register(t *testing.T, m *Master, tasks int) {
 	}
 }
 
-// worker is a joined trainer on the clock of a bubble.
+// worker is a joined trainer in a bubble.
 type worker struct {
 	Session
 	t    *testing.T
@@ -322,8 +322,7 @@ func joins(t *testing.T, m *Master, id string) *worker {
 	return &worker{Session: s, t: t, m: m}
 }
 
-// next finishes what is held and waits for a task; false when there is none, or the job is
-// over.
+// next finishes the held task and waits for a task. It returns false without a task and after the end of the job.
 func (w *worker) next() bool {
 	w.seq++
 	r := &taskqueue.Request{Trainer: w.Ordinal, Incarnation: w.Incarnation, Seq: w.seq, Ack: w.seq, Want: true}
@@ -345,8 +344,7 @@ func (w *worker) next() bool {
 	return true
 }
 
-// beats sends heartbeats every three seconds until ctx ends. A moving trainer makes
-// progress.
+// beats sends a heartbeat every three seconds until ctx ends. A moving trainer reports progress.
 func (w *worker) beats(ctx context.Context, moving bool) {
 	go func() {
 		for ctx.Err() == nil {

@@ -12,14 +12,14 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// etcd answers reads and renews the lease, but answers no write of a table's parts: the term ends within its bound, and nobody
-// waits any longer.
+// etcd answers reads and keep-alives, but no write of the parts of a table. The term ends within its bound, and no
+// caller waits longer.
 func TestPartsOfUnknownOutcomeEndTheTerm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		m, stop, ended := leads(t, store, Config{}, nil)
 		reported := hangAtParts(t, store, m)
-		defer time.Sleep(time.Minute) // until all have ended, also without the bound
+		defer time.Sleep(time.Minute) // until all goroutines have ended, also without the bound
 		defer close(store.partsHang)
 		defer stop()
 		began := time.Now()
@@ -32,34 +32,34 @@ func TestPartsOfUnknownOutcomeEndTheTerm(t *testing.T) {
 			t.Error(err)
 		}
 		if err := within(t, "answer to the report", 2*store.TTL(), reported); !errors.Is(err, ErrNotLeader) {
-			t.Errorf("the report: %v, expected %v", err, ErrNotLeader)
+			t.Errorf("report: got %v, expected %v", err, ErrNotLeader)
 		}
 		if took := time.Since(began); took < store.TTL()/2 {
-			t.Errorf("the term ended after %v, expected %v", took, store.TTL())
+			t.Errorf("end of the term: after %v, expected %v", took, store.TTL())
 		}
 		stop()
 		within(t, "end of a stopped master", 2*store.TTL(), ended)
 	})
 }
 
-// A master that stops does not wait for the parts of a table.
+// A master that stops does not wait for writes of parts.
 func TestStoppedMasterGivesUpParts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		m, stop, ended := leads(t, store, Config{}, nil)
 		reported := hangAtParts(t, store, m)
-		defer time.Sleep(time.Minute) // until all have ended, also without the bound
+		defer time.Sleep(time.Minute) // until all goroutines have ended, also without the bound
 		defer close(store.partsHang)
 		defer stop()
 		stop()
 		within(t, "end of a stopped master", time.Second, ended)
 		if err := within(t, "answer to the report", time.Second, reported); err == nil {
-			t.Error("the report succeeded")
+			t.Error("report: expected an error")
 		}
 	})
 }
 
-// hangAtParts reports a dataset whose parts get no answer.
+// hangAtParts reports a dataset while writes of parts get no answer.
 func hangAtParts(t *testing.T, store *memory, m *Master) (reported <-chan error) {
 	t.Helper()
 	store.mu.Lock()
@@ -71,12 +71,12 @@ func hangAtParts(t *testing.T, store *memory, m *Master) (reported <-chan error)
 	}
 	done := make(chan error, 1)
 	go func() { done <- m.Register(context.Background(), table, [32]byte{1}) }()
-	time.Sleep(30 * time.Millisecond) // on the clock of the bubble: until the committer writes the parts
+	time.Sleep(30 * time.Millisecond) // virtual time: until the committer writes the parts
 	return done
 }
 
-// The parts of a table fill etcd, and cannot be removed until an administrator makes room: then they are, without another report.
-// A report that is repeated before leaves no more of them.
+// The parts of a table fill etcd and can be removed only after an administrator makes room. They are removed then,
+// without another report. A repeated report before that leaves no further parts.
 func TestPartsOfAFullStoreAreRemovedOnceThereIsRoom(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -101,10 +101,10 @@ func TestPartsOfAFullStoreAreRemovedOnceThereIsRoom(t *testing.T) {
 			store.partsFit = 2
 			store.mu.Unlock()
 			if err := m.Register(t.Context(), table, [32]byte{1}); !errors.Is(err, taskqueue.ErrStoreFull) {
-				t.Errorf("a report to a full store: %v, expected %v", err, taskqueue.ErrStoreFull)
+				t.Errorf("report to a full store: got %v, expected %v", err, taskqueue.ErrStoreFull)
 			}
 			if n := left(); n != 1 {
-				t.Fatalf("%d parts in a full store, expected 1", n)
+				t.Fatalf("full store: found %d parts, expected 1", n)
 			}
 		}
 		store.mu.Lock()
@@ -112,18 +112,18 @@ func TestPartsOfAFullStoreAreRemovedOnceThereIsRoom(t *testing.T) {
 		store.mu.Unlock()
 		time.Sleep(2 * removeEvery)
 		if n := left(); n != 0 {
-			t.Errorf("%d parts of refused reports are left, expected none", n)
+			t.Errorf("refused reports: found %d parts, expected none", n)
 		}
 		if err := m.Register(t.Context(), table, [32]byte{1}); err != nil {
 			t.Error(err)
 		}
 		if n := left(); n < 3 {
-			t.Errorf("%d parts of the dataset, expected at least 3", n)
+			t.Errorf("dataset: found %d parts, expected at least 3", n)
 		}
 	})
 }
 
-// tableOfParts is a table of about n parts.
+// tableOfParts returns a table of about n parts.
 func tableOfParts(t *testing.T, n int) *taskqueue.Table {
 	t.Helper()
 	table := taskqueue.NewTable(1)

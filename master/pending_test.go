@@ -17,7 +17,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// measured is a memory that notes its largest commit.
+// measured is a memory that records the size of its largest commit.
 type measured struct {
 	*memory
 	most atomic.Int64 // bytes of keys and values
@@ -34,16 +34,16 @@ func (s *measured) Commit(ctx context.Context, expected int64, state []byte, wri
 	return s.memory.Commit(ctx, expected, state, writes)
 }
 
-// holder is a connection that does not join, and holds as many tasks as it may.
+// holder is a plain connection that holds as many tasks as permitted.
 type holder struct {
 	m    *Master
 	name string
-	who  taskqueue.PlainAsk // by the first answer
+	who  taskqueue.PlainAsk // session of the first answer
 	held []taskqueue.Token
-	at   []int // their indices
+	at   []int // indices of the held tasks
 }
 
-// ask finishes the given one of what is held (-1: none) and takes another task; false when there was none.
+// ask finishes one of the held tasks (-1: none) and takes another task. It returns false without a task.
 func (h *holder) ask(t *testing.T, finish int) bool {
 	ask := taskqueue.PlainAsk{Trainer: h.who.Trainer, Incarnation: h.who.Incarnation, Connection: h.name, Want: true}
 	if finish >= 0 {
@@ -65,12 +65,12 @@ func (h *holder) ask(t *testing.T, finish int) bool {
 	return true
 }
 
-// With more than 35,000 tasks pending the largest request, with batches of thousands of tasks, stays below where dispatching
-// stops, which is half of the MiB that etcd is sure to take.
+// With more than 35,000 pending tasks, and batches of thousands of tasks, the largest request stays below the size at
+// which dispatching stops. This size is half of the 1 MiB that etcd accepts in any configuration.
 func TestPendingTasksStayWithinARequest(t *testing.T) {
 	const (
 		connections = 2300
-		each        = 16 // tasks that one may hold
+		each        = 16 // limit of tasks of a connection
 	)
 	bubble(t, func(t *testing.T) {
 		store := &measured{memory: newMemory()}
@@ -100,7 +100,7 @@ func TestPendingTasksStayWithinARequest(t *testing.T) {
 		for i := range holders {
 			holders[i] = &holder{m: m, name: fmt.Sprint("connection ", i)}
 		}
-		together(func(h *holder, random *rand.Rand) { // out of step, so that what is pending lies scattered
+		together(func(h *holder, random *rand.Rand) { // in a random order, so that the pending tasks are scattered
 			for len(h.held) < each {
 				time.Sleep(time.Duration(random.IntN(4)) * time.Millisecond)
 				finish := -1
@@ -117,18 +117,18 @@ func TestPendingTasksStayWithinARequest(t *testing.T) {
 			t.Fatal(err)
 		}
 		pending := view.Sets[0].Pending
-		t.Logf("%d tasks pending, the largest request had %d bytes", pending, store.most.Load())
+		t.Logf("%d pending tasks, largest request of %d bytes", pending, store.most.Load())
 		if pending != connections*each {
-			t.Errorf("%d tasks are pending, expected %d", pending, connections*each)
+			t.Errorf("pending tasks: found %d, expected %d", pending, connections*each)
 		}
 		if most := store.most.Load(); most >= maxStateBytes || most < connections*each {
-			t.Errorf("the largest request had %d bytes, expected less than %d, where dispatching stops", most, maxStateBytes)
+			t.Errorf("largest request: found %d bytes, expected less than %d, where dispatching stops", most, maxStateBytes)
 		}
 	})
 }
 
-// However many calls come at once, and whatever few keys they write, what one transaction carries of them stays far below the
-// MiB that etcd is sure to take.
+// The ledger entries of one transaction stay far below the 1 MiB that etcd accepts in any configuration, for any
+// number of concurrent calls, even if the calls write few keys.
 func TestManyJoinsFitTheirTransactions(t *testing.T) {
 	for name, id := range map[string]string{"one name": "%.200[2]s", "names of their own": "%05[1]d%.195[2]s"} {
 		t.Run(name, func(t *testing.T) {
@@ -153,9 +153,9 @@ func TestManyJoinsFitTheirTransactions(t *testing.T) {
 						t.Fatalf("join %d: %+v, %v, done: %v", i, answer, err, done)
 					}
 				}
-				t.Logf("%d commits, the largest request had %d bytes", len(store.written()), store.most.Load())
+				t.Logf("%d commits, largest request of %d bytes", len(store.written()), store.most.Load())
 				if most := store.most.Load(); most >= 2*maxBatchLedger {
-					t.Errorf("the largest request had %d bytes, expected less than %d", most, 2*maxBatchLedger)
+					t.Errorf("largest request: found %d bytes, expected less than %d", most, 2*maxBatchLedger)
 				}
 			})
 		})

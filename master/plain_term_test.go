@@ -7,8 +7,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Connections do not outlive the term that accepted them. However often the leader changes, here every
-// two seconds, the tasks of plain connections come back at once, not after a grace that each term begins anew.
+// Plain connections end with the term that accepted them. Their tasks return immediately even if the leader changes
+// every two seconds, and not after a grace period that begins again in each term.
 func TestTasksOfPlainConnectionsOfEarlierTermsReturn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -35,9 +35,9 @@ func TestTasksOfPlainConnectionsOfEarlierTermsReturn(t *testing.T) {
 		stop()
 		switch {
 		case waited == 0:
-			t.Error("the task did not come back in 10 terms")
+			t.Error("expected the task to return within 10 terms")
 		case waited > time.Second:
-			t.Errorf("the task came back after %v, expected at most 1s", waited)
+			t.Errorf("return of the task: after %v, expected at most 1s", waited)
 		}
 	})
 }

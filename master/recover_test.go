@@ -13,7 +13,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// pausedReader is a store whose master is paused between reading the state and the roster.
+// pausedReader is a store that pauses a master between its reads of the state and of the roster.
 type pausedReader struct {
 	store.Store
 	pause func()
@@ -24,8 +24,8 @@ func (s pausedReader) Roster(ctx context.Context) (map[string][]byte, error) {
 	return s.Store.Roster(ctx)
 }
 
-// A master that is deposed while it recovers reads keys of different commits. It says that its
-// term is over, and not that the state is damaged, which would end it for good.
+// A master that is replaced while it recovers reads keys of different commits. It returns the end of its term, and
+// not a damaged state, which would end the process.
 func TestDeposedWhileRecovering(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	open := func() *etcdstore.Store { return etcdtest.Open(t, etcdtest.Endpoint(t), job) }

@@ -14,14 +14,14 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// older makes the stored state one that an older master wrote.
+// older replaces the stored state with the state of an older master.
 func older(t *testing.T, store *etcdstore.Store) {
 	t.Helper()
 	replaceState(t, store, func(s *taskqueue.Snapshot) { s.Format = 1 })
 }
 
-// F19: the state of an older master is read, and stored as the newest format in one fenced
-// transaction before anything else is; the job goes on.
+// F19: the state of an older master is read, and stored in the newest format in one fenced transaction before any
+// other write. The job continues.
 func TestStateOfAnOlderMaster(t *testing.T) {
 	store := etcdtest.Store(t)
 	r := mastertest.Start(t, store, master.Config{})
@@ -34,17 +34,17 @@ func TestStateOfAnOlderMaster(t *testing.T) {
 	older(t, store)
 	before, encoded, revision := mastertest.State(t, store)
 
-	// Who only looks reads it, and changes nothing.
+	// A read of the state decodes it and changes nothing.
 	roster, err := store.Roster(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	queue, err := master.Stored(t.Context(), store, encoded, roster)
 	if err != nil || queue.Overview().Sets[0].Pending != 1 {
-		t.Fatalf("looked at: %v", err)
+		t.Fatalf("read: got %v", err)
 	}
 	if _, _, now := mastertest.State(t, store); now != revision {
-		t.Error("looking at it changed it")
+		t.Error("read: expected an unchanged state")
 	}
 
 	r = mastertest.Start(t, store, master.Config{})
@@ -54,11 +54,11 @@ func TestStateOfAnOlderMaster(t *testing.T) {
 	}
 	after, _, _ := mastertest.State(t, store)
 	if after.Format != taskqueue.Format || after.Commit != before.Commit+1 || upgrade[taskqueue.LedgerKey(after.Commit)] != nil {
-		t.Errorf("stored is format %d, commit %d; want %d, %d, and no event of it", after.Format, after.Commit, taskqueue.Format, before.Commit+1)
+		t.Errorf("stored state: found format %d, commit %d; expected %d, %d, and no ledger event", after.Format, after.Commit, taskqueue.Format, before.Commit+1)
 	}
 	before.Format, before.Commit, before.Nonce, before.LockRevision = after.Format, after.Commit, after.Nonce, after.LockRevision
 	if !reflect.DeepEqual(after, before) {
-		t.Errorf("the state says\n %+v, and said\n %+v", after, before)
+		t.Errorf("state:\n found    %+v\n expected %+v", after, before)
 	}
 	upgraded := 0
 	for _, line := range r.Log.AllEntries() {
@@ -67,7 +67,7 @@ func TestStateOfAnOlderMaster(t *testing.T) {
 		}
 	}
 	if upgraded != 1 {
-		t.Errorf("the log says %q, want once that the state was upgraded", r.Logged())
+		t.Errorf("log: found %q, expected one line of the upgrade", r.Logged())
 	}
 	if tasks, err := r.PendingTasks(t.Context()); err != nil || len(tasks) != 1 || tasks[0].Token != task {
 		t.Errorf("pending: %+v, %v", tasks, err)
@@ -76,13 +76,13 @@ func TestStateOfAnOlderMaster(t *testing.T) {
 	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	r = mastertest.Start(t, store, master.Config{}) // needs no upgrade any more
+	r = mastertest.Start(t, store, master.Config{}) // needs no upgrade
 	if slices.Contains(r.Logged(), "the state was upgraded") {
-		t.Error("it was upgraded again")
+		t.Error("expected no second upgrade")
 	}
 }
 
-// F18: an old state that cannot be upgraded stays as it is.
+// F18: an old state that cannot be upgraded is unchanged.
 func TestOldStateThatIsRefused(t *testing.T) {
 	store := etcdtest.Store(t)
 	r := mastertest.Start(t, store, master.Config{})
@@ -96,12 +96,12 @@ func TestOldStateThatIsRefused(t *testing.T) {
 	}
 }
 
-// No master begins a job over one that is being restored; it waits, and leads what was restored.
+// No master begins a job while it is being restored from a backup. The master waits and leads the restored job.
 func TestNoJobBeginsOverARestore(t *testing.T) {
 	store := etcdtest.Store(t)
 	overwrite(t, store, taskqueue.RestoringKey, []byte("a file"))
 	r := mastertest.StandBy(t, store, master.Config{}, nil)
-	mastertest.Eventually(t, "it says what it waits for", func() bool {
+	mastertest.Eventually(t, "the reason to wait in the log", func() bool {
 		for _, line := range r.Log.AllEntries() {
 			if err, ok := line.Data["error"].(error); ok && strings.Contains(err.Error(), "is being restored from a backup") {
 				return true
@@ -110,7 +110,7 @@ func TestNoJobBeginsOverARestore(t *testing.T) {
 		return false
 	})
 	if state, _, err := store.State(t.Context()); err != nil || state != nil || r.Leading() || r.Ended() {
-		t.Fatalf("a state of %d bytes, leading %v, ended %v, %v", len(state), r.Leading(), r.Ended(), err)
+		t.Fatalf("found a state of %d bytes, leading %v, ended %v, %v", len(state), r.Leading(), r.Ended(), err)
 	}
 	if _, err := store.Client().Delete(t.Context(), store.Prefix()+taskqueue.RestoringKey); err != nil {
 		t.Fatal(err)

@@ -9,13 +9,13 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 )
 
-// A long registration says how far it is, a short one nothing.
+// A long registration logs its progress. A short registration logs nothing.
 func TestRegistrationProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger, hook := logtest.NewNullLogger()
 		var r registration
 		if at := r.status(); at != (Registration{}) {
-			t.Errorf("before it begins: %+v", at)
+			t.Errorf("before the registration: got %+v", at)
 		}
 		progress := r.step(logrus.NewEntry(logger), indexing)
 		const files, each = 1000, 10 * time.Millisecond
@@ -28,7 +28,7 @@ func TestRegistrationProgress(t *testing.T) {
 		}
 		r.end()
 		if at := r.status(); at != (Registration{}) {
-			t.Errorf("after its end: %+v", at)
+			t.Errorf("after the registration: got %+v", at)
 		}
 		entries := hook.AllEntries()
 		if want := int(files * each / registrationEvery); len(entries) != want {

@@ -13,13 +13,13 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// A thousand trainers report a hundred thousand files: the files are read for the first of the same reports, and a report of other paths is
-// refused without a look at any file.
+// A thousand trainers report a hundred thousand files. The master reads the files for the first of equal reports. A
+// report of other paths is refused without a read of any file.
 func TestRepeatedReportsReadNoFile(t *testing.T) {
 	dir := t.TempDir()
 	names := files(t, dir, 2, 2)
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
-	for range 2 { // the second one reads them again: they may have changed
+	for range 2 { // the second master reads the files again, because they may have changed
 		if err := r.ReportDataset(t.Context(), names); err != nil {
 			t.Fatal(err)
 		}
@@ -29,16 +29,16 @@ func TestRepeatedReportsReadNoFile(t *testing.T) {
 	}
 	for range 3 {
 		if err := r.ReportDataset(t.Context(), names); err != nil {
-			t.Errorf("a repeated report read the files: %v", err)
+			t.Errorf("repeated report: expected no read of files, got %v", err)
 		}
 	}
 	other := append(names[:1:1], filepath.Join(dir, "part-999"))
 	if err := r.ReportDataset(t.Context(), other); !errors.Is(err, taskqueue.ErrOtherDataset) || !strings.Contains(err.Error(), "part-999") || !strings.Contains(err.Error(), "part-001") {
-		t.Errorf("other paths: %v, expected another dataset", err)
+		t.Errorf("other paths: expected the error of another dataset, got %v", err)
 	}
 }
 
-// The parts of a table whose report is refused, or that is registered already, are removed from etcd.
+// The parts of a table are removed from etcd if its report is refused, or if the table is already registered.
 func TestPartsOfARefusedReportAreRemoved(t *testing.T) {
 	store := etcdtest.Store(t)
 	r := mastertest.Start(t, store, master.Config{})
@@ -52,10 +52,10 @@ func TestPartsOfARefusedReportAreRemoved(t *testing.T) {
 	r.Register(5)
 	before := parts()
 	if err := r.Master.Register(t.Context(), mastertest.Table(t, 7), mastertest.Digest(7)); !errors.Is(err, taskqueue.ErrOtherDataset) {
-		t.Errorf("another dataset: %v", err)
+		t.Errorf("other dataset: got %v", err)
 	}
 	if err := r.Master.Register(t.Context(), mastertest.Table(t, 5), mastertest.Digest(5)); err != nil {
-		t.Errorf("the same dataset: %v", err)
+		t.Errorf("same dataset: got %v", err)
 	}
 	if after := parts(); before == 0 || after != before {
 		t.Errorf("%d parts in etcd, expected %d", after, before)

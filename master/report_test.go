@@ -18,8 +18,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// files writes RecordIO files of so many chunks each, ten records a chunk, and returns their
-// names.
+// files writes RecordIO files with the given numbers of chunks and ten records per chunk. It returns their names.
 func files(t *testing.T, dir string, chunks ...int) (names []string) {
 	t.Helper()
 	for i, n := range chunks {
@@ -51,8 +50,8 @@ func count(lines []string, line string) (n int) {
 	return n
 }
 
-// Twenty trainers report at once, by name and by glob, in any order: the files are scanned
-// once, all succeed; and later, also to the next master, without a scan.
+// Twenty trainers report concurrently, by names and by globs, in any order. The files are scanned once, and all
+// reports succeed. A later report, also to the next master, causes no scan.
 func TestReportsShareOneScan(t *testing.T) {
 	dir := t.TempDir()
 	names := files(t, dir, 30, 30, 30)
@@ -69,13 +68,13 @@ func TestReportsShareOneScan(t *testing.T) {
 	}
 	wg.Wait()
 	if n := count(r.Logged(), "indexing the dataset"); n != 1 {
-		t.Errorf("the dataset was scanned %d times", n)
+		t.Errorf("expected one scan of the dataset, found %d", n)
 	}
 	if count(r.Logged(), "fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks, with --records-per-chunk of recordio convert") != 0 {
-		t.Error("a warning about few tasks, of which there are many")
+		t.Error("expected no warning about few tasks")
 	}
 	if err := r.ReportDataset(t.Context(), []string{filepath.Join(dir, "nothing-*")}); err == nil || !strings.Contains(err.Error(), "on the master's machine: ") || !strings.Contains(err.Error(), "the glob matches no file") {
-		t.Errorf("a glob without files gave %v", err)
+		t.Errorf("glob without files: got %v", err)
 	}
 	v, err := r.Overview(t.Context())
 	if err != nil || v.Sets[0].Chunks != 90 || v.Sets[0].ChunksPerTask != 5 || v.Sets[0].Tasks != 18 || v.Sets[0].Records != 900 {
@@ -83,18 +82,18 @@ func TestReportsShareOneScan(t *testing.T) {
 	}
 	reply, err := r.Join("a").Next(t.Context())
 	if err != nil || len(reply.Assignment.Task.Chunks) != 5 || reply.Assignment.Task.Chunks[0].Path != names[0] || len(reply.Assignment.Stamps) != 1 {
-		t.Errorf("the first task is %+v, %v", reply.Assignment, err)
+		t.Errorf("first task: got %+v, %v", reply.Assignment, err)
 	}
 	if err := r.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	r = mastertest.Start(t, store, master.Config{Trainers: 2})
 	if err := r.ReportDataset(t.Context(), lists[1]); err != nil || count(r.Logged(), "indexing the dataset") != 0 {
-		t.Errorf("the same dataset, to the next master: %v; %q", err, r.Logged())
+		t.Errorf("same dataset to the next master: got %v; log %q", err, r.Logged())
 	}
 }
 
-// F31: the first dataset is honoured; another one is an error that says what differs.
+// F31: the first dataset remains. A report of another dataset is an error with the differences.
 func TestOtherDataset(t *testing.T) {
 	dir := t.TempDir()
 	names := files(t, dir, 2, 2)
@@ -103,11 +102,11 @@ func TestOtherDataset(t *testing.T) {
 		t.Fatal(err)
 	}
 	if count(r.Logged(), "fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks, with --records-per-chunk of recordio convert") != 1 {
-		t.Errorf("no warning about four tasks for eight trainers: %q", r.Logged())
+		t.Errorf("expected a warning about four tasks for eight trainers, found %q", r.Logged())
 	}
 	before, _, _ := mastertest.State(t, r.Store)
 	more := append(slices.Clone(names), files(t, t.TempDir(), 1)...)
-	changed := files(t, dir, 2, 3) // the second one is longer now
+	changed := files(t, dir, 2, 3) // the second file is longer now
 	for name, tt := range map[string]struct {
 		names []string
 		words string
@@ -121,12 +120,12 @@ func TestOtherDataset(t *testing.T) {
 		}
 	}
 	if after, _, _ := mastertest.State(t, r.Store); after.Commit != before.Commit {
-		t.Error("a refused report was committed")
+		t.Error("refused report: expected no commit")
 	}
 }
 
-// F40, F42, F62: what cannot be read, or may not be, is an error with the file; nothing is
-// registered, and a right report that comes after it is taken.
+// F40, F42, F62: a file that cannot or must not be read is an error with its name. Nothing is registered, and a later
+// valid report is accepted.
 func TestReportThatIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	names := files(t, dir, 3, 3)
@@ -153,14 +152,14 @@ func TestReportThatIsRefused(t *testing.T) {
 		"none":            {nil, nil},
 		"outside":         {[]string{outside}, []string{outside, "allowed"}},
 		"a link outside":  {[]string{link}, []string{link}},
-		"a way outside":   {[]string{filepath.Join(dir, "..", filepath.Base(filepath.Dir(outside)), "part-000")}, nil},
-		"a folder":        {[]string{dir}, nil},
+		"a path outside":  {[]string{filepath.Join(dir, "..", filepath.Base(filepath.Dir(outside)), "part-000")}, nil},
+		"a directory":     {[]string{dir}, nil},
 		"too many dots":   {[]string{dir + "/../../../../../../etc/passwd"}, nil},
 		"a relative name": {[]string{"part-000"}, nil},
 	} {
 		err := r.ReportDataset(t.Context(), tt.names)
 		if err == nil {
-			t.Errorf("%s: was taken", name)
+			t.Errorf("%s: expected an error", name)
 			continue
 		}
 		for _, word := range tt.words {
@@ -177,7 +176,7 @@ func TestReportThatIsRefused(t *testing.T) {
 	}
 }
 
-// A report whose caller goes away is given up; the next one that waits scans anew.
+// A report of a canceled caller is abandoned. The next waiting report scans again.
 func TestReportOfOneWhoLeaves(t *testing.T) {
 	names := files(t, t.TempDir(), 3)
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
@@ -191,8 +190,8 @@ func TestReportOfOneWhoLeaves(t *testing.T) {
 	}
 }
 
-// Parts that a dead report left, between its parts and its commit, never mix with those of
-// the report that counts.
+// Parts of an abandoned report, left between the writes of parts and the commit, never mix with the parts of the
+// registered report.
 func TestDeadReportNeverMixes(t *testing.T) {
 	r, proxy, direct := behind(t, master.Config{})
 	proxy.HoldReplies(true)
@@ -205,20 +204,20 @@ func TestDeadReportNeverMixes(t *testing.T) {
 		}
 		return values
 	}
-	mastertest.Eventually(t, "the first part lands", func() bool { return len(parts()) == 1 })
+	mastertest.Eventually(t, "the first part", func() bool { return len(parts()) == 1 })
 	depose(t, direct) // between the parts and the commit
 	proxy.Cut()
 	proxy.HoldReplies(false)
 	if err := <-reported; !errors.Is(err, master.ErrNotLeader) {
-		t.Errorf("the report of a deposed master: %v", err)
+		t.Errorf("report to a former leader: got %v", err)
 	}
 	r.AwaitLeading()
 	if v, err := r.Overview(t.Context()); err != nil || len(v.Sets) != 0 {
-		t.Fatalf("the dead report counts: %+v, %v", v.Sets, err)
+		t.Fatalf("abandoned report: expected no dataset, found %+v, %v", v.Sets, err)
 	}
 	r.Register(30)
 	if n := len(parts()); n != 2 {
-		t.Errorf("%d parts, want the dead one and the right one", n)
+		t.Errorf("expected the parts of both reports, found %d", n)
 	}
 	if err := r.Stop(); err != nil {
 		t.Fatal(err)
@@ -226,6 +225,6 @@ func TestDeadReportNeverMixes(t *testing.T) {
 	next := mastertest.Start(t, direct, master.Config{})
 	queues, err := next.TaskQueues(t.Context(), 0)
 	if err != nil || len(queues.Todo) != 30 {
-		t.Errorf("%d tasks to do after recovery, want 30; %v", len(queues.Todo), err)
+		t.Errorf("todo tasks after recovery: found %d, expected 30; %v", len(queues.Todo), err)
 	}
 }

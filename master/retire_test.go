@@ -10,7 +10,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// forgetting is parameter servers that note who is over.
+// forgetting implements parameter servers that record the ended sessions.
 type forgetting struct {
 	cutting
 	mu     sync.Mutex
@@ -26,14 +26,14 @@ func (s *forgetting) Retire(_ context.Context, _ uint64, job [16]byte, floor uin
 	return nil
 }
 
-// over says whether an incarnation is, as the servers were told last.
+// over reports whether the servers received the end of an incarnation.
 func (s *forgetting) over(incarnation uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return incarnation < s.floor && !slices.Contains(s.spared, incarnation)
 }
 
-// The servers hear of each trainer whose session is over, and of no other one, also of one that comes later.
+// The servers receive the end of each session. They receive no end of a session that continues or begins later.
 func TestServersHearWhoIsGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &forgetting{}
@@ -51,7 +51,7 @@ func TestServersHearWhoIsGone(t *testing.T) {
 			t.Helper()
 			for i, one := range []*worker{stays, leaves, silent} {
 				if got := s.over(one.Incarnation); got != over[i] {
-					t.Errorf("%s: trainer %d is over: %v, expected %v", when, i, got, over[i])
+					t.Errorf("%s: end of trainer %d: found %v, expected %v", when, i, got, over[i])
 				}
 			}
 		}
@@ -61,13 +61,13 @@ func TestServersHearWhoIsGone(t *testing.T) {
 		want("one is silent", false, true, true)
 		again := joins(t, m, "leaves")
 		time.Sleep(retireEvery + time.Second)
-		if want("one came back", false, true, true); s.over(again.Incarnation) {
-			t.Error("the one that came back is over")
+		if want("one returned", false, true, true); s.over(again.Incarnation) {
+			t.Error("expected the returned trainer to have a session")
 		}
 	})
 }
 
-// The servers receive the end of a session with its commit, and those of a former term when a term begins.
+// The servers receive the end of a session with its commit, and the ends of earlier terms when a term begins.
 func TestServersReceiveTheEndOfASessionAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, store := &forgetting{}, newMemory()
@@ -76,7 +76,7 @@ func TestServersReceiveTheEndOfASessionAtOnce(t *testing.T) {
 		if err := m.Leave(t.Context(), a.Ordinal, a.Incarnation); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(100 * time.Millisecond) // of virtual time, far less than retireEvery
+		time.Sleep(100 * time.Millisecond) // virtual time, far less than retireEvery
 		if !s.over(a.Incarnation) || s.over(b.Incarnation) {
 			t.Errorf("sessions over: a %v, b %v; expected a alone", s.over(a.Incarnation), s.over(b.Incarnation))
 		}

@@ -12,7 +12,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// rollingBack is parameter servers that note to which epochs they were brought.
+// rollingBack implements parameter servers that record their epochs.
 type rollingBack struct {
 	cutTogether
 	mu      sync.Mutex
@@ -52,7 +52,7 @@ func newRollingBack(store *memory) *rollingBack {
 	return &rollingBack{cutTogether: cutTogether{&cutting{store: store, abouts: map[uint64]About{}, versions: map[uint64]uint64{}}}, rewound: 1}
 }
 
-// losesATask has a trainer leave with a task.
+// losesATask lets a trainer leave while it holds a task.
 func losesATask(t *testing.T, m *Master) {
 	t.Helper()
 	register(t, m, 4)
@@ -62,14 +62,14 @@ func losesATask(t *testing.T, m *Master) {
 	}
 	request := &taskqueue.Request{Trainer: w.Ordinal, Incarnation: w.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1}
 	if reply, err := m.Next(t.Context(), request); err != nil || reply.Assignment == nil {
-		t.Fatalf("no task: %+v, %v", reply, err)
+		t.Fatalf("expected a task, got %+v, %v", reply, err)
 	}
 	if err := m.Leave(t.Context(), w.Ordinal, w.Incarnation); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// soon is far less than resendEvery, after which the leader looks at the servers anyway.
+// soon is far less than resendEvery, the interval at which the leader checks the servers.
 const soon = resendEvery / 10
 
 func TestLostTaskRollsTheJobBackAtOnce(t *testing.T) {
@@ -91,7 +91,7 @@ func TestNextLeaderRollsTheJobBackFromOutstandingAlone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		servers := newRollingBack(store)
-		servers.set(true, 1) // the first leader can roll nothing back
+		servers.set(true, 1) // the first leader cannot roll back
 		m, stop, ended := leads(t, store, cutsEveryHour, servers)
 		losesATask(t, m)
 		stop()
@@ -107,7 +107,7 @@ func TestNextLeaderRollsTheJobBackFromOutstandingAlone(t *testing.T) {
 	})
 }
 
-// registered is a registry whose watch reports a change when told.
+// registered is a registry whose watch reports a change on a signal.
 type registered chan struct{}
 
 func (r registered) Each(ctx context.Context, changed func([]store.Server)) error {
@@ -123,7 +123,8 @@ func (r registered) Each(ctx context.Context, changed func([]store.Server)) erro
 
 func (r registered) Evict(context.Context, store.Server) error { return nil }
 
-// A server that registers is brought to the epoch of the job at once, and without a change of the registry after resendEvery.
+// A server that registers is brought to the epoch of the job immediately, or after resendEvery without a report of
+// the registry.
 func TestServerThatRegistersIsRolledBackAtOnce(t *testing.T) {
 	for name, isSeen := range map[string]bool{"the registry changes": true, "the change is not seen": false} {
 		t.Run(name, func(t *testing.T) {
@@ -160,7 +161,7 @@ func TestServerThatRegistersIsRolledBackAtOnce(t *testing.T) {
 	}
 }
 
-// With a cadence of passes no timer runs: the end of a pass makes the checkpoint due.
+// With a cadence of passes no timer runs. The end of a pass makes the checkpoint due.
 func TestEndOfAPassTakesACheckpoint(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -170,7 +171,7 @@ func TestEndOfAPassTakesACheckpoint(t *testing.T) {
 		register(t, m, 1)
 		a := joins(t, m, "a")
 		time.Sleep(soon)
-		s.taken() // the first one, at once
+		s.taken() // the first checkpoint, taken immediately
 		for pass := range 2 {
 			if !a.next() {
 				t.Fatalf("expected a task in pass %d", pass+1)

@@ -11,7 +11,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// cutTogether is parameter servers of a job that goes back as a whole: they are as it wants them.
+// cutTogether implements parameter servers of a job with rollbacks. They are always at the epoch of the job.
 type cutTogether struct{ *cutting }
 
 func (cutTogether) States(context.Context) ([]ShardState, error) {
@@ -20,14 +20,14 @@ func (cutTogether) States(context.Context) ([]ShardState, error) {
 
 func (cutTogether) Rewind(context.Context, uint64, uint32, []byte, []byte) error { return nil }
 
-// retiringTogether notes which trainers are over when a cut is taken.
+// retiringTogether records the ended sessions at the beginning of a cut.
 type retiringTogether struct {
 	cutTogether
 	mu            sync.Mutex
 	floor         uint64
 	spared        []uint64
-	unreachable   error // answer of Retire; nil: it is heard
-	absent        bool  // no cut is taken
+	unreachable   error // result of Retire; nil: received
+	absent        bool  // no cut is possible
 	statesTake    time.Duration
 	floorAtBegin  uint64
 	sparedAtBegin []uint64
@@ -66,12 +66,12 @@ func (s *retiringTogether) overAtBegin(incarnation uint64) bool {
 	return incarnation < s.floorAtBegin && !slices.Contains(s.sparedAtBegin, incarnation)
 }
 
-// A cut that waits for a trainer with a task, whose process hangs while its heartbeats go on, is given up after its time, names
-// that trainer and no other one, and is tried again.
+// A trainer with a task hangs while its heartbeats continue. The cut that waits for it is abandoned after its timeout
+// with the name of this trainer only, and is retried.
 func TestCutNamesTrainerThatHangsWithATask(t *testing.T) { testSilentAtACut(t, true) }
 
-// Without a task nothing would ever end the wait: after 10 s the session of the trainer ends, the parameter servers are told, and
-// the same cut goes on without it.
+// Without a task, no timeout of a task would end the wait. After 10 s the session of the trainer ends, the parameter
+// servers receive it, and the cut continues.
 func TestCutFencesTrainerThatHangsWithoutATask(t *testing.T) { testSilentAtACut(t, false) }
 
 func testSilentAtACut(t *testing.T, withTask bool) {
@@ -101,16 +101,16 @@ func testSilentAtACut(t *testing.T, withTask bool) {
 		if withTask {
 			request := &taskqueue.Request{Trainer: hangs.Ordinal, Incarnation: hangs.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1}
 			if reply, err := m.Next(t.Context(), request); err != nil || reply.Assignment == nil {
-				t.Fatalf("no task: %+v, %v", reply, err)
+				t.Fatalf("expected a task, got %+v, %v", reply, err)
 			}
 		}
-		go func() { // also after its session has ended
+		go func() { // continues after the end of the session
 			for ctx.Err() == nil {
 				_, _ = m.Heartbeat(ctx, &taskqueue.Heartbeat{Trainer: hangs.Ordinal, Incarnation: hangs.Incarnation})
 				pause(ctx, 3*time.Second)
 			}
 		}()
-		go func() { // stands still for each cut
+		go func() { // flushes each cut
 			for ctx.Err() == nil {
 				if p, done, err := m.CutWatch(ctx, &taskqueue.CutWatch{Trainer: works.Ordinal, Incarnation: works.Incarnation}); err == nil && done {
 					_, _, _ = m.Flushed(ctx, &taskqueue.StepFlushed{Trainer: works.Ordinal, Incarnation: works.Incarnation, Generation: p.Generation, Step: p.Round})
@@ -119,30 +119,31 @@ func testSilentAtACut(t *testing.T, withTask bool) {
 			}
 		}()
 		servers.mu.Lock()
-		servers.absent = false // the first cut is due at once
+		servers.absent = false // the first cut is due immediately
 		servers.mu.Unlock()
 		time.Sleep(2*beginTimeout + statesRetry)
 		s := m.servers.current.Load().checkpoints.status()
 		if withTask {
 			if !strings.Contains(s.Failure, "waited for hangs: if") {
-				t.Errorf("a trainer hangs, and the last attempt failed with %q", s.Failure)
+				t.Errorf("hung trainer: expected its name in the failure, found %q", s.Failure)
 			}
 			return
 		}
 		if s.Set != 1 || s.Failure != "" {
-			t.Errorf("there is no set of the first cut: %+v", s)
+			t.Errorf("first cut: expected its set, found %+v", s)
 		}
 		var live []uint64
 		if err := m.current.Load().Read(ctx, func(q *taskqueue.Queue) { _, live = q.Sessions() }); err != nil || !slices.Equal(live, []uint64{works.Incarnation}) {
-			t.Errorf("sessions %v, %v, expected %d alone", live, err, works.Incarnation)
+			t.Errorf("sessions: found %v, %v, expected only %d", live, err, works.Incarnation)
 		}
 		if !servers.overAtBegin(hangs.Incarnation) || servers.overAtBegin(works.Incarnation) {
-			t.Error("the parameter servers were not told who is over before the cut was taken")
+			t.Error("expected the ended session at the parameter servers before the cut")
 		}
 	})
 }
 
-// During a cut no step is made, and a trainer that waits for a step is answered at once, so that it can flush the cut.
+// During a cut no step completes. A trainer that waits for a step is answered immediately, so that it can flush the
+// cut.
 func TestStagingTrainersFlushACut(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -173,7 +174,7 @@ func TestStagingTrainersFlushACut(t *testing.T) {
 			}
 			request := &taskqueue.Request{Trainer: w.Ordinal, Incarnation: w.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1}
 			if reply, err := m.Next(ctx, request); err != nil || reply.Assignment == nil {
-				t.Fatalf("no task: %+v, %v", reply, err)
+				t.Fatalf("expected a task, got %+v, %v", reply, err)
 			}
 			w.beats(ctx, false)
 			crew = append(crew, w)
@@ -186,7 +187,7 @@ func TestStagingTrainersFlushACut(t *testing.T) {
 				}
 				included, took := staged(w)
 				if included || took > time.Second || err != nil {
-					t.Errorf("staged in a cut: included %t after %v, %v; expected an answer at once, without a step", included, took, err)
+					t.Errorf("staged in a cut: included %t after %v, %v; expected an immediate answer without a step", included, took, err)
 				}
 				if _, _, err := m.Flushed(ctx, &taskqueue.StepFlushed{Trainer: w.Ordinal, Incarnation: w.Incarnation, Generation: p.Generation, Step: p.Round}); err != nil {
 					t.Error(err)
@@ -197,7 +198,7 @@ func TestStagingTrainersFlushACut(t *testing.T) {
 			})
 		}
 		servers.mu.Lock()
-		servers.absent = false // the first cut is due at once
+		servers.absent = false // the first cut is due immediately
 		servers.mu.Unlock()
 		waits.Wait()
 		if s := m.servers.current.Load().checkpoints.status(); s.Failure != "" {

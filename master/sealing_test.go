@@ -9,11 +9,11 @@ import (
 	"trainmaster/ledger"
 )
 
-// hungSealer is a sealer on a file system that does not answer until released.
+// hungSealer is a sealer with a file system that does not answer until it is released.
 type hungSealer struct {
 	check, seal chan struct{} // closed: the file system answers
 	sealing     atomic.Int64  // calls under way
-	most        atomic.Int64  // at once
+	most        atomic.Int64  // largest number of concurrent calls
 }
 
 func (r *hungSealer) Check(context.Context, string) error {
@@ -31,8 +31,8 @@ func (r *hungSealer) Run(ctx context.Context, _ ledger.Lock, _ string, _ func() 
 
 func (*hungSealer) Status() ledger.Status { return ledger.Status{} }
 
-// A file system that hangs while the ledger is sealed, or is looked at, keeps a master neither from leading nor from
-// giving up the lock. The next term waits for the sealing of the one before.
+// A file system that hangs while the ledger is sealed or checked does not prevent a master from leading or from
+// releasing the lock. The next term waits for the sealing of the previous term.
 func TestHungFileSystemDoesNotKeepTheLock(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -42,7 +42,7 @@ func TestHungFileSystemDoesNotKeepTheLock(t *testing.T) {
 			t.Fatal(err)
 		}
 		answers := sync.OnceFunc(func() { close(sealer.check) })
-		defer time.Sleep(time.Minute) // what is left ends
+		defer time.Sleep(time.Minute) // until all goroutines have ended
 		defer close(sealer.seal)
 		defer answers()
 		run := func() (stop context.CancelFunc, ended chan error) {
@@ -51,7 +51,7 @@ func TestHungFileSystemDoesNotKeepTheLock(t *testing.T) {
 			go func() { ended <- m.Run(ctx) }()
 			for limit := time.Now().Add(time.Minute); !m.Leading(); time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(limit) {
-					t.Fatal("it does not lead within a minute of a hung look at the ledger")
+					t.Fatal("expected leadership within a minute of a hung check of the ledger")
 				}
 			}
 			return cancel, ended
@@ -65,10 +65,10 @@ func TestHungFileSystemDoesNotKeepTheLock(t *testing.T) {
 		answers()
 		stop, ended := run()
 		sealer.seal <- struct{}{} // the sealing of the first term ends
-		sealer.seal <- struct{}{} // and that of this one begins
+		sealer.seal <- struct{}{} // the sealing of this term begins
 		time.Sleep(time.Second)
 		if n, most := sealer.sealing.Load(), sealer.most.Load(); n != 1 || most != 1 {
-			t.Errorf("%d terms seal, %d at once: expected one", n, most)
+			t.Errorf("sealing terms: found %d, at most %d at the same time; expected one", n, most)
 		}
 		stop()
 		within(t, "end of the master", 10*time.Second, ended)

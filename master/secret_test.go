@@ -23,7 +23,7 @@ func storedSecret(t *testing.T, store *etcdstore.Store) (taskqueue.Secret, int64
 	return secret, revision
 }
 
-// The first term writes the secret, later terms keep it, and a job that has none gets one.
+// The first term writes the secret, later terms keep it, and a job without a secret receives one.
 func TestSecretIsWrittenOnceInAFencedTransaction(t *testing.T) {
 	store := etcdtest.Store(t)
 	term := func() {
@@ -39,13 +39,13 @@ func TestSecretIsWrittenOnceInAFencedTransaction(t *testing.T) {
 	}
 	term()
 	if again, revision := storedSecret(t, store); again != secret || revision != written {
-		t.Errorf("the next term wrote the secret again: revision %d, then %d", written, revision)
+		t.Errorf("next term: expected the same secret, found revision %d, then %d", written, revision)
 	}
 	if _, err := store.Client().Delete(t.Context(), store.Prefix()+taskqueue.SecretKey); err != nil {
 		t.Fatal(err)
 	}
 	term()
 	if another, _ := storedSecret(t, store); another == secret {
-		t.Error("a deleted secret came back")
+		t.Error("deleted secret: expected a new secret")
 	}
 }

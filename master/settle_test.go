@@ -10,7 +10,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// within waits for a value on the clock of a bubble.
+// within waits for a value in virtual time.
 func within[V any](t *testing.T, what string, d time.Duration, c <-chan V) (v V) {
 	t.Helper()
 	select {
@@ -21,9 +21,8 @@ func within[V any](t *testing.T, what string, d time.Duration, c <-chan V) (v V)
 	return v
 }
 
-// F3: a commit with an unknown outcome, and definite refusals from then on. Nothing settles the
-// outcome, so the term ends within the time to live of the lease: callers are answered, the state can be seen, and the
-// master can be stopped.
+// F3: a commit has an unknown outcome, and the store refuses every later write. Nothing resolves the outcome, so the
+// term ends within the TTL of the lease. Callers are answered, the state can be read, and the master can be stopped.
 func TestRefusalsAfterAnUnknownOutcomeEndTheTerm(t *testing.T) {
 	for name, refusal := range map[string]error{
 		"full store": taskqueue.ErrStoreFull,
@@ -41,23 +40,23 @@ func TestRefusalsAfterAnUnknownOutcomeEndTheTerm(t *testing.T) {
 				time.Sleep(30 * time.Millisecond)
 				store.set(time.Millisecond, refusal)
 				if err := within(t, "answer to a join", store.TTL()+time.Second, answered); !errors.Is(err, ErrNotLeader) {
-					t.Errorf("the caller of an unknown outcome: %v, expected %v", err, ErrNotLeader)
+					t.Errorf("caller of an unknown outcome: got %v, expected %v", err, ErrNotLeader)
 				}
 				looked := make(chan error, 1)
 				go func() { _, err := m.Overview(context.Background()); looked <- err }()
 				within(t, "status", 2*store.TTL(), looked)
 				stop()
 				defer time.Sleep(time.Minute)
-				defer store.set(time.Millisecond, nil) // what is left ends
+				defer store.set(time.Millisecond, nil) // the remaining goroutines end
 				if err := within(t, "end of a stopped master", store.TTL(), ended); err != nil {
-					t.Errorf("ended with %v", err)
+					t.Errorf("end of the master: got %v", err)
 				}
 			})
 		})
 	}
 }
 
-// A master that is to stop does not wait for an unknown outcome.
+// A master that stops does not wait for an unknown outcome.
 func TestStoppedMasterGivesUpAnUnknownOutcome(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -69,15 +68,15 @@ func TestStoppedMasterGivesUpAnUnknownOutcome(t *testing.T) {
 		time.Sleep(30 * time.Millisecond)
 		stop()
 		defer time.Sleep(time.Minute)
-		defer store.set(time.Millisecond, nil) // what is left ends
+		defer store.set(time.Millisecond, nil) // the remaining goroutines end
 		within(t, "end of a stopped master", time.Second, ended)
 		if err := within(t, "answer to a join", time.Second, answered); !errors.Is(err, ErrNotLeader) {
-			t.Errorf("the caller of an unknown outcome: %v, expected %v", err, ErrNotLeader)
+			t.Errorf("caller of an unknown outcome: got %v, expected %v", err, ErrNotLeader)
 		}
 	})
 }
 
-// A report that waits for the files of another one ends with its caller.
+// A report that waits for the scan of another report ends with its caller.
 func TestReportThatWaitsCanBeCanceled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, _, _ := leads(t, newMemory(), Config{}, nil)
@@ -88,7 +87,7 @@ func TestReportThatWaitsCanBeCanceled(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := m.ReportDataset(ctx, []string{"/data/a"}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a report that waits: %v, expected %v", err, context.DeadlineExceeded)
+			t.Errorf("waiting report: got %v, expected %v", err, context.DeadlineExceeded)
 		}
 	})
 }

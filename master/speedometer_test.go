@@ -9,7 +9,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// say is what one session reports.
+// say returns the report of one session.
 func say(incarnation uint64, records int64, loss float64) taskqueue.TrainerOverview {
 	return taskqueue.TrainerOverview{Incarnation: incarnation, Progress: taskqueue.Progress{Records: records, Loss: loss}}
 }
@@ -41,11 +41,11 @@ func TestSpeedometer(t *testing.T) {
 			looks:   []look{at(0), at(1, say(1, 0, 0)), at(3, say(1, 100, 0.5))},
 			records: 100, speed: 50, loss: 0.5, ok: true,
 		},
-		"one that was there before: the first report has no rate": {
+		"an earlier session: the first report has no rate": {
 			looks:   []look{at(0, say(1, 0, 0)), at(1, say(1, 1_000_000, 0.5))},
 			records: 1_000_000, loss: 0.5, ok: true,
 		},
-		"one that joined under another leader": {
+		"a session that joined under another leader": {
 			looks:   []look{at(0, say(1, 10, 1)), at(1).inTerm(2), at(2, say(1, 10, 1), say(7, 0, 0)).inTerm(3), at(3, say(1, 20, 1), say(7, 1_000_000, 1)).inTerm(3)},
 			records: 1_000_020, speed: 10, loss: 1, ok: true,
 		},
@@ -53,11 +53,11 @@ func TestSpeedometer(t *testing.T) {
 			looks:   []look{at(0, say(1, 100, 9)), at(4, say(1, 300, 2))},
 			records: 300, speed: 50, loss: 2, ok: true,
 		},
-		"a term that begins with what was known": {
+		"a term that begins with earlier records": {
 			looks:   []look{at(0, say(1, 100, 9)), at(2, say(1, 0, 0)).inTerm(2), at(4, say(1, 300, 2)).inTerm(2)},
 			records: 300, speed: 50, loss: 2, ok: true,
 		},
-		"looked at more often than reported": {
+		"more observations than reports": {
 			looks:   []look{at(0, say(1, 100, 1)), at(1, say(1, 100, 1)), at(5, say(1, 600, 1)), at(9, say(1, 600, 1))},
 			records: 600, speed: 100, loss: 1, ok: true,
 		},
@@ -73,10 +73,10 @@ func TestSpeedometer(t *testing.T) {
 			looks:   []look{at(0, say(1, 100, 1)), at(5, say(1, 600, 1)), at(60, say(1, 600, 1))},
 			records: 600, loss: 1, ok: true,
 		},
-		"a session that is gone": {
+		"an ended session": {
 			looks: []look{at(0, say(1, 100, 1)), at(5, say(1, 600, 1)), at(6, say(2, 0, 0))},
 		},
-		"a count that goes back": {
+		"a decreasing count": {
 			looks:   []look{at(0, say(1, 600, 1)), at(5, say(1, 100, 1))},
 			records: 100, loss: 1, ok: true,
 		},
@@ -96,8 +96,8 @@ func TestSpeedometer(t *testing.T) {
 	}
 }
 
-// A trainer that reports once for each task of 40 s trains, also under a new leader, and is stalled when it has been silent for
-// three such intervals, or for the timeout of its task.
+// A trainer that reports once per task of 40 s has a rate, also under a new leader. Its rate becomes 0 after three
+// such intervals without a report, or after the timeout of its task.
 func TestSpeedometerOfLongTasks(t *testing.T) {
 	for name, tt := range map[string]struct {
 		joined  int           // second of its first report to this leader
@@ -106,18 +106,18 @@ func TestSpeedometerOfLongTasks(t *testing.T) {
 		timeout time.Duration
 		stalled int // seconds of silence after which the rate is 0
 	}{
-		"a new session":          {0, 40, 0, 0, 120},
-		"a leader in between":    {35, 40, 40 * time.Second, 0, 120},
-		"a timeout":              {0, 40, 40 * time.Second, 90 * time.Second, 90},
-		"heartbeats tell more":   {0, 5, 10 * time.Minute, 0, 15},
-		"quick reports all time": {0, 1, time.Second, 0, 10},
+		"a new session":       {0, 40, 0, 0, 120},
+		"a leader in between": {35, 40, 40 * time.Second, 0, 120},
+		"a timeout":           {0, 40, 40 * time.Second, 90 * time.Second, 90},
+		"frequent heartbeats": {0, 5, 10 * time.Minute, 0, 15},
+		"frequent reports":    {0, 1, time.Second, 0, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s master.Speedometer
 			const last = 400
 			begin := time.Unix(1000, 0)
 			if tt.joined == 0 {
-				s.Observe(begin.Add(-time.Second), master.Status{Term: 1}) // the leader was there first
+				s.Observe(begin.Add(-time.Second), master.Status{Term: 1}) // the leader started before the trainer
 			}
 			for second := tt.joined; second < last+200; second++ {
 				records := int64(min(second, last) / tt.every * tt.every * 10)

@@ -15,7 +15,8 @@ import (
 	"trainmaster/master/store"
 )
 
-// suspected is a store of a job that somebody leads, who never commits; it tells how that one is to be deposed, and lets nobody.
+// suspected is a store of a job with a leader that never commits. It reports each attempted takeover and permits
+// none.
 type suspected struct {
 	*memory
 	leader   store.Candidate
@@ -34,8 +35,8 @@ func (s suspected) Depose(ctx context.Context, _ store.Candidate, by store.Takeo
 	return ErrHeldDown
 }
 
-// A leader whose port is open and who says nothing is silent; when its process goes it is dead, and stays so for as long as
-// the take-over is held down.
+// A leader with an open port that sends no heartbeats is silent. When its process ends, it is dead, and stays dead
+// while a holddown delays the takeover.
 func TestSilentAndDeadLeaders(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -73,25 +74,25 @@ func TestSilentAndDeadLeaders(t *testing.T) {
 		case by := <-db.takeover:
 			return by
 		case <-time.After(time.Minute):
-			t.Fatal("nobody deposes it")
+			t.Fatal("expected a takeover")
 		}
 		return store.Takeover{}
 	}
 	if by := next(); !by.Silent || by.Holddown != time.Minute {
-		t.Errorf("a leader that says nothing is deposed by %+v", by)
+		t.Errorf("silent leader: got takeover %+v", by)
 	}
 	die()
-	for next().Silent { // what was judged before
+	for next().Silent { // takeovers of the silent leader
 	}
 	for range 5 * int(time.Second/decide.BeatEvery) / 5 {
 		if by := next(); by.Silent {
-			t.Fatalf("a leader that is gone is deposed by %+v", by)
+			t.Fatalf("dead leader: got takeover %+v", by)
 		}
 	}
 }
 
-// A standby that is accepted and turned away, as by a port with too many connections, dials
-// again with pauses.
+// A standby whose connections are accepted and refused, as by a port with too many connections, reconnects with
+// pauses.
 func TestStandbyRedialsWithPauses(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -120,7 +121,7 @@ func TestStandbyRedialsWithPauses(t *testing.T) {
 	defer standing.Wait()
 	defer cancel()
 	began := time.Now()
-	for range 3 { // each after three heartbeats that were missed
+	for range 3 { // each after three missed heartbeats
 		<-db.takeover
 	}
 	most := 10 + int64(time.Since(began)/decide.BeatEvery)
@@ -129,7 +130,7 @@ func TestStandbyRedialsWithPauses(t *testing.T) {
 	}
 }
 
-// A key with our address is one that an earlier start left behind, and nobody is there to miss it, unless it is our own.
+// A lock key with the address of this process belongs to an earlier start, which is dead, unless the key is its own.
 func TestPredecessor(t *testing.T) {
 	const here, there = "10.0.0.1:8080", "10.0.0.2:8080"
 	for name, tt := range map[string]struct {
@@ -137,14 +138,14 @@ func TestPredecessor(t *testing.T) {
 		suspect store.Candidate
 		want    decide.Verdict
 	}{
-		"an earlier start":              {"2", store.Candidate{Key: "/master/lock/1", Address: here, Lease: "1"}, decide.Dead},
-		"our own key":                   {"2", store.Candidate{Key: "/master/lock/2", Address: here, Lease: "2"}, decide.Alive},
-		"before we know our own key":    {"", store.Candidate{Key: "/master/lock/2", Address: here, Lease: "2"}, decide.Alive},
-		"a master at another address":   {"2", store.Candidate{Key: "/master/lock/1", Address: there, Lease: "1"}, decide.Alive},
-		"nobody is in the queue at all": {"2", store.Candidate{}, decide.Alive},
+		"an earlier start":            {"2", store.Candidate{Key: "/master/lock/1", Address: here, Lease: "1"}, decide.Dead},
+		"own key":                     {"2", store.Candidate{Key: "/master/lock/2", Address: here, Lease: "2"}, decide.Alive},
+		"before the own key is known": {"", store.Candidate{Key: "/master/lock/2", Address: here, Lease: "2"}, decide.Alive},
+		"a master at another address": {"2", store.Candidate{Key: "/master/lock/1", Address: there, Lease: "1"}, decide.Alive},
+		"an empty queue":              {"2", store.Candidate{}, decide.Alive},
 	} {
 		watch := decide.Watch{Address: here}
-		for n := range 2 { // at once, and at the next look
+		for n := range 2 { // immediately, and at the next check
 			got := watch.Follow(tt.suspect, tt.own)
 			if n > 0 {
 				got = watch.Look(1, tt.own)

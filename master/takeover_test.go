@@ -17,7 +17,7 @@ import (
 	"trainmaster/master/store"
 )
 
-// outcomes is a store that tells what became of each take-over.
+// outcomes is a store that reports the result of each takeover.
 type outcomes struct {
 	*etcdstore.Store
 	of chan error
@@ -32,15 +32,15 @@ func (s outcomes) Depose(ctx context.Context, suspect store.Candidate, by store.
 	return err
 }
 
-// Two masters that reach etcd and not each other take each other for dead. Each term begins with a commit, so that neither is
-// ever one that cannot commit: the first take-over holds off all that would follow.
+// Two masters reach etcd, but not each other, so each takes the other for dead. Each term begins with a commit, so no
+// term looks unable to commit. The first takeover holds off all later takeovers.
 func TestMastersThatDoNotSeeEachOther(t *testing.T) {
 	etcd := outcomes{etcdtest.Store(t), make(chan error)}
 	ctx, cancel := context.WithCancel(t.Context())
 	var ran sync.WaitGroup
 	defer ran.Wait()
 	defer cancel()
-	start := func(nobody string) *master.Master { // listens there
+	start := func(nobody string) *master.Master { // address without a listener
 		logger, _ := logtest.NewNullLogger()
 		m, err := master.New(master.Config{Store: etcd, Log: logrus.NewEntry(logger), Advertise: nobody, Holddown: time.Hour})
 		if err != nil {
@@ -53,22 +53,22 @@ func TestMastersThatDoNotSeeEachOther(t *testing.T) {
 		})
 		return m
 	}
-	mastertest.Eventually(t, "the first one leads", start("127.0.0.1:1").Leading) // and began the job before the other one queues
+	mastertest.Eventually(t, "the first leader", start("127.0.0.1:1").Leading) // and began the job before the other one queues
 	start("127.0.0.1:2")
-	const most = 4 // one, and those of a stand-by that has not seen the state yet
+	const most = 4 // one takeover, and attempts of a standby that has not read the state yet
 	for forced, held := 0, 0; held < 3; {
 		select {
 		case err := <-etcd.of:
 			switch {
 			case err == nil:
 				if forced++; forced > most {
-					t.Fatalf("%d take-overs were forced, %d held off: expected one in an hour", forced, held)
+					t.Fatalf("takeovers: found %d forced and %d held off, expected one in an hour", forced, held)
 				}
 			case errors.Is(err, store.ErrHeldDown):
 				held++
 			}
 		case <-time.After(30 * time.Second):
-			t.Fatalf("no take-over is tried any more: %d were forced, %d held off", forced, held)
+			t.Fatalf("expected further attempts: found %d forced and %d held off", forced, held)
 		}
 	}
 }

@@ -18,20 +18,19 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// depose revokes the lease of whoever holds the lock, as a stand-by does that believes it
-// dead.
+// depose revokes the lease of the present holder of the lock, as a standby does with a dead leader.
 func depose(t *testing.T, store *etcdstore.Store) {
 	t.Helper()
 	lock, err := store.Client().Get(t.Context(), store.Prefix()+"/master/lock/", clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(1))
 	if err != nil || len(lock.Kvs) != 1 {
-		t.Fatalf("who holds the lock? %v, %v", lock, err)
+		t.Fatalf("holder of the lock: got %v, %v", lock, err)
 	}
 	if _, err := store.Client().Revoke(t.Context(), clientv3.LeaseID(lock.Kvs[0].Lease)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// still is what of the state outlives a term.
+// still returns the parts of the state that remain after a term.
 func still(t *testing.T, r *mastertest.Running) (taskqueue.Overview, taskqueue.TaskQueues, []taskqueue.PendingTask) {
 	t.Helper()
 	overview, err := r.Overview(t.Context())
@@ -58,8 +57,8 @@ func still(t *testing.T, r *mastertest.Running) (taskqueue.Overview, taskqueue.T
 	return overview, queues, tasks
 }
 
-// A master that loses its lock answers nobody: callers hear it at once, connections are
-// closed, and the stand-by leads the same job on.
+// A master that loses its lock answers no request. Callers receive an error immediately, connections close, and the
+// standby continues the job.
 func TestLostLock(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	config := master.Config{Shuffle: true, Seed: 3, Queue: taskqueue.Options{Passes: 2}}
@@ -79,13 +78,13 @@ func TestLostLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 4 {
-		first.Join("x").Take(t) // each takes the place of the one before
+		first.Join("x").Take(t) // each replaces the session of the previous
 	}
 	if err := first.Fail(t.Context(), b.Ordinal, b.Incarnation, taskqueue.Token{}, "nothing that there is"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := second.Overview(t.Context()); !errors.Is(err, master.ErrNotLeader) || second.Leading() {
-		t.Fatalf("a stand-by answers: %v", err)
+		t.Fatalf("standby: got %v", err)
 	}
 	client, err := rpc.DialHTTP("tcp", first.Addr)
 	if err != nil {
@@ -101,36 +100,36 @@ func TestLostLock(t *testing.T) {
 	depose(t, second.Store)
 	second.AwaitLeading()
 	if took := time.Since(began); took > time.Second {
-		t.Errorf("the stand-by led after %v", took)
+		t.Errorf("standby: led after %v", took)
 	}
-	mastertest.Eventually(t, "the connection is closed", func() bool {
+	mastertest.Eventually(t, "the end of the connection", func() bool {
 		return errors.Is(client.Call("RPCServer.ReportDataset", []string{}, new(int)), rpc.ErrShutdown)
 	})
 	o, q, p := still(t, second)
-	o.Commit = overview.Commit // ticks may have been committed since
+	o.Commit = overview.Commit // ticks may have committed
 	if !reflect.DeepEqual(o, overview) {
-		t.Errorf("the overview was\n%+v\nand is\n%+v", overview, o)
+		t.Errorf("overview:\n expected %+v\n found    %+v", overview, o)
 	}
 	if !reflect.DeepEqual(q, queues) || !reflect.DeepEqual(p, tasks) {
-		t.Errorf("the queues were\n%+v\n%+v\nand are\n%+v\n%+v", queues, tasks, q, p)
+		t.Errorf("queues:\n expected %+v\n%+v\n found    %+v\n%+v", queues, tasks, q, p)
 	}
 	again := *request // F2, F21: the same request to the next master has the same answer
 	if got, err := second.Next(t.Context(), &again); err != nil || got.Assignment == nil || !reflect.DeepEqual(got.Assignment.Task, reply.Assignment.Task) {
-		t.Errorf("the next master answers %+v, %v; the one before %+v", got, err, reply)
+		t.Errorf("next master: got %+v, %v; expected the answer of the first master, %+v", got, err, reply)
 	}
 	if got, err := second.Next(t.Context(), a.Request(nil, []taskqueue.Token{finished})); err != nil || got.Finishes[0] != taskqueue.AlreadyCounted { // F22
-		t.Errorf("a finish that the master before counted: %+v, %v", got, err)
+		t.Errorf("finish that the first master counted: got %+v, %v", got, err)
 	}
-	mastertest.Eventually(t, "the deposed one waits its turn", func() bool { return !first.Leading() })
+	mastertest.Eventually(t, "the end of the first term", func() bool { return !first.Leading() })
 	mastertest.Verify(t, second.Store)
 }
 
-// A caller that waits for a task hears of the lost lock at once.
+// A caller that waits for a task receives an error immediately when the lock is lost.
 func TestLostLockWakesThoseWhoWait(t *testing.T) {
 	store := etcdtest.Store(t)
 	r := mastertest.Start(t, store, master.Config{})
 	waiting := asks(t, r.Join("a"))
-	mastertest.Eventually(t, "it waits", func() bool { return r.Parked(t) == 1 })
+	mastertest.Eventually(t, "a parked request", func() bool { return r.Parked(t) == 1 })
 	began := time.Now()
 	depose(t, store)
 	if got := <-waiting; !errors.Is(got.err, master.ErrNotLeader) || time.Since(began) > time.Second {
@@ -139,50 +138,50 @@ func TestLostLockWakesThoseWhoWait(t *testing.T) {
 	r.AwaitLeading()
 }
 
-// F1, F4: a master that was cut off while it wrote is fenced when the write lands at last;
-// its caller is told that it does not lead, and the next master's state stands.
+// F1, F4: a master is cut off during a write. The write arrives after the next term began and is fenced. The caller
+// receives the error that the master does not lead, and the state of the next master remains.
 func TestPausedLeaderIsFenced(t *testing.T) {
 	paused, proxy, direct := behind(t, master.Config{})
 	paused.Register(5)
 	a := paused.Join("a")
 	proxy.HoldRequests(true)
 	answered := asks(t, a)
-	mastertest.Eventually(t, "the commit is on its way", func() bool { return proxy.HeldRequests() > largerThanAKeepAlive })
+	mastertest.Eventually(t, "a held commit", func() bool { return proxy.HeldRequests() > largerThanAKeepAlive })
 	next := mastertest.StandBy(t, direct, master.Config{}, nil)
-	next.AwaitLeading() // when the lease has run out
+	next.AwaitLeading() // when the lease has expired
 	task := next.Join("b").Take(t)
 	_, before, revision := mastertest.State(t, direct)
 
 	proxy.HoldRequests(false)
 	if got := <-answered; !errors.Is(got.err, master.ErrNotLeader) || got.reply.Assignment != nil {
-		t.Errorf("the paused one answered %+v", got)
+		t.Errorf("paused master: got %+v", got)
 	}
-	mastertest.Eventually(t, "it knows that it does not lead", func() bool { return !paused.Leading() })
+	mastertest.Eventually(t, "the end of the paused term", func() bool { return !paused.Leading() })
 	if _, after, now := mastertest.State(t, direct); now != revision || string(after) != string(before) {
-		t.Errorf("the state moved from revision %d to %d", revision, now)
+		t.Errorf("state: expected revision %d, found %d", revision, now)
 	}
 	if _, err := next.Next(t.Context(), &taskqueue.Request{Trainer: 99}); !errors.Is(err, master.ErrRejoin) {
 		t.Error(err)
 	}
 	if task.Position != 0 {
-		t.Errorf("the next master began at position %d", task.Position)
+		t.Errorf("next master: expected position 0, found %d", task.Position)
 	}
 	mastertest.Verify(t, direct)
 }
 
-// The echo of a commit that a deposed master does not know yet is no proof that the store
-// went back in time: it stands by.
+// A trainer echoes a commit that a former leader has not seen. This is no proof of a restored backup: the former
+// leader becomes a standby.
 func TestEchoAtADeposedMaster(t *testing.T) {
 	deposed, proxy, direct := behind(t, master.Config{})
 	deposed.Register(5)
 	a := deposed.Join("a")
-	proxy.HoldReplies(true) // it does not hear of its end
+	proxy.HoldReplies(true) // the end of the lease does not reach it
 	depose(t, direct)
 	next := mastertest.StandBy(t, direct, master.Config{}, nil)
 	next.AwaitLeading()
 	reply, err := a.At(next).Next(t.Context())
 	if err != nil || !deposed.Leading() {
-		t.Fatalf("%v; the deposed one believes that it leads: %v", err, deposed.Leading())
+		t.Fatalf("%v; former leader: expected that it assumes leadership, found %v", err, deposed.Leading())
 	}
 	request := a.Request([]taskqueue.Token{reply.Assignment.Task.Token}, nil)
 	request.SeenCommit, request.SeenProof = reply.Commit, reply.CommitProof
@@ -191,19 +190,19 @@ func TestEchoAtADeposedMaster(t *testing.T) {
 		_, err := deposed.Next(t.Context(), request)
 		answered <- err
 	}()
-	mastertest.Eventually(t, "the question is asked", func() bool { return proxy.HeldReplies() > 0 })
+	mastertest.Eventually(t, "a held answer", func() bool { return proxy.HeldReplies() > 0 })
 	proxy.HoldReplies(false)
 	if err := <-answered; !errors.Is(err, master.ErrNotLeader) || errors.Is(err, master.ErrRolledBack) {
-		t.Errorf("the deposed one says %v", err)
+		t.Errorf("former leader: got %v", err)
 	}
 	if err := next.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	deposed.AwaitLeading() // it did not give up
+	deposed.AwaitLeading() // it did not end
 }
 
-// F10: etcd restored from an old backup, under the same token: the first trainer that echoes
-// a later commit stops the leader, and nothing more is written.
+// F10: etcd is restored from an old backup, with the same token. The first trainer that echoes a later commit stops
+// the leader, and nothing more is written.
 func TestStoreThatWentBackInTime(t *testing.T) {
 	etcd := etcdtest.StartProcess(t, 0)
 	job := etcdtest.NewJob(t)
@@ -223,7 +222,7 @@ func TestStoreThatWentBackInTime(t *testing.T) {
 	r = mastertest.Start(t, store, master.Config{})
 	moved := a.At(r)
 	for range 5 {
-		moved.Take(t) // and the one before is given back
+		moved.Take(t) // the previous task returns
 	}
 	reply, err := moved.Next(t.Context(), task)
 	if err != nil || reply.Assignment == nil {
@@ -240,26 +239,26 @@ func TestStoreThatWentBackInTime(t *testing.T) {
 	stranger := a.Request(nil, nil)
 	stranger.SeenCommit, stranger.SeenProof, stranger.JobID = reply.Commit, reply.CommitProof, [16]byte{1}
 	if _, err := r.Next(t.Context(), stranger); errors.Is(err, master.ErrRolledBack) {
-		t.Error("the echo of another job stopped the leader")
+		t.Error("echo of another job: expected the leader to continue")
 	}
 	for name, proof := range map[string][]byte{"none": nil, "made up": make([]byte, len(reply.CommitProof)), "of another commit": reply.CommitProof, "cut short": reply.CommitProof[:1]} {
 		forged := a.Request(nil, nil)
 		forged.SeenCommit, forged.SeenProof = reply.Commit+100, proof
 		if _, err := r.Next(t.Context(), forged); errors.Is(err, master.ErrRolledBack) {
-			t.Errorf("a forged commit number stopped the leader; proof: %s", name)
+			t.Errorf("forged commit number with proof %q: expected the leader to continue", name)
 		}
 	}
 	_, before, revision := mastertest.State(t, store)
 	request := a.Request([]taskqueue.Token{reply.Assignment.Task.Token}, []taskqueue.Token{task})
 	request.SeenCommit, request.SeenProof = reply.Commit, reply.CommitProof
 	if _, err := r.Next(t.Context(), request); !errors.Is(err, master.ErrRolledBack) || !strings.Contains(err.Error(), "backup") {
-		t.Fatalf("the echo of a commit that the store does not know: %v", err)
+		t.Fatalf("echo of an unknown commit: got %v", err)
 	}
 	if err := r.Wait(); !errors.Is(err, master.ErrRolledBack) {
-		t.Errorf("the master ended with %v", err)
+		t.Errorf("end of the master: got %v", err)
 	}
 	if _, after, now := mastertest.State(t, store); now != revision || string(after) != string(before) {
-		t.Errorf("the state moved from revision %d to %d", revision, now)
+		t.Errorf("state: expected revision %d, found %d", revision, now)
 	}
 }
 
@@ -273,7 +272,7 @@ func copyDir(t *testing.T, to, from string) {
 	}
 }
 
-// refusesState runs a master over a state that it must not touch.
+// refusesState runs a master with a state that it must not change.
 func refusesState(t *testing.T, store *etcdstore.Store, config master.Config) error {
 	t.Helper()
 	all := func() map[string]string {
@@ -291,16 +290,15 @@ func refusesState(t *testing.T, store *etcdstore.Store, config master.Config) er
 	}
 	before := all()
 	r := mastertest.StandBy(t, store, config, nil)
-	mastertest.Eventually(t, "the master ends, or leads", func() bool { return r.Ended() || r.Leading() })
+	mastertest.Eventually(t, "the end or the leadership of the master", func() bool { return r.Ended() || r.Leading() })
 	err := r.Stop()
 	if !reflect.DeepEqual(all(), before) {
-		t.Error("what is stored was changed")
+		t.Error("expected an unchanged store")
 	}
 	return err
 }
 
-// F18: a state that is damaged, partial, newer, or of another cluster is refused with what
-// to do; every byte of it stays.
+// F18: a damaged, partial, newer or foreign state is refused with an action. Every stored byte is unchanged.
 func TestStateThatIsRefused(t *testing.T) {
 	mid := func(b []byte, change func([]byte) []byte) []byte { return change(append([]byte(nil), b...)) }
 	tests := map[string]struct {
@@ -328,15 +326,15 @@ func TestStateThatIsRefused(t *testing.T) {
 		"does not add up": {func(t *testing.T, store *etcdstore.Store, _ []byte) {
 			replaceState(t, store, func(s *taskqueue.Snapshot) { s.Sets[0].Cursor++ })
 		}, taskqueue.ErrDamaged, "does not add up"},
-		"of another cluster": {func(t *testing.T, store *etcdstore.Store, _ []byte) {
+		"another cluster": {func(t *testing.T, store *etcdstore.Store, _ []byte) {
 			replaceState(t, store, func(s *taskqueue.Snapshot) { s.Cluster++ })
 		}, master.ErrForeign, "--accept-cluster"},
-		"a part is gone": {func(t *testing.T, store *etcdstore.Store, _ []byte) {
+		"a missing part": {func(t *testing.T, store *etcdstore.Store, _ []byte) {
 			if _, err := store.Client().Delete(t.Context(), store.Prefix()+"/task_queues/tasks/", clientv3.WithPrefix()); err != nil {
 				t.Fatal(err)
 			}
 		}, taskqueue.ErrDamaged, "snapshot"},
-		"a part is another's": {func(t *testing.T, store *etcdstore.Store, _ []byte) {
+		"a part of another table": {func(t *testing.T, store *etcdstore.Store, _ []byte) {
 			state, _, _ := mastertest.State(t, store)
 			other, err := etcdstore.Encode(mastertest.Table(t, 8).Part(0, 8))
 			if err != nil {
@@ -344,10 +342,10 @@ func TestStateThatIsRefused(t *testing.T) {
 			}
 			overwrite(t, store, etcdstore.PartKey(state.Sets[0].ReportID, 0), other)
 		}, taskqueue.ErrDamaged, "another digest"},
-		"fewer parts than none": {func(t *testing.T, store *etcdstore.Store, _ []byte) {
+		"a negative number of parts": {func(t *testing.T, store *etcdstore.Store, _ []byte) {
 			replaceState(t, store, func(s *taskqueue.Snapshot) { s.Sets[0].Parts = -1 })
 		}, taskqueue.ErrDamaged, "-1 parts"},
-		"more parts than there are": {func(t *testing.T, store *etcdstore.Store, _ []byte) {
+		"too many parts": {func(t *testing.T, store *etcdstore.Store, _ []byte) {
 			replaceState(t, store, func(s *taskqueue.Snapshot) { s.Sets[0].Parts = 1 << 40 })
 		}, taskqueue.ErrDamaged, "snapshot"},
 		"a damaged trainer": {func(t *testing.T, store *etcdstore.Store, _ []byte) {
@@ -379,8 +377,8 @@ func TestStateThatIsRefused(t *testing.T) {
 	}
 }
 
-// --accept-cluster goes on with the state of another cluster, and says so in it: the next
-// master needs no flag, also when a commit was refused in between.
+// --accept-cluster continues with the state of another cluster and stores the new cluster id. The next master needs
+// no flag, also if a commit was refused in between.
 func TestAcceptCluster(t *testing.T) {
 	store := etcdtest.Store(t)
 	r := mastertest.Start(t, store, master.Config{})
@@ -390,8 +388,8 @@ func TestAcceptCluster(t *testing.T) {
 	}
 	replaceState(t, store, func(s *taskqueue.Snapshot) { s.Cluster++ })
 	r = mastertest.Start(t, store, master.Config{AcceptCluster: true})
-	if _, err := r.Heartbeat(t.Context(), nil); err == nil { // goes back to the stored state
-		t.Error("an event that panics was taken")
+	if _, err := r.Heartbeat(t.Context(), nil); err == nil { // reloads the stored state
+		t.Error("event that panics: expected an error")
 	}
 	a := r.Join("a")
 	if err := r.Stop(); err != nil {
@@ -401,8 +399,8 @@ func TestAcceptCluster(t *testing.T) {
 	a.At(r).Take(t)
 }
 
-// F20: another job's master is refused, and told which setting differs; the settings that
-// may change from term to term may.
+// F20: a master of another job is refused with the setting that differs. Settings that may change between terms are
+// accepted.
 func TestOtherSettings(t *testing.T) {
 	store := etcdtest.Store(t)
 	config := master.Config{Shuffle: true, Seed: 1, ChunksPerTask: 2}
@@ -429,7 +427,7 @@ func TestOtherSettings(t *testing.T) {
 	mastertest.Start(t, store, config)
 }
 
-// F12: of two masters that start together exactly one leads.
+// F12: if two masters start together, exactly one leads.
 func TestOneLeads(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	var masters []*mastertest.Running
@@ -444,23 +442,23 @@ func TestOneLeads(t *testing.T) {
 		}
 		return n
 	}
-	mastertest.Eventually(t, "one leads", func() bool { return leading() > 0 })
+	mastertest.Eventually(t, "one leader", func() bool { return leading() > 0 })
 	for range 100 {
 		if n := leading(); n != 1 {
-			t.Fatalf("%d lead", n)
+			t.Fatalf("leaders: found %d, expected 1", n)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // no second leader may appear in this time
 	}
 }
 
-// F16: a master that is stopped hands the lock over at once.
+// F16: a master that is stopped releases the lock immediately.
 func TestStoppedMasterResigns(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	first := mastertest.Start(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), master.Config{})
 	first.Register(5)
 	task := first.Join("a").Take(t)
 	second := mastertest.StandBy(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), master.Config{}, nil)
-	mastertest.Eventually(t, "the stand-by has queued", func() bool {
+	mastertest.Eventually(t, "the queued standby", func() bool {
 		bids, _, err := second.Store.Prefixed(t.Context(), "/master/lock/")
 		return err == nil && len(bids) == 2
 	})
@@ -470,15 +468,15 @@ func TestStoppedMasterResigns(t *testing.T) {
 	}
 	second.AwaitLeading()
 	if took := time.Since(began); took > mastertest.LeaseTTL/2 {
-		t.Errorf("the next one led after %v: the lease ran out, it was not given back", took)
+		t.Errorf("next leader: led after %v, expected a released lock", took)
 	}
 	if forced, _, err := second.Store.Value(t.Context(), "/master/holddown"); err != nil || forced != nil {
-		t.Errorf("a take-over was forced of %q, %v: nobody resigned", forced, err)
+		t.Errorf("expected a resignation, found a takeover of %q, %v", forced, err)
 	}
 	if tasks, err := second.PendingTasks(t.Context()); err != nil || len(tasks) != 1 || tasks[0].Token != task {
 		t.Errorf("pending: %+v, %v", tasks, err)
 	}
 	if addr, err := second.Store.MasterAddr(t.Context()); err != nil || addr.Addr != second.Addr { // F14
-		t.Errorf("announced is %+v, %v; want %s", addr, err, second.Addr)
+		t.Errorf("announced address: found %+v, %v; expected %s", addr, err, second.Addr)
 	}
 }

@@ -16,8 +16,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// about reports whether a time is what was wanted, within the master's tick and some
-// commits.
+// about reports whether got is the wanted time, plus at most a tick and a few commits.
 func about(got, want time.Duration) bool { return got >= want && got < want+500*time.Millisecond }
 
 func overview(t *testing.T, m *Master) taskqueue.Overview {
@@ -29,8 +28,7 @@ func overview(t *testing.T, m *Master) taskqueue.Overview {
 	return v
 }
 
-// F9: however long the store takes, nobody's time is up because of it, and nobody who is
-// waiting for an answer is taken for lost.
+// F9: a slow store causes no timeout, and trainers that wait for an answer are not lost.
 func TestNothingTimesOutWhileTheStoreStalls(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -38,7 +36,7 @@ func TestNothingTimesOutWhileTheStoreStalls(t *testing.T) {
 		register(t, m, 10)
 		a := joins(t, m, "a")
 		if !a.next() {
-			t.Fatal("no task")
+			t.Fatal("expected a task")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -49,26 +47,26 @@ func TestNothingTimesOutWhileTheStoreStalls(t *testing.T) {
 		began := time.Now()
 		b := joins(t, m, "b") // waits for the store
 		if stalled := time.Since(began); stalled < 10*time.Minute {
-			t.Fatalf("the store did not stall: %v", stalled)
+			t.Fatalf("store: expected a stall, found %v", stalled)
 		}
 		store.set(time.Millisecond, nil)
 
 		v := overview(t, m)
 		if went := v.Clock.Sub(before); went > decide.ClockLead+time.Second {
-			t.Errorf("the job clock went %v during a stall of ten minutes, want %v at most", went, decide.ClockLead)
+			t.Errorf("job clock: advanced by %v in a stall of ten minutes, expected at most %v", went, decide.ClockLead)
 		}
 		if len(v.Trainers) != 2 || v.Sets[0].Pending != 1 {
-			t.Errorf("%d trainers and %d pending tasks after the stall, want 2 and 1", len(v.Trainers), v.Sets[0].Pending)
+			t.Errorf("after the stall: found %d trainers and %d pending tasks, expected 2 and 1", len(v.Trainers), v.Sets[0].Pending)
 		}
 		if !a.next() || overview(t, m).Sets[0].Done != 1 {
-			t.Error("the task that was held during the stall was not counted")
+			t.Error("task held during the stall: expected its finish to count")
 		}
 		_ = b
 	})
 }
 
-// The grace of a lost connection does not run out while the one who came back waits for the
-// store: who spoke before a tick is heard before it.
+// The grace of a lost connection does not expire while the request of the returned trainer waits for the store.
+// Requests that arrive before a tick are applied before it.
 func TestWhoComesBackDuringAStallIsHeardFirst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -76,26 +74,27 @@ func TestWhoComesBackDuringAStallIsHeardFirst(t *testing.T) {
 		register(t, m, 10)
 		a := joins(t, m, "a")
 		if !a.next() {
-			t.Fatal("no task")
+			t.Fatal("expected a task")
 		}
 		if err := m.Disconnected(t.Context(), a.Ordinal, a.Incarnation); err != nil { // five seconds of grace
 			t.Fatal(err)
 		}
 		store.set(time.Minute, nil)
-		go func() { _, _ = m.Join(t.Context(), "b", "") }() // a commit that takes a minute
+		go func() { _, _ = m.Join(t.Context(), "b", "") }() // a commit of one minute
 		time.Sleep(time.Second)
 		if _, err := m.Heartbeat(t.Context(), &taskqueue.Heartbeat{Trainer: a.Ordinal, Incarnation: a.Incarnation}); err != nil {
-			t.Fatalf("it was back within a second, but: %v", err)
+			t.Fatalf("trainer that returned within a second: got %v", err)
 		}
 		store.set(time.Millisecond, nil)
 		time.Sleep(2 * time.Second)
 		if v := overview(t, m); v.Sets[0].Pending != 1 {
-			t.Error("its task was taken back")
+			t.Error("expected the trainer to keep its task")
 		}
 	})
 }
 
-// A store that takes no writes is no reason not to lead: who asks is told, and when there is room again all goes on.
+// A master leads with a store that refuses writes. Callers receive the error, and the job continues once the store
+// has room.
 func TestTermThatBeginsWithAFullStore(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -106,16 +105,17 @@ func TestTermThatBeginsWithAFullStore(t *testing.T) {
 		next.set(time.Millisecond, taskqueue.ErrStoreFull)
 		m, _, _ = leads(t, next, Config{}, nil)
 		if _, err := m.Join(t.Context(), "a", ""); !errors.Is(err, ErrNotStored) {
-			t.Errorf("while it is full: %v", err)
+			t.Errorf("with a full store: got %v", err)
 		}
 		next.set(time.Millisecond, nil)
 		if !joins(t, m, "a").next() {
-			t.Error("no task, after there was room again")
+			t.Error("with room in the store: expected a task")
 		}
 	})
 }
 
-// Who heard of a leader may ask it before it knows that it was heard of: it answers when it can.
+// A trainer can see the announcement before the leader receives the result of the announcement. The leader answers
+// its request afterwards.
 func TestWhoComesWhileATermIsAnnounced(t *testing.T) {
 	for _, announced := range []error{nil, errors.New("etcd is away")} {
 		bubble(t, func(t *testing.T) {
@@ -125,20 +125,20 @@ func TestWhoComesWhileATermIsAnnounced(t *testing.T) {
 			time.Sleep(time.Second)
 			began := time.Now()
 			if m.Leading() {
-				t.Error("it leads before it is announced")
+				t.Error("expected no leadership before the announcement")
 			}
 			_, err := m.Join(t.Context(), "a", "")
 			if took := time.Since(began); took < 3*time.Second || took > 5*time.Second {
-				t.Errorf("announced with %v: an answer after %v", announced, took)
+				t.Errorf("announcement with error %v: answer after %v", announced, took)
 			}
 			if (err == nil) != (announced == nil) || err != nil && !errors.Is(err, ErrNotLeader) {
-				t.Errorf("announced with %v: %v", announced, err)
+				t.Errorf("announcement with error %v: got %v", announced, err)
 			}
 		})
 	}
 }
 
-// A lock that is lost while the term is announced keeps nobody waiting.
+// If the lock is lost during the announcement, callers receive an error.
 func TestLockIsLostWhileATermIsAnnounced(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -148,13 +148,13 @@ func TestLockIsLostWhileATermIsAnnounced(t *testing.T) {
 		time.AfterFunc(time.Second, func() { close(store.lost) })
 		began := time.Now()
 		if _, err := m.Join(t.Context(), "a", ""); !errors.Is(err, ErrNotLeader) || !about(time.Since(began), time.Second) {
-			t.Errorf("after %v: %v", time.Since(began), err)
+			t.Errorf("after %v: got %v", time.Since(began), err)
 		}
 	})
 }
 
-// Time passes after all that waited was heard: also while the store is not so slow that its time does not count, a grace
-// does not run out for one who is back.
+// Timeouts are applied after waiting requests. If a write is just below the limit for slow writes, a grace does not
+// expire for a trainer that has returned.
 func TestTimePassesAfterAllThatWaited(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		term := drives(t, newMemory(), Config{Queue: taskqueue.Options{Grace: slowStore / 2}})
@@ -167,13 +167,13 @@ func TestTimePassesAfterAllThatWaited(t *testing.T) {
 		time.Sleep(slowStore)
 		term.round(true)
 		if answer, _, done, err := beat.Answer(); err != nil || !done || answer.Kind == taskqueue.AnswerRejoin {
-			t.Errorf("it was back in time, and is told %+v, %v", answer, err)
+			t.Errorf("trainer that returned in time: got %+v, %v", answer, err)
 		}
 	})
 }
 
-// A session shorter than what the job clock may run ahead of the last commit: the time that
-// a term takes to begin, and that the store takes to refuse, is nobody's silence.
+// The session TTL is shorter than the lead of the job clock over the last commit. The time of an announcement, and
+// the time of a refused commit, do not count as silence of a trainer.
 func TestShortSessionsOutliveASlowStore(t *testing.T) {
 	config := Config{Queue: taskqueue.Options{SessionTTL: 6 * time.Second}}
 	t.Run("while a term is announced", func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestShortSessionsOutliveASlowStore(t *testing.T) {
 			m, _, _ = leads(t, next, config, nil)
 			time.Sleep(time.Second)
 			if n := len(overview(t, m).Trainers); n != 1 {
-				t.Errorf("%d trainers have a session, a second after there was a leader to talk to", n)
+				t.Errorf("found %d sessions one second after the announcement", n)
 			}
 		})
 	})
@@ -198,23 +198,22 @@ func TestShortSessionsOutliveASlowStore(t *testing.T) {
 			joining := term.put(&taskqueue.Join{ID: "a"})
 			term.round(false)
 			a, _, _, _ := joining.Answer()
-			for i := range maxBatchKeys { // more than a transaction takes: the tick is in the second one
+			for i := range maxBatchKeys { // above the size of a transaction: the tick is in the second
 				term.put(&taskqueue.Join{ID: fmt.Sprintf("b%d", i)})
 			}
 			store.set(8*time.Second, errors.New("no quorum"))
-			time.AfterFunc(time.Second, func() { store.set(time.Millisecond, nil) }) // for the second one
+			time.AfterFunc(time.Second, func() { store.set(time.Millisecond, nil) }) // for the second transaction
 			term.round(true)
-			beat := term.put(&taskqueue.Heartbeat{Trainer: a.Ordinal, Incarnation: a.Incarnation}) // it came meanwhile
+			beat := term.put(&taskqueue.Heartbeat{Trainer: a.Ordinal, Incarnation: a.Incarnation}) // arrived during the commit
 			term.round(false)
 			if answer, _, done, err := beat.Answer(); err != nil || !done || answer.Kind == taskqueue.AnswerRejoin {
-				t.Errorf("it beat while the commit was under way, and is told %+v, %v", answer, err)
+				t.Errorf("heartbeat during the commit: got %+v, %v", answer, err)
 			}
 		})
 	})
 }
 
-// While anything is live the job clock is stored every ten seconds at least, so that it goes
-// on; while nothing is, an idle master writes nothing.
+// While a session or task is live, the job clock is stored at least every ten seconds. An idle master writes nothing.
 func TestTheClockIsStoredWhileAnythingIsLive(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -223,11 +222,11 @@ func TestTheClockIsStoredWhileAnythingIsLive(t *testing.T) {
 		before := len(store.written())
 		time.Sleep(time.Hour)
 		if n := len(store.written()) - before; n != 0 {
-			t.Errorf("an idle master wrote %d times in an hour", n)
+			t.Errorf("idle master: found %d writes in an hour", n)
 		}
 		a := joins(t, m, "a")
 		if !a.next() {
-			t.Fatal("no task")
+			t.Fatal("expected a task")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -237,17 +236,17 @@ func TestTheClockIsStoredWhileAnythingIsLive(t *testing.T) {
 		times := store.written()
 		for i := len(times) - 1; i > 0 && times[i].After(began); i-- {
 			if pause := times[i].Sub(times[i-1]); pause > commitEvery+time.Second && times[i-1].After(began) {
-				t.Errorf("nothing was written for %v", pause)
+				t.Errorf("expected a write every ten seconds, found a pause of %v", pause)
 			}
 		}
 		if went := overview(t, m).Clock.Sub(clock); went < 5*time.Minute-time.Second || went > 5*time.Minute+time.Second {
-			t.Errorf("the job clock went %v in five minutes", went)
+			t.Errorf("job clock: advanced by %v in five minutes", went)
 		}
 	})
 }
 
-// A deadline is a time of the job clock: the next term goes on from the stored one, whatever
-// the hour is, and gives a whole time-out anew, within the hard deadline.
+// A deadline is a time of the job clock. The next term continues from the stored clock, at any time of day, and gives
+// each task a whole timeout again, within the hard deadline.
 func TestTheClockGoesOnInTheNextTerm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		config := Config{Queue: taskqueue.Options{FirstTimeout: 20 * time.Second, SessionTTL: time.Hour}}
@@ -256,28 +255,28 @@ func TestTheClockGoesOnInTheNextTerm(t *testing.T) {
 		register(t, m, 1)
 		a := joins(t, m, "a")
 		if !a.next() {
-			t.Fatal("no task")
+			t.Fatal("expected a task")
 		}
 		time.Sleep(15 * time.Second)
 		before := overview(t, m).Clock
 		stop()
-		time.Sleep(24 * time.Hour) // nobody leads
+		time.Sleep(24 * time.Hour) // without a leader
 		next, _, _ := leads(t, store.copied(), config, nil)
 		if clock := overview(t, next).Clock; clock > before.Add(time.Second) || clock < before.Add(-commitEvery-time.Second) {
-			t.Errorf("the job clock went from %d to %d while nobody led", before, clock)
+			t.Errorf("job clock without a leader: expected %d, found %d", before, clock)
 		}
 		b := joins(t, next, "b")
 		began := time.Now()
 		for !b.next() {
 		}
 		if waited := time.Since(began); !about(waited, 20*time.Second) {
-			t.Errorf("the task of a silent trainer went to another one after %v of the new term, want 20s", waited)
+			t.Errorf("task of a silent trainer: redelivered after %v of the new term, expected 20s", waited)
 		}
 	})
 }
 
-// F27: heartbeats with progress extend the soft deadline, but never beyond the hard one;
-// heartbeats without progress extend nothing.
+// F27: heartbeats with progress extend the soft deadline up to the hard deadline. Heartbeats without progress extend
+// no deadline.
 func TestProgressExtendsTheDeadline(t *testing.T) {
 	for name, tt := range map[string]struct {
 		moving bool
@@ -291,7 +290,7 @@ func TestProgressExtendsTheDeadline(t *testing.T) {
 				defer cancel()
 				a, b := joins(t, m, "a"), joins(t, m, "b")
 				if !a.next() {
-					t.Fatal("no task")
+					t.Fatal("expected a task")
 				}
 				began := time.Now()
 				a.beats(ctx, tt.moving)
@@ -299,30 +298,30 @@ func TestProgressExtendsTheDeadline(t *testing.T) {
 				for !b.next() {
 				}
 				if waited := time.Since(began); !about(waited, tt.want) {
-					t.Errorf("it was given to another one after %v, want %v", waited, tt.want)
+					t.Errorf("task: redelivered after %v, expected %v", waited, tt.want)
 				}
 			})
 		})
 	}
 }
 
-// Who holds nothing waits ten seconds for a task and is told to ask again.
+// A trainer without a task waits ten seconds for a task and is then asked to repeat its request.
 func TestLongPollEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, _, _ := leads(t, newMemory(), Config{}, nil)
 		a := joins(t, m, "a")
 		began := time.Now()
 		if a.next() {
-			t.Error("a task came from nowhere")
+			t.Error("expected no task")
 		}
 		if waited := time.Since(began); !about(waited, longPoll) {
-			t.Errorf("waited %v, want %v", waited, longPoll)
+			t.Errorf("wait: found %v, expected %v", waited, longPoll)
 		}
 	})
 }
 
-// Who waited long enough is told to ask again only by a master that may still answer: not by one that was paused past its
-// lease, and whose first commit is refused.
+// The end of a long poll is an answer only of a master with a valid lease. A master that was paused past its lease,
+// and whose first commit is refused, does not answer.
 func TestLongPollEndsWithTheLease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -342,22 +341,22 @@ func TestLongPollEndsWithTheLease(t *testing.T) {
 		store.set(time.Millisecond, errors.New("etcd is full"))
 		term.round(true)
 		if a, _, done, err := waits.Answer(); done && err == nil {
-			t.Errorf("it is answered %+v", a)
+			t.Errorf("long poll: got %+v", a)
 		}
 	})
 }
 
-// A finished job waits for its trainers to hear of it, the linger at most; for the one that
-// saves the model as long as it says that it does.
+// A finished job waits until its trainers have received the end, at most for the linger time. For the saver of the
+// model it waits as long as the saver renews its lease.
 func TestFinishedJobLingers(t *testing.T) {
 	tests := map[string]struct {
 		leave  bool
-		saving int // how often it says so, every 30 s
+		saving int // renewals of the save lease, every 30 s
 		want   time.Duration
 	}{
-		"until all have left": {leave: true, want: 0},
-		"the linger at most":  {want: 30 * time.Second},
-		"for the saver":       {saving: 4, want: 90*time.Second + saveLease},
+		"all trainers leave": {leave: true, want: 0},
+		"a silent trainer":   {want: 30 * time.Second},
+		"a saver":            {saving: 4, want: 90*time.Second + saveLease},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -369,7 +368,7 @@ func TestFinishedJobLingers(t *testing.T) {
 				a := joins(t, m, "a")
 				a.beats(ctx, false)
 				if !a.next() || a.next() {
-					t.Fatal("expected one task, and the end")
+					t.Fatal("expected one task, then the end")
 				}
 				began := time.Now()
 				if tt.leave {
@@ -380,31 +379,31 @@ func TestFinishedJobLingers(t *testing.T) {
 				for i := range tt.saving {
 					time.Sleep(time.Until(began.Add(time.Duration(i) * 30 * time.Second)))
 					if elected, err := m.SaveModel(ctx, a.Ordinal, a.Incarnation); err != nil || !elected {
-						t.Fatalf("not elected: %v", err)
+						t.Fatalf("election: got %v", err)
 					}
 				}
 				if err := <-ended; err != nil {
-					t.Errorf("the master ended with %v", err)
+					t.Errorf("end of the master: got %v", err)
 				}
 				if waited := time.Since(began); !about(waited, tt.want) {
-					t.Errorf("the master ended after %v, want %v", waited, tt.want)
+					t.Errorf("end of the master: after %v, expected %v", waited, tt.want)
 				}
 			})
 		})
 	}
 }
 
-// told is what the parameter servers hear.
+// told implements parameter servers that record the steps.
 type told struct {
 	None    // the rest
 	block   bool
-	version atomic.Uint64 // that they are at
+	version atomic.Uint64 // their version
 
 	mu    sync.Mutex
 	steps []taskqueue.Step
 }
 
-// heard returns the steps so far.
+// heard returns the recorded steps.
 func (s *told) heard() []taskqueue.Step {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -412,7 +411,7 @@ func (s *told) heard() []taskqueue.Step {
 }
 
 func (s *told) CommitStep(ctx context.Context, step taskqueue.Step) (uint64, error) {
-	if step.Version > 0 { // else it was only asked
+	if step.Version > 0 { // version 0 is a query
 		s.mu.Lock()
 		s.steps = append(s.steps, step)
 		s.mu.Unlock()
@@ -432,8 +431,7 @@ func (s *told) Begin(context.Context, uint64, uint32, func(uint64) uint64) (Cut,
 	return nil, ErrNothingToCut
 }
 
-// train works through tasks of so many batches as lengths says, in synchronous steps, until
-// the job is over.
+// train runs tasks with the given numbers of batches in synchronous steps until the job ends.
 func (w *worker) train(ctx context.Context, lengths []int) {
 	version := uint64(0)
 	for w.next() {
@@ -456,8 +454,8 @@ func (w *worker) train(ctx context.Context, lengths []int) {
 	}
 }
 
-// PROTOCOLS.md 9: three trainers, four tasks of unequal size, a pass barrier: trainers
-// without a task are not waited for, and no time-out is needed.
+// Three trainers run four tasks of unequal size with a pass barrier. A step does not wait for trainers without a
+// task, and no timeout is needed.
 func TestPassBarrierAndStepsDoNotWaitForEachOther(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var shards told
@@ -482,7 +480,7 @@ func TestPassBarrierAndStepsDoNotWaitForEachOther(t *testing.T) {
 			<-done
 		}
 		if took := time.Since(began); took > time.Second {
-			t.Errorf("the job took %v: somebody waited for a time-out", took)
+			t.Errorf("job: took %v, expected no wait for a timeout", took)
 		}
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -490,22 +488,21 @@ func TestPassBarrierAndStepsDoNotWaitForEachOther(t *testing.T) {
 		batches, last := 0, uint64(0)
 		for _, s := range shards.heard() {
 			if s.Version == last {
-				continue // told again
+				continue // a repeated step
 			}
 			if s.Version != last+1 {
-				t.Fatalf("step %d was told after step %d", s.Version, last)
+				t.Fatalf("step %d: sent after step %d", s.Version, last)
 			}
 			last = s.Version
 			batches += len(s.Contributors)
 		}
 		if want := 3 * (9 + 1 + 4 + 2); batches != want {
-			t.Errorf("%d gradients are in the steps, want %d", batches, want)
+			t.Errorf("gradients in steps: found %d, expected %d", batches, want)
 		}
 	})
 }
 
-// F57: a trainer that dies in a step is waited for until its session ends, then the step is
-// that of the others.
+// F57: a step waits for a trainer that died until its session ends. The step then consists of the remaining trainers.
 func TestLostTrainerShrinksTheStep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var shards told
@@ -515,7 +512,7 @@ func TestLostTrainerShrinksTheStep(t *testing.T) {
 		defer cancel()
 		a, b := joins(t, m, "a"), joins(t, m, "b")
 		if !a.next() || !b.next() {
-			t.Fatal("no tasks")
+			t.Fatal("expected two tasks")
 		}
 		a.beats(ctx, true)
 		began := time.Now()
@@ -528,22 +525,23 @@ func TestLostTrainerShrinksTheStep(t *testing.T) {
 				break
 			}
 			if committed != 0 {
-				t.Fatal("a step without the only one that staged")
+				t.Fatal("step: expected the contributor that staged")
 			}
 		}
 		if waited := time.Since(began); waited < 14*time.Second || waited > 16*time.Second {
-			t.Errorf("the step was committed after %v, want the session's 15s", waited)
+			t.Errorf("step: committed after %v, expected the session TTL of 15s", waited)
 		}
 		if _, _, err := m.Staged(ctx, b.Ordinal, b.Incarnation, 0, 5, 0); !errors.Is(err, ErrRejoin) {
-			t.Errorf("the lost one stages and is told %v", err)
+			t.Errorf("stage of the lost trainer: got %v", err)
 		}
 		if c, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5, 0); err != nil || c != 1 || !included {
-			t.Errorf("the same question again: %d, %v, %v", c, included, err)
+			t.Errorf("repeated stage: got %d, %v, %v", c, included, err)
 		}
 	})
 }
 
-// Who reports that shards refused a gradient as late, of a version that is the last one here, has staged nothing: no step counts on it.
+// A trainer reports that shards refused its gradient as late, at the version that is the last version of the master.
+// The trainer has staged nothing, so no step counts it.
 func TestRefusedStageDoesNotCount(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var shards told
@@ -551,7 +549,7 @@ func TestRefusedStageDoesNotCount(t *testing.T) {
 		register(t, m, 10)
 		a, b := joins(t, m, "a"), joins(t, m, "b")
 		if !a.next() || !b.next() {
-			t.Fatal("no tasks")
+			t.Fatal("expected two tasks")
 		}
 		var group errgroup.Group
 		group.Go(func() error {
@@ -559,15 +557,15 @@ func TestRefusedStageDoesNotCount(t *testing.T) {
 				if c, included, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 0, 5, 0); err != nil || included {
 					return err
 				} else if c > 0 {
-					return errors.New("a step without a")
+					return errors.New("expected no step without trainer a")
 				}
 			}
 		})
 		if c, included, err := m.Staged(t.Context(), b.Ordinal, b.Incarnation, 0, 0, 0); err != nil || c != 0 || included {
-			t.Errorf("refused by shards: %d, %v, %v", c, included, err)
+			t.Errorf("stage refused by shards: got %d, %v, %v", c, included, err)
 		}
 		if c, included, err := m.Staged(t.Context(), b.Ordinal, b.Incarnation, 0, 3, 0); err != nil || c != 1 || !included {
-			t.Errorf("staged: %d, %v, %v", c, included, err)
+			t.Errorf("stage: got %d, %v, %v", c, included, err)
 		}
 		if err := group.Wait(); err != nil {
 			t.Error(err)
@@ -575,8 +573,7 @@ func TestRefusedStageDoesNotCount(t *testing.T) {
 	})
 }
 
-// The next leader tells the shards of the last step again; shards that do not answer hold
-// nobody up but themselves.
+// The next leader sends the last step to the shards again. Shards that do not answer delay no other.
 func TestShardsAreToldAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
@@ -586,17 +583,17 @@ func TestShardsAreToldAgain(t *testing.T) {
 		register(t, m, 10)
 		a := joins(t, m, "a")
 		if !a.next() {
-			t.Fatal("no task")
+			t.Fatal("expected a task")
 		}
 		a.beats(t.Context(), true)
 		began := time.Now()
 		for v := uint64(7); v < 12; v++ {
 			if c, included, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, v, 5, 0); err != nil || c != v+1 || !included {
-				t.Fatalf("at version %d: %d, %v, %v", v, c, included, err)
+				t.Fatalf("version %d: got %d, %v, %v", v, c, included, err)
 			}
 		}
 		if took := time.Since(began); took > time.Second {
-			t.Errorf("silent shards held the steps up for %v", took)
+			t.Errorf("silent shards: expected no delay of steps, found %v", took)
 		}
 		time.Sleep(2*stepTimeout + stepRetry)
 		var versions []uint64
@@ -604,10 +601,10 @@ func TestShardsAreToldAgain(t *testing.T) {
 			versions = append(versions, s.Version)
 		}
 		if !slices.Equal(versions[:2], []uint64{7, 12}) {
-			t.Errorf("told of steps %v, want 7, which the leader found, and the newest since", versions)
+			t.Errorf("sent steps: found %v, expected the stored step 7 and the newest", versions)
 		}
 		if _, _, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 3, 5, 0); err != nil {
-			t.Errorf("a stage that is long past: %v", err)
+			t.Errorf("stage of an old version: got %v", err)
 		}
 	})
 }

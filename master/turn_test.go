@@ -8,7 +8,7 @@ import (
 
 func TestTurnIsNotTakenAfterContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
-	cause := errors.New("the term is over")
+	cause := errors.New("the term has ended")
 	cancel(cause)
 	free := newTurn()
 	for range 100 { // a select of two ready cases chooses at random
