@@ -278,7 +278,7 @@ func TestPassesSinceTheLatestSet(t *testing.T) {
 
 // If a trainer stages at an unknown version, the master asks the servers for their version once. The servers can be
 // ahead of a restored job.
-func TestCatchUpWithTheServers(t *testing.T) {
+func TestLeaderCatchesUpWithServers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		shards := &told{}
@@ -315,7 +315,7 @@ func (toldToGoBack) Rewind(context.Context, uint64, uint32, []byte, []byte) erro
 // If servers are at different versions, or ahead of the master, the leader brings all of them to the highest version
 // without a stage of a trainer. Before that, no trainer receives parameters of one version. A version of this job
 // remains.
-func TestFollowsTheForemostServer(t *testing.T) {
+func TestLeaderFollowsHighestServerVersion(t *testing.T) {
 	known := taskqueue.Step{Version: 5, Epoch: 1, Contributors: []taskqueue.Contributor{{Ordinal: 1, Incarnation: 1 << 16, Records: 3}}}
 	for name, tt := range map[string]struct {
 		stored  *taskqueue.Step

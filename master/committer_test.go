@@ -428,7 +428,7 @@ func TestCanceledCaller(t *testing.T) {
 }
 
 // A batch with more keys than a transaction can write is split.
-func TestMoreKeysThanATransactionTakes(t *testing.T) {
+func TestLargeBatchUsesSeveralTransactions(t *testing.T) {
 	r, proxy, direct := behind(t, master.Config{})
 	const n = 300
 	var mu sync.Mutex
@@ -490,7 +490,7 @@ func TestLargeStateTakesFinishesOnly(t *testing.T) {
 }
 
 // F30: a waiting trainer receives the last task as soon as its holder returns it in any way.
-func TestWaitingTrainersGetWhatComesBack(t *testing.T) {
+func TestWaitingTrainersReceiveReturnedTasks(t *testing.T) {
 	for name, giveBack := range map[string]func(t *testing.T, r *mastertest.Running, a *mastertest.Trainer, task taskqueue.Token) error{
 		"leave": func(t *testing.T, r *mastertest.Running, a *mastertest.Trainer, _ taskqueue.Token) error {
 			return r.Leave(t.Context(), a.Ordinal, a.Incarnation)
@@ -539,7 +539,7 @@ func TestPrefetchDoesNotWait(t *testing.T) {
 }
 
 // The end of the job reaches all waiting trainers. F29: a job with all tasks set aside fails.
-func TestEndReachesAll(t *testing.T) {
+func TestJobEndReachesAllWaitingTrainers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		failures int
 		want     error
@@ -582,7 +582,7 @@ func TestEndReachesAll(t *testing.T) {
 
 // One trainer saves the model: the first that asks, while its save lease and its session are valid. The next master
 // knows this trainer.
-func TestOneSaver(t *testing.T) {
+func TestOneTrainerIsElectedSaver(t *testing.T) {
 	store := etcdtest.Store(t)
 	r := mastertest.Start(t, store, master.Config{})
 	a, b := r.Join("a"), r.Join("b")

@@ -57,7 +57,7 @@ func chunksOfFile(n int) (chunks []recordio.Index) {
 	return chunks
 }
 
-func TestConfigNamesWhatIsWrong(t *testing.T) {
+func TestConfigErrorNamesSetting(t *testing.T) {
 	for field, c := range map[string]Config{
 		"chunks-per-task": {ChunksPerTask: -1},
 		"trainers":        {Trainers: -1},
@@ -77,7 +77,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 }
 
 // A job that began with asynchronous updates must not continue as a synchronous job.
-func TestUpdateModeIsASettingOfTheJob(t *testing.T) {
+func TestUpdateModeIsJobSetting(t *testing.T) {
 	for want, c := range map[string]Config{"async": {}, "sync": {Sync: true}} {
 		if found := c.Settings()["update-mode"]; found != want {
 			t.Errorf("update-mode: expected %q, found %q", want, found)

@@ -108,7 +108,7 @@ func TestCutFencesMoreTrainersThanATransactionTakes(t *testing.T) {
 }
 
 // A trainer without a task that flushes a cut after 5 s keeps its session.
-func TestCutKeepsTrainerThatStandsStillLate(t *testing.T) {
+func TestCutKeepsTrainerThatQuiescesLate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := leadsWithCuts(t)
 		c.flushes(c.member("late"), 5*time.Second)
@@ -165,7 +165,7 @@ func TestCutKeepsTrainerWhoseReportEtcdRefused(t *testing.T) {
 
 // A cut ends sessions of trainers, and a parameter server does not receive it in time. The leader takes no later cut
 // before all servers have received it.
-func TestNoCutBeforeServersHearWhoIsFenced(t *testing.T) {
+func TestCutWaitsForRetirementOfFencedTrainers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := leadsWithCuts(t)
 		hangs := c.member("hangs")

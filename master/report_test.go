@@ -177,7 +177,7 @@ func TestReportThatIsRefused(t *testing.T) {
 }
 
 // A report of a canceled caller is abandoned. The next waiting report scans again.
-func TestReportOfOneWhoLeaves(t *testing.T) {
+func TestReportOfCanceledCallerIsAbandoned(t *testing.T) {
 	names := files(t, t.TempDir(), 3)
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	gone, cancel := context.WithCancel(t.Context())

@@ -34,7 +34,7 @@ func (s *forgetting) over(incarnation uint64) bool {
 }
 
 // The servers receive the end of each session. They receive no end of a session that continues or begins later.
-func TestServersHearWhoIsGone(t *testing.T) {
+func TestServersReceiveEndedSessions(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &forgetting{}
 		m, stop, _ := leads(t, newMemory(), Config{Queue: taskqueue.Options{SessionTTL: 20 * time.Second}}, s)

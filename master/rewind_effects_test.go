@@ -162,7 +162,7 @@ func TestServerThatRegistersIsRolledBackAtOnce(t *testing.T) {
 }
 
 // With a cadence of passes no timer runs. The end of a pass makes the checkpoint due.
-func TestEndOfAPassTakesACheckpoint(t *testing.T) {
+func TestPassEndTriggersCheckpoint(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		s := &cutting{store: store}

@@ -34,7 +34,7 @@ func (s outcomes) Depose(ctx context.Context, suspect store.Candidate, by store.
 
 // Two masters reach etcd, but not each other, so each takes the other for dead. Each term begins with a commit, so no
 // term looks unable to commit. The first takeover holds off all later takeovers.
-func TestMastersThatDoNotSeeEachOther(t *testing.T) {
+func TestTakeoversBetweenUnconnectedMastersAreHeldDown(t *testing.T) {
 	etcd := outcomes{etcdtest.Store(t), make(chan error)}
 	ctx, cancel := context.WithCancel(t.Context())
 	var ran sync.WaitGroup

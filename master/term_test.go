@@ -125,7 +125,7 @@ func TestLostLock(t *testing.T) {
 }
 
 // A caller that waits for a task receives an error immediately when the lock is lost.
-func TestLostLockWakesThoseWhoWait(t *testing.T) {
+func TestLostLockAnswersWaitingCallers(t *testing.T) {
 	store := etcdtest.Store(t)
 	r := mastertest.Start(t, store, master.Config{})
 	waiting := asks(t, r.Join("a"))
@@ -203,7 +203,7 @@ func TestEchoAtADeposedMaster(t *testing.T) {
 
 // F10: etcd is restored from an old backup, with the same token. The first trainer that echoes a later commit stops
 // the leader, and nothing more is written.
-func TestStoreThatWentBackInTime(t *testing.T) {
+func TestRestoredOldStoreStopsLeader(t *testing.T) {
 	etcd := etcdtest.StartProcess(t, 0)
 	job := etcdtest.NewJob(t)
 	store := etcdtest.Open(t, etcd.Endpoint(), job)

@@ -29,7 +29,7 @@ func overview(t *testing.T, m *Master) taskqueue.Overview {
 }
 
 // F9: a slow store causes no timeout, and trainers that wait for an answer are not lost.
-func TestNothingTimesOutWhileTheStoreStalls(t *testing.T) {
+func TestStalledStoreCausesNoTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		m, _, _ := leads(t, store, Config{Queue: taskqueue.Options{FirstTimeout: 12 * time.Second, SessionTTL: 11 * time.Second}}, nil)
@@ -67,7 +67,7 @@ func TestNothingTimesOutWhileTheStoreStalls(t *testing.T) {
 
 // The grace of a lost connection does not expire while the request of the returned trainer waits for the store.
 // Requests that arrive before a tick are applied before it.
-func TestWhoComesBackDuringAStallIsHeardFirst(t *testing.T) {
+func TestReturnDuringStallPrecedesTimeouts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		m, _, _ := leads(t, store, Config{}, nil)
@@ -116,7 +116,7 @@ func TestTermThatBeginsWithAFullStore(t *testing.T) {
 
 // A trainer can see the announcement before the leader receives the result of the announcement. The leader answers
 // its request afterwards.
-func TestWhoComesWhileATermIsAnnounced(t *testing.T) {
+func TestRequestsDuringAnnouncementAreAnswered(t *testing.T) {
 	for _, announced := range []error{nil, errors.New("etcd is away")} {
 		bubble(t, func(t *testing.T) {
 			store := newMemory()
@@ -155,7 +155,7 @@ func TestLockIsLostWhileATermIsAnnounced(t *testing.T) {
 
 // Timeouts are applied after waiting requests. If a write is just below the limit for slow writes, a grace does not
 // expire for a trainer that has returned.
-func TestTimePassesAfterAllThatWaited(t *testing.T) {
+func TestTimeoutsFollowWaitingRequests(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		term := drives(t, newMemory(), Config{Queue: taskqueue.Options{Grace: slowStore / 2}})
 		joining := term.put(&taskqueue.Join{ID: "a"})
@@ -174,7 +174,7 @@ func TestTimePassesAfterAllThatWaited(t *testing.T) {
 
 // The session TTL is shorter than the lead of the job clock over the last commit. The time of an announcement, and
 // the time of a refused commit, do not count as silence of a trainer.
-func TestShortSessionsOutliveASlowStore(t *testing.T) {
+func TestShortSessionsSurviveSlowStore(t *testing.T) {
 	config := Config{Queue: taskqueue.Options{SessionTTL: 6 * time.Second}}
 	t.Run("while a term is announced", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestShortSessionsOutliveASlowStore(t *testing.T) {
 }
 
 // While a session or task is live, the job clock is stored at least every ten seconds. An idle master writes nothing.
-func TestTheClockIsStoredWhileAnythingIsLive(t *testing.T) {
+func TestJobClockIsStoredWhileTrainersAreLive(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		m, _, _ := leads(t, store, Config{}, nil)
@@ -247,7 +247,7 @@ func TestTheClockIsStoredWhileAnythingIsLive(t *testing.T) {
 
 // A deadline is a time of the job clock. The next term continues from the stored clock, at any time of day, and gives
 // each task a whole timeout again, within the hard deadline.
-func TestTheClockGoesOnInTheNextTerm(t *testing.T) {
+func TestJobClockContinuesInNextTerm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		config := Config{Queue: taskqueue.Options{FirstTimeout: 20 * time.Second, SessionTTL: time.Hour}}
 		store := newMemory()
@@ -456,7 +456,7 @@ func (w *worker) train(ctx context.Context, lengths []int) {
 
 // Three trainers run four tasks of unequal size with a pass barrier. A step does not wait for trainers without a
 // task, and no timeout is needed.
-func TestPassBarrierAndStepsDoNotWaitForEachOther(t *testing.T) {
+func TestPassBarrierDoesNotBlockSteps(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var shards told
 		m, _, ended := leads(t, newMemory(), Config{Sync: true, Queue: taskqueue.Options{Passes: 3}}, &shards)
@@ -574,7 +574,7 @@ func TestRefusedStageDoesNotCount(t *testing.T) {
 }
 
 // The next leader sends the last step to the shards again. Shards that do not answer delay no other.
-func TestShardsAreToldAgain(t *testing.T) {
+func TestLastStepIsSentAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		store.keys[taskqueue.StepKey] = taskqueue.Step{Version: 7, Epoch: 1, Contributors: []taskqueue.Contributor{{Ordinal: 1, Incarnation: 1 << 16, Records: 3}}}.Encode()
