@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -140,4 +141,94 @@ func thereIs(t *testing.T, pkg, test, scenario string) bool {
 		}
 	}
 	return false
+}
+
+// markdown lists the Markdown files of the repository.
+func markdown(t *testing.T) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != "." && strings.HasPrefix(d.Name(), "."):
+			return filepath.SkipDir
+		case !d.IsDir() && filepath.Ext(path) == ".md":
+			files = append(files, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+var (
+	links       = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	headings    = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	linkText    = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// anchors returns the names of the sections of a Markdown file, as GitHub makes them.
+func anchors(text string) map[string]bool {
+	names := map[string]bool{}
+	for _, m := range headings.FindAllStringSubmatch(text, -1) {
+		name := strings.ToLower(linkText.ReplaceAllString(strings.TrimSpace(m[1]), "$1"))
+		names[strings.ReplaceAll(notInAnchor.ReplaceAllString(name, ""), " ", "-")] = true
+	}
+	return names
+}
+
+func TestMarkdownLinksResolve(t *testing.T) {
+	checked := 0
+	for _, file := range markdown(t) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range links.FindAllStringSubmatch(string(text), -1) {
+			target, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			checked++
+			path := file
+			if target != "" {
+				path = filepath.Join(filepath.Dir(file), target)
+			}
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("%s: link %s: %v", file, m[1], err)
+				continue
+			}
+			if anchor == "" {
+				continue
+			}
+			section, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !anchors(string(section))[anchor] {
+				t.Errorf("%s: link %s: no section with this name", file, m[1])
+			}
+		}
+	}
+	if checked < 100 {
+		t.Errorf("checked %d links, expected 100 at least", checked)
+	}
+}
+
+func TestMarkdownNamesTestsThatExist(t *testing.T) {
+	for _, file := range markdown(t) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range testNames.FindAllStringSubmatch(string(text), -1) {
+			if !thereIs(t, m[1], m[2], m[3]) {
+				t.Errorf("%s names %s, which does not exist", file, m[0])
+			}
+		}
+	}
 }
