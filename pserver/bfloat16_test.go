@@ -11,7 +11,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// rounded is what becomes of tensors on a wire of bfloat16.
+// rounded returns tensors rounded to bfloat16.
 func rounded(list []params.Tensor) []params.Tensor {
 	for _, t := range list {
 		narrow := make([]byte, 2*len(t.Data))
@@ -21,7 +21,7 @@ func rounded(list []params.Tensor) []params.Tensor {
 	return list
 }
 
-// Gradients arrive rounded, the server steps in float32, and what comes back is rounded: of that a loop has the same bits.
+// Gradients arrive rounded, the server updates in float32, and the reply is rounded. A loop with the same roundings has the same bits.
 func TestBFloat16PushPull(t *testing.T) {
 	book := startServers(t, 2, pserver.Config{})
 	c := connect(t, book, params.Config{Mode: params.Async, Optimizer: heavy, WireDType: params.BFloat16})
@@ -60,7 +60,7 @@ func TestBFloat16PushPull(t *testing.T) {
 	}
 }
 
-// A sum that was staged as bfloat16 is widened, and added to one that was not.
+// A sum that was staged as bfloat16 is widened and added to a sum in float32.
 func TestBFloat16Stage(t *testing.T) {
 	book := startServers(t, 2, pserver.Config{})
 	m := newMaster(t, book)

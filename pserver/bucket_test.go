@@ -38,8 +38,8 @@ func cutOff(proxy *tcpproxy.Proxy) {
 	proxy.Cut()
 }
 
-// F51, in a bucket: a store that is away costs a set and nothing else. It is said, training goes on, the sets before stay
-// whole, and once the store is back there is a new one.
+// F51, in a bucket: an unavailable store costs a set and nothing else. The error is reported, training continues, earlier sets stay
+// whole, and a new set follows when the store is back.
 func TestStoreIsAway(t *testing.T) {
 	where, s, proxy := bucketBehind(t)
 	start, grads := small(random(1)), small(random(2))
@@ -84,7 +84,7 @@ func TestStoreIsAway(t *testing.T) {
 	wantModel(t, "the set after", c.book, start, grads, int(step))
 }
 
-// filesIn reads all files below a folder.
+// filesIn reads all files below a directory.
 func filesIn(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -107,7 +107,7 @@ func filesIn(t testing.TB, dir string) map[string]string {
 	return found
 }
 
-// F51, at a start: a server that cannot read the newest set does not take an older one for it, nor begin without: it ends and says why.
+// F51, at a start: a server that cannot read the newest set uses no older set and does not start empty. It ends with the reason.
 func TestStoreIsAwayAtAStart(t *testing.T) {
 	where, s, proxy := bucketBehind(t)
 	start, grads := small(random(1)), small(random(2))
@@ -135,7 +135,7 @@ func TestStoreIsAwayAtAStart(t *testing.T) {
 	cutOff(proxy)
 	ends("nothing answers", "does not answer")
 	proxy.Refuse(false)
-	// One object of the newest set may not be read: the gateway's own rights are those of its files.
+	// The gateway cannot read one object of the newest set: its access rights are the rights of its files.
 	weights := s.Path("job/ps-1/" + parsed.Shards[1].Generation.String() + "/" + checkpoint.WeightsFile)
 	hidden := hide(t, weights)
 	ends("an object cannot be read", "the store refused")
@@ -144,7 +144,7 @@ func TestStoreIsAwayAtAStart(t *testing.T) {
 	wantModel(t, "the store is whole again", c.book, start, grads, 2)
 }
 
-// hide makes a file one that the gateway fails to read: a link to itself.
+// hide makes a file unreadable for the gateway: it becomes a link to itself.
 func hide(t testing.TB, path string) (show func()) {
 	t.Helper()
 	if err := errors.Join(os.Rename(path, path+".hidden"), os.Symlink(path, path)); err != nil {
@@ -157,8 +157,8 @@ func hide(t testing.TB, path string) (show func()) {
 	}
 }
 
-// F50, in the middle of an upload: a server is killed, or cut off, when a part of a large object has arrived. What is there is the set
-// before; the part is gone with the next set.
+// F50, during an upload: a server is killed or cut off when a part of a large object has arrived. The previous set stays, and the
+// part is removed with the next set.
 func TestKilledInAnUpload(t *testing.T) {
 	where, s, proxy := bucketBehind(t)
 	b := newBook(1)
@@ -183,7 +183,7 @@ func TestKilledInAnUpload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go cut.Write(within(t), lead.About{Job: "test"}) //nolint:errcheck // the server is killed meanwhile
+	go cut.Write(within(t), lead.About{Job: "test"}) //nolint:errcheck // the server is killed during the call
 	for len(filesIn(t, s.Path(""))) < before+2 {     // the claim, and a part
 		time.Sleep(5 * time.Millisecond)
 	}

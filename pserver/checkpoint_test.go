@@ -16,7 +16,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files")
 
 func goldenModel(value float32) []params.Tensor {
 	return []params.Tensor{
@@ -61,7 +61,7 @@ func TestGoldenCheckpoint(t *testing.T) {
 			if reply.GetShardEpoch() != 2 || reply.GetState() != pb.DescribeReply_STATE_READY || reply.GetCheckpoint() != "00000001-00000002" {
 				t.Errorf("described as %v", reply)
 			}
-			// The push that the checkpoint has is not applied again; the next one finds the state.
+			// The push in the checkpoint is not applied again; the push after it finds the state.
 			for n, p := range pushes {
 				if _, err := c.PushPull(within(t), p.step, 1, p.grads, values); err != nil {
 					t.Fatal(err)

@@ -24,7 +24,7 @@ type childConfig struct {
 	Dir     string
 	Index   int
 	Keep    int
-	Sockets string // the folder for its data socket
+	Sockets string // directory of its data socket
 	Job     pserver.JobState
 	DieAt   int // the step of writing checkpoints after which the child kills itself, 0: never
 }
@@ -65,7 +65,7 @@ type child struct {
 	cmd    *exec.Cmd
 	gone   chan struct{} // closed when it has ended
 	mu     sync.Mutex
-	steps  []string // what it did to the disk
+	steps  []string // changes of the disk
 	failed string
 }
 

@@ -26,8 +26,8 @@ func modelOf(t *testing.T, elements int) *model.Model {
 	return m
 }
 
-// While the first parameters are made durable nobody else may claim to initialize, put others
-// in their place, or bring another model.
+// While the first parameters are made durable, no other trainer can claim to initialize, replace the parameters, or declare another
+// model.
 func TestClaimsWhileTheFirstParametersAreWritten(t *testing.T) {
 	for name, second := range map[string]int{"the same model": 10, "another model": 20} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestClaimsWhileTheFirstParametersAreWritten(t *testing.T) {
 			err := s.finish(100, func() {
 				o, holder, err := s.requestClaim(modelOf(t, second), 2, 200, now.Add(time.Hour))
 				if o != outcomeWait || holder != 1 || (err != nil) != (second != 10) {
-					t.Errorf("the second one is told %v, held by %d, %v", o, holder, err)
+					t.Errorf("second trainer: outcome %v, holder %d, %v", o, holder, err)
 				}
 				for _, incarnation := range []uint64{0, 100, 200} {
 					if s.put(h, h.blocks[0], incarnation, elements{floats: make([]float32, 10)}, now) == nil {
@@ -59,16 +59,16 @@ func TestClaimsWhileTheFirstParametersAreWritten(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := s.holding.Load(); got != h || got.blocks[0].params[0] != 1 {
-				t.Error("the parameters are not those that were put first")
+				t.Error("expected the parameters that were put first")
 			}
 			if o, _, err := s.requestClaim(modelOf(t, 10), 2, 200, now); o != outcomeReady || err != nil {
-				t.Errorf("afterwards the shard says %v, %v", o, err)
+				t.Errorf("claim after finish: %v, %v", o, err)
 			}
 		})
 	}
 }
 
-// Whoever takes over the claim of one that fell silent brings a model of its own, whatever it differs in.
+// A trainer that takes an expired claim over replaces the model, even if only the staleness bound differs.
 func TestSuccessorBringsItsModel(t *testing.T) {
 	s := newShard(logrus.NewEntry(logrus.New()), 0, 1, time.Second, 1<<30)
 	now := time.Now()
@@ -81,11 +81,11 @@ func TestSuccessorBringsItsModel(t *testing.T) {
 		t.Fatal(o, err)
 	}
 	if found := s.holding.Load().model; found != second {
-		t.Errorf("the model has staleness bound %q, expected that of the second one", found.Staleness)
+		t.Errorf("the model has staleness bound %q, expected the bound of the second model", found.Staleness)
 	}
 }
 
-// A shard that went back to the beginning while its first parameters were made durable has none: whoever gave them is told.
+// A shard that is reset while its first parameters are made durable stays empty: finish returns an error.
 func TestRewoundWhileTheFirstParametersAreWritten(t *testing.T) {
 	s := newShard(logrus.NewEntry(logrus.New()), 0, 1, 30*time.Second, 1<<30)
 	m := modelOf(t, 10)
@@ -105,6 +105,6 @@ func TestRewoundWhileTheFirstParametersAreWritten(t *testing.T) {
 		t.Errorf("found %v and ready %v, expected %v", err, s.ready.Load(), errNotClaimed)
 	}
 	if o, _, err := s.requestClaim(m, 2, 101, time.Now()); o != outcomeClaimed || err != nil {
-		t.Errorf("the next one's claim: %v, %v", o, err)
+		t.Errorf("claim of the next trainer: %v, %v", o, err)
 	}
 }

@@ -113,8 +113,8 @@ func TestHealthAndReflection(t *testing.T) {
 	}
 }
 
-// With as many connections as are allowed the next one is closed, and when one
-// of them goes another may come.
+// At the connection limit another connection is closed. After one of them ends, another
+// is accepted.
 func TestConnectionsAreCounted(t *testing.T) {
 	addr, _ := ready(t, pserver.Config{MaxConnections: 4}) // two of them are the client's
 	first, second := dial(t, addr).greet(1, 1), dial(t, addr).greet(2, 1)
@@ -134,10 +134,10 @@ func TestConnectionsAreCounted(t *testing.T) {
 		_, err = io.ReadFull(nc, make([]byte, 1))
 		nc.Close()
 		if isTimeout(err) {
-			break // it was let in: nobody has spoken yet
+			break // accepted: the server waits for the hello
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("nobody is let in any more")
+			t.Fatal("no connection is accepted any more")
 		}
 	}
 	head := second.head

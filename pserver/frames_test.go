@@ -19,7 +19,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// peer speaks frames over a socket without any of the client's care.
+// peer sends frames over a socket without the checks of the client.
 type peer struct {
 	t    testing.TB
 	nc   net.Conn
@@ -52,7 +52,7 @@ func dial(t testing.TB, addr string) *peer {
 	return &peer{t: t, nc: nc}
 }
 
-// modelDigest is that of the model in tensors on one shard.
+// modelDigest is the digest of the model in tensors on one shard.
 func modelDigest(t testing.TB) []byte {
 	t.Helper()
 	var list []placement.Tensor
@@ -184,8 +184,8 @@ func unchanged(t testing.TB, c *params.Client) {
 	}
 }
 
-// F58 and its relatives: refused, named, the connection goes on and the
-// parameters stay as they are.
+// F58 and related faults: the gradient is refused with a reason, the connection stays open and the
+// parameters do not change.
 func TestBadGradientsAreRefused(t *testing.T) {
 	bothWays(t, pserver.Config{}, badGradientsAreRefused)
 	t.Run("by another process", func(t *testing.T) {
@@ -266,21 +266,21 @@ func malformedFramesCloseTheConnection(t *testing.T, addr string, c *params.Clie
 		send    []byte
 		code    wire.Code // 0: closed without a word
 	}{
-		"HTTP":                 {send: []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")},
-		"TLS":                  {send: []byte{0x16, 3, 1, 0, 200, 1, 0, 0}},
-		"zeros":                {send: make([]byte, 4096)},
-		"gRPC and then noise":  {send: append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), bytes.Repeat([]byte{0xff}, 4096)...)},
-		"length of 4 GiB":      {send: huge, code: wire.Malformed},
-		"pull before hello":    {send: frame(wire.Header{Op: wire.Pull}, nil), code: wire.Malformed},
-		"hello of incarnation": {send: frame(wire.Header{Op: wire.Hello}, nil), code: wire.Malformed},
-		"hello of a stranger":  {send: frame(hello, make([]byte, 32)), code: wire.OtherModel},
-		"hello for shard 4":    {send: frame(wire.Header{Op: wire.Hello, Incarnation: 1, Argument: 4}, nil), code: wire.WrongShard},
-		"a reply":              {send: frame(wire.Header{Op: wire.Hello, Incarnation: 1, Flags: wire.Reply}, nil), code: wire.Malformed},
-		"half a header":        {send: huge[:40]},
-		"second hello":         {greeted: true, send: frame(hello, make([]byte, 32)), code: wire.Malformed},
-		"flipped bit":          {greeted: true, send: flipped, code: wire.BadChecksum},
-		"another's frame":      {greeted: true, send: frame(wire.Header{Op: wire.Pull, Incarnation: 77}, nil), code: wire.Malformed},
-		"noise between frames": {greeted: true, send: bytes.Repeat([]byte{7}, 100), code: wire.Malformed},
+		"HTTP":                      {send: []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")},
+		"TLS":                       {send: []byte{0x16, 3, 1, 0, 200, 1, 0, 0}},
+		"zeros":                     {send: make([]byte, 4096)},
+		"gRPC and then noise":       {send: append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), bytes.Repeat([]byte{0xff}, 4096)...)},
+		"length of 4 GiB":           {send: huge, code: wire.Malformed},
+		"pull before hello":         {send: frame(wire.Header{Op: wire.Pull}, nil), code: wire.Malformed},
+		"hello of incarnation":      {send: frame(wire.Header{Op: wire.Hello}, nil), code: wire.Malformed},
+		"hello with another digest": {send: frame(hello, make([]byte, 32)), code: wire.OtherModel},
+		"hello for shard 4":         {send: frame(wire.Header{Op: wire.Hello, Incarnation: 1, Argument: 4}, nil), code: wire.WrongShard},
+		"a reply":                   {send: frame(wire.Header{Op: wire.Hello, Incarnation: 1, Flags: wire.Reply}, nil), code: wire.Malformed},
+		"half a header":             {send: huge[:40]},
+		"second hello":              {greeted: true, send: frame(hello, make([]byte, 32)), code: wire.Malformed},
+		"flipped bit":               {greeted: true, send: flipped, code: wire.BadChecksum},
+		"another's frame":           {greeted: true, send: frame(wire.Header{Op: wire.Pull, Incarnation: 77}, nil), code: wire.Malformed},
+		"noise between frames":      {greeted: true, send: bytes.Repeat([]byte{7}, 100), code: wire.Malformed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := dial(t, addr)
@@ -298,7 +298,7 @@ func malformedFramesCloseTheConnection(t *testing.T, addr string, c *params.Clie
 				}
 			}
 			if n, err := io.Copy(io.Discard, p.nc); errors.Is(err, io.ErrNoProgress) || n > 4096 || isTimeout(err) {
-				t.Errorf("connection goes on: %d bytes, %v", n, err)
+				t.Errorf("connection stays open: %d bytes, %v", n, err)
 			}
 		})
 	}
@@ -329,7 +329,7 @@ func slowAndManyPeers(t *testing.T, addr string, c *params.Client) {
 	silent := dial(t, addr)
 	for name, p := range map[string]*peer{"stalled in a payload": stalled, "silent": silent} {
 		if _, err := io.Copy(io.Discard, p.nc); isTimeout(err) {
-			t.Errorf("%s: the connection goes on", name)
+			t.Errorf("%s: the connection stays open", name)
 		}
 	}
 	for range 100 { // more than the server admits

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// book is the registry of a test: it gives out indices and knows who holds them.
+// book is the registry of a test: it assigns indices and records their holders.
 type book struct {
 	mu      sync.Mutex
 	addrs   []string
@@ -37,7 +37,7 @@ type book struct {
 	job     pserver.JobState
 }
 
-// state is what a server is told of its job: one life, unless a test says otherwise.
+// state is the job state that servers receive: one job instance, unless a test sets another.
 func (b *book) state() pserver.JobState {
 	b.mu.Lock()
 	defer b.mu.Unlock()

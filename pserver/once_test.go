@@ -23,10 +23,10 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// This simulation has no sockets: the frames of two trainers reach the production code of two shards in a random order,
-// twice or not at all, replies are lost, trainers come back as other incarnations, and shards are killed, also in the
-// middle of a checkpoint, and come back from the newest one. Blocks, and slots of a table, move between the shards
-// (moving_sim_test.go). Beside each of them stands a literal one: the list of the updates that its parameters have.
+// This simulation has no sockets. Frames of two trainers reach the production code of two shards in a random order, twice or not at
+// all. Replies are lost. Trainers are replaced by new incarnations. Shards are killed, also during a checkpoint, and restart from
+// the newest checkpoint. Blocks and slots of a table move between the shards (moving_sim_test.go). Each shard is compared with a
+// literal model: the list of the updates of its parameters.
 
 // update is one trainer's step.
 type update struct{ incarnation, step uint64 }
@@ -74,7 +74,7 @@ type literal struct {
 type literals struct {
 	has     map[unit]literal
 	greeted map[uint32]uint64 // by trainer: the newest incarnation that said hello
-	over    map[uint64]bool   // incarnations that it was told are over
+	over    map[uint64]bool   // retired incarnations
 }
 
 func (l literals) clone() literals {
@@ -91,13 +91,13 @@ func (l literals) forget(over map[uint64]bool) {
 	maps.DeleteFunc(l.greeted, func(_ uint32, incarnation uint64) bool { return l.over[incarnation] })
 }
 
-// node is a production shard and the literal blocks beside it.
+// node is a production shard with its literal model.
 type node struct {
 	*world
 	index int
 	dir   string
 	life  int  // counts its starts
-	told  bool // in this life, who is over
+	told  bool // whether it has the retired incarnations since its start
 	shard *shard
 	files *checkpoints
 	literals
@@ -106,8 +106,8 @@ type node struct {
 	seenAt  map[update]uint32 // by incarnation and, as its step, slot: pushes after the incarnation's last push
 	since   map[unit]uint32   // the placement with which one arrived: over an earlier one its old place answers
 	stored  literals          // in the newest checkpoint
-	cutting literals          // in the one that is being written
-	dying   int               // it is killed after so many steps of the checkpoint under way
+	cutting literals          // in the checkpoint in progress
+	dying   int               // steps of the current checkpoint until it is killed
 }
 
 // line is a connection of a trainer's incarnation to one life of a shard.
@@ -126,7 +126,7 @@ type packet struct {
 	value []float32 // by unit, of each element of the gradient
 }
 
-// crewman is a trainer: it pushes a step to all units of both shards, then the next one.
+// crewman is a trainer: it pushes a step to all units of both shards, then the next step.
 type crewman struct {
 	*world
 	ordinal           uint32
@@ -248,7 +248,7 @@ func (n *node) compareAll() {
 	}
 }
 
-// checkpoint writes one, while frames go on being delivered, or until the shard is killed after some steps of it.
+// checkpoint writes a checkpoint while frames are delivered, or until the shard is killed after some steps of it.
 func (n *node) checkpoint(dying int) {
 	n.dying = dying
 	defer func() {
@@ -272,7 +272,7 @@ var errKilled = fmt.Errorf("killed")
 
 // wrote is called after each step of a checkpoint.
 func (n *node) wrote(what string) error {
-	if what == "directory made" { // the cut follows at once
+	if what == "directory made" { // the cut follows immediately
 		n.cutting = n.clone()
 		return nil
 	}
@@ -288,7 +288,7 @@ func (n *node) wrote(what string) error {
 	return nil
 }
 
-// join makes a trainer's next incarnation. The one before may not know that it is over.
+// join starts a trainer's next incarnation. The previous incarnation may not have ended.
 func (w *world) join(ordinal uint32) {
 	c := &crewman{world: w, ordinal: ordinal, incarnation: uint64(len(w.crew)) + 1, lines: make([]*line, len(w.nodes)), lives: make([]int, len(w.nodes)), known: w.table}
 	c.acked, c.at = map[unit]bool{}, map[unit]uint32{}
@@ -306,7 +306,7 @@ func (c *crewman) pull() {
 	}
 }
 
-// retire tells a shard who is over: all but the newest ones. It may hear what another shard has not heard.
+// retire sends a shard the retired incarnations: all but the newest ones. Shards can differ in what they received.
 func (n *node) retire() {
 	if !n.shard.ready.Load() {
 		return
@@ -324,7 +324,7 @@ func (n *node) retire() {
 	n.told = true
 	n.forget(over)
 	if known := len(n.shard.trainers); known > 3 {
-		n.Fatalf("shard %d knows %d trainers after it heard which ones are gone: expected 3 at most", n.index, known)
+		n.Fatalf("shard %d has %d trainers after the retirement: expected at most 3", n.index, known)
 	}
 }
 
@@ -333,7 +333,7 @@ func (c *crewman) next() {
 	clear(c.acked)
 }
 
-// act sends a frame of what is not acknowledged, over a connection to the shard as it is now: of a block, or of some slots.
+// act sends an unacknowledged frame, of a block or of some slots, over a connection to the current start of the shard.
 func (c *crewman) act() {
 	for i, u := range c.world.units {
 		if c.acked[u] || c.random.IntN(2) == 0 {
@@ -393,7 +393,7 @@ func (p *packet) write(buf *buffer) {
 	}
 }
 
-// open says hello. What a life before has acknowledged of this step may be lost: it is sent again.
+// open says hello. A killed shard may have lost acknowledged parts of this step, so they are sent again.
 func (c *crewman) open(shard int) {
 	n := c.nodes[shard]
 	l := &line{&conn{shard: n.shard, log: n.shard.log, limits: &Config{PullWait: 1}}, n.life}
@@ -410,7 +410,7 @@ func (c *crewman) open(shard int) {
 	case over != (fault != nil), over && fault.Code != wire.Fenced && (replaced || n.told || fault.Code != wire.Busy):
 		c.Fatalf("hello of incarnation %d after one of %d, over: %v: %v", c.incarnation, n.greeted[c.ordinal], retired, fault)
 	case retired:
-		c.seen["hello of one that is gone"]++
+		c.seen["hello of a retired one"]++
 		return
 	case over:
 		c.seen["hello of an older one"]++
@@ -433,7 +433,7 @@ func (c *crewman) open(shard int) {
 // expect is what a frame should be answered, and which of its units it should change.
 func (n *node) expect(p *packet) (outcome string, fresh []int) {
 	if n.over[p.head.Incarnation] {
-		n.seen["push of one that is gone"]++
+		n.seen["push of a retired one"]++
 		return "fenced", nil
 	}
 	if n.greeted[p.from.ordinal] > p.head.Incarnation {
@@ -478,7 +478,7 @@ func (n *node) weight(p *packet, u unit) float32 {
 	return weight
 }
 
-// deliver hands one of the frames on their way to its shard, and the reply to its trainer, or loses either.
+// deliver gives one frame in transit to its shard and the reply to its trainer, or loses either.
 func (w *world) deliver() {
 	if len(w.flight) == 0 {
 		return
@@ -531,7 +531,7 @@ func (w *world) deliver() {
 	p.from.hear(p, outcome, r.head.Version)
 }
 
-// hear takes a reply, unless it is to an earlier step or came over an earlier connection.
+// hear processes a reply, unless it belongs to an earlier step or connection.
 func (c *crewman) hear(p *packet, outcome string, version uint32) {
 	if p.head.Step != c.step || p.by != c.lines[p.to.index] {
 		return
@@ -548,11 +548,11 @@ func (c *crewman) hear(p *packet, outcome string, version uint32) {
 
 var (
 	onceHistories = flag.Uint64("once.n", 24, "how many histories TestEachPushOnce runs")
-	onceFirst     = flag.Uint64("once.first", 0, "seed of the first one")
+	onceFirst     = flag.Uint64("once.first", 0, "seed of the first history")
 )
 
-// A push is applied once to each block and slot of its step, whatever is lost, repeated, killed or restored: the literal ones say so
-// after each delivery and each restart.
+// A push is applied once to each block and slot of its step, through losses, repetitions, kills and restores. After each delivery and
+// restart the shards are compared with the literal models.
 func TestEachPushOnce(t *testing.T) {
 	seen := map[string]int{}
 	steps := uint64(0)
@@ -596,7 +596,7 @@ func TestEachPushOnce(t *testing.T) {
 	}
 	t.Logf("%v, %d steps", seen, steps)
 	for _, what := range []string{"applied", "duplicate", "scaled blocks", "scaled rows", "fenced", "hello of an older one", "lost with its server", "reply lost", "killed", "killed in a checkpoint",
-		"hello of one that is gone", "push of one that is gone", "moved", "wait", "blocks moved", "slots moved", "some slots of a frame, duplicate", "some slots of a frame, moved", "some slots of a frame, wait", "moves given up", "hello with an older placement", "hello with a newer placement", "source killed in a move", "destination killed in a move"} {
+		"hello of a retired one", "push of a retired one", "moved", "wait", "blocks moved", "slots moved", "some slots of a frame, duplicate", "some slots of a frame, moved", "some slots of a frame, wait", "moves given up", "hello with an older placement", "hello with a newer placement", "source killed in a move", "destination killed in a move"} {
 		if least := int(min(15, *onceHistories/2)); seen[what] < least {
 			t.Errorf("%s: %d times only, expected %d", what, seen[what], least)
 		}

@@ -68,9 +68,8 @@ func clipped(grads []params.Tensor, records int, limit float32) []params.Tensor 
 	return grads
 }
 
-// In the middle of a job every server is stopped and started again: the state of
-// every optimizer goes on as it was, a push that is repeated is applied once, and
-// the schedule goes by the trainer's step.
+// During a job every server is stopped and restarted. Each optimizer continues with its state, a repeated push is applied once, and
+// the schedule follows the trainer's step.
 func TestOptimizersOutliveAServer(t *testing.T) {
 	for _, o := range everyKind(t) {
 		t.Run(o.Kind, func(t *testing.T) {
@@ -111,9 +110,8 @@ func TestOptimizersOutliveAServer(t *testing.T) {
 	}
 }
 
-// In synchronous steps the bits are those of one process that computes whole
-// tensors, however many servers there are: each trainer's gradient clipped by its
-// norm, their sum over the records, the rule with the schedule at the version.
+// Synchronous steps give the same bits as one process with whole tensors, with any number of servers: each trainer's gradient is
+// clipped by its norm, then the sum is divided by the records, then the rule runs with the schedule at the version.
 func TestOptimizersInSynchronousSteps(t *testing.T) {
 	const steps = 4
 	records := []int{10, 17}
@@ -159,9 +157,8 @@ func TestOptimizersInSynchronousSteps(t *testing.T) {
 	}
 }
 
-// The norm of what is applied is the limit, over all tensors together, and not that
-// of a block or a tensor.
-func TestClipNormIsOverTheWholeModel(t *testing.T) {
+// ClipNorm limits the norm of the applied gradient over all tensors, not over a block or a tensor.
+func TestClipNormLimitsNormOverAllTensors(t *testing.T) {
 	const limit = 2
 	o := params.Optimizer{Kind: params.SGD, LearningRate: 1, ClipNorm: limit}
 	for _, mode := range []params.Mode{params.Async, params.Sync} {
@@ -193,7 +190,7 @@ func TestClipNormIsOverTheWholeModel(t *testing.T) {
 	}
 }
 
-// A job that is begun again on the checkpoints of another optimizer is told so.
+// A trainer with another optimizer than the checkpoints receives an error that names both.
 func TestCheckpointOfAnotherOptimizer(t *testing.T) {
 	dir, b := t.TempDir(), newBook(1)
 	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
@@ -208,7 +205,7 @@ func TestCheckpointOfAnotherOptimizer(t *testing.T) {
 		{Kind: params.Momentum, LearningRate: 0.1, Momentum: 0.9, WeightDecay: 0.1},
 	} {
 		err := connect(t, b, params.Config{Mode: params.Async, Optimizer: o, Ordinal: 3}).Init(within(t), tensors(constant(0)))
-		for _, want := range []string{`"--optimizer momentum --learning-rate 0.1 --momentum 0.9"`, `yours "--optimizer ` + o.Kind, "another folder of checkpoints"} {
+		for _, want := range []string{`"--optimizer momentum --learning-rate 0.1 --momentum 0.9"`, `yours "--optimizer ` + o.Kind, "empty checkpoint directory"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v: %v, expected %q", o, err, want)
 			}

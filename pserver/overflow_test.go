@@ -23,8 +23,8 @@ func overflowOf(t testing.TB, b *book) string {
 	return reply.GetOverflow()
 }
 
-// Gradients that are finite make a parameter, or the optimizer's state, infinite: the server says which one and after which update, and
-// the checkpoint from before it stays the newest one.
+// Finite gradients make a parameter or the optimizer state infinite. The server reports the value and the update, and the checkpoint
+// before it stays the newest.
 func TestOverflowIsNamedAndKeepsTheCheckpoint(t *testing.T) {
 	table := params.Table{Name: "rows", Dim: 2, Init: params.Zeros}
 	huge := func(value float32) []params.Tensor {
@@ -67,11 +67,11 @@ func TestOverflowIsNamedAndKeepsTheCheckpoint(t *testing.T) {
 			mustInit(t, c, little())
 			set := cluster.mustTake(t)
 			if what := overflowOf(t, cluster.book); what != "" {
-				t.Errorf("before the update the server says %q", what)
+				t.Errorf("overflow before the update: %q", what)
 			}
 			test.update(t, cluster.book, c)
 			if what := overflowOf(t, cluster.book); !strings.Contains(what, test.want) {
-				t.Errorf("the server says %q, expected %q", what, test.want)
+				t.Errorf("overflow %q, expected %q", what, test.want)
 			}
 			if _, err := cluster.take(within(t)); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("a set with values that are not finite: error %v, expected %q", err, test.want)
@@ -79,7 +79,7 @@ func TestOverflowIsNamedAndKeepsTheCheckpoint(t *testing.T) {
 			cluster.leave(t)
 			cluster = startClusterOf(t, dir, 1, pserver.JobState{LatestSet: set})
 			if what := overflowOf(t, cluster.book); what != "" {
-				t.Errorf("after the restart from the set before it the server says %q", what)
+				t.Errorf("overflow after the restart from the previous set: %q", what)
 			}
 		})
 	}

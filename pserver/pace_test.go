@@ -34,7 +34,7 @@ func newPacedWriter(rest float64) *pacedWriter {
 	return w
 }
 
-// write does slices of work while requests come, and says how long it took.
+// write does slices of work while requests come, and returns the duration.
 func (w *pacedWriter) write(slices int, took time.Duration, busy bool) time.Duration {
 	began := w.clock
 	for range slices {
@@ -57,10 +57,10 @@ func TestPace(t *testing.T) {
 		busy      bool
 		want      time.Duration
 	}{
-		{"beside trainers", 3, took, 0, true, 4 * slices * took},
+		{"with trainers", 3, took, 0, true, 4 * slices * took},
 		{"timers that are late", 3, took, 5 * time.Millisecond, true, 4 * slices * took},
 		{"many processors", 0, took, 0, true, slices * took},
-		{"nobody is at work", 3, took, 0, false, slices * took},
+		{"no trainer", 3, took, 0, false, slices * took},
 		{"the disk is slow", 3, 10 * time.Millisecond, 0, true, slices * (10*time.Millisecond + 3*longestSlice)},
 		{"the pauses have an end", 1000, took, 0, true, slices*took + slowedAtMost},
 	} {
@@ -71,7 +71,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// A writer whose trainers stop goes on at once.
+// When trainers stop, the writer continues without rests.
 func TestPaceOfTrainersThatStop(t *testing.T) {
 	w := newPacedWriter(3)
 	w.write(100, time.Millisecond, true)
@@ -81,7 +81,7 @@ func TestPaceOfTrainersThatStop(t *testing.T) {
 	}
 }
 
-// A checkpoint that has a limit is written in it, if the disk lets it: rests are for what is left of the time.
+// A checkpoint with a limit is complete in time if the disk is fast enough: rests use only the remaining time.
 func TestPaceWithALimit(t *testing.T) {
 	const slices, took = 10_000, 300 * time.Microsecond // 3 s of work, 12 s with rests
 	for _, tt := range []struct {
@@ -100,7 +100,7 @@ func TestPaceWithALimit(t *testing.T) {
 			t.Errorf("with a limit of %v: took %v, expected %v to %v", tt.limit, got, tt.least, tt.most)
 		}
 	}
-	w := newPacedWriter(3) // what is written at last is slower
+	w := newPacedWriter(3) // the last slices are slower
 	w.total = slices
 	w.within(10 * time.Second)
 	if got := w.write(slices/2, took, true) + w.write(slices/2, 2*took, true); got > 10*time.Second {
@@ -113,7 +113,7 @@ func TestPaceWithALimit(t *testing.T) {
 	}
 }
 
-// What is written beside trainers is paced, and what is written for nobody is not.
+// A checkpoint during training is paced, and a checkpoint without gradients is not.
 func TestCheckpointsRest(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // of many processors the writer takes one
 	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{16 * wire.BlockElements}}}, 1)

@@ -9,8 +9,8 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// The port of a server that stops is open until its last checkpoint is written and its index is free: a leader takes a port that
-// refuses for a process that is gone, and would give the index away meanwhile.
+// The port of a stopping server is open until its last checkpoint is written and its index is free. For the leader, a refused
+// connection means that the process is gone, and the leader would free the index.
 func TestPortStaysOpenUntilTheServerHasStopped(t *testing.T) {
 	b := newBook(1)
 	p := b.place(0)

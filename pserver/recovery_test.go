@@ -20,10 +20,9 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// F50 and F54: a server is killed after every single step of writing its first
-// and its second checkpoint. What the next one finds is the newest whole
-// checkpoint, optimizer state and all, and the push that the trainer repeats is
-// in the parameters once.
+// F50 and F54: a server is killed after every single step of writing its first and its second checkpoint. The next start finds the
+// newest complete checkpoint with the optimizer state. The push that the trainer repeats is applied
+// once.
 func TestKilledAtEveryStepOfACheckpoint(t *testing.T) {
 	onEachBackend(t, killedAtEveryStepOfACheckpoint)
 }
@@ -53,7 +52,7 @@ func killedAtEveryStepOfACheckpoint(t *testing.T, g *storageBackend) {
 		if err := differ(values, want); err != nil {
 			t.Fatalf("killed at step %d, after %q: restored %v", dieAt, last(victim.steps), err)
 		}
-		for step, want := range [][]params.Tensor{wantOnce, wantTwice} { // the first one is a repetition
+		for step, want := range [][]params.Tensor{wantOnce, wantTwice} { // the first push is a repetition
 			if _, err := c.PushPull(within(t), uint64(step)+1, 1, grads, values); err != nil {
 				t.Fatal(err)
 			}
@@ -64,7 +63,7 @@ func killedAtEveryStepOfACheckpoint(t *testing.T, g *storageBackend) {
 		c.Close()
 		heir.leave(t)
 		if done {
-			t.Logf("%d steps, the last one %q", dieAt-1, last(victim.steps))
+			t.Logf("%d steps, the last is %q", dieAt-1, last(victim.steps))
 		}
 	}
 }
@@ -74,7 +73,7 @@ func small(fill filling) []params.Tensor {
 	return modelOf(fill, params.Tensor{Name: "b", Shape: []int{30}}, params.Tensor{Name: "w", Shape: []int{1000, 300}})
 }
 
-// tiny is for tests that start servers again and again: as many blocks, on two servers as those of small are, and little in them.
+// tiny is for tests that restart servers often: as many blocks on two servers as small, with few elements.
 func tiny(fill filling) []params.Tensor {
 	return modelOf(fill, params.Tensor{Name: "b", Shape: []int{30}}, params.Tensor{Name: "w", Shape: []int{100, 30}}, params.Tensor{Name: "x", Shape: []int{30}})
 }
@@ -86,8 +85,8 @@ func last(list []string) string {
 	return list[len(list)-1]
 }
 
-// trainUntilGone initializes, pushes step 1, and tells the server to stop; it
-// dies somewhere on the way.
+// trainUntilGone initializes, pushes step 1, and stops the server, which
+// dies at the given step.
 func trainUntilGone(t testing.TB, b *book, cfg params.Config, victim *child, start, grads []params.Tensor) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(within(t))
@@ -127,9 +126,9 @@ func stepped(start, grads []params.Tensor, steps int) []params.Tensor {
 	return out
 }
 
-// Servers are killed again and again while trainers push. The trainers see
-// pauses and no errors, and every block is what its number of pushes says.
-func TestTrainersGoOnWhenServersAreKilled(t *testing.T) {
+// Servers are killed repeatedly while trainers push. The trainers see no errors, and the content of every block
+// matches its number of pushes.
+func TestTrainersContinueWhenServersAreKilled(t *testing.T) {
 	const trainers, kills = 3, 4
 	dir, b := t.TempDir(), newBook(2)
 	start := func(index int) *child {
@@ -146,7 +145,7 @@ func TestTrainersGoOnWhenServersAreKilled(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				taken.take(ctx) //nolint:errcheck // servers are killed meanwhile
+				taken.take(ctx) //nolint:errcheck // servers are killed during the call
 			}
 		}
 	})
@@ -238,8 +237,8 @@ func TestTrainersGoOnWhenServersAreKilled(t *testing.T) {
 	}
 }
 
-// A synchronous shard that lost its stages adopts the committed version, and the job goes on.
-func TestSyncGoesOnWhenAServerIsKilled(t *testing.T) {
+// A synchronous shard that lost its stages adopts the committed version, and the job continues.
+func TestSyncContinuesWhenServerIsKilled(t *testing.T) {
 	dir, b := t.TempDir(), newBook(2)
 	start := func(index int) *child {
 		return startChild(t, b, childConfig{Dir: dir, Index: index, Keep: 2})
@@ -267,7 +266,7 @@ func TestSyncGoesOnWhenAServerIsKilled(t *testing.T) {
 	step(1)
 	victim.kill() // its checkpoint is of version 0
 	victim = start(0)
-	step(2) // staged anew at both: the trainer's connection broke
+	step(2) // staged again at both: the trainer's connection broke
 	if err := c.Stage(within(t), 3, grads, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +314,7 @@ func TestShardWithoutBlocks(t *testing.T) {
 	}
 }
 
-// F55: a server that lost its lease ends at once, cuts its trainers off and touches the disk no more.
+// F55: a server that lost its lease ends immediately, closes its connections, and writes nothing to the disk.
 func TestLeaseLost(t *testing.T) {
 	dir, b := t.TempDir(), newBook(1)
 	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
@@ -335,7 +334,7 @@ func TestLeaseLost(t *testing.T) {
 		t.Errorf("the trainer's connection: %v", err)
 	}
 	if after := listing(t, dir); after != before {
-		t.Errorf("folder before the loss\n%s\nafter\n%s", before, after)
+		t.Errorf("directory before the loss\n%s\nafter\n%s", before, after)
 	}
 }
 
@@ -352,8 +351,8 @@ func listing(t testing.TB, dir string) string {
 	return strings.Join(names, "\n")
 }
 
-// Told to stop, a server writes what it has; the next start counts one more
-// epoch, and a server that another start has overtaken writes nothing more.
+// A stopped server writes its state. The next start increases the
+// epoch, and a server that a later start has superseded writes nothing.
 func TestStopAndSucceed(t *testing.T) { onEachBackend(t, stopAndSucceed) }
 
 func stopAndSucceed(t *testing.T, g *storageBackend) {
@@ -378,7 +377,7 @@ func stopAndSucceed(t *testing.T, g *storageBackend) {
 		t.Fatal(err)
 	}
 	startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
-	mustInit(t, connect(t, b, params.Config{Mode: params.Async}), values) // the third is there
+	mustInit(t, connect(t, b, params.Config{Mode: params.Async}), values) // the third is ready
 	b.set(0, second.addr)
 	if _, err := newSetTaker(t, b).take(within(t)); err == nil || !strings.Contains(err.Error(), "owned by a later start") {
 		t.Errorf("a cut of the overtaken server: %v", err)
@@ -388,7 +387,7 @@ func stopAndSucceed(t *testing.T, g *storageBackend) {
 	}
 }
 
-// F52: whatever byte of a checkpoint is damaged, the server names the file, and waits instead of using the one before it.
+// F52: for any damaged byte of a checkpoint, the server names the file and waits. It does not use the previous checkpoint.
 func TestDamagedCheckpoints(t *testing.T) { onEachBackend(t, damagedCheckpoints) }
 
 func damagedCheckpoints(t *testing.T, g *storageBackend) {
@@ -449,7 +448,7 @@ func damagedCheckpoints(t *testing.T, g *storageBackend) {
 		t.Errorf("undamaged: restored %v, expected -1", v)
 	}
 	s.leave(t)
-	if err := os.RemoveAll(newest); err != nil { // as an operator does who is told to move it away
+	if err := os.RemoveAll(newest); err != nil { // as an operator does after the message
 		t.Fatal(err)
 	}
 	startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
@@ -468,7 +467,7 @@ func write(t testing.TB, path string, data []byte) {
 	}
 }
 
-// connectLater makes one client when it is first asked for: then the server is there.
+// connectLater makes one client at its first call, when the server is running.
 func connectLater(t testing.TB, b *book) func() *params.Client {
 	return sync.OnceValue(func() *params.Client { return connect(t, b, params.Config{Mode: params.Async}) })
 }
@@ -517,8 +516,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// F51 with several servers: one of their disks is full. No set is complete, the one before it stays whole and named, the other
-// server is none the worse, training goes on; and when there is room again, so do the sets.
+// F51 with several servers: one disk is full. No set is complete, the previous set stays complete and named, the other server is
+// unaffected, and training continues. With room again, sets are complete again.
 func TestOneOfSeveralDisksIsFull(t *testing.T) {
 	dir := t.TempDir()
 	disk := filepath.Join(dir, "ps-1")
@@ -560,7 +559,7 @@ func TestOneOfSeveralDisksIsFull(t *testing.T) {
 	}
 	for range 3 {
 		if err := train(); err == nil || !strings.Contains(err.Error(), "no space left") || !strings.Contains(err.Error(), "server 1") {
-			t.Fatalf("a set with a full disk: %v, expected to hear which server has no space left", err)
+			t.Fatalf("a set with a full disk: %v, expected the server without space", err)
 		}
 	}
 	if latest := b.state().LatestSet; string(latest) != string(kept) {

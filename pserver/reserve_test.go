@@ -47,5 +47,5 @@ func TestRoomForCopies(t *testing.T) {
 	if err := files.rewind(t.Context(), 1, 2, text, nil, newDataListener(nil, &Config{}, s, nil)); err != nil {
 		t.Fatal(err)
 	}
-	reserved("going back to a set", s)
+	reserved("rollback to a set", s)
 }

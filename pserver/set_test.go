@@ -66,14 +66,14 @@ func (s *setTaker) take(ctx context.Context) (uint64, error) {
 	return s.write(ctx, cut)
 }
 
-// cluster is a number of servers in this process with one folder of checkpoints.
+// cluster is a number of servers in this process with one checkpoint directory.
 type cluster struct {
 	*book
 	*setTaker
 	servers []*server
 }
 
-// startCluster starts servers of another life than any before; latest is the set that etcd names.
+// startCluster starts servers of a new job instance; latest is the set that etcd names.
 func startCluster(t testing.TB, dir string, n int, latest []byte) *cluster {
 	t.Helper()
 	return startClusterOf(t, dir, n, pserver.JobState{LatestSet: latest})
@@ -144,9 +144,8 @@ func trainedClusterOf(t testing.TB, dir string, start []params.Tensor, job pserv
 	return c, client
 }
 
-// F53 and F52: what is newer than the set that etcd names does not count, be it written for a
-// set that was not finished or by one server alone; where a file of the named set is damaged all
-// servers wait until another one is named.
+// F53 and F52: a checkpoint that is newer than the set in etcd does not count, whether it belongs to an unfinished set or to one
+// server. If a file of the named set is damaged, all servers wait until etcd names another set.
 func TestOnlyACompleteSetLoads(t *testing.T) { onEachBackend(t, onlyACompleteSetLoads) }
 
 func onlyACompleteSetLoads(t *testing.T, g *storageBackend) {
@@ -210,11 +209,11 @@ func damage(t testing.TB, folder string, set []byte, shard int) {
 	write(t, path, data)
 }
 
-// A server that is stopped and started while the others go on loses nothing; servers that
-// were all stopped in order go on where they were.
-func TestStoppedServersGoOn(t *testing.T) { onEachBackend(t, stoppedServersGoOn) }
+// A server that is restarted while the others run loses nothing. Servers that were all stopped in order continue from
+// their own checkpoints.
+func TestStoppedServersContinue(t *testing.T) { onEachBackend(t, stoppedServersContinue) }
 
-func stoppedServersGoOn(t *testing.T, g *storageBackend) {
+func stoppedServersContinue(t *testing.T, g *storageBackend) {
 	dir, _ := g.newDir(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
@@ -240,10 +239,10 @@ func stoppedServersGoOn(t *testing.T, g *storageBackend) {
 	wantModel(t, "a repeated push", c.book, start, grads, 3)
 }
 
-// A set that its master did not come to name in etcd counts only where etcd names none.
-func TestSetThatNobodyNamed(t *testing.T) { onEachBackend(t, setThatNobodyNamed) }
+// A set that is not named in etcd counts only if etcd names no set.
+func TestUnreferencedCheckpointSet(t *testing.T) { onEachBackend(t, unreferencedCheckpointSet) }
 
-func setThatNobodyNamed(t *testing.T, g *storageBackend) {
+func unreferencedCheckpointSet(t *testing.T, g *storageBackend) {
 	dir, files := g.newDir(t)
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
@@ -270,12 +269,12 @@ func setThatNobodyNamed(t *testing.T, g *storageBackend) {
 	restart("the set that is named", named, 2)
 	damage(t, filepath.Join(files, "ps-0"), named, 0)
 	c = startCluster(t, dir, 2, named)
-	wantUnrestored(t, "it is damaged, and the one that nobody named is whole", c, "set 2")
+	wantUnrestored(t, "named set damaged, unreferenced set complete", c, "set 2")
 	c.leave(t)
 	restart("none is named", nil, 3)
 }
 
-// What servers saved one after the other, in a rolling restart, is no moment of all.
+// The checkpoints of a rolling restart are not one cut of all servers.
 func TestRollingRestart(t *testing.T) { onEachBackend(t, rollingRestart) }
 
 func rollingRestart(t *testing.T, g *storageBackend) {
@@ -299,8 +298,8 @@ func rollingRestart(t *testing.T, g *storageBackend) {
 	wantModel(t, "then all killed", c.book, start, grads, 1)
 }
 
-// A server that is killed while others go on takes its part of the latest set, not what it
-// wrote for one that was never finished.
+// A server that is killed while others run takes its part of the latest set, not its checkpoint for an
+// unfinished set.
 func TestKilledServerTakesItsPart(t *testing.T) { onEachBackend(t, killedServerTakesItsPart) }
 
 func killedServerTakesItsPart(t *testing.T, g *storageBackend) {
@@ -334,8 +333,8 @@ func killedServerTakesItsPart(t *testing.T, g *storageBackend) {
 	}
 }
 
-// A set of two servers loads onto three and onto one: the same bits, optimizer and marks of
-// pushes too, and training goes on.
+// A set of two servers loads onto three and onto one, with the same bits, optimizer state and applied
+// pushes, and training continues.
 func TestSetOntoAnotherNumberOfServers(t *testing.T) { onEachBackend(t, setOntoAnotherNumberOfServers) }
 
 func setOntoAnotherNumberOfServers(t *testing.T, g *storageBackend) {
@@ -392,9 +391,9 @@ func TestCuts(t *testing.T) {
 	wantOver("a lower number", begin(4, 2))
 	wantOver("an older term", begin(6, 1))
 	wantOver("the same number of another term", begin(5, 3))
-	for err := error(nil); err == nil; { // nobody collects it
+	for err := error(nil); err == nil; { // it is never collected
 		if _, err = server.BeginCut(within(t), &pb.BeginCutRequest{Cut: &pb.Cut{Number: 5, Term: 2}, JobEpoch: 1}); err != nil {
-			wantOver("a cut that nobody collected", err)
+			wantOver("an uncollected cut", err)
 		}
 	}
 	_, err := write(5, 2)
@@ -432,8 +431,8 @@ func TestCuts(t *testing.T) {
 	wantOver("a set of an older cut", err)
 }
 
-// F50: a server is killed after every single step of writing sets. Whatever all start from
-// then is one moment: that of the set that etcd names, or of the newest on the disk.
+// F50: a server is killed after every single step of writing sets. Then all servers start from one
+// cut: the set that etcd names, or else the newest set on the disk.
 func TestKilledAtEveryStepOfASet(t *testing.T) { onEachBackend(t, killedAtEveryStepOfASet) }
 
 func killedAtEveryStepOfASet(t *testing.T, g *storageBackend) {
@@ -461,9 +460,9 @@ func killedAtEveryStepOfASet(t *testing.T, g *storageBackend) {
 	}
 }
 
-// killedAtEveryStepOfSets kills one of two servers, or (2) the leader, after every step from one on, those before being of the
-// first parameters, while a trainer takes a set after each of its steps; check looks at what the next servers have.
-// The leader's are the steps of the first server: it is not heard of any more from then on.
+// killedAtEveryStepOfSets kills one of two servers, or (2) the leader, after every step from the given one on. Earlier steps belong
+// to the first parameters. A trainer takes a set after each of its steps; check compares the state of the next servers. Steps of the
+// leader are steps of the first server, until which the leader runs.
 func killedAtEveryStepOfSets(t *testing.T, g *storageBackend, whom, from int, train func(context.Context, *book, func() error) error, check func(what string, b *book, steps int)) {
 	for dieAt, done := from, false; !done; dieAt++ {
 		b := newBook(2)
@@ -490,7 +489,7 @@ func killedAtEveryStepOfSets(t *testing.T, g *storageBackend, whom, from int, tr
 			server.kill()
 		}
 		if done {
-			t.Logf("%d steps, the last one %q", dieAt-1, last(victim.steps))
+			t.Logf("%d steps, the last is %q", dieAt-1, last(victim.steps))
 		}
 
 		b.job.Life++
@@ -512,7 +511,7 @@ func killedAtEveryStepOfSets(t *testing.T, g *storageBackend, whom, from int, tr
 	}
 }
 
-// trainUntil trains; an error is all right when somebody died.
+// trainUntil trains; an error is expected after a kill.
 func trainUntil(t testing.TB, died func() bool, train func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(within(t))
@@ -535,8 +534,8 @@ func trainUntil(t testing.TB, died func() bool, train func(context.Context) erro
 
 const firstLife = "aa000000000000000000000000000000"
 
-// twoLives has a cluster of one life of a job leave a set, and what it came to later; the next life of it is told that set or
-// none.
+// twoLives makes a cluster of one job instance with a set and later updates. The next instance of the job starts from that set or
+// from none.
 func twoLives(t testing.TB, dir string, next pserver.JobState) (c *cluster, set []byte, start, grads []params.Tensor) {
 	t.Helper()
 	start, grads = small(random(1)), small(random(2))
@@ -571,8 +570,8 @@ func TestResumedLife(t *testing.T) {
 		steps int
 	}{
 		{"resumed", pserver.JobState{Name: "test", ID: "bb", Epoch: 5, LatestSet: []byte("the set")}, 1},
-		{"begun anew", pserver.JobState{Name: "test", ID: "bb", Epoch: 1}, 2},
-		{"the same life", pserver.JobState{Name: "test", ID: firstLife, Epoch: 4, LatestSet: []byte("the set")}, 2},
+		{"begun again", pserver.JobState{Name: "test", ID: "bb", Epoch: 1}, 2},
+		{"the same instance", pserver.JobState{Name: "test", ID: firstLife, Epoch: 4, LatestSet: []byte("the set")}, 2},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			c, _, start, grads := twoLives(t, t.TempDir(), tt.next)
@@ -622,8 +621,8 @@ func testCheckpointsOfAnotherJob(t *testing.T, g *storageBackend) {
 	wantModel(t, "on purpose", b, start, grads, 1)
 }
 
-// What a failed set left is removed by the word of a leader, and nothing else is: not what etcd names, not what servers saved
-// themselves, not what another life of the job left.
+// Discard removes the files of a failed set on request of a leader. The set in etcd, the servers' own checkpoints and the files of
+// another job instance stay.
 func TestDiscard(t *testing.T) { onEachBackend(t, testDiscard) }
 
 func testDiscard(t *testing.T, g *storageBackend) {
@@ -646,7 +645,7 @@ func testDiscard(t *testing.T, g *storageBackend) {
 	mustPush(t, client, 2, grads)
 	cut, err := c.begin(within(t))
 	if err == nil {
-		_, err = cut.Write(within(t), c.about()) // and nobody names it
+		_, err = cut.Write(within(t), c.about()) // without a name in etcd
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -663,14 +662,14 @@ func testDiscard(t *testing.T, g *storageBackend) {
 		t.Fatalf("the failed set left nothing: %v", files())
 	}
 	if err := c.client.Discard(within(t), c.term-1, latest); err == nil {
-		t.Error("a leader that was deposed was heeded")
+		t.Error("request of a former leader was accepted")
 	}
 	other := startClusterAt(t, dir, c, pserver.JobState{Name: "test", ID: "bb", LatestSet: latest})
 	if err := other.client.Discard(within(t), c.term, latest); err != nil {
 		t.Fatal(err)
 	}
 	if got := files(); !slices.Equal(got, whole) {
-		t.Fatalf("left by another life: %v, expected all but what is half-written: %v", got, whole)
+		t.Fatalf("left by another instance: %v, expected all complete files: %v", got, whole)
 	}
 	again := startClusterAt(t, dir, other, pserver.JobState{Name: "test", ID: "aa", LatestSet: latest})
 	if err := again.client.Discard(within(t), c.term, latest); err != nil {
@@ -684,7 +683,7 @@ func testDiscard(t *testing.T, g *storageBackend) {
 		t.Fatal(err)
 	}
 	if _, err := again.begin(within(t)); err == nil {
-		t.Error("after the word of a later leader the one before began a cut")
+		t.Error("former leader began a cut after a request of its successor")
 	}
 }
 
@@ -695,7 +694,7 @@ func startClusterAt(t testing.TB, dir string, before *cluster, job pserver.JobSt
 	return startClusterOf(t, dir, 2, job)
 }
 
-// Where one server has no place for checkpoints, and the others have, there is no set any more: that is said, and no block is moved to such a one.
+// If one server keeps no checkpoints and the others do, no set is complete. The error is reported, and no block moves to that server.
 func TestOneServerKeepsNoCheckpoints(t *testing.T) {
 	dir := t.TempDir()
 	wantWords := func(what string, index int, err error) {

@@ -82,7 +82,7 @@ func rowsOfTable(t *testing.T, held *table.Table) (ids []int64) {
 	return append(ids, rows.IDs...)
 }
 
-// The check of a batch of rows holds for what is applied, however the trainer changes its memory after it.
+// The server applies exactly the batch of rows that it checked, even if the trainer changes its memory after the check.
 func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 	for name, change := range map[string]func(r wire.Rows){
 		"slot beyond the last":  func(r wire.Rows) { r.Spans[1].Slot = 5000 },
@@ -188,7 +188,7 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 	}
 }
 
-// F17: an error of the server ends one connection, with a line in the log. The server goes on, and no lock is held.
+// F17: a panic in a request ends one connection, with a line in the log. The server continues, and no lock is held.
 func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 	c, _ := sharingConn(t, false)
 	var text bytes.Buffer

@@ -12,8 +12,8 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// A trainer that writes into its shared memory all the time, also between the check and the update, harms neither the
-// server nor its checkpoints: it goes on, and starts again from what it saved when it stopped.
+// A trainer that writes into its shared memory at any time, also between the check and the update, harms no server and no
+// checkpoint. The server continues, and restarts from its last checkpoint.
 func TestTrainerThatReusesSharedMemoryTooEarly(t *testing.T) {
 	words := params.Table{Name: "t", Dim: 4, Init: params.Zeros}
 	dir, kept := socketFolder(t), t.TempDir()

@@ -36,7 +36,7 @@ func await(t testing.TB, n int) {
 	}
 }
 
-// big is a model of so many blocks, each full.
+// big is a model with the given number of full blocks.
 func big(blocks int, v float32) []params.Tensor {
 	return modelOf(constant(v), params.Tensor{Name: "w", Shape: []int{blocks, wire.BlockElements}})
 }
@@ -71,7 +71,7 @@ func TestSharedMemory(t *testing.T) {
 			reply, err := control(t, server.addr).Describe(within(t), &pb.DescribeRequest{})
 			must(t, err)
 			if n := reply.GetCounters().GetRefused(); n != 0 {
-				t.Errorf("%d frames were refused: a payload changed while it was on its way", n)
+				t.Errorf("%d frames were refused: a payload changed in transit", n)
 			}
 			must(t, c.Close())
 			await(t, before)
@@ -101,7 +101,7 @@ func TestSharedMemoryIsBounded(t *testing.T) {
 	await(t, before+4)
 }
 
-// sharing says hello through the socket as one who asks for memory, and gets it.
+// sharing says hello through the socket, requests memory, and receives it.
 func sharing(t *testing.T, addr, path string) (*peer, *sharedmem.Memory) {
 	t.Helper()
 	return sharingAs(t, addr, path, [wire.DigestSize]byte(modelDigest(t)), 4, wire.Float32)
@@ -154,7 +154,7 @@ func (p *peer) inSlot(m *sharedmem.Memory, head wire.Header, payload []byte, spo
 	return err
 }
 
-// What is wrong in shared memory is refused as in a frame, and changes nothing.
+// An invalid payload in shared memory is refused as in a frame, and changes nothing.
 func TestBadPayloadsInSharedMemory(t *testing.T) {
 	dir := socketFolder(t)
 	addr, c := ready(t, pserver.Config{DataSocket: dir})

@@ -20,7 +20,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// socketFolder is a folder for sockets: the test's own would have too long a name.
+// socketFolder is a directory for sockets; the path of the test's own directory exceeds the limit.
 func socketFolder(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "tm")
@@ -31,12 +31,12 @@ func socketFolder(t testing.TB) string {
 	return dir
 }
 
-// theSocket is the one socket in a folder.
+// theSocket is the only socket in a directory.
 func theSocket(t testing.TB, dir string) string {
 	t.Helper()
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 1 {
-		t.Fatalf("%d files in the folder of sockets (%v), expected one", len(files), err)
+		t.Fatalf("%d files in the directory of sockets (%v), expected one", len(files), err)
 	}
 	return filepath.Join(dir, files[0].Name())
 }
@@ -92,7 +92,7 @@ func TestTrainersOnTheSameMachineUseTheSocket(t *testing.T) {
 	}
 	c, log := connectLogged(t, b, 0)
 	if !strings.Contains(log, bySocket) {
-		t.Errorf("the trainer says %q", log)
+		t.Errorf("log of the trainer: %q", log)
 	}
 	unchanged(t, c)
 	onlyOne(t, server.addr)
@@ -105,7 +105,7 @@ func TestTrainersOnTheSameMachineUseTheSocket(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with the file, the trainer goes on over TCP, and nobody else hears its hello.
+// If the socket file is invalid, the trainer uses TCP, and no other server accepts its hello.
 func TestSocketsThatAreNotTheServers(t *testing.T) {
 	for name, try := range map[string]struct {
 		spoil func(t *testing.T, path string)
@@ -116,7 +116,7 @@ func TestSocketsThatAreNotTheServers(t *testing.T) {
 			must(t, os.Remove(path))
 			must(t, os.WriteFile(path, nil, 0o600))
 		}, noWay},
-		"nobody listens": {func(t *testing.T, path string) {
+		"no listener": {func(t *testing.T, path string) {
 			must(t, os.Remove(path))
 			l := listenUnix(t, path)
 			l.SetUnlinkOnClose(false)
@@ -150,7 +150,7 @@ func TestSocketsThatAreNotTheServers(t *testing.T) {
 			try.spoil(t, theSocket(t, dir))
 			c, log := connectLogged(t, b, quickAnswer)
 			if !strings.Contains(log, try.says) || !strings.Contains(log, byTCP) || strings.Contains(log, bySocket) {
-				t.Errorf("the trainer says %q, expected %q", log, try.says)
+				t.Errorf("log of the trainer: %q, expected %q", log, try.says)
 			}
 			unchanged(t, c)
 		})
@@ -210,7 +210,7 @@ func TestHelloForAnotherServer(t *testing.T) {
 	head := p.head
 	head.Op, head.Block, head.DType = wire.Pull, blockB1, wire.Bytes
 	if _, _, err := p.ask(head, nil); err != nil {
-		t.Errorf("the trainer that was there: %v", err)
+		t.Errorf("the first trainer: %v", err)
 	}
 	unchanged(t, c)
 }
@@ -219,12 +219,12 @@ func TestNoSocket(t *testing.T) {
 	b := startServers(t, 1, pserver.Config{DataSocket: pserver.SocketOff})
 	c, log := connectLogged(t, b, 0)
 	if log != "" {
-		t.Errorf("the trainer says %q", log)
+		t.Errorf("log of the trainer: %q", log)
 	}
 	unchanged(t, c)
 }
 
-// What kill -9 leaves, the next server takes away; the sockets of those who live stay.
+// A server removes the sockets that killed servers left. Sockets of running servers stay.
 func TestSocketsOfKilledServersAreReplaced(t *testing.T) {
 	dir := socketFolder(t)
 	b := newBook(2)
@@ -254,7 +254,7 @@ func TestSocketsOfKilledServersAreReplaced(t *testing.T) {
 		t.Errorf("the living server's socket: %v", err)
 	}
 	if _, log := connectLogged(t, b, 0); strings.Count(log, bySocket) != 2 {
-		t.Errorf("the trainer says %q", log)
+		t.Errorf("log of the trainer: %q", log)
 	}
 	alive.stop()
 }
@@ -271,7 +271,7 @@ func TestSocketAndPortShareTheLimit(t *testing.T) {
 		if _, err := p.nc.Write(frame(head, make([]byte, wire.DigestSize))); err != nil {
 			return false
 		}
-		// An admitted one is told that its model is another; it is held open.
+		// An admitted connection receives an answer about another model and stays open.
 		_, err := io.ReadFull(p.nc, make([]byte, 1))
 		return err == nil
 	}
@@ -298,7 +298,7 @@ func TestFoldersThatSocketsCannotBeIn(t *testing.T) {
 		"open to others": {open, "mode 0700"},
 		"file":           {file, "not a directory"},
 		"link":           {link, "expected a directory"},
-		"too long":       {long, "choose a folder with a shorter name"},
+		"too long":       {long, "choose a directory with a shorter name"},
 		"relative":       {"sockets", "absolute path"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -308,12 +308,12 @@ func TestFoldersThatSocketsCannotBeIn(t *testing.T) {
 			}
 		})
 	}
-	// Nobody asked for the default: it is done without.
+	// The default is optional: the server runs without a socket.
 	t.Setenv("TMPDIR", long)
 	b := startServers(t, 1, pserver.Config{})
 	c, log := connectLogged(t, b, 0)
 	if log != "" {
-		t.Errorf("the trainer says %q", log)
+		t.Errorf("log of the trainer: %q", log)
 	}
 	unchanged(t, c)
 }

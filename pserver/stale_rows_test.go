@@ -55,7 +55,7 @@ func TestScaleCoversRows(t *testing.T) {
 	}
 }
 
-// What does not cover rows, or is not bounded, is refused with tables, by the trainer and by the server.
+// A setting that does not cover rows, or an unbounded one, is refused with tables, by the trainer and by the server.
 func TestSettingsThatDoNotCoverTablesAreRefused(t *testing.T) {
 	table := params.Table{Name: "rows", Dim: 1, Init: params.Zeros}
 	for want, change := range map[string]func(*params.Config){

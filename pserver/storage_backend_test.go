@@ -8,20 +8,20 @@ import (
 	"trainmaster/pserver/checkpoint/storage/s3test"
 )
 
-// ground is where the servers of a test keep checkpoints: folders, or a bucket of a real S3 server.
+// storageBackend is the storage for checkpoints in a test: directories, or a bucket of a real S3 server.
 type storageBackend struct {
-	bucket *s3test.Server // nil: folders
+	bucket *s3test.Server // nil: directories
 	mu     sync.Mutex
 	dirs   int
 }
 
-// onEachBackend runs a test on folders and in a bucket.
+// onEachBackend runs a test in directories and in a bucket.
 func onEachBackend(t *testing.T, test func(t *testing.T, g *storageBackend)) {
 	t.Run("folder", func(t *testing.T) { test(t, &storageBackend{}) })
 	t.Run("bucket", func(t *testing.T) { test(t, &storageBackend{bucket: s3test.Start(t)}) })
 }
 
-// place is a new one for --checkpoint-dir, and the folder in which each file or object of it is a file.
+// newDir returns a new value for --checkpoint-dir, and the directory with its files or objects.
 func (g *storageBackend) newDir(t testing.TB) (where, files string) {
 	t.Helper()
 	if g.bucket == nil {

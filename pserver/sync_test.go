@@ -179,15 +179,15 @@ func TestSyncRefusesWhatDoesNotFit(t *testing.T) {
 	// A gradient of a past version is late: nothing of it is used.
 	var stale *params.StaleError
 	if err := c.Stage(within(t), 0, grads, 10); !errors.As(err, &stale) || stale.Version != 1 {
-		t.Errorf("stage at version 0: %v, expected to be told version 1", err)
+		t.Errorf("stage at version 0: %v, expected a StaleError with version 1", err)
 	}
 	if _, err := c.PushPull(within(t), 1, 1, grads, values); err == nil {
 		t.Error("a push was taken in mode sync")
 	}
 }
 
-// A shard that lost its parameters for good, and was initialized anew in a job
-// that is at version 50, follows from there.
+// A shard that lost its parameters and was initialized again in a job
+// at version 50 continues from that version.
 func TestSyncNewShardInAnOldJob(t *testing.T) {
 	book := startServers(t, 1, pserver.Config{})
 	c := connect(t, book, params.Config{Mode: params.Sync})
@@ -208,8 +208,8 @@ func TestSyncNewShardInAnOldJob(t *testing.T) {
 	}
 }
 
-// A trainer that stages again at the same version, since its first attempt was
-// broken off, is counted once, with what it staged last.
+// A trainer that stages again at the same version after an interrupted
+// attempt is counted once, with its last gradients.
 func TestSyncStageAgainReplaces(t *testing.T) {
 	book := startServers(t, 2, pserver.Config{})
 	c := connect(t, book, params.Config{Mode: params.Sync, Optimizer: params.Optimizer{Kind: params.SGD, LearningRate: 1}})
@@ -231,8 +231,8 @@ func TestSyncStageAgainReplaces(t *testing.T) {
 	}
 }
 
-// While versions are being committed without pause, whoever pulls sees blocks
-// of one version only: in version v every parameter is -v.
+// During continuous commits a pull returns blocks of one version
+// only: in version v every parameter is -v.
 func TestSyncPullsOneVersion(t *testing.T) {
 	book := startServers(t, 3, pserver.Config{})
 	one := params.Optimizer{Kind: params.SGD, LearningRate: 1}
@@ -316,12 +316,12 @@ func TestSyncStageMemoryIsBounded(t *testing.T) {
 	}
 	var stale *params.StaleError
 	if err := <-late; !errors.As(err, &stale) {
-		t.Errorf("second trainer: %v, expected that it is told to compute again", err)
+		t.Errorf("second trainer: %v, expected a StaleError", err)
 	}
 }
 
-// A server that has no part in what a trainer pulls hears of a version later than the others: what is staged there for that version
-// is still needed, and the next waits until it is used.
+// A server without a part in a trainer's pull receives a commit later than the others. The stage for that version is still needed,
+// and the next stage waits until the commit.
 func TestSyncStagesOneVersionAfterTheOther(t *testing.T) {
 	for before := range uint64(2) {
 		b := startServers(t, 2, pserver.Config{})

@@ -123,7 +123,7 @@ func (s *tableShard) mustSave(t testing.TB) {
 	}
 }
 
-// again is a later start on the same folder.
+// again is a later start on the same directory.
 func (s *tableShard) again(t testing.TB, start uint64) (*tableShard, error) {
 	t.Helper()
 	heir := openTableShard(t, s.store.Place.String(), start)
@@ -134,7 +134,7 @@ func (s *tableShard) again(t testing.TB, start uint64) (*tableShard, error) {
 	return heir, err
 }
 
-// folders lists the checkpoints, the oldest first, and says which have changes only.
+// folders lists the checkpoints, the oldest first, and marks incremental ones.
 func (s *tableShard) folders(t testing.TB) (list []string) {
 	t.Helper()
 	generations, err := s.folder.Generations(t.Context())
@@ -155,8 +155,8 @@ func (s *tableShard) folders(t testing.TB) (list []string) {
 	return list
 }
 
-// After any number of checkpoints, with all rows or with changes, a restored shard has the same rows, takes what it
-// had not and refuses what it had, and goes on as the first one does. The one with all rows stays as long as it is needed.
+// After any number of full and incremental checkpoints, a restored shard has the same rows, accepts new pushes, refuses applied
+// pushes, and behaves like the first shard. A full checkpoint stays as long as it is needed.
 func TestTablesAreRestored(t *testing.T) {
 	for _, kind := range []string{optimizer.SGD, optimizer.Adam, optimizer.FTRL} {
 		s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: kind, LearningRate: 0.1})
@@ -189,7 +189,7 @@ func TestTablesAreRestored(t *testing.T) {
 				t.Fatalf("%s, checkpoint %d: a repeated push was applied to %d slots", kind, n, again)
 			}
 			heir.push(t, 5, n+3, 1, 99)
-			if err := os.WriteFile(filepath.Join(s.folder.String(), "STARTS"), []byte("1\n"), 0o644); err != nil { // the first one goes on
+			if err := os.WriteFile(filepath.Join(s.folder.String(), "STARTS"), []byte("1\n"), 0o644); err != nil { // the first shard continues
 				t.Fatal(err)
 			}
 			start = 1
@@ -211,7 +211,7 @@ func TestDamagedTables(t *testing.T) {
 		"table-0-rows.safetensors has":       func(base, _ string) error { return damage(filepath.Join(base, "table-0-rows.safetensors")) },
 		"table-1-exp_avg_sq.safetensors has": func(_, newest string) error { return damage(filepath.Join(newest, "table-1-exp_avg_sq.safetensors")) },
 		"table-1-slots.safetensors has":      func(_, newest string) error { return damage(filepath.Join(newest, "table-1-slots.safetensors")) },
-		"has a SHA-256 that starts with": func(base, _ string) error { // another checkpoint of that name, whole by itself
+		"has a SHA-256 that starts with": func(base, _ string) error { // another complete checkpoint of that name
 			return rewrite(base, "table-0-rows.safetensors", func(list []safetensors.Tensor) { list[0].Data[0] ^= 1 })
 		},
 		"it has the rows that changed since": func(base, _ string) error { return os.RemoveAll(base) },
@@ -305,8 +305,8 @@ func rewriteManifest(folder string, change func(*checkpoint.Manifest)) error {
 	return os.WriteFile(path, fmt.Appendf(nil, `{"sha256": "%x", "manifest": %s}`, sha256.Sum256(inner), inner), 0o644)
 }
 
-// F51: after a checkpoint with all rows that could not be written, the next one has all rows again; after one with
-// changes, the changes are still there.
+// F51: after a failed full checkpoint the next checkpoint is full; after a failed incremental checkpoint, the changes stay
+// marked.
 func TestTablesAfterAFailure(t *testing.T) {
 	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 1})
 	n := uint64(0)
@@ -349,7 +349,7 @@ func TestTablesAfterAFailure(t *testing.T) {
 	}
 }
 
-// What a cut has while rows are pushed is one moment: no push is in it that came after.
+// A cut during pushes is consistent: it has no later push.
 func TestTablesInACut(t *testing.T) {
 	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 1})
 	s.push(t, 1, 1, 0, 1)
@@ -373,8 +373,8 @@ func TestTablesInACut(t *testing.T) {
 	}
 }
 
-// A table that lost track of the rows that were dropped, since no checkpoint with all rows was written for long, has all rows in the
-// next one.
+// A table that lost track of dropped rows, since the last full checkpoint is too old, has all rows in the next
+// checkpoint.
 func TestNextCheckpointHasAllRowsWhenTrackIsLost(t *testing.T) {
 	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 0.1})
 	s.push(t, 0, 1, 1, 1)
@@ -459,7 +459,7 @@ func TestCheckpointAfterDroppedFullCutHasAllRows(t *testing.T) {
 	if s.open.cut.base != nil {
 		t.Fatal("the cut after the loss of track has changed rows only")
 	}
-	update(quiet, 6, other) // beside the cut
+	update(quiet, 6, other) // during the cut
 	update(busy, step, fresh(busy))
 	s.abortCut(1, 1)
 	s.mustSave(t)
@@ -468,7 +468,7 @@ func TestCheckpointAfterDroppedFullCutHasAllRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	restored := heir.holding.Load().tables[1]
-	for name, id := range map[string]int64{"changed before the cut": changed, "changed beside the cut": other, "made before the cut": made} {
+	for name, id := range map[string]int64{"changed before the cut": changed, "changed during the cut": other, "made before the cut": made} {
 		want, got := make([]float32, 2), make([]float32, 2)
 		batch := wire.Rows{Spans: []wire.Span{{Slot: quiet, Rows: 1}}, IDs: []int64{id}}
 		if err := errors.Join(tbl.Lookup(&batch, want), restored.Lookup(&batch, got)); err != nil {

@@ -31,7 +31,7 @@ func keyedServers(t *testing.T, key table.Key, dirs []string) (b *book, stop fun
 	}
 }
 
-// keyedInit connects a trainer, initializes the model and pushes the rows of a step.
+// keyedInit connects a trainer, sets the parameters and pushes the rows of a step.
 func keyedInit(t *testing.T, b *book, incarnation uint64) error {
 	t.Helper()
 	cfg := tablesConfig
@@ -47,8 +47,8 @@ func keyedInit(t *testing.T, b *book, incarnation uint64) error {
 	return client.PushRows(ctx, users.Name, incarnation, 1, ids, grads)
 }
 
-// A server that lost its checkpoint begins its tables anew with the key of the server that has them, not with that of the job.
-func TestServerThatLostItsTablesTakesTheKeyOfTheOthers(t *testing.T) {
+// A server that lost its checkpoint starts its tables with the key of the server that has tables, not with the key of the job.
+func TestServerWithLostTablesTakesKeyOfOthers(t *testing.T) {
 	for name, lost := range map[string]int{"first": 0, "second": 1} {
 		for kind, key := range map[string]table.Key{"no key": {}, "key of another job": {1, 2}} {
 			t.Run(name+" "+kind, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestServersWithDifferentKeysAreNamed(t *testing.T) {
 	}
 }
 
-// The master of a new release stores the secret of the job after one server has started and before the other one starts.
+// The master of a new release stores the secret of the job between the starts of two servers.
 func TestServersThatStartBeforeAndAfterTheSecretHaveOneKey(t *testing.T) {
 	b := newBook(2)
 	for i, key := range []table.Key{{}, {3, 4}} {

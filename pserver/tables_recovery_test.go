@@ -14,8 +14,8 @@ import (
 
 var tablesAdam = params.Optimizer{Kind: optimizer.Adam}
 
-// F50 and F54, for tables: a server is killed after every single step of writing a checkpoint with all rows and one with the changes. What
-// the next one finds is whole, and the pushes that the trainer repeats are in it once.
+// F50 and F54, for tables: a server is killed after every single step of writing a full and an incremental checkpoint. The next start
+// finds a complete checkpoint, and the pushes that the trainer repeats are applied once.
 func TestKilledAtEveryStepOfACheckpointWithTables(t *testing.T) {
 	ids, grads := rowBatch(1, 50, users.Dim)
 	after := func(pushes int) []float32 {
@@ -44,7 +44,7 @@ func TestKilledAtEveryStepOfACheckpointWithTables(t *testing.T) {
 		if got := rowsOf(t, c, users, everyID(50), 0); !slices.Equal(got, after(restored)) {
 			t.Fatalf("killed at step %d, after %q: other rows than after %d pushes were restored", dieAt, last(victim.steps), restored)
 		}
-		for step := range 2 { // the first one is a repetition
+		for step := range 2 { // the first push is a repetition
 			if err := c.PushRows(within(t), "users", uint64(step)+1, 1, ids, grads); err != nil {
 				t.Fatal(err)
 			}
@@ -55,12 +55,12 @@ func TestKilledAtEveryStepOfACheckpointWithTables(t *testing.T) {
 		c.Close()
 		heir.leave(t)
 		if done {
-			t.Logf("%d steps, the last one %q", dieAt-1, last(victim.steps))
+			t.Logf("%d steps, the last is %q", dieAt-1, last(victim.steps))
 		}
 	}
 }
 
-// pushUntilGone initializes, pushes step 1, and tells the server to stop; it dies somewhere on the way.
+// pushUntilGone sets the parameters, pushes step 1, and stops the server, which dies at the given step.
 func pushUntilGone(t testing.TB, b *book, cfg params.Config, victim *child, ids []int64, grads []float32) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(within(t))
@@ -83,9 +83,9 @@ func pushUntilGone(t testing.TB, b *book, cfg params.Config, victim *child, ids 
 	victim.terminate()
 }
 
-// Servers are killed again and again while trainers push rows. The trainers see pauses and no errors; no row is torn, and each has
-// the pushes up to some checkpoint and those since: never more than were sent.
-func TestTrainersOfTablesGoOnWhenServersAreKilled(t *testing.T) {
+// Servers are killed repeatedly while trainers push rows. The trainers see no errors, no row is torn, and each row has
+// the pushes up to a checkpoint and the later pushes, never more than were sent.
+func TestTableTrainersContinueWhenServersAreKilled(t *testing.T) {
 	const trainers, kills, rows = 2, 4, 3000
 	count := params.Table{Name: "count", Dim: 8, Init: params.Zeros}
 	dir, b := t.TempDir(), newBook(2)
@@ -103,7 +103,7 @@ func TestTrainersOfTablesGoOnWhenServersAreKilled(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				taken.take(ctx) //nolint:errcheck // servers are killed meanwhile
+				taken.take(ctx) //nolint:errcheck // servers are killed during the call
 			}
 		}
 	})

@@ -19,7 +19,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// tablesJob is two servers with tables, a client of them, and what they should hold after each push.
+// tablesJob is two servers with tables, a client, and the expected rows after each push.
 type tablesJob struct {
 	*cluster
 	client *params.Client
@@ -32,7 +32,7 @@ var (
 	tablesConfig = params.Config{Mode: params.Async, Optimizer: tablesAdam, Incarnation: 7}
 )
 
-// tableStep is what a step pushes to a table: other ids in each, so that what changed is not all there is.
+// tableStep is the push of a step to a table. Each step has other ids, so that an increment differs from the whole.
 func tableStep(table params.Table, step int) (ids []int64, grads []float32) {
 	ids, grads = rowBatch(1, 300, table.Dim)
 	n := 300 / step
@@ -73,7 +73,7 @@ func (j *tablesJob) send(t testing.TB, step int) {
 	}
 }
 
-// restart starts so many servers from a set, and compares what they hold.
+// restart starts the given number of servers from a set and compares their rows.
 func (j *tablesJob) restart(t testing.TB, dir string, servers int, set []byte, pushes int) {
 	t.Helper()
 	j.leave(t)
@@ -91,7 +91,7 @@ func (j *tablesJob) holds(t testing.TB, what string, pushes int) {
 	}
 }
 
-// F50, with tables: what is in the set is one moment of blocks and rows, those that a set is based on are there.
+// F50, with tables: blocks and rows of a set come from one cut, and the base checkpoints exist.
 func TestKilledAtEveryStepOfASetWithTables(t *testing.T) {
 	want := newReference(t, users, tablesAdam)
 	after := [][]float32{want.values(everyID(300))}
@@ -199,8 +199,8 @@ func tablesOntoAnotherNumberOfServers(t *testing.T, g *storageBackend) {
 	}
 }
 
-// A set that is taken after going back has all rows: they are not those of the last one that had all, nor is it known what
-// changed between the two.
+// The first set after a rollback has all rows: the rows differ from the last full checkpoint, and the changes between the two are
+// unknown.
 func TestSetsAfterARewindHaveAllRows(t *testing.T) {
 	dir := t.TempDir()
 	j := newTablesJob(t, dir)
@@ -230,15 +230,15 @@ func TestSetsAfterARewindHaveAllRows(t *testing.T) {
 	j.holds(t, "begun from the next set", 4)
 }
 
-// F52: where a file of a table is damaged, or of what it is based on, all servers wait for a set without it. What a kept
-// set is based on stays as long as that set.
+// F52: if a file of a table or of its base is damaged, all servers wait for another set. The base of a kept
+// set stays as long as that set.
 func TestDamagedTableOfASet(t *testing.T) { onEachBackend(t, damagedTableOfASet) }
 
 func damagedTableOfASet(t *testing.T, g *storageBackend) {
 	dir, files := g.newDir(t)
 	j := newTablesJob(t, dir)
 	sets := [][]byte{nil}
-	for range pserver.ChangesBetween + 1 { // the first checkpoint is that of the first parameters
+	for range pserver.ChangesBetween + 1 { // the first checkpoint has the first parameters
 		j.push(t)
 		sets = append(sets, j.mustTake(t))
 	}
@@ -248,7 +248,7 @@ func damagedTableOfASet(t *testing.T, g *storageBackend) {
 		t.Fatal(err)
 	}
 	if base := manifestOf(t, files, sets[newest-1], 1).TablesBase; base == nil || len(folders) != 3 || filepath.Base(folders[0]) != base.String() {
-		t.Errorf("beside the two newest there is %v, expected %v", folders, base)
+		t.Errorf("besides the two newest found %v, expected %v", folders, base)
 	}
 	if base := manifestOf(t, files, sets[newest], 1).TablesBase; base != nil {
 		t.Errorf("the newest is based on %v", base)
@@ -289,8 +289,8 @@ func damageFile(t testing.TB, path string) {
 	write(t, path, data)
 }
 
-// The key by which ids are hashed comes from the job when tables begin. It is in the checkpoints, and goes with them to another number of
-// servers and to another job; a job with an older checkpoint goes on without a key.
+// The hash key of ids comes from the job when tables start. Checkpoints carry the key to another number of servers and to another
+// job. A job with an older checkpoint continues without a key.
 func TestTableKeyGoesWithTheCheckpoint(t *testing.T) {
 	first, second := table.Key{1, 2}, table.Key{3, 4}
 	for name, key := range map[string]table.Key{"a key": first, "no key": {}} {

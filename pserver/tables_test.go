@@ -25,7 +25,7 @@ var (
 	words = params.Table{Name: "words", Dim: 3, Init: params.Normal, Scale: 0.1, Expiry: 6, Admission: 2}
 )
 
-// little is the least of a model, beside tables.
+// little is a minimal model without tables.
 func little() []params.Tensor {
 	return []params.Tensor{{Name: "b", Shape: []int{2}, Data: make([]float32, 2)}}
 }
@@ -50,7 +50,7 @@ func rowBatch(seed uint64, n, dim int) (ids []int64, grads []float32) {
 	return ids, grads
 }
 
-// everyID are those of rowBatch.
+// everyID returns the ids of rowBatch.
 func everyID(n int) (ids []int64) {
 	for id := range int64(n) {
 		ids = append(ids, id-3)
@@ -67,7 +67,7 @@ func rowsOf(t testing.TB, c *params.Client, table params.Table, ids []int64, ver
 	return dst
 }
 
-// reference is a table of one process, to be compared with those of servers.
+// reference is a table in one process, for comparison with the tables of servers.
 type reference struct {
 	*table.Table
 	columns map[uint32]*table.Column
@@ -238,7 +238,7 @@ func TestStageRows(t *testing.T) {
 	}
 }
 
-// A lookup has all rows of the version that it says, also while the next one is being made.
+// A lookup returns all rows at its version, also during the commit of the next version.
 func TestLookupIsOfOneVersion(t *testing.T) {
 	const n, steps = 3000, 60
 	book := startServers(t, 2, pserver.Config{})
@@ -275,7 +275,7 @@ func TestLookupIsOfOneVersion(t *testing.T) {
 	group.Wait()
 }
 
-// A commit without all that a contributor has to stage for tables is refused, and changes nothing.
+// A commit without the complete stages of tables is refused, and changes nothing.
 func TestCommitNeedsRows(t *testing.T) {
 	book := startServers(t, 2, pserver.Config{})
 	c := connectTables(t, book, params.Config{Mode: params.Sync})
@@ -328,7 +328,7 @@ func TestClientRefusesRows(t *testing.T) {
 	}
 }
 
-// What comes from a client without care is refused and named, and nothing of the frame is applied.
+// An invalid frame is refused with a reason, and no part of it is applied.
 func TestServerRefusesRows(t *testing.T) {
 	book := startServers(t, 2, pserver.Config{})
 	c := connectTables(t, book, params.Config{Mode: params.Async})
@@ -410,7 +410,7 @@ func TestFencedRows(t *testing.T) {
 	}
 }
 
-// Who comes with other tables is told what differs.
+// A trainer with other tables receives an error that names the difference.
 func TestOtherTables(t *testing.T) {
 	book := startServers(t, 1, pserver.Config{})
 	connectTables(t, book, params.Config{Mode: params.Async})

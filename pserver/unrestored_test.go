@@ -50,7 +50,7 @@ func wantUnrestored(t testing.TB, what string, c *cluster, texts ...string) {
 	}
 }
 
-// harms are what can happen to the files of a checkpoint, with what a server says of it.
+// harms are the kinds of damage to the files of a checkpoint, with the error of a server.
 var harms = map[string]struct {
 	file string
 	do   func(path string) error
@@ -71,8 +71,8 @@ func flipByte(path string) error {
 	return os.WriteFile(path, data, 0o600)
 }
 
-// F52: servers load the set that etcd names and no other one. While a file of it is damaged they wait, name the file and the command,
-// and take no parameters of a trainer. They go on from the set that an operator names.
+// F52: servers load only the set that etcd names. While a file of it is damaged they wait, report the file and the command,
+// and accept no parameters from a trainer. They continue with the set that an operator names.
 func TestDamagedSetIsRefusedUntilAnotherIsNamed(t *testing.T) {
 	for name, harm := range harms {
 		t.Run(name, func(t *testing.T) {
@@ -110,8 +110,8 @@ func TestDamagedSetIsRefusedUntilAnotherIsNamed(t *testing.T) {
 	}
 }
 
-// F52, in a job that goes back as a whole: servers that run refuse a damaged set in the same way, and serve nobody until the leader
-// brings them to another one.
+// F52, in a job with rollback: running servers refuse a damaged set in the same way, and serve no trainer until the leader
+// names another set.
 func TestRewindToDamagedSetIsRefused(t *testing.T) {
 	for name, harm := range harms {
 		t.Run(name, func(t *testing.T) {
@@ -129,10 +129,10 @@ func TestRewindToDamagedSetIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := c.client.Rewind(within(t), 1, 2, second, nil); err == nil || !strings.Contains(err.Error(), harm.file) {
-				t.Errorf("going back: %v", err)
+				t.Errorf("rollback: %v", err)
 			}
 			wantUnrestored(t, name, c, harm.file, harm.says, "set 2", "master checkpoint use SET")
-			brief, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // too short for a server that serves nobody
+			brief, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // the server serves no trainer
 			defer cancel()
 			if late, err := params.Connect(brief, params.Config{Addrs: c.complete, Log: quiet(), Mode: params.Async, Optimizer: heavy, Ordinal: 5, Incarnation: 300}); err == nil {
 				if _, err := late.Pull(brief, small(constant(0)), 0); err == nil {
@@ -147,13 +147,13 @@ func TestRewindToDamagedSetIsRefused(t *testing.T) {
 			values := small(constant(0))
 			mustInit(t, again, values)
 			if err := differ(values, start); err != nil {
-				t.Errorf("after going back to the set before: %v", err)
+				t.Errorf("after a rollback to the previous set: %v", err)
 			}
 		})
 	}
 }
 
-// A server that is stopped and started while others go on takes what it saved itself. If that is damaged it does not fall back to the set.
+// A server that is restarted while others run takes its own checkpoint. If that checkpoint is damaged, it does not use the set.
 func TestDamagedOwnCheckpointIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	start, grads := small(random(1)), small(random(2))

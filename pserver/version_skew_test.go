@@ -32,9 +32,9 @@ func versionSkew(t *testing.T, cfg pserver.Config) (b *book, servers []*server, 
 	return b, servers, c, values
 }
 
-// A server that lives on and is a version behind goes on from the one that the others have, when nobody knows any more what
-// it was made of: of a step that is known it wants the gradients.
-func TestServerBehindTakesTheVersionOfTheOthers(t *testing.T) {
+// A running server that is one version behind adopts the version of the others if the gradients of the step are unknown. If the
+// step is known, it needs the gradients.
+func TestServerBehindAdoptsVersionOfOthers(t *testing.T) {
 	b, servers, c, values := versionSkew(t, pserver.Config{})
 	m := newMaster(t, b)
 	reply, err := control(t, servers[0].addr).CommitStep(within(t), &pb.CommitStepRequest{Version: 2, JobEpoch: 1})
@@ -54,12 +54,12 @@ func TestServerBehindTakesTheVersionOfTheOthers(t *testing.T) {
 		t.Error(err)
 	}
 	if err := m.commit(within(t), 4, by(0, 1)); err == nil {
-		t.Error("a version that nobody staged for was made")
+		t.Error("a version without stages was committed")
 	}
 }
 
-// Servers that were stopped in order come back with one version, the greatest, though the first of them lacks its step: there
-// may be no master that knows of it.
+// Servers that were stopped in order restart with one version, the greatest, even if the first server lacks its step. No master needs
+// to know that version.
 func TestServersStoppedAVersionApart(t *testing.T) {
 	for first := range 2 {
 		dir := t.TempDir()
