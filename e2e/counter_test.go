@@ -89,7 +89,7 @@ func (s slowly) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 			if _, err := os.Stat(s.slow); err == nil {
 				pause = slowRecord
 			}
-			time.Sleep(pause)
+			time.Sleep(pause) // the time of training a record
 			if !yield(record, err) {
 				return
 			}

@@ -108,7 +108,7 @@ func (m *ringModel) train(ctx context.Context, c *trainer.Client, task *taskqueu
 		if err != nil {
 			return err
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // the time of training a record
 		m.counts[hex.EncodeToString(record)]++
 		m.step++
 		c.Applied(task, m.step, 1)

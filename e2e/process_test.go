@@ -35,7 +35,7 @@ func eventually(t testing.TB, what string, condition func() (ok bool, saw string
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not so after %v; last seen: %s", what, patience, saw)
 		}
-		time.Sleep(pollEvery)
+		time.Sleep(pollEvery) // interval between checks of the condition
 	}
 }
 

@@ -47,12 +47,12 @@ func child(what string, args []string) int {
 		note(args[0], args[1]+" up")
 		<-terminated
 		if len(args) > 2 { // it takes its time
-			time.Sleep(time.Duration(number(args[2])) * time.Millisecond)
+			time.Sleep(time.Duration(number(args[2])) * time.Millisecond) // the duration of its end
 		}
 		note(args[0], args[1]+" terminated")
 	case "ends": // by itself, once the file has the line given
 		for !strings.Contains(strings.Join(noted(args[0]), "\n"), args[1]) {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // interval between checks
 		}
 		note(args[0], args[2]+" ended")
 		return number(args[3])
@@ -118,7 +118,7 @@ func runs(t *testing.T, args ...string) *process {
 // await waits until something is so.
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) { // interval between checks
 		if time.Now().After(limit) {
 			t.Fatalf("not within a minute: %s", what)
 		}

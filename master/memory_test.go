@@ -149,7 +149,7 @@ func (s *memory) Commit(_ context.Context, expected int64, state []byte, writes 
 	s.mu.Lock()
 	takes, refuse := s.takes, s.refuse
 	s.mu.Unlock()
-	time.Sleep(takes)
+	time.Sleep(takes) // virtual time
 	if refuse != nil {
 		return 0, refuse
 	}
@@ -225,7 +225,7 @@ func bubble(t *testing.T, test func(t *testing.T)) {
 func leads(t *testing.T, store *memory, config Config, servers Servers) (m *Master, stop func(), ended <-chan error) {
 	t.Helper()
 	m, stop, ended = starts(t, store, config, servers)
-	for limit := time.Now().Add(time.Minute); !m.Leading(); time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); !m.Leading(); time.Sleep(time.Millisecond) { // virtual time
 		if time.Now().After(limit) {
 			t.Fatal("expected leadership within a minute")
 		}

@@ -520,12 +520,12 @@ func trainUntil(t testing.TB, died func() bool, train func(context.Context) erro
 	defer cancel()
 	watch.Go(func() {
 		for ctx.Err() == nil && !died() {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // interval between checks
 		}
 		cancel()
 	})
 	err := train(ctx)
-	for limit := time.Now().Add(10 * time.Second); err != nil && !died(); time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(10 * time.Second); err != nil && !died(); time.Sleep(time.Millisecond) { // interval between checks
 		if time.Now().After(limit) {
 			t.Fatal(err)
 		}

@@ -29,7 +29,7 @@ func mappings(t testing.TB) int {
 // await waits until there are n of them.
 func await(t testing.TB, n int) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); mappings(t) != n; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); mappings(t) != n; time.Sleep(time.Millisecond) { // interval between checks
 		if time.Now().After(end) {
 			t.Fatalf("%d mappings of shared memory, expected %d", mappings(t), n)
 		}

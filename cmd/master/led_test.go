@@ -19,6 +19,7 @@ import (
 	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
+	"trainmaster/master/mastertest"
 	"trainmaster/master/shards"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
@@ -102,9 +103,7 @@ func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealer
 	go func() { running.Wait(); close(l.ended) }()
 	l.stop = func() { cancel(); <-l.ended }
 	t.Cleanup(l.stop)
-	for !l.Leading() {
-		time.Sleep(time.Millisecond)
-	}
+	mastertest.Eventually(t, "leadership", l.Leading)
 	return l
 }
 

@@ -16,6 +16,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
+	"trainmaster/master/mastertest"
 	"trainmaster/master/shards"
 	pb "trainmaster/proto/trainmaster/v1"
 )
@@ -162,9 +163,7 @@ func TestStatusOfAMoveThatWaits(t *testing.T) {
 			claim(t, store)
 			l := leadWith(t, store, master.Config{}, nil, told)
 			found := serversOf(t, l)
-			for ; found.Waiting == ""; found = serversOf(t, l) {
-				time.Sleep(time.Millisecond)
-			}
+			mastertest.Eventually(t, "a missing server in the status", func() bool { found = serversOf(t, l); return found.Waiting != "" })
 			if !strings.Contains(found.Waiting, "parameter server 0") {
 				t.Errorf("it waits for %q", found.Waiting)
 			}

@@ -19,6 +19,7 @@ import (
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/ledger"
 	"trainmaster/master"
+	"trainmaster/master/mastertest"
 	"trainmaster/taskqueue"
 )
 
@@ -191,7 +192,7 @@ func TestVerifySealed(t *testing.T) {
 	l := leadSealing(t, etcdtest.Store(t), master.Config{Shuffle: true, Queue: taskqueue.Options{Passes: 5, MaxFailures: 1}}, &ledger.Config{Dir: dir, Every: 16, Keep: ledger.Keep{All: true}})
 	sealedFiles := func(enough func(n int) bool) []string {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // interval between checks
 			files, err := filepath.Glob(filepath.Join(dir, l.job, "*.sealed"))
 			if err == nil && enough(len(files)) {
 				return files
@@ -202,9 +203,7 @@ func TestVerifySealed(t *testing.T) {
 		}
 	}
 	l.train(30)
-	for l.sealer.Status().Sealed < 8*16 {
-		time.Sleep(time.Millisecond)
-	}
+	mastertest.Eventually(t, "8 sealed files", func() bool { return l.sealer.Status().Sealed >= 8*16 })
 	l.stop()
 	files := sealedFiles(func(n int) bool { return n >= 8 })
 	args := append([]string{"verify", "-o", "json"}, l.etcd...)

@@ -140,7 +140,7 @@ func TestBranches(t *testing.T) {
 		slow := dial(t, addr)
 		for _, b := range whole[:6] {
 			send(t, slow, string(b))
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // so that each byte arrives in its own read
 		}
 		wantEcho(t, slow, "<"+preface+">"+whole[:6])
 	}

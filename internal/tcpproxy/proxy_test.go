@@ -55,7 +55,7 @@ func connect(t *testing.T, p *Proxy, l net.Listener) (client, server net.Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
-	for began := time.Now(); !linked(p, server); time.Sleep(time.Millisecond) {
+	for began := time.Now(); !linked(p, server); time.Sleep(time.Millisecond) { // interval between checks
 		if time.Since(began) > patience {
 			t.Fatal("the proxy does not pass bytes on between client and server")
 		}
@@ -111,7 +111,7 @@ func wantEnd(t *testing.T, conn net.Conn) {
 
 func awaitHeld(t *testing.T, held func() int, want int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); held() != want; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); held() != want; time.Sleep(time.Millisecond) { // interval between checks
 		if time.Now().After(deadline) {
 			t.Fatalf("%d bytes are held, expected %d", held(), want)
 		}

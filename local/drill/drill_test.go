@@ -173,7 +173,7 @@ func TestCutIsOfBothWays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(patience); p.HeldRequests() == 0 || p.HeldReplies() == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); p.HeldRequests() == 0 || p.HeldReplies() == 0; time.Sleep(time.Millisecond) { // interval between checks
 		if time.Now().After(deadline) {
 			t.Fatalf("%d bytes of the client are held, %d of the server", p.HeldRequests(), p.HeldReplies())
 		}

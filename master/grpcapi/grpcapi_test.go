@@ -8,7 +8,6 @@ import (
 	"net"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
@@ -19,6 +18,7 @@ import (
 	"trainmaster/internal/portsplit"
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
+	"trainmaster/master/mastertest"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
@@ -73,9 +73,7 @@ func serve(t *testing.T, n int, config master.Config) *served {
 			}
 		}
 	})
-	for !s.Leading() {
-		time.Sleep(time.Millisecond) // interval between checks
-	}
+	mastertest.Eventually(t, "leadership", s.Leading)
 	s.conn = dial(t, s.addr)
 	if n > 0 {
 		s.report(t, n)

@@ -24,6 +24,7 @@ import (
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
+	"trainmaster/master/mastertest"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
@@ -47,9 +48,7 @@ func TestHealthFollowsTheLock(t *testing.T) {
 	hears := func(want healthpb.HealthCheckResponse_ServingStatus) {
 		t.Helper()
 		for _, service := range services {
-			for health(t, s.conn, service) != want {
-				time.Sleep(time.Millisecond) // interval between checks
-			}
+			mastertest.Eventually(t, "health "+want.String(), func() bool { return health(t, s.conn, service) == want })
 		}
 		for {
 			if got, err := watch.Recv(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"trainmaster/master"
+	"trainmaster/master/mastertest"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 )
@@ -57,9 +58,7 @@ func TestPauseAndResume(t *testing.T) {
 
 	// A finish counts, and its sender waits for the end of the pause.
 	got := a.asking(finished(first))
-	for do(t, o.Status, &pb.StatusRequest{}).Datasets[0].Done != 1 {
-		time.Sleep(time.Millisecond) // interval between checks
-	}
+	mastertest.Eventually(t, "a counted finish", func() bool { return do(t, o.Status, &pb.StatusRequest{}).Datasets[0].Done == 1 })
 	select {
 	case answer := <-got:
 		t.Fatalf("paused job: expected no answer, got %+v", answer)

@@ -15,6 +15,7 @@ import (
 	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/httpapi"
+	"trainmaster/master/mastertest"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
@@ -98,12 +99,7 @@ func TestBeforeTheLock(t *testing.T) {
 
 func TestLeader(t *testing.T) {
 	base, m := serve(t, true)
-	for !m.Leading() {
-		if t.Context().Err() != nil {
-			t.Fatal("expected leadership")
-		}
-		time.Sleep(time.Millisecond) // interval between checks
-	}
+	mastertest.Eventually(t, "leadership", m.Leading)
 	if code, body := get(t, base+"/readyz"); code != http.StatusOK || body != "leader\n" {
 		t.Errorf("/readyz: %d %q, expected 200 leader", code, body)
 	}

@@ -409,7 +409,7 @@ func TestSilentStore(t *testing.T) {
 	result := make(chan error, 1)
 	go func() { result <- write(ctx, 40<<20) }()
 	for proxy.HeldRequests() == 0 {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // interval between checks
 	}
 	giveUp()
 	select {
