@@ -42,8 +42,8 @@ type JobState struct {
 
 	LatestSet []byte    // Set to start from, see [checkpoint.Set]; nil if no set is named.
 	Named     int64     // Revision of LatestSet, which grows with each write; 0 if no set is named.
-	TableKey  table.Key // by which the ids of embedding tables are hashed, unless the checkpoint has another key; zero: none
-	Placement []byte    // where blocks were moved to, see [placement.Layout]; nil: none was
+	TableKey  table.Key // Hash key for ids of embedding tables, unless the checkpoint has another; zero without tables.
+	Placement []byte    // Owners after migrations, see [placement.Layout]; nil before the first.
 }
 
 // Config is what a Server needs to know. Registry has no default.

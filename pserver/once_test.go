@@ -102,7 +102,7 @@ type node struct {
 	files *checkpoints
 	literals
 	frozen  map[unit]bool
-	pushes  map[unit]uint32   // updates of a slot since this life has it
+	pushes  map[unit]uint32   // updates of a slot since this start
 	seenAt  map[update]uint32 // by incarnation and, as its step, slot: pushes after the incarnation's last push
 	since   map[unit]uint32   // the placement with which one arrived: over an earlier one its old place answers
 	stored  literals          // in the newest checkpoint
@@ -306,7 +306,7 @@ func (c *crewman) pull() {
 	}
 }
 
-// retire sends a shard the retired incarnations: all but the newest ones. Shards can differ in what they received.
+// retire sends a shard the retired incarnations: all but the newest ones. Shards can receive different lists.
 func (n *node) retire() {
 	if !n.shard.ready.Load() {
 		return
@@ -528,11 +528,11 @@ func (w *world) deliver() {
 		w.seen["reply lost"]++
 		return
 	}
-	p.from.hear(p, outcome, r.head.Version)
+	p.from.receive(p, outcome, r.head.Version)
 }
 
-// hear processes a reply, unless it belongs to an earlier step or connection.
-func (c *crewman) hear(p *packet, outcome string, version uint32) {
+// receive processes a reply, unless it belongs to an earlier step or connection.
+func (c *crewman) receive(p *packet, outcome string, version uint32) {
 	if p.head.Step != c.step || p.by != c.lines[p.to.index] {
 		return
 	}

@@ -110,8 +110,8 @@ func TestOptimizersOutliveAServer(t *testing.T) {
 	}
 }
 
-// Synchronous steps give the same bits as one process with whole tensors, with any number of servers: each trainer's gradient is
-// clipped by its norm, then the sum is divided by the records, then the rule runs with the schedule at the version.
+// Synchronous steps give the same bits as one process with whole tensors, with any number of servers. Each trainer's gradient is
+// clipped by its norm, the sum is divided by the records, and the rule runs with the schedule at the version.
 func TestOptimizersInSynchronousSteps(t *testing.T) {
 	const steps = 4
 	records := []int{10, 17}

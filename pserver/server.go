@@ -22,7 +22,7 @@ import (
 	"trainmaster/pserver/checkpoint/storage"
 )
 
-// ErrLeaseLost is returned when the lease is lost. The server ends at once, since another server may own the index.
+// ErrLeaseLost is returned when the lease is lost. The server ends immediately, since another server may own the index.
 var ErrLeaseLost = errors.New("lease on the server index lost: this process or etcd was unavailable for longer than the lease: restart the server, it continues from its last checkpoint")
 
 const (

@@ -27,7 +27,7 @@ type shard struct {
 
 	mu        sync.Mutex
 	claim     claim
-	finishing bool                // the claim is used up; finish makes the parameters durable
+	finishing bool                // the claim was used, and finish makes the parameters durable
 	trainers  map[uint32]*trainer // by ordinal: the newest incarnation of each
 	job       string              // the id of the job, hexadecimal; "": not known yet
 	tableKey  table.Key           // of the job, for tables that begin here; set before the shard is used

@@ -130,7 +130,7 @@ func TestTrainerOfAJobThatIsOver(t *testing.T) {
 	late := func(l *led) result {
 		return runArgs(t, append([]string{"trainer", "--id", "late", "--model", "softmax", "--data", shard}, l.etcd...)...)
 	}
-	late(doAll(t, 1)).wants(t, exitOK, "the job is over, and no master leads it any more")
+	late(doAll(t, 1)).wants(t, exitOK, "job ended, no master runs")
 
 	l := lead(t, master.Config{Linger: time.Millisecond, Queue: taskqueue.Options{Passes: 1, MaxFailures: 1}})
 	l.report(1)

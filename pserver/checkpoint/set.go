@@ -238,9 +238,8 @@ func (s Store) openPart(ctx context.Context, set *Set, p Part) (*Checkpoint, err
 	return c, nil
 }
 
-// Stopped returns a set of the newest checkpoints of the shards if they belong together: all shards saved themselves for the same
-// reason in the same lifetime of the servers, and no shard continued from its checkpoint. Otherwise it returns nil. A damaged
-// manifest is an error.
+// Stopped returns a set of the newest checkpoints of the shards, or nil. All shards must have saved themselves for the same reason in
+// the same lifetime of the servers, and none may have continued from its checkpoint. A damaged manifest is an error.
 func (s Store) Stopped(ctx context.Context) (*Set, error) {
 	first, err := s.newest(ctx, 0)
 	if err != nil || first == nil {

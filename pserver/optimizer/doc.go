@@ -1,38 +1,31 @@
-// Package optimizer has the rules by which gradients change parameters: SGD,
-// momentum, Nesterov, Adagrad, Adam, AdamW and FTRL-Proximal, with weight decay,
-// clipping, and schedules of the learning rate.
+// Package optimizer implements the rules by which gradients change parameters: SGD, momentum, Nesterov, Adagrad, Adam, AdamW and
+// FTRL-Proximal, with weight decay, clipping, and schedules of the learning rate.
 //
-// A [Config] says which rule and with what numbers; it is the same for all
-// trainers and servers of a job. Its [Rule] works on slices of float32: the
-// parameters, the gradient, and as many slices of state as the rule has slots.
-// A Rule keeps nothing itself. Nothing here allocates, waits, or knows what
-// time it is.
+// A [Config] selects a rule and its numbers, the same for all trainers and servers of a job. A [Rule] works on slices of float32: the
+// parameters, the gradient, and one slice of state for each slot of the rule. A Rule has no state of its own. The package does not
+// allocate, wait, or read the clock.
 //
-// # The same bits
+// # Reproducible results
 //
-// Every element is computed by itself, so that a tensor may be stepped in
-// pieces of any size, by any number of goroutines. Every product is rounded to
-// float32 before it is added, also where the processor could do both at once.
-// So the bits depend on the arguments only, and not on whether a processor has
-// the loops with vectors (AVX2) or those in plain Go. A NaN may be another NaN.
+// No element depends on another, so any number of goroutines can update a tensor in pieces of any size. Every product is rounded to
+// float32 before it is added; fused operations are not used. The bits therefore depend only on the arguments, not on the loops:
+// vector loops (AVX2) and plain Go give the same result. Only the bits of a NaN can differ.
 //
-// # The order of things
+// # Order of operations
 //
 // g is the mean gradient over the records of a step; w are the parameters.
 //
-//  1. ClipNorm: the trainer multiplies its gradient, all tensors of the model
-//     together, so that their norm is ClipNorm at most ([ClipFactor]). Only the
-//     trainer has the whole of it: the blocks lie on many servers.
+//  1. ClipNorm: the trainer scales its gradient so that the norm over all tensors of the model is at most ClipNorm ([ClipFactor]).
+//     Only the trainer has the whole gradient, since the blocks belong to many servers.
 //  2. ClipValue: the rule limits every element of g to [-ClipValue, ClipValue].
-//  3. WeightDecay: g += WeightDecay * w; in AdamW w shrinks instead, see below.
+//  3. WeightDecay: g += WeightDecay * w; AdamW reduces w instead, see below.
 //  4. The rule.
 //
 // # The rules
 //
-// r is the learning rate of the step: LearningRate times the schedule's factor
-// times whatever the caller multiplies it by; t counts the updates of these
-// parameters from 1; state starts at 0 where nothing is said. The conventions are
-// PyTorch's, so that settings may be taken from there, but FTRL's.
+// r is the learning rate of the step: LearningRate times the schedule's factor times the factor of the caller. t counts the updates
+// of these parameters from 1. State starts at 0 unless stated otherwise. Except for FTRL, settings have the same meaning as in
+// PyTorch.
 //
 //	sgd       w -= r*g
 //	momentum  v = Momentum*v + g;  w -= r*v
@@ -46,18 +39,18 @@
 //	          w = 0 where |z| <= L1, else -(z - sign(z)*L1) / (q' + L2)
 //	          n starts at InitialAccumulator, z at -q*w
 //
-// Sources: momentum as Polyak 1964 in the form of Sutskever et al. 2013 that
-// PyTorch uses (the rate multiplies v, so that a change of the rate is felt at
-// once); Nesterov as torch.optim.SGD(nesterov=True); Adagrad Duchi et al. 2011,
-// epsilon outside the root, as in PyTorch and other than in TensorFlow; Adam
-// Kingma and Ba 2015, algorithm 1 with epsilon outside the root and after the
-// correction of the bias, as in PyTorch, where TensorFlow's "epsilon hat" stands
-// before it; AdamW Loshchilov and Hutter 2019, decay times the learning rate, as in
-// PyTorch; FTRL-Proximal McMahan et al. 2013, algorithm 1.
+// Sources:
 //
-// FTRL differs from the paper, where all parameters start at 0, in two points. z
-// starts so that the parameters are what they are given as: without L1 and L2
-// nothing is forgotten, and the rule is SGD with the rate LearningRate /
-// (FTRLBeta + sqrt(n)) for each parameter. And a schedule multiplies the gradient
-// in z, not LearningRate in q: that would scale all parameters up and down with it.
+//   - Momentum: Polyak 1964 in the form of Sutskever et al. 2013 that PyTorch uses. The rate multiplies v, so a change of the rate has
+//     an immediate effect.
+//   - Nesterov: torch.optim.SGD(nesterov=True).
+//   - Adagrad: Duchi et al. 2011, epsilon outside the root, as in PyTorch and unlike TensorFlow.
+//   - Adam: Kingma and Ba 2015, algorithm 1, with epsilon outside the root and after the bias correction, as in PyTorch.
+//     TensorFlow's "epsilon hat" is before the correction.
+//   - AdamW: Loshchilov and Hutter 2019, decay times the learning rate, as in PyTorch.
+//   - FTRL-Proximal: McMahan et al. 2013, algorithm 1.
+//
+// FTRL differs from the paper, where all parameters start at 0, in two points. First, z starts at the value that reproduces the given
+// parameters. Without L1 and L2 the rule is then SGD with the rate LearningRate / (FTRLBeta + sqrt(n)) for each parameter. Second, a
+// schedule multiplies the gradient in z, not LearningRate in q, which would scale all parameters.
 package optimizer

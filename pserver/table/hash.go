@@ -23,8 +23,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Key is the secret of a job by which the ids of its tables are hashed. Ids come from untrusted data. Without the key, no one can
-// choose ids that share a slot or a position in its index. The zero key belongs to tables of older versions.
+// Key is the secret of a job by which the ids of its tables are hashed. Ids come from untrusted data. Without the key, an attacker
+// cannot choose ids that share a slot or a position in its index. The zero key belongs to tables of older versions.
 type Key [2]uint64
 
 // KeySize is the size of a key in bytes.

@@ -2,13 +2,13 @@ package table
 
 import "trainmaster/pserver/wire"
 
-// Place is how far a scan of a table has come: to a row of a slot. The zero value is the start; at the end the
+// Place is a position in the scan of a table: a row of a slot. The zero value is the start; at the end the
 // slot is Slots.
 type Place struct{ Slot, Row uint32 }
 
-// Scan reads rows from a position on, up to the room of a frame, and returns the next position. A row that exists from the first
-// call to the last is read once, with the values at some point between. Rows that appear or expire during the scan can be missing.
-// rows keeps its memory. The error is ErrMoved.
+// Scan reads rows from a position on until a frame is full, and returns the next position. A row that exists from the first call to
+// the last is read once, with the values at some point between. Rows that appear or expire during the scan can be missing. rows
+// keeps its memory. The error is ErrMoved.
 func (t *Table) Scan(from Place, rows *wire.Rows) (next Place, err error) {
 	rows.Spans, rows.IDs, rows.Values = rows.Spans[:0], rows.IDs[:0], rows.Values[:0]
 	for _, number := range t.held {

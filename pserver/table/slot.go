@@ -34,11 +34,11 @@ type slot struct {
 
 	candidates map[int64]candidate // nil: none
 
-	cut     uint64  // number of the last cut that has this slot
-	saved   *saved  // what is kept for that cut; nil: it was collected, or there is none
-	tracked bool    // there was a full cut: from then on freed is kept
-	freed   []int64 // ids whose row was dropped since the last full cut
-	lost    bool    // they were too many to keep: the next cut is to be a full one
+	cut     uint64  // Number of the last cut of this slot.
+	saved   *saved  // Rows preserved for that cut, nil without any.
+	tracked bool    // Whether freed is recorded, since the first full cut.
+	freed   []int64 // Ids of rows dropped since the last full cut.
+	lost    bool    // Whether freed overflowed, so that the next cut must be full.
 
 	frozen chan struct{} // closed when the migration that froze the slot ends; nil if the slot is not frozen
 	moved  bool          // whether another shard owns the slot

@@ -107,8 +107,10 @@ func (t *Table) RowBytes() int { return 4 * t.arena.words() }
 // Column is the state of one trainer in a table: the step last applied, by slot.
 type Column struct {
 	steps [Slots]uint64 // each guarded by the slot's lock
-	seen  [Slots]uint32 // likewise: 1 + the number of updates of the slot when the trainer last looked rows of it up, or updated it; 0: not known
-	ended atomic.Bool   // its effect too, since Close passes through every lock
+
+	// seen is 1 + the number of updates of the slot at the trainer's last lookup or update, or 0. It is guarded like steps.
+	seen  [Slots]uint32
+	ended atomic.Bool // its effect too, since Close passes through every lock
 }
 
 // Close returns when no update of the column will be applied any more.

@@ -82,8 +82,8 @@ func (l *learner) step(updates ...update) {
 	}
 }
 
-// TestLearnsDigits trains both kinds with their recipes and three kinds of updates: immediate as from one trainer; after two other
-// updates, as from three asynchronous trainers; and three in one step, as from three synchronous trainers.
+// TestLearnsDigits trains both kinds with their recipes and three kinds of updates. Immediate updates model one trainer, updates
+// after two others model three asynchronous trainers, and three in one step model three synchronous trainers.
 func TestLearnsDigits(t *testing.T) {
 	train, heldOut := readDigits(t)
 	for _, kind := range []string{model.Softmax, model.MLP} {

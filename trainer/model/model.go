@@ -85,7 +85,7 @@ type Scorer interface {
 // Config says how large a model is and where its initial values come from.
 type Config struct {
 	Inputs  int    // features or fields of a record
-	Classes int    // labels are 0 to Classes-1; 2 for models of categories
+	Classes int    // number of labels, 2 for models of categories
 	Hidden  int    // units of the hidden layer, 0 without a hidden layer
 	Rank    int    // factors of a category; 0 for a kind that has none
 	Seed    uint64 // of the initial values

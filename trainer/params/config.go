@@ -97,7 +97,7 @@ type Config struct {
 
 	WireDType WireDType // of gradients and parameters in transit; default Float32
 
-	ReplyTimeout time.Duration // a server silent for this long is taken for lost; default 20 s
+	ReplyTimeout time.Duration // a server without a reply for this time is lost, default 20 s
 	RetryMin     time.Duration // first pause before another attempt, default 50 ms; pauses double, with jitter, up to
 	RetryMax     time.Duration // this; default 2 s
 

@@ -27,10 +27,11 @@
 // On the machine of the server, data goes through the unix domain socket of the server, or through TCP if the socket fails.
 //
 // If a server is lost, restarting or busy, a call waits: the client looks the addresses up, reconnects with jitter, and repeats
-// unacknowledged requests. A restarted server has the parameters of its last checkpoint. The client pulls them and continues. A
-// call returns an error if ctx ends, if a gradient is invalid, if the server lost its parameters (ErrUninitialized), if a newer
-// incarnation of the trainer exists (ErrFenced), or if a gradient is too late (*StaleError). After an error the destination of a
-// pull is undefined.
+// unacknowledged requests. A restarted server has the parameters of its last checkpoint. The client pulls them and continues.
+//
+// A call returns an error if ctx ends or if a gradient is invalid. Other errors are ErrUninitialized (the server lost its parameters),
+// ErrFenced (a newer incarnation of the trainer exists) and *StaleError (the gradient is too late). After an error the destination
+// of a pull is undefined.
 //
 // A Client is not safe for concurrent use.
 package params

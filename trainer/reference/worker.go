@@ -86,7 +86,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.Log.Warn("the session was lost, joining again")
 		case errors.Is(err, trainer.ErrRolledBack), errors.Is(err, params.ErrRewound), errors.Is(err, errNoParameters):
 			brief = 0
-			w.Log.WithField("reason", err).Warn("the job went back to its last checkpoint, joining again")
+			w.Log.WithField("reason", err).Warn("job rolled back, joining again")
 		case ctx.Err() != nil:
 			return nil
 		default:
@@ -108,7 +108,7 @@ func (w *Worker) checkSavePath() error {
 		if temporary, ok := errors.AsType[*fs.PathError](err); ok { // whose name says nothing to users
 			err = temporary.Err
 		}
-		return fmt.Errorf("save the model as %q: folder %q: expected a folder that can be written: %w", w.SavePath, filepath.Dir(w.SavePath), err)
+		return fmt.Errorf("save the model as %q: directory %q: expected a writable directory: %w", w.SavePath, filepath.Dir(w.SavePath), err)
 	}
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
@@ -119,14 +119,14 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	client, err := trainer.Join(ctx, w.Trainer)
 	switch {
 	case errors.Is(err, io.EOF):
-		w.Log.Info("the job is over, and no master leads it any more")
+		w.Log.Info("job ended, no master runs")
 		return nil
 	case err != nil:
 		return err
 	}
 	defer func() {
 		if leaving := client.Close(); leaving != nil && err == nil {
-			w.Log.WithError(leaving).Debug("the master did not hear that this trainer leaves")
+			w.Log.WithError(leaving).Debug("leave not sent to the master")
 		}
 	}()
 	log := w.Log.WithFields(logrus.Fields{"ordinal": client.Ordinal(), "incarnation": client.Incarnation()})
@@ -172,14 +172,14 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	}
 	switch err := t.Run(ctx); {
 	case errors.Is(err, trainer.ErrDrained):
-		log.Info("drained: leaving, the others go on")
+		log.Info("trainer drained")
 		return nil
 	case client.Cuts() && errors.Is(err, params.ErrUninitialized):
 		return fmt.Errorf("%w: %w", errNoParameters, err)
 	case err != nil:
 		return err
 	}
-	log.Info("the job is over")
+	log.Info("job ended")
 	return w.save(ctx, client, servers, m, shape, before)
 }
 
@@ -292,7 +292,7 @@ func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *para
 		w.Log.Info("another trainer has saved the model")
 		return nil
 	case errors.Is(err, io.EOF):
-		return errors.New("this trainer did not save the model: no master leads the job any more, which would choose who saves it; start a master and a trainer again")
+		return errors.New("model not saved by this trainer: no master runs to elect the saver: start a master and a trainer again")
 	case err != nil || !elected:
 		return err
 	}

@@ -179,8 +179,8 @@ func TestSavePath(t *testing.T) {
 	for _, test := range []struct{ path, want string }{
 		{dir, "expected a file, or nothing yet, found d"},
 		{os.DevNull, "expected a file, or nothing yet, found D"},
-		{filepath.Join(dir, "nowhere", "model"), "expected a folder that can be written"},
-		{filepath.Join(earlier, "model"), "expected a folder that can be written"},
+		{filepath.Join(dir, "nowhere", "model"), "expected a writable directory"},
+		{filepath.Join(earlier, "model"), "expected a writable directory"},
 		{earlier, ""},
 		{filepath.Join(dir, "model"), ""},
 	} {

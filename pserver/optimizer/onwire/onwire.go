@@ -1,5 +1,4 @@
-// Package onwire carries an optimizer's configuration between trainers and
-// parameter servers.
+// Package onwire implements the protobuf form of package optimizer.
 package onwire
 
 import (

@@ -1,4 +1,4 @@
-// Package onwire is a placement as messages have it.
+// Package onwire implements the protobuf form of package placement.
 package onwire
 
 import (
@@ -7,7 +7,7 @@ import (
 	"trainmaster/pserver/table/onwire"
 )
 
-// ToProto describes a placement, which it shares.
+// ToProto describes a placement. The result shares memory with t.
 func ToProto(t *placement.Table) *pb.ParameterPlacement {
 	return &pb.ParameterPlacement{
 		Epoch: t.Epoch, Shards: uint32(t.Shards), Tensors: TensorsToProto(t.Tensors), Owners: t.Owners,

@@ -1,4 +1,4 @@
-// Package onwire is tables of embeddings as messages have them.
+// Package onwire implements the protobuf form of package table.
 package onwire
 
 import (
