@@ -155,7 +155,7 @@ func TestSaverWithoutMasterReturnsError(t *testing.T) {
 			switch err := w.Run(within(t)); {
 			case saved && err != nil:
 				t.Error(err)
-			case !saved && (err == nil || !strings.Contains(err.Error(), "did not save the model")):
+			case !saved && (err == nil || !strings.Contains(err.Error(), "model not saved by this trainer")):
 				t.Errorf("got error %v", err)
 			}
 			content, err := os.ReadFile(path)
