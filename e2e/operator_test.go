@@ -89,7 +89,7 @@ func TestOperator(t *testing.T) {
 	j.awaitStatus("a task is set aside", func(s *pb.StatusReply) bool { return s.Datasets[0].SetAside == 1 })
 	operator("the job is paused", "pause", "--reason", "a file is damaged")
 	paused := j.awaitStatus("what runs is finished", func(s *pb.StatusReply) bool { return s.Datasets[0].Pending == 0 })
-	if paused.Reason != "an operator's word: a file is damaged" || paused.Datasets[0].Todo == 0 || paused.Datasets[0].Pass != 1 {
+	if paused.Reason != "paused by an operator: a file is damaged" || paused.Datasets[0].Todo == 0 || paused.Datasets[0].Pass != 1 {
 		t.Errorf("expected a pause in the middle of the first pass, found %v", paused)
 	}
 	var aside []struct {

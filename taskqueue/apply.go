@@ -15,12 +15,12 @@ type AnswerKind uint8
 
 // The kinds of answers.
 const (
-	AnswerNone       AnswerKind = iota // nothing was asked for
+	AnswerNone       AnswerKind = iota // the request asked for nothing
 	AnswerTask                         // Token and Index name the task
 	AnswerWait                         // no answer yet: ask again
 	AnswerEnded                        // the job has ended
 	AnswerFailed                       // the job has failed
-	AnswerRejoin                       // the trainer is not known (any more): join
+	AnswerRejoin                       // the trainer has no session: join
 	AnswerDrained                      // the trainer is drained and holds nothing: leave
 	AnswerStep                         // Place says where the steps of the job stand
 	AnswerRolledBack                   // so does Place: the trainer has an older epoch
@@ -39,7 +39,7 @@ type Answer struct {
 	Ordinal     Ordinal
 	Incarnation uint64
 	Granted     bool
-	Epoch       uint32 // of the job, for a trainer that joins or stages gradients
+	Epoch       uint32 // epoch of the job, for a trainer that joins or stages gradients
 	Version     uint64 // of the last synchronous step
 	Included    bool   // staged gradients are in the version after theirs
 	Draining    bool   // of a heartbeat: its trainer is to leave when it has finished what it runs
@@ -77,7 +77,7 @@ var (
 	ErrNotAside     = errors.New("task is not set aside")
 	ErrDropped      = errors.New("task was dropped")
 	ErrNoTrainer    = errors.New("no such trainer")
-	ErrJobOver      = errors.New("the job is over")
+	ErrJobOver      = errors.New("job has ended")
 	ErrTooManyHeld  = errors.New("too many unfinished tasks")
 
 	ErrTooManySessions = errors.New("too many sessions")
@@ -245,7 +245,7 @@ func (q *Queue) closePass(s *set) {
 		q.end(Failed, fmt.Sprintf("dataset %d has no tasks: expected at least one chunk in its files", s.id))
 	//guard:empty-pass-fails
 	case p.counted == 0:
-		q.end(Failed, fmt.Sprintf("pass %d of dataset %d counted nothing: all %d tasks are set aside; see their last errors, mend the cause, and start a new job", p.pass, s.id, s.tasks))
+		q.end(Failed, fmt.Sprintf("pass %d of dataset %d counted nothing: all %d tasks are set aside: repair the cause of their last errors, then start a new job", p.pass, s.id, s.tasks))
 	}
 }
 

@@ -115,7 +115,7 @@ func (ev *RetryAside) apply(q *Queue) Answer {
 	s := q.sets[ev.Set]
 	q.ledger.retried(s.id, ev.Index)
 	q.leaveAside(s, a, a.pass)
-	if len(s.aside) <= q.opt.MaxSetAside && !strings.HasPrefix(q.reason, operatorsWord) {
+	if len(s.aside) <= q.opt.MaxSetAside && !strings.HasPrefix(q.reason, pausedByOperator) {
 		q.resume()
 	}
 	return Answer{}

@@ -22,14 +22,14 @@ import (
 // ends and the task stays where it is, because uncommitted steps have a part of it. Only a rollback dispatches it to another
 // trainer.
 
-// exact is what a job of explicit commits keeps besides its tasks.
+// exact has the state of explicit commits in addition to the tasks.
 type exact struct {
 	committed  uint64           // step; 0: none
-	generation uint64           // of the ring that is at work; 0: it was never said
-	rolledTo   uint64           // the step that this generation began from
-	members    map[Ordinal]bool // sessions that know this generation
-	round      uint64           // the step that is being flushed; 0: none
-	flushed    map[Ordinal]bool // who flushed it
+	generation uint64           // current generation of the ring; 0: unknown
+	rolledTo   uint64           // step that this generation began with
+	members    map[Ordinal]bool // sessions of this generation
+	round      uint64           // step that is being flushed; 0: none
+	flushed    map[Ordinal]bool // members that flushed the round
 
 	lost int // sessions that have ended and keep tasks; derived
 }
@@ -67,13 +67,13 @@ type StepPlace struct {
 var (
 	ErrNotExplicit     = errors.New("this job has no explicit commits")
 	ErrExplicit        = errors.New("this job has explicit commits")
-	ErrOtherGeneration = errors.New("another generation of the ring is at work")
-	ErrOtherStep       = errors.New("not the step that is expected")
+	ErrOtherGeneration = errors.New("another generation of the ring is current")
+	ErrOtherStep       = errors.New("unexpected step")
 	ErrNotHeld         = errors.New("the trainer does not hold the task")
 	ErrMemberLost      = errors.New("a member was lost before it flushed: roll back")
 )
 
-var errLeadersStep = fmt.Errorf("%w of its trainers: its leader commits cuts, and goes back to them", ErrNotExplicit)
+var errLeadersStep = fmt.Errorf("%w of its trainers: its leader commits cuts and rolls back to them", ErrNotExplicit)
 
 func (q *Queue) stepPlace() StepPlace {
 	x := q.exact
@@ -205,8 +205,8 @@ type TaskPosition struct {
 }
 
 // StepFlushed reports that a member has saved its part of step Step of the model, and has sent all finishes of steps up to it.
-// Positions lists the tasks of which those steps have some records but not all: tasks that it holds, and tasks that it has
-// finished since. All members flush the same step, and the next step only after that step is committed or rolled back.
+// Positions lists the tasks with some records in those steps, but not all: held tasks, and tasks that the member
+// has finished since. All members flush the same step. The next step follows after that step is committed or rolled back.
 type StepFlushed struct {
 	Trainer     Ordinal
 	Incarnation uint64
@@ -229,7 +229,7 @@ func (ev *StepFlushed) apply(q *Queue) Answer {
 	case q.opt.Cuts && ev.Step != x.round && ev.Step > x.committed:
 		return Answer{Err: fmt.Errorf("%w: cut %d (0: none) is under way, found %d", ErrOtherStep, x.round, ev.Step)}
 	case ev.Step == 0 || x.round != 0 && ev.Step > x.committed && ev.Step != x.round:
-		return Answer{Err: fmt.Errorf("%w: the members flush step %d, found %d: that one is to be committed, or rolled back, first", ErrOtherStep, x.round, ev.Step)}
+		return Answer{Err: fmt.Errorf("%w: expected step %d, which the members flush, found %d: commit or roll back that step first", ErrOtherStep, x.round, ev.Step)}
 	case ev.Step <= x.committed || x.flushed[t.ordinal]:
 		return q.flushAnswer()
 	}
@@ -323,7 +323,7 @@ func (ev *StepCommit) apply(q *Queue) Answer {
 		return Answer{Err: err}
 	}
 	if x.members[0] {
-		return Answer{Err: fmt.Errorf("%w: cut %d was given up", ErrOtherStep, ev.Step)}
+		return Answer{Err: fmt.Errorf("%w: cut %d was abandoned", ErrOtherStep, ev.Step)}
 	}
 	if wait || q.holding() {
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
@@ -459,7 +459,7 @@ func (ev *Rollback) apply(q *Queue) Answer {
 	case q.status == Failed:
 		return Answer{Kind: AnswerFailed}
 	case ev.Step != x.committed:
-		return Answer{Err: fmt.Errorf("%w: the last committed step is %d, found %d: load that one", ErrOtherStep, x.committed, ev.Step)}
+		return Answer{Err: fmt.Errorf("%w: expected the last committed step, %d, found %d: load that step", ErrOtherStep, x.committed, ev.Step)}
 	case q.epoch == math.MaxUint32:
 		return Answer{Err: fmt.Errorf("%w: epoch %d", ErrTooOften, q.epoch)}
 	}

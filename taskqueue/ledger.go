@@ -31,11 +31,11 @@ const (
 	EventResumed    EventKind = 15
 	EventDraining   EventKind = 16
 	EventDropped    EventKind = 17
-	EventStamped    EventKind = 18 // the first of a commit: when it was made
-	EventApplied    EventKind = 19 // finished with explicit commits: to be counted with its step
-	EventCommitted  EventKind = 20 // a step: records applied up to it are counted
-	EventPartly     EventKind = 21 // a task of which the committed step has its first records
-	EventRolledBack EventKind = 22 // to a step: what was applied later is to be done again
+	EventStamped    EventKind = 18 // first event of a commit: its time
+	EventApplied    EventKind = 19 // finished with explicit commits: counts with its step
+	EventCommitted  EventKind = 20 // a committed step: its records count
+	EventPartly     EventKind = 21 // a task whose first records are in the committed step
+	EventRolledBack EventKind = 22 // rollback to a step: later records are trained again
 	EventLeft       EventKind = 23 // the session of a draining trainer has ended
 )
 

@@ -33,7 +33,7 @@ func exampleLedger() ([]byte, []LedgerEvent) {
 	w.passClosed(0, 1, 6, 1)
 	w.lost(trainer)
 	w.ended(Failed, "nothing was counted")
-	w.paused("an operator's word: the disk is exchanged")
+	w.paused("paused by an operator: the disk is exchanged")
 	w.resumed()
 	w.draining(trainer)
 	w.dropped(0, 6)
@@ -60,7 +60,7 @@ func exampleLedger() ([]byte, []LedgerEvent) {
 		{Kind: EventPassClosed, Pass: 1, Counted: 6, SetAside: 1},
 		{Kind: EventLost, Trainer: 3},
 		{Kind: EventEnded, Status: Failed, Reason: "nothing was counted"},
-		{Kind: EventPaused, Reason: "an operator's word: the disk is exchanged"},
+		{Kind: EventPaused, Reason: "paused by an operator: the disk is exchanged"},
 		{Kind: EventResumed},
 		{Kind: EventDraining, Trainer: 3},
 		{Kind: EventDropped, Index: 6},

@@ -14,8 +14,8 @@ type Join struct {
 	Address string
 }
 
-// The parts of an incarnation, so that it is unique in the job and growing: how often the job
-// was restored from a backup (8 bits), the number of the commit (40), and which session of it.
+// An incarnation is unique in a job and grows. It consists of the number of restores from a backup (8 bits), the number
+// of the commit (40 bits) and the number of the session in the commit.
 const (
 	restoresShift = 56
 	commitShift   = 16
@@ -95,7 +95,7 @@ func (q *Queue) saveTrainer(t *trainer) {
 	q.dirty = true
 }
 
-// hear records a sign of life.
+// hear records the time of a request.
 //
 //guard:reconnect-ends-grace
 func (q *Queue) hear(t *trainer) { t.seen, t.lostAt = q.clock, 0 }
@@ -210,7 +210,7 @@ func (ev *Undelivered) apply(q *Queue) Answer {
 }
 
 // Tick advances the time: sessions end, deadlines are reached. One tick writes a bounded number of keys, since a transaction
-// does; the next tick continues. Deadlines have a limit of their own, so that no number of sessions that end delays them.
+// does; the next tick continues. Deadlines have a separate limit, so ending sessions cannot delay them.
 type Tick struct{}
 
 const (
@@ -373,7 +373,7 @@ type PlainAsk struct {
 func (ev *PlainAsk) apply(q *Queue) Answer {
 	a := Answer{Ordinal: ev.Trainer, Incarnation: ev.Incarnation}
 	if q.exact != nil {
-		a.Err = fmt.Errorf("%w: a connection that does not join takes no tasks of it", ErrExplicit)
+		a.Err = fmt.Errorf("%w: a connection without a session receives no tasks", ErrExplicit)
 		return a
 	}
 	t := q.known(ev.Trainer, ev.Incarnation)

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// The events of an operator. RetryAside stands in aside.go.
+// This file has the events of an operator, except RetryAside.
 
-// operatorsWord begins the reason of a job that an operator paused. Such a pause ends by an
-// operator's Resume alone; one for too many set-aside tasks also when enough are retried.
-const operatorsWord = "an operator's word"
+// pausedByOperator begins the reason of a pause by an operator. Such a pause ends only with Resume. A pause because of too
+// many set-aside tasks also ends when enough of them are retried.
+const pausedByOperator = "paused by an operator"
 
 // Pause stops dispatches until Resume. Finishes count, and the clocks of the running tasks continue. A paused job takes the
 // new reason.
@@ -20,7 +20,7 @@ func (ev *Pause) apply(q *Queue) Answer {
 	if q.over() {
 		return Answer{Err: fmt.Errorf("%w: it is %s", ErrJobOver, q.status)}
 	}
-	reason := operatorsWord
+	reason := pausedByOperator
 	if ev.Reason != "" {
 		reason += ": " + clip(ev.Reason)
 	}
@@ -61,7 +61,7 @@ func (q *Queue) over() bool { return q.status == Ended || q.status == Failed }
 func (q *Queue) pause(reason string) {
 	q.status, q.reason, q.dirty = Paused, reason, true
 	q.ledger.paused(reason)
-	q.notice(!strings.HasPrefix(reason, operatorsWord), "job paused", map[string]any{"reason": reason})
+	q.notice(!strings.HasPrefix(reason, pausedByOperator), "job paused", map[string]any{"reason": reason})
 }
 
 func (q *Queue) resume() {
@@ -142,7 +142,7 @@ func (q *Queue) asideTask(set, index int) (*asideTask, error) {
 	for _, a := range s.sortedAside() {
 		names = append(names, fmt.Sprint(a.index))
 	}
-	return nil, fmt.Errorf("%w: task %d of dataset %d; %s", ErrNotAside, index, set, some("set aside are", "none is", names))
+	return nil, fmt.Errorf("%w: task %d of dataset %d; %s", ErrNotAside, index, set, some("set aside are", "no task is set aside", names))
 }
 
 func (q *Queue) trainerNames() string {
@@ -157,7 +157,7 @@ func (q *Queue) trainerNames() string {
 
 const namesShown = 20
 
-// some lists names behind head, not too many of them.
+// some lists names after head, at most namesShown of them.
 func some(head, none string, names []string) string {
 	switch more := len(names) - namesShown; {
 	case len(names) == 0:

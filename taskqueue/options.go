@@ -31,7 +31,7 @@ type Options struct {
 	ExplicitCommit bool
 	Cuts           bool // only the leader takes the steps: see CutBegin; with ExplicitCommit
 	RetrainLost    bool // a lost trainer's tasks are dispatched again, without a rollback; with Cuts
-	MaxUncommitted int  // tasks that are live or wait for a commit, before new ones wait for one; default 20,000
+	MaxUncommitted int  // limit of live and uncommitted tasks; default 20,000
 }
 
 // The constants of the timeout rule.
@@ -73,11 +73,11 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate names the first field with a value that makes no sense.
+// Validate returns an error of the first invalid field.
 func (o Options) Validate() error {
 	switch {
 	case o.Passes < 0:
-		return fmt.Errorf("passes: expected 0 (for ever) or more, found %d", o.Passes)
+		return fmt.Errorf("passes: expected 0 (unlimited) or more, found %d", o.Passes)
 	case o.MaxFailures < 0:
 		return fmt.Errorf("task-max-failures: expected 0 (the default, 3) or more, found %d", o.MaxFailures)
 	case o.MaxSetAside < 0:
@@ -87,9 +87,9 @@ func (o Options) Validate() error {
 	case o.MaxUncommitted < 0:
 		return fmt.Errorf("max-uncommitted: expected 0 (the default, 20000) or more, found %d", o.MaxUncommitted)
 	case o.Cuts && !o.ExplicitCommit:
-		return errors.New("cuts: expected explicit-commit with them")
+		return errors.New("cuts: expected explicit-commit, found none")
 	case o.RetrainLost && !o.Cuts:
-		return errors.New("on-trainer-loss retrain: expected it with cuts only")
+		return errors.New("on-trainer-loss: expected retrain only with cuts, found no cuts")
 	case o.RetrainLost && o.Ranks > 0:
 		return errors.New("on-trainer-loss: expected rewind with ranks, found retrain: the steps would depend on which trainer was lost")
 	case o.ExplicitCommit && o.Speculate:
@@ -97,9 +97,9 @@ func (o Options) Validate() error {
 	case o.Ranks < 0:
 		return fmt.Errorf("ranks: expected 0 (none) or more, found %d", o.Ranks)
 	case o.Ranks > 0 && o.Rolling:
-		return fmt.Errorf("ranks: expected 0 with rolling passes, in which it depends on time which pass a task is of, found %d", o.Ranks)
+		return fmt.Errorf("ranks: expected 0 with rolling passes, because the pass of a task then depends on time, found %d", o.Ranks)
 	case o.Ranks > 0 && o.Speculate:
-		return fmt.Errorf("ranks: expected 0 with speculation, in which the faster of two trainers is counted, found %d", o.Ranks)
+		return fmt.Errorf("ranks: expected 0 with speculation, because the faster of two trainers then counts, found %d", o.Ranks)
 	}
 	for _, f := range []struct {
 		name  string

@@ -138,7 +138,7 @@ type asideTask struct {
 	failures  int
 	losses    int
 	next      Attempt // in pass
-	nextNewer Attempt // in pass+1, where it was set aside too; 1 where it never was dispatched
+	nextNewer Attempt // in pass+1, if set aside there too; 1 if never dispatched there
 	base      int64   // as of an entry, in pass
 	baseNewer int64   // in pass+1
 	spared    bool    // in pass+1 it is live or counted

@@ -1,15 +1,15 @@
 package taskqueue
 
-// With Options.Ranks the dispatch depends on the finished tasks and not on the order of requests: position p of a pass is for
-// the trainer of rank p mod Ranks, positions are dispatched in their order, trainers do not prefetch, and a returned task goes
-// to its rank again. A trainer's rank is its place by ordinal among the trainers that can get tasks. A trainer beyond the last
+// With Options.Ranks the dispatch depends on the finished tasks and not on the order of requests. Position p of a pass is for
+// the trainer of rank p mod Ranks. Positions are dispatched in order, trainers do not prefetch, and a returned task goes to its
+// rank again. A trainer's rank is its place by ordinal among the trainers that can get tasks. A trainer beyond the last
 // rank waits as a spare.
 //
 // With Options.Cuts too, the steps after a rollback are the same as without it. Tasks are dispatched only while all ranks have
 // a member. The job rolls back if a trainer holds a task of another rank, since the steps would then depend on which trainer
 // was lost.
 
-// trainerOf is the trainer that a position is for, nil while there is none.
+// trainerOf returns the trainer of a position, or nil.
 func (q *Queue) trainerOf(position int) *trainer {
 	rank := position % q.opt.Ranks
 	for _, t := range q.sortedTrainers() {

@@ -121,9 +121,9 @@ func (q *Queue) restoreTrainer(id string, value []byte) error {
 	case err != nil:
 		return err
 	case t.ordinal == 0 || t.ordinal >= q.nextOrdinal || t.incarnation == 0:
-		return fmt.Errorf("ordinal %d (the next one is %d), incarnation %d", t.ordinal, q.nextOrdinal, t.incarnation)
+		return fmt.Errorf("expected an ordinal from 1 to below %[2]d and an incarnation, found ordinal %[1]d, incarnation %[3]d", t.ordinal, q.nextOrdinal, t.incarnation)
 	case q.trainers[t.ordinal] != nil || q.byID[id] != nil:
-		return fmt.Errorf("the id or its ordinal %d stands there twice", t.ordinal)
+		return fmt.Errorf("the id or its ordinal %d exists twice", t.ordinal)
 	}
 	t.seen = q.clock
 	if t.plain && !t.gone {
@@ -142,7 +142,7 @@ func (q *Queue) restoreSet(id int, s *SetSnapshot, table *Table) (*set, error) {
 	}
 	switch {
 	case len(s.Digest) != len(set.digest) || len(s.PartsDigest) != len(set.partsDigest):
-		return nil, errors.New("digests of a wrong length")
+		return nil, errors.New("digest: found a wrong length")
 	case s.Algorithm > orderFeistel:
 		return nil, fmt.Errorf("unknown order algorithm %d", s.Algorithm)
 	case s.Tasks < 0 || s.Tasks > maxTasks || s.Cursor < 0 || s.Cursor > s.Tasks:
@@ -329,7 +329,7 @@ func (q *Queue) restoreHolders(entries []entry, c *columns) error {
 		each(func(_ *entry, h *holder) { h.mark = int64(c.uint(math.MaxInt64)) })
 	}
 	if c.bad {
-		return errors.New("the columns of the holders end early, or name a trainer or an attempt that never was")
+		return errors.New("the columns of the holders end early, or have an impossible trainer or attempt")
 	}
 	return nil
 }
@@ -364,7 +364,7 @@ func (s *set) restoreAside(data []byte, exact bool) error {
 			a.base, a.baseNewer = int64(c.uint(math.MaxInt64-1)), int64(c.uint(math.MaxInt64-1))
 		}
 		if c.bad || a.pass == 0 || i > 0 && delta == 0 || index >= s.tasks {
-			return fmt.Errorf("the column of set-aside tasks ends early, or entry %d of %d (task %d of %d, pass %d) never was", i, n, index, s.tasks, a.pass)
+			return fmt.Errorf("the column of set-aside tasks ends early, or entry %d of %d (task %d of %d, pass %d) is impossible", i, n, index, s.tasks, a.pass)
 		}
 		s.aside[index] = a
 	}

@@ -11,7 +11,7 @@ import (
 const RestoringKey = "/master/restoring"
 
 // ErrTooOften says that a job cannot be restored from a backup once more.
-var ErrTooOften = errors.New("the job was restored too often")
+var ErrTooOften = errors.New("too many restores of the job")
 
 // BackupOptions are for a queue that is restored to be revived, not to serve: no limit of
 // theirs sets a task aside or pauses the job.
@@ -25,11 +25,11 @@ func (q *Queue) CountCut(step uint64) error {
 	}
 	//guard:backup-cut-compared
 	if q.exact.round != step {
-		return fmt.Errorf("%w: the set is of cut %d, its tasks are at cut %d (0: none)", ErrDamaged, step, q.exact.round)
+		return fmt.Errorf("%w: expected a set of cut %[3]d (0: none), the cut of its tasks, found a set of cut %[2]d", ErrDamaged, step, q.exact.round)
 	}
 	wait, err := q.unflushed(step)
 	if err == nil && wait {
-		err = errors.New("a trainer had not stopped")
+		err = errors.New("expected stopped trainers, found a running trainer")
 	}
 	if err != nil {
 		return fmt.Errorf("%w: cut %d: %w", ErrDamaged, step, err)

@@ -25,11 +25,11 @@ type File struct {
 type Table struct {
 	chunksPerTask int
 	files         []tableFile
-	sizes         []uint32 // compressed payload bytes, a chunk each
+	sizes         []uint32 // compressed payload bytes of each chunk
 	records       []uint32
-	checksums     []uint32       // of the stored payloads; nil: not known, in a table of an earlier release
+	checksums     []uint32       // of the stored payloads; nil in a table of an earlier release
 	anchors       []int64        // file offset of every anchorEvery-th chunk
-	mixed         map[int][]byte // file -> compression of each chunk, where it is not the same for all
+	mixed         map[int][]byte // file -> compression of each chunk, if they differ
 	end           int64          // of the last chunk in the last file
 	totalRecords  int64
 }
@@ -345,7 +345,7 @@ func (t *Table) checkPart(p *Part) error {
 	rest := n
 	for i, path := range p.Paths {
 		if p.Counts[i] <= 0 || p.Counts[i] > rest {
-			return fmt.Errorf("file %q: %d chunks where %d are left", path, p.Counts[i], rest)
+			return fmt.Errorf("file %q: expected at most %[3]d chunks, found %[2]d", path, p.Counts[i], rest)
 		}
 		rest -= p.Counts[i]
 		if l := recordio.Layout(p.Layouts[i]); !l.Valid() {
@@ -353,7 +353,7 @@ func (t *Table) checkPart(p *Part) error {
 		}
 	}
 	if rest != 0 {
-		return fmt.Errorf("%d chunks of no file", rest)
+		return fmt.Errorf("expected a file for each chunk, found %d chunks without one", rest)
 	}
 	for i, kind := range p.Compressions {
 		if kind > uint8(recordio.Gzip) {
@@ -363,7 +363,7 @@ func (t *Table) checkPart(p *Part) error {
 	if n > 0 && t.goesOn(p.Paths[0]) {
 		last := t.files[len(t.files)-1]
 		if again := (File{p.Paths[0], p.Bytes[0], p.ModTimes[0]}); last.File != again || last.layout != p.Layouts[0] {
-			return fmt.Errorf("file %q goes on as another one: expected %+v in layout %d, found %+v in layout %d", last.Path, last.File, last.layout, again, p.Layouts[0])
+			return fmt.Errorf("file %q continues as another file: expected %+v in layout %d, found %+v in layout %d", last.Path, last.File, last.layout, again, p.Layouts[0])
 		}
 	}
 	return nil

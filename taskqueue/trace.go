@@ -17,9 +17,9 @@ type Moment struct {
 type Delivery struct {
 	Attempt    Attempt
 	Trainer    Ordinal   // 0: unknown
-	Dispatched Moment    // commit 0: in a part of the ledger that is not kept
-	Outcome    EventKind // EventFinished, EventReturned, EventFailed, EventTimedOut; 0: the trainer has it
-	Settled    Moment    // when it came to that
+	Dispatched Moment    // commit 0: in a deleted part of the ledger
+	Outcome    EventKind // EventFinished, EventReturned, EventFailed, EventTimedOut; 0: not ended
+	Settled    Moment    // time of the outcome
 	Step       uint64    // of EventApplied, which is EventFinished once its step is committed
 }
 

@@ -293,20 +293,20 @@ func (v *Verifier) Report() []PassReport {
 // set aside must match the state.
 func (v *Verifier) CrossCheck(state *Snapshot) error {
 	if v.last > state.Commit {
-		return fmt.Errorf("the ledger goes to commit %d, the state only to %d", v.last, state.Commit)
+		return fmt.Errorf("expected a state of commit %d or later, as in the ledger, found commit %d", v.last, state.Commit)
 	}
 	q, err := Restore(state, nil, make([]*Table, len(state.Sets)), Options{})
 	if err != nil {
 		return err
 	}
 	if q.exact != nil && q.exact.committed != v.step {
-		return fmt.Errorf("step %d is the last committed one by the ledger, step %d by the state", v.step, q.exact.committed)
+		return fmt.Errorf("last committed step: found %d in the ledger, %d in the state", v.step, q.exact.committed)
 	}
 	if len(q.sets) != len(v.sets) {
 		return fmt.Errorf("expected %d datasets as in the ledger, found %d in the state", len(v.sets), len(q.sets))
 	}
 	if over := q.status == Ended || q.status == Failed; over != (v.status != Running) || over && q.status != v.status {
-		return fmt.Errorf("the job is %s by the ledger and %s by the state", v.status, q.status)
+		return fmt.Errorf("status: found %s in the ledger, %s in the state", v.status, q.status)
 	}
 	for i, s := range v.sets {
 		if err := s.crossCheck(q.sets[i]); err != nil {
@@ -327,7 +327,7 @@ func (s *verifiedSet) crossCheck(state *set) error {
 			continue
 		}
 		if o.pass == p.report.Pass && o.since != len(p.applied) {
-			return fmt.Errorf("pass %d: %d finished tasks wait for a commit by the ledger, %d by the state", o.pass, len(p.applied), o.since)
+			return fmt.Errorf("pass %d: uncommitted finishes: found %d in the ledger, %d in the state", o.pass, len(p.applied), o.since)
 		}
 		if o.pass != p.report.Pass || o.counted != p.finished.n || o.sum1 != p.sum1 || o.sum2 != p.sum2 {
 			return fmt.Errorf("ledger: pass %d, %d counted, sums %d, %d; state: pass %d, %d counted, sums %d, %d",
@@ -339,14 +339,14 @@ func (s *verifiedSet) crossCheck(state *set) error {
 	}
 	for index, since := range s.aside {
 		if a := state.aside[index]; a == nil || a.pass != since {
-			return fmt.Errorf("task %d is set aside since pass %d by the ledger, not so by the state", index, since)
+			return fmt.Errorf("task %d: set aside since pass %d in the ledger, not in the state", index, since)
 		} else if a.dropped != s.dropped[index] {
-			return fmt.Errorf("task %d: dropped is %t by the ledger and %t by the state", index, s.dropped[index], a.dropped)
+			return fmt.Errorf("task %d: dropped is %t in the ledger, %t in the state", index, s.dropped[index], a.dropped)
 		}
 	}
 	for _, a := range state.since {
 		if p := s.find(a.pass); !p.report.Unseen && p.applied[a.position] != a.step {
-			return fmt.Errorf("position %d of pass %d waits for the commit of step %d by the state, of step %d by the ledger (0: it does not)", a.position, a.pass, a.step, p.applied[a.position])
+			return fmt.Errorf("position %d of pass %d: waits for the commit of step %d in the state, of step %d in the ledger (0: none)", a.position, a.pass, a.step, p.applied[a.position])
 		}
 	}
 	for _, e := range state.live {
@@ -355,7 +355,7 @@ func (s *verifiedSet) crossCheck(state *set) error {
 			continue
 		}
 		if p.finished.has(e.position) || e.held > 0 && !p.dispatched.has(e.position) {
-			return fmt.Errorf("position %d of pass %d is live by the state and not so by the ledger", e.position, e.pass)
+			return fmt.Errorf("position %d of pass %d: live in the state, not in the ledger", e.position, e.pass)
 		}
 	}
 	return nil

@@ -450,11 +450,11 @@ func (t jobTotals) line() string {
 	return text
 }
 
-// operatorsWord begins the stored reason of a job that an operator paused.
-const operatorsWord = "an operator's word"
+// pausedByOperator begins the stored reason of a job that an operator paused.
+const pausedByOperator = "paused by an operator"
 
 func withReason(text, reason string) string {
-	if rest, ok := strings.CutPrefix(reason, operatorsWord); ok {
+	if rest, ok := strings.CutPrefix(reason, pausedByOperator); ok {
 		return text + " by an operator" + rest
 	}
 	if reason == "" {

@@ -52,7 +52,7 @@ func TestPauseAndResume(t *testing.T) {
 	first := a.next()
 	do(t, o.Pause, &pb.PauseRequest{Reason: "a new disk"})
 	status := do(t, o.Status, &pb.StatusRequest{})
-	if status.Status != pb.JobStatus_JOB_STATUS_PAUSED || status.Reason != "an operator's word: a new disk" {
+	if status.Status != pb.JobStatus_JOB_STATUS_PAUSED || status.Reason != "paused by an operator: a new disk" {
 		t.Errorf("after Pause: %v", status)
 	}
 
