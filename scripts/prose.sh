@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# prose.sh checks the wording of Markdown files, Go comments, Go strings and test names with vale, by the rules in
+# prose.sh checks the wording of Markdown files, comments, Go strings and test names with vale, by the rules in
 # scripts/prose/styles, and compares the number of hits of each rule with scripts/prose/baseline.txt.
 #
 #   scripts/prose.sh               fails if a rule has more hits than the baseline
@@ -59,7 +59,7 @@ write_baseline() {
 
 cached vale build_vale
 vale=$entry/vale
-check .vale.ini '*.md' '*.go' >"$work/hits"
+check .vale.ini '*.md' '*.go' '*.proto' >"$work/hits"
 check scripts/prose/vale.raw.ini 'cmd/*.go' >>"$work/hits"
 awk -F: '{ n[$4]++ } END { for (rule in n) print rule, n[rule] }' "$work/hits" | sort >"$work/counts"
 
