@@ -51,6 +51,7 @@ var house = []room{
 	{dir: "pserver/table/onwire", may: []string{"pserver/table", "proto"}},
 	{dir: "pserver/placement/onwire", may: []string{"pserver/placement", "pserver/table/onwire", "proto"}},
 	{dir: "pserver/optimizer/onwire", may: []string{"pserver/optimizer", "proto"}},
+	{dir: "trainer/params/plan", may: []string{"pserver/table", "pserver/wire"}, pure: true, libraries: []string{"gonum.org/v1/gonum/blas/blas32"}},
 	{dir: "pserver/model/onwire", may: []string{"pserver/model", "pserver/optimizer/onwire", "pserver/placement", "pserver/placement/onwire", "pserver/staleness", "pserver/table/onwire", "proto"}},
 	// decisions of the rooms around them, and what the simulator shares with them
 	{dir: "master/store", may: []string{"taskqueue", "ledger"}},
@@ -67,7 +68,7 @@ var house = []room{
 	{dir: "master/httpapi", may: []string{"master", "ledger"}},
 	{dir: "pserver/checkpoint", may: []string{"internal/safetensors", "internal/failpoint", "pserver/wire", "pserver/model", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"internal/safetensors", "internal/failpoint", "pserver/checkpoint", "proto", "pserver/model", "pserver/model/onwire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "internal/portsplit", "pserver/checkpoint/storage", "pserver/placement/onwire"}},
-	{dir: "trainer", may: []string{"recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "trainer/session", "pserver/placement/onwire"}},
+	{dir: "trainer", may: []string{"trainer/params/plan", "recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "trainer/session", "pserver/placement/onwire"}},
 	{dir: "pserver/checkpoint/storage", may: []string{"pserver/checkpoint", "internal/freeport", "scripts"}},
 	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint", "pserver/placement", "pserver/placement/onwire", "taskqueue"}},
 	{dir: "internal/portsplit"},

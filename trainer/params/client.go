@@ -13,6 +13,7 @@ import (
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
+	"trainmaster/trainer/params/plan"
 )
 
 // Client is a trainer's link to all parameter servers of a job.
@@ -25,7 +26,7 @@ type Client struct {
 	key      *tableKey        // of servers that have parameters; nil: not known
 	sequence sequence
 	seen     seenVersion
-	rows     rowPlan
+	rows     plan.Rows
 }
 
 // Connect finds the parameter servers. It waits until all are present.

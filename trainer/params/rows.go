@@ -9,6 +9,7 @@ import (
 
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
+	"trainmaster/trainer/params/plan"
 )
 
 // Table is a table of embeddings: rows of Dim float32 by int64 id. It belongs to the job: all trainers give the same.
@@ -20,9 +21,6 @@ const (
 	Uniform = table.Uniform
 	Normal  = table.Normal
 )
-
-// frameBytes is about what a frame of rows carries: little enough that both ends work at the same time.
-const frameBytes = 256 << 10
 
 // rowCall is one operation on rows of a table, on all shards.
 type rowCall struct {
@@ -40,22 +38,11 @@ type rowCall struct {
 
 // rowFrame is a frame that a call sends to a shard: some slots with the ids that belong there.
 type rowFrame struct {
-	spans    []wire.Span
-	places   []int32 // of the ids in the call, slot after slot
-	pending  bool    // not acknowledged yet in the call under way
-	version  uint32  // that the last call brought
+	plan.Frame
+	pending  bool   // not acknowledged yet in the call under way
+	version  uint32 // that the last call brought
 	sequence uint64
 	place    place
-}
-
-// rowPlan is the memory in which a client sorts ids.
-type rowPlan struct {
-	slots   []uint16 // by place, or repeated
-	places  []int32  // slot after slot
-	starts  [table.Slots + 2]int32
-	index   []int32 // open addressing: places of ids, from 1
-	repeats []repeat
-	sums    []float32 // of gradients
 }
 
 // Lookup fills dst, of shape [ids, dim], with the rows of ids, in their order; ids may repeat. A row without updates has its initial
@@ -79,7 +66,7 @@ func (c *Client) Lookup(ctx context.Context, table string, ids []int64, dst []fl
 		}
 		low, high := c.rowVersions()
 		if low == high || c.cfg.Mode == Async {
-			c.rows.fillRepeats(&call)
+			c.rows.Fill(call.dst, call.table.Dim)
 			return uint64(high), nil
 		}
 		// A version was committed between two frames: fetch the older ones again.
@@ -124,10 +111,10 @@ func (c *Client) sendRows(ctx context.Context, what, table string, call rowCall)
 		return fmt.Errorf("%s: table %q: element %d of id %d is %v", what, table, i%dim, call.ids[i/dim], call.grads[i])
 	}
 	var err error
-	if call.grads, err = c.rows.sumRepeats(&call); err == nil {
-		err = c.runRows(ctx, call)
+	if call.grads, err = c.rows.Sum(call.ids, call.grads, call.table.Dim); err != nil {
+		return fmt.Errorf("%s: table %q: %w", what, table, err)
 	}
-	if err != nil {
+	if err := c.runRows(ctx, call); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
@@ -164,38 +151,22 @@ func (c *Client) findTable(name string, call *rowCall) error {
 // planRows sorts the ids by slot and gives every link its frames.
 func (c *Client) planRows(call *rowCall) error {
 	p := &c.rows
-	if n := len(call.ids); cap(p.slots) < n {
-		p.slots, p.places = make([]uint16, n+n/2), make([]int32, n+n/2)
-	}
-	slots, places := p.slots[:len(call.ids)], p.places[:len(call.ids)]
-	p.starts = [table.Slots + 2]int32{}
-	p.findRepeats(&call.table, call.ids, slots)
-	for _, slot := range slots {
-		p.starts[slot+1]++
-	}
-	for slot := range table.Slots + 1 { // repeated ids come last
-		p.starts[slot+1] += p.starts[slot]
-	}
-	next := p.starts
-	for i, slot := range slots {
-		places[next[slot]] = int32(i)
-		next[slot]++
-	}
+	p.Sort(&call.table, call.ids)
 	for _, l := range c.links {
 		l.rows = l.rows[:0]
 	}
 	most := wire.MostRows(call.table.Dim)
 	for slot := range uint32(table.Slots) {
-		lo, hi := p.starts[slot], p.starts[slot+1]
-		if int(hi-lo) > most && call.op != wire.LookupRows {
+		places := p.Slot(slot)
+		if len(places) > most && call.op != wire.LookupRows {
 			return fmt.Errorf("table %q: %d of the %d different ids are of slot %d, which goes in one frame, and a frame has room for %d: make the batch smaller",
-				call.table.Name, hi-lo, len(call.ids)-len(p.repeats), slot, most)
+				call.table.Name, len(places), len(call.ids)-p.Repeats(), slot, most)
 		}
 		l := c.links[c.table.SlotOwners[call.number][slot]]
-		for lo < hi {
-			n := min(hi-lo, int32(most))
-			l.addRows(wire.Span{Slot: slot, Rows: uint32(n)}, places[lo:lo+n], call.table.Dim)
-			lo += n
+		for len(places) > 0 {
+			n := min(len(places), most)
+			l.addRows(wire.Span{Slot: slot, Rows: uint32(n)}, places[:n], call.table.Dim)
+			places = places[n:]
 		}
 	}
 	if call.op == wire.StageRows {
@@ -211,11 +182,7 @@ func (c *Client) planRows(call *rowCall) error {
 // addRows adds a slot's rows to the last frame, or to a new one.
 func (l *link) addRows(span wire.Span, places []int32, dim int) {
 	if n := len(l.rows); n > 0 {
-		f := &l.rows[n-1]
-		spans, rows := len(f.spans)+1, len(f.places)+len(places)
-		if wire.RowsSize(spans, rows, dim) <= frameBytes && f.spans[spans-2].Slot != span.Slot {
-			f.spans = append(f.spans, span)
-			f.places = append(f.places, places...)
+		if l.rows[n-1].Add(span, places, dim) {
 			return
 		}
 	}
@@ -225,7 +192,8 @@ func (l *link) addRows(span wire.Span, places []int32, dim int) {
 		l.rows = append(l.rows, rowFrame{})
 	}
 	f := &l.rows[len(l.rows)-1]
-	*f = rowFrame{spans: append(f.spans[:0], span), places: append(f.places[:0], places...)}
+	*f = rowFrame{Frame: f.Frame}
+	f.Reset(span, places)
 }
 
 // runRows makes a call at all shards that have a part in it. After a migration of slots runRows repeats the whole call, by the
@@ -271,7 +239,7 @@ func (l *link) runRows(ctx context.Context, call rowCall) error {
 		due := pendingRows(l.rows)
 		for _, i := range due {
 			f := &l.rows[i]
-			f.sequence, f.place = l.client.sequence.next(), s.memory.place(wire.RowsSize(len(f.spans), len(f.places), call.table.Dim))
+			f.sequence, f.place = l.client.sequence.next(), s.memory.place(wire.RowsSize(len(f.Spans), len(f.Places), call.table.Dim))
 		}
 		return s.exchange(ctx, func(over <-chan struct{}) error { return s.sendRows(ctx, l, &call, due, over) }, func() error { return s.collectRows(ctx, l, &call, due) })
 	})
@@ -300,7 +268,7 @@ func (s *stream) sendRows(ctx context.Context, l *link, call *rowCall, due []int
 	}
 	for _, i := range due {
 		f := &l.rows[i]
-		size := wire.HeaderSize + wire.RowsSize(len(f.spans), len(f.places), width)
+		size := wire.HeaderSize + wire.RowsSize(len(f.Spans), len(f.Places), width)
 		s.outgoing = grown(s.outgoing, (size+3)/4)
 		frame := wire.FloatBytes(s.outgoing)[:size]
 		body := frame[wire.HeaderSize:]
@@ -310,18 +278,18 @@ func (s *stream) sendRows(ctx context.Context, l *link, call *rowCall, due []int
 		if head.Flags = f.place.flags(); f.place != inFrame {
 			frame, body = frame[:wire.HeaderSize], s.memory.Slot(int(f.place))
 		}
-		payload, rows := wire.Layout(body, len(f.spans), len(f.places), width)
+		payload, rows := wire.Layout(body, len(f.Spans), len(f.Places), width)
 		if call.op == wire.StageRows {
 			wire.Number(payload, uint32(i), uint32(len(l.rows)))
 		} else {
 			wire.Number(payload, 0, 1)
 		}
-		copy(rows.Spans, f.spans)
-		for k, place := range f.places {
+		copy(rows.Spans, f.Spans)
+		for k, place := range f.Places {
 			rows.IDs[k] = call.ids[place]
 		}
 		if width > 0 {
-			for k, place := range f.places {
+			for k, place := range f.Places {
 				copy(rows.Values[k*dim:(k+1)*dim], call.grads[int(place)*dim:])
 			}
 		}
@@ -347,7 +315,7 @@ func (s *stream) collectRows(ctx context.Context, l *link, call *rowCall, due []
 		f := &l.rows[i]
 		var values []float32
 		if call.dst != nil {
-			s.incoming = grown(s.incoming, len(f.places)*dim)
+			s.incoming = grown(s.incoming, len(f.Places)*dim)
 			values = s.incoming
 		}
 		err := s.receive(ctx, f.sequence, f.place, values, wire.Float32)
@@ -355,7 +323,7 @@ func (s *stream) collectRows(ctx context.Context, l *link, call *rowCall, due []
 		var fault *wire.Fault
 		switch {
 		case err == nil:
-			for k, place := range f.places[:len(values)/dim] {
+			for k, place := range f.Places[:len(values)/dim] {
 				copy(call.dst[int(place)*dim:(int(place)+1)*dim], values[k*dim:])
 			}
 			f.pending, f.version = false, s.head.Version
