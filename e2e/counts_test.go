@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,10 +29,10 @@ type delivery struct {
 
 // history is what the ledger of a job says, read by this test itself, without the verifier.
 type history struct {
-	finished   map[place][]delivery // as they were counted
+	finished   map[place][]delivery // as they were counted, without those that a rollback undid
 	dispatched map[place]int        // how often
 	returned   []delivery           // taken back from their trainers, uncounted
-	sessions   map[string]int       // trainer id -> how often it joined
+	sessions   map[string]int       // trainer id -> how often it joined since the last rollback
 	lost       map[string]int       // trainer id -> how often it was lost
 }
 
@@ -44,7 +45,7 @@ func (j *job) history() history {
 		j.t.Fatal(err)
 	}
 	h := history{finished: map[place][]delivery{}, dispatched: map[place]int{}, sessions: map[string]int{}, lost: map[string]int{}}
-	ids := map[taskqueue.Ordinal]string{}
+	ids, steps := map[taskqueue.Ordinal]string{}, map[delivery]uint64{}
 	for entry, err := range reader.Entries(j.t.Context(), state.Commit) {
 		if err != nil {
 			j.t.Fatal(err)
@@ -64,6 +65,15 @@ func (j *job) history() history {
 				h.dispatched[d.place]++
 			case taskqueue.EventFinished:
 				h.finished[d.place] = append(h.finished[d.place], d)
+			case taskqueue.EventApplied:
+				h.finished[d.place], steps[d] = append(h.finished[d.place], d), ev.Step
+			case taskqueue.EventRolledBack:
+				clear(h.sessions)
+				for at, list := range h.finished {
+					if h.finished[at] = slices.DeleteFunc(list, func(d delivery) bool { return steps[d] > ev.Step }); len(h.finished[at]) == 0 {
+						delete(h.finished, at)
+					}
+				}
 			case taskqueue.EventReturned, taskqueue.EventFailed, taskqueue.EventTimedOut:
 				h.returned = append(h.returned, d)
 			}

@@ -75,7 +75,7 @@ func TestDeterministicWithRollbacks(t *testing.T) {
 	j := newJob(t)
 	tasks := j.useFlights()
 	flags := []string{"--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", "sync", "--trainers", "3", "--seed", "7", "--deterministic",
-		"--on-shard-loss", "rewind", "--checkpoint-every", "100ms", "--session-ttl", "5s"}
+		"--checkpoint-every", "100ms", "--session-ttl", "5s"}
 	m := j.master(flags...)
 	servers := []*process{j.server(mortal...), j.server(mortal...)}
 	started := func(id string) *process { return j.trainer(id, "--model", model, "--record-delay", delays[id]) }

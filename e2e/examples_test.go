@@ -21,7 +21,7 @@ import (
 // notRun are the examples of --help that this test does not run, with what does, or why nothing does.
 var notRun = map[string]string{
 	"master run":                                "TestRun",
-	"master run --on-shard-loss rewind":         "TestRunResumed",
+	"master run --update-mode sync":             "TestRunResumed",
 	"master run --data data/digits --model mlp": "TestRunOnConvertedData",
 	"master model evaluate trainmaster-run/001/digits-softmax.safetensors --data data/digits": "TestRunOnConvertedData",
 	"master run --data data/digits -- ./trainer":                                              "TestExampleTrainerSurvivesKills",

@@ -75,7 +75,11 @@ func TestKilledParameterServer(t *testing.T) {
 			if strings.Contains(next.log(), "parameters initialized") {
 				t.Error("the restarted parameter server was given new parameters, expected that it goes on from its checkpoint")
 			}
-			j.wantExactlyOnce(passes, tasksPerPass)
+			if mode == "sync" { // the journal has only the rest of a task after a rollback
+				j.wantVerified(passes, tasksPerPass)
+			} else {
+				j.wantExactlyOnce(passes, tasksPerPass)
+			}
 			j.wantAccuracy(0.90)
 		})
 	}

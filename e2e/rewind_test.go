@@ -16,10 +16,10 @@ import (
 const rewindPasses = 3
 
 // started is a job that goes back as a whole, at work: two servers, two counters.
-func (c counters) started(mode string, passes int, flags ...string) (master func() *process, m *process, servers, trainers []*process) {
+func (c counters) started(passes int, flags ...string) (master func() *process, m *process, servers, trainers []*process) {
 	master = func() *process {
 		return c.master(append([]string{
-			"--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", mode, "--on-shard-loss", "rewind", "--session-ttl", "5s", "--checkpoint-every", "200ms",
+			"--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", "sync", "--on-trainer-loss", "rewind", "--session-ttl", "5s", "--checkpoint-every", "200ms",
 		}, flags...)...)
 	}
 	m = master()
@@ -42,46 +42,44 @@ func (c counters) awaitCut(number uint64) uint64 {
 
 // Whatever is killed with -9, whenever, each record of each pass is in the model once.
 func TestRewind(t *testing.T) {
-	for _, mode := range []string{"async", "sync"} {
-		for _, victim := range []string{"nobody", "server", "trainer in a cut", "master in a cut", "everything"} {
-			t.Run(mode+"/"+victim, func(t *testing.T) {
-				t.Parallel()
-				c := newCounters(t)
-				master, m, servers, trainers := c.started(mode, rewindPasses)
-				before := c.awaitSets(0, 2)
-				switch victim {
-				case "server":
-					for range 3 { // each time when some is trained that no set has
-						servers[1].kill()
-						servers[1] = c.server(mortal...)
-						before = c.awaitSets(before, 1)
-					}
-				case "trainer in a cut":
-					trainers[1].signal(syscall.SIGSTOP) // the next cut waits for it
-					c.awaitCut(before)
-					trainers[1].kill()
-					trainers[1] = c.counter("c")
-				case "master in a cut":
-					trainers[1].signal(syscall.SIGSTOP)
-					c.awaitCut(before)
-					m.kill()
-					m = master()
-					trainers[1].signal(syscall.SIGCONT)
-				case "everything":
-					for _, p := range append(append([]*process{m}, servers...), trainers...) {
-						p.kill()
-					}
-					_, m, _, trainers = c.started(mode, rewindPasses)
+	for _, victim := range []string{"nobody", "server", "trainer in a cut", "master in a cut", "everything"} {
+		t.Run(victim, func(t *testing.T) {
+			t.Parallel()
+			c := newCounters(t)
+			master, m, servers, trainers := c.started(rewindPasses)
+			before := c.awaitSets(0, 2)
+			switch victim {
+			case "server":
+				for range 3 { // each time when some is trained that no set has
+					servers[1].kill()
+					servers[1] = c.server(mortal...)
+					before = c.awaitSets(before, 1)
 				}
-				c.hurry()
-				for _, p := range trainers {
-					p.wantExit(0)
+			case "trainer in a cut":
+				trainers[1].signal(syscall.SIGSTOP) // the next cut waits for it
+				c.awaitCut(before)
+				trainers[1].kill()
+				trainers[1] = c.counter("c")
+			case "master in a cut":
+				trainers[1].signal(syscall.SIGSTOP)
+				c.awaitCut(before)
+				m.kill()
+				m = master()
+				trainers[1].signal(syscall.SIGCONT)
+			case "everything":
+				for _, p := range append(append([]*process{m}, servers...), trainers...) {
+					p.kill()
 				}
-				m.wantExit(0)
-				c.wantVerified(rewindPasses, countedRecords/countedChunk)
-				c.wantCounted(rewindPasses)
-			})
-		}
+				_, m, _, trainers = c.started(rewindPasses)
+			}
+			c.hurry()
+			for _, p := range trainers {
+				p.wantExit(0)
+			}
+			m.wantExit(0)
+			c.wantVerified(rewindPasses, countedRecords/countedChunk)
+			c.wantCounted(rewindPasses)
+		})
 	}
 }
 
@@ -98,56 +96,53 @@ func (c counters) awaitSets(last uint64, least int) uint64 {
 // A job that goes back as a whole gets another number of servers while it trains. Nothing goes back for it; when a server is lost
 // afterwards, or the leader in the middle of a move, the last set is restored to where the blocks lie by then.
 func TestRewindWithMovedBlocks(t *testing.T) {
-	for _, mode := range []string{"async", "sync"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			const passes = 8
-			c := newCounters(t)
-			master, m, servers, trainers := c.started(mode, passes)
-			c.awaitSets(0, 1)
-			up := start(t, "scale", c.dir, c.in("scale", "ps=3")...)
-			up.awaitLog("start one with: master pserver")
-			servers = append(servers, c.server(mortal...))
-			up.wantExit(0)
-			c.awaitSet(3, 0)
-			wentBack := func() int { return strings.Count(m.log(), "the job goes back") }
-			if n := wentBack(); n != 1 {
-				t.Errorf("the job went back %d times, expected once, when its servers began", n)
-			}
-
-			servers[2].kill()
-			servers[2] = c.server(mortal...)
-			eventually(t, "the job goes back", func() (bool, string) { n := wentBack(); return n == 2, fmt.Sprint(n) })
-			set, _ := c.awaitSet(3, c.latestSet().Number)
-
-			c.order(1)
-			epoch := c.layout().Epoch
-			eventually(t, "a step of the move", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
-			m.kill()
-			m = master()
-			eventually(t, "one server", func() (bool, string) { return c.layout().Shards == 1, fmt.Sprint(c.layout()) })
-			c.awaitSet(1, set.Number)
-			isLast := func(s *process) bool { return strings.Contains(s.log(), "shard=0") }
-			for _, s := range servers {
-				if !isLast(s) {
-					s.wantExit(0) // the leader informs it once all servers are there
-				}
-			}
-			for _, s := range servers {
-				if isLast(s) {
-					s.kill()
-				}
-			}
-			c.server(mortal...).awaitLog("gone back")
-			c.hurry()
-			for _, p := range trainers {
-				p.wantExit(0)
-			}
-			m.wantExit(0)
-			c.wantVerified(passes, countedRecords/countedChunk)
-			c.wantCounted(passes)
-		})
+	t.Parallel()
+	const passes = 8
+	c := newCounters(t)
+	master, m, servers, trainers := c.started(passes)
+	c.awaitSets(0, 1)
+	up := start(t, "scale", c.dir, c.in("scale", "ps=3")...)
+	up.awaitLog("start one with: master pserver")
+	servers = append(servers, c.server(mortal...))
+	up.wantExit(0)
+	c.awaitSet(3, 0)
+	wentBack := func() int { return strings.Count(m.log(), "the job goes back") }
+	if n := wentBack(); n != 1 {
+		t.Errorf("the job went back %d times, expected once, when its servers began", n)
 	}
+
+	servers[2].kill()
+	servers[2] = c.server(mortal...)
+	eventually(t, "the job goes back", func() (bool, string) { n := wentBack(); return n == 2, fmt.Sprint(n) })
+	set, _ := c.awaitSet(3, c.latestSet().Number)
+
+	c.order(1)
+	epoch := c.layout().Epoch
+	eventually(t, "a step of the move", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
+	m.kill()
+	m = master()
+	eventually(t, "one server", func() (bool, string) { return c.layout().Shards == 1, fmt.Sprint(c.layout()) })
+	c.awaitSet(1, set.Number)
+	isLast := func(s *process) bool { return strings.Contains(s.log(), "shard=0") }
+	for _, s := range servers {
+		if !isLast(s) {
+			s.wantExit(0) // the leader informs it once all servers are there
+		}
+	}
+	for _, s := range servers {
+		if isLast(s) {
+			s.kill()
+		}
+	}
+	c.server(mortal...).awaitLog("gone back")
+	c.hurry()
+	for _, p := range trainers {
+		p.wantExit(0)
+	}
+	m.wantExit(0)
+	c.wantVerified(passes, countedRecords/countedChunk)
+	c.wantCounted(passes)
+
 }
 
 // A run whose processes were all killed goes on where it was, with its settings; whoever means
@@ -155,7 +150,7 @@ func TestRewindWithMovedBlocks(t *testing.T) {
 func TestRunResumed(t *testing.T) {
 	t.Parallel()
 	passes := passesOf(50, 15)
-	r := startRun(t, "--passes", fmt.Sprint(passes), "--on-shard-loss", "rewind", "--checkpoint-every", "50ms", "--journal", "-o", "json")
+	r := startRun(t, "--passes", fmt.Sprint(passes), "--update-mode", "sync", "--checkpoint-every", "50ms", "--journal", "-o", "json")
 	pass := r.awaitStatus("pass 3", func(s *pb.StatusReply) bool { return len(s.Datasets) > 0 && s.Datasets[0].Pass >= 3 }).Datasets[0].Pass
 	killed := r.awaitChildren()
 	r.kill()
@@ -183,42 +178,39 @@ func TestRunResumed(t *testing.T) {
 	r.wantVerified(passes, runTasks)
 }
 
-// With --on-trainer-loss retrain the job does not roll back for a lost trainer: its task is trained again, and each record of each
+// By default a job does not roll back for a lost trainer: its task is trained again, and each record of each
 // pass is in the model at least once.
 func TestTrainerLossRetrainsItsTask(t *testing.T) {
-	for _, mode := range []string{"async", "sync"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			c := newCounters(t)
-			m := c.master("--passes", fmt.Sprint(rewindPasses), "--ps", "2", "--update-mode", mode, "--on-shard-loss", "rewind", "--on-trainer-loss", "retrain",
-				"--session-ttl", "5s", "--checkpoint-every", "200ms")
-			c.server(mortal...)
-			c.server(mortal...)
-			trainers := []*process{c.counter("a"), c.counter("b")}
-			before := c.awaitSets(0, 2)
-			for range 2 {
-				trainers[1].kill()
-				trainers[1] = c.counter("b")
-				before = c.awaitSets(before, 2)
-			}
-			if n := strings.Count(m.log(), "the job goes back"); n != 1 {
-				t.Errorf("the job rolled back %d times, expected once, when its servers began", n)
-			}
-			c.hurry()
-			for _, p := range trainers {
-				p.wantExit(0)
-			}
-			m.wantExit(0)
-			c.wantVerified(rewindPasses, countedRecords/countedChunk)
-			c.wantCountedAtLeast(rewindPasses)
-		})
+	t.Parallel()
+	c := newCounters(t)
+	m := c.master("--passes", fmt.Sprint(rewindPasses), "--ps", "2", "--update-mode", "sync",
+		"--session-ttl", "5s", "--checkpoint-every", "200ms")
+	c.server(mortal...)
+	c.server(mortal...)
+	trainers := []*process{c.counter("a"), c.counter("b")}
+	before := c.awaitSets(0, 2)
+	for range 2 {
+		trainers[1].kill()
+		trainers[1] = c.counter("b")
+		before = c.awaitSets(before, 2)
 	}
+	if n := strings.Count(m.log(), "the job goes back"); n != 1 {
+		t.Errorf("the job rolled back %d times, expected once, when its servers began", n)
+	}
+	c.hurry()
+	for _, p := range trainers {
+		p.wantExit(0)
+	}
+	m.wantExit(0)
+	c.wantVerified(rewindPasses, countedRecords/countedChunk)
+	c.wantCountedAtLeast(rewindPasses)
+
 }
 
 // startedUnsaved is a synchronous job at work whose two parameter servers keep no checkpoints.
 func (c counters) startedUnsaved(passes int) (m *process, servers, trainers []*process) {
 	c.t.Helper()
-	m = c.master("--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", "sync", "--on-shard-loss", "rewind", "--session-ttl", "5s", "--checkpoint-every", "200ms")
+	m = c.master("--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", "sync", "--session-ttl", "5s", "--checkpoint-every", "200ms")
 	flags := append([]string{"--checkpoint-dir", ""}, mortal...)
 	servers = []*process{c.server(flags...), c.server(flags...)}
 	trainers = []*process{c.counter("a"), c.counter("b")}

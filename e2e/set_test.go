@@ -167,37 +167,34 @@ func TestRottenSet(t *testing.T) {
 // F52, in a job that goes back as a whole: data and parameters go on from the cut that an operator names, and each record of each pass is in
 // the model once. The command is refused while something of the job runs.
 func TestRottenSetOfARewind(t *testing.T) {
-	for _, mode := range []string{"async", "sync"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			c := newCounters(t)
-			ledgers := []string{"--ledger-dir", t.TempDir()}
-			_, m, servers, trainers := c.started(mode, rewindPasses, ledgers...)
-			c.awaitSets(0, 3)
-			for _, p := range append(append([]*process{m}, servers...), trainers...) {
-				p.kill()
-			}
-			newest := c.latestSet()
-			weights := c.rot(newest)
-
-			_, m, servers, trainers = c.started(mode, rewindPasses, ledgers...)
-			c.awaitRefusal(weights)
-			c.use(newest.Number-1).wants(t, 1, "stop all of them")
-			for _, p := range append(append([]*process{m}, servers...), trainers...) {
-				p.kill()
-			}
-			eventually(t, "the command is taken when the leases are over", func() (bool, string) {
-				r := c.use(newest.Number - 1)
-				return r.code == 0, r.stderr
-			})
-			_, m, _, trainers = c.started(mode, rewindPasses, ledgers...)
-			c.hurry()
-			for _, p := range trainers {
-				p.wantExit(0)
-			}
-			m.wantExit(0)
-			c.wantCounted(rewindPasses)
-			run(t, c.dir, append(c.in("verify"), ledgers...)...).wants(t, 0)
-		})
+	t.Parallel()
+	c := newCounters(t)
+	ledgers := []string{"--ledger-dir", t.TempDir()}
+	_, m, servers, trainers := c.started(rewindPasses, ledgers...)
+	c.awaitSets(0, 3)
+	for _, p := range append(append([]*process{m}, servers...), trainers...) {
+		p.kill()
 	}
+	newest := c.latestSet()
+	weights := c.rot(newest)
+
+	_, m, servers, trainers = c.started(rewindPasses, ledgers...)
+	c.awaitRefusal(weights)
+	c.use(newest.Number-1).wants(t, 1, "stop all of them")
+	for _, p := range append(append([]*process{m}, servers...), trainers...) {
+		p.kill()
+	}
+	eventually(t, "the command is taken when the leases are over", func() (bool, string) {
+		r := c.use(newest.Number - 1)
+		return r.code == 0, r.stderr
+	})
+	_, m, _, trainers = c.started(rewindPasses, ledgers...)
+	c.hurry()
+	for _, p := range trainers {
+		p.wantExit(0)
+	}
+	m.wantExit(0)
+	c.wantCounted(rewindPasses)
+	run(t, c.dir, append(c.in("verify"), ledgers...)...).wants(t, 0)
+
 }

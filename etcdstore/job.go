@@ -80,8 +80,24 @@ func (j Job) compare(key string, stored []byte) error {
 			differs = append(differs, fmt.Sprintf("%s was %q at the beginning and is %q here", setting, there, j.Settings[setting]))
 		}
 	}
+	//guard:removed-modes-refused
+	if mode := removedMode(found.Settings); mode != "" && len(differs) > 0 {
+		return fmt.Errorf("%w: %s began as %s, which is not supported anymore: begin another job with --job", store.ErrOtherJob, key, mode)
+	}
 	if len(differs) > 0 {
 		return fmt.Errorf("%w: settings differ from those that the job began with: %s (by %s); start with the same settings, or begin another job with --job", store.ErrOtherJob, strings.Join(differs, ", "), key)
 	}
 	return nil
+}
+
+// removedMode names the mode of a stored job that no master supports anymore; "": there is none.
+func removedMode(settings map[string]string) string {
+	isSync, rollsBack := settings["update-mode"] == "sync", strings.HasPrefix(settings["commit-mode"], "cuts")
+	switch {
+	case isSync && !rollsBack:
+		return "a synchronous job without rollbacks (--on-shard-loss continue)"
+	case !isSync && rollsBack:
+		return "an asynchronous job with rollbacks (--on-shard-loss rewind)"
+	}
+	return ""
 }

@@ -90,3 +90,22 @@ func TestDamagedJobIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// A stored job of a mode that was removed is refused by name: no settings of a master fit it.
+func TestEnsureJobNamesRemovedModes(t *testing.T) {
+	for name, c := range map[string]struct{ update, commit, says string }{
+		"synchronous without rollbacks": {"sync", "finish", "a synchronous job without rollbacks"},
+		"asynchronous with rollbacks":   {"async", "cuts", "an asynchronous job with rollbacks"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := etcdtest.Store(t)
+			if err := s.EnsureJob(t.Context(), "j", map[string]string{"update-mode": c.update, "commit-mode": c.commit}); err != nil {
+				t.Fatal(err)
+			}
+			err := s.EnsureJob(t.Context(), "j", map[string]string{"update-mode": c.update, "commit-mode": "other"})
+			if !errors.Is(err, store.ErrOtherJob) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("error %v: expected %v, with %q", err, store.ErrOtherJob, c.says)
+			}
+		})
+	}
+}

@@ -62,8 +62,7 @@ type Config struct {
 	Exchange  reference.Exchange
 
 	CheckpointEvery time.Duration     // default 2 s
-	OnShardLoss     string            // continue or rewind; default continue
-	OnTrainerLoss   string            // Rewind or Retrain; default Rewind; with OnShardLoss rewind
+	OnTrainerLoss   string            // of a synchronous run: Rewind or Retrain; default Retrain, with Deterministic Rewind
 	Resume          bool              // go on with the run in Dir
 	Settings        map[string]string // kept there for whoever goes on with it
 	Journal         bool              // trainers note what they trained, in journal.jsonl
@@ -185,8 +184,6 @@ func (c *Config) validateOwn() error {
 		return fmt.Errorf("expected at least one master, trainer and pass, and 0 or more parameter servers, found %d, %d, %d and %d", c.Masters, c.Trainers, c.Passes, c.Servers)
 	case c.Servers == 0 && c.Sync:
 		return errors.New("--update-mode sync: expected parameter servers: add --ps 1 or more")
-	case c.Servers == 0 && c.OnShardLoss == "rewind":
-		return errors.New("--on-shard-loss rewind: expected parameter servers: add --ps 1 or more")
 	case c.OnTrainerLoss == Retrain && c.Deterministic:
 		return errors.New("--on-trainer-loss: expected rewind with --deterministic, found retrain")
 	}
@@ -428,7 +425,10 @@ func (j *Job) define() {
 		one := child(masterName(i), "--listen", "127.0.0.1:0", "--http", "", "--own-etcd", "--lease-ttl", "2s", "--linger", linger,
 			"--ps", strconv.Itoa(c.Servers), "--trainers", strconv.Itoa(c.Trainers), "--passes", strconv.Itoa(c.Passes),
 			"--update-mode", update, "--backup-workers", strconv.Itoa(c.Backups),
-			"--deterministic="+strconv.FormatBool(c.Deterministic), "--on-shard-loss", cmp.Or(c.OnShardLoss, "continue"), "--on-trainer-loss", cmp.Or(c.OnTrainerLoss, Rewind), "--checkpoint-every", checkpointEvery, "--seed", strconv.FormatUint(c.Seed, 10))
+			"--deterministic="+strconv.FormatBool(c.Deterministic), "--checkpoint-every", checkpointEvery, "--seed", strconv.FormatUint(c.Seed, 10))
+		if c.OnTrainerLoss != "" {
+			one.args = append(one.args, "--on-trainer-loss", c.OnTrainerLoss)
+		}
 		if c.Data == "" {
 			one.args = append(one.args, "--data-roots", j.path("data"))
 		}

@@ -45,7 +45,7 @@ func New(config Config) (*Master, error) {
 	if hasNone := config.Servers == Servers(None{}); hasNone && config.Sync {
 		return nil, errors.New("synchronous steps need parameter servers")
 	} else if hasNone && config.Queue.Cuts {
-		return nil, errors.New("on-shard-loss rewind: expected parameter servers")
+		return nil, errors.New("cuts need parameter servers")
 	}
 	m := &Master{config: config}
 	ended := make(chan struct{})

@@ -29,7 +29,7 @@ func newCuts(epoch uint32) *cuts {
 }
 
 // Cuts reports whether the job takes cuts of data and parameters, and rolls back to the last
-// cut after a loss (--on-shard-loss rewind of its master). The trainer of such a job must call
+// cut after a loss (--update-mode sync of its master). The trainer of such a job must call
 // Boundary between two mini-batches and Used after each, must use the parameters of
 // [Client.Epoch], and must join again after ErrRolledBack.
 func (c *Client) Cuts() bool { return c.cuts != nil }

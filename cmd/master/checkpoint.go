@@ -150,7 +150,7 @@ func checkpointUseCommand() *cobra.Command {
 the set before was damaged load it within seconds. Updates after its cut are lost; tasks that were counted since are not trained again.
 Servers that have parameters keep them. Sets that are newer than the named one are removed, at the latest when the next set is complete.
 
-With --on-shard-loss rewind the tasks go back with the parameters: stop all masters and parameter servers of the job, give the
+With --update-mode sync the tasks roll back with the parameters: stop all masters and parameter servers of the job, give the
 command, and start them again. Tasks that were counted after the cut are trained again. The job gets a new id, and its ledger
 begins at the cut. In --ledger-dir, the folder of the ledger before is renamed to JOB-OLDID.
 
@@ -225,7 +225,7 @@ func useSet(cmd *cobra.Command, from place, store *etcdstore.Store, folder check
 		err = store.MovePointer(ctx, pointer, text)
 	}
 	if errors.Is(err, etcdstore.ErrJobRuns) {
-		return fmt.Errorf("set %d: expected no running master or parameter server, since the tasks go back with the parameters (--on-shard-loss rewind): stop all of them, and give the command again", number)
+		return fmt.Errorf("set %d: expected no running master or parameter server, since the tasks go back with the parameters (--update-mode sync): stop all of them, and give the command again", number)
 	}
 	if err != nil {
 		return err

@@ -40,7 +40,6 @@ type daemonSettings struct {
 	config     master.Config
 	passMode   *string
 	update     *string
-	shardLoss  *string
 	lostTask   *string
 	fault      bool
 	ledger     bool
@@ -90,7 +89,6 @@ func addDaemon(cmd *cobra.Command) {
 	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
 	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs of as many trainers as --trainers says agree bit by bit, with synchronous steps")
 	flags.StringVar(&s.checkpoint, "checkpoint-every", "1m", "how often to take a checkpoint of all parameter servers: a `cadence` such as 60s, 1pass, 500steps (with --update-mode sync), 60s,1pass (whichever comes first), or never")
-	s.shardLoss = addChoice(cmd, "on-shard-loss", "", "what becomes of the job when a parameter server is lost: the others go on (continue), or all go back to the last checkpoint, the data too (rewind)", "continue", "rewind")
 	s.lostTask = addTrainerLoss(cmd)
 	flags.IntVar(&c.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
 	flags.StringVar(&s.resume, "resume", "", "`folder`, or s3://bucket/prefix, of checkpoints of a job that etcd has lost: begin it anew from the newest set there, data and parameters; a job that has begun so goes on")
@@ -129,15 +127,13 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	s.config.Queue.LossesIgnored = !s.fault
 	s.config.NoLedger = !s.ledger
 	s.config.Sync = *s.update == "sync"
-	if *s.shardLoss == "rewind" {
-		if q := &s.config.Queue; q.ExplicitCommit {
-			return settingErrorf(cmd, "explicit-commit", "expected it without --on-shard-loss rewind, where the master commits the steps")
-		} else if s.ps == 0 {
-			return settingErrorf(cmd, "ps", "expected how many parameter servers the job has: --on-shard-loss rewind needs them")
+	if q := &s.config.Queue; s.config.Sync {
+		if q.ExplicitCommit {
+			return settingErrorf(cmd, "explicit-commit", "expected it without --update-mode sync, where the master commits the steps")
 		}
-		s.config.Queue.ExplicitCommit, s.config.Queue.Cuts = true, true
+		q.ExplicitCommit, q.Cuts = true, true
+		q.RetrainLost = *s.lostTask == local.Retrain && !(s.config.Deterministic && !cmd.Flags().Changed("on-trainer-loss"))
 	}
-	s.config.Queue.RetrainLost = *s.lostTask == local.Retrain && s.config.Queue.Cuts
 	var err error
 	if s.sealing.Keep, err = ledger.ParseKeep(s.keep); err != nil {
 		return settingErrorf(cmd, "ledger-keep", "expected a size such as 64MiB or 10GiB, an age such as 720h, or all")
@@ -437,5 +433,5 @@ func advertise(given string, bound net.Addr) (string, error) {
 
 // addTrainerLoss gives cmd the flag --on-trainer-loss.
 func addTrainerLoss(cmd *cobra.Command) *string {
-	return addChoice(cmd, "on-trainer-loss", "", "with --on-shard-loss rewind, if a trainer is lost with a task: roll back the job (rewind) or train only that task again (retrain)", local.Rewind, local.Retrain)
+	return addChoice(cmd, "on-trainer-loss", "", "with --update-mode sync, action if a trainer is lost with a task: train that task again (retrain) or roll back the job (rewind; the default with --deterministic)", local.Retrain, local.Rewind)
 }

@@ -65,8 +65,8 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
   master run --data data/digits --model mlp
   # your own trainers on your own data
   master run --data data/digits -- ./trainer
-  # one that loses nothing by a crash, and goes on after one of all
-  master run --on-shard-loss rewind
+  # a synchronous run rolls back when a server is lost; continue it when all processes were killed
+  master run --update-mode sync
   master run --resume trainmaster-run/001
   # with a stand-by, to see it take over: master drill kill-leader
   master run --masters 2 --drillable --passes 500`,
@@ -91,7 +91,6 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
 	lostTask := addTrainerLoss(cmd)
-	shardLoss := addChoice(cmd, "on-shard-loss", "", "when a parameter server is lost the others go on (continue), or all go back to the last checkpoint, the data too (rewind)", "continue", "rewind")
 	flags.BoolVar(&c.Journal, "journal", false, "have the trainers write one line of JSON per trained task to journal.jsonl")
 	flags.BoolVar(&c.Drillable, "drillable", false, "put a proxy between each master and etcd, for the drills partition and slow-store")
 	output := addOutput(cmd)
@@ -150,7 +149,9 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 		if c.Model == autoModel {
 			c.Model = "" // chosen by the data
 		}
-		c.OnShardLoss, c.OnTrainerLoss, c.Settings = *shardLoss, *lostTask, runSettings(cmd)
+		if c.Settings = runSettings(cmd); !c.Deterministic || cmd.Flags().Changed("on-trainer-loss") {
+			c.OnTrainerLoss = *lostTask
+		}
 		if err := (master.Config{Sync: c.Sync, Backups: c.Backups, Deterministic: c.Deterministic}).Validate(); err != nil {
 			return usageErrorf("--%v", err)
 		}

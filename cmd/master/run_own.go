@@ -16,7 +16,7 @@ import (
 // trainers.
 var ofOwnTrainers = []string{
 	"dir", "resume", "output", "help", "dataset", "data", "passes", "masters", "ps", "trainers", "seed",
-	"update-mode", "backup-workers", "checkpoint-every", "on-shard-loss", "on-trainer-loss", "drillable",
+	"update-mode", "backup-workers", "checkpoint-every", "on-trainer-loss", "drillable",
 }
 
 // onlyAfterDash accepts arguments only after --.
