@@ -45,29 +45,53 @@ func TestPagesHaveTheirTests(t *testing.T) {
 	}
 }
 
-// docs/architecture.md follows a task and a gradient: each function that it names is in the file that it names.
+// docs/architecture.md names functions in rows of tables (`type.name` | `file`), as `file` (`name`, `name`) and as `type.name` in
+// `file`. Each file exists and declares them.
 func TestArchitectureNamesFunctionsThatExist(t *testing.T) {
-	text, err := os.ReadFile("docs/architecture.md")
+	data, err := os.ReadFile("docs/architecture.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := regexp.MustCompile("(?m)^\\| `(\\w+)\\.(\\w+)` \\| `([\\w/]+\\.go)` \\|").FindAllStringSubmatch(string(text), -1)
+	text := string(data)
+	rows := regexp.MustCompile("(?m)^\\| `(\\w+)\\.(\\w+)` \\| `([\\w/]+\\.go)` \\|").FindAllStringSubmatch(text, -1)
 	if len(rows) < 35 {
-		t.Fatalf("found %d functions, expected 35 at least", len(rows))
+		t.Fatalf("found %d functions in tables, expected 35 at least", len(rows))
 	}
 	for _, m := range rows {
-		receiver, name, path := m[1], m[2], m[3]
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Error(err)
-			continue
+		wantFunction(t, m[3], m[1], m[2])
+	}
+	lists := regexp.MustCompile("`([\\w/]+\\.go)` \\((`\\w+`(?:, `\\w+`)*)\\)").FindAllStringSubmatch(text, -1)
+	if len(lists) < 8 {
+		t.Fatalf("found %d lists of functions, expected 8 at least", len(lists))
+	}
+	for _, m := range lists {
+		for name := range strings.SplitSeq(m[2], ", ") {
+			wantFunction(t, m[1], "", strings.Trim(name, "`"))
 		}
-		if !slices.ContainsFunc(file.Decls, func(d ast.Decl) bool {
-			f, ok := d.(*ast.FuncDecl)
-			return ok && f.Recv != nil && f.Name.Name == name && receiverOf(f) == receiver
-		}) {
-			t.Errorf("docs/architecture.md names %s.%s, which is not in %s", receiver, name, path)
+	}
+	for _, m := range regexp.MustCompile("`(?:(\\w+)\\.)?(\\w+)` in\\s`([\\w/]+\\.go)`").FindAllStringSubmatch(text, -1) {
+		wantFunction(t, m[3], m[1], m[2])
+	}
+	for _, m := range regexp.MustCompile("`([\\w-]+/[\\w/-]*\\.(?:go|proto))`").FindAllStringSubmatch(text, -1) {
+		if _, err := os.Stat(m[1]); err != nil {
+			t.Errorf("docs/architecture.md: %v", err)
 		}
+	}
+}
+
+// wantFunction requires a declaration of the function in the file; receiver "": any.
+func wantFunction(t *testing.T, path, receiver, name string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if !slices.ContainsFunc(file.Decls, func(d ast.Decl) bool {
+		f, ok := d.(*ast.FuncDecl)
+		return ok && f.Name.Name == name && (receiver == "" || f.Recv != nil && receiverOf(f) == receiver)
+	}) {
+		t.Errorf("docs/architecture.md names %s, which is not in %s", strings.TrimPrefix(receiver+"."+name, "."), path)
 	}
 }
 
