@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/master/committer"
 	"trainmaster/master/component"
 	"trainmaster/taskqueue"
 )
@@ -229,7 +230,7 @@ func (c *checkpointer) take(ctx context.Context) error {
 	case err != nil:
 		c.note(0, err)
 		c.log.WithError(err).Error("checkpoint not complete: the set before it stays, training goes on")
-		if !terminal(err) { // otherwise the next leader reads back the outcome
+		if !committer.Terminal(err) { // otherwise the next leader reads back the outcome
 			c.discard(ctx)
 		}
 		return err

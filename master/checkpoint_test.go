@@ -361,12 +361,15 @@ func TestVersionOfTheLatestSet(t *testing.T) {
 		if tt.set > 0 {
 			store.keys[LatestSetKey] = []byte("set 1")
 		}
-		restored := &state{queue: taskqueue.New("job", [16]byte{}, 1, taskqueue.Options{Sync: true})}
-		if err := restored.setStep(taskqueue.Step{Version: tt.stored}.Encode()); err != nil {
+		if tt.stored > 0 {
+			store.keys[taskqueue.StepKey] = taskqueue.Step{Version: tt.stored}.Encode()
+		}
+		d, err := Drive(t.Context(), store, Config{Store: store, Servers: s, Log: quiet(), Sync: true})
+		if err != nil {
 			t.Fatal(err)
 		}
-		err := latestVersion(t.Context(), Config{Store: store, Servers: s}, restored)
-		if step, _ := restored.queue.SyncStep(); err != nil || step.Version != tt.want {
+		err = latestVersion(t.Context(), d.config, d.Committer)
+		if step := d.LastStep(); err != nil || step.Version != tt.want {
 			t.Errorf("stored %d, set %d: version %d, %v; expected %d", tt.stored, tt.set, step.Version, err, tt.want)
 		}
 	}

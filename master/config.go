@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"trainmaster/master/store"
 
+	"trainmaster/master/committer"
 	"trainmaster/master/component"
 	"trainmaster/taskqueue"
 )
@@ -49,16 +50,18 @@ type Config struct {
 }
 
 const (
-	tickEvery       = 100 * time.Millisecond
-	longPoll        = 10 * time.Second // maximum wait for a task
-	commitEvery     = 5 * time.Second  // at least, while a task is dispatched or a trainer has a session
-	maxBatchKeys    = 100              // of 128 operations in a transaction of etcd
-	maxStateBytes   = 512 << 10        // beyond it nothing new is dispatched
-	commitTimeout   = 5 * time.Second
 	tasksPerTrainer = 8
 	maxChunksOfTask = 4096 // unless chunks-per-task is set; see also taskqueue.MaxTaskBytes
 	saveLease       = 60 * time.Second
 )
+
+// committer returns the part of the configuration that the committer uses.
+func (c Config) committer() committer.Config {
+	return committer.Config{
+		Store: c.Store, Clock: c.Clock, Log: c.Log,
+		Job: c.Job, Queue: c.Queue, Sync: c.Sync, AcceptCluster: c.AcceptCluster, NoLedger: c.NoLedger,
+	}
+}
 
 func (c Config) withDefaults() Config {
 	if c.Servers == nil {
@@ -193,18 +196,18 @@ func (c Config) group(table *taskqueue.Table) error {
 
 // Errors that the faces map to what their transports say.
 var (
-	ErrNotLeader   = errors.New("not the leader")
-	ErrStopping    = errors.New("the master is stopping")
+	ErrNotLeader   = committer.ErrNotLeader
+	ErrStopping    = committer.ErrStopping
 	ErrJobFinished = errors.New("job finished")
 	ErrJobFailed   = errors.New("job failed")
 	ErrRejoin      = errors.New("the trainer has no session: join again")
 	ErrDrained     = errors.New("drained: the trainer gets no more tasks and is to leave")
-	ErrNotStored   = errors.New("not stored, nothing was changed: try again")
-	ErrRolledBack  = errors.New("the store went back in time")
+	ErrNotStored   = committer.ErrNotStored
+	ErrRolledBack  = committer.ErrRolledBack
 	ErrHeldDown    = store.ErrHeldDown
 	ErrNewEpoch    = taskqueue.ErrNewEpoch
 	ErrNotSync     = taskqueue.ErrNotSync
 	ErrOtherJob    = store.ErrOtherJob
 	ErrOtherLedger = errors.New("this master does not see the ledger of the job")
-	ErrForeign     = errors.New("the stored state is of another etcd cluster")
+	ErrForeign     = committer.ErrForeign
 )

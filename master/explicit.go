@@ -62,7 +62,7 @@ func (m *Master) stepEvent(ctx context.Context, by taskqueue.Ordinal, ev taskque
 	case taskqueue.AnswerRejoin:
 		return place, false, ErrRejoin
 	case taskqueue.AnswerEnded, taskqueue.AnswerFailed:
-		_, err := t.reply(ctx, a)
+		_, err := t.assignment(ctx, a)
 		return place, false, err
 	}
 	return a.Place, a.Kind == taskqueue.AnswerStep, nil

@@ -8,12 +8,12 @@ import (
 )
 
 // Waiting returns the number of requests in the inbox of the committer.
-func (m *Master) Waiting() int { return m.current.Load().committer.len() }
+func (m *Master) Waiting() int { return m.current.Load().Committer.Waiting() }
 
 // Parked returns the number of parked requests for a task.
 func (m *Master) Parked(t testing.TB) (n int) {
 	t.Helper()
-	if err := m.Inspect(t.Context(), func(*taskqueue.Queue) { n = len(m.current.Load().committer.parked) }); err != nil {
+	if err := m.Inspect(t.Context(), func(*taskqueue.Queue) { n = m.current.Load().Committer.Parked() }); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -23,7 +23,7 @@ func (m *Master) Parked(t testing.TB) (n int) {
 // need a million pending tasks.
 func (m *Master) LimitState(t testing.TB, limit int) {
 	t.Helper()
-	if err := m.Inspect(t.Context(), func(*taskqueue.Queue) { m.current.Load().committer.limit = limit }); err != nil {
+	if err := m.Inspect(t.Context(), func(*taskqueue.Queue) { m.current.Load().Committer.LimitState(limit) }); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"trainmaster/master/committer"
 	"trainmaster/master/component"
 	"trainmaster/taskqueue"
 )
@@ -60,7 +61,7 @@ func (e *jobEnd) Run(ctx context.Context, t component.Term) error {
 		}
 		rest = deadline.Sub(now)
 		if rest <= 0 && saving > 0 {
-			rest = max(saving, tickEvery) // the job clock may not advance
+			rest = max(saving, committer.TickEvery) // the job clock may not advance
 		}
 		if trainers == 0 || rest <= 0 {
 			e.before(ctx)

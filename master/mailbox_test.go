@@ -14,7 +14,7 @@ func TestRefusedBatchPublishesNoEffect(t *testing.T) {
 	d := drives(t, store, Config{})
 	d.put(&taskqueue.Join{ID: "a"})
 	d.round(false)
-	box := d.term.committer.subscribe(taskqueue.OnSessionsChanged)
+	box := d.Effects(taskqueue.OnSessionsChanged)
 	box.Take()
 	store.set(0, errors.New("full"))
 	again := d.put(&taskqueue.Join{ID: "a"}) // ends the earlier session

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"trainmaster/dataset"
+	"trainmaster/master/committer"
 	"trainmaster/master/component"
 	"trainmaster/master/store"
-	"trainmaster/taskqueue"
 )
 
 // Master leads a job whenever it holds the lock. Its methods may be called at any time;
@@ -106,7 +106,7 @@ func (m *Master) Run(ctx context.Context) error {
 }
 
 // campaign waits for the lock as a standby. It returns the task tables that it loaded meanwhile.
-func (m *Master) campaign(ctx context.Context) (store.Leadership, *warm, error) {
+func (m *Master) campaign(ctx context.Context) (store.Leadership, *committer.TableCache, error) {
 	s := &standby{config: m.config, own: m.fresh.ownLease}
 	m.fresh.queued("")
 	following, stop := context.WithCancel(ctx)
@@ -124,14 +124,9 @@ func (m *Master) campaign(ctx context.Context) (store.Leadership, *warm, error) 
 
 const termPause = 200 * time.Millisecond
 
-// fatal reports errors that another term would meet again.
+// fatal reports whether every further term would meet an error again.
 func fatal(err error) bool {
-	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer, ErrForeign, ErrOtherJob, ErrOtherLedger, ErrRolledBack} {
-		if errors.Is(err, kind) {
-			return true
-		}
-	}
-	return false
+	return committer.Fatal(err) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherLedger)
 }
 
 // resignTerm releases the lock so that the next master can lead immediately.

@@ -16,6 +16,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
+	"trainmaster/master/committer"
 	"trainmaster/master/store"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
@@ -215,9 +216,6 @@ func (s *memory) copied() *memory {
 
 // bubble runs a test in a synctest bubble.
 func bubble(t *testing.T, test func(t *testing.T)) {
-	fresh := func() { ops = sync.Pool{New: ops.New} } // channels of a bubble must not leave it
-	fresh()
-	defer fresh()
 	synctest.Test(t, test)
 }
 
@@ -273,7 +271,7 @@ func drives(t *testing.T, store *memory, config Config) driven {
 	return driven{term, t}
 }
 
-func (d driven) put(event taskqueue.Event) *Errand {
+func (d driven) put(event taskqueue.Event) *committer.Pending {
 	d.t.Helper()
 	e, err := d.Put(d.t.Context(), event)
 	if err != nil {

@@ -130,7 +130,7 @@ func tableOfParts(t *testing.T, n int) *taskqueue.Table {
 	for f := range n {
 		var chunks []recordio.Index
 		offset := int64(0)
-		for i := range partChunks {
+		for i := range 1 << 18 { // as many as a part takes
 			next := recordio.Index{Offset: offset, Size: uint32(i), Records: 1}
 			chunks, offset = append(chunks, next), next.End()
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"trainmaster/master/committer"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
@@ -121,8 +122,8 @@ func TestPendingTasksStayWithinARequest(t *testing.T) {
 		if pending != connections*each {
 			t.Errorf("pending tasks: found %d, expected %d", pending, connections*each)
 		}
-		if most := store.most.Load(); most >= maxStateBytes || most < connections*each {
-			t.Errorf("largest request: found %d bytes, expected less than %d, where dispatching stops", most, maxStateBytes)
+		if most := store.most.Load(); most >= committer.MaxStateBytes || most < connections*each {
+			t.Errorf("largest request: found %d bytes, expected less than %d, where dispatching stops", most, committer.MaxStateBytes)
 		}
 	})
 }
@@ -139,7 +140,7 @@ func TestManyJoinsFitTheirTransactions(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				joins := make([]*Errand, 12_000)
+				joins := make([]*committer.Pending, 12_000)
 				for i := range joins {
 					if joins[i], err = term.Put(t.Context(), &taskqueue.Join{ID: fmt.Sprintf(id, i, strings.Repeat("x", maxID))}); err != nil {
 						t.Fatal(err)
@@ -154,8 +155,8 @@ func TestManyJoinsFitTheirTransactions(t *testing.T) {
 					}
 				}
 				t.Logf("%d commits, largest request of %d bytes", len(store.written()), store.most.Load())
-				if most := store.most.Load(); most >= 2*maxBatchLedger {
-					t.Errorf("largest request: found %d bytes, expected less than %d", most, 2*maxBatchLedger)
+				if most := store.most.Load(); most >= 2*committer.MaxBatchLedger {
+					t.Errorf("largest request: found %d bytes, expected less than %d", most, 2*committer.MaxBatchLedger)
 				}
 			})
 		})

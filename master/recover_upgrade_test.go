@@ -10,6 +10,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
+	"trainmaster/master/committer"
 	"trainmaster/master/mastertest"
 	"trainmaster/taskqueue"
 )
@@ -39,7 +40,7 @@ func TestStateOfAnOlderMaster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue, err := master.Stored(t.Context(), store, encoded, roster)
+	queue, err := committer.Stored(t.Context(), store, encoded, roster)
 	if err != nil || queue.Overview().Sets[0].Pending != 1 {
 		t.Fatalf("read: got %v", err)
 	}

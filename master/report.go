@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/dataset"
+	"trainmaster/master/committer"
 	"trainmaster/master/component"
 	"trainmaster/taskqueue"
 )
@@ -161,7 +162,7 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 	if err := m.unused.remove(ctx, t, nil); err != nil {
 		return fmt.Errorf("remove the parts of an earlier report: %w", err) // else each repeated report would leave more
 	}
-	parts, digest, err := TableParts(m.config.Store.Encode, table)
+	parts, digest, err := committer.TableParts(m.config.Store.Encode, table)
 	if err != nil {
 		return fmt.Errorf("encode the task table: %w", err)
 	}
@@ -176,9 +177,9 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 	}
 	//guard:refused-report-cleanup
 	defer func() { m.removeUnused(ctx, t, table, writes) }()
-	_, err = t.committer.submit(ctx, request{
-		parts: &partsWrite{writes: writes, progress: m.reports.now.step(log, storing)},
-		event: &taskqueue.Report{
+	_, err = t.Do(ctx, committer.Request{
+		Parts: &committer.Parts{Writes: writes, Progress: m.reports.now.step(log, storing)},
+		Event: &taskqueue.Report{
 			Kind: taskqueue.Training, Digest: files, ReportID: id, Parts: len(parts), PartsDigest: digest,
 			Table: table, Shuffle: m.config.Shuffle, Seed: m.config.Seed,
 		},
@@ -264,7 +265,7 @@ const removedAtOnce = 16
 
 // entries are the files of the registered dataset.
 func (t *term) entries() []dataset.Entry {
-	have := (*t.committer.tables.Load())[0].Files()
+	have := t.Table(0).Files()
 	registered := make([]dataset.Entry, len(have))
 	for i, f := range have {
 		registered[i] = dataset.Entry{Path: f.Path, Size: f.Size}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/master/committer"
 	"trainmaster/master/component"
 	"trainmaster/taskqueue"
 )
@@ -302,11 +303,7 @@ func stepDone(a taskqueue.Answer, err error) error {
 	return nil
 }
 
-var (
-	errNotFlushed = errors.New("not every trainer has stopped for the cut")
-	// errCutDisturbed keeps trainers that wait for the store from being fenced as silent.
-	errCutDisturbed = errors.New("etcd was slow or refused commits during the cut: no trainer was fenced")
-)
+var errNotFlushed = errors.New("not every trainer has stopped for the cut")
 
 // standStill waits until every trainer has flushed the cut. It checks again after readyWait, because the last missing
 // trainer may be lost.
@@ -341,7 +338,7 @@ func (r *rewinding) fence(ctx context.Context, number uint64, late error) error 
 	for some := range slices.Chunk(ids, taskqueue.MaxFenced) {
 		a, err := r.term.Submit(ctx, &taskqueue.CutFence{Step: number, Trainers: some}) // it does not wait for the others
 		switch err := stepDone(a, err); {
-		case errors.Is(err, errCutDisturbed):
+		case errors.Is(err, committer.ErrCutDisturbed):
 			return errors.Join(late, err)
 		case err != nil && !errors.Is(err, errNotFlushed):
 			return err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"trainmaster/dataset"
+	"trainmaster/master/committer"
 	"trainmaster/taskqueue"
 )
 
@@ -57,7 +58,7 @@ func (m *Master) Join(ctx context.Context, id, address string) (Session, error) 
 	if err != nil {
 		return Session{}, err
 	}
-	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.jobID, Sync: m.config.Sync, Explicit: m.config.Queue.ExplicitCommit, Cuts: m.config.Queue.Cuts, Epoch: a.Epoch, TTL: m.config.Queue.SessionTTL}, nil
+	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.JobID(), Sync: m.config.Sync, Explicit: m.config.Queue.ExplicitCommit, Cuts: m.config.Queue.Cuts, Epoch: a.Epoch, TTL: m.config.Queue.SessionTTL}, nil
 }
 
 const maxID = 200
@@ -85,11 +86,11 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	if max(len(r.Finished), len(r.Held)) > maxFinished {
 		return Reply{}, fmt.Errorf("finished, held: expected at most %d tasks, found %d and %d", maxFinished, len(r.Finished), len(r.Held))
 	}
-	a, err := t.committer.submit(ctx, request{event: r, patient: len(r.Held) == 0})
+	a, err := t.Do(ctx, committer.Request{Event: r, Waits: len(r.Held) == 0})
 	if err != nil {
 		return Reply{}, err
 	}
-	return t.reply(ctx, a)
+	return t.assignment(ctx, a)
 }
 
 // maxFinished bounds what one request can write: see batchSlack.
@@ -106,19 +107,20 @@ func (m *Master) PlainAsk(ctx context.Context, r *taskqueue.PlainAsk) (Reply, er
 	if err != nil {
 		return Reply{}, err
 	}
-	a, err := t.committer.submit(ctx, request{event: r, patient: true})
+	a, err := t.Do(ctx, committer.Request{Event: r, Waits: true})
 	if err != nil {
 		return Reply{}, err
 	}
-	return t.reply(ctx, a)
+	return t.assignment(ctx, a)
 }
 
-func (t *term) reply(ctx context.Context, a taskqueue.Answer) (Reply, error) {
-	last := t.committer.proven.Load()
-	r := Reply{Finishes: a.Finishes, Ordinal: a.Ordinal, Incarnation: a.Incarnation, Commit: last.number, CommitProof: last.proof, WaitFor: a.WaitFor}
+// assignment makes the reply to an ask of its answer.
+func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error) {
+	last, proof := t.Proven()
+	r := Reply{Finishes: a.Finishes, Ordinal: a.Ordinal, Incarnation: a.Incarnation, Commit: last, CommitProof: proof, WaitFor: a.WaitFor}
 	switch a.Kind {
 	case taskqueue.AnswerTask:
-		table := (*t.committer.tables.Load())[a.Set]
+		table := t.Table(a.Set)
 		files := table.TaskFiles(a.Index)
 		r.Assignment = &Assignment{
 			Task:   taskqueue.Task{Index: a.Index, Chunks: table.TaskChunks(a.Index), Token: a.Token},

@@ -16,6 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 
+	"trainmaster/master/committer"
 	"trainmaster/master/decide"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
@@ -29,7 +30,7 @@ import (
 //	    └── our key is the first: Campaign returns, the term begins with what is warm
 type standby struct {
 	config  Config
-	warm    atomic.Pointer[warm]
+	warm    atomic.Pointer[committer.TableCache]
 	version atomic.Int64  // revision of the stored state, as watched
 	own     func() string // the lease of our own key in the queue; "" before there is one
 }
@@ -97,12 +98,6 @@ func (s *standby) watch(ctx context.Context, leaders <-chan store.Candidate, bea
 	}
 }
 
-// warm is the part of recovery that can be done before the lock is held: the task tables. A
-// table is immutable and named by its report, so it is right whenever its name is.
-type warm struct {
-	tables map[string]*taskqueue.Table // by report id
-}
-
 // warmEvery bounds how often the state is decoded to see whether it names new tables.
 const warmEvery = time.Second
 
@@ -124,38 +119,15 @@ func (s *standby) keepWarm(ctx context.Context, states <-chan store.Version) err
 }
 
 func (s *standby) load(ctx context.Context, v store.Version) error {
-	var snapshot taskqueue.Snapshot
-	if err := s.config.Store.Decode(v.State, &snapshot, maxStoredState); err != nil {
+	next, commit, isNew, err := s.warm.Load().Next(ctx, s.config.Store, v.State)
+	if err != nil {
 		return err
 	}
-	have := s.warm.Load()
-	next := &warm{tables: map[string]*taskqueue.Table{}}
-	fresh := have == nil
-	for i := range snapshot.Sets {
-		set := &snapshot.Sets[i]
-		table := have.table(set.ReportID)
-		if table == nil {
-			fresh = true
-			var err error
-			if table, err = loadTable(ctx, s.config.Store, set); err != nil {
-				return err
-			}
-		}
-		next.tables[set.ReportID] = table
-	}
 	s.warm.Store(next)
-	if fresh {
-		s.config.Log.WithFields(logrus.Fields{"datasets": len(next.tables), "commit": snapshot.Commit}).Info("stand-by is warm")
+	if isNew {
+		s.config.Log.WithFields(logrus.Fields{"datasets": next.Len(), "commit": commit}).Info("stand-by is warm")
 	}
 	return nil
-}
-
-// table returns the kept table of a report, or nil.
-func (w *warm) table(report string) *taskqueue.Table {
-	if w == nil {
-		return nil
-	}
-	return w.tables[report]
 }
 
 // etcdAnswers reports whether etcd answers this master.

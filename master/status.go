@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"trainmaster/ledger"
-	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
@@ -44,8 +43,8 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 		s.Checkpoint = &status
 	}
 	err = t.Read(ctx, func(q *taskqueue.Queue) {
-		s.Overview, s.Commits, s.Refused = q.Overview(), t.committer.counts.commits.Load(), t.committer.counts.refused.Load()
-		s.Refusal, _ = t.committer.refusal.Load().(string)
+		counts := t.Counts()
+		s.Overview, s.Commits, s.Refused, s.Refusal = q.Overview(), counts.Commits, counts.Refused, counts.Refusal
 	})
 	if err != nil {
 		return Status{}, err // look may still be writing s
@@ -107,21 +106,4 @@ func (m *Master) TaskQueues(ctx context.Context, set int) (view taskqueue.TaskQu
 		err = fmt.Errorf("dataset %d was not reported", set)
 	}
 	return view, err
-}
-
-// Stored rebuilds a queue from its stored state and the roster of the same revision,
-// without leading: for tools that look at a job that no master leads.
-func Stored(ctx context.Context, store store.Store, state []byte, roster map[string][]byte) (*taskqueue.Queue, error) {
-	var snapshot taskqueue.Snapshot
-	if err := store.Decode(state, &snapshot, maxStoredState); err != nil {
-		return nil, fmt.Errorf("%w: decode /task_queues: %w", taskqueue.ErrDamaged, err)
-	}
-	if _, err := snapshot.Upgrade(); err != nil {
-		return nil, err
-	}
-	tables, err := loadTables(ctx, store, &snapshot, nil)
-	if err != nil {
-		return nil, err
-	}
-	return taskqueue.Restore(&snapshot, roster, tables, taskqueue.Options{})
 }

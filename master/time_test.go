@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"trainmaster/master/decide"
+	"trainmaster/master/committer"
 	"trainmaster/taskqueue"
 )
 
@@ -52,8 +52,8 @@ func TestStalledStoreCausesNoTimeout(t *testing.T) {
 		store.set(time.Millisecond, nil)
 
 		v := overview(t, m)
-		if went := v.Clock.Sub(before); went > decide.ClockLead+time.Second {
-			t.Errorf("job clock: advanced by %v in a stall of ten minutes, expected at most %v", went, decide.ClockLead)
+		if went := v.Clock.Sub(before); went > committer.ClockLead+time.Second {
+			t.Errorf("job clock: advanced by %v in a stall of ten minutes, expected at most %v", went, committer.ClockLead)
 		}
 		if len(v.Trainers) != 2 || v.Sets[0].Pending != 1 {
 			t.Errorf("after the stall: found %d trainers and %d pending tasks, expected 2 and 1", len(v.Trainers), v.Sets[0].Pending)
@@ -157,14 +157,14 @@ func TestLockIsLostWhileATermIsAnnounced(t *testing.T) {
 // expire for a trainer that has returned.
 func TestTimeoutsFollowWaitingRequests(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		term := drives(t, newMemory(), Config{Queue: taskqueue.Options{Grace: slowStore / 2}})
+		term := drives(t, newMemory(), Config{Queue: taskqueue.Options{Grace: committer.SlowStore / 2}})
 		joining := term.put(&taskqueue.Join{ID: "a"})
 		term.round(false)
 		a, _, _, _ := joining.Answer()
 		term.put(&taskqueue.Disconnected{Trainer: a.Ordinal, Incarnation: a.Incarnation})
 		term.round(false)
 		beat := term.put(&taskqueue.Heartbeat{Trainer: a.Ordinal, Incarnation: a.Incarnation})
-		time.Sleep(slowStore)
+		time.Sleep(committer.SlowStore)
 		term.round(true)
 		if answer, _, done, err := beat.Answer(); err != nil || !done || answer.Kind == taskqueue.AnswerRejoin {
 			t.Errorf("trainer that returned in time: got %+v, %v", answer, err)
@@ -198,7 +198,7 @@ func TestShortSessionsSurviveSlowStore(t *testing.T) {
 			joining := term.put(&taskqueue.Join{ID: "a"})
 			term.round(false)
 			a, _, _, _ := joining.Answer()
-			for i := range maxBatchKeys { // above the size of a transaction: the tick is in the second
+			for i := range committer.MaxBatchKeys { // above the size of a transaction: the tick is in the second
 				term.put(&taskqueue.Join{ID: fmt.Sprintf("b%d", i)})
 			}
 			store.set(8*time.Second, errors.New("no quorum"))
@@ -235,7 +235,7 @@ func TestJobClockIsStoredWhileTrainersAreLive(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		times := store.written()
 		for i := len(times) - 1; i > 0 && times[i].After(began); i-- {
-			if pause := times[i].Sub(times[i-1]); pause > commitEvery+time.Second && times[i-1].After(began) {
+			if pause := times[i].Sub(times[i-1]); pause > committer.CommitEvery+time.Second && times[i-1].After(began) {
 				t.Errorf("expected a write every ten seconds, found a pause of %v", pause)
 			}
 		}
@@ -262,7 +262,7 @@ func TestJobClockContinuesInNextTerm(t *testing.T) {
 		stop()
 		time.Sleep(24 * time.Hour) // without a leader
 		next, _, _ := leads(t, store.copied(), config, nil)
-		if clock := overview(t, next).Clock; clock > before.Add(time.Second) || clock < before.Add(-commitEvery-time.Second) {
+		if clock := overview(t, next).Clock; clock > before.Add(time.Second) || clock < before.Add(-committer.CommitEvery-time.Second) {
 			t.Errorf("job clock without a leader: expected %d, found %d", before, clock)
 		}
 		b := joins(t, next, "b")
@@ -314,8 +314,8 @@ func TestLongPollEnds(t *testing.T) {
 		if a.next() {
 			t.Error("expected no task")
 		}
-		if waited := time.Since(began); !about(waited, longPoll) {
-			t.Errorf("wait: found %v, expected %v", waited, longPoll)
+		if waited := time.Since(began); !about(waited, committer.LongPoll) {
+			t.Errorf("wait: found %v, expected %v", waited, committer.LongPoll)
 		}
 	})
 }
@@ -326,7 +326,7 @@ func TestLongPollEndsWithTheLease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		term := drives(t, store, Config{})
-		ask := func(event taskqueue.Event) *Errand {
+		ask := func(event taskqueue.Event) *committer.Pending {
 			e := term.put(event)
 			term.round(false)
 			return e
@@ -336,7 +336,7 @@ func TestLongPollEndsWithTheLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		waits := ask(&taskqueue.Request{Trainer: joined.Ordinal, Incarnation: joined.Incarnation, Seq: 1, Ack: 1, Want: true})
-		time.Sleep(2 * longPoll)
+		time.Sleep(2 * committer.LongPoll)
 		store.doubt()
 		store.set(time.Millisecond, errors.New("etcd is full"))
 		term.round(true)

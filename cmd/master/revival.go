@@ -14,6 +14,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
 	"trainmaster/master"
+	"trainmaster/master/committer"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/taskqueue"
@@ -136,7 +137,7 @@ func (t *indexed) replace(set *taskqueue.SetSnapshot) error {
 	if t.table.Chunks() != set.Chunks || t.table.Tasks() != set.Tasks || string(t.digest[:]) != string(set.Digest) {
 		return fmt.Errorf("expected %d chunks in %d tasks, and files with the digest %.8x, found %d in %d, and %.8x: the data is not that of the job", set.Chunks, set.Tasks, set.Digest, t.table.Chunks(), t.table.Tasks(), t.digest)
 	}
-	parts, digest, err := master.TableParts(etcdstore.Encode, t.table)
+	parts, digest, err := committer.TableParts(etcdstore.Encode, t.table)
 	if err != nil {
 		return fmt.Errorf("encode the task table: %w", err)
 	}

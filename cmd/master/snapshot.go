@@ -18,6 +18,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
 	"trainmaster/master"
+	"trainmaster/master/committer"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
@@ -140,7 +141,7 @@ func (b *backup) read(ctx context.Context) error {
 	if _, err := etcdstore.ParseJob(b.values[jobKey]); err != nil {
 		return err
 	}
-	queue, err := master.Stored(ctx, b.store, b.values[taskqueue.StateKey], rosterOf(b.values))
+	queue, err := committer.Stored(ctx, b.store, b.values[taskqueue.StateKey], rosterOf(b.values))
 	if err != nil {
 		return err
 	}

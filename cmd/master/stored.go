@@ -11,7 +11,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/local"
-	"trainmaster/master"
+	"trainmaster/master/committer"
 	"trainmaster/taskqueue"
 )
 
@@ -149,7 +149,7 @@ func readQueue(ctx context.Context, store *etcdstore.Store, from place) (queue *
 	if values[taskqueue.StateKey] == nil {
 		return nil, nil, from.noSuchJob(ctx, store)
 	}
-	queue, err = master.Stored(ctx, store, values[taskqueue.StateKey], rosterOf(values))
+	queue, err = committer.Stored(ctx, store, values[taskqueue.StateKey], rosterOf(values))
 	return queue, values, err
 }
 

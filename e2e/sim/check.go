@@ -12,7 +12,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"trainmaster/etcdstore/fence"
-	"trainmaster/master/decide"
+	"trainmaster/master/committer"
 	"trainmaster/master/netrpc/wire"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/taskqueue"
@@ -229,7 +229,7 @@ func (c *check) time(next *stored) {
 		return
 	}
 	passed := next.Clock.Sub(c.state.Clock)
-	if passed < 0 || passed > decide.ClockLead {
+	if passed < 0 || passed > committer.ClockLead {
 		c.breaks("the job clock stops without commits", "commits %d to %d: clock %d to %d", c.state.Commit, next.Commit, c.state.Clock, next.Clock)
 	}
 	t := c.heard[next.LockRevision]
@@ -252,7 +252,7 @@ func (c *check) clockRate(t *termState, next *stored) {
 	gone, passed := t.sent-t.clockAt-t.uncounted, next.Clock.Sub(t.clock)
 	first := t.clockAt == 0
 	t.clockAt, t.clock, t.uncounted = t.sent, next.Clock, 0
-	if first || gone > decide.ClockLead {
+	if first || gone > committer.ClockLead {
 		return
 	}
 	if t.behind += gone - passed; t.behind > 2*time.Millisecond {

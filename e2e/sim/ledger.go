@@ -28,7 +28,7 @@ func (n *node) seal(d *master.Driven, k *lock) {
 		id := d.JobID()
 		sealing := sealer.Drive(store, hex.EncodeToString(id[:]))
 		for n.driven == d {
-			pause, err := sealing.Round(context.Background(), ledger.Progress(d.LedgerProgress()))
+			pause, err := sealing.Round(context.Background(), d.Progress())
 			if err != nil {
 				n.note("%s: sealer stopped: %v", n.name, err)
 				if !errors.Is(err, taskqueue.ErrFenced) {

@@ -12,6 +12,7 @@ import (
 
 	"trainmaster/etcdstore/fence"
 	"trainmaster/master"
+	"trainmaster/master/committer"
 	"trainmaster/master/decide"
 	"trainmaster/master/netrpc/wire"
 	ports "trainmaster/master/store"
@@ -56,7 +57,7 @@ type node struct {
 
 // pendingEvent is the event of a caller that has no answer yet.
 type pendingEvent struct {
-	*master.Errand
+	*committer.Pending
 	term  int64
 	ctx   context.Context // ends with the connection
 	event taskqueue.Event

@@ -12,6 +12,7 @@ import (
 
 	"trainmaster/ledger"
 	"trainmaster/master"
+	"trainmaster/master/committer"
 	"trainmaster/master/netrpc/wire"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
@@ -89,7 +90,7 @@ func newPlan(rng *rand.Rand) plan {
 	pick := func(of ...time.Duration) time.Duration { return of[rng.IntN(len(of))] }
 	p := plan{
 		masters: masters, tasks: 1 + rng.IntN(40), shuffle: rng.IntN(2) == 0, realCodec: rng.IntN(16) == 0,
-		tick: master.TickEvery * time.Duration(1+rng.IntN(3)), heartbeat: pick(time.Second, 3*time.Second),
+		tick: committer.TickEvery * time.Duration(1+rng.IntN(3)), heartbeat: pick(time.Second, 3*time.Second),
 		quiet: 10*time.Second + time.Duration(rng.Int64N(int64(30*time.Second))), patience: 10 * time.Minute,
 		poison: map[int]poison{}, away: [2]time.Duration{100 * time.Millisecond, 6 * time.Second},
 	}

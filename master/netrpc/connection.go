@@ -102,30 +102,23 @@ func (c *connection) GetTask(finished *taskqueue.Task, result *taskqueue.Task) (
 	defer c.recovered("GetTask", &err)
 	c.plain.Lock()
 	defer c.plain.Unlock()
-	ask := taskqueue.PlainAsk{Connection: c.name, Want: true}
+	own, _ := c.speakers()
+	ask := taskqueue.PlainAsk{Connection: c.name, Want: true, Trainer: own.Ordinal, Incarnation: own.Incarnation}
 	if finished != nil && finished.Index >= 0 && len(finished.Chunks) > 0 {
 		ask.Finished, ask.Index, ask.Token = true, finished.Index, finished.Token
 	}
-	reply, err := c.ask(&ask)
+	reply, err := c.server.Master.PlainAsk(c.ctx, &ask)
 	if err != nil {
 		return words(err)
+	}
+	if reply.Ordinal != 0 { // the session begins with the first task
+		c.isSession(wire.Trainer{Ordinal: reply.Ordinal, Incarnation: reply.Incarnation})
 	}
 	*result = taskqueue.Task{Index: -1}
 	if reply.Assignment != nil {
 		*result = reply.Assignment.Task
 	}
 	return nil
-}
-
-// ask sends a request for a connection that did not join. The session begins with the first task.
-func (c *connection) ask(ask *taskqueue.PlainAsk) (master.Reply, error) {
-	own, _ := c.speakers()
-	ask.Trainer, ask.Incarnation = own.Ordinal, own.Incarnation
-	reply, err := c.server.Master.PlainAsk(c.ctx, ask)
-	if err == nil && reply.Ordinal != 0 {
-		c.isSession(wire.Trainer{Ordinal: reply.Ordinal, Incarnation: reply.Incarnation})
-	}
-	return reply, err
 }
 
 // Join begins a session.
@@ -177,7 +170,10 @@ func (c *connection) TaskFailed(req wire.TaskFailedRequest, _ *int) (err error) 
 	if req.Ordinal == 0 {
 		c.plain.Lock()
 		defer c.plain.Unlock()
-		_, err := c.ask(&taskqueue.PlainAsk{Connection: c.name, Finished: true, Index: req.Index, Token: req.Token, Error: text})
+		own, _ := c.speakers()
+		_, err := c.server.Master.PlainAsk(c.ctx, &taskqueue.PlainAsk{
+			Connection: c.name, Trainer: own.Ordinal, Incarnation: own.Incarnation, Finished: true, Index: req.Index, Token: req.Token, Error: text,
+		})
 		return words(err)
 	}
 	return words(c.server.Master.Fail(c.ctx, req.Ordinal, req.Incarnation, req.Token, text))

@@ -1,24 +1,31 @@
-package master
+package committer
 
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"trainmaster/taskqueue"
 )
 
-// request is what a caller wants of the committer: to apply event, or to read the committed queue.
-type request struct {
-	event   taskqueue.Event
-	read    func(*taskqueue.Queue)
-	parts   *partsWrite // written before event
-	patient bool        // the answer waits while it is AnswerWait
+// Request is an event to apply, or a function that reads the committed queue.
+type Request struct {
+	Event taskqueue.Event
+	Read  func(*taskqueue.Queue)
+	Parts *Parts // written before Event; may be nil
+	Waits bool   // the answer is held back while it waits for other trainers
 }
 
-// op is a request queued for the committer. answer and err are valid once done has a token.
-type op struct {
-	request
+// Parts are the parts of a task table.
+type Parts struct {
+	Writes   []taskqueue.Write
+	Progress func(done, total int) // may be nil
+}
+
+// Pending is a request queued for the committer. answer and err are valid once done has a token.
+type Pending struct {
+	Request
 	ctx   context.Context
 	until time.Time // limit of a long poll; zero before the first answer
 
@@ -27,17 +34,12 @@ type op struct {
 	err      error
 	dropped  bool // not to be applied: its caller went away, or it panicked
 	done     chan struct{}
-}
 
-type partsWrite struct {
-	writes   []taskqueue.Write
-	progress func(done, total int)
+	number *atomic.Uint64 // of the last commit, for Answer
 }
-
-var ops = sync.Pool{New: func() any { return &op{done: make(chan struct{}, 1)} }}
 
 // finish gives the caller its answer.
-func (o *op) finish(err error) {
+func (o *Pending) finish(err error) {
 	if o.err == nil {
 		o.err = err
 	}
@@ -45,23 +47,23 @@ func (o *op) finish(err error) {
 }
 
 // drop keeps an op from being applied, also when its batch is applied once more.
-func (o *op) drop(err error) { o.err, o.dropped = err, true }
+func (o *Pending) drop(err error) { o.err, o.dropped = err, true }
 
 // held reports whether an answer is held back because it waits for other trainers.
-func (o *op) held() bool {
+func (o *Pending) held() bool {
 	w := o.answer.WaitFor
 	return o.answer.Kind == taskqueue.AnswerWait && (w == taskqueue.WaitTask || w == taskqueue.WaitFlush || w == taskqueue.WaitStep)
 }
 
 // park prepares an op to be applied again: its finishes are counted, only its wish is left.
-func (o *op) park(until time.Time) {
+func (o *Pending) park(until time.Time) {
 	if o.until.IsZero() {
 		o.until = until
 	}
 	if o.finishes == nil {
 		o.finishes = o.answer.Finishes
 	}
-	switch ev := o.event.(type) {
+	switch ev := o.Event.(type) {
 	case *taskqueue.Request:
 		ev.Finished = nil
 	case *taskqueue.PlainAsk:
@@ -74,39 +76,25 @@ func (o *op) park(until time.Time) {
 // inbox gathers the callers' ops for the committer.
 type inbox struct {
 	mu      sync.Mutex
-	waiting []*op
+	waiting []*Pending
 	target  int   // signal full at so many
 	closed  error // why nothing is taken any more
 
+	spare sync.Pool                                       // of Pending
 	await func(ctx context.Context, done <-chan struct{}) // waits for an answer; nil: as any receiver
 	some  chan struct{}                                   // at least one waits
 	full  chan struct{}                                   // target wait
 }
 
 func newInbox() *inbox {
-	return &inbox{some: make(chan struct{}, 1), full: make(chan struct{}, 1)}
-}
-
-func (b *inbox) put(o *op) error {
-	b.mu.Lock()
-	if b.closed != nil {
-		defer b.mu.Unlock()
-		return b.closed
+	return &inbox{
+		spare: sync.Pool{New: func() any { return &Pending{done: make(chan struct{}, 1)} }},
+		some:  make(chan struct{}, 1), full: make(chan struct{}, 1),
 	}
-	b.waiting = append(b.waiting, o)
-	first, full := len(b.waiting) == 1, b.target > 0 && len(b.waiting) == b.target
-	b.mu.Unlock()
-	if first {
-		signal(b.some)
-	}
-	if full {
-		signal(b.full)
-	}
-	return nil
 }
 
 // take appends everything that waits to dst.
-func (b *inbox) take(dst []*op) []*op {
+func (b *inbox) take(dst []*Pending) []*Pending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	dst = append(dst, b.waiting...)
@@ -135,7 +123,7 @@ func (b *inbox) expect(target int) bool {
 }
 
 // close rejects new ops and returns the queued ones.
-func (b *inbox) close(err error) []*op {
+func (b *inbox) close(err error) []*Pending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = err
@@ -151,12 +139,23 @@ func signal(c chan struct{}) {
 	}
 }
 
-// submit queues a request for the committer and waits for the answer. The committer answers within a round, even if ctx has ended.
-func (b *inbox) submit(ctx context.Context, r request) (taskqueue.Answer, error) {
-	o := ops.Get().(*op)
-	o.ctx, o.request = ctx, r
-	if err := b.put(o); err != nil {
-		return taskqueue.Answer{}, err
+// Do queues a request for the committer and waits for the answer. The committer answers within a round, even if ctx has ended.
+func (b *inbox) Do(ctx context.Context, r Request) (taskqueue.Answer, error) {
+	o := b.spare.Get().(*Pending)
+	o.ctx, o.Request = ctx, r
+	b.mu.Lock()
+	if b.closed != nil {
+		defer b.mu.Unlock()
+		return taskqueue.Answer{}, b.closed
+	}
+	b.waiting = append(b.waiting, o)
+	first, full := len(b.waiting) == 1, b.target > 0 && len(b.waiting) == b.target
+	b.mu.Unlock()
+	if first {
+		signal(b.some)
+	}
+	if full {
+		signal(b.full)
 	}
 	if b.await != nil {
 		b.await(ctx, o.done)
@@ -167,7 +166,7 @@ func (b *inbox) submit(ctx context.Context, r request) (taskqueue.Answer, error)
 	if o.finishes != nil {
 		answer.Finishes = o.finishes
 	}
-	*o = op{done: o.done}
-	ops.Put(o)
+	*o = Pending{done: o.done}
+	b.spare.Put(o)
 	return answer, err
 }

@@ -1,4 +1,4 @@
-package decide
+package committer
 
 import (
 	"testing"
@@ -55,13 +55,13 @@ func TestPaceLingersForAnsweredCallers(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			var p Pace
+			var b batcher
 			for range 100 { // until the average is stable
-				p.Committed(tt.answered, tt.waiting, tt.took)
+				b.committed(tt.answered, tt.waiting, tt.took)
 			}
-			target, limit := p.Linger(tt.arrived)
-			if target != tt.target || limit > LingerMax || limit > 0 != tt.limited {
-				t.Errorf("linger: expected %[3]d callers, up to %[4]v; found %[1]d, %[2]v", target, limit, tt.target, LingerMax)
+			target, limit := b.linger(tt.arrived)
+			if target != tt.target || limit > lingerMax || limit > 0 != tt.limited {
+				t.Errorf("linger: expected %[3]d callers, up to %[4]v; found %[1]d, %[2]v", target, limit, tt.target, lingerMax)
 			}
 		})
 	}
@@ -71,17 +71,17 @@ func TestJudgeClassifiesUnknownOutcome(t *testing.T) {
 	tests := map[string]struct {
 		found    string
 		revision int64
-		want     Outcome
+		want     outcome
 	}{
-		"own bytes":                              {"mine", 8, Committed},
-		"not applied":                            {"before", 7, Again},
-		"bytes of another master":                {"other", 8, Over},
-		"changed and restored by another master": {"before", 9, Over},
-		"deleted":                                {"", 0, Over},
+		"own bytes":                              {"mine", 8, outcomeCommitted},
+		"not applied":                            {"before", 7, outcomeUnchanged},
+		"bytes of another master":                {"other", 8, outcomeOver},
+		"changed and restored by another master": {"before", 9, outcomeOver},
+		"deleted":                                {"", 0, outcomeOver},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := Judge([]byte("mine"), 7, []byte(tt.found), tt.revision); got != tt.want {
+			if got := classifyOutcome([]byte("mine"), 7, []byte(tt.found), tt.revision); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})

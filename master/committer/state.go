@@ -1,4 +1,4 @@
-package master
+package committer
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/master/component"
-	"trainmaster/master/decide"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
@@ -27,6 +26,7 @@ type state struct {
 	log    *logrus.Entry
 	time   component.Clock
 
+	jobID       [16]byte
 	queue       *taskqueue.Queue
 	revision    int64             // of the stored state; 0: no state is stored
 	stored      []byte            // the stored state
@@ -52,12 +52,12 @@ type counters struct {
 // batchSlack is the number of keys reserved in a transaction for the writes of one event after its first key.
 const batchSlack = 40
 
-const maxStoredState = 64 << 20 // decoded; far above what maxStateBytes of gzip can hold in columns
+const maxStoredState = 64 << 20 // decoded; far above what MaxStateBytes of gzip can hold in columns
 
 func stack() string { return string(debug.Stack()) }
 
-// terminal reports whether an error of a fenced write ends the term.
-func terminal(err error) bool {
+// Terminal reports whether an error of a fenced write ends the term.
+func Terminal(err error) bool {
 	return errors.Is(err, taskqueue.ErrFenced) || errors.Is(err, taskqueue.ErrUnknownOutcome)
 }
 
@@ -78,10 +78,12 @@ func (s *state) save(ctx context.Context, ready taskqueue.Ready) error {
 	if err != nil {
 		return fmt.Errorf("encode the state: %w", err)
 	}
-	revision, err := s.send(ctx, encoded, writes)
-	if errors.Is(err, taskqueue.ErrUnknownOutcome) {
+	bounded, cancel := context.WithTimeout(ctx, commitTimeout)
+	revision, err := s.lead.Commit(bounded, s.revision, encoded, writes)
+	cancel()
+	if err = orFenced(ctx, err); errors.Is(err, taskqueue.ErrUnknownOutcome) {
 		//guard:unknown-outcome-resolved
-		revision, err = s.settle(ctx, encoded, writes, err)
+		revision, err = s.resolveOutcome(ctx, encoded, writes, err)
 	}
 	if err != nil {
 		s.refusal.Store(err.Error())
@@ -123,22 +125,19 @@ func (s *state) save(ctx context.Context, ready taskqueue.Ready) error {
 
 func (s *state) since(t time.Time) time.Duration { return s.time.Now().Sub(t) }
 
-// send commits once.
-func (s *state) send(ctx context.Context, encoded []byte, writes []taskqueue.Write) (int64, error) {
-	bounded, cancel := context.WithTimeout(ctx, commitTimeout)
-	defer cancel()
-	revision, err := s.lead.Commit(bounded, s.revision, encoded, writes)
+// orFenced returns the error of a commit. After the end of the term, the next leader sees the outcome.
+func orFenced(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
-		return 0, fmt.Errorf("%w: %w", taskqueue.ErrFenced, err) // the next leader sees the outcome
+		return fmt.Errorf("%w: %w", taskqueue.ErrFenced, err)
 	}
-	return revision, err
+	return err
 }
 
-// settle resolves an unknown outcome. While an attempt may still be in progress, only the stored state decides the
+// resolveOutcome resolves an unknown outcome. While an attempt may still be in progress, only the stored state decides the
 // outcome. A later answer does not: a refusal concerns its own attempt. The same bytes are sent until they, or another
 // state, are stored. A store that refuses permanently would block the callers forever. The term therefore ends after
 // the time to live of the lease, or when the master stops; the revoked lease fences the attempts in progress.
-func (s *state) settle(ctx context.Context, encoded []byte, writes []taskqueue.Write, cause error) (int64, error) {
+func (s *state) resolveOutcome(ctx context.Context, encoded []byte, writes []taskqueue.Write, cause error) (int64, error) {
 	s.log.WithError(cause).Warn("outcome of a commit unknown, reading back")
 	until := s.time.Now().Add(s.lead.TTL())
 	for wait := resendPause; ; wait = min(2*wait, resendPauseMax) {
@@ -146,17 +145,20 @@ func (s *state) settle(ctx context.Context, encoded []byte, writes []taskqueue.W
 		if err != nil {
 			return 0, fmt.Errorf("%w: read back: %w", taskqueue.ErrUnknownOutcome, err)
 		}
-		switch decide.Judge(encoded, s.revision, found, revision) {
-		case decide.Committed:
+		switch classifyOutcome(encoded, s.revision, found, revision) {
+		case outcomeCommitted:
 			return revision, nil
-		case decide.Over:
+		case outcomeOver:
 			return 0, fmt.Errorf("%w: stored state has changed", taskqueue.ErrFenced)
 		}
 		if s.givesUp(until) {
 			return 0, fmt.Errorf("%w: still unknown %v later: %w", taskqueue.ErrUnknownOutcome, s.lead.TTL(), cause)
 		}
 		s.time.Sleep(ctx, wait)
-		revision, err = s.send(ctx, encoded, writes)
+		bounded, cancel := context.WithTimeout(ctx, commitTimeout)
+		revision, err = s.lead.Commit(bounded, s.revision, encoded, writes)
+		cancel()
+		err = orFenced(ctx, err)
 		if err == nil || errors.Is(err, taskqueue.ErrFenced) && ctx.Err() != nil {
 			return revision, err
 		}
@@ -203,8 +205,8 @@ func (s *state) readBack(ctx context.Context, until time.Time) ([]byte, int64, e
 	}
 }
 
-// rollBack returns to the stored state.
-func (s *state) rollBack() error {
+// reload returns to the stored state.
+func (s *state) reload() error {
 	if s.stored == nil {
 		return fmt.Errorf("%w: the first state could not be written", taskqueue.ErrFenced)
 	}

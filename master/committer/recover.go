@@ -1,27 +1,26 @@
-package master
+package committer
 
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"golang.org/x/sync/errgroup"
 
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
-// recoverState calls readOrBegin. A verdict on the stored state counts only while this master leads. The keys are read
+// Recover reads the state that the previous term left, or begins a job that never ran, under a lock that is held. When ctx ends, the
+// master is to stop: an unknown outcome ends the term then. cache has task tables that are read already; nil: none. heard is called
+// when etcd answers, over when the term ends. A verdict on the stored state counts only while this master leads. The keys are read
 // one by one, so a master that lost the lock can read them from different commits.
-func recoverState(ctx context.Context, lead store.Leadership, config Config, kept *warm, heard func()) (*state, error) {
-	s, err := readOrBegin(ctx, lead, config, kept, heard)
+func Recover(ctx context.Context, lead store.Leadership, config Config, cache *TableCache, heard, over func()) (*Committer, error) {
+	s, err := readOrBegin(ctx, lead, config, cache, heard)
 	//guard:interrupted-recovery-is-not-damage
-	if fatal(err) {
+	if Fatal(err) {
 		if _, _, lost := lead.ReadState(ctx); lost != nil {
 			return nil, fmt.Errorf("the state was read while the term ended: %w", lost)
 		}
@@ -29,7 +28,11 @@ func recoverState(ctx context.Context, lead store.Leadership, config Config, kep
 	if err != nil {
 		return nil, err
 	}
-	return s, s.begin(ctx)
+	if err := s.begin(ctx); err != nil {
+		return nil, err
+	}
+	s.jobID = s.queue.JobID()
+	return newCommitter(s, over), nil
 }
 
 // begin commits once before the first answer. A standby regards a leader that never committed as unable to commit, and
@@ -40,18 +43,18 @@ func (s *state) begin(ctx context.Context) error {
 	}
 	s.queue.Touch()
 	err := s.save(ctx, s.queue.Ready())
-	if err == nil || terminal(err) {
+	if err == nil || Terminal(err) {
 		return err
 	}
 	s.log.WithError(err).Error("the first commit of the term was refused, nothing was written")
-	return s.rollBack()
+	return s.reload()
 }
 
 // readOrBegin reads what the term before left, or begins a job that never ran. Nothing is
 // ever begun over a state that cannot be read.
-func readOrBegin(ctx context.Context, lead store.Leadership, config Config, kept *warm, heard func()) (*state, error) {
+func readOrBegin(ctx context.Context, lead store.Leadership, config Config, kept *TableCache, heard func()) (*state, error) {
 	store, log, began := config.Store, config.Log, config.Clock.Now()
-	s := &state{store: store, lead: lead, config: config, log: log, time: config.Clock, written: began, stopping: ctx, limit: maxStateBytes, roster: map[string][]byte{}, heard: heard}
+	s := &state{store: store, lead: lead, config: config, log: log, time: config.Clock, written: began, stopping: ctx, limit: MaxStateBytes, roster: map[string][]byte{}, heard: heard}
 	s.tables.Store(&[]*taskqueue.Table{})
 	cluster, err := store.ClusterID(ctx)
 	if err != nil {
@@ -197,107 +200,4 @@ func refuseRemains(ctx context.Context, store store.Store) error {
 		return fmt.Errorf("%w: /task_queues is gone, but a ledger or %d trainers of the job are there; nothing was changed: restore a backup of etcd, or start the job under another name", taskqueue.ErrDamaged, len(roster))
 	}
 	return nil
-}
-
-// loadTables reads the tables that a state names, except the tables in kept.
-func loadTables(ctx context.Context, store store.Store, snapshot *taskqueue.Snapshot, kept *warm) ([]*taskqueue.Table, error) {
-	tables := make([]*taskqueue.Table, len(snapshot.Sets))
-	for i := range snapshot.Sets {
-		if tables[i] = kept.table(snapshot.Sets[i].ReportID); tables[i] != nil {
-			continue
-		}
-		t, err := loadTable(ctx, store, &snapshot.Sets[i])
-		if err != nil {
-			return nil, fmt.Errorf("task table of dataset %d (report %s): %w", i, snapshot.Sets[i].ReportID, err)
-		}
-		tables[i] = t
-	}
-	return tables, nil
-}
-
-// loadTable reads the parts, decodes them side by side and appends them in order.
-func loadTable(ctx context.Context, store store.Store, set *taskqueue.SetSnapshot) (*taskqueue.Table, error) {
-	if set.Parts < 0 || set.ChunksPerTask < 1 {
-		return nil, fmt.Errorf("%w: %d parts, %d chunks for each task", taskqueue.ErrDamaged, set.Parts, set.ChunksPerTask)
-	}
-	parts, _, err := store.Parts(ctx, set.ReportID, set.Parts)
-	if err != nil {
-		return nil, err
-	}
-	//guard:parts-digest
-	if digest := partsDigest(parts); string(digest[:]) != string(set.PartsDigest) {
-		return nil, fmt.Errorf("%w: its %d parts have another digest than the state says", taskqueue.ErrDamaged, len(parts))
-	}
-	table := taskqueue.NewTable(set.Chunks)
-	decoded := make([]chan *taskqueue.Part, len(parts))
-	for i := range decoded {
-		decoded[i] = make(chan *taskqueue.Part, 1)
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(runtime.GOMAXPROCS(0) + 1)
-	group.Go(func() error {
-		for i, c := range decoded {
-			select {
-			case p := <-c:
-				if err := table.AddPart(p); err != nil {
-					return fmt.Errorf("%w: %w", taskqueue.ErrDamaged, err)
-				}
-				parts[i] = nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		return nil
-	})
-	for i := range parts {
-		group.Go(func() error {
-			var p taskqueue.Part
-			if err := store.Decode(parts[i], &p, maxPartDecoded); err != nil {
-				return fmt.Errorf("%w: part %d: %w", taskqueue.ErrDamaged, i, err)
-			}
-			decoded[i] <- &p
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	table.Group(set.ChunksPerTask)
-	return table, nil
-}
-
-func partsDigest(parts [][]byte) [32]byte {
-	h := sha256.New()
-	for _, p := range parts {
-		h.Write(p)
-	}
-	return [32]byte(h.Sum(nil))
-}
-
-const (
-	maxPartDecoded = 64 << 20
-	maxPartBytes   = 900 << 10 // encoded; etcd takes requests of 1.5 MiB
-	partChunks     = 1 << 18   // to begin with
-)
-
-// TableParts encodes a table in parts, each below maxPartBytes, and returns the digest of all.
-func TableParts(encode func(v any) ([]byte, error), t *taskqueue.Table) (parts [][]byte, digest [32]byte, err error) {
-	size := partChunks
-	for first := 0; first < t.Chunks(); {
-		n := min(size, t.Chunks()-first)
-		b, err := encode(t.Part(first, n))
-		if err != nil {
-			return nil, digest, err
-		}
-		if len(b) > maxPartBytes {
-			if n == 1 {
-				return nil, digest, errors.New("one chunk with its path does not fit a part of the task table")
-			}
-			size = max(1, n/2)
-			continue
-		}
-		parts = append(parts, b)
-		first += n
-	}
-	return parts, partsDigest(parts), nil
 }
