@@ -87,7 +87,7 @@ func TestResumeFromABucket(t *testing.T) {
 	c.loseEtcd(nil)
 	run(t, c.dir, c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket)...).wants(t, 2, "directory is not empty")
 	c.bucket = store.URL("jobs/again")
-	c.says(c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket), "its parameters are those of set")
+	c.says(c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket), "its parameters are from set")
 	m, all = c.counted("async", "rewind")
 	c.wantEnd(m, all)
 	c.wantVerified(rewindPasses, countedRecords/countedChunk)

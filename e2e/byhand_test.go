@@ -64,7 +64,7 @@ func TestByHand(t *testing.T) {
 	embedded.awaitLog("leading")
 	embedded.signal(syscall.SIGTERM)
 	embedded.wantExit(0)
-	if log := embedded.log(); !strings.Contains(log, "stopped before the job was over") {
+	if log := embedded.log(); !strings.Contains(log, "stopped before the end of the job") {
 		t.Errorf("the master does not say that it was stopped: %s", log)
 	}
 

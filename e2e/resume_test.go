@@ -106,10 +106,10 @@ func TestResumeRefuses(t *testing.T) {
 	if err := os.Rename(newest, filepath.Join(filepath.Dir(newest), "99999999.json")); err != nil {
 		t.Fatal(err)
 	}
-	run(t, c.dir, master(other)...).wants(t, 2, "expected an etcd that has lost job", "leave the flag out")
+	run(t, c.dir, master(other)...).wants(t, 2, "expected an etcd without job", "omit the flag")
 	c.loseEtcd(nil)
 	run(t, c.dir, master(empty)...).wants(t, 2, "found no set in it")
-	run(t, c.dir, append(master(c.checkpoints()), "--job", "another")...).wants(t, 2, `expected checkpoints of job "another"`, "say --job "+c.name)
+	run(t, c.dir, append(master(c.checkpoints()), "--job", "another")...).wants(t, 2, `expected checkpoints of job "another"`, "add --job "+c.name)
 	c.wantUntouched(func() {
 		data, err := os.ReadFile(c.file)
 		if err != nil {
@@ -123,7 +123,7 @@ func TestResumeRefuses(t *testing.T) {
 		if err := os.WriteFile(c.file, append(slices.Clone(data), data...), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		run(t, c.dir, master(c.checkpoints())...).wants(t, 2, "the data is not that of the job", "another size")
+		run(t, c.dir, master(c.checkpoints())...).wants(t, 2, "the data has changed", "another size")
 		if err := os.Remove(c.file); err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestResumeRefuses(t *testing.T) {
 		if err := os.WriteFile(state, text[:len(text)-1], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		run(t, c.dir, master(c.checkpoints())...).wants(t, 2, "the manifest says", "which is older, move")
+		run(t, c.dir, master(c.checkpoints())...).wants(t, 2, "the manifest says", "to restore the older set")
 		if err := os.WriteFile(state, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +226,7 @@ func TestSnapshotWithModel(t *testing.T) {
 			if err := os.RemoveAll(c.checkpoints()); err != nil {
 				t.Fatal(err)
 			}
-			c.says(c.in("snapshot", "restore", file, "--checkpoint-dir", c.checkpoints()), "its parameters are those of set")
+			c.says(c.in("snapshot", "restore", file, "--checkpoint-dir", c.checkpoints()), "its parameters are from set")
 			mastertest.State(t, c.store)
 			m, all := c.counted(mode)
 			c.wantEnd(m, all)
@@ -261,8 +261,8 @@ func TestRunResumedWithoutEtcd(t *testing.T) {
 	if *result.Accuracy < 0.9 || result.Passes != passes {
 		t.Errorf("found %+v, expected the end of the %d passes", result, passes)
 	}
-	if log, err := os.ReadFile(filepath.Join(dir, "logs", "master.log")); err != nil || !strings.Contains(string(log), "begins anew from its newest set") {
-		t.Errorf("the master says nothing of a job that begins anew: %v", err)
+	if log, err := os.ReadFile(filepath.Join(dir, "logs", "master.log")); err != nil || !strings.Contains(string(log), "job restored from its newest checkpoints") {
+		t.Errorf("the log of the master lacks the restore: %v", err)
 	}
 	if o := run(t, r.job.dir, "verify", "--data-dir", filepath.Join(dir, "etcd")); o.code != 0 {
 		t.Errorf("verify: %s%s", o.stdout, o.stderr)

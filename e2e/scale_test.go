@@ -226,7 +226,7 @@ func TestScaleUnderLoad(t *testing.T) {
 		up.awaitLog(", and the --checkpoint-dir of the others")
 		up.signal(syscall.SIGINT)
 		up.wantExit(1)
-		if !strings.Contains(up.log(), "to take it back: master scale ps=2 --endpoints") {
+		if !strings.Contains(up.log(), "to undo it: master scale ps=2 --endpoints") {
 			t.Error("the interrupted command does not say that the job goes on")
 		}
 		up = start(t, "scale", j.dir, j.in("scale", "ps=3")...)

@@ -94,7 +94,7 @@ func TestBadSettings(t *testing.T) {
 		{"a server's port in use", []string{"pserver", "--listen", taken, "--endpoints", away}, exitFailed, []string{"--listen " + taken, "in use", "port 0"}},
 
 		{"a folder that cannot be", daemon("--data-dir", filepath.Join(file, "etcd")), exitFailed, []string{filepath.Join(file, "etcd"), "--data-dir", "can be written"}},
-		{"a folder for runs that cannot be", []string{"run", "--dir", filepath.Join(file, "runs")}, exitFailed, []string{"--dir", filepath.Join(file, "runs"), "expected a folder that can be written"}},
+		{"a folder for runs that cannot be", []string{"run", "--dir", filepath.Join(file, "runs")}, exitFailed, []string{"--dir", filepath.Join(file, "runs"), "expected a directory that can be written"}},
 		{"a folder to convert to", []string{"recordio", "convert", file, filepath.Join(file, "x")}, exitFailed, []string{file}},
 
 		{"endpoints without a port", daemon("--endpoints", "localhost"), exitUsage, []string{`--endpoints: "localhost": expected host:port`}},
@@ -122,7 +122,7 @@ func TestBadSettings(t *testing.T) {
 		{"no such rate in a run", []string{"run", "--clip-norm", "-1"}, exitUsage, []string{"--clip-norm", `"-1"`, "expected 0"}},
 		{"a schedule without its end", []string{"run", "--optimizer", "adam", "--schedule", "cosine"}, exitUsage, []string{"--schedule-steps", `"0"`, "more than the steps of the warm-up"}},
 		{"a master without a port", []string{"trainer", "--addr", "localhost", "--servers", away, "--data", file}, exitUsage, []string{"--addr", `"localhost"`, "expected host:port"}},
-		{"a time between checkpoints", daemon("--checkpoint-every", "0s"), exitUsage, []string{"--checkpoint-every", `"0s"`, "expected a time such as 60s"}},
+		{"a time between checkpoints", daemon("--checkpoint-every", "0s"), exitUsage, []string{"--checkpoint-every", `"0s"`, "a time such as 60s"}},
 		{"steps that nobody counts", daemon("--checkpoint-every", "9steps"), exitUsage, []string{"checkpoint-every", "synchronous mode only"}},
 		{"no master to look at", []string{"status", "--addr", away}, exitFailed, []string{"no master answers at " + away, "start one with"}},
 		{"no run without trainers", []string{"run", "--trainers", "0"}, exitUsage, []string{"expected at least 1"}},
@@ -162,7 +162,7 @@ func TestUnwritableFolders(t *testing.T) {
 	}
 	inside := filepath.Join(folder, "inside")
 	run(t, t.TempDir(), "--listen", "127.0.0.1:0", "--data-dir", inside).wants(t, exitFailed, inside, "--data-dir", "can be written")
-	run(t, t.TempDir(), "run", "--dir", inside).wants(t, exitFailed, "--dir", inside, "expected a folder that can be written")
+	run(t, t.TempDir(), "run", "--dir", inside).wants(t, exitFailed, "--dir", inside, "expected a directory that can be written")
 
 	j := newJob(t)
 	master := j.master("--ps", "1")

@@ -6,7 +6,7 @@
 // and its trainers heard of it. Then the model that the elected trainer saved is evaluated
 // on the held-out records, which nothing else opens.
 //
-// Everything is under one folder: data, etcd, checkpoints, the model, and a log for each
+// Everything is under one directory: data, etcd, checkpoints, the model, and a log for each
 // process. On the way out, also by Ctrl-C, processes get SIGTERM in order (trainers, master,
 // parameter servers), and SIGKILL when they do not go.
 package local

@@ -37,11 +37,11 @@ const (
 // Config says what to run. Binary and Dir have no default.
 type Config struct {
 	Binary string // the program `master`
-	Dir    string // a folder that this run may fill
+	Dir    string // a directory that this run may fill
 
 	Dataset  string // default digits; flights and the digits are in the binary
 	Data     string // prefix or glob of the user's own shards, in place of Dataset
-	MNIST    string // folder with MNIST's four idx files, for that dataset
+	MNIST    string // directory with MNIST's four idx files, for that dataset
 	Model    string // default softmax, of flights fm
 	Passes   int    // default: what is known to work for the data
 	Masters  int    // one leads, the others stand by; default 1
@@ -220,7 +220,7 @@ func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint 
 	began := time.Now()
 	for _, dir := range []string{"data", "logs", checkpointsDir} {
 		if err := os.MkdirAll(j.path(dir), 0o755); err != nil {
-			return Result{}, fmt.Errorf("prepare the folder of the run: %w", err)
+			return Result{}, fmt.Errorf("prepare the directory of the run: %w", err)
 		}
 	}
 	if err := j.begin(ctx); err != nil {

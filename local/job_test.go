@@ -30,7 +30,7 @@ func TestNew(t *testing.T) {
 		words  string
 	}{
 		"no program":               {Config{Dir: "d"}, "Binary"},
-		"no folder":                {Config{Binary: "b"}, "Dir"},
+		"no directory":             {Config{Binary: "b"}, "Dir"},
 		"fewer servers than none":  {Config{Binary: "b", Dir: "d", Servers: -1}, "found 1, -1, 3 and 0"},
 		"fewer trainers than none": {Config{Binary: "b", Dir: "d", Trainers: -1}, "found 1, 2, -1 and 0"},
 		"fewer passes than none":   {Config{Binary: "b", Dir: "d", Passes: -2}, "found 1, 2, 3 and -2"},

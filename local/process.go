@@ -40,7 +40,7 @@ type process struct {
 	binary   string
 	args     []string
 	env      []string // added to the environment
-	dir      string   // where it runs; "": the folder of this process
+	dir      string   // where it runs; "": the directory of this process
 	logPath  string
 	log      *logrus.Entry
 	register *drill.Register // notes what runs; nil: nobody wants to know
@@ -153,7 +153,7 @@ func (p *process) once(ctx context.Context) error {
 	cmd.WaitDelay = p.stopTimeout
 	if cmd.Dir = p.dir; p.dir != "" {
 		if _, err := os.Stat(p.dir); err != nil { // else the error of the start would name the program
-			return fmt.Errorf("%w: folder of the command: %w", errNotExecutable, err)
+			return fmt.Errorf("%w: directory of the command: %w", errNotExecutable, err)
 		}
 		cmd.Env = append(cmd.Env, "PWD="+p.dir)
 	}

@@ -112,7 +112,7 @@ func TestCommandThatCannotBeExecutedIsTriedOnce(t *testing.T) {
 			}
 		})
 	}
-	t.Run("missing folder", func(t *testing.T) {
+	t.Run("missing directory", func(t *testing.T) {
 		p := runs(t, "exit", "0")
 		p.dir = filepath.Join(t.TempDir(), "gone")
 		if err := p.run(t.Context()); err == nil || !strings.Contains(err.Error(), p.dir) || p.restarts.Load() != 0 {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// runFile, in the folder of a run, has what it takes to go on with the run.
+	// runFile, in the directory of a run, has what it takes to go on with the run.
 	runFile        = "run.json"
 	checkpointsDir = "checkpoints"
 )
@@ -29,7 +29,7 @@ type savedRun struct {
 // ErrNoRun: there is nothing to go on with.
 var ErrNoRun = errors.New("no run to go on with")
 
-// Settings are those that the run in a folder began with: Config.Settings and Config.Command.
+// Settings are those that the run in a directory began with: Config.Settings and Config.Command.
 func Settings(dir string) (settings map[string]string, command []string, err error) {
 	r, err := readRun(dir)
 	return r.Settings, r.Command, err
@@ -38,7 +38,7 @@ func Settings(dir string) (settings map[string]string, command []string, err err
 func readRun(dir string) (r savedRun, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, runFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return r, fmt.Errorf("%w: expected a folder of `master run` with a %s, which is written when its data is there: %w", ErrNoRun, runFile, err)
+		return r, fmt.Errorf("%w: expected a directory of `master run` with a %s, which is written when its data is there: %w", ErrNoRun, runFile, err)
 	} else if err != nil {
 		return r, err
 	}

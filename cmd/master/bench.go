@@ -52,7 +52,7 @@ func benchProgram() (bench.Program, error) {
 	return bench.Program{self, "bench", benchChild}, nil
 }
 
-// benchProgress says what is being measured: on one line of a terminal, or line by line.
+// benchProgress shows the current measurement: on one line of a terminal, or line by line.
 func benchProgress(w io.Writer) (say func(string), done func()) {
 	if file, ok := w.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		return func(now string) { fmt.Fprintf(w, "\r\033[K%s", now) }, func() { fmt.Fprint(w, "\r\033[K") }
@@ -63,7 +63,7 @@ func benchProgress(w io.Writer) (say func(string), done func()) {
 // machine says in words what was measured on.
 func machine(processors int, d bench.Disk) string {
 	if d.InMemory {
-		return fmt.Sprintf("%d processors; %s is in memory, so that no disk was measured: name a folder on one with --dir", processors, d.Folder)
+		return fmt.Sprintf("%d processors; %s is in memory, no disk was measured: name a directory on a disk with --dir", processors, d.Folder)
 	}
 	return fmt.Sprintf("%d processors, fdatasync p50 %.0f us in %s", processors, d.FdatasyncP50US, d.Folder)
 }

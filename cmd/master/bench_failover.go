@@ -17,8 +17,8 @@ func benchFailoverCommand() *cobra.Command {
 		Use:   "failover",
 		Short: "Measure the failover time of a job",
 		Long: `Bench failover runs etcd, two masters and a trainer as processes, and makes the leader resign (SIGTERM), die (SIGKILL) or hang
-(SIGSTOP), again and again. The time counts from the signal to the next task that the trainer gets. Between two faults it
-waits out the hold-down, within which no second take-over can be forced. With server-kill, server-restart and server-hang the only
+(SIGSTOP) repeatedly. The time counts from the signal to the next task that the trainer gets. Between two faults it
+waits for the end of the holddown, in which no second takeover can be forced. With server-kill, server-restart and server-hang the only
 parameter server is killed or hangs, and the time counts to the reply to the next push: with a standby, or with a process that is started 100 ms later.`,
 		Example: `  master bench failover --mode kill -n 200 -o json
   master bench failover --mode hang -n 20 --holddown 2s
@@ -30,7 +30,7 @@ parameter server is killed or hangs, and the time counts to the reply to the nex
 	flags.DurationVar(&ttl, "ps-ttl", 10*time.Second, "of the parameter servers' leases, at least 1s")
 	flags.IntVarP(&b.N, "number", "n", 20, "how `often`")
 	flags.DurationVar(&b.Holddown, "holddown", 10*time.Second, "of the masters, at least 2s")
-	flags.StringVar(&b.Folder, "dir", "", "`folder` for etcd's data, on a real disk (default that of temporary files)")
+	flags.StringVar(&b.Folder, "dir", "", "`directory` for etcd's data, on a real disk (default that of temporary files)")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		switch {

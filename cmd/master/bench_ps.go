@@ -15,19 +15,19 @@ func benchPSCommand() *cobra.Command {
 		Use:   "ps",
 		Short: "Measure what parameter servers cost",
 		Long: `Bench ps pushes the gradients of a model to parameter servers and gets its parameters back, between processes of this machine,
-and says what processor time all of them take for each GB: 10^9 bytes of float32, both directions counted, also where
+and reports the processor time of all of them for each GB: 10^9 bytes of float32, both directions counted, also where
 bfloat16 carries them. In turns with it the same is measured in memory, as a limit, and by gRPC with a field of bytes and
 net/rpc with []float32, over TCP. Then come more servers and trainers, by the unix socket and over TCP, with float32 and
-bfloat16; what a step takes while checkpoints are written, against steps between them; the optimizers by themselves, against a copy of the arrays that they work on; and a table of embeddings on one server,
+bfloat16; the time of a step while checkpoints are written, and between them; the optimizers alone, against a copy of the arrays that they work on; and a table of embeddings on one server,
 rows of 16 floats, by one trainer over the unix socket.`,
 		Example: `  master bench ps -o json
   master bench ps --mib 20 --runs 3 --shards 1 --trainers 1,4 --most-rows 1000000`,
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&b.MiB, "mib", 100, "size of the model in `MiB`")
-	flags.IntVar(&b.Steps, "steps", 60, "`steps` beside checkpoints in each of the runs, and as many between them")
-	flags.IntVar(&b.TableMiB, "table-mib", 1000, "size in `MiB` of the table of embeddings beside checkpoints (0 = none)")
-	flags.StringVar(&b.Folder, "dir", "", "`folder` for the checkpoints, on a real disk (default that of temporary files)")
+	flags.IntVar(&b.Steps, "steps", 60, "`steps` during checkpoints in each of the runs, and as many between them")
+	flags.IntVar(&b.TableMiB, "table-mib", 1000, "size in `MiB` of the embedding table during checkpoints (0 = none)")
+	flags.StringVar(&b.Folder, "dir", "", "`directory` for the checkpoints, on a real disk (default that of temporary files)")
 	flags.IntVar(&b.Rows, "rows", 1_000_000, "`rows` of a table of embeddings while lookups and updates are measured")
 	flags.IntVar(&b.MostRows, "most-rows", 10_000_000, "`rows` of it while memory is measured; a row takes about 85 bytes")
 	flags.IntVar(&b.Runs, "runs", 5, "`times` that each measurement is repeated; the median counts")

@@ -18,8 +18,8 @@ func benchQueueCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "queue",
 		Short: "Measure the dispatch rate against etcd's own",
-		Long: `Bench queue measures how many tasks a master hands out per second, each answer durable in etcd before it leaves. An op is one
-request that finishes a counted task and gets the next one. Beside each row stands the raw rate: one transaction after the
+		Long: `Bench queue measures how many tasks a master dispatches per second, each answer durable in etcd before it is sent. An op is one
+request that finishes a counted task and gets the next task. Each row also has the raw rate: one transaction after the
 other, under the same lock compares, over the same connection, with a value of the size of the master's state.
 
 Etcd runs in a process of its own with its default flags; so do the trainers, but for inproc. Rounds go through all rows in
@@ -39,7 +39,7 @@ gob and gzip of the standard library; literal-shared is the same with this progr
 	flags.Float64Var(&seconds, "seconds", 1, "`length` of one measurement")
 	flags.IntVar(&b.Rounds, "rounds", 5, "`times` that each row is measured; the median counts")
 	flags.DurationVar(&b.EtcdDelay, "etcd-delay", 0, "add rows with a proxy before etcd that delays by so much, for a disk that is too fast")
-	flags.StringVar(&b.Folder, "dir", "", "`folder` for etcd's data, on a real disk (default that of temporary files)")
+	flags.StringVar(&b.Folder, "dir", "", "`directory` for etcd's data, on a real disk (default that of temporary files)")
 	completeWords(cmd, "via", viaWords())
 	format := addOutput(cmd)
 	profile := flags.String("cpuprofile", "", "`file` for a profile of the master's process, for go tool pprof")

@@ -14,7 +14,7 @@ func benchReconnectCommand() *cobra.Command {
 	var b bench.Reconnect
 	cmd := &cobra.Command{
 		Use:   "reconnect",
-		Short: "Measure what a fail-over costs thousands of trainers",
+		Short: "Measure a failover with thousands of trainers",
 		Long: `Bench reconnect runs etcd, two masters and a process with many trainers, which all hold a session and a connection and work
 slowly. Then the leader dies (SIGKILL) or hangs (SIGSTOP). It measures how long it takes until the next leader has answered
 every trainer, how long GetTask takes before the fault and from five seconds after it, and the leader's memory; and it
@@ -30,7 +30,7 @@ The process of the trainers and the leader need a connection for each trainer: t
 	flags.IntVar(&b.Trainers, "trainers", 10_000, "how `many`")
 	flags.DurationVar(&b.TaskTime, "task-time", 10*time.Second, "of a task, on average")
 	flags.DurationVar(&b.Window, "window", 5*time.Second, "over which latencies are gathered, before and after")
-	flags.StringVar(&b.Folder, "dir", "", "`folder` for etcd's data, on a real disk (default that of temporary files)")
+	flags.StringVar(&b.Folder, "dir", "", "`directory` for etcd's data, on a real disk (default that of temporary files)")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		b.Mode = *mode

@@ -68,7 +68,7 @@ user and system, of this process, and per second of the clock.`,
   master bench recordio -o json --files 10000 --chunks-per-file 64`,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&b.folder, "dir", "", "`folder` for the files, removed afterwards (default a temporary one)")
+	flags.StringVar(&b.folder, "dir", "", "`directory` for the files, removed afterwards (default a temporary one)")
 	flags.IntVar(&b.records, "records", 256<<10, "`records` of 1 KB to write and scan")
 	flags.IntVar(&b.runs, "runs", 5, "`times` that each measurement is repeated; the median counts")
 	flags.IntVar(&b.files, "files", 10_000, "`files` to index")
@@ -236,7 +236,7 @@ func writeRecords(path string, c recordio.Compression, records [][]byte) error {
 	return w.Close()
 }
 
-// textRecords makes n records of 1 KB of words, which are as unequally frequent as those of a language.
+// textRecords makes n records of 1 KB of words, whose frequencies differ as in a natural language.
 func textRecords(n int) [][]byte {
 	rng := rand.New(rand.NewPCG(1, 1))
 	vocabulary := make([][]byte, 20_000)

@@ -22,7 +22,7 @@ task. The time counts from the lock won to that answer; heap_bytes is what is li
 	flags := cmd.Flags()
 	flags.IntVar(&b.Tasks, "tasks", 10_000_000, "`tasks` of the dataset")
 	flags.IntVar(&b.Rounds, "rounds", 5, "`times` that the state is recovered; the median counts")
-	flags.StringVar(&b.Folder, "dir", "", "`folder` for etcd's data, on a real disk (default that of temporary files)")
+	flags.StringVar(&b.Folder, "dir", "", "`directory` for etcd's data, on a real disk (default that of temporary files)")
 	format := addOutput(cmd)
 	flags.StringVar(&b.Profile, "cpuprofile", "", "`file` for a profile of the last recovery, for go tool pprof")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {

@@ -34,9 +34,9 @@ set that etcd names and no other one. If a file of that set is damaged or missin
 	return cmd
 }
 
-// addCheckpointDir gives cmd the folder of the job's checkpoints. The function that it returns opens the folder.
+// addCheckpointDir gives cmd the directory of the job's checkpoints. The function that it returns opens the directory.
 func addCheckpointDir(cmd *cobra.Command) (dir *string, open func() (checkpoint.Store, error)) {
-	dir = cmd.Flags().String("checkpoint-dir", "", "`folder`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (required)")
+	dir = cmd.Flags().String("checkpoint-dir", "", "`directory`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (required)")
 	return dir, func() (checkpoint.Store, error) {
 		if err := wantCheckpointDir(*dir); err != nil {
 			return checkpoint.Store{}, err
@@ -51,7 +51,7 @@ func addCheckpointDir(cmd *cobra.Command) (dir *string, open func() (checkpoint.
 
 func wantCheckpointDir(dir string) error {
 	if dir == "" {
-		return usageErrorf("--checkpoint-dir: expected the folder of the job's parameter servers, found nothing")
+		return usageErrorf("--checkpoint-dir: expected the directory of the job's parameter servers, found nothing")
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ etcd names, which parameter servers load. It exits with 0 also if a set is damag
 	return cmd
 }
 
-// listSets lists the sets of a folder, the newest first, and the one that etcd names also if its file is gone.
+// listSets lists the sets of a directory, the newest first. It includes the set that etcd names, also if its file is missing.
 func listSets(ctx context.Context, store *etcdstore.Store, dir string) ([]listedSet, error) {
 	pointer, err := store.ReadPointer(ctx)
 	if err != nil {
@@ -127,7 +127,7 @@ func listSets(ctx context.Context, store *etcdstore.Store, dir string) ([]listed
 	list, found := []listedSet{}, false
 	for _, r := range reports {
 		if r.Set == 0 {
-			continue // of the last stop: servers take it by themselves
+			continue // of the last stop: servers load it without a command
 		}
 		s := listedSet{Set: r.Set, Named: r.Set == named, Mode: r.Mode, Version: r.Version, Shards: len(r.Shards), Complete: r.Complete, Problem: r.Problem}
 		for _, part := range r.Shards {
@@ -152,9 +152,9 @@ Servers that have parameters keep them. Sets that are newer than the named one a
 
 With --update-mode sync the tasks roll back with the parameters: stop all masters and parameter servers of the job, give the
 command, and start them again. Tasks that were counted after the cut are trained again. The job gets a new id, and its ledger
-begins at the cut. In --ledger-dir, the folder of the ledger before is renamed to JOB-OLDID.
+begins at the cut. In --ledger-dir, the directory of the ledger before is renamed to JOB-OLDID.
 
-The command changes nothing if the leader or the named set changes meanwhile. It exits with 1 then: give it again.`,
+If the leader or the named set changes while it runs, the command changes nothing and exits with 1: repeat it.`,
 		Example: `  # the newest set that is complete, as master checkpoint list shows
   master checkpoint use 7 --checkpoint-dir checkpoints --endpoints 10.0.0.1:2379`,
 		Args: cobra.ExactArgs(1),
@@ -206,7 +206,7 @@ func useSet(cmd *cobra.Command, from place, store *etcdstore.Store, folder check
 		return usageErrorf("set %d: expected job %q, found job %q", number, job.Name, set.Job)
 	}
 	jobID := ""
-	if values[taskqueue.StateKey] != nil { // a cut that was broken off leaves none
+	if values[taskqueue.StateKey] != nil { // an interrupted cut leaves no state
 		var state struct{ JobID []byte }
 		if err := etcdstore.Decode(values[taskqueue.StateKey], &state, maxStateDecoded); err != nil {
 			return err
@@ -241,7 +241,7 @@ func noNewerStop(ctx context.Context, folder checkpoint.Store, set *checkpoint.S
 	if err != nil || stopped == nil || stopped.JobID != jobID || stopped.Shards[0].Compare(set.Shards[0].Generation) <= 0 {
 		return err
 	}
-	return fmt.Errorf("set %d: expected no newer checkpoints of a stop in %q, found %s/%v, which servers load instead: move it out of the folder", set.Number, folder.Place, folder.Shard(0), stopped.Shards[0].Generation)
+	return fmt.Errorf("set %d: expected no newer checkpoints of a stop in %q, found %s/%v, which servers load instead: move it out of the directory", set.Number, folder.Place, folder.Shard(0), stopped.Shards[0].Generation)
 }
 
 // wholeSet reads a set, all of whose files are as its manifests say.

@@ -59,7 +59,7 @@ func trainerNames(cmd *cobra.Command, open func(context.Context) (*leader, error
 		return nil
 	}
 	defer l.hangUp()
-	list, _ := askTrainers(ctx, l) // what was listed before an error is of use as well
+	list, _ := askTrainers(ctx, l) // an incomplete list is useful as well
 	var names []string
 	for _, t := range list {
 		if t.Joined {

@@ -6,7 +6,7 @@ import (
 	"trainmaster/master/component"
 )
 
-// components returns the components that the flags select, besides those of every master.
+// components returns the components that the flags select, in addition to the components of every master.
 func (s *daemonSettings) components(desire func(context.Context) error) []component.Component {
 	if s.ps == 0 {
 		return nil

@@ -46,7 +46,7 @@ type daemonSettings struct {
 	sealing    ledger.Config
 	keep       string
 	checkpoint string // how often
-	resume     string // the folder or bucket of checkpoints to begin from
+	resume     string // the directory or bucket of checkpoints to begin from
 	open       func(context.Context, etcdstore.Config, *logrus.Entry) (*etcdstore.Store, error)
 	failed     chan error // of the embedded etcd
 }
@@ -56,23 +56,23 @@ func addDaemon(cmd *cobra.Command) {
 	s := &daemonSettings{etcd: addEtcdFlags(cmd)}
 	c, q := &s.config, &s.config.Queue
 	flags := cmd.Flags()
-	flags.StringVar(&s.dataDir, "data-dir", "trainmaster-data", "`folder` of the embedded etcd, used when there are no --endpoints")
+	flags.StringVar(&s.dataDir, "data-dir", "trainmaster-data", "`directory` of the embedded etcd, used when there are no --endpoints")
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:8080", "`host:port` for trainers (net/rpc and gRPC)")
-	flags.StringVar(&s.http, "http", "127.0.0.1:8081", "`host:port` for people's tools (/healthz, /readyz, /metrics); empty: none")
+	flags.StringVar(&s.http, "http", "127.0.0.1:8081", "`host:port` for HTTP (/healthz, /readyz, /metrics); empty: none")
 	flags.StringVar(&c.Advertise, "advertise", "", "`host:port` that trainers dial (default: POD_IP with the port of --listen, else --listen)")
 	flags.DurationVar(&s.leaseTTL, "lease-ttl", 5*time.Second, "how long the lock outlives a leader that died")
-	flags.DurationVar(&c.Holddown, "holddown", 10*time.Second, "least time between two forced take-overs of the lock (0: the default)")
-	flags.BoolVar(&s.etcd.OwnEtcd, "own-etcd", false, "this etcd serves nobody else: compact its history")
+	flags.DurationVar(&c.Holddown, "holddown", 10*time.Second, "minimum time between two forced takeovers of the lock (0 = the default)")
+	flags.BoolVar(&s.etcd.OwnEtcd, "own-etcd", false, "etcd has no other client: compact its history")
 	s.open = addStoreTimeout(cmd)
-	flags.BoolVar(&c.AcceptCluster, "accept-cluster", false, "go on with a state that another etcd cluster wrote")
+	flags.BoolVar(&c.AcceptCluster, "accept-cluster", false, "continue from a state that another etcd cluster wrote")
 
-	flags.IntVar(&q.Passes, "passes", 1, "walks over the dataset; 0: for ever")
-	s.passMode = addChoice(cmd, "pass-mode", "", "a pass begins when the one before is done (barrier) or dispatched (rolling)", "barrier", "rolling")
+	flags.IntVar(&q.Passes, "passes", 1, "number of walks over the dataset (0 = no limit)")
+	s.passMode = addChoice(cmd, "pass-mode", "", "a pass begins when the previous pass is finished (barrier) or dispatched (rolling)", "barrier", "rolling")
 	flags.BoolVar(&c.Shuffle, "shuffle", true, "each pass in an order of its own")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes")
 	flags.IntVar(&c.ChunksPerTask, "chunks-per-task", 0, "`chunks` in a task, which takes at most 3 MiB with their paths (0: so that there are 8 tasks for each of --trainers)")
 	flags.IntVar(&c.Trainers, "trainers", 8, "how many trainers to expect (0: the default)")
-	flags.StringSliceVar(&c.Roots, "data-roots", nil, "`folders` that datasets must lie in (default: anywhere)")
+	flags.StringSliceVar(&c.Roots, "data-roots", nil, "`directories` that datasets must be in (default: any)")
 
 	flags.DurationVar(&q.TimeoutMin, "task-timeout-min", 30*time.Second, "minimum task timeout")
 	flags.DurationVar(&q.TimeoutMax, "task-timeout-max", time.Hour, "maximum task timeout, also of a task whose failures double it")
@@ -82,7 +82,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.BoolVar(&q.Speculate, "speculate", false, "give second copies of the slowest tasks at the end of a pass")
 	flags.DurationVar(&q.SessionTTL, "session-ttl", 15*time.Second, "a trainer silent for longer is lost")
 	flags.IntVar(&q.MaxSessions, "max-sessions", 50_000, "maximum `number` of trainer sessions (0 = the default)")
-	flags.BoolVar(&s.fault, "task-fault-tolerance", true, "lost trainers' tasks go back at once, not only by their timeout")
+	flags.BoolVar(&s.fault, "task-fault-tolerance", true, "return the tasks of a lost trainer immediately, not after their timeout")
 
 	flags.IntVar(&s.ps, "ps", 0, "number of parameter servers of the job, written to etcd if absent (0: whatever etcd says)")
 	s.update = addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
@@ -91,12 +91,12 @@ func addDaemon(cmd *cobra.Command) {
 	flags.StringVar(&s.checkpoint, "checkpoint-every", "1m", "how often to take a checkpoint of all parameter servers: a `cadence` such as 60s, 1pass, 500steps (with --update-mode sync), 60s,1pass (whichever comes first), or never")
 	s.lostTask = addTrainerLoss(cmd)
 	flags.IntVar(&c.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
-	flags.StringVar(&s.resume, "resume", "", "`folder`, or s3://bucket/prefix, of checkpoints of a job that etcd has lost: begin it anew from the newest set there, data and parameters; a job that has begun so goes on")
+	flags.StringVar(&s.resume, "resume", "", "`directory`, or s3://bucket/prefix, of the checkpoints of a job that etcd has lost: restore data and parameters from the newest set; a restored job continues")
 	flags.BoolVar(&s.ledger, "ledger", true, "write the ledger, from which master verify proves what was counted")
-	flags.StringVar(&s.sealing.Dir, "ledger-dir", "", "`folder` for the sealed ledger, the same for all masters of the job (default: ledger in --data-dir; with --endpoints, etcd)")
-	flags.StringVar(&s.keep, "ledger-keep", "", "how much of the sealed ledger to keep: a `size` such as 10GiB, an age such as 720h, or all (default 1GiB in a folder, 64MiB in etcd)")
+	flags.StringVar(&s.sealing.Dir, "ledger-dir", "", "`directory` for the sealed ledger, the same for all masters of the job (default: ledger in --data-dir; with --endpoints, etcd)")
+	flags.StringVar(&s.keep, "ledger-keep", "", "how much of the sealed ledger to keep: a `size` such as 10GiB, an age such as 720h, or all (default 1GiB in a directory, 64MiB in etcd)")
 	flags.Uint64Var(&s.sealing.Every, "ledger-seal-every", 10_000, "seal the ledger after so many `commits`, or 1 MiB")
-	flags.DurationVar(&c.Linger, "linger", 30*time.Second, "how long a finished job waits for its trainers to hear of it")
+	flags.DurationVar(&c.Linger, "linger", 30*time.Second, "`time` that the master of an ended job waits for its trainers to leave")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.httpChosen = cmd.Flags().Changed("http")
 		if err := s.validate(cmd); err != nil {
@@ -120,7 +120,7 @@ func unlessStopped(ctx context.Context, log *logrus.Entry, err error) error {
 // leastSessionTTL is more than a commit and the heartbeat after it take together.
 const leastSessionTTL = 2 * time.Second
 
-// validate takes the flags into the configuration, and names the first one with a value that makes no sense.
+// validate copies the flags into the configuration, and returns an error that names the first flag with an invalid value.
 func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	s.config.Job = s.etcd.Job
 	s.config.Queue.Rolling = *s.passMode == "rolling"
@@ -139,7 +139,7 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 		return settingErrorf(cmd, "ledger-keep", "expected a size such as 64MiB or 10GiB, an age such as 720h, or all")
 	}
 	if s.config.CheckpointEvery, err = master.ParseCadence(s.checkpoint); err != nil {
-		return settingErrorf(cmd, "checkpoint-every", "expected a time such as 60s, steps such as 500steps, passes such as 1pass, one of each at most, separated by commas, or never")
+		return settingErrorf(cmd, "checkpoint-every", "expected never, or at most one of each, separated by commas: a time such as 60s, steps such as 500steps, passes such as 1pass")
 	}
 	if s.sealing.Every == 0 {
 		return settingErrorf(cmd, "ledger-seal-every", "expected at least 1")
@@ -170,7 +170,7 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	}
 	etcd := *s.etcd
 	if len(etcd.Endpoints) == 0 {
-		etcd.Endpoints = []string{"127.0.0.1:2379"} // any: the embedded one is not there yet
+		etcd.Endpoints = []string{"127.0.0.1:2379"} // any address: the embedded etcd has not started yet
 	}
 	if err := etcd.Validate(); err != nil {
 		return usageErrorf("--%w", err)
@@ -191,7 +191,7 @@ func (s *daemonSettings) validateBounds(cmd *cobra.Command) error {
 	c := &s.config
 	switch {
 	case s.leaseTTL > mostLeaseTTL:
-		return settingErrorf(cmd, "lease-ttl", "expected at most %v: for so long nobody leads when a leader's machine is gone", mostLeaseTTL)
+		return settingErrorf(cmd, "lease-ttl", "expected at most %v: without the leader's machine, no master leads for this time", mostLeaseTTL)
 	case c.Holddown < 0:
 		return settingErrorf(cmd, "holddown", "expected 0 (the default) or more")
 	case s.ps < 0 || s.ps > mostServers:
@@ -209,7 +209,7 @@ func (s *daemonSettings) validateBounds(cmd *cobra.Command) error {
 // ledgerDir is where the ledger of a master with an embedded etcd is sealed.
 func ledgerDir(dataDir string) string { return filepath.Join(dataDir, "ledger") }
 
-// run serves until the job is over or ctx ends. It ends in this order: the committer
+// run serves until the job has ended or ctx ends. It stops in this order: the committer
 // finishes what waits, the lock is resigned, the port closes, the store closes.
 func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error) {
 	listener, err := listen(s.listen, "--listen")
@@ -245,9 +245,9 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 	before, err := storedOutcome(ctx, store)
 	over := err == nil && before.over()
 	if over {
-		log.Warnf("job %q is already over: it %v; to begin anew choose another --job, or another --data-dir", s.etcd.Job, before)
+		log.Warnf("job %q already %v; to start over, choose another --job, or another --data-dir", s.etcd.Job, before)
 	}
-	if err := s.serve(ctx, listener, face, store, log); err != nil { // also of a job that is over: for trainers that do not know it yet
+	if err := s.serve(ctx, listener, face, store, log); err != nil { // also of a job that has ended: trainers may not know it yet
 		return err
 	}
 	from := place{s.etcd, &s.dataDir}
@@ -259,8 +259,8 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 	return sayHowItEnded(ctx, store, from, log)
 }
 
-// desire says how many parameter servers the job has. They start when it is said: not before the job has begun, so that
-// each knows which life of the job it serves.
+// desire writes the number of parameter servers to etcd if it is absent. The servers start when it is there, so it is written only
+// after the job has begun: each server then knows its job instance.
 func (s *daemonSettings) desire(ctx context.Context, store *etcdstore.Store, log *logrus.Entry) error {
 	if s.ps == 0 {
 		return nil
@@ -270,15 +270,15 @@ func (s *daemonSettings) desire(ctx context.Context, store *etcdstore.Store, log
 	} else if placed, _, err := store.Value(ctx, master.PlacementKey); err != nil {
 		return fmt.Errorf("read %s: %w", master.PlacementKey, err)
 	} else if n != s.ps && placed != nil {
-		log.WithFields(logrus.Fields{"ps": n, "given": s.ps}).Info("the number of parameter servers was changed with master scale: --ps is not heeded")
+		log.WithFields(logrus.Fields{"ps": n, "given": s.ps}).Info("ignoring --ps: master scale has changed the number of parameter servers")
 	} else if n != s.ps {
 		return usageErrorf("%w: --ps: expected %d, which the job began with, found %d", master.ErrOtherJob, n, s.ps)
 	}
 	return nil
 }
 
-// serveTools answers on the port for people's tools from the start: a process that waits for etcd lives, and is not ready.
-// Without a port nobody hears it.
+// serveTools serves the HTTP port from the start: while the process waits for etcd, it is healthy and not ready. Without a port
+// it serves nothing.
 func (s *daemonSettings) serveTools(ctx context.Context, log *logrus.Entry) (face *httpapi.Server, closeFace func() error, err error) {
 	face = httpapi.Starting(log)
 	listener, err := s.listenTools(log)
@@ -291,8 +291,8 @@ func (s *daemonSettings) serveTools(ctx context.Context, log *logrus.Entry) (fac
 	return face, func() error { stop(); return <-ended }, nil
 }
 
-// listenTools opens the port for people's tools. When nobody chose it and another master of
-// this machine has it, there is none.
+// listenTools opens the HTTP port. If another process uses the default port, the listener is nil; if the flag was set, it is an
+// error.
 func (s *daemonSettings) listenTools(log *logrus.Entry) (net.Listener, error) {
 	if s.http == "" {
 		return nil, nil
@@ -356,7 +356,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	return err
 }
 
-// serveBeats serves what stand-by masters listen to.
+// serveBeats serves the heartbeats that standby masters read.
 func serveBeats(ctx context.Context, m *master.Master, l net.Listener) error {
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET "+master.BeatsPath, m.ServeBeats)
@@ -364,7 +364,7 @@ func serveBeats(ctx context.Context, m *master.Master, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(l); ctx.Err() == nil {
-		return fmt.Errorf("serve beats: %w", err)
+		return fmt.Errorf("serve heartbeats: %w", err)
 	}
 	return nil
 }

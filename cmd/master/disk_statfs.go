@@ -4,7 +4,7 @@ package main
 
 import "syscall"
 
-// freeBytes is the room that this user has on the disk of a folder.
+// freeBytes returns the space that this user has on the disk of a directory.
 func freeBytes(dir string) (uint64, error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {

@@ -16,31 +16,30 @@ import (
 
 // drills are the commands below `master drill`.
 var drills = []struct{ kind, short, long, example string }{
-	{drill.KillLeader, "Kill the leader with SIGKILL", "Kill the master that leads, as kill -9 does. A stand-by takes over; without one, `master run` starts it again.",
+	{drill.KillLeader, "Kill the leader with SIGKILL", "Kill the leader, as kill -9 does. A standby takes over; without a standby, `master run` restarts the leader.",
 		"  master drill kill-leader\n  # a job of daemons, for a script\n  master drill kill-leader --endpoints 127.0.0.1:2379 -o json"},
-	{drill.PauseLeader, "Stop the leader with SIGSTOP", "Stop the master that leads until another one does, or for the time of --for, and let it go on: its term must be over for good.",
+	{drill.PauseLeader, "Stop the leader with SIGSTOP", "Stop the leader until another master leads, or for the time of --for, and continue it: its term must have ended.",
 		"  master drill pause-leader"},
-	{drill.KillTrainer, "Kill a trainer with SIGKILL", "Kill a trainer that holds a task. Others get what it held.",
+	{drill.KillTrainer, "Kill a trainer with SIGKILL", "Kill a trainer that holds a task. Its tasks go to other trainers.",
 		"  master drill kill-trainer\n  master drill kill-trainer --trainer trainer-1"},
-	{drill.Partition, "Cut the leader off from etcd", "Lose whatever the leader and etcd say to each other, without breaking a connection, until another master leads, or for the time of --for. The run must be --drillable.",
+	{drill.Partition, "Cut the leader off from etcd", "Drop all data between the leader and etcd, without closing a connection, until another master leads, or for the time of --for. The run must be --drillable.",
 		"  master drill partition --for 20s"},
-	{drill.SlowStore, "Make etcd slow", "Let everything that masters and etcd say to each other arrive late, for the time of --for. The run must be --drillable.",
+	{drill.SlowStore, "Make etcd slow", "Delay all data between masters and etcd for the time of --for. The run must be --drillable.",
 		"  master drill slow-store --delay 500ms --for 10s"},
 }
 
 func drillCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drill",
-		Short: "Make a fault happen to a running job, and see that nothing is lost",
-		Long: `Drill hurts a running job on purpose and reports who took over, after how long, what was given out again, and, by the
-job's ledger, whether anything was lost or counted twice. It exits with 1 if anything was.
+		Short: "Inject a fault into a running job",
+		Long: `Drill injects a fault into a running job. It reports the new leader, the time of the failover and the tasks that were dispatched
+again. It exits with 1 if, by the ledger of the job, a task was lost or counted twice.
 
-It finds the job of a ` + "`master run`" + ` on this machine by the folder of the run; any other job by the --endpoints of its etcd, where the
-leader must be a process of this machine and this user. Whatever a drill does to a process that lives it undoes, also when
-you interrupt it.`,
+It finds the job of a ` + "`master run`" + ` on this machine by the directory of the run, and any other job by the --endpoints of its etcd. The
+leader must be a process of this machine and this user. A drill undoes its faults at the end, also if it is interrupted.`,
 		Example: `  # in one terminal
   master run --masters 2 --drillable --passes 500
-  # in another one, in the same folder
+  # in another one, in the same directory
   master drill kill-leader
   master drill partition`,
 	}
@@ -55,11 +54,11 @@ func oneDrillCommand(kind, short, long, example string) *cobra.Command {
 	cmd := &cobra.Command{Use: kind, Short: short, Long: long, Example: example}
 	from := place{etcd: addEtcdFlags(cmd)}
 	flags := cmd.Flags()
-	dir := flags.String("dir", runsDir, "`folder` of a run that is under way, or of several runs: the newest of them")
-	flags.DurationVar(&d.Patience, "patience", 2*time.Minute, "how long to wait for the job to go on, and to count what trainers held")
+	dir := flags.String("dir", runsDir, "`directory` of a run that is under way, or of several runs: the newest of them")
+	flags.DurationVar(&d.Patience, "patience", 2*time.Minute, "maximum `time` to wait for the job to continue, and for the tasks that trainers held to be counted")
 	switch kind {
 	case drill.KillTrainer:
-		flags.StringVar(&d.Trainer, "trainer", "", "`name` of the trainer (default: one that holds a task)")
+		flags.StringVar(&d.Trainer, "trainer", "", "`name` of the trainer (default: a trainer that holds a task)")
 		err := cmd.RegisterFlagCompletionFunc("trainer", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			var names []string
 			if scene, _, err := findRun(*dir); err == nil {
@@ -78,7 +77,7 @@ func oneDrillCommand(kind, short, long, example string) *cobra.Command {
 		flags.DurationVar(&d.For, "for", 30*time.Second, "how long the fault lasts at most, if no other master leads before")
 	case drill.SlowStore:
 		flags.DurationVar(&d.For, "for", 10*time.Second, "how long the fault lasts")
-		flags.DurationVar(&d.Delay, "delay", 500*time.Millisecond, "how much later everything arrives, each way")
+		flags.DurationVar(&d.Delay, "delay", 500*time.Millisecond, "added `time` in each direction")
 	}
 	if kind != drill.Partition && kind != drill.SlowStore {
 		flags.IntVar(&d.PID, "pid", 0, "`number` of the process to hurt (default: found)")
@@ -118,7 +117,7 @@ func validateDrill(cmd *cobra.Command, d *drill.Drill) error {
 	return nil
 }
 
-// openDrill finds the job: by etcd if endpoints are given, else by the folder of its run.
+// openDrill finds the job: by etcd if endpoints are given, else by the directory of its run.
 func openDrill(ctx context.Context, d *drill.Drill, from *place, dir string, dirChosen bool) (closeStore func(), err error) {
 	if len(from.etcd.Endpoints) == 0 || dirChosen {
 		if d.Scene, _, err = findRun(dir); err != nil {

@@ -10,7 +10,7 @@ import (
 	"trainmaster/etcdstore"
 )
 
-// startEmbedded starts the embedded etcd in a folder, or reports what to do.
+// startEmbedded starts the embedded etcd in a directory, or reports what to do.
 func startEmbedded(ctx context.Context, dir string) (*etcdstore.Embedded, error) {
 	etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: dir})
 	return etcd, embeddedError(err)
@@ -22,11 +22,11 @@ func embeddedError(err error) error {
 	case err == nil:
 		return nil
 	case etcdstore.IsDiskFull(err):
-		return fmt.Errorf("%w: make room on that disk and start the same command again: it goes on where it was, and nothing that was confirmed is lost", err)
+		return fmt.Errorf("%w: free space on that disk and start the same command again: the job continues, and no acknowledged change is lost", err)
 	case errors.Is(err, etcdstore.ErrInUse):
 		return fmt.Errorf("%w: end that process, name another --data-dir, or join its etcd with --endpoints", err)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EROFS), isWrongKind(err):
-		return fmt.Errorf("%w: name a folder that can be written with --data-dir", err)
+		return fmt.Errorf("%w: name a directory that can be written with --data-dir", err)
 	}
 	return err
 }

@@ -30,7 +30,7 @@ func addEtcdFlags(cmd *cobra.Command) *etcdstore.Config {
 	return c
 }
 
-// addStoreTimeout gives cmd --store-timeout, for processes of a job: they wait for an etcd that is not there yet. The
+// addStoreTimeout gives cmd --store-timeout, for processes of a job: they wait for an etcd that is not reachable yet. The
 // function that it returns opens the store.
 func addStoreTimeout(cmd *cobra.Command) (open func(ctx context.Context, c etcdstore.Config, log *logrus.Entry) (*etcdstore.Store, error)) {
 	limit := cmd.Flags().Duration("store-timeout", 10*time.Minute, "how long to wait for an etcd that does not answer at the start")
@@ -46,7 +46,7 @@ func addStoreTimeout(cmd *cobra.Command) (open func(ctx context.Context, c etcds
 	}
 }
 
-// isStoreError tells that err means exit code 3: etcd was not there, or would not have us.
+// isStoreError reports whether err means exit code 3: etcd was unreachable, or refused the connection.
 func isStoreError(err error) bool {
 	return errors.Is(err, etcdstore.ErrUnreachable) || errors.Is(err, etcdstore.ErrRefused) || errors.Is(err, pserver.ErrLeaseLost) ||
 		errors.Is(err, etcdstore.ErrDiskFull) || errors.Is(err, etcdstore.ErrStorage)

@@ -33,7 +33,7 @@ func TestHelpFitsScreen(t *testing.T) {
 	}
 }
 
-// The names of trainers are completed, for drain by the job and for a drill by the folder of the run.
+// The names of trainers are completed, for drain by the job and for a drill by the directory of the run.
 func TestCompletionKnowsTrainers(t *testing.T) {
 	l := lead(t, master.Config{})
 	l.join("worker-1")

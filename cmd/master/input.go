@@ -10,7 +10,7 @@ import (
 )
 
 // unblocked runs a call that may block without a bound, such as the open of a FIFO that nothing writes. It returns when
-// ctx ends; the call then goes on until the process ends, and its result is dropped.
+// ctx ends; the call then continues until the process ends, and its result is dropped.
 func unblocked[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -70,7 +70,7 @@ func openInput(ctx context.Context, path string) (*inputFile, error) {
 	}
 	if info, err := file.Stat(); err == nil && info.IsDir() {
 		file.Close()
-		return nil, fmt.Errorf("%s: expected a file, found a folder: name the files in it", recordio.DisplayName(path))
+		return nil, fmt.Errorf("%s: expected a file, found a directory: name the files in it", recordio.DisplayName(path))
 	}
 	return &inputFile{input{ctx: ctx, from: file}, file}, nil
 }

@@ -42,7 +42,7 @@ func TestBlockedInputEndsWithItsContext(t *testing.T) {
 			select {
 			case code := <-ended:
 				t.Fatalf("ended with %d before anything was written: %s", code, errs.String())
-			case <-time.After(50 * time.Millisecond): // usually it blocks by now; if not, the context ends it earlier
+			case <-time.After(50 * time.Millisecond): // the read usually blocks within this time; otherwise the context ends it earlier
 			}
 			cancel()
 			select {

@@ -26,11 +26,11 @@ import (
 )
 
 const (
-	defaultAddr = "127.0.0.1:8080" // where a daemon listens that is told nothing
+	defaultAddr = "127.0.0.1:8080" // where a daemon listens by default
 	askTimeout  = 10 * time.Second
 )
 
-// leader asks the master that leads a job. It is found by --addr, or through etcd anew for every question, since it may
+// leader sends requests to the leader of a job. It is found by --addr, or through etcd before each request, since it may
 // change.
 type leader struct {
 	addr  string // "": through etcd
@@ -48,9 +48,9 @@ type leader struct {
 func addLeaderFlags(cmd *cobra.Command) (from place, open func(ctx context.Context) (*leader, error)) {
 	from = place{etcd: addEtcdFlags(cmd)}
 	flags := cmd.Flags()
-	addr := flags.String("addr", "", "`host:port` of the master (default: looked up in etcd if --endpoints are given, else that of a master run under way here, else "+defaultAddr+")")
-	from.dataDir = flags.String("data-dir", "trainmaster-data", "`folder` of an embedded etcd, whether its master runs or not")
-	dir := flags.String("dir", runsDir, "`folder` of a master run, or of several: the newest that is under way")
+	addr := flags.String("addr", "", "`host:port` of the master (default: looked up in etcd if --endpoints are given, else the master of a run in this directory, else "+defaultAddr+")")
+	from.dataDir = flags.String("data-dir", "trainmaster-data", "`directory` of an embedded etcd, whether its master runs or not")
+	dir := flags.String("dir", runsDir, "`directory` of a master run, or of several: the newest that is under way")
 	return from, func(ctx context.Context) (*leader, error) {
 		l := &leader{addr: *addr, place: from, close: func() {}}
 		if cmd.Flag("job").Changed {
@@ -106,10 +106,10 @@ func findRun(dir string) (scene *drill.Scene, found string, err error) {
 	return scene, dir, err
 }
 
-// etcdDir is the folder of the embedded etcd in that of a run.
+// etcdDir is the directory of the embedded etcd in the directory of a run.
 const etcdDir = "etcd"
 
-// isStoppedRun reports whether a folder is that of a `master run` that no process continues.
+// isStoppedRun reports whether `master run` made a directory that no process uses now.
 func isStoppedRun(dir string) bool {
 	if _, _, err := local.Settings(dir); err != nil {
 		return false
@@ -123,7 +123,7 @@ func isStoppedRun(dir string) bool {
 }
 
 // stoppedRunHint returns the commands that show and continue the newest run below a directory that no process uses; "": there is none.
-// Whether its job is over is not known without starting its etcd.
+// Its etcd is not started, so the job may have ended.
 func stoppedRunHint(parent string) string {
 	found, err := filepath.Glob(filepath.Join(parent, "*", etcdDir))
 	if err != nil {
@@ -132,14 +132,14 @@ func stoppedRunHint(parent string) string {
 	slices.Sort(found)
 	for _, path := range slices.Backward(found) {
 		if run := filepath.Dir(path); isStoppedRun(run) {
-			return fmt.Sprintf("; no process uses the newest run here, %s: show its state with: master status --dir %s; if the job is not over, continue it with: master run --resume %s",
+			return fmt.Sprintf("; no process uses the newest run here, %s: show its state with: master status --dir %s; if the job has not ended, continue it with: master run --resume %s",
 				run, run, run)
 		}
 	}
 	return ""
 }
 
-// hangUp ends what the questions needed.
+// hangUp closes the connections to the leader and to etcd.
 func (l *leader) hangUp() {
 	if l.conn != nil {
 		_ = l.conn.Close() // it is only ever closed already
@@ -158,7 +158,7 @@ func (l *leader) flags() string {
 	return "--addr " + l.addr
 }
 
-// find says where the leader serves.
+// find returns the address of the leader.
 func (l *leader) find(ctx context.Context) (string, error) {
 	if l.store == nil {
 		return l.addr, nil
@@ -169,20 +169,20 @@ func (l *leader) find(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", etcdstore.ErrUnreachable, err)
 	}
-	// In an etcd that this command started, the address is that of a master which was killed.
+	// In an etcd that this command started, the stored address belongs to a master that was killed.
 	if found.Addr == "" || len(l.place.etcd.Endpoints) == 0 {
 		return "", l.nobodyLeads(bounded)
 	}
 	return found.Addr, nil
 }
 
-// nobodyLeads says what there is instead of a leader.
+// nobodyLeads returns an error that describes the state of a job without a leader.
 func (l *leader) nobodyLeads(ctx context.Context) error {
 	if state, _, err := l.store.State(ctx); err == nil && state == nil {
 		return l.place.noSuchJob(ctx, l.store)
 	}
 	if o, err := storedOutcome(ctx, l.store); err == nil && o.over() {
-		return &overError{fmt.Errorf("job %q is over, it %v, and no master leads it any more; see its tasks with: master queues --literal %s; the proof: master verify %s",
+		return &overError{fmt.Errorf("job %q %v, and no master leads it: show its tasks with: master queues --literal %s; verify it with: master verify %s",
 			l.place.etcd.Job, o, l.place.flags(), l.place.flags())}
 	}
 	err := fmt.Errorf("no master leads job %q now; continue with: %s; its last state: master queues --literal %s", l.place.etcd.Job, l.place.startCommand(), l.place.flags())
@@ -192,10 +192,10 @@ func (l *leader) nobodyLeads(ctx context.Context) error {
 	return l.withFullStore(ctx, err)
 }
 
-// stoppedError says that no process uses the folder of a job that is not over.
+// stoppedError is the error of a job that has not ended and whose directory no process uses.
 type stoppedError struct{ error }
 
-// over reports whether the job is over by its stored state: its master leaves then, perhaps between two looks.
+// over reports whether the job has ended by its stored state: its master may then have left since the last request.
 func (l *leader) over(ctx context.Context) bool {
 	if l.store == nil {
 		return false
@@ -204,10 +204,10 @@ func (l *leader) over(ctx context.Context) bool {
 	return err == nil && o.over()
 }
 
-// overError says that nobody leads a job because it is over.
+// overError is the error of a job that no master leads because it has ended.
 type overError struct{ error }
 
-// ask calls the leader.
+// ask sends a request to the leader.
 func (l *leader) ask(ctx context.Context, call func(ctx context.Context, o pb.OperatorClient) error) error {
 	addr, err := l.find(ctx)
 	if err != nil {
@@ -235,7 +235,7 @@ func (l *leader) ask(ctx context.Context, call func(ctx context.Context, o pb.Op
 	return l.withFullStore(ctx, l.explain(addr, err))
 }
 
-// withFullStore adds to an error that etcd is full, if it is: no master can lead a job then.
+// withFullStore adds to err that etcd is full, if it is full: no master can lead a job then.
 func (l *leader) withFullStore(ctx context.Context, err error) error {
 	if l.store == nil {
 		return err
@@ -257,7 +257,7 @@ func (l *leader) explain(addr string, err error) error {
 	_, why, dialled := strings.Cut(strings.TrimSuffix(s.Message(), `"`), "while dialing: ")
 	switch {
 	case strings.Contains(s.Message(), "http2: "), strings.Contains(s.Message(), "error reading server preface"):
-		why = "what listens there does not speak gRPC"
+		why = "the process there does not use gRPC"
 	case !dialled:
 		why = s.Message()
 	}
@@ -272,18 +272,18 @@ func (l *leader) explain(addr string, err error) error {
 		if _, reason, said := strings.Cut(s.Message(), master.ErrNotLeader.Error()+": "); said {
 			return fmt.Errorf("master at %s: not the leader: %s", addr, reason)
 		}
-		return fmt.Errorf("the master at %s does not lead: it stands by, or waits for etcd; find the one that does with --endpoints of their etcd", addr)
+		return fmt.Errorf("the master at %s is not the leader: it is a standby, or waits for etcd: find the leader with the --endpoints of its etcd", addr)
 	case reason == "OTHER_JOB":
 		return usageErrorf("--job: %s", s.Message())
 	case s.Code() == codes.Unavailable && l.store != nil:
-		return fmt.Errorf("the master at %s, which etcd names as the leader, does not answer: %s; if it died, another one takes over when its lease has run out; start one with: master %s",
+		return fmt.Errorf("the leader at %s does not answer: %s: if it has died, another master takes over when its lease expires; start a master with: master %s",
 			addr, why, l.place.flags())
 	case s.Code() == codes.Unavailable:
-		return fmt.Errorf("no master answers at %s: %s; start one with: master --listen %s; or say where it is: --addr host:port, or --endpoints host:port of its etcd; a job that is over has none: see it with master queues --literal or master verify%s", addr, why, addr, l.hint)
+		return fmt.Errorf("no master answers at %s: %s: start a master with: master --listen %s, or name its address with --addr, or its etcd with --endpoints. A job that has ended has no master: show it with master queues --literal or master verify%s", addr, why, addr, l.hint)
 	case s.Code() == codes.Unimplemented:
-		return fmt.Errorf("what answers at %s is no master of this version: %s", addr, s.Message())
+		return fmt.Errorf("the process at %s is not a master of this version: %s", addr, s.Message())
 	case s.Code() == codes.DeadlineExceeded:
-		return fmt.Errorf("the master at %s did not answer within %v: is its etcd away?", addr, askTimeout)
+		return fmt.Errorf("the master at %s did not answer within %v: check that its etcd is reachable", addr, askTimeout)
 	}
 	return fmt.Errorf("the master at %s: %s", addr, s.Message())
 }

@@ -14,7 +14,7 @@ import (
 	"trainmaster/master"
 )
 
-// leadEmbedded is a job in the embedded etcd of a folder. stop ends its master and that etcd.
+// leadEmbedded is a job in the embedded etcd of a directory. stop ends its master and that etcd.
 func leadEmbedded(t *testing.T, dir string) (l *led, stop func()) {
 	t.Helper()
 	etcd, err := etcdstore.StartEmbedded(t.Context(), etcdstore.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
@@ -39,7 +39,7 @@ func leadEmbedded(t *testing.T, dir string) (l *led, stop func()) {
 	return l, stop
 }
 
-// --data-dir leads to the job of a folder, while a master uses it and afterwards.
+// --data-dir leads to the job of a directory, while a master uses it and afterwards.
 func TestDataDirLeadsToJob(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	l, stop := leadEmbedded(t, dir)
@@ -58,28 +58,28 @@ func TestDataDirLeadsToJob(t *testing.T) {
 	runArgs(t, "queues", "--literal", "--data-dir", dir).wants(t, exitOK)
 	stored := runArgs(t, "status", "--data-dir", dir)
 	if stored.wants(t, exitOK); !strings.Contains(stored.stdout, "job       default, stopped\n") || !strings.Contains(stored.stdout, "continue  master --data-dir ") {
-		t.Errorf("of a folder that no process uses, status found %s", stored.stdout)
+		t.Errorf("of a directory that no process uses, status found %s", stored.stdout)
 	}
 
 	empty := t.TempDir()
-	runArgs(t, "queues", "--data-dir", empty).wants(t, exitUsage, "no master has kept its etcd there")
+	runArgs(t, "queues", "--data-dir", empty).wants(t, exitUsage, "expected the embedded etcd of a master, found none")
 	file := filepath.Join(empty, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, command := range [][]string{{"status"}, {"queues", "--literal"}, {"verify"}} {
-		runArgs(t, append(command, "--data-dir", file)...).wants(t, exitUsage, "expected a folder, found a file")
+		runArgs(t, append(command, "--data-dir", file)...).wants(t, exitUsage, "expected a directory, found a file")
 	}
 	if os.Getuid() != 0 { // root may read anywhere
 		if err := os.Chmod(dir, 0); err != nil {
 			t.Fatal(err)
 		}
-		defer os.Chmod(dir, 0o700) //nolint:errcheck // the folder is removed
+		defer os.Chmod(dir, 0o700) //nolint:errcheck // the directory is removed
 		runArgs(t, "queues", "--literal", "--data-dir", dir).wants(t, exitUsage, "permission denied")
 	}
 }
 
-// A place without a folder, as the progress of `master run` has it, is named by its endpoints.
+// A place without a directory, as the progress of `master run` has it, is named by its endpoints.
 func TestStartCommandWithoutFolder(t *testing.T) {
 	p := place{etcd: &etcdstore.Config{Endpoints: []string{"127.0.0.1:2379"}}}
 	if got, want := p.startCommand(), "master --endpoints 127.0.0.1:2379"; got != want {
@@ -87,7 +87,7 @@ func TestStartCommandWithoutFolder(t *testing.T) {
 	}
 }
 
-// The folder of a run that was killed leads to the stored state, and to the command that continues the run.
+// The directory of a run that was killed leads to the stored state, and to the command that continues the run.
 func TestFolderOfAStoppedRunLeadsToItsState(t *testing.T) {
 	run := t.TempDir()
 	l, stop := leadEmbedded(t, filepath.Join(run, "etcd"))
@@ -157,7 +157,7 @@ func TestNoRunUnderWayNamesNewestStoppedRun(t *testing.T) {
 	}
 }
 
-// Without an address a run under way in this folder is meant; --dir names another one.
+// Without an address a run under way in this directory is meant; --dir names another one.
 func TestLeaderOfRunUnderWay(t *testing.T) {
 	l := lead(t, master.Config{})
 	l.report(4)

@@ -159,7 +159,7 @@ func (s *session) send(want bool, results ...taskqueue.Result) (taskqueue.Task, 
 	return reply.Assignment.Task, nil
 }
 
-// take is send of one that must be given a task.
+// take is send for a trainer that must get a task.
 func (s *session) take(results ...taskqueue.Result) taskqueue.Task {
 	s.led.t.Helper()
 	task, err := s.send(true, results...)
@@ -205,12 +205,12 @@ func standBy(t *testing.T, l *led) string {
 	return listener.Addr().String()
 }
 
-// awaitEnd waits until the master leads no more, since its job is over, and ends it.
+// awaitEnd waits until the master ends its term because the job has ended, and stops it.
 func (l *led) awaitEnd() {
 	l.t.Helper()
 	for tries := 0; l.Leading(); tries++ {
 		if tries == 60_000 {
-			l.t.Fatal("the job is over, and its master still leads after a minute")
+			l.t.Fatal("the job has ended, and its master still leads after a minute")
 		}
 		time.Sleep(time.Millisecond) // between two looks
 	}

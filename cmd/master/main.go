@@ -1,7 +1,7 @@
 // Command master runs a distributed training job: it cuts a dataset into tasks, hands them to trainers, keeps its place
 // in etcd, and holds the parameter servers.
 //
-// This package is flags, wiring, signals and exit codes; what it wires lives in the packages that it imports.
+// This package has flags, wiring, signals and exit codes. All else is in the packages that it imports.
 //
 // Exit codes, the same for every command:
 //

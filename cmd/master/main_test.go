@@ -73,7 +73,7 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 	}
 }
 
-// Kubernetes sets TRAINMASTER_PORT, TRAINMASTER_SERVICE_HOST and the like in every pod beside a service that is named
+// Kubernetes sets TRAINMASTER_PORT, TRAINMASTER_SERVICE_HOST and similar variables in every pod, if a service in its namespace is named
 // trainmaster. A flag with such a twin would be set by chance.
 func TestNoFlagIsSetByKubernetes(t *testing.T) {
 	for _, name := range settingNames(rootCommand()) {
@@ -110,7 +110,7 @@ func TestUsageErrors(t *testing.T) {
 		{"help about nothing", []string{"help", "foo"}, []string{`no help about "foo"`}},
 		{"help about nothing below", []string{"help", "recordio", "convret"}, []string{`master recordio has no command "convret"; did you mean convert?`}},
 		{"job name", []string{"--job", "a/b", "--data-dir", "nowhere"}, []string{"--job", `bad value "a/b" for --job`}},
-		{"etcd and folder", []string{"verify", "--data-dir", "x", "--endpoints", "127.0.0.1:1"}, []string{"--data-dir x and --endpoints 127.0.0.1:1: expected one of them"}},
+		{"etcd and directory", []string{"verify", "--data-dir", "x", "--endpoints", "127.0.0.1:1"}, []string{"--data-dir x and --endpoints 127.0.0.1:1: expected one of them"}},
 		{"servers", []string{"--ps", "100000"}, []string{"--ps", "expected 0 (whatever etcd says) to 1024"}},
 		{"synchronous, no servers", []string{"--update-mode", "sync"}, []string{"--ps", "--update-mode sync needs them"}},
 		{"expected trainers", []string{"--trainers", "1000000000"}, []string{"--trainers", "to 1000000"}},
@@ -183,7 +183,7 @@ func TestInterrupted(t *testing.T) {
 	var stderr strings.Builder
 	code := execute(ctx, root, []string{"probe"}, io.Discard, &stderr)
 	if code != exitInterrupted || stderr.String() != "master probe: interrupted\n" {
-		t.Errorf("exit code %d and %q, want %d and a line that says interrupted", code, stderr.String(), exitInterrupted)
+		t.Errorf("exit code %d and %q, expected %d and the line of the interruption", code, stderr.String(), exitInterrupted)
 	}
 }
 
@@ -222,7 +222,7 @@ func TestCompletion(t *testing.T) {
 		r := runArgs(t, "completion", shell)
 		r.wants(t, exitOK)
 		if !strings.Contains(r.stdout, "master") {
-			t.Errorf("%s: the script does not speak of master", shell)
+			t.Errorf("%s: the script does not name master", shell)
 		}
 	}
 	t.Setenv(envName("config"), "/does/not/exist") // a broken setting must not break the tab key

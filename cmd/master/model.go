@@ -29,7 +29,7 @@ func modelCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "model",
 		Short: "Inspect, compare, export and evaluate models",
-		Long: `Model reads what parameter servers keep under --checkpoint-dir; no server has to run. DIR is that folder, or URL, and stands for
+		Long: `Model reads what parameter servers keep under --checkpoint-dir; no server has to run. DIR is that directory, or URL, and stands for
 the newest set of checkpoints in it, which all servers wrote at one cut; SET is the file of a set, DIR/sets/<number>.json. Evaluate reads the file of a saved model.`,
 		Example: `  master model inspect checkpoints
   # a bucket; credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
@@ -54,13 +54,13 @@ func openCheckpoints(arg string) (checkpoints, error) {
 	}
 	stat, err := os.Stat(arg)
 	if err != nil {
-		return checkpoints{}, fmt.Errorf("%q: a folder of checkpoints, or the file of a set in it: %w", arg, cmp.Or(checkFolder(arg), err))
+		return checkpoints{}, fmt.Errorf("%q: a directory of checkpoints, or the file of a set in it: %w", arg, cmp.Or(checkFolder(arg), err))
 	}
 	if stat.IsDir() {
 		return checkpoints{Store: checkpoint.Store{Place: checkpoint.Disk(arg)}, folder: arg}, nil
 	}
 	if _, ok := checkpoint.SetNumber(filepath.Base(arg)); !ok {
-		return checkpoints{}, usageErrorf("%s: expected a folder of checkpoints, a set in it, sets/<number>.json, or (diff only) a .safetensors file", arg)
+		return checkpoints{}, usageErrorf("%s: expected a directory of checkpoints, a set in it, sets/<number>.json, or (diff only) a .safetensors file", arg)
 	}
 	return checkpoints{Store: checkpoint.Store{Place: checkpoint.Disk(filepath.Dir(filepath.Dir(arg)))}, one: func(context.Context) (*checkpoint.Set, error) {
 		text, err := os.ReadFile(arg)
@@ -107,7 +107,7 @@ func (c checkpoints) newest(ctx context.Context) (*checkpoint.Set, error) {
 	return set, err
 }
 
-// below names a folder in DIR that has sets, as checkpoints does in the folder of a run.
+// below names a directory in DIR that has sets, as checkpoints does in the directory of a run.
 func (c checkpoints) below() string {
 	if c.folder == "" {
 		return ""
@@ -156,7 +156,7 @@ load_state_dict(safetensors.torch.load_file(...)) takes the tensors. Every diges
 A file of that name is kept unless --force is given.`,
 		Example: `  # the newest set, for load_state_dict(safetensors.torch.load_file("model.safetensors")) in Python
   master model export checkpoints --file model.safetensors
-  # with what the optimizer keeps beside each parameter, as tensor.NAME
+  # with the state of the optimizer for each parameter, as tensor.NAME
   master model export checkpoints --file with-optimizer.safetensors --optimizer`,
 		Args: cobra.ExactArgs(1),
 	}
@@ -282,7 +282,7 @@ func modelInspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect DIR|SET",
 		Short: "Say what sets of checkpoints there are, and whether they are whole",
-		Long: `Inspect reads all files of each set and checks their digests: the sets of a folder, or one. It exits with 1 when one of them
+		Long: `Inspect reads all files of each set and checks their digests: the sets of a directory, or one. It exits with 1 when one of them
 is damaged or not complete, and names what is.`,
 		Example: `  master model inspect checkpoints
   master model inspect checkpoints -o json | jq '.[0].tensors'`,
@@ -335,7 +335,7 @@ func inspectSets(ctx context.Context, arg string) (reports []setReport, err erro
 			report = reportSet(ctx, c.Store, set)
 		}
 		if _, err := c.ReadSet(ctx, n); !report.Complete && errors.Is(err, fs.ErrNotExist) {
-			continue // the job has removed it meanwhile, since there are newer ones
+			continue // the job has removed it since, because newer sets exist
 		}
 		reports = append(reports, report)
 	}

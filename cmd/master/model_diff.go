@@ -34,7 +34,7 @@ func modelDiffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff A B",
 		Short: "List the tensors and tables in which two models differ",
-		Long: `Diff compares parameters element by element, bit by bit but for the sign of 0. A and B are folders or URLs of checkpoints, files of
+		Long: `Diff compares parameters element by element, bit by bit except the sign of 0. A and B are folders or URLs of checkpoints, files of
 sets, or safetensors files of float32. It prints the largest absolute difference and the relative L2 difference of each tensor that
 differs, and exits with 1 when there is one. Tables of embeddings are compared row by row, by id.`,
 		Example: `  # does the exported model have what the newest set has
@@ -69,7 +69,7 @@ differs, and exits with 1 when there is one. Tables of embeddings are compared r
 
 // weights are the tensors of a model, all of float32, and its tables.
 type weights interface {
-	Tensors() []safetensors.Info // but for those of tables
+	Tensors() []safetensors.Info // except the tensors of tables
 	Read(name string) ([]float32, error)
 	Tables() []string
 	ReadTable(name string) (*tableRows, error)
@@ -124,7 +124,7 @@ func openSafetensors(path string) (weights, func(), error) {
 	return m, func() { f.Close() }, nil
 }
 
-// Tensors leaves out those of tables.
+// Tensors returns all tensors except the tensors of tables.
 func (m fileModel) Tensors() (infos []safetensors.Info) {
 	tables := m.Tables()
 	for _, i := range m.Infos() {

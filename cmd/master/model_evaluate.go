@@ -31,7 +31,7 @@ func modelEvaluateCommand() *cobra.Command {
 		Long: `Evaluate computes the accuracy and the mean loss of a model on the records of files, and for a model of
 two classes that gives scores the area under the ROC curve. FILE is a model that 'master trainer --save-model'
 or 'master run' saved. No process of a job has to run. The records must have the features of the model. If
-their labels or scaling are known to differ from those of the data of the model, evaluate fails.
+their labels or scaling are known to differ from the labels or scaling of the training data, evaluate fails.
 
 With --data PREFIX of a dataset that 'master recordio convert' wrote, evaluate reads the held-out shards
 PREFIX-test-00000-of-00001 and so on, or all shards if none are held out. The same holds for a glob that

@@ -183,7 +183,7 @@ func diffTables(name string, a, b *tableRows) (d tensorDiff, same bool) {
 	return d, *d.Rows == rowsDiff{}
 }
 
-// diffAllTables lists the tables that differ; one that a model has not has no shape there.
+// diffAllTables lists the tables that differ. A table that a model lacks has no shape in the result.
 func diffAllTables(a, b weights) (diffs []tensorDiff, err error) {
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(a.Tables(), b.Tables())))) {
 		var of [2]*tableRows

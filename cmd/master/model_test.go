@@ -149,7 +149,7 @@ func TestModel(t *testing.T) {
 	runArgs(t, "model", "export", dir, "--file", plain, "--force").wants(t, exitFailed, "name an older one")
 	runArgs(t, "model", "export", t.TempDir()).wants(t, exitFailed, "no set of checkpoints", "expected sets/<number>.json in it\n")
 	runArgs(t, "model", "inspect", filepath.Dir(dir)).wants(t, exitFailed, "expected sets/<number>.json in it; did you mean "+dir+"?")
-	runArgs(t, "model", "inspect", file).wants(t, exitUsage, file+": expected a folder of checkpoints, a set in it, sets/<number>.json, or (diff only)")
+	runArgs(t, "model", "inspect", file).wants(t, exitUsage, file+": expected a directory of checkpoints, a set in it, sets/<number>.json, or (diff only)")
 	runArgs(t, "model", "inspect", filepath.Join(dir, "none")).wants(t, exitFailed, "no such file")
 }
 
@@ -162,7 +162,7 @@ func python(t *testing.T, script string, args ...string) {
 	}
 }
 
-// What is exported loads in Python.
+// An exported file loads in Python.
 func TestModelInPython(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "model.safetensors")
 	runArgs(t, "model", "export", writeSet(t, filepath.Join(t.TempDir(), "checkpoints"), 7, 0.25), "--file", file)
@@ -218,7 +218,7 @@ assert numpy.allclose(found, expected), (found, expected)
 `, plain, stored, file)
 }
 
-// The version of an asynchronous set is that of the block with the fewest updates, in the file and in the report.
+// The version of an asynchronous set is the version of the block with the fewest updates, in the file and in the report.
 func TestExportOfAnAsynchronousSetHasAVersion(t *testing.T) {
 	dir, file := filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "model.safetensors")
 	writeSet(t, dir, 3, 0)

@@ -9,8 +9,8 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// addOptimizer gives cmd the flags of an optimizer. What is not given is chosen by the data; check finds what makes no
-// sense in the rest.
+// addOptimizer gives cmd the flags of an optimizer. The data chooses the values that are not given; check finds invalid
+// values in the rest.
 func addOptimizer(cmd *cobra.Command, c *optimizer.Config) (check func() error) {
 	for _, setting := range c.Settings() {
 		cmd.Flags().Var(setting, setting.Name, setting.Usage)
@@ -29,7 +29,7 @@ func optimizerError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// addWireDType gives cmd the flag that says what goes between trainers and parameter servers.
+// addWireDType gives cmd the flag for the data type of parameters and gradients in messages.
 func addWireDType(cmd *cobra.Command) *string {
-	return addChoice(cmd, "wire-dtype", "", "gradients and parameters on their way to the parameter servers and back; there they are float32", params.WireDTypes()...)
+	return addChoice(cmd, "wire-dtype", "", "type of gradients and parameters in messages; parameter servers store float32", params.WireDTypes()...)
 }

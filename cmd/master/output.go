@@ -40,7 +40,7 @@ func addChoice(cmd *cobra.Command, name, shorthand, usage string, allowed ...str
 func completeWords(cmd *cobra.Command, flag string, words []string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
-		panic(err) // the flag is there: it was added a line ago
+		panic(err) // the flag exists: it was added a line ago
 	}
 }
 
@@ -49,7 +49,7 @@ func addOutput(cmd *cobra.Command) *string {
 	return addChoice(cmd, "output", "o", "output format", "table", "json", "yaml")
 }
 
-// render writes v in the asked format. JSON and YAML have the same fields, those of v's json tags; table writes
+// render writes v in the given format. JSON and YAML have the same fields, named by v's json tags; table writes
 // tab-separated cells, which are aligned.
 func render(w io.Writer, format string, v any, table func(w io.Writer)) error {
 	switch format {

@@ -12,14 +12,14 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// outcome is what the stored state of a job says of its end. The zero value: it is not over, or never began.
+// outcome is the end of a job by its stored state. The zero value: it has not ended, or never began.
 type outcome struct {
 	status taskqueue.Status
 	reason string
-	passes taskqueue.Pass // of the first dataset, that were begun
+	passes taskqueue.Pass // passes of the first dataset that have begun
 }
 
-// storedOutcome reads how far a job is that no master need lead.
+// storedOutcome reads the outcome of a job from etcd. It needs no master.
 func storedOutcome(ctx context.Context, store *etcdstore.Store) (outcome, error) {
 	stored, _, err := store.State(ctx)
 	if err != nil || stored == nil {
@@ -46,25 +46,25 @@ func (o outcome) String() string {
 	return withReason("ended after "+passes, o.reason)
 }
 
-// sayHowItEnded logs why a master that led or stood by leaves: the job is over, or the master was told to stop before.
-// The error is that of a job that ended without some of its tasks.
+// sayHowItEnded logs why a leader or standby stops: the job has ended, or the process was stopped before. It returns an error if the
+// job ended without some of its tasks.
 func sayHowItEnded(ctx context.Context, store *etcdstore.Store, from place, log *logrus.Entry) error {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
 	defer cancel()
 	o, err := storedOutcome(bounded, store)
 	switch {
 	case err != nil:
-		log.WithError(err).Warn("stopped; whether the job is over is not known")
+		log.WithError(err).Warn("stopped; the state of the job is unknown")
 		return nil
 	case !o.over():
-		log.Info("stopped before the job was over; start it again to go on")
+		log.Info("stopped before the end of the job; start it again to continue")
 		return nil
 	}
 	log.Infof("done: the job %v", o)
 	return reportSetAside(bounded, store, o, from, log)
 }
 
-// reportSetAside logs which tasks a job ended without. The error, if there are any, has an exit code of its own.
+// reportSetAside logs the set-aside tasks of a job. If there are any, the error has its own exit code.
 func reportSetAside(ctx context.Context, store *etcdstore.Store, o outcome, from place, log *logrus.Entry) error {
 	if o.status != taskqueue.Ended {
 		return nil
@@ -84,9 +84,9 @@ func reportSetAside(ctx context.Context, store *etcdstore.Store, o outcome, from
 	return setAsideError(len(aside), "master queues --literal "+from.flags())
 }
 
-const setAsideShown = 10 // in the last lines of a log
+const setAsideShown = 10 // in the last lines of the log
 
-// setAsideError is what a job ends with that went without some of its tasks; nil: there are none.
+// setAsideError is the error of a job that ended with set-aside tasks; nil if there are none.
 func setAsideError(tasks int, look string) error {
 	//guard:exit-code-of-set-aside-tasks
 	if tasks == 0 {
@@ -95,4 +95,4 @@ func setAsideError(tasks int, look string) error {
 	return &exitError{exitSetAside, fmt.Errorf("the job ended without all of its tasks: expected none set aside, found %d: see them with: %s", tasks, look)}
 }
 
-const outcomeTimeout = 2 * time.Second // a process that was told to stop does not wait for etcd
+const outcomeTimeout = 2 * time.Second // a process that is stopping does not wait for etcd

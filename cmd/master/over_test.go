@@ -33,7 +33,7 @@ func doAll(t *testing.T, n int) *led {
 	return l
 }
 
-func TestLookingAtAJobThatIsOver(t *testing.T) {
+func TestStatusOfEndedJob(t *testing.T) {
 	l := doAll(t, 3)
 	r := runArgs(t, append([]string{"status", "-o", "json"}, l.etcd...)...)
 	r.wants(t, exitOK)
@@ -46,7 +46,7 @@ func TestLookingAtAJobThatIsOver(t *testing.T) {
 	}
 	table := runArgs(t, append([]string{"status"}, l.etcd...)...)
 	table.wants(t, exitOK)
-	for _, want := range []string{l.job + ", ended\n", "leader    none: the job is over\n", "progress  ████████████████████ 100%\n", "0        1/1   3 "} {
+	for _, want := range []string{l.job + ", ended\n", "leader    none: the job has ended\n", "progress  ████████████████████ 100%\n", "0        1/1   3 "} {
 		if !strings.Contains(table.stdout, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table.stdout)
 		}
@@ -54,7 +54,7 @@ func TestLookingAtAJobThatIsOver(t *testing.T) {
 	watch := runArgs(t, append([]string{"status", "--watch"}, l.etcd...)...)
 	watch.wants(t, exitOK)
 	for _, command := range [][]string{{"queues"}, {"tasks"}, {"trainers"}, {"pause"}} {
-		runArgs(t, append(command, l.etcd...)...).wants(t, exitFailed, "is over, it ended after 1 pass", "master queues --literal --endpoints", "master verify --endpoints")
+		runArgs(t, append(command, l.etcd...)...).wants(t, exitFailed, "ended after 1 pass, and no master leads it", "master queues --literal --endpoints", "master verify --endpoints")
 	}
 }
 
@@ -81,14 +81,14 @@ func logHas(t *testing.T, lines *bufio.Scanner, want string) {
 	t.Fatalf("no line with %q in the log:\n%s", want, strings.Join(seen, "\n"))
 }
 
-// Whoever starts a master on a job that is over hears of it, rather than "done".
-func TestMasterOfAJobThatIsOver(t *testing.T) {
+// A master of a job that has already ended warns of it, and does not log "done".
+func TestMasterOfEndedJobWarns(t *testing.T) {
 	l := doAll(t, 1)
 	lines, code := daemon(t.Context(), l.etcd)
-	logHas(t, lines, `is already over: it ended after 1 pass; to begin anew choose another --job, or another --data-dir`)
+	logHas(t, lines, `already ended after 1 pass; to start over, choose another --job, or another --data-dir`)
 	for lines.Scan() {
 		if strings.Contains(lines.Text(), "done: the job") {
-			t.Errorf("it did nothing, and says %s", lines.Text())
+			t.Errorf("unexpected line: %s", lines.Text())
 		}
 	}
 	if got := <-code; got != exitOK {
@@ -96,8 +96,8 @@ func TestMasterOfAJobThatIsOver(t *testing.T) {
 	}
 }
 
-// Masters of a job that ends with tasks set aside name them in their last lines, and exit with a code of their own: one that
-// led to the end, and one that is started later.
+// Masters of a job that ends with set-aside tasks log these tasks in their last lines, and exit with code 4: the standby of the
+// last leader, and masters that are started later.
 func TestMasterOfAJobWithSetAsideTasks(t *testing.T) {
 	l := lead(t, master.Config{Linger: time.Millisecond, Queue: taskqueue.Options{Passes: 1, MaxFailures: 1}})
 	standby, standbyCode := daemon(t.Context(), l.etcd)
@@ -105,15 +105,15 @@ func TestMasterOfAJobWithSetAsideTasks(t *testing.T) {
 	l.train(20)
 	l.awaitEnd()
 	// The standby comes first: it has the lock next, and its log blocks until it is read.
-	for _, name := range []string{"stood by", "started again", "started a third time"} {
+	for _, name := range []string{"standby", "started again", "started a third time"} {
 		lines, code := standby, standbyCode
-		if name != "stood by" {
+		if name != "standby" {
 			lines, code = daemon(t.Context(), l.etcd)
 		}
 		logHas(t, lines, "task=0")
 		logHas(t, lines, "expected none set aside, found 1: see them with: master queues --literal --endpoints")
 		for lines.Scan() {
-			t.Errorf("%s: a line after the last one: %s", name, lines.Text())
+			t.Errorf("%s: unexpected further line: %s", name, lines.Text())
 		}
 		if got := <-code; got != exitSetAside {
 			t.Errorf("%s: exit code %d, expected %d", name, got, exitSetAside)
@@ -121,8 +121,8 @@ func TestMasterOfAJobWithSetAsideTasks(t *testing.T) {
 	}
 }
 
-// A trainer that comes when the job is over and its masters are gone does not wait for one.
-func TestTrainerOfAJobThatIsOver(t *testing.T) {
+// A trainer that starts after the end of the job, without masters, does not wait for a master.
+func TestTrainerOfEndedJobExits(t *testing.T) {
 	shard := filepath.Join(t.TempDir(), "shard")
 	if err := os.WriteFile(shard, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ func TestMasterIsStopped(t *testing.T) {
 	lines, code := daemon(ctx, l.etcd)
 	logHas(t, lines, "leading")
 	cancel()
-	logHas(t, lines, "stopped before the job was over; start it again to go on")
+	logHas(t, lines, "stopped before the end of the job; start it again to continue")
 	for lines.Scan() {
 	}
 	if got := <-code; got != exitOK {
@@ -189,11 +189,11 @@ func TestDaemonStoppedDuringTheStartExitsWithZero(t *testing.T) {
 }
 
 // What answers but is no master is said to be none, without the words of a library.
-func TestAskingWhatIsNoMaster(t *testing.T) {
+func TestStatusOfOtherProtocolFails(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	r := runArgs(t, "status", "--addr", strings.TrimPrefix(server.URL, "http://"))
-	r.wants(t, exitFailed, "does not speak gRPC")
+	r.wants(t, exitFailed, "does not use gRPC")
 	for _, word := range []string{"rpc error", "http2"} {
 		if strings.Contains(r.stderr, word) {
 			t.Errorf("%q in %s", word, r.stderr)

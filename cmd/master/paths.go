@@ -18,7 +18,7 @@ import (
 	"trainmaster/pserver/checkpoint/storage"
 )
 
-// isWrongKind reports whether err means that a path has a file where a folder is expected, or the other way round.
+// isWrongKind reports whether err means that a path has a file where a directory is expected, or the other way round.
 func isWrongKind(err error) bool {
 	return errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR)
 }
@@ -29,7 +29,7 @@ func kindOf(mode fs.FileMode) string {
 	case mode.IsRegular():
 		return "a file"
 	case mode.IsDir():
-		return "a folder"
+		return "a directory"
 	case mode&fs.ModeNamedPipe != 0:
 		return "a named pipe"
 	case mode&fs.ModeSocket != 0:
@@ -55,7 +55,7 @@ func checkNew(path string, replace bool) error {
 	case err != nil:
 		return err
 	case found.IsDir():
-		return errors.New("expected the name of a file, found a folder")
+		return errors.New("expected the name of a file, found a directory")
 	case !found.Mode().IsRegular():
 		return fmt.Errorf("expected the name of a file, found %s, which --force does not replace", kindOf(found.Mode()))
 	case !replace:
@@ -64,8 +64,8 @@ func checkNew(path string, replace bool) error {
 	return nil
 }
 
-// checkFolder reports why path is no folder. The text has no path in front.
-func checkFolder(path string) error { return checkKind(path, "a folder", fs.FileMode.IsDir) }
+// checkFolder reports why path is no directory. The text has no path in front.
+func checkFolder(path string) error { return checkKind(path, "a directory", fs.FileMode.IsDir) }
 
 func checkKind(path, expected string, is func(fs.FileMode) bool) error {
 	found, err := os.Stat(path)
@@ -87,8 +87,8 @@ func checkKind(path, expected string, is func(fs.FileMode) bool) error {
 	return nil
 }
 
-// checkPaths reports a flag that names a file where a folder is expected, or the other way round. The usage text of a flag says
-// what it takes: `folder`, `file`, or a PEM `file`, which must be there.
+// checkPaths reports a flag that names a file where a directory is expected, or the other way round. The usage text of a flag says
+// the kind: `directory`, `file`, or a PEM `file`, which must exist.
 func checkPaths(cmd *cobra.Command) error {
 	var first error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -98,12 +98,12 @@ func checkPaths(cmd *cobra.Command) error {
 		}
 		var err error
 		switch kind, usage := pflag.UnquoteUsage(f); {
-		case kind == "folder" && exists(path):
+		case kind == "directory" && exists(path):
 			err = checkFolder(path)
 		case kind == "file" && strings.HasPrefix(usage, "PEM "):
 			err = checkKind(path, "a PEM file", fs.FileMode.IsRegular)
 		case kind == "file" && checkFolder(path) == nil:
-			err = errors.New("expected a file, found a folder")
+			err = errors.New("expected a file, found a directory")
 		}
 		if err != nil {
 			first = settingErrorf(cmd, f.Name, "%w", err)
@@ -112,7 +112,7 @@ func checkPaths(cmd *cobra.Command) error {
 	return first
 }
 
-// exists reports whether there is anything at path, also a link to nothing. What cannot be read is left to who needs it.
+// exists reports whether there is anything at path, also a link to nothing. If path cannot be read, the caller finds the error later.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

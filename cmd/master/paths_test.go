@@ -9,15 +9,15 @@ import (
 	"testing"
 )
 
-// A flag says what it found in the place of a folder or a file, whichever command has it.
+// The error of a flag for a directory or file names the kind of file that was found, in each command.
 func TestFlagsSayWhatTheyFound(t *testing.T) {
 	dir := t.TempDir()
 	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
 	if err := errors.Join(os.WriteFile(file, []byte("x"), 0o600), os.Symlink("nowhere", link)); err != nil {
 		t.Fatal(err)
 	}
-	const aFile = "expected a folder, found a file"
-	aLink := fmt.Sprintf("expected a folder, found a link to %q, which does not exist", filepath.Join(dir, "nowhere"))
+	const aFile = "expected a directory, found a file"
+	aLink := fmt.Sprintf("expected a directory, found a link to %q, which does not exist", filepath.Join(dir, "nowhere"))
 	for _, c := range []struct {
 		args []string
 		flag string
@@ -36,10 +36,10 @@ func TestFlagsSayWhatTheyFound(t *testing.T) {
 		{nil, "ledger-dir", file, aFile},
 		{[]string{"pserver"}, "checkpoint-dir", file, aFile},
 		{[]string{"bench", "queue"}, "dir", file, aFile},
-		{[]string{"status"}, "cacert", dir, "expected a PEM file, found a folder"},
+		{[]string{"status"}, "cacert", dir, "expected a PEM file, found a directory"},
 		{[]string{"status"}, "cacert", link, "expected a PEM file, found a link to"},
-		{[]string{"trainer"}, "save-model", dir, "expected a file, found a folder"},
-		{[]string{"trainer"}, "journal", dir, "expected a file, found a folder"},
+		{[]string{"trainer"}, "save-model", dir, "expected a file, found a directory"},
+		{[]string{"trainer"}, "journal", dir, "expected a file, found a directory"},
 	} {
 		t.Run(fmt.Sprint(c.args, c.flag), func(t *testing.T) {
 			runArgs(t, append(c.args, "--"+c.flag, c.path)...).wants(t, exitUsage, fmt.Sprintf("bad value %q for --%s from the command line: %s", c.path, c.flag, c.want))

@@ -22,14 +22,14 @@ const (
 	plainEvery  = 2 * time.Second
 )
 
-// progress shows how far a job is: a bar on a terminal, a line now and then elsewhere.
+// progress shows the progress of a job: a bar on a terminal, otherwise a line every 2 s.
 type progress struct {
 	out    io.Writer
 	bar    *progressbar.ProgressBar // nil: plain lines
 	lines  time.Time                // of the last plain line
 	last   string
-	final  bool   // what is drawn next is the last of it
-	passes uint32 // that the job has, as a master said
+	final  bool   // the next line is the last
+	passes uint32 // passes of the job, as a master reported
 
 	registering time.Time // since when
 
@@ -111,7 +111,7 @@ func training(s *pb.StatusReply) string {
 		text += fmt.Sprintf(" %d SET ASIDE", d.SetAside)
 	}
 	if s.Status == pb.JobStatus_JOB_STATUS_PAUSED {
-		text += fmt.Sprintf("  %s; go on with: master resume", withReason("PAUSED", s.Reason))
+		text += fmt.Sprintf("  %s; continue it with: master resume", withReason("PAUSED", s.Reason))
 	}
 	if s.Totals != nil {
 		text += fmt.Sprintf("  %.0f records/s", s.Totals.RecordsPerSecond)

@@ -22,7 +22,7 @@ func (l lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// While the dataset is being registered, and that takes long, progress is that of its files.
+// During a long registration of the dataset, progress counts its files.
 func TestProgressOfRegistration(t *testing.T) {
 	out := make(lines, 1)
 	p := progress{out: out}
@@ -46,7 +46,7 @@ func TestProgressWithoutTrainersNamesLogOnce(t *testing.T) {
 	p.show(status(0))
 	p.show(status(0))
 	if len(out) > 0 {
-		t.Fatalf("printed %q before a minute was over", <-out)
+		t.Fatalf("printed %q within the first minute", <-out)
 	}
 	for range 2 {
 		p.idle = time.Now().Add(-idleAfter)
@@ -81,7 +81,7 @@ func TestWatchJob(t *testing.T) {
 					return
 				}
 			case <-limit:
-				t.Fatalf("nobody said %q", want)
+				t.Fatalf("no line with %q", want)
 			}
 		}
 	}

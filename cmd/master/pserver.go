@@ -31,13 +31,13 @@ func pserverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pserver",
 		Short: "Hold a share of a model's parameters",
-		Long: `Pserver takes the first free index of the job's parameter servers, or stands by until one frees, and holds that
-share of the model: it gives parameters to trainers and applies their gradients. With --checkpoint-dir it saves its share
-when the master takes a checkpoint of all servers, and when it is told to stop; the next server goes on from there. It ends with an error
-when it loses its index, since another server may have it by then.`,
+		Long: `Pserver claims the first free index of the job's parameter servers, or waits for a free index, and holds that share of the
+model: it sends parameters to trainers and applies their gradients. With --checkpoint-dir it saves its share when the master
+takes a checkpoint of all servers, and when it stops. The next server with this index continues from that checkpoint. If it
+loses its index, it exits with an error, since another server may hold the index.`,
 		Example: `  # one of the parameter servers of the job whose state is in this etcd
   master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints
-  # with checkpoints in an object store that speaks S3; credentials come from the environment
+  # with checkpoints in an object store with the S3 protocol; credentials come from the environment
   # or from ~/.aws
   master pserver --endpoints 127.0.0.1:2379 \
     --checkpoint-dir "s3://bucket/job?endpoint=http://127.0.0.1:9000&use_path_style=true"`,
@@ -49,9 +49,9 @@ when it loses its index, since another server may have it by then.`,
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:0", "`host:port` for trainers and the master; port 0: a free one")
 	flags.StringVar(&c.Advertise, "advertise", "", "`host:port` that trainers dial (default: POD_IP with the port of --listen, else --listen)")
 	flags.StringVar(&c.DataSocket, "data-socket", pserver.SocketAuto,
-		"`folder` for a unix socket that trainers on this machine use instead of TCP, of this user alone; auto: one for temporary files; off: none")
-	flags.DurationVar(&s.ttl, "ps-ttl", 10*time.Second, "how long the index outlives a server that died")
-	flags.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "`folder`, or s3://bucket/prefix, for checkpoints, the same for all servers of the job (default: none, a restart loses the parameters)")
+		"`directory` of this user for a unix socket, which trainers on this machine use instead of TCP; auto: a temporary directory; off: none")
+	flags.DurationVar(&s.ttl, "ps-ttl", 10*time.Second, "`time` until the index of a dead server is free")
+	flags.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "`directory`, or s3://bucket/prefix, for checkpoints, the same for all servers of the job (default: none, a restart loses the parameters)")
 	flags.StringVar(&c.CheckpointsOf, "checkpoints-of", "", "another `job`, whose checkpoints in --checkpoint-dir this job may begin with (default: such are refused)")
 	flags.IntVar(&c.MaxConnections, "max-connections", 4096, "more are turned away (0: the default)")
 	flags.Int64Var(&c.StageBytes, "stage-bytes", 4<<30, "`bytes` for gradients that wait for their step; beyond it trainers wait (0: the default)")

@@ -43,7 +43,7 @@ type taskCounts struct {
 	Done        uint64 `json:"done"`
 	SetAside    uint64 `json:"set_aside"`
 	Uncommitted uint64 `json:"uncommitted,omitempty"` // finished, and in no committed step
-	Dropped     uint64 `json:"dropped"`               // of SetAside: they stay so for ever
+	Dropped     uint64 `json:"dropped"`               // part of SetAside: no retry returns these tasks
 }
 
 // liveTask is dispatched or to be dispatched again.
@@ -51,7 +51,7 @@ type liveTask struct {
 	Task     uint64       `json:"task"`
 	Pass     uint32       `json:"pass"`
 	Position uint64       `json:"position"`
-	Attempt  uint32       `json:"attempt"` // the last one
+	Attempt  uint32       `json:"attempt"` // the last attempt
 	Failures uint32       `json:"failures"`
 	Losses   uint32       `json:"losses"`
 	Holders  []taskHolder `json:"holders"`
@@ -123,7 +123,7 @@ pending or done. Without --endpoints that is the embedded etcd under --data-dir,
 	return cmd
 }
 
-// askQueues asks for the counts, then for the lists. Between two answers the job goes on.
+// askQueues requests the counts, then the lists. The job continues between two requests.
 func askQueues(ctx context.Context, l *leader) (jobQueues, error) {
 	s, err := askStatus(ctx, l)
 	if err != nil {
@@ -203,7 +203,7 @@ func (q jobQueues) table(w io.Writer, limit int) {
 	}
 }
 
-// some writes the first of a list, and says how many more there are.
+// some writes the first entries of a list, and the number of further entries.
 func some[T any](w io.Writer, list []T, limit int, what string, row func(T, io.Writer)) {
 	shown := list
 	if limit > 0 && len(list) > limit {
@@ -217,7 +217,7 @@ func some[T any](w io.Writer, list []T, limit int, what string, row func(T, io.W
 	}
 }
 
-// rows are one line for each holder, the first with what is the task's own.
+// rows writes one line for each holder. The first line also has the values of the task.
 func (t liveTask) rows(w io.Writer) {
 	head := fmt.Sprintf("%d\t%d\t%d\t%d\t%d\t%d", t.Task, t.Pass, t.Position, t.Attempt, t.Failures, t.Losses)
 	if len(t.Holders) == 0 {
@@ -236,7 +236,7 @@ func (t liveTask) rows(w io.Writer) {
 	}
 }
 
-// ofWhichDropped writes how many tasks are set aside, and how many of them for ever.
+// ofWhichDropped formats the number of set-aside tasks, and of the dropped tasks among them.
 func ofWhichDropped(aside, dropped uint64) string {
 	if dropped == 0 {
 		return thousands(aside)

@@ -51,7 +51,7 @@ type literalChunk struct {
 	Layout      string `json:"layout"`
 }
 
-// readLiteral decodes what stands in etcd, all of one revision, whether a master leads or not.
+// readLiteral decodes the state in etcd at one revision. It needs no master.
 func readLiteral(ctx context.Context, store *etcdstore.Store, from place) (literalQueues, error) {
 	queue, values, err := readQueue(ctx, store, from)
 	if err != nil {

@@ -65,7 +65,7 @@ func TestQueues(t *testing.T) {
 
 // More tasks than a page of the service has.
 func TestQueuesOfManyPages(t *testing.T) {
-	l := lead(t, master.Config{Queue: taskqueue.Options{SessionTTL: time.Hour}}) // nobody beats here
+	l := lead(t, master.Config{Queue: taskqueue.Options{SessionTTL: time.Hour}}) // no trainer sends heartbeats here
 	l.report(2000)
 	want := map[uint64]bool{}
 	for i := range 700 {
@@ -83,7 +83,7 @@ func TestQueuesOfManyPages(t *testing.T) {
 	}
 }
 
-// tally keeps the lists of one pass as they are meant, by what the trainers were told.
+// tally keeps the expected lists of one pass, by the answers to the trainers.
 type tally struct {
 	tasks   int
 	pending map[int]bool
@@ -125,7 +125,7 @@ func (g *tally) compare(t *testing.T, what string, d literalDatasets) {
 	}
 }
 
-// After every event, what is decoded from etcd is what the running queue holds, and what a naive tally says.
+// After every event, the state decoded from etcd equals the running queue and a simple tally.
 func TestLiteralQueues(t *testing.T) {
 	const tasks = 12
 	l := lead(t, master.Config{Shuffle: true, Seed: 3, Queue: taskqueue.Options{Passes: 2, MaxFailures: 1}})
@@ -230,7 +230,7 @@ func TestLiteralQueues(t *testing.T) {
 	}
 }
 
-// A folder without an etcd stays without one.
+// A directory without an etcd stays without one.
 func TestLiteralFromAFolder(t *testing.T) {
 	empty := t.TempDir()
 	for _, dir := range []string{filepath.Join(empty, "nothing"), empty} {
@@ -239,7 +239,7 @@ func TestLiteralFromAFolder(t *testing.T) {
 		}
 	}
 	if entries, err := os.ReadDir(empty); err != nil || len(entries) > 0 {
-		t.Errorf("the folder has %v now, %v", entries, err)
+		t.Errorf("the directory has %v now, %v", entries, err)
 	}
 }
 

@@ -67,7 +67,7 @@ func (f chunkFlags) options() (recordio.WriterOptions, error) {
 	return o, err
 }
 
-// eachFile calls look with every file opened. It goes on after a bad file, and its error tells of all.
+// eachFile opens each file and calls look. It continues after a bad file; its error has the errors of all files.
 func eachFile(ctx context.Context, paths []string, look func(path string, f *recordio.File) error) error {
 	var bad []error
 	for _, path := range paths {
@@ -151,8 +151,8 @@ func recordioVerifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify FILE...",
 		Short: "Read files whole and check every chunk",
-		Long: `Verify reads files from beginning to end, checks the checksum of every chunk and the length of every record, and says what
-it found. It exits with 1 if any file is damaged, naming the file and the byte offset of the chunk.`,
+		Long: `Verify reads files from beginning to end, checks the checksum of every chunk and the length of every record, and reports
+the result. It exits with 1 if any file is damaged, naming the file and the byte offset of the chunk.`,
 		Example: `  master recordio verify data/digits-*`,
 		Args:    cobra.MinimumNArgs(1),
 	}

@@ -23,7 +23,7 @@ import (
 func recordioConvertCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "convert --format csv|categorical TABLE PREFIX | --format idx IMAGES LABELS PREFIX",
-		DisableFlagsInUseLine: true, // the line is long enough
+		DisableFlagsInUseLine: true, // the usage line is long without it
 		Short:                 "Turn CSV tables and MNIST's idx files into shards",
 		Long: `Convert turns a CSV table, or images and labels in MNIST's idx format, into RecordIO shards
 PREFIX-00000-of-00004 and so on, and describes the dataset in PREFIX.dataset.json. Inputs may be
@@ -32,12 +32,12 @@ other columns are numbers: pixels if all are whole and from 0 to 255, else numbe
 as --scaling says. With --format categorical they are the texts of categories, of which the shards
 keep an id. A heading in line 1 is recognized and skipped; --header decides where that is not clear.
 
-With --like PREFIX the new dataset has the labels and the scaling of one that was converted before, as its
-description PREFIX.dataset.json says: a model of one can then be evaluated on the other. The table must have
+With --like PREFIX the new dataset has the labels and the scaling of the earlier dataset in PREFIX, as its
+description PREFIX.dataset.json has them: a model of one can then be evaluated on the other. The table must have
 the same features in the same order. A label that the other dataset lacks is an error.
 
 The samples are permuted by --seed. With --held-out the first part of them goes to PREFIX-test-00000-of-00001 and so on,
-which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Shards that are there already are kept unless
+which training must not open: name the other shards by PREFIX-0*, not by PREFIX-*. Existing shards are kept unless
 --force is given.`,
 		Example: `  master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits
   # a table with a heading; the column "species" has the label, as a text
@@ -55,7 +55,7 @@ which training must not open: name the others by PREFIX-0*, not by PREFIX-*. Sha
 	var o convert.Options
 	cmd.Flags().IntVar(&o.Shards, "shards", 1, "number of `shards` to train on")
 	cmd.Flags().Float64Var(&o.HeldOut, "held-out", 0, "`part` of the samples, 0 to below 1, for test shards")
-	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "`number` that decides the order and what is held out")
+	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "`number` that determines the order and the held-out records")
 	cmd.Flags().Uint8Var(&o.MaxPixel, "max-pixel", 0, "`value` in a CSV table that becomes 1 (default the largest in the table)")
 	above := cmd.Flags().Float64("label-above", 0, "make two classes of the labels of a table: 1 above this `number`, and 0")
 	header := addChoice(cmd, "header", "", "whether line 1 of a table is a heading", convert.HeadingAuto, convert.HeadingYes, convert.HeadingNo)

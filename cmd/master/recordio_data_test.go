@@ -47,7 +47,7 @@ func TestWriteOneRecordPerFileToShards(t *testing.T) {
 		t.Errorf("another number of shards exits with %d: %s", code, stderr)
 	}
 	if entries, err := os.ReadDir(filepath.Dir(prefix)); err != nil || len(entries) != 3 {
-		t.Errorf("the folder has %v, %v", entries, err)
+		t.Errorf("the directory has %v, %v", entries, err)
 	}
 }
 
@@ -60,16 +60,16 @@ func TestWriteRefusesInputs(t *testing.T) {
 	out := filepath.Join(dir, "out.rec")
 	table := textFile(t, "file.csv", "1,2\n")
 	for want, args := range map[string][]string{
-		"expected the files to write":                  {"write", "--per-file", out},
-		"--shards":                                     {"write", "--shards", "-1", out},
-		dir + ": expected a file, found a folder":      {"write", out, dir},
-		"found a symbolic link to gone":                {"write", "--per-file", out, link},
-		"expected the name of a file, found a folder":  {"write", "--force", dir, textFile(t, "x", "x")},
-		"at least one record for each of 3 shards":     {"write", "--shards", "3", out, textFile(t, "x", "a\nb\n")},
-		"write /proc/x.rec: create a file in /proc: ":  {"write", "/proc/x.rec", textFile(t, "x", "x")},
-		"write /proc/x-00000-of-00001: create a file ": {"convert", textFile(t, "x", "1,2\n"), "/proc/x"},
-		dir + ": expected a file, found":               {"convert", dir, out},
-		"file.csv to be a folder, found a file":        {"convert", table, filepath.Join(table, "x")},
+		"expected the files to write": {"write", "--per-file", out},
+		"--shards":                    {"write", "--shards", "-1", out},
+		dir + ": expected a file, found a directory":     {"write", out, dir},
+		"found a symbolic link to gone":                  {"write", "--per-file", out, link},
+		"expected the name of a file, found a directory": {"write", "--force", dir, textFile(t, "x", "x")},
+		"at least one record for each of 3 shards":       {"write", "--shards", "3", out, textFile(t, "x", "a\nb\n")},
+		"write /proc/x.rec: create a file in /proc: ":    {"write", "/proc/x.rec", textFile(t, "x", "x")},
+		"write /proc/x-00000-of-00001: create a file ":   {"convert", textFile(t, "x", "1,2\n"), "/proc/x"},
+		dir + ": expected a file, found":                 {"convert", dir, out},
+		"file.csv to be a folder, found a file":          {"convert", table, filepath.Join(table, "x")},
 	} {
 		code, _, stderr := recordioRun(t, "", args...)
 		if code == exitOK || !strings.Contains(stderr, want) || strings.Contains(stderr, ".tmp-") {
@@ -81,7 +81,7 @@ func TestWriteRefusesInputs(t *testing.T) {
 	}
 }
 
-// A newcomer's table: a heading, numbers, labels that are texts and not last. The result says what came of it.
+// A table with a heading, numbers, and text labels that are not in the last column. The output describes the result.
 func TestConvertTableOfNumbers(t *testing.T) {
 	table := "species,width,height\n" + strings.Repeat("setosa,1.5,2\nvirginica,3.5,4\n", 50)
 	prefix := filepath.Join(t.TempDir(), "iris")

@@ -91,7 +91,7 @@ func TestRecordioWriteKeepsWhatExists(t *testing.T) {
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(entries) != 1 {
-		t.Errorf("the folder holds %v, %v", entries, err)
+		t.Errorf("the directory holds %v, %v", entries, err)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestRecordioUsage(t *testing.T) {
 	}
 }
 
-// Shards of an earlier conversion are training data: nothing writes over them by itself.
+// Shards of an earlier conversion are training data: without --force they are not overwritten.
 func TestConvertKeepsShards(t *testing.T) {
 	args := []string{"recordio", "convert", "../../testdata/digits.csv.gz", filepath.Join(t.TempDir(), "digits")}
 	runArgs(t, args...).wants(t, exitOK)
@@ -188,6 +188,6 @@ func TestRecordioWriteRefusesMoreShardsThanOpenFiles(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("found %v in the folder, %v", left, err)
+		t.Errorf("found %v in the directory, %v", left, err)
 	}
 }

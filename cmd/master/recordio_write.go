@@ -31,8 +31,8 @@ func recordioWriteCommand() *cobra.Command {
 		Short: "Write records from lines or files",
 		Long: `Write makes a RecordIO file whose records are the lines of the inputs, without their line feeds;
 without inputs, of the standard input. With --per-file each input is one record, whole. With --shards
-the records go in turn to FILE-00000-of-00004 and so on. Files appear when they are complete, or not
-at all; those that exist are kept unless --force is given.`,
+the records are distributed to FILE-00000-of-00004 and so on, one after another. A file appears only
+when it is complete. Existing files are kept unless --force is given.`,
 		Example: `  seq 1000 | master recordio write numbers.rec
   master recordio write --compression snappy --records-per-chunk 100 words.rec /usr/share/dict/words
   # each picture is a record; about 4 tasks for each of 3 trainers
@@ -81,7 +81,7 @@ at all; those that exist are kept unless --force is given.`,
 	return cmd
 }
 
-// recordWriter writes records in turn to files that others see only when all are complete.
+// recordWriter distributes records to files, one after another. No file is visible to other processes until all are complete.
 type recordWriter struct {
 	parts  []*recordPart
 	result written
@@ -127,7 +127,7 @@ func (w *recordWriter) create(path string, shards int, force bool, options recor
 	for _, path := range paths {
 		info, err := os.Lstat(path)
 		if err == nil && info.IsDir() {
-			return fmt.Errorf("write %s: expected the name of a file, found a folder", recordio.DisplayName(path))
+			return fmt.Errorf("write %s: expected the name of a file, found a directory", recordio.DisplayName(path))
 		}
 		if err == nil && !force {
 			return fmt.Errorf("%s exists; --force replaces it", recordio.DisplayName(path))
@@ -150,11 +150,11 @@ func (w *recordWriter) create(path string, shards int, force bool, options recor
 // spareFiles is how many open files are left to the rest of the program.
 const spareFiles = 32
 
-// checkOpenFiles refuses more shards than this process may have open at a time: records go to all of them in turn.
+// checkOpenFiles refuses more shards than this process may have open at a time: records go to all of them alternately.
 func checkOpenFiles(shards int) error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return nil //nolint:nilerr // then opening them says so
+		return nil //nolint:nilerr // opening the files then returns the error
 	}
 	if most := limit.Cur; uint64(shards)+spareFiles > most && shards > 1 {
 		return usageErrorf("--shards %d: expected at most %d, since all are open at a time and this process may open %d files: use fewer, or raise the limit with ulimit -n",
@@ -194,7 +194,7 @@ func (w *recordWriter) publish() error {
 	return nil
 }
 
-// discard removes what was not published.
+// discard removes the files that were not published.
 func (w *recordWriter) discard() {
 	for _, p := range w.parts {
 		p.discard()

@@ -59,7 +59,7 @@ func TestReferenceNamesEveryField(t *testing.T) {
 	}
 }
 
-// jsonFields lists the names that a type has in JSON, those of the types inside it too.
+// jsonFields lists the names of the fields of a type in JSON, with the fields of nested types.
 func jsonFields(t reflect.Type) []string {
 	var names []string
 	switch t.Kind() {

@@ -22,8 +22,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// resumeInto begins the job anew from the newest set of checkpoints in a folder or a bucket, if etcd has nothing of it. A master that is
-// started again with the same flag, and the others of the job, find it begun.
+// resumeInto restores the job from the newest set of checkpoints in a directory or a bucket, if etcd has no state of it. If the
+// job was restored before, as after a restart or by another master, resumeInto does nothing.
 func (s *daemonSettings) resumeInto(ctx context.Context, store *etcdstore.Store, log *logrus.Entry) error {
 	place, err := storage.Open(s.resume)
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *daemonSettings) resumeInto(ctx context.Context, store *etcdstore.Store,
 	}
 	job, err := r.adopt(ctx, store, s.config.Job)
 	if errors.Is(err, etcdstore.ErrOccupied) {
-		if begun, err := s.hasBegun(ctx, store, folder); begun || err != nil { // by another master, meanwhile
+		if begun, err := s.hasBegun(ctx, store, folder); begun || err != nil { // another master was faster
 			return err
 		}
 		return usageErrorf("--resume %s: %w", s.resume, err)
@@ -52,11 +52,12 @@ func (s *daemonSettings) resumeInto(ctx context.Context, store *etcdstore.Store,
 	log.WithFields(logrus.Fields{
 		"set": r.set.Number, "was_job_id": r.set.JobID, "job_id": job.JobID, "commit": job.Commit, "epoch": job.Epoch, "delivered_again": job.Again,
 		"took": time.Since(began).Round(time.Millisecond).String(),
-	}).Info("the job begins anew from its newest set of checkpoints")
+	}).Info("job restored from its newest checkpoints")
 	return nil
 }
 
-// hasBegun says whether etcd has the job whose checkpoints are in the folder; that it has another one is an error.
+// hasBegun reports whether etcd has the job whose checkpoints are in the directory. If etcd has another job of that name, it returns
+// an error.
 func (s *daemonSettings) hasBegun(ctx context.Context, store *etcdstore.Store, folder checkpoint.Store) (bool, error) {
 	values, _, err := store.Together(ctx, taskqueue.StateKey, master.LatestSetKey)
 	if err != nil {
@@ -89,10 +90,10 @@ func (s *daemonSettings) hasBegun(ctx context.Context, store *etcdstore.Store, f
 	if set, err := folder.ReadSet(ctx, numbers[0]); err == nil && set.JobID == hex.EncodeToString(state.JobID) {
 		return true, nil
 	}
-	return false, usageErrorf("--resume %s: expected an etcd that has lost job %q, found it there, at commit %d, and the checkpoints in that folder are not its own; leave the flag out to go on with it, or choose another --job or etcd", s.resume, s.config.Job, state.Commit)
+	return false, usageErrorf("--resume %s: expected an etcd without job %q, found the job at commit %d, with other checkpoints: omit the flag to continue that job, or choose another --job or etcd", s.resume, s.config.Job, state.Commit)
 }
 
-// openSet reads the newest set in a folder, all of it, and the data of its job.
+// openSet reads and verifies the newest set in a directory, and compares the dataset with the index in the set.
 func (s *daemonSettings) openSet(ctx context.Context, folder checkpoint.Store, log *logrus.Entry) (*revival, error) {
 	refuse := func(format string, args ...any) error {
 		return usageErrorf("--resume %s: "+format, append([]any{s.resume}, args...)...)
@@ -102,11 +103,11 @@ func (s *daemonSettings) openSet(ctx context.Context, folder checkpoint.Store, l
 	case err != nil:
 		return nil, refuse("%w", err)
 	case len(numbers) == 0:
-		return nil, refuse("expected the folder of checkpoints of the job's parameter servers, found no set in it; without one there is nothing to resume from")
+		return nil, refuse("expected the directory of checkpoints of the job's parameter servers, found no set in it")
 	}
 	before := refuseBefore(folder, numbers)
 	damaged := func(what string, err error) error {
-		if errors.Is(err, checkpoint.ErrUnavailable) { // what is there may be whole
+		if errors.Is(err, checkpoint.ErrUnavailable) { // the files may be intact
 			return fmt.Errorf("--resume %s: %s%w", s.resume, what, err)
 		}
 		return refuse("%s%w%s", what, err, before)
@@ -116,7 +117,7 @@ func (s *daemonSettings) openSet(ctx context.Context, folder checkpoint.Store, l
 		return nil, damaged("", err)
 	}
 	if set.Job != s.config.Job {
-		return nil, refuse("expected checkpoints of job %q, found those of job %q: say --job %s, or name the folder of the other one", s.config.Job, set.Job, set.Job)
+		return nil, refuse("expected checkpoints of job %q, found those of job %q: add --job %s, or name another directory", s.config.Job, set.Job, set.Job)
 	}
 	text, err := folder.ReadText(ctx, set.Number)
 	if err != nil {
@@ -144,12 +145,12 @@ func (s *daemonSettings) openSet(ctx context.Context, folder checkpoint.Store, l
 func refuseBefore(folder checkpoint.Store, numbers []uint64) string {
 	newest := fmt.Sprintf("%s/%s/%08d.json", folder.Place, checkpoint.SetsDir, numbers[0])
 	if len(numbers) > 1 {
-		return fmt.Sprintf("; to begin from set %d, which is older, move %s away", numbers[1], newest)
+		return fmt.Sprintf("; to restore the older set %d, move %s away", numbers[1], newest)
 	}
-	return "; there is no older one"
+	return "; there is no older set"
 }
 
-// indexAgain makes the task tables of the datasets anew, and refuses files that are not what they were.
+// indexAgain builds the task tables of the datasets from their files. It returns an error if a file differs from the snapshot.
 func indexAgain(ctx context.Context, file *snapshot.File, roots []string, log *logrus.Entry) (tables []indexed, err error) {
 	for item, err := range file.Items() {
 		if err != nil {
@@ -166,7 +167,7 @@ func indexAgain(ctx context.Context, file *snapshot.File, roots []string, log *l
 		if err != nil {
 			return nil, fmt.Errorf("dataset %d: %w", len(tables), err)
 		}
-		// The same for the same snapshot: what was broken off is gone on with.
+		// The id depends only on the snapshot, so an interrupted restore continues with the same keys.
 		t.id = fmt.Sprintf("%.15s%x", file.Digest, len(tables))
 		tables = append(tables, t)
 	}
@@ -181,25 +182,25 @@ func indexDataset(ctx context.Context, want []snapshot.DataFile, roots []string,
 	}
 	found, err := dataset.Source{Roots: roots}.List(ctx, names)
 	if errors.Is(err, fs.ErrNotExist) {
-		return t, fmt.Errorf("the data of the job is not where it was, and tasks name the files by their paths: %w", err)
+		return t, fmt.Errorf("expected the data of the job at its former paths, which its tasks name: %w", err)
 	}
 	if err != nil {
 		return t, err
 	}
 	if text := dataset.Difference(entries, found.Entries()); text != "" {
-		return t, fmt.Errorf("the data is not that of the job: %s", text)
+		return t, fmt.Errorf("the data has changed: %s", text)
 	}
-	log.WithField("files", len(found.Files)).Info("reading the index of the data, to compare it with that of the job")
+	log.WithField("files", len(found.Files)).Info("comparing the data with the index of the job")
 	if t.table, err = master.TableOf(ctx, &dataset.Indexer{}, found); err != nil {
 		return t, err
 	}
 	t.digest = found.Digest
 	for i, f := range t.table.Files() {
 		if sum := t.table.IndexDigest(i); hex.EncodeToString(sum[:]) != want[i].Index {
-			return t, fmt.Errorf("the data is not that of the job: %s has chunks with another index than it had, expected the digest %.12s, found %.12x", f.Path, want[i].Index, sum)
+			return t, fmt.Errorf("the data has changed: %s: expected chunks whose index has the digest %.12s, found %.12x", f.Path, want[i].Index, sum)
 		}
 		if sum, _ := t.table.ChecksumsDigest(i); want[i].Checksums != "" && hex.EncodeToString(sum[:]) != want[i].Checksums {
-			return t, fmt.Errorf("the data is not that of the job: %s has chunks with other checksums than it had, expected the digest %.12s, found %.12x", f.Path, want[i].Checksums, sum)
+			return t, fmt.Errorf("the data has changed: %s: expected chunks whose checksums have the digest %.12s, found %.12x", f.Path, want[i].Checksums, sum)
 		}
 	}
 	return t, nil

@@ -15,8 +15,8 @@ import (
 	"trainmaster/master/snapshot"
 )
 
-// A job that begins anew from a set of checkpoints refuses files whose chunks are alike but have other records. A set of an earlier
-// release does not say which records they had.
+// A restore from a set of checkpoints rejects files whose chunks have the same index but other records. A set of an earlier
+// release has no checksums.
 func TestDataWithOtherChecksumsIsRefused(t *testing.T) {
 	logger, _ := logtest.NewNullLogger()
 	path := filepath.Join(t.TempDir(), "a.rec")
@@ -47,8 +47,8 @@ func TestDataWithOtherChecksumsIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 	mustRecordio(t, "two\none\n", "write", "--force", path)
-	if err := look(want); err == nil || !strings.Contains(err.Error(), "other checksums") {
-		t.Errorf("other records gave %v", err)
+	if err := look(want); err == nil || !strings.Contains(err.Error(), "whose checksums have the digest") {
+		t.Errorf("error of other records: %v", err)
 	}
 	want.Checksums = ""
 	if err := look(want); err != nil {

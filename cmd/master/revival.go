@@ -20,24 +20,24 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// revival is a job on its way from a snapshot into an etcd where there is none.
+// revival restores a job from a snapshot into an etcd that does not have it.
 type revival struct {
 	file   *snapshot.File
-	ledger bool // there is one to go on with: in the snapshot, or it begins here
+	ledger bool // the restored job has a ledger: the ledger of the snapshot, or a new one
 
-	set    *checkpoint.Set // of the cut that the state is at; nil: it is of another moment
+	set    *checkpoint.Set // the set whose cut the state is at; nil: the state is not at a cut
 	text   []byte          // of the set
 	tables []indexed       // of the datasets; nil: the snapshot has them, or etcd
 
-	replaces *etcdstore.Pointer // the job that the revived one takes the place of; nil: there is none
-	replaced []string           // ids of the jobs before, hexadecimal
+	replaces *etcdstore.Pointer // the job that is replaced; nil: none
+	replaced []string           // ids of the former job instances, hexadecimal
 
-	// What queue finds in the snapshot.
-	outline taskqueue.Outline // of the ledger before
-	desired []byte            // parameter servers; nil: the master says it
+	// The method queue reads the next two fields from the snapshot.
+	outline taskqueue.Outline // of the former ledger
+	desired []byte            // number of parameter servers; nil: the master writes it
 }
 
-// indexed is a task table that was made anew of the files of a dataset.
+// indexed is a task table that was built from the files of a dataset.
 type indexed struct {
 	table  *taskqueue.Table
 	digest [32]byte // of the files
@@ -45,7 +45,7 @@ type indexed struct {
 	parts  [][]byte
 }
 
-// adopt makes the job of the snapshot one under this store's prefix.
+// adopt writes the job of the snapshot to the prefix of the store.
 func (r *revival) adopt(ctx context.Context, store *etcdstore.Store, name string) (restoredJob, error) {
 	queue, settings, err := r.queue()
 	if err != nil {
@@ -131,11 +131,11 @@ func (r *revival) queue() (*taskqueue.Queue, map[string]string, error) {
 	return queue, job.Settings, err
 }
 
-// replace makes the table that of a dataset.
+// replace puts the table into the state of a dataset.
 func (t *indexed) replace(set *taskqueue.SetSnapshot) error {
 	t.table.Group(set.ChunksPerTask)
 	if t.table.Chunks() != set.Chunks || t.table.Tasks() != set.Tasks || string(t.digest[:]) != string(set.Digest) {
-		return fmt.Errorf("expected %d chunks in %d tasks, and files with the digest %.8x, found %d in %d, and %.8x: the data is not that of the job", set.Chunks, set.Tasks, set.Digest, t.table.Chunks(), t.table.Tasks(), t.digest)
+		return fmt.Errorf("expected %d chunks in %d tasks, and files with the digest %.8x, found %d in %d, and %.8x: the data has changed", set.Chunks, set.Tasks, set.Digest, t.table.Chunks(), t.table.Tasks(), t.digest)
 	}
 	parts, digest, err := committer.TableParts(etcdstore.Encode, t.table)
 	if err != nil {
@@ -146,7 +146,7 @@ func (t *indexed) replace(set *taskqueue.SetSnapshot) error {
 	return nil
 }
 
-// keys are those that the job has besides its settings, its state and lastKeys. Sessions stay behind.
+// keys yields the keys of the job except its settings, its state and lastKeys. Sessions are not restored.
 func (r *revival) keys() iter.Seq2[taskqueue.Write, error] {
 	return func(yield func(taskqueue.Write, error) bool) {
 		for item, err := range r.file.Items() {
@@ -167,19 +167,19 @@ func (r *revival) keys() iter.Seq2[taskqueue.Write, error] {
 	}
 }
 
-// leaves says whether a key of the snapshot is not to be put as it is.
+// leaves reports whether a key of the snapshot is not copied unchanged.
 func (r *revival) leaves(key string) bool {
 	switch {
 	case slices.Contains([]string{taskqueue.StateKey, jobKey, psDesiredKey}, key):
 		return true
-	case r.set != nil && (key == taskqueue.StepKey || key == master.LatestSetKey): // the set says them
+	case r.set != nil && (key == taskqueue.StepKey || key == master.LatestSetKey): // the set has their values
 		return true
 	}
 	return strings.HasPrefix(key, taskqueue.RosterPrefix) || strings.HasPrefix(key, snapshot.DatasetPrefix)
 }
 
-// beginKeys say where the ledger begins. They are written before everything else: the adoption of a job that is replaced deletes the ledger, and
-// if it is broken off, the next attempt sees by them that there was one.
+// beginKeys returns the keys that mark the beginning of the ledger. They are written first: the adoption of a replaced job deletes
+// its ledger. If the adoption is interrupted, these keys show the next attempt that there was a ledger.
 func (r *revival) beginKeys() ([]taskqueue.Write, error) {
 	if !r.ledger || r.file.Head.Ledger {
 		return nil, nil
@@ -188,7 +188,7 @@ func (r *revival) beginKeys() ([]taskqueue.Write, error) {
 	return []taskqueue.Write{{Key: ledger.BeginKey, Value: begin}}, err
 }
 
-// lastKeys are those that say where the job goes on, and that it may.
+// lastKeys returns the keys that are written last: with them, masters continue the job.
 func (r *revival) lastKeys(queue *taskqueue.Queue, events []byte) (keys []taskqueue.Write, err error) {
 	if r.desired != nil {
 		keys = append(keys, taskqueue.Write{Key: psDesiredKey, Value: r.desired})

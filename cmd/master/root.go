@@ -25,12 +25,12 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "master",
 		Short: "Run a distributed training job",
-		Long: `Master runs a distributed training job: it cuts a dataset into tasks, hands them to trainers, never loses its place, and
-holds the parameter servers.
+		Long: `Master runs a distributed training job: it splits a dataset into tasks, dispatches them to trainers, and manages the
+parameter servers. The state of the job is in etcd and survives the crash of any process.
 
 Without a command it is the job's master, a daemon: it keeps the queue of tasks in etcd and serves trainers until all passes
-are done. Start several on the same etcd and one leads while the others stand by. Without --endpoints it starts an
-etcd of its own under --data-dir.
+are done. If several masters use the same etcd, one leads and the others are standbys. Without --endpoints it starts an
+embedded etcd under --data-dir.
 
 Every flag can also be set by an environment variable (--lease-ttl is TRAINMASTER_LEASE_TTL) and by a key in the file
 that --config names (lease-ttl: 5s). The flag wins over the environment, the environment over the file.`,
@@ -93,8 +93,8 @@ func addCommands(root *cobra.Command, group *cobra.Group, cmds ...*cobra.Command
 	root.AddCommand(cmds...)
 }
 
-// finishTree gives all commands what they have in common: errors carry exit codes, a command that declares no Args takes
-// none, and a command that only groups others refuses what is none of them.
+// finishTree applies the common rules to all commands: errors carry exit codes, a command that declares no Args takes
+// no arguments, and a command that only groups others rejects an unknown name.
 func finishTree(root *cobra.Command) {
 	for cmd := range commands(root) {
 		if cmd.Name() == "help" {

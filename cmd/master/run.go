@@ -41,13 +41,13 @@ writes them. The numbers of features and classes come from the dataset. The mode
 and so on, which convert writes with --held-out. With --data GLOB the model is trained on the RecordIO files that match, except
 for held-out shards that match together with the shards to train on: these measure the model.
 
-With a command after --, each of --trainers runs that command in place of the built-in trainer. Its environment has
+With a command after --, each trainer is a process of that command instead of the built-in trainer. Its environment has
 TRAINMASTER_ADDR (host:port of the master, the same while masters change), TRAINMASTER_JOB and TRAINMASTER_TRAINER (its
 name). A command must exit with code 0 at the end of the job. Codes 1, 2, 126 and 127 end the run. After any other code
 or a signal the command is started again, 20 times at most. The job has parameter servers only if --ps is given; the
 environment then has TRAINMASTER_ENDPOINTS too.
 
-Each run has a new folder under --dir, with the data, the logs, the checkpoints and the model.
+Each run has a new directory under --dir, with the data, the logs, the checkpoints and the model.
 
 Exit code 4: the job ended, but tasks are set aside: some of the data was not trained in all passes.`,
 		Example: `  # softmax regression on the 1,797 digits that come with the program
@@ -68,14 +68,14 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
   # a synchronous run rolls back when a server is lost; continue it when all processes were killed
   master run --update-mode sync
   master run --resume trainmaster-run/001
-  # with a stand-by, to see it take over: master drill kill-leader
+  # with a standby; for a takeover: master drill kill-leader
   master run --masters 2 --drillable --passes 500`,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&dir, "dir", runsDir, "`folder` for the folders of runs")
-	flags.StringVar(&resume, "resume", "", "`folder` of a run to go on with, with its settings")
+	flags.StringVar(&dir, "dir", runsDir, "`directory` for the directories of runs")
+	flags.StringVar(&resume, "resume", "", "`directory` of a run to continue, with its settings")
 	data := addChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
-	flags.StringVar(&mnist, "data", "", "`prefix` of a converted dataset, or a glob of RecordIO files; with --dataset mnist, the folder of its idx files")
+	flags.StringVar(&mnist, "data", "", "`prefix` of a converted dataset, or a glob of RecordIO files; with --dataset mnist, the directory of its idx files")
 	completePrefixes(cmd, "data")
 	kind := addChoice(cmd, "model", "", "what to train (auto: fm for categories, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
 	checkOptimizer := addOptimizer(cmd, &c.Optimizer)
@@ -85,7 +85,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
 	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs agree bit by bit, with synchronous steps")
 	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data; 1 for own trainers)")
-	flags.IntVar(&c.Masters, "masters", 1, "number of masters, at most 16: one leads, the others stand by")
+	flags.IntVar(&c.Masters, "masters", 1, "number of masters, at most 16: one leads, the others are standbys")
 	flags.IntVar(&c.Servers, "ps", 2, "number of parameter servers, at most 128 (default for own trainers: 0)")
 	flags.IntVar(&c.Trainers, "trainers", usualTrainers, "number of trainers, at most 1000")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
@@ -123,7 +123,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 		}
 		switch {
 		case *data == model.MNIST && mnist == "":
-			return usageErrorf("--dataset mnist: expected --data with the folder of its idx files; `make data` fetches them into data/mnist")
+			return usageErrorf("--dataset mnist: expected --data with the directory of its idx files; `make data` fetches them into data/mnist")
 		case *data != model.MNIST && mnist != "" && cmd.Flags().Changed("dataset"):
 			return usageErrorf("--data %q: expected it with --dataset mnist, or without --dataset: the %s are in the program", mnist, *data)
 		case c.Masters < 1 || c.Servers < leastServers || c.Trainers < 1:
@@ -175,7 +175,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	return cmd
 }
 
-// Limits of the processes that one machine is asked to run. A job of more machines has no such limit.
+// Maximum numbers of processes of a run on one machine. A job on several machines does not have these limits.
 const (
 	mostRunMasters  = 16
 	mostRunServers  = 128
@@ -185,10 +185,10 @@ const (
 // autoModel is the model that goes with the dataset.
 const autoModel = "auto"
 
-// newRunDir makes the next numbered folder.
+// newRunDir makes the next numbered directory.
 func newRunDir(parent string) (string, error) {
 	bad := func(err error) error {
-		return fmt.Errorf("--dir %q: expected a folder that can be written: %w", parent, err)
+		return fmt.Errorf("--dir %q: expected a directory that can be written: %w", parent, err)
 	}
 	parent, err := filepath.Abs(parent)
 	if err != nil {

@@ -27,7 +27,7 @@ func onlyAfterDash(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// ownCommand finds the program of a command, so that a resumed run finds it from another folder. An empty command stays empty.
+// ownCommand finds the program of a command, so that a resumed run finds it from another directory. An empty command stays empty.
 func ownCommand(args []string) ([]string, error) {
 	if len(args) == 0 {
 		return nil, nil
@@ -42,7 +42,7 @@ func ownCommand(args []string) ([]string, error) {
 	return append([]string{program}, args[1:]...), nil
 }
 
-// takeOwn checks the flags beside a command. Without --ps the job has no parameter servers.
+// takeOwn checks the flags that are given with a command. Without --ps the job has no parameter servers.
 func takeOwn(cmd *cobra.Command, c *local.Config) (err error) {
 	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 		if err == nil && f.Changed && !slices.Contains(ofOwnTrainers, f.Name) {

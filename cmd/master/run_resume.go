@@ -26,15 +26,15 @@ func runSettings(cmd *cobra.Command) map[string]string {
 	return settings
 }
 
-// takeSettings has cmd go by the settings of the run in a folder; whoever asks for others is refused.
-// It returns the folder and the command of own trainers.
+// takeSettings sets the flags of cmd from the run in a directory. A flag on the command line that differs is an error.
+// It returns the directory and the command of own trainers.
 func takeSettings(cmd *cobra.Command, dir string) (_ string, command []string, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return "", nil, usageErrorf("--resume: %w", err)
 	}
 	if cmd.Flags().Changed("dir") {
-		return "", nil, usageErrorf("--dir: expected it without --resume, whose folder it is")
+		return "", nil, usageErrorf("--dir: expected no --dir with --resume, which names the directory")
 	}
 	began, command, err := local.Settings(dir)
 	if err != nil {
@@ -58,7 +58,7 @@ func takeSettings(cmd *cobra.Command, dir string) (_ string, command []string, e
 	return dir, command, nil
 }
 
-// settingText is a value as a user knows it. 0 and nothing stand for what the data chooses, where that is the default.
+// settingText formats the value of a setting for a message. If 0 or "" is the default, the data chooses the value.
 func settingText(f *pflag.Flag, value string) string {
 	if value == f.DefValue && (value == "0" || value == "") {
 		return "the default"

@@ -14,7 +14,7 @@ import (
 	"trainmaster/etcdstore"
 )
 
-// A command line that the trainers would refuse leaves no folder of a run behind.
+// A command line that the trainers would refuse leaves no directory of a run behind.
 func TestRunChecksBeforeItBegins(t *testing.T) {
 	for name, tt := range map[string]struct {
 		args []string
@@ -33,13 +33,13 @@ func TestRunChecksBeforeItBegins(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "runs")
 			runArgs(t, append([]string{"run", "--dir", dir}, tt.args...)...).wants(t, exitUsage, tt.want...)
 			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("the folder of runs: %v, want none", err)
+				t.Errorf("the directory of runs: %v, want none", err)
 			}
 		})
 	}
 }
 
-// A setting that a resumed run cannot change is named with what it is, in words where it is the default.
+// The error of a setting that a resumed run cannot change has its value, or "the default".
 func TestResumeRefusesOtherSettings(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "etcd"), 0o700),
@@ -68,7 +68,7 @@ func TestRunErrorNamesNextCommand(t *testing.T) {
 		"another":     {t.Context(), errors.New("master: exit status 1"), exitFailed, "master: exit status 1"},
 	} {
 		err := runError(tt.ctx, dir, tt.err)
-		if code := exitCode(err); !strings.Contains(err.Error(), tt.want) || code != tt.code && code != exitUsage { // markFailures gives the last one its code
+		if code := exitCode(err); !strings.Contains(err.Error(), tt.want) || code != tt.code && code != exitUsage { // markFailures adds the code of the last error
 			t.Errorf("%s: code %d, %v; want %d, %q", name, code, err, tt.code, tt.want)
 		}
 		if strings.Contains(err.Error(), "--data-dir") || strings.Contains(err.Error(), "--endpoints") {

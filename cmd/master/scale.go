@@ -24,9 +24,10 @@ func scaleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scale ps=N",
 		Short: "Change the number of parameter servers of a running job",
-		Long: `Scale moves blocks of the model between parameter servers until there are N of them with even shares, while the job goes on;
-only pushes to the few blocks that are moved at a time wait. For more servers it waits until they are there: start each with
-master pserver. Of fewer, the last ones end once their blocks are elsewhere. It goes on when another master takes over, and may be stopped and given again: the job goes on moving.`,
+		Long: `Scale changes the number of parameter servers to N, and moves blocks of the model until all servers have equal shares. The job
+continues; only pushes to the blocks of the current migration wait. If N is larger, scale waits for the new servers: start each
+with master pserver. If N is smaller, the servers with the highest indices exit when they hold no block. The migration
+continues after a failover, and also if this command is stopped: repeat the command to show its progress.`,
 		Example: `  # a third parameter server for a job with two: start it as well, with master pserver
   master scale ps=3 --endpoints 127.0.0.1:2379`,
 		Args: cobra.ExactArgs(1),
@@ -48,7 +49,7 @@ master pserver. Of fewer, the last ones end once their blocks are elsewhere. It 
 	return cmd
 }
 
-// scale asks once for the change, and then how far it is, whoever leads by then.
+// scale requests the change once, then its progress until it is complete. It follows the leader.
 func scale(cmd *cobra.Command, l *leader, n uint32) error {
 	said, heard, was := "", time.Now(), uint32(0)
 	say := func(line string) {
@@ -69,7 +70,7 @@ func scale(cmd *cobra.Command, l *leader, n uint32) error {
 		_, isOver := errors.AsType[*overError](err)
 		switch {
 		case err == nil && taken && reply.GetGoal() != n:
-			return fmt.Errorf("the number of parameter servers is to be %d by now: somebody else has changed it", reply.GetGoal())
+			return fmt.Errorf("number of parameter servers: another request has changed it to %d", reply.GetGoal())
 		case err == nil:
 			if !taken {
 				was = reply.GetParameterServers()
@@ -81,7 +82,7 @@ func scale(cmd *cobra.Command, l *leader, n uint32) error {
 		case !taken || isOver:
 			return err
 		case time.Since(heard) > scalePatience:
-			return fmt.Errorf("the order stands, and since %v no leader has said how far it is: %w", scalePatience, err)
+			return fmt.Errorf("request stored; no progress report for %v: %w", scalePatience, err)
 		default:
 			say("waiting for a leader: " + err.Error())
 		}
@@ -96,27 +97,27 @@ func scale(cmd *cobra.Command, l *leader, n uint32) error {
 	}
 }
 
-// stoppedWatching says that the order outlives the command. was is the number of servers when it was given.
+// stoppedWatching returns the error of an interrupted command: the request remains. was is the number of servers at the request.
 func (l *leader) stoppedWatching(was, n uint32) error {
-	back := "N, with N the number before"
+	back := "N, with N the former number"
 	if was != n {
 		back = fmt.Sprintf("%d %s", was, l.flags())
 	}
-	return fmt.Errorf("stopped watching: the job goes on to %s; to take it back: master scale ps=%s", counted(int(n), "parameter server"), back)
+	return fmt.Errorf("stopped watching: the job continues to move to %s; to undo it: master scale ps=%s", counted(int(n), "parameter server"), back)
 }
 
 // progressOf is a line for a user.
 func (l *leader) progressOf(reply *pb.ScaleReply) string {
 	switch {
 	case reply.GetDone():
-		return "the model is spread over " + counted(int(reply.GetParameterServers()), "parameter server")
+		return "the model is distributed over " + counted(int(reply.GetParameterServers()), "parameter server")
 	case reply.GetWaiting() != "":
 		return "waiting: " + l.completed(reply.GetWaiting())
 	}
 	return movingOf(reply)
 }
 
-// completed has the command that starts another server lead to this job, if it is known how.
+// completed adds the flags of this job to the command in waiting that starts another server, if they are known.
 func (l *leader) completed(waiting string) string {
 	if len(l.place.etcd.Endpoints) == 0 {
 		return waiting
@@ -124,7 +125,7 @@ func (l *leader) completed(waiting string) string {
 	return strings.ReplaceAll(waiting, shards.StartAnother, shards.StartAnotherWith+l.place.flags()+", and the --checkpoint-dir of the others")
 }
 
-// movingOf is what a user sees while blocks move. New servers count as soon as they are there.
+// movingOf describes a migration. New servers count as soon as they are registered.
 func movingOf(reply *pb.ScaleReply) string {
 	text := "moving to " + counted(int(reply.GetGoal()), "parameter server")
 	if reply.GetParameterServers() > reply.GetGoal() {
@@ -132,9 +133,9 @@ func movingOf(reply *pb.ScaleReply) string {
 	}
 	switch {
 	case reply.GetSlots() > 0:
-		return fmt.Sprintf("%s: %d of %d blocks and %d of %d slots are to go", text, reply.GetBlocksLeft(), reply.GetBlocks(), reply.GetSlotsLeft(), reply.GetSlots())
+		return fmt.Sprintf("%s: %d of %d blocks and %d of %d slots to move", text, reply.GetBlocksLeft(), reply.GetBlocks(), reply.GetSlotsLeft(), reply.GetSlots())
 	case reply.GetBlocks() > 0:
-		return fmt.Sprintf("%s: %d of %d blocks are to go", text, reply.GetBlocksLeft(), reply.GetBlocks())
+		return fmt.Sprintf("%s: %d of %d blocks to move", text, reply.GetBlocksLeft(), reply.GetBlocks())
 	}
 	return text
 }

@@ -21,14 +21,14 @@ import (
 	"trainmaster/local"
 )
 
-// A setting is a flag, an environment variable or a key of the config file, all three under one name. The first of
-// these that is there wins; the flag's default comes last.
+// A setting is a flag, an environment variable or a key of the config file, all three under one name. The flag takes precedence over
+// the variable, and the variable over the key. Without any of them, the default of the flag applies.
 
 const (
-	envPrefix    = "TRAINMASTER_"
-	sourceKey    = "trainmaster/source" // annotation of a flag that the environment or the file has set
-	sourceNobody = "its default"
-	sourceArgs   = "the command line"
+	envPrefix     = "TRAINMASTER_"
+	sourceKey     = "trainmaster/source" // annotation of a flag that the environment or the file has set
+	sourceDefault = "its default"
+	sourceArgs    = "the command line"
 )
 
 // notSettings are flags that only a command line can have.
@@ -66,7 +66,7 @@ func applySettings(cmd *cobra.Command) error {
 	return firstErr
 }
 
-// asksForEmbedded reports whether the command line asks for the etcd in a folder. Then it wins over --endpoints that the
+// asksForEmbedded reports whether the command line asks for the etcd in a directory. Then it wins over --endpoints that the
 // environment or the file has.
 func asksForEmbedded(cmd *cobra.Command) (bool, error) {
 	folder, endpoints := cmd.Flags().Lookup("data-dir"), cmd.Flags().Lookup("endpoints")
@@ -74,15 +74,15 @@ func asksForEmbedded(cmd *cobra.Command) (bool, error) {
 		return false, nil
 	}
 	if endpoints.Changed {
-		return false, usageErrorf("--data-dir %s and --endpoints %s: expected one of them, the folder of an embedded etcd or the address of another", folder.Value, strings.Join(endpoints.Value.(pflag.SliceValue).GetSlice(), ","))
+		return false, usageErrorf("--data-dir %s and --endpoints %s: expected one of them, the directory of an embedded etcd or the address of another", folder.Value, strings.Join(endpoints.Value.(pflag.SliceValue).GetSlice(), ","))
 	}
 	return true, nil
 }
 
-// ofKubernetes are the variables of a service named trainmaster or trainmaster-..., which every pod beside it has.
+// ofKubernetes matches the variables of a service named trainmaster or trainmaster-..., which Kubernetes sets in every pod of its namespace.
 var ofKubernetes = regexp.MustCompile(`(^|_)(PORT|SERVICE_HOST|SERVICE_PORT)(_|$)`)
 
-// unknownVariables lists the environment's settings that no command has, each with the one that was probably meant.
+// unknownVariables lists the environment's settings that no command has, each with the most similar known setting.
 func unknownVariables(root *cobra.Command, environ []string) (list []string) {
 	known := []string{envName("config"), local.TrainerVariable}
 	for _, name := range settingNames(root) {
@@ -124,7 +124,7 @@ func setFrom(cmd *cobra.Command, f *pflag.Flag, source string, values ...string)
 	return nil
 }
 
-// plainly says what was expected where a library names its function.
+// plainly replaces an error that names a library function by the expected form of the value.
 func plainly(err error) error {
 	number, ok := errors.AsType[*strconv.NumError](err)
 	switch {
@@ -162,7 +162,7 @@ func sourceOf(f *pflag.Flag) string {
 	if f.Changed {
 		return sourceArgs
 	}
-	return sourceNobody
+	return sourceDefault
 }
 
 // config is a config file: for each key, the values it gives to the flag of that name.
@@ -216,7 +216,7 @@ func readSmall(path string) ([]byte, error) {
 }
 
 // parseConfig reads YAML: one mapping from flag names to scalars or lists of scalars. A key must be a flag of some
-// command, not necessarily of the one that runs, so one file serves a whole job.
+// command, not necessarily of the current command, so one file serves a whole job.
 func parseConfig(data []byte, known []string) (map[string][]string, error) {
 	asJSON, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {

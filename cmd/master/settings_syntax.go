@@ -23,7 +23,7 @@ func syntaxError(data []byte, err error) error {
 	return errors.New(reason)
 }
 
-// firstBadEntry finds the first entry that is no YAML by itself.
+// firstBadEntry finds the first entry that is not valid YAML when it is parsed alone.
 func firstBadEntry(text string) (line, column int, reason string) {
 	lines := strings.Split(text, "\n")
 	for first := 0; first < len(lines); {

@@ -18,7 +18,7 @@ import (
 // probe is the real tree and one more command, which has a flag of each kind and does what the test says.
 func probe(do func(cmd *cobra.Command) error) *cobra.Command {
 	cmd := &cobra.Command{Use: "probe"}
-	cmd.Flags().Duration("patience", time.Second, "a duration")
+	cmd.Flags().Duration("period", time.Second, "a duration")
 	cmd.Flags().Int("count", 7, "a number")
 	cmd.Flags().Bool("eager", false, "a switch")
 	cmd.Flags().StringSlice("peers", nil, "a list")
@@ -32,7 +32,7 @@ func probe(do func(cmd *cobra.Command) error) *cobra.Command {
 // printSettings is a probe that prints its flags.
 func printSettings() *cobra.Command {
 	return probe(func(cmd *cobra.Command) error {
-		for _, name := range []string{"patience", "count", "eager"} {
+		for _, name := range []string{"period", "count", "eager"} {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s=%s ", name, cmd.Flag(name).Value)
 		}
 		peers, err := cmd.Flags().GetStringSlice("peers")
@@ -51,29 +51,29 @@ func writeConfig(t *testing.T, text string) string {
 }
 
 func TestPrecedence(t *testing.T) {
-	const file = "patience: 5s\ncount: 10000000\neager: true\npeers: [a, 'b,c']\n"
+	const file = "period: 5s\ncount: 10000000\neager: true\npeers: [a, 'b,c']\n"
 	tests := map[string]struct {
 		args []string
 		env  map[string]string
 		file string
 		want string
 	}{
-		"defaults":            {want: `patience=1s count=7 eager=false peers=[]`},
-		"file":                {file: file, want: `patience=5s count=10000000 eager=true peers=["a" "b,c"]`},
-		"file, one of a list": {file: "peers: [a]", want: `patience=1s count=7 eager=false peers=["a"]`},
-		"file, an empty list": {file: "peers: []", want: `patience=1s count=7 eager=false peers=[]`},
+		"defaults":            {want: `period=1s count=7 eager=false peers=[]`},
+		"file":                {file: file, want: `period=5s count=10000000 eager=true peers=["a" "b,c"]`},
+		"file, one of a list": {file: "peers: [a]", want: `period=1s count=7 eager=false peers=["a"]`},
+		"file, an empty list": {file: "peers: []", want: `period=1s count=7 eager=false peers=[]`},
 		"environment over file": {
-			env:  map[string]string{"TRAINMASTER_PATIENCE": "9s", "TRAINMASTER_PEERS": "x,y", "TRAINMASTER_EAGER": "false"},
-			file: file, want: `patience=9s count=10000000 eager=false peers=["x" "y"]`,
+			env:  map[string]string{"TRAINMASTER_PERIOD": "9s", "TRAINMASTER_PEERS": "x,y", "TRAINMASTER_EAGER": "false"},
+			file: file, want: `period=9s count=10000000 eager=false peers=["x" "y"]`,
 		},
 		"flag over environment": {
-			args: []string{"--patience", "2m", "--peers=z"},
-			env:  map[string]string{"TRAINMASTER_PATIENCE": "9s", "TRAINMASTER_PEERS": "x,y"},
-			file: file, want: `patience=2m0s count=10000000 eager=true peers=["z"]`,
+			args: []string{"--period", "2m", "--peers=z"},
+			env:  map[string]string{"TRAINMASTER_PERIOD": "9s", "TRAINMASTER_PEERS": "x,y"},
+			file: file, want: `period=2m0s count=10000000 eager=true peers=["z"]`,
 		},
-		"an empty variable is absent": {env: map[string]string{"TRAINMASTER_COUNT": ""}, file: file, want: `patience=5s count=10000000 eager=true peers=["a" "b,c"]`},
-		"another command's key":       {file: "output: json\n", want: `patience=1s count=7 eager=false peers=[]`},
-		"an empty file":               {file: "\n", want: `patience=1s count=7 eager=false peers=[]`},
+		"an empty variable is absent": {env: map[string]string{"TRAINMASTER_COUNT": ""}, file: file, want: `period=5s count=10000000 eager=true peers=["a" "b,c"]`},
+		"another command's key":       {file: "output: json\n", want: `period=1s count=7 eager=false peers=[]`},
+		"an empty file":               {file: "\n", want: `period=1s count=7 eager=false peers=[]`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -109,10 +109,10 @@ func TestBadSettingsNameTheirSource(t *testing.T) {
 		file string
 		want []string
 	}{
-		"flag":          {args: []string{"--patience", "soon"}, want: []string{`bad value "soon" for --patience from the command line`}},
-		"environment":   {env: map[string]string{"TRAINMASTER_PATIENCE": "soon"}, want: []string{`bad value "soon" for --patience from the environment variable TRAINMASTER_PATIENCE: `, "expected a duration such as 5s"}},
-		"file":          {file: "patience: soon", want: []string{`bad value "soon" for --patience from the config file `, "job.yaml: "}},
-		"unknown key":   {file: "patienc: 3s", want: []string{"job.yaml", `unknown key "patienc"`, "did you mean patience?"}},
+		"flag":          {args: []string{"--period", "later"}, want: []string{`bad value "later" for --period from the command line`}},
+		"environment":   {env: map[string]string{"TRAINMASTER_PERIOD": "later"}, want: []string{`bad value "later" for --period from the environment variable TRAINMASTER_PERIOD: `, "expected a duration such as 5s"}},
+		"file":          {file: "period: later", want: []string{`bad value "later" for --period from the config file `, "job.yaml: "}},
+		"unknown key":   {file: "perio: 3s", want: []string{"job.yaml", `unknown key "perio"`, "did you mean period?"}},
 		"config key":    {file: "config: other.yaml", want: []string{`unknown key "config"`}},
 		"twice":         {file: "count: 1\ncount: 2", want: []string{"job.yaml", "count"}},
 		"mapping":       {file: "peers:\n  a: 1", want: []string{`key "peers": expected a plain value or a list of them, found a mapping`}},
@@ -138,7 +138,7 @@ func TestBadSettingsNameTheirSource(t *testing.T) {
 func TestConfigFileThatCannotBeRead(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.yaml")
 	runArgs(t, "version", "--config", missing).wants(t, exitUsage, "--config", missing, "no such file")
-	runArgs(t, "version", "--config", t.TempDir()).wants(t, exitUsage, "found a folder")
+	runArgs(t, "version", "--config", t.TempDir()).wants(t, exitUsage, "found a directory")
 	t.Setenv("TRAINMASTER_CONFIG", missing)
 	runArgs(t, "version").wants(t, exitUsage, "TRAINMASTER_CONFIG", missing)
 }
@@ -178,16 +178,16 @@ func TestRequiredFlagFromTheEnvironment(t *testing.T) {
 
 func TestSettingNamesAreSortedAndWhole(t *testing.T) {
 	names := settingNames(printSettings())
-	if !slices.IsSorted(names) || !slices.Contains(names, "patience") || !slices.Contains(names, "log-level") || slices.Contains(names, "config") {
+	if !slices.IsSorted(names) || !slices.Contains(names, "period") || !slices.Contains(names, "log-level") || slices.Contains(names, "config") {
 		t.Errorf("found %v", names)
 	}
 }
 
-// Whoever names a folder on the command line means it, whatever the environment says.
-func TestFolderWinsOverTheEnvironmentsEtcd(t *testing.T) {
+// A directory on the command line takes precedence over an etcd in the environment.
+func TestDataDirPrecedesEndpointsOfEnvironment(t *testing.T) {
 	t.Setenv("TRAINMASTER_ENDPOINTS", "127.0.0.1:1")
 	dir := t.TempDir()
-	runArgs(t, "verify", "--data-dir", dir).wants(t, exitUsage, "--data-dir", dir, "no master has kept its etcd there")
+	runArgs(t, "verify", "--data-dir", dir).wants(t, exitUsage, "--data-dir", dir, "expected the embedded etcd of a master, found none")
 	runArgs(t, "verify", "--dial-timeout", "100ms").wants(t, exitStore, "127.0.0.1:1")
 }
 
@@ -213,7 +213,7 @@ func TestConfigMustBeSmallRegularFile(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"pipe":  "expected a regular file, found a named pipe",
-		".":     "expected a regular file, found a folder",
+		".":     "expected a regular file, found a directory",
 		"link":  `expected a regular file, found a link to "` + at("nowhere") + `", which does not exist`,
 		"huge":  "expected a file of at most 1 MiB",
 		"large": "expected a file of at most 1 MiB",
@@ -244,11 +244,11 @@ func TestConfigSyntaxErrorNamesLineAndColumn(t *testing.T) {
 	}
 	_, err := parseConfig([]byte("job: a\njob: b\n"), []string{"job"})
 	if err == nil || !strings.Contains(err.Error(), `key "job" already set`) || strings.Contains(err.Error(), "\n") {
-		t.Errorf("a key that is there twice: %v", err)
+		t.Errorf("duplicate key: %v", err)
 	}
 }
 
-// A flag that is not there, and a value of the wrong form, lead to what was probably meant.
+// The error of an unknown flag or an invalid value suggests the most similar known name.
 func TestFlagErrorsNameNextStep(t *testing.T) {
 	for name, c := range map[string]struct {
 		args []string

@@ -35,7 +35,7 @@ func untilSignal(ctx context.Context, signals <-chan os.Signal, kill func(os.Sig
 func killBy(s os.Signal) {
 	local.KillGroups()
 	signal.Reset(s)
-	_ = syscall.Kill(os.Getpid(), s.(syscall.Signal)) // the process is there
+	_ = syscall.Kill(os.Getpid(), s.(syscall.Signal)) // the process exists
 	// A shell script starts its background commands with SIGINT ignored, and Reset restores that.
 	os.Exit(128 + int(s.(syscall.Signal)))
 }

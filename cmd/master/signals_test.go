@@ -19,10 +19,10 @@ func TestSignalsInARowStopOnce(t *testing.T) {
 		kills  int
 	}{
 		{"one", []time.Duration{0}, 0},
-		{"two at once", []time.Duration{0, 0}, 0},
+		{"two without pause", []time.Duration{0, 0}, 0},
 		{"two within 200 ms", []time.Duration{0, 200 * time.Millisecond}, 0},
 		{"a second one later", []time.Duration{0, 2 * time.Second}, 1},
-		{"two at once, one later", []time.Duration{0, 0, 2 * time.Second}, 1},
+		{"two without pause, one later", []time.Duration{0, 0, 2 * time.Second}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -42,9 +42,9 @@ func snapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot",
 		Short: "Save a job to a file and restore it elsewhere",
-		Long: `Snapshot keeps what etcd holds of a job in a file, from which the job can be restored in another etcd or under another
-name: its tasks, how far its passes are, what is set aside and why, its settings and its ledger; with --checkpoint-dir also
-the parameters, of the same moment.`,
+		Long: `Snapshot saves the state of a job in etcd to a file. The job can be restored from the file in another etcd or under another
+name. The file has the tasks, the progress of the passes, the set-aside tasks with their errors, the settings and the ledger.
+With --checkpoint-dir it also has the parameters, at the same cut.`,
 		Example: `  master snapshot save backup.tms --endpoints 10.0.0.1:2379`,
 	}
 	cmd.AddCommand(snapshotSaveCommand(), snapshotInspectCommand(), snapshotRestoreCommand())
@@ -55,15 +55,15 @@ func snapshotSaveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "save FILE",
 		Short: "Save a job to a file, while it runs or not",
-		Long: `Save writes what etcd holds of a job into a file, as it was at one moment, whether a master leads it or not. A file of that
-name is kept unless --force is given; it is replaced when the new one is whole. Without --endpoints it reads the embedded etcd under --data-dir, which no
-master may be using.
+		Long: `Save writes the state of a job in etcd, at one revision, to a file. The job may be running. An existing file is kept unless
+--force is given; it is replaced when the new file is complete. Without --endpoints it reads the embedded etcd under --data-dir,
+which no master may be using.
 
-With --checkpoint-dir, the folder of its parameter servers, the file has the latest set of checkpoints too, and the job as it
-was at the cut of that set: from such a file both go on from one moment. Without it there are no parameters in the file.
+With --checkpoint-dir, the directory of its parameter servers, the file has the latest set of checkpoints too, and the state of
+the job at the cut of that set: data and parameters of the restored job are consistent. Without it, the file has no parameters.
 
-A job whose ledger is not wholly kept any more, as --ledger-keep of the master says, can be saved with --ledger=false
-only: nothing proves its passes after a restore.`,
+If --ledger-keep of the master has deleted a part of the ledger, the job can be saved only with --ledger=false. After a
+restore, the earlier passes cannot be verified.`,
 		Example: `  master snapshot save backup.tms --endpoints 10.0.0.1:2379
   # with the parameters
   master snapshot save backup.tms --endpoints 10.0.0.1:2379 --checkpoint-dir /shared/checkpoints
@@ -72,8 +72,8 @@ only: nothing proves its passes after a restore.`,
 	}
 	from := addPlaceFlags(cmd, addEtcdFlags(cmd))
 	withLedger := cmd.Flags().Bool("ledger", true, "save the ledger too, from which master verify proves what was counted")
-	dir := cmd.Flags().String("ledger-dir", "", "`folder` of the sealed ledger, that of --ledger-dir of the masters (default: the folder that etcd names)")
-	checkpoints := cmd.Flags().String("checkpoint-dir", "", "`folder`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (default: the parameters are not saved)")
+	dir := cmd.Flags().String("ledger-dir", "", "`directory` of the sealed ledger, that of --ledger-dir of the masters (default: the directory that etcd names)")
+	checkpoints := cmd.Flags().String("checkpoint-dir", "", "`directory`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (default: the parameters are not saved)")
 	force := cmd.Flags().Bool("force", false, "replace a file that exists")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
@@ -111,14 +111,14 @@ only: nothing proves its passes after a restore.`,
 	return cmd
 }
 
-// backup is a job on its way into a file.
+// backup collects the state of a job for a file.
 type backup struct {
 	store      *etcdstore.Store
 	from       place
 	withLedger bool
 	ledgerDir  string
 
-	values map[string][]byte // but for parts and ledger, all of one revision
+	values map[string][]byte // all keys at one revision, except parts and ledger
 	state  taskqueue.Snapshot
 	head   snapshot.Head
 	ledger *ledger.Reader
@@ -188,7 +188,7 @@ func (b *backup) items(ctx context.Context) iter.Seq2[taskqueue.Write, error] {
 		}
 		for _, set := range b.state.Sets {
 			if b.values[snapshot.DatasetKey(0)] != nil {
-				break // the tables are made anew
+				break // the restore builds the tables from the files
 			}
 			parts, _, err := b.store.Parts(ctx, set.ReportID, set.Parts)
 			if err != nil {
@@ -215,8 +215,8 @@ func (b *backup) items(ctx context.Context) iter.Seq2[taskqueue.Write, error] {
 func snapshotInspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "inspect FILE",
-		Short:   "Say what is in a snapshot, and whether it is whole",
-		Long:    `Inspect reads a snapshot from its beginning to its end, and says what it is of. It exits with 1 if the file is not whole.`,
+		Short:   "Show and verify the contents of a snapshot",
+		Long:    `Inspect reads and verifies a whole snapshot, and prints the job and its progress. It exits with 1 if the file is damaged.`,
 		Example: `  master snapshot inspect backup.tms -o json`,
 		Args:    cobra.ExactArgs(1),
 	}
@@ -239,7 +239,7 @@ func openSnapshot(path string) (*snapshot.File, error) {
 	return s, err
 }
 
-// showSnapshot reads a file and says what it is.
+// showSnapshot opens a snapshot and prints its description.
 func showSnapshot(cmd *cobra.Command, format, path string) error {
 	s, err := openSnapshot(path)
 	if err != nil {
@@ -268,7 +268,7 @@ func showSnapshot(cmd *cobra.Command, format, path string) error {
 
 // openTarget opens the etcd to restore into; an embedded one is made if there is none yet.
 func (p place) openTarget(ctx context.Context) (*etcdstore.Store, func(), error) {
-	if is, _ := etcdstore.IsEmbedded(*p.dataDir); len(p.etcd.Endpoints) == 0 && !is { // what cannot be read cannot be written either
+	if is, _ := etcdstore.IsEmbedded(*p.dataDir); len(p.etcd.Endpoints) == 0 && !is { // an error of IsEmbedded recurs when etcd starts
 		if err := os.MkdirAll(*p.dataDir, 0o750); err != nil {
 			return nil, nil, usageErrorf("--data-dir: %w", err)
 		}

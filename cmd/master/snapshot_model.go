@@ -18,8 +18,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// addModel takes the latest set of checkpoints into the backup, and the job as it was at the cut of that set instead of as it
-// is now. The files are open then: in a folder, those who prune the set meanwhile do no harm.
+// addModel adds the latest set of checkpoints to the backup, and replaces the state of the job by the state at the cut of that set.
+// It opens the files of the set: in a directory, they remain readable if a server deletes the set before they are copied.
 func (b *backup) addModel(ctx context.Context, folder checkpoint.Store) (checkpoint.Members, error) {
 	refuse := func(format string, args ...any) error {
 		return usageErrorf("--checkpoint-dir %s: "+format, append([]any{folder.Place}, args...)...)
@@ -35,9 +35,9 @@ func (b *backup) addModel(ctx context.Context, folder checkpoint.Store) (checkpo
 	case errors.Is(err, checkpoint.ErrUnavailable):
 		return nil, err
 	case err != nil:
-		return nil, refuse("expected the folder of the job's parameter servers, with its latest set, %d: %w", set.Number, err)
+		return nil, refuse("expected the directory of the job's parameter servers, with its latest set, %d: %w", set.Number, err)
 	case !bytes.Equal(text, b.set):
-		return nil, refuse("expected the folder of the job's parameter servers, with its latest set, %d; found another one of that number", set.Number)
+		return nil, refuse("expected the directory of the job's parameter servers, with its latest set, %d; found another set of that number", set.Number)
 	}
 	members, err := folder.Members(ctx, set)
 	if err != nil {
@@ -49,7 +49,7 @@ func (b *backup) addModel(ctx context.Context, folder checkpoint.Store) (checkpo
 	return members, nil
 }
 
-// goTo makes the backup that of the job at the cut of a set.
+// goTo replaces the state in the backup by the state of the job at the cut of a set.
 func (b *backup) goTo(ctx context.Context, folder checkpoint.Store, set *checkpoint.Set) error {
 	text, err := folder.ReadState(ctx, set)
 	if err != nil {
@@ -80,14 +80,14 @@ func (b *backup) goTo(ctx context.Context, folder checkpoint.Store, set *checkpo
 		return ids
 	}
 	if slices.Equal(tables(&at), tables(&b.state)) {
-		for key := range values { // the tables that are in etcd are those of the set
+		for key := range values { // the tables in etcd are the tables of the set
 			if strings.HasPrefix(key, snapshot.DatasetPrefix) {
 				delete(values, key)
 			}
 		}
 	}
 	if !bytes.Equal(at.JobID, b.state.JobID) {
-		b.ledger = nil // it was resumed from that set, and its ledger begins there
+		b.ledger = nil // the job was resumed from that set, and its ledger begins there
 	}
 	b.values, b.state = values, at
 	head := file.Head
@@ -107,7 +107,7 @@ func filesOf(members checkpoint.Members, seen *transfer) iter.Seq2[snapshot.Memb
 	}
 }
 
-// putModel puts the set of a snapshot into a folder, and returns it with its text.
+// putModel writes the set of a snapshot to a directory, and returns the set and its text.
 func putModel(ctx context.Context, file *snapshot.File, folder checkpoint.Store, progress io.Writer) (set *checkpoint.Set, text []byte, err error) {
 	for item, err := range file.Items() {
 		if err != nil {
@@ -118,7 +118,7 @@ func putModel(ctx context.Context, file *snapshot.File, folder checkpoint.Store,
 		}
 	}
 	if set, err = checkpoint.ParseSet(text); err != nil {
-		return nil, nil, fmt.Errorf("%w: %q: the set in it: %w", snapshot.ErrDamaged, file.Name, err)
+		return nil, nil, fmt.Errorf("%w: %q: set of checkpoints: %w", snapshot.ErrDamaged, file.Name, err)
 	}
 	arrival, done, err := folder.Arrive(ctx, file.Digest, text)
 	if errors.Is(err, checkpoint.ErrOccupied) {

@@ -27,25 +27,25 @@ type restoredJob struct {
 func snapshotRestoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Make a job of a snapshot, where there is none",
-		Long: `Restore puts the job of a snapshot into an etcd, under the name that it had or under that of --job. There must be no job of
-that name: restore never writes over anything. Without --endpoints it is the embedded etcd under --data-dir, which
-is made if it is not there. If it is broken off, run it again with the same file.
+		Short: "Restore a job from a snapshot",
+		Long: `Restore writes the job of a snapshot to an etcd, under its former name or the name of --job. The etcd must not have a job of
+that name: restore overwrites nothing. Without --endpoints it uses the embedded etcd under --data-dir, and creates it if it
+does not exist. If restore is interrupted, run it again with the same file.
 
-The parameters of a snapshot that has them go into --checkpoint-dir, an empty folder, which is then that of the job's
-parameter servers.
+If the snapshot has parameters, they are written to --checkpoint-dir, which must be empty. It is the --checkpoint-dir of the
+parameter servers of the restored job.
 
-What was counted when the snapshot was taken stays counted. What trainers held then, and whatever was counted later, is
-delivered again. The restored job is one of its own: trainers of the old one join anew, and nothing that they still
-send counts in it.`,
+Tasks that were counted in the snapshot stay counted. Tasks that were dispatched then, or counted later, are dispatched again.
+The restored job is a new job instance: trainers of the former job must join again, and their pending reports are
+rejected.`,
 		Example: `  master snapshot restore backup.tms --endpoints 10.0.0.1:2379 --job again
-  # one with parameters
+  # a snapshot with parameters
   master snapshot restore backup.tms --endpoints 10.0.0.1:2379 --checkpoint-dir /shared/again
   master snapshot restore backup.tms --data-dir restored`,
 		Args: cobra.ExactArgs(1),
 	}
 	to := addPlaceFlags(cmd, addEtcdFlags(cmd))
-	checkpoints := cmd.Flags().String("checkpoint-dir", "", "empty `folder`, or s3://bucket/prefix, for the parameters of a snapshot that has them")
+	checkpoints := cmd.Flags().String("checkpoint-dir", "", "empty `directory`, or s3://bucket/prefix, for the parameters of a snapshot that has them")
 	format := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		file, err := openSnapshot(args[0])
@@ -54,11 +54,11 @@ send counts in it.`,
 		}
 		switch {
 		case file.Head.Model && *checkpoints == "":
-			return usageErrorf("--checkpoint-dir: expected an empty folder for the parameters, which %s has: those of set %d", args[0], file.Head.Set)
+			return usageErrorf("--checkpoint-dir: expected an empty directory for the parameters of set %[2]d in %[1]s", args[0], file.Head.Set)
 		case !file.Head.Model && *checkpoints != "":
 			return usageErrorf("--checkpoint-dir: expected it with a snapshot that has parameters, %s has none", args[0])
 		case !file.Head.Model && file.Head.Set != 0:
-			return usageErrorf("%s is the state of a job beside its set of checkpoints: begin the job from that folder with master --resume", args[0])
+			return usageErrorf("%s is the state of a job at a set of checkpoints: restore the job from that directory with master --resume", args[0])
 		}
 		if !cmd.Flag("job").Changed {
 			to.etcd.Job = file.Head.Job
@@ -69,7 +69,7 @@ send counts in it.`,
 		}
 		defer closeStore()
 		if stored, _, err := store.State(cmd.Context()); err == nil && stored != nil { // before much is written
-			return usageErrorf("job %q in %v: %w: choose another --job, or remove that one as docs/keys.md says", to.etcd.Job, to, etcdstore.ErrOccupied)
+			return usageErrorf("job %q in %v: %w: choose another --job, or remove that job as docs/keys.md describes", to.etcd.Job, to, etcdstore.ErrOccupied)
 		}
 		r := &revival{file: file, ledger: file.Head.Ledger}
 		if file.Head.Model {
@@ -94,15 +94,15 @@ send counts in it.`,
 			return err
 		}
 		return render(cmd.OutOrStdout(), *format, job, func(w io.Writer) {
-			fmt.Fprintf(w, "job %s is restored at commit %s: %s tasks that were pending are delivered again\n", job.Job, thousands(job.Commit), thousands(uint64(job.Again)))
-			fmt.Fprintf(w, "go on with it: master %s, and the settings that it had\n", to.flags())
+			fmt.Fprintf(w, "job %s is restored at commit %s: %s tasks that were pending are dispatched again\n", job.Job, thousands(job.Commit), thousands(uint64(job.Again)))
+			fmt.Fprintf(w, "continue it with: master %s, and its former settings\n", to.flags())
 			if r.set != nil {
-				fmt.Fprintf(w, "its parameters are those of set %d, in %s: start its parameter servers with --checkpoint-dir %[2]s\n", r.set.Number, *checkpoints)
+				fmt.Fprintf(w, "its parameters are from set %d: start its parameter servers with --checkpoint-dir %s\n", r.set.Number, *checkpoints)
 			}
 			switch {
 			case job.Ledger:
 			case r.ledger:
-				fmt.Fprintln(w, "its ledger is not in the snapshot: master verify proves what comes from here on")
+				fmt.Fprintln(w, "its former ledger is not in the snapshot: master verify checks passes from here on")
 			default:
 				fmt.Fprintln(w, "its ledger is not in the snapshot: start its masters with --ledger=false")
 			}

@@ -43,7 +43,7 @@ func saved(t *testing.T, config master.Config) (l *led, a *session, file string)
 	return l, a, file
 }
 
-// work lets one trainer finish tasks until the job is over.
+// work finishes tasks as one trainer until the job ends.
 func (l *led) work(id string) {
 	l.t.Helper()
 	s := l.join(id)
@@ -56,8 +56,8 @@ func (l *led) work(id string) {
 	}
 }
 
-// A job that went on after it was saved is restored under another name, and in another etcd, beside it: the two know nothing
-// of each other, and each counts every task once.
+// A job that continues after a snapshot is restored under another name, and in another etcd. Both jobs run independently, and
+// each counts every task once.
 func TestSnapshotRestore(t *testing.T) {
 	config := master.Config{Shuffle: true, Seed: 3, Queue: taskqueue.Options{Passes: 2, MaxFailures: 1}}
 	l, a, file := saved(t, config)
@@ -91,14 +91,14 @@ func TestSnapshotRestore(t *testing.T) {
 			}
 			v, err := next.Overview(t.Context())
 			if err != nil || v.Sets[0].Done != d.Done || v.Sets[0].SetAside != d.SetAside || v.Sets[0].Retry != restored.Again || len(v.Trainers) != 0 {
-				t.Errorf("it goes on from %+v, %v", v, err)
+				t.Errorf("restored state: %+v, %v", v, err)
 			}
-			// A trainer of the old job, with all that it knows, says nothing here.
+			// The request of a trainer of the former job is rejected.
 			old := *a
 			old.led = next
 			old.req.SeenCommit, old.req.JobID = 1<<30, [16]byte{1}
 			if _, err := old.send(true, finish(before[0])); !errors.Is(err, master.ErrRejoin) {
-				t.Errorf("a trainer of the old job is told %v", err)
+				t.Errorf("a trainer of the former job gets error %v", err)
 			}
 			next.work("b")
 			verify := runArgs(t, append([]string{"verify", "-o", "json"}, to...)...)
@@ -128,8 +128,8 @@ func secretOf(t *testing.T, store *etcdstore.Store) string {
 	return string(value)
 }
 
-// The whole way through folders: an embedded etcd that no master uses, into one that is made.
-func TestSnapshotOfAFolder(t *testing.T) {
+// Save and restore with directories: from an embedded etcd that no master uses, into a new embedded etcd.
+func TestSnapshotOfDataDir(t *testing.T) {
 	_, _, file := saved(t, master.Config{Queue: taskqueue.Options{MaxFailures: 1}})
 	first, second, copied := filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second"), filepath.Join(t.TempDir(), "copy.tms")
 	runArgs(t, "snapshot", "restore", file, "--data-dir", first, "--job", "x").says(t, "job x is restored", "--data-dir "+first+" --job x")
@@ -143,8 +143,8 @@ func TestSnapshotOfAFolder(t *testing.T) {
 	runArgs(t, "verify", "--data-dir", second, "--job", "x").says(t, "Nothing is missing")
 }
 
-// A restore that was broken off is no job for anybody, until it is run again.
-func TestRestoreThatWasBrokenOff(t *testing.T) {
+// No process can use the job of an interrupted restore until the restore is repeated.
+func TestInterruptedRestoreIsNoJob(t *testing.T) {
 	config := master.Config{Queue: taskqueue.Options{Passes: 1, MaxFailures: 1}}
 	_, _, file := saved(t, config)
 	store := etcdtest.Store(t)
@@ -218,7 +218,7 @@ func TestDamagedSnapshot(t *testing.T) {
 	runArgs(t, "snapshot", "inspect", filepath.Join(t.TempDir(), "nothing")).wants(t, exitUsage, "no such file")
 }
 
-// A snapshot that cannot be written leaves the one before it, and nothing beside it.
+// If a snapshot cannot be written, the former file remains, without temporary files.
 func TestSnapshotThatCannotBeWritten(t *testing.T) {
 	l, _, file := saved(t, master.Config{Queue: taskqueue.Options{MaxFailures: 1}})
 	before, err := os.ReadFile(file)
@@ -235,21 +235,21 @@ func TestSnapshotThatCannotBeWritten(t *testing.T) {
 	after, err := os.ReadFile(file)
 	entries, listErr := os.ReadDir(filepath.Dir(file))
 	if err != nil || listErr != nil || !slices.Equal(before, after) || len(entries) != 1 {
-		t.Errorf("the file has %d bytes, had %d; the folder has %v", len(after), len(before), entries)
+		t.Errorf("the file has %d bytes, had %d; the directory has %v", len(after), len(before), entries)
 	}
 	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).wants(t, exitUsage, "expected a new name, found a file: name another one, or give --force to replace it")
 	if after, err := os.ReadFile(file); err != nil || !slices.Equal(before, after) {
 		t.Errorf("a file that exists was not kept: %v", err)
 	}
 	runArgs(t, append([]string{"snapshot", "save", file, "--force"}, l.etcd...)...).says(t, "whole, with its ledger")
-	runArgs(t, append([]string{"snapshot", "save", filepath.Dir(file)}, l.etcd...)...).wants(t, exitUsage, "expected the name of a file, found a folder")
+	runArgs(t, append([]string{"snapshot", "save", filepath.Dir(file)}, l.etcd...)...).wants(t, exitUsage, "expected the name of a file, found a directory")
 	missing := filepath.Join(t.TempDir(), "no", "folder")
 	r := runArgs(t, append([]string{"snapshot", "save", missing}, l.etcd...)...)
 	r.wants(t, exitFailed, fmt.Sprintf("write snapshot %q: create a file in %q: no such file or directory", missing, filepath.Dir(missing)))
 	if strings.Contains(r.stderr, ".tmp") {
 		t.Errorf("found the name of a temporary file: %s", r.stderr)
 	}
-	runArgs(t, "snapshot", "inspect", filepath.Dir(file)).wants(t, exitUsage, "expected a regular file, found a folder")
+	runArgs(t, "snapshot", "inspect", filepath.Dir(file)).wants(t, exitUsage, "expected a regular file, found a directory")
 }
 
 func TestSnapshotWithoutLedger(t *testing.T) {
@@ -259,7 +259,7 @@ func TestSnapshotWithoutLedger(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "backup.tms")
 	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).says(t, "without its ledger")
 	runArgs(t, "snapshot", "restore", file, "--endpoints", etcdtest.Endpoint(t), "--job", etcdtest.NewJob(t)).says(t, "--ledger=false")
-	runArgs(t, "snapshot", "save", file, "--force", "--endpoints", etcdtest.Endpoint(t), "--job", "nobody").wants(t, exitUsage, `no job "nobody"`)
+	runArgs(t, "snapshot", "save", file, "--force", "--endpoints", etcdtest.Endpoint(t), "--job", "unknown").wants(t, exitUsage, `no job "unknown"`)
 }
 
 var keyRow = regexp.MustCompile("^\\| `(/[^`]*)`")
@@ -270,7 +270,7 @@ func TestSnapshotKnowsEveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const process, session, saved, read, other = "a process's own", "sessions end", "saved", "saved by what reads it", "it is about files: saved with those of the set only; each says where its blocks lay"
+	const process, session, saved, read, other = "a process's own", "sessions end", "saved", "saved by the reader", "it is about files: saved with the files of the set only; each file has its own placement"
 	known := map[string]string{
 		"/master/": process, "/ps/": process, "/trainers/": session,
 		"/master/secret": saved, "/job": saved, "/task_queues": saved, "/task_queues/tasks/": saved, "/task_queues/aside/": saved, "/ps_desired": saved, "/ps_step": saved,

@@ -28,9 +28,9 @@ type jobStatus struct {
 	Epoch    uint32          `json:"epoch"`
 	Commit   uint64          `json:"commit"`
 	Datasets []datasetStatus `json:"datasets"`
-	// Registration is that of a dataset; null when there is none under way.
+	// Registration describes the dataset that is being registered; null if there is none.
 	Registration *registration `json:"registration"`
-	// Checkpoint is about those of this term; null when the master takes none.
+	// Checkpoint describes the checkpoints of this term; null if the master takes none.
 	Checkpoint *checkpointStatus `json:"checkpoint"`
 	// Servers are the parameter servers; null when the job has none.
 	Servers *serversStatus `json:"parameter_servers"`
@@ -44,7 +44,7 @@ type jobStatus struct {
 	Progress *float64 `json:"progress"` // share of all passes of all datasets; null: there is no end, or no dataset yet
 	Left     *float64 `json:"left_s"`   // null: not known
 
-	next string // command that continues a job whose folder no process uses; "": the job is over, or a master leads it
+	next string // command that continues a job whose directory no process uses; "": the job has ended, or a master leads it
 }
 
 type checkpointStatus struct {
@@ -96,7 +96,7 @@ func (l *ledgerStatus) trouble() string {
 		parts = append(parts, "the last attempt to seal failed: "+l.Failure)
 	}
 	if len(parts) > 0 {
-		parts = append(parts, "entries stay in etcd meanwhile")
+		parts = append(parts, "entries stay in etcd until then")
 	}
 	return strings.Join(parts, "; ")
 }
@@ -180,15 +180,15 @@ func statusCommand() *cobra.Command {
 		Long: `Status asks the leader of a job for its progress: the share of the work that is done, the time that the rest takes at
 the present speed, the tasks of each dataset, and the speed and the loss of the trainers. It names missing parameter servers.
 
-Without flags it asks the leader of a master run that is under way in this folder, else the master at 127.0.0.1:8080. If
+Without flags it asks the leader of a master run that is under way in this directory, else the master at 127.0.0.1:8080. If
 neither answers, the error names the newest run that no process uses, and the command that continues it. With
---data-dir or --endpoints it finds the leader in etcd; for a job that is over it reads the result there. With the
+--data-dir or --endpoints it finds the leader in etcd; for a job that has ended it reads the result there. With the
 --data-dir or --dir of a job that no process runs, it shows the stored state and the command that continues the job.`,
 		Example: `  # the master on this machine
   master status
-  # whichever master leads the job digits, again and again
+  # the leader of the job digits, repeatedly
   master status --endpoints 10.0.0.1:2379 --job digits --watch
-  # the master whose etcd is in this folder, or the run in that one
+  # the master whose etcd is in this directory, or the run in that one
   master status --data-dir trainmaster-data
   master status --dir trainmaster-run/003
   # how many tasks are done, for a script
@@ -226,8 +226,8 @@ func askStatus(ctx context.Context, l *leader) (s jobStatus, err error) {
 	return s, err
 }
 
-// storedStatus is what the state in etcd says of a job that no master leads: the job is over, or no process uses its folder. The speed
-// of such a job is not known.
+// storedStatus reads the status of a job without a leader from etcd: the job has ended, or no process uses its directory. Its speed
+// is unknown.
 func storedStatus(ctx context.Context, l *leader) (jobStatus, error) {
 	queue, _, err := readQueue(ctx, l.store, l.place)
 	if err != nil {
@@ -313,9 +313,9 @@ func (s jobStatus) rows(w io.Writer) {
 		fmt.Fprintf(w, "progress\t%s\n", s.progressText())
 	}
 	if s.Leader.Address == "" && (s.over() || s.next != "") {
-		none := "the job is over"
+		none := "the job has ended"
 		if s.next != "" {
-			none = "no process uses the folder\ncontinue\t" + s.next
+			none = "no process uses the directory\ncontinue\t" + s.next
 		}
 		fmt.Fprintf(w, "leader\tnone: "+none+"\ncommits\t%s; epoch %d\n", thousands(s.Commit), s.Epoch)
 		s.Steps.table(w)

@@ -33,12 +33,12 @@ func TestStatusNamesLedgerThatIsNotSealed(t *testing.T) {
 		"sealed": {ledger.Status{Sealed: 7, Bytes: 8, Dir: dir}, "", ledgerStatus{Sealed: 7, Bytes: 8, Dir: dir}},
 		"directory hangs": {
 			ledger.Status{Sealed: 7, Dir: dir, Hangs: 42 * time.Second},
-			"directory " + dir + " has not answered for 42s: check its file system; entries stay in etcd meanwhile",
+			"directory " + dir + " has not answered for 42s: check its file system; entries stay in etcd until then",
 			ledgerStatus{Sealed: 7, Dir: dir, Hangs: 42},
 		},
 		"attempt failed": {
 			ledger.Status{Dir: dir, Failures: 1, Failure: "no space left"},
-			"the last attempt to seal failed: no space left; entries stay in etcd meanwhile",
+			"the last attempt to seal failed: no space left; entries stay in etcd until then",
 			ledgerStatus{Dir: dir, Failure: "no space left"},
 		},
 		"directory hangs after failure": {

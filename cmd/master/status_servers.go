@@ -8,7 +8,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// serversStatus says which parameter servers there are.
+// serversStatus describes the parameter servers of a job.
 type serversStatus struct {
 	Wanted         uint32   `json:"wanted"`
 	Present        uint32   `json:"present"`
@@ -16,7 +16,7 @@ type serversStatus struct {
 	MovingTo       uint32   `json:"moving_to"`       // 0: blocks do not move
 	PlacementEpoch uint32   `json:"placement_epoch"` // 0: blocks were never moved
 	Waiting        string   `json:"waiting"`
-	Unknown        string   `json:"unknown"` // why nobody can say who is there
+	Unknown        string   `json:"unknown"` // why the registered servers are unknown
 	Overflow       string   `json:"overflow"`
 	Unrestored     string   `json:"unrestored"` // why servers wait without parameters
 }
@@ -60,7 +60,7 @@ func (s *serversStatus) presence() string {
 	}
 	switch {
 	case s.Unknown != "":
-		return text + "; it is not known which are there: " + lined(s.Unknown)
+		return text + "; registered servers unknown: " + lined(s.Unknown)
 	case len(indices) == 1:
 		return text + fmt.Sprintf(", index %s is missing: start one with: master pserver --endpoints ...", indices[0])
 	case len(indices) > 1:
@@ -71,5 +71,5 @@ func (s *serversStatus) presence() string {
 	return text
 }
 
-// lined brings the errors of several servers, one below the other, into one line.
+// lined joins the lines of an error of several servers.
 func lined(text string) string { return strings.ReplaceAll(text, "\n", "; ") }

@@ -26,22 +26,22 @@ func TestLineOfParameterServers(t *testing.T) {
 		servers *pb.ParameterServers
 		want    string
 	}{
-		"all are there": {&pb.ParameterServers{Wanted: 2, Present: 2, PlacementEpoch: 6}, "2"},
-		"one is missing": {&pb.ParameterServers{Wanted: 3, Present: 2, Missing: []uint32{2}, Waiting: "it is not there"},
+		"all present": {&pb.ParameterServers{Wanted: 2, Present: 2, PlacementEpoch: 6}, "2"},
+		"one is missing": {&pb.ParameterServers{Wanted: 3, Present: 2, Missing: []uint32{2}, Waiting: "it is missing"},
 			"2 of 3, index 2 is missing: start one with: master pserver --endpoints ..."},
 		"all are missing": {&pb.ParameterServers{Wanted: 2, Missing: []uint32{0, 1}},
 			"0 of 2, indices 0, 1 are missing: start each with: master pserver --endpoints ..."},
 		"moving": {&pb.ParameterServers{Wanted: 2, Present: 3, MovingTo: 3, PlacementEpoch: 6}, "2, moving to 3 (placement 6)"},
-		"moving to one that is missing": {&pb.ParameterServers{Wanted: 2, Present: 2, Missing: []uint32{2}, MovingTo: 3, PlacementEpoch: 6},
+		"moving to a missing server": {&pb.ParameterServers{Wanted: 2, Present: 2, Missing: []uint32{2}, MovingTo: 3, PlacementEpoch: 6},
 			"2 of 3, moving to 3 (placement 6), index 2 is missing: start one with: master pserver --endpoints ..."},
 		"spread over all, and unevenly": {&pb.ParameterServers{Wanted: 3, Present: 3, MovingTo: 3, PlacementEpoch: 7}, "3, blocks are moving (placement 7)"},
 		"moving to fewer, and waiting": {&pb.ParameterServers{Wanted: 3, Present: 3, MovingTo: 1, PlacementEpoch: 7, Waiting: "one\ntwo"},
 			"3, moving to 1 (placement 7); waiting: one; two"},
-		"one overflowed and one is missing": {&pb.ParameterServers{Wanted: 2, Present: 1, Missing: []uint32{1}, Overflow: "parameter server 0: w is +Inf"},
+		"overflow and missing server": {&pb.ParameterServers{Wanted: 2, Present: 1, Missing: []uint32{1}, Overflow: "parameter server 0: w is +Inf"},
 			"1 of 2, index 1 is missing: start one with: master pserver --endpoints ...; parameters overflowed, no checkpoints are written: parameter server 0: w is +Inf"},
 		"one waits for a set": {&pb.ParameterServers{Wanted: 2, Present: 2, Unrestored: "parameter server 1: set 7: damaged"},
 			"2; waiting without parameters: parameter server 1: set 7: damaged"},
-		"nobody knows": {&pb.ParameterServers{Wanted: 3, Unknown: "etcd is silent"}, "3; it is not known which are there: etcd is silent"},
+		"unknown": {&pb.ParameterServers{Wanted: 3, Unknown: "etcd is silent"}, "3; registered servers unknown: etcd is silent"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestParameterServersInJSON(t *testing.T) {
 	}
 }
 
-// servedJob is a job that shall have n parameter servers, and a client of them.
+// servedJob is a job that needs n parameter servers, and a client of the servers.
 func servedJob(t *testing.T, n int) (*etcdstore.Store, *shards.Client) {
 	t.Helper()
 	store := etcdtest.Store(t)
@@ -83,7 +83,7 @@ func servedJob(t *testing.T, n int) (*etcdstore.Store, *shards.Client) {
 	return store, told
 }
 
-// claim takes an index for a server that nobody can reach: only its key is there.
+// claim claims an index for a server that does not run: only its key exists.
 func claim(t *testing.T, store *etcdstore.Store) *etcdstore.Claim {
 	t.Helper()
 	c, err := store.ClaimPS(t.Context(), closedPort(t), time.Minute, nil)
@@ -120,11 +120,11 @@ func TestStatusOfParameterServers(t *testing.T) {
 		return registered(ctx)
 	}
 	l := leadWith(t, store, master.Config{}, nil, told)
-	wantServers(t, "before any is there", serversOf(t, l), serversStatus{Wanted: 3, Missing: []uint32{0, 1, 2}})
+	wantServers(t, "without servers", serversOf(t, l), serversStatus{Wanted: 3, Missing: []uint32{0, 1, 2}})
 	claim(t, store)
 	middle := claim(t, store)
 	claim(t, store)
-	wantServers(t, "all are there", serversOf(t, l), serversStatus{Wanted: 3, Present: 3, Missing: []uint32{}})
+	wantServers(t, "all present", serversOf(t, l), serversStatus{Wanted: 3, Present: 3, Missing: []uint32{}})
 	if err := middle.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -143,15 +143,15 @@ func TestStatusOfParameterServers(t *testing.T) {
 	wantServers(t, "etcd is silent", serversOf(t, l), serversStatus{Wanted: 3, Missing: []uint32{}, Unknown: context.DeadlineExceeded.Error()})
 }
 
-// A leader says what a move of blocks waits for. That all blocks lie where they shall is no move, whoever answers the leader.
+// The status names the cause of a waiting migration. If all blocks are at their servers, the status has no migration.
 func TestStatusOfAMoveThatWaits(t *testing.T) {
 	tests := map[string]struct {
 		stored string
 		want   serversStatus
 	}{
-		"to a server that nobody started": {`{"epoch":6,"shards":2,"goal":3,"owners":"0 1"}`, serversStatus{Wanted: 2, Present: 2, Missing: []uint32{2}, MovingTo: 3, PlacementEpoch: 6}},
-		"to fewer":                        {`{"epoch":6,"shards":2,"goal":1,"owners":"0 1"}`, serversStatus{Wanted: 2, Present: 2, Missing: []uint32{}, MovingTo: 1, PlacementEpoch: 6}},
-		"all were moved":                  {`{"epoch":6,"shards":2,"goal":2,"owners":"0 1"}`, serversStatus{Wanted: 2, Present: 2, Missing: []uint32{}, PlacementEpoch: 6}},
+		"to a server that was not started": {`{"epoch":6,"shards":2,"goal":3,"owners":"0 1"}`, serversStatus{Wanted: 2, Present: 2, Missing: []uint32{2}, MovingTo: 3, PlacementEpoch: 6}},
+		"to fewer":                         {`{"epoch":6,"shards":2,"goal":1,"owners":"0 1"}`, serversStatus{Wanted: 2, Present: 2, Missing: []uint32{}, MovingTo: 1, PlacementEpoch: 6}},
+		"all were moved":                   {`{"epoch":6,"shards":2,"goal":2,"owners":"0 1"}`, serversStatus{Wanted: 2, Present: 2, Missing: []uint32{}, PlacementEpoch: 6}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

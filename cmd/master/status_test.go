@@ -75,7 +75,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// A rate of 0 while tasks are pending is said, and no time left is made up from it.
+// A rate of 0 while tasks are pending is shown, without an estimate of the remaining time.
 func TestStatusSaysThatTrainingIsStalled(t *testing.T) {
 	reply := func(change func(*pb.StatusReply)) jobStatus {
 		r := &pb.StatusReply{
@@ -195,7 +195,7 @@ func TestWatchEndsWhenInterrupted(t *testing.T) {
 	runArgs(t, "status", "--watch", "--interval", "1ns", "--addr", l.addr).wants(t, exitUsage, "--interval", "at least 10ms")
 }
 
-// A port that nobody listens on.
+// A port without a listener.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -206,19 +206,19 @@ func closedPort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-func TestNobodyToAsk(t *testing.T) {
+func TestStatusWithoutMasterFails(t *testing.T) {
 	l := lead(t, master.Config{})
-	nobody := closedPort(t)
+	closed := closedPort(t)
 	tests := map[string]struct {
 		flags []string
 		code  int
 		words []string
 	}{
-		"no master at the address":  {[]string{"--addr", nobody}, exitFailed, []string{"no master answers at " + nobody, "master --listen " + nobody, "--endpoints"}},
+		"no master at the address":  {[]string{"--addr", closed}, exitFailed, []string{"no master answers at " + closed, "master --listen " + closed, "--endpoints"}},
 		"another job":               {[]string{"--addr", l.addr, "--job", "mnist"}, exitUsage, []string{"--job", "mnist", l.job}},
 		"no such job in etcd":       {[]string{"--endpoints", etcdtest.Endpoint(t), "--job", "mnist"}, exitUsage, []string{`no job "mnist"`, "name one of these with --job: "}},
-		"etcd is away":              {[]string{"--endpoints", nobody, "--dial-timeout", "300ms"}, exitStore, []string{"etcd is unreachable", nobody}},
-		"a name that cannot be one": {[]string{"--endpoints", nobody, "--job", "a/b"}, exitUsage, []string{"--job", "a/b"}},
+		"etcd is away":              {[]string{"--endpoints", closed, "--dial-timeout", "300ms"}, exitStore, []string{"etcd is unreachable", closed}},
+		"a name that cannot be one": {[]string{"--endpoints", closed, "--job", "a/b"}, exitUsage, []string{"--job", "a/b"}},
 		"an address that is none":   {[]string{"--addr", "nowhere"}, exitUsage, []string{`bad value "nowhere" for --addr`, "expected host:port"}},
 	}
 	for name, tt := range tests {
@@ -233,7 +233,7 @@ func TestNobodyToAsk(t *testing.T) {
 	r.wants(t, exitFailed, "no master leads", "master --endpoints", "--job "+l.job, "queues --literal")
 }
 
-func TestStandByIsNoLeader(t *testing.T) {
+func TestStatusOfStandbyFails(t *testing.T) {
 	l := lead(t, master.Config{})
 	second := standBy(t, l)
 	runArgs(t, "status", "--addr", second).wants(t, exitFailed, second+": not the leader: stand-by: waiting for ")
@@ -258,7 +258,7 @@ func TestThousands(t *testing.T) {
 	}
 }
 
-// The progress of a job is that of all passes of its datasets; the rest takes what it takes at the speed of now.
+// The progress of a job covers all passes of its datasets. The remaining time follows from the present speed.
 func TestStatusProgressAndTimeLeft(t *testing.T) {
 	running, paused, ended := pb.JobStatus_JOB_STATUS_RUNNING, pb.JobStatus_JOB_STATUS_PAUSED, pb.JobStatus_JOB_STATUS_ENDED
 	half := &pb.DatasetStatus{Pass: 3, Passes: 4, Tasks: 10, Done: 0, Pending: 2, Todo: 8, Records: 1000, AverageTaskSeconds: 2}

@@ -10,9 +10,9 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// What an operator tells the leader. Each command ends once that is committed.
+// Commands of an operator to the leader. Each command ends when its request is committed.
 
-// steerCommand makes a command that tells the leader something, and then says what is so now.
+// steerCommand makes a command that sends a request to the leader and prints the result.
 func steerCommand(cmd *cobra.Command, tell func(ctx context.Context, o pb.OperatorClient, job string, args []string) (said string, err error)) *cobra.Command {
 	_, open := addLeaderFlags(cmd)
 	if strings.HasSuffix(cmd.Use, " TRAINER") {
@@ -46,8 +46,8 @@ func drainCommand() *cobra.Command {
 	return steerCommand(&cobra.Command{
 		Use:   "drain TRAINER",
 		Short: "Let a trainer finish its task and leave",
-		Long: `Drain takes a trainer out of a job in order: it finishes the task that it runs, gets no other, and ends with exit code 0. A
-task that it had fetched and not begun goes to another trainer; nothing is charged. The other trainers go on.
+		Long: `Drain takes a trainer out of a job in order: it finishes the task that it runs, gets no other, and exits with code 0. A
+task that it has fetched but not begun goes to another trainer, without counting a failure. The other trainers continue.
 
 A trainer that is started again under the same name is not drained.`,
 		Example: `  # take the machine of the trainer worker-3 out of service; master trainers lists the names
@@ -64,23 +64,23 @@ func pauseCommand() *cobra.Command {
 	cmd := steerCommand(&cobra.Command{
 		Use:   "pause",
 		Short: "Dispatch nothing more until resume",
-		Long: `Pause stops a job from dispatching tasks, until master resume. Trainers finish what they have, and it counts; the time that
-a task is given goes on. The job stays paused when another master takes over.`,
+		Long: `Pause stops a job from dispatching tasks, until master resume. Trainers finish their tasks, and these count. The timeouts
+of tasks still apply. The job stays paused after a failover.`,
 		Example: `  master pause --reason "the disk of /data is exchanged"`,
 	}, func(ctx context.Context, o pb.OperatorClient, job string, _ []string) (string, error) {
 		_, err := o.Pause(ctx, &pb.PauseRequest{Job: job, Reason: reason})
 		return "the job is paused: tasks that trainers have are finished, no other is dispatched", err
 	})
-	cmd.Flags().StringVar(&reason, "reason", "", "`text` that master status shows meanwhile")
+	cmd.Flags().StringVar(&reason, "reason", "", "`text` that master status shows while the job is paused")
 	return cmd
 }
 
 func resumeCommand() *cobra.Command {
 	return steerCommand(&cobra.Command{
 		Use:   "resume",
-		Short: "Let a paused job go on",
-		Long: `Resume lets a paused job go on, whether an operator paused it or too many tasks were set aside. In the latter case the next
-task that is set aside pauses it again.`,
+		Short: "Continue a paused job",
+		Long: `Resume continues a job that an operator paused, or that was paused because too many tasks are set aside. In the second case
+the next set-aside task pauses it again.`,
 		Example: `  master resume`,
 	}, func(ctx context.Context, o pb.OperatorClient, job string, _ []string) (string, error) {
 		_, err := o.Resume(ctx, &pb.ResumeRequest{Job: job})

@@ -85,7 +85,7 @@ func TestTasksRetryAndDrop(t *testing.T) {
 		r.says(t)
 		q := decode[jobQueues](t, r.stdout).Datasets[0]
 		if len(q.SetAside) != 3 || !q.SetAside[0].Dropped || q.SetAside[1].Dropped || flags[0] == "--addr" && (q.Counts.SetAside != 3 || q.Counts.Dropped != 1) {
-			t.Errorf("%v: of the set-aside tasks the first one is dropped, found %+v, %+v", flags, q.Counts, q.SetAside)
+			t.Errorf("%v: expected that the first set-aside task is dropped, found %+v, %+v", flags, q.Counts, q.SetAside)
 		}
 	}
 	runArgs(t, "tasks", "retry", one, "--addr", l.addr).wants(t, exitFailed, "dropped")

@@ -18,7 +18,7 @@ import (
 const jobsShown = 20 // in a message that names the jobs there are
 
 // place is where the state of a job lies: in the etcd that its endpoints name or, without any, in the embedded one of a
-// folder.
+// directory.
 type place struct {
 	etcd    *etcdstore.Config
 	dataDir *string
@@ -26,7 +26,7 @@ type place struct {
 
 // addPlaceFlags gives cmd the flags of a place, for commands that look at a job that no master need lead.
 func addPlaceFlags(cmd *cobra.Command, etcd *etcdstore.Config) place {
-	return place{etcd, cmd.Flags().String("data-dir", "trainmaster-data", "`folder` of the embedded etcd, used when there are no --endpoints")}
+	return place{etcd, cmd.Flags().String("data-dir", "trainmaster-data", "`directory` of the embedded etcd, used when there are no --endpoints")}
 }
 
 func (p place) String() string {
@@ -60,7 +60,7 @@ func (p place) startCommand() string {
 	return "master run --resume " + run
 }
 
-// open opens an etcd that must answer now, or starts the embedded one. A folder without any stays as it is.
+// open opens an etcd that must answer now, or starts the embedded one. A directory without any stays as it is.
 func (p place) open(ctx context.Context) (store *etcdstore.Store, closeAll func(), err error) {
 	c, closeEtcd := *p.etcd, func() {}
 	if len(c.Endpoints) == 0 {
@@ -92,7 +92,7 @@ func (p place) open(ctx context.Context) (store *etcdstore.Store, closeAll func(
 	}, nil
 }
 
-// findRunning takes the etcd of the process that uses the folder; if none does, open starts it.
+// findRunning takes the etcd of the process that uses the directory; if none does, open starts it.
 func (p place) findRunning() error {
 	if err := p.checkDataDir(); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (p place) findRunning() error {
 	return nil
 }
 
-// checkDataDir reports why there is no embedded etcd in the folder. In the folder of a `master run` it takes the one below it.
+// checkDataDir reports why there is no embedded etcd in the directory. In the directory of a `master run` it takes the one below it.
 func (p place) checkDataDir() error {
 	is, err := etcdstore.IsEmbedded(*p.dataDir)
 	if below := filepath.Join(*p.dataDir, etcdDir); err == nil && !is {
@@ -124,7 +124,7 @@ func (p place) checkDataDir() error {
 		}
 		return usageErrorf("--data-dir %q: %w", *p.dataDir, err)
 	case !is:
-		return usageErrorf("--data-dir %q: no master has kept its etcd there; name the --data-dir of the one whose state you look for, or its etcd with --endpoints", *p.dataDir)
+		return usageErrorf("--data-dir %q: expected the embedded etcd of a master, found none: name another --data-dir, or the etcd with --endpoints", *p.dataDir)
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (p place) checkDataDir() error {
 func (p place) noSuchJob(ctx context.Context, store *etcdstore.Store) error {
 	names, err := store.Jobs(ctx, jobsShown)
 	switch {
-	case err != nil: // perhaps this user may not look there
+	case err != nil: // the user may have no access to the list of jobs
 		return usageErrorf("no job %q in %v", p.etcd.Job, p)
 	case len(names) == 0:
 		return usageErrorf("no job has run in %v yet; start a master with: %s", p, p.startCommand())
@@ -141,7 +141,7 @@ func (p place) noSuchJob(ctx context.Context, store *etcdstore.Store) error {
 	return usageErrorf("no job %q in %v; name one of these with --job: %s", p.etcd.Job, p, strings.Join(names, ", "))
 }
 
-// readQueue rebuilds the queue of a job from what stands in etcd; values are what it was read from.
+// readQueue rebuilds the queue of a job from the state in etcd. values has the keys of the state.
 func readQueue(ctx context.Context, store *etcdstore.Store, from place) (queue *taskqueue.Queue, values map[string][]byte, err error) {
 	if values, _, err = store.Together(ctx, taskqueue.StateKey, taskqueue.RosterPrefix, taskqueue.AsidePrefix); err != nil {
 		return nil, nil, err

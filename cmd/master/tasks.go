@@ -13,18 +13,18 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// taskEntry is one line of what `master tasks` says.
+// taskEntry is one line of `master tasks`.
 type taskEntry struct {
 	Dataset  uint32       `json:"dataset"`
 	Task     uint64       `json:"task"`
 	State    string       `json:"state"` // pending, retry, set_aside
 	Pass     uint32       `json:"pass"`
-	Attempt  uint32       `json:"attempt"` // the last one; 0 when set aside
+	Attempt  uint32       `json:"attempt"` // the last attempt; 0 if set aside
 	Failures uint32       `json:"failures"`
 	Losses   uint32       `json:"losses"`
 	Holders  []taskHolder `json:"holders"`
-	Holder   string       `json:"holder"` // who had a set-aside task last
-	Error    string       `json:"error"`  // and what went wrong
+	Holder   string       `json:"holder"` // the last trainer of a set-aside task
+	Error    string       `json:"error"`  // its error
 	Dropped  bool         `json:"dropped"`
 }
 
@@ -34,25 +34,25 @@ var taskStates = []string{"all", "pending", "retry", "set_aside"}
 func tasksCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tasks",
-		Short: "List tasks by state; retry or drop those that are set aside",
-		Long: `Tasks lists the tasks of a job that stand somewhere by themselves: those that trainers have, those that wait to be
-dispatched again, and those that failed too often and were set aside. A task that is not listed is to do or done.
+		Short: "List tasks by state; retry or drop set-aside tasks",
+		Long: `Tasks lists the tasks of a job that are pending at a trainer, that wait to be dispatched again, or that failed too often and
+were set aside. All other tasks are to do or done.
 
-What becomes of a set-aside task is your word: master tasks retry puts it back, master tasks drop gives it up.
+For a set-aside task, use master tasks retry to dispatch it again, or master tasks drop to exclude it permanently.
 
-With --of-record it asks no master: it finds the task that a record of a file is in, and says from the job's ledger which
-trainers had it in each pass, when, and whose training was counted. Without --endpoints it reads the embedded etcd under
+With --of-record it finds the task of a record in a file. It reports from the job's ledger the trainers and times of each
+dispatch in each pass, and the trainer whose result was counted. It needs no master. Without --endpoints it reads the embedded etcd under
 --data-dir, which no master may be using.`,
 		Example: `  master tasks
-  # what was set aside, and why
+  # the set-aside tasks and their errors
   master tasks --state set_aside -o json | jq '.[] | {task, error}'
-  # who trained the first record of a file
+  # the trainers of the first record of a file
   master tasks --of-record data/digits-00000-of-00004:0 --endpoints 127.0.0.1:2379`,
 	}
 	from, open := addLeaderFlags(cmd)
 	format := addOutput(cmd)
 	state := addChoice(cmd, "state", "", "only tasks in this state", taskStates...)
-	ofRecord := cmd.Flags().String("of-record", "", "what became of record N, from 0, of a file: `FILE:N`")
+	ofRecord := cmd.Flags().String("of-record", "", "show the dispatches of record N of a file, counted from 0: `FILE:N`")
 	dir := addLedgerDir(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *ofRecord != "" {
@@ -140,7 +140,7 @@ func tasksTable(w io.Writer, list []taskEntry, state string) {
 	}
 }
 
-// parseTask reads a task as a command line names it: its number, with that of its dataset in front if that is not 0.
+// parseTask parses TASK or DATASET/TASK, the form of a task on the command line. The default dataset is 0.
 func parseTask(text string) (dataset uint32, index uint64, err error) {
 	of, number, found := strings.Cut(text, "/")
 	if !found {
@@ -161,8 +161,9 @@ func tasksRetryCommand() *cobra.Command {
 	cmd := steerCommand(&cobra.Command{
 		Use:   "retry TASK|--all",
 		Short: "Put set-aside tasks back",
-		Long: `Retry puts a task back that was set aside, once the cause is mended: it is dispatched again in this pass. A job that was paused
-for too many set-aside tasks goes on when there are few enough; one that an operator paused waits for master resume.`,
+		Long: `Retry returns a set-aside task to the queue: it is dispatched again in this pass. Repair the cause first. A job that was paused
+because of too many set-aside tasks continues when the number is below the limit. A job that an operator paused waits for
+master resume.`,
 		Example: `  master tasks retry 17
   master tasks retry --all`,
 		Args: cobra.MaximumNArgs(1),
@@ -190,9 +191,9 @@ for too many set-aside tasks goes on when there are few enough; one that an oper
 func tasksDropCommand() *cobra.Command {
 	return steerCommand(&cobra.Command{
 		Use:   "drop TASK",
-		Short: "Give a set-aside task up for ever",
-		Long: `Drop gives a task up that was set aside: no pass of the job trains it again, and no retry brings it back. Reports go on to count
-it as set aside, and master verify says how many of those were dropped.`,
+		Short: "Exclude a set-aside task permanently",
+		Long: `Drop excludes a set-aside task: no pass of the job trains it again, and retry does not return it. Reports still count it as
+set aside; master verify shows the number of dropped tasks among them.`,
 		Example: `  master tasks drop 17`,
 		Args:    cobra.ExactArgs(1),
 	}, func(ctx context.Context, o pb.OperatorClient, job string, args []string) (string, error) {
@@ -201,6 +202,6 @@ it as set aside, and master verify says how many of those were dropped.`,
 			return "", err
 		}
 		_, err = o.DropTask(ctx, &pb.DropTaskRequest{Job: job, Dataset: dataset, Index: index})
-		return fmt.Sprintf("task %s is dropped: it stays set aside for ever", args[0]), err
+		return fmt.Sprintf("task %s is dropped: it stays set aside", args[0]), err
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// recordTrace is what `master tasks --of-record` says: what became of one record, in each pass.
+// recordTrace is the output of `master tasks --of-record`: the dispatches of one record in each pass.
 type recordTrace struct {
 	Path    string       `json:"path"`
 	Record  int64        `json:"record"` // of the file, from 0
@@ -38,11 +38,11 @@ type recordDelivery struct {
 	Dispatched       string            `json:"dispatched"` // when: RFC 3339, UTC; empty: in a part of the ledger that is not kept
 	DispatchedCommit uint64            `json:"dispatched_commit"`
 	Outcome          string            `json:"outcome"` // counted, returned, failed, timed_out, pending
-	Settled          string            `json:"settled"` // when it came to that
+	Settled          string            `json:"settled"` // time of the outcome
 	SettledCommit    uint64            `json:"settled_commit"`
 }
 
-// deliveryOutcomes are the words for what became of a delivery.
+// deliveryOutcomes maps the event that ended an attempt to its name.
 var deliveryOutcomes = map[taskqueue.EventKind]string{
 	0: "pending", taskqueue.EventFinished: "counted", taskqueue.EventApplied: "uncommitted", taskqueue.EventReturned: "returned", taskqueue.EventFailed: "failed", taskqueue.EventTimedOut: "timed_out",
 }
@@ -124,7 +124,7 @@ func findRecord(queue *taskqueue.Queue, path string, n int64) (recordTrace, erro
 	return recordTrace{}, usageErrorf("--of-record: %q is no file of the dataset; master queues --literal lists them", path)
 }
 
-// fill takes what the tracer found. names are those of trainers that have a session.
+// fill adds the dispatches that the tracer found. names has the trainers with a session.
 func (r *recordTrace) fill(tracer *taskqueue.Tracer, outline taskqueue.Outline, names map[taskqueue.Ordinal]string) {
 	name := func(o taskqueue.Ordinal) string {
 		if id, ok := tracer.Name(o); ok {
@@ -135,7 +135,7 @@ func (r *recordTrace) fill(tracer *taskqueue.Tracer, outline taskqueue.Outline, 
 		}
 		return fmt.Sprintf("#%d", o)
 	}
-	if r.Dataset < len(outline.Sets) { // of passes that were over by then nothing is known
+	if r.Dataset < len(outline.Sets) { // passes that ended before the kept ledger
 		s := outline.Sets[r.Dataset]
 		for p := taskqueue.Pass(1); int(s.Pass-p) >= s.Open && p <= s.Pass; p++ {
 			r.Passes = append(r.Passes, recordPass{Pass: p, Outcome: "not_kept", Deliveries: []recordDelivery{}})
@@ -193,6 +193,6 @@ func (r recordTrace) table(w io.Writer) {
 		fmt.Fprintln(w, "It was not dispatched yet.")
 	}
 	if r.Kept > 1 {
-		fmt.Fprintf(w, "\nThe ledger is kept from commit %d on; of what was before nothing is known.\n", r.Kept)
+		fmt.Fprintf(w, "\nThe ledger is kept from commit %d on; earlier dispatches are unknown.\n", r.Kept)
 	}
 }

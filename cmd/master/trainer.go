@@ -37,8 +37,8 @@ func trainerCommand() *cobra.Command {
 		Short: "Train a reference model on the tasks of a job",
 		Long: `Trainer joins a job, reports its dataset, and trains a model on the tasks that the master gives it (softmax regression or a
 two-layer network on images, logistic regression or a factorization machine on categories), with the parameters on the job's parameter servers. It finds the master and the servers through etcd,
-or by --addr and --servers. It waits for what is not there yet and says so; a master or a server that dies and comes
-back costs it a pause. One trainer of the job is elected to save the model at the end.`,
+or by --addr and --servers. It waits for a master and servers that are not running yet; after a crash of a
+master or server it continues when that process runs again. One trainer of the job is elected to save the model at the end.`,
 		Example: `  # join the job whose state is in this etcd
   master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp \
     --save-model digits.safetensors`,
@@ -149,7 +149,7 @@ var trainerName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
 const mostBatch = 1 << 20
 
-// given says which half of --addr and --servers is there.
+// given names the one of --addr and --servers that is set, for an error.
 func given(addr string, servers []string) string {
 	switch {
 	case addr != "":
@@ -213,15 +213,15 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 	return w.Run(ctx)
 }
 
-// askWhetherOver is how long nobody leads before a trainer asks whether the job is over.
+// askWhetherOver is the time without a leader after which a trainer reads the state of the job from etcd.
 const askWhetherOver = 2 * time.Second
 
-// followLeader tells follow who leads, until ctx ends; and when nobody does because the job is over, that.
+// followLeader passes the address of each leader to follow, until ctx ends. If no master leads because the job has ended, it passes the end.
 func followLeader(ctx context.Context, store *etcdstore.Store, follow *trainer.Follow, log *logrus.Entry) {
 	leaders := store.WatchMasterAddr(ctx)
 	ask := time.NewTimer(askWhetherOver)
 	defer ask.Stop()
-	ask.Stop() // until it is known that nobody leads
+	ask.Stop() // until the watch reports that no master leads
 	for {
 		select {
 		case a, ok := <-leaders:
@@ -235,7 +235,7 @@ func followLeader(ctx context.Context, store *etcdstore.Store, follow *trainer.F
 			follow.Set(a.Addr, a.Term)
 		case <-ask.C:
 			switch over := overWithoutMasters(ctx, store); {
-			case len(leaders) > 0: // somebody came meanwhile
+			case len(leaders) > 0: // a leader was announced since
 			case over != nil:
 				follow.End(over)
 			default:
@@ -245,7 +245,7 @@ func followLeader(ctx context.Context, store *etcdstore.Store, follow *trainer.F
 	}
 }
 
-// overWithoutMasters is io.EOF or trainer.ErrJobFailed when the job is over and no master waits to lead it, else nil.
+// overWithoutMasters returns io.EOF or trainer.ErrJobFailed if the job has ended and no master waits for the lock, else nil.
 func overWithoutMasters(ctx context.Context, store *etcdstore.Store) error {
 	ctx, cancel := context.WithTimeout(ctx, outcomeTimeout)
 	defer cancel()

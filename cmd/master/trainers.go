@@ -30,10 +30,10 @@ func trainersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trainers",
 		Short: "List the trainers of a job",
-		Long: `Trainers asks the master that leads a job who trains: what each one holds, how fast it is, and whether it is being
-drained.`,
+		Long: `Trainers lists the trainers of a job, as the leader reports them: the tasks of each trainer, its speed, and whether it is
+being drained.`,
 		Example: `  master trainers
-  # who has been silent for more than five seconds
+  # trainers that have been silent for more than five seconds
   master trainers -o json | jq '.[] | select(.silent_s > 5) | .id'`,
 	}
 	_, open := addLeaderFlags(cmd)

@@ -17,14 +17,14 @@ func verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Prove from the ledger that every task was counted exactly once",
-		Long: `Verify reads the ledger of a job, which the master writes in the same transactions as the state, and says for each pass what
-became of its tasks: every one must be counted once or set aside. Then it compares the ledger with the state. It needs no
+		Long: `Verify reads the ledger of a job, which the master writes in the same transactions as the state, and checks for each pass
+that every task was counted once or set aside. Then it compares the ledger with the state. It needs no
 master, and can run while one leads. Without --endpoints it reads the embedded etcd under --data-dir, which no master may
-be using. What the master has sealed is read where the master says that it is, or under --ledger-dir.
+be using. Sealed files are read from the directory that the master has stored in etcd, or from --ledger-dir.
 
 It exits with 1 if a task is missing or was counted twice, if the ledger and the state disagree, or if a sealed file is
-damaged or missing, and with 2 if there is no ledger. Passes whose ledger is not kept any longer, as --ledger-keep of the
-master says, are listed without figures.`,
+damaged or missing, and with 2 if there is no ledger. Passes whose entries the master has deleted,
+by --ledger-keep, are listed without figures.`,
 		Example: `  master verify --endpoints 10.0.0.1:2379 --job digits
   master verify --data-dir trainmaster-data -o json`,
 	}
@@ -46,9 +46,9 @@ master says, are listed without figures.`,
 	return cmd
 }
 
-// addLedgerDir gives cmd the flag for who reads the ledger.
+// addLedgerDir gives cmd the flag for the directory of the sealed ledger.
 func addLedgerDir(cmd *cobra.Command) *string {
-	return cmd.Flags().String("ledger-dir", "", "`folder` of the sealed ledger, that of --ledger-dir of the masters (default: the folder that etcd names)")
+	return cmd.Flags().String("ledger-dir", "", "`directory` of the sealed ledger, that of --ledger-dir of the masters (default: the directory that etcd names)")
 }
 
 // openLedger reads the state of a job, decoded, and finds its ledger.
@@ -113,7 +113,7 @@ func verify(ctx context.Context, store *etcdstore.Store, from place, dir string)
 	return reports, errors.Join(bad...)
 }
 
-// verifyTable writes what became of each pass, and what that proves.
+// verifyTable writes the counts of each pass and the conclusion.
 func verifyTable(w io.Writer, reports []taskqueue.PassReport, wrong error) {
 	fmt.Fprintln(w, "DATASET\tPASS\tTASKS\tCOUNTED ONCE\tSET ASIDE\tREDELIVERED\tMISSING\tCOUNTED TWICE")
 	unseen := 0

@@ -170,7 +170,7 @@ func TestVerifyWithoutLedger(t *testing.T) {
 	l.report(3)
 	l.join("a").take()
 	runArgs(t, append([]string{"verify"}, l.etcd...)...).wants(t, exitUsage, "no ledger of job", "--ledger=false")
-	runArgs(t, "verify", "--endpoints", etcdtest.Endpoint(t), "--job", "nobody").wants(t, exitUsage, `no job "nobody"`, "name one of these with --job: ")
+	runArgs(t, "verify", "--endpoints", etcdtest.Endpoint(t), "--job", "unknown").wants(t, exitUsage, `no job "unknown"`, "name one of these with --job: ")
 	runArgs(t, "verify", "--endpoints", closedPort(t), "--dial-timeout", "300ms").wants(t, exitStore, "etcd is unreachable")
 }
 
@@ -185,8 +185,8 @@ func TestVerifyOfAnEmbeddedEtcd(t *testing.T) {
 	runArgs(t, "verify", "--data-dir", dir).wants(t, exitUsage, "no job has run in the embedded etcd in "+dir+" yet", "master --data-dir "+dir)
 }
 
-// What was sealed is verified like what is not; a damaged or missing file is named, and of
-// passes whose ledger is not kept nothing is claimed.
+// Sealed and unsealed entries are verified alike. The error names a damaged or missing file. Passes whose entries were deleted have
+// no figures.
 func TestVerifySealed(t *testing.T) {
 	dir := t.TempDir()
 	l := leadSealing(t, etcdtest.Store(t), master.Config{Shuffle: true, Queue: taskqueue.Options{Passes: 5, MaxFailures: 1}}, &ledger.Config{Dir: dir, Every: 16, Keep: ledger.Keep{All: true}})
@@ -255,7 +255,7 @@ func TestVerifySealed(t *testing.T) {
 	go func() {
 		done <- few.Run(ctx, lock, jobIDOf(t, l.store), func() ledger.Progress { return ledger.Progress{} })
 	}()
-	sealedFiles(func(n int) bool { return n <= 2 }) // the newest, and what the master was about to seal when it was stopped
+	sealedFiles(func(n int) bool { return n <= 2 }) // the newest file, and the file that the stopped master was about to write
 	cancel()
 	<-done
 	r = runArgs(t, args...)
@@ -277,7 +277,7 @@ func TestVerifySealed(t *testing.T) {
 	}
 	other := &ledger.Sealer{Store: l.store, Config: ledger.Config{Job: l.job, Dir: t.TempDir()}, Log: logrus.NewEntry(quiet)}
 	if err := other.Check(t.Context(), ""); !errors.Is(err, ledger.ErrElsewhere) {
-		t.Errorf("a master with another folder: %v", err)
+		t.Errorf("a master with another directory: %v", err)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// view is what a command shows once, or again and again with --watch.
+// view shows a value once, or repeatedly with --watch.
 type view struct {
 	format *string
 	on     *bool
@@ -22,8 +22,8 @@ type view struct {
 func addWatch(cmd *cobra.Command) view {
 	return view{
 		format: addOutput(cmd),
-		on:     cmd.Flags().BoolP("watch", "w", false, "show it again and again, until the job is over or you interrupt"),
-		every:  cmd.Flags().Duration("interval", time.Second, "`time` between two looks of --watch"),
+		on:     cmd.Flags().BoolP("watch", "w", false, "refresh until the job ends or an interrupt"),
+		every:  cmd.Flags().Duration("interval", time.Second, "`time` between two refreshes of --watch"),
 	}
 }
 
@@ -35,8 +35,8 @@ const (
 	clearBelow   = "\x1b[J"
 )
 
-// show renders what look returns: once, or until over. When the first look fails that is the error; later, while a master
-// is replaced say, it is shown and the next look tried.
+// show renders the result of look: once, or with --watch until over. An error of the first call is returned. A later error, as
+// during a failover, is shown and look is called again.
 func (v view) show(cmd *cobra.Command, look func() (value any, table func(w io.Writer), over bool, err error)) error {
 	if *v.every < 10*time.Millisecond {
 		return settingErrorf(cmd, "interval", "expected at least 10ms")
@@ -65,7 +65,7 @@ func (v view) show(cmd *cobra.Command, look func() (value any, table func(w io.W
 		}
 		select {
 		case <-ctx.Done():
-			return nil // that is how a watch ends
+			return nil // an interrupt ends a watch
 		case <-ticker.C:
 		}
 		var next any
@@ -78,12 +78,12 @@ func (v view) show(cmd *cobra.Command, look func() (value any, table func(w io.W
 	}
 }
 
-// frame writes one look: over the one before on a terminal, else below it. lookErr is why value is not fresh.
+// frame writes one result: on a terminal over the previous result, else below it. lookErr is the reason if value is old.
 func (v view) frame(out io.Writer, screen, first bool, value any, table func(w io.Writer), lookErr error) error {
 	var b bytes.Buffer
 	switch {
 	case lookErr != nil && !screen:
-		return nil // a program that reads along wants no old news
+		return nil // a program that reads the output gets new values only
 	case !first && !screen && *v.format == "table":
 		fmt.Fprintln(&b)
 	case !first && *v.format == "yaml":
@@ -94,7 +94,7 @@ func (v view) frame(out io.Writer, screen, first bool, value any, table func(w i
 	}
 	if screen {
 		if lookErr != nil {
-			fmt.Fprintf(&b, "\nas of a moment ago: %v\n", lookErr)
+			fmt.Fprintf(&b, "\nlast known state; no new state: %v\n", lookErr)
 		}
 		text := bytes.ReplaceAll(b.Bytes(), []byte("\n"), []byte(clearLineEnd+"\n"))
 		_, err := fmt.Fprintf(out, "%s%s%s", cursorHome, text, clearBelow)

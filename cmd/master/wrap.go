@@ -30,7 +30,7 @@ func writeColumns(w io.Writer, rows string) {
 	}
 }
 
-// wrapped breaks a line between words. A longer word is a line by itself.
+// wrapped breaks a line between words. A longer word gets its own line.
 func wrapped(text string, width int) (lines []string) {
 	line := ""
 	for word := range strings.SplitSeq(text, " ") {

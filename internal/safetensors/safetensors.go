@@ -245,7 +245,7 @@ func withoutPath(err error) error {
 }
 
 // Create writes a file whole or not at all: a temporary file beside it is
-// synced and renamed to path, then the folder is synced.
+// synced and renamed to path, then the directory is synced.
 func Create(path string, write func(io.Writer) error) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, filepath.Base(path)+".tmp-*")

@@ -175,7 +175,7 @@ func empty(t *testing.T, folder string) {
 		t.Fatal(err)
 	}
 	if len(left) > 0 {
-		t.Errorf("left in the folder: %v", left)
+		t.Errorf("left in the directory: %v", left)
 	}
 }
 

@@ -52,7 +52,7 @@ func (c *etcdConfig) serve(ctx context.Context, p *parent) error {
 	return nil
 }
 
-// etcdServer is a running etcd process with a folder of its own.
+// etcdServer is a running etcd process with a directory of its own.
 type etcdServer struct {
 	*child
 	etcdReady

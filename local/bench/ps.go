@@ -83,7 +83,7 @@ func (p *PS) Validate() error {
 	}
 	probe, err := os.MkdirTemp(p.Folder, "master-bench-checkpoints-") // checkpoints are measured last
 	if err != nil {
-		return fmt.Errorf("dir %q: expected a folder that can be written: %w", cmp.Or(p.Folder, os.TempDir()), err)
+		return fmt.Errorf("dir %q: expected a directory that can be written: %w", cmp.Or(p.Folder, os.TempDir()), err)
 	}
 	return os.Remove(probe)
 }

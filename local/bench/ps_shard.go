@@ -37,9 +37,9 @@ type shardConfig struct {
 	Via     psVia
 	MiB     int // of the model
 	Index   int
-	Sockets string // folder for the data socket, or pserver.SocketOff
+	Sockets string // directory for the data socket, or pserver.SocketOff
 
-	Checkpoints string // folder for them; "": none
+	Checkpoints string // directory for them; "": none
 }
 
 // serve says where it listens, and then how much processor time it has used, as often as it is asked.

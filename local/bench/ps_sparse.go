@@ -230,7 +230,7 @@ func (t *tableTrainer) measure(ctx context.Context, rows int, call func(context.
 
 // tableConfig is the shard in a process of its own.
 type tableConfig struct {
-	Sockets string // folder for the data socket
+	Sockets string // directory for the data socket
 }
 
 // serve says where it listens, and then how it is, as often as it is asked.

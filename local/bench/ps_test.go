@@ -49,7 +49,7 @@ func TestPSFigures(t *testing.T) {
 	}
 }
 
-// Checkpoints come last: a folder that cannot be written is found before anything is measured.
+// Checkpoints come last: a directory that cannot be written is found before anything is measured.
 func TestPSChecksFolder(t *testing.T) {
 	p := bench.PS{MiB: 1, Steps: 1, Folder: t.TempDir(), Rows: 1, MostRows: 1, Runs: 1}
 	if err := p.Validate(); err != nil {
@@ -58,7 +58,7 @@ func TestPSChecksFolder(t *testing.T) {
 	empty(t, p.Folder)
 	p.Folder = filepath.Join(p.Folder, "none")
 	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "dir") || !strings.Contains(err.Error(), p.Folder) {
-		t.Errorf("a folder that is not there gave error %v", err)
+		t.Errorf("a directory that is not there gave error %v", err)
 	}
 }
 

@@ -2,7 +2,7 @@
 // what was given out again, and, by the job's ledger, that nothing was lost or counted twice.
 //
 // A [Drill] needs the job's etcd, and a process of this machine to hurt. A [Scene] says which those are: `master run` keeps
-// it in a file of its folder, [SceneFile]. Without one the leader is who listens at the address that it announced. A process
+// it in a file of its directory, [SceneFile]. Without one the leader is who listens at the address that it announced. A process
 // is only ever signalled when its start time is the one in the scene, or when it runs this very program: process numbers
 // are used again.
 //

@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// SceneFile is the name of the file in the folder of a run.
+// SceneFile is the name of the file in the directory of a run.
 const SceneFile = "processes.json"
 
 // Scene is what runs on this machine for a job.
@@ -34,7 +34,7 @@ func ReadScene(dir string) (*Scene, error) {
 	path := filepath.Join(dir, SceneFile)
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("expected the folder of a `master run` that is under way: %w", err)
+		return nil, fmt.Errorf("expected the directory of a `master run` that is under way: %w", err)
 	}
 	s := &Scene{}
 	if err := json.Unmarshal(text, s); err != nil {
@@ -43,7 +43,7 @@ func ReadScene(dir string) (*Scene, error) {
 	return s, nil
 }
 
-// LatestRun is the newest folder of a run under parent that is under way: its processes are noted there, and live.
+// LatestRun is the newest directory of a run under parent that is under way: its processes are noted there, and live.
 func LatestRun(parent string) (dir string, err error) {
 	found, err := filepath.Glob(filepath.Join(parent, "*", SceneFile))
 	if err != nil {
@@ -56,7 +56,7 @@ func LatestRun(parent string) (dir string, err error) {
 			return filepath.Dir(path), nil
 		}
 	}
-	return "", fmt.Errorf("no run is under way in %s: start one with `master run`, or name another folder with --dir, or an etcd with --endpoints", parent)
+	return "", fmt.Errorf("no run is under way in %s: start one with `master run`, or name another directory with --dir, or an etcd with --endpoints", parent)
 }
 
 // process finds a process by name.
