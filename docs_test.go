@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// Three pages name tests for what they say: each row names one at least, and each one is there.
+// Each row of three pages names at least one test, and each named test exists.
 func TestPagesHaveTheirTests(t *testing.T) {
 	for page, least := range map[string]int{"docs/protocols.md": 60, "docs/guarantees.md": 55, "docs/faults.md": 100} {
 		text, err := os.ReadFile(page)
@@ -28,7 +28,7 @@ func TestPagesHaveTheirTests(t *testing.T) {
 		}
 		for _, m := range named {
 			if !thereIs(t, m[1], m[2], m[3]) {
-				t.Errorf("%s names %s, which is not there", page, m[0])
+				t.Errorf("%s names %s, which does not exist", page, m[0])
 			}
 		}
 		body := false // of a table: below its head
