@@ -10,8 +10,8 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// pieceElements is how much of a block is worked on at a time: 16 KiB, so that
-// stepping, copying and summing a piece happen in the fastest cache.
+// pieceElements is the number of elements of a block in one step of the work: 16 KiB, so that update, copy and sum of a piece
+// happen in the fastest cache.
 const pieceElements = 4096
 
 // block is one slice of a tensor with its optimizer state, counters and applied steps.
@@ -66,8 +66,8 @@ func (b *block) filled() bool {
 	return b.params != nil
 }
 
-// stepLocked changes elements lo to hi by grad, whose values are lost. The caller looks for values that are not finite, see
-// seeBlock.
+// stepLocked updates elements lo to hi by grad, and overwrites grad. The caller checks the result for values that are not finite,
+// see seeBlock.
 func (b *block) stepLocked(rule optimizer.Rule, lo, hi int, grad []float32, step optimizer.Step) {
 	rule.Apply(b.params[lo:hi], grad, b.slots(lo, hi), step)
 }
@@ -156,5 +156,5 @@ func (b *block) pull(r *reply) *wire.Fault {
 	return nil
 }
 
-// clampVersion is a version as the header has room for it.
+// clampVersion limits a version to the range of the header field.
 func clampVersion(v uint64) uint32 { return uint32(min(v, math.MaxUint32)) }

@@ -6,15 +6,14 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// buffer is room for one frame, so that it can be sent in one piece. Its
-// payload is seen as floats and as bytes.
+// buffer is memory for one frame, which is sent with one write. Its payload is accessible as floats and as bytes.
 type buffer struct {
 	frame  []byte // nil in a slot of shared memory, which has room for the payload only
 	bytes  []byte // frame after the header
 	floats []float32
 }
 
-// isShared says whether the trainer has the payload before its eyes. Of nil it does not.
+// isShared reports whether the buffer is shared memory. It is false for nil.
 func (b *buffer) isShared() bool { return b != nil && b.frame == nil }
 
 func newBuffer() *buffer {

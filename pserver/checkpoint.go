@@ -42,7 +42,7 @@ type checkpoints struct {
 	failure  string
 }
 
-// changes counts what a checkpoint would have to keep.
+// changes counts the changes of the state that a checkpoint stores, from 1.
 func (s *shard) changes() uint64 {
 	return s.counters.pushed.Load() + s.counters.rowsPushed.Load() + s.counters.committed.Load() + s.counters.adopted.Load() + s.counters.switched.Load() + 1
 }
@@ -82,7 +82,7 @@ func (c *checkpoints) saveSelf(ctx context.Context, why string) error {
 	return nil
 }
 
-// occasion is what a checkpoint is written for: a set, or the shard saves itself.
+// occasion is the reason of a checkpoint: a set, or a checkpoint of the shard alone.
 type occasion struct {
 	set   uint64
 	saved string
@@ -188,7 +188,7 @@ func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 	return w.Marks(marks, meta)
 }
 
-// newMarks makes room for the marks at a cut.
+// newMarks allocates the marks at a cut.
 func newMarks(h *holding, c *cut) *checkpoint.Marks {
 	m := &checkpoint.Marks{Versions: make([]uint64, len(h.blocks))}
 	if !h.model.Optimizer.Plain() {

@@ -15,14 +15,14 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// Registry gives servers their indices.
+// Registry assigns indices to servers.
 type Registry interface {
 	// ClaimPS waits until an index is free, publishes addr under it for as long as a lease lives, and returns. During the wait it
 	// calls waiting with the reason.
 	ClaimPS(ctx context.Context, addr string, waiting func(reason string)) (Claim, error)
 }
 
-// Claim is an index that this process holds.
+// Claim is the index of this process, held by a lease.
 type Claim interface {
 	Index() int
 	Job() JobState // as it was when the index was claimed
@@ -46,7 +46,7 @@ type JobState struct {
 	Placement []byte    // Owners after migrations, see [placement.Layout]; nil before the first.
 }
 
-// Config is what a Server needs to know. Registry has no default.
+// Config configures a Server. Registry is required.
 type Config struct {
 	Registry Registry
 
@@ -78,7 +78,7 @@ type Config struct {
 	Log *logrus.Entry // default: the standard logger
 }
 
-// Validate says which field is wrong, and fills the defaults in.
+// Validate returns an error for an invalid field, and sets the defaults.
 func (c *Config) Validate() error {
 	if c.Registry == nil {
 		return errors.New("pserver.Config.Registry is nil: expected a registry of indices")

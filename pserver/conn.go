@@ -28,7 +28,7 @@ const (
 	// Replies with less of a body are gathered into one write, up to batched bytes.
 	littleReply = 4 << 10
 	batched     = 16 << 10
-	// lingering is how long a refused peer has to read why and to close.
+	// lingering is the time for a refused peer to read the reason and close.
 	lingering = 250 * time.Millisecond
 )
 
@@ -57,7 +57,7 @@ type conn struct {
 	replies chan reply
 }
 
-// serve ends when the peer closes, breaks the protocol or is cut off.
+// serve returns when the peer closes or violates the protocol, or the server closes the connection.
 func (c *conn) serve() {
 	c.replies = make(chan reply, queued)
 	var sender sync.WaitGroup
@@ -81,8 +81,8 @@ func (c *conn) serve() {
 	c.releaseShared()
 }
 
-// linger lets the peer read the refusal and close: closing with unread bytes
-// would reset the connection and could take the refusal away.
+// linger waits until the peer has read the refusal and closed. A close with unread bytes would reset the connection and could
+// discard the refusal.
 func (c *conn) linger() {
 	if c.nc.SetReadDeadline(time.Now().Add(lingering)) == nil {
 		io.CopyN(io.Discard, c.nc, 4*wire.MaxPayload) //nolint:errcheck // the connection is closed in any case
@@ -154,7 +154,7 @@ func (c *conn) read() (buf *buffer, isFinite bool, err error) {
 	return buf, isFinite, err
 }
 
-// room is for one payload; nil when the server stops first.
+// room returns a buffer for one payload, nil if the server stops first.
 func (c *conn) room() *buffer {
 	if c.slot != nil {
 		return c.slot
@@ -293,7 +293,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	return nil
 }
 
-// checkShard refuses whatever does not fit the shard as it is now.
+// checkShard refuses a frame that does not match the current state of the shard.
 func (c *conn) checkShard() *wire.Fault {
 	head, h := &c.head, c.holding
 	reads := head.Op == wire.Pull || head.Op == wire.LookupRows || head.Op == wire.ScanRows
@@ -318,7 +318,7 @@ func (c *conn) checkShard() *wire.Fault {
 	return nil
 }
 
-// check finds the block, and refuses whatever does not fit it or the shard.
+// check finds the block, and refuses a frame that does not match the block or the shard.
 func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
 	if fault := c.checkShard(); fault != nil {
 		return nil, fault
@@ -348,7 +348,7 @@ func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
 	return b, nil
 }
 
-// checkPayload refuses another type or length than the block's.
+// checkPayload refuses a payload whose type or length does not match the block.
 func checkPayload(head *wire.Header, b *block) *wire.Fault {
 	if half := head.DType == wire.BFloat16 && head.Op != wire.Put; head.DType != wire.Float32 && !half {
 		return wire.Faultf(wire.BadDType, "%v for %s: payload is %v, expected %v", head.Op, b.name(), head.DType, wire.Float32)

@@ -18,7 +18,7 @@ import (
 	"trainmaster/pserver/table"
 )
 
-// control is the gRPC face of a shard: wire to domain and back, and one table of codes.
+// control implements the gRPC service of a shard: conversion and status codes.
 type control struct {
 	pb.UnimplementedParameterServerServer
 	shard       *shard
@@ -185,7 +185,7 @@ func (c *control) CommitStep(_ context.Context, request *pb.CommitStepRequest) (
 	return &pb.CommitStepReply{Version: reached, Adopted: adopted}, nil
 }
 
-// scaleOf is the factor of a learning rate: 0 stands for 1.
+// scaleOf checks a factor of the learning rate; 0 means 1.
 func scaleOf(scale float32) (float32, error) {
 	if scale == 0 {
 		return 1, nil

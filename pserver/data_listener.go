@@ -35,7 +35,7 @@ func newDataListener(listener net.Listener, cfg *Config, shard *shard, socket *s
 	}
 }
 
-// run accepts until the port is closed.
+// run accepts connections until the port is closed.
 func (d *dataListener) run() error {
 	for {
 		nc, err := d.listener.Accept()
@@ -62,7 +62,7 @@ func (d *dataListener) run() error {
 	}
 }
 
-// enter lets a connection in; stop closes when it is to end.
+// enter registers a connection; stop is closed when the connection must end.
 func (d *dataListener) enter(nc net.Conn) (stop <-chan struct{}, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

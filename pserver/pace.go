@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// atWork is how long after their last gradient trainers are taken to be at work.
+	// atWork is the time after the last gradient during which trainers count as active.
 	atWork = time.Second
-	// longestSlice is what counts of a slice: what takes longer waits for something else than a processor.
+	// longestSlice limits the counted time of a slice: a longer slice waits for the disk.
 	longestSlice = 2 * time.Millisecond
-	// shortestPause is what the system's timers can do.
+	// shortestPause is the resolution of the system's timers.
 	shortestPause = time.Millisecond
-	// slowedAtMost is by how much a checkpoint is made longer.
+	// slowedAtMost is the maximum total rest of a checkpoint.
 	slowedAtMost = 2 * time.Minute
 	// writerShare is the part of a machine's processors for the checkpoint writer while trainers are active.
 	writerShare = 1.0 / 8

@@ -64,7 +64,7 @@ func (r *reply) encode() {
 	r.head.Encode(&r.raw)
 }
 
-// throughSocket is the body that follows the header there.
+// throughSocket returns the body that follows the header in the socket.
 func (r *reply) throughSocket() []byte {
 	if r.buf.isShared() {
 		return nil

@@ -134,7 +134,7 @@ func (s *Server) keepPort() (release func()) {
 	return func() { port.Close() }
 }
 
-// serve is the life of the server between claim and release.
+// serve runs the server between claim and release.
 func (s *Server) serve(ctx context.Context, claim Claim) error {
 	shard, checkpoints, err := s.open(ctx, claim)
 	if err != nil {
@@ -262,6 +262,5 @@ func (s *Server) controlServer(shard *shard, checkpoints *checkpoints, data *dat
 	return server
 }
 
-// shardEpoch is the number of a start as a header has room for it: never 0,
-// and another one for the next 65,534 starts.
+// shardEpoch maps the number of a start to 16 bits: never 0, and different for the next 65,534 starts.
 func shardEpoch(start uint64) uint16 { return uint16((start-1)%65535) + 1 }

@@ -13,7 +13,7 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// shard is the state of one parameter server: what it holds and for whom.
+// shard is the state of one parameter server: parameters and trainers.
 type shard struct {
 	log         *logrus.Entry
 	index       int
@@ -62,8 +62,7 @@ type shard struct {
 	rowsMu sync.RWMutex // held while a commit changes rows of tables and the version, read by lookups
 }
 
-// holding is a model and the blocks of it that this shard has. It never
-// changes; the contents of the blocks do.
+// holding is a model and its blocks on this shard. It never changes, except for the contents of the blocks.
 type holding struct {
 	model  *model.Model
 	blocks []*block          // by number

@@ -118,7 +118,7 @@ func (c *conn) releaseShared() {
 	}
 }
 
-// takeTurn finds the slot of the frame in c.head, if it has one.
+// selectSlot sets c.slot to the slot of the frame in c.head, nil if the payload is not in shared memory.
 func (c *conn) selectSlot() *wire.Fault {
 	c.slot = nil
 	switch {

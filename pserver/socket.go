@@ -22,7 +22,7 @@ const (
 const (
 	socketPrefix = "ps-"
 	socketSuffix = ".sock"
-	// maxSocketPath is what the kernel has room for, without the zero byte at the end.
+	// maxSocketPath is the kernel's limit for a path, without the final zero byte.
 	maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 )
 
@@ -70,7 +70,7 @@ func openSocket(folder string) (*socket, error) {
 	return s, nil
 }
 
-// Close ends listening and takes the file away.
+// Close closes the listener and removes the file.
 func (s *socket) Close() error {
 	os.Remove(s.offer.Path) //nolint:errcheck // a file without a listener is swept by the next server
 	return s.UnixListener.Close()

@@ -41,7 +41,7 @@ func theSocket(t testing.TB, dir string) string {
 	return filepath.Join(dir, files[0].Name())
 }
 
-// way is a trainer of the model in tensors that has pulled once, and how it came there.
+// connectLogged connects a trainer of the model in tensors and returns the log of the connection.
 func connectLogged(t testing.TB, b *book, timeout time.Duration) (c *params.Client, log string) {
 	t.Helper()
 	logger, hook := logtest.NewNullLogger()

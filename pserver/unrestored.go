@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// pointerPoll is how often a shard that waits looks whether an operator has named another set.
+// pointerPoll is the interval at which a waiting shard reads the name of the set.
 const pointerPoll = time.Second
 
-// restore fills the shard with the checkpoint to start from. If that is damaged or missing, the shard has no parameters
-// afterwards, and waits.
+// restore fills the shard from the checkpoint to start from. If the checkpoint is damaged or missing, the shard waits without
+// parameters.
 func (c *checkpoints) restore(ctx context.Context, job JobState) error {
 	c.job = job
 	layout, err := job.layout()
@@ -47,7 +47,7 @@ func (c *checkpoints) restore(ctx context.Context, job JobState) error {
 	return nil
 }
 
-// refuse notes why the shard waits.
+// refuse records the reason why the shard waits.
 func (c *checkpoints) refuse(err error) {
 	text := err.Error()
 	if before := c.shard.unrestored.Swap(&text); before == nil || *before != text {
@@ -55,7 +55,7 @@ func (c *checkpoints) refuse(err error) {
 	}
 }
 
-// awaitSet restores a shard that waits each time that an operator has named a set. It returns when ctx ends, or with an error that
+// awaitSet restores a waiting shard each time an operator names a set. It returns when ctx ends, or with an error that
 // ends the server.
 func (c *checkpoints) awaitSet(ctx context.Context, claim Claim) error {
 	named := claim.Job().Named
@@ -83,7 +83,7 @@ func (c *checkpoints) awaitSet(ctx context.Context, claim Claim) error {
 	}
 }
 
-// restoreAgain is restore while connections come and go: a shard that waits serves none of them.
+// restoreAgain restores a waiting shard while connections are open. A waiting shard serves no connection.
 func (c *checkpoints) restoreAgain(ctx context.Context, job JobState) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +100,7 @@ func (c *checkpoints) restoreAgain(ctx context.Context, job JobState) error {
 	return c.restore(ctx, job)
 }
 
-// unrestoredText is why the shard waits; empty: it does not.
+// unrestoredText returns the reason why the shard waits, empty if it does not.
 func (s *shard) unrestoredText() string {
 	if text := s.unrestored.Load(); text != nil {
 		return *text

@@ -8,7 +8,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// apart is two synchronous servers of which only the second one has made the last version, and a trainer's client.
+// versionSkew starts two synchronous servers with a client. Only the second server has the last version.
 func versionSkew(t *testing.T, cfg pserver.Config) (b *book, servers []*server, c *params.Client, values []params.Tensor) {
 	t.Helper()
 	b = newBook(2)

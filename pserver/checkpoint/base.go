@@ -12,7 +12,7 @@ type Base struct {
 	SHA256 string `json:"sha256"` // of its MANIFEST.json
 }
 
-// openBase opens the checkpoint that c is based on, nil if none: c is whole with it only.
+// openBase opens the base of c, nil without one. c is complete only with its base.
 func (f Folder) openBase(ctx context.Context, c *Checkpoint) (*Checkpoint, error) {
 	b := c.Manifest.TablesBase
 	if b == nil {
@@ -41,7 +41,7 @@ func (f Folder) readBase(ctx context.Context, b *Base, of Generation) (*Checkpoi
 	return base, nil
 }
 
-// baseOf is the checkpoint that g needs, nil if none, or g is damaged: then it is of no use, with or without.
+// baseOf returns the base of g, nil if g has none or is damaged.
 func (f Folder) baseOf(ctx context.Context, g Generation) (*Generation, error) {
 	m, err := f.Manifest(ctx, g)
 	//guard:unavailable-base-kept

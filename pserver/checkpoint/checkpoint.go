@@ -11,7 +11,7 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// Checkpoint is one in its place, whose digests held when it was opened. It is read with the context of then.
+// Checkpoint is a verified checkpoint. It is read with the context of Open.
 type Checkpoint struct {
 	Manifest *Manifest
 	Share    Share
@@ -48,7 +48,7 @@ func (f Folder) read(ctx context.Context, g Generation) (*Checkpoint, error) {
 	return c, err
 }
 
-// begin reads the manifest, which is whole then, and none of the files that it names.
+// begin reads and checks the manifest, but not the other files.
 func (f Folder) begin(ctx context.Context, g Generation) (*Checkpoint, *placement.Table, error) {
 	open := func(name string) (Object, error) { return f.place.Open(ctx, path.Join(f.path(g), name)) }
 	text, err := readFile(ctx, f.place, path.Join(f.path(g), ManifestFile))
@@ -78,7 +78,7 @@ func (f Folder) Manifest(ctx context.Context, g Generation) (*Manifest, error) {
 	return c.Manifest, nil
 }
 
-// newest is the newest checkpoint that was finished; of its files nothing was read. If its manifest is damaged, g names it.
+// newest returns the newest finished checkpoint without its files. If its manifest is damaged, g names it.
 func (f Folder) newest(ctx context.Context) (g Generation, c *Checkpoint, err error) {
 	list, err := f.Generations(ctx)
 	if err != nil {

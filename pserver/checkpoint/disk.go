@@ -59,7 +59,7 @@ func (d Disk) Prepare(dir string) error { return os.MkdirAll(d.path(dir), 0o755)
 // Claim implements [Place].
 func (d Disk) Claim(_ context.Context, dir string) error { return os.Mkdir(d.path(dir), 0o755) }
 
-// temporary ends the name of a file that has not its own yet.
+// temporary is the suffix of the name of an unpublished file.
 //
 //guard:temporary-file-name
 const temporary = ".tmp"

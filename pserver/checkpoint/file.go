@@ -32,7 +32,7 @@ func createFile(ctx context.Context, p Place, dir, name string, size int64, kind
 	return &file{Pending: out, name: name, sum: sha256.New(), ctx: ctx}, nil
 }
 
-// slice is how much is written and summed at a time: so little that it stays in a fast cache between the two.
+// slice is the number of bytes to write and sum at a time: few enough to stay in a fast cache.
 const slice = 256 << 10
 
 func (f *file) Write(p []byte) (n int, err error) {

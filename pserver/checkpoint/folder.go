@@ -28,7 +28,7 @@ type Folder struct {
 
 func (f Folder) path(g Generation) string { return path.Join(f.name, g.String()) }
 
-// where is how messages name a checkpoint.
+// where names a checkpoint in messages.
 func (f Folder) where(g Generation) string { return f.place.String() + "/" + f.path(g) }
 
 // String names the directory in messages.
@@ -37,7 +37,7 @@ func (f Folder) String() string { return f.place.String() + "/" + f.name }
 // Prepare creates the directory where a place needs one.
 func (f Folder) Prepare() error { return f.place.Prepare(f.name) }
 
-// Generations lists the checkpoints, whole or not, the newest first.
+// Generations lists all checkpoints, complete or not, in descending order.
 func (f Folder) Generations(ctx context.Context) ([]Generation, error) {
 	names, err := f.place.List(ctx, f.name)
 	if err != nil {
@@ -54,7 +54,7 @@ func (f Folder) Generations(ctx context.Context) ([]Generation, error) {
 	return list, nil
 }
 
-// Whole says whether a checkpoint was finished; its files may be damaged.
+// Whole reports whether a checkpoint was finished; its files may be damaged.
 func (f Folder) Whole(ctx context.Context, g Generation) (bool, error) {
 	return f.has(ctx, g, ManifestFile)
 }
@@ -83,7 +83,7 @@ func (f Folder) resumed(ctx context.Context, g Generation) (bool, error) {
 	return f.has(ctx, g, resumedFile)
 }
 
-// CountStart adds one to the number of starts, and returns it when it is on the disk.
+// CountStart increments the stored number of starts and returns it.
 func (f Folder) CountStart(ctx context.Context) (uint64, error) {
 	starts, err := f.starts(ctx)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // Generation names a checkpoint of a shard: the start of the server that wrote
-// it, and its number within that start. A later start's are always newer, so that
-// a server that lost its lease and writes on is never preferred to its successor.
+// it, and its number within that start. Checkpoints of a later start are always newer: a server that lost its lease never
+// supersedes its successor.
 type Generation struct {
 	Start    uint64 `json:"start"`
 	Sequence uint64 `json:"sequence"`

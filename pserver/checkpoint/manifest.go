@@ -41,9 +41,9 @@ type Manifest struct {
 	Format int `json:"format"`
 	Shard  int `json:"shard"`
 	Generation
-	// Set is the cut that it was written for: it counts only as a part of that set. 0: the shard saved itself.
+	// Set is the number of the set that the checkpoint belongs to, 0 for a checkpoint of the shard alone.
 	Set uint64 `json:"set,omitempty"`
-	// Saved is why the shard saved itself: [First] or [Stop]; empty with a set.
+	// Saved is the reason of a checkpoint of the shard alone, [First] or [Stop]; empty with a set.
 	Saved string `json:"saved,omitempty"`
 	// Life identifies one lifetime of the servers, see [Store.Stopped].
 	Life int64 `json:"life,omitempty"`
@@ -70,13 +70,13 @@ type Retired struct {
 	Spared []uint64 `json:"spared,omitempty"`
 }
 
-// Why a shard saves itself.
+// Reasons for a checkpoint of a shard alone.
 const (
 	First = "first" // with the first parameters
 	Stop  = "stop"  // at a normal stop
 )
 
-// Placement is where the blocks of the model lay.
+// Placement is the placement of the blocks at the cut.
 type Placement struct {
 	Epoch   uint32   `json:"epoch"`
 	Shards  int      `json:"shards"`
@@ -106,7 +106,7 @@ const (
 	Sync  = model.Sync
 )
 
-// NewManifest describes a model; the rest is the caller's and the [Writer]'s.
+// NewManifest describes a model. The caller and the [Writer] set the other fields.
 func NewManifest(o optimizer.Config, s staleness.Bound, mode string, placed *placement.Table) *Manifest {
 	tensors := make([]Tensor, len(placed.Tensors))
 	for i, t := range placed.Tensors {
@@ -125,7 +125,7 @@ func NewManifest(o optimizer.Config, s staleness.Bound, mode string, placed *pla
 	return m
 }
 
-// check refuses what this version cannot read, and returns the table of the placement.
+// check returns the placement, or an error if this version cannot read the manifest.
 func (m *Manifest) check() (*placement.Table, error) {
 	if m.Format < plainFormat || m.Format > keyedFormat {
 		return nil, fmt.Errorf("manifest has format %d: this version reads %d to %d", m.Format, plainFormat, keyedFormat)
@@ -171,6 +171,6 @@ func (m *Manifest) slots() ([]string, error) {
 	return o.Rule().Slots(), nil
 }
 
-// counted says whether the checkpoint has the number of updates of every block.
+// counted reports whether the checkpoint has the number of updates of every block.
 // Plain rules have no use for it.
 func (m *Manifest) counted() bool { return !m.Optimizer.Plain() }

@@ -96,7 +96,7 @@ func (m *Member) Read(p []byte) (int, error) {
 // Members are the files of a set.
 type Members []*Member
 
-// Bytes is how many they have.
+// Bytes returns the total size.
 func (l Members) Bytes() (n int64) {
 	for _, m := range l {
 		n += m.Size

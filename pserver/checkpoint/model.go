@@ -10,7 +10,7 @@ import (
 	"trainmaster/pserver/placement"
 )
 
-// Model is what all shards have together.
+// Model is the joined model of all shards.
 type Model struct {
 	parts []*Checkpoint
 	infos []safetensors.Info
@@ -22,8 +22,7 @@ type Model struct {
 // optimizer's state.
 type source struct{ tensor, slot int }
 
-// Join makes a model of the checkpoints of a set. With state it has what the optimizer keeps
-// too, as "tensor.NAME".
+// Join makes a model of the checkpoints of a set. With state it includes the optimizer state, as "tensor.NAME".
 func Join(parts []*Checkpoint, state bool) *Model {
 	m := &Model{parts: parts, of: map[string]source{}}
 	slots := []string{""}
@@ -103,7 +102,7 @@ func (m *Model) Read(name string) ([]float32, error) {
 	return values, nil
 }
 
-// ErrNoSet: there is none.
+// ErrNoSet is returned if the store has no set.
 var ErrNoSet = errors.New("no set of checkpoints")
 
 // Newest returns the default set to start from: the checkpoints of the last stop of all shards, or the newest set.

@@ -17,18 +17,18 @@ type Place interface {
 	fmt.Stringer // for messages
 	io.Closer    // after it, nothing
 
-	// List names what lies right below dir, in any order; nothing if there is no such dir.
+	// List returns the names directly below dir, in any order, none if dir does not exist.
 	List(ctx context.Context, dir string) ([]string, error)
-	// Open reads a file. ctx must outlast the reading.
+	// Open opens a file. ctx must not end before the reading does.
 	Open(ctx context.Context, name string) (Object, error)
 
-	// Prepare makes dir, and those above it, where they have to be made.
+	// Prepare creates dir and its parents where the place has directories.
 	Prepare(dir string) error
-	// Claim makes dir for this process alone: [fs.ErrExist] if it was made before.
+	// Claim creates dir for this process only. It returns [fs.ErrExist] if dir exists.
 	Claim(ctx context.Context, dir string) error
-	// Create begins a file of about size bytes. ctx must outlast the writing.
+	// Create starts a file of about size bytes. ctx must not end before the writing does.
 	Create(ctx context.Context, name string, size int64, kind Kind) (Pending, error)
-	// Sync returns when the names in dir outlast a crash of the machine.
+	// Sync returns when the names in dir survive a crash of the machine.
 	Sync(dir string) error
 
 	// Remove removes a file. An absent file is no error.
@@ -41,21 +41,21 @@ type Place interface {
 type Kind int
 
 const (
-	// Replaced by the new one, whose name only its own process knows, or whose writer means to.
+	// Replaced: the new file replaces the old one.
 	Replaced Kind = iota
 	// Final files are never replaced in a bucket: Publish returns [fs.ErrExist] if other bytes have the name. On a
 	// disk they are, since not every file system can tell.
 	Final
 )
 
-// Object is a file that is read; best from its beginning to its end.
+// Object is an open file. Sequential reads are fastest.
 type Object interface {
 	io.ReaderAt
 	io.Closer
 	Size() int64
 }
 
-// Pending is a file that has no name yet.
+// Pending is an unpublished file.
 type Pending interface {
 	io.Writer
 	// Publish gives the complete file its name. Before that the file does not exist.

@@ -18,7 +18,7 @@ type Rows struct {
 	places []place // by id
 }
 
-// place is where a row is in the images.
+// place is the position of a row in the images.
 type place struct{ image, row int }
 
 // Values returns the values of the i-th id, dim floats: part 0 is the parameters, the other parts are the optimizer state.

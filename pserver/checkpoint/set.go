@@ -18,7 +18,7 @@ import (
 
 const setFormat = 1
 
-// Set is one checkpoint of every shard, all taken at one cut.
+// Set is one checkpoint of each shard, all of one cut.
 type Set struct {
 	Format int    `json:"format"`
 	Job    string `json:"job"`
@@ -70,7 +70,7 @@ func ParseSet(text []byte) (*Set, error) {
 	return &s, nil
 }
 
-// Store has all checkpoints of a job.
+// Store is the checkpoints of a job.
 type Store struct {
 	Place Place
 	// Points is called after each change of the stored files.
@@ -82,7 +82,7 @@ func (s Store) Shard(index int) Folder {
 	return Folder{place: s.Place, name: "ps-" + strconv.Itoa(index), Points: s.Points}
 }
 
-// SetsDir has the files of the sets.
+// SetsDir is the directory of the set files.
 const SetsDir = "sets"
 
 const (
@@ -108,7 +108,7 @@ func (s Store) Sets(ctx context.Context) ([]uint64, error) {
 	return numbered(names, setSuffix), err
 }
 
-// numberOf is the number of the file with a name; false if its ending is another one.
+// numberOf returns the number in the name of a file, false for another suffix.
 func numberOf(name, suffix string) (uint64, bool) {
 	text, _ := strings.CutSuffix(name, suffix)
 	n, err := strconv.ParseUint(text, 10, 64)
@@ -126,7 +126,7 @@ func numbered(names []string, suffix string) (numbers []uint64) {
 	return numbers
 }
 
-// ReadSet reads the manifest of a set. Its shards' checkpoints are not looked at.
+// ReadSet reads the file of a set, but not its checkpoints.
 func (s Store) ReadSet(ctx context.Context, number uint64) (*Set, error) {
 	name := path.Join(SetsDir, setName(number))
 	text, err := s.ReadText(ctx, number)
@@ -348,7 +348,7 @@ func (s Store) pruneStates(ctx context.Context) error {
 	return nil
 }
 
-// Discard removes the sets of a job that are newer than its latest: they were never finished, and never will be.
+// Discard removes the unfinished sets of a job: sets that are newer than its latest.
 func (s Store) Discard(ctx context.Context, jobID string, latest uint64) error {
 	numbers, err := s.Sets(ctx)
 	if err != nil {

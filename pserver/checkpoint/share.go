@@ -7,7 +7,7 @@ import (
 	"trainmaster/pserver/placement"
 )
 
-// Share is what one shard holds of a model.
+// Share is the part of a model on one shard.
 type Share struct {
 	Table  *placement.Table
 	Blocks []placement.Block // by number
@@ -16,7 +16,7 @@ type Share struct {
 // ShareOf is the share that a table gives to a shard.
 func ShareOf(table *placement.Table, shard int) Share { return Share{table, table.Owned(shard)} }
 
-// run is a row of blocks that lie side by side in a tensor.
+// run is a sequence of adjacent blocks in a tensor.
 type run struct{ first, last int } // indices in Share.Blocks
 
 func (s Share) runs() []run {

@@ -50,7 +50,7 @@ func (w *Writer) CreateTable(k int, cfg table.Config, o optimizer.Config, rows, 
 	return t, err
 }
 
-// Add writes what there is of a slot. Slots come in their order.
+// Add writes a slot. Slots must be added in ascending order.
 func (t *TableWriter) Add(slot uint32, m *table.Image) error {
 	t.bytes = t.bytes[:0]
 	for _, id := range m.IDs {
@@ -113,7 +113,7 @@ func (t *TableWriter) writeUint32(f *File, values []uint32) error {
 	return err
 }
 
-// Finish writes what there is of all slots.
+// Finish writes the slots file.
 func (t *TableWriter) Finish() error {
 	var list []safetensors.Tensor
 	for _, name := range []string{

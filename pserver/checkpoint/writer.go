@@ -42,7 +42,7 @@ type File struct {
 	out *file
 }
 
-// headerRoom is about what a file has besides its data.
+// headerRoom is the approximate size of a file's header.
 const headerRoom = 64 << 10
 
 // Create starts a file. Files of one checkpoint can be written in parallel.

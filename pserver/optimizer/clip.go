@@ -19,12 +19,10 @@ func SquareSum(values []float32) float64 {
 	return (sums[0] + sums[1]) + (sums[2] + sums[3])
 }
 
-// clipSlack is how far above the limit a norm may be: what was clipped once is
-// not clipped again for the sake of its rounding.
+// clipSlack is the relative tolerance of the limit: a clipped gradient is not clipped again because of rounding.
 const clipSlack = 1e-6
 
-// ClipFactor is what a gradient of this norm is multiplied by so that its norm is
-// limit at most; 1 leaves it as it is.
+// ClipFactor returns the factor that reduces a norm to at most limit, 1 if the norm is within the limit.
 func ClipFactor(norm, limit float64) float32 {
 	if norm <= limit*(1+clipSlack) {
 		return 1

@@ -47,7 +47,7 @@ type Config struct {
 	Schedule Schedule `json:"schedule,omitzero"`
 }
 
-// FieldError says which number of a Config makes no sense.
+// FieldError names an invalid field of a Config.
 type FieldError struct {
 	Kind     string
 	Setting  string // its name among Settings
@@ -59,7 +59,7 @@ func (e *FieldError) Error() string {
 	return fmt.Sprintf("optimizer %q: %s is %s: expected %s", e.Kind, e.Setting, e.Value, e.Expected)
 }
 
-// Validate says which field is wrong, and fills the defaults in. Two that mean
+// Validate returns an error for an invalid field, and sets the defaults. Two that mean
 // the same are equal after it.
 func (c *Config) Validate() error {
 	if !slices.Contains(Kinds(), c.Kind) {
@@ -123,7 +123,7 @@ func (c Config) Plain() bool {
 	return (c.Kind == SGD || c.Kind == Momentum) && c == Config{Kind: c.Kind, LearningRate: c.LearningRate, Momentum: c.Momentum}
 }
 
-// Counted says whether the rule looks at Step.Count.
+// Counted reports whether the rule looks at Step.Count.
 func (c Config) Counted() bool { return c.Kind == Adam || c.Kind == AdamW }
 
 // Rule is the rule of a Config that Validate has passed, by the fastest loops

@@ -139,7 +139,7 @@ func (h *history) leader() float64 {
 	return lo
 }
 
-// far says whether two values differ by more than 1e-6, of the greater one if that is beyond 1.
+// far reports whether two values differ by more than 1e-6, of the greater one if that is beyond 1.
 func far(got float32, want float64) bool {
 	return !(math.Abs(float64(got)-want) <= 1e-6*max(1, math.Abs(want)))
 }

@@ -3,11 +3,10 @@ package optimizer
 // MaxSlots is the maximum number of state values of a rule per parameter.
 const MaxSlots = 2
 
-// State is what a rule keeps: as many slices as it has slots, each as long as the
-// parameters. The others are nil.
+// State is the state of a rule: one slice for each of its slots, as long as the parameters. The other slices are nil.
 type State [MaxSlots][]float32
 
-// Step says which update it is.
+// Step identifies an update.
 type Step struct {
 	Count uint64  // of the updates of these parameters, this one too: from 1
 	Scale float32 // factor of the learning rate
@@ -25,7 +24,7 @@ type Rule interface {
 	Apply(params, grad []float32, state State, step Step)
 }
 
-// shaping is what comes before a rule, and what its loops are done by.
+// shaping is the operations before a rule, and the loops of the rule.
 type shaping struct {
 	*level
 	clip  float32 // 0: none

@@ -22,8 +22,7 @@ type Setting struct {
 	below     float64  // of a number
 }
 
-// Settings are the fields of c. "--" and the name make a flag; so does the
-// project's every command that has them.
+// Settings returns the fields of c. The flag of a field is "--" and its name, in all commands.
 func (c *Config) Settings() []Setting {
 	inf := math.Inf(1)
 	adams := []string{Adam, AdamW}
@@ -52,7 +51,7 @@ func (c *Config) Settings() []Setting {
 	}
 }
 
-// Set reads the value, as a flag has it. Where 0 would be taken for the default it is refused: who gives it means 0.
+// Set reads the value, as a flag has it. It refuses 0 in a field where 0 means the default.
 func (s Setting) Set(text string) error {
 	if err := s.read(text); err != nil {
 		return err
@@ -107,7 +106,7 @@ func (s Setting) String() string {
 	return ""
 }
 
-// Type is what stands for a value in the help of a command.
+// Type names the value in the help of a command.
 func (s Setting) Type() string {
 	switch s.field.(type) {
 	case *string:

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Move is a block that changes its shard.
+// Move is the move of a block to another shard.
 type Move struct {
 	Block    uint64
 	From, To uint32

@@ -79,7 +79,7 @@ func ParseLayout(text []byte) (*Layout, error) {
 	return l, nil
 }
 
-// Apply is t as the layout has it.
+// Apply returns t with the owners of the layout.
 func (l *Layout) Apply(t *Table) (*Table, error) {
 	moved := &Table{Epoch: l.Epoch, Shards: l.Shards, Tensors: t.Tensors, Owners: l.Owners, Sparse: t.Sparse}
 	for _, owners := range l.Slots {
@@ -88,12 +88,12 @@ func (l *Layout) Apply(t *Table) (*Table, error) {
 	return moved, moved.Check()
 }
 
-// Owns says whether a shard has any block, or slot.
+// Owns reports whether a shard has any block, or slot.
 func (l *Layout) Owns(shard int) bool {
 	return slices.Contains(l.Owners, uint32(shard)) || slices.ContainsFunc(l.Slots, func(owners Owners) bool { return slices.Contains(owners, uint32(shard)) })
 }
 
-// Gives says whether a shard has a block, or a slot, that it has not in t.
+// Gives reports whether a shard has a block, or a slot, that it has not in t.
 func (l *Layout) Gives(t *Table, shard int) bool {
 	if l.Owners.gives(t.Owners, shard) {
 		return true

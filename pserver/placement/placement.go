@@ -50,7 +50,7 @@ func (t Tensor) Elements() int {
 	return n
 }
 
-// Table is where every block lies. Epoch grows when blocks are moved; the first is 1.
+// Table assigns every block to a shard. Epoch starts at 1 and grows with each migration.
 type Table struct {
 	Epoch   uint32
 	Shards  int

@@ -22,7 +22,7 @@ func (t *Table) placeSlots() {
 	}
 }
 
-// HeldSlots lists the slots of a table of embeddings that a shard has, ascending.
+// HeldSlots lists the slots of a table on a shard, in ascending order.
 func (t *Table) HeldSlots(table, shard int) (slots []uint32) {
 	for slot, owner := range t.SlotOwners[table] {
 		if owner == uint32(shard) {

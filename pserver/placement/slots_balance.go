@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// SlotMove is a slot of a table of embeddings that changes its shard.
+// SlotMove is the move of a table slot to another shard.
 type SlotMove struct {
 	Table, Slot uint32
 	From, To    uint32

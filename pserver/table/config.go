@@ -49,7 +49,7 @@ type Config struct {
 	Key Key `json:"key,omitzero"` // of the job; the servers set it and send it to the trainers
 }
 
-// Validate says which field is wrong, and fills the defaults in. Two that mean
+// Validate returns an error for an invalid field, and sets the defaults. Two that mean
 // the same are equal after it.
 func (c *Config) Validate() error {
 	switch {
@@ -72,7 +72,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// CheckBounded says whether what is kept of ids without a row is bounded: an id that is never updated often enough for a row is kept
+// CheckBounded reports whether what is kept of ids without a row is bounded: an id that is never updated often enough for a row is kept
 // until it expires. Checkpoints of earlier versions may have tables that are not.
 func (c *Config) CheckBounded() error {
 	if c.Admission > 1 && c.Expiry == 0 {
@@ -81,7 +81,7 @@ func (c *Config) CheckBounded() error {
 	return nil
 }
 
-// Differ says in words what another description of the same table has otherwise, "" if nothing.
+// Differ describes the first difference to another description of the table, empty if there is none.
 func (c Config) Differ(other Config) string {
 	for _, f := range []struct {
 		name        string

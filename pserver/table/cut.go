@@ -21,7 +21,7 @@ type Cut struct {
 	keeps  uint32  // rows in it
 }
 
-// Image is what a cut has of a slot.
+// Image is the content of a slot at a cut.
 type Image struct {
 	Clock    uint32 // the greatest step applied
 	LiveRows int    // rows in use, here or not
@@ -36,7 +36,7 @@ type Image struct {
 	Steps      []uint64    // last applied, by column of the cut
 }
 
-// Waiting is an id that has been updated too seldom to have a row.
+// Candidate is an id that needs more updates to have a row.
 type Candidate struct {
 	ID      int64
 	Updates uint32
@@ -148,7 +148,7 @@ func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
 	return nil
 }
 
-// checkImage says whether the parts of an image fit each other.
+// checkImage reports whether the parts of an image fit each other.
 func (t *Table) checkImage(number uint32, m *Image, steps int) error {
 	n := len(m.IDs)
 	if len(m.Versions) != n || len(m.Values) != n*t.arena.values || t.counted && len(m.Updates) != n || len(m.Steps) != steps {
@@ -204,7 +204,7 @@ func (t *Table) addCandidates(s *slot, number uint32, list []Candidate) error {
 	return nil
 }
 
-// remove drops the rows of ids that have one.
+// remove drops the rows of ids.
 func (t *Table) remove(number uint32, ids []int64) error {
 	s := t.slots[number]
 	for _, id := range ids {

@@ -80,7 +80,7 @@ func (t *Table) Frozen(rows *wire.Rows) (until <-chan struct{}) {
 	return nil
 }
 
-// movingLocked is nil if the slot is here to stay.
+// movingLocked returns an error if the slot is frozen or moved.
 func (t *Table) movingLocked(number uint32) error {
 	switch s := t.slots[number]; {
 	case s.moved:
@@ -150,7 +150,7 @@ func (o *Outgoing) Next(most int) (m *Image, last bool, err error) {
 	return m, len(o.ids) == 0, nil
 }
 
-// IsFrozen says whether the slot has been frozen ever since.
+// IsFrozen reports whether the slot has been frozen ever since.
 func (o *Outgoing) IsFrozen() bool {
 	s := o.table.slots[o.number]
 	s.mu.Lock()

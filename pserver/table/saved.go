@@ -18,13 +18,13 @@ const pieceWords = 1 << 14
 type saved struct {
 	cut        *Cut
 	arena      *arena
-	image      *Image // without rows and waiting ids
+	image      *Image // without rows and candidates
 	count      int    // of rows that the cut has
 	due        []uint64
 	kept       []keptRow // that updates were about to change
 	waited     int       // ids without a row at the cut
 	candidates map[int64]candidate
-	// waiting has the ids that changed since, as they were at the cut. updates is 0 for an id that was no candidate.
+	// candidates has the candidates that changed since, as they were at the cut. updates is 0 for an id that was no candidate.
 }
 
 // keptRow is a copy of a row: its number in the slot, and the place of the copy in the memory of the cut.
@@ -132,7 +132,7 @@ func (s *slot) copyDue(p *saved, row uint32) (next uint32, more bool) {
 	return 0, false
 }
 
-// pause lets others have the lock.
+// pause releases the lock for other goroutines.
 func (s *slot) pause() {
 	s.mu.Unlock()
 	runtime.Gosched()

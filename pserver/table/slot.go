@@ -12,7 +12,7 @@ const (
 
 	noRow = ^uint32(0)
 
-	// marked is set in the version of a row while an update is under way: the rest is the place of its id in the update.
+	// marked is set in the version of a row during an update; the other bits are the position of its id in the update.
 	marked = 1 << 31
 	// maxClock is the greatest distinguishable step.
 	maxClock = marked - 1
@@ -236,10 +236,10 @@ func (s *slot) noteFreed(id int64) {
 	s.freed = append(s.freed, id)
 }
 
-// leastFreed is how many ids of dropped rows a slot keeps in any case.
+// leastFreed is the minimum capacity for ids of dropped rows.
 const leastFreed = 256
 
-// checkRoom says whether as many more rows fit.
+// checkRoom returns an error if the slot has no room for more rows.
 func (s *slot) checkRoom(more int) error {
 	if s.liveRows+more > maxRows {
 		return fmt.Errorf("%w: %d rows, and %d more: expected at most %d", ErrFull, s.liveRows, more, maxRows)

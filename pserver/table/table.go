@@ -84,7 +84,7 @@ func (t *Table) Config() Config { return t.cfg }
 // Held lists the slots held, ascending.
 func (t *Table) Held() []uint32 { return t.held }
 
-// Holds says whether a slot is held.
+// Holds reports whether a slot is held.
 func (t *Table) Holds(slot uint32) bool { return slot < Slots && t.slots[slot] != nil }
 
 // Rows is the number of rows.
@@ -122,7 +122,7 @@ func (t *Table) Close(c *Column) {
 	}
 }
 
-// scratch is what a call works with. Its slices are as long as the batch.
+// scratch is the memory of a call. Its slices are as long as the batch.
 type scratch struct {
 	rows          []uint32
 	places        []uint32
@@ -137,7 +137,7 @@ var scratches = sync.Pool{New: func() any { return &scratch{} }}
 // grown is s with n elements of any value.
 func grown[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
-// Check says whether the slots of a batch are held, and its ids are theirs.
+// Check reports whether the slots of a batch are held, and its ids are theirs.
 func (t *Table) Check(rows *wire.Rows) error {
 	k := 0
 	for _, span := range rows.Spans {

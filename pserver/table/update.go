@@ -9,7 +9,7 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// Step says which update it is.
+// Step identifies an update.
 type Step struct {
 	Number uint64  // of the trainer's push, or the version of a commit; moves the clocks of the slots on
 	Scale  float32 // factor of the learning rate
@@ -101,7 +101,7 @@ func (t *Table) push(number uint32, ids []int64, grads []float32, column *Column
 	return true, nil
 }
 
-// CheckRoom says whether a slot has room for as many more rows.
+// CheckRoom reports whether a slot has room for as many more rows.
 func (t *Table) CheckRoom(number uint32, more int) error {
 	s := t.slots[number]
 	s.mu.Lock()

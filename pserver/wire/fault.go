@@ -2,7 +2,7 @@ package wire
 
 import "fmt"
 
-// Code says why a request was refused, and so what its sender does next.
+// Code is the reason of a refusal, which determines the next action of the sender.
 type Code uint32
 
 // The codes. Numbers are part of the format and are never given a new meaning.
@@ -47,7 +47,7 @@ func (c Code) String() string {
 	return fmt.Sprintf("code %d", uint32(c))
 }
 
-// Fatal says that the connection is closed after this answer.
+// Fatal reports whether the connection is closed after this answer.
 func (c Code) Fatal() bool {
 	switch c {
 	case Malformed, BadChecksum, Fenced, WrongShard, OtherModel, Uninitialized, Stopping, Failed:

@@ -8,7 +8,7 @@ import (
 const (
 	// HeaderSize is the size of an encoded header in bytes.
 	HeaderSize = 64
-	// MaxPayload is the most bytes that a frame carries: one block.
+	// MaxPayload is the maximum payload of a frame in bytes: one block.
 	MaxPayload = 1 << 20
 	// BlockElements is the number of float32 elements in a full block.
 	BlockElements = MaxPayload / 4
@@ -19,10 +19,10 @@ const (
 	crcOffset = 60
 )
 
-// Magic is how every frame starts, and so every data connection.
+// Magic is the start of each frame and of each data connection.
 var Magic = [4]byte{'T', 'M', 'P', 'S'}
 
-// Op is what a frame asks for.
+// Op is the operation of a frame.
 type Op uint8
 
 // The operations, as the package comment explains them.

@@ -55,7 +55,7 @@ func Layout(buf []byte, spans, rows, dim int) (payload []byte, r Rows) {
 	return payload, r
 }
 
-// Number says in a payload which part it is of how many.
+// Number sets the number of the part and of all parts in a payload.
 func Number(payload []byte, part, parts uint32) {
 	binary.LittleEndian.PutUint32(payload[8:], part)
 	binary.LittleEndian.PutUint32(payload[12:], parts)

@@ -15,7 +15,7 @@ type constants struct {
 
 var wideConstants = constants{by256: movedBy(256), by64: movedBy(64), by16: movedBy(16), infinity: 0xff << 24}
 
-// wide says that the processor can do it.
+// wide reports whether the processor supports it.
 var wide = cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VPCLMULQDQ && cpu.X86.HasSSE42
 
 // movedBy has the factors for both halves of 128 bits: the bits of a half are reflected, and so are the products.

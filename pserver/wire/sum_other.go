@@ -2,7 +2,7 @@
 
 package wire
 
-// sumMost leaves it all to the plain code.
+// sumMost sums nothing: the plain code does.
 func sumMost(c Checksum, _ []byte) (n int, sum Checksum, isFinite bool) { return 0, c, true }
 
 // copyMost copies nothing.

@@ -122,7 +122,7 @@ func (f *factorization) factors(tensors []Tensor, row int) []float32 {
 	return tensors[2].Data[row*f.rank : (row+1)*f.rank]
 }
 
-// admit checks what the caller brings.
+// admit checks the arguments of a call.
 func (f *factorization) admit(params []Tensor, batch *Batch) error {
 	if batch.categories == nil || batch.inputs != f.fields {
 		return fmt.Errorf("batch is of another model than one with categories of %d fields", f.fields)

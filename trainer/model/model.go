@@ -91,7 +91,7 @@ type Config struct {
 	Seed    uint64 // of the initial values
 }
 
-// OfCategories says whether a kind learns from categories, two classes.
+// OfCategories reports whether a kind learns from categories, two classes.
 func OfCategories(kind string) bool { return kind == Logistic || kind == FM }
 
 // Shape is what a record says about its dataset: the numbers of features and classes. A record of another kind than a kind of model

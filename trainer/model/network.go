@@ -101,7 +101,7 @@ func (n *network) Evaluate(params []Tensor, batch *Batch) (correct int, lossSum 
 	return correct, lossSum, nil
 }
 
-// admit checks what the caller brings and makes room for it.
+// admit checks the arguments of a call and grows the scratch memory.
 func (n *network) admit(params []Tensor, batch *Batch) error {
 	if err := check("parameters", params, n.shapes); err != nil {
 		return err
@@ -186,7 +186,7 @@ func softmax(logits []float32, label int) (loss float64) {
 	return loss
 }
 
-// wins says whether the label's logit is the largest, and the first of those equal to it.
+// wins reports whether the label's logit is the largest, and the first of those equal to it.
 func wins(logits []float32, label int) bool {
 	for j, v := range logits {
 		if j < label && !(v < logits[label]) || j > label && !(v <= logits[label]) {

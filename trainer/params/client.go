@@ -16,7 +16,7 @@ import (
 	"trainmaster/trainer/params/plan"
 )
 
-// Client is a trainer's link to all parameter servers of a job.
+// Client is the client of all parameter servers of a job.
 type Client struct {
 	cfg   Config
 	links []*link // by shard
@@ -51,7 +51,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 // Shards is the number of parameter servers.
 func (c *Client) Shards() int { return len(c.links) }
 
-// Close ends the connections. No other call may be under way.
+// Close closes the connections. It must not run during another call.
 func (c *Client) Close() error {
 	var errs []error
 	for _, l := range c.links {
@@ -121,10 +121,9 @@ func (c *Client) push(ctx context.Context, call call, scale float32) (version ui
 	return uint64(low), nil
 }
 
-// Stage leaves gradients at the servers, each the sum over records, computed
-// from the parameters of version. They are applied when the master commits
-// version+1 with this trainer among the contributors. A *StaleError says that
-// the version is past. Staging again at the same version replaces what was staged.
+// Stage stages gradients, each the sum over records, computed from the parameters of version. They are applied when the master
+// commits version+1 with this trainer among the contributors. The error is a *StaleError if the version is past. Another Stage at
+// the same version replaces the first.
 // Optimizer.ClipNorm limits the mean, grads/records; it is applied to grads in place.
 func (c *Client) Stage(ctx context.Context, version uint64, grads []Tensor, records int) error {
 	if err := c.checkMode(Sync, "Stage"); err != nil {
@@ -142,8 +141,8 @@ func (c *Client) Stage(ctx context.Context, version uint64, grads []Tensor, reco
 	return nil
 }
 
-// clip limits the norm of grads/records, over all tensors of the model. It is done
-// here and not by the servers since each of them has only some of the blocks.
+// clip limits the norm of grads/records over all tensors of the model. The client clips, since each server has only some of the
+// blocks.
 func (c *Client) clip(grads []Tensor, records int) {
 	limit := float64(c.cfg.Optimizer.ClipNorm)
 	if limit == 0 {
@@ -225,7 +224,7 @@ func (c *Client) run(ctx context.Context, call call) error {
 	}
 }
 
-// runLinks does a call once. That a gradient is stale at one shard does not keep it from the others.
+// runLinks makes a call once. A stale gradient at one shard does not stop the other shards.
 func (c *Client) runLinks(ctx context.Context, call call) error {
 	var stale atomic.Pointer[StaleError]
 	err := c.forEachLink(ctx, func(l *link) bool { return len(l.slots) > 0 }, func(ctx context.Context, l *link) error {
@@ -268,7 +267,7 @@ func (c *Client) forEachLink(ctx context.Context, has func(*link) bool, do func(
 	return nil
 }
 
-// versions are the lowest and the highest that the last call brought.
+// versions returns the lowest and the highest version in the replies of the last call.
 func (c *Client) versions() (low, high uint32) {
 	low = math.MaxUint32
 	for _, l := range c.links {

@@ -15,7 +15,7 @@ import (
 	"trainmaster/pserver/staleness"
 )
 
-// Mode says when gradients reach the parameters.
+// Mode determines when gradients are applied.
 type Mode int
 
 // The modes. A job has one mode, fixed when its parameters are initialized.
@@ -37,7 +37,7 @@ func (m Mode) String() string {
 // Optimizer is the rule by which a gradient changes the parameters. It belongs to the job: all trainers give the same.
 type Optimizer = optimizer.Config
 
-// CheckOptimizer says which field is wrong for a model with or without tables of embeddings, and fills the defaults in.
+// CheckOptimizer returns an error for an invalid field in a model with or without tables, and sets the defaults.
 func CheckOptimizer(o *Optimizer, tables bool) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -64,7 +64,7 @@ const (
 	Nesterov = optimizer.Nesterov
 )
 
-// Staleness is the bound for gradients that others have overtaken. The zero value applies them all.
+// Staleness is the bound for stale gradients. The zero value applies all gradients with the full learning rate.
 type Staleness = staleness.Bound
 
 // Tensor is a named array of float32 in row-major order; len(Data) is the product of Shape.
@@ -74,7 +74,7 @@ type Tensor struct {
 	Data  []float32
 }
 
-// Config is what a Client needs to know. Addrs, Mode, Optimizer and Incarnation have no default.
+// Config configures a Client. Addrs, Mode, Optimizer and Incarnation are required.
 type Config struct {
 	// Addrs returns the "ip:port" of every shard by index. It waits until all are present and reports the reason of the wait. It
 	// returns an error only when ctx ends or waiting cannot help. It is called again after a shard was lost, also
@@ -104,7 +104,7 @@ type Config struct {
 	Log *logrus.Entry // default: the standard logger
 }
 
-// Validate says which field is wrong, and fills the defaults in.
+// Validate returns an error for an invalid field, and sets the defaults.
 func (c *Config) Validate() error {
 	if c.Addrs == nil {
 		return errors.New("params.Config.Addrs is nil: expected a function that finds the parameter servers")
@@ -154,7 +154,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// StaleError says that a gradient was staged too late: the shards are at Version already. Pull that version, compute the
+// StaleError is returned for a gradient that was staged too late: the shards are at Version. Pull that version, compute the
 // gradient of the same batch again and stage it.
 type StaleError struct {
 	Version uint64

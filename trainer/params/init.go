@@ -91,8 +91,7 @@ func (c *Client) initialize(ctx context.Context, tensors []Tensor) error {
 	}
 }
 
-// again says whether an error means that the state of the servers has changed:
-// a claim was lost, or a server.
+// again reports whether an error means a lost claim or a lost server.
 func again(err error) bool {
 	var fault *wire.Fault
 	if errors.As(err, &fault) {
@@ -161,7 +160,7 @@ func (c *Client) fill(ctx context.Context, claimed []*link, tensors []Tensor) er
 	return nil
 }
 
-// callAt ends when the address no longer serves the shard.
+// callAt makes a call that ends when the address no longer serves the shard.
 func callAt[R any](ctx context.Context, l *link, control pb.ParameterServerClient, call func(context.Context, pb.ParameterServerClient) (R, error)) (R, error) {
 	ctx, release := l.bound(ctx)
 	defer release()
@@ -176,7 +175,7 @@ func (l *link) finishInit(ctx context.Context, control pb.ParameterServerClient)
 	return l.orReplaced(err)
 }
 
-// orReplaced is err, of a call that may be tried again if it ended because the server was replaced.
+// orReplaced returns err, or a retryable error if the call ended because the server was replaced.
 func (l *link) orReplaced(err error) error {
 	if err != nil && l.replaced() {
 		return status.Error(codes.Unavailable, context.Cause(l.serves).Error())
@@ -190,7 +189,7 @@ func (l *link) initParameters(ctx context.Context, request *pb.InitParametersReq
 	})
 }
 
-// callControl finds the server of the shard and calls it. The error says the shard.
+// callControl finds the server of the shard and calls it. The error names the shard.
 func callControl[R any](ctx context.Context, l *link, call func(context.Context, pb.ParameterServerClient) (*R, error)) (*R, error) {
 	if l.replaced() {
 		l.drop()

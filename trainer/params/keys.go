@@ -10,7 +10,7 @@ import (
 	"trainmaster/pserver/table"
 )
 
-// errOtherKey: a server has another key of table ids than was known. Asking all servers again says which one counts.
+// errOtherKey is returned if a server has another table key than expected. The client then asks all servers again.
 var errOtherKey = errors.New("parameter servers have different keys of table ids")
 
 const otherKeyHelp = "stop the servers and restore all of them from one checkpoint, or start with an empty checkpoint directory"

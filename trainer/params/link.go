@@ -125,7 +125,7 @@ func (l *link) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 	}
 }
 
-// replaced says whether the registry has named another address since this one was looked up.
+// replaced reports whether the registry has named another address since this one was looked up.
 func (l *link) replaced() bool { return l.serves != nil && l.serves.Err() != nil }
 
 func (l *link) close() error {
@@ -210,7 +210,7 @@ func (l *link) sum(call call) {
 	}
 }
 
-// maxFailures is how often a request is sent again that the server failed on.
+// maxFailures is the number of repetitions of a request that the server failed on.
 const maxFailures = 3
 
 // classify decides about an error of an exchange. It returns nil for another attempt, and drops the stream or the address if
@@ -277,7 +277,7 @@ func (l *link) checkEpoch(epoch uint32) error {
 	}
 }
 
-// drop gives the connection up; the address is looked up again.
+// drop closes the connection and forgets the address.
 func (l *link) drop() {
 	l.hangUp()
 	l.addr = ""
@@ -407,7 +407,7 @@ func tuneLocal(nc net.Conn) {
 	tcp.SetWriteBuffer(localBuffer) //nolint:errcheck // only slower
 }
 
-// catchUp tells the server which version is committed.
+// catchUp sends the committed version to the server.
 func (l *link) catchUp(ctx context.Context) error {
 	control, err := l.controlClient()
 	if err != nil {
@@ -444,8 +444,8 @@ type pauses struct {
 
 func (c *Config) pause() *pauses { return &pauses{c.RetryMin, c.RetryMax} }
 
-// wait pauses after err, or returns the reason why ctx ended. An answer "not
-// yet" came after a wait at the server: there is none here.
+// wait sleeps after err, or returns the cause of the end of ctx. It does not sleep after the answer Wait, since the server
+// waited before.
 func (p *pauses) wait(ctx context.Context, err error) error {
 	var fault *wire.Fault
 	if errors.As(err, &fault) && fault.Code == wire.Wait {

@@ -48,7 +48,7 @@ func (m *memory) place(size int) place {
 	return place(m.Next())
 }
 
-// ready says whether the next frame's slot may be written.
+// ready reports whether the next frame's slot may be written.
 func (m *memory) ready() bool { return len(m.vacant) > 0 }
 
 // acquire waits until the slot of the next frame may be written, or over is closed.

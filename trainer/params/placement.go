@@ -12,18 +12,18 @@ import (
 	"trainmaster/pserver/table"
 )
 
-// errMoved: a block, or the whole placement, is another one than this client knows.
+// errMoved is returned if the client has an old placement.
 var errMoved = errors.New("blocks were moved")
 
-// shardsError: there are fewer shards than the table has. That is a placement to be
-// learnt, or a job that was started with another number.
+// shardsError is returned if there are fewer servers than shards in the table. Either the client has an old placement, or the job
+// started with another number of servers.
 type shardsError struct{ found, expected int }
 
 func (e *shardsError) Error() string {
 	return fmt.Sprintf("found %d parameter servers: the model is spread over %d", e.found, e.expected)
 }
 
-// isLayoutStale says whether a later placement may help.
+// isLayoutStale reports whether a later placement may help.
 func isLayoutStale(err error) bool {
 	var lacking *shardsError
 	return errors.Is(err, errMoved) || errors.As(err, &lacking)

@@ -90,8 +90,8 @@ func (c *Client) PushRows(ctx context.Context, table string, step uint64, scale 
 	return c.sendRows(ctx, "push rows", table, rowCall{op: wire.PushRows, step: step, argument: math.Float32bits(scale), ids: ids, grads: grads})
 }
 
-// StageRows leaves gradients of rows at the servers, each the sum over records, as Stage does with tensors. A commit needs
-// both, from every contributor: a trainer stages every table in every version, without ids when it touched no row.
+// StageRows stages gradients of rows, each the sum over records, as Stage does for tensors. A commit needs both from each
+// contributor: a trainer stages every table in every version, without ids if it touched no row.
 func (c *Client) StageRows(ctx context.Context, table string, version uint64, ids []int64, grads []float32, records int) error {
 	if err := c.checkMode(Sync, "StageRows"); err != nil {
 		return err
@@ -134,7 +134,7 @@ func (c *Client) prepareRows(table string, call *rowCall, values []float32) erro
 	return c.planRows(call)
 }
 
-// findTable is about the table of a name.
+// findTable sets the table of a call by its name.
 func (c *Client) findTable(name string, call *rowCall) error {
 	if c.table == nil {
 		return errors.New("params.Client: call Init first")
@@ -213,7 +213,7 @@ func (c *Client) runRows(ctx context.Context, call rowCall) error {
 	}
 }
 
-// rowVersions are the lowest and the highest that the last call brought.
+// rowVersions returns the lowest and the highest version in the replies of the last call.
 func (c *Client) rowVersions() (low, high uint32) {
 	low = math.MaxUint32
 	for _, l := range c.links {

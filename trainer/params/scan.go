@@ -90,7 +90,7 @@ func (l *link) scan(ctx context.Context, s *scan) error {
 	}
 }
 
-// give passes on the rows of slots that it was not through with; of the slot next there are more to come.
+// give yields the rows of incomplete slots, except slot next, whose rows continue in the next frame.
 func (s *scan) give(rows *wire.Rows, next uint32) error {
 	k, dim := 0, s.call.table.Dim
 	for _, span := range rows.Spans {
@@ -118,7 +118,7 @@ func (s *scan) give(rows *wire.Rows, next uint32) error {
 	return s.flush()
 }
 
-// flush passes on the rows of the slot that was open: it has no more.
+// flush yields the rows of the open slot, which is complete.
 func (s *scan) flush() error {
 	if len(s.ids) == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 // evaluationBatch is the number of records per evaluation step: enough to keep the processor busy, few enough for its caches.
 const evaluationBatch = 256
 
-// Evaluation is how well a model does on some records.
+// Evaluation is the result of a model on some records.
 type Evaluation struct {
 	Records int
 	Correct int

@@ -17,7 +17,7 @@ type Exchange struct {
 	Staleness params.Staleness
 }
 
-// Check says what makes no sense.
+// Check returns an error for an invalid combination.
 func (e Exchange) Check(synchronous bool) error {
 	switch {
 	case synchronous && e != Exchange{}:

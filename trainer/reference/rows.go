@@ -17,7 +17,7 @@ type Rows interface {
 	// PushRows has mean gradients applied, once for each table and step.
 	PushRows(ctx context.Context, table string, step uint64, scale float32, ids []int64, gradients []float32) error
 
-	// StageRows lays down sums of gradients computed at version, as Parameters.Stage does.
+	// StageRows stages sums of gradients computed at version, as Parameters.Stage does.
 	StageRows(ctx context.Context, table string, version uint64, ids []int64, sums []float32, records int) error
 }
 
@@ -50,7 +50,7 @@ func (r *rows) gather(ctx context.Context, batch *model.Batch, atLeast uint64) (
 	return version, nil
 }
 
-// fitted is tensors of the given names and shapes, in the memory of those before; their values are of no meaning.
+// fitted returns tensors of the given names and shapes in reused memory, with undefined values.
 func fitted(tensors, shapes []model.Tensor) []model.Tensor {
 	for i, s := range shapes {
 		if i == len(tensors) {
@@ -70,7 +70,7 @@ func (r *rows) keep(batch *model.Batch) {
 	}
 }
 
-// begin forgets what was kept.
+// begin drops the kept gradients.
 func (r *rows) begin() {
 	r.ids = r.ids[:0]
 	for i := range r.means {
@@ -78,7 +78,7 @@ func (r *rows) begin() {
 	}
 }
 
-// push has what was kept applied.
+// push pushes the kept gradients.
 func (r *rows) push(ctx context.Context, step uint64) error {
 	for i, t := range r.tables {
 		if err := r.server.PushRows(ctx, t.Name, step, 1, r.ids, r.means[i]); err != nil {

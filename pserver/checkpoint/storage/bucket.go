@@ -27,14 +27,14 @@ import (
 const (
 	s3Scheme = s3blob.Scheme
 
-	// anyRegion is for stores that have none, which do not look at it.
+	// anyRegion is the region for stores without regions, which ignore it.
 	anyRegion = "us-east-1"
 
-	// claimObject stands for a dir that one process has made.
+	// claimObject is the object that claims a directory for one process.
 	claimObject = "CLAIM"
 )
 
-// bucket is what lies below a prefix of a bucket.
+// bucket is the objects with a prefix in a bucket.
 type bucket struct {
 	objects  *blob.Bucket // names are relative to the prefix
 	client   *s3.Client   // for what objects does not know: uploads that were not finished
@@ -154,7 +154,7 @@ func (b *bucket) List(ctx context.Context, dir string) (names []string, err erro
 // Prepare implements [checkpoint.Place]: there are no dirs.
 func (b *bucket) Prepare(string) error { return nil }
 
-// Sync implements [checkpoint.Place]: what a store has acknowledged it keeps.
+// Sync implements [checkpoint.Place]. Acknowledged objects are durable.
 func (b *bucket) Sync(string) error { return nil }
 
 // Claim implements [checkpoint.Place].

@@ -35,5 +35,5 @@ func Open(where string) (checkpoint.Place, error) {
 	return openBucket(u)
 }
 
-// IsURL says whether Open takes where for a URL.
+// IsURL reports whether Open takes where for a URL.
 func IsURL(where string) bool { return strings.Contains(where, "://") }

@@ -90,7 +90,7 @@ func (u *upload) compare() error {
 	return nil
 }
 
-// Close gives an upload that was not published up, and what of it has arrived.
+// Close aborts an upload that was not published, and removes its parts.
 func (u *upload) Close() error {
 	if !u.closed {
 		u.closed = true

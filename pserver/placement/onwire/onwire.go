@@ -27,7 +27,7 @@ func TensorsToProto(list []placement.Tensor) []*pb.ParameterTensor {
 	return tensors
 }
 
-// FromProto is what ToProto describes; the error says why it cannot be.
+// FromProto reverses ToProto and checks the result.
 func FromProto(p *pb.ParameterPlacement) (*placement.Table, error) {
 	table := &placement.Table{
 		Epoch: p.GetEpoch(), Shards: int(p.GetShards()), Tensors: TensorsFromProto(p.GetTensors()), Owners: p.GetOwners(),

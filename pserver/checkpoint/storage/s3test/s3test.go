@@ -26,10 +26,10 @@ const (
 	startLimit = 30 * time.Second
 )
 
-// Secret is what must be in no message.
+// Secret must not appear in any message.
 const Secret = secret
 
-// setCredentials has the SDK look nowhere but in the environment.
+// setCredentials makes the SDK read only the environment.
 var setCredentials = sync.OnceFunc(func() {
 	for name, value := range map[string]string{
 		"AWS_ACCESS_KEY_ID": keyID, "AWS_SECRET_ACCESS_KEY": secret, "AWS_EC2_METADATA_DISABLED": "true",
