@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// What can be wrong with names and files, besides the errors of package recordio.
+// Errors of names and files, in addition to the errors of package recordio.
 var (
 	ErrNoNames      = errors.New("no files were named")
 	ErrNoMatch      = errors.New("the glob matches no file")
-	ErrOutsideRoots = errors.New("outside of the allowed folders")
+	ErrOutsideRoots = errors.New("outside of the allowed directories")
 	ErrNoRecords    = errors.New("the chunks of the file hold no records")
 	ErrScheme       = errors.New("only files of the local file system can be read")
 
-	// ErrReplaced is about a file that has changed since it was listed.
+	// ErrReplaced is the error of a file that has changed since it was listed.
 	ErrReplaced = errors.New("the file was replaced since it was listed")
 )
 
-// FilesError collects what is wrong with the files of one dataset.
+// FilesError collects the errors of the files of a dataset.
 type FilesError struct {
-	Bad, Files int     // how many of how many
+	Bad, Files int     // number of bad files, and of all files
 	First      []error // of the first bad ones in the order of the list, at most keptErrors
 }
 

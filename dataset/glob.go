@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// glob expands a cleaned absolute pattern in the syntax of filepath.Match, segment by segment. Unlike filepath.Glob it
-// reports folders that cannot be read, which would otherwise make a dataset smaller without a word; like a shell it
-// matches hidden files only by a pattern that begins with a dot.
+// glob expands a cleaned absolute pattern in the syntax of filepath.Match, segment by segment. Unlike filepath.Glob, it
+// returns an error for a directory that cannot be read: otherwise the dataset would silently be smaller. Like a shell, it
+// matches hidden files only with a pattern that begins with a dot.
 func (r *roots) glob(pattern string) ([]string, error) {
 	if _, err := filepath.Match(pattern, ""); err != nil {
 		return nil, fmt.Errorf("%s: %w", pattern, err)
@@ -24,7 +24,7 @@ func (r *roots) glob(pattern string) ([]string, error) {
 	return matches, err
 }
 
-// expand appends to matches the paths in folder that segments match.
+// expand appends to matches the paths in a directory that segments match.
 func (r *roots) expand(matches []string, folder string, segments []string) ([]string, error) {
 	segment, rest := segments[0], segments[1:]
 	if !hasMeta(segment) {

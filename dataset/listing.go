@@ -28,15 +28,15 @@ type Listing struct {
 	Digest [sha256.Size]byte
 }
 
-// Digest is the identity of a dataset: the SHA-256 over, for each file in the order given, which must be that of the
-// paths,
+// Digest returns the SHA-256 that identifies a dataset. The files must be sorted by path. The input of the hash is, for
+// each file:
 //
 //	path     its bytes, then one zero byte
 //	size     8 bytes, little-endian
 //	header   the first 20 bytes of the file
 //
-// The header holds the checksum of the first chunk, so that a file that was written anew is noticed even when path and size
-// are the same; the modification time is left out, so that a copy is the same dataset.
+// The header has the checksum of the first chunk, so a rewritten file has another digest even with the same path and size.
+// The modification time is omitted, so a copy is the same dataset.
 func Digest(files []File) [sha256.Size]byte {
 	h := sha256.New()
 	var b []byte

@@ -6,23 +6,23 @@ import (
 	"sync"
 )
 
-// roots are the folders outside of which no file may be used; none at all means that every file may be.
+// roots are the directories of permitted files. Without roots every file is permitted.
 type roots struct {
 	named    []string // absolute and cleaned
 	resolved []string // the same without symlinks
-	folders  sync.Map // path of a directory -> its resolved path
+	dirs     sync.Map // path of a directory -> its resolved path
 }
 
-func newRoots(folders []string) (*roots, error) {
+func newRoots(dirs []string) (*roots, error) {
 	r := new(roots)
-	for _, folder := range folders {
-		named, err := filepath.Abs(folder)
+	for _, dir := range dirs {
+		named, err := filepath.Abs(dir)
 		if err != nil {
-			return nil, fmt.Errorf("allowed folder %q: %w", folder, err)
+			return nil, fmt.Errorf("allowed directory %q: %w", dir, err)
 		}
 		resolved, err := filepath.EvalSymlinks(named)
 		if err != nil {
-			return nil, fmt.Errorf("allowed folder %q: %w", folder, err)
+			return nil, fmt.Errorf("allowed directory %q: %w", dir, err)
 		}
 		r.named, r.resolved = append(r.named, named), append(r.resolved, resolved)
 	}
@@ -72,12 +72,12 @@ func (r *roots) checkFile(path string, isLink bool) error {
 }
 
 func (r *roots) resolveFolder(path string) (string, error) {
-	if known, ok := r.folders.Load(path); ok {
+	if known, ok := r.dirs.Load(path); ok {
 		return known.(string), nil
 	}
 	resolved, err := filepath.EvalSymlinks(path)
 	if err == nil {
-		r.folders.Store(path, resolved)
+		r.dirs.Store(path, resolved)
 	}
 	return resolved, err
 }

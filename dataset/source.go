@@ -25,8 +25,8 @@ type Source struct {
 	Progress func(done, total int)
 }
 
-// List expands names, each a path or a glob in the syntax of filepath.Match, and looks at every file that they name. Relative
-// names are taken from the working folder of the process. A name that exists is that file, whatever characters it has.
+// List expands names, each a path or a glob in the syntax of filepath.Match, and checks every file. Relative names
+// are relative to the working directory of the process. A name of an existing file is not expanded as a glob.
 func (s Source) List(ctx context.Context, names []string) (Listing, error) {
 	if len(names) == 0 {
 		return Listing{}, ErrNoNames
@@ -55,7 +55,7 @@ func (s Source) List(ctx context.Context, names []string) (Listing, error) {
 }
 
 // Paths returns the absolute paths of the files that names stand for, sorted, each of them
-// once. It opens no file, and looks at folders only for globs.
+// once. It opens no file, and reads directories only for globs.
 func (s Source) Paths(ctx context.Context, names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, ErrNoNames

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Config says when the ledger of a job is sealed, where, and how much of it is kept. The zero
-// value of a field means its default.
+// Config sets when and where the ledger of a job is sealed, and its retention. The zero value of a
+// field means its default.
 type Config struct {
 	Job   string
-	Dir   string // folder for the folders of jobs; "": in etcd
+	Dir   string // directory for the directories of jobs; "": in etcd
 	Every uint64 // commits to a sealed file; default 10,000
 	Bytes int    // of events to a sealed file, before compression; default 1 MiB
 	Keep  Keep   // default KeepFolder or KeepEtcd
 }
 
-// Keep says how much of the sealed ledger is kept: what is beyond it is removed, a file at a
-// time, from the oldest. The newest file always stays.
+// Keep limits the sealed ledger. Files beyond the limit are removed, the oldest first. The newest
+// file is always kept.
 type Keep struct {
 	Bytes int64         // 0: not bounded
 	Age   time.Duration // 0: not bounded
@@ -34,7 +34,7 @@ var (
 
 const (
 	defaultEvery = 10_000
-	defaultBytes = 1 << 20 // a part of etcd takes little more
+	defaultBytes = 1 << 20 // below the size limit of an etcd value
 )
 
 func (c Config) withDefaults() Config {

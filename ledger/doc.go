@@ -1,31 +1,28 @@
-// Package ledger implements the durable history of a job: it seals entries into files, and reads all of them back.
+// Package ledger implements the durable history of a job. It seals ledger entries into files and reads all entries.
 //
-// Each commit of the master puts its events under /ledger/<commit> in etcd. The leader's
-// [Sealer] moves the oldest of them into sealed files: in a folder, or without one in values
-// of etcd that hold ten thousand commits each. One key, [HeadKey], says how far the ledger is
-// sealed and names the newest file with its digest; each file names the one before it. What
-// the head does not lead to is no part of the ledger.
+// Each commit of the master writes its events to /ledger/<commit> in etcd. The [Sealer] of the leader moves the oldest
+// entries into sealed files. The files are in a directory, or in values of etcd with up to ten thousand commits each. The
+// key [HeadKey] has the last sealed commit and the name and digest of the newest file. Each file names the earlier file. A
+// file that is not reachable from the head is not a part of the ledger.
 //
 //	/ledger/sealed (head)
 //	   │ from 1, through 20000, file ──▶ 10001-20000 ──before──▶ 1-10000
-//	/ledger/0000000000004e21 ...        not sealed yet: commit 20001 and on
+//	/ledger/0000000000004e21 ...        not sealed yet: commit 20001 and later
 //
 // # Guarantees
 //
-// A commit is read exactly once, whatever step of sealing a leader dies in:
+// A reader returns each commit exactly once, even if a leader fails at any step of sealing:
 //
-//	write file ─▶ fsync ─▶ rename ─▶ fsync folder ─▶ head (fenced) ─▶ delete keys (fenced), a batch at a time
-//	└──────── a file that no head leads to: ────────┘└── keys at or below the head's through: ──┘
-//	          never read, removed later                  never read, deleted later
+//	write file ─▶ fsync ─▶ rename ─▶ fsync directory ─▶ head (fenced) ─▶ delete keys (fenced), a batch at a time
+//	└────────── a file without a head: ──────────────┘└── keys up to the last sealed commit: ──┘
+//	            never read, removed later                 never read, deleted later
 //
-// The head is replaced by a transaction that compares the leader's lock and the head's own
-// last revision: a deposed leader's file never becomes part of the ledger, and a transaction
-// that lands late changes nothing.
+// The transaction that replaces the head compares the lock of the leader and the revision of the head. A file of a former
+// leader therefore never becomes a part of the ledger, and a delayed transaction changes nothing.
 //
-// # Failure
+// # Failure behavior
 //
-// A file that cannot be written (full disk, folder gone) leaves everything in etcd: it is
-// logged, counted and tried again, while the job goes on. A master whose folder is not the one
-// that the head belongs to does not lead ([ErrElsewhere]). A sealed file that is missing or
-// damaged is an error that names the file and the offset ([ErrDamaged]); nothing is guessed.
+// If a file cannot be written (full disk, missing directory), its entries stay in etcd. The failure is logged, counted and
+// retried, and the job continues. A master must not lead if its directory does not belong to the head ([ErrElsewhere]). A
+// missing or damaged sealed file is an error with the file and the offset ([ErrDamaged]).
 package ledger

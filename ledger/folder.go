@@ -61,12 +61,12 @@ func (f Folder) ID() (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("read the id of the ledger's folder: %w", err)
+		return "", fmt.Errorf("read the id of the ledger directory: %w", err)
 	}
 	return strings.TrimSpace(string(id)), nil
 }
 
-// setAside renames the folder, which has the ledger of the job with an id: NAME-ID. It returns the new path. It fails if that folder exists.
+// setAside renames the directory of the job with an id to NAME-ID and returns the new path. It fails if the new path exists.
 func (f Folder) setAside(id string) (string, error) {
 	aside := filepath.Clean(f.Dir) + "-" + id
 	if err := os.Rename(f.Dir, aside); err != nil {
@@ -78,7 +78,7 @@ func (f Folder) setAside(id string) (string, error) {
 // Claim makes the directory, if it is missing, and writes the id of the job into it.
 func (f Folder) Claim(ctx context.Context, id string) error {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
-		return fmt.Errorf("make the ledger's folder: %w", err)
+		return fmt.Errorf("create the ledger directory: %w", err)
 	}
 	return f.Write(ctx, idFile, []byte(id+"\n"))
 }
@@ -91,7 +91,7 @@ func (f Folder) Write(_ context.Context, name string, file []byte) (err error) {
 	}
 	defer func() {
 		if err != nil && !errors.Is(err, failpoint.ErrCrash) {
-			_ = os.Remove(temp.Name()) // else the next leader does
+			_ = os.Remove(temp.Name()) // otherwise the next leader removes it
 		}
 	}()
 	_, err = temp.Write(file)
@@ -145,7 +145,7 @@ func (f Folder) Remove(_ context.Context, names []string) error {
 func (f Folder) List(context.Context) ([]string, error) {
 	entries, err := os.ReadDir(f.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("list the ledger's folder: %w", err)
+		return nil, fmt.Errorf("list the ledger directory: %w", err)
 	}
 	names := make([]string, len(entries))
 	for i, e := range entries {

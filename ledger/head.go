@@ -13,31 +13,31 @@ import (
 // The keys of the ledger, below the job's prefix. The events of commits are under taskqueue.LedgerKey.
 const (
 	HeadKey   = taskqueue.SealedKey
-	PartsKeys = HeadKey + "/" // and the name of a file: where sealed files are without a folder
-	// BeginKey has, as JSON, the [Begin] of the ledger of a job whose ledger before it was lost or replaced.
+	PartsKeys = HeadKey + "/" // plus the name of a file: the sealed files in etcd
+	// BeginKey has the [Begin], as JSON, of a job whose earlier ledger was lost or replaced.
 	BeginKey = taskqueue.LedgerPrefix + "begin"
 )
 
-// Begin is where the ledger of a job begins if not with its first commit.
+// Begin is the beginning of a ledger that does not begin with the first commit of its job.
 type Begin struct {
 	taskqueue.Outline
-	// Replaced has the ids, hexadecimal, of the jobs that this one has replaced. Their folder is renamed when the ledger is first sealed.
+	// Replaced has the hexadecimal ids of replaced jobs. Their directory is renamed when the ledger is first sealed.
 	Replaced []string `json:"replaced,omitempty"`
 }
 
-// ErrElsewhere says that the sealed part of the ledger is not where this process looks: it
-// must not lead the job, and cannot read its ledger.
+// ErrElsewhere means that the sealed part of the ledger is not in the configured place. The process
+// must not lead the job and cannot read its ledger.
 var ErrElsewhere = errors.New("the job's ledger is sealed elsewhere")
 
 // Head is the sealing progress of the ledger. The zero Head is the head of a ledger that is not sealed.
 type Head struct {
 	Format  int    `json:"format"`
-	ID      string `json:"id"`      // of the job, hexadecimal; the folder says the same
-	Folder  string `json:"folder"`  // of the job, as the master knows it; "": the files are in etcd
-	From    uint64 `json:"from"`    // the first commit that is kept
+	ID      string `json:"id"`      // hexadecimal id of the job, as in the directory
+	Folder  string `json:"folder"`  // directory of the job at the master; "": the files are in etcd
+	From    uint64 `json:"from"`    // first kept commit
 	Through uint64 `json:"through"` // the last sealed commit
-	Files   int    `json:"files"`   // that are kept
-	Bytes   int64  `json:"bytes"`   // of them
+	Files   int    `json:"files"`   // number of kept files
+	Bytes   int64  `json:"bytes"`   // size of the kept files
 	File    string `json:"file"`    // the newest
 	Digest  string `json:"digest"`  // SHA-256 of it
 }
@@ -71,7 +71,7 @@ func parseHead(value []byte) (Head, error) {
 func readHead(ctx context.Context, store Store) (h Head, revision int64, begin Begin, err error) {
 	value, revision, err := store.Value(ctx, HeadKey)
 	if err != nil {
-		return h, 0, begin, fmt.Errorf("read how far the ledger is sealed: %w", err)
+		return h, 0, begin, fmt.Errorf("read the head of the ledger: %w", err)
 	}
 	if h, err = parseHead(value); err != nil || h.sealed() {
 		return h, revision, begin, err

@@ -57,7 +57,7 @@ func (r *Reader) archive(head Head) (Archive, error) {
 		if id == "" {
 			id = "none"
 		}
-		return nil, fmt.Errorf("%w: %s names %s, and the ledger there is that of job id %s, expected %s: say with --ledger-dir where the folder is", ErrElsewhere, from, dir, id, head.ID)
+		return nil, fmt.Errorf("%w: %s names %s: expected the ledger of job id %[5]s, found %[4]s: set --ledger-dir to the directory of the ledger", ErrElsewhere, from, dir, id, head.ID)
 	}
 	return folder, nil
 }
@@ -66,7 +66,7 @@ func (r *Reader) archive(head Head) (Archive, error) {
 func (r *Reader) kept(ctx context.Context, err error) error {
 	value, _, valueErr := r.store.Value(ctx, HeadKey)
 	if now, headErr := parseHead(value); valueErr == nil && headErr == nil && now.From > r.head.From {
-		return fmt.Errorf("the ledger before commit %d was removed while it was read, as --ledger-keep says: run this again (%w)", now.From, err)
+		return fmt.Errorf("the ledger before commit %d was removed during the read, because of --ledger-keep: run this again (%w)", now.From, err)
 	}
 	return err
 }
@@ -116,7 +116,7 @@ func (r *Reader) sealed(ctx context.Context, head Head, next, last uint64, yield
 		files, err = chain(ctx, archive, head, next)
 	}
 	if err == nil && files[0].First > next {
-		err = fmt.Errorf("the ledger of commits %d to %d is gone", next, files[0].First-1)
+		err = fmt.Errorf("ledger: expected commits %d to %d, found none", next, files[0].First-1)
 	}
 	if err != nil {
 		yield(Entry{}, r.kept(ctx, err))

@@ -30,18 +30,18 @@ type Sealer struct {
 	retry  time.Duration // 0: retryPause
 }
 
-// Status is how sealing goes.
+// Status is the progress of sealing.
 type Status struct {
-	Sealed   uint64 // the last sealed commit, as far as this process knows
-	Bytes    int64  // of the sealed files that are kept
-	Failures int64  // attempts that failed
-	Failure  string // why the last attempt failed; "": it did not
+	Sealed   uint64 // last sealed commit that this process has seen
+	Bytes    int64  // size of the kept sealed files
+	Failures int64  // number of failed attempts
+	Failure  string // error of the last attempt; "": none
 	Dir      string // of the job; "": files are kept in etcd
-	// Hangs is how long the directory has not answered. It is 0 while an access takes less than 10 s.
+	// Hangs is the time for which the directory has not answered. It is 0 below 10 s.
 	Hangs time.Duration
 }
 
-// Status returns how sealing goes.
+// Status returns the progress of sealing.
 func (s *Sealer) Status() Status {
 	failure, _ := s.failure.Load().(string)
 	return Status{
@@ -50,7 +50,7 @@ func (s *Sealer) Status() Status {
 	}
 }
 
-// Progress is how far the job's commits and their events are.
+// Progress is the progress of the commits of a job.
 type Progress struct {
 	Commit uint64 // the last commit
 	Bytes  uint64 // of events, written by this process
@@ -64,7 +64,7 @@ const (
 )
 
 // Check checks that this process sees the sealed part of the ledger, and that its directory belongs to the job. It returns
-// ErrElsewhere if not; other errors mean that it is not known now. jobID may be "" if it is not known yet.
+// ErrElsewhere if not; other errors mean that the result is unknown. jobID is "" if it is unknown.
 func (s *Sealer) Check(ctx context.Context, jobID string) error {
 	head, _, begin, err := readHead(ctx, s.Store)
 	if err != nil {
@@ -73,14 +73,14 @@ func (s *Sealer) Check(ctx context.Context, jobID string) error {
 	return s.sees(head, begin.Replaced, jobID, Folder{Dir: s.Config.folder()})
 }
 
-// sees compares the head with the folder. Before anything is sealed, the folder may be that of a replaced job.
+// sees compares the head with the directory. Before the first sealing, the directory can belong to a replaced job.
 func (s *Sealer) sees(head Head, replaced []string, jobID string, folder interface{ ID() (string, error) }) error {
 	dir := s.Config.folder()
 	switch {
 	case head.sealed() && head.Folder == "" && dir != "":
-		return fmt.Errorf("%w: in etcd, not in a folder: start without --ledger-dir", ErrElsewhere)
+		return fmt.Errorf("%w: expected no ledger directory, because the ledger is in etcd: start without --ledger-dir", ErrElsewhere)
 	case head.sealed() && head.Folder != "" && dir == "":
-		return fmt.Errorf("%w: in the folder %s: name the one above it with --ledger-dir", ErrElsewhere, head.Folder)
+		return fmt.Errorf("%w: expected the directory %s, found none: set --ledger-dir to its parent", ErrElsewhere, head.Folder)
 	case dir == "":
 		return nil
 	}
@@ -89,9 +89,9 @@ func (s *Sealer) sees(head Head, replaced []string, jobID string, folder interfa
 	case err != nil:
 		return err
 	case head.sealed() && id == "":
-		return fmt.Errorf("%w: nothing is in %s, and every master of the job needs the folder that was %s: is it mounted?", ErrElsewhere, dir, head.Folder)
+		return fmt.Errorf("%w: %s: expected the ledger of the job, which was in %s, found no ledger: is it mounted?", ErrElsewhere, dir, head.Folder)
 	case head.sealed() && id != head.ID, id != "" && jobID != "" && id != jobID && !slices.Contains(replaced, id):
-		return fmt.Errorf("%w: %s has the ledger of another job, that with the id %s: choose another --ledger-dir, or move that folder away", ErrElsewhere, dir, id)
+		return fmt.Errorf("%w: %s: expected the ledger of this job, found the ledger of another job with id %s: set another --ledger-dir, or move that directory", ErrElsewhere, dir, id)
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func (w *work) load(ctx context.Context) error {
 	return w.sweep(ctx)
 }
 
-// claim makes a new folder the job's. One of a job that this one has replaced is renamed, and nothing in it is removed.
+// claim creates the directory of the job. The directory of a replaced job is renamed and keeps its files.
 func (w *work) claim(ctx context.Context) error {
 	if w.disk.Dir == "" {
 		return nil
@@ -133,7 +133,7 @@ func (w *work) seal(ctx context.Context, made uint64) (size int, err error) {
 	}
 	for _, e := range entries {
 		if err := w.books.Add(e.Commit, e.Events); err != nil {
-			return 0, fmt.Errorf("what stands of the ledger in etcd cannot be sealed: %w", err)
+			return 0, fmt.Errorf("ledger entries in etcd cannot be sealed: %w", err)
 		}
 	}
 	file, err := Encode(h, entries)
@@ -168,7 +168,7 @@ func (w *work) collect(ctx context.Context, first, last uint64) (entries []Entry
 			return nil, 0, 0, fmt.Errorf("read the ledger from commit %d: %w", from, err)
 		}
 		if revision != w.revision {
-			return nil, 0, 0, fmt.Errorf("%s was written meanwhile, at revision %d", HeadKey, revision)
+			return nil, 0, 0, fmt.Errorf("%s: expected an unchanged head, found revision %d", HeadKey, revision)
 		}
 		for _, e := range page {
 			entries = append(entries, e)
@@ -200,14 +200,14 @@ func (w *work) replace(ctx context.Context, next Head) error {
 	}
 	revision, err := w.lock.ReplaceFenced(ctx, HeadKey, w.revision, value)
 	if err != nil {
-		return fmt.Errorf("write how far the ledger is sealed: %w", err)
+		return fmt.Errorf("write the head of the ledger: %w", err)
 	}
 	w.head, w.revision = next, revision
 	w.report()
 	return nil
 }
 
-// trim deletes sealed entries that are still in etcd, a batch at a time, so that it does not delay commits for long.
+// trim deletes sealed entries that are still in etcd, a batch at a time, to keep the delay of commits short.
 func (w *work) trim(ctx context.Context, from uint64) error {
 	for first := from; first <= w.head.Through; {
 		left, _, _, err := w.Store.LedgerEntries(ctx, first, w.head.Through, 1)
@@ -266,9 +266,9 @@ func (w *work) retain(ctx context.Context) error {
 	return w.archive.Remove(ctx, names)
 }
 
-// tooOld is the number of files that are older than Keep.Age. Age counts from the newest entry and not from the present, so that it
-// depends on no clock of this machine. The times of entries are those of their leaders' clocks: if a clock steps forward between two
-// files, the step counts as three quarters of Age at most (see longestGap), and a step back counts as no time.
+// tooOld returns the number of files that are older than Keep.Age. The age counts from the newest entry, so it does not depend on the
+// clock of this machine. The times of entries come from the clocks of leaders. A forward step of a clock between two files counts as at
+// most three quarters of Age (see longestGap). A backward step counts as 0.
 func (w *work) tooOld() int {
 	if w.Keep.Age == 0 {
 		return 0

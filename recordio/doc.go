@@ -1,25 +1,25 @@
-// Package recordio reads and writes RecordIO, the file format of the training data: a file is a sequence of chunks, a
-// chunk is a 20-byte header and a payload, and a payload is a run of length-prefixed records, compressed as a whole.
-// FORMAT.md beside this file draws the bytes.
+// Package recordio implements RecordIO, the file format of training data. A file is a sequence of chunks. A chunk has a
+// 20-byte header and a payload. A payload is a run of length-prefixed records, compressed as a whole. FORMAT.md specifies
+// the bytes.
 //
-// A chunk is the unit of everything: of compression, of checking, of the index and so of the tasks of a training job.
-// An index is built from headers alone; with one entry of it a reader opens a chunk anywhere in a file of any size.
+// A chunk is the unit of compression, of checksums and of the index, and so of the tasks of a training job. An index is
+// built from the headers. With one index entry a reader opens a chunk anywhere in a file of any size.
 //
-// # Three layouts
+// # Layouts
 //
-// Three layouts of the header are in use, under the same magic number. This package writes the first one (unless told
-// otherwise) and reads all: it reads the first chunk of a file whole and takes the layout whose checksum holds.
+// Three layouts of the header exist with the same magic number. A Writer writes the first layout by default. A reader
+// supports all: it reads the whole first chunk of a file and selects the layout with a valid checksum.
 //
-// # What is guaranteed
+// # Guarantees
 //
-//   - A reader never delivers a record of a chunk whose checksum it has not verified, and never delivers fewer records
-//     than the headers promise without an error. What no reader can see is a file that was cut exactly between two
-//     chunks, since the format has no trailer: the size in the dataset's digest notices that.
-//   - Every error about a file is an *[Error] with the file's name and the byte offset of the chunk at fault, and wraps
-//     one of the sentinels ([ErrTruncated], [ErrBadMagic], ...).
-//   - Memory is bounded before it is taken: no length that was read from a file is believed before it was compared with
-//     the file's size and with [File.MaxChunkBytes], which also bounds what a payload may decompress to.
+//   - A reader verifies the checksum of a chunk before it returns a record of the chunk. It returns an error if a chunk
+//     has fewer records than its header declares. A file that was cut exactly between two chunks is valid, because the
+//     format has no trailer; the file size in the digest of a dataset detects such a cut.
+//   - Every error of a file is an *[Error] with the file name and the byte offset of the damaged chunk. It wraps a
+//     sentinel error ([ErrTruncated], [ErrBadMagic] and others).
+//   - Memory is bounded. Each length in a file is compared with the file size and with [File.MaxChunkBytes] before memory
+//     is allocated. The limit also bounds the decompressed size of a payload.
 //
-// Reads go through [io.ReaderAt], by one call for each chunk; mapping files into memory would be faster, but a file
-// that is cut while it is read would then kill the process instead of giving an error.
+// A reader makes one call of [io.ReaderAt] per chunk. It does not map files into memory: if a mapped file is truncated
+// during a read, the process is killed instead of receiving an error.
 package recordio

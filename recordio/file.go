@@ -53,7 +53,7 @@ func CheckRegular(path string, mode fs.FileMode) error {
 	case mode.IsRegular():
 		return nil
 	case mode.IsDir():
-		kind = "a folder; name the files in it"
+		kind = "a directory: name the files in it"
 	case mode&fs.ModeNamedPipe != 0:
 		kind = "a FIFO"
 	case mode&fs.ModeSocket != 0:

@@ -44,7 +44,7 @@ type Layout uint8
 const (
 	First  Layout = 1 // CRC-32 (IEEE), compressor, size, records
 	Second Layout = 2 // records, CRC-32C, compressor, size
-	Fluid  Layout = 3 // records, CRC-32 (IEEE), compressor, size: that of PaddlePaddle Fluid
+	Fluid  Layout = 3 // PaddlePaddle Fluid: records, CRC-32 (IEEE), compressor, size
 )
 
 var layouts = [...]Layout{First, Second, Fluid}

@@ -12,8 +12,8 @@ import (
 	"unicode"
 )
 
-// OpenError adds to the error of a file that cannot be opened what is known about its path: a symbolic link without a target, or a file
-// where a folder is expected. The result wraps err.
+// OpenError explains an error of opening a file: it reports a symbolic link without a target, or a file in the place of a directory. The
+// result wraps err.
 func OpenError(path string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -26,9 +26,9 @@ func OpenError(path string, err error) error {
 		}
 		return fmt.Errorf("%s: expected a file, found a symbolic link to %s, which does not exist: %w", DisplayName(path), DisplayName(target), fs.ErrNotExist)
 	case errors.Is(err, syscall.ENOTDIR):
-		for folder := filepath.Dir(path); folder != filepath.Dir(folder); folder = filepath.Dir(folder) {
-			if info, statErr := os.Stat(folder); statErr == nil && !info.IsDir() {
-				return fmt.Errorf("%s: expected %s to be a folder, found a file: %w", DisplayName(path), DisplayName(folder), err)
+		for dir := filepath.Dir(path); dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+			if info, statErr := os.Stat(dir); statErr == nil && !info.IsDir() {
+				return fmt.Errorf("%s: expected %s to be a directory, found a file: %w", DisplayName(path), DisplayName(dir), err)
 			}
 		}
 	}

@@ -22,8 +22,8 @@ func TestOpenErrorNamesFileType(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		link:                      link + ": expected a file, found a symbolic link to gone/target, which does not exist",
-		filepath.Join(file, "in"): filepath.Join(file, "in") + ": expected " + file + " to be a folder, found a file",
-		dir:                       dir + ": not a regular file but a folder",
+		filepath.Join(file, "in"): filepath.Join(file, "in") + ": expected " + file + " to be a directory, found a file",
+		dir:                       dir + ": not a regular file but a directory",
 	} {
 		_, err := recordio.Open(path)
 		if err == nil || !strings.HasPrefix(err.Error(), want) || path == link && !errors.Is(err, fs.ErrNotExist) {

@@ -11,10 +11,10 @@ import (
 	"github.com/klauspost/compress/s2"
 )
 
-// DefaultChunkBytes is the size of a chunk if the options set neither bytes nor records.
+// DefaultChunkBytes is the size of a chunk if the options set no size.
 const DefaultChunkBytes = 1 << 20
 
-// WriterOptions says how a Writer cuts and stores chunks. The zero value means uncompressed chunks of DefaultChunkBytes
+// WriterOptions sets the size and the encoding of chunks. The zero value means uncompressed chunks of DefaultChunkBytes
 // in the first layout.
 type WriterOptions struct {
 	Compression Compression

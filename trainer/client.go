@@ -16,13 +16,13 @@ import (
 	"trainmaster/trainer/session"
 )
 
-// Config says who joins whom. Locate has no default.
+// Config configures a trainer. Locate is required.
 type Config struct {
-	ID        string // names this trainer; a second one with the same ID takes the place of the first
-	Job       string // its name; "": that of whichever master is found
-	Address   string // where operators find it; "": what the master sees of its connection
+	ID        string // name of the trainer; a second trainer with the same ID ends the session of the first
+	Job       string // name of the job; "": the job of the found master
+	Address   string // address for operators; "": the address of its connection to the master
 	Locate    Locator
-	Heartbeat time.Duration // default a fifth of what a session lasts, 3 s at most
+	Heartbeat time.Duration // default: a fifth of the session TTL, at most 3 s
 	Log       *logrus.Entry // default: the standard logger
 	Answered  func(Answer)  // called after each answered call, by several goroutines; may be nil
 }
@@ -38,7 +38,7 @@ type Answer struct {
 var (
 	ErrSessionLost = errors.New("the session was lost: join again")
 	ErrJobFailed   = wire.ErrJobFailed
-	ErrDrained     = errors.New("drained: an operator lets this trainer go")
+	ErrDrained     = errors.New("drained: an operator ended the work of this trainer")
 )
 
 // Client is a joined trainer. Its methods are for one goroutine, but for Progressed.
@@ -180,7 +180,7 @@ func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue
 	task := c.ready
 	c.ready = nil
 	c.run(task.Token)
-	c.send(true) // says what is finished, and fetches the task after this one
+	c.send(true) // reports the finish and prefetches the next task
 	return task, nil
 }
 
@@ -281,11 +281,11 @@ func (c *Client) RequestSaveModel(ctx context.Context) (elected bool, err error)
 	return reply.Elected, nil
 }
 
-// Staged reports that all parameter servers hold this trainer's gradients of so many
-// records, computed at version (0 records: some refused them, as that version is past), and
-// waits for the step. included says that they are in version+1. If not, committed is the last committed version: the same one means that
-// nothing is decided yet, a later one that they came too late. If a cut begins meanwhile, Staged stops for it as Boundary does:
-// the cut has the last committed version, without these gradients.
+// Staged reports that all parameter servers hold the gradients of this trainer, computed at version from the given number
+// of records, and waits for the step. 0 records mean that some servers refused them as late. included reports whether the
+// gradients are in version+1. If not, committed is the last committed version: version itself means that the step is not
+// committed yet, a later version that the gradients were late. If a cut begins, Staged stops for it like Boundary: the cut
+// has the last committed version, without these gradients.
 func (c *Client) Staged(ctx context.Context, version uint64, _ uint32, records int) (committed uint64, included bool, err error) {
 	//guard:staged-stops-for-a-cut
 	if c.cuts == nil {
@@ -293,7 +293,7 @@ func (c *Client) Staged(ctx context.Context, version uint64, _ uint32, records i
 	}
 	for {
 		select {
-		case <-c.cuts.came: // of a cut that wanted tells of
+		case <-c.cuts.came: // the token of the wanted cut
 		default:
 		}
 		isCut := c.cuts.wanted.Load() != 0
@@ -384,7 +384,7 @@ func (c *Client) beat() {
 	}
 }
 
-// What a farewell to a master that may be gone takes at most.
+// Limits of the calls that leave a master, which may be unreachable.
 const (
 	flushTimeout = time.Second
 	leaveTimeout = 2 * time.Second

@@ -11,12 +11,12 @@ import (
 
 // cuts is the trainer's view of the cuts of its master, in a job with rollback.
 type cuts struct {
-	epoch   uint32        // of the job, at the join
-	entered bool          // it is a member of the ring
-	step    uint64        // that its records are in: the cut after the last one that it flushed
-	wanted  atomic.Uint64 // the cut that waits for it; 0: none
+	epoch   uint32        // epoch of the job at the join
+	entered bool          // the trainer is a member of the ring
+	step    uint64        // number of the cut after the last flushed cut: its records are in it
+	wanted  atomic.Uint64 // cut that waits for the trainer; 0: none
 	came    chan struct{} // has a token when wanted was set
-	flushed chan struct{} // has a token when it was flushed
+	flushed chan struct{} // has a token when a cut was flushed
 
 	failed context.Context         //nolint:containedctx // ends when the job fails
 	fail   context.CancelCauseFunc // of failed
@@ -133,8 +133,8 @@ func (c *Client) watchCuts() {
 	}
 }
 
-// flushCut says where this trainer stands, and waits until it may go on. A cut that was given
-// up meanwhile is no error.
+// flushCut reports the position of this trainer and waits for the release of the cut. An abandoned
+// cut is no error.
 func (c *Client) flushCut(ctx context.Context, cut uint64) error {
 	if err := c.sayAll(ctx); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (c *Client) flushCut(ctx context.Context, cut uint64) error {
 	return nil
 }
 
-// sayAll returns when the master knows of all that is finished.
+// sayAll returns when all finishes have been reported.
 func (c *Client) sayAll(ctx context.Context) error {
 	for said := false; !said || c.session.Unsaid(); said = true {
 		if c.flight == nil && c.session.Unsaid() {

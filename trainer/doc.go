@@ -18,8 +18,8 @@
 //
 // # Guarantees
 //
-// A failover, a restart or an unreachable master causes a pause, never an error: the client
-// repeats a request with the same number until a leader answers, and a repeated request has no
+// A failover, a restart or an unreachable master causes a pause, never an error. The client
+// repeats a request with the same number until a leader answers. A repeated request has no
 // second effect. Calls return only the end of ctx, the failure of the job, a job with another
 // dataset, ErrDrained and ErrSessionLost.
 //
@@ -38,5 +38,5 @@
 //
 // A trainer that is silent for longer than its session lasts gets ErrSessionLost, and its
 // tasks are dispatched to other trainers. It must join again, as a new incarnation. A task that
-// it finished meanwhile still counts, unless another trainer finished the task first.
+// it has finished still counts, unless another trainer finished the task first.
 package trainer

@@ -10,11 +10,11 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// What Next returns in a job of explicit commits when there is something to do first.
+// Errors of Next in a job of explicit commits. Each names the call that must come first.
 var (
-	ErrCommitFirst   = errors.New("nothing more before a commit: call Checkpoint")
-	ErrRollbackFirst = errors.New("a member of the ring was lost with a task: form the next one and call Rollback")
-	ErrRolledBack    = errors.New("the ring was rolled back: drop all tasks, load LastStep and go on from there")
+	ErrCommitFirst   = errors.New("no further task before a commit: call Checkpoint")
+	ErrRollbackFirst = errors.New("a member of the ring was lost with a task: form a new ring and call Rollback")
+	ErrRolledBack    = errors.New("the ring was rolled back: drop all tasks, load LastStep and continue from it")
 	ErrNotExplicit   = errors.New("this job has no explicit commits: start its master with --explicit-commit")
 )
 

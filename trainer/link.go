@@ -23,7 +23,7 @@ import (
 
 const (
 	dialTimeout   = 3 * time.Second
-	answerTimeout = 10 * time.Second // of a call that the master answers at once
+	answerTimeout = 10 * time.Second // of a call that is no long poll
 )
 
 // link calls the current leader and follows changes of the leader.
@@ -105,8 +105,8 @@ var (
 	errNoMaster = errors.New("expected a master")
 )
 
-// attempt makes one call on one connection, and gives it up when another master leads: the
-// one that was asked may hang.
+// attempt makes one call on one connection. It abandons the call when another master leads, because
+// the called master may hang.
 func (l *link) attempt(ctx context.Context, client *connection, moved <-chan struct{}, method string, request, reply any) error {
 	if !slow[method] {
 		var cancel context.CancelFunc
@@ -192,7 +192,7 @@ func dial(ctx context.Context, addr string, patience time.Duration) (*rpc.Client
 // firstLine is the first line of an answer, after a colon.
 func firstLine(body io.Reader) string {
 	const most = 200
-	text, _ := io.ReadAll(io.LimitReader(body, most)) // what was read before an error is enough
+	text, _ := io.ReadAll(io.LimitReader(body, most)) // the bytes before an error are enough
 	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 	if line == "" {
 		return ""

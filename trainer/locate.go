@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// Locator says where the leader is.
+// Locator finds the leader.
 type Locator interface {
-	// Leader returns the leader's address; it waits until one is known, or ctx ends. moved
-	// closes when another leader is known; nil: never. Another error than that of ctx ends
-	// the call: io.EOF and ErrJobFailed say that the job is over and nobody will lead it.
+	// Leader returns the address of the leader. It waits until the address is known or ctx ends.
+	// moved closes when another leader is known; nil: never. An error other than that of ctx ends
+	// the call: io.EOF and ErrJobFailed mean that the job has ended and has no master.
 	Leader(ctx context.Context) (addr string, moved <-chan struct{}, err error)
 }
 

@@ -16,7 +16,7 @@ type files struct {
 	file  *recordio.File
 }
 
-// open returns the file at path, and an error when it is not the one that was indexed.
+// open returns the file at path. It returns an error if the file has changed since it was indexed.
 func (f *files) open(path string, stamp dataset.Stamp) (*recordio.File, error) {
 	//guard:trainer-checks-stamp
 	if stamp != (dataset.Stamp{}) {

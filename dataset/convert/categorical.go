@@ -8,8 +8,8 @@ import (
 	"trainmaster/dataset/sample"
 )
 
-// Categorical converts a table, plain or gzipped, in which each row is an example of sample.Categorical: the text of one category for
-// each field, and in the column that Options.Label names the label, a whole number from 0, or with Options.LabelAbove any number.
+// Categorical converts a plain or gzipped table in which each row is an example of sample.Categorical. Each field has the text of a
+// category. The column of Options.Label has the label: a whole number from 0, or any number with Options.LabelAbove.
 func Categorical(ctx context.Context, in io.Reader, o Options) (Result, error) {
 	if err := o.validate(); err != nil {
 		return Result{}, err
@@ -40,7 +40,7 @@ func (t *categoryTable) append(record []byte, i, classes int) ([]byte, error) {
 
 func readCategories(ctx context.Context, in io.Reader, o *Options) (*categoryTable, error) {
 	if named := o.like != nil && o.like.LabelColumn != ""; !named && o.TextLabels && (o.Heading == HeadingAuto || o.Heading == "") {
-		return nil, fmt.Errorf("text labels in a table of categories: expected --header yes or --header no: a heading cannot be told from a row")
+		return nil, fmt.Errorf("text labels in a table of categories: expected --header yes or --header no, because a heading looks like a row")
 	}
 	t, err := newTable(in, o, func(row []string, label int) bool { return !isNumber(row[label]) })
 	if err != nil {

@@ -1,15 +1,20 @@
-// Package convert turns the usual forms of small datasets (CSV tables of numbers or of categories, MNIST's idx files) into
-// RecordIO shards of package sample's records, with a held-out split. [Describe] says what a converted dataset is.
+// Package convert implements the conversion of small datasets into RecordIO shards with a held-out split. The input is a
+// CSV table of numbers or of categories, or a pair of idx files as of MNIST. The records are those of package sample.
+// [Describe] returns the description of a converted dataset.
 //
-// The order of the samples is a permutation that depends on nothing but their number and a seed. Its first part is held out
-// and goes to shards of its own, named prefix-test-00000-of-00002, the rest to prefix-00000-of-00004; shards differ in
-// size by one record at most. The same input and options give the same bytes in every shard.
+// The order of the samples is a permutation that depends only on their number and a seed. The first part is held out in
+// shards of its own, prefix-test-00000-of-00002; the other shards are named prefix-00000-of-00004. The sizes of shards
+// differ by at most one record. The same input and options give the same bytes in every shard.
 //
-// A shard appears whole or not at all: each is written under a hidden temporary name and synced, and when all of them are,
-// they are renamed. After an error or a cancelled context nothing is left behind, and shards of an earlier conversion are
-// untouched. Shards of an earlier conversion into another number of shards are refused, because a glob would mix them.
+// # Failure behavior
 //
-// Beside the shards stands prefix.dataset.json, the description of the dataset for people and programs. Shards are valid without it.
+// A conversion writes all shards or none. It writes and syncs each shard under a hidden temporary name, then renames all of
+// them. After an error or a canceled context no file is left, and shards of an earlier conversion are unchanged. Shards of
+// an earlier conversion with another number of shards are refused, because a glob would mix them.
 //
-// All samples are held in memory: one byte for each pixel, eight for each category or other number.
+// The file prefix.dataset.json describes the dataset for users and programs. Shards are valid without this file.
+//
+// # Memory
+//
+// All samples are in memory: one byte for each pixel, eight bytes for each category or other number.
 package convert

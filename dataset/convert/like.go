@@ -18,7 +18,7 @@ func ReadDescription(prefix string) (Result, error) {
 	path := DescriptionPath(prefix)
 	d, err := readDescription(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Result{}, fmt.Errorf("%s: expected the description of a dataset, as `master recordio convert` writes it beside the shards, found no file", path)
+		return Result{}, fmt.Errorf("%s: expected the description of a dataset, as `master recordio convert` writes it with the shards, found no file", path)
 	}
 	return d.Result, err
 }
@@ -53,7 +53,7 @@ func (o *Options) takeLike() error {
 	}
 	switch {
 	case o.TextLabels || o.Scaling != "" || o.MaxPixel != 0:
-		return fmt.Errorf("like %s: expected no options of labels or scaling, which are those of that dataset", o.Like)
+		return fmt.Errorf("like %s: expected no options of labels or scaling: that dataset sets them", o.Like)
 	case like.LabelAbove != nil && o.LabelAbove != nil && *like.LabelAbove != *o.LabelAbove:
 		return fmt.Errorf("like %s: expected labels above %v, as in that dataset, found above %v", o.Like, *like.LabelAbove, *o.LabelAbove)
 	case like.Classes < 1 || like.Features < 1:

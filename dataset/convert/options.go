@@ -28,7 +28,7 @@ type Options struct {
 	HeldOut float64
 	Seed    uint64 // of the permutation
 
-	// MaxPixel is the value of a CSV table that becomes the feature 1; zero means the largest one in the table.
+	// MaxPixel is the value of a CSV table that becomes the feature 1; 0: the largest value of the table.
 	MaxPixel uint8
 
 	// LabelAbove, if set, makes two classes of the labels of a table: 1 above it, and 0.

@@ -2,8 +2,8 @@ package convert
 
 import "math/bits"
 
-// permutation returns the numbers 0 to n-1 in an order that depends on n and seed only: Fisher and Yates' shuffle driven
-// by splitmix64. It is written out here so that no release of a library can change which samples are held out.
+// permutation returns the numbers 0 to n-1 in an order that depends only on n and seed: a Fisher-Yates shuffle with
+// splitmix64. It uses no library, because another release of a library could change which samples are held out.
 func permutation(n int, seed uint64) []int {
 	order := make([]int, n)
 	for i := range order {

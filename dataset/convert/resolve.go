@@ -17,7 +17,7 @@ import (
 // The held-out shards of a conversion are in test, also if a glob names them together with the shards to train on. A glob that names
 // only held-out shards has all files in train.
 //
-// A name without any file is an error that says what was looked for. A missing shard, and shards of two conversions, are errors.
+// A name without a file is an error with the expected files. A missing shard, and shards of two conversions, are errors.
 func Resolve(ctx context.Context, names ...string) (train, test []string, err error) {
 	for _, name := range names {
 		some, held, err := resolve(ctx, name)
@@ -88,8 +88,8 @@ func prefixOf(path string) string {
 	return prefix
 }
 
-// NameOf returns the name of the dataset that a file is of, for the names of other files: that of the prefix if it is a shard, else of
-// the file without its extension.
+// NameOf returns the name of the dataset of a file, for use in other file names: the prefix of a shard, or the file name without its
+// extension.
 func NameOf(path string) string {
 	if prefix := prefixOf(path); prefix != "" {
 		return filepath.Base(prefix)

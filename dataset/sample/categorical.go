@@ -17,7 +17,7 @@ import (
 //	+-------+--------+----------------+--------------+--------- - - -
 //	 version                                          to the end of the record
 //
-// The number of classes is 0 in records that do not state it: older ones, and those of more than 65,535 classes.
+// The number of classes is 0 in older records, and in datasets with more than 65,535 classes.
 type Categorical struct {
 	Label   int
 	Classes int     // labels of the dataset are 0 to Classes-1; 0: not stated

@@ -82,13 +82,13 @@ type Scorer interface {
 	Scores(params []Tensor, batch *Batch, scores []float64) ([]float64, error)
 }
 
-// Config says how large a model is and where its initial values come from.
+// Config sets the size and the initial values of a model.
 type Config struct {
 	Inputs  int    // features or fields of a record
 	Classes int    // number of labels, 2 for models of categories
 	Hidden  int    // units of the hidden layer, 0 without a hidden layer
 	Rank    int    // factors of a category; 0 for a kind that has none
-	Seed    uint64 // of the initial values
+	Seed    uint64 // seed of the initial values
 }
 
 // OfCategories reports whether a kind learns from categories, two classes.

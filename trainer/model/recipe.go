@@ -8,7 +8,7 @@ type Recipe struct {
 	Rank         int     // factors of a category
 	BatchSize    int     // records of one trainer's mini-batch
 	Optimizer    string  // "": SGD, with momentum if there is one
-	LearningRate float64 // times the mean gradient over the records of a step
+	LearningRate float64 // factor of the mean gradient over the records of a step
 	Momentum     float64 // of plain (not Nesterov) momentum
 	Passes       int
 }

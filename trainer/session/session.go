@@ -35,15 +35,15 @@ func (s *Session) Drop(token taskqueue.Token) {
 	s.held = slices.DeleteFunc(s.held, func(t taskqueue.Token) bool { return t == token })
 }
 
-// Finish notes a task as finished, or failed with a reason, for the next request. Step is the
-// one that applied its last record, with explicit commits; else 0.
+// Finish records a task as finished, or failed with a reason, for the next request. With explicit
+// commits, step applied the last record of the task; otherwise step is 0.
 func (s *Session) Finish(token taskqueue.Token, reason string, step uint64) {
 	s.Drop(token)
 	s.results = append(s.results, taskqueue.Result{Token: token, Error: reason[:min(len(reason), maxReason)], Step: step})
 }
 
-// Adopt goes by another epoch from now on: no task of an older one is ours any more, and what
-// was to be said of them is void. No request may be under way. It reports whether it did.
+// Adopt changes the epoch. It drops the tasks of earlier epochs and their results. No request may be
+// under way. It reports whether the epoch changed.
 func (s *Session) Adopt(epoch uint32) bool {
 	if s.epoch == epoch {
 		return false
@@ -70,11 +70,10 @@ func (s *Session) Next(want bool, progress taskqueue.Progress) *wire.NextRequest
 	return s.flight
 }
 
-// Settled says that the request under way was answered by an error, after what it reports
-// as finished was taken.
+// Settled ends a request that was answered by an error after its finishes were accepted.
 func (s *Session) Settled() { s.flight = nil }
 
-// Unsaid reports whether the master may not know yet of all that is finished.
+// Unsaid reports whether finishes exist that the master may not have received.
 func (s *Session) Unsaid() bool {
 	return len(s.results) > 0 || s.flight != nil && len(s.flight.Finished) > 0
 }

@@ -7,14 +7,14 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Steps is what a trainer of a job of explicit commits knows of its tasks: which step took how
-// many records of each. A nil one knows nothing.
+// Steps has the records of tasks by step, for a trainer in a job of explicit commits. A nil Steps
+// has no tasks.
 type Steps struct {
 	Generation uint64 // of the ring
 	works      map[taskqueue.Token]*work
 }
 
-// work is how far a task is: after steps[i] it had used records[i], from its beginning.
+// work is the progress of a task: after steps[i] it had used records[i], from its beginning.
 type work struct {
 	base     int64
 	steps    []uint64
@@ -22,10 +22,10 @@ type work struct {
 	finished bool
 }
 
-// NewSteps knows of no task yet.
+// NewSteps returns Steps without tasks.
 func NewSteps() *Steps { return &Steps{works: map[taskqueue.Token]*work{}} }
 
-// Begin takes a task of which the loaded step has the first records.
+// Begin adds a task whose first records are in the loaded step.
 func (x *Steps) Begin(token taskqueue.Token, base int64) {
 	if x != nil && x.works[token] == nil {
 		x.works[token] = &work{base: base}
@@ -58,8 +58,8 @@ func (x *Steps) Apply(token taskqueue.Token, step uint64, records int) {
 	w.steps, w.records = append(w.steps, step), append(w.records, used)
 }
 
-// Finish notes a task as finished and returns the step that took its last record; 1 when the
-// loaded step had all of it, which the master takes for the next one.
+// Finish records a task as finished and returns the step of its last record. It returns 1 if the
+// loaded step has all records; the master counts the task with the next step.
 func (x *Steps) Finish(token taskqueue.Token) uint64 {
 	if x == nil || x.works[token] == nil {
 		return 0
@@ -88,7 +88,7 @@ func (w *work) whole(step uint64) bool {
 	return w.finished && (len(w.steps) == 0 || w.steps[len(w.steps)-1] <= step)
 }
 
-// Positions are those of the tasks that the steps up to one have in part.
+// Positions returns the tasks with some records, but not all, in the steps up to the given step.
 func (x *Steps) Positions(step uint64) []taskqueue.TaskPosition {
 	var list []taskqueue.TaskPosition
 	for token, w := range x.works {

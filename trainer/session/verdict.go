@@ -40,8 +40,8 @@ func Judge(err error) Verdict {
 	return Again
 }
 
-// Backoff is the pause before attempt n (from 0): it doubles, with full jitter above the
-// half, so that ten thousand trainers do not come back at once.
+// Backoff returns the pause before attempt n (from 0). It doubles, and is random in its upper half, so
+// that ten thousand trainers do not reconnect at the same time.
 func Backoff(n int, random float64) time.Duration {
 	pause := min(pauseFirst<<min(n, 20), pauseMost)
 	//guard:backoff-jitter
