@@ -1,18 +1,18 @@
 // Package failpoint implements points at which a test stops, fails or observes production code.
 //
 // Code with several durable steps has a [Hook] and calls it after each step. A test sets the hook and lets the process
-// end there, in every step in turn. Without a test the hook is nil, and a point does nothing.
+// end there, once for each step. Without a test the hook is nil, and a point does nothing.
 package failpoint
 
 import "errors"
 
-// ErrCrash is the result of a hook that simulates the end of the process. The code returns at once and cleans up nothing.
+// ErrCrash is the result of a hook that simulates the end of the process. The code returns immediately, without cleanup.
 var ErrCrash = errors.New("crash")
 
 // Hook is called with the name of the step that is complete. It may kill the process, block, or return an error.
 type Hook func(step string) error
 
-// Reach calls the hook and returns its error as that of the step. It returns nil if the hook is nil.
+// Reach calls the hook and returns its error as the error of the step. It returns nil if the hook is nil.
 func (h Hook) Reach(step string) error {
 	if h == nil {
 		return nil

@@ -1,8 +1,7 @@
-// Package freeport finds addresses for servers that have to be told theirs, in tests, soaks and benchmarks.
+// Package freeport finds free addresses for servers of tests, soaks and benchmarks that need a fixed port.
 //
-// A port that the kernel gives and takes back it soon gives to somebody else, a connection
-// that goes out perhaps. Those of this package are below the range from which it gives them, so
-// that only a server that was told the same one can be in the way. No address comes twice from one process.
+// The kernel reuses a released ephemeral port for other sockets, such as outgoing connections. The ports of this package are
+// below the ephemeral range, so only another server with the same fixed port can use them. A process gets each address once.
 package freeport
 
 import (
@@ -17,20 +16,20 @@ import (
 	"syscall"
 )
 
-// The ports are from first up to the kernel's own.
+// The ports are from first up to the ephemeral ports.
 const (
 	first = 12_000
-	usual = 32_768 // where the kernel's own begin, if it does not say
+	usual = 32_768 // first ephemeral port if the kernel does not report it
 )
 
-// tried counts ports that were looked at, from a place that is another one in each process.
+// tried counts the tested ports. It starts at a random number.
 var tried = func() *atomic.Uint32 {
 	var n atomic.Uint32
 	n.Store(rand.Uint32N(1 << 16))
 	return &n
 }()
 
-// Addr is "host:port", where nobody listens.
+// Addr returns "host:port" of a port without a listener.
 func Addr(host string) (string, error) {
 	end := kernels()
 	for range end - first {
@@ -47,7 +46,7 @@ func Addr(host string) (string, error) {
 	return "", fmt.Errorf("all ports of %s from %d to %d are in use", host, first, end-1)
 }
 
-// kernels is the first port that the kernel gives by itself.
+// kernels returns the first ephemeral port of the kernel.
 func kernels() uint32 {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if fields := strings.Fields(string(text)); err == nil && len(fields) == 2 {

@@ -31,7 +31,7 @@ func TestAddr(t *testing.T) {
 			t.Fatalf("%s is not free: %v", addr, err)
 		}
 		if port := l.Addr().(*net.TCPAddr).Port; port >= 32_768 && own >= 32_768 {
-			t.Errorf("port %d is one that the kernel gives, as %d", port, own)
+			t.Errorf("port %d is an ephemeral port, as %d", port, own)
 		}
 		l.Close()
 	}

@@ -1,9 +1,9 @@
-// Package portsplit lets several protocols share one port: it looks at the first four bytes
-// of each connection and hands it to the listener of its protocol.
+// Package portsplit implements several protocols on one port: it reads the first four bytes
+// of each connection and passes it to the listener of its protocol.
 //
-// A connection that says nothing within the hello timeout, or begins with bytes that nobody
-// asked for, is closed. When too many are open, new ones are closed at once. Both are
-// counted by the log, not answered: it is not known in which protocol.
+// A connection that sends nothing within the hello timeout, or begins with the bytes of no
+// branch, is closed. If too many are open, new connections are closed immediately. The log counts
+// both; there is no reply, because the protocol is unknown.
 //
 // One branch can have a reserve: connections beyond MaxConnections that only this branch
 // uses. Because the protocol of a connection is unknown until its first bytes, new
@@ -40,7 +40,7 @@ const prefaceLen = 4
 
 // Config has the bounds of a split port. The zero value of a field means its default.
 type Config struct {
-	HelloTimeout   time.Duration // for the first bytes; default 10 s
+	HelloTimeout   time.Duration // limit for the first bytes; default 10 s
 	MaxConnections int           // default 20,000, fewer if the process may not open that many files
 	Reserved       string        // preface of the branch with a reserve; default: none
 	Reserve        int           // connections beyond MaxConnections, if Reserved is set; default 256
@@ -70,13 +70,13 @@ const (
 
 // Splitter is one port with several protocols.
 type Splitter struct {
-	listeners []net.Listener // the first one's address is that of the branches
+	listeners []net.Listener // all branches have the address of the first listener
 	config    Config
 	branches  map[string]*branch
 	stopped   chan struct{}
 
 	mu       sync.Mutex
-	open     int                  // all connections
+	open     int                  // number of connections
 	handed   int                  // of open: passed to branches without a reserve
 	reserved list.List            // of *counted, of open: passed to the branch with the reserve, oldest first
 	silent   list.List            // of *counted: connections that have not sent their first bytes, oldest first
@@ -134,7 +134,7 @@ func (s *Splitter) Branch(preface string) net.Listener {
 }
 
 // Run accepts until ctx ends, then closes the port and its branches; connections that were
-// handed over belong to those who took them.
+// accepted from a branch belong to their receivers.
 func (s *Splitter) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.close)
 	defer stop()
@@ -206,7 +206,7 @@ func (s *Splitter) admit(c *counted) bool {
 }
 
 // place counts a connection for the branch of its first bytes, within the bounds. A
-// connection for the branch with the reserve always gets a place, if necessary that of another one.
+// connection for the branch with the reserve always gets a place; if necessary, another connection is closed.
 func (s *Splitter) place(c *counted) bool {
 	s.mu.Lock()
 	if c.silent == nil { // closed for a newer connection
@@ -240,10 +240,10 @@ func (s *Splitter) place(c *counted) bool {
 	return true
 }
 
-// reservedVictim returns the reserved connection that gives its place to a new one. It is of the
-// remote host with the most of them; of that host's, the one that has transferred nothing for
-// longest, if that is idleAfter or more, else the oldest. So the connections of one host close
-// no other host's that has fewer, and nobody keeps places by opening connections first.
+// reservedVictim returns the reserved connection that is closed for a new connection. It belongs to
+// the remote host with the most reserved connections. Of these, it is the connection with the longest
+// idle time, if that is idleAfter or more, else the oldest. So a host with many connections cannot
+// displace a host with fewer, and early connections have no precedence.
 func (s *Splitter) reservedVictim(now int64) (victim *counted) {
 	count, most := map[string]int{}, 0
 	for e := s.reserved.Front(); e != nil; e = e.Next() {
@@ -372,7 +372,7 @@ func (s *Splitter) sayUnknown(conn *counted) {
 	}
 }
 
-// answerMisdirected tells a client of HTTP that it dialed the wrong port.
+// answerMisdirected sends an HTTP client the reply that it dialed the wrong port.
 func (s *Splitter) answerMisdirected(conn *counted) {
 	if s.config.Misdirected == "" || !slices.Contains([]string{HTTPConnect, HTTPGet, "POST", "HEAD", "PUT "}, string(conn.first[:])) {
 		return
@@ -422,7 +422,7 @@ func (c *counted) transferred(n int, err error) (int, error) {
 	return n, err
 }
 
-// NetConn is the connection below, as of [tls.Conn]: reading from it is for who has read the first bytes.
+// NetConn returns the underlying connection, as [tls.Conn] does. Its first bytes may already have been read.
 func (c *counted) NetConn() net.Conn { return c.Conn }
 
 func (c *counted) Close() error {

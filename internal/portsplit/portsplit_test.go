@@ -116,7 +116,7 @@ func wantEcho(t *testing.T, conn net.Conn, want string) {
 	}
 }
 
-// wantClosed waits for the end of a connection that was told nothing.
+// wantClosed waits for the end of a connection that received nothing.
 func wantClosed(t *testing.T, conn net.Conn) {
 	t.Helper()
 	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -146,9 +146,8 @@ func TestBranches(t *testing.T) {
 	}
 }
 
-// Who says nothing in time, or nothing that anybody asked for, is cut off; others are served
-// meanwhile.
-func TestStrangers(t *testing.T) {
+// Connections without a known preface within the timeout are closed. Other connections are served in the same time.
+func TestUnknownPrefaceIsClosed(t *testing.T) {
 	addr, _, logged := split(t, portsplit.Config{HelloTimeout: 100 * time.Millisecond}, portsplit.HTTPGet)
 	silent, short, other, gone := dial(t, addr), dial(t, addr), dial(t, addr), dial(t, addr)
 	send(t, short, "GET")
@@ -165,11 +164,11 @@ func TestStrangers(t *testing.T) {
 	send(t, right, "more")
 	wantEcho(t, right, "more")
 	if !strings.Contains(logged(), "unknown protocol") {
-		t.Errorf("a stranger is not in the log: %s", logged())
+		t.Errorf("the log lacks the unknown protocol: %s", logged())
 	}
 }
 
-// More connections than allowed are closed at once; when others end, there is room again.
+// Connections above the maximum are closed immediately. After others end, new connections are accepted.
 func TestTooManyConnections(t *testing.T) {
 	addr, _, logged := split(t, portsplit.Config{MaxConnections: 3}, portsplit.HTTPGet)
 	var conns []net.Conn
@@ -199,8 +198,8 @@ func TestTooManyConnections(t *testing.T) {
 	}
 }
 
-// The branch with a reserve is served when all other places are taken by connections that
-// speak, and when the reserve itself is taken by connections that do not.
+// The branch with a reserve is served if active connections use all other places, and if silent connections use the reserve
+// itself.
 func TestReservedBranchIsServedWhenThePortIsFull(t *testing.T) {
 	config := portsplit.Config{MaxConnections: 3, Reserved: portsplit.HTTPGet, Reserve: 8, HelloTimeout: time.Hour}
 	addr, _, logged := split(t, config, portsplit.HTTPConnect, portsplit.HTTPGet)
@@ -228,9 +227,8 @@ func TestReservedBranchIsServedWhenThePortIsFull(t *testing.T) {
 	}
 }
 
-// A connection for the branch with the reserve always gets in. It takes the place of one of the
-// host with the most connections: of one that transfers nothing before a busy one, and of the
-// oldest of the busy ones.
+// A connection for the branch with the reserve is always accepted. It replaces a connection of the
+// host with the most connections: an idle connection if there is one, else the oldest.
 func TestNewReservedConnectionAlwaysGetsIn(t *testing.T) {
 	config := portsplit.Config{MaxConnections: 3, Reserved: portsplit.HTTPGet, Reserve: 8, HelloTimeout: time.Hour}
 	addr, _, _ := split(t, config, portsplit.HTTPGet)
@@ -254,10 +252,10 @@ func TestNewReservedConnectionAlwaysGetsIn(t *testing.T) {
 	defer other.Close()
 	get(other) // the oldest of all, of a host with one connection
 	var conns []net.Conn
-	for range 5 { // with the other one, three quarters of the reserve
+	for range 5 { // together with the other connection, three quarters of the reserve
 		conns = append(conns, get(dial(t, addr)))
 	}
-	get(dial(t, addr)) // none is idle: the oldest gives way
+	get(dial(t, addr)) // none is idle: the oldest is closed
 	wantClosed(t, conns[0])
 	for range 20 {
 		get(dial(t, addr))
@@ -277,7 +275,7 @@ func TestNewReservedConnectionAlwaysGetsIn(t *testing.T) {
 	wantClosed(t, idle)
 }
 
-// A stopped port is closed, its branches end, and nobody waits for who never said hello.
+// A stopped port is closed and its branches end. Stopping does not wait for silent connections.
 func TestStop(t *testing.T) {
 	listener := listen(t)
 	addr, stop, _ := splitOn(t, listener, portsplit.Config{HelloTimeout: time.Hour}, portsplit.HTTPGet)
@@ -292,13 +290,13 @@ func TestStop(t *testing.T) {
 		t.Errorf("stopping took %v", took)
 	}
 	wantClosed(t, silent)
-	if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) { // another process may listen on the port by now
+	if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) { // another process may already listen on the port
 		t.Errorf("the port is open: %v", err)
 	}
 }
 
-// A branch that is closed refuses its connections; the others go on. One that nobody accepts
-// from holds up nobody but its own.
+// A closed branch refuses its connections; other branches are served. A branch without an accepting server delays only its
+// own connections.
 func TestClosedBranch(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -306,7 +304,7 @@ func TestClosedBranch(t *testing.T) {
 	}
 	s := portsplit.New(listener, portsplit.Config{})
 	closed, used := s.Branch("AAAA"), s.Branch(portsplit.HTTPGet)
-	s.Branch("BBBB") // nobody accepts from it
+	s.Branch("BBBB") // no server accepts from it
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -419,7 +417,7 @@ func TestJoin(t *testing.T) {
 	}
 	for _, l := range []net.Listener{first, second} {
 		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("the listener at %v goes on: %v", l.Addr(), err)
+			t.Errorf("the listener at %v is open: %v", l.Addr(), err)
 		}
 	}
 }

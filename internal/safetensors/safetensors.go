@@ -13,9 +13,9 @@
 //
 // Written files hold the tensors in the order given. Read files may hold them
 // in any order, but without gaps or overlaps, as the format demands. The header
-// is bounded by [MaxHeader] before memory is taken for it, and checked wholly
-// before any data is read: an error says which tensor breaks which rule. The
-// format has no checksum; who needs one keeps it beside the file.
+// is bounded by [MaxHeader] before memory is allocated, and checked completely
+// before any data is read: an error names the tensor and the rule. The
+// format has no checksum; callers store a checksum separately.
 package safetensors
 
 import (
@@ -236,7 +236,7 @@ func WriteFile(path string, tensors []Tensor, metadata map[string]string) error 
 	return Create(path, func(w io.Writer) error { return Write(w, tensors, metadata) })
 }
 
-// withoutPath removes the name of a temporary file, which says nothing to users.
+// withoutPath removes the name of a temporary file from an error.
 func withoutPath(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err
@@ -244,7 +244,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// Create writes a file whole or not at all: a temporary file beside it is
+// Create writes a file atomically: a temporary file in the same directory is
 // synced and renamed to path, then the directory is synced.
 func Create(path string, write func(io.Writer) error) (err error) {
 	dir := filepath.Dir(path)
@@ -363,7 +363,7 @@ func (f *File) decode(header []byte) error {
 	for _, info := range f.infos {
 		e := entries[info.Name]
 		if e.Offsets[0] != end {
-			return fmt.Errorf("tensor %q starts at data offset %d: expected %d, where the one before it ends", info.Name, e.Offsets[0], end)
+			return fmt.Errorf("tensor %q starts at data offset %d: expected %d, the end of the previous tensor", info.Name, e.Offsets[0], end)
 		}
 		end = e.Offsets[1]
 	}
@@ -422,7 +422,7 @@ func (f *File) ReadAll() (tensors []Tensor, err error) {
 			return nil, err
 		}
 		data := make([]byte, n)
-		if _, err := f.data.ReadAt(data, f.offsets[info.Name]); err != nil && n > 0 { // an empty one may lie at the end
+		if _, err := f.data.ReadAt(data, f.offsets[info.Name]); err != nil && n > 0 { // an empty tensor may be at the end
 			return nil, fmt.Errorf("read tensor %q: %w", info.Name, noEOF(err))
 		}
 		tensors = append(tensors, Tensor{info, data})

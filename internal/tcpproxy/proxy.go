@@ -1,8 +1,8 @@
-// Package tcpproxy stands before a server on the level of bytes, and does to them what networks do: it delays, withholds and
-// loses them, in each direction on its own. What goes on goes on in order.
+// Package tcpproxy implements a TCP proxy that simulates faults of a network: it delays, holds and drops bytes, separately for each
+// direction. Forwarded bytes keep their order.
 //
-// A client's connection lives as long as the one to the server that belongs to it. Its end goes the way of the bytes: it is
-// held and delayed as they are, and comes after them.
+// The connection of a client and its connection to the server end together. The end of a stream is held and delayed like its bytes,
+// and is forwarded after them.
 package tcpproxy
 
 import (
@@ -12,22 +12,22 @@ import (
 	"time"
 )
 
-// Proxy is before one server. [New] makes it, Close ends it.
+// Proxy forwards connections to one server. New starts it, Close stops it.
 type Proxy struct {
 	listener    net.Listener
 	stopDialing context.CancelFunc
 	wg          sync.WaitGroup
 
 	mu       sync.Mutex
-	target   string             // empty: new connections end at once
-	links    map[*link]struct{} // those that are open
+	target   string             // empty: new connections are closed immediately
+	links    map[*link]struct{} // open connections
 	requests valve
 	replies  valve
 	refuse   bool
 	closed   bool
 }
 
-// New listens on a port of 127.0.0.1, and passes on what comes to target, host:port.
+// New listens on a port of 127.0.0.1, and forwards its connections to target, host:port.
 func New(target string) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -42,14 +42,14 @@ func New(target string) (*Proxy, error) {
 // Addr is the proxy's own host:port.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// HoldRequests keeps what clients send from reaching the server, or lets it go on. No connection breaks meanwhile. What is
-// being written at the moment of the call still arrives.
+// HoldRequests holds the bytes of clients, or forwards them again. Connections stay open. Bytes that are being written during the
+// call still arrive.
 func (p *Proxy) HoldRequests(hold bool) { p.set(func() { p.requests.shut = hold }) }
 
-// HoldReplies keeps what the server sends from reaching the clients.
+// HoldReplies holds the bytes of the server, as HoldRequests does with the bytes of clients.
 func (p *Proxy) HoldReplies(hold bool) { p.set(func() { p.replies.shut = hold }) }
 
-// Delay makes each byte arrive so much later, however many are under way; what is already under way, too.
+// Delay delays each byte, independent of the number of bytes in transit. It also applies to bytes that are already in transit.
 func (p *Proxy) Delay(requests, replies time.Duration) {
 	p.set(func() { p.requests.delay, p.replies.delay = requests, replies })
 }
@@ -64,12 +64,12 @@ func (p *Proxy) set(change func()) {
 	}
 }
 
-// HeldRequests is how many bytes of clients were read and not passed on yet: while requests are held, all that were sent.
+// HeldRequests returns the number of bytes of clients that were read and not forwarded yet: while requests are held, all sent bytes.
 func (p *Proxy) HeldRequests() int {
 	return p.count(func(l *link) int { return l.requests.waiting() })
 }
 
-// HeldReplies is how many bytes of the server were read and not passed on yet.
+// HeldReplies returns the number of bytes of the server that were read and not forwarded yet.
 func (p *Proxy) HeldReplies() int {
 	return p.count(func(l *link) int { return l.replies.waiting() })
 }
@@ -83,8 +83,8 @@ func (p *Proxy) count(of func(*link) int) (n int) {
 	return n
 }
 
-// SetTarget changes the server, host:port. Connections to another server end. With an empty target, new connections end at once
-// and open ones stay.
+// SetTarget changes the server, host:port. Connections to another server are closed. With an empty target, new connections are closed
+// immediately and open connections stay.
 func (p *Proxy) SetTarget(target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,10 +97,10 @@ func (p *Proxy) SetTarget(target string) {
 	}
 }
 
-// Refuse makes new connections end at once, or ends that. [Proxy.Cut] ends those that are open.
+// Refuse closes new connections immediately, or accepts them again. [Proxy.Cut] closes the open connections.
 func (p *Proxy) Refuse(on bool) { p.set(func() { p.refuse = on }) }
 
-// Cut ends all connections. What was held or delayed is lost.
+// Cut closes all connections. Held and delayed bytes are lost.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +109,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Close ends the proxy and all of its connections, and returns when nothing of it runs any more.
+// Close stops the proxy, closes all connections, and returns when all goroutines have ended.
 func (p *Proxy) Close() {
 	p.set(func() { p.closed = true })
 	p.stopDialing()
@@ -126,7 +126,7 @@ func (p *Proxy) accept(ctx context.Context) {
 		}
 		target, ok := p.admits()
 		if !ok {
-			_ = client.Close() // nobody uses it yet
+			_ = client.Close() // it is not used yet
 			continue
 		}
 		p.wg.Go(func() { p.connect(ctx, client, target) })

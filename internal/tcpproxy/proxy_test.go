@@ -63,7 +63,7 @@ func connect(t *testing.T, p *Proxy, l net.Listener) (client, server net.Conn) {
 	return client, server
 }
 
-// linked reports whether the proxy has taken note of its connection to server: from then on it is an open one.
+// linked reports whether the proxy has registered its connection to server: from then on the connection is open.
 func linked(p *Proxy, server net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,8 +118,8 @@ func awaitHeld(t *testing.T, held func() int, want int) {
 	}
 }
 
-// One direction is held, in all connections, and the other one is not. The counts say all that was sent, and all of it goes
-// on in the end, in order, with the sender's end after it.
+// One direction is held, in all connections, and the other is not. The counts include all sent bytes. At the end all bytes are
+// forwarded in order, and then the end of the stream.
 func TestHold(t *testing.T) {
 	p, l := before(t)
 	for _, direction := range []struct {
@@ -182,7 +182,7 @@ func TestCut(t *testing.T) {
 	wantText(t, server, "new")
 }
 
-// A delay is of one direction, and a new one holds for what is under way.
+// A delay applies to one direction. A new delay also applies to bytes in transit.
 func TestDelay(t *testing.T) {
 	p, l := before(t)
 	client, server := connect(t, p, l)
@@ -209,7 +209,7 @@ func TestRefuse(t *testing.T) {
 	send(t, client, "open still")
 	wantText(t, server, "open still")
 
-	// One that was admitted before, and is still dialled.
+	// A connection that was admitted before, and whose server is still being dialled.
 	late, far := net.Pipe()
 	p.connect(t.Context(), late, l.Addr().String())
 	wantEnd(t, far)
@@ -226,7 +226,7 @@ func TestRefuse(t *testing.T) {
 	wantText(t, server, "open again")
 }
 
-// Nobody listens behind the proxy: it is as if nobody did before it.
+// If the server does not listen, the proxy closes the connection of the client.
 func TestTargetIsAway(t *testing.T) {
 	p, l := before(t)
 	if err := l.Close(); err != nil {

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// window is how many bytes may be under way in one direction of a connection before its sender has to wait; held ones do
-// not count.
+// window is the maximum number of bytes in transit in one direction of a connection. More bytes make the sender wait. Held bytes
+// do not count.
 const window = 16 << 20
 
-// readSize is the most that is read at once.
+// readSize is the maximum size of one read.
 const readSize = 64 << 10
 
-// link is a client's connection with the one to the server.
+// link is the connection of a client with its connection to the server.
 type link struct {
 	target            string
 	requests, replies *way
@@ -25,13 +25,13 @@ func (l *link) close() {
 	l.replies.close()
 }
 
-// valve is what happens to one direction.
+// valve is the state of one direction.
 type valve struct {
 	shut  bool
 	delay time.Duration
 }
 
-// parcel is what was read at once; none of it: the sender's end of the connection.
+// parcel has the bytes of one read; without bytes, it is the end of the stream.
 type parcel struct {
 	read  time.Time
 	bytes []byte
@@ -40,10 +40,10 @@ type parcel struct {
 // way is one direction of one connection. fill and drain run at the same time.
 type way struct {
 	from, to net.Conn
-	news     chan struct{} // tells drain that it may have something to do
+	news     chan struct{} // wakes drain
 
 	mu     sync.Mutex
-	room   sync.Cond // tells fill that it may go on
+	room   sync.Cond // wakes fill when there is room
 	valve  valve
 	queue  []parcel
 	held   int // bytes in queue
@@ -86,11 +86,11 @@ func (w *way) wakeLocked() {
 func (w *way) tellLocked() {
 	select {
 	case w.news <- struct{}{}:
-	default: // it was told already
+	default: // drain has not yet taken the last signal
 	}
 }
 
-// fill reads until the sender ends, or the way does.
+// fill reads until the stream ends, or the way is closed.
 func (w *way) fill() {
 	buf := make([]byte, readSize)
 	for {
@@ -106,7 +106,7 @@ func (w *way) fill() {
 	}
 }
 
-// put waits for room; false when the way is closed.
+// put waits for room. It returns false if the way is closed.
 func (w *way) put(p parcel) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,13 +118,13 @@ func (w *way) put(p parcel) bool {
 	}
 	w.queue = append(w.queue, p)
 	w.held += len(p.bytes)
-	if len(w.queue) == 1 { // else drain waits for another one before it
+	if len(w.queue) == 1 { // else drain waits for an earlier parcel
 		w.tellLocked()
 	}
 	return true
 }
 
-// drain writes what is due until the sender's end is, the way is closed, or the receiver is gone.
+// drain writes due bytes until the end of the stream is due, the way is closed, or a write fails.
 func (w *way) drain() {
 	for {
 		due, ok := w.take()
@@ -137,7 +137,7 @@ func (w *way) drain() {
 	}
 }
 
-// take waits until something is due; false when there will be nothing more.
+// take waits until bytes are due. It returns false at the end of the stream.
 func (w *way) take() (due net.Buffers, ok bool) {
 	for {
 		due, wait, ended := w.due(time.Now())
@@ -155,8 +155,8 @@ func (w *way) take() (due net.Buffers, ok bool) {
 	}
 }
 
-// due takes from the queue all that may go on now. If that is nothing, wait is when something will be, and 0 when the time
-// alone does not tell.
+// due removes the due bytes from the queue. If there are none, wait is the time until the next bytes are due, or 0 if that does not
+// depend on time alone.
 func (w *way) due(now time.Time) (due net.Buffers, wait time.Duration, ended bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,7 +171,7 @@ func (w *way) due(now time.Time) (due net.Buffers, wait time.Duration, ended boo
 		}
 		due = append(due, first.bytes)
 		w.held -= len(first.bytes)
-		w.queue[0] = parcel{} // what was passed on need not be kept
+		w.queue[0] = parcel{} // releases the memory of forwarded bytes
 		w.queue = w.queue[1:]
 	}
 	w.room.Signal()

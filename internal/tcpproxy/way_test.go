@@ -65,7 +65,7 @@ func TestDelayIsPipelined(t *testing.T) {
 	}
 }
 
-// A sender waits when much is under way, and goes on when there is room again.
+// A sender waits while the window is full, and continues when there is room.
 func TestWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, sender, receiver := between(t, valve{delay: time.Hour})
@@ -76,7 +76,7 @@ func TestWindow(t *testing.T) {
 	})
 }
 
-// What is held has no bound, also when the receiver was stuck before.
+// Held bytes have no limit, also if the receiver did not read before.
 func TestHeldIsUnbounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, sender, receiver := between(t, valve{})
@@ -125,7 +125,7 @@ func wantAll(t *testing.T, receiver net.Conn, sent []byte) {
 	}
 }
 
-// What was held is lost, and so is what was read while the way was closed: neither is counted for ever.
+// Held bytes are lost, and so are bytes that are read after the way was closed: the count returns to 0.
 func TestClosedWayKeepsNothing(t *testing.T) {
 	from, _ := net.Pipe()
 	w := newWay(from, nil, valve{shut: true})

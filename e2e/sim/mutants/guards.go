@@ -666,7 +666,7 @@ var guards = []guard{
 	{"F60", "master/netrpc/wire.TestBoundRefuses", mutant{"declared length not limited", "declared-length-limit",
 		condition("$1 > 1<<62"),
 		"a large message uses much memory"}},
-	{"F60", "internal/portsplit.TestStrangers", mutant{"no timeout for a hello", "hello-timeout",
+	{"F60", "internal/portsplit.TestUnknownPrefaceIsClosed", mutant{"no timeout for a hello", "hello-timeout",
 		text("s.config.HelloTimeout", "time.Hour"),
 		"a silent client keeps a connection"}},
 	{"F60", "master/grpcapi.TestInvalidBytesEndOnlyTheirConnection", mutant{"gRPC messages not limited", "grpc-message-limit",
