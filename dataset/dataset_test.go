@@ -219,7 +219,7 @@ func TestListRefuses(t *testing.T) {
 		{"bad/loop1/file", syscall.ELOOP, ""},
 		{"bad/dangling", fs.ErrNotExist, ""},
 		{"bad/socket", recordio.ErrNotRegular, "socket"},
-		{"sub", recordio.ErrNotRegular, "folder"},
+		{"sub", recordio.ErrNotRegular, "directory"},
 		{"nothing-*", dataset.ErrNoMatch, ""},
 		{"missing/*", dataset.ErrNoMatch, ""},
 		{"a-0/*", dataset.ErrNoMatch, ""},
