@@ -57,11 +57,12 @@ var house = []room{
 	{dir: "master/store", may: []string{"taskqueue", "ledger"}},
 	{dir: "master/component", may: []string{"taskqueue", "ledger"}},
 	{dir: "master/committer", may: []string{"taskqueue", "ledger", "master/store", "master/component"}},
-	{dir: "master/decide", may: []string{"taskqueue", "master/store"}, pure: true},
+	{dir: "master/election/detector", may: []string{"master/store"}, pure: true},
+	{dir: "master/election", may: []string{"taskqueue", "master/store", "master/election/detector"}},
 	{dir: "trainer/session", may: []string{"taskqueue", "master/netrpc/wire"}},
 	{dir: "etcdstore/fence", may: []string{"taskqueue"}},
 	// the application
-	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "ledger", "master/store", "master/component", "master/committer", "master/snapshot", "rendezvous", "evaluation", "master/decide"}},
+	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "ledger", "master/store", "master/component", "master/committer", "master/snapshot", "rendezvous", "evaluation", "master/election", "master/election/detector"}},
 	// faces and adapters
 	{dir: "etcdstore", may: []string{"taskqueue", "ledger", "etcdstore/fence", "master/store"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},

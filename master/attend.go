@@ -11,7 +11,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"trainmaster/master/decide"
+	"trainmaster/master/component"
+	"trainmaster/master/election/detector"
 	"trainmaster/master/store"
 )
 
@@ -67,24 +68,24 @@ func (a *attendance) watch(ctx context.Context, s store.Server, evict func(befor
 			known, redials, renewed = true, attendRedials, 0
 			began := time.Now()
 			awaitEnd(ctx, conn)
-			if time.Since(began) < decide.BeatEvery { // a full port closes it each time
-				pause(ctx, decide.BeatEvery)
+			if time.Since(began) < detector.Interval { // a full port closes it each time
+				pause(ctx, detector.Interval)
 			}
 		//guard:dead-server-evicted
 		case known && errors.Is(err, syscall.ECONNREFUSED):
 			//guard:eviction-repeated
 			if !evict(renewed) {
-				pause(ctx, decide.BeatEvery)
+				pause(ctx, detector.Interval)
 			} else if renewed++; renewed < renewedLooks {
 				pause(ctx, renewedPause)
 			} else {
-				pause(ctx, decide.BeatEvery)
+				pause(ctx, detector.Interval)
 			}
 		case redials > 0:
 			redials--
 			pause(ctx, attendPause)
 		default:
-			pause(ctx, decide.BeatEvery)
+			pause(ctx, detector.Interval)
 		}
 	}
 }
@@ -126,3 +127,5 @@ func (a *attendance) evict(ctx context.Context, s store.Server, before int) (ren
 	}
 	return renewed
 }
+
+func pause(ctx context.Context, d time.Duration) { component.MachineClock{}.Sleep(ctx, d) }

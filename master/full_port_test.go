@@ -13,7 +13,8 @@ import (
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/internal/portsplit"
 	"trainmaster/master"
-	"trainmaster/master/decide"
+	"trainmaster/master/election"
+	"trainmaster/master/election/detector"
 	"trainmaster/master/mastertest"
 )
 
@@ -50,7 +51,7 @@ func TestLeaderWithAFullPortStays(t *testing.T) {
 	})
 	longest, last := time.Duration(0), time.Now()
 	mastertest.StandBy(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), config, nil)
-	response, err := http.Get("http://" + r.Addr + master.BeatsPath)
+	response, err := http.Get("http://" + r.Addr + election.HeartbeatPath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,7 @@ func TestLeaderWithAFullPortStays(t *testing.T) {
 	}
 	switch now := term(t, store); {
 	case now == before:
-	case longest > 2*decide.BeatEvery: // the whole machine paused: the takeover was right, and the test has no result
+	case longest > 2*detector.Interval: // the whole machine paused: the takeover was right, and the test has no result
 		t.Logf("no result: term %d leads after term %d, and this machine paused for %v", now, before, longest)
 	default:
 		t.Errorf("expected no takeover from the healthy term %[2]d, found term %[1]d", now, before)

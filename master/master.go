@@ -8,21 +8,24 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	"net/http"
 	"trainmaster/dataset"
 	"trainmaster/master/committer"
 	"trainmaster/master/component"
+	"trainmaster/master/election"
 	"trainmaster/master/store"
 )
 
 // Master leads a job whenever it holds the lock. Its methods may be called at any time;
 // without the lock they return ErrNotLeader.
 type Master struct {
-	config  Config
-	reports reporter
-	current atomic.Pointer[term]
-	standby atomic.Pointer[standby]
-	fresh   freshness
-	ended   atomic.Pointer[chan struct{}] // closes when the current or the next term ends
+	config   Config
+	reports  reporter
+	current  atomic.Pointer[term]
+	election *election.Election
+	tables   atomic.Pointer[committer.TableCache] // of a standby; nil: none is loaded
+	ended    atomic.Pointer[chan struct{}]        // closes when the current or the next term ends
 
 	servers    *serverControl
 	unused     *unusedParts
@@ -47,7 +50,9 @@ func New(config Config) (*Master, error) {
 	} else if hasNone && config.Queue.Cuts {
 		return nil, errors.New("cuts need parameter servers")
 	}
-	m := &Master{config: config}
+	m := &Master{config: config, election: election.New(election.Config{
+		Store: config.Store, Log: config.Log, Address: config.Advertise, LeaseTTL: config.LeaseTTL, Holddown: config.Holddown,
+	})}
 	ended := make(chan struct{})
 	m.ended.Store(&ended)
 	m.reports.one, m.reports.source = newTurn(), dataset.Source{Roots: config.Roots}
@@ -81,7 +86,7 @@ func (m *Master) Run(ctx context.Context) error {
 	var pulse sync.WaitGroup
 	defer pulse.Wait()
 	defer stopAsking()
-	pulse.Go(func() { m.keepFresh(asking) })
+	pulse.Go(func() { m.election.KeepFresh(asking) })
 	for {
 		lead, kept, err := m.campaign(ctx)
 		if err != nil {
@@ -107,19 +112,26 @@ func (m *Master) Run(ctx context.Context) error {
 
 // campaign waits for the lock as a standby. It returns the task tables that it loaded meanwhile.
 func (m *Master) campaign(ctx context.Context) (store.Leadership, *committer.TableCache, error) {
-	s := &standby{config: m.config, own: m.fresh.ownLease}
-	m.fresh.queued("")
-	following, stop := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	m.standby.Store(s)
-	go func() { done <- s.run(following) }()
-	lead, err := m.config.Store.Lead(ctx, store.Campaign{Address: m.config.Advertise, TTL: m.config.LeaseTTL, Waiting: m.waits, Queued: m.fresh.queued})
-	stop()
-	if failed := <-done; failed != nil && !errors.Is(failed, context.Canceled) {
-		m.config.Log.WithError(failed).Warn("the stand-by could not follow the leader")
+	lead, err := m.election.Campaign(ctx, m.waits, m.followState)
+	return lead, m.tables.Swap(nil), err
+}
+
+// followState loads the task tables that the stored state names.
+func (m *Master) followState(ctx context.Context, v store.Version) error {
+	next, commit, isNew, err := m.tables.Load().Next(ctx, m.config.Store, v.State)
+	if err != nil {
+		return err
 	}
-	m.standby.Store(nil)
-	return lead, s.warm.Load(), err
+	m.tables.Store(next)
+	if isNew {
+		m.config.Log.WithFields(logrus.Fields{"datasets": next.Len(), "commit": commit}).Info("stand-by is warm")
+	}
+	return nil
+}
+
+// ServeHeartbeats sends heartbeats to standbys, at [election.HeartbeatPath] of the trainer port.
+func (m *Master) ServeHeartbeats(w http.ResponseWriter, r *http.Request) {
+	m.election.ServeHeartbeats(w, r)
 }
 
 const termPause = 200 * time.Millisecond
@@ -146,8 +158,7 @@ func (m *Master) leading() (*term, error) {
 
 // Warm reports whether this master is a standby with the task tables loaded.
 func (m *Master) Warm() bool {
-	s := m.standby.Load()
-	return s != nil && s.warm.Load() != nil
+	return m.tables.Load() != nil
 }
 
 // Leading reports whether this master leads, and that was announced.

@@ -37,14 +37,14 @@ func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *committe
 	if err := m.config.Store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
 		return err
 	}
-	c, err := committer.Recover(ctx, lead, m.config.committer(), kept, m.fresh.heard, m.termOver)
+	c, err := committer.Recover(ctx, lead, m.config.committer(), kept, m.election.Heard, m.termOver)
 	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	t := &term{Committer: c}
-	m.fresh.term.Store(lead.Revision())
+	m.election.Leads(lead.Revision())
 	if m.config.Sync {
 		if err := latestVersion(ctx, m.config, c); err != nil {
 			return err
@@ -109,7 +109,7 @@ func latestVersion(ctx context.Context, config Config, c *committer.Committer) e
 
 // termOver hides the term and ends it for the faces.
 func (m *Master) termOver() {
-	m.fresh.term.Store(0)
+	m.election.Leads(0)
 	if m.current.Swap(nil) == nil {
 		return
 	}

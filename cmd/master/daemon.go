@@ -21,6 +21,7 @@ import (
 	"trainmaster/ledger"
 	"trainmaster/local"
 	"trainmaster/master"
+	"trainmaster/master/election"
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/httpapi"
 	"trainmaster/master/netrpc"
@@ -359,7 +360,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 // serveBeats serves the heartbeats that standby masters read.
 func serveBeats(ctx context.Context, m *master.Master, l net.Listener) error {
 	routes := http.NewServeMux()
-	routes.HandleFunc("GET "+master.BeatsPath, m.ServeBeats)
+	routes.HandleFunc("GET "+election.HeartbeatPath, m.ServeHeartbeats)
 	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()

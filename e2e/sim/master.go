@@ -13,7 +13,7 @@ import (
 	"trainmaster/etcdstore/fence"
 	"trainmaster/master"
 	"trainmaster/master/committer"
-	"trainmaster/master/decide"
+	"trainmaster/master/election/detector"
 	"trainmaster/master/netrpc/wire"
 	ports "trainmaster/master/store"
 	"trainmaster/taskqueue"
@@ -49,7 +49,7 @@ type node struct {
 	bid       *lock  // key in the queue for the lock; nil on the leader
 	own       string // lease of the last key in the queue
 	version   int64  // newest revision of the stored state that the watch reported
-	watching  decide.Watch
+	watching  detector.Watch
 	excused   time.Duration // until then, a takeover after a fault is no violation
 	listening *listening
 	listeners []func() // functions that end the connections of standbys
@@ -148,7 +148,7 @@ func (n *node) boot() {
 	n.cuts, n.driven, n.lock, n.bid, n.pending, n.conns, n.wake, n.stopping, n.arrived = nil, nil, nil, nil, nil, nil, nil, false, 0
 	n.stopTerm = func() {}
 	n.components = nil
-	n.own, n.watching, n.listeners = "", decide.Watch{Address: n.addr}, nil
+	n.own, n.watching, n.listeners = "", detector.Watch{Address: n.addr}, nil
 	if n.listening != nil {
 		n.listening.over = true
 		n.listening = nil
@@ -432,7 +432,7 @@ func (n *node) queueChanged() {
 	if n.bid != nil && n.wake != nil {
 		n.wake()
 	}
-	if next := n.first(); next != n.watching.Suspect() {
+	if next := n.first(); next != n.watching.Candidate() {
 		n.follow(next)
 	}
 }

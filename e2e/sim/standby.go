@@ -7,18 +7,18 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"trainmaster/etcdstore/fence"
-	"trainmaster/master/decide"
+	"trainmaster/master/election/detector"
 	ports "trainmaster/master/store"
 )
 
 // synAgain is the pause before the retry of an unanswered dial.
 const synAgain = time.Second
 
-// listening is the connection of a standby to the master that it watches. decide.Redial decides
+// listening is the connection of a standby to the master that it watches. detector.Redial decides
 // when to dial again. A heartbeat arrives every BeatEvery.
 type listening struct {
 	of         ports.Candidate
-	redial     decide.Redial
+	redial     detector.Redial
 	heartbeats int  // number received over the open connection
 	over       bool // the standby watches another master, or has ended
 }
@@ -72,13 +72,13 @@ func (n *node) dial(l *listening) {
 	})
 }
 
-// serveBeats sends heartbeats until the process ends. It models the function master.ServeBeats.
+// serveBeats sends heartbeats until the process ends. It models the function election.ServeHeartbeats.
 func (n *node) serveBeats(to *node, l *listening) {
 	if l.over {
 		return
 	}
 	if !n.deaf && !to.deaf {
-		beat := decide.Beat{Lease: n.own, AgeMs: (n.now - n.heard).Milliseconds()}
+		beat := detector.Heartbeat{Lease: n.own, AgeMs: (n.now - n.heard).Milliseconds()}
 		if n.lock != nil {
 			beat.Term = uint64(n.lock.term.Revision)
 		}
@@ -89,7 +89,7 @@ func (n *node) serveBeats(to *node, l *listening) {
 			}
 		})
 	}
-	n.after(decide.BeatEvery, func() { n.serveBeats(to, l) })
+	n.after(detector.Interval, func() { n.serveBeats(to, l) })
 }
 
 // closeListeners closes the connections of standbys when the process ends.
@@ -102,7 +102,7 @@ func (n *node) closeListeners() {
 
 // judge judges the watched master every BeatEvery.
 func (n *node) judge() {
-	n.after(decide.BeatEvery, n.judge)
+	n.after(detector.Interval, n.judge)
 	if !n.cut && !n.world.etcd.down { // a standby without other requests sends a small one
 		n.after(n.link.etcdDelay(), func() { n.heard = n.now })
 	}
@@ -112,17 +112,17 @@ func (n *node) judge() {
 }
 
 // act acts on a verdict.
-func (n *node) act(v decide.Verdict) {
-	if v == decide.Alive || n.bid == nil {
+func (n *node) act(v detector.Verdict) {
+	if v == detector.Alive || n.bid == nil {
 		return
 	}
-	n.takeOver(n.watching.Suspect(), v)
+	n.takeOver(n.watching.Candidate(), v)
 	n.watching.Forget()
 }
 
 // takeOver revokes the lease of the watched master, unless the holddown of the previous takeover exists. The backoff from
 // silent leaders is not modelled, so that takeovers are frequent.
-func (n *node) takeOver(s ports.Candidate, found decide.Verdict) {
+func (n *node) takeOver(s ports.Candidate, found detector.Verdict) {
 	e := n.world.etcd
 	exempt := n.version < s.Revision
 	n.world.check.takeover(n, s, found)
@@ -153,13 +153,13 @@ func (w *world) nodeAt(addr string) *node {
 
 // excusedFor is the time after a fault during which a takeover is no violation: five intervals of
 // heartbeats and the retry of a dial.
-const excusedFor = synAgain + 5*decide.BeatEvery
+const excusedFor = synAgain + 5*detector.Interval
 
 // excuse records that a master is paused or partitioned for d.
 func (n *node) excuse(d time.Duration) { n.excused = max(n.excused, n.now+d+excusedFor) }
 
 // takeover checks that a standby does not replace a running master that etcd and the standby can reach.
-func (c *check) takeover(n *node, s ports.Candidate, found decide.Verdict) {
+func (c *check) takeover(n *node, s ports.Candidate, found detector.Verdict) {
 	w, other := c.world, c.world.nodeAt(s.Address)
 	f := &w.plan.faults
 	switch {

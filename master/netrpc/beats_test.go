@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"trainmaster/master"
+	"trainmaster/master/election"
 	"trainmaster/master/mastertest"
 )
 
@@ -21,7 +22,7 @@ func TestStandbyReceivesHeartbeatsDespiteOtherConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", master.BeatsPath); err != nil {
+		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", election.HeartbeatPath); err != nil {
 			t.Fatal(err)
 		}
 		if n%50 != 0 && n < 250 {

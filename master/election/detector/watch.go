@@ -1,4 +1,4 @@
-package decide
+package detector
 
 import "trainmaster/master/store"
 
@@ -11,42 +11,42 @@ import "trainmaster/master/store"
 type Watch struct {
 	Address string // of the standby
 
-	suspect store.Candidate
-	probe   Probe
+	candidate store.Candidate
+	failures  failureDetector
 }
 
-// Suspect returns the suspect.
-func (w *Watch) Suspect() store.Candidate { return w.suspect }
+// Candidate returns the first key in the queue for the lock.
+func (w *Watch) Candidate() store.Candidate { return w.candidate }
 
 // Follow takes the first key in the queue. own is the lease of the standby's own key, "" before
 // there is one.
 func (w *Watch) Follow(next store.Candidate, own string) Verdict {
-	w.suspect, w.probe = next, Probe{}
+	w.candidate, w.failures = next, failureDetector{}
 	return w.predecessor(own)
 }
 
 // Heard records a heartbeat that was sent for a key. It calls etcdAnswers if etcd does not answer the sender.
-func (w *Watch) Heard(key string, b Beat, etcdAnswers func() bool) Verdict {
+func (w *Watch) Heard(key string, b Heartbeat, etcdAnswers func() bool) Verdict {
 	switch {
-	case key != w.suspect.Key:
-	case b.Lease != w.suspect.Lease:
+	case key != w.candidate.Key:
+	case b.Lease != w.candidate.Lease:
 		return Dead // another process has its port
 	default:
 		//guard:standby-counts-heartbeat
-		w.probe.Hears(b, b.AgeMs <= MaxBeatAge.Milliseconds() || etcdAnswers())
+		w.failures.heard(b, b.AgeMs <= MaxAge.Milliseconds() || etcdAnswers())
 	}
 	return Alive
 }
 
 // Gone says that the connection to the holder of a key broke, and that its port refuses others.
 func (w *Watch) Gone(key string) Verdict {
-	if key != w.suspect.Key {
+	if key != w.candidate.Key {
 		return Alive
 	}
 	return Dead
 }
 
-// Look must be called every BeatEvery. revision is the watched revision of the stored state.
+// Look must be called every Interval. revision is the watched revision of the stored state.
 func (w *Watch) Look(revision int64, own string) Verdict {
 	if !w.other(own) {
 		return Alive
@@ -54,20 +54,20 @@ func (w *Watch) Look(revision int64, own string) Verdict {
 	if judged := w.predecessor(own); judged != Alive {
 		return judged
 	}
-	return w.probe.Look(revision)
+	return w.failures.look(revision)
 }
 
 // Forget resets the probe after a verdict.
-func (w *Watch) Forget() { w.probe = Probe{} }
+func (w *Watch) Forget() { w.failures = failureDetector{} }
 
 // other reports whether the suspect is another master.
-func (w *Watch) other(own string) bool { return w.suspect.Key != "" && w.suspect.Lease != own }
+func (w *Watch) other(own string) bool { return w.candidate.Key != "" && w.candidate.Lease != own }
 
 // predecessor judges a suspect with the standby's own address. The standby holds the port, so the key belongs to an
 // earlier start of the same master.
 func (w *Watch) predecessor(own string) Verdict {
 	//guard:standby-keeps-own-lease
-	if own != "" && w.other(own) && w.suspect.Address == w.Address {
+	if own != "" && w.other(own) && w.candidate.Address == w.Address {
 		return Dead
 	}
 	return Alive

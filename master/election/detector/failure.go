@@ -1,9 +1,9 @@
-package decide
+package detector
 
 import "time"
 
-// Beat is the heartbeat that a master sends every BeatEvery, as a line of JSON.
-type Beat struct {
+// Heartbeat is the heartbeat that a master sends every Interval, as a line of JSON.
+type Heartbeat struct {
 	Term  uint64 `json:"term"`   // create revision of its lock; 0: it does not lead
 	Lease string `json:"lease"`  // of its key in the queue for the lock, hexadecimal
 	AgeMs int64  `json:"age_ms"` // since etcd last answered it
@@ -11,10 +11,10 @@ type Beat struct {
 
 // Intervals of heartbeats.
 const (
-	BeatEvery = 200 * time.Millisecond
+	Interval = 200 * time.Millisecond
 	//guard:missed-heartbeats
-	missedBeats = 3
-	MaxBeatAge  = time.Second // a beat that knows etcd's last answer to be older counts as missed
+	missedLimit = 3
+	MaxAge      = time.Second // a beat that knows etcd's last answer to be older counts as missed
 )
 
 // Verdict is the judgment of a standby about the leader.
@@ -29,28 +29,28 @@ const (
 
 func (v Verdict) String() string { return [...]string{"alive", "silent", "dead"}[v] }
 
-// Probe judges the holder of the first key in the lock queue, from the observations of a standby. It has no clock: the
-// caller calls Look every BeatEvery.
+// failureDetector judges the holder of the first key in the lock queue, from the observations of a standby. It has no clock: the
+// caller calls Look every Interval.
 //
-// A leader is dead if its connection broke and its port refuses a new connection. It is silent if missedBeats
+// A leader is dead if its connection broke and its port refuses a new connection. It is silent if missedLimit
 // heartbeats in a row are missed. A heartbeat also counts as missed if etcd answers the standby but not the leader. A
 // commit of the leader resets the count.
-type Probe struct {
+type failureDetector struct {
 	missed   int
 	beat     bool  // since the last look
 	revision int64 // of the stored state when the first beat was missed
 }
 
-// Hears records a heartbeat. It ignores a heartbeat whose sender has lost etcd, if etcd answers the standby.
-func (p *Probe) Hears(b Beat, etcdAnswers bool) {
-	if b.AgeMs > MaxBeatAge.Milliseconds() && etcdAnswers {
+// heard records a heartbeat. It ignores a heartbeat whose sender has lost etcd, if etcd answers the standby.
+func (p *failureDetector) heard(b Heartbeat, etcdAnswers bool) {
+	if b.AgeMs > MaxAge.Milliseconds() && etcdAnswers {
 		return
 	}
 	p.beat = true
 }
 
-// Look counts missed heartbeats. revision is the watched revision of the stored state.
-func (p *Probe) Look(revision int64) Verdict {
+// look counts missed heartbeats. revision is the watched revision of the stored state.
+func (p *failureDetector) look(revision int64) Verdict {
 	if p.beat {
 		p.beat, p.missed = false, 0
 		return Alive
@@ -64,7 +64,7 @@ func (p *Probe) Look(revision int64) Verdict {
 		p.missed = 0
 		return Alive
 	}
-	if p.missed < missedBeats {
+	if p.missed < missedLimit {
 		return Alive
 	}
 	return Silent

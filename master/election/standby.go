@@ -1,4 +1,4 @@
-package master
+package election
 
 import (
 	"bufio"
@@ -16,23 +16,21 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 
-	"trainmaster/master/committer"
-	"trainmaster/master/decide"
+	"trainmaster/master/election/detector"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
 
-// standby is what a master does while another one leads: it keeps what a term begins with
-// warm, and watches over the leader.
+// standby follows the stored state and watches the leader while another master leads.
 //
-//	following ──── silent: beats missed, or dead: reset and refused ────▶ deposing ──▶ following
+//	following ──── silent: heartbeats missed, or dead: reset and refused ────▶ deposing ──▶ following
 //	    │
-//	    └── our key is the first: Campaign returns, the term begins with what is warm
+//	    └── own key is the first: Campaign returns
 type standby struct {
 	config  Config
-	warm    atomic.Pointer[committer.TableCache]
-	version atomic.Int64  // revision of the stored state, as watched
-	own     func() string // the lease of our own key in the queue; "" before there is one
+	follow  func(context.Context, store.Version) error // receives the stored state
+	version atomic.Int64                               // revision of the stored state, as watched
+	own     func() string                              // lease of the own key in the queue; "" before there is one
 }
 
 // run follows until ctx ends: then the lock is held, or the master stops.
@@ -57,7 +55,7 @@ func (s *standby) run(ctx context.Context) error {
 		}
 		return context.Cause(ctx)
 	})
-	group.Go(func() error { return s.keepWarm(ctx, states) })
+	group.Go(func() error { return s.followState(ctx, states) })
 	group.Go(func() error { return s.listen(ctx, toHear, beats) })
 	group.Go(func() error { return s.watch(ctx, leaders, beats) })
 	return group.Wait()
@@ -66,17 +64,17 @@ func (s *standby) run(ctx context.Context) error {
 // heard is a heartbeat that the standby received from a suspect.
 type heard struct {
 	of   store.Candidate
-	beat decide.Beat
+	beat detector.Heartbeat
 	gone bool // the connection broke, and the port refuses another one
 }
 
 // watch judges the suspect and takes over.
 func (s *standby) watch(ctx context.Context, leaders <-chan store.Candidate, beats <-chan heard) error {
-	ticker := time.NewTicker(decide.BeatEvery)
+	ticker := time.NewTicker(detector.Interval)
 	defer ticker.Stop()
-	watch := decide.Watch{Address: s.config.Advertise}
+	watch := detector.Watch{Address: s.config.Address}
 	for {
-		judged := decide.Alive
+		judged := detector.Alive
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -91,59 +89,47 @@ func (s *standby) watch(ctx context.Context, leaders <-chan store.Candidate, bea
 		case <-ticker.C:
 			judged = watch.Look(s.version.Load(), s.own())
 		}
-		if judged != decide.Alive {
-			s.depose(ctx, watch.Suspect(), judged)
+		if judged != detector.Alive {
+			s.depose(ctx, watch.Candidate(), judged)
 			watch.Forget()
 		}
 	}
 }
 
-// warmEvery bounds how often the state is decoded to see whether it names new tables.
-const warmEvery = time.Second
+// followEvery bounds how often the state is decoded to see whether it names new tables.
+const followEvery = time.Second
 
-// keepWarm loads the tables that the state names.
-func (s *standby) keepWarm(ctx context.Context, states <-chan store.Version) error {
+// followState calls follow with the stored state.
+func (s *standby) followState(ctx context.Context, states <-chan store.Version) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case v := <-states:
 			if v.State != nil {
-				if err := s.load(ctx, v); err != nil && ctx.Err() == nil {
+				if err := s.follow(ctx, v); err != nil && ctx.Err() == nil {
 					s.config.Log.WithError(err).Warn("the state cannot be kept warm")
 				}
 			}
-			pause(ctx, warmEvery)
+			pause(ctx, followEvery)
 		}
 	}
 }
 
-func (s *standby) load(ctx context.Context, v store.Version) error {
-	next, commit, isNew, err := s.warm.Load().Next(ctx, s.config.Store, v.State)
-	if err != nil {
-		return err
-	}
-	s.warm.Store(next)
-	if isNew {
-		s.config.Log.WithFields(logrus.Fields{"datasets": next.Len(), "commit": commit}).Info("stand-by is warm")
-	}
-	return nil
-}
-
 // etcdAnswers reports whether etcd answers this master.
 func (s *standby) etcdAnswers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, decide.BeatEvery)
+	ctx, cancel := context.WithTimeout(ctx, detector.Interval)
 	defer cancel()
 	_, _, err := s.config.Store.Value(ctx, taskqueue.StepKey)
 	return err == nil
 }
 
 // depose forces a takeover. The lock queue determines the next leader.
-func (s *standby) depose(ctx context.Context, suspect store.Candidate, judged decide.Verdict) {
+func (s *standby) depose(ctx context.Context, suspect store.Candidate, judged detector.Verdict) {
 	log := s.config.Log.WithFields(logrus.Fields{"suspect": suspect.Address, "term": suspect.Revision, "found": judged})
 	by := store.Takeover{
 		Holddown: s.config.Holddown,
-		Silent:   judged == decide.Silent,
+		Silent:   judged == detector.Silent,
 		Exempt:   s.version.Load() < suspect.Revision,
 	}
 	bounded, cancel := context.WithTimeout(ctx, deposeTimeout)
@@ -167,7 +153,7 @@ func (s *standby) listen(ctx context.Context, suspects <-chan store.Candidate, b
 		suspect := next
 		hearing, stop := context.WithCancel(ctx)
 		var one sync.WaitGroup
-		if suspect.Address != "" && suspect.Address != s.config.Advertise {
+		if suspect.Address != "" && suspect.Address != s.config.Address {
 			one.Go(func() { s.hear(hearing, suspect, beats) })
 		}
 		select {
@@ -185,7 +171,7 @@ func (s *standby) listen(ctx context.Context, suspects <-chan store.Candidate, b
 // hear keeps a connection to the suspect. When the connection breaks, hear dials again: if the port refuses, the
 // process has ended.
 func (s *standby) hear(ctx context.Context, suspect store.Candidate, beats chan<- heard) {
-	var look decide.Redial
+	var look detector.Redial
 	for ctx.Err() == nil {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", suspect.Address)
 		if err != nil {
@@ -206,7 +192,7 @@ func (s *standby) hear(ctx context.Context, suspect store.Candidate, beats chan<
 
 // readBeats forwards heartbeats until the connection breaks, and returns their number.
 func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect store.Candidate, beats chan<- heard) (n int) {
-	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", BeatsPath, suspect.Address); err != nil {
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", HeartbeatPath, suspect.Address); err != nil {
 		return 0
 	}
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -220,7 +206,7 @@ func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect store.Ca
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(make([]byte, 0, 512), 4096)
 	for lines.Scan() {
-		var b decide.Beat
+		var b detector.Heartbeat
 		if json.Unmarshal(lines.Bytes(), &b) == nil {
 			sendTo(ctx, beats, heard{of: suspect, beat: b})
 			n++
@@ -228,9 +214,6 @@ func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect store.Ca
 	}
 	return n
 }
-
-// BeatsPath is the path of the heartbeats on the trainer port.
-const BeatsPath = "/beats"
 
 func sendTo[V any](ctx context.Context, c chan<- V, v V) {
 	select {

@@ -1,4 +1,4 @@
-package master
+package election
 
 import (
 	"context"
@@ -11,28 +11,39 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
-	"trainmaster/master/decide"
+	"trainmaster/master/election/detector"
 	"trainmaster/master/store"
 )
 
 // suspected is a store of a job with a leader that never commits. It reports each attempted takeover and permits
 // none.
 type suspected struct {
-	*memory
-	leader   store.Candidate
-	takeover chan store.Takeover
+	store.Store // nil, but for the methods below
+	leader      store.Candidate
+	takeover    chan store.Takeover
 }
 
 func (s suspected) WatchLeader(ctx context.Context) <-chan store.Candidate {
-	return untilEnd(ctx, s.leader)
+	leader := make(chan store.Candidate, 1)
+	leader <- s.leader
+	context.AfterFunc(ctx, func() { close(leader) })
+	return leader
 }
+
+func (s suspected) WatchState(ctx context.Context) <-chan store.Version {
+	none := make(chan store.Version)
+	context.AfterFunc(ctx, func() { close(none) })
+	return none
+}
+
+func (s suspected) Value(context.Context, string) ([]byte, int64, error) { return nil, 0, nil }
 
 func (s suspected) Depose(ctx context.Context, _ store.Candidate, by store.Takeover) error {
 	select {
 	case s.takeover <- by:
 	case <-ctx.Done():
 	}
-	return ErrHeldDown
+	return store.ErrHeldDown
 }
 
 // A leader with an open port that sends no heartbeats is silent. When its process ends, it is dead, and stays dead
@@ -59,7 +70,7 @@ func TestSilentAndDeadLeaders(t *testing.T) {
 		conns.Range(func(conn, _ any) bool { return conn.(net.Conn).Close() == nil })
 	})
 	defer die()
-	db := suspected{newMemory(), store.Candidate{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan store.Takeover)}
+	db := suspected{nil, store.Candidate{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan store.Takeover)}
 	logger, _ := logtest.NewNullLogger()
 	s := &standby{config: Config{Store: db, Log: logrus.NewEntry(logger), Holddown: time.Minute}, own: func() string { return "2" }}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -84,7 +95,7 @@ func TestSilentAndDeadLeaders(t *testing.T) {
 	die()
 	for next().Silent { // takeovers of the silent leader
 	}
-	for range 5 * int(time.Second/decide.BeatEvery) / 5 {
+	for range 5 * int(time.Second/detector.Interval) / 5 {
 		if by := next(); by.Silent {
 			t.Fatalf("dead leader: got takeover %+v", by)
 		}
@@ -112,7 +123,7 @@ func TestStandbyRedialsWithPauses(t *testing.T) {
 	})
 	defer serving.Wait()
 	defer listener.Close()
-	db := suspected{newMemory(), store.Candidate{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan store.Takeover)}
+	db := suspected{nil, store.Candidate{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan store.Takeover)}
 	logger, _ := logtest.NewNullLogger()
 	s := &standby{config: Config{Store: db, Log: logrus.NewEntry(logger), Holddown: time.Minute}, own: func() string { return "2" }}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -124,7 +135,7 @@ func TestStandbyRedialsWithPauses(t *testing.T) {
 	for range 3 { // each after three missed heartbeats
 		<-db.takeover
 	}
-	most := 10 + int64(time.Since(began)/decide.BeatEvery)
+	most := 10 + int64(time.Since(began)/detector.Interval)
 	if n := accepted.Load(); n > most {
 		t.Errorf("%d connections in %v, expected at most %d", n, time.Since(began), most)
 	}
@@ -136,15 +147,15 @@ func TestPredecessor(t *testing.T) {
 	for name, tt := range map[string]struct {
 		own     string
 		suspect store.Candidate
-		want    decide.Verdict
+		want    detector.Verdict
 	}{
-		"an earlier start":            {"2", store.Candidate{Key: "/master/lock/1", Address: here, Lease: "1"}, decide.Dead},
-		"own key":                     {"2", store.Candidate{Key: "/master/lock/2", Address: here, Lease: "2"}, decide.Alive},
-		"before the own key is known": {"", store.Candidate{Key: "/master/lock/2", Address: here, Lease: "2"}, decide.Alive},
-		"a master at another address": {"2", store.Candidate{Key: "/master/lock/1", Address: there, Lease: "1"}, decide.Alive},
-		"an empty queue":              {"2", store.Candidate{}, decide.Alive},
+		"an earlier start":            {"2", store.Candidate{Key: "/master/lock/1", Address: here, Lease: "1"}, detector.Dead},
+		"own key":                     {"2", store.Candidate{Key: "/master/lock/2", Address: here, Lease: "2"}, detector.Alive},
+		"before the own key is known": {"", store.Candidate{Key: "/master/lock/2", Address: here, Lease: "2"}, detector.Alive},
+		"a master at another address": {"2", store.Candidate{Key: "/master/lock/1", Address: there, Lease: "1"}, detector.Alive},
+		"an empty queue":              {"2", store.Candidate{}, detector.Alive},
 	} {
-		watch := decide.Watch{Address: here}
+		watch := detector.Watch{Address: here}
 		for n := range 2 { // immediately, and at the next check
 			got := watch.Follow(tt.suspect, tt.own)
 			if n > 0 {

@@ -1,8 +1,8 @@
-package decide
+package detector
 
 import "testing"
 
-func TestProbe(t *testing.T) {
+func TestFailureDetector(t *testing.T) {
 	const fresh, stale = 0, 1500
 	type step struct {
 		beats    []int64 // ages of the heartbeats since the last check
@@ -20,12 +20,12 @@ func TestProbe(t *testing.T) {
 		"both lost etcd":                  {{[]int64{stale}, false, 5, Alive}, {[]int64{stale}, false, 5, Alive}, {[]int64{stale}, false, 5, Alive}, {[]int64{stale}, false, 5, Alive}},
 		"one fresh heartbeat among stale": {{[]int64{stale, fresh}, true, 5, Alive}, {[]int64{fresh, stale}, true, 5, Alive}, {[]int64{stale, fresh}, true, 5, Alive}},
 	} {
-		var p Probe
+		var p failureDetector
 		for i, s := range steps {
 			for _, age := range s.beats {
-				p.Hears(Beat{AgeMs: age}, s.etcd)
+				p.heard(Heartbeat{AgeMs: age}, s.etcd)
 			}
-			if got := p.Look(s.revision); got != s.want {
+			if got := p.look(s.revision); got != s.want {
 				t.Errorf("%s: look %d: %v, expected %v", name, i, got, s.want)
 			}
 		}

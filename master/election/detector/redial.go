@@ -1,4 +1,4 @@
-package decide
+package detector
 
 import "time"
 
@@ -9,7 +9,7 @@ const redialFirst = 10 * time.Millisecond
 // clock: the caller waits.
 //
 // A connection that ended after heartbeats is dialed again immediately, because the port of a killed process refuses
-// the next connection. Each further attempt without a heartbeat doubles the pause, up to BeatEvery. A process that is
+// the next connection. Each further attempt without a heartbeat doubles the pause, up to Interval. A process that is
 // terminating can reset a connection before it closes its port, and a port with too many connections accepts and closes
 // each new one.
 type Redial struct {
@@ -32,14 +32,14 @@ func (r *Redial) Ended(heartbeats int) time.Duration {
 // pause before the next attempt, and whether the master is gone.
 func (r *Redial) NotConnected(refused bool) (wait time.Duration, gone bool) {
 	if refused || !r.known {
-		r.wait = BeatEvery
-		return BeatEvery, refused && r.known
+		r.wait = Interval
+		return Interval, refused && r.known
 	}
 	return r.backOff(), false
 }
 
 func (r *Redial) backOff() time.Duration {
 	//guard:standby-redial-backoff
-	r.wait = min(max(2*r.wait, redialFirst), BeatEvery)
+	r.wait = min(max(2*r.wait, redialFirst), Interval)
 	return r.wait
 }
