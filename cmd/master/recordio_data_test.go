@@ -107,7 +107,7 @@ func TestConvertWarnsOfFewTasks(t *testing.T) {
 func TestVerifyOfAFolderIsNotDamage(t *testing.T) {
 	dir := t.TempDir()
 	code, stdout, stderr := recordioRun(t, "", "verify", dir)
-	if code != exitFailed || !strings.Contains(stdout, "unreadable") || strings.Contains(stderr, "byte 0") || !strings.Contains(stderr, "folder") {
+	if code != exitFailed || !strings.Contains(stdout, "unreadable") || strings.Contains(stderr, "byte 0") || !strings.Contains(stderr, "directory") {
 		t.Errorf("verify exits with %d: %s%s", code, stdout, stderr)
 	}
 	odd := filepath.Join(dir, "a\nb")
