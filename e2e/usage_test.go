@@ -117,7 +117,7 @@ func TestBadSettings(t *testing.T) {
 		{"a glob that the shell took", []string{"trainer", "--endpoints", away, "--data", file, file}, exitUsage, []string{"arguments after the flags", file, "quoted"}},
 		{"a batch of nothing", []string{"trainer", "--endpoints", away, "--data", file, "--batch-size", "-1"}, exitUsage, []string{"--batch-size", `"-1"`, "expected 0"}},
 		{"a rate that is none", []string{"trainer", "--endpoints", away, "--data", file, "--learning-rate", "NaN"}, exitUsage, []string{"--learning-rate", `"NaN"`, "expected 0"}},
-		{"another optimizer's number", []string{"trainer", "--endpoints", away, "--data", file, "--optimizer", "adam", "--momentum", "0.9"}, exitUsage, []string{"--momentum", `"0.9"`, "it goes with --optimizer momentum or nesterov"}},
+		{"another optimizer's number", []string{"trainer", "--endpoints", away, "--data", file, "--optimizer", "adam", "--momentum", "0.9"}, exitUsage, []string{"--momentum", `"0.9"`, "no value without --optimizer momentum or nesterov"}},
 		{"no such optimizer", []string{"run", "--optimizer", "lion"}, exitUsage, []string{"--optimizer", `"lion"`, "expected one of sgd, momentum"}},
 		{"no such rate in a run", []string{"run", "--clip-norm", "-1"}, exitUsage, []string{"--clip-norm", `"-1"`, "expected 0"}},
 		{"a schedule without its end", []string{"run", "--optimizer", "adam", "--schedule", "cosine"}, exitUsage, []string{"--schedule-steps", `"0"`, "more than the steps of the warm-up"}},

@@ -121,7 +121,7 @@ func TestUsageErrors(t *testing.T) {
 		{"trainer id", []string{"trainer", "--id", "a/b"}, []string{`bad value "a/b" for --id`}},
 		{"batch", []string{"trainer", "--data", "x", "--batch-size", "2000000000"}, []string{"--batch-size", "1048576"}},
 		{"rank", []string{"trainer", "--data", "x", "--rank", "-1"}, []string{`"-1"`, "--rank", "expected 0 (chosen by the data) or more"}},
-		{"nothing of a mean", []string{"trainer", "--data", "x", "--optimizer", "adam", "--beta1", "0"}, []string{"--beta1", "0 would be taken for the default, 0.9"}},
+		{"nothing of a mean", []string{"trainer", "--data", "x", "--optimizer", "adam", "--beta1", "0"}, []string{"--beta1", "0 selects the default, 0.9"}},
 		{"wire dtype", []string{"trainer", "--data", "x", "--wire-dtype", "float16"}, []string{"float16", "bfloat16"}},
 		{"half a way", []string{"trainer", "--data", "x", "--addr", "127.0.0.1:1"}, []string{"found --addr alone"}},
 		{"checkpoints", []string{"--checkpoint-keep", "-1"}, []string{"--checkpoint-keep: expected 0"}},

@@ -27,7 +27,7 @@ func TestRunChecksBeforeItBegins(t *testing.T) {
 		"too many masters":      {[]string{"--masters", "17"}, []string{`bad value "17" for --masters`, "expected 1 to 16"}},
 		"too many servers":      {[]string{"--ps", "2000"}, []string{`bad value "2000" for --ps`, "expected 1 to 128"}},
 		"too many trainers":     {[]string{"--trainers", "100000"}, []string{`bad value "100000" for --trainers`, "expected 1 to 1000"}},
-		"adagrad's momentum":    {[]string{"--dataset", "flights", "--learning-rate", "0.1", "--momentum", "0.9"}, []string{"--momentum", "it goes with --optimizer momentum or nesterov"}},
+		"adagrad's momentum":    {[]string{"--dataset", "flights", "--learning-rate", "0.1", "--momentum", "0.9"}, []string{"--momentum", "no value without --optimizer momentum or nesterov"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "runs")

@@ -21,16 +21,16 @@ const (
 
 // The tensors of a slots file.
 const (
-	heldSlots    = "slots"         // U64 [slots]: which are held, ascending
-	slotRows     = "slot_rows"     // U64 [slots]: rows of each in the other files, in their order
-	slotLiving   = "slot_living"   // U64 [slots]: rows of each in the table
-	slotClocks   = "slot_clocks"   // U64 [slots]: greatest step applied
-	slotFreed    = "slot_freed"    // U64 [slots]: how many of freed_ids are of each
-	freedIDs     = "freed_ids"     // U64: ids, as two's complement
-	slotWaiting  = "slot_waiting"  // U64 [slots]: candidates of each
-	waitingIDs   = "waiting_ids"   // U64
-	waitingCount = "waiting_count" // U64: updates
-	waitingLast  = "waiting_last"  // U64: step of the last update
+	heldSlots    = "slots"         // U64 [slots], numbers of the held slots, ascending.
+	slotRows     = "slot_rows"     // U64 [slots], rows of each slot in the other files, in their order.
+	slotLiving   = "slot_living"   // U64 [slots], rows of each slot in the table.
+	slotClocks   = "slot_clocks"   // U64 [slots], greatest step applied.
+	slotFreed    = "slot_freed"    // U64 [slots], number of freed_ids of each slot.
+	freedIDs     = "freed_ids"     // U64, ids as two's complement.
+	slotWaiting  = "slot_waiting"  // U64 [slots], candidates of each slot.
+	waitingIDs   = "waiting_ids"   // U64.
+	waitingCount = "waiting_count" // U64, updates.
+	waitingLast  = "waiting_last"  // U64, step of the last update.
 	slotSteps    = "applied_steps" // U64 [trainers, slots]
 )
 

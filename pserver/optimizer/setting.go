@@ -13,13 +13,13 @@ import (
 type Setting struct {
 	Name  string
 	Usage string
-	Words []string // that the value is one of; nil: it is a number
+	Words []string // Permitted values, nil for a number.
 
-	instead   string   // what 0 stands for, in the fields that have no other way to say "not given"; "": for 0
+	instead   string   // The default that 0 selects, empty if 0 means 0.
 	field     any      // *string, *float32, *float64 or *uint64
-	kinds     []string // that have a use for it; nil: all
-	schedules []string // that have a use for it; nil: all
-	below     float64  // of a number
+	kinds     []string // Kinds that use the setting, nil for all.
+	schedules []string // Schedules that use the setting, nil for all.
+	below     float64  // Exclusive upper limit of a number.
 }
 
 // Settings returns the fields of c. The flag of a field is "--" and its name, in all commands.
@@ -29,25 +29,25 @@ func (c *Config) Settings() []Setting {
 	sums := []string{Adagrad, FTRL}
 	s := &c.Schedule
 	return []Setting{
-		{Name: "optimizer", Usage: "how gradients change parameters (default: chosen by the data)", Words: Kinds(), field: &c.Kind},
-		{Name: "learning-rate", Usage: "of the mean gradient (0: chosen by optimizer and data)", field: &c.LearningRate, below: inf},
-		{Name: "momentum", Usage: "with --learning-rate, or --optimizer momentum or nesterov: the part of the last change that stays", field: &c.Momentum, kinds: []string{Momentum, Nesterov}, below: 1},
-		{Name: "beta1", Usage: "of adam and adamw: the part of the mean that stays (above 0; not given: 0.9)", instead: "0.9", field: &c.Beta1, kinds: adams, below: 1},
-		{Name: "beta2", Usage: "of adam and adamw: the part of the mean of squares that stays (above 0; not given: 0.999)", instead: "0.999", field: &c.Beta2, kinds: adams, below: 1},
-		{Name: "epsilon", Usage: "of adam, adamw and adagrad: added to the root (above 0; not given: 1e-8, adagrad: 1e-10)", instead: "1e-8, or 1e-10 of adagrad", field: &c.Epsilon, kinds: append(adams, Adagrad), below: inf},
-		{Name: "initial-accumulator", Usage: "of adagrad and ftrl: what sums of squares start at", field: &c.InitialAccumulator, kinds: sums, below: inf},
-		{Name: "ftrl-beta", Usage: "of ftrl: added to the root (above 0; not given: 1)", instead: "1", field: &c.FTRLBeta, kinds: []string{FTRL}, below: inf},
-		{Name: "l1", Usage: "of ftrl: makes parameters exactly 0", field: &c.L1, kinds: []string{FTRL}, below: inf},
-		{Name: "l2", Usage: "of ftrl: draws parameters towards 0", field: &c.L2, kinds: []string{FTRL}, below: inf},
-		{Name: "weight-decay", Usage: "draws parameters towards 0: added to the gradient times the parameter; adamw: apart from it", field: &c.WeightDecay, kinds: []string{SGD, Momentum, Nesterov, Adagrad, Adam, AdamW}, below: inf},
-		{Name: "clip-value", Usage: "limit for every element of a gradient (0: none)", field: &c.ClipValue, below: inf},
-		{Name: "clip-norm", Usage: "limit for the norm of a trainer's gradient, all tensors together (0: none)", field: &c.ClipNorm, below: inf},
-		{Name: "schedule", Usage: "of the learning rate, after the warm-up (default: constant)", Words: Schedules(), field: &s.Kind},
-		{Name: "warmup-steps", Usage: "steps in which the learning rate grows to its full size", field: &s.Warmup},
-		{Name: "schedule-steps", Usage: "linear, cosine: the step, warm-up counted, from which the rate is --schedule-end", field: &s.Steps, schedules: []string{Linear, Cosine}},
-		{Name: "schedule-end", Usage: "linear, cosine: part of the learning rate that is left at the end", field: &s.End, schedules: []string{Linear, Cosine}, below: inf},
-		{Name: "schedule-every", Usage: "step: steps between two drops of the rate", field: &s.Every, schedules: []string{Stairs}},
-		{Name: "schedule-factor", Usage: "step: what a drop multiplies the rate by (above 0; not given: 0.1)", instead: "0.1", field: &s.Factor, schedules: []string{Stairs}, below: inf},
+		{Name: "optimizer", Usage: "optimizer (default: chosen by the dataset)", Words: Kinds(), field: &c.Kind},
+		{Name: "learning-rate", Usage: "learning rate for the mean gradient (0 = chosen by optimizer and dataset)", field: &c.LearningRate, below: inf},
+		{Name: "momentum", Usage: "decay of the velocity, below 1 (requires --learning-rate, or --optimizer momentum or nesterov)", field: &c.Momentum, kinds: []string{Momentum, Nesterov}, below: 1},
+		{Name: "beta1", Usage: "decay of the mean for adam and adamw, above 0 (default 0.9)", instead: "0.9", field: &c.Beta1, kinds: adams, below: 1},
+		{Name: "beta2", Usage: "decay of the mean square for adam and adamw, above 0 (default 0.999)", instead: "0.999", field: &c.Beta2, kinds: adams, below: 1},
+		{Name: "epsilon", Usage: "term added to the root for adam, adamw and adagrad, above 0 (default 1e-8, adagrad 1e-10)", instead: "1e-8, or 1e-10 of adagrad", field: &c.Epsilon, kinds: append(adams, Adagrad), below: inf},
+		{Name: "initial-accumulator", Usage: "initial sum of squares for adagrad and ftrl", field: &c.InitialAccumulator, kinds: sums, below: inf},
+		{Name: "ftrl-beta", Usage: "term added to the root for ftrl, above 0 (default 1)", instead: "1", field: &c.FTRLBeta, kinds: []string{FTRL}, below: inf},
+		{Name: "l1", Usage: "L1 regularization for ftrl, which sets small parameters to 0", field: &c.L1, kinds: []string{FTRL}, below: inf},
+		{Name: "l2", Usage: "L2 regularization for ftrl", field: &c.L2, kinds: []string{FTRL}, below: inf},
+		{Name: "weight-decay", Usage: "weight decay: multiple of the parameter in the gradient (adamw: separate from the gradient)", field: &c.WeightDecay, kinds: []string{SGD, Momentum, Nesterov, Adagrad, Adam, AdamW}, below: inf},
+		{Name: "clip-value", Usage: "limit for each element of a gradient (0 = no limit)", field: &c.ClipValue, below: inf},
+		{Name: "clip-norm", Usage: "limit for the norm of a trainer's gradient over all tensors (0 = no limit)", field: &c.ClipNorm, below: inf},
+		{Name: "schedule", Usage: "schedule of the learning rate after the warm-up (default constant)", Words: Schedules(), field: &s.Kind},
+		{Name: "warmup-steps", Usage: "steps in which the learning rate rises to its full value", field: &s.Warmup},
+		{Name: "schedule-steps", Usage: "last step of a linear or cosine schedule, including the warm-up", field: &s.Steps, schedules: []string{Linear, Cosine}},
+		{Name: "schedule-end", Usage: "final factor of a linear or cosine schedule", field: &s.End, schedules: []string{Linear, Cosine}, below: inf},
+		{Name: "schedule-every", Usage: "steps between two drops of a step schedule", field: &s.Every, schedules: []string{Stairs}},
+		{Name: "schedule-factor", Usage: "factor of each drop of a step schedule, above 0 (default 0.1)", instead: "0.1", field: &s.Factor, schedules: []string{Stairs}, below: inf},
 	}
 }
 
@@ -57,7 +57,7 @@ func (s Setting) Set(text string) error {
 		return err
 	}
 	if v, ok := s.number(); ok && v == 0 && s.instead != "" {
-		return fmt.Errorf("expected a number above 0: 0 would be taken for the default, %s; leave it out for that", s.instead)
+		return fmt.Errorf("expected a number above 0: 0 selects the default, %s: omit the setting for the default", s.instead)
 	}
 	return nil
 }
@@ -132,14 +132,13 @@ func (s Setting) isZero() bool {
 	return text == "" || text == "0"
 }
 
-// misplaced says where the setting belongs, if it has no place with this kind of
-// rule and schedule.
+// misplaced returns the expected value if the kind of rule or schedule does not use the setting, and otherwise an empty string.
 func (s Setting) misplaced(kind, schedule string) string {
 	switch {
 	case s.kinds != nil && !slices.Contains(s.kinds, kind) && (kind != "" || !slices.Contains(s.kinds, Momentum)):
-		return "nothing: it goes with --optimizer " + strings.Join(s.kinds, " or ")
+		return "no value without --optimizer " + strings.Join(s.kinds, " or ")
 	case s.schedules != nil && !slices.Contains(s.schedules, schedule):
-		return "nothing: it goes with --schedule " + strings.Join(s.schedules, " or ")
+		return "no value without --schedule " + strings.Join(s.schedules, " or ")
 	}
 	return ""
 }

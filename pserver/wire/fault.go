@@ -7,29 +7,29 @@ type Code uint32
 
 // The codes. Numbers are part of the format and are never given a new meaning.
 const (
-	Malformed     Code = 1  // the frame breaks the format; the connection is closed
-	BadChecksum   Code = 2  // the bytes were damaged in transit; the connection is closed, send again
-	NoSuchBlock   Code = 3  // the shard does not hold this block: an error of the caller
-	BadLength     Code = 4  // the payload does not fit the block: an error of the caller
-	BadDType      Code = 5  // the element type is not the block's: an error of the caller
-	NotFinite     Code = 6  // the gradient holds NaN or Inf: an error of the caller, nothing was changed
-	Resync        Code = 7  // the shard was restarted: say hello again, pull again, continue
-	Stale         Code = 8  // the gradient's version is past: pull the version in the header, compute again
-	Uninitialized Code = 9  // the shard has no parameters
-	OtherModel    Code = 10 // the sender's placement table is not the shard's
-	Fenced        Code = 11 // a newer incarnation of this trainer has said hello: this incarnation is fenced
-	WrongMode     Code = 12 // push at a synchronous server, or stage at an asynchronous one
-	Busy          Code = 13 // no memory for more stages now: send again later
-	Wait          Code = 14 // the requested version is not committed yet: ask again
-	WrongShard    Code = 15 // the address belongs to another shard now: look it up again
-	Stopping      Code = 16 // the server shuts down: look for its successor
-	NotClaimed    Code = 17 // put without the claim to initialize: ask for it again
-	NoSuchTable   Code = 18 // the model has no such table: an error of the caller
-	NoSuchSlot    Code = 19 // the shard does not hold this slot of the table: an error of the caller
-	BadRows       Code = 20 // the payload is no batch of rows of this table: an error of the caller
-	Moved         Code = 21 // the block, a slot of the rows, or the placement, has moved on: learn the table, send again under the same step
-	NoRoom        Code = 22 // the gradients of a step do not fit --stage-bytes, and nothing frees memory before it: an error of the operator
-	Failed        Code = 23 // the server failed on this request, see its log; the connection is closed, send again at most 3 times
+	Malformed     Code = 1  // The frame breaks the format. The connection is closed.
+	BadChecksum   Code = 2  // The bytes were damaged in transit. The connection is closed, send again.
+	NoSuchBlock   Code = 3  // The shard does not hold this block: an error of the caller.
+	BadLength     Code = 4  // The payload does not fit the block: an error of the caller.
+	BadDType      Code = 5  // The element type is not the block's: an error of the caller.
+	NotFinite     Code = 6  // The gradient holds NaN or Inf. Nothing was changed: an error of the caller.
+	Resync        Code = 7  // The shard was restarted: say hello again, pull again, continue.
+	Stale         Code = 8  // The gradient's version is past: pull the version in the header and compute again.
+	Uninitialized Code = 9  // The shard has no parameters.
+	OtherModel    Code = 10 // The sender's placement table is not the shard's.
+	Fenced        Code = 11 // A newer incarnation of this trainer has connected. This incarnation must stop.
+	WrongMode     Code = 12 // Push at a synchronous server, or stage at an asynchronous one.
+	Busy          Code = 13 // No memory for more stages now: send again later.
+	Wait          Code = 14 // The requested version is not committed yet: ask again.
+	WrongShard    Code = 15 // The address belongs to another shard now: look it up again.
+	Stopping      Code = 16 // The server shuts down: look for its successor.
+	NotClaimed    Code = 17 // Put without the claim to initialize: request the claim again.
+	NoSuchTable   Code = 18 // The model has no such table: an error of the caller.
+	NoSuchSlot    Code = 19 // The shard does not hold this slot of the table: an error of the caller.
+	BadRows       Code = 20 // The payload is no batch of rows of this table: an error of the caller.
+	Moved         Code = 21 // The block, a slot of the rows, or the placement has changed: load the table and send again under the same step.
+	NoRoom        Code = 22 // The gradients of a step exceed --stage-bytes, and no commit can free memory: an error of the operator.
+	Failed        Code = 23 // The server failed on this request, see its log. The connection is closed, send again at most 3 times.
 )
 
 var codeNames = [...]string{

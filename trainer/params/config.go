@@ -98,8 +98,8 @@ type Config struct {
 	WireDType WireDType // of gradients and parameters in transit; default Float32
 
 	ReplyTimeout time.Duration // a server without a reply for this time is lost, default 20 s
-	RetryMin     time.Duration // first pause before another attempt, default 50 ms; pauses double, with jitter, up to
-	RetryMax     time.Duration // this; default 2 s
+	RetryMin     time.Duration // First pause before another attempt. Pauses double, with jitter. Default 50 ms.
+	RetryMax     time.Duration // Longest pause before another attempt. Default 2 s.
 
 	Log *logrus.Entry // default: the standard logger
 }

@@ -185,8 +185,8 @@ func TestLateStages(t *testing.T) {
 	}
 }
 
-// TestUnreadableTask: a damaged chunk (F40), or a record that does not fit the model, fails its task with file and
-// offset until the task is set aside. The other tasks are trained.
+// TestUnreadableTask: a damaged chunk (F40), or a record that does not fit the model, fails its task with the file and
+// the offset until the task is set aside. The other tasks are trained.
 func TestUnreadableTask(t *testing.T) {
 	train, _ := digits(t)
 	wide := sample.Append(nil, sample.Sample{Label: 1, Scale: 1, Pixels: make([]byte, 65)})

@@ -109,7 +109,7 @@ func TestPushIsTheMean(t *testing.T) {
 	}
 }
 
-// For any sizes, no task is finished before all of its records are pushed, and every record is in one push.
+// Sizes vary. No task is finished before all of its records are pushed, and every record is in one push.
 func TestTasksFinishAfterPush(t *testing.T) {
 	train, _ := digits(t)
 	random := rand.New(rand.NewPCG(1, 2))
