@@ -58,7 +58,7 @@ var guards = []guard{
 		value("$2"),
 		"a full store blocks the committer"}},
 	{"F3", "master.TestUnknownOutcome", mutant{"other stored state treated as committed", "other-state-ends-term",
-		value("Committed"),
+		value("outcomeCommitted"),
 		"answers are sent that are not stored"}},
 	{"F4", "etcdstore.TestLateCommitOfTheSameHolderIsFenced", mutant{"commit does not compare the state", "commit-requires-state",
 		remove(),

@@ -32,7 +32,7 @@ var mutants = []mutant{
 		value("s.revision + 1, nil"),
 		"answers are sent that are not stored"},
 	{"unchanged state treated as committed", "unchanged-state-is-not-committed",
-		value("Committed"),
+		value("outcomeCommitted"),
 		"answers are sent that are not stored"},
 	{"refusal after an unknown outcome treated as definite", "refusal-after-unknown-outcome",
 		whole("if !errors.Is(err, taskqueue.ErrUnknownOutcome) {\n\t\t\treturn 0, err\n\t\t}\n\t\t$"),
@@ -279,7 +279,7 @@ var mutants = []mutant{
 		"a trainer with an old epoch receives a task of the new epoch"},
 	// cuts
 	{"checkpoint set named before its cut is committed", "cut-committed-before-set",
-		whole("if err := r.term.publish(ctx, taskqueue.Write{Key: LatestSetKey, Value: set}); err != nil {\n\t\treturn err\n\t}\n\t$"),
+		whole("if err := publish(ctx, r.term, taskqueue.Write{Key: LatestSetKey, Value: set}); err != nil {\n\t\treturn err\n\t}\n\t$"),
 		"a crash in between leaves a set at another cut than the tasks"},
 	{"new parameter server not detected", "new-server-detected",
 		condition("$ && epoch == 1"),
