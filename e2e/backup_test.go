@@ -7,16 +7,16 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// awaitVersion waits until the parameters are some synchronous steps further than now.
+// awaitVersion waits for the given number of further synchronous steps.
 func (j *job) awaitVersion(further uint64) {
 	j.t.Helper()
 	ready := func(d *pb.DescribeReply) bool { return d.State == pb.DescribeReply_STATE_READY && d.Version > 0 }
-	from := j.awaitServer(0, "has made a step", ready).Version
-	j.awaitServer(0, "goes on", func(d *pb.DescribeReply) bool { return d.Version >= from+further })
+	from := j.awaitServer(0, "has applied a step", ready).Version
+	j.awaitServer(0, "applies further steps", func(d *pb.DescribeReply) bool { return d.Version >= from+further })
 }
 
-// pausedTrainer pauses one of three synchronous trainers in the middle of its task until the others have made some steps,
-// and says whether its session was over by then.
+// pausedTrainer runs a job with three synchronous trainers. It pauses one trainer during a task for 20 steps of the other
+// trainers, and reports whether the session of the paused trainer ended.
 func pausedTrainer(t *testing.T, args ...string) (lost bool) {
 	t.Helper()
 	j := newJob(t)
@@ -28,7 +28,7 @@ func pausedTrainer(t *testing.T, args ...string) (lost bool) {
 	j.awaitVersion(5)
 	sessions, err := j.trainers()
 	if err != nil || sessions["c"] == nil {
-		t.Fatalf("the sessions before the pause: %v, %v", sessions, err)
+		t.Fatalf("sessions before the pause: expected trainer c, found %v (%v)", sessions, err)
 	}
 	before := sessions["c"].Incarnation
 	trainers[2].signal(syscall.SIGSTOP)
@@ -47,18 +47,18 @@ func pausedTrainer(t *testing.T, args ...string) (lost bool) {
 	return lost
 }
 
-// With a backup the steps go on at once when a trainer stands still: its session is there all the while.
+// With a backup worker, steps continue while the session of a paused trainer lasts.
 func TestBackupWorker(t *testing.T) {
 	t.Parallel()
 	if pausedTrainer(t, "--backup-workers", "1", "--session-ttl", "1m") {
-		t.Error("the session of the paused trainer ended before the others had made 20 steps")
+		t.Error("expected the session of the paused trainer to last for 20 steps of the others")
 	}
 }
 
-// F57: without one the steps stand still until its session ends, and then go on; its late gradient is in none.
-func TestPausedTrainerHoldsStepsUp(t *testing.T) {
+// F57: without a backup worker, no step is made until the session of a paused trainer ends. Its late gradient is in no step.
+func TestPausedTrainerDelaysSteps(t *testing.T) {
 	t.Parallel()
 	if !pausedTrainer(t, "--session-ttl", "2s") {
-		t.Error("the others made 20 steps without the paused trainer, whose session goes on")
+		t.Error("expected no 20 steps of the others during the session of the paused trainer")
 	}
 }

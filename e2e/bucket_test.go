@@ -10,8 +10,9 @@ import (
 	"trainmaster/pserver/checkpoint/storage/s3test"
 )
 
-// A job keeps its checkpoints in a bucket. While the store is away no set is written, which status says, and training goes on; after
-// everything was killed, another number of servers goes on from the newest set; tools read the bucket.
+// A job stores its checkpoints in a bucket. While the object store is unreachable, no set is written, the status reports the
+// failure, and training continues. After all processes were killed, another number of servers starts from the newest set.
+// The commands read the bucket.
 func TestCheckpointsInABucket(t *testing.T) {
 	t.Parallel()
 	store := s3test.Start(t)
@@ -23,17 +24,17 @@ func TestCheckpointsInABucket(t *testing.T) {
 	j := newJob(t)
 	j.bucket = s3test.URLAt(proxy.Addr(), "jobs/digits")
 	flags := []string{"--passes", "25"}
-	processes := []*process{j.master(append(flags, "--ps", "2")...), j.server(mortal...), j.server(mortal...), j.trainer("a"), j.trainer("b")}
+	processes := []*process{j.master(append(flags, "--ps", "2")...), j.server(shortLease...), j.server(shortLease...), j.trainer("a"), j.trainer("b")}
 	j.awaitStatus("a checkpoint is complete", func(s *pb.StatusReply) bool { return s.Checkpoint.GetSet() > 0 })
 
 	proxy.Refuse(true)
 	proxy.Cut()
 	away := j.awaitStatus("a checkpoint fails", func(s *pb.StatusReply) bool { return s.Checkpoint.GetFailure() != "" })
-	j.awaitStatus("training goes on without the store", func(s *pb.StatusReply) bool {
+	j.awaitStatus("training continues without the object store", func(s *pb.StatusReply) bool {
 		return s.Totals.GetCommits() > away.Totals.GetCommits() && s.Checkpoint.GetFailure() != ""
 	})
 	proxy.Refuse(false)
-	j.awaitStatus("the store is back", func(s *pb.StatusReply) bool {
+	j.awaitStatus("the object store is reachable again", func(s *pb.StatusReply) bool {
 		return s.Checkpoint.GetFailure() == "" && s.Checkpoint.GetSet() > away.Checkpoint.GetSet()
 	})
 	for _, p := range processes {
@@ -48,10 +49,10 @@ func TestCheckpointsInABucket(t *testing.T) {
 	}
 	master := j.master(append(flags, "--ps", "3")...)
 	for range 3 {
-		j.server(mortal...).awaitLog("parameters restored")
+		j.server(shortLease...).awaitLog("parameters restored")
 	}
 	j.awaitStatus("a set of three servers", func(s *pb.StatusReply) bool { return s.Checkpoint.GetSet() > before.Number })
-	run(t, j.dir, "model", "diff", exported, j.bucket).wants(t, 0) // nobody trains yet
+	run(t, j.dir, "model", "diff", exported, j.bucket).wants(t, 0) // no trainer runs yet
 	trainers := []*process{j.trainer("a"), j.trainer("b")}
 	for _, trainer := range trainers {
 		trainer.wantExit(0)
@@ -62,7 +63,7 @@ func TestCheckpointsInABucket(t *testing.T) {
 	j.wantAccuracy(0.80)
 }
 
-// Where etcd is lost a bucket is enough to go on from, and a snapshot with what was in it goes on in another one.
+// After the loss of etcd, a job resumes from a bucket alone. A snapshot with the contents of the bucket resumes in another bucket.
 func TestResumeFromABucket(t *testing.T) {
 	t.Parallel()
 	store := s3test.Start(t)
@@ -74,27 +75,27 @@ func TestResumeFromABucket(t *testing.T) {
 		p.kill()
 	}
 	file := filepath.Join(t.TempDir(), "job.tms")
-	c.says(c.in("snapshot", "save", file, "--checkpoint-dir", c.bucket), "with its parameters", "with its ledger")
+	c.wantOutput(c.in("snapshot", "save", file, "--checkpoint-dir", c.bucket), "with its parameters", "with its ledger")
 
 	c.loseEtcd(nil)
 	m, all := c.counted("async", "rewind", "--resume", c.bucket)
 	c.wantEnd(m, all)
 	c.wantCounted(rewindPasses)
 
-	for _, p := range all[1:3] { // the servers
+	for _, p := range all[1:3] { // the parameter servers
 		p.kill()
 	}
 	c.loseEtcd(nil)
 	run(t, c.dir, c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket)...).wants(t, 2, "directory is not empty")
 	c.bucket = store.URL("jobs/again")
-	c.says(c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket), "its parameters are from set")
+	c.wantOutput(c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket), "its parameters are from set")
 	m, all = c.counted("async", "rewind")
 	c.wantEnd(m, all)
 	c.wantVerified(rewindPasses, countedRecords/countedChunk)
 	c.wantCounted(rewindPasses)
 }
 
-// setArg is the file of a set, or the URL of it in the bucket, as commands take it.
+// setArg returns the file of a set, or its URL in the bucket, as an argument of commands.
 func (j *job) setArg(number uint64) string {
 	if j.bucket == "" {
 		return filepath.Join(j.checkpoints(), "sets", setFile(number))

@@ -13,7 +13,7 @@ import (
 
 var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
-// byHand is a workshop whose examples are the commands of docs/by-hand.md.
+// byHand returns a workshop with the commands of docs/by-hand.md as examples.
 func byHand(t testing.TB) *workshop {
 	t.Helper()
 	page, err := os.ReadFile("../docs/by-hand.md")
@@ -23,7 +23,7 @@ func byHand(t testing.TB) *workshop {
 	w := &workshop{t: t, dir: t.TempDir(), etcd: etcdtest.StartProcess(t, 0).Endpoint(), left: map[string]bool{}}
 	for _, block := range shellBlock.FindAllSubmatch(page, -1) {
 		for line := range strings.Lines(string(block[1])) {
-			if line = strings.TrimSpace(line); strings.HasPrefix(line, "master ") { // the others build the program and start an etcd
+			if line = strings.TrimSpace(line); strings.HasPrefix(line, "master ") { // other commands build the program and start etcd
 				w.left[line] = true
 			}
 		}
@@ -34,7 +34,6 @@ func byHand(t testing.TB) *workshop {
 	return w
 }
 
-// A job by hand goes as docs/by-hand.md says.
 func TestByHand(t *testing.T) {
 	t.Parallel()
 	w := byHand(t)
@@ -50,12 +49,12 @@ func TestByHand(t *testing.T) {
 	master.wantExit(0)
 	watch.wantExit(0)
 	if log := master.log(); !strings.Contains(log, "done: the job ended after 10 passes") {
-		t.Errorf("the master does not say that the job is done: %s", log)
+		t.Errorf("expected the message of an ended job, found: %s", log)
 	}
 	server.signal(syscall.SIGTERM)
 	server.wantExit(0)
 	if said := w.shell("master status --endpoints 127.0.0.1:2379"); !strings.Contains(said, "ended") {
-		t.Errorf("status of the job that is over: %s", said)
+		t.Errorf("status of the ended job: %s", said)
 	}
 	w.shell("master queues --endpoints 127.0.0.1:2379 --literal")
 	w.shell("master verify --endpoints 127.0.0.1:2379")
@@ -65,7 +64,7 @@ func TestByHand(t *testing.T) {
 	embedded.signal(syscall.SIGTERM)
 	embedded.wantExit(0)
 	if log := embedded.log(); !strings.Contains(log, "stopped before the end of the job") {
-		t.Errorf("the master does not say that it was stopped: %s", log)
+		t.Errorf("expected the message of a stopped master, found: %s", log)
 	}
 
 	whole := start(t, "run", w.dir, "run", "--passes", "1000000")
@@ -81,6 +80,6 @@ func TestByHand(t *testing.T) {
 	w.shell("master verify --data-dir trainmaster-run/001/etcd")
 	w.shell("master queues --data-dir trainmaster-run/001/etcd --literal")
 	for line := range w.left {
-		t.Errorf("docs/by-hand.md has %q, which this test does not know: run it here", line)
+		t.Errorf("docs/by-hand.md: expected this test to run %q", line)
 	}
 }

@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// child is a process that a `master run` started.
+// child is a child process of `master run`.
 type child struct {
 	pid  int
 	args []string
 }
 
-// kind is what the child is: master, pserver, or the id of a trainer.
+// kind returns master, pserver, or the id of a trainer.
 func (c child) kind() string {
 	switch {
 	case slices.Contains(c.args, "pserver"):
@@ -28,12 +28,12 @@ func (c child) kind() string {
 	return "master"
 }
 
-// children are the processes that a process started and that still run, by process number.
+// children returns the running child processes, in the order of their ids.
 func children(t testing.TB, parent int) (list []child) {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil || len(stats) == 0 {
-		t.Skip("needs /proc, which lists the processes that a process started")
+		t.Skip("needs /proc to list child processes")
 	}
 	for _, path := range stats {
 		pid, of, state := readStat(path)
@@ -42,7 +42,7 @@ func children(t testing.TB, parent int) (list []child) {
 		}
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err != nil || len(line) == 0 {
-			continue // it ended meanwhile
+			continue // the process has ended
 		}
 		list = append(list, child{pid, strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")})
 	}
@@ -50,10 +50,10 @@ func children(t testing.TB, parent int) (list []child) {
 	return list
 }
 
-// readStat reads a /proc/PID/stat; zeroes when the process has ended.
+// readStat reads a /proc/PID/stat. It returns zero values if the process has ended.
 func readStat(path string) (pid, parent int, state string) {
 	stat, err := os.ReadFile(path)
-	end := bytes.LastIndexByte(stat, ')') // the name before it may have anything in it
+	end := bytes.LastIndexByte(stat, ')') // the name may contain any character
 	if err != nil || end < 0 {
 		return 0, 0, ""
 	}
@@ -63,7 +63,7 @@ func readStat(path string) (pid, parent int, state string) {
 	return pid, parent, fields[0]
 }
 
-// ended reports whether a process is gone.
+// ended reports whether the process has ended.
 func (c child) ended() bool {
 	pid, _, state := readStat(fmt.Sprintf("/proc/%d/stat", c.pid))
 	return pid == 0 || state == "Z"

@@ -28,22 +28,22 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// A counter is a trainer whose model has a parameter for each record of the dataset, which
-// grows by one whenever the record is trained: the parameters say how often each was. It is
-// this test binary in a process of its own, so that it can be killed.
+// A counter is a trainer whose model has a parameter for each record of the dataset. Each training
+// of the record adds 1 to the parameter. A counter runs this test binary in its own process, so
+// that a test can kill it.
 
-// counterEnv has what a counter is to do: endpoint, job, id and file, separated by spaces.
+// counterEnv is the variable with the settings of a counter: endpoint, job, id and file, separated by spaces.
 const counterEnv = "E2E_COUNTER"
 
 const (
 	countedRecords = 480
-	countedChunk   = 16 // records; a task
-	countedTensors = 4  // so that each of several servers has some
+	countedChunk   = 16 // records in a chunk; a task is a chunk
+	countedTensors = 4  // enough for several servers
 	countedBatch   = 4
 )
 
-// counting is a model that counts records. Its gradients are so large that the servers clip
-// them to 1, however many records a step has: with a learning rate of 1 that is what is added.
+// counting is a model that counts records. Its gradients are so large that the servers clip them to
+// 1 for any number of records in a step. With a learning rate of 1, each step adds 1.
 type counting struct{ model.Model }
 
 func newCounting() (counting, error) {
@@ -70,26 +70,27 @@ func (counting) Gradients(_ []model.Tensor, batch *model.Batch, gradients []mode
 	return 0, nil
 }
 
-// slowly are tasks whose records take a while: longer as long as a file is there.
-type slowly struct {
+// delayedTasks adds a pause before each record. The pause is longer while the file slow exists.
+type delayedTasks struct {
 	*trainer.Client
 	slow string
 }
 
-// Pauses before a record.
+// Pauses before each record.
 const (
 	fastRecord = time.Millisecond
 	slowRecord = 20 * time.Millisecond
 )
 
-func (s slowly) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
+func (s delayedTasks) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for record, err := range s.Client.Records(task) {
 			pause := fastRecord
 			if _, err := os.Stat(s.slow); err == nil {
 				pause = slowRecord
 			}
-			time.Sleep(pause) // the time of training a record
+			// Simulates the work on a record, so that a test can inject faults during a task.
+			time.Sleep(pause)
 			if !yield(record, err) {
 				return
 			}
@@ -97,7 +98,7 @@ func (s slowly) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 	}
 }
 
-// count is the life of a counter.
+// count runs a counter until the job ends.
 func count(settings string) error {
 	var endpoint, job, id, file string
 	if _, err := fmt.Sscan(settings, &endpoint, &job, &id, &file); err != nil {
@@ -153,12 +154,12 @@ func countOnce(ctx context.Context, store *etcdstore.Store, config trainer.Confi
 	if err != nil {
 		return err
 	}
-	defer servers.Close() //nolint:errcheck // nothing is under way
+	defer servers.Close() //nolint:errcheck // no request is in progress
 	m, err := newCounting()
 	if err != nil {
 		return err
 	}
-	t := reference.Trainer{ID: config.ID, Model: m, BatchSize: countedBatch, Tasks: slowly{client, slowFile(file)}, Parameters: servers}
+	t := reference.Trainer{ID: config.ID, Model: m, BatchSize: countedBatch, Tasks: delayedTasks{client, slowFile(file)}, Parameters: servers}
 	if client.Sync() {
 		t.Steps = client
 	}
@@ -170,8 +171,8 @@ func countOnce(ctx context.Context, store *etcdstore.Store, config trainer.Confi
 
 func slowFile(file string) string { return file + ".slow" }
 
-// counters are a job on records that are their own numbers. Its trainers are slow, so that it lasts for what is to happen to
-// it, until the test has them hurry.
+// counters is a job whose records contain their own indices. Its trainers are slow until hurry, so that the job lasts until
+// all faults are injected.
 type counters struct {
 	*job
 	file string
@@ -199,7 +200,7 @@ func newCounters(t *testing.T) counters {
 	return c
 }
 
-// hurry has the trainers be quick from now on: whatever was to happen has happened.
+// hurry makes the trainers fast, after all faults were injected.
 func (c counters) hurry() {
 	c.t.Helper()
 	if err := os.Remove(slowFile(c.file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -219,13 +220,13 @@ func (c counters) counter(id string) *process {
 	return startBy(c.t, []string{"env", counterEnv + "=" + strings.Join([]string{c.endpoint, c.name, id, c.file}, " "), self}, id, c.dir)
 }
 
-// wantCounted fails the test unless the model has each record as often as there were passes.
+// wantCounted fails the test unless each record was trained once per pass.
 func (c counters) wantCounted(passes int) {
 	c.t.Helper()
 	c.wantCounts(fmt.Sprintf("%d times", passes), func(v float32) bool { return v == float32(passes) })
 }
 
-// wantCountedAtLeast fails the test unless the model has each record at least as often as there were passes.
+// wantCountedAtLeast fails the test unless each record was trained at least once per pass.
 func (c counters) wantCountedAtLeast(passes int) {
 	c.t.Helper()
 	c.wantCounts(fmt.Sprintf("at least %d times", passes), func(v float32) bool { return v >= float32(passes) })
@@ -250,12 +251,12 @@ func (c counters) wantCounts(what string, ok func(float32) bool) {
 		for i, v := range values {
 			if !ok(v) {
 				if wrong++; wrong <= 10 {
-					c.t.Errorf("%s[%d]: %v times in the model, expected %s", tensor.Name, i, v, what)
+					c.t.Errorf("%s[%d]: trained %v times, expected %s", tensor.Name, i, v, what)
 				}
 			}
 		}
 	}
 	if records != countedRecords || wrong > 0 {
-		c.t.Errorf("%d of %d records are not in the model %s; expected %d records", wrong, records, what, countedRecords)
+		c.t.Errorf("%d of %d records were not trained %s; expected %d records", wrong, records, what, countedRecords)
 	}
 }

@@ -14,26 +14,26 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// place is a task of a pass: its position in the pass's order.
-type place struct {
+// taskPosition identifies a task of a pass by its position in the order of the pass.
+type taskPosition struct {
 	pass     taskqueue.Pass
 	position int
 }
 
-// delivery is one dispatch of a task to a trainer.
+// delivery is an attempt of a task.
 type delivery struct {
-	place
+	taskPosition
 	attempt taskqueue.Attempt
-	trainer string // its id
+	trainer string // id of the trainer
 }
 
-// history is what the ledger of a job says, read by this test itself, without the verifier.
+// history summarizes the ledger of a job. It is computed without the verifier.
 type history struct {
-	finished   map[place][]delivery // as they were counted, without those that a rollback undid
-	dispatched map[place]int        // how often
-	returned   []delivery           // taken back from their trainers, uncounted
-	sessions   map[string]int       // trainer id -> how often it joined since the last rollback
-	lost       map[string]int       // trainer id -> how often it was lost
+	finished   map[taskPosition][]delivery // counted attempts, without attempts that a rollback undid
+	dispatched map[taskPosition]int        // number of attempts
+	returned   []delivery                  // attempts that were taken back
+	sessions   map[string]int              // joins since the last rollback, by trainer id
+	lost       map[string]int              // lost sessions by trainer id
 }
 
 // history reads the ledger.
@@ -44,7 +44,7 @@ func (j *job) history() history {
 	if err != nil {
 		j.t.Fatal(err)
 	}
-	h := history{finished: map[place][]delivery{}, dispatched: map[place]int{}, sessions: map[string]int{}, lost: map[string]int{}}
+	h := history{finished: map[taskPosition][]delivery{}, dispatched: map[taskPosition]int{}, sessions: map[string]int{}, lost: map[string]int{}}
 	ids, steps := map[taskqueue.Ordinal]string{}, map[delivery]uint64{}
 	for entry, err := range reader.Entries(j.t.Context(), state.Commit) {
 		if err != nil {
@@ -54,7 +54,7 @@ func (j *job) history() history {
 			if err != nil {
 				j.t.Fatalf("commit %d: %v", entry.Commit, err)
 			}
-			d := delivery{place{ev.Pass, ev.Position}, ev.Attempt, ids[ev.Trainer]}
+			d := delivery{taskPosition{ev.Pass, ev.Position}, ev.Attempt, ids[ev.Trainer]}
 			switch ev.Kind {
 			case taskqueue.EventJoined:
 				ids[ev.Trainer] = ev.ID
@@ -62,11 +62,11 @@ func (j *job) history() history {
 			case taskqueue.EventLost:
 				h.lost[ids[ev.Trainer]]++
 			case taskqueue.EventDispatched:
-				h.dispatched[d.place]++
+				h.dispatched[d.taskPosition]++
 			case taskqueue.EventFinished:
-				h.finished[d.place] = append(h.finished[d.place], d)
+				h.finished[d.taskPosition] = append(h.finished[d.taskPosition], d)
 			case taskqueue.EventApplied:
-				h.finished[d.place], steps[d] = append(h.finished[d.place], d), ev.Step
+				h.finished[d.taskPosition], steps[d] = append(h.finished[d.taskPosition], d), ev.Step
 			case taskqueue.EventRolledBack:
 				clear(h.sessions)
 				for at, list := range h.finished {
@@ -82,7 +82,7 @@ func (j *job) history() history {
 	return h
 }
 
-// trained is what the trainers noted in their journal.
+// trained returns the journal of the trainers.
 func (j *job) trained() map[delivery]reference.Entry {
 	j.t.Helper()
 	content, err := os.ReadFile(j.journal())
@@ -95,14 +95,14 @@ func (j *job) trained() map[delivery]reference.Entry {
 		if err := json.Unmarshal(line, &e); err != nil {
 			j.t.Fatalf("line %q of the journal: %v", line, err)
 		}
-		entries[delivery{place{e.Pass, e.Position}, e.Attempt, e.Trainer}] = e
+		entries[delivery{taskPosition{e.Pass, e.Position}, e.Attempt, e.Trainer}] = e
 	}
 	return entries
 }
 
-// wantExactlyOnce fails the test unless every task of every pass was counted once: by `master verify`, by the ledger as
-// this test reads it, and by what the trainers noted themselves. Trainers may have trained more than was counted (the
-// finish of a killed one never came), never less.
+// wantExactlyOnce fails the test unless every task of every pass was counted once. It checks the result of `master verify`,
+// the ledger, and the journal of the trainers. The journal may contain more tasks than were counted, because a killed
+// trainer cannot report its finish.
 func (j *job) wantExactlyOnce(passes, tasks int) history {
 	j.t.Helper()
 	j.wantVerified(passes, tasks)
@@ -110,14 +110,14 @@ func (j *job) wantExactlyOnce(passes, tasks int) history {
 	for pass := taskqueue.Pass(1); pass <= taskqueue.Pass(passes); pass++ {
 		records, indices := 0, map[int]bool{}
 		for position := range tasks {
-			counted := h.finished[place{pass, position}]
+			counted := h.finished[taskPosition{pass, position}]
 			if len(counted) != 1 {
 				j.t.Errorf("position %d of pass %d was counted %d times, expected once: %v", position, pass, len(counted), counted)
 				continue
 			}
 			entry, ok := trained[counted[0]]
 			if !ok {
-				j.t.Errorf("position %d of pass %d was counted for %+v, whose journal does not have it", position, pass, counted[0])
+				j.t.Errorf("position %d of pass %d: counted attempt %+v is not in the journal", position, pass, counted[0])
 			}
 			records += entry.Records
 			indices[entry.Index] = true
@@ -135,7 +135,7 @@ func (j *job) wantExactlyOnce(passes, tasks int) history {
 	return h
 }
 
-// wantVerified fails the test unless `master verify` finds the passes whole.
+// wantVerified fails the test unless `master verify` finds every task of every pass counted once.
 func (j *job) wantVerified(passes, tasks int) {
 	j.t.Helper()
 	o := run(j.t, j.dir, j.in("verify", "-o", "json")...)
@@ -153,7 +153,7 @@ func (j *job) wantVerified(passes, tasks int) {
 	}
 }
 
-// decode reads JSON that a command wrote.
+// decode decodes the JSON output of a command. Unknown fields are an error.
 func decode(t testing.TB, text string, v any) {
 	t.Helper()
 	if err := decodeStrictly(text, v); err != nil {
@@ -167,7 +167,7 @@ func decodeStrictly(text string, v any) error {
 	return d.Decode(v)
 }
 
-// decodeSome reads of JSON what v has fields for.
+// decodeSome decodes the fields of v from JSON and ignores other fields.
 func decodeSome(t testing.TB, text string, v any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), v); err != nil {

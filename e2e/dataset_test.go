@@ -10,8 +10,8 @@ import (
 	"trainmaster/recordio"
 )
 
-// F40: a file that ends in the middle of a chunk. The trainer that reports it exits with the file and the offset of the
-// chunk, and the job can still be given whole files.
+// F40: a file ends in the middle of a chunk. The trainer that reports it exits with an error that names the file and the
+// offset of the chunk. Another trainer can then report complete files.
 func TestTruncatedFile(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -42,7 +42,7 @@ func TestTruncatedFile(t *testing.T) {
 	bad.wantExit(1)
 	for _, words := range []string{"report the dataset", fmt.Sprintf("%s: byte %d: truncated", cut, last.Offset)} {
 		if !strings.Contains(bad.log(), words) {
-			t.Errorf("the trainer does not say %q", words)
+			t.Errorf("log of the trainer: expected %q", words)
 		}
 	}
 	j.trainer("good").wantExit(0)
@@ -50,8 +50,8 @@ func TestTruncatedFile(t *testing.T) {
 	j.wantExactlyOnce(1, tasksPerPass)
 }
 
-// F31: the first dataset counts. The same files in another order are the same dataset; other files are an error that says
-// what differs.
+// F31: the first report defines the dataset. The same files in another order are the same dataset. For other files, the
+// error names the difference.
 func TestDifferentDatasets(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -68,7 +68,7 @@ func TestDifferentDatasets(t *testing.T) {
 	for p, differs := range map[*process]string{fewer: paths[0], more: j.data.Test.Paths[0]} {
 		for _, words := range []string{"another dataset", differs} {
 			if !strings.Contains(p.log(), words) {
-				t.Errorf("trainer %q does not say %q", p.name, words)
+				t.Errorf("log of trainer %q: expected %q", p.name, words)
 			}
 		}
 	}

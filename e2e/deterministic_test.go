@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// trainedDeterministically is the model that three trainers make, started in the order of their names, each with a pause of
-// its own before every record; midway is done while they train.
+// trainedDeterministically returns the model of three trainers. The trainers start in the given order and have different
+// pauses before every record. midway runs while they train.
 func trainedDeterministically(t *testing.T, model, servers string, delays map[string]string, midway func(*job), order ...string) []byte {
 	t.Helper()
 	j := newJob(t)
@@ -38,11 +38,11 @@ func trainedDeterministically(t *testing.T, model, servers string, delays map[st
 	return saved
 }
 
-// Two runs agree in every bit, whoever is fast, whoever comes first, and on however many parameter servers, also when that
-// changes while they train.
+// The models of two runs are equal. The runs differ in the speed and the order of the trainers, and in the number of parameter
+// servers, which changes during the first run.
 func TestDeterministic(t *testing.T) {
 	t.Parallel()
-	for _, model := range []string{"mlp", "fm"} { // of tensors, and with tables of embeddings
+	for _, model := range []string{"mlp", "fm"} { // with tensors, and with embedding tables
 		t.Run(model, func(t *testing.T) {
 			t.Parallel()
 			if model == "fm" {
@@ -58,13 +58,13 @@ func TestDeterministic(t *testing.T) {
 			}, "a", "b", "c")
 			other := trainedDeterministically(t, model, "1", map[string]string{"a": "3ms", "b": "0s", "c": "0s"}, func(*job) {}, "c", "a", "b")
 			if !bytes.Equal(one, other) {
-				t.Errorf("two deterministic runs have made different models, of %d and %d bytes", len(one), len(other))
+				t.Errorf("expected equal models, found different models of %d and %d bytes", len(one), len(other))
 			}
 		})
 	}
 }
 
-// A deterministic job that rolls back makes the model that it makes without losses, whichever process is killed.
+// A deterministic job with rollbacks produces the same model as without faults, whichever process is killed.
 func TestDeterministicWithRollbacks(t *testing.T) {
 	t.Parallel()
 	const model, passes = "fm", 2 // with embedding tables
@@ -77,13 +77,13 @@ func TestDeterministicWithRollbacks(t *testing.T) {
 	flags := []string{"--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", "sync", "--trainers", "3", "--seed", "7", "--deterministic",
 		"--checkpoint-every", "100ms", "--session-ttl", "5s"}
 	m := j.master(flags...)
-	servers := []*process{j.server(mortal...), j.server(mortal...)}
+	servers := []*process{j.server(shortLease...), j.server(shortLease...)}
 	started := func(id string) *process { return j.trainer(id, "--model", model, "--record-delay", delays[id]) }
 	trainers := []*process{started("c"), started("a"), started("b")}
 	next := func() { set := j.latestSet().Number; j.awaitSet(2, set) }
 	next()
 	servers[1].kill()
-	servers[1] = j.server(mortal...)
+	servers[1] = j.server(shortLease...)
 	next()
 	trainers[0].kill()
 	trainers[0] = started("c")
@@ -100,6 +100,6 @@ func TestDeterministicWithRollbacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("a job with rollbacks made another model than the same job without: %d and %d bytes", len(got), len(want))
+		t.Errorf("expected the model of a job without rollbacks, found different models of %d and %d bytes", len(got), len(want))
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// drillReport runs a drill and reads its report.
+// drillReport runs a drill and returns its report.
 func drillReport(t testing.TB, dir string, code int, args ...string) (r drill.Report) {
 	t.Helper()
 	o := run(t, dir, append([]string{"drill"}, append(args, "-o", "json", "--patience", "3m")...)...)
@@ -22,8 +22,8 @@ func drillReport(t testing.TB, dir string, code int, args ...string) (r drill.Re
 	return r
 }
 
-// Every drill, one after the other, on a run with a stand-by: each says what happened, nothing is lost, and the job goes on.
-// When the ledger lacks a finish, a drill says so and exits with 1.
+// All drills run one after another on a run with a standby. Each drill reports its effects, no task is lost, and the job
+// continues. If the ledger lacks a finish, a drill reports that and exits with 1.
 func TestDrills(t *testing.T) {
 	t.Parallel()
 	r := startRunOf(t, 7, "--masters", "2", "--drillable", "--passes", "1000000")
@@ -31,7 +31,7 @@ func TestDrills(t *testing.T) {
 	for _, c := range []struct {
 		args     []string
 		victim   func(name string) bool
-		takeOver bool // for sure
+		takeOver bool // the drill must cause a takeover
 	}{
 		{[]string{drill.KillLeader}, master, true},
 		{[]string{drill.PauseLeader}, master, true},
@@ -45,9 +45,9 @@ func TestDrills(t *testing.T) {
 		if report.Drill != c.args[0] || !c.victim(report.Victim.Process) || report.StoodStill <= 0 || report.Pending == 0 && c.args[0] == drill.KillTrainer {
 			t.Errorf("%v: %+v", c.args, report)
 		}
-		after := r.awaitStatus("a leader goes on", func(s *pb.StatusReply) bool { return s.Commit > before.Commit })
+		after := r.awaitStatus("the leader commits", func(s *pb.StatusReply) bool { return s.Commit > before.Commit })
 		if c.takeOver && (report.TookOver == nil || report.TookOver.Term <= before.Term || !master(report.TookOver.Process) || report.TookOver.After <= 0) {
-			t.Errorf("%v: took over is %+v, expected one after term %d; now leads %v", c.args, report.TookOver, before.Term, after)
+			t.Errorf("%v: expected a takeover after term %[3]d, found %+[2]v; the leader is %[4]v", c.args, report.TookOver, before.Term, after)
 		}
 		r.awaitRunning(7)
 	}
@@ -55,12 +55,12 @@ func TestDrills(t *testing.T) {
 	lost := r.loseLastOfPass(t)
 	report := drillReport(t, r.job.dir, 1, drill.SlowStore, "--delay", "10ms", "--for", "1s")
 	if report.OK() {
-		t.Errorf("%s was taken out of the ledger, and the drill found nothing: %+v", lost, report)
+		t.Errorf("%s was deleted from the ledger: expected the drill to report it, found %+v", lost, report)
 	}
 }
 
-// loseLastOfPass takes out of the ledger the commit in which the last task of a pass was finished, and returns its key.
-// Nothing later in the ledger says what became of that task.
+// loseLastOfPass deletes the ledger entry with the finish of the last task of a pass, and returns its key. No later entry
+// contains the outcome of that task.
 func (r *runJob) loseLastOfPass(t testing.TB) (lost string) {
 	t.Helper()
 	eventually(t, "a pass has ended", func() (bool, string) {
@@ -92,7 +92,7 @@ func (r *runJob) loseLastOfPass(t testing.TB) (lost string) {
 	return lost
 }
 
-// Masters that were started one by one are found by the address at which they lead.
+// A drill finds masters that were started separately by the address of the leader.
 func TestDrillOfDaemons(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -106,7 +106,7 @@ func TestDrillOfDaemons(t *testing.T) {
 	j.awaitMidPass(1)
 	report := drillReport(t, j.dir, 0, j.in(drill.KillLeader)...)
 	if report.Victim.PID != masters[0].pid || report.TookOver == nil || report.TookOver.Process != "master" {
-		t.Errorf("found %+v, expected that process %d died and the other one took over", report, masters[0].pid)
+		t.Errorf("found %+v, expected that process %d died and the other master took over", report, masters[0].pid)
 	}
 	if masters[0].wait() != -1 {
 		t.Errorf("the leader ended with %v, expected a signal", masters[0].exit)

@@ -18,7 +18,7 @@ import (
 	"trainmaster/testdata"
 )
 
-// notRun are the examples of --help that this test does not run, with what does, or why nothing does.
+// notRun maps examples of --help that this test does not run to the test that covers them.
 var notRun = map[string]string{
 	"master run":                                "TestRun",
 	"master run --update-mode sync":             "TestRunResumed",
@@ -60,18 +60,18 @@ var notRun = map[string]string{
 	"master snapshot restore backup.tms --endpoints 10.0.0.1:2379 --checkpoint-dir /shared/again":    "TestSnapshotWithModel",
 }
 
-// costly examples measure for minutes.
+// costly matches examples that run for minutes.
 var costly = regexp.MustCompile(`^master bench `)
 
-// workshop is a folder in which the examples of --help make sense: the files that they name are there, and their etcd and
-// their master answer.
+// workshop is a directory for the examples of --help. It contains the files that they name, and the addresses in the
+// examples are replaced by those of a running etcd and master.
 type workshop struct {
 	t       testing.TB
 	dir     string
-	etcd    string            // an etcd of its own: the examples speak of the default job
-	replace *strings.Replacer // what the examples name -> what there is
+	etcd    string            // a separate etcd, because the examples use the default job
+	replace *strings.Replacer // replaces names in the examples by existing names
 	env     []string
-	left    map[string]bool // the examples that were not run yet
+	left    map[string]bool // examples that have not run
 }
 
 func newWorkshop(t testing.TB) *workshop {
@@ -79,7 +79,7 @@ func newWorkshop(t testing.TB) *workshop {
 	w := &workshop{t: t, dir: t.TempDir(), etcd: etcdtest.StartProcess(t, 0).Endpoint(), left: map[string]bool{}}
 	for _, c := range commandLines(t) {
 		if len(c.examples) == 0 {
-			t.Errorf("%v shows no example", c.words)
+			t.Errorf("master %v --help: expected an example", c.words)
 		}
 		for _, line := range c.examples {
 			if notRun[line] == "" && !costly.MatchString(line) {
@@ -112,11 +112,11 @@ func (w *workshop) write(name string, content []byte) {
 	}
 }
 
-// take marks an example as run, and returns what to run.
+// take marks an example as run, and returns the command with replaced names.
 func (w *workshop) take(line string) string {
 	w.t.Helper()
 	if !w.left[line] {
-		w.t.Errorf("no --help shows the example %q (any more), or it was run already", line)
+		w.t.Errorf("example %q: expected it in --help and not run before", line)
 	}
 	delete(w.left, line)
 	return w.replace.Replace(line)
@@ -124,12 +124,12 @@ func (w *workshop) take(line string) string {
 
 var intoJq = regexp.MustCompile(` \| jq .*$`)
 
-// shell runs an example as a user's shell does.
+// shell runs an example in a shell.
 func (w *workshop) shell(line string) string {
 	w.t.Helper()
 	text := w.take(line)
 	if _, err := exec.LookPath("jq"); err != nil {
-		text = intoJq.ReplaceAllString(text, "") // this machine has none
+		text = intoJq.ReplaceAllString(text, "") // jq is not installed
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -147,14 +147,14 @@ func (w *workshop) shell(line string) string {
 	return stdout.String()
 }
 
-// start starts an example that stays, without a shell between it and this test.
+// start starts an example in the background, without a shell.
 func (w *workshop) start(line string) *process {
 	w.t.Helper()
 	args := strings.Fields(strings.ReplaceAll(w.take(line), "'", ""))
 	return start(w.t, args[1], w.dir, args[1:]...)
 }
 
-// The examples that --help shows work as they stand, apart from addresses and folders.
+// All examples of --help run, with replaced addresses and directories.
 func TestHelpExamples(t *testing.T) {
 	t.Parallel()
 	w := newWorkshop(t)
@@ -197,7 +197,7 @@ func TestHelpExamples(t *testing.T) {
 		w.shell(line)
 	}
 
-	// A whole job by the examples of its three processes.
+	// A complete job by the examples of its three processes.
 	master := w.start("master --endpoints 127.0.0.1:2379 --listen 127.0.0.1:8080 --passes 10 --ps 1")
 	server := w.start("master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints")
 	trainer := w.start("master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp --save-model digits.safetensors")
@@ -215,31 +215,31 @@ func TestHelpExamples(t *testing.T) {
 		w.shell(line)
 	}
 	if said := w.shell("master tasks --of-record data/digits-00000-of-00004:0 --endpoints 127.0.0.1:2379"); strings.Count(said, "counted") != 10 {
-		t.Errorf("a record of the example's job was not counted in each of its 10 passes:\n%s", said)
+		t.Errorf("expected a record to be counted in each of the 10 passes, found:\n%s", said)
 	}
 	test, err := filepath.Glob(filepath.Join(w.dir, "data", "digits-test-*"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if found := accuracy(t, filepath.Join(w.dir, "digits.safetensors"), test); found < 0.93 {
-		t.Errorf("the example's job ended with an accuracy of %.4f, expected at least 0.93", found)
+		t.Errorf("accuracy %.4f of the example's job, expected at least 0.93", found)
 	}
 
 	w.watches()
 	w.embedded()
 	for line := range w.left {
-		t.Errorf("--help shows %q, which this test does not know: run it here, or say in notRun who does", line)
+		t.Errorf("example %q of --help: expected it in this test or in notRun", line)
 	}
 }
 
-// idx writes four images and their labels in the form of MNIST.
+// idx writes 16 images and their labels in the format of MNIST.
 func (w *workshop) idx() {
 	w.t.Helper()
 	w.write("train-images-idx3-ubyte", append([]byte{0, 0, 8, 3, 0, 0, 0, 16, 0, 0, 0, 2, 0, 0, 0, 2}, make([]byte, 64)...))
 	w.write("train-labels-idx1-ubyte", append([]byte{0, 0, 8, 1, 0, 0, 0, 16}, make([]byte, 16)...))
 }
 
-// watches runs the examples that watch the job digits: they end when it does.
+// watches runs the examples that watch the job digits. They end with the job.
 func (w *workshop) watches() {
 	w.t.Helper()
 	j := &job{t: w.t, name: "digits", endpoint: w.etcd, dir: w.dir}
@@ -267,14 +267,14 @@ func (w *workshop) watches() {
 	w.shell("master verify --endpoints 10.0.0.1:2379 --job digits")
 }
 
-// plainJob does a job to its end.
+// plainJob runs a job to its end with a plain client.
 func (w *workshop) plainJob(j *job) {
 	w.t.Helper()
 	addr, err := j.store.MasterAddr(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	client := &plainClient{j, map[place]int{}}
+	client := &plainClient{j, map[taskPosition]int{}}
 	if over, err := client.work(w.t.Context(), addr.Addr); err != nil || !over {
 		w.t.Fatalf("the job did not end: %v", err)
 	}
@@ -285,11 +285,11 @@ var (
 	listenLine   = regexp.MustCompile(`advertise="([0-9.:]+)"`)
 )
 
-// embedded runs the examples of a master with an etcd of its own.
+// embedded runs the examples of a master with an embedded etcd.
 func (w *workshop) embedded() {
 	w.t.Helper()
 	line := "master --data-dir /var/lib/trainmaster --passes 10"
-	args := append(strings.Fields(w.take(line))[1:], "--listen", "127.0.0.1:0") // port 8080 may be another's
+	args := append(strings.Fields(w.take(line))[1:], "--listen", "127.0.0.1:0") // port 8080 may be in use
 	master := start(w.t, "embedded", w.dir, args...)
 	master.awaitLog("leading")
 	found := listenLine.FindStringSubmatch(master.log())
@@ -325,17 +325,17 @@ func (w *workshop) embedded() {
 
 var readmeBlock = regexp.MustCompile("(?s)```\n(Training .*?)```")
 
-// ownBlock is the output of a run of own trainers, after its commands.
+// ownBlock matches the output of a run with the example trainer, after its commands.
 var ownBlock = regexp.MustCompile("(?s)bin/master run --data data/digits --passes 500 -- examples/trainer/trainer\n```\n\n```\n(Running .*?)```")
 
-// The README's first look is what a run prints, but for its figures and folders.
+// The README shows the output of a run, except for figures and directories.
 func TestReadmeFirstLook(t *testing.T) {
 	t.Parallel()
 	withQuickProgram(t)
 	wantShown(t, readmeBlock, run(t, t.TempDir(), "run", "--model", "mlp"))
 }
 
-// The README shows what a run of the example trainer prints, but for its figures and folders.
+// The README shows the output of a run of the example trainer, except for figures and directories.
 func TestReadmeExampleTrainer(t *testing.T) {
 	t.Parallel()
 	withQuickProgram(t)
@@ -351,7 +351,7 @@ func TestReadmeExampleTrainer(t *testing.T) {
 	wantShown(t, ownBlock, run(t, dir, "run", "--data", "data/digits", "--passes", "500", "--", "examples/trainer/trainer"))
 }
 
-// wantShown fails the test unless a block of the README has the lines that a run printed, and no others.
+// wantShown fails the test unless a block of the README has exactly the lines that a run printed.
 func wantShown(t *testing.T, block *regexp.Regexp, o outcome) {
 	t.Helper()
 	readme, err := os.ReadFile("../README.md")
@@ -372,12 +372,12 @@ func wantShown(t *testing.T, block *regexp.Regexp, o outcome) {
 		s := shape(line)
 		printed[s] = true
 		if !slices.Contains(shown, s) {
-			t.Errorf("a run prints %q, which the README does not show", line)
+			t.Errorf("output of a run: line %q is not in the README", line)
 		}
 	}
 	for _, s := range shown {
 		if !printed[s] {
-			t.Errorf("the README shows a line like %q, which a run does not print: %s", s, fmt.Sprint(o.stderr, o.stdout))
+			t.Errorf("README: line %q is not in the output of a run: %s", s, fmt.Sprint(o.stderr, o.stdout))
 		}
 	}
 }
@@ -385,10 +385,10 @@ func wantShown(t *testing.T, block *regexp.Regexp, o outcome) {
 var (
 	somePath  = regexp.MustCompile(`[^ ]*(trainmaster-run/\d+|examples/trainer)`)
 	dataNames = strings.NewReplacer("MNIST", "DATA", "the digits", "DATA", "mnist-", "data-", "digits-", "data-")
-	figures   = regexp.MustCompile(`(\d+[hm])*\d[\d.]*(e-?\d+)?`) // also 1m2.5s, of a busy machine
+	figures   = regexp.MustCompile(`(\d+[hm])*\d[\d.]*(e-?\d+)?`) // also durations such as 1m2.5s
 )
 
-// shape is a line without what differs from run to run. The loss is shown while there are trainers.
+// shape replaces the variable parts of a line. It drops the loss, which a run prints only while trainers run.
 func shape(line string) string {
 	line, _, _ = strings.Cut(line, "  loss ")
 	line = somePath.ReplaceAllString(line, "DIR")

@@ -18,7 +18,7 @@ import (
 	"trainmaster/trainer"
 )
 
-// ringModel is what a ring of one trainer has trained: how often each record. Its saved steps stand beside the records.
+// ringModel counts how often a ring of one trainer has trained each record. Its saved steps are files next to the data.
 type ringModel struct {
 	file   string
 	step   uint64
@@ -27,7 +27,7 @@ type ringModel struct {
 
 func (m *ringModel) path(step uint64) string { return fmt.Sprintf("%s.step-%d", m.file, step) }
 
-// load reads a saved step; step 0 is the model without any.
+// load reads a saved step. Step 0 is the empty model.
 func (m *ringModel) load(step uint64) error {
 	m.step, m.counts = step, map[string]int{}
 	if step == 0 {
@@ -40,7 +40,7 @@ func (m *ringModel) load(step uint64) error {
 	return json.Unmarshal(text, &m.counts)
 }
 
-// checkpoint saves the model and has the step committed.
+// checkpoint saves the model and commits the step.
 func (m *ringModel) checkpoint(ctx context.Context, c *trainer.Client) error {
 	return c.Checkpoint(ctx, trainer.Checkpoint{
 		Step: m.step,
@@ -55,7 +55,7 @@ func (m *ringModel) checkpoint(ctx context.Context, c *trainer.Client) error {
 	})
 }
 
-// replaceFile is whole under its name or not there.
+// replaceFile writes a file atomically.
 func replaceFile(path string, text []byte) error {
 	if err := os.WriteFile(path+".part", text, 0o600); err != nil {
 		return err
@@ -63,17 +63,17 @@ func replaceFile(path string, text []byte) error {
 	return os.Rename(path+".part", path)
 }
 
-// countInRing is a session of a ring of one: it begins from the last committed step, and saves every seventh.
+// countInRing runs a session of a ring of one trainer. It begins from the last committed step and saves every seventh step.
 func countInRing(ctx context.Context, c *trainer.Client, file string) error {
-	place, err := c.LastStep(ctx)
+	last, err := c.LastStep(ctx)
 	if err != nil {
 		return err
 	}
-	if place, err = c.Rollback(ctx, place.Step, place.Generation+1); err != nil {
+	if last, err = c.Rollback(ctx, last.Step, last.Generation+1); err != nil {
 		return err
 	}
 	m := &ringModel{file: file}
-	if err := m.load(place.Step); err != nil {
+	if err := m.load(last.Step); err != nil {
 		return err
 	}
 	var done *taskqueue.Task
@@ -108,7 +108,8 @@ func (m *ringModel) train(ctx context.Context, c *trainer.Client, task *taskqueu
 		if err != nil {
 			return err
 		}
-		time.Sleep(time.Millisecond) // the time of training a record
+		// Simulates the work on a record, so that the test can kill the trainer during a task.
+		time.Sleep(time.Millisecond)
 		m.counts[hex.EncodeToString(record)]++
 		m.step++
 		c.Applied(task, m.step, 1)
@@ -121,8 +122,8 @@ func (m *ringModel) train(ctx context.Context, c *trainer.Client, task *taskqueu
 	return nil
 }
 
-// A trainer, and its master, are killed again and again in a job of explicit commits: by the Go client's LastStep, Rollback, Base,
-// Applied and Checkpoint each record of each pass is in the last committed step once.
+// The trainer and the master of a job with explicit commits are killed repeatedly. The last committed step contains each
+// record of each pass once. The trainer uses LastStep, Rollback, Base, Applied and Checkpoint of the Go client.
 func TestExplicitCommits(t *testing.T) {
 	t.Parallel()
 	const passes = 2
@@ -173,9 +174,9 @@ func TestExplicitCommits(t *testing.T) {
 		}
 	}
 	if len(model.counts) != countedRecords || wrong > 0 {
-		t.Errorf("%d of %d records are not in the last step %d times; expected %d records", wrong, len(model.counts), passes, countedRecords)
+		t.Errorf("%d of %d records: expected each %d times in the last step; expected %d records", wrong, len(model.counts), passes, countedRecords)
 	}
 	if _, err := os.Stat(c.file + ".base"); errors.Is(err, fs.ErrNotExist) {
-		t.Error("no task went on in its middle: this test proves nothing about it")
+		t.Error("expected a task that continued after its base, found none")
 	}
 }

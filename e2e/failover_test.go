@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A stand-by takes over from a leader that dies or hangs long before the lease runs out, as often as it must; the trainers
-// notice a pause, and nothing is lost or counted twice. A leader that hung and wakes has lost its term for good.
+// A standby takes over from a leader that dies or hangs, long before the lease expires. Trainers see only a pause, and no task
+// is lost or counted twice. A paused leader that resumes has lost its term.
 func TestStandbyTakesOver(t *testing.T) {
 	for name, fault := range map[string]syscall.Signal{"kill": syscall.SIGKILL, "hang": syscall.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestStandbyTakesOver(t *testing.T) {
 				leader.signal(fault)
 				term = j.awaitLeader(term)
 				if took := time.Since(began); took > 30*time.Second {
-					t.Errorf("the stand-by led %v after the fault, expected long before the lease of 60s", took)
+					t.Errorf("takeover %v after the fault, expected at most 30s with a lease of 60s", took)
 				}
 				leader.signal(syscall.SIGCONT)
 				leader = standby
@@ -46,7 +46,7 @@ func TestStandbyTakesOver(t *testing.T) {
 	}
 }
 
-// The bench of fail-over measures every fault; nothing here depends on how long they took.
+// The failover bench measures every kind of fault. The test does not check the durations.
 func TestFailoverBench(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"resign", "kill", "hang"} {

@@ -16,7 +16,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// ask asks one master, whoever leads.
+// ask sends a Status request to a master, which may not be the leader.
 func (j *job) ask(addr string) error {
 	j.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
@@ -30,17 +30,17 @@ func (j *job) ask(addr string) error {
 	return err
 }
 
-// wantDeposed fails the test if the master at addr, whose term is over by etcd, answers as the leader.
-func (j *job) wantDeposed(addr string) {
+// wantNotLeader fails the test if the master at addr, whose term has ended in etcd, answers as the leader.
+func (j *job) wantNotLeader(addr string) {
 	j.t.Helper()
 	if err := j.ask(addr); status.Code(err) != codes.Unavailable {
-		j.t.Errorf("the master at %s, whose term is over, answered %v; expected that it does not lead", addr, err)
+		j.t.Errorf("former leader at %s: expected Unavailable, found %v", addr, err)
 	}
 }
 
-// F6: the leader is cut off from etcd, not from its trainers and not from the stand-by, and no connection breaks: whatever
-// is sent is lost. It stops answering as the leader before the stand-by can lead.
-func TestLeaderCutOffFromEtcd(t *testing.T) {
+// F6: the leader is partitioned from etcd, but not from trainers and the standby. No connection breaks, and all messages are
+// lost. The leader stops answering before the standby can lead.
+func TestLeaderPartitionedFromEtcd(t *testing.T) {
 	t.Parallel()
 	const passes = 4
 	j := newJob(t)
@@ -57,7 +57,7 @@ func TestLeaderCutOffFromEtcd(t *testing.T) {
 	proxy.HoldRequests(true)
 	proxy.HoldReplies(true)
 	j.awaitLeader(term)
-	j.wantDeposed(old)
+	j.wantNotLeader(old)
 	j.awaitMidPass(2)
 	proxy.Cut()
 	proxy.HoldRequests(false)
@@ -71,17 +71,17 @@ func TestLeaderCutOffFromEtcd(t *testing.T) {
 	j.wantExactlyOnce(passes, tasksPerPass)
 }
 
-// exposed starts a master whose port others reach through a proxy.
+// exposed starts a master whose port is reached through a proxy.
 func (j *job) exposed(flags ...string) (m *process, addr string, proxy *etcdtest.Proxy) {
 	j.t.Helper()
-	addr = nobody(j.t)
+	addr = closedAddr(j.t)
 	proxy = etcdtest.StartProxy(j.t, "http://"+addr)
-	// A stand-by that never reached it takes a commit for a sign of life, and each checkpoint is one.
+	// A standby without heartbeats of the leader treats each commit as a sign of life, and a checkpoint commits.
 	return j.master(append(flags, "--listen", addr, "--advertise", proxy.Addr(), "--checkpoint-every", "never")...), addr, proxy
 }
 
-// F13, F14: a network between the masters that breaks again and again. The stand-by believes that the leader is dead, which
-// trains on; each time one spurious fail-over follows, not more than one in a hold-down, and nothing is counted twice.
+// F13, F14: the network between the masters breaks repeatedly. The standby takes over from a healthy leader each time, at
+// most once per holddown, and no task is counted twice.
 func TestSpuriousTakeovers(t *testing.T) {
 	t.Parallel()
 	const (
@@ -95,7 +95,7 @@ func TestSpuriousTakeovers(t *testing.T) {
 		addr  string
 		proxy *etcdtest.Proxy
 	}
-	masters := map[string]exposed{} // by the address that they announce
+	masters := map[string]exposed{} // by announced address
 	for range 2 {
 		m, addr, proxy := j.exposed(flags...)
 		masters[proxy.Addr()] = exposed{m, addr, proxy}
@@ -119,32 +119,33 @@ func TestSpuriousTakeovers(t *testing.T) {
 		cut.proxy.Cut()
 		term = j.awaitLeader(term)
 		took = append(took, time.Now())
-		j.wantDeposed(cut.addr)
+		j.wantNotLeader(cut.addr)
 		cut.proxy.Refuse(false)
-		// One that never committed may be deposed at any time.
+		// The holddown does not protect a leader without a commit.
 		before := j.awaitStatus("the next leader answers", func(s *pb.StatusReply) bool { return s.Term == term }).Commit
 		j.awaitStatus("the next leader commits", func(s *pb.StatusReply) bool { return s.Term == term && s.Commit > before })
 	}
 	for i := 1; i < len(took); i++ {
-		// Seen from outside by looks some time apart: a take-over may be seen late, and the next one on time.
-		least := time.Duration(i) * holddown // the more of them, the longer
+		// The test may observe a takeover late and the next takeover in time. The pause between takeovers grows with their
+		// number.
+		least := time.Duration(i) * holddown
 		if gap := took[i].Sub(took[i-1]); gap < least/2 {
-			t.Errorf("take-over %d was forced %v after the one before, expected at least %v", i+1, gap, least)
+			t.Errorf("takeover %d: %v after the previous takeover, expected at least %v", i+1, gap, least)
 		}
 	}
 	for _, trainer := range trainers {
 		trainer.wantExit(0)
 	}
-	j.wantVerified(passes, tasksPerPass) // by the ledger alone: between the last two nobody was heard for longer than the grace
+	j.wantVerified(passes, tasksPerPass) // only the ledger: sessions may end, because no request arrives for longer than the grace period
 }
 
-// F14: trainers read the address of a master that does not lead, and look further until they reach the one that does.
+// F14: trainers read the address of a master that does not lead, and retry until they reach the leader.
 func TestStaleAddress(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
 	leader := j.master("--ps", "1")
 	term := j.awaitLeader(0)
-	addr := nobody(t)
+	addr := closedAddr(t)
 	standby := j.master("--ps", "1", "--listen", addr)
 	standby.awaitLog("waiting for the lock")
 	if _, err := j.store.Client().Put(t.Context(), j.store.Prefix()+"/master/addr", fmt.Sprintf(`{"addr":%q,"term":%d}`, addr, term)); err != nil {
@@ -153,7 +154,7 @@ func TestStaleAddress(t *testing.T) {
 	trainer := j.trainer("a")
 	trainer.awaitLog("not the leader")
 	if h := j.history(); len(h.sessions) > 0 {
-		t.Errorf("sessions with a master that does not lead: %v", h.sessions)
+		t.Errorf("expected no session with a standby, found %v", h.sessions)
 	}
 	leader.kill()
 	j.server()

@@ -17,7 +17,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// dialLeader connects to the leader as a trainer that speaks the protocol by hand.
+// dialLeader connects to the leader without the trainer package.
 func (j *job) dialLeader() *rpc.Client {
 	j.t.Helper()
 	addr, err := j.store.MasterAddr(j.t.Context())
@@ -39,9 +39,9 @@ func call(t testing.TB, client *rpc.Client, method string, request, reply any) {
 	}
 }
 
-// F2, F21, F22: a master that is killed after its commit stood in etcd and before anybody heard of it. The next one holds
-// the result: the same request gets the same task, and its finish, which was counted, is not counted again.
-func TestMasterDiesBetweenCommitAndReply(t *testing.T) {
+// F2, F21, F22: a master is killed after its commit in etcd and before its answer. The next master has the result: the same
+// request receives the same task, and its finish is not counted again.
+func TestMasterCrashBetweenCommitAndReply(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
 	proxy := etcdtest.StartProxy(t, j.endpoint)
@@ -62,11 +62,11 @@ func TestMasterDiesBetweenCommitAndReply(t *testing.T) {
 		Want: true, SeenCommit: got.Commit, SeenProof: got.CommitProof, JobID: joined.JobID,
 	}
 	answer := client.Go("RPCServer.Next", again, &wire.NextReply{}, make(chan *rpc.Call, 1))
-	at := place{finished.Pass, finished.Position}
-	eventually(t, "the commit stands in etcd", func() (bool, string) { return len(j.history().finished[at]) == 1, "no finish in the ledger" })
+	at := taskPosition{finished.Pass, finished.Position}
+	eventually(t, "the commit is in etcd", func() (bool, string) { return len(j.history().finished[at]) == 1, "no finish in the ledger" })
 	select {
 	case <-answer.Done:
-		t.Fatalf("answered before the master could know the outcome: %+v, %v", answer.Reply, answer.Error)
+		t.Fatalf("answer before the outcome of the commit is known: %+v, %v", answer.Reply, answer.Error)
 	default:
 	}
 	first.kill()
@@ -78,20 +78,20 @@ func TestMasterDiesBetweenCommitAndReply(t *testing.T) {
 	for i := range replies {
 		call(t, client, "Next", again, &replies[i])
 		if f := replies[i].Finishes; len(f) != 1 || f[0] != taskqueue.AlreadyCounted {
-			t.Errorf("the repeated finish was answered %v, expected that it was already counted", f)
+			t.Errorf("repeated finish: expected already counted, found %v", f)
 		}
 	}
 	h := j.history()
-	if token := replies[0].Task.Token; token == finished || token != replies[1].Task.Token || h.dispatched[place{token.Pass, token.Position}] != 1 {
-		t.Errorf("the repeated request got %+v and %+v, expected twice the one task that was committed for it; dispatched: %v", replies[0].Task.Token, replies[1].Task.Token, h.dispatched)
+	if token := replies[0].Task.Token; token == finished || token != replies[1].Task.Token || h.dispatched[taskPosition{token.Pass, token.Position}] != 1 {
+		t.Errorf("repeated request: expected the committed task twice, found %+v and %+v; dispatched: %v", replies[0].Task.Token, replies[1].Task.Token, h.dispatched)
 	}
 	if n := len(h.finished[at]); n != 1 || len(h.dispatched) != 2 {
-		t.Errorf("the task was counted %d times and %d tasks were given out, expected once and two", n, len(h.dispatched))
+		t.Errorf("task counted %d times, %d tasks dispatched: expected 1 and 2", n, len(h.dispatched))
 	}
 }
 
-// F5: the leader of a three-member etcd is killed in mid-pass, and the next one too. It costs a pause; the lock is kept, or
-// taken again in order.
+// F5: the leader of an etcd cluster of three members is killed during a pass, and then its successor. The job pauses and
+// continues.
 func TestEtcdLeaderKilled(t *testing.T) {
 	t.Parallel()
 	const passes = 4
@@ -107,7 +107,7 @@ func TestEtcdLeaderKilled(t *testing.T) {
 		before := j.awaitMidPass(pass).Commit
 		dead := cluster.Leader()
 		dead.Kill()
-		j.awaitStatus("the job goes on without a member", func(s *pb.StatusReply) bool { return s.Commit > before+10 })
+		j.awaitStatus("the job continues without a member", func(s *pb.StatusReply) bool { return s.Commit > before+10 })
 		dead.Start()
 	}
 	for _, trainer := range trainers {
@@ -116,15 +116,15 @@ func TestEtcdLeaderKilled(t *testing.T) {
 	j.wantExactlyOnce(passes, tasksPerPass)
 }
 
-// tools is a port of a master for people's tools.
+// tools is the HTTP port of a master.
 type tools struct {
 	t    testing.TB
 	addr string
 }
 
-func newTools(t testing.TB) tools { return tools{t, nobody(t)} }
+func newTools(t testing.TB) tools { return tools{t, closedAddr(t)} }
 
-// get asks once; code 0 means that nobody answered.
+// get sends a request. Code 0 means that no answer arrived.
 func (h tools) get(path string) (code int, body string) {
 	h.t.Helper()
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -140,7 +140,7 @@ func (h tools) get(path string) (code int, body string) {
 	return answer.StatusCode, string(text)
 }
 
-// await waits until the answer has that code and those words.
+// await waits for an answer with the code and the words.
 func (h tools) await(path string, code int, words string) {
 	h.t.Helper()
 	eventually(h.t, path+" answers "+words, func() (bool, string) {
@@ -149,8 +149,8 @@ func (h tools) await(path string, code int, words string) {
 	})
 }
 
-// F8: etcd runs full in mid-pass. Nothing is counted that etcd did not take, and it is said: in the log, by `master status` and as a
-// metric. Once an operator has made room the job goes on by itself.
+// F8: etcd becomes full during a pass. No refused finish counts. The log, `master status` and a metric report the state. The
+// job continues after an operator has freed space.
 func TestStoreRunsFull(t *testing.T) {
 	t.Parallel()
 	const passes = 3
@@ -166,10 +166,10 @@ func TestStoreRunsFull(t *testing.T) {
 	for i := 0; ; i++ {
 		_, err := client.Put(t.Context(), "/ballast/"+string(rune('a'+i%20)), strings.Repeat("x", 1<<20))
 		if err != nil {
-			break // 16 MiB are full
+			break // the quota of 16 MiB is reached
 		}
 		if i > 100 {
-			t.Fatal("100 MiB fit into a quota of 16")
+			t.Fatal("expected 100 MiB to exceed the quota of 16 MiB")
 		}
 	}
 	master.awaitLog("alarm disarm")
@@ -177,7 +177,7 @@ func TestStoreRunsFull(t *testing.T) {
 	h.await("/metrics", http.StatusOK, "trainmaster_commits_refused_total")
 	later := j.awaitStatus("more of them are refused", func(s *pb.StatusReply) bool { return s.Totals.CommitsRefused > full.Totals.CommitsRefused })
 	if later.Commit != full.Commit || later.Term != full.Term {
-		t.Errorf("a full etcd took commit %d of term %d after %d of term %d", later.Commit, later.Term, full.Commit, full.Term)
+		t.Errorf("full etcd: found commit %d of term %d, expected commit %d of term %d", later.Commit, later.Term, full.Commit, full.Term)
 	}
 	disarm(t, client, etcd.Endpoint())
 	for _, trainer := range trainers {
@@ -187,7 +187,7 @@ func TestStoreRunsFull(t *testing.T) {
 	j.wantExactlyOnce(passes, tasksPerPass)
 }
 
-// disarm does what an operator does with a full etcd.
+// disarm frees space in etcd and removes the alarm, as an operator does.
 func disarm(t testing.TB, client *clientv3.Client, endpoint string) {
 	t.Helper()
 	if _, err := client.Delete(t.Context(), "/ballast/", clientv3.WithPrefix()); err != nil {
@@ -205,15 +205,15 @@ func disarm(t testing.TB, client *clientv3.Client, endpoint string) {
 	}
 	alarms, err := client.AlarmList(t.Context())
 	if err != nil || len(alarms.Alarms) != 1 || alarms.Alarms[0].Alarm != etcdserverpb.AlarmType_NOSPACE {
-		t.Fatalf("alarms: expected that there is no space, found %v (%v)", alarms, err)
+		t.Fatalf("alarms: expected NOSPACE, found %v (%v)", alarms, err)
 	}
 	if _, err := client.AlarmDisarm(t.Context(), (*clientv3.AlarmMember)(alarms.Alarms[0])); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// F9: every commit takes two seconds at least, longer than a task is given. Trainers wait; no task is taken back because the store is
-// slow.
+// F9: every commit takes at least two seconds, longer than the task timeout. Trainers wait, and no task times out because of
+// the slow store.
 func TestSlowStore(t *testing.T) {
 	t.Parallel()
 	const passes = 2
@@ -227,7 +227,7 @@ func TestSlowStore(t *testing.T) {
 	proxy.Delay(time.Second, time.Second)
 	j.awaitSlowStatus(5*time.Second, "three slow commits", func(s *pb.StatusReply) bool { return s.Commit > before+3 })
 	if h := j.history(); len(h.returned) > 0 || len(h.lost) > 0 {
-		t.Errorf("taken back: %v, lost: %v; expected nothing and nobody", h.returned, h.lost)
+		t.Errorf("returned: %v, lost: %v; expected none", h.returned, h.lost)
 	}
 	proxy.Delay(0, 0)
 	for _, trainer := range trainers {
@@ -237,8 +237,8 @@ func TestSlowStore(t *testing.T) {
 	j.wantExactlyOnce(passes, tasksPerPass)
 }
 
-// F11: etcd is down when a master starts, and again for longer than the lease in mid-pass. The master lives and is not
-// ready; it goes on when etcd is back.
+// F11: etcd is down when a master starts, and later for longer than the lease. The master is healthy and not ready. It
+// continues when etcd is reachable again.
 func TestEtcdDown(t *testing.T) {
 	t.Parallel()
 	const passes = 3
@@ -257,12 +257,12 @@ func TestEtcdDown(t *testing.T) {
 	j.server("--ps-ttl", "60s")
 	j.awaitMidPass(1)
 	etcd.Kill()
-	eventually(t, "the master does not lead any more", func() (bool, string) {
+	eventually(t, "the master no longer leads", func() (bool, string) {
 		_, body := h.get("/metrics")
 		return strings.Contains(body, "trainmaster_leading 0"), body
 	})
 	if code, body := h.get("/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz without etcd: %d %s, expected that the process lives", code, body)
+		t.Errorf("/healthz without etcd: expected code 200, found %d %s", code, body)
 	}
 	etcd.Start()
 	for _, trainer := range trainers {

@@ -7,20 +7,20 @@ import (
 	"testing"
 )
 
-// commandLine is a command with what its --help says.
+// commandLine is a command with its --help text.
 type commandLine struct {
-	words    []string // after "master"; none for the daemon
+	words    []string // words after "master"; empty for the daemon
 	help     string
-	examples []string // the command lines of the help's examples, without comments
+	examples []string // example commands without comments
 }
 
-// commands are found once, with the program of the first test that asks.
+// commands caches the result of commandLines.
 var commands struct {
 	once sync.Once
 	list []commandLine
 }
 
-// commandLines finds every command by what --help lists.
+// commandLines finds every command with --help.
 func commandLines(t testing.TB) []commandLine {
 	t.Helper()
 	commands.once.Do(func() { commands.list = findCommands(t) })

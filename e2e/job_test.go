@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"path/filepath"
@@ -24,33 +25,33 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// job is a job of real processes in the etcd of this test binary.
+// job is a job of processes in the etcd of this test binary.
 type job struct {
 	t        testing.TB
 	name     string
 	endpoint string
 	store    *etcdstore.Store
 	dir      string
-	bucket   string // URL for checkpoints; "": a folder in dir
+	bucket   string // URL for checkpoints; "": a directory in dir
 	data     convert.Result
-	conn     *grpc.ClientConn // to the master at connTo
+	conn     *grpc.ClientConn // connection to the master at connTo
 	connTo   string
 }
 
-// Sizes of the digits as the jobs of these tests train on them: 1,437 records to train on, a chunk a task.
+// Size of the digits dataset in these tests: 1,437 training records, one chunk per task.
 const (
 	recordsPerChunk = 20
 	tasksPerPass    = 72
 	shards          = 4
 )
 
-// newJob prepares a job: a name in etcd and the digits in files.
+// newJob prepares a job: a name in etcd and files with the digits.
 func newJob(t testing.TB) *job {
 	t.Helper()
 	return newJobOn(t, etcdtest.Endpoint(t))
 }
 
-// newJobOn prepares a job in an etcd that may be none of this test binary's own.
+// newJobOn prepares a job in the given etcd.
 func newJobOn(t testing.TB, endpoints ...string) *job {
 	t.Helper()
 	j := &job{t: t, name: etcdtest.NewJob(t), endpoint: strings.Join(endpoints, ","), dir: t.TempDir()}
@@ -58,13 +59,13 @@ func newJobOn(t testing.TB, endpoints ...string) *job {
 	j.data = digits(t, j.dir)
 	t.Cleanup(func() {
 		if j.conn != nil {
-			_ = j.conn.Close() // only ever closed already
+			_ = j.conn.Close() // may be closed
 		}
 	})
 	return j
 }
 
-// digits writes the digits to dir, a fifth of them held out.
+// digits writes the digits to dir. A fifth of the records is held out.
 func digits(t testing.TB, dir string) convert.Result {
 	t.Helper()
 	data, err := convert.CSV(t.Context(), strings.NewReader(string(testdata.Digits)), convert.Options{
@@ -76,7 +77,7 @@ func digits(t testing.TB, dir string) convert.Result {
 	return data
 }
 
-// useFlights has the job train on flights, with their categories, in so many tasks a pass.
+// useFlights selects the flights dataset, with categorical features, and returns the number of tasks per pass.
 func (j *job) useFlights() (tasks int) {
 	j.t.Helper()
 	const perChunk = 200
@@ -89,19 +90,19 @@ func (j *job) useFlights() (tasks int) {
 	return j.data.Train.Records / perChunk
 }
 
-// behind is this job as processes see it that reach its etcd through a proxy.
+// behind returns the job for processes that reach etcd through a proxy.
 func (j *job) behind(proxy *etcdtest.Proxy) *job {
 	other := *j
 	other.endpoint, other.conn, other.connTo = proxy.Endpoint(), nil, ""
 	return &other
 }
 
-// in are the flags that lead a process to this job.
+// in appends the flags that select this job.
 func (j *job) in(args ...string) []string {
 	return append(args, "--endpoints", j.endpoint, "--job", j.name)
 }
 
-// master starts a master. A lease of two seconds is the shortest that etcd grants.
+// master starts a master with the shortest lease that etcd grants, two seconds.
 func (j *job) master(args ...string) *process {
 	j.t.Helper()
 	return start(j.t, "master", j.dir, append(j.in("--listen", "127.0.0.1:0", "--http", "", "--lease-ttl", "2s", "--chunks-per-task", "1", "--checkpoint-every", "250ms"), args...)...)
@@ -109,10 +110,10 @@ func (j *job) master(args ...string) *process {
 
 func (j *job) checkpoints() string { return cmp.Or(j.bucket, filepath.Join(j.dir, "checkpoints")) }
 
-// mortal are the flags of a parameter server that will die or stand still: whoever comes after it waits for the end of its lease.
-var mortal = []string{"--ps-ttl", "5s"}
+// shortLease are the flags of a parameter server that the test kills or pauses: its successor may wait for its lease.
+var shortLease = []string{"--ps-ttl", "5s"}
 
-// server starts a parameter server. A busy machine does not end its lease.
+// server starts a parameter server with a lease that does not expire on a busy machine.
 func (j *job) server(args ...string) *process {
 	j.t.Helper()
 	return start(j.t, "pserver", j.dir, append(j.in("pserver", "--ps-ttl", "60s", "--checkpoint-dir", j.checkpoints()), args...)...)
@@ -133,18 +134,18 @@ func (j *job) trainerOn(id string, paths []string, args ...string) *process {
 		"--journal", j.journal(), "--save-model", j.model(), "--record-delay", "1ms"), args...)...)
 }
 
-// leader asks the leading master, wherever that is.
+// leader returns a client of the current leader.
 func (j *job) leader() (pb.OperatorClient, error) {
 	addr, err := j.store.MasterAddr(j.t.Context())
 	if err != nil {
 		return nil, err
 	}
 	if addr.Addr == "" {
-		return nil, fmt.Errorf("nobody leads")
+		return nil, errors.New("no leader is announced")
 	}
 	if addr.Addr != j.connTo {
 		if j.conn != nil {
-			_ = j.conn.Close() // only ever closed already
+			_ = j.conn.Close() // may be closed
 		}
 		if j.conn, err = grpc.NewClient("passthrough:///"+addr.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy()); err != nil {
 			return nil, err
@@ -154,13 +155,13 @@ func (j *job) leader() (pb.OperatorClient, error) {
 	return pb.NewOperatorClient(j.conn), nil
 }
 
-// awaitStatus waits until the leader's status is as condition says. It asks often: a leader that hangs delays it by a second.
+// awaitStatus waits until the leader's status meets the condition. Each request has a limit of one second, because the leader may hang.
 func (j *job) awaitStatus(what string, condition func(*pb.StatusReply) bool) *pb.StatusReply {
 	j.t.Helper()
 	return j.awaitSlowStatus(time.Second, what, condition)
 }
 
-// awaitSlowStatus is awaitStatus with a time limit for each answer: with a slow store, an answer waits for a commit.
+// awaitSlowStatus is awaitStatus with another limit for each request. With a slow store, an answer waits for a commit.
 func (j *job) awaitSlowStatus(patience time.Duration, what string, condition func(*pb.StatusReply) bool) *pb.StatusReply {
 	j.t.Helper()
 	var s *pb.StatusReply
@@ -179,14 +180,14 @@ func (j *job) awaitSlowStatus(patience time.Duration, what string, condition fun
 	return s
 }
 
-// awaitLeader waits until a master leads that is not the one of the term before; it returns its term.
+// awaitLeader waits for a leader with a term after the given term, and returns its term.
 func (j *job) awaitLeader(before uint64) uint64 {
 	j.t.Helper()
 	return j.awaitStatus("a master leads", func(s *pb.StatusReply) bool { return s.Term > before }).Term
 }
 
-// awaitMidPass waits until a pass, the given one or a later one, is under way: some of its tasks are counted, some are with
-// trainers, and some are still to do.
+// awaitMidPass waits for the middle of the given pass or of a later pass: some tasks are counted, some are pending, and some
+// are still to do.
 func (j *job) awaitMidPass(pass uint32) *pb.StatusReply {
 	j.t.Helper()
 	return j.awaitStatus(fmt.Sprintf("the middle of pass %d or a later one", pass), func(s *pb.StatusReply) bool {
@@ -198,7 +199,7 @@ func (j *job) awaitMidPass(pass uint32) *pb.StatusReply {
 	})
 }
 
-// trainers are the sessions that the leader knows, by id.
+// trainers returns the sessions of the leader by trainer id.
 func (j *job) trainers() (map[string]*pb.TrainerEntry, error) {
 	leader, err := j.leader()
 	if err != nil {
@@ -217,7 +218,7 @@ func (j *job) trainers() (map[string]*pb.TrainerEntry, error) {
 	return byID, nil
 }
 
-// awaitTrainer waits until the session of a trainer, nil when it has none, is as condition says.
+// awaitTrainer waits until the session of a trainer meets the condition. The session is nil if the trainer has none.
 func (j *job) awaitTrainer(id, what string, condition func(*pb.TrainerEntry) bool) {
 	j.t.Helper()
 	eventually(j.t, id+" "+what, func() (bool, string) {
@@ -229,7 +230,7 @@ func (j *job) awaitTrainer(id, what string, condition func(*pb.TrainerEntry) boo
 	})
 }
 
-// accuracy is the share of held-out records that the saved model gets right.
+// accuracy returns the share of held-out records that the saved model classifies correctly.
 func (j *job) accuracy() float64 {
 	j.t.Helper()
 	return accuracy(j.t, j.model(), j.data.Test.Paths)
@@ -255,7 +256,7 @@ func accuracy(t testing.TB, modelPath string, test []string) float64 {
 	return e.Accuracy()
 }
 
-// wantAccuracy fails the test unless the saved model is at least so good on the held-out records.
+// wantAccuracy fails the test unless the accuracy of the saved model is at least least.
 func (j *job) wantAccuracy(least float64) {
 	j.t.Helper()
 	if found := j.accuracy(); found < least {
@@ -263,7 +264,7 @@ func (j *job) wantAccuracy(least float64) {
 	}
 }
 
-// records are the records of files, one after another.
+// records iterates over the records of files.
 func records(paths []string) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for _, path := range paths {

@@ -9,8 +9,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// A leader that is killed while it seals the ledger loses and doubles nothing, as often as it
-// happens; the one after it seals on in the same folder, and `master verify` reads all of it.
+// Leaders are killed while they seal the ledger. No entry is lost or duplicated, the next leader continues in the same
+// directory, and `master verify` reads the whole ledger.
 func TestKilledWhileSealing(t *testing.T) {
 	t.Parallel()
 	const passes = 8
@@ -21,7 +21,7 @@ func TestKilledWhileSealing(t *testing.T) {
 	term := j.awaitLeader(0)
 	j.server()
 	trainers := []*process{j.trainer("a"), j.trainer("b")}
-	for sealed := 1; sealed <= 9; sealed += 4 { // so it dies while, or soon after, it writes a file
+	for sealed := 1; sealed <= 9; sealed += 4 { // the kill hits the write of a file or follows it closely
 		eventually(t, "the ledger is sealed", func() (bool, string) {
 			files, err := filepath.Glob(filepath.Join(dir, j.name, "*.sealed*"))
 			return len(files) >= sealed && err == nil, strings.Join(files, " ")
@@ -41,7 +41,7 @@ func TestKilledWhileSealing(t *testing.T) {
 	}
 	state, _, _ := mastertest.State(t, j.store)
 	if state.Commit < 200 || len(left) > int(state.Commit)/2 {
-		t.Errorf("of %d commits %d are still in etcd", state.Commit, len(left))
+		t.Errorf("%d commits, %d of them in etcd: expected at most half", state.Commit, len(left))
 	}
 	o := run(t, j.dir, j.in("verify", "--ledger-dir", filepath.Join(t.TempDir(), "nowhere"))...)
 	o.wants(t, 2, "sealed elsewhere")

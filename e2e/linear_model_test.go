@@ -10,24 +10,24 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// The model that histories of real masters are checked against: one task of one pass, as its trainers must see it. Whatever
-// masters come and go in between, there is one order of all calls that fits their times and these rules:
+// taskState is the model of a task in a pass. Histories of real masters are checked against it. For any sequence of masters,
+// one order of all calls must fit their times and these rules:
 //
-//	dispatch a     the task is not counted, and a is the next attempt: no attempt is given out twice
-//	finish a       of an attempt that was given out: counted if nothing was counted yet; else already counted, or stale
-//	read           what etcd holds in the end: counted by the attempt whose finish was counted, or not at all
+//	dispatch a     the task is not counted, and a is the next attempt: no attempt is dispatched twice
+//	finish a       of a dispatched attempt: counted if no attempt was counted; otherwise already counted, or stale
+//	read           the final state in etcd: the attempt that was counted, or none
 //
-// A task may be taken back from its trainer at any time (it was lost, or its answer was), so that a dispatch needs no finish before it.
+// A dispatch needs no finish before it, because a task may be taken back from its trainer at any time.
 type taskState struct {
-	given   taskqueue.Attempt // the last one
-	counted taskqueue.Attempt // 0: not
+	given   taskqueue.Attempt // last dispatched attempt
+	counted taskqueue.Attempt // 0: none
 }
 
-// act is one call, as far as it concerns one task.
+// act is the part of a call that concerns one task.
 type act struct {
-	at      place
+	at      taskPosition
 	kind    actKind
-	attempt taskqueue.Attempt // of the dispatch or finish
+	attempt taskqueue.Attempt // dispatched or finished attempt
 }
 
 type actKind int
@@ -38,15 +38,15 @@ const (
 	reading
 )
 
-// result is what a caller knows of its call.
+// result is the result of a call as its caller knows it.
 type result struct {
-	verdict  taskqueue.FinishStatus // of a finish
-	repeated bool                   // the request was sent more than once: an earlier one may have done it
-	unknown  bool                   // no answer came
-	counted  taskqueue.Attempt      // of a read
+	verdict  taskqueue.FinishStatus // result of a finish
+	repeated bool                   // the request was sent more than once; an earlier copy may have been applied
+	unknown  bool                   // no answer arrived
+	counted  taskqueue.Attempt      // result of a read
 }
 
-// next lists the states in which a task can be after a call; none if the call cannot have had that result.
+// next returns the possible states of a task after a call, or none if the result is impossible.
 func (s taskState) next(a act, r result) []taskState {
 	done := taskState{s.given, a.attempt}
 	countable := s.counted == 0 && a.attempt <= s.given && a.attempt > 0
@@ -68,15 +68,15 @@ func (s taskState) next(a act, r result) []taskState {
 	case s.counted != 0:
 		return []taskState{s}
 	case r.repeated && countable:
-		return []taskState{done} // the first one was counted, and the repeat was told so
+		return []taskState{done} // the first copy was counted, and the repeated request was answered "already counted"
 	}
 	return nil
 }
 
-// taskModel checks each task of each pass by itself: a history is linearizable if that of every task is.
+// taskModel checks each task of each pass separately: a history is linearizable if the history of every task is.
 var taskModel = (&porcupine.NondeterministicModel{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
-		byTask := map[place][]porcupine.Operation{}
+		byTask := map[taskPosition][]porcupine.Operation{}
 		for _, op := range history {
 			at := op.Input.(act).at
 			byTask[at] = append(byTask[at], op)
@@ -97,7 +97,7 @@ var taskModel = (&porcupine.NondeterministicModel{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 }).ToModel()
 
-// linearizable checks a history, and describes the shortest one of a task that is not.
+// linearizable checks a history. If it is not linearizable, why describes the shortest history of a task that is not.
 func linearizable(history []porcupine.Operation, limit time.Duration) (verdict porcupine.CheckResult, why string) {
 	if verdict = porcupine.CheckOperationsTimeout(taskModel, history, limit); verdict != porcupine.Illegal {
 		return verdict, ""

@@ -27,26 +27,26 @@ import (
 	"trainmaster/trainer/session"
 )
 
-var linearFor = flag.Duration("linear.for", 5*time.Second, "how long trainers of the linearizability test work")
+var linearFor = flag.Duration("linear.for", 5*time.Second, "`duration` of the linearizability test")
 
-// journal is the history of what trainers asked and were told, and of what etcd's watch showed.
+// journal is the history of the calls of trainers, and of the ledger events that a watch received.
 type journal struct {
 	began time.Time
 
-	mu      sync.Mutex
-	history []porcupine.Operation
-	tokens  []taskqueue.Token // that anybody got; some are finished again by others
-	heard   map[token]bool    // dispatches whose answer arrived
-	seen    []sight
+	mu       sync.Mutex
+	history  []porcupine.Operation
+	tokens   []taskqueue.Token // dispatched tokens; other callers finish some of them again
+	answered map[token]bool    // dispatches whose answer arrived
+	seen     []sight
 }
 
-// token is a dispatch.
+// token identifies an attempt of a task.
 type token struct {
-	at      place
+	at      taskPosition
 	attempt taskqueue.Attempt
 }
 
-// sight is an event of the ledger, as the watch showed it.
+// sight is an event of the ledger that the watch received.
 type sight struct {
 	taskqueue.LedgerEvent
 	when int64
@@ -58,10 +58,11 @@ func (l *journal) add(client int, call, end int64, a act, r result) {
 	l.history = append(l.history, porcupine.Operation{ClientId: client, Input: a, Call: call, Output: r, Return: end})
 }
 
-// forever is when a call ends that never ended.
+// forever is the end of a call without an answer.
 const forever = int64(1) << 60
 
-// watch notes what is written to the ledger, until ctx ends. Each commit's events come in the transaction of its state.
+// watch records the events that are written to the ledger, until ctx ends. It checks that the events of a commit are in the
+// transaction of its state.
 func (l *journal) watch(ctx context.Context, t *testing.T, j *job, from int64) {
 	prefix := j.store.Prefix()
 	options := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithRev(from)}
@@ -97,21 +98,21 @@ func (l *journal) watch(ctx context.Context, t *testing.T, j *job, from int64) {
 	}
 }
 
-// resolve settles what no caller was told, by what the watch showed: a finish that is not in the ledger never was, one that is
-// there ended when it was seen; and what was given out to nobody who heard of it was given out all the same.
+// resolve completes the calls without an answer from the events of the watch. A finish in the ledger ended when the watch
+// received it; a finish that is not in the ledger is removed. A dispatch in the ledger without an answer is added.
 func (l *journal) resolve() []porcupine.Operation {
 	finished := map[token]int64{}
 	history := slices.Clone(l.history)
 	resolver := len(history)
 	for _, s := range l.seen {
-		at := token{place{s.Pass, s.Position}, s.Attempt}
+		at := token{taskPosition{s.Pass, s.Position}, s.Attempt}
 		switch s.Kind {
 		case taskqueue.EventFinished:
 			finished[at] = s.when
 		case taskqueue.EventDispatched:
-			if !l.heard[at] {
+			if !l.answered[at] {
 				history = append(history, porcupine.Operation{ClientId: resolver, Input: act{at.at, dispatching, at.attempt}, Output: result{}, Call: 0, Return: s.when})
-				resolver++ // each is on its own: they overlap
+				resolver++ // a client for each dispatch, because they overlap
 			}
 		}
 	}
@@ -128,7 +129,7 @@ func (l *journal) resolve() []porcupine.Operation {
 	return history
 }
 
-// caller is a trainer that speaks the protocol by hand, dies now and then, and finishes what is others'.
+// caller is a trainer without the trainer package. It sometimes dies, and finishes tasks of other callers.
 type caller struct {
 	j      *job
 	log    *journal
@@ -139,12 +140,12 @@ type caller struct {
 	joined *wire.JoinReply
 	seq    uint64
 	commit uint64
-	proof  []byte // of commit
+	proof  []byte // proof of commit
 }
 
 var errAbandoned = errors.New("abandoned")
 
-// call repeats a request until it is answered, as trainers do, or abandons it. repeated says that it was sent more than once.
+// call repeats a request until it is answered, as trainers do, or abandons it. repeated reports whether it was sent more than once.
 func (c *caller) call(ctx context.Context, method string, request, reply any, abandon bool) (repeated bool, err error) {
 	for sent := 0; ctx.Err() == nil; {
 		if c.client == nil && !c.dial(ctx) {
@@ -152,7 +153,7 @@ func (c *caller) call(ctx context.Context, method string, request, reply any, ab
 		}
 		pending := c.client.Go("RPCServer."+method, request, reply, make(chan *rpc.Call, 1))
 		sent++
-		patience := 700 * time.Millisecond // then the master is paused, or cut off
+		patience := 700 * time.Millisecond // a paused or partitioned master does not answer
 		if abandon {
 			patience = time.Duration(c.random.IntN(int(2 * time.Millisecond)))
 		}
@@ -163,7 +164,7 @@ func (c *caller) call(ctx context.Context, method string, request, reply any, ab
 			}
 		case <-time.After(patience):
 		}
-		_ = c.client.Close() // whatever it says, it is not used again
+		_ = c.client.Close() // not used again
 		c.client = nil
 		if abandon {
 			return sent > 1, errAbandoned
@@ -172,7 +173,7 @@ func (c *caller) call(ctx context.Context, method string, request, reply any, ab
 	return true, errors.Join(errAbandoned, ctx.Err())
 }
 
-// dial connects to whoever is announced.
+// dial connects to the announced leader.
 func (c *caller) dial(ctx context.Context) bool {
 	addr, err := c.j.store.MasterAddr(ctx)
 	if err == nil && addr.Addr != "" {
@@ -189,7 +190,7 @@ func (c *caller) dial(ctx context.Context) bool {
 	return false
 }
 
-// dialRPC is rpc.DialHTTP with an end: a paused master accepts, and says nothing.
+// dialRPC is rpc.DialHTTP with a time limit: a paused master accepts and does not answer.
 func dialRPC(ctx context.Context, addr string) (*rpc.Client, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -207,7 +208,7 @@ func dialRPC(ctx context.Context, addr string) (*rpc.Client, error) {
 	return rpc.NewClient(conn), nil
 }
 
-// work asks for tasks and finishes them until ctx ends.
+// work requests tasks and finishes them until ctx ends.
 func (c *caller) work(ctx context.Context) error {
 	var finished []taskqueue.Result
 	for ctx.Err() == nil {
@@ -231,7 +232,7 @@ func (c *caller) work(ctx context.Context) error {
 		case err == nil:
 			finished = nil
 		case errors.Is(err, wire.ErrRejoin), errors.Is(err, errAbandoned):
-			c.joined, finished = nil, nil // it died; the next one joins under its name
+			c.joined, finished = nil, nil // the caller died; it joins again with the same id
 		default:
 			return err
 		}
@@ -239,7 +240,7 @@ func (c *caller) work(ctx context.Context) error {
 	return nil
 }
 
-// others are dispatches that somebody got a short while ago.
+// others returns a recent dispatch of any caller.
 func (c *caller) others() (list []taskqueue.Result) {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
@@ -249,8 +250,8 @@ func (c *caller) others() (list []taskqueue.Result) {
 	return list
 }
 
-// next is one request, and its lines in the journal. Finishes of one request and the dispatch that answers it are of
-// different tasks, but for a finish that is there twice.
+// next sends a request and adds it to the journal. The finishes of a request and the dispatch in its answer concern
+// different tasks; next removes repeated finishes.
 func (c *caller) next(ctx context.Context, finished []taskqueue.Result) (*taskqueue.Token, error) {
 	slices.SortFunc(finished, func(a, b taskqueue.Result) int { return a.Token.Position - b.Token.Position })
 	finished = slices.CompactFunc(finished, func(a, b taskqueue.Result) bool { return a.Token == b.Token })
@@ -266,7 +267,7 @@ func (c *caller) next(ctx context.Context, finished []taskqueue.Result) (*taskqu
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, f := range finished {
-		a := act{place{f.Token.Pass, f.Token.Position}, finishing, f.Token.Attempt}
+		a := act{taskPosition{f.Token.Pass, f.Token.Position}, finishing, f.Token.Attempt}
 		if err != nil {
 			l.add(len(l.history), began, forever, a, result{unknown: true})
 			continue
@@ -280,16 +281,16 @@ func (c *caller) next(ctx context.Context, finished []taskqueue.Result) (*taskqu
 		c.commit, c.proof = reply.Commit, reply.CommitProof
 	}
 	got := reply.Task.Token
-	at := place{got.Pass, got.Position}
+	at := taskPosition{got.Pass, got.Position}
 	l.add(len(l.history), began, ended, act{at, dispatching, got.Attempt}, result{})
-	l.heard[token{at, got.Attempt}] = true
+	l.answered[token{at, got.Attempt}] = true
 	l.tokens = append(l.tokens, got)
 	return &got, nil
 }
 
-// Histories of three masters, whose leader is killed, paused, and cut off while it writes, and of trainers that die, repeat, and finish what others
-// hold, are linearizable: there is one order of all calls in which each task of each pass is counted once at most, no attempt
-// is given out twice, and what was acknowledged stays.
+// Three masters serve trainers that die, repeat requests, and finish tasks of other trainers. The leader is killed, paused and
+// partitioned while it writes. The histories are linearizable. One order of all calls exists in which each task of each pass
+// is counted at most once, no attempt is dispatched twice, and no acknowledged finish is undone.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -300,7 +301,7 @@ func TestLinearizable(t *testing.T) {
 	}
 	masters := map[string]proxied{} // by address
 	startOne := func() {
-		addr, proxy := nobody(t), etcdtest.StartProxy(t, j.endpoint)
+		addr, proxy := closedAddr(t), etcdtest.StartProxy(t, j.endpoint)
 		masters[addr] = proxied{j.behind(proxy).master(append(flags, "--listen", addr)...), proxy}
 	}
 	for range 3 {
@@ -315,7 +316,7 @@ func TestLinearizable(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	log := &journal{began: time.Now(), heard: map[token]bool{}}
+	log := &journal{began: time.Now(), answered: map[token]bool{}}
 	watching, stopWatch := context.WithCancel(t.Context())
 	var watch, callers sync.WaitGroup
 	watch.Go(func() { log.watch(watching, t, j, revision) })
@@ -339,10 +340,10 @@ func TestLinearizable(t *testing.T) {
 		}
 		leader, ok := masters[addr.Addr]
 		if !ok {
-			continue // about to change
+			continue // the leader is changing
 		}
 		switch fault % 3 {
-		case 0: // what it writes lands late, in the next one's term; nothing tells it
+		case 0: // its writes arrive late, in the next term, and no connection breaks
 			leader.proxy.HoldRequests(true)
 			leader.proxy.HoldReplies(true)
 		case 1:
@@ -370,7 +371,7 @@ func TestLinearizable(t *testing.T) {
 		t.Fatalf("a history of %d calls: %s\n%s", len(history), verdict, why)
 	}
 	t.Logf("%d calls are linearizable; %d of them had no answer, %d were repeated", len(history), countOf(history, func(r result) bool { return r.unknown }), countOf(history, func(r result) bool { return r.repeated }))
-	wantDoctoredRejected(t, history)
+	wantManipulatedRejected(t, history)
 }
 
 func countOf(history []porcupine.Operation, is func(result) bool) (n int) {
@@ -391,10 +392,10 @@ func (l *journal) awaitMore(t *testing.T, n int) {
 		return len(l.history)
 	}
 	from := length()
-	eventually(t, "trainers go on", func() (bool, string) { return length() >= from+n, fmt.Sprint(length()-from, " calls") })
+	eventually(t, "further calls", func() (bool, string) { return length() >= from+n, fmt.Sprint(length()-from, " calls") })
 }
 
-// final reads what etcd holds in the end, for each task that anybody spoke of, and closes the history.
+// final adds a read of the final state in etcd for each task of the history, and returns the history.
 func (l *journal) final(t *testing.T, j *job) []porcupine.Operation {
 	t.Helper()
 	h := j.history()
@@ -419,12 +420,12 @@ func (l *journal) final(t *testing.T, j *job) []porcupine.Operation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	history := l.resolve()
-	spoken := map[place]bool{}
+	called := map[taskPosition]bool{}
 	for _, op := range history {
-		spoken[op.Input.(act).at] = true
+		called[op.Input.(act).at] = true
 	}
 	end := l.now()
-	for at := range spoken {
+	for at := range called {
 		var counted taskqueue.Attempt
 		if list := h.finished[at]; len(list) > 0 {
 			counted = list[0].attempt
@@ -434,28 +435,28 @@ func (l *journal) final(t *testing.T, j *job) []porcupine.Operation {
 	return history
 }
 
-// wantDoctoredRejected changes one thing in a history that is right, and wants it to be found.
-func wantDoctoredRejected(t *testing.T, history []porcupine.Operation) {
+// wantManipulatedRejected fails the test unless the check rejects manipulated histories.
+func wantManipulatedRejected(t *testing.T, history []porcupine.Operation) {
 	t.Helper()
 	for name, change := range map[string]func(op *porcupine.Operation, a act, r result) bool{
-		"a second finish was counted": func(op *porcupine.Operation, a act, r result) bool {
-			ok := a.kind == finishing && r.verdict == taskqueue.AlreadyCounted && !r.unknown && !r.repeated && settled(history, a.at, op.Call)
+		"second finish counted": func(op *porcupine.Operation, a act, r result) bool {
+			ok := a.kind == finishing && r.verdict == taskqueue.AlreadyCounted && !r.unknown && !r.repeated && acknowledged(history, a.at, op.Call)
 			r.verdict = taskqueue.Counted
 			op.Output = r
 			return ok
 		},
-		"an acknowledged finish is gone": func(op *porcupine.Operation, a act, r result) bool {
-			ok := a.kind == reading && r.counted != 0 && settled(history, a.at, op.Call)
+		"acknowledged finish lost": func(op *porcupine.Operation, a act, r result) bool {
+			ok := a.kind == reading && r.counted != 0 && acknowledged(history, a.at, op.Call)
 			op.Output = result{}
 			return ok
 		},
-		"an attempt was given out twice": func(op *porcupine.Operation, a act, r result) bool {
+		"attempt dispatched twice": func(op *porcupine.Operation, a act, r result) bool {
 			ok := a.kind == dispatching && a.attempt > 1
 			a.attempt--
 			op.Input = a
 			return ok
 		},
-		"a finish was refused that nobody had made": func(op *porcupine.Operation, a act, r result) bool {
+		"first finish refused": func(op *porcupine.Operation, a act, r result) bool {
 			ok := a.kind == finishing && r.verdict == taskqueue.Counted && !r.unknown && !r.repeated && alone(history, a.at)
 			r.verdict = taskqueue.Stale
 			op.Output = r
@@ -466,27 +467,27 @@ func wantDoctoredRejected(t *testing.T, history []porcupine.Operation) {
 			return change(&op, op.Input.(act), op.Output.(result))
 		})
 		if i < 0 {
-			t.Errorf("%s: the history has no call to doctor", name)
+			t.Errorf("%s: expected a call to manipulate, found none", name)
 			continue
 		}
-		doctored := slices.Clone(history)
-		change(&doctored[i], history[i].Input.(act), history[i].Output.(result))
-		if verdict, why := linearizable(doctored, time.Minute); verdict != porcupine.Illegal || why == "" {
-			t.Errorf("%s: the doctored history is %s", name, verdict)
+		manipulated := slices.Clone(history)
+		change(&manipulated[i], history[i].Input.(act), history[i].Output.(result))
+		if verdict, why := linearizable(manipulated, time.Minute); verdict != porcupine.Illegal || why == "" {
+			t.Errorf("%s: the manipulated history is %s", name, verdict)
 		}
 	}
 }
 
-// settled reports whether a finish of a task was acknowledged before some moment.
-func settled(history []porcupine.Operation, at place, before int64) bool {
+// acknowledged reports whether a finish of a task was acknowledged before a time.
+func acknowledged(history []porcupine.Operation, at taskPosition, before int64) bool {
 	return slices.ContainsFunc(history, func(op porcupine.Operation) bool {
 		a, r := op.Input.(act), op.Output.(result)
 		return a.at == at && a.kind == finishing && r.verdict == taskqueue.Counted && !r.unknown && op.Return < before
 	})
 }
 
-// alone reports whether a task was finished once in a history.
-func alone(history []porcupine.Operation, at place) bool {
+// alone reports whether a history contains one finish of a task.
+func alone(history []porcupine.Operation, at taskPosition) bool {
 	n := 0
 	for _, op := range history {
 		if a := op.Input.(act); a.at == at && a.kind == finishing {

@@ -16,19 +16,19 @@ import (
 	"trainmaster/etcdstore/etcdtest"
 )
 
-// build is a build of the program under test, made when the first test asks for it.
+// build is a build of the program under test. The first use builds it.
 type build struct {
 	once sync.Once
 	dir  string
 	err  error
-	text []byte // what the compiler said
+	text []byte // output of the compiler
 }
 
-// raced looks for data races when this test does; quick never does.
+// raced has the race detector if this test binary has it; quick never has it.
 var raced, quick build
 
-// quickly are the tests that have a quick program.
-var quickly sync.Map // of nothing by name
+// quickly contains the names of the tests that use the quick program.
+var quickly sync.Map
 
 func TestMain(m *testing.M) {
 	if settings := os.Getenv(counterEnv); settings != "" {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// These tests wait for leases and for each other's processes more than they compute.
+	// These tests mostly wait.
 	if err := flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
@@ -52,11 +52,11 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// program is the path of the program under test. It looks for data races when this test does, unless the test has a quick one.
+// program returns the path of the program under test: raced, or quick after withQuickProgram.
 func program(t testing.TB) string {
 	t.Helper()
 	if _, ok := quickly.Load(t.Name()); ok && raceDetector {
-		return quick.path(t, []string{"CGO_ENABLED=0"}, "-trimpath") // as make build does, which may have compiled all of it
+		return quick.path(t, []string{"CGO_ENABLED=0"}, "-trimpath") // the flags of make build, whose cached packages are reused
 	}
 	if raceDetector {
 		return raced.path(t, nil, "-race")
@@ -64,9 +64,9 @@ func program(t testing.TB) string {
 	return raced.path(t, nil)
 }
 
-// withQuickProgram gives this test, not those below it, a program that does not look for data races, which costs several times
-// the processor time. It is for what a model becomes in the end, where another test does the same for less long, and for
-// what a command says and does no more.
+// withQuickProgram selects the program without the race detector, which costs several times the processor time. It applies to
+// this test, not to its subtests. It is for tests of the quality of a model, if a shorter test covers the same code, and for
+// tests of the output of commands.
 func withQuickProgram(t testing.TB) {
 	quickly.Store(t.Name(), nil)
 }

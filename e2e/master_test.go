@@ -8,8 +8,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// Kill -9 of the master in mid-pass, again and again: the trainers go on without an error, and nothing is lost or counted
-// twice.
+// The master is killed repeatedly during passes. Trainers continue without an error, and no task is lost or counted twice.
 func TestKilledMaster(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
@@ -35,7 +34,7 @@ func TestKilledMaster(t *testing.T) {
 			h := j.wantExactlyOnce(passes, tasksPerPass)
 			for id, n := range h.sessions {
 				if n != 1 {
-					t.Errorf("trainer %s joined %d times, expected that its session outlives the masters", id, n)
+					t.Errorf("trainer %s joined %d times, expected once: its session outlives the masters", id, n)
 				}
 			}
 			j.wantAccuracy(0.90)
@@ -43,8 +42,7 @@ func TestKilledMaster(t *testing.T) {
 	}
 }
 
-// F16: a master that is told to stop in the middle of it all resigns, so that the one that stands by leads at once, long
-// before the lease would have run out.
+// F16: a master that is stopped during a pass resigns. The standby leads long before the lease would have expired.
 func TestStoppedMasterHandsOver(t *testing.T) {
 	t.Parallel()
 	const passes = 4
@@ -62,7 +60,7 @@ func TestStoppedMasterHandsOver(t *testing.T) {
 	first.wantExit(0)
 	j.awaitLeader(term)
 	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("the next master led %v after SIGTERM, expected at once", took)
+		t.Errorf("the next master led %v after SIGTERM, expected at most 20s", took)
 	}
 	for _, trainer := range trainers {
 		trainer.wantExit(0)
@@ -71,7 +69,7 @@ func TestStoppedMasterHandsOver(t *testing.T) {
 	j.wantExactlyOnce(passes, tasksPerPass)
 }
 
-// A master that is told to stop when no other stands by leaves no lock behind: the next one need not wait for a lease.
+// A master that is stopped without a standby deletes its lock. The next master does not wait for a lease.
 func TestStoppedMasterLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -89,6 +87,6 @@ func TestStoppedMasterLeavesNoLock(t *testing.T) {
 	began := time.Now()
 	j.awaitStatus("the next master leads", func(s *pb.StatusReply) bool { return s.Status == pb.JobStatus_JOB_STATUS_RUNNING })
 	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("the next master led after %v, expected at once", took)
+		t.Errorf("the next master led after %v, expected at most 20s", took)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"trainmaster/recordio"
 )
 
-// spoil changes a byte in the first chunk of a file, and leaves its size and time as they were. mend puts it back.
-func spoil(t testing.TB, path string) (mend func()) {
+// corrupt changes a byte in the first chunk of a file and preserves its size and time. repair restores the byte.
+func corrupt(t testing.TB, path string) (repair func()) {
 	t.Helper()
 	file, err := recordio.Open(path)
 	if err != nil {
@@ -54,8 +54,8 @@ func spoil(t testing.TB, path string) (mend func()) {
 	return func() { t.Helper(); write(whole) }
 }
 
-// An operator steers a job: pauses it, puts a task back whose file was mended, resumes it, and lets one of three trainers
-// go in the middle of a pass. Every task is counted exactly once all the same.
+// An operator pauses a job, retries a set-aside task after the repair of its file, resumes the job, and drains one of three
+// trainers during a pass. Every task is counted exactly once.
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	const passes = 2
@@ -73,22 +73,22 @@ func TestOperator(t *testing.T) {
 		return o.stdout
 	}
 
-	operator("the job is paused", "pause", "--reason", "the trainers are not there yet")
+	operator("the job is paused", "pause", "--reason", "the trainers have not started")
 	trainers := map[string]*process{}
 	for _, id := range []string{"a", "b", "c"} {
 		trainers[id] = j.trainer(id, "--record-delay", "10ms")
 	}
 	j.awaitStatus("the dataset is reported, and all trainers wait", func(s *pb.StatusReply) bool { return len(s.Datasets) == 1 && s.Totals.Trainers == 3 })
 	if s := j.awaitStatus("paused", func(*pb.StatusReply) bool { return true }); s.Status != pb.JobStatus_JOB_STATUS_PAUSED || s.Datasets[0].Cursor != 0 {
-		t.Fatalf("expected a paused job of which nothing was dispatched, found %v", s)
+		t.Fatalf("expected a paused job without a dispatched task, found %v", s)
 	}
-	mend := spoil(t, j.data.Train.Paths[0])
+	repair := corrupt(t, j.data.Train.Paths[0])
 	operator("the job is running", "resume")
 
-	// The poison: the first task fails twice.
+	// The first task fails twice.
 	j.awaitStatus("a task is set aside", func(s *pb.StatusReply) bool { return s.Datasets[0].SetAside == 1 })
 	operator("the job is paused", "pause", "--reason", "a file is damaged")
-	paused := j.awaitStatus("what runs is finished", func(s *pb.StatusReply) bool { return s.Datasets[0].Pending == 0 })
+	paused := j.awaitStatus("pending tasks are finished", func(s *pb.StatusReply) bool { return s.Datasets[0].Pending == 0 })
 	if paused.Reason != "paused by an operator: a file is damaged" || paused.Datasets[0].Todo == 0 || paused.Datasets[0].Pass != 1 {
 		t.Errorf("expected a pause in the middle of the first pass, found %v", paused)
 	}
@@ -99,9 +99,9 @@ func TestOperator(t *testing.T) {
 	}
 	decodeSome(t, operator("", "tasks", "--state", "set_aside", "-o", "json"), &aside)
 	if len(aside) != 1 || aside[0].State != "set_aside" || !strings.Contains(aside[0].Error, j.data.Train.Paths[0]) {
-		t.Fatalf("expected one set-aside task, of the damaged file, found %+v", aside)
+		t.Fatalf("expected one set-aside task of the damaged file, found %+v", aside)
 	}
-	mend()
+	repair()
 	operator("tasks put back: 1", "tasks", "retry", fmt.Sprint(aside[0].Task))
 	if s := j.awaitStatus("still paused", func(*pb.StatusReply) bool { return true }); s.Status != pb.JobStatus_JOB_STATUS_PAUSED || s.Datasets[0].Retry != 1 || s.Datasets[0].Done != paused.Datasets[0].Done {
 		t.Errorf("expected that a retry does not end the operator's pause, found %v", s)
@@ -109,7 +109,7 @@ func TestOperator(t *testing.T) {
 	operator("the job is running", "resume")
 
 	j.awaitMidPass(1)
-	run(t, j.dir, j.in("drain", "nobody")...).wants(t, exitFailed, `"nobody"`, "there are ", "a", "b", "c")
+	run(t, j.dir, j.in("drain", "unknown")...).wants(t, exitFailed, `"unknown"`, "there are ", "a", "b", "c")
 	operator("trainer b drains", "drain", "b")
 	trainers["b"].wantExit(0)
 	trainers["b"].awaitLog("drained")
@@ -119,11 +119,11 @@ func TestOperator(t *testing.T) {
 	master.wantExit(0)
 	h := j.wantExactlyOnce(passes, tasksPerPass)
 	if h.sessions["b"] != 1 || len(h.lost) != 0 {
-		t.Errorf("b joined %d times, lost were %v; expected one session each, and none lost", h.sessions["b"], h.lost)
+		t.Errorf("b joined %d times, lost sessions: %v; expected one join and no lost session", h.sessions["b"], h.lost)
 	}
-	for place, counted := range h.finished {
-		if place.pass == passes && place.position > tasksPerPass/2 && counted[0].trainer == "b" {
-			t.Errorf("%+v was counted for b, which had left", place)
+	for at, counted := range h.finished {
+		if at.pass == passes && at.position > tasksPerPass/2 && counted[0].trainer == "b" {
+			t.Errorf("%+v was counted for b after its drain", at)
 		}
 	}
 }

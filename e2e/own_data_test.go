@@ -12,7 +12,7 @@ import (
 	"trainmaster/testdata"
 )
 
-// measured is the result of `master model evaluate -o json`.
+// measured is the output of `master model evaluate -o json`.
 type measured struct {
 	File     string   `json:"file"`
 	Model    string   `json:"model"`
@@ -23,7 +23,7 @@ type measured struct {
 	AUC      *float64 `json:"auc"`
 }
 
-// flowers is a table with a heading, three numbers around a center of each species, and its name.
+// flowers returns a CSV table with a header. Each row has three numbers, near the center of a species, and its name.
 func flowers(rows int) string {
 	random := rand.New(rand.NewPCG(1, 2))
 	table := "petal,sepal,height,species\n"
@@ -35,8 +35,7 @@ func flowers(rows int) string {
 	return table
 }
 
-// master run --data trains the model that goes with a converted dataset, with its features and classes, and model evaluate finds
-// what the run found.
+// `master run --data` selects the model for a converted dataset. `master model evaluate` reports the same figures as the run.
 func TestRunOnConvertedData(t *testing.T) {
 	for _, c := range []struct {
 		name, table string
@@ -77,8 +76,8 @@ func TestRunOnConvertedData(t *testing.T) {
 	}
 }
 
-// Data that does not fit is refused before a run begins, in words. Data without a held-out part is trained and not measured.
-func TestRunOnDataThatDoesNotFit(t *testing.T) {
+// Unsuitable data is refused before a run begins. Data without a held-out part is trained and not evaluated.
+func TestRunOnUnsuitableData(t *testing.T) {
 	t.Parallel()
 	withQuickProgram(t)
 	dir := t.TempDir()
@@ -100,12 +99,12 @@ func TestRunOnDataThatDoesNotFit(t *testing.T) {
 		run(t, dir, append([]string{"run"}, c.args...)...).wants(t, exitUsage, c.says...)
 	}
 	if runs, err := os.ReadDir(filepath.Join(dir, "trainmaster-run")); err == nil {
-		t.Errorf("refused runs made %v", runs)
+		t.Errorf("refused runs: expected no directory, found %v", runs)
 	}
 	o := run(t, dir, "run", "--data", "data/flowers", "--passes", "1")
 	o.wants(t, 0)
 	if !strings.Contains(o.stdout, "not measured") {
-		t.Errorf("expected that nothing was measured, found %s", o.stdout)
+		t.Errorf("expected \"not measured\", found %s", o.stdout)
 	}
 	saved := "trainmaster-run/001/flowers-softmax.safetensors"
 	run(t, dir, "model", "evaluate", saved).wants(t, exitUsage, "--data")

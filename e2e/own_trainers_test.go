@@ -17,7 +17,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// buildExample builds examples/trainer in a module outside of the repository, by the commands of its README.
+// buildExample builds examples/trainer in a separate module with the commands of its README.
 func buildExample(t testing.TB) (program string) {
 	t.Helper()
 	repository, err := filepath.Abs("..")
@@ -47,22 +47,22 @@ func buildExample(t testing.TB) (program string) {
 	return filepath.Join(dir, "mytrainer")
 }
 
-// prefixOf is what --data names.
+// prefixOf returns the path prefix of a dataset for --data.
 func prefixOf(data convert.Result) string {
 	return strings.TrimSuffix(data.Train.Paths[0], fmt.Sprintf("-00000-of-%05d", len(data.Train.Paths)))
 }
 
-// trainersOf waits until the own trainers of a run are there.
+// trainersOf waits until the user's trainers of a run are running.
 func (r *runJob) trainersOf(program string, want int) (list []child) {
 	r.job.t.Helper()
-	eventually(r.job.t, fmt.Sprintf("%d own trainers run", want), func() (bool, string) {
+	eventually(r.job.t, fmt.Sprintf("%d user trainers run", want), func() (bool, string) {
 		list = slices.DeleteFunc(children(r.job.t, r.pid), func(c child) bool { return c.args[0] != program })
 		return len(list) == want, fmt.Sprint(list)
 	})
 	return list
 }
 
-// The example, as a module of a user, survives kill -9 of a trainer and of the master in the middle of the job.
+// A trainer and the master are killed in a job of the example trainer. The job continues.
 func TestExampleTrainerSurvivesKills(t *testing.T) {
 	t.Parallel()
 	passes, tasks := passesOf(200, 50), runTasks
@@ -77,7 +77,7 @@ func TestExampleTrainerSurvivesKills(t *testing.T) {
 		if err := syscall.Kill(victim.pid, syscall.SIGKILL); err != nil {
 			t.Fatalf("kill %q: %v", victim.args, err)
 		}
-		eventually(t, "the process is gone", func() (bool, string) { return victim.ended(), fmt.Sprint(victim.args) })
+		eventually(t, "the process has ended", func() (bool, string) { return victim.ended(), fmt.Sprint(victim.args) })
 		r.awaitRunning(4)
 	}
 	r.wantExit(0)
@@ -101,7 +101,7 @@ func TestExampleTrainerSurvivesKills(t *testing.T) {
 	}
 }
 
-// A run of own trainers that is interrupted ends its processes, and goes on with --resume, which knows the command.
+// A run of the user's trainers is interrupted and ends its processes. --resume continues it with the stored command.
 func TestOwnTrainersInterruptedAndResumed(t *testing.T) {
 	t.Parallel()
 	trainer := buildExample(t)
@@ -114,12 +114,12 @@ func TestOwnTrainersInterruptedAndResumed(t *testing.T) {
 	if code := r.wait(); code == 0 {
 		t.Error("an interrupted run exited with code 0")
 	}
-	if took := time.Since(began); took > time.Minute { // a few seconds, on a machine with nothing else to do
+	if took := time.Since(began); took > time.Minute { // a few seconds on an idle machine
 		t.Errorf("the run ended %v after SIGINT, expected less than a minute", took)
 	}
 	for _, c := range started {
 		if !c.ended() {
-			t.Errorf("%q still runs", c.args)
+			t.Errorf("%q is still running", c.args)
 		}
 	}
 	dir := filepath.Join(r.job.dir, "trainmaster-run", "001")
@@ -128,13 +128,13 @@ func TestOwnTrainersInterruptedAndResumed(t *testing.T) {
 	resumed.wants(t, 0)
 	for _, line := range []string{"tasks     24 in each pass", "restarts  0", "logs      " + dir} {
 		if !strings.Contains(resumed.stdout, line) {
-			t.Errorf("the resumed run does not print %q: %s", line, resumed.stdout)
+			t.Errorf("resumed run: expected %q, found: %s", line, resumed.stdout)
 		}
 	}
-	run(t, r.job.dir, "run", "--resume", dir).wants(t, 0) // it is over: nothing is left to do
+	run(t, r.job.dir, "run", "--resume", dir).wants(t, 0) // the job has ended
 }
 
-// Commands that fail, or end before the job, end the run with their reason.
+// If the trainer command fails, or ends before the job, the run ends with the reason.
 func TestOwnTrainersThatFail(t *testing.T) {
 	t.Parallel()
 	withQuickProgram(t)
@@ -160,7 +160,7 @@ func TestOwnTrainersThatFail(t *testing.T) {
 	}
 }
 
-// The environment of an own trainer names the master, the job and the trainer, and etcd only beside parameter servers.
+// The environment of a user's trainer names the master, the job and the trainer, and with parameter servers also etcd.
 func TestOwnTrainerEnvironment(t *testing.T) {
 	t.Parallel()
 	withQuickProgram(t)
@@ -183,12 +183,12 @@ func TestOwnTrainerEnvironment(t *testing.T) {
 		for line := range strings.Lines(string(said)) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 			if value == "" || name == "TRAINMASTER_TRAINER" && value != "trainer-0" {
-				t.Errorf("the environment has %q", line)
+				t.Errorf("unexpected variable %q", line)
 			}
 			names = append(names, name)
 		}
 		if !slices.Equal(names, c.names) {
-			t.Errorf("the environment has %q, expected %q", names, c.names)
+			t.Errorf("found variables %q, expected %q", names, c.names)
 		}
 	}
 }

@@ -13,15 +13,15 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// machine is a network namespace with one cable to this one.
+// machine is a network namespace that is connected to this namespace.
 type machine struct {
 	t    testing.TB
 	name string
-	here string // the address of our end of the cable
-	addr string // of its end
+	here string // address in this namespace
+	addr string // address in the machine
 }
 
-// newMachine makes one, or skips the test where this user or this machine cannot.
+// newMachine creates a machine. It skips the test if that is not possible.
 func newMachine(t testing.TB) machine {
 	t.Helper()
 	id := os.Getpid() % (1 << 14)
@@ -34,7 +34,7 @@ func newMachine(t testing.TB) machine {
 	if text, err := exec.Command("ip", "netns", "add", m.name).CombinedOutput(); err != nil {
 		m.lacks(fmt.Sprintf("root, and a kernel that lets it make network namespaces: %s", text))
 	}
-	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", m.name).Run() }) // takes the cable along
+	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", m.name).Run() }) // deletes the link as well
 	peer := m.name + "p"
 	m.run("ip", "link", "add", m.name, "type", "veth", "peer", "name", peer, "netns", m.name)
 	m.run("ip", "addr", "add", m.here+"/30", "dev", m.name)
@@ -49,7 +49,7 @@ func newMachine(t testing.TB) machine {
 	return m
 }
 
-// lacks skips the test, or fails it where nothing may be skipped.
+// lacks skips the test. With REQUIRE=all it fails the test.
 func (m machine) lacks(what string) {
 	m.t.Helper()
 	if os.Getenv("REQUIRE") == "all" {
@@ -70,7 +70,7 @@ func (m machine) inside(words ...string) {
 	m.run(append([]string{"ip", "netns", "exec", m.name}, words...)...)
 }
 
-// drop loses every packet that matches, in both directions: what they say about the port of others, or of "" about all.
+// drop drops all packets to and from a port of other machines, or all packets if port is empty.
 func (m machine) drop(port string) {
 	m.t.Helper()
 	for hook, direction := range map[string]string{"input": "sport", "output": "dport"} {
@@ -82,20 +82,20 @@ func (m machine) drop(port string) {
 	}
 }
 
-// mend loses nothing any more.
-func (m machine) mend() {
+// restore removes all drop rules.
+func (m machine) restore() {
 	m.t.Helper()
 	m.inside("nft", "flush", "table", "inet", "cable")
 }
 
-// masterIn starts a master on that machine.
+// masterIn starts a master on a machine.
 func (j *job) masterIn(m machine, args ...string) *process {
 	j.t.Helper()
 	return startBy(j.t, []string{"ip", "netns", "exec", m.name}, "far", j.dir, j.in(append([]string{"--http", "", "--chunks-per-task", "1"}, args...)...)...)
 }
 
-// F6: the leader's machine loses its network, packet by packet: first the way to etcd alone, then everything. The stand-by
-// on the other side takes over, the trainers follow it, and whoever comes back finds that its term is over.
+// F6: the leader's machine loses all packets, first to etcd only, then all. The standby on the other machine takes over, and
+// the trainers follow it. A former leader whose network returns has lost its term.
 func TestPartition(t *testing.T) {
 	t.Parallel()
 	const passes = 6
@@ -118,9 +118,9 @@ func TestPartition(t *testing.T) {
 	led := j.awaitStatus("a leader", func(*pb.StatusReply) bool { return true }).LeaderAddress
 	m.drop(port)
 	term = j.awaitLeader(term)
-	j.wantDeposed(led)
+	j.wantNotLeader(led)
 	j.awaitMidPass(2)
-	m.mend()
+	m.restore()
 	far.awaitLog("waiting for the lock")
 
 	near.signal(syscall.SIGTERM)
@@ -135,6 +135,6 @@ func TestPartition(t *testing.T) {
 		trainer.wantExit(0)
 	}
 	near.wantExit(0)
-	m.mend()
+	m.restore()
 	j.wantExactlyOnce(passes, tasksPerPass)
 }

@@ -13,25 +13,24 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// plainClient is a trainer that knows nothing of this project but the two methods of the documented minimum, three types
-// and the file format.
+// plainClient is a minimal trainer: it uses only two methods of the documented protocol, three types and the file format.
 type plainClient struct {
 	j       *job
-	records map[place]int // read of each task
+	records map[taskPosition]int // number of read records by task
 }
 
-// work takes tasks from one master until the job is over, which is true, or the master is gone, or ctx ends.
+// work requests tasks from a master until the job, the connection or ctx ends. over reports whether the job has ended.
 func (c *plainClient) work(ctx context.Context, addr string) (over bool, err error) {
 	client, err := rpc.DialHTTP("tcp", addr)
 	if err != nil {
 		return false, nil // the next master has another address
 	}
-	stop := context.AfterFunc(ctx, func() { _ = client.Close() }) // ends the call under way
+	stop := context.AfterFunc(ctx, func() { _ = client.Close() }) // ends the call in progress
 	defer stop()
 	defer func() { _ = client.Close() }() // may have been closed by the master
 	var dummy int
 	if err := client.Call("RPCServer.ReportDataset", c.j.data.Train.Paths, &dummy); err != nil {
-		return false, gone(err)
+		return false, unexpected(err)
 	}
 	finished := taskqueue.Task{}
 	for {
@@ -41,22 +40,21 @@ func (c *plainClient) work(ctx context.Context, addr string) (over bool, err err
 		case strings.HasPrefix(err.Error(), "job finished: "):
 			return true, nil
 		default:
-			return false, gone(err)
+			return false, unexpected(err)
 		}
-		if len(task.Chunks) > 0 { // else there is nothing to be had yet
+		if len(task.Chunks) > 0 { // otherwise the answer is "wait"
 			n, err := read(task)
 			if err != nil {
 				return false, err
 			}
-			c.records[place{task.Token.Pass, task.Token.Position}] = n
+			c.records[taskPosition{task.Token.Pass, task.Token.Position}] = n
 		}
 		finished = task
 	}
 }
 
-// gone is nil for what a client must expect of a master that dies or hands over: a broken connection, or that it does not
-// lead.
-func gone(err error) error {
+// unexpected returns nil for the errors of a master that dies or resigns: a broken connection and "not the leader".
+func unexpected(err error) error {
 	if _, answered := errors.AsType[rpc.ServerError](err); answered && !strings.HasPrefix(err.Error(), "not the leader") {
 		return err
 	}
@@ -75,7 +73,7 @@ func read(task taskqueue.Task) (n int, err error) {
 				return 0, err
 			}
 			if len(record) == 0 {
-				return 0, fmt.Errorf("an empty record in %+v", chunk)
+				return 0, fmt.Errorf("empty record in %+v", chunk)
 			}
 			n++
 		}
@@ -86,14 +84,14 @@ func read(task taskqueue.Task) (n int, err error) {
 	return n, nil
 }
 
-// Two plain net/rpc clients do a whole job, over the death of a master.
+// Two plain net/rpc clients train a job to its end although the master is killed.
 func TestPlainClients(t *testing.T) {
 	t.Parallel()
 	const passes = 40
 	j := newJob(t)
 	master := j.master("--passes", "40", "--task-timeout-min", "1h")
 	term := j.awaitLeader(0)
-	clients := []*plainClient{{j, map[place]int{}}, {j, map[place]int{}}}
+	clients := []*plainClient{{j, map[taskPosition]int{}}, {j, map[taskPosition]int{}}}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var group sync.WaitGroup
@@ -121,19 +119,19 @@ func TestPlainClients(t *testing.T) {
 	j.awaitLeader(term)
 	group.Wait()
 	if ctx.Err() != nil {
-		t.Fatalf("the job is not over after %v", patience)
+		t.Fatalf("the job has not ended after %v", patience)
 	}
 	master.wantExit(0)
 	j.wantVerified(passes, tasksPerPass)
-	for place, counted := range j.history().finished {
+	for at, counted := range j.history().finished {
 		if len(counted) != 1 {
-			t.Errorf("%+v was counted %d times, expected once", place, len(counted))
+			t.Errorf("%+v was counted %d times, expected once", at, len(counted))
 		}
 	}
 	for pass := taskqueue.Pass(1); pass <= passes; pass++ {
 		n := 0
 		for position := range tasksPerPass {
-			at := place{pass, position}
+			at := taskPosition{pass, position}
 			n += max(clients[0].records[at], clients[1].records[at])
 		}
 		if n != j.data.Train.Records {

@@ -17,13 +17,13 @@ import (
 	"time"
 )
 
-// patience is how long a condition may take to come true. It is far beyond what any takes.
+// patience is the time limit of a condition, far above all normal durations.
 const patience = 4 * time.Minute
 
-// pollEvery is the pause between two looks at a condition.
+// pollEvery is the pause between two checks of a condition.
 const pollEvery = 20 * time.Millisecond
 
-// eventually waits until condition holds, and fails the test when it never does. The condition says what it saw.
+// eventually waits until condition holds, and fails the test after patience. saw describes the observed state.
 func eventually(t testing.TB, what string, condition func() (ok bool, saw string)) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -33,9 +33,10 @@ func eventually(t testing.TB, what string, condition func() (ok bool, saw string
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not so after %v; last seen: %s", what, patience, saw)
+			t.Fatalf("%s: condition not met within %v; last seen: %s", what, patience, saw)
 		}
-		time.Sleep(pollEvery) // interval between checks of the condition
+		// Conditions of other processes can only be polled.
+		time.Sleep(pollEvery)
 	}
 }
 
@@ -45,17 +46,17 @@ type process struct {
 	name string
 	pid  int
 	gone chan struct{} // closed when it has ended
-	exit error         // of Wait; valid once gone is closed
-	path string        // of its log: standard output and error
+	exit error         // result of Wait; valid after gone is closed
+	path string        // log with standard output and error
 }
 
-// start starts the program. It is killed when the test ends, if it still runs then.
+// start starts the program. The cleanup of the test kills it.
 func start(t testing.TB, name, dir string, args ...string) *process {
 	t.Helper()
 	return startBy(t, nil, name, dir, args...)
 }
 
-// startBy starts the program by a command that becomes it, such as `ip netns exec NAME`.
+// startBy starts the program with a command that replaces itself with it, such as `ip netns exec NAME`.
 func startBy(t testing.TB, by []string, name, dir string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, name: name, gone: make(chan struct{}), path: filepath.Join(t.TempDir(), name+".log")}
@@ -72,11 +73,11 @@ func startBy(t testing.TB, by []string, name, dir string, args ...string) *proce
 	}
 	cmd.Stdout, cmd.Stderr = log, log
 	started := make(chan error, 1)
-	go func() { // the process ends with the thread that starts it, so that one stays
+	go func() { // the child is killed when the thread that started it ends, so the thread must remain
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
-		_ = log.Close() // it is the child's now
+		_ = log.Close() // the child has its own descriptor
 		started <- err
 		if err == nil {
 			p.exit = cmd.Wait()
@@ -91,13 +92,13 @@ func startBy(t testing.TB, by []string, name, dir string, args ...string) *proce
 	return p
 }
 
-// command is a command line of the program with nothing of this test's environment that would be a setting.
+// command returns a command of the program. Its environment has no settings of the program, except a port for HTTP.
 func command(ctx context.Context, t testing.TB, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(ctx, program(t), args...)
 	cmd.Dir = dir
 	cmd.SysProcAttr = childAttributes()
-	cmd.Env = []string{"TRAINMASTER_HTTP=127.0.0.1:0"} // by default it has a fixed port
+	cmd.Env = []string{"TRAINMASTER_HTTP=127.0.0.1:0"} // the default is a fixed port
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "TRAINMASTER_") && !strings.HasPrefix(v, "POD_IP=") {
 			cmd.Env = append(cmd.Env, v)
@@ -106,7 +107,7 @@ func command(ctx context.Context, t testing.TB, dir string, args ...string) *exe
 	return cmd
 }
 
-// finish ends the process and looks into its log.
+// finish kills the process and checks its log.
 func (p *process) finish() {
 	_ = syscall.Kill(p.pid, syscall.SIGCONT)
 	p.kill()
@@ -119,7 +120,7 @@ func (p *process) finish() {
 	}
 }
 
-// fatalText is what no log of the program may have in it.
+// fatalText matches texts that no log may contain.
 var fatalText = regexp.MustCompile(`WARNING: DATA RACE|panic: .*|fatal error: .*|an event was dropped`)
 
 func tail(text string, lines int) string {
@@ -127,7 +128,7 @@ func tail(text string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "")
 }
 
-// log is what the process has written so far.
+// log returns the output of the process so far.
 func (p *process) log() string {
 	text, err := os.ReadFile(p.path)
 	if err != nil {
@@ -139,30 +140,30 @@ func (p *process) log() string {
 // signal sends a signal to the process, unless it has ended.
 func (p *process) signal(s syscall.Signal) {
 	select {
-	case <-p.gone: // its number may be another process's by now
+	case <-p.gone: // another process may have its id
 	default:
 		_ = syscall.Kill(p.pid, s)
 	}
 }
 
-// kill ends it as kill -9 does, and waits until it is gone.
+// kill sends SIGKILL and waits until the process has ended.
 func (p *process) kill() {
 	p.signal(syscall.SIGKILL)
 	<-p.gone
 }
 
-// wait waits until the process ends by itself and returns its exit code, -1 after a signal.
+// wait waits until the process ends, and returns its exit code, or -1 after a signal.
 func (p *process) wait() int {
 	p.t.Helper()
 	select {
 	case <-p.gone:
 	case <-time.After(patience):
-		p.t.Fatalf("%s still runs after %v", p.name, patience)
+		p.t.Fatalf("%s is still running after %v", p.name, patience)
 	}
 	return exitCode(p.exit)
 }
 
-// wantExit waits until the process ends by itself, with that code.
+// wantExit waits until the process ends, and fails the test if its exit code differs.
 func (p *process) wantExit(code int) {
 	p.t.Helper()
 	if found := p.wait(); found != code {
@@ -170,7 +171,7 @@ func (p *process) wantExit(code int) {
 	}
 }
 
-// awaitLog waits until the log has the words.
+// awaitLog waits until the log contains the words.
 func (p *process) awaitLog(words string) {
 	p.t.Helper()
 	eventually(p.t, fmt.Sprintf("%s logs %q", p.name, words), func() (bool, string) {
@@ -188,13 +189,13 @@ func exitCode(err error) int {
 	return -1
 }
 
-// outcome is what a command line came to.
+// outcome is the result of a command.
 type outcome struct {
 	code           int
 	stdout, stderr string
 }
 
-// run runs a command line to its end.
+// run runs a command to its end.
 func run(t testing.TB, dir string, args ...string) outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -206,15 +207,15 @@ func run(t testing.TB, dir string, args ...string) outcome {
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		t.Fatalf("master %s: still runs after %v\n%s", strings.Join(args, " "), patience, stderr.String())
+		t.Fatalf("master %s: still running after %v\n%s", strings.Join(args, " "), patience, stderr.String())
 	}
 	if found := fatalText.FindString(stderr.String()); found != "" {
-		t.Errorf("master %s: found %q in what it said:\n%s", strings.Join(args, " "), found, stderr.String())
+		t.Errorf("master %s: found %q in its output:\n%s", strings.Join(args, " "), found, stderr.String())
 	}
 	return outcome{exitCode(err), stdout.String(), stderr.String()}
 }
 
-// wants fails the test unless the exit code is as told and standard error has all the words.
+// wants fails the test unless the exit code is code and standard error contains all words.
 func (o outcome) wants(t testing.TB, code int, words ...string) {
 	t.Helper()
 	var wrong []string
@@ -231,7 +232,7 @@ func (o outcome) wants(t testing.TB, code int, words ...string) {
 	}
 }
 
-// decode reads the JSON that the command wrote.
+// decode decodes the JSON output of the command.
 func (o outcome) decode(t testing.TB, v any) {
 	t.Helper()
 	if err := decodeStrictly(o.stdout, v); err != nil {

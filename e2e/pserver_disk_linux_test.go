@@ -11,13 +11,13 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// F51: the disk is full. No set is written, which status says, the one before it stays whole, and training goes on; with room
-// again there are new ones.
+// F51: the disk is full. No set is written, the status reports that, the previous set remains complete, and training
+// continues. New sets follow when the disk has space again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
 	smallDisk(t, j.checkpoints(), "16m")
-	j.master("--passes", "100000", "--ps", "2", "--checkpoint-keep", "1000") // none goes, but by a mistake
+	j.master("--passes", "100000", "--ps", "2", "--checkpoint-keep", "1000") // pruning removes no set
 	for range 2 {
 		j.server()
 	}
@@ -26,10 +26,10 @@ func TestFullDisk(t *testing.T) {
 
 	ballast := filepath.Join(j.checkpoints(), "ballast")
 	full := j.awaitStatus("a checkpoint fails", func(s *pb.StatusReply) bool {
-		fill(t, ballast) // what was not finished is removed, and makes room
+		fill(t, ballast) // the removal of an unfinished set frees space
 		return strings.Contains(s.Checkpoint.GetFailure(), "no space left")
 	})
-	j.awaitStatus("training goes on without room", func(s *pb.StatusReply) bool {
+	j.awaitStatus("training continues on the full disk", func(s *pb.StatusReply) bool {
 		fill(t, ballast)
 		return s.Totals.GetCommits() > full.Totals.GetCommits()+10 && s.Checkpoint.GetFailure() != ""
 	})
@@ -37,28 +37,28 @@ func TestFullDisk(t *testing.T) {
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	j.awaitStatus("there is room again", func(s *pb.StatusReply) bool {
+	j.awaitStatus("checkpoints succeed again", func(s *pb.StatusReply) bool {
 		return s.Checkpoint.GetFailure() == "" && s.Checkpoint.GetSet() > full.Checkpoint.GetSet()
 	})
 }
 
-// fill lets a file grow until its disk is full.
+// fill appends to a file until its disk is full.
 func fill(t testing.TB, path string) {
 	t.Helper()
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close() //nolint:errcheck // it could not be written to the end anyway
+	defer file.Close() //nolint:errcheck // the last write has failed
 	for piece := make([]byte, 4096); err == nil; {
 		_, err = file.Write(piece)
 	}
 	if !errors.Is(err, syscall.ENOSPC) {
-		t.Fatalf("fill the disk: %v, expected it to get full", err)
+		t.Fatalf("fill the disk: expected ENOSPC, found %v", err)
 	}
 }
 
-// smallDisk mounts a file system of a size on a folder that it makes.
+// smallDisk creates a directory and mounts a file system of the given size on it.
 func smallDisk(t *testing.T, dir, size string) {
 	t.Helper()
 	if err := os.Mkdir(dir, 0o700); err != nil {

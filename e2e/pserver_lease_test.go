@@ -12,17 +12,18 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// F55 and F56: of three parameter servers that start together two get the two indices. One of them stands still until its lease is over. The one that stood by takes its index and goes on
-// from its checkpoint. When the first one wakes up, it ends, and writes no checkpoint any more.
+// F55, F56: three parameter servers start together, and two of them claim the two indices. One server is paused until its
+// lease expires. The third server claims its index and continues from its checkpoint. When the paused server resumes, it
+// exits without writing a checkpoint.
 func TestPausedParameterServer(t *testing.T) {
 	t.Parallel()
 	const passes = 8
 	j := newJob(t)
 	master := j.master("--passes", "8", "--ps", "2")
-	all := []*process{j.server(mortal...), j.server(mortal...), j.server(mortal...)}
+	all := []*process{j.server(shortLease...), j.server(shortLease...), j.server(shortLease...)}
 	var servers []*process
 	var next *process
-	eventually(t, "two of three servers that start together get the two indices", func() (bool, string) {
+	eventually(t, "two of three servers have the two indices", func() (bool, string) {
 		servers, next = nil, nil
 		for _, s := range all {
 			switch log := s.log(); {
@@ -44,12 +45,12 @@ func TestPausedParameterServer(t *testing.T) {
 	next.awaitLog("parameters restored")
 	written := j.generationsOf(0, "00000001-")
 	if len(written) == 0 {
-		t.Fatal("no checkpoint of the first start is there")
+		t.Fatal("expected a checkpoint of the first start, found none")
 	}
 	victim.signal(syscall.SIGCONT)
-	victim.wantExit(3) // the store would not have it
+	victim.wantExit(exitStore)
 	if !strings.Contains(victim.log(), "lease") {
-		t.Error("the server that lost its lease does not say so")
+		t.Error("log of the server without a lease: expected \"lease\"")
 	}
 	for _, g := range j.generationsOf(0, "00000001-") {
 		if !slices.Contains(written, g) {
@@ -68,7 +69,7 @@ func TestPausedParameterServer(t *testing.T) {
 	j.wantAccuracy(0.90)
 }
 
-// generationsOf are the checkpoints of a shard whose names begin so.
+// generationsOf returns the checkpoints of a shard with a name prefix.
 func (j *job) generationsOf(shard byte, prefix string) (names []string) {
 	j.t.Helper()
 	entries, err := os.ReadDir(filepath.Join(j.checkpoints(), "ps-"+string('0'+shard)))

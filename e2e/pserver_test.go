@@ -13,7 +13,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// describe asks the parameter server with an index what it holds.
+// describe calls Describe of the parameter server with an index.
 func (j *job) describe(index int) (*pb.DescribeReply, error) {
 	addrs, err := j.store.WaitPS(j.t.Context(), nil)
 	if err != nil {
@@ -29,7 +29,7 @@ func (j *job) describe(index int) (*pb.DescribeReply, error) {
 	return pb.NewParameterServerClient(conn).Describe(ctx, &pb.DescribeRequest{})
 }
 
-// awaitServer waits until the parameter server with an index is as condition says.
+// awaitServer waits until the parameter server with an index meets the condition.
 func (j *job) awaitServer(index int, what string, condition func(*pb.DescribeReply) bool) (d *pb.DescribeReply) {
 	j.t.Helper()
 	eventually(j.t, fmt.Sprintf("parameter server %d %s", index, what), func() (bool, string) {
@@ -42,8 +42,8 @@ func (j *job) awaitServer(index int, what string, condition func(*pb.DescribeRep
 	return d
 }
 
-// Kill -9 of a parameter server: the one that takes its place goes on from its checkpoint, the trainers wait for it and go
-// on, and the model becomes as good as it would have.
+// A parameter server is killed. Its successor starts from its checkpoint, trainers wait and continue, and the accuracy of the
+// model is not affected.
 func TestKilledParameterServer(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestKilledParameterServer(t *testing.T) {
 			const passes = 6
 			j := newJob(t)
 			master := j.master("--passes", "6", "--ps", "2", "--update-mode", mode)
-			servers := []*process{j.server("--ps-ttl", "1h"), j.server("--ps-ttl", "1h")} // the leader frees the index of one that died
+			servers := []*process{j.server("--ps-ttl", "1h"), j.server("--ps-ttl", "1h")} // the leader evicts a dead server before its lease ends
 			trainers := []*process{j.trainer("a"), j.trainer("b")}
 			j.awaitMidPass(2)
 			victim := 0
@@ -62,7 +62,7 @@ func TestKilledParameterServer(t *testing.T) {
 				return d.Checkpoint != "" && (mode == "async" || d.Version > 0)
 			})
 			servers[victim].kill()
-			next := j.server(mortal...)
+			next := j.server(shortLease...)
 			next.awaitLog("parameters restored")
 			after := j.awaitServer(0, "is back", func(d *pb.DescribeReply) bool { return d.State == pb.DescribeReply_STATE_READY })
 			if after.ShardEpoch <= before.ShardEpoch {
@@ -73,7 +73,7 @@ func TestKilledParameterServer(t *testing.T) {
 			}
 			master.wantExit(0)
 			if strings.Contains(next.log(), "parameters initialized") {
-				t.Error("the restarted parameter server was given new parameters, expected that it goes on from its checkpoint")
+				t.Error("restarted parameter server: expected parameters from its checkpoint, found new ones")
 			}
 			if mode == "sync" { // the journal has only the rest of a task after a rollback
 				j.wantVerified(passes, tasksPerPass)

@@ -18,7 +18,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// counted starts a job of counters, that goes back as a whole or not.
+// counted starts a job of counters with an update mode and a value of --on-shard-loss.
 func (c counters) counted(mode string, flags ...string) (m *process, all []*process) {
 	m = c.master(append([]string{
 		"--passes", fmt.Sprint(rewindPasses), "--ps", "2", "--update-mode", mode, "--session-ttl", "5s", "--checkpoint-every", "200ms",
@@ -26,7 +26,7 @@ func (c counters) counted(mode string, flags ...string) (m *process, all []*proc
 	return m, []*process{m, c.server(), c.server(), c.counter("a"), c.counter("b")}
 }
 
-// loseEtcd kills everything, and etcd loses all that it has of the job.
+// loseEtcd kills the processes and deletes all keys of the job in etcd.
 func (c counters) loseEtcd(all []*process) {
 	c.t.Helper()
 	for _, p := range all {
@@ -37,7 +37,7 @@ func (c counters) loseEtcd(all []*process) {
 	}
 }
 
-// wantEnd lets the job come to its end.
+// wantEnd makes the trainers fast and waits for the end of the job.
 func (c counters) wantEnd(m *process, all []*process) {
 	c.t.Helper()
 	c.hurry()
@@ -47,7 +47,7 @@ func (c counters) wantEnd(m *process, all []*process) {
 	m.wantExit(0)
 }
 
-// wantAtLeast fails the test unless the model has each record as often as there were passes, or more often.
+// wantAtLeast fails the test unless each record was trained at least once per pass.
 func (c counters) wantAtLeast(passes int) {
 	c.t.Helper()
 	path := filepath.Join(c.t.TempDir(), "model.safetensors")
@@ -59,13 +59,13 @@ func (c counters) wantAtLeast(passes int) {
 	for _, tensor := range tensors {
 		values, err := tensor.Float32()
 		if err != nil || slices.Min(values) < float32(passes) {
-			c.t.Errorf("%s: a record is %v times in the model, expected at least %d: %v", tensor.Name, slices.Min(values), passes, err)
+			c.t.Errorf("%s: a record was trained %v times, expected at least %d: %v", tensor.Name, slices.Min(values), passes, err)
 		}
 	}
 }
 
-// When etcd is lost with everything that ran, the job begins anew from the newest set of checkpoints, data and parameters: in
-// a job that goes back as a whole each record of each pass is in the model once, in another at least once.
+// After the loss of etcd and all processes, the job resumes from the data and parameters of its newest checkpoint set. Each
+// record is trained once per pass with --on-shard-loss rewind, and at least once with continue.
 func TestResumeWithoutEtcd(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestResumeWithoutEtcd(t *testing.T) {
 			c.loseEtcd(all)
 			m, all := c.counted(mode, "--resume", c.checkpoints())
 			c.wantEnd(m, all)
-			c.says(c.in("verify"), "nothing was counted twice", "lost before the job was resumed")
+			c.wantOutput(c.in("verify"), "nothing was counted twice", "lost before the job was resumed")
 			if mode == "sync" {
 				c.wantCounted(rewindPasses)
 			}
@@ -85,7 +85,7 @@ func TestResumeWithoutEtcd(t *testing.T) {
 	}
 }
 
-// What is not the job, its data or its etcd is refused in words, and changes nothing; then it is resumed all the same.
+// A resume with another job, other data or a nonempty etcd is refused without a write. A correct resume succeeds afterwards.
 func TestResumeRefuses(t *testing.T) {
 	t.Parallel()
 	c := newCounters(t)
@@ -148,19 +148,19 @@ func TestResumeRefuses(t *testing.T) {
 	c.wantCounted(rewindPasses)
 }
 
-// says runs a command that succeeds and says these words.
-func (c counters) says(args []string, words ...string) {
+// wantOutput runs a command and fails the test unless it succeeds and prints all words.
+func (c counters) wantOutput(args []string, words ...string) {
 	c.t.Helper()
 	o := run(c.t, c.dir, args...)
 	o.wants(c.t, 0)
 	for _, w := range words {
 		if !strings.Contains(o.stdout, w) {
-			c.t.Errorf("%v says nothing of %q: %s", args, w, o.stdout)
+			c.t.Errorf("%v: expected %q, found: %s", args, w, o.stdout)
 		}
 	}
 }
 
-// newestSet is the file of the newest set in a folder.
+// newestSet returns the file of the newest set in a directory.
 func (c counters) newestSet(dir string) string {
 	c.t.Helper()
 	sets, err := filepath.Glob(filepath.Join(dir, "sets", "*.json"))
@@ -170,7 +170,7 @@ func (c counters) newestSet(dir string) string {
 	return slices.Max(sets)
 }
 
-// wantUntouched fails the test if etcd has anything of the job afterwards.
+// wantUntouched fails the test if etcd has a key of the job after do.
 func (c counters) wantUntouched(do func()) {
 	c.t.Helper()
 	do()
@@ -180,8 +180,9 @@ func (c counters) wantUntouched(do func()) {
 }
 
 // An asynchronous job that starts over the checkpoints of an earlier instance, without its tasks, continues from their parameters. A
-// synchronous job starts from initial parameters. No trainer is taken for a trainer of the earlier instance.
-func TestBegunAnewOverCheckpoints(t *testing.T) {
+// synchronous job starts from initial parameters. The trainers are not confused with trainers of the earlier
+// instance.
+func TestRecreatedJobUsesExistingCheckpoints(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -204,7 +205,7 @@ func TestBegunAnewOverCheckpoints(t *testing.T) {
 	}
 }
 
-// A snapshot with parameters, taken while the job runs, is all that it takes to go on where nothing is left of it.
+// A job is restored from a snapshot with parameters, after the loss of etcd and all checkpoints.
 func TestSnapshotWithModel(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
@@ -213,7 +214,7 @@ func TestSnapshotWithModel(t *testing.T) {
 			_, all := c.counted(mode)
 			c.awaitSets(0, 2)
 			file := filepath.Join(t.TempDir(), "job.tms")
-			c.says(c.in("snapshot", "save", file, "--checkpoint-dir", c.checkpoints()), "with its parameters", "with its ledger")
+			c.wantOutput(c.in("snapshot", "save", file, "--checkpoint-dir", c.checkpoints()), "with its parameters", "with its ledger")
 			c.loseEtcd(all)
 			if err := os.RemoveAll(c.checkpoints()); err != nil {
 				t.Fatal(err)
@@ -226,7 +227,7 @@ func TestSnapshotWithModel(t *testing.T) {
 			if err := os.RemoveAll(c.checkpoints()); err != nil {
 				t.Fatal(err)
 			}
-			c.says(c.in("snapshot", "restore", file, "--checkpoint-dir", c.checkpoints()), "its parameters are from set")
+			c.wantOutput(c.in("snapshot", "restore", file, "--checkpoint-dir", c.checkpoints()), "its parameters are from set")
 			mastertest.State(t, c.store)
 			m, all := c.counted(mode)
 			c.wantEnd(m, all)
@@ -239,7 +240,7 @@ func TestSnapshotWithModel(t *testing.T) {
 	}
 }
 
-// A run whose processes were all killed, and whose etcd is gone, goes on from its checkpoints.
+// A run resumes from its checkpoints after its processes were killed and its etcd was deleted.
 func TestRunResumedWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	passes := passesOf(50, 15)
@@ -248,7 +249,7 @@ func TestRunResumedWithoutEtcd(t *testing.T) {
 	killed := r.awaitChildren()
 	r.kill()
 	for _, victim := range killed {
-		eventually(t, victim.kind()+" is gone", func() (bool, string) { return victim.ended(), "" })
+		eventually(t, victim.kind()+" has ended", func() (bool, string) { return victim.ended(), "" })
 	}
 	dir := filepath.Join(r.job.dir, "trainmaster-run", "001")
 	if err := os.RemoveAll(filepath.Join(dir, "etcd")); err != nil {
@@ -269,7 +270,7 @@ func TestRunResumedWithoutEtcd(t *testing.T) {
 	}
 }
 
-// A run whose job was given another number of parameter servers goes on with as many.
+// A run resumes with the number of parameter servers that `master scale` has set.
 func TestRunResumedWithMoreServers(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, "--passes", "1000000", "--update-mode", "sync")
@@ -285,7 +286,7 @@ func TestRunResumedWithMoreServers(t *testing.T) {
 	again.awaitLog("the job has 3 parameter servers by now")
 	said := regexp.MustCompile(`pass ([0-9]+)/1000000 .* records/s  loss`)
 	first := ""
-	eventually(t, "the run goes on", func() (bool, string) {
+	eventually(t, "the run continues", func() (bool, string) {
 		all := said.FindAllStringSubmatch(again.log(), -1)
 		if len(all) == 0 {
 			return false, again.log()

@@ -15,7 +15,7 @@ import (
 
 const rewindPasses = 3
 
-// started is a job that goes back as a whole, at work: two servers, two counters.
+// started starts a job with --on-shard-loss rewind, two servers and two counters.
 func (c counters) started(passes int, flags ...string) (master func() *process, m *process, servers, trainers []*process) {
 	master = func() *process {
 		return c.master(append([]string{
@@ -23,12 +23,12 @@ func (c counters) started(passes int, flags ...string) (master func() *process, 
 		}, flags...)...)
 	}
 	m = master()
-	servers = []*process{c.server(mortal...), c.server(mortal...)}
+	servers = []*process{c.server(shortLease...), c.server(shortLease...)}
 	trainers = []*process{c.counter("a"), c.counter("b")}
 	return master, m, servers, trainers
 }
 
-// awaitCut waits for a cut that is under way, or was given up, beyond number.
+// awaitCut waits for a cut with a number above the given one, and returns its number. The cut may be aborted later.
 func (c counters) awaitCut(number uint64) uint64 {
 	c.t.Helper()
 	var round uint64
@@ -40,9 +40,9 @@ func (c counters) awaitCut(number uint64) uint64 {
 	return round
 }
 
-// Whatever is killed with -9, whenever, each record of each pass is in the model once.
+// Any process, or all of them, is killed. Each record is trained once per pass.
 func TestRewind(t *testing.T) {
-	for _, victim := range []string{"nobody", "server", "trainer in a cut", "master in a cut", "everything"} {
+	for _, victim := range []string{"none", "server", "trainer in a cut", "master in a cut", "everything"} {
 		t.Run(victim, func(t *testing.T) {
 			t.Parallel()
 			c := newCounters(t)
@@ -50,9 +50,9 @@ func TestRewind(t *testing.T) {
 			before := c.awaitSets(0, 2)
 			switch victim {
 			case "server":
-				for range 3 { // each time when some is trained that no set has
+				for range 3 { // each time with updates that are in no set
 					servers[1].kill()
-					servers[1] = c.server(mortal...)
+					servers[1] = c.server(shortLease...)
 					before = c.awaitSets(before, 1)
 				}
 			case "trainer in a cut":
@@ -83,7 +83,7 @@ func TestRewind(t *testing.T) {
 	}
 }
 
-// awaitSets waits for so many sets of two servers after the last one.
+// awaitSets waits for least further sets of two servers, and returns the number of the newest set.
 func (c counters) awaitSets(last uint64, least int) uint64 {
 	c.t.Helper()
 	for range least {
@@ -93,8 +93,8 @@ func (c counters) awaitSets(last uint64, least int) uint64 {
 	return last
 }
 
-// A job that goes back as a whole gets another number of servers while it trains. Nothing goes back for it; when a server is lost
-// afterwards, or the leader in the middle of a move, the last set is restored to where the blocks lie by then.
+// The number of servers of a job with --on-shard-loss rewind changes while it trains, without a rollback. If a server is lost
+// afterwards, or the leader during a migration, the last set is restored to the current placement.
 func TestRewindWithMovedBlocks(t *testing.T) {
 	t.Parallel()
 	const passes = 8
@@ -103,22 +103,22 @@ func TestRewindWithMovedBlocks(t *testing.T) {
 	c.awaitSets(0, 1)
 	up := start(t, "scale", c.dir, c.in("scale", "ps=3")...)
 	up.awaitLog("start one with: master pserver")
-	servers = append(servers, c.server(mortal...))
+	servers = append(servers, c.server(shortLease...))
 	up.wantExit(0)
 	c.awaitSet(3, 0)
-	wentBack := func() int { return strings.Count(m.log(), "the job goes back") }
-	if n := wentBack(); n != 1 {
-		t.Errorf("the job went back %d times, expected once, when its servers began", n)
+	rollbacks := func() int { return strings.Count(m.log(), "the job goes back") }
+	if n := rollbacks(); n != 1 {
+		t.Errorf("the job rolled back %d times, expected once, when its servers started", n)
 	}
 
 	servers[2].kill()
-	servers[2] = c.server(mortal...)
-	eventually(t, "the job goes back", func() (bool, string) { n := wentBack(); return n == 2, fmt.Sprint(n) })
+	servers[2] = c.server(shortLease...)
+	eventually(t, "the job rolls back", func() (bool, string) { n := rollbacks(); return n == 2, fmt.Sprint(n) })
 	set, _ := c.awaitSet(3, c.latestSet().Number)
 
-	c.order(1)
+	c.requestScale(1)
 	epoch := c.layout().Epoch
-	eventually(t, "a step of the move", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
+	eventually(t, "a step of the migration", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
 	m.kill()
 	m = master()
 	eventually(t, "one server", func() (bool, string) { return c.layout().Shards == 1, fmt.Sprint(c.layout()) })
@@ -126,7 +126,7 @@ func TestRewindWithMovedBlocks(t *testing.T) {
 	isLast := func(s *process) bool { return strings.Contains(s.log(), "shard=0") }
 	for _, s := range servers {
 		if !isLast(s) {
-			s.wantExit(0) // the leader informs it once all servers are there
+			s.wantExit(0) // the leader decommissions it when all servers run
 		}
 	}
 	for _, s := range servers {
@@ -134,7 +134,7 @@ func TestRewindWithMovedBlocks(t *testing.T) {
 			s.kill()
 		}
 	}
-	c.server(mortal...).awaitLog("gone back")
+	c.server(shortLease...).awaitLog("gone back")
 	c.hurry()
 	for _, p := range trainers {
 		p.wantExit(0)
@@ -145,8 +145,7 @@ func TestRewindWithMovedBlocks(t *testing.T) {
 
 }
 
-// A run whose processes were all killed goes on where it was, with its settings; whoever means
-// another run is told.
+// A run resumes with its settings after all its processes were killed. Flags that select another run are refused.
 func TestRunResumed(t *testing.T) {
 	t.Parallel()
 	passes := passesOf(50, 15)
@@ -155,7 +154,7 @@ func TestRunResumed(t *testing.T) {
 	killed := r.awaitChildren()
 	r.kill()
 	for _, victim := range killed {
-		eventually(t, victim.kind()+" is gone", func() (bool, string) { return victim.ended(), "" })
+		eventually(t, victim.kind()+" has ended", func() (bool, string) { return victim.ended(), "" })
 	}
 	dir := filepath.Join(r.job.dir, "trainmaster-run", "001")
 	run(t, r.job.dir, "run", "--resume", r.job.dir).wants(t, 2, "no run to go on with", "run.json")
@@ -185,8 +184,8 @@ func TestTrainerLossRetrainsItsTask(t *testing.T) {
 	c := newCounters(t)
 	m := c.master("--passes", fmt.Sprint(rewindPasses), "--ps", "2", "--update-mode", "sync",
 		"--session-ttl", "5s", "--checkpoint-every", "200ms")
-	c.server(mortal...)
-	c.server(mortal...)
+	c.server(shortLease...)
+	c.server(shortLease...)
 	trainers := []*process{c.counter("a"), c.counter("b")}
 	before := c.awaitSets(0, 2)
 	for range 2 {
@@ -195,7 +194,7 @@ func TestTrainerLossRetrainsItsTask(t *testing.T) {
 		before = c.awaitSets(before, 2)
 	}
 	if n := strings.Count(m.log(), "the job goes back"); n != 1 {
-		t.Errorf("the job rolled back %d times, expected once, when its servers began", n)
+		t.Errorf("the job rolled back %d times, expected once, when its servers started", n)
 	}
 	c.hurry()
 	for _, p := range trainers {
@@ -211,7 +210,7 @@ func TestTrainerLossRetrainsItsTask(t *testing.T) {
 func (c counters) startedUnsaved(passes int) (m *process, servers, trainers []*process) {
 	c.t.Helper()
 	m = c.master("--passes", fmt.Sprint(passes), "--ps", "2", "--update-mode", "sync", "--session-ttl", "5s", "--checkpoint-every", "200ms")
-	flags := append([]string{"--checkpoint-dir", ""}, mortal...)
+	flags := append([]string{"--checkpoint-dir", ""}, shortLease...)
 	servers = []*process{c.server(flags...), c.server(flags...)}
 	trainers = []*process{c.counter("a"), c.counter("b")}
 	c.awaitSteps(5)

@@ -11,10 +11,10 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// etcdDisk is the size of a disk on which an embedded etcd can work: its write-ahead log takes 64 MB in advance, twice.
+// etcdDisk is a disk size that is enough for an embedded etcd: it preallocates two files of 64 MB for its write-ahead log.
 const etcdDisk = "200m"
 
-// wantFullDisk fails the test unless a process ended because of its full disk and says so.
+// wantFullDisk fails the test unless the process exits with an error about its full disk.
 func (p *process) wantFullDisk(words ...string) {
 	p.t.Helper()
 	p.wantExit(exitStore)
@@ -44,8 +44,8 @@ func fillUntilEnd(t testing.TB, ballast string, p *process) {
 	})
 }
 
-// F51: the disk of a `master run` is full. The run ends with the reason, leaves no process, and can be continued when there is
-// room: every task that was finished counts.
+// F51: the disk of `master run` is full. The run ends with the reason and leaves no process. It can be resumed when the disk
+// has space, and every acknowledged finish counts.
 func TestRunContinuesAfterFullDisk(t *testing.T) {
 	t.Parallel()
 	disk := filepath.Join(t.TempDir(), "disk")
@@ -57,7 +57,7 @@ func TestRunContinuesAfterFullDisk(t *testing.T) {
 	fillUntilEnd(t, ballast, r.process)
 	r.wantFullDisk(dir, "continue with: master run --resume "+dir)
 	for _, c := range started {
-		eventually(t, c.kind()+" is gone", func() (bool, string) { return c.ended(), "" })
+		eventually(t, c.kind()+" has ended", func() (bool, string) { return c.ended(), "" })
 	}
 	again := start(t, "run", r.job.dir, "run", "--resume", dir)
 	fillUntilEnd(t, ballast, again)
@@ -68,7 +68,7 @@ func TestRunContinuesAfterFullDisk(t *testing.T) {
 	}
 	run(t, r.job.dir, "verify", "--data-dir", filepath.Join(dir, "etcd")).wants(t, 0)
 	resumed := start(t, "run", r.job.dir, "run", "--resume", dir)
-	eventually(t, "the run goes on", func() (bool, string) {
+	eventually(t, "the run continues", func() (bool, string) {
 		return regexp.MustCompile(`pass ([4-9]|[1-9][0-9]+)/1000000`).MatchString(resumed.log()), tail(resumed.log(), 3)
 	})
 	resumed.signal(syscall.SIGINT)
@@ -76,7 +76,7 @@ func TestRunContinuesAfterFullDisk(t *testing.T) {
 	run(t, r.job.dir, "verify", "--data-dir", filepath.Join(dir, "etcd")).wants(t, 0)
 }
 
-// F51: the same of a master with an etcd of its own.
+// F51: the disk of a master with an embedded etcd is full.
 func TestMasterContinuesAfterFullDisk(t *testing.T) {
 	t.Parallel()
 	j := &job{t: t, name: "default", dir: t.TempDir()}
@@ -104,9 +104,9 @@ func TestMasterContinuesAfterFullDisk(t *testing.T) {
 	m = start(t, "master", j.dir, flags...)
 	m.awaitLog("leading")
 	r.awaitPass(4)
-	s := r.awaitStatus("the job goes on", func(s *pb.StatusReply) bool { return s.Datasets[0].Pass >= 4 })
+	s := r.awaitStatus("the job continues", func(s *pb.StatusReply) bool { return s.Datasets[0].Pass >= 4 })
 	if s.Epoch != 1 {
-		t.Errorf("epoch %d, expected that the job never went back", s.Epoch)
+		t.Errorf("epoch %d, expected no rollback", s.Epoch)
 	}
 	m.signal(syscall.SIGTERM)
 	m.wantExit(0)

@@ -21,8 +21,8 @@ func (r *runJob) result(code int) (result local.Result) {
 	return result
 }
 
-// A parameter server that hangs for longer than its lease ends when it wakes. It is started again, and the job goes on.
-func TestRunWithAServerThatHangs(t *testing.T) {
+// A parameter server hangs for longer than its lease, and exits when it resumes. The run restarts it, and the job continues.
+func TestRunRestartsHungServer(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, "--passes", fmt.Sprint(passesOf(60, 20)), "-o", "json")
 	var server child
@@ -34,7 +34,7 @@ func TestRunWithAServerThatHangs(t *testing.T) {
 	if err := syscall.Kill(server.pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the lease of a parameter server runs out", func() (bool, string) {
+	eventually(t, "the lease of a parameter server expires", func() (bool, string) {
 		servers, _, err := r.store.Together(context.Background(), "/ps/")
 		return err == nil && len(servers) < 2, fmt.Sprint(len(servers), err)
 	})
@@ -46,8 +46,8 @@ func TestRunWithAServerThatHangs(t *testing.T) {
 	}
 }
 
-// A run whose data goes away in the middle says so, in its progress and at its end.
-func TestRunWithoutAShard(t *testing.T) {
+// A file of the dataset is removed during a run. The progress and the result report the tasks that are set aside.
+func TestRunReportsMissingFile(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, "--passes", fmt.Sprint(passesOf(100, 25)), "-o", "json")
 	shards, err := filepath.Glob(filepath.Join(r.job.dir, "trainmaster-run", "001", "data", "digits-00001-of-*"))
@@ -59,9 +59,9 @@ func TestRunWithoutAShard(t *testing.T) {
 	}
 	result := r.result(local.ExitSetAside)
 	if result.SetAside.Tasks != runTasks/4 || !strings.Contains(result.SetAside.Example, "digits-00001-of") {
-		t.Errorf("set aside %+v, expected %d tasks for want of %s", result.SetAside, runTasks/4, shards[0])
+		t.Errorf("set aside: %+v, expected %d tasks because of %s", result.SetAside, runTasks/4, shards[0])
 	}
 	if !strings.Contains(r.log(), "SET ASIDE") {
-		t.Errorf("the progress does not tell: %s", tail(r.log(), 10))
+		t.Errorf("progress: expected SET ASIDE, found %s", tail(r.log(), 10))
 	}
 }

@@ -19,10 +19,10 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// Size of the digits as `master run` trains on them with three trainers.
+// Number of tasks per pass of the digits dataset in `master run` with three trainers.
 const runTasks = 24
 
-// A whole job, as a user runs it. It becomes as good as it should without the race detector; with it, it is trained for one pass.
+// A complete job by `master run`. The accuracy is checked without the race detector; a run with it takes one pass.
 func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		model, mode string
@@ -70,7 +70,7 @@ func TestRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			if own := accuracy(t, r.ModelPath, test); own != *r.Accuracy {
-				t.Errorf("the saved model has an accuracy of %.4f, the run said %.4f", own, *r.Accuracy)
+				t.Errorf("accuracy of the saved model: expected %[2]v, found %.4[1]f", own, *r.Accuracy)
 			}
 		})
 		if raceDetector {
@@ -82,15 +82,15 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// wantPlain fails the test if text has what only a terminal understands.
+// wantPlain fails the test if the text contains control characters for a terminal.
 func wantPlain(t testing.TB, text string) {
 	t.Helper()
 	if i := strings.IndexAny(text, "\r\x1b\b"); i >= 0 {
-		t.Errorf("found %q in what goes to no terminal: %q", text[i], text)
+		t.Errorf("found %q in output that is not for a terminal: %q", text[i], text)
 	}
 }
 
-// runJob is a `master run` under way, looked at as a job.
+// runJob is a running `master run` and its job.
 type runJob struct {
 	*job
 	*process
@@ -98,13 +98,13 @@ type runJob struct {
 
 var etcdAt = regexp.MustCompile(`etcd at (http://[0-9.:]+);`)
 
-// startRun starts a `master run` of six processes and waits until they are there and a pass is under way.
+// startRun starts a `master run` with six processes and waits for them and for the first pass.
 func startRun(t testing.TB, args ...string) runJob {
 	t.Helper()
 	return startRunOf(t, 6, args...)
 }
 
-// passesOf chooses how many passes a run takes that lasts for what happens to it: with the race detector each takes long.
+// passesOf returns the number of passes of a run during which faults are injected. With the race detector fewer passes are enough.
 func passesOf(usual, raced int) int {
 	if raceDetector {
 		return raced
@@ -129,7 +129,7 @@ func startRunOf(t testing.TB, processes int, args ...string) runJob {
 	return r
 }
 
-// open opens a store on the etcd of the run.
+// open opens the store in the etcd of the run.
 func (r *runJob) open() {
 	r.job.t.Helper()
 	store, err := etcdstore.Open(context.Background(), etcdstore.Config{Endpoints: []string{r.endpoint}})
@@ -138,9 +138,9 @@ func (r *runJob) open() {
 	}
 	r.store = store
 	r.job.t.Cleanup(func() {
-		_ = store.Close() // its etcd may be gone
+		_ = store.Close() // its etcd may have ended
 		if r.conn != nil {
-			_ = r.conn.Close() // only ever closed already
+			_ = r.conn.Close() // may be closed
 		}
 	})
 }
@@ -151,7 +151,7 @@ func (r *runJob) awaitChildren() (list []child) {
 	return r.awaitRunning(6)
 }
 
-// awaitRunning waits until as many processes run.
+// awaitRunning waits until the given number of processes runs.
 func (r *runJob) awaitRunning(processes int) (list []child) {
 	r.job.t.Helper()
 	eventually(r.job.t, fmt.Sprintf("all %d processes run", processes), func() (bool, string) {
@@ -161,7 +161,7 @@ func (r *runJob) awaitRunning(processes int) (list []child) {
 	return list
 }
 
-// awaitPass waits until a pass is under way, or a later one, and returns which.
+// awaitPass waits for the given pass or a later pass, and returns its number.
 func (r *runJob) awaitPass(pass uint32) uint32 {
 	r.job.t.Helper()
 	return r.awaitStatus(fmt.Sprintf("pass %d", pass), func(s *pb.StatusReply) bool {
@@ -169,7 +169,7 @@ func (r *runJob) awaitPass(pass uint32) uint32 {
 	}).Datasets[0].Pass
 }
 
-// Kill -9 of each process of a run in turn: each is started again, the job goes on, and nothing is lost or counted twice.
+// Each process of a run is killed, one after another. The run restarts it, and no task is lost or counted twice.
 func TestRunSurvivesKills(t *testing.T) {
 	t.Parallel()
 	passes := passesOf(200, 50)
@@ -180,7 +180,7 @@ func TestRunSurvivesKills(t *testing.T) {
 		if err := syscall.Kill(victim.pid, syscall.SIGKILL); err != nil {
 			t.Fatalf("kill %s: %v", victim.kind(), err)
 		}
-		eventually(t, victim.kind()+" is gone", func() (bool, string) { return victim.ended(), "" })
+		eventually(t, victim.kind()+" has ended", func() (bool, string) { return victim.ended(), "" })
 		r.awaitChildren()
 	}
 	r.wantExit(0)
@@ -191,7 +191,7 @@ func TestRunSurvivesKills(t *testing.T) {
 		t.Errorf("found %+v, expected an accuracy of at least 0.93 and at least 6 restarts", result)
 	}
 
-	// Its etcd lies in the folder of the run.
+	// The etcd data is in the directory of the run.
 	etcd, err := etcdstore.StartEmbedded(t.Context(), etcdstore.EmbeddedConfig{Dir: filepath.Join(result.Dir, "etcd")})
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +203,7 @@ func TestRunSurvivesKills(t *testing.T) {
 	r.wantExactlyOnce(passes, runTasks)
 }
 
-// runData finds the files of a run again.
+// runData returns the dataset of a run.
 func runData(t testing.TB, dir string) (data convert.Result) {
 	t.Helper()
 	var err error
@@ -219,7 +219,8 @@ func runData(t testing.TB, dir string) (data convert.Result) {
 	return data
 }
 
-// Ctrl-C, SIGTERM, and SIGTERM twice as timeout(1) sends it: the run stops in order, says how to continue, and leaves no process behind.
+// After SIGINT, SIGTERM, or SIGTERM twice as timeout(1) sends it, the run stops gracefully, prints the command that continues it,
+// and leaves no process.
 func TestRunInterrupted(t *testing.T) {
 	for name, signals := range map[string][]syscall.Signal{
 		"interrupt": {syscall.SIGINT}, "terminated": {syscall.SIGTERM}, "terminated twice": {syscall.SIGTERM, syscall.SIGTERM},
@@ -239,7 +240,7 @@ func TestRunInterrupted(t *testing.T) {
 			}
 			for _, c := range started {
 				if !c.ended() {
-					t.Errorf("%s (%d) still runs", c.kind(), c.pid)
+					t.Errorf("%s (%d) is still running", c.kind(), c.pid)
 				}
 			}
 			next := "interrupted; continue with: master run --resume " + filepath.Join(r.job.dir, "trainmaster-run", "001")
@@ -250,18 +251,18 @@ func TestRunInterrupted(t *testing.T) {
 	}
 }
 
-// Kill -9 of the run itself: it takes its processes along.
+// A killed run leaves no process.
 func TestKilledRunLeavesNoProcess(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, "--passes", "1000000")
 	started := r.awaitChildren()
 	r.kill()
 	for _, c := range started {
-		eventually(t, c.kind()+" is gone", func() (bool, string) { return c.ended(), fmt.Sprint(c) })
+		eventually(t, c.kind()+" has ended", func() (bool, string) { return c.ended(), fmt.Sprint(c) })
 	}
 }
 
-// A trainer that was away when the job ended finds no master any more, and does not keep the run from ending.
+// A trainer is paused until the master has ended. It finds no master, and the run ends.
 func TestRunEndsWithoutTrainer(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, "--passes", fmt.Sprint(passesOf(30, 10)))
@@ -274,7 +275,7 @@ func TestRunEndsWithoutTrainer(t *testing.T) {
 	if err := syscall.Kill(away.pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the master is gone", func() (bool, string) {
+	eventually(t, "the master has ended", func() (bool, string) {
 		for _, c := range children(t, r.pid) {
 			if c.kind() == "master" {
 				return false, fmt.Sprint(c)

@@ -27,15 +27,15 @@ import (
 	"trainmaster/trainer/reference"
 )
 
-// load pushes gradients of 1 at a learning rate of 1, so that every parameter, and every row of its tables, says how many pushes it has.
+// load pushes gradients of 1 with a learning rate of 1. Every parameter and every table row therefore counts its pushes.
 type load struct {
 	*job
 	client *params.Client
 	steps  atomic.Uint64
-	worst  time.Duration // that a push took
+	worst  time.Duration // longest push
 }
 
-// loadTensors has 8 blocks, of several sizes.
+// loadTensors returns tensors with 8 blocks of different sizes.
 func loadTensors(value float32) []params.Tensor {
 	list := []params.Tensor{{Name: "w", Shape: []int{1_250_000}}, {Name: "v", Shape: []int{300_000}}, {Name: "b", Shape: []int{1000}}}
 	for i := range list {
@@ -47,7 +47,7 @@ func loadTensors(value float32) []params.Tensor {
 	return list
 }
 
-// loadTables have some thousand slots with rows together, of which a step of a move takes 256.
+// loadTables returns tables with several thousand slots. A step of a migration moves 256 slots.
 func loadTables() (tables []params.Table) {
 	for _, name := range []string{"p", "q", "r", "s"} {
 		tables = append(tables, params.Table{Name: name, Dim: 2, Init: params.Zeros})
@@ -55,7 +55,7 @@ func loadTables() (tables []params.Table) {
 	return tables
 }
 
-// loadIDs are the rows that every push changes, in nearly all slots.
+// loadIDs returns the rows that every push updates. They cover nearly all slots.
 func loadIDs() (ids []int64) {
 	for id := range int64(5000) {
 		ids = append(ids, id)
@@ -81,7 +81,7 @@ func (j *job) load(ordinal uint32) *load {
 	return &load{job: j, client: client}
 }
 
-// push goes on until ctx ends, between two pushes. It rests as long as it worked, so that it is not all that the machine does.
+// push pushes until ctx ends. After each push it pauses as long as the push took, to leave processor time to other processes.
 func (l *load) push(ctx context.Context) error {
 	grads, dst, ids := loadTensors(1), loadTensors(0), loadIDs()
 	for ctx.Err() == nil {
@@ -105,7 +105,7 @@ func (l *load) push(ctx context.Context) error {
 	return nil
 }
 
-// underLoad does something while two clients push, and then wants every parameter to have every push once.
+// underLoad calls what while clients push. It then fails the test unless every parameter has every push once.
 func (j *job) underLoad(loads []*load, what func()) {
 	j.t.Helper()
 	pushing, stop := context.WithCancel(j.t.Context())
@@ -144,7 +144,7 @@ func (j *job) underLoad(loads []*load, what func()) {
 	}
 }
 
-// rows are the first values of all rows that a scan finds, by table and id. A row's others are the same.
+// rows returns the first value of each row by table and id. It fails the test unless all values of a row are equal.
 func (l *load) rows() map[string]float32 {
 	l.t.Helper()
 	rows := map[string]float32{}
@@ -153,7 +153,7 @@ func (l *load) rows() map[string]float32 {
 			for i, id := range ids {
 				name := fmt.Sprint(table.Name, id)
 				if _, twice := rows[name]; twice || values[2*i] != values[2*i+1] {
-					return fmt.Errorf("row %s is %v, or is there twice", name, values[2*i:2*i+2])
+					return fmt.Errorf("row %s: found twice, or with different values %v", name, values[2*i:2*i+2])
 				}
 				rows[name] = values[2*i]
 			}
@@ -168,10 +168,10 @@ func (l *load) rows() map[string]float32 {
 	return rows
 }
 
-// order asks for so many servers until a leader takes it: on a busy machine the term of one may end at just that moment.
-func (j *job) order(servers int) {
+// requestScale requests a number of servers. It retries, because the term of a leader may end on a busy machine.
+func (j *job) requestScale(servers int) {
 	j.t.Helper()
-	eventually(j.t, fmt.Sprintf("a leader takes the order for %d servers", servers), func() (bool, string) {
+	eventually(j.t, fmt.Sprintf("a leader accepts the request for %d servers", servers), func() (bool, string) {
 		leader, err := j.leader()
 		if err == nil {
 			_, err = leader.Scale(j.t.Context(), &pb.ScaleRequest{ParameterServers: uint32(servers)})
@@ -213,11 +213,11 @@ func owned(l *placement.Layout) string {
 	return fmt.Sprint(counts)
 }
 
-// A job with two parameter servers gets a third and then has one, while trainers push: no push is lost, and none counts twice.
+// A job is scaled from two parameter servers to three and then to one while trainers push. No push is lost or counted twice.
 func TestScaleUnderLoad(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
-	j.master("--ps", "2", "--lease-ttl", "60s") // a busy machine does not end its term
+	j.master("--ps", "2", "--lease-ttl", "60s") // the term must not end on a busy machine
 	servers := []*process{j.server(), j.server()}
 	loads := []*load{j.load(1), j.load(2)}
 	j.underLoad(loads, func() {
@@ -227,7 +227,7 @@ func TestScaleUnderLoad(t *testing.T) {
 		up.signal(syscall.SIGINT)
 		up.wantExit(1)
 		if !strings.Contains(up.log(), "to undo it: master scale ps=2 --endpoints") {
-			t.Error("the interrupted command does not say that the job goes on")
+			t.Error("output of the interrupted command: expected the command that undoes the request")
 		}
 		up = start(t, "scale", j.dir, j.in("scale", "ps=3")...)
 		servers = append(servers, j.server())
@@ -241,7 +241,7 @@ func TestScaleUnderLoad(t *testing.T) {
 		down := run(t, j.dir, j.in("scale", "ps=1")...)
 		down.wants(t, 0)
 		if !strings.Contains(down.stdout, "spread over 1 parameter server\n") {
-			t.Errorf("master scale said %q", down.stdout)
+			t.Errorf("output of master scale: expected 1 parameter server, found %q", down.stdout)
 		}
 	})
 	if got := j.layout(); got.Shards != 1 || owned(got) != "[8]" || slotsOwned(got) != "[1024]" {
@@ -258,7 +258,7 @@ func TestScaleUnderLoad(t *testing.T) {
 		t.Errorf("%d servers ended, expected 2", ended)
 	}
 	run(t, j.dir, "model", "inspect", j.checkpoints()).wants(t, 0)
-	eventually(t, "an export of a set that stays as long as that takes", func() (bool, string) {
+	eventually(t, "an export of a set that is not pruned meanwhile", func() (bool, string) {
 		o := run(t, j.dir, "model", "export", j.checkpoints(), "--file", "all.safetensors")
 		return o.code == 0, o.stderr
 	})
@@ -269,12 +269,12 @@ func TestScaleUnderLoad(t *testing.T) {
 	for _, table := range loadTables() {
 		i := slices.IndexFunc(tensors, func(tensor safetensors.Tensor) bool { return tensor.Name == table.Name+".ids" })
 		if i < 0 || len(tensors[i].Data) != 8*len(loadIDs()) {
-			t.Errorf("the set has not all rows of table %q", table.Name)
+			t.Errorf("set: expected all rows of table %q", table.Name)
 		}
 	}
 }
 
-// The leader is killed while blocks move, wherever it stands: the next one ends what was begun, and no push is lost or counts twice.
+// The leader is killed during migrations. The next leader completes them, and no push is lost or counted twice.
 func TestLeaderKilledWhileBlocksMove(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -287,22 +287,22 @@ func TestLeaderKilledWhileBlocksMove(t *testing.T) {
 			if n > 1 {
 				j.server()
 			}
-			j.order(n)
-			if epoch := j.layout().Epoch; round > 0 { // else at once, perhaps before the first step
-				eventually(t, "a step of the move", func() (bool, string) { return j.layout().Epoch > epoch, fmt.Sprint(j.layout()) })
+			j.requestScale(n)
+			if epoch := j.layout().Epoch; round > 0 { // in round 0 the leader may be killed before the first step
+				eventually(t, "a step of the migration", func() (bool, string) { return j.layout().Epoch > epoch, fmt.Sprint(j.layout()) })
 			}
 			master.kill()
 			master = j.master("--ps", "2")
 			eventually(t, fmt.Sprintf("%d servers", n), func() (bool, string) {
 				got := j.layout()
-				return got.Shards == n && len(j.layout().Owners) == 8 && j.even(got), fmt.Sprintf("%+v", got)
+				return got.Shards == n && len(j.layout().Owners) == 8 && j.balanced(got), fmt.Sprintf("%+v", got)
 			})
 		}
 	})
 }
 
-// even says whether every server has its share, of blocks.
-func (j *job) even(l *placement.Layout) bool {
+// balanced reports whether the numbers of blocks per server differ by at most 2.
+func (j *job) balanced(l *placement.Layout) bool {
 	counts := make([]int, l.Shards)
 	for _, owner := range l.Owners {
 		counts[owner]++
@@ -310,8 +310,8 @@ func (j *job) even(l *placement.Layout) bool {
 	return slices.Max(counts)-slices.Min(counts) <= 2
 }
 
-// The factorization machine of the flights is trained on 2, 3 and 1 servers in one job, between which its tables move: every task counts once,
-// every category that was trained on has its rows, and the model is as good as ever.
+// A factorization machine is trained on 2, 3 and 1 servers in one job. Every task counts once, every trained category has
+// its rows, and the accuracy is not affected.
 func TestScaleWhileTablesAreTrained(t *testing.T) {
 	t.Parallel()
 	withQuickProgram(t)
@@ -360,7 +360,7 @@ func TestScaleWhileTablesAreTrained(t *testing.T) {
 			got[id] = true
 		}
 		if len(got) != len(table.IDs) || !maps.Equal(got, categories) {
-			t.Errorf("table %q has %d rows of %d ids, expected those of the %d categories", table.Name, len(table.IDs), len(got), len(categories))
+			t.Errorf("table %q: found %d rows of %d ids, expected the rows of %d categories", table.Name, len(table.IDs), len(got), len(categories))
 		}
 	}
 	ended := 0
@@ -371,17 +371,17 @@ func TestScaleWhileTablesAreTrained(t *testing.T) {
 		}
 	}
 	if ended != 2 {
-		t.Errorf("%d servers ended as not of the job any more, expected 2", ended)
+		t.Errorf("%d servers were decommissioned, expected 2", ended)
 	}
 }
 
-// A server is killed while slots move, the source and then the destination: it comes back from the set before the moves, the moves go on to
-// their goal, and from then on each push counts once, in all rows.
+// The source and then the destination of a migration of slots is killed. It restarts from an earlier set, the migration
+// completes, and every later push counts once in all rows.
 func TestServerKilledWhileSlotsMove(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
 	j.master("--ps", "2", "--lease-ttl", "60s")
-	servers := []*process{j.server(mortal...), j.server(mortal...)}
+	servers := []*process{j.server(shortLease...), j.server(shortLease...)}
 	loads := []*load{j.load(1), j.load(2)}
 	first := servers[slices.IndexFunc(servers, func(s *process) bool { return strings.Contains(s.log(), "shard=0") })]
 	pushing, stop := context.WithCancel(t.Context())
@@ -392,13 +392,13 @@ func TestServerKilledWhileSlotsMove(t *testing.T) {
 	}
 	for _, n := range []int{3, 1} {
 		if n > 2 {
-			j.server(mortal...)
+			j.server(shortLease...)
 		}
-		j.order(n)
+		j.requestScale(n)
 		was := slotsOwned(j.layout())
-		eventually(t, "slots on the move", func() (bool, string) { got := slotsOwned(j.layout()); return got != was && got != "none", got })
+		eventually(t, "slots migrate", func() (bool, string) { got := slotsOwned(j.layout()); return got != was && got != "none", got })
 		first.kill()
-		first = j.server(mortal...)
+		first = j.server(shortLease...)
 		first.awaitLog("parameters restored")
 		eventually(t, fmt.Sprintf("%d servers", n), func() (bool, string) {
 			got := j.layout()
@@ -424,32 +424,32 @@ func TestServerKilledWhileSlotsMove(t *testing.T) {
 	}
 	for id, v := range loads[1].rows() {
 		if v != before[id]-float32(pushed) {
-			t.Fatalf("row %s is %v after %v and %d pushes", id, v, before[id], pushed)
+			t.Fatalf("row %s: found %v after %v and %d pushes", id, v, before[id], pushed)
 		}
 	}
 }
 
-// A server that got blocks is killed: it goes on with the blocks that it has by now, from the last set of checkpoints that has
-// them, whoever had them then. The others' pushes are all there.
+// A server is killed after blocks were moved to it. It restores its blocks from the last set, whichever server wrote them. No
+// push to other servers is lost.
 func TestServerKilledAfterBlocksMoved(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
 	j.master("--ps", "1", "--lease-ttl", "60s")
 	j.server()
 	loads := []*load{j.load(1)}
-	last := j.server(mortal...)
+	last := j.server(shortLease...)
 	j.underLoad(loads, func() { run(t, j.dir, j.in("scale", "ps=2")...).wants(t, 0) })
 	set := j.latestSet().Number
-	j.awaitSet(2, set+1) // the one before it may have begun before the last push
+	j.awaitSet(2, set+1) // the next set may have begun before the last push
 	last.kill()
-	j.server(mortal...).awaitLog("parameters restored")
+	j.server(shortLease...).awaitLog("parameters restored")
 	j.underLoad(loads, func() {
 		began := loads[0].steps.Load()
 		eventually(t, "further pushes", func() (bool, string) { n := loads[0].steps.Load(); return n > began+5, fmt.Sprint(n) })
 	})
 }
 
-// awaitSteps waits for so many synchronous steps after those that there are, and for the first of the job.
+// awaitSteps waits for more further synchronous steps, and at least for the first step of the job.
 func (j *job) awaitSteps(more uint64) {
 	j.t.Helper()
 	version := func() uint64 {
@@ -470,8 +470,8 @@ func (j *job) awaitSteps(more uint64) {
 	eventually(j.t, "further steps", func() (bool, string) { n := version(); return n > 0 && n >= began+more, fmt.Sprint(n) })
 }
 
-// A synchronous job gets a third parameter server and then has one, while its trainers train, and its leader is killed in the middle of
-// that: each record of each pass is in the model once.
+// A synchronous job is scaled to three parameter servers and then to one while it trains. The leader is killed during the
+// second migration. Each record is trained once per pass.
 func TestScaleSynchronous(t *testing.T) {
 	t.Parallel()
 	const passes = 8
@@ -489,7 +489,7 @@ func TestScaleSynchronous(t *testing.T) {
 	c.awaitSteps(2)
 	epoch := c.layout().Epoch
 	down := start(t, "scale", c.dir, c.in("scale", "ps=1")...)
-	eventually(t, "a step of the move", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
+	eventually(t, "a step of the migration", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
 	m.kill()
 	m = lead()
 	down.awaitLog("spread over 1 parameter server\n")
@@ -504,5 +504,5 @@ func TestScaleSynchronous(t *testing.T) {
 	c.wantCounted(passes)
 }
 
-// noSession is beyond any incarnation that a master gives: the servers forget those below that have no session.
+// noSession is above all incarnations of a master. Servers forget trainers with lower incarnations and without a session.
 const noSession = 1 << 62

@@ -12,7 +12,7 @@ import (
 	"trainmaster/pserver/checkpoint"
 )
 
-// latestSet is the set that etcd names, 0 shards when it names none.
+// latestSet returns the set that etcd names, or an empty set.
 func (j *job) latestSet() *checkpoint.Set {
 	j.t.Helper()
 	value, _, err := j.store.Value(j.t.Context(), "/checkpoints/latest")
@@ -29,7 +29,7 @@ func (j *job) latestSet() *checkpoint.Set {
 	return set
 }
 
-// awaitSet waits for a set of so many servers that is newer than another one, and returns its file.
+// awaitSet waits for a set of the given number of servers that is newer than the set after. It returns the set and its file.
 func (j *job) awaitSet(servers int, after uint64) (set *checkpoint.Set, file string) {
 	j.t.Helper()
 	eventually(j.t, fmt.Sprintf("a set of %d servers after set %d", servers, after), func() (bool, string) {
@@ -41,17 +41,16 @@ func (j *job) awaitSet(servers int, after uint64) (set *checkpoint.Set, file str
 
 func setFile(number uint64) string { return fmt.Sprintf("%08d.json", number) }
 
-// A job whose processes were all killed goes on with another number of parameter servers: from
-// the same bits, and to its end.
-func TestAnotherNumberOfServers(t *testing.T) {
+// All processes of a job are killed. It continues with another number of parameter servers, from identical parameters.
+func TestRestartWithAnotherNumberOfServers(t *testing.T) {
 	for _, mode := range []string{"async", "sync"} {
 		for _, n := range []int{3, 1} {
 			t.Run(fmt.Sprintf("%s/%d", mode, n), func(t *testing.T) {
 				t.Parallel()
 				const passes = 4
 				j := newJob(t)
-				flags := []string{"--passes", fmt.Sprint(passes), "--update-mode", mode, "--checkpoint-keep", "1000"} // none goes while it is looked at
-				processes := []*process{j.master(append(flags, "--ps", "2")...), j.server(mortal...), j.server(mortal...), j.trainer("a"), j.trainer("b")}
+				flags := []string{"--passes", fmt.Sprint(passes), "--update-mode", mode, "--checkpoint-keep", "1000"} // pruning removes no set
+				processes := []*process{j.master(append(flags, "--ps", "2")...), j.server(shortLease...), j.server(shortLease...), j.trainer("a"), j.trainer("b")}
 				j.awaitMidPass(2)
 				began := j.latestSet().Number
 				j.awaitSet(2, began)
@@ -71,9 +70,9 @@ func TestAnotherNumberOfServers(t *testing.T) {
 				}
 				master := j.master(append(flags, "--ps", fmt.Sprint(n))...)
 				for range n {
-					j.server(mortal...).awaitLog("parameters restored")
+					j.server(shortLease...).awaitLog("parameters restored")
 				}
-				_, after := j.awaitSet(n, before.Number) // nobody trains yet
+				_, after := j.awaitSet(n, before.Number) // no trainer runs yet
 				run(t, j.dir, "model", "diff", model, after).wants(t, 0)
 				trainers := []*process{j.trainer("a"), j.trainer("b")}
 				for _, trainer := range trainers {
@@ -88,8 +87,8 @@ func TestAnotherNumberOfServers(t *testing.T) {
 	}
 }
 
-// rot changes a byte of the weights of server 1 in a set, and returns the file.
-func (j *job) rot(set *checkpoint.Set) (weights string) {
+// corruptSet changes a byte of the weights of server 1 in a set, and returns the file.
+func (j *job) corruptSet(set *checkpoint.Set) (weights string) {
 	j.t.Helper()
 	weights = filepath.Join(j.checkpoints(), "ps-1", set.Shards[1].Generation.String(), checkpoint.WeightsFile)
 	data, err := os.ReadFile(weights)
@@ -103,28 +102,28 @@ func (j *job) rot(set *checkpoint.Set) (weights string) {
 	return weights
 }
 
-// awaitRefusal waits until the status names a file that servers wait for.
+// awaitRefusal waits until the status names the damaged file and the command that selects another set.
 func (j *job) awaitRefusal(weights string) {
 	j.t.Helper()
 	status := j.awaitStatus("servers wait for a set", func(s *pb.StatusReply) bool { return s.GetParameterServers().GetUnrestored() != "" })
 	if text := status.GetParameterServers().GetUnrestored(); !strings.Contains(text, filepath.Dir(weights)) || !strings.Contains(text, checkpoint.WeightsFile+" has ") || !strings.Contains(text, "master checkpoint use") {
-		j.t.Errorf("the status does not name %s and the command: %s", weights, text)
+		j.t.Errorf("status: expected %s and the command, found: %s", weights, text)
 	}
 }
 
-// use gives the command that names a set.
-func (j *job) use(number uint64) outcome {
+// useSet runs the command that selects a set.
+func (j *job) useSet(number uint64) outcome {
 	j.t.Helper()
 	return run(j.t, j.dir, j.in("checkpoint", "use", fmt.Sprint(number), "--checkpoint-dir", j.checkpoints())...)
 }
 
-// F52 and F53: bits of the newest set rot on the disk while nobody runs. Servers that start say so, and wait until an operator names the set
-// before it: the job goes on from there.
-func TestRottenSet(t *testing.T) {
+// F52, F53: the newest set is damaged on the disk while no process runs. Servers that start report the damage and wait until an
+// operator selects the previous set. The job continues from that set.
+func TestDamagedSetWaitsForOperator(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
-	flags := []string{"--passes", "100000", "--ps", "2", "--checkpoint-keep", "1000"} // none goes while it is looked at
-	processes := []*process{j.master(flags...), j.server(mortal...), j.server(mortal...), j.trainer("a")}
+	flags := []string{"--passes", "100000", "--ps", "2", "--checkpoint-keep", "1000"} // pruning removes no set
+	processes := []*process{j.master(flags...), j.server(shortLease...), j.server(shortLease...), j.trainer("a")}
 	j.awaitSet(2, 2)
 	for _, p := range processes {
 		p.kill()
@@ -132,17 +131,17 @@ func TestRottenSet(t *testing.T) {
 	newest := j.latestSet()
 	older := filepath.Join(t.TempDir(), "older.safetensors")
 	run(t, j.dir, "model", "export", j.setArg(newest.Number-1), "--file", older).wants(t, 0)
-	weights := j.rot(newest)
+	weights := j.corruptSet(newest)
 
 	j.master(flags...)
-	servers := []*process{j.server(mortal...), j.server(mortal...)}
+	servers := []*process{j.server(shortLease...), j.server(shortLease...)}
 	j.awaitRefusal(weights)
 	if named := j.latestSet(); named.Number != newest.Number {
-		t.Errorf("set %d is named, expected %d: nobody has named another one", named.Number, newest.Number)
+		t.Errorf("set %d is named, expected %d before the command", named.Number, newest.Number)
 	}
 	list := run(t, j.dir, j.in("checkpoint", "list", "--checkpoint-dir", j.checkpoints())...)
 	if list.wants(t, 0); !strings.Contains(list.stdout, "DAMAGED") || !strings.Contains(list.stdout, checkpoint.WeightsFile) {
-		t.Errorf("the list does not name the damaged file:\n%s", list.stdout)
+		t.Errorf("list: expected the damaged file, found:\n%s", list.stdout)
 	}
 	asJSON := run(t, j.dir, j.in("checkpoint", "list", "--checkpoint-dir", j.checkpoints(), "-o", "json")...)
 	var sets []struct {
@@ -152,21 +151,21 @@ func TestRottenSet(t *testing.T) {
 	if err := json.Unmarshal([]byte(asJSON.stdout), &sets); err != nil || len(sets) < 2 || sets[0].Complete == sets[1].Complete {
 		t.Errorf("expected a damaged and a complete set, found %v (%v) in:\n%s", sets, err, asJSON.stdout)
 	}
-	j.use(newest.Number).wants(t, 1, "expected a complete set", checkpoint.WeightsFile)
-	j.use(newest.Number-1).wants(t, 0)
+	j.useSet(newest.Number).wants(t, 1, "expected a complete set", checkpoint.WeightsFile)
+	j.useSet(newest.Number-1).wants(t, 0)
 	for _, s := range servers {
 		s.awaitLog("parameters restored")
 	}
-	_, after := j.awaitSet(2, newest.Number) // nobody trains yet
+	_, after := j.awaitSet(2, newest.Number) // no trainer runs yet
 	run(t, j.dir, "model", "diff", older, after).wants(t, 0)
 	j.trainer("a")
-	status := j.awaitStatus("the servers wait no more", func(s *pb.StatusReply) bool { return s.GetParameterServers().GetUnrestored() == "" })
-	j.awaitStatus("training goes on", func(s *pb.StatusReply) bool { return s.Totals.GetCommits() > status.Totals.GetCommits()+10 })
+	status := j.awaitStatus("all servers have restored a set", func(s *pb.StatusReply) bool { return s.GetParameterServers().GetUnrestored() == "" })
+	j.awaitStatus("training continues", func(s *pb.StatusReply) bool { return s.Totals.GetCommits() > status.Totals.GetCommits()+10 })
 }
 
-// F52, in a job that goes back as a whole: data and parameters go on from the cut that an operator names, and each record of each pass is in
-// the model once. The command is refused while something of the job runs.
-func TestRottenSetOfARewind(t *testing.T) {
+// F52: in a job with --on-shard-loss rewind, data and parameters continue from the cut that an operator selects. Each record is
+// trained once per pass. The command is refused while a process of the job runs.
+func TestDamagedSetOfARewindJob(t *testing.T) {
 	t.Parallel()
 	c := newCounters(t)
 	ledgers := []string{"--ledger-dir", t.TempDir()}
@@ -176,16 +175,16 @@ func TestRottenSetOfARewind(t *testing.T) {
 		p.kill()
 	}
 	newest := c.latestSet()
-	weights := c.rot(newest)
+	weights := c.corruptSet(newest)
 
 	_, m, servers, trainers = c.started(rewindPasses, ledgers...)
 	c.awaitRefusal(weights)
-	c.use(newest.Number-1).wants(t, 1, "stop all of them")
+	c.useSet(newest.Number-1).wants(t, 1, "stop all of them")
 	for _, p := range append(append([]*process{m}, servers...), trainers...) {
 		p.kill()
 	}
-	eventually(t, "the command is taken when the leases are over", func() (bool, string) {
-		r := c.use(newest.Number - 1)
+	eventually(t, "the command succeeds after the leases expire", func() (bool, string) {
+		r := c.useSet(newest.Number - 1)
 		return r.code == 0, r.stderr
 	})
 	_, m, _, trainers = c.started(rewindPasses, ledgers...)

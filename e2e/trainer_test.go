@@ -7,10 +7,10 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// stopWithTask stops a trainer (SIGSTOP) in the middle of a pass while it holds a task, and returns the pass.
+// stopWithTask pauses a trainer (SIGSTOP) during a pass while it holds a task, and returns the pass.
 func (j *job) stopWithTask(p *process, id string) (pass uint32) {
 	j.t.Helper()
-	eventually(j.t, id+" is stopped while it holds a task", func() (bool, string) {
+	eventually(j.t, id+" is paused while it holds a task", func() (bool, string) {
 		pass = j.awaitMidPass(1).Datasets[0].Pass
 		p.signal(syscall.SIGSTOP)
 		sessions, err := j.trainers()
@@ -23,8 +23,8 @@ func (j *job) stopWithTask(p *process, id string) (pass uint32) {
 	return pass
 }
 
-// F26: a trainer killed in the middle of a task. Its tasks are given to others once its connection has been gone for the
-// grace of five seconds; its session and the task would go on for an hour.
+// F26: a trainer is killed during a task. Its tasks are dispatched to other trainers after the grace period of five seconds,
+// although its session and the task timeout would last for an hour.
 func TestKilledTrainer(t *testing.T) {
 	t.Parallel()
 	const passes = 3
@@ -32,27 +32,27 @@ func TestKilledTrainer(t *testing.T) {
 	master := j.master("--passes", "3", "--ps", "1", "--task-timeout-min", "1h", "--session-ttl", "1h")
 	j.server()
 	a, b, c := j.trainer("a"), j.trainer("b"), j.trainer("c")
-	j.stopWithTask(b, "b") // so that it cannot finish the task any more
+	j.stopWithTask(b, "b") // it must not finish the task
 	b.kill()
 	a.wantExit(0)
 	c.wantExit(0)
 	master.wantExit(0)
 	h := j.wantExactlyOnce(passes, tasksPerPass)
 	if h.lost["b"] != 1 {
-		t.Errorf("the ledger says that b was lost %d times, expected once", h.lost["b"])
+		t.Errorf("b was lost %d times, expected once", h.lost["b"])
 	}
-	j.wantPassedOn(h, "b")
+	j.wantReassigned(h, "b")
 }
 
-// F30: the holder of the last task of a pass dies while the others are told to wait. They get it, and the job ends.
-func TestHolderOfTheLastTaskDies(t *testing.T) {
+// F30: the holder of the last task of a pass dies while the other trainers wait. The task is dispatched to one of them.
+func TestLastTaskOfDeadTrainerIsDispatchedAgain(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
 	master := j.master("--ps", "1", "--task-timeout-min", "1h", "--session-ttl", "1h")
 	j.server()
 	a, b, c := j.trainer("a"), j.trainer("b"), j.trainer("c")
 	j.stopWithTask(b, "b")
-	j.awaitStatus("only what b holds is not done", func(s *pb.StatusReply) bool {
+	j.awaitStatus("all tasks are done except the tasks of b", func(s *pb.StatusReply) bool {
 		sessions, err := j.trainers()
 		d := s.Datasets[0]
 		return err == nil && sessions["b"] != nil && d.Todo+d.Retry == 0 && d.Pending == uint64(len(sessions["b"].Tasks))
@@ -61,11 +61,11 @@ func TestHolderOfTheLastTaskDies(t *testing.T) {
 	a.wantExit(0)
 	c.wantExit(0)
 	master.wantExit(0)
-	j.wantPassedOn(j.wantExactlyOnce(1, tasksPerPass), "b")
+	j.wantReassigned(j.wantExactlyOnce(1, tasksPerPass), "b")
 }
 
-// wantPassedOn fails the test unless tasks were taken back from the trainer, and each was counted for another dispatch.
-func (j *job) wantPassedOn(h history, id string) {
+// wantReassigned fails the test unless tasks were taken back from the trainer, and another attempt of each was counted.
+func (j *job) wantReassigned(h history, id string) {
 	j.t.Helper()
 	n := 0
 	for _, d := range h.returned {
@@ -73,20 +73,20 @@ func (j *job) wantPassedOn(h history, id string) {
 			continue
 		}
 		n++
-		for _, counted := range h.finished[d.place] {
+		for _, counted := range h.finished[d.taskPosition] {
 			if counted == d {
-				j.t.Errorf("%+v was taken back, and counted all the same", d)
+				j.t.Errorf("%+v was taken back and counted", d)
 			}
 		}
 	}
 	if n == 0 {
-		j.t.Errorf("nothing was taken back from %s, which held a task", id)
+		j.t.Errorf("expected a task that was taken back from %s, found none", id)
 	}
 }
 
-// A trainer that is stopped for longer than its session lasts, and goes on: it joins again, and the task that it held and
-// trained to its end is not counted a second time.
-func TestStoppedTrainer(t *testing.T) {
+// A trainer is paused for longer than its session. After that it joins again, and its finish of the old task is not counted a
+// second time.
+func TestPausedTrainerJoinsAgain(t *testing.T) {
 	t.Parallel()
 	const passes = 8
 	j := newJob(t)
@@ -103,11 +103,11 @@ func TestStoppedTrainer(t *testing.T) {
 	if h.sessions["b"] != 2 || h.sessions["a"] != 1 {
 		t.Errorf("a joined %d times and b %d times, expected once and twice", h.sessions["a"], h.sessions["b"])
 	}
-	j.wantPassedOn(h, "b")
+	j.wantReassigned(h, "b")
 }
 
-// What is not there yet is waited for, and said: a leader, the number of parameter servers, and the servers.
-func TestTrainerSaysWhatItWaitsFor(t *testing.T) {
+// A trainer waits for a leader, for the number of parameter servers, and for the servers, and logs each of them.
+func TestTrainerLogsMissingComponents(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
 	trainer := j.trainer("a")
@@ -125,8 +125,8 @@ func TestTrainerSaysWhatItWaitsFor(t *testing.T) {
 	j.wantExactlyOnce(1, tasksPerPass)
 }
 
-// Trainers beat often enough for whatever --session-ttl says: here one trains a single task for longer, and the other one
-// waits for the end of the pass for longer.
+// Trainers send heartbeats often enough for a short --session-ttl. One trainer trains a task for longer than the session, and
+// the other trainer waits for longer.
 func TestShortSession(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -140,12 +140,12 @@ func TestShortSession(t *testing.T) {
 	master.wantExit(0)
 	h := j.wantExactlyOnce(1, tasksPerPass)
 	if h.sessions["slow"] != 1 || h.sessions["fast"] != 1 || len(h.returned) > 0 {
-		t.Errorf("the trainers joined %v times, expected once each, and nothing returned; found %v", h.sessions, h.returned)
+		t.Errorf("joins: %v, returned: %v; expected one join each and nothing returned", h.sessions, h.returned)
 	}
 }
 
-// F23, F24: a trainer that takes longer than the task timeout. What it finishes before its task is given to another one
-// counts; what the other one finished first is not counted again, in the same session and the same pass.
+// F23, F24: a trainer takes longer than the task timeout. Its finish counts if no other attempt was counted before. Otherwise
+// it is not counted again, in the same session and the same pass.
 func TestSlowTrainer(t *testing.T) {
 	t.Parallel()
 	const passes = 4
@@ -153,25 +153,25 @@ func TestSlowTrainer(t *testing.T) {
 	master := j.master("--passes", "4", "--ps", "1", "--task-timeout-min", "200ms", "--task-max-failures", "1000")
 	j.server()
 	fast := j.trainer("fast")
-	j.awaitMidPass(1) // before the first finish a task is given ten minutes
+	j.awaitMidPass(1) // before the first finish, the timeout is ten minutes
 	slow := j.trainer("slow", "--record-delay", "30ms")
 	fast.wantExit(0)
 	slow.wantExit(0)
 	master.wantExit(0)
 	h := j.wantExactlyOnce(passes, tasksPerPass)
-	inVain := 0
+	duplicates := 0
 	for d := range j.trained() {
-		if counted := h.finished[d.place]; d.trainer == "slow" && len(counted) == 1 && counted[0].trainer == "fast" {
-			inVain++
+		if counted := h.finished[d.taskPosition]; d.trainer == "slow" && len(counted) == 1 && counted[0].trainer == "fast" {
+			duplicates++
 		}
 	}
-	if inVain == 0 {
-		t.Error("slow trained nothing that fast had finished before: expected tasks that were finished twice, and counted once")
+	if duplicates == 0 {
+		t.Error("expected tasks that both trainers finished, found none")
 	}
 }
 
-// F33: every trainer dies while the master stays. Nothing is lost when others come.
-func TestEveryTrainerDies(t *testing.T) {
+// F33: all trainers die while the master runs. New trainers complete the job.
+func TestAllTrainersReplaced(t *testing.T) {
 	t.Parallel()
 	const passes = 3
 	j := newJob(t)
@@ -183,7 +183,7 @@ func TestEveryTrainerDies(t *testing.T) {
 		p.kill()
 	}
 	for _, id := range []string{"a", "b"} {
-		j.awaitTrainer(id, "has no session any more", func(e *pb.TrainerEntry) bool { return e == nil })
+		j.awaitTrainer(id, "has lost its session", func(e *pb.TrainerEntry) bool { return e == nil })
 	}
 	second := []*process{j.trainer("a"), j.trainer("c")}
 	for _, p := range second {
@@ -193,7 +193,7 @@ func TestEveryTrainerDies(t *testing.T) {
 	j.wantExactlyOnce(passes, tasksPerPass)
 }
 
-// A trainer that is told to stop leaves in order: what it holds goes back at once, uncharged, and it is no failure.
+// A trainer that receives SIGTERM leaves. Its tasks are returned immediately and without a failure.
 func TestLeavingTrainer(t *testing.T) {
 	t.Parallel()
 	const passes = 3
@@ -208,12 +208,12 @@ func TestLeavingTrainer(t *testing.T) {
 	master.wantExit(0)
 	h := j.wantExactlyOnce(passes, tasksPerPass)
 	if h.lost["b"] != 0 {
-		t.Error("b left in order, and the ledger says that it was lost")
+		t.Error("b left: expected no lost session in the ledger")
 	}
 }
 
-// Two trainers with one --id take the session from each other, again and again: one ends and says why, the other goes on.
-func TestTrainersOfOneName(t *testing.T) {
+// Two trainers with one --id end each other's sessions. One trainer exits with the reason, and the other continues.
+func TestTrainersWithTheSameName(t *testing.T) {
 	t.Parallel()
 	const passes = 4
 	j := newJob(t)
@@ -230,5 +230,5 @@ func TestTrainersOfOneName(t *testing.T) {
 	master.awaitLog("trainers with the same name displace each other")
 	winner.wantExit(0)
 	master.wantExit(0)
-	j.wantVerified(passes, tasksPerPass) // the ledger names nobody for what a session finishes that is lost already
+	j.wantVerified(passes, tasksPerPass) // a finish of a lost session names no trainer in the ledger
 }

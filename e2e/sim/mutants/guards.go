@@ -406,7 +406,7 @@ var guards = []guard{
 	{"F52", "pserver.TestDamagedCheckpoints", mutant{"checkpoint digest ignored", "checkpoint-digest",
 		condition("$1"),
 		"damaged parameters are trained"}},
-	{"F52", "e2e.TestRottenSet", mutant{"set digest ignored", "checkpoint-digest",
+	{"F52", "e2e.TestDamagedSetWaitsForOperator", mutant{"set digest ignored", "checkpoint-digest",
 		condition("$1"),
 		"a job continues from damaged parameters"}},
 	{"F52", "pserver/checkpoint.TestPassedOverSetIsRemovedFirst", mutant{"skipped set counts as kept", "passed-over-set-pruned-first",
