@@ -1,0 +1,46 @@
+package trainer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+
+	"trainmaster/taskqueue"
+	"trainmaster/trainer"
+)
+
+// A trainer joins the master at an address, takes tasks, and trains their records until the job ends. The example needs a
+// running master, so it has no output.
+func Example() {
+	ctx := context.Background()
+	client, err := trainer.Join(ctx, trainer.Config{ID: "trainer-0", Locate: trainer.At("127.0.0.1:8080")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.ReportDataset(ctx, []string{"/data/train-*"}); err != nil {
+		log.Print(err)
+		return
+	}
+	var done *taskqueue.Task // reported as finished by the next call
+	for {
+		task, err := client.Next(ctx, done)
+		if errors.Is(err, io.EOF) || errors.Is(err, trainer.ErrDrained) {
+			return // the job has ended, or an operator drained this trainer
+		}
+		if err != nil {
+			log.Print(err)
+			return
+		}
+		for record, err := range client.Records(task) {
+			if err != nil {
+				log.Print(err) // a trainer with damaged records calls Fail and continues
+				return
+			}
+			fmt.Println(len(record), "bytes")
+		}
+		done = task
+	}
+}
