@@ -75,7 +75,7 @@ func TestBadSettings(t *testing.T) {
 	}{
 		{"invalid number", daemon("--passes", "many"), exitUsage, []string{`bad value "many" for --passes`}},
 		{"invalid choice", daemon("--pass-mode", "round"), exitUsage, []string{`"round"`, "--pass-mode", "expected one of barrier, rolling"}},
-		{"negative number of passes", daemon("--passes", "-1"), exitUsage, []string{"--passes: expected 0 (for ever) or more, found -1"}},
+		{"negative number of passes", daemon("--passes", "-1"), exitUsage, []string{"--passes: expected 0 (unlimited) or more, found -1"}},
 		{"lease too short", daemon("--lease-ttl", "10ms"), exitUsage, []string{"--lease-ttl", "expected at least 1s"}},
 		{"session too short", daemon("--session-ttl", "0s"), exitUsage, []string{"--session-ttl", "expected at least 2s"}},
 		{"contradictory timeouts", daemon("--task-timeout-min", "2h"), exitUsage, []string{"--task-timeout-min: expected at most task-timeout-max (1h0m0s), found 2h0m0s"}},
@@ -124,7 +124,7 @@ func TestBadSettings(t *testing.T) {
 		{"master address without a port", []string{"trainer", "--addr", "localhost", "--servers", away, "--data", file}, exitUsage, []string{"--addr", `"localhost"`, "expected host:port"}},
 		{"invalid checkpoint interval", daemon("--checkpoint-every", "0s"), exitUsage, []string{"--checkpoint-every", `"0s"`, "a time such as 60s"}},
 		{"checkpoint steps of an asynchronous job", daemon("--checkpoint-every", "9steps"), exitUsage, []string{"checkpoint-every", "synchronous mode only"}},
-		{"no master for status", []string{"status", "--addr", away}, exitFailed, []string{"no master answers at " + away, "start one with"}},
+		{"no master for status", []string{"status", "--addr", away}, exitFailed, []string{"no master answers at " + away, "start a master with"}},
 		{"run without trainers", []string{"run", "--trainers", "0"}, exitUsage, []string{"expected at least 1"}},
 		{"run with a negative number of passes", []string{"run", "--passes", "-3"}, exitUsage, []string{"--passes", "-3", "expected 0"}},
 		{"MNIST without data", []string{"run", "--dataset", "mnist"}, exitUsage, []string{"--dataset mnist: expected --data", "make data"}},
