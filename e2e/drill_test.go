@@ -115,5 +115,5 @@ func TestDrillOfDaemons(t *testing.T) {
 	o := run(t, j.dir, append([]string{"drill"}, j.in(drill.Partition)...)...)
 	o.wants(t, exitFailed, "--drillable")
 	o = run(t, t.TempDir(), "drill", drill.KillLeader)
-	o.wants(t, exitUsage, "no run is under way", "master run", "--endpoints")
+	o.wants(t, exitUsage, "no run in progress", "master run", "--endpoints")
 }

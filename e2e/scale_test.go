@@ -240,7 +240,7 @@ func TestScaleUnderLoad(t *testing.T) {
 	j.underLoad(loads, func() {
 		down := run(t, j.dir, j.in("scale", "ps=1")...)
 		down.wants(t, 0)
-		if !strings.Contains(down.stdout, "spread over 1 parameter server\n") {
+		if !strings.Contains(down.stdout, "distributed over 1 parameter server\n") {
 			t.Errorf("output of master scale: expected 1 parameter server, found %q", down.stdout)
 		}
 	})
@@ -492,7 +492,7 @@ func TestScaleSynchronous(t *testing.T) {
 	eventually(t, "a step of the migration", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
 	m.kill()
 	m = lead()
-	down.awaitLog("spread over 1 parameter server\n")
+	down.awaitLog("distributed over 1 parameter server\n")
 	down.wantExit(0)
 	c.awaitSteps(2)
 	c.hurry()

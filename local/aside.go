@@ -10,13 +10,13 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// SetAside says how many tasks the job went without, and why it was so with one of them.
+// SetAside has the number of set-aside tasks of a job and the error of one of them.
 type SetAside struct {
 	Tasks   int    `json:"tasks"`
-	Example string `json:"example,omitempty"` // the last error of one
+	Example string `json:"example,omitempty"` // the last error of one task
 }
 
-// finished reads from etcd which tasks are set aside, and how many tasks a pass has.
+// finished reads the set-aside tasks and the number of tasks of a pass from etcd.
 func (j *Job) finished(ctx context.Context) (aside SetAside, tasks int, err error) {
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{j.endpoint}})
 	if err != nil {
@@ -37,11 +37,11 @@ func (j *Job) finished(ctx context.Context) (aside SetAside, tasks int, err erro
 	return SetAside{Tasks: len(list), Example: list[0].Error}, tasks, nil
 }
 
-// SetAsideTasks reads which tasks of a job are set aside, from the lowest index on.
+// SetAsideTasks reads the set-aside tasks of a job, ordered by index.
 func SetAsideTasks(ctx context.Context, store *etcdstore.Store) ([]taskqueue.AsideDetail, error) {
 	values, _, err := store.Together(ctx, taskqueue.AsidePrefix)
 	if err != nil {
-		return nil, fmt.Errorf("read which tasks are set aside: %w", err)
+		return nil, fmt.Errorf("read set-aside tasks: %w", err)
 	}
 	tasks := make([]taskqueue.AsideDetail, 0, len(values))
 	for key, value := range values {

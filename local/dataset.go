@@ -49,7 +49,7 @@ func (c *Config) takeShape() (like string, err error) {
 		return "", fmt.Errorf("%s: expected 2 classes for --model %s, found %d: make two of them with --label-above of `master recordio convert`", c.Data, c.Model, data.Classes)
 	}
 	if data.Classes < 2 {
-		return "", fmt.Errorf("%s: expected at least 2 classes, found %d: every record has the same label", c.Data, data.Classes)
+		return "", fmt.Errorf("%s: expected at least 2 classes, found %d: all records have the same label", c.Data, data.Classes)
 	}
 	return reference.DatasetLike(c.Model, data.Features), nil
 }
@@ -57,8 +57,8 @@ func (c *Config) takeShape() (like string, err error) {
 // ErrOtherMeaning is in the error of a model and data whose labels or scaling differ.
 var ErrOtherMeaning = errors.New("data was converted differently")
 
-// sameMeaning refuses files whose records would be taken for something else by a model. Where the meaning is not known, it
-// refuses nothing.
+// sameMeaning returns an error if files have other labels or another scaling than the training data of the model. If either is not
+// known, it returns nil.
 func sameMeaning(of convert.Meaning, modelPath string, files []string) error {
 	if of == (convert.Meaning{}) {
 		return nil
@@ -70,9 +70,9 @@ func sameMeaning(of convert.Meaning, modelPath string, files []string) error {
 			return err
 		case found == (convert.Meaning{}):
 		case found.Labels != of.Labels:
-			return fmt.Errorf("%s: %w: expected the labels of the data that %s was trained on, found others: convert all data at once, with --held-out for the records to measure on, or the later data with --like", file, ErrOtherMeaning, modelPath)
+			return fmt.Errorf("%s: %w: expected the labels of the training data of %s, found others: convert all data together, with --held-out for the evaluation, or the later data with --like", file, ErrOtherMeaning, modelPath)
 		case found.Scaling != of.Scaling:
-			return fmt.Errorf("%s: %w: expected the scaling of the data that %s was trained on, found another: convert all data at once, with --held-out for the records to measure on, or the later data with --like", file, ErrOtherMeaning, modelPath)
+			return fmt.Errorf("%s: %w: expected the scaling of the training data of %s, found another: convert all data together, with --held-out for the evaluation, or the later data with --like", file, ErrOtherMeaning, modelPath)
 		}
 	}
 	return nil

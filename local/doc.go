@@ -1,12 +1,12 @@
-// Package local runs a whole job on this machine: an embedded etcd in this process, and a
-// master, parameter servers and trainers as real processes beside it.
+// Package local implements a whole job on one machine: an embedded etcd in this process, and
+// masters, parameter servers and trainers as child processes.
 //
-// A process that dies is started again, after a pause that grows; one that dies again and
-// again ends the run. The run is over when the master is: it exits when all passes are done
-// and its trainers heard of it. Then the model that the elected trainer saved is evaluated
-// on the held-out records, which nothing else opens.
+// A process that dies is restarted, after a pause that doubles; after 20 restarts of a process
+// the run fails. The run ends when the master exits: when all passes are done and its trainers
+// have left. Then the model that the elected trainer saved is evaluated on the held-out
+// records, which no other process opens.
 //
-// Everything is under one directory: data, etcd, checkpoints, the model, and a log for each
-// process. On the way out, also by Ctrl-C, processes get SIGTERM in order (trainers, master,
-// parameter servers), and SIGKILL when they do not go.
+// All files are in one directory: data, etcd, checkpoints, the model, and a log for each
+// process. At the end, also after Ctrl-C, processes get SIGTERM in order (trainers, master,
+// parameter servers), and SIGKILL if they do not exit.
 package local

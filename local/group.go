@@ -36,8 +36,8 @@ func signalGroup(id int, s syscall.Signal) error {
 
 func groupExists(id int) bool { return !errors.Is(syscall.Kill(-id, 0), syscall.ESRCH) }
 
-// endGroup ends what is left of a group whose leader was reaped: processes that were told to stop have until the deadline, then
-// they are killed. It reports whether it killed any. While a group has a process, its id is not given to another process.
+// endGroup ends the remaining processes of a group whose leader was reaped. It waits until the deadline, and then kills them. It
+// reports whether it killed any. While a group has a process, its id is not given to another process.
 func endGroup(id int, deadline time.Time) (killed bool) {
 	for groupRuns(id) {
 		if !time.Now().Before(deadline) {
@@ -50,7 +50,7 @@ func endGroup(id int, deadline time.Time) (killed bool) {
 		return false
 	}
 	//guard:process-group-killed
-	_ = signalGroup(id, syscall.SIGKILL) // it may have ended by now
+	_ = signalGroup(id, syscall.SIGKILL) // it may have ended
 	for limit := time.Now().Add(groupGone); groupRuns(id) && time.Now().Before(limit); {
 		time.Sleep(groupPoll)
 	}

@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// childAttributes gives a child a process group of its own, so that Ctrl-C reaches it
-// through this process, in order; and the end of this process, however it comes, is its
-// own. The latter holds for the thread that starts it: see once.
+// childAttributes gives a child its own process group, so Ctrl-C reaches it only through this
+// process, in order. The kernel kills the child if the thread that started it ends, also by
+// the end of this process; therefore once locks the thread.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

@@ -30,7 +30,7 @@ func group(t *testing.T, p *process, file string, starts int) int {
 	await(t, "the program is up", func() bool { return len(noted(file)) == starts })
 	id := int(p.pid.Load())
 	if !groupRuns(id) {
-		t.Fatalf("process group %d is not there", id)
+		t.Fatalf("process group %d does not exist", id)
 	}
 	return id
 }
@@ -51,7 +51,7 @@ func TestStopEndsTrainerBehindShell(t *testing.T) {
 			_ = signalGroup(id, syscall.SIGKILL)
 		}
 	}
-	t.Run("in order", func(t *testing.T) { // although the shell ends at once
+	t.Run("in order", func(t *testing.T) { // although the shell ends immediately
 		file := filepath.Join(t.TempDir(), "notes")
 		stop(t, wrapped(t, behindShell, "stays", file, "it", "200"), file)
 		if found := noted(file); !slices.Equal(found, []string{"it_up", "it_terminated"}) {
@@ -80,7 +80,7 @@ func TestKilledShellIsRestartedWithoutFormerTrainer(t *testing.T) {
 	}
 	group(t, p, file, 2)
 	if groupRuns(former) {
-		t.Error("the former trainer runs beside the new one")
+		t.Error("the former trainer still runs")
 		_ = signalGroup(former, syscall.SIGKILL)
 	}
 	cancel()

@@ -34,17 +34,17 @@ const (
 	Retrain = "retrain" // the lost trainer's task alone is trained again
 )
 
-// Config says what to run. Binary and Dir have no default.
+// Config describes a run. Binary and Dir have no default.
 type Config struct {
 	Binary string // the program `master`
-	Dir    string // a directory that this run may fill
+	Dir    string // directory for the files of this run
 
-	Dataset  string // default digits; flights and the digits are in the binary
-	Data     string // prefix or glob of the user's own shards, in place of Dataset
+	Dataset  string // default digits; the binary contains digits and flights
+	Data     string // prefix or glob of the user's own shards, instead of Dataset
 	MNIST    string // directory with MNIST's four idx files, for that dataset
 	Model    string // default softmax, of flights fm
-	Passes   int    // default: what is known to work for the data
-	Masters  int    // one leads, the others stand by; default 1
+	Passes   int    // default: chosen by the data
+	Masters  int    // one leader, the others are standbys; default 1
 	Servers  int    // parameter servers; default 2
 	Trainers int    // default 3
 	Sync     bool
@@ -53,24 +53,24 @@ type Config struct {
 	Backups       int  // trainers that a synchronous step does not wait for
 	Deterministic bool // two runs agree bit by bit, with Sync
 
-	// Command is the program and the arguments of the user's own trainers. Empty: the built-in trainer. With a Command there are
+	// Command is the program and the arguments of the user's own trainers; empty: the built-in trainer. With a Command, the job has
 	// parameter servers only if Servers is set, and no model is evaluated.
 	Command []string
 
-	Optimizer optimizer.Config // what is zero there is chosen by the data
-	WireDType string           // of gradients and parameters on their way; "": float32
+	Optimizer optimizer.Config // the data chooses the zero fields
+	WireDType string           // of gradients and parameters in messages; "": float32
 	Exchange  reference.Exchange
 
 	CheckpointEvery time.Duration     // default 2 s
 	OnTrainerLoss   string            // of a synchronous run: Rewind or Retrain; default Retrain, with Deterministic Rewind
-	Resume          bool              // go on with the run in Dir
-	Settings        map[string]string // kept there for whoever goes on with it
-	Journal         bool              // trainers note what they trained, in journal.jsonl
-	Drillable       bool              // a proxy stands between each master and etcd, for `master drill`
+	Resume          bool              // continue the run in Dir
+	Settings        map[string]string // stored in Dir for a resumed run
+	Journal         bool              // trainers write their tasks to journal.jsonl
+	Drillable       bool              // put a proxy between each master and etcd, for `master drill`
 	Log             *logrus.Entry
 }
 
-// splitSeed fixes which records are held out: everybody's accuracy is measured on the same.
+// splitSeed determines the held-out records. It is fixed, so all runs measure the accuracy on the same records.
 const (
 	splitSeed     = 20_240_229
 	heldOut       = 0.2
@@ -84,22 +84,22 @@ const (
 	lateAbove      = 15.0 // minutes
 )
 
-// leaveTimeout is what trainers are given when the master is gone. One that was away when the job ended looks for the
-// next master, and there is none.
+// leaveTimeout is the time for trainers to exit after the master has exited. A trainer that was disconnected at the end of the
+// job waits for another master, and must be stopped.
 const leaveTimeout = 5 * time.Second
 
-// Own trainers may do more than a built-in one after the last task, such as saving a model. While they keep their session, the
+// Own trainers may work longer than the built-in trainer after the last task, for example to save a model. While they keep their session, the
 // master stays for ownLinger; those without a session are stopped ownLeaveTimeout after the master has left.
 const (
 	ownLinger       = "10m"
 	ownLeaveTimeout = time.Minute
 )
 
-// Result is what came of a run.
+// Result is the result of a run.
 type Result struct {
-	Model       string        `json:"model"`    // empty of own trainers
-	Accuracy    *float64      `json:"accuracy"` // on the held-out records; null without any, or of own trainers
-	AUC         *float64      `json:"auc"`      // area under the ROC curve, of a model of two classes that gives scores; else null
+	Model       string        `json:"model"`    // empty for own trainers
+	Accuracy    *float64      `json:"accuracy"` // on the held-out records; null without such records, or for own trainers
+	AUC         *float64      `json:"auc"`      // area under the ROC curve, for a model of two classes with scores; else null
 	Loss        *float64      `json:"loss"`     // mean, on the same records as the accuracy
 	TestRecords int           `json:"test_records"`
 	Passes      int           `json:"passes"`
@@ -116,20 +116,20 @@ type Result struct {
 type Job struct {
 	config   Config
 	data     convert.Result
-	folder   string // of own trainers; "": that of this process
+	folder   string // working directory of own trainers; "": the directory of this process
 	endpoint string
-	register *drill.Register   // of what runs; nil: nobody wants to know
+	register *drill.Register   // processes that run; nil: not registered
 	gate     *gate             // the address for own trainers; nil: the trainers are built in
-	proxied  map[string]string // a master's name -> its way to etcd; absent: straight
+	proxied  map[string]string // name of a master -> address of its proxy; absent: no proxy
 	master   *process
 	standbys []*process
 	servers  []*process
 	trainers []*process
 
-	storeFailed atomic.Bool // etcd cannot go on
+	storeFailed atomic.Bool // etcd has failed
 }
 
-// Validate fills the defaults in and says what makes no sense, also what a trainer would refuse.
+// Validate sets the defaults and returns an error for an invalid setting, also if only a trainer would reject it.
 func (c *Config) Validate() error {
 	if c.Masters == 0 {
 		c.Masters = 1
@@ -171,7 +171,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// validateOwn is Validate of a run of own trainers.
+// validateOwn is Validate for a run with own trainers.
 func (c *Config) validateOwn() error {
 	if c.Data != "" && !c.Resume {
 		if _, _, err := convert.Resolve(context.Background(), c.Data); err != nil {
@@ -201,7 +201,7 @@ func New(c Config) (*Job, error) {
 	return &Job{config: c}, nil
 }
 
-// DefaultModel is what is trained on a dataset when nothing else is said.
+// DefaultModel returns the default model of a dataset.
 func DefaultModel(dataset string) string {
 	if dataset == model.Flights {
 		return model.FM
@@ -214,13 +214,12 @@ func (j *Job) path(names ...string) string {
 }
 
 // Run prepares the data, runs the job and evaluates its model. watch (may be nil) is called
-// once, with the endpoint of etcd, when the processes are being started; its context ends
-// when the job is over.
+// once, with the endpoint of etcd, when the processes start; its context ends with the job.
 func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint string)) (Result, error) {
 	began := time.Now()
 	for _, dir := range []string{"data", "logs", checkpointsDir} {
 		if err := os.MkdirAll(j.path(dir), 0o755); err != nil {
-			return Result{}, fmt.Errorf("prepare the directory of the run: %w", err)
+			return Result{}, fmt.Errorf("create the directory of the run: %w", err)
 		}
 	}
 	if err := j.begin(ctx); err != nil {
@@ -328,25 +327,25 @@ func (j *Job) convertMNIST(ctx context.Context, part string, options convert.Opt
 	return convert.IDX(ctx, open[0], open[1], options)
 }
 
-// openEither opens a file, or the same with .gz at its end.
+// openEither opens a file, or the file with the suffix .gz.
 func openEither(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		if g, gzErr := os.Open(path + ".gz"); gzErr == nil {
 			return g, nil
 		}
-		return nil, fmt.Errorf("%w: expected MNIST's idx file there, or the same with .gz; `make data` fetches them", err)
+		return nil, fmt.Errorf("%w: expected an idx file of MNIST, or its .gz: fetch them with `make data`", err)
 	}
 	return f, err
 }
 
-// superviseNoted supervises the processes, and notes them for `master drill` while they run.
+// superviseNoted supervises the processes, and registers them for `master drill` while they run.
 func (j *Job) superviseNoted(ctx context.Context, watch func(ctx context.Context, endpoint string)) (err error) {
 	scene := drill.Scene{Endpoint: j.endpoint}
 	if j.config.Drillable {
 		stop, err := j.putProxies(ctx, &scene)
 		if err != nil {
-			return fmt.Errorf("proxies before etcd: %w", err)
+			return fmt.Errorf("start the proxies of etcd: %w", err)
 		}
 		defer stop()
 	}
@@ -384,7 +383,7 @@ func (j *Job) putProxies(ctx context.Context, scene *drill.Scene) (stop func(), 
 	go func() {
 		defer close(ended)
 		if err := proxies.Run(running); err != nil {
-			j.config.Log.WithError(err).Warn("drills of etcd do not work any more")
+			j.config.Log.WithError(err).Warn("proxies of etcd failed; drills of etcd are unavailable")
 		}
 	}()
 	if err != nil {
@@ -393,7 +392,7 @@ func (j *Job) putProxies(ctx context.Context, scene *drill.Scene) (stop func(), 
 	return stop, err
 }
 
-// masterName is the name of a master: the first one has no number.
+// masterName returns the name of a master. The first master has no number.
 func masterName(i int) string {
 	if i == 0 {
 		return "master"
@@ -401,7 +400,7 @@ func masterName(i int) string {
 	return fmt.Sprintf("master-%d", i)
 }
 
-// define says what the processes are.
+// define sets the processes and their arguments.
 func (j *Job) define() {
 	c := j.config
 	child := func(name string, args ...string) *process {
@@ -433,9 +432,9 @@ func (j *Job) define() {
 			one.args = append(one.args, "--data-roots", j.path("data"))
 		}
 		if c.Resume && c.Servers > 0 {
-			one.args = append(one.args, "--resume", j.path(checkpointsDir)) // heeded where etcd is lost
+			one.args = append(one.args, "--resume", j.path(checkpointsDir)) // has an effect only if etcd lost the job
 		}
-		one.endCodes = []int{ExitSetAside} // the result says which tasks
+		one.endCodes = []int{ExitSetAside} // the result has the tasks
 		if i == 0 {
 			j.master = one
 		} else {
@@ -532,7 +531,7 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 
 	var err error
 	select {
-	case err = <-ended: // the job is over
+	case err = <-ended: // the job has ended
 		if err != nil {
 			stopTrainers()
 		}
@@ -552,7 +551,7 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 	return errors.Join(err, own(), servers.Wait())
 }
 
-// lead runs the masters until one of them ends the job; those that stand by are stopped then.
+// lead runs the masters until one of them ends the job, and then stops the standbys.
 func (j *Job) lead(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -570,7 +569,7 @@ func (j *Job) lead(ctx context.Context) error {
 func (j *Job) result(ctx context.Context) (Result, error) {
 	r := Result{Passes: j.config.Passes, Dir: j.config.Dir}
 	for _, p := range slices.Concat([]*process{j.master}, j.standbys, j.servers, j.trainers) {
-		if p != nil { // a resumed run that was over starts none
+		if p != nil { // a resumed run that had ended starts no process
 			r.Restarts += int(p.restarts.Load())
 		}
 	}
@@ -595,8 +594,8 @@ func (j *Job) evaluate(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// EvaluateSaved measures a saved model on the records of some files. It is an error if there are none, and if the labels or the
-// scaling of the files are known to be others than those of the model.
+// EvaluateSaved measures a saved model on the records of some files. It returns an error if there are no records, or if the labels or
+// the scaling of the files are known to differ from the training data of the model.
 func EvaluateSaved(ctx context.Context, modelPath string, files []string) (saved reference.Saved, e reference.Evaluation, err error) {
 	if saved, err = reference.ReadSaved(modelPath); err != nil {
 		return saved, e, err

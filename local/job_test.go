@@ -35,7 +35,7 @@ func TestNew(t *testing.T) {
 		"fewer trainers than none": {Config{Binary: "b", Dir: "d", Trainers: -1}, "found 1, 2, -1 and 0"},
 		"fewer passes than none":   {Config{Binary: "b", Dir: "d", Passes: -2}, "found 1, 2, 3 and -2"},
 		"what a trainer refuses":   {Config{Binary: "b", Dir: "d", Dataset: model.Flights, Optimizer: optimizer.Config{ClipNorm: 1}}, "clip-norm"},
-		"a model nobody knows":     {Config{Binary: "b", Dir: "d", Model: "oracle"}, "oracle"},
+		"unknown model":            {Config{Binary: "b", Dir: "d", Model: "oracle"}, "oracle"},
 	} {
 		if _, err := New(tt.config); err == nil || !strings.Contains(err.Error(), tt.words) {
 			t.Errorf("%s: expected an error with %q, found %v", name, tt.words, err)
@@ -109,7 +109,7 @@ func flagsOf(t *testing.T, p *process) map[string][]string {
 	return flags
 }
 
-// What the processes are told follows the configuration.
+// The arguments of the processes follow the configuration.
 func TestArguments(t *testing.T) {
 	job := newTestJob(t, Config{Servers: 4, Trainers: 5, Passes: 6, Sync: true, Seed: 7, Model: model.MLP, CheckpointEvery: 3 * time.Second, Journal: true})
 	job.endpoint = "http://127.0.0.1:1"
@@ -153,7 +153,7 @@ func TestArguments(t *testing.T) {
 			t.Errorf("%s trains on %q", p.name, data)
 		}
 		if strings.Contains(strings.Join(p.args, " "), job.data.Test.Paths[0]) {
-			t.Errorf("%s is told of the records that are held out", p.name)
+			t.Errorf("%s has the held-out records in its arguments", p.name)
 		}
 	}
 	if len(names) != 9 {
@@ -164,11 +164,11 @@ func TestArguments(t *testing.T) {
 	job.define()
 	want(job.master, "", map[string]string{"update-mode": "async"})
 	if _, told := flagsOf(t, job.trainers[0])["journal"]; told {
-		t.Error("a journal that nobody asked for")
+		t.Error("unexpected journal")
 	}
 }
 
-// staged is a job whose processes are children that note what becomes of them.
+// staged is a job whose processes are test children that record their events in a file.
 func staged(t *testing.T) (job *Job, file string, child func(args ...string) *process) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "notes")
@@ -181,17 +181,17 @@ func staged(t *testing.T) (job *Job, file string, child func(args ...string) *pr
 	}
 }
 
-// index of the line in what was noted.
+// index returns the index of a line in the recorded events.
 func index(t *testing.T, file, line string) int {
 	t.Helper()
 	i := slices.Index(noted(file), line)
 	if i < 0 {
-		t.Fatalf("nobody noted %q: %q", line, noted(file))
+		t.Fatalf("no event %q: %q", line, noted(file))
 	}
 	return i
 }
 
-// The run is over when the master is: trainers that end by themselves are waited for, then
+// The run ends when the master exits: the run waits for trainers that exit, and then
 // the servers are stopped.
 func TestMasterEndsTheRun(t *testing.T) {
 	job, file, child := staged(t)
@@ -205,7 +205,7 @@ func TestMasterEndsTheRun(t *testing.T) {
 		if endpoint != "the endpoint" {
 			t.Errorf("it watches %q", endpoint)
 		}
-		<-ctx.Done() // as progress does, until the job is over
+		<-ctx.Done() // as progress does, until the job ends
 	})
 	if err != nil {
 		t.Error(err)

@@ -32,7 +32,7 @@ func child(what string, args []string) int {
 	case "exit": // with the code given
 		fmt.Println("leaving with", args[0])
 		return number(args[0])
-	case "dies": // by signal 9 so many times, counted by the lines of a file
+	case "dies": // by signal 9, a given number of times; the lines of a file count them
 		note(args[0], "start")
 		if len(noted(args[0])) <= number(args[1]) {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -50,17 +50,17 @@ func child(what string, args []string) int {
 			time.Sleep(time.Duration(number(args[2])) * time.Millisecond) // the duration of its end
 		}
 		note(args[0], args[1]+" terminated")
-	case "ends": // by itself, once the file has the line given
+	case "ends": // exits when the file has the given line
 		for !strings.Contains(strings.Join(noted(args[0]), "\n"), args[1]) {
 			time.Sleep(time.Millisecond) // interval between checks
 		}
 		note(args[0], args[2]+" ended")
 		return number(args[3])
-	case "stubborn": // does not hear SIGTERM
+	case "stubborn": // ignores SIGTERM
 		signal.Ignore(syscall.SIGTERM)
 		note(args[0], fmt.Sprint("up ", os.Getpid()))
 		select {}
-	case "parent": // of a child that does not hear of its end
+	case "parent": // of a child that ignores the end of its parent
 		p := &process{name: "orphan", binary: os.Args[0], args: []string{"child", "stubborn", args[0]}, logPath: args[0] + ".log", log: silent()}
 		_ = p.once(context.Background())
 	}

@@ -17,7 +17,7 @@ import (
 // TrainerVariable is the environment variable with the name of a trainer of the user.
 const TrainerVariable = settingsPrefix + "TRAINER"
 
-// ownEnvironment is the part of the environment that tells a trainer of the user about the job.
+// ownEnvironment returns the environment variables that describe the job to a trainer of the user.
 func (j *Job) ownEnvironment(name string) []string {
 	env := []string{"TRAINMASTER_ADDR=" + j.gate.addr(), "TRAINMASTER_JOB=default", TrainerVariable + "=" + name}
 	if j.config.Servers > 0 {
@@ -38,9 +38,9 @@ func (j *Job) leaveTimeout() time.Duration {
 }
 
 // errNoTrainers: the user's trainers ended before the job.
-var errNoTrainers = errors.New("all trainers exited with code 0 before the job was over: a trainer must take tasks until the master reports the end of the job")
+var errNoTrainers = errors.New("all trainers exited with code 0 before the end of the job: a trainer must take tasks until the master reports the end")
 
-// ownOver reports whether a resumed run of own trainers is over: they would look for a master in vain.
+// ownOver reports whether a resumed run with own trainers had already ended: its trainers would wait for a master forever.
 func (j *Job) ownOver(ctx context.Context) (bool, error) {
 	if !j.config.Resume || len(j.config.Command) == 0 {
 		return false, nil
@@ -98,5 +98,5 @@ func (j *Job) followOwn(training context.Context, left <-chan struct{}) error {
 	if err != nil || state.Status == taskqueue.Ended || state.Status == taskqueue.Failed {
 		return err
 	}
-	return fmt.Errorf("%w; the output of the first one is in %s", errNoTrainers, j.trainers[0].logPath)
+	return fmt.Errorf("%w; the output of the first trainer is in %s", errNoTrainers, j.trainers[0].logPath)
 }

@@ -20,8 +20,8 @@ import (
 	"trainmaster/local/drill"
 )
 
-// settingsPrefix begins the environment's settings: those are of `master run`, not of its
-// children, which get theirs as flags.
+// settingsPrefix is the prefix of settings in the environment. They apply to `master run` and
+// not to its children, which get flags.
 const settingsPrefix = "TRAINMASTER_"
 
 const (
@@ -34,31 +34,31 @@ const (
 // ExitSetAside is the exit code of a master whose job ended without the tasks that are set aside.
 const ExitSetAside = 4
 
-// process is a child that is kept running until it exits by itself with 0, or is stopped.
+// process is a child that is restarted until it exits with code 0 or is stopped.
 type process struct {
 	name     string
 	binary   string
 	args     []string
 	env      []string // added to the environment
-	dir      string   // where it runs; "": the directory of this process
+	dir      string   // working directory; "": the directory of this process
 	logPath  string
 	log      *logrus.Entry
-	register *drill.Register // notes what runs; nil: nobody wants to know
+	register *drill.Register // registers the process; nil: not registered
 
-	endCodes []int // exit codes besides 0 of a child that has done its work
+	endCodes []int // exit codes, besides 0, of a child that has completed
 
 	restartPause time.Duration // before the first restart; it doubles
 	stopTimeout  time.Duration // from SIGTERM to SIGKILL
-	storeFailed  *atomic.Bool  // etcd failed: a child could not stop in order, and is killed at once; nil: it has not
+	storeFailed  *atomic.Bool  // set if etcd failed: children are then killed immediately; nil: never
 
-	final atomic.Bool // the child is not started again
+	final atomic.Bool // the child is not restarted
 
 	pid      atomic.Int64 // of the running child; 0: none
 	restarts atomic.Int64
 }
 
-// run keeps the child running. It returns nil when the child exited with 0 or ctx ended,
-// and an error when it exits with a code that another start would not change, or too often.
+// run restarts the child until it completes. It returns nil if the child exited with 0 or ctx
+// ended, and an error if a restart cannot help, or after too many restarts.
 func (p *process) run(ctx context.Context) error {
 	for n := 0; ; n++ {
 		err := p.once(ctx)
@@ -74,7 +74,7 @@ func (p *process) run(ctx context.Context) error {
 		}
 		p.restarts.Add(1)
 		pause := p.restartPause << min(n, pauseDoubles)
-		p.log.WithError(err).WithFields(logrus.Fields{"process": p.name, "pause": pause.String()}).Warn("a process died, starting it again")
+		p.log.WithError(err).WithFields(logrus.Fields{"process": p.name, "pause": pause.String()}).Warn("process died, restarting it")
 		select {
 		case <-ctx.Done():
 			return nil
@@ -86,7 +86,7 @@ func (p *process) run(ctx context.Context) error {
 	}
 }
 
-// seeHelp is the line with which this program ends a usage error, after the line that has the reason.
+// seeHelp matches the last line of a usage error of this program. The line before it has the reason.
 var seeHelp = regexp.MustCompile(`^See '.* --help'\.$`)
 
 // errNotExecutable: another start would fail too, unless the program is being replaced during the run.
@@ -116,13 +116,13 @@ func lastWords(path string) string {
 	return ""
 }
 
-// permanent reports exits that a restart would repeat: the job failed, wrong usage, or a shell that found no such command.
+// permanent reports exit codes that a restart would repeat: the job failed, wrong usage, or a shell that found no such command.
 func permanent(err error) bool {
 	code := exitCode(err)
 	return slices.Contains([]int{1, 2, 126, 127}, code)
 }
 
-// exitCode returns the exit code that an error of once stands for, -1 if there is none.
+// exitCode returns the exit code in an error of once, or -1.
 func exitCode(err error) int {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode()
@@ -131,7 +131,7 @@ func exitCode(err error) int {
 }
 
 // once runs the child to its end, with all processes of its group. When ctx ends, the group gets SIGTERM, and after stopTimeout
-// SIGKILL. What is left of the group when the child ends by itself is killed.
+// SIGKILL. If the child ends before ctx, the rest of the group is killed.
 func (p *process) once(ctx context.Context) error {
 	file, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -142,7 +142,7 @@ func (p *process) once(ctx context.Context) error {
 	cmd.Stdout, cmd.Stderr = file, file
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, settingsPrefix) })
 	cmd.Env = append(cmd.Env, p.env...)
-	var deadline atomic.Pointer[time.Time] // of the group that was told to stop
+	var deadline atomic.Pointer[time.Time] // for the end of the stopped group
 	cmd.Cancel = func() error {
 		if p.storeFailed != nil && p.storeFailed.Load() {
 			return signalGroup(cmd.Process.Pid, syscall.SIGKILL)
@@ -152,8 +152,8 @@ func (p *process) once(ctx context.Context) error {
 	}
 	cmd.WaitDelay = p.stopTimeout
 	if cmd.Dir = p.dir; p.dir != "" {
-		if _, err := os.Stat(p.dir); err != nil { // else the error of the start would name the program
-			return fmt.Errorf("%w: directory of the command: %w", errNotExecutable, err)
+		if _, err := os.Stat(p.dir); err != nil { // the error of Start would name the program instead
+			return fmt.Errorf("%w: working directory: %w", errNotExecutable, err)
 		}
 		cmd.Env = append(cmd.Env, "PWD="+p.dir)
 	}
@@ -185,8 +185,8 @@ func (p *process) once(ctx context.Context) error {
 	noted := p.register.Started(p.name, cmd.Process.Pid)
 	err = cmd.Wait()
 	noted = errors.Join(noted, p.register.Ended(p.name))
-	if noted != nil && !(p.storeFailed != nil && p.storeFailed.Load()) { // the cause is named then, and the file goes with the run
-		p.log.WithError(noted).WithField("process", p.name).Warn("not noted: drills do not find it")
+	if noted != nil && !(p.storeFailed != nil && p.storeFailed.Load()) { // after a failure of etcd, that error is reported
+		p.log.WithError(noted).WithField("process", p.name).Warn("process not registered: drills cannot find it")
 	}
 	return err
 }

@@ -26,7 +26,7 @@ func logOf(t *testing.T, p *process) string {
 	return string(data)
 }
 
-// A process that exits with 0 is done; one that failed for good is not started again, and
+// A process that exits with 0 has completed. A process with a permanent error is not restarted, and
 // the error says where its log is.
 func TestExitCodes(t *testing.T) {
 	for code, runsAgain := range map[string]bool{"0": false, "1": false, "2": false, "3": true} {
@@ -57,7 +57,7 @@ func TestProcessWithEndCodeIsNotRestarted(t *testing.T) {
 	}
 }
 
-// What is killed is started again, after pauses that grow to an end, until it stays.
+// A killed process is restarted until it stays, after pauses that double up to a limit.
 func TestRestarts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "starts")
 	p := runs(t, "dies", file, "3")
@@ -160,7 +160,7 @@ func TestResumedTrainerRunsInFolderOfRun(t *testing.T) {
 	}
 }
 
-// A child has this process's environment, but for the settings of master run.
+// A child has the environment of this process, except the settings of master run.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("TRAINMASTER_PASSES", "7")
 	t.Setenv("TZ", "UTC")
@@ -174,7 +174,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// The end of a run is SIGTERM, then SIGKILL for one that does not go.
+// At the end of a run a process gets SIGTERM, and SIGKILL if it does not exit.
 func TestStop(t *testing.T) {
 	stop := func(t *testing.T, p *process, file string) (took time.Duration) {
 		t.Helper()
@@ -239,7 +239,7 @@ func TestChildrenDieWithTheirParent(t *testing.T) {
 	await(t, "the child is gone", func() bool { return gone(pid) })
 }
 
-// gone reports whether a process has ended. One that nobody waits for stays as a zombie.
+// gone reports whether a process has ended. Without a waiting parent, it remains as a zombie.
 func gone(pid int) bool {
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	return err != nil || strings.Contains(string(stat), ") Z ")

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// runFile, in the directory of a run, has what it takes to go on with the run.
+	// runFile has the settings and the data of a run, to resume it.
 	runFile        = "run.json"
 	checkpointsDir = "checkpoints"
 )
@@ -22,14 +22,14 @@ const (
 type savedRun struct {
 	Settings map[string]string `json:"settings"`
 	Command  []string          `json:"command,omitempty"` // of the user's own trainers
-	Folder   string            `json:"folder,omitempty"`  // where the command runs; absent from older runs
+	Folder   string            `json:"folder,omitempty"`  // working directory of the command; absent in older runs
 	Data     convert.Result    `json:"data"`
 }
 
-// ErrNoRun: there is nothing to go on with.
-var ErrNoRun = errors.New("no run to go on with")
+// ErrNoRun is the error of a directory that has no run to resume.
+var ErrNoRun = errors.New("no run to resume")
 
-// Settings are those that the run in a directory began with: Config.Settings and Config.Command.
+// Settings returns Config.Settings and Config.Command of the run in a directory.
 func Settings(dir string) (settings map[string]string, command []string, err error) {
 	r, err := readRun(dir)
 	return r.Settings, r.Command, err
@@ -38,7 +38,7 @@ func Settings(dir string) (settings map[string]string, command []string, err err
 func readRun(dir string) (r savedRun, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, runFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return r, fmt.Errorf("%w: expected a directory of `master run` with a %s, which is written when its data is there: %w", ErrNoRun, runFile, err)
+		return r, fmt.Errorf("%w: expected a directory of `master run` with %s, which is written after the data: %w", ErrNoRun, runFile, err)
 	} else if err != nil {
 		return r, err
 	}
@@ -47,12 +47,12 @@ func readRun(dir string) (r savedRun, err error) {
 	}
 	_, noTasks := os.Stat(filepath.Join(dir, "etcd"))
 	if _, err := os.Stat(filepath.Join(dir, checkpointsDir, "sets")); err != nil && noTasks != nil {
-		return r, fmt.Errorf("%w: its tasks were in its etcd, and there is no set of checkpoints: %w", ErrNoRun, errors.Join(noTasks, err))
+		return r, fmt.Errorf("%w: expected its etcd or a set of checkpoints: %w", ErrNoRun, errors.Join(noTasks, err))
 	}
 	return r, nil
 }
 
-// begin prepares the data, or finds that of the run to go on with.
+// begin prepares the data, or reads the data of the run to resume.
 func (j *Job) begin(ctx context.Context) error {
 	if j.config.Resume {
 		r, err := readRun(j.config.Dir)
@@ -75,22 +75,22 @@ func (j *Job) begin(ctx context.Context) error {
 	return os.WriteFile(j.path(runFile), append(text, '\n'), 0o600)
 }
 
-// countServers takes as many parameter servers as the job to go on with has come to (see `master scale`).
+// countServers sets the number of parameter servers to the current number of the resumed job, which `master scale` may have changed.
 func (j *Job) countServers(ctx context.Context) error {
 	if !j.config.Resume {
 		return nil
 	}
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{j.endpoint}})
 	if err != nil {
-		return fmt.Errorf("look for the number of parameter servers: %w", err)
+		return fmt.Errorf("read the number of parameter servers: %w", err)
 	}
 	defer store.Close()
 	n, err := store.DesiredNow(ctx)
 	if err != nil {
-		return fmt.Errorf("look for the number of parameter servers: %w", err)
+		return fmt.Errorf("read the number of parameter servers: %w", err)
 	}
-	if n > 0 && n != j.config.Servers { // an etcd that was lost says nothing: the masters begin the job anew
-		j.config.Log.WithField("began_with", j.config.Servers).Warnf("the job has %d parameter servers by now: starting as many", n)
+	if n > 0 && n != j.config.Servers { // 0 if etcd was lost: the masters then restore the job
+		j.config.Log.WithField("began_with", j.config.Servers).Warnf("the job was scaled to %d parameter servers: starting that number", n)
 		j.config.Servers = n
 	}
 	return nil

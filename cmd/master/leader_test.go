@@ -153,7 +153,7 @@ func TestNoRunUnderWayNamesNewestStoppedRun(t *testing.T) {
 		if err := ask(); !strings.Contains(err, "no master answers at 127.0.0.1:") || !strings.Contains(err, command) {
 			t.Errorf("found %s, expected %q", err, command)
 		}
-		runArgs(t, "status", "--dir", runsDir).wants(t, exitUsage, "no run is under way", command)
+		runArgs(t, "status", "--dir", runsDir).wants(t, exitUsage, "no run in progress", command)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestLeaderOfRunUnderWay(t *testing.T) {
 	if err := scene.Close(); err != nil {
 		t.Fatal(err)
 	}
-	runArgs(t, "status", "--dir", runs).wants(t, exitUsage, "no run is under way")
+	runArgs(t, "status", "--dir", runs).wants(t, exitUsage, "no run in progress")
 	runArgs(t, "status", "--addr", "127.0.0.1:1").wants(t, exitFailed, "no master answers at 127.0.0.1:1")
 }
 

@@ -15,9 +15,9 @@ import (
 	"trainmaster/internal/tcpproxy"
 )
 
-// command is what the control takes: POST /proxies, with the secret in the header that secretHeader names.
+// command is the body of a request to the control: POST /proxies, with the secret in the header that secretHeader names.
 type command struct {
-	Proxy string `json:"proxy"` // its process's name; empty: all
+	Proxy string `json:"proxy"` // name of its process; empty: all proxies
 	State
 }
 
@@ -41,7 +41,7 @@ func serveControl(ctx context.Context, l net.Listener, secret string, proxies ma
 			return
 		}
 		if c.Proxy != "" && proxies[c.Proxy] == nil {
-			http.Error(w, fmt.Sprintf("no proxy stands before %q", c.Proxy), http.StatusNotFound)
+			http.Error(w, fmt.Sprintf("no proxy for %q", c.Proxy), http.StatusNotFound)
 			return
 		}
 		for name, p := range proxies {
@@ -51,15 +51,15 @@ func serveControl(ctx context.Context, l net.Listener, secret string, proxies ma
 		}
 	})
 	server := &http.Server{Handler: routes, ReadTimeout: controlTimeout, WriteTimeout: controlTimeout}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // its error is Serve's
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // Serve returns the error
 	defer stop()
 	return server.Serve(l)
 }
 
-// setProxy tells the control what a proxy is to do; name "" is all of them.
+// setProxy sets the state of a proxy through the control; name "" means all proxies.
 func (s *Scene) setProxy(ctx context.Context, name string, state State) error {
 	if s == nil || s.Control == "" {
-		return errors.New("no proxy stands between the masters and etcd: start the job with `master run --drillable`")
+		return errors.New("no proxy between the masters and etcd: start the job with `master run --drillable`")
 	}
 	text, err := json.Marshal(command{name, state})
 	if err != nil {
@@ -75,12 +75,12 @@ func (s *Scene) setProxy(ctx context.Context, name string, state State) error {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Do(request)
 	if err != nil {
-		return fmt.Errorf("tell the proxies before etcd: %w", err)
+		return fmt.Errorf("set the proxies of etcd: %w", err)
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		why, _ := io.ReadAll(io.LimitReader(answer.Body, maxCommand)) // the status says enough without it
-		return fmt.Errorf("tell the proxies before etcd: %s: %s", answer.Status, bytes.TrimSpace(why))
+		why, _ := io.ReadAll(io.LimitReader(answer.Body, maxCommand)) // without the body, the error has the status only
+		return fmt.Errorf("set the proxies of etcd: %s: %s", answer.Status, bytes.TrimSpace(why))
 	}
 	return nil
 }

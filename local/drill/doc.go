@@ -1,13 +1,12 @@
-// Package drill makes faults happen to a running job, on purpose, and says what came of it: who took over, after how long,
-// what was given out again, and, by the job's ledger, that nothing was lost or counted twice.
+// Package drill injects faults into a running job and reports the effects: the new leader, the time of the failover, the tasks that
+// were dispatched again and, by the ledger of the job, whether a task was lost or counted twice.
 //
-// A [Drill] needs the job's etcd, and a process of this machine to hurt. A [Scene] says which those are: `master run` keeps
-// it in a file of its directory, [SceneFile]. Without one the leader is who listens at the address that it announced. A process
-// is only ever signalled when its start time is the one in the scene, or when it runs this very program: process numbers
-// are used again.
+// A [Drill] needs the etcd of the job, and a victim on this machine. A [Scene] lists them: `master run` keeps it in the file
+// [SceneFile] of its directory. Without a scene, the leader is the process that listens at the announced address. The kernel reuses
+// process ids. Therefore a process gets a signal only if it has the start time of the scene, or runs the same program.
 //
-// Partitions and slow stores are made by [Proxies], which a drillable run puts before etcd, one for each master. They are
-// controlled over HTTP on 127.0.0.1 with a secret that stands in the scene.
+// [Proxies] simulate partitions and a slow etcd. A drillable run has a proxy between each master and etcd. They are controlled over
+// HTTP on 127.0.0.1, with the secret of the scene.
 //
-// Whatever a drill does, it undoes: stopped processes go on and proxies pass again, also when it is interrupted.
+// A drill undoes its fault at the end, also if it is interrupted: it continues stopped processes and resets proxies.
 package drill

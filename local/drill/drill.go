@@ -15,45 +15,45 @@ import (
 // The drills.
 const (
 	KillLeader  = "kill-leader"  // SIGKILL
-	PauseLeader = "pause-leader" // SIGSTOP, and SIGCONT once another one leads
+	PauseLeader = "pause-leader" // SIGSTOP, and SIGCONT when another master leads
 	KillTrainer = "kill-trainer" // SIGKILL
-	Partition   = "partition"    // the leader is cut off from etcd until another one leads
-	SlowStore   = "slow-store"   // etcd answers all masters late
+	Partition   = "partition"    // no data between the leader and etcd until another master leads
+	SlowStore   = "slow-store"   // data between masters and etcd is delayed
 )
 
-// Drill is one fault, to be made happen to a running job.
+// Drill is one fault for a running job.
 type Drill struct {
 	Kind    string
-	Store   *etcdstore.Store // of the job; not through a proxy
+	Store   *etcdstore.Store // etcd of the job, without a proxy
 	Scene   *Scene           // nil: there is none
 	PID     int              // of the victim; 0: found
-	Trainer string           // of KillTrainer; empty: one that holds a task
-	For     time.Duration    // SlowStore lasts so long, PauseLeader and Partition at most
-	Delay   time.Duration    // of SlowStore: of everything, each way
-	// Patience bounds the wait for the job to go on, and to count what was held at the fault.
+	Trainer string           // of KillTrainer; empty: a trainer that holds a task
+	For     time.Duration    // duration of SlowStore; maximum duration of PauseLeader and Partition
+	Delay   time.Duration    // of SlowStore, in each direction
+	// Patience limits the wait for the job to continue, and the wait for tasks that were held at the fault to be counted.
 	Patience time.Duration
 	Ledger   Ledger
-	// Verify proves from the ledger what became of each pass, and says what is wrong.
+	// Verify verifies each pass by the ledger, and returns the differences.
 	Verify   func(ctx context.Context) ([]taskqueue.PassReport, error)
 	Progress func(now string) // may be nil
 
 	states  <-chan store.Version
 	last    taskqueue.Snapshot
 	gap     gap
-	term    int64     // whose leader is hurt; 0: the fault has not come yet
-	took    time.Time // when a later term's first commit was seen
+	term    int64     // term of the victim; 0: before the fault
+	took    time.Time // time of the first commit of a later term
 	tracker *tracker
 }
 
 // maxState bounds the decoded state.
 const maxState = 64 << 20
 
-// Pauses between looks at the ledger, and at what a signal did.
+// Intervals of polling for the ledger, and for the effect of a signal.
 const lookEvery = 200 * time.Millisecond
 
 // gap is the longest time between two commits.
 type gap struct {
-	since   time.Time // of the last commit seen; zero: nothing is measured
+	since   time.Time // time of the last commit; zero: no measurement
 	longest time.Duration
 }
 
@@ -64,8 +64,8 @@ func (g *gap) commit(now time.Time) {
 	}
 }
 
-// Run makes the fault happen, undoes it, and reports. The job must be at work. A report of which not all is OK comes
-// without an error: that the job lost something is a result.
+// Run injects the fault, undoes it, and returns a report. The job must be running. If the job lost a task, the report says so, and
+// the error is nil.
 func (d *Drill) Run(ctx context.Context) (report *Report, err error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
@@ -85,7 +85,7 @@ func (d *Drill) Run(ctx context.Context) (report *Report, err error) {
 	if err := d.hurt(ctx, strike, report); err != nil {
 		return nil, err
 	}
-	d.say("waiting until everything that trainers held is counted")
+	d.say("waiting until all tasks that trainers held are counted")
 	if err := d.settle(ctx); err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (d *Drill) say(format string, args ...any) {
 	}
 }
 
-// hurt makes the fault happen and waits until the job goes on; whatever comes, the fault is undone.
+// hurt injects the fault, waits until the job continues, and undoes the fault in any case.
 func (d *Drill) hurt(ctx context.Context, s strike, report *Report) (err error) {
 	d.say("%s: %s", d.Kind, s.victim)
 	began := time.Now()
@@ -110,7 +110,7 @@ func (d *Drill) hurt(ctx context.Context, s strike, report *Report) (err error) 
 		if s.undo == nil {
 			return nil
 		}
-		// Also when the drill is interrupted.
+		// also if the drill is interrupted
 		healing, cancel := context.WithTimeout(context.WithoutCancel(ctx), controlTimeout)
 		defer cancel()
 		err := s.undo(healing)
@@ -132,14 +132,14 @@ func (d *Drill) hurt(ctx context.Context, s strike, report *Report) (err error) 
 	return d.goesOn(ctx, s, report, began)
 }
 
-// strike is a fault that is ready to be made.
+// strike is a prepared fault.
 type strike struct {
 	victim  Victim
-	leader  bool   // the fault is over when another one leads
-	gone    bool   // another one must lead
-	trainer string // who is killed
+	leader  bool   // the fault ends when another master leads
+	gone    bool   // another master must lead
+	trainer string // the trainer that is killed
 	do      func(ctx context.Context) error
-	undo    func(ctx context.Context) error // nil: it cannot be undone
+	undo    func(ctx context.Context) error // nil: the fault cannot be undone
 }
 
 // prepare finds the victim.
@@ -173,7 +173,7 @@ func (d *Drill) prepare(ctx context.Context) (s strike, err error) {
 		}
 		s.victim, s.trainer, s.do = Victim{Process: p.Name, PID: p.PID}, p.Name, signaller(p, syscall.SIGKILL)
 	case SlowStore:
-		s.victim = Victim{Process: fmt.Sprintf("etcd, %v late each way", d.Delay)}
+		s.victim = Victim{Process: fmt.Sprintf("etcd, delayed by %v in each direction", d.Delay)}
 		s.do, s.undo = d.proxies("", State{DelayMS: d.Delay.Milliseconds()}), d.proxies("", State{})
 	default:
 		return s, fmt.Errorf("no such drill: %q", d.Kind)
@@ -185,7 +185,7 @@ func (d *Drill) proxies(name string, state State) func(context.Context) error {
 	return func(ctx context.Context) error { return d.Scene.setProxy(ctx, name, state) }
 }
 
-// signaller signals a process, unless its number is another one's by now.
+// signaller signals a process, unless another process has its id.
 func signaller(p Process, s syscall.Signal) func(context.Context) error {
 	return func(context.Context) error {
 		if !p.lives() {
@@ -198,7 +198,7 @@ func signaller(p Process, s syscall.Signal) func(context.Context) error {
 	}
 }
 
-// findLeader finds the process that leads.
+// findLeader finds the process of the leader.
 func (d *Drill) findLeader(addr string) (Process, error) {
 	if d.PID != 0 {
 		return named("master", d.PID)
@@ -211,7 +211,7 @@ func (d *Drill) findLeader(addr string) (Process, error) {
 	return p, nil
 }
 
-// nameOf is the name of a process in the scene.
+// nameOf returns the name of a process in the scene.
 func (d *Drill) nameOf(p Process) string {
 	if d.Scene != nil {
 		for _, known := range d.Scene.Processes {
@@ -231,13 +231,13 @@ func named(name string, pid int) (Process, error) {
 	return Process{Name: name, PID: pid, Started: started}, nil
 }
 
-// findTrainer finds the trainer that was asked for, or waits for one that holds a task.
+// findTrainer finds the given trainer, or waits for a trainer that holds a task.
 func (d *Drill) findTrainer(ctx context.Context) (Process, error) {
 	switch {
 	case d.PID != 0:
 		return named("trainer", d.PID)
 	case d.Scene == nil:
-		return Process{}, errors.New("which process is a trainer is known for a `master run` only: name the process with --pid")
+		return Process{}, errors.New("trainer: expected a `master run`, whose trainers are known: name the process with --pid")
 	case d.Trainer != "":
 		return d.Scene.process(d.Trainer)
 	}
@@ -253,7 +253,7 @@ func (d *Drill) findTrainer(ctx context.Context) (Process, error) {
 			}
 		}
 		if err := d.look(ctx); err != nil {
-			return Process{}, fmt.Errorf("wait for one that holds a task: %w", err)
+			return Process{}, fmt.Errorf("wait for a trainer that holds a task: %w", err)
 		}
 	}
 }

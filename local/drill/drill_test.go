@@ -112,7 +112,7 @@ func hears(t *testing.T, conn net.Conn, words string, limit time.Duration) error
 		return err
 	}
 	if string(got) != words {
-		t.Fatalf("heard %q, expected %q", got, words)
+		t.Fatalf("received %q, expected %q", got, words)
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// A server that speaks of itself is not heard either.
+// Bytes that a server sends without a request are held too.
 func TestCutIsOfBothWays(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -180,7 +180,7 @@ func TestCutIsOfBothWays(t *testing.T) {
 	}
 }
 
-// A delay holds for both ways and for all proxies, and ends at once when it is taken back.
+// A delay applies to both directions and to all proxies. If it is removed, delayed bytes are forwarded immediately.
 func TestDelay(t *testing.T) {
 	scene, addrs := proxied(t)
 	conn := dial(t, addrs["b"])
@@ -225,7 +225,7 @@ func TestControlRefuses(t *testing.T) {
 	}
 }
 
-// The file of a run says what runs; one whose number went to another process is not taken for it.
+// The file of a run lists its processes. A process that reuses an id is not mistaken for the registered process.
 func TestRegister(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "007")
@@ -268,22 +268,22 @@ func TestRegister(t *testing.T) {
 	}
 	_ = sleeper.Wait() // it was killed
 	if _, err := scene.process("sleeper"); err == nil || !strings.Contains(err.Error(), "me") {
-		t.Errorf("one that ended: %v, expected the names of those that there are", err)
+		t.Errorf("ended process: %v, expected the names of running processes", err)
 	}
 	if err := signaller(p, syscall.SIGKILL)(t.Context()); err == nil {
-		t.Error("one that ended was signalled")
+		t.Error("a process that has ended was signalled")
 	}
 	if runtime.GOOS == "linux" { // elsewhere the kernel says nothing of it
 		other := Process{Name: "me", PID: os.Getpid(), Started: 1}
 		if err := signaller(other, syscall.SIGKILL)(t.Context()); err == nil {
-			t.Error("a process of the same number was taken for the one that was noted")
+			t.Error("a process with the same id was mistaken for the registered process")
 		}
 	}
 	if err := register.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if found, err := LatestRun(parent); err == nil {
-		t.Errorf("a run that is over: %s", found)
+		t.Errorf("ended run: %s", found)
 	}
 }
 
@@ -312,14 +312,14 @@ func TestListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p, err := listener("127.0.0.1:" + port); err == nil {
-		t.Errorf("nobody listens, found %+v", p)
+		t.Errorf("no listener, found %+v", p)
 	}
 	if err := sameProgram(1); err == nil {
 		t.Error("the first process of the machine runs this program?")
 	}
 }
 
-// The tracker says who holds what at the fault, what came back and went out again, and when all of it is counted.
+// The tracker reports the tasks of each trainer at the fault, the tasks that were returned and dispatched again, and when all are counted.
 func TestTracker(t *testing.T) {
 	l := newTracker()
 	apply := func(events ...taskqueue.LedgerEvent) {
@@ -340,7 +340,7 @@ func TestTracker(t *testing.T) {
 	}
 	apply(at(taskqueue.EventFinished, 1, 0, 2), at(taskqueue.EventFinished, 1, 1, 1))
 	if l.settled() {
-		t.Error("settled before the job knows of the death, and with a task open")
+		t.Error("settled before the session of the killed trainer ended, with an open task")
 	}
 	apply(taskqueue.LedgerEvent{Kind: taskqueue.EventLost, Trainer: 2}, at(taskqueue.EventReturned, 2, 2, 1))
 	if l.settled() {
@@ -357,7 +357,7 @@ func TestTracker(t *testing.T) {
 	}
 }
 
-// The state says that a pass is over: what the ledger lacks of it keeps no drill waiting, for the proof finds it.
+// If the state says that a pass has ended, missing ledger entries do not delay a drill: the verification finds them.
 func TestTrackerOfDamagedLedger(t *testing.T) {
 	l := newTracker()
 	none := func(context.Context, uint64) iter.Seq2[Entry, error] { return func(func(Entry, error) bool) {} }
@@ -407,7 +407,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// The next leader commits before it announces its address, and the address of the one before may stand until then.
+// The next leader commits before it announces its address, and the address of the former leader can remain until then.
 func TestSuccessorIsNamedOnceItAnnouncesItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Drill{term: 3}
@@ -424,7 +424,7 @@ func TestSuccessorIsNamedOnceItAnnouncesItself(t *testing.T) {
 		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := d.successor(bounded, read); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("without a leader: %v, want that the time is over", err)
+			t.Errorf("without a leader: %v, expected the error of the deadline", err)
 		}
 	})
 }

@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// startTime is when a process began, in ticks since the machine did.
+// startTime returns the start time of a process, in ticks since boot.
 func startTime(pid int) (ticks uint64, ok bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	end := bytes.LastIndexByte(stat, ')') // the name before it may have anything in it
+	end := bytes.LastIndexByte(stat, ')') // the name in parentheses can have any character
 	if err != nil || end < 0 {
 		return 0, false
 	}
-	fields := strings.Fields(string(stat[end+1:])) // from the third on
+	fields := strings.Fields(string(stat[end+1:])) // from the third field on
 	if len(fields) < 20 || fields[0] == "Z" {
 		return 0, false
 	}
@@ -27,7 +27,7 @@ func startTime(pid int) (ticks uint64, ok bool) {
 	return ticks, err == nil
 }
 
-// lives reports whether it still runs, and is the one that was noted.
+// lives reports whether the process still runs, with the registered start time.
 func (p Process) lives() bool {
 	started, ok := startTime(p.PID)
 	return ok && started == p.Started
@@ -47,7 +47,7 @@ func listener(addr string) (Process, error) {
 	for _, folder := range folders {
 		entries, err := os.ReadDir(folder)
 		if err != nil {
-			continue // another user's, or gone
+			continue // of another user, or ended
 		}
 		for _, entry := range entries {
 			if to, err := os.Readlink(filepath.Join(folder, entry.Name())); err != nil || to != link {
@@ -61,10 +61,10 @@ func listener(addr string) (Process, error) {
 			return Process{Name: "master", PID: pid, Started: started}, nil
 		}
 	}
-	return Process{}, fmt.Errorf("the process that listens at %s belongs to another user: run the drill as that one", addr)
+	return Process{}, fmt.Errorf("the process that listens at %s belongs to another user: run the drill as that user", addr)
 }
 
-// sameProgram says why a process must be left alone: it runs another program than this one.
+// sameProgram returns an error if a process runs another program than this process.
 func sameProgram(pid int) error {
 	own, err := os.Executable()
 	if err != nil {
@@ -75,7 +75,7 @@ func sameProgram(pid int) error {
 		return err
 	}
 	if other = strings.TrimSuffix(other, " (deleted)"); filepath.Base(other) != filepath.Base(own) {
-		return fmt.Errorf("process %d runs %s, which is no %s: left alone", pid, other, filepath.Base(own))
+		return fmt.Errorf("process %d: expected program %[3]s, found %[2]s: not signalled", pid, other, filepath.Base(own))
 	}
 	return nil
 }
@@ -108,16 +108,16 @@ func socketOf(addr string) (inode string, err error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("nobody listens at %s on this machine: run the drill where the leader runs", addr)
+	return "", fmt.Errorf("no process listens at %s on this machine: run the drill where the leader runs", addr)
 }
 
-// hexAddresses are the ways in which the kernel writes an address, and those of every address.
+// hexAddresses returns the forms of an address in /proc/net, and the forms of the wildcard address.
 func hexAddresses(ip net.IP) (list []string) {
 	for _, a := range []net.IP{ip.To4(), net.IPv4zero.To4(), ip.To16(), net.IPv6zero} {
 		if a == nil {
 			continue
 		}
-		swapped := slices.Clone(a) // each four bytes as a little-endian number
+		swapped := slices.Clone(a) // every four bytes are a little-endian number
 		for i := 0; i+4 <= len(swapped); i += 4 {
 			slices.Reverse(swapped[i : i+4])
 		}

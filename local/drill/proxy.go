@@ -9,10 +9,10 @@ import (
 	"trainmaster/internal/tcpproxy"
 )
 
-// State is what a proxy does to the bytes that go through it, in both directions.
+// State is the effect of a proxy on forwarded bytes, in both directions.
 type State struct {
-	Cut     bool  `json:"cut"`      // nothing passes, and no connection breaks, as in a network that loses every packet
-	DelayMS int64 `json:"delay_ms"` // all arrives in order, each way so much later
+	Cut     bool  `json:"cut"`      // hold all bytes and keep connections open, as in a network that loses every packet
+	DelayMS int64 `json:"delay_ms"` // delay in each direction; the order is kept
 }
 
 func (s State) apply(p *tcpproxy.Proxy) {
@@ -22,14 +22,14 @@ func (s State) apply(p *tcpproxy.Proxy) {
 	p.HoldReplies(s.Cut)
 }
 
-// Proxies stand before etcd, one for each of several processes, and are controlled by the drill.
+// Proxies are proxies of etcd, one for each master. A drill controls them.
 type Proxies struct {
 	byName  map[string]*tcpproxy.Proxy
 	secret  string
 	control net.Listener
 }
 
-// NewProxies begins to listen for commands, which carry the secret.
+// NewProxies listens for commands. Commands must have the secret.
 func NewProxies(secret string) (*Proxies, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -38,7 +38,7 @@ func NewProxies(secret string) (*Proxies, error) {
 	return &Proxies{byName: map[string]*tcpproxy.Proxy{}, secret: secret, control: l}, nil
 }
 
-// Add puts a proxy before target, host:port, for a process. It must come before Run.
+// Add adds a proxy of target, host:port, for a process. It must be called before Run.
 func (p *Proxies) Add(name, target string) (addr string, err error) {
 	one, err := tcpproxy.New(target)
 	if err != nil {
@@ -48,10 +48,10 @@ func (p *Proxies) Add(name, target string) (addr string, err error) {
 	return one.Addr(), nil
 }
 
-// Control is host:port of the control.
+// Control returns host:port of the control.
 func (p *Proxies) Control() string { return p.control.Addr().String() }
 
-// Run takes commands until ctx ends; then the proxies close.
+// Run executes commands until ctx ends, and then closes the proxies.
 func (p *Proxies) Run(ctx context.Context) error {
 	err := serveControl(ctx, p.control, p.secret, p.byName)
 	for _, one := range p.byName {

@@ -6,37 +6,37 @@ import (
 	"time"
 )
 
-// Report is what came of a drill.
+// Report is the result of a drill.
 type Report struct {
 	Drill        string   `json:"drill"`
 	Victim       Victim   `json:"victim"`
-	Lasted       float64  `json:"lasted_s"`      // how long the fault was there; 0: it cannot be undone
-	TookOver     *Leader  `json:"took_over"`     // who led next; null: the leader stayed
-	StoodStill   float64  `json:"stood_still_s"` // longest time without a commit while it was there, and until the job went on
-	Pending      int      `json:"pending"`       // tasks that trainers held when it began
-	Resent       []Resent `json:"resent"`        // tasks that were given out again since
+	Lasted       float64  `json:"lasted_s"`      // duration of the fault; 0: it cannot be undone
+	TookOver     *Leader  `json:"took_over"`     // the next leader; null: the leader stayed
+	StoodStill   float64  `json:"stood_still_s"` // longest time without a commit, from the fault until the job continued
+	Pending      int      `json:"pending"`       // tasks that trainers held at the fault
+	Resent       []Resent `json:"resent"`        // tasks that were dispatched again since
 	Lost         int      `json:"lost"`
 	CountedTwice int      `json:"counted_twice"`
-	Problems     []string `json:"problems"` // that the proof found besides
+	Problems     []string `json:"problems"` // other problems that the verification found
 }
 
-// Victim is what was hurt.
+// Victim is the process or store with the fault.
 type Victim struct {
 	Process string `json:"process"`
-	PID     int    `json:"pid"`     // 0: it is no process
+	PID     int    `json:"pid"`     // 0: not a process
 	Address string `json:"address"` // of a leader
 	Term    uint64 `json:"term"`    // of a leader
 }
 
-// Leader is who leads after the fault.
+// Leader is the leader after the fault.
 type Leader struct {
-	Process string  `json:"process"` // empty: it is none of this machine
+	Process string  `json:"process"` // empty: not a process of this machine
 	Address string  `json:"address"`
 	Term    uint64  `json:"term"`
 	After   float64 `json:"after_s"` // from the fault to its first commit
 }
 
-// Resent is a task that was given out again.
+// Resent is a task that was dispatched again.
 type Resent struct {
 	Dataset  int    `json:"dataset"`
 	Pass     uint32 `json:"pass"`
@@ -52,7 +52,7 @@ func (r *Report) OK() bool { return r.Lost == 0 && r.CountedTwice == 0 && len(r.
 
 const resentShown = 10
 
-// Table writes the report for people, in cells with tabs between them.
+// Table writes the report as text, in cells that are separated by tabs.
 func (r *Report) Table(w io.Writer) {
 	fmt.Fprintf(w, "drill\t%s\n", r.Drill)
 	fmt.Fprintf(w, "victim\t%s\n", r.Victim)
@@ -60,7 +60,7 @@ func (r *Report) Table(w io.Writer) {
 		fmt.Fprintf(w, "lasted\t%s\n", seconds(r.Lasted))
 	}
 	if r.TookOver == nil {
-		fmt.Fprintf(w, "took over\tnobody: the leader stayed\n")
+		fmt.Fprintf(w, "took over\tnone: the leader stayed\n")
 	} else {
 		fmt.Fprintf(w, "took over\t%s, after %s\n", r.TookOver, seconds(r.TookOver.After))
 	}

@@ -14,19 +14,19 @@ import (
 // SceneFile is the name of the file in the directory of a run.
 const SceneFile = "processes.json"
 
-// Scene is what runs on this machine for a job.
+// Scene lists the processes of a job on this machine.
 type Scene struct {
 	Endpoint  string    `json:"endpoint"` // of etcd, without a proxy
-	Control   string    `json:"control"`  // host:port of the proxies' control; empty: there are none
+	Control   string    `json:"control"`  // host:port of the proxies' control; empty: no proxies
 	Secret    string    `json:"secret"`   // for Control
 	Processes []Process `json:"processes"`
 }
 
 // Process is a process of a job that runs now.
 type Process struct {
-	Name    string `json:"name"` // such as master-0; a trainer's is its id
+	Name    string `json:"name"` // such as master-1; a trainer has its id
 	PID     int    `json:"pid"`
-	Started uint64 `json:"started"` // as the kernel counts it; 0 where it does not say
+	Started uint64 `json:"started"` // start time in ticks since boot; 0 if unknown
 }
 
 // ReadScene reads the scene of a run in dir.
@@ -34,7 +34,7 @@ func ReadScene(dir string) (*Scene, error) {
 	path := filepath.Join(dir, SceneFile)
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("expected the directory of a `master run` that is under way: %w", err)
+		return nil, fmt.Errorf("expected the directory of a running `master run`: %w", err)
 	}
 	s := &Scene{}
 	if err := json.Unmarshal(text, s); err != nil {
@@ -43,7 +43,7 @@ func ReadScene(dir string) (*Scene, error) {
 	return s, nil
 }
 
-// LatestRun is the newest directory of a run under parent that is under way: its processes are noted there, and live.
+// LatestRun returns the newest directory under parent of a running job: its scene has a live process.
 func LatestRun(parent string) (dir string, err error) {
 	found, err := filepath.Glob(filepath.Join(parent, "*", SceneFile))
 	if err != nil {
@@ -56,7 +56,7 @@ func LatestRun(parent string) (dir string, err error) {
 			return filepath.Dir(path), nil
 		}
 	}
-	return "", fmt.Errorf("no run is under way in %s: start one with `master run`, or name another directory with --dir, or an etcd with --endpoints", parent)
+	return "", fmt.Errorf("no run in progress in %s: start one with `master run`, or name another directory with --dir, or an etcd with --endpoints", parent)
 }
 
 // process finds a process by name.
@@ -68,10 +68,10 @@ func (s *Scene) process(name string) (Process, error) {
 		}
 		names = append(names, p.Name)
 	}
-	return Process{}, fmt.Errorf("no process %q of the job runs here; expected one of %s", name, strings.Join(names, ", "))
+	return Process{}, fmt.Errorf("process %q: expected one of %[2]s, found none of that name", name, strings.Join(names, ", "))
 }
 
-// Register keeps the scene of a run in its file.
+// Register stores the scene of a run in its file.
 type Register struct {
 	path string
 
@@ -79,23 +79,23 @@ type Register struct {
 	scene Scene
 }
 
-// NewRegister begins a scene in dir.
+// NewRegister creates a scene in dir.
 func NewRegister(dir string, scene Scene) (*Register, error) {
 	r := &Register{path: filepath.Join(dir, SceneFile), scene: scene}
 	return r, r.write()
 }
 
-// Started notes a process, in the place of an earlier one of that name.
+// Started registers a process. It replaces an earlier process of that name.
 func (r *Register) Started(name string, pid int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.drop(name)
-	started, _ := startTime(pid) // one that has ended already is no worse than one that ends now
+	started, _ := startTime(pid) // 0 if the process has already ended: a drill then does not find it
 	r.scene.Processes = append(r.scene.Processes, Process{Name: name, PID: pid, Started: started})
 	return r.write()
 }
 
-// Ended forgets a process.
+// Ended removes a process.
 func (r *Register) Ended(name string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,7 +107,7 @@ func (r *Register) drop(name string) {
 	r.scene.Processes = slices.DeleteFunc(r.scene.Processes, func(p Process) bool { return p.Name == name })
 }
 
-// write replaces the file as a whole: a reader sees the scene before or after.
+// write replaces the file atomically.
 func (r *Register) write() error {
 	text, err := json.MarshalIndent(r.scene, "", "  ")
 	if err != nil {
@@ -115,12 +115,12 @@ func (r *Register) write() error {
 	}
 	fresh := r.path + ".new"
 	if err := os.WriteFile(fresh, append(text, '\n'), 0o600); err != nil {
-		return fmt.Errorf("note the processes of the run: %w", err)
+		return fmt.Errorf("register the processes of the run: %w", err)
 	}
 	return os.Rename(fresh, r.path)
 }
 
-// Close removes the file: nothing runs any more.
+// Close removes the file. All processes have ended.
 func (r *Register) Close() error {
 	if err := os.Remove(r.path); !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -10,7 +10,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Entry is what one commit wrote into the ledger.
+// Entry is the ledger entry of one commit.
 type Entry struct {
 	Commit uint64
 	Events []byte
@@ -26,37 +26,37 @@ type spot struct {
 	position int
 }
 
-// holder is a dispatch: to whom, and which.
+// holder is a dispatch: the trainer and the attempt.
 type holder struct {
 	trainer taskqueue.Ordinal
 	attempt taskqueue.Attempt
 }
 
-// back is how a task came back from its last holder.
+// back describes the return of a task from its last holder.
 type back struct {
 	from taskqueue.Ordinal
 	why  string
 }
 
-// tracker follows the ledger: who holds what, and since the fault, what came back and went out again.
+// tracker follows the ledger: the tasks of each trainer and, since the fault, the tasks that were returned and dispatched again.
 type tracker struct {
 	read    uint64 // commits
-	fault   uint64 // the last commit before the fault; 0: it has not come yet
+	fault   uint64 // the last commit before the fault; 0: before the fault
 	names   map[taskqueue.Ordinal]string
-	sits    map[taskqueue.Ordinal]bool // sessions that nobody took the place of, and that were not lost
+	sits    map[taskqueue.Ordinal]bool // sessions that were not replaced and not lost
 	held    map[spot][]holder
-	watched map[spot]bool // held at the fault, and not yet counted or set aside
-	pending int           // as many they were
+	watched map[spot]bool // tasks held at the fault and not yet counted or set aside
+	pending int           // their number at the fault
 	back    map[spot]back
 	resent  []Resent
-	missed  map[taskqueue.Ordinal]bool // sessions of a killed trainer, until the job knows
+	missed  map[taskqueue.Ordinal]bool // sessions of a killed trainer, until they are lost
 }
 
 func newTracker() *tracker {
 	return &tracker{names: map[taskqueue.Ordinal]string{}, sits: map[taskqueue.Ordinal]bool{}, held: map[spot][]holder{}, watched: map[spot]bool{}, back: map[spot]back{}, missed: map[taskqueue.Ordinal]bool{}}
 }
 
-// follow reads what is new up to a state. Which passes are over, the state says: a ledger that lacks something may not.
+// follow reads new ledger entries up to a state. The state tells which passes have ended, since the ledger may lack entries.
 func (l *tracker) follow(ctx context.Context, ledger Ledger, state *taskqueue.Snapshot) error {
 	for entry, err := range ledger(ctx, state.Commit) {
 		if err != nil {
@@ -73,12 +73,12 @@ func (l *tracker) follow(ctx context.Context, ledger Ledger, state *taskqueue.Sn
 		}
 		l.read = entry.Commit
 	}
-	l.read = max(l.read, state.Commit) // commits without events are not there
+	l.read = max(l.read, state.Commit) // commits without events have no entry
 	l.close(state.Sets)
 	return nil
 }
 
-// mark says that the fault comes now, and which trainer it kills; empty: none.
+// mark records the time of the fault, and the trainer that it kills; empty: none.
 func (l *tracker) mark(killed string) {
 	l.fault = l.read
 	for ordinal, id := range l.names {
@@ -99,7 +99,7 @@ func (l *tracker) apply(e *taskqueue.LedgerEvent) {
 	switch e.Kind {
 	case taskqueue.EventJoined:
 		for ordinal := range l.sits {
-			if l.names[ordinal] == e.ID { // the new session takes its place
+			if l.names[ordinal] == e.ID { // the new session replaces it
 				l.leave(ordinal)
 			}
 		}
@@ -134,7 +134,7 @@ func (l *tracker) leave(o taskqueue.Ordinal) {
 	delete(l.missed, o)
 }
 
-// gone takes a task back from a holder.
+// gone records the return of a task from a holder.
 func (l *tracker) gone(at spot, e *taskqueue.LedgerEvent, why string) {
 	l.held[at] = slices.DeleteFunc(l.held[at], func(h holder) bool { return h.attempt == e.Attempt })
 	if l.fault > 0 {
@@ -142,7 +142,7 @@ func (l *tracker) gone(at spot, e *taskqueue.LedgerEvent, why string) {
 	}
 }
 
-// close forgets the passes that are not open: all of them is counted or set aside.
+// close removes the ended passes: all their tasks are counted or set aside.
 func (l *tracker) close(sets []taskqueue.SetSnapshot) {
 	over := func(at spot) bool {
 		return at.set >= len(sets) || !slices.ContainsFunc(sets[at.set].Open, func(p taskqueue.OpenPass) bool { return p.Pass == at.pass })
@@ -152,8 +152,8 @@ func (l *tracker) close(sets []taskqueue.SetSnapshot) {
 	maps.DeleteFunc(l.back, func(at spot, _ back) bool { return over(at) })
 }
 
-// settled reports whether the job knows who was killed, and everything that was held at the fault, or came back since, is
-// counted or set aside.
+// settled reports whether the session of the killed trainer has ended, and all tasks that were held at the fault, or returned since,
+// are counted or set aside.
 func (l *tracker) settled() bool { return len(l.missed)+len(l.watched)+len(l.back) == 0 }
 
 // holds counts the tasks of a trainer.

@@ -10,10 +10,10 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// errOver says that there is nothing to drill any more.
-var errOver = errors.New("the job is over: drill one with more passes")
+// errOver is the error of a job that has ended.
+var errOver = errors.New("the job has ended: use a job with more passes")
 
-// look waits for the next state.
+// look waits for the next state of the job.
 func (d *Drill) look(ctx context.Context) error {
 	select {
 	case v, ok := <-d.states:
@@ -42,9 +42,9 @@ func (d *Drill) over() bool {
 	return d.last.Status == taskqueue.Ended || d.last.Status == taskqueue.Failed
 }
 
-// awaitWork waits until commits show that the job is at work.
+// awaitWork waits until a task is finished.
 func (d *Drill) awaitWork(ctx context.Context) error {
-	d.say("waiting until the job is at work")
+	d.say("waiting for a finished task")
 	bounded, cancel := context.WithTimeoutCause(ctx, d.Patience, fmt.Errorf("no task finished within %v", d.Patience))
 	defer cancel()
 	for first := uint64(0); ; {
@@ -65,7 +65,7 @@ func (d *Drill) awaitWork(ctx context.Context) error {
 	}
 }
 
-// outlast waits until the fault has done what it can: another one leads, or its time is over.
+// outlast waits until the fault ends: another master leads, or its time has passed.
 func (d *Drill) outlast(ctx context.Context, s strike) error {
 	bounded, cancel := context.WithTimeout(ctx, d.For)
 	defer cancel()
@@ -79,17 +79,17 @@ func (d *Drill) outlast(ctx context.Context, s strike) error {
 	return nil
 }
 
-// goesOn waits until the job commits after the fault, in another term if the leader is gone, and says who leads then.
+// goesOn waits until the job commits after the fault, in another term if the leader must change, and returns the leader.
 func (d *Drill) goesOn(ctx context.Context, s strike, report *Report, began time.Time) error {
-	d.say("waiting until the job goes on")
-	bounded, cancel := context.WithTimeoutCause(ctx, d.Patience, fmt.Errorf("the job did not go on within %v: does another master stand by, or is the victim started again?", d.Patience))
+	d.say("waiting until the job continues")
+	bounded, cancel := context.WithTimeoutCause(ctx, d.Patience, fmt.Errorf("no commit within %v after the fault: check that a standby runs, or that the victim is restarted", d.Patience))
 	defer cancel()
 	for d.took.IsZero() {
 		if err := d.look(bounded); err != nil {
 			return err
 		}
 		if !s.gone {
-			break // any commit will do
+			break // the first commit is sufficient
 		}
 	}
 	if d.took.IsZero() {
@@ -100,13 +100,13 @@ func (d *Drill) goesOn(ctx context.Context, s strike, report *Report, began time
 		return err
 	}
 	report.TookOver = &Leader{Address: leader.Addr, Term: uint64(d.last.LockRevision), After: d.took.Sub(began).Seconds()}
-	if p, err := listener(leader.Addr); err == nil { // else it is none of this machine
+	if p, err := listener(leader.Addr); err == nil { // else it is not a process of this machine
 		report.TookOver.Process = d.nameOf(p)
 	}
 	return nil
 }
 
-// successor waits until the leader of a later term says where it serves. It commits before it does.
+// successor waits until the leader of a later term announces its address. The leader commits before that.
 func (d *Drill) successor(ctx context.Context, read func(context.Context) (etcdstore.Addr, error)) (etcdstore.Addr, error) {
 	for {
 		leader, err := read(ctx)
@@ -123,9 +123,9 @@ func (d *Drill) successor(ctx context.Context, read func(context.Context) (etcds
 	}
 }
 
-// settle waits until what trainers held at the fault is counted.
+// settle waits until the tasks that trainers held at the fault are counted.
 func (d *Drill) settle(ctx context.Context) error {
-	bounded, cancel := context.WithTimeoutCause(ctx, d.Patience, fmt.Errorf("not all that trainers held at the fault is counted after %v: wait longer with --patience, or look with `master tasks`", d.Patience))
+	bounded, cancel := context.WithTimeoutCause(ctx, d.Patience, fmt.Errorf("tasks that trainers held at the fault are not counted after %v: increase --patience, or list them with `master tasks`", d.Patience))
 	defer cancel()
 	for {
 		if err := d.tracker.follow(bounded, d.Ledger, &d.last); err != nil {
