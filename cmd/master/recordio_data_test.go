@@ -69,7 +69,7 @@ func TestWriteRefusesInputs(t *testing.T) {
 		"write /proc/x.rec: create a file in /proc: ":    {"write", "/proc/x.rec", textFile(t, "x", "x")},
 		"write /proc/x-00000-of-00001: create a file ":   {"convert", textFile(t, "x", "1,2\n"), "/proc/x"},
 		dir + ": expected a file, found":                 {"convert", dir, out},
-		"file.csv to be a directory, found a file":          {"convert", table, filepath.Join(table, "x")},
+		"file.csv to be a directory, found a file":       {"convert", table, filepath.Join(table, "x")},
 	} {
 		code, _, stderr := recordioRun(t, "", args...)
 		if code == exitOK || !strings.Contains(stderr, want) || strings.Contains(stderr, ".tmp-") {
