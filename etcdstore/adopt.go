@@ -24,15 +24,15 @@ var ErrOccupied = errors.New("there is a job already")
 // jobKeys lists all keys that a job can have, in the form that Together takes.
 var jobKeys = []string{keyJob, keyState, keyState + "/", keyTrainers, keyPS, keyPSDesired, keyPSBlocks, "/ps_step", "/checkpoints/", "/ledger/", "/master/"}
 
-// Adoption is a job to be put where there is none.
+// Adoption is a job to write to a place without a job.
 type Adoption struct {
-	ID       string                            // of what is restored: the same again goes on with what was broken off
-	Name     string                            // of the job here
-	Settings map[string]string                 // the immutable ones
-	Keys     iter.Seq2[taskqueue.Write, error] // all but the settings, the state and Last
+	ID       string                            // id of the restored file: a repeated adoption continues an interrupted one
+	Name     string                            // name of the job in this store
+	Settings map[string]string                 // the immutable settings
+	Keys     iter.Seq2[taskqueue.Write, error] // all keys except the settings, the state and Last
 	State    []byte                            // must carry a nonce
-	Begin    []taskqueue.Write                 // written first, with the marker: who repeats a broken-off adoption finds them
-	Last     []taskqueue.Write                 // written with the state, in one transaction: who sees one of them sees the job
+	Begin    []taskqueue.Write                 // written first, with the marker, for a repeated adoption
+	Last     []taskqueue.Write                 // written with the state in one transaction
 
 	// Replaces is the state that the job had when the operator decided to replace it. Its tasks, trainers, ledger and
 	// checkpoint set are removed, and the adoption's take their place; nil: there must be no job. No master or parameter
@@ -142,7 +142,7 @@ func (s *Store) beginAdoption(ctx context.Context, a Adoption) (int64, error) {
 func (s *Store) underMarker(ctx context.Context, marker int64, writes []*pb.RequestOp) error {
 	answer, err := s.settled(ctx, &pb.TxnRequest{Compare: []*pb.Compare{createdAt(s.abs(keyRestoring), marker)}, Success: writes})
 	if err == nil && !answer.Succeeded {
-		err = fmt.Errorf("%w: %s is gone: somebody else ended it or removed the job meanwhile", ErrOccupied, s.abs(keyRestoring))
+		err = fmt.Errorf("%w: expected the key %s, found none: another process has ended the restore or removed the job", ErrOccupied, s.abs(keyRestoring))
 	}
 	if err != nil {
 		return fmt.Errorf("restore %s and others: %w", writes[0].GetRequestPut().GetKey(), err)
@@ -170,7 +170,7 @@ func (s *Store) endAdoption(ctx context.Context, marker int64, state []byte, las
 	if kvs := answer.Responses[0].GetResponseRange().Kvs; len(kvs) == 1 && bytes.Equal(kvs[0].Value, state) {
 		return nil // an attempt before this one did it
 	}
-	return fmt.Errorf("end the restore: %w: another one ended it, or the job was removed meanwhile", ErrOccupied)
+	return fmt.Errorf("end the restore: %w: another process has ended it, or the job was removed", ErrOccupied)
 }
 
 // settled sends a transaction until its outcome is known. The transaction must be safe to repeat.
@@ -194,7 +194,7 @@ func ParseJob(value []byte) (Job, error) {
 		return Job{}, fmt.Errorf("%w: %s: want JSON {name, settings, digest}, found %.80q: %w", ErrCorrupt, keyJob, value, err)
 	}
 	if newJob(j.Name, j.Settings).Digest != j.Digest {
-		return Job{}, fmt.Errorf("%w: %s: its digest is not that of its settings: somebody edited it", ErrCorrupt, keyJob)
+		return Job{}, fmt.Errorf("%w: %s: its digest does not match its settings: the value was edited", ErrCorrupt, keyJob)
 	}
 	return j, nil
 }

@@ -53,7 +53,7 @@ func (l *Lock) fenced(ctx context.Context, expectMod int64) error {
 	case err != nil:
 		return fmt.Errorf("%w: the lock %s, or the state at revision %d, is no longer what it was", taskqueue.ErrFenced, l.key, expectMod)
 	}
-	return fmt.Errorf("%w: %s is at revision %d, expected %d: it was written by somebody else, or by an earlier transaction of this term",
+	return fmt.Errorf("%w: %s is at revision %d, expected %d: another process, or an earlier transaction of this term, has written it",
 		taskqueue.ErrFenced, l.store.abs(keyState), kv.GetModRevision(), expectMod)
 }
 

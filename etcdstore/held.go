@@ -108,7 +108,7 @@ func (h *held) guard() {
 			return there && kv.CreateRevision == h.createRevision
 		})
 		if err == nil {
-			err = fmt.Errorf("key %s is gone from etcd: its lease ended, or somebody deleted it", h.key)
+			err = fmt.Errorf("expected key %s in etcd, found none: its lease ended, or the key was deleted", h.key)
 		}
 		h.lose(err)
 	})
@@ -217,7 +217,7 @@ func (h *held) release(ctx context.Context) error {
 		return h.store.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: h.lease}, h.store.callOpts...)
 	})
 	if err != nil && !errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) {
-		return fmt.Errorf("revoke lease %x: %w; it runs out by itself in %v at most", h.lease, err, h.ttl)
+		return fmt.Errorf("revoke lease %x: %w; it expires in %v at most", h.lease, err, h.ttl)
 	}
 	return nil
 }

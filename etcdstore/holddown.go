@@ -76,7 +76,7 @@ func (s *Store) holdDown(ctx context.Context, suspect store.Candidate, by store.
 	}
 	switch answer, err := s.txn(ctx, req); {
 	case err != nil:
-		return fmt.Errorf("hold down further take-overs: %w", err)
+		return fmt.Errorf("hold down further takeovers: %w", err)
 	case answer.Succeeded:
 		return nil
 	case len(answer.Responses[0].GetResponseRange().Kvs) > 0:

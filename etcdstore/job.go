@@ -68,7 +68,7 @@ func (j Job) compare(key string, stored []byte) error {
 		return fmt.Errorf("%w: %s: want JSON {name, settings, digest}, found %.80q: %w; use another --job", errDamaged, key, stored, err)
 	}
 	if sound := newJob(found.Name, found.Settings); sound.Digest != found.Digest {
-		return fmt.Errorf("%w: %s: its digest is %.12s, its settings give %.12s: somebody edited it; put it back, or use another --job", errDamaged, key, found.Digest, sound.Digest)
+		return fmt.Errorf("%w: %s: its digest is %.12s, its settings give %.12s: the value was edited: restore it, or use another --job", errDamaged, key, found.Digest, sound.Digest)
 	}
 	var differs []string
 	if found.Name != j.Name {

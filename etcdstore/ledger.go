@@ -110,7 +110,7 @@ func (l *Lock) fencedTxn(ctx context.Context, key string, also *pb.Compare, op *
 	case err == nil && also != nil:
 		var kv *mvccpb.KeyValue
 		if kv, err = l.readFenced(ctx, key); err == nil {
-			err = fmt.Errorf("%s was written meanwhile, at revision %d", l.store.abs(key), kv.GetModRevision())
+			err = fmt.Errorf("%s: expected no other write, found revision %d", l.store.abs(key), kv.GetModRevision())
 		}
 	case err == nil:
 		err = fmt.Errorf("%w: the lock %s is gone", taskqueue.ErrFenced, l.key)

@@ -116,7 +116,7 @@ func TestStandbyReportsLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	receive(t, "the first lock's loss", first.Lost())
-	if first.Valid() || !strings.Contains(first.Cause().Error(), "gone") {
+	if first.Valid() || !strings.Contains(first.Cause().Error(), "found none") {
 		t.Errorf("valid %v, cause %v", first.Valid(), first.Cause())
 	}
 	if lock := receive(t, "the lock of the standby", done); !lock.Valid() {

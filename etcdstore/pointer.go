@@ -12,9 +12,9 @@ import (
 )
 
 var (
-	// ErrPointerMoved says that the leader, or the set that is named, has changed since a [Pointer] was read.
-	ErrPointerMoved = errors.New("the leader or the named set has changed meanwhile")
-	// ErrJobRuns says that a master or a parameter server of the job runs.
+	// ErrPointerMoved means that the leader or the named set has changed since a [Pointer] was read.
+	ErrPointerMoved = errors.New("the leader or the named set has changed")
+	// ErrJobRuns means that a master or a parameter server of the job runs.
 	ErrJobRuns = errors.New("a master or a parameter server of the job runs")
 )
 

@@ -171,10 +171,10 @@ type ServedJob struct {
 	ID        []byte
 	Epoch     uint32
 	Desired   int    // parameter servers
-	Life      int64  // of them: another one after there was none at all
-	LatestSet []byte // the set of checkpoints that was named last; nil: none
+	Life      int64  // life number of the servers: it changes after all servers left
+	LatestSet []byte // latest named checkpoint set; nil: none
 	Named     int64  // mod revision of LatestSet; 0: none
-	Placement []byte // where blocks were moved to; nil: none was
+	Placement []byte // placement of moved blocks; nil: none moved
 	TableKey  []byte // derived from the secret of the job, for the hash of the ids of embedding tables; nil: the job has no secret
 }
 

@@ -65,7 +65,7 @@ func (s *Store) WatchState(ctx context.Context) <-chan store.Version {
 // return [store.ErrHeldDown].
 func (s *Store) Depose(ctx context.Context, suspect store.Candidate, by store.Takeover) error {
 	if suspect.Key == "" {
-		return errors.New("depose: expected a candidate, found nobody")
+		return errors.New("takeover: expected a candidate, found none")
 	}
 	lease, err := strconv.ParseInt(suspect.Lease, 16, 64)
 	if err != nil {
