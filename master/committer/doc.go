@@ -1,0 +1,11 @@
+// Package committer implements the only writer of a term: it applies events to the task queue, stores the state in fenced transactions and
+// answers the callers.
+//
+// [Recover] reads the stored state. Callers queue requests with [Committer.Do]. The committer applies all queued events and writes the new
+// state in one transaction, which compares the lock and the last revision of the state. It returns the answers, and publishes effects to
+// mailboxes, only after the write.
+//
+// If a transaction definitely failed, the queue is restored to the committed state, and the callers of the batch get [ErrNotStored]. If the
+// outcome is unknown, the committer reads the state back: the same bytes are sent again until they, or another state, are stored. An event
+// that panics is dropped alone. An error of Round or Run ends the term.
+package committer
