@@ -44,9 +44,12 @@ type Servers interface {
 	// Resize returns stored with another goal; stored is nil if blocks never moved. It returns [ErrNoServers] if the job has no
 	// servers. stored and next are values of [PlacementKey], also below.
 	Resize(ctx context.Context, stored []byte, servers int) (next []byte, err error)
-	// Tell sends the committed placement to all servers. It ends a migration that was begun. jobEpoch is the epoch of a
-	// job with rollback, for servers that join; 0: the job has no rollback.
-	Tell(ctx context.Context, term uint64, stored []byte, jobEpoch uint32) error
+	// Plan returns the placement of the goal, once all servers of the goal are registered; nil: it is reached.
+	Plan(ctx context.Context, stored []byte) (next []byte, err error)
+	// Dismiss ends the servers that a placement does not need. epoch is the epoch of the job.
+	Dismiss(ctx context.Context, term uint64, epoch uint32, stored []byte) error
+	// Tell sends the committed placement to all servers. It ends a migration that was begun.
+	Tell(ctx context.Context, term uint64, stored []byte) error
 	// Move prepares the next step towards the goal: it freezes and copies some blocks. next is nil if nothing is left to move;
 	// otherwise it must be committed, or the step never happened. left counts what remains after the step.
 	Move(ctx context.Context, term uint64, stored []byte) (next []byte, left Left, err error)
@@ -116,7 +119,13 @@ func (None) Faults(context.Context) (ShardFaults, error) { return ShardFaults{},
 func (None) Resize(context.Context, []byte, int) ([]byte, error) { return nil, ErrNoServers }
 
 // Tell does nothing.
-func (None) Tell(context.Context, uint64, []byte, uint32) error { return nil }
+func (None) Tell(context.Context, uint64, []byte) error { return nil }
+
+// Plan returns that the goal is reached.
+func (None) Plan(context.Context, []byte) ([]byte, error) { return nil, nil }
+
+// Dismiss does nothing.
+func (None) Dismiss(context.Context, uint64, uint32, []byte) error { return nil }
 
 // Move returns that nothing is left to move.
 func (None) Move(context.Context, uint64, []byte) ([]byte, Left, error) { return nil, Left{}, nil }

@@ -374,6 +374,12 @@ func (r *rewinding) publish(ctx context.Context, number uint64, set []byte) erro
 
 // goBack rolls the job back to its last cut, or to its beginning. The caller holds the turn.
 func (r *rewinding) goBack(ctx context.Context, why string) error {
+	return r.goBackTo(ctx, why, nil, func() {})
+}
+
+// goBackTo is goBack to another placement: keys store it in the transaction of the rollback, and committed is called after that
+// transaction. [errNotCommitted] means that the outcome of the transaction is unknown.
+func (r *rewinding) goBackTo(ctx context.Context, why string, keys []taskqueue.Write, committed func()) error {
 	if failed, err := r.fail(ctx, why); failed || err != nil {
 		return err
 	}
@@ -385,10 +391,14 @@ func (r *rewinding) goBack(ctx context.Context, why string) error {
 	if err != nil {
 		return err
 	}
-	a, err := r.term.Submit(ctx, &taskqueue.Rollback{Generation: place.Generation + 1, Step: place.Step, Version: version})
-	if err := stepDone(a, err); err != nil {
+	a, err := r.term.Submit(ctx, &taskqueue.Rollback{Generation: place.Generation + 1, Step: place.Step, Version: version, Keys: keys})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNotCommitted, err)
+	}
+	if err := stepDone(a, nil); err != nil {
 		return err
 	}
+	committed()
 	r.log.WithFields(logrus.Fields{"reason": why, "set": place.Step, "epoch": a.Place.Epoch}).Warn("the job goes back to its last cut")
 	bounded, cancel := r.within(ctx, writeTimeout)
 	defer cancel()

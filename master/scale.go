@@ -54,7 +54,7 @@ type Scaling struct {
 //	goal ──▶ a set of checkpoints ──▶ [ prepare ──▶ commit ──▶ tell all ]... ──▶ a set of checkpoints
 //
 // A server that is lost during a migration is restored from the last set, whatever the placement was then. A job with
-// rollback restores from any of its sets, and needs only one.
+// rollback moves nothing: see reload.
 type scaler struct {
 	term        *control
 	checkpoints *checkpointer
@@ -114,6 +114,9 @@ func (s *scaler) resize(ctx context.Context, servers int) error {
 	defer s.turn.give()
 	bounded, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
+	if err := s.checkKept(bounded); err != nil {
+		return err
+	}
 	next, err := s.term.config.Servers.Resize(bounded, s.committed(), servers)
 	switch {
 	case errors.Is(err, ErrNoServers):
@@ -129,6 +132,21 @@ func (s *scaler) resize(ctx context.Context, servers int) error {
 	return nil
 }
 
+// checkKept refuses a job with rollback whose servers keep no checkpoints: there is no set to load on other servers.
+func (s *scaler) checkKept(ctx context.Context) error {
+	if !s.goesBack() {
+		return nil
+	}
+	states, err := s.term.config.Servers.States(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCannotScale, err)
+	}
+	if len(states) > 0 && keepNone(states) {
+		return fmt.Errorf("%w: a synchronous job loads a checkpoint set on the new servers: start the parameter servers of a new job with --checkpoint-dir", ErrCannotScale)
+	}
+	return nil
+}
+
 func (s *scaler) leave(left Left) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,15 +159,25 @@ func (s *scaler) commit(ctx context.Context, next []byte) error {
 	if err != nil {
 		return err
 	}
-	desired := strconv.Itoa(max(extent.Servers, extent.Goal))
-	if err := publish(ctx, s.term, taskqueue.Write{Key: PlacementKey, Value: next}, taskqueue.Write{Key: desiredKey, Value: []byte(desired)}); err != nil {
+	if err := publish(ctx, s.term, s.keys(next, extent)...); err != nil {
 		return err
 	}
+	s.take(next, extent)
+	return nil
+}
+
+// keys are what a placement writes.
+func (s *scaler) keys(next []byte, extent Extent) []taskqueue.Write {
+	desired := strconv.Itoa(max(extent.Servers, extent.Goal))
+	return []taskqueue.Write{{Key: PlacementKey, Value: next}, {Key: desiredKey, Value: []byte(desired)}}
+}
+
+// take adopts a committed placement.
+func (s *scaler) take(next []byte, extent Extent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stored = next
 	s.state.Extent, s.state.Done, s.state.Waiting = extent, false, ""
-	return nil
 }
 
 // run migrates blocks until the goal is reached, and sends the placement when a server registers and after resendEvery, until ctx ends.
@@ -191,6 +219,9 @@ func (s *scaler) round(ctx context.Context) (more bool, err error) {
 	if stored == nil {
 		return false, nil
 	}
+	if s.goesBack() {
+		return false, s.reload(ctx, stored)
+	}
 	if err := s.tell(ctx); err != nil {
 		return false, err
 	}
@@ -229,38 +260,71 @@ func (s *scaler) goesBack() bool { return s.checkpoints.cuts != nil }
 
 // checkpoint takes a set if the servers save checkpoints.
 func (s *scaler) checkpoint(ctx context.Context) error {
-	if s.goesBack() {
-		return s.firstCut(ctx)
-	}
 	if err := s.checkpoints.take(ctx); err != nil && !errors.Is(err, ErrNothingToCut) {
 		return fmt.Errorf("a checkpoint before blocks move, or after: %w", err)
 	}
 	return nil
 }
 
-// firstCut takes the first cut of a job with rollback, unless the job has a cut. Any cut is valid for any placement; a
-// job without a cut begins with the placement that trainers compute.
-func (s *scaler) firstCut(ctx context.Context) error {
-	latest, _, err := s.term.config.Store.Value(ctx, LatestSetKey)
-	if err != nil || latest != nil {
+// reload changes the number of servers of a job with rollback: it takes a cut and rolls the job back to the set of that cut, in the
+// new placement. One transaction stores the placement and the rollback. Any later leader completes the rollback.
+func (s *scaler) reload(ctx context.Context, stored []byte) error {
+	servers := s.term.config.Servers
+	bounded, cancel := context.WithTimeout(ctx, moveTimeout)
+	defer cancel()
+	next, err := servers.Plan(bounded, stored)
+	if err != nil {
 		return err
 	}
-	if err := s.checkpoints.take(ctx); err != nil {
-		return fmt.Errorf("a first checkpoint before blocks move: %w", err)
+	if next == nil {
+		return s.reloaded(bounded, stored)
 	}
+	if err := s.checkpoints.take(ctx); err != nil {
+		return fmt.Errorf("checkpoint set to load on another number of parameter servers: %w", err)
+	}
+	if err := s.checkpoints.one.take(ctx); err != nil {
+		return err
+	}
+	defer s.checkpoints.one.give()
+	if err := s.turn.take(ctx); err != nil {
+		return err
+	}
+	defer s.turn.give()
+	if !bytes.Equal(stored, s.committed()) {
+		s.box.Post(component.ServersChanged{})
+		return nil // the target changed meanwhile
+	}
+	extent, err := servers.Extent(next)
+	if err != nil {
+		return err
+	}
+	s.box.Post(component.ServersChanged{}) // look again when this is done
+	return s.checkpoints.cuts.goBackTo(ctx, "the number of parameter servers changed", s.keys(next, extent), func() { s.take(next, extent) })
+}
+
+// reloaded ends the servers that the placement does not need.
+func (s *scaler) reloaded(ctx context.Context, stored []byte) error {
+	var epoch uint32
+	if err := s.term.Read(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() }); err != nil {
+		return err
+	}
+	if err := s.term.config.Servers.Dismiss(ctx, uint64(s.term.Number()), epoch, stored); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.state.Done && bytes.Equal(stored, s.stored) {
+		s.log.WithFields(logrus.Fields{"servers": s.state.Servers, "placement": s.state.Epoch}).Info("parameter servers: all blocks are where they shall be")
+		s.state.Done = true
+	}
+	s.state.Waiting = ""
 	return nil
 }
 
 func (s *scaler) tell(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, scaleTimeout)
 	defer cancel()
-	var epoch uint32
-	if s.goesBack() {
-		if err := s.term.Read(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() }); err != nil {
-			return err
-		}
-	}
-	return s.term.config.Servers.Tell(ctx, uint64(s.term.Number()), s.committed(), epoch)
+	return s.term.config.Servers.Tell(ctx, uint64(s.term.Number()), s.committed())
 }
 
 // step moves some blocks. No cut and no synchronous step happens during it. more is false if no block is left to move.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"math"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -132,9 +131,6 @@ func floatsOf(b []byte) []float32 {
 // SetPlacement implements the service.
 func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementRequest) (*pb.SetPlacementReply, error) {
 	var m *model.Model
-	if request.GetJobEpoch() > math.MaxUint16 {
-		return nil, status.Errorf(codes.InvalidArgument, "job epoch %d: frames have room for %d", request.GetJobEpoch(), math.MaxUint16)
-	}
 	if request.GetPlacement() != nil {
 		var err error
 		if m, err = placedFromProto(request.GetModel(), request.GetPlacement()); err != nil {
@@ -165,7 +161,7 @@ func (c *control) settle(request *pb.SetPlacementRequest, m *model.Model) (wante
 		c.checkpoints.dropLocked("blocks move")
 		defer c.checkpoints.rebase(c.shard.holding.Load())
 	}
-	return c.shard.settle(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), m, request.GetJobEpoch())
+	return c.shard.settle(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), m)
 }
 
 func placedFromProto(described *pb.ParameterModel, p *pb.ParameterPlacement) (*model.Model, error) {

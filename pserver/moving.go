@@ -310,8 +310,8 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 }
 
 // settle takes over what is committed; m is nil when only the epoch is said, and wanted
-// says that it is not enough. A shard that joins does so in jobEpoch, unless that is 0.
-func (s *shard) settle(term uint64, epoch uint32, m *model.Model, jobEpoch uint32) (wanted bool, err error) {
+// says that it is not enough.
+func (s *shard) settle(term uint64, epoch uint32, m *model.Model) (wanted bool, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.moving.mu.Lock()
@@ -344,7 +344,7 @@ func (s *shard) settle(term uint64, epoch uint32, m *model.Model, jobEpoch uint3
 	case h != nil && !ready:
 		return false, fmt.Errorf("%w: shard %d has no parameters yet", errIncomplete, s.index)
 	default:
-		if err := s.switchLocked(h, m, jobEpoch); err != nil {
+		if err := s.switchLocked(h, m); err != nil {
 			return false, err
 		}
 	}
@@ -354,9 +354,8 @@ func (s *shard) settle(term uint64, epoch uint32, m *model.Model, jobEpoch uint3
 
 // switchLocked changes to the blocks that m gives this shard, all at one moment: nobody is
 // inside any block. old is nil in a server that joins.
-func (s *shard) switchLocked(old *holding, m *model.Model, jobEpoch uint32) error {
-	isNew := old == nil
-	if isNew {
+func (s *shard) switchLocked(old *holding, m *model.Model) error {
+	if old == nil {
 		old = &holding{model: m}
 	}
 	h := newHolding(m, s.index)
@@ -366,10 +365,10 @@ func (s *shard) switchLocked(old *holding, m *model.Model, jobEpoch uint32) erro
 		if kept := old.byID[b.ID]; kept != nil {
 			h.blocks[i], h.byID[b.ID], from[i] = kept, kept, kept.local
 		} else if s.moving.taken[b.ID] == nil || s.moving.epoch != m.Placement.Epoch {
-			return s.lacks(b.name(), jobEpoch)
+			return s.lacks(b.name())
 		}
 	}
-	arrived, err := s.placeTables(old, h, jobEpoch)
+	arrived, err := s.placeTables(old, h)
 	if err != nil {
 		return err
 	}
@@ -396,11 +395,6 @@ func (s *shard) switchLocked(old *holding, m *model.Model, jobEpoch uint32) erro
 	}
 	s.arriveSlotsLocked(old, h, arrived)
 	s.holding.Store(h)
-	//guard:joining-server-is-not-new
-	if isNew && jobEpoch != 0 { // no set has anything of this shard
-		s.jobEpoch.Store(jobEpoch)
-		s.rewound.Store(jobEpoch)
-	}
 	s.ready.Store(true)
 	s.counters.switched.Add(1)
 	for _, b := range old.blocks {
@@ -482,13 +476,10 @@ func (s *shard) knownLocked(h *holding, by appliedStep) *trainer {
 	return t
 }
 
-// lacks ends a shard that was given what it does not have, unless it began anew in a job that goes back as a whole: that
-// does so as soon as the leader sees it.
-func (s *shard) lacks(what string, jobEpoch uint32) error {
+// lacks ends a shard that was assigned what it does not have.
+func (s *shard) lacks(what string) error {
 	err := fmt.Errorf("%w: shard %d was given %s and does not have it: start it again, and it goes on from the last set of checkpoints", errBlocksLost, s.index, what)
-	if jobEpoch == 0 || s.rewound.Load() != 0 {
-		s.end(err)
-	}
+	s.end(err)
 	return err
 }
 

@@ -221,7 +221,7 @@ func TestMoveEndsWhileStagedRowsAreSent(t *testing.T) {
 	sent := 0
 	err := s.readSlot(1, 2, id, func(slotPiece) error {
 		sent++
-		if _, err := s.settle(2, 1, nil, 0); err != nil {
+		if _, err := s.settle(2, 1, nil); err != nil {
 			t.Error(err)
 		}
 		_, _, err := s.commit(1, 4, []contributor{{0, 7, 5}}, 1)

@@ -201,7 +201,7 @@ func (k *slotTaker) add(p slotPiece) error {
 }
 
 // placeTables makes the tables of h, after a move: slots that stay are those of old, the others have arrived.
-func (s *shard) placeTables(old, h *holding, jobEpoch uint32) (arrived []*slotArrival, err error) {
+func (s *shard) placeTables(old, h *holding) (arrived []*slotArrival, err error) {
 	if old.model == h.model { // it joins
 		for k := range h.model.Placement.Sparse {
 			old.tables = append(old.tables, s.newTable(h.model, k, nil))
@@ -217,7 +217,7 @@ func (s *shard) placeTables(old, h *holding, jobEpoch uint32) (arrived []*slotAr
 			return a.Incoming
 		})
 		if err != nil {
-			return nil, s.lacks(err.Error(), jobEpoch)
+			return nil, s.lacks(err.Error())
 		}
 		h.tables = append(h.tables, placed)
 	}

@@ -183,7 +183,7 @@ func (j *slotsJob) tell(t testing.TB, stored []byte) {
 	j.book.mu.Lock()
 	j.book.job.Placement = stored
 	j.book.mu.Unlock()
-	if err := j.placer.Tell(within(t), j.term, stored, 0); err != nil {
+	if err := j.placer.Tell(within(t), j.term, stored); err != nil {
 		t.Fatal(err)
 	}
 	j.stored = stored

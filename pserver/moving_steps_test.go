@@ -3,12 +3,10 @@ package pserver_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"trainmaster/master/shards"
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/pserver"
 	"trainmaster/pserver/placement"
 	"trainmaster/trainer/params"
 )
@@ -174,10 +172,10 @@ func TestRewindInTheMiddleOfAMove(t *testing.T) {
 					t.Errorf("a step later: %v", err)
 				}
 				m.term = 2
-				if err := m.placer.Tell(within(t), m.term, m.stored(), 2); err != nil {
+				if err := m.placer.Tell(within(t), m.term, m.stored()); err != nil {
 					t.Errorf("the new leader tells the placement: %v", err)
 				}
-				if err := m.placer.Tell(within(t), 3, m.stored(), 2); err != nil {
+				if err := m.placer.Tell(within(t), 3, m.stored()); err != nil {
 					t.Errorf("a third leader tells the placement: %v", err)
 				}
 				if err := c.client.Rewind(within(t), 2, 3, set, m.stored()); err == nil {
@@ -185,59 +183,5 @@ func TestRewindInTheMiddleOfAMove(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// A server that joins a job that goes back as a whole is of that job's epoch: it has nothing to go back to. Told of a block that it
-// does not have, it waits for the going back that its start is the reason of; later that is the end of it, as in any job.
-func TestJoiningAJobThatGoesBack(t *testing.T) {
-	dir := t.TempDir()
-	b := newBook(1)
-	startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
-	mustInit(t, connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7}), small(random(1)))
-	taker := newSetTaker(t, b)
-	set := (&cluster{book: b, setTaker: taker}).mustTake(t)
-	layout, err := placement.ParseLayout(resize(t, b, newPlacer(t, b), 2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := taker.client.Rewind(within(t), 1, 3, set, nil); err != nil {
-		t.Fatal(err)
-	}
-	layout.Shards, layout.Epoch = 2, layout.Epoch+1
-	m := &handMove{t: t, book: b, layout: layout, placer: newPlacer(t, b)}
-	b.mu.Lock()
-	b.addrs, b.job.Placement = append(b.addrs, ""), m.stored()
-	b.mu.Unlock()
-	joining := startServer(t, b, 1, pserver.Config{CheckpointDir: dir})
-	if _, err := b.complete(within(t)); err != nil {
-		t.Fatal(err)
-	}
-
-	wantEpoch := func(what string, rewound uint32, ready bool) {
-		t.Helper()
-		d, err := control(t, joining.addr).Describe(within(t), &pb.DescribeRequest{})
-		if err != nil || d.GetRewound() != rewound || (d.GetState() == pb.DescribeReply_STATE_READY) != ready {
-			t.Errorf("%s: %v, %v; expected job epoch %d", what, d, err, rewound)
-		}
-	}
-	committed := m.stored()
-	layout.Epoch++
-	layout.Owners[0] = 1
-	for range 2 {
-		if err := m.placer.Tell(within(t), 1, m.stored(), 3); err == nil || !strings.Contains(err.Error(), "does not have it") {
-			t.Errorf("told of a block that it does not have: %v", err)
-		}
-	}
-	wantEpoch("before it joins", 0, false)
-	if err := m.placer.Tell(within(t), 1, committed, 3); err != nil {
-		t.Fatal(err)
-	}
-	wantEpoch("joined", 3, true)
-	if err := m.placer.Tell(within(t), 1, m.stored(), 3); err == nil {
-		t.Error("told of a block that it does not have: no error")
-	}
-	if err := joining.wait(); err == nil || !strings.Contains(err.Error(), "start it again") {
-		t.Errorf("the server ended with %v", err)
 	}
 }

@@ -264,7 +264,7 @@ func TestSyncMovesUnderLoadReplayBitByBit(t *testing.T) {
 					m.upTo(last)
 					if last < len(names)-1 {
 						m.term++
-						if err := m.placer.Tell(within(t), m.term, m.stored(), 0); err != nil {
+						if err := m.placer.Tell(within(t), m.term, m.stored()); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -301,7 +301,7 @@ func TestSyncMoveIsLeftToAnotherLeader(t *testing.T) {
 							t.Fatalf("server %d is told of a version: %v, expected a refusal: %v", i, err, refused)
 						}
 					}
-					if err := m.placer.Tell(within(t), 2, m.stored(), 0); err != nil {
+					if err := m.placer.Tell(within(t), 2, m.stored()); err != nil {
 						t.Fatal(err)
 					}
 					s.commit(2)
@@ -419,7 +419,7 @@ func TestSyncRestartedServerWaitsToBeTold(t *testing.T) {
 	if _, err := again.CommitStep(within(t), &pb.CommitStepRequest{Version: 9, JobEpoch: 1, Contributors: contributors()}); err == nil {
 		t.Error("it makes a version before it was told where its blocks are")
 	}
-	if err := m.placer.Tell(within(t), 1, m.stored(), 0); err != nil {
+	if err := m.placer.Tell(within(t), 1, m.stored()); err != nil {
 		t.Fatal(err)
 	}
 	want(9)

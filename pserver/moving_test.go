@@ -37,7 +37,7 @@ func commitPlacement(t testing.TB, b *book, c *shards.Client, stored []byte) []b
 	b.mu.Lock()
 	b.job.Placement = stored
 	b.mu.Unlock()
-	if err := c.Tell(within(t), 1, stored, 0); err != nil {
+	if err := c.Tell(within(t), 1, stored); err != nil {
 		t.Fatal(err)
 	}
 	return stored

@@ -48,6 +48,10 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, s.index, c.term)
 	}
 	c.term = term
+	if layout != nil && s.index >= max(layout.Shards, layout.Goal) {
+		s.end(nil)
+		return nil
+	}
 	switch at := s.rewound.Load(); {
 	case epoch == at:
 		return nil

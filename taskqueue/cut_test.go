@@ -208,3 +208,16 @@ func TestFailEndsJobAndItsWaits(t *testing.T) {
 		t.Errorf("a job that has ended: %+v, expected AnswerEnded", got)
 	}
 }
+
+// The keys of a rollback are stored with the state that rolled back.
+func TestRollbackStoresKeysOfOtherComponents(t *testing.T) {
+	q, _ := cutJob(t)
+	q.Ready()
+	write := Write{Key: "/ps_blocks", Value: []byte("placement")}
+	if a := q.Apply(1, &Rollback{Generation: 1, Keys: []Write{write}}); a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	if writes := q.Ready().Writes; !slices.ContainsFunc(writes, func(w Write) bool { return w.Key == write.Key && string(w.Value) == string(write.Value) }) {
+		t.Errorf("wrote %v: expected %s", writes, write.Key)
+	}
+}

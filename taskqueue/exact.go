@@ -433,7 +433,8 @@ type Rollback struct {
 	Incarnation uint64
 	Generation  uint64
 	Step        uint64
-	Version     uint64 // of the parameters at that step, in a synchronous job
+	Version     uint64  // of the parameters at that step, in a synchronous job
+	Keys        []Write // of other components, stored with the rollback: another placement of the parameters
 }
 
 func (ev *Rollback) apply(q *Queue) Answer {
@@ -467,6 +468,8 @@ func (ev *Rollback) apply(q *Queue) Answer {
 	q.epoch++
 	q.rollBack(ev.Generation)
 	q.resetSteps(Step{Version: ev.Version, Epoch: q.epoch})
+	//guard:placement-stored-with-rollback
+	q.storeKeys(ev.Keys)
 	q.enter(t)
 	return q.stepAnswer()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
@@ -111,7 +112,7 @@ func (c *Client) Addresses(ctx context.Context) ([]string, error) { return c.Reg
 
 // Tell implements [master.Servers]. Servers that receive blocks are called first: no server releases its copy before
 // that. Servers that are no longer needed are called too, and end.
-func (c *Client) Tell(ctx context.Context, term uint64, stored []byte, jobEpoch uint32) error {
+func (c *Client) Tell(ctx context.Context, term uint64, stored []byte) error {
 	layout, err := placement.ParseLayout(stored)
 	if err != nil {
 		return err
@@ -146,7 +147,7 @@ func (c *Client) Tell(ctx context.Context, term uint64, stored []byte, jobEpoch 
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	return c.place(ctx, addrs, behind, &pb.SetPlacementRequest{Move: move, JobEpoch: jobEpoch}, layout)
+	return c.place(ctx, addrs, behind, &pb.SetPlacementRequest{Move: move}, layout)
 }
 
 // place sends the placement to the servers that are behind, first to the servers that receive blocks.
@@ -192,6 +193,69 @@ func (c *Client) place(ctx context.Context, addrs []string, behind []int, reques
 	return nil
 }
 
+// checkGoal returns an error unless all servers of the goal are registered and keep checkpoints alike.
+func (c *Client) checkGoal(ctx context.Context, addrs []string, layout *placement.Layout) error {
+	for i := layout.Shards; i < layout.Goal; i++ {
+		if i >= len(addrs) || addrs[i] == "" {
+			return missing(i, layout.Goal)
+		}
+	}
+	return c.keepAlike(ctx, addrs[:layout.Goal])
+}
+
+// Plan implements [master.Servers].
+func (c *Client) Plan(ctx context.Context, stored []byte) (next []byte, err error) {
+	layout, err := placement.ParseLayout(stored)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := c.Registered(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if layout.Goal == layout.Shards {
+		return nil, nil
+	}
+	if layout.Goal > layout.Shards {
+		if err := c.checkGoal(ctx, addrs, layout); err != nil {
+			return nil, err
+		}
+	}
+	d, err := c.describe(ctx, addrs, 0, layout.Shards)
+	if err != nil {
+		return nil, err
+	}
+	layout.Shards = max(layout.Shards, layout.Goal)
+	table, err := layout.Apply(d.table)
+	if err != nil {
+		return nil, err
+	}
+	step{table.Balance(layout.Goal), table.BalanceSlots(layout.Goal)}.apply(layout)
+	layout.Shards = layout.Goal
+	return advance(layout)
+}
+
+// Dismiss implements [master.Servers].
+func (c *Client) Dismiss(ctx context.Context, term uint64, epoch uint32, stored []byte) error {
+	layout, err := placement.ParseLayout(stored)
+	if err != nil {
+		return err
+	}
+	addrs, err := c.Registered(ctx)
+	if err != nil {
+		return err
+	}
+	c.forget(addrs)
+	addrs = slices.Clone(addrs)
+	for i := range min(len(addrs), max(layout.Shards, layout.Goal)) {
+		addrs[i] = ""
+	}
+	return c.all(addrs, "dismiss", func(_ int, server pb.ParameterServerClient) error {
+		_, err := server.Rewind(ctx, &pb.RewindRequest{Term: term, JobEpoch: epoch, Placement: stored})
+		return err
+	})
+}
+
 // Move implements [master.Servers].
 func (c *Client) Move(ctx context.Context, term uint64, stored []byte) (next []byte, left master.Left, err error) {
 	layout, err := placement.ParseLayout(stored)
@@ -203,12 +267,7 @@ func (c *Client) Move(ctx context.Context, term uint64, stored []byte) (next []b
 		return nil, left, err
 	}
 	if layout.Goal > layout.Shards {
-		for i := layout.Shards; i < layout.Goal; i++ {
-			if i >= len(addrs) || addrs[i] == "" {
-				return nil, left, missing(i, layout.Goal)
-			}
-		}
-		if err := c.keepAlike(ctx, addrs[:layout.Goal]); err != nil {
+		if err := c.checkGoal(ctx, addrs, layout); err != nil {
 			return nil, left, err
 		}
 		layout.Shards = layout.Goal

@@ -230,7 +230,7 @@ func TestMissingServerIsNamedWithStartCommand(t *testing.T) {
 	if _, err := c.Version(within(t)); !missed(err, "1 (of 0 to 1)") {
 		t.Errorf("version: got %v", err)
 	}
-	if err := c.Tell(within(t), 1, stored, 0); !missed(err, "1 (of 0 to 1)") {
+	if err := c.Tell(within(t), 1, stored); !missed(err, "1 (of 0 to 1)") {
 		t.Errorf("placement: got %v", err)
 	}
 	if _, _, err := c.Move(within(t), 1, stored); !missed(err, "2 (of 0 to 2)") {
