@@ -64,7 +64,7 @@ var notRun = map[string]string{
 var costly = regexp.MustCompile(`^master bench `)
 
 // workshop is a directory for the examples of --help. It contains the files that they name, and the addresses in the
-// examples are replaced by those of a running etcd and master.
+// examples are replaced by addresses of a running etcd and master.
 type workshop struct {
 	t       testing.TB
 	dir     string

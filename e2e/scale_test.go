@@ -258,7 +258,7 @@ func TestScaleUnderLoad(t *testing.T) {
 		t.Errorf("%d servers ended, expected 2", ended)
 	}
 	run(t, j.dir, "model", "inspect", j.checkpoints()).wants(t, 0)
-	eventually(t, "an export of a set that is not pruned meanwhile", func() (bool, string) {
+	eventually(t, "an export before its set is pruned", func() (bool, string) {
 		o := run(t, j.dir, "model", "export", j.checkpoints(), "--file", "all.safetensors")
 		return o.code == 0, o.stderr
 	})

@@ -73,7 +73,7 @@ func (l *loop) note(format string, args ...any) {
 	}
 }
 
-// breaks records a violation; only the first one counts.
+// breaks records a violation. Later violations are ignored.
 func (l *loop) breaks(invariant, format string, args ...any) {
 	if l.failed == nil {
 		l.failed = &Violation{Invariant: invariant, Detail: fmt.Sprintf(format, args...)}
@@ -126,7 +126,7 @@ func (m *machine) start(body func(p *process)) {
 	m.beside(body)
 }
 
-// beside runs another body in the current process.
+// beside starts another body in the current process.
 func (m *machine) beside(body func(p *process)) {
 	p := &process{machine: m}
 	next, stop := iter.Pull(func(yield func(struct{}) bool) {

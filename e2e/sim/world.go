@@ -338,7 +338,7 @@ func (w *world) send(c *call) {
 // arriveLate delivers a delayed copy of a request to the current leader.
 func (w *world) arriveLate(request any) {
 	if _, join := request.(wire.JoinRequest); join {
-		return // it begins a connection, so that no copy can exist
+		return // a join begins a connection, and a copy would need its own
 	}
 	for _, n := range w.nodes {
 		if n.driven != nil && n.awake() {

@@ -13,7 +13,7 @@ type flatness struct {
 	Figure string  `json:"figure"`
 	Early  float64 `json:"early"`
 	Late   float64 `json:"late"`
-	Bound  float64 `json:"bound"` // limit of Late
+	Bound  float64 `json:"bound"` // upper limit
 }
 
 func (f *flatness) err() error {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// samples returns n samples of the survivor, which leads and stands by in turns of ten samples.
+// samples returns n samples of the survivor, which is the leader and a standby in turns of ten samples.
 func samples(n int, metric string, value func(i int) float64) []sample {
 	list := make([]sample, n)
 	for i := range list {
