@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -240,6 +241,11 @@ func TestScaleUnderLoad(t *testing.T) {
 	j.underLoad(loads, func() {
 		down := run(t, j.dir, j.in("scale", "ps=1")...)
 		down.wants(t, 0)
+		for _, left := range regexp.MustCompile(`(\d+) of (\d+) (blocks|slots)`).FindAllStringSubmatch(down.stdout, -1) {
+			if len(left[1]) > len(left[2]) {
+				t.Errorf("progress of master scale: expected at most %s %s to move, found %s", left[2], left[3], left[1])
+			}
+		}
 		if !strings.Contains(down.stdout, "distributed over 1 parameter server\n") {
 			t.Errorf("output of master scale: expected 1 parameter server, found %q", down.stdout)
 		}

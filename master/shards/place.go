@@ -297,9 +297,10 @@ func (c *Client) Move(ctx context.Context, term uint64, stored []byte) (next []b
 	if err := c.carry(ctx, addrs, &pb.Move{Epoch: layout.Epoch + 1, Term: term}, step); err != nil {
 		return nil, left, err
 	}
+	left = leftAfter(step, table, layout.Goal) // before apply: the table and the layout may share their slices
 	step.apply(layout)
 	next, err = advance(layout)
-	return next, leftAfter(step, table, layout.Goal), err
+	return next, left, err
 }
 
 func advance(l *placement.Layout) ([]byte, error) {
