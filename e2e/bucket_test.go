@@ -69,7 +69,7 @@ func TestResumeFromABucket(t *testing.T) {
 	store := s3test.Start(t)
 	c := newCounters(t)
 	c.bucket = store.URL("jobs/counted")
-	_, all := c.counted("async")
+	_, all := c.counted("sync")
 	c.awaitSets(0, 3)
 	for _, p := range all {
 		p.kill()
@@ -78,7 +78,7 @@ func TestResumeFromABucket(t *testing.T) {
 	c.wantOutput(c.in("snapshot", "save", file, "--checkpoint-dir", c.bucket), "with its parameters", "with its ledger")
 
 	c.loseEtcd(nil)
-	m, all := c.counted("async", "--resume", c.bucket)
+	m, all := c.counted("sync", "--resume", c.bucket)
 	c.wantEnd(m, all)
 	c.wantCounted(rewindPasses)
 
@@ -89,7 +89,7 @@ func TestResumeFromABucket(t *testing.T) {
 	run(t, c.dir, c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket)...).wants(t, 2, "directory is not empty")
 	c.bucket = store.URL("jobs/again")
 	c.wantOutput(c.in("snapshot", "restore", file, "--checkpoint-dir", c.bucket), "its parameters are from set")
-	m, all = c.counted("async")
+	m, all = c.counted("sync")
 	c.wantEnd(m, all)
 	c.wantVerified(rewindPasses, countedRecords/countedChunk)
 	c.wantCounted(rewindPasses)
