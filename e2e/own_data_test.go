@@ -115,7 +115,7 @@ func TestRunOnUnsuitableData(t *testing.T) {
 	}
 	run(t, dir, "recordio", "convert", "--like", "data/flowers", "later", "data/later").wants(t, 0, "3 classes (iris, lily, rose)")
 	run(t, dir, "recordio", "convert", "--text-labels", "later", "data/other").wants(t, 0)
-	run(t, dir, "model", "evaluate", saved, "--data", "data/other").wants(t, exitFailed, "expected the scaling of the data", "--like")
+	run(t, dir, "model", "evaluate", saved, "--data", "data/other").wants(t, exitFailed, "expected the scaling of the training data", "--like")
 	for want, args := range map[string][]string{
 		"(90 records)":  {"model", "evaluate", saved, "--data", "data/later"},
 		"(390 records)": {"model", "evaluate", saved, "--data", "data/later", "--data", "data/flowers"},

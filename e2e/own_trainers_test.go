@@ -148,7 +148,7 @@ func TestOwnTrainersThatFail(t *testing.T) {
 	}{
 		{shell("echo out of luck; exit 1"), exitFailed, []string{"exit status 1: out of luck", "logs/trainer-"}},
 		{shell("no-such-program-here"), exitFailed, []string{"exit status 127", "no-such-program-here"}},
-		{shell("exit 0"), exitFailed, []string{"all trainers exited with code 0 before the job was over"}},
+		{shell("exit 0"), exitFailed, []string{"all trainers exited with code 0 before the end of the job"}},
 		{[]string{"--data", prefix, "--", "no-such-program-here"}, exitUsage, []string{"no-such-program-here", "expected a program"}},
 		{[]string{"--data", prefix, "true"}, exitUsage, []string{"follows --"}},
 		{[]string{"--data", prefix, "--model", "mlp", "--", "true"}, exitUsage, []string{"--model", "built-in trainers"}},

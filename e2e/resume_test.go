@@ -283,7 +283,7 @@ func TestRunResumedWithMoreServers(t *testing.T) {
 	third.kill()
 
 	again := runJob{job: r.job, process: start(t, "run", r.job.dir, "run", "--resume", dir)}
-	again.awaitLog("the job has 3 parameter servers by now")
+	again.awaitLog("the job was scaled to 3 parameter servers")
 	said := regexp.MustCompile(`pass ([0-9]+)/1000000 .* records/s  loss`)
 	first := ""
 	eventually(t, "the run continues", func() (bool, string) {

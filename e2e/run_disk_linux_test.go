@@ -18,7 +18,7 @@ const etcdDisk = "200m"
 func (p *process) wantFullDisk(words ...string) {
 	p.t.Helper()
 	p.wantExit(exitStore)
-	for _, w := range append(words, "the disk is full", "make room on") {
+	for _, w := range append(words, "the disk is full", "free space on") {
 		if !strings.Contains(p.log(), w) {
 			p.t.Errorf("expected %q in: %s", w, tail(p.log(), 5))
 		}

@@ -17,7 +17,7 @@ func runError(ctx context.Context, dir string, err error) error {
 	}
 	switch {
 	case etcdstore.IsDiskFull(err):
-		return &exitError{exitStore, fmt.Errorf("%w: make room on the disk of %s, then %s; no finished task is lost", err, dir, next)}
+		return &exitError{exitStore, fmt.Errorf("%w: free space on the disk of %s, then %s; no finished task is lost", err, dir, next)}
 	case errors.Is(err, etcdstore.ErrStorage):
 		return fmt.Errorf("%w: repair the disk, then %s", err, next)
 	case errors.Is(err, etcdstore.ErrInUse):
@@ -27,7 +27,7 @@ func runError(ctx context.Context, dir string, err error) error {
 	}
 	// A process that could not write its file may also have been unable to write the reason into its log.
 	if free, statErr := freeBytes(dir); statErr == nil && free < leastFree {
-		return &exitError{exitStore, fmt.Errorf("%w: the disk of %s is full: make room on it, then %s; no finished task is lost", err, dir, next)}
+		return &exitError{exitStore, fmt.Errorf("%w: the disk of %s is full: free space on it, then %s; no finished task is lost", err, dir, next)}
 	}
 	return err
 }

@@ -64,7 +64,7 @@ func TestRunErrorNamesNextCommand(t *testing.T) {
 	}{
 		"in use":      {t.Context(), fmt.Errorf("start etcd: %w", etcdstore.ErrInUse), exitFailed, "start etcd: in use by another process: that process continues this run: end it first"},
 		"interrupted": {canceled, context.Canceled, exitInterrupted, "interrupted; nothing was trained yet: begin another run"},
-		"full":        {t.Context(), &fs.PathError{Op: "write", Path: dir, Err: syscall.ENOSPC}, exitStore, "no space left on device: make room on the disk of " + dir},
+		"full":        {t.Context(), &fs.PathError{Op: "write", Path: dir, Err: syscall.ENOSPC}, exitStore, "no space left on device: free space on the disk of " + dir},
 		"another":     {t.Context(), errors.New("master: exit status 1"), exitFailed, "master: exit status 1"},
 	} {
 		err := runError(tt.ctx, dir, tt.err)
