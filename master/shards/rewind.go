@@ -31,7 +31,11 @@ func (c *Client) States(ctx context.Context) ([]master.ShardState, error) {
 
 // Rewind brings all servers to a set, or with none to no parameters; placed is where their blocks lie.
 func (c *Client) Rewind(ctx context.Context, term uint64, epoch uint32, set, placed []byte) error {
-	addrs, err := c.Addrs(ctx)
+	// Addrs can still have the number of servers before this placement. Present reads the current number.
+	addrs, err := c.whole(ctx)
+	if err != nil {
+		addrs, err = c.Addrs(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("find the parameter servers: %w", err)
 	}

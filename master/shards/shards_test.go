@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +39,13 @@ type server struct {
 
 	hangs   bool // in BeginCut
 	aborted int
+
+	rewinds atomic.Int64
+}
+
+func (s *server) Rewind(context.Context, *pb.RewindRequest) (*pb.RewindReply, error) {
+	s.rewinds.Add(1)
+	return &pb.RewindReply{}, nil
 }
 
 func (s *server) CommitStep(_ context.Context, r *pb.CommitStepRequest) (*pb.CommitStepReply, error) {
@@ -239,6 +247,21 @@ func TestMissingServerIsNamedWithStartCommand(t *testing.T) {
 	c.Present = list()
 	if _, err := c.Resize(within(t), nil, 3); !errors.Is(err, master.ErrNoServers) {
 		t.Errorf("job without servers: got %v", err)
+	}
+}
+
+// A rollback to a new placement reaches the servers that the placement added, even if the watch still has their earlier number.
+func TestRollbackReachesServersOfTheNewPlacement(t *testing.T) {
+	a, b := serve(t), serve(t)
+	c := client(t, func(context.Context) ([]string, error) { return []string{a.addr}, nil })
+	c.Present = func(context.Context) ([]string, error) { return []string{a.addr, b.addr}, nil }
+	if err := c.Rewind(within(t), 1, 2, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]*server{"a": a, "b": b} {
+		if n := s.rewinds.Load(); n != 1 {
+			t.Errorf("server %s: expected one rollback, got %d", name, n)
+		}
 	}
 }
 
