@@ -161,11 +161,16 @@ func (r *runJob) awaitRunning(processes int) (list []child) {
 	return list
 }
 
-// awaitPass waits for the given pass or a later pass, and returns its number.
+// awaitPass waits for a finished task of the given pass, or for a later pass, and returns the number of the pass. In a synchronous
+// job the tasks of a pass can all count at its end.
 func (r *runJob) awaitPass(pass uint32) uint32 {
 	r.job.t.Helper()
 	return r.awaitStatus(fmt.Sprintf("pass %d", pass), func(s *pb.StatusReply) bool {
-		return len(s.Datasets) > 0 && s.Datasets[0].Pass >= pass && s.Datasets[0].Done > 0
+		if len(s.Datasets) == 0 {
+			return false
+		}
+		now := s.Datasets[0]
+		return now.Pass > pass || now.Pass == pass && now.Done > 0
 	}).Datasets[0].Pass
 }
 
