@@ -42,8 +42,8 @@ const (
 	countedBatch   = 4
 )
 
-// counting is a model that counts records. Its gradients are so large that the servers clip them to
-// 1 for any number of records in a step. With a learning rate of 1, each step adds 1.
+// counting is a model that counts records, each in an element of a tensor and in a row of a table. Its gradients are so large
+// that the servers clip them to 1 for any number of records in a step. With a learning rate of 1, each step adds 1.
 type counting struct{ model.Model }
 
 func newCounting() (counting, error) {
@@ -51,7 +51,10 @@ func newCounting() (counting, error) {
 	return counting{m}, err
 }
 
-func (counting) Tables() []model.Table { return nil }
+// countedTable has a row for each record.
+const countedTable = "rows"
+
+func (counting) Tables() []model.Table { return []model.Table{{Name: countedTable, Dim: 1}} }
 
 func (counting) Parameters() (list []model.Tensor) {
 	for i := range countedTensors {
@@ -64,8 +67,9 @@ func (counting) Gradients(_ []model.Tensor, batch *model.Batch, gradients []mode
 	for _, g := range gradients {
 		clear(g.Data)
 	}
-	for _, id := range batch.Categories() {
+	for i, id := range batch.Categories() {
 		gradients[id%countedTensors].Data[id/countedTensors] = -1e6
+		gradients[countedTensors].Data[i] = -1e6 // of the row
 	}
 	return 0, nil
 }
@@ -150,6 +154,7 @@ func countOnce(ctx context.Context, store *etcdstore.Store, config trainer.Confi
 		Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) },
 		Mode:  mode, Optimizer: params.Optimizer{Kind: params.SGD, LearningRate: 1, ClipValue: 1},
 		Ordinal: uint32(client.Ordinal()), Incarnation: client.Incarnation(), JobEpoch: client.Epoch(), Log: config.Log,
+		Tables: []params.Table{{Name: countedTable, Dim: 1, Init: params.Zeros}},
 	})
 	if err != nil {
 		return err
@@ -159,7 +164,7 @@ func countOnce(ctx context.Context, store *etcdstore.Store, config trainer.Confi
 	if err != nil {
 		return err
 	}
-	t := reference.Trainer{ID: config.ID, Model: m, BatchSize: countedBatch, Tasks: delayedTasks{client, slowFile(file)}, Parameters: servers}
+	t := reference.Trainer{ID: config.ID, Model: m, BatchSize: countedBatch, Tasks: delayedTasks{client, slowFile(file)}, Parameters: servers, Rows: servers}
 	if client.Sync() {
 		t.Steps = client
 	}
@@ -243,6 +248,9 @@ func (c counters) wantCounts(what string, ok func(float32) bool) {
 	}
 	records, wrong := 0, 0
 	for _, tensor := range tensors {
+		if tensor.Name == countedTable+".ids" {
+			continue // 0 to countedRecords-1, if the number of rows is right
+		}
 		values, err := tensor.Float32()
 		if err != nil {
 			c.t.Fatal(err)
@@ -256,7 +264,7 @@ func (c counters) wantCounts(what string, ok func(float32) bool) {
 			}
 		}
 	}
-	if records != countedRecords || wrong > 0 {
-		c.t.Errorf("%d of %d records were not trained %s; expected %d records", wrong, records, what, countedRecords)
+	if expected := 2 * countedRecords; records != expected || wrong > 0 {
+		c.t.Errorf("%d of %d elements and rows were not trained %s; expected %d for the %d records", wrong, records, what, expected, countedRecords)
 	}
 }

@@ -251,3 +251,55 @@ func TestSynchronousJobWithoutCheckpointsFailsOnServerLoss(t *testing.T) {
 		})
 	}
 }
+
+// A synchronous job with a tensor, an embedding table, a backup worker and rollbacks is scaled up and down. On the way each kind of
+// process is killed, alone and together with another, and a trainer is paused in the middle of a task. Each record is trained once
+// per pass, in the tensor and in the table.
+func TestSynchronousJobWithEverything(t *testing.T) {
+	t.Parallel()
+	const passes = 8
+	c := newCounters(t)
+	master, m, servers, trainers := c.started(passes, "--backup-workers", "1")
+	trainers = append(trainers, c.counter("c"))
+	set := c.awaitSets(0, 1)
+
+	trainers[2].signal(syscall.SIGSTOP) // in a task: the other trainers make steps without it, until a cut waits for it
+	up := start(t, "scale", c.dir, c.in("scale", "ps=3")...)
+	up.awaitLog("start one with: master pserver")
+	servers = append(servers, c.server(shortLease...))
+	trainers[2].signal(syscall.SIGCONT)
+	up.wantExit(0)
+	s, _ := c.awaitSet(3, set)
+
+	for range 3 { // each time with updates that are in no set
+		trainers[1].kill()
+		trainers[1] = c.counter("b")
+		s, _ = c.awaitSet(3, s.Number)
+	}
+
+	servers[0].kill() // with a trainer, whose task is part of the same rollback or of the next one
+	trainers[0].kill()
+	servers[0], trainers[0] = c.server(shortLease...), c.counter("a")
+	s, _ = c.awaitSet(3, s.Number)
+
+	servers[2].kill() // with the leader, whose successor finds the loss
+	m.kill()
+	m, servers[2] = master(), c.server(shortLease...)
+	s, _ = c.awaitSet(3, s.Number)
+
+	c.requestScale(2)
+	epoch := c.layout().Epoch
+	eventually(t, "the rollback to two servers", func() (bool, string) { return c.layout().Epoch > epoch, fmt.Sprint(c.layout()) })
+	m.kill()
+	trainers[1].kill()
+	m, trainers[1] = master(), c.counter("b")
+	c.awaitSet(2, s.Number)
+
+	c.hurry()
+	for _, p := range trainers {
+		p.wantExit(0)
+	}
+	m.wantExit(0)
+	c.wantVerified(passes, countedRecords/countedChunk)
+	c.wantCounted(passes)
+}
